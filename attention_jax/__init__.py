@@ -1,0 +1,14 @@
+"""attention_jax: attention is a differentiable lookup - score, mask, normalise, pool.
+
+The rooms: `ops` (pure mathematics), `data`, `models`, `decode`, `train`, `report`, `sweep`, and `tasks`, which joins them.
+`tests/test_imports.py` holds the table of who may import whom.
+"""
+
+__version__ = "0.1.0"
+
+
+class InputError(ValueError):
+    """Something the user gave is wrong. The message is ONE line: what was required, what came, what to do.
+
+    `launch.py` prints it as `error: ...` and exits with code 2, without a traceback.
+    """

@@ -1,0 +1,145 @@
+"""Typed configurations: frozen dataclasses, one per dataset and one per model family, and nothing that computes.
+
+A `Config` is generic in its data and its model, so that the command line of an experiment shows exactly the options
+that experiment has: `Config[Dates, Recurrent]` has `--data.reverse-source` and `--model.hidden-size`.
+"""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Generic, Literal, TypeVar
+
+DataConfig = TypeVar("DataConfig")
+ModelConfig = TypeVar("ModelConfig")
+
+
+@dataclass(frozen=True)
+class Optim:
+    """The optimizer and its learning-rate schedule (attention_jax/train/optimizer.py)."""
+
+    name: Literal["adam", "adamw", "sgd", "rmsprop"] = "adam"
+    learning_rate: float = 1e-3
+    """Peak learning rate."""
+    schedule: Literal["constant", "warmup_cosine", "inverse_sqrt"] = "constant"
+    warmup_steps: int = 0
+    clip_norm: float = 0.0
+    """Clip gradients to this global norm; 0 does not clip."""
+    weight_decay: float = 0.0
+    momentum: float = 0.0
+    """Momentum of sgd and rmsprop."""
+    b1: float = 0.9
+    b2: float = 0.999
+    eps: float = 1e-8
+
+
+@dataclass(frozen=True)
+class Train:
+    """The loop (attention_jax/train/loop.py). Batch size is global: it is divided over the devices."""
+
+    batch_size: int = 128
+    total_epochs: int = 10
+    max_steps: int = 0
+    """Stop after this many optimizer steps; 0 has no limit."""
+    seed: int = 0
+    steps_per_call: int = 32
+    """Train steps scanned inside one compiled call."""
+    keep_last: int = 1
+    """Checkpoints kept besides the best one."""
+    best_metric: str = "valid.loss"
+    """The metric that decides the best checkpoint (and patience); names with "loss" or "perplexity" are minimised."""
+    patience: int = 0
+    """Stop after this many epochs without a better `best_metric`; 0 never stops early."""
+    use_best: bool = False
+    """End with the best checkpoint's parameters rather than the last ones."""
+    average_last: int = 0
+    """End with the mean of the parameters after the last N epochs; 0 does not average."""
+
+
+@dataclass(frozen=True)
+class Config(Generic[DataConfig, ModelConfig]):
+    """Everything a run depends on; written to its directory as config.json."""
+
+    name: str
+    data: DataConfig
+    model: ModelConfig
+    optim: Optim = field(default_factory=Optim)
+    train: Train = field(default_factory=Train)
+
+
+def concrete(config: Config) -> type:
+    """The type of `config` with its data and model types filled in, which is what tyro reads the options from."""
+    return Config[type(config.data), type(config.model)]
+
+
+def replace(config, **changes):
+    """A copy of `config` with dotted fields changed: `replace(c, **{"model.hidden_size": 64, "train.seed": 1})`.
+
+    >>> replace(Config("x", None, None), **{"optim.learning_rate": 0.1}).optim.learning_rate
+    0.1
+    """
+    for path, value in changes.items():
+        head, _, rest = path.partition(".")
+        if head not in {f.name for f in dataclasses.fields(config)}:
+            raise ValueError(f"{type(config).__name__} has no field {head!r}")
+        new = replace(getattr(config, head), **{rest: value}) if rest else value
+        config = dataclasses.replace(config, **{head: new})
+    return config
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One published (or aimed at) number, and what counts as having reproduced it.
+
+    `metric` names a value of the run's result ("test.bleu"); `epoch` takes it from that epoch of the history instead of the
+    final evaluation, `best` takes the best epoch. With several seeds the median is judged.
+    """
+
+    text: str
+    metric: str
+    published: float | None
+    source: str
+    variant: str = ""
+    epoch: int | None = None
+    best: bool = False
+    at_least: float | None = None
+    """Reproduced if the value is at least this ..."""
+    at_most: float | None = None
+    """... and at most this. With neither, the number is reported without a verdict."""
+    beaten: float | None = None
+    """Beaten from this value on (in the direction of improvement: upward if at_least is given, else downward)."""
+
+
+# --- data -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Dates:
+    """Date conversion, "TUESDAY, SEPTEMBER 25, 1984" -> "1984-09-25"."""
+
+    path: str = ""
+    """A published date.txt or date.txt.gz; empty generates the data."""
+    reverse_source: bool = False
+    examples: int = 50_000
+    """How many are generated; 9 of 10 train, 1 of 10 tests."""
+
+
+@dataclass(frozen=True)
+class Addition:
+    """Addition of two numbers up to three digits as text, "16+75  " -> "_91  "."""
+
+    reverse_source: bool = False
+    examples: int = 50_000
+
+
+# --- models ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Recurrent:
+    """Recurrent sequence-to-sequence models (attention_jax/models/seq2seq.py)."""
+
+    kind: Literal["seq2seq", "peeky", "attention", "luong"] = "luong"
+    cell: Literal["lstm", "gru"] = "lstm"
+    hidden_size: int = 256
+    embed_size: int = 16
+    bidirectional: bool = False
+    score: Literal["dot", "scaled_dot", "general", "concat", "additive", "cosine"] = "dot"

@@ -1,0 +1,18 @@
+"""Strict JAX for every test: no silent promotion of dtypes or ranks. CPU only, so that results do not depend on the machine."""
+
+import os
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("NPROC", "8")  # emulated devices need at least two threads each, or jax 0.10 can hang
+
+import jax
+import pytest
+
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _data_home(tmp_path_factory):
+    """Prepared datasets are cached in a directory of this test session, never in the user's."""
+    os.environ["TFDS_DATA_DIR"] = str(tmp_path_factory.mktemp("tfds"))
