@@ -52,6 +52,7 @@ class Train:
     """End with the best checkpoint's parameters rather than the last ones."""
     average_last: int = 0
     """End with the mean of the parameters after the last N epochs; 0 does not average."""
+    label_smoothing: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,49 @@ def replace(config, **changes):
         new = replace(getattr(config, head), **{rest: value}) if rest else value
         config = dataclasses.replace(config, **{head: new})
     return config
+
+
+def to_json(config) -> dict:
+    """A dataclass as plain values, each nested one with its type's name, for config.json."""
+    values = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
+    return {"type": type(config).__name__} | {k: to_json(v) if dataclasses.is_dataclass(v) else v for k, v in values.items()}
+
+
+def from_json(values: dict):
+    """The dataclass that `to_json` wrote. Raises ValueError naming an unknown type or field.
+
+    >>> from_json(to_json(Config("x", Dates(), Recurrent()))) == Config("x", Dates(), Recurrent())
+    True
+    """
+    kind = globals().get(values.get("type", ""))
+    if not dataclasses.is_dataclass(kind):
+        raise ValueError(f"unknown configuration type {values.get('type')!r}")
+    unknown = set(values) - {f.name for f in dataclasses.fields(kind)} - {"type"}
+    if unknown:
+        raise ValueError(f"{kind.__name__} has no field {sorted(unknown)[0]!r}")
+
+    def value(x):
+        return from_json(x) if isinstance(x, dict) and "type" in x else tuple(map(value, x)) if isinstance(x, list) else x
+
+    return kind(**{k: value(v) for k, v in values.items() if k != "type"})
+
+
+def differences(old, new, prefix: str = "") -> dict[str, tuple]:
+    """Dotted names of the fields in which two configurations differ, with both values.
+
+    >>> differences(Optim(), Optim(learning_rate=0.1))
+    {'learning_rate': (0.001, 0.1)}
+    """
+    if type(old) is not type(new):
+        return {prefix.rstrip("."): (type(old).__name__, type(new).__name__)}
+    found = {}
+    for f in dataclasses.fields(old):
+        a, b = getattr(old, f.name), getattr(new, f.name)
+        if dataclasses.is_dataclass(a):
+            found |= differences(a, b, f"{prefix}{f.name}.")
+        elif a != b:
+            found[prefix + f.name] = (a, b)
+    return found
 
 
 @dataclass(frozen=True)
@@ -126,6 +170,8 @@ class Dates:
 class Addition:
     """Addition of two numbers up to three digits as text, "16+75  " -> "_91  "."""
 
+    path: str = ""
+    """The book's addition.txt or addition.txt.gz; empty generates the data."""
     reverse_source: bool = False
     examples: int = 50_000
 

@@ -1,0 +1,110 @@
+"""What a run says and writes: metrics.jsonl, JSON files, and progress on a terminal or as plain lines."""
+
+import contextlib
+import json
+import os
+import platform
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+
+
+def write_json(path: Path, value) -> Path:
+    """Write `value` so that the file is either the old one or the whole new one, never a half."""
+    temporary = path.with_name(path.name + ".part")
+    temporary.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    os.replace(temporary, path)
+    return path
+
+
+class MetricsLog:
+    """metrics.jsonl: one object a line, each with its step. `keep_until` drops what a resumed run is about to do again."""
+
+    def __init__(self, directory: Path, keep_until: int | None = None, tensorboard: bool = False):
+        self.path = directory / "metrics.jsonl"
+        kept = []
+        if keep_until is not None and self.path.exists():
+            lines = self.path.read_text(encoding="utf-8").splitlines(keepends=True)
+            kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= keep_until]
+        temporary = self.path.with_name("metrics.jsonl.part")
+        temporary.write_text("".join(kept), encoding="utf-8")
+        os.replace(temporary, self.path)
+        self.file = self.path.open("a", encoding="utf-8")
+        self.board = None
+        if tensorboard:
+            from tensorboardX import SummaryWriter
+
+            self.board = SummaryWriter(str(directory / "tensorboard"))
+
+    def write(self, step: int, **values):
+        self.file.write(json.dumps({"step": step, **values}) + "\n")
+        self.file.flush()
+        if self.board:
+            for name, value in values.items():
+                if isinstance(value, int | float):
+                    self.board.add_scalar(name.replace(".", "/"), value, step)
+
+    def close(self):
+        self.file.close()
+        if self.board:
+            self.board.close()
+
+
+def environment() -> dict:
+    """Versions, machine and devices, for environment.json."""
+    from importlib.metadata import version
+
+    names = ("jax", "jaxlib", "flax", "optax", "numpy", "orbax-checkpoint", "tensorflow-datasets")
+    return {
+        "python": platform.python_version(),
+        **{name: version(name) for name in names},
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
+        "devices": [f"{d.platform}: {d.device_kind}" for d in jax.devices()],
+        "processes": jax.process_count(),
+        "commit": _commit(),
+    }
+
+
+def _commit() -> str | None:
+    """The checkout's commit, read from its files (a run must not depend on git being installed)."""
+    with contextlib.suppress(OSError, IndexError):
+        git = Path(__file__).resolve().parents[2] / ".git"
+        head = (git / "HEAD").read_text().split()
+        return head[0] if len(head) == 1 else (git / head[1]).read_text().strip()
+    return None
+
+
+class Progress:
+    """A bar with the running loss on a terminal; otherwise one plain line an epoch."""
+
+    def __init__(self, total_steps: int, done: int, quiet: bool = False):
+        self.quiet, self.bar = quiet, None
+        if sys.stderr.isatty() and not quiet:
+            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+            from rich.progress import Progress as Bar
+
+            self.bar = Bar(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), transient=True)
+            self.bar.start()
+            self.task = self.bar.add_task("training", total=total_steps, completed=done)
+
+    def step(self, done: int, loss: float):
+        if self.bar:
+            self.bar.update(self.task, completed=done, description=f"loss {loss:.4f}")
+
+    def epoch(self, values: dict):
+        """One line: epoch, step, seconds, then every metric."""
+        if self.quiet:
+            return
+        shown = "  ".join(f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in values.items())
+        print(shown, file=sys.stdout, flush=True) if self.bar is None else self.bar.console.print(shown, highlight=False)
+
+    def close(self):
+        if self.bar:
+            self.bar.stop()
+
+
+def scalars(sums: dict) -> dict[str, float]:
+    """{"name": (sums, counts)} of several steps as {"train.name": their weighted mean}."""
+    return {f"train.{name}": float(np.sum(total)) / max(float(np.sum(count)), 1e-9) for name, (total, count) in sums.items()}
