@@ -1,0 +1,183 @@
+"""Decoding over a callback `step(tokens [B], cache) -> (logits [B, V], cache)`: greedy and beam search. Knows no model.
+
+Both functions are pure and belong inside one `jax.jit` of the caller (outside of it every call traces the callback again):
+
+    decode = jax.jit(lambda cache: greedy(step, cache, batch_size, bos=1, eos=2, max_length=40))
+
+`cache` is any pytree whose leaves have the batch as their leading axis; that is what lets beam search tile and reorder it.
+The callback may return logits or log-probabilities: normalising log-probabilities again changes nothing.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from attention_jax import InputError
+
+Cache = Any
+Step = Callable[[Array, Cache], tuple[Array, Cache]]
+LengthPenalty = Literal["gnmt", "simple", "none"]
+
+
+def greedy(
+    step: Step, cache: Cache, batch_size: int, *, bos: int, eos: int | None, max_length: int, pad: int = 0
+) -> Int[Array, "B T"]:
+    """The most probable next token, again and again: tokens [B, max_length], `eos` included and `pad` after it.
+
+    Stops as soon as every row has ended; `eos=None` always takes `max_length` steps.
+
+    >>> chain = jnp.log(jnp.array([[0.1, 0.8, 0.1], [0.1, 0.1, 0.8], [1.0, 0.0, 0.0]]))  # 0 -> 1 -> 2
+    >>> greedy(lambda tokens, cache: (chain[tokens], cache), None, 2, bos=0, eos=2, max_length=4).tolist()
+    [[1, 2, 0, 0], [1, 2, 0, 0]]
+    """
+
+    def unfinished(carry):
+        t, _, ended, _, _ = carry
+        return (t < max_length) & ~ended.all()
+
+    def body(carry):
+        t, last, ended, written, cache = carry
+        logits, cache = step(last, cache)
+        token = jnp.where(ended, jnp.int32(pad), jnp.argmax(logits, axis=-1).astype(jnp.int32))
+        written = lax.dynamic_update_slice_in_dim(written, token[:, None], t, axis=1)
+        if eos is not None:
+            ended = ended | (token == eos)
+        return t + 1, token, ended, written, cache
+
+    start = (
+        jnp.int32(0),
+        jnp.full((batch_size,), bos, jnp.int32),
+        jnp.zeros((batch_size,), bool),
+        jnp.full((batch_size, max_length), pad, jnp.int32),
+        cache,
+    )
+    return lax.while_loop(unfinished, body, start)[3]
+
+
+def penalty(length: Int[Array, "*n"], kind: LengthPenalty, alpha: float) -> Float[Array, "*n"]:
+    """What a hypothesis' log-probability is divided by; `length` counts the predicted tokens, eos included.
+
+    gnmt: ((5 + length) / 6)^alpha (Wu et al. 2016, eq. 14); simple: length^alpha; none: 1.
+
+    >>> penalty(jnp.array([1, 7]), "gnmt", 1.0).tolist()
+    [1.0, 2.0]
+    """
+    length = jnp.asarray(length).astype(jnp.float32)
+    if kind == "gnmt":
+        return ((5.0 + length) / 6.0) ** alpha
+    if kind == "simple":
+        return jnp.maximum(length, 1.0) ** alpha
+    if kind == "none":
+        return jnp.ones_like(length)
+    raise InputError(f"the length penalty must be gnmt, simple or none, not {kind!r}")
+
+
+class _Beams(NamedTuple):
+    """The search's state: per example K hypotheses, best first."""
+
+    t: Int[Array, ""]
+    tokens: Int[Array, "B K T"]
+    log_prob: Float[Array, "B K"]  # true log-probability so far; -inf marks an empty place
+    length: Int[Array, "B K"]  # predicted tokens, eos included
+    ended: Bool[Array, "B K"]
+    last: Int[Array, "B K"]  # what the next step reads
+    cache: Cache  # leaves lead with B * K
+
+
+def beam_search(
+    step: Step,
+    cache: Cache,
+    batch_size: int,
+    *,
+    beam_size: int,
+    bos: int,
+    eos: int | None,
+    pad: int,
+    max_length: int,
+    length_penalty: LengthPenalty = "gnmt",
+    alpha: float = 0.6,
+    n_best: int = 1,
+) -> tuple[Int[Array, "B N T"], Float[Array, "B N"]]:
+    """The `n_best` hypotheses that a beam of `beam_size` finds: tokens [B, n_best, max_length], scores [B, n_best], best first.
+
+    score = log p(tokens) / penalty(length), so `length_penalty="none"` returns the model's log-probabilities. A hypothesis that
+    has ended keeps its place in the beam and competes by its score; one cut off at `max_length` competes as it stands. Hence a
+    beam of 1 is `greedy`, and a beam wide enough to prune nothing is exhaustive search. An example is done once no open
+    hypothesis can overtake its n best: log p only falls, so log p / penalty(max_length) bounds every continuation.
+    Places that no hypothesis could fill (fewer sequences than `n_best`) have the score -inf.
+    """
+    if beam_size < 1 or not 1 <= n_best <= beam_size:
+        raise InputError(f"beam search needs 1 <= n_best <= beam_size, not n_best {n_best} and beam_size {beam_size}")
+    if alpha < 0:
+        raise InputError(f"the length penalty's alpha must be at least 0, not {alpha}")
+
+    def score(log_prob, length):
+        return log_prob / penalty(length, length_penalty, alpha)
+
+    def unfinished(beams: _Beams):
+        scores = score(beams.log_prob, beams.length)
+        settled = lax.top_k(jnp.where(beams.ended, scores, -jnp.inf), n_best)[0][:, -1]
+        reachable = score(beams.log_prob, jnp.full_like(beams.length, max_length))
+        reachable = jnp.where(beams.ended, -jnp.inf, reachable).max(axis=1)
+        return (beams.t < max_length) & (reachable > settled).any()
+
+    def body(beams: _Beams):
+        logits, cache = step(beams.last.reshape(-1), beams.cache)
+        return _extend(beams, logits, cache, score, beam_size, eos, pad)
+
+    shape = (batch_size, beam_size)
+    beams = _Beams(
+        t=jnp.int32(0),
+        tokens=jnp.full((*shape, max_length), pad, jnp.int32),
+        log_prob=jnp.full(shape, -jnp.inf, jnp.float32).at[:, 0].set(0.0),  # one root; the other places fill in the first step
+        length=jnp.zeros(shape, jnp.int32),
+        ended=jnp.zeros(shape, bool),
+        last=jnp.full(shape, bos, jnp.int32),
+        cache=jax.tree.map(lambda leaf: jnp.repeat(leaf, beam_size, axis=0), cache),
+    )
+    beams = lax.while_loop(unfinished, body, beams)
+    scores, order = lax.top_k(score(beams.log_prob, beams.length), n_best)
+    return jnp.take_along_axis(beams.tokens, order[:, :, None], axis=1), scores
+
+
+def _extend(beams: _Beams, logits: Array, cache: Cache, score: Callable, beam_size: int, eos: int | None, pad: int) -> _Beams:
+    """One step: every open hypothesis by every token, every ended one by nothing; the best `beam_size` stay.
+
+    Within one hypothesis all continuations have one length, so the order by logit is the order by score and its best
+    min(K, V) continuations suffice: the K x V table of log-probabilities is never built.
+    """
+    batch_size, width = beams.ended.shape
+    logits = logits.astype(jnp.float32)
+    best = min(beam_size, logits.shape[-1])
+    log_p, token = lax.top_k(logits, best)  # [B * K, best]
+    log_p = (log_p - jax.nn.logsumexp(logits, axis=-1, keepdims=True)).reshape(batch_size, width, best)
+    token = token.astype(jnp.int32).reshape(batch_size, width, best)
+
+    ended = beams.ended[:, :, None]
+    stays = jnp.where(jnp.arange(best) == 0, 0.0, -jnp.inf).astype(jnp.float32)[None, None, :]
+    log_prob = beams.log_prob[:, :, None] + jnp.where(ended, stays, log_p)  # [B, K, best]
+    token = jnp.where(ended, jnp.int32(pad), token)
+    length = jnp.broadcast_to(beams.length[:, :, None] + jnp.where(ended, 0, 1), log_prob.shape)
+
+    def pick(x):  # [B, K, best] -> [B, K]
+        return jnp.take_along_axis(x.reshape(batch_size, width * best), chosen, axis=1)
+
+    _, chosen = lax.top_k(score(log_prob, length).reshape(batch_size, width * best), beam_size)
+    parent = chosen // best  # [B, K]
+    last, was_ended = pick(token), jnp.take_along_axis(beams.ended, parent, axis=1)
+    tokens = jnp.take_along_axis(beams.tokens, parent[:, :, None], axis=1)
+    tokens = lax.dynamic_update_slice_in_dim(tokens, last[:, :, None], beams.t, axis=2)
+    rows = (parent + width * jnp.arange(batch_size)[:, None]).reshape(-1)  # into the leading axis B * K of the cache
+    return _Beams(
+        t=beams.t + 1,
+        tokens=tokens,
+        log_prob=pick(log_prob),
+        length=pick(length),
+        ended=was_ended if eos is None else was_ended | (last == eos),
+        last=last,
+        cache=jax.tree.map(lambda leaf: leaf[rows], cache),
+    )
