@@ -42,7 +42,8 @@ def greedy(
     def body(carry):
         t, last, ended, written, cache = carry
         logits, cache = step(last, cache)
-        token = jnp.where(ended, jnp.int32(pad), jnp.argmax(logits, axis=-1).astype(jnp.int32))
+        best = lax.top_k(logits, 1)[1][:, 0]  # = argmax, and on CPU several times faster than it over a large vocabulary
+        token = jnp.where(ended, jnp.int32(pad), best.astype(jnp.int32))
         written = lax.dynamic_update_slice_in_dim(written, token[:, None], t, axis=1)
         if eos is not None:
             ended = ended | (token == eos)
