@@ -1,0 +1,50 @@
+"""Which rows make up which step of an epoch: a plan of indices, computed on the host and drawn from arrays on the device."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Chunk(NamedTuple):
+    """K steps of one bucket: one compiled call. Batch size B is global; dividing it over devices is the caller's business."""
+
+    bucket: int
+    indices: np.ndarray
+    """[K, B] int32: rows of the bucket"""
+    weight: np.ndarray
+    """[K, B] float32: 0 for rows that only fill a batch. A step whose weights are all 0 only fills the chunk: no update belongs to it"""
+
+
+def plan(seed: int, epoch: int, bucket_sizes: Sequence[int], batch_sizes: Sequence[int], steps_per_call: int) -> list[Chunk]:
+    """The chunks of one epoch, in order; a function of its arguments and nothing else, so a resumed run sees the same.
+
+    Every row occurs exactly once with weight 1. The rows of a bucket are permuted and cut into batches, the last one
+    filled with weight 0; batches are grouped in chunks of `steps_per_call` steps (fewer only where no bucket has that many,
+    so that a bucket has ONE compiled shape); the chunks of all buckets are shuffled.
+
+    >>> [chunk] = plan(seed=0, epoch=0, bucket_sizes=[5], batch_sizes=[2], steps_per_call=4)
+    >>> chunk.indices.shape, sorted(chunk.indices[chunk.weight == 1].tolist()), chunk.weight.sum(1).tolist()
+    ((3, 2), [0, 1, 2, 3, 4], [2.0, 2.0, 1.0])
+    """
+    rng = np.random.default_rng([seed, epoch])
+    chunks = []
+    for bucket, (rows, batch_size) in enumerate(zip(bucket_sizes, batch_sizes, strict=True)):
+        steps = -(-rows // batch_size)
+        in_chunk = min(steps_per_call, steps)
+        filled = -(-steps // max(in_chunk, 1)) * in_chunk * batch_size
+        indices, weight = np.zeros(filled, np.int32), np.zeros(filled, np.float32)
+        indices[:rows], weight[:rows] = rng.permutation(rows), 1.0
+        shape = (-1, in_chunk, batch_size)
+        if rows:
+            chunks += [Chunk(bucket, i, w) for i, w in zip(indices.reshape(shape), weight.reshape(shape))]
+    return [chunks[number] for number in rng.permutation(len(chunks))]
+
+
+def steps_in_epoch(bucket_sizes: Sequence[int], batch_sizes: Sequence[int]) -> int:
+    """Optimizer steps of one epoch.
+
+    >>> steps_in_epoch([5, 4], [2, 2])
+    5
+    """
+    return sum(-(-rows // batch_size) for rows, batch_size in zip(bucket_sizes, batch_sizes, strict=True))

@@ -1,0 +1,135 @@
+"""Character pairs of fixed width, the format of "Deep Learning from Scratch 2" (Saito 2018), chapters 7 and 8:
+one line per pair, a source padded with spaces to one length, then "_" and a target of one length."""
+
+import gzip
+import os
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+import tensorflow_datasets as tfds
+
+from attention_jax import InputError
+from attention_jax.data import store
+from attention_jax.data.pairs import PairData, Pairs, Texts, Tokenizer, occurs_in
+from attention_jax.data.vocabulary import Vocabulary
+
+START = "_"
+SPLIT_SEED = 1984
+"""The book's seed: with its file, train and test are exactly the book's."""
+
+
+def read_file(path: str, what: str) -> Texts:
+    """A published file, plain or gzipped. A malformed line is an InputError that names it."""
+    if not os.path.isfile(path):
+        raise InputError(f"no {what} file at {path}; give the path of a published file, or leave the option out to generate the data")
+    try:
+        with (gzip.open if path.endswith(".gz") else open)(path, "rb") as file:
+            lines = file.read().splitlines()
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"cannot read {path}: {error}") from error
+    if len(lines) < 2:
+        raise InputError(f"{path} has {len(lines)} lines; a {what} file has at least 2, one pair a line")
+    sources, targets = [], []
+    for number, line in enumerate(lines, start=1):
+        try:
+            source, start, target = line.decode("utf-8").partition(START)
+        except UnicodeDecodeError:
+            raise InputError(f"{path} line {number}: not valid UTF-8") from None
+        if not (start and source.strip() and target.strip()):
+            raise InputError(f"{path} line {number}: expected `source_target`, got {line.decode()[:60]!r}")
+        if sources and (len(source), len(target)) != (len(sources[0]), len(targets[0])):
+            raise InputError(f"{path} line {number}: expected {len(sources[0])} characters, {START!r} and {len(targets[0])} more as in line 1, "
+                             f"got {len(source)} and {len(target)}")
+        sources.append(source)
+        targets.append(target)
+    return Texts(sources, targets)
+
+
+def split(texts: Texts) -> dict[str, Texts]:
+    """9 of 10 rows to train and 1 of 10 to test, permuted as the book does (NumPy's legacy generator, seed 1984)."""
+    order = np.arange(len(texts.source))
+    np.random.RandomState(SPLIT_SEED).shuffle(order)
+    train_rows = len(order) - len(order) // 10
+    pick = lambda some: Texts([texts.source[i] for i in some], [texts.target[i] for i in some])
+    return {"train": pick(order[:train_rows]), "test": pick(order[train_rows:])}
+
+
+@dataclass(kw_only=True)
+class GeneratedConfig(tfds.core.BuilderConfig):
+    """How many pairs are generated."""
+
+    examples: int = 50_000
+
+
+class Generated(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+    """A generated dataset, split 9 : 1. A subclass has a `DESCRIPTION` and `generate(examples) -> Texts`."""
+
+    VERSION = tfds.core.Version("1.0.0")
+    BUILDER_CONFIGS = [GeneratedConfig(name="generated_50000")]
+    DESCRIPTION: str
+
+    @staticmethod
+    def generate(examples: int) -> Texts:
+        """The pairs; a function of its argument."""
+        raise NotImplementedError
+
+    def _info(self):
+        return store.text_features(self, self.DESCRIPTION)
+
+    def _split_generators(self, dl_manager):
+        return {name: self._generate_examples(part) for name, part in split(self.generate(self.builder_config.examples)).items()}
+
+    def _generate_examples(self, texts):
+        for number, (source, target) in enumerate(zip(*texts)):
+            yield number, {"source": source, "target": target}
+
+
+def generated(builder: type[Generated], examples: int, most: int) -> dict[str, Texts]:
+    """The splits of a generated dataset, from its cache where it has been generated before."""
+    if not 10 <= examples <= most:
+        raise InputError(f"--data.examples must be between 10 and {most}, got {examples}")
+    name = f"generated_{examples}"
+    config = name if name in builder.builder_configs else GeneratedConfig(name=name, examples=examples)
+    rows = store.rows(store.prepared(builder, config), ("train", "test"))
+    return {name: Texts(**part) for name, part in rows.items()}
+
+
+def _characters(texts: list[str], vocabulary: Vocabulary, start: str = "") -> np.ndarray:
+    """[N, width] int32; one table look-up for all characters."""
+    width = len(start) + len(texts[0])
+    codes = np.array([ord(character) for character in "".join(start + text for text in texts)])
+    table = np.zeros(max(codes.max(), max(map(ord, vocabulary.tokens))) + 1, np.int32)
+    for number, character in enumerate(vocabulary.tokens):
+        table[ord(character)] = number
+    return table[codes].reshape(len(texts), width)
+
+
+def assemble(splits: dict[str, Texts], alphabet: str, reverse_source: bool, batch_size: int) -> PairData:
+    """The dataset: one character vocabulary for both sides, bos = "_", no eos; spaces are ordinary characters, so nothing is padding.
+
+    `alphabet` holds the characters there are anyway; others that occur are added.
+    """
+    found = {character for part in splits.values() for texts in part for character in set("".join(texts))}
+    vocabulary = Vocabulary(sorted(found | set(alphabet) | {START}), bos=START)
+    step = -1 if reverse_source else 1
+    pairs = {}
+    for name, texts in splits.items():
+        count = len(texts.source)
+        source, target = _characters(texts.source, vocabulary)[:, ::step], _characters(texts.target, vocabulary, START)
+        pairs[name] = Pairs(np.ascontiguousarray(source), np.full(count, source.shape[1], np.int32), target,
+                            np.full(count, target.shape[1] - 1, np.int32))
+    seen = occurs_in(splits["test"].source, splits["train"].source)
+    width = pairs["train"].source.shape[1]
+
+    def tokens(text: str) -> list[str]:
+        if len(text) > width:
+            raise InputError(f"an input has at most {width} characters, but {text[:60]!r} has {len(text)}")
+        return list(text.ljust(width))[::step]
+
+    facts = {"train_pairs": len(splits["train"].source), "test_pairs": len(seen), "vocabulary": len(vocabulary),
+             "test_inputs_also_in_train": int(seen.sum()), "share_of_test_inputs_also_in_train": round(float(seen.mean()), 4)}
+    return PairData(
+        train=(pairs["train"],), batch_sizes=(batch_size,), held_out={"test": pairs["test"]}, texts=splits, seen={"test": seen},
+        source_vocabulary=vocabulary, target_vocabulary=vocabulary, source_tokenizer=Tokenizer(tokens, "".join),
+        target_tokenizer=Tokenizer(list, lambda characters: "".join(characters).rstrip()), facts=facts)

@@ -1,0 +1,120 @@
+"""Pairs of sequences in memory, and everything a task wants to know about where they came from."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from attention_jax import InputError
+from attention_jax.data.vocabulary import Vocabulary
+
+
+class Pairs(NamedTuple):
+    """N pairs of one shape. Row i is `source[i, :source_length[i]]` -> `target[i, 1:1 + target_length[i]]`."""
+
+    source: np.ndarray
+    """[N, S] int32, padded at the end"""
+    source_length: np.ndarray
+    """[N] int32"""
+    target: np.ndarray
+    """[N, T + 1] int32: starts with bos, ends with eos where the vocabulary has one"""
+    target_length: np.ndarray
+    """[N] int32: the tokens to predict, that is what follows bos, eos included"""
+
+
+class Texts(NamedTuple):
+    """The same pairs as the text a person reads (and BLEU compares), in the order of the rows."""
+
+    source: list[str]
+    target: list[str]
+
+
+class Tokenizer(NamedTuple):
+    """Two functions: text -> tokens, and tokens -> text."""
+
+    tokens: Callable[[str], list[str]]
+    text: Callable[[Sequence[str]], str]
+
+
+class PairData(NamedTuple):
+    """A dataset of pairs, ready for a task."""
+
+    train: tuple[Pairs, ...]
+    """buckets: each has its own S and T; the rows of `texts["train"]` are those of the first bucket, then the second ..."""
+    batch_sizes: tuple[int, ...]
+    """sentences in a batch of each bucket"""
+    held_out: dict[str, Pairs]
+    """"valid", "test", ... by name"""
+    texts: dict[str, Texts]
+    """by split name, "train" included"""
+    seen: dict[str, np.ndarray]
+    """for each held-out split: [N] bool, does this source also occur in train?"""
+    source_vocabulary: Vocabulary
+    target_vocabulary: Vocabulary
+    source_tokenizer: Tokenizer
+    target_tokenizer: Tokenizer
+    facts: dict
+    """numbers for result.json: sizes, overlap, share of padding, truncated pairs"""
+
+
+def pad_rows(rows: Sequence[Sequence[int]], pad: int | None, width: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of numbers as one array [N, width] int32 and their lengths [N] int32; longer rows are cut.
+
+    >>> pad_rows([[5, 6, 7], [8]], 0)
+    (array([[5, 6, 7],
+           [8, 0, 0]], dtype=int32), array([3, 1], dtype=int32))
+    """
+    lengths = np.fromiter((len(row) for row in rows), np.int32, len(rows))
+    width = int(lengths.max(initial=1)) if width is None else width
+    array = np.full((len(rows), width), 0 if pad is None else pad, np.int32)
+    for number, row in enumerate(rows):
+        array[number, :len(row)] = row[:width]
+    return array, np.minimum(lengths, np.int32(width))
+
+
+def make_pairs(source: Sequence[Sequence[int]], target: Sequence[Sequence[int]], source_vocabulary: Vocabulary,
+               target_vocabulary: Vocabulary, *, source_width: int | None = None, target_width: int | None = None) -> Pairs:
+    """Pairs from rows of numbers: eos is appended to the source (where its vocabulary has one) and to the target, bos put before the target.
+
+    `source_width` and `target_width` are S and T; without them the longest row decides. What is cut loses its eos, as in d2l.
+    """
+    bos, eos = target_vocabulary.bos_id, target_vocabulary.eos_id
+    if bos is None:
+        raise ValueError("the target vocabulary needs a bos token")
+    source_end = [] if source_vocabulary.eos_id is None else [source_vocabulary.eos_id]
+    target_end = [] if eos is None else [eos]
+    source_rows, source_length = pad_rows([[*row, *source_end] for row in source], source_vocabulary.pad_id, source_width)
+    target_rows, target_length = pad_rows([[bos, *row, *target_end] for row in target], target_vocabulary.pad_id,
+                                          None if target_width is None else target_width + 1)
+    return Pairs(source_rows, source_length, target_rows, target_length - np.int32(1))
+
+
+def padding_share(buckets: Sequence[Pairs]) -> float:
+    """The share of positions, of sources and targets together, that hold padding."""
+    positions = sum(b.source.size + b.target[:, 1:].size for b in buckets)
+    return 1.0 - sum(int(b.source_length.sum()) + int(b.target_length.sum()) for b in buckets) / max(positions, 1)
+
+
+def occurs_in(texts: Sequence[str], others: Sequence[str]) -> np.ndarray:
+    """[N] bool: which of the texts also occur among the others."""
+    others = set(others)
+    return np.fromiter((text in others for text in texts), bool, len(texts))
+
+
+def encode_sources(data: PairData, texts: Sequence[str], limit: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """New texts as (source [N, S], source_length [N]), through the dataset's own tokenizer and vocabulary.
+
+    More than `limit` tokens in a text is an error that names the text; characters outside a vocabulary without unk are, too.
+    """
+    vocabulary = data.source_vocabulary
+    end = [] if vocabulary.eos_id is None else [vocabulary.eos_id]
+    rows = [[*vocabulary.encode(data.source_tokenizer.tokens(text)), *end] for text in texts]
+    for text, row in zip(texts, rows):
+        if limit is not None and len(row) > limit:
+            raise InputError(f"a source may have at most {limit} tokens (eos included), but {text[:40]!r}... has {len(row)}; shorten or split it")
+    return pad_rows(rows, vocabulary.pad_id)
+
+
+def decode_targets(data: PairData, rows: np.ndarray) -> list[str]:
+    """Predicted rows [N, T] (without bos) as texts."""
+    return [data.target_tokenizer.text(data.target_vocabulary.sentence(row)) for row in rows]

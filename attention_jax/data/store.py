@@ -1,0 +1,72 @@
+"""The bridge to TFDS: prepare a builder's dataset once, as array_record files, and read a whole split into memory. No TensorFlow."""
+
+import contextlib
+import fcntl
+import functools
+import io
+import os
+import sys
+from collections.abc import Iterable
+
+import tensorflow_datasets as tfds
+
+from attention_jax import InputError
+
+
+def data_home() -> str:
+    """Where datasets are cached: `TFDS_DATA_DIR`, by default ~/tensorflow_datasets (read at each call, not at import)."""
+    return os.path.expanduser(os.environ.get("TFDS_DATA_DIR", os.path.join("~", "tensorflow_datasets")))
+
+
+def text_features(builder: tfds.core.DatasetBuilder, description: str, names: Iterable[str] = ("source", "target"),
+                  **info: str) -> tfds.core.DatasetInfo:
+    """The DatasetInfo of a dataset whose rows are texts, kept in their order."""
+    features = tfds.features.FeaturesDict({name: tfds.features.Text() for name in names})
+    return tfds.core.DatasetInfo(builder=builder, description=description, features=features, disable_shuffling=True, **info)
+
+
+@contextlib.contextmanager
+def _locked(directory: str):
+    """One process prepares, others wait: a sweep starts many runs on the same data."""
+    os.makedirs(directory, exist_ok=True)
+    with open(os.path.join(directory, ".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _is_prepared(builder: tfds.core.DatasetBuilder) -> bool:
+    return os.path.exists(os.path.join(builder.data_dir, "dataset_info.json"))
+
+
+def prepared(builder: type[tfds.core.DatasetBuilder], config: str | tfds.core.BuilderConfig | None = None) -> tfds.core.DatasetBuilder:
+    """The builder of a dataset that is in the cache; written there first if need be, which is said in one line (TFDS's own bars are kept quiet)."""
+    make = functools.partial(builder, data_dir=data_home(), file_format="array_record", config=config)
+    built = make()
+    if _is_prepared(built):
+        return built
+    try:
+        with _locked(os.path.dirname(built.data_dir)):
+            if not _is_prepared(built):
+                print(f"preparing {built.info.full_name} in {data_home()} (once)", file=sys.stderr)
+                with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+                    built.download_and_prepare()
+    except PermissionError as error:
+        raise InputError(f"datasets are cached in {data_home()}, which cannot be written ({error.strerror}); set TFDS_DATA_DIR") from error
+    return make()
+
+
+def rows(builder: tfds.core.DatasetBuilder, splits: Iterable[str]) -> dict[str, dict[str, list]]:
+    """All rows of the named splits of a prepared dataset, {split: {feature: list}}; texts as str.
+
+    Reads a split in one batched call: 50,000 pairs of short texts take about 0.7 s.
+    """
+    result = {}
+    for split in splits:
+        source = builder.as_data_source(split=split)
+        examples = source.__getitems__(range(len(source)))
+        result[split] = {name: [_plain(example[name]) for example in examples] for name in builder.info.features}
+    return result
+
+
+def _plain(value):
+    return value.decode("utf-8") if isinstance(value, bytes) else value

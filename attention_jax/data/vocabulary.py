@@ -1,0 +1,80 @@
+"""Tokens and their numbers: the one home of pad, bos, eos and unk."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from attention_jax import InputError
+
+PAD, BOS, EOS, UNK = "<pad>", "<bos>", "<eos>", "<unk>"
+
+
+class Vocabulary:
+    """A list of tokens, numbered by their place.
+
+    The special tokens are named by their strings; a name that is None does not exist in this vocabulary, and one that
+    is not among `tokens` is put in front of them (in the order pad, bos, eos, unk).
+
+    >>> v = Vocabulary("_ab", bos="_")
+    >>> v.encode("ab"), v.bos_id, v.eos_id, len(v)
+    ([1, 2], 0, None, 3)
+    >>> v = Vocabulary(["hello"], pad=PAD, bos=BOS, eos=EOS, unk=UNK)
+    >>> v.encode(["hello", "world"]), v.sentence([1, 4, 2, 0, 0])
+    ([4, 3], ['hello'])
+    """
+
+    def __init__(self, tokens: Iterable[str], *, pad: str | None = None, bos: str | None = None, eos: str | None = None,
+                 unk: str | None = None):
+        tokens = list(tokens)
+        present = set(tokens)
+        self.tokens = [token for token in (pad, bos, eos, unk) if token is not None and token not in present] + tokens
+        self._ids = {token: number for number, token in enumerate(self.tokens)}
+        if len(self._ids) != len(self.tokens):
+            twice = next(token for token, count in Counter(self.tokens).items() if count > 1)
+            raise InputError(f"a vocabulary needs distinct tokens, but {twice!r} occurs more than once")
+        self.pad_id, self.bos_id, self.eos_id, self.unk_id = (
+            None if token is None else self._ids[token] for token in (pad, bos, eos, unk))
+
+    @classmethod
+    def of_sentences(cls, sentences: Iterable[Sequence[str]], *, min_frequency: int = 1, **special: str | None) -> "Vocabulary":
+        """All tokens that occur at least `min_frequency` times, the most frequent first (ties alphabetically).
+
+        >>> Vocabulary.of_sentences([["b", "a"], ["b"]], unk="?").tokens
+        ['?', 'b', 'a']
+        """
+        counts = Counter(token for sentence in sentences for token in sentence)
+        special_tokens = {token for token in special.values() if token is not None}
+        kept = [token for token, count in counts.items() if count >= min_frequency and token not in special_tokens]
+        return cls(sorted(kept, key=lambda token: (-counts[token], token)), **special)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __contains__(self, token: str) -> bool:
+        return token in self._ids
+
+    def encode(self, tokens: Iterable[str]) -> list[int]:
+        """The tokens' numbers; what is not in the vocabulary becomes unk, or is an error where there is no unk."""
+        if self.unk_id is not None:
+            return [self._ids.get(token, self.unk_id) for token in tokens]
+        tokens = list(tokens)
+        unknown = sorted({token for token in tokens if token not in self._ids})
+        if unknown:
+            raise InputError(f"{' '.join(map(repr, unknown))} not in the vocabulary of {len(self)}; it knows: "
+                             f"{' '.join(map(repr, self.tokens[:100]))}")
+        return [self._ids[token] for token in tokens]
+
+    def decode(self, ids: Iterable[int]) -> list[str]:
+        """The tokens of these numbers, special ones included."""
+        return [self.tokens[number] for number in np.asarray(ids, np.int64).tolist()]
+
+    def sentence(self, ids: Iterable[int]) -> list[str]:
+        """The tokens up to the first eos, without pad and bos: what a reader wants to see."""
+        tokens = []
+        for number in np.asarray(ids, np.int64).tolist():
+            if number == self.eos_id:
+                break
+            if number not in (self.pad_id, self.bos_id):
+                tokens.append(self.tokens[number])
+        return tokens
