@@ -175,6 +175,34 @@ class Addition:
     reverse_source: bool = False
     examples: int = 50_000
 
+@dataclass(frozen=True)
+class Images:
+    """Images with class labels, and how they are varied while training (attention_jax/data/images.py, ops/augment.py)."""
+
+    dataset: Literal["digits", "fashion_mnist", "cifar10", "folder"] = "digits"
+    path: str = ""
+    """Directory of the dataset's published files (read once, then cached), or for "folder" of class/image.png; empty downloads."""
+    image_size: int = 0
+    """Resize to this many pixels a side; 0 keeps the files' size."""
+    standardize: bool = False
+    """Subtract the mean colour of the training images and divide by its deviation; otherwise pixels are 0 to 1."""
+    validation: int = 0
+    """Hold out this many training images; metrics are then also given for them."""
+    examples: int = 0
+    """Train on this many images only; 0 is all."""
+    crop_padding: int = 0
+    """Pad by this many pixels and crop at random."""
+    flip: bool = False
+    """Mirror left and right with probability 1/2."""
+    auto_augment: bool = False
+    """The AutoAugment policy for CIFAR-10: two of thirteen distortions an image."""
+    erase: float = 0.0
+    """Probability of erasing a random rectangle."""
+    mixup: float = 0.0
+    """Blend pairs of images by Beta(a, a); 0 does not."""
+    cutmix: float = 0.0
+    """Paste a rectangle of another image, its area by Beta(a, a); with mixup as well, each step draws one of the two."""
+
 
 # --- models ---------------------------------------------------------------------------------------------------------
 
@@ -189,3 +217,64 @@ class Recurrent:
     embed_size: int = 16
     bidirectional: bool = False
     score: Literal["dot", "scaled_dot", "general", "concat", "additive", "cosine"] = "dot"
+
+@dataclass(frozen=True)
+class Vit:
+    """Vision Transformer (attention_jax/models/vit.py)."""
+
+    patch_size: int = 2
+    hidden_size: int = 64
+    mlp_size: int = 128
+    layers: int = 4
+    heads: int = 4
+    pool: Literal["token", "mean", "attention"] = "token"
+    """What the classifier sees: a class token, the mean of all tokens, or attention with one learned query."""
+    position: Literal["learned", "sinusoidal", "rotary", "none"] = "learned"
+    bias: bool = True
+    """Biases in the four attention projections."""
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    stochastic_depth: float = 0.0
+    """Probability of skipping the last block for an example; earlier blocks proportionally less."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """What is computed in; parameters are float32."""
+
+
+VIT_SIZES = {  # Dosovitskiy et al. 2021, table 1; S: Touvron et al. 2021, table 1
+    "S": {"hidden_size": 384, "layers": 12, "heads": 6, "mlp_size": 1536},
+    "B": {"hidden_size": 768, "layers": 12, "heads": 12, "mlp_size": 3072},
+    "L": {"hidden_size": 1024, "layers": 24, "heads": 16, "mlp_size": 4096},
+    "H": {"hidden_size": 1280, "layers": 32, "heads": 16, "mlp_size": 5120},
+}
+
+
+@dataclass(frozen=True)
+class Cct:
+    """Compact Convolutional Transformer (attention_jax/models/cct.py); the defaults are CCT-2/3x2."""
+
+    convolutions: int = 2
+    kernel_size: int = 3
+    hidden_size: int = 128
+    mlp_size: int = 128
+    layers: int = 2
+    heads: int = 2
+    position: Literal["learned", "none"] = "learned"
+    dropout: float = 0.0
+    attention_dropout: float = 0.1
+    stochastic_depth: float = 0.1
+    dtype: Literal["float32", "bfloat16"] = "float32"
+
+
+@dataclass(frozen=True)
+class ResNet:
+    """Residual network with group normalisation (attention_jax/models/resnet.py); the defaults are ResNet-18's shape."""
+
+    widths: tuple[int, ...] = (64, 128, 256, 512)
+    """Channels of each stage; every stage but the first halves the image."""
+    blocks: int = 2
+    """Residual blocks a stage."""
+    stem: Literal["small", "large"] = "small"
+    """A 3x3 convolution (small images), or 7x7 and pooling, both of stride 2."""
+    groups: int = 16
+    dropout: float = 0.0
+    dtype: Literal["float32", "bfloat16"] = "float32"
