@@ -1,0 +1,104 @@
+"""Biases: callable pytrees `bias(query [Q, D], query_positions [Q], key_positions [K]) -> [Q, K]`, added to the score.
+
+They are how attention learns about (relative) positions. Parameters are leaves; biases per head are vmapped with the heads.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+
+def _relative(query_positions: Int[Array, " Q"], key_positions: Int[Array, " K"]) -> Int[Array, "Q K"]:
+    return key_positions[None, :] - query_positions[:, None]
+
+
+class Bias:
+    """What all biases share: their signature."""
+
+    def __call__(
+        self, query: Float[Array, "Q D"], query_positions: Int[Array, " Q"], key_positions: Int[Array, " K"]
+    ) -> Float[Array, "Q K"]:
+        raise NotImplementedError
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class ShawBias(Bias):
+    """q . a[clip(k - q, -c, c)] / sqrt(D) with `table` a [2 c + 1, D] (Shaw et al. 2018, eq. 3-5).
+
+    With the score `ScaledDot` this is q . (k + a) / sqrt(D). One product with the table serves all keys.
+    """
+
+    table: Float[Array, "R D"]
+
+    def __call__(self, query, query_positions, key_positions):
+        reach = self.table.shape[0] // 2
+        precision = jnp.promote_types(query.dtype, jnp.float32)
+        products = jnp.einsum("qd,rd->qr", query, self.table, preferred_element_type=precision)  # [Q, 2 c + 1]
+        index = jnp.clip(_relative(query_positions, key_positions), -reach, reach) + reach
+        return jnp.take_along_axis(products, index, axis=1) * query.shape[-1] ** -0.5
+
+    @classmethod
+    def init(cls, rng: Array, width: int, reach: int) -> "ShawBias":
+        """A table for relative positions -reach..reach."""
+        return cls(jax.nn.initializers.glorot_uniform()(rng, (2 * reach + 1, width)))
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class T5Bias(Bias):
+    """A learned scalar for each bucket of k - q, `table` [buckets] (Raffel et al. 2020, section 2.1).
+
+    Half of the buckets are for single steps, the other half grow logarithmically up to `max_distance`, beyond which all share
+    the last one. `bidirectional` gives half of all buckets to keys after the query; otherwise these share bucket 0.
+    """
+
+    table: Float[Array, " buckets"]
+    max_distance: int = field(default=128, metadata={"static": True})
+    bidirectional: bool = field(default=True, metadata={"static": True})
+
+    def __call__(self, query, query_positions, key_positions):
+        return self.table[self.bucket(_relative(query_positions, key_positions))]
+
+    def bucket(self, relative: Int[Array, "Q K"]) -> Int[Array, "Q K"]:
+        """The bucket of each relative position k - q."""
+        buckets = self.table.shape[0] // (2 if self.bidirectional else 1)
+        after = jnp.where(relative > 0, buckets, 0) if self.bidirectional else jnp.zeros_like(relative)
+        distance = jnp.abs(relative) if self.bidirectional else jnp.maximum(-relative, 0)
+        exact = buckets // 2
+        growth = jnp.log(jnp.maximum(distance, 1).astype(jnp.float32) / exact) / math.log(self.max_distance / exact)
+        far = jnp.minimum(exact + (growth * (buckets - exact)).astype(relative.dtype), buckets - 1)
+        return after + jnp.where(distance < exact, distance, far)
+
+    @classmethod
+    def init(cls, rng: Array, buckets: int = 32, max_distance: int = 128, bidirectional: bool = True) -> "T5Bias":
+        """A small normal table, as for any embedding."""
+        return cls(0.02 * jax.random.normal(rng, (buckets,)), max_distance, bidirectional)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class ALiBi(Bias):
+    """-slope * |q - k| (Press et al. 2022, section 3), the slope fixed per head."""
+
+    slope: Float[Array, ""] | float
+
+    def __call__(self, query, query_positions, key_positions):
+        distance = jnp.abs(_relative(query_positions, key_positions))
+        return -self.slope * distance.astype(jnp.promote_types(query.dtype, jnp.float32))
+
+    @staticmethod
+    def slopes(heads: int) -> Float[np.ndarray, " heads"]:
+        """The geometric sequence of the paper: 2^(-8/n), 2^(-16/n), ...; for n no power of two, every other slope of 2n fills up.
+
+        >>> ALiBi.slopes(4).tolist()
+        [0.25, 0.0625, 0.015625, 0.00390625]
+        """
+        whole = 2 ** int(math.log2(heads))
+        slopes = 2.0 ** (-8.0 / whole * np.arange(1, whole + 1))
+        between = 2.0 ** (-4.0 / whole * np.arange(1, 2 * whole + 1, 2))
+        return np.concatenate([slopes, between[: heads - whole]]).astype(np.float32)

@@ -1,0 +1,181 @@
+"""Masks: callable pytrees `mask(query_positions [Q], key_positions [K]) -> bool [Q, K]`; True = may attend.
+
+A mask is a rule, not an array, so that a block-by-block computation never needs the full matrix. Combine with `&` and `|`:
+
+>>> import jax.numpy as jnp
+>>> (causal() & lengths(2))(jnp.arange(3), jnp.arange(3)).astype(int).tolist()
+[[1, 0, 0], [1, 1, 0], [1, 1, 0]]
+
+Your own mask is a registered dataclass that inherits from `Mask` and defines `__call__`. If it also tells for a run of queries which
+keys are possible (`reach`) and which are certain (`open`), the fused implementation of `attend` skips what is impossible and
+does not evaluate the mask where everything is certain; without them it is merely slower.
+"""
+
+from dataclasses import dataclass, field
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int
+
+from attention_jax import InputError
+
+Interval = tuple[Array | int, Array | int]
+"""Key positions first <= k < stop."""
+
+EVERYWHERE = (0, int(np.iinfo(np.int32).max))
+NOWHERE = (0, 0)
+
+
+class Mask:
+    """What all masks share: `&`, `|`, and answers about blocks that are always right (though never helpful)."""
+
+    def __call__(self, query_positions: Int[Array, " Q"], key_positions: Int[Array, " K"]) -> Bool[Array, "Q K"]:
+        raise NotImplementedError
+
+    def reach(self, first: Array | int, last: Array | int) -> Interval:
+        """An interval that holds every key that any query in first..last (inclusive) may attend to."""
+        return EVERYWHERE
+
+    def open(self, first: Array | int, last: Array | int) -> Interval:
+        """An interval of keys that every query in first..last (inclusive) may attend to."""
+        return NOWHERE
+
+    def __and__(self, other: "Mask") -> "Mask":
+        return Both(self, other)
+
+    def __or__(self, other: "Mask") -> "Mask":
+        return Either(self, other)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Causal(Mask):
+    """Query q may attend to keys k <= q."""
+
+    def __call__(self, query_positions, key_positions):
+        return key_positions[None, :] <= query_positions[:, None]
+
+    def reach(self, first, last):
+        return 0, last + 1
+
+    def open(self, first, last):
+        return 0, first + 1
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Lengths(Mask):
+    """Keys k < length: what follows is padding. `length` is an integer scalar, one per example once vmapped."""
+
+    length: Int[Array, ""] | int
+
+    def __call__(self, query_positions, key_positions):
+        allowed = key_positions < self.length  # [K]
+        return jnp.broadcast_to(allowed[None, :], (query_positions.shape[0], key_positions.shape[0]))
+
+    def reach(self, first, last):
+        return 0, self.length
+
+    def open(self, first, last):
+        return 0, self.length
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Window(Mask):
+    """Keys at most `width` positions away, on both sides: |q - k| <= width. `width` is static."""
+
+    width: int = field(metadata={"static": True})
+
+    def __call__(self, query_positions, key_positions):
+        return jnp.abs(query_positions[:, None] - key_positions[None, :]) <= self.width
+
+    def reach(self, first, last):
+        return first - self.width, last + self.width + 1
+
+    def open(self, first, last):
+        return last - self.width, first + self.width + 1
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Dense(Mask):
+    """Any boolean matrix, indexed by position; positions outside of it may not be attended to."""
+
+    allowed: Bool[Array, "Q K"]
+
+    def __call__(self, query_positions, key_positions):
+        index = query_positions[:, None], key_positions[None, :]
+        return jnp.asarray(self.allowed).at[index].get(mode="fill", fill_value=False)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Both(Mask):
+    """`left & right`."""
+
+    left: Mask
+    right: Mask
+
+    def __call__(self, query_positions, key_positions):
+        return self.left(query_positions, key_positions) & self.right(query_positions, key_positions)
+
+    def reach(self, first, last):
+        return _intersection(self.left.reach(first, last), self.right.reach(first, last))
+
+    def open(self, first, last):
+        return _intersection(self.left.open(first, last), self.right.open(first, last))
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Either(Mask):
+    """`left | right`."""
+
+    left: Mask
+    right: Mask
+
+    def __call__(self, query_positions, key_positions):
+        return self.left(query_positions, key_positions) | self.right(query_positions, key_positions)
+
+    def reach(self, first, last):
+        (a, b), (c, d) = self.left.reach(first, last), self.right.reach(first, last)
+        return jnp.minimum(a, c), jnp.maximum(b, d)
+
+    def open(self, first, last):  # the longer of the two: a union need not be an interval
+        (a, b), (c, d) = self.left.open(first, last), self.right.open(first, last)
+        longer = (b - a) >= (d - c)
+        return jnp.where(longer, a, c), jnp.where(longer, b, d)
+
+
+def _intersection(left: Interval, right: Interval) -> Interval:
+    return jnp.maximum(left[0], right[0]), jnp.minimum(left[1], right[1])
+
+
+def causal() -> Mask:
+    """Each query sees its own position and what came before it."""
+    return Causal()
+
+
+def lengths(length: Int[Array, ""] | int) -> Mask:
+    """Only the first `length` keys are real. Per example: `jax.vmap(lambda q, k, v, n: attend(q, k, v, mask=lengths(n)))`."""
+    return Lengths(length)
+
+
+def window(width: int) -> Mask:
+    """Keys at most `width` positions away; `causal() & window(w)` is the sliding window over the last w positions and the query's own.
+
+    >>> window(1)(jnp.arange(3), jnp.arange(3)).astype(int).tolist()
+    [[1, 1, 0], [1, 1, 1], [0, 1, 1]]
+    """
+    if not isinstance(width, int | np.integer) or width < 0:
+        raise InputError(f"window needs a whole number of positions >= 0, got {width!r}")
+    return Window(int(width))
+
+
+def dense(allowed: Bool[Array, "Q K"]) -> Mask:
+    """A mask from a boolean matrix [Q, K], True = may attend."""
+    if allowed.ndim != 2 or allowed.dtype != bool:
+        raise InputError(f"dense needs a boolean matrix [Q, K] (True = may attend), got {allowed.dtype} of shape {allowed.shape}")
+    return Dense(allowed)

@@ -1,0 +1,240 @@
+"""Scores: callable pytrees `score(query [Q, D], key [K, D]) -> [Q, K]` that say how well each key answers each query.
+
+The parameters of a score are its leaves, so `jax.grad`, `jax.vmap` (one score per head), `jax.pmap` and checkpoints work on it as on
+any tuple of arrays. Scores come out in float32 at least, whatever the inputs are. Kernels are log-kernels: pooling with weights
+proportional to kappa(q, k) is softmax over log kappa, so Nadaraya-Watson regression (1964) is the same `attend`; -inf is a weight of 0.
+
+Writing your own takes ten lines, here a radial basis function with a width per feature, and it runs in the fused `attend` at once:
+
+>>> from dataclasses import dataclass
+>>> import jax, jax.numpy as jnp
+>>> from attention_jax.ops.attention import attend
+>>> @jax.tree_util.register_dataclass
+... @dataclass(frozen=True)
+... class Radial(Score):
+...     widths: jax.Array  # [D]
+...     def __call__(self, query, key):
+...         return NegativeSquaredDistance()(query / self.widths[None, :], key / self.widths[None, :])
+>>> attend(jnp.zeros((2, 3)), jnp.ones((5, 3)), jnp.ones((5, 1)), score=Radial(jnp.ones(3)), implementation="fused").tolist()
+[[1.0], [1.0]]
+
+What concerns one side only is done once instead of once a pair (or once a decoding step): `prepare_key` and `prepare_query` return
+the score that is left and the transformed array, with `score(query, key) == rest(query, prepared)` up to rounding:
+
+>>> score = Additive.init(jax.random.key(0), query_width=4, key_width=6, hidden=8)
+>>> rest, keys = score.prepare_key(jnp.ones((5, 6)))        # before the loop over time: W_k k for all keys
+>>> rest(jnp.ones((1, 4)), keys).shape                      # in each step
+(1, 5)
+"""
+
+from dataclasses import dataclass, replace
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+def _precision(x: Array):
+    """Products of x are summed in this type: float32, or float64 for float64."""
+    return jnp.promote_types(x.dtype, jnp.float32)
+
+
+def _product(query: Float[Array, "Q D"], key: Float[Array, "K D"]) -> Float[Array, "Q K"]:
+    return jnp.einsum("qd,kd->qk", query, key, preferred_element_type=_precision(query))
+
+
+class Score:
+    """What all scores share: by default nothing can be prepared."""
+
+    def __call__(self, query: Float[Array, "Q D"], key: Float[Array, "K E"]) -> Float[Array, "Q K"]:
+        raise NotImplementedError
+
+    def prepare_key(self, key: Float[Array, "K E"]) -> tuple["Score", Float[Array, "K F"]]:
+        """(rest, prepared) with `rest(query, prepared) == self(query, key)`."""
+        return self, key
+
+    def prepare_query(self, query: Float[Array, "Q D"]) -> tuple["Score", Float[Array, "Q F"]]:
+        """(rest, prepared) with `rest(prepared, key) == self(query, key)`."""
+        return self, query
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Dot(Score):
+    """q . k (Luong et al. 2015, eq. 8, "dot")."""
+
+    def __call__(self, query, key):
+        return _product(query, key)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class ScaledDot(Score):
+    """q . k / sqrt(D) (Vaswani et al. 2017, eq. 1)."""
+
+    def __call__(self, query, key):
+        return _product(query, key) * query.shape[-1] ** -0.5
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Bilinear(Score):
+    """q^T W k, `kernel` W [D, E] (Luong et al. 2015, eq. 8, "general")."""
+
+    kernel: Float[Array, "D E"]
+
+    def __call__(self, query, key):
+        return _product(query @ self.kernel, key)
+
+    def prepare_key(self, key):
+        return Dot(), key @ self.kernel.T
+
+    @classmethod
+    def init(cls, rng: Array, query_width: int, key_width: int, hidden: int = 0) -> "Bilinear":
+        """Glorot-uniform W; `hidden` is not used (one signature for all scores that have parameters)."""
+        return cls(jax.nn.initializers.glorot_uniform()(rng, (query_width, key_width)))
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Additive(Score):
+    """v . tanh(W_q q + W_k k) (Bahdanau et al. 2015, A.1.2), kernels [D, H] and [E, H], `vector` v [H].
+
+    A kernel of None says that this side is projected already: what `prepare_query` and `prepare_key` leave behind.
+    """
+
+    query_kernel: Float[Array, "D H"] | None
+    key_kernel: Float[Array, "E H"] | None
+    vector: Float[Array, " H"]
+
+    def __call__(self, query, key):
+        (_, query), (_, key) = self.prepare_query(query), self.prepare_key(key)
+        hidden = jnp.tanh(query[:, None, :] + key[None, :, :])  # [Q, K, H]
+        return jnp.einsum("qkh,h->qk", hidden, self.vector, preferred_element_type=_precision(query))
+
+    def prepare_key(self, key):
+        return replace(self, key_kernel=None), key if self.key_kernel is None else key @ self.key_kernel
+
+    def prepare_query(self, query):
+        return replace(self, query_kernel=None), query if self.query_kernel is None else query @ self.query_kernel
+
+    @classmethod
+    def init(cls, rng: Array, query_width: int, key_width: int, hidden: int) -> "Additive":
+        """Glorot-uniform kernels and vector."""
+        for_query, for_key, for_vector = jax.random.split(rng, 3)
+        glorot = jax.nn.initializers.glorot_uniform()
+        vector = glorot(for_vector, (hidden, 1))[:, 0]
+        return cls(glorot(for_query, (query_width, hidden)), glorot(for_key, (key_width, hidden)), vector)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Concat(Score):
+    """v . tanh(W [q; k]) (Luong et al. 2015, eq. 8, "concat"), one `kernel` W [D + E, H] over both, `vector` v [H].
+
+    W [q; k] is W_q q + W_k k with the rows of W divided, so it computes, and prepares, as `Additive` does.
+    """
+
+    kernel: Float[Array, "DE H"]
+    vector: Float[Array, " H"]
+
+    def __call__(self, query, key):
+        rest, key = self.prepare_key(key)
+        return rest(query, key)
+
+    def prepare_key(self, key):
+        split = self.kernel.shape[0] - key.shape[-1]
+        return Additive(self.kernel[:split], None, self.vector), key @ self.kernel[split:]
+
+    def prepare_query(self, query):
+        split = query.shape[-1]
+        return Additive(None, self.kernel[split:], self.vector), query @ self.kernel[:split]
+
+    @classmethod
+    def init(cls, rng: Array, query_width: int, key_width: int, hidden: int) -> "Concat":
+        """Glorot-uniform kernel and vector."""
+        for_kernel, for_vector = jax.random.split(rng)
+        glorot = jax.nn.initializers.glorot_uniform()
+        return cls(glorot(for_kernel, (query_width + key_width, hidden)), glorot(for_vector, (hidden, 1))[:, 0])
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Cosine(Score):
+    """sharpness * cos(q, k) (content addressing; Graves et al. 2014, eq. 5-6, where `sharpness` is the key strength beta)."""
+
+    sharpness: Float[Array, ""] | float = 1.0
+
+    def __call__(self, query, key):
+        return _product(_normalised(query), _normalised(key)) * self.sharpness
+
+
+def _normalised(x: Float[Array, "N D"]) -> Float[Array, "N D"]:
+    """Unit rows; a row of zeros stays zero, with zero gradient."""
+    square = jnp.sum(jnp.square(x.astype(_precision(x))), axis=-1, keepdims=True)
+    inverse = jnp.where(square > 0, jax.lax.rsqrt(jnp.where(square > 0, square, 1.0)), 0.0)
+    return (x * inverse.astype(x.dtype)).astype(x.dtype)
+
+
+def _squared_distance(query: Float[Array, "Q D"], key: Float[Array, "K D"]) -> Float[Array, "Q K"]:
+    """||q - k||^2, by differences for few features (exact where points are close), else by one matrix product."""
+    query, key = query.astype(_precision(query)), key.astype(_precision(key))
+    if query.shape[-1] <= 4:
+        return sum(jnp.square(query[:, None, d] - key[None, :, d]) for d in range(query.shape[-1]))
+    squares = jnp.sum(jnp.square(query), axis=-1)[:, None] + jnp.sum(jnp.square(key), axis=-1)[None, :]
+    return jnp.maximum(squares - 2.0 * _product(query, key), 0.0)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class NegativeSquaredDistance(Score):
+    """-||q - k||^2."""
+
+    def __call__(self, query, key):
+        return -_squared_distance(query, key)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Gaussian(Score):
+    """log of the Gaussian kernel: -||q - k||^2 / (2 sigma^2) (Nadaraya 1964; Watson 1964)."""
+
+    sigma: Float[Array, ""] | float = 1.0
+
+    def __call__(self, query, key):
+        return _squared_distance(query, key) * (-0.5 / self.sigma**2)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Boxcar(Score):
+    """log of 1[||q - k|| < width]: a plain mean over the neighbours. Its gradient is zero."""
+
+    width: Float[Array, ""] | float = 1.0
+
+    def __call__(self, query, key):
+        square = _squared_distance(jax.lax.stop_gradient(query), jax.lax.stop_gradient(key))
+        return jnp.where(square < self.width**2, 0.0, -jnp.inf).astype(square.dtype)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Epanechikov(Score):
+    """log of max(0, 1 - ||q - k|| / width), named as in "Dive into Deep Learning" 11.2 (Epanechnikov's own kernel is 1 - ||q - k||^2)."""
+
+    width: Float[Array, ""] | float = 1.0
+
+    def __call__(self, query, key):
+        square = _squared_distance(query, key)
+        distance = jnp.where(square > 0, jnp.sqrt(jnp.where(square > 0, square, 1.0)), 0.0)  # no infinite slope at 0
+        kernel = 1.0 - distance / self.width
+        return jnp.where(kernel > 0, jnp.log(jnp.where(kernel > 0, kernel, 1.0)), -jnp.inf)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Constant(Score):
+    """log of 1: every key weighs the same, so attention is the mean of the values that the mask allows."""
+
+    def __call__(self, query, key):
+        return jnp.zeros((query.shape[0], key.shape[0]), _precision(query))
