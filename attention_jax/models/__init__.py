@@ -1,0 +1,1 @@
+"""Flax Linen modules: they own weights, call `ops`, and return (output, intermediates)."""

@@ -1,0 +1,107 @@
+"""Cross-entropy losses that return (sum, count): the mean is taken once, after every batch and device has been added.
+
+With label smoothing e over V classes the target is (1 - e) on the right class plus e / V everywhere (Szegedy et al. 2016,
+section 7), so the loss of one row of logits z with class y is  log sum exp(z) - (1 - e) z_y - e mean(z).
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+ROWS = 256
+"""Rows of logits alive at one time in `linear_cross_entropy`."""
+
+
+def masked_cross_entropy(
+    logits: Float[Array, "*shape V"],
+    targets: Int[Array, "*shape"],
+    mask: Bool[Array, "*shape"] | Float[Array, "*shape"],
+    label_smoothing: float = 0.0,
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Sum of the cross-entropy (nats) over the masked-in positions, and the sum of the mask.
+
+    >>> import jax.numpy as jnp
+    >>> total, count = masked_cross_entropy(jnp.zeros((2, 4)), jnp.array([0, 3]), jnp.array([True, False]))
+    >>> round(float(total), 4), float(count)  # log(4)
+    (1.3863, 1.0)
+    """
+    logits, weight = logits.astype(jnp.float32), mask.astype(jnp.float32)
+    right = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+    loss = jax.nn.logsumexp(logits, axis=-1) - (1.0 - label_smoothing) * right - label_smoothing * logits.mean(axis=-1)
+    return jnp.where(weight > 0, loss * weight, 0.0).sum(), weight.sum()
+
+
+def linear_cross_entropy(
+    hidden: Float[Array, "N D"],
+    kernel: Float[Array, "D V"],
+    bias: Float[Array, "V"],
+    targets: Int[Array, "N"],
+    mask: Bool[Array, "N"] | Float[Array, "N"],
+    label_smoothing: float = 0.0,
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """`masked_cross_entropy(hidden @ kernel + bias, targets, mask)` without ever holding the [N, V] matrix.
+
+    Rows are taken in chunks of `ROWS`; when a gradient is asked for, the loss and the gradients of a chunk are computed
+    together while its logits are in cache, so nothing of size N x V is stored for the backward pass.
+
+    >>> import jax.numpy as jnp
+    >>> total, count = linear_cross_entropy(jnp.ones((3, 2)), jnp.zeros((2, 5)), jnp.zeros(5), jnp.arange(3), jnp.ones(3))
+    >>> round(float(total / count), 4)  # log(5)
+    1.6094
+    """
+    weight = mask.astype(jnp.float32)
+    return _linear_loss(hidden, kernel, bias, targets, weight, jnp.float32(label_smoothing)), weight.sum()
+
+
+def _chunks(hidden, targets, weight):
+    """The rows padded with weight 0 and cut: [C, R, D], [C, R], [C, R]."""
+    rows = hidden.shape[0]
+    count = max(1, -(-rows // ROWS))
+    size = -(-rows // count)  # equal chunks waste fewer padded rows than full chunks and a rest
+    pad = count * size - rows
+    cut = lambda x: jnp.pad(x, ((0, pad),) + ((0, 0),) * (x.ndim - 1)).reshape(count, size, *x.shape[1:])
+    return cut(hidden), cut(targets), cut(weight)
+
+
+def _chunk_loss(logits, targets, weight, smoothing):
+    """Weighted loss of a chunk, and the (max, sum of exponentials) of its rows."""
+    top = logits.max(axis=-1, keepdims=True)
+    exp = jnp.exp(logits - top)
+    total = exp.sum(axis=-1, keepdims=True)
+    right = jnp.take_along_axis(logits, targets[:, None], axis=-1)[:, 0]
+    loss = (jnp.log(total) + top)[:, 0] - (1.0 - smoothing) * right - smoothing * logits.mean(axis=-1)
+    return jnp.where(weight > 0, loss * weight, 0.0).sum(), exp, total
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=())
+def _linear_loss(hidden, kernel, bias, targets, weight, smoothing):
+    def chunk(total, rows):
+        h, y, w = rows
+        return total + _chunk_loss((h @ kernel + bias[None, :]).astype(jnp.float32), y, w, smoothing)[0], None
+
+    return jax.lax.scan(chunk, jnp.float32(0), _chunks(hidden, targets, weight))[0]
+
+
+def _linear_loss_forward(hidden, kernel, bias, targets, weight, smoothing):
+    def chunk(carry, rows):
+        (total, d_kernel, d_bias), (h, y, w) = carry, rows
+        logits = (h @ kernel + bias[None, :]).astype(jnp.float32)  # [R, V]
+        loss, exp, norm = _chunk_loss(logits, y, w, smoothing)
+        # d loss / d logits = w (softmax - (1 - e) onehot - e / V); the one-hot part is a gather and a scatter, never a matrix
+        d_logits = (exp * (w[:, None] / norm) - (smoothing * w / kernel.shape[1])[:, None]).astype(kernel.dtype)
+        d_logits = d_logits.at[jnp.arange(len(y)), y].add(-((1.0 - smoothing) * w).astype(kernel.dtype))
+        return (total + loss, d_kernel + h.T @ d_logits, d_bias + d_logits.sum(axis=0)), d_logits @ kernel.T
+
+    start = (jnp.float32(0), jnp.zeros_like(kernel), jnp.zeros_like(bias))
+    (total, d_kernel, d_bias), d_hidden = jax.lax.scan(chunk, start, _chunks(hidden, targets, weight))
+    return total, (d_hidden.reshape(-1, hidden.shape[1])[: hidden.shape[0]], d_kernel, d_bias)
+
+
+def _linear_loss_backward(residuals, g):
+    d_hidden, d_kernel, d_bias = (g.astype(d.dtype) * d for d in residuals)
+    return d_hidden, d_kernel, d_bias, None, None, None
+
+
+_linear_loss.defvjp(_linear_loss_forward, _linear_loss_backward)
