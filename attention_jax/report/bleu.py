@@ -1,0 +1,118 @@
+"""How good translations are: sacrebleu's corpus BLEU and chrF with their signatures, BLEU by source length, and d2l's own score.
+
+`tokenize="13a"` scores plain text (sacrebleu's default); `tokenize="none"` scores text that is already tokenised, as many papers
+do. The two are different numbers, so a score never travels without its signature.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from math import exp
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from attention_jax import InputError
+from attention_jax.report.curves import lines
+
+Tokenize = Literal["13a", "none", "char", "zh", "ja-mecab", "ko-mecab", "intl"]
+
+
+class Score(NamedTuple):
+    score: float  # 0 .. 100
+    signature: str  # what exactly was computed, by which version
+
+
+def bleu(hypotheses: Sequence[str], references: Sequence[str], tokenize: Tokenize = "13a", lowercase: bool = False) -> Score:
+    """Corpus BLEU-4 (Papineni et al. 2002) by sacrebleu (Post 2018), one reference per sentence.
+
+    >>> bleu(["the cat sat on the mat"], ["the cat sat on the mat"]).score
+    100.0
+    """
+    from sacrebleu.metrics import BLEU
+
+    _paired(hypotheses, references)
+    # force: text under "none" is meant to be tokenised, so sacrebleu need not warn that it looks so
+    metric = BLEU(tokenize=tokenize, lowercase=lowercase, force=True)
+    score = metric.corpus_score(list(hypotheses), [list(references)]).score
+    return Score(round(float(score), 4), str(metric.get_signature()))
+
+
+def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
+    """chrF2 (Popovic 2015), the character n-gram F-score, by sacrebleu.
+
+    >>> chrf(["abc def"], ["abc def"]).score
+    100.0
+    """
+    from sacrebleu.metrics import CHRF
+
+    _paired(hypotheses, references)
+    metric = CHRF()
+    score = metric.corpus_score(list(hypotheses), [list(references)]).score
+    return Score(round(float(score), 4), str(metric.get_signature()))
+
+
+class LengthBin(NamedTuple):
+    low: int  # source lengths low .. high, both included
+    high: int
+    sentences: int
+    bleu: float
+
+
+def bleu_by_length(
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    source_lengths: Sequence[int],
+    edges: Sequence[int] = (0, 10, 20, 30, 40, 50, 60),
+    tokenize: Tokenize = "13a",
+    lowercase: bool = False,
+) -> list[LengthBin]:
+    """Corpus BLEU of the sentences whose source has low < length <= high tokens, for neighbouring `edges`; empty bins are left out.
+
+    Lengths beyond the last edge form one more bin. This is figure 2 of Bahdanau et al. 2015, per bin instead of smoothed.
+    """
+    _paired(hypotheses, references)
+    lengths = np.asarray(source_lengths)
+    if len(lengths) != len(hypotheses):
+        raise InputError(f"BLEU by length needs one source length per sentence: {len(hypotheses)} sentences, {len(lengths)} lengths")
+    edges = sorted({*edges, int(lengths.max())}) if lengths.max() > max(edges) else sorted(edges)
+    bins = []
+    for low, high in zip(edges, edges[1:]):
+        chosen = np.flatnonzero((lengths > low) & (lengths <= high))
+        if len(chosen):
+            score = bleu([hypotheses[i] for i in chosen], [references[i] for i in chosen], tokenize, lowercase)
+            bins.append(LengthBin(low + 1, high, len(chosen), score.score))
+    return bins
+
+
+def length_figure(series: Mapping[str, Sequence[LengthBin]], path: str | Path, title: str = "") -> Path:
+    """BLEU over source length, one line per system, a point at the middle of each bin."""
+    curves = {name: ([(b.low + b.high) / 2 for b in bins], [b.bleu for b in bins]) for name, bins in series.items()}
+    return lines(curves, path, xlabel="source length (tokens, middle of the bin)", ylabel="BLEU", title=title)
+
+
+def d2l_bleu(hypothesis: Sequence[str], reference: Sequence[str], k: int = 2) -> float:
+    """The score of "Dive into Deep Learning" (section 10.7.6) for ONE sentence of tokens; comparable with nothing but that book.
+
+        exp(min(0, 1 - len_reference / len_hypothesis)) * prod_{n=1..k} p_n^(1 / 2^n),  p_n the share of matched n-grams
+
+    n-grams up to `k` are counted (the book uses 2), a sentence shorter than n leaves p_n out, and the result is in 0 .. 1.
+
+    >>> d2l_bleu("va !".split(), "va !".split()), round(d2l_bleu("il est mort .".split(), "il est calme .".split()), 4)
+    (1.0, 0.658)
+    """
+    if not hypothesis:
+        return 0.0
+    score = exp(min(0.0, 1 - len(reference) / len(hypothesis)))
+    for n in range(1, min(k, len(hypothesis)) + 1):
+        ours, theirs = (Counter(zip(*(tokens[i:] for i in range(n)))) for tokens in (hypothesis, reference))
+        matched = sum((ours & theirs).values())
+        score *= (matched / (len(hypothesis) - n + 1)) ** (0.5**n)
+    return score
+
+
+def _paired(hypotheses: Sequence[str], references: Sequence[str]):
+    if isinstance(hypotheses, str) or isinstance(references, str):
+        raise InputError("BLEU needs lists of sentences, not one string")
+    if len(hypotheses) != len(references) or not len(hypotheses):
+        raise InputError(f"BLEU needs as many hypotheses as references, at least one: got {len(hypotheses)} and {len(references)}")

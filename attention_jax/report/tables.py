@@ -1,0 +1,155 @@
+"""Tables for people: what was measured held against what was published, and the list of experiments.
+
+A `Table` is columns and rows of strings. `show` prints it (rich on a terminal, aligned plain text elsewhere), `markdown` writes
+it for a README. `judge` is the only place where a number becomes a verdict.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple, TextIO
+
+import numpy as np
+
+Verdict = Literal["beaten", "reproduced", "missed", "reported", "not run"]
+LOWER_IS_BETTER = ("loss", "perplexity", "error", "bits")
+COLOURS = {"beaten": "bold green", "reproduced": "green", "missed": "red", "reported": "cyan", "not run": "dim"}
+
+
+class Table(NamedTuple):
+    title: str
+    columns: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    right: tuple[str, ...] = ()  # the columns set flush right: numbers
+
+
+def upward(claim) -> bool:
+    """Whether more is better: the one bound of the claim says so; with both bounds or none, the metric's name does."""
+    if (claim.at_least is None) != (claim.at_most is None):
+        return claim.at_least is not None
+    return not any(word in claim.metric for word in LOWER_IS_BETTER)
+
+
+def value_of(claim, run: Mapping) -> float | None:
+    """The number that `claim` speaks of in one run: of the final metrics, of one epoch, or of the best epoch; None if it has none."""
+    if claim.epoch is None and not claim.best:
+        return run["metrics"].get(claim.metric)
+    seen = {row.get("epoch"): row[claim.metric] for row in run["history"] if row.get(claim.metric) is not None}
+    if claim.epoch is not None:
+        return seen.get(claim.epoch)
+    return (max if upward(claim) else min)(seen.values(), default=None)
+
+
+def values_of(claim, runs: Sequence[Mapping]) -> list[float]:
+    """The claim's number in every run of its variant, one per seed."""
+    found = [value_of(claim, run) for run in runs if run.get("variant", "") == claim.variant]
+    return [float(value) for value in found if value is not None]
+
+
+def judge(claim, runs: Sequence[Mapping]) -> tuple[float | None, Verdict]:
+    """The median over seeds of what `claim` (a `config.Claim`) speaks of, and the verdict.
+
+    `runs` are {"variant": str, "seed": int, "metrics": {name: number}, "history": [{"epoch": int, name: number, ...}, ...]}.
+    beaten: at or beyond `claim.beaten`; reproduced: within the bounds; missed: outside of them (NaN too); reported: the claim
+    sets no bound; not run: no run of this variant has the number.
+    """
+    values = values_of(claim, runs)
+    if not values:
+        return None, "not run"
+    value = float(np.median(values))
+    if claim.beaten is not None and (value >= claim.beaten if upward(claim) else value <= claim.beaten):
+        return value, "beaten"
+    if claim.at_least is None and claim.at_most is None:
+        return value, "reported"
+    above = claim.at_least is None or value >= claim.at_least
+    below = claim.at_most is None or value <= claim.at_most
+    return value, "reproduced" if above and below else "missed"
+
+
+def number(value: float | None) -> str:
+    """A number as a table shows it: four significant digits, no needless zeros.
+
+    >>> number(0.99984), number(38.0412), number(591259), number(None), number(2.5e-06)
+    ('0.9998', '38.04', '591,259', '-', '2.5e-06')
+    """
+    if value is None:
+        return "-"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.4g}"
+
+
+def spread(values: Sequence[float]) -> str:
+    """Median over seeds with its range: "95.1 (94.7-95.6, 3 seeds)".
+
+    >>> spread([95.1, 95.6, 94.7]), spread([3.0]), spread([])
+    ('95.1 (94.7-95.6, 3 seeds)', '3', '-')
+    """
+    if not values:
+        return "-"
+    middle = number(float(np.median(values)))
+    return middle if len(values) == 1 else f"{middle} ({number(min(values))}-{number(max(values))}, {len(values)} seeds)"
+
+
+def claims_table(entries: Sequence[tuple[str, Sequence, Sequence[Mapping]]], title: str = "Claims") -> Table:
+    """Ours beside the published number: `entries` are (experiment, its claims, its runs); no claim is left out.
+
+    A verdict column that says "missed" or "not run" stays as visible as one that says "beaten".
+    """
+    rows = []
+    for name, claims, runs in entries:
+        for claim in claims:
+            verdict = judge(claim, runs)[1]
+            rows.append((name, claim.text, spread(values_of(claim, runs)), number(claim.published), verdict, claim.source))
+    return Table(title, ("experiment", "claim", "ours", "published", "verdict", "source"), rows, right=("ours", "published"))
+
+
+def experiments_table(entries: Sequence[Mapping[str, str]], title: str = "Experiments") -> Table:
+    """The list of experiments: mappings with name, claim, source, data and cost."""
+    columns = ("name", "claim", "source", "data", "cost")
+    return Table(title, columns, [tuple(entry[column] for column in columns) for entry in entries])
+
+
+def plain(table: Table) -> str:
+    """The table as aligned text without colours, one line per row, for logs and pipes.
+
+    >>> print(plain(Table("", ("name", "bleu"), [("a", "38.04"), ("bc", "9.1")], right=("bleu",))))
+    name   bleu
+    a     38.04
+    bc      9.1
+    """
+    rows = [tuple(" ".join(cell.split()) for cell in row) for row in table.rows]
+    widths = [max(map(len, cells)) for cells in zip(table.columns, *rows)]
+    flush = [str.rjust if column in table.right else str.ljust for column in table.columns]
+    return "\n".join("  ".join(f(c, w) for f, c, w in zip(flush, row, widths)).rstrip() for row in (table.columns, *rows))
+
+
+def markdown(table: Table) -> str:
+    """The table as GitHub markdown.
+
+    >>> print(markdown(Table("", ("name", "bleu"), [("a|b", "38.04")], right=("bleu",))))
+    | name | bleu |
+    | --- | ---: |
+    | a\\|b | 38.04 |
+    """
+    rule = ["---:" if column in table.right else "---" for column in table.columns]
+    rows = [[" ".join(cell.split()).replace("|", "\\|") for cell in row] for row in table.rows]
+    return "\n".join("| " + " | ".join(row) + " |" for row in (table.columns, rule, *rows))
+
+
+def show(table: Table, stream: TextIO | None = None):
+    """Print the table: with rich on a terminal, as plain text elsewhere."""
+    stream = stream or sys.stdout
+    if not stream.isatty():
+        print(plain(table), file=stream)
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    drawn = RichTable(title=table.title or None, box=box.SIMPLE_HEAD, title_justify="left")
+    for column in table.columns:
+        drawn.add_column(column, justify="right" if column in table.right else "left", no_wrap=column in ("experiment", "name", "verdict"))
+    for row in table.rows:
+        drawn.add_row(*(Text(cell, style=COLOURS.get(cell, "") if column == "verdict" else "") for column, cell in zip(table.columns, row)))
+    Console(file=stream).print(drawn)
