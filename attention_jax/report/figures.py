@@ -2,5 +2,17 @@
 
 from attention_jax.report.curves import bars, learning_curves, lines, read_history
 from attention_jax.report.heatmaps import show_heatmaps
+from attention_jax.report.panels import confusion_matrix, over_time, overlay_attention, parallel_coordinates, sweep_slices
 
-__all__ = ["bars", "learning_curves", "lines", "read_history", "show_heatmaps"]
+__all__ = [
+    "bars",
+    "confusion_matrix",
+    "learning_curves",
+    "lines",
+    "over_time",
+    "overlay_attention",
+    "parallel_coordinates",
+    "read_history",
+    "show_heatmaps",
+    "sweep_slices",
+]

@@ -1,0 +1,89 @@
+"""Figures of image classifiers: attention of every head over images, mistakes, what the positions have learned."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from attention_jax.report.style import WIDTH, canvas, save, styled
+
+SHOWN = 6
+"""Images in a figure of attention."""
+
+
+def _picture(axis, image, title: str = ""):
+    """An image [S, S, 1 or 3] of bytes, without ticks."""
+    axis.imshow(image if image.shape[-1] == 3 else image[..., 0], cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+    axis.set(xticks=[], yticks=[])
+    axis.set_title(title, fontsize=7)
+
+
+def _overlay(axis, image, attention):
+    """A map [G, G] over an image, scaled to its own largest value."""
+    size = image.shape[0]
+    _picture(axis, image)
+    axis.imshow(attention, cmap="inferno", alpha=0.65, extent=(-0.5, size - 0.5, size - 0.5, -0.5), interpolation="bilinear", vmin=0)
+
+
+def show_attention(images, maps: dict, titles: Sequence[str], path: str | Path, heads: int = 8) -> Path:
+    """One row an image: the image, rollout through all layers, the last layer's mean, and each of its first `heads` heads.
+
+    `images` [N, S, S, C] uint8; `maps` {"rollout": [N, G, G], "last": [N, G, G], "heads": [N, H, G, G]}.
+    """
+    each = maps["heads"][:, :heads]
+    columns = 3 + each.shape[1]
+    figure = canvas(WIDTH, 0.35 + len(images) * (WIDTH / columns + 0.12))
+    with styled():
+        axes = figure.subplots(len(images), columns, squeeze=False)
+        for i, row in enumerate(axes):
+            _picture(row[0], images[i])
+            row[0].set_ylabel(titles[i].replace(" (", "\n("), fontsize=6)
+            for axis, attention in zip(row[1:], [maps["rollout"][i], maps["last"][i], *each[i]]):
+                _overlay(axis, images[i], attention)
+        for axis, name in zip(axes[0], ["image", "rollout", "last layer", *(f"head {h + 1}" for h in range(each.shape[1]))]):
+            axis.set_title(name, fontsize=7)
+    return save(figure, path)
+
+
+def mistakes(images, labels, probabilities, names: Sequence[str], path: str | Path, shown: int = 24) -> Path | None:
+    """The wrong answers given with the most confidence; None if there is no wrong answer."""
+    found = probabilities.argmax(1)
+    wrong = np.flatnonzero(found != labels)
+    if not len(wrong):
+        return None
+    wrong = wrong[np.argsort(-probabilities[wrong, found[wrong]], kind="stable")][:shown]
+    columns = min(8, len(wrong))
+    rows = -(-len(wrong) // columns)
+    figure = canvas(WIDTH * columns / 8, 1.3 * rows)
+    with styled():
+        axes = figure.subplots(rows, columns, squeeze=False)
+        for axis in axes.ravel():
+            axis.axis("off")
+        for axis, i in zip(axes.ravel(), wrong):
+            _picture(axis, images[i], f"{names[found[i]]} {probabilities[i, found[i]]:.2f}\nis {names[labels[i]]}")
+    return save(figure, path)
+
+
+def position_similarity(table, path: str | Path, most: int = 8) -> Path:
+    """Cosine similarity of each learned position with all others, as an image per position (Dosovitskiy et al. 2021, figure 7, centre).
+
+    `table` [N, D] of a G x G grid; of a larger grid every k-th row and column is shown.
+    """
+    size = int(np.sqrt(len(table)))
+    unit = table / np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-12)
+    similar = (unit @ unit.T).reshape(size, size, size, size)
+    at = np.unique(np.linspace(0, size - 1, min(size, most)).round().astype(int))
+    figure = canvas(5.0, 4.6)
+    with styled():
+        axes = figure.subplots(len(at), len(at), squeeze=False)
+        for i, j in np.ndindex(axes.shape):
+            picture = axes[i, j].imshow(similar[at[i], at[j]], cmap="viridis", vmin=-1, vmax=1)
+            axes[i, j].set(xticks=[], yticks=[])
+            if j == 0:
+                axes[i, j].set_ylabel(str(at[i] + 1))
+            if i == len(at) - 1:
+                axes[i, j].set_xlabel(str(at[j] + 1))
+        figure.supxlabel("column of the patch", fontsize=8)
+        figure.supylabel("row of the patch", fontsize=8)
+        figure.colorbar(picture, ax=axes, label="cosine similarity", shrink=0.8)
+    return save(figure, path)

@@ -1,0 +1,73 @@
+"""BLEU by hand where that is possible, and the signatures that say what was computed."""
+
+import math
+
+import numpy as np
+import pytest
+
+from attention_jax import InputError
+from attention_jax.report.bleu import bleu, bleu_by_length, chrf, d2l_bleu, length_figure
+
+
+def test_corpus_bleu_by_hand():
+    """Seven words of eight: p1 = 7/8, p2 = 6/7, p3 = 5/6, p4 = 4/5, no brevity penalty: 100 (0.5)^(1/4)."""
+    score = bleu(["a b c d e f g x"], ["a b c d e f g h"], tokenize="none")
+    assert score.score == pytest.approx(100 * (7 / 8 * 6 / 7 * 5 / 6 * 4 / 5) ** 0.25, abs=1e-3)
+
+
+def test_brevity_penalty_by_hand():
+    assert bleu(["a b c d"], ["a b c d e f"], tokenize="none").score == pytest.approx(100 * math.exp(1 - 6 / 4), abs=1e-3)
+
+
+def test_signature_names_tokeniser_and_case():
+    assert "tok:13a" in bleu(["a b c d"], ["a b c d"]).signature
+    assert "tok:none" in bleu(["a b c d ."], ["a b c d ."], tokenize="none").signature
+    assert "case:lc" in bleu(["A b c d"], ["a b c d"], lowercase=True).signature
+    assert "version:" in chrf(["ab"], ["ab"]).signature
+
+
+def test_tokenisation_changes_the_score():
+    plain, reference = ["Hello world, again today."], ["Hello world , again today ."]
+    assert bleu(plain, reference).score == 100.0
+    assert bleu(plain, reference, tokenize="none").score < 50
+
+
+def test_bins_hold_the_corpus_score_of_their_sentences():
+    references = ["a b c d e", "f g h i j", "k l m n o p", "q r s t u v"]
+    hypotheses = ["a b c d e", "f g h i j", "k l m n o x", "q r s t u v"]
+    bins = bleu_by_length(hypotheses, references, [3, 10, 11, 75], edges=(0, 10, 20, 30), tokenize="none")
+    assert [(b.low, b.high, b.sentences) for b in bins] == [(1, 10, 2), (11, 20, 1), (31, 75, 1)]
+    assert bins[0].bleu == 100.0 and bins[2].bleu == 100.0
+    assert bins[1].bleu == bleu(hypotheses[2:3], references[2:3], tokenize="none").score < 100
+
+
+def test_length_figure_is_written(tmp_path):
+    bins = bleu_by_length(["a b c d", "e f g h i"], ["a b c d", "e f g h i"], [5, 15], tokenize="none")
+    path = length_figure({"attention": bins, "none": bins[:1]}, tmp_path / "lengths.png")
+    assert path.stat().st_size > 5000
+
+
+@pytest.mark.parametrize(
+    "hypothesis, reference, score",
+    [
+        ("va !", "va !", 1.0),
+        ("va", "va !", math.exp(1 - 2 / 1)),  # one word: exp(1 - 2/1) * 1, bigrams are left out
+        ("je suis chez moi .", "je suis chez moi .", 1.0),
+        ("il est mouillé .", "il est calme .", (3 / 4) ** 0.5 * (1 / 3) ** 0.25),
+        ("tom tom tom .", "tom est la .", (2 / 4) ** 0.5 * 0.0),  # a repeated word is matched once
+        ("", "va !", 0.0),
+    ],
+)
+def test_d2l_score_by_hand(hypothesis, reference, score):
+    assert d2l_bleu(hypothesis.split(), reference.split()) == pytest.approx(score)
+
+
+@pytest.mark.parametrize("hypotheses, references", [(["a"], []), ([], []), ("a b", ["a b"])])
+def test_unpaired_sentences_are_refused(hypotheses, references):
+    with pytest.raises(InputError):
+        bleu(hypotheses, references)
+
+
+def test_empty_hypotheses_are_scored_not_refused():
+    assert bleu(["", "a b c d"], ["x y", "a b c d"]).score < 100
+    assert np.isfinite(bleu([""], ["x y"]).score)

@@ -1,0 +1,102 @@
+"""Verdicts decided by hand, and tables that hide nothing."""
+
+import io
+
+import pytest
+
+from attention_jax.config import Claim
+from attention_jax.report.tables import Table, claims_table, experiments_table, judge, markdown, plain, show
+
+
+def run(value, variant="", seed=0, metric="test.bleu", history=()):
+    return {"variant": variant, "seed": seed, "metrics": {metric: value}, "history": list(history)}
+
+
+def claim(**options):
+    return Claim(**{"text": "a claim", "metric": "test.bleu", "published": 39.0, "source": "a paper, table 1"} | options)
+
+
+@pytest.mark.parametrize(
+    "bounds, value, verdict",
+    [
+        ({"at_least": 38.0, "beaten": 39.5}, 39.5, "beaten"),
+        ({"at_least": 38.0, "beaten": 39.5}, 38.0, "reproduced"),
+        ({"at_least": 38.0, "beaten": 39.5}, 37.99, "missed"),
+        ({"at_least": 38.0}, float("nan"), "missed"),
+        ({"at_least": 26.0, "at_most": 30.0}, 31.0, "missed"),
+        ({"at_least": 26.0, "at_most": 30.0, "beaten": 30.5}, 31.0, "beaten"),
+        ({}, 3.0, "reported"),
+    ],
+)
+def test_verdicts_upward(bounds, value, verdict):
+    assert judge(claim(**bounds), [run(value)])[1] == verdict
+
+
+@pytest.mark.parametrize(
+    "bounds, value, verdict",
+    [
+        ({"at_most": 1.55, "beaten": 1.39}, 1.3, "beaten"),
+        ({"at_most": 1.55, "beaten": 1.39}, 1.5, "reproduced"),
+        ({"at_most": 1.55, "beaten": 1.39}, 1.6, "missed"),
+        ({"at_least": 2.4, "at_most": 2.7, "beaten": 2.3}, 2.5, "reproduced"),
+        ({"at_least": 2.4, "at_most": 2.7, "beaten": 2.3}, 2.2, "beaten"),
+    ],
+)
+def test_verdicts_downward(bounds, value, verdict):
+    assert judge(claim(metric="valid.loss", **bounds), [run(value, metric="valid.loss")])[1] == verdict
+
+
+def test_the_median_over_seeds_is_judged():
+    runs = [run(10.0, seed=0), run(39.0, seed=1), run(39.2, seed=2)]
+    assert judge(claim(at_least=38.0), runs) == (39.0, "reproduced")
+
+
+def test_only_the_variant_counts():
+    runs = [run(10.0), run(39.0, variant="feeding")]
+    assert judge(claim(at_least=38.0, variant="feeding"), runs) == (39.0, "reproduced")
+    assert judge(claim(at_least=38.0), runs) == (10.0, "missed")
+    assert judge(claim(at_least=38.0, variant="none"), runs) == (None, "not run")
+
+
+def test_epoch_and_best_come_from_the_history():
+    history = [{"epoch": 1, "valid.loss": 3.0, "test.bleu": 1.0}, {"epoch": 2, "valid.loss": 1.5}]
+    history += [{"epoch": 3, "valid.loss": 2.0, "test.bleu": 9.0}]
+    runs = [{"variant": "", "seed": 0, "metrics": {"valid.loss": 2.0}, "history": history}]
+    assert judge(claim(metric="valid.loss", best=True), runs)[0] == 1.5
+    assert judge(claim(metric="valid.loss", best=True, at_least=1.0, at_most=2.0), runs)[0] == 1.5  # a loss, whatever its bounds
+    assert judge(claim(metric="test.bleu", best=True), runs)[0] == 9.0
+    assert judge(claim(metric="test.bleu", epoch=1), runs)[0] == 1.0
+    assert judge(claim(metric="test.bleu", epoch=2), runs) == (None, "not run")
+    assert judge(claim(metric="valid.loss"), runs)[0] == 2.0
+
+
+def test_the_claims_table_leaves_nothing_out():
+    entries = [("one", [claim(at_least=38.0)], [run(1.0)]), ("two", [claim(text="another")], [])]
+    table = claims_table(entries)
+    assert table.rows == [
+        ("one", "a claim", "1", "39", "missed", "a paper, table 1"),
+        ("two", "another", "-", "39", "not run", "a paper, table 1"),
+    ]
+    for text in (plain(table), markdown(table)):
+        assert "missed" in text and "not run" in text
+    assert len(plain(table).splitlines()) == 3
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_show_is_plain_in_a_pipe_and_drawn_on_a_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setenv("TERM", "xterm")
+    table = experiments_table([{"name": "x", "claim": "[bold]a\nb", "source": "s", "data": "d", "cost": "1 min"}])
+    pipe, terminal = io.StringIO(), Terminal()
+    show(table, pipe)
+    show(table, terminal)
+    assert pipe.getvalue() == plain(table) + "\n" and "\x1b" not in pipe.getvalue() and "[bold]a b" in pipe.getvalue()
+    assert "[bold]a" in terminal.getvalue() and "\x1b" in terminal.getvalue()  # text is never taken for markup
+
+
+def test_plain_table_without_rows():
+    assert plain(Table("", ("a", "b"), [])) == "a  b"
