@@ -12,3 +12,19 @@ class InputError(ValueError):
 
     `launch.py` prints it as `error: ...` and exits with code 2, without a traceback.
     """
+
+
+class Interrupted(Exception):
+    """SIGINT or SIGTERM came; everything up to `step` is in a checkpoint."""
+
+    def __init__(self, step: int):
+        super().__init__(f"interrupted; the checkpoint of step {step} is complete")
+        self.step = step
+
+
+class Diverged(Exception):
+    """The loss was NaN or infinite at `step`."""
+
+    def __init__(self, step: int, loss: float):
+        super().__init__(f"the loss was {loss} at step {step}; a smaller --optim.learning-rate or --optim.clip-norm 1 usually helps")
+        self.step = step

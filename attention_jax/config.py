@@ -8,8 +8,11 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar
 
+from attention_jax import InputError
+
 DataConfig = TypeVar("DataConfig")
 ModelConfig = TypeVar("ModelConfig")
+DecodeConfig = TypeVar("DecodeConfig")
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,21 @@ class Train:
 
 
 @dataclass(frozen=True)
-class Config(Generic[DataConfig, ModelConfig]):
+class Decode:
+    """How sequences are generated when a run is evaluated (attention_jax/decode.py)."""
+
+    beam_size: int = 1
+    """1 is greedy."""
+    length_penalty: Literal["gnmt", "simple", "none"] = "gnmt"
+    alpha: float = 0.6
+    """Strength of the length penalty."""
+    max_length: int = 0
+    """Longest output in tokens; 0 is the longest reference plus a half."""
+    batch_size: int = 128
+
+
+@dataclass(frozen=True)
+class Config(Generic[DataConfig, ModelConfig, DecodeConfig]):
     """Everything a run depends on; written to its directory as config.json."""
 
     name: str
@@ -64,11 +81,13 @@ class Config(Generic[DataConfig, ModelConfig]):
     model: ModelConfig
     optim: Optim = field(default_factory=Optim)
     train: Train = field(default_factory=Train)
+    decode: DecodeConfig = None
+    """`Decode` for models that generate sequences."""
 
 
 def concrete(config: Config) -> type:
     """The type of `config` with its data and model types filled in, which is what tyro reads the options from."""
-    return Config[type(config.data), type(config.model)]
+    return Config[type(config.data), type(config.model), type(config.decode)]
 
 
 def replace(config, **changes):
@@ -129,6 +148,26 @@ def differences(old, new, prefix: str = "") -> dict[str, tuple]:
     return found
 
 
+def validate(config, prefix: str = ""):
+    """Check the numbers of a configuration by what their names mean; raise InputError naming the option.
+
+    Sizes and epochs are at least 1, a learning rate is positive, a rate of dropout or smoothing lies in [0, 1), nothing is negative.
+    """
+    for f in dataclasses.fields(config):
+        value, option = getattr(config, f.name), "--" + (prefix + f.name).replace("_", "-")
+        if dataclasses.is_dataclass(value):
+            validate(value, f"{prefix}{f.name}.")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            if f.name.endswith(("_size", "total_epochs", "steps_per_call")) and value < 1:
+                raise InputError(f"{option} must be at least 1, got {value}")
+            if f.name == "learning_rate" and not 0 < value < float("inf"):
+                raise InputError(f"{option} must be a positive number, got {value}")
+            if f.name.endswith(("dropout", "label_smoothing")) and not 0 <= value < 1:
+                raise InputError(f"{option} must be at least 0 and below 1, got {value}")
+            if not value >= 0:
+                raise InputError(f"{option} must not be negative, got {value}")
+
+
 @dataclass(frozen=True)
 class Claim:
     """One published (or aimed at) number, and what counts as having reproduced it.
@@ -175,6 +214,82 @@ class Addition:
     reverse_source: bool = False
     examples: int = 50_000
 
+
+@dataclass(frozen=True)
+class TextPairs:
+    """What all corpora of sentence pairs have in common (attention_jax/data/translation.py)."""
+
+    tokenizer: Literal["whitespace", "character", "words", "spacy", "bpe", "sentencepiece"] = "whitespace"
+    """words: d2l's preprocessing; spacy: its rules, no model; bpe: ready-made merges; sentencepiece: trained on the data and cached."""
+    lowercase: bool = False
+    min_frequency: int = 1
+    """Rarer training tokens are unknown."""
+    vocabulary_size: int = 8_000
+    """Pieces that sentencepiece trains."""
+    joint_vocabulary: bool = False
+    """One vocabulary for both languages."""
+    reverse_source: bool = False
+    max_length: int = 100
+    """Most tokens of a sentence, its end mark counted."""
+    overlong: Literal["error", "truncate", "drop"] = "truncate"
+    """What happens to training pairs with a longer sentence; held-out ones are never dropped."""
+    batch_tokens: int = 0
+    """Tokens in a batch, padding counted (the longer side); 0: batches of train.batch_size sentences."""
+    max_buckets: int = 4
+    """Groups of similar length; each is a shape to compile."""
+
+
+@dataclass(frozen=True)
+class FraEng(TextPairs):
+    """English-French sentences of tatoeba.org, as in d2l (attention_jax/data/fra_eng.py)."""
+
+    path: str = ""
+    """fra-eng.zip, fra.txt, or their directory; empty downloads."""
+    split: Literal["d2l", "full"] = "full"
+    """d2l: the first 512 pairs train, the next 128 validate. full: seeded, no source in two parts."""
+    tokenizer: Literal["whitespace", "character", "words", "spacy", "bpe", "sentencepiece"] = "words"
+    min_frequency: int = 2
+    max_length: int = 30
+
+
+@dataclass(frozen=True)
+class Multi30k(TextPairs):
+    """Image captions in English, German and French: WMT multimodal task 1 (attention_jax/data/multi30k.py)."""
+
+    path: str = ""
+    """Directory with raw/, tok/ or bpe/en-de/ in it (or such a directory); empty downloads."""
+    source: Literal["en", "de", "fr"] = "de"
+    target: Literal["en", "de", "fr"] = "en"
+    form: Literal["raw", "tok", "bpe"] = "tok"
+    """raw: plain text; tok: lower-cased, normalised, Moses tokens; bpe: tok with ready-made joint BPE of 10,000 merges (English and German)."""
+    max_length: int = 80
+
+
+@dataclass(frozen=True)
+class Reverse(TextPairs):
+    """Joey NMT's toy task: write a row of numbers backwards (attention_jax/data/reverse.py)."""
+
+    examples: int = 50_000
+    """Training pairs of 1 to 25 numbers; 1,000 pairs of 1 to 30 numbers validate, 1,000 test."""
+
+
+@dataclass(frozen=True)
+class Corpus(TextPairs):
+    """Your own sentence pairs: two files with a sentence a line, or one with two columns (attention_jax/data/corpus.py)."""
+
+    source_file: str = ""
+    target_file: str = ""
+    tsv_file: str = ""
+    """A file of `source TAB target` lines, instead of the other two."""
+    languages: tuple[str, str] = ("xx", "xx")
+    """Codes of the two languages, for the spacy tokenizer; xx is any."""
+    merges: str = ""
+    """The merges of the bpe tokenizer (the format of subword-nmt)."""
+    held_out_share: float = 0.02
+    """This share of the sources validates and as much tests (at most 2,000 each)."""
+    overlong: Literal["error", "truncate", "drop"] = "error"
+
+
 @dataclass(frozen=True)
 class Images:
     """Images with class labels, and how they are varied while training (attention_jax/data/images.py, ops/augment.py)."""
@@ -202,6 +317,33 @@ class Images:
     """Blend pairs of images by Beta(a, a); 0 does not."""
     cutmix: float = 0.0
     """Paste a rectangle of another image, its area by Beta(a, a); with mixup as well, each step draws one of the two."""
+
+
+@dataclass(frozen=True)
+class TimeMachine:
+    """The characters of "The Time Machine" (attention_jax/data/timemachine.py): a-z and space, in windows of `steps` characters."""
+
+    path: str = ""
+    """The published timemachine.txt or timemachine.txt.gz; empty downloads it."""
+    steps: int = 32
+    """Characters a window predicts."""
+    train_windows: int = 10_000
+    """Windows that start at characters 0, 1, 2 ...; validation windows follow."""
+    valid_windows: int = 5_000
+    stride: int = 1
+    """Characters from the start of one window to the start of the next."""
+
+
+@dataclass(frozen=True)
+class Algorithmic:
+    """The tasks of the Neural Turing Machine paper, generated (attention_jax/data/algorithmic.py)."""
+
+    task: Literal["copy", "repeat_copy", "associative_recall", "ngrams", "priority_sort"] = "copy"
+    sequences: int = 50_000
+    """How many different ones there are to train on."""
+    epoch_sequences: int = 2_500
+    """How many of them make an epoch: each epoch goes on where the last one stopped."""
+    valid_sequences: int = 200
 
 
 # --- models ---------------------------------------------------------------------------------------------------------
@@ -278,3 +420,100 @@ class ResNet:
     groups: int = 16
     dropout: float = 0.0
     dtype: Literal["float32", "bfloat16"] = "float32"
+
+
+@dataclass(frozen=True)
+class Transformer:
+    """Encoder-decoder Transformers (attention_jax/models/transformer.py); the defaults are the paper's base model."""
+
+    encoder_layers: int = 6
+    decoder_layers: int = 6
+    width: int = 512
+    """Of the residual stream, d_model."""
+    heads: int = 8
+    ffn: int = 2048
+    """Hidden units of the feed-forward layers, d_ff."""
+    key_width: int = 0
+    """Per head, d_k; 0 means width / heads."""
+    value_width: int = 0
+    """Per head, d_v; 0 means width / heads."""
+    norm: Literal["post", "pre"] = "post"
+    activation: Literal["relu", "gelu"] = "relu"
+    positions: Literal["none", "sinusoidal", "learned", "shaw", "t5", "alibi", "rotary"] = "sinusoidal"
+    score: Literal["scaled_dot", "dot", "general", "additive", "concat", "cosine"] = "scaled_dot"
+    use_bias: bool = True
+    """Bias terms of the attention projections."""
+    dropout: float = 0.1
+    """Of embeddings and of every sub-layer's output."""
+    attention_dropout: float = 0.0
+    """Of attention weights."""
+    ffn_dropout: float = 0.0
+    """Of the feed-forward's hidden units."""
+    tied: Literal["none", "output", "all"] = "none"
+    """Share the target's embeddings with the output layer, or the source's too."""
+    scale_embeddings: bool = True
+    """Multiply embeddings by sqrt(width)."""
+    output_bias: bool = True
+    max_length: int = 512
+    """Rows of a learned table of positions."""
+    remat: bool = False
+    """Compute each layer's activations again in the backward pass instead of keeping them."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """What is computed in; parameters are float32."""
+
+
+@dataclass(frozen=True)
+class LanguageModel:
+    """Decoder-only Transformers (attention_jax/models/language.py)."""
+
+    layers: int = 4
+    width: int = 128
+    heads: int = 4
+    ffn: int = 512
+    norm: Literal["post", "pre"] = "pre"
+    activation: Literal["relu", "gelu"] = "gelu"
+    positions: Literal["none", "sinusoidal", "learned", "shaw", "t5", "alibi", "rotary"] = "rotary"
+    dropout: float = 0.1
+    attention_dropout: float = 0.1
+    ffn_dropout: float = 0.0
+    tied: bool = True
+    max_length: int = 512
+    remat: bool = False
+    dtype: Literal["float32", "bfloat16"] = "float32"
+
+
+@dataclass(frozen=True)
+class NTM:
+    """Neural Turing Machines (attention_jax/models/ntm.py); the defaults are the paper's for copying (tables 1 and 2)."""
+
+    controller: Literal["lstm", "feedforward"] = "lstm"
+    hidden_size: int = 100
+    read_heads: int = 1
+    write_heads: int = 1
+    locations: int = 128
+    width: int = 20
+    """Numbers in a memory location."""
+    shifts: int = 3
+    """How many shifts a head chooses from: 3 means one back, stay, one forward."""
+    memory_init: Literal["constant", "learned", "random"] = "constant"
+    """What memory holds before the first step; random is drawn once and not trained."""
+
+
+@dataclass(frozen=True)
+class StackedLSTM:
+    """The baseline of the Neural Turing Machine paper: LSTM layers and no other memory (table 3)."""
+
+    layers: int = 3
+    hidden_size: int = 256
+
+
+@dataclass(frozen=True)
+class RecurrentLanguageModel:
+    """Character models of d2l chapters 9 and 10 (attention_jax/models/recurrent_lm.py)."""
+
+    cell: Literal["rnn", "gru", "lstm"] = "rnn"
+    hidden_size: int = 32
+    truncation: Literal["full", "truncated", "randomised"] = "full"
+    """How far gradients go back within a window (attention_jax/ops/bptt.py)."""
+    truncation_length: int = 8
+    """truncated: the gradient is cut every so many steps; randomised: so many steps on average."""

@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 
 FAMILIES = {  # type of config.model -> the module with `build(config) -> Task`
     "Recurrent": "seq2seq",
+    "Vit": "vision",
+    "Cct": "vision",
+    "ResNet": "vision",
 }
 
 

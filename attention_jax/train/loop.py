@@ -8,28 +8,12 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from attention_jax import InputError
+from attention_jax import Diverged, InputError, Interrupted
 from attention_jax.train.checkpoint import Checkpoints, average
 from attention_jax.train.log import MetricsLog, Progress, scalars
 from attention_jax.train.optimizer import optimizer
 from attention_jax.train.parallel import chunk_runner, replicate
 from attention_jax.train.step import init_state
-
-
-class Interrupted(Exception):
-    """SIGINT or SIGTERM came; everything up to `step` is in a checkpoint."""
-
-    def __init__(self, step: int):
-        super().__init__(f"interrupted; the checkpoint of step {step} is complete")
-        self.step = step
-
-
-class Diverged(Exception):
-    """The loss was NaN or infinite at `step`."""
-
-    def __init__(self, step: int, loss: float):
-        super().__init__(f"the loss was {loss} at step {step}; a smaller --optim.learning-rate or --optim.clip-norm 1 usually helps")
-        self.step = step
 
 
 class Interrupt:
