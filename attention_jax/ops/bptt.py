@@ -1,0 +1,115 @@
+"""Backpropagation through time around any recurrent step: full, truncated, randomly truncated, and forward mode.
+
+A recurrent step is a function `step(params, state, x) -> (state, loss)`: one time step, the state any pytree, the loss a scalar.
+Each function here runs it over a sequence and returns `(sum of the losses, last state)`; only the gradient differs:
+
+    full           the exact gradient                                       memory and time grow with the sequence
+    truncated      gradient cut every `length` steps                        biased towards short dependencies
+    randomised     cut with probability c, survivors scaled by 1 / (1 - c)  unbiased (Tallec & Ollivier 2017, arXiv 1705.08209)
+    forward        the exact gradient, carried forward (RTRL)               no backward pass: memory independent of the length
+
+See also Dive into Deep Learning, section 9.7.
+"""
+
+from typing import Callable, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+State = TypeVar("State")
+Step = Callable[[object, State, object], tuple[State, Float[Array, ""]]]
+
+
+@jax.custom_vjp
+def scale_gradient(x: Float[Array, "..."], factor: Float[Array, ""]) -> Float[Array, "..."]:
+    """`x`, unchanged; its gradient times `factor`: 0 cuts the graph here, 1 does nothing.
+
+    >>> jax.grad(lambda x: 3.0 * scale_gradient(x, jnp.array(0.5)))(1.0).item()
+    1.5
+    """
+    return x
+
+
+def _scale_forward(x, factor):
+    return x, factor
+
+
+def _scale_backward(factor, gradient):
+    return gradient * factor.astype(gradient.dtype), jnp.zeros_like(factor)
+
+
+scale_gradient.defvjp(_scale_forward, _scale_backward)
+
+
+def _scan(step: Step, params, state: State, xs, factors: Float[Array, "T"]) -> tuple[Float[Array, ""], State]:
+    """Runs the sequence; what flows back from step t into the state before it is multiplied by `factors[t]`."""
+
+    def body(state, inputs):
+        x, factor = inputs
+        state = jax.tree.map(lambda leaf: scale_gradient(leaf, factor), state)
+        return step(params, state, x)
+
+    state, losses = jax.lax.scan(body, state, (xs, factors))
+    return losses.sum(), state
+
+
+def _steps(xs) -> int:
+    return jax.tree.leaves(xs)[0].shape[0]
+
+
+def full(step: Step, params, state: State, xs) -> tuple[Float[Array, ""], State]:
+    """The whole sequence; its gradient is exact (d2l 9.7.1.1), also into the first state."""
+    return _scan(step, params, state, xs, jnp.ones(_steps(xs)))
+
+
+def truncated(step: Step, params, state: State, xs, length: int) -> tuple[Float[Array, ""], State]:
+    """The gradient is cut at steps 0, length, 2 length, ...: no loss looks back further than its block (d2l 9.7.1.2)."""
+    return _scan(step, params, state, xs, (jnp.arange(_steps(xs)) % length != 0).astype(jnp.float32))
+
+
+def randomised_factors(rng: Array, steps: int, probability: float) -> Float[Array, "T"]:
+    """0 with `probability`, otherwise 1 / (1 - probability): the expectation is 1, so the expected gradient is the full one.
+
+    Dependencies then reach back 1 / probability steps on average (d2l 9.7.1.3; Tallec & Ollivier 2017, equation 9).
+    """
+    cut = jax.random.bernoulli(rng, probability, (steps,))
+    return jnp.where(cut, 0.0, 1 / (1 - probability))
+
+
+def randomised(step: Step, params, state: State, xs, probability: float, rng: Array) -> tuple[Float[Array, ""], State]:
+    """Cut before each step with `probability`; gradients that survive are scaled so that the estimate is unbiased."""
+    return _scan(step, params, state, xs, randomised_factors(rng, _steps(xs), probability))
+
+
+def forward(step: Step, params, state: State, tangent, xs) -> tuple[object, State, object]:
+    """Forward mode for a SCALAR parameter: `(gradient of the sum of losses, last state, its derivative)`; carry both on.
+
+    Real-time recurrent learning: with d state / d params carried along, the gradient of each loss is there the moment it is
+    computed, through the whole past, and parameters may be changed after every step.
+    """
+
+    def body(carry, x):
+        state, tangent = carry
+        (state, _), (tangent, gradient) = jax.jvp(lambda p, s: step(p, s, x), (params, state), (jnp.ones_like(params), tangent))
+        return (state, tangent), gradient
+
+    (state, tangent), gradients = jax.lax.scan(body, (state, tangent), xs)
+    return gradients.sum(), state, tangent
+
+
+def gradient_norms(step: Step, params, state: Float[Array, "H"], xs) -> Float[Array, "T"]:
+    """`|d last loss / d state entering step t|` for every t: what is left of a gradient after T - t steps back (d2l 9.7.2).
+
+    It vanishes or explodes like powers of the spectral radius of the step's Jacobian.
+    """
+
+    def last_loss(probes):  # probe t is added to the state that enters step t
+        def body(state, inputs):
+            x, probe = inputs
+            return step(params, state + probe, x)
+
+        return jax.lax.scan(body, state, (xs, probes))[1][-1]
+
+    gradients = jax.grad(last_loss)(jnp.zeros((_steps(xs), *state.shape), state.dtype))  # [T, H]
+    return jnp.linalg.norm(gradients, axis=-1)
