@@ -1,0 +1,41 @@
+"""One page for one run: what it was, what it reached, what it looks like. Markdown, readable on any forge and in any editor."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from attention_jax import InputError
+from attention_jax.report.tables import Table, markdown, number
+
+
+def run_page(directory: str | Path) -> Path:
+    """Write `page.md` into a run's directory from its result.json and figures/*.png; returns the page's path.
+
+    Every number of result.json is shown, nested names joined by dots; lists (the history) are left to the learning curve.
+    """
+    directory = Path(directory)
+    source = directory / "result.json"
+    try:
+        result = json.loads(source.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise InputError(f"{directory} has no result.json: the run must have ended before it gets a page") from error
+    except ValueError as error:
+        raise InputError(f"{source} is not JSON: {error}") from error
+    rows = [(name, number(value) if isinstance(value, int | float) else str(value)) for name, value in _flat(result)]
+    parts = [f"# {directory.resolve().name}", markdown(Table("", ("what", "value"), rows, right=("value",)))]
+    for figure in sorted((directory / "figures").glob("*.png")):
+        parts.append(f"## {figure.stem.replace('_', ' ')}\n\n![{figure.stem}](figures/{figure.name})")
+    page = directory / "page.md"
+    page.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    return page
+
+
+def _flat(value: Mapping, prefix: str = "") -> list[tuple[str, object]]:
+    """Nested mappings as (dotted name, scalar); lists and None are passed over."""
+    rows = []
+    for name, entry in value.items():
+        if isinstance(entry, Mapping):
+            rows += _flat(entry, f"{prefix}{name}.")
+        elif isinstance(entry, str | int | float):
+            rows.append((prefix + name, entry))
+    return rows
