@@ -30,10 +30,15 @@ class Texts(NamedTuple):
 
 
 class Tokenizer(NamedTuple):
-    """Two functions: text -> tokens, and tokens -> text."""
+    """Two functions, text -> tokens and tokens -> text; and, where that is faster than one by one, many texts -> their tokens."""
 
     tokens: Callable[[str], list[str]]
     text: Callable[[Sequence[str]], str]
+    all_tokens: Callable[[Sequence[str]], list[list[str]]] | None = None
+
+    def split(self, texts: Sequence[str]) -> list[list[str]]:
+        """The tokens of each text."""
+        return [self.tokens(text) for text in texts] if self.all_tokens is None else self.all_tokens(texts)
 
 
 class PairData(NamedTuple):
@@ -55,6 +60,8 @@ class PairData(NamedTuple):
     target_tokenizer: Tokenizer
     facts: dict
     """numbers for result.json: sizes, overlap, share of padding, truncated pairs"""
+    bleu_tokenize: str = "none"
+    """sacrebleu's tokenizer for this data: "13a" for plain text, "none" where the references are tokens already"""
 
 
 def pad_rows(rows: Sequence[Sequence[int]], pad: int | None, width: int | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -113,6 +120,16 @@ def encode_sources(data: PairData, texts: Sequence[str], limit: int | None = Non
         if limit is not None and len(row) > limit:
             raise InputError(f"a source may have at most {limit} tokens (eos included), but {text[:40]!r}... has {len(row)}; shorten or split it")
     return pad_rows(rows, vocabulary.pad_id)
+
+
+def references(data: PairData, split: str) -> list[str]:
+    """What BLEU compares with: plain text as it is, or (`bleu_tokenize` "none") the target's tokens with spaces between them.
+
+    Targets that were cut for training are whole here.
+    """
+    texts = data.texts[split].target
+    tokenizer = data.target_tokenizer
+    return list(texts) if data.bleu_tokenize != "none" else [tokenizer.text(tokens) for tokens in tokenizer.split(texts)]
 
 
 def decode_targets(data: PairData, rows: np.ndarray) -> list[str]:

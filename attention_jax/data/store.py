@@ -2,8 +2,9 @@
 
 import contextlib
 import fcntl
-import functools
+import hashlib
 import io
+import logging
 import os
 import sys
 from collections.abc import Iterable
@@ -34,13 +35,27 @@ def _locked(directory: str):
         yield
 
 
+@contextlib.contextmanager
+def _quiet_absl():
+    logger = logging.getLogger("absl")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
 def _is_prepared(builder: tfds.core.DatasetBuilder) -> bool:
     return os.path.exists(os.path.join(builder.data_dir, "dataset_info.json"))
 
 
 def prepared(builder: type[tfds.core.DatasetBuilder], config: str | tfds.core.BuilderConfig | None = None) -> tfds.core.DatasetBuilder:
     """The builder of a dataset that is in the cache; written there first if need be, which is said in one line (TFDS's own bars are kept quiet)."""
-    make = functools.partial(builder, data_dir=data_home(), file_format="array_record", config=config)
+    def make():
+        with _quiet_absl():  # a warning for every configuration that is not in BUILDER_CONFIGS
+            return builder(data_dir=data_home(), file_format="array_record", config=config)
+
     built = make()
     if _is_prepared(built):
         return built
@@ -48,10 +63,11 @@ def prepared(builder: type[tfds.core.DatasetBuilder], config: str | tfds.core.Bu
         with _locked(os.path.dirname(built.data_dir)):
             if not _is_prepared(built):
                 print(f"preparing {built.info.full_name} in {data_home()} (once)", file=sys.stderr)
-                with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+                tfds.disable_progress_bar()
+                with _quiet_absl(), contextlib.redirect_stdout(io.StringIO()):
                     built.download_and_prepare()
-    except PermissionError as error:
-        raise InputError(f"datasets are cached in {data_home()}, which cannot be written ({error.strerror}); set TFDS_DATA_DIR") from error
+    except OSError as error:
+        raise InputError(f"cannot write to {data_home()}, where datasets are cached ({error.strerror or error}); set TFDS_DATA_DIR") from error
     return make()
 
 
@@ -70,3 +86,8 @@ def rows(builder: tfds.core.DatasetBuilder, splits: Iterable[str]) -> dict[str, 
 
 def _plain(value):
     return value.decode("utf-8") if isinstance(value, bytes) else value
+
+
+def fingerprint(digests: Iterable[str]) -> str:
+    """Eight characters for the content of some files, to name what is made of them."""
+    return hashlib.sha256(" ".join(digests).encode()).hexdigest()[:8]

@@ -1,0 +1,69 @@
+"""One file from its published address: resumed where it stopped, checked against its digest, and in place only when complete."""
+
+import hashlib
+import os
+import shutil
+import sys
+import urllib.error
+import urllib.request
+
+from attention_jax import InputError
+
+TIMEOUT_SECONDS = 30
+
+
+def digest(path: str, algorithm: str = "sha256") -> str:
+    """The file's hexadecimal digest."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, algorithm).hexdigest()
+
+
+def download(url: str, path: str, expected: str) -> str:
+    """The file of `url` at `path`, downloaded unless it is there. Returns `path`.
+
+    `expected` is "sha256:..." or "sha1:...", as its publisher (or whoever measured it) names it. An interrupted download leaves `path + ".part"`,
+    and the next call asks only for the rest; a file whose digest is wrong is removed. What goes wrong is one line, with the way around it.
+    """
+    if os.path.exists(path):
+        return path
+    algorithm, _, wanted = expected.partition(":")
+    part = path + ".part"
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    print(f"downloading {url}", file=sys.stderr)
+    for attempt in range(2):
+        try:
+            _fetch(url, part)
+        except urllib.error.HTTPError as error:
+            if error.code == 416 and attempt == 0:  # nothing left to send: the part is whole, or belongs to another version
+                if digest(part, algorithm) != wanted:
+                    os.remove(part)
+                    continue
+            else:
+                raise InputError(f"{url} answered {error.code} {error.reason}; {_WAY_AROUND}") from error
+        except (urllib.error.URLError, TimeoutError, ConnectionError, ValueError) as error:
+            raise InputError(f"cannot download {url} ({getattr(error, 'reason', error)}); {_WAY_AROUND}") from error
+        break
+    got = digest(part, algorithm)
+    if got != wanted:
+        os.remove(part)
+        raise InputError(f"{url} has {algorithm} {got[:12]}..., expected {wanted[:12]}...: it was changed or damaged on its way; {_WAY_AROUND}")
+    os.replace(part, path)
+    return path
+
+
+_WAY_AROUND = "get the data elsewhere and give its place with --data.path"
+
+
+def _fetch(url: str, part: str) -> None:
+    """Append to `part` what is missing of `url`; a server that cannot resume sends everything again."""
+    have = os.path.getsize(part) if os.path.exists(part) else 0
+    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
+    with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as response:
+        announced = response.headers.get("Content-Length")
+        resumed = response.status == 206
+        with open(part, "ab" if resumed else "wb") as file:
+            before = file.tell()
+            shutil.copyfileobj(response, file, 1 << 20)
+            received = file.tell() - before
+    if announced is not None and received != int(announced):
+        raise ConnectionError(f"the connection ended after {received} of {announced} bytes; run it again to resume")

@@ -1,0 +1,86 @@
+"""English-French sentence pairs of tatoeba.org (fra.txt through manythings.org/anki, CC BY 2.0), 167,130 in the edition that d2l uses.
+
+split "d2l" is the book's (11.4, 10.5): the first 512 pairs train and the next 128 validate, vocabularies from all 640. split "full" is seeded: 2,000 sources validate
+and 2,000 test, each with the first of its translations; no source (lower-cased, spaced as d2l does) is in two parts and no pair occurs twice.
+"""
+
+import os
+from dataclasses import dataclass
+
+import numpy as np
+import tensorflow_datasets as tfds
+
+from attention_jax import InputError
+from attention_jax import config as settings
+from attention_jax.data import splits as splitting
+from attention_jax.data import store, text_files, tokenizers, translation
+from attention_jax.data.download import digest, download
+from attention_jax.data.pairs import PairData, Texts
+
+URL = "http://d2l-data.s3-accelerate.amazonaws.com/fra-eng.zip"
+SHA1 = "94646ad1522d915e7b0f9296181140edcf86a4f5"
+"""As d2l publishes it."""
+TRAIN, VALID = 512, 128
+HELD_OUT = 2_000
+
+
+def find(path: str) -> str:
+    """fra.txt or an archive with it, at `path` or in the directory `path`."""
+    if not os.path.isdir(path):
+        return path
+    for name in ("fra.txt", "fra.txt.gz", "fra-eng.zip"):
+        if os.path.isfile(os.path.join(path, name)):
+            return os.path.join(path, name)
+    raise InputError(f"{path} holds neither fra.txt nor fra-eng.zip")
+
+
+@dataclass(kw_only=True)
+class FraEngConfig(tfds.core.BuilderConfig):
+    """Where from."""
+
+    path: str = ""
+
+
+class FraEng(tfds.core.GeneratorBasedBuilder):
+    """All pairs in the file's order (short ones first), in one split."""
+
+    VERSION = tfds.core.Version("1.0.0")
+    BUILDER_CONFIGS = [FraEngConfig(name="d2l")]
+
+    def _info(self):
+        return store.text_features(self, "English-French sentence pairs of tatoeba.org.", homepage="https://www.manythings.org/anki/")
+
+    def _split_generators(self, dl_manager):
+        path = self.builder_config.path or download(URL, os.path.join(store.data_home(), "downloads", "fra-eng.zip"), "sha1:" + SHA1)
+        texts = text_files.columns(text_files.read_bytes(path, "file of sentence pairs", "fra.txt"), path)
+        return {"train": self._generate_examples(texts)}
+
+    def _generate_examples(self, texts):
+        for number, (source, target) in enumerate(zip(*texts)):
+            yield number, {"source": source, "target": target}
+
+
+def load(config: settings.FraEng, batch_size: int = 128) -> PairData:
+    """The dataset of `config`: the file at `config.path`, or downloaded."""
+    wanted = "d2l"
+    if config.path:
+        path = find(config.path)
+        if not os.path.isfile(path):
+            raise InputError(f"no file of sentence pairs at {path}")
+        wanted = FraEngConfig(name=f"file_{store.fingerprint([digest(path)])}", path=os.path.abspath(path))
+    builder = store.prepared(FraEng, wanted)
+    if config.split == "d2l":
+        texts = Texts(**store.rows(builder, [f"train[:{TRAIN + VALID}]"]).popitem()[1])
+        if len(texts.source) < TRAIN + VALID:
+            raise InputError(f"d2l's split needs {TRAIN + VALID} pairs, {config.path or URL} has {len(texts.source)}")
+        rows = {"train": np.arange(TRAIN), "valid": np.arange(TRAIN, TRAIN + VALID)}
+        counted = ("train", "valid")
+    else:
+        texts = Texts(**store.rows(builder, ["train"])["train"])
+        keys = [[" ".join(tokens) for tokens in tokenizers.words().split(side)] for side in texts]
+        held_out = min(HELD_OUT, len(texts.source) // 20)
+        rows = splitting.by_source(*keys, {"valid": held_out, "test": held_out}, seed=0)
+        counted = ("train",)
+    parts = {name: splitting.take(texts, numbers) for name, numbers in rows.items()}
+    plain = config.tokenizer in ("sentencepiece", "character")
+    return translation.assemble(parts, config, batch_size, languages=("en", "fr"), bleu_tokenize="13a" if plain else "none", vocabulary_from=counted)

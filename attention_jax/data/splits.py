@@ -1,0 +1,39 @@
+"""Splits of a corpus that has none: seeded, without duplicates, and without a source that is in two parts."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from attention_jax.data.pairs import Texts
+
+
+def by_source(source_keys: Sequence[str], target_keys: Sequence[str], sizes: Mapping[str, int], seed: int) -> dict[str, np.ndarray]:
+    """Row numbers of each split: the named ones with as many sources, and "train" with all other pairs.
+
+    Pairs with equal keys count once. A source with several targets is in one part only: all its pairs in train, or the first of them in a held-out split.
+
+    >>> parts = by_source(list("aabbcd"), list("uuvwxy"), {"test": 1}, seed=0)
+    >>> {name: rows.tolist() for name, rows in parts.items()}
+    {'train': [0, 2, 3, 5], 'test': [4]}
+    """
+    first, kept = {}, []
+    seen = set()
+    for row, pair in enumerate(zip(source_keys, target_keys)):
+        if pair not in seen:
+            seen.add(pair)
+            kept.append(row)
+            first.setdefault(pair[0], row)
+    sources = list(first)
+    order = np.random.default_rng(seed).permutation(len(sources))
+    parts, start, held_out = {}, 0, set()
+    for name, size in sizes.items():
+        chosen = [sources[number] for number in order[start:start + size]]
+        start += size
+        held_out.update(chosen)
+        parts[name] = np.array([first[source] for source in chosen], np.int64)
+    return {"train": np.array([row for row in kept if source_keys[row] not in held_out], np.int64), **parts}
+
+
+def take(texts: Texts, rows: np.ndarray) -> Texts:
+    """The pairs of these rows."""
+    return Texts([texts.source[row] for row in rows], [texts.target[row] for row in rows])

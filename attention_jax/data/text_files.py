@@ -1,0 +1,81 @@
+"""Lines of text from files as people have them - plain, gzipped, in a zip -, with errors that name the line."""
+
+import gzip
+import os
+import zipfile
+import zlib
+
+from attention_jax import InputError
+from attention_jax.data.pairs import Texts
+
+
+def existing(path: str, what: str) -> str:
+    """`path` or `path` + ".gz", whichever exists."""
+    for candidate in (path, path + ".gz"):
+        if os.path.isfile(candidate):
+            return candidate
+    raise InputError(f"no {what} at {path} (nor {path}.gz)")
+
+
+def read_bytes(path: str, what: str, member: str = "") -> bytes:
+    """The file's content, unpacked: of a .gz, or of the member of a .zip whose name ends with `member`."""
+    if not os.path.isfile(path):
+        raise InputError(f"no {what} at {path}")
+    try:
+        if path.endswith(".zip"):
+            with zipfile.ZipFile(path) as archive:
+                names = [name for name in archive.namelist() if os.path.basename(name) == member]
+                if not names:
+                    raise InputError(f"{path} holds no {member}; it holds {', '.join(archive.namelist()[:5])}")
+                return archive.read(names[0])
+        with (gzip.open if path.endswith(".gz") else open)(path, "rb") as file:
+            return file.read()
+    except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
+        raise InputError(f"cannot read {path}: {error}") from error
+
+
+def decode_lines(content: bytes, path: str) -> list[str]:
+    """Lines of UTF-8 text, without their ends and without a byte order mark; split at newlines only."""
+    lines = content.removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    if lines[-1] == b"":
+        lines.pop()
+    if not lines:
+        raise InputError(f"{path} is empty; expected one sentence a line")
+    decoded = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            decoded.append(line.decode("utf-8").rstrip("\r"))
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path} line {number}: not valid UTF-8 (byte {error.object[error.start]:#04x} at {error.start + 1}); "
+                             "save the file as UTF-8") from None
+    return decoded
+
+
+def read_lines(path: str, what: str) -> list[str]:
+    """The lines of a text file; an empty file is an error."""
+    return decode_lines(read_bytes(path, what), path)
+
+
+def parallel(source_path: str, target_path: str) -> Texts:
+    """Two files, line by line: as many lines in both, none empty."""
+    source, target = read_lines(source_path, "source file"), read_lines(target_path, "target file")
+    if len(source) != len(target):
+        raise InputError(f"source and target need equally many lines, but {source_path} has {len(source)} and {target_path} {len(target)}")
+    for path, lines in ((source_path, source), (target_path, target)):
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                raise InputError(f"{path} line {number} is empty; remove the pair from both files")
+    return Texts(source, target)
+
+
+def columns(content: bytes, path: str) -> Texts:
+    """A file of two columns with a tab between them (what follows a second tab is ignored)."""
+    source, target = [], []
+    for number, line in enumerate(decode_lines(content, path), start=1):
+        first, _, rest = line.partition("\t")
+        second = rest.partition("\t")[0]
+        if not (first.strip() and second.strip()):
+            raise InputError(f"{path} line {number}: expected `source TAB target`, got {line[:60]!r}")
+        source.append(first)
+        target.append(second)
+    return Texts(source, target)

@@ -1,0 +1,148 @@
+"""From text to tokens and back: whitespace, characters, d2l's words, spaCy's rules, ready-made BPE, and sentencepiece trained on the data."""
+
+import functools
+import gzip
+import hashlib
+import importlib.util
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+
+from attention_jax import InputError
+from attention_jax.data import store, text_files
+from attention_jax.data.pairs import Tokenizer
+
+
+def whitespace() -> Tokenizer:
+    """Tokens are what stands between spaces.
+
+    >>> whitespace().tokens("one  line")
+    ['one', 'line']
+    """
+    return Tokenizer(str.split, " ".join)
+
+
+def character() -> Tokenizer:
+    """Every character is a token, spaces included.
+
+    >>> character().text(character().tokens("a b"))
+    'a b'
+    """
+    return Tokenizer(list, "".join)
+
+
+def words() -> Tokenizer:
+    """d2l's preprocessing (11.4 / 10.5): lower case, no non-breaking spaces, a space before each of , . ! and ?
+
+    >>> words().tokens("Cours\\u202f! Va, va.")
+    ['cours', '!', 'va', ',', 'va', '.']
+    """
+    def tokens(text: str) -> list[str]:
+        text = text.replace("\u202f", " ").replace("\xa0", " ").lower()
+        for mark in ",.!?":
+            text = text.replace(mark, " " + mark)
+        return [token for token in text.split(" ") if token]
+
+    return Tokenizer(tokens, " ".join)
+
+
+def spacy(language: str) -> Tokenizer:
+    """spaCy's tokenizer rules of a language ("de", "en", ...): `spacy.blank` needs no model. Whole corpora are tokenised once and cached.
+
+    Tokens of nothing but space (after a doubled space) are left out. spaCy is optional, and not needed for a corpus that is in the cache.
+    """
+    @functools.cache
+    def pipeline():
+        if importlib.util.find_spec("spacy") is None:
+            raise InputError("the spacy tokenizer needs spaCy: pip install spacy (no model is needed); or choose another --data.tokenizer")
+        import spacy as library
+        return library.blank(language).tokenizer
+
+    def tokens(text: str) -> list[str]:
+        return [token.text for token in pipeline()(text) if not any(map(str.isspace, token.text))]
+
+    return Tokenizer(tokens, " ".join, lambda texts: _cached_tokens(f"spacy-{language}", texts, tokens))
+
+
+def _cached_tokens(name: str, texts: Sequence[str], tokens: Callable[[str], list[str]]) -> list[list[str]]:
+    """`[tokens(text) for text in texts]`, kept in a file named after its input."""
+    key = hashlib.sha256("\n".join([name, *texts]).encode()).hexdigest()[:24]
+    path = os.path.join(store.data_home(), "attention_jax", "tokens", f"{name}-{key}.gz")
+    if os.path.exists(path):
+        with gzip.open(path, "rt", encoding="utf-8", newline="\n") as file:
+            return [line.rstrip("\n").split(" ") if line.rstrip("\n") else [] for line in file]
+    rows = [tokens(text) for text in texts]
+    content = "".join(" ".join(row) + "\n" for row in rows)
+    _write(path, gzip.compress(content.encode("utf-8"), mtime=0))
+    return rows
+
+
+def _write(path: str, content: bytes) -> None:
+    """In place only when complete, whoever else writes the same."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=os.path.dirname(path), delete=False) as file:
+        file.write(content)
+    os.replace(file.name, path)
+
+
+def bpe(path: str) -> Tokenizer:
+    """Ready-made byte-pair encoding (Sennrich et al. 2016): words between spaces are split by the merges of a subword-nmt file; "@@" marks a piece that goes on."""
+    lines = text_files.read_lines(path, "file of BPE merges")
+    merges = [tuple(line.split()) for line in lines if not line.startswith("#version")]
+    for number, merge in enumerate(merges, start=1 + len(lines) - len(merges)):
+        if len(merge) != 2:
+            raise InputError(f"{path} line {number}: expected two symbols to merge, got {lines[number - 1][:60]!r}")
+    return merge_tokenizer({merge: rank for rank, merge in enumerate(merges)})
+
+
+def merge_tokenizer(ranks: dict[tuple[str, str], int]) -> Tokenizer:
+    """The BPE tokenizer of ranked merges; a word's last symbol carries "</w>".
+
+    >>> t = merge_tokenizer({("l", "o"): 0, ("lo", "w</w>"): 1})
+    >>> t.tokens("low lot"), t.text(["lo@@", "t"])
+    (['low', 'lo@@', 't'], 'lot')
+    """
+    @functools.cache
+    def pieces(word: str) -> tuple[str, ...]:
+        symbols = [*word[:-1], word[-1] + "</w>"]
+        while len(symbols) > 1:
+            best = min(zip(symbols, symbols[1:]), key=lambda pair: ranks.get(pair, len(ranks)))
+            if best not in ranks:
+                break
+            merged, place = [], 0
+            while place < len(symbols):
+                width = 2 if tuple(symbols[place:place + 2]) == best else 1
+                merged.append("".join(symbols[place:place + width]))
+                place += width
+            symbols = merged
+        symbols[-1] = symbols[-1].removesuffix("</w>")
+        return tuple(symbol + "@@" for symbol in symbols[:-1]) + (symbols[-1],)
+
+    def text(tokens: Sequence[str]) -> str:
+        return " ".join(tokens).replace("@@ ", "").removesuffix("@@")
+
+    return Tokenizer(lambda line: [piece for word in line.split() for piece in pieces(word)], text)
+
+
+def sentencepiece(texts: Sequence[str], vocabulary_size: int) -> tuple[Tokenizer, list[str]]:
+    """A sentencepiece model (unigram; Kudo 2018) trained on `texts`, or the one trained on them before; and its pieces, specials left out."""
+    import sentencepiece as library
+
+    content = "\n".join(texts)
+    key = hashlib.sha256(f"{vocabulary_size} {content}".encode()).hexdigest()[:24]
+    path = os.path.join(store.data_home(), "attention_jax", "sentencepiece", f"{key}.model")
+    if not os.path.exists(path):
+        with tempfile.TemporaryDirectory() as directory:
+            try:
+                library.SentencePieceTrainer.train(
+                    sentence_iterator=iter(texts), model_prefix=os.path.join(directory, "model"), vocab_size=vocabulary_size,
+                    character_coverage=1.0, num_threads=2, minloglevel=3, bos_id=-1, eos_id=-1, pad_id=-1, unk_id=0)
+            except RuntimeError as error:
+                reason = str(error).splitlines()[0].rpartition("] ")[2].strip() or "too little text"
+                raise InputError(f"sentencepiece cannot train {vocabulary_size} pieces on {len(texts)} sentences: {reason} "
+                                 "Set --data.vocabulary-size to another value") from error
+            with open(os.path.join(directory, "model.model"), "rb") as file:
+                _write(path, file.read())
+    model = library.SentencePieceProcessor(model_file=path)
+    pieces = [model.id_to_piece(number) for number in range(1, model.get_piece_size())]
+    return Tokenizer(lambda text: model.encode(text, out_type=str), lambda tokens: model.decode(list(tokens))), pieces
