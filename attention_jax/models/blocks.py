@@ -1,0 +1,175 @@
+"""The blocks of a Transformer: residual connections in post-norm and pre-norm, feed-forward, encoder and decoder layers.
+
+Dropout sits at the paper's three places (Vaswani et al. 2017, section 5.4, and its code): on every sub-layer's output before it
+is added, on the sum of embeddings and positions (models/transformer.py), and, with rates of their own, inside the sub-layers
+on attention weights and on the feed-forward's hidden units.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+from attention_jax.models.multihead import HeadScore, MultiHeadAttention, dense, is_zero
+from attention_jax.models.positions import PositionKind, RelativeBias, relative_biases
+from attention_jax.ops.attention import Implementation
+from attention_jax.ops.dropout import dropout
+from attention_jax.ops.masks import causal
+
+EPSILON = 1e-5
+
+
+@dataclass(frozen=True)
+class Block:
+    """What all layers of a Transformer share. The defaults are the paper's base model."""
+
+    width: int = 512
+    """Width of the residual stream, d_model."""
+    heads: int = 8
+    ffn: int = 2048
+    """Hidden units of the feed-forward sub-layer, d_ff."""
+    key_width: int = 0
+    """Per head, d_k; 0 means width / heads."""
+    value_width: int = 0
+    """Per head, d_v; 0 means width / heads."""
+    norm: Literal["post", "pre"] = "post"
+    activation: Literal["relu", "gelu"] = "relu"
+    """gelu is the exact one, with the error function."""
+    positions: PositionKind = "sinusoidal"
+    score: HeadScore = "scaled_dot"
+    use_bias: bool = True
+    """Bias terms of the attention projections."""
+    dropout: Any = 0.1
+    attention_dropout: Any = 0.0
+    ffn_dropout: Any = 0.0
+    dtype: Any = jnp.float32
+    """Of the computation; parameters are always float32."""
+    implementation: Implementation | None = None
+    """Of `attend`; None chooses by size and platform."""
+
+    def attention(self) -> MultiHeadAttention:
+        """A multi-head attention of this block's sizes."""
+        return MultiHeadAttention(
+            self.heads, self.width, self.key_width, self.value_width, self.score, self.use_bias, self.positions == "rotary",
+            self.attention_dropout, self.dtype, self.implementation,
+        )  # fmt: skip
+
+    def cross_attention(self) -> MultiHeadAttention:
+        """The same over a memory, whose positions have no order relative to the queries': never rotary."""
+        return self.attention().clone(rotary=False)
+
+    def relative_biases(self, layers: int, bidirectional: bool) -> list[RelativeBias]:
+        """The biases of a stack of this block's self-attentions."""
+        key_width = self.key_width or self.width // self.heads
+        return relative_biases(self.positions, self.heads, key_width, layers, bidirectional)
+
+
+class FeedForward(nn.Module):
+    """max(0, x W_1 + b_1) W_2 + b_2 (Vaswani et al. 2017, eq. 2), or with the exact GELU."""
+
+    block: Block
+
+    def setup(self):
+        self.hidden, self.out = dense(self.block.ffn, dtype=self.block.dtype), dense(self.block.width, dtype=self.block.dtype)
+
+    def __call__(self, x: Float[Array, "B T D"], *, train: bool = False) -> Float[Array, "B T D"]:
+        x = self.hidden(x)
+        x = jax.nn.relu(x) if self.block.activation == "relu" else jax.nn.gelu(x, approximate=False)
+        return self.out(drop(self, x, self.block.ffn_dropout, train))
+
+
+def drop(module: nn.Module, x: Array, rate, train: bool) -> Array:
+    """Dropout with the module's own stream of randomness, in training only."""
+    return dropout(x, rate, module.make_rng("dropout")) if train and not is_zero(rate) else x
+
+
+def layer_norm(block: Block) -> nn.LayerNorm:
+    """Layer normalisation over the width; statistics in float32."""
+    return nn.LayerNorm(EPSILON, dtype=block.dtype)
+
+
+def before(block: Block, norm: nn.LayerNorm, x):
+    """What a sub-layer reads: norm(x) in pre-norm, x in post-norm."""
+    return norm(x) if block.norm == "pre" else x
+
+
+def after(module: nn.Module, norm: nn.LayerNorm, x, y, train: bool):
+    """The residual connection around a sub-layer: x + drop(y) in pre-norm, norm(x + drop(y)) in post-norm."""
+    x = x + drop(module, y, module.block.dropout, train)
+    return x if module.block.norm == "pre" else norm(x)
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention, then feed-forward, each inside a residual connection."""
+
+    block: Block
+
+    def setup(self):
+        self.attention, self.ffn = self.block.attention(), FeedForward(self.block)
+        self.attention_norm, self.ffn_norm = layer_norm(self.block), layer_norm(self.block)
+
+    def __call__(self, x: Float[Array, "B T D"], mask=None, bias=None, train: bool = False, look: bool = False):
+        """(output [B, T, D], weights [B, H, T, T] or None)."""
+        h = before(self.block, self.attention_norm, x)
+        y, weights = self.attention(h, h, h, mask=mask, bias=bias, train=train, look=look)
+        x = after(self, self.attention_norm, x, y, train)
+        y = self.ffn(before(self.block, self.ffn_norm, x), train=train)
+        return after(self, self.ffn_norm, x, y, train), weights
+
+
+class DecoderLayer(nn.Module):
+    """Causal self-attention, attention over a memory if there is one (`cross`), then feed-forward.
+
+    `memory` is (keys [B, H, S, E], values [B, H, S, V], mask) as projected by `project`.
+    """
+
+    block: Block
+    cross: bool = True
+
+    def setup(self):
+        self.attention, self.ffn = self.block.attention(), FeedForward(self.block)
+        self.attention_norm, self.ffn_norm = layer_norm(self.block), layer_norm(self.block)
+        if self.cross:
+            self.cross_attention, self.cross_norm = self.block.cross_attention(), layer_norm(self.block)
+
+    def __call__(self, x: Float[Array, "B T D"], mask, bias=None, memory=None, train: bool = False, look: bool = False):
+        """(output [B, T, D], self-attention weights or None, cross-attention weights [B, H, T, S] or None)."""
+        h = before(self.block, self.attention_norm, x)
+        y, own = self.attention(h, h, h, mask=mask, bias=bias, train=train, look=look)
+        return self._rest(after(self, self.attention_norm, x, y, train), memory, own, train, look)
+
+    def project(self, states: Float[Array, "B S D"]):
+        """Keys and values of the cross-attention: computed once per sentence, read at every step."""
+        return self.cross_attention.memory(states, states)
+
+    def step(self, x: Float[Array, "B 1 D"], cache, position, bias=None, memory=None, look: bool = False):
+        """One position with a cache (keys [B, H, T, E], values [B, H, T, V]) -> (output, cache, own weights, cross weights)."""
+        h = before(self.block, self.attention_norm, x)
+        new = self.attention.memory(h, h, position)
+        cache = tuple(lax.dynamic_update_slice_in_dim(old, n.astype(old.dtype), position, 2) for old, n in zip(cache, new, strict=True))
+        query = self.attention.queries(h, position)
+        y, own = self.attention.pool(query, *cache, mask=causal(), bias=bias, query_offset=position, look=look)
+        x, own, cross = self._rest(after(self, self.attention_norm, x, y, False), memory, own, False, look)
+        return x, cache, own, cross
+
+    def _rest(self, x, memory, own, train, look):
+        cross = None
+        if self.cross:
+            y, cross = self._look_up(before(self.block, self.cross_norm, x), *memory, train, look)
+            x = after(self, self.cross_norm, x, y, train)
+        y = self.ffn(before(self.block, self.ffn_norm, x), train=train)
+        return after(self, self.ffn_norm, x, y, train), own, cross
+
+    def _look_up(self, x: Float[Array, "R T D"], keys, values, mask, train, look):
+        """Attention over the memory. In a beam search the hypotheses of a sentence share its memory: rows R = B k, memory B, and
+        the k hypotheses are k queries of one attention."""
+        queries = self.cross_attention.queries(x.reshape(keys.shape[0], -1, x.shape[-1]))  # [B, H, k T, E]
+        y, weights = self.cross_attention.pool(queries, keys, values, mask=mask, train=train, look=look)
+        if look:
+            b, h, _, s = weights.shape
+            weights = weights.reshape(b, h, -1, x.shape[1], s).swapaxes(1, 2).reshape(x.shape[0], h, x.shape[1], s)
+        return y.reshape(*x.shape[:2], -1), weights

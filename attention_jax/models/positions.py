@@ -1,0 +1,69 @@
+"""How a Transformer learns where its tokens stand: by vectors added to the embeddings, by rotation, or by biases of the scores.
+
+| kind       | acts on                        | parameters              | source                              |
+|------------|--------------------------------|-------------------------|-------------------------------------|
+| none       | nothing: order is invisible    | -                       |                                     |
+| sinusoidal | embeddings                     | -                       | Vaswani et al. 2017, section 3.5    |
+| learned    | embeddings                     | max_length x d          | Gehring et al. 2017                 |
+| shaw       | scores of self-attention, keys | (2 REACH + 1) x d_k a layer | Shaw et al. 2018, eq. 4         |
+| t5         | scores of self-attention       | BUCKETS x heads a stack | Raffel et al. 2020, section 2.1     |
+| alibi      | scores of self-attention       | -                       | Press et al. 2022, section 3        |
+| rotary     | queries and keys               | -                       | Su et al. 2021, eq. 34              |
+
+The relative ones (the last four) see only differences of positions. In the decoder of a sequence-to-sequence model
+they act on self-attention alone: the positions of two languages have no difference.
+"""
+
+from typing import Literal, get_args
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from attention_jax.ops.biases import ALiBi, Bias, ShawBias, T5Bias
+from attention_jax.ops.positions import sinusoidal
+
+PositionKind = Literal["none", "sinusoidal", "learned", "shaw", "t5", "alibi", "rotary"]
+KINDS: tuple[str, ...] = get_args(PositionKind)
+REACH = 16
+"""Shaw: relative positions beyond this are treated alike (the paper's k = 16)."""
+BUCKETS = 32
+"""T5: buckets of relative positions."""
+
+
+def added_positions(kind: PositionKind, positions: Int[Array, "T"], width: int, table: nn.Embed | None) -> Float[Array, "T D"] | None:
+    """The vectors to add to the embeddings at `positions`, or None where the kind adds none.
+
+    >>> added_positions("sinusoidal", jnp.arange(3), 8, None).shape
+    (3, 8)
+    """
+    if kind == "sinusoidal":
+        return sinusoidal(positions, width)
+    return table(positions) if kind == "learned" else None
+
+
+class RelativeBias(nn.Module):
+    """The bias of one stack's or one layer's self-attention, leaves leading with the heads; None for kinds without."""
+
+    kind: PositionKind
+    heads: int
+    key_width: int
+    bidirectional: bool
+    """Keys may come after the query (in an encoder)."""
+
+    @nn.compact
+    def __call__(self) -> Bias | None:
+        if self.kind == "alibi":
+            return ALiBi(jnp.asarray(ALiBi.slopes(self.heads)))
+        if self.kind == "t5":
+            table = self.param("table", nn.initializers.normal(0.02), (self.heads, BUCKETS))
+            return T5Bias(table, bidirectional=self.bidirectional)
+        if self.kind == "shaw":  # shared by the heads
+            table = self.param("table", nn.initializers.xavier_uniform(), (2 * REACH + 1, self.key_width))
+            return ShawBias(jnp.broadcast_to(table[None], (self.heads, *table.shape)))
+        return None
+
+
+def relative_biases(kind: PositionKind, heads: int, key_width: int, layers: int, bidirectional: bool) -> list[RelativeBias]:
+    """The biases of a stack: one for all its layers, except Shaw's, whose layers have tables of their own."""
+    return [RelativeBias(kind, heads, key_width, bidirectional) for _ in range(layers if kind == "shaw" else 1)]

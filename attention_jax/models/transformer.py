@@ -1,0 +1,214 @@
+"""The Transformer (Vaswani et al. 2017) as an encoder-decoder that follows the methods of every seq2seq model:
+`encode`, `decode`, `start`, `step`, `output`, `__call__` (all batch-major).
+
+Stacks of layers first; then the embeddings; then the model, which only joins them.
+"""
+
+from typing import Any, Literal, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from attention_jax.models.blocks import Block, DecoderLayer, EncoderLayer, drop, layer_norm
+from attention_jax.models.positions import added_positions
+from attention_jax.ops.masks import causal, lengths
+
+Weights = Float[Array, "B L H Q K"]
+
+
+class Encoder(nn.Module):
+    """A stack of encoder layers; in pre-norm one normalisation at the end."""
+
+    block: Block
+    layers: int
+    remat: bool = False
+    """Keep only the layers' inputs for the backward pass and compute the rest again."""
+
+    def setup(self):
+        layer = nn.remat(EncoderLayer, static_argnums=(4, 5)) if self.remat else EncoderLayer
+        self.layer = [layer(self.block) for _ in range(self.layers)]
+        self.bias = self.block.relative_biases(self.layers, bidirectional=True)
+        self.norm = layer_norm(self.block) if self.block.norm == "pre" else None
+
+    def __call__(self, x: Float[Array, "B T D"], mask=None, train: bool = False, look: bool = False):
+        """(states [B, T, D], weights [B, layers, H, T, T] or None)."""
+        weights = []
+        for i, layer in enumerate(self.layer):
+            x, w = layer(x, mask, self.bias[i % len(self.bias)](), train, look)
+            weights.append(w)
+        return (x if self.norm is None else self.norm(x)), jnp.stack(weights, axis=1) if look else None
+
+
+class Decoder(nn.Module):
+    """A stack of decoder layers, with attention over a memory (`cross`) or, as a language model, without."""
+
+    block: Block
+    layers: int
+    cross: bool = True
+    remat: bool = False
+
+    def setup(self):
+        layer = nn.remat(DecoderLayer, static_argnums=(5, 6)) if self.remat else DecoderLayer
+        self.layer = [layer(self.block, self.cross) for _ in range(self.layers)]
+        self.bias = self.block.relative_biases(self.layers, bidirectional=False)
+        self.norm = layer_norm(self.block) if self.block.norm == "pre" else None
+
+    def __call__(self, x: Float[Array, "B T D"], mask, memory=None, train: bool = False, look: bool = False):
+        """(states, own weights [B, layers, H, T, T] or None, weights over the memory or None); `memory` from `project`."""
+        own, cross = [], []
+        for i, layer in enumerate(self.layer):
+            given = None if memory is None else memory[i]
+            x, w, c = layer(x, mask, self.bias[i % len(self.bias)](), given, train, look)
+            own.append(w)
+            cross.append(c)
+        return self._finish(x, own, cross, look)
+
+    def project(self, states: Float[Array, "B S D"], mask):
+        """What the layers' cross-attentions read: a tuple over layers of (keys, values, mask)."""
+        return tuple((*layer.project(states), mask) for layer in self.layer)
+
+    def empty_cache(self, batch_size: int, max_length: int):
+        """A tuple over layers of (keys [B, H, T, E], values [B, H, T, V]), all zero."""
+        block = self.block
+        shape = lambda size: (batch_size, block.heads, max_length, size or block.width // block.heads)
+        return tuple(
+            (jnp.zeros(shape(block.key_width), block.dtype), jnp.zeros(shape(block.value_width), block.dtype)) for _ in range(self.layers)
+        )
+
+    def step(self, x: Float[Array, "B 1 D"], cache, position: Int[Array, ""], memory=None, look: bool = False):
+        """The states at one position and the caches with it added: (states [B, 1, D], cache, own weights, cross weights)."""
+        own, cross, new = [], [], []
+        for i, layer in enumerate(self.layer):
+            given = None if memory is None else memory[i]
+            x, kv, w, c = layer.step(x, cache[i], position, self.bias[i % len(self.bias)](), given, look)
+            new.append(kv)
+            own.append(w)
+            cross.append(c)
+        x, own, cross = self._finish(x, own, cross, look)
+        return x, tuple(new), own, cross
+
+    def _finish(self, x, own, cross, look):
+        x = x if self.norm is None else self.norm(x)
+        return x, jnp.stack(own, axis=1) if look else None, jnp.stack(cross, axis=1) if look and self.cross else None
+
+
+class Embedding(nn.Module):
+    """Token embeddings, times sqrt(d) if `scale`, plus the positions' vectors, with dropout on the sum."""
+
+    vocabulary_size: int
+    block: Block
+    max_length: int = 512
+    """The longest sequence: rows of a learned table of positions."""
+    scale: bool = True
+
+    def setup(self):
+        width = self.block.width
+        init = nn.initializers.normal(width**-0.5 if self.scale else 1.0)
+        self.token = nn.Embed(self.vocabulary_size, width, embedding_init=init)
+        if self.block.positions == "learned":
+            self.position = nn.Embed(self.max_length, width, embedding_init=nn.initializers.normal(width**-0.5 if self.scale else 1.0))
+
+    def __call__(self, tokens: Int[Array, "B T"], offset=0, train: bool = False) -> Float[Array, "B T D"]:
+        """The vectors of `tokens`, the first of which stands at position `offset`."""
+        x = self.token(tokens)
+        x = x * self.block.width**0.5 if self.scale else x
+        positions = jnp.arange(tokens.shape[1], dtype=jnp.int32) + offset
+        table = self.position if self.block.positions == "learned" else None
+        vectors = added_positions(self.block.positions, positions, self.block.width, table)
+        x = x if vectors is None else x + vectors[None]
+        return drop(self, x, self.block.dropout, train).astype(self.block.dtype)
+
+
+class Memory(NamedTuple):
+    """What the encoder hands to the decoder."""
+
+    states: Float[Array, "B S D"]
+    source_length: Int[Array, "B"]
+
+
+class Cache(NamedTuple):
+    """The decoder's state while it decodes step by step; every leaf leads with the batch."""
+
+    position: Int[Array, "B"]  # of the next token, the same in every row
+    own: Any  # per layer keys and values of the tokens so far
+    memory: Any  # per layer keys, values and mask of the source
+
+
+class Transformer(nn.Module):
+    """Encoder-decoder. `tied`: "output" shares the target embeddings with the output layer, "all" the source's too."""
+
+    source_vocabulary: int
+    target_vocabulary: int
+    block: Block = Block()
+    encoder_layers: int = 6
+    decoder_layers: int = 6
+    max_length: int = 512
+    tied: Literal["none", "output", "all"] = "none"
+    scale_embeddings: bool = True
+    output_bias: bool = True
+    remat: bool = False
+
+    def setup(self):
+        if self.tied == "all" and self.source_vocabulary != self.target_vocabulary:
+            raise ValueError(f"tied embeddings need one vocabulary, not {self.source_vocabulary} and {self.target_vocabulary}")
+        embed = lambda size: Embedding(size, self.block, self.max_length, self.scale_embeddings)
+        self.target_embedding = embed(self.target_vocabulary)
+        self.source_embedding = self.target_embedding if self.tied == "all" else embed(self.source_vocabulary)
+        self.encoder = Encoder(self.block, self.encoder_layers, self.remat)
+        self.decoder = Decoder(self.block, self.decoder_layers, True, self.remat)
+        if self.tied == "none":
+            self.kernel = self.param("kernel", nn.initializers.xavier_uniform(), (self.block.width, self.target_vocabulary))
+        if self.output_bias:
+            self.bias = self.param("bias", nn.initializers.zeros, (self.target_vocabulary,))
+
+    def encode(self, source: Int[Array, "B S"], source_length: Int[Array, "B"], *, train: bool = False) -> Memory:
+        """The encoder's states of a batch of padded sentences."""
+        return self._encode(source, source_length, train, False)[0]
+
+    def decode(self, memory: Memory, target_in: Int[Array, "B T"], *, train: bool = False, look: bool = False):
+        """Teacher forced: (hidden [B, T, D] in float32, intermediates)."""
+        projected = self.decoder.project(memory.states, lengths(memory.source_length))
+        x = self.target_embedding(target_in, train=train)
+        x, own, cross = self.decoder(x, causal(), projected, train, look)
+        return x.astype(jnp.float32), {"decoder_attention": own, "cross_attention": cross} if look else {}
+
+    def output(self) -> tuple[Float[Array, "D V"], Float[Array, "V"]]:
+        """The output layer, logits = hidden @ kernel + bias."""
+        kernel = self.kernel if self.tied == "none" else self.target_embedding.token.embedding.T
+        return kernel, self.bias if self.output_bias else jnp.zeros((self.target_vocabulary,))
+
+    def start(self, memory: Memory, max_length: int) -> Cache:
+        """The cache for `max_length` steps of decoding; the source's keys and values are projected once, here."""
+        rows = memory.source_length.shape[0]
+        projected = self.decoder.project(memory.states, lengths(memory.source_length))
+        return Cache(jnp.zeros((rows,), jnp.int32), self.decoder.empty_cache(rows, max_length), projected)
+
+    def step(self, cache: Cache, token: Int[Array, "B"], *, look: bool = False):
+        """One more token: (logits [B, V], cache, intermediates)."""
+        position = cache.position[0]
+        x = self.target_embedding(token[:, None], position)
+        x, own, self_weights, cross = self.decoder.step(x, cache.own, position, cache.memory, look)
+        weights = {"decoder_attention": self_weights, "cross_attention": cross} if look else {}
+        return self._logits(x.astype(jnp.float32))[:, 0], cache._replace(position=cache.position + 1, own=own), weights
+
+    def __call__(self, source, source_length, target_in, *, train: bool = False, look: bool = False):
+        """(logits [B, T, V], intermediates); `look` adds the weights of all three attentions, [B, layers, heads, Q, K]."""
+        memory, encoder_weights = self._encode(source, source_length, train, look)
+        hidden, weights = self.decode(memory, target_in, train=train, look=look)
+        return self._logits(hidden), weights | {"encoder_attention": encoder_weights} if look else {}
+
+    def _encode(self, source, source_length, train, look):
+        x = self.source_embedding(source, train=train)
+        states, weights = self.encoder(x, lengths(source_length), train, look)
+        return Memory(states, source_length), weights
+
+    def _logits(self, hidden):
+        kernel, bias = self.output()
+        return hidden @ kernel + bias[None, None, :]
+
+
+def count_parameters(params) -> int:
+    """How many numbers a tree of arrays or of shapes (from `jax.eval_shape`) holds."""
+    return sum(leaf.size for leaf in jax.tree.leaves(params))

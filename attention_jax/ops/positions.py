@@ -1,0 +1,43 @@
+"""Position encodings that act on vectors: sinusoidal (added to embeddings) and rotary (applied to queries and keys).
+
+Encodings that act on scores are biases of `attend`: attention_jax/ops/biases.py.
+"""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+
+def sinusoidal(positions: Int[Array, "T"], width: int) -> Float[Array, "T D"]:
+    """PE(t, 2i) = sin(t / 10000^(2i/d)), PE(t, 2i+1) = cos(t / 10000^(2i/d)) (Vaswani et al. 2017, section 3.5).
+
+    For any k, PE(t + k) is a rotation of PE(t) that does not depend on t.
+
+    >>> print(sinusoidal(jnp.arange(2), 4).round(3))
+    [[0.    1.    0.    1.   ]
+     [0.841 0.54  0.01  1.   ]]
+    """
+    angles = _angles(positions, (width + 1) // 2, width)
+    pairs = jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1)  # [T, D/2, 2]
+    return pairs.reshape(positions.shape[0], -1)[:, :width]
+
+
+def rotary(x: Float[Array, "T D"], positions: Int[Array, "T"]) -> Float[Array, "T D"]:
+    """Rotates the pairs (x_i, x_{i+D/2}) of the vector at position t by the angle t / 10000^(2i/D) (Su et al. 2021, eq. 34).
+
+    The dot product of a rotated query and a rotated key depends on their positions only through the difference. Pairs are
+    halves apart rather than neighbours (as in GPT-NeoX), which is the same map up to an order of the channels.
+
+    >>> print(rotary(jnp.array([[1.0, 0.0]]), jnp.array([2])).round(3))  # cos 2, sin 2
+    [[-0.416  0.909]]
+    """
+    half = x.shape[-1] // 2
+    angles = _angles(positions, half, 2 * half)
+    cos, sin = jnp.cos(angles).astype(x.dtype), jnp.sin(angles).astype(x.dtype)  # [T, D/2]
+    first, second = x[:, :half], x[:, half : 2 * half]
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin, x[:, 2 * half :]], axis=-1)
+
+
+def _angles(positions, pairs: int, width: int):
+    """t / 10000^(2i/width) for i < pairs: [T, pairs]."""
+    frequencies = 10000.0 ** (-2.0 * jnp.arange(pairs, dtype=jnp.float32) / width)
+    return positions.astype(jnp.float32)[:, None] * frequencies[None, :]

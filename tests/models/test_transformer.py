@@ -1,0 +1,214 @@
+"""The encoder-decoder Transformer: relations that must hold whatever its weights are, and parameter counts derived by hand."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention_jax.models.blocks import Block
+from attention_jax.models.multihead import HeadScore
+from attention_jax.models.positions import KINDS, added_positions
+from attention_jax.models.transformer import Decoder, Encoder, Transformer, count_parameters
+from attention_jax.ops.masks import causal, dense
+
+SOURCE = jnp.array([[3, 4, 5, 6, 7], [8, 9, 0, 0, 0]], jnp.int32)
+LENGTH = jnp.array([5, 2], jnp.int32)
+TARGET = jnp.array([[1, 5, 6, 7], [1, 9, 8, 2]], jnp.int32)
+SMALL = Block(width=8, heads=2, ffn=12, dropout=0.3, attention_dropout=0.2, ffn_dropout=0.1)
+
+
+@functools.lru_cache
+def built(**changes):
+    """A small model and its parameters, every one of them random (zero biases would hide mistakes)."""
+    options = {k: changes.pop(k) for k in ("tied", "remat", "output_bias") if k in changes}
+    block = Block(**(vars(SMALL) | changes))
+    model = Transformer(11, 11, block, 2, 2, max_length=10, **options)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), SOURCE, LENGTH, TARGET)
+    leaves, tree = jax.tree.flatten(shapes)
+    rng = np.random.default_rng(0)
+    return model, jax.tree.unflatten(tree, [jnp.asarray(0.5 * rng.standard_normal(x.shape), jnp.float32) for x in leaves])
+
+
+def logits(model, params, *args, **options):
+    return jax.jit(lambda p, *a: model.apply(p, *a, **options))(params, *args)
+
+
+def number(width, ffn, layers, cross):
+    """Attention: four square kernels with biases. Feed-forward: two kernels, two biases. A scale and a bias for every norm."""
+    attention = 4 * (width * width + width)
+    return layers * ((1 + cross) * attention + 2 * width * ffn + ffn + width + (2 + cross) * 2 * width)
+
+
+@pytest.mark.parametrize(
+    ("model", "wanted"),
+    [
+        # Wu et al. 2021: one table of 9,716 x 128 for source, target and output (no bias): "about 2.57 M"
+        (Transformer(9716, 9716, Block(128, 4, 256), 4, 4, tied="all", output_bias=False), 2_568_704),
+        # bentrevett/pytorch-seq2seq, notebook 6: two learned tables of 100 positions, 7,853 and 5,893 words
+        (Transformer(7853, 5893, Block(256, 8, 512, positions="learned"), 3, 3, max_length=100), 9_038_341),
+        # pre-norm adds one norm at the end of each stack
+        (Transformer(10, 12, Block(8, 2, 16, norm="pre"), 1, 2), 10 * 8 + 12 * 8 + 8 * 12 + 12 + number(8, 16, 1, 0) + number(8, 16, 2, 1) + 32),
+        (Transformer(10, 12, Block(8, 2, 16, positions="t5"), 2, 2), 10 * 8 + 12 * 8 + 8 * 12 + 12 + number(8, 16, 2, 0) + number(8, 16, 2, 1) + 2 * 64),
+        (Transformer(10, 12, Block(8, 2, 16, positions="shaw"), 2, 2), 10 * 8 + 12 * 8 + 8 * 12 + 12 + number(8, 16, 2, 0) + number(8, 16, 2, 1) + 4 * 33 * 4),
+    ],
+    ids=["tiny", "bentrevett", "pre-norm", "t5", "shaw"],
+)  # fmt: skip
+def test_parameter_counts(model, wanted):
+    assert count_parameters(jax.eval_shape(model.init, jax.random.key(0), SOURCE, LENGTH, TARGET)) == wanted
+
+
+def test_counts_add_up_by_hand():
+    assert number(128, 256, 4, 0) + number(128, 256, 4, 1) + 9716 * 128 == 2_568_704
+    words, places = 7853 * 256 + 5893 * 256 + 5893 * 256 + 5893, 2 * 100 * 256
+    assert number(256, 512, 3, 0) + number(256, 512, 3, 1) + words + places == 9_038_341
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_cached_steps_are_teacher_forcing_and_beams_share_a_memory(kind):
+    model, params = built(positions=kind, norm="pre" if kind in ("t5", "rotary") else "post")
+    wanted, seen = logits(model, params, SOURCE, LENGTH, TARGET, look=True)
+    memory = model.apply(params, SOURCE, LENGTH, method="encode")
+    cache = model.apply(params, memory, 6, method="start")
+    traced = []
+
+    @jax.jit
+    def step(cache, token):
+        traced.append(1)
+        return model.apply(params, cache, token, look=True, method="step")
+
+    twice = cache._replace(**{k: jax.tree.map(lambda x: jnp.repeat(x, 3, axis=0), getattr(cache, k)) for k in ("position", "own")})
+    for t in range(4):
+        got, cache, weights = step(cache, TARGET[:, t])
+        np.testing.assert_allclose(got, wanted[:, t], atol=1e-5)
+        np.testing.assert_allclose(weights["cross_attention"], seen["cross_attention"][:, :, :, t : t + 1], atol=1e-5)
+        np.testing.assert_allclose(weights["decoder_attention"][..., :4], seen["decoder_attention"][:, :, :, t : t + 1], atol=1e-5)
+        if kind in ("sinusoidal", "rotary"):  # three equal hypotheses of each sentence read one memory
+            got, twice, weights = step(twice, jnp.repeat(TARGET[:, t], 3))
+            np.testing.assert_allclose(got, jnp.repeat(wanted[:, t], 3, axis=0), atol=1e-5)
+            np.testing.assert_allclose(weights["cross_attention"][4], seen["cross_attention"][1, :, :, t : t + 1], atol=1e-5)
+    assert len(traced) == (2 if kind in ("sinusoidal", "rotary") else 1)  # one compilation a shape
+
+
+@pytest.mark.parametrize("kind", ["sinusoidal", "t5", "shaw"])
+def test_padding_and_batching_change_nothing(kind):
+    model, params = built(positions=kind, norm="pre" if kind == "t5" else "post")
+    together, _ = logits(model, params, SOURCE, LENGTH, TARGET)
+    alone, _ = logits(model, params, SOURCE[1:, :2], LENGTH[1:], TARGET[1:])
+    np.testing.assert_allclose(together[1:], alone, atol=1e-5)
+    other, _ = logits(model, params, SOURCE.at[1, 2:].set(7), LENGTH, TARGET)
+    np.testing.assert_array_equal(together, other)
+    changed, _ = logits(model, params, SOURCE.at[1, 1].set(7), LENGTH, TARGET)
+    assert np.abs(changed - together)[1].max() > 1e-3  # a real word does matter
+
+
+@pytest.mark.parametrize("implementation", ["plain", "fused"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_causal_jacobian_is_exactly_zero_above_the_diagonal(kind, implementation):
+    block = Block(**(vars(SMALL) | {"positions": kind, "implementation": implementation, "norm": "pre"}))
+    decoder = Decoder(block, 2, cross=False)
+    table = lambda positions: jnp.sin(jnp.arange(40, dtype=jnp.float32).reshape(5, 8))
+    added = added_positions(kind, jnp.arange(5), 8, table)
+    x = jax.random.normal(jax.random.key(0), (5, 8))
+
+    def run(params, x):
+        x = x if added is None else x + added
+        return decoder.apply(params, x[None], causal())[0][0]
+
+    params = jax.jit(decoder.init)(jax.random.key(1), x[None], causal())
+    jacobian = jax.jit(jax.jacrev(run, argnums=1))(params, x)  # [T, D, T, D]
+    size = jnp.abs(jacobian).max(axis=(1, 3))
+    assert np.array_equal(np.triu(size, 1), np.zeros((5, 5)))
+    assert np.tril(size).min(where=np.tril(np.ones((5, 5), bool)), initial=1.0) > 0
+
+
+def encoded(kind, x, mask=None):
+    encoder = Encoder(Block(**(vars(SMALL) | {"positions": kind})), 2)
+    params = jax.jit(encoder.init)(jax.random.key(1), x)
+    return jax.jit(lambda x: encoder.apply(params, x, mask)[0])(x)
+
+
+def test_without_positions_permutations_commute():
+    x, order = jax.random.normal(jax.random.key(0), (1, 6, 8)), jnp.array([3, 0, 5, 1, 4, 2])
+    np.testing.assert_allclose(encoded("none", x)[:, order], encoded("none", x[:, order]), atol=1e-5)
+    for kind in ("shaw", "t5", "alibi", "rotary"):
+        assert np.abs(encoded(kind, x)[:, order] - encoded(kind, x[:, order])).max() > 1e-4, kind
+
+
+@pytest.mark.parametrize("kind", ["shaw", "t5", "alibi", "rotary"])
+def test_relative_positions_are_shift_invariant(kind):
+    """A sentence gives the same states wherever it stands; only the mask knows where that is."""
+    sentence, filler = jax.random.normal(jax.random.key(0), (1, 4, 8)), jnp.ones((1, 3, 8))
+    place = lambda first: dense((jnp.arange(7) >= first) & (jnp.arange(7) < first + 4) & jnp.ones((7, 1), bool))
+    masks = [jax.tree.map(lambda x: x[None], place(first)) for first in (0, 3)]
+    early = encoded(kind, jnp.concatenate([sentence, filler], axis=1), masks[0])[:, :4]
+    late = encoded(kind, jnp.concatenate([filler, sentence], axis=1), masks[1])[:, 3:]
+    np.testing.assert_allclose(early, late, atol=1e-5)
+
+
+def test_weights_for_looking():
+    model, params = built()
+    _, seen = logits(model, params, SOURCE, LENGTH, TARGET, look=True)
+    assert {k: v.shape for k, v in seen.items()} == {
+        "encoder_attention": (2, 2, 2, 5, 5), "decoder_attention": (2, 2, 2, 4, 4), "cross_attention": (2, 2, 2, 4, 5),
+    }  # fmt: skip
+    for weights in seen.values():
+        np.testing.assert_allclose(weights.sum(-1), np.ones(weights.shape[:-1]), atol=1e-5)
+    assert np.array_equal(seen["cross_attention"][1, ..., 2:], np.zeros((2, 2, 4, 3)))
+    assert np.array_equal(np.triu(seen["decoder_attention"], 1), np.zeros((2, 2, 2, 4, 4)))
+    assert logits(model, params, SOURCE, LENGTH, TARGET)[1] == {}
+
+
+def test_dropout_acts_in_training_only_and_its_rate_may_be_traced():
+    model, params = built()
+    plain, _ = logits(model, params, SOURCE, LENGTH, TARGET)
+
+    @jax.jit
+    def at(rate, seed):
+        block = Block(**(vars(SMALL) | {"dropout": rate, "attention_dropout": rate, "ffn_dropout": rate}))
+        return model.clone(block=block).apply(params, SOURCE, LENGTH, TARGET, train=True, rngs={"dropout": jax.random.key(seed)})[0]
+
+    np.testing.assert_allclose(at(0.0, 0), plain, atol=1e-5)
+    assert np.abs(at(0.5, 0) - plain).max() > 1e-2
+    assert np.abs(at(0.5, 0) - at(0.5, 1)).max() > 1e-2
+    assert at._cache_size() == 1
+
+
+def test_rematerialisation_changes_no_gradient():
+    grads = []
+    for remat in (False, True):
+        model, params = built(remat=remat)
+        rngs = {"dropout": jax.random.key(3)}
+        grads.append(jax.jit(jax.grad(lambda p: model.apply(p, SOURCE, LENGTH, TARGET, train=True, rngs=rngs)[0].std()))(params))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), *grads)
+
+
+def test_bfloat16_is_close_and_keeps_float32_parameters():
+    model, params = built()
+    wanted, _ = logits(model, params, SOURCE, LENGTH, TARGET)
+    half = model.clone(block=Block(**(vars(SMALL) | {"dtype": jnp.bfloat16})))
+    got, _ = logits(half, params, SOURCE, LENGTH, TARGET)
+    assert got.dtype == jnp.float32
+    assert 0 < np.abs(got - wanted).max() < 0.1 * np.abs(wanted).max()
+    shapes = jax.eval_shape(half.init, jax.random.key(0), SOURCE, LENGTH, TARGET)
+    assert {leaf.dtype for leaf in jax.tree.leaves(shapes)} == {jnp.dtype("float32")}
+
+
+def test_tied_embeddings_are_the_output_layer():
+    model, params = built(tied="all")
+    kernel, _ = model.apply(params, method="output")
+    np.testing.assert_array_equal(kernel.T, params["params"]["target_embedding"]["token"]["embedding"])
+    assert "source_embedding" not in params["params"] and "kernel" not in params["params"]
+    with pytest.raises(ValueError, match="one vocabulary"):
+        Transformer(5, 6, tied="all").init(jax.random.key(0), SOURCE, LENGTH, TARGET)
+
+
+@pytest.mark.parametrize("score", [s for s in HeadScore.__args__ if s != "scaled_dot"])
+def test_any_score_trains(score):
+    model, params = built(score=score)
+    rngs = {"dropout": jax.random.key(0)}
+    grads = jax.jit(jax.grad(lambda p: model.apply(p, SOURCE, LENGTH, TARGET, train=True, rngs=rngs)[0].std()))(params)
+    own = [g for path, g in jax.tree.leaves_with_path(grads) if "score" in jax.tree_util.keystr(path)]
+    assert len(own) == {"dot": 0, "general": 6, "additive": 18, "concat": 12, "cosine": 6}[score]
+    assert all(np.isfinite(g).all() and np.abs(g).max() > 0 for g in own)

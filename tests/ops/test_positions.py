@@ -1,0 +1,49 @@
+"""Sinusoidal and rotary encodings: the relations they were invented for."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from hypothesis import given, settings, strategies
+
+from attention_jax.ops.positions import rotary, sinusoidal
+
+
+def test_sinusoidal_is_the_paper_s_formula():
+    got, wanted = sinusoidal(jnp.arange(7), 6), np.zeros((7, 6))
+    for t in range(7):
+        for i in range(3):
+            wanted[t, 2 * i] = np.sin(t / 10000 ** (2 * i / 6))
+            wanted[t, 2 * i + 1] = np.cos(t / 10000 ** (2 * i / 6))
+    np.testing.assert_allclose(got, wanted, atol=1e-6)
+    assert sinusoidal(jnp.arange(7), 5).shape == (7, 5)
+
+
+@given(strategies.integers(0, 40))
+@settings(max_examples=10, deadline=None)
+def test_a_shift_is_one_linear_map(k):
+    """PE(t + k) = R_k PE(t) for every t: a rotation of each pair of channels."""
+    width = 8
+    here, there = np.asarray(sinusoidal(jnp.arange(30), width)), np.asarray(sinusoidal(k + jnp.arange(30), width))
+    matrix = np.zeros((width, width))
+    for i in range(width // 2):
+        angle = k / 10000 ** (2 * i / width)
+        matrix[2 * i : 2 * i + 2, 2 * i : 2 * i + 2] = [[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]]
+    np.testing.assert_allclose(here @ matrix, there, atol=1e-5)
+
+
+@given(strategies.integers(0, 30), strategies.integers(0, 20))
+@settings(max_examples=10, deadline=None)
+def test_rotated_products_see_only_the_difference(start, shift):
+    q, k = jax.random.normal(jax.random.key(0), (2, 4, 6))
+    here = rotary(q, start + jnp.arange(4)) @ rotary(k, start + jnp.arange(4)).T
+    there = rotary(q, start + shift + jnp.arange(4)) @ rotary(k, start + shift + jnp.arange(4)).T
+    np.testing.assert_allclose(here, there, atol=2e-5)
+
+
+def test_rotation_keeps_lengths_and_position_zero():
+    x = jax.random.normal(jax.random.key(0), (5, 7))  # odd: the last channel stays
+    got = rotary(x, jnp.arange(5))
+    np.testing.assert_allclose(jnp.linalg.norm(got, axis=1), jnp.linalg.norm(x, axis=1), rtol=1e-5)
+    np.testing.assert_array_equal(got[0], x[0])
+    np.testing.assert_array_equal(got[:, 6], x[:, 6])
+    assert np.abs(got - x)[1:, :6].max() > 0.1
