@@ -1,0 +1,1 @@
+"""Side-by-side measurements against PyTorch: `python launch.py bench NAME`."""

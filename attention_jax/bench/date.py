@@ -1,0 +1,97 @@
+"""`python launch.py bench date`: one training step of the date attention model, ours and a straightforward PyTorch one.
+
+Both: 128 examples of 29 + 10 steps, LSTM of 256 units, vocabulary 59, dot-product attention, gradients clipped to norm 5, Adam.
+"""
+
+import os
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from attention_jax.bench.rounds import alternate, import_torch, table
+from attention_jax.config import Optim
+from attention_jax.models.seq2seq import AttentionSeq2seq
+from attention_jax.ops.losses import masked_cross_entropy
+from attention_jax.train.optimizer import optimizer
+from attention_jax.train.parallel import chunk_runner, replicate
+from attention_jax.train.step import init_state
+
+BATCH, SOURCE, TARGET, VOCAB, HIDDEN, EMBED = 128, 29, 11, 59, 256, 16
+STEPS = 16
+"""Training steps per call."""
+
+
+def ours(source, target):
+    """A function that makes STEPS training steps and waits for them."""
+    model = AttentionSeq2seq(VOCAB, VOCAB, HIDDEN, EMBED)
+    length = jnp.full(BATCH, SOURCE)
+
+    def loss(params, batch, rng):
+        source, target = batch["source"], batch["target"]
+        memory = model.apply(params, source, length, method="encode")
+        hidden, _ = model.apply(params, memory, target[:, :-1], method="decode")
+        kernel, bias = model.apply(params, method="output")
+        total, count = masked_cross_entropy(hidden @ kernel + bias[None, None], target[:, 1:], jnp.ones((BATCH, TARGET - 1)))
+        return total, count, {}
+
+    adam = optimizer(Optim(clip_norm=5.0), 1)
+    state = replicate(init_state(lambda rng: model.init(rng, source, length, target), adam, 0))
+    steps = chunk_runner(loss, adam)  # the loop's own compiled call: STEPS training steps scanned
+    rows = np.tile(np.arange(BATCH, dtype=np.int32), (STEPS, 1))
+    weight = np.ones((STEPS, BATCH), np.float32)
+
+    def run():
+        nonlocal state
+        state, metrics = steps(state, {"source": source, "target": target}, rows, weight)
+        jax.block_until_ready(metrics)
+
+    return run
+
+
+def theirs(torch, source, target):
+    """The same step with nn.LSTM, autograd and torch.optim.Adam."""
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed_source, self.embed_target = torch.nn.Embedding(VOCAB, EMBED), torch.nn.Embedding(VOCAB, EMBED)
+            self.encoder = torch.nn.LSTM(EMBED, HIDDEN, batch_first=True)
+            self.decoder = torch.nn.LSTM(EMBED, HIDDEN, batch_first=True)
+            self.output = torch.nn.Linear(2 * HIDDEN, VOCAB)
+
+        def forward(self, source, target):
+            memory, (h, c) = self.encoder(self.embed_source(source))
+            hidden, _ = self.decoder(self.embed_target(target), (h, torch.zeros_like(c)))
+            weights = torch.softmax(hidden @ memory.transpose(1, 2), dim=-1)
+            return self.output(torch.cat([weights @ memory, hidden], dim=-1))
+
+    model = Model()
+    adam = torch.optim.Adam(model.parameters(), lr=1e-3)
+    source, target = torch.from_numpy(np.array(source)).long(), torch.from_numpy(np.array(target)).long()
+
+    def run():
+        for _ in range(STEPS):
+            adam.zero_grad()
+            logits = model(source, target[:, :-1])
+            torch.nn.functional.cross_entropy(logits.reshape(-1, VOCAB), target[:, 1:].reshape(-1)).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 5.0)
+            adam.step()
+
+    return run
+
+
+def main() -> dict[str, list[float]]:
+    """Measure, print the table, and return the seconds per step of every round."""
+    torch = import_torch()
+    draw = np.random.default_rng(0).integers
+    source, target = jnp.asarray(draw(VOCAB, size=(BATCH, SOURCE))), jnp.asarray(draw(VOCAB, size=(BATCH, TARGET)))
+    programs = {f"torch {torch.__version__.split('+')[0]}": theirs(torch, source, target), "attention_jax": ours(source, target)}
+    seconds = {name: [t / STEPS for t in times] for name, times in alternate(programs, calls=1).items()}
+    print(f"date attention, one training step of {BATCH} examples, {os.cpu_count()} cores, median of alternating rounds (fastest - slowest)")
+    print(table(seconds, BATCH, "examples"))
+    return seconds
+
+
+if __name__ == "__main__":
+    main()
