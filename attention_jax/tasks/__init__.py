@@ -9,9 +9,14 @@ from typing import Any, NamedTuple
 
 FAMILIES = {  # type of config.model -> the module with `build(config) -> Task`
     "Recurrent": "seq2seq",
+    "Transformer": "seq2seq",
+    "LanguageModel": "language",
+    "RecurrentLanguageModel": "language",
     "Vit": "vision",
     "Cct": "vision",
     "ResNet": "vision",
+    "NTM": "memory",
+    "StackedLSTM": "memory",
 }
 
 

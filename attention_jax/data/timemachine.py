@@ -1,0 +1,107 @@
+"""The Time Machine (H. G. Wells 1898) as characters: a-z and space, the text of d2l's chapters 9 and 10.
+
+As in d2l everything that is not a letter becomes a space, letters are lower-cased, and the vocabulary is the 27 characters and an
+unknown one. Windows overlap: window i reads characters i * stride ... and predicts those one later. Validation windows
+start where the training windows stop to start; the first of them still overlap the last training window's text.
+"""
+
+import os
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow_datasets as tfds
+
+from attention_jax import InputError
+from attention_jax import config as settings
+from attention_jax.data import store, text_files
+from attention_jax.data.download import digest, download
+from attention_jax.data.vocabulary import UNK, Vocabulary
+
+URL = "http://d2l-data.s3-accelerate.amazonaws.com/timemachine.txt"
+SHA1 = "090b5e7e70c295757f55df93cb0a180b9691891a"
+"""As d2l publishes it."""
+CHARACTERS = " abcdefghijklmnopqrstuvwxyz"
+
+
+class Windows(NamedTuple):
+    """Windows of characters for a language model."""
+
+    train: np.ndarray
+    """[N, T + 1] int32: reads [:, :-1], predicts [:, 1:]"""
+    held_out: dict[str, np.ndarray]
+    """"valid": the same"""
+    vocabulary: Vocabulary
+    facts: dict
+
+
+@dataclass(kw_only=True)
+class TimeMachineConfig(tfds.core.BuilderConfig):
+    """Where from."""
+
+    path: str = ""
+
+
+class TimeMachine(tfds.core.GeneratorBasedBuilder):
+    """The book, a line an example."""
+
+    VERSION = tfds.core.Version("1.0.0")
+    BUILDER_CONFIGS = [TimeMachineConfig(name="d2l")]
+
+    def _info(self):
+        return store.text_features(self, "The Time Machine, by H. G. Wells.", names=("text",), homepage="https://www.gutenberg.org/ebooks/35")
+
+    def _split_generators(self, dl_manager):
+        path = self.builder_config.path or download(URL, os.path.join(store.data_home(), "downloads", "timemachine.txt"), "sha1:" + SHA1)
+        return {"train": self._generate_examples(text_files.read_lines(path, "text of The Time Machine"))}
+
+    def _generate_examples(self, lines):
+        for number, line in enumerate(lines):
+            yield number, {"text": line}
+
+
+def find(path: str) -> str:
+    """timemachine.txt or timemachine.txt.gz, at `path` or in the directory `path`."""
+    return text_files.existing(os.path.join(path, "timemachine.txt") if os.path.isdir(path) else path, "text of The Time Machine")
+
+
+def letters(text: str) -> str:
+    """Lower-cased letters, and one space for every run of anything else.
+
+    >>> letters("The Time Traveller (for so\\nit will be")
+    'the time traveller for so it will be'
+    """
+    return re.sub("[^A-Za-z]+", " ", text).lower()
+
+
+def windows(text: np.ndarray, first: int, count: int, steps: int, stride: int) -> np.ndarray:
+    """`count` windows of steps + 1 characters, the i-th starting at (first + i) * stride.
+
+    >>> windows(np.arange(9), first=1, count=2, steps=2, stride=3).tolist()
+    [[3, 4, 5], [6, 7, 8]]
+    """
+    starts = (first + np.arange(count)) * stride
+    return text[starts[:, None] + np.arange(steps + 1)[None, :]].astype(np.int32)
+
+
+def load(config: settings.TimeMachine) -> Windows:
+    """The windows of `config`, from the file at `config.path`, or downloaded."""
+    wanted = "d2l"
+    if config.path:
+        path = find(config.path)
+        wanted = TimeMachineConfig(name=f"file_{store.fingerprint([digest(path)])}", path=os.path.abspath(path))
+    lines = store.rows(store.prepared(TimeMachine, wanted), ["train"])["train"]["text"]
+    vocabulary = Vocabulary(CHARACTERS, unk=UNK)
+    text = np.array(vocabulary.encode(letters("\n".join(lines))), np.int32)
+    room = (len(text) - config.steps - 1) // config.stride + 1
+    total = config.train_windows + config.valid_windows
+    if min(config.train_windows, config.valid_windows, config.steps, config.stride) < 1 or total > room:
+        raise InputError(
+            f"the text's {len(text)} characters have room for {max(room, 0)} windows of {config.steps} + 1 at stride {config.stride}; asked for "
+            f"{config.train_windows} + {config.valid_windows} of at least one character each: change --data.train-windows or --data.steps"
+        )
+    cut = lambda first, count: windows(text, first, count, config.steps, config.stride)
+    held_out = {"valid": cut(config.train_windows, config.valid_windows)}
+    facts = {"characters": len(text), "vocabulary": len(vocabulary), "train_windows": config.train_windows, "valid_windows": config.valid_windows}
+    return Windows(cut(0, config.train_windows), held_out, vocabulary, facts)
