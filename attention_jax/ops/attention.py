@@ -1,17 +1,17 @@
 """`attend`: attention as a differentiable lookup - score, mask, normalise, pool - for any score, in one signature."""
 
-from typing import Literal
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from attention_jax import InputError
+from attention_jax.ops import cudnn
 from attention_jax.ops.biases import Bias
+from attention_jax.ops.dispatch import Implementation, choose, choose_blocks
+from attention_jax.ops.fused import Inputs, blockwise, shield
 from attention_jax.ops.masks import Mask
-from attention_jax.ops.scores import ScaledDot, Score
-
-Implementation = Literal["plain", "fused"]
+from attention_jax.ops.scores import ScaledDot, Score, prepare
+from attention_jax.ops.weight_dropout import dropout_factor, dropout_words
 
 
 def masked_softmax(scores: Float[Array, "... Q K"], mask: Bool[Array, "... Q K"] | None = None) -> Float[Array, "... Q K"]:
@@ -54,14 +54,33 @@ def attend(
     * `query_offset`: the position of the first query (keys start at 0), for decoding with a cache.
     * A query that may attend to nothing gets exactly zero, and zero gradients. NaN or infinity in a key or value
       that no query may attend to has no effect.
+    * `implementation`: "plain" materialises the weights; "fused" computes block by block in memory linear in Q + K, exactly
+      (attention_jax/ops/fused.py); "cudnn" is NVIDIA's kernel, where it can express the call. None lets `dispatch.choose` decide.
+      `block_q`, `block_k` are the blocks of "fused"; None takes the measured defaults of `dispatch.choose_blocks`.
+    * Derivatives: "plain" has all. "fused" and "cudnn" have reverse mode, once; "fused" also forward over reverse (`jax.jacfwd` of a
+      `jax.grad`). `jax.jvp` of "fused" raises JAX's TypeError about custom_vjp, and reverse over reverse its ValueError about loops.
 
     >>> attend(jnp.array([[1.0, 0.0]]), jnp.array([[9.0, 0.0], [0.0, 9.0]]), jnp.array([[1.0], [2.0]])).round(2).tolist()
     [[1.0]]
     """
-    _check(query, key, value)
-    if mask is not None:
-        query, key, value = _shield(query, key, value, mask, query_offset)
-    return _plain(query, key, value, score, bias, mask, dropout, rng, query_offset)
+    _check(query, key, value, score, mask, block_q, block_k)
+    if not isinstance(score, Score) and jax.tree_util.all_leaves([score]):
+        score = jax.tree_util.Partial(score)  # a plain function: it has no parameters
+    if rng is None or (isinstance(dropout, int | float) and dropout == 0):
+        dropout = None
+    implementation = choose(query, key, value, score, bias, mask, dropout, query_offset, implementation)
+    if implementation == "cudnn":
+        return cudnn.attend(query, key, value, mask)
+    words = None if dropout is None else (*dropout_words(rng, query.shape[0], key.shape[0]), jnp.asarray(dropout, jnp.float32))
+    if implementation == "fused":
+        bias_query = None if bias is None else query
+        score, query, key = prepare(score, query, key)
+        inputs = Inputs((score, bias), query, key, value, bias_query, mask, words, query_offset)
+        return blockwise(inputs, choose_blocks(score, query, key, block_q, block_k))
+    weights, value = _weights(query, key, value, score, bias, mask, query_offset)
+    if words is not None:
+        weights = weights * dropout_factor(*words).astype(weights.dtype)
+    return jnp.einsum("qk,kv->qv", weights.astype(value.dtype), value, preferred_element_type=weights.dtype).astype(value.dtype)
 
 
 def attention_weights(
@@ -78,51 +97,32 @@ def attention_weights(
     >>> attention_weights(jnp.ones((1, 2)), jnp.ones((4, 2))).tolist()
     [[0.25, 0.25, 0.25, 0.25]]
     """
+    return _weights(query, key, key, score, bias, mask, query_offset)[0]
+
+
+def _weights(query, key, value, score, bias, mask, query_offset):
+    """Weights [Q, K], and the values without what nobody may see."""
     query_positions, key_positions = query_offset + jnp.arange(query.shape[0]), jnp.arange(key.shape[0])
+    allowed = None
+    if mask is not None:
+        allowed = mask(query_positions, key_positions)
+        query = shield(query, allowed.any(axis=1))
+        key, value = (shield(x, allowed.any(axis=0)) for x in (key, value))
     scores = score(query, key)
     if bias is not None:
         scores = scores + bias(query, query_positions, key_positions).astype(scores.dtype)
-    return masked_softmax(scores, None if mask is None else mask(query_positions, key_positions))
+    return masked_softmax(scores, allowed), value
 
 
-def dropout_words(rng: Key[Array, ""], queries: int, keys: int) -> tuple[Array, Array]:
-    """Random words, one per query and one per key, that together decide what is dropped."""
-    for_queries, for_keys = jax.random.split(rng)
-    return jax.random.bits(for_queries, (queries,), jnp.uint32), jax.random.bits(for_keys, (keys,), jnp.uint32)
-
-
-def dropout_factor(query_words: Array, key_words: Array, rate: Array | float, dtype) -> Float[Array, "Q K"]:
-    """0 where dropped, 1 / (1 - rate) where kept. The bits of a pair are a hash of its two words, so that any block of the matrix
-    can be had at any time: a blockwise forward and its backward pass, and the plain computation, agree bit for bit."""
-    x = query_words[:, None] ^ key_words[None, :]
-    x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)  # Wellons' "lowbias32" finaliser
-    x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
-    x = x ^ (x >> 16)
-    uniform = (x >> 8).astype(jnp.float32) * 2.0**-24
-    return jnp.where(uniform >= rate, 1.0 / (1.0 - rate), 0.0).astype(dtype)
-
-
-def _plain(query, key, value, score, bias, mask, dropout, rng, query_offset):
-    weights = attention_weights(query, key, score=score, bias=bias, mask=mask, query_offset=query_offset)
-    if rng is not None and dropout is not None:
-        weights = weights * dropout_factor(*dropout_words(rng, *weights.shape), dropout, weights.dtype)
-    return jnp.einsum("qk,kv->qv", weights.astype(value.dtype), value, preferred_element_type=weights.dtype).astype(value.dtype)
-
-
-def _shield(query, key, value, mask, query_offset):
-    """Replace what takes no part in any allowed pair, if it is not finite: 0 * NaN would be NaN."""
-    allowed = mask(query_offset + jnp.arange(query.shape[0]), jnp.arange(key.shape[0]))
-    asked, answered = allowed.any(axis=1)[:, None], allowed.any(axis=0)[:, None]
-
-    def finite(x, alive):
-        return jnp.where(alive | jnp.isfinite(x), x, jnp.ones_like(x))
-
-    return finite(query, asked), finite(key, answered), finite(value, answered)
-
-
-def _check(query, key, value):
+def _check(query, key, value, score, mask, block_q, block_k):
     if not query.ndim == key.ndim == value.ndim == 2 or key.shape[0] != value.shape[0]:
         raise InputError(
-            f"attend needs query [Q, D], key [K, D] and value [K, V], got {query.shape}, {key.shape} and {value.shape}; "
+            f"attend needs query [Q, D], key [K, E] and value [K, V], got {query.shape}, {key.shape} and {value.shape}: "
             "vmap it over batch and heads"
         )
+    if mask is not None and not callable(mask):
+        raise InputError(f"mask must be a rule of ops.masks (causal(), lengths(n), ...), got {type(mask).__name__}: wrap an array as dense(array)")
+    if not callable(score):
+        raise InputError(f"score must be a callable pytree such as ScaledDot(), got {type(score).__name__}")
+    if any(block is not None and block < 1 for block in (block_q, block_k)):
+        raise InputError(f"block_q and block_k must be at least 1, got {block_q} and {block_k}")

@@ -58,6 +58,28 @@ class Score:
         return self, query
 
 
+def prepare(score: Score, query: Float[Array, "Q D"], key: Float[Array, "K E"]) -> tuple[Score, Array, Array]:
+    """(rest, query, key) with all that can be done once per query and once per key done; a callable that is no `Score` stays as it is.
+
+    A row with NaN or infinity becomes a row of NaN and takes no part in the gradient of the parameters, so that one which
+    a mask excludes later cannot reach them.
+    """
+    if not isinstance(score, Score):
+        return score, query, key
+    score, key = _isolated(score.prepare_key, key)
+    score, query = _isolated(score.prepare_query, query)
+    return score, query, key
+
+
+def _isolated(prepare_side, x):
+    rest, prepared = prepare_side(x)
+    if prepared is x:
+        return rest, x
+    finite = jnp.isfinite(x).all(axis=-1, keepdims=True)
+    rest, prepared = prepare_side(jnp.where(finite, x, jnp.zeros_like(x)))
+    return rest, jnp.where(finite, prepared, jnp.full_like(prepared, jnp.nan))
+
+
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Dot(Score):

@@ -1,0 +1,95 @@
+"""NVIDIA's flash attention kernel for what it can express: plain scaled dot products in half precision, with structural masks.
+
+It is reached through `jax.nn.dot_product_attention(implementation="cudnn")`, whose batching rules (JAX 0.10 to 0.12) need every
+operand to be batched, and on its first axis. `_together` sees to that, so that `jax.vmap` over any axis of some operands is right.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from attention_jax.ops.fused import shield
+from attention_jax.ops.masks import Both, Causal, Lengths, Window
+from attention_jax.ops.scores import ScaledDot
+
+MASKS = (set(), {Causal}, {Lengths}, {Causal, Lengths}, {Causal, Window})
+
+
+def refusal(query, key, value, score, bias, mask, dropout, query_offset) -> str | None:
+    """Why cuDNN cannot compute this call exactly; None if it can."""
+    if jax.default_backend() != "gpu":
+        return "needs an NVIDIA GPU"
+    if type(score) is not ScaledDot:
+        return f"computes scaled dot products only, not {type(score).__name__}"
+    if bias is not None or dropout is not None:
+        return "is used without bias and without dropout"
+    if not query.dtype == key.dtype == value.dtype or query.dtype not in (jnp.bfloat16, jnp.float16):
+        return f"needs query, key and value all in bfloat16 or all in float16, got {query.dtype}, {key.dtype} and {value.dtype}"
+    if not query.shape[1] == key.shape[1] == value.shape[1] or query.shape[1] % 8 or not 8 <= query.shape[1] <= 128:
+        return f"needs one head size, a multiple of 8 up to 128, got {query.shape[1]}, {key.shape[1]} and {value.shape[1]}"
+    parts = _parts(mask)
+    if len({type(part) for part in parts}) < len(parts) or {type(part) for part in parts} not in MASKS:
+        return "knows no masks but causal(), lengths(n), causal() & lengths(n) and causal() & window(w)"
+    if mask is not None and not isinstance(mask, Lengths):  # causal
+        if query.shape[0] != key.shape[0]:
+            return f"needs as many queries as keys for a causal mask, got {query.shape[0]} and {key.shape[0]}"
+        if not isinstance(query_offset, int) or query_offset:
+            return "needs query_offset=0 for a causal mask"
+    return None
+
+
+def _parts(mask) -> list:
+    """What is joined by `&`."""
+    if isinstance(mask, Both):
+        return _parts(mask.left) + _parts(mask.right)
+    return [] if mask is None else [mask]
+
+
+def attend(query, key, value, mask):
+    """softmax(q k^T / sqrt(D), where=mask) v [Q, V] by cuDNN; the call must have passed `refusal`."""
+    parts = {type(part): part for part in _parts(mask)}
+    length = jnp.asarray(key.shape[0], jnp.int32)
+    if Lengths in parts:
+        length = jnp.clip(jnp.asarray(parts[Lengths].length), 0, key.shape[0]).astype(jnp.int32)
+        real = jnp.arange(key.shape[0]) < length
+        key, value = shield(key, real), shield(value, real)
+    query, key, value, length = _joined(query, key, value, length)
+    out = jax.nn.dot_product_attention(
+        query[None, :, None, :],
+        key[None, :, None, :],
+        value[None, :, None, :],
+        is_causal=Causal in parts,
+        key_value_seq_lengths=jnp.maximum(length, 1)[None] if Lengths in parts else None,
+        local_window_size=(parts[Window].width, 0) if Window in parts else None,
+        implementation="cudnn",
+    )
+    out = _settled(out)[0, :, 0]
+    return jnp.where(length > 0, out, jnp.zeros_like(out)) if Lengths in parts else out
+
+
+@jax.custom_batching.custom_vmap
+def _together(*arrays):
+    """The same arrays, but under `jax.vmap` all are batched, on their first axis."""
+    return arrays
+
+
+@_together.def_vmap
+def _together_batched(size, batched, *arrays):
+    arrays = [x if b else jnp.broadcast_to(x[None], (size, *x.shape)) for x, b in zip(arrays, batched)]
+    return _together(*arrays), (True,) * len(arrays)
+
+
+@jax.custom_vjp
+def _joined(query, key, value, length):
+    return _together(query, key, value, length)
+
+
+_joined.defvjp(lambda *arrays: (_together(*arrays), None), lambda _, bars: (*bars[:3], None))
+
+
+@jax.custom_vjp
+def _settled(out):
+    """The same array, whose gradient comes back batched like the array itself."""
+    return out
+
+
+_settled.defvjp(lambda out: (out, out[:, :1]), lambda like, bar: (_together(bar, like)[0],))

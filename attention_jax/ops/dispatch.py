@@ -1,0 +1,75 @@
+"""Which implementation `attend` takes, and how large its blocks are. Measured with `python launch.py bench attention`."""
+
+import math
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+from attention_jax import InputError
+from attention_jax.ops import cudnn
+from attention_jax.ops.fused import Blocks
+
+Implementation = Literal["plain", "fused", "cudnn"]
+
+FUSED_FROM = {"cpu": 256 * 256, "gpu": 1024 * 1024, "tpu": 1024 * 1024}
+"""Pairs Q * K times the score's `pair_cost` from which "fused" is taken: about where its gradient becomes faster than "plain"'s."""
+
+PAIRS_PER_BLOCK = {"cpu": 512 * 256, "gpu": 4096 * 512, "tpu": 1024 * 1024}
+"""Elements in the largest intermediate array of one block (per head)."""
+
+
+def choose(query, key, value, score, bias, mask, dropout, query_offset, wanted: Implementation | None) -> Implementation:
+    """The rule, in order:
+
+    1. what the caller wants, if it can do the call;
+    2. "cudnn" on a GPU, where it can express the call exactly (`cudnn.refusal`);
+    3. "plain" where the matrix is small, else "fused".
+    """
+    if wanted not in (None, "plain", "fused", "cudnn"):
+        raise InputError(f'implementation must be "plain", "fused", "cudnn" or None, got {wanted!r}')
+    platform = jax.default_backend()
+    if wanted == "cudnn" or (wanted is None and platform == "gpu"):
+        refusal = cudnn.refusal(query, key, value, score, bias, mask, dropout, query_offset)
+        if refusal is None:
+            return "cudnn"
+        if wanted == "cudnn":
+            raise InputError(f'implementation="cudnn" {refusal}: take "fused", or None to choose by itself')
+    if wanted is not None:
+        return wanted
+    pairs = query.shape[0] * key.shape[0]
+    small = FUSED_FROM.get(platform, FUSED_FROM["gpu"])
+    if pairs * 1024 < small:  # whatever the score, within reason: do not trace it
+        return "plain"
+    return "fused" if pairs * pair_cost(score, query, key) >= small else "plain"
+
+
+def choose_blocks(score, query, key, block_q: int | None = None, block_k: int | None = None) -> Blocks:
+    """Blocks twice as tall as wide, powers of two, so that the largest intermediate of a block stays within PAIRS_PER_BLOCK."""
+    limit = PAIRS_PER_BLOCK.get(jax.default_backend(), PAIRS_PER_BLOCK["gpu"])
+    pairs = max(limit // pair_cost(score, query, key), 16 * 16)
+    width = 2 ** (int(math.log2(pairs)) // 2)
+    height = 2 ** int(math.log2(pairs // width))
+    return Blocks(block_q or height, block_k or width)
+
+
+def pair_cost(score, query, key) -> int:
+    """Elements that the score's largest intermediate has per pair: 1 for dot products, H for `Additive`. Read off its trace.
+
+    >>> from attention_jax.ops.scores import Additive, ScaledDot
+    >>> x = jnp.ones((100, 8))
+    >>> pair_cost(ScaledDot(), x, x), pair_cost(Additive.init(jax.random.key(0), 8, 8, 32), x, x)
+    (1, 32)
+    """
+    size = 64
+    jaxpr = jax.make_jaxpr(score)(*(jax.ShapeDtypeStruct((size, x.shape[1]), x.dtype) for x in (query, key)))
+    return max(1, _largest(jaxpr.jaxpr, size * max(query.shape[1], key.shape[1]) + 1) // size**2)
+
+
+def _largest(jaxpr, floor: int) -> int:
+    """The most elements of any result inside, if more than `floor`."""
+    sizes = [floor - 1]
+    for equation in jaxpr.eqns:
+        sizes += [math.prod(getattr(out.aval, "shape", ())) for out in equation.outvars]
+        sizes += [_largest(getattr(inner, "jaxpr", inner), floor) for inner in equation.params.values() if hasattr(inner, "eqns")]
+    return max(sizes)

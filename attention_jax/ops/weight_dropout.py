@@ -1,0 +1,29 @@
+"""Dropout of attention weights by position: any block of the matrix can be had at any time, at no memory.
+
+Plain and blockwise attention, forward and backward, whatever the blocks are: all drop the same pairs for the same `rng`.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key, UInt32
+
+
+def dropout_words(rng: Key[Array, ""], queries: int, keys: int) -> tuple[UInt32[Array, " Q"], UInt32[Array, " K"]]:
+    """One random word per query and one per key; what happens to a pair is a hash of its two words."""
+    for_queries, for_keys = jax.random.split(rng)
+    return jax.random.bits(for_queries, (queries,), jnp.uint32), jax.random.bits(for_keys, (keys,), jnp.uint32)
+
+
+def dropout_factor(
+    query_words: UInt32[Array, " Q"], key_words: UInt32[Array, " K"], rate: Float[Array, ""] | float
+) -> Float[Array, "Q K"]:
+    """0 where the weight is dropped (with probability `rate`), 1 / (1 - rate) where it is kept (Srivastava et al. 2014, inverted).
+
+    The hash is the "lowbias32" finaliser found by C. Wellons' search (2018): every output bit depends on every input bit.
+    """
+    x = query_words[:, None] ^ key_words[None, :]
+    x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
+    x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
+    x = x ^ (x >> 16)
+    uniform = (x >> 8).astype(jnp.float32) * 2.0**-24  # [0, 1)
+    return jnp.where(uniform >= rate, 1.0 / (1.0 - rate), 0.0)
