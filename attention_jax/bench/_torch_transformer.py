@@ -1,0 +1,103 @@
+"""A Transformer as one writes it in PyTorch: eager, its own scaled_dot_product_attention, a key/value cache for beam search.
+
+The same mathematics as models/transformer.py (post-norm, ReLU, sinusoidal positions, embeddings shared with the output layer where
+`tied`), to measure against. `build(torch, ...)` because PyTorch is not needed by anything else here.
+"""
+
+import math
+
+
+def build(torch, source_vocabulary: int, target_vocabulary: int, width: int, heads: int, ffn: int, layers: int, dropout: float, tied: bool):
+    """The module; `forward(source, source_pad, target_in)` returns logits, `beam` decodes."""
+    nn, functional = torch.nn, torch.nn.functional
+
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.q, self.k, self.v, self.o = (nn.Linear(width, width) for _ in range(4))
+
+        def split(self, x):
+            return x.view(x.shape[0], -1, heads, width // heads).transpose(1, 2)
+
+        def memory(self, x):
+            return self.split(self.k(x)), self.split(self.v(x))
+
+        def forward(self, x, keys, values, mask=None, causal=False):
+            y = functional.scaled_dot_product_attention(self.split(self.q(x)), keys, values, attn_mask=mask, is_causal=causal)
+            return self.o(y.transpose(1, 2).reshape(x.shape[0], -1, width))
+
+    class Layer(nn.Module):
+        def __init__(self, cross):
+            super().__init__()
+            self.attention, self.cross = Attention(), Attention() if cross else None
+            self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(3 if cross else 2))
+            self.hidden, self.out, self.drop = nn.Linear(width, ffn), nn.Linear(ffn, width), nn.Dropout(dropout)
+
+        def rest(self, x, memory, mask):
+            if self.cross is not None:
+                x = self.norms[1](x + self.drop(self.cross(x, *memory, mask)))
+            return self.norms[-1](x + self.drop(self.out(functional.relu(self.hidden(x)))))
+
+        def forward(self, x, mask=None, causal=False, memory=None, memory_mask=None):
+            x = self.norms[0](x + self.drop(self.attention(x, *self.attention.memory(x), mask, causal)))
+            return self.rest(x, memory, memory_mask)
+
+        def step(self, x, cache, memory, memory_mask):
+            new = self.attention.memory(x)
+            cache = new if cache is None else tuple(torch.cat([old, n], dim=2) for old, n in zip(cache, new))
+            x = self.norms[0](x + self.drop(self.attention(x, *cache)))
+            return self.rest(x, memory, memory_mask), cache
+
+    class Transformer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.target_table = nn.Embedding(target_vocabulary, width)
+            self.source_table = self.target_table if tied else nn.Embedding(source_vocabulary, width)
+            nn.init.normal_(self.target_table.weight, std=width**-0.5)
+            self.encoder = nn.ModuleList(Layer(False) for _ in range(layers))
+            self.decoder = nn.ModuleList(Layer(True) for _ in range(layers))
+            self.output = nn.Linear(width, target_vocabulary, bias=not tied)
+            if tied:
+                self.output.weight = self.target_table.weight
+            self.drop = nn.Dropout(dropout)
+            angles = torch.arange(512)[:, None] / 10000 ** (torch.arange(0, width, 2)[None] / width)
+            self.register_buffer("positions", torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1))
+
+        def embed(self, table, tokens, first=0):
+            return self.drop(table(tokens) * math.sqrt(width) + self.positions[first : first + tokens.shape[1]])
+
+        def encode(self, source, real):
+            x = self.embed(self.source_table, source)
+            for layer in self.encoder:
+                x = layer(x, real)
+            return x
+
+        def forward(self, source, real, target_in):
+            states = self.encode(source, real)
+            x = self.embed(self.target_table, target_in)
+            for layer in self.decoder:
+                x = layer(x, causal=True, memory=layer.cross.memory(states), memory_mask=real)
+            return self.output(x)
+
+        @torch.no_grad()
+        def beam(self, source, real, size: int, steps: int, bos: int):
+            """The best of `size` hypotheses after `steps` tokens each (no end token: both sides do equal work)."""
+            states = self.encode(source, real).repeat_interleave(size, 0)
+            real, batch = real.repeat_interleave(size, 0), source.shape[0]
+            memories = [layer.cross.memory(states) for layer in self.decoder]
+            caches = [None] * layers
+            tokens = torch.full((batch * size, 1), bos)
+            scores = torch.full((batch, size), -math.inf)
+            scores[:, 0] = 0.0
+            for t in range(steps):
+                x = self.embed(self.target_table, tokens[:, -1:], t)
+                for i, layer in enumerate(self.decoder):
+                    x, caches[i] = layer.step(x, caches[i], memories[i], real)
+                log_p = functional.log_softmax(self.output(x[:, 0]), dim=-1).view(batch, size, -1)
+                scores, chosen = (scores[:, :, None] + log_p).flatten(1).topk(size)
+                rows = (chosen // target_vocabulary + size * torch.arange(batch)[:, None]).flatten()
+                tokens = torch.cat([tokens[rows], (chosen % target_vocabulary).view(-1, 1)], dim=1)
+                caches = [tuple(x[rows] for x in cache) for cache in caches]
+            return tokens.view(batch, size, -1)[:, 0, 1:], scores[:, 0]
+
+    return Transformer()

@@ -1,0 +1,172 @@
+"""`python launch.py bench transformer`: training and beam search of two Transformers, ours and PyTorch's (eager, its own SDPA).
+
+Training: 128 sentence pairs of 32 + 32 tokens with random lengths, dropout on every sub-layer's output, Adam; 4+4 layers of width 128 with
+one shared vocabulary of 9,716 and label smoothing (Transformer-tiny), and 3+3 layers of width 256 with vocabularies of 7,853 and
+5,893 (bentrevett's). Decoding: 1,000 sentences with a beam of 5 in batches of 100, 30 tokens each, both with a key/value cache.
+With the weights carried over both compute the same scores: tests/bench/test_transformer.py.
+"""
+
+import functools
+import os
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from attention_jax.bench import _torch_transformer as torch_transformer
+from attention_jax.bench.rounds import alternate, import_torch, table
+from attention_jax.config import Optim
+from attention_jax.decode import beam_search
+from attention_jax.models.blocks import Block
+from attention_jax.models.transformer import Transformer
+from attention_jax.ops.losses import linear_cross_entropy
+from attention_jax.train.optimizer import optimizer
+from attention_jax.train.parallel import chunk_runner, replicate
+from attention_jax.train.step import init_state
+
+
+class Sizes(NamedTuple):
+    """What is measured."""
+
+    name: str
+    source_vocabulary: int
+    target_vocabulary: int
+    width: int
+    heads: int
+    ffn: int
+    layers: int
+    dropout: float
+    tied: bool
+    smoothing: float
+
+
+TINY = Sizes("Transformer-tiny", 9716, 9716, 128, 4, 256, 4, 0.3, True, 0.1)
+D256 = Sizes("d 256", 7853, 5893, 256, 8, 512, 3, 0.1, False, 0.0)
+BATCH, LENGTH = 128, 32
+SENTENCES, TOGETHER, BEAM, WRITTEN = 1_000, 100, 5, 30
+STEPS = 4
+"""Training steps per call."""
+
+
+def draw(sizes: Sizes, rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Source [rows, 32], its lengths, target [rows, 33]."""
+    rng = np.random.default_rng(0)
+    source = rng.integers(4, sizes.source_vocabulary, (rows, LENGTH)).astype(np.int32)
+    length = rng.integers(LENGTH // 2, LENGTH + 1, rows).astype(np.int32)
+    return source, length, rng.integers(4, sizes.target_vocabulary, (rows, LENGTH + 1)).astype(np.int32)
+
+
+def our_model(sizes: Sizes) -> Transformer:
+    """The Flax module."""
+    block = Block(sizes.width, sizes.heads, sizes.ffn, dropout=sizes.dropout)
+    tied = "all" if sizes.tied else "none"
+    layers = {"encoder_layers": sizes.layers, "decoder_layers": sizes.layers}
+    return Transformer(sizes.source_vocabulary, sizes.target_vocabulary, block, tied=tied, output_bias=not sizes.tied, **layers)
+
+
+def our_training(sizes: Sizes):
+    """A function that makes STEPS training steps and waits for them."""
+    model = our_model(sizes)
+    source, length, target = draw(sizes, BATCH)
+    data = jax.device_put({"source": source, "length": length, "target": target})
+
+    def loss(params, batch, rng):
+        def teacher_forced(module):
+            memory = module.encode(batch["source"], batch["length"], train=True)
+            return module.decode(memory, batch["target"][:, :-1], train=True)[0], module.output()
+
+        hidden, output = model.apply(params, method=teacher_forced, rngs={"dropout": rng})
+        hidden, wanted = hidden.reshape(-1, sizes.width), batch["target"][:, 1:].reshape(-1)
+        total, count = linear_cross_entropy(hidden, *output, wanted, jnp.ones(wanted.shape, bool), sizes.smoothing)
+        return total, count, {}
+
+    adam = optimizer(Optim(), 1)
+    init = jax.jit(lambda rng: model.init(rng, source[:1], length[:1], target[:1, :-1]))
+    state = replicate(init_state(init, adam, 0))
+    steps = chunk_runner(loss, adam)  # the loop's own compiled call: STEPS training steps scanned
+    rows = np.tile(np.arange(BATCH, dtype=np.int32), (STEPS, 1))
+    weight = np.ones((STEPS, BATCH), np.float32)
+
+    def run():
+        nonlocal state
+        state, metrics = steps(state, data, rows, weight)
+        jax.block_until_ready(metrics)
+
+    return run
+
+
+def their_training(torch, sizes: Sizes):
+    """The same steps with autograd, cross_entropy and torch.optim.Adam."""
+    model = torch_transformer.build(torch, *sizes[1:9])
+    adam = torch.optim.Adam(model.parameters(), lr=1e-3)
+    source, length, target = (torch.from_numpy(x).long() for x in draw(sizes, BATCH))
+    real = (torch.arange(LENGTH)[None] < length[:, None])[:, None, None]
+
+    def run():
+        for _ in range(STEPS):
+            adam.zero_grad()
+            logits = model(source, real, target[:, :-1]).flatten(0, 1)
+            torch.nn.functional.cross_entropy(logits, target[:, 1:].flatten(), label_smoothing=sizes.smoothing).backward()
+            adam.step()
+
+    return run
+
+
+def our_beam(sizes: Sizes, params=None):
+    """(function that decodes SENTENCES sentences, function of one batch): both return tokens and scores."""
+    model = our_model(sizes)
+    source, length, target = draw(sizes, SENTENCES)
+    if params is None:
+        params = jax.jit(model.init)(jax.random.key(0), source[:1], length[:1], target[:1])
+
+    @functools.partial(jax.jit, static_argnames="written")
+    def batch(params, source, length, written=WRITTEN):
+        def step(tokens, cache):
+            return model.apply(params, cache, tokens, method="step")[:2]
+
+        cache = model.apply(params, model.apply(params, source, length, method="encode"), written, method="start")
+        options = {"bos": 1, "eos": None, "pad": 0, "max_length": written, "length_penalty": "none"}
+        return beam_search(step, cache, source.shape[0], beam_size=BEAM, **options)
+
+    def run():
+        for i in range(0, SENTENCES, TOGETHER):
+            jax.block_until_ready(batch(params, source[i : i + TOGETHER], length[i : i + TOGETHER]))
+
+    return run, functools.partial(batch, params)
+
+
+def their_beam(torch, sizes: Sizes, together: int = TOGETHER, sentences: int = SENTENCES):
+    """The same in PyTorch: a Python loop over tokens."""
+    model = torch_transformer.build(torch, *sizes[1:9]).eval()
+    source, length, _ = (torch.from_numpy(x).long() for x in draw(sizes, SENTENCES))
+    real = (torch.arange(LENGTH)[None] < length[:, None])[:, None, None]
+
+    def run():
+        for i in range(0, sentences, together):
+            model.beam(source[i : i + together], real[i : i + together], BEAM, WRITTEN, 1)
+
+    return run
+
+
+def main() -> dict[str, dict[str, list[float]]]:
+    """Measure, print the tables, and return the seconds of every round."""
+    torch = import_torch()
+    name, found = f"torch {torch.__version__.split('+')[0]}", {}
+    print(f"{os.cpu_count()} cores, median of alternating rounds (fastest - slowest)")
+    for sizes in (TINY, D256):
+        programs = {name: their_training(torch, sizes), "attention_jax": our_training(sizes)}
+        found[sizes.name] = {k: [t / STEPS for t in times] for k, times in alternate(programs, rounds=6, calls=1).items()}
+        print(f"\n{sizes.name}: one training step of {BATCH} pairs of {LENGTH} + {LENGTH} tokens")
+        print(table(found[sizes.name], 2 * BATCH * LENGTH, "tokens"))
+    programs = {name: their_beam(torch, TINY), "attention_jax": our_beam(TINY)[0]}
+    found["beam"] = alternate(programs, rounds=2, calls=1)
+    print(f"\n{TINY.name}: beam {BEAM}, {SENTENCES} sentences of {WRITTEN} tokens in batches of {TOGETHER}")
+    print(table(found["beam"], SENTENCES, "sentences"))
+    one_by_one = alternate({f"{name}, alone": their_beam(torch, TINY, 1, 20)}, rounds=1, calls=1)
+    print(f"PyTorch one sentence at a time: {20 / next(iter(one_by_one.values()))[0]:.1f} sentences/s")
+    return found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""Most heads of a trained Transformer can go: BLEU against the share of attention heads removed.
+
+Source: Michel, Levy, Neubig 2019, "Are Sixteen Heads Really Better than One?" (NeurIPS), section 4; exercise 11.5 of Dive into Deep Learning
+Data: Multi30k German to English, as in `multi30k_deen_transformer`; `--data.path DIR` reads the published files
+Command: python launch.py reproduce head_pruning
+Cost: one training of `multi30k_deen_transformer` and 16 decodings of the test sets: half an hour on 2 cores
+
+The model of `multi30k_deen_transformer` has 72 heads (encoder, decoder, cross-attention: 3 layers of 8 each). A head's importance is the
+mean over validation sentences of |d loss / d mask| with the head's output times a mask of 1 (equation 2), normalised over the heads of its
+layer; as the mask scales rows of W_o, it needs no change of the model. Heads go in order of importance, all at once and without any further
+training; the control removes them in random order.
+"""
+
+from attention_jax.config import Claim, Config, replace
+from experiments import multi30k_deen_transformer
+
+SOURCE = "Michel et al. 2019, section 4.2: up to 20 % (WMT) or 40 % (BERT) of heads"
+SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+RANDOM_SHARES = (0.1, 0.2, 0.3, 0.5, 0.7)
+
+
+def config() -> Config:
+    return replace(multi30k_deen_transformer.config(), name="head_pruning")
+
+
+def smoke() -> Config:
+    return replace(multi30k_deen_transformer.smoke(), name="head_pruning")
+
+
+def heads(params) -> list[tuple[str, str, str]]:
+    """Where the attentions are in the parameters: (stack, layer, name)."""
+    return [(stack, layer, name) for stack in ("encoder", "decoder") for layer, inside in sorted(params[stack].items())
+            for name in ("attention", "cross_attention") if layer.startswith("layer") and name in inside]  # fmt: skip
+
+
+def masked(params, masks: dict):
+    """`params` with every head's output times its entry in `masks` {path: [heads]}."""
+    import jax
+
+    params = jax.tree.map(lambda x: x, params)  # fresh dictionaries, the same arrays
+    for (stack, layer, name), mask in masks.items():
+        out = params[stack][layer][name]["out"]
+        kernel = out["kernel"].reshape(len(mask), -1, out["kernel"].shape[-1])  # [heads, d_v, D]
+        out["kernel"] = (kernel * mask[:, None, None]).reshape(out["kernel"].shape)
+    return params
+
+
+def importance(config: Config, params, examples: int = 1000) -> dict:
+    """{path: [heads]}: how much the loss of a sentence depends on each head, on average, normalised per layer."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    from attention_jax.ops.losses import masked_cross_entropy
+    from attention_jax.tasks import seq2seq
+
+    data = seq2seq.load_data(config)
+    model = seq2seq.build_model(config, len(data.source_vocabulary), len(data.target_vocabulary))
+    ones = {path: jnp.ones(config.model.heads) for path in heads(params)}
+
+    def loss(masks, row):
+        row = {name: x[None] for name, x in row.items()}
+        logits, _ = model.apply({"params": masked(params, masks)}, row["source"], row["source_length"], row["target"][:, :-1])
+        total, count = masked_cross_entropy(logits, row["target"][:, 1:], seq2seq.target_mask(row))
+        return total / count
+
+    slopes = jax.jit(lambda rows: jax.tree.map(jnp.abs, jax.lax.map(lambda row: jax.grad(loss)(ones, row), rows, batch_size=16)))
+    rows = {name: x[:examples] for name, x in data.held_out["valid"]._asdict().items()}
+    mean = jax.tree.map(lambda x: np.asarray(x.mean(axis=0)), slopes(rows))
+    return {path: x / np.linalg.norm(x) for path, x in mean.items()}
+
+
+def study(config: Config, directory) -> dict:
+    """Train, rank the heads, remove more and more of them, decode."""
+    import numpy as np
+
+    from attention_jax import tasks
+    from attention_jax.report.figures import lines
+    from attention_jax.train.loop import fit
+
+    task = tasks.build(config)
+    params = fit(task, config.optim, config.train, directory, resume=(directory / "checkpoints").exists())["params"]
+    ranked = importance(config, params)
+    entries = [(path, head) for path in ranked for head in range(config.model.heads)]
+    by_importance = sorted(entries, key=lambda entry: ranked[entry[0]][entry[1]])
+    at_random = [entries[i] for i in np.random.default_rng(config.train.seed).permutation(len(entries))]
+
+    def bleu(order, share: float) -> float:
+        masks = {path: np.ones(config.model.heads, np.float32) for path in ranked}
+        for path, head in order[: round(share * len(order))]:
+            masks[path][head] = 0.0
+        return task.evaluate(masked(params, masks), True)["test.bleu"]
+
+    ours = {share: bleu(by_importance, share) for share in SHARES}
+    control = {0.0: ours[0.0]} | {share: bleu(at_random, share) for share in RANDOM_SHARES}
+    curves = {"least important first": (list(ours), list(ours.values())), "at random": (list(control), list(control.values()))}
+    lines(curves, directory / "figures" / "pruning.png", xlabel="share of heads removed", ylabel="BLEU on test2016")
+    kept = [share for share in SHARES if all(ours[s] >= ours[0.0] - 1.0 for s in SHARES if s <= share)]
+    metrics = {f"bleu.{share:.0%}": value for share, value in ours.items()} | {f"random.{share:.0%}": value for share, value in control.items()}
+    return metrics | {"prunable_share": max(kept)}
+
+
+CLAIMS = (
+    Claim("share of heads that can go for at most 1 BLEU", "prunable_share", 0.2, SOURCE, at_least=0.2, beaten=0.4),
+    Claim("BLEU with half of the heads", "bleu.50%", None, "no published number for this model"),
+    Claim("BLEU with half of the heads, removed at random", "random.50%", None, "control"),
+)

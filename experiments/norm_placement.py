@@ -1,0 +1,75 @@
+"""Why post-norm needs a warm-up: the gradient of the last feed-forward layer at initialisation, against depth.
+
+Source: Xiong et al. 2020, "On Layer Normalization in the Transformer Architecture" (ICML), theorem 1 and figure 3
+Data: random tokens
+Command: python launch.py reproduce norm_placement
+Cost: about 2 minutes on 2 cores
+
+Theorem 1: the norm of the last feed-forward layer's gradient is O(d sqrt(ln d)) in post-norm, whatever the depth L, and
+O(d sqrt(ln d / L)) in pre-norm. Measured on decoder-only models of 4 to 32 layers, Glorot initialisation, no dropout, mean over 4 draws of
+parameters and tokens; the slope is a line's through log(norm) against log(L): 0 and -1/2 (reached from above, as the embeddings' share of the
+residual stream shrinks with depth). As in the theorem the feed-forward has the model's width.
+"""
+
+from attention_jax.config import Claim, Config, LanguageModel, replace
+
+SOURCE = "Xiong et al. 2020, theorem 1"
+DEPTHS = (4, 8, 16, 32)
+DRAWS, BATCH, LENGTH, VOCABULARY = 4, 8, 16, 64
+
+
+def config() -> Config:
+    model = LanguageModel(width=64, heads=1, ffn=64, activation="relu", positions="sinusoidal", dropout=0.0, attention_dropout=0.0, tied=False)
+    return Config("norm_placement", None, model)
+
+
+def smoke() -> Config:
+    return replace(config(), **{"model.width": 8, "model.ffn": 8})
+
+
+def gradient_norm(model: LanguageModel, depth: int) -> float:
+    """Frobenius norm of the loss's gradient with respect to the last layer's second feed-forward kernel."""
+    import jax
+    import jax.numpy as jnp
+
+    from attention_jax.ops.losses import masked_cross_entropy
+    from attention_jax.tasks.transformers import language_model
+
+    module = language_model(replace(model, layers=depth), VOCABULARY)
+
+    @jax.jit
+    def one(rng):
+        for_params, for_tokens = jax.random.split(rng)
+        tokens = jax.random.randint(for_tokens, (BATCH, LENGTH + 1), 0, VOCABULARY)
+        params = module.init(for_params, tokens[:, :-1])
+
+        def loss(params):
+            total, count = masked_cross_entropy(module.apply(params, tokens[:, :-1])[0], tokens[:, 1:], jnp.ones((BATCH, LENGTH)))
+            return total / count
+
+        last = jax.grad(loss)(params)["params"]["decoder"][f"layer_{depth - 1}"]
+        return jnp.linalg.norm(last["ffn"]["out"]["kernel"])
+
+    return float(sum(one(jax.random.key(seed)) for seed in range(DRAWS)) / DRAWS)
+
+
+def study(config: Config, directory) -> dict:
+    """Norms of both placements at every depth, and their slopes in log-log."""
+    import numpy as np
+
+    from attention_jax.report.figures import lines
+
+    metrics, curves = {}, {}
+    for placement in ("post", "pre"):
+        curves[placement] = [gradient_norm(replace(config.model, norm=placement), depth) for depth in DEPTHS]
+        metrics |= {f"{placement}.norm_at_{depth}": norm for depth, norm in zip(DEPTHS, curves[placement], strict=True)}
+        metrics[f"{placement}.slope"] = float(np.polyfit(np.log(DEPTHS), np.log(curves[placement]), 1)[0])
+    named = {f"{placement}-norm, slope {metrics[f'{placement}.slope']:.2f}": (DEPTHS, norms) for placement, norms in curves.items()}
+    lines(named, directory / "figures" / "norms.png", xlabel="layers", ylabel="gradient norm, last feed-forward layer", log="xy")
+    return metrics
+
+
+CLAIMS = (
+    Claim("post-norm: slope of log gradient norm against log depth", "post.slope", 0.0, SOURCE, at_least=-0.1, at_most=0.1),
+    Claim("pre-norm: slope of log gradient norm against log depth", "pre.slope", -0.5, SOURCE, at_least=-0.6, at_most=-0.4),
+)

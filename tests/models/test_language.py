@@ -1,0 +1,47 @@
+"""Encoder-only and decoder-only Transformers."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention_jax.models.blocks import Block
+from attention_jax.models.language import EncoderOnly, LanguageModel
+from attention_jax.models.transformer import count_parameters
+
+TOKENS = jnp.array([[1, 2, 3, 4, 5], [5, 4, 3, 2, 1]], jnp.int32)
+BLOCK = Block(8, 2, 12, norm="pre", activation="gelu", positions="rotary", dropout=0.1)
+
+
+@pytest.mark.parametrize(("tied", "positions"), [(True, "rotary"), (False, "learned")])
+def test_steps_are_teacher_forcing(tied, positions):
+    model = LanguageModel(7, Block(**(vars(BLOCK) | {"positions": positions})), 2, max_length=6, tied=tied)
+    params = jax.jit(model.init)(jax.random.key(0), TOKENS)
+    run = jax.jit(lambda p, x: model.apply(p, x, look=True))
+    wanted, seen = run(params, TOKENS)
+    assert seen["decoder_attention"].shape == (2, 2, 2, 5, 5)
+    cache, step = model.apply(params, 2, 6, method="start"), jax.jit(lambda p, c, t: model.apply(p, c, t, method="step")[:2])
+    for t in range(5):
+        got, cache = step(params, cache, TOKENS[:, t])
+        np.testing.assert_allclose(got, wanted[:, t], atol=1e-5)
+    other, _ = run(params, TOKENS.at[:, 3:].set(6))
+    np.testing.assert_array_equal(wanted[:, :3], other[:, :3])
+
+
+def test_parameters_by_hand():
+    # a table of 7 x 8, an output bias, a layer of four 8 x 8 kernels, 8 x 12 and back, all with biases and two norms, a last norm
+    layer = 4 * (64 + 8) + 96 + 12 + 96 + 8 + 2 * 16
+    shapes = jax.eval_shape(LanguageModel(7, BLOCK, 3).init, jax.random.key(0), TOKENS)
+    assert count_parameters(shapes) == 56 + 7 + 3 * layer + 16
+
+
+def test_encoder_only_sees_both_sides_but_no_padding():
+    model, length = EncoderOnly(7, BLOCK, 1), jnp.array([5, 3], jnp.int32)
+    params = jax.jit(model.init)(jax.random.key(0), TOKENS)
+    run = jax.jit(lambda p, x: model.apply(p, x, length, look=True))
+    states, seen = run(params, TOKENS)
+    assert states.shape == (2, 5, 8) and seen["encoder_attention"].shape == (2, 1, 2, 5, 5)
+    assert np.array_equal(seen["encoder_attention"][1, ..., 3:], np.zeros((1, 2, 5, 2)))
+    other, _ = run(params, TOKENS.at[:, 4].set(6))
+    assert np.abs(other - states)[0, 0].max() > 1e-4  # the first token sees the last
+    np.testing.assert_array_equal(other[1, :3], states[1, :3])

@@ -1,0 +1,65 @@
+"""The task of language models, on a text of our own."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention_jax import InputError, tasks
+from attention_jax.config import Config, LanguageModel, TimeMachine, Train
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory):
+    path = tmp_path_factory.mktemp("text") / "timemachine.txt"
+    path.write_text("abc " * 100)
+    model = LanguageModel(layers=1, width=16, heads=2, ffn=16, dropout=0.0, attention_dropout=0.0)
+    return tasks.build(Config("test", TimeMachine(str(path), 32, 100, 20), model, train=Train(batch_size=16)))
+
+
+@pytest.fixture(scope="module")
+def params(task):
+    params = jax.jit(task.init)(jax.random.key(0))
+    chunk = task.plan(0, 4)[0]
+    batch = {"tokens": task.buckets[0]["tokens"][chunk.indices[0]], "weight": chunk.weight[0]}
+
+    def mean_loss(params):
+        total, count, _ = task.loss(params, batch, jax.random.key(1))
+        return total / count
+
+    @jax.jit
+    def step(params, _):
+        return jax.tree.map(lambda p, g: p - 0.3 * g, params, jax.grad(mean_loss)(params)), None
+
+    return jax.jit(lambda p: jax.lax.scan(step, p, None, length=60)[0])(params)
+
+
+def test_it_learns_a_text_and_goes_on_with_it(task, params):
+    metrics = task.evaluate(params, True)
+    assert metrics["valid.perplexity"] < 1.3
+    assert metrics["valid.perplexity"] == pytest.approx(np.exp(metrics["valid.loss"]))
+    [text] = task.predict(params, ["Abc A"], None)
+    assert text == ("abc " * 30)[: len("abc a") + 20]
+
+
+def test_loss_counts_characters_and_leaves_padding_rows_out(task, params):
+    rows = task.buckets[0]["tokens"][:4]
+    loss = jax.jit(lambda p, b: task.loss(p, b, jax.random.key(0))[:2])
+    total, count = loss(params, {"tokens": rows, "weight": jnp.array([1.0, 1.0, 0.0, 0.0])})
+    less, fewer = loss(params, {"tokens": rows[:2], "weight": jnp.ones(2)})
+    assert count == fewer == 64
+    np.testing.assert_allclose(total, less, rtol=1e-5)
+
+
+def test_report_draws_attention(task, params, tmp_path):
+    (tmp_path / "figures").mkdir()
+    [path] = task.report(params, tmp_path / "figures")
+    assert path.stat().st_size > 5_000
+    assert (tmp_path / "samples.txt").read_text().startswith("it has")
+
+
+def test_bad_sizes_are_one_line(tmp_path):
+    path = tmp_path / "t.txt"
+    path.write_text("abc " * 100)
+    with pytest.raises(InputError, match="multiple of --model.heads"):
+        tasks.build(Config("test", TimeMachine(str(path), 8, 10, 2), LanguageModel(width=10, heads=4)))
