@@ -70,9 +70,10 @@ def load(config: settings.FraEng, batch_size: int = 128) -> PairData:
         wanted = FraEngConfig(name=f"file_{store.fingerprint([digest(path)])}", path=os.path.abspath(path))
     builder = store.prepared(FraEng, wanted)
     if config.split == "d2l":
+        count = builder.info.splits["train"].num_examples
+        if count < TRAIN + VALID:
+            raise InputError(f"d2l's split needs {TRAIN + VALID} pairs, {config.path or URL} has {count}")
         texts = Texts(**store.rows(builder, [f"train[:{TRAIN + VALID}]"]).popitem()[1])
-        if len(texts.source) < TRAIN + VALID:
-            raise InputError(f"d2l's split needs {TRAIN + VALID} pairs, {config.path or URL} has {len(texts.source)}")
         rows = {"train": np.arange(TRAIN), "valid": np.arange(TRAIN, TRAIN + VALID)}
         counted = ("train", "valid")
     else:

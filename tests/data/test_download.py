@@ -1,0 +1,67 @@
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from attention_jax import InputError
+from attention_jax.data.download import download
+
+CONTENT = bytes(range(256)) * 200
+SHA256 = "sha256:" + hashlib.sha256(CONTENT).hexdigest()
+
+
+def test_a_file_arrives_once(server, tmp_path):
+    server.files["a.gz"] = CONTENT
+    path = str(tmp_path / "sub" / "a.gz")
+    assert download(server.url + "a.gz", path, SHA256) == path
+    assert download(server.url + "a.gz", path, SHA256) == path
+    assert Path(path).read_bytes() == CONTENT and len(server.requests) == 1
+    assert os.listdir(tmp_path / "sub") == ["a.gz"]
+
+
+def test_another_digest(server, tmp_path):
+    server.files["a"] = CONTENT
+    download(server.url + "a", str(tmp_path / "a"), "sha1:" + hashlib.sha1(CONTENT).hexdigest())
+
+
+@pytest.mark.parametrize("resumes", [True, False])
+def test_a_cut_connection_is_resumed(server, tmp_path, resumes):
+    server.files["a"], server.resumes = CONTENT, resumes
+    path = str(tmp_path / "a")
+    server.cut_after = 30_000
+    with pytest.raises(InputError, match="cannot download .* 30000 of 51200 bytes"):
+        download(server.url + "a", path, SHA256)
+    assert not os.path.exists(path) and os.path.getsize(path + ".part") == 30_000
+    server.cut_after = None
+    download(server.url + "a", path, SHA256)
+    assert server.requests[-1] == ("a", "bytes=30000-")
+    assert Path(path).read_bytes() == CONTENT and not os.path.exists(path + ".part")
+
+
+def test_a_part_that_is_already_whole(server, tmp_path):
+    server.files["a"] = CONTENT
+    (tmp_path / "a.part").write_bytes(CONTENT)
+    download(server.url + "a", str(tmp_path / "a"), SHA256)
+    assert (tmp_path / "a").read_bytes() == CONTENT
+
+
+def test_a_part_longer_than_the_file_starts_over(server, tmp_path):
+    server.files["a"] = CONTENT
+    (tmp_path / "a.part").write_bytes(b"x" * 60_000)
+    download(server.url + "a", str(tmp_path / "a"), SHA256)
+    assert (tmp_path / "a").read_bytes() == CONTENT
+
+
+def test_a_wrong_digest_leaves_nothing_behind(server, tmp_path):
+    server.files["a"] = CONTENT[:-1] + b"!"
+    with pytest.raises(InputError, match=r"has sha256 .*, expected .*--data.path") as caught:
+        download(server.url + "a", str(tmp_path / "a"), SHA256)
+    assert "\n" not in str(caught.value) and os.listdir(tmp_path) == []
+
+
+def test_not_found_and_not_reachable_are_one_line(server, tmp_path):
+    with pytest.raises(InputError, match="answered 404 Not Found; get the data elsewhere and give its place with --data.path"):
+        download(server.url + "nothing", str(tmp_path / "a"), SHA256)
+    with pytest.raises(InputError, match="cannot download http://127.0.0.1:9/"):
+        download("http://127.0.0.1:9/a", str(tmp_path / "a"), SHA256)
