@@ -53,6 +53,7 @@ def test_overlong_pairs():
 
 def test_source_reversed_tokens():
     data = assemble(reverse_source=True)
+    assert data.source_vocabulary.sentence(data.held_out["test"].source[0]) == ["<unk>", "b", "a"]
     source, length = encode_sources(data, ["a b c"])
     assert data.source_vocabulary.decode(source[0]) == ["c", "b", "a", "<eos>"] and length.tolist() == [4]
     assert data.source_tokenizer.text(["c", "b", "a"]) == "a b c"
