@@ -65,7 +65,11 @@ def fit(task, optim, train, directory: Path, *, resume: bool = False, tensorboar
     state = init_state(task.init, update, train.seed)
     history, past = [], {"seconds": 0.0, "examples": 0}
     if resume and checkpoints.steps():
-        state, progress = checkpoints.restore(checkpoints.steps()[-1], state)
+        try:
+            state, progress = checkpoints.restore(checkpoints.steps()[-1], state)
+        except InputError:
+            checkpoints.close()
+            raise
         history, past = progress["history"], progress["past"]
     log = MetricsLog(directory, keep_until=int(state.step) if resume else None, tensorboard=tensorboard)
     state, buckets = replicate(state), replicate(task.buckets)

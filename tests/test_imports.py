@@ -1,0 +1,58 @@
+"""The rooms import one way only: the table of the design, read off the syntax trees."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "attention_jax"
+ANY = {"numpy", "jaxtyping", "attention_jax"}  # "attention_jax" itself: only the errors of its __init__
+ROOMS = {  # room -> (third-party packages, rooms of this package) it may import besides itself and the standard library
+    "ops": ({"jax"}, set()),
+    "data": ({"tensorflow_datasets", "babel", "sentencepiece", "spacy", "PIL", "sklearn"}, {"config"}),
+    "models": ({"jax", "flax"}, {"ops"}),
+    "decode": ({"jax"}, {"ops"}),
+    "train": ({"jax", "optax", "orbax", "rich", "tensorboardX"}, set()),
+    "report": ({"matplotlib", "sacrebleu", "rich"}, set()),
+    "sweep": ({"jax", "optuna", "ray", "rich"}, {"config", "train", "runs", "experiments", "report", "tasks"}),
+    "config": ({"tyro"}, set()),
+}
+
+
+def imported(path: Path) -> set[str]:
+    """Dotted names of everything a file imports, at any depth."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            names |= {f"{node.module}.{alias.name}" for alias in node.names} if node.module == "attention_jax" else {node.module}
+    return names
+
+
+def files(room: str) -> list[Path]:
+    return [PACKAGE / f"{room}.py"] if (PACKAGE / f"{room}.py").exists() else sorted((PACKAGE / room).rglob("*.py"))
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_imports_only_what_the_table_allows(room):
+    import sys
+
+    outside, inside = ROOMS[room]
+    assert files(room)
+    for path in files(room):
+        for name in imported(path):
+            top, *rest = name.split(".")
+            if top == "attention_jax" and rest and rest[0] not in {"InputError", "Interrupted", "Diverged", "config as configs"}:
+                assert rest[0] in inside | {room}, f"{path.name} of {room} imports {name}"
+            elif top not in sys.stdlib_module_names:
+                assert top in outside | ANY, f"{path.name} of {room} imports {name}"
+
+
+def test_experiments_and_the_command_line_compute_nothing_when_imported():
+    for path in [*(ROOT / "experiments").glob("*.py"), ROOT / "launch.py"]:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in tree.body:
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                name = node.names[0].name if isinstance(node, ast.Import) else node.module
+                assert name.split(".")[0] not in {"jax", "flax", "optax", "matplotlib", "tensorflow_datasets"}, f"{path.name} imports {name}"

@@ -1,0 +1,144 @@
+"""The loop on least squares: what it computes, that it resumes exactly, that devices do not change it."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention_jax import Diverged, InputError
+from attention_jax.config import Optim, Train
+from attention_jax.tasks import Task
+from attention_jax.train.checkpoint import Checkpoints
+from attention_jax.train.loop import fit
+
+X = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
+Y = (X @ np.array([1.0, -2.0, 0.5], np.float32)).astype(np.float32)
+
+
+def plan(epoch, steps_per_call, batch=16):
+    order = np.random.default_rng(epoch).permutation(50)
+    indices, weight = np.zeros(64, np.int32), np.zeros(64, np.float32)
+    indices[:50], weight[:50] = order, 1
+    return [(0, i, w) for i, w in zip(indices.reshape(-1, 2, batch), weight.reshape(-1, 2, batch), strict=True)]
+
+
+def loss(params, batch, rng):
+    error = (batch["x"] @ params["w"] - batch["y"]) ** 2 * batch["weight"]
+    return error.sum(), batch["weight"].sum(), {}
+
+
+def least_squares(loss=loss) -> Task:
+    evaluate = lambda params, full: {"valid.loss": float(np.mean((X @ np.asarray(params["w"]) - Y) ** 2))}
+    init = lambda rng: {"w": jax.random.normal(rng, (3,))}
+    return Task(init, loss, ({"x": X, "y": Y},), plan, evaluate, None, None, None)
+
+
+OPTIM = Optim("sgd", learning_rate=0.1)
+
+
+def test_the_steps_are_plain_gradient_descent(tmp_path):
+    found = fit(least_squares(), OPTIM, Train(total_epochs=2, batch_size=16), tmp_path, quiet=True)
+    w = np.asarray(jax.random.normal(jax.random.split(jax.random.PRNGKey(0))[0], (3,)), np.float64)
+    for epoch in range(2):
+        order = np.random.default_rng(epoch).permutation(50)
+        for first in range(0, 50, 16):  # the last batch has two rows and is averaged over two
+            x, y = X[order[first : first + 16]].astype(np.float64), Y[order[first : first + 16]]
+            w = w - 0.1 * 2 * x.T @ (x @ w - y) / len(x)
+    assert found["steps"] == 8
+    np.testing.assert_allclose(found["params"]["w"], w, rtol=1e-5)
+
+
+def test_stopping_after_any_epoch_and_going_on_gives_the_same_bits(tmp_path):
+    whole = fit(least_squares(), Optim(learning_rate=0.1), Train(total_epochs=4), tmp_path / "whole", quiet=True)
+    fit(least_squares(), Optim(learning_rate=0.1), Train(total_epochs=1), tmp_path / "part", quiet=True)
+    part = fit(least_squares(), Optim(learning_rate=0.1), Train(total_epochs=4), tmp_path / "part", resume=True, quiet=True)
+    assert (np.asarray(part["params"]["w"]) == np.asarray(whole["params"]["w"])).all()
+    lines = [json.loads(line) for line in (tmp_path / "part" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines if "valid.loss" in line] == [1, 2, 3, 4]
+
+
+def test_the_best_and_the_last_checkpoints_are_kept_and_averaged(tmp_path):
+    found = fit(least_squares(), OPTIM, Train(total_epochs=5, average_last=2), tmp_path, quiet=True)
+    kept = Checkpoints(tmp_path / "checkpoints")
+    states = [kept.restore(step, _state())[0].params["w"] for step in (16, 20)]
+    np.testing.assert_allclose(found["params"]["w"], np.mean(states, axis=0), rtol=1e-6)
+    assert kept.best() == 20
+    kept.close()
+
+
+def _state():
+    from attention_jax.train.optimizer import optimizer
+    from attention_jax.train.step import init_state
+
+    return init_state(least_squares().init, optimizer(OPTIM, 1), 0)
+
+
+def test_patience_ends_a_run_that_no_longer_improves(tmp_path):
+    task = least_squares()
+    values = iter([3.0, 2.0, 2.5, 2.2, 2.1, 0.0, 0.0])
+    found = fit(task._replace(evaluate=lambda *_: {"valid.loss": next(values)}), OPTIM, Train(total_epochs=7, patience=2), tmp_path, quiet=True)
+    assert [row["valid.loss"] for row in found["history"]] == [3.0, 2.0, 2.5, 2.2]
+
+
+def test_a_loss_that_is_not_finite_names_its_step(tmp_path):
+    def explode(params, batch, rng):
+        total, count, metrics = loss(params, batch, rng)
+        return jnp.where(batch["weight"].sum() < 16, jnp.nan, total), count, metrics
+
+    with pytest.raises(Diverged) as stopped:
+        fit(least_squares(explode), OPTIM, Train(total_epochs=1), tmp_path, quiet=True)
+    assert stopped.value.step == 4  # the fourth batch is the short one
+
+
+def test_an_unknown_best_metric_is_named(tmp_path):
+    with pytest.raises(InputError, match="train.best_metric must be one of"):
+        fit(least_squares(), OPTIM, Train(total_epochs=1, best_metric="valid.blue"), tmp_path, quiet=True)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # orbax drops its readers where they fail
+def test_a_damaged_checkpoint_is_one_clear_error(tmp_path):
+    fit(least_squares(), OPTIM, Train(total_epochs=1), tmp_path, quiet=True)
+    for path in (tmp_path / "checkpoints").rglob("*"):
+        if path.is_file() and "ocdbt" in str(path):
+            path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(InputError, match="checkpoint"):
+        fit(least_squares(), OPTIM, Train(total_epochs=2), tmp_path, resume=True, quiet=True)
+
+
+@pytest.mark.slow
+def test_two_and_four_devices_give_the_losses_of_one(tmp_path):
+    """50 steps of a small attention model, batch 50 (not a multiple of 4), the last batch of an epoch short."""
+    script = textwrap.dedent("""
+        import json, sys, jax, numpy as np
+        jax.config.update("jax_num_cpu_devices", int(sys.argv[1]))
+        from attention_jax import tasks
+        from attention_jax.train.loop import fit
+        from attention_jax.config import replace
+        from experiments import date_luong
+        from pathlib import Path
+        config = replace(date_luong.smoke(), **{"data.examples": 500, "train.batch_size": 50, "train.total_epochs": 6, "train.steps_per_call": 1})
+        task = tasks.build(config)
+        found = fit(task._replace(evaluate=lambda *_: {"test.loss": 0.0}), config.optim, config.train, Path(sys.argv[2]), quiet=True)
+        for leaf in jax.tree.leaves(found["params"]):
+            copies = [np.asarray(shard.data) for shard in leaf.addressable_shards]
+            assert all((copy == copies[0]).all() for copy in copies), "replicas differ"
+            assert len(copies) == int(sys.argv[1]) and copies[0].shape == leaf.shape
+    """)
+    curves = []
+    for devices in (1, 2, 4):
+        directory = tmp_path / str(devices)
+        directory.mkdir()
+        environment = os.environ | {"NPROC": "8", "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+        subprocess.run([sys.executable, "-c", script, str(devices), str(directory)], check=True, env=environment, timeout=300)
+        lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+        curves.append([line["train.loss"] for line in lines if "seconds" not in line])
+    assert len(curves[0]) == 54
+    np.testing.assert_allclose(curves[1], curves[0], atol=1e-4)
+    np.testing.assert_allclose(curves[2], curves[0], atol=1e-4)
