@@ -262,6 +262,8 @@ class Multi30k(TextPairs):
     target: Literal["en", "de", "fr"] = "en"
     form: Literal["raw", "tok", "bpe"] = "tok"
     """raw: plain text; tok: lower-cased, normalised, Moses tokens; bpe: tok with ready-made joint BPE of 10,000 merges (English and German)."""
+    rows_of: int = 1
+    """Above 1: in all splits, each pair occurs once alone and once in a row of 2 to this many pairs (the corpus itself has few long sentences)."""
     max_length: int = 80
 
 
@@ -344,6 +346,37 @@ class Algorithmic:
     epoch_sequences: int = 2_500
     """How many of them make an epoch: each epoch goes on where the last one stopped."""
     valid_sequences: int = 200
+
+
+@dataclass(frozen=True)
+class Influence:
+    """The linear system of experiments/influence_balancing.py."""
+
+    updates: int = 3_000
+
+
+@dataclass(frozen=True)
+class Regression:
+    """Points of a curve with noise, for kernel regression (experiments/nadaraya_watson.py)."""
+
+    points: int = 40
+    repetitions: int = 200
+    """Data sets for each size at which consistency is measured."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """How many random numbers a study averages over."""
+
+    samples: int = 100_000
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The largest sequence length and width of experiments/complexity.py."""
+
+    longest: int = 512
+    widest: int = 512
 
 
 # --- models ---------------------------------------------------------------------------------------------------------

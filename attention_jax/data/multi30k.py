@@ -15,6 +15,7 @@ from attention_jax import config as settings
 from attention_jax.data import store, text_files, translation
 from attention_jax.data.download import digest, download
 from attention_jax.data.pairs import PairData, Texts
+from attention_jax.data.splits import with_rows_of
 
 DATASET = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/"
 REVISIT = "https://raw.githubusercontent.com/LividWo/Revisit-MMT/master/data/multi30k-en-de/"
@@ -108,6 +109,8 @@ def load(config: settings.Multi30k, batch_size: int = 128) -> PairData:
         name = f"{wanted}_{store.fingerprint(prints)}"
         wanted = Multi30kConfig(name=name, form=config.form, languages=languages, path=os.path.abspath(config.path))
     splits = {name: Texts(**part) for name, part in store.rows(store.prepared(Multi30k, wanted), SPLITS).items()}
+    if config.rows_of > 1:
+        splits = {name: with_rows_of(texts, config.rows_of, seed) for seed, (name, texts) in enumerate(splits.items())}
     merges = merges_file(config.path or fetch("bpe", languages)) if config.form == "bpe" else ""
     plain = config.form == "raw" and config.tokenizer in ("sentencepiece", "character")
     return translation.assemble(splits, config, batch_size, languages=languages, merges=merges, bleu_tokenize="13a" if plain else "none")

@@ -37,3 +37,18 @@ def by_source(source_keys: Sequence[str], target_keys: Sequence[str], sizes: Map
 def take(texts: Texts, rows: np.ndarray) -> Texts:
     """The pairs of these rows."""
     return Texts([texts.source[row] for row in rows], [texts.target[row] for row in rows])
+
+
+def with_rows_of(texts: Texts, most: int, seed: int) -> Texts:
+    """Every pair alone, and once more in a row of 2 to `most` randomly chosen pairs, joined by spaces: long sentences for a corpus that has few.
+
+    >>> with_rows_of(Texts(["a", "b"], ["A", "B"]), most=2, seed=0)
+    Texts(source=['a', 'b', 'a b'], target=['A', 'B', 'A B'])
+    """
+    rng = np.random.default_rng(seed)
+    order, joined = rng.permutation(len(texts.source)), []
+    while len(order):
+        count = int(rng.integers(2, most + 1))
+        joined.append(order[:count])
+        order = order[count:]
+    return Texts(*(side + [" ".join(side[row] for row in rows) for rows in joined] for side in texts))

@@ -82,6 +82,14 @@ def test_multi30k_is_read_again_when_its_files_change(tmp_path):
     assert corpora.load(config).texts["test"].source == ["neu ."] * 3
 
 
+def test_multi30k_with_rows_of_pairs(tmp_path):
+    write_multi30k(tmp_path, "tok")
+    data = corpora.load(Multi30k(path=str(tmp_path), rows_of=3))
+    sources = data.texts["train"].source
+    assert sum(source.count(".") == 1 for source in sources) in (30, 31) and max(source.count(".") for source in sources) == 3
+    assert data.facts["train_pairs"] == len(sources) and data.facts["test_inputs_also_in_train"] == 0
+
+
 def test_multi30k_bpe_is_undone_and_done_again(tmp_path):
     write_multi30k(tmp_path, "bpe")
     data = corpora.load(Multi30k(path=str(tmp_path), source="en", target="de", form="bpe", tokenizer="bpe", joint_vocabulary=True))

@@ -1,7 +1,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attention_jax.data.splits import by_source
+from attention_jax.data.pairs import Texts
+from attention_jax.data.splits import by_source, with_rows_of
 
 
 @settings(deadline=None)
@@ -15,3 +16,15 @@ def test_no_source_in_two_parts_and_no_pair_twice(pairs, seed):
     train = [pairs[row] for row in parts["train"]]
     held_out = set(where["valid"]) | set(where["test"])
     assert len(set(train)) == len(train) and set(train) == {pair for pair in pairs if pair[0] not in held_out}
+
+
+@settings(deadline=None)
+@given(st.integers(0, 30), st.integers(2, 5), st.integers(0, 3))
+def test_rows_of_pairs_use_every_pair_once_and_keep_sides_together(count, most, seed):
+    texts = Texts([f"s{i}" for i in range(count)], [f"t{i}" for i in range(count)])
+    both = with_rows_of(texts, most, seed)
+    assert both.source[:count] == texts.source and both.target[:count] == texts.target
+    assert [source.replace("s", "t") for source in both.source] == both.target
+    rows = [source.split() for source in both.source[count:]]
+    assert sorted(word for row in rows for word in row) == sorted(texts.source)
+    assert all(2 <= len(row) <= most for row in rows[:-1]) and all(len(row) <= most for row in rows)
