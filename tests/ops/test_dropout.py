@@ -31,3 +31,15 @@ def test_traced_rate_compiles_once_and_reaches_both_ends():
 def test_gradient_passes_where_the_value_passes():
     y, back = jax.vjp(lambda v: dropout(v, 0.5, jax.random.key(1)), x)
     np.testing.assert_array_equal(back(x)[0], y)
+
+
+def test_draws_look_independent():
+    """Of one another, of their neighbours in each direction, and between keys: correlations are within 4 / sqrt(n)."""
+    drawn = [np.asarray(dropout(x, 0.5, jax.random.key(seed))) - 1 for seed in range(4)]
+    for one in drawn:
+        for shift, axis in ((1, 0), (1, 1), (2, 1), (64, 1)):
+            assert abs((one * np.roll(one, shift, axis)).mean()) < 4 / 200
+        assert np.abs(one.mean(0)).max() < 5 / 200**0.5 and np.abs(one.mean(1)).max() < 5 / 200**0.5
+    for i in range(4):
+        for j in range(i):
+            assert abs((drawn[i] * drawn[j]).mean()) < 4 / 200

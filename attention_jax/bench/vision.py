@@ -1,0 +1,140 @@
+"""`python launch.py bench vision`: one training step of d2l's Vision Transformer, ours and a straightforward PyTorch one.
+
+Both: 128 grey images of 28 x 28 pixels resized to 96, patches of 16, width 512, feed-forward 2,048, 8 heads, 2 layers, dropout 0.1, plain SGD (Zhang et al.,
+"Dive into Deep Learning", 11.8). Ours is the training loop's own compiled call, so it also resizes and draws its batches; PyTorch gets resized images.
+Also printed: the rate of a large matrix product on this machine, the share of it that our step reaches, and what the input pipeline costs.
+"""
+
+import os
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from attention_jax.bench.rounds import alternate, import_torch, table
+from attention_jax.config import Images, Optim, Vit
+from attention_jax.ops.losses import masked_cross_entropy
+from attention_jax.tasks.vision import build_model, preparation
+from attention_jax.train.optimizer import optimizer
+from attention_jax.train.parallel import chunk_runner, replicate
+from attention_jax.train.step import init_state
+
+BATCH, SIZE, PATCH, WIDTH, MLP, HEADS, LAYERS, CLASSES = 128, 96, 16, 512, 2048, 8, 2, 10
+TOKENS = (SIZE // PATCH) ** 2 + 1
+STEPS = 2
+"""Training steps per call."""
+
+
+def products() -> float:
+    """Floating-point operations of the matrix products in one of OUR steps: forward once, backward twice (patches: once).
+
+    The last layer computes keys and values of all tokens, and everything else of the class token alone.
+    """
+    rows = BATCH * TOKENS
+    whole = 2 * rows * WIDTH * (4 * WIDTH + 2 * MLP) + 4 * rows * TOKENS * WIDTH
+    last = 2 * rows * WIDTH * 2 * WIDTH + 2 * BATCH * WIDTH * (2 * WIDTH + 2 * MLP) + 4 * rows * WIDTH
+    return 3 * ((LAYERS - 1) * whole + last) + 2 * 2 * BATCH * (TOKENS - 1) * PATCH**2 * WIDTH
+
+
+def product_rate(size: int = 2048) -> float:
+    """Operations per second of a size x size matrix product, the best of ten."""
+    a = jax.random.normal(jax.random.key(0), (size, size))
+    product = jax.jit(lambda a: a @ a)
+    seconds = []
+    for _ in range(10):
+        begin = time.perf_counter()
+        product(a).block_until_ready()
+        seconds.append(time.perf_counter() - begin)
+    return 2 * size**3 / min(seconds)
+
+
+def ours(image, label):
+    """(a function that makes STEPS training steps, a function that only prepares STEPS batches)."""
+    model = build_model(Vit(PATCH, WIDTH, MLP, LAYERS, HEADS, bias=False, dropout=0.1, attention_dropout=0.1), CLASSES, SIZE)
+    vary, plain = preparation(Images(), SIZE, None, None)
+
+    def loss(params, batch, rng):
+        rng, dropping = jax.random.split(rng)
+        logits, _ = model.apply(params, vary(rng, batch["image"]), train=True, rngs={"dropout": dropping})
+        return *masked_cross_entropy(logits, batch["label"], batch["weight"]), {}
+
+    sgd = optimizer(Optim("sgd", learning_rate=0.1), 1)
+    state = replicate(init_state(lambda rng: model.init(rng, plain(image[:1])), sgd, 0))
+    steps = chunk_runner(loss, sgd)  # the loop's own compiled call: STEPS training steps scanned
+    rows, weight = np.tile(np.arange(BATCH, dtype=np.int32), (STEPS, 1)), np.ones((STEPS, BATCH), np.float32)
+    prepare = jax.jit(lambda image, rows: jax.lax.map(lambda r: vary(jax.random.key(0), image[r]), rows))
+
+    def run():
+        nonlocal state
+        state, metrics = steps(state, {"image": image, "label": label}, rows, weight)
+        jax.block_until_ready(metrics)
+
+    return run, lambda: prepare(image, rows).block_until_ready()
+
+
+def theirs(torch, image, label):
+    """The same step with PyTorch's modules, scaled_dot_product_attention, autograd and torch.optim.SGD, eager."""
+    nn, functional = torch.nn, torch.nn.functional
+
+    class Layer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+            self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH, bias=False), nn.Linear(WIDTH, WIDTH, bias=False)
+            self.mlp = nn.Sequential(nn.Linear(WIDTH, MLP), nn.GELU(), nn.Dropout(0.1), nn.Linear(MLP, WIDTH), nn.Dropout(0.1))
+
+        def forward(self, x):
+            q, k, v = self.qkv(self.norm1(x)).reshape(BATCH, TOKENS, 3, HEADS, -1).permute(2, 0, 3, 1, 4)
+            y = functional.scaled_dot_product_attention(q, k, v, dropout_p=0.1)
+            x = x + self.out(y.transpose(1, 2).reshape(BATCH, TOKENS, WIDTH))
+            return x + self.mlp(self.norm2(x))
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.patch = nn.Conv2d(1, WIDTH, PATCH, PATCH)
+            self.token, self.positions = nn.Parameter(torch.zeros(1, 1, WIDTH)), nn.Parameter(torch.randn(1, TOKENS, WIDTH) * 0.02)
+            self.layers = nn.Sequential(nn.Dropout(0.1), *(Layer() for _ in range(LAYERS)))
+            self.head = nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, CLASSES))
+
+        def forward(self, x):
+            x = self.patch(x).flatten(2).transpose(1, 2)
+            x = torch.cat([self.token.expand(len(x), -1, -1), x], dim=1) + self.positions
+            return self.head(self.layers(x)[:, 0])
+
+    model = Model()
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    x = torch.from_numpy(np.array(image[:BATCH], np.float32) / 255).permute(0, 3, 1, 2)
+    x = functional.interpolate(x, (SIZE, SIZE), mode="bilinear").contiguous()
+    y = torch.from_numpy(np.array(label[:BATCH])).long()
+
+    def run():
+        for _ in range(STEPS):
+            sgd.zero_grad()
+            functional.cross_entropy(model(x), y).backward()
+            sgd.step()
+
+    return run
+
+
+def main() -> dict[str, list[float]]:
+    """Measure, print the table, and return the seconds per step of every round."""
+    torch = import_torch()
+    draw = np.random.default_rng(0).integers
+    image = jnp.asarray(draw(256, size=(1024, 28, 28, 1)).astype(np.uint8))
+    label = jnp.asarray(draw(CLASSES, size=1024).astype(np.int32))
+    train, prepare = ours(image, label)
+    programs = {f"torch {torch.__version__.split('+')[0]}": theirs(torch, image, label), "attention_jax": train}
+    seconds = {name: [t / STEPS for t in times] for name, times in alternate(programs, rounds=6, calls=1).items()}
+    pipeline = np.median(alternate({"input": prepare}, rounds=5, calls=2)["input"]) / STEPS
+    step, rate = np.median(seconds["attention_jax"]), product_rate()
+    print(f"d2l Vision Transformer, one training step of {BATCH} images, {os.cpu_count()} cores, median of alternating rounds (fastest - slowest)")
+    print(table(seconds, BATCH, "images"))
+    print(f"matrix product: {rate / 1e9:.0f} GFLOP/s; our step has {products() / 1e9:.0f} GFLOP of products: {100 * products() / rate / step:.0f} % of that rate")
+    print(f"input pipeline (draw, resize to {SIZE} pixels): {1e3 * pipeline:.1f} ms, {100 * pipeline / step:.1f} % of the step")
+    return seconds
+
+
+if __name__ == "__main__":
+    main()

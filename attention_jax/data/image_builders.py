@@ -1,0 +1,134 @@
+"""Image datasets as TFDS builders that need no TensorFlow: the official ones, prepared from the published files, and scikit-learn's digits.
+
+`FashionMnist` and `Cifar10` are subclasses of TFDS's builders under their names and versions, so what they prepare is read back by a
+plain `tfds.data_source("fashion_mnist")`. Images are handed over as PNG bytes.
+"""
+
+import io
+import os
+import tarfile
+import urllib.parse
+
+import numpy as np
+import tensorflow_datasets as tfds
+from tensorflow_datasets.image_classification import cifar, mnist
+
+from attention_jax import InputError
+from attention_jax.data.image_files import locate, read_cifar, read_idx_pair
+
+FASHION_MNIST_SHA256 = {  # of the unzipped files
+    "train-images-idx3-ubyte": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+    "train-labels-idx1-ubyte": "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+    "t10k-images-idx3-ubyte": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+    "t10k-labels-idx1-ubyte": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+}
+CIFAR10_SHA256 = {
+    "data_batch_1.bin": "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
+    "data_batch_2.bin": "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
+    "data_batch_3.bin": "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
+    "data_batch_4.bin": "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
+    "data_batch_5.bin": "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
+    "test_batch.bin": "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
+}
+CIFAR10_NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+
+
+def png(image: np.ndarray) -> io.BytesIO:
+    """A uint8 image [H, W, 1 or 3] as a PNG file."""
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image).save(file, "PNG", compress_level=1)
+    file.seek(0)
+    return file
+
+
+class _FromFiles:
+    """What the builders share: `path`, the directory of the published files (empty: download them), and records of (image, label)."""
+
+    def __init__(self, *, path: str = "", **options):
+        self.path = path
+        super().__init__(**options)
+
+    def _records(self, images, labels, prefix: str = ""):
+        for number, (image, label) in enumerate(zip(images, labels)):
+            record = {"image": png(image), "label": int(label)}
+            yield number, record | ({"id": f"{prefix}_{number:05d}"} if "id" in self.info.features else {})
+
+    def _download(self, dl_manager, urls: dict[str, str]) -> dict[str, str]:
+        try:
+            return {name: os.fspath(path) for name, path in dl_manager.download(urls).items()}
+        except Exception as error:  # requests, urllib and TFDS each raise their own kinds
+            reason = " ".join(str(error).split())[:100]
+            raise InputError(f"cannot download {self.name} ({type(error).__name__}: {reason}); give the directory of its files with --data.path") from error
+
+
+class FashionMnist(_FromFiles, mnist.FashionMNIST, skip_registration=True):
+    """Fashion-MNIST (Xiao et al. 2017): 60,000 and 10,000 grey images of 28 x 28 pixels, 10 classes."""
+
+    name = "fashion_mnist"
+
+    def _split_generators(self, dl_manager):
+        directory = self.path
+        if not directory:
+            urls = {name: urllib.parse.urljoin(self.URL, name + ".gz") for name in FASHION_MNIST_SHA256}
+            directory = os.path.join(self._data_dir_root, "downloads", self.name)
+            os.makedirs(directory, exist_ok=True)
+            for name, path in self._download(dl_manager, urls).items():
+                os.replace(path, os.path.join(directory, name + ".gz"))
+        splits = {"train": "train", "test": "t10k"}
+        return {split: self._generate_examples(directory, prefix) for split, prefix in splits.items()}
+
+    def _generate_examples(self, directory, prefix):
+        pair = read_idx_pair(directory, f"{prefix}-images-idx3-ubyte", f"{prefix}-labels-idx1-ubyte", FASHION_MNIST_SHA256)
+        return self._records(*pair)
+
+
+class Cifar10(_FromFiles, cifar.Cifar10, skip_registration=True):
+    """CIFAR-10 (Krizhevsky 2009): 50,000 and 10,000 colour images of 32 x 32 pixels, 10 classes."""
+
+    name = "cifar10"
+
+    def _split_generators(self, dl_manager):
+        directory = self.path
+        if not directory:
+            archive = self._download(dl_manager, {"archive": self._cifar_info.url})["archive"]
+            directory = os.path.join(self._data_dir_root, "downloads", "cifar-10-batches-bin")
+            with tarfile.open(archive) as tar:
+                tar.extractall(os.path.dirname(directory), filter="data")
+        self.info.features["label"].names = CIFAR10_NAMES
+        files = {"train": [f"data_batch_{number}.bin" for number in range(1, 6)], "test": ["test_batch.bin"]}
+        return {split: self._generate_examples(directory, split, names) for split, names in files.items()}
+
+    def _generate_examples(self, directory, prefix, names):
+        batches = [read_cifar(locate(directory, name), CIFAR10_SHA256.get(name)) for name in names]
+        return self._records(*(np.concatenate(part) for part in zip(*batches)), prefix)
+
+
+class Digits(_FromFiles, tfds.core.GeneratorBasedBuilder, skip_registration=True):
+    """scikit-learn's digits (Alpaydin and Kaynak 1998): 1,797 grey images of 8 x 8 pixels; a random fifth is the test set."""
+
+    name = "digits"
+    VERSION = tfds.core.Version("1.0.0")
+
+    def _info(self):
+        features = {"image": tfds.features.Image(shape=(8, 8, 1)), "label": tfds.features.ClassLabel(num_classes=10)}
+        return tfds.core.DatasetInfo(
+            builder=self, description="Handwritten digits that come with scikit-learn.", features=tfds.features.FeaturesDict(features),
+            homepage="https://archive.ics.uci.edu/dataset/80", disable_shuffling=True,
+        )  # fmt: skip
+
+    def _split_generators(self, dl_manager):
+        from sklearn.datasets import load_digits
+
+        bunch = load_digits()
+        images = np.round(bunch.images * (255 / 16)).astype(np.uint8)[..., None]  # 16 levels of ink
+        order = np.random.default_rng(0).permutation(len(images))
+        train, test = order[len(order) // 5 :], order[: len(order) // 5]
+        return {name: self._records(images[rows], bunch.target[rows]) for name, rows in (("train", train), ("test", test))}
+
+    def _generate_examples(self, *_):
+        raise NotImplementedError("the records are made in _split_generators")
+
+
+BUILDERS = {"fashion_mnist": FashionMnist, "cifar10": Cifar10, "digits": Digits}

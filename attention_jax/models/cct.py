@@ -1,0 +1,61 @@
+"""Compact Convolutional Transformer (Hassani et al. 2021): a ViT whose patches come from a small convolutional network."""
+
+import math
+from typing import Any, Literal
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from attention_jax import InputError
+from attention_jax.models.blocks import Block, drop
+from attention_jax.models.vit import Trunk, interpolate
+
+
+class Tokenizer(nn.Module):
+    """`convolutions` times: k x k convolution, ReLU, 3 x 3 max-pooling of stride 2 (section 3.3, eq. 7). Rows of tokens."""
+
+    convolutions: int
+    kernel_size: int
+    width: int
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, images: Float[Array, "B S S C"]) -> Float[Array, "B N D"]:
+        x = images.astype(self.dtype)
+        for i in range(self.convolutions):
+            channels = self.width if i == self.convolutions - 1 else 64
+            kernel = (self.kernel_size, self.kernel_size)
+            x = nn.Conv(channels, kernel, use_bias=False, dtype=self.dtype, kernel_init=nn.initializers.he_normal(), name=f"convolution_{i}")(x)
+            x = nn.max_pool(jax.nn.relu(x), (3, 3), (2, 2), padding=((1, 1), (1, 1)))
+        return x.reshape(x.shape[0], -1, self.width)
+
+
+class Cct(nn.Module):
+    """Convolutional tokens, learned positions, the trunk, and sequence pooling."""
+
+    classes: int
+    image_size: int
+    block: Block
+    layers: int
+    convolutions: int = 2
+    kernel_size: int = 3
+    position: Literal["learned", "none"] = "learned"
+    stochastic_depth: Any = 0.0
+
+    @nn.compact
+    def __call__(self, images: Float[Array, "B S S C"], *, train: bool = False, look: bool = False):
+        """(logits [B, classes], {"encoder_attention": [B, layers, H, T, T], "pool_attention": [B, T]} if `look`)."""
+        block = self.block
+        if images.shape[1] != images.shape[2]:
+            raise InputError(f"images must be squares, got {images.shape[1]} x {images.shape[2]}; give --data.image-size")
+        x = Tokenizer(self.convolutions, self.kernel_size, block.width, block.dtype, name="tokenizer")(images)
+        if self.position == "learned":
+            side = self.image_size
+            for _ in range(self.convolutions):
+                side = -(-side // 2)
+            table = self.param("positions", nn.initializers.truncated_normal(0.2), (side * side, block.width))
+            x = x + interpolate(table, math.isqrt(x.shape[1])).astype(block.dtype)[None, :, :]
+        x = drop(self, x, block.dropout, train)
+        return Trunk(self.classes, block, self.layers, "attention", self.stochastic_depth, name="trunk")(x, train=train, look=look)

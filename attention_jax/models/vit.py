@@ -1,0 +1,201 @@
+"""Vision Transformer (Dosovitskiy et al. 2021): an image is a sequence of patches, and a Transformer encoder reads it.
+
+The pieces are functions; the module owns the weights. The layer is the pre-norm layer of models/blocks.py with what images need: 2-D
+rotary positions, stochastic depth, and a last layer that computes only what the classifier reads.
+"""
+
+import math
+from typing import Any, Literal
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from attention_jax import InputError
+from attention_jax.models.blocks import EPSILON, Block, FeedForward, drop, layer_norm
+from attention_jax.models.multihead import Linear, MultiHeadAttention
+from attention_jax.ops.attention import attend, attention_weights
+from attention_jax.ops.augment import resize
+from attention_jax.ops.dropout import dropout
+from attention_jax.ops.positions import rotary, sinusoidal
+from attention_jax.ops.scores import Dot
+
+Position = Literal["learned", "sinusoidal", "rotary", "none"]
+
+
+def patches(images: Float[Array, "B S S C"], size: int) -> Float[Array, "B N P"]:
+    """Cut square images in patches of `size` x `size` pixels, row by row; a patch is a vector of size * size * C numbers.
+
+    >>> patches(jnp.arange(16.0).reshape(1, 4, 4, 1), 2)[0].tolist()
+    [[0.0, 1.0, 4.0, 5.0], [2.0, 3.0, 6.0, 7.0], [8.0, 9.0, 12.0, 13.0], [10.0, 11.0, 14.0, 15.0]]
+    """
+    batch, height, width, channels = images.shape
+    if height != width or height % size:
+        raise InputError(
+            f"images must be squares of a multiple of the patch size, {size} pixels, got {height} x {width}; change --data.image-size or --model.patch-size"
+        )
+    grid = height // size
+    x = images.reshape(batch, grid, size, grid, size, channels).swapaxes(2, 3)  # [B, rows, columns, P, P, C]
+    return x.reshape(batch, grid * grid, size * size * channels)
+
+
+def sinusoidal_2d(grid: int, width: int) -> Float[Array, "N D"]:
+    """Sinusoidal positions of a grid x grid image, row by row: half of the channels tell the row and half the column.
+
+    >>> sinusoidal_2d(3, 8).shape
+    (9, 8)
+    """
+    if width % 2:
+        raise InputError(f"2-D sinusoidal positions need an even hidden size, got {width}")
+    row, column = jnp.divmod(jnp.arange(grid * grid), grid)
+    return jnp.concatenate([sinusoidal(row, width // 2), sinusoidal(column, width // 2)], axis=1)
+
+
+def interpolate(table: Float[Array, "N D"], grid: int) -> Float[Array, "M D"]:
+    """A table of the positions of an n x n grid, bilinearly resized to grid x grid (Dosovitskiy et al. 2021, section 3.2).
+
+    >>> interpolate(jnp.arange(4.0)[:, None], 2)[:, 0].tolist()
+    [0.0, 1.0, 2.0, 3.0]
+    """
+    old = math.isqrt(table.shape[0])
+    if old == grid:
+        return table
+    return resize(table.reshape(1, old, old, -1), grid).reshape(grid * grid, -1)
+
+
+def rotary_2d(x: Float[Array, "B H T E"], grid: int, prefix: int) -> Float[Array, "B H T E"]:
+    """Rotate one half of the channels by the row and the other by the column; the first `prefix` tokens have no place and stay.
+
+    The product of a rotated query and a rotated key depends on their two displacements alone (rotary, Su et al. 2021, per axis).
+    """
+    at = jnp.arange(x.shape[2]) - prefix
+    row, column = (jnp.where(at < 0, 0, place) for place in jnp.divmod(at, grid))
+    half = x.shape[-1] // 2
+    turn = jax.vmap(jax.vmap(rotary, in_axes=(0, None)), in_axes=(0, None))
+    return jnp.concatenate([turn(x[..., :half], row), turn(x[..., half:], column)], axis=-1)
+
+
+def stochastic_depth(x: Float[Array, "B T D"], rate, rng) -> Float[Array, "B T D"]:
+    """Drop a whole branch for an example with probability `rate`, else divide by 1 - rate (Huang et al. 2016)."""
+    return x * dropout(jnp.ones((x.shape[0], 1, 1), x.dtype), rate, rng)
+
+
+def attention_pool(query: Float[Array, "D"], tokens: Float[Array, "T D"]) -> Float[Array, "D"]:
+    """CCT's sequence pooling (Hassani et al. 2021, section 3.2): `attend` with one learned query.
+
+    The paper's linear map to one number has a bias too, which the softmax cancels.
+
+    >>> attention_pool(jnp.zeros(2), jnp.array([[1.0, 2.0], [3.0, 4.0]])).tolist()
+    [2.0, 3.0]
+    """
+    return attend(query[None, :].astype(tokens.dtype), tokens, tokens, score=Dot())[0]
+
+
+class ImageLayer(nn.Module):
+    """x + attention(norm(x)), then x + ffn(norm(x)), each branch under stochastic depth."""
+
+    block: Block
+    skip: Any = 0.0
+    """Probability of skipping a branch."""
+
+    def setup(self):
+        block = self.block
+        self.attention = MultiHeadAttention(block.heads, block.width, use_bias=block.use_bias, dropout=block.attention_dropout, dtype=block.dtype)
+        self.ffn, self.attention_norm, self.ffn_norm = FeedForward(block), layer_norm(block), layer_norm(block)
+
+    def __call__(self, x: Float[Array, "B T D"], grid: int = 0, only_first: bool = False, train: bool = False, look: bool = False):
+        """(output [B, T, D], weights [B, H, T, T] or None); with `only_first` just the first token's output, [B, 1, D].
+
+        `grid` turns queries and keys by their places in a grid x grid image behind the tokens that have none; 0 does not.
+        """
+        h = self.attention_norm(x)
+        query, (key, value) = self.attention.queries(h[:, :1] if only_first else h), self.attention.memory(h, h)
+        if grid:
+            prefix = x.shape[1] - grid * grid
+            query = query if only_first else rotary_2d(query, grid, prefix)  # the first token has no place
+            key = rotary_2d(key, grid, prefix)
+        y, weights = self.attention.pool(query, key, value, train=train, look=look)
+        x = (x[:, :1] if only_first else x) + self._branch(y, train)
+        y = drop(self, self.ffn(self.ffn_norm(x), train=train), self.block.dropout, train)
+        return x + self._branch(y, train), weights
+
+    def _branch(self, y, train):
+        skips = train and not (isinstance(self.skip, int | float) and self.skip == 0)
+        return stochastic_depth(y, self.skip, self.make_rng("dropout")) if skips else y
+
+
+class Trunk(nn.Module):
+    """Layers, a last normalisation, a pool over the tokens and a linear classifier: what ViT and CCT share."""
+
+    classes: int
+    block: Block
+    layers: int
+    pool: Literal["token", "mean", "attention"] = "token"
+    stochastic_depth: Any = 0.0
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B T D"], *, grid: int = 0, train: bool = False, look: bool = False):
+        """(logits [B, classes], intermediates); with pool="token" the classifier reads the first token.
+
+        The last layer then computes that token alone: the same logits for 2/3 of a two-layer model's work.
+        """
+        weights = []
+        for i in range(self.layers):
+            layer = ImageLayer(self.block, skip=self.stochastic_depth * (i / max(self.layers - 1, 1)), name=f"layer_{i}")
+            only_first = self.pool == "token" and i == self.layers - 1 and not look
+            x, w = layer(x, grid, only_first, train, look)
+            weights.append(w)
+        x = nn.LayerNorm(EPSILON, dtype=self.block.dtype, name="norm")(x)
+        if self.pool == "attention":
+            query = self.param("pool_query", nn.initializers.normal(0.02), (x.shape[-1],))
+            pooled = jax.vmap(attention_pool, in_axes=(None, 0))(query, x)
+        else:
+            pooled = x[:, 0] if self.pool == "token" else x.mean(axis=1)
+        logits = Linear(self.classes, name="head")(pooled.astype(jnp.float32))
+        if not look:
+            return logits, {}
+        seen = {"encoder_attention": jnp.stack(weights, axis=1)}  # [B, layers, H, T, T]
+        if self.pool == "attention":
+            weigh = jax.vmap(lambda tokens: attention_weights(query[None, :].astype(tokens.dtype), tokens, score=Dot())[0])
+            seen["pool_attention"] = weigh(x)  # [B, T]
+        return logits, seen
+
+
+class Vit(nn.Module):
+    """Patches, a linear map, positions, a class token if that is what is pooled, and the trunk.
+
+    A model made for `image_size` also takes images of another size: learned positions are interpolated.
+    """
+
+    classes: int
+    image_size: int
+    patch_size: int
+    block: Block
+    layers: int
+    pool: Literal["token", "mean", "attention"] = "token"
+    position: Position = "learned"
+    stochastic_depth: Any = 0.0
+
+    @nn.compact
+    def __call__(self, images: Float[Array, "B S S C"], *, train: bool = False, look: bool = False):
+        """(logits [B, classes], {"encoder_attention": [B, layers, H, T, T]} if `look`)."""
+        block, prefix = self.block, int(self.pool == "token")
+        x = patches(images.astype(block.dtype), self.patch_size)
+        x = Linear(block.width, dtype=block.dtype, name="patch_embedding")(x)  # [B, N, D]
+        grid = math.isqrt(x.shape[1])
+        if prefix:
+            token = self.param("class_token", nn.initializers.zeros, (block.width,)).astype(block.dtype)
+            x = jnp.concatenate([jnp.broadcast_to(token[None, None, :], (x.shape[0], 1, block.width)), x], axis=1)
+        if self.position == "learned":
+            count = (self.image_size // self.patch_size) ** 2
+            table = self.param("positions", nn.initializers.normal(0.02), (prefix + count, block.width))
+            table = jnp.concatenate([table[:prefix], interpolate(table[prefix:], grid)])
+            x = x + table.astype(block.dtype)[None, :, :]
+        elif self.position == "sinusoidal":
+            x = x.at[:, prefix:].add(sinusoidal_2d(grid, block.width).astype(block.dtype)[None, :, :])
+        elif self.position == "rotary" and (block.width // block.heads) % 4:
+            raise InputError(f"2-D rotary positions need heads of a multiple of 4 channels, got {block.width} / {block.heads}")
+        x = drop(self, x, block.dropout, train)
+        trunk = Trunk(self.classes, block, self.layers, self.pool, self.stochastic_depth, name="trunk")
+        return trunk(x, grid=grid if self.position == "rotary" else 0, train=train, look=look)

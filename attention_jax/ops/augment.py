@@ -1,0 +1,123 @@
+"""Random variations of a batch of images, as pure functions of (rng, images) that run on the device.
+
+Images are [B, S, S, C]. `crop` and `flip` only move pixels, so they also take uint8; the others take floats. Randomness is drawn per image.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key, Num, UInt8
+
+Images = Float[Array, "B S S C"]
+
+
+def unit(images: UInt8[Array, "B S S C"]) -> Images:
+    """Bytes to floats from 0 to 1.
+
+    >>> unit(jnp.array([0, 255], jnp.uint8).reshape(1, 1, 2, 1)).ravel().tolist()
+    [0.0, 1.0]
+    """
+    return images.astype(jnp.float32) / 255.0
+
+
+def standardize(images: Images, mean: Float[Array, "C"], deviation: Float[Array, "C"]) -> Images:
+    """(x - mean) / deviation, channel by channel."""
+    return (images - mean[None, None, None, :]) / deviation[None, None, None, :]
+
+
+def resize(images: Images, size: int) -> Float[Array, "B R R C"]:
+    """Bilinear interpolation to size x size, with pixel centres at half-integers, as two matrix products R X R^T.
+
+    Shrinking averages over the pixels that fall together (a triangle as wide as the scale), as `jax.image.resize` does.
+
+    >>> resize(jnp.array([0.0, 1.0, 0.0, 1.0]).reshape(1, 2, 2, 1), 4)[0, 0, :, 0].tolist()
+    [0.0, 0.25, 0.75, 1.0]
+    """
+    if images.shape[1] == images.shape[2] == size:
+        return images
+    rows, columns = (interpolation(old, size).astype(images.dtype) for old in images.shape[1:3])
+    x = jnp.einsum("rh,bhwc->brwc", rows, images)
+    return jnp.einsum("sw,brwc->brsc", columns, x)
+
+
+def interpolation(old: int, new: int) -> Float[Array, "new old"]:
+    """The matrix that interpolates `old` values at `new` places; its rows add up to 1.
+
+    >>> interpolation(2, 3).tolist()
+    [[1.0, 0.0], [0.5, 0.5], [0.0, 1.0]]
+    """
+    scale = old / new
+    place = (jnp.arange(new, dtype=jnp.float32) + 0.5) * scale - 0.5
+    distance = jnp.abs(place[:, None] - jnp.arange(old, dtype=jnp.float32)[None, :]) / max(scale, 1.0)
+    weight = jnp.maximum(1.0 - distance, 0.0)
+    return weight / weight.sum(axis=1, keepdims=True)
+
+
+def crop(rng: Key[Array, ""], images: Num[Array, "B S S C"], padding: int) -> Num[Array, "B S S C"]:
+    """Pad all sides with `padding` zeros and cut out the old size at a uniformly random place.
+
+    >>> crop(jax.random.key(0), jnp.ones((2, 4, 4, 1)), 1).shape
+    (2, 4, 4, 1)
+    """
+    if padding == 0:
+        return images
+    batch, height, width, channels = images.shape
+    padded = jnp.pad(images, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
+    corner = jax.random.randint(rng, (batch, 2), 0, 2 * padding + 1)
+    cut = lambda image, at: jax.lax.dynamic_slice(image, (at[0], at[1], 0), (height, width, channels))
+    return jax.vmap(cut)(padded, corner)
+
+
+def flip(rng: Key[Array, ""], images: Num[Array, "B S S C"]) -> Num[Array, "B S S C"]:
+    """Mirror left and right with probability 1/2."""
+    mirrored = jax.random.bernoulli(rng, 0.5, (images.shape[0],))
+    return jnp.where(mirrored[:, None, None, None], images[:, :, ::-1], images)
+
+
+def box(rng: Key[Array, ""], size: int, side: Float[Array, "B 2"]) -> Bool[Array, "B S S"]:
+    """True inside a box of the given height and width (pixels) around a uniformly random centre, cut at the border."""
+    centre = jax.random.uniform(rng, side.shape) * size
+    low, high = jnp.round(centre - side / 2), jnp.round(centre + side / 2)
+    at = jnp.arange(size, dtype=jnp.float32)[None, :]
+    inside = lambda axis: (at >= low[:, axis, None]) & (at < high[:, axis, None])
+    return inside(0)[:, :, None] & inside(1)[:, None, :]
+
+
+def erase(rng: Key[Array, ""], images: Images, probability: float, area: tuple[float, float] = (0.02, 0.33), aspect: float = 0.3) -> Images:
+    """Random erasing (Zhong et al. 2020): with `probability`, replace a box of 2 to 33 % of the area, height to width from `aspect` to 1 / `aspect`, by noise.
+
+    The noise is normal with the images' own mean and deviation.
+    """
+    batch, size = images.shape[:2]
+    which, how_much, shape, where, noise = jax.random.split(rng, 5)
+    share = jax.random.uniform(how_much, (batch,), minval=area[0], maxval=area[1])
+    ratio = jnp.exp(jax.random.uniform(shape, (batch,), minval=jnp.log(aspect), maxval=-jnp.log(aspect)))
+    side = jnp.stack([jnp.sqrt(share * ratio), jnp.sqrt(share / ratio)], axis=1) * size
+    erased = box(where, size, side) & jax.random.bernoulli(which, probability, (batch,))[:, None, None]
+    filling = images.mean() + images.std() * jax.random.normal(noise, images.shape, images.dtype)
+    return jnp.where(erased[..., None], filling, images)
+
+
+def mixup(rng: Key[Array, ""], images: Images, alpha: float) -> tuple[Images, Int[Array, "B"], Float[Array, "B"]]:
+    """x_i = t_i x_i + (1 - t_i) x_j with t ~ Beta(alpha, alpha) (Zhang et al. 2018, eq. 1).
+
+    Returns the images, the partners j and the shares t: the loss of row i is t_i loss(y_i) + (1 - t_i) loss(y_j).
+    """
+    partners, shares = jax.random.split(rng)
+    partner = jax.random.permutation(partners, images.shape[0])
+    share = jax.random.beta(shares, alpha, alpha, (images.shape[0],)).astype(images.dtype)
+    t = share[:, None, None, None]
+    return t * images + (1 - t) * images[partner], partner, share
+
+
+def cutmix(rng: Key[Array, ""], images: Images, alpha: float) -> tuple[Images, Int[Array, "B"], Float[Array, "B"]]:
+    """Paste into x_i a box of x_j whose area is 1 - t of the image, t ~ Beta(alpha, alpha) (Yun et al. 2019, eq. 1-2).
+
+    Returns what `mixup` returns; the share is what is left of x_i after the box was cut at the border.
+    """
+    partners, shares, where = jax.random.split(rng, 3)
+    batch, size = images.shape[:2]
+    partner = jax.random.permutation(partners, batch)
+    left = jax.random.beta(shares, alpha, alpha, (batch, 1))
+    pasted = box(where, size, jnp.broadcast_to(jnp.sqrt(1 - left) * size, (batch, 2)))
+    mixed = jnp.where(pasted[..., None], images[partner], images)
+    return mixed, partner, 1 - pasted.mean(axis=(1, 2), dtype=images.dtype)
