@@ -394,6 +394,58 @@ class Recurrent:
     score: Literal["dot", "scaled_dot", "general", "concat", "additive", "cosine"] = "dot"
 
 @dataclass(frozen=True)
+class Translator:
+    """Recurrent translation models; the defaults are Bahdanau's (attention_jax/models/translator.py names the other known ones)."""
+
+    hidden_size: int = 512
+    embed_size: int = 256
+    cell: Literal["lstm", "gru"] = "gru"
+    layers: int = 1
+    """Of the encoder and of the decoder."""
+    bidirectional: Literal["none", "first", "all"] = "all"
+    """Which layers of the encoder read in both directions."""
+    residual: bool = False
+    layer_norm: bool = False
+    """Normalise the encoder's annotations."""
+    start_from: Literal["pass", "dense", "mean"] = "dense"
+    """The decoder's first state: the encoder's last one, a dense layer of it, or of the annotations' mean."""
+    attention: Literal["none", "last", "after", "before", "between", "feeding", "first_layer"] = "before"
+    """Where attention meets the recurrence; "last" hands the encoder's last annotation to every step."""
+    score: Literal["dot", "scaled_dot", "general", "concat", "additive", "cosine", "location", "mean"] = "additive"
+    window: Literal["all", "monotonic", "predictive"] = "all"
+    """Global attention, or Luong's local-m and local-p."""
+    window_size: int = 10
+    """Half-width D of the local windows, in tokens."""
+    readout: Literal["state", "linear", "tanh", "maxout"] = "maxout"
+    readout_size: int = 512
+    readout_embedding: bool = True
+    """The output layer also sees the embedded previous token."""
+    tied: bool = False
+    """Share the target's embeddings with the output layer."""
+    embed_dropout: float = 0.0
+    layer_dropout: float = 0.0
+    """Between layers."""
+    memory_dropout: float = 0.0
+    """Of the encoder's annotations."""
+    output_dropout: float = 0.0
+    """Before the output layer."""
+
+
+@dataclass(frozen=True)
+class Convolutional:
+    """Convolutional sequence to sequence, Gehring et al. 2017 (attention_jax/models/convolutional.py)."""
+
+    hidden_size: int = 512
+    embed_size: int = 256
+    layers: int = 10
+    """Of the encoder and of the decoder."""
+    kernel_size: int = 3
+    positions: int = 128
+    """Longest source and target."""
+    dropout: float = 0.25
+
+
+@dataclass(frozen=True)
 class Vit:
     """Vision Transformer (attention_jax/models/vit.py)."""
 

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from attention_jax.models.recurrent import Layer
 from attention_jax.ops import memory as ops
 
 
@@ -136,3 +137,20 @@ class NTM(nn.Module):
             memory = self.param("memory_start", nn.initializers.truncated_normal(0.5), size)
             memory = jax.lax.stop_gradient(memory) if self.memory_init == "random" else memory
         return State(controller, reads, weights, memory)
+
+
+class StackedLSTM(nn.Module):
+    """The paper's baseline: LSTM layers over the inputs, then the output layer; all it remembers is in its cells."""
+
+    outputs: int
+    layers: int = 3
+    hidden_size: int = 256
+
+    @nn.compact
+    def __call__(self, inputs: Float[Array, "B T I"], *, look: bool = False):
+        """Logits `[B, T, O]` and an empty dict: there are no weights to look at."""
+        x = inputs.swapaxes(0, 1)
+        for number in range(self.layers):
+            layer = Layer((x.shape[-1],), self.hidden_size, name=f"layer_{number}")
+            x, _ = layer.scan(layer.project(x), layer.zero(inputs.shape[0]))
+        return nn.Dense(self.outputs, name="output")(x.swapaxes(0, 1)), {}

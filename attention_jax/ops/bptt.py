@@ -42,15 +42,19 @@ def _scale_backward(factor, gradient):
 scale_gradient.defvjp(_scale_forward, _scale_backward)
 
 
-def _scan(step: Step, params, state: State, xs, factors: Float[Array, "T"]) -> tuple[Float[Array, ""], State]:
-    """Runs the sequence; what flows back from step t into the state before it is multiplied by `factors[t]`."""
+def scan(step: Callable, state: State, xs, factors: Float[Array, "T"]):
+    """`jax.lax.scan(step, state, xs)`, but what flows back from step t into the state before it is multiplied by `factors[t]`."""
 
     def body(state, inputs):
         x, factor = inputs
-        state = jax.tree.map(lambda leaf: scale_gradient(leaf, factor), state)
-        return step(params, state, x)
+        return step(jax.tree.map(lambda leaf: scale_gradient(leaf, factor), state), x)
 
-    state, losses = jax.lax.scan(body, state, (xs, factors))
+    return jax.lax.scan(body, state, (xs, factors))
+
+
+def reweighted(step: Step, params, state: State, xs, factors: Float[Array, "T"]) -> tuple[Float[Array, ""], State]:
+    """The general form: step t's contribution to the gradient through the state before it is multiplied by `factors[t]` (0 cuts, 1 keeps)."""
+    state, losses = scan(lambda state, x: step(params, state, x), state, xs, factors)
     return losses.sum(), state
 
 
@@ -60,18 +64,27 @@ def _steps(xs) -> int:
 
 def full(step: Step, params, state: State, xs) -> tuple[Float[Array, ""], State]:
     """The whole sequence; its gradient is exact (d2l 9.7.1.1), also into the first state."""
-    return _scan(step, params, state, xs, jnp.ones(_steps(xs)))
+    return reweighted(step, params, state, xs, jnp.ones(_steps(xs)))
+
+
+def truncated_factors(steps: int, length: int) -> Float[Array, "T"]:
+    """0 at steps 0, length, 2 length, ...; 1 elsewhere.
+
+    >>> truncated_factors(5, 2).tolist()
+    [0.0, 1.0, 0.0, 1.0, 0.0]
+    """
+    return (jnp.arange(steps) % length != 0).astype(jnp.float32)
 
 
 def truncated(step: Step, params, state: State, xs, length: int) -> tuple[Float[Array, ""], State]:
     """The gradient is cut at steps 0, length, 2 length, ...: no loss looks back further than its block (d2l 9.7.1.2)."""
-    return _scan(step, params, state, xs, (jnp.arange(_steps(xs)) % length != 0).astype(jnp.float32))
+    return reweighted(step, params, state, xs, truncated_factors(_steps(xs), length))
 
 
 def randomised_factors(rng: Array, steps: int, probability: float) -> Float[Array, "T"]:
     """0 with `probability`, otherwise 1 / (1 - probability): the expectation is 1, so the expected gradient is the full one.
 
-    Dependencies then reach back 1 / probability steps on average (d2l 9.7.1.3; Tallec & Ollivier 2017, equation 9).
+    Dependencies then reach back 1 / probability steps on average (d2l 9.7.1.3; Tallec & Ollivier 2017, section 4).
     """
     cut = jax.random.bernoulli(rng, probability, (steps,))
     return jnp.where(cut, 0.0, 1 / (1 - probability))
@@ -79,7 +92,7 @@ def randomised_factors(rng: Array, steps: int, probability: float) -> Float[Arra
 
 def randomised(step: Step, params, state: State, xs, probability: float, rng: Array) -> tuple[Float[Array, ""], State]:
     """Cut before each step with `probability`; gradients that survive are scaled so that the estimate is unbiased."""
-    return _scan(step, params, state, xs, randomised_factors(rng, _steps(xs), probability))
+    return reweighted(step, params, state, xs, randomised_factors(rng, _steps(xs), probability))
 
 
 def forward(step: Step, params, state: State, tangent, xs) -> tuple[object, State, object]:

@@ -3,12 +3,15 @@
 Families are separate files (the design's single `tasks.py` would hold five), and each is imported only when it is asked for.
 """
 
+import functools
 import importlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 FAMILIES = {  # type of config.model -> the module with `build(config) -> Task`
     "Recurrent": "seq2seq",
+    "Convolutional": "seq2seq",
+    "Translator": "seq2seq",
     "Transformer": "seq2seq",
     "LanguageModel": "language",
     "RecurrentLanguageModel": "language",
@@ -31,6 +34,12 @@ class Task(NamedTuple):
     report: Callable[[Any, Any], list]  # (params, directory) -> paths of the figures it drew
     predict: Callable[..., list]  # (params, texts, figure path or None) -> outputs, one line each
     describe: Callable[[], dict]  # facts of the data and the model for result.json
+
+
+@functools.lru_cache(maxsize=2)
+def load_once(load, *settings):
+    """`load(*settings)`, remembered: the tasks of a sweep share one copy of their data."""
+    return load(*settings)
 
 
 def build(config) -> Task:

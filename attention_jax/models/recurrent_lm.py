@@ -1,0 +1,105 @@
+"""Recurrent language models on characters: plain tanh, GRU and LSTM, one layer, as in d2l chapters 9 and 10.
+
+Characters enter one-hot, so that the input product is a row of the kernel. All weights start uniform in +-1 / sqrt(hidden size).
+"""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from attention_jax.ops import bptt, recurrent
+
+GATES = {"rnn": 1, "gru": 3, "lstm": 4}
+
+
+def rnn_step(inputs: Float[Array, "B H"], kernel: Float[Array, "H H"], state: recurrent.State) -> recurrent.State:
+    """One step of a plain recurrent layer, `h' = tanh(inputs + h kernel)` (d2l equation 9.4.5 with tanh).
+
+    >>> [h] = rnn_step(jnp.zeros((1, 1)), jnp.ones((1, 1)), (jnp.ones((1, 1)),))
+    >>> print(f"{h.item():.4f}")
+    0.7616
+    """
+    return (jnp.tanh(inputs + state[0] @ kernel),)
+
+
+class RecurrentLanguageModel(nn.Module):
+    """The next character from those before it; the state is a tuple of arrays and starts at zero.
+
+    `truncation` is how far gradients go back in training: "full" (the window), "truncated" (cut every `truncation_length`
+    steps) or "randomised" (`truncation_length` steps on average, unbiased); the values are the same.
+    """
+
+    vocab: int
+    cell: str = "rnn"
+    hidden_size: int = 32
+    truncation: str = "full"
+    truncation_length: int = 8
+
+    def setup(self):
+        bound = self.hidden_size**-0.5
+        uniform = lambda rng, shape: jax.random.uniform(rng, shape, minval=-bound, maxval=bound)
+        width = GATES[self.cell] * self.hidden_size
+        self.input_kernel = self.param("input_kernel", uniform, (self.vocab, width))
+        self.recurrent_kernel = self.param("recurrent_kernel", uniform, (self.hidden_size, width))
+        self.bias = self.param("bias", uniform, (width,))
+        if self.cell == "gru":
+            self.inner_bias = self.param("inner_bias", uniform, (self.hidden_size,))
+        self.output_kernel = self.param("output_kernel", uniform, (self.hidden_size, self.vocab))
+        self.output_bias = self.param("output_bias", uniform, (self.vocab,))
+
+    def advance(self, projected: Float[Array, "B G"], state: recurrent.State) -> recurrent.State:
+        """One step of the cell."""
+        if self.cell == "lstm":
+            return recurrent.lstm_step(projected, self.recurrent_kernel, state)
+        if self.cell == "gru":
+            return recurrent.gru_step(projected, self.recurrent_kernel, self.inner_bias, state)
+        return rnn_step(projected, self.recurrent_kernel, state)
+
+    def zero(self, batch: int) -> recurrent.State:
+        """The state before the first character."""
+        return (jnp.zeros((batch, self.hidden_size)),) * (2 if self.cell == "lstm" else 1)
+
+    def hidden(self, tokens: Int[Array, "B T"], *, train: bool = False, look: bool = False) -> tuple[Float[Array, "B T H"], dict]:
+        """The hidden states of every step."""
+        projected = self.input_kernel[tokens.T] + self.bias[None, None]  # [T, B, G]
+        state = self.zero(tokens.shape[0])
+        if train and self.truncation != "full":
+            factors = self.factors(tokens.shape[1])
+
+            def step(state, x):
+                state = self.advance(x, state)
+                return state, state[0]
+
+            return bptt.scan(step, state, projected, factors)[1].swapaxes(0, 1), {}
+        if self.cell == "lstm":
+            hidden = recurrent.lstm(projected, self.recurrent_kernel, state)[0]
+        elif self.cell == "gru":
+            hidden = recurrent.gru(projected, self.recurrent_kernel, self.inner_bias, state)[0]
+        else:
+            hidden = jax.lax.scan(lambda h, x: (rnn_step(x, self.recurrent_kernel, h),) * 2, state, projected)[1][0]
+        return hidden.swapaxes(0, 1), {}
+
+    def factors(self, steps: int) -> Float[Array, "T"]:
+        """What each step's gradient into the past is multiplied by."""
+        if self.truncation == "truncated":
+            return bptt.truncated_factors(steps, self.truncation_length)
+        return bptt.randomised_factors(self.make_rng("dropout"), steps, 1 / self.truncation_length)
+
+    def output(self) -> tuple[Float[Array, "H V"], Float[Array, "V"]]:
+        """(kernel, bias) of the output layer."""
+        return self.output_kernel, self.output_bias
+
+    def start(self, batch_size: int, max_length: int) -> recurrent.State:
+        """The state before the first character: nothing grows with the length."""
+        return self.zero(batch_size)
+
+    def step(self, cache: recurrent.State, token: Int[Array, "B"]):
+        """(logits [B, V], state, {}) after one more character."""
+        state = self.advance(self.input_kernel[token] + self.bias[None], cache)
+        return state[0] @ self.output_kernel + self.output_bias[None], state, {}
+
+    def __call__(self, tokens: Int[Array, "B T"], *, train: bool = False, look: bool = False) -> tuple[Float[Array, "B T V"], dict]:
+        """Logits of the character after each one."""
+        hidden, seen = self.hidden(tokens, train=train, look=look)
+        return hidden @ self.output_kernel + self.output_bias[None, None], seen

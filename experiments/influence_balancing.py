@@ -1,0 +1,107 @@
+"""Influence balancing: truncated gradients point the wrong way, unbiased ones of the same length do not.
+
+Source: Tallec & Ollivier 2017 (arXiv 1705.08209), section 5.1; constants of the variant below, final losses to three digits
+Data: none; a linear system of 23 units with one parameter
+Command: python launch.py reproduce influence_balancing
+Cost: about 10 seconds on 2 cores
+
+s' = A s + theta b, A = 0.5 I + 0.5 superdiagonal, b = +1 on the first 10 units and -1 on the other 13, loss 0.5 (s_0 - 1)^2. At rest
+s_0 = -6 theta: but the first steps of influence are positive, and a gradient that sees only those makes theta grow. Protocol: s = 1,
+theta = 0.5; an update (learning rate 1e-4) looks at the loss after `length` more steps; after 3,000 updates the system runs 100 steps
+untouched and its loss is the result. Forward mode updates after every step. Randomised blocks have geometric lengths of mean 16.
+Everything in float64.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from attention_jax.config import Claim, Config, Influence, replace
+
+SOURCE = "an independent NumPy run of this protocol"
+UNITS, POSITIVE, RATE, SETTLE = 23, 10, 1e-4, 100
+SEEDS_RANDOMISED = 5
+
+
+def config() -> Config:
+    return Config("influence_balancing", Influence(), None)
+
+
+def smoke() -> Config:
+    return replace(config(), **{"data.updates": 20})
+
+
+def system() -> tuple[np.ndarray, np.ndarray]:
+    """A and b."""
+    return 0.5 * np.eye(UNITS) + 0.5 * np.eye(UNITS, k=1), np.where(np.arange(UNITS) < POSITIVE, 1.0, -1.0)
+
+
+def losses(updates: int, length: int | str, seed: int = 0) -> np.ndarray:
+    """The loss at each update and, last, after settling; `length` is a truncation, "forward", or "randomised"."""
+    import jax
+    import jax.numpy as jnp
+
+    from attention_jax.ops import bptt
+
+    a, b = map(jnp.asarray, system())
+
+    def step(theta, state, wanted):
+        """x = (is the step run at all, does its loss count)."""
+        runs, counts = wanted
+        state = jnp.where(runs, a @ state + theta * b, state)
+        return state, counts * 0.5 * (state[0] - 1) ** 2
+
+    if length == "randomised":
+        lengths = np.random.default_rng(seed).geometric(1 / 16, updates)  # from one cut to the next
+        factor = 1 / (1 - 1 / 16)
+    else:
+        lengths, factor = np.full(updates, 1 if length == "forward" else length), 1.0
+    time = jnp.arange(lengths.max())
+    factors = jnp.where(time == 0, 0.0, factor)
+
+    def update(carry, last):
+        theta, state, tangent = carry
+        xs = (time <= last, (time == last).astype(jnp.float64))
+        if length == "forward":
+            gradient, after, tangent = bptt.forward(step, theta, state, tangent, xs)
+            loss = 0.5 * (after[0] - 1) ** 2
+        else:
+            objective = lambda theta: bptt.reweighted(step, theta, state, xs, factors)
+            (loss, after), gradient = jax.value_and_grad(objective, has_aux=True)(theta)
+        return (theta - RATE * gradient, after, tangent), loss
+
+    start = (jnp.array(0.5), jnp.ones(UNITS), jnp.zeros(UNITS))
+    (theta, state, _), seen = jax.jit(lambda start: jax.lax.scan(update, start, jnp.asarray(lengths - 1)))(start)
+    for _ in range(SETTLE):
+        state = a @ state + theta * b
+    return np.append(np.asarray(seen), 0.5 * (float(state[0]) - 1) ** 2)
+
+
+def study(config: Config, directory: Path) -> dict:
+    import jax
+
+    from attention_jax.report.figures import lines
+
+    with jax.enable_x64(True):
+        runs = {f"truncation {n}": losses(config.data.updates, n) for n in (1, 10, 100)}
+        runs["forward mode"] = losses(config.data.updates, "forward")
+        randomised = [losses(config.data.updates, "randomised", seed) for seed in range(SEEDS_RANDOMISED)]
+    metrics = {f"loss.{name.replace(' ', '_')}": float(seen[-1]) for name, seen in runs.items()}
+    finals = [float(seen[-1]) for seen in randomised]
+    metrics |= {f"loss.randomised_seed_{seed}": value for seed, value in enumerate(finals)}
+    metrics |= {"loss.randomised_worst": max(finals), "randomised_seeds_below_0.01": sum(value < 1e-2 for value in finals)}
+    every = slice(None, -1, max(1, config.data.updates // 300))
+    at = np.arange(config.data.updates)[every]
+    curves = {name: (at, seen[every]) for name, seen in runs.items()} | {"randomised, mean 16": (at, np.stack(randomised)[:, every])}
+    lines(curves, directory / "figures" / "loss.png", xlabel="update", ylabel="loss", log="y", title="Influence balancing")
+    return metrics
+
+
+
+CLAIMS = (
+    Claim("final loss, truncation 1", "loss.truncation_1", 211.3, SOURCE, at_least=211.25, at_most=211.35),
+    Claim("final loss, truncation 10: diverges", "loss.truncation_10", 3.5e15, SOURCE, at_least=3.45e15, at_most=3.55e15),
+    Claim("final loss, truncation 100", "loss.truncation_100", 3.2e-9, SOURCE, at_least=3.15e-9, at_most=3.25e-9),
+    Claim("final loss, forward mode", "loss.forward_mode", 3.7e-17, SOURCE, at_least=3.65e-17, at_most=3.75e-17),
+    Claim("randomised truncation, mean length 16: the worst of 5 seeds", "loss.randomised_worst", None, "Tallec & Ollivier 2017: converges", at_most=1e-2),
+)
