@@ -8,7 +8,8 @@ import numpy as np
 def boundaries(source_length: np.ndarray, target_length: np.ndarray, most: int) -> list[int]:
     """The upper limits of at most `most` buckets of max(source, target) length, with the least padding possible.
 
-    A bucket costs rows x (longest source + longest target); the cheapest division of the sorted lengths is found exactly, by dynamic programming.
+    A bucket costs rows x (longest source + longest target); the cheapest division of the sorted lengths is found exactly, by dynamic
+    programming.
 
     >>> boundaries(np.array([2, 2, 3, 9, 9]), np.array([2, 2, 3, 9, 9]), 2)
     [3, 9]

@@ -1,4 +1,4 @@
-"""Your own sentence pairs, from two files (a sentence a line) or one file of two columns; plain or .gz. They are read as they are, never cached."""
+"""Your own sentence pairs, from two files (a sentence a line) or one file of two columns; plain or .gz, read as they are, never cached."""
 
 from attention_jax import InputError
 from attention_jax import config as settings

@@ -21,8 +21,9 @@ def digest(path: str, algorithm: str = "sha256") -> str:
 def download(url: str, path: str, expected: str) -> str:
     """The file of `url` at `path`, downloaded unless it is there. Returns `path`.
 
-    `expected` is "sha256:..." or "sha1:...", as its publisher (or whoever measured it) names it. An interrupted download leaves `path + ".part"`,
-    and the next call asks only for the rest; a file whose digest is wrong is removed. What goes wrong is one line, with the way around it.
+    `expected` is "sha256:..." or "sha1:...", as its publisher (or whoever measured it) names it. An interrupted download leaves `path +
+    ".part"`, and the next call asks only for the rest; a file whose digest is wrong is removed. What goes wrong is one line, with the way
+    around it.
     """
     if os.path.exists(path):
         return path
@@ -46,7 +47,8 @@ def download(url: str, path: str, expected: str) -> str:
     got = digest(part, algorithm)
     if got != wanted:
         os.remove(part)
-        raise InputError(f"{url} has {algorithm} {got[:12]}..., expected {wanted[:12]}...: it was changed or damaged on its way; {_WAY_AROUND}")
+        raise InputError(f"{url} has {algorithm} {got[:12]}..., expected {wanted[:12]}...: "
+                         f"it was changed or damaged on its way; {_WAY_AROUND}")
     os.replace(part, path)
     return path
 

@@ -39,8 +39,8 @@ def read_file(path: str, what: str) -> Texts:
         if not (start and source.strip() and target.strip()):
             raise InputError(f"{path} line {number}: expected `source_target`, got {line.decode()[:60]!r}")
         if sources and (len(source), len(target)) != (len(sources[0]), len(targets[0])):
-            raise InputError(f"{path} line {number}: expected {len(sources[0])} characters, {START!r} and {len(targets[0])} more as in line 1, "
-                             f"got {len(source)} and {len(target)}")
+            raise InputError(f"{path} line {number}: expected {len(sources[0])} characters, {START!r} and {len(targets[0])} more "
+                             f"as in line 1, got {len(source)} and {len(target)}")
         sources.append(source)
         targets.append(target)
     return Texts(sources, targets)

@@ -1,7 +1,8 @@
 """English-French sentence pairs of tatoeba.org (fra.txt through manythings.org/anki, CC BY 2.0), 167,130 in the edition that d2l uses.
 
-split "d2l" is the book's (11.4, 10.5): the first 512 pairs train and the next 128 validate, vocabularies from all 640. split "full" is seeded: 2,000 sources validate
-and 2,000 test, each with the first of its translations; no source (lower-cased, spaced as d2l does) is in two parts and no pair occurs twice.
+split "d2l" is the book's (11.4, 10.5): the first 512 pairs train and the next 128 validate, vocabularies from all 640. split "full" is
+seeded: 2,000 sources validate and 2,000 test, each with the first of its translations; no source (lower-cased, spaced as d2l does) is in
+two parts and no pair occurs twice.
 """
 
 import os
@@ -84,4 +85,5 @@ def load(config: settings.FraEng, batch_size: int = 128) -> PairData:
         counted = ("train",)
     parts = {name: splitting.take(texts, numbers) for name, numbers in rows.items()}
     plain = config.tokenizer in ("sentencepiece", "character")
-    return translation.assemble(parts, config, batch_size, languages=("en", "fr"), bleu_tokenize="13a" if plain else "none", vocabulary_from=counted)
+    return translation.assemble(parts, config, batch_size, languages=("en", "fr"), vocabulary_from=counted,
+                                bleu_tokenize="13a" if plain else "none")

@@ -1,8 +1,8 @@
 """Multi30k (Elliott et al. 2016, 2017): 29,000 image captions with their translations, WMT multimodal task 1.
 
-Three forms: "raw" and "tok" (lower-cased, normalised, Moses-tokenised) as in github.com/multi30k/dataset, "bpe" (tok with joint BPE of 10,000 merges) as in
-github.com/LividWo/Revisit-MMT (Wu et al. 2021, ACL). Splits: train, valid (1,014), test = test_2016_flickr (1,000), test_2017 = test_2017_flickr (1,000).
-For research use.
+Three forms: "raw" and "tok" (lower-cased, normalised, Moses-tokenised) as in github.com/multi30k/dataset, "bpe" (tok with joint BPE of
+10,000 merges) as in github.com/LividWo/Revisit-MMT (Wu et al. 2021, ACL). Splits: train, valid (1,014), test = test_2016_flickr (1,000),
+test_2017 = test_2017_flickr (1,000). For research use.
 """
 
 import os
@@ -23,7 +23,7 @@ LANGUAGES = ("en", "de", "fr")
 SPLITS = ("train", "valid", "test", "test_2017")
 NAMES = {
     "raw": dict(zip(SPLITS, ("train.{}", "val.{}", "test_2016_flickr.{}", "test_2017_flickr.{}"))),
-    "tok": dict(zip(SPLITS, ("train.lc.norm.tok.{}", "val.lc.norm.tok.{}", "test_2016_flickr.lc.norm.tok.{}", "test_2017_flickr.lc.norm.tok.{}"))),
+    "tok": dict(zip(SPLITS, (f"{name}.lc.norm.tok.{{}}" for name in ("train", "val", "test_2016_flickr", "test_2017_flickr")))),
     "bpe": dict(zip(SPLITS, ("train.{}", "valid.{}", "test.2016.{}", "test.2017.{}"))),
 }
 SUBDIRECTORY = {"raw": "raw", "tok": "tok", "bpe": os.path.join("bpe", "en-de")}
@@ -33,7 +33,8 @@ def check_languages(form: str, source: str, target: str) -> None:
     """An unknown pair is one line."""
     known = LANGUAGES[:2] if form == "bpe" else LANGUAGES
     if source == target or not {source, target} <= set(known):
-        raise InputError(f"Multi30k {form} has pairs of {', '.join(known)}, not {source}-{target}; choose --data.source and --data.target among them")
+        raise InputError(f"Multi30k {form} has pairs of {', '.join(known)}, not {source}-{target}; "
+                         "choose --data.source and --data.target among them")
 
 
 def files(directory: str, form: str, languages: tuple[str, str]) -> dict[str, list[str]]:
@@ -97,11 +98,12 @@ class Multi30k(tfds.core.GeneratorBasedBuilder):
 
 
 def load(config: settings.Multi30k, batch_size: int = 128) -> PairData:
-    """The dataset of `config`: from the directory at `config.path`, or downloaded. A directory's files are prepared again when they change."""
+    """The dataset of `config`: from the directory at `config.path`, or downloaded. Changed files are prepared again."""
     languages = (config.source, config.target)
     check_languages(config.form, *languages)
     if (config.form == "bpe") != (config.tokenizer == "bpe"):
-        raise InputError(f"--data.form bpe and --data.tokenizer bpe belong together, got form {config.form} and tokenizer {config.tokenizer}")
+        raise InputError(f"--data.form bpe and --data.tokenizer bpe belong together, "
+                         f"got form {config.form} and tokenizer {config.tokenizer}")
     wanted = f"{config.form}_{config.source}_{config.target}"
     if config.path:
         paths = files(config.path, config.form, languages)

@@ -81,7 +81,8 @@ def pad_rows(rows: Sequence[Sequence[int]], pad: int | None, width: int | None =
 
 def make_pairs(source: Sequence[Sequence[int]], target: Sequence[Sequence[int]], source_vocabulary: Vocabulary,
                target_vocabulary: Vocabulary, *, source_width: int | None = None, target_width: int | None = None) -> Pairs:
-    """Pairs from rows of numbers: eos is appended to the source (where its vocabulary has one) and to the target, bos put before the target.
+    """Pairs from rows of numbers: eos is appended to the source (where its vocabulary has one) and to the target, bos put before the
+    target.
 
     `source_width` and `target_width` are S and T; without them the longest row decides. What is cut loses its eos, as in d2l.
     """
@@ -118,7 +119,8 @@ def encode_sources(data: PairData, texts: Sequence[str], limit: int | None = Non
     rows = [[*vocabulary.encode(data.source_tokenizer.tokens(text)), *end] for text in texts]
     for text, row in zip(texts, rows):
         if limit is not None and len(row) > limit:
-            raise InputError(f"a source may have at most {limit} tokens (eos included), but {text[:40]!r}... has {len(row)}; shorten or split it")
+            raise InputError(f"a source may have at most {limit} tokens (eos included), but {text[:40]!r}... has {len(row)}; "
+                             "shorten or split it")
     return pad_rows(rows, vocabulary.pad_id)
 
 

@@ -1,6 +1,7 @@
 """Joey NMT's toy task: a row of numbers below 50, to be written backwards. Train rows have 1 to 25 numbers, valid and test rows 1 to 30.
 
-The draws are those of Joey's scripts/generate_reverse_task.py with its seed (NumPy's legacy generator, 42), in its order: train, dev, test; so the default is its data.
+The draws are those of Joey's scripts/generate_reverse_task.py with its seed (NumPy's legacy generator, 42), in its order: train, dev,
+test; so the default is its data.
 """
 
 from dataclasses import dataclass

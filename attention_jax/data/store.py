@@ -51,7 +51,7 @@ def _is_prepared(builder: tfds.core.DatasetBuilder) -> bool:
 
 
 def prepared(builder: type[tfds.core.DatasetBuilder], config: str | tfds.core.BuilderConfig | None = None) -> tfds.core.DatasetBuilder:
-    """The builder of a dataset that is in the cache; written there first if need be, which is said in one line (TFDS's own bars are kept quiet)."""
+    """The builder of a dataset that is in the cache; written there first if need be, which is said in one line."""
     def make():
         with _quiet_absl():  # a warning for every configuration that is not in BUILDER_CONFIGS
             return builder(data_dir=data_home(), file_format="array_record", config=config)
@@ -67,7 +67,8 @@ def prepared(builder: type[tfds.core.DatasetBuilder], config: str | tfds.core.Bu
                 with _quiet_absl(), contextlib.redirect_stdout(io.StringIO()):
                     built.download_and_prepare()
     except OSError as error:
-        raise InputError(f"cannot write to {data_home()}, where datasets are cached ({error.strerror or error}); set TFDS_DATA_DIR") from error
+        reason = error.strerror or error
+        raise InputError(f"cannot write to {data_home()}, where datasets are cached ({reason}); set TFDS_DATA_DIR") from error
     return make()
 
 

@@ -1,4 +1,4 @@
-"""From text to tokens and back: whitespace, characters, d2l's words, spaCy's rules, ready-made BPE, and sentencepiece trained on the data."""
+"""From text to tokens and back: whitespace, characters, d2l's words, spaCy's rules, ready-made BPE, sentencepiece trained on the data."""
 
 import functools
 import gzip
@@ -86,7 +86,7 @@ def _write(path: str, content: bytes) -> None:
 
 
 def bpe(path: str) -> Tokenizer:
-    """Ready-made byte-pair encoding (Sennrich et al. 2016): words between spaces are split by the merges of a subword-nmt file; "@@" marks a piece that goes on."""
+    """Ready-made byte-pair encoding (Sennrich et al. 2016): the merges of a subword-nmt file split words; "@@" marks a piece that goes on."""
     lines = text_files.read_lines(path, "file of BPE merges")
     merges = [tuple(line.split()) for line in lines if not line.startswith("#version")]
     for number, merge in enumerate(merges, start=1 + len(lines) - len(merges)):
@@ -125,7 +125,7 @@ def merge_tokenizer(ranks: dict[tuple[str, str], int]) -> Tokenizer:
 
 
 def sentencepiece(texts: Sequence[str], vocabulary_size: int) -> tuple[Tokenizer, list[str]]:
-    """A sentencepiece model (unigram; Kudo 2018) trained on `texts`, or the one trained on them before; and its pieces, specials left out."""
+    """A sentencepiece model (unigram; Kudo 2018) trained on `texts`, once and for all; and its pieces, specials left out."""
     import sentencepiece as library
 
     content = "\n".join(texts)

@@ -16,7 +16,8 @@ Rows = list[list[str]]
 SPECIAL = {"pad": PAD, "bos": BOS, "eos": EOS, "unk": UNK}
 
 
-def make_tokenizers(options: TextPairs, train: Texts, languages: tuple[str, str], merges: str) -> tuple[list[Tokenizer], list[list[str] | None]]:
+def make_tokenizers(options: TextPairs, train: Texts, languages: tuple[str, str],
+                    merges: str) -> tuple[list[Tokenizer], list[list[str] | None]]:
     """Source and target tokenizer as `options.tokenizer` says, and their pieces where training the tokenizer makes the vocabulary."""
     if options.tokenizer == "spacy":
         return [tokenizers.spacy(language) for language in languages], [None, None]
@@ -30,7 +31,8 @@ def make_tokenizers(options: TextPairs, train: Texts, languages: tuple[str, str]
         if not merges:
             raise InputError("the bpe tokenizer needs the file of its merges: --data.merges FILE")
         return [tokenizers.bpe(merges)] * 2, [None, None]
-    return [{"whitespace": tokenizers.whitespace, "character": tokenizers.character, "words": tokenizers.words}[options.tokenizer]()] * 2, [None, None]
+    simple = {"whitespace": tokenizers.whitespace, "character": tokenizers.character, "words": tokenizers.words}
+    return [simple[options.tokenizer]()] * 2, [None, None]
 
 
 def make_vocabularies(options: TextPairs, source: Rows, target: Rows, pieces: list[list[str] | None]) -> list[Vocabulary]:
@@ -56,8 +58,8 @@ def _overlong(split: str, sides: tuple[Rows, Rows], options: TextPairs, lines: n
         row = int(np.argmax(over))
         side = int(np.argmax(lengths[:, row]))
         place = f"pair {row + 1} of {split}" if lines is None else f"line {int(lines[row]) + 1}"
-        raise InputError(f"{place}: the {('source', 'target')[side]} has {lengths[side, row]} tokens with its end mark, the limit is {options.max_length}; "
-                         "shorten it, raise --data.max-length, or give --data.overlong truncate (or drop)")
+        raise InputError(f"{place}: the {('source', 'target')[side]} has {lengths[side, row]} tokens with its end mark, "
+                         f"the limit is {options.max_length}; shorten it, raise --data.max-length, or give --data.overlong truncate (or drop)")
     return over
 
 
@@ -66,12 +68,13 @@ def _held_out_share(rows: Rows, vocabulary: Vocabulary) -> float:
     return round(sum(token not in vocabulary for token in tokens) / max(len(tokens), 1), 5)
 
 
-def assemble(splits: Mapping[str, Texts], options: TextPairs, batch_size: int, *, bleu_tokenize: str, languages: tuple[str, str] = ("xx", "xx"),
-             merges: str = "", vocabulary_from: Sequence[str] = ("train",), lines: Mapping[str, np.ndarray] | None = None) -> PairData:
+def assemble(splits: Mapping[str, Texts], options: TextPairs, batch_size: int, *, bleu_tokenize: str,
+             languages: tuple[str, str] = ("xx", "xx"), merges: str = "", vocabulary_from: Sequence[str] = ("train",),
+             lines: Mapping[str, np.ndarray] | None = None) -> PairData:
     """The dataset of these splits ("train" and any number of held-out ones) under `options`.
 
-    `lines` gives rows their line numbers (from 0) in the user's files, for errors; `vocabulary_from` names the splits whose tokens make the vocabularies.
-    Held-out pairs longer than the limit are cut in `held_out` (never dropped), and whole in `texts`.
+    `lines` gives rows their line numbers (from 0) in the user's files, for errors; `vocabulary_from` names the splits whose tokens make
+    the vocabularies. Held-out pairs longer than the limit are cut in `held_out` (never dropped), and whole in `texts`.
     """
     if options.lowercase:
         splits = {name: Texts(*([text.lower() for text in side] for side in texts)) for name, texts in splits.items()}
@@ -88,7 +91,8 @@ def assemble(splits: Mapping[str, Texts], options: TextPairs, batch_size: int, *
 
     counted = [[row[:options.max_length] for name in vocabulary_from for row in tokens[name][side]] for side in (0, 1)]
     source_vocabulary, target_vocabulary = vocabularies = make_vocabularies(options, *counted, pieces)
-    ids = {name: [[vocabulary.encode(row) for row in rows] for vocabulary, rows in zip(vocabularies, sides)] for name, sides in tokens.items()}
+    ids = {name: [[vocabulary.encode(row) for row in rows] for vocabulary, rows in zip(vocabularies, sides)]
+           for name, sides in tokens.items()}
 
     def pairs(name: str, rows: Sequence[int]) -> Pairs:
         source, target = ([side[row] for row in rows] for side in ids[name])
@@ -99,7 +103,8 @@ def assemble(splits: Mapping[str, Texts], options: TextPairs, batch_size: int, *
     grouped = [train_rows[rows] for rows in bucketing.assign(*lengths, options.max_buckets)]
     train = tuple(pairs("train", rows) for rows in grouped)
     held_out = {name: pairs(name, range(len(texts.source))) for name, texts in splits.items() if name != "train"}
-    batch_sizes = bucketing.sentences_in_batch([max(b.source.shape[1], b.target.shape[1] - 1) for b in train], batch_size, options.batch_tokens)
+    widths = [max(b.source.shape[1], b.target.shape[1] - 1) for b in train]
+    batch_sizes = bucketing.sentences_in_batch(widths, batch_size, options.batch_tokens)
     joined = {name: list(map(" ".join, sides[0])) for name, sides in tokens.items()}
     seen = {name: occurs_in(joined[name], joined["train"]) for name in held_out}
     facts |= {
@@ -113,6 +118,7 @@ def assemble(splits: Mapping[str, Texts], options: TextPairs, batch_size: int, *
         **{f"{name}_unknown_target_tokens": _held_out_share(tokens[name][1], target_vocabulary) for name in held_out},
     }
     return PairData(
-        train=train, batch_sizes=batch_sizes, held_out=held_out, texts={**splits, "train": take(splits["train"], np.concatenate(grouped))}, seen=seen,
+        train=train, batch_sizes=batch_sizes, held_out=held_out, seen=seen,
+        texts={**splits, "train": take(splits["train"], np.concatenate(grouped))},
         source_vocabulary=source_vocabulary, target_vocabulary=target_vocabulary, source_tokenizer=source_tokenizer,
         target_tokenizer=target_tokenizer, facts=facts, bleu_tokenize=bleu_tokenize)

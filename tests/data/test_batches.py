@@ -31,7 +31,8 @@ def test_the_plan_is_a_function_of_seed_and_epoch():
     for a, b in zip(first, again, strict=True):
         assert a.bucket == b.bucket
         np.testing.assert_array_equal(a.indices, b.indices)
-    rows = [np.concatenate([c.indices.ravel() for c in plan(seed, epoch, [50], [4], 3)]).tolist() for seed, epoch in ((0, 1), (0, 2), (1, 1))]
+    rows = [np.concatenate([chunk.indices.ravel() for chunk in plan(seed, epoch, [50], [4], 3)]).tolist()
+            for seed, epoch in ((0, 1), (0, 2), (1, 1))]
     assert rows[0] != rows[1] and rows[0] != rows[2]
 
 

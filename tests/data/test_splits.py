@@ -1,3 +1,5 @@
+from itertools import combinations
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,7 +13,8 @@ def test_no_source_in_two_parts_and_no_pair_twice(pairs, seed):
     sources, targets = zip(*pairs)
     parts = by_source(sources, targets, {"valid": 2, "test": 1}, seed)
     where = {name: [sources[row] for row in rows] for name, rows in parts.items()}
-    assert not set(where["train"]) & set(where["valid"]) and not set(where["valid"]) & set(where["test"]) and not set(where["train"]) & set(where["test"])
+    for one, other in combinations(where.values(), 2):
+        assert not set(one) & set(other)
     assert len(set(where["valid"])) == len(where["valid"]) <= 2
     train = [pairs[row] for row in parts["train"]]
     held_out = set(where["valid"]) | set(where["test"])

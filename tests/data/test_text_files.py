@@ -19,7 +19,8 @@ def test_plain_gzip_zip_and_windows_files_say_the_same(tmp_path):
         archive.writestr("deep/fra.txt", content)
         archive.writestr("_about.txt", "not this")
     assert text_files.read_bytes(str(tmp_path / "a.zip"), "file", "fra.txt") == content
-    for name, data in (("a", content), ("b.gz", gzip.compress(content)), ("c", b"\xef\xbb\xbf" + content.replace(b"\n", b"\r\n")), ("d", content[:-1])):
+    windows = b"\xef\xbb\xbf" + content.replace(b"\n", b"\r\n")
+    for name, data in (("a", content), ("b.gz", gzip.compress(content)), ("c", windows), ("d", content[:-1])):
         assert text_files.read_lines(write(tmp_path / name, data), "file") == ["Grüße", "zwei"]
     with pytest.raises(InputError, match="holds no eng.txt; it holds deep/fra.txt, _about.txt"):
         text_files.read_bytes(str(tmp_path / "a.zip"), "file", "eng.txt")

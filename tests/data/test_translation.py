@@ -17,7 +17,8 @@ def assemble(splits=SPLITS, bleu_tokenize="none", **options):
 
 def test_rows_texts_and_facts_belong_together():
     data = assemble(max_buckets=2)
-    rows = [(data.source_vocabulary.sentence(s), data.target_vocabulary.sentence(t)) for bucket in data.train for s, t in zip(bucket.source, bucket.target)]
+    rows = [(data.source_vocabulary.sentence(source), data.target_vocabulary.sentence(target))
+            for bucket in data.train for source, target in zip(bucket.source, bucket.target)]
     assert rows == [(s.split(), t.split()) for s, t in zip(*data.texts["train"])]
     assert sorted(data.texts["train"].source) == sorted(SPLITS["train"].source)
     assert [bucket.source.shape for bucket in data.train] == [(3, 4), (1, 7)]
@@ -78,7 +79,8 @@ def test_sentencepiece_makes_the_vocabulary(joint):
     example = Texts(train.source[:1], train.target[:1])
     data = assemble({"train": train, "test": example}, tokenizer="sentencepiece", vocabulary_size=30, joint_vocabulary=joint,
                     bleu_tokenize="13a")
-    assert len(data.source_vocabulary) == len(data.target_vocabulary) == 33  # 30 with its own unknown piece, which ours replaces; pad, bos, eos
+    # 30 with sentencepiece's own unknown piece, which ours replaces; and pad, bos, eos
+    assert len(data.source_vocabulary) == len(data.target_vocabulary) == 33
     assert (data.source_vocabulary is data.target_vocabulary) == joint
     assert decode_targets(data, data.held_out["test"].target[:, 1:]) == references(data, "test") == example.target
 
