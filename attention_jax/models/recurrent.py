@@ -15,6 +15,11 @@ kernel_init = nn.initializers.lecun_normal()
 """Variance 1 / fan_in, as in "Deep Learning from Scratch 2" (there untruncated)."""
 
 
+def used(rate: float | Array) -> bool:
+    """Whether a rate of dropout may be other than zero (a traced one may)."""
+    return not (isinstance(rate, int | float) and rate == 0)
+
+
 class Embedding(nn.Module):
     """A table of token vectors, N(0, 0.01^2) as in "Deep Learning from Scratch 2" unless `scale` says otherwise."""
 
@@ -88,7 +93,7 @@ class Encoder(nn.Module):
     No step is masked: the forward direction's state is read at each row's last real token, and the backward direction
     reads the row reversed within its length, so the padding behind it is computed and never seen.
     `bidirectional`: "none", "first" (only the first layer, as GNMT, Wu et al. 2016) or "all".
-    `residual` adds a layer's input to its output from the second layer on.
+    `residual` adds a layer's input to its output from the second layer on, where both have one width.
     """
 
     vocab: int
@@ -99,7 +104,8 @@ class Encoder(nn.Module):
     bidirectional: str = "none"
     merge: str = "concat"
     residual: bool = False
-    dropout: float | Array = 0.0
+    embed_dropout: float | Array = 0.0
+    layer_dropout: float | Array = 0.0
     embed_scale: float = 0.01
 
     def setup(self):
@@ -119,9 +125,9 @@ class Encoder(nn.Module):
     def __call__(self, source: Int[Array, "B S"], length: Int[Array, "B"], *, train: bool = False):
         """Return the top layer's hidden states [B, S, H'] and each layer's last state, directions merged: list of tuples."""
         rng = lambda: self.make_rng("dropout") if train else None
-        dropped = train and not (isinstance(self.dropout, float) and self.dropout == 0.0)
+        dropped = train and used(self.embed_dropout)
         tokens, states = source.T, []
-        x = dropout(self.embed(tokens), self.dropout, rng()) if dropped else None  # None: gather from the projected table
+        x = dropout(self.embed(tokens), self.embed_dropout, rng()) if dropped else None  # None: gather from the projected table
 
         def run(layer, x, tokens):
             projected = layer.lookup(self.embed.table, tokens) if x is None else layer.project(x)
@@ -137,7 +143,7 @@ class Encoder(nn.Module):
                 state = tuple(merge(a, recurrent.at_length(b, length), self.merge) for a, b in zip(state, back))
                 hidden = merge(hidden, turn(back[0]), self.merge)
             states.append(state)
-            x = hidden if not (self.residual and i > 0) else hidden + x
+            x = hidden + x if self.residual and i > 0 and x.shape == hidden.shape else hidden
             if i + 1 < self.layers:
-                x = dropout(x, self.dropout, rng())
+                x = dropout(x, self.layer_dropout, rng())
         return x.swapaxes(0, 1), states

@@ -1,9 +1,38 @@
 """Scores by name, with their weights owned by a module."""
 
+from dataclasses import dataclass
+
 import flax.linen as nn
+import jax
+from jaxtyping import Array, Float
 
 from attention_jax import InputError
 from attention_jax.ops import scores
+
+POSITIONS = 128
+"""Source positions that the score "location" can tell apart."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Location(scores.Score):
+    """W q: the decoder's state alone says where to look (Luong et al. 2015, eq. 8, "location"); one row of scores per source position.
+
+    `kernel` [D, P] has a column for each of P source positions; shorter sentences use the first ones (as in the paper).
+    """
+
+    kernel: Float[Array, "D P"]
+
+    def __call__(self, query, key):
+        if key.shape[0] > self.kernel.shape[1]:
+            raise InputError(f"score location knows {self.kernel.shape[1]} source positions, got {key.shape[0]}: shorten the sentences")
+        return (query @ self.kernel)[:, : key.shape[0]]
+
+    @classmethod
+    def init(cls, rng: Array, query_width: int, key_width: int, hidden: int) -> "Location":
+        """Glorot-uniform over `POSITIONS` source positions."""
+        return cls(jax.nn.initializers.glorot_uniform()(rng, (query_width, POSITIONS)))
+
 
 SCORES = {
     "dot": scores.Dot,
@@ -12,6 +41,7 @@ SCORES = {
     "concat": scores.Concat,
     "additive": scores.Additive,
     "cosine": scores.Cosine,
+    "location": Location,
     "mean": scores.Constant,
 }
 """Names used in configurations. "mean" gives every key the same weight."""

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from attention_jax.models.recurrent import Embedding, Encoder, Layer, kernel_init
+from attention_jax.models.recurrent import Embedding, Encoder, Layer, kernel_init, used
 from attention_jax.models.scores import make_score
 from attention_jax.ops.attention import attend, attention_weights
 from attention_jax.ops.dropout import dropout
@@ -39,7 +39,7 @@ class Seq2seq(nn.Module):
     def setup(self):
         directions = "all" if self.bidirectional else "none"
         self.encoder = Encoder(
-            self.source_vocab, self.embed_size, self.hidden_size, self.cell, 1, directions, "sum", dropout=self.dropout
+            self.source_vocab, self.embed_size, self.hidden_size, self.cell, 1, directions, "sum", embed_dropout=self.dropout
         )
         self.embed = Embedding(self.target_vocab, self.embed_size)
         self.layer = Layer((self.embed_size, self.context_size), self.hidden_size, self.cell)
@@ -69,7 +69,7 @@ class Seq2seq(nn.Module):
         """Teacher forced: hidden [B, T, D] and intermediates. Logits are `hidden @ kernel + bias` with those of `output()`."""
         rng = lambda: self.make_rng("dropout") if train else None
         tokens = target_in.T
-        if train and not (isinstance(self.dropout, float) and self.dropout == 0.0):
+        if train and used(self.dropout):
             projected = self.layer.project(dropout(self.embed(tokens), self.dropout, rng()))  # [T, B, G]
         else:
             projected = self.layer.lookup(self.embed.table, tokens)

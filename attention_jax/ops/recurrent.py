@@ -37,7 +37,11 @@ def lstm_step(inputs: Float[Array, "B G"], kernel: Float[Array, "H G"], state: S
 
 
 def _lstm_step(inputs, kernel, hidden, cell):
-    gates = _activate(inputs + hidden @ kernel, (0.5, 0.5, 1.0, 0.5))  # [B, 4H]
+    return _lstm_gates(inputs + hidden @ kernel, cell)
+
+
+def _lstm_gates(z, cell):
+    gates = _activate(z, (0.5, 0.5, 1.0, 0.5))  # [B, 4H]
     i, f, g, o = jnp.split(gates, 4, axis=-1)
     cell = f * cell + i * g
     return o * jnp.tanh(cell), cell, gates
@@ -88,6 +92,15 @@ def _weight_gradient(inputs, d_outputs):
 lstm.defvjp(_lstm_forward, _lstm_backward)
 
 
+def advance(
+    inputs: Float[Array, "B G"], product: Float[Array, "B G"], state: State, bias: Float[Array, "H"] | None = None
+) -> State:
+    """One step whose recurrent product `hidden @ kernel` has been made already: of an LSTM, or of a GRU if the state has one part."""
+    if len(state) == 2:
+        return _lstm_gates(inputs + product, state[1])[:2]
+    return (_gru_gates(inputs, product, bias, state[0])[0],)
+
+
 def gru_step(inputs: Float[Array, "B G"], kernel: Float[Array, "H G"], bias: Float[Array, "H"], state: State) -> State:
     """One step of a GRU: gates r, z, n in this order, reset AFTER the product (cuDNN's variant, as torch.nn.GRU).
 
@@ -102,8 +115,11 @@ def gru_step(inputs: Float[Array, "B G"], kernel: Float[Array, "H G"], bias: Flo
 
 
 def _gru_step(inputs, kernel, bias, hidden):
+    return _gru_gates(inputs, hidden @ kernel, bias, hidden)
+
+
+def _gru_gates(inputs, product, bias, hidden):
     size = hidden.shape[-1]
-    product = hidden @ kernel  # [B, 3H]
     gates = _activate(inputs[:, : 2 * size] + product[:, : 2 * size], (0.5, 0.5))
     r, z = gates[:, :size], gates[:, size:]
     inner = product[:, 2 * size :] + bias[None, :]

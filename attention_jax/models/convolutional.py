@@ -1,0 +1,161 @@
+"""Convolutional sequence to sequence learning (Gehring et al. 2017): no recurrence, attention in every decoder layer.
+
+A block is a convolution to twice the width, a gated linear unit a * sigmoid(b), and a residual connection scaled by sqrt(1/2).
+In decoder layer l the query is d = (W_d h + b_d + g) sqrt(1/2) with g the embedded target (eq. 1), the keys are the encoder's
+outputs z, the values z + e with e the embedded source (eq. 2). As in bentrevett/pytorch-seq2seq (tutorial 5) every sum of
+two is scaled by sqrt(1/2) and there is no weight normalisation; unlike there, padding is zeroed before every convolution
+and each layer has its own W_d (as in the paper).
+"""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from attention_jax import InputError
+from attention_jax.ops.attention import attend, attention_weights
+from attention_jax.ops.dropout import dropout
+from attention_jax.ops.masks import lengths
+from attention_jax.ops.scores import Dot
+
+SCALE = 0.5**0.5
+glu_init = nn.initializers.variance_scaling(4.0, "fan_in", "normal")
+"""Before a gated linear unit, which halves the variance twice (section 3.5)."""
+linear_init = nn.initializers.variance_scaling(1.0, "fan_in", "normal")
+
+
+def gated_convolution(x: Float[Array, "B T D"], kernel: Float[Array, "KD E"], bias: Float[Array, "E"]) -> Float[Array, "B U F"]:
+    """Convolve without padding (U = T - K + 1) as one product over the K * D inputs of each window, then a * sigmoid(b), E = 2 F."""
+    width = kernel.shape[0] // x.shape[-1]
+    steps = x.shape[1] - width + 1
+    windows = jnp.concatenate([x[:, k : k + steps] for k in range(width)], axis=-1)  # [B, U, K D]
+    a, b = jnp.split(windows @ kernel + bias[None, None], 2, axis=-1)
+    return a * jax.nn.sigmoid(b)
+
+
+class Convolution(nn.Module):
+    """The weights of one `gated_convolution`; `left` and `right` are the zeros put around its input."""
+
+    hidden_size: int
+    kernel_size: int
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B T D"], left: int = 0, right: int = 0) -> Float[Array, "B U D"]:
+        kernel = self.param("kernel", glu_init, (self.kernel_size * self.hidden_size, 2 * self.hidden_size))
+        bias = self.param("bias", nn.initializers.zeros, (2 * self.hidden_size,))
+        return gated_convolution(jnp.pad(x, ((0, 0), (left, right), (0, 0))), kernel, bias)
+
+
+class Embedded(nn.Module):
+    """Token plus position embeddings, both N(0, 0.1^2)."""
+
+    vocab: int
+    size: int
+    positions: int
+
+    def setup(self):
+        init = nn.initializers.normal(0.1)
+        self.table = self.param("table", init, (self.vocab, self.size))
+        self.places = self.param("places", init, (self.positions, self.size))
+
+    def __call__(self, tokens: Int[Array, "B T"], first: Int[Array, "B"] | None = None) -> Float[Array, "B T D"]:
+        """Embed tokens at positions first, first + 1, ... (0 by default)."""
+        if tokens.shape[1] > self.positions:
+            raise InputError(f"this model knows {self.positions} positions, got a sequence of {tokens.shape[1]}: raise positions")
+        if first is None:
+            return self.table[tokens] + self.places[None, : tokens.shape[1]]
+        return self.table[tokens] + self.places[first[:, None] + jnp.arange(tokens.shape[1])[None]]
+
+
+class ConvSeq2seq(nn.Module):
+    """Encoder and decoder of `layers` gated convolutions each."""
+
+    source_vocab: int
+    target_vocab: int
+    hidden_size: int = 512
+    embed_size: int = 256
+    layers: int = 10
+    kernel_size: int = 3
+    positions: int = 128
+    """Longest source and target."""
+    dropout: float | Array = 0.0
+
+    def setup(self):
+        if self.kernel_size % 2 == 0:
+            raise InputError(f"kernel_size must be odd, so that the encoder looks equally far to both sides, got {self.kernel_size}")
+        dense = lambda width: nn.Dense(width, kernel_init=linear_init)
+        blocks = lambda: [Convolution(self.hidden_size, self.kernel_size) for _ in range(self.layers)]
+        self.source_embed = Embedded(self.source_vocab, self.embed_size, self.positions)
+        self.target_embed = Embedded(self.target_vocab, self.embed_size, self.positions)
+        self.source_in, self.source_out = dense(self.hidden_size), dense(self.embed_size)
+        self.target_in, self.target_out = dense(self.hidden_size), dense(self.embed_size)
+        self.source_blocks, self.target_blocks = blocks(), blocks()
+        self.queries = [dense(self.embed_size) for _ in range(self.layers)]
+        self.contexts = [dense(self.hidden_size) for _ in range(self.layers)]
+        self.kernel = self.param("kernel", linear_init, (self.embed_size, self.target_vocab))
+        self.bias = self.param("bias", nn.initializers.zeros, (self.target_vocab,))
+
+    def drop(self, x, train: bool):
+        return dropout(x, self.dropout, self.make_rng("dropout") if train else None)
+
+    def encode(self, source: Int[Array, "B S"], source_length: Int[Array, "B"], *, train: bool = False):
+        """Memory: "key" z and "value" (z + e) sqrt(1/2), both [B, S, embed], and "length"."""
+        real = (jnp.arange(source.shape[1])[None] < source_length[:, None])[..., None]
+        embedded = self.drop(self.source_embed(source), train)
+        x, side = self.source_in(embedded), self.kernel_size // 2
+        for block in self.source_blocks:
+            inputs = jnp.where(real, self.drop(x, train), 0.0)  # what a convolution sees beyond the end is zero
+            x = (block(inputs, side, side) + x) * SCALE
+        z = self.source_out(x)
+        return {"key": z, "value": (z + embedded) * SCALE, "length": source_length}
+
+    def block(self, layer: int, memory, inputs, residual, embedded, look: bool):
+        """A decoder block on inputs [B, T + K - 1, H] that hold the K - 1 steps before: next x [B, T, H] and the weights [B, T, S]."""
+        x = self.target_blocks[layer](inputs)
+        query = (self.queries[layer](x) + embedded) * SCALE
+
+        def one(query, key, value, length):
+            common = dict(score=Dot(), mask=lengths(length))
+            return attend(query, key, value, **common), attention_weights(query, key, **common) if look else None
+
+        context, weights = jax.vmap(one)(query, memory["key"], memory["value"], memory["length"])
+        x = (x + self.contexts[layer](context)) * SCALE
+        return (x + residual) * SCALE, weights
+
+    def decode(self, memory, target_in: Int[Array, "B T"], *, train: bool = False, look: bool = False):
+        """Teacher forced: hidden [B, T, embed] and intermediates."""
+        embedded = self.drop(self.target_embed(target_in), train)
+        x, seen = self.target_in(embedded), []
+        for layer in range(self.layers):
+            inputs = jnp.pad(self.drop(x, train), ((0, 0), (self.kernel_size - 1, 0), (0, 0)))
+            x, weights = self.block(layer, memory, inputs, x, embedded, look)
+            seen.append(weights)
+        return self.drop(self.target_out(x), train), {"cross_attention": jnp.stack(seen, axis=1)[:, :, None]} if look else {}
+
+    def start(self, memory, max_length: int):
+        """The cache before the first step: each layer's last kernel_size - 1 inputs."""
+        batch = memory["length"].shape[0]
+        before = [jnp.zeros((batch, self.kernel_size - 1, self.hidden_size), memory["key"].dtype) for _ in range(self.layers)]
+        return memory | {"before": before, "time": jnp.zeros((batch,), jnp.int32)}
+
+    def step(self, cache, token: Int[Array, "B"]):
+        """One step: logits [B, V], the next cache, and the weights [B, layers, 1, 1, S] it looked with."""
+        embedded = self.target_embed(token[:, None], cache["time"])
+        x, before, seen = self.target_in(embedded), [], []
+        for layer in range(self.layers):
+            inputs = jnp.concatenate([cache["before"][layer], x], axis=1)
+            before.append(inputs[:, 1:])
+            x, weights = self.block(layer, cache, inputs, x, embedded, True)
+            seen.append(weights)
+        logits = self.target_out(x)[:, 0] @ self.kernel + self.bias[None]
+        cache = cache | {"before": before, "time": cache["time"] + 1}
+        return logits, cache, {"cross_attention": jnp.stack(seen, axis=1)[:, :, None]}
+
+    def output(self) -> tuple[Float[Array, "D V"], Float[Array, "V"]]:
+        """Kernel and bias of the output layer."""
+        return self.kernel, self.bias
+
+    def __call__(self, source, source_length, target_in, *, train: bool = False, look: bool = False):
+        """Teacher-forced logits [B, T, V] and intermediates."""
+        hidden, seen = self.decode(self.encode(source, source_length, train=train), target_in, train=train, look=look)
+        return hidden @ self.kernel + self.bias[None, None], seen

@@ -1,0 +1,74 @@
+"""What every sequence-to-sequence model promises: `contract.check(model)` is run on each of them."""
+
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+SOURCE = jnp.array([[1, 2, 3, 4, 5, 6], [7, 8, 9, 0, 0, 0], [10, 1, 2, 3, 0, 0]])
+LENGTH = jnp.array([6, 3, 4])
+TARGET = jnp.array([[1, 2, 3, 4], [5, 6, 7, 8], [8, 1, 2, 0]])
+UNOPTIMIZED = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}  # these programs run once
+
+
+def variables_of(model, seed: int = 0):
+    """Parameters that are neither zero nor tiny, so that every path through the model matters."""
+    shapes = jax.eval_shape(model.init, jax.random.key(0), SOURCE, LENGTH, TARGET)
+    assert set(shapes) == {"params"}
+    r = np.random.default_rng(seed)
+    return jax.tree.map(lambda x: jnp.asarray(r.normal(size=x.shape, scale=0.5), jnp.float32), shapes)
+
+
+def check(model):
+    """Shapes, output(), intermediates, step = teacher forced, nothing from the padding or the future, a gradient everywhere."""
+
+    def teacher_forced(v):
+        memory = model.apply(v, SOURCE, LENGTH, method="encode")
+        hidden, seen = model.apply(v, memory, TARGET, look=True, method="decode")
+        kernel, bias = model.apply(v, method="output")
+        logits = hidden @ kernel + bias[None, None]
+        return jnp.square(logits).sum(), (memory, logits, seen)
+
+    def everything(v):
+        grads, (memory, logits, seen) = jax.grad(teacher_forced, has_aux=True)(v)
+
+        def step(cache, token):
+            one, cache, looked = model.apply(v, cache, token, method="step")
+            return cache, (one, looked)
+
+        cache = model.apply(v, memory, TARGET.shape[1], method="start")
+        assert all(leaf.shape[0] == len(SOURCE) for leaf in jax.tree.leaves(cache))
+        _, steps = jax.lax.scan(step, cache, TARGET.T)
+        # other rows in the batch, more and other padding; and another future
+        longer = jnp.where(jnp.arange(9)[None] < LENGTH[:, None], jnp.pad(SOURCE, ((0, 0), (0, 3))), 7)
+        targets = jnp.concatenate([TARGET, TARGET.at[:, 2].set(3)])
+        again, nothing = model.apply(v, jnp.tile(longer, (2, 1)), jnp.tile(LENGTH, 2), targets)
+        assert nothing == {}
+        return logits, seen, steps, again, grads
+
+    variables = variables_of(model)
+    logits, seen, (stepwise, looked), again, grads = jax.jit(everything, compiler_options=UNOPTIMIZED)(variables)
+    assert logits.shape == (*TARGET.shape, 9)
+    close = lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5, rtol=1e-5)
+    close(stepwise.swapaxes(0, 1), logits)
+    close(again[:3], logits)
+    close(again[3:, :2], logits[:, :2])
+    assert not np.allclose(again[3:, 2], logits[:, 2])
+    if seen:
+        weights = np.asarray(seen["cross_attention"])  # [B, layers, heads, T, S]
+        assert weights.ndim == 5 and weights.shape[0] == 3 and weights.shape[-2:] == (4, 6)
+        close(np.moveaxis(np.asarray(looked["cross_attention"])[..., 0, :], 0, -2), weights)
+        padding = np.arange(6)[None] >= np.asarray(LENGTH)[:, None]
+        assert (weights[np.broadcast_to(padding[:, None, None, None], weights.shape)] == 0).all()
+    for path, g in jax.tree_util.tree_leaves_with_path(grads):
+        assert jnp.isfinite(g).all(), path
+        assert (g != 0).any(), f"no gradient reaches {jax.tree_util.keystr(path)}"
+    return variables, logits, seen
+
+
+@pytest.fixture(scope="session")
+def contract():
+    """`check`, and the small batch it uses."""
+    return types.SimpleNamespace(check=check, variables_of=variables_of, SOURCE=SOURCE, LENGTH=LENGTH, TARGET=TARGET)

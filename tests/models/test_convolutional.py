@@ -1,0 +1,43 @@
+"""Convolutional sequence to sequence learning."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention_jax import InputError
+from attention_jax.models.convolutional import ConvSeq2seq, gated_convolution
+
+small = dict(source_vocab=11, target_vocab=9, hidden_size=6, embed_size=4, layers=2, positions=12)
+
+
+def test_contract(contract):
+    _, _, seen = contract.check(ConvSeq2seq(**small))
+    assert seen["cross_attention"].shape == (3, 2, 1, 4, 6)
+    np.testing.assert_allclose(seen["cross_attention"].sum(-1), 1, atol=1e-5)
+
+
+def test_gated_convolution_equals_the_convolution_of_jax():
+    r = np.random.default_rng(0)
+    draw = lambda *shape: jnp.asarray(r.normal(size=shape), jnp.float32)
+    x, kernel, bias = draw(2, 7, 3), draw(5, 3, 8), draw(8)
+    wide = jax.lax.conv_general_dilated(x, kernel, (1,), "VALID", dimension_numbers=("NWC", "WIO", "NWC")) + bias[None, None]
+    want = wide[..., :4] * jax.nn.sigmoid(wide[..., 4:])
+    np.testing.assert_allclose(gated_convolution(x, kernel.reshape(15, 8), bias), want, atol=1e-5)
+
+
+def test_size_of_bentrevetts_model():
+    model = ConvSeq2seq(7855, 5893, dropout=0.25, positions=100)
+    ones = jnp.ones((1, 2), jnp.int32)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), ones, jnp.ones(1, jnp.int32), ones)
+    embed, block = lambda v: (v + 100) * 256, 3 * 512 * 1024 + 1024
+    to_hidden, to_embed = 257 * 512, 513 * 256
+    want = embed(7855) + embed(5893) + 20 * block + 2 * (to_hidden + to_embed) + 10 * (to_hidden + to_embed) + 257 * 5893
+    assert sum(x.size for x in jax.tree.leaves(shapes)) == want
+
+
+def test_limits_are_named(contract):
+    with pytest.raises(InputError, match="knows 5 positions, got a sequence of 6"):
+        contract.variables_of(ConvSeq2seq(**(small | {"positions": 5})))
+    with pytest.raises(InputError, match="kernel_size must be odd"):
+        contract.variables_of(ConvSeq2seq(**small, kernel_size=4))
