@@ -86,7 +86,7 @@ def _write(path: str, content: bytes) -> None:
 
 
 def bpe(path: str) -> Tokenizer:
-    """Ready-made byte-pair encoding (Sennrich et al. 2016): the merges of a subword-nmt file split words; "@@" marks a piece that goes on."""
+    """Ready-made byte-pair encoding (Sennrich et al. 2016): merges of a subword-nmt file split words; "@@": the word goes on."""
     lines = text_files.read_lines(path, "file of BPE merges")
     merges = [tuple(line.split()) for line in lines if not line.startswith("#version")]
     for number, merge in enumerate(merges, start=1 + len(lines) - len(merges)):

@@ -59,7 +59,8 @@ def _overlong(split: str, sides: tuple[Rows, Rows], options: TextPairs, lines: n
         side = int(np.argmax(lengths[:, row]))
         place = f"pair {row + 1} of {split}" if lines is None else f"line {int(lines[row]) + 1}"
         raise InputError(f"{place}: the {('source', 'target')[side]} has {lengths[side, row]} tokens with its end mark, "
-                         f"the limit is {options.max_length}; shorten it, raise --data.max-length, or give --data.overlong truncate (or drop)")
+                         f"the limit is {options.max_length}; shorten it, raise --data.max-length, "
+                         "or give --data.overlong truncate (or drop)")
     return over
 
 
