@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from attention_jax.ops.precision import accumulator
+
 
 def _relative(query_positions: Int[Array, " Q"], key_positions: Int[Array, " K"]) -> Int[Array, "Q K"]:
     return key_positions[None, :] - query_positions[:, None]
@@ -37,7 +39,7 @@ class ShawBias(Bias):
 
     def __call__(self, query, query_positions, key_positions):
         reach = self.table.shape[0] // 2
-        precision = jnp.promote_types(query.dtype, jnp.float32)
+        precision = accumulator(query.dtype)
         products = jnp.einsum("qd,rd->qr", query, self.table, preferred_element_type=precision)  # [Q, 2 c + 1]
         index = jnp.clip(_relative(query_positions, key_positions), -reach, reach) + reach
         return jnp.take_along_axis(products, index, axis=1) * query.shape[-1] ** -0.5
@@ -89,7 +91,7 @@ class ALiBi(Bias):
 
     def __call__(self, query, query_positions, key_positions):
         distance = jnp.abs(_relative(query_positions, key_positions))
-        return -self.slope * distance.astype(jnp.promote_types(query.dtype, jnp.float32))
+        return -self.slope * distance.astype(accumulator(query.dtype))
 
     @staticmethod
     def slopes(heads: int) -> Float[np.ndarray, " heads"]:

@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from attention_jax.ops.precision import accumulator
 from attention_jax.ops.weight_dropout import dropout_factor
 
 
@@ -74,12 +75,13 @@ def _split(tree) -> tuple[list, list, Join]:
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _attend(blocks, join, floats, others):
-    return _forward(join(floats, others), blocks)[0]
+    return _forward(_shielded(join(floats, others)), blocks)[0]
 
 
 def _attend_fwd(blocks, join, floats, others):
-    out, normaliser = _forward(join(floats, others), blocks)
-    return out, (floats, others, out, normaliser)
+    inputs = _shielded(join(floats, others))
+    out, normaliser = _forward(inputs, blocks)
+    return out, (*_split(inputs)[:2], out, normaliser)
 
 
 def _attend_bwd(blocks, join, saved, out_bar):
@@ -98,7 +100,7 @@ _attend.defvjp(_attend_fwd, _attend_bwd)
 def _forward(inputs, blocks):
     """Output [Q, V] and log-normaliser [Q] (+inf where a query may attend to nothing)."""
     queries, width = inputs.query.shape[0], inputs.value.shape[1]
-    precision = jnp.promote_types(inputs.value.dtype, jnp.float32)
+    precision = accumulator(inputs.value.dtype)
     ranges = _key_blocks(inputs, blocks)
 
     def step(i, masked, j, carry):
@@ -149,7 +151,7 @@ def _backward(inputs, blocks, out, normaliser, out_bar):
 
     def zeros(x, rows=None):
         shape = x.shape if rows is None else (rows, *x.shape[1:])
-        return jnp.zeros(shape, jnp.promote_types(x.dtype, precision))
+        return jnp.zeros(shape, accumulator(x.dtype))
 
     def step(i, outer, masked, j, bars):
         row_bar, row_normaliser, row_delta = outer
@@ -211,16 +213,10 @@ def _tile(inputs, blocks, i, j, masked):
     allowed = None
     if masked:
         allowed = jnp.broadcast_to((key_positions >= j * blocks.key)[None, :], (blocks.query, blocks.key))  # nothing counts twice
-        if inputs.mask is not None:
-            allowed = allowed & inputs.mask(query_positions, key_positions)
-            value = shield(value, allowed.any(axis=0))
+        allowed = allowed if inputs.mask is None else allowed & inputs.mask(query_positions, key_positions)
 
     def scores(rules, query, key, bias_query):
         score, bias = join(rules, others)
-        if inputs.mask is not None and masked:
-            asked, answered = allowed.any(axis=1), allowed.any(axis=0)
-            query, key = shield(query, asked), shield(key, answered)
-            bias_query = None if bias_query is None else shield(bias_query, asked)
         scores = score(query, key)
         if bias is not None:
             scores = scores + bias(bias_query, query_positions, key_positions).astype(scores.dtype)
@@ -233,13 +229,8 @@ def _tile(inputs, blocks, i, j, masked):
     return Tile(scores, (rules, query, key, bias_query), value, dropout)
 
 
-def shield(x: jax.Array, alive: jax.Array) -> jax.Array:
-    """Rows of x [N, D] that no allowed pair needs, made finite: 0 * NaN would be NaN."""
-    return jnp.where(alive[:, None] | jnp.isfinite(x), x, jnp.ones_like(x))
-
-
 def _matmul(a, b):
-    return jnp.matmul(a, b, preferred_element_type=jnp.promote_types(a.dtype, jnp.float32))
+    return jnp.matmul(a, b, preferred_element_type=accumulator(a.dtype))
 
 
 def _start(i, size, total):
@@ -257,6 +248,43 @@ def _put(x, rows, i, size):
 
 def _add(x, rows, i, size):
     return _put(x, _rows(x, i, size) + rows.astype(x.dtype), i, size)
+
+
+# --- NaN and infinity where nobody may look ---------------------------------------------------------------------------
+
+
+def shield(x: jax.Array, alive: jax.Array) -> jax.Array:
+    """Rows of x [N, D] that no allowed pair needs, made finite: 0 * NaN would be NaN."""
+    return jnp.where(alive[:, None] | jnp.isfinite(x), x, jnp.ones_like(x))
+
+
+def _shielded(inputs):
+    """All rows that no allowed pair needs made finite, at the price of one look at the inputs where they are finite anyway."""
+    if inputs.mask is None:
+        return inputs
+    arrays = inputs.query, inputs.key, inputs.value, inputs.bias_query
+    finite = jnp.stack([jnp.isfinite(x).all() for x in jax.tree.leaves(arrays)]).all()
+
+    def clean(arrays):
+        query, key, value, bias_query = arrays
+        asked, answered = _alive(inputs)
+        return shield(query, asked), shield(key, answered), shield(value, answered), bias_query if bias_query is None else shield(bias_query, asked)
+
+    query, key, value, bias_query = lax.cond(_most(~finite), clean, lambda arrays: arrays, arrays)
+    return inputs._replace(query=query, key=key, value=value, bias_query=bias_query)
+
+
+def _alive(inputs):
+    """Which queries [Q] may attend to something, and which keys [K] something may attend to; some rows at a time."""
+    queries, keys = inputs.query.shape[0], inputs.key.shape[0]
+    size = max(1, min(queries, 2**20 // keys))
+
+    def rows(i, carry):
+        asked, answered = carry
+        allowed = inputs.mask(inputs.offset + _start(i, size, queries) + jnp.arange(size), jnp.arange(keys))
+        return _put(asked, allowed.any(axis=1), i, size), answered | allowed.any(axis=0)
+
+    return lax.fori_loop(0, -(-queries // size), rows, (jnp.zeros((queries,), bool), jnp.zeros((keys,), bool)))
 
 
 # --- which blocks -----------------------------------------------------------------------------------------------------------

@@ -33,14 +33,30 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-
-def _precision(x: Array):
-    """Products of x are summed in this type: float32, or float64 for float64."""
-    return jnp.promote_types(x.dtype, jnp.float32)
+from attention_jax.ops.precision import accumulator
 
 
 def _product(query: Float[Array, "Q D"], key: Float[Array, "K D"]) -> Float[Array, "Q K"]:
-    return jnp.einsum("qd,kd->qk", query, key, preferred_element_type=_precision(query))
+    return _einsum("qd,kd->qk", query, key) if query.dtype == accumulator(query.dtype) else _half_product(query, key)
+
+
+def _einsum(formula, *arrays):
+    return jnp.einsum(formula, *arrays, preferred_element_type=accumulator(arrays[0].dtype))
+
+
+@jax.custom_vjp
+def _half_product(query, key):
+    """The product of arrays in half precision, whose gradients are products in half precision too (all summed in float32)."""
+    return _einsum("qd,kd->qk", query, key)
+
+
+def _half_product_bwd(saved, bar):
+    query, key = saved
+    bar = bar.astype(query.dtype)
+    return _einsum("qk,kd->qd", bar, key).astype(query.dtype), _einsum("qk,qd->kd", bar, query).astype(key.dtype)
+
+
+_half_product.defvjp(lambda query, key: (_einsum("qd,kd->qk", query, key), (query, key)), _half_product_bwd)
 
 
 class Score:
@@ -132,7 +148,7 @@ class Additive(Score):
     def __call__(self, query, key):
         (_, query), (_, key) = self.prepare_query(query), self.prepare_key(key)
         hidden = jnp.tanh(query[:, None, :] + key[None, :, :])  # [Q, K, H]
-        return jnp.einsum("qkh,h->qk", hidden, self.vector, preferred_element_type=_precision(query))
+        return jnp.einsum("qkh,h->qk", hidden, self.vector, preferred_element_type=accumulator(query.dtype))
 
     def prepare_key(self, key):
         return replace(self, key_kernel=None), key if self.key_kernel is None else key @ self.key_kernel
@@ -193,14 +209,14 @@ class Cosine(Score):
 
 def _normalised(x: Float[Array, "N D"]) -> Float[Array, "N D"]:
     """Unit rows; a row of zeros stays zero, with zero gradient."""
-    square = jnp.sum(jnp.square(x.astype(_precision(x))), axis=-1, keepdims=True)
+    square = jnp.sum(jnp.square(x.astype(accumulator(x.dtype))), axis=-1, keepdims=True)
     inverse = jnp.where(square > 0, jax.lax.rsqrt(jnp.where(square > 0, square, 1.0)), 0.0)
     return (x * inverse.astype(x.dtype)).astype(x.dtype)
 
 
 def _squared_distance(query: Float[Array, "Q D"], key: Float[Array, "K D"]) -> Float[Array, "Q K"]:
     """||q - k||^2, by differences for few features (exact where points are close), else by one matrix product."""
-    query, key = query.astype(_precision(query)), key.astype(_precision(key))
+    query, key = query.astype(accumulator(query.dtype)), key.astype(accumulator(key.dtype))
     if query.shape[-1] <= 4:
         return sum(jnp.square(query[:, None, d] - key[None, :, d]) for d in range(query.shape[-1]))
     squares = jnp.sum(jnp.square(query), axis=-1)[:, None] + jnp.sum(jnp.square(key), axis=-1)[None, :]
@@ -259,4 +275,4 @@ class Constant(Score):
     """log of 1: every key weighs the same, so attention is the mean of the values that the mask allows."""
 
     def __call__(self, query, key):
-        return jnp.zeros((query.shape[0], key.shape[0]), _precision(query))
+        return jnp.zeros((query.shape[0], key.shape[0]), accumulator(query.dtype))

@@ -1,0 +1,167 @@
+"""`attend` and `masked_softmax` against cases computed by hand and a slow oracle in NumPy and float64."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention_jax import InputError
+from attention_jax.ops.attention import attend, attention_weights, masked_softmax
+from attention_jax.ops.biases import ALiBi
+from attention_jax.ops.masks import causal, dense, lengths, window
+from attention_jax.ops.scores import Additive, Constant, Dot, Gaussian, NegativeSquaredDistance
+
+IMPLEMENTATIONS = ("plain", "fused")
+
+
+def oracle(scores, allowed, value):
+    """softmax and pooling row by row, in float64."""
+    out = np.zeros((scores.shape[0], value.shape[1]))
+    for q in range(scores.shape[0]):
+        seen = [k for k in range(scores.shape[1]) if allowed[q, k] and scores[q, k] > -np.inf]
+        if seen:
+            weights = np.exp(np.array([scores[q, k] for k in seen], np.float64) - max(scores[q, k] for k in seen))
+            out[q] = weights @ np.asarray(value, np.float64)[seen] / weights.sum()
+    return out
+
+
+def arrays(queries, keys, width=4, value_width=3, seed=0):
+    draw = np.random.default_rng(seed).standard_normal
+    return [jnp.asarray(draw(shape), jnp.float32) for shape in ((queries, width), (keys, width), (keys, value_width))]
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_the_worked_example_of_the_tutorials(implementation):
+    x = jnp.array([[1, 0, 1, 0], [0, 2, 0, 2], [1, 1, 1, 1]], jnp.float32)
+    query = x @ jnp.array([[1, 0, 1], [1, 0, 0], [0, 0, 1], [0, 1, 1]], jnp.float32)
+    key = x @ jnp.array([[0, 0, 1], [1, 1, 0], [0, 1, 0], [1, 1, 0]], jnp.float32)
+    value = x @ jnp.array([[0, 2, 0], [0, 3, 0], [1, 0, 3], [1, 1, 0]], jnp.float32)
+    np.testing.assert_array_equal(Dot()(query, key), [[2, 4, 4], [4, 16, 12], [4, 12, 10]])
+    expected = [[1.8639, 6.3194, 1.7042], [1.9991, 7.8141, 0.2735], [1.9926, 7.4796, 0.7359]]
+    np.testing.assert_allclose(attend(query, key, value, implementation=implementation), expected, atol=5e-5)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_attend_is_the_oracle(implementation):
+    query, key, value = arrays(6, 9)
+    mask, bias = causal() & window(3), ALiBi(0.5)
+    out = attend(query, key, value, mask=mask, bias=bias, query_offset=2, implementation=implementation, block_q=4, block_k=4)
+    scores = np.asarray(query, np.float64) @ np.asarray(key, np.float64).T / 2.0
+    positions = 2 + np.arange(6)[:, None], np.arange(9)[None, :]
+    distance = np.abs(positions[0] - positions[1])
+    expected = oracle(scores - 0.5 * distance, (positions[1] <= positions[0]) & (distance <= 3), value)
+    np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_masked_softmax_rows():
+    scores = jnp.array([[1.0, 2.0, 3.0], [1.0, jnp.nan, 3.0], [0.0, 0.0, 0.0], [-jnp.inf, -jnp.inf, -jnp.inf]])
+    mask = jnp.array([[1, 1, 0], [1, 0, 1], [0, 0, 0], [1, 1, 1]], bool)
+    weights = masked_softmax(scores, mask)
+    e = np.exp([1.0, 2.0])
+    np.testing.assert_allclose(weights[0], [e[0] / e.sum(), e[1] / e.sum(), 0], rtol=1e-6)
+    assert weights[1, 1] == 0 and np.isclose(weights[1].sum(), 1)
+    np.testing.assert_array_equal(weights[2:], 0)
+    gradient = jax.grad(lambda s: (masked_softmax(s, mask) * jnp.arange(12.0).reshape(4, 3)).sum())(scores)
+    assert np.isfinite(gradient).all() and not gradient[~np.asarray(mask)].any() and not gradient[2:].any()
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_masking_is_deleting_the_keys_and_their_order_does_not_matter(implementation):
+    query, key, value = arrays(5, 8)
+    kept = np.array([0, 2, 3, 7])
+    allowed = np.zeros((5, 8), bool)
+    allowed[:, kept] = True
+    masked = attend(query, key, value, mask=dense(jnp.asarray(allowed)), implementation=implementation, block_k=3)
+    np.testing.assert_allclose(masked, attend(query, key[kept], value[kept], implementation=implementation), rtol=1e-5, atol=1e-6)
+    order = np.array([3, 0, 2, 1])
+    np.testing.assert_allclose(masked, attend(query, key[kept][order], value[kept][order]), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_nadaraya_watson_is_attention(implementation):
+    x = jnp.linspace(0.0, 5.0, 7)[:, None]
+    at, y = jnp.array([[0.3], [2.5]]), jnp.sin(x)
+    kernel = np.exp(-((np.asarray(at) - np.asarray(x).T) ** 2) / (2 * 0.5**2))
+    expected = kernel @ np.asarray(y) / kernel.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(attend(at, x, y, score=Gaussian(0.5), implementation=implementation), expected, rtol=1e-5)
+    same = attend(at * 2**0.5, x * 2**0.5, y, score=NegativeSquaredDistance(), implementation=implementation)
+    np.testing.assert_allclose(same, expected, rtol=1e-5)
+    np.testing.assert_allclose(attend(at, x, y, score=Constant(), implementation=implementation), np.full((2, 1), y.mean()), rtol=1e-5)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_a_causal_jacobian_is_lower_triangular(implementation):
+    x = arrays(6, 6)[0]
+    jacobian = jax.jacrev(lambda x: attend(x, x, x, mask=causal(), implementation=implementation, block_q=2, block_k=2))(x)
+    influence = np.abs(jacobian).max(axis=(1, 3))
+    assert not np.triu(influence, 1).any() and (np.diag(influence) > 0).all()
+
+
+def test_decoding_with_a_cache_gives_the_rows_of_the_whole():
+    query, key, value = arrays(6, 6)
+    whole = attend(query, key, value, mask=causal())
+    step = jax.jit(lambda q, t: attend(q, key, value, mask=causal(), query_offset=t))
+    rows = jnp.concatenate([step(query[t : t + 1], t) for t in range(6)])
+    np.testing.assert_allclose(rows, whole, rtol=1e-5, atol=1e-6)
+    assert step._cache_size() == 1
+
+
+def test_dropout_is_the_same_in_both_implementations_and_keeps_the_mean():
+    query, key, value = arrays(40, 50)
+    rng = jax.random.key(3)
+    plain = attend(query, key, value, dropout=0.5, rng=rng, implementation="plain")
+    for block in (7, 16):
+        fused = attend(query, key, value, dropout=0.5, rng=rng, implementation="fused", block_q=block, block_k=block + 4)
+        np.testing.assert_allclose(fused, plain, rtol=1e-5, atol=1e-6)
+    ones = jax.vmap(lambda rng: attend(query, key, jnp.ones((50, 1)), score=Constant(), dropout=0.3, rng=rng))(jax.random.split(rng, 50))
+    # the mean of 40 * 50 * 50 kept-or-dropped weights: standard error 0.0021
+    assert abs(float(ones.mean()) - 1) < 0.01
+    share = jnp.stack([ones.mean(axis=(0, 2)), ones.std(axis=(0, 2))])  # each query on its own is fair, and random
+    assert (abs(share[0] - 1) < 0.06).all() and (abs(share[1] - (0.3 / 0.7 / 50) ** 0.5) < 0.035).all()
+    np.testing.assert_array_equal(attend(query, key, value, dropout=0.5), attend(query, key, value))
+    np.testing.assert_array_equal(attend(query, key, value, dropout=0.0, rng=rng), attend(query, key, value))
+
+
+def test_bfloat16_is_close_to_float32():
+    query, key, value = arrays(33, 40, 16, 16)
+    exact = attend(query, key, value)
+    for implementation in IMPLEMENTATIONS:
+        half = [x.astype(jnp.bfloat16) for x in (query, key, value)]
+        out, pull = jax.vjp(lambda *x: attend(*x, implementation=implementation, block_q=8, block_k=8), *half)  # noqa: B023
+        assert out.dtype == jnp.bfloat16 and all(bar.dtype == jnp.bfloat16 for bar in pull(out))
+        np.testing.assert_allclose(out.astype(jnp.float32), exact, atol=0.02)
+
+
+def test_weights_are_what_attend_pools_with():
+    query, key, value = arrays(5, 8)
+    score = Additive.init(jax.random.key(0), 4, 4, 6)
+    weights = attention_weights(query, key, score=score, mask=lengths(6))
+    np.testing.assert_allclose(weights.sum(axis=1), 1, rtol=1e-6)
+    assert not weights[:, 6:].any()
+    np.testing.assert_allclose(weights @ value, attend(query, key, value, score=score, mask=lengths(6)), rtol=1e-5, atol=1e-6)
+
+
+def test_a_function_is_a_score_without_parameters():
+    query, key, value = arrays(5, 8)
+    expected = attend(query, key, value, score=Dot())
+    for implementation in IMPLEMENTATIONS:
+        out = attend(query, key, value, score=lambda q, k: q @ k.T, implementation=implementation, block_k=3)
+        np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "call, words",
+    [
+        (lambda q, k, v: attend(q[None], k, v), "vmap it"),
+        (lambda q, k, v: attend(q, k, v[:-1]), "vmap it"),
+        (lambda q, k, v: attend(q, k, v, mask=jnp.ones((5, 8), bool)), "dense"),
+        (lambda q, k, v: attend(q, k, v, score="dot"), "callable pytree"),
+        (lambda q, k, v: attend(q, k, v, implementation="flash"), "plain"),
+        (lambda q, k, v: attend(q, k, v, implementation="cudnn"), "NVIDIA GPU"),
+        (lambda q, k, v: attend(q, k, v, block_q=0), "at least 1"),
+    ],
+)
+def test_errors_say_what_to_do(call, words):
+    with pytest.raises(InputError, match=words) as caught:
+        call(*arrays(5, 8))
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,206 @@
+"""Blockwise attention means what plain attention means: in value, in every gradient, for every score, mask, bias and dropout."""
+
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attention_jax.ops import scores
+from attention_jax.ops.attention import attend
+from attention_jax.ops.biases import ALiBi, ShawBias, T5Bias
+from attention_jax.ops.masks import causal, dense, lengths, window
+
+WIDTH, VALUE_WIDTH = 4, 3
+FAST_TO_COMPILE = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+KEY = jax.random.key(0)
+
+SCORES = {
+    "Dot": scores.Dot(),
+    "ScaledDot": scores.ScaledDot(),
+    "Bilinear": scores.Bilinear.init(KEY, WIDTH, WIDTH),
+    "Additive": scores.Additive.init(KEY, WIDTH, WIDTH, 6),
+    "Concat": scores.Concat.init(KEY, WIDTH, WIDTH, 6),
+    "Cosine": scores.Cosine(jnp.float32(2.0)),
+    "Gaussian": scores.Gaussian(jnp.float32(0.8)),
+    "Boxcar": scores.Boxcar(jnp.float32(2.0)),
+    "Epanechikov": scores.Epanechikov(jnp.float32(3.0)),
+    "Constant": scores.Constant(),
+    "NegativeSquaredDistance": scores.NegativeSquaredDistance(),
+}
+BIASES = {"none": None, "Shaw": ShawBias.init(KEY, WIDTH, 2), "T5": T5Bias.init(KEY, 8, 16), "ALiBi": ALiBi(jnp.float32(0.3))}
+MASKS = {
+    "none": lambda table: None,
+    "causal": lambda table: causal(),
+    "lengths": lambda table: lengths(table.shape[1] // 2),
+    "window": lambda table: window(2),
+    "causal & lengths": lambda table: causal() & lengths(table.shape[1] - 1),
+    "causal & window": lambda table: causal() & window(3),
+    "window | lengths": lambda table: window(1) | lengths(2),
+    "dense": dense,
+    "empty": lambda table: lengths(0),
+}
+
+
+def run(implementation, query, key, value, score, bias, mask, blocks=(None, None), dropout=None, offset=0):
+    """Output and all gradients, of queries, keys, values and the parameters of score and bias."""
+
+    def loss(query, key, value, score, bias, mask):
+        out = attend(
+            query, key, value, score=score, bias=bias, mask=mask, dropout=dropout, rng=jax.random.key(5), query_offset=offset,
+            implementation=implementation, block_q=blocks[0], block_k=blocks[1],
+        )  # fmt: skip
+        return jnp.sin(out + jnp.arange(out.shape[1])[None, :].astype(out.dtype)).sum(), out
+
+    function = jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2, 3, 4), has_aux=True), compiler_options=FAST_TO_COMPILE)
+    (_, out), gradients = function(query, key, value, score, bias, mask)
+    return jax.tree.map(np.asarray, (out, gradients))
+
+
+def in_float64(tree):
+    return jax.tree.map(lambda x: np.asarray(x, np.float64) if jnp.issubdtype(jnp.result_type(x), jnp.floating) else x, tree)
+
+
+def assert_exact(case, blocks, tolerance=1e-5, **more):
+    """Fused in float32 against plain in float64; `case` is (query, key, value, score, bias, mask)."""
+    fused = run("fused", *case, blocks=blocks, **more)
+    with jax.enable_x64(True):
+        exact = run("plain", *in_float64(case), **more)
+    scale = max([1.0] + [np.abs(x).max() for x in jax.tree.leaves(exact)])
+    for ours, theirs in zip(jax.tree.leaves(fused), jax.tree.leaves(exact), strict=True):
+        assert ours.dtype == np.float32 and theirs.dtype == np.float64
+        np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance * scale)
+
+
+def arrays(queries, keys, seed=0):
+    draw = np.random.default_rng(seed).standard_normal
+    return [draw(shape).astype(np.float32) for shape in ((queries, WIDTH), (keys, WIDTH), (keys, VALUE_WIDTH))]
+
+
+def table(queries, keys, seed=0):
+    return np.random.default_rng(seed).random((queries, keys)) < 0.4
+
+
+def test_every_score_is_here():
+    every = {c.__name__ for _, c in inspect.getmembers(scores, inspect.isclass) if issubclass(c, scores.Score) and c is not scores.Score}
+    assert every == set(SCORES)
+
+
+PAIRS = [(s, list(MASKS)[i % len(MASKS)], list(BIASES)[(i + 1) % 4], (0, 0.3)[i % 2]) for i, s in enumerate(SCORES)]
+PAIRS += [(list(SCORES)[(4 * i + 1) % 11], m, list(BIASES)[i % 4], (0.3, 0)[i % 2]) for i, m in enumerate(MASKS)]
+
+
+@pytest.mark.parametrize("score, mask, bias, dropout", PAIRS)
+def test_every_score_mask_and_bias(score, mask, bias, dropout):
+    case = *arrays(7, 9), SCORES[score], BIASES[bias], MASKS[mask](table(7, 9))
+    assert_exact(case, (3, 4), dropout=dropout)
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.data())
+def test_any_shape(data):
+    draw = lambda *options: data.draw(st.sampled_from(options))
+    queries, keys = draw(1, 2, 5, 8, 13), draw(1, 3, 8, 11)
+    blocks = draw((1, 1), (2, 3), (4, 4), (8, 2), (64, 64), (5, 64))
+    seed = data.draw(st.integers(0, 1000))
+    case = *arrays(queries, keys, seed), SCORES[draw(*SCORES)], BIASES[draw(*BIASES)], MASKS[draw(*MASKS)](table(queries, keys, seed))
+    assert_exact(case, blocks, dropout=draw(None, 0.2), offset=draw(0, 3))
+
+
+@pytest.mark.slow
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_any_shape_at_length(data):
+    test_any_shape.hypothesis.inner_test(data)
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf])
+@pytest.mark.parametrize("implementation", ["plain", "fused"])
+@pytest.mark.parametrize("score", ["ScaledDot", "Additive", "Gaussian", "Cosine"])
+def test_what_nobody_may_see_does_not_leak(score, implementation, poison):
+    query, key, value = arrays(7, 9)
+    mask = causal() & lengths(5)
+    expected = run(implementation, query, key, value, SCORES[score], BIASES["Shaw"], mask, (3, 4), offset=-2)
+    key[5:], value[6:], query[:2] = poison, poison, poison  # queries at -2 and -1 see nothing
+    out, gradients = run(implementation, query, key, value, SCORES[score], BIASES["Shaw"], mask, (3, 4), offset=-2)
+    for ours, clean in zip(jax.tree.leaves((out, gradients)), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(ours, clean, rtol=1e-5, atol=1e-6)
+    assert not out[:2].any() and not gradients[0][:2].any() and not gradients[1][5:].any() and not gradients[2][5:].any()
+
+
+def test_very_large_and_all_equal_scores():
+    query, key, value = arrays(7, 9)
+    out, gradients = run("fused", query * 1e2, key * 1e2, value, scores.Dot(), None, causal(), (3, 4))
+    plain = run("plain", query * 1e2, key * 1e2, value, scores.Dot(), None, causal())
+    assert (np.abs(query @ key.T).max() * 1e4) > 1e4
+    for ours, theirs in zip(jax.tree.leaves((out, gradients)), jax.tree.leaves(plain), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-3)
+    equal = run("fused", query, np.ones_like(key), value, scores.ScaledDot(), None, None, (3, 4))[0]
+    np.testing.assert_allclose(equal, np.broadcast_to(value.mean(axis=0), equal.shape), rtol=1e-5, atol=1e-6)
+
+
+def test_lengths_that_differ_between_examples():
+    query, key, value = (jnp.stack([x] * 4) for x in arrays(7, 9))
+    n = jnp.array([9, 0, 3, 5])
+
+    def loss(implementation, query):
+        one = lambda q, k, v, n: attend(q, k, v, mask=lengths(n), implementation=implementation, block_q=3, block_k=2)
+        return jnp.sin(jax.vmap(one)(query, key, value, n)).sum()
+
+    fused, plain = (jax.grad(lambda q: loss(i, q))(query) for i in ("fused", "plain"))  # noqa: B023
+    np.testing.assert_allclose(fused, plain, rtol=1e-5, atol=1e-6)
+    assert not fused[1].any()
+
+
+def test_composes_with_vmap_of_parameters_checkpoint_scan_and_pmap_without_recompiling():
+    query, key, value = (jnp.asarray(x) for x in arrays(7, 9))
+    heads = jax.vmap(lambda rng: scores.Additive.init(rng, WIDTH, WIDTH, 6))(jax.random.split(KEY, 2))
+    traces = []
+
+    def loss(implementation, heads, query):
+        traces.append(implementation)
+        one = lambda score, q: attend(q, key, value, score=score, mask=causal(), implementation=implementation, block_q=4, block_k=4)
+        layer = jax.checkpoint(lambda q: jnp.pad(jax.vmap(one, (0, None))(heads, q).mean(axis=0), ((0, 0), (0, 1))))
+        return jnp.sin(jax.lax.scan(lambda q, _: (layer(q), None), query, None, length=3)[0]).sum()
+
+    step = {i: jax.jit(jax.grad(lambda heads, q, i=i: loss(i, heads, q))) for i in ("plain", "fused")}
+    for seed in (0, 1):
+        q = query + seed
+        for ours, theirs in zip(jax.tree.leaves(step["fused"](heads, q)), jax.tree.leaves(step["plain"](heads, q)), strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+    assert traces.count("fused") == 1 and step["fused"]._cache_size() == 1
+    mapped = jax.pmap(step["fused"], in_axes=(None, 0))(heads, query[None])
+    np.testing.assert_allclose(mapped.vector[0], step["plain"](heads, query).vector, rtol=1e-4, atol=1e-5)
+
+
+def test_other_derivatives_work_or_say_why_not():
+    query, key, value = (jnp.asarray(x) for x in arrays(3, 4))
+    loss = lambda implementation: lambda q: jnp.sin(attend(q, key, value, implementation=implementation, mask=causal(), block_k=2)).sum()
+    hessian = jax.jacfwd(jax.grad(loss("fused")))(query)
+    np.testing.assert_allclose(hessian, jax.hessian(loss("plain"))(query), rtol=1e-4, atol=1e-5)
+    with pytest.raises(TypeError, match="custom_vjp"):
+        jax.jvp(loss("fused"), (query,), (query,))
+    with pytest.raises(ValueError, match="[Rr]everse-mode differentiation does not work"):
+        jax.jacrev(jax.grad(loss("fused")))(query)
+
+
+def temporary(score, implementation, length, blocks=(None, None)):
+    """Bytes of temporary memory that XLA plans for the gradient of one head."""
+    loss = lambda q, k, v: attend(q, k, v, score=score, implementation=implementation, block_q=blocks[0], block_k=blocks[1]).sum()
+    shapes = [jax.ShapeDtypeStruct((length, width), jnp.float32) for width in (WIDTH, WIDTH, VALUE_WIDTH)]
+    return jax.jit(jax.grad(loss, argnums=(0, 1, 2))).lower(*shapes).compile(FAST_TO_COMPILE).memory_analysis().temp_size_in_bytes
+
+
+@pytest.mark.parametrize("score", SCORES.values(), ids=SCORES)
+def test_no_gradient_materialises_the_matrix(score):
+    """At 16,384 a matrix of one bit a pair would take 32 MiB; blocks of 64 x 64 and six arrays of the inputs' size take under 8."""
+    assert temporary(score, "fused", 16384, (64, 64)) < 8 * 2**20
+
+
+def test_memory_is_linear():
+    small, large = (temporary(scores.Gaussian(), "fused", length) for length in (4096, 32768))
+    assert np.log(large / small) / np.log(8) <= 1.1
+    assert temporary(scores.ScaledDot(), "plain", 2048) > 10 * temporary(scores.ScaledDot(), "fused", 2048)

@@ -1,0 +1,56 @@
+"""Masks against their definitions, pair by pair, and their promises about blocks against themselves."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attention_jax import InputError
+from attention_jax.ops.masks import causal, dense, lengths, window
+
+Q, K = 6, 9
+TABLE = np.random.default_rng(0).random((Q, K)) < 0.5
+
+
+def rules():
+    """(mask, the same rule for one pair) at random, nested."""
+    leaves = st.one_of(
+        st.just((causal(), lambda q, k: k <= q)),
+        st.integers(0, K).map(lambda n: (lengths(n), lambda q, k: k < n)),
+        st.integers(0, 4).map(lambda w: (window(w), lambda q, k: abs(q - k) <= w)),
+        st.just((dense(jnp.asarray(TABLE)), lambda q, k: bool(TABLE[q, k]))),
+    )
+    both = lambda a, b: (a[0] & b[0], lambda q, k: a[1](q, k) and b[1](q, k))
+    either = lambda a, b: (a[0] | b[0], lambda q, k: a[1](q, k) or b[1](q, k))
+    return st.recursive(leaves, lambda inner: st.builds(both, inner, inner) | st.builds(either, inner, inner), max_leaves=3)
+
+
+@settings(max_examples=40, deadline=None)
+@given(rules(), st.integers(0, Q - 1), st.integers(0, Q - 1))
+def test_masks_keep_their_promises(rule, first, last):
+    mask, allowed = rule
+    first, last = min(first, last), max(first, last)
+    expected = np.array([[allowed(q, k) for k in range(K)] for q in range(Q)])
+    np.testing.assert_array_equal(mask(jnp.arange(Q), jnp.arange(K)), expected)
+    rows = expected[first : last + 1]
+    low, high = (int(x) for x in mask.reach(first, last))
+    assert not rows[:, : max(low, 0)].any() and not rows[:, max(high, 0) :].any()  # nothing outside of the reach
+    low, high = (int(x) for x in mask.open(first, last))
+    assert rows[:, max(low, 0) : max(high, 0)].all()  # everything inside of the open part
+
+
+def test_lengths_are_vmapped():
+    masks = jax.vmap(lambda n: lengths(n)(jnp.arange(2), jnp.arange(3)))(jnp.array([0, 3]))
+    np.testing.assert_array_equal(masks, [[[False] * 3] * 2, [[True] * 3] * 2])
+
+
+def test_outside_of_a_dense_mask_nothing_is_allowed():
+    assert not dense(jnp.ones((2, 2), bool))(jnp.array([1, 2]), jnp.array([1, 2]))[1:].any()
+
+
+@pytest.mark.parametrize("make", [lambda: window(-1), lambda: window(1.5), lambda: dense(jnp.ones((2, 2))), lambda: dense(jnp.ones(2, bool))])
+def test_errors(make):
+    with pytest.raises(InputError):
+        make()

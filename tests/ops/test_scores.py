@@ -1,0 +1,98 @@
+"""Every score against its formula, pair by pair in float64; what they promise about preparation."""
+
+import inspect
+from dataclasses import is_dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention_jax.ops import scores
+from attention_jax.ops.attention import attend
+
+D, H = 5, 7
+DRAW = np.random.default_rng(1)
+QUERY, KEY = DRAW.standard_normal((4, D)), DRAW.standard_normal((6, D))
+W, WQ, WK, V = (DRAW.standard_normal(shape) for shape in ((D, D), (D, H), (D, H), (H,)))
+
+
+def norm(x):
+    return np.sqrt((x**2).sum())
+
+
+def log(x):
+    return np.log(x) if x > 0 else -np.inf
+
+
+TABLE = {
+    scores.Dot: (scores.Dot(), lambda q, k: q @ k),
+    scores.ScaledDot: (scores.ScaledDot(), lambda q, k: q @ k / np.sqrt(D)),
+    scores.Bilinear: (scores.Bilinear(jnp.float32(W)), lambda q, k: q @ W @ k),
+    scores.Additive: (scores.Additive(jnp.float32(WQ), jnp.float32(WK), jnp.float32(V)), lambda q, k: V @ np.tanh(q @ WQ + k @ WK)),
+    scores.Concat: (
+        scores.Concat(jnp.float32(np.concatenate([WQ, WK])), jnp.float32(V)),
+        lambda q, k: V @ np.tanh(np.concatenate([WQ, WK]).T @ np.concatenate([q, k])),
+    ),
+    scores.Cosine: (scores.Cosine(3.0), lambda q, k: 3 * q @ k / norm(q) / norm(k)),
+    scores.NegativeSquaredDistance: (scores.NegativeSquaredDistance(), lambda q, k: -norm(q - k) ** 2),
+    scores.Gaussian: (scores.Gaussian(0.8), lambda q, k: -norm(q - k) ** 2 / (2 * 0.8**2)),
+    scores.Boxcar: (scores.Boxcar(3.0), lambda q, k: log(float(norm(q - k) < 3))),
+    scores.Epanechikov: (scores.Epanechikov(3.0), lambda q, k: log(max(0, 1 - norm(q - k) / 3))),
+    scores.Constant: (scores.Constant(), lambda q, k: 0.0),
+}
+
+
+def test_the_table_holds_every_score():
+    every = {c for _, c in inspect.getmembers(scores, inspect.isclass) if issubclass(c, scores.Score) and is_dataclass(c)}
+    assert every == set(TABLE)
+
+
+@pytest.mark.parametrize("score, formula", TABLE.values(), ids=lambda x: type(x).__name__)
+@pytest.mark.parametrize("width", [D, 2])
+def test_scores_are_their_formulas(score, formula, width):
+    if width < D and jax.tree.leaves(score) and jnp.ndim(jax.tree.leaves(score)[0]):
+        pytest.skip("parameters are for width D")
+    query, key = QUERY[:, :width], KEY[:, :width]
+    scale = np.sqrt(D / width) if isinstance(score, scores.ScaledDot) else 1.0
+    expected = np.array([[formula(q, k) for k in key] for q in query]) * scale
+    out = score(jnp.float32(query), jnp.float32(key))
+    assert out.dtype == jnp.float32 and out.shape == (4, 6)
+    np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("score", [score for score, _ in TABLE.values()], ids=lambda x: type(x).__name__)
+def test_preparing_changes_nothing(score):
+    query, key = jnp.float32(QUERY), jnp.float32(KEY)
+    expected = score(query, key)
+    rest, keys = score.prepare_key(key)
+    np.testing.assert_allclose(rest(query, keys), expected, rtol=1e-5, atol=1e-5)
+    rest, queries = score.prepare_query(query)
+    np.testing.assert_allclose(rest(queries, key), expected, rtol=1e-5, atol=1e-5)
+    rest, queries, keys = scores.prepare(score, query, key)
+    np.testing.assert_allclose(rest(queries, keys), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("score", [score for score, _ in TABLE.values()], ids=lambda x: type(x).__name__)
+def test_gradients_are_finite_at_the_edge(score):
+    """Equal points, zero vectors: where distances and norms have no slope."""
+    points = jnp.zeros((3, D)).at[0].set(1.0)
+    loss = lambda score, q, k: jnp.where(jnp.isfinite(s := score(q, k)), s, 0.0).sum()
+    for leaf in jax.tree.leaves(jax.grad(loss, argnums=(0, 1, 2))(score, points, points)):
+        assert np.isfinite(leaf).all()
+
+
+@pytest.mark.parametrize("kind", [scores.Bilinear, scores.Additive, scores.Concat])
+def test_init_makes_parameters_for_different_widths(kind):
+    score = kind.init(jax.random.key(0), query_width=3, key_width=5, hidden=4)
+    assert score(jnp.ones((2, 3)), jnp.ones((6, 5))).shape == (2, 6)
+    assert {leaf.dtype for leaf in jax.tree.leaves(score)} == {jnp.dtype("float32")}
+
+
+def test_one_score_per_head():
+    heads = jax.vmap(lambda rng: scores.Additive.init(rng, D, D, H))(jax.random.split(jax.random.key(0), 3))
+    query, key = jnp.float32(QUERY), jnp.float32(KEY)
+    out = jax.vmap(lambda score: attend(query, key, key, score=score, implementation="fused", block_k=4))(heads)
+    for h in range(3):
+        one = attend(query, key, key, score=jax.tree.map(lambda x: x[h], heads))  # noqa: B023
+        np.testing.assert_allclose(out[h], one, rtol=1e-5, atol=1e-6)
