@@ -299,7 +299,7 @@ class Images:
     dataset: Literal["digits", "fashion_mnist", "cifar10", "folder"] = "digits"
     path: str = ""
     """Directory of the dataset's published files (read once, then cached), or for "folder" of class/image.png; empty downloads."""
-    image_size: int = 0
+    pixels: int = 0
     """Resize to this many pixels a side; 0 keeps the files' size."""
     standardize: bool = False
     """Subtract the mean colour of the training images and divide by its deviation; otherwise pixels are 0 to 1."""
@@ -392,6 +392,7 @@ class Recurrent:
     embed_size: int = 16
     bidirectional: bool = False
     score: Literal["dot", "scaled_dot", "general", "concat", "additive", "cosine"] = "dot"
+
 
 @dataclass(frozen=True)
 class Translator:
