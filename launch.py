@@ -185,6 +185,52 @@ def reproduce(arguments: list[str]):
     raise SystemExit(1 if "missed" in verdicts else 0)
 
 
+def sweep(arguments: list[str]):
+    """NAME [--over PARAMETER=VALUES ...] [--seeds N] [--trials N] [--method M] [--jobs N | --ray ADDRESS] [--dry-run]: search."""
+    from attention_jax import experiments
+    from attention_jax.sweep import answer, run
+    from attention_jax.sweep.search import Method
+    from attention_jax.sweep.space import assignments
+
+    name, rest = positional(arguments, "sweep", "NAME")
+    module = experiments.load(name)
+    asked = configured(
+        module.config(), rest, f"sweep {name}",
+        over=(tuple[str, ...], (), "optim.learning-rate=1e-4..1e-2:log model.hidden-size=64,128 ...; by default the experiment's own."),
+        seeds=(int, 1, "Runs of each trial, with seeds from --train.seed on; their mean counts."),
+        trials=(int, 0, "Points to try; 0: the whole grid, or 20."),
+        method=(Method, "auto", "auto: a grid of lists, otherwise random."),
+        metric=(str, "", "What is best, such as test.exact_match; by default --train.best-metric."),
+        jobs=(int, 0, "Worker processes; 0 runs everything in this one."),
+        ray=(str, "", "auto, or HOST:PORT of a Ray cluster."),
+        population=(int, 64, "Most runs in one compiled program; 1: every run by itself."),
+        out=(str, "", "Directory of the sweep, by default runs/sweeps/NAME. A sweep that is there goes on."),
+        dry_run=(bool, False, "Only show the trials and estimate the time."),
+        record=(bool, False, "Keep the results in experiments/results, as reproduce does."),
+    )  # fmt: skip
+    over = assignments(asked.over) or (module.sweep() if hasattr(module, "sweep") else {})
+    settings = run.settings_of(asked.config, over, asked.method, asked.trials, asked.seeds, asked.metric)
+    if asked.dry_run:
+        return answer.announce(settings, run.first_points(settings))
+    directory = Path(asked.out or f"runs/sweeps/{name}")
+    try:
+        found = run.sweep(settings, directory, jobs=asked.jobs, ray=asked.ray, population=asked.population)
+    except (Interrupted, KeyboardInterrupt):
+        print(f"interrupted; the same command goes on with the sweep in {directory}", file=sys.stderr)
+        raise SystemExit(130) from None
+    if asked.record:
+        answer.record(directory, settings, found)
+
+
+def sweep_report(arguments: list[str]):
+    """DIR: the table, figures and best command of a sweep, also while it is running."""
+    from attention_jax.sweep import answer
+
+    directory, rest = positional(arguments, "sweep-report", "DIR")
+    parse(make_dataclass("sweep_report", []), rest, f"sweep-report {directory}")
+    answer.report(Path(directory))
+
+
 def bench(arguments: list[str]):
     """attention | date | translation | transformer | vision | ntm | sweep: measure side by side with its peers."""
     import importlib
@@ -198,7 +244,7 @@ def bench(arguments: list[str]):
 
 COMMANDS = {
     "list": list_experiments, "train": train, "evaluate": evaluate, "predict": predict, "translate": translate,
-    "plot": plot, "reproduce": reproduce, "bench": bench,
+    "plot": plot, "reproduce": reproduce, "sweep": sweep, "sweep-report": sweep_report, "bench": bench,
 }  # fmt: skip
 
 

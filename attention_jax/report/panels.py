@@ -107,8 +107,9 @@ def sweep_slices(trials: Sequence[Mapping], path: str | Path, *, metric: str, lo
         for axis, name in zip(axes.flat, names):
             x, ticks = _positions([trial["params"][name] for trial in trials])
             points = axis.scatter(x[done], values[done], c=np.flatnonzero(done), cmap="viridis", s=16, edgecolor="0.3", linewidth=0.3)
-            edge = axis.get_xaxis_transform()
-            axis.plot(x[~done], np.zeros((~done).sum()), "x", color="0.4", transform=edge, clip_on=False, markersize=4, zorder=5)
+            if not done.all():  # (an empty line upsets the layout)
+                edge = axis.get_xaxis_transform()
+                axis.plot(x[~done], np.zeros((~done).sum()), "x", color="0.4", transform=edge, clip_on=False, markersize=4, zorder=5)
             if name in log:
                 axis.set_xscale("log")
             if ticks:

@@ -20,7 +20,7 @@ from attention_jax.ops.losses import masked_cross_entropy
 from attention_jax.ops.metrics import token_accuracy
 from attention_jax.report import images as figures
 from attention_jax.report.panels import confusion_matrix
-from attention_jax.tasks import Task
+from attention_jax.tasks import Task, load_once
 from attention_jax.tasks.looking import maps
 from attention_jax.train.parallel import over_rows
 
@@ -36,7 +36,7 @@ def build_model(model, classes: int, image_size: int):
     if model.hidden_size % model.heads:
         raise InputError(f"--model.hidden-size must be a multiple of --model.heads, got {model.hidden_size} and {model.heads}")
     block = Block(
-        model.hidden_size, model.heads, model.mlp_size, norm="pre", activation="gelu", use_bias=getattr(model, "bias", True),
+        model.hidden_size, model.heads, model.mlp_size, norm="pre", activation="gelu", positions="none", use_bias=getattr(model, "bias", True),
         dropout=model.dropout, ffn_dropout=model.dropout, attention_dropout=model.attention_dropout, dtype=dtype,
     )  # fmt: skip
     if kind == "Cct":
@@ -70,9 +70,9 @@ def mix(rng, x, data):
 
 def build(config) -> Task:
     """The task of a vision model."""
-    data = images.load(config.data)
+    data = load_once(images.load, config.data)
     train, names, settings = data.train, data.names, config.data
-    size = settings.image_size or train.image.shape[1]
+    size = settings.pixels or train.image.shape[1]
     mean = deviation = None
     if settings.standardize:
         rows = train.image[:10_000].astype(np.float32) / 255
@@ -153,13 +153,19 @@ def build(config) -> Task:
     def describe() -> dict:
         shapes = jax.eval_shape(init, jax.random.PRNGKey(0))
         parts = {"train_images": len(train.label)} | {f"{name}_images": len(split.label) for name, split in data.held_out.items()}
-        return parts | {"classes": len(names), "image": f"{size} x {size} x {train.image.shape[-1]}", "parameters": sum(x.size for x in jax.tree.leaves(shapes))}
+        count = sum(x.size for x in jax.tree.leaves(shapes))
+        return parts | {"classes": len(names), "image": f"{size} x {size} x {train.image.shape[-1]}", "parameters": count}
 
-    rows = ([len(train.label)], [config.train.batch_size])
     return Task(
-        init=init, loss=loss, buckets=(train._asdict(),), plan=functools.partial(plan, config.train.seed, *rows), evaluate=evaluate, report=report,
-        predict=predict, describe=describe,
-    )  # fmt: skip
+        init=init,
+        loss=loss,
+        buckets=(train._asdict(),),
+        plan=functools.partial(plan, config.train.seed, [len(train.label)], [config.train.batch_size]),
+        evaluate=evaluate,
+        report=report,
+        predict=predict,
+        describe=describe,
+    )
 
 
 def plan(seed: int, sizes, batch_sizes, epoch: int, steps_per_call: int):

@@ -1,0 +1,44 @@
+"""`python launch.py bench sweep`: 16 trials as one population against 16 `train` processes, one after another.
+
+Trials over 4 learning rates and 4 seeds of date_luong with 64 hidden units and 2 epochs; start-up, data and compilation included on
+both sides. A trained run also draws its figures; the sweep draws those of the sweep.
+"""
+
+import itertools
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+RATES = ("0.001", "0.002", "0.004", "0.008")
+FIXED = ("--model.hidden-size", "64", "--train.total-epochs", "2")
+
+
+def timed(*arguments: str) -> float:
+    """Seconds of one `launch.py` process."""
+    begin = time.perf_counter()
+    subprocess.run([sys.executable, str(ROOT / "launch.py"), *arguments], check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - begin
+
+
+def main(seeds: int = 4) -> dict[str, float]:
+    """Measure, print and return the seconds of both; `seeds` 4 is the comparison, 1 a quicker one."""
+    count = len(RATES) * seeds
+    with tempfile.TemporaryDirectory() as directory:
+        warm = timed("train", "date_luong", *FIXED, "--train.max-steps", "1", "--out", f"{directory}/warm")  # prepares the data once, for both
+        print(f"preparing: {warm:.1f} s", flush=True)
+        together = timed("sweep", "date_luong", *FIXED, "--over", f"optim.learning-rate={','.join(RATES)}", "--seeds", str(seeds), "--out", f"{directory}/sweep")
+        print(f"one sweep of {count} runs: {together:.1f} s", flush=True)
+        alone = 0.0
+        for place, (rate, seed) in enumerate(itertools.product(RATES, range(seeds))):
+            alone += timed("train", "date_luong", *FIXED, "--optim.learning-rate", rate, "--train.seed", str(seed), "--out", f"{directory}/{place}")
+        print(f"{count} train processes: {alone:.1f} s")
+    print(f"the population takes {together / alone:.2f} of the time on {os.cpu_count()} cores (wanted: at most 0.5)")
+    return {"population": together, "processes": alone}
+
+
+if __name__ == "__main__":
+    main()

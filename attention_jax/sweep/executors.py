@@ -1,0 +1,194 @@
+"""Where groups run: in this process, in worker processes of this machine, or as Ray tasks on many machines.
+
+An executor takes the files of groups and yields each one as it ends. Nothing here computes: JAX is imported by `group.run_group`.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from attention_jax import InputError, Interrupted
+from attention_jax.sweep import group
+
+ROOT = Path(__file__).resolve().parents[2]
+ATTEMPTS = 3
+"""How often a group is begun (and gone on with) whose worker is killed, before its runs count as failed."""
+
+
+class InProcess:
+    """One group after another, here."""
+
+    slots = 1
+
+    def run(self, paths: Sequence[Path]) -> Iterator[Path]:
+        for path in paths:
+            group.run_group(path)
+            yield path
+
+    def close(self):
+        pass
+
+
+def devices() -> list[str]:
+    """The GPUs of this machine, by the names CUDA_VISIBLE_DEVICES uses; [] without any."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return [name for name in visible.split(",") if name]
+    return sorted(path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*"))
+
+
+def shares(jobs: int, found: Sequence[str]) -> list[dict[str, str]]:
+    """The environment of each of `jobs` workers: whole devices if there are enough, else a share of one device's memory.
+
+    >>> shares(2, ["0", "1", "2"])
+    [{'CUDA_VISIBLE_DEVICES': '0,2'}, {'CUDA_VISIBLE_DEVICES': '1'}]
+    >>> shares(2, ["0"])[1]
+    {'CUDA_VISIBLE_DEVICES': '0', 'XLA_PYTHON_CLIENT_MEM_FRACTION': '0.45'}
+    >>> shares(2, [])
+    [{}, {}]
+    """
+    if not found:
+        return [{} for _ in range(jobs)]
+    if jobs <= len(found):
+        return [{"CUDA_VISIBLE_DEVICES": ",".join(found[job::jobs])} for job in range(jobs)]
+    most = -(-jobs // len(found))
+    return [{"CUDA_VISIBLE_DEVICES": found[job % len(found)], "XLA_PYTHON_CLIENT_MEM_FRACTION": f"{0.9 / most:.2f}"} for job in range(jobs)]
+
+
+class Subprocesses:
+    """`jobs` worker processes at a time, the devices divided among them."""
+
+    def __init__(self, jobs: int):
+        if jobs < 1:
+            raise InputError(f"--jobs must be at least 1, got {jobs}")
+        self.slots = jobs
+
+    def run(self, paths: Sequence[Path]) -> Iterator[Path]:
+        waiting, attempts = list(paths), dict.fromkeys(paths, 0)
+        free, running = shares(self.slots, devices()), {}
+        try:
+            while waiting or running:
+                while waiting and free:
+                    path, share = waiting.pop(0), free.pop(0)
+                    running[path] = (self._start(path, share), share)
+                    attempts[path] += 1
+                for path, (process, share) in list(running.items()):
+                    if process.poll() is None:
+                        continue
+                    del running[path]
+                    free.append(share)
+                    code = process.returncode
+                    if code == 130:
+                        raise KeyboardInterrupt
+                    if code == 2:
+                        raise InputError(_last_line(path).removeprefix("error: "))
+                    if code and attempts[path] < ATTEMPTS:
+                        waiting.append(path)
+                        continue
+                    if code:
+                        give_up(path, f"its worker ended {ATTEMPTS} times with {_meaning(code)}: {_last_line(path)}")
+                    yield path
+                time.sleep(0.05)
+        finally:
+            for process, _ in running.values():
+                process.terminate()
+            for process, _ in running.values():
+                process.wait()
+
+    def _start(self, path: Path, share: dict[str, str]) -> subprocess.Popen:
+        search = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        command = [sys.executable, "-m", "attention_jax.sweep.group", str(path)]
+        with path.with_suffix(".log").open("a") as log:
+            return subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | share | {"PYTHONPATH": search})
+
+    def close(self):
+        pass
+
+
+def _meaning(code: int) -> str:
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
+def _last_line(path: Path) -> str:
+    lines = path.with_suffix(".log").read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    return lines[-1] if lines else "it said nothing"
+
+
+def give_up(path: Path, reason: str):
+    """Record all runs of a group that have not ended as failed."""
+    for _, directory in group.read(path).members:
+        if not group.ended(directory):
+            group.fail(directory, RuntimeError(reason))
+
+
+class Ray:
+    """One Ray task a group, on whichever machine is free; every machine must see the sweep's directory under the same path.
+
+    A task has its machine's CPUs or one GPU. When a machine dies, its tasks start again on another one and go on from their checkpoints.
+    """
+
+    def __init__(self, address: str):
+        try:
+            import ray
+        except ImportError:
+            raise InputError("--ray needs Ray, which is not installed: pip install ray") from None
+        self.ray = ray
+        _check_reachable(address)
+        path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        try:
+            ray.init(address=address, runtime_env={"env_vars": {"PYTHONPATH": path}}, log_to_driver=False, logging_level="error")
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise InputError(f"no Ray cluster at {address} ({' '.join(str(error).split())[:120]}); start one with: ray start --head") from None
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
+        gpus = int(sum(node.get("GPU", 0) for node in nodes))
+        self.slots = max(1, gpus or len(nodes))
+        self.resources = {"num_gpus": 1} if gpus else {"num_cpus": min((node["CPU"] for node in nodes), default=1)}
+
+    def run(self, paths: Sequence[Path]) -> Iterator[Path]:
+        task = self.ray.remote(max_calls=1, max_retries=ATTEMPTS, **self.resources)(_ray_task)
+        running = {task.remote(str(path)): path for path in paths}
+        try:
+            while running:
+                [reference], _ = self.ray.wait(list(running), num_returns=1)
+                path = running.pop(reference)
+                try:
+                    self.ray.get(reference)
+                except self.ray.exceptions.RayTaskError as error:
+                    if isinstance(error.cause, InputError | Interrupted):
+                        raise error.cause from None
+                    give_up(path, " ".join(str(error.cause).split()))
+                except self.ray.exceptions.RayError as error:
+                    give_up(path, f"its worker was lost {ATTEMPTS + 1} times: {' '.join(str(error).split())[:200]}")
+                yield path
+        finally:
+            for reference in running:
+                self.ray.cancel(reference, force=True)
+
+    def close(self):
+        self.ray.shutdown()
+
+
+def _ray_task(path: str):
+    """The body of a Ray task; JAX is first imported inside of it."""
+    from pathlib import Path
+
+    from attention_jax.sweep.group import run_group
+
+    run_group(Path(path))
+
+
+def _check_reachable(address: str):
+    """A port that nobody listens on is said at once; Ray would try for a minute."""
+    import socket
+
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if address in ("auto", "local") or not colon:
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except (OSError, ValueError) as error:
+        raise InputError(f"no Ray cluster answers at {address} ({error}); --ray needs HOST:PORT of a running one, or auto") from None

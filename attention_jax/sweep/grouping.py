@@ -1,0 +1,47 @@
+"""Which runs can train together, decided from their configurations alone (no JAX: the scheduler must not touch a device)."""
+
+from collections.abc import Sequence
+
+from attention_jax import config as configs
+from attention_jax.sweep.space import get
+
+NUMBERS = tuple(f"optim.{name}" for name in ("learning_rate", "warmup_steps", "clip_norm", "weight_decay", "momentum", "b1", "b2", "eps"))
+NUMBERS += ("train.label_smoothing", "model.dropout", "model.attention_dropout", "model.ffn_dropout")
+"""What members of a population may differ in besides the seed."""
+
+
+def shape(config: configs.Config) -> configs.Config:
+    """`config` without what members of one population may differ in: what is left must be equal.
+
+    >>> a = configs.Config("x", configs.Dates(), configs.Recurrent())
+    >>> shape(a) == shape(configs.replace(a, **{"optim.learning_rate": 0.1, "train.seed": 3}))
+    True
+    >>> shape(a) == shape(configs.replace(a, **{"model.hidden_size": 3}))
+    False
+    """
+    names = [name for name in NUMBERS if hasattr(get(config, name.split(".")[0]), name.split(".")[1])]
+    return configs.replace(config, **{name: 0.0 for name in names}, **{"train.seed": 0})
+
+
+def can_join(config: configs.Config) -> bool:
+    """Whether a run's end depends on its last parameters alone, which is all that a population keeps of its members."""
+    return not (config.train.patience or config.train.use_best or config.train.average_last)
+
+
+def groups(members: Sequence[configs.Config], most: int, slots: int) -> list[list[int]]:
+    """Places of the members that train together: equal shapes, at most `most`, and enough groups to keep `slots` executors busy.
+
+    >>> a = configs.Config("x", configs.Dates(), configs.Recurrent())
+    >>> b = configs.replace(a, **{"model.hidden_size": 3})
+    >>> groups([a, b, a, a, b], most=2, slots=1)
+    [[0, 2], [3], [1, 4]]
+    """
+    by_shape: dict[configs.Config, list[int]] = {}
+    alone = []
+    for place, config in enumerate(members):
+        if can_join(config):
+            by_shape.setdefault(shape(config), []).append(place)
+        else:
+            alone.append([place])
+    size = max(1, min(most, -(-len(members) // slots)))
+    return [places[i : i + size] for places in by_shape.values() for i in range(0, len(places), size)] + alone

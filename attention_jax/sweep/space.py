@@ -1,0 +1,197 @@
+"""Search spaces: `--over NAME=VALUES` read against the typed configuration, so that nothing starts that could not be configured.
+
+`optim.learning-rate=1e-4..1e-2:log` is a range, `model.hidden-size=128,256` a list; `1e-4..1e-2:log:5` is a range that a grid
+takes at 5 points.
+"""
+
+import dataclasses
+import difflib
+import itertools
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from attention_jax import InputError, config as configs
+
+
+class Values(NamedTuple):
+    """A parameter that takes one of some values."""
+
+    choices: tuple
+
+
+class Range(NamedTuple):
+    """A parameter between two numbers, both included."""
+
+    low: float
+    high: float
+    log: bool
+    whole: bool
+    """Whole numbers only."""
+    points: int
+    """How many a grid takes; 0: the range has no grid."""
+
+    def grid(self) -> tuple:
+        """`points` values, evenly spaced (by ratio if `log`).
+
+        >>> Range(1e-4, 1e-2, True, False, 3).grid(), Range(1, 4, False, True, 9).grid()
+        ((0.0001, 0.001, 0.01), (1, 2, 3, 4))
+        """
+        places = np.geomspace(self.low, self.high, self.points) if self.log else np.linspace(self.low, self.high, self.points)
+        rounded = [round(float(x)) if self.whole else float(f"{x:.6g}") for x in places]
+        return tuple(dict.fromkeys(rounded))
+
+
+Space = dict[str, Values | Range]
+Point = dict[str, int | float | bool | str]
+
+
+def options(config, prefix: str = "") -> dict[str, type]:
+    """Dotted names and types of everything that can be swept over."""
+    hints, found = typing.get_type_hints(type(config)), {}
+    for f in dataclasses.fields(config):
+        value = getattr(config, f.name)
+        if dataclasses.is_dataclass(value):
+            found |= options(value, f"{prefix}{f.name}.")
+        elif prefix and (hints[f.name] in (int, float, bool, str) or typing.get_origin(hints[f.name]) is Literal):
+            found[prefix + f.name] = hints[f.name]
+    return found
+
+
+def get(config, name: str):
+    """The value of a dotted name."""
+    for part in name.split("."):
+        config = getattr(config, part)
+    return config
+
+
+def assignments(words: Sequence[str]) -> dict[str, str]:
+    """`["a=1", "b=2"]` as a dict."""
+    found = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not (name and equals and text):
+            raise InputError(f"--over needs NAME=VALUES, such as optim.learning-rate=1e-4..1e-2:log; got {word!r}")
+        if name in found:
+            raise InputError(f"--over names {name} twice; write all its values in one list")
+        found[name] = text
+    return found
+
+
+def parse(config, over: Mapping[str, str]) -> Space:
+    """The space `over`, each name with a range or a list, checked by the types of `config`; InputError says what is wrong.
+
+    >>> config = configs.Config("x", configs.Dates(), configs.Recurrent())
+    >>> parse(config, {"optim.learning-rate": "1e-4..1e-2:log", "model.hidden-size": "64,128"})["model.hidden_size"]
+    Values(choices=(64, 128))
+    """
+    known, space = options(config), {}
+    for spelled, text in over.items():
+        name = spelled.replace("-", "_")
+        if name == "train.seed":
+            raise InputError("seeds are independent of the parameters: give --seeds N instead of --over train.seed")
+        if name not in known:
+            last = {option.rsplit(".", 1)[-1]: option for option in known}
+            near = difflib.get_close_matches(name, known, n=2) or [last[n] for n in difflib.get_close_matches(name.rsplit(".", 1)[-1], last, n=2)]
+            hint = f"perhaps you meant {' or '.join(n.replace('_', '-') for n in near)}" if near else "launch.py train NAME --help shows all"
+            raise InputError(f"there is no parameter {spelled}; {hint}")
+        space[name] = _dimension(spelled, known[name], text)
+        dimension = space[name]
+        for value in dimension.choices if isinstance(dimension, Values) else (dimension.low, dimension.high):
+            configs.validate(configs.replace(config, **{name: value}))
+    if not space:
+        raise InputError("a sweep needs at least one parameter: --over NAME=VALUES, such as --over optim.learning-rate=1e-4..1e-2:log")
+    return space
+
+
+def _dimension(name: str, kind: type, text: str) -> Values | Range:
+    """One parameter's range or list."""
+    low, dots, rest = text.partition("..")
+    if not dots:
+        return Values(tuple(dict.fromkeys(_value(name, kind, word) for word in text.split(","))))
+    if kind not in (int, float):
+        raise InputError(f"{name} is not a number, so it has no range; list its values: {name}={_example(kind)}")
+    high, *marks = rest.split(":")
+    log, points = "log" in marks, [mark for mark in marks if mark.isdigit()]
+    if set(marks) - {"log", *points} or len(points) > 1:
+        raise InputError(f"a range is LOW..HIGH, LOW..HIGH:log or, for a grid, LOW..HIGH:log:5; got {name}={text}")
+    low, high = _value(name, kind, low), _value(name, kind, high)
+    if not low < high:
+        raise InputError(f"the range of {name} is empty: its low end must be below its high end; got {text}")
+    if log and low <= 0:
+        raise InputError(f"a logarithmic range cannot touch zero: {name} must start above 0; got {text}")
+    return Range(low, high, log, kind is int, int(points[0]) if points else 0)
+
+
+def _value(name: str, kind: type, word: str):
+    """One value of a parameter's type."""
+    if typing.get_origin(kind) is Literal:
+        allowed = typing.get_args(kind)
+        if word not in allowed:
+            near = difflib.get_close_matches(word, allowed, n=1)
+            hint = f"; perhaps you meant {near[0]}" if near else ""
+            raise InputError(f"{name} must be one of {', '.join(map(str, allowed))}; got {word!r}{hint}")
+        return word
+    if kind is bool:
+        if word.lower() not in ("true", "false"):
+            raise InputError(f"{name} must be true or false; got {word!r}")
+        return word.lower() == "true"
+    try:
+        number = kind(word)
+    except ValueError:
+        raise InputError(f"{name} must be {'a whole number' if kind is int else 'a number'}; got {word!r}") from None
+    if kind is float and not np.isfinite(number):
+        raise InputError(f"{name} must be a finite number; got {word!r}")
+    return number
+
+
+def _example(kind: type) -> str:
+    return ",".join(typing.get_args(kind)[:3]) if typing.get_origin(kind) is Literal else "true,false" if kind is bool else "a,b"
+
+
+def spelled(space: Space) -> dict[str, str]:
+    """The space as `--over` writes it; what a sweep's settings.json keeps."""
+    words = {}
+    for name, dimension in space.items():
+        if isinstance(dimension, Values):
+            words[name] = ",".join(map(str, dimension.choices))
+        else:
+            marks = [":log"] * dimension.log + [f":{dimension.points}"] * bool(dimension.points)
+            words[name] = f"{dimension.low}..{dimension.high}{''.join(marks)}"
+    return words
+
+
+def is_finite(space: Space) -> bool:
+    """Whether a grid can be laid over the space."""
+    return all(isinstance(dimension, Values) or dimension.points for dimension in space.values())
+
+
+def grid(space: Space) -> list[Point]:
+    """Every combination, the last parameter varying fastest; InputError for a range without a number of points."""
+    for name, dimension in space.items():
+        if isinstance(dimension, Range) and not dimension.points:
+            raise InputError(f"a grid needs to know how many values of {name}: list them, or write {dimension.low}..{dimension.high}:log:5")
+    axes = [d.choices if isinstance(d, Values) else d.grid() for d in space.values()]
+    return [dict(zip(space, values)) for values in itertools.product(*axes)]
+
+
+def short_names(names: Sequence[str]) -> list[str]:
+    """The last parts of dotted names, or the names as they are if two would look the same.
+
+    >>> short_names(["optim.name", "model.kind"]), short_names(["optim.name", "name"])
+    (['name', 'kind'], ['optim.name', 'name'])
+    """
+    short = [name.rsplit(".", 1)[-1] for name in names]
+    return short if len(set(short)) == len(short) else list(names)
+
+
+def label(point: Point) -> str:
+    """A point in few characters.
+
+    >>> label({"optim.learning_rate": 0.003, "model.score": "dot"})
+    'learning_rate=0.003 score=dot'
+    """
+    shown = [f"{value:.4g}" if isinstance(value, float) else str(value) for value in point.values()]
+    return " ".join(f"{name}={value}" for name, value in zip(short_names(list(point)), shown))

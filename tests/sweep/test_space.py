@@ -1,0 +1,69 @@
+"""Search spaces: what is read, and one clear line for everything that is wrong."""
+
+import pytest
+
+from attention_jax import InputError
+from attention_jax.config import Claim, Config, Dates, Images, Recurrent, Vit  # noqa: F401
+from attention_jax.sweep.space import Range, Values, assignments, grid, label, parse, spelled
+
+DATE = Config("date_luong", Dates(), Recurrent())
+
+
+def test_ranges_and_lists_have_the_types_of_their_fields():
+    space = parse(DATE, {"optim.learning-rate": "1e-4..1e-2:log", "model.hidden_size": "8..64", "data.reverse-source": "true,false", "model.score": "dot,general"})
+    assert space["optim.learning_rate"] == Range(1e-4, 1e-2, True, False, 0)
+    assert space["model.hidden_size"] == Range(8, 64, False, True, 0)
+    assert space["data.reverse_source"] == Values((True, False))
+    assert space["model.score"] == Values(("dot", "general"))
+
+
+@pytest.mark.parametrize(
+    "over, said",
+    [
+        ({"optim.lerning-rate": "1..2"}, "perhaps you meant optim.learning-rate"),
+        ({"hidden-size": "8,16"}, "perhaps you meant model.hidden-size"),
+        ({"zzz": "1"}, "no parameter zzz"),
+        ({"optim.learning-rate": "1e-2..1e-4"}, "is empty"),
+        ({"optim.learning-rate": "1..1"}, "is empty"),
+        ({"optim.learning-rate": "0..1:log"}, "cannot touch zero"),
+        ({"optim.weight-decay": "-1..1:log"}, "cannot touch zero"),
+        ({"optim.learning-rate": "1..2:lin"}, "a range is LOW..HIGH"),
+        ({"model.hidden-size": "small"}, "whole number"),
+        ({"model.hidden-size": "8.5"}, "whole number"),
+        ({"optim.learning-rate": "nan"}, "finite"),
+        ({"model.score": "dott"}, "perhaps you meant dot"),
+        ({"model.score": "1..2"}, "list its values"),
+        ({"data.reverse-source": "yes"}, "true or false"),
+        ({"train.label-smoothing": "0,1.5"}, "below 1"),
+        ({"optim.learning-rate": "-1..1"}, "--optim.learning-rate must be a positive number"),
+        ({"train.seed": "1,2"}, "--seeds"),
+        ({}, "at least one parameter"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(over, said):
+    with pytest.raises(InputError, match=said.replace(".", r"\.")) as error:
+        parse(DATE, over)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("words, said", [(["x"], "NAME=VALUES"), (["=1"], "NAME=VALUES"), (["a=1", "a=2"], "twice")])
+def test_assignments_are_checked(words, said):
+    with pytest.raises(InputError, match=said):
+        assignments(words)
+
+
+def test_a_grid_is_every_combination_and_needs_numbers_of_points():
+    points = grid(parse(DATE, {"optim.learning-rate": "1e-3..1e-1:log:3", "model.hidden-size": "8,16"}))
+    assert [tuple(point.values()) for point in points] == [(r, h) for r in (0.001, 0.01, 0.1) for h in (8, 16)]
+    with pytest.raises(InputError, match="how many values"):
+        grid(parse(DATE, {"optim.learning-rate": "1e-3..1e-1"}))
+
+
+def test_a_space_survives_being_written_down():
+    over = {"optim.learning-rate": "1e-4..1e-2:log:5", "model.hidden-size": "8..64", "data.reverse-source": "true,false", "model.score": "dot"}
+    space = parse(DATE, over)
+    assert parse(DATE, spelled(space)) == space
+
+
+def test_labels_tell_same_named_parameters_apart():
+    assert label({"model.dropout": 0.1, "data.dropout": 0.2}) == "model.dropout=0.1 data.dropout=0.2"
