@@ -75,7 +75,7 @@ def reproduce(name: str, override, seeds: int | None, scale: str, root: Path, ar
             result = run_once(config, directory, getattr(module, "study", None))
             run = {"variant": variant, "seed": seed} | {k: v for k, v in result.items() if k not in ("experiment", "seed")}
             if scale == "full":
-                shown = [Path(a).name if "/" in a else a for a in arguments]  # the data's own name, not where it lies here
+                shown = [Path(a).name if "/" in a else a for a, before in zip(arguments, ["", *arguments]) if "--root" not in (a, before)]
                 run |= {"date": str(datetime.date.today()), "command": " ".join(["python launch.py reproduce", name, *shown])}
                 run["environment"] = json.loads((directory / "environment.json").read_text(encoding="utf-8"))
                 record(name, run)

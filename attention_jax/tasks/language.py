@@ -22,8 +22,8 @@ from attention_jax.train.parallel import over_rows
 
 EVALUATED = 1_000
 """Windows a batch when evaluating."""
-WRITTEN = 50
-"""Characters that `predict` adds to a text."""
+WRITTEN = 20
+"""Characters that `predict` adds to a text, as d2l does."""
 
 
 def build_model(config, vocabulary_size: int):

@@ -60,7 +60,7 @@ def build(config) -> Task:
         logits, _ = model.apply({"params": params}, batch["inputs"])
         targets, mask = batch["targets"].astype(jnp.float32), batch["mask"][..., None].astype(jnp.float32)
         cost = jax.nn.softplus(logits) - targets * logits  # -log p(target) of independent bits
-        return (cost * mask).sum((1, 2)), (((logits > 0) != (targets > 0.5)) * mask).sum((1, 2))
+        return (cost * mask).sum((1, 2)), jnp.where((logits > 0) != (targets > 0.5), mask, 0.0).sum((1, 2))
 
     def loss(params, batch, rng):
         longest = jnp.max(batch["length"])
@@ -129,7 +129,7 @@ def build(config) -> Task:
         optimum = -np.log2(np.where(bits == 1, best, 1 - best)).sum(1)  # [N] bits
 
     return Task(
-        init=lambda rng: model.init(rng, jnp.zeros((1, 1, train.inputs.shape[-1])))["params"],
+        init=jax.jit(lambda rng: model.init(rng, jnp.zeros((1, 1, train.inputs.shape[-1])))["params"]),
         loss=loss,
         buckets=(train._asdict(),),
         plan=functools.partial(plan, config),

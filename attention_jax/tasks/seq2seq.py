@@ -8,18 +8,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention_jax import InputError
-from attention_jax.data import batches
-from attention_jax.data.pairs import decode_targets, encode_sources
+from attention_jax import InputError, config as configs
+from attention_jax.data import batches, corpora
+from attention_jax.data.pairs import decode_targets, encode_sources, references
 from attention_jax.decode import beam_search, greedy
 from attention_jax.models import seq2seq as recurrent
+from attention_jax.models.convolutional import ConvSeq2seq
+from attention_jax.models.translator import Translator
 from attention_jax.ops.losses import linear_cross_entropy, masked_cross_entropy
 from attention_jax.report import bleu
 from attention_jax.report.figures import show_heatmaps
-from attention_jax.tasks import Task
+from attention_jax.tasks import Task, load_once
+from attention_jax.tasks.transformers import encoder_decoder
+from attention_jax.train.log import write_json
 from attention_jax.train.parallel import over_rows
 
-KINDS = {  # config.Recurrent.kind -> the module
+RECURRENT = {  # config.Recurrent.kind -> the module
     "seq2seq": recurrent.Seq2seq,
     "peeky": recurrent.PeekySeq2seq,
     "attention": recurrent.AttentionSeq2seq,
@@ -27,19 +31,14 @@ KINDS = {  # config.Recurrent.kind -> the module
 }
 
 
-def load_data(config):
-    """The `PairData` of a data configuration."""
-    from attention_jax.data import addition, dates
-
-    loaders = {"Dates": dates.load, "Addition": addition.load}
-    return loaders[type(config.data).__name__](config.data, config.train.batch_size)
-
-
-def build_model(config, source_vocab: int, target_vocab: int):
-    """The Flax module of a model configuration, whose fields are named as the module's attributes are."""
-    kind = KINDS[config.model.kind]
-    values = {f.name: getattr(config.model, f.name) for f in dataclasses.fields(config.model) if f.name in kind.__dataclass_fields__}
-    return kind(source_vocab, target_vocab, **values)
+def build_model(settings, source_vocabulary: int, target_vocabulary: int):
+    """The Flax module of a model's configuration, whose fields are named as the module's attributes are."""
+    if isinstance(settings, configs.Transformer):
+        return encoder_decoder(settings, source_vocabulary, target_vocabulary)
+    kinds = {configs.Translator: Translator, configs.Convolutional: ConvSeq2seq}
+    kind = RECURRENT[settings.kind] if isinstance(settings, configs.Recurrent) else kinds[type(settings)]
+    values = {f.name: getattr(settings, f.name) for f in dataclasses.fields(settings) if f.name in kind.__dataclass_fields__}
+    return kind(source_vocabulary, target_vocabulary, **values)
 
 
 def target_mask(batch) -> jax.Array:
@@ -49,14 +48,14 @@ def target_mask(batch) -> jax.Array:
 
 def build(config) -> Task:
     """The task of a recurrent, convolutional or Transformer encoder-decoder."""
-    data = load_data(config)
-    model = build_model(config, len(data.source_vocabulary), len(data.target_vocabulary))
+    data = load_once(corpora.load, config.data, config.train.batch_size)
+    model = build_model(config.model, len(data.source_vocabulary), len(data.target_vocabulary))
     vocabulary, settings = data.target_vocabulary, config.decode
     longest = max(int(pairs.target_length.max()) for pairs in data.held_out.values())
     fixed = vocabulary.eos_id is None  # outputs of one length: dates and sums
     max_length = settings.max_length or (longest if fixed else longest + longest // 2)
-    tokenize = "none" if data.facts.get("tokenized") else "13a"
-    first = data.train[0]
+    first, generated = data.train[0], {}  # the last output for each split, kept for the report
+    size = 512 if fixed else settings.batch_size
 
     def init(rng):
         row = (first.source[:1], first.source_length[:1], first.target[:1, :-1])
@@ -83,19 +82,18 @@ def build(config) -> Task:
         """The tokens [B, max_length] the model writes by itself."""
 
         def run(module):
-            cache = module.start(module.encode(batch["source"], batch["source_length"]), max_length)
-            return cache
+            return module.start(module.encode(batch["source"], batch["source_length"]), max_length)
 
         def step(tokens, cache):
             logits, cache, _ = model.apply({"params": params}, cache, tokens, method="step")
             return logits, cache
 
-        cache, size = model.apply({"params": params}, method=run), batch["source"].shape[0]
+        cache, rows = model.apply({"params": params}, method=run), batch["source"].shape[0]
         ends = {"bos": vocabulary.bos_id, "eos": vocabulary.eos_id, "max_length": max_length, "pad": vocabulary.pad_id or 0}
         if settings.beam_size == 1:
-            return greedy(step, cache, size, **ends)
+            return greedy(step, cache, rows, **ends)
         penalty = {"length_penalty": settings.length_penalty, "alpha": settings.alpha}
-        return beam_search(step, cache, size, beam_size=settings.beam_size, **penalty, **ends)[0][:, 0]
+        return beam_search(step, cache, rows, beam_size=settings.beam_size, **penalty, **ends)[0][:, 0]
 
     def look(params, batch):
         """The weights with which the model wrote `target`."""
@@ -106,13 +104,14 @@ def build(config) -> Task:
         for split, pairs in data.held_out.items():
             if not full and split != next(iter(data.held_out)):
                 continue  # after an epoch only the first held-out split is looked at
-            rows = over_rows(score_rows, params, pairs._asdict(), 512 if fixed else settings.batch_size)
+            rows = over_rows(score_rows, params, pairs._asdict(), size)
             per_token = float(rows["loss"].sum() / rows["tokens"].sum())
             metrics[f"{split}.loss"] = per_token
             metrics[f"{split}.token_accuracy"] = float(rows["correct"].sum() / rows["tokens"].sum())
             if fixed or full:
-                written = over_rows(generate, params, {k: pairs._asdict()[k] for k in ("source", "source_length")}, 512 if fixed else settings.batch_size)
-                metrics |= {f"{split}.{name}": value for name, value in compare(split, written).items()}
+                sources = {"source": pairs.source, "source_length": pairs.source_length}
+                generated[split] = over_rows(generate, params, sources, size)
+                metrics |= {f"{split}.{name}": value for name, value in compare(split, generated[split]).items()}
             if not fixed:
                 metrics[f"{split}.perplexity"] = float(np.exp(min(per_token, 50.0)))
         return metrics
@@ -127,8 +126,8 @@ def build(config) -> Task:
         if (unseen := ~data.seen[split]).any():
             found["exact_match_unseen"] = float(exact[unseen].mean())
         if not fixed:
-            texts, references = decode_targets(data, written), data.texts[split].target
-            found |= {"bleu": bleu.bleu(texts, references, tokenize=tokenize).score, "chrf": bleu.chrf(texts, references).score}
+            outputs, wanted = decode_targets(data, written), references(data, split)
+            found |= {"bleu": bleu.bleu(outputs, wanted, tokenize=data.bleu_tokenize).score, "chrf": bleu.chrf(outputs, wanted).score}
         return found
 
     def write(params, texts) -> tuple[np.ndarray, dict]:
@@ -163,14 +162,27 @@ def build(config) -> Task:
         return show_heatmaps(panels, every(targets), every(sources), path, xlabel="source", ylabel="output")
 
     def report(params, directory: Path) -> list[Path]:
-        split = list(data.held_out)[-1]
+        split = list(data.held_out)[-1 if fixed else min(1, len(data.held_out) - 1)]
         texts = data.texts[split].source[:8]
         tokens, batch = write(params, texts)
-        outputs, wanted = decode_targets(data, tokens), data.texts[split].target
+        outputs, wanted = decode_targets(data, tokens), data.texts[split].target if fixed else references(data, split)
         lines = [f"{text.strip()} -> {out}{'' if out == want else f'   (should be {want})'}" for text, out, want in zip(texts, outputs, wanted, strict=False)]
         (directory.parent / "samples.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
         attends = "cross_attention" in jax.eval_shape(look, params, {k: v[:1] for k, v in batch.items()})
-        return [draw(params, batch, tokens, texts, directory / "alignment.png")] if attends else []
+        figures = [draw(params, batch, tokens, texts, directory / "alignment.png")] if attends else []
+        return figures + ([] if fixed else report_bleu(params, split, directory))
+
+    def report_bleu(params, split: str, directory: Path) -> list[Path]:
+        """The translations of a split, its BLEU with the signature, and BLEU by the length of the source."""
+        pairs = data.held_out[split]
+        if split not in generated:
+            generated[split] = over_rows(generate, params, {"source": pairs.source, "source_length": pairs.source_length}, size)
+        outputs, wanted = decode_targets(data, generated[split]), references(data, split)
+        (directory.parent / f"{split}.txt").write_text("".join(f"{line}\n" for line in outputs), encoding="utf-8")
+        found = {"bleu": bleu.bleu(outputs, wanted, tokenize=data.bleu_tokenize)._asdict(), "chrf": bleu.chrf(outputs, wanted)._asdict()}
+        write_json(directory.parent / f"{split}.bleu.json", found)
+        bins = bleu.bleu_by_length(outputs, wanted, pairs.source_length - 1, tokenize=data.bleu_tokenize)
+        return [bleu.length_figure({config.name: bins}, directory / "bleu_by_length.png")]
 
     sizes, batch_sizes = [len(pairs.source) for pairs in data.train], data.batch_sizes
     return Task(

@@ -1,0 +1,42 @@
+"""Without attention BLEU falls with the length of the sentence; with it, it stays.
+
+Source: Bahdanau et al. 2015, figure 2 (WMT English-French, other data: the shape of the curve is compared)
+Data: Multi30k German to English, lower-cased Moses tokens; half of all rows are 2 to 4 captions written one after another, since the corpus has few long sentences
+Command: python launch.py reproduce bahdanau_length
+Cost: about 5 minutes on a GPU
+
+Two models of equal width on the same rows: an encoder-decoder that hands over one vector, and the same with additive attention. The figure bleu_by_length.png
+of each run is the curve.
+"""
+
+from attention_jax.config import Claim, Config, Decode, Multi30k, Optim, Train, Translator, replace
+
+
+def config() -> Config:
+    return Config(
+        "bahdanau_length",
+        Multi30k(source="de", target="en", form="tok", min_frequency=2, rows_of=4, max_length=100),
+        Translator(384, 256, attention="before", score="additive", readout="linear", embed_dropout=0.3, output_dropout=0.3),
+        Optim(learning_rate=1e-3, schedule="warmup_cosine", warmup_steps=300, clip_norm=1.0),
+        Train(total_epochs=8, label_smoothing=0.1, steps_per_call=8),
+        Decode(batch_size=250),
+    )
+
+
+def variants() -> dict[str, Config]:
+    return {"attention": config(), "no-attention": replace(config(), **{"model.attention": "last"})}
+
+
+def smoke() -> Config:
+    small = {"model.hidden_size": 8, "model.embed_size": 8, "model.readout_size": 8}
+    return replace(config(), **small, **{"train.max_steps": 2, "train.total_epochs": 1, "decode.max_length": 4})
+
+
+def sweep() -> dict[str, str]:
+    return {"optim.learning_rate": "3e-4..3e-3:log", "model.hidden_size": "256,512"}
+
+
+CLAIMS = (
+    Claim("BLEU, all lengths, with attention", "test.bleu", None, "Bahdanau et al. 2015, figure 2: shape only", variant="attention"),
+    Claim("BLEU, all lengths, without attention", "test.bleu", None, "Bahdanau et al. 2015, figure 2: shape only", variant="no-attention"),
+)

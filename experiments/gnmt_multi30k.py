@@ -1,0 +1,44 @@
+"""GNMT's deep stack: bidirectional first layer, residual connections, first-layer attention fed to all layers.
+
+Source: Wu et al. 2016 (arXiv:1609.08144), figure 1; no published number on this data
+Data: Multi30k German to English, lower-cased Moses tokens; `--data.path DIR` reads the published files
+Command: python launch.py reproduce gnmt_multi30k
+Cost: about 6 minutes for the four models on a GPU
+
+Depth 2 against depth 4, with and without residual connections: what residual connections are for shows in the deeper pair.
+"""
+
+from attention_jax.config import Claim, Config, Decode, Multi30k, Optim, Train, Translator, replace
+
+
+def config() -> Config:
+    return Config(
+        "gnmt_multi30k",
+        Multi30k(source="de", target="en", form="tok", min_frequency=2),
+        Translator(
+            256, 256, "lstm", layers=4, bidirectional="first", residual=True, start_from="dense", attention="first_layer", readout="tanh", readout_size=256,
+            embed_dropout=0.3, layer_dropout=0.2, output_dropout=0.3,
+        ),
+        Optim(learning_rate=1e-3, schedule="warmup_cosine", warmup_steps=300, clip_norm=1.0),
+        Train(total_epochs=10, label_smoothing=0.1, steps_per_call=8),
+        Decode(batch_size=500),
+    )
+
+
+def variants() -> dict[str, Config]:
+    depths = {f"depth-{n}": replace(config(), **{"model.layers": n}) for n in (2, 4)}
+    return depths | {f"{name}-plain": replace(c, **{"model.residual": False}) for name, c in depths.items()}
+
+
+def smoke() -> Config:
+    small = {"model.hidden_size": 8, "model.embed_size": 8, "model.readout_size": 8}
+    return replace(config(), **small, **{"train.max_steps": 2, "train.total_epochs": 1, "decode.max_length": 4})
+
+
+def sweep() -> dict[str, str]:
+    return {"optim.learning_rate": "3e-4..3e-3:log", "model.hidden_size": "256,512"}
+
+
+CLAIMS = (
+    *(Claim(f"BLEU, {name}", "test.bleu", None, "no published number", variant=name) for name in variants()),
+)
