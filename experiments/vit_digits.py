@@ -5,7 +5,7 @@ Data: 1,438 training and 359 test images that come with scikit-learn.
 Command: python launch.py reproduce vit_digits
 Cost: see the date and seconds in results/vit_digits.json.
 
-Your own images: python launch.py train vit_digits --data.dataset folder --data.path DIR --data.image-size 32 --model.patch-size 4
+Your own images: python launch.py train vit_digits --data.dataset folder --data.path DIR --data.pixels 32 --model.patch-size 4
 where DIR has one sub-directory of images per class.
 """
 

@@ -1,8 +1,9 @@
 """`python launch.py bench vision`: one training step of d2l's Vision Transformer, ours and a straightforward PyTorch one.
 
-Both: 128 grey images of 28 x 28 pixels resized to 96, patches of 16, width 512, feed-forward 2,048, 8 heads, 2 layers, dropout 0.1, plain SGD (Zhang et al.,
-"Dive into Deep Learning", 11.8). Ours is the training loop's own compiled call, so it also resizes and draws its batches; PyTorch gets resized images.
-Also printed: the rate of a large matrix product on this machine, the share of it that our step reaches, and what the input pipeline costs.
+Both: 128 grey images of 28 x 28 pixels resized to 96, patches of 16, width 512, feed-forward 2,048, 8 heads, 2 layers, dropout 0.1,
+plain SGD (Zhang et al., "Dive into Deep Learning", 11.8). Ours is the training loop's own compiled call, so it also resizes and draws
+its batches; PyTorch gets resized images. Also printed: the rate of a large matrix product on this machine, the share of it that our
+step reaches, and what the input pipeline costs.
 """
 
 import os
@@ -129,9 +130,10 @@ def main() -> dict[str, list[float]]:
     seconds = {name: [t / STEPS for t in times] for name, times in alternate(programs, rounds=6, calls=1).items()}
     pipeline = np.median(alternate({"input": prepare}, rounds=5, calls=2)["input"]) / STEPS
     step, rate = np.median(seconds["attention_jax"]), product_rate()
-    print(f"d2l Vision Transformer, one training step of {BATCH} images, {os.cpu_count()} cores, median of alternating rounds (fastest - slowest)")
+    print(f"d2l Vision Transformer, a training step of {BATCH} images, {os.cpu_count()} cores, median of rounds (fastest - slowest)")
     print(table(seconds, BATCH, "images"))
-    print(f"matrix product: {rate / 1e9:.0f} GFLOP/s; our step has {products() / 1e9:.0f} GFLOP of products: {100 * products() / rate / step:.0f} % of that rate")
+    share = products() / rate / step
+    print(f"matrix product: {rate / 1e9:.0f} GFLOP/s; our step needs {products() / 1e9:.0f} GFLOP: {100 * share:.0f} % of that rate")
     print(f"input pipeline (draw, resize to {SIZE} pixels): {1e3 * pipeline:.1f} ms, {100 * pipeline / step:.1f} % of the step")
     return seconds
 

@@ -5,6 +5,7 @@ plain `tfds.data_source("fashion_mnist")`. Images are handed over as PNG bytes.
 """
 
 import io
+import logging
 import os
 import tarfile
 import urllib.parse
@@ -15,6 +16,8 @@ from tensorflow_datasets.image_classification import cifar, mnist
 
 from attention_jax import InputError
 from attention_jax.data.image_files import locate, read_cifar, read_idx_pair
+
+logging.getLogger("absl").setLevel(logging.ERROR)  # TFDS would recommend OpenCV in the middle of a run
 
 FASHION_MNIST_SHA256 = {  # of the unzipped files
     "train-images-idx3-ubyte": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
@@ -60,7 +63,8 @@ class _FromFiles:
             return {name: os.fspath(path) for name, path in dl_manager.download(urls).items()}
         except Exception as error:  # requests, urllib and TFDS each raise their own kinds
             reason = " ".join(str(error).split())[:100]
-            raise InputError(f"cannot download {self.name} ({type(error).__name__}: {reason}); give the directory of its files with --data.path") from error
+            reason = f"{type(error).__name__}: {reason}"
+            raise InputError(f"cannot download {self.name} ({reason}); give the directory of its files with --data.path") from error
 
 
 class FashionMnist(_FromFiles, mnist.FashionMNIST, skip_registration=True):

@@ -28,7 +28,9 @@ def content(path: str, sha256: str | None = None) -> bytes:
         raise InputError(f"cannot read {path}: damaged or cut short ({error}); fetch it again") from error
     found = hashlib.sha256(data).hexdigest()
     if sha256 and found != sha256:
-        raise InputError(f"{path} is not the published file: sha256 of its content is {found[:12]}..., expected {sha256[:12]}...; fetch it again")
+        raise InputError(
+            f"{path} is not the published file: sha256 of its content is {found[:12]}..., expected {sha256[:12]}...; fetch it again"
+        )
     return data
 
 
@@ -52,10 +54,12 @@ def read_idx(path: str, sha256: str | None = None) -> np.ndarray:
     dimensions = data[3] if len(data) > 3 else 0
     header = 4 + 4 * dimensions
     if data[:3] != b"\0\0\x08" or not 1 <= dimensions <= 4 or len(data) < header:
-        raise InputError(f"{path} is not an idx file of unsigned bytes: it starts with {data[:4].hex() or 'nothing'}, expected 000008 and 01 to 04")
+        start = data[:4].hex() or "nothing"
+        raise InputError(f"{path} is not an idx file of unsigned bytes: it starts with {start}, expected 000008 and 01 to 04")
     shape = struct.unpack(f">{dimensions}i", data[4:header])
     if any(n < 0 for n in shape) or len(data) - header != int(np.prod(shape, dtype=np.int64)):
-        raise InputError(f"{path} is cut short or damaged: its header promises {' x '.join(map(str, shape))} bytes, it has {len(data) - header}")
+        promised = " x ".join(map(str, shape))
+        raise InputError(f"{path} is cut short or damaged: its header promises {promised} bytes, it has {len(data) - header}")
     if sha256:
         content(path, sha256)
     return np.frombuffer(data, np.uint8, offset=header).reshape(shape)
@@ -121,7 +125,7 @@ def read_folder(directory: str, size: int = 0) -> tuple[np.ndarray, np.ndarray, 
     shapes = {image.shape[:2]: path for image, (_, path) in zip(images, files)}
     if len(shapes) > 1 or len(set(next(iter(shapes)))) > 1:
         said = ", ".join(f"{width} x {height} ({os.path.basename(path)})" for (height, width), path in list(shapes.items())[:2])
-        raise InputError(f"the images in {directory} are not squares of one size: {said}; give one with --data.image-size")
+        raise InputError(f"the images in {directory} are not squares of one size: {said}; give one with --data.pixels")
     if len({image.shape[2] for image in images}) > 1:
         images = [np.repeat(image, 3, axis=2) if image.shape[2] == 1 else image for image in images]
     return np.stack(images), np.array([label for label, _ in files], np.int32), names

@@ -1,7 +1,8 @@
 """Labelled images in memory: uint8 arrays, decoded once.
 
-`load` reads a dataset that TFDS has prepared (and prepares it first if need be, without TensorFlow: data/image_builders.py) and keeps the decoded arrays
-next to it, in `TFDS_DATA_DIR`/arrays/NAME-VERSION.npz: 70,000 images are there in 0.1 s instead of 15. "folder" reads a user's own class/image.png.
+`load` reads a dataset that TFDS has prepared (and prepares it first if need be, without TensorFlow: data/image_builders.py) and keeps
+the decoded arrays next to it, in `TFDS_DATA_DIR`/arrays/NAME-VERSION.npz: 70,000 images are there in 0.1 s instead of 15. "folder"
+reads a user's own class/image.png.
 """
 
 import functools
@@ -43,12 +44,12 @@ def load(config: Images) -> ImageData:
       InputError: files are missing, damaged or not the published ones; the message names the file.
     """
     if config.dataset == "folder":
-        train, test, names = _folder(config.path, config.image_size)
+        train, test, names = _folder(config.path, config.pixels)
     else:
         train, test, names = _published(config.dataset, config.path)
     held_out = {"test": test}
     if not 0 <= config.validation < len(train.label):
-        raise InputError(f"--data.validation must be 0 to {len(train.label) - 1} (there are {len(train.label)} training images), got {config.validation}")
+        raise InputError(f"--data.validation must be less than the number of training images, {len(train.label)}; got {config.validation}")
     if config.validation:
         order = np.random.default_rng(0).permutation(len(train.label))
         held_out["valid"] = _take(train, order[: config.validation])
@@ -72,13 +73,16 @@ def _folder(path: str, size: int) -> tuple[Split, Split, tuple[str, ...]]:
     if all(map(os.path.isdir, parts)):
         (*train, names), (*test, test_names) = (read_folder(part, size) for part in parts)
         if names != test_names or train[0].shape[1:] != test[0].shape[1:]:
-            raise InputError(f"{path}/train and {path}/test differ: classes {names} and {test_names}, images {train[0].shape[1:]} and {test[0].shape[1:]}")
+            said = f"classes {names} and {test_names}, images {train[0].shape[1:]} and {test[0].shape[1:]}"
+            raise InputError(f"{path}/train and {path}/test must have the same classes and one size of images; got {said}")
         return Split(*train), Split(*test), names
     image, label, names = read_folder(path, size)
     place = np.concatenate([np.arange(count) for count in np.bincount(label)])  # the files are in the order of their classes
     held = place % HELD_OUT == HELD_OUT - 1
     if not held.any():
-        raise InputError(f"{path} has fewer than {HELD_OUT} images in every class, so none is left for testing; add images or a train and a test directory")
+        raise InputError(
+            f"{path} has fewer than {HELD_OUT} images in every class, so none is left for testing; add images or train and test directories"
+        )
     return Split(image[~held], label[~held]), Split(image[held], label[held]), names
 
 

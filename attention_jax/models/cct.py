@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 
 from attention_jax import InputError
 from attention_jax.models.blocks import Block, drop
+from attention_jax.models.resnet import convolution
 from attention_jax.models.vit import Trunk, interpolate
 
 
@@ -26,8 +27,7 @@ class Tokenizer(nn.Module):
         x = images.astype(self.dtype)
         for i in range(self.convolutions):
             channels = self.width if i == self.convolutions - 1 else 64
-            kernel = (self.kernel_size, self.kernel_size)
-            x = nn.Conv(channels, kernel, use_bias=False, dtype=self.dtype, kernel_init=nn.initializers.he_normal(), name=f"convolution_{i}")(x)
+            x = convolution(channels, self.kernel_size, 1, self.dtype)(x)
             x = nn.max_pool(jax.nn.relu(x), (3, 3), (2, 2), padding=((1, 1), (1, 1)))
         return x.reshape(x.shape[0], -1, self.width)
 
@@ -49,7 +49,7 @@ class Cct(nn.Module):
         """(logits [B, classes], {"encoder_attention": [B, layers, H, T, T], "pool_attention": [B, T]} if `look`)."""
         block = self.block
         if images.shape[1] != images.shape[2]:
-            raise InputError(f"images must be squares, got {images.shape[1]} x {images.shape[2]}; give --data.image-size")
+            raise InputError(f"images must be squares, got {images.shape[1]} x {images.shape[2]}; give --data.pixels")
         x = Tokenizer(self.convolutions, self.kernel_size, block.width, block.dtype, name="tokenizer")(images)
         if self.position == "learned":
             side = self.image_size

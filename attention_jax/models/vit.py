@@ -13,8 +13,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attention_jax import InputError
-from attention_jax.models.blocks import EPSILON, Block, FeedForward, drop, layer_norm
-from attention_jax.models.multihead import Linear, MultiHeadAttention
+from attention_jax.models.blocks import Block, FeedForward, LayerNorm, drop
+from attention_jax.models.multihead import Linear
 from attention_jax.ops.attention import attend, attention_weights
 from attention_jax.ops.augment import resize
 from attention_jax.ops.dropout import dropout
@@ -33,7 +33,8 @@ def patches(images: Float[Array, "B S S C"], size: int) -> Float[Array, "B N P"]
     batch, height, width, channels = images.shape
     if height != width or height % size:
         raise InputError(
-            f"images must be squares of a multiple of the patch size, {size} pixels, got {height} x {width}; change --data.image-size or --model.patch-size"
+            f"images must be squares of a multiple of the patch size, {size} pixels, got {height} x {width}; "
+            "change --data.pixels or --model.patch-size"
         )
     grid = height // size
     x = images.reshape(batch, grid, size, grid, size, channels).swapaxes(2, 3)  # [B, rows, columns, P, P, C]
@@ -101,8 +102,8 @@ class ImageLayer(nn.Module):
 
     def setup(self):
         block = self.block
-        self.attention = MultiHeadAttention(block.heads, block.width, use_bias=block.use_bias, dropout=block.attention_dropout, dtype=block.dtype)
-        self.ffn, self.attention_norm, self.ffn_norm = FeedForward(block), layer_norm(block), layer_norm(block)
+        self.attention = block.attention()
+        self.ffn, self.attention_norm, self.ffn_norm = FeedForward(block), LayerNorm(), LayerNorm()
 
     def __call__(self, x: Float[Array, "B T D"], grid: int = 0, only_first: bool = False, train: bool = False, look: bool = False):
         """(output [B, T, D], weights [B, H, T, T] or None); with `only_first` just the first token's output, [B, 1, D].
@@ -146,7 +147,7 @@ class Trunk(nn.Module):
             only_first = self.pool == "token" and i == self.layers - 1 and not look
             x, w = layer(x, grid, only_first, train, look)
             weights.append(w)
-        x = nn.LayerNorm(EPSILON, dtype=self.block.dtype, name="norm")(x)
+        x = LayerNorm(name="norm")(x)
         if self.pool == "attention":
             query = self.param("pool_query", nn.initializers.normal(0.02), (x.shape[-1],))
             pooled = jax.vmap(attention_pool, in_axes=(None, 0))(query, x)

@@ -82,10 +82,10 @@ def box(rng: Key[Array, ""], size: int, side: Float[Array, "B 2"]) -> Bool[Array
     return inside(0)[:, :, None] & inside(1)[:, None, :]
 
 
-def erase(rng: Key[Array, ""], images: Images, probability: float, area: tuple[float, float] = (0.02, 0.33), aspect: float = 0.3) -> Images:
-    """Random erasing (Zhong et al. 2020): with `probability`, replace a box of 2 to 33 % of the area, height to width from `aspect` to 1 / `aspect`, by noise.
+def erase(rng: Key[Array, ""], images: Images, probability: float, area=(0.02, 0.33), aspect: float = 0.3) -> Images:
+    """Random erasing (Zhong et al. 2020): with `probability`, a box of 2 to 33 % of the area is replaced by noise.
 
-    The noise is normal with the images' own mean and deviation.
+    Height to width is from `aspect` to 1 / `aspect`; the noise is normal with the images' own mean and deviation.
     """
     batch, size = images.shape[:2]
     which, how_much, shape, where, noise = jax.random.split(rng, 5)

@@ -1,7 +1,7 @@
 """AutoAugment's policy for CIFAR-10 (Cubuk et al. 2019, table 7) as a function of (rng, images) on the device.
 
-For each image one of 25 pairs of distortions is drawn; each of the two is done with its own probability and strength (table 6 has the ranges).
-Every distortion is computed and one is selected: thirty-odd cheap operations on a small image, without a branch.
+For each image one of 25 pairs of distortions is drawn; each of the two is done with its own probability and strength (table 6 has the
+ranges). Every distortion is computed and one is selected: thirty-odd cheap operations on a small image, without a branch.
 """
 
 import jax
@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, UInt8
 
-OPS = ("shear_x", "shear_y", "translate_x", "translate_y", "rotate", "color", "contrast", "sharpness", "brightness", "posterize", "solarize",
-       "invert", "auto_contrast", "equalize")  # fmt: skip
+OPS = ("shear_x", "shear_y", "translate_x", "translate_y", "rotate", "color", "contrast", "sharpness", "brightness", "posterize",
+       "solarize", "invert", "auto_contrast", "equalize")  # fmt: skip
 MOST = {"shear_x": 0.3, "shear_y": 0.3, "translate_x": 150 / 331, "translate_y": 150 / 331, "rotate": np.pi / 6,
         "color": 0.9, "contrast": 0.9, "sharpness": 0.9, "brightness": 0.9, "posterize": 4.0, "solarize": 256.0}  # fmt: skip
 """What strength 9 of 0 to 9 means: a slope, a share of the image, radians, a blending weight, bits removed, levels inverted."""
@@ -88,7 +88,10 @@ def luminance(image: Image) -> Float[Array, "S S"]:
 
 
 def affine(image: Image, scale, shear_x, shear_y, shift_x, shift_y) -> Image:
-    """The pixel at (x, y) comes from (scale x + shear_x y + shift_x, shear_y x + scale y + shift_y) about the centre, to the nearest; grey outside."""
+    """The pixel at (x, y) comes from (scale x + shear_x y + shift_x, shear_y x + scale y + shift_y), rounded; the centre is (0, 0).
+
+    What comes from outside is grey.
+    """
     size = image.shape[0]
     centre = (size - 1) / 2
     y, x = jnp.meshgrid(*[jnp.arange(size, dtype=jnp.float32) - centre] * 2, indexing="ij")

@@ -1,0 +1,82 @@
+"""How the cost of a ViT grows with the image: a measured exponent.
+
+Claim: none is published; an exercise of d2l 11.8 asks how `img_size` affects training time. With patches of fixed size the number of
+tokens is (size / 16)^2, so a step costs size^2 as long as the products with the weights dominate and size^4 once the T x T attention
+does.
+Source: Zhang et al., Dive into Deep Learning, 11.8, exercise 1.
+Data: none is needed: random images; the time of a step does not depend on what is in them.
+Command: python launch.py reproduce image_size
+Cost: a minute or two, see results/image_size.json.
+
+The study times d2l's ViT (vit_fashion_mnist) at sizes of 32 to 256 pixels: a training step of `train.batch_size` images, the fastest of
+five after compilation. The exponent is the slope of log(time) against log(size), by least squares over the larger half of the sizes. It
+holds for the machine it was measured on.
+"""
+
+import time
+
+import numpy as np
+
+from attention_jax.config import Claim, Config, Images, Optim, Train, Vit, replace
+
+SIZES = (32, 64, 96, 128, 192, 256)
+
+
+def config() -> Config:
+    model = Vit(patch_size=16, hidden_size=512, mlp_size=2048, layers=2, heads=8, bias=False, dropout=0.1, attention_dropout=0.1)
+    return Config("image_size", Images(pixels=max(SIZES)), model, Optim("sgd", learning_rate=0.1), Train(batch_size=64))
+
+
+def smoke() -> Config:
+    return replace(config(), **{"data.pixels": 64, "model.hidden_size": 32, "model.mlp_size": 64, "train.batch_size": 4})
+
+
+def step_seconds(config: Config, size: int) -> float:
+    """The fastest of five training steps at `size` pixels."""
+    import jax
+    import jax.numpy as jnp
+
+    from attention_jax.ops.losses import masked_cross_entropy
+    from attention_jax.tasks.vision import build_model
+    from attention_jax.train.optimizer import optimizer
+    from attention_jax.train.step import init_state, train_step
+
+    model = build_model(config.model, 10, size)
+    update = optimizer(config.optim, 1)
+    count = config.train.batch_size
+    batch = {"image": jax.random.uniform(jax.random.key(0), (count, size, size, 1)), "label": jnp.zeros(count, jnp.int32)}
+
+    def loss(params, batch, rng):
+        logits, _ = model.apply({"params": params}, batch["image"], train=True, rngs={"dropout": rng})
+        return *masked_cross_entropy(logits, batch["label"], jnp.ones_like(batch["label"], jnp.float32)), {}
+
+    state = init_state(lambda rng: model.init(rng, batch["image"][:1])["params"], update, config.train.seed)
+    step = jax.jit(lambda state: train_step(loss, update, state, batch))
+    jax.block_until_ready(step(state))
+    seconds = []
+    for _ in range(5):
+        begin = time.perf_counter()
+        jax.block_until_ready(step(state))
+        seconds.append(time.perf_counter() - begin)
+    return min(seconds)
+
+
+def study(config: Config, directory) -> dict:
+    """{"ms_SIZE": milliseconds a step, "exponent": slope of log time over log size}; a figure of the times."""
+    from attention_jax.report.figures import lines
+
+    sizes = [size for size in SIZES if size <= config.data.pixels]
+    seconds = [step_seconds(config, size) for size in sizes]
+    half = len(sizes) // 2 if len(sizes) > 3 else 0
+    slope = np.polyfit(np.log(sizes[half:]), np.log(seconds[half:]), 1)[0]
+    curves = {"measured": (sizes, seconds), "size^2": (sizes, [seconds[-1] * (size / sizes[-1]) ** 2 for size in sizes])}
+    path, axes = directory / "figures" / "time.png", {"xlabel": "image size (pixels)", "ylabel": "seconds a training step"}
+    lines(curves, path, **axes, log="xy", title=f"exponent {slope:.2f}")
+    return {f"ms_{size}": round(1e3 * s, 3) for size, s in zip(sizes, seconds)} | {"exponent": round(float(slope), 3)}
+
+
+CLAIMS = (
+    Claim("time of a step against image size, exponent", "exponent", None, "d2l 11.8, exercise 1"),
+    Claim("milliseconds a step at 96 pixels", "ms_96", None, "d2l 11.8, exercise 1"),
+    Claim("milliseconds a step at 256 pixels", "ms_256", None, "d2l 11.8, exercise 1"),
+)

@@ -1,0 +1,169 @@
+"""Image datasets: from small published-style files through TFDS and back, and every kind of damage said in one line."""
+
+import gzip
+import struct
+
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+from PIL import Image
+
+from attention_jax import InputError
+from attention_jax.config import Images
+from attention_jax.data import image_builders, images
+from attention_jax.data.image_files import decode, read_cifar, read_folder, read_idx
+
+RANDOM = np.random.default_rng(0)
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """An empty cache of datasets."""
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "tfds"))
+    return tmp_path
+
+
+def idx(array) -> bytes:
+    return struct.pack(f">HBB{array.ndim}i", 0, 8, array.ndim, *array.shape) + array.tobytes()
+
+
+def fashion(directory, rows={"train": 30, "t10k": 20}):
+    """The four files, with random contents."""
+    directory.mkdir()
+    arrays = {}
+    for split, count in rows.items():
+        arrays[split] = RANDOM.integers(0, 256, (count, 28, 28)).astype(np.uint8), RANDOM.integers(0, 10, count).astype(np.uint8)
+        for array, name in zip(arrays[split], ("images-idx3", "labels-idx1")):
+            (directory / f"{split}-{name}-ubyte.gz").write_bytes(gzip.compress(idx(array)))
+    return arrays
+
+
+def said(call, *parts):
+    """The InputError of `call`: one line that has all `parts`."""
+    with pytest.raises(InputError) as error:
+        call()
+    assert "\n" not in str(error.value) and all(part in str(error.value) for part in parts), str(error.value)
+
+
+def test_fashion_mnist_from_files_through_tfds_and_back(home, monkeypatch):
+    arrays = fashion(home / "files")
+    monkeypatch.setattr(image_builders, "FASHION_MNIST_SHA256", {})
+    data = images.load(Images("fashion_mnist", path=str(home / "files")))
+    for got, want in ((data.train, arrays["train"]), (data.held_out["test"], arrays["t10k"])):
+        order = np.lexsort(got.image.reshape(len(got.image), -1).T), np.lexsort(want[0].reshape(len(want[0]), -1).T)  # TFDS shuffles
+        np.testing.assert_array_equal(got.image[order[0], ..., 0], want[0][order[1]])
+        np.testing.assert_array_equal(got.label[order[0]], want[1][order[1]])
+    assert data.train.image.dtype == np.uint8 and data.train.label.dtype == np.int32 and data.names[0] == "T-shirt/top"
+    stock = tfds.data_source("fashion_mnist", split="test", data_dir=str(home / "tfds"))
+    np.testing.assert_array_equal(stock[0]["image"], data.held_out["test"].image[0])
+    again = images.load(Images("fashion_mnist"))  # from the cache: no path, no download
+    np.testing.assert_array_equal(again.train.image, data.train.image)
+
+
+def test_cifar10_from_files(home, monkeypatch):
+    (home / "files").mkdir()
+    rows = RANDOM.integers(0, 256, (6, 4, 3073)).astype(np.uint8)
+    rows[:, :, 0] %= 10
+    for name, batch in zip([*(f"data_batch_{k}" for k in range(1, 6)), "test_batch"], rows):
+        (home / "files" / f"{name}.bin").write_bytes(batch.tobytes())
+    said(lambda: images.load(Images("cifar10", path=str(home / "files"))), "data_batch_1.bin", "not the published file", "sha256")
+    monkeypatch.setattr(image_builders, "CIFAR10_SHA256", {})
+    data = images.load(Images("cifar10", path=str(home / "files")))
+    assert data.train.image.shape == (20, 32, 32, 3) and data.held_out["test"].label.shape == (4,) and data.names[9] == "truck"
+    wanted = {(row[0], row[1:].reshape(3, 32, 32).transpose(1, 2, 0).tobytes()) for row in rows[5]}
+    assert wanted == {(label, image.tobytes()) for image, label in zip(*data.held_out["test"])}
+
+
+def test_digits_come_along(home):
+    data = images.load(Images(validation=200, examples=1000))
+    assert [len(part.label) for part in (data.train, data.held_out["valid"], data.held_out["test"])] == [1000, 200, 359]
+    assert data.train.image.shape[1:] == (8, 8, 1) and data.train.image.max() == 255 and set(data.train.label.tolist()) == set(range(10))
+    parts = [{image.tobytes() for image in part.image} for part in (data.train, data.held_out["valid"], data.held_out["test"])]
+    assert not (parts[0] & parts[1] or parts[0] & parts[2] or parts[1] & parts[2])  # no two of the 1,797 are the same
+    said(lambda: images.load(Images(validation=1438)), "--data.validation", "1438")
+    said(lambda: images.load(Images(examples=2000)), "--data.examples", "2000")
+
+
+def test_damaged_idx_files_are_named(home, monkeypatch):
+    fashion(home / "files")
+    path = home / "files" / "train-images-idx3-ubyte.gz"
+    load = lambda: images.load(Images("fashion_mnist", path=str(home / "files")))
+    good = path.read_bytes()
+    said(load, str(path), "not the published file", "sha256", "fetch it again")  # whole, but with other contents
+    path.write_bytes(good[:-50])
+    said(load, str(path), "damaged or cut short")
+    path.write_bytes(b"not gzip")
+    said(load, str(path), "damaged or cut short")
+    path.write_bytes(gzip.compress(b"\0\0\x0d\x03" + bytes(20)))
+    said(load, str(path), "not an idx file of unsigned bytes", "00000d03")
+    path.write_bytes(gzip.compress(gzip.decompress(good)[:-1]))
+    said(load, str(path), "its header promises 30 x 28 x 28 bytes", "it has 23519")
+    path.unlink()
+    said(load, "train-images-idx3-ubyte", "--data.path")
+    said(lambda: images.load(Images("fashion_mnist", path=str(home / "no"))), "is not a directory")
+    empty = home / "empty"
+    empty.write_bytes(b"")
+    said(lambda: read_idx(str(empty)), "starts with nothing")
+
+
+def test_images_and_labels_must_belong_together(home, monkeypatch):
+    monkeypatch.setattr(image_builders, "FASHION_MNIST_SHA256", {})
+    fashion(home / "files")
+    (home / "files" / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(np.zeros(29, np.uint8))))
+    said(lambda: images.load(Images("fashion_mnist", path=str(home / "files"))), "(30, 28, 28)", "(29,)")
+
+
+def test_damaged_cifar_files_are_named(tmp_path):
+    path = tmp_path / "test_batch.bin"
+    path.write_bytes(bytes(3073 * 2 - 1))
+    said(lambda: read_cifar(str(path)), str(path), "multiple of 3073")
+    path.write_bytes(b"\x0b" + bytes(3072))
+    said(lambda: read_cifar(str(path)), str(path), "label 11")
+
+
+def test_no_network_is_one_line(home, monkeypatch):
+    def fail(*_):
+        raise OSError("no route\nto host")
+
+    monkeypatch.setattr(tfds.download.DownloadManager, "download", fail)
+    said(lambda: images.load(Images("cifar10")), "cannot download cifar10", "no route to host", "--data.path")
+
+
+def folder(directory, classes=("cat", "dog"), count=5, size=(6, 6), mode="RGB"):
+    for name in classes:
+        (directory / name).mkdir(parents=True)
+        for i in range(count):
+            shape = (size[1], size[0]) if mode == "L" else (size[1], size[0], 3)
+            Image.fromarray(RANDOM.integers(0, 256, shape).astype(np.uint8)).save(directory / name / f"{i}.png")
+    return directory
+
+
+def test_folder_of_classes(tmp_path):
+    data = images.load(Images("folder", path=str(folder(tmp_path / "a"))))
+    assert data.names == ("cat", "dog") and data.train.image.shape == (8, 6, 6, 3) and data.held_out["test"].label.tolist() == [0, 1]
+    np.testing.assert_array_equal(data.train.image[0], np.asarray(Image.open(tmp_path / "a" / "cat" / "0.png")))
+    folder(tmp_path / "b" / "train", mode="L"), folder(tmp_path / "b" / "test", count=1, mode="L")
+    data = images.load(Images("folder", path=str(tmp_path / "b")))
+    assert data.train.image.shape == (10, 6, 6, 1) and len(data.held_out["test"].label) == 2
+
+
+def test_folder_of_other_sizes_is_cut_and_resized(tmp_path):
+    path = folder(tmp_path / "a", size=(12, 8))
+    said(lambda: read_folder(str(path)), "12 x 8", "--data.pixels")
+    assert read_folder(str(path), 4)[0].shape == (10, 4, 4, 3)
+    grey = Image.fromarray(np.tile(np.arange(12, dtype=np.uint8) * 10, (6, 1)))
+    grey.save(tmp_path / "grey.png")
+    np.testing.assert_array_equal(decode(str(tmp_path / "grey.png"), 6)[0, :, 0], np.arange(3, 9) * 10)  # the middle
+
+
+def test_bad_folders_are_named(tmp_path):
+    said(lambda: read_folder(str(tmp_path / "no")), "is not a directory")
+    (tmp_path / "a").mkdir()
+    said(lambda: read_folder(str(tmp_path / "a")), "has 0 classes", "at least 2")
+    folder(tmp_path / "a", classes=("cat",))
+    said(lambda: read_folder(str(tmp_path / "a")), "has 1 classes")
+    (tmp_path / "a" / "dog").mkdir()
+    said(lambda: read_folder(str(tmp_path / "a")), "class dog", "has no images")
+    (tmp_path / "a" / "dog" / "bad.png").write_bytes((tmp_path / "a" / "cat" / "0.png").read_bytes()[:60])
+    said(lambda: read_folder(str(tmp_path / "a")), str(tmp_path / "a" / "dog" / "bad.png"), "cannot read the image")
+    said(lambda: images.load(Images("folder", path=str(folder(tmp_path / "few", count=4)))), "fewer than 5 images")
