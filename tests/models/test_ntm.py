@@ -17,7 +17,7 @@ def count(tree):
 def small():
     model = ntm.NTM(2, hidden_size=5, read_heads=2, write_heads=1, locations=6, width=3)
     inputs = jax.random.bernoulli(jax.random.key(0), 0.5, (2, 4, 3)).astype(jnp.float32)
-    return model, model.init(jax.random.key(1), inputs), inputs
+    return model, jax.jit(model.init)(jax.random.key(1), inputs), inputs
 
 
 def test_parameters_of_the_papers_copy_machine():
@@ -42,15 +42,15 @@ def test_memory_initialisation_adds_the_memory_itself(init, more):
 def test_random_memory_is_not_trained_and_learned_memory_is():
     for init, moves in (("random", False), ("learned", True)):
         model = ntm.NTM(2, hidden_size=5, locations=6, width=3, memory_init=init)
-        params = model.init(jax.random.key(0), jnp.ones((1, 3, 3)))
-        gradient = jax.grad(lambda p: (model.apply(p, jnp.ones((1, 3, 3)))[0] ** 2).sum())(params)["params"]["memory_start"]
+        params = jax.jit(model.init)(jax.random.key(0), jnp.ones((1, 3, 3)))
+        gradient = jax.jit(jax.grad(lambda p: (model.apply(p, jnp.ones((1, 3, 3)))[0] ** 2).sum()))(params)["params"]["memory_start"]
         assert bool((gradient != 0).any()) == moves
 
 
 def test_first_step_by_hand(small):
     model, params, inputs = small
     p = jax.tree.map(np.asarray, params["params"])
-    logits, seen = model.apply(params, inputs, look=True)
+    logits, seen = jax.jit(lambda: model.apply(params, inputs, look=True))()
     reads, hidden, cell = p["reads_start"].reshape(-1), p["hidden_start"], p["cell_start"]
     gates = np.asarray(inputs[0, 0]) @ p["input"]["kernel"] + p["input"]["bias"] + np.concatenate([reads, hidden]) @ p["controller"]
     sigmoid = lambda x: 1 / (1 + np.exp(-x))
@@ -74,8 +74,8 @@ def test_first_step_by_hand(small):
 def test_causal_finite_and_rows_do_not_meet(controller):
     model = ntm.NTM(2, controller, hidden_size=5, locations=6, width=3)
     inputs = jax.random.normal(jax.random.key(0), (2, 4, 3))
-    params = model.init(jax.random.key(1), inputs)
-    jacobian = jax.jacobian(lambda x: model.apply(params, x)[0])(inputs)  # [B, T, O, B, T, I]
+    params = jax.jit(model.init)(jax.random.key(1), inputs)
+    jacobian = jax.jit(jax.jacrev(lambda x: model.apply(params, x)[0]))(inputs)  # [B, T, O, B, T, I]
     assert np.isfinite(jacobian).all()
     for t in range(4):
         assert np.all(jacobian[:, t, :, :, t + 1 :] == 0) and np.any(jacobian[0, t, :, 0, : t + 1] != 0)
@@ -86,16 +86,16 @@ def test_causal_finite_and_rows_do_not_meet(controller):
 
 def test_weights_are_distributions(small):
     model, params, inputs = small
-    logits, seen = model.apply(params, inputs, look=True)
+    logits, seen = jax.jit(lambda: model.apply(params, inputs, look=True))()
     assert seen["write"].shape == (2, 4, 1, 6) and seen["read"].shape == (2, 4, 2, 6)
     for weights in seen.values():
         np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
-    np.testing.assert_allclose(model.apply(params, inputs)[0], logits, atol=1e-6)
+    np.testing.assert_allclose(jax.jit(model.apply)(params, inputs)[0], logits, atol=1e-6)
 
 
 def test_a_long_sequence_and_extreme_parameters_have_finite_gradients():
     model = ntm.NTM(1, hidden_size=4, locations=5, width=3)
-    params = model.init(jax.random.key(0), jnp.ones((1, 1, 2)))
+    params = jax.jit(model.init)(jax.random.key(0), jnp.ones((1, 1, 2)))
     huge = jax.tree.map(lambda x: 100 * x, params)
-    gradient = jax.grad(lambda p: (model.apply(p, jnp.ones((1, 50, 2)))[0] ** 2).sum())(huge)
+    gradient = jax.jit(jax.grad(lambda p: (model.apply(p, jnp.ones((1, 50, 2)))[0] ** 2).sum()))(huge)
     assert all(np.isfinite(g).all() for g in jax.tree.leaves(gradient))

@@ -1,0 +1,134 @@
+"""Kernel regression is attention: the estimates and attention maps of four kernels, and the error's fall with more data.
+
+Source: Nadaraya 1964, Watson 1964; Dive into Deep Learning 11.2; rate of convergence: Stone 1982
+Data: y = 2 sin x + x + noise of variance 1 at x uniform on [0, 5], 40 points, generated
+Command: python launch.py reproduce nadaraya_watson
+Cost: about 10 seconds on 2 cores
+
+Consistency: mean squared error inside the interval ([1, 4], away from the edges) against n = 50 ... 6,400 with a Gaussian of width
+0.6 n^(-1/5), mean over 200 data sets; theory: n^(-4/5).
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from attention_jax.config import Claim, Config, Regression, replace
+
+SIZES = (50, 100, 200, 400, 800, 1600, 3200, 6400)
+WIDTHS = (0.1, 0.2, 0.5, 1.0)
+
+
+def config() -> Config:
+    return Config("nadaraya_watson", Regression(), None)
+
+
+def smoke() -> Config:
+    return replace(config(), **{"data.repetitions": 8})
+
+
+def curve(x):
+    return 2 * np.sin(x) + x
+
+
+def sample(rng: np.random.Generator, points: int) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs in order, [n, 1], and their noisy outputs, [n, 1]."""
+    x = np.sort(rng.uniform(0, 5, (points, 1)), axis=0).astype(np.float32)
+    return x, (curve(x) + rng.normal(size=x.shape)).astype(np.float32)
+
+
+def scores() -> dict:
+    from attention_jax.ops.scores import Boxcar, Constant, Epanechikov, Gaussian
+
+    return {"Gaussian": Gaussian(), "Boxcar": Boxcar(), "Constant": Constant(), "Epanechikov": Epanechikov()}
+
+
+def consistency(repetitions: int) -> np.ndarray:
+    """Mean squared error at each of SIZES."""
+    import jax
+    import jax.numpy as jnp
+
+    from attention_jax.ops.kernel_regression import nadaraya_watson
+    from attention_jax.ops.scores import Gaussian
+
+    query = np.linspace(1, 4, 31, dtype=np.float32)[:, None]
+    rng, errors = np.random.default_rng(0), []
+    for n in SIZES:
+        fit = jax.jit(lambda x, y, n=n: jnp.mean((nadaraya_watson(jnp.asarray(query), x, y, Gaussian(0.6 * n**-0.2)) - curve(query)) ** 2))
+        errors.append(np.mean([float(fit(*sample(rng, n))) for _ in range(repetitions)]))
+    return np.array(errors)
+
+
+def classification(rng: np.random.Generator) -> float:
+    """Accuracy at 1,000 new points: which of two interleaved half moons? One-hot values, inputs of two dimensions."""
+    import jax.numpy as jnp
+
+    from attention_jax.ops.kernel_regression import nadaraya_watson
+    from attention_jax.ops.scores import Gaussian
+
+    def moons(n):
+        label, angle = rng.integers(0, 2, n), rng.uniform(0, np.pi, n)
+        x = np.where(label[:, None], np.stack([1 - np.cos(angle), 0.5 - np.sin(angle)], 1), np.stack([np.cos(angle), np.sin(angle)], 1))
+        return (x + 0.15 * rng.normal(size=x.shape)).astype(np.float32), label
+
+    (x, label), (query, wanted) = moons(200), moons(1_000)
+    votes = nadaraya_watson(jnp.asarray(query), jnp.asarray(x), jnp.asarray(np.eye(2, dtype=np.float32)[label]), Gaussian(0.2))
+    return float(np.mean(np.asarray(votes).argmax(1) == wanted))
+
+
+def study(config: Config, directory: Path) -> dict:
+    import jax.numpy as jnp
+
+    from attention_jax.ops import kernel_regression as nw
+    from attention_jax.ops.attention import attention_weights
+    from attention_jax.ops.scores import Boxcar, Gaussian
+    from attention_jax.report.figures import lines, show_heatmaps
+
+    rng, figures = np.random.default_rng(config.train.seed), directory / "figures"
+    x, y = map(jnp.asarray, sample(rng, config.data.points))
+    query = jnp.arange(0, 5, 0.1)[:, None]
+    truth, at = curve(np.asarray(query)), np.asarray(query)[:, 0]
+    estimates = {name: np.asarray(nw.nadaraya_watson(query, x, y, score)) for name, score in scores().items()}
+    by_width = {f"width {width}": np.asarray(nw.nadaraya_watson(query, x, y, Gaussian(width))) for width in WIDTHS}
+    learned, rule = nw.learn_width(x, y), nw.silverman_width(x)
+    by_width[f"learned width {learned:.2f}"] = np.asarray(nw.nadaraya_watson(query, x, y, Gaussian(learned)))
+    by_width["width per query"] = np.asarray(nw.nadaraya_watson(query, x, y, Gaussian(nw.local_widths(query, x, rule))))
+    for name, series in (("kernels", estimates), ("widths", by_width)):
+        curves = {key: (at, value[:, 0]) for key, value in series.items()} | {"2 sin x + x": (at, truth[:, 0])}
+        lines(curves, figures / f"{name}.png", xlabel="x", ylabel="y")
+    maps = [np.asarray(attention_weights(query, x, score=score)) for score in scores().values()]
+    show_heatmaps([maps], None, None, figures / "attention.png", titles=list(scores()), xlabel="inputs, in order", ylabel="queries")
+    maps = [np.asarray(attention_weights(query, x, score=Gaussian(width))) for width in WIDTHS]
+    show_heatmaps([maps], None, None, figures / "attention_widths.png", titles=[f"width {width}" for width in WIDTHS], xlabel="inputs, in order", ylabel="queries")
+
+    errors = consistency(config.data.repetitions)
+    slope, height = np.polyfit(np.log(SIZES), np.log(errors), 1)
+    fitted = np.exp(height) * np.array(SIZES) ** slope
+    lines({"measured": (SIZES, errors), f"n^{slope:.2f}": (SIZES, fitted)}, figures / "consistency.png", xlabel="points n", ylabel="mean squared error", log="xy")
+
+    wide = jnp.arange(-2, 7, 0.25)[:, None]
+    alone = np.asarray(nw.neighbours(wide, x, Boxcar(0.5)) == 0)
+    outside = np.asarray(nw.nadaraya_watson(wide, x, y, Boxcar(0.5)))
+    error = lambda estimate: float(np.mean((estimate - truth) ** 2))
+    metrics = {f"error.{name.lower()}": error(value) for name, value in estimates.items()}
+    metrics |= {f"error.width_{width}": error(by_width[f"width {width}"]) for width in WIDTHS}
+    return metrics | {
+        "error.learned_width": error(by_width[f"learned width {learned:.2f}"]),
+        "error.width_per_query": error(by_width["width per query"]),
+        "learned_width": float(learned),
+        "silverman_width": float(rule),
+        "constant.deviation_from_mean": float(np.abs(estimates["Constant"] - np.mean(np.asarray(y, np.float64))).max()),
+        "boxcar.queries_without_neighbour": int(alone.sum()),
+        "boxcar.largest_estimate_without_neighbour": float(np.abs(outside[alone]).max()),
+        "boxcar.nan": int(np.isnan(outside).sum()),
+        "classification.accuracy": classification(rng),
+        "consistency.exponent": float(slope),
+    }
+
+
+CLAIMS = (
+    Claim("error falls as n^(-4/5) with width ~ n^(-1/5): fitted exponent", "consistency.exponent", -0.8, "Stone 1982", at_least=-0.85, at_most=-0.75),
+    Claim("the constant kernel is the mean", "constant.deviation_from_mean", 0.0, "d2l 11.2", at_most=1e-5),
+    Claim("estimates that are NaN where a boxcar has no neighbour", "boxcar.nan", None, "a fully masked row is zero", at_most=0.0),
+    Claim("one-hot values classify two half moons", "classification.accuracy", None, "-", at_least=0.95),
+)

@@ -1,0 +1,80 @@
+"""The task of the Neural Turing Machines: its loss is bits, padding costs nothing, epochs go through the data, predictions are bits."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention_jax import InputError
+from attention_jax import config as settings
+from attention_jax.tasks import memory
+
+
+def configured(task="copy", **changes):
+    config = settings.Config(
+        "ntm", settings.Algorithmic(task, 12, 4, 6), settings.NTM(hidden_size=6, locations=8, width=4), settings.Optim("rmsprop"), settings.Train(batch_size=2, total_epochs=1)
+    )
+    return settings.replace(config, **changes)
+
+
+@pytest.fixture(scope="module")
+def built():
+    task = memory.build(configured())
+    return task._replace(loss=jax.jit(task.loss)), task.init(jax.random.key(0))
+
+
+def rows(task, indices, weight):
+    return {name: jnp.asarray(array[np.array(indices)]) for name, array in task.buckets[0].items()} | {"weight": jnp.asarray(weight, jnp.float32)}
+
+
+def test_an_undecided_machine_pays_one_bit_a_bit(built):
+    task, params = built
+    undecided = params | {"output": jax.tree.map(jnp.zeros_like, params["output"])}
+    batch = rows(task, [0, 1, 2], [1, 1, 0])
+    total, count, metrics = task.loss(undecided, batch, None)
+    bits = 8 * task.buckets[0]["mask"][:2].sum()
+    assert count == 2
+    np.testing.assert_allclose((total / np.log(2), metrics["bits_per_sequence"][0]), bits, rtol=1e-5)
+
+
+def test_cutting_the_padding_changes_nothing(built):
+    task, params = built
+    for row in range(12):
+        short, long = rows(task, [row], [1]), rows(task, [row, int(task.buckets[0]["length"].argmax())], [1, 0])
+        np.testing.assert_allclose(task.loss(params, short, None)[0], task.loss(params, long, None)[0], rtol=1e-5)
+
+
+def test_epochs_go_through_the_training_set(built):
+    task, _ = built
+    seen = [np.sort(np.concatenate([chunk.indices[chunk.weight > 0] for chunk in task.plan(epoch, 3)])) for epoch in range(4)]
+    np.testing.assert_array_equal(np.concatenate(seen[:3]), np.arange(12))
+    np.testing.assert_array_equal(seen[3], seen[0])
+
+
+def test_full_evaluation_goes_beyond_the_training_lengths(built, tmp_path):
+    task, params = built
+    values = task.evaluate(params, True)
+    assert values["test.wrong_bits_to_50"] == sum(values[f"test.wrong_bits_length_{n}"] for n in (10, 20, 30, 50)) > 0
+    np.testing.assert_allclose(values["valid.loss"], values["valid.bits_per_sequence"] * np.log(2), rtol=1e-5)
+    assert set(task.evaluate(params, False)) == {"valid.loss", "valid.bits_per_sequence", "valid.wrong_bits"}
+    figures = task.report(params, tmp_path)
+    assert len(figures) == 3 and all(figure.stat().st_size > 1000 for figure in figures)
+
+
+def test_predict_writes_as_many_words_as_it_read(built):
+    task, params = built
+    assert len(task.predict(params, ["10110010 01101100"])[0].split()) == 2
+    for wrong in ("", "hello", "1011"):
+        with pytest.raises(InputError, match="words of 8 bits"):
+            task.predict(params, [wrong])
+
+
+@pytest.mark.parametrize("task", ["repeat_copy", "associative_recall", "ngrams", "priority_sort"])
+@pytest.mark.parametrize("model", [settings.NTM("feedforward", hidden_size=4, locations=8, width=4), settings.StackedLSTM(1, 4)], ids=["ntm", "lstm"])
+def test_every_task_has_a_finite_loss(task, model):
+    built = memory.build(configured(task, model=model))
+    params = built.init(jax.random.key(0))
+    total, count, _ = jax.jit(built.loss)(params, rows(built, [0, 1], [1, 1]), None)
+    assert np.isfinite(total) and count == 2
+    if task == "ngrams":
+        assert built.evaluate(params, False)["valid.bits_over_optimum"] > 0 and built.describe()["optimum_bits"] > 50
