@@ -52,18 +52,20 @@ def attend(query, key, value, mask):
         length = jnp.clip(jnp.asarray(parts[Lengths].length), 0, key.shape[0]).astype(jnp.int32)
         real = jnp.arange(key.shape[0]) < length
         key, value = shield(key, real), shield(value, real)
-    query, key, value, length = _joined(query, key, value, length)
+    padded = Lengths in parts
+    query, key, value, rows, length = _joined(query, key, value, jnp.asarray(query.shape[0], jnp.int32), length)
     out = jax.nn.dot_product_attention(
         query[None, :, None, :],
         key[None, :, None, :],
         value[None, :, None, :],
         is_causal=Causal in parts,
-        key_value_seq_lengths=jnp.maximum(length, 1)[None] if Lengths in parts else None,
+        query_seq_lengths=rows[None] if padded else None,
+        key_value_seq_lengths=jnp.maximum(length, 1)[None] if padded else None,
         local_window_size=(parts[Window].width, 0) if Window in parts else None,
         implementation="cudnn",
     )
     out = _settled(out)[0, :, 0]
-    return jnp.where(length > 0, out, jnp.zeros_like(out)) if Lengths in parts else out
+    return jnp.where(length > 0, out, jnp.zeros_like(out)) if padded else out
 
 
 @jax.custom_batching.custom_vmap
@@ -79,11 +81,11 @@ def _together_batched(size, batched, *arrays):
 
 
 @jax.custom_vjp
-def _joined(query, key, value, length):
-    return _together(query, key, value, length)
+def _joined(query, key, value, query_length, key_length):
+    return _together(query, key, value, query_length, key_length)
 
 
-_joined.defvjp(lambda *arrays: (_together(*arrays), None), lambda _, bars: (*bars[:3], None))
+_joined.defvjp(lambda *arrays: (_together(*arrays), None), lambda _, bars: (*bars[:3], None, None))
 
 
 @jax.custom_vjp

@@ -1,0 +1,87 @@
+"""When cuDNN is taken, and that the call it gets is well formed. Where there is no NVIDIA GPU the program is traced, not run."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention_jax.ops import cudnn
+from attention_jax.ops.attention import attend
+from attention_jax.ops.biases import ALiBi
+from attention_jax.ops.dispatch import choose
+from attention_jax.ops.masks import causal, dense, lengths, window
+from attention_jax.ops.scores import Dot, ScaledDot
+
+X = jnp.ones((16, 64), jnp.bfloat16)
+MASKS = {
+    "none": lambda n: None,
+    "causal": lambda n: causal(),
+    "lengths": lengths,
+    "causal & lengths": lambda n: lengths(n) & causal(),
+    "causal & window": lambda n: causal() & window(3),
+}
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """Make jax believe in a GPU with cuDNN, for tracing."""
+    kernel = pytest.importorskip("jax._src.cudnn.fused_attention_stablehlo")
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    for name, answer in {"check_cudnn_version": 91100, "check_compute_capability": True, "is_cuda_compute_capability_equal": False}.items():
+        monkeypatch.setattr(kernel, name, lambda *_, answer=answer: answer, raising=False)
+
+
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+def test_what_cudnn_can_do_goes_there(gpu, mask):
+    """Batched over any axes, with operands that are not batched, and gradients from outside and inside of the vmap."""
+    many, shared, n = jnp.ones((3, 16, 4, 64), jnp.bfloat16), jnp.ones((16, 64), jnp.bfloat16), jnp.array([16, 0, 9], jnp.int32)
+
+    def pooled(query, key, n):
+        return attend(query, key, key, mask=mask(n))
+
+    def outside(query, key):
+        heads = jax.vmap(pooled, (1, None, None), 1)
+        return jax.vmap(heads, (0, None, 0))(query, key, n).astype(jnp.float32).sum()
+
+    inside = jax.vmap(jax.vmap(jax.grad(lambda q, k, n: pooled(q, k, n).astype(jnp.float32).sum(), (0, 1)), (1, None, None), 1), (0, None, 0))
+    for function, arguments in ((jax.grad(outside, (0, 1)), (many, shared)), (inside, (many, shared, n))):
+        program = jax.make_jaxpr(function)(*arguments)
+        assert "dot_product_attention_bwd" in str(program)
+        assert program.out_avals[0].shape == many.shape
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"score": Dot()},
+        {"bias": ALiBi(0.1)},
+        {"dropout": 0.1},
+        {"mask": window(3)},
+        {"mask": dense(jnp.ones((16, 16), bool))},
+        {"mask": causal() | lengths(3)},
+        {"mask": causal() & window(3) & lengths(4)},
+        {"mask": lengths(3) & lengths(4)},
+        {"mask": causal(), "query_offset": 1},
+        {"mask": causal(), "key": X[:8], "value": X[:8]},
+        {"query": X.astype(jnp.float32)},
+        {"value": X[:, :32]},
+        {"query": X[:, :60], "key": X[:, :60], "value": X[:, :60]},
+    ],
+)
+def test_what_cudnn_cannot_do_goes_elsewhere(gpu, change):
+    call = {"query": X, "key": X, "value": X, "score": ScaledDot(), "bias": None, "mask": None, "dropout": None, "query_offset": 0}
+    assert choose(**call, wanted=None) == "cudnn"
+    assert choose(**(call | change), wanted=None) == "plain"  # small
+
+
+@pytest.mark.skipif(jax.default_backend() != "gpu", reason="needs an NVIDIA GPU")
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+def test_cudnn_is_plain(mask):
+    query, key, value = jax.random.normal(jax.random.key(0), (3, 3, 64, 64)).astype(jnp.bfloat16)
+    n = jnp.array([64, 0, 9], jnp.int32)
+    run = lambda i: jax.vmap(lambda q, k, v, n: attend(q, k, v, mask=mask(n), implementation=i))(query, key, value, n)
+    np.testing.assert_allclose(run("cudnn").astype(jnp.float32), run("plain").astype(jnp.float32), atol=0.03)
+
+
+def test_no_gpu_no_cudnn():
+    assert "GPU" in cudnn.refusal(X, X, X, ScaledDot(), None, None, None, 0) or jax.default_backend() == "gpu"
