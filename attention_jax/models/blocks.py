@@ -14,11 +14,12 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from attention_jax.models.multihead import HeadScore, MultiHeadAttention, dense, is_zero
+from attention_jax.models.multihead import HeadScore, Linear, MultiHeadAttention, is_zero
 from attention_jax.models.positions import PositionKind, RelativeBias, relative_biases
 from attention_jax.ops.attention import Implementation
 from attention_jax.ops.dropout import dropout
 from attention_jax.ops.masks import causal
+from attention_jax.ops.norm import layer_norm
 
 EPSILON = 1e-5
 
@@ -74,7 +75,7 @@ class FeedForward(nn.Module):
     block: Block
 
     def setup(self):
-        self.hidden, self.out = dense(self.block.ffn, dtype=self.block.dtype), dense(self.block.width, dtype=self.block.dtype)
+        self.hidden, self.out = Linear(self.block.ffn, dtype=self.block.dtype), Linear(self.block.width, dtype=self.block.dtype)
 
     def __call__(self, x: Float[Array, "B T D"], *, train: bool = False) -> Float[Array, "B T D"]:
         x = self.hidden(x)
@@ -87,17 +88,21 @@ def drop(module: nn.Module, x: Array, rate, train: bool) -> Array:
     return dropout(x, rate, module.make_rng("dropout")) if train and not is_zero(rate) else x
 
 
-def layer_norm(block: Block) -> nn.LayerNorm:
-    """Layer normalisation over the width; statistics in float32."""
-    return nn.LayerNorm(EPSILON, dtype=block.dtype)
+class LayerNorm(nn.Module):
+    """`ops.norm.layer_norm` with its scale and bias."""
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... D"]:
+        scale = self.param("scale", nn.initializers.ones, (x.shape[-1],))
+        return layer_norm(x, scale, self.param("bias", nn.initializers.zeros, (x.shape[-1],)), EPSILON)
 
 
-def before(block: Block, norm: nn.LayerNorm, x):
+def before(block: Block, norm: LayerNorm, x):
     """What a sub-layer reads: norm(x) in pre-norm, x in post-norm."""
     return norm(x) if block.norm == "pre" else x
 
 
-def after(module: nn.Module, norm: nn.LayerNorm, x, y, train: bool):
+def after(module: nn.Module, norm: LayerNorm, x, y, train: bool):
     """The residual connection around a sub-layer: x + drop(y) in pre-norm, norm(x + drop(y)) in post-norm."""
     x = x + drop(module, y, module.block.dropout, train)
     return x if module.block.norm == "pre" else norm(x)
@@ -110,7 +115,7 @@ class EncoderLayer(nn.Module):
 
     def setup(self):
         self.attention, self.ffn = self.block.attention(), FeedForward(self.block)
-        self.attention_norm, self.ffn_norm = layer_norm(self.block), layer_norm(self.block)
+        self.attention_norm, self.ffn_norm = LayerNorm(), LayerNorm()
 
     def __call__(self, x: Float[Array, "B T D"], mask=None, bias=None, train: bool = False, look: bool = False):
         """(output [B, T, D], weights [B, H, T, T] or None)."""
@@ -132,9 +137,9 @@ class DecoderLayer(nn.Module):
 
     def setup(self):
         self.attention, self.ffn = self.block.attention(), FeedForward(self.block)
-        self.attention_norm, self.ffn_norm = layer_norm(self.block), layer_norm(self.block)
+        self.attention_norm, self.ffn_norm = LayerNorm(), LayerNorm()
         if self.cross:
-            self.cross_attention, self.cross_norm = self.block.cross_attention(), layer_norm(self.block)
+            self.cross_attention, self.cross_norm = self.block.cross_attention(), LayerNorm()
 
     def __call__(self, x: Float[Array, "B T D"], mask, bias=None, memory=None, train: bool = False, look: bool = False):
         """(output [B, T, D], self-attention weights or None, cross-attention weights [B, H, T, S] or None)."""

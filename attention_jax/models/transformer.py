@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from attention_jax.models.blocks import Block, DecoderLayer, EncoderLayer, drop, layer_norm
+from attention_jax.models.blocks import Block, DecoderLayer, EncoderLayer, LayerNorm, drop
 from attention_jax.models.positions import added_positions
 from attention_jax.ops.masks import causal, lengths
 
@@ -30,7 +30,7 @@ class Encoder(nn.Module):
         layer = nn.remat(EncoderLayer, static_argnums=(4, 5)) if self.remat else EncoderLayer
         self.layer = [layer(self.block) for _ in range(self.layers)]
         self.bias = self.block.relative_biases(self.layers, bidirectional=True)
-        self.norm = layer_norm(self.block) if self.block.norm == "pre" else None
+        self.norm = LayerNorm() if self.block.norm == "pre" else None
 
     def __call__(self, x: Float[Array, "B T D"], mask=None, train: bool = False, look: bool = False):
         """(states [B, T, D], weights [B, layers, H, T, T] or None)."""
@@ -53,7 +53,7 @@ class Decoder(nn.Module):
         layer = nn.remat(DecoderLayer, static_argnums=(5, 6)) if self.remat else DecoderLayer
         self.layer = [layer(self.block, self.cross) for _ in range(self.layers)]
         self.bias = self.block.relative_biases(self.layers, bidirectional=False)
-        self.norm = layer_norm(self.block) if self.block.norm == "pre" else None
+        self.norm = LayerNorm() if self.block.norm == "pre" else None
 
     def __call__(self, x: Float[Array, "B T D"], mask, memory=None, train: bool = False, look: bool = False):
         """(states, own weights [B, layers, H, T, T] or None, weights over the memory or None); `memory` from `project`."""

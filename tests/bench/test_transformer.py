@@ -1,0 +1,48 @@
+"""The two programs that the benchmark compares compute the same thing."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention_jax.bench import _torch_transformer, transformer
+
+torch = pytest.importorskip("torch", reason="the comparison needs torch==2.13.0, an extra")
+SIZES = transformer.Sizes("small", 30, 30, 16, 2, 24, 2, 0.0, True, 0.1)
+
+
+def carried_over(module):
+    """Our parameters with the weights of the PyTorch module."""
+    array = lambda tensor: jnp.asarray(tensor.detach().numpy())
+    linear = lambda layer: {"kernel": array(layer.weight).T, "bias": array(layer.bias)}
+    norm = lambda layer: {"scale": array(layer.weight), "bias": array(layer.bias)}
+
+    def attention(layer):
+        return {"query": linear(layer.q), "key": linear(layer.k), "value": linear(layer.v), "out": linear(layer.o)}
+
+    def layer(theirs):
+        ours = {"attention": attention(theirs.attention), "ffn": {"hidden": linear(theirs.hidden), "out": linear(theirs.out)}}
+        ours |= {"attention_norm": norm(theirs.norms[0]), "ffn_norm": norm(theirs.norms[-1])}
+        return ours if theirs.cross is None else ours | {"cross_attention": attention(theirs.cross), "cross_norm": norm(theirs.norms[1])}
+
+    stack = lambda layers: {f"layer_{i}": layer(x) for i, x in enumerate(layers)}
+    table = {"token": {"embedding": array(module.target_table.weight)}}
+    return {"params": {"target_embedding": table, "encoder": stack(module.encoder), "decoder": stack(module.decoder)}}
+
+
+def test_logits_and_beams_agree(monkeypatch):
+    monkeypatch.setattr(transformer, "SENTENCES", 4)
+    monkeypatch.setattr(transformer, "WRITTEN", 6)
+    torch.manual_seed(0)
+    module = _torch_transformer.build(torch, *SIZES[1:9]).eval()
+    source, length, target = transformer.draw(SIZES, 4)
+    real = (torch.arange(source.shape[1])[None] < torch.tensor(length)[:, None])[:, None, None]
+    params = carried_over(module)
+    wanted = module(torch.tensor(source).long(), real, torch.tensor(target).long()).detach().numpy()
+    got, _ = jax.jit(transformer.our_model(SIZES).apply)(params, source, length, target)
+    np.testing.assert_allclose(got, wanted, atol=2e-5)
+
+    tokens, scores = module.beam(torch.tensor(source).long(), real, transformer.BEAM, 6, 1)
+    ours, our_scores = transformer.our_beam(SIZES, params)[1](source, length, written=6)
+    np.testing.assert_allclose(our_scores[:, 0], scores, atol=1e-4)
+    np.testing.assert_array_equal(ours[:, 0], tokens)

@@ -1,0 +1,86 @@
+"""The Transformer experiments: what can be checked of them without training."""
+
+import jax
+import pytest
+
+from attention_jax import config as configs
+from attention_jax.models.transformer import count_parameters
+from attention_jax.tasks import transformers
+from attention_jax.train.optimizer import schedule
+from experiments import (
+    fra_eng_transformer, head_pruning, multi30k_deen_transformer, multi30k_ende_tiny, norm_placement, table3_directions, table3_parameters,
+    time_machine_transformer, transformer_wmt14,
+)  # fmt: skip
+
+ALL = (
+    fra_eng_transformer, head_pruning, multi30k_deen_transformer, multi30k_ende_tiny, norm_placement, table3_directions, table3_parameters,
+    time_machine_transformer, transformer_wmt14,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("module", ALL, ids=lambda m: m.__name__.split(".")[-1])
+def test_configurations_are_whole(module):
+    name = module.__name__.split(".")[-1]
+    made = {"config": module.config(), "smoke": module.smoke()} | (module.variants() if hasattr(module, "variants") else {})
+    for config in made.values():
+        assert config.name == name
+        configs.validate(config)
+        assert configs.from_json(configs.to_json(config)) == config
+    assert {claim.variant for claim in module.CLAIMS} <= {"", *(module.variants() if hasattr(module, "variants") else {})}
+
+
+def test_published_sizes():
+    tiny = transformers.encoder_decoder(multi30k_ende_tiny.config().model, 9716, 9716)
+    tokens = jax.numpy.ones((1, 3), int)
+    count = lambda model: count_parameters(jax.eval_shape(model.init, jax.random.key(0), tokens, tokens[0, :1], tokens))
+    assert count(tiny) == 2_568_704
+    assert count(transformers.encoder_decoder(multi30k_deen_transformer.config().model, 7853, 5893)) == 9_038_341
+
+
+def test_table3_rows_are_counted_as_by_hand():
+    d, ffn, attention = 512, 2 * 512 * 2048 + 2048 + 512, 4 * (512 * 512 + 512)
+    base = 6 * (3 * attention + 2 * ffn + 5 * 2 * d) + 37_000 * d
+    assert table3_parameters.count(table3_parameters.config().model) == base == 63_082_496
+    metrics = table3_parameters.study(table3_parameters.config(), None)
+    # d_k 16: 18 attentions have queries and keys (and their biases) of 128 instead of 512 numbers
+    assert metrics["difference.B: d_k 16"] == pytest.approx(-18 * 2 * 384 * 513 / 1e6)
+    off = {c.metric: metrics[c.metric] for c in table3_parameters.CLAIMS if c.at_least is not None and not c.at_least <= metrics[c.metric] <= c.at_most}
+    assert set(off) == {"difference.C: d 1024", "difference.big"}  # the two rows the docstring is about
+
+
+@pytest.mark.parametrize(("variant", "peak"), [("base", 6.99e-4), ("big", 4.94e-4)])
+def test_wmt14_schedule_is_the_paper_s(variant, peak):
+    config = transformer_wmt14.variants()[variant]
+    rate = schedule(config.optim, 100_000)
+    for step in (1, 1_000, 4_000, 40_000):  # equation 3
+        wanted = config.model.width**-0.5 * min(step**-0.5, step * 4_000**-1.5)
+        assert float(rate(step - 1)) == pytest.approx(wanted, rel=1e-5)
+    assert float(rate(3_999)) == pytest.approx(peak, rel=1e-3)
+
+
+def test_norm_placement_runs_in_small(tmp_path, monkeypatch):
+    monkeypatch.setattr(norm_placement, "DEPTHS", (2, 4))
+    monkeypatch.setattr(norm_placement, "DRAWS", 1)
+    metrics = norm_placement.study(norm_placement.smoke(), tmp_path)
+    assert metrics["pre.slope"] < metrics["post.slope"]
+    assert (tmp_path / "figures" / "norms.png").stat().st_size > 5_000
+
+
+def test_masking_a_head_is_removing_its_output():
+    """Zeroed rows of W_o and a head whose values are zero give the same logits; a mask of ones changes nothing."""
+    config = head_pruning.smoke()
+    model = transformers.encoder_decoder(config.model, 20, 20)
+    source, length, target = jax.numpy.array([[4, 5, 6]]), jax.numpy.array([3]), jax.numpy.array([[1, 7, 8]])
+    params = jax.jit(model.init)(jax.random.key(0), source, length, target)["params"]
+    run = jax.jit(lambda p: model.apply({"params": p}, source, length, target)[0])
+    paths = head_pruning.heads(params)
+    assert paths == [("encoder", "layer_0", "attention"), ("decoder", "layer_0", "attention"), ("decoder", "layer_0", "cross_attention")]
+    keep = {path: jax.numpy.ones(2) for path in paths}
+    assert (run(head_pruning.masked(params, keep)) == run(params)).all()
+    pruned = head_pruning.masked(params, keep | {paths[2]: jax.numpy.array([1.0, 0.0])})
+    silent = jax.tree.map(lambda x: x, params)
+    value = silent["decoder"]["layer_0"]["cross_attention"]["value"]
+    width = value["bias"].shape[0] // 2
+    value["kernel"], value["bias"] = value["kernel"].at[:, width:].set(0.0), value["bias"].at[width:].set(0.0)
+    assert abs(run(pruned) - run(silent)).max() < 1e-6
+    assert abs(run(pruned) - run(params)).max() > 1e-4
