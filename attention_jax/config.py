@@ -599,6 +599,8 @@ class RecurrentLanguageModel:
 
     cell: Literal["rnn", "gru", "lstm"] = "rnn"
     hidden_size: int = 32
+    dropout: float = 0.0
+    """Of the hidden states that the output layer sees."""
     truncation: Literal["full", "truncated", "randomised"] = "full"
     """How far gradients go back within a window (attention_jax/ops/bptt.py)."""
     truncation_length: int = 8

@@ -3,12 +3,15 @@
 Characters enter one-hot, so that the input product is a row of the kernel. All weights start uniform in +-1 / sqrt(hidden size).
 """
 
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from attention_jax.ops import bptt, recurrent
+from attention_jax.ops.dropout import dropout
 
 GATES = {"rnn": 1, "gru": 3, "lstm": 4}
 
@@ -33,6 +36,7 @@ class RecurrentLanguageModel(nn.Module):
     vocab: int
     cell: str = "rnn"
     hidden_size: int = 32
+    dropout: Any = 0.0
     truncation: str = "full"
     truncation_length: int = 8
 
@@ -61,7 +65,14 @@ class RecurrentLanguageModel(nn.Module):
         return (jnp.zeros((batch, self.hidden_size)),) * (2 if self.cell == "lstm" else 1)
 
     def hidden(self, tokens: Int[Array, "B T"], *, train: bool = False, look: bool = False) -> tuple[Float[Array, "B T H"], dict]:
-        """The hidden states of every step."""
+        """The hidden states of every step; in training, as the output layer sees them: with dropout."""
+        hidden = self.states(tokens, train)
+        if train:
+            hidden = dropout(hidden, self.dropout, self.make_rng("dropout"))
+        return hidden, {}
+
+    def states(self, tokens: Int[Array, "B T"], train: bool) -> Float[Array, "B T H"]:
+        """Run the cell over the windows."""
         projected = self.input_kernel[tokens.T] + self.bias[None, None]  # [T, B, G]
         state = self.zero(tokens.shape[0])
         if train and self.truncation != "full":
@@ -71,14 +82,14 @@ class RecurrentLanguageModel(nn.Module):
                 state = self.advance(x, state)
                 return state, state[0]
 
-            return bptt.scan(step, state, projected, factors)[1].swapaxes(0, 1), {}
+            return bptt.scan(step, state, projected, factors)[1].swapaxes(0, 1)
         if self.cell == "lstm":
             hidden = recurrent.lstm(projected, self.recurrent_kernel, state)[0]
         elif self.cell == "gru":
             hidden = recurrent.gru(projected, self.recurrent_kernel, self.inner_bias, state)[0]
         else:
             hidden = jax.lax.scan(lambda h, x: (rnn_step(x, self.recurrent_kernel, h),) * 2, state, projected)[1][0]
-        return hidden.swapaxes(0, 1), {}
+        return hidden.swapaxes(0, 1)
 
     def factors(self, steps: int) -> Float[Array, "T"]:
         """What each step's gradient into the past is multiplied by."""

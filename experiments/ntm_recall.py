@@ -1,0 +1,43 @@
+"""Associative recall: a Neural Turing Machine finds what came after an item; an LSTM with twenty times its parameters does not.
+
+Source: Graves, Wayne, Danihelka 2014 (arXiv 1410.5401), section 4.3, figures 10 to 12
+Data: 2 to 6 items of three random 6-bit vectors, one of them asked for, generated
+Command: python launch.py reproduce ntm_recall
+Cost: about 2 minutes a seed on 2 cores, 5 for the LSTM
+
+The machine of `ntm_copy` (LSTM controller, one head; table 2); the baseline has three LSTM layers of 256 (table 3). An epoch is 2,500 episodes.
+"""
+
+from attention_jax.config import NTM, Algorithmic, Claim, Config, Optim, StackedLSTM, Train, replace
+
+SEEDS = 3
+SOURCE = "Graves et al. 2014, figure 10"
+
+
+def config() -> Config:
+    return Config(
+        "ntm_recall",
+        Algorithmic("associative_recall", sequences=40_000, epoch_sequences=2_500),
+        NTM(),
+        Optim("rmsprop", learning_rate=3e-4, schedule="warmup_cosine", momentum=0.9, b2=0.95, eps=1e-4, clip_norm=10.0),
+        Train(batch_size=1, total_epochs=16, steps_per_call=500, best_metric="valid.bits_per_sequence", use_best=True),
+    )
+
+
+def variants() -> dict[str, Config]:
+    return {"ntm": config(), "lstm": replace(config(), **{"model": StackedLSTM(3, 256), "optim.learning_rate": 3e-5})}
+
+
+def smoke() -> Config:
+    return replace(config(), **{"data.sequences": 40, "data.epoch_sequences": 40, "data.valid_sequences": 4, "model.hidden_size": 8, "train.total_epochs": 1})
+
+
+def sweep() -> dict[str, str]:
+    return {"optim.learning_rate": "1e-4..1e-3:log", "model.read_heads": "1,2,4"}
+
+
+CLAIMS = (
+    Claim("NTM: bits per sequence after 40,000 episodes", "valid.bits_per_sequence", 0.0, SOURCE, variant="ntm", best=True, at_most=1.0, beaten=0.1),
+    Claim("NTM: bits per sequence with 10 items", "test.bits_items_10", None, "figure 11: hardly worse up to 12 items", variant="ntm", at_most=1.0),
+    Claim("LSTM: bits per sequence; it never learns", "valid.bits_per_sequence", None, SOURCE, variant="lstm", at_least=1.0),
+)
