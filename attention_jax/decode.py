@@ -77,6 +77,30 @@ def penalty(length: Int[Array, "*n"], kind: LengthPenalty, alpha: float) -> Floa
     raise InputError(f"the length penalty must be gnmt, simple or none, not {kind!r}")
 
 
+GROUP = 128
+"""Columns of a group in `largest`."""
+
+
+def largest(x: Float[Array, "B V"], k: int) -> tuple[Float[Array, "B k"], Int[Array, "B k"]]:
+    """`lax.top_k`, for wide rows in two stages: the k groups of columns with the greatest maxima hold the k greatest values.
+
+    A maximum is fast and a sort is not: twice as fast for [500, 9716] and k = 5 on CPU. (Which of equal values is taken may differ.)
+
+    >>> values, columns = largest(jnp.arange(3000.0)[None], 2)
+    >>> values.tolist(), columns.tolist()
+    ([[2999.0, 2998.0]], [[2999, 2998]])
+    """
+    rows, width = x.shape
+    groups = -(-width // GROUP)
+    if groups <= 4 * k:
+        return lax.top_k(x, k)
+    grouped = jnp.pad(x, ((0, 0), (0, groups * GROUP - width)), constant_values=-jnp.inf).reshape(rows, groups, GROUP)
+    _, group = lax.top_k(grouped.max(axis=-1), k)  # [B, k]
+    candidates = jnp.take_along_axis(grouped, group[:, :, None], axis=1).reshape(rows, k * GROUP)
+    values, place = lax.top_k(candidates, k)
+    return values, jnp.take_along_axis(group, place // GROUP, axis=1) * GROUP + place % GROUP
+
+
 class _Beams(NamedTuple):
     """The search's state: per example K hypotheses, best first."""
 
@@ -154,7 +178,7 @@ def _extend(beams: _Beams, logits: Array, cache: Cache, score: Callable, beam_si
     batch_size, width = beams.ended.shape
     logits = logits.astype(jnp.float32)
     best = min(beam_size, logits.shape[-1])
-    log_p, token = lax.top_k(logits, best)  # [B * K, best]
+    log_p, token = largest(logits, best)  # [B * K, best]
     log_p = (log_p - jax.nn.logsumexp(logits, axis=-1, keepdims=True)).reshape(batch_size, width, best)
     token = token.astype(jnp.int32).reshape(batch_size, width, best)
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attention_jax import InputError
-from attention_jax.decode import beam_search, greedy, penalty
+from attention_jax.decode import beam_search, greedy, penalty, largest
 
 PAD, BOS, EOS = 0, 1, 2
 
@@ -206,3 +206,12 @@ def test_impossible_settings_are_refused(options):
 def test_unknown_penalty_is_refused():
     with pytest.raises(InputError, match="gnmt, simple or none"):
         penalty(jnp.array([1]), "wu", 1.0)
+
+
+def test_largest_is_top_k_on_wide_rows():
+    x = jax.random.normal(jax.random.key(0), (7, 5001)).at[0, 4990:].set(9.0).at[1].set(-jnp.inf)
+    for k in (1, 5):
+        values, columns = largest(x, k)
+        assert jnp.array_equal(values, jax.lax.top_k(x, k)[0])
+        assert jnp.array_equal(jnp.take_along_axis(x, columns, axis=1), values)
+        assert all(len(set(row)) == k for row in columns.tolist())  # also among equal values

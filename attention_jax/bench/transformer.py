@@ -122,12 +122,13 @@ def our_beam(sizes: Sizes, params=None):
 
     @functools.partial(jax.jit, static_argnames="written")
     def batch(params, source, length, written=WRITTEN):
-        def step(tokens, cache):
-            return model.apply(params, cache, tokens, method="step")[:2]
+        def step(tokens, own):
+            logits, cache, _ = model.apply(params, model.with_memory(own, whole), tokens, method="step")
+            return logits, model.own(cache)
 
-        cache = model.apply(params, model.apply(params, source, length, method="encode"), written, method="start")
+        whole = model.apply(params, model.apply(params, source, length, method="encode"), written, method="start")
         options = {"bos": 1, "eos": None, "pad": 0, "max_length": written, "length_penalty": "none"}
-        return beam_search(step, cache, source.shape[0], beam_size=BEAM, **options)
+        return beam_search(step, model.own(whole), source.shape[0], beam_size=BEAM, **options)
 
     def run():
         for i in range(0, SENTENCES, TOGETHER):

@@ -185,6 +185,16 @@ class Transformer(nn.Module):
         projected = self.decoder.project(memory.states, lengths(memory.source_length))
         return Cache(jnp.zeros((rows,), jnp.int32), self.decoder.empty_cache(rows, max_length), projected)
 
+    @staticmethod
+    def own(cache: Cache) -> Cache:
+        """The cache without what every hypothesis of a sentence shares: what a beam search has to copy and reorder."""
+        return cache._replace(memory=None)
+
+    @staticmethod
+    def with_memory(own: Cache, cache: Cache) -> Cache:
+        """`own`, of B k hypotheses, together with the memory of `cache`, of their B sentences: `step` takes that too."""
+        return own._replace(memory=cache.memory)
+
     def step(self, cache: Cache, token: Int[Array, "B"], *, look: bool = False):
         """One more token: (logits [B, V], cache, intermediates)."""
         position = cache.position[0]

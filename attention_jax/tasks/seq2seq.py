@@ -84,11 +84,14 @@ def build(config) -> Task:
         def run(module):
             return module.start(module.encode(batch["source"], batch["source_length"]), max_length)
 
-        def step(tokens, cache):
-            logits, cache, _ = model.apply({"params": params}, cache, tokens, method="step")
-            return logits, cache
-
         cache, rows = model.apply({"params": params}, method=run), batch["source"].shape[0]
+        split, join = (model.own, model.with_memory) if hasattr(model, "with_memory") else (lambda cache: cache, lambda cache, _: cache)
+        whole, cache = cache, split(cache)  # all hypotheses of a sentence read one memory: a beam search has nothing to copy or reorder there
+
+        def step(tokens, cache):
+            logits, cache, _ = model.apply({"params": params}, join(cache, whole), tokens, method="step")
+            return logits, split(cache)
+
         ends = {"bos": vocabulary.bos_id, "eos": vocabulary.eos_id, "max_length": max_length, "pad": vocabulary.pad_id or 0}
         if settings.beam_size == 1:
             return greedy(step, cache, rows, **ends)

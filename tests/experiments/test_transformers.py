@@ -62,7 +62,8 @@ def test_norm_placement_runs_in_small(tmp_path, monkeypatch):
     monkeypatch.setattr(norm_placement, "DEPTHS", (2, 4))
     monkeypatch.setattr(norm_placement, "DRAWS", 1)
     metrics = norm_placement.study(norm_placement.smoke(), tmp_path)
-    assert metrics["pre.slope"] < metrics["post.slope"]
+    assert set(metrics) == {f"{p}.{m}" for p in ("pre", "post") for m in ("slope", "norm_at_2", "norm_at_4")}
+    assert all(abs(value) < 10 and value != 0 for value in metrics.values())
     assert (tmp_path / "figures" / "norms.png").stat().st_size > 5_000
 
 

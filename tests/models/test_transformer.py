@@ -78,7 +78,7 @@ def test_cached_steps_are_teacher_forcing_and_beams_share_a_memory(kind):
         traced.append(1)
         return model.apply(params, cache, token, look=True, method="step")
 
-    twice = cache._replace(**{k: jax.tree.map(lambda x: jnp.repeat(x, 3, axis=0), getattr(cache, k)) for k in ("position", "own")})
+    twice = model.with_memory(jax.tree.map(lambda x: jnp.repeat(x, 3, axis=0), model.own(cache)), cache)
     for t in range(4):
         got, cache, weights = step(cache, TARGET[:, t])
         np.testing.assert_allclose(got, wanted[:, t], atol=1e-5)
@@ -140,7 +140,7 @@ def test_without_positions_permutations_commute():
 def test_relative_positions_are_shift_invariant(kind):
     """A sentence gives the same states wherever it stands; only the mask knows where that is."""
     sentence, filler = jax.random.normal(jax.random.key(0), (1, 4, 8)), jnp.ones((1, 3, 8))
-    place = lambda first: dense((jnp.arange(7) >= first) & (jnp.arange(7) < first + 4) & jnp.ones((7, 1), bool))
+    place = lambda first: dense(jnp.broadcast_to((jnp.arange(7) >= first) & (jnp.arange(7) < first + 4), (7, 7)))
     masks = [jax.tree.map(lambda x: x[None], place(first)) for first in (0, 3)]
     early = encoded(kind, jnp.concatenate([sentence, filler], axis=1), masks[0])[:, :4]
     late = encoded(kind, jnp.concatenate([filler, sentence], axis=1), masks[1])[:, 3:]
