@@ -1,0 +1,79 @@
+"""The sequence-to-sequence task on a corpus of ten sentences, for every family of models."""
+
+import jax
+import numpy as np
+import pytest
+
+from attention_jax import InputError, config as configs, tasks
+
+MODELS = {
+    "luong": configs.Recurrent("luong", hidden_size=8, embed_size=4),
+    "translator": configs.Translator(hidden_size=8, embed_size=4, readout_size=8),
+    "convolutional": configs.Convolutional(8, 4, layers=2),
+    "transformer": configs.Transformer(1, 1, width=8, heads=2, ffn=8),
+}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    path = tmp_path_factory.mktemp("corpus") / "pairs.tsv"
+    words = ["a b c", "b c d a", "c", "d a", "a a b", "b", "c d", "d d d d", "a c", "b d"] * 3
+    path.write_text("".join(f"{line} {i}\t{' '.join(reversed(line.split()))} .\n" for i, line in enumerate(words)))
+    return configs.Corpus(tsv_file=str(path), held_out_share=0.2, max_length=12)
+
+
+def build(corpus, model, **changes):
+    config = configs.Config("tiny", corpus, model, configs.Optim(), configs.Train(batch_size=4), configs.Decode(max_length=6, batch_size=4))
+    return tasks.build(configs.replace(config, **changes))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_loss_counts_the_real_tokens_of_the_rows_that_have_weight(corpus, name):
+    task = build(corpus, MODELS[name])
+    params = task.init(jax.random.PRNGKey(0))
+    rows = {k: v[:4] for k, v in task.buckets[0].items()}
+    batch = lambda weight: rows | {"weight": np.array(weight, np.float32)}
+    rng = jax.random.PRNGKey(1)
+    total, count, _ = task.loss(params, batch([1, 1, 0, 0]), rng)
+    assert float(count) == rows["target_length"][:2].sum()
+    shuffled = rows | {"target": np.concatenate([rows["target"][:2], rows["target"][2:][::-1]])}
+    again, _, _ = task.loss(params, shuffled | {"weight": np.array([1, 1, 0, 0], np.float32)}, rng)
+    np.testing.assert_allclose(total, again, rtol=1e-5)  # rows of weight 0 add nothing
+    assert float(task.loss(params, batch([0, 0, 0, 0]), rng)[0]) == 0.0
+
+
+def test_evaluation_is_the_loss_of_every_held_out_row_once_whatever_the_batch(corpus):
+    task = build(corpus, MODELS["luong"])
+    params = task.init(jax.random.PRNGKey(0))
+    one, other = task.evaluate(params, False), build(corpus, MODELS["luong"], **{"decode.batch_size": 3}).evaluate(params, False)
+    assert one["valid.loss"] == pytest.approx(other["valid.loss"], rel=1e-5)
+    assert one["valid.perplexity"] == pytest.approx(np.exp(one["valid.loss"]), rel=1e-6)
+
+
+def test_full_evaluation_scores_translations_and_report_draws_them(corpus, tmp_path):
+    task = build(corpus, MODELS["translator"])
+    params = task.init(jax.random.PRNGKey(0))
+    found = task.evaluate(params, True)
+    assert {"test.bleu", "test.chrf", "test.exact_match", "valid.loss"} <= found.keys() and 0 <= found["test.bleu"] <= 100
+    (tmp_path / "figures").mkdir()
+    figures = task.report(params, tmp_path / "figures")
+    assert {p.name for p in figures} == {"alignment.png", "bleu_by_length.png"} and all(p.stat().st_size > 2000 for p in figures)
+    assert "signature" in (tmp_path / "test.bleu.json").read_text()
+
+
+def test_a_model_without_attention_refuses_to_draw_it(corpus, tmp_path):
+    task = build(corpus, configs.Translator(hidden_size=8, embed_size=4, attention="none", readout_size=8))
+    params = task.init(jax.random.PRNGKey(0))
+    with pytest.raises(InputError, match="no attention"):
+        task.predict(params, ["a b"], tmp_path / "a.png")
+    assert len(task.predict(params, ["a b", "c"], None)) == 2
+
+
+def test_training_on_a_date_task_lowers_the_loss_and_beam_search_agrees_on_the_certain():
+    config = configs.Config("d", configs.Dates(examples=200), MODELS["luong"], decode=configs.Decode())
+    task = tasks.build(config)
+    params = task.init(jax.random.PRNGKey(0))
+    beam = tasks.build(configs.replace(config, **{"decode.beam_size": 2, "decode.length_penalty": "none"}))
+    greedy_found, beam_found = task.evaluate(params, True), beam.evaluate(params, True)
+    assert greedy_found["test.loss"] == pytest.approx(beam_found["test.loss"])
+    assert set(greedy_found) >= {"test.exact_match", "test.exact_match_unseen"}

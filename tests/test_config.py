@@ -1,0 +1,47 @@
+"""Configurations: changed, checked, written and read back; and every experiment's own."""
+
+import dataclasses
+import json
+
+import pytest
+
+from attention_jax import InputError, config as configs, experiments
+
+CONFIG = configs.Config("x", configs.Dates(), configs.Recurrent(), decode=configs.Decode())
+
+
+def test_replace_reaches_nested_fields_and_leaves_the_original():
+    changed = configs.replace(CONFIG, **{"model.hidden_size": 3, "train.seed": 7})
+    assert (changed.model.hidden_size, changed.train.seed, CONFIG.model.hidden_size) == (3, 7, 256)
+    assert configs.differences(CONFIG, changed) == {"model.hidden_size": (256, 3), "train.seed": (0, 7)}
+    with pytest.raises(ValueError, match="hiden"):
+        configs.replace(CONFIG, **{"model.hiden": 3})
+
+
+@pytest.mark.parametrize(
+    "change", [{"model.hidden_size": 0}, {"optim.learning_rate": float("nan")}, {"train.label_smoothing": 1.0}, {"train.patience": -1}]
+)
+def test_numbers_are_checked_by_their_names(change):
+    with pytest.raises(InputError, match="--" + next(iter(change)).replace("_", "-")):
+        configs.validate(configs.replace(CONFIG, **change))
+
+
+@pytest.mark.parametrize("name", experiments.names())
+def test_every_experiment_is_complete(name):
+    module = experiments.load(name)
+    for config in [module.config(), module.smoke(), *experiments.variants(module).values()]:
+        assert config.name == name
+        configs.validate(config)
+        assert configs.from_json(json.loads(json.dumps(configs.to_json(config)))) == config
+    head = experiments.headline(module)
+    assert all(head[key] for key in ("claim", "source", "data", "cost")), head
+    assert "launch.py" in module.__doc__
+    for claim in module.CLAIMS:
+        assert isinstance(claim, configs.Claim) and claim.source
+        assert claim.variant in experiments.variants(module), f"{claim.variant!r} is no variant"
+    for option in getattr(module, "sweep", dict)():  # studies have none
+        path = option.split(".")
+        value = module.config()
+        for part in path:
+            assert part in {f.name for f in dataclasses.fields(value)}, f"{option} is no option"
+            value = getattr(value, part)
