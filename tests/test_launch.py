@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -92,6 +93,14 @@ def test_a_finished_run_can_be_evaluated_asked_drawn_and_is_never_written_over(r
 
 def test_a_run_is_resumed_only_as_what_it_is(run):
     assert "model.hidden_size = 8" in refused("train", "date_luong", "--resume", "--out", run, "--model.hidden-size", "16")
+
+
+def test_a_damaged_checkpoint_is_never_loaded(run, tmp_path):
+    shutil.copytree(run, tmp_path / "c")
+    for path in (tmp_path / "c" / "checkpoints").rglob("*"):
+        if path.is_file() and "ocdbt" in str(path):
+            path.write_bytes(path.read_bytes()[:20])
+    assert "checkpoint" in refused("train", "date_luong", "--resume", "--out", tmp_path / "c", "--train.total-epochs", "3")
 
 
 def parameters(directory: Path) -> dict:

@@ -5,6 +5,7 @@ eight devices resumes on one. What orbax has not committed does not exist: a hal
 """
 
 import logging
+import sys
 from pathlib import Path
 
 import jax
@@ -23,9 +24,14 @@ def host(tree):
 
 
 def _checked(read, like, where: str):
-    """`read()`, whose tree must have the shapes of `like`; whatever goes wrong becomes one InputError."""
+    """`read()`, whose tree must have the shapes of `like`; whatever goes wrong becomes one InputError.
+
+    Where one of orbax's readers fails, those it abandons complain from their threads, some of them later: they are not heard.
+    """
+    hook, sys.unraisablehook = sys.unraisablehook, lambda *_: None
     try:
         tree, *rest = read()
+        sys.unraisablehook = hook
     except Exception as error:  # orbax, tensorstore and json each raise their own kinds
         reason = " ".join(str(error).split())[:120]
         raise InputError(f"cannot read {where}: it is damaged or of another model ({type(error).__name__}: {reason}); delete it or start a new run") from error
