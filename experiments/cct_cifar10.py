@@ -5,12 +5,12 @@ Source: Hassani, Walton, Shah, Abuduweili, Li and Shi 2021, "Escaping the Big Da
 on CIFAR-10.
 Data: CIFAR-10, 50,000 and 10,000 images.
 Command: python launch.py reproduce cct_cifar10 --data.path DIR   (DIR: the binary version's six .bin files, read once)
-Cost: 78,200 steps of 128 images; about 6 hours on 2 CPU cores, minutes on a GPU; see results/cct_cifar10.json.
+Cost: 78,200 steps of 0.31 s on 2 CPU cores: 6.8 hours. The 200 epochs were not run here; the variant "5 epochs" takes 10 minutes.
 
 The recipe of the authors' example script: AutoAugment's CIFAR-10 policy, random crops with 4 pixels of padding, flips, label smoothing
 0.1, AdamW with weight decay 0.03, learning rate 5e-4 with 5 epochs of warm-up and cosine decay, attention dropout 0.1, stochastic depth
 0.1. The published number is the best epoch's on the test images; so is the one in the claim "best epoch", while "last epoch" selects
-nothing. The variant "plain" leaves AutoAugment out.
+nothing.
 """
 
 from attention_jax.config import Cct, Claim, Config, Images, Optim, Train, replace
@@ -27,7 +27,8 @@ def config() -> Config:
 
 
 def variants() -> dict[str, Config]:
-    return {"": config(), "plain": replace(config(), **{"data.auto_augment": False})}
+    short = {"train.total_epochs": 5, "data.auto_augment": False, "optim.warmup_steps": 391, "optim.learning_rate": 1e-3}
+    return {"5 epochs": replace(config(), **short), "200 epochs": config()}
 
 
 def smoke() -> Config:
@@ -41,7 +42,7 @@ def sweep() -> dict[str, str]:
 
 PUBLISHED = "Hassani et al. 2021, CCT-2/3x2, 200 epochs"
 CLAIMS = (
-    Claim("CCT-2/3x2, best epoch", "test.accuracy", 0.8917, PUBLISHED, best=True, at_least=0.885, beaten=0.8922),
-    Claim("CCT-2/3x2, last epoch", "test.accuracy", 0.8917, PUBLISHED, at_least=0.885, beaten=0.8922),
-    Claim("the same without AutoAugment, last epoch", "test.accuracy", None, "this repository", variant="plain"),
+    Claim("CCT-2/3x2, best epoch", "test.accuracy", 0.8917, PUBLISHED, variant="200 epochs", best=True, at_least=0.885, beaten=0.8922),
+    Claim("CCT-2/3x2, last epoch", "test.accuracy", 0.8917, PUBLISHED, variant="200 epochs", at_least=0.885, beaten=0.8922),
+    Claim("CCT-2/3x2 after 5 epochs, without AutoAugment", "test.accuracy", None, "this repository", variant="5 epochs"),
 )

@@ -6,7 +6,7 @@ does.
 Source: Zhang et al., Dive into Deep Learning, 11.8, exercise 1.
 Data: none is needed: random images; the time of a step does not depend on what is in them.
 Command: python launch.py reproduce image_size
-Cost: a minute or two, see results/image_size.json.
+Cost: about a minute on 2 CPU cores.
 
 The study times d2l's ViT (vit_fashion_mnist) at sizes of 32 to 256 pixels: a training step of `train.batch_size` images, the fastest of
 five after compilation. The exponent is the slope of log(time) against log(size), by least squares over the larger half of the sizes. It

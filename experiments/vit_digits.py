@@ -3,7 +3,7 @@
 Claim: none published for this model; a nearest neighbour (Euclidean) has 0.98 on such splits, so at least 0.97 is asked of it.
 Data: 1,438 training and 359 test images that come with scikit-learn.
 Command: python launch.py reproduce vit_digits
-Cost: see the date and seconds in results/vit_digits.json.
+Cost: 1,380 steps, under a minute on 2 CPU cores.
 
 Your own images: python launch.py train vit_digits --data.dataset folder --data.path DIR --data.pixels 32 --model.patch-size 4
 where DIR has one sub-directory of images per class.
@@ -15,9 +15,9 @@ from attention_jax.config import Claim, Config, Images, Optim, Train, Vit, repla
 def config() -> Config:
     return Config(
         "vit_digits",
-        Images(crop_padding=1),
+        Images(standardize=True),
         Vit(patch_size=2, hidden_size=64, mlp_size=128, layers=4, heads=4, dropout=0.1),
-        Optim("adamw", learning_rate=2e-3, schedule="warmup_cosine", warmup_steps=60, weight_decay=0.05),
+        Optim("adamw", learning_rate=1e-3, schedule="warmup_cosine", warmup_steps=60, weight_decay=0.05),
         Train(batch_size=64, total_epochs=60, best_metric="test.loss"),
     )
 

@@ -4,9 +4,10 @@ Claim: accuracy 0.92 on the test set with at most 1 M parameters and at most 20 
 Source: this repository; d2l's ViT of 6.5 M parameters has 0.866 after 10 epochs at 96 x 96 pixels (section 11.8).
 Data: Fashion-MNIST, 60,000 and 10,000 images of 28 x 28.
 Command: python launch.py reproduce vit_fashion_mnist_small --data.path DIR
-Cost: see results/vit_fashion_mnist_small.json.
+Cost: on 2 CPU cores about 20 minutes for "vit" (0.13 s a step), 8 for "resnet".
 
-Variants: "vit" with patches of 4; "resnet" with about as many parameters. Both: random crops and flips, AdamW, warm-up and cosine.
+Variants: "vit" with patches of 4 (0.41 M parameters), 20 epochs; "resnet", three small stages (0.08 M), 10 epochs.
+Both: random crops and flips, AdamW, warm-up and cosine.
 Nothing is selected on the test images: the last epoch's parameters are reported.
 """
 
@@ -17,14 +18,15 @@ def config() -> Config:
     return Config(
         "vit_fashion_mnist_small",
         Images("fashion_mnist", standardize=True, crop_padding=2, flip=True),
-        Vit(patch_size=4, hidden_size=128, mlp_size=320, layers=6, heads=4, pool="mean", dropout=0.05, stochastic_depth=0.05),
+        Vit(patch_size=4, hidden_size=128, mlp_size=256, layers=3, heads=2, pool="mean", dropout=0.05, stochastic_depth=0.05),
         Optim("adamw", learning_rate=1e-3, schedule="warmup_cosine", warmup_steps=940, weight_decay=0.05, clip_norm=1.0),
         Train(batch_size=128, total_epochs=20, best_metric="test.loss", label_smoothing=0.1),
     )
 
 
 def variants() -> dict[str, Config]:
-    return {"vit": config(), "resnet": replace(config(), model=ResNet(widths=(32, 64, 128), blocks=2, groups=8))}
+    resnet = replace(config(), model=ResNet(widths=(16, 32, 64), blocks=1, groups=8))
+    return {"vit": config(), "resnet": replace(resnet, **{"train.total_epochs": 10})}
 
 
 def smoke() -> Config:
@@ -38,5 +40,5 @@ def sweep() -> dict[str, str]:
 
 CLAIMS = (
     Claim("ViT, at most 1 M parameters, 20 epochs", "test.accuracy", None, "this repository", variant="vit", at_least=0.92, beaten=0.94),
-    Claim("ResNet, same loop and data", "test.accuracy", None, "this repository", variant="resnet"),
+    Claim("ResNet, 10 epochs, same loop and data", "test.accuracy", None, "this repository", variant="resnet"),
 )

@@ -80,6 +80,7 @@ def build(config) -> Task:
     vary, plain = preparation(settings, size, mean, deviation)
     model = build_model(config.model, len(names), size)
 
+    @jax.jit
     def init(rng):
         return model.init(rng, plain(jnp.asarray(train.image[:1])))["params"]
 

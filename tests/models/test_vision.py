@@ -1,0 +1,194 @@
+"""Vision models: patches against a convolution, exact parameter counts, positions, pools, and the last layer's short cut."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention_jax import InputError
+from attention_jax.config import VIT_SIZES, Cct, ResNet, Vit
+from attention_jax.models.blocks import Block
+from attention_jax.models.vit import ImageLayer, attention_pool, interpolate, patches, rotary_2d, sinusoidal_2d, stochastic_depth
+from attention_jax.tasks.vision import build_model
+
+SMALL = Vit(patch_size=4, hidden_size=16, mlp_size=32, layers=2, heads=2)
+
+
+def counted(config, classes, size, channels):
+    """Parameters; of a deep Transformer from its first two layers, since all layers are alike."""
+    if getattr(config, "layers", 0) > 2:
+        one, two = (counted(replace(config, layers=n), classes, size, channels) for n in (1, 2))
+        return one + (config.layers - 1) * (two - one)
+    model = build_model(config, classes, size)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, size, size, channels)))["params"]
+    return sum(x.size for x in jax.tree.leaves(shapes))
+
+
+UNOPTIMIZED = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}  # these programs run once
+
+
+def quick(function):
+    return jax.jit(function, compiler_options=UNOPTIMIZED)
+
+
+def made(config, size=8, channels=3):
+    """A model, parameters that are nowhere zero, and three images."""
+    model = build_model(config, 5, size)
+    r = np.random.default_rng(0)
+    x = jnp.asarray(r.normal(size=(3, size, size, channels)), jnp.float32)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), x)
+    return model, jax.tree.map(lambda p: jnp.asarray(r.normal(size=p.shape, scale=0.3), jnp.float32), shapes), x
+
+
+def test_patches_times_a_matrix_is_a_strided_convolution():
+    x = jax.random.normal(jax.random.key(0), (2, 12, 12, 3))
+    kernel = jax.random.normal(jax.random.key(1), (4, 4, 3, 7))
+    want = jax.lax.conv_general_dilated(x, kernel, (4, 4), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    got = patches(x, 4) @ kernel.reshape(-1, 7)
+    np.testing.assert_allclose(got, want.reshape(2, 9, 7), atol=1e-5)
+
+
+PAPER = [("S", 16, 22_050_664), ("B", 16, 86_567_656), ("L", 16, 304_326_632), ("H", 14, 632_045_800)]
+
+
+@pytest.mark.parametrize(("size", "patch", "parameters"), PAPER)
+def test_parameter_counts_of_the_paper(size, patch, parameters):
+    """Table 1 of Dosovitskiy et al. has 86M, 307M and 632M; these are the exact numbers at 224 pixels and 1,000 classes."""
+    assert counted(Vit(patch_size=patch, **VIT_SIZES[size]), 1000, 224, 3) == parameters
+
+
+def test_parameter_count_of_d2l_vit():
+    d, mlp, tokens = 512, 2048, 36 + 1
+    layer = 4 * d * d + 4 * d + d * mlp + mlp + mlp * d + d  # no biases in the attention
+    config = Vit(patch_size=16, hidden_size=d, mlp_size=mlp, layers=2, heads=8, bias=False)
+    assert counted(config, 10, 96, 1) == (256 * d + d) + d + tokens * d + 2 * layer + 2 * d + d * 10 + 10
+
+
+def test_parameter_count_of_cct_2_3x2():
+    """0.284 M in Hassani et al. 2021, table 2; their code has 283,723. Ours has biases for query, key and value in both layers, and lacks
+    the bias of the pool's score, which softmax cancels."""
+    assert counted(Cct(), 10, 32, 3) == 283_723 + 2 * 3 * 128 - 1
+
+
+def test_parameter_count_of_resnet():
+    stage = lambda old, new: 9 * old * new + 9 * new * new + 4 * new + (old * new if old != new else 0) + 2 * 9 * new * new + 4 * new
+    widths = (64, 128, 256, 512)
+    want = 9 * 1 * 64 + 128 + sum(stage(a, b) for a, b in zip((64, *widths), widths)) + 512 * 10 + 10
+    assert counted(ResNet(), 10, 28, 1) == want
+
+
+@pytest.mark.parametrize(("height", "width"), [(8, 12), (10, 10)])
+def test_images_that_cannot_be_cut_are_named(height, width):
+    with pytest.raises(InputError, match=f"patch size, 4 pixels, got {height} x {width}"):
+        patches(jnp.zeros((1, height, width, 3)), 4)
+    with pytest.raises(InputError, match="multiple of --model.heads, got 16 and 3"):
+        build_model(Vit(hidden_size=16, heads=3), 2, 8)
+
+
+@pytest.mark.parametrize("config", [
+    SMALL, replace(SMALL, pool="mean", position="sinusoidal"), replace(SMALL, pool="attention", position="rotary"),
+    replace(SMALL, position="none", bias=False), Cct(hidden_size=16, mlp_size=16), ResNet(widths=(16, 32), blocks=1, groups=4),
+])  # fmt: skip
+def test_looking_changes_nothing_and_every_parameter_learns(config):
+    model, params, x = made(config)
+
+    def everything(p):
+        gradient = jax.grad(lambda p: jnp.square(model.apply(p, x)[0]).sum())(p)
+        return model.apply(p, x), model.apply(p, x, look=True), gradient
+
+    (plain, nothing), (looked, seen), gradient = quick(everything)(params)
+    assert plain.shape == (3, 5) and nothing == {}
+    np.testing.assert_allclose(plain, looked, atol=1e-4)  # a class token alone in the last layer, or all tokens
+    if "encoder_attention" in seen:
+        np.testing.assert_allclose(seen["encoder_attention"].sum(-1), 1, atol=1e-5)
+    gradients = {jax.tree_util.keystr(path): np.asarray(g) for path, g in jax.tree_util.tree_leaves_with_path(gradient)}
+    dead = [name for name, g in gradients.items() if not (np.isfinite(g).all() and np.abs(g).max() > 1e-9)]
+    assert [name for name in dead if "key']['bias" not in name] == []  # a bias of the keys shifts all scores of a row: softmax cancels it
+
+
+def test_dropout_rates_may_be_traced_and_zero_is_none():
+    model, params, x = made(SMALL)
+
+    @quick
+    def run(rate):
+        noisy = build_model(replace(SMALL, dropout=rate, attention_dropout=rate, stochastic_depth=rate), 5, 8)
+        return noisy.apply(params, x, train=True, rngs={"dropout": jax.random.key(0)})[0]
+
+    np.testing.assert_allclose(run(0.0), quick(model.apply)(params, x)[0], atol=1e-5)
+    assert np.abs(run(0.5) - run(0.0)).max() > 1e-2 and run._cache_size() == 1
+
+
+def test_without_positions_patches_may_be_permuted():
+    config = replace(SMALL, position="none", pool="mean")
+    model, params, x = made(config)
+    moved = x.reshape(3, 2, 4, 8, 3)[:, ::-1].reshape(x.shape)  # the rows of patches change places
+    run = quick(model.apply)
+    np.testing.assert_allclose(run(params, x)[0], run(params, moved)[0], atol=1e-4)
+    model, params, x = made(replace(config, position="sinusoidal"))
+    run = quick(model.apply)
+    assert np.abs(run(params, x)[0] - run(params, moved)[0]).max() > 1e-3
+
+
+def test_interpolated_positions_take_larger_images():
+    table = jnp.arange(9.0).reshape(9, 1)  # a plane over a 3 x 3 grid: 3 row + column
+    np.testing.assert_allclose(interpolate(table, 3), table)
+    got = interpolate(table, 6)[:, 0].reshape(6, 6)
+    np.testing.assert_allclose(got[2:4, 2:4], [[3.0, 3.5], [4.5, 5.0]], atol=1e-5)  # inside the plane stays a plane
+    for config in (SMALL, Cct(hidden_size=16, mlp_size=16)):
+        model, params, x = made(config)
+        assert quick(model.apply)(params, jnp.ones((1, 16, 16, 3)))[0].shape == (1, 5)
+
+
+def test_sinusoidal_2d_tells_rows_from_columns():
+    at = sinusoidal_2d(4, 16).reshape(4, 4, 16)
+    np.testing.assert_allclose(at[2, :, :8], jnp.broadcast_to(at[2, 0, :8], (4, 8)))
+    np.testing.assert_allclose(at[:, 3, 8:], jnp.broadcast_to(at[0, 3, 8:], (4, 8)))
+    assert len(np.unique(np.round(at.reshape(16, 16), 5), axis=0)) == 16
+
+
+def test_rotary_2d_sees_displacements_only():
+    q, k = jax.random.normal(jax.random.key(0), (2, 8))
+    spread = lambda v: rotary_2d(jnp.broadcast_to(v, (1, 1, 17, 8)), 4, prefix=1)[0, 0]
+    np.testing.assert_allclose(spread(q)[0], q, atol=1e-6)  # the class token is not turned
+    score = (spread(q)[1:] @ spread(k)[1:].T).reshape(4, 4, 4, 4)  # row and column of the query, of the key
+    np.testing.assert_allclose(score[0, 0, 1, 2], score[2, 1, 3, 3], atol=1e-5)
+    assert abs(score[0, 0, 1, 2] - score[0, 0, 2, 1]) > 1e-3
+
+
+def test_stochastic_depth_drops_whole_examples_and_keeps_the_mean():
+    x = jnp.ones((4000, 2, 3))
+    y = stochastic_depth(x, 0.25, jax.random.key(0))
+    kept = np.asarray(y[:, 0, 0]) > 0
+    np.testing.assert_allclose(y, np.where(kept, 1 / 0.75, 0)[:, None, None] * np.ones((1, 2, 3)), rtol=1e-5)
+    assert abs(kept.mean() - 0.75) < 0.03
+
+
+def test_attention_pool_is_a_weighted_sum():
+    query, tokens = jax.random.normal(jax.random.key(0), (4,)), jax.random.normal(jax.random.key(1), (6, 4))
+    np.testing.assert_allclose(attention_pool(query, tokens), jax.nn.softmax(tokens @ query) @ tokens, atol=1e-5)
+
+
+def test_layer_is_pre_norm_like_torch():
+    torch = pytest.importorskip("torch")
+    layer = ImageLayer(Block(16, 2, 32, norm="pre", activation="gelu", dropout=0.0))
+    x = jax.random.normal(jax.random.key(0), (2, 5, 16))
+    noisy = lambda p: jnp.asarray(np.random.default_rng(p.size).normal(size=p.shape, scale=0.3), jnp.float32)
+    params = jax.tree.map(noisy, jax.eval_shape(layer.init, jax.random.key(1), x)["params"])
+    theirs = torch.nn.TransformerEncoderLayer(16, 2, 32, 0.0, "gelu", batch_first=True, norm_first=True)
+    a, f = params["attention"], params["ffn"]
+    tensor = lambda v: torch.from_numpy(np.array(v))
+    with torch.no_grad():
+        theirs.self_attn.in_proj_weight.copy_(tensor(jnp.concatenate([a[n]["kernel"].T for n in ("query", "key", "value")])))
+        theirs.self_attn.in_proj_bias.copy_(tensor(jnp.concatenate([a[n]["bias"] for n in ("query", "key", "value")])))
+        for mine, other in ((a["out"], theirs.self_attn.out_proj), (f["hidden"], theirs.linear1), (f["out"], theirs.linear2)):
+            other.weight.copy_(tensor(mine["kernel"].T))
+            other.bias.copy_(tensor(mine["bias"]))
+        for mine, other in ((params["attention_norm"], theirs.norm1), (params["ffn_norm"], theirs.norm2)):
+            other.weight.copy_(tensor(mine["scale"]))
+            other.bias.copy_(tensor(mine["bias"]))
+        want = theirs(tensor(x)).numpy()
+    run = jax.jit(layer.apply, static_argnames="only_first", compiler_options=UNOPTIMIZED)
+    np.testing.assert_allclose(run({"params": params}, x)[0], want, atol=1e-5)
+    np.testing.assert_allclose(run({"params": params}, x, only_first=True)[0], want[:, :1], atol=1e-5)

@@ -1,0 +1,145 @@
+"""The vision task: its loss, its counting, its pictures, and the same numbers on four devices as on one."""
+
+import json
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention_jax import InputError
+from attention_jax import config as configs
+from attention_jax.config import Config, Images, Optim, Train, Vit, replace
+from attention_jax.tasks import build, vision
+from experiments import cct_cifar10, image_size, pooling, vit_digits, vit_fashion_mnist, vit_fashion_mnist_small, vit_i1k_s16
+
+ALL = (cct_cifar10, image_size, pooling, vit_digits, vit_fashion_mnist, vit_fashion_mnist_small, vit_i1k_s16)
+TINY = Config("tiny", Images(examples=64), Vit(2, 16, 16, 1, 2), Optim(), Train(batch_size=32, total_epochs=1, best_metric="test.loss"))
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    task = build(TINY)
+    return task, task.init(jax.random.PRNGKey(0))
+
+
+@pytest.mark.parametrize("module", ALL, ids=lambda m: m.__name__.split(".")[-1])
+def test_configurations_are_whole(module):
+    name = module.__name__.split(".")[-1]
+    variants = module.variants() if hasattr(module, "variants") else {"": module.config()}
+    for config in (module.config(), module.smoke(), *variants.values()):
+        assert config.name == name
+        configs.validate(config)
+        assert configs.from_json(json.loads(json.dumps(configs.to_json(config)))) == config
+    assert {claim.variant for claim in module.CLAIMS} <= set(variants)
+
+
+def test_sizes_that_the_experiments_promise():
+    def count(config, channels, pixels):
+        model = vision.build_model(config.model, 10, pixels)
+        return sum(x.size for x in jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, pixels, pixels, channels)))))
+
+    assert count(vit_fashion_mnist_small.config(), 1, 28) <= 1_000_000 and count(vit_fashion_mnist_small.variants()["resnet"], 1, 28) <= 1_000_000
+    assert round(count(cct_cifar10.config(), 3, 32), -3) == 284_000
+
+
+@pytest.mark.parametrize("batch_size", [7, 359, 1000])
+def test_every_test_image_is_counted_once(tiny, monkeypatch, batch_size):
+    task, params = tiny
+    whole = task.evaluate(params, True)
+    monkeypatch.setattr(vision, "EVALUATED", batch_size)
+    split = task.evaluate(params, True)
+    assert whole["test.accuracy"] == split["test.accuracy"] and abs(whole["test.loss"] - split["test.loss"]) < 1e-5
+    assert whole["test.accuracy"] * 359 == pytest.approx(round(whole["test.accuracy"] * 359), abs=1e-3)
+
+
+def test_rows_of_weight_zero_do_not_count(tiny):
+    task, params = tiny
+    batch = {k: jnp.asarray(v[:8]) for k, v in task.buckets[0].items()}
+    rng = jax.random.PRNGKey(0)
+    half = task.loss(params, batch | {"weight": jnp.array([1.0] * 4 + [0.0] * 4)}, rng)
+    alone = task.loss(params, {k: v[:4] for k, v in batch.items()} | {"weight": jnp.ones(4)}, rng)
+    np.testing.assert_allclose(half[0], alone[0], rtol=1e-5)
+    assert half[1] == alone[1] == 4 and half[2]["accuracy"] == alone[2]["accuracy"]
+
+
+def test_all_augmentations_together_train(tiny):
+    data = Images(examples=64, standardize=True, crop_padding=1, flip=True, auto_augment=True, erase=0.5, mixup=0.2, cutmix=1.0, pixels=12)
+    task = build(replace(TINY, data=data, model=replace(TINY.model, stochastic_depth=0.1, dropout=0.1, layers=2)))
+    params = task.init(jax.random.PRNGKey(0))
+    batch = {k: jnp.asarray(v[:16]) for k, v in task.buckets[0].items()} | {"weight": jnp.ones(16)}
+    step = jax.jit(jax.value_and_grad(lambda p, rng: task.loss(p, batch, rng)[0]))
+    losses = [step(params, jax.random.PRNGKey(i)) for i in range(4)]
+    assert len({float(value) for value, _ in losses}) == 4 and step._cache_size() == 1
+    assert all(np.isfinite(g).all() for _, gradients in losses for g in jax.tree.leaves(gradients))
+
+
+def test_mixed_labels_are_shared_out(tiny):
+    """With mixup the loss lies between those of the two labels: here all images are one image, so it is their weighted mean."""
+    task, params = build(replace(TINY, **{"data.mixup": 1.0})), tiny[1]
+    image = jnp.broadcast_to(jnp.asarray(task.buckets[0]["image"][:1]), (4, 8, 8, 1))
+    loss = lambda label: task.loss(params, {"image": image, "label": jnp.array(label), "weight": jnp.ones(4)}, jax.random.PRNGKey(0))[0]
+    np.testing.assert_allclose(loss([3] * 4), 4 * loss([3] * 4) / 4)
+    both, one, other = loss([3, 5, 3, 5]), loss([3] * 4), loss([5] * 4)
+    assert min(one, other) - 1e-4 <= both <= max(one, other) + 1e-4
+
+
+@pytest.mark.parametrize("model", [replace(TINY.model, pool="attention"), configs.ResNet((8, 8), 1, groups=2)])
+def test_pictures_and_predictions(model, tmp_path):
+    from PIL import Image
+
+    task = build(replace(TINY, model=model))
+    params = task.init(jax.random.PRNGKey(0))
+    names = {path.name for path in task.report(params, tmp_path)}
+    attends = isinstance(model, Vit)
+    assert names == {"confusion.png", "mistakes.png"} | ({"attention.png", "positions.png"} if attends else set())
+    assert all((tmp_path / name).stat().st_size > 5000 for name in names)
+    Image.fromarray(np.zeros((20, 30), np.uint8)).save(tmp_path / "x.png")
+    [line] = task.predict(params, [str(tmp_path / "x.png")], None)
+    assert len(line.split(", ")) == 3
+    if attends:
+        task.predict(params, [str(tmp_path / "x.png")], tmp_path / "look.png")
+        assert (tmp_path / "look.png").exists()
+    else:
+        with pytest.raises(InputError, match="no attention to draw"):
+            task.predict(params, [str(tmp_path / "x.png")], tmp_path / "look.png")
+    with pytest.raises(InputError, match="no image file"):
+        task.predict(params, [str(tmp_path / "none.png")], None)
+
+
+def test_what_the_class_token_looks_at():
+    from attention_jax.tasks.looking import maps
+
+    weights = jnp.zeros((1, 2, 1, 5, 5)).at[:, 0].set(jnp.eye(5)[None, None]).at[0, 1, 0].set(jnp.eye(5)[jnp.array([3, 1, 2, 3, 4])])
+    found = maps({"encoder_attention": weights}, prefix=True)  # the first layer copies; in the second the class token reads patch 3 of 1..4
+    np.testing.assert_allclose(found["heads"][0, 0], [[0, 0], [1, 0]])
+    np.testing.assert_allclose(found["rollout"][0], [[0, 0], [0.5, 0]], atol=1e-6)
+
+
+SCRIPT = """
+import sys, jax, numpy as np
+jax.config.update("jax_num_cpu_devices", int(sys.argv[1]))
+from attention_jax.config import *
+from attention_jax.tasks import build
+from attention_jax.train.loop import fit
+from pathlib import Path
+config = Config("tiny", Images(examples=90), Vit(4, 8, 8, 1, 2), Optim("sgd", learning_rate=0.1), Train(batch_size=32, total_epochs=1, best_metric="test.loss"))
+done = fit(build(config), config.optim, config.train, Path(sys.argv[2]), quiet=True)
+np.savez(sys.argv[3], *jax.tree.leaves(jax.device_get(done["params"])), metrics=[done["metrics"]["test.loss"], done["metrics"]["test.accuracy"]])
+"""
+
+
+@pytest.mark.slow
+def test_four_devices_are_one(tmp_path):
+    def start(devices):
+        (tmp_path / str(devices)).mkdir()
+        command = [sys.executable, "-c", SCRIPT, str(devices), str(tmp_path / str(devices)), str(tmp_path / f"{devices}.npz")]
+        return subprocess.Popen(command, env=os.environ | {"NPROC": "8", "PYTHONPATH": os.getcwd()})
+
+    assert [process.wait(timeout=300) for process in [start(1), start(4)]] == [0, 0]
+    one, four = (np.load(tmp_path / f"{devices}.npz") for devices in (1, 4))
+    for name in one.files:
+        np.testing.assert_allclose(one[name], four[name], atol=1e-4, err_msg=name)
