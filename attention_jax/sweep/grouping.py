@@ -13,14 +13,17 @@ NUMBERS += ("train.label_smoothing", "model.dropout", "model.attention_dropout",
 def shape(config: configs.Config) -> configs.Config:
     """`config` without what members of one population may differ in: what is left must be equal.
 
+    Zero is left in: no dropout, no clipping, no smoothing are other programs, in which their operations are left out. So a member
+    computes exactly what it would compute alone.
+
     >>> a = configs.Config("x", configs.Dates(), configs.Recurrent())
     >>> shape(a) == shape(configs.replace(a, **{"optim.learning_rate": 0.1, "train.seed": 3}))
     True
-    >>> shape(a) == shape(configs.replace(a, **{"model.hidden_size": 3}))
-    False
+    >>> [shape(a) == shape(configs.replace(a, **change)) for change in ({"model.hidden_size": 3}, {"optim.clip_norm": 1.0})]
+    [False, False]
     """
     names = [name for name in NUMBERS if hasattr(get(config, name.split(".")[0]), name.split(".")[1])]
-    return configs.replace(config, **{name: 0.0 for name in names}, **{"train.seed": 0})
+    return configs.replace(config, **{name: float(get(config, name) != 0) for name in names}, **{"train.seed": 0})
 
 
 def can_join(config: configs.Config) -> bool:

@@ -4,6 +4,9 @@ Compiling is most of a short run's time, and numbers need not be compiled in: a 
 argument. The task is built again inside the trace with such numbers in place of the configured ones, so that no model
 and no task knows of populations. Members go one after another on a CPU (`lax.map`: a step fills its cores anyway), side by side
 on an accelerator (`vmap`), and are divided over the devices (`pmap`).
+
+On one CPU a member's parameters are those of the same run alone, bit for bit (tests/sweep/test_population.py); logged training
+losses may differ in their last bit, because a sum is fused with what stands around it.
 """
 
 import time

@@ -1,0 +1,125 @@
+"""A member of a population is the run alone, bit for bit; it diverges alone; the population resumes exactly."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from attention_jax import runs, tasks
+from attention_jax.config import replace
+from attention_jax.sweep import population
+from attention_jax.sweep.population import Member
+from attention_jax.train.checkpoint import load_params
+
+
+def members(configs, root):
+    return [Member(config, root / str(place)) for place, config in enumerate(configs)]
+
+
+def trained(configs, root, **options):
+    population.fit(members(configs, root), [tasks.build(config) for config in configs], root / "group", **options)
+
+
+def params(config, directory):
+    return jax.tree.leaves(load_params(directory / "final", jax.eval_shape(tasks.build(config).init, jax.random.PRNGKey(0))))
+
+
+def result(directory):
+    """Evaluations, exactly; and the logged training losses, whose sums are rounded in another order when the program around them is another."""
+    found = json.loads((directory / "result.json").read_text())
+    exact = [{k: v for k, v in row.items() if k not in ("seconds", "train.loss")} for row in found["history"]]
+    logged = [json.loads(line)["train.loss"] for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    return (found["metrics"], exact), np.array(logged)
+
+
+def assert_same(one, other):
+    (exact, logged), (wanted, losses) = result(one), result(other)
+    assert exact == wanted
+    np.testing.assert_allclose(logged, losses, rtol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def three(tiny, tmp_path_factory):
+    """Three configurations that differ in numbers and seeds, trained together."""
+    changes = [(1e-2, 0, 0.05, 2.0, 2), (3e-2, 1, 0.1, 5.0, 1), (3e-3, 2, 0.2, 1.0, 4)]
+    names = ("optim.learning_rate", "train.seed", "train.label_smoothing", "optim.clip_norm", "optim.warmup_steps")
+    configs = [replace(tiny, **dict(zip(names, values))) for values in changes]
+    root = tmp_path_factory.mktemp("population")
+    trained(configs, root)
+    return configs, root
+
+
+def test_members_are_the_runs_alone_bit_for_bit(three, tmp_path):
+    configs, root = three
+    for place in (0, 1):
+        runs.start(configs[place], tmp_path / str(place), quiet=True)
+        assert_same(root / str(place), tmp_path / str(place))
+        for ours, alone in zip(params(configs[place], root / str(place)), params(configs[place], tmp_path / str(place)), strict=True):
+            np.testing.assert_array_equal(ours, alone)
+
+
+def test_members_differ_from_each_other(three):
+    configs, root = three
+    assert not np.array_equal(params(configs[0], root / "0")[0], params(configs[2], root / "2")[0])
+
+
+def test_a_population_goes_on_where_it_stopped_also_with_fewer_members(three, tmp_path):
+    configs, root = three
+    trained(configs, tmp_path, until=1)
+    assert not (tmp_path / "0" / "result.json").exists()
+    chosen = [0, 2]
+    some = [members(configs, tmp_path)[place] for place in chosen]
+    population.fit(some, [tasks.build(m.config) for m in some], tmp_path / "next", earlier=(tmp_path / "group", 3, chosen))
+    for place in chosen:
+        assert_same(tmp_path / str(place), root / str(place))
+    assert not (tmp_path / "1" / "result.json").exists()
+    assert len((tmp_path / "1" / "metrics.jsonl").read_text().splitlines()) == 3  # two calls and one epoch
+
+
+def test_a_member_that_diverges_says_why_and_stops_no_other(three, tmp_path):
+    configs, root = three
+    trained([configs[0], replace(configs[0], **{"optim.learning_rate": 1e30, "train.seed": 5})], tmp_path)
+    assert "loss was" in json.loads((tmp_path / "1" / "failure.json").read_text())["reason"]
+    assert not (tmp_path / "1" / "result.json").exists()
+    assert_same(tmp_path / "0", root / "0")
+
+
+def test_data_that_is_not_shared_is_found(tiny):
+    one = tasks.build(tiny)
+    other = one._replace(buckets=({**one.buckets[0], "source": one.buckets[0]["source"] + 1},))
+    two = one._replace(buckets=one.buckets * 2)
+    assert population.classes([one, other, one], [0, 0, 1]) == [[0, 2], [1]]
+    assert population.classes([two, two, two], [0, 1, 0]) == [[0, 2], [1]]
+
+
+def test_a_number_that_a_model_looks_at_is_found(tiny, monkeypatch):
+    task = tasks.build(tiny)
+    population.check_traceable(tiny, ["optim.learning_rate", "train.label_smoothing"], task)
+    peeks = lambda config: task._replace(loss=lambda *a: task.loss(*a) if config.train.label_smoothing > 0 else task.loss(*a))
+    monkeypatch.setattr(tasks, "build", peeks)
+    with pytest.raises(jax.errors.ConcretizationTypeError):
+        population.check_traceable(tiny, ["train.label_smoothing"], task)
+
+
+@pytest.mark.slow
+def test_members_divided_over_devices_are_the_same(three, tmp_path):
+    """Three members on two emulated devices: one device holds two, the other one and a filler."""
+    import os
+    import subprocess
+    import sys
+    from pathlib import Path
+
+    configs, root = three
+    script = (
+        "import jax, sys; jax.config.update('jax_num_cpu_devices', 2)\n"
+        "from pathlib import Path\nfrom attention_jax import runs, tasks\nfrom attention_jax.sweep import population\n"
+        "old, new = Path(sys.argv[1]), Path(sys.argv[2])\n"
+        "members = [population.Member(runs.read_config(old / str(i)), new / str(i)) for i in range(3)]\n"
+        "population.fit(members, [tasks.build(m.config) for m in members], new / 'group')\n"
+    )
+    environment = os.environ | {"NPROC": "8", "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    subprocess.run([sys.executable, "-c", script, str(root), str(tmp_path)], check=True, env=environment, timeout=300)
+    for place in range(3):
+        for ours, alone in zip(params(configs[place], tmp_path / str(place)), params(configs[place], root / str(place)), strict=True):
+            np.testing.assert_allclose(ours, alone, atol=1e-5)

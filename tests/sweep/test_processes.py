@@ -1,0 +1,151 @@
+"""Real processes: a sweep that is killed five times, worker processes, and a Ray cluster that loses a machine."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from attention_jax.sweep import plan
+
+ROOT = Path(__file__).resolve().parents[2]
+TINY = "--data.examples 400 --model.embed-size 4 --train.batch-size 64 --train.steps-per-call 3".split()
+TWELVE = "--train.total-epochs 8 --over optim.learning-rate=1e-3..1e-1:log:6 model.hidden-size=6,8".split()
+SIX = "--train.total-epochs 30 --over optim.learning-rate=1e-3,1e-2 model.hidden-size=4,6,8".split()
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    """Compiled programs are kept from process to process, as starting again is what is tested here."""
+    cache = str(tmp_path_factory.mktemp("compiled"))
+    return os.environ | {"JAX_COMPILATION_CACHE_DIR": cache, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+
+
+def command(*arguments) -> list[str]:
+    return [sys.executable, str(ROOT / "launch.py"), "sweep", "date_luong", *TINY, *map(str, arguments)]
+
+
+def table(directory: Path) -> list[tuple]:
+    """What must not depend on how often a sweep was stopped."""
+    ranking = json.loads((directory / "sweep.json").read_text())["ranking"]
+    return [(row["trial"], row["params"], row["state"], row["value"]) for row in ranking]
+
+
+def epochs(directory: Path) -> list[list[int]]:
+    """The epochs in each run's log, in order: each must be there once."""
+    logs = sorted(directory.glob("trials/*/seed*/metrics.jsonl"))
+    return [[json.loads(line)["epoch"] for line in log.read_text().splitlines() if "seconds" in line] for log in logs]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(environment, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("whole")
+    done = subprocess.run(command(*TWELVE, "--out", directory), env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "the best trial again: python launch.py train date_luong" in done.stdout
+    return directory
+
+
+@pytest.mark.slow
+def test_killing_a_sweep_five_times_changes_nothing(undisturbed, environment, tmp_path):
+    chance, kills = random.Random(0), 0
+    while kills < 5:
+        process = subprocess.Popen(command(*TWELVE, "--out", tmp_path), env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        started, size = time.monotonic(), progress(tmp_path)
+        while progress(tmp_path) == size and process.poll() is None:  # something of its own was written: it is at work
+            time.sleep(0.01)
+        time.sleep(chance.uniform(0, 0.5))
+        assert process.poll() is None or kills, "the sweep ended before it could be killed"
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        kills += 1
+        assert time.monotonic() - started < 200
+    subprocess.run(command(*TWELVE, "--out", tmp_path), env=environment, check=True, stdout=subprocess.DEVNULL, timeout=300)
+    assert table(tmp_path) == table(undisturbed)
+    assert epochs(tmp_path) == [list(range(1, 9))] * 12
+
+
+def progress(directory: Path) -> int:
+    return sum(path.stat().st_size for path in [*directory.glob("trials/*/*/metrics.jsonl"), *directory.glob("rounds/*")])
+
+
+@pytest.mark.slow
+def test_worker_processes_give_the_same_table_and_end_with_their_sweep(undisturbed, environment, tmp_path):
+    process = subprocess.Popen(command(*TWELVE, "--out", tmp_path, "--jobs", 2), env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_for(lambda: list(tmp_path.glob("trials/*/*/metrics.jsonl")), process)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    subprocess.run(command(*TWELVE, "--out", tmp_path, "--jobs", 2), env=environment, check=True, stdout=subprocess.DEVNULL, timeout=300)
+    assert table(tmp_path) == table(undisturbed)
+    assert epochs(tmp_path) == [list(range(1, 9))] * 12
+
+
+def wait_for(happened, process, limit: float = 200):
+    until = time.monotonic() + limit
+    while not happened():
+        assert process.poll() is None, f"the process ended with {process.returncode}"
+        assert time.monotonic() < until, "nothing happened"
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+def test_a_ray_cluster_that_loses_a_machine_loses_nothing(environment, tmp_path):
+    pytest.importorskip("ray", reason="the Ray executor is tested where ray is installed: pip install ray")
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    try:
+        nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
+        arguments = command(*SIX, "--out", tmp_path / "cluster", "--ray", cluster.address)
+        with (tmp_path / "log").open("w") as log:
+            process = subprocess.Popen(arguments, env=environment, stdout=log, stderr=log)
+        groups = lambda: [path for path in (tmp_path / "cluster" / "groups").glob("*/stage*/checkpoints/[0-9]*") if path.is_dir()]
+        wait_for(lambda: len({path.parents[2] for path in groups()}) == 3, process)  # one group on each machine, all with a checkpoint
+        cluster.remove_node(nodes[0], allow_graceful=False)
+        assert process.wait(timeout=300) == 0, (tmp_path / "log").read_text()
+    finally:
+        cluster.shutdown()
+    subprocess.run(command(*SIX, "--out", tmp_path / "here"), env=environment, check=True, stdout=subprocess.DEVNULL, timeout=300)
+    assert table(tmp_path / "cluster") == table(tmp_path / "here")
+    assert epochs(tmp_path / "cluster") == [list(range(1, 31))] * 6
+    assert json.loads((tmp_path / "cluster" / "sweep.json").read_text())["best"] == json.loads((tmp_path / "here" / "sweep.json").read_text())["best"]
+
+
+def test_an_unreachable_cluster_is_one_clear_line(tmp_path):
+    pytest.importorskip("ray", reason="the Ray executor is tested where ray is installed: pip install ray")
+    done = subprocess.run(command(*SIX, "--out", tmp_path, "--ray", "127.0.0.1:1"), capture_output=True, text=True, timeout=100)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: no Ray cluster answers at 127.0.0.1:1") and done.stderr.count("\n") == 1
+
+
+def test_without_ray_the_command_says_what_to_install(monkeypatch):
+    from attention_jax import InputError
+    from attention_jax.sweep.executors import Ray
+
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InputError, match="pip install ray"):
+        Ray("auto")
+
+
+def test_the_report_can_be_drawn_while_a_sweep_runs(undisturbed, tmp_path, capsys):
+    import shutil
+
+    from attention_jax.sweep import answer
+
+    shutil.copytree(undisturbed, tmp_path / "running")
+    log = tmp_path / "running" / "trials" / "0003" / "seed0" / "metrics.jsonl"
+    (log.parent / "result.json").unlink()
+    log.write_text("\n".join(log.read_text().splitlines()[:4]) + '\n{"step": 9, "ep')  # half a line is being written
+    answer.report(tmp_path / "running")
+    assert "1 running" in capsys.readouterr().out
+    [row] = [row for row in json.loads((tmp_path / "running" / "sweep.json").read_text())["ranking"] if row["trial"] == 3]
+    assert row["state"] == "running" and row["value"] == plan.trials(tmp_path / "running", *stored(tmp_path / "running"))[3].histories[0][-1]["test.loss"]
+
+
+def stored(directory: Path):
+    return plan.read_settings(directory), plan.read_rounds(directory)
