@@ -1,8 +1,7 @@
 """Compact Convolutional Transformer CCT-2/3x2 on CIFAR-10, from scratch.
 
 Claim: 89.17 % on the test set with 0.284 M parameters after 200 epochs.
-Source: Hassani, Walton, Shah, Abuduweili, Li and Shi 2021, "Escaping the Big Data Paradigm with Compact Transformers", table of results
-on CIFAR-10.
+Source: Hassani et al. 2021, "Escaping the Big Data Paradigm with Compact Transformers", table of results on CIFAR-10.
 Data: CIFAR-10, 50,000 and 10,000 images.
 Command: python launch.py reproduce cct_cifar10 --data.path DIR   (DIR: the binary version's six .bin files, read once)
 Cost: 78,200 steps of 0.31 s on 2 CPU cores: 6.8 hours. The 200 epochs were not run here; the variant "5 epochs" takes 10 minutes.

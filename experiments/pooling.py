@@ -1,8 +1,7 @@
 """What the classifier of a ViT should read: class token, mean of the tokens, or attention pooling.
 
 Claim: none is published for this data; an exercise of d2l 11.8 asks. Three seeds each.
-Source: Zhang et al., Dive into Deep Learning, 11.8, exercise 2 (class token or average); attention pooling: Hassani et al. 2021,
-section 3.2.
+Source: Dive into Deep Learning, 11.8, exercise 2; attention pooling: Hassani et al. 2021, section 3.2.
 Data: Fashion-MNIST, 28 x 28.
 Command: python launch.py reproduce pooling --data.path DIR
 Cost: nine runs of 5 epochs, 4 minutes on 2 CPU cores.
