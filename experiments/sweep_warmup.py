@@ -1,6 +1,6 @@
 """Learning rate against warm-up for a small post-norm Transformer: how much warm-up each peak rate needs.
 
-Source: Vaswani et al. 2017, section 5.3 (4,000 steps of warm-up); Popel & Bojar 2018 (arXiv:1804.00247), section 4.6, on what too little of it does
+Source: Vaswani et al. 2017, section 5.3 (4,000 steps of warm-up); Popel & Bojar 2018 (arXiv:1804.00247), on what too little of it does
 Data: 10,000 date conversions, generated
 Command: python launch.py sweep sweep_warmup --seeds 2 --record
 Cost: see results/sweep_warmup.json
@@ -37,7 +37,9 @@ def sweep() -> dict[str, str]:
 
 def variants() -> dict[str, Config]:
     """The sweep's points, under the names it records them by."""
-    return {f"learning_rate={r} warmup_steps={w}": replace(config(), **{"optim.learning_rate": r, "optim.warmup_steps": w}) for r in RATES for w in WARMUPS}
+    points = [(rate, steps) for rate in RATES for steps in WARMUPS]
+    change = lambda rate, steps: replace(config(), **{"optim.learning_rate": rate, "optim.warmup_steps": steps})
+    return {f"learning_rate={rate} warmup_steps={steps}": change(rate, steps) for rate, steps in points}
 
 
 CLAIMS = tuple(Claim(f"test loss after 3 epochs: {variant}", "test.loss", None, "ours", variant=variant) for variant in variants())

@@ -28,13 +28,15 @@ def main(seeds: int = 4) -> dict[str, float]:
     """Measure, print and return the seconds of both; `seeds` 4 is the comparison, 1 a quicker one."""
     count = len(RATES) * seeds
     with tempfile.TemporaryDirectory() as directory:
-        warm = timed("train", "date_luong", *FIXED, "--train.max-steps", "1", "--out", f"{directory}/warm")  # prepares the data once, for both
+        warm = timed("train", "date_luong", *FIXED, "--train.max-steps", "1", "--out", f"{directory}/warm")  # prepares the data for both
         print(f"preparing: {warm:.1f} s", flush=True)
-        together = timed("sweep", "date_luong", *FIXED, "--over", f"optim.learning-rate={','.join(RATES)}", "--seeds", str(seeds), "--out", f"{directory}/sweep")
+        over = ("--over", f"optim.learning-rate={','.join(RATES)}", "--seeds", str(seeds))
+        together = timed("sweep", "date_luong", *FIXED, *over, "--out", f"{directory}/sweep")
         print(f"one sweep of {count} runs: {together:.1f} s", flush=True)
         alone = 0.0
         for place, (rate, seed) in enumerate(itertools.product(RATES, range(seeds))):
-            alone += timed("train", "date_luong", *FIXED, "--optim.learning-rate", rate, "--train.seed", str(seed), "--out", f"{directory}/{place}")
+            numbers = ("--optim.learning-rate", rate, "--train.seed", str(seed))
+            alone += timed("train", "date_luong", *FIXED, *numbers, "--out", f"{directory}/{place}")
         print(f"{count} train processes: {alone:.1f} s")
     print(f"the population takes {together / alone:.2f} of the time on {os.cpu_count()} cores (wanted: at most 0.5)")
     return {"population": together, "processes": alone}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from attention_jax import config as configs, experiments
 from attention_jax.report.tables import Table, number, show
-from attention_jax.sweep import plan
+from attention_jax.sweep import group, plan
 from attention_jax.sweep.plan import Settings, Trial
 from attention_jax.sweep.space import Range, Values, label, short_names
 
@@ -73,7 +73,8 @@ def table(settings: Settings, found: Sequence[Trial]) -> Table:
         state = trial.state if not trial.reason else trial.reason if trial.state == "pruned" else f"{trial.state}: {trial.reason}"
         rows.append((str(trial.number), *cells, _value(trial), number(parameters(trial)), f"{seconds(trial):.1f}", state))
     value = settings.metric + (f", mean of {settings.seeds} seeds +- 95 %" if settings.seeds > 1 else "")
-    return Table(f"Sweep of {settings.config.name}", ("trial", *short_names(settings.space), value, "parameters", "seconds", "state"), rows, right=("trial", value, "parameters", "seconds"))
+    columns = ("trial", *short_names(settings.space), value, "parameters", "seconds", "state")
+    return Table(f"Sweep of {settings.config.name}", columns, rows, right=("trial", value, "parameters", "seconds"))
 
 
 def mean_curve(settings: Settings, trial: Trial) -> dict[int, float]:
@@ -150,21 +151,26 @@ def as_json(settings: Settings, found: Sequence[Trial]) -> dict:
     top = best(settings, found)
     rows = [
         {
-            "trial": t.number, "params": t.point, "state": t.state, "reason": t.reason, "value": t.value, "values": t.values, "interval95": interval(t.values),
-            "parameters": parameters(t), "seconds": round(seconds(t), 2), "runs": ["/".join(d.parts[-3:]) for d in t.directories],
+            "trial": t.number, "params": t.point, "state": t.state, "reason": t.reason, "value": t.value, "values": t.values,
+            "interval95": interval(t.values), "parameters": parameters(t), "seconds": round(seconds(t), 2),
+            "runs": ["/".join(d.parts[-3:]) for d in t.directories],
         }
         for t in ranked(settings, found)
     ]  # fmt: skip
     return {
-        **{k: v for k, v in plan.settings_json(settings).items() if k != "config"}, "experiment": settings.config.name, "ranking": rows,
-        "best": top.number if top else None, "command": command(settings, top) if top else None, "importances": importances(settings, found),
-    }  # fmt: skip
+        **{k: v for k, v in plan.settings_json(settings).items() if k != "config"},
+        "experiment": settings.config.name,
+        "ranking": rows,
+        "best": top.number if top else None,
+        "command": command(settings, top) if top else None,
+        "importances": importances(settings, found),
+    }
 
 
 def write(directory: Path, settings: Settings, found: Sequence[Trial]):
     """Write sweep.json and the figures, and print the table, the importances and the best trial's command."""
     values = as_json(settings, found)
-    plan.write_json(directory / "sweep.json", values)
+    group.write_json(directory / "sweep.json", values)
     paths = figures(directory, settings, found)
     show(table(settings, found))
     states = [trial.state for trial in found]
@@ -196,7 +202,7 @@ def report(directory: Path):
 
 
 def estimate(settings: Settings) -> tuple[float, str] | None:
-    """Seconds that all runs would take one after another, by the newest recorded or finished run of the experiment, and which one that was."""
+    """Seconds that all runs would take one after another, by a recorded or finished run of the experiment, and which one that was."""
     name = settings.config.name
     known = [(run, f"experiments/results/{name}.json") for run in experiments.recorded(name)["runs"]]
     for path in sorted(Path("runs", name).glob("*/result.json")):

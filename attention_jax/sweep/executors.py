@@ -142,7 +142,8 @@ class Ray:
         try:
             ray.init(address=address, runtime_env={"env_vars": {"PYTHONPATH": path}}, log_to_driver=False, logging_level="error")
         except (ConnectionError, RuntimeError, ValueError) as error:
-            raise InputError(f"no Ray cluster at {address} ({' '.join(str(error).split())[:120]}); start one with: ray start --head") from None
+            said = " ".join(str(error).split())[:120]
+            raise InputError(f"no Ray cluster at {address} ({said}); start one with: ray start --head") from None
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
         gpus = int(sum(node.get("GPU", 0) for node in nodes))
         self.slots = max(1, gpus or len(nodes))

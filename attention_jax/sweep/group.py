@@ -1,4 +1,4 @@
-"""The unit of work of a sweep: a group of runs, described by a JSON file, done in this process or by `python -m attention_jax.sweep.group FILE`.
+"""The unit of work of a sweep: a group of runs, described by a JSON file, done here or by `python -m attention_jax.sweep.group FILE`.
 
 A group may be done again at any time: what has ended is kept, what was begun goes on.
 """
@@ -29,12 +29,18 @@ class Spec(NamedTuple):
     """(epoch to stop at, places of those still in it), one for each comparison so far; the last one is to be done."""
 
 
-def write(path: Path, spec: Spec):
-    """Write a group's file (the whole of it or nothing)."""
-    members = [{"directory": str(directory), "config": configs.to_json(config)} for config, directory in spec.members]
-    temporary = path.with_suffix(".part")
-    temporary.write_text(json.dumps({"directory": str(spec.directory), "members": members, "stages": spec.stages}, indent=1), encoding="utf-8")
+def write_json(path: Path, value):
+    """The whole file or the old one (train/log.py has one too, but imports JAX, which a scheduler does without)."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".part")
+    temporary.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     os.replace(temporary, path)
+
+
+def write(path: Path, spec: Spec):
+    """Write a group's file."""
+    members = [{"directory": str(directory), "config": configs.to_json(config)} for config, directory in spec.members]
+    write_json(path, {"directory": str(spec.directory), "members": members, "stages": spec.stages})
 
 
 def read(path: Path) -> Spec:
@@ -74,7 +80,8 @@ def run_group(path: Path, quiet: bool = True):
             for place in alone:
                 _single(*spec.members[place], until, quiet)
     except OSError as error:
-        raise InputError(f"the sweep cannot write in {spec.directory}: {error.strerror or error}; free some space or give another --out DIR") from error
+        said = error.strerror or error
+        raise InputError(f"the sweep cannot write in {spec.directory}: {said}; free some space or give another --out DIR") from error
 
 
 def _divided(spec: Spec, left: list[int]) -> tuple[list[tuple[int, list[int]]], list[int]]:
@@ -111,7 +118,7 @@ def _population(spec: Spec, number: int, everyone: list[int]):
     earlier = None
     if before:
         last = [place for place in everyone if place in before[-1][1]]
-        earlier = (_shared(spec, len(before) - 1, number), len(last), [last.index(place) for place in now])
+        earlier = population.Earlier(_shared(spec, len(before) - 1, number), len(last), [last.index(place) for place in now])
     try:
         built = [tasks.build(member.config) for member in members]
         population.fit(members, built, _shared(spec, len(before), number), until=until, earlier=earlier)
@@ -172,9 +179,9 @@ def history(directory: Path) -> list[dict]:
 
 def fail(directory: Path, error: Exception):
     """Keep a run's reason for having no result."""
-    reason = " ".join(str(error).split()) if isinstance(error, InputError | Diverged) else f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / "failure.json").write_text(json.dumps({"reason": reason}) + "\n", encoding="utf-8")
+    said = " ".join(str(error).split())
+    reason = said if isinstance(error, InputError | Diverged) else f"{type(error).__name__}: {said[:300]}"
+    write_json(directory / "failure.json", {"reason": reason})
 
 
 def _end_with_parent():

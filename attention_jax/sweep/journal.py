@@ -38,8 +38,9 @@ class Journal:
         storage = JournalStorage(JournalFileBackend(str(path), lock_obj=_Held()))
         self.space = space
         self.study = optuna.create_study(
-            study_name=NAME, storage=storage, direction="minimize" if lower else "maximize", load_if_exists=True, sampler=optuna.samplers.RandomSampler(0)
-        )
+            study_name=NAME, storage=storage, direction="minimize" if lower else "maximize", load_if_exists=True,
+            sampler=optuna.samplers.RandomSampler(0),
+        )  # fmt: skip
 
     def trials(self) -> list[FrozenTrial]:
         """All trials; number i is point i."""
@@ -55,7 +56,7 @@ class Journal:
             self.study.add_trial(template)
 
     def tell(self, number: int, value: float | None, reason: str, curve: Mapping[int, float]):
-        """End a trial: with its value, or pruned or failed for a `reason`. `curve` is its metric after each epoch. Repeating it changes nothing."""
+        """End a trial with its value, or pruned or failed for a `reason`; `curve`: its metric after each epoch. May be repeated."""
         trial = self.trials()[number]
         if trial.state.is_finished():
             return

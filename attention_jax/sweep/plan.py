@@ -64,16 +64,6 @@ class Trial(NamedTuple):
     results: list[dict | None]
 
 
-def write_json(path: Path, value):
-    """The whole file or the old one (this room's own, because the log's imports JAX)."""
-    import os
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".part")
-    temporary.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
-
-
 def settings_json(settings: Settings) -> dict:
     return settings._asdict() | {"config": configs.to_json(settings.config), "space": spelled(settings.space)}
 
@@ -94,7 +84,7 @@ def read_rounds(directory: Path) -> list[Round]:
 
 
 def write_round(directory: Path, number: int, round_: Round):
-    write_json(directory / "rounds" / f"{number:03d}.json", round_._asdict())
+    group.write_json(directory / "rounds" / f"{number:03d}.json", round_._asdict())
 
 
 def run_directory(directory: Path, trial: int, seed: int) -> Path:
@@ -157,7 +147,7 @@ def go_on(settings: Settings, found: Sequence[Trial], active: Sequence[int], epo
     """Which of the `active` trials go on beyond `epoch`: of each bracket that compares there, the best 1/eta; what has failed does not."""
     chosen, all_brackets = [], brackets(settings.method, settings.config.train.total_epochs)
     for place, bracket in enumerate(all_brackets):
-        mine = [trial for trial in found if trial.number in active and trial.number % len(all_brackets) == place and trial.state != "failed"]
+        mine = [t for t in found if t.number in active and t.number % len(all_brackets) == place and t.state != "failed"]
         if epoch in bracket[:-1] and mine:
             best = survivors([settings.sign(math.nan if t.value is None else t.value) for t in mine], ETA)
             mine = [mine[i] for i in best]

@@ -35,6 +35,16 @@ class Member(NamedTuple):
     directory: Path
 
 
+class Earlier(NamedTuple):
+    """Members of a population that was trained up to a comparison."""
+
+    directory: Path
+    count: int
+    """How many members it had."""
+    places: list[int]
+    """Which of them go on."""
+
+
 class Population(NamedTuple):
     """What a checkpoint of a population holds."""
 
@@ -135,11 +145,11 @@ def fresh(task: tasks.Task, members: Sequence[configs.Config], numbers: dict, to
     return jax.tree.map(lambda *leaves: np.stack(leaves), *[one(place) for place in range(len(members))])
 
 
-def fit(members: Sequence[Member], built: Sequence[tasks.Task], directory: Path, *, until: int = 0, earlier: tuple[Path, int, list[int]] | None = None):
+def fit(members: Sequence[Member], built: Sequence[tasks.Task], directory: Path, *, until: int = 0, earlier: Earlier | None = None):
     """Train all members to their end, or to epoch `until` only; each becomes an ordinary run directory, without figures.
 
-    Checkpoints are written to `directory` after each epoch, and a population that finds one goes on from it. `earlier`
-    = (directory, M, places) goes on with some of the M members that were trained there. A member that diverges gets a failure.json.
+    Checkpoints are written to `directory` after each epoch, and a population that finds one goes on from it. With
+    `earlier` some members of another population go on. A member that diverges gets a failure.json.
 
     Raises:
       Interrupted: on SIGINT or SIGTERM, after a checkpoint was written.
@@ -156,7 +166,7 @@ def fit(members: Sequence[Member], built: Sequence[tasks.Task], directory: Path,
     if checkpoints.steps():
         population, kept = checkpoints.restore(checkpoints.steps()[-1], population)
     elif earlier:
-        population, kept = _select(*earlier, population)
+        population, kept = _select(earlier, population, kept)
     step, epoch, chunk = population.members.step.copy(), kept["epoch"], kept["chunk"]
     histories, failures, calls = kept["histories"], kept["failures"], int(population.step)
     versions = environment()
@@ -217,10 +227,10 @@ def fit(members: Sequence[Member], built: Sequence[tasks.Task], directory: Path,
                     write_json(member.directory / "failure.json", {"reason": failures[place]})
             if not until or until >= train.total_epochs or not (step < total_steps).any():
                 params = collect(state.params, count)
-                facts = task.describe()
+                shared = {"population": count, "facts": task.describe()}
                 for place, member in enumerate(members):
                     if not failures[place] and not (member.directory / "result.json").exists():
-                        common = {"history": histories[place], "steps": int(step[place]), "seconds": seconds(), "population": count, "facts": facts}
+                        common = {"history": histories[place], "steps": int(step[place]), "seconds": seconds(), **shared}
                         _finish(member, task, _member(params, place), common)
         finally:
             for log in logs:
@@ -228,14 +238,17 @@ def fit(members: Sequence[Member], built: Sequence[tasks.Task], directory: Path,
             checkpoints.close()
 
 
-def _select(directory: Path, count: int, places: list[int], like: Population):
-    """The state and progress of some members of the population of `count` in `directory`."""
-    checkpoints = Checkpoints(directory / "checkpoints")
-    wide = like._replace(members=jax.tree.map(lambda x: np.zeros((count, *x.shape[1:]), x.dtype), like.members))
-    population, progress = checkpoints.restore(checkpoints.steps()[-1], wide)
+def _select(earlier: Earlier, fresh: Population, kept: dict) -> tuple[Population, dict]:
+    """State and progress of the members that go on; the fresh ones if a kill came before the first checkpoint."""
+    checkpoints = Checkpoints(earlier.directory / "checkpoints")
+    wide = fresh._replace(members=jax.tree.map(lambda x: np.zeros((earlier.count, *x.shape[1:]), x.dtype), fresh.members))
+    steps = checkpoints.steps()
+    population, progress = checkpoints.restore(steps[-1], wide) if steps else (None, None)
     checkpoints.close()
-    progress |= {key: [progress[key][place] for place in places] for key in ("histories", "failures")}
-    return population._replace(members=jax.tree.map(lambda x: x[np.array(places)], population.members)), progress
+    if population is None:
+        return fresh, kept
+    progress |= {key: [progress[key][place] for place in earlier.places] for key in ("histories", "failures")}
+    return population._replace(members=jax.tree.map(lambda x: x[np.array(earlier.places)], population.members)), progress
 
 
 def _member(tree, place: int):

@@ -27,7 +27,8 @@ def settings_of(config: configs.Config, over: dict[str, str], method: str, trial
     size = len(grid(space)) if is_finite(space) or method == "grid" else None
     count = min(trials or size or TRIALS, size or trials or TRIALS)
     if method in ("halving", "hyperband") and config.train.total_epochs < 3:
-        raise InputError(f"--method {method} compares runs after 1/3 of their epochs, so --train.total-epochs must be at least 3; got {config.train.total_epochs}")
+        epochs = config.train.total_epochs
+        raise InputError(f"--method {method} compares runs after 1/3 of their epochs, so it needs --train.total-epochs 3 or more; got {epochs}")
     return Settings(config, space, method, count, seeds, metric or config.train.best_metric)
 
 
@@ -56,20 +57,21 @@ def _lock(directory: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise InputError(f"another process is sweeping in {directory}; wait for it, look with sweep-report, or give another --out DIR") from None
+            raise InputError(f"another process is sweeping in {directory}; wait for it, or give another --out DIR") from None
         yield
 
 
 def _settle(directory: Path, settings: Settings):
     """Write the settings of a new sweep; InputError if the directory holds another one."""
     if not (directory / "settings.json").exists():
-        plan.write_json(directory / "settings.json", plan.settings_json(settings))
+        group.write_json(directory / "settings.json", plan.settings_json(settings))
     stored = plan.read_settings(directory)
     for name, old, new in zip(Settings._fields, stored, settings):
         if name == "config":
             old, new = next(((f"{k} = {a}", b) for k, (a, b) in configs.differences(old, new).items()), (None, None))
         if old != new:
-            raise InputError(f"the sweep in {directory} has {name} {_short(old)}, asked for was {_short(new)}; repeat its own command, or give another --out DIR")
+            change = f"has {name} {_short(old)}, asked for was {_short(new)}"
+            raise InputError(f"the sweep in {directory} {change}; repeat its own command, or give another --out DIR")
 
 
 def _short(value) -> str:
@@ -105,7 +107,8 @@ def sweep(settings: Settings, directory: Path, *, jobs: int = 0, ray: str = "", 
                 _run_round(directory, settings, number, where, journal)
             print(f"all runs have ended ({time.perf_counter() - started:.0f} s since this command began)")
         except OSError as error:
-            raise InputError(f"the sweep cannot write in {directory}: {error.strerror or error}; free some space or give another --out DIR") from error
+            said = error.strerror or error
+            raise InputError(f"the sweep cannot write in {directory}: {said}; free some space or give another --out DIR") from error
         finally:
             where.close()
         found = plan.trials(directory, settings, plan.read_rounds(directory))
@@ -153,12 +156,10 @@ def _groups_to_do(directory: Path, settings: Settings, number: int, now: Round) 
     paths = []
     for place, members in enumerate(now.groups):
         path = directory / "groups" / f"{number:03d}-{place:03d}.json"
-        described = [
-            (plan.run_config(settings, now.points[trial - now.first], seed), plan.run_directory(directory, trial, seed)) for trial, seed in members
-        ]
+        points = [now.points[trial - now.first] for trial, _ in members]
+        described = [(plan.run_config(settings, p, s), plan.run_directory(directory, t, s)) for p, (t, s) in zip(points, members)]
         stages = [(epoch, [i for i, (trial, _) in enumerate(members) if trial in active]) for epoch, active in now.stages]
         if not all(group.ended(described[i][1]) for i in stages[-1][1]):
-            path.parent.mkdir(exist_ok=True)
             group.write(path, group.Spec(path.with_suffix(""), described, stages))
             paths.append(path)
     return paths

@@ -93,10 +93,7 @@ def parse(config, over: Mapping[str, str]) -> Space:
         if name == "train.seed":
             raise InputError("seeds are independent of the parameters: give --seeds N instead of --over train.seed")
         if name not in known:
-            last = {option.rsplit(".", 1)[-1]: option for option in known}
-            near = difflib.get_close_matches(name, known, n=2) or [last[n] for n in difflib.get_close_matches(name.rsplit(".", 1)[-1], last, n=2)]
-            hint = f"perhaps you meant {' or '.join(n.replace('_', '-') for n in near)}" if near else "launch.py train NAME --help shows all"
-            raise InputError(f"there is no parameter {spelled}; {hint}")
+            raise InputError(f"there is no parameter {spelled}; {_hint(name, known)}")
         space[name] = _dimension(spelled, known[name], text)
         dimension = space[name]
         for value in dimension.choices if isinstance(dimension, Values) else (dimension.low, dimension.high):
@@ -104,6 +101,14 @@ def parse(config, over: Mapping[str, str]) -> Space:
     if not space:
         raise InputError("a sweep needs at least one parameter: --over NAME=VALUES, such as --over optim.learning-rate=1e-4..1e-2:log")
     return space
+
+
+def _hint(name: str, known: Mapping[str, type]) -> str:
+    """What else a misspelt name could be."""
+    last = {option.rsplit(".", 1)[-1]: option for option in known}
+    near = difflib.get_close_matches(name, known, n=2)
+    near = near or [last[n] for n in difflib.get_close_matches(name.rsplit(".", 1)[-1], last, n=2)]
+    return f"perhaps you meant {' or '.join(near).replace('_', '-')}" if near else "launch.py train NAME --help shows all"
 
 
 def _dimension(name: str, kind: type, text: str) -> Values | Range:

@@ -26,7 +26,7 @@ def params(config, directory):
 
 
 def result(directory):
-    """Evaluations, exactly; and the logged training losses, whose sums are rounded in another order when the program around them is another."""
+    """Evaluations, exactly; and the logged training losses, whose sums the compiler rounds as the program around them suggests."""
     found = json.loads((directory / "result.json").read_text())
     exact = [{k: v for k, v in row.items() if k not in ("seconds", "train.loss")} for row in found["history"]]
     logged = [json.loads(line)["train.loss"] for line in (directory / "metrics.jsonl").read_text().splitlines()]
@@ -70,7 +70,7 @@ def test_a_population_goes_on_where_it_stopped_also_with_fewer_members(three, tm
     assert not (tmp_path / "0" / "result.json").exists()
     chosen = [0, 2]
     some = [members(configs, tmp_path)[place] for place in chosen]
-    population.fit(some, [tasks.build(m.config) for m in some], tmp_path / "next", earlier=(tmp_path / "group", 3, chosen))
+    population.fit(some, [tasks.build(m.config) for m in some], tmp_path / "next", earlier=population.Earlier(tmp_path / "group", 3, chosen))
     for place in chosen:
         assert_same(tmp_path / str(place), root / str(place))
     assert not (tmp_path / "1" / "result.json").exists()

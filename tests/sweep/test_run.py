@@ -96,7 +96,7 @@ def test_a_search_that_stops_anywhere_goes_on_to_the_same_end(calls, tmp_path, m
 def test_what_cannot_be_is_said_before_anything_starts(calls, tmp_path):
     for wrong, said in [
         (lambda: settings(RATES, seeds=0), "--seeds"),
-        (lambda: settings(RATES, method="halving", config=replace(STUDY, **{"train.total_epochs": 2})), "at least 3"),
+        (lambda: settings(RATES, method="halving", config=replace(STUDY, **{"train.total_epochs": 2})), "3 or more"),
         (lambda: settings({"optim.learning-rate": "1e-3..1"}, method="grid"), "how many values"),
         (lambda: run.executor(2, "auto"), "one of them"),
         (lambda: run.sweep(settings(RATES, metric="valid.blue"), tmp_path / "metric"), "--metric must be one of test.loss"),
@@ -136,7 +136,8 @@ def test_halving_trains_the_best_third_to_the_end_and_grows_nothing_twice(tiny, 
     kept = sorted(sorted(first, key=first.get)[:2])
     assert [trial.number for trial in found if trial.state == "done"] == kept
     for trial in found:
-        epochs = [json.loads(line)["epoch"] for line in (trial.directories[0] / "metrics.jsonl").read_text().splitlines() if "seconds" in line]
+        lines = (trial.directories[0] / "metrics.jsonl").read_text().splitlines()
+        epochs = [json.loads(line)["epoch"] for line in lines if "seconds" in line]
         assert epochs == ([1, 2, 3] if trial.number in kept else [1])
     assert [epoch for epoch, _ in plan.read_rounds(tmp_path)[0].stages] == [1, 3]
 

@@ -10,7 +10,8 @@ from attention_jax.sweep.search import brackets, rounds, suggest, survivors
 from attention_jax.sweep.space import parse
 
 SPACE = parse(Config("x", Dates(), Recurrent()), {"optim.learning-rate": "1e-4..1:log", "optim.weight-decay": "0..1"})
-MIXED = parse(Config("x", Dates(), Recurrent()), {"optim.learning-rate": "1e-4..1:log", "model.score": "dot,general", "model.hidden-size": "8..64"})
+OVER = {"optim.learning-rate": "1e-4..1:log", "model.score": "dot,general", "model.hidden-size": "8..64"}
+MIXED = parse(Config("x", Dates(), Recurrent()), OVER)
 
 
 def bowl(point) -> float:
@@ -32,7 +33,8 @@ def test_a_question_has_one_answer_and_points_differ(method):
     assert len({tuple(point.items()) for point, _ in first}) == 14
     assert searched(method, 14, 1, MIXED, value) != first
     for point, _ in first:
-        assert 1e-4 <= point["optim.learning_rate"] <= 1 and point["model.score"] in ("dot", "general") and 8 <= point["model.hidden_size"] <= 64
+        assert 1e-4 <= point["optim.learning_rate"] <= 1 and 8 <= point["model.hidden_size"] <= 64
+        assert point["model.score"] in ("dot", "general")
 
 
 def test_quasi_random_points_fill_every_sixteenth():

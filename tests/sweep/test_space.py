@@ -3,14 +3,15 @@
 import pytest
 
 from attention_jax import InputError
-from attention_jax.config import Claim, Config, Dates, Images, Recurrent, Vit  # noqa: F401
+from attention_jax.config import Config, Dates, Recurrent
 from attention_jax.sweep.space import Range, Values, assignments, grid, label, parse, spelled
 
 DATE = Config("date_luong", Dates(), Recurrent())
 
 
 def test_ranges_and_lists_have_the_types_of_their_fields():
-    space = parse(DATE, {"optim.learning-rate": "1e-4..1e-2:log", "model.hidden_size": "8..64", "data.reverse-source": "true,false", "model.score": "dot,general"})
+    over = {"optim.learning-rate": "1e-4..1e-2:log", "model.hidden_size": "8..64"}
+    space = parse(DATE, over | {"data.reverse-source": "true,false", "model.score": "dot,general"})
     assert space["optim.learning_rate"] == Range(1e-4, 1e-2, True, False, 0)
     assert space["model.hidden_size"] == Range(8, 64, False, True, 0)
     assert space["data.reverse_source"] == Values((True, False))
@@ -60,7 +61,8 @@ def test_a_grid_is_every_combination_and_needs_numbers_of_points():
 
 
 def test_a_space_survives_being_written_down():
-    over = {"optim.learning-rate": "1e-4..1e-2:log:5", "model.hidden-size": "8..64", "data.reverse-source": "true,false", "model.score": "dot"}
+    over = {"optim.learning-rate": "1e-4..1e-2:log:5", "model.hidden-size": "8..64"}
+    over |= {"data.reverse-source": "true,false", "model.score": "dot"}
     space = parse(DATE, over)
     assert parse(DATE, spelled(space)) == space
 
