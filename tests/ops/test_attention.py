@@ -6,12 +6,18 @@ import numpy as np
 import pytest
 
 from attention_jax import InputError
-from attention_jax.ops.attention import attend, attention_weights, masked_softmax
+from attention_jax.ops import attention
+from attention_jax.ops.attention import attention_weights, masked_softmax
 from attention_jax.ops.biases import ALiBi
 from attention_jax.ops.masks import causal, dense, lengths, window
 from attention_jax.ops.scores import Additive, Constant, Dot, Gaussian, NegativeSquaredDistance
 
 IMPLEMENTATIONS = ("plain", "fused")
+attend = jax.jit(
+    attention.attend,
+    static_argnames=("implementation", "block_q", "block_k"),
+    compiler_options={"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True},
+)
 
 
 def oracle(scores, allowed, value):
@@ -92,7 +98,7 @@ def test_nadaraya_watson_is_attention(implementation):
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_a_causal_jacobian_is_lower_triangular(implementation):
     x = arrays(6, 6)[0]
-    jacobian = jax.jacrev(lambda x: attend(x, x, x, mask=causal(), implementation=implementation, block_q=2, block_k=2))(x)
+    jacobian = jax.jacrev(lambda x: attention.attend(x, x, x, mask=causal(), implementation=implementation, block_q=2, block_k=2))(x)
     influence = np.abs(jacobian).max(axis=(1, 3))
     assert not np.triu(influence, 1).any() and (np.diag(influence) > 0).all()
 
@@ -100,7 +106,7 @@ def test_a_causal_jacobian_is_lower_triangular(implementation):
 def test_decoding_with_a_cache_gives_the_rows_of_the_whole():
     query, key, value = arrays(6, 6)
     whole = attend(query, key, value, mask=causal())
-    step = jax.jit(lambda q, t: attend(q, key, value, mask=causal(), query_offset=t))
+    step = jax.jit(lambda q, t: attention.attend(q, key, value, mask=causal(), query_offset=t))
     rows = jnp.concatenate([step(query[t : t + 1], t) for t in range(6)])
     np.testing.assert_allclose(rows, whole, rtol=1e-5, atol=1e-6)
     assert step._cache_size() == 1
@@ -113,7 +119,7 @@ def test_dropout_is_the_same_in_both_implementations_and_keeps_the_mean():
     for block in (7, 16):
         fused = attend(query, key, value, dropout=0.5, rng=rng, implementation="fused", block_q=block, block_k=block + 4)
         np.testing.assert_allclose(fused, plain, rtol=1e-5, atol=1e-6)
-    ones = jax.vmap(lambda rng: attend(query, key, jnp.ones((50, 1)), score=Constant(), dropout=0.3, rng=rng))(jax.random.split(rng, 50))
+    ones = jax.vmap(lambda rng: attention.attend(query, key, jnp.ones((50, 1)), score=Constant(), dropout=0.3, rng=rng))(jax.random.split(rng, 50))
     # the mean of 40 * 50 * 50 kept-or-dropped weights: standard error 0.0021
     assert abs(float(ones.mean()) - 1) < 0.01
     share = jnp.stack([ones.mean(axis=(0, 2)), ones.std(axis=(0, 2))])  # each query on its own is fair, and random
@@ -127,7 +133,7 @@ def test_bfloat16_is_close_to_float32():
     exact = attend(query, key, value)
     for implementation in IMPLEMENTATIONS:
         half = [x.astype(jnp.bfloat16) for x in (query, key, value)]
-        out, pull = jax.vjp(lambda *x: attend(*x, implementation=implementation, block_q=8, block_k=8), *half)  # noqa: B023
+        out, pull = jax.vjp(lambda *x: attention.attend(*x, implementation=implementation, block_q=8, block_k=8), *half)  # noqa: B023
         assert out.dtype == jnp.bfloat16 and all(bar.dtype == jnp.bfloat16 for bar in pull(out))
         np.testing.assert_allclose(out.astype(jnp.float32), exact, atol=0.02)
 
@@ -143,22 +149,22 @@ def test_weights_are_what_attend_pools_with():
 
 def test_a_function_is_a_score_without_parameters():
     query, key, value = arrays(5, 8)
-    expected = attend(query, key, value, score=Dot())
+    expected = attention.attend(query, key, value, score=Dot())
     for implementation in IMPLEMENTATIONS:
-        out = attend(query, key, value, score=lambda q, k: q @ k.T, implementation=implementation, block_k=3)
+        out = attention.attend(query, key, value, score=lambda q, k: q @ k.T, implementation=implementation, block_k=3)
         np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(
     "call, words",
     [
-        (lambda q, k, v: attend(q[None], k, v), "vmap it"),
-        (lambda q, k, v: attend(q, k, v[:-1]), "vmap it"),
-        (lambda q, k, v: attend(q, k, v, mask=jnp.ones((5, 8), bool)), "dense"),
-        (lambda q, k, v: attend(q, k, v, score="dot"), "callable pytree"),
-        (lambda q, k, v: attend(q, k, v, implementation="flash"), "plain"),
-        (lambda q, k, v: attend(q, k, v, implementation="cudnn"), "NVIDIA GPU"),
-        (lambda q, k, v: attend(q, k, v, block_q=0), "at least 1"),
+        (lambda q, k, v: attention.attend(q[None], k, v), "vmap it"),
+        (lambda q, k, v: attention.attend(q, k, v[:-1]), "vmap it"),
+        (lambda q, k, v: attention.attend(q, k, v, mask=jnp.ones((5, 8), bool)), "dense"),
+        (lambda q, k, v: attention.attend(q, k, v, score="dot"), "callable pytree"),
+        (lambda q, k, v: attention.attend(q, k, v, implementation="flash"), "plain"),
+        (lambda q, k, v: attention.attend(q, k, v, implementation="cudnn"), "NVIDIA GPU"),
+        (lambda q, k, v: attention.attend(q, k, v, block_q=0), "at least 1"),
     ],
 )
 def test_errors_say_what_to_do(call, words):

@@ -45,9 +45,7 @@ MASKS = {
 }
 
 
-def run(implementation, query, key, value, score, bias, mask, blocks=(None, None), dropout=None, offset=0):
-    """Output and all gradients, of queries, keys, values and the parameters of score and bias."""
-
+def value_and_gradients(implementation, blocks, dropout, offset, *case):
     def loss(query, key, value, score, bias, mask):
         out = attend(
             query, key, value, score=score, bias=bias, mask=mask, dropout=dropout, rng=jax.random.key(5), query_offset=offset,
@@ -55,9 +53,16 @@ def run(implementation, query, key, value, score, bias, mask, blocks=(None, None
         )  # fmt: skip
         return jnp.sin(out + jnp.arange(out.shape[1])[None, :].astype(out.dtype)).sum(), out
 
-    function = jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2, 3, 4), has_aux=True), compiler_options=FAST_TO_COMPILE)
-    (_, out), gradients = function(query, key, value, score, bias, mask)
-    return jax.tree.map(np.asarray, (out, gradients))
+    (_, out), gradients = jax.value_and_grad(loss, argnums=(0, 1, 2, 3, 4), has_aux=True)(*case)
+    return out, gradients
+
+
+compiled = jax.jit(value_and_gradients, static_argnums=(0, 1, 2, 3), compiler_options=FAST_TO_COMPILE)
+
+
+def run(implementation, query, key, value, score, bias, mask, blocks=(None, None), dropout=None, offset=0):
+    """Output and all gradients, of queries, keys, values and the parameters of score and bias."""
+    return jax.tree.map(np.asarray, compiled(implementation, blocks, dropout, offset, query, key, value, score, bias, mask))
 
 
 def in_float64(tree):
@@ -119,7 +124,7 @@ def test_any_shape_at_length(data):
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf])
 @pytest.mark.parametrize("implementation", ["plain", "fused"])
-@pytest.mark.parametrize("score", ["ScaledDot", "Additive", "Gaussian", "Cosine"])
+@pytest.mark.parametrize("score", ["ScaledDot", "Additive", "Gaussian"])
 def test_what_nobody_may_see_does_not_leak(score, implementation, poison):
     query, key, value = arrays(7, 9)
     mask = causal() & lengths(5)
@@ -150,7 +155,7 @@ def test_lengths_that_differ_between_examples():
         one = lambda q, k, v, n: attend(q, k, v, mask=lengths(n), implementation=implementation, block_q=3, block_k=2)
         return jnp.sin(jax.vmap(one)(query, key, value, n)).sum()
 
-    fused, plain = (jax.grad(lambda q: loss(i, q))(query) for i in ("fused", "plain"))  # noqa: B023
+    fused, plain = (jax.jit(jax.grad(lambda q, i=i: loss(i, q)), compiler_options=FAST_TO_COMPILE)(query) for i in ("fused", "plain"))
     np.testing.assert_allclose(fused, plain, rtol=1e-5, atol=1e-6)
     assert not fused[1].any()
 
@@ -166,21 +171,23 @@ def test_composes_with_vmap_of_parameters_checkpoint_scan_and_pmap_without_recom
         layer = jax.checkpoint(lambda q: jnp.pad(jax.vmap(one, (0, None))(heads, q).mean(axis=0), ((0, 0), (0, 1))))
         return jnp.sin(jax.lax.scan(lambda q, _: (layer(q), None), query, None, length=3)[0]).sum()
 
-    step = {i: jax.jit(jax.grad(lambda heads, q, i=i: loss(i, heads, q))) for i in ("plain", "fused")}
+    step = {
+        i: jax.jit(jax.grad(lambda heads, q, i=i: loss(i, heads, q)), compiler_options=FAST_TO_COMPILE) for i in ("plain", "fused")
+    }
     for seed in (0, 1):
         q = query + seed
         for ours, theirs in zip(jax.tree.leaves(step["fused"](heads, q)), jax.tree.leaves(step["plain"](heads, q)), strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
     assert traces.count("fused") == 1 and step["fused"]._cache_size() == 1
-    mapped = jax.pmap(step["fused"], in_axes=(None, 0))(heads, query[None])
+    mapped = jax.pmap(jax.grad(lambda heads, q: loss("fused", heads, q)), in_axes=(None, 0))(heads, query[None])
     np.testing.assert_allclose(mapped.vector[0], step["plain"](heads, query).vector, rtol=1e-4, atol=1e-5)
 
 
 def test_other_derivatives_work_or_say_why_not():
     query, key, value = (jnp.asarray(x) for x in arrays(3, 4))
     loss = lambda implementation: lambda q: jnp.sin(attend(q, key, value, implementation=implementation, mask=causal(), block_k=2)).sum()
-    hessian = jax.jacfwd(jax.grad(loss("fused")))(query)
-    np.testing.assert_allclose(hessian, jax.hessian(loss("plain"))(query), rtol=1e-4, atol=1e-5)
+    second = {i: jax.jit(jax.jacfwd(jax.grad(loss(i))), compiler_options=FAST_TO_COMPILE)(query) for i in ("fused", "plain")}
+    np.testing.assert_allclose(second["fused"], second["plain"], rtol=1e-4, atol=1e-5)
     with pytest.raises(TypeError, match="custom_vjp"):
         jax.jvp(loss("fused"), (query,), (query,))
     with pytest.raises(ValueError, match="[Rr]everse-mode differentiation does not work"):

@@ -27,7 +27,7 @@ def rules():
     return st.recursive(leaves, lambda inner: st.builds(both, inner, inner) | st.builds(either, inner, inner), max_leaves=3)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(rules(), st.integers(0, Q - 1), st.integers(0, Q - 1))
 def test_masks_keep_their_promises(rule, first, last):
     mask, allowed = rule
