@@ -77,14 +77,14 @@ def penalty(length: Int[Array, "*n"], kind: LengthPenalty, alpha: float) -> Floa
     raise InputError(f"the length penalty must be gnmt, simple or none, not {kind!r}")
 
 
-GROUP = 128
+GROUP = 64
 """Columns of a group in `largest`."""
 
 
 def largest(x: Float[Array, "B V"], k: int) -> tuple[Float[Array, "B k"], Int[Array, "B k"]]:
     """`lax.top_k`, for wide rows in two stages: the k groups of columns with the greatest maxima hold the k greatest values.
 
-    A maximum is fast and a sort is not: twice as fast for [500, 9716] and k = 5 on CPU. (Which of equal values is taken may differ.)
+    A maximum is fast and a sort is not: three times as fast for [500, 9716] and k = 5 on CPU. (Which of equal values is taken may differ.)
 
     >>> values, columns = largest(jnp.arange(3000.0)[None], 2)
     >>> values.tolist(), columns.tolist()
@@ -94,11 +94,12 @@ def largest(x: Float[Array, "B V"], k: int) -> tuple[Float[Array, "B k"], Int[Ar
     groups = -(-width // GROUP)
     if groups <= 4 * k:
         return lax.top_k(x, k)
-    grouped = jnp.pad(x, ((0, 0), (0, groups * GROUP - width)), constant_values=-jnp.inf).reshape(rows, groups, GROUP)
-    _, group = lax.top_k(grouped.max(axis=-1), k)  # [B, k]
-    candidates = jnp.take_along_axis(grouped, group[:, :, None], axis=1).reshape(rows, k * GROUP)
-    values, place = lax.top_k(candidates, k)
-    return values, jnp.take_along_axis(group, place // GROUP, axis=1) * GROUP + place % GROUP
+    maxima = jnp.pad(x, ((0, 0), (0, groups * GROUP - width)), constant_values=-jnp.inf).reshape(rows, groups, GROUP).max(axis=-1)
+    _, group = lax.top_k(maxima, k)  # [B, k]
+    columns = (group[:, :, None] * GROUP + jnp.arange(GROUP)[None, None, :]).reshape(rows, k * GROUP)
+    candidates = jnp.take_along_axis(x, jnp.minimum(columns, width - 1), axis=1)
+    values, place = lax.top_k(jnp.where(columns < width, candidates, -jnp.inf), k)
+    return values, jnp.take_along_axis(columns, place, axis=1)
 
 
 class _Beams(NamedTuple):

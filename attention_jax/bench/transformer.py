@@ -164,8 +164,10 @@ def main() -> dict[str, dict[str, list[float]]]:
     found["beam"] = alternate(programs, rounds=2, calls=1)
     print(f"\n{TINY.name}: beam {BEAM}, {SENTENCES} sentences of {WRITTEN} tokens in batches of {TOGETHER}")
     print(table(found["beam"], SENTENCES, "sentences"))
-    one_by_one = alternate({f"{name}, alone": their_beam(torch, TINY, 1, 20)}, rounds=1, calls=1)
-    print(f"PyTorch one sentence at a time: {20 / next(iter(one_by_one.values()))[0]:.1f} sentences/s")
+    alone = alternate({"alone": their_beam(torch, TINY, 1, 20)}, rounds=3, calls=1)["alone"]
+    found["beam alone"] = {f"{name} alone": [t * SENTENCES / 20 for t in alone], "attention_jax": found["beam"]["attention_jax"]}
+    print("\nThe same against PyTorch's loop over one sentence at a time (20 of them, scaled)")
+    print(table(found["beam alone"], SENTENCES, "sentences"))
     return found
 
 

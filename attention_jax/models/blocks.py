@@ -17,8 +17,8 @@ from jaxtyping import Array, Float
 from attention_jax.models.multihead import HeadScore, Linear, MultiHeadAttention, is_zero
 from attention_jax.models.positions import PositionKind, RelativeBias, relative_biases
 from attention_jax.ops.attention import Implementation
+from attention_jax.ops.biases import Bias
 from attention_jax.ops.dropout import dropout
-from attention_jax.ops.masks import causal
 from attention_jax.ops.norm import layer_norm
 
 EPSILON = 1e-5
@@ -126,6 +126,22 @@ class EncoderLayer(nn.Module):
         return after(self, self.ffn_norm, x, y, train), weights
 
 
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Past(Bias):
+    """`bias` (or nothing), and -inf for keys after the query: `causal()` as a bias.
+
+    For a cache, which holds finite numbers everywhere: given a mask, `attend` makes what nobody may see finite first, which takes
+    as long as the rest of a decoding step.
+    """
+
+    bias: Bias | None
+
+    def __call__(self, query, query_positions, key_positions):
+        future = jnp.where(key_positions[None, :] > query_positions[:, None], -jnp.inf, 0.0).astype(jnp.float32)
+        return future if self.bias is None else future + self.bias(query, query_positions, key_positions).astype(jnp.float32)
+
+
 class DecoderLayer(nn.Module):
     """Causal self-attention, attention over a memory if there is one (`cross`), then feed-forward.
 
@@ -157,7 +173,7 @@ class DecoderLayer(nn.Module):
         new = self.attention.memory(h, h, position)
         cache = tuple(lax.dynamic_update_slice_in_dim(old, n.astype(old.dtype), position, 2) for old, n in zip(cache, new, strict=True))
         query = self.attention.queries(h, position)
-        y, own = self.attention.pool(query, *cache, mask=causal(), bias=bias, query_offset=position, look=look)
+        y, own = self.attention.pool(query, *cache, bias=Past(bias), query_offset=position, look=look)
         x, own, cross = self._rest(after(self, self.attention_norm, x, y, False), memory, own, False, look)
         return x, cache, own, cross
 
