@@ -50,7 +50,7 @@ def step_seconds(config: Config, size: int) -> float:
         logits, _ = model.apply({"params": params}, batch["image"], train=True, rngs={"dropout": rng})
         return *masked_cross_entropy(logits, batch["label"], jnp.ones_like(batch["label"], jnp.float32)), {}
 
-    state = init_state(lambda rng: model.init(rng, batch["image"][:1])["params"], update, config.train.seed)
+    state = init_state(jax.jit(lambda rng: model.init(rng, batch["image"][:1])["params"]), update, config.train.seed)
     step = jax.jit(lambda state: train_step(loss, update, state, batch))
     jax.block_until_ready(step(state))
     seconds = []

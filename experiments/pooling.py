@@ -31,7 +31,7 @@ def variants() -> dict[str, Config]:
 
 def smoke() -> Config:
     data = {"data.dataset": "digits", "data.examples": 128}
-    return replace(config(), **data, **{"model.layers": 1, "model.pool": "attention", "train.total_epochs": 1})
+    return replace(config(), **data, **{"model.patch_size": 2, "model.layers": 1, "model.pool": "attention", "train.total_epochs": 1})
 
 
 def sweep() -> dict[str, str]:
