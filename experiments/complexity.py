@@ -157,7 +157,8 @@ def study(config: Config, directory: Path) -> dict:
     crossing = np.interp(0.0, np.log(counts["self-attention"] / counts["recurrent"]), np.log(lengths[:5]))
     metrics["crossover.n_over_d"] = float(np.exp(crossing) / 64)
     lines(times, directory / "figures" / "time.png", xlabel="sequence length n (d = 128)", ylabel="milliseconds", log="xy")
-    columns = ("layer", "operations", f"sequential steps, n = {REACH}", f"path length, n = {REACH}", f"milliseconds, n = {lengths[-1]}, d = 128")
+    size = f"n = {REACH}"
+    columns = ("layer", "operations", f"sequential steps, {size}", f"path length, {size}", f"milliseconds, n = {lengths[-1]}, d = 128")
     (directory / "complexity.md").write_text(markdown(Table("Cost of a layer", columns, rows)), encoding="utf-8")
     return metrics
 
@@ -174,10 +175,10 @@ CLAIMS = (
     _exponent("recurrent", "d", 2.0),
     _exponent("self-attention", "n", 2.0),
     _exponent("self-attention", "d", 1.0),
-    Claim("recurrent: n sequential steps (24 of them, and the projection)", "recurrent.sequential_steps", 24, SOURCE, at_least=24, at_most=25),
+    Claim("recurrent: n sequential steps (and the projection)", "recurrent.sequential_steps", 24, SOURCE, at_least=24, at_most=25),
     Claim("self-attention: a constant number", "self-attention.sequential_steps", None, SOURCE, at_most=2),
     Claim("self-attention: every position one hop away", "self-attention.path_length", 1, SOURCE, at_least=1, at_most=1),
     Claim("recurrent: as many hops as positions", "recurrent.path_length", 24, SOURCE, at_least=24, at_most=24),
-    Claim("convolution: hops in proportion to n / k", "convolution.path_length", 23, f"{SOURCE}: (n - 1) / (k // 2)", at_least=23, at_most=23),
-    Claim("self-attention needs fewer operations than recurrence while n < d: the crossover, as n / d", "crossover.n_over_d", 1.0, SOURCE, at_least=0.9, at_most=1.1),
+    Claim("convolution: (n - 1) / (k // 2) hops", "convolution.path_length", 23, f"{SOURCE}: O(n / k)", at_least=23, at_most=23),
+    Claim("n / d where self-attention takes the operations of recurrence", "crossover.n_over_d", 1.0, SOURCE, at_least=0.9, at_most=1.1),
 )

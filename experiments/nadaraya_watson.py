@@ -96,15 +96,15 @@ def study(config: Config, directory: Path) -> dict:
     for name, series in (("kernels", estimates), ("widths", by_width)):
         curves = {key: (at, value[:, 0]) for key, value in series.items()} | {"2 sin x + x": (at, truth[:, 0])}
         lines(curves, figures / f"{name}.png", xlabel="x", ylabel="y")
-    maps = [np.asarray(attention_weights(query, x, score=score)) for score in scores().values()]
-    show_heatmaps([maps], None, None, figures / "attention.png", titles=list(scores()), xlabel="inputs, in order", ylabel="queries")
-    maps = [np.asarray(attention_weights(query, x, score=Gaussian(width))) for width in WIDTHS]
-    show_heatmaps([maps], None, None, figures / "attention_widths.png", titles=[f"width {width}" for width in WIDTHS], xlabel="inputs, in order", ylabel="queries")
+    for name, shown in (("attention", scores()), ("attention_widths", {f"width {width}": Gaussian(width) for width in WIDTHS})):
+        maps = [np.asarray(attention_weights(query, x, score=score)) for score in shown.values()]
+        show_heatmaps([maps], None, None, figures / f"{name}.png", titles=list(shown), xlabel="inputs, in order", ylabel="queries")
 
     errors = consistency(config.data.repetitions)
     slope, height = np.polyfit(np.log(SIZES), np.log(errors), 1)
     fitted = np.exp(height) * np.array(SIZES) ** slope
-    lines({"measured": (SIZES, errors), f"n^{slope:.2f}": (SIZES, fitted)}, figures / "consistency.png", xlabel="points n", ylabel="mean squared error", log="xy")
+    series = {"measured": (SIZES, errors), f"n^{slope:.2f}": (SIZES, fitted)}
+    lines(series, figures / "consistency.png", xlabel="points n", ylabel="mean squared error", log="xy")
 
     wide = jnp.arange(-2, 7, 0.25)[:, None]
     alone = np.asarray(nw.neighbours(wide, x, Boxcar(0.5)) == 0)
@@ -127,7 +127,7 @@ def study(config: Config, directory: Path) -> dict:
 
 
 CLAIMS = (
-    Claim("error falls as n^(-4/5) with width ~ n^(-1/5): fitted exponent", "consistency.exponent", -0.8, "Stone 1982", at_least=-0.85, at_most=-0.75),
+    Claim("error as a power of n with width ~ n^(-1/5)", "consistency.exponent", -0.8, "Stone 1982", at_least=-0.85, at_most=-0.75),
     Claim("the constant kernel is the mean", "constant.deviation_from_mean", 0.0, "d2l 11.2", at_most=1e-5),
     Claim("estimates that are NaN where a boxcar has no neighbour", "boxcar.nan", None, "a fully masked row is zero", at_most=0.0),
     Claim("one-hot values classify two half moons", "classification.accuracy", None, "-", at_least=0.95),

@@ -19,7 +19,7 @@ from attention_jax.train.parallel import chunk_runner, replicate
 from attention_jax.train.step import init_state
 
 LENGTH, BITS, HIDDEN, LOCATIONS, WIDTH = 20, 8, 100, 128, 20
-STEPS = 20
+STEPS = 10
 """Training steps per call."""
 
 
@@ -68,7 +68,7 @@ def plain_torch(torch):
                 hidden, cell = self.controller(torch.cat([x[None], read], 1), (hidden, cell))
                 emitted = self.interface(hidden)[0]
                 head, (erase, add) = emitted[: heads * per_head].view(heads, per_head), emitted[heads * per_head :].view(2, WIDTH)
-                key, beta, gate, gamma = torch.tanh(head[:, :WIDTH]), head[:, WIDTH, None], head[:, WIDTH + 1, None], head[:, WIDTH + 2, None]
+                key, (beta, gate, gamma) = torch.tanh(head[:, :WIDTH]), head[:, WIDTH : WIDTH + 3].T[..., None]
                 shifts = torch.softmax(head[:, WIDTH + 3 :], 1)
                 similarity = F.cosine_similarity(key[:, None], memory[None], dim=2)
                 content = torch.softmax(F.softplus(beta) * similarity, 1)
@@ -107,8 +107,8 @@ def main() -> dict[str, list[float]]:
     data = copy(np.random.default_rng(0), STEPS, LENGTH, LENGTH, BITS)
     arrays = data.inputs, data.targets.astype(np.float32), data.mask.astype(np.float32)
     programs = {f"torch {torch.__version__.split('+')[0]}": theirs(torch, *arrays), "attention_jax": ours(*map(jnp.asarray, arrays))}
-    seconds = {name: [t / STEPS for t in times] for name, times in alternate(programs, rounds=6, calls=1).items()}
-    print(f"NTM, one training step on one sequence of {2 * LENGTH + 1} steps, {os.cpu_count()} cores, median of alternating rounds (fastest - slowest)")
+    seconds = {name: [t / STEPS for t in times] for name, times in alternate(programs, rounds=5, calls=1).items()}
+    print(f"NTM, training on one sequence of {2 * LENGTH + 1} steps, {os.cpu_count()} cores, median of alternating rounds (least - most)")
     print(table(seconds, 1, "sequences"))
     return seconds
 

@@ -49,7 +49,9 @@ def copy(rng: np.random.Generator, rows: int, shortest: int = 1, longest: int = 
     return data
 
 
-def repeat_copy(rng: np.random.Generator, rows: int, longest: int = 10, most: int = 10, shortest: int = 1, fewest: int = 1, bits: int = 8) -> Sequences:
+def repeat_copy(
+    rng: np.random.Generator, rows: int, longest: int = 10, most: int = 10, shortest: int = 1, fewest: int = 1, bits: int = 8
+) -> Sequences:
     """Section 4.2: copy a sequence a given number of times, then raise an end marker.
 
     The number of copies comes as a scalar on a channel of its own, scaled as if uniform on 1 .. 10 to mean 0 and variance 1.
@@ -73,7 +75,7 @@ def repeat_copy(rng: np.random.Generator, rows: int, longest: int = 10, most: in
 
 
 def associative_recall(rng: np.random.Generator, rows: int, fewest: int = 2, most: int = 6, vectors: int = 3, bits: int = 6) -> Sequences:
-    """Section 4.3: items (`vectors` bit vectors each) behind an item delimiter; then one of them between query delimiters: answer with the next.
+    """Section 4.3: items of `vectors` bit vectors, each behind a delimiter; then one of them between query delimiters: wanted is the next.
 
     >>> data = associative_recall(np.random.default_rng(0), 1, fewest=2, most=2, vectors=1, bits=1)
     >>> data.inputs[0, :, 1:].T.astype(int).tolist()  # the item and the query delimiter
@@ -96,9 +98,10 @@ def associative_recall(rng: np.random.Generator, rows: int, fewest: int = 2, mos
 
 
 def ngrams(rng: np.random.Generator, rows: int, steps: int = 200, order: int = 6) -> Sequences:
-    """Section 4.4: bits from a random table of 2^(order-1) probabilities, Beta(1/2, 1/2) each, a new table per sequence; predict the next bit.
+    """Section 4.4: predict each next bit, drawn from a table of 2^(order-1) probabilities by the order-1 bits before it.
 
-    The first order-1 bits are fair coins. Step t's input is bit t-1 (0 before the first), its target bit t.
+    The table is new for every sequence, each probability from Beta(1/2, 1/2). The first order-1 bits are fair coins. Step t's input is
+    bit t-1 (0 before the first), its target bit t.
     """
     data = _empty(rows, steps, 1, 1)
     context = order - 1
@@ -148,11 +151,17 @@ def priority_sort(rng: np.random.Generator, rows: int, given: int = 20, wanted: 
     return data
 
 
-GENERATORS = {"copy": copy, "repeat_copy": repeat_copy, "associative_recall": associative_recall, "ngrams": ngrams, "priority_sort": priority_sort}
+GENERATORS = {
+    "copy": copy,
+    "repeat_copy": repeat_copy,
+    "associative_recall": associative_recall,
+    "ngrams": ngrams,
+    "priority_sort": priority_sort,
+}
 
 
 def load(config: settings.Algorithmic, seed: int = 0) -> tuple[Sequences, Sequences]:
     """(train, valid) of a configuration; a function of its arguments. The two come from different streams of random numbers."""
-    streams = np.random.SeedSequence([seed, sorted(GENERATORS).index(config.task)]).spawn(2)
     generate = GENERATORS[config.task]
-    return generate(np.random.default_rng(streams[0]), config.sequences), generate(np.random.default_rng(streams[1]), config.valid_sequences)
+    train, valid = map(np.random.default_rng, np.random.SeedSequence([seed, sorted(GENERATORS).index(config.task)]).spawn(2))
+    return generate(train, config.sequences), generate(valid, config.valid_sequences)

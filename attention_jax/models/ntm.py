@@ -60,7 +60,7 @@ def control(state: State, inputs: Float[Array, "G"], kernel: Float[Array, "R*W+C
 
 
 def addresses(emitted: Float[Array, "P"], shape: Shape) -> tuple[ops.Address, Float[Array, "Hw W"], Float[Array, "Hw W"]]:
-    """Splits what the controller emitted into addresses (every field with a leading head axis), erase and add vectors, each in its range."""
+    """Splits what the controller emitted into addresses (fields with a leading head axis), erase and add vectors, each in its range."""
     split = shape.heads * (shape.width + 3 + shape.shifts)
     per_head = emitted[:split].reshape(shape.heads, -1)
     erase, add = emitted[split:].reshape(2, shape.write_heads, shape.width)

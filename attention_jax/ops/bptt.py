@@ -53,7 +53,7 @@ def scan(step: Callable, state: State, xs, factors: Float[Array, "T"]):
 
 
 def reweighted(step: Step, params, state: State, xs, factors: Float[Array, "T"]) -> tuple[Float[Array, ""], State]:
-    """The general form: step t's contribution to the gradient through the state before it is multiplied by `factors[t]` (0 cuts, 1 keeps)."""
+    """The general form: what flows back from step t into the state before it is multiplied by `factors[t]` (0 cuts, 1 keeps)."""
     state, losses = scan(lambda state, x: step(params, state, x), state, xs, factors)
     return losses.sum(), state
 

@@ -15,7 +15,9 @@ from attention_jax.ops.masks import dense
 from attention_jax.ops.scores import Gaussian, Score
 
 
-def nadaraya_watson(query: Float[Array, "Q D"], x: Float[Array, "K D"], y: Float[Array, "K V"], score: Score = Gaussian()) -> Float[Array, "Q V"]:
+def nadaraya_watson(
+    query: Float[Array, "Q D"], x: Float[Array, "K D"], y: Float[Array, "K V"], score: Score = Gaussian()
+) -> Float[Array, "Q V"]:
     """The estimate at every query: the mean of the outputs weighted by the kernel. 0 where no input is near enough to weigh anything.
 
     >>> x, y = jnp.array([[0.0], [1.0], [9.0]]), jnp.array([[1.0], [3.0], [5.0]])
@@ -31,13 +33,15 @@ def neighbours(query: Float[Array, "Q D"], x: Float[Array, "K D"], score: Score)
 
 
 def leave_one_out(x: Float[Array, "K D"], y: Float[Array, "K V"], score: Score) -> Float[Array, ""]:
-    """Mean squared error of every output's estimate from the others: differentiable in the score's parameters, so the width can be learned."""
+    """Mean squared error of every output's estimate from the others: differentiable, so a score's width can be learned."""
     others = dense(~jnp.eye(x.shape[0], dtype=bool))
     estimates = attend(x, x, y, score=score, mask=others, implementation="plain")
     return jnp.mean((estimates - y) ** 2)
 
 
-def learn_width(x: Float[Array, "K D"], y: Float[Array, "K V"], width: float = 1.0, steps: int = 200, rate: float = 0.1) -> Float[Array, ""]:
+def learn_width(
+    x: Float[Array, "K D"], y: Float[Array, "K V"], width: float = 1.0, steps: int = 200, rate: float = 0.1
+) -> Float[Array, ""]:
     """The Gaussian's width that minimises the leave-one-out error, by gradient descent on its logarithm with steps of bounded size."""
 
     def step(log_width, _):

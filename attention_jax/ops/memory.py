@@ -37,8 +37,8 @@ class Address(NamedTuple):
 def cosine_similarity(memory: Float[Array, "N W"], key: Float[Array, "W"]) -> Float[Array, "N"]:
     """`K[u, v] = u . v / (|u| |v|)`, equation (6), of every row with the key; 0 (and finite gradients) where a row or the key is 0.
 
-    >>> cosine_similarity(jnp.array([[3.0, 0.0], [0.0, 0.0], [1.0, 1.0]]), jnp.array([2.0, 0.0])).round(4)
-    Array([1.    , 0.    , 0.7071], dtype=float32)
+    >>> [round(s, 4) for s in cosine_similarity(jnp.array([[3.0, 0.0], [0.0, 0.0], [1.0, 1.0]]), jnp.array([2.0, 0.0])).tolist()]
+    [1.0, 0.0, 0.7071]
     """
     squares = jnp.sum(memory * memory, axis=-1) * jnp.sum(key * key)  # [N]
     return (memory @ key) * jax.lax.rsqrt(squares + TINY)
@@ -67,8 +67,8 @@ def shift(weights: Float[Array, "N"], shifts: Float[Array, "S"]) -> Float[Array,
 def sharpen(weights: Float[Array, "N"], sharpening: Float[Array, ""]) -> Float[Array, "N"]:
     """`w(i) = w~(i)^gamma / sum_j w~(j)^gamma`, equation (9), computed as softmax(gamma log w~): nothing under- or overflows.
 
-    >>> sharpen(jnp.array([0.5, 0.25, 0.25]), jnp.array(2.0)).round(4)
-    Array([0.6667, 0.1667, 0.1667], dtype=float32)
+    >>> [round(w, 4) for w in sharpen(jnp.array([0.5, 0.25, 0.25]), jnp.array(2.0)).tolist()]
+    [0.6667, 0.1667, 0.1667]
     """
     return jax.nn.softmax(sharpening * jnp.log(weights + TINY))
 
@@ -87,7 +87,7 @@ def read(memory: Float[Array, "N W"], weights: Float[Array, "N"]) -> Float[Array
 def write(
     memory: Float[Array, "N W"], weights: Float[Array, "H N"], erase: Float[Array, "H W"], add: Float[Array, "H W"]
 ) -> Float[Array, "N W"]:
-    """`M(i) prod_h (1 - w_h(i) e_h) + sum_h w_h(i) a_h`, equations (3) and (4): all heads erase, then all add, so their order is irrelevant.
+    """`M(i) prod_h (1 - w_h(i) e_h) + sum_h w_h(i) a_h`, equations (3) and (4): all heads erase, then all add, in any order.
 
     >>> write(jnp.ones((2, 2)), jnp.array([[0.0, 1.0]]), jnp.ones((1, 2)), jnp.array([[5.0, 6.0]]))
     Array([[1., 1.],

@@ -76,7 +76,8 @@ def build(config) -> Task:
 
     def evaluate(params, full: bool) -> dict:
         bits, wrong = measure(params, valid)
-        values = {"valid.loss": float(bits.mean() * np.log(2.0)), "valid.bits_per_sequence": float(bits.mean()), "valid.wrong_bits": float(wrong.mean())}
+        values = {"valid.loss": float(bits.mean() * np.log(2.0)), "valid.bits_per_sequence": float(bits.mean())}
+        values["valid.wrong_bits"] = float(wrong.mean())
         if config.data.task == "ngrams":
             values["valid.bits_over_optimum"] = float(bits.mean() - optimum.mean())
         for name, data in beyond.items() if full else ():
@@ -98,7 +99,8 @@ def build(config) -> Task:
         panels = {"inputs": data.inputs[row, :steps], "targets": data.targets[row, :steps], "outputs": mask / (1 + np.exp(-logits[0]))}
         for name, weights in seen.items():
             used = weights[0].max((0, 1)) > 0.05  # the locations that were ever looked at
-            panels |= {f"{name} weights {head}" if weights.shape[2] > 1 else f"{name} weights": weights[0, :, head][:, used] for head in range(weights.shape[2])}
+            heads = weights[0][:, :, used].swapaxes(0, 1)  # [heads, T, N]
+            panels |= {f"{name} weights" + (f" {i}" if len(heads) > 1 else ""): head for i, head in enumerate(heads)}
         return over_time(panels, path)
 
     def report(params, directory: Path) -> list[Path]:
@@ -112,7 +114,7 @@ def build(config) -> Task:
     def predict_one(params, text: str, figure) -> str:
         words = text.split()
         if config.data.task != "copy" or not words or any(len(word) != outputs or set(word) - {"0", "1"} for word in words):
-            raise InputError(f"a machine that copies needs words of {outputs} bits, such as '10110010 01101100'; got {text!r} for {config.data.task}")
+            raise InputError(f"needed are words of {outputs} bits for a machine that copies, such as '10110010 01101100'; got {text!r}")
         data = algorithmic.copy(np.random.default_rng(0), 1, len(words), len(words))
         data.inputs[0, : len(words), :outputs] = data.targets[0, len(words) + 1 :] = [[int(bit) for bit in word] for word in words]
         logits = np.asarray(look(params, data.inputs)[0][0, len(words) + 1 :])
@@ -121,8 +123,11 @@ def build(config) -> Task:
         return " ".join("".join("1" if x > 0 else "0" for x in row) for row in logits)
 
     def describe() -> dict:
-        facts = {"sequences": len(train.length), "longest": int(train.length.max()), "bits_asked_for": float(train.mask.sum(1).mean() * outputs)}
-        return facts | ({"optimum_bits": float(optimum.mean()), "optimum_standard_error": float(optimum.std() / len(optimum) ** 0.5)} if config.data.task == "ngrams" else {})
+        asked = float(train.mask.sum(1).mean() * outputs)
+        facts = {"sequences": len(train.length), "longest": int(train.length.max()), "bits_asked_for": asked}
+        if config.data.task == "ngrams":
+            facts |= {"optimum_bits": float(optimum.mean()), "optimum_standard_error": float(optimum.std() / len(optimum) ** 0.5)}
+        return facts
 
     if config.data.task == "ngrams":
         best, bits = algorithmic.ngram_optimum(valid.targets[..., 0]), valid.targets[..., 0]

@@ -30,5 +30,7 @@ def test_the_pytorch_machine_is_ours():
     }
     inputs = copy(np.random.default_rng(0), 1, 5, 5).inputs
     model = NTM(8)
-    assert jax.tree.map(np.shape, params) == jax.tree.map(lambda x: x.shape, jax.eval_shape(model.init, jax.random.key(0), inputs)["params"])
-    np.testing.assert_allclose(jax.jit(model.apply)({"params": params}, inputs)[0][0], array(machine(torch.from_numpy(inputs[0]))), atol=1e-4)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), inputs)["params"]
+    assert jax.tree.map(np.shape, params) == jax.tree.map(lambda x: x.shape, shapes)
+    logits = jax.jit(model.apply)({"params": params}, inputs)[0][0]
+    np.testing.assert_allclose(logits, array(machine(torch.from_numpy(inputs[0]))), atol=1e-4)

@@ -35,7 +35,10 @@ def test_parameters_of_the_baseline():
 
 @pytest.mark.parametrize("init, more", [("constant", 0), ("learned", 18), ("random", 18)])
 def test_memory_initialisation_adds_the_memory_itself(init, more):
-    size = lambda init: count(jax.eval_shape(ntm.NTM(2, locations=6, width=3, memory_init=init).init, jax.random.key(0), jnp.zeros((1, 1, 3))))
+    def size(init):
+        machine = ntm.NTM(2, locations=6, width=3, memory_init=init)
+        return count(jax.eval_shape(machine.init, jax.random.key(0), jnp.zeros((1, 1, 3))))
+
     assert size(init) - size("constant") == more
 
 
@@ -62,7 +65,8 @@ def test_first_step_by_hand(small):
     weights = []
     for head in heads:  # key, beta, g, gamma, shifts
         address = (np.tanh(head[:3]), softplus(head[3]), sigmoid(head[4]), np.exp(head[6:]) / np.exp(head[6:]).sum(), 1 + softplus(head[5]))
-        weights.append(np.asarray(ops.locate(memory.astype(np.float32), start.astype(np.float32), ops.Address(*(jnp.float32(a) for a in address)))))
+        address = ops.Address(*(jnp.float32(a) for a in address))
+        weights.append(np.asarray(ops.locate(memory.astype(np.float32), start.astype(np.float32), address)))
     memory = memory * (1 - np.outer(weights[0], sigmoid(rest[:3]))) + np.outer(weights[0], np.tanh(rest[3:]))
     features = np.concatenate([hidden, (np.array(weights[1:]) @ memory).reshape(-1)])
     np.testing.assert_allclose(seen["write"][0, 0], weights[:1], atol=1e-5)

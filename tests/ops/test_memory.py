@@ -13,7 +13,8 @@ from attention_jax.ops import memory as ops
 def paper(memory, previous, key, beta, gate, shifts, gamma):
     """Equations (5) to (9) of Graves et al. 2014, index by index."""
     n = len(memory)
-    similarity = [sum(a * b for a, b in zip(row, key)) / (np.sqrt(sum(a * a for a in row)) * np.sqrt(sum(b * b for b in key))) for row in memory]
+    norm = lambda vector: np.sqrt(sum(a * a for a in vector))
+    similarity = [sum(a * b for a, b in zip(row, key)) / (norm(row) * norm(key)) for row in memory]
     content = [np.exp(beta * s) for s in similarity]
     content = [c / sum(content) for c in content]
     gated = [gate * content[i] + (1 - gate) * previous[i] for i in range(n)]
@@ -59,8 +60,8 @@ def test_gate_closed_keeps_the_weighting_and_open_forgets_it():
     stay, one = jnp.array([0.0, 1.0, 0.0]), jnp.array(1.0)
     closed = ops.Address(f32(key), jnp.float32(beta), jnp.array(0.0), stay, one)
     np.testing.assert_allclose(ops.locate(f32(memory), f32(previous), closed), previous, atol=1e-6)
-    opened = closed._replace(gate=one)
-    np.testing.assert_allclose(ops.locate(f32(memory), f32(previous), opened), ops.content_weights(f32(memory), f32(key), jnp.float32(beta)), atol=1e-6)
+    opened, content = closed._replace(gate=one), ops.content_weights(f32(memory), f32(key), jnp.float32(beta))
+    np.testing.assert_allclose(ops.locate(f32(memory), f32(previous), opened), content, atol=1e-6)
 
 
 def test_erasing_fully_and_adding_replaces_the_row():
@@ -93,5 +94,6 @@ def test_gradients_are_finite_at_the_edge(memory, beta, gamma):
         def objective(memory, previous, address):
             return (ops.locate(memory, previous, address) * jnp.arange(6.0)).sum()
 
-        value, gradients = jax.value_and_grad(objective, (0, 1, 2))(jnp.full((6, 4), memory), jax.nn.one_hot(0, 6), address._replace(key=key))
+        given = jnp.full((6, 4), memory), jax.nn.one_hot(0, 6), address._replace(key=key)
+        value, gradients = jax.value_and_grad(objective, (0, 1, 2))(*given)
         assert np.isfinite(value) and all(np.isfinite(g).all() for g in jax.tree.leaves(gradients))

@@ -11,9 +11,8 @@ from attention_jax.tasks import memory
 
 
 def configured(task="copy", **changes):
-    config = settings.Config(
-        "ntm", settings.Algorithmic(task, 12, 4, 6), settings.NTM(hidden_size=6, locations=8, width=4), settings.Optim("rmsprop"), settings.Train(batch_size=2, total_epochs=1)
-    )
+    model, train = settings.NTM(hidden_size=6, locations=8, width=4), settings.Train(batch_size=2, total_epochs=1)
+    config = settings.Config("ntm", settings.Algorithmic(task, 12, 4, 6), model, settings.Optim("rmsprop"), train)
     return settings.replace(config, **changes)
 
 
@@ -24,7 +23,8 @@ def built():
 
 
 def rows(task, indices, weight):
-    return {name: jnp.asarray(array[np.array(indices)]) for name, array in task.buckets[0].items()} | {"weight": jnp.asarray(weight, jnp.float32)}
+    taken = {name: jnp.asarray(array[np.array(indices)]) for name, array in task.buckets[0].items()}
+    return taken | {"weight": jnp.asarray(weight, jnp.float32)}
 
 
 def test_an_undecided_machine_pays_one_bit_a_bit(built):

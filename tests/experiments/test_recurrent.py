@@ -1,0 +1,70 @@
+"""Studies of recurrent computation and of layers: what they compute, against NumPy loops and counts by hand."""
+
+import importlib
+
+import jax
+import numpy as np
+import pytest
+
+from attention_jax import config as configs
+from experiments import bptt_unbiasedness, complexity, influence_balancing, nadaraya_watson
+
+NAMES = (
+    "ntm_copy", "ntm_init", "ntm_recall", "ntm_ngrams", "ntm_repeat_copy", "ntm_sort", "time_machine_rnn", "time_machine_gru",
+    "time_machine_lstm", "time_machine_truncation", "influence_balancing", "bptt_unbiasedness", "nadaraya_watson", "complexity",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_configurations_are_whole(name):
+    module = importlib.import_module(f"experiments.{name}")
+    variants = module.variants() if hasattr(module, "variants") else {}
+    for config in (module.config(), module.smoke(), *variants.values()):
+        assert config.name == name
+        configs.validate(config)
+        assert configs.from_json(configs.to_json(config)) == config
+    assert {claim.variant for claim in module.CLAIMS} <= {"", *variants}
+
+
+def balance(updates: int, length: int, forward: bool) -> float:
+    """The final loss, as a loop over steps that carries d state / d theta forward; a truncation forgets it at each update."""
+    a, b = influence_balancing.system()
+    theta, state, tangent = 0.5, np.ones(23), np.zeros(23)
+    for _ in range(updates):
+        tangent = tangent if forward else np.zeros(23)
+        for _ in range(length):
+            state, tangent = a @ state + theta * b, a @ tangent + b
+        theta -= 1e-4 * (state[0] - 1) * tangent[0]
+    for _ in range(100):
+        state = a @ state + theta * b
+    return 0.5 * (state[0] - 1) ** 2
+
+
+@pytest.mark.parametrize("length", [1, 10, "forward"])
+def test_influence_balancing_is_the_loop(length):
+    with jax.enable_x64(True):
+        ours = influence_balancing.losses(200, length)[-1]
+    np.testing.assert_allclose(ours, balance(200, 1 if length == "forward" else length, length == "forward"), rtol=1e-9)
+
+
+def test_randomised_gradients_are_unbiased_and_truncated_ones_are_not():
+    with jax.enable_x64(True):
+        randomised, truncated = bptt_unbiasedness.z_scores(4_000)
+    assert np.abs(randomised).max() < 4 and np.abs(truncated).max() > 20
+
+
+def test_operations_are_counted_as_by_hand():
+    n, d = 8, 64
+    for name, products in (("convolution", 3 * n * d * d), ("recurrent", 2 * n * d * d), ("self-attention", 2 * n * n * d)):
+        assert 2 * products <= complexity.operations(name, n, d) <= 2 * products * 1.15  # a multiplication and an addition; the rest is small
+
+
+@pytest.mark.parametrize(("name", "steps", "hops"), [("convolution", 1, 7), ("recurrent", 8, 8), ("self-attention", 2, 1)])
+def test_sequential_steps_and_path_lengths(name, steps, hops):
+    assert complexity.sequential_steps(name, 8) == steps and complexity.path_length(name, 8) == hops
+
+
+def test_samples_follow_the_curve():
+    x, y = nadaraya_watson.sample(np.random.default_rng(0), 2_000)
+    assert x.shape == y.shape == (2_000, 1) and np.all(np.diff(x[:, 0]) >= 0)
+    assert abs(np.mean(y - nadaraya_watson.curve(x))) < 0.1 and abs(np.var(y - nadaraya_watson.curve(x)) - 1) < 0.15
