@@ -36,7 +36,7 @@ def ours(source, target):
         return total, count, {}
 
     adam = optimizer(Optim(clip_norm=5.0), 1)
-    state = replicate(init_state(lambda rng: model.init(rng, source, length, target), adam, 0))
+    state = replicate(init_state(jax.jit(lambda rng: model.init(rng, source, length, target)), adam, 0))
     steps = chunk_runner(loss, adam)  # the loop's own compiled call: STEPS training steps scanned
     rows = np.tile(np.arange(BATCH, dtype=np.int32), (STEPS, 1))
     weight = np.ones((STEPS, BATCH), np.float32)
@@ -88,7 +88,7 @@ def main() -> dict[str, list[float]]:
     source, target = jnp.asarray(draw(VOCAB, size=(BATCH, SOURCE))), jnp.asarray(draw(VOCAB, size=(BATCH, TARGET)))
     programs = {f"torch {torch.__version__.split('+')[0]}": theirs(torch, source, target), "attention_jax": ours(source, target)}
     seconds = {name: [t / STEPS for t in times] for name, times in alternate(programs, calls=1).items()}
-    print(f"date attention, one training step of {BATCH} examples, {os.cpu_count()} cores, median of alternating rounds (fastest - slowest)")
+    print(f"date attention, one training step of {BATCH} examples, {os.cpu_count()} cores, median of rounds (fastest - slowest)")
     print(table(seconds, BATCH, "examples"))
     return seconds
 

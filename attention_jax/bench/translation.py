@@ -19,7 +19,7 @@ from attention_jax.train.parallel import chunk_runner, replicate
 from attention_jax.train.step import init_state
 
 BATCH, LENGTH, VOCAB, HIDDEN, EMBED = 128, 16, 8_000, 512, 256
-STEPS = 4
+STEPS = 2
 """Training steps per call."""
 
 
@@ -36,7 +36,7 @@ def ours(source, target):
         return *linear_cross_entropy(hidden, *model.apply(params, method="output"), labels, jnp.ones(labels.shape)), {}
 
     adam = optimizer(Optim(clip_norm=1.0), 1)
-    state = replicate(init_state(lambda rng: model.init(rng, source, length, target), adam, 0))
+    state = replicate(init_state(jax.jit(lambda rng: model.init(rng, source, length, target)), adam, 0))
     steps = chunk_runner(loss, adam)  # the loop's own compiled call: STEPS training steps scanned
     rows = np.tile(np.arange(BATCH, dtype=np.int32), (STEPS, 1))
     weight = np.ones((STEPS, BATCH), np.float32)
@@ -98,7 +98,7 @@ def main() -> dict[str, list[float]]:
     draw = np.random.default_rng(0).integers
     source, target = jnp.asarray(draw(VOCAB, size=(BATCH, LENGTH))), jnp.asarray(draw(VOCAB, size=(BATCH, LENGTH + 1)))
     programs = {f"torch {torch.__version__.split('+')[0]}": theirs(torch, source, target), "attention_jax": ours(source, target)}
-    seconds = {name: [t / STEPS for t in times] for name, times in alternate(programs, rounds=6, calls=1).items()}
+    seconds = {name: [t / STEPS for t in times] for name, times in alternate(programs, rounds=5, calls=1).items()}
     print(f"Bahdanau model, one training step of {BATCH} pairs, {os.cpu_count()} cores, median of alternating rounds (fastest - slowest)")
     print(table(seconds, BATCH, "pairs"))
     return seconds

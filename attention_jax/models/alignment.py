@@ -17,7 +17,12 @@ from attention_jax.ops.attention import masked_softmax
 
 
 def weigh(
-    shared, window: str, window_size: int, query: Float[Array, "B Q D"], target: Int[Array, "B Q"], projected: Float[Array, "B Q F"] | None = None
+    shared,
+    window: str,
+    window_size: int,
+    query: Float[Array, "B Q D"],
+    target: Int[Array, "B Q"],
+    projected: Float[Array, "B Q F"] | None = None,
 ) -> Float[Array, "B Q S"]:
     """The attention weights of queries at the target positions `target`: a pure function of what `Alignment.share` gives.
 

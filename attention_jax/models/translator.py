@@ -64,7 +64,7 @@ class Translator(nn.Module):
         if self.layer_norm:
             self.norm = nn.LayerNorm()
         if self.start_from == "pass" and self.bidirectional != "none":
-            raise InputError(f"start pass hands states of one direction on, got bidirectional {self.bidirectional}: use start dense or mean")
+            raise InputError(f"start_from pass needs bidirectional none, got {self.bidirectional}: use start_from dense or mean")
         if self.start_from != "pass":
             self.bridge = [nn.Dense((2 if self.cell == "lstm" else 1) * hidden) for _ in range(self.layers)]
         looks = self.attention not in ("none", "last")
@@ -85,7 +85,7 @@ class Translator(nn.Module):
             self.readout_kernel = self.param("readout_kernel", kernel_init, (sees, columns))
             self.readout_bias = self.param("readout_bias", nn.initializers.zeros, (columns,))
         if self.tied and features != embed:
-            raise InputError(f"a tied output layer needs features as wide as the embedding, got {features} and {embed}: change readout_size")
+            raise InputError(f"a tied output layer needs readout_size equal to embed_size, got {features} and {embed}: change readout_size")
         if not self.tied:
             self.kernel = self.param("kernel", kernel_init, (features, self.target_vocab))
         self.bias = self.param("bias", nn.initializers.zeros, (self.target_vocab,))
@@ -163,7 +163,8 @@ class Translator(nn.Module):
         if self.serial:
             noise = jnp.ones((*tokens.shape, self.hidden_size))
             drop = train and used(self.layer_dropout)
-            xs = {"input": projected, "noise": [dropout(noise, self.layer_dropout, self.rng(train)) for _ in range(self.serial - 1)] if drop else []}
+            masks = [dropout(noise, self.layer_dropout, self.rng(train)) for _ in range(self.serial - 1)] if drop else []
+            xs = {"input": projected, "noise": masks}
             if self.readout_embedding:
                 xs["embedded"] = embedded
             step = functools.partial(feeding_step, self.plan)

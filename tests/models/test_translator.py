@@ -1,5 +1,7 @@
 """Every place where attention can meet the recurrence, every score and window, shallow and deep, LSTM and GRU."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -48,7 +50,7 @@ def test_sizes_by_hand():
     got = dict(source_vocab=184, target_vocab=201, hidden_size=256, embed_size=256, layers=2, readout="state", **ONE_WAY)
     assert count(**got) == want
     # bentrevett's Bahdanau: bidirectional 512, embed 256, readout [state; context; embedding], vocabularies 7855 and 5893
-    bridge, attention = 512 * 512 + 512, 512 * 512 + 1024 * 512 + 512
+    bridge, attention = 1024 * 512 + 512, 512 * 512 + 1024 * 512 + 512
     want = (7855 + 5893) * 256 + 2 * gru(256, 512) + bridge + attention + gru(256 + 1024, 512) + (512 + 1024 + 256 + 1) * 5893
     got = dict(source_vocab=7855, target_vocab=5893, hidden_size=512, embed_size=256, readout="linear")
     assert count(**got) == want
@@ -59,8 +61,8 @@ def test_bahdanau_step_by_hand(contract):
     model = Translator(**small, attention="before", readout="linear")
     variables = contract.variables_of(model)
     p = jax.tree.map(np.asarray, variables["params"])
-    memory = jax.tree.map(np.asarray, model.apply(variables, contract.SOURCE, contract.LENGTH, method="encode"))
-    (((s,),), h) = [[(s[0][0],) for s in memory["states"]]], memory["hidden"][0]
+    memory = jax.tree.map(np.asarray, jax.jit(functools.partial(model.apply, method="encode"))(variables, contract.SOURCE, contract.LENGTH))
+    s, h = memory["states"][0][0][0], memory["hidden"][0]
     score = p["alignment"]["score"]
     e = np.tanh(s @ score["query_kernel"] + h @ score["key_kernel"]) @ score["vector"]
     alpha = np.exp(e) / np.exp(e).sum()
@@ -73,7 +75,8 @@ def test_bahdanau_step_by_hand(contract):
     r, z = sigmoid(r + ur), sigmoid(z + uz)
     new = (1 - z) * np.tanh(n + r * (un + layer["inner_bias"])) + z * s
     want = np.concatenate([new, c, y]) @ p["kernel"] + p["bias"]
-    logits, seen = model.apply(variables, contract.SOURCE[:1], contract.LENGTH[:1], jnp.array([[1]]), look=True)
+    call = jax.jit(functools.partial(model.apply, look=True))
+    logits, seen = call(variables, contract.SOURCE[:1], contract.LENGTH[:1], jnp.array([[1]]))
     np.testing.assert_allclose(logits[0, 0], want, atol=1e-5)
     np.testing.assert_allclose(seen["cross_attention"][0, 0, 0, 0], alpha, atol=1e-5)
 
@@ -81,7 +84,8 @@ def test_bahdanau_step_by_hand(contract):
 def test_windows(contract):
     def weights(**options):
         model = Translator(**small, attention="after", score="general", readout="tanh", **options)
-        _, seen = model.apply(contract.variables_of(model), contract.SOURCE, contract.LENGTH, contract.TARGET, look=True)
+        call = jax.jit(lambda *a: model.apply(*a, look=True))
+        _, seen = call(contract.variables_of(model), contract.SOURCE, contract.LENGTH, contract.TARGET)
         return np.asarray(seen["cross_attention"][:, 0, 0])  # [B, T, S]
 
     monotonic = weights(window="monotonic", window_size=1)
@@ -94,21 +98,20 @@ def test_windows(contract):
 
 def test_dropout_acts_in_training_only_and_everywhere_it_is_asked_for(contract):
     def logits(train, **rates):
-        options = MODELS["gnmt"] | rates
-        variables = contract.variables_of(Translator(**small, **options))
-        rngs = {"dropout": jax.random.key(0)}
-        return Translator(**small, **options).apply(variables, contract.SOURCE, contract.LENGTH, contract.TARGET, train=train, rngs=rngs)[0]
+        model = Translator(**small, **MODELS["d2l"], **rates)
+        arguments = contract.variables_of(Translator(**small, **MODELS["d2l"])), contract.SOURCE, contract.LENGTH, contract.TARGET
+        return jax.jit(lambda *a: model.apply(*a, train=train, rngs={"dropout": jax.random.key(0)})[0])(*arguments)
 
-    plain = logits(True)
-    for name in ("embed_dropout", "layer_dropout", "memory_dropout", "output_dropout"):
-        np.testing.assert_allclose(logits(False, **{name: 0.5}), plain, atol=1e-5)
+    plain, names = logits(True), ("embed_dropout", "layer_dropout", "memory_dropout", "output_dropout")
+    np.testing.assert_allclose(logits(False, **dict.fromkeys(names, 0.5)), plain, atol=1e-5)
+    for name in names:
         assert not np.allclose(logits(True, **{name: 0.5}), plain, atol=1e-3), name
 
 
 @pytest.mark.parametrize(
     "options, message",
     [
-        (dict(start_from="pass"), "use start dense or mean"),
+        (dict(start_from="pass"), "use start_from dense or mean"),
         (dict(score="dot"), "use general"),
         (dict(tied=True, readout="state"), "change readout_size"),
     ],
