@@ -97,8 +97,8 @@ def build(config) -> Task:
         logits, seen = jax.device_get(look(params, data.inputs[row : row + 1, :steps]))
         mask = data.mask[row, :steps, None]
         panels = {"inputs": data.inputs[row, :steps], "targets": data.targets[row, :steps], "outputs": mask / (1 + np.exp(-logits[0]))}
+        used = np.max([weights[0].max((0, 1)) for weights in seen.values()], axis=0) > 0.05 if seen else []  # ever looked at
         for name, weights in seen.items():
-            used = weights[0].max((0, 1)) > 0.05  # the locations that were ever looked at
             heads = weights[0][:, :, used].swapaxes(0, 1)  # [heads, T, N]
             panels |= {f"{name} weights" + (f" {i}" if len(heads) > 1 else ""): head for i, head in enumerate(heads)}
         return over_time(panels, path)
