@@ -154,7 +154,8 @@ def test_rotary_2d_sees_displacements_only():
     np.testing.assert_allclose(spread(q)[0], q, atol=1e-6)  # the class token is not turned
     score = (spread(q)[1:] @ spread(k)[1:].T).reshape(4, 4, 4, 4)  # row and column of the query, of the key
     np.testing.assert_allclose(score[0, 0, 1, 2], score[2, 1, 3, 3], atol=1e-5)
-    assert abs(score[0, 0, 1, 2] - score[0, 0, 2, 1]) > 1e-3
+    for other in ((1, 1), (2, 2)):  # another column, another row
+        assert abs(score[0, 0, 1, 2] - score[0, 0, *other]) > 1e-3
 
 
 def test_stochastic_depth_drops_whole_examples_and_keeps_the_mean():
