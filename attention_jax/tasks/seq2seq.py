@@ -164,6 +164,19 @@ def build(config) -> Task:
         every = lambda rows: [[row] * heads for row in rows[:shown]]
         return show_heatmaps(panels, every(targets), every(sources), path, xlabel="source", ylabel="output")
 
+    def draw_layers(params, batch, tokens, directory: Path) -> list[Path]:
+        """Layers x heads of every attention of a Transformer on the first row (d2l 11.7.5)."""
+        if not isinstance(config.model, configs.Transformer):
+            return []
+        seen = jax.device_get(jax.jit(look)(params, {k: v[:1] for k, v in batch.items()}))
+        source = data.source_vocabulary.decode(batch["source"][0, : batch["source_length"][0]])
+        target = data.target_vocabulary.sentence(tokens[0])
+        sides = {"encoder_attention": (source, source), "decoder_attention": (target, target), "cross_attention": (target, source)}
+        return [
+            show_heatmaps(seen[name][0, :, :, : max(len(q), 1), : max(len(k), 1)], q or None, k or None, directory / f"{name}.png")
+            for name, (q, k) in sides.items()
+        ]
+
     def report(params, directory: Path) -> list[Path]:
         split = list(data.held_out)[-1 if fixed else min(1, len(data.held_out) - 1)]
         texts = data.texts[split].source[:8]
@@ -172,7 +185,7 @@ def build(config) -> Task:
         lines = [f"{text.strip()} -> {out}{'' if out == want else f'   (should be {want})'}" for text, out, want in zip(texts, outputs, wanted, strict=False)]
         (directory.parent / "samples.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
         attends = "cross_attention" in jax.eval_shape(look, params, {k: v[:1] for k, v in batch.items()})
-        figures = [draw(params, batch, tokens, texts, directory / "alignment.png")] if attends else []
+        figures = [draw(params, batch, tokens, texts, directory / "alignment.png"), *draw_layers(params, batch, tokens, directory)] if attends else []
         return figures + ([] if fixed else report_bleu(params, split, directory))
 
     def report_bleu(params, split: str, directory: Path) -> list[Path]:
