@@ -136,6 +136,7 @@ def test_without_ray_the_command_says_what_to_install(monkeypatch):
         Ray("auto")
 
 
+@pytest.mark.slow
 def test_the_report_can_be_drawn_while_a_sweep_runs(undisturbed, tmp_path, capsys):
     import shutil
 
