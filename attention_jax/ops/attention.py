@@ -121,7 +121,8 @@ def _check(query, key, value, score, mask, block_q, block_k):
             "vmap it over batch and heads"
         )
     if mask is not None and not callable(mask):
-        raise InputError(f"mask must be a rule of ops.masks (causal(), lengths(n), ...), got {type(mask).__name__}: wrap an array as dense(array)")
+        kind = type(mask).__name__
+        raise InputError(f"mask must be a rule of ops.masks (causal(), lengths(n), ...), got {kind}: wrap an array as dense(array)")
     if not callable(score):
         raise InputError(f"score must be a callable pytree such as ScaledDot(), got {type(score).__name__}")
     if any(block is not None and block < 1 for block in (block_q, block_k)):

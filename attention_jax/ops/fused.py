@@ -268,7 +268,8 @@ def _shielded(inputs):
     def clean(arrays):
         query, key, value, bias_query = arrays
         asked, answered = _alive(inputs)
-        return shield(query, asked), shield(key, answered), shield(value, answered), bias_query if bias_query is None else shield(bias_query, asked)
+        bias_query = None if bias_query is None else shield(bias_query, asked)
+        return shield(query, asked), shield(key, answered), shield(value, answered), bias_query
 
     query, key, value, bias_query = lax.cond(_most(~finite), clean, lambda arrays: arrays, arrays)
     return inputs._replace(query=query, key=key, value=value, bias_query=bias_query)
