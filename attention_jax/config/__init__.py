@@ -1,0 +1,222 @@
+"""Typed configurations: frozen dataclasses, one per dataset and one per model family, and nothing that computes.
+
+A `Config` is generic in its data and its model, so that the command line of an experiment shows exactly the options
+that experiment has: `Config[Dates, Recurrent]` has `--data.reverse-source` and `--model.hidden-size`.
+"""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Generic, Literal, TypeVar
+
+from attention_jax import InputError
+from attention_jax.config.data import (
+    Addition,
+    Algorithmic,
+    Corpus,
+    Dates,
+    FraEng,
+    Images,
+    Influence,
+    Multi30k,
+    Regression,
+    Reverse,
+    Samples,
+    Sizes,
+    TextPairs,
+    TimeMachine,
+)
+from attention_jax.config.models import (
+    Cct,
+    Convolutional,
+    LanguageModel,
+    NTM,
+    Recurrent,
+    RecurrentLanguageModel,
+    ResNet,
+    StackedLSTM,
+    Transformer,
+    Translator,
+    VIT_SIZES,
+    Vit,
+)
+
+
+DataConfig = TypeVar("DataConfig")
+ModelConfig = TypeVar("ModelConfig")
+DecodeConfig = TypeVar("DecodeConfig")
+
+
+@dataclass(frozen=True)
+class Optim:
+    """The optimizer and its learning-rate schedule (attention_jax/train/optimizer.py)."""
+
+    name: Literal["adam", "adamw", "sgd", "rmsprop"] = "adam"
+    learning_rate: float = 1e-3
+    """Peak learning rate."""
+    schedule: Literal["constant", "warmup_cosine", "inverse_sqrt"] = "constant"
+    warmup_steps: int = 0
+    clip_norm: float = 0.0
+    """Clip gradients to this global norm; 0 does not clip."""
+    weight_decay: float = 0.0
+    momentum: float = 0.0
+    """Momentum of sgd and rmsprop."""
+    b1: float = 0.9
+    b2: float = 0.999
+    eps: float = 1e-8
+
+
+@dataclass(frozen=True)
+class Train:
+    """The loop (attention_jax/train/loop.py). Batch size is global: it is divided over the devices."""
+
+    batch_size: int = 128
+    total_epochs: int = 10
+    max_steps: int = 0
+    """Stop after this many optimizer steps; 0 has no limit."""
+    seed: int = 0
+    steps_per_call: int = 32
+    """Train steps scanned inside one compiled call."""
+    keep_last: int = 1
+    """Checkpoints kept besides the best one."""
+    best_metric: str = "valid.loss"
+    """The metric that decides the best checkpoint (and patience); names with "loss" or "perplexity" are minimised."""
+    patience: int = 0
+    """Stop after this many epochs without a better `best_metric`; 0 never stops early."""
+    use_best: bool = False
+    """End with the best checkpoint's parameters rather than the last ones."""
+    average_last: int = 0
+    """End with the mean of the parameters after the last N epochs; 0 does not average."""
+    label_smoothing: float = 0.0
+
+
+@dataclass(frozen=True)
+class Decode:
+    """How sequences are generated when a run is evaluated (attention_jax/decode.py)."""
+
+    beam_size: int = 1
+    """1 is greedy."""
+    length_penalty: Literal["gnmt", "simple", "none"] = "gnmt"
+    alpha: float = 0.6
+    """Strength of the length penalty."""
+    max_length: int = 0
+    """Longest output in tokens; 0 is the longest reference plus a half."""
+    batch_size: int = 128
+
+
+@dataclass(frozen=True)
+class Config(Generic[DataConfig, ModelConfig, DecodeConfig]):
+    """Everything a run depends on; written to its directory as config.json."""
+
+    name: str
+    data: DataConfig
+    model: ModelConfig
+    optim: Optim = field(default_factory=Optim)
+    train: Train = field(default_factory=Train)
+    decode: DecodeConfig = None
+    """`Decode` for models that generate sequences."""
+
+
+def concrete(config: Config) -> type:
+    """The type of `config` with its data and model types filled in, which is what tyro reads the options from."""
+    return Config[type(config.data), type(config.model), type(config.decode)]
+
+
+def replace(config, **changes):
+    """A copy of `config` with dotted fields changed: `replace(c, **{"model.hidden_size": 64, "train.seed": 1})`.
+
+    >>> replace(Config("x", None, None), **{"optim.learning_rate": 0.1}).optim.learning_rate
+    0.1
+    """
+    for path, value in changes.items():
+        head, _, rest = path.partition(".")
+        if head not in {f.name for f in dataclasses.fields(config)}:
+            raise ValueError(f"{type(config).__name__} has no field {head!r}")
+        new = replace(getattr(config, head), **{rest: value}) if rest else value
+        config = dataclasses.replace(config, **{head: new})
+    return config
+
+
+def to_json(config) -> dict:
+    """A dataclass as plain values, each nested one with its type's name, for config.json."""
+    values = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
+    return {"type": type(config).__name__} | {k: to_json(v) if dataclasses.is_dataclass(v) else v for k, v in values.items()}
+
+
+def from_json(values: dict):
+    """The dataclass that `to_json` wrote. Raises ValueError naming an unknown type or field.
+
+    >>> from_json(to_json(Config("x", Dates(), Recurrent()))) == Config("x", Dates(), Recurrent())
+    True
+    """
+    kind = globals().get(values.get("type", ""))
+    if not dataclasses.is_dataclass(kind):
+        raise ValueError(f"unknown configuration type {values.get('type')!r}")
+    unknown = set(values) - {f.name for f in dataclasses.fields(kind)} - {"type"}
+    if unknown:
+        raise ValueError(f"{kind.__name__} has no field {sorted(unknown)[0]!r}")
+
+    def value(x):
+        return from_json(x) if isinstance(x, dict) and "type" in x else tuple(map(value, x)) if isinstance(x, list) else x
+
+    return kind(**{k: value(v) for k, v in values.items() if k != "type"})
+
+
+def differences(old, new, prefix: str = "") -> dict[str, tuple]:
+    """Dotted names of the fields in which two configurations differ, with both values.
+
+    >>> differences(Optim(), Optim(learning_rate=0.1))
+    {'learning_rate': (0.001, 0.1)}
+    """
+    if type(old) is not type(new):
+        return {prefix.rstrip("."): (type(old).__name__, type(new).__name__)}
+    found = {}
+    for f in dataclasses.fields(old):
+        a, b = getattr(old, f.name), getattr(new, f.name)
+        if dataclasses.is_dataclass(a):
+            found |= differences(a, b, f"{prefix}{f.name}.")
+        elif a != b:
+            found[prefix + f.name] = (a, b)
+    return found
+
+
+def validate(config, prefix: str = ""):
+    """Check the numbers of a configuration by what their names mean; raise InputError naming the option.
+
+    Sizes and epochs are at least 1, a learning rate is positive, a rate of dropout or smoothing lies in [0, 1), nothing is negative.
+    """
+    for f in dataclasses.fields(config):
+        value, option = getattr(config, f.name), "--" + (prefix + f.name).replace("_", "-")
+        if dataclasses.is_dataclass(value):
+            validate(value, f"{prefix}{f.name}.")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            if f.name.endswith(("_size", "total_epochs", "steps_per_call")) and value < 1:
+                raise InputError(f"{option} must be at least 1, got {value}")
+            if f.name == "learning_rate" and not 0 < value < float("inf"):
+                raise InputError(f"{option} must be a positive number, got {value}")
+            if f.name.endswith(("dropout", "label_smoothing")) and not 0 <= value < 1:
+                raise InputError(f"{option} must be at least 0 and below 1, got {value}")
+            if not value >= 0:
+                raise InputError(f"{option} must not be negative, got {value}")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One published (or aimed at) number, and what counts as having reproduced it.
+
+    `metric` names a value of the run's result ("test.bleu"); `epoch` takes it from that epoch of the history instead of the
+    final evaluation, `best` takes the best epoch. With several seeds the median is judged.
+    """
+
+    text: str
+    metric: str
+    published: float | None
+    source: str
+    variant: str = ""
+    epoch: int | None = None
+    best: bool = False
+    at_least: float | None = None
+    """Reproduced if the value is at least this ..."""
+    at_most: float | None = None
+    """... and at most this. With neither, the number is reported without a verdict."""
+    beaten: float | None = None
+    """Beaten from this value on (in the direction of improvement: upward if at_least is given, else downward)."""

@@ -1,0 +1,189 @@
+"""One dataclass per dataset: where it comes from and how it is prepared."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Dates:
+    """Date conversion, "TUESDAY, SEPTEMBER 25, 1984" -> "1984-09-25"."""
+
+    path: str = ""
+    """A published date.txt or date.txt.gz; empty generates the data."""
+    reverse_source: bool = False
+    examples: int = 50_000
+    """How many are generated; 9 of 10 train, 1 of 10 tests."""
+
+
+@dataclass(frozen=True)
+class Addition:
+    """Addition of two numbers up to three digits as text, "16+75  " -> "_91  "."""
+
+    path: str = ""
+    """The book's addition.txt or addition.txt.gz; empty generates the data."""
+    reverse_source: bool = False
+    examples: int = 50_000
+
+
+@dataclass(frozen=True)
+class TextPairs:
+    """What all corpora of sentence pairs have in common (attention_jax/data/translation.py)."""
+
+    tokenizer: Literal["whitespace", "character", "words", "spacy", "bpe", "sentencepiece"] = "whitespace"
+    """words: d2l's preprocessing; spacy: its rules, no model; bpe: ready-made merges; sentencepiece: trained on the data and cached."""
+    lowercase: bool = False
+    min_frequency: int = 1
+    """Rarer training tokens are unknown."""
+    vocabulary_size: int = 8_000
+    """Pieces that sentencepiece trains."""
+    joint_vocabulary: bool = False
+    """One vocabulary for both languages."""
+    reverse_source: bool = False
+    max_length: int = 100
+    """Most tokens of a sentence, its end mark counted."""
+    overlong: Literal["error", "truncate", "drop"] = "truncate"
+    """What happens to training pairs with a longer sentence; held-out ones are never dropped."""
+    batch_tokens: int = 0
+    """Tokens in a batch, padding counted (the longer side); 0: batches of train.batch_size sentences."""
+    max_buckets: int = 4
+    """Groups of similar length; each is a shape to compile."""
+
+
+@dataclass(frozen=True)
+class FraEng(TextPairs):
+    """English-French sentences of tatoeba.org, as in d2l (attention_jax/data/fra_eng.py)."""
+
+    path: str = ""
+    """fra-eng.zip, fra.txt, or their directory; empty downloads."""
+    split: Literal["d2l", "full"] = "full"
+    """d2l: the first 512 pairs train, the next 128 validate. full: seeded, no source in two parts."""
+    tokenizer: Literal["whitespace", "character", "words", "spacy", "bpe", "sentencepiece"] = "words"
+    min_frequency: int = 2
+    max_length: int = 30
+
+
+@dataclass(frozen=True)
+class Multi30k(TextPairs):
+    """Image captions in English, German and French: WMT multimodal task 1 (attention_jax/data/multi30k.py)."""
+
+    path: str = ""
+    """Directory with raw/, tok/ or bpe/en-de/ in it (or such a directory); empty downloads."""
+    source: Literal["en", "de", "fr"] = "de"
+    target: Literal["en", "de", "fr"] = "en"
+    form: Literal["raw", "tok", "bpe"] = "tok"
+    """raw: plain text; tok: lower-cased, normalised, Moses tokens; bpe: tok with ready-made joint BPE, 10,000 merges (English, German)."""
+    rows_of: int = 1
+    """Above 1: in all splits, each pair occurs once alone and once in a row of 2 to this many pairs (long sentences are few)."""
+    max_length: int = 80
+
+
+@dataclass(frozen=True)
+class Reverse(TextPairs):
+    """Joey NMT's toy task: write a row of numbers backwards (attention_jax/data/reverse.py)."""
+
+    examples: int = 50_000
+    """Training pairs of 1 to 25 numbers; 1,000 pairs of 1 to 30 numbers validate, 1,000 test."""
+
+
+@dataclass(frozen=True)
+class Corpus(TextPairs):
+    """Your own sentence pairs: two files with a sentence a line, or one with two columns (attention_jax/data/corpus.py)."""
+
+    source_file: str = ""
+    target_file: str = ""
+    tsv_file: str = ""
+    """A file of `source TAB target` lines, instead of the other two."""
+    languages: tuple[str, str] = ("xx", "xx")
+    """Codes of the two languages, for the spacy tokenizer; xx is any."""
+    merges: str = ""
+    """The merges of the bpe tokenizer (the format of subword-nmt)."""
+    held_out_share: float = 0.02
+    """This share of the sources validates and as much tests (at most 2,000 each)."""
+    overlong: Literal["error", "truncate", "drop"] = "error"
+
+
+@dataclass(frozen=True)
+class Images:
+    """Images with class labels, and how they are varied while training (attention_jax/data/images.py, ops/augment.py)."""
+
+    dataset: Literal["digits", "fashion_mnist", "cifar10", "folder"] = "digits"
+    path: str = ""
+    """Directory of the dataset's published files (read once, then cached), or for "folder" of class/image.png; empty downloads."""
+    pixels: int = 0
+    """Resize to this many pixels a side; 0 keeps the files' size."""
+    standardize: bool = False
+    """Subtract the mean colour of the training images and divide by its deviation; otherwise pixels are 0 to 1."""
+    validation: int = 0
+    """Hold out this many training images; metrics are then also given for them."""
+    examples: int = 0
+    """Train on this many images only; 0 is all."""
+    crop_padding: int = 0
+    """Pad by this many pixels and crop at random."""
+    flip: bool = False
+    """Mirror left and right with probability 1/2."""
+    auto_augment: bool = False
+    """The AutoAugment policy for CIFAR-10: two of thirteen distortions an image."""
+    erase: float = 0.0
+    """Probability of erasing a random rectangle."""
+    mixup: float = 0.0
+    """Blend pairs of images by Beta(a, a); 0 does not."""
+    cutmix: float = 0.0
+    """Paste a rectangle of another image, its area by Beta(a, a); with mixup as well, each step draws one of the two."""
+
+
+@dataclass(frozen=True)
+class TimeMachine:
+    """The characters of "The Time Machine" (attention_jax/data/timemachine.py): a-z and space, in windows of `steps` characters."""
+
+    path: str = ""
+    """The published timemachine.txt or timemachine.txt.gz; empty downloads it."""
+    steps: int = 32
+    """Characters a window predicts."""
+    train_windows: int = 10_000
+    """Windows that start at characters 0, 1, 2 ...; validation windows follow."""
+    valid_windows: int = 5_000
+    stride: int = 1
+    """Characters from the start of one window to the start of the next."""
+
+
+@dataclass(frozen=True)
+class Algorithmic:
+    """The tasks of the Neural Turing Machine paper, generated (attention_jax/data/algorithmic.py)."""
+
+    task: Literal["copy", "repeat_copy", "associative_recall", "ngrams", "priority_sort"] = "copy"
+    sequences: int = 50_000
+    """How many different ones there are to train on."""
+    epoch_sequences: int = 2_500
+    """How many of them make an epoch: each epoch goes on where the last one stopped."""
+    valid_sequences: int = 200
+
+
+@dataclass(frozen=True)
+class Influence:
+    """The linear system of experiments/influence_balancing.py."""
+
+    updates: int = 3_000
+
+
+@dataclass(frozen=True)
+class Regression:
+    """Points of a curve with noise, for kernel regression (experiments/nadaraya_watson.py)."""
+
+    points: int = 40
+    repetitions: int = 200
+    """Data sets for each size at which consistency is measured."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """How many random numbers a study averages over."""
+
+    samples: int = 100_000
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The largest sequence length and width of experiments/complexity.py."""
+
+    longest: int = 512
+    widest: int = 512

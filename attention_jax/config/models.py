@@ -1,0 +1,229 @@
+"""One dataclass per model family; the fields are named as the Flax module's attributes are."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Recurrent:
+    """Recurrent sequence-to-sequence models (attention_jax/models/seq2seq.py)."""
+
+    kind: Literal["seq2seq", "peeky", "attention", "luong"] = "luong"
+    cell: Literal["lstm", "gru"] = "lstm"
+    hidden_size: int = 256
+    embed_size: int = 16
+    bidirectional: bool = False
+    score: Literal["dot", "scaled_dot", "general", "concat", "additive", "cosine"] = "dot"
+
+
+@dataclass(frozen=True)
+class Translator:
+    """Recurrent translation models; the defaults are Bahdanau's (attention_jax/models/translator.py names the other known ones)."""
+
+    hidden_size: int = 512
+    embed_size: int = 256
+    cell: Literal["lstm", "gru"] = "gru"
+    layers: int = 1
+    """Of the encoder and of the decoder."""
+    bidirectional: Literal["none", "first", "all"] = "all"
+    """Which layers of the encoder read in both directions."""
+    residual: bool = False
+    layer_norm: bool = False
+    """Normalise the encoder's annotations."""
+    start_from: Literal["pass", "dense", "mean"] = "dense"
+    """The decoder's first state: the encoder's last one, a dense layer of it, or of the annotations' mean."""
+    attention: Literal["none", "last", "after", "before", "between", "feeding", "first_layer"] = "before"
+    """Where attention meets the recurrence; "last" hands the encoder's last annotation to every step."""
+    score: Literal["dot", "scaled_dot", "general", "concat", "additive", "cosine", "location", "mean"] = "additive"
+    window: Literal["all", "monotonic", "predictive"] = "all"
+    """Global attention, or Luong's local-m and local-p."""
+    window_size: int = 10
+    """Half-width D of the local windows, in tokens."""
+    readout: Literal["state", "linear", "tanh", "maxout"] = "maxout"
+    readout_size: int = 512
+    readout_embedding: bool = True
+    """The output layer also sees the embedded previous token."""
+    tied: bool = False
+    """Share the target's embeddings with the output layer."""
+    embed_dropout: float = 0.0
+    layer_dropout: float = 0.0
+    """Between layers."""
+    memory_dropout: float = 0.0
+    """Of the encoder's annotations."""
+    output_dropout: float = 0.0
+    """Before the output layer."""
+
+
+@dataclass(frozen=True)
+class Convolutional:
+    """Convolutional sequence to sequence, Gehring et al. 2017 (attention_jax/models/convolutional.py)."""
+
+    hidden_size: int = 512
+    embed_size: int = 256
+    layers: int = 10
+    """Of the encoder and of the decoder."""
+    kernel_size: int = 3
+    positions: int = 128
+    """Longest source and target."""
+    dropout: float = 0.25
+
+
+@dataclass(frozen=True)
+class Vit:
+    """Vision Transformer (attention_jax/models/vit.py)."""
+
+    patch_size: int = 2
+    hidden_size: int = 64
+    mlp_size: int = 128
+    layers: int = 4
+    heads: int = 4
+    pool: Literal["token", "mean", "attention"] = "token"
+    """What the classifier sees: a class token, the mean of all tokens, or attention with one learned query."""
+    position: Literal["learned", "sinusoidal", "rotary", "none"] = "learned"
+    bias: bool = True
+    """Biases in the four attention projections."""
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    stochastic_depth: float = 0.0
+    """Probability of skipping the last block for an example; earlier blocks proportionally less."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """What is computed in; parameters are float32."""
+
+
+VIT_SIZES = {  # Dosovitskiy et al. 2021, table 1; S: Touvron et al. 2021, table 1
+    "S": {"hidden_size": 384, "layers": 12, "heads": 6, "mlp_size": 1536},
+    "B": {"hidden_size": 768, "layers": 12, "heads": 12, "mlp_size": 3072},
+    "L": {"hidden_size": 1024, "layers": 24, "heads": 16, "mlp_size": 4096},
+    "H": {"hidden_size": 1280, "layers": 32, "heads": 16, "mlp_size": 5120},
+}
+
+
+@dataclass(frozen=True)
+class Cct:
+    """Compact Convolutional Transformer (attention_jax/models/cct.py); the defaults are CCT-2/3x2."""
+
+    convolutions: int = 2
+    kernel_size: int = 3
+    hidden_size: int = 128
+    mlp_size: int = 128
+    layers: int = 2
+    heads: int = 2
+    position: Literal["learned", "none"] = "learned"
+    dropout: float = 0.0
+    attention_dropout: float = 0.1
+    stochastic_depth: float = 0.1
+    dtype: Literal["float32", "bfloat16"] = "float32"
+
+
+@dataclass(frozen=True)
+class ResNet:
+    """Residual network with group normalisation (attention_jax/models/resnet.py); the defaults are ResNet-18's shape."""
+
+    widths: tuple[int, ...] = (64, 128, 256, 512)
+    """Channels of each stage; every stage but the first halves the image."""
+    blocks: int = 2
+    """Residual blocks a stage."""
+    stem: Literal["small", "large"] = "small"
+    """A 3x3 convolution (small images), or 7x7 and pooling, both of stride 2."""
+    groups: int = 16
+    dropout: float = 0.0
+    dtype: Literal["float32", "bfloat16"] = "float32"
+
+
+@dataclass(frozen=True)
+class Transformer:
+    """Encoder-decoder Transformers (attention_jax/models/transformer.py); the defaults are the paper's base model."""
+
+    encoder_layers: int = 6
+    decoder_layers: int = 6
+    width: int = 512
+    """Of the residual stream, d_model."""
+    heads: int = 8
+    ffn: int = 2048
+    """Hidden units of the feed-forward layers, d_ff."""
+    key_width: int = 0
+    """Per head, d_k; 0 means width / heads."""
+    value_width: int = 0
+    """Per head, d_v; 0 means width / heads."""
+    norm: Literal["post", "pre"] = "post"
+    activation: Literal["relu", "gelu"] = "relu"
+    positions: Literal["none", "sinusoidal", "learned", "shaw", "t5", "alibi", "rotary"] = "sinusoidal"
+    score: Literal["scaled_dot", "dot", "general", "additive", "concat", "cosine"] = "scaled_dot"
+    use_bias: bool = True
+    """Bias terms of the attention projections."""
+    dropout: float = 0.1
+    """Of embeddings and of every sub-layer's output."""
+    attention_dropout: float = 0.0
+    """Of attention weights."""
+    ffn_dropout: float = 0.0
+    """Of the feed-forward's hidden units."""
+    tied: Literal["none", "output", "all"] = "none"
+    """Share the target's embeddings with the output layer, or the source's too."""
+    scale_embeddings: bool = True
+    """Multiply embeddings by sqrt(width)."""
+    output_bias: bool = True
+    max_length: int = 512
+    """Rows of a learned table of positions."""
+    remat: bool = False
+    """Compute each layer's activations again in the backward pass instead of keeping them."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """What is computed in; parameters are float32."""
+
+
+@dataclass(frozen=True)
+class LanguageModel:
+    """Decoder-only Transformers (attention_jax/models/language.py)."""
+
+    layers: int = 4
+    width: int = 128
+    heads: int = 4
+    ffn: int = 512
+    norm: Literal["post", "pre"] = "pre"
+    activation: Literal["relu", "gelu"] = "gelu"
+    positions: Literal["none", "sinusoidal", "learned", "shaw", "t5", "alibi", "rotary"] = "rotary"
+    dropout: float = 0.1
+    attention_dropout: float = 0.1
+    ffn_dropout: float = 0.0
+    tied: bool = True
+    max_length: int = 512
+    remat: bool = False
+    dtype: Literal["float32", "bfloat16"] = "float32"
+
+
+@dataclass(frozen=True)
+class NTM:
+    """Neural Turing Machines (attention_jax/models/ntm.py); the defaults are the paper's for copying (tables 1 and 2)."""
+
+    controller: Literal["lstm", "feedforward"] = "lstm"
+    hidden_size: int = 100
+    read_heads: int = 1
+    write_heads: int = 1
+    locations: int = 128
+    width: int = 20
+    """Numbers in a memory location."""
+    shifts: int = 3
+    """How many shifts a head chooses from: 3 means one back, stay, one forward."""
+    memory_init: Literal["constant", "learned", "random"] = "constant"
+    """What memory holds before the first step; random is drawn once and not trained."""
+
+
+@dataclass(frozen=True)
+class StackedLSTM:
+    """The baseline of the Neural Turing Machine paper: LSTM layers and no other memory (table 3)."""
+
+    layers: int = 3
+    hidden_size: int = 256
+
+
+@dataclass(frozen=True)
+class RecurrentLanguageModel:
+    """Character models of d2l chapters 9 and 10 (attention_jax/models/recurrent_lm.py)."""
+
+    cell: Literal["rnn", "gru", "lstm"] = "rnn"
+    hidden_size: int = 32
+    dropout: float = 0.0
+    """Of the hidden states that the output layer sees."""
+    truncation: Literal["full", "truncated", "randomised"] = "full"
+    """How far gradients go back within a window (attention_jax/ops/bptt.py)."""
+    truncation_length: int = 8
+    """truncated: the gradient is cut every so many steps; randomised: so many steps on average."""
