@@ -76,7 +76,9 @@ def train(arguments: list[str]):
         out = [rest[i + 1] for i, word in enumerate(rest[:-1]) if word == "--out"]
         default = runs.read_config(Path(out[0]) if out else runs.latest_directory(name))
     asked = configured(
-        default, rest, f"train {name}",
+        default,
+        rest,
+        f"train {name}",
         out=(str, "", "Directory of the run; by default a fresh runs/NAME/001, 002, ..."),
         resume=(bool, False, "Go on with the run in --out, or with the newest one."),
         tensorboard=(bool, False, "Also write TensorBoard files."),
@@ -176,7 +178,12 @@ def reproduce(arguments: list[str]):
             done = experiments.recorded(name)["runs"]
         else:
             done = experiments.reproduce(
-                name, lambda c, name=name: configured(c, rest, f"reproduce {name}", **extra).config, asked.seeds or None, asked.scale, Path(asked.root), rest
+                name,
+                lambda c, name=name: configured(c, rest, f"reproduce {name}", **extra).config,
+                asked.seeds or None,
+                asked.scale,
+                Path(asked.root),
+                rest,
             )
         rows.append((name, module.CLAIMS, done if asked.scale != "smoke" else []))
     show(claims_table(rows))
@@ -259,7 +266,9 @@ def main(arguments: list[str]):
         import difflib
 
         near = difflib.get_close_matches(command, COMMANDS, n=1)
-        raise InputError(f"there is no command {command!r}; {f'perhaps you meant {near[0]}' if near else 'choose one of ' + ', '.join(COMMANDS)}")
+        raise InputError(
+            f"there is no command {command!r}; {f'perhaps you meant {near[0]}' if near else 'choose one of ' + ', '.join(COMMANDS)}"
+        )
     COMMANDS[command](rest)
 
 

@@ -4,6 +4,7 @@ import datetime
 import difflib
 import importlib
 import json
+import re
 import shutil
 import time
 from pathlib import Path
@@ -35,12 +36,13 @@ def variants(module) -> dict[str, configs.Config]:
 
 def headline(module) -> dict[str, str]:
     """The first line of an experiment's docstring (its claim) and its "Source:", "Data:" and "Cost:" lines."""
-    lines = (module.__doc__ or "").strip().splitlines()
-    found = {"claim": lines[0] if lines else "", "source": "", "data": "", "cost": ""}
-    for line in lines:
-        key, _, text = line.strip().partition(":")
-        if key in ("Source", "Data", "Cost"):
-            found[key.lower()] = text.strip()
+    found = {"claim": "", "source": "", "data": "", "cost": ""}
+    for paragraph in (module.__doc__ or "").strip().split("\n\n"):
+        for part in re.split(r"\n(?=[A-Z][a-z]+: )", paragraph):
+            key, _, text = part.partition(": ")
+            if key in ("Source", "Data", "Cost"):
+                found[key.lower()] = " ".join(text.split())
+    found["claim"] = (module.__doc__ or "").strip().partition("\n")[0]
     return found
 
 

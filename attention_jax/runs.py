@@ -27,7 +27,9 @@ def read_config(directory: Path) -> configs.Config:
     """The configuration of the run in `directory`."""
     path = Path(directory) / "config.json"
     if not path.exists():
-        raise InputError(f"{directory} is not a run: it needs a config.json; give a directory that `launch.py train` made, such as runs/date_luong/001")
+        raise InputError(
+            f"{directory} is not a run: it needs a config.json; give a directory that `launch.py train` made, such as runs/date_luong/001"
+        )
     try:
         return configs.from_json(json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError) as error:
@@ -44,7 +46,9 @@ def check_same(stored: configs.Config, wanted: configs.Config, directory: Path):
     """A run is resumed as what it is: only its length may change."""
     for name, (old, new) in configs.differences(stored, wanted).items():
         if name not in RESUMABLE:
-            raise InputError(f"the run in {directory} has {name} = {old}, asked for was {new}; resume it with its own value, or start a new run without --resume")
+            raise InputError(
+                f"the run in {directory} has {name} = {old}, asked for was {new}; resume it with its own value, or start a new run without --resume"
+            )
 
 
 def create(directory: Path):
@@ -57,7 +61,16 @@ def create(directory: Path):
         raise InputError(f"the output directory must be writable; {directory} is not ({error.strerror}); give another --out DIR") from error
 
 
-def start(config: configs.Config, directory: Path, *, study=None, resume: bool = False, tensorboard: bool = False, quiet: bool = False, on_epoch=None) -> dict:
+def start(
+    config: configs.Config,
+    directory: Path,
+    *,
+    study=None,
+    resume: bool = False,
+    tensorboard: bool = False,
+    quiet: bool = False,
+    on_epoch=None,
+) -> dict:
     """Run `config` in `directory` to its end and return its result, which is also written to result.json.
 
     `study`, a function (config, directory) -> metrics, is run instead of training where the experiment is a computation.

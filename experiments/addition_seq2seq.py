@@ -5,7 +5,8 @@ Data: 50,000 sums of two numbers of up to three digits, generated as the book's 
 Command: python launch.py reproduce addition_seq2seq
 Cost: about 3 minutes for the three models on 2 cores
 
-The book's settings: hidden 128, embedding 16, batch 128, Adam 0.001, gradients clipped to norm 5, 25 epochs; exact match on 5,000 held-out sums.
+The book's settings: hidden 128, embedding 16, batch 128, Adam 0.001, gradients clipped to norm 5, 25 epochs; exact match on 5,000
+held-out sums.
 """
 
 from attention_jax.config import Addition, Claim, Config, Decode, Optim, Recurrent, Train, replace
@@ -44,5 +45,7 @@ def sweep() -> dict[str, str]:
 CLAIMS = (
     Claim("plain, exact match after 25 epochs", "test.exact_match", 0.121, SOURCE, variant="plain", epoch=25, at_least=0.05, beaten=0.2),
     Claim("source reversed", "test.exact_match", 0.540, SOURCE, variant="reversed", epoch=25, at_least=0.4, beaten=0.65),
-    Claim("source reversed, decoder peeks", "test.exact_match", 0.984, SOURCE, variant="reversed-peeky", epoch=25, at_least=0.95, beaten=0.99),
+    Claim(
+        "source reversed, decoder peeks", "test.exact_match", 0.984, SOURCE, variant="reversed-peeky", epoch=25, at_least=0.95, beaten=0.99
+    ),
 )

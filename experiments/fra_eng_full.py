@@ -5,7 +5,8 @@ Data: English-French sentences of tatoeba.org; `--data.path fra-eng.zip` reads t
 Command: python launch.py reproduce fra_eng_full
 Cost: some minutes on a GPU, hours on 2 cores
 
-d2l trains on 512 of 167,130 pairs. This is what the same data gives when it is used: bidirectional GRU, additive attention, maxout output, greedy.
+d2l trains on 512 of 167,130 pairs. This is what the same data gives when it is used: bidirectional GRU, additive attention,
+maxout output, greedy.
 The split is seeded, and no English sentence stands in two of its parts.
 """
 
@@ -32,6 +33,4 @@ def sweep() -> dict[str, str]:
     return {"optim.learning_rate": "3e-4..3e-3:log", "model.hidden_size": "256,512"}
 
 
-CLAIMS = (
-    Claim("BLEU on held-out sources", "test.bleu", None, "no published number"),
-)
+CLAIMS = (Claim("BLEU on held-out sources", "test.bleu", None, "no published number"),)

@@ -16,8 +16,19 @@ def config() -> Config:
         "gnmt_multi30k",
         Multi30k(source="de", target="en", form="tok", min_frequency=2),
         Translator(
-            256, 256, "lstm", layers=4, bidirectional="first", residual=True, start_from="dense", attention="first_layer", readout="tanh", readout_size=256,
-            embed_dropout=0.3, layer_dropout=0.2, output_dropout=0.3,
+            256,
+            256,
+            "lstm",
+            layers=4,
+            bidirectional="first",
+            residual=True,
+            start_from="dense",
+            attention="first_layer",
+            readout="tanh",
+            readout_size=256,
+            embed_dropout=0.3,
+            layer_dropout=0.2,
+            output_dropout=0.3,
         ),
         Optim(learning_rate=1e-3, schedule="warmup_cosine", warmup_steps=300, clip_norm=1.0),
         Train(total_epochs=10, label_smoothing=0.1, steps_per_call=8),
@@ -39,6 +50,4 @@ def sweep() -> dict[str, str]:
     return {"optim.learning_rate": "3e-4..3e-3:log", "model.hidden_size": "256,512"}
 
 
-CLAIMS = (
-    *(Claim(f"BLEU, {name}", "test.bleu", None, "no published number", variant=name) for name in variants()),
-)
+CLAIMS = (*(Claim(f"BLEU, {name}", "test.bleu", None, "no published number", variant=name) for name in variants()),)

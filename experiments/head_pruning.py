@@ -1,13 +1,17 @@
 """Most heads of a trained Transformer can go: BLEU against the share of attention heads removed.
 
-Source: Michel, Levy, Neubig 2019, "Are Sixteen Heads Really Better than One?" (NeurIPS), section 4; exercise 11.5 of Dive into Deep Learning
+Source: Michel, Levy, Neubig 2019, "Are Sixteen Heads Really Better than One?" (NeurIPS), section 4; exercise 11.5 of Dive into
+  Deep Learning
 Data: Multi30k German to English, as in `multi30k_deen_transformer`; `--data.path DIR` reads the published files
 Command: python launch.py reproduce head_pruning
 Cost: one training of `multi30k_deen_transformer` and 16 decodings of the test sets: half an hour on 2 cores
 
-The model of `multi30k_deen_transformer` has 72 heads (encoder, decoder, cross-attention: 3 layers of 8 each). A head's importance is the
-mean over validation sentences of |d loss / d mask| with the head's output times a mask of 1 (equation 2), normalised over the heads of its
-layer; as the mask scales rows of W_o, it needs no change of the model. Heads go in order of importance, all at once and without any further
+The model of `multi30k_deen_transformer` has 72 heads (encoder, decoder, cross-attention: 3 layers of 8 each). A head's importance
+is the
+mean over validation sentences of |d loss / d mask| with the head's output times a mask of 1 (equation 2), normalised over the
+heads of its
+layer; as the mask scales rows of W_o, it needs no change of the model. Heads go in order of importance, all at once and without
+any further
 training; the control removes them in random order.
 """
 
@@ -96,7 +100,9 @@ def study(config: Config, directory) -> dict:
     curves = {"least important first": (list(ours), list(ours.values())), "at random": (list(control), list(control.values()))}
     lines(curves, directory / "figures" / "pruning.png", xlabel="share of heads removed", ylabel="BLEU on test2016")
     kept = [share for share in SHARES if all(ours[s] >= ours[0.0] - 1.0 for s in SHARES if s <= share)]
-    metrics = {f"bleu.{share:.0%}": value for share, value in ours.items()} | {f"random.{share:.0%}": value for share, value in control.items()}
+    metrics = {f"bleu.{share:.0%}": value for share, value in ours.items()} | {
+        f"random.{share:.0%}": value for share, value in control.items()
+    }
     return metrics | {"prunable_share": max(kept)}
 
 

@@ -5,7 +5,8 @@ Data: generated as Joey NMT's script does: 50,000 rows of 1 to 25 numbers below 
 Command: python launch.py reproduce joey_reverse
 Cost: about a minute a seed on a GPU
 
-Half of the question is whether attention goes on working at lengths 26-30, which training never shows; BLEU by length is among the figures.
+Half of the question is whether attention goes on working at lengths 26-30, which training never shows; BLEU by length is among
+the figures.
 """
 
 from attention_jax.config import Claim, Config, Decode, Optim, Reverse, Train, Translator, replace
@@ -17,7 +18,16 @@ def config() -> Config:
     return Config(
         "joey_reverse",
         Reverse(),
-        Translator(hidden_size=128, embed_size=64, cell="lstm", attention="feeding", score="general", readout="tanh", readout_size=128, readout_embedding=False),
+        Translator(
+            hidden_size=128,
+            embed_size=64,
+            cell="lstm",
+            attention="feeding",
+            score="general",
+            readout="tanh",
+            readout_size=128,
+            readout_embedding=False,
+        ),
         Optim(learning_rate=3e-3, schedule="warmup_cosine", warmup_steps=200, clip_norm=1.0),
         Train(batch_size=128, total_epochs=12),
         Decode(batch_size=500, max_length=40),
@@ -34,5 +44,7 @@ def sweep() -> dict[str, str]:
 
 
 CLAIMS = (
-    Claim("BLEU on the test rows, lengths 26-30 included", "test.bleu", 95.19, "Joey NMT documentation, tutorial", at_least=95.19, beaten=99.5),
+    Claim(
+        "BLEU on the test rows, lengths 26-30 included", "test.bleu", 95.19, "Joey NMT documentation, tutorial", at_least=95.19, beaten=99.5
+    ),
 )

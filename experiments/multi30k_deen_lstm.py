@@ -1,12 +1,15 @@
 """Multi30k German to English without attention: two LSTM layers hand over their last states (Sutskever et al. 2014).
 
 Source: bentrevett/pytorch-seq2seq, tutorial 1 (Ben Trevett), BLEU of its own run
-Data: Multi30k raw text, spaCy's tokens lower-cased (extra: pip install spacy), words seen at least twice; `--data.path DIR` reads the published files
+Data: Multi30k raw text, spaCy's tokens lower-cased (extra: pip install spacy), words seen at least twice; `--data.path DIR` reads
+  the published files
 Command: python launch.py reproduce multi30k_deen_lstm
 Cost: about a minute a seed on a GPU
 
-One rung of the ladder "no attention - Cho - Bahdanau - convolution". The variant "published" has the tutorial's settings: width 512, embeddings of 256,
-Adam 0.001, batch 128, 10 epochs, the epoch of the best validation loss, greedy decoding. "better" is the same model trained longer with
+One rung of the ladder "no attention - Cho - Bahdanau - convolution". The variant "published" has the tutorial's settings: width
+512, embeddings of 256,
+Adam 0.001, batch 128, 10 epochs, the epoch of the best validation loss, greedy decoding. "better" is the same model trained
+longer with
 label smoothing, a cosine schedule and beam 5.
 """
 
@@ -20,7 +23,18 @@ def config() -> Config:
     return Config(
         "multi30k_deen_lstm",
         Multi30k(source="de", target="en", form="raw", tokenizer="spacy", lowercase=True, min_frequency=2, reverse_source=True),
-        Translator(512, 256, "lstm", layers=2, bidirectional="none", start_from="pass", attention="none", readout="state", embed_dropout=0.5, layer_dropout=0.5),
+        Translator(
+            512,
+            256,
+            "lstm",
+            layers=2,
+            bidirectional="none",
+            start_from="pass",
+            attention="none",
+            readout="state",
+            embed_dropout=0.5,
+            layer_dropout=0.5,
+        ),
         Optim(learning_rate=1e-3, clip_norm=1.0),
         Train(total_epochs=10, use_best=True, steps_per_call=8),
         Decode(batch_size=500),

@@ -5,8 +5,10 @@ Data: Multi30k, lower-cased Moses tokens, joint BPE of 10,000 merges; `--data.pa
 Command: python launch.py reproduce multi30k_ende_gru
 Cost: about 10 minutes on a GPU, hours on 2 cores: one seed
 
-Two GRU transitions around the attention at every step, bidirectional encoder of width 256 with layer normalisation of its annotations, embeddings of 128,
-target embeddings tied to the output layer, dropout 0.3 on embeddings and 0.5 on annotations and before the output, Adam 0.0004, batch 32, beam 12.
+Two GRU transitions around the attention at every step, bidirectional encoder of width 256 with layer normalisation of its
+annotations, embeddings of 128,
+target embeddings tied to the output layer, dropout 0.3 on embeddings and 0.5 on annotations and before the output, Adam 0.0004,
+batch 32, beam 12.
 BLEU is of lower-cased tokens with BPE undone.
 """
 
@@ -18,8 +20,19 @@ def config() -> Config:
         "multi30k_ende_gru",
         Multi30k(source="en", target="de", form="bpe", tokenizer="bpe"),
         Translator(
-            256, 128, "gru", bidirectional="all", layer_norm=True, start_from="mean", attention="between", readout="tanh", readout_size=128,
-            tied=True, embed_dropout=0.3, memory_dropout=0.5, output_dropout=0.5,
+            256,
+            128,
+            "gru",
+            bidirectional="all",
+            layer_norm=True,
+            start_from="mean",
+            attention="between",
+            readout="tanh",
+            readout_size=128,
+            tied=True,
+            embed_dropout=0.3,
+            memory_dropout=0.5,
+            output_dropout=0.5,
         ),
         Optim(learning_rate=4e-4, clip_norm=1.0),
         Train(batch_size=32, total_epochs=40, patience=5, use_best=True, steps_per_call=16),

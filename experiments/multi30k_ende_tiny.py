@@ -1,12 +1,15 @@
 """Multi30k English to German with the small Transformer that beat multimodal models: 41.02 BLEU from text alone.
 
-Source: Wu et al. 2021, "Good for Misconceived Reasons: An Empirical Revisiting on the Need for Visual Context in Multimodal Machine Translation" (ACL), table 2
+Source: Wu et al. 2021, "Good for Misconceived Reasons: An Empirical Revisiting on the Need for Visual Context in Multimodal
+  Machine Translation" (ACL), table 2
 Data: Multi30k, lower-cased Moses tokens with their joint BPE of 10,000 merges; `--data.path DIR` reads the published files
 Command: python launch.py reproduce multi30k_ende_tiny
 Cost: 8,000 updates, about an hour and a half on 2 cores; interrupted, `--resume` goes on where it was
 
-Their recipe: 4+4 layers of width 128, feed-forward 256, 4 heads, post-norm, one table of embeddings for both languages and the output
-layer (2.57 M parameters), dropout 0.3 on every sub-layer's output, label smoothing 0.1, Adam (0.9, 0.98), inverse-square-root schedule
+Their recipe: 4+4 layers of width 128, feed-forward 256, 4 heads, post-norm, one table of embeddings for both languages and the
+output
+layer (2.57 M parameters), dropout 0.3 on every sub-layer's output, label smoothing 0.1, Adam (0.9, 0.98), inverse-square-root
+schedule
 with peak 0.005 after 2,000 updates of about 8,192 tokens, at most 8,000 updates, stop after 10 epochs without a better
 validation loss, the mean of the parameters after the last 10 epochs, beam 5 with length-normalised scores.
 BLEU is of lower-cased tokens with BPE undone, corpus level, without smoothing.
@@ -30,7 +33,11 @@ def config() -> Config:
 
 def smoke() -> Config:
     small = {"model.encoder_layers": 1, "model.decoder_layers": 1, "model.width": 16, "model.heads": 2, "model.ffn": 16}
-    return replace(config(), **small, **{"train.max_steps": 2, "train.total_epochs": 1, "train.average_last": 0, "decode.max_length": 4, "decode.beam_size": 2})
+    return replace(
+        config(),
+        **small,
+        **{"train.max_steps": 2, "train.total_epochs": 1, "train.average_last": 0, "decode.max_length": 4, "decode.beam_size": 2},
+    )
 
 
 def sweep() -> dict[str, str]:

@@ -5,8 +5,10 @@ Data: Multi30k German to English, lower-cased Moses tokens; `--data.path DIR` re
 Command: python launch.py reproduce multi30k_scores
 Cost: about 15 minutes for all 19 models on a GPU
 
-Bidirectional GRU of width 256, decoder of 256, attentional vector of 256. Without input feeding attention looks after the recurrence; with it ("-feeding") its
-vector enters the next step. Luong's findings, here as claims: any attention is far above none, location is the worst score, feeding helps.
+Bidirectional GRU of width 256, decoder of 256, attentional vector of 256. Without input feeding attention looks after the
+recurrence; with it ("-feeding") its
+vector enters the next step. Luong's findings, here as claims: any attention is far above none, location is the worst score,
+feeding helps.
 """
 
 from attention_jax.config import Claim, Config, Decode, Multi30k, Optim, Train, Translator, replace
@@ -17,8 +19,16 @@ def config() -> Config:
         "multi30k_scores",
         Multi30k(source="de", target="en", form="tok", min_frequency=2),
         Translator(
-            256, 256, "gru", attention="after", score="general", readout="tanh", readout_size=256, readout_embedding=False,
-            embed_dropout=0.3, output_dropout=0.3,
+            256,
+            256,
+            "gru",
+            attention="after",
+            score="general",
+            readout="tanh",
+            readout_size=256,
+            readout_embedding=False,
+            embed_dropout=0.3,
+            output_dropout=0.3,
         ),
         Optim(learning_rate=2e-3, schedule="warmup_cosine", warmup_steps=200, clip_norm=1.0),
         Train(total_epochs=8, label_smoothing=0.1, steps_per_call=8),
@@ -32,7 +42,9 @@ SCORES = ("mean", "location", "dot", "scaled_dot", "general", "concat", "additiv
 def variants() -> dict[str, Config]:
     without = {"none": replace(config(), **{"model.attention": "none"})}
     without |= {score: replace(config(), **{"model.score": score}) for score in SCORES}
-    without |= {name: replace(config(), **{"model.window": window}) for name, window in (("local-m", "monotonic"), ("local-p", "predictive"))}
+    without |= {
+        name: replace(config(), **{"model.window": window}) for name, window in (("local-m", "monotonic"), ("local-p", "predictive"))
+    }
     feeding = {f"{name}-feeding": replace(c, **{"model.attention": "feeding"}) for name, c in without.items() if name != "none"}
     return without | feeding
 

@@ -6,8 +6,10 @@ Command: python launch.py reproduce norm_placement
 Cost: about 2 minutes on 2 cores
 
 Theorem 1: the norm of the last feed-forward layer's gradient is O(d sqrt(ln d)) in post-norm, whatever the depth L, and
-O(d sqrt(ln d / L)) in pre-norm. Measured on decoder-only models of 4 to 32 layers, Glorot initialisation, no dropout, mean over 4 draws of
-parameters and tokens; the slope is a line's through log(norm) against log(L): 0 and -1/2 (reached from above, as the embeddings' share of the
+O(d sqrt(ln d / L)) in pre-norm. Measured on decoder-only models of 4 to 32 layers, Glorot initialisation, no dropout, mean over 4
+draws of
+parameters and tokens; the slope is a line's through log(norm) against log(L): 0 and -1/2 (reached from above, as the embeddings'
+share of the
 residual stream shrinks with depth). As in the theorem the feed-forward has the model's width.
 """
 
@@ -19,7 +21,9 @@ DRAWS, BATCH, LENGTH, VOCABULARY = 4, 8, 16, 64
 
 
 def config() -> Config:
-    model = LanguageModel(width=64, heads=1, ffn=64, activation="relu", positions="sinusoidal", dropout=0.0, attention_dropout=0.0, tied=False)
+    model = LanguageModel(
+        width=64, heads=1, ffn=64, activation="relu", positions="sinusoidal", dropout=0.0, attention_dropout=0.0, tied=False
+    )
     return Config("norm_placement", None, model)
 
 

@@ -5,7 +5,8 @@ Data: 2 to 6 items of three random 6-bit vectors, one of them asked for, generat
 Command: python launch.py reproduce ntm_recall
 Cost: about 2 minutes a seed on 2 cores, 5 for the LSTM
 
-The machine of `ntm_copy` (LSTM controller, one head; table 2); the baseline has three LSTM layers of 256 (table 3). An epoch is 2,500
+The machine of `ntm_copy` (LSTM controller, one head; table 2); the baseline has three LSTM layers of 256 (table 3). An epoch is
+2,500
 episodes.
 """
 

@@ -1,4 +1,5 @@
-"""Four scores of attention compared: dot, general, concat and additive, at four widths, by how many dates they convert after two epochs.
+"""Four scores of attention compared: dot, general, concat and additive, at four widths, by how many dates they convert after two
+epochs.
 
 Source: Luong et al. 2015 (arXiv:1508.04025), section 5.3 and table 4, on WMT; the additive score is that of Bahdanau et al. 2015
 Data: 50,000 date conversions, generated
@@ -40,7 +41,4 @@ def variants() -> dict[str, Config]:
     return {f"score={s} hidden_size={n}": replace(config(), **{"model.score": s, "model.hidden_size": n}) for s in SCORES for n in SIZES}
 
 
-CLAIMS = tuple(
-    Claim(f"exact match after 2 epochs: {variant}", "test.exact_match", None, "ours", variant=variant)
-    for variant in variants()
-)
+CLAIMS = tuple(Claim(f"exact match after 2 epochs: {variant}", "test.exact_match", None, "ours", variant=variant) for variant in variants())

@@ -5,7 +5,8 @@ Data: Multi30k English to German, as in `multi30k_ende_tiny`; `--data.path DIR` 
 Command: python launch.py reproduce table3_directions
 Cost: 7 trainings of 4,000 updates, about 45 minutes each on 2 cores
 
-The base model here is Transformer-tiny, trained for 4,000 updates. The paper's numbers are of another corpus and another size, so only the
+The base model here is Transformer-tiny, trained for 4,000 updates. The paper's numbers are of another corpus and another size, so
+only the
 signs of the differences to the base row are compared: BLEU and perplexity on the validation set, as in the paper.
 """
 

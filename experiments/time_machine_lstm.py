@@ -5,7 +5,8 @@ Data: The Time Machine; `--data.path timemachine.txt.gz` reads the published fil
 Command: python launch.py reproduce time_machine_lstm
 Cost: about 1 minute a seed on 2 cores
 
-Windows of 32 characters, 10,000 to train and 5,000 to validate, batches of 1,024, SGD with learning rate 4, gradients clipped to norm 1.
+Windows of 32 characters, 10,000 to train and 5,000 to validate, batches of 1,024, SGD with learning rate 4, gradients clipped to
+norm 1.
 The number is that of the last epoch, as the book shows it.
 """
 
@@ -32,6 +33,4 @@ def sweep() -> dict[str, str]:
     return {"optim.learning_rate": "0.5..8:log", "model.hidden_size": "32,64,128"}
 
 
-CLAIMS = (
-    Claim("validation perplexity", "valid.perplexity", 7.51, "d2l 10.1, re-run", at_least=7.2, at_most=7.74),
-)
+CLAIMS = (Claim("validation perplexity", "valid.perplexity", 7.51, "d2l 10.1, re-run", at_least=7.2, at_most=7.74),)

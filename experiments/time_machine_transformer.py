@@ -5,7 +5,8 @@ Data: The Time Machine; `--data.path timemachine.txt.gz` reads the published fil
 Command: python launch.py reproduce time_machine_transformer
 Cost: about 3 minutes on 2 cores
 
-The same 10,000 training and 5,000 validation windows of 32 characters as `time_machine_rnn`, and a small pre-norm Transformer with
+The same 10,000 training and 5,000 validation windows of 32 characters as `time_machine_rnn`, and a small pre-norm Transformer
+with
 rotary positions. The windows hold only 10,000 different characters, so a model can learn them by heart: dropout matters most.
 """
 
@@ -25,7 +26,9 @@ def config() -> Config:
 
 
 def smoke() -> Config:
-    return replace(config(), **{"model.width": 16, "model.ffn": 16, "data.train_windows": 512, "data.valid_windows": 100, "train.total_epochs": 1})
+    return replace(
+        config(), **{"model.width": 16, "model.ffn": 16, "data.train_windows": 512, "data.valid_windows": 100, "train.total_epochs": 1}
+    )
 
 
 def sweep() -> dict[str, str]:
@@ -33,5 +36,13 @@ def sweep() -> dict[str, str]:
 
 
 CLAIMS = (
-    Claim("validation perplexity, best epoch; the best of d2l's recurrent models", "valid.perplexity", 6.68, "d2l 10.2, GRU", best=True, at_most=6.68, beaten=6.0),
+    Claim(
+        "validation perplexity, best epoch; the best of d2l's recurrent models",
+        "valid.perplexity",
+        6.68,
+        "d2l 10.2, GRU",
+        best=True,
+        at_most=6.68,
+        beaten=6.0,
+    ),
 )

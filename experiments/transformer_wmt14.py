@@ -5,7 +5,8 @@ Data: your own copy of WMT 2014 English-German: `--data.source-file train.en --d
 Command: python launch.py train transformer_wmt14 --data.source-file train.en --data.target-file train.de
 Cost: not run; the paper needed 12 hours (base) and 3.5 days (big) on 8 P100
 
-What is checked without running it: the parameter counts (`table3_parameters`, tests/experiments/test_transformers.py), and the schedule, whose peak is
+What is checked without running it: the parameter counts (`table3_parameters`, tests/experiments/test_transformers.py), and the
+schedule, whose peak is
 d^-0.5 4000^-0.5 at update 4,000 (equation 3). Batches hold about 25,000 tokens a side; the paper averages the last 5 (base) or
 20 (big) checkpoints, written every 10 minutes; here they are the last epochs'.
 """
@@ -19,7 +20,14 @@ WARMUP = 4000
 def config() -> Config:
     return Config(
         "transformer_wmt14",
-        Corpus(tokenizer="sentencepiece", vocabulary_size=37_000, joint_vocabulary=True, overlong="drop", batch_tokens=25_000, languages=("en", "de")),
+        Corpus(
+            tokenizer="sentencepiece",
+            vocabulary_size=37_000,
+            joint_vocabulary=True,
+            overlong="drop",
+            batch_tokens=25_000,
+            languages=("en", "de"),
+        ),
         Transformer(6, 6, width=512, heads=8, ffn=2048, dropout=0.1, tied="all", output_bias=False),
         Optim(learning_rate=512**-0.5 * WARMUP**-0.5, schedule="inverse_sqrt", warmup_steps=WARMUP, b2=0.98, eps=1e-9),
         Train(total_epochs=20, max_steps=100_000, average_last=5, label_smoothing=0.1),

@@ -1,6 +1,7 @@
 """Vision Transformer on scikit-learn's digits: real images of 8 x 8 pixels, no download.
 
-Claim: none is published; at least 0.96 is asked of it. The nearest neighbour (Euclidean) has 0.992 on this split: with 1,438 images a
+Claim: none is published; at least 0.96 is asked of it. The nearest neighbour (Euclidean) has 0.992 on this split: with 1,438
+images a
 Transformer, which has to learn what a neighbouring pixel is, does not beat it. The experiment is there because it runs anywhere.
 Source: this project; the data are scikit-learn's digits (Alpaydin and Kaynak 1998)
 Data: 1,438 training and 359 test images that come with scikit-learn.

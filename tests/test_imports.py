@@ -55,4 +55,6 @@ def test_experiments_and_the_command_line_compute_nothing_when_imported():
         for node in tree.body:
             if isinstance(node, ast.Import | ast.ImportFrom):
                 name = node.names[0].name if isinstance(node, ast.Import) else node.module
-                assert name.split(".")[0] not in {"jax", "flax", "optax", "matplotlib", "tensorflow_datasets"}, f"{path.name} imports {name}"
+                assert name.split(".")[0] not in {"jax", "flax", "optax", "matplotlib", "tensorflow_datasets"}, (
+                    f"{path.name} imports {name}"
+                )

@@ -16,7 +16,9 @@ TINY = ["--data.examples", "600", "--model.hidden-size", "8", "--model.embed-siz
 
 
 def launch(*arguments, timeout=300):
-    return subprocess.run([sys.executable, str(ROOT / "launch.py"), *map(str, arguments)], capture_output=True, text=True, timeout=timeout, cwd=ROOT)
+    return subprocess.run(
+        [sys.executable, str(ROOT / "launch.py"), *map(str, arguments)], capture_output=True, text=True, timeout=timeout, cwd=ROOT
+    )
 
 
 def refused(*arguments) -> str:
@@ -118,7 +120,17 @@ def parameters(directory: Path) -> dict:
 @pytest.mark.parametrize("name, code", [("SIGTERM", 130), ("SIGINT", 130), ("SIGKILL", -9)])
 def test_interrupted_and_resumed_ends_in_the_same_parameters(tmp_path, run, name, code):
     """The process is stopped somewhere in its second epoch; the run then goes on with --resume."""
-    command = [sys.executable, str(ROOT / "launch.py"), "train", "date_luong", *TINY, "--train.total-epochs", "2", "--out", str(tmp_path / "b")]
+    command = [
+        sys.executable,
+        str(ROOT / "launch.py"),
+        "train",
+        "date_luong",
+        *TINY,
+        "--train.total-epochs",
+        "2",
+        "--out",
+        str(tmp_path / "b"),
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=os.environ)
     assert process.stdout.readline().startswith("epoch 1")
     process.send_signal(getattr(signal, name))

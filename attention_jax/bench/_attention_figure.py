@@ -38,6 +38,8 @@ def draw(rows: list[dict], path: Path, platform: str):
     axes[1, 0].set_ylabel("temporary memory, MiB")
     handles = {text: handle for axis in axes.flat for handle, text in zip(*axis.get_legend_handles_labels(), strict=True)}
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=len(handles), frameon=False)
-    figure.suptitle(f"{rows[0]['device']}, batch x heads {rows[0]['batch']} x {rows[0]['heads']}, {rows[0]['dtype']} (cross: out of memory beyond)")
+    figure.suptitle(
+        f"{rows[0]['device']}, batch x heads {rows[0]['batch']} x {rows[0]['heads']}, {rows[0]['dtype']} (cross: out of memory beyond)"
+    )
     figure.savefig(path, dpi=110)
     plt.close(figure)

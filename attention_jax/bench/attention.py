@@ -127,7 +127,9 @@ class Bench:
         number = lambda x, form: "-" if x is None else format(x, form)
         label = row["implementation"] + (" {}x{}".format(*row["blocks"]) if row["blocks"][0] else "")
         memory = None if row["temporary_bytes"] is None else row["temporary_bytes"] / 2**20
-        numbers = f"{number(row['forward_seconds'], '10.5f'):>10} {number(row['gradient_seconds'], '10.5f'):>10} {number(memory, '9.1f'):>9}"
+        numbers = (
+            f"{number(row['forward_seconds'], '10.5f'):>10} {number(row['gradient_seconds'], '10.5f'):>10} {number(memory, '9.1f'):>9}"
+        )
         print(f"{row['case']:11} {row['length']:7} {label:24} {row['batch']:5} {numbers}  {row['problem']}".rstrip(), flush=True)
 
     def jax(self, row, name, shape, competitor, blocks):
@@ -182,6 +184,7 @@ class Bench:
         qkv = [x.astype(self.dtype).astype(jnp.float32) for x in qkv]  # what half precision can hold
         n = jnp.array([512, 0, 301], jnp.int32)
         for name, mask in masks.items():
+
             def run(implementation, dtype, mask=mask):
                 def loss(q, k, v):
                     one = lambda q, k, v, n: attend(q, k, v, mask=mask(n), implementation=implementation)

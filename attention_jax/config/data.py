@@ -57,6 +57,8 @@ class FraEng(TextPairs):
     """fra-eng.zip, fra.txt, or their directory; empty downloads."""
     split: Literal["d2l", "full"] = "full"
     """d2l: the first 512 pairs train, the next 128 validate. full: seeded, no source in two parts."""
+    predict_padding: bool = False
+    """Targets of `max_length` tokens whose padding is predicted and counted in the loss, as sections 11.4 and 11.7 of d2l do."""
     tokenizer: Literal["whitespace", "character", "words", "spacy", "bpe", "sentencepiece"] = "words"
     min_frequency: int = 2
     max_length: int = 30

@@ -45,6 +45,8 @@ class Translator:
     """The output layer also sees the embedded previous token."""
     tied: bool = False
     """Share the target's embeddings with the output layer."""
+    embed_scale: float = 0.0
+    """Standard deviation of the embeddings at initialisation; 0 is 1/sqrt(embed_size), PyTorch's default is 1."""
     embed_dropout: float = 0.0
     layer_dropout: float = 0.0
     """Between layers."""

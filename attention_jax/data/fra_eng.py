@@ -16,7 +16,7 @@ from attention_jax import config as settings
 from attention_jax.data import splits as splitting
 from attention_jax.data import store, text_files, tokenizers, translation
 from attention_jax.data.download import digest, download
-from attention_jax.data.pairs import PairData, Texts
+from attention_jax.data.pairs import PairData, Pairs, Texts
 
 URL = "http://d2l-data.s3-accelerate.amazonaws.com/fra-eng.zip"
 SHA1 = "94646ad1522d915e7b0f9296181140edcf86a4f5"
@@ -85,5 +85,20 @@ def load(config: settings.FraEng, batch_size: int = 128) -> PairData:
         counted = ("train",)
     parts = {name: splitting.take(texts, numbers) for name, numbers in rows.items()}
     plain = config.tokenizer in ("sentencepiece", "character")
-    return translation.assemble(parts, config, batch_size, languages=("en", "fr"), vocabulary_from=counted,
+    data = translation.assemble(parts, config, batch_size, languages=("en", "fr"), vocabulary_from=counted,
                                 bleu_tokenize="13a" if plain else "none")
+    if not config.predict_padding:
+        return data
+    whole = lambda pairs: with_padding(pairs, config.max_length, data.target_vocabulary.pad_id)
+    return data._replace(train=tuple(map(whole, data.train)), held_out={name: whole(pairs) for name, pairs in data.held_out.items()})
+
+
+def with_padding(pairs: Pairs, width: int, pad: int) -> Pairs:
+    """The same pairs with `width` tokens to predict in every target, its padding among them.
+
+    >>> rows = Pairs(np.array([[5]]), np.array([1]), np.array([[1, 7, 2]]), np.array([2]))
+    >>> with_padding(rows, 4, pad=0).target.tolist(), with_padding(rows, 4, pad=0).target_length.tolist()
+    ([[1, 7, 2, 0, 0]], [4])
+    """
+    target = np.pad(pairs.target, [(0, 0), (0, width + 1 - pairs.target.shape[1])], constant_values=pad)
+    return pairs._replace(target=target, target_length=np.full_like(pairs.target_length, width))

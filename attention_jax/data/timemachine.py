@@ -50,7 +50,9 @@ class TimeMachine(tfds.core.GeneratorBasedBuilder):
     BUILDER_CONFIGS = [TimeMachineConfig(name="d2l")]
 
     def _info(self):
-        return store.text_features(self, "The Time Machine, by H. G. Wells.", names=("text",), homepage="https://www.gutenberg.org/ebooks/35")
+        return store.text_features(
+            self, "The Time Machine, by H. G. Wells.", names=("text",), homepage="https://www.gutenberg.org/ebooks/35"
+        )
 
     def _split_generators(self, dl_manager):
         path = self.builder_config.path or download(URL, os.path.join(store.data_home(), "downloads", "timemachine.txt"), "sha1:" + SHA1)
@@ -103,5 +105,10 @@ def load(config: settings.TimeMachine) -> Windows:
         )
     cut = lambda first, count: windows(text, first, count, config.steps, config.stride)
     held_out = {"valid": cut(config.train_windows, config.valid_windows)}
-    facts = {"characters": len(text), "vocabulary": len(vocabulary), "train_windows": config.train_windows, "valid_windows": config.valid_windows}
+    facts = {
+        "characters": len(text),
+        "vocabulary": len(vocabulary),
+        "train_windows": config.train_windows,
+        "valid_windows": config.valid_windows,
+    }
     return Windows(cut(0, config.train_windows), held_out, vocabulary, facts)

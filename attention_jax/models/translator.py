@@ -14,13 +14,12 @@ Where attention does not feed the recurrence, and in all layers above one where 
 import functools
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from attention_jax import InputError
 from attention_jax.models.alignment import Alignment, weigh
-from attention_jax.models.feeding import SERIAL, Plan, feeding_step, finish
+from attention_jax.models.feeding import Plan, feeding_step, finish
 from attention_jax.models.recurrent import Embedding, Encoder, Layer, kernel_init, used
 from attention_jax.ops.deferred import deferred_scan, product
 from attention_jax.ops.dropout import dropout
@@ -48,6 +47,7 @@ class Translator(nn.Module):
     readout_size: int = 512
     readout_embedding: bool = True
     tied: bool = False
+    embed_scale: float = 0.0
     embed_dropout: float | Array = 0.0
     layer_dropout: float | Array = 0.0
     memory_dropout: float | Array = 0.0
@@ -55,7 +55,7 @@ class Translator(nn.Module):
 
     def setup(self):
         hidden, embed = self.hidden_size, self.embed_size
-        scale = embed**-0.5
+        scale = self.embed_scale or embed**-0.5
         self.encoder = Encoder(
             self.source_vocab, embed, hidden, self.cell, self.layers, self.bidirectional, "concat", self.residual,
             self.embed_dropout, self.layer_dropout, scale,

@@ -4,7 +4,6 @@ import math
 from typing import Literal
 
 import jax
-import jax.numpy as jnp
 
 from attention_jax import InputError
 from attention_jax.ops import cudnn

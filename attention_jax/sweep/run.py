@@ -28,7 +28,9 @@ def settings_of(config: configs.Config, over: dict[str, str], method: str, trial
     count = min(trials or size or TRIALS, size or trials or TRIALS)
     if method in ("halving", "hyperband") and config.train.total_epochs < 3:
         epochs = config.train.total_epochs
-        raise InputError(f"--method {method} compares runs after 1/3 of their epochs, so it needs --train.total-epochs 3 or more; got {epochs}")
+        raise InputError(
+            f"--method {method} compares runs after 1/3 of their epochs, so it needs --train.total-epochs 3 or more; got {epochs}"
+        )
     return Settings(config, space, method, count, seeds, metric or config.train.best_metric)
 
 

@@ -107,7 +107,9 @@ def build(config) -> Task:
     def report(params, directory: Path) -> list[Path]:
         texts = predict(params, ["it has", "time traveller"], None)
         (directory.parent / "samples.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
-        attends = "decoder_attention" in jax.eval_shape(lambda p, x: model.apply({"params": p}, x, look=True)[1], params, data.train[:1, :-1])
+        attends = "decoder_attention" in jax.eval_shape(
+            lambda p, x: model.apply({"params": p}, x, look=True)[1], params, data.train[:1, :-1]
+        )
         return [draw(params, texts[1][:24], directory / "attention.png")] if attends else []
 
     return Task(

@@ -86,7 +86,10 @@ def build(config) -> Task:
 
         cache, rows = model.apply({"params": params}, method=run), batch["source"].shape[0]
         split, join = (model.own, model.with_memory) if hasattr(model, "with_memory") else (lambda cache: cache, lambda cache, _: cache)
-        whole, cache = cache, split(cache)  # all hypotheses of a sentence read one memory: a beam search has nothing to copy or reorder there
+        whole, cache = (
+            cache,
+            split(cache),
+        )  # all hypotheses of a sentence read one memory: a beam search has nothing to copy or reorder there
 
         def step(tokens, cache):
             logits, cache, _ = model.apply({"params": params}, join(cache, whole), tokens, method="step")
@@ -137,7 +140,9 @@ def build(config) -> Task:
         """(tokens the model writes, the batch they and their sources make)."""
         source, length = encode_sources(data, texts, None)
         if fixed and source.shape[1] > first.source.shape[1]:
-            raise InputError(f"a source may have at most {first.source.shape[1]} characters; {max(texts, key=len)!r} has {source.shape[1]}: shorten it")
+            raise InputError(
+                f"a source may have at most {first.source.shape[1]} characters; {max(texts, key=len)!r} has {source.shape[1]}: shorten it"
+            )
         tokens = over_rows(generate, params, {"source": source, "source_length": length}, settings.batch_size)
         start = np.full((len(texts), 1), vocabulary.bos_id, np.int32)
         return tokens, {"source": source, "source_length": length, "target": np.concatenate([start, tokens], axis=1)}
@@ -182,10 +187,17 @@ def build(config) -> Task:
         texts = data.texts[split].source[:8]
         tokens, batch = write(params, texts)
         outputs, wanted = decode_targets(data, tokens), data.texts[split].target if fixed else references(data, split)
-        lines = [f"{text.strip()} -> {out}{'' if out == want else f'   (should be {want})'}" for text, out, want in zip(texts, outputs, wanted, strict=False)]
+        lines = [
+            f"{text.strip()} -> {out}{'' if out == want else f'   (should be {want})'}"
+            for text, out, want in zip(texts, outputs, wanted, strict=False)
+        ]
         (directory.parent / "samples.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
         attends = "cross_attention" in jax.eval_shape(look, params, {k: v[:1] for k, v in batch.items()})
-        figures = [draw(params, batch, tokens, texts, directory / "alignment.png"), *draw_layers(params, batch, tokens, directory)] if attends else []
+        figures = (
+            [draw(params, batch, tokens, texts, directory / "alignment.png"), *draw_layers(params, batch, tokens, directory)]
+            if attends
+            else []
+        )
         return figures + ([] if fixed else report_bleu(params, split, directory))
 
     def report_bleu(params, split: str, directory: Path) -> list[Path]:

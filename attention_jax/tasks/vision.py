@@ -141,8 +141,10 @@ def build(config) -> Task:
         found = probabilities.argmax(1)
         confusion = np.zeros((len(names), len(names)), np.int64)
         np.add.at(confusion, (test.label, found), 1)
-        paths = [confusion_matrix(confusion, names, directory / "confusion.png"),
-                 figures.mistakes(test.image, test.label, probabilities, names, directory / "mistakes.png")]
+        paths = [
+            confusion_matrix(confusion, names, directory / "confusion.png"),
+            figures.mistakes(test.image, test.label, probabilities, names, directory / "mistakes.png"),
+        ]
         first = np.array([np.argmax(test.label == c) for c in np.unique(test.label)])[: figures.SHOWN]
         titles = [f"{names[test.label[i]]} ({names[found[i]]} {probabilities[i].max():.2f})" for i in first]
         paths.append(show_attention(params, test.image[first], titles, directory / "attention.png"))

@@ -34,11 +34,15 @@ def _checked(read, like, where: str):
         sys.unraisablehook = hook
     except Exception as error:  # orbax, tensorstore and json each raise their own kinds
         reason = " ".join(str(error).split())[:120]
-        raise InputError(f"cannot read {where}: it is damaged or of another model ({type(error).__name__}: {reason}); delete it or start a new run") from error
+        raise InputError(
+            f"cannot read {where}: it is damaged or of another model ({type(error).__name__}: {reason}); delete it or start a new run"
+        ) from error
     for (path, want), got in zip(jax.tree.leaves_with_path(like), jax.tree.leaves(tree), strict=True):
         if np.shape(got) != np.shape(want):
             name = jax.tree_util.keystr(path)
-            raise InputError(f"{where} is of another model: {name} must have shape {np.shape(want)}, has {np.shape(got)}; use the run's own options")
+            raise InputError(
+                f"{where} is of another model: {name} must have shape {np.shape(want)}, has {np.shape(got)}; use the run's own options"
+            )
     return tree, *rest
 
 

@@ -45,7 +45,9 @@ def quality(metrics: dict, name: str) -> float:
     return -metrics[name] if lower else metrics[name]
 
 
-def fit(task, optim, train, directory: Path, *, resume: bool = False, tensorboard: bool = False, quiet: bool = False, on_epoch=None) -> dict:
+def fit(
+    task, optim, train, directory: Path, *, resume: bool = False, tensorboard: bool = False, quiet: bool = False, on_epoch=None
+) -> dict:
     """Train `task` and return {"params", "metrics", "history", "steps", "seconds", "examples_per_second"}.
 
     `optim` and `train` are `config.Optim` and `config.Train`; checkpoints and metrics.jsonl go to `directory`.
@@ -124,7 +126,14 @@ def fit(task, optim, train, directory: Path, *, resume: bool = False, tensorboar
             bar.close()
             log.close()
             checkpoints.close()
-    return {"params": params, "metrics": metrics, "history": history, "steps": step, "seconds": seconds, "examples_per_second": examples / max(seconds, 1e-9)}
+    return {
+        "params": params,
+        "metrics": metrics,
+        "history": history,
+        "steps": step,
+        "seconds": seconds,
+        "examples_per_second": examples / max(seconds, 1e-9),
+    }
 
 
 def chosen(state, checkpoints: Checkpoints, train, history: list[dict]):

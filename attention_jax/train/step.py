@@ -21,7 +21,7 @@ class TrainState(NamedTuple):
 def init_state(init, optimizer: optax.GradientTransformation, seed: int) -> TrainState:
     """A fresh state: parameters and dropout come from two independent streams of `seed`."""
     model_rng, rng = jax.random.split(jax.random.PRNGKey(seed))
-    params = init(model_rng)
+    params = jax.jit(init)(model_rng)
     zero = jnp.zeros((), jnp.int32)
     return TrainState(params, optimizer.init(params), zero, rng, zero, zero)
 

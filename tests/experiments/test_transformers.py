@@ -44,7 +44,11 @@ def test_table3_rows_are_counted_as_by_hand():
     metrics = table3_parameters.study(table3_parameters.config(), None)
     # d_k 16: 18 attentions have queries and keys (and their biases) of 128 instead of 512 numbers
     assert metrics["difference.B: d_k 16"] == pytest.approx(-18 * 2 * 384 * 513 / 1e6)
-    off = {c.metric: metrics[c.metric] for c in table3_parameters.CLAIMS if c.at_least is not None and not c.at_least <= metrics[c.metric] <= c.at_most}
+    off = {
+        c.metric: metrics[c.metric]
+        for c in table3_parameters.CLAIMS
+        if c.at_least is not None and not c.at_least <= metrics[c.metric] <= c.at_most
+    }
     assert set(off) == {"difference.C: d 1024", "difference.big"}  # the two rows the docstring is about
 
 

@@ -1,7 +1,6 @@
 """Recurrent language models: parameter counts by hand, PyTorch as oracle, one step at a time, and their truncated gradients."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
