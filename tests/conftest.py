@@ -3,6 +3,7 @@
 import os
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")  # tests mostly compile
 os.environ.setdefault("NPROC", "8")  # emulated devices need at least two threads each, or jax 0.10 can hang
 
 import jax

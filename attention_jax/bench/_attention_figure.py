@@ -15,7 +15,7 @@ def draw(rows: list[dict], path: Path, platform: str):
     import matplotlib.pyplot as plt
 
     rows = [row for row in rows if row["blocks"][0] is None and row["case"] != "check"]
-    cases = list(dict.fromkeys(row["case"] for row in rows))
+    cases = list(dict.fromkeys(row["case"] for row in rows if not row["problem"]))
     if not cases:
         return
     figure, axes = plt.subplots(2, len(cases), figsize=(3.2 * len(cases) + 1, 5.6), squeeze=False, sharex="col", layout="constrained")
@@ -26,7 +26,10 @@ def draw(rows: list[dict], path: Path, platform: str):
             if not good:
                 continue
             for axis, key, scale in ((axes[0, column], "gradient_seconds", 1e3), (axes[1, column], "temporary_bytes", 2**-20)):
-                lengths, values = [row["length"] for row in good], [max(row[key], 1e-9) * scale for row in good]
+                seen = [row for row in good if row[key] > 0]  # torch's memory shows only where the process grew
+                if not seen:
+                    continue
+                lengths, values = [row["length"] for row in seen], [row[key] * scale for row in seen]
                 axis.loglog(lengths, values, "o-", color=colour, label=name, markersize=4)
                 if any(row["problem"].startswith(("out of memory", "MemoryError")) for row in mine):
                     axis.loglog(lengths[-1:], values[-1:], "x", color=colour, markersize=11, markeredgewidth=2)
@@ -34,6 +37,9 @@ def draw(rows: list[dict], path: Path, platform: str):
         axes[1, column].set_xlabel("length")
         for axis in axes[:, column]:
             axis.grid(True, which="major", alpha=0.3)
+            lengths = sorted({row["length"] for row in rows if row["case"] == case})
+            axis.set_xticks(lengths, [f"{n // 1024}k" if n >= 1024 else str(n) for n in lengths])
+            axis.minorticks_off()
     axes[0, 0].set_ylabel("forward + gradient, ms")
     axes[1, 0].set_ylabel("temporary memory, MiB")
     handles = {text: handle for axis in axes.flat for handle, text in zip(*axis.get_legend_handles_labels(), strict=True)}

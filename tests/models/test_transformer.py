@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from attention_jax.models.blocks import Block
-from attention_jax.models.multihead import HeadScore
 from attention_jax.models.positions import KINDS, added_positions
 from attention_jax.models.transformer import Decoder, Encoder, Transformer, count_parameters
 from attention_jax.ops.masks import causal, dense
@@ -123,17 +122,19 @@ def test_causal_jacobian_is_exactly_zero_above_the_diagonal(kind, implementation
     assert np.tril(size).min(where=np.tril(np.ones((5, 5), bool)), initial=1.0) > 0
 
 
-def encoded(kind, x, mask=None):
-    encoder = Encoder(Block(**(vars(SMALL) | {"positions": kind})), 2)
-    params = jax.jit(encoder.init)(jax.random.key(1), x)
-    return jax.jit(lambda x: encoder.apply(params, x, mask)[0])(x)
+def encoder(kind, x):
+    """An encoder with positions of this kind, as a compiled function (x, mask) -> states."""
+    module = Encoder(Block(**(vars(SMALL) | {"positions": kind})), 2)
+    params = jax.jit(module.init)(jax.random.key(1), x)
+    return jax.jit(lambda x, mask=None: module.apply(params, x, mask)[0])
 
 
 def test_without_positions_permutations_commute():
     x, order = jax.random.normal(jax.random.key(0), (1, 6, 8)), jnp.array([3, 0, 5, 1, 4, 2])
-    np.testing.assert_allclose(encoded("none", x)[:, order], encoded("none", x[:, order]), atol=1e-5)
-    for kind in ("shaw", "t5", "alibi", "rotary"):
-        assert np.abs(encoded(kind, x)[:, order] - encoded(kind, x[:, order])).max() > 1e-4, kind
+    for kind in ("none", "shaw", "t5", "alibi", "rotary"):
+        states = encoder(kind, x)
+        difference = np.abs(states(x)[:, order] - states(x[:, order])).max()
+        assert difference < 1e-5 if kind == "none" else difference > 1e-4, kind
 
 
 @pytest.mark.parametrize("kind", ["shaw", "t5", "alibi", "rotary"])
@@ -142,8 +143,9 @@ def test_relative_positions_are_shift_invariant(kind):
     sentence, filler = jax.random.normal(jax.random.key(0), (1, 4, 8)), jnp.ones((1, 3, 8))
     place = lambda first: dense(jnp.broadcast_to((jnp.arange(7) >= first) & (jnp.arange(7) < first + 4), (7, 7)))
     masks = [jax.tree.map(lambda x: x[None], place(first)) for first in (0, 3)]
-    early = encoded(kind, jnp.concatenate([sentence, filler], axis=1), masks[0])[:, :4]
-    late = encoded(kind, jnp.concatenate([filler, sentence], axis=1), masks[1])[:, 3:]
+    first, last = jnp.concatenate([sentence, filler], axis=1), jnp.concatenate([filler, sentence], axis=1)
+    states = encoder(kind, first)
+    early, late = states(first, masks[0])[:, :4], states(last, masks[1])[:, 3:]
     np.testing.assert_allclose(early, late, atol=1e-5)
 
 
@@ -204,11 +206,11 @@ def test_tied_embeddings_are_the_output_layer():
         Transformer(5, 6, tied="all").init(jax.random.key(0), SOURCE, LENGTH, TARGET)
 
 
-@pytest.mark.parametrize("score", [s for s in HeadScore.__args__ if s != "scaled_dot"])
+@pytest.mark.parametrize("score", ["general", "additive"])
 def test_any_score_trains(score):
     model, params = built(score=score)
     rngs = {"dropout": jax.random.key(0)}
     grads = jax.jit(jax.grad(lambda p: model.apply(p, SOURCE, LENGTH, TARGET, train=True, rngs=rngs)[0].std()))(params)
     own = [g for path, g in jax.tree.leaves_with_path(grads) if "score" in jax.tree_util.keystr(path)]
-    assert len(own) == {"dot": 0, "general": 6, "additive": 18, "concat": 12, "cosine": 6}[score]
+    assert len(own) == {"general": 6, "additive": 18}[score]
     assert all(np.isfinite(g).all() and np.abs(g).max() > 0 for g in own)

@@ -97,6 +97,7 @@ def wait_for(happened, process, limit: float = 200):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Ray forks, and JAX warns of it
 def test_a_ray_cluster_that_loses_a_machine_loses_nothing(environment, tmp_path):
     pytest.importorskip("ray", reason="the Ray executor is tested where ray is installed: pip install ray")
     from ray.cluster_utils import Cluster
