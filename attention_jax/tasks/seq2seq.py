@@ -86,10 +86,8 @@ def build(config) -> Task:
 
         cache, rows = model.apply({"params": params}, method=run), batch["source"].shape[0]
         split, join = (model.own, model.with_memory) if hasattr(model, "with_memory") else (lambda cache: cache, lambda cache, _: cache)
-        whole, cache = (
-            cache,
-            split(cache),
-        )  # all hypotheses of a sentence read one memory: a beam search has nothing to copy or reorder there
+        # all hypotheses of a sentence read one memory: a beam search has nothing to copy or reorder there
+        whole, cache = cache, split(cache)
 
         def step(tokens, cache):
             logits, cache, _ = model.apply({"params": params}, join(cache, whole), tokens, method="step")
