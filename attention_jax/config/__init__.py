@@ -219,4 +219,5 @@ class Claim:
     at_most: float | None = None
     """... and at most this. With neither, the number is reported without a verdict."""
     beaten: float | None = None
-    """Beaten from this value on (in the direction of improvement: upward if at_least is given, else downward)."""
+    """Beaten from this value on. Up is better where only `at_least` is given, down where only `at_most` is; with both or neither the
+    metric's name decides: loss, perplexity, error and bits are better low."""
