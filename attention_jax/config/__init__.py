@@ -204,7 +204,7 @@ class Claim:
     """One published (or aimed at) number, and what counts as having reproduced it.
 
     `metric` names a value of the run's result ("test.bleu"); `epoch` takes it from that epoch of the history instead of the
-    final evaluation, `best` takes the best epoch. With several seeds the median is judged.
+    final evaluation, `best` takes the best epoch. With several seeds the median is judged, or the `seeds_needed`-th best.
     """
 
     text: str
@@ -218,6 +218,8 @@ class Claim:
     """Reproduced if the value is at least this ..."""
     at_most: float | None = None
     """... and at most this. With neither, the number is reported without a verdict."""
+    seeds_needed: int = 0
+    """Judge the n-th best seed: 4 of five seeds is "on at least 4 of 5"; 0 judges the median."""
     beaten: float | None = None
     """Beaten from this value on. Up is better where only `at_least` is given, down where only `at_most` is; with both or neither the
     metric's name decides: loss, perplexity, error and bits are better low."""

@@ -46,16 +46,19 @@ def values_of(claim, runs: Sequence[Mapping]) -> list[float]:
 
 
 def judge(claim, runs: Sequence[Mapping]) -> tuple[float | None, Verdict]:
-    """The median over seeds of what `claim` (a `config.Claim`) speaks of, and the verdict.
+    """The median over seeds (or the `seeds_needed`-th best) of what `claim`, a `config.Claim`, speaks of, and the verdict.
 
     `runs` are {"variant": str, "seed": int, "metrics": {name: number}, "history": [{"epoch": int, name: number, ...}, ...]}.
     beaten: at or beyond `claim.beaten`; reproduced: within the bounds; missed: outside of them (NaN too); reported: the claim
-    sets no bound; not run: no run of this variant has the number.
+    sets no bound; not run: no run, or too few seeds, of this variant have the number.
     """
     values = values_of(claim, runs)
     if not values:
         return None, "not run"
-    value = float(np.median(values))
+    needed = getattr(claim, "seeds_needed", 0)
+    if needed > len(values):
+        return None, "not run"
+    value = sorted(values, reverse=upward(claim))[needed - 1] if needed else float(np.median(values))
     if claim.beaten is not None and (value >= claim.beaten if upward(claim) else value <= claim.beaten):
         return value, "beaten"
     if claim.at_least is None and claim.at_most is None:

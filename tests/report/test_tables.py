@@ -46,6 +46,14 @@ def test_verdicts_downward(bounds, value, verdict):
     assert judge(claim(metric="valid.loss", **bounds), [run(value, metric="valid.loss")])[1] == verdict
 
 
+@pytest.mark.parametrize("needed, value", [(1, 1.0), (2, 2.0), (3, 9.0)])
+def test_the_nth_best_seed_is_judged_where_the_claim_counts_seeds(needed, value):
+    runs = [{"variant": "", "seed": i, "metrics": {"test.error": x}, "history": []} for i, x in enumerate((2.0, 9.0, 1.0))]
+    claim = Claim("", "test.error", None, "", at_most=2.5, seeds_needed=needed)
+    assert judge(claim, runs) == (value, "reproduced" if value <= 2.5 else "missed")
+    assert judge(claim, runs[: needed - 1])[1] == "not run"
+
+
 def test_the_median_over_seeds_is_judged():
     runs = [run(10.0, seed=0), run(39.0, seed=1), run(39.2, seed=2)]
     assert judge(claim(at_least=38.0), runs) == (39.0, "reproduced")
