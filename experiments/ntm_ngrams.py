@@ -20,7 +20,7 @@ def config() -> Config:
         "ntm_ngrams",
         Algorithmic("ngrams", sequences=20_000, epoch_sequences=2_500, valid_sequences=400),
         NTM(),
-        Optim("rmsprop", learning_rate=1e-4, momentum=0.9, b2=0.95, eps=1e-4, clip_norm=50.0),
+        Optim("rmsprop", learning_rate=1e-4, momentum=0.9, b2=0.95, eps=1e-4, clip_norm=10.0),
         Train(batch_size=1, total_epochs=8, steps_per_call=250, best_metric="valid.bits_per_sequence", use_best=True),
     )
 

@@ -61,6 +61,7 @@ def choose_blocks(score, query, key, block_q: int | None = None, block_k: int | 
 def pair_cost(score, query, key) -> int:
     """Elements that the score's largest intermediate has per pair: 1 for dot products, H for `Additive`. Read off its trace.
 
+    >>> from jax import numpy as jnp
     >>> from attention_jax.ops.scores import Additive, ScaledDot
     >>> x = jnp.ones((100, 8))
     >>> pair_cost(ScaledDot(), x, x), pair_cost(Additive.init(jax.random.key(0), 8, 8, 32), x, x)
