@@ -82,9 +82,11 @@ def start(
         check_same(read_config(directory), config, directory)
     elif resume:
         raise InputError(f"--resume needs a run in {directory}; there is none: leave --resume out")
-    create(directory)
-
+    from attention_jax import tasks
     from attention_jax.train.log import environment, write_json
+
+    task = None if study is not None else tasks.build(config)  # before anything is written: bad data leave nothing behind
+    create(directory)
 
     write_json(directory / "config.json", configs.to_json(config))
     write_json(directory / "environment.json", environment())
@@ -92,21 +94,19 @@ def start(
         started = time.perf_counter()
         outcome = {"metrics": study(config, directory), "history": [], "seconds": time.perf_counter() - started}
     else:
-        outcome = train(config, directory, resume=resume, tensorboard=tensorboard, quiet=quiet, on_epoch=on_epoch)
+        outcome = train(task, config, directory, resume=resume, tensorboard=tensorboard, quiet=quiet, on_epoch=on_epoch)
     result = {"experiment": config.name, "seed": config.train.seed, **outcome}
     write_json(directory / "result.json", result)
     return result
 
 
-def train(config: configs.Config, directory: Path, *, resume: bool, tensorboard: bool, quiet: bool, on_epoch) -> dict:
-    """Build the task, fit it, draw its figures."""
+def train(task, config: configs.Config, directory: Path, *, resume: bool, tensorboard: bool, quiet: bool, on_epoch) -> dict:
+    """Fit the task, keep its parameters, draw its figures."""
     import jax
 
-    from attention_jax import tasks
     from attention_jax.train.checkpoint import save_params
     from attention_jax.train.loop import fit
 
-    task = tasks.build(config)
     outcome = fit(task, config.optim, config.train, directory, resume=resume, tensorboard=tensorboard, quiet=quiet, on_epoch=on_epoch)
     params = jax.device_get(outcome.pop("params"))
     outcome["parameters"] = sum(x.size for x in jax.tree.leaves(params))
