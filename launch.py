@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Attention in JAX: launch, sweep and reproduce experiments.
 
-With no arguments, the main job: train date_luong, an attention model that learns to read dates, in about two minutes.
+With no arguments, the main job: train date_luong, an attention model that learns to read dates, in under a minute on two cores.
 """
 
 import contextlib
