@@ -1,6 +1,7 @@
 """A run and its directory: config.json, environment.json, metrics.jsonl, result.json, checkpoints/, figures/."""
 
 import json
+import shutil
 import time
 from pathlib import Path
 
@@ -85,9 +86,14 @@ def start(
     from attention_jax import tasks
     from attention_jax.train.log import environment, write_json
 
-    task = None if study is not None else tasks.build(config)  # before anything is written: bad data leave nothing behind
+    fresh = not directory.exists()
     create(directory)
-
+    try:
+        task = None if study is not None else tasks.build(config)
+    except InputError:
+        if fresh:  # bad data leave no directory behind
+            shutil.rmtree(directory)
+        raise
     write_json(directory / "config.json", configs.to_json(config))
     write_json(directory / "environment.json", environment())
     if study is not None:
