@@ -116,14 +116,11 @@ def build(config) -> Task:
         init=init,
         loss=loss,
         buckets=({"tokens": data.train},),
-        plan=functools.partial(plan, config.train.seed, len(data.train), config.train.batch_size),
+        plan=lambda epoch, steps_per_call: batches.plan(
+            config.train.seed, epoch, [len(data.train)], [config.train.batch_size], steps_per_call
+        ),
         evaluate=evaluate,
         report=report,
         predict=predict,
         describe=lambda: dict(data.facts),
     )
-
-
-def plan(seed: int, rows: int, batch_size: int, epoch: int, steps_per_call: int):
-    """The chunks of an epoch; a function of seed and epoch alone."""
-    return batches.plan(seed, epoch, [rows], [batch_size], steps_per_call)

@@ -1,7 +1,6 @@
 """Sequence to sequence: every encoder-decoder of `models` on every pair dataset of `data`."""
 
 import dataclasses
-import functools
 from pathlib import Path
 
 import jax
@@ -210,19 +209,14 @@ def build(config) -> Task:
         bins = bleu.bleu_by_length(outputs, wanted, pairs.source_length - 1, tokenize=data.bleu_tokenize)
         return [bleu.length_figure({config.name: bins}, directory / "bleu_by_length.png")]
 
-    sizes, batch_sizes = [len(pairs.source) for pairs in data.train], data.batch_sizes
+    sizes = [len(pairs.source) for pairs in data.train]
     return Task(
         init=init,
         loss=loss,
         buckets=tuple(pairs._asdict() for pairs in data.train),
-        plan=functools.partial(plan, config.train.seed, sizes, batch_sizes),
+        plan=lambda epoch, steps_per_call: batches.plan(config.train.seed, epoch, sizes, data.batch_sizes, steps_per_call),
         evaluate=evaluate,
         report=report,
         predict=predict,
         describe=lambda: {"source_vocabulary": len(data.source_vocabulary), "target_vocabulary": len(vocabulary), **data.facts},
     )
-
-
-def plan(seed: int, sizes, batch_sizes, epoch: int, steps_per_call: int):
-    """The chunks of an epoch; a function of seed and epoch alone."""
-    return batches.plan(seed, epoch, sizes, batch_sizes, steps_per_call)

@@ -163,14 +163,11 @@ def build(config) -> Task:
         init=init,
         loss=loss,
         buckets=(train._asdict(),),
-        plan=functools.partial(plan, config.train.seed, [len(train.label)], [config.train.batch_size]),
+        plan=lambda epoch, steps_per_call: batches.plan(
+            config.train.seed, epoch, [len(train.label)], [config.train.batch_size], steps_per_call
+        ),
         evaluate=evaluate,
         report=report,
         predict=predict,
         describe=describe,
     )
-
-
-def plan(seed: int, sizes, batch_sizes, epoch: int, steps_per_call: int):
-    """The chunks of an epoch; a function of seed and epoch alone."""
-    return batches.plan(seed, epoch, sizes, batch_sizes, steps_per_call)
