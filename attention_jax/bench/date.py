@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention_jax.bench.rounds import alternate, import_torch, table
+from attention_jax.bench._rounds import alternate, import_torch, table
 from attention_jax.config import Optim
 from attention_jax.models.seq2seq import AttentionSeq2seq
 from attention_jax.ops.losses import masked_cross_entropy

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention_jax.bench.rounds import alternate, import_torch, table
+from attention_jax.bench._rounds import alternate, import_torch, table
 from attention_jax.config import Optim
 from attention_jax.data.algorithmic import copy
 from attention_jax.models.ntm import NTM

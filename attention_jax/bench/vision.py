@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention_jax.bench.rounds import alternate, import_torch, table
+from attention_jax.bench._rounds import alternate, import_torch, table
 from attention_jax.config import Images, Optim, Vit
 from attention_jax.ops.losses import masked_cross_entropy
 from attention_jax.tasks.vision import build_model, preparation
