@@ -10,6 +10,7 @@ import pytest
 from attention_jax import InputError
 from attention_jax.config import VIT_SIZES, Cct, ResNet, Vit
 from attention_jax.models.blocks import Block
+from attention_jax.models.resnet import as_product
 from attention_jax.models.vit import ImageLayer, attention_pool, interpolate, patches, rotary_2d, sinusoidal_2d, stochastic_depth
 from attention_jax.tasks.vision import build_model
 
@@ -193,3 +194,15 @@ def test_layer_is_pre_norm_like_torch():
     run = jax.jit(layer.apply, static_argnames="only_first", compiler_options=UNOPTIMIZED)
     np.testing.assert_allclose(run({"params": params}, x)[0], want, atol=1e-5)
     np.testing.assert_allclose(run({"params": params}, x, only_first=True)[0], want[:, :1], atol=1e-5)
+
+
+@pytest.mark.parametrize("size, stride, pixels", [(1, 1, 5), (1, 2, 7), (3, 1, 8), (3, 2, 8), (3, 2, 9), (7, 2, 12)])
+def test_convolution_as_a_product_is_the_convolution(size, stride, pixels):
+    x, kernel = (jax.random.normal(jax.random.key(i), shape) for i, shape in enumerate([(2, pixels, pixels, 3), (size, size, 3, 4)]))
+    names = ("NHWC", "HWIO", "NHWC")
+    theirs = lambda x, kernel: jax.lax.conv_general_dilated(x, kernel, (stride, stride), "SAME", dimension_numbers=names)
+    ours = lambda x, kernel: as_product(x, kernel, (stride, stride), "SAME")
+    np.testing.assert_allclose(ours(x, kernel), theirs(x, kernel), atol=1e-5)
+    gradient = lambda f: jax.grad(lambda *a: (f(*a) ** 2).sum(), (0, 1))(x, kernel)
+    for got, want in zip(gradient(ours), gradient(theirs)):
+        np.testing.assert_allclose(got, want, atol=1e-3, rtol=1e-5)
