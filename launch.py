@@ -159,7 +159,7 @@ def plot(arguments: list[str]):
 
 
 def reproduce(arguments: list[str]):
-    """[NAME ...] [--scale smoke|full|recorded] [--seeds N] [--data.path P ...]: run experiments and judge their claims."""
+    """[NAME ...] [--scale smoke|full|recorded] [--variant V] [--seeds N] [--data.path P ...]: run experiments and judge their claims."""
     from attention_jax import experiments
     from attention_jax.report.tables import claims_table, judge, show
 
@@ -168,6 +168,7 @@ def reproduce(arguments: list[str]):
     extra = {
         "scale": (Literal["smoke", "full", "recorded"], "full", "smoke: seconds, no verdict; recorded: only show what is committed."),
         "seeds": (int, 0, "Number of seeds; 0 is the experiment's own."),
+        "variant": (str, "", "Run only this one of the variants the experiment compares."),
         "root": (str, "runs/reproduce", "Where the runs are kept."),
     }
     rows = []
@@ -180,6 +181,7 @@ def reproduce(arguments: list[str]):
             done = experiments.reproduce(
                 name,
                 lambda c, name=name: configured(c, rest, f"reproduce {name}", **extra).config,
+                asked.variant,
                 asked.seeds or None,
                 asked.scale,
                 Path(asked.root),

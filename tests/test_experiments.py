@@ -26,9 +26,9 @@ def toy(monkeypatch, tmp_path):
     return module
 
 
-def reproduce(tmp_path, rate=0.25, arguments=(), scale="full"):
+def reproduce(tmp_path, rate=0.25, arguments=(), scale="full", variant=""):
     override = lambda c: configs.replace(c, **{"optim.learning_rate": rate})
-    return experiments.reproduce("toy", override, None, scale, tmp_path / "runs", list(arguments))
+    return experiments.reproduce("toy", override, variant, None, scale, tmp_path / "runs", list(arguments))
 
 
 def test_every_seed_is_run_once_and_recorded_with_its_command_but_not_its_place(toy, tmp_path):
@@ -51,6 +51,13 @@ def test_other_options_are_another_run_and_the_old_one_is_kept(toy, tmp_path):
 def test_smoke_runs_record_nothing(toy, tmp_path):
     assert len(reproduce(tmp_path, scale="smoke")) == 1
     assert not (tmp_path / "results").exists()
+
+
+def test_one_variant_may_be_chosen(toy, tmp_path):
+    toy.variants = lambda: {"small": toy.config(), "large": configs.replace(toy.config(), **{"optim.learning_rate": 1.0})}
+    assert {run["variant"] for run in reproduce(tmp_path, variant="large")} == {"large"}
+    with pytest.raises(InputError, match="--variant must be one of 'small', 'large' for toy, got 'huge'"):
+        reproduce(tmp_path, variant="huge")
 
 
 def test_a_run_directory_is_used_once(toy, tmp_path):
