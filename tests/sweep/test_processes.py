@@ -1,5 +1,6 @@
 """Real processes: a sweep that is killed five times, worker processes, and a Ray cluster that loses a machine."""
 
+import contextlib
 import json
 import os
 import random
@@ -96,7 +97,23 @@ def wait_for(happened, process, limit: float = 200):
         time.sleep(0.02)
 
 
+def groups_of(node, directory: Path) -> list[Path]:
+    """The groups that workers of an emulated machine hold the lock of."""
+    raylet = node.all_processes["raylet"][0].process.pid
+    found = []
+    for worker in Path(f"/proc/{raylet}/task/{raylet}/children").read_text().split():
+        with contextlib.suppress(OSError):  # it has just ended
+            files = [Path(os.readlink(file)) for file in Path(f"/proc/{worker}/fd").iterdir()]
+            found += [file.with_suffix("") for file in files if file.suffix == ".lock" and file.parent == directory / "groups"]
+    return found
+
+
+def has_checkpoint(group: Path) -> bool:
+    return any(path.is_dir() and path.name.isdigit() for path in group.glob("stage*/checkpoints/*"))
+
+
 @pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Ray forks, and JAX warns of it
 def test_a_ray_cluster_that_loses_a_machine_loses_nothing(environment, tmp_path):
     pytest.importorskip("ray", reason="the Ray executor is tested where ray is installed: pip install ray")
@@ -108,9 +125,12 @@ def test_a_ray_cluster_that_loses_a_machine_loses_nothing(environment, tmp_path)
         arguments = command(*SIX, "--out", tmp_path / "cluster", "--ray", cluster.address)
         with (tmp_path / "log").open("w") as log:
             process = subprocess.Popen(arguments, env=environment, stdout=log, stderr=log)
-        groups = lambda: [path for path in (tmp_path / "cluster" / "groups").glob("*/stage*/checkpoints/[0-9]*") if path.is_dir()]
-        wait_for(lambda: len({path.parents[2] for path in groups()}) == 3, process)  # one group on each machine, all with a checkpoint
-        cluster.remove_node(nodes[0], allow_graceful=False)
+        begun = lambda: [(node, group) for node in nodes for group in groups_of(node, tmp_path / "cluster") if has_checkpoint(group)]
+        wait_for(begun, process)
+        [node, group], *_ = begun()
+        cluster.remove_node(node, allow_graceful=False)
+        members = [Path(member["directory"]) for member in json.loads(group.with_suffix(".json").read_text())["members"]]
+        assert not any((member / "result.json").exists() for member in members), "the group had ended before its machine was lost"
         assert process.wait(timeout=300) == 0, (tmp_path / "log").read_text()
     finally:
         cluster.shutdown()
