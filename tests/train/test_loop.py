@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import jax
@@ -102,25 +101,39 @@ def test_an_unknown_best_metric_is_named(tmp_path):
         fit(least_squares(), OPTIM, Train(total_epochs=1, best_metric="valid.blue"), tmp_path, quiet=True)
 
 
+DATES = """
+from experiments import date_luong
+config = replace(date_luong.smoke(), **{"data.examples": 500, "train.batch_size": 50, "train.total_epochs": 6, "train.steps_per_call": 1})
+"""
+TOKENS = """
+from attention_jax.config import Config, Decode, Optim, Reverse, Train, Transformer
+model = Transformer(1, 1, width=16, heads=2, ffn=16, dropout=0.0, tied="all")
+optim, train = Optim(schedule="inverse_sqrt", warmup_steps=10), Train(total_epochs=4, steps_per_call=1, label_smoothing=0.1)
+config = Config("reverse", Reverse(examples=400, batch_tokens=777, joint_vocabulary=True), model, optim, train, Decode())
+sizes = {int((weight > 0).sum()) for _, _, weight in tasks.build(config).plan(0, 1)}
+assert len(sizes) > 4, sizes
+"""
+
+
 @pytest.mark.slow
-def test_two_and_four_devices_give_the_losses_of_one(tmp_path):
-    """50 steps of a small attention model, batch 50 (not a multiple of 4), the last batch of an epoch short."""
-    script = textwrap.dedent("""
-        import json, sys, jax, numpy as np
-        jax.config.update("jax_num_cpu_devices", int(sys.argv[1]))
-        from attention_jax import tasks
-        from attention_jax.train.loop import fit
-        from attention_jax.config import replace
-        from experiments import date_luong
-        from pathlib import Path
-        config = replace(date_luong.smoke(), **{"data.examples": 500, "train.batch_size": 50, "train.total_epochs": 6, "train.steps_per_call": 1})
-        task = tasks.build(config)
-        found = fit(task._replace(evaluate=lambda *_: {"test.loss": 0.0}), config.optim, config.train, Path(sys.argv[2]), quiet=True)
-        for leaf in jax.tree.leaves(found["params"]):
-            copies = [np.asarray(shard.data) for shard in leaf.addressable_shards]
-            assert all((copy == copies[0]).all() for copy in copies), "replicas differ"
-            assert len(copies) == int(sys.argv[1]) and copies[0].shape == leaf.shape
-    """)
+@pytest.mark.parametrize("config, steps", [(DATES, 54), (TOKENS, 48)], ids=["batches of 50, the last one short", "unequal token batches"])
+def test_two_and_four_devices_give_the_losses_of_one(config, steps, tmp_path):
+    """About 50 steps of a small recurrent model and of a small Transformer."""
+    script = f"""
+import json, sys, jax, numpy as np
+jax.config.update("jax_num_cpu_devices", int(sys.argv[1]))
+from attention_jax import tasks
+from attention_jax.train.loop import fit
+from attention_jax.config import replace
+from pathlib import Path
+{config}
+task = tasks.build(config)
+found = fit(task._replace(evaluate=lambda *_: {{"valid.loss": 0.0, "test.loss": 0.0}}), config.optim, config.train, Path(sys.argv[2]), quiet=True)
+for leaf in jax.tree.leaves(found["params"]):
+    copies = [np.asarray(shard.data) for shard in leaf.addressable_shards]
+    assert all((copy == copies[0]).all() for copy in copies), "replicas differ"
+    assert len(copies) == int(sys.argv[1]) and copies[0].shape == leaf.shape
+"""
     curves = []
     for devices in (1, 2, 4):
         directory = tmp_path / str(devices)
@@ -129,6 +142,6 @@ def test_two_and_four_devices_give_the_losses_of_one(tmp_path):
         subprocess.run([sys.executable, "-c", script, str(devices), str(directory)], check=True, env=environment, timeout=300)
         lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
         curves.append([line["train.loss"] for line in lines if "seconds" not in line])
-    assert len(curves[0]) == 54
+    assert len(curves[0]) == steps
     np.testing.assert_allclose(curves[1], curves[0], atol=1e-4)
     np.testing.assert_allclose(curves[2], curves[0], atol=1e-4)
