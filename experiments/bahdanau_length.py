@@ -4,7 +4,7 @@ Source: Bahdanau et al. 2015, figure 2 (WMT English-French, other data: the shap
 Data: Multi30k German to English, lower-cased Moses tokens; half of all rows are 2 to 4 captions written one after another, since
   the corpus has few long sentences
 Command: python launch.py reproduce bahdanau_length
-Cost: about 5 minutes on a GPU
+Cost: three hours on one CPU core for the two models
 
 Two models of equal width on the same rows: an encoder-decoder that hands over one vector, and the same with additive attention.
 The figure bleu_by_length.png

@@ -3,7 +3,7 @@
 Source: Vaswani et al. 2017, table 3, rows A to E (development set of WMT 2014 English-German)
 Data: Multi30k English to German, as in `multi30k_ende_tiny`; `--data.path DIR` reads the published files
 Command: python launch.py reproduce table3_directions
-Cost: 7 trainings of 4,000 updates, about 45 minutes each on 2 cores
+Cost: 7 trainings of 4,000 updates, 80 minutes each on one CPU core
 
 The base model here is Transformer-tiny, trained for 4,000 updates. The paper's numbers are of another corpus and another size, so
 only the
