@@ -1,4 +1,4 @@
-"""A run and its directory: config.json, environment.json, metrics.jsonl, result.json, checkpoints/, figures/."""
+"""A run and its directory: config.json, environment.json, metrics.jsonl, result.json, page.md, checkpoints/, figures/."""
 
 import json
 import shutil
@@ -72,7 +72,7 @@ def start(
     quiet: bool = False,
     on_epoch=None,
 ) -> dict:
-    """Run `config` in `directory` to its end and return its result, which is also written to result.json.
+    """Run `config` in `directory` to its end and return its result, which is also written to result.json and, to be read, page.md.
 
     `study`, a function (config, directory) -> metrics, is run instead of training where the experiment is a computation.
     """
@@ -84,6 +84,7 @@ def start(
     elif resume:
         raise InputError(f"--resume needs a run in {directory}; there is none: leave --resume out")
     from attention_jax import tasks
+    from attention_jax.report.run_page import run_page
     from attention_jax.train.log import environment, write_json
 
     fresh = not directory.exists()
@@ -103,6 +104,7 @@ def start(
         outcome = train(task, config, directory, resume=resume, tensorboard=tensorboard, quiet=quiet, on_epoch=on_epoch)
     result = {"experiment": config.name, "seed": config.train.seed, **outcome}
     write_json(directory / "result.json", result)
+    run_page(directory)
     return result
 
 

@@ -39,12 +39,3 @@ def plan(seed: int, epoch: int, bucket_sizes: Sequence[int], batch_sizes: Sequen
         if rows:
             chunks += [Chunk(bucket, i, w) for i, w in zip(indices.reshape(shape), weight.reshape(shape))]
     return [chunks[number] for number in rng.permutation(len(chunks))]
-
-
-def steps_in_epoch(bucket_sizes: Sequence[int], batch_sizes: Sequence[int]) -> int:
-    """Optimizer steps of one epoch.
-
-    >>> steps_in_epoch([5, 4], [2, 2])
-    5
-    """
-    return sum(-(-rows // batch_size) for rows, batch_size in zip(bucket_sizes, batch_sizes, strict=True))

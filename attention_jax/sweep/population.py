@@ -23,7 +23,7 @@ from attention_jax.sweep.grouping import NUMBERS
 from attention_jax.sweep.space import get
 from attention_jax.train.checkpoint import Checkpoints, save_params
 from attention_jax.train.log import MetricsLog, environment, scalars, write_json
-from attention_jax.train.loop import Interrupt
+from attention_jax.train.loop import Interrupt, planned_steps
 from attention_jax.train.optimizer import optimizer
 from attention_jax.train.parallel import replicate
 from attention_jax.train.step import TrainState, init_state, train_step
@@ -157,9 +157,7 @@ def fit(members: Sequence[Member], built: Sequence[tasks.Task], directory: Path,
     all_configs = [member.config for member in members]
     config, task, count = all_configs[0], built[0], len(members)
     train, devices = config.train, jax.local_device_count()
-    steps_per_epoch = sum(int((weight.sum(1) > 0).sum()) for _, _, weight in task.plan(0, train.steps_per_call))
-    total_steps = min(steps_per_epoch * train.total_epochs, train.max_steps or steps_per_epoch * train.total_epochs)
-    numbers = varied(all_configs)
+    numbers, total_steps = varied(all_configs), planned_steps(task, train)
     checkpoints = Checkpoints(directory / "checkpoints")
     population = Population(fresh(task, all_configs, numbers, total_steps), np.zeros((), np.int32))
     kept = {"histories": [[] for _ in members], "failures": [""] * count, "epoch": 0, "chunk": 0, "seconds": 0.0}

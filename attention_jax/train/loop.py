@@ -45,6 +45,12 @@ def quality(metrics: dict, name: str) -> float:
     return -metrics[name] if lower else metrics[name]
 
 
+def planned_steps(task, train) -> int:
+    """The optimizer steps of a whole run, on which schedules depend."""
+    steps = train.total_epochs * sum(int((weight.sum(1) > 0).sum()) for _, _, weight in task.plan(0, train.steps_per_call))
+    return min(steps, train.max_steps or steps)
+
+
 def fit(
     task, optim, train, directory: Path, *, resume: bool = False, tensorboard: bool = False, quiet: bool = False, on_epoch=None
 ) -> dict:
@@ -58,9 +64,7 @@ def fit(
       Interrupted: on SIGINT or SIGTERM, after a checkpoint was written.
       Diverged: the loss is not finite; the step is named.
     """
-    chunks = task.plan(0, train.steps_per_call)
-    steps_per_epoch = sum(int((weight.sum(1) > 0).sum()) for _, _, weight in chunks)
-    total_steps = min(steps_per_epoch * train.total_epochs, train.max_steps or steps_per_epoch * train.total_epochs)
+    total_steps = planned_steps(task, train)
     update = optimizer(optim, total_steps)
     run = chunk_runner(task.loss, update)
     checkpoints = Checkpoints(directory / "checkpoints", keep_last=max(train.keep_last, train.average_last + 1))
