@@ -7,12 +7,9 @@ Command: python launch.py reproduce head_pruning
 Cost: one training of `multi30k_deen_transformer` and 16 decodings of the test sets: half an hour on 2 cores
 
 The model of `multi30k_deen_transformer` has 72 heads (encoder, decoder, cross-attention: 3 layers of 8 each). A head's importance
-is the
-mean over validation sentences of |d loss / d mask| with the head's output times a mask of 1 (equation 2), normalised over the
-heads of its
-layer; as the mask scales rows of W_o, it needs no change of the model. Heads go in order of importance, all at once and without
-any further
-training; the control removes them in random order.
+is the mean over validation sentences of |d loss / d mask| with the head's output times a mask of 1 (equation 2), normalised over the
+heads of its layer; as the mask scales rows of W_o, it needs no change of the model. Heads go in order of importance, all at once and
+without any further training; the control removes them in random order.
 """
 
 from attention_jax.config import Claim, Config, replace
@@ -55,11 +52,12 @@ def importance(config: Config, params, examples: int = 1000) -> dict:
     import jax.numpy as jnp
     import numpy as np
 
+    from attention_jax.data import corpora
     from attention_jax.ops.losses import masked_cross_entropy
-    from attention_jax.tasks import seq2seq
+    from attention_jax.tasks import load_once, seq2seq
 
-    data = seq2seq.load_data(config)
-    model = seq2seq.build_model(config, len(data.source_vocabulary), len(data.target_vocabulary))
+    data = load_once(corpora.load, config.data, config.train.batch_size)
+    model = seq2seq.build_model(config.model, len(data.source_vocabulary), len(data.target_vocabulary))
     ones = {path: jnp.ones(config.model.heads) for path in heads(params)}
 
     def loss(masks, row):

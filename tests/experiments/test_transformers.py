@@ -89,3 +89,16 @@ def test_masking_a_head_is_removing_its_output():
     value["kernel"], value["bias"] = value["kernel"].at[:, width:].set(0.0), value["bias"].at[width:].set(0.0)
     assert abs(run(pruned) - run(silent)).max() < 1e-6
     assert abs(run(pruned) - run(params)).max() > 1e-4
+
+
+def test_head_pruning_runs_in_small(tmp_path, monkeypatch):
+    monkeypatch.setattr(head_pruning, "SHARES", (0.0, 0.5))
+    monkeypatch.setattr(head_pruning, "RANDOM_SHARES", (0.5,))
+    words = "red blue big small dog cat runs sleeps here there".split()
+    lines = [f"{a} {b} {c}\t{c} {b} {a}" for a in words for b in words for c in words[:2] if a < b]
+    (tmp_path / "pairs.tsv").write_text("\n".join(lines) + "\n")
+    corpus = configs.Corpus(tsv_file=str(tmp_path / "pairs.tsv"), held_out_share=0.1)
+    (tmp_path / "run" / "figures").mkdir(parents=True)
+    metrics = head_pruning.study(configs.replace(head_pruning.smoke(), data=corpus), tmp_path / "run")
+    assert set(metrics) == {"bleu.0%", "bleu.50%", "random.0%", "random.50%", "prunable_share"}
+    assert (tmp_path / "run" / "figures" / "pruning.png").stat().st_size > 5_000
