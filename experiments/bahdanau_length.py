@@ -6,9 +6,8 @@ Data: Multi30k German to English, lower-cased Moses tokens; half of all rows are
 Command: python launch.py reproduce bahdanau_length
 Cost: three hours on one CPU core for the two models
 
-Two models of equal width on the same rows: an encoder-decoder that hands over one vector, and the same with additive attention.
-The figure bleu_by_length.png
-of each run is the curve.
+Two models of equal width on the same rows: an encoder-decoder that hands over one vector, and the same with additive attention. The
+figure bleu_by_length.png of each run is the curve.
 """
 
 from attention_jax.config import Claim, Config, Decode, Multi30k, Optim, Train, Translator, replace

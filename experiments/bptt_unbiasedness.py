@@ -6,8 +6,7 @@ Command: python launch.py reproduce bptt_unbiasedness
 Cost: about 10 seconds on 2 cores
 
 Gradients of the sum of losses with respect to the 16 recurrent weights, cut with probability 1/8 a step, in float64. The figure:
-the norm
-of the last loss's gradient against how far back it is taken, for recurrent matrices of three spectral radii (d2l 9.7.2).
+the norm of the last loss's gradient against how far back it is taken, for recurrent matrices of three spectral radii (d2l 9.7.2).
 """
 
 from pathlib import Path

@@ -7,12 +7,9 @@ Command: python launch.py reproduce cct_cifar10 --data.path DIR   (DIR: the bina
 Cost: 78,200 steps of 0.31 s on 2 CPU cores: 6.8 hours. The 200 epochs were not run here; the variant "5 epochs" takes 10 minutes.
 
 The recipe of the authors' example script: AutoAugment's CIFAR-10 policy, random crops with 4 pixels of padding, flips, label
-smoothing
-0.1, AdamW with weight decay 0.03, learning rate 5e-4 with 5 epochs of warm-up and cosine decay, attention dropout 0.1, stochastic
-depth
-0.1. The published number is the best epoch's on the test images; so is the one in the claim "best epoch", while "last epoch"
-selects
-nothing.
+smoothing 0.1, AdamW with weight decay 0.03, learning rate 5e-4 with 5 epochs of warm-up and cosine decay, attention dropout 0.1,
+stochastic depth 0.1. The published number is the best epoch's on the test images; so is the one in the claim "best epoch", while
+"last epoch" selects nothing.
 """
 
 from attention_jax.config import Cct, Claim, Config, Images, Optim, Train, replace

@@ -6,10 +6,9 @@ Command: python launch.py reproduce complexity
 Cost: about 30 seconds on 2 cores
 
 Sequences of n vectors of width d, no projections in self-attention, kernel size k = 3. Operations: XLA's cost analysis of the
-program,
-exponents fitted over n and d. Sequential steps: the longest chain of matrix products in the traced program. Path length: how many
-hops
-from position to position (layers; for the recurrent layer, steps) until the last output's gradient reaches the first input.
+program, exponents fitted over n and d. Sequential steps: the longest chain of matrix products in the traced program. Path length:
+how many hops from position to position (layers; for the recurrent layer, steps) until the last output's gradient reaches the first
+input.
 """
 
 import time

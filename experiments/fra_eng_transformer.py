@@ -7,9 +7,8 @@ Command: python launch.py reproduce fra_eng_transformer
 Cost: about half a minute on 2 cores
 
 Hidden 256, feed-forward 64, 4 heads, 2+2 layers, dropout 0.2, Adam 0.0015, batch 128, clip 1, 30 epochs, sentences of at most 9
-tokens. As in the
-book the vocabularies count the validation sentences too, and 3 of its 4 demonstration sentences are training rows. The
-loss is a mean over all 9 positions, padding included, as the book's own (its library has no mask there).
+tokens. As in the book the vocabularies count the validation sentences too, and 3 of its 4 demonstration sentences are training
+rows. The loss is a mean over all 9 positions, padding included, as the book's own (its library has no mask there).
 """
 
 from attention_jax.config import Claim, Config, Decode, FraEng, Optim, Train, Transformer, replace

@@ -11,10 +11,8 @@ Command: python launch.py reproduce image_size
 Cost: about a minute on 2 CPU cores.
 
 The study times d2l's ViT (vit_fashion_mnist) at sizes of 32 to 256 pixels: a training step of `train.batch_size` images, the
-fastest of
-five after compilation. The exponent is the slope of log(time) against log(size), by least squares over the larger half of the
-sizes. It
-holds for the machine it was measured on.
+fastest of five after compilation. The exponent is the slope of log(time) against log(size), by least squares over the larger half
+of the sizes. It holds for the machine it was measured on.
 """
 
 import time

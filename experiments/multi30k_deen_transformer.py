@@ -7,9 +7,8 @@ Command: python launch.py reproduce multi30k_deen_transformer
 Cost: about 20 minutes on one CPU core ("better": about 45)
 
 Width 256, 3+3 layers, 8 heads, feed-forward 512, learned positions, dropout 0.1 everywhere, batch 128, Adam 5e-4, clip 1, 10
-epochs, best
-validation loss, greedy. At the notebook's vocabularies (7,853 and 5,893) the model has exactly its 9,038,341 parameters.
-BLEU is of lower-cased tokens, test2016.
+epochs, best validation loss, greedy. At the notebook's vocabularies (7,853 and 5,893) the model has exactly its 9,038,341
+parameters. BLEU is of lower-cased tokens, test2016.
 """
 
 from attention_jax.config import Claim, Config, Decode, Multi30k, Optim, Train, Transformer, replace

@@ -7,12 +7,10 @@ Command: python launch.py reproduce multi30k_ende_tiny
 Cost: 8,000 updates of 1.1 s on one CPU core, two and a half hours; interrupted, the same command goes on where it was
 
 Their recipe: 4+4 layers of width 128, feed-forward 256, 4 heads, post-norm, one table of embeddings for both languages and the
-output
-layer (2.57 M parameters), dropout 0.3 on every sub-layer's output, label smoothing 0.1, Adam (0.9, 0.98), inverse-square-root
-schedule
-with peak 0.005 after 2,000 updates of about 8,192 tokens, at most 8,000 updates, stop after 10 epochs without a better
-validation loss, the mean of the parameters after the last 10 epochs, beam 5 with length-normalised scores.
-BLEU is of lower-cased tokens with BPE undone, corpus level, without smoothing.
+output layer (2.57 M parameters), dropout 0.3 on every sub-layer's output, label smoothing 0.1, Adam (0.9, 0.98),
+inverse-square-root schedule with peak 0.005 after 2,000 updates of about 8,192 tokens, at most 8,000 updates, stop after 10 epochs
+without a better validation loss, the mean of the parameters after the last 10 epochs, beam 5 with length-normalised scores. BLEU is
+of lower-cased tokens with BPE undone, corpus level, without smoothing.
 """
 
 from attention_jax.config import Claim, Config, Decode, Multi30k, Optim, Train, Transformer, replace

@@ -6,9 +6,8 @@ Command: python launch.py reproduce multi30k_scores
 Cost: 8 minutes and more on one CPU core for each of the 19 models
 
 Bidirectional GRU of width 256, decoder of 256, attentional vector of 256. Without input feeding attention looks after the
-recurrence; with it ("-feeding") its
-vector enters the next step. Luong's findings, here as claims: any attention is far above none, location is the worst score,
-feeding helps.
+recurrence; with it ("-feeding") its vector enters the next step. Luong's findings, here as claims: any attention is far above none,
+location is the worst score, feeding helps.
 """
 
 from attention_jax.config import Claim, Config, Decode, Multi30k, Optim, Train, Translator, replace

@@ -6,10 +6,9 @@ Command: python launch.py reproduce ntm_copy
 Cost: about 30 seconds a seed on 2 cores
 
 LSTM controller of 100 units, one read and one write head, memory of 128 locations of 20 numbers, one sequence at a time; centred
-RMSProp
-with momentum 0.9 as in the paper. An epoch is 2,500 sequences, all of them new: epoch 2 ends after 5,000. Costs are bits per
-sequence;
-wrong bits are counted over 20 sequences of each length.
+RMSProp with momentum 0.9 as in the paper. An epoch is 2,500 sequences, all of them new: epoch 2 ends after 5,000. Costs are bits
+per sequence; wrong bits are counted over 20 sequences of each length. The initial memory is learned, which `ntm_init` found the
+most reliable on other seeds (0 to 4).
 """
 
 from attention_jax.config import NTM, Algorithmic, Claim, Config, Optim, Train, replace
@@ -23,9 +22,9 @@ def config() -> Config:
     return Config(
         "ntm_copy",
         Algorithmic("copy", sequences=10_000, epoch_sequences=2_500),
-        NTM(),
+        NTM(memory_init="learned"),
         Optim("rmsprop", learning_rate=3e-4, schedule="warmup_cosine", momentum=0.9, b2=0.95, eps=1e-4, clip_norm=10.0),
-        Train(batch_size=1, total_epochs=4, steps_per_call=500, best_metric="valid.bits_per_sequence", use_best=True),
+        Train(batch_size=1, total_epochs=4, steps_per_call=500, best_metric="valid.bits_per_sequence", use_best=True, seed=5),
     )
 
 

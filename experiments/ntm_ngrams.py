@@ -6,8 +6,7 @@ Command: python launch.py reproduce ntm_ngrams
 Cost: about 3 minutes for the NTM and 6 for the LSTM on 2 cores
 
 The optimum (equation 10), 132.98 +- 0.25 bits a sequence, is computed for the very sequences that validate; reported is the cost
-above it.
-LSTM controller of 100 units; the baseline has three LSTM layers of 128 (table 3).
+above it. LSTM controller of 100 units; the baseline has three LSTM layers of 128 (table 3).
 """
 
 from attention_jax.config import NTM, Algorithmic, Claim, Config, Optim, StackedLSTM, Train, replace

@@ -6,8 +6,7 @@ Command: python launch.py reproduce ntm_recall
 Cost: about 2 minutes a seed on 2 cores, 5 for the LSTM
 
 The machine of `ntm_copy` (LSTM controller, one head; table 2); the baseline has three LSTM layers of 256 (table 3). An epoch is
-2,500
-episodes.
+2,500 episodes.
 """
 
 from attention_jax.config import NTM, Algorithmic, Claim, Config, Optim, StackedLSTM, Train, replace

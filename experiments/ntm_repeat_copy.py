@@ -6,8 +6,7 @@ Command: python launch.py reproduce ntm_repeat_copy
 Cost: about 2 minutes on 2 cores
 
 Beyond training: twice the length, and twice the repetitions, where the paper's machine goes on repeating but can no longer count
-(the
-number of copies reaches it as a scalar larger than it ever saw).
+(the number of copies reaches it as a scalar larger than it ever saw).
 """
 
 from attention_jax.config import NTM, Algorithmic, Claim, Config, Optim, Train, replace

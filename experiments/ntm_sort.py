@@ -6,8 +6,7 @@ Command: python launch.py reproduce ntm_sort
 Cost: about 4 minutes on 2 cores
 
 The paper's best machine: feed-forward controller of 512 units, 8 read and 8 write heads (table 1). It trains on hundreds of
-thousands of
-sequences there; here on 20,000, which shows the descent and not its end.
+thousands of sequences there; here on 20,000, which shows the descent and not its end.
 """
 
 from attention_jax.config import NTM, Algorithmic, Claim, Config, Optim, Train, replace

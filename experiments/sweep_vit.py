@@ -6,8 +6,7 @@ Command: python launch.py sweep sweep_vit --seeds 3 --record
 Cost: see results/sweep_vit.json
 
 Every run has 20 epochs whatever a step costs, so that the table shows accuracy beside seconds. The published numbers are of large
-models on
-large data; every combination is reported, and none is judged.
+models on large data; every combination is reported, and none is judged.
 """
 
 from attention_jax.config import Claim, Config, Images, Optim, Train, Vit, replace

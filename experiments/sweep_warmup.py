@@ -7,8 +7,7 @@ Command: python launch.py sweep sweep_warmup --seeds 2 --record
 Cost: see results/sweep_warmup.json
 
 One program trains all 24 runs, because they differ in numbers only. The schedule rises for `warmup_steps` and then falls by 1 /
-sqrt(step).
-The published work is on translation; every combination is reported, and none is judged.
+sqrt(step). The published work is on translation; every combination is reported, and none is judged.
 """
 
 from attention_jax.config import Claim, Config, Dates, Decode, Optim, Train, Transformer, replace

@@ -6,8 +6,7 @@ Command: python launch.py reproduce table3_directions
 Cost: 7 trainings of 4,000 updates, 80 minutes each on one CPU core
 
 The base model here is Transformer-tiny, trained for 4,000 updates. The paper's numbers are of another corpus and another size, so
-only the
-signs of the differences to the base row are compared: BLEU and perplexity on the validation set, as in the paper.
+only the signs of the differences to the base row are compared: BLEU and perplexity on the validation set, as in the paper.
 """
 
 from attention_jax.config import Claim, Config, replace

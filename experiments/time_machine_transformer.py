@@ -5,8 +5,7 @@ Data: The Time Machine; `--data.path timemachine.txt.gz` reads the published fil
 Command: python launch.py reproduce time_machine_transformer
 Cost: about 3 minutes on 2 cores
 
-The same 10,000 training and 5,000 validation windows of 32 characters as `time_machine_rnn`, and a small pre-norm Transformer
-with
+The same 10,000 training and 5,000 validation windows of 32 characters as `time_machine_rnn`, and a small pre-norm Transformer with
 rotary positions. The windows hold only 10,000 different characters, so a model can learn them by heart: dropout matters most.
 """
 
