@@ -21,8 +21,9 @@ def config() -> Config:
         "multi30k_deen_transformer",
         Multi30k(source="de", target="en", form="raw", tokenizer="spacy", lowercase=True, min_frequency=2),
         Transformer(
-            3, 3, width=256, heads=8, ffn=512, positions="learned", dropout=0.1, attention_dropout=0.1, ffn_dropout=0.1, max_length=100
-        ),
+            3, 3, width=256, heads=8, ffn=512, positions="learned", embedding_init="xavier", dropout=0.1, attention_dropout=0.1,
+            ffn_dropout=0.1, max_length=100,
+        ),  # fmt: skip
         Optim(learning_rate=5e-4, clip_norm=1.0),
         Train(batch_size=128, total_epochs=10, use_best=True),
         Decode(max_length=50),

@@ -163,6 +163,8 @@ class Transformer:
     """Share the target's embeddings with the output layer, or the source's too."""
     scale_embeddings: bool = True
     """Multiply embeddings by sqrt(width)."""
+    embedding_init: Literal["normal", "xavier"] = "normal"
+    """Of token vectors and learned positions; normal: deviation 1 / sqrt(width)."""
     output_bias: bool = True
     max_length: int = 512
     """Rows of a learned table of positions."""

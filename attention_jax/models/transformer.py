@@ -102,13 +102,15 @@ class Embedding(nn.Module):
     max_length: int = 512
     """The longest sequence: rows of a learned table of positions."""
     scale: bool = True
+    initial: Literal["normal", "xavier"] = "normal"
 
     def setup(self):
         width = self.block.width
-        init = nn.initializers.normal(width**-0.5 if self.scale else 1.0)
+        normal = nn.initializers.normal(width**-0.5 if self.scale else 1.0)
+        init = nn.initializers.xavier_uniform() if self.initial == "xavier" else normal
         self.token = nn.Embed(self.vocabulary_size, width, embedding_init=init)
         if self.block.positions == "learned":
-            self.position = nn.Embed(self.max_length, width, embedding_init=nn.initializers.normal(width**-0.5 if self.scale else 1.0))
+            self.position = nn.Embed(self.max_length, width, embedding_init=init)
 
     def __call__(self, tokens: Int[Array, "B T"], offset=0, train: bool = False) -> Float[Array, "B T D"]:
         """The vectors of `tokens`, the first of which stands at position `offset`."""
@@ -147,13 +149,14 @@ class Transformer(nn.Module):
     max_length: int = 512
     tied: Literal["none", "output", "all"] = "none"
     scale_embeddings: bool = True
+    embedding_init: Literal["normal", "xavier"] = "normal"
     output_bias: bool = True
     remat: bool = False
 
     def setup(self):
         if self.tied == "all" and self.source_vocabulary != self.target_vocabulary:
             raise ValueError(f"tied embeddings need one vocabulary, not {self.source_vocabulary} and {self.target_vocabulary}")
-        embed = lambda size: Embedding(size, self.block, self.max_length, self.scale_embeddings)
+        embed = lambda size: Embedding(size, self.block, self.max_length, self.scale_embeddings, self.embedding_init)
         self.target_embedding = embed(self.target_vocabulary)
         self.source_embedding = self.target_embedding if self.tied == "all" else embed(self.source_vocabulary)
         self.encoder = Encoder(self.block, self.encoder_layers, self.remat)

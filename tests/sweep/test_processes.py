@@ -20,13 +20,6 @@ TWELVE = "--train.total-epochs 8 --over optim.learning-rate=1e-3..1e-1:log:6 mod
 SIX = "--train.total-epochs 30 --over optim.learning-rate=1e-3,1e-2 model.hidden-size=4,6,8".split()
 
 
-@pytest.fixture(scope="module")
-def environment(tmp_path_factory):
-    """Compiled programs are kept from process to process, as starting again is what is tested here."""
-    cache = str(tmp_path_factory.mktemp("compiled"))
-    return os.environ | {"JAX_COMPILATION_CACHE_DIR": cache, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
-
-
 SILENT = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 
 
@@ -47,19 +40,19 @@ def epochs(directory: Path) -> list[list[int]]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(environment, tmp_path_factory):
+def undisturbed(tmp_path_factory):
     directory = tmp_path_factory.mktemp("whole")
-    done = subprocess.run(command(*TWELVE, "--out", directory), env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command(*TWELVE, "--out", directory), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "the best trial again: python launch.py train date_luong" in done.stdout
     return directory
 
 
 @pytest.mark.slow
-def test_killing_a_sweep_five_times_changes_nothing(undisturbed, environment, tmp_path):
+def test_killing_a_sweep_five_times_changes_nothing(undisturbed, tmp_path):
     chance, kills = random.Random(0), 0
     while kills < 5:
-        process = subprocess.Popen(command(*TWELVE, "--out", tmp_path), env=environment, **SILENT)
+        process = subprocess.Popen(command(*TWELVE, "--out", tmp_path), **SILENT)
         started, size = time.monotonic(), progress(tmp_path)
         while progress(tmp_path) == size and process.poll() is None:  # something of its own was written: it is at work
             time.sleep(0.01)
@@ -69,7 +62,7 @@ def test_killing_a_sweep_five_times_changes_nothing(undisturbed, environment, tm
         process.wait()
         kills += 1
         assert time.monotonic() - started < 200
-    subprocess.run(command(*TWELVE, "--out", tmp_path), env=environment, check=True, stdout=subprocess.DEVNULL, timeout=300)
+    subprocess.run(command(*TWELVE, "--out", tmp_path), check=True, stdout=subprocess.DEVNULL, timeout=300)
     assert table(tmp_path) == table(undisturbed)
     assert epochs(tmp_path) == [list(range(1, 9))] * 12
 
@@ -79,12 +72,12 @@ def progress(directory: Path) -> int:
 
 
 @pytest.mark.slow
-def test_worker_processes_give_the_same_table_and_end_with_their_sweep(undisturbed, environment, tmp_path):
-    process = subprocess.Popen(command(*TWELVE, "--out", tmp_path, "--jobs", 2), env=environment, **SILENT)
+def test_worker_processes_give_the_same_table_and_end_with_their_sweep(undisturbed, tmp_path):
+    process = subprocess.Popen(command(*TWELVE, "--out", tmp_path, "--jobs", 2), **SILENT)
     wait_for(lambda: list(tmp_path.glob("trials/*/*/metrics.jsonl")), process)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    subprocess.run(command(*TWELVE, "--out", tmp_path, "--jobs", 2), env=environment, check=True, stdout=subprocess.DEVNULL, timeout=300)
+    subprocess.run(command(*TWELVE, "--out", tmp_path, "--jobs", 2), check=True, stdout=subprocess.DEVNULL, timeout=300)
     assert table(tmp_path) == table(undisturbed)
     assert epochs(tmp_path) == [list(range(1, 9))] * 12
 
@@ -115,7 +108,7 @@ def has_checkpoint(group: Path) -> bool:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Ray forks, and JAX warns of it
-def test_a_ray_cluster_that_loses_a_machine_loses_nothing(environment, tmp_path):
+def test_a_ray_cluster_that_loses_a_machine_loses_nothing(tmp_path):
     pytest.importorskip("ray", reason="the Ray executor is tested where ray is installed: pip install ray")
     from ray.cluster_utils import Cluster
 
@@ -124,7 +117,7 @@ def test_a_ray_cluster_that_loses_a_machine_loses_nothing(environment, tmp_path)
         nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
         arguments = command(*SIX, "--out", tmp_path / "cluster", "--ray", cluster.address)
         with (tmp_path / "log").open("w") as log:
-            process = subprocess.Popen(arguments, env=environment, stdout=log, stderr=log)
+            process = subprocess.Popen(arguments, stdout=log, stderr=log)
         begun = lambda: [(node, group) for node in nodes for group in groups_of(node, tmp_path / "cluster") if has_checkpoint(group)]
         wait_for(begun, process)
         [node, group], *_ = begun()
@@ -134,7 +127,7 @@ def test_a_ray_cluster_that_loses_a_machine_loses_nothing(environment, tmp_path)
         assert process.wait(timeout=300) == 0, (tmp_path / "log").read_text()
     finally:
         cluster.shutdown()
-    subprocess.run(command(*SIX, "--out", tmp_path / "here"), env=environment, check=True, stdout=subprocess.DEVNULL, timeout=300)
+    subprocess.run(command(*SIX, "--out", tmp_path / "here"), check=True, stdout=subprocess.DEVNULL, timeout=300)
     assert table(tmp_path / "cluster") == table(tmp_path / "here")
     assert epochs(tmp_path / "cluster") == [list(range(1, 31))] * 6
     best = [json.loads((tmp_path / where / "sweep.json").read_text())["best"] for where in ("cluster", "here")]
