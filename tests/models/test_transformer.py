@@ -9,7 +9,7 @@ import pytest
 
 from attention_jax.models.blocks import Block
 from attention_jax.models.positions import KINDS, added_positions
-from attention_jax.models.transformer import Decoder, Encoder, Transformer, count_parameters
+from attention_jax.models.transformer import Decoder, Embedding, Encoder, Transformer, count_parameters
 from attention_jax.ops.masks import causal, dense
 
 SOURCE = jnp.array([[3, 4, 5, 6, 7], [8, 9, 0, 0, 0]], jnp.int32)
@@ -215,3 +215,10 @@ def test_any_score_trains(score):
     own = [g for path, g in jax.tree.leaves_with_path(grads) if "score" in jax.tree_util.keystr(path)]
     assert len(own) == {"general": 3, "additive": 9}[score]
     assert all(np.isfinite(g).all() and np.abs(g).max() > 0 for g in own)
+
+
+@pytest.mark.parametrize("initial, deviation", [("normal", 16**-0.5), ("xavier", (2 / (400 + 16)) ** 0.5)])
+def test_embeddings_start_as_asked(initial, deviation):
+    table = Embedding(400, Block(width=16, heads=2), initial=initial)
+    made = table.init(jax.random.key(0), jnp.zeros((1, 2), jnp.int32))["params"]["token"]["embedding"]
+    assert float(made.std()) == pytest.approx(deviation, rel=0.05)
