@@ -24,7 +24,7 @@ def config() -> Config:
         Multi30k(source="de", target="en", form="raw", tokenizer="spacy", lowercase=True, min_frequency=2),
         Convolutional(512, 256, layers=10, kernel_size=3, dropout=0.25),
         Optim(learning_rate=1e-3, clip_norm=0.1),
-        Train(total_epochs=10, use_best=True, steps_per_call=8),
+        Train(total_epochs=10, use_best=True),
         Decode(batch_size=500),
     )
 

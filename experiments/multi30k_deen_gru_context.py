@@ -24,7 +24,7 @@ def config() -> Config:
         Multi30k(source="de", target="en", form="raw", tokenizer="spacy", lowercase=True, min_frequency=2),
         Translator(512, 256, "gru", bidirectional="none", start_from="pass", attention="last", readout="linear", embed_dropout=0.5),
         Optim(learning_rate=1e-3, clip_norm=1.0),
-        Train(total_epochs=10, use_best=True, steps_per_call=8),
+        Train(total_epochs=10, use_best=True),
         Decode(batch_size=500),
     )
 

@@ -35,7 +35,7 @@ def config() -> Config:
             layer_dropout=0.5,
         ),
         Optim(learning_rate=1e-3, clip_norm=1.0),
-        Train(total_epochs=10, use_best=True, steps_per_call=8),
+        Train(total_epochs=10, use_best=True),
         Decode(batch_size=500),
     )
 

@@ -75,7 +75,7 @@ class Train:
     """Stop after this many optimizer steps; 0 has no limit."""
     seed: int = 0
     steps_per_call: int = 32
-    """Train steps scanned inside one compiled call."""
+    """Train steps scanned inside one compiled call; one where sentences are in buckets of several lengths."""
     keep_last: int = 1
     """Checkpoints kept besides the best one."""
     best_metric: str = "valid.loss"

@@ -210,11 +210,16 @@ def build(config) -> Task:
         return [bleu.length_figure({config.name: bins}, directory / "bleu_by_length.png")]
 
     sizes = [len(pairs.source) for pairs in data.train]
+
+    def plan(epoch: int, steps_per_call: int) -> list:
+        """A call has one bucket; with several, many steps of equal lengths in a row would teach the model that length."""
+        return batches.plan(config.train.seed, epoch, sizes, data.batch_sizes, steps_per_call if len(sizes) == 1 else 1)
+
     return Task(
         init=init,
         loss=loss,
         buckets=tuple(pairs._asdict() for pairs in data.train),
-        plan=lambda epoch, steps_per_call: batches.plan(config.train.seed, epoch, sizes, data.batch_sizes, steps_per_call),
+        plan=plan,
         evaluate=evaluate,
         report=report,
         predict=predict,
