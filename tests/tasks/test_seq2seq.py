@@ -77,3 +77,12 @@ def test_training_on_a_date_task_lowers_the_loss_and_beam_search_agrees_on_the_c
     greedy_found, beam_found = task.evaluate(params, True), beam.evaluate(params, True)
     assert greedy_found["test.loss"] == pytest.approx(beam_found["test.loss"])
     assert set(greedy_found) >= {"test.exact_match", "test.exact_match_unseen"}
+
+
+def test_lengths_are_mixed_step_by_step(corpus):
+    several = configs.replace(corpus, held_out_share=0.1)
+    task = build(several, MODELS["luong"])
+    assert len(task.buckets) > 1
+    assert {indices.shape[0] for _, indices, _ in task.plan(0, 32)} == {1}
+    one = build(configs.replace(several, max_buckets=1), MODELS["luong"])
+    assert max(indices.shape[0] for _, indices, _ in one.plan(0, 32)) > 1
