@@ -3,7 +3,7 @@
 Source: Graves, Wayne, Danihelka 2014 (arXiv 1410.5401), section 4.2, figures 7 to 9
 Data: 1 to 10 random 8-bit vectors to be written 1 to 10 times, then an end marker, generated
 Command: python launch.py reproduce ntm_repeat_copy
-Cost: about 2 minutes on 2 cores
+Cost: about 2 minutes a seed
 
 Beyond training: twice the length, and twice the repetitions, where the paper's machine goes on repeating but can no longer count
 (the number of copies reaches it as a scalar larger than it ever saw).
@@ -11,16 +11,17 @@ Beyond training: twice the length, and twice the repetitions, where the paper's 
 
 from attention_jax.config import NTM, Algorithmic, Claim, Config, Optim, Train, replace
 
+SEEDS = 3
 SOURCE = "Graves et al. 2014, section 4.2"
 
 
 def config() -> Config:
     return Config(
         "ntm_repeat_copy",
-        Algorithmic("repeat_copy", sequences=30_000, epoch_sequences=2_500),
-        NTM(),
-        Optim("rmsprop", learning_rate=1e-4, momentum=0.9, b2=0.95, eps=1e-4, clip_norm=50.0),
-        Train(batch_size=1, total_epochs=12, steps_per_call=500, best_metric="valid.bits_per_sequence", use_best=True),
+        Algorithmic("repeat_copy", sequences=40_000, epoch_sequences=2_500),
+        NTM(memory_init="learned"),
+        Optim("rmsprop", learning_rate=3e-4, schedule="warmup_cosine", momentum=0.9, b2=0.95, eps=1e-4, clip_norm=10.0),
+        Train(batch_size=1, total_epochs=16, steps_per_call=500, best_metric="valid.bits_per_sequence", use_best=True),
     )
 
 
