@@ -61,17 +61,16 @@ def record(name: str, run: dict):
     write_json(RESULTS / f"{name}.json", {"experiment": name, "runs": sorted([*kept, run], key=lambda r: (r["variant"], r["seed"]))})
 
 
-def reproduce(name: str, override, variant: str, seeds: int | None, scale: str, root: Path, arguments: list[str]) -> list[dict]:
-    """Run every variant of an experiment, or the one named, with every seed (what has ended is kept, what was interrupted goes on).
+def reproduce(name: str, override, only: str, seeds: int | None, scale: str, root: Path, arguments: list[str]) -> list[dict]:
+    """Run every variant of an experiment, or `only` the one named, with every seed (what has ended is kept, what was interrupted goes on).
 
     `override(config)` applies the command line's options. At scale "full" the results are recorded.
     """
     module = load(name)
     chosen = {"": module.smoke()} if scale == "smoke" else variants(module)
-    if variant:
-        if variant not in chosen:
-            raise InputError(f"--variant must be one of {', '.join(map(repr, chosen))} for {name}, got {variant!r}")
-        chosen = {variant: chosen[variant]}
+    if only and only not in chosen:
+        raise InputError(f"--variant must be one of {', '.join(map(repr, chosen))} for {name}, got {only!r}")
+    chosen = {only: chosen[only]} if only else chosen
     done = []
     for variant, default in chosen.items():
         first = default.train.seed

@@ -52,11 +52,8 @@ def judge(claim, runs: Sequence[Mapping]) -> tuple[float | None, Verdict]:
     beaten: at or beyond `claim.beaten`; reproduced: within the bounds; missed: outside of them (NaN too); reported: the claim
     sets no bound; not run: no run, or too few seeds, of this variant have the number.
     """
-    values = values_of(claim, runs)
-    if not values:
-        return None, "not run"
-    needed = getattr(claim, "seeds_needed", 0)
-    if needed > len(values):
+    values, needed = values_of(claim, runs), claim.seeds_needed
+    if not values or needed > len(values):
         return None, "not run"
     value = sorted(values, reverse=upward(claim))[needed - 1] if needed else float(np.median(values))
     if claim.beaten is not None and (value >= claim.beaten if upward(claim) else value <= claim.beaten):

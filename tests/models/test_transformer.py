@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from attention_jax.models.blocks import Block
+from attention_jax.models.multihead import HeadScore
 from attention_jax.models.positions import KINDS, added_positions
 from attention_jax.models.transformer import Decoder, Embedding, Encoder, Transformer, count_parameters
 from attention_jax.ops.masks import causal, dense
@@ -207,13 +208,13 @@ def test_tied_embeddings_are_the_output_layer():
         Transformer(5, 6, tied="all").init(jax.random.key(0), SOURCE, LENGTH, TARGET)
 
 
-@pytest.mark.parametrize("score", ["general", "additive"])
+@pytest.mark.parametrize("score", [s for s in HeadScore.__args__ if s != "scaled_dot"])
 def test_any_score_trains(score):
     model, params = built(score=score)
     rngs = {"dropout": jax.random.key(0)}
     grads = jax.jit(jax.grad(lambda p: model.apply(p, SOURCE, LENGTH, TARGET, train=True, rngs=rngs)[0].std()))(params)
     own = [g for path, g in jax.tree.leaves_with_path(grads) if "score" in jax.tree_util.keystr(path)]
-    assert len(own) == {"general": 3, "additive": 9}[score]
+    assert len(own) == {"dot": 0, "general": 3, "additive": 9, "concat": 6, "cosine": 3}[score]
     assert all(np.isfinite(g).all() and np.abs(g).max() > 0 for g in own)
 
 
