@@ -134,12 +134,14 @@ def predict(arguments: list[str]):
 def translate(arguments: list[str]):
     """RUN FILE [--out FILE]: translate a text file line by line (standard output without --out)."""
     from attention_jax import runs
-    from attention_jax.data.corpora import read_lines
+    from attention_jax.data.text_files import read_lines
 
     run, rest = positional(arguments, "translate", "RUN")
     source, rest = positional(rest, "translate", "FILE")
     out = parse(make_dataclass("translate", [("out", str, field(default=""))]), rest, f"translate {run} {source}").out
-    lines = read_lines(Path(source), allow_empty=True)
+    lines = read_lines(source, "file to translate")
+    if out and not Path(out).resolve().parent.is_dir():
+        raise InputError(f"--out needs a directory that exists, got {out}")
     _, task, params = runs.load(Path(run))
     full = [line for line in lines if line.strip()]
     translated = iter(task.predict(params, full, None) if full else [])

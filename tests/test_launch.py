@@ -93,6 +93,18 @@ def test_a_finished_run_can_be_evaluated_asked_drawn_and_is_never_written_over(r
     assert (run / "result.json").read_bytes() == before
 
 
+def test_a_file_is_translated_line_by_line(run, tmp_path):
+    (tmp_path / "in.txt").write_text("May 1, 1999\n\n2/3/04\n")
+    launch("translate", run, tmp_path / "in.txt", "--out", tmp_path / "out.txt")
+    first, empty, last = (tmp_path / "out.txt").read_text().splitlines()
+    assert empty == "" and len(first) == len(last) == 10
+    assert launch("predict", run, "May 1, 1999").stdout == f"May 1, 1999 -> {first}\n"
+    assert "no file to translate at" in refused("translate", run, tmp_path / "none.txt")
+    assert "--out" in refused("translate", run, tmp_path / "in.txt", "--out", tmp_path / "none" / "out.txt")
+    (tmp_path / "bad.txt").write_bytes(b"ok\n\xff\n")
+    assert "line 2: not valid UTF-8" in refused("translate", run, tmp_path / "bad.txt")
+
+
 def test_a_run_is_resumed_only_as_what_it_is(run):
     assert "model.hidden_size = 8" in refused("train", "date_luong", "--resume", "--out", run, "--model.hidden-size", "16")
 
