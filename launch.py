@@ -66,7 +66,7 @@ def list_experiments(arguments: list[str]):
 
 
 def train(arguments: list[str]):
-    """NAME [--model.hidden-size 128 ...] [--out DIR] [--resume]: train an experiment."""
+    """NAME [--model.hidden-size 128 ...] [--out DIR] [--resume] [--coordinator HOST:PORT --hosts N --host I]: train an experiment."""
     from attention_jax import experiments, runs
 
     name, rest = positional(arguments, "train", "NAME")
@@ -82,10 +82,20 @@ def train(arguments: list[str]):
         out=(str, "", "Directory of the run; by default a fresh runs/NAME/001, 002, ..."),
         resume=(bool, False, "Go on with the run in --out, or with the newest one."),
         tensorboard=(bool, False, "Also write TensorBoard files."),
+        coordinator=(str, "", "Several hosts: HOST:PORT of the first, or auto (Slurm, Open MPI, Kubernetes, TPU pods)."),
+        hosts=(int, 0, "How many hosts there are (not with auto)."),
+        host=(int, 0, "Which of them this is, from 0 (not with auto)."),
     )
+    from attention_jax.train import hosts
+
+    if asked.coordinator or asked.hosts or asked.host:
+        if not asked.out or hasattr(module, "study"):
+            raise InputError("several hosts need --out, a directory that all of them see, and an experiment that trains")
+        hosts.join(asked.coordinator, asked.hosts, asked.host)
     directory = Path(asked.out) if asked.out else runs.latest_directory(name) if asked.resume else runs.fresh_directory(name)
     result = runs.start(asked.config, directory, study=getattr(module, "study", None), resume=asked.resume, tensorboard=asked.tensorboard)
-    say_result(result, directory)
+    if hosts.first():
+        say_result(result, directory)
 
 
 def positional(arguments: list[str], command: str, what: str) -> tuple[str, list[str]]:

@@ -75,6 +75,7 @@ def start(
     """Run `config` in `directory` to its end and return its result, which is also written to result.json and, to be read, page.md.
 
     `study`, a function (config, directory) -> metrics, is run instead of training where the experiment is a computation.
+    Of several hosts (`train.hosts`) each calls this with the same arguments, and the first writes.
     """
     directory = Path(directory)
     if (directory / "config.json").exists():
@@ -85,26 +86,31 @@ def start(
         raise InputError(f"--resume needs a run in {directory}; there is none: leave --resume out")
     from attention_jax import tasks
     from attention_jax.report.run_page import run_page
+    from attention_jax.train import hosts
     from attention_jax.train.log import environment, write_json
 
     fresh = not directory.exists()
-    create(directory)
+    hosts.together("the directory was looked at")
+    if hosts.first():
+        create(directory)
     try:
         task = None if study is not None else tasks.build(config)
     except InputError:
-        if fresh:  # bad data leave no directory behind
+        if fresh and hosts.first():  # bad data leave no directory behind
             shutil.rmtree(directory)
         raise
-    write_json(directory / "config.json", configs.to_json(config))
-    write_json(directory / "environment.json", environment())
+    if hosts.first():
+        write_json(directory / "config.json", configs.to_json(config))
+        write_json(directory / "environment.json", environment())
     if study is not None:
         started = time.perf_counter()
         outcome = {"metrics": study(config, directory), "history": [], "seconds": time.perf_counter() - started}
     else:
         outcome = train(task, config, directory, resume=resume, tensorboard=tensorboard, quiet=quiet, on_epoch=on_epoch)
     result = {"experiment": config.name, "seed": config.train.seed, **outcome}
-    write_json(directory / "result.json", result)
-    run_page(directory)
+    if hosts.first():
+        write_json(directory / "result.json", result)
+        run_page(directory)
     return result
 
 
@@ -112,6 +118,7 @@ def train(task, config: configs.Config, directory: Path, *, resume: bool, tensor
     """Fit the task, keep its parameters, draw its figures."""
     import jax
 
+    from attention_jax.train import hosts
     from attention_jax.train.checkpoint import save_params
     from attention_jax.train.loop import fit
 
@@ -120,7 +127,8 @@ def train(task, config: configs.Config, directory: Path, *, resume: bool, tensor
     outcome["parameters"] = sum(x.size for x in jax.tree.leaves(params))
     outcome["facts"] = task.describe()
     save_params(directory / "final", params)
-    draw(task, params, directory)
+    if hosts.first():
+        draw(task, params, directory)
     return outcome
 
 

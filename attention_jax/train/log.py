@@ -23,7 +23,10 @@ class MetricsLog:
     """metrics.jsonl: one object a line, each with its step. `keep_until` drops what a resumed run is about to do again."""
 
     def __init__(self, directory: Path, keep_until: int | None = None, tensorboard: bool = False):
-        self.path = directory / "metrics.jsonl"
+        self.path, self.board = directory / "metrics.jsonl", None
+        if jax.process_index():  # of several hosts the first writes
+            self.file = open(os.devnull, "w")  # noqa: SIM115
+            return
         kept = []
         if keep_until is not None and self.path.exists():
             lines = self.path.read_text(encoding="utf-8").splitlines(keepends=True)
@@ -32,7 +35,6 @@ class MetricsLog:
         temporary.write_text("".join(kept), encoding="utf-8")
         os.replace(temporary, self.path)
         self.file = self.path.open("a", encoding="utf-8")
-        self.board = None
         if tensorboard:
             from tensorboardX import SummaryWriter
 

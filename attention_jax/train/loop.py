@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from attention_jax import Diverged, InputError, Interrupted
+from attention_jax.train import hosts
 from attention_jax.train.checkpoint import Checkpoints, average
 from attention_jax.train.log import MetricsLog, Progress, scalars
 from attention_jax.train.optimizer import optimizer
@@ -80,7 +81,7 @@ def fit(
     log = MetricsLog(directory, keep_until=int(state.step) if resume else None, tensorboard=tensorboard)
     state, buckets = replicate(state), replicate(task.buckets)
     step, epoch, chunk = int(state.step), int(state.epoch), int(state.chunk)
-    bar, started, examples = Progress(total_steps, step, quiet), time.perf_counter(), past["examples"]
+    bar, started, examples = Progress(total_steps, step, quiet or not hosts.first()), time.perf_counter(), past["examples"]
 
     def progress() -> dict:
         return {"history": history, "past": {"seconds": past["seconds"] + time.perf_counter() - started, "examples": examples}}
@@ -107,13 +108,13 @@ def fit(
                     step, examples = int(state.step), examples + int((weight > 0).sum())
                     log.write(step, epoch=epoch, **scalars(metrics))
                     bar.step(step, scalars(metrics)["train.loss"])
-                    if interrupt.wanted and chunk + 1 < len(chunks):
+                    if hosts.anywhere(interrupt.wanted) and chunk + 1 < len(chunks):
                         checkpoints.save(state._replace(epoch=np.int32(epoch), chunk=np.int32(chunk + 1)), progress())
                         raise Interrupted(step)
                 epoch, chunk = epoch + 1, 0
                 seconds = past["seconds"] + time.perf_counter() - started
                 total = {name: tuple(np.concatenate([m[name][i] for m in sums]) for i in (0, 1)) for name in sums[0]}
-                values = {**scalars(total), **task.evaluate(state.params, False)}
+                values = hosts.agree({**scalars(total), **task.evaluate(state.params, False)})
                 history.append({"epoch": epoch, "step": step, "seconds": round(seconds, 2), **values})
                 log.write(step, **{k: v for k, v in history[-1].items() if k != "step"})
                 bar.epoch(history[-1])
@@ -121,7 +122,7 @@ def fit(
                 checkpoints.save(state, progress(), quality(values, train.best_metric))
                 if on_epoch:
                     on_epoch(epoch, values)
-                if interrupt.wanted:
+                if hosts.anywhere(interrupt.wanted):
                     raise Interrupted(step)
             seconds = past["seconds"] + time.perf_counter() - started
             params = chosen(state, checkpoints, train, history)

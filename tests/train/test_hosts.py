@@ -1,0 +1,86 @@
+"""Several hosts, as processes of this machine that know each other only through the coordinator: one training, the same numbers."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attention_jax import InputError, runs
+from attention_jax.train import hosts
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = ["--data.examples", "200", "--model.layers", "1", "--model.hidden-size", "16", "--model.mlp-size", "16", "--train.batch-size", "30"]
+
+
+def begin(out: Path, devices: int, *arguments: str) -> subprocess.Popen:
+    command = [sys.executable, "launch.py", "train", "vit_digits", "--out", str(out), "--train.total-epochs", "3", *SMALL, *arguments]
+    environment = os.environ | {"JAX_NUM_CPU_DEVICES": str(devices)}
+    return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def begin_two(out: Path, *arguments: str) -> list[subprocess.Popen]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    return [begin(out, 1, "--coordinator", address, "--hosts", "2", "--host", str(host), *arguments) for host in (0, 1)]
+
+
+def ends(processes: list[subprocess.Popen]) -> list[tuple[int, str, str]]:
+    try:
+        said = [process.communicate(timeout=180) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()  # a stuck one does not listen to anything else
+    return [(process.returncode, *text) for process, text in zip(processes, said)]
+
+
+def test_two_hosts_interrupted_at_one_of_them_and_resumed_equal_one_host(tmp_path):
+    [(code, _, error)] = ends([begin(tmp_path / "one", 2)])
+    assert code == 0, error
+    pair = begin_two(tmp_path / "two")
+    metrics, patience = tmp_path / "two" / "metrics.jsonl", time.monotonic() + 120
+    while time.monotonic() < patience and not (metrics.exists() and metrics.read_text()):
+        time.sleep(0.02)
+    pair[1].send_signal(signal.SIGTERM)
+    for code, out, error in ends(pair):
+        assert code == 130 and "is complete; go on with --resume" in error, (code, out, error)
+    (code, said, error), (other, silence, _) = ends(begin_two(tmp_path / "two", "--resume"))
+    assert code == other == 0, error
+    assert "test.accuracy" in said and "test.accuracy" not in silence  # the first speaks
+    histories = [runs.read_result(tmp_path / name)["history"] for name in ("one", "two")]
+    assert len(histories[0]) == len(histories[1]) == 3
+    for one, two in zip(*histories, strict=True):
+        for name in set(one) - {"seconds"}:
+            np.testing.assert_allclose(two[name], one[name], rtol=1e-4, err_msg=name)
+    lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+    assert [line["step"] for line in lines if "test.loss" not in line] == sorted({line["step"] for line in lines})  # once each
+    assert json.loads((tmp_path / "two" / "environment.json").read_text())["processes"] == 2
+    assert runs.load(tmp_path / "two")[2].keys() == runs.load(tmp_path / "one")[2].keys()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("nowhere", 2, 0), "HOST:PORT of the first host"),
+        (("", 2, 0), "HOST:PORT of the first host"),
+        (("127.0.0.1:9000", 1, 0), "at least 2"),
+        (("127.0.0.1:9000", 2, 2), "0 to N - 1"),
+        (("127.0.0.1:1", 2, 1), "nobody listened"),
+    ],
+)
+def test_what_does_not_name_the_hosts_is_said_in_one_line(arguments, message, monkeypatch):
+    monkeypatch.setattr(hosts, "JOINING", 0.1)
+    with pytest.raises(InputError, match=message) as error:
+        hosts.join(*arguments)
+    assert "\n" not in str(error.value)
+
+
+def test_one_host_agrees_with_itself():
+    assert hosts.first() and hosts.agree({"loss": 1.5}) == {"loss": 1.5} and not hosts.anywhere(False)
