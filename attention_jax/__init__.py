@@ -28,3 +28,12 @@ class Diverged(Exception):
     def __init__(self, step: int, loss: float):
         super().__init__(f"the loss was {loss} at step {step}; a smaller --optim.learning-rate or --optim.clip-norm 1 usually helps")
         self.step = step
+
+
+def lower_is_better(metric: str) -> bool:
+    """Whether less of a metric is more, by its name.
+
+    >>> lower_is_better("valid.loss"), lower_is_better("valid.bleu")
+    (True, False)
+    """
+    return any(word in metric for word in ("loss", "perplexity", "error", "bits"))

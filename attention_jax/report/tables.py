@@ -10,8 +10,9 @@ from typing import Literal, NamedTuple, TextIO
 
 import numpy as np
 
+from attention_jax import lower_is_better
+
 Verdict = Literal["beaten", "reproduced", "missed", "reported", "not run"]
-LOWER_IS_BETTER = ("loss", "perplexity", "error", "bits")
 COLOURS = {"beaten": "bold green", "reproduced": "green", "missed": "red", "reported": "cyan", "not run": "dim"}
 
 
@@ -26,7 +27,7 @@ def upward(claim) -> bool:
     """Whether more is better: the one bound of the claim says so; with both bounds or none, the metric's name does."""
     if (claim.at_least is None) != (claim.at_most is None):
         return claim.at_least is not None
-    return not any(word in claim.metric for word in LOWER_IS_BETTER)
+    return not lower_is_better(claim.metric)
 
 
 def value_of(claim, run: Mapping) -> float | None:

@@ -9,12 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from attention_jax import InputError, config as configs, runs
+from attention_jax import InputError, config as configs, lower_is_better, runs
 from attention_jax.sweep import group
 from attention_jax.sweep.search import ETA, brackets, survivors
 from attention_jax.sweep.space import Point, Space, parse, spelled
-
-LOWER = ("loss", "perplexity", "error", "bits")
 
 
 class Settings(NamedTuple):
@@ -30,7 +28,7 @@ class Settings(NamedTuple):
     @property
     def lower(self) -> bool:
         """Whether smaller values of the metric are better."""
-        return any(word in self.metric for word in LOWER)
+        return lower_is_better(self.metric)
 
     def sign(self, value: float) -> float:
         """`value` so that smaller is better."""

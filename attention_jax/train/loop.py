@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from attention_jax import Diverged, InputError, Interrupted
+from attention_jax import Diverged, InputError, Interrupted, lower_is_better
 from attention_jax.train import hosts
 from attention_jax.train.checkpoint import Checkpoints, average
 from attention_jax.train.log import MetricsLog, Progress, scalars
@@ -42,8 +42,7 @@ def quality(metrics: dict, name: str) -> float:
     """
     if name not in metrics:
         raise InputError(f"train.best_metric must be one of {', '.join(metrics)}; got {name}")
-    lower = any(word in name for word in ("loss", "perplexity", "error", "bits"))
-    return -metrics[name] if lower else metrics[name]
+    return -metrics[name] if lower_is_better(name) else metrics[name]
 
 
 def planned_steps(task, train) -> int:
