@@ -2,7 +2,7 @@
 
 Attention here does not feed the recurrence, so the whole decoder is one fused scan and attention is one product for all
 target positions ("Deep Learning from Scratch 2", chapters 7 and 8; Luong et al. 2015 without input feeding).
-Models that feed attention into the recurrence are in `attentive.py`.
+Models whose attention feeds the recurrence are in `translator.py`.
 """
 
 import flax.linen as nn
