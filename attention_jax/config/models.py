@@ -90,6 +90,8 @@ class Vit:
     """Probability of skipping the last block for an example; earlier blocks proportionally less."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """What is computed in; parameters are float32."""
+    shifted: bool = False
+    """Patches of the image together with its shifts by half a patch along the diagonals (Lee et al. 2021): helps where data are few."""
 
 
 VIT_SIZES = {  # Dosovitskiy et al. 2021, table 1; S: Touvron et al. 2021, table 1

@@ -41,7 +41,8 @@ def build_model(model, classes: int, image_size: int):
     )  # fmt: skip
     if kind == "Cct":
         return Cct(classes, image_size, block, model.layers, model.convolutions, model.kernel_size, model.position, model.stochastic_depth)
-    return Vit(classes, image_size, model.patch_size, block, model.layers, model.pool, model.position, model.stochastic_depth)
+    options = (model.pool, model.position, model.stochastic_depth, model.shifted)
+    return Vit(classes, image_size, model.patch_size, block, model.layers, *options)
 
 
 def preparation(data, image_size: int, mean, deviation):

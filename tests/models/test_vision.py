@@ -11,7 +11,16 @@ from attention_jax import InputError
 from attention_jax.config import VIT_SIZES, Cct, ResNet, Vit
 from attention_jax.models.blocks import Block
 from attention_jax.models.resnet import as_product
-from attention_jax.models.vit import ImageLayer, attention_pool, interpolate, patches, rotary_2d, sinusoidal_2d, stochastic_depth
+from attention_jax.models.vit import (
+    ImageLayer,
+    attention_pool,
+    interpolate,
+    patches,
+    rotary_2d,
+    sinusoidal_2d,
+    stochastic_depth,
+    with_shifts,
+)
 from attention_jax.tasks.vision import build_model
 
 SMALL = Vit(patch_size=4, hidden_size=16, mlp_size=32, layers=2, heads=2)
@@ -49,6 +58,24 @@ def test_patches_times_a_matrix_is_a_strided_convolution():
     want = jax.lax.conv_general_dilated(x, kernel, (4, 4), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
     got = patches(x, 4) @ kernel.reshape(-1, 7)
     np.testing.assert_allclose(got, want.reshape(2, 9, 7), atol=1e-5)
+
+
+def test_a_shifted_patch_holds_the_four_windows_around_its_corners():
+    """Lee et al. 2021, figure 3: read off the image with NumPy, zeros beyond its edges."""
+    image = np.random.default_rng(0).normal(size=(8, 8, 2)).astype(np.float32)
+    got = np.asarray(patches(with_shifts(jnp.asarray(image)[None], 2), 4))[0].reshape(2, 2, 4, 4, 5, 2)
+    wide = np.pad(image, ((2, 2), (2, 2), (0, 0)))
+    for row in range(2):
+        for column in range(2):
+            for number, (dy, dx) in enumerate([(0, 0), (-2, -2), (-2, 2), (2, -2), (2, 2)]):
+                y, x = 4 * row + dy + 2, 4 * column + dx + 2
+                np.testing.assert_array_equal(got[row, column, :, :, number], wide[y : y + 4, x : x + 4])
+
+
+def test_shifted_patches_cost_a_wider_embedding_and_its_norm():
+    assert counted(replace(SMALL, shifted=True), 5, 8, 3) - counted(SMALL, 5, 8, 3) == 4 * (4 * 4 * 3) * 16 + 2 * 5 * (4 * 4 * 3)
+    with pytest.raises(InputError, match="at least 2 pixels"):
+        counted(replace(SMALL, patch_size=1, shifted=True), 5, 8, 3)
 
 
 PAPER = [("S", 16, 22_050_664), ("B", 16, 86_567_656), ("L", 16, 304_326_632), ("H", 14, 632_045_800)]
