@@ -66,6 +66,8 @@ def test_misspelt_names_are_suggested():
         (["--data.path", "no/such/file.txt"], "no/such/file.txt"),
         (["--out", "/proc/nowhere"], "writable"),
         (["--resume", "--out", "no/such/run"], "no/such/run"),
+        (["--coordinator", "10.0.0.1:9000", "--hosts", "2"], "need --out"),
+        (["--out", "no/such/run", "--hosts", "2"], "HOST:PORT of the first host"),
     ],
 )
 def test_bad_options_get_one_line(arguments, said):
