@@ -65,7 +65,7 @@ def _chunks(hidden, targets, weight):
     order = jnp.argsort(weight == 0, stable=True)
     place = jnp.zeros_like(order).at[order].set(jnp.arange(rows, dtype=order.dtype))
     pad = count * size - rows
-    cut = lambda x: jnp.pad(x[order], ((0, pad),) + ((0, 0),) * (x.ndim - 1)).reshape(count, size, *x.shape[1:])
+    cut = lambda x: jnp.pad(jnp.asarray(x)[order], ((0, pad),) + ((0, 0),) * (x.ndim - 1)).reshape(count, size, *x.shape[1:])
     used = (jnp.sum(weight != 0, dtype=jnp.int32) + size - 1) // size
     return (cut(hidden), cut(targets), cut(weight)), used, place
 
