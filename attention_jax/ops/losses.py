@@ -61,9 +61,9 @@ def _chunks(hidden, targets, weight):
     with a weight; and the place each row went to, [N]."""
     rows = hidden.shape[0]
     count = max(1, -(-rows // ROWS))
-    size = -(-rows // count)
+    size = -(-rows // count)  # equal chunks waste fewer padded rows than full chunks and a rest
     order = jnp.argsort(weight == 0, stable=True)
-    place = jnp.zeros_like(order).at[order].set(jnp.arange(rows, dtype=order.dtype))
+    place = jnp.argsort(order)
     pad = count * size - rows
     cut = lambda x: jnp.pad(jnp.asarray(x)[order], ((0, pad),) + ((0, 0),) * (x.ndim - 1)).reshape(count, size, *x.shape[1:])
     used = (jnp.sum(weight != 0, dtype=jnp.int32) + size - 1) // size

@@ -10,6 +10,8 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from attention_jax.train import hosts
+
 
 def write_json(path: Path, value) -> Path:
     """Write `value` so that the file is either the old one or the whole new one, never a half."""
@@ -24,8 +26,8 @@ class MetricsLog:
 
     def __init__(self, directory: Path, keep_until: int | None = None, tensorboard: bool = False):
         self.path, self.board = directory / "metrics.jsonl", None
-        if jax.process_index():  # of several hosts the first writes
-            self.file = open(os.devnull, "w")  # noqa: SIM115
+        if not hosts.first():
+            self.file = open(os.devnull, "w")
             return
         kept = []
         if keep_until is not None and self.path.exists():
