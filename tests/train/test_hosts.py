@@ -16,11 +16,12 @@ from attention_jax import InputError, runs
 from attention_jax.train import hosts
 
 ROOT = Path(__file__).resolve().parents[2]
+EPOCHS = 6
 SMALL = ["--data.examples", "200", "--model.layers", "1", "--model.hidden-size", "16", "--model.mlp-size", "16", "--train.batch-size", "30"]
 
 
 def begin(out: Path, devices: int, *arguments: str) -> subprocess.Popen:
-    command = [sys.executable, "launch.py", "train", "vit_digits", "--out", str(out), "--train.total-epochs", "3", *SMALL, *arguments]
+    command = [sys.executable, "launch.py", "train", "vit_digits", "--out", str(out), "--train.total-epochs", str(EPOCHS), *SMALL, *arguments]
     environment = os.environ | {"JAX_NUM_CPU_DEVICES": str(devices)}
     return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -55,7 +56,7 @@ def test_two_hosts_interrupted_at_one_of_them_and_resumed_equal_one_host(tmp_pat
     assert code == other == 0, error
     assert "test.accuracy" in said and "test.accuracy" not in silence  # the first speaks
     histories = [runs.read_result(tmp_path / name)["history"] for name in ("one", "two")]
-    assert len(histories[0]) == len(histories[1]) == 3
+    assert len(histories[0]) == len(histories[1]) == EPOCHS
     for one, two in zip(*histories, strict=True):
         for name in set(one) - {"seconds"}:
             np.testing.assert_allclose(two[name], one[name], rtol=1e-4, err_msg=name)
