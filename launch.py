@@ -173,7 +173,7 @@ def plot(arguments: list[str]):
 def reproduce(arguments: list[str]):
     """[NAME ...] [--scale smoke|full|recorded] [--variant V] [--seeds N] [--data.path P ...]: run experiments and judge their claims."""
     from attention_jax import experiments
-    from attention_jax.report.tables import claims_table, judge, show
+    from attention_jax.report.tables import claims_table, judge, markdown, show
 
     count = next((i for i, word in enumerate(arguments) if word.startswith("-")), len(arguments))
     chosen, rest = arguments[:count] or experiments.names(), arguments[count:]
@@ -182,6 +182,7 @@ def reproduce(arguments: list[str]):
         "seeds": (int, 0, "Number of seeds; 0 is the experiment's own."),
         "variant": (str, "", "Run only this one of the variants the experiment compares."),
         "root": (str, "runs/reproduce", "Where the runs are kept."),
+        "markdown": (bool, False, "Print the table as markdown: experiments/results/README.md is this of --scale recorded."),
     }
     rows = []
     for name in chosen:
@@ -200,9 +201,10 @@ def reproduce(arguments: list[str]):
                 rest,
             )
         rows.append((name, module.CLAIMS, done if asked.scale != "smoke" else []))
-    show(claims_table(rows))
+    table = claims_table(rows)
+    print(markdown(table)) if asked.markdown else show(table)
     verdicts = [judge(claim, done)[1] for _, claims, done in rows for claim in claims]
-    print(", ".join(f"{verdicts.count(kind)} {kind}" for kind in dict.fromkeys(verdicts)))
+    print("\n" + ", ".join(f"{verdicts.count(kind)} {kind}" for kind in dict.fromkeys(verdicts)))
     raise SystemExit(1 if "missed" in verdicts else 0)
 
 
