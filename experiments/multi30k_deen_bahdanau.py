@@ -24,7 +24,7 @@ def config() -> Config:
         Multi30k(source="de", target="en", form="raw", tokenizer="spacy", lowercase=True, min_frequency=2),
         Translator(512, 256, "gru", bidirectional="all", start_from="dense", attention="before", readout="linear", embed_dropout=0.5),
         Optim(learning_rate=1e-3, clip_norm=1.0),
-        Train(total_epochs=10, use_best=True),
+        Train(total_epochs=10, use_best=True, matmul_precision="bfloat16"),
         Decode(batch_size=500),
     )
 

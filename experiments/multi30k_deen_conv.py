@@ -4,8 +4,7 @@ Source: bentrevett/pytorch-seq2seq, tutorial 5 (Ben Trevett), BLEU of its own ru
 Data: Multi30k raw text, spaCy's tokens lower-cased (extra: pip install spacy), words seen at least twice; `--data.path DIR` reads
   the published files
 Command: python launch.py reproduce multi30k_deen_conv
-Cost: "published": 112 minutes on one CPU core (two: little more than half of it); "better" has twice the epochs. One seed, as the
-  four rungs take over an hour
+Cost: "published": COST; "better" has twice the epochs. One seed, as the four rungs take over an hour
 
 One rung of the ladder "no attention - Cho - Bahdanau - convolution". The variant "published" has the tutorial's settings: width
 512, embeddings of 256, Adam 0.001, batch 128, 10 epochs, the epoch of the best validation loss, greedy decoding. "better" is the
@@ -24,7 +23,7 @@ def config() -> Config:
         Multi30k(source="de", target="en", form="raw", tokenizer="spacy", lowercase=True, min_frequency=2),
         Convolutional(512, 256, layers=10, kernel_size=3, dropout=0.25),
         Optim(learning_rate=1e-3, clip_norm=0.1),
-        Train(total_epochs=10, use_best=True),
+        Train(total_epochs=10, use_best=True, matmul_precision="bfloat16"),
         Decode(batch_size=500),
     )
 

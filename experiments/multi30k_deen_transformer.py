@@ -39,7 +39,7 @@ def variants() -> dict[str, Config]:
     """The notebook's settings, and what is better: a warm-up, label smoothing, more dropout, longer training, a beam."""
     better = {
         "optim.learning_rate": 1e-3, "optim.schedule": "inverse_sqrt", "optim.warmup_steps": 1000, "optim.b2": 0.98, "train.label_smoothing": 0.1,
-        "train.total_epochs": 20, "model.dropout": 0.25, "model.norm": "pre", "model.tied": "output", "decode.beam_size": 5,
+        "train.total_epochs": 20, "model.dropout": 0.25, "model.norm": "pre", "model.tied": "output", "decode.beam_size": 5, "train.matmul_precision": "bfloat16",
     }  # fmt: skip
     return {"notebook": config(), "better": replace(config(), **better)}
 

@@ -87,6 +87,8 @@ class Train:
     average_last: int = 0
     """End with the mean of the parameters after the last N epochs; 0 does not average."""
     label_smoothing: float = 0.0
+    matmul_precision: Literal["default", "bfloat16", "tensorfloat32", "float32"] = "default"
+    """JAX's setting of that name while training; "bfloat16" is obeyed by a CPU, too, in products with weights (ops/precision.py)."""
 
 
 @dataclass(frozen=True)

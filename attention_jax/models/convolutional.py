@@ -13,9 +13,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from attention_jax import InputError
+from attention_jax.models.multihead import Linear
 from attention_jax.ops.attention import attend, attention_weights
 from attention_jax.ops.dropout import dropout
 from attention_jax.ops.masks import lengths
+from attention_jax.ops.precision import matmul
 from attention_jax.ops.scores import Dot
 
 SCALE = 0.5**0.5
@@ -29,7 +31,7 @@ def gated_convolution(x: Float[Array, "B T D"], kernel: Float[Array, "KD E"], bi
     width = kernel.shape[0] // x.shape[-1]
     steps = x.shape[1] - width + 1
     windows = jnp.concatenate([x[:, k : k + steps] for k in range(width)], axis=-1)  # [B, U, K D]
-    a, b = jnp.split(windows @ kernel + bias[None, None], 2, axis=-1)
+    a, b = jnp.split(matmul(windows, kernel) + bias[None, None], 2, axis=-1)
     return a * jax.nn.sigmoid(b)
 
 
@@ -83,7 +85,7 @@ class ConvSeq2seq(nn.Module):
     def setup(self):
         if self.kernel_size % 2 == 0:
             raise InputError(f"kernel_size must be odd, so that the encoder looks equally far to both sides, got {self.kernel_size}")
-        dense = lambda width: nn.Dense(width, kernel_init=linear_init)
+        dense = lambda width: Linear(width, kernel_init=linear_init)
         blocks = lambda: [Convolution(self.hidden_size, self.kernel_size) for _ in range(self.layers)]
         self.source_embed = Embedded(self.source_vocab, self.embed_size, self.positions)
         self.target_embed = Embedded(self.target_vocab, self.embed_size, self.positions)

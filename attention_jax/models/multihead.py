@@ -34,6 +34,7 @@ from jaxtyping import Array, Float
 
 from attention_jax.ops.attention import Implementation, attend, attention_weights
 from attention_jax.ops.positions import rotary
+from attention_jax.ops.precision import matmul
 from attention_jax.ops.scores import Additive, Bilinear, Concat, Cosine, Dot, ScaledDot, Score
 
 
@@ -157,7 +158,7 @@ class MultiHeadAttention(nn.Module):
 
 
 class Linear(nn.Module):
-    """x W + b with Glorot-uniform W; computes in `dtype`, keeps float32 parameters.
+    """x W + b, Glorot-uniform W unless told otherwise; computes in `dtype`, keeps float32 parameters.
 
     All leading axes are one axis of rows while it multiplies: the gradient of W is then one plain matrix product, which XLA's CPU
     backend does twice as fast as the contraction over batch and time of `nn.Dense`.
@@ -166,11 +167,12 @@ class Linear(nn.Module):
     features: int
     use_bias: bool = True
     dtype: Any = jnp.float32
+    kernel_init: Any = nn.initializers.xavier_uniform()
 
     @nn.compact
     def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... F"]:
-        kernel = self.param("kernel", nn.initializers.xavier_uniform(), (x.shape[-1], self.features)).astype(self.dtype)
-        y = x.astype(self.dtype).reshape(-1, x.shape[-1]) @ kernel
+        kernel = self.param("kernel", self.kernel_init, (x.shape[-1], self.features)).astype(self.dtype)
+        y = matmul(x.astype(self.dtype).reshape(-1, x.shape[-1]), kernel)
         if self.use_bias:
             y = y + self.param("bias", nn.initializers.zeros, (self.features,)).astype(self.dtype)[None]
         return y.reshape(*x.shape[:-1], self.features)

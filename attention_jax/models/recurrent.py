@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from attention_jax.ops import recurrent
 from attention_jax.ops.dropout import dropout
+from attention_jax.ops.precision import matmul
 
 GATES = {"lstm": 4, "gru": 3}
 kernel_init = nn.initializers.lecun_normal()
@@ -56,7 +57,7 @@ class Layer(nn.Module):
 
     def project(self, x: Float[Array, "*shape I"], part: int = 0) -> Float[Array, "*shape G"]:
         """Multiply one part of the input by its weights; part 0 brings the bias."""
-        y = x @ self.kernel(part)
+        y = matmul(x, self.kernel(part))
         return y + self.bias.reshape((1,) * (y.ndim - 1) + (-1,)) if part == 0 else y
 
     def lookup(self, table: Float[Array, "V I"], tokens: Int[Array, "*shape"]) -> Float[Array, "*shape G"]:

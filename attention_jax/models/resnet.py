@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attention_jax.models.blocks import drop
+from attention_jax.ops.precision import matmul
 
 
 class Residual(nn.Module):
@@ -82,4 +83,4 @@ def as_product(x: Float[Array, "B S S C"], kernel: Float[Array, "K K C D"], stri
     rows, columns = ((n - k) // s + 1 for n, k, s in zip(x.shape[1:3], size, strides))
     part = lambda i, j: x[:, i : i + strides[0] * rows : strides[0], j : j + strides[1] * columns : strides[1]]
     windows = jnp.concatenate([part(i, j) for i in range(size[0]) for j in range(size[1])], axis=-1)
-    return windows @ kernel.reshape(-1, kernel.shape[-1])
+    return matmul(windows, kernel.reshape(-1, kernel.shape[-1]))

@@ -23,6 +23,7 @@ from attention_jax.models.feeding import Plan, feeding_step, finish
 from attention_jax.models.recurrent import Embedding, Encoder, Layer, kernel_init, used
 from attention_jax.ops.deferred import deferred_scan, product
 from attention_jax.ops.dropout import dropout
+from attention_jax.ops.precision import matmul
 from attention_jax.ops.scores import Additive
 
 
@@ -205,7 +206,7 @@ class Translator(nn.Module):
         parts = jnp.concatenate(parts, axis=-1)
         if self.readout == "linear":
             return parts
-        y = parts @ self.readout_kernel
+        y = matmul(parts, self.readout_kernel)
         return finish(self.readout, y + self.readout_bias.reshape((1,) * (y.ndim - 1) + (-1,)))
 
     def start(self, memory, max_length: int):

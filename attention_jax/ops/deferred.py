@@ -11,10 +11,12 @@ import functools
 import jax
 import jax.numpy as jnp
 
+from attention_jax.ops import precision
+
 
 def product(x, weight):
     """`x [B, K] @ weight [K, N]`, or with one matrix per example, `weight [B, K, N]`."""
-    return x @ weight if weight.ndim == 2 else jnp.einsum("bk,bkn->bn", x, weight)
+    return precision.product(x, weight) if weight.ndim == 2 else jnp.einsum("bk,bkn->bn", x, weight)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -43,8 +45,7 @@ def _tapped(x, weight, tap):
 
 
 def _tapped_backward(weight, d):
-    transposed = weight.T if weight.ndim == 2 else weight.swapaxes(1, 2)
-    return product(d, transposed), None, d
+    return precision.input_gradient(d, weight) if weight.ndim == 2 else product(d, weight.swapaxes(1, 2)), None, d
 
 
 _tapped.defvjp(lambda x, weight, tap: (product(x, weight), weight), _tapped_backward)
@@ -53,6 +54,7 @@ _tapped.defvjp(lambda x, weight, tap: (product(x, weight), weight), _tapped_back
 def _forward(step, weights, shared, carry, xs):
     steps, batch = jax.tree.leaves(xs)[0].shape[:2]
     taps = {name: jnp.zeros((steps, batch, w.shape[-1]), w.dtype) for name, w in weights.items()}
+    weights = {name: precision.factor(w) if w.ndim == 2 else w for name, w in weights.items()}
 
     def run(shared, carry, xs, taps):
         def body(carry, x):
@@ -80,7 +82,7 @@ def _backward(step, residuals, cotangents):
     for name, weight in weights.items():
         x, d = inputs[name], d_taps[name]  # [T, B, K], [T, B, N]
         if weight.ndim == 2:
-            d_weights[name] = x.reshape(-1, x.shape[-1]).T @ d.reshape(-1, d.shape[-1])
+            d_weights[name] = precision.weight_gradient(x, d)
         else:
             d_weights[name] = jnp.einsum("tbk,tbn->bkn", x, d)
     return d_weights, d_shared, d_carry, d_xs

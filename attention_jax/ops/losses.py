@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from attention_jax.ops.precision import factor, input_gradient, product, weight_gradient
+
 ROWS = 256
 """Rows of logits alive at one time in `linear_cross_entropy`."""
 
@@ -93,15 +95,16 @@ def _linear_loss(hidden, kernel, bias, targets, weight, smoothing):
 
 def _linear_loss_forward(hidden, kernel, bias, targets, weight, smoothing):
     chunks, used, place = _chunks(hidden, targets, weight)
+    factors = factor(kernel)
 
     def add(i, sums):
         (total, d_kernel, d_bias, d_hidden), (h, y, w) = sums, (x[i] for x in chunks)
-        logits = (h @ kernel + bias[None, :]).astype(jnp.float32)  # [R, V]
+        logits = (product(h, factors) + bias[None, :]).astype(jnp.float32)  # [R, V]
         loss, exp, norm = _chunk_loss(logits, y, w, smoothing)
         # d loss / d logits = w (softmax - (1 - e) onehot - e / V); the one-hot part is a gather and a scatter, never a matrix
         d_logits = (exp * (w[:, None] / norm) - (smoothing * w / kernel.shape[1])[:, None]).astype(kernel.dtype)
         d_logits = d_logits.at[jnp.arange(len(y)), y].add(-((1.0 - smoothing) * w).astype(kernel.dtype))
-        return total + loss, d_kernel + h.T @ d_logits, d_bias + d_logits.sum(axis=0), d_hidden.at[i].set(d_logits @ kernel.T)
+        return total + loss, d_kernel + weight_gradient(h, d_logits), d_bias + d_logits.sum(axis=0), d_hidden.at[i].set(input_gradient(d_logits, factors))
 
     start = (jnp.float32(0), jnp.zeros_like(kernel), jnp.zeros_like(bias), jnp.zeros_like(chunks[0]))
     total, d_kernel, d_bias, d_hidden = jax.lax.fori_loop(0, used, add, start)

@@ -1,6 +1,13 @@
-"""In which type sums are taken."""
+"""In which type products with weights are multiplied, and in which type sums are taken.
 
+JAX's own setting decides: under `jax.default_matmul_precision("bfloat16")` products with weights multiply bfloat16 factors and add in
+float32. A TPU does so by default; XLA ignores the setting on a CPU, so that here the factors are rounded by hand, in the
+gradients too. Everything else stays float32, which on a CPU is what makes it faster than a model in bfloat16.
+"""
+
+import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 
 def accumulator(dtype) -> jnp.dtype:
@@ -10,3 +17,57 @@ def accumulator(dtype) -> jnp.dtype:
     dtype('float32')
     """
     return jnp.dtype(jnp.float64 if dtype == jnp.float64 else jnp.float32)
+
+
+def factor(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """`x` as a product multiplies it: float32 is rounded to bfloat16 if that is the precision asked for.
+
+    >>> with jax.default_matmul_precision("bfloat16"):
+    ...     factor(jnp.float32(1.001)).dtype, factor(jnp.float16(1)).dtype
+    (dtype(bfloat16), dtype('float16'))
+    """
+    return x.astype(jnp.bfloat16) if jax.config.jax_default_matmul_precision == "bfloat16" and x.dtype == jnp.float32 else x
+
+
+def product(x: Float[Array, "... K"], weight: Float[Array, "K N"]) -> Float[Array, "... N"]:
+    """`x @ weight` for a weight that is a `factor` already (made once, outside a scan); the result has the type of x."""
+    return x @ weight if x.dtype == weight.dtype else jnp.matmul(x.astype(weight.dtype), weight, preferred_element_type=x.dtype)
+
+
+def weight_gradient(x: Float[Array, "... K"], d: Float[Array, "... N"]) -> Float[Array, "K N"]:
+    """The gradient of the weight in `x @ weight` whose cotangent is d: x^T d over all rows of all leading axes, as ONE product."""
+    x, d = x.reshape(-1, x.shape[-1]), d.reshape(-1, d.shape[-1])
+    rounded = factor(d)
+    if rounded.dtype == d.dtype:
+        return x.T @ d
+    # an axis of one keeps the transposition out of the product, where XLA's CPU backend would go back to float32
+    return jnp.einsum("zrk,zrn->kn", x.astype(rounded.dtype)[None], rounded[None], preferred_element_type=d.dtype)
+
+
+def input_gradient(d: Float[Array, "... N"], weight: Float[Array, "K N"]) -> Float[Array, "... K"]:
+    """The gradient of the input in `product(x, weight)` whose cotangent is d: d times the transposed weight."""
+    if d.dtype == weight.dtype:
+        return d @ weight.T
+    return jax.lax.dot_general(d.astype(weight.dtype), weight, (((d.ndim - 1,), (1,)), ((), ())), preferred_element_type=d.dtype)
+
+
+def matmul(x: Float[Array, "... K"], weight: Float[Array, "K N"]) -> Float[Array, "... N"]:
+    """`x @ weight` in the precision asked for, forwards and backwards.
+
+    >>> x, weight = jnp.float32([[1.001]]), jnp.float32([[3]])
+    >>> with jax.default_matmul_precision("bfloat16"):
+    ...     round(float(matmul(x, weight)[0, 0]), 3), round(float((x @ weight)[0, 0]), 3)
+    (3.0, 3.003)
+    """
+    return x @ weight if factor(weight).dtype == weight.dtype else _rounded(x, weight)
+
+
+@jax.custom_vjp
+def _rounded(x, weight):
+    return product(x, factor(weight))
+
+
+_rounded.defvjp(
+    lambda x, weight: (_rounded(x, weight), (factor(x), factor(weight))),
+    lambda saved, d: (input_gradient(d, saved[1]), weight_gradient(saved[0], d)),
+)

@@ -13,6 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from attention_jax.ops.precision import factor, product, weight_gradient
+
 State = tuple[Float[Array, "B H"], ...]
 """LSTM: (hidden, cell). GRU: (hidden,)."""
 
@@ -37,7 +39,7 @@ def lstm_step(inputs: Float[Array, "B G"], kernel: Float[Array, "H G"], state: S
 
 
 def _lstm_step(inputs, kernel, hidden, cell):
-    return _lstm_gates(inputs + hidden @ kernel, cell)
+    return _lstm_gates(inputs + product(hidden, kernel), cell)
 
 
 def _lstm_gates(z, cell):
@@ -56,6 +58,8 @@ def lstm(
 
 
 def _lstm_forward(inputs, kernel, state):
+    kernel = factor(kernel)
+
     def step(carry, x):
         hidden, cell, gates = _lstm_step(x, kernel, *carry)
         return (hidden, cell), (hidden, cell, gates)
@@ -75,18 +79,13 @@ def _lstm_backward(residuals, cotangents):
         dh, top = dh + d_h, jnp.tanh(cell)
         dc = dc + d_c + dh * o * (1 - top * top)
         dz = jnp.concatenate([dc * g * i * (1 - i), dc * before * f * (1 - f), dc * i * (1 - g * g), dh * top * o * (1 - o)], axis=-1)
-        return (dz @ kernel_t, dc * f), dz
+        return (product(dz, kernel_t), dc * f), dz
 
     zero = jnp.zeros_like(h0)
     before = jnp.concatenate([c0[None], cell[:-1]])
     (dh, dc), dz = jax.lax.scan(step, (zero, zero), (d_hidden, d_cell, gates, cell, before), reverse=True)
-    d_kernel = _weight_gradient(jnp.concatenate([h0[None], hidden[:-1]]), dz)
+    d_kernel = weight_gradient(jnp.concatenate([h0[None], hidden[:-1]]), dz)
     return dz, d_kernel, (dh, dc)
-
-
-def _weight_gradient(inputs, d_outputs):
-    """Sum over steps and rows of inputs^T d_outputs, [T, B, H] x [T, B, G] -> [H, G]: one product."""
-    return inputs.reshape(-1, inputs.shape[-1]).T @ d_outputs.reshape(-1, d_outputs.shape[-1])
 
 
 lstm.defvjp(_lstm_forward, _lstm_backward)
@@ -115,7 +114,7 @@ def gru_step(inputs: Float[Array, "B G"], kernel: Float[Array, "H G"], bias: Flo
 
 
 def _gru_step(inputs, kernel, bias, hidden):
-    return _gru_gates(inputs, hidden @ kernel, bias, hidden)
+    return _gru_gates(inputs, product(hidden, kernel), bias, hidden)
 
 
 def _gru_gates(inputs, product, bias, hidden):
@@ -136,6 +135,8 @@ def gru(
 
 
 def _gru_forward(inputs, kernel, bias, state):
+    kernel = factor(kernel)
+
     def step(hidden, x):
         hidden, *rest = _gru_step(x, kernel, bias, hidden)
         return hidden, (hidden, *rest)
@@ -155,13 +156,13 @@ def _gru_backward(residuals, cotangents):
         dn = dh * (1 - z) * (1 - n * n)
         gate = jnp.concatenate([dn * inner * r * (1 - r), dh * (before - n) * z * (1 - z)], axis=-1)  # [B, 2H]
         d_product = jnp.concatenate([gate, dn * r], axis=-1)  # [B, 3H]
-        return dh * z + d_product @ kernel_t, (d_product, dn)
+        return dh * z + product(d_product, kernel_t), (d_product, dn)
 
     before = jnp.concatenate([h0[None], hidden[:-1]])
     dh, (d_product, dn) = jax.lax.scan(step, jnp.zeros_like(h0), (cotangents[0], gates, inner, n, before), reverse=True)
     size = h0.shape[-1]
     d_inputs = jnp.concatenate([d_product[..., : 2 * size], dn], axis=-1)
-    return d_inputs, _weight_gradient(before, d_product), d_product[..., 2 * size :].sum(axis=(0, 1)), (dh,)
+    return d_inputs, weight_gradient(before, d_product), d_product[..., 2 * size :].sum(axis=(0, 1)), (dh,)
 
 
 gru.defvjp(_gru_forward, _gru_backward)

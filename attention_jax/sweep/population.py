@@ -102,7 +102,8 @@ def runner(config: configs.Config, total_steps: int):
             batch = {name: array[rows[0]] for name, array in bucket.items()} | {"weight": rows[1]}
             return train_step(loss, update, state, batch)
 
-        return jax.lax.scan(body, state, (indices, weight))
+        with jax.default_matmul_precision(config.train.matmul_precision):
+            return jax.lax.scan(body, state, (indices, weight))
 
     def population(members, numbers, bucket, indices, weight):
         given = (members, numbers, indices, weight)

@@ -66,7 +66,7 @@ def fit(
     """
     total_steps = planned_steps(task, train)
     update = optimizer(optim, total_steps)
-    run = chunk_runner(task.loss, update)
+    run = chunk_runner(task.loss, update, train.matmul_precision)
     checkpoints = Checkpoints(directory / "checkpoints", keep_last=max(train.keep_last, train.average_last + 1))
     state = init_state(task.init, update, train.seed)
     history, past = [], {"seconds": 0.0, "examples": 0}

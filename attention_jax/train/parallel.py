@@ -38,11 +38,11 @@ def divide(rows: np.ndarray, axis: int) -> np.ndarray:
     return rows.take(range(first, first + jax.local_device_count()), axis=axis)
 
 
-def chunk_runner(loss, optimizer):
+def chunk_runner(loss, optimizer, matmul_precision: str = "default"):
     """The compiled inner loop: `run(state, bucket, indices [K, B], weight [K, B]) -> state, metrics [K]`.
 
     K training steps are scanned in one call; step k gathers the rows `indices[k]` of `bucket` on the device. The state is
-    donated. Each of the metrics is a pair (sums [K], counts [K]).
+    donated. Each of the metrics is a pair (sums [K], counts [K]). `matmul_precision` is in force in these steps alone.
     """
     devices = jax.device_count()
 
@@ -51,7 +51,8 @@ def chunk_runner(loss, optimizer):
             batch = {name: array[rows[0]] for name, array in bucket.items()} | {"weight": rows[1]}
             return train_step(loss, optimizer, state, batch, AXIS if devices > 1 else None)
 
-        return jax.lax.scan(body, state, (indices, weight))
+        with jax.default_matmul_precision(matmul_precision):
+            return jax.lax.scan(body, state, (indices, weight))
 
     if devices == 1:
         return jax.jit(run, donate_argnums=0)

@@ -1,0 +1,94 @@
+"""Products of weights in bfloat16: the same numbers as rounding by hand, float32 sums, and gradients close to float32's."""
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+
+from attention_jax import experiments, tasks
+from attention_jax.config import replace
+from attention_jax.ops import precision
+from attention_jax.ops.deferred import deferred_scan
+from attention_jax.ops.losses import linear_cross_entropy
+from attention_jax.ops.recurrent import gru, lstm
+from attention_jax.train.optimizer import optimizer
+from attention_jax.train.parallel import chunk_runner
+from attention_jax.train.step import init_state
+
+RNG = np.random.default_rng(0)
+
+
+def rounded(x):
+    return np.asarray(x).astype(ml_dtypes.bfloat16).astype(np.float64)
+
+
+def normal(*shape):
+    return jnp.asarray(RNG.normal(size=shape).astype(np.float32))
+
+
+def test_a_product_and_its_gradients_are_those_of_rounded_factors():
+    x, weight, d = normal(3, 5, 40), normal(40, 7), normal(3, 5, 7)
+    with jax.default_matmul_precision("bfloat16"):
+        y, back = jax.vjp(precision.matmul, x, weight)
+        d_x, d_weight = back(d)
+    assert y.dtype == d_x.dtype == d_weight.dtype == jnp.float32  # sums are not rounded
+    np.testing.assert_allclose(y, rounded(x) @ rounded(weight), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(d_x, rounded(d) @ rounded(weight).T, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(d_weight, np.einsum("btk,btn->kn", rounded(x), rounded(d)), rtol=1e-5, atol=1e-5)
+    assert np.abs(np.asarray(y) - np.asarray(x) @ np.asarray(weight)).max() > 1e-3  # and factors are
+
+
+def test_without_the_setting_nothing_is_rounded():
+    x, weight = normal(4, 8), normal(8, 3)
+    np.testing.assert_array_equal(precision.matmul(x, weight), x @ weight)
+    assert str(jax.make_jaxpr(precision.matmul)(x, weight)) == str(jax.make_jaxpr(lambda x, weight: x @ weight)(x, weight))
+
+
+def recurrent(layer, gates, bias):
+    state = (normal(3, 8),) * (2 if layer is lstm else 1)
+    given = (normal(4, 3, gates * 8), normal(8, gates * 8) / 4, *bias)
+    return lambda *given: layer(*given, state)[0], given
+
+
+CASES = {
+    "lstm": recurrent(lstm, 4, ()),
+    "gru": recurrent(gru, 3, (normal(8),)),
+    "deferred_scan": (
+        lambda w, x: deferred_scan(lambda dot, _, h, x: (jnp.tanh(x + dot("w", h)),) * 2, {"w": w}, (), jnp.zeros((3, 8)), x)[1],
+        (normal(8, 8) / 3, normal(4, 3, 8)),
+    ),
+    "linear_cross_entropy": (
+        lambda h, k, b: linear_cross_entropy(h, k, b, jnp.arange(20) % 9, jnp.ones(20))[0],
+        (normal(20, 16), normal(16, 9), normal(9)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_hand_written_gradients_obey_the_setting(name):
+    """Value and gradients are off by bfloat16's rounding: not by more, and not by nothing."""
+    f, given = CASES[name]
+    both = lambda *given: jax.vjp(lambda *g: (f(*g) ** 2).sum(), *given)
+    value, back = both(*given)
+    exact = (value, *back(jnp.float32(1)))
+    with jax.default_matmul_precision("bfloat16"):
+        value, back = both(*given)
+        close = (value, *back(jnp.float32(1)))
+    for a, b in zip(exact, close, strict=True):
+        assert a.dtype == b.dtype
+        off = float(jnp.linalg.norm((a - b).ravel()) / jnp.linalg.norm(a.ravel()))
+        assert 1e-7 < off < 2e-2, off
+
+
+def test_training_obeys_the_option():
+    config = experiments.load("date_luong").smoke()
+    losses = []
+    for setting in ("default", "bfloat16"):
+        task = tasks.build(replace(config, **{"train.matmul_precision": setting}))
+        update = optimizer(config.optim, 10)
+        run = chunk_runner(task.loss, update, setting)
+        bucket, indices, weight = task.plan(0, 1)[0]
+        text = jax.jit(run).lower(init_state(task.init, update, 0), task.buckets[bucket], indices, weight).as_text()
+        losses.append("bf16" in text)
+    assert losses == [False, True]
