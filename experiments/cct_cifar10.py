@@ -21,7 +21,9 @@ def config() -> Config:
         Images("cifar10", standardize=True, crop_padding=4, flip=True, auto_augment=True),
         Cct(),
         Optim("adamw", learning_rate=5e-4, schedule="warmup_cosine", warmup_steps=5 * 391, weight_decay=0.03),
-        Train(batch_size=128, total_epochs=200, steps_per_call=128, best_metric="test.accuracy", label_smoothing=0.1),
+        Train(
+            batch_size=128, total_epochs=200, steps_per_call=128, best_metric="test.accuracy", label_smoothing=0.1, matmul_precision="bfloat16"
+        ),
     )
 
 

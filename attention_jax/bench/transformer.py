@@ -3,6 +3,7 @@
 Training: 128 sentence pairs of 32 + 32 tokens with random lengths, dropout on every sub-layer's output, Adam; 4+4 layers of width 128 with
 one shared vocabulary of 9,716 and label smoothing (Transformer-tiny), and 3+3 layers of width 256 with vocabularies of 7,853 and
 5,893 (bentrevett's). Decoding: 1,000 sentences with a beam of 5 in batches of 100, 30 tokens each, both with a key/value cache.
+Training steps are measured again with products in bfloat16: ours with --train.matmul-precision bfloat16, theirs under torch.autocast.
 With the weights carried over both compute the same scores: tests/bench/test_transformer.py.
 """
 
@@ -65,7 +66,7 @@ def our_model(sizes: Sizes) -> Transformer:
     return Transformer(sizes.source_vocabulary, sizes.target_vocabulary, block, tied=tied, output_bias=not sizes.tied, **layers)
 
 
-def our_training(sizes: Sizes):
+def our_training(sizes: Sizes, matmul_precision: str = "default"):
     """A function that makes STEPS training steps and waits for them."""
     model = our_model(sizes)
     source, length, target = draw(sizes, BATCH)
@@ -84,7 +85,7 @@ def our_training(sizes: Sizes):
     adam = optimizer(Optim(), 1)
     init = jax.jit(lambda rng: model.init(rng, source[:1], length[:1], target[:1, :-1]))
     state = replicate(init_state(init, adam, 0))
-    steps = chunk_runner(loss, adam)  # the loop's own compiled call: STEPS training steps scanned
+    steps = chunk_runner(loss, adam, matmul_precision)  # the loop's own compiled call: STEPS training steps scanned
     rows = np.tile(np.arange(BATCH, dtype=np.int32), (STEPS, 1))
     weight = np.ones((STEPS, BATCH), np.float32)
 
@@ -96,8 +97,8 @@ def our_training(sizes: Sizes):
     return run
 
 
-def their_training(torch, sizes: Sizes):
-    """The same steps with autograd, cross_entropy and torch.optim.Adam."""
+def their_training(torch, sizes: Sizes, rounded: bool = False):
+    """The same steps with autograd, cross_entropy and torch.optim.Adam; `rounded` is torch's mixed precision, bfloat16."""
     model = torch_transformer.build(torch, *sizes[1:9])
     adam = torch.optim.Adam(model.parameters(), lr=1e-3)
     source, length, target = (torch.from_numpy(x).long() for x in draw(sizes, BATCH))
@@ -106,8 +107,9 @@ def their_training(torch, sizes: Sizes):
     def run():
         for _ in range(STEPS):
             adam.zero_grad()
-            logits = model(source, real, target[:, :-1]).flatten(0, 1)
-            torch.nn.functional.cross_entropy(logits, target[:, 1:].flatten(), label_smoothing=sizes.smoothing).backward()
+            with torch.autocast("cpu", torch.bfloat16, enabled=rounded):
+                logits = model(source, real, target[:, :-1]).flatten(0, 1)
+            torch.nn.functional.cross_entropy(logits.float(), target[:, 1:].flatten(), label_smoothing=sizes.smoothing).backward()
             adam.step()
 
     return run
@@ -157,6 +159,7 @@ def main() -> dict[str, dict[str, list[float]]]:
     print(f"{os.cpu_count()} cores, median of alternating rounds (fastest - slowest)")
     for sizes in (TINY, D256):
         programs = {name: their_training(torch, sizes), "attention_jax": our_training(sizes)}
+        programs |= {"torch, bfloat16": their_training(torch, sizes, True), "ours, bfloat16": our_training(sizes, "bfloat16")}
         found[sizes.name] = {k: [t / STEPS for t in times] for k, times in alternate(programs, rounds=6, calls=1).items()}
         print(f"\n{sizes.name}: one training step of {BATCH} pairs of {LENGTH} + {LENGTH} tokens")
         print(table(found[sizes.name], 2 * BATCH * LENGTH, "tokens"))

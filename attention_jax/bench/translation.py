@@ -1,7 +1,8 @@
 """`python launch.py bench translation`: one training step of the Bahdanau model, ours and a plain PyTorch one.
 
 Both: 128 pairs of 16 + 16 tokens, bidirectional GRU encoder and GRU decoder of 512 units, embeddings of 256, additive attention with
-the previous state as query, maxout readout of 512, vocabularies of 8,000, gradients clipped to norm 1, Adam.
+the previous state as query, maxout readout of 512, vocabularies of 8,000, gradients clipped to norm 1, Adam. Then both again with products in bfloat16: ours with
+--train.matmul-precision bfloat16, theirs under torch.autocast.
 """
 
 import os
@@ -23,7 +24,7 @@ STEPS = 2
 """Training steps per call."""
 
 
-def ours(source, target):
+def ours(source, target, matmul_precision: str = "default"):
     """A function that makes STEPS training steps and waits for them."""
     model = Translator(VOCAB, VOCAB, HIDDEN, EMBED, attention="before", readout="maxout", readout_size=HIDDEN)
     length = jnp.full(BATCH, LENGTH)
@@ -37,7 +38,7 @@ def ours(source, target):
 
     adam = optimizer(Optim(clip_norm=1.0), 1)
     state = replicate(init_state(jax.jit(lambda rng: model.init(rng, source, length, target)), adam, 0))
-    steps = chunk_runner(loss, adam)  # the loop's own compiled call: STEPS training steps scanned
+    steps = chunk_runner(loss, adam, matmul_precision)  # the loop's own compiled call: STEPS training steps scanned
     rows = np.tile(np.arange(BATCH, dtype=np.int32), (STEPS, 1))
     weight = np.ones((STEPS, BATCH), np.float32)
 
@@ -49,8 +50,8 @@ def ours(source, target):
     return run
 
 
-def theirs(torch, source, target):
-    """The same step with nn.GRU, nn.GRUCell, autograd and torch.optim.Adam."""
+def theirs(torch, source, target, rounded: bool = False):
+    """The same step with nn.GRU, nn.GRUCell, autograd and torch.optim.Adam; `rounded` is torch's mixed precision, bfloat16."""
     nn, softmax = torch.nn, torch.nn.functional.softmax
 
     class Model(nn.Module):
@@ -84,8 +85,9 @@ def theirs(torch, source, target):
     def run():
         for _ in range(STEPS):
             adam.zero_grad()
-            logits = model(source, target[:, :-1])
-            torch.nn.functional.cross_entropy(logits.reshape(-1, VOCAB), target[:, 1:].reshape(-1)).backward()
+            with torch.autocast("cpu", torch.bfloat16, enabled=rounded):
+                logits = model(source, target[:, :-1])
+            torch.nn.functional.cross_entropy(logits.float().reshape(-1, VOCAB), target[:, 1:].reshape(-1)).backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             adam.step()
 
@@ -98,6 +100,7 @@ def main() -> dict[str, list[float]]:
     draw = np.random.default_rng(0).integers
     source, target = jnp.asarray(draw(VOCAB, size=(BATCH, LENGTH))), jnp.asarray(draw(VOCAB, size=(BATCH, LENGTH + 1)))
     programs = {f"torch {torch.__version__.split('+')[0]}": theirs(torch, source, target), "attention_jax": ours(source, target)}
+    programs |= {"torch, bfloat16": theirs(torch, source, target, True), "ours, bfloat16": ours(source, target, "bfloat16")}
     seconds = {name: [t / STEPS for t in times] for name, times in alternate(programs, rounds=5, calls=1).items()}
     print(f"Bahdanau model, one training step of {BATCH} pairs, {os.cpu_count()} cores, median of alternating rounds (fastest - slowest)")
     print(table(seconds, BATCH, "pairs"))

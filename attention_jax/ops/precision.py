@@ -52,7 +52,7 @@ def input_gradient(d: Float[Array, "... N"], weight: Float[Array, "K N"]) -> Flo
 
 
 def matmul(x: Float[Array, "... K"], weight: Float[Array, "K N"]) -> Float[Array, "... N"]:
-    """`x @ weight` in the precision asked for, forwards and backwards.
+    """`x @ weight` in the precision asked for, forwards and backwards. Rows are leading axes; under vmap each would have a gradient of its own.
 
     >>> x, weight = jnp.float32([[1.001]]), jnp.float32([[3]])
     >>> with jax.default_matmul_precision("bfloat16"):
