@@ -86,9 +86,11 @@ def bleu_by_length(
 
 
 def length_figure(series: Mapping[str, Sequence[LengthBin]], path: str | Path, title: str = "") -> Path:
-    """BLEU over source length, one line per system, a point at the middle of each bin."""
-    curves = {name: ([(b.low + b.high) / 2 for b in bins], [b.bleu for b in bins]) for name, bins in series.items()}
-    return lines(curves, path, xlabel="source length (tokens, middle of the bin)", ylabel="BLEU", title=title)
+    """BLEU over source length, one line per system, a point at the middle of each bin; below it the bin and how many sentences it has."""
+    middle = lambda b: (b.low + b.high) / 2
+    curves = {name: ([middle(b) for b in bins], [b.bleu for b in bins]) for name, bins in series.items()}
+    ticks = {middle(b): f"{b.low}-{b.high}\n({b.sentences})" for bins in series.values() for b in bins}
+    return lines(curves, path, xlabel="source length in tokens (number of sentences)", ylabel="BLEU", title=title, ticks=ticks)
 
 
 def d2l_bleu(hypothesis: Sequence[str], reference: Sequence[str], k: int = 2) -> float:

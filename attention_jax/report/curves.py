@@ -19,14 +19,19 @@ def lines(
     log: str = "",
     title: str = "",
     reference: Mapping[str, float] | None = None,
+    ticks: Mapping[float, str] | None = None,
 ) -> Path:
     """Lines over a common axis: `series` is {name: (x [N], y [N] or [seeds, N])}; seeds give the median and a band min - max.
 
     `log` names the logarithmic axes: "", "x", "y" or "xy". `reference` draws labelled horizontal lines (published numbers).
+    `ticks` names places of the x axis.
     """
     figure = canvas(5.6, 3.2)
     with styled():
-        _lines(figure.subplots(), series, xlabel, ylabel, log, title, reference)
+        axis = figure.subplots()
+        _lines(axis, series, xlabel, ylabel, log, title, reference)
+        if ticks:
+            axis.set_xticks(list(ticks), list(ticks.values()))
     return save(figure, path)
 
 
