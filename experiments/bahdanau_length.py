@@ -19,7 +19,7 @@ def config() -> Config:
         Multi30k(source="de", target="en", form="tok", min_frequency=2, rows_of=4, max_length=100),
         Translator(384, 256, attention="before", score="additive", readout="linear", embed_dropout=0.3, output_dropout=0.3),
         Optim(learning_rate=1e-3, schedule="warmup_cosine", warmup_steps=300, clip_norm=1.0),
-        Train(total_epochs=8, label_smoothing=0.1),
+        Train(total_epochs=8, label_smoothing=0.1, matmul_precision="bfloat16"),
         Decode(batch_size=250),
     )
 
@@ -37,7 +37,11 @@ def sweep() -> dict[str, str]:
     return {"optim.learning_rate": "3e-4..3e-3:log", "model.hidden_size": "256,512"}
 
 
+FIGURE = "Bahdanau et al. 2015, figure 2: shape only"
+KEPT = "test.bleu_kept_beyond_30"
 CLAIMS = (
-    Claim("BLEU, all lengths, with attention", "test.bleu", None, "Bahdanau et al. 2015, figure 2: shape only", variant="attention"),
-    Claim("BLEU, all lengths, without attention", "test.bleu", None, "Bahdanau et al. 2015, figure 2: shape only", variant="no-attention"),
+    Claim("BLEU, all lengths, with attention", "test.bleu", None, FIGURE, variant="attention"),
+    Claim("BLEU, all lengths, without attention", "test.bleu", None, FIGURE, variant="no-attention"),
+    Claim("BLEU beyond 30 tokens over BLEU up to 30, with attention", KEPT, None, FIGURE, variant="attention", at_least=0.9),
+    Claim("BLEU beyond 30 tokens over BLEU up to 30, without attention", KEPT, None, FIGURE, variant="no-attention", at_most=0.7),
 )

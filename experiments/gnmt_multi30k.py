@@ -31,7 +31,7 @@ def config() -> Config:
             output_dropout=0.3,
         ),
         Optim(learning_rate=1e-3, schedule="warmup_cosine", warmup_steps=300, clip_norm=1.0),
-        Train(total_epochs=10, label_smoothing=0.1),
+        Train(total_epochs=10, label_smoothing=0.1, matmul_precision="bfloat16"),
         Decode(batch_size=500),
     )
 

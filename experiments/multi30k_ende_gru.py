@@ -33,7 +33,7 @@ def config() -> Config:
             output_dropout=0.5,
         ),
         Optim(learning_rate=4e-4, clip_norm=1.0),
-        Train(batch_size=32, total_epochs=40, patience=5, use_best=True),
+        Train(batch_size=32, total_epochs=40, patience=5, use_best=True, matmul_precision="bfloat16"),
         Decode(beam_size=12, length_penalty="simple", alpha=1.0, batch_size=250),
     )
 

@@ -30,7 +30,7 @@ def config() -> Config:
             output_dropout=0.3,
         ),
         Optim(learning_rate=2e-3, schedule="warmup_cosine", warmup_steps=200, clip_norm=1.0),
-        Train(total_epochs=8, label_smoothing=0.1),
+        Train(total_epochs=8, label_smoothing=0.1, matmul_precision="bfloat16"),
         Decode(batch_size=500),
     )
 

@@ -85,6 +85,19 @@ def bleu_by_length(
     return bins
 
 
+def kept_beyond(
+    length: int, hypotheses: Sequence[str], references: Sequence[str], source_lengths: Sequence[int], tokenize: Tokenize = "13a"
+) -> float | None:
+    """BLEU of the sentences whose source is longer than `length` tokens, divided by BLEU of the others (Bahdanau et al. 2015, figure 2, in a number).
+
+    None where either side has fewer than 100 sentences, or the shorter ones score 0.
+    """
+    bins = bleu_by_length(hypotheses, references, source_lengths, (0, length), tokenize)
+    if len(bins) < 2 or min(part.sentences for part in bins) < 100 or bins[0].bleu == 0:
+        return None
+    return bins[1].bleu / bins[0].bleu
+
+
 def length_figure(series: Mapping[str, Sequence[LengthBin]], path: str | Path, title: str = "") -> Path:
     """BLEU over source length, one line per system, a point at the middle of each bin; below it the bin and how many sentences it has."""
     middle = lambda b: (b.low + b.high) / 2

@@ -131,6 +131,8 @@ def build(config) -> Task:
         if not fixed:
             outputs, wanted = decode_targets(data, written), references(data, split)
             found |= {"bleu": bleu.bleu(outputs, wanted, tokenize=data.bleu_tokenize).score, "chrf": bleu.chrf(outputs, wanted).score}
+            kept = bleu.kept_beyond(30, outputs, wanted, pairs.source_length - 1, data.bleu_tokenize)
+            found |= {} if kept is None else {"bleu_kept_beyond_30": kept}
         return found
 
     def write(params, texts) -> tuple[np.ndarray, dict]:

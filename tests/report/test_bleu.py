@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from attention_jax import InputError
-from attention_jax.report.bleu import bleu, bleu_by_length, chrf, d2l_bleu, length_figure
+from attention_jax.report.bleu import bleu, bleu_by_length, chrf, d2l_bleu, kept_beyond, length_figure
 
 
 def test_corpus_bleu_by_hand():
@@ -39,6 +39,17 @@ def test_bins_hold_the_corpus_score_of_their_sentences():
     assert [(b.low, b.high, b.sentences) for b in bins] == [(1, 10, 2), (11, 20, 1), (31, 75, 1)]
     assert bins[0].bleu == 100.0 and bins[2].bleu == 100.0
     assert bins[1].bleu == bleu(hypotheses[2:3], references[2:3], tokenize="none").score < 100
+
+
+def test_what_is_kept_of_bleu_beyond_a_length():
+    references = ["a b c d e f g h"] * 200
+    lengths = [30] * 100 + [31] * 100
+    halves = references[:100] + ["a b c d x x x x"] * 100
+    long = bleu(halves[100:], references[100:], tokenize="none").score
+    assert kept_beyond(30, references, references, lengths, "none") == pytest.approx(1.0)
+    assert kept_beyond(30, halves, references, lengths, "none") == pytest.approx(long / 100) and 0 < long < 100
+    assert kept_beyond(30, references[1:], references[1:], lengths[1:], "none") is None  # 99 short ones
+    assert kept_beyond(30, references[:100], references[:100], lengths[:100], "none") is None
 
 
 def test_length_figure_is_written(tmp_path):
