@@ -4,7 +4,7 @@ Source: bentrevett/pytorch-seq2seq, tutorial 3 (Ben Trevett), BLEU of its own ru
 Data: Multi30k raw text, spaCy's tokens lower-cased (extra: pip install spacy), words seen at least twice; `--data.path DIR` reads
   the published files
 Command: python launch.py reproduce multi30k_deen_bahdanau
-Cost: "published": 53 minutes on one CPU core (two: little more than half of it); "better" has twice the epochs. One seed, as the
+Cost: "published": 35 minutes on one CPU core, other work beside it; "better" has twice the epochs. One seed, as the
   four rungs take over an hour
 
 One rung of the ladder "no attention - Cho - Bahdanau - convolution". The variant "published" has the tutorial's settings: width
