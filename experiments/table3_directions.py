@@ -16,8 +16,10 @@ SOURCE = "Vaswani et al. 2017, table 3: difference to the base row's 25.8 BLEU, 
 
 
 def config() -> Config:
-    short = {"name": "table3_directions", "train.max_steps": 4000, "train.patience": 0, "train.average_last": 5}
-    short |= {"train.matmul_precision": "bfloat16"}
+    short = {
+        "name": "table3_directions", "train.max_steps": 4000, "train.patience": 0, "train.average_last": 5,
+        "train.matmul_precision": "bfloat16",
+    }  # fmt: skip
     return replace(multi30k_ende_tiny.config(), **short)
 
 

@@ -39,13 +39,10 @@ def run(tmp_path_factory):
 
 
 def test_help_answers_in_under_a_second():
-    seconds = []
-    for _ in range(5):  # the best of five: other work on the machine is not the command's fault
-        started = time.perf_counter()
-        done = launch("--help")
-        seconds.append(time.perf_counter() - started)
-        assert "reproduce" in done.stdout and done.returncode == 0
-    assert min(seconds) < 1.0
+    started = time.perf_counter()
+    done = launch("--help")
+    assert "reproduce" in done.stdout and done.returncode == 0
+    assert time.perf_counter() - started < 1.0
 
 
 def test_list_names_every_experiment():

@@ -1,8 +1,8 @@
 """`python launch.py bench translation`: one training step of the Bahdanau model, ours and a plain PyTorch one.
 
 Both: 128 pairs of 16 + 16 tokens, bidirectional GRU encoder and GRU decoder of 512 units, embeddings of 256, additive attention with
-the previous state as query, maxout readout of 512, vocabularies of 8,000, gradients clipped to norm 1, Adam. Then both again with products in bfloat16: ours with
---train.matmul-precision bfloat16, theirs under torch.autocast.
+the previous state as query, maxout readout of 512, vocabularies of 8,000, gradients clipped to norm 1, Adam. Then both
+again with products in bfloat16: ours with --train.matmul-precision bfloat16, theirs under torch.autocast.
 """
 
 import os
