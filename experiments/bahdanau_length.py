@@ -19,7 +19,7 @@ def config() -> Config:
         Multi30k(source="de", target="en", form="tok", min_frequency=2, rows_of=4, max_length=100),
         Translator(384, 256, attention="before", score="additive", readout="linear", embed_dropout=0.3, output_dropout=0.3),
         Optim(learning_rate=1e-3, schedule="warmup_cosine", warmup_steps=300, clip_norm=1.0),
-        Train(total_epochs=8, label_smoothing=0.1, matmul_precision="bfloat16"),
+        Train(total_epochs=6, label_smoothing=0.1, matmul_precision="bfloat16"),
         Decode(batch_size=250),
     )
 

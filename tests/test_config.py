@@ -39,6 +39,7 @@ def test_every_experiment_is_complete(name):
     for claim in module.CLAIMS:
         assert isinstance(claim, configs.Claim) and claim.source
         assert claim.variant in experiments.variants(module), f"{claim.variant!r} is no variant"
+        assert claim.minus is None or claim.minus in experiments.variants(module), f"{claim.minus!r} is no variant"
     for option in getattr(module, "sweep", dict)():  # studies have none
         path = option.split(".")
         value = module.config()

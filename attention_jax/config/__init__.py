@@ -214,6 +214,8 @@ class Claim:
     published: float | None
     source: str
     variant: str = ""
+    minus: str | None = None
+    """The claim is an order: what `variant` has more than this variant, seed by seed."""
     epoch: int | None = None
     best: bool = False
     at_least: float | None = None

@@ -41,9 +41,13 @@ def value_of(claim, run: Mapping) -> float | None:
 
 
 def values_of(claim, runs: Sequence[Mapping]) -> list[float]:
-    """The claim's number in every run of its variant, one per seed."""
-    found = [value_of(claim, run) for run in runs if run.get("variant", "") == claim.variant]
-    return [float(value) for value in found if value is not None]
+    """The claim's number in every run of its variant, one per seed; with `claim.minus`, less that variant's of the same seed."""
+    found = {(run.get("variant", ""), run.get("seed", 0)): value_of(claim, run) for run in runs}
+    found = {key: float(value) for key, value in found.items() if value is not None}
+    mine = {seed: value for (variant, seed), value in found.items() if variant == claim.variant}
+    if claim.minus is None:
+        return list(mine.values())
+    return [value - found[claim.minus, seed] for seed, value in mine.items() if (claim.minus, seed) in found]
 
 
 def judge(claim, runs: Sequence[Mapping]) -> tuple[float | None, Verdict]:

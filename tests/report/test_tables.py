@@ -66,6 +66,14 @@ def test_only_the_variant_counts():
     assert judge(claim(at_least=38.0, variant="none"), runs) == (None, "not run")
 
 
+def test_an_order_is_judged_by_differences_of_the_same_seed():
+    runs = [run(10.0, seed=0), run(30.0, seed=1), run(12.0, "feeding", seed=0), run(31.0, "feeding", seed=1), run(9.0, "feeding", seed=2)]
+    assert judge(claim(variant="feeding", minus="", at_least=0.0), runs) == (1.5, "reproduced")
+    assert judge(claim(variant="", minus="feeding", at_least=0.0), runs) == (-1.5, "missed")
+    assert judge(claim(variant="feeding", minus="", at_most=0.0), runs) == (1.5, "missed")
+    assert judge(claim(variant="feeding", minus="none", at_least=0.0), runs) == (None, "not run")
+
+
 def test_epoch_and_best_come_from_the_history():
     history = [{"epoch": 1, "valid.loss": 3.0, "test.bleu": 1.0}, {"epoch": 2, "valid.loss": 1.5}]
     history += [{"epoch": 3, "valid.loss": 2.0, "test.bleu": 9.0}]
