@@ -59,6 +59,18 @@ def test_members_are_the_runs_alone_bit_for_bit(three, tmp_path):
             np.testing.assert_array_equal(ours, alone)
 
 
+def test_the_matmul_precision_is_in_force_in_the_steps(tiny, tmp_path, monkeypatch):
+    class Seen(Exception):
+        pass
+
+    def step(*given):
+        raise Seen(jax.config.jax_default_matmul_precision)
+
+    monkeypatch.setattr(population, "train_step", step)
+    with pytest.raises(Seen, match="bfloat16"):
+        trained([replace(tiny, **{"train.matmul_precision": "bfloat16"})], tmp_path)
+
+
 def test_members_differ_from_each_other(three):
     configs, root = three
     assert not np.array_equal(params(configs[0], root / "0")[0], params(configs[2], root / "2")[0])

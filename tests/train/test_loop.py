@@ -54,6 +54,18 @@ def test_the_steps_are_plain_gradient_descent(tmp_path):
     np.testing.assert_allclose(found["params"]["w"], w, rtol=1e-5)
 
 
+def test_the_matmul_precision_is_in_force_in_the_steps_alone(tmp_path):
+    seen = {"loss": set(), "evaluate": set()}
+
+    def peek(name, of):
+        return lambda *args: (seen[name].add(jax.config.jax_default_matmul_precision), of(*args))[1]
+
+    task = least_squares()
+    task = task._replace(loss=peek("loss", task.loss), evaluate=peek("evaluate", task.evaluate))
+    fit(task, OPTIM, Train(total_epochs=1, matmul_precision="bfloat16"), tmp_path, quiet=True)
+    assert seen == {"loss": {"bfloat16"}, "evaluate": {None}}
+
+
 def test_stopping_after_any_epoch_and_going_on_gives_the_same_bits(tmp_path):
     whole = fit(least_squares(), Optim(learning_rate=0.1), Train(total_epochs=4), tmp_path / "whole", quiet=True)
     fit(least_squares(), Optim(learning_rate=0.1), Train(total_epochs=1), tmp_path / "part", quiet=True)
