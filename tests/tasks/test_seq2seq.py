@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from attention_jax import InputError, config as configs, tasks
+from attention_jax import InputError, config as configs, experiments, tasks
 
 MODELS = {
     "luong": configs.Recurrent("luong", hidden_size=8, embed_size=4),
@@ -25,6 +25,19 @@ def corpus(tmp_path_factory):
 def build(corpus, model, **changes):
     config = configs.Config("tiny", corpus, model, configs.Optim(), configs.Train(batch_size=4), configs.Decode(max_length=6, batch_size=4))
     return tasks.build(configs.replace(config, **changes))
+
+
+RECURRENT = [name for name in experiments.names() if isinstance(experiments.load(name).config().model, configs.Translator)]
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_every_variant_of_the_experiments_can_be_built_and_traced(corpus, name):
+    for variant, config in experiments.variants(experiments.load(name)).items():
+        task = build(corpus, config.model)
+        params = jax.eval_shape(task.init, jax.random.PRNGKey(0))
+        rows = {k: v[:4] for k, v in task.buckets[0].items()} | {"weight": np.ones(4, np.float32)}
+        total = jax.eval_shape(task.loss, params, rows, jax.random.PRNGKey(0))[0]
+        assert total.shape == (), variant
 
 
 @pytest.mark.parametrize("name", MODELS)
