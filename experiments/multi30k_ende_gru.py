@@ -3,7 +3,7 @@
 Source: Caglayan et al. 2017 (WMT17), table of the text-only baseline
 Data: Multi30k, lower-cased Moses tokens, joint BPE of 10,000 merges; `--data.path DIR` reads the published files
 Command: python launch.py reproduce multi30k_ende_gru
-Cost: an hour on one CPU core: one seed
+Cost: 45 minutes on one CPU core: one seed
 
 Two GRU transitions around the attention at every step, bidirectional encoder of width 256 with layer normalisation of its
 annotations, embeddings of 128, target embeddings tied to the output layer, dropout 0.3 on embeddings and 0.5 on annotations and
