@@ -64,19 +64,21 @@ def record(name: str, run: dict):
 def reproduce(name: str, override, only: str, seeds: int | None, scale: str, root: Path, arguments: list[str]) -> list[dict]:
     """Run every variant of an experiment, or `only` the one named, with every seed (what has ended is kept, what was interrupted goes on).
 
-    `override(config)` applies the command line's options. At scale "full" the results are recorded.
+    `override(config)` applies the command line's options. At scale "full" the results are recorded, and the experiment's own figure, a
+    function `figure(directories, path)`, compares the first run of each variant that has ended.
     """
     module = load(name)
     chosen = {"": module.smoke()} if scale == "smoke" else variants(module)
     if only and only not in chosen:
         raise InputError(f"--variant must be one of {', '.join(map(repr, chosen))} for {name}, got {only!r}")
     chosen = {only: chosen[only]} if only else chosen
+    place = lambda variant, seed: root / scale / name / (f"{variant}-seed{seed}" if variant else f"seed{seed}")
     done = []
     for variant, default in chosen.items():
         first = default.train.seed
         for seed in range(first, first + (1 if scale == "smoke" else seeds or getattr(module, "SEEDS", 1))):
             config = configs.replace(override(default), **{"train.seed": seed})
-            directory = root / scale / name / (f"{variant}-seed{seed}" if variant else f"seed{seed}")
+            directory = place(variant, seed)
             result = run_once(config, directory, getattr(module, "study", None))
             run = {"variant": variant, "seed": seed} | {k: v for k, v in result.items() if k not in ("experiment", "seed")}
             if scale == "full":
@@ -87,6 +89,9 @@ def reproduce(name: str, override, only: str, seeds: int | None, scale: str, roo
                 if not done:
                     keep_figures(name, directory)
             done.append(run)
+    if scale == "full" and hasattr(module, "figure"):
+        firsts = {variant: place(variant, config.train.seed) for variant, config in variants(module).items()}
+        module.figure({variant: d for variant, d in firsts.items() if runs.read_result(d)}, RESULTS / f"{name}.png")
     return done
 
 

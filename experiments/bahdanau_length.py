@@ -6,9 +6,12 @@ Data: Multi30k German to English, lower-cased Moses tokens; half of all rows are
 Command: python launch.py reproduce bahdanau_length
 Cost: three hours on one CPU core for the two models
 
-Two models of equal width on the same rows: an encoder-decoder that hands over one vector, and the same with additive attention. The
-figure bleu_by_length.png of each run is the curve.
+Two models of equal width on the same rows: an encoder-decoder that hands over one vector, and the same with additive attention.
+experiments/results/bahdanau_length.png has both curves.
 """
+
+import json
+from pathlib import Path
 
 from attention_jax.config import Claim, Config, Decode, Multi30k, Optim, Train, Translator, replace
 
@@ -35,6 +38,13 @@ def smoke() -> Config:
 
 def sweep() -> dict[str, str]:
     return {"optim.learning_rate": "3e-4..3e-3:log", "model.hidden_size": "256,512"}
+
+
+def figure(directories: dict[str, Path], path: Path) -> Path:
+    from attention_jax.report.bleu import LengthBin, length_figure
+
+    read = lambda directory: json.loads((directory / "test.bleu.json").read_text(encoding="utf-8"))["by_length"]
+    return length_figure({variant: [LengthBin(**part) for part in read(d)] for variant, d in directories.items()}, path)
 
 
 FIGURE = "Bahdanau et al. 2015, figure 2: shape only"

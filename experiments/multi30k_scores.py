@@ -11,6 +11,9 @@ findings, here as claims: any attention is far above none (by the 2.8 BLEU that 
 location is the worst score, feeding helps.
 """
 
+from pathlib import Path
+
+from attention_jax import runs
 from attention_jax.config import Claim, Config, Decode, Multi30k, Optim, Train, Translator, replace
 
 
@@ -57,6 +60,15 @@ def smoke() -> Config:
 
 def sweep() -> dict[str, str]:
     return {"model.score": "dot,general,concat,additive", "optim.learning_rate": "5e-4..5e-3:log"}
+
+
+def figure(directories: dict[str, Path], path: Path) -> Path:
+    from attention_jax.report.figures import bars
+
+    found = {variant: runs.read_result(directory)["metrics"]["test.bleu"] for variant, directory in directories.items()}
+    names = [variant for variant in variants() if not variant.endswith("-feeding")]
+    series = {"without input feeding": [found.get(n) for n in names], "with": [found.get(f"{n}-feeding") for n in names]}
+    return bars(names, series, path, ylabel="BLEU on test2016")
 
 
 TABLE = "Luong et al. 2015, table 1, the same difference"

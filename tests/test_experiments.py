@@ -60,6 +60,16 @@ def test_one_variant_may_be_chosen(toy, tmp_path):
         reproduce(tmp_path, variant="huge")
 
 
+def test_the_figure_of_an_experiment_compares_the_variants_that_have_ended(toy, tmp_path):
+    drawn = []
+    toy.variants = lambda: {name: toy.config() for name in ("small", "large", "huge")}
+    toy.figure = lambda directories, path: drawn.append((list(directories), path))
+    reproduce(tmp_path, scale="smoke")
+    reproduce(tmp_path, variant="large")
+    reproduce(tmp_path, variant="small")
+    assert drawn == [(found, tmp_path / "results" / "toy.png") for found in (["large"], ["small", "large"])]
+
+
 def test_a_run_directory_is_used_once(toy, tmp_path):
     config = toy.config()
     runs.start(config, tmp_path / "a", study=toy.study)

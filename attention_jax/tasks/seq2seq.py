@@ -207,8 +207,8 @@ def build(config) -> Task:
         outputs, wanted = decode_targets(data, generated[split]), references(data, split)
         (directory.parent / f"{split}.txt").write_text("".join(f"{line}\n" for line in outputs), encoding="utf-8")
         found = {"bleu": bleu.bleu(outputs, wanted, tokenize=data.bleu_tokenize)._asdict(), "chrf": bleu.chrf(outputs, wanted)._asdict()}
-        write_json(directory.parent / f"{split}.bleu.json", found)
         bins = bleu.bleu_by_length(outputs, wanted, pairs.source_length - 1, tokenize=data.bleu_tokenize)
+        write_json(directory.parent / f"{split}.bleu.json", found | {"by_length": [part._asdict() for part in bins]})
         return [bleu.length_figure({config.name: bins}, directory / "bleu_by_length.png")]
 
     sizes = [len(pairs.source) for pairs in data.train]

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from attention_jax import InputError, config as configs, experiments, tasks
+from experiments import bahdanau_length, multi30k_scores
 
 MODELS = {
     "luong": configs.Recurrent("luong", hidden_size=8, embed_size=4),
@@ -72,6 +73,16 @@ def test_full_evaluation_scores_translations_and_report_draws_them(corpus, tmp_p
     figures = task.report(params, tmp_path / "figures")
     assert {p.name for p in figures} == {"alignment.png", "bleu_by_length.png"} and all(p.stat().st_size > 2000 for p in figures)
     assert "signature" in (tmp_path / "test.bleu.json").read_text()
+    curves = bahdanau_length.figure({"attention": tmp_path, "no-attention": tmp_path}, tmp_path / "curves.png")
+    assert curves.stat().st_size > 2000  # drawn from what the run left
+
+
+def test_the_scores_are_drawn_as_far_as_they_have_ended(tmp_path):
+    for variant, bleu in {"none": 14.0, "dot": 36.5, "dot-feeding": 37.0}.items():
+        (tmp_path / variant).mkdir()
+        (tmp_path / variant / "result.json").write_text(f'{{"metrics": {{"test.bleu": {bleu}}}}}')
+    drawn = multi30k_scores.figure({p.name: p for p in tmp_path.iterdir()}, tmp_path / "scores.png")
+    assert drawn.stat().st_size > 2000
 
 
 def test_a_model_without_attention_refuses_to_draw_it(corpus, tmp_path):
