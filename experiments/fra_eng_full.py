@@ -18,7 +18,7 @@ def config() -> Config:
         FraEng(split="full"),
         Translator(384, 256, readout_size=256, embed_dropout=0.2, output_dropout=0.2),
         Optim(learning_rate=1e-3, schedule="warmup_cosine", warmup_steps=500, clip_norm=1.0),
-        Train(batch_size=256, total_epochs=5, label_smoothing=0.1, matmul_precision="bfloat16"),
+        Train(batch_size=256, total_epochs=4, label_smoothing=0.1, matmul_precision="bfloat16"),
         Decode(batch_size=500),
     )
 
