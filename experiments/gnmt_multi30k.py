@@ -3,9 +3,10 @@
 Source: Wu et al. 2016 (arXiv:1609.08144), figure 1; no published number on this data
 Data: Multi30k German to English, lower-cased Moses tokens; `--data.path DIR` reads the published files
 Command: python launch.py reproduce gnmt_multi30k
-Cost: 20 to 40 minutes on one CPU core for each of the four models
+Cost: 10 to 15 minutes on one CPU core for each of the four models: one seed
 
 Depth 2 against depth 4, with and without residual connections: what residual connections are for shows in the deeper pair.
+Eight epochs leave all four far from the end of their training (a single layer reaches 36 BLEU in six: `multi30k_scores`).
 """
 
 from attention_jax.config import Claim, Config, Decode, Multi30k, Optim, Train, Translator, replace
