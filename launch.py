@@ -42,7 +42,9 @@ def configured(default, arguments: list[str], prog: str, **extra):
     from attention_jax import config as configs
 
     kind = Annotated[tyro.conf.SuppressFixed[configs.concrete(default)], tyro.conf.arg(name="")]
-    options = [(n, Annotated[t, tyro.conf.arg(help=text)], field(default=value)) for n, (t, value, text) in extra.items()]
+    options = [
+        (n, Annotated[t, tyro.conf.arg(help=text)], field(default=value)) for n, (t, value, text) in extra.items()
+    ]
     parsed = parse(make_dataclass("options", [("config", kind, field(default=default)), *options]), arguments, prog)
     configs.validate(parsed.config)
     return parsed
@@ -62,7 +64,11 @@ def list_experiments(arguments: list[str]):
     from attention_jax.report.tables import experiments_table, show
 
     parse(make_dataclass("list", []), arguments, "list")
-    show(experiments_table([{"name": name} | experiments.headline(experiments.load(name)) for name in experiments.names()]))
+    show(
+        experiments_table(
+            [{"name": name} | experiments.headline(experiments.load(name)) for name in experiments.names()]
+        )
+    )
 
 
 def train(arguments: list[str]):
@@ -82,7 +88,11 @@ def train(arguments: list[str]):
         out=(str, "", "Directory of the run; by default a fresh runs/NAME/001, 002, ..."),
         resume=(bool, False, "Go on with the run in --out, or with the newest one."),
         tensorboard=(bool, False, "Also write TensorBoard files."),
-        coordinator=(str, "", "Several hosts: HOST:PORT of the first, or auto (Slurm, Open MPI, Kubernetes, TPU pods)."),
+        coordinator=(
+            str,
+            "",
+            "Several hosts: HOST:PORT of the first, or auto (Slurm, Open MPI, Kubernetes, TPU pods).",
+        ),
         hosts=(int, 0, "How many hosts there are (not with auto)."),
         host=(int, 0, "Which of them this is, from 0 (not with auto)."),
     )
@@ -90,10 +100,20 @@ def train(arguments: list[str]):
 
     if asked.coordinator or asked.hosts or asked.host:
         if not asked.out or hasattr(module, "study"):
-            raise InputError("several hosts need --out, a directory that all of them see, and an experiment that trains")
+            raise InputError(
+                "several hosts need --out, a directory that all of them see, and an experiment that trains"
+            )
         hosts.join(asked.coordinator, asked.hosts, asked.host)
-    directory = Path(asked.out) if asked.out else runs.latest_directory(name) if asked.resume else runs.fresh_directory(name)
-    result = runs.start(asked.config, directory, study=getattr(module, "study", None), resume=asked.resume, tensorboard=asked.tensorboard)
+    directory = (
+        Path(asked.out) if asked.out else runs.latest_directory(name) if asked.resume else runs.fresh_directory(name)
+    )
+    result = runs.start(
+        asked.config,
+        directory,
+        study=getattr(module, "study", None),
+        resume=asked.resume,
+        tensorboard=asked.tensorboard,
+    )
     if hosts.first():
         say_result(result, directory)
 
@@ -102,7 +122,9 @@ def positional(arguments: list[str], command: str, what: str) -> tuple[str, list
     if not arguments or (arguments[0].startswith("-") and arguments[0] not in ("-h", "--help")):
         raise InputError(f"launch.py {command} needs {what} first; `launch.py list` shows the experiments")
     if arguments[0] in ("-h", "--help"):
-        print(f"usage: launch.py {command} {COMMANDS[command].__doc__}\nThe options of one: launch.py {command} {what} --help")
+        print(
+            f"usage: launch.py {command} {COMMANDS[command].__doc__}\nThe options of one: launch.py {command} {what} --help"
+        )
         raise SystemExit(0)
     return arguments[0], arguments[1:]
 
@@ -178,11 +200,19 @@ def reproduce(arguments: list[str]):
     count = next((i for i, word in enumerate(arguments) if word.startswith("-")), len(arguments))
     chosen, rest = arguments[:count] or experiments.names(), arguments[count:]
     extra = {
-        "scale": (Literal["smoke", "full", "recorded"], "full", "smoke: seconds, no verdict; recorded: only show what is committed."),
+        "scale": (
+            Literal["smoke", "full", "recorded"],
+            "full",
+            "smoke: seconds, no verdict; recorded: only show what is committed.",
+        ),
         "seeds": (int, 0, "Number of seeds; 0 is the experiment's own."),
         "variant": (str, "", "Run only this one of the variants the experiment compares."),
         "root": (str, "runs/reproduce", "Where the runs are kept."),
-        "markdown": (bool, False, "Print the table as markdown: experiments/results/README.md is this of --scale recorded."),
+        "markdown": (
+            bool,
+            False,
+            "Print the table as markdown: experiments/results/README.md is this of --scale recorded.",
+        ),
     }
     rows = []
     for name in chosen:

@@ -26,7 +26,9 @@ class Diverged(Exception):
     """The loss was NaN or infinite at `step`."""
 
     def __init__(self, step: int, loss: float):
-        super().__init__(f"the loss was {loss} at step {step}; a smaller --optim.learning-rate or --optim.clip-norm 1 usually helps")
+        super().__init__(
+            f"the loss was {loss} at step {step}; a smaller --optim.learning-rate or --optim.clip-norm 1 usually helps"
+        )
         self.step = step
 
 

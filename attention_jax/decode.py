@@ -42,7 +42,9 @@ def greedy(
     def body(carry):
         t, last, ended, written, cache = carry
         logits, cache = step(last, cache)
-        best = lax.top_k(logits, 1)[1][:, 0]  # = argmax, and on CPU several times faster than it over a large vocabulary
+        best = lax.top_k(logits, 1)[1][
+            :, 0
+        ]  # = argmax, and on CPU several times faster than it over a large vocabulary
         token = jnp.where(ended, jnp.int32(pad), best.astype(jnp.int32))
         written = lax.dynamic_update_slice_in_dim(written, token[:, None], t, axis=1)
         if eos is not None:
@@ -94,7 +96,11 @@ def largest(x: Float[Array, "B V"], k: int) -> tuple[Float[Array, "B k"], Int[Ar
     groups = -(-width // GROUP)
     if groups <= 4 * k:
         return lax.top_k(x, k)
-    maxima = jnp.pad(x, ((0, 0), (0, groups * GROUP - width)), constant_values=-jnp.inf).reshape(rows, groups, GROUP).max(axis=-1)
+    maxima = (
+        jnp.pad(x, ((0, 0), (0, groups * GROUP - width)), constant_values=-jnp.inf)
+        .reshape(rows, groups, GROUP)
+        .max(axis=-1)
+    )
     _, group = lax.top_k(maxima, k)  # [B, k]
     columns = (group[:, :, None] * GROUP + jnp.arange(GROUP)[None, None, :]).reshape(rows, k * GROUP)
     candidates = jnp.take_along_axis(x, jnp.minimum(columns, width - 1), axis=1)
@@ -159,7 +165,9 @@ def beam_search(
     beams = _Beams(
         t=jnp.int32(0),
         tokens=jnp.full((*shape, max_length), pad, jnp.int32),
-        log_prob=jnp.full(shape, -jnp.inf, jnp.float32).at[:, 0].set(0.0),  # one root; the other places fill in the first step
+        log_prob=jnp.full(shape, -jnp.inf, jnp.float32)
+        .at[:, 0]
+        .set(0.0),  # one root; the other places fill in the first step
         length=jnp.zeros(shape, jnp.int32),
         ended=jnp.zeros(shape, bool),
         last=jnp.full(shape, bos, jnp.int32),
@@ -170,7 +178,9 @@ def beam_search(
     return jnp.take_along_axis(beams.tokens, order[:, :, None], axis=1), scores
 
 
-def _extend(beams: _Beams, logits: Array, cache: Cache, score: Callable, beam_size: int, eos: int | None, pad: int) -> _Beams:
+def _extend(
+    beams: _Beams, logits: Array, cache: Cache, score: Callable, beam_size: int, eos: int | None, pad: int
+) -> _Beams:
     """One step: every open hypothesis by every token, every ended one by nothing; the best `beam_size` stay.
 
     Within one hypothesis all continuations have one length, so the order by logit is the order by score and its best

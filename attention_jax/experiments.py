@@ -9,7 +9,8 @@ import shutil
 import time
 from pathlib import Path
 
-from attention_jax import InputError, config as configs, runs
+from attention_jax import InputError, runs
+from attention_jax import config as configs
 
 ROOT = Path(__file__).resolve().parents[1] / "experiments"
 RESULTS = ROOT / "results"
@@ -58,10 +59,15 @@ def record(name: str, run: dict):
 
     kept = [old for old in recorded(name)["runs"] if (old["variant"], old["seed"]) != (run["variant"], run["seed"])]
     RESULTS.mkdir(exist_ok=True)
-    write_json(RESULTS / f"{name}.json", {"experiment": name, "runs": sorted([*kept, run], key=lambda r: (r["variant"], r["seed"]))})
+    write_json(
+        RESULTS / f"{name}.json",
+        {"experiment": name, "runs": sorted([*kept, run], key=lambda r: (r["variant"], r["seed"]))},
+    )
 
 
-def reproduce(name: str, override, only: str, seeds: int | None, scale: str, root: Path, arguments: list[str]) -> list[dict]:
+def reproduce(
+    name: str, override, only: str, seeds: int | None, scale: str, root: Path, arguments: list[str]
+) -> list[dict]:
     """Run every variant of an experiment, or `only` the one named, with every seed (what has ended is kept, what was interrupted goes on).
 
     `override(config)` applies the command line's options. At scale "full" the results are recorded, and the experiment's own figure, a
@@ -80,10 +86,19 @@ def reproduce(name: str, override, only: str, seeds: int | None, scale: str, roo
             config = configs.replace(override(default), **{"train.seed": seed})
             directory = place(variant, seed)
             result = run_once(config, directory, getattr(module, "study", None))
-            run = {"variant": variant, "seed": seed} | {k: v for k, v in result.items() if k not in ("experiment", "seed")}
+            run = {"variant": variant, "seed": seed} | {
+                k: v for k, v in result.items() if k not in ("experiment", "seed")
+            }
             if scale == "full":
-                shown = [Path(a).name if "/" in a else a for a, before in zip(arguments, ["", *arguments]) if "--root" not in (a, before)]
-                run |= {"date": str(datetime.date.today()), "command": " ".join(["python launch.py reproduce", name, *shown])}
+                shown = [
+                    Path(a).name if "/" in a else a
+                    for a, before in zip(arguments, ["", *arguments])
+                    if "--root" not in (a, before)
+                ]
+                run |= {
+                    "date": str(datetime.date.today()),
+                    "command": " ".join(["python launch.py reproduce", name, *shown]),
+                }
                 run["environment"] = json.loads((directory / "environment.json").read_text(encoding="utf-8"))
                 record(name, run)
                 if not done:
@@ -100,7 +115,9 @@ def run_once(config: configs.Config, directory: Path, study) -> dict:
     result = runs.read_result(directory)
     begun = (directory / "config.json").exists()
     if begun and configs.differences(runs.read_config(directory), config):
-        directory.rename(directory.with_name(f"{directory.name}-{time.strftime('%Y%m%d-%H%M%S')}"))  # of other options: kept aside
+        directory.rename(
+            directory.with_name(f"{directory.name}-{time.strftime('%Y%m%d-%H%M%S')}")
+        )  # of other options: kept aside
         result, begun = None, False
     return result or runs.start(config, directory, study=study, resume=begun)
 

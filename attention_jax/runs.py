@@ -5,9 +5,17 @@ import shutil
 import time
 from pathlib import Path
 
-from attention_jax import InputError, config as configs
+from attention_jax import InputError
+from attention_jax import config as configs
 
-RESUMABLE = ("train.total_epochs", "train.max_steps", "train.patience", "train.keep_last", "train.average_last", "train.use_best")
+RESUMABLE = (
+    "train.total_epochs",
+    "train.max_steps",
+    "train.patience",
+    "train.keep_last",
+    "train.average_last",
+    "train.use_best",
+)
 
 
 def fresh_directory(name: str, root: Path = Path("runs")) -> Path:
@@ -20,7 +28,9 @@ def latest_directory(name: str, root: Path = Path("runs")) -> Path:
     """The newest run of an experiment; InputError if there is none."""
     found = sorted(path for path in (root / name).glob("[0-9]*") if (path / "config.json").exists())
     if not found:
-        raise InputError(f"--resume needs an earlier run of {name} in {root / name}; there is none: leave --resume out, or give --out DIR")
+        raise InputError(
+            f"--resume needs an earlier run of {name} in {root / name}; there is none: leave --resume out, or give --out DIR"
+        )
     return found[-1]
 
 
@@ -34,7 +44,9 @@ def read_config(directory: Path) -> configs.Config:
     try:
         return configs.from_json(json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError) as error:
-        raise InputError(f"{path} is damaged or of another version ({' '.join(str(error).split())}); train again") from error
+        raise InputError(
+            f"{path} is damaged or of another version ({' '.join(str(error).split())}); train again"
+        ) from error
 
 
 def read_result(directory: Path) -> dict | None:
@@ -59,7 +71,9 @@ def create(directory: Path):
         (directory / ".writable").touch()
         (directory / ".writable").unlink()
     except OSError as error:
-        raise InputError(f"the output directory must be writable; {directory} is not ({error.strerror}); give another --out DIR") from error
+        raise InputError(
+            f"the output directory must be writable; {directory} is not ({error.strerror}); give another --out DIR"
+        ) from error
 
 
 def start(
@@ -80,7 +94,9 @@ def start(
     directory = Path(directory)
     if (directory / "config.json").exists():
         if not resume:
-            raise InputError(f"{directory} already holds a run; add --resume to go on with it, or give another --out DIR")
+            raise InputError(
+                f"{directory} already holds a run; add --resume to go on with it, or give another --out DIR"
+            )
         check_same(read_config(directory), config, directory)
     elif resume:
         raise InputError(f"--resume needs a run in {directory}; there is none: leave --resume out")
@@ -114,7 +130,9 @@ def start(
     return result
 
 
-def train(task, config: configs.Config, directory: Path, *, resume: bool, tensorboard: bool, quiet: bool, on_epoch) -> dict:
+def train(
+    task, config: configs.Config, directory: Path, *, resume: bool, tensorboard: bool, quiet: bool, on_epoch
+) -> dict:
     """Fit the task, keep its parameters, draw its figures."""
     import jax
 
@@ -122,7 +140,16 @@ def train(task, config: configs.Config, directory: Path, *, resume: bool, tensor
     from attention_jax.train.checkpoint import save_params
     from attention_jax.train.loop import fit
 
-    outcome = fit(task, config.optim, config.train, directory, resume=resume, tensorboard=tensorboard, quiet=quiet, on_epoch=on_epoch)
+    outcome = fit(
+        task,
+        config.optim,
+        config.train,
+        directory,
+        resume=resume,
+        tensorboard=tensorboard,
+        quiet=quiet,
+        on_epoch=on_epoch,
+    )
     params = jax.device_get(outcome.pop("params"))
     outcome["parameters"] = sum(x.size for x in jax.tree.leaves(params))
     outcome["facts"] = task.describe()
@@ -150,6 +177,8 @@ def load(directory: Path):
     config = read_config(directory)
     final = Path(directory) / "final"
     if not final.is_dir():
-        raise InputError(f"the run in {directory} has not ended; end it with `launch.py train {config.name} --resume --out {directory}`")
+        raise InputError(
+            f"the run in {directory} has not ended; end it with `launch.py train {config.name} --resume --out {directory}`"
+        )
     task = tasks.build(config)
     return config, task, load_params(final, jax.eval_shape(task.init, jax.random.PRNGKey(0)))

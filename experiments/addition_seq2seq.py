@@ -43,9 +43,27 @@ def sweep() -> dict[str, str]:
 
 
 CLAIMS = (
-    Claim("plain, exact match after 25 epochs", "test.exact_match", 0.121, SOURCE, variant="plain", epoch=25, at_least=0.05, beaten=0.2),
-    Claim("source reversed", "test.exact_match", 0.540, SOURCE, variant="reversed", epoch=25, at_least=0.4, beaten=0.65),
     Claim(
-        "source reversed, decoder peeks", "test.exact_match", 0.984, SOURCE, variant="reversed-peeky", epoch=25, at_least=0.95, beaten=0.99
+        "plain, exact match after 25 epochs",
+        "test.exact_match",
+        0.121,
+        SOURCE,
+        variant="plain",
+        epoch=25,
+        at_least=0.05,
+        beaten=0.2,
+    ),
+    Claim(
+        "source reversed", "test.exact_match", 0.540, SOURCE, variant="reversed", epoch=25, at_least=0.4, beaten=0.65
+    ),
+    Claim(
+        "source reversed, decoder peeks",
+        "test.exact_match",
+        0.984,
+        SOURCE,
+        variant="reversed-peeky",
+        epoch=25,
+        at_least=0.95,
+        beaten=0.99,
     ),
 )

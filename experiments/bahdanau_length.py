@@ -20,7 +20,9 @@ def config() -> Config:
     return Config(
         "bahdanau_length",
         Multi30k(source="de", target="en", form="tok", min_frequency=2, rows_of=4, max_length=100),
-        Translator(384, 256, attention="before", score="additive", readout="linear", embed_dropout=0.3, output_dropout=0.3),
+        Translator(
+            384, 256, attention="before", score="additive", readout="linear", embed_dropout=0.3, output_dropout=0.3
+        ),
         Optim(learning_rate=1e-3, schedule="warmup_cosine", warmup_steps=300, clip_norm=1.0),
         Train(total_epochs=6, label_smoothing=0.1, matmul_precision="bfloat16"),
         Decode(batch_size=250),
@@ -52,6 +54,20 @@ KEPT = "test.bleu_kept_beyond_30"
 CLAIMS = (
     Claim("BLEU, all lengths, with attention", "test.bleu", None, FIGURE, variant="attention"),
     Claim("BLEU, all lengths, without attention", "test.bleu", None, FIGURE, variant="no-attention"),
-    Claim("BLEU beyond 30 tokens over BLEU up to 30, with attention", KEPT, None, FIGURE, variant="attention", at_least=0.9),
-    Claim("BLEU beyond 30 tokens over BLEU up to 30, without attention", KEPT, None, FIGURE, variant="no-attention", at_most=0.7),
+    Claim(
+        "BLEU beyond 30 tokens over BLEU up to 30, with attention",
+        KEPT,
+        None,
+        FIGURE,
+        variant="attention",
+        at_least=0.9,
+    ),
+    Claim(
+        "BLEU beyond 30 tokens over BLEU up to 30, without attention",
+        KEPT,
+        None,
+        FIGURE,
+        variant="no-attention",
+        at_most=0.7,
+    ),
 )

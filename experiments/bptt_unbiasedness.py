@@ -50,12 +50,16 @@ def z_scores(samples: int) -> tuple[np.ndarray, np.ndarray]:
 
     def batch(carry, rng):
         total, squares = carry
-        drawn = jax.vmap(lambda key: gradient(bptt.randomised, PROBABILITY, key) - exact)(jax.random.split(rng, BATCH))  # [BATCH, H, H]
+        drawn = jax.vmap(lambda key: gradient(bptt.randomised, PROBABILITY, key) - exact)(
+            jax.random.split(rng, BATCH)
+        )  # [BATCH, H, H]
         return (total + drawn.sum(0), squares + (drawn**2).sum(0)), None
 
     exact = gradient(bptt.full)
     zero = jnp.zeros_like(exact)
-    sums = jax.jit(lambda rngs: jax.lax.scan(batch, (zero, zero), rngs)[0])(jax.random.split(jax.random.key(0), samples // BATCH))
+    sums = jax.jit(lambda rngs: jax.lax.scan(batch, (zero, zero), rngs)[0])(
+        jax.random.split(jax.random.key(0), samples // BATCH)
+    )
     mean, squares = (np.asarray(x) / samples for x in sums)
     error = np.sqrt((squares - mean**2) / samples)
     return mean / error, np.asarray(gradient(bptt.truncated, round(1 / PROBABILITY)) - exact) / error
@@ -87,7 +91,9 @@ def study(config: Config, directory: Path) -> dict:
     with jax.enable_x64(True):
         randomised, truncated = z_scores(config.data.samples)
         norms = {f"spectral radius {radius}": (np.arange(1, 61), decay(radius)) for radius in RADII}
-    lines(norms, directory / "figures" / "gradient_norms.png", xlabel="steps back", ylabel="norm of the gradient", log="y")
+    lines(
+        norms, directory / "figures" / "gradient_norms.png", xlabel="steps back", ylabel="norm of the gradient", log="y"
+    )
     rates = {name: float((values[-1] / values[19]) ** (1 / 40)) for name, (_, values) in norms.items()}
     metrics = {f"factor_per_step.radius_{radius}": rate for radius, rate in zip(RADII, rates.values())}
     within = float(np.mean(np.abs(randomised) < 3))
@@ -100,8 +106,34 @@ def study(config: Config, directory: Path) -> dict:
 
 
 CLAIMS = (
-    Claim("mean of 100,000 randomised gradients minus the full one: largest z of 16", "randomised.largest_z", 3.0, SOURCE, at_most=3.0),
-    Claim("truncated gradient of the same length, in the same standard errors", "truncated.largest_z", None, SOURCE, at_least=10.0),
-    Claim("gradient per step back at spectral radius 0.5", "factor_per_step.radius_0.5", 0.5, "d2l 9.7.2", at_least=0.475, at_most=0.525),
-    Claim("gradient per step back at spectral radius 1.5", "factor_per_step.radius_1.5", 1.5, "d2l 9.7.2", at_least=1.425, at_most=1.575),
+    Claim(
+        "mean of 100,000 randomised gradients minus the full one: largest z of 16",
+        "randomised.largest_z",
+        3.0,
+        SOURCE,
+        at_most=3.0,
+    ),
+    Claim(
+        "truncated gradient of the same length, in the same standard errors",
+        "truncated.largest_z",
+        None,
+        SOURCE,
+        at_least=10.0,
+    ),
+    Claim(
+        "gradient per step back at spectral radius 0.5",
+        "factor_per_step.radius_0.5",
+        0.5,
+        "d2l 9.7.2",
+        at_least=0.475,
+        at_most=0.525,
+    ),
+    Claim(
+        "gradient per step back at spectral radius 1.5",
+        "factor_per_step.radius_1.5",
+        1.5,
+        "d2l 9.7.2",
+        at_least=1.425,
+        at_most=1.575,
+    ),
 )

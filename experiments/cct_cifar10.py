@@ -22,13 +22,23 @@ def config() -> Config:
         Cct(),
         Optim("adamw", learning_rate=5e-4, schedule="warmup_cosine", warmup_steps=5 * 391, weight_decay=0.03),
         Train(
-            batch_size=128, total_epochs=200, steps_per_call=128, best_metric="test.accuracy", label_smoothing=0.1, matmul_precision="bfloat16"
+            batch_size=128,
+            total_epochs=200,
+            steps_per_call=128,
+            best_metric="test.accuracy",
+            label_smoothing=0.1,
+            matmul_precision="bfloat16",
         ),
     )
 
 
 def variants() -> dict[str, Config]:
-    short = {"train.total_epochs": 5, "data.auto_augment": False, "optim.warmup_steps": 391, "optim.learning_rate": 1e-3}
+    short = {
+        "train.total_epochs": 5,
+        "data.auto_augment": False,
+        "optim.warmup_steps": 391,
+        "optim.learning_rate": 1e-3,
+    }
     return {"5 epochs": replace(config(), **short), "200 epochs": config()}
 
 
@@ -38,12 +48,29 @@ def smoke() -> Config:
 
 
 def sweep() -> dict[str, str]:
-    return {"optim.learning_rate": "2e-4..2e-3:log", "optim.weight_decay": "0.01..0.1:log", "model.stochastic_depth": "0..0.2"}
+    return {
+        "optim.learning_rate": "2e-4..2e-3:log",
+        "optim.weight_decay": "0.01..0.1:log",
+        "model.stochastic_depth": "0..0.2",
+    }
 
 
 PUBLISHED = "Hassani et al. 2021, CCT-2/3x2, 200 epochs"
 CLAIMS = (
-    Claim("CCT-2/3x2, best epoch", "test.accuracy", 0.8917, PUBLISHED, variant="200 epochs", best=True, at_least=0.885, beaten=0.8922),
-    Claim("CCT-2/3x2, last epoch", "test.accuracy", 0.8917, PUBLISHED, variant="200 epochs", at_least=0.885, beaten=0.8922),
-    Claim("CCT-2/3x2 after 5 epochs, without AutoAugment", "test.accuracy", None, "this repository", variant="5 epochs"),
+    Claim(
+        "CCT-2/3x2, best epoch",
+        "test.accuracy",
+        0.8917,
+        PUBLISHED,
+        variant="200 epochs",
+        best=True,
+        at_least=0.885,
+        beaten=0.8922,
+    ),
+    Claim(
+        "CCT-2/3x2, last epoch", "test.accuracy", 0.8917, PUBLISHED, variant="200 epochs", at_least=0.885, beaten=0.8922
+    ),
+    Claim(
+        "CCT-2/3x2 after 5 epochs, without AutoAugment", "test.accuracy", None, "this repository", variant="5 epochs"
+    ),
 )

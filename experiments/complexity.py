@@ -62,7 +62,9 @@ def arguments(n: int, d: int):
     import jax.numpy as jnp
 
     rng = np.random.default_rng(0)
-    return jnp.asarray(rng.normal(size=(KERNEL, d, d)) / d**0.5, jnp.float32), jnp.asarray(rng.normal(size=(n, d)), jnp.float32)
+    return jnp.asarray(rng.normal(size=(KERNEL, d, d)) / d**0.5, jnp.float32), jnp.asarray(
+        rng.normal(size=(n, d)), jnp.float32
+    )
 
 
 def operations(name: str, n: int, d: int) -> float:
@@ -151,15 +153,32 @@ def study(config: Config, directory: Path) -> dict:
         in_d = exponent(widths, [operations(name, middle_n, d) for d in widths])
         times[name] = (lengths, np.array([seconds(name, n, 128) for n in lengths]) * 1e3)
         steps, path = sequential_steps(name, REACH), path_length(name, REACH)
-        found = {"operations.exponent_n": in_n, "operations.exponent_d": in_d, "sequential_steps": steps, "path_length": path}
-        metrics |= {f"{name}.{key}": value for key, value in found.items()} | {f"{name}.milliseconds": float(times[name][1][-1])}
+        found = {
+            "operations.exponent_n": in_n,
+            "operations.exponent_d": in_d,
+            "sequential_steps": steps,
+            "path_length": path,
+        }
+        metrics |= {f"{name}.{key}": value for key, value in found.items()} | {
+            f"{name}.milliseconds": float(times[name][1][-1])
+        }
         rows.append((name, f"n^{in_n:.2f} d^{in_d:.2f}", f"{steps}", f"{path}", f"{times[name][1][-1]:.2f}"))
-    counts = {name: np.array([operations(name, n, 64) for n in lengths[:5]]) for name in ("recurrent", "self-attention")}
+    counts = {
+        name: np.array([operations(name, n, 64) for n in lengths[:5]]) for name in ("recurrent", "self-attention")
+    }
     crossing = np.interp(0.0, np.log(counts["self-attention"] / counts["recurrent"]), np.log(lengths[:5]))
     metrics["crossover.n_over_d"] = float(np.exp(crossing) / 64)
-    lines(times, directory / "figures" / "time.png", xlabel="sequence length n (d = 128)", ylabel="milliseconds", log="xy")
+    lines(
+        times, directory / "figures" / "time.png", xlabel="sequence length n (d = 128)", ylabel="milliseconds", log="xy"
+    )
     size = f"n = {REACH}"
-    columns = ("layer", "operations", f"sequential steps, {size}", f"path length, {size}", f"milliseconds, n = {lengths[-1]}, d = 128")
+    columns = (
+        "layer",
+        "operations",
+        f"sequential steps, {size}",
+        f"path length, {size}",
+        f"milliseconds, n = {lengths[-1]}, d = 128",
+    )
     (directory / "complexity.md").write_text(markdown(Table("Cost of a layer", columns, rows)), encoding="utf-8")
     return metrics
 
@@ -176,10 +195,33 @@ CLAIMS = (
     _exponent("recurrent", "d", 2.0),
     _exponent("self-attention", "n", 2.0),
     _exponent("self-attention", "d", 1.0),
-    Claim("recurrent: n sequential steps (and the projection)", "recurrent.sequential_steps", 24, SOURCE, at_least=24, at_most=25),
+    Claim(
+        "recurrent: n sequential steps (and the projection)",
+        "recurrent.sequential_steps",
+        24,
+        SOURCE,
+        at_least=24,
+        at_most=25,
+    ),
     Claim("self-attention: a constant number", "self-attention.sequential_steps", None, SOURCE, at_most=2),
-    Claim("self-attention: every position one hop away", "self-attention.path_length", 1, SOURCE, at_least=1, at_most=1),
+    Claim(
+        "self-attention: every position one hop away", "self-attention.path_length", 1, SOURCE, at_least=1, at_most=1
+    ),
     Claim("recurrent: as many hops as positions", "recurrent.path_length", 24, SOURCE, at_least=24, at_most=24),
-    Claim("convolution: (n - 1) / (k // 2) hops", "convolution.path_length", 23, f"{SOURCE}: O(n / k)", at_least=23, at_most=23),
-    Claim("n / d where self-attention takes the operations of recurrence", "crossover.n_over_d", 1.0, SOURCE, at_least=0.9, at_most=1.1),
+    Claim(
+        "convolution: (n - 1) / (k // 2) hops",
+        "convolution.path_length",
+        23,
+        f"{SOURCE}: O(n / k)",
+        at_least=23,
+        at_most=23,
+    ),
+    Claim(
+        "n / d where self-attention takes the operations of recurrence",
+        "crossover.n_over_d",
+        1.0,
+        SOURCE,
+        at_least=0.9,
+        at_most=1.1,
+    ),
 )

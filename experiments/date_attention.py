@@ -36,7 +36,23 @@ def sweep() -> dict[str, str]:
 
 
 CLAIMS = (
-    Claim("attention, exact match after epoch 2 (very different from seed to seed)", "test.exact_match", 0.518, SOURCE, epoch=2),
-    Claim("attention, exact match after epoch 3", "test.exact_match", 0.999, SOURCE, epoch=3, at_least=0.95, beaten=0.9995),
-    Claim("attention, exact match after epoch 4", "test.exact_match", 0.999, SOURCE, epoch=4, at_least=0.998, beaten=0.9995),
+    Claim(
+        "attention, exact match after epoch 2 (very different from seed to seed)",
+        "test.exact_match",
+        0.518,
+        SOURCE,
+        epoch=2,
+    ),
+    Claim(
+        "attention, exact match after epoch 3", "test.exact_match", 0.999, SOURCE, epoch=3, at_least=0.95, beaten=0.9995
+    ),
+    Claim(
+        "attention, exact match after epoch 4",
+        "test.exact_match",
+        0.999,
+        SOURCE,
+        epoch=4,
+        at_least=0.998,
+        beaten=0.9995,
+    ),
 )

@@ -36,5 +36,13 @@ def sweep() -> dict[str, str]:
 
 
 CLAIMS = (
-    Claim("plain seq2seq, exact match after epoch 10: not one", "test.exact_match", 0.0, SOURCE, epoch=10, at_least=0.0, at_most=0.01),
+    Claim(
+        "plain seq2seq, exact match after epoch 10: not one",
+        "test.exact_match",
+        0.0,
+        SOURCE,
+        epoch=10,
+        at_least=0.0,
+        at_most=0.01,
+    ),
 )

@@ -37,6 +37,8 @@ def sweep() -> dict[str, str]:
 
 
 CLAIMS = (
-    Claim("validation loss, best epoch, PyTorch edition", "valid.loss", 1.73, SOURCE, best=True, at_most=1.73, beaten=1.6),
+    Claim(
+        "validation loss, best epoch, PyTorch edition", "valid.loss", 1.73, SOURCE, best=True, at_most=1.73, beaten=1.6
+    ),
     Claim("validation loss, best epoch, JAX edition", "valid.loss", 2.66, SOURCE, best=True, at_most=2.66, beaten=2.0),
 )

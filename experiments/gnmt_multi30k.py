@@ -54,5 +54,13 @@ def sweep() -> dict[str, str]:
 DEEP = "Wu et al. 2016, section 3.2: plain stacks work up to 4 layers, barely with 6"
 CLAIMS = (
     *(Claim(f"BLEU, {name}", "test.bleu", None, "no published number", variant=name) for name in variants()),
-    Claim("BLEU of depth-4 less depth-4-plain", "test.bleu", None, DEEP, variant="depth-4", minus="depth-4-plain", at_least=0.0),
+    Claim(
+        "BLEU of depth-4 less depth-4-plain",
+        "test.bleu",
+        None,
+        DEEP,
+        variant="depth-4",
+        minus="depth-4-plain",
+        at_least=0.0,
+    ),
 )

@@ -62,11 +62,15 @@ def importance(config: Config, params, examples: int = 1000) -> dict:
 
     def loss(masks, row):
         row = {name: x[None] for name, x in row.items()}
-        logits, _ = model.apply({"params": masked(params, masks)}, row["source"], row["source_length"], row["target"][:, :-1])
+        logits, _ = model.apply(
+            {"params": masked(params, masks)}, row["source"], row["source_length"], row["target"][:, :-1]
+        )
         total, count = masked_cross_entropy(logits, row["target"][:, 1:], seq2seq.target_mask(row))
         return total / count
 
-    slopes = jax.jit(lambda rows: jax.tree.map(jnp.abs, jax.lax.map(lambda row: jax.grad(loss)(ones, row), rows, batch_size=16)))
+    slopes = jax.jit(
+        lambda rows: jax.tree.map(jnp.abs, jax.lax.map(lambda row: jax.grad(loss)(ones, row), rows, batch_size=16))
+    )
     rows = {name: x[:examples] for name, x in data.held_out["valid"]._asdict().items()}
     mean = jax.tree.map(lambda x: np.asarray(x.mean(axis=0)), slopes(rows))
     return {path: x / np.linalg.norm(x) for path, x in mean.items()}
@@ -95,7 +99,10 @@ def study(config: Config, directory) -> dict:
 
     ours = {share: bleu(by_importance, share) for share in SHARES}
     control = {0.0: ours[0.0]} | {share: bleu(at_random, share) for share in RANDOM_SHARES}
-    curves = {"least important first": (list(ours), list(ours.values())), "at random": (list(control), list(control.values()))}
+    curves = {
+        "least important first": (list(ours), list(ours.values())),
+        "at random": (list(control), list(control.values())),
+    }
     lines(curves, directory / "figures" / "pruning.png", xlabel="share of heads removed", ylabel="BLEU on test2016")
     kept = [share for share in SHARES if all(ours[s] >= ours[0.0] - 1.0 for s in SHARES if s <= share)]
     metrics = {f"bleu.{share:.0%}": value for share, value in ours.items()} | {

@@ -25,12 +25,16 @@ SIZES = (32, 64, 96, 128, 192, 256)
 
 
 def config() -> Config:
-    model = Vit(patch_size=16, hidden_size=512, mlp_size=2048, layers=2, heads=8, bias=False, dropout=0.1, attention_dropout=0.1)
+    model = Vit(
+        patch_size=16, hidden_size=512, mlp_size=2048, layers=2, heads=8, bias=False, dropout=0.1, attention_dropout=0.1
+    )
     return Config("image_size", Images(pixels=max(SIZES)), model, Optim("sgd", learning_rate=0.1), Train(batch_size=64))
 
 
 def smoke() -> Config:
-    return replace(config(), **{"data.pixels": 64, "model.hidden_size": 32, "model.mlp_size": 64, "train.batch_size": 4})
+    return replace(
+        config(), **{"data.pixels": 64, "model.hidden_size": 32, "model.mlp_size": 64, "train.batch_size": 4}
+    )
 
 
 def step_seconds(config: Config, size: int) -> float:
@@ -46,7 +50,10 @@ def step_seconds(config: Config, size: int) -> float:
     model = build_model(config.model, 10, size)
     update = optimizer(config.optim, 1)
     count = config.train.batch_size
-    batch = {"image": jax.random.uniform(jax.random.key(0), (count, size, size, 1)), "label": jnp.zeros(count, jnp.int32)}
+    batch = {
+        "image": jax.random.uniform(jax.random.key(0), (count, size, size, 1)),
+        "label": jnp.zeros(count, jnp.int32),
+    }
 
     def loss(params, batch, rng):
         logits, _ = model.apply({"params": params}, batch["image"], train=True, rngs={"dropout": rng})
@@ -71,8 +78,14 @@ def study(config: Config, directory) -> dict:
     seconds = [step_seconds(config, size) for size in sizes]
     half = len(sizes) // 2 if len(sizes) > 3 else 0
     slope = np.polyfit(np.log(sizes[half:]), np.log(seconds[half:]), 1)[0]
-    curves = {"measured": (sizes, seconds), "size^2": (sizes, [seconds[-1] * (size / sizes[-1]) ** 2 for size in sizes])}
-    path, axes = directory / "figures" / "time.png", {"xlabel": "image size (pixels)", "ylabel": "seconds a training step"}
+    curves = {
+        "measured": (sizes, seconds),
+        "size^2": (sizes, [seconds[-1] * (size / sizes[-1]) ** 2 for size in sizes]),
+    }
+    path, axes = (
+        directory / "figures" / "time.png",
+        {"xlabel": "image size (pixels)", "ylabel": "seconds a training step"},
+    )
     lines(curves, path, **axes, log="xy", title=f"exponent {slope:.2f}")
     return {f"ms_{size}": round(1e3 * s, 3) for size, s in zip(sizes, seconds)} | {"exponent": round(float(slope), 3)}
 

@@ -91,18 +91,33 @@ def study(config: Config, directory: Path) -> dict:
     metrics = {f"loss.{name.replace(' ', '_')}": float(seen[-1]) for name, seen in runs.items()}
     finals = [float(seen[-1]) for seen in randomised]
     metrics |= {f"loss.randomised_seed_{seed}": value for seed, value in enumerate(finals)}
-    metrics |= {"loss.randomised_worst": max(finals), "randomised_seeds_below_0.01": sum(value < 1e-2 for value in finals)}
+    metrics |= {
+        "loss.randomised_worst": max(finals),
+        "randomised_seeds_below_0.01": sum(value < 1e-2 for value in finals),
+    }
     every = slice(None, -1, max(1, config.data.updates // 300))
     at = np.arange(config.data.updates)[every]
-    curves = {name: (at, seen[every]) for name, seen in runs.items()} | {"randomised, mean 16": (at, np.stack(randomised)[:, every])}
-    lines(curves, directory / "figures" / "loss.png", xlabel="update", ylabel="loss", log="y", title="Influence balancing")
+    curves = {name: (at, seen[every]) for name, seen in runs.items()} | {
+        "randomised, mean 16": (at, np.stack(randomised)[:, every])
+    }
+    lines(
+        curves, directory / "figures" / "loss.png", xlabel="update", ylabel="loss", log="y", title="Influence balancing"
+    )
     return metrics
 
 
 CLAIMS = (
     Claim("final loss, truncation 1", "loss.truncation_1", 211.3, SOURCE, at_least=211.25, at_most=211.35),
-    Claim("final loss, truncation 10: diverges", "loss.truncation_10", 3.5e15, SOURCE, at_least=3.45e15, at_most=3.55e15),
+    Claim(
+        "final loss, truncation 10: diverges", "loss.truncation_10", 3.5e15, SOURCE, at_least=3.45e15, at_most=3.55e15
+    ),
     Claim("final loss, truncation 100", "loss.truncation_100", 3.2e-9, SOURCE, at_least=3.15e-9, at_most=3.25e-9),
     Claim("final loss, forward mode", "loss.forward_mode", 3.7e-17, SOURCE, at_least=3.65e-17, at_most=3.75e-17),
-    Claim("randomised truncation, mean length 16: the worst of 5 seeds", "loss.randomised_worst", None, PAPER, at_most=1e-2),
+    Claim(
+        "randomised truncation, mean length 16: the worst of 5 seeds",
+        "loss.randomised_worst",
+        None,
+        PAPER,
+        at_most=1e-2,
+    ),
 )

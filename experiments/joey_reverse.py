@@ -45,6 +45,11 @@ def sweep() -> dict[str, str]:
 
 CLAIMS = (
     Claim(
-        "BLEU on the test rows, lengths 26-30 included", "test.bleu", 95.19, "Joey NMT documentation, tutorial", at_least=95.19, beaten=99.5
+        "BLEU on the test rows, lengths 26-30 included",
+        "test.bleu",
+        95.19,
+        "Joey NMT documentation, tutorial",
+        at_least=95.19,
+        beaten=99.5,
     ),
 )

@@ -21,8 +21,17 @@ def config() -> Config:
         "multi30k_deen_transformer",
         Multi30k(source="de", target="en", form="raw", tokenizer="spacy", lowercase=True, min_frequency=2),
         Transformer(
-            3, 3, width=256, heads=8, ffn=512, positions="learned", embedding_init="xavier", dropout=0.1, attention_dropout=0.1,
-            ffn_dropout=0.1, max_length=100,
+            3,
+            3,
+            width=256,
+            heads=8,
+            ffn=512,
+            positions="learned",
+            embedding_init="xavier",
+            dropout=0.1,
+            attention_dropout=0.1,
+            ffn_dropout=0.1,
+            max_length=100,
         ),  # fmt: skip
         Optim(learning_rate=5e-4, clip_norm=1.0),
         Train(batch_size=128, total_epochs=10, use_best=True),
@@ -49,6 +58,14 @@ def sweep() -> dict[str, str]:
 
 
 CLAIMS = (
-    Claim("BLEU on test2016, the notebook's settings, greedy", "test.bleu", 36.52, SOURCE, variant="notebook", at_least=35.5, beaten=38.0),
+    Claim(
+        "BLEU on test2016, the notebook's settings, greedy",
+        "test.bleu",
+        36.52,
+        SOURCE,
+        variant="notebook",
+        at_least=35.5,
+        beaten=38.0,
+    ),
     Claim("BLEU on test2016, our settings", "test.bleu", 36.52, SOURCE, variant="better", at_least=38.0, beaten=38.0),
 )

@@ -34,14 +34,31 @@ def smoke() -> Config:
     return replace(
         config(),
         **small,
-        **{"train.max_steps": 2, "train.total_epochs": 1, "train.average_last": 0, "decode.max_length": 4, "decode.beam_size": 2},
+        **{
+            "train.max_steps": 2,
+            "train.total_epochs": 1,
+            "train.average_last": 0,
+            "decode.max_length": 4,
+            "decode.beam_size": 2,
+        },
     )
 
 
 def sweep() -> dict[str, str]:
-    return {"model.dropout": "0.1..0.5", "optim.learning_rate": "1e-3..1e-2:log", "train.label_smoothing": "0.0,0.1,0.2"}
+    return {
+        "model.dropout": "0.1..0.5",
+        "optim.learning_rate": "1e-3..1e-2:log",
+        "train.label_smoothing": "0.0,0.1,0.2",
+    }
 
 
 CLAIMS = (
-    Claim("BLEU on test2016, beam 5 (41.96 is their best multimodal model)", "test.bleu", 41.02, SOURCE, at_least=40.0, beaten=41.96),
+    Claim(
+        "BLEU on test2016, beam 5 (41.96 is their best multimodal model)",
+        "test.bleu",
+        41.02,
+        SOURCE,
+        at_least=40.0,
+        beaten=41.96,
+    ),
 )

@@ -48,9 +48,12 @@ def variants() -> dict[str, Config]:
     without = {"none": replace(config(), **{"model.attention": "none"})}
     without |= {score: replace(config(), **{"model.score": score}) for score in SCORES}
     without |= {
-        name: replace(config(), **{"model.window": window}) for name, window in (("local-m", "monotonic"), ("local-p", "predictive"))
+        name: replace(config(), **{"model.window": window})
+        for name, window in (("local-m", "monotonic"), ("local-p", "predictive"))
     }
-    feeding = {f"{name}-feeding": replace(c, **{"model.attention": "feeding"}) for name, c in without.items() if name != "none"}
+    feeding = {
+        f"{name}-feeding": replace(c, **{"model.attention": "feeding"}) for name, c in without.items() if name != "none"
+    }
     return without | feeding
 
 
@@ -68,7 +71,10 @@ def figure(directories: dict[str, Path], path: Path) -> Path:
 
     found = {variant: runs.read_result(directory)["metrics"]["test.bleu"] for variant, directory in directories.items()}
     names = [variant for variant in variants() if not variant.endswith("-feeding")]
-    series = {"without input feeding": [found.get(n) for n in names], "with": [found.get(f"{n}-feeding") for n in names]}
+    series = {
+        "without input feeding": [found.get(n) for n in names],
+        "with": [found.get(f"{n}-feeding") for n in names],
+    }
     return bars(names, series, path, ylabel="BLEU on test2016")
 
 
@@ -78,7 +84,9 @@ ORDER = "Luong et al. 2015, section 5.2 and table 4"
 
 def less(name: str, other: str, published: float | None, at_least: float) -> Claim:
     source = ORDER if published is None else TABLE
-    return Claim(f"BLEU of {name} less {other}", "test.bleu", published, source, variant=name, minus=other, at_least=at_least)
+    return Claim(
+        f"BLEU of {name} less {other}", "test.bleu", published, source, variant=name, minus=other, at_least=at_least
+    )
 
 
 LEARNED = ("dot", "scaled_dot", "general", "concat", "additive")

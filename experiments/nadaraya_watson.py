@@ -55,7 +55,11 @@ def consistency(repetitions: int) -> np.ndarray:
     query = np.linspace(1, 4, 31, dtype=np.float32)[:, None]
     rng, errors = np.random.default_rng(0), []
     for n in SIZES:
-        fit = jax.jit(lambda x, y, n=n: jnp.mean((nadaraya_watson(jnp.asarray(query), x, y, Gaussian(0.6 * n**-0.2)) - curve(query)) ** 2))
+        fit = jax.jit(
+            lambda x, y, n=n: jnp.mean(
+                (nadaraya_watson(jnp.asarray(query), x, y, Gaussian(0.6 * n**-0.2)) - curve(query)) ** 2
+            )
+        )
         errors.append(np.mean([float(fit(*sample(rng, n))) for _ in range(repetitions)]))
     return np.array(errors)
 
@@ -69,11 +73,17 @@ def classification(rng: np.random.Generator) -> float:
 
     def moons(n):
         label, angle = rng.integers(0, 2, n), rng.uniform(0, np.pi, n)
-        x = np.where(label[:, None], np.stack([1 - np.cos(angle), 0.5 - np.sin(angle)], 1), np.stack([np.cos(angle), np.sin(angle)], 1))
+        x = np.where(
+            label[:, None],
+            np.stack([1 - np.cos(angle), 0.5 - np.sin(angle)], 1),
+            np.stack([np.cos(angle), np.sin(angle)], 1),
+        )
         return (x + 0.15 * rng.normal(size=x.shape)).astype(np.float32), label
 
     (x, label), (query, wanted) = moons(200), moons(1_000)
-    votes = nadaraya_watson(jnp.asarray(query), jnp.asarray(x), jnp.asarray(np.eye(2, dtype=np.float32)[label]), Gaussian(0.2))
+    votes = nadaraya_watson(
+        jnp.asarray(query), jnp.asarray(x), jnp.asarray(np.eye(2, dtype=np.float32)[label]), Gaussian(0.2)
+    )
     return float(np.mean(np.asarray(votes).argmax(1) == wanted))
 
 
@@ -97,9 +107,14 @@ def study(config: Config, directory: Path) -> dict:
     for name, series in (("kernels", estimates), ("widths", by_width)):
         curves = {key: (at, value[:, 0]) for key, value in series.items()} | {"2 sin x + x": (at, truth[:, 0])}
         lines(curves, figures / f"{name}.png", xlabel="x", ylabel="y")
-    for name, shown in (("attention", scores()), ("attention_widths", {f"width {width}": Gaussian(width) for width in WIDTHS})):
+    for name, shown in (
+        ("attention", scores()),
+        ("attention_widths", {f"width {width}": Gaussian(width) for width in WIDTHS}),
+    ):
         maps = [np.asarray(attention_weights(query, x, score=score)) for score in shown.values()]
-        show_heatmaps([maps], None, None, figures / f"{name}.png", titles=list(shown), xlabel="inputs, in order", ylabel="queries")
+        show_heatmaps(
+            [maps], None, None, figures / f"{name}.png", titles=list(shown), xlabel="inputs, in order", ylabel="queries"
+        )
 
     errors = consistency(config.data.repetitions)
     slope, height = np.polyfit(np.log(SIZES), np.log(errors), 1)
@@ -128,8 +143,21 @@ def study(config: Config, directory: Path) -> dict:
 
 
 CLAIMS = (
-    Claim("error as a power of n with width ~ n^(-1/5)", "consistency.exponent", -0.8, "Stone 1982", at_least=-0.85, at_most=-0.75),
+    Claim(
+        "error as a power of n with width ~ n^(-1/5)",
+        "consistency.exponent",
+        -0.8,
+        "Stone 1982",
+        at_least=-0.85,
+        at_most=-0.75,
+    ),
     Claim("the constant kernel is the mean", "constant.deviation_from_mean", 0.0, "d2l 11.2", at_most=1e-5),
-    Claim("estimates that are NaN where a boxcar has no neighbour", "boxcar.nan", None, "a fully masked row is zero", at_most=0.0),
+    Claim(
+        "estimates that are NaN where a boxcar has no neighbour",
+        "boxcar.nan",
+        None,
+        "a fully masked row is zero",
+        at_most=0.0,
+    ),
     Claim("one-hot values classify two half moons", "classification.accuracy", None, "-", at_least=0.95),
 )

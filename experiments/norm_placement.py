@@ -20,7 +20,14 @@ DRAWS, BATCH, LENGTH, VOCABULARY = 4, 8, 16, 64
 
 def config() -> Config:
     model = LanguageModel(
-        width=64, heads=1, ffn=64, activation="relu", positions="sinusoidal", dropout=0.0, attention_dropout=0.0, tied=False
+        width=64,
+        heads=1,
+        ffn=64,
+        activation="relu",
+        positions="sinusoidal",
+        dropout=0.0,
+        attention_dropout=0.0,
+        tied=False,
     )
     return Config("norm_placement", None, model)
 
@@ -46,7 +53,9 @@ def gradient_norm(model: LanguageModel, depth: int) -> float:
         params = module.init(for_params, tokens[:, :-1])
 
         def loss(params):
-            total, count = masked_cross_entropy(module.apply(params, tokens[:, :-1])[0], tokens[:, 1:], jnp.ones((BATCH, LENGTH)))
+            total, count = masked_cross_entropy(
+                module.apply(params, tokens[:, :-1])[0], tokens[:, 1:], jnp.ones((BATCH, LENGTH))
+            )
             return total / count
 
         last = jax.grad(loss)(params)["params"]["decoder"][f"layer_{depth - 1}"]
@@ -66,12 +75,25 @@ def study(config: Config, directory) -> dict:
         curves[placement] = [gradient_norm(replace(config.model, norm=placement), depth) for depth in DEPTHS]
         metrics |= {f"{placement}.norm_at_{depth}": norm for depth, norm in zip(DEPTHS, curves[placement], strict=True)}
         metrics[f"{placement}.slope"] = float(np.polyfit(np.log(DEPTHS), np.log(curves[placement]), 1)[0])
-    named = {f"{placement}-norm, slope {metrics[f'{placement}.slope']:.2f}": (DEPTHS, norms) for placement, norms in curves.items()}
-    lines(named, directory / "figures" / "norms.png", xlabel="layers", ylabel="gradient norm, last feed-forward layer", log="xy")
+    named = {
+        f"{placement}-norm, slope {metrics[f'{placement}.slope']:.2f}": (DEPTHS, norms)
+        for placement, norms in curves.items()
+    }
+    lines(
+        named,
+        directory / "figures" / "norms.png",
+        xlabel="layers",
+        ylabel="gradient norm, last feed-forward layer",
+        log="xy",
+    )
     return metrics
 
 
 CLAIMS = (
-    Claim("post-norm: slope of log gradient norm against log depth", "post.slope", 0.0, SOURCE, at_least=-0.1, at_most=0.1),
-    Claim("pre-norm: slope of log gradient norm against log depth", "pre.slope", -0.5, SOURCE, at_least=-0.6, at_most=-0.4),
+    Claim(
+        "post-norm: slope of log gradient norm against log depth", "post.slope", 0.0, SOURCE, at_least=-0.1, at_most=0.1
+    ),
+    Claim(
+        "pre-norm: slope of log gradient norm against log depth", "pre.slope", -0.5, SOURCE, at_least=-0.6, at_most=-0.4
+    ),
 )

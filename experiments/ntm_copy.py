@@ -24,7 +24,14 @@ def config() -> Config:
         Algorithmic("copy", sequences=10_000, epoch_sequences=2_500),
         NTM(memory_init="learned"),
         Optim("rmsprop", learning_rate=3e-4, schedule="warmup_cosine", momentum=0.9, b2=0.95, eps=1e-4, clip_norm=10.0),
-        Train(batch_size=1, total_epochs=4, steps_per_call=500, best_metric="valid.bits_per_sequence", use_best=True, seed=5),
+        Train(
+            batch_size=1,
+            total_epochs=4,
+            steps_per_call=500,
+            best_metric="valid.bits_per_sequence",
+            use_best=True,
+            seed=5,
+        ),
     )
 
 
@@ -38,8 +45,36 @@ def sweep() -> dict[str, str]:
 
 
 CLAIMS = (
-    Claim("bits per sequence after 10,000 sequences (wanted: before 50,000), 4 of 5 seeds", BITS, 0.0, SOURCE, at_most=0.05, seeds_needed=4),
-    Claim("no wrong bit at lengths 10, 20, 30 and 50, 4 of 5 seeds", "test.wrong_bits_to_50", 0.0, "figure 4", at_most=0.0, seeds_needed=4),
-    Claim("bits per sequence after 5,000 sequences, the median seed", BITS, None, "aim: half the seeds are done by then", epoch=2, at_most=0.05),
-    Claim("no wrong bit at length 120, 4 of 5 seeds", "test.wrong_bits_length_120", None, "aim", at_most=0.0, seeds_needed=4),
+    Claim(
+        "bits per sequence after 10,000 sequences (wanted: before 50,000), 4 of 5 seeds",
+        BITS,
+        0.0,
+        SOURCE,
+        at_most=0.05,
+        seeds_needed=4,
+    ),
+    Claim(
+        "no wrong bit at lengths 10, 20, 30 and 50, 4 of 5 seeds",
+        "test.wrong_bits_to_50",
+        0.0,
+        "figure 4",
+        at_most=0.0,
+        seeds_needed=4,
+    ),
+    Claim(
+        "bits per sequence after 5,000 sequences, the median seed",
+        BITS,
+        None,
+        "aim: half the seeds are done by then",
+        epoch=2,
+        at_most=0.05,
+    ),
+    Claim(
+        "no wrong bit at length 120, 4 of 5 seeds",
+        "test.wrong_bits_length_120",
+        None,
+        "aim",
+        at_most=0.0,
+        seeds_needed=4,
+    ),
 )

@@ -32,7 +32,15 @@ def sweep() -> dict[str, str]:
 
 
 CLAIMS = tuple(
-    Claim(f"{init}: bits after {2_500 * epoch:,} sequences", "valid.bits_per_sequence", None, SOURCE, variant=init, epoch=epoch, **bound)
+    Claim(
+        f"{init}: bits after {2_500 * epoch:,} sequences",
+        "valid.bits_per_sequence",
+        None,
+        SOURCE,
+        variant=init,
+        epoch=epoch,
+        **bound,
+    )
     for init in ("constant", "learned", "random")
     for epoch, bound in ((1, {}), (2, {}), (4, {"at_most": 0.05} if init == "constant" else {}))
 )

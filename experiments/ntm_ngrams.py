@@ -38,7 +38,15 @@ def sweep() -> dict[str, str]:
 
 
 CLAIMS = (
-    Claim("NTM: bits above the optimum", "valid.bits_over_optimum", None, f"{SOURCE}: a few", variant="ntm", at_most=3.0, beaten=1.0),
+    Claim(
+        "NTM: bits above the optimum",
+        "valid.bits_over_optimum",
+        None,
+        f"{SOURCE}: a few",
+        variant="ntm",
+        at_most=3.0,
+        beaten=1.0,
+    ),
     Claim("LSTM: bits above the optimum", "valid.bits_over_optimum", None, SOURCE, variant="lstm", at_least=1.0),
     Claim("LSTM less NTM", "valid.bits_over_optimum", None, SOURCE, variant="lstm", minus="ntm", at_least=0.0),
 )

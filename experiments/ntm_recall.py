@@ -40,8 +40,25 @@ def sweep() -> dict[str, str]:
 
 
 CLAIMS = (
-    Claim("NTM: bits after 40,000 episodes, 1 of 3 seeds", BITS, 0.0, SOURCE, variant="ntm", best=True, at_most=1.0, seeds_needed=1),
+    Claim(
+        "NTM: bits after 40,000 episodes, 1 of 3 seeds",
+        BITS,
+        0.0,
+        SOURCE,
+        variant="ntm",
+        best=True,
+        at_most=1.0,
+        seeds_needed=1,
+    ),
     Claim("NTM: bits after 40,000 episodes, the median seed", BITS, None, "aim", variant="ntm", best=True, at_most=1.0),
-    Claim("NTM: bits with 10 items, 1 of 3 seeds", "test.bits_items_10", None, "figure 11", variant="ntm", at_most=1.0, seeds_needed=1),
+    Claim(
+        "NTM: bits with 10 items, 1 of 3 seeds",
+        "test.bits_items_10",
+        None,
+        "figure 11",
+        variant="ntm",
+        at_most=1.0,
+        seeds_needed=1,
+    ),
     Claim("LSTM: bits; it never learns", BITS, None, SOURCE, variant="lstm", at_least=1.0),
 )

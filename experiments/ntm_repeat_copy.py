@@ -35,7 +35,19 @@ def sweep() -> dict[str, str]:
 
 
 CLAIMS = (
-    Claim("bits per sequence", "valid.bits_per_sequence", 0.0, f"{SOURCE}, figure 7", best=True, at_most=1.0, beaten=0.1),
-    Claim("wrong bits at length 20, 10 times (20 sequences)", "test.wrong_bits_length_20_times_10", None, f"{SOURCE}, figure 8"),
-    Claim("wrong bits at length 10, 20 times (20 sequences)", "test.wrong_bits_length_10_times_20", None, f"{SOURCE}, figure 8"),
+    Claim(
+        "bits per sequence", "valid.bits_per_sequence", 0.0, f"{SOURCE}, figure 7", best=True, at_most=1.0, beaten=0.1
+    ),
+    Claim(
+        "wrong bits at length 20, 10 times (20 sequences)",
+        "test.wrong_bits_length_20_times_10",
+        None,
+        f"{SOURCE}, figure 8",
+    ),
+    Claim(
+        "wrong bits at length 10, 20 times (20 sequences)",
+        "test.wrong_bits_length_10_times_20",
+        None,
+        f"{SOURCE}, figure 8",
+    ),
 )

@@ -34,5 +34,12 @@ def sweep() -> dict[str, str]:
 
 
 CLAIMS = (
-    Claim("bits per sequence, of 128 (the paper's ends near 0)", "valid.bits_per_sequence", None, SOURCE, at_most=115.0, beaten=20.0),
+    Claim(
+        "bits per sequence, of 128 (the paper's ends near 0)",
+        "valid.bits_per_sequence",
+        None,
+        SOURCE,
+        at_most=115.0,
+        beaten=20.0,
+    ),
 )

@@ -20,7 +20,9 @@ def config() -> Config:
         "pooling",
         Images("fashion_mnist", standardize=True),
         Vit(patch_size=7, hidden_size=64, mlp_size=128, layers=2, heads=4, dropout=0.1),
-        Optim("adamw", learning_rate=2e-3, schedule="warmup_cosine", warmup_steps=200, weight_decay=0.05, clip_norm=1.0),
+        Optim(
+            "adamw", learning_rate=2e-3, schedule="warmup_cosine", warmup_steps=200, weight_decay=0.05, clip_norm=1.0
+        ),
         Train(batch_size=128, total_epochs=5, best_metric="test.loss"),
     )
 
@@ -31,7 +33,11 @@ def variants() -> dict[str, Config]:
 
 def smoke() -> Config:
     data = {"data.dataset": "digits", "data.examples": 128}
-    return replace(config(), **data, **{"model.patch_size": 2, "model.layers": 1, "model.pool": "attention", "train.total_epochs": 1})
+    return replace(
+        config(),
+        **data,
+        **{"model.patch_size": 2, "model.layers": 1, "model.pool": "attention", "train.total_epochs": 1},
+    )
 
 
 def sweep() -> dict[str, str]:

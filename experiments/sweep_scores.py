@@ -38,7 +38,14 @@ def sweep() -> dict[str, str]:
 
 def variants() -> dict[str, Config]:
     """The sweep's points, under the names it records them by."""
-    return {f"score={s} hidden_size={n}": replace(config(), **{"model.score": s, "model.hidden_size": n}) for s in SCORES for n in SIZES}
+    return {
+        f"score={s} hidden_size={n}": replace(config(), **{"model.score": s, "model.hidden_size": n})
+        for s in SCORES
+        for n in SIZES
+    }
 
 
-CLAIMS = tuple(Claim(f"exact match after 2 epochs: {variant}", "test.exact_match", None, "ours", variant=variant) for variant in variants())
+CLAIMS = tuple(
+    Claim(f"exact match after 2 epochs: {variant}", "test.exact_match", None, "ours", variant=variant)
+    for variant in variants()
+)

@@ -36,7 +36,14 @@ def sweep() -> dict[str, str]:
 
 def variants() -> dict[str, Config]:
     """The sweep's points, under the names it records them by."""
-    return {f"patch_size={p} layers={n}": replace(config(), **{"model.patch_size": p, "model.layers": n}) for p in PATCHES for n in DEPTHS}
+    return {
+        f"patch_size={p} layers={n}": replace(config(), **{"model.patch_size": p, "model.layers": n})
+        for p in PATCHES
+        for n in DEPTHS
+    }
 
 
-CLAIMS = tuple(Claim(f"test accuracy after 20 epochs: {variant}", "test.accuracy", None, "ours", variant=variant) for variant in variants())
+CLAIMS = tuple(
+    Claim(f"test accuracy after 20 epochs: {variant}", "test.accuracy", None, "ours", variant=variant)
+    for variant in variants()
+)

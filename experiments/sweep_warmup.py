@@ -21,7 +21,9 @@ def config() -> Config:
     return Config(
         "sweep_warmup",
         Dates(examples=10_000),
-        Transformer(encoder_layers=2, decoder_layers=2, width=64, heads=4, ffn=128, norm="post", dropout=0.0, tied="all"),
+        Transformer(
+            encoder_layers=2, decoder_layers=2, width=64, heads=4, ffn=128, norm="post", dropout=0.0, tied="all"
+        ),
         Optim(learning_rate=1e-3, schedule="inverse_sqrt", warmup_steps=100, b2=0.98, eps=1e-9),
         Train(total_epochs=3, best_metric="test.loss"),
         Decode(),
@@ -43,4 +45,6 @@ def variants() -> dict[str, Config]:
     return {f"learning_rate={rate} warmup_steps={steps}": change(rate, steps) for rate, steps in points}
 
 
-CLAIMS = tuple(Claim(f"test loss after 3 epochs: {variant}", "test.loss", None, "ours", variant=variant) for variant in variants())
+CLAIMS = tuple(
+    Claim(f"test loss after 3 epochs: {variant}", "test.loss", None, "ours", variant=variant) for variant in variants()
+)

@@ -55,7 +55,15 @@ def claims(variant: str, bleu: float, perplexity: float):
     """The row's two differences to the base row; the one that the paper reports as nearly none has no bound."""
     for name, metric, published in (("BLEU", "valid.bleu", bleu), ("perplexity", "valid.perplexity", perplexity)):
         bound = {} if variant == "learned positions" else {"at_least": 0.0} if published > 0 else {"at_most": 0.0}
-        yield Claim(f"{variant} less base: {name}, validation set", metric, published, SOURCE, variant=variant, minus="base", **bound)
+        yield Claim(
+            f"{variant} less base: {name}, validation set",
+            metric,
+            published,
+            SOURCE,
+            variant=variant,
+            minus="base",
+            **bound,
+        )
 
 
 CLAIMS = (

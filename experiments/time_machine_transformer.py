@@ -19,14 +19,29 @@ def config() -> Config:
         "time_machine_transformer",
         TimeMachine(),
         LanguageModel(layers=2, width=64, heads=4, ffn=128, dropout=0.3, attention_dropout=0.1),
-        Optim("adamw", learning_rate=3e-3, schedule="warmup_cosine", warmup_steps=50, weight_decay=0.01, b2=0.98, clip_norm=1.0),
+        Optim(
+            "adamw",
+            learning_rate=3e-3,
+            schedule="warmup_cosine",
+            warmup_steps=50,
+            weight_decay=0.01,
+            b2=0.98,
+            clip_norm=1.0,
+        ),
         Train(batch_size=256, total_epochs=12, use_best=True),
     )
 
 
 def smoke() -> Config:
     return replace(
-        config(), **{"model.width": 16, "model.ffn": 16, "data.train_windows": 512, "data.valid_windows": 100, "train.total_epochs": 1}
+        config(),
+        **{
+            "model.width": 16,
+            "model.ffn": 16,
+            "data.train_windows": 512,
+            "data.valid_windows": 100,
+            "train.total_epochs": 1,
+        },
     )
 
 

@@ -37,6 +37,16 @@ CLAIMS = (
     Claim("perplexity, full", "valid.perplexity", None, SOURCE, variant="full"),
     Claim("perplexity, cut every 8 steps", "valid.perplexity", None, SOURCE, variant="truncated"),
     Claim("perplexity, cut every 8 steps on average", "valid.perplexity", None, SOURCE, variant="randomised"),
-    Claim("perplexity, cut less full", "valid.perplexity", None, SOURCE, variant="truncated", minus="full", at_most=0.1),
-    Claim("perplexity, cut at random less cut", "valid.perplexity", None, SOURCE, variant="randomised", minus="truncated", at_least=0.0),
+    Claim(
+        "perplexity, cut less full", "valid.perplexity", None, SOURCE, variant="truncated", minus="full", at_most=0.1
+    ),
+    Claim(
+        "perplexity, cut at random less cut",
+        "valid.perplexity",
+        None,
+        SOURCE,
+        variant="randomised",
+        minus="truncated",
+        at_least=0.0,
+    ),
 )

@@ -37,7 +37,9 @@ def config() -> Config:
 def smoke() -> Config:
     small = {"model.encoder_layers": 1, "model.decoder_layers": 1, "model.width": 16, "model.heads": 2, "model.ffn": 16}
     numbers = Reverse(examples=64, joint_vocabulary=True)  # generated: WMT is not at hand
-    return replace(config(), data=numbers, **small, **{"train.max_steps": 2, "train.total_epochs": 1, "decode.max_length": 4})
+    return replace(
+        config(), data=numbers, **small, **{"train.max_steps": 2, "train.total_epochs": 1, "decode.max_length": 4}
+    )
 
 
 def variants() -> dict[str, Config]:
@@ -53,6 +55,8 @@ def sweep() -> dict[str, str]:
 
 
 CLAIMS = (
-    Claim("base: BLEU on newstest2014 (not run)", "test.bleu", 27.3, SOURCE, variant="base", at_least=26.8, beaten=28.4),
+    Claim(
+        "base: BLEU on newstest2014 (not run)", "test.bleu", 27.3, SOURCE, variant="base", at_least=26.8, beaten=28.4
+    ),
     Claim("big: BLEU on newstest2014 (not run)", "test.bleu", 28.4, SOURCE, variant="big", at_least=27.9, beaten=28.4),
 )

@@ -17,7 +17,16 @@ def config() -> Config:
     return Config(
         "vit_fashion_mnist",
         Images("fashion_mnist", pixels=96),
-        Vit(patch_size=16, hidden_size=512, mlp_size=2048, layers=2, heads=8, bias=False, dropout=0.1, attention_dropout=0.1),
+        Vit(
+            patch_size=16,
+            hidden_size=512,
+            mlp_size=2048,
+            layers=2,
+            heads=8,
+            bias=False,
+            dropout=0.1,
+            attention_dropout=0.1,
+        ),
         Optim("sgd", learning_rate=0.1),
         Train(batch_size=128, total_epochs=10, best_metric="test.loss"),
     )

@@ -22,7 +22,9 @@ def config() -> Config:
         "vit_fashion_mnist_small",
         Images("fashion_mnist", standardize=True, crop_padding=1, flip=True, erase=0.25),
         Vit(4, 128, 256, layers=4, heads=4, pool="mean", position="sinusoidal", stochastic_depth=0.1, shifted=True),
-        Optim("adamw", learning_rate=2e-3, schedule="warmup_cosine", warmup_steps=1000, weight_decay=0.05, clip_norm=1.0),
+        Optim(
+            "adamw", learning_rate=2e-3, schedule="warmup_cosine", warmup_steps=1000, weight_decay=0.05, clip_norm=1.0
+        ),
         Train(batch_size=64, total_epochs=20, best_metric="test.loss", label_smoothing=0.1),
     )
 
@@ -42,6 +44,14 @@ def sweep() -> dict[str, str]:
 
 
 CLAIMS = (
-    Claim("ViT, at most 1 M parameters, 20 epochs", "test.accuracy", None, "this repository", variant="vit", at_least=0.92, beaten=0.94),
+    Claim(
+        "ViT, at most 1 M parameters, 20 epochs",
+        "test.accuracy",
+        None,
+        "this repository",
+        variant="vit",
+        at_least=0.92,
+        beaten=0.94,
+    ),
     Claim("ResNet, 5 epochs, same loop and data", "test.accuracy", None, "this repository", variant="resnet"),
 )

@@ -19,7 +19,9 @@ def config() -> Config:
         "vit_i1k_s16",
         Images("folder", pixels=224, standardize=True, crop_padding=28, flip=True, mixup=0.2),
         Vit(patch_size=16, pool="mean", position="sinusoidal", dtype="bfloat16", **VIT_SIZES["S"]),
-        Optim("adamw", learning_rate=1e-3, schedule="warmup_cosine", warmup_steps=10_000, weight_decay=0.1, clip_norm=1.0),
+        Optim(
+            "adamw", learning_rate=1e-3, schedule="warmup_cosine", warmup_steps=10_000, weight_decay=0.1, clip_norm=1.0
+        ),
         Train(batch_size=1024, total_epochs=90, best_metric="test.loss"),
     )
 
@@ -34,4 +36,6 @@ def sweep() -> dict[str, str]:
     return {"optim.learning_rate": "3e-4..3e-3:log", "optim.weight_decay": "0.03..0.3:log"}
 
 
-CLAIMS = (Claim("ViT-S/16, 90 epochs", "test.accuracy", 0.765, "Beyer et al. 2022, table 1", at_least=0.76, beaten=0.77),)
+CLAIMS = (
+    Claim("ViT-S/16, 90 epochs", "test.accuracy", 0.765, "Beyer et al. 2022, table 1", at_least=0.76, beaten=0.77),
+)

@@ -5,12 +5,16 @@ import os
 import shutil
 import tempfile
 
-if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # the workers of one session and the processes they start compile nothing twice
+if (
+    "JAX_COMPILATION_CACHE_DIR" not in os.environ
+):  # the workers of one session and the processes they start compile nothing twice
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="compiled-")
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")  # tests mostly compile
+os.environ.setdefault(
+    "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+)  # tests mostly compile
 os.environ.setdefault("NPROC", "8")  # emulated devices need at least two threads each, or jax 0.10 can hang
 
 import jax

@@ -5,7 +5,8 @@ import json
 
 import pytest
 
-from attention_jax import InputError, config as configs, experiments
+from attention_jax import InputError, experiments
+from attention_jax import config as configs
 
 CONFIG = configs.Config("x", configs.Dates(), configs.Recurrent(), decode=configs.Decode())
 
@@ -19,7 +20,13 @@ def test_replace_reaches_nested_fields_and_leaves_the_original():
 
 
 @pytest.mark.parametrize(
-    "change", [{"model.hidden_size": 0}, {"optim.learning_rate": float("nan")}, {"train.label_smoothing": 1.0}, {"train.patience": -1}]
+    "change",
+    [
+        {"model.hidden_size": 0},
+        {"optim.learning_rate": float("nan")},
+        {"train.label_smoothing": 1.0},
+        {"train.patience": -1},
+    ],
 )
 def test_numbers_are_checked_by_their_names(change):
     with pytest.raises(InputError, match="--" + next(iter(change)).replace("_", "-")):

@@ -101,7 +101,9 @@ def test_rows_are_independent():
 def test_a_beam_of_one_is_greedy(seed, kind):
     table = random_table(seed, 6)
     tokens, _ = search(table, beam_size=1, length_penalty=kind, max_length=7)
-    expected = jax.jit(lambda c: greedy(chain(table), c, 1, bos=BOS, eos=EOS, max_length=7, pad=PAD))(jnp.zeros(1, jnp.int32))
+    expected = jax.jit(lambda c: greedy(chain(table), c, 1, bos=BOS, eos=EOS, max_length=7, pad=PAD))(
+        jnp.zeros(1, jnp.int32)
+    )
     assert tokens[0].tolist() == expected.tolist()
 
 
@@ -147,7 +149,9 @@ def test_beam_search_stops_early():
         jax.debug.callback(lambda: calls.append(1))
         return chain(table)(tokens, cache)
 
-    beam_search(step, jnp.zeros(1, jnp.int32), 1, beam_size=3, bos=BOS, eos=EOS, pad=PAD, max_length=50, length_penalty="none")
+    beam_search(
+        step, jnp.zeros(1, jnp.int32), 1, beam_size=3, bos=BOS, eos=EOS, pad=PAD, max_length=50, length_penalty="none"
+    )
     jax.effects_barrier()
     assert len(calls) == 2
 
@@ -176,7 +180,10 @@ def test_the_cache_follows_its_hypothesis():
         path, t = cache
         path = jax.vmap(lambda p, t, token: p.at[t].set(token))(path, t, tokens)
         # the logits of a hypothesis whose cache belongs to another would differ from the chain's: add a term of the whole path
-        return table[tokens] + 0.3 * jnp.sin(path.astype(jnp.float32).sum(-1))[:, None] * table[0][None, :], (path, t + 1)
+        return table[tokens] + 0.3 * jnp.sin(path.astype(jnp.float32).sum(-1))[:, None] * table[0][None, :], (
+            path,
+            t + 1,
+        )
 
     cache = (jnp.zeros((2, steps), jnp.int32), jnp.zeros(2, jnp.int32))
     tokens, scores = beam_search(

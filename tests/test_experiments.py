@@ -5,7 +5,8 @@ import types
 
 import pytest
 
-from attention_jax import InputError, config as configs, experiments, runs
+from attention_jax import InputError, experiments, runs
+from attention_jax import config as configs
 from attention_jax.report.tables import judge
 
 
@@ -20,7 +21,9 @@ def toy(monkeypatch, tmp_path):
 
     config = configs.Config("toy", configs.Dates(), configs.Recurrent())
     claim = configs.Claim("error", "test.error", 1.0, "hand", at_most=1.5, beaten=0.5)
-    module = types.SimpleNamespace(config=lambda: config, smoke=lambda: config, study=study, SEEDS=3, CLAIMS=(claim,), calls=calls)
+    module = types.SimpleNamespace(
+        config=lambda: config, smoke=lambda: config, study=study, SEEDS=3, CLAIMS=(claim,), calls=calls
+    )
     monkeypatch.setattr(experiments, "load", lambda name: module)
     monkeypatch.setattr(experiments, "RESULTS", tmp_path / "results")
     return module
@@ -54,7 +57,10 @@ def test_smoke_runs_record_nothing(toy, tmp_path):
 
 
 def test_one_variant_may_be_chosen(toy, tmp_path):
-    toy.variants = lambda: {"small": toy.config(), "large": configs.replace(toy.config(), **{"optim.learning_rate": 1.0})}
+    toy.variants = lambda: {
+        "small": toy.config(),
+        "large": configs.replace(toy.config(), **{"optim.learning_rate": 1.0}),
+    }
     assert {run["variant"] for run in reproduce(tmp_path, variant="large")} == {"large"}
     with pytest.raises(InputError, match="--variant must be one of 'small', 'large' for toy, got 'huge'"):
         reproduce(tmp_path, variant="huge")

@@ -26,7 +26,11 @@ def imported(path: Path) -> set[str]:
     names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
-            names |= {f"{node.module}.{alias.name}" for alias in node.names} if node.module == "attention_jax" else {node.module}
+            names |= (
+                {f"{node.module}.{alias.name}" for alias in node.names}
+                if node.module == "attention_jax"
+                else {node.module}
+            )
     return names
 
 
@@ -43,7 +47,11 @@ def test_a_room_imports_only_what_the_table_allows(room):
     for path in files(room):
         for name in imported(path):
             top, *rest = name.split(".")
-            if top == "attention_jax" and rest and rest[0] not in {"InputError", "Interrupted", "Diverged", "lower_is_better", "config as configs"}:
+            if (
+                top == "attention_jax"
+                and rest
+                and rest[0] not in {"InputError", "Interrupted", "Diverged", "lower_is_better", "config as configs"}
+            ):
                 assert rest[0] in inside | {room}, f"{path.name} of {room} imports {name}"
             elif top not in sys.stdlib_module_names:
                 assert top in outside | ANY, f"{path.name} of {room} imports {name}"

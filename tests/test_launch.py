@@ -17,7 +17,11 @@ TINY = ["--data.examples", "600", "--model.hidden-size", "8", "--model.embed-siz
 
 def launch(*arguments, timeout=300):
     return subprocess.run(
-        [sys.executable, str(ROOT / "launch.py"), *map(str, arguments)], capture_output=True, text=True, timeout=timeout, cwd=ROOT
+        [sys.executable, str(ROOT / "launch.py"), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        cwd=ROOT,
     )
 
 
@@ -83,7 +87,9 @@ def test_a_malformed_line_is_named(tmp_path):
 
 def test_a_finished_run_can_be_evaluated_asked_drawn_and_is_never_written_over(run):
     result = json.loads((run / "result.json").read_text())
-    assert {"config.json", "environment.json", "metrics.jsonl", "result.json", "checkpoints", "figures"} <= {p.name for p in run.iterdir()}
+    assert {"config.json", "environment.json", "metrics.jsonl", "result.json", "checkpoints", "figures"} <= {
+        p.name for p in run.iterdir()
+    }
     said = dict(line.split() for line in launch("evaluate", run).stdout.splitlines())
     assert float(said["test.exact_match"]) == pytest.approx(result["metrics"]["test.exact_match"])
     assert float(said["test.loss"]) == pytest.approx(result["metrics"]["test.loss"], rel=1e-4)
@@ -108,7 +114,9 @@ def test_a_file_is_translated_line_by_line(run, tmp_path):
 
 
 def test_a_run_is_resumed_only_as_what_it_is(run):
-    assert "model.hidden_size = 8" in refused("train", "date_luong", "--resume", "--out", run, "--model.hidden-size", "16")
+    assert "model.hidden_size = 8" in refused(
+        "train", "date_luong", "--resume", "--out", run, "--model.hidden-size", "16"
+    )
 
 
 def test_a_damaged_checkpoint_is_never_loaded(run, tmp_path):
@@ -116,7 +124,9 @@ def test_a_damaged_checkpoint_is_never_loaded(run, tmp_path):
     for path in (tmp_path / "c" / "checkpoints").rglob("*"):
         if path.is_file() and "ocdbt" in str(path):
             path.write_bytes(path.read_bytes()[:20])
-    assert "checkpoint" in refused("train", "date_luong", "--resume", "--out", tmp_path / "c", "--train.total-epochs", "3")
+    assert "checkpoint" in refused(
+        "train", "date_luong", "--resume", "--out", tmp_path / "c", "--train.total-epochs", "3"
+    )
 
 
 def parameters(directory: Path) -> dict:
@@ -145,7 +155,9 @@ def test_interrupted_and_resumed_ends_in_the_same_parameters(tmp_path, run, name
         "--out",
         str(tmp_path / "b"),
     ]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=os.environ)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=os.environ
+    )
     assert process.stdout.readline().startswith("epoch 1")
     process.send_signal(getattr(signal, name))
     _, said = process.communicate(timeout=300)

@@ -10,7 +10,11 @@ COMMAND = "python launch.py reproduce --scale recorded --markdown > experiments/
 
 
 def test_the_tables_of_results_are_those_of_the_committed_results():
-    table = markdown(claims_table([(name, experiments.load(name).CLAIMS, experiments.recorded(name)["runs"]) for name in experiments.names()]))
+    table = markdown(
+        claims_table(
+            [(name, experiments.load(name).CLAIMS, experiments.recorded(name)["runs"]) for name in experiments.names()]
+        )
+    )
     written = (experiments.RESULTS / "README.md").read_text(encoding="utf-8")
     assert written.startswith(table + "\n"), f"the results have changed: {COMMAND}"
     readme = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()

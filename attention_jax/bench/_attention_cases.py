@@ -22,12 +22,18 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "scaled_dot": Case(lambda dtype: ScaledDot(), None, ("fused", "cudnn", "plain", "jax.nn", "torch_sdpa", "torch_flex")),
-    "causal": Case(lambda dtype: ScaledDot(), causal(), ("fused", "cudnn", "plain", "jax.nn", "torch_sdpa", "torch_flex")),
+    "scaled_dot": Case(
+        lambda dtype: ScaledDot(), None, ("fused", "cudnn", "plain", "jax.nn", "torch_sdpa", "torch_flex")
+    ),
+    "causal": Case(
+        lambda dtype: ScaledDot(), causal(), ("fused", "cudnn", "plain", "jax.nn", "torch_sdpa", "torch_flex")
+    ),
     "window": Case(lambda dtype: ScaledDot(), causal() & window(WINDOW), ("fused", "cudnn", "torch_flex")),
     "gaussian": Case(lambda dtype: Gaussian(jnp.asarray(SIGMA, dtype)), None, ("fused", "plain", "torch_flex")),
     "additive": Case(
-        lambda dtype: jax.tree.map(lambda x: x.astype(dtype), Additive.init(jax.random.key(1), 64, 64, HIDDEN)), None, ("fused", "plain")
+        lambda dtype: jax.tree.map(lambda x: x.astype(dtype), Additive.init(jax.random.key(1), 64, 64, HIDDEN)),
+        None,
+        ("fused", "plain"),
     ),
 }
 

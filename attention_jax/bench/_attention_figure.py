@@ -18,14 +18,19 @@ def draw(rows: list[dict], path: Path, platform: str):
     cases = list(dict.fromkeys(row["case"] for row in rows if not row["problem"]))
     if not cases:
         return
-    figure, axes = plt.subplots(2, len(cases), figsize=(3.2 * len(cases) + 1, 5.6), squeeze=False, sharex="col", layout="constrained")
+    figure, axes = plt.subplots(
+        2, len(cases), figsize=(3.2 * len(cases) + 1, 5.6), squeeze=False, sharex="col", layout="constrained"
+    )
     for column, case in enumerate(cases):
         for name, colour in COLOURS.items():
             mine = [row for row in rows if row["case"] == case and row["implementation"] == name]
             good = [row for row in mine if not row["problem"]]
             if not good:
                 continue
-            for axis, key, scale in ((axes[0, column], "gradient_seconds", 1e3), (axes[1, column], "temporary_bytes", 2**-20)):
+            for axis, key, scale in (
+                (axes[0, column], "gradient_seconds", 1e3),
+                (axes[1, column], "temporary_bytes", 2**-20),
+            ):
                 seen = [row for row in good if row[key] > 0]  # torch's memory shows only where the process grew
                 if not seen:
                     continue
@@ -42,7 +47,9 @@ def draw(rows: list[dict], path: Path, platform: str):
             axis.minorticks_off()
     axes[0, 0].set_ylabel("forward + gradient, ms")
     axes[1, 0].set_ylabel("temporary memory, MiB")
-    handles = {text: handle for axis in axes.flat for handle, text in zip(*axis.get_legend_handles_labels(), strict=True)}
+    handles = {
+        text: handle for axis in axes.flat for handle, text in zip(*axis.get_legend_handles_labels(), strict=True)
+    }
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=len(handles), frameon=False)
     figure.suptitle(
         f"{rows[0]['device']}, batch x heads {rows[0]['batch']} x {rows[0]['heads']}, {rows[0]['dtype']} (cross: out of memory beyond)"

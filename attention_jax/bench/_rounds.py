@@ -12,7 +12,9 @@ def import_torch():
     try:
         import torch
     except ImportError:
-        raise InputError("this comparison needs PyTorch 2.13.0, not found: pip install torch==2.13.0 (CPU wheels: pytorch.org)") from None
+        raise InputError(
+            "this comparison needs PyTorch 2.13.0, not found: pip install torch==2.13.0 (CPU wheels: pytorch.org)"
+        ) from None
     return torch
 
 
@@ -43,6 +45,8 @@ def table(seconds: dict[str, list[float]], examples: int, unit: str) -> str:
     first = np.median(next(iter(seconds.values())))
     line = "{:<16} {:>6.1f} ms ({:.1f} - {:.1f}) {:>9.0f} {}/s {:>7.2f}x"
     return "\n".join(
-        line.format(name, 1e3 * np.median(s), 1e3 * min(s), 1e3 * max(s), examples / np.median(s), unit, first / np.median(s))
+        line.format(
+            name, 1e3 * np.median(s), 1e3 * min(s), 1e3 * max(s), examples / np.median(s), unit, first / np.median(s)
+        )
         for name, s in seconds.items()
     )

@@ -7,7 +7,17 @@ The same mathematics as models/transformer.py (post-norm, ReLU, sinusoidal posit
 import math
 
 
-def build(torch, source_vocabulary: int, target_vocabulary: int, width: int, heads: int, ffn: int, layers: int, dropout: float, tied: bool):
+def build(
+    torch,
+    source_vocabulary: int,
+    target_vocabulary: int,
+    width: int,
+    heads: int,
+    ffn: int,
+    layers: int,
+    dropout: float,
+    tied: bool,
+):
     """The module; `forward(source, source_pad, target_in)` returns logits, `beam` decodes."""
     nn, functional = torch.nn, torch.nn.functional
 
@@ -23,7 +33,9 @@ def build(torch, source_vocabulary: int, target_vocabulary: int, width: int, hea
             return self.split(self.k(x)), self.split(self.v(x))
 
         def forward(self, x, keys, values, mask=None, causal=False):
-            y = functional.scaled_dot_product_attention(self.split(self.q(x)), keys, values, attn_mask=mask, is_causal=causal)
+            y = functional.scaled_dot_product_attention(
+                self.split(self.q(x)), keys, values, attn_mask=mask, is_causal=causal
+            )
             return self.o(y.transpose(1, 2).reshape(x.shape[0], -1, width))
 
     class Layer(nn.Module):

@@ -24,7 +24,10 @@ from attention_jax import InputError
 from attention_jax.bench._attention_cases import CASES, jax_function, torch_function
 from attention_jax.bench._attention_figure import draw
 
-TUNED = {"cpu": ((256, 256), (512, 256), (512, 512)), "gpu": tuple((q, k) for q in (1024, 4096, 16384) for k in (256, 1024, 4096))}
+TUNED = {
+    "cpu": ((256, 256), (512, 256), (512, 512)),
+    "gpu": tuple((q, k) for q in (1024, 4096, 16384) for k in (256, 1024, 4096)),
+}
 
 
 def main(
@@ -61,7 +64,9 @@ def main(
     """
     found = jax.default_backend()
     if platform not in ("auto", found):
-        raise InputError(f"--platform {platform} needs JAX on a {platform}, but JAX runs on {found}: install the matching jax")
+        raise InputError(
+            f"--platform {platform} needs JAX on a {platform}, but JAX runs on {found}: install the matching jax"
+        )
     unknown = [name for name in cases if name not in CASES]
     if unknown:
         raise InputError(f"--cases knows {', '.join(CASES)}, got {', '.join(unknown)}")
@@ -79,7 +84,9 @@ def main(
     for name in cases:
         for length in lengths:
             for competitor in CASES[name].competitors:
-                skip = (competitor.startswith("torch") and not torch) or (competitor in ("cudnn", "torch_flex") and found == "cpu")
+                skip = (competitor.startswith("torch") and not torch) or (
+                    competitor in ("cudnn", "torch_flex") and found == "cpu"
+                )
                 if skip or (name, competitor) in stopped:
                     continue
                 row = bench.row(name, length, competitor)
@@ -99,13 +106,24 @@ class Bench:
         self.end = time.monotonic() + total_seconds
         output.mkdir(parents=True, exist_ok=True)
         device = jax.devices()[0].device_kind
-        print(f"{device}, jax {jax.__version__}, {heads} heads of {width}, {jnp.dtype(self.dtype).name}; seconds and MiB")
-        print(f"{'case':11} {'length':>7} {'implementation':24} {'batch':>5} {'forward':>10} {'gradient':>10} {'memory':>9}")
+        print(
+            f"{device}, jax {jax.__version__}, {heads} heads of {width}, {jnp.dtype(self.dtype).name}; seconds and MiB"
+        )
+        print(
+            f"{'case':11} {'length':>7} {'implementation':24} {'batch':>5} {'forward':>10} {'gradient':>10} {'memory':>9}"
+        )
 
     def row(self, name, length, competitor, blocks=(None, None)):
         """Measure one cell, whatever happens."""
         batch = max(1, 16384 // length) if self.platform == "gpu" else 1
-        row = {"case": name, "length": length, "implementation": competitor, "batch": batch, "heads": self.heads, "width": self.width}
+        row = {
+            "case": name,
+            "length": length,
+            "implementation": competitor,
+            "batch": batch,
+            "heads": self.heads,
+            "width": self.width,
+        }
         row |= {"dtype": jnp.dtype(self.dtype).name, "device": jax.devices()[0].device_kind, "blocks": list(blocks)}
         row |= {"forward_seconds": None, "gradient_seconds": None, "temporary_bytes": None, "problem": ""}
         try:
@@ -115,7 +133,9 @@ class Bench:
             measure(row, name, (batch, self.heads, length, self.width), competitor)
         except Exception as error:  # one competitor's failure is a result, not the end
             text = (str(error).strip().splitlines() or [""])[0]
-            out_of_memory = any(words in str(error).lower() for words in ("out of memory", "resource_exhausted", "can't allocate"))
+            out_of_memory = any(
+                words in str(error).lower() for words in ("out of memory", "resource_exhausted", "can't allocate")
+            )
             row["problem"] = "out of memory" if out_of_memory else f"{type(error).__name__}: {text}"[:160]
         self.add(row)
         return row
@@ -127,10 +147,11 @@ class Bench:
         number = lambda x, form: "-" if x is None else format(x, form)
         label = row["implementation"] + (" {}x{}".format(*row["blocks"]) if row["blocks"][0] else "")
         memory = None if row["temporary_bytes"] is None else row["temporary_bytes"] / 2**20
-        numbers = (
-            f"{number(row['forward_seconds'], '10.5f'):>10} {number(row['gradient_seconds'], '10.5f'):>10} {number(memory, '9.1f'):>9}"
+        numbers = f"{number(row['forward_seconds'], '10.5f'):>10} {number(row['gradient_seconds'], '10.5f'):>10} {number(memory, '9.1f'):>9}"
+        print(
+            f"{row['case']:11} {row['length']:7} {label:24} {row['batch']:5} {numbers}  {row['problem']}".rstrip(),
+            flush=True,
         )
-        print(f"{row['case']:11} {row['length']:7} {label:24} {row['batch']:5} {numbers}  {row['problem']}".rstrip(), flush=True)
 
     def jax(self, row, name, shape, competitor, blocks):
         """Fill the row with what XLA needs and takes."""
@@ -180,7 +201,9 @@ class Bench:
             "none": lambda n: None, "causal": lambda n: causal(), "lengths": lengths,
             "causal&lengths": lambda n: causal() & lengths(n), "causal&window": lambda n: causal() & window(100),
         }  # fmt: skip
-        qkv = [jax.random.normal(key, (3, 512, 4, self.width)) for key in jax.random.split(jax.random.key(0), 3)]  # [B, T, H, D]
+        qkv = [
+            jax.random.normal(key, (3, 512, 4, self.width)) for key in jax.random.split(jax.random.key(0), 3)
+        ]  # [B, T, H, D]
         qkv = [x.astype(self.dtype).astype(jnp.float32) for x in qkv]  # what half precision can hold
         n = jnp.array([512, 0, 301], jnp.int32)
         for name, mask in masks.items():
@@ -192,17 +215,33 @@ class Bench:
                     out = jax.vmap(heads, (0, 0, 0, 0))(q, k, v, n).astype(jnp.float32)
                     return jnp.sin(3 * out).sum(), out
 
-                (_, out), bars = jax.jit(jax.value_and_grad(loss, (0, 1, 2), has_aux=True))(*(x.astype(dtype) for x in qkv))
+                (_, out), bars = jax.jit(jax.value_and_grad(loss, (0, 1, 2), has_aux=True))(
+                    *(x.astype(dtype) for x in qkv)
+                )
                 return [np.asarray(x, np.float32) for x in (out, *bars)]
 
             with jax.default_matmul_precision("highest"):
                 exact = run("plain", jnp.float32)
             for implementation in ("cudnn", "fused"):
-                row = {"case": "check", "length": 512, "implementation": f"{implementation} {name}", "batch": 3, "blocks": [None, None]}
-                row |= {"forward_seconds": None, "gradient_seconds": None, "temporary_bytes": None, "problem": "", "difference": None}
+                row = {
+                    "case": "check",
+                    "length": 512,
+                    "implementation": f"{implementation} {name}",
+                    "batch": 3,
+                    "blocks": [None, None],
+                }
+                row |= {
+                    "forward_seconds": None,
+                    "gradient_seconds": None,
+                    "temporary_bytes": None,
+                    "problem": "",
+                    "difference": None,
+                }
                 try:
                     ours = run(implementation, self.dtype)
-                    row["difference"] = [float(abs(a - b).max() / abs(b).max()) for a, b in zip(ours, exact, strict=True)]
+                    row["difference"] = [
+                        float(abs(a - b).max() / abs(b).max()) for a, b in zip(ours, exact, strict=True)
+                    ]
                     row["problem"] = "differs by " + ", ".join(f"{d:.1e}" for d in row["difference"])
                 except Exception as error:
                     row["problem"] = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"[:160]
@@ -228,7 +267,11 @@ class Peak:
 
     @staticmethod
     def _status(name):
-        return next(int(line.split()[1]) * 1024 for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name))
+        return next(
+            int(line.split()[1]) * 1024
+            for line in Path("/proc/self/status").read_text().splitlines()
+            if line.startswith(name)
+        )
 
 
 def free_bytes() -> float:
@@ -252,7 +295,9 @@ def median_seconds(call) -> float:
     return statistics.median(times)
 
 
-if __name__ == "__main__":  # python -m attention_jax.bench.attention '{"platform": "gpu"}' needs nothing but jax, numpy and matplotlib
+if (
+    __name__ == "__main__"
+):  # python -m attention_jax.bench.attention '{"platform": "gpu"}' needs nothing but jax, numpy and matplotlib
     import sys
 
     main(**json.loads(sys.argv[1] if len(sys.argv) > 1 else "{}"))

@@ -32,7 +32,9 @@ def ours(source, target):
         memory = model.apply(params, source, length, method="encode")
         hidden, _ = model.apply(params, memory, target[:, :-1], method="decode")
         kernel, bias = model.apply(params, method="output")
-        total, count = masked_cross_entropy(hidden @ kernel + bias[None, None], target[:, 1:], jnp.ones((BATCH, TARGET - 1)))
+        total, count = masked_cross_entropy(
+            hidden @ kernel + bias[None, None], target[:, 1:], jnp.ones((BATCH, TARGET - 1))
+        )
         return total, count, {}
 
     adam = optimizer(Optim(clip_norm=5.0), 1)
@@ -86,9 +88,14 @@ def main() -> dict[str, list[float]]:
     torch = import_torch()
     draw = np.random.default_rng(0).integers
     source, target = jnp.asarray(draw(VOCAB, size=(BATCH, SOURCE))), jnp.asarray(draw(VOCAB, size=(BATCH, TARGET)))
-    programs = {f"torch {torch.__version__.split('+')[0]}": theirs(torch, source, target), "attention_jax": ours(source, target)}
+    programs = {
+        f"torch {torch.__version__.split('+')[0]}": theirs(torch, source, target),
+        "attention_jax": ours(source, target),
+    }
     seconds = {name: [t / STEPS for t in times] for name, times in alternate(programs, calls=1).items()}
-    print(f"date attention, one training step of {BATCH} examples, {os.cpu_count()} cores, median of rounds (fastest - slowest)")
+    print(
+        f"date attention, one training step of {BATCH} examples, {os.cpu_count()} cores, median of rounds (fastest - slowest)"
+    )
     print(table(seconds, BATCH, "examples"))
     return seconds
 

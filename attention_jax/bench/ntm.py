@@ -56,7 +56,9 @@ def plain_torch(torch):
             self.controller = nn.LSTMCell(BITS + 1 + WIDTH, HIDDEN)
             self.interface = nn.Linear(HIDDEN, heads * per_head + 2 * WIDTH)
             self.output = nn.Linear(HIDDEN + WIDTH, BITS)
-            self.start = nn.ParameterList([nn.Parameter(0.01 * torch.randn(1, size)) for size in (HIDDEN, HIDDEN, WIDTH)])
+            self.start = nn.ParameterList(
+                [nn.Parameter(0.01 * torch.randn(1, size)) for size in (HIDDEN, HIDDEN, WIDTH)]
+            )
 
         def forward(self, inputs):
             hidden, cell, read = self.start
@@ -67,7 +69,10 @@ def plain_torch(torch):
             for x in inputs:
                 hidden, cell = self.controller(torch.cat([x[None], read], 1), (hidden, cell))
                 emitted = self.interface(hidden)[0]
-                head, (erase, add) = emitted[: heads * per_head].view(heads, per_head), emitted[heads * per_head :].view(2, WIDTH)
+                head, (erase, add) = (
+                    emitted[: heads * per_head].view(heads, per_head),
+                    emitted[heads * per_head :].view(2, WIDTH),
+                )
                 key, (beta, gate, gamma) = torch.tanh(head[:, :WIDTH]), head[:, WIDTH : WIDTH + 3].T[..., None]
                 shifts = torch.softmax(head[:, WIDTH + 3 :], 1)
                 similarity = F.cosine_similarity(key[:, None], memory[None], dim=2)
@@ -93,7 +98,9 @@ def theirs(torch, inputs, targets, mask):
     def run():
         for row in range(STEPS):
             rmsprop.zero_grad()
-            cost = torch.nn.functional.binary_cross_entropy_with_logits(model(inputs[row]), targets[row], reduction="none")
+            cost = torch.nn.functional.binary_cross_entropy_with_logits(
+                model(inputs[row]), targets[row], reduction="none"
+            )
             (cost * mask[row][:, None]).sum().backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 10.0)
             rmsprop.step()
@@ -106,9 +113,14 @@ def main() -> dict[str, list[float]]:
     torch = import_torch()
     data = copy(np.random.default_rng(0), STEPS, LENGTH, LENGTH, BITS)
     arrays = data.inputs, data.targets.astype(np.float32), data.mask.astype(np.float32)
-    programs = {f"torch {torch.__version__.split('+')[0]}": theirs(torch, *arrays), "attention_jax": ours(*map(jnp.asarray, arrays))}
+    programs = {
+        f"torch {torch.__version__.split('+')[0]}": theirs(torch, *arrays),
+        "attention_jax": ours(*map(jnp.asarray, arrays)),
+    }
     seconds = {name: [t / STEPS for t in times] for name, times in alternate(programs, rounds=5, calls=1).items()}
-    print(f"NTM, training on one sequence of {2 * LENGTH + 1} steps, {os.cpu_count()} cores, median of alternating rounds (least - most)")
+    print(
+        f"NTM, training on one sequence of {2 * LENGTH + 1} steps, {os.cpu_count()} cores, median of alternating rounds (least - most)"
+    )
     print(table(seconds, 1, "sequences"))
     return seconds
 

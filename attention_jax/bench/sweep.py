@@ -28,7 +28,9 @@ def main(seeds: int = 4) -> dict[str, float]:
     """Measure, print and return the seconds of both; `seeds` 4 is the comparison, 1 a quicker one."""
     count = len(RATES) * seeds
     with tempfile.TemporaryDirectory() as directory:
-        warm = timed("train", "date_luong", *FIXED, "--train.max-steps", "1", "--out", f"{directory}/warm")  # prepares the data for both
+        warm = timed(
+            "train", "date_luong", *FIXED, "--train.max-steps", "1", "--out", f"{directory}/warm"
+        )  # prepares the data for both
         print(f"preparing: {warm:.1f} s", flush=True)
         over = ("--over", f"optim.learning-rate={','.join(RATES)}", "--seeds", str(seeds))
         together = timed("sweep", "date_luong", *FIXED, *over, "--out", f"{directory}/sweep")

@@ -63,7 +63,9 @@ def our_model(sizes: Sizes) -> Transformer:
     block = Block(sizes.width, sizes.heads, sizes.ffn, dropout=sizes.dropout)
     tied = "all" if sizes.tied else "none"
     layers = {"encoder_layers": sizes.layers, "decoder_layers": sizes.layers}
-    return Transformer(sizes.source_vocabulary, sizes.target_vocabulary, block, tied=tied, output_bias=not sizes.tied, **layers)
+    return Transformer(
+        sizes.source_vocabulary, sizes.target_vocabulary, block, tied=tied, output_bias=not sizes.tied, **layers
+    )
 
 
 def our_training(sizes: Sizes, matmul_precision: str = "default"):
@@ -109,7 +111,9 @@ def their_training(torch, sizes: Sizes, rounded: bool = False):
             adam.zero_grad()
             with torch.autocast("cpu", torch.bfloat16, enabled=rounded):
                 logits = model(source, real, target[:, :-1]).flatten(0, 1)
-            torch.nn.functional.cross_entropy(logits.float(), target[:, 1:].flatten(), label_smoothing=sizes.smoothing).backward()
+            torch.nn.functional.cross_entropy(
+                logits.float(), target[:, 1:].flatten(), label_smoothing=sizes.smoothing
+            ).backward()
             adam.step()
 
     return run
@@ -159,8 +163,13 @@ def main() -> dict[str, dict[str, list[float]]]:
     print(f"{os.cpu_count()} cores, median of alternating rounds (fastest - slowest)")
     for sizes in (TINY, D256):
         programs = {name: their_training(torch, sizes), "attention_jax": our_training(sizes)}
-        programs |= {"torch, bfloat16": their_training(torch, sizes, True), "ours, bfloat16": our_training(sizes, "bfloat16")}
-        found[sizes.name] = {k: [t / STEPS for t in times] for k, times in alternate(programs, rounds=6, calls=1).items()}
+        programs |= {
+            "torch, bfloat16": their_training(torch, sizes, True),
+            "ours, bfloat16": our_training(sizes, "bfloat16"),
+        }
+        found[sizes.name] = {
+            k: [t / STEPS for t in times] for k, times in alternate(programs, rounds=6, calls=1).items()
+        }
         print(f"\n{sizes.name}: one training step of {BATCH} pairs of {LENGTH} + {LENGTH} tokens")
         print(table(found[sizes.name], 2 * BATCH * LENGTH, "tokens"))
     programs = {name: their_beam(torch, TINY), "attention_jax": our_beam(TINY)[0]}
@@ -168,7 +177,10 @@ def main() -> dict[str, dict[str, list[float]]]:
     print(f"\n{TINY.name}: beam {BEAM}, {SENTENCES} sentences of {WRITTEN} tokens in batches of {TOGETHER}")
     print(table(found["beam"], SENTENCES, "sentences"))
     alone = alternate({"alone": their_beam(torch, TINY, 1, 20)}, rounds=3, calls=1)["alone"]
-    found["beam alone"] = {f"{name} alone": [t * SENTENCES / 20 for t in alone], "attention_jax": found["beam"]["attention_jax"]}
+    found["beam alone"] = {
+        f"{name} alone": [t * SENTENCES / 20 for t in alone],
+        "attention_jax": found["beam"]["attention_jax"],
+    }
     print("\nThe same against PyTorch's loop over one sentence at a time (20 of them, scaled)")
     print(table(found["beam alone"], SENTENCES, "sentences"))
     return found

@@ -99,10 +99,18 @@ def main() -> dict[str, list[float]]:
     torch = import_torch()
     draw = np.random.default_rng(0).integers
     source, target = jnp.asarray(draw(VOCAB, size=(BATCH, LENGTH))), jnp.asarray(draw(VOCAB, size=(BATCH, LENGTH + 1)))
-    programs = {f"torch {torch.__version__.split('+')[0]}": theirs(torch, source, target), "attention_jax": ours(source, target)}
-    programs |= {"torch, bfloat16": theirs(torch, source, target, True), "ours, bfloat16": ours(source, target, "bfloat16")}
+    programs = {
+        f"torch {torch.__version__.split('+')[0]}": theirs(torch, source, target),
+        "attention_jax": ours(source, target),
+    }
+    programs |= {
+        "torch, bfloat16": theirs(torch, source, target, True),
+        "ours, bfloat16": ours(source, target, "bfloat16"),
+    }
     seconds = {name: [t / STEPS for t in times] for name, times in alternate(programs, rounds=5, calls=1).items()}
-    print(f"Bahdanau model, one training step of {BATCH} pairs, {os.cpu_count()} cores, median of alternating rounds (fastest - slowest)")
+    print(
+        f"Bahdanau model, one training step of {BATCH} pairs, {os.cpu_count()} cores, median of alternating rounds (fastest - slowest)"
+    )
     print(table(seconds, BATCH, "pairs"))
     return seconds
 

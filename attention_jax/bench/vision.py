@@ -52,7 +52,9 @@ def product_rate(size: int = 2048) -> float:
 
 def ours(image, label):
     """(a function that makes STEPS training steps, a function that only prepares STEPS batches)."""
-    model = build_model(Vit(PATCH, WIDTH, MLP, LAYERS, HEADS, bias=False, dropout=0.1, attention_dropout=0.1), CLASSES, SIZE)
+    model = build_model(
+        Vit(PATCH, WIDTH, MLP, LAYERS, HEADS, bias=False, dropout=0.1, attention_dropout=0.1), CLASSES, SIZE
+    )
     vary, plain = preparation(Images(), SIZE, None, None)
 
     def loss(params, batch, rng):
@@ -83,7 +85,9 @@ def theirs(torch, image, label):
             super().__init__()
             self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
             self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH, bias=False), nn.Linear(WIDTH, WIDTH, bias=False)
-            self.mlp = nn.Sequential(nn.Linear(WIDTH, MLP), nn.GELU(), nn.Dropout(0.1), nn.Linear(MLP, WIDTH), nn.Dropout(0.1))
+            self.mlp = nn.Sequential(
+                nn.Linear(WIDTH, MLP), nn.GELU(), nn.Dropout(0.1), nn.Linear(MLP, WIDTH), nn.Dropout(0.1)
+            )
 
         def forward(self, x):
             q, k, v = self.qkv(self.norm1(x)).reshape(BATCH, TOKENS, 3, HEADS, -1).permute(2, 0, 3, 1, 4)
@@ -95,7 +99,10 @@ def theirs(torch, image, label):
         def __init__(self):
             super().__init__()
             self.patch = nn.Conv2d(1, WIDTH, PATCH, PATCH)
-            self.token, self.positions = nn.Parameter(torch.zeros(1, 1, WIDTH)), nn.Parameter(torch.randn(1, TOKENS, WIDTH) * 0.02)
+            self.token, self.positions = (
+                nn.Parameter(torch.zeros(1, 1, WIDTH)),
+                nn.Parameter(torch.randn(1, TOKENS, WIDTH) * 0.02),
+            )
             self.layers = nn.Sequential(nn.Dropout(0.1), *(Layer() for _ in range(LAYERS)))
             self.head = nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, CLASSES))
 
@@ -130,11 +137,17 @@ def main() -> dict[str, list[float]]:
     seconds = {name: [t / STEPS for t in times] for name, times in alternate(programs, rounds=6, calls=1).items()}
     pipeline = np.median(alternate({"input": prepare}, rounds=5, calls=2)["input"]) / STEPS
     step, rate = np.median(seconds["attention_jax"]), product_rate()
-    print(f"d2l Vision Transformer, a training step of {BATCH} images, {os.cpu_count()} cores, median of rounds (fastest - slowest)")
+    print(
+        f"d2l Vision Transformer, a training step of {BATCH} images, {os.cpu_count()} cores, median of rounds (fastest - slowest)"
+    )
     print(table(seconds, BATCH, "images"))
     share = products() / rate / step
-    print(f"matrix product: {rate / 1e9:.0f} GFLOP/s; our step needs {products() / 1e9:.0f} GFLOP: {100 * share:.0f} % of that rate")
-    print(f"input pipeline (draw, resize to {SIZE} pixels): {1e3 * pipeline:.1f} ms, {100 * pipeline / step:.1f} % of the step")
+    print(
+        f"matrix product: {rate / 1e9:.0f} GFLOP/s; our step needs {products() / 1e9:.0f} GFLOP: {100 * share:.0f} % of that rate"
+    )
+    print(
+        f"input pipeline (draw, resize to {SIZE} pixels): {1e3 * pipeline:.1f} ms, {100 * pipeline / step:.1f} % of the step"
+    )
     return seconds
 
 

@@ -26,20 +26,19 @@ from attention_jax.config.data import (
     TimeMachine,
 )
 from attention_jax.config.models import (
+    NTM,
+    VIT_SIZES,
     Cct,
     Convolutional,
     LanguageModel,
-    NTM,
     Recurrent,
     RecurrentLanguageModel,
     ResNet,
     StackedLSTM,
     Transformer,
     Translator,
-    VIT_SIZES,
     Vit,
 )
-
 
 DataConfig = TypeVar("DataConfig")
 ModelConfig = TypeVar("ModelConfig")
@@ -141,7 +140,9 @@ def replace(config, **changes):
 def to_json(config) -> dict:
     """A dataclass as plain values, each nested one with its type's name, for config.json."""
     values = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
-    return {"type": type(config).__name__} | {k: to_json(v) if dataclasses.is_dataclass(v) else v for k, v in values.items()}
+    return {"type": type(config).__name__} | {
+        k: to_json(v) if dataclasses.is_dataclass(v) else v for k, v in values.items()
+    }
 
 
 def from_json(values: dict):
@@ -158,7 +159,9 @@ def from_json(values: dict):
         raise ValueError(f"{kind.__name__} has no field {sorted(unknown)[0]!r}")
 
     def value(x):
-        return from_json(x) if isinstance(x, dict) and "type" in x else tuple(map(value, x)) if isinstance(x, list) else x
+        return (
+            from_json(x) if isinstance(x, dict) and "type" in x else tuple(map(value, x)) if isinstance(x, list) else x
+        )
 
     return kind(**{k: value(v) for k, v in values.items() if k != "type"})
 

@@ -26,7 +26,7 @@ def generate(examples: int, seed: int = 1984) -> Texts:
     used, sources, targets = set(), [], []
     while len(sources) < examples:
         digits = rng.integers(1, 4, (examples, 2))
-        for a, b in rng.integers(0, 10 ** digits).tolist():
+        for a, b in rng.integers(0, 10**digits).tolist():
             key = (min(a, b), max(a, b))
             if key not in used and len(sources) < examples:
                 used.add(key)

@@ -25,7 +25,11 @@ class Sequences(NamedTuple):
 
 
 def _empty(rows: int, steps: int, inputs: int, outputs: int) -> Sequences:
-    zeros = np.zeros((rows, steps, inputs), np.float32), np.zeros((rows, steps, outputs), np.uint8), np.zeros((rows, steps), np.uint8)
+    zeros = (
+        np.zeros((rows, steps, inputs), np.float32),
+        np.zeros((rows, steps, outputs), np.uint8),
+        np.zeros((rows, steps), np.uint8),
+    )
     return Sequences(*zeros, np.zeros(rows, np.int32))
 
 
@@ -50,7 +54,13 @@ def copy(rng: np.random.Generator, rows: int, shortest: int = 1, longest: int = 
 
 
 def repeat_copy(
-    rng: np.random.Generator, rows: int, longest: int = 10, most: int = 10, shortest: int = 1, fewest: int = 1, bits: int = 8
+    rng: np.random.Generator,
+    rows: int,
+    longest: int = 10,
+    most: int = 10,
+    shortest: int = 1,
+    fewest: int = 1,
+    bits: int = 8,
 ) -> Sequences:
     """Section 4.2: copy a sequence a given number of times, then raise an end marker.
 
@@ -63,7 +73,9 @@ def repeat_copy(
     """
     data = _empty(rows, longest * (most + 1) + 2, bits + 1, bits + 1)
     mean, deviation = 5.5, np.sqrt((10**2 - 1) / 12)
-    for row, (n, times) in enumerate(zip(rng.integers(shortest, longest + 1, rows), rng.integers(fewest, most + 1, rows))):
+    for row, (n, times) in enumerate(
+        zip(rng.integers(shortest, longest + 1, rows), rng.integers(fewest, most + 1, rows))
+    ):
         pattern, end = rng.integers(0, 2, (n, bits)), n * (times + 1) + 1
         data.inputs[row, :n, :bits] = pattern
         data.inputs[row, n, bits] = (times - mean) / deviation
@@ -74,7 +86,9 @@ def repeat_copy(
     return data
 
 
-def associative_recall(rng: np.random.Generator, rows: int, fewest: int = 2, most: int = 6, vectors: int = 3, bits: int = 6) -> Sequences:
+def associative_recall(
+    rng: np.random.Generator, rows: int, fewest: int = 2, most: int = 6, vectors: int = 3, bits: int = 6
+) -> Sequences:
     """Section 4.3: items of `vectors` bit vectors, each behind a delimiter; then one of them between query delimiters: wanted is the next.
 
     >>> data = associative_recall(np.random.default_rng(0), 1, fewest=2, most=2, vectors=1, bits=1)
@@ -163,5 +177,7 @@ GENERATORS = {
 def load(config: settings.Algorithmic, seed: int = 0) -> tuple[Sequences, Sequences]:
     """(train, valid) of a configuration; a function of its arguments. The two come from different streams of random numbers."""
     generate = GENERATORS[config.task]
-    train, valid = map(np.random.default_rng, np.random.SeedSequence([seed, sorted(GENERATORS).index(config.task)]).spawn(2))
+    train, valid = map(
+        np.random.default_rng, np.random.SeedSequence([seed, sorted(GENERATORS).index(config.task)]).spawn(2)
+    )
     return generate(train, config.sequences), generate(valid, config.valid_sequences)

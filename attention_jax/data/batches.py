@@ -16,7 +16,9 @@ class Chunk(NamedTuple):
     """[K, B] float32: 0 for rows that only fill a batch. A step whose weights are all 0 only fills the chunk: no update belongs to it"""
 
 
-def plan(seed: int, epoch: int, bucket_sizes: Sequence[int], batch_sizes: Sequence[int], steps_per_call: int) -> list[Chunk]:
+def plan(
+    seed: int, epoch: int, bucket_sizes: Sequence[int], batch_sizes: Sequence[int], steps_per_call: int
+) -> list[Chunk]:
     """The chunks of one epoch, in order; a function of its arguments and nothing else, so a resumed run sees the same.
 
     Every row occurs exactly once with weight 1. The rows of a bucket are permuted and cut into batches, the last one

@@ -17,12 +17,14 @@ def boundaries(source_length: np.ndarray, target_length: np.ndarray, most: int) 
     size = np.maximum(source_length, target_length)
     values = np.unique(size)
     rows = np.array([np.sum(size == value) for value in values])
-    longest = np.array([[lengths[size == value].max() for value in values] for lengths in (source_length, target_length)])
+    longest = np.array(
+        [[lengths[size == value].max() for value in values] for lengths in (source_length, target_length)]
+    )
     count = len(values)
     cost = np.full((count, count + 1), np.inf)  # cost[i, j]: one bucket of values[i:j]
     for start in range(count):
         widths = np.maximum.accumulate(longest[:, start:], axis=1).sum(0)
-        cost[start, start + 1:] = np.cumsum(rows[start:]) * widths
+        cost[start, start + 1 :] = np.cumsum(rows[start:]) * widths
     best, choices = cost[0], []
     for _ in range(most - 1):
         through = best[:count, None] + cost  # the last bucket starts at each value

@@ -23,12 +23,21 @@ def load(config: settings.Corpus, batch_size: int = 128) -> PairData:
     texts = read(config)
     held_out = min(MOST_HELD_OUT, max(1, int(len(set(texts.source)) * config.held_out_share)))
     if not 0 < config.held_out_share < 0.5 or len(set(texts.source)) < 3:
-        raise InputError(f"a corpus needs at least 3 different sources and a --data.held-out-share between 0 and 0.5, "
-                         f"got {len(set(texts.source))} and {config.held_out_share}")
+        raise InputError(
+            f"a corpus needs at least 3 different sources and a --data.held-out-share between 0 and 0.5, "
+            f"got {len(set(texts.source))} and {config.held_out_share}"
+        )
     rows = splitting.by_source(*texts, {"valid": held_out, "test": held_out}, seed=0)
     parts = {name: splitting.take(texts, numbers) for name, numbers in rows.items()}
     plain = config.tokenizer in ("sentencepiece", "character")
-    data = translation.assemble(parts, config, batch_size, languages=config.languages, merges=config.merges, lines=rows,
-                                bleu_tokenize="13a" if plain else "none")
+    data = translation.assemble(
+        parts,
+        config,
+        batch_size,
+        languages=config.languages,
+        merges=config.merges,
+        lines=rows,
+        bleu_tokenize="13a" if plain else "none",
+    )
     duplicates = len(texts.source) - sum(map(len, rows.values()))
     return data._replace(facts=data.facts | {"pairs_left_out": duplicates})

@@ -35,7 +35,9 @@ def download(url: str, path: str, expected: str) -> str:
         try:
             _fetch(url, part)
         except urllib.error.HTTPError as error:
-            if error.code == 416 and attempt == 0:  # nothing left to send: the part is whole, or belongs to another version
+            if (
+                error.code == 416 and attempt == 0
+            ):  # nothing left to send: the part is whole, or belongs to another version
                 if digest(part, algorithm) != wanted:
                     os.remove(part)
                     continue
@@ -47,8 +49,10 @@ def download(url: str, path: str, expected: str) -> str:
     got = digest(part, algorithm)
     if got != wanted:
         os.remove(part)
-        raise InputError(f"{url} has {algorithm} {got[:12]}..., expected {wanted[:12]}...: "
-                         f"it was changed or damaged on its way; {_WAY_AROUND}")
+        raise InputError(
+            f"{url} has {algorithm} {got[:12]}..., expected {wanted[:12]}...: "
+            f"it was changed or damaged on its way; {_WAY_AROUND}"
+        )
     os.replace(part, path)
     return path
 

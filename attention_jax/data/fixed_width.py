@@ -22,7 +22,9 @@ SPLIT_SEED = 1984
 def read_file(path: str, what: str) -> Texts:
     """A published file, plain or gzipped. A malformed line is an InputError that names it."""
     if not os.path.isfile(path):
-        raise InputError(f"no {what} file at {path}; give the path of a published file, or leave the option out to generate the data")
+        raise InputError(
+            f"no {what} file at {path}; give the path of a published file, or leave the option out to generate the data"
+        )
     try:
         with (gzip.open if path.endswith(".gz") else open)(path, "rb") as file:
             lines = file.read().splitlines()
@@ -39,8 +41,10 @@ def read_file(path: str, what: str) -> Texts:
         if not (start and source.strip() and target.strip()):
             raise InputError(f"{path} line {number}: expected `source_target`, got {line.decode()[:60]!r}")
         if sources and (len(source), len(target)) != (len(sources[0]), len(targets[0])):
-            raise InputError(f"{path} line {number}: expected {len(sources[0])} characters, {START!r} and {len(targets[0])} more "
-                             f"as in line 1, got {len(source)} and {len(target)}")
+            raise InputError(
+                f"{path} line {number}: expected {len(sources[0])} characters, {START!r} and {len(targets[0])} more "
+                f"as in line 1, got {len(source)} and {len(target)}"
+            )
         sources.append(source)
         targets.append(target)
     return Texts(sources, targets)
@@ -78,7 +82,10 @@ class Generated(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         return store.text_features(self, self.DESCRIPTION)
 
     def _split_generators(self, dl_manager):
-        return {name: self._generate_examples(part) for name, part in split(self.generate(self.builder_config.examples)).items()}
+        return {
+            name: self._generate_examples(part)
+            for name, part in split(self.generate(self.builder_config.examples)).items()
+        }
 
     def _generate_examples(self, texts):
         for number, (source, target) in enumerate(zip(*texts)):
@@ -117,8 +124,12 @@ def assemble(splits: dict[str, Texts], alphabet: str, reverse_source: bool, batc
     for name, texts in splits.items():
         count = len(texts.source)
         source, target = _characters(texts.source, vocabulary)[:, ::step], _characters(texts.target, vocabulary, START)
-        pairs[name] = Pairs(np.ascontiguousarray(source), np.full(count, source.shape[1], np.int32), target,
-                            np.full(count, target.shape[1] - 1, np.int32))
+        pairs[name] = Pairs(
+            np.ascontiguousarray(source),
+            np.full(count, source.shape[1], np.int32),
+            target,
+            np.full(count, target.shape[1] - 1, np.int32),
+        )
     seen = occurs_in(splits["test"].source, splits["train"].source)
     width = pairs["train"].source.shape[1]
 
@@ -127,9 +138,22 @@ def assemble(splits: dict[str, Texts], alphabet: str, reverse_source: bool, batc
             raise InputError(f"an input has at most {width} characters, but {text[:60]!r} has {len(text)}")
         return list(text.ljust(width))[::step]
 
-    facts = {"train_pairs": len(splits["train"].source), "test_pairs": len(seen), "vocabulary": len(vocabulary),
-             "test_inputs_also_in_train": int(seen.sum()), "share_of_test_inputs_also_in_train": round(float(seen.mean()), 4)}
+    facts = {
+        "train_pairs": len(splits["train"].source),
+        "test_pairs": len(seen),
+        "vocabulary": len(vocabulary),
+        "test_inputs_also_in_train": int(seen.sum()),
+        "share_of_test_inputs_also_in_train": round(float(seen.mean()), 4),
+    }
     return PairData(
-        train=(pairs["train"],), batch_sizes=(batch_size,), held_out={"test": pairs["test"]}, texts=splits, seen={"test": seen},
-        source_vocabulary=vocabulary, target_vocabulary=vocabulary, source_tokenizer=Tokenizer(tokens, "".join),
-        target_tokenizer=Tokenizer(list, lambda characters: "".join(characters).rstrip()), facts=facts)
+        train=(pairs["train"],),
+        batch_sizes=(batch_size,),
+        held_out={"test": pairs["test"]},
+        texts=splits,
+        seen={"test": seen},
+        source_vocabulary=vocabulary,
+        target_vocabulary=vocabulary,
+        source_tokenizer=Tokenizer(tokens, "".join),
+        target_tokenizer=Tokenizer(list, lambda characters: "".join(characters).rstrip()),
+        facts=facts,
+    )

@@ -49,10 +49,14 @@ class FraEng(tfds.core.GeneratorBasedBuilder):
     BUILDER_CONFIGS = [FraEngConfig(name="d2l")]
 
     def _info(self):
-        return store.text_features(self, "English-French sentence pairs of tatoeba.org.", homepage="https://www.manythings.org/anki/")
+        return store.text_features(
+            self, "English-French sentence pairs of tatoeba.org.", homepage="https://www.manythings.org/anki/"
+        )
 
     def _split_generators(self, dl_manager):
-        path = self.builder_config.path or download(URL, os.path.join(store.data_home(), "downloads", "fra-eng.zip"), "sha1:" + SHA1)
+        path = self.builder_config.path or download(
+            URL, os.path.join(store.data_home(), "downloads", "fra-eng.zip"), "sha1:" + SHA1
+        )
         texts = text_files.columns(text_files.read_bytes(path, "file of sentence pairs", "fra.txt"), path)
         return {"train": self._generate_examples(texts)}
 
@@ -85,12 +89,20 @@ def load(config: settings.FraEng, batch_size: int = 128) -> PairData:
         counted = ("train",)
     parts = {name: splitting.take(texts, numbers) for name, numbers in rows.items()}
     plain = config.tokenizer in ("sentencepiece", "character")
-    data = translation.assemble(parts, config, batch_size, languages=("en", "fr"), vocabulary_from=counted,
-                                bleu_tokenize="13a" if plain else "none")
+    data = translation.assemble(
+        parts,
+        config,
+        batch_size,
+        languages=("en", "fr"),
+        vocabulary_from=counted,
+        bleu_tokenize="13a" if plain else "none",
+    )
     if not config.predict_padding:
         return data
     whole = lambda pairs: with_padding(pairs, config.max_length, data.target_vocabulary.pad_id)
-    return data._replace(train=tuple(map(whole, data.train)), held_out={name: whole(pairs) for name, pairs in data.held_out.items()})
+    return data._replace(
+        train=tuple(map(whole, data.train)), held_out={name: whole(pairs) for name, pairs in data.held_out.items()}
+    )
 
 
 def with_padding(pairs: Pairs, width: int, pad: int) -> Pairs:

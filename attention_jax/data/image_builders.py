@@ -64,7 +64,9 @@ class _FromFiles:
         except Exception as error:  # requests, urllib and TFDS each raise their own kinds
             reason = " ".join(str(error).split())[:100]
             reason = f"{type(error).__name__}: {reason}"
-            raise InputError(f"cannot download {self.name} ({reason}); give the directory of its files with --data.path") from error
+            raise InputError(
+                f"cannot download {self.name} ({reason}); give the directory of its files with --data.path"
+            ) from error
 
 
 class FashionMnist(_FromFiles, mnist.FashionMNIST, skip_registration=True):
@@ -84,7 +86,9 @@ class FashionMnist(_FromFiles, mnist.FashionMNIST, skip_registration=True):
         return {split: self._generate_examples(directory, prefix) for split, prefix in splits.items()}
 
     def _generate_examples(self, directory, prefix):
-        pair = read_idx_pair(directory, f"{prefix}-images-idx3-ubyte", f"{prefix}-labels-idx1-ubyte", FASHION_MNIST_SHA256)
+        pair = read_idx_pair(
+            directory, f"{prefix}-images-idx3-ubyte", f"{prefix}-labels-idx1-ubyte", FASHION_MNIST_SHA256
+        )
         return self._records(*pair)
 
 
@@ -129,7 +133,9 @@ class Digits(_FromFiles, tfds.core.GeneratorBasedBuilder, skip_registration=True
         images = np.round(bunch.images * (255 / 16)).astype(np.uint8)[..., None]  # 16 levels of ink
         order = np.random.default_rng(0).permutation(len(images))
         train, test = order[len(order) // 5 :], order[: len(order) // 5]
-        return {name: self._records(images[rows], bunch.target[rows]) for name, rows in (("train", train), ("test", test))}
+        return {
+            name: self._records(images[rows], bunch.target[rows]) for name, rows in (("train", train), ("test", test))
+        }
 
     def _generate_examples(self, *_):
         raise NotImplementedError("the records are made in _split_generators")

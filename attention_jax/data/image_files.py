@@ -41,7 +41,9 @@ def locate(directory: str, name: str) -> str:
             return path
     if not os.path.isdir(directory):
         raise InputError(f"--data.path {directory} is not a directory; give the one that holds {name}[.gz]")
-    raise InputError(f"{directory} has no file {name} or {name}.gz; give the directory of the published files with --data.path")
+    raise InputError(
+        f"{directory} has no file {name} or {name}.gz; give the directory of the published files with --data.path"
+    )
 
 
 def read_idx(path: str, sha256: str | None = None) -> np.ndarray:
@@ -55,11 +57,15 @@ def read_idx(path: str, sha256: str | None = None) -> np.ndarray:
     header = 4 + 4 * dimensions
     if data[:3] != b"\0\0\x08" or not 1 <= dimensions <= 4 or len(data) < header:
         start = data[:4].hex() or "nothing"
-        raise InputError(f"{path} is not an idx file of unsigned bytes: it starts with {start}, expected 000008 and 01 to 04")
+        raise InputError(
+            f"{path} is not an idx file of unsigned bytes: it starts with {start}, expected 000008 and 01 to 04"
+        )
     shape = struct.unpack(f">{dimensions}i", data[4:header])
     if any(n < 0 for n in shape) or len(data) - header != int(np.prod(shape, dtype=np.int64)):
         promised = " x ".join(map(str, shape))
-        raise InputError(f"{path} is cut short or damaged: its header promises {promised} bytes, it has {len(data) - header}")
+        raise InputError(
+            f"{path} is cut short or damaged: its header promises {promised} bytes, it has {len(data) - header}"
+        )
     if sha256:
         content(path, sha256)
     return np.frombuffer(data, np.uint8, offset=header).reshape(shape)
@@ -69,7 +75,9 @@ def read_idx_pair(directory: str, images: str, labels: str, sha256: dict[str, st
     """Images [N, H, W, 1] and labels [N] of two idx files that belong together."""
     image, label = (read_idx(locate(directory, name), sha256.get(name)) for name in (images, labels))
     if image.ndim != 3 or label.ndim != 1 or len(image) != len(label) or len(image) == 0:
-        raise InputError(f"{directory}: {images} has shape {image.shape} and {labels} {label.shape}; expected N images and N labels, N > 0")
+        raise InputError(
+            f"{directory}: {images} has shape {image.shape} and {labels} {label.shape}; expected N images and N labels, N > 0"
+        )
     return image[..., None], label.astype(np.int32)
 
 
@@ -102,7 +110,9 @@ def decode(path: str, size: int = 0, mode: str | None = None) -> np.ndarray:
     except FileNotFoundError:
         raise InputError(f"no image file {path}") from None
     except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
-        raise InputError(f"cannot read the image {path}: {' '.join(str(error).split())[:120]}; repair or remove it") from error
+        raise InputError(
+            f"cannot read the image {path}: {' '.join(str(error).split())[:120]}; repair or remove it"
+        ) from error
     return pixels if pixels.ndim == 3 else pixels[..., None]
 
 
@@ -112,19 +122,31 @@ def read_folder(directory: str, size: int = 0) -> tuple[np.ndarray, np.ndarray, 
     Grey only if every file is grey. `size` crops and resizes them all; without it they must be squares of one size already.
     """
     if not os.path.isdir(directory):
-        raise InputError(f"--data.path {directory or '(empty)'} is not a directory; it should hold one sub-directory of images per class")
-    names = tuple(sorted(entry.name for entry in os.scandir(directory) if entry.is_dir() and not entry.name.startswith(".")))
-    files = [(label, os.path.join(directory, name, file)) for label, name in enumerate(names)
-             for file in sorted(os.listdir(os.path.join(directory, name))) if file.lower().endswith(EXTENSIONS)]
+        raise InputError(
+            f"--data.path {directory or '(empty)'} is not a directory; it should hold one sub-directory of images per class"
+        )
+    names = tuple(
+        sorted(entry.name for entry in os.scandir(directory) if entry.is_dir() and not entry.name.startswith("."))
+    )
+    files = [
+        (label, os.path.join(directory, name, file))
+        for label, name in enumerate(names)
+        for file in sorted(os.listdir(os.path.join(directory, name)))
+        if file.lower().endswith(EXTENSIONS)
+    ]
     counts = [sum(label == number for label, _ in files) for number in range(len(names))]
     if len(names) < 2:
         raise InputError(f"{directory} has {len(names)} classes (sub-directories of images); at least 2 are needed")
     if 0 in counts:
-        raise InputError(f"the class {names[counts.index(0)]} in {directory} has no images (known: {' '.join(EXTENSIONS)})")
+        raise InputError(
+            f"the class {names[counts.index(0)]} in {directory} has no images (known: {' '.join(EXTENSIONS)})"
+        )
     images = [decode(path, size) for _, path in files]
     shapes = {image.shape[:2]: path for image, (_, path) in zip(images, files)}
     if len(shapes) > 1 or len(set(next(iter(shapes)))) > 1:
-        said = ", ".join(f"{width} x {height} ({os.path.basename(path)})" for (height, width), path in list(shapes.items())[:2])
+        said = ", ".join(
+            f"{width} x {height} ({os.path.basename(path)})" for (height, width), path in list(shapes.items())[:2]
+        )
         raise InputError(f"the images in {directory} are not squares of one size: {said}; give one with --data.pixels")
     if len({image.shape[2] for image in images}) > 1:
         images = [np.repeat(image, 3, axis=2) if image.shape[2] == 1 else image for image in images]

@@ -49,13 +49,17 @@ def load(config: Images) -> ImageData:
         train, test, names = _published(config.dataset, config.path)
     held_out = {"test": test}
     if not 0 <= config.validation < len(train.label):
-        raise InputError(f"--data.validation must be less than the number of training images, {len(train.label)}; got {config.validation}")
+        raise InputError(
+            f"--data.validation must be less than the number of training images, {len(train.label)}; got {config.validation}"
+        )
     if config.validation:
         order = np.random.default_rng(0).permutation(len(train.label))
         held_out["valid"] = _take(train, order[: config.validation])
         train = _take(train, np.sort(order[config.validation :]))
     if not 0 <= config.examples <= len(train.label):
-        raise InputError(f"--data.examples must be 0 (all) to {len(train.label)}, the number of training images; got {config.examples}")
+        raise InputError(
+            f"--data.examples must be 0 (all) to {len(train.label)}, the number of training images; got {config.examples}"
+        )
     if config.examples:
         train = _take(train, np.sort(np.random.default_rng(1).permutation(len(train.label))[: config.examples]))
     return ImageData(train, held_out, names)
@@ -74,10 +78,14 @@ def _folder(path: str, size: int) -> tuple[Split, Split, tuple[str, ...]]:
         (*train, names), (*test, test_names) = (read_folder(part, size) for part in parts)
         if names != test_names or train[0].shape[1:] != test[0].shape[1:]:
             said = f"classes {names} and {test_names}, images {train[0].shape[1:]} and {test[0].shape[1:]}"
-            raise InputError(f"{path}/train and {path}/test must have the same classes and one size of images; got {said}")
+            raise InputError(
+                f"{path}/train and {path}/test must have the same classes and one size of images; got {said}"
+            )
         return Split(*train), Split(*test), names
     image, label, names = read_folder(path, size)
-    place = np.concatenate([np.arange(count) for count in np.bincount(label)])  # the files are in the order of their classes
+    place = np.concatenate(
+        [np.arange(count) for count in np.bincount(label)]
+    )  # the files are in the order of their classes
     held = place % HELD_OUT == HELD_OUT - 1
     if not held.any():
         raise InputError(

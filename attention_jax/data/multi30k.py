@@ -23,7 +23,9 @@ LANGUAGES = ("en", "de", "fr")
 SPLITS = ("train", "valid", "test", "test_2017")
 NAMES = {
     "raw": dict(zip(SPLITS, ("train.{}", "val.{}", "test_2016_flickr.{}", "test_2017_flickr.{}"))),
-    "tok": dict(zip(SPLITS, (f"{name}.lc.norm.tok.{{}}" for name in ("train", "val", "test_2016_flickr", "test_2017_flickr")))),
+    "tok": dict(
+        zip(SPLITS, (f"{name}.lc.norm.tok.{{}}" for name in ("train", "val", "test_2016_flickr", "test_2017_flickr")))
+    ),
     "bpe": dict(zip(SPLITS, ("train.{}", "valid.{}", "test.2016.{}", "test.2017.{}"))),
 }
 SUBDIRECTORY = {"raw": "raw", "tok": "tok", "bpe": os.path.join("bpe", "en-de")}
@@ -33,8 +35,10 @@ def check_languages(form: str, source: str, target: str) -> None:
     """An unknown pair is one line."""
     known = LANGUAGES[:2] if form == "bpe" else LANGUAGES
     if source == target or not {source, target} <= set(known):
-        raise InputError(f"Multi30k {form} has pairs of {', '.join(known)}, not {source}-{target}; "
-                         "choose --data.source and --data.target among them")
+        raise InputError(
+            f"Multi30k {form} has pairs of {', '.join(known)}, not {source}-{target}; "
+            "choose --data.source and --data.target among them"
+        )
 
 
 def files(directory: str, form: str, languages: tuple[str, str]) -> dict[str, list[str]]:
@@ -43,14 +47,21 @@ def files(directory: str, form: str, languages: tuple[str, str]) -> dict[str, li
     where = nested if os.path.isdir(nested) else directory
     if not os.path.isdir(where):
         raise InputError(f"no directory at {directory}; --data.path is a directory with Multi30k's {form} files")
-    return {split: [text_files.existing(os.path.join(where, name.format(language)), f"Multi30k {form} file") for language in languages]
-            for split, name in NAMES[form].items()}
+    return {
+        split: [
+            text_files.existing(os.path.join(where, name.format(language)), f"Multi30k {form} file")
+            for language in languages
+        ]
+        for split, name in NAMES[form].items()
+    }
 
 
 def fetch(form: str, languages: tuple[str, ...]) -> str:
     """Download the files of these languages (and BPE's merges); the directory they are in."""
     directory = os.path.join(store.data_home(), "downloads", "multi30k")
-    names = [name.format(language) for name in NAMES[form].values() for language in languages] + (["code"] if form == "bpe" else [])
+    names = [name.format(language) for name in NAMES[form].values() for language in languages] + (
+        ["code"] if form == "bpe" else []
+    )
     for name in names:
         name = name + ".gz" if form == "raw" else name
         address = REVISIT + name if form == "bpe" else DATASET + SUBDIRECTORY[form] + "/" + name
@@ -62,7 +73,9 @@ def fetch(form: str, languages: tuple[str, ...]) -> str:
 def merges_file(directory: str) -> str:
     """The BPE merges that belong to the bpe form."""
     nested = os.path.join(directory, SUBDIRECTORY["bpe"])
-    return text_files.existing(os.path.join(nested if os.path.isdir(nested) else directory, "code"), "file of BPE merges")
+    return text_files.existing(
+        os.path.join(nested if os.path.isdir(nested) else directory, "code"), "file of BPE merges"
+    )
 
 
 @dataclass(kw_only=True)
@@ -78,17 +91,26 @@ class Multi30k(tfds.core.GeneratorBasedBuilder):
     """Multi30k, two of its languages, in one of its forms. BPE is undone: rows are words, as `tok` has them."""
 
     VERSION = tfds.core.Version("1.0.0")
-    BUILDER_CONFIGS = [Multi30kConfig(name=f"{form}_{source}_{target}", form=form, languages=(source, target))
-                       for form in NAMES for source in LANGUAGES for target in LANGUAGES
-                       if source != target and not (form == "bpe" and "fr" in (source, target))]
+    BUILDER_CONFIGS = [
+        Multi30kConfig(name=f"{form}_{source}_{target}", form=form, languages=(source, target))
+        for form in NAMES
+        for source in LANGUAGES
+        for target in LANGUAGES
+        if source != target and not (form == "bpe" and "fr" in (source, target))
+    ]
 
     def _info(self):
-        return store.text_features(self, "Image captions and their translations.", homepage="https://github.com/multi30k/dataset")
+        return store.text_features(
+            self, "Image captions and their translations.", homepage="https://github.com/multi30k/dataset"
+        )
 
     def _split_generators(self, dl_manager):
         wanted = self.builder_config
         directory = wanted.path or fetch(wanted.form, wanted.languages)
-        texts = {split: text_files.parallel(*paths) for split, paths in files(directory, wanted.form, wanted.languages).items()}
+        texts = {
+            split: text_files.parallel(*paths)
+            for split, paths in files(directory, wanted.form, wanted.languages).items()
+        }
         return {split: self._generate_examples(part) for split, part in texts.items()}
 
     def _generate_examples(self, texts):
@@ -102,8 +124,10 @@ def load(config: settings.Multi30k, batch_size: int = 128) -> PairData:
     languages = (config.source, config.target)
     check_languages(config.form, *languages)
     if (config.form == "bpe") != (config.tokenizer == "bpe"):
-        raise InputError(f"--data.form bpe and --data.tokenizer bpe belong together, "
-                         f"got form {config.form} and tokenizer {config.tokenizer}")
+        raise InputError(
+            f"--data.form bpe and --data.tokenizer bpe belong together, "
+            f"got form {config.form} and tokenizer {config.tokenizer}"
+        )
     wanted = f"{config.form}_{config.source}_{config.target}"
     if config.path:
         paths = files(config.path, config.form, languages)
@@ -115,7 +139,9 @@ def load(config: settings.Multi30k, batch_size: int = 128) -> PairData:
         splits = {name: with_rows_of(texts, config.rows_of, seed) for seed, (name, texts) in enumerate(splits.items())}
     merges = merges_file(config.path or fetch("bpe", languages)) if config.form == "bpe" else ""
     plain = config.form == "raw" and config.tokenizer in ("sentencepiece", "character")
-    return translation.assemble(splits, config, batch_size, languages=languages, merges=merges, bleu_tokenize="13a" if plain else "none")
+    return translation.assemble(
+        splits, config, batch_size, languages=languages, merges=merges, bleu_tokenize="13a" if plain else "none"
+    )
 
 
 SHA256 = {  # of the published files, which are gzipped in raw/ and plain elsewhere

@@ -75,12 +75,19 @@ def pad_rows(rows: Sequence[Sequence[int]], pad: int | None, width: int | None =
     width = int(lengths.max(initial=1)) if width is None else width
     array = np.full((len(rows), width), 0 if pad is None else pad, np.int32)
     for number, row in enumerate(rows):
-        array[number, :len(row)] = row[:width]
+        array[number, : len(row)] = row[:width]
     return array, np.minimum(lengths, np.int32(width))
 
 
-def make_pairs(source: Sequence[Sequence[int]], target: Sequence[Sequence[int]], source_vocabulary: Vocabulary,
-               target_vocabulary: Vocabulary, *, source_width: int | None = None, target_width: int | None = None) -> Pairs:
+def make_pairs(
+    source: Sequence[Sequence[int]],
+    target: Sequence[Sequence[int]],
+    source_vocabulary: Vocabulary,
+    target_vocabulary: Vocabulary,
+    *,
+    source_width: int | None = None,
+    target_width: int | None = None,
+) -> Pairs:
     """Pairs from rows of numbers: eos is appended to the source (where its vocabulary has one) and to the target, bos put before the
     target.
 
@@ -91,9 +98,14 @@ def make_pairs(source: Sequence[Sequence[int]], target: Sequence[Sequence[int]],
         raise ValueError("the target vocabulary needs a bos token")
     source_end = [] if source_vocabulary.eos_id is None else [source_vocabulary.eos_id]
     target_end = [] if eos is None else [eos]
-    source_rows, source_length = pad_rows([[*row, *source_end] for row in source], source_vocabulary.pad_id, source_width)
-    target_rows, target_length = pad_rows([[bos, *row, *target_end] for row in target], target_vocabulary.pad_id,
-                                          None if target_width is None else target_width + 1)
+    source_rows, source_length = pad_rows(
+        [[*row, *source_end] for row in source], source_vocabulary.pad_id, source_width
+    )
+    target_rows, target_length = pad_rows(
+        [[bos, *row, *target_end] for row in target],
+        target_vocabulary.pad_id,
+        None if target_width is None else target_width + 1,
+    )
     return Pairs(source_rows, source_length, target_rows, target_length - np.int32(1))
 
 
@@ -119,8 +131,10 @@ def encode_sources(data: PairData, texts: Sequence[str], limit: int | None = Non
     rows = [[*vocabulary.encode(data.source_tokenizer.tokens(text)), *end] for text in texts]
     for text, row in zip(texts, rows):
         if limit is not None and len(row) > limit:
-            raise InputError(f"a source may have at most {limit} tokens (eos included), but {text[:40]!r}... has {len(row)}; "
-                             "shorten or split it")
+            raise InputError(
+                f"a source may have at most {limit} tokens (eos included), but {text[:40]!r}... has {len(row)}; "
+                "shorten or split it"
+            )
     return pad_rows(rows, vocabulary.pad_id)
 
 
@@ -131,7 +145,9 @@ def references(data: PairData, split: str) -> list[str]:
     """
     texts = data.texts[split].target
     tokenizer = data.target_tokenizer
-    return list(texts) if data.bleu_tokenize != "none" else [tokenizer.text(tokens) for tokens in tokenizer.split(texts)]
+    return (
+        list(texts) if data.bleu_tokenize != "none" else [tokenizer.text(tokens) for tokens in tokenizer.split(texts)]
+    )
 
 
 def decode_targets(data: PairData, rows: np.ndarray) -> list[str]:

@@ -22,7 +22,9 @@ def generate(examples: int, seed: int = 42) -> dict[str, Texts]:
     """The three splits; a function of its arguments."""
     draws = np.random.RandomState(seed)
     splits = {}
-    for split, count, longest in zip(SPLITS, (examples, HELD_OUT, HELD_OUT), (TRAIN_LENGTH, *[TRAIN_LENGTH + EXTRA_LENGTH] * 2)):
+    for split, count, longest in zip(
+        SPLITS, (examples, HELD_OUT, HELD_OUT), (TRAIN_LENGTH, *[TRAIN_LENGTH + EXTRA_LENGTH] * 2)
+    ):
         rows = [list(map(str, draws.randint(0, NUMBERS, draws.randint(1, longest + 1)))) for _ in range(count)]
         splits[split] = Texts([" ".join(row) for row in rows], [" ".join(row[::-1]) for row in rows])
     return splits
@@ -42,10 +44,14 @@ class ReverseTask(tfds.core.GeneratorBasedBuilder):
     BUILDER_CONFIGS = [ReverseConfig(name="generated_50000")]
 
     def _info(self):
-        return store.text_features(self, "Rows of numbers and the same backwards.", homepage="https://github.com/joeynmt/joeynmt")
+        return store.text_features(
+            self, "Rows of numbers and the same backwards.", homepage="https://github.com/joeynmt/joeynmt"
+        )
 
     def _split_generators(self, dl_manager):
-        return {split: self._generate_examples(texts) for split, texts in generate(self.builder_config.examples).items()}
+        return {
+            split: self._generate_examples(texts) for split, texts in generate(self.builder_config.examples).items()
+        }
 
     def _generate_examples(self, texts):
         for number, (source, target) in enumerate(zip(*texts)):

@@ -7,7 +7,9 @@ import numpy as np
 from attention_jax.data.pairs import Texts
 
 
-def by_source(source_keys: Sequence[str], target_keys: Sequence[str], sizes: Mapping[str, int], seed: int) -> dict[str, np.ndarray]:
+def by_source(
+    source_keys: Sequence[str], target_keys: Sequence[str], sizes: Mapping[str, int], seed: int
+) -> dict[str, np.ndarray]:
     """Row numbers of each split: the named ones with as many sources, and "train" with all other pairs.
 
     Pairs with equal keys count once. A source with several targets is in one part only: all its pairs in train, or the first of them in a
@@ -28,7 +30,7 @@ def by_source(source_keys: Sequence[str], target_keys: Sequence[str], sizes: Map
     order = np.random.default_rng(seed).permutation(len(sources))
     parts, start, held_out = {}, 0, set()
     for name, size in sizes.items():
-        chosen = [sources[number] for number in order[start:start + size]]
+        chosen = [sources[number] for number in order[start : start + size]]
         start += size
         held_out.update(chosen)
         parts[name] = np.array([first[source] for source in chosen], np.int64)

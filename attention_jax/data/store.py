@@ -19,11 +19,14 @@ def data_home() -> str:
     return os.path.expanduser(os.environ.get("TFDS_DATA_DIR", os.path.join("~", "tensorflow_datasets")))
 
 
-def text_features(builder: tfds.core.DatasetBuilder, description: str, names: Iterable[str] = ("source", "target"),
-                  **info: str) -> tfds.core.DatasetInfo:
+def text_features(
+    builder: tfds.core.DatasetBuilder, description: str, names: Iterable[str] = ("source", "target"), **info: str
+) -> tfds.core.DatasetInfo:
     """The DatasetInfo of a dataset whose rows are texts, kept in their order."""
     features = tfds.features.FeaturesDict({name: tfds.features.Text() for name in names})
-    return tfds.core.DatasetInfo(builder=builder, description=description, features=features, disable_shuffling=True, **info)
+    return tfds.core.DatasetInfo(
+        builder=builder, description=description, features=features, disable_shuffling=True, **info
+    )
 
 
 @contextlib.contextmanager
@@ -50,8 +53,11 @@ def _is_prepared(builder: tfds.core.DatasetBuilder) -> bool:
     return os.path.exists(os.path.join(builder.data_dir, "dataset_info.json"))
 
 
-def prepared(builder: type[tfds.core.DatasetBuilder], config: str | tfds.core.BuilderConfig | None = None) -> tfds.core.DatasetBuilder:
+def prepared(
+    builder: type[tfds.core.DatasetBuilder], config: str | tfds.core.BuilderConfig | None = None
+) -> tfds.core.DatasetBuilder:
     """The builder of a dataset that is in the cache; written there first if need be, which is said in one line."""
+
     def make():
         with _quiet_absl():  # a warning for every configuration that is not in BUILDER_CONFIGS
             return builder(data_dir=data_home(), file_format="array_record", config=config)
@@ -68,7 +74,9 @@ def prepared(builder: type[tfds.core.DatasetBuilder], config: str | tfds.core.Bu
                     built.download_and_prepare()
     except OSError as error:
         reason = error.strerror or error
-        raise InputError(f"cannot write to {data_home()}, where datasets are cached ({reason}); set TFDS_DATA_DIR") from error
+        raise InputError(
+            f"cannot write to {data_home()}, where datasets are cached ({reason}); set TFDS_DATA_DIR"
+        ) from error
     return make()
 
 

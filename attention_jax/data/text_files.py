@@ -46,8 +46,10 @@ def decode_lines(content: bytes, path: str) -> list[str]:
         try:
             decoded.append(line.decode("utf-8").rstrip("\r"))
         except UnicodeDecodeError as error:
-            raise InputError(f"{path} line {number}: not valid UTF-8 (byte {error.object[error.start]:#04x} at {error.start + 1}); "
-                             "save the file as UTF-8") from None
+            raise InputError(
+                f"{path} line {number}: not valid UTF-8 (byte {error.object[error.start]:#04x} at {error.start + 1}); "
+                "save the file as UTF-8"
+            ) from None
     return decoded
 
 
@@ -60,7 +62,9 @@ def parallel(source_path: str, target_path: str) -> Texts:
     """Two files, line by line: as many lines in both, none empty."""
     source, target = read_lines(source_path, "source file"), read_lines(target_path, "target file")
     if len(source) != len(target):
-        raise InputError(f"source and target need equally many lines, but {source_path} has {len(source)} and {target_path} {len(target)}")
+        raise InputError(
+            f"source and target need equally many lines, but {source_path} has {len(source)} and {target_path} {len(target)}"
+        )
     for path, lines in ((source_path, source), (target_path, target)):
         for number, line in enumerate(lines, start=1):
             if not line.strip():

@@ -55,7 +55,9 @@ class TimeMachine(tfds.core.GeneratorBasedBuilder):
         )
 
     def _split_generators(self, dl_manager):
-        path = self.builder_config.path or download(URL, os.path.join(store.data_home(), "downloads", "timemachine.txt"), "sha1:" + SHA1)
+        path = self.builder_config.path or download(
+            URL, os.path.join(store.data_home(), "downloads", "timemachine.txt"), "sha1:" + SHA1
+        )
         return {"train": self._generate_examples(text_files.read_lines(path, "text of The Time Machine"))}
 
     def _generate_examples(self, lines):
@@ -65,7 +67,9 @@ class TimeMachine(tfds.core.GeneratorBasedBuilder):
 
 def find(path: str) -> str:
     """timemachine.txt or timemachine.txt.gz, at `path` or in the directory `path`."""
-    return text_files.existing(os.path.join(path, "timemachine.txt") if os.path.isdir(path) else path, "text of The Time Machine")
+    return text_files.existing(
+        os.path.join(path, "timemachine.txt") if os.path.isdir(path) else path, "text of The Time Machine"
+    )
 
 
 def letters(text: str) -> str:

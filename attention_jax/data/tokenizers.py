@@ -37,6 +37,7 @@ def words() -> Tokenizer:
     >>> words().tokens("Cours\\u202f! Va, va.")
     ['cours', '!', 'va', ',', 'va', '.']
     """
+
     def tokens(text: str) -> list[str]:
         text = text.replace("\u202f", " ").replace("\xa0", " ").lower()
         for mark in ",.!?":
@@ -51,11 +52,15 @@ def spacy(language: str) -> Tokenizer:
 
     Tokens of nothing but space (after a doubled space) are left out. spaCy is optional, and not needed for a corpus that is in the cache.
     """
+
     @functools.cache
     def pipeline():
         if importlib.util.find_spec("spacy") is None:
-            raise InputError("the spacy tokenizer needs spaCy: pip install spacy (no model is needed); or choose another --data.tokenizer")
+            raise InputError(
+                "the spacy tokenizer needs spaCy: pip install spacy (no model is needed); or choose another --data.tokenizer"
+            )
         import spacy as library
+
         return library.blank(language).tokenizer
 
     def tokens(text: str) -> list[str]:
@@ -102,6 +107,7 @@ def merge_tokenizer(ranks: dict[tuple[str, str], int]) -> Tokenizer:
     >>> t.tokens("low lot"), t.text(["lo@@", "t"])
     (['low', 'lo@@', 't'], 'lot')
     """
+
     @functools.cache
     def pieces(word: str) -> tuple[str, ...]:
         symbols = [*word[:-1], word[-1] + "</w>"]
@@ -111,8 +117,8 @@ def merge_tokenizer(ranks: dict[tuple[str, str], int]) -> Tokenizer:
                 break
             merged, place = [], 0
             while place < len(symbols):
-                width = 2 if tuple(symbols[place:place + 2]) == best else 1
-                merged.append("".join(symbols[place:place + width]))
+                width = 2 if tuple(symbols[place : place + 2]) == best else 1
+                merged.append("".join(symbols[place : place + width]))
                 place += width
             symbols = merged
         symbols[-1] = symbols[-1].removesuffix("</w>")
@@ -135,12 +141,23 @@ def sentencepiece(texts: Sequence[str], vocabulary_size: int) -> tuple[Tokenizer
         with tempfile.TemporaryDirectory() as directory:
             try:
                 library.SentencePieceTrainer.train(
-                    sentence_iterator=iter(texts), model_prefix=os.path.join(directory, "model"), vocab_size=vocabulary_size,
-                    character_coverage=1.0, num_threads=2, minloglevel=3, bos_id=-1, eos_id=-1, pad_id=-1, unk_id=0)
+                    sentence_iterator=iter(texts),
+                    model_prefix=os.path.join(directory, "model"),
+                    vocab_size=vocabulary_size,
+                    character_coverage=1.0,
+                    num_threads=2,
+                    minloglevel=3,
+                    bos_id=-1,
+                    eos_id=-1,
+                    pad_id=-1,
+                    unk_id=0,
+                )
             except RuntimeError as error:
                 reason = str(error).splitlines()[0].rpartition("] ")[2].strip() or "too little text"
-                raise InputError(f"sentencepiece cannot train {vocabulary_size} pieces on {len(texts)} sentences: {reason} "
-                                 "Set --data.vocabulary-size to another value") from error
+                raise InputError(
+                    f"sentencepiece cannot train {vocabulary_size} pieces on {len(texts)} sentences: {reason} "
+                    "Set --data.vocabulary-size to another value"
+                ) from error
             with open(os.path.join(directory, "model.model"), "rb") as file:
                 _write(path, file.read())
     model = library.SentencePieceProcessor(model_file=path)

@@ -24,8 +24,15 @@ class Vocabulary:
     ([4, 3], ['hello'])
     """
 
-    def __init__(self, tokens: Iterable[str], *, pad: str | None = None, bos: str | None = None, eos: str | None = None,
-                 unk: str | None = None):
+    def __init__(
+        self,
+        tokens: Iterable[str],
+        *,
+        pad: str | None = None,
+        bos: str | None = None,
+        eos: str | None = None,
+        unk: str | None = None,
+    ):
         tokens = list(tokens)
         present = set(tokens)
         self.tokens = [token for token in (pad, bos, eos, unk) if token is not None and token not in present] + tokens
@@ -34,10 +41,13 @@ class Vocabulary:
             twice = next(token for token, count in Counter(self.tokens).items() if count > 1)
             raise InputError(f"a vocabulary needs distinct tokens, but {twice!r} occurs more than once")
         self.pad_id, self.bos_id, self.eos_id, self.unk_id = (
-            None if token is None else self._ids[token] for token in (pad, bos, eos, unk))
+            None if token is None else self._ids[token] for token in (pad, bos, eos, unk)
+        )
 
     @classmethod
-    def of_sentences(cls, sentences: Iterable[Sequence[str]], *, min_frequency: int = 1, **special: str | None) -> "Vocabulary":
+    def of_sentences(
+        cls, sentences: Iterable[Sequence[str]], *, min_frequency: int = 1, **special: str | None
+    ) -> "Vocabulary":
         """All tokens that occur at least `min_frequency` times, the most frequent first (ties alphabetically).
 
         >>> Vocabulary.of_sentences([["b", "a"], ["b"]], unk="?").tokens
@@ -61,8 +71,10 @@ class Vocabulary:
         tokens = list(tokens)
         unknown = sorted({token for token in tokens if token not in self._ids})
         if unknown:
-            raise InputError(f"{' '.join(map(repr, unknown))} not in the vocabulary of {len(self)}; it knows: "
-                             f"{' '.join(map(repr, self.tokens[:100]))}")
+            raise InputError(
+                f"{' '.join(map(repr, unknown))} not in the vocabulary of {len(self)}; it knows: "
+                f"{' '.join(map(repr, self.tokens[:100]))}"
+            )
         return [self._ids[token] for token in tokens]
 
     def decode(self, ids: Iterable[int]) -> list[str]:

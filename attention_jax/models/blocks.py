@@ -75,7 +75,10 @@ class FeedForward(nn.Module):
     block: Block
 
     def setup(self):
-        self.hidden, self.out = Linear(self.block.ffn, dtype=self.block.dtype), Linear(self.block.width, dtype=self.block.dtype)
+        self.hidden, self.out = (
+            Linear(self.block.ffn, dtype=self.block.dtype),
+            Linear(self.block.width, dtype=self.block.dtype),
+        )
 
     def __call__(self, x: Float[Array, "B T D"], *, train: bool = False) -> Float[Array, "B T D"]:
         x = self.hidden(x)
@@ -139,7 +142,11 @@ class Past(Bias):
 
     def __call__(self, query, query_positions, key_positions):
         future = jnp.where(key_positions[None, :] > query_positions[:, None], -jnp.inf, 0.0).astype(jnp.float32)
-        return future if self.bias is None else future + self.bias(query, query_positions, key_positions).astype(jnp.float32)
+        return (
+            future
+            if self.bias is None
+            else future + self.bias(query, query_positions, key_positions).astype(jnp.float32)
+        )
 
 
 class DecoderLayer(nn.Module):
@@ -171,7 +178,10 @@ class DecoderLayer(nn.Module):
         """One position with a cache (keys [B, H, T, E], values [B, H, T, V]) -> (output, cache, own weights, cross weights)."""
         h = before(self.block, self.attention_norm, x)
         new = self.attention.memory(h, h, position)
-        cache = tuple(lax.dynamic_update_slice_in_dim(old, n.astype(old.dtype), position, 2) for old, n in zip(cache, new, strict=True))
+        cache = tuple(
+            lax.dynamic_update_slice_in_dim(old, n.astype(old.dtype), position, 2)
+            for old, n in zip(cache, new, strict=True)
+        )
         query = self.attention.queries(h, position)
         y, own = self.attention.pool(query, *cache, bias=Past(bias), query_offset=position, look=look)
         x, own, cross = self._rest(after(self, self.attention_norm, x, y, False), memory, own, False, look)

@@ -58,4 +58,6 @@ class Cct(nn.Module):
             table = self.param("positions", nn.initializers.truncated_normal(0.2), (side * side, block.width))
             x = x + interpolate(table, math.isqrt(x.shape[1])).astype(block.dtype)[None, :, :]
         x = drop(self, x, block.dropout, train)
-        return Trunk(self.classes, block, self.layers, "attention", self.stochastic_depth, name="trunk")(x, train=train, look=look)
+        return Trunk(self.classes, block, self.layers, "attention", self.stochastic_depth, name="trunk")(
+            x, train=train, look=look
+        )

@@ -26,7 +26,9 @@ glu_init = nn.initializers.variance_scaling(4.0, "fan_in", "normal")
 linear_init = nn.initializers.variance_scaling(1.0, "fan_in", "normal")
 
 
-def gated_convolution(x: Float[Array, "B T D"], kernel: Float[Array, "KD E"], bias: Float[Array, "E"]) -> Float[Array, "B U F"]:
+def gated_convolution(
+    x: Float[Array, "B T D"], kernel: Float[Array, "KD E"], bias: Float[Array, "E"]
+) -> Float[Array, "B U F"]:
     """Convolve without padding (U = T - K + 1) as one product over the K * D inputs of each window, then a * sigmoid(b), E = 2 F."""
     width = kernel.shape[0] // x.shape[-1]
     steps = x.shape[1] - width + 1
@@ -63,7 +65,9 @@ class Embedded(nn.Module):
     def __call__(self, tokens: Int[Array, "B T"], first: Int[Array, "B"] | None = None) -> Float[Array, "B T D"]:
         """Embed tokens at positions first, first + 1, ... (0 by default)."""
         if tokens.shape[1] > self.positions:
-            raise InputError(f"this model knows {self.positions} positions, got a sequence of {tokens.shape[1]}: raise positions")
+            raise InputError(
+                f"this model knows {self.positions} positions, got a sequence of {tokens.shape[1]}: raise positions"
+            )
         if first is None:
             return self.table[tokens] + self.places[None, : tokens.shape[1]]
         return self.table[tokens] + self.places[first[:, None] + jnp.arange(tokens.shape[1])[None]]
@@ -84,7 +88,9 @@ class ConvSeq2seq(nn.Module):
 
     def setup(self):
         if self.kernel_size % 2 == 0:
-            raise InputError(f"kernel_size must be odd, so that the encoder looks equally far to both sides, got {self.kernel_size}")
+            raise InputError(
+                f"kernel_size must be odd, so that the encoder looks equally far to both sides, got {self.kernel_size}"
+            )
         dense = lambda width: Linear(width, kernel_init=linear_init)
         blocks = lambda: [Convolution(self.hidden_size, self.kernel_size) for _ in range(self.layers)]
         self.source_embed = Embedded(self.source_vocab, self.embed_size, self.positions)
@@ -132,12 +138,16 @@ class ConvSeq2seq(nn.Module):
             inputs = jnp.pad(self.drop(x, train), ((0, 0), (self.kernel_size - 1, 0), (0, 0)))
             x, weights = self.block(layer, memory, inputs, x, embedded, look)
             seen.append(weights)
-        return self.drop(self.target_out(x), train), {"cross_attention": jnp.stack(seen, axis=1)[:, :, None]} if look else {}
+        return self.drop(self.target_out(x), train), {
+            "cross_attention": jnp.stack(seen, axis=1)[:, :, None]
+        } if look else {}
 
     def start(self, memory, max_length: int):
         """The cache before the first step: each layer's last kernel_size - 1 inputs."""
         batch = memory["length"].shape[0]
-        before = [jnp.zeros((batch, self.kernel_size - 1, self.hidden_size), memory["key"].dtype) for _ in range(self.layers)]
+        before = [
+            jnp.zeros((batch, self.kernel_size - 1, self.hidden_size), memory["key"].dtype) for _ in range(self.layers)
+        ]
         return memory | {"before": before, "time": jnp.zeros((batch,), jnp.int32)}
 
     def step(self, cache, token: Int[Array, "B"]):

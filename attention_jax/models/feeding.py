@@ -1,9 +1,9 @@
 """One step of a decoder whose attention feeds its recurrence: a pure function, scanned in training and called alone in decoding.
 
-  before       the state before the step is the query, the context is part of the step's input (Bahdanau et al. 2015);
-  first_layer  the same for the first layer alone; the layers above receive its context too (GNMT, Wu et al. 2016);
-  between      two transitions around the attention: on the token, then on the context ("conditional GRU", Firat & Cho 2016);
-  feeding      the state after the step is the query, and what came of it is part of the next step's input (Luong et al. 2015, 3.3).
+before       the state before the step is the query, the context is part of the step's input (Bahdanau et al. 2015);
+first_layer  the same for the first layer alone; the layers above receive its context too (GNMT, Wu et al. 2016);
+between      two transitions around the attention: on the token, then on the context ("conditional GRU", Firat & Cho 2016);
+feeding      the state after the step is the query, and what came of it is part of the next step's input (Luong et al. 2015, 3.3).
 """
 
 from typing import NamedTuple
@@ -49,7 +49,9 @@ def feeding_step(plan: Plan, dot, shared, carry, x):
 
     def look(query):
         projected = dot("query", query)[:, None] if plan.projects_query else None
-        weights = weigh(shared["alignment"], plan.window, plan.window_size, query[:, None], time[:, None], projected)[:, 0]  # [B, S]
+        weights = weigh(shared["alignment"], plan.window, plan.window_size, query[:, None], time[:, None], projected)[
+            :, 0
+        ]  # [B, S]
         return dot("pool", weights), weights
 
     if plan.attention in ("before", "first_layer"):

@@ -25,7 +25,14 @@ class EncoderOnly(nn.Module):
         self.embedding = Embedding(self.vocabulary_size, self.block, self.max_length, self.scale_embeddings)
         self.encoder = Encoder(self.block, self.layers, self.remat)
 
-    def __call__(self, tokens: Int[Array, "B T"], length: Int[Array, "B"] | None = None, *, train: bool = False, look: bool = False):
+    def __call__(
+        self,
+        tokens: Int[Array, "B T"],
+        length: Int[Array, "B"] | None = None,
+        *,
+        train: bool = False,
+        look: bool = False,
+    ):
         """Without `length` every token is real."""
         x = self.embedding(tokens, train=train)
         x, weights = self.encoder(x, None if length is None else lengths(length), train, look)
@@ -58,7 +65,9 @@ class LanguageModel(nn.Module):
         self.embedding = Embedding(self.vocabulary_size, self.block, self.max_length, self.scale_embeddings)
         self.decoder = Decoder(self.block, self.layers, False, self.remat)
         if not self.tied:
-            self.kernel = self.param("kernel", nn.initializers.xavier_uniform(), (self.block.width, self.vocabulary_size))
+            self.kernel = self.param(
+                "kernel", nn.initializers.xavier_uniform(), (self.block.width, self.vocabulary_size)
+            )
         if self.output_bias:
             self.bias = self.param("bias", nn.initializers.zeros, (self.vocabulary_size,))
 
@@ -84,7 +93,9 @@ class LanguageModel(nn.Module):
     def step(self, cache: LanguageCache, token: Int[Array, "B"], *, look: bool = False):
         """One more token: (logits [B, V], cache, intermediates)."""
         position = cache.position[0]
-        x, own, weights, _ = self.decoder.step(self.embedding(token[:, None], position), cache.own, position, None, look)
+        x, own, weights, _ = self.decoder.step(
+            self.embedding(token[:, None], position), cache.own, position, None, look
+        )
         logits = self._logits(x.astype(jnp.float32))[:, 0]
         return logits, LanguageCache(cache.position + 1, own), {"decoder_attention": weights} if look else {}
 

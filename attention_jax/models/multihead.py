@@ -91,7 +91,10 @@ def head_score(module: nn.Module, name: HeadScore, heads: int, size: int) -> Sco
     def init(rng):
         return jax.vmap(lambda rng: kind.init(rng, size, size, size))(jax.random.split(rng, heads))
 
-    leaves = {f.name: module.param(f"score_{f.name}", lambda rng, n=f.name: getattr(init(rng), n)) for f in dataclasses.fields(kind)}
+    leaves = {
+        f.name: module.param(f"score_{f.name}", lambda rng, n=f.name: getattr(init(rng), n))
+        for f in dataclasses.fields(kind)
+    }
     return kind(**leaves)
 
 
@@ -142,7 +145,9 @@ class MultiHeadAttention(nn.Module):
         """Attention of projected queries over projected keys and values, then W_o: (output, weights or None)."""
         given = {"score": self.head_score, "bias": bias, "mask": mask, "query_offset": query_offset}
         rng = self.make_rng("dropout") if train and not is_zero(self.dropout) else None
-        pooled = heads_attend(query, key, value, dropout=self.dropout, rng=rng, implementation=self.implementation, **given)  # [B, H, Q, V]
+        pooled = heads_attend(
+            query, key, value, dropout=self.dropout, rng=rng, implementation=self.implementation, **given
+        )  # [B, H, Q, V]
         pooled = pooled.swapaxes(1, 2).reshape(query.shape[0], query.shape[2], -1)  # [B, Q, H V]
         return self.out(pooled), heads_weights(query, key, **given) if look else None
 

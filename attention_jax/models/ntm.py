@@ -46,7 +46,9 @@ class State(NamedTuple):
     memory: Float[Array, "N W"]
 
 
-def control(state: State, inputs: Float[Array, "G"], kernel: Float[Array, "R*W+C G"]) -> tuple[Float[Array, "C"], tuple]:
+def control(
+    state: State, inputs: Float[Array, "G"], kernel: Float[Array, "R*W+C G"]
+) -> tuple[Float[Array, "C"], tuple]:
     """One step of the controller, (hidden, its new state), on its projected input and the last reads."""
     reads = state.reads.reshape(-1)
     if not state.controller:  # feed-forward: the memory is all that such a machine remembers
@@ -59,13 +61,19 @@ def control(state: State, inputs: Float[Array, "G"], kernel: Float[Array, "R*W+C
     return hidden, (hidden, cell)
 
 
-def addresses(emitted: Float[Array, "P"], shape: Shape) -> tuple[ops.Address, Float[Array, "Hw W"], Float[Array, "Hw W"]]:
+def addresses(
+    emitted: Float[Array, "P"], shape: Shape
+) -> tuple[ops.Address, Float[Array, "Hw W"], Float[Array, "Hw W"]]:
     """Splits what the controller emitted into addresses (fields with a leading head axis), erase and add vectors, each in its range."""
     split = shape.heads * (shape.width + 3 + shape.shifts)
     per_head = emitted[:split].reshape(shape.heads, -1)
     erase, add = emitted[split:].reshape(2, shape.write_heads, shape.width)
-    key, beta, gate, gamma, shift = jnp.split(per_head, [shape.width, shape.width + 1, shape.width + 2, shape.width + 3], axis=-1)
-    address = ops.Address(jnp.tanh(key), nn.softplus(beta[:, 0]), nn.sigmoid(gate[:, 0]), nn.softmax(shift), 1 + nn.softplus(gamma[:, 0]))
+    key, beta, gate, gamma, shift = jnp.split(
+        per_head, [shape.width, shape.width + 1, shape.width + 2, shape.width + 3], axis=-1
+    )
+    address = ops.Address(
+        jnp.tanh(key), nn.softplus(beta[:, 0]), nn.sigmoid(gate[:, 0]), nn.softmax(shift), 1 + nn.softplus(gamma[:, 0])
+    )
     return address, nn.sigmoid(erase), jnp.tanh(add)
 
 

@@ -31,7 +31,9 @@ BUCKETS = 32
 """T5: buckets of relative positions."""
 
 
-def added_positions(kind: PositionKind, positions: Int[Array, "T"], width: int, table: nn.Embed | None) -> Float[Array, "T D"] | None:
+def added_positions(
+    kind: PositionKind, positions: Int[Array, "T"], width: int, table: nn.Embed | None
+) -> Float[Array, "T D"] | None:
     """The vectors to add to the embeddings at `positions`, or None where the kind adds none.
 
     >>> added_positions("sinusoidal", jnp.arange(3), 8, None).shape
@@ -64,6 +66,8 @@ class RelativeBias(nn.Module):
         return None
 
 
-def relative_biases(kind: PositionKind, heads: int, key_width: int, layers: int, bidirectional: bool) -> list[RelativeBias]:
+def relative_biases(
+    kind: PositionKind, heads: int, key_width: int, layers: int, bidirectional: bool
+) -> list[RelativeBias]:
     """The biases of a stack: one for all its layers, except Shaw's, whose layers have tables of their own."""
     return [RelativeBias(kind, heads, key_width, bidirectional) for _ in range(layers if kind == "shaw" else 1)]

@@ -128,7 +128,9 @@ class Encoder(nn.Module):
         rng = lambda: self.make_rng("dropout") if train else None
         dropped = train and used(self.embed_dropout)
         tokens, states = source.T, []
-        x = dropout(self.embed(tokens), self.embed_dropout, rng()) if dropped else None  # None: gather from the projected table
+        x = (
+            dropout(self.embed(tokens), self.embed_dropout, rng()) if dropped else None
+        )  # None: gather from the projected table
 
         def run(layer, x, tokens):
             projected = layer.lookup(self.embed.table, tokens) if x is None else layer.project(x)

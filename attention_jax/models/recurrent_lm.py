@@ -64,7 +64,9 @@ class RecurrentLanguageModel(nn.Module):
         """The state before the first character."""
         return (jnp.zeros((batch, self.hidden_size)),) * (2 if self.cell == "lstm" else 1)
 
-    def hidden(self, tokens: Int[Array, "B T"], *, train: bool = False, look: bool = False) -> tuple[Float[Array, "B T H"], dict]:
+    def hidden(
+        self, tokens: Int[Array, "B T"], *, train: bool = False, look: bool = False
+    ) -> tuple[Float[Array, "B T H"], dict]:
         """The hidden states of every step; in training, as the output layer sees them: with dropout."""
         hidden = self.states(tokens, train)
         if train:
@@ -110,7 +112,9 @@ class RecurrentLanguageModel(nn.Module):
         state = self.advance(self.input_kernel[token] + self.bias[None], cache)
         return state[0] @ self.output_kernel + self.output_bias[None], state, {}
 
-    def __call__(self, tokens: Int[Array, "B T"], *, train: bool = False, look: bool = False) -> tuple[Float[Array, "B T V"], dict]:
+    def __call__(
+        self, tokens: Int[Array, "B T"], *, train: bool = False, look: bool = False
+    ) -> tuple[Float[Array, "B T V"], dict]:
         """Logits of the character after each one."""
         hidden, seen = self.hidden(tokens, train=train, look=look)
         return hidden @ self.output_kernel + self.output_bias[None, None], seen

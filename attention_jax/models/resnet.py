@@ -64,10 +64,20 @@ def convolution(channels: int, size: int, stride: int, dtype) -> nn.Conv:
     """A size x size convolution without bias: the normalisation after it has one."""
     product = (lambda: as_product) if jax.default_backend() == "cpu" else None
     initial = nn.initializers.he_normal()
-    return nn.Conv(channels, (size, size), (stride,) * 2, use_bias=False, dtype=dtype, kernel_init=initial, conv_general_dilated_cls=product)
+    return nn.Conv(
+        channels,
+        (size, size),
+        (stride,) * 2,
+        use_bias=False,
+        dtype=dtype,
+        kernel_init=initial,
+        conv_general_dilated_cls=product,
+    )
 
 
-def as_product(x: Float[Array, "B S S C"], kernel: Float[Array, "K K C D"], strides, padding, **_) -> Float[Array, "B R R D"]:
+def as_product(
+    x: Float[Array, "B S S C"], kernel: Float[Array, "K K C D"], strides, padding, **_
+) -> Float[Array, "B R R D"]:
     """The convolution as one matrix product over its windows.
 
     On CPUs XLA runs the gradient of its own convolution with respect to the kernel some 200 times slower inside a loop than outside

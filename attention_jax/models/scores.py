@@ -25,7 +25,9 @@ class Location(scores.Score):
 
     def __call__(self, query, key):
         if key.shape[0] > self.kernel.shape[1]:
-            raise InputError(f"score location knows {self.kernel.shape[1]} source positions, got {key.shape[0]}: shorten the sentences")
+            raise InputError(
+                f"score location knows {self.kernel.shape[1]} source positions, got {key.shape[0]}: shorten the sentences"
+            )
         return (query @ self.kernel)[:, : key.shape[0]]
 
     @classmethod
@@ -53,7 +55,9 @@ def make_score(module: nn.Module, name: str, query_width: int, key_width: int, h
     if name not in SCORES:
         raise InputError(f"score must be one of {', '.join(SCORES)}, got {name!r}")
     if name in SAME_WIDTH and query_width != key_width:
-        raise InputError(f"score {name} compares vectors of one width, got queries of {query_width} and keys of {key_width}: use general")
+        raise InputError(
+            f"score {name} compares vectors of one width, got queries of {query_width} and keys of {key_width}: use general"
+        )
     kind = SCORES[name]
     if not hasattr(kind, "init"):
         return kind()

@@ -39,7 +39,14 @@ class Seq2seq(nn.Module):
     def setup(self):
         directions = "all" if self.bidirectional else "none"
         self.encoder = Encoder(
-            self.source_vocab, self.embed_size, self.hidden_size, self.cell, 1, directions, "sum", embed_dropout=self.dropout
+            self.source_vocab,
+            self.embed_size,
+            self.hidden_size,
+            self.cell,
+            1,
+            directions,
+            "sum",
+            embed_dropout=self.dropout,
         )
         self.embed = Embedding(self.target_vocab, self.embed_size)
         self.layer = Layer((self.embed_size, self.context_size), self.hidden_size, self.cell)
@@ -132,7 +139,9 @@ class AttentionSeq2seq(Seq2seq):
 
     def setup_readout(self):
         self.attention_score = make_score(self, self.score, self.hidden_size, self.hidden_size, self.hidden_size)
-        self.prepared_score, _ = self.attention_score.prepare_key(jnp.zeros((1, self.hidden_size)))  # what is left for prepared keys
+        self.prepared_score, _ = self.attention_score.prepare_key(
+            jnp.zeros((1, self.hidden_size))
+        )  # what is left for prepared keys
         return 2 * self.hidden_size
 
     def encode(self, source, source_length, *, train: bool = False):

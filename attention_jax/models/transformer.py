@@ -74,7 +74,8 @@ class Decoder(nn.Module):
         block = self.block
         shape = lambda size: (batch_size, block.heads, max_length, size or block.width // block.heads)
         return tuple(
-            (jnp.zeros(shape(block.key_width), block.dtype), jnp.zeros(shape(block.value_width), block.dtype)) for _ in range(self.layers)
+            (jnp.zeros(shape(block.key_width), block.dtype), jnp.zeros(shape(block.value_width), block.dtype))
+            for _ in range(self.layers)
         )
 
     def step(self, x: Float[Array, "B 1 D"], cache, position: Int[Array, ""], memory=None, look: bool = False):
@@ -155,14 +156,18 @@ class Transformer(nn.Module):
 
     def setup(self):
         if self.tied == "all" and self.source_vocabulary != self.target_vocabulary:
-            raise ValueError(f"tied embeddings need one vocabulary, not {self.source_vocabulary} and {self.target_vocabulary}")
+            raise ValueError(
+                f"tied embeddings need one vocabulary, not {self.source_vocabulary} and {self.target_vocabulary}"
+            )
         embed = lambda size: Embedding(size, self.block, self.max_length, self.scale_embeddings, self.embedding_init)
         self.target_embedding = embed(self.target_vocabulary)
         self.source_embedding = self.target_embedding if self.tied == "all" else embed(self.source_vocabulary)
         self.encoder = Encoder(self.block, self.encoder_layers, self.remat)
         self.decoder = Decoder(self.block, self.decoder_layers, True, self.remat)
         if self.tied == "none":
-            self.kernel = self.param("kernel", nn.initializers.xavier_uniform(), (self.block.width, self.target_vocabulary))
+            self.kernel = self.param(
+                "kernel", nn.initializers.xavier_uniform(), (self.block.width, self.target_vocabulary)
+            )
         if self.output_bias:
             self.bias = self.param("bias", nn.initializers.zeros, (self.target_vocabulary,))
 

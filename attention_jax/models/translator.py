@@ -65,14 +65,21 @@ class Translator(nn.Module):
         if self.layer_norm:
             self.norm = nn.LayerNorm()
         if self.start_from == "pass" and self.bidirectional != "none":
-            raise InputError(f"start_from pass needs bidirectional none, got {self.bidirectional}: use start_from dense or mean")
+            raise InputError(
+                f"start_from pass needs bidirectional none, got {self.bidirectional}: use start_from dense or mean"
+            )
         if self.start_from != "pass":
             self.bridge = [nn.Dense((2 if self.cell == "lstm" else 1) * hidden) for _ in range(self.layers)]
         looks = self.attention not in ("none", "last")
         context = 0 if self.attention == "none" else width
         sees = hidden + context + (embed if self.readout_embedding else 0)
         features = {"state": hidden, "linear": sees}.get(self.readout, self.readout_size)
-        fed = {"none": 0, "after": 0, "between": 0, "feeding": context if self.readout in ("state", "linear") else features}
+        fed = {
+            "none": 0,
+            "after": 0,
+            "between": 0,
+            "feeding": context if self.readout in ("state", "linear") else features,
+        }
         self.embed = Embedding(self.target_vocab, embed, scale)
         first = Layer((embed, fed.get(self.attention, context)), hidden, self.cell)
         above = (hidden, context) if self.attention == "first_layer" else (hidden,)
@@ -86,7 +93,9 @@ class Translator(nn.Module):
             self.readout_kernel = self.param("readout_kernel", kernel_init, (sees, columns))
             self.readout_bias = self.param("readout_bias", nn.initializers.zeros, (columns,))
         if self.tied and features != embed:
-            raise InputError(f"a tied output layer needs readout_size equal to embed_size, got {features} and {embed}: change readout_size")
+            raise InputError(
+                f"a tied output layer needs readout_size equal to embed_size, got {features} and {embed}: change readout_size"
+            )
         if not self.tied:
             self.kernel = self.param("kernel", kernel_init, (features, self.target_vocab))
         self.bias = self.param("bias", nn.initializers.zeros, (self.target_vocab,))
@@ -115,7 +124,9 @@ class Translator(nn.Module):
         if self.start_from != "pass":
             count = jnp.maximum(source_length, 1).astype(hidden.dtype)[:, None]
             mean = jnp.einsum("bs,bsc->bc", real, hidden) / count
-            start = [jnp.tanh(dense(mean if self.start_from == "mean" else s[0])) for dense, s in zip(self.bridge, states)]
+            start = [
+                jnp.tanh(dense(mean if self.start_from == "mean" else s[0])) for dense, s in zip(self.bridge, states)
+            ]
             states = [tuple(jnp.split(s, 2, axis=-1)) if self.cell == "lstm" else (s,) for s in start]
         memory["states"] = states
         if self.attention not in ("none", "last"):
@@ -158,13 +169,17 @@ class Translator(nn.Module):
         """Teacher forced: hidden [B, T, D] and intermediates. Logits are `hidden @ kernel + bias` with those of `output()`."""
         tokens, features, seen, context = target_in.T, None, {}, None
         plain = not (train and used(self.embed_dropout))
-        embedded = self.embed(tokens) if plain else dropout(self.embed(tokens), self.embed_dropout, self.rng(train))  # [T, B, E]
+        embedded = (
+            self.embed(tokens) if plain else dropout(self.embed(tokens), self.embed_dropout, self.rng(train))
+        )  # [T, B, E]
         projected = self.stack[0].lookup(self.embed.table, tokens) if plain else self.stack[0].project(embedded)
         x = None
         if self.serial:
             noise = jnp.ones((*tokens.shape, self.hidden_size))
             drop = train and used(self.layer_dropout)
-            masks = [dropout(noise, self.layer_dropout, self.rng(train)) for _ in range(self.serial - 1)] if drop else []
+            masks = (
+                [dropout(noise, self.layer_dropout, self.rng(train)) for _ in range(self.serial - 1)] if drop else []
+            )
             xs = {"input": projected, "noise": masks}
             if self.readout_embedding:
                 xs["embedded"] = embedded

@@ -51,7 +51,9 @@ def with_shifts(images: Float[Array, "B S S C"], by: int) -> Float[Array, "B S S
     [[0.0, 0.0], [0.0, 1.0]]
     """
     if by < 1:
-        raise InputError("shifted patches need at least 2 pixels to shift by half of them; give --model.patch-size 2 or more")
+        raise InputError(
+            "shifted patches need at least 2 pixels to shift by half of them; give --model.patch-size 2 or more"
+        )
     (height, width), ends = images.shape[1:3], (0, 2 * by)
     padded = jnp.pad(images, ((0, 0), (by, by), (by, by), (0, 0)))
     return jnp.concatenate([images, *(padded[:, y : y + height, x : x + width] for y in ends for x in ends)], axis=-1)
@@ -121,7 +123,9 @@ class ImageLayer(nn.Module):
         self.attention = block.attention()
         self.ffn, self.attention_norm, self.ffn_norm = FeedForward(block), LayerNorm(), LayerNorm()
 
-    def __call__(self, x: Float[Array, "B T D"], grid: int = 0, only_first: bool = False, train: bool = False, look: bool = False):
+    def __call__(
+        self, x: Float[Array, "B T D"], grid: int = 0, only_first: bool = False, train: bool = False, look: bool = False
+    ):
         """(output [B, T, D], weights [B, H, T, T] or None); with `only_first` just the first token's output, [B, 1, D].
 
         `grid` turns queries and keys by their places in a grid x grid image behind the tokens that have none; 0 does not.
@@ -159,7 +163,9 @@ class Trunk(nn.Module):
         """
         weights = []
         for i in range(self.layers):
-            layer = ImageLayer(self.block, skip=self.stochastic_depth * (i / max(self.layers - 1, 1)), name=f"layer_{i}")
+            layer = ImageLayer(
+                self.block, skip=self.stochastic_depth * (i / max(self.layers - 1, 1)), name=f"layer_{i}"
+            )
             only_first = self.pool == "token" and i == self.layers - 1 and not look
             x, w = layer(x, grid, only_first, train, look)
             weights.append(w)
@@ -174,7 +180,9 @@ class Trunk(nn.Module):
             return logits, {}
         seen = {"encoder_attention": jnp.stack(weights, axis=1)}  # [B, layers, H, T, T]
         if self.pool == "attention":
-            weigh = jax.vmap(lambda tokens: attention_weights(query[None, :].astype(tokens.dtype), tokens, score=Dot())[0])
+            weigh = jax.vmap(
+                lambda tokens: attention_weights(query[None, :].astype(tokens.dtype), tokens, score=Dot())[0]
+            )
             seen["pool_attention"] = weigh(x)  # [B, T]
         return logits, seen
 
@@ -216,7 +224,9 @@ class Vit(nn.Module):
         elif self.position == "sinusoidal":
             x = x.at[:, prefix:].add(sinusoidal_2d(grid, block.width).astype(block.dtype)[None, :, :])
         elif self.position == "rotary" and (block.width // block.heads) % 4:
-            raise InputError(f"2-D rotary positions need heads of a multiple of 4 channels, got {block.width} / {block.heads}")
+            raise InputError(
+                f"2-D rotary positions need heads of a multiple of 4 channels, got {block.width} / {block.heads}"
+            )
         x = drop(self, x, block.dropout, train)
         trunk = Trunk(self.classes, block, self.layers, self.pool, self.stochastic_depth, name="trunk")
         return trunk(x, grid=grid if self.position == "rotary" else 0, train=train, look=look)

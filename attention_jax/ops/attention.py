@@ -14,7 +14,9 @@ from attention_jax.ops.scores import ScaledDot, Score, prepare
 from attention_jax.ops.weight_dropout import dropout_factor, dropout_words
 
 
-def masked_softmax(scores: Float[Array, "... Q K"], mask: Bool[Array, "... Q K"] | None = None) -> Float[Array, "... Q K"]:
+def masked_softmax(
+    scores: Float[Array, "... Q K"], mask: Bool[Array, "... Q K"] | None = None
+) -> Float[Array, "... Q K"]:
     """Softmax over the keys that `mask` allows (all, if None): the only place where a mask meets a score.
 
     Forbidden keys, and those whose score is -inf, weigh exactly 0 and receive no gradient. A row without any allowed key is
@@ -71,7 +73,11 @@ def attend(
     implementation = choose(query, key, value, score, bias, mask, dropout, query_offset, implementation)
     if implementation == "cudnn":
         return cudnn.attend(query, key, value, mask)
-    words = None if dropout is None else (*dropout_words(rng, query.shape[0], key.shape[0]), jnp.asarray(dropout, jnp.float32))
+    words = (
+        None
+        if dropout is None
+        else (*dropout_words(rng, query.shape[0], key.shape[0]), jnp.asarray(dropout, jnp.float32))
+    )
     if implementation == "fused":
         bias_query = None if bias is None else query
         score, query, key = prepare(score, query, key)
@@ -80,7 +86,9 @@ def attend(
     weights, value = _weights(query, key, value, score, bias, mask, query_offset)
     if words is not None:
         weights = weights * dropout_factor(*words).astype(weights.dtype)
-    return jnp.einsum("qk,kv->qv", weights.astype(value.dtype), value, preferred_element_type=weights.dtype).astype(value.dtype)
+    return jnp.einsum("qk,kv->qv", weights.astype(value.dtype), value, preferred_element_type=weights.dtype).astype(
+        value.dtype
+    )
 
 
 def attention_weights(
@@ -122,7 +130,9 @@ def _check(query, key, value, score, mask, block_q, block_k):
         )
     if mask is not None and not callable(mask):
         kind = type(mask).__name__
-        raise InputError(f"mask must be a rule of ops.masks (causal(), lengths(n), ...), got {kind}: wrap an array as dense(array)")
+        raise InputError(
+            f"mask must be a rule of ops.masks (causal(), lengths(n), ...), got {kind}: wrap an array as dense(array)"
+        )
     if not callable(score):
         raise InputError(f"score must be a callable pytree such as ScaledDot(), got {type(score).__name__}")
     if any(block is not None and block < 1 for block in (block_q, block_k)):

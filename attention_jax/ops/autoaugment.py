@@ -34,7 +34,11 @@ def table() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     words = np.array([pair.split() for pair in POLICY.split(", ")]).reshape(25, 2, 3)
     op = np.vectorize(OPS.index)(words[..., 0])
     most = np.array([MOST.get(name, 0.0) for name in OPS])[op]
-    return op.astype(np.int32), words[..., 1].astype(np.float32), (words[..., 2].astype(np.float32) / 9 * most).astype(np.float32)
+    return (
+        op.astype(np.int32),
+        words[..., 1].astype(np.float32),
+        (words[..., 2].astype(np.float32) / 9 * most).astype(np.float32),
+    )
 
 
 def auto_augment(rng: Key[Array, ""], images: UInt8[Array, "B S S C"]) -> UInt8[Array, "B S S C"]:

@@ -104,7 +104,9 @@ def forward(step: Step, params, state: State, tangent, xs) -> tuple[object, Stat
 
     def body(carry, x):
         state, tangent = carry
-        (state, _), (tangent, gradient) = jax.jvp(lambda p, s: step(p, s, x), (params, state), (jnp.ones_like(params), tangent))
+        (state, _), (tangent, gradient) = jax.jvp(
+            lambda p, s: step(p, s, x), (params, state), (jnp.ones_like(params), tangent)
+        )
         return (state, tangent), gradient
 
     (state, tangent), gradients = jax.lax.scan(body, (state, tangent), xs)

@@ -25,7 +25,9 @@ def refusal(query, key, value, score, bias, mask, dropout, query_offset) -> str 
     if not query.dtype == key.dtype == value.dtype or query.dtype not in (jnp.bfloat16, jnp.float16):
         return f"needs query, key and value all in bfloat16 or all in float16, got {query.dtype}, {key.dtype} and {value.dtype}"
     if not query.shape[1] == key.shape[1] == value.shape[1] or query.shape[1] % 8 or not 8 <= query.shape[1] <= 128:
-        return f"needs one head size, a multiple of 8 up to 128, got {query.shape[1]}, {key.shape[1]} and {value.shape[1]}"
+        return (
+            f"needs one head size, a multiple of 8 up to 128, got {query.shape[1]}, {key.shape[1]} and {value.shape[1]}"
+        )
     parts = _parts(mask)
     if len({type(part) for part in parts}) < len(parts) or {type(part) for part in parts} not in MASKS:
         return "knows no masks but causal(), lengths(n), causal() & lengths(n) and causal() & window(w)"

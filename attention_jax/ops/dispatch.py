@@ -19,7 +19,9 @@ PAIRS_PER_BLOCK = {"cpu": 512 * 256, "gpu": 4096 * 512}
 """Pairs in one block of a score that costs 1 per pair; divided by the cost of others, but not below 64 x 64."""
 
 
-def choose(query, key, value, score, bias, mask, dropout, query_offset, wanted: Implementation | None) -> Implementation:
+def choose(
+    query, key, value, score, bias, mask, dropout, query_offset, wanted: Implementation | None
+) -> Implementation:
     """The rule, in order:
 
     1. what the caller wants, if it can do the call;
@@ -77,5 +79,9 @@ def _largest(jaxpr, floor: int) -> int:
     sizes = [floor - 1]
     for equation in jaxpr.eqns:
         sizes += [math.prod(getattr(out.aval, "shape", ())) for out in equation.outvars]
-        sizes += [_largest(getattr(inner, "jaxpr", inner), floor) for inner in equation.params.values() if hasattr(inner, "eqns")]
+        sizes += [
+            _largest(getattr(inner, "jaxpr", inner), floor)
+            for inner in equation.params.values()
+            if hasattr(inner, "eqns")
+        ]
     return max(sizes)

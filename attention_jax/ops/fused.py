@@ -188,7 +188,9 @@ def _backward(inputs, blocks, out, normaliser, out_bar):
         bias_query_bar = None if inputs.bias_query is None else _add(bars.bias_query, inner.bias_query, i, blocks.query)
         return inner._replace(query=query_bar, bias_query=bias_query_bar)
 
-    start = jax.tree.map(zeros, Gradients(_split(inputs.rules)[0], inputs.query, inputs.key, inputs.value, inputs.bias_query))
+    start = jax.tree.map(
+        zeros, Gradients(_split(inputs.rules)[0], inputs.query, inputs.key, inputs.value, inputs.bias_query)
+    )
     return lax.fori_loop(0, -(-inputs.query.shape[0] // blocks.query), rows, start)
 
 
@@ -206,13 +208,19 @@ class Tile(NamedTuple):
 
 def _tile(inputs, blocks, i, j, masked):
     rules, others, join = _split(inputs.rules)
-    query, key, value = _rows(inputs.query, i, blocks.query), _rows(inputs.key, j, blocks.key), _rows(inputs.value, j, blocks.key)
+    query, key, value = (
+        _rows(inputs.query, i, blocks.query),
+        _rows(inputs.key, j, blocks.key),
+        _rows(inputs.value, j, blocks.key),
+    )
     bias_query = None if inputs.bias_query is None else _rows(inputs.bias_query, i, blocks.query)
     key_positions = _start(j, blocks.key, inputs.key.shape[0]) + jnp.arange(blocks.key)
     query_positions = inputs.offset + _start(i, blocks.query, inputs.query.shape[0]) + jnp.arange(blocks.query)
     allowed = None
     if masked:
-        allowed = jnp.broadcast_to((key_positions >= j * blocks.key)[None, :], (blocks.query, blocks.key))  # nothing counts twice
+        allowed = jnp.broadcast_to(
+            (key_positions >= j * blocks.key)[None, :], (blocks.query, blocks.key)
+        )  # nothing counts twice
         allowed = allowed if inputs.mask is None else allowed & inputs.mask(query_positions, key_positions)
 
     def scores(rules, query, key, bias_query):

@@ -67,7 +67,9 @@ def _chunks(hidden, targets, weight):
     order = jnp.argsort(weight == 0, stable=True)
     place = jnp.argsort(order)
     pad = count * size - rows
-    cut = lambda x: jnp.pad(jnp.asarray(x)[order], ((0, pad),) + ((0, 0),) * (x.ndim - 1)).reshape(count, size, *x.shape[1:])
+    cut = lambda x: jnp.pad(jnp.asarray(x)[order], ((0, pad),) + ((0, 0),) * (x.ndim - 1)).reshape(
+        count, size, *x.shape[1:]
+    )
     used = (jnp.sum(weight != 0, dtype=jnp.int32) + size - 1) // size
     return (cut(hidden), cut(targets), cut(weight)), used, place
 
@@ -104,7 +106,12 @@ def _linear_loss_forward(hidden, kernel, bias, targets, weight, smoothing):
         # d loss / d logits = w (softmax - (1 - e) onehot - e / V); the one-hot part is a gather and a scatter, never a matrix
         d_logits = (exp * (w[:, None] / norm) - (smoothing * w / kernel.shape[1])[:, None]).astype(kernel.dtype)
         d_logits = d_logits.at[jnp.arange(len(y)), y].add(-((1.0 - smoothing) * w).astype(kernel.dtype))
-        return total + loss, d_kernel + weight_gradient(h, d_logits), d_bias + d_logits.sum(axis=0), d_hidden.at[i].set(input_gradient(d_logits, factors))
+        return (
+            total + loss,
+            d_kernel + weight_gradient(h, d_logits),
+            d_bias + d_logits.sum(axis=0),
+            d_hidden.at[i].set(input_gradient(d_logits, factors)),
+        )
 
     start = (jnp.float32(0), jnp.zeros_like(kernel), jnp.zeros_like(bias), jnp.zeros_like(chunks[0]))
     total, d_kernel, d_bias, d_hidden = jax.lax.fori_loop(0, used, add, start)

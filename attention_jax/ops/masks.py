@@ -177,5 +177,7 @@ def window(width: int) -> Mask:
 def dense(allowed: Bool[Array, "Q K"]) -> Mask:
     """A mask from a boolean matrix [Q, K], True = may attend."""
     if allowed.ndim != 2 or allowed.dtype != bool:
-        raise InputError(f"dense needs a boolean matrix [Q, K] (True = may attend), got {allowed.dtype} of shape {allowed.shape}")
+        raise InputError(
+            f"dense needs a boolean matrix [Q, K] (True = may attend), got {allowed.dtype} of shape {allowed.shape}"
+        )
     return Dense(allowed)

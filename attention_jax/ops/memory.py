@@ -44,7 +44,9 @@ def cosine_similarity(memory: Float[Array, "N W"], key: Float[Array, "W"]) -> Fl
     return (memory @ key) * jax.lax.rsqrt(squares + TINY)
 
 
-def content_weights(memory: Float[Array, "N W"], key: Float[Array, "W"], strength: Float[Array, ""]) -> Float[Array, "N"]:
+def content_weights(
+    memory: Float[Array, "N W"], key: Float[Array, "W"], strength: Float[Array, ""]
+) -> Float[Array, "N"]:
     """`w^c = softmax(beta K[k, M(i)])`, equation (5): attention over the rows with a cosine score."""
     return jax.nn.softmax(strength * cosine_similarity(memory, key))
 

@@ -8,7 +8,9 @@ from jaxtyping import Array, Float
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
-def layer_norm(x: Float[Array, "... D"], scale: Float[Array, "D"], bias: Float[Array, "D"], epsilon: float = 1e-5) -> Float[Array, "... D"]:
+def layer_norm(
+    x: Float[Array, "... D"], scale: Float[Array, "D"], bias: Float[Array, "D"], epsilon: float = 1e-5
+) -> Float[Array, "... D"]:
     """(x - mean) / sqrt(variance + epsilon) * scale + bias over the last axis (Ba et al. 2016, eq. 4).
 
     Statistics are in float32. The backward pass keeps the normalised x and uses the closed form; derived automatically, XLA's CPU
@@ -39,7 +41,11 @@ def _backward(epsilon, saved, out_bar):
     bar = out_bar * _rows(scale, out_bar)
     x_bar = inverse * (bar - bar.mean(axis=-1, keepdims=True) - normal * (bar * normal).mean(axis=-1, keepdims=True))
     over = tuple(range(out_bar.ndim - 1))
-    return x_bar.astype(dtype), (out_bar * normal).sum(axis=over).astype(scale.dtype), out_bar.sum(axis=over).astype(scale.dtype)
+    return (
+        x_bar.astype(dtype),
+        (out_bar * normal).sum(axis=over).astype(scale.dtype),
+        out_bar.sum(axis=over).astype(scale.dtype),
+    )
 
 
 layer_norm.defvjp(_forward, _backward)

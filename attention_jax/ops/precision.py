@@ -26,12 +26,20 @@ def factor(x: Float[Array, "..."]) -> Float[Array, "..."]:
     ...     factor(jnp.float32(1.001)).dtype, factor(jnp.float16(1)).dtype
     (dtype(bfloat16), dtype('float16'))
     """
-    return x.astype(jnp.bfloat16) if jax.config.jax_default_matmul_precision == "bfloat16" and x.dtype == jnp.float32 else x
+    return (
+        x.astype(jnp.bfloat16)
+        if jax.config.jax_default_matmul_precision == "bfloat16" and x.dtype == jnp.float32
+        else x
+    )
 
 
 def product(x: Float[Array, "... K"], weight: Float[Array, "K N"]) -> Float[Array, "... N"]:
     """`x @ weight` for a weight that is a `factor` already (made once, outside a scan); the result has the type of x."""
-    return x @ weight if x.dtype == weight.dtype else jnp.matmul(x.astype(weight.dtype), weight, preferred_element_type=x.dtype)
+    return (
+        x @ weight
+        if x.dtype == weight.dtype
+        else jnp.matmul(x.astype(weight.dtype), weight, preferred_element_type=x.dtype)
+    )
 
 
 def weight_gradient(x: Float[Array, "... K"], d: Float[Array, "... N"]) -> Float[Array, "K N"]:
@@ -48,7 +56,9 @@ def input_gradient(d: Float[Array, "... N"], weight: Float[Array, "K N"]) -> Flo
     """The gradient of the input in `product(x, weight)` whose cotangent is d: d times the transposed weight."""
     if d.dtype == weight.dtype:
         return d @ weight.T
-    return jax.lax.dot_general(d.astype(weight.dtype), weight, (((d.ndim - 1,), (1,)), ((), ())), preferred_element_type=d.dtype)
+    return jax.lax.dot_general(
+        d.astype(weight.dtype), weight, (((d.ndim - 1,), (1,)), ((), ())), preferred_element_type=d.dtype
+    )
 
 
 def matmul(x: Float[Array, "... K"], weight: Float[Array, "K N"]) -> Float[Array, "... N"]:

@@ -78,7 +78,9 @@ def _lstm_backward(residuals, cotangents):
         i, f, g, o = jnp.split(gates, 4, axis=-1)
         dh, top = dh + d_h, jnp.tanh(cell)
         dc = dc + d_c + dh * o * (1 - top * top)
-        dz = jnp.concatenate([dc * g * i * (1 - i), dc * before * f * (1 - f), dc * i * (1 - g * g), dh * top * o * (1 - o)], axis=-1)
+        dz = jnp.concatenate(
+            [dc * g * i * (1 - i), dc * before * f * (1 - f), dc * i * (1 - g * g), dh * top * o * (1 - o)], axis=-1
+        )
         return (product(dz, kernel_t), dc * f), dz
 
     zero = jnp.zeros_like(h0)

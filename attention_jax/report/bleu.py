@@ -23,7 +23,9 @@ class Score(NamedTuple):
     signature: str  # what exactly was computed, by which version
 
 
-def bleu(hypotheses: Sequence[str], references: Sequence[str], tokenize: Tokenize = "13a", lowercase: bool = False) -> Score:
+def bleu(
+    hypotheses: Sequence[str], references: Sequence[str], tokenize: Tokenize = "13a", lowercase: bool = False
+) -> Score:
     """Corpus BLEU-4 (Papineni et al. 2002) by sacrebleu (Post 2018), one reference per sentence.
 
     >>> bleu(["the cat sat on the mat"], ["the cat sat on the mat"]).score
@@ -74,7 +76,9 @@ def bleu_by_length(
     _paired(hypotheses, references)
     lengths = np.asarray(source_lengths)
     if len(lengths) != len(hypotheses):
-        raise InputError(f"BLEU by length needs one source length per sentence: {len(hypotheses)} sentences, {len(lengths)} lengths")
+        raise InputError(
+            f"BLEU by length needs one source length per sentence: {len(hypotheses)} sentences, {len(lengths)} lengths"
+        )
     edges = sorted({*edges, int(lengths.max())}) if lengths.max() > max(edges) else sorted(edges)
     bins = []
     for low, high in zip(edges, edges[1:]):
@@ -86,7 +90,11 @@ def bleu_by_length(
 
 
 def kept_beyond(
-    length: int, hypotheses: Sequence[str], references: Sequence[str], source_lengths: Sequence[int], tokenize: Tokenize = "13a"
+    length: int,
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    source_lengths: Sequence[int],
+    tokenize: Tokenize = "13a",
 ) -> float | None:
     """BLEU of the sentences whose source is longer than `length` tokens, divided by BLEU of the others (Bahdanau et al. 2015, figure 2, in a number).
 
@@ -103,7 +111,9 @@ def length_figure(series: Mapping[str, Sequence[LengthBin]], path: str | Path, t
     middle = lambda b: (b.low + b.high) / 2
     curves = {name: ([middle(b) for b in bins], [b.bleu for b in bins]) for name, bins in series.items()}
     ticks = {middle(b): f"{b.low}-{b.high}\n({b.sentences})" for bins in series.values() for b in bins}
-    return lines(curves, path, xlabel="source length in tokens (number of sentences)", ylabel="BLEU", title=title, ticks=ticks)
+    return lines(
+        curves, path, xlabel="source length in tokens (number of sentences)", ylabel="BLEU", title=title, ticks=ticks
+    )
 
 
 def d2l_bleu(hypothesis: Sequence[str], reference: Sequence[str], k: int = 2) -> float:
@@ -130,4 +140,6 @@ def _paired(hypotheses: Sequence[str], references: Sequence[str]):
     if isinstance(hypotheses, str) or isinstance(references, str):
         raise InputError("BLEU needs lists of sentences, not one string")
     if len(hypotheses) != len(references) or not len(hypotheses):
-        raise InputError(f"BLEU needs as many hypotheses as references, at least one: got {len(hypotheses)} and {len(references)}")
+        raise InputError(
+            f"BLEU needs as many hypotheses as references, at least one: got {len(hypotheses)} and {len(references)}"
+        )

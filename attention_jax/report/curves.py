@@ -44,7 +44,9 @@ def _lines(axis, series, xlabel, ylabel, log="", title="", reference=None):
             axis.fill_between(x, low, high, color=style["color"], alpha=0.18, linewidth=0)
     for name, value in (reference or {}).items():
         axis.axhline(value, color="0.35", linewidth=1, linestyle=(0, (6, 3)), zorder=0)
-        axis.annotate(name, (1, value), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=7, color="0.3")
+        axis.annotate(
+            name, (1, value), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=7, color="0.3"
+        )
     if "x" in log:
         axis.set_xscale("log")
         ticks = sorted({float(at) for x, _ in series.values() for at in x})
@@ -135,7 +137,11 @@ def learning_curves(runs, path: str | Path, *, quality: Sequence[str] = (), titl
         raise InputError("learning curves need a run with at least one logged line")
     axis_name = "epoch" if all("seconds" in row or "step" not in row for h in histories for row in h) else "step"
     x = sorted({row[axis_name] for history in histories for row in history})
-    names = [n for n in dict.fromkeys(n for h in histories for row in h for n in row) if n not in ("epoch", "step", "seconds")]
+    names = [
+        n
+        for n in dict.fromkeys(n for h in histories for row in h for n in row)
+        if n not in ("epoch", "step", "seconds")
+    ]
     curves = {name: (x, _aligned(histories, axis_name, x, name)) for name in names}
     curves = {name: curve for name, curve in curves.items() if not np.isnan(curve[1]).all()}
     losses = [name for name in curves if name.rsplit(".", 1)[-1] == "loss"]
@@ -143,7 +149,10 @@ def learning_curves(runs, path: str | Path, *, quality: Sequence[str] = (), titl
     others = [name for name in quality if name in curves] or others[:4]
     figure = canvas(WIDTH if losses and others else 4.6, 2.9)
     with styled():
-        panels = [(losses, "loss"), (others, others[0].rsplit(".", 1)[-1].replace("_", " ") if len(others) == 1 else "quality")]
+        panels = [
+            (losses, "loss"),
+            (others, others[0].rsplit(".", 1)[-1].replace("_", " ") if len(others) == 1 else "quality"),
+        ]
         panels = [panel for panel in panels if panel[0]]
         for axis, (shown, label) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels):
             _lines(axis, {name: curves[name] for name in shown}, axis_name, label)

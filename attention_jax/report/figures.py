@@ -2,7 +2,13 @@
 
 from attention_jax.report.curves import bars, learning_curves, lines, read_history
 from attention_jax.report.heatmaps import show_heatmaps
-from attention_jax.report.panels import confusion_matrix, over_time, overlay_attention, parallel_coordinates, sweep_slices
+from attention_jax.report.panels import (
+    confusion_matrix,
+    over_time,
+    overlay_attention,
+    parallel_coordinates,
+    sweep_slices,
+)
 
 __all__ = [
     "bars",

@@ -36,11 +36,20 @@ def show_heatmaps(
     largest = max((np.nanmax(w) for row in grid for w in row if np.isfinite(w).any()), default=1.0)
     same = len({w.shape for row in grid for w in row}) == 1
     queries, keys = max(w.shape[0] for row in grid for w in row), max(w.shape[1] for row in grid for w in row)
-    own_y, own_x = _nested(query_tokens) or not same, _nested(key_tokens) or not same  # every panel its own labels, or the outer ones
-    left, below = (0.07 * _longest(tokens, grid) + 0.1 for tokens in (query_tokens, key_tokens))  # inches of token labels
+    own_y, own_x = (
+        _nested(query_tokens) or not same,
+        _nested(key_tokens) or not same,
+    )  # every panel its own labels, or the outer ones
+    left, below = (
+        0.07 * _longest(tokens, grid) + 0.1 for tokens in (query_tokens, key_tokens)
+    )  # inches of token labels
     width = WIDTH if cols > 1 else float(np.clip(0.17 * keys + left + 1.3, 3.2, WIDTH))
     panel = max((width - 0.9 - (cols if own_y else 1) * left) / cols - 0.08, 0.4)
-    height = rows * (float(np.clip(panel * queries / keys, 0.35, 2.2 * panel)) + 0.2) + (rows if own_x else 1) * (below + 0.1) + 0.35
+    height = (
+        rows * (float(np.clip(panel * queries / keys, 0.35, 2.2 * panel)) + 0.2)
+        + (rows if own_x else 1) * (below + 0.1)
+        + 0.35
+    )
     figure = canvas(width, height)
     with styled():
         axes = figure.subplots(rows, cols, squeeze=False)
@@ -49,7 +58,14 @@ def show_heatmaps(
             if j >= len(grid[i]):
                 axis.axis("off")
                 continue
-            image = axis.imshow(grid[i][j], cmap=SEQUENTIAL, vmin=0.0, vmax=vmax or largest or 1.0, aspect="auto", interpolation="nearest")
+            image = axis.imshow(
+                grid[i][j],
+                cmap=SEQUENTIAL,
+                vmin=0.0,
+                vmax=vmax or largest or 1.0,
+                aspect="auto",
+                interpolation="nearest",
+            )
             _token_axis(axis.yaxis, _of_panel(query_tokens, i, j), grid[i][j].shape[0])
             _token_axis(axis.xaxis, _of_panel(key_tokens, i, j), grid[i][j].shape[1], turn=True)
             last = all(j >= len(row) for row in grid[i + 1 :])
@@ -75,7 +91,9 @@ def _grid(weights) -> list[list[np.ndarray]]:
     else:
         array = np.asarray(weights, float)
         if array.ndim not in (2, 4):
-            raise InputError(f"heatmaps need weights [rows, cols, queries, keys] or [queries, keys], not an array of shape {array.shape}")
+            raise InputError(
+                f"heatmaps need weights [rows, cols, queries, keys] or [queries, keys], not an array of shape {array.shape}"
+            )
         grid = [list(row) for row in array] if array.ndim == 4 else [[array]]
     shapes = {w.ndim for row in grid for w in row}
     if shapes != {2} or any(not w.size for row in grid for w in row):
@@ -93,14 +111,20 @@ def _of_panel(tokens, i: int, j: int):
 
 def _longest(tokens, grid) -> int:
     """Characters of the longest label of an axis, for the room it needs."""
-    panels = [_of_panel(tokens, i, j) for i, row in enumerate(grid) for j in range(len(row))] if _nested(tokens) else [tokens or ["00"]]
+    panels = (
+        [_of_panel(tokens, i, j) for i, row in enumerate(grid) for j in range(len(row))]
+        if _nested(tokens)
+        else [tokens or ["00"]]
+    )
     return max(len(drawable(token)) for panel in panels for token in (panel or ["00"]))
 
 
 def _token_axis(axis, tokens, count: int, turn: bool = False):
     """Token labels on one axis of a heatmap; long ones on the x axis are turned upright."""
     if tokens is not None and len(tokens) != count:
-        raise InputError(f"a heatmap with {count} {'keys' if turn else 'queries'} needs as many tokens, not {len(tokens)}")
+        raise InputError(
+            f"a heatmap with {count} {'keys' if turn else 'queries'} needs as many tokens, not {len(tokens)}"
+        )
     ticks, texts = labels(tokens, count)
     size = 7 if len(ticks) <= 40 else 5
     rotation = 90 if turn and max(map(len, texts)) > (1 if len(ticks) > 16 else 2) and tokens is not None else 0

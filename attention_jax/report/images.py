@@ -13,7 +13,9 @@ SHOWN = 6
 
 def _picture(axis, image, title: str = ""):
     """An image [S, S, 1 or 3] of bytes, without ticks."""
-    axis.imshow(image if image.shape[-1] == 3 else image[..., 0], cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+    axis.imshow(
+        image if image.shape[-1] == 3 else image[..., 0], cmap="gray", vmin=0, vmax=255, interpolation="nearest"
+    )
     axis.set(xticks=[], yticks=[])
     axis.set_title(title, fontsize=7)
 
@@ -22,7 +24,14 @@ def _overlay(axis, image, attention):
     """A map [G, G] over an image, scaled to its own largest value."""
     size = image.shape[0]
     _picture(axis, image)
-    axis.imshow(attention, cmap="inferno", alpha=0.65, extent=(-0.5, size - 0.5, size - 0.5, -0.5), interpolation="bilinear", vmin=0)
+    axis.imshow(
+        attention,
+        cmap="inferno",
+        alpha=0.65,
+        extent=(-0.5, size - 0.5, size - 0.5, -0.5),
+        interpolation="bilinear",
+        vmin=0,
+    )
 
 
 def show_attention(images, maps: dict, titles: Sequence[str], path: str | Path, heads: int = 8) -> Path:
@@ -40,7 +49,9 @@ def show_attention(images, maps: dict, titles: Sequence[str], path: str | Path, 
             row[0].set_ylabel(titles[i].replace(" (", "\n("), fontsize=6)
             for axis, attention in zip(row[1:], [maps["rollout"][i], maps["last"][i], *each[i]]):
                 _overlay(axis, images[i], attention)
-        for axis, name in zip(axes[0], ["image", "rollout", "last layer", *(f"head {h + 1}" for h in range(each.shape[1]))]):
+        for axis, name in zip(
+            axes[0], ["image", "rollout", "last layer", *(f"head {h + 1}" for h in range(each.shape[1]))]
+        ):
             axis.set_title(name, fontsize=7)
     return save(figure, path)
 

@@ -21,7 +21,9 @@ def overlay_attention(images, weights, path: str | Path, *, titles: Sequence[str
     """
     images, weights = np.asarray(images), np.asarray(weights, float)
     if images.ndim not in (3, 4) or weights.ndim != 3 or len(images) != len(weights) or not len(images):
-        raise InputError(f"an overlay needs images [N, H, W, C] and weights [N, h, w], not {images.shape} and {weights.shape}")
+        raise InputError(
+            f"an overlay needs images [N, H, W, C] and weights [N, h, w], not {images.shape} and {weights.shape}"
+        )
     pictures = images / 255.0 if np.issubdtype(images.dtype, np.integer) else images.astype(float)
     pictures = pictures[..., None] if pictures.ndim == 3 else pictures
     pictures = np.clip(np.repeat(pictures, 3, axis=-1) if pictures.shape[-1] == 1 else pictures, 0, 1)
@@ -34,7 +36,15 @@ def overlay_attention(images, weights, path: str | Path, *, titles: Sequence[str
             axes[0, i].imshow(pictures[i], interpolation="nearest")
             axes[1, i].imshow(pictures[i].mean(-1), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
             frame = (-0.5, width - 0.5, height - 0.5, -0.5)
-            axes[1, i].imshow(weights[i], cmap=HEAT, vmin=0, vmax=weights[i].max() or 1, alpha=0.6, extent=frame, interpolation="bilinear")
+            axes[1, i].imshow(
+                weights[i],
+                cmap=HEAT,
+                vmin=0,
+                vmax=weights[i].max() or 1,
+                alpha=0.6,
+                extent=frame,
+                interpolation="bilinear",
+            )
             if titles:
                 axes[0, i].set_title(drawable(titles[i]), fontfamily=families(), fontsize=7.5)
         for axis in axes.flat:
@@ -42,14 +52,22 @@ def overlay_attention(images, weights, path: str | Path, *, titles: Sequence[str
     return save(figure, path)
 
 
-def over_time(panels: Mapping[str, np.ndarray], path: str | Path, *, xlabel: str = "time step", title: str = "") -> Path:
+def over_time(
+    panels: Mapping[str, np.ndarray], path: str | Path, *, xlabel: str = "time step", title: str = ""
+) -> Path:
     """Matrices over one time axis, one below the other: {name: [T, channels]}, as the inputs, outputs and weightings of an NTM.
 
     Each panel has its own colour scale, from its least value (at most 0) to its largest.
     """
     arrays = {name: np.asarray(array, float) for name, array in panels.items()}
-    if not arrays or any(array.ndim != 2 for array in arrays.values()) or len({len(array) for array in arrays.values()}) != 1:
-        raise InputError(f"panels over time need matrices [T, channels] with one T, not {[a.shape for a in arrays.values()]}")
+    if (
+        not arrays
+        or any(array.ndim != 2 for array in arrays.values())
+        or len({len(array) for array in arrays.values()}) != 1
+    ):
+        raise InputError(
+            f"panels over time need matrices [T, channels] with one T, not {[a.shape for a in arrays.values()]}"
+        )
     heights = [float(np.clip(0.07 * array.shape[1], 0.5, 2.0)) for array in arrays.values()]
     figure = canvas(6.4, sum(heights) + 0.3 * len(heights) + 0.5)
     with styled():
@@ -72,7 +90,9 @@ def confusion_matrix(counts, classes: Sequence[str], path: str | Path, *, title:
     """Counts [C, C] (row: true class, column: predicted) as shares of each true class, with the percentages written in."""
     counts = np.asarray(counts, float)
     if counts.shape != (len(classes), len(classes)):
-        raise InputError(f"a confusion matrix of {len(classes)} classes needs counts [{len(classes)}, {len(classes)}], not {counts.shape}")
+        raise InputError(
+            f"a confusion matrix of {len(classes)} classes needs counts [{len(classes)}, {len(classes)}], not {counts.shape}"
+        )
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     size = float(np.clip(0.42 * len(classes) + 1.6, 3.0, WIDTH))
     figure = canvas(size, size * 0.92)
@@ -85,7 +105,15 @@ def confusion_matrix(counts, classes: Sequence[str], path: str | Path, *, title:
         axis.tick_params(length=0)
         for (i, j), share in np.ndenumerate(shares):
             if share >= 0.005 and len(names) <= 20:
-                axis.text(j, i, f"{100 * share:.0f}", ha="center", va="center", fontsize=6.5, color="white" if share > 0.5 else "black")
+                axis.text(
+                    j,
+                    i,
+                    f"{100 * share:.0f}",
+                    ha="center",
+                    va="center",
+                    fontsize=6.5,
+                    color="white" if share > 0.5 else "black",
+                )
         axis.set(xlabel="predicted", ylabel="true", title=title or "share of each true class, %")
     return save(figure, path)
 
@@ -106,10 +134,21 @@ def sweep_slices(trials: Sequence[Mapping], path: str | Path, *, metric: str, lo
         axes = figure.subplots(rows, cols, squeeze=False, sharey=True)
         for axis, name in zip(axes.flat, names):
             x, ticks = _positions([trial["params"][name] for trial in trials])
-            points = axis.scatter(x[done], values[done], c=np.flatnonzero(done), cmap="viridis", s=16, edgecolor="0.3", linewidth=0.3)
+            points = axis.scatter(
+                x[done], values[done], c=np.flatnonzero(done), cmap="viridis", s=16, edgecolor="0.3", linewidth=0.3
+            )
             if not done.all():  # (an empty line upsets the layout)
                 edge = axis.get_xaxis_transform()
-                axis.plot(x[~done], np.zeros((~done).sum()), "x", color="0.4", transform=edge, clip_on=False, markersize=4, zorder=5)
+                axis.plot(
+                    x[~done],
+                    np.zeros((~done).sum()),
+                    "x",
+                    color="0.4",
+                    transform=edge,
+                    clip_on=False,
+                    markersize=4,
+                    zorder=5,
+                )
             if name in log:
                 axis.set_xscale("log")
             if ticks:
@@ -120,7 +159,9 @@ def sweep_slices(trials: Sequence[Mapping], path: str | Path, *, metric: str, lo
             axis.axis("off")
         for row in axes:
             row[0].set_ylabel(metric)
-        figure.colorbar(points, ax=axes, label="trial", pad=0.01, aspect=25).ax.yaxis.get_major_locator().set_params(integer=True)
+        figure.colorbar(points, ax=axes, label="trial", pad=0.01, aspect=25).ax.yaxis.get_major_locator().set_params(
+            integer=True
+        )
     return save(figure, path)
 
 
@@ -149,7 +190,16 @@ def parallel_coordinates(trials: Sequence[Mapping], path: str | Path, *, metric:
             places = np.linspace(0, 1, len(marks)) if len(marks) > 1 else [0.5]
             for mark, place in zip(marks, places):
                 box = {"boxstyle": "round,pad=0.15", "color": "white", "alpha": 0.8}
-                axis.annotate(mark, (i, place), xytext=(4, 0), textcoords="offset points", fontsize=6.5, va="center", bbox=box, zorder=5)
+                axis.annotate(
+                    mark,
+                    (i, place),
+                    xytext=(4, 0),
+                    textcoords="offset points",
+                    fontsize=6.5,
+                    va="center",
+                    bbox=box,
+                    zorder=5,
+                )
         for line in np.argsort(values):
             axis.plot(range(len(columns)), [h[line] for h in heights], color=colours[line], linewidth=1.1, alpha=0.8)
         axis.set_xticks(range(len(columns)), [*names, metric])

@@ -72,7 +72,9 @@ def _fonts() -> tuple[tuple[str, frozenset[int]], ...]:
             found.setdefault(entry.name, (entry.name != default, entry.fname))
     from matplotlib.ft2font import FT2Font
 
-    return tuple((name, frozenset(FT2Font(path).get_charmap())) for name, (_, path) in sorted(found.items(), key=lambda x: x[1]))
+    return tuple(
+        (name, frozenset(FT2Font(path).get_charmap())) for name, (_, path) in sorted(found.items(), key=lambda x: x[1])
+    )
 
 
 def drawable(token: str) -> str:

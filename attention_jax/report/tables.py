@@ -92,7 +92,9 @@ def spread(values: Sequence[float]) -> str:
     if not values:
         return "-"
     middle = number(float(np.median(values)))
-    return middle if len(values) == 1 else f"{middle} ({number(min(values))}-{number(max(values))}, {len(values)} seeds)"
+    return (
+        middle if len(values) == 1 else f"{middle} ({number(min(values))}-{number(max(values))}, {len(values)} seeds)"
+    )
 
 
 def claims_table(entries: Sequence[tuple[str, Sequence, Sequence[Mapping]]], title: str = "Claims") -> Table:
@@ -104,8 +106,12 @@ def claims_table(entries: Sequence[tuple[str, Sequence, Sequence[Mapping]]], tit
     for name, claims, runs in entries:
         for claim in claims:
             verdict = judge(claim, runs)[1]
-            rows.append((name, claim.text, spread(values_of(claim, runs)), number(claim.published), verdict, claim.source))
-    return Table(title, ("experiment", "claim", "ours", "published", "verdict", "source"), rows, right=("ours", "published"))
+            rows.append(
+                (name, claim.text, spread(values_of(claim, runs)), number(claim.published), verdict, claim.source)
+            )
+    return Table(
+        title, ("experiment", "claim", "ours", "published", "verdict", "source"), rows, right=("ours", "published")
+    )
 
 
 def experiments_table(entries: Sequence[Mapping[str, str]], title: str = "Experiments") -> Table:
@@ -125,7 +131,9 @@ def plain(table: Table) -> str:
     rows = [tuple(" ".join(cell.split()) for cell in row) for row in table.rows]
     widths = [max(map(len, cells)) for cells in zip(table.columns, *rows)]
     flush = [str.rjust if column in table.right else str.ljust for column in table.columns]
-    return "\n".join("  ".join(f(c, w) for f, c, w in zip(flush, row, widths)).rstrip() for row in (table.columns, *rows))
+    return "\n".join(
+        "  ".join(f(c, w) for f, c, w in zip(flush, row, widths)).rstrip() for row in (table.columns, *rows)
+    )
 
 
 def markdown(table: Table) -> str:
@@ -154,7 +162,16 @@ def show(table: Table, stream: TextIO | None = None):
 
     drawn = RichTable(title=table.title or None, box=box.SIMPLE_HEAD, title_justify="left")
     for column in table.columns:
-        drawn.add_column(column, justify="right" if column in table.right else "left", no_wrap=column in ("experiment", "name", "verdict"))
+        drawn.add_column(
+            column,
+            justify="right" if column in table.right else "left",
+            no_wrap=column in ("experiment", "name", "verdict"),
+        )
     for row in table.rows:
-        drawn.add_row(*(Text(cell, style=COLOURS.get(cell, "") if column == "verdict" else "") for column, cell in zip(table.columns, row)))
+        drawn.add_row(
+            *(
+                Text(cell, style=COLOURS.get(cell, "") if column == "verdict" else "")
+                for column, cell in zip(table.columns, row)
+            )
+        )
     Console(file=stream).print(drawn)

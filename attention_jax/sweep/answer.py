@@ -9,7 +9,8 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from attention_jax import config as configs, experiments
+from attention_jax import config as configs
+from attention_jax import experiments
 from attention_jax.report.tables import Table, number, show
 from attention_jax.sweep import group, plan
 from attention_jax.sweep.plan import Settings, Trial
@@ -42,7 +43,9 @@ def best(settings: Settings, found: Sequence[Trial]) -> Trial | None:
 def ranked(settings: Settings, found: Sequence[Trial]) -> list[Trial]:
     """Best first; then the pruned, the unfinished and the failed."""
     order = ("done", "pruned", "running", "waiting", "failed")
-    return sorted(found, key=lambda t: (order.index(t.state), math.inf if t.value is None else settings.sign(t.value), t.number))
+    return sorted(
+        found, key=lambda t: (order.index(t.state), math.inf if t.value is None else settings.sign(t.value), t.number)
+    )
 
 
 def in_words(settings: Settings, trial: Trial) -> str:
@@ -70,8 +73,16 @@ def table(settings: Settings, found: Sequence[Trial]) -> Table:
     rows = []
     for trial in ranked(settings, found):
         cells = [number(v) if isinstance(v, float) else str(v) for v in trial.point.values()]
-        state = trial.state if not trial.reason else trial.reason if trial.state == "pruned" else f"{trial.state}: {trial.reason}"
-        rows.append((str(trial.number), *cells, _value(trial), number(parameters(trial)), f"{seconds(trial):.1f}", state))
+        state = (
+            trial.state
+            if not trial.reason
+            else trial.reason
+            if trial.state == "pruned"
+            else f"{trial.state}: {trial.reason}"
+        )
+        rows.append(
+            (str(trial.number), *cells, _value(trial), number(parameters(trial)), f"{seconds(trial):.1f}", state)
+        )
     value = settings.metric + (f", mean of {settings.seeds} seeds +- 95 %" if settings.seeds > 1 else "")
     columns = ("trial", *short_names(settings.space), value, "parameters", "seconds", "state")
     return Table(f"Sweep of {settings.config.name}", columns, rows, right=("trial", value, "parameters", "seconds"))
@@ -80,7 +91,11 @@ def table(settings: Settings, found: Sequence[Trial]) -> Table:
 def mean_curve(settings: Settings, trial: Trial) -> dict[int, float]:
     """The metric after each epoch that all seeds have behind them, their mean."""
     rows = zip(*trial.histories)
-    return {row[0]["epoch"]: statistics.fmean(r[settings.metric] for r in row) for row in rows if all(settings.metric in r for r in row)}
+    return {
+        row[0]["epoch"]: statistics.fmean(r[settings.metric] for r in row)
+        for row in rows
+        if all(settings.metric in r for r in row)
+    }
 
 
 def command(settings: Settings, trial: Trial) -> str:
@@ -111,8 +126,12 @@ def importances(settings: Settings, found: Sequence[Trial]) -> dict[str, float]:
         warnings.simplefilter("ignore")  # experimental
         study = optuna.create_study(sampler=optuna.samplers.RandomSampler(0))
         for trial in done:
-            study.add_trial(optuna.trial.create_trial(params=trial.point, distributions=asked, value=settings.sign(trial.value)))
-        found_ = optuna.importance.get_param_importances(study, evaluator=optuna.importance.PedAnovaImportanceEvaluator())
+            study.add_trial(
+                optuna.trial.create_trial(params=trial.point, distributions=asked, value=settings.sign(trial.value))
+            )
+        found_ = optuna.importance.get_param_importances(
+            study, evaluator=optuna.importance.PedAnovaImportanceEvaluator()
+        )
     return {name: float(value) for name, value in found_.items() if math.isfinite(value)}
 
 
@@ -122,19 +141,32 @@ def figures(directory: Path, settings: Settings, found: Sequence[Trial]) -> list
 
     short = dict(zip(settings.space, short_names(settings.space)))
     log = [short[name] for name, dimension in settings.space.items() if _spans_decades(dimension)]
-    shown = [{"params": {short[n]: v for n, v in t.point.items()}, "value": t.value if t.state == "done" else None} for t in found]
+    shown = [
+        {"params": {short[n]: v for n, v in t.point.items()}, "value": t.value if t.state == "done" else None}
+        for t in found
+    ]
     paths = []
     if any(trial["value"] is not None for trial in shown):
         paths.append(sweep_slices(shown, directory / "figures" / "slices.png", metric=settings.metric, log=log))
-        paths.append(parallel_coordinates(shown, directory / "figures" / "parallel_coordinates.png", metric=settings.metric, log=log))
+        paths.append(
+            parallel_coordinates(
+                shown, directory / "figures" / "parallel_coordinates.png", metric=settings.metric, log=log
+            )
+        )
     curves = {}
     for trial in [t for t in ranked(settings, found) if t.state != "failed" and any(t.histories)][:CURVES]:
         epochs = sorted({row["epoch"] for history in trial.histories for row in history if settings.metric in row})
-        seen = [{row["epoch"]: row.get(settings.metric, math.nan) for row in history} for history in trial.histories if history]
+        seen = [
+            {row["epoch"]: row.get(settings.metric, math.nan) for row in history}
+            for history in trial.histories
+            if history
+        ]
         if epochs:
             curves[label(trial.point)] = (epochs, [[row.get(epoch, math.nan) for epoch in epochs] for row in seen])
     if curves:
-        paths.append(lines(curves, directory / "figures" / "learning_curves.png", xlabel="epoch", ylabel=settings.metric))
+        paths.append(
+            lines(curves, directory / "figures" / "learning_curves.png", xlabel="epoch", ylabel=settings.metric)
+        )
     return paths
 
 
@@ -211,18 +243,27 @@ def estimate(settings: Settings) -> tuple[float, str] | None:
     if not known:
         return None
     run, where = known[-1]
-    return run["seconds"] / len(run["history"]) * settings.config.train.total_epochs * settings.trials * settings.seeds, where
+    return run["seconds"] / len(
+        run["history"]
+    ) * settings.config.train.total_epochs * settings.trials * settings.seeds, where
 
 
 def announce(settings: Settings, points: Sequence[dict]):
     """What `--dry-run` prints: the trials, and how long they might take."""
-    rows = [(str(i), *(number(v) if isinstance(v, float) else str(v) for v in point.values())) for i, point in enumerate(points)]
+    rows = [
+        (str(i), *(number(v) if isinstance(v, float) else str(v) for v in point.values()))
+        for i, point in enumerate(points)
+    ]
     show(Table(f"Sweep of {settings.config.name}", ("trial", *short_names(settings.space)), rows, right=("trial",)))
     more = f" ({settings.trials} in all; later ones depend on results)" if len(points) < settings.trials else ""
     print(f"{len(points)} trials{more} x {settings.seeds} seeds by {settings.method}, for {settings.metric}")
     found = estimate(settings)
     if found is None:
-        print(f"time: unknown, as no run of {settings.config.name} has ended here; `launch.py train {settings.config.name}` would tell")
+        print(
+            f"time: unknown, as no run of {settings.config.name} has ended here; `launch.py train {settings.config.name}` would tell"
+        )
     else:
         pruned = " at most (trials are pruned)" if settings.method in ("halving", "hyperband") else ""
-        print(f"time: about {found[0] / 60:.1f} minutes{pruned}, one run after another as in {found[1]}; populations and --jobs shorten it")
+        print(
+            f"time: about {found[0] / 60:.1f} minutes{pruned}, one run after another as in {found[1]}; populations and --jobs shorten it"
+        )

@@ -56,7 +56,10 @@ def shares(jobs: int, found: Sequence[str]) -> list[dict[str, str]]:
     if jobs <= len(found):
         return [{"CUDA_VISIBLE_DEVICES": ",".join(found[job::jobs])} for job in range(jobs)]
     most = -(-jobs // len(found))
-    return [{"CUDA_VISIBLE_DEVICES": found[job % len(found)], "XLA_PYTHON_CLIENT_MEM_FRACTION": f"{0.9 / most:.2f}"} for job in range(jobs)]
+    return [
+        {"CUDA_VISIBLE_DEVICES": found[job % len(found)], "XLA_PYTHON_CLIENT_MEM_FRACTION": f"{0.9 / most:.2f}"}
+        for job in range(jobs)
+    ]
 
 
 class Subprocesses:
@@ -140,7 +143,12 @@ class Ray:
         _check_reachable(address)
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         try:
-            ray.init(address=address, runtime_env={"env_vars": {"PYTHONPATH": path}}, log_to_driver=False, logging_level="error")
+            ray.init(
+                address=address,
+                runtime_env={"env_vars": {"PYTHONPATH": path}},
+                log_to_driver=False,
+                logging_level="error",
+            )
         except (ConnectionError, RuntimeError, ValueError) as error:
             said = " ".join(str(error).split())[:120]
             raise InputError(f"no Ray cluster at {address} ({said}); start one with: ray start --head") from None
@@ -192,4 +200,6 @@ def _check_reachable(address: str):
     try:
         socket.create_connection((host, int(port)), timeout=5).close()
     except (OSError, ValueError) as error:
-        raise InputError(f"no Ray cluster answers at {address} ({error}); --ray needs HOST:PORT of a running one, or auto") from None
+        raise InputError(
+            f"no Ray cluster answers at {address} ({error}); --ray needs HOST:PORT of a running one, or auto"
+        ) from None

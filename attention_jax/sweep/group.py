@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from attention_jax import Diverged, InputError, Interrupted, config as configs, experiments, runs
+from attention_jax import Diverged, InputError, Interrupted, experiments, runs
+from attention_jax import config as configs
 
 
 class Spec(NamedTuple):
@@ -81,7 +82,9 @@ def run_group(path: Path, quiet: bool = True):
                 _single(*spec.members[place], until, quiet)
     except OSError as error:
         said = error.strerror or error
-        raise InputError(f"the sweep cannot write in {spec.directory}: {said}; free some space or give another --out DIR") from error
+        raise InputError(
+            f"the sweep cannot write in {spec.directory}: {said}; free some space or give another --out DIR"
+        ) from error
 
 
 def _divided(spec: Spec, left: list[int]) -> tuple[list[tuple[int, list[int]]], list[int]]:
@@ -99,7 +102,9 @@ def _divided(spec: Spec, left: list[int]) -> tuple[list[tuple[int, list[int]]], 
 
     try:
         built = [tasks.build(config) for config, _ in spec.members]
-        population.check_traceable(spec.members[0][0], list(population.varied([config for config, _ in spec.members])), built[0])
+        population.check_traceable(
+            spec.members[0][0], list(population.varied([config for config, _ in spec.members])), built[0]
+        )
         found = population.classes(built, [config.train.seed for config, _ in spec.members])
     except Exception:  # whatever it is, each member alone will say it
         return [], left
@@ -118,7 +123,9 @@ def _population(spec: Spec, number: int, everyone: list[int]):
     earlier = None
     if before:
         last = [place for place in everyone if place in before[-1][1]]
-        earlier = population.Earlier(_shared(spec, len(before) - 1, number), len(last), [last.index(place) for place in now])
+        earlier = population.Earlier(
+            _shared(spec, len(before) - 1, number), len(last), [last.index(place) for place in now]
+        )
     try:
         built = [tasks.build(member.config) for member in members]
         population.fit(members, built, _shared(spec, len(before), number), until=until, earlier=earlier)
@@ -148,7 +155,9 @@ def _single(config: configs.Config, directory: Path, until: int, quiet: bool):
     try:
         if until and len(_epochs(directory)) >= until:
             return
-        runs.start(config, directory, study=study, resume=(directory / "config.json").exists(), quiet=quiet, on_epoch=pause)
+        runs.start(
+            config, directory, study=study, resume=(directory / "config.json").exists(), quiet=quiet, on_epoch=pause
+        )
     except _Paused:
         return
     except (Interrupted, OSError):

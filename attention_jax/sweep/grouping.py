@@ -5,7 +5,10 @@ from collections.abc import Sequence
 from attention_jax import config as configs
 from attention_jax.sweep.space import get
 
-NUMBERS = tuple(f"optim.{name}" for name in ("learning_rate", "warmup_steps", "clip_norm", "weight_decay", "momentum", "b1", "b2", "eps"))
+NUMBERS = tuple(
+    f"optim.{name}"
+    for name in ("learning_rate", "warmup_steps", "clip_norm", "weight_decay", "momentum", "b1", "b2", "eps")
+)
 NUMBERS += ("train.label_smoothing", "model.dropout", "model.attention_dropout", "model.ffn_dropout")
 """What members of a population may differ in besides the seed."""
 

@@ -51,7 +51,10 @@ class Journal:
         known = len(self.trials())
         for point in points[known:]:
             template = optuna.trial.create_trial(
-                state=TrialState.RUNNING, params=point, distributions=distributions(self.space), user_attrs={"sweep": label}
+                state=TrialState.RUNNING,
+                params=point,
+                distributions=distributions(self.space),
+                user_attrs={"sweep": label},
             )
             self.study.add_trial(template)
 

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from attention_jax import InputError, config as configs, lower_is_better, runs
+from attention_jax import InputError, lower_is_better, runs
+from attention_jax import config as configs
 from attention_jax.sweep import group
 from attention_jax.sweep.search import ETA, brackets, survivors
 from attention_jax.sweep.space import Point, Space, parse, spelled
@@ -70,7 +71,9 @@ def read_settings(directory: Path) -> Settings:
     """The settings of the sweep in `directory`."""
     path = Path(directory) / "settings.json"
     if not path.exists():
-        raise InputError(f"{directory} is not a sweep: it has no settings.json; give a directory that `launch.py sweep` made")
+        raise InputError(
+            f"{directory} is not a sweep: it has no settings.json; give a directory that `launch.py sweep` made"
+        )
     values = json.loads(path.read_text(encoding="utf-8"))
     config = configs.from_json(values["config"])
     return Settings(**values | {"config": config, "space": parse(config, values["space"])})
@@ -78,7 +81,10 @@ def read_settings(directory: Path) -> Settings:
 
 def read_rounds(directory: Path) -> list[Round]:
     """All rounds that were begun."""
-    return [Round(**json.loads(path.read_text(encoding="utf-8"))) for path in sorted((Path(directory) / "rounds").glob("[0-9]*.json"))]
+    return [
+        Round(**json.loads(path.read_text(encoding="utf-8")))
+        for path in sorted((Path(directory) / "rounds").glob("[0-9]*.json"))
+    ]
 
 
 def write_round(directory: Path, number: int, round_: Round):
@@ -118,7 +124,10 @@ def trials(directory: Path, settings: Settings, rounds: Sequence[Round]) -> list
             directories = [run_directory(directory, number, seed) for seed in seeds(settings)]
             results = [runs.read_result(path) for path in directories]
             histories = [group.history(path) for path in directories]
-            reasons = [json.loads(path.read_text())["reason"] if (path := d / "failure.json").exists() else "" for d in directories]
+            reasons = [
+                json.loads(path.read_text())["reason"] if (path := d / "failure.json").exists() else ""
+                for d in directories
+            ]
             reason = next((f"seed {seed}: {text}" for seed, text in zip(seeds(settings), reasons) if text), "")
             values = [value for r, h in zip(results, histories) if (value := measured(settings, r, h)) is not None]
             if reason:
@@ -138,14 +147,18 @@ def trials(directory: Path, settings: Settings, rounds: Sequence[Round]) -> list
 
 def rungs(settings: Settings) -> list[int]:
     """All epochs at which trials are compared; the last one is the end."""
-    return sorted({epoch for bracket in brackets(settings.method, settings.config.train.total_epochs) for epoch in bracket})
+    return sorted(
+        {epoch for bracket in brackets(settings.method, settings.config.train.total_epochs) for epoch in bracket}
+    )
 
 
 def go_on(settings: Settings, found: Sequence[Trial], active: Sequence[int], epoch: int) -> list[int]:
     """Which of the `active` trials go on beyond `epoch`: of each bracket that compares there, the best 1/eta; what has failed does not."""
     chosen, all_brackets = [], brackets(settings.method, settings.config.train.total_epochs)
     for place, bracket in enumerate(all_brackets):
-        mine = [t for t in found if t.number in active and t.number % len(all_brackets) == place and t.state != "failed"]
+        mine = [
+            t for t in found if t.number in active and t.number % len(all_brackets) == place and t.state != "failed"
+        ]
         if epoch in bracket[:-1] and mine:
             best = survivors([settings.sign(math.nan if t.value is None else t.value) for t in mine], ETA)
             mine = [mine[i] for i in best]

@@ -18,7 +18,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention_jax import Diverged, Interrupted, config as configs, runs, tasks
+from attention_jax import Diverged, Interrupted, runs, tasks
+from attention_jax import config as configs
 from attention_jax.sweep.grouping import NUMBERS
 from attention_jax.sweep.space import get
 from attention_jax.train.checkpoint import Checkpoints, save_params
@@ -27,6 +28,7 @@ from attention_jax.train.loop import Interrupt, planned_steps
 from attention_jax.train.optimizer import optimizer
 from attention_jax.train.parallel import replicate
 from attention_jax.train.step import TrainState, init_state, train_step
+
 
 class Member(NamedTuple):
     """One run of a population."""
@@ -62,7 +64,9 @@ def classes(built: Sequence[tasks.Task], seeds: Sequence[int]) -> list[list[int]
         for group in found:
             first = built[group[0]]
             pairs = zip(jax.tree.leaves(first.buckets), jax.tree.leaves(task.buckets), strict=True)
-            if (len(task.buckets) == 1 or seeds[group[0]] == seeds[place]) and all(a is b or np.array_equal(a, b) for a, b in pairs):
+            if (len(task.buckets) == 1 or seeds[group[0]] == seeds[place]) and all(
+                a is b or np.array_equal(a, b) for a, b in pairs
+            ):
                 group.append(place)
                 break
         else:
@@ -112,7 +116,9 @@ def runner(config: configs.Config, total_steps: int):
 
     if jax.local_device_count() > 1:
         return jax.pmap(population, in_axes=(0, 0, None, 0, 0), donate_argnums=0)
-    single = lambda *given: jax.tree.map(lambda x: x[None], population(*(_first(x) if i != 2 else x for i, x in enumerate(given))))
+    single = lambda *given: jax.tree.map(
+        lambda x: x[None], population(*(_first(x) if i != 2 else x for i, x in enumerate(given)))
+    )
     return jax.jit(single, donate_argnums=0)
 
 
@@ -140,13 +146,22 @@ def fresh(task: tasks.Task, members: Sequence[configs.Config], numbers: dict, to
     """The members' first states, stacked: each what the run alone would begin with."""
 
     def one(place):
-        config = configs.replace(members[place], **{name: jnp.float32(values[place]) for name, values in numbers.items()})
+        config = configs.replace(
+            members[place], **{name: jnp.float32(values[place]) for name, values in numbers.items()}
+        )
         return jax.device_get(init_state(task.init, optimizer(config.optim, total_steps), members[place].train.seed))
 
     return jax.tree.map(lambda *leaves: np.stack(leaves), *[one(place) for place in range(len(members))])
 
 
-def fit(members: Sequence[Member], built: Sequence[tasks.Task], directory: Path, *, until: int = 0, earlier: Earlier | None = None):
+def fit(
+    members: Sequence[Member],
+    built: Sequence[tasks.Task],
+    directory: Path,
+    *,
+    until: int = 0,
+    earlier: Earlier | None = None,
+):
     """Train all members to their end, or to epoch `until` only; each becomes an ordinary run directory, without figures.
 
     Checkpoints are written to `directory` after each epoch, and a population that finds one goes on from it. With
@@ -197,7 +212,9 @@ def fit(members: Sequence[Member], built: Sequence[tasks.Task], directory: Path,
                     within = step[:, None] + np.cumsum(weight.sum(2) > 0, axis=1) <= total_steps
                     live = np.array([not reason for reason in failures])
                     weight = weight * (within & live[:, None])[:, :, None].astype(weight.dtype)
-                    state, metrics = run(state, numbers, buckets[plans[0][chunk][0]], spread(indices, devices), spread(weight, devices))
+                    state, metrics = run(
+                        state, numbers, buckets[plans[0][chunk][0]], spread(indices, devices), spread(weight, devices)
+                    )
                     metrics, calls = collect(metrics, count), calls + 1
                     for place in np.flatnonzero(live):
                         mine = jax.tree.map(lambda x: x[place], metrics)
@@ -214,10 +231,16 @@ def fit(members: Sequence[Member], built: Sequence[tasks.Task], directory: Path,
                 final = collect(state.params, count)
                 for place, seen in enumerate(sums):
                     if not failures[place] and seen:
-                        total = {name: tuple(np.concatenate([m[name][i] for m in seen]) for i in (0, 1)) for name in seen[0]}
+                        total = {
+                            name: tuple(np.concatenate([m[name][i] for m in seen]) for i in (0, 1)) for name in seen[0]
+                        }
                         values = {**scalars(total), **task.evaluate(_member(final, place), False)}
-                        histories[place].append({"epoch": epoch, "step": int(step[place]), "seconds": round(seconds(), 2), **values})
-                        logs[place].write(int(step[place]), **{k: v for k, v in histories[place][-1].items() if k != "step"})
+                        histories[place].append(
+                            {"epoch": epoch, "step": int(step[place]), "seconds": round(seconds(), 2), **values}
+                        )
+                        logs[place].write(
+                            int(step[place]), **{k: v for k, v in histories[place][-1].items() if k != "step"}
+                        )
                 save()
                 if interrupt.wanted:
                     raise Interrupted(int(step.max()))
@@ -229,7 +252,12 @@ def fit(members: Sequence[Member], built: Sequence[tasks.Task], directory: Path,
                 shared = {"population": count, "facts": task.describe()}
                 for place, member in enumerate(members):
                     if not failures[place] and not (member.directory / "result.json").exists():
-                        common = {"history": histories[place], "steps": int(step[place]), "seconds": seconds(), **shared}
+                        common = {
+                            "history": histories[place],
+                            "steps": int(step[place]),
+                            "seconds": seconds(),
+                            **shared,
+                        }
                         _finish(member, task, _member(params, place), common)
         finally:
             for log in logs:
@@ -240,14 +268,18 @@ def fit(members: Sequence[Member], built: Sequence[tasks.Task], directory: Path,
 def _select(earlier: Earlier, fresh: Population, kept: dict) -> tuple[Population, dict]:
     """State and progress of the members that go on; the fresh ones if a kill came before the first checkpoint."""
     checkpoints = Checkpoints(earlier.directory / "checkpoints")
-    wide = fresh._replace(members=jax.tree.map(lambda x: np.zeros((earlier.count, *x.shape[1:]), x.dtype), fresh.members))
+    wide = fresh._replace(
+        members=jax.tree.map(lambda x: np.zeros((earlier.count, *x.shape[1:]), x.dtype), fresh.members)
+    )
     steps = checkpoints.steps()
     population, progress = checkpoints.restore(steps[-1], wide) if steps else (None, None)
     checkpoints.close()
     if population is None:
         return fresh, kept
     progress |= {key: [progress[key][place] for place in earlier.places] for key in ("histories", "failures")}
-    return population._replace(members=jax.tree.map(lambda x: x[np.array(earlier.places)], population.members)), progress
+    return population._replace(
+        members=jax.tree.map(lambda x: x[np.array(earlier.places)], population.members)
+    ), progress
 
 
 def _member(tree, place: int):
@@ -258,12 +290,19 @@ def _divergence(loss, step: int) -> str:
     """The reason for which a member has failed in a call that began at `step`, or nothing."""
     total, count = loss
     bad = ~np.isfinite(total) & (count > 0)
-    return str(Diverged(step + int(np.cumsum(count > 0)[bad.argmax()]), float(total[bad.argmax()]))) if bad.any() else ""
+    return (
+        str(Diverged(step + int(np.cumsum(count > 0)[bad.argmax()]), float(total[bad.argmax()]))) if bad.any() else ""
+    )
 
 
 def _finish(member: Member, task: tasks.Task, params, common: dict):
     """What `runs.start` leaves of a run that has ended; `launch.py plot` draws its figures."""
-    result = {"experiment": member.config.name, "seed": member.config.train.seed, "metrics": task.evaluate(params, True), **common}
+    result = {
+        "experiment": member.config.name,
+        "seed": member.config.train.seed,
+        "metrics": task.evaluate(params, True),
+        **common,
+    }
     result["parameters"] = sum(x.size for x in jax.tree.leaves(params))
     save_params(member.directory / "final", params)
     write_json(member.directory / "result.json", result)

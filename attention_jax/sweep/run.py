@@ -6,7 +6,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from attention_jax import InputError, config as configs, experiments
+from attention_jax import InputError, experiments
+from attention_jax import config as configs
 from attention_jax.sweep import answer, group, grouping, plan
 from attention_jax.sweep.executors import InProcess, Ray, Subprocesses
 from attention_jax.sweep.journal import Journal
@@ -18,7 +19,9 @@ TRIALS = 20
 """Points of a search without an end of its own."""
 
 
-def settings_of(config: configs.Config, over: dict[str, str], method: str, trials: int, seeds: int, metric: str) -> Settings:
+def settings_of(
+    config: configs.Config, over: dict[str, str], method: str, trials: int, seeds: int, metric: str
+) -> Settings:
     """Checked settings; everything that can be wrong with them is said here, before anything starts."""
     space = parse(config, over)
     method = resolve(method, space)
@@ -54,12 +57,16 @@ def _lock(directory: Path) -> Iterator[None]:
         directory.mkdir(parents=True, exist_ok=True)
         file = (directory / "lock").open("w")
     except OSError as error:
-        raise InputError(f"the output directory must be writable; {directory} is not ({error.strerror}); give another --out DIR") from error
+        raise InputError(
+            f"the output directory must be writable; {directory} is not ({error.strerror}); give another --out DIR"
+        ) from error
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise InputError(f"another process is sweeping in {directory}; wait for it, or give another --out DIR") from None
+            raise InputError(
+                f"another process is sweeping in {directory}; wait for it, or give another --out DIR"
+            ) from None
         yield
 
 
@@ -89,7 +96,9 @@ def executor(jobs: int, address: str):
     return Ray(address) if address else Subprocesses(jobs) if jobs else InProcess()
 
 
-def sweep(settings: Settings, directory: Path, *, jobs: int = 0, ray: str = "", population: int = 64) -> list[plan.Trial]:
+def sweep(
+    settings: Settings, directory: Path, *, jobs: int = 0, ray: str = "", population: int = 64
+) -> list[plan.Trial]:
     """Run a sweep in `directory`, or go on with the one that is there, and write its answer."""
     directory = Path(directory).absolute()
     with _lock(directory):
@@ -105,12 +114,16 @@ def sweep(settings: Settings, directory: Path, *, jobs: int = 0, ray: str = "", 
                     points = proposed(settings, history, count)
                     if not points:
                         break
-                    plan.write_round(directory, number, _new_round(settings, len(found), points, population, where.slots))
+                    plan.write_round(
+                        directory, number, _new_round(settings, len(found), points, population, where.slots)
+                    )
                 _run_round(directory, settings, number, where, journal)
             print(f"all runs have ended ({time.perf_counter() - started:.0f} s since this command began)")
         except OSError as error:
             said = error.strerror or error
-            raise InputError(f"the sweep cannot write in {directory}: {said}; free some space or give another --out DIR") from error
+            raise InputError(
+                f"the sweep cannot write in {directory}: {said}; free some space or give another --out DIR"
+            ) from error
         finally:
             where.close()
         found = plan.trials(directory, settings, plan.read_rounds(directory))
@@ -126,7 +139,9 @@ def _new_round(settings: Settings, first: int, points: list[dict], population: i
     if getattr(experiments.load(settings.config.name), "study", None):
         together = [[place] for group_ in together for place in group_]
     everyone = list(range(first, first + len(points)))
-    return Round(first, points, [[runs[place] for place in places] for places in together], [(plan.rungs(settings)[0], everyone)])
+    return Round(
+        first, points, [[runs[place] for place in places] for places in together], [(plan.rungs(settings)[0], everyone)]
+    )
 
 
 def _run_round(directory: Path, settings: Settings, number: int, where, journal: Journal):
@@ -159,8 +174,12 @@ def _groups_to_do(directory: Path, settings: Settings, number: int, now: Round) 
     for place, members in enumerate(now.groups):
         path = directory / "groups" / f"{number:03d}-{place:03d}.json"
         points = [now.points[trial - now.first] for trial, _ in members]
-        described = [(plan.run_config(settings, p, s), plan.run_directory(directory, t, s)) for p, (t, s) in zip(points, members)]
-        stages = [(epoch, [i for i, (trial, _) in enumerate(members) if trial in active]) for epoch, active in now.stages]
+        described = [
+            (plan.run_config(settings, p, s), plan.run_directory(directory, t, s)) for p, (t, s) in zip(points, members)
+        ]
+        stages = [
+            (epoch, [i for i, (trial, _) in enumerate(members) if trial in active]) for epoch, active in now.stages
+        ]
         if not all(group.ended(described[i][1]) for i in stages[-1][1]):
             group.write(path, group.Spec(path.with_suffix(""), described, stages))
             paths.append(path)

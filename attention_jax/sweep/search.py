@@ -29,13 +29,17 @@ def distributions(space: Space) -> dict[str, BaseDistribution]:
     def one(d):
         if isinstance(d, Values):
             return CategoricalDistribution(d.choices)
-        return IntDistribution(int(d.low), int(d.high), log=d.log) if d.whole else FloatDistribution(d.low, d.high, log=d.log)
+        return (
+            IntDistribution(int(d.low), int(d.high), log=d.log)
+            if d.whole
+            else FloatDistribution(d.low, d.high, log=d.log)
+        )
 
     return {name: one(dimension) for name, dimension in space.items()}
 
 
 def resolve(method: str, space: Space) -> str:
-    """"auto" is a grid where there are only lists, else random search."""
+    """ "auto" is a grid where there are only lists, else random search."""
     return ("grid" if is_finite(space) else "random") if method == "auto" else method
 
 
@@ -66,8 +70,12 @@ def suggest(space: Space, method: str, seed: int, history: Sequence[tuple[Point,
         study = optuna.create_study(sampler=_sampler(method, seed, 0))
         for point, value in history:
             study.add_trial(optuna.trial.create_trial(params=point, distributions=asked, value=value))
-        if method == "qmc" and not history:  # it takes the space from the first trial and would draw that one without the sequence
-            first = {name: d.choices[0] if isinstance(d, CategoricalDistribution) else d.low for name, d in asked.items()}
+        if (
+            method == "qmc" and not history
+        ):  # it takes the space from the first trial and would draw that one without the sequence
+            first = {
+                name: d.choices[0] if isinstance(d, CategoricalDistribution) else d.low for name, d in asked.items()
+            }
             study.add_trial(optuna.trial.create_trial(params=first, distributions=asked, value=0.0))
         for attempt in range(100 * count):
             if len(found) == count or len(known) + len(found) >= size:
@@ -85,7 +93,11 @@ def _sampler(method: str, seed: int, number: int) -> optuna.samplers.BaseSampler
     seed = (seed * 1_000_003 + number) % (1 << 31)
     if method == "tpe":
         return optuna.samplers.TPESampler(seed=seed, n_startup_trials=STARTUP, constant_liar=True)
-    return optuna.samplers.QMCSampler(seed=seed, scramble=True) if method == "qmc" else optuna.samplers.RandomSampler(seed=seed)
+    return (
+        optuna.samplers.QMCSampler(seed=seed, scramble=True)
+        if method == "qmc"
+        else optuna.samplers.RandomSampler(seed=seed)
+    )
 
 
 def brackets(method: str, epochs: int) -> list[list[int]]:

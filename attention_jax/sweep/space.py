@@ -13,7 +13,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from attention_jax import InputError, config as configs
+from attention_jax import InputError
+from attention_jax import config as configs
 
 
 class Values(NamedTuple):
@@ -39,7 +40,11 @@ class Range(NamedTuple):
         >>> Range(1e-4, 1e-2, True, False, 3).grid(), Range(1, 4, False, True, 9).grid()
         ((0.0001, 0.001, 0.01), (1, 2, 3, 4))
         """
-        places = np.geomspace(self.low, self.high, self.points) if self.log else np.linspace(self.low, self.high, self.points)
+        places = (
+            np.geomspace(self.low, self.high, self.points)
+            if self.log
+            else np.linspace(self.low, self.high, self.points)
+        )
         rounded = [round(float(x)) if self.whole else float(f"{x:.6g}") for x in places]
         return tuple(dict.fromkeys(rounded))
 
@@ -99,7 +104,9 @@ def parse(config, over: Mapping[str, str]) -> Space:
         for value in dimension.choices if isinstance(dimension, Values) else (dimension.low, dimension.high):
             configs.validate(configs.replace(config, **{name: value}))
     if not space:
-        raise InputError("a sweep needs at least one parameter: --over NAME=VALUES, such as --over optim.learning-rate=1e-4..1e-2:log")
+        raise InputError(
+            "a sweep needs at least one parameter: --over NAME=VALUES, such as --over optim.learning-rate=1e-4..1e-2:log"
+        )
     return space
 
 
@@ -108,7 +115,9 @@ def _hint(name: str, known: Mapping[str, type]) -> str:
     last = {option.rsplit(".", 1)[-1]: option for option in known}
     near = difflib.get_close_matches(name, known, n=2)
     near = near or [last[n] for n in difflib.get_close_matches(name.rsplit(".", 1)[-1], last, n=2)]
-    return f"perhaps you meant {' or '.join(near).replace('_', '-')}" if near else "launch.py train NAME --help shows all"
+    return (
+        f"perhaps you meant {' or '.join(near).replace('_', '-')}" if near else "launch.py train NAME --help shows all"
+    )
 
 
 def _dimension(name: str, kind: type, text: str) -> Values | Range:
@@ -153,7 +162,13 @@ def _value(name: str, kind: type, word: str):
 
 
 def _example(kind: type) -> str:
-    return ",".join(typing.get_args(kind)[:3]) if typing.get_origin(kind) is Literal else "true,false" if kind is bool else "a,b"
+    return (
+        ",".join(typing.get_args(kind)[:3])
+        if typing.get_origin(kind) is Literal
+        else "true,false"
+        if kind is bool
+        else "a,b"
+    )
 
 
 def spelled(space: Space) -> dict[str, str]:
@@ -177,7 +192,9 @@ def grid(space: Space) -> list[Point]:
     """Every combination, the last parameter varying fastest; InputError for a range without a number of points."""
     for name, dimension in space.items():
         if isinstance(dimension, Range) and not dimension.points:
-            raise InputError(f"a grid needs to know how many values of {name}: list them, or write {dimension.low}..{dimension.high}:log:5")
+            raise InputError(
+                f"a grid needs to know how many values of {name}: list them, or write {dimension.low}..{dimension.high}:log:5"
+            )
     axes = [d.choices if isinstance(d, Values) else d.grid() for d in space.values()]
     return [dict(zip(space, values)) for values in itertools.product(*axes)]
 

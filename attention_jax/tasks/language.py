@@ -63,7 +63,9 @@ def build(config) -> Task:
     def evaluate(params, full: bool) -> dict:
         metrics = {}
         for split, rows in data.held_out.items():
-            per_token = float(over_rows(score_rows, params, {"tokens": rows}, EVALUATED).sum(dtype=np.float64) / rows[:, 1:].size)
+            per_token = float(
+                over_rows(score_rows, params, {"tokens": rows}, EVALUATED).sum(dtype=np.float64) / rows[:, 1:].size
+            )
             metrics |= {f"{split}.loss": per_token, f"{split}.perplexity": float(np.exp(min(per_token, 50.0)))}
         return metrics
 

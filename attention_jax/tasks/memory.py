@@ -64,10 +64,20 @@ def build(config) -> Task:
 
     def loss(params, batch, rng):
         longest = jnp.max(batch["length"])
-        cut = [lambda end=end: costs(params, {name: batch[name][:, :end] for name in ("inputs", "targets", "mask")}) for end in cuts]
+        cut = [
+            lambda end=end: costs(params, {name: batch[name][:, :end] for name in ("inputs", "targets", "mask")})
+            for end in cuts
+        ]
         nats, wrong = jax.lax.switch(jnp.searchsorted(jnp.array(cuts), longest), cut)
         total, count = (nats * batch["weight"]).sum(), batch["weight"].sum()
-        return total, count, {"bits_per_sequence": (total / jnp.log(2.0), count), "wrong_bits": ((wrong * batch["weight"]).sum(), count)}
+        return (
+            total,
+            count,
+            {
+                "bits_per_sequence": (total / jnp.log(2.0), count),
+                "wrong_bits": ((wrong * batch["weight"]).sum(), count),
+            },
+        )
 
     def measure(params, data) -> tuple[np.ndarray, np.ndarray]:
         """Bits and wrong bits of every sequence of a set."""
@@ -96,8 +106,14 @@ def build(config) -> Task:
         steps = int(data.length[row])
         logits, seen = jax.device_get(look(params, data.inputs[row : row + 1, :steps]))
         mask = data.mask[row, :steps, None]
-        panels = {"inputs": data.inputs[row, :steps], "targets": data.targets[row, :steps], "outputs": mask / (1 + np.exp(-logits[0]))}
-        used = np.max([weights[0].max((0, 1)) for weights in seen.values()], axis=0) > 0.05 if seen else []  # ever looked at
+        panels = {
+            "inputs": data.inputs[row, :steps],
+            "targets": data.targets[row, :steps],
+            "outputs": mask / (1 + np.exp(-logits[0])),
+        }
+        used = (
+            np.max([weights[0].max((0, 1)) for weights in seen.values()], axis=0) > 0.05 if seen else []
+        )  # ever looked at
         for name, weights in seen.items():
             heads = weights[0][:, :, used].swapaxes(0, 1)  # [heads, T, N]
             panels |= {f"{name} weights" + (f" {i}" if len(heads) > 1 else ""): head for i, head in enumerate(heads)}
@@ -106,17 +122,28 @@ def build(config) -> Task:
     def report(params, directory: Path) -> list[Path]:
         longest = int(valid.length.argmax())
         figures = [draw(params, valid, longest, directory / f"{config.data.task}.png")]
-        return figures + [draw(params, data, 0, directory / f"{config.data.task}_{name}.png") for name, data in list(beyond.items())[-2:]]
+        return figures + [
+            draw(params, data, 0, directory / f"{config.data.task}_{name}.png")
+            for name, data in list(beyond.items())[-2:]
+        ]
 
     def predict(params, texts, figure=None) -> list[str]:
         return [predict_one(params, text, figure if i == 0 else None) for i, text in enumerate(texts)]
 
     def predict_one(params, text: str, figure) -> str:
         words = text.split()
-        if config.data.task != "copy" or not words or any(len(word) != outputs or set(word) - {"0", "1"} for word in words):
-            raise InputError(f"needed are words of {outputs} bits for a machine that copies, such as '10110010 01101100'; got {text!r}")
+        if (
+            config.data.task != "copy"
+            or not words
+            or any(len(word) != outputs or set(word) - {"0", "1"} for word in words)
+        ):
+            raise InputError(
+                f"needed are words of {outputs} bits for a machine that copies, such as '10110010 01101100'; got {text!r}"
+            )
         data = algorithmic.copy(np.random.default_rng(0), 1, len(words), len(words))
-        data.inputs[0, : len(words), :outputs] = data.targets[0, len(words) + 1 :] = [[int(bit) for bit in word] for word in words]
+        data.inputs[0, : len(words), :outputs] = data.targets[0, len(words) + 1 :] = [
+            [int(bit) for bit in word] for word in words
+        ]
         logits = np.asarray(look(params, data.inputs)[0][0, len(words) + 1 :])
         if figure:
             draw(params, data, 0, Path(figure))
@@ -126,7 +153,10 @@ def build(config) -> Task:
         asked = float(train.mask.sum(1).mean() * outputs)
         facts = {"sequences": len(train.length), "longest": int(train.length.max()), "bits_asked_for": asked}
         if config.data.task == "ngrams":
-            facts |= {"optimum_bits": float(optimum.mean()), "optimum_standard_error": float(optimum.std() / len(optimum) ** 0.5)}
+            facts |= {
+                "optimum_bits": float(optimum.mean()),
+                "optimum_standard_error": float(optimum.std() / len(optimum) ** 0.5),
+            }
         return facts
 
     if config.data.task == "ngrams":

@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention_jax import InputError, config as configs
+from attention_jax import InputError
+from attention_jax import config as configs
 from attention_jax.data import batches, corpora
 from attention_jax.data.pairs import decode_targets, encode_sources, references
 from attention_jax.decode import beam_search, greedy
@@ -36,7 +37,9 @@ def build_model(settings, source_vocabulary: int, target_vocabulary: int):
         return encoder_decoder(settings, source_vocabulary, target_vocabulary)
     kinds = {configs.Translator: Translator, configs.Convolutional: ConvSeq2seq}
     kind = RECURRENT[settings.kind] if isinstance(settings, configs.Recurrent) else kinds[type(settings)]
-    values = {f.name: getattr(settings, f.name) for f in dataclasses.fields(settings) if f.name in kind.__dataclass_fields__}
+    values = {
+        f.name: getattr(settings, f.name) for f in dataclasses.fields(settings) if f.name in kind.__dataclass_fields__
+    }
     return kind(source_vocabulary, target_vocabulary, **values)
 
 
@@ -67,7 +70,13 @@ def build(config) -> Task:
 
         hidden, (kernel, bias) = model.apply({"params": params}, method=teacher_forced, rngs={"dropout": rng})
         mask = target_mask(batch) & (batch["weight"] > 0)[:, None]
-        rows = (hidden.reshape(-1, hidden.shape[-1]), kernel, bias, batch["target"][:, 1:].reshape(-1), mask.reshape(-1))
+        rows = (
+            hidden.reshape(-1, hidden.shape[-1]),
+            kernel,
+            bias,
+            batch["target"][:, 1:].reshape(-1),
+            mask.reshape(-1),
+        )
         return *linear_cross_entropy(*rows, label_smoothing=config.train.label_smoothing), {}
 
     def score_rows(params, batch):
@@ -84,7 +93,11 @@ def build(config) -> Task:
             return module.start(module.encode(batch["source"], batch["source_length"]), max_length)
 
         cache, rows = model.apply({"params": params}, method=run), batch["source"].shape[0]
-        split, join = (model.own, model.with_memory) if hasattr(model, "with_memory") else (lambda cache: cache, lambda cache, _: cache)
+        split, join = (
+            (model.own, model.with_memory)
+            if hasattr(model, "with_memory")
+            else (lambda cache: cache, lambda cache, _: cache)
+        )
         # all hypotheses of a sentence read one memory: a beam search has nothing to copy or reorder there
         whole, cache = cache, split(cache)
 
@@ -92,7 +105,12 @@ def build(config) -> Task:
             logits, cache, _ = model.apply({"params": params}, join(cache, whole), tokens, method="step")
             return logits, split(cache)
 
-        ends = {"bos": vocabulary.bos_id, "eos": vocabulary.eos_id, "max_length": max_length, "pad": vocabulary.pad_id or 0}
+        ends = {
+            "bos": vocabulary.bos_id,
+            "eos": vocabulary.eos_id,
+            "max_length": max_length,
+            "pad": vocabulary.pad_id or 0,
+        }
         if settings.beam_size == 1:
             return greedy(step, cache, rows, **ends)
         penalty = {"length_penalty": settings.length_penalty, "alpha": settings.alpha}
@@ -100,7 +118,9 @@ def build(config) -> Task:
 
     def look(params, batch):
         """The weights with which the model wrote `target`."""
-        return model.apply({"params": params}, batch["source"], batch["source_length"], batch["target"][:, :-1], look=True)[1]
+        return model.apply(
+            {"params": params}, batch["source"], batch["source_length"], batch["target"][:, :-1], look=True
+        )[1]
 
     def evaluate(params, full: bool) -> dict:
         metrics = {}
@@ -130,7 +150,10 @@ def build(config) -> Task:
             found["exact_match_unseen"] = float(exact[unseen].mean())
         if not fixed:
             outputs, wanted = decode_targets(data, written), references(data, split)
-            found |= {"bleu": bleu.bleu(outputs, wanted, tokenize=data.bleu_tokenize).score, "chrf": bleu.chrf(outputs, wanted).score}
+            found |= {
+                "bleu": bleu.bleu(outputs, wanted, tokenize=data.bleu_tokenize).score,
+                "chrf": bleu.chrf(outputs, wanted).score,
+            }
             kept = bleu.kept_beyond(30, outputs, wanted, pairs.source_length - 1, data.bleu_tokenize)
             found |= {} if kept is None else {"bleu_kept_beyond_30": kept}
         return found
@@ -159,12 +182,20 @@ def build(config) -> Task:
         if "cross_attention" not in seen:
             raise InputError("this model has no attention to draw; leave --attention out")
         weights = seen["cross_attention"][:, -1]  # the last layer: [rows, heads, T, S]
-        sources = [data.source_vocabulary.decode(row[:n]) for row, n in zip(batch["source"][:shown], batch["source_length"], strict=False)]
+        sources = [
+            data.source_vocabulary.decode(row[:n])
+            for row, n in zip(batch["source"][:shown], batch["source_length"], strict=False)
+        ]
         targets = [data.target_vocabulary.sentence(row) for row in tokens]
         if getattr(config.data, "reverse_source", False):  # shown in reading order
-            weights, sources = [w[:, :, len(s) - 1 :: -1] for w, s in zip(weights, sources, strict=True)], [s[::-1] for s in sources]
+            weights, sources = (
+                [w[:, :, len(s) - 1 :: -1] for w, s in zip(weights, sources, strict=True)],
+                [s[::-1] for s in sources],
+            )
         heads = len(weights[0])
-        panels = [[w[: max(len(t), 1), : len(s)] for w in row] for row, s, t in zip(weights, sources, targets, strict=True)]
+        panels = [
+            [w[: max(len(t), 1), : len(s)] for w in row] for row, s, t in zip(weights, sources, targets, strict=True)
+        ]
         every = lambda rows: [[row] * heads for row in rows[:shown]]
         return show_heatmaps(panels, every(targets), every(sources), path, xlabel="source", ylabel="output")
 
@@ -175,9 +206,15 @@ def build(config) -> Task:
         seen = jax.device_get(jax.jit(look)(params, {k: v[:1] for k, v in batch.items()}))
         source = data.source_vocabulary.decode(batch["source"][0, : batch["source_length"][0]])
         target = data.target_vocabulary.sentence(tokens[0])
-        sides = {"encoder_attention": (source, source), "decoder_attention": (target, target), "cross_attention": (target, source)}
+        sides = {
+            "encoder_attention": (source, source),
+            "decoder_attention": (target, target),
+            "cross_attention": (target, source),
+        }
         return [
-            show_heatmaps(seen[name][0, :, :, : max(len(q), 1), : max(len(k), 1)], q or None, k or None, directory / f"{name}.png")
+            show_heatmaps(
+                seen[name][0, :, :, : max(len(q), 1), : max(len(k), 1)], q or None, k or None, directory / f"{name}.png"
+            )
             for name, (q, k) in sides.items()
         ]
 
@@ -193,7 +230,10 @@ def build(config) -> Task:
         (directory.parent / "samples.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
         attends = "cross_attention" in jax.eval_shape(look, params, {k: v[:1] for k, v in batch.items()})
         figures = (
-            [draw(params, batch, tokens, texts, directory / "alignment.png"), *draw_layers(params, batch, tokens, directory)]
+            [
+                draw(params, batch, tokens, texts, directory / "alignment.png"),
+                *draw_layers(params, batch, tokens, directory),
+            ]
             if attends
             else []
         )
@@ -203,10 +243,15 @@ def build(config) -> Task:
         """The translations of a split, its BLEU with the signature, and BLEU by the length of the source."""
         pairs = data.held_out[split]
         if split not in generated:
-            generated[split] = over_rows(generate, params, {"source": pairs.source, "source_length": pairs.source_length}, size)
+            generated[split] = over_rows(
+                generate, params, {"source": pairs.source, "source_length": pairs.source_length}, size
+            )
         outputs, wanted = decode_targets(data, generated[split]), references(data, split)
         (directory.parent / f"{split}.txt").write_text("".join(f"{line}\n" for line in outputs), encoding="utf-8")
-        found = {"bleu": bleu.bleu(outputs, wanted, tokenize=data.bleu_tokenize)._asdict(), "chrf": bleu.chrf(outputs, wanted)._asdict()}
+        found = {
+            "bleu": bleu.bleu(outputs, wanted, tokenize=data.bleu_tokenize)._asdict(),
+            "chrf": bleu.chrf(outputs, wanted)._asdict(),
+        }
         bins = bleu.bleu_by_length(outputs, wanted, pairs.source_length - 1, tokenize=data.bleu_tokenize)
         write_json(directory.parent / f"{split}.bleu.json", found | {"by_length": [part._asdict() for part in bins]})
         return [bleu.length_figure({config.name: bins}, directory / "bleu_by_length.png")]
@@ -225,5 +270,9 @@ def build(config) -> Task:
         evaluate=evaluate,
         report=report,
         predict=predict,
-        describe=lambda: {"source_vocabulary": len(data.source_vocabulary), "target_vocabulary": len(vocabulary), **data.facts},
+        describe=lambda: {
+            "source_vocabulary": len(data.source_vocabulary),
+            "target_vocabulary": len(vocabulary),
+            **data.facts,
+        },
     )

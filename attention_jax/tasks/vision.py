@@ -34,13 +34,24 @@ def build_model(model, classes: int, image_size: int):
     if kind == "ResNet":
         return ResNet(classes, tuple(model.widths), model.blocks, model.stem, model.groups, model.dropout, dtype)
     if model.hidden_size % model.heads:
-        raise InputError(f"--model.hidden-size must be a multiple of --model.heads, got {model.hidden_size} and {model.heads}")
+        raise InputError(
+            f"--model.hidden-size must be a multiple of --model.heads, got {model.hidden_size} and {model.heads}"
+        )
     block = Block(
         model.hidden_size, model.heads, model.mlp_size, norm="pre", activation="gelu", positions="none", use_bias=getattr(model, "bias", True),
         dropout=model.dropout, ffn_dropout=model.dropout, attention_dropout=model.attention_dropout, dtype=dtype,
     )  # fmt: skip
     if kind == "Cct":
-        return Cct(classes, image_size, block, model.layers, model.convolutions, model.kernel_size, model.position, model.stochastic_depth)
+        return Cct(
+            classes,
+            image_size,
+            block,
+            model.layers,
+            model.convolutions,
+            model.kernel_size,
+            model.position,
+            model.stochastic_depth,
+        )
     options = (model.pool, model.position, model.stochastic_depth, model.shifted)
     return Vit(classes, image_size, model.patch_size, block, model.layers, *options)
 
@@ -65,7 +76,9 @@ def preparation(data, image_size: int, mean, deviation):
 def mix(rng, x, data):
     """Mixup or cutmix, or one of the two at random if both are on: (images, partners, shares)."""
     which, rng = jax.random.split(rng)
-    options = [functools.partial(f, alpha=a) for f, a in ((augment.mixup, data.mixup), (augment.cutmix, data.cutmix)) if a]
+    options = [
+        functools.partial(f, alpha=a) for f, a in ((augment.mixup, data.mixup), (augment.cutmix, data.cutmix)) if a
+    ]
     return jax.lax.switch(jax.random.randint(which, (), 0, len(options)), options, rng, x)
 
 
@@ -119,7 +132,11 @@ def build(config) -> Task:
         """Of the test set; of the validation set instead after an epoch, and as well at the end, if there is one."""
         splits = ["valid"] if "valid" in data.held_out and not full else list(data.held_out)
         rows = {split: over_rows(score_rows, params, data.held_out[split]._asdict(), EVALUATED) for split in splits}
-        return {f"{split}.{name}": float(values.mean(dtype=np.float64)) for split, found in rows.items() for name, values in found.items()}
+        return {
+            f"{split}.{name}": float(values.mean(dtype=np.float64))
+            for split, found in rows.items()
+            for name, values in found.items()
+        }
 
     def show_attention(params, x, titles, path) -> Path | None:
         probabilities, found = jax.device_get(look(params, x))
@@ -151,14 +168,22 @@ def build(config) -> Task:
         paths.append(show_attention(params, test.image[first], titles, directory / "attention.png"))
         if "positions" in params:
             prefix = int(getattr(model, "pool", "") == "token")
-            paths.append(figures.position_similarity(np.asarray(params["positions"])[prefix:], directory / "positions.png"))
+            paths.append(
+                figures.position_similarity(np.asarray(params["positions"])[prefix:], directory / "positions.png")
+            )
         return [path for path in paths if path]
 
     def describe() -> dict:
         shapes = jax.eval_shape(init, jax.random.PRNGKey(0))
-        parts = {"train_images": len(train.label)} | {f"{name}_images": len(split.label) for name, split in data.held_out.items()}
+        parts = {"train_images": len(train.label)} | {
+            f"{name}_images": len(split.label) for name, split in data.held_out.items()
+        }
         count = sum(x.size for x in jax.tree.leaves(shapes))
-        return parts | {"classes": len(names), "image": f"{size} x {size} x {train.image.shape[-1]}", "parameters": count}
+        return parts | {
+            "classes": len(names),
+            "image": f"{size} x {size} x {train.image.shape[-1]}",
+            "parameters": count,
+        }
 
     return Task(
         init=init,

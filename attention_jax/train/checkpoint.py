@@ -64,7 +64,9 @@ class Checkpoints:
         """Begin to write `state` (returns before it is on disk). The best checkpoint is the one of the highest `quality`."""
         state = host(state)
         parts = ocp.args.Composite(state=ocp.args.StandardSave(state), progress=ocp.args.JsonSave(progress))
-        self.manager.save(int(state.step), args=parts, metrics=None if quality is None else {"quality": quality}, force=True)
+        self.manager.save(
+            int(state.step), args=parts, metrics=None if quality is None else {"quality": quality}, force=True
+        )
 
     def steps(self) -> list[int]:
         """The optimizer steps of all committed checkpoints, oldest first."""
@@ -102,7 +104,9 @@ def load_params(directory: Path, like):
     """The parameters in `directory`, shaped as `like`; InputError if damaged or of another model."""
     target = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), like)
     with ocp.StandardCheckpointer() as checkpointer:
-        return _checked(lambda: (checkpointer.restore(Path(directory).absolute(), target),), like, f"the parameters in {directory}")[0]
+        return _checked(
+            lambda: (checkpointer.restore(Path(directory).absolute(), target),), like, f"the parameters in {directory}"
+        )[0]
 
 
 def average(states: list):

@@ -29,19 +29,29 @@ def join(coordinator: str, hosts: int, host: int):
     """
     if coordinator != "auto":
         if not re.fullmatch(r".+:\d+", coordinator):
-            raise InputError(f"--coordinator must be HOST:PORT of the first host, such as 10.0.0.1:9000, or auto; got {coordinator!r}")
+            raise InputError(
+                f"--coordinator must be HOST:PORT of the first host, such as 10.0.0.1:9000, or auto; got {coordinator!r}"
+            )
         if hosts < 2 or not 0 <= host < hosts:
-            raise InputError(f"--coordinator {coordinator} needs --hosts N, at least 2, and --host 0 to N - 1; got {hosts} and {host}")
+            raise InputError(
+                f"--coordinator {coordinator} needs --hosts N, at least 2, and --host 0 to N - 1; got {hosts} and {host}"
+            )
         if host:
             reach(coordinator)
         print(f"host {host} of {hosts}: joined when all have come, within {JOINING} seconds", file=sys.stderr)
-    known = {} if coordinator == "auto" else {"coordinator_address": coordinator, "num_processes": hosts, "process_id": host}
+    known = (
+        {}
+        if coordinator == "auto"
+        else {"coordinator_address": coordinator, "num_processes": hosts, "process_id": host}
+    )
     handler = signal.getsignal(signal.SIGTERM)
     try:
         jax.distributed.initialize(**known, initialization_timeout=JOINING, shutdown_timeout_seconds=3600)
     except (RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split())[:160]
-        raise InputError(f"the hosts could not be joined through --coordinator {coordinator} ({reason}); start one command on each") from error
+        raise InputError(
+            f"the hosts could not be joined through --coordinator {coordinator} ({reason}); start one command on each"
+        ) from error
     signal.signal(signal.SIGTERM, handler)  # jax puts its own in the way of the loop's
 
 
@@ -56,7 +66,9 @@ def reach(coordinator: str):
         except (OSError, OverflowError) as error:
             reason = str(error)
             time.sleep(0.2)
-    raise InputError(f"nobody listened at --coordinator {coordinator} for {JOINING} seconds ({reason}); start host 0 there")
+    raise InputError(
+        f"nobody listened at --coordinator {coordinator} for {JOINING} seconds ({reason}); start host 0 there"
+    )
 
 
 def first() -> bool:

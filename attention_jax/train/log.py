@@ -89,7 +89,13 @@ class Progress:
             from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
             from rich.progress import Progress as Bar
 
-            self.bar = Bar(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), transient=True)
+            self.bar = Bar(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(),
+                transient=True,
+            )
             self.bar.start()
             self.task = self.bar.add_task("training", total=total_steps, completed=done)
 
@@ -101,8 +107,12 @@ class Progress:
         """One line: epoch, step, seconds, then every metric."""
         if self.quiet:
             return
-        shown = "  ".join(f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in values.items())
-        print(shown, file=sys.stdout, flush=True) if self.bar is None else self.bar.console.print(shown, highlight=False)
+        shown = "  ".join(
+            f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in values.items()
+        )
+        print(shown, file=sys.stdout, flush=True) if self.bar is None else self.bar.console.print(
+            shown, highlight=False
+        )
 
     def close(self):
         if self.bar:
@@ -111,4 +121,6 @@ class Progress:
 
 def scalars(sums: dict) -> dict[str, float]:
     """{"name": (sums, counts)} of several steps as {"train.name": their weighted mean}."""
-    return {f"train.{name}": float(np.sum(total)) / max(float(np.sum(count)), 1e-9) for name, (total, count) in sums.items()}
+    return {
+        f"train.{name}": float(np.sum(total)) / max(float(np.sum(count)), 1e-9) for name, (total, count) in sums.items()
+    }

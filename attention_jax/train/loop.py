@@ -47,12 +47,22 @@ def quality(metrics: dict, name: str) -> float:
 
 def planned_steps(task, train) -> int:
     """The optimizer steps of a whole run, on which schedules depend."""
-    steps = train.total_epochs * sum(int((weight.sum(1) > 0).sum()) for _, _, weight in task.plan(0, train.steps_per_call))
+    steps = train.total_epochs * sum(
+        int((weight.sum(1) > 0).sum()) for _, _, weight in task.plan(0, train.steps_per_call)
+    )
     return min(steps, train.max_steps or steps)
 
 
 def fit(
-    task, optim, train, directory: Path, *, resume: bool = False, tensorboard: bool = False, quiet: bool = False, on_epoch=None
+    task,
+    optim,
+    train,
+    directory: Path,
+    *,
+    resume: bool = False,
+    tensorboard: bool = False,
+    quiet: bool = False,
+    on_epoch=None,
 ) -> dict:
     """Train `task` and return {"params", "metrics", "history", "steps", "seconds", "examples_per_second"}.
 
@@ -80,10 +90,17 @@ def fit(
     log = MetricsLog(directory, keep_until=int(state.step) if resume else None, tensorboard=tensorboard)
     state, buckets = replicate(state), replicate(task.buckets)
     step, epoch, chunk = int(state.step), int(state.epoch), int(state.chunk)
-    bar, started, examples = Progress(total_steps, step, quiet or not hosts.first()), time.perf_counter(), past["examples"]
+    bar, started, examples = (
+        Progress(total_steps, step, quiet or not hosts.first()),
+        time.perf_counter(),
+        past["examples"],
+    )
 
     def progress() -> dict:
-        return {"history": history, "past": {"seconds": past["seconds"] + time.perf_counter() - started, "examples": examples}}
+        return {
+            "history": history,
+            "past": {"seconds": past["seconds"] + time.perf_counter() - started, "examples": examples},
+        }
 
     def stale() -> bool:
         values = [quality(row, train.best_metric) for row in history]
@@ -102,7 +119,9 @@ def fit(
                     loss, count = metrics["loss"]
                     bad = ~np.isfinite(loss) & (count > 0)
                     if bad.any():
-                        raise Diverged(step + 1 + int(np.cumsum(count > 0)[bad.argmax()]) - 1, float(loss[bad.argmax()]))
+                        raise Diverged(
+                            step + 1 + int(np.cumsum(count > 0)[bad.argmax()]) - 1, float(loss[bad.argmax()])
+                        )
                     sums.append(metrics)
                     step, examples = int(state.step), examples + int((weight > 0).sum())
                     log.write(step, epoch=epoch, **scalars(metrics))

@@ -44,7 +44,9 @@ def optimizer(optim, total_steps: int) -> optax.GradientTransformation:
     clip = optim.clip_norm
     parts = []
     if _used(clip):
-        parts.append(optax.clip_by_global_norm(clip if isinstance(clip, int | float) else jnp.where(clip > 0, clip, jnp.inf)))
+        parts.append(
+            optax.clip_by_global_norm(clip if isinstance(clip, int | float) else jnp.where(clip > 0, clip, jnp.inf))
+        )
     if optim.name == "sgd" and _used(optim.weight_decay):
         parts.append(optax.add_decayed_weights(optim.weight_decay))  # L2 regularisation: part of the gradient
     if optim.name in ("adam", "adamw"):

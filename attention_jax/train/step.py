@@ -50,6 +50,8 @@ def train_step(loss, optimizer: optax.GradientTransformation, state: TrainState,
         mean = jax.tree.map(lambda g: g / count.astype(g.dtype), gradients)
         with jax.numpy_dtype_promotion("standard"):  # optax's Adam raises a float to an integer count
             updates, opt_state = optimizer.update(mean, state.opt_state, state.params)
-        return state._replace(params=optax.apply_updates(state.params, updates), opt_state=opt_state, step=state.step + 1)
+        return state._replace(
+            params=optax.apply_updates(state.params, updates), opt_state=opt_state, step=state.step + 1
+        )
 
     return jax.lax.cond(count > 0, update, lambda state: state, state), metrics

@@ -17,7 +17,10 @@ def test_the_pytorch_machine_is_ours():
     array = lambda tensor: tensor.detach().numpy()
     order = np.r_[0:200, 300:400, 200:300]  # gates i, f, g, o there; i, f, o, g here
     cell = machine.controller
-    from_input, from_state = array(cell.weight_ih)[order].T, array(cell.weight_hh)[order].T  # [bits + 1 + width, 400], [100, 400]
+    from_input, from_state = (
+        array(cell.weight_ih)[order].T,
+        array(cell.weight_hh)[order].T,
+    )  # [bits + 1 + width, 400], [100, 400]
     params = {
         "input": {"kernel": from_input[:9], "bias": (array(cell.bias_ih) + array(cell.bias_hh))[order]},
         "controller": np.concatenate([from_input[9:], from_state]),

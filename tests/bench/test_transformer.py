@@ -21,9 +21,16 @@ def carried_over(module):
         return {"query": linear(layer.q), "key": linear(layer.k), "value": linear(layer.v), "out": linear(layer.o)}
 
     def layer(theirs):
-        ours = {"attention": attention(theirs.attention), "ffn": {"hidden": linear(theirs.hidden), "out": linear(theirs.out)}}
+        ours = {
+            "attention": attention(theirs.attention),
+            "ffn": {"hidden": linear(theirs.hidden), "out": linear(theirs.out)},
+        }
         ours |= {"attention_norm": norm(theirs.norms[0]), "ffn_norm": norm(theirs.norms[-1])}
-        return ours if theirs.cross is None else ours | {"cross_attention": attention(theirs.cross), "cross_norm": norm(theirs.norms[1])}
+        return (
+            ours
+            if theirs.cross is None
+            else ours | {"cross_attention": attention(theirs.cross), "cross_norm": norm(theirs.norms[1])}
+        )
 
     stack = lambda layers: {f"layer_{i}": layer(x) for i, x in enumerate(layers)}
     table = {"token": {"embedding": array(module.target_table.weight)}}

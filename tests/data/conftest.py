@@ -33,7 +33,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(206 if start else 200)
         self.send_header("Content-Length", str(len(content) - start))
         self.end_headers()
-        self.wfile.write(content[start:server.cut_after])
+        self.wfile.write(content[start : server.cut_after])
 
     def log_message(self, *_):
         pass

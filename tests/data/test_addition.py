@@ -24,6 +24,8 @@ def test_load():
     assert len(data.source_vocabulary) == 13 and data.target_vocabulary.bos_id == data.source_vocabulary.encode("_")[0]
     assert data.train[0].source.shape == (270, 7) and data.train[0].target.shape == (270, 5)
     assert not data.seen["test"].any()
-    assert decode_targets(data, data.held_out["test"].target[:4, 1:]) == [text.strip() for text in data.texts["test"].target[:4]]
+    assert decode_targets(data, data.held_out["test"].target[:4, 1:]) == [
+        text.strip() for text in data.texts["test"].target[:4]
+    ]
     with pytest.raises(InputError, match="between 10 and 200000"):
         addition.load(Addition(examples=400_000))

@@ -22,7 +22,11 @@ def test_copy_answers_with_what_was_shown():
         n = (data.length[row] - 1) // 2
         np.testing.assert_array_equal(answer(data, row), data.inputs[row, :n, :8])
         np.testing.assert_array_equal(data.inputs[row, :, 8].nonzero()[0], [n])
-        assert data.inputs[row, n + 1 :].sum() == 0 and data.mask[row].sum() == n and data.mask[row, data.length[row] :].sum() == 0
+        assert (
+            data.inputs[row, n + 1 :].sum() == 0
+            and data.mask[row].sum() == n
+            and data.mask[row, data.length[row] :].sum() == 0
+        )
 
 
 def test_repeat_copy_repeats_as_often_as_asked():
@@ -53,7 +57,9 @@ def test_ngrams_follow_one_table_per_sequence():
     np.testing.assert_array_equal(data.inputs[:, 1:, 0], bits[:, :-1])
     optimum = algorithmic.ngram_optimum(bits)
     cost = -np.log2(np.where(bits == 1, optimum, 1 - optimum)).sum(1)
-    assert abs(cost.mean() - 132.98) < 3 * cost.std() / np.sqrt(200) and np.all(cost[:3] > 0)  # the design's value, 200 sequences
+    assert abs(cost.mean() - 132.98) < 3 * cost.std() / np.sqrt(200) and np.all(
+        cost[:3] > 0
+    )  # the design's value, 200 sequences
     np.testing.assert_allclose(-np.log2(np.where(bits == 1, optimum, 1 - optimum))[:, :5], 1.0)
 
 

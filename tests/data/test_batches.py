@@ -19,7 +19,9 @@ def test_every_row_once_and_one_shape_for_each_bucket(buckets, steps_per_call, e
         assert sorted(np.concatenate(drawn).tolist() if drawn else []) == list(range(rows))
         assert len({chunk.indices.shape for chunk in mine}) <= 1
         for chunk in mine:
-            assert chunk.indices.shape == chunk.weight.shape == (min(steps_per_call, -(-rows // batch_size)), batch_size)
+            assert (
+                chunk.indices.shape == chunk.weight.shape == (min(steps_per_call, -(-rows // batch_size)), batch_size)
+            )
             assert chunk.indices.dtype == np.int32 and chunk.weight.dtype == np.float32
             assert set(np.unique(chunk.weight)) <= {0.0, 1.0}
             updates += int(chunk.weight.any(1).sum())
@@ -31,8 +33,10 @@ def test_the_plan_is_a_function_of_seed_and_epoch():
     for a, b in zip(first, again, strict=True):
         assert a.bucket == b.bucket
         np.testing.assert_array_equal(a.indices, b.indices)
-    rows = [np.concatenate([chunk.indices.ravel() for chunk in plan(seed, epoch, [50], [4], 3)]).tolist()
-            for seed, epoch in ((0, 1), (0, 2), (1, 1))]
+    rows = [
+        np.concatenate([chunk.indices.ravel() for chunk in plan(seed, epoch, [50], [4], 3)]).tolist()
+        for seed, epoch in ((0, 1), (0, 2), (1, 1))
+    ]
     assert rows[0] != rows[1] and rows[0] != rows[2]
 
 

@@ -25,7 +25,11 @@ def test_no_division_pads_less(lengths, most):
     values = np.unique(np.maximum(source, target))
     ours = buckets.boundaries(source, target, most)
     assert len(ours) <= most and ours[-1] == values[-1] and ours == sorted(ours)
-    best = min(cost(source, target, [*inner, values[-1]]) for n in range(min(most, len(values))) for inner in combinations(values[:-1], n))
+    best = min(
+        cost(source, target, [*inner, values[-1]])
+        for n in range(min(most, len(values)))
+        for inner in combinations(values[:-1], n)
+    )
     assert cost(source, target, ours) == best
 
 

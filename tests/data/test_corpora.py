@@ -24,7 +24,10 @@ def fra_directory(tmp_path):
 
 def test_fra_eng_d2l_split(fra_directory):
     data = corpora.load(FraEng(path=str(fra_directory), split="d2l", max_length=9, max_buckets=1), 128)
-    assert data.texts["train"].source == [f"Word {i % 400}." for i in range(512)] and len(data.held_out["valid"].source) == 128
+    assert (
+        data.texts["train"].source == [f"Word {i % 400}." for i in range(512)]
+        and len(data.held_out["valid"].source) == 128
+    )
     assert data.target_vocabulary.sentence(data.train[0].target[0]) == ["mot", "<unk>", "!"]  # 0 occurs once only
     assert data.source_vocabulary.sentence(data.train[0].source[5]) == ["word", "5", "."]
     assert data.facts["vocabulary_from"] == "train+valid"
@@ -41,7 +44,9 @@ def test_fra_eng_bad_input(tmp_path):
     with pytest.raises(InputError, match="holds neither fra.txt nor fra-eng.zip"):
         corpora.load(FraEng(path=str(tmp_path)))
     (tmp_path / "fra.txt").write_text("Go.\tVa !\nHi.\n")
-    with pytest.raises(InputError, match=r"^/.*fra.txt line 2: expected `source TAB target`, got 'Hi.'$"):  # TFDS adds nothing to it
+    with pytest.raises(
+        InputError, match=r"^/.*fra.txt line 2: expected `source TAB target`, got 'Hi.'$"
+    ):  # TFDS adds nothing to it
         corpora.load(FraEng(path=str(tmp_path)))
     (tmp_path / "fra.txt").write_text("Go.\tVa !\n")
     with pytest.raises(InputError, match="d2l's split needs 640 pairs"):
@@ -88,13 +93,18 @@ def test_multi30k_with_rows_of_pairs(tmp_path):
     write_multi30k(tmp_path, "tok")
     data = corpora.load(Multi30k(path=str(tmp_path), rows_of=3))
     sources = data.texts["train"].source
-    assert sum(source.count(".") == 1 for source in sources) in (30, 31) and max(source.count(".") for source in sources) == 3
+    assert (
+        sum(source.count(".") == 1 for source in sources) in (30, 31)
+        and max(source.count(".") for source in sources) == 3
+    )
     assert data.facts["train_pairs"] == len(sources) and data.facts["test_inputs_also_in_train"] == 0
 
 
 def test_multi30k_bpe_is_undone_and_done_again(tmp_path):
     write_multi30k(tmp_path, "bpe")
-    data = corpora.load(Multi30k(path=str(tmp_path), source="en", target="de", form="bpe", tokenizer="bpe", joint_vocabulary=True))
+    data = corpora.load(
+        Multi30k(path=str(tmp_path), source="en", target="de", form="bpe", tokenizer="bpe", joint_vocabulary=True)
+    )
     assert data.texts["test"].source[0] == "en sentence number 0 of test ."
     assert data.source_vocabulary.sentence(data.held_out["test"].source[0])[:5] == ["e@@", "n", "sen@@", "tence", "n@@"]
     assert data.target_tokenizer.text(["sen@@", "tence", "."]) == "sentence ."
@@ -102,13 +112,16 @@ def test_multi30k_bpe_is_undone_and_done_again(tmp_path):
     assert data.source_vocabulary.sentence(source[0]) == ["sen@@", "tence"]
 
 
-@pytest.mark.parametrize("changes, complaint", [
-    ({"source": "en", "target": "en"}, "pairs of en, de, fr, not en-en"),
-    ({"source": "en", "target": "fr", "form": "bpe", "tokenizer": "bpe"}, "pairs of en, de, not en-fr"),
-    ({"source": "en", "target": "xx"}, "not en-xx"),
-    ({"form": "bpe"}, "form bpe and tokenizer whitespace"),
-    ({"path": "/nowhere"}, "no directory at /nowhere"),
-])
+@pytest.mark.parametrize(
+    "changes, complaint",
+    [
+        ({"source": "en", "target": "en"}, "pairs of en, de, fr, not en-en"),
+        ({"source": "en", "target": "fr", "form": "bpe", "tokenizer": "bpe"}, "pairs of en, de, not en-fr"),
+        ({"source": "en", "target": "xx"}, "not en-xx"),
+        ({"form": "bpe"}, "form bpe and tokenizer whitespace"),
+        ({"path": "/nowhere"}, "no directory at /nowhere"),
+    ],
+)
 def test_multi30k_bad_input(changes, complaint):
     with pytest.raises(InputError, match=complaint):
         corpora.load(Multi30k(**changes))
@@ -155,7 +168,7 @@ def test_known_digests_cover_all_files():
     wanted = set()
     for form, names in multi30k.NAMES.items():
         for name in names.values():
-            for language in multi30k.LANGUAGES[:2 if form == "bpe" else 3]:
+            for language in multi30k.LANGUAGES[: 2 if form == "bpe" else 3]:
                 wanted.add(f"{multi30k.SUBDIRECTORY[form]}/{name.format(language)}" + (".gz" if form == "raw" else ""))
     assert set(multi30k.SHA256) == wanted | {"bpe/en-de/code"}
 
@@ -180,7 +193,11 @@ def test_reverse_has_joeys_draws():
 
 def test_reverse_load():
     data = corpora.load(Reverse(examples=300))
-    assert len(data.source_vocabulary) == 54 and data.facts["train_pairs"] == 300 and len(data.held_out["test"].source) == 1000
+    assert (
+        len(data.source_vocabulary) == 54
+        and data.facts["train_pairs"] == 300
+        and len(data.held_out["test"].source) == 1000
+    )
     assert max(bucket.source.shape[1] for bucket in data.train) <= 26 and data.held_out["test"].source.shape[1] == 31
 
 
@@ -192,18 +209,27 @@ def test_own_corpus_from_two_files_and_from_one(tmp_path):
     two = corpora.load(Corpus(source_file=str(tmp_path / "s"), target_file=str(tmp_path / "t"), held_out_share=0.1))
     one = corpora.load(Corpus(tsv_file=str(tmp_path / "both.tsv"), held_out_share=0.1))
     assert two.texts == one.texts and two.facts == one.facts
-    assert (two.facts["train_pairs"], two.facts["valid_pairs"], two.facts["test_pairs"], two.facts["pairs_left_out"]) == (32, 4, 4, 1)
+    assert (
+        two.facts["train_pairs"],
+        two.facts["valid_pairs"],
+        two.facts["test_pairs"],
+        two.facts["pairs_left_out"],
+    ) == (32, 4, 4, 1)
 
 
 def test_own_corpus_bad_input(tmp_path):
-    with pytest.raises(InputError, match="--data.source-file FILE and --data.target-file FILE, or --data.tsv-file FILE"):
+    with pytest.raises(
+        InputError, match="--data.source-file FILE and --data.target-file FILE, or --data.tsv-file FILE"
+    ):
         corpora.load(Corpus(source_file="x"))
     lines = [f"source {i}\ttarget {i}" for i in range(20)]
     lines[12] = "a long " + "very " * 30 + "source\ttarget"
     (tmp_path / "a.tsv").write_text("\n".join(lines))
     with pytest.raises(InputError, match="line 13: the source has 34 tokens with its end mark, the limit is 20"):
         corpora.load(Corpus(tsv_file=str(tmp_path / "a.tsv"), max_length=20))
-    assert corpora.load(Corpus(tsv_file=str(tmp_path / "a.tsv"), max_length=20, overlong="drop")).facts["train_pairs"] in (17, 18)
+    assert corpora.load(Corpus(tsv_file=str(tmp_path / "a.tsv"), max_length=20, overlong="drop")).facts[
+        "train_pairs"
+    ] in (17, 18)
     (tmp_path / "a.tsv").write_text("a\tb\n")
     with pytest.raises(InputError, match="at least 3 different sources"):
         corpora.load(Corpus(tsv_file=str(tmp_path / "a.tsv")))

@@ -23,7 +23,10 @@ def test_every_generated_source_means_its_target():
                 readings[name] = datetime.strptime(source.strip(), form)
             except ValueError:
                 continue
-        meant = {reading.replace(year=reading.year - 100 if reading.year > 2017 else reading.year) for reading in readings.values()}
+        meant = {
+            reading.replace(year=reading.year - 100 if reading.year > 2017 else reading.year)
+            for reading in readings.values()
+        }
         assert [reading.strftime("%Y-%m-%d") for reading in meant] == [target]
         found[next(iter(readings))] += 1
     # a quarter each, but the long form of a May date reads as medium: 25 % +- 4 standard deviations

@@ -61,7 +61,9 @@ def test_a_wrong_digest_leaves_nothing_behind(server, tmp_path):
 
 
 def test_not_found_and_not_reachable_are_one_line(server, tmp_path):
-    with pytest.raises(InputError, match="answered 404 Not Found; get the data elsewhere and give its place with --data.path"):
+    with pytest.raises(
+        InputError, match="answered 404 Not Found; get the data elsewhere and give its place with --data.path"
+    ):
         download(server.url + "nothing", str(tmp_path / "a"), SHA256)
     with pytest.raises(InputError, match="cannot download http://127.0.0.1:9/"):
         download("http://127.0.0.1:9/a", str(tmp_path / "a"), SHA256)

@@ -18,12 +18,15 @@ def test_plain_and_gzipped_files_say_the_same(tmp_path):
     assert plain == packed == Texts(["1/2/70  ", "5/6/71  "], ["1970", "1971"])
 
 
-@pytest.mark.parametrize("third, complaint", [
-    (b"7/8/72  1972", "line 3: expected `source_target`, got '7/8/72  1972'"),
-    (b"7/8/72 _1972", "line 3: expected 8 characters, '_' and 4 more as in line 1, got 7 and 4"),
-    (b"", "line 3: expected `source_target`"),
-    (b"7/8/\xff2  _1972", "line 3: not valid UTF-8"),
-])
+@pytest.mark.parametrize(
+    "third, complaint",
+    [
+        (b"7/8/72  1972", "line 3: expected `source_target`, got '7/8/72  1972'"),
+        (b"7/8/72 _1972", "line 3: expected 8 characters, '_' and 4 more as in line 1, got 7 and 4"),
+        (b"", "line 3: expected `source_target`"),
+        (b"7/8/\xff2  _1972", "line 3: not valid UTF-8"),
+    ],
+)
 def test_a_malformed_line_is_named(tmp_path, third, complaint):
     path = tmp_path / "date.txt"
     path.write_bytes("\n".join(LINES).encode() + b"\n" + third + b"\n")
@@ -50,13 +53,18 @@ def test_the_split_is_the_books():
     np.random.seed(1984)
     np.random.shuffle(order)
     parts = fixed_width.split(texts)
-    assert parts["train"].source == [str(i) for i in order[:90]] and parts["test"].target == [str(-i) for i in order[90:]]
+    assert parts["train"].source == [str(i) for i in order[:90]] and parts["test"].target == [
+        str(-i) for i in order[90:]
+    ]
 
 
 def test_assembled_rows_by_hand():
     splits = {"train": Texts(["1+1 ", "1+0 "], ["2 ", "1 "]), "test": Texts(["1+1 ", "0+2 "], ["2 ", "2 "])}
     data = fixed_width.assemble(splits, "", reverse_source=False, batch_size=7)
-    assert data.source_vocabulary.tokens == [" ", "+", "0", "1", "2", "_"] and data.source_vocabulary is data.target_vocabulary
+    assert (
+        data.source_vocabulary.tokens == [" ", "+", "0", "1", "2", "_"]
+        and data.source_vocabulary is data.target_vocabulary
+    )
     np.testing.assert_array_equal(data.train[0].source, [[3, 1, 3, 0], [3, 1, 2, 0]])
     np.testing.assert_array_equal(data.train[0].target, [[5, 4, 0], [5, 3, 0]])
     assert data.train[0].source_length.tolist() == [4, 4] and data.train[0].target_length.tolist() == [2, 2]

@@ -32,7 +32,10 @@ def fashion(directory, rows={"train": 30, "t10k": 20}):
     directory.mkdir()
     arrays = {}
     for split, count in rows.items():
-        arrays[split] = RANDOM.integers(0, 256, (count, 28, 28)).astype(np.uint8), RANDOM.integers(0, 10, count).astype(np.uint8)
+        arrays[split] = (
+            RANDOM.integers(0, 256, (count, 28, 28)).astype(np.uint8),
+            RANDOM.integers(0, 10, count).astype(np.uint8),
+        )
         for array, name in zip(arrays[split], ("images-idx3", "labels-idx1")):
             (directory / f"{split}-{name}-ubyte.gz").write_bytes(gzip.compress(idx(array)))
     return arrays
@@ -50,7 +53,10 @@ def test_fashion_mnist_from_files_through_tfds_and_back(home, monkeypatch):
     monkeypatch.setattr(image_builders, "FASHION_MNIST_SHA256", {})
     data = images.load(Images("fashion_mnist", path=str(home / "files")))
     for got, want in ((data.train, arrays["train"]), (data.held_out["test"], arrays["t10k"])):
-        order = np.lexsort(got.image.reshape(len(got.image), -1).T), np.lexsort(want[0].reshape(len(want[0]), -1).T)  # TFDS shuffles
+        order = (
+            np.lexsort(got.image.reshape(len(got.image), -1).T),
+            np.lexsort(want[0].reshape(len(want[0]), -1).T),
+        )  # TFDS shuffles
         np.testing.assert_array_equal(got.image[order[0], ..., 0], want[0][order[1]])
         np.testing.assert_array_equal(got.label[order[0]], want[1][order[1]])
     assert data.train.image.dtype == np.uint8 and data.train.label.dtype == np.int32 and data.names[0] == "T-shirt/top"
@@ -66,10 +72,19 @@ def test_cifar10_from_files(home, monkeypatch):
     rows[:, :, 0] %= 10
     for name, batch in zip([*(f"data_batch_{k}" for k in range(1, 6)), "test_batch"], rows):
         (home / "files" / f"{name}.bin").write_bytes(batch.tobytes())
-    said(lambda: images.load(Images("cifar10", path=str(home / "files"))), "data_batch_1.bin", "not the published file", "sha256")
+    said(
+        lambda: images.load(Images("cifar10", path=str(home / "files"))),
+        "data_batch_1.bin",
+        "not the published file",
+        "sha256",
+    )
     monkeypatch.setattr(image_builders, "CIFAR10_SHA256", {})
     data = images.load(Images("cifar10", path=str(home / "files")))
-    assert data.train.image.shape == (20, 32, 32, 3) and data.held_out["test"].label.shape == (4,) and data.names[9] == "truck"
+    assert (
+        data.train.image.shape == (20, 32, 32, 3)
+        and data.held_out["test"].label.shape == (4,)
+        and data.names[9] == "truck"
+    )
     wanted = {(row[0], row[1:].reshape(3, 32, 32).transpose(1, 2, 0).tobytes()) for row in rows[5]}
     assert wanted == {(label, image.tobytes()) for image, label in zip(*data.held_out["test"])}
 
@@ -77,8 +92,15 @@ def test_cifar10_from_files(home, monkeypatch):
 def test_digits_come_along(home):
     data = images.load(Images(validation=200, examples=1000))
     assert [len(part.label) for part in (data.train, data.held_out["valid"], data.held_out["test"])] == [1000, 200, 359]
-    assert data.train.image.shape[1:] == (8, 8, 1) and data.train.image.max() == 255 and set(data.train.label.tolist()) == set(range(10))
-    parts = [{image.tobytes() for image in part.image} for part in (data.train, data.held_out["valid"], data.held_out["test"])]
+    assert (
+        data.train.image.shape[1:] == (8, 8, 1)
+        and data.train.image.max() == 255
+        and set(data.train.label.tolist()) == set(range(10))
+    )
+    parts = [
+        {image.tobytes() for image in part.image}
+        for part in (data.train, data.held_out["valid"], data.held_out["test"])
+    ]
     assert not (parts[0] & parts[1] or parts[0] & parts[2] or parts[1] & parts[2])  # no two of the 1,797 are the same
     said(lambda: images.load(Images(validation=1438)), "--data.validation", "1438")
     said(lambda: images.load(Images(examples=2000)), "--data.examples", "2000")
@@ -140,7 +162,11 @@ def folder(directory, classes=("cat", "dog"), count=5, size=(6, 6), mode="RGB"):
 
 def test_folder_of_classes(tmp_path):
     data = images.load(Images("folder", path=str(folder(tmp_path / "a"))))
-    assert data.names == ("cat", "dog") and data.train.image.shape == (8, 6, 6, 3) and data.held_out["test"].label.tolist() == [0, 1]
+    assert (
+        data.names == ("cat", "dog")
+        and data.train.image.shape == (8, 6, 6, 3)
+        and data.held_out["test"].label.tolist() == [0, 1]
+    )
     np.testing.assert_array_equal(data.train.image[0], np.asarray(Image.open(tmp_path / "a" / "cat" / "0.png")))
     folder(tmp_path / "b" / "train", mode="L"), folder(tmp_path / "b" / "test", count=1, mode="L")
     data = images.load(Images("folder", path=str(tmp_path / "b")))

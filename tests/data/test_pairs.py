@@ -2,8 +2,17 @@ import numpy as np
 import pytest
 
 from attention_jax import InputError
-from attention_jax.data.pairs import (PairData, Texts, Tokenizer, decode_targets, encode_sources, make_pairs, occurs_in, padding_share,
-                                      references)
+from attention_jax.data.pairs import (
+    PairData,
+    Texts,
+    Tokenizer,
+    decode_targets,
+    encode_sources,
+    make_pairs,
+    occurs_in,
+    padding_share,
+    references,
+)
 from attention_jax.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
 
 WORDS = Vocabulary(["a", "b", "c"], pad=PAD, bos=BOS, eos=EOS, unk=UNK)  # a = 4, b = 5, c = 6
@@ -32,8 +41,18 @@ def test_padding_share_by_hand():
 
 def _data(**changes) -> PairData:
     tokenizer = Tokenizer(str.split, " ".join)
-    base = PairData(train=(), batch_sizes=(), held_out={}, texts={"test": Texts(["a"], ["A  b"])}, seen={},
-                    source_vocabulary=WORDS, target_vocabulary=WORDS, source_tokenizer=tokenizer, target_tokenizer=tokenizer, facts={})
+    base = PairData(
+        train=(),
+        batch_sizes=(),
+        held_out={},
+        texts={"test": Texts(["a"], ["A  b"])},
+        seen={},
+        source_vocabulary=WORDS,
+        target_vocabulary=WORDS,
+        source_tokenizer=tokenizer,
+        target_tokenizer=tokenizer,
+        facts={},
+    )
     return base._replace(**changes)
 
 

@@ -8,7 +8,9 @@ from attention_jax.data.splits import by_source, with_rows_of
 
 
 @settings(deadline=None)
-@given(st.lists(st.tuples(st.sampled_from("abcdefgh"), st.sampled_from("xyz")), min_size=8, max_size=40), st.integers(0, 3))
+@given(
+    st.lists(st.tuples(st.sampled_from("abcdefgh"), st.sampled_from("xyz")), min_size=8, max_size=40), st.integers(0, 3)
+)
 def test_no_source_in_two_parts_and_no_pair_twice(pairs, seed):
     sources, targets = zip(*pairs)
     parts = by_source(sources, targets, {"valid": 2, "test": 1}, seed)

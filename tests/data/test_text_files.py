@@ -31,14 +31,17 @@ def test_only_newlines_end_lines(tmp_path):
     assert text_files.read_lines(write(tmp_path / "a", "a\u2028b\x0cc\nd\n".encode()), "file") == ["a\u2028b\x0cc", "d"]
 
 
-@pytest.mark.parametrize("source, target, complaint", [
-    (b"a\nb\n", b"A\n", r"equally many lines, but .*source has 2 and .*target 1"),
-    (b"a\n\nc\n", b"A\nB\nC\n", "source line 2 is empty"),
-    (b"a\nb\nc\n", b"A\nB\n  \n", "target line 3 is empty"),
-    (b"a\nb\xfc\n", b"A\nB\n", r"source line 2: not valid UTF-8 \(byte 0xfc at 2\)"),
-    (b"", b"A\n", "source is empty"),
-    (None, b"A\n", "no source file at .*source"),
-])
+@pytest.mark.parametrize(
+    "source, target, complaint",
+    [
+        (b"a\nb\n", b"A\n", r"equally many lines, but .*source has 2 and .*target 1"),
+        (b"a\n\nc\n", b"A\nB\nC\n", "source line 2 is empty"),
+        (b"a\nb\nc\n", b"A\nB\n  \n", "target line 3 is empty"),
+        (b"a\nb\xfc\n", b"A\nB\n", r"source line 2: not valid UTF-8 \(byte 0xfc at 2\)"),
+        (b"", b"A\n", "source is empty"),
+        (None, b"A\n", "no source file at .*source"),
+    ],
+)
 def test_bad_parallel_files(tmp_path, source, target, complaint):
     if source is not None:
         write(tmp_path / "source", source)

@@ -34,8 +34,15 @@ def test_windows_are_the_text_and_predict_its_next_character(path):
 
 def test_stride(path):
     data = timemachine.load(TimeMachine(path=path, steps=4, train_windows=3, valid_windows=2, stride=5))
-    np.testing.assert_array_equal(data.train[1:, 0], [row[5] for row in timemachine.load(
-        TimeMachine(path=path, steps=9, train_windows=3, valid_windows=2, stride=5)).train[:2]])
+    np.testing.assert_array_equal(
+        data.train[1:, 0],
+        [
+            row[5]
+            for row in timemachine.load(
+                TimeMachine(path=path, steps=9, train_windows=3, valid_windows=2, stride=5)
+            ).train[:2]
+        ],
+    )
 
 
 def test_too_many_windows_is_one_line(path):

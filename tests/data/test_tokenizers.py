@@ -7,13 +7,20 @@ from hypothesis import strategies as st
 from attention_jax import InputError
 from attention_jax.data import tokenizers
 
-TEXTS = ["the cat sat on the mat", "the dog sat on the cat", "a man and a dog", "low lower lowest new newer newest wide wider widest"] * 5
+TEXTS = [
+    "the cat sat on the mat",
+    "the dog sat on the cat",
+    "a man and a dog",
+    "low lower lowest new newer newest wide wider widest",
+] * 5
 
 
 def d2l_preprocess(text: str) -> list[str]:
     """Word for word what d2l 11.4 says: a space before a punctuation mark whose left neighbour is none; split at single spaces."""
     text = text.replace("\u202f", " ").replace("\xa0", " ")
-    out = [" " + char if i > 0 and char in ",.!?" and text[i - 1] != " " else char for i, char in enumerate(text.lower())]
+    out = [
+        " " + char if i > 0 and char in ",.!?" and text[i - 1] != " " else char for i, char in enumerate(text.lower())
+    ]
     return [token for token in "".join(out).split(" ") if token]
 
 
@@ -30,7 +37,7 @@ def slow_bpe(word: str, merges: list[tuple[str, str]]) -> list[str]:
         i = 0
         while i < len(symbols) - 1:
             if (symbols[i], symbols[i + 1]) == pair:
-                symbols[i:i + 2] = ["".join(pair)]
+                symbols[i : i + 2] = ["".join(pair)]
             i += 1
     return [s + "@@" for s in symbols[:-1]] + [symbols[-1].removesuffix("</w>")]
 

@@ -8,7 +8,10 @@ from attention_jax.config import TextPairs
 from attention_jax.data import translation
 from attention_jax.data.pairs import Texts, decode_targets, encode_sources, references
 
-SPLITS = {"train": Texts(["a b c", "a", "b b b b b b", "c"], ["A B", "A", "B B", "C C C"]), "test": Texts(["a b zz", "c"], ["A ZZ", "C"])}
+SPLITS = {
+    "train": Texts(["a b c", "a", "b b b b b b", "c"], ["A B", "A", "B B", "C C C"]),
+    "test": Texts(["a b zz", "c"], ["A ZZ", "C"]),
+}
 
 
 def assemble(splits=SPLITS, bleu_tokenize="none", **options):
@@ -17,15 +20,25 @@ def assemble(splits=SPLITS, bleu_tokenize="none", **options):
 
 def test_rows_texts_and_facts_belong_together():
     data = assemble(max_buckets=2)
-    rows = [(data.source_vocabulary.sentence(source), data.target_vocabulary.sentence(target))
-            for bucket in data.train for source, target in zip(bucket.source, bucket.target)]
+    rows = [
+        (data.source_vocabulary.sentence(source), data.target_vocabulary.sentence(target))
+        for bucket in data.train
+        for source, target in zip(bucket.source, bucket.target)
+    ]
     assert rows == [(s.split(), t.split()) for s, t in zip(*data.texts["train"])]
     assert sorted(data.texts["train"].source) == sorted(SPLITS["train"].source)
     assert [bucket.source.shape for bucket in data.train] == [(3, 4), (1, 7)]
     assert data.batch_sizes == (2, 2) and data.seen["test"].tolist() == [False, True]
     facts = data.facts
-    assert (facts["source_vocabulary"], facts["target_vocabulary"], facts["train_pairs"], facts["test_pairs"]) == (7, 7, 4, 2)
-    assert facts["test_inputs_also_in_train"] == 1 and facts["test_unknown_target_tokens"] == pytest.approx(1 / 3, abs=1e-5)
+    assert (facts["source_vocabulary"], facts["target_vocabulary"], facts["train_pairs"], facts["test_pairs"]) == (
+        7,
+        7,
+        4,
+        2,
+    )
+    assert facts["test_inputs_also_in_train"] == 1 and facts["test_unknown_target_tokens"] == pytest.approx(
+        1 / 3, abs=1e-5
+    )
     # by hand: 3 rows of 4 + 4 positions with 4 + 2 + 2 and 3 + 2 + 4 tokens, one row of 7 + 3 without padding
     assert facts["padding_share"] == pytest.approx(1 - (17 + 10) / (24 + 10), abs=1e-4)
 
@@ -40,7 +53,11 @@ def test_held_out_rows_and_texts():
 
 def test_overlong_pairs():
     cut = assemble(max_length=4)
-    assert cut.facts["overlong_train"] == 1 and cut.facts["overlong_train_pairs"] == "truncated" and cut.facts["train_pairs"] == 4
+    assert (
+        cut.facts["overlong_train"] == 1
+        and cut.facts["overlong_train_pairs"] == "truncated"
+        and cut.facts["train_pairs"] == 4
+    )
     assert max(bucket.source.shape[1] for bucket in cut.train) == 4
     dropped = assemble(max_length=4, overlong="drop")
     assert dropped.facts["train_pairs"] == 3 and "b b b b b b" not in dropped.texts["train"].source
@@ -48,7 +65,9 @@ def test_overlong_pairs():
         assemble(max_length=4, overlong="error")
     with pytest.raises(InputError, match="no training pair is within --data.max-length 1"):
         assemble(max_length=1, overlong="drop")
-    held_out = assemble({"train": SPLITS["train"], "test": Texts(["a b c a b c"], ["A"])}, max_length=4, overlong="drop")
+    held_out = assemble(
+        {"train": SPLITS["train"], "test": Texts(["a b c a b c"], ["A"])}, max_length=4, overlong="drop"
+    )
     assert held_out.held_out["test"].source.shape == (1, 4) and held_out.texts["test"].source == ["a b c a b c"]
 
 
@@ -63,7 +82,11 @@ def test_source_reversed_tokens():
 
 def test_joint_vocabulary_and_lower_case():
     data = assemble(joint_vocabulary=True, lowercase=True)
-    assert data.source_vocabulary is data.target_vocabulary and set(data.source_vocabulary.tokens[4:]) == {"a", "b", "c"}
+    assert data.source_vocabulary is data.target_vocabulary and set(data.source_vocabulary.tokens[4:]) == {
+        "a",
+        "b",
+        "c",
+    }
     assert data.texts["test"].target == ["a zz", "c"]
 
 
@@ -74,11 +97,20 @@ def test_min_frequency():
 @pytest.mark.parametrize("joint", [False, True])
 def test_sentencepiece_makes_the_vocabulary(joint):
     rng = np.random.default_rng(0)
-    train = Texts(*([" ".join("".join(rng.choice(syllables, 2)) for _ in range(5)) for _ in range(60)]
-                    for syllables in (["ba", "ke", "ti", "mo", "lu"], ["sche", "ra", "zu", "gno", "fi"])))
+    train = Texts(
+        *(
+            [" ".join("".join(rng.choice(syllables, 2)) for _ in range(5)) for _ in range(60)]
+            for syllables in (["ba", "ke", "ti", "mo", "lu"], ["sche", "ra", "zu", "gno", "fi"])
+        )
+    )
     example = Texts(train.source[:1], train.target[:1])
-    data = assemble({"train": train, "test": example}, tokenizer="sentencepiece", vocabulary_size=30, joint_vocabulary=joint,
-                    bleu_tokenize="13a")
+    data = assemble(
+        {"train": train, "test": example},
+        tokenizer="sentencepiece",
+        vocabulary_size=30,
+        joint_vocabulary=joint,
+        bleu_tokenize="13a",
+    )
     # 30 with sentencepiece's own unknown piece, which ours replaces; and pad, bos, eos
     assert len(data.source_vocabulary) == len(data.target_vocabulary) == 33
     assert (data.source_vocabulary is data.target_vocabulary) == joint

@@ -55,13 +55,19 @@ def test_randomised_gradients_are_unbiased_and_truncated_ones_are_not():
 
 def test_operations_are_counted_as_by_hand():
     n, d = 8, 64
-    for name, products in (("convolution", 3 * n * d * d), ("recurrent", 2 * n * d * d), ("self-attention", 2 * n * n * d)):
+    for name, products in (
+        ("convolution", 3 * n * d * d),
+        ("recurrent", 2 * n * d * d),
+        ("self-attention", 2 * n * n * d),
+    ):
         assert (
             2 * products <= complexity.operations(name, n, d) <= 2 * products * 1.15
         )  # a multiplication and an addition; the rest is small
 
 
-@pytest.mark.parametrize(("name", "steps", "hops"), [("convolution", 1, 7), ("recurrent", 8, 8), ("self-attention", 2, 1)])
+@pytest.mark.parametrize(
+    ("name", "steps", "hops"), [("convolution", 1, 7), ("recurrent", 8, 8), ("self-attention", 2, 1)]
+)
 def test_sequential_steps_and_path_lengths(name, steps, hops):
     assert complexity.sequential_steps(name, 8) == steps and complexity.path_length(name, 8) == hops
 

@@ -8,8 +8,15 @@ from attention_jax.models.transformer import count_parameters
 from attention_jax.tasks import transformers
 from attention_jax.train.optimizer import schedule
 from experiments import (
-    fra_eng_transformer, head_pruning, multi30k_deen_transformer, multi30k_ende_tiny, norm_placement, table3_directions, table3_parameters,
-    time_machine_transformer, transformer_wmt14,
+    fra_eng_transformer,
+    head_pruning,
+    multi30k_deen_transformer,
+    multi30k_ende_tiny,
+    norm_placement,
+    table3_directions,
+    table3_parameters,
+    time_machine_transformer,
+    transformer_wmt14,
 )  # fmt: skip
 
 ALL = (
@@ -21,12 +28,17 @@ ALL = (
 @pytest.mark.parametrize("module", ALL, ids=lambda m: m.__name__.split(".")[-1])
 def test_configurations_are_whole(module):
     name = module.__name__.split(".")[-1]
-    made = {"config": module.config(), "smoke": module.smoke()} | (module.variants() if hasattr(module, "variants") else {})
+    made = {"config": module.config(), "smoke": module.smoke()} | (
+        module.variants() if hasattr(module, "variants") else {}
+    )
     for config in made.values():
         assert config.name == name
         configs.validate(config)
         assert configs.from_json(configs.to_json(config)) == config
-    assert {claim.variant for claim in module.CLAIMS} <= {"", *(module.variants() if hasattr(module, "variants") else {})}
+    assert {claim.variant for claim in module.CLAIMS} <= {
+        "",
+        *(module.variants() if hasattr(module, "variants") else {}),
+    }
 
 
 def test_published_sizes():
@@ -79,7 +91,11 @@ def test_masking_a_head_is_removing_its_output():
     params = jax.jit(model.init)(jax.random.key(0), source, length, target)["params"]
     run = jax.jit(lambda p: model.apply({"params": p}, source, length, target)[0])
     paths = head_pruning.heads(params)
-    assert paths == [("encoder", "layer_0", "attention"), ("decoder", "layer_0", "attention"), ("decoder", "layer_0", "cross_attention")]
+    assert paths == [
+        ("encoder", "layer_0", "attention"),
+        ("decoder", "layer_0", "attention"),
+        ("decoder", "layer_0", "cross_attention"),
+    ]
     keep = {path: jax.numpy.ones(2) for path in paths}
     assert (run(head_pruning.masked(params, keep)) == run(params)).all()
     pruned = head_pruning.masked(params, keep | {paths[2]: jax.numpy.array([1.0, 0.0])})

@@ -10,7 +10,10 @@ import pytest
 SOURCE = jnp.array([[1, 2, 3, 4, 5, 6], [7, 8, 9, 0, 0, 0], [10, 1, 2, 3, 0, 0]])
 LENGTH = jnp.array([6, 3, 4])
 TARGET = jnp.array([[1, 2, 3, 4], [5, 6, 7, 8], [8, 1, 2, 0]])
-UNOPTIMIZED = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}  # these programs run once
+UNOPTIMIZED = {
+    "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
+}  # these programs run once
 
 
 def variables_of(model, seed: int = 0):

@@ -21,7 +21,10 @@ def test_gated_convolution_equals_the_convolution_of_jax():
     r = np.random.default_rng(0)
     draw = lambda *shape: jnp.asarray(r.normal(size=shape), jnp.float32)
     x, kernel, bias = draw(2, 7, 3), draw(5, 3, 8), draw(8)
-    wide = jax.lax.conv_general_dilated(x, kernel, (1,), "VALID", dimension_numbers=("NWC", "WIO", "NWC")) + bias[None, None]
+    wide = (
+        jax.lax.conv_general_dilated(x, kernel, (1,), "VALID", dimension_numbers=("NWC", "WIO", "NWC"))
+        + bias[None, None]
+    )
     want = wide[..., :4] * jax.nn.sigmoid(wide[..., 4:])
     np.testing.assert_allclose(gated_convolution(x, kernel.reshape(15, 8), bias), want, atol=1e-5)
 
@@ -32,7 +35,9 @@ def test_size_of_bentrevetts_model():
     shapes = jax.eval_shape(model.init, jax.random.key(0), ones, jnp.ones(1, jnp.int32), ones)
     embed, block = lambda v: (v + 100) * 256, 3 * 512 * 1024 + 1024
     to_hidden, to_embed = 257 * 512, 513 * 256
-    want = embed(7855) + embed(5893) + 20 * block + 2 * (to_hidden + to_embed) + 10 * (to_hidden + to_embed) + 257 * 5893
+    want = (
+        embed(7855) + embed(5893) + 20 * block + 2 * (to_hidden + to_embed) + 10 * (to_hidden + to_embed) + 257 * 5893
+    )
     assert sum(x.size for x in jax.tree.leaves(shapes)) == want
 
 

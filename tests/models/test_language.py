@@ -20,7 +20,10 @@ def test_steps_are_teacher_forcing(tied, positions):
     run = jax.jit(lambda p, x: model.apply(p, x, look=True))
     wanted, seen = run(params, TOKENS)
     assert seen["decoder_attention"].shape == (2, 2, 2, 5, 5)
-    cache, step = model.apply(params, 2, 6, method="start"), jax.jit(lambda p, c, t: model.apply(p, c, t, method="step")[:2])
+    cache, step = (
+        model.apply(params, 2, 6, method="start"),
+        jax.jit(lambda p, c, t: model.apply(p, c, t, method="step")[:2]),
+    )
     for t in range(5):
         got, cache = step(params, cache, TOKENS[:, t])
         np.testing.assert_allclose(got, wanted[:, t], atol=1e-5)

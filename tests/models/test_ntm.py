@@ -46,7 +46,9 @@ def test_random_memory_is_not_trained_and_learned_memory_is():
     for init, moves in (("random", False), ("learned", True)):
         model = ntm.NTM(2, hidden_size=5, locations=6, width=3, memory_init=init)
         params = jax.jit(model.init)(jax.random.key(0), jnp.ones((1, 3, 3)))
-        gradient = jax.jit(jax.grad(lambda p: (model.apply(p, jnp.ones((1, 3, 3)))[0] ** 2).sum()))(params)["params"]["memory_start"]
+        gradient = jax.jit(jax.grad(lambda p: (model.apply(p, jnp.ones((1, 3, 3)))[0] ** 2).sum()))(params)["params"][
+            "memory_start"
+        ]
         assert bool((gradient != 0).any()) == moves
 
 
@@ -55,7 +57,11 @@ def test_first_step_by_hand(small):
     p = jax.tree.map(np.asarray, params["params"])
     logits, seen = jax.jit(lambda: model.apply(params, inputs, look=True))()
     reads, hidden, cell = p["reads_start"].reshape(-1), p["hidden_start"], p["cell_start"]
-    gates = np.asarray(inputs[0, 0]) @ p["input"]["kernel"] + p["input"]["bias"] + np.concatenate([reads, hidden]) @ p["controller"]
+    gates = (
+        np.asarray(inputs[0, 0]) @ p["input"]["kernel"]
+        + p["input"]["bias"]
+        + np.concatenate([reads, hidden]) @ p["controller"]
+    )
     sigmoid = lambda x: 1 / (1 + np.exp(-x))
     i, f, o, g = np.split(gates, 4)
     hidden = sigmoid(o) * np.tanh(sigmoid(f) * cell + sigmoid(i) * np.tanh(g))
@@ -64,7 +70,13 @@ def test_first_step_by_hand(small):
     softplus, memory, start = lambda x: np.log1p(np.exp(x)), np.full((6, 3), 1e-6), np.eye(6)[0]
     weights = []
     for head in heads:  # key, beta, g, gamma, shifts
-        address = (np.tanh(head[:3]), softplus(head[3]), sigmoid(head[4]), np.exp(head[6:]) / np.exp(head[6:]).sum(), 1 + softplus(head[5]))
+        address = (
+            np.tanh(head[:3]),
+            softplus(head[3]),
+            sigmoid(head[4]),
+            np.exp(head[6:]) / np.exp(head[6:]).sum(),
+            1 + softplus(head[5]),
+        )
         address = ops.Address(*(jnp.float32(a) for a in address))
         weights.append(np.asarray(ops.locate(memory.astype(np.float32), start.astype(np.float32), address)))
     memory = memory * (1 - np.outer(weights[0], sigmoid(rest[:3]))) + np.outer(weights[0], np.tanh(rest[3:]))

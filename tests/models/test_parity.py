@@ -89,9 +89,13 @@ def test_encoder_layer(placement, activation):
     close(run(params, x)[real], wanted[~KEY_PADDING])
     # gradients too: of sum(y^2) over the real positions
     (wanted[~KEY_PADDING] ** 2).sum().backward()
-    d_params, d_x = jax.jit(jax.grad(lambda p, x: jnp.sum(jnp.where(real[..., None], run(p, x), 0.0) ** 2), argnums=(0, 1)))(params, x)
+    d_params, d_x = jax.jit(
+        jax.grad(lambda p, x: jnp.sum(jnp.where(real[..., None], run(p, x), 0.0) ** 2), argnums=(0, 1))
+    )(params, x)
     np.testing.assert_allclose(d_x, given.grad.numpy(), atol=1e-4, rtol=1e-4)
-    np.testing.assert_allclose(d_params["ffn"]["hidden"]["kernel"].T, theirs.linear1.weight.grad.numpy(), atol=1e-4, rtol=1e-4)
+    np.testing.assert_allclose(
+        d_params["ffn"]["hidden"]["kernel"].T, theirs.linear1.weight.grad.numpy(), atol=1e-4, rtol=1e-4
+    )
 
 
 @pytest.mark.parametrize("placement", ["post", "pre"])

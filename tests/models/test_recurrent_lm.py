@@ -29,10 +29,17 @@ def test_is_the_layer_of_pytorch(cell):
     inner = np.zeros(len(p["bias"]), np.float32)
     if cell == "gru":
         inner[-4:] = p["inner_bias"]
-    values = {"weight_ih_l0": p["input_kernel"].T, "weight_hh_l0": p["recurrent_kernel"].T, "bias_ih_l0": p["bias"], "bias_hh_l0": inner}
+    values = {
+        "weight_ih_l0": p["input_kernel"].T,
+        "weight_hh_l0": p["recurrent_kernel"].T,
+        "bias_ih_l0": p["bias"],
+        "bias_hh_l0": inner,
+    }
     layer.load_state_dict({name: torch.tensor(value) for name, value in values.items()})
     hidden = layer(torch.nn.functional.one_hot(torch.tensor(np.array(TOKENS, np.int64)), 7).float())[0].detach().numpy()
-    np.testing.assert_allclose(model.apply(params, TOKENS)[0], hidden @ p["output_kernel"] + p["output_bias"], atol=1e-5)
+    np.testing.assert_allclose(
+        model.apply(params, TOKENS)[0], hidden @ p["output_kernel"] + p["output_bias"], atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
@@ -56,7 +63,10 @@ def test_truncation_changes_gradients_and_not_values(cell, truncation):
         return jax.grad(objective, has_aux=True)(params)
 
     full, params = build(cell)
-    (exact, logits), (cut, same) = gradient(full, params), gradient(build(cell, truncation=truncation, truncation_length=3)[0], params)
+    (exact, logits), (cut, same) = (
+        gradient(full, params),
+        gradient(build(cell, truncation=truncation, truncation_length=3)[0], params),
+    )
     np.testing.assert_allclose(same, logits, atol=1e-6)
     kernel = lambda gradients: gradients["params"]["recurrent_kernel"]
     assert np.abs(kernel(exact) - kernel(cut)).max() > 1e-4

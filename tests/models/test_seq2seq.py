@@ -39,13 +39,19 @@ def test_luong_equations(contract):
     p = jax.tree.map(np.asarray, variables["params"])
     memory = jax.jit(functools.partial(model.apply, method="encode"))(variables, contract.SOURCE, contract.LENGTH)
     sigmoid = lambda x: 1 / (1 + np.exp(-x))
-    x = p["embed"]["table"][1] @ p["layer"]["input_kernel"] + memory["state"][0][0] @ p["layer"]["recurrent_kernel"] + p["layer"]["bias"]
+    x = (
+        p["embed"]["table"][1] @ p["layer"]["input_kernel"]
+        + memory["state"][0][0] @ p["layer"]["recurrent_kernel"]
+        + p["layer"]["bias"]
+    )
     i, f, g, o = np.split(x, 4)
     s = sigmoid(o) * np.tanh(sigmoid(i) * np.tanh(g))  # the cell starts at zero
     keys = np.asarray(memory["hidden"][0])
     w = np.exp(keys @ s) / np.exp(keys @ s).sum()
     attentional = np.tanh(np.concatenate([w @ keys, s]) @ p["attentional"]["kernel"] + p["attentional"]["bias"])
-    logits, seen = jax.jit(functools.partial(model.apply, look=True))(variables, contract.SOURCE[:1], contract.LENGTH[:1], jnp.array([[1]]))
+    logits, seen = jax.jit(functools.partial(model.apply, look=True))(
+        variables, contract.SOURCE[:1], contract.LENGTH[:1], jnp.array([[1]])
+    )
     np.testing.assert_allclose(logits[0, 0], attentional @ p["kernel"] + p["bias"], atol=1e-5)
     np.testing.assert_allclose(seen["cross_attention"][0, 0, 0, 0], w, atol=1e-5)
 

@@ -29,7 +29,9 @@ def built(**changes):
     shapes = jax.eval_shape(model.init, jax.random.key(0), SOURCE, LENGTH, TARGET)
     leaves, tree = jax.tree.flatten(shapes)
     rng = np.random.default_rng(0)
-    return model, jax.tree.unflatten(tree, [jnp.asarray(0.5 * rng.standard_normal(x.shape), jnp.float32) for x in leaves])
+    return model, jax.tree.unflatten(
+        tree, [jnp.asarray(0.5 * rng.standard_normal(x.shape), jnp.float32) for x in leaves]
+    )
 
 
 def logits(model, params, *args, **options):
@@ -84,11 +86,15 @@ def test_cached_steps_are_teacher_forcing_and_beams_share_a_memory(kind):
         got, cache, weights = step(cache, TARGET[:, t])
         np.testing.assert_allclose(got, wanted[:, t], atol=1e-5)
         np.testing.assert_allclose(weights["cross_attention"], seen["cross_attention"][:, :, :, t : t + 1], atol=1e-5)
-        np.testing.assert_allclose(weights["decoder_attention"][..., :4], seen["decoder_attention"][:, :, :, t : t + 1], atol=1e-5)
+        np.testing.assert_allclose(
+            weights["decoder_attention"][..., :4], seen["decoder_attention"][:, :, :, t : t + 1], atol=1e-5
+        )
         if kind in ("sinusoidal", "rotary"):  # three equal hypotheses of each sentence read one memory
             got, twice, weights = step(twice, jnp.repeat(TARGET[:, t], 3))
             np.testing.assert_allclose(got, jnp.repeat(wanted[:, t], 3, axis=0), atol=1e-5)
-            np.testing.assert_allclose(weights["cross_attention"][4], seen["cross_attention"][1, :, :, t : t + 1], atol=1e-5)
+            np.testing.assert_allclose(
+                weights["cross_attention"][4], seen["cross_attention"][1, :, :, t : t + 1], atol=1e-5
+            )
     assert len(traced) == (2 if kind in ("sinusoidal", "rotary") else 1)  # one compilation a shape
 
 
@@ -171,7 +177,9 @@ def test_dropout_acts_in_training_only_and_its_rate_may_be_traced():
     @jax.jit
     def at(rate, seed):
         block = Block(**(vars(SMALL) | {"dropout": rate, "attention_dropout": rate, "ffn_dropout": rate}))
-        return model.clone(block=block).apply(params, SOURCE, LENGTH, TARGET, train=True, rngs={"dropout": jax.random.key(seed)})[0]
+        return model.clone(block=block).apply(
+            params, SOURCE, LENGTH, TARGET, train=True, rngs={"dropout": jax.random.key(seed)}
+        )[0]
 
     np.testing.assert_allclose(at(0.0, 0), plain, atol=1e-5)
     assert np.abs(at(0.5, 0) - plain).max() > 1e-2
@@ -184,7 +192,9 @@ def test_rematerialisation_changes_no_gradient():
     for remat in (False, True):
         model, params = built(remat=remat)
         rngs = {"dropout": jax.random.key(3)}
-        grads.append(jax.jit(jax.grad(lambda p: model.apply(p, SOURCE, LENGTH, TARGET, train=True, rngs=rngs)[0].std()))(params))
+        grads.append(
+            jax.jit(jax.grad(lambda p: model.apply(p, SOURCE, LENGTH, TARGET, train=True, rngs=rngs)[0].std()))(params)
+        )
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), *grads)
 
 

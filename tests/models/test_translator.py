@@ -21,13 +21,17 @@ MODELS = {
     "conditional-gru": dict(attention="between", readout="tanh", start_from="mean", tied=True, layer_norm=True),
     "conditional-lstm": dict(attention="between", readout="tanh", cell="lstm", layers=2),
     "luong-after": dict(attention="after", score="general", readout="tanh", readout_embedding=False, layers=2),
-    "luong-feeding": dict(attention="feeding", score="dot", readout="tanh", readout_embedding=False, cell="lstm", layers=2, **ONE_WAY),
+    "luong-feeding": dict(
+        attention="feeding", score="dot", readout="tanh", readout_embedding=False, cell="lstm", layers=2, **ONE_WAY
+    ),
     "context-feeding": dict(attention="feeding", score="concat", readout="linear"),
     "maxout-feeding": dict(attention="feeding", score="additive", readout="maxout"),
     "location": dict(attention="feeding", score="location", readout="tanh"),
     "local-m": dict(attention="after", score="general", window="monotonic", window_size=1, readout="tanh"),
     "local-p": dict(attention="feeding", score="general", window="predictive", window_size=2, readout="tanh"),
-    "gnmt": dict(attention="first_layer", bidirectional="first", layers=3, residual=True, cell="lstm", readout="linear"),
+    "gnmt": dict(
+        attention="first_layer", bidirectional="first", layers=3, residual=True, cell="lstm", readout="linear"
+    ),
 }
 
 
@@ -38,7 +42,9 @@ def test_contract(name, contract):
 
 def count(**options):
     model = Translator(**{**small, **options})
-    shapes = jax.eval_shape(model.init, jax.random.key(0), jnp.ones((1, 2), jnp.int32), jnp.ones(1, jnp.int32), jnp.ones((1, 2), jnp.int32))
+    shapes = jax.eval_shape(
+        model.init, jax.random.key(0), jnp.ones((1, 2), jnp.int32), jnp.ones(1, jnp.int32), jnp.ones((1, 2), jnp.int32)
+    )
     return sum(x.size for x in jax.tree.leaves(shapes))
 
 
@@ -47,11 +53,20 @@ def test_sizes_by_hand():
     # d2l's encoder-decoder with attention: 2 layers, embed = hidden = 256, vocabularies 184 and 201
     attention = 256 * 256 * 2 + 256
     want = 184 * 256 + 2 * gru(256, 256) + 201 * 256 + gru(512, 256) + gru(256, 256) + attention + 257 * 201
-    got = dict(source_vocab=184, target_vocab=201, hidden_size=256, embed_size=256, layers=2, readout="state", **ONE_WAY)
+    got = dict(
+        source_vocab=184, target_vocab=201, hidden_size=256, embed_size=256, layers=2, readout="state", **ONE_WAY
+    )
     assert count(**got) == want
     # bentrevett's Bahdanau: bidirectional 512, embed 256, readout [state; context; embedding], vocabularies 7855 and 5893
     bridge, attention = 1024 * 512 + 512, 512 * 512 + 1024 * 512 + 512
-    want = (7855 + 5893) * 256 + 2 * gru(256, 512) + bridge + attention + gru(256 + 1024, 512) + (512 + 1024 + 256 + 1) * 5893
+    want = (
+        (7855 + 5893) * 256
+        + 2 * gru(256, 512)
+        + bridge
+        + attention
+        + gru(256 + 1024, 512)
+        + (512 + 1024 + 256 + 1) * 5893
+    )
     got = dict(source_vocab=7855, target_vocab=5893, hidden_size=512, embed_size=256, readout="linear")
     assert count(**got) == want
 
@@ -61,7 +76,10 @@ def test_bahdanau_step_by_hand(contract):
     model = Translator(**small, attention="before", readout="linear")
     variables = contract.variables_of(model)
     p = jax.tree.map(np.asarray, variables["params"])
-    memory = jax.tree.map(np.asarray, jax.jit(functools.partial(model.apply, method="encode"))(variables, contract.SOURCE, contract.LENGTH))
+    memory = jax.tree.map(
+        np.asarray,
+        jax.jit(functools.partial(model.apply, method="encode"))(variables, contract.SOURCE, contract.LENGTH),
+    )
     s, h = memory["states"][0][0][0], memory["hidden"][0]
     score = p["alignment"]["score"]
     e = np.tanh(s @ score["query_kernel"] + h @ score["key_kernel"]) @ score["vector"]
@@ -99,7 +117,12 @@ def test_windows(contract):
 def test_dropout_acts_in_training_only_and_everywhere_it_is_asked_for(contract):
     def logits(train, **rates):
         model = Translator(**small, **MODELS["d2l"], **rates)
-        arguments = contract.variables_of(Translator(**small, **MODELS["d2l"])), contract.SOURCE, contract.LENGTH, contract.TARGET
+        arguments = (
+            contract.variables_of(Translator(**small, **MODELS["d2l"])),
+            contract.SOURCE,
+            contract.LENGTH,
+            contract.TARGET,
+        )
         return jax.jit(lambda *a: model.apply(*a, train=train, rngs={"dropout": jax.random.key(0)})[0])(*arguments)
 
     plain, names = logits(True), ("embed_dropout", "layer_dropout", "memory_dropout", "output_dropout")

@@ -36,7 +36,10 @@ def counted(config, classes, size, channels):
     return sum(x.size for x in jax.tree.leaves(shapes))
 
 
-UNOPTIMIZED = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}  # these programs run once
+UNOPTIMIZED = {
+    "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
+}  # these programs run once
 
 
 def quick(function):
@@ -73,7 +76,9 @@ def test_a_shifted_patch_holds_the_four_windows_around_its_corners():
 
 
 def test_shifted_patches_cost_a_wider_embedding_and_its_norm():
-    assert counted(replace(SMALL, shifted=True), 5, 8, 3) - counted(SMALL, 5, 8, 3) == 4 * (4 * 4 * 3) * 16 + 2 * 5 * (4 * 4 * 3)
+    assert counted(replace(SMALL, shifted=True), 5, 8, 3) - counted(SMALL, 5, 8, 3) == 4 * (4 * 4 * 3) * 16 + 2 * 5 * (
+        4 * 4 * 3
+    )
     with pytest.raises(InputError, match="at least 2 pixels"):
         counted(replace(SMALL, patch_size=1, shifted=True), 5, 8, 3)
 
@@ -101,7 +106,9 @@ def test_parameter_count_of_cct_2_3x2():
 
 
 def test_parameter_count_of_resnet():
-    stage = lambda old, new: 9 * old * new + 9 * new * new + 4 * new + (old * new if old != new else 0) + 2 * 9 * new * new + 4 * new
+    stage = lambda old, new: (
+        9 * old * new + 9 * new * new + 4 * new + (old * new if old != new else 0) + 2 * 9 * new * new + 4 * new
+    )
     widths = (64, 128, 256, 512)
     want = 9 * 1 * 64 + 128 + sum(stage(a, b) for a, b in zip((64, *widths), widths)) + 512 * 10 + 10
     assert counted(ResNet(), 10, 28, 1) == want
@@ -133,7 +140,9 @@ def test_looking_changes_nothing_and_every_parameter_learns(config):
         np.testing.assert_allclose(seen["encoder_attention"].sum(-1), 1, atol=1e-5)
     gradients = {jax.tree_util.keystr(path): np.asarray(g) for path, g in jax.tree_util.tree_leaves_with_path(gradient)}
     dead = [name for name, g in gradients.items() if not (np.isfinite(g).all() and np.abs(g).max() > 1e-9)]
-    assert [name for name in dead if "key']['bias" not in name] == []  # a bias of the keys shifts all scores of a row: softmax cancels it
+    assert [
+        name for name in dead if "key']['bias" not in name
+    ] == []  # a bias of the keys shifts all scores of a row: softmax cancels it
 
 
 def test_dropout_rates_may_be_traced_and_zero_is_none():
@@ -209,9 +218,15 @@ def test_layer_is_pre_norm_like_torch():
     a, f = params["attention"], params["ffn"]
     tensor = lambda v: torch.from_numpy(np.array(v))
     with torch.no_grad():
-        theirs.self_attn.in_proj_weight.copy_(tensor(jnp.concatenate([a[n]["kernel"].T for n in ("query", "key", "value")])))
+        theirs.self_attn.in_proj_weight.copy_(
+            tensor(jnp.concatenate([a[n]["kernel"].T for n in ("query", "key", "value")]))
+        )
         theirs.self_attn.in_proj_bias.copy_(tensor(jnp.concatenate([a[n]["bias"] for n in ("query", "key", "value")])))
-        for mine, other in ((a["out"], theirs.self_attn.out_proj), (f["hidden"], theirs.linear1), (f["out"], theirs.linear2)):
+        for mine, other in (
+            (a["out"], theirs.self_attn.out_proj),
+            (f["hidden"], theirs.linear1),
+            (f["out"], theirs.linear2),
+        ):
             other.weight.copy_(tensor(mine["kernel"].T))
             other.bias.copy_(tensor(mine["bias"]))
         for mine, other in ((params["attention_norm"], theirs.norm1), (params["ffn_norm"], theirs.norm2)):
@@ -225,9 +240,14 @@ def test_layer_is_pre_norm_like_torch():
 
 @pytest.mark.parametrize("size, stride, pixels", [(1, 1, 5), (1, 2, 7), (3, 1, 8), (3, 2, 8), (3, 2, 9), (7, 2, 12)])
 def test_convolution_as_a_product_is_the_convolution(size, stride, pixels):
-    x, kernel = (jax.random.normal(jax.random.key(i), shape) for i, shape in enumerate([(2, pixels, pixels, 3), (size, size, 3, 4)]))
+    x, kernel = (
+        jax.random.normal(jax.random.key(i), shape)
+        for i, shape in enumerate([(2, pixels, pixels, 3), (size, size, 3, 4)])
+    )
     names = ("NHWC", "HWIO", "NHWC")
-    theirs = lambda x, kernel: jax.lax.conv_general_dilated(x, kernel, (stride, stride), "SAME", dimension_numbers=names)
+    theirs = lambda x, kernel: jax.lax.conv_general_dilated(
+        x, kernel, (stride, stride), "SAME", dimension_numbers=names
+    )
     ours = lambda x, kernel: as_product(x, kernel, (stride, stride), "SAME")
     np.testing.assert_allclose(ours(x, kernel), theirs(x, kernel), atol=1e-5)
     gradient = lambda f: jax.grad(lambda *a: (f(*a) ** 2).sum(), (0, 1))(x, kernel)

@@ -51,7 +51,9 @@ def test_the_worked_example_of_the_tutorials(implementation):
 def test_attend_is_the_oracle(implementation):
     query, key, value = arrays(6, 9)
     mask, bias = causal() & window(3), ALiBi(0.5)
-    out = attend(query, key, value, mask=mask, bias=bias, query_offset=2, implementation=implementation, block_q=4, block_k=4)
+    out = attend(
+        query, key, value, mask=mask, bias=bias, query_offset=2, implementation=implementation, block_q=4, block_k=4
+    )
     scores = np.asarray(query, np.float64) @ np.asarray(key, np.float64).T / 2.0
     positions = 2 + np.arange(6)[:, None], np.arange(9)[None, :]
     distance = np.abs(positions[0] - positions[1])
@@ -78,7 +80,9 @@ def test_masking_is_deleting_the_keys_and_their_order_does_not_matter(implementa
     allowed = np.zeros((5, 8), bool)
     allowed[:, kept] = True
     masked = attend(query, key, value, mask=dense(jnp.asarray(allowed)), implementation=implementation, block_k=3)
-    np.testing.assert_allclose(masked, attend(query, key[kept], value[kept], implementation=implementation), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        masked, attend(query, key[kept], value[kept], implementation=implementation), rtol=1e-5, atol=1e-6
+    )
     order = np.array([3, 0, 2, 1])
     np.testing.assert_allclose(masked, attend(query, key[kept][order], value[kept][order]), rtol=1e-5, atol=1e-6)
 
@@ -89,16 +93,22 @@ def test_nadaraya_watson_is_attention(implementation):
     at, y = jnp.array([[0.3], [2.5]]), jnp.sin(x)
     kernel = np.exp(-((np.asarray(at) - np.asarray(x).T) ** 2) / (2 * 0.5**2))
     expected = kernel @ np.asarray(y) / kernel.sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(attend(at, x, y, score=Gaussian(0.5), implementation=implementation), expected, rtol=1e-5)
+    np.testing.assert_allclose(
+        attend(at, x, y, score=Gaussian(0.5), implementation=implementation), expected, rtol=1e-5
+    )
     same = attend(at * 2**0.5, x * 2**0.5, y, score=NegativeSquaredDistance(), implementation=implementation)
     np.testing.assert_allclose(same, expected, rtol=1e-5)
-    np.testing.assert_allclose(attend(at, x, y, score=Constant(), implementation=implementation), np.full((2, 1), y.mean()), rtol=1e-5)
+    np.testing.assert_allclose(
+        attend(at, x, y, score=Constant(), implementation=implementation), np.full((2, 1), y.mean()), rtol=1e-5
+    )
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_a_causal_jacobian_is_lower_triangular(implementation):
     x = arrays(6, 6)[0]
-    jacobian = jax.jacrev(lambda x: attention.attend(x, x, x, mask=causal(), implementation=implementation, block_q=2, block_k=2))(x)
+    jacobian = jax.jacrev(
+        lambda x: attention.attend(x, x, x, mask=causal(), implementation=implementation, block_q=2, block_k=2)
+    )(x)
     influence = np.abs(jacobian).max(axis=(1, 3))
     assert not np.triu(influence, 1).any() and (np.diag(influence) > 0).all()
 
@@ -117,9 +127,13 @@ def test_dropout_is_the_same_in_both_implementations_and_keeps_the_mean():
     rng = jax.random.key(3)
     plain = attend(query, key, value, dropout=0.5, rng=rng, implementation="plain")
     for block in (7, 16):
-        fused = attend(query, key, value, dropout=0.5, rng=rng, implementation="fused", block_q=block, block_k=block + 4)
+        fused = attend(
+            query, key, value, dropout=0.5, rng=rng, implementation="fused", block_q=block, block_k=block + 4
+        )
         np.testing.assert_allclose(fused, plain, rtol=1e-5, atol=1e-6)
-    ones = jax.vmap(lambda rng: attention.attend(query, key, jnp.ones((50, 1)), score=Constant(), dropout=0.3, rng=rng))(jax.random.split(rng, 50))
+    ones = jax.vmap(
+        lambda rng: attention.attend(query, key, jnp.ones((50, 1)), score=Constant(), dropout=0.3, rng=rng)
+    )(jax.random.split(rng, 50))
     # the mean of 40 * 50 * 50 kept-or-dropped weights: standard error 0.0021
     assert abs(float(ones.mean()) - 1) < 0.01
     share = jnp.stack([ones.mean(axis=(0, 2)), ones.std(axis=(0, 2))])  # each query on its own is fair, and random
@@ -144,7 +158,9 @@ def test_weights_are_what_attend_pools_with():
     weights = attention_weights(query, key, score=score, mask=lengths(6))
     np.testing.assert_allclose(weights.sum(axis=1), 1, rtol=1e-6)
     assert not weights[:, 6:].any()
-    np.testing.assert_allclose(weights @ value, attend(query, key, value, score=score, mask=lengths(6)), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        weights @ value, attend(query, key, value, score=score, mask=lengths(6)), rtol=1e-5, atol=1e-6
+    )
 
 
 def test_a_function_is_a_score_without_parameters():

@@ -76,9 +76,13 @@ def test_the_policy_has_the_papers_rows():
 
 @pytest.mark.parametrize("name", OPS)
 def test_distortions_are_pillows(name):
-    image = np.asarray(jax.image.resize(BYTES[0].astype(jnp.float32), (16, 16, 3), "cubic").clip(0, 255).astype(jnp.uint8))
+    image = np.asarray(
+        jax.image.resize(BYTES[0].astype(jnp.float32), (16, 16, 3), "cubic").clip(0, 255).astype(jnp.uint8)
+    )
     strength = {"rotate": 0.3, "posterize": 3.0, "solarize": 100.0}.get(name, 0.25)
-    got = np.asarray(distort(jnp.asarray(image, jnp.float32), jnp.int32(OPS.index(name)), jnp.float32(strength), jnp.float32(1)))
+    got = np.asarray(
+        distort(jnp.asarray(image, jnp.float32), jnp.int32(OPS.index(name)), jnp.float32(strength), jnp.float32(1))
+    )
     want = np.asarray(pillow(name, image, strength), np.float32)
     geometric = name.startswith(("shear", "translate", "rotate"))
     differ = np.abs(got - want) > (0.5 if geometric else 2.5)  # Pillow rounds in several places
@@ -95,7 +99,9 @@ def pillow(name, image, strength):
     moved = {"shear_x": (1, strength, -strength * size / 2, 0, 1, 0), "shear_y": (1, 0, 0, strength, 1, -strength * size / 2),
              "translate_x": (1, 0, strength * size, 0, 1, 0), "translate_y": (1, 0, 0, 0, 1, strength * size)}  # fmt: skip
     if name in moved:
-        return picture.transform(picture.size, Image.Transform.AFFINE, moved[name], Image.Resampling.NEAREST, fillcolor=(128, 128, 128))
+        return picture.transform(
+            picture.size, Image.Transform.AFFINE, moved[name], Image.Resampling.NEAREST, fillcolor=(128, 128, 128)
+        )
     if name in ("color", "contrast", "sharpness", "brightness"):
         return getattr(ImageEnhance, name.capitalize())(picture).enhance(1 + strength)
     extra = {"posterize": (8 - round(strength),), "solarize": (256 - strength,)}.get(name, ())

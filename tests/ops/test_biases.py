@@ -21,7 +21,9 @@ def of(bias):
 def test_shaw():
     bias = ShawBias.init(jax.random.key(0), D, reach=3)
     table = np.asarray(bias.table, np.float64)
-    expected = [[QUERY[i] @ table[np.clip(k - q, -3, 3) + 3] / 2 for k in KEY_POSITIONS] for i, q in enumerate(QUERY_POSITIONS)]
+    expected = [
+        [QUERY[i] @ table[np.clip(k - q, -3, 3) + 3] / 2 for k in KEY_POSITIONS] for i, q in enumerate(QUERY_POSITIONS)
+    ]
     np.testing.assert_allclose(of(bias), expected, rtol=1e-5, atol=1e-6)
 
 

@@ -45,7 +45,9 @@ def test_full_is_the_double_sum():
 
 @pytest.mark.parametrize("length", [1, 2, 4, 6])
 def test_truncated_cuts_every_length_steps(length):
-    np.testing.assert_allclose(gradient(bptt.truncated, length), by_hand([float(t % length != 0) for t in range(6)]), rtol=1e-5)
+    np.testing.assert_allclose(
+        gradient(bptt.truncated, length), by_hand([float(t % length != 0) for t in range(6)]), rtol=1e-5
+    )
 
 
 def test_truncated_longer_than_the_sequence_is_full():
@@ -78,7 +80,10 @@ def test_forward_mode_is_the_full_gradient_and_can_be_continued():
 
 def test_values_do_not_depend_on_the_variant():
     loss, state = bptt.full(step, THETA, START, XS)
-    for other in (bptt.truncated(step, THETA, START, XS, 2), bptt.randomised(step, THETA, START, XS, 0.5, jax.random.key(0))):
+    for other in (
+        bptt.truncated(step, THETA, START, XS, 2),
+        bptt.randomised(step, THETA, START, XS, 0.5, jax.random.key(0)),
+    ):
         assert other[0] == loss and other[1] == state
 
 

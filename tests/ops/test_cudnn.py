@@ -27,14 +27,22 @@ def gpu(monkeypatch):
     """Make jax believe in a GPU with cuDNN, for tracing."""
     kernel = pytest.importorskip("jax._src.cudnn.fused_attention_stablehlo")
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    for name, answer in {"check_cudnn_version": 91100, "check_compute_capability": True, "is_cuda_compute_capability_equal": False}.items():
+    for name, answer in {
+        "check_cudnn_version": 91100,
+        "check_compute_capability": True,
+        "is_cuda_compute_capability_equal": False,
+    }.items():
         monkeypatch.setattr(kernel, name, lambda *_, answer=answer: answer, raising=False)
 
 
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 def test_what_cudnn_can_do_goes_there(gpu, mask):
     """Batched over any axes, with operands that are not batched, and gradients from outside and inside of the vmap."""
-    many, shared, n = jnp.ones((3, 16, 4, 64), jnp.bfloat16), jnp.ones((16, 64), jnp.bfloat16), jnp.array([16, 0, 9], jnp.int32)
+    many, shared, n = (
+        jnp.ones((3, 16, 4, 64), jnp.bfloat16),
+        jnp.ones((16, 64), jnp.bfloat16),
+        jnp.array([16, 0, 9], jnp.int32),
+    )
 
     def pooled(query, key, n):
         return attend(query, key, key, mask=mask(n))
@@ -43,7 +51,10 @@ def test_what_cudnn_can_do_goes_there(gpu, mask):
         heads = jax.vmap(pooled, (1, None, None), 1)
         return jax.vmap(heads, (0, None, 0))(query, key, n).astype(jnp.float32).sum()
 
-    inside = jax.vmap(jax.vmap(jax.grad(lambda q, k, n: pooled(q, k, n).astype(jnp.float32).sum(), (0, 1)), (1, None, None), 1), (0, None, 0))
+    inside = jax.vmap(
+        jax.vmap(jax.grad(lambda q, k, n: pooled(q, k, n).astype(jnp.float32).sum(), (0, 1)), (1, None, None), 1),
+        (0, None, 0),
+    )
     for function, arguments in ((jax.grad(outside, (0, 1)), (many, shared)), (inside, (many, shared, n))):
         program = jax.make_jaxpr(function)(*arguments)
         assert "dot_product_attention_bwd" in str(program)
@@ -69,7 +80,16 @@ def test_what_cudnn_can_do_goes_there(gpu, mask):
     ],
 )
 def test_what_cudnn_cannot_do_goes_elsewhere(gpu, change):
-    call = {"query": X, "key": X, "value": X, "score": ScaledDot(), "bias": None, "mask": None, "dropout": None, "query_offset": 0}
+    call = {
+        "query": X,
+        "key": X,
+        "value": X,
+        "score": ScaledDot(),
+        "bias": None,
+        "mask": None,
+        "dropout": None,
+        "query_offset": 0,
+    }
     assert choose(**call, wanted=None) == "cudnn"
     assert choose(**(call | change), wanted=None) == "plain"  # small
 

@@ -25,11 +25,15 @@ def test_small_is_plain_and_large_is_fused():
 
 def test_none_is_the_chosen_one():
     x = jax.random.normal(jax.random.key(0), (300, 8))
-    loops = lambda implementation: str(jax.make_jaxpr(lambda x: attend(x, x, x, implementation=implementation, mask=causal()))(x)).count("while[")
+    loops = lambda implementation: str(
+        jax.make_jaxpr(lambda x: attend(x, x, x, implementation=implementation, mask=causal()))(x)
+    ).count("while[")
     assert loops(None) == loops("fused") > loops("plain") == 0
 
 
-@pytest.mark.parametrize("score, cost", [(scores.ScaledDot(), 1), (scores.Gaussian(), 1), (scores.Cosine(), 1), (ADDITIVE, 128)])
+@pytest.mark.parametrize(
+    "score, cost", [(scores.ScaledDot(), 1), (scores.Gaussian(), 1), (scores.Cosine(), 1), (ADDITIVE, 128)]
+)
 def test_costs_and_blocks(score, cost):
     x = jnp.ones((1000, 8))
     assert pair_cost(score, x, x) == cost

@@ -31,7 +31,12 @@ SCORES = {
     "Constant": scores.Constant(),
     "NegativeSquaredDistance": scores.NegativeSquaredDistance(),
 }
-BIASES = {"none": None, "Shaw": ShawBias.init(KEY, WIDTH, 2), "T5": T5Bias.init(KEY, 8, 16), "ALiBi": ALiBi(jnp.float32(0.3))}
+BIASES = {
+    "none": None,
+    "Shaw": ShawBias.init(KEY, WIDTH, 2),
+    "T5": T5Bias.init(KEY, 8, 16),
+    "ALiBi": ALiBi(jnp.float32(0.3)),
+}
 MASKS = {
     "none": lambda table: None,
     "causal": lambda table: causal(),
@@ -62,11 +67,15 @@ compiled = jax.jit(value_and_gradients, static_argnums=(0, 1, 2, 3), compiler_op
 
 def run(implementation, query, key, value, score, bias, mask, blocks=(None, None), dropout=None, offset=0):
     """Output and all gradients, of queries, keys, values and the parameters of score and bias."""
-    return jax.tree.map(np.asarray, compiled(implementation, blocks, dropout, offset, query, key, value, score, bias, mask))
+    return jax.tree.map(
+        np.asarray, compiled(implementation, blocks, dropout, offset, query, key, value, score, bias, mask)
+    )
 
 
 def in_float64(tree):
-    return jax.tree.map(lambda x: np.asarray(x, np.float64) if jnp.issubdtype(jnp.result_type(x), jnp.floating) else x, tree)
+    return jax.tree.map(
+        lambda x: np.asarray(x, np.float64) if jnp.issubdtype(jnp.result_type(x), jnp.floating) else x, tree
+    )
 
 
 def assert_exact(case, blocks, tolerance=1e-5, **more):
@@ -90,7 +99,11 @@ def table(queries, keys, seed=0):
 
 
 def test_every_score_is_here():
-    every = {c.__name__ for _, c in inspect.getmembers(scores, inspect.isclass) if issubclass(c, scores.Score) and c is not scores.Score}
+    every = {
+        c.__name__
+        for _, c in inspect.getmembers(scores, inspect.isclass)
+        if issubclass(c, scores.Score) and c is not scores.Score
+    }
     assert every == set(SCORES)
 
 
@@ -111,7 +124,12 @@ def test_any_shape(data):
     queries, keys = draw(1, 2, 5, 8, 13), draw(1, 3, 8, 11)
     blocks = draw((1, 1), (2, 3), (4, 4), (8, 2), (64, 64), (5, 64))
     seed = data.draw(st.integers(0, 1000))
-    case = *arrays(queries, keys, seed), SCORES[draw(*SCORES)], BIASES[draw(*BIASES)], MASKS[draw(*MASKS)](table(queries, keys, seed))
+    case = (
+        *arrays(queries, keys, seed),
+        SCORES[draw(*SCORES)],
+        BIASES[draw(*BIASES)],
+        MASKS[draw(*MASKS)](table(queries, keys, seed)),
+    )
     assert_exact(case, blocks, dropout=draw(None, 0.2), offset=draw(0, 3))
 
 
@@ -126,7 +144,9 @@ def test_what_nobody_may_see_does_not_leak(score, implementation, poison):
     out, gradients = run(implementation, query, key, value, SCORES[score], BIASES["Shaw"], mask, (3, 4), offset=-2)
     for ours, clean in zip(jax.tree.leaves((out, gradients)), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(ours, clean, rtol=1e-5, atol=1e-6)
-    assert not out[:2].any() and not gradients[0][:2].any() and not gradients[1][5:].any() and not gradients[2][5:].any()
+    assert (
+        not out[:2].any() and not gradients[0][:2].any() and not gradients[1][5:].any() and not gradients[2][5:].any()
+    )
 
 
 def test_very_large_and_all_equal_scores():
@@ -148,7 +168,10 @@ def test_lengths_that_differ_between_examples():
         one = lambda q, k, v, n: attend(q, k, v, mask=lengths(n), implementation=implementation, block_q=3, block_k=2)
         return jnp.sin(jax.vmap(one)(query, key, value, n)).sum()
 
-    fused, plain = (jax.jit(jax.grad(lambda q, i=i: loss(i, q)), compiler_options=FAST_TO_COMPILE)(query) for i in ("fused", "plain"))
+    fused, plain = (
+        jax.jit(jax.grad(lambda q, i=i: loss(i, q)), compiler_options=FAST_TO_COMPILE)(query)
+        for i in ("fused", "plain")
+    )
     np.testing.assert_allclose(fused, plain, rtol=1e-5, atol=1e-6)
     assert not fused[1].any()
 
@@ -160,16 +183,21 @@ def test_composes_with_vmap_of_parameters_checkpoint_scan_and_pmap_without_recom
 
     def loss(implementation, heads, query):
         traces.append(implementation)
-        one = lambda score, q: attend(q, key, value, score=score, mask=causal(), implementation=implementation, block_q=4, block_k=4)
+        one = lambda score, q: attend(
+            q, key, value, score=score, mask=causal(), implementation=implementation, block_q=4, block_k=4
+        )
         layer = jax.checkpoint(lambda q: jnp.pad(jax.vmap(one, (0, None))(heads, q).mean(axis=0), ((0, 0), (0, 1))))
         return jnp.sin(jax.lax.scan(lambda q, _: (layer(q), None), query, None, length=3)[0]).sum()
 
     step = {
-        i: jax.jit(jax.grad(lambda heads, q, i=i: loss(i, heads, q)), compiler_options=FAST_TO_COMPILE) for i in ("plain", "fused")
+        i: jax.jit(jax.grad(lambda heads, q, i=i: loss(i, heads, q)), compiler_options=FAST_TO_COMPILE)
+        for i in ("plain", "fused")
     }
     for seed in (0, 1):
         q = query + seed
-        for ours, theirs in zip(jax.tree.leaves(step["fused"](heads, q)), jax.tree.leaves(step["plain"](heads, q)), strict=True):
+        for ours, theirs in zip(
+            jax.tree.leaves(step["fused"](heads, q)), jax.tree.leaves(step["plain"](heads, q)), strict=True
+        ):
             np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
     assert traces.count("fused") == 1 and step["fused"]._cache_size() == 1
     mapped = jax.pmap(jax.grad(lambda heads, q: loss("fused", heads, q)), in_axes=(None, 0))(heads, query[None])
@@ -178,8 +206,12 @@ def test_composes_with_vmap_of_parameters_checkpoint_scan_and_pmap_without_recom
 
 def test_other_derivatives_work_or_say_why_not():
     query, key, value = (jnp.asarray(x) for x in arrays(3, 4))
-    loss = lambda implementation: lambda q: jnp.sin(attend(q, key, value, implementation=implementation, mask=causal(), block_k=2)).sum()
-    second = {i: jax.jit(jax.jacfwd(jax.grad(loss(i))), compiler_options=FAST_TO_COMPILE)(query) for i in ("fused", "plain")}
+    loss = lambda implementation: (
+        lambda q: jnp.sin(attend(q, key, value, implementation=implementation, mask=causal(), block_k=2)).sum()
+    )
+    second = {
+        i: jax.jit(jax.jacfwd(jax.grad(loss(i))), compiler_options=FAST_TO_COMPILE)(query) for i in ("fused", "plain")
+    }
     np.testing.assert_allclose(second["fused"], second["plain"], rtol=1e-4, atol=1e-5)
     with pytest.raises(TypeError, match="custom_vjp"):
         jax.jvp(loss("fused"), (query,), (query,))
@@ -189,9 +221,17 @@ def test_other_derivatives_work_or_say_why_not():
 
 def temporary(score, implementation, length, blocks=(None, None)):
     """Bytes of temporary memory that XLA plans for the gradient of one head."""
-    loss = lambda q, k, v: attend(q, k, v, score=score, implementation=implementation, block_q=blocks[0], block_k=blocks[1]).sum()
+    loss = lambda q, k, v: attend(
+        q, k, v, score=score, implementation=implementation, block_q=blocks[0], block_k=blocks[1]
+    ).sum()
     shapes = [jax.ShapeDtypeStruct((length, width), jnp.float32) for width in (WIDTH, WIDTH, VALUE_WIDTH)]
-    return jax.jit(jax.grad(loss, argnums=(0, 1, 2))).lower(*shapes).compile(FAST_TO_COMPILE).memory_analysis().temp_size_in_bytes
+    return (
+        jax.jit(jax.grad(loss, argnums=(0, 1, 2)))
+        .lower(*shapes)
+        .compile(FAST_TO_COMPILE)
+        .memory_analysis()
+        .temp_size_in_bytes
+    )
 
 
 @pytest.mark.parametrize("score", SCORES.values(), ids=SCORES)

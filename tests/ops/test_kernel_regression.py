@@ -37,7 +37,9 @@ def test_leave_one_out_is_the_loop():
     errors = []
     for i in range(12):
         keep = np.arange(12) != i
-        errors.append((np.asarray(nw.nadaraya_watson(X[i : i + 1], X[keep], Y[keep], Gaussian(0.5))) - np.asarray(Y[i])) ** 2)
+        errors.append(
+            (np.asarray(nw.nadaraya_watson(X[i : i + 1], X[keep], Y[keep], Gaussian(0.5))) - np.asarray(Y[i])) ** 2
+        )
     np.testing.assert_allclose(nw.leave_one_out(X, Y, Gaussian(0.5)), np.mean(errors), rtol=1e-5)
 
 

@@ -64,7 +64,9 @@ def test_masked_out_rows_give_no_gradient_even_where_they_are_not_finite():
 
 def test_huge_logits_stay_finite():
     hidden, kernel, bias, targets, mask = numbers()
-    value, grads = jax.value_and_grad(lambda h: losses.linear_cross_entropy(1e4 * h, kernel, bias, targets, mask)[0])(hidden)
+    value, grads = jax.value_and_grad(lambda h: losses.linear_cross_entropy(1e4 * h, kernel, bias, targets, mask)[0])(
+        hidden
+    )
     assert jnp.isfinite(value) and jnp.isfinite(grads).all()
 
 

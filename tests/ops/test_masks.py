@@ -24,7 +24,9 @@ def rules():
     )
     both = lambda a, b: (a[0] & b[0], lambda q, k: a[1](q, k) and b[1](q, k))
     either = lambda a, b: (a[0] | b[0], lambda q, k: a[1](q, k) or b[1](q, k))
-    return st.recursive(leaves, lambda inner: st.builds(both, inner, inner) | st.builds(either, inner, inner), max_leaves=3)
+    return st.recursive(
+        leaves, lambda inner: st.builds(both, inner, inner) | st.builds(either, inner, inner), max_leaves=3
+    )
 
 
 @settings(max_examples=25, deadline=None)
@@ -50,7 +52,9 @@ def test_outside_of_a_dense_mask_nothing_is_allowed():
     assert not dense(jnp.ones((2, 2), bool))(jnp.array([1, 2]), jnp.array([1, 2]))[1:].any()
 
 
-@pytest.mark.parametrize("make", [lambda: window(-1), lambda: window(1.5), lambda: dense(jnp.ones((2, 2))), lambda: dense(jnp.ones(2, bool))])
+@pytest.mark.parametrize(
+    "make", [lambda: window(-1), lambda: window(1.5), lambda: dense(jnp.ones((2, 2))), lambda: dense(jnp.ones(2, bool))]
+)
 def test_errors(make):
     with pytest.raises(InputError):
         make()

@@ -19,7 +19,10 @@ def paper(memory, previous, key, beta, gate, shifts, gamma):
     content = [c / sum(content) for c in content]
     gated = [gate * content[i] + (1 - gate) * previous[i] for i in range(n)]
     reach = len(shifts) // 2
-    shifted = [sum(gated[j] * shifts[(i - j + reach) % n] for j in range(n) if (i - j + reach) % n < len(shifts)) for i in range(n)]
+    shifted = [
+        sum(gated[j] * shifts[(i - j + reach) % n] for j in range(n) if (i - j + reach) % n < len(shifts))
+        for i in range(n)
+    ]
     powers = [w**gamma for w in shifted]
     return np.array(powers) / sum(powers)
 
@@ -27,7 +30,13 @@ def paper(memory, previous, key, beta, gate, shifts, gamma):
 def draw(seed, n=7, width=4, shifts=3):
     rng = np.random.default_rng(seed)
     memory, previous = rng.normal(size=(n, width)), rng.dirichlet(np.ones(n))
-    address = (rng.normal(size=width), rng.uniform(0, 20), rng.uniform(), rng.dirichlet(np.ones(shifts)), rng.uniform(1, 5))
+    address = (
+        rng.normal(size=width),
+        rng.uniform(0, 20),
+        rng.uniform(),
+        rng.dirichlet(np.ones(shifts)),
+        rng.uniform(1, 5),
+    )
     return memory, previous, address
 
 
@@ -74,7 +83,12 @@ def test_erasing_fully_and_adding_replaces_the_row():
 
 def test_write_heads_commute_and_equal_the_loop_of_the_paper():
     rng = np.random.default_rng(0)
-    memory, weights, erase, add = rng.normal(size=(6, 3)), rng.dirichlet(np.ones(6), 2), rng.uniform(size=(2, 3)), rng.normal(size=(2, 3))
+    memory, weights, erase, add = (
+        rng.normal(size=(6, 3)),
+        rng.dirichlet(np.ones(6), 2),
+        rng.uniform(size=(2, 3)),
+        rng.normal(size=(2, 3)),
+    )
     expected = memory.copy()
     for i in range(6):
         for j in range(3):
@@ -91,6 +105,7 @@ def test_write_heads_commute_and_equal_the_loop_of_the_paper():
 def test_gradients_are_finite_at_the_edge(memory, beta, gamma):
     address = ops.Address(jnp.zeros(4), jnp.array(beta), jnp.array(1.0), jnp.array([0.0, 1.0, 0.0]), jnp.array(gamma))
     for key in (jnp.zeros(4), jnp.ones(4)):
+
         def objective(memory, previous, address):
             return (ops.locate(memory, previous, address) * jnp.arange(6.0)).sum()
 

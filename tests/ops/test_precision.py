@@ -41,7 +41,9 @@ def test_a_product_and_its_gradients_are_those_of_rounded_factors():
 def test_without_the_setting_nothing_is_rounded():
     x, weight = normal(4, 8), normal(8, 3)
     np.testing.assert_array_equal(precision.matmul(x, weight), x @ weight)
-    assert str(jax.make_jaxpr(precision.matmul)(x, weight)) == str(jax.make_jaxpr(lambda x, weight: x @ weight)(x, weight))
+    assert str(jax.make_jaxpr(precision.matmul)(x, weight)) == str(
+        jax.make_jaxpr(lambda x, weight: x @ weight)(x, weight)
+    )
 
 
 def recurrent(layer, gates, bias):
@@ -54,7 +56,9 @@ CASES = {
     "lstm": recurrent(lstm, 4, ()),
     "gru": recurrent(gru, 3, (normal(8),)),
     "deferred_scan": (
-        lambda w, x: deferred_scan(lambda dot, _, h, x: (jnp.tanh(x + dot("w", h)),) * 2, {"w": w}, (), jnp.zeros((3, 8)), x)[1],
+        lambda w, x: deferred_scan(
+            lambda dot, _, h, x: (jnp.tanh(x + dot("w", h)),) * 2, {"w": w}, (), jnp.zeros((3, 8)), x
+        )[1],
         (normal(8, 8) / 3, normal(4, 3, 8)),
     ),
     "linear_cross_entropy": (
@@ -85,5 +89,7 @@ def test_training_obeys_the_option():
     task, update = tasks.build(config), optimizer(config.optim, 10)
     bucket, indices, weight = task.plan(0, 1)[0]
     given = (init_state(task.init, update, 0), task.buckets[bucket], indices, weight)
-    steps = [jax.jit(chunk_runner(task.loss, update, setting)).lower(*given).as_text() for setting in ("default", "bfloat16")]
+    steps = [
+        jax.jit(chunk_runner(task.loss, update, setting)).lower(*given).as_text() for setting in ("default", "bfloat16")
+    ]
     assert ["bf16" in text for text in steps] == [False, True]

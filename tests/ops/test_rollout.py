@@ -16,7 +16,9 @@ def test_two_layers_by_hand():
 
 
 def test_rows_sum_to_one_and_causal_stays_causal():
-    weights = jax.nn.softmax(jax.random.normal(jax.random.key(0), (3, 2, 5, 5)), where=jnp.tril(jnp.ones((5, 5), bool))[None, None])
+    weights = jax.nn.softmax(
+        jax.random.normal(jax.random.key(0), (3, 2, 5, 5)), where=jnp.tril(jnp.ones((5, 5), bool))[None, None]
+    )
     got = rollout(weights)
     np.testing.assert_allclose(got.sum(axis=-1), np.ones(5), atol=1e-6)
     assert np.array_equal(np.triu(got, 1), np.zeros((5, 5)))

@@ -29,14 +29,17 @@ TABLE = {
     scores.Dot: (scores.Dot(), lambda q, k: q @ k),
     scores.ScaledDot: (scores.ScaledDot(), lambda q, k: q @ k / np.sqrt(D)),
     scores.Bilinear: (scores.Bilinear(jnp.float32(W)), lambda q, k: q @ W @ k),
-    scores.Additive: (scores.Additive(jnp.float32(WQ), jnp.float32(WK), jnp.float32(V)), lambda q, k: V @ np.tanh(q @ WQ + k @ WK)),
+    scores.Additive: (
+        scores.Additive(jnp.float32(WQ), jnp.float32(WK), jnp.float32(V)),
+        lambda q, k: V @ np.tanh(q @ WQ + k @ WK),
+    ),
     scores.Concat: (
         scores.Concat(jnp.float32(np.concatenate([WQ, WK])), jnp.float32(V)),
         lambda q, k: V @ np.tanh(np.concatenate([WQ, WK]).T @ np.concatenate([q, k])),
     ),
     scores.Cosine: (scores.Cosine(3.0), lambda q, k: 3 * q @ k / norm(q) / norm(k)),
-    scores.NegativeSquaredDistance: (scores.NegativeSquaredDistance(), lambda q, k: -norm(q - k) ** 2),
-    scores.Gaussian: (scores.Gaussian(0.8), lambda q, k: -norm(q - k) ** 2 / (2 * 0.8**2)),
+    scores.NegativeSquaredDistance: (scores.NegativeSquaredDistance(), lambda q, k: -(norm(q - k) ** 2)),
+    scores.Gaussian: (scores.Gaussian(0.8), lambda q, k: -(norm(q - k) ** 2) / (2 * 0.8**2)),
     scores.Boxcar: (scores.Boxcar(3.0), lambda q, k: log(float(norm(q - k) < 3))),
     scores.Epanechikov: (scores.Epanechikov(3.0), lambda q, k: log(max(0, 1 - norm(q - k) / 3))),
     scores.Constant: (scores.Constant(), lambda q, k: 0.0),
@@ -44,7 +47,9 @@ TABLE = {
 
 
 def test_the_table_holds_every_score():
-    every = {c for _, c in inspect.getmembers(scores, inspect.isclass) if issubclass(c, scores.Score) and is_dataclass(c)}
+    every = {
+        c for _, c in inspect.getmembers(scores, inspect.isclass) if issubclass(c, scores.Score) and is_dataclass(c)
+    }
     assert every == set(TABLE)
 
 

@@ -16,7 +16,9 @@ def test_corpus_bleu_by_hand():
 
 
 def test_brevity_penalty_by_hand():
-    assert bleu(["a b c d"], ["a b c d e f"], tokenize="none").score == pytest.approx(100 * math.exp(1 - 6 / 4), abs=1e-3)
+    assert bleu(["a b c d"], ["a b c d e f"], tokenize="none").score == pytest.approx(
+        100 * math.exp(1 - 6 / 4), abs=1e-3
+    )
 
 
 def test_signature_names_tokeniser_and_case():

@@ -27,7 +27,10 @@ def area_of(picture, colour, tolerance=0.02):
 
 def test_importing_figures_does_not_import_matplotlib():
     code = "import sys; from attention_jax.report import bleu, figures, tables; print('matplotlib' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "False"
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+        == "False"
+    )
 
 
 def test_figures_leave_no_global_state(tmp_path):
@@ -53,7 +56,9 @@ def test_heatmap_shows_the_weights_where_they_are(tmp_path):
 def test_heatmap_grid_shares_one_scale(tmp_path):
     """A panel of 0.1 beside a panel of 1 stays light."""
     weights = np.stack([np.full((2, 2), 0.1), np.full((2, 2), 1.0)])[None]
-    picture = pixels(figures.show_heatmaps(weights, None, None, tmp_path / "g.png", titles=["a", "b"], ylabel=["layer 1"]))
+    picture = pixels(
+        figures.show_heatmaps(weights, None, None, tmp_path / "g.png", titles=["a", "b"], ylabel=["layer 1"])
+    )
     left, right = picture[:, : 2 * picture.shape[1] // 5], picture[:, picture.shape[1] // 2 :]
     assert area_of(left, (0.031, 0.188, 0.42)) == 0 < area_of(right, (0.031, 0.188, 0.42))
 
@@ -70,7 +75,8 @@ def test_heatmap_of_zeros_and_long_axes(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "weights, tokens", [(np.zeros((2, 3, 4)), None), (np.zeros((2, 2)), ["a"]), (np.zeros((1, 1, 0, 2)), None), ([], None)]
+    "weights, tokens",
+    [(np.zeros((2, 3, 4)), None), (np.zeros((2, 2)), ["a"]), (np.zeros((1, 1, 0, 2)), None), ([], None)],
 )
 def test_heatmaps_refuse_what_they_cannot_draw(tmp_path, weights, tokens):
     with pytest.raises(InputError):
@@ -90,8 +96,12 @@ def history(seed, epochs=4):
 
 def test_learning_curves_from_a_file_and_from_seeds(tmp_path):
     steps = [{"step": 5 * i, "epoch": i // 2, "train.loss": 9.0} for i in range(8)]
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in steps + history(0)) + '{"step": 4', encoding="utf-8")
-    assert figures.read_history(tmp_path / "metrics.jsonl") == history(0)  # epochs only; the half-written last line is passed over
+    (tmp_path / "metrics.jsonl").write_text(
+        "".join(json.dumps(row) + "\n" for row in steps + history(0)) + '{"step": 4', encoding="utf-8"
+    )
+    assert figures.read_history(tmp_path / "metrics.jsonl") == history(
+        0
+    )  # epochs only; the half-written last line is passed over
     one = pixels(figures.learning_curves(tmp_path / "metrics.jsonl", tmp_path / "one.png"))
     band = pixels(figures.learning_curves([history(0), history(1, epochs=2)], tmp_path / "band.png", title="two seeds"))
     pale = 0.18 * np.array([0, 0x72, 0xB2]) / 255 + 0.82  # the band's colour over white
@@ -120,8 +130,14 @@ def test_seeds_are_aligned_by_epoch():
 
 def test_lines_and_bars(tmp_path):
     series = {"fused": ([128, 256], [[1, 2], [2, 3]]), "plain": ([128, 256], [4, 8])}
-    pixels(figures.lines(series, tmp_path / "l.png", xlabel="length", ylabel="ms", log="xy", reference={"published": 3.0}))
+    pixels(
+        figures.lines(series, tmp_path / "l.png", xlabel="length", ylabel="ms", log="xy", reference={"published": 3.0})
+    )
     published = {"published": [2, None]}
-    picture = pixels(figures.bars(["dot", "none"], {"ours": [[1, 3], None]}, tmp_path / "b.png", ylabel="BLEU", reference=published))
+    picture = pixels(
+        figures.bars(["dot", "none"], {"ours": [[1, 3], None]}, tmp_path / "b.png", ylabel="BLEU", reference=published)
+    )
     blue = np.argwhere(np.abs(picture - np.array([0, 0x72, 0xB2]) / 255).max(-1) < 0.02)
-    assert blue[:, 1].max() < 0.65 * picture.shape[1]  # the second group is a gap (its legend aside, nothing is blue there)
+    assert (
+        blue[:, 1].max() < 0.65 * picture.shape[1]
+    )  # the second group is a gap (its legend aside, nothing is blue there)

@@ -21,7 +21,9 @@ def pixels(path):
     return picture
 
 
-@pytest.mark.parametrize("images", [np.full((2, 8, 8, 3), 128, np.uint8), np.full((2, 8, 8), 0.5), np.full((2, 8, 8, 1), 0.5, np.float32)])
+@pytest.mark.parametrize(
+    "images", [np.full((2, 8, 8, 3), 128, np.uint8), np.full((2, 8, 8), 0.5), np.full((2, 8, 8, 1), 0.5, np.float32)]
+)
 def test_overlay_is_brightest_where_attention_is(tmp_path, images):
     """All weight on the upper left patch: under the picture, red is strongest there."""
     weights = np.zeros((2, 2, 2))
@@ -61,10 +63,14 @@ def test_sweep_figures_need_trials(tmp_path):
     with pytest.raises(InputError):
         figures.parallel_coordinates(TRIALS[2:], tmp_path / "p.png", metric="x")
     with pytest.raises(InputError):
-        figures.sweep_slices([{"params": {"a": 1}, "value": 1.0}, {"params": {"b": 1}, "value": 1.0}], tmp_path / "s.png", metric="x")
+        figures.sweep_slices(
+            [{"params": {"a": 1}, "value": 1.0}, {"params": {"b": 1}, "value": 1.0}], tmp_path / "s.png", metric="x"
+        )
 
 
-@pytest.mark.parametrize("images, weights", [(np.zeros((2, 4)), np.zeros((2, 2, 2))), (np.zeros((2, 4, 4)), np.zeros((1, 2, 2)))])
+@pytest.mark.parametrize(
+    "images, weights", [(np.zeros((2, 4)), np.zeros((2, 2, 2))), (np.zeros((2, 4, 4)), np.zeros((1, 2, 2)))]
+)
 def test_overlay_refuses_mismatched_arrays(tmp_path, images, weights):
     with pytest.raises(InputError):
         figures.overlay_attention(images, weights, tmp_path / "o.png")

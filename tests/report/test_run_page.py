@@ -12,7 +12,13 @@ def test_page_shows_numbers_and_figures(tmp_path):
     run = tmp_path / "date_luong"
     (run / "figures").mkdir(parents=True)
     (run / "figures" / "learning_curve.png").write_bytes(b"png")
-    result = {"name": "date_luong", "metrics": {"test.exact": 0.9991}, "seconds": 91.25, "history": [{"epoch": 1}], "missing": None}
+    result = {
+        "name": "date_luong",
+        "metrics": {"test.exact": 0.9991},
+        "seconds": 91.25,
+        "history": [{"epoch": 1}],
+        "missing": None,
+    }
     (run / "result.json").write_text(json.dumps(result))
     text = run_page(run).read_text()
     assert text.startswith("# date_luong\n")

@@ -13,7 +13,9 @@ def run(value, variant="", seed=0, metric="test.bleu", history=()):
 
 
 def claim(**options):
-    return Claim(**{"text": "a claim", "metric": "test.bleu", "published": 39.0, "source": "a paper, table 1"} | options)
+    return Claim(
+        **{"text": "a claim", "metric": "test.bleu", "published": 39.0, "source": "a paper, table 1"} | options
+    )
 
 
 @pytest.mark.parametrize(
@@ -48,7 +50,9 @@ def test_verdicts_downward(bounds, value, verdict):
 
 @pytest.mark.parametrize("needed, value", [(1, 1.0), (2, 2.0), (3, 9.0)])
 def test_the_nth_best_seed_is_judged_where_the_claim_counts_seeds(needed, value):
-    runs = [{"variant": "", "seed": i, "metrics": {"test.error": x}, "history": []} for i, x in enumerate((2.0, 9.0, 1.0))]
+    runs = [
+        {"variant": "", "seed": i, "metrics": {"test.error": x}, "history": []} for i, x in enumerate((2.0, 9.0, 1.0))
+    ]
     claim = Claim("", "test.error", None, "", at_most=2.5, seeds_needed=needed)
     assert judge(claim, runs) == (value, "reproduced" if value <= 2.5 else "missed")
     assert judge(claim, runs[: needed - 1])[1] == "not run"
@@ -67,7 +71,13 @@ def test_only_the_variant_counts():
 
 
 def test_an_order_is_judged_by_differences_of_the_same_seed():
-    runs = [run(10.0, seed=0), run(30.0, seed=1), run(12.0, "feeding", seed=0), run(31.0, "feeding", seed=1), run(9.0, "feeding", seed=2)]
+    runs = [
+        run(10.0, seed=0),
+        run(30.0, seed=1),
+        run(12.0, "feeding", seed=0),
+        run(31.0, "feeding", seed=1),
+        run(9.0, "feeding", seed=2),
+    ]
     assert judge(claim(variant="feeding", minus="", at_least=0.0), runs) == (1.5, "reproduced")
     assert judge(claim(variant="", minus="feeding", at_least=0.0), runs) == (-1.5, "missed")
     assert judge(claim(variant="feeding", minus="", at_most=0.0), runs) == (1.5, "missed")
@@ -79,7 +89,9 @@ def test_epoch_and_best_come_from_the_history():
     history += [{"epoch": 3, "valid.loss": 2.0, "test.bleu": 9.0}]
     runs = [{"variant": "", "seed": 0, "metrics": {"valid.loss": 2.0}, "history": history}]
     assert judge(claim(metric="valid.loss", best=True), runs)[0] == 1.5
-    assert judge(claim(metric="valid.loss", best=True, at_least=1.0, at_most=2.0), runs)[0] == 1.5  # a loss, whatever its bounds
+    assert (
+        judge(claim(metric="valid.loss", best=True, at_least=1.0, at_most=2.0), runs)[0] == 1.5
+    )  # a loss, whatever its bounds
     assert judge(claim(metric="test.bleu", best=True), runs)[0] == 9.0
     assert judge(claim(metric="test.bleu", epoch=1), runs)[0] == 1.0
     assert judge(claim(metric="test.bleu", epoch=2), runs) == (None, "not run")

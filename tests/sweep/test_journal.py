@@ -21,7 +21,9 @@ def test_repeating_everything_changes_nothing_and_optuna_reads_it(tmp_path):
         journal.tell(0, 0.5, "", {1: 0.9, 2: 0.5})
         journal.tell(1, None, "pruned after epoch 1", {1: 0.95})
         journal.tell(2, None, "seed 0: the loss was nan", {})
-    study = optuna.load_study(study_name="sweep", storage=JournalStorage(JournalFileBackend(str(tmp_path / "journal.log"))))
+    study = optuna.load_study(
+        study_name="sweep", storage=JournalStorage(JournalFileBackend(str(tmp_path / "journal.log")))
+    )
     assert [trial.state for trial in study.trials] == [TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL]
     assert [trial.params for trial in study.trials] == POINTS
     assert study.best_value == 0.5 and study.trials[0].intermediate_values == {1: 0.9, 2: 0.5}

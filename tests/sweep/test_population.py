@@ -22,7 +22,9 @@ def trained(configs, root, **options):
 
 
 def params(config, directory):
-    return jax.tree.leaves(load_params(directory / "final", jax.eval_shape(tasks.build(config).init, jax.random.PRNGKey(0))))
+    return jax.tree.leaves(
+        load_params(directory / "final", jax.eval_shape(tasks.build(config).init, jax.random.PRNGKey(0)))
+    )
 
 
 def result(directory):
@@ -55,7 +57,9 @@ def test_members_are_the_runs_alone_bit_for_bit(three, tmp_path):
     for place in (0, 1):
         runs.start(configs[place], tmp_path / str(place), quiet=True)
         assert_same(root / str(place), tmp_path / str(place))
-        for ours, alone in zip(params(configs[place], root / str(place)), params(configs[place], tmp_path / str(place)), strict=True):
+        for ours, alone in zip(
+            params(configs[place], root / str(place)), params(configs[place], tmp_path / str(place)), strict=True
+        ):
             np.testing.assert_array_equal(ours, alone)
 
 
@@ -82,7 +86,12 @@ def test_a_population_goes_on_where_it_stopped_also_with_fewer_members(three, tm
     assert not (tmp_path / "0" / "result.json").exists()
     chosen = [0, 2]
     some = [members(configs, tmp_path)[place] for place in chosen]
-    population.fit(some, [tasks.build(m.config) for m in some], tmp_path / "next", earlier=population.Earlier(tmp_path / "group", 3, chosen))
+    population.fit(
+        some,
+        [tasks.build(m.config) for m in some],
+        tmp_path / "next",
+        earlier=population.Earlier(tmp_path / "group", 3, chosen),
+    )
     for place in chosen:
         assert_same(tmp_path / str(place), root / str(place))
     assert not (tmp_path / "1" / "result.json").exists()
@@ -108,7 +117,9 @@ def test_data_that_is_not_shared_is_found(tiny):
 def test_a_number_that_a_model_looks_at_is_found(tiny, monkeypatch):
     task = tasks.build(tiny)
     population.check_traceable(tiny, ["optim.learning_rate", "train.label_smoothing"], task)
-    peeks = lambda config: task._replace(loss=lambda *a: task.loss(*a) if config.train.label_smoothing > 0 else task.loss(*a))
+    peeks = lambda config: task._replace(
+        loss=lambda *a: task.loss(*a) if config.train.label_smoothing > 0 else task.loss(*a)
+    )
     monkeypatch.setattr(tasks, "build", peeks)
     with pytest.raises(jax.errors.ConcretizationTypeError):
         population.check_traceable(tiny, ["train.label_smoothing"], task)
@@ -133,5 +144,7 @@ def test_members_divided_over_devices_are_the_same(three, tmp_path):
     environment = os.environ | {"NPROC": "8", "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
     subprocess.run([sys.executable, "-c", script, str(root), str(tmp_path)], check=True, env=environment, timeout=300)
     for place in range(3):
-        for ours, alone in zip(params(configs[place], tmp_path / str(place)), params(configs[place], root / str(place)), strict=True):
+        for ours, alone in zip(
+            params(configs[place], tmp_path / str(place)), params(configs[place], root / str(place)), strict=True
+        ):
             np.testing.assert_allclose(ours, alone, atol=1e-5)

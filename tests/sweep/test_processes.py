@@ -66,7 +66,9 @@ def test_killing_a_sweep_five_times_changes_nothing(undisturbed, tmp_path):
 
 
 def progress(directory: Path) -> int:
-    return sum(path.stat().st_size for path in [*directory.glob("trials/*/*/metrics.jsonl"), *directory.glob("rounds/*")])
+    return sum(
+        path.stat().st_size for path in [*directory.glob("trials/*/*/metrics.jsonl"), *directory.glob("rounds/*")]
+    )
 
 
 @pytest.mark.slow
@@ -95,7 +97,9 @@ def groups_of(node, directory: Path) -> list[Path]:
     for worker in Path(f"/proc/{raylet}/task/{raylet}/children").read_text().split():
         with contextlib.suppress(OSError):  # it has just ended
             files = [Path(os.readlink(file)) for file in Path(f"/proc/{worker}/fd").iterdir()]
-            found += [file.with_suffix("") for file in files if file.suffix == ".lock" and file.parent == directory / "groups"]
+            found += [
+                file.with_suffix("") for file in files if file.suffix == ".lock" and file.parent == directory / "groups"
+            ]
     return found
 
 
@@ -116,12 +120,18 @@ def test_a_ray_cluster_that_loses_a_machine_loses_nothing(tmp_path):
         arguments = command(*SIX, "--out", tmp_path / "cluster", "--ray", cluster.address)
         with (tmp_path / "log").open("w") as log:
             process = subprocess.Popen(arguments, stdout=log, stderr=log)
-        begun = lambda: [(node, group) for node in nodes for group in groups_of(node, tmp_path / "cluster") if has_checkpoint(group)]
+        begun = lambda: [
+            (node, group) for node in nodes for group in groups_of(node, tmp_path / "cluster") if has_checkpoint(group)
+        ]
         wait_for(begun, process)
         [node, group], *_ = begun()
         cluster.remove_node(node, allow_graceful=False)
-        members = [Path(member["directory"]) for member in json.loads(group.with_suffix(".json").read_text())["members"]]
-        assert not any((member / "result.json").exists() for member in members), "the group had ended before its machine was lost"
+        members = [
+            Path(member["directory"]) for member in json.loads(group.with_suffix(".json").read_text())["members"]
+        ]
+        assert not any((member / "result.json").exists() for member in members), (
+            "the group had ended before its machine was lost"
+        )
         assert process.wait(timeout=300) == 0, (tmp_path / "log").read_text()
     finally:
         cluster.shutdown()
@@ -134,7 +144,9 @@ def test_a_ray_cluster_that_loses_a_machine_loses_nothing(tmp_path):
 
 def test_an_unreachable_cluster_is_one_clear_line(tmp_path):
     pytest.importorskip("ray", reason="the Ray executor is tested where ray is installed: pip install ray")
-    done = subprocess.run(command(*SIX, "--out", tmp_path, "--ray", "127.0.0.1:1"), capture_output=True, text=True, timeout=100)
+    done = subprocess.run(
+        command(*SIX, "--out", tmp_path, "--ray", "127.0.0.1:1"), capture_output=True, text=True, timeout=100
+    )
     assert done.returncode == 2
     assert done.stderr.startswith("error: no Ray cluster answers at 127.0.0.1:1") and done.stderr.count("\n") == 1
 
@@ -160,7 +172,9 @@ def test_the_report_can_be_drawn_while_a_sweep_runs(undisturbed, tmp_path, capsy
     log.write_text("\n".join(log.read_text().splitlines()[:4]) + '\n{"step": 9, "ep')  # half a line is being written
     answer.report(tmp_path / "running")
     assert "1 running" in capsys.readouterr().out
-    [row] = [row for row in json.loads((tmp_path / "running" / "sweep.json").read_text())["ranking"] if row["trial"] == 3]
+    [row] = [
+        row for row in json.loads((tmp_path / "running" / "sweep.json").read_text())["ranking"] if row["trial"] == 3
+    ]
     settings, rounds = plan.read_settings(tmp_path / "running"), plan.read_rounds(tmp_path / "running")
     assert row["state"] == "running"
     assert row["value"] == plan.trials(tmp_path / "running", settings, rounds)[3].histories[0][-1]["test.loss"]

@@ -24,7 +24,9 @@ def calls(monkeypatch):
             raise FloatingPointError("too heavy")
         return {"test.loss": (config.optim.learning_rate - 0.01) ** 2 + config.train.seed * 1e-6}
 
-    monkeypatch.setattr(experiments, "load", lambda name: types.SimpleNamespace(study=study, config=lambda: STUDY, __doc__=""))
+    monkeypatch.setattr(
+        experiments, "load", lambda name: types.SimpleNamespace(study=study, config=lambda: STUDY, __doc__="")
+    )
     return made
 
 
@@ -39,12 +41,18 @@ def test_the_answer_names_the_best_and_how_to_repeat_it(calls, tmp_path, capsys)
     found = run.sweep(settings(RATES, seeds=3), tmp_path)
     assert sorted(calls) == sorted((rate, seed) for rate in (0.001, 0.01, 0.1) for seed in range(3))
     written = json.loads((tmp_path / "sweep.json").read_text())
-    assert [row["params"]["optim.learning_rate"] for row in written["ranking"]] == [0.01, 0.001, 0.1] and written["best"] == 1
+    assert [row["params"]["optim.learning_rate"] for row in written["ranking"]] == [0.01, 0.001, 0.1] and written[
+        "best"
+    ] == 1
     assert written["ranking"][0]["value"] == pytest.approx(1e-6)
-    assert written["ranking"][0]["interval95"] == pytest.approx(4.303 * 1e-6 / 3**0.5)  # t(2 degrees of freedom) s / sqrt(3)
+    assert written["ranking"][0]["interval95"] == pytest.approx(
+        4.303 * 1e-6 / 3**0.5
+    )  # t(2 degrees of freedom) s / sqrt(3)
     assert written["command"] == "python launch.py train date_luong --optim.learning-rate 0.01"
     assert written["command"] in capsys.readouterr().out
-    assert (tmp_path / "figures" / "slices.png").stat().st_size and (tmp_path / "figures" / "parallel_coordinates.png").stat().st_size
+    assert (tmp_path / "figures" / "slices.png").stat().st_size and (
+        tmp_path / "figures" / "parallel_coordinates.png"
+    ).stat().st_size
     assert [trial.state for trial in found] == ["done"] * 3
 
 
@@ -99,7 +107,10 @@ def test_what_cannot_be_is_said_before_anything_starts(calls, tmp_path):
         (lambda: settings(RATES, method="halving", config=replace(STUDY, **{"train.total_epochs": 2})), "3 or more"),
         (lambda: settings({"optim.learning-rate": "1e-3..1"}, method="grid"), "how many values"),
         (lambda: run.executor(2, "auto"), "one of them"),
-        (lambda: run.sweep(settings(RATES, metric="valid.blue"), tmp_path / "metric"), "--metric must be one of test.loss"),
+        (
+            lambda: run.sweep(settings(RATES, metric="valid.blue"), tmp_path / "metric"),
+            "--metric must be one of test.loss",
+        ),
         (lambda: answer.report(tmp_path / "nothing"), "is not a sweep"),
     ]:
         with pytest.raises(InputError, match=said):

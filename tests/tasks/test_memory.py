@@ -46,7 +46,10 @@ def test_cutting_the_padding_changes_nothing(built):
 
 def test_epochs_go_through_the_training_set(built):
     task, _ = built
-    seen = [np.sort(np.concatenate([chunk.indices[chunk.weight > 0] for chunk in task.plan(epoch, 3)])) for epoch in range(4)]
+    seen = [
+        np.sort(np.concatenate([chunk.indices[chunk.weight > 0] for chunk in task.plan(epoch, 3)]))
+        for epoch in range(4)
+    ]
     np.testing.assert_array_equal(np.concatenate(seen[:3]), np.arange(12))
     np.testing.assert_array_equal(seen[3], seen[0])
 
@@ -86,4 +89,6 @@ def test_ngrams_are_measured_against_their_optimum():
     params = task.init(jax.random.key(0))
     values, optimum = task.evaluate(params, False), task.describe()["optimum_bits"]
     assert values["valid.bits_over_optimum"] > 0 and 50 < optimum < 200
-    np.testing.assert_allclose(values["valid.bits_per_sequence"] - optimum, values["valid.bits_over_optimum"], rtol=1e-4)
+    np.testing.assert_allclose(
+        values["valid.bits_per_sequence"] - optimum, values["valid.bits_over_optimum"], rtol=1e-4
+    )

@@ -4,7 +4,8 @@ import jax
 import numpy as np
 import pytest
 
-from attention_jax import InputError, config as configs, experiments, tasks
+from attention_jax import InputError, experiments, tasks
+from attention_jax import config as configs
 from experiments import bahdanau_length, multi30k_scores
 
 MODELS = {
@@ -24,11 +25,15 @@ def corpus(tmp_path_factory):
 
 
 def build(corpus, model, **changes):
-    config = configs.Config("tiny", corpus, model, configs.Optim(), configs.Train(batch_size=4), configs.Decode(max_length=6, batch_size=4))
+    config = configs.Config(
+        "tiny", corpus, model, configs.Optim(), configs.Train(batch_size=4), configs.Decode(max_length=6, batch_size=4)
+    )
     return tasks.build(configs.replace(config, **changes))
 
 
-RECURRENT = [name for name in experiments.names() if isinstance(experiments.load(name).config().model, configs.Translator)]
+RECURRENT = [
+    name for name in experiments.names() if isinstance(experiments.load(name).config().model, configs.Translator)
+]
 
 
 @pytest.mark.parametrize("name", RECURRENT)
@@ -59,7 +64,10 @@ def test_loss_counts_the_real_tokens_of_the_rows_that_have_weight(corpus, name):
 def test_evaluation_is_the_loss_of_every_held_out_row_once_whatever_the_batch(corpus):
     task = build(corpus, MODELS["luong"])
     params = task.init(jax.random.PRNGKey(0))
-    one, other = task.evaluate(params, False), build(corpus, MODELS["luong"], **{"decode.batch_size": 3}).evaluate(params, False)
+    one, other = (
+        task.evaluate(params, False),
+        build(corpus, MODELS["luong"], **{"decode.batch_size": 3}).evaluate(params, False),
+    )
     assert one["valid.loss"] == pytest.approx(other["valid.loss"], rel=1e-5)
     assert one["valid.perplexity"] == pytest.approx(np.exp(one["valid.loss"]), rel=1e-6)
 
@@ -68,10 +76,14 @@ def test_full_evaluation_scores_translations_and_report_draws_them(corpus, tmp_p
     task = build(corpus, MODELS["translator"])
     params = task.init(jax.random.PRNGKey(0))
     found = task.evaluate(params, True)
-    assert {"test.bleu", "test.chrf", "test.exact_match", "valid.loss"} <= found.keys() and 0 <= found["test.bleu"] <= 100
+    assert {"test.bleu", "test.chrf", "test.exact_match", "valid.loss"} <= found.keys() and 0 <= found[
+        "test.bleu"
+    ] <= 100
     (tmp_path / "figures").mkdir()
     figures = task.report(params, tmp_path / "figures")
-    assert {p.name for p in figures} == {"alignment.png", "bleu_by_length.png"} and all(p.stat().st_size > 2000 for p in figures)
+    assert {p.name for p in figures} == {"alignment.png", "bleu_by_length.png"} and all(
+        p.stat().st_size > 2000 for p in figures
+    )
     assert "signature" in (tmp_path / "test.bleu.json").read_text()
     curves = bahdanau_length.figure({"attention": tmp_path, "no-attention": tmp_path}, tmp_path / "curves.png")
     assert curves.stat().st_size > 2000  # drawn from what the run left

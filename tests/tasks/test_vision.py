@@ -14,12 +14,29 @@ from attention_jax import InputError
 from attention_jax import config as configs
 from attention_jax.config import Config, Images, Optim, Train, Vit, replace
 from attention_jax.tasks import build, vision
-from experiments import cct_cifar10, image_size, pooling, vit_digits, vit_fashion_mnist, vit_fashion_mnist_small, vit_i1k_s16
+from experiments import (
+    cct_cifar10,
+    image_size,
+    pooling,
+    vit_digits,
+    vit_fashion_mnist,
+    vit_fashion_mnist_small,
+    vit_i1k_s16,
+)
 
 ALL = (cct_cifar10, image_size, pooling, vit_digits, vit_fashion_mnist, vit_fashion_mnist_small, vit_i1k_s16)
-TINY = Config("tiny", Images(examples=64), Vit(2, 16, 16, 1, 2), Optim(), Train(batch_size=32, total_epochs=1, best_metric="test.loss"))
+TINY = Config(
+    "tiny",
+    Images(examples=64),
+    Vit(2, 16, 16, 1, 2),
+    Optim(),
+    Train(batch_size=32, total_epochs=1, best_metric="test.loss"),
+)
 
-UNOPTIMIZED = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}  # these programs run once
+UNOPTIMIZED = {
+    "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
+}  # these programs run once
 
 
 def quick(function):
@@ -40,7 +57,9 @@ def test_configurations_are_whole(module):
         assert config.name == name
         configs.validate(config)
         assert configs.from_json(json.loads(json.dumps(configs.to_json(config)))) == config
-        channels, size = {"digits": (1, 8), "fashion_mnist": (1, 28), "cifar10": (3, 32), "folder": (3, 224)}[config.data.dataset]
+        channels, size = {"digits": (1, 8), "fashion_mnist": (1, 28), "cifar10": (3, 32), "folder": (3, 224)}[
+            config.data.dataset
+        ]
         size = config.data.pixels or size
         model = vision.build_model(config.model, 10, size)
         assert jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, size, size, channels)))
@@ -50,7 +69,12 @@ def test_configurations_are_whole(module):
 def test_sizes_that_the_experiments_promise():
     def count(config, channels, pixels):
         model = vision.build_model(config.model, 10, pixels)
-        return sum(x.size for x in jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, pixels, pixels, channels)))))
+        return sum(
+            x.size
+            for x in jax.tree.leaves(
+                jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, pixels, pixels, channels)))
+            )
+        )
 
     assert all(count(config, 1, 28) <= 1_000_000 for config in vit_fashion_mnist_small.variants().values())
     assert round(count(cct_cifar10.config(), 3, 32), -3) == 284_000
@@ -78,7 +102,17 @@ def test_rows_of_weight_zero_do_not_count(tiny):
 
 
 def test_all_augmentations_together_train(tiny):
-    data = Images(examples=64, standardize=True, crop_padding=1, flip=True, auto_augment=True, erase=0.5, mixup=0.2, cutmix=1.0, pixels=12)
+    data = Images(
+        examples=64,
+        standardize=True,
+        crop_padding=1,
+        flip=True,
+        auto_augment=True,
+        erase=0.5,
+        mixup=0.2,
+        cutmix=1.0,
+        pixels=12,
+    )
     task = build(replace(TINY, data=data, model=replace(TINY.model, stochastic_depth=0.1, dropout=0.1, layers=2)))
     params = task.init(jax.random.PRNGKey(0))
     batch = {k: jnp.asarray(v[:16]) for k, v in task.buckets[0].items()} | {"weight": jnp.ones(16)}
@@ -92,7 +126,11 @@ def test_mixed_labels_are_shared_out(tiny):
     """With mixup the loss lies between those of the two labels: here all images are one image, so it is their weighted mean."""
     task, params = build(replace(TINY, **{"data.mixup": 1.0})), tiny[1]
     image = jnp.broadcast_to(jnp.asarray(task.buckets[0]["image"][:1]), (4, 8, 8, 1))
-    run = quick(lambda label: task.loss(params, {"image": image, "label": label, "weight": jnp.ones(4)}, jax.random.PRNGKey(0))[0])
+    run = quick(
+        lambda label: task.loss(params, {"image": image, "label": label, "weight": jnp.ones(4)}, jax.random.PRNGKey(0))[
+            0
+        ]
+    )
     loss = lambda label: run(jnp.array(label))
     both, one, other = loss([3, 5, 3, 5]), loss([3] * 4), loss([5] * 4)
     assert min(one, other) - 1e-4 <= both <= max(one, other) + 1e-4
@@ -124,8 +162,16 @@ def test_pictures_and_predictions(model, tmp_path):
 def test_what_the_class_token_looks_at():
     from attention_jax.tasks.looking import maps
 
-    weights = jnp.zeros((1, 2, 1, 5, 5)).at[:, 0].set(jnp.eye(5)[None, None]).at[0, 1, 0].set(jnp.eye(5)[jnp.array([3, 1, 2, 3, 4])])
-    found = maps({"encoder_attention": weights}, prefix=True)  # the first layer copies; in the second the class token reads patch 3 of 1..4
+    weights = (
+        jnp.zeros((1, 2, 1, 5, 5))
+        .at[:, 0]
+        .set(jnp.eye(5)[None, None])
+        .at[0, 1, 0]
+        .set(jnp.eye(5)[jnp.array([3, 1, 2, 3, 4])])
+    )
+    found = maps(
+        {"encoder_attention": weights}, prefix=True
+    )  # the first layer copies; in the second the class token reads patch 3 of 1..4
     np.testing.assert_allclose(found["heads"][0, 0], [[0, 0], [1, 0]])
     np.testing.assert_allclose(found["rollout"][0], [[0, 0], [0.5, 0]], atol=1e-6)
 
@@ -149,7 +195,14 @@ np.savez(sys.argv[3], *jax.tree.leaves(jax.device_get(done["params"])), metrics=
 def test_four_devices_are_one(tmp_path):
     def start(devices):
         (tmp_path / str(devices)).mkdir()
-        command = [sys.executable, "-c", SCRIPT, str(devices), str(tmp_path / str(devices)), str(tmp_path / f"{devices}.npz")]
+        command = [
+            sys.executable,
+            "-c",
+            SCRIPT,
+            str(devices),
+            str(tmp_path / str(devices)),
+            str(tmp_path / f"{devices}.npz"),
+        ]
         return subprocess.Popen(command, env=os.environ | {"NPROC": "8", "PYTHONPATH": os.getcwd()})
 
     assert [process.wait(timeout=300) for process in [start(1), start(4)]] == [0, 0]

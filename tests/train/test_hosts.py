@@ -17,13 +17,37 @@ from attention_jax.train import hosts
 
 ROOT = Path(__file__).resolve().parents[2]
 EPOCHS = 6
-SMALL = ["--data.examples", "200", "--model.layers", "1", "--model.hidden-size", "16", "--model.mlp-size", "16", "--train.batch-size", "30"]
+SMALL = [
+    "--data.examples",
+    "200",
+    "--model.layers",
+    "1",
+    "--model.hidden-size",
+    "16",
+    "--model.mlp-size",
+    "16",
+    "--train.batch-size",
+    "30",
+]
 
 
 def begin(out: Path, devices: int, *arguments: str) -> subprocess.Popen:
-    command = [sys.executable, "launch.py", "train", "vit_digits", "--out", str(out), "--train.total-epochs", str(EPOCHS), *SMALL, *arguments]
+    command = [
+        sys.executable,
+        "launch.py",
+        "train",
+        "vit_digits",
+        "--out",
+        str(out),
+        "--train.total-epochs",
+        str(EPOCHS),
+        *SMALL,
+        *arguments,
+    ]
     environment = os.environ | {"JAX_NUM_CPU_DEVICES": str(devices)}
-    return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 def begin_two(out: Path, *arguments: str) -> list[subprocess.Popen]:
@@ -61,7 +85,9 @@ def test_two_hosts_interrupted_at_one_of_them_and_resumed_equal_one_host(tmp_pat
         for name in set(one) - {"seconds"}:
             np.testing.assert_allclose(two[name], one[name], rtol=1e-4, err_msg=name)
     lines = [json.loads(line) for line in metrics.read_text().splitlines()]
-    assert [line["step"] for line in lines if "test.loss" not in line] == sorted({line["step"] for line in lines})  # once each
+    assert [line["step"] for line in lines if "test.loss" not in line] == sorted(
+        {line["step"] for line in lines}
+    )  # once each
     assert json.loads((tmp_path / "two" / "environment.json").read_text())["processes"] == 2
     assert runs.load(tmp_path / "two")[2].keys() == runs.load(tmp_path / "one")[2].keys()
 

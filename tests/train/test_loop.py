@@ -69,7 +69,9 @@ def test_the_matmul_precision_is_in_force_in_the_steps_alone(tmp_path):
 def test_stopping_after_any_epoch_and_going_on_gives_the_same_bits(tmp_path):
     whole = fit(least_squares(), Optim(learning_rate=0.1), Train(total_epochs=4), tmp_path / "whole", quiet=True)
     fit(least_squares(), Optim(learning_rate=0.1), Train(total_epochs=1), tmp_path / "part", quiet=True)
-    part = fit(least_squares(), Optim(learning_rate=0.1), Train(total_epochs=4), tmp_path / "part", resume=True, quiet=True)
+    part = fit(
+        least_squares(), Optim(learning_rate=0.1), Train(total_epochs=4), tmp_path / "part", resume=True, quiet=True
+    )
     assert (np.asarray(part["params"]["w"]) == np.asarray(whole["params"]["w"])).all()
     lines = [json.loads(line) for line in (tmp_path / "part" / "metrics.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in lines if "valid.loss" in line] == [1, 2, 3, 4]
@@ -94,7 +96,13 @@ def _state():
 def test_patience_ends_a_run_that_no_longer_improves(tmp_path):
     task = least_squares()
     values = iter([3.0, 2.0, 2.5, 2.2, 2.1, 0.0, 0.0])
-    found = fit(task._replace(evaluate=lambda *_: {"valid.loss": next(values)}), OPTIM, Train(total_epochs=7, patience=2), tmp_path, quiet=True)
+    found = fit(
+        task._replace(evaluate=lambda *_: {"valid.loss": next(values)}),
+        OPTIM,
+        Train(total_epochs=7, patience=2),
+        tmp_path,
+        quiet=True,
+    )
     assert [row["valid.loss"] for row in found["history"]] == [3.0, 2.0, 2.5, 2.2]
 
 
@@ -128,7 +136,9 @@ assert len(sizes) > 4, sizes
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("config, steps", [(DATES, 54), (TOKENS, 48)], ids=["batches of 50, the last one short", "unequal token batches"])
+@pytest.mark.parametrize(
+    "config, steps", [(DATES, 54), (TOKENS, 48)], ids=["batches of 50, the last one short", "unequal token batches"]
+)
 def test_two_and_four_devices_give_the_losses_of_one(config, steps, tmp_path):
     """About 50 steps of a small recurrent model and of a small Transformer."""
     script = f"""
@@ -151,7 +161,9 @@ for leaf in jax.tree.leaves(found["params"]):
         directory = tmp_path / str(devices)
         directory.mkdir()
         environment = os.environ | {"NPROC": "8", "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
-        subprocess.run([sys.executable, "-c", script, str(devices), str(directory)], check=True, env=environment, timeout=300)
+        subprocess.run(
+            [sys.executable, "-c", script, str(devices), str(directory)], check=True, env=environment, timeout=300
+        )
         lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
         curves.append([line["train.loss"] for line in lines if "seconds" not in line])
     assert len(curves[0]) == steps

@@ -20,7 +20,12 @@ RATES = {
 def test_schedules_warm_up_linearly_and_follow_their_formula(name):
     rate = schedule(Optim(learning_rate=2.0, schedule=name, warmup_steps=10), 100)
     np.testing.assert_allclose([rate(t - 1) for t in range(1, 10)], [2.0 * t / 10 for t in range(1, 10)], rtol=1e-6)
-    np.testing.assert_allclose([rate(t - 1) for t in range(10, 101, 9)], [2.0 * RATES[name](t) for t in range(10, 101, 9)], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        [rate(t - 1) for t in range(10, 101, 9)],
+        [2.0 * RATES[name](t) for t in range(10, 101, 9)],
+        rtol=1e-5,
+        atol=1e-6,
+    )
 
 
 def test_noam_is_inverse_sqrt_with_the_peak_given():
@@ -69,8 +74,18 @@ TRACED = ("learning_rate", "clip_norm", "weight_decay", "momentum", "warmup_step
 @pytest.mark.parametrize("name", ["adam", "adamw", "sgd", "rmsprop"])
 @pytest.mark.parametrize("clip", [0.0, 0.5])
 def test_a_traced_number_means_what_the_plain_one_means(name, clip):
-    plain = Optim(name, learning_rate=0.1, schedule="warmup_cosine", warmup_steps=2, clip_norm=clip, weight_decay=0.01, momentum=0.9)
-    traced = jax.jit(lambda numbers: run_traced(replace(plain, **numbers)))({n: jnp.asarray(getattr(plain, n), jnp.float32) for n in TRACED})
+    plain = Optim(
+        name,
+        learning_rate=0.1,
+        schedule="warmup_cosine",
+        warmup_steps=2,
+        clip_norm=clip,
+        weight_decay=0.01,
+        momentum=0.9,
+    )
+    traced = jax.jit(lambda numbers: run_traced(replace(plain, **numbers)))(
+        {n: jnp.asarray(getattr(plain, n), jnp.float32) for n in TRACED}
+    )
     np.testing.assert_allclose(traced, run(optimizer(plain, 10), GRADIENTS), rtol=1e-5)
 
 
