@@ -60,23 +60,19 @@ def say_result(result: dict, directory: Path):
 
 def list_experiments(arguments: list[str]):
     """The experiments: name, what each shows, source, data, cost."""
-    from attention_jax import experiments
+    from attention_jax import ledger
     from attention_jax.report.tables import experiments_table, show
 
     parse(make_dataclass("list", []), arguments, "list")
-    show(
-        experiments_table(
-            [{"name": name} | experiments.headline(experiments.load(name)) for name in experiments.names()]
-        )
-    )
+    show(experiments_table([{"name": name} | ledger.headline(ledger.load(name)) for name in ledger.names()]))
 
 
 def train(arguments: list[str]):
     """NAME [--model.hidden-size 128 ...] [--out DIR] [--resume] [--coordinator HOST:PORT --hosts N --host I]: train an experiment."""
-    from attention_jax import experiments, runs
+    from attention_jax import ledger, runs
 
     name, rest = positional(arguments, "train", "NAME")
-    module = experiments.load(name)
+    module = ledger.load(name)
     default = module.config()
     if "--resume" in rest:  # what is not said again stays as it was
         out = [rest[i + 1] for i, word in enumerate(rest[:-1]) if word == "--out"]
@@ -194,11 +190,11 @@ def plot(arguments: list[str]):
 
 def reproduce(arguments: list[str]):
     """[NAME ...] [--scale smoke|full|recorded] [--variant V] [--seeds N] [--data.path P ...]: run experiments and judge their claims."""
-    from attention_jax import experiments
+    from attention_jax import ledger
     from attention_jax.report.tables import claims_table, judge, markdown, show
 
     count = next((i for i, word in enumerate(arguments) if word.startswith("-")), len(arguments))
-    chosen, rest = arguments[:count] or experiments.names(), arguments[count:]
+    chosen, rest = arguments[:count] or ledger.names(), arguments[count:]
     extra = {
         "scale": (
             Literal["smoke", "full", "recorded"],
@@ -216,12 +212,12 @@ def reproduce(arguments: list[str]):
     }
     rows = []
     for name in chosen:
-        module = experiments.load(name)
+        module = ledger.load(name)
         asked = configured(module.config(), rest, f"reproduce {name}", **extra)
         if asked.scale == "recorded":
-            done = experiments.recorded(name)["runs"]
+            done = ledger.recorded(name)["runs"]
         else:
-            done = experiments.reproduce(
+            done = ledger.reproduce(
                 name,
                 lambda c, name=name: configured(c, rest, f"reproduce {name}", **extra).config,
                 asked.variant,
@@ -240,13 +236,13 @@ def reproduce(arguments: list[str]):
 
 def sweep(arguments: list[str]):
     """NAME [--over PARAMETER=VALUES ...] [--seeds N] [--trials N] [--method M] [--jobs N | --ray ADDRESS] [--dry-run]: search."""
-    from attention_jax import experiments
-    from attention_jax.sweep import answer, run
+    from attention_jax import ledger
+    from attention_jax.sweep import answer, driver
     from attention_jax.sweep.search import Method
     from attention_jax.sweep.space import assignments
 
     name, rest = positional(arguments, "sweep", "NAME")
-    module = experiments.load(name)
+    module = ledger.load(name)
     asked = configured(
         module.config(), rest, f"sweep {name}",
         over=(tuple[str, ...], (), "optim.learning-rate=1e-4..1e-2:log model.hidden-size=64,128 ...; by default the experiment's own."),
@@ -262,12 +258,12 @@ def sweep(arguments: list[str]):
         record=(bool, False, "Keep the results in experiments/results, as reproduce does."),
     )  # fmt: skip
     over = assignments(asked.over) or (module.sweep() if hasattr(module, "sweep") else {})
-    settings = run.settings_of(asked.config, over, asked.method, asked.trials, asked.seeds, asked.metric)
+    settings = driver.settings_of(asked.config, over, asked.method, asked.trials, asked.seeds, asked.metric)
     if asked.dry_run:
-        return answer.announce(settings, run.first_points(settings))
+        return answer.announce(settings, driver.first_points(settings))
     directory = Path(asked.out or f"runs/sweeps/{name}")
     try:
-        found = run.sweep(settings, directory, jobs=asked.jobs, ray=asked.ray, population=asked.population)
+        found = driver.sweep(settings, directory, jobs=asked.jobs, ray=asked.ray, population=asked.population)
     except (Interrupted, KeyboardInterrupt):
         print(f"interrupted; the same command goes on with the sweep in {directory}", file=sys.stderr)
         raise SystemExit(130) from None
@@ -289,10 +285,13 @@ def bench(arguments: list[str]):
     import importlib
 
     name, rest = positional(arguments, "bench", "WHAT")
-    known = sorted(path.stem for path in (Path(__file__).parent / "attention_jax" / "bench").glob("[a-z]*.py"))
+    known = sorted(
+        path.stem.removeprefix("bench_")
+        for path in (Path(__file__).parent / "attention_jax" / "bench").glob("bench_*.py")
+    )
     if name not in known:
         raise InputError(f"there is no benchmark {name!r}; choose one of {', '.join(known)}")
-    parse(importlib.import_module(f"attention_jax.bench.{name}").main, rest, f"bench {name}")
+    parse(importlib.import_module(f"attention_jax.bench.bench_{name}").main, rest, f"bench {name}")
 
 
 COMMANDS = {

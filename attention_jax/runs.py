@@ -5,8 +5,7 @@ import shutil
 import time
 from pathlib import Path
 
-from attention_jax import InputError
-from attention_jax import config as configs
+from attention_jax import InputError, config as configs
 
 RESUMABLE = (
     "train.total_epochs",

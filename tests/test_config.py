@@ -5,8 +5,7 @@ import json
 
 import pytest
 
-from attention_jax import InputError, experiments
-from attention_jax import config as configs
+from attention_jax import InputError, config as configs, ledger
 
 CONFIG = configs.Config("x", configs.Dates(), configs.Recurrent(), decode=configs.Decode())
 
@@ -33,20 +32,20 @@ def test_numbers_are_checked_by_their_names(change):
         configs.validate(configs.replace(CONFIG, **change))
 
 
-@pytest.mark.parametrize("name", experiments.names())
+@pytest.mark.parametrize("name", ledger.names())
 def test_every_experiment_is_complete(name):
-    module = experiments.load(name)
-    for config in [module.config(), module.smoke(), *experiments.variants(module).values()]:
+    module = ledger.load(name)
+    for config in [module.config(), module.smoke(), *ledger.variants(module).values()]:
         assert config.name == name
         configs.validate(config)
         assert configs.from_json(json.loads(json.dumps(configs.to_json(config)))) == config
-    head = experiments.headline(module)
+    head = ledger.headline(module)
     assert all(head[key] for key in ("claim", "source", "data", "cost")), head
     assert "launch.py" in module.__doc__
     for claim in module.CLAIMS:
         assert isinstance(claim, configs.Claim) and claim.source
-        assert claim.variant in experiments.variants(module), f"{claim.variant!r} is no variant"
-        assert claim.minus is None or claim.minus in experiments.variants(module), f"{claim.minus!r} is no variant"
+        assert claim.variant in ledger.variants(module), f"{claim.variant!r} is no variant"
+        assert claim.minus is None or claim.minus in ledger.variants(module), f"{claim.minus!r} is no variant"
     for option in getattr(module, "sweep", dict)():  # studies have none
         path = option.split(".")
         value = module.config()

@@ -15,7 +15,7 @@ ROOMS = {  # room -> (third-party packages, rooms of this package) it may import
     "decode": ({"jax"}, {"ops"}),
     "train": ({"jax", "optax", "orbax", "rich", "tensorboardX"}, set()),
     "report": ({"matplotlib", "sacrebleu", "rich"}, set()),
-    "sweep": ({"jax", "optuna", "ray", "rich"}, {"config", "train", "runs", "experiments", "report", "tasks"}),
+    "sweep": ({"jax", "optuna", "ray", "rich"}, {"config", "train", "runs", "ledger", "report", "tasks"}),
     "config": ({"tyro"}, set()),
 }
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from attention_jax import experiments
+from attention_jax import ledger
 from attention_jax.report.tables import claims_table, markdown
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -11,11 +11,9 @@ COMMAND = "python launch.py reproduce --scale recorded --markdown > experiments/
 
 def test_the_tables_of_results_are_those_of_the_committed_results():
     table = markdown(
-        claims_table(
-            [(name, experiments.load(name).CLAIMS, experiments.recorded(name)["runs"]) for name in experiments.names()]
-        )
+        claims_table([(name, ledger.load(name).CLAIMS, ledger.recorded(name)["runs"]) for name in ledger.names()])
     )
-    written = (experiments.RESULTS / "README.md").read_text(encoding="utf-8")
+    written = (ledger.RESULTS / "README.md").read_text(encoding="utf-8")
     assert written.startswith(table + "\n"), f"the results have changed: {COMMAND}"
     readme = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
     start = readme.index(table.splitlines()[0])

@@ -27,7 +27,7 @@ class Addition:
 
 @dataclass(frozen=True)
 class TextPairs:
-    """What all corpora of sentence pairs have in common (attention_jax/data/translation.py)."""
+    """What all corpora of sentence pairs have in common (attention_jax/data/pair_files.py)."""
 
     tokenizer: Literal["whitespace", "character", "words", "spacy", "bpe", "sentencepiece"] = "whitespace"
     """words: d2l's preprocessing; spacy: its rules, no model; bpe: ready-made merges; sentencepiece: trained on the data and cached."""

@@ -6,7 +6,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Recurrent:
-    """Recurrent sequence-to-sequence models (attention_jax/models/seq2seq.py)."""
+    """Recurrent sequence-to-sequence models (attention_jax/models/book.py)."""
 
     kind: Literal["seq2seq", "peeky", "attention", "luong"] = "luong"
     cell: Literal["lstm", "gru"] = "lstm"
@@ -178,7 +178,7 @@ class Transformer:
 
 @dataclass(frozen=True)
 class LanguageModel:
-    """Decoder-only Transformers (attention_jax/models/language.py)."""
+    """Decoder-only Transformers (attention_jax/models/language_model.py)."""
 
     layers: int = 4
     width: int = 128

@@ -1,9 +1,7 @@
 """Your own sentence pairs, from two files (a sentence a line) or one file of two columns; plain or .gz, read as they are, never cached."""
 
-from attention_jax import InputError
-from attention_jax import config as settings
-from attention_jax.data import splits as splitting
-from attention_jax.data import text_files, translation
+from attention_jax import InputError, config as settings
+from attention_jax.data import pair_files, splits as splitting, text_files
 from attention_jax.data.pairs import PairData, Texts
 
 MOST_HELD_OUT = 2_000
@@ -30,7 +28,7 @@ def load(config: settings.Corpus, batch_size: int = 128) -> PairData:
     rows = splitting.by_source(*texts, {"valid": held_out, "test": held_out}, seed=0)
     parts = {name: splitting.take(texts, numbers) for name, numbers in rows.items()}
     plain = config.tokenizer in ("sentencepiece", "character")
-    data = translation.assemble(
+    data = pair_files.assemble(
         parts,
         config,
         batch_size,

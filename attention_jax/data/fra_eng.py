@@ -11,10 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow_datasets as tfds
 
-from attention_jax import InputError
-from attention_jax import config as settings
-from attention_jax.data import splits as splitting
-from attention_jax.data import store, text_files, tokenizers, translation
+from attention_jax import InputError, config as settings
+from attention_jax.data import pair_files, splits as splitting, store, text_files, tokenizers
 from attention_jax.data.download import digest, download
 from attention_jax.data.pairs import PairData, Pairs, Texts
 
@@ -89,7 +87,7 @@ def load(config: settings.FraEng, batch_size: int = 128) -> PairData:
         counted = ("train",)
     parts = {name: splitting.take(texts, numbers) for name, numbers in rows.items()}
     plain = config.tokenizer in ("sentencepiece", "character")
-    data = translation.assemble(
+    data = pair_files.assemble(
         parts,
         config,
         batch_size,

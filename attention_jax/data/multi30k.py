@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 import tensorflow_datasets as tfds
 
-from attention_jax import InputError
-from attention_jax import config as settings
-from attention_jax.data import store, text_files, translation
+from attention_jax import InputError, config as settings
+from attention_jax.data import pair_files, store, text_files
 from attention_jax.data.download import digest, download
 from attention_jax.data.pairs import PairData, Texts
 from attention_jax.data.splits import with_rows_of
@@ -139,7 +138,7 @@ def load(config: settings.Multi30k, batch_size: int = 128) -> PairData:
         splits = {name: with_rows_of(texts, config.rows_of, seed) for seed, (name, texts) in enumerate(splits.items())}
     merges = merges_file(config.path or fetch("bpe", languages)) if config.form == "bpe" else ""
     plain = config.form == "raw" and config.tokenizer in ("sentencepiece", "character")
-    return translation.assemble(
+    return pair_files.assemble(
         splits, config, batch_size, languages=languages, merges=merges, bleu_tokenize="13a" if plain else "none"
     )
 

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow_datasets as tfds
 
-from attention_jax import InputError
-from attention_jax import config as settings
-from attention_jax.data import store, translation
+from attention_jax import InputError, config as settings
+from attention_jax.data import pair_files, store
 from attention_jax.data.pairs import PairData, Texts
 
 NUMBERS, TRAIN_LENGTH, EXTRA_LENGTH, HELD_OUT = 50, 25, 5, 1_000
@@ -65,4 +64,4 @@ def load(config: settings.Reverse, batch_size: int = 128) -> PairData:
     name = f"generated_{config.examples}"
     wanted = name if name in ReverseTask.builder_configs else ReverseConfig(name=name, examples=config.examples)
     splits = {name: Texts(**part) for name, part in store.rows(store.prepared(ReverseTask, wanted), SPLITS).items()}
-    return translation.assemble(splits, config, batch_size, bleu_tokenize="none")
+    return pair_files.assemble(splits, config, batch_size, bleu_tokenize="none")

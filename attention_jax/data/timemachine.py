@@ -13,8 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow_datasets as tfds
 
-from attention_jax import InputError
-from attention_jax import config as settings
+from attention_jax import InputError, config as settings
 from attention_jax.data import store, text_files
 from attention_jax.data.download import digest, download
 from attention_jax.data.vocabulary import UNK, Vocabulary

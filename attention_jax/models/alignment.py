@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from attention_jax.models.scores import make_score
+from attention_jax.models.named_scores import make_score
 from attention_jax.ops.attention import masked_softmax
 
 

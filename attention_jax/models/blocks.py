@@ -15,7 +15,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from attention_jax.models.multihead import HeadScore, Linear, MultiHeadAttention, is_zero
-from attention_jax.models.positions import PositionKind, RelativeBias, relative_biases
+from attention_jax.models.position_encodings import PositionKind, RelativeBias, relative_biases
 from attention_jax.ops.attention import Implementation
 from attention_jax.ops.biases import Bias
 from attention_jax.ops.dropout import dropout

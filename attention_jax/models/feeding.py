@@ -11,7 +11,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from attention_jax.models.alignment import weigh
-from attention_jax.ops import recurrent
+from attention_jax.ops import cells
 
 SERIAL = ("before", "first_layer", "between", "feeding")
 
@@ -63,13 +63,13 @@ def feeding_step(plan: Plan, dot, shared, carry, x):
         if i > 0:
             below = h * x["noise"][i - 1] if x["noise"] else h
             z = dot(f"input_{i}", below) + shared["bias"][i][None]
-        state = recurrent.advance(z, dot(f"recurrent_{i}", state[0]), state, shared["inner_bias"][i])
+        state = cells.advance(z, dot(f"recurrent_{i}", state[0]), state, shared["inner_bias"][i])
         new.append(state)
         h = state[0] + h if plan.residual and i > 0 else state[0]
     if plan.attention == "between":
         context, weights = look(h)
         z = dot("context", context) + shared["bias"][-1][None]
-        new = [recurrent.advance(z, dot("recurrent_second", h), new[0], shared["inner_bias"][-1])]
+        new = [cells.advance(z, dot("recurrent_second", h), new[0], shared["inner_bias"][-1])]
         h = new[0][0]
     feed, y = carry["feed"], {}
     if plan.attention == "feeding":

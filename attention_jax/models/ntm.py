@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attention_jax.models.recurrent import Layer
-from attention_jax.ops import memory as ops
+from attention_jax.ops import addressing as ops
 
 
 class Shape(NamedTuple):

@@ -1,4 +1,4 @@
-"""Recurrent layers: weights for `ops.recurrent`, stacks of them, and the encoder every recurrent model shares.
+"""Recurrent layers: weights for `ops.cells`, stacks of them, and the encoder every recurrent model shares.
 
 Inside this module time comes first ([T, B, D]), because a scan runs over it; tokens go in and memories come out batch first.
 """
@@ -7,7 +7,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from attention_jax.ops import recurrent
+from attention_jax.ops import cells
 from attention_jax.ops.dropout import dropout
 from attention_jax.ops.precision import matmul
 
@@ -64,21 +64,21 @@ class Layer(nn.Module):
         """`project(table[tokens])`, projecting the table instead where it has fewer rows than there are tokens."""
         return self.project(table)[tokens] if table.shape[0] < tokens.size else self.project(table[tokens])
 
-    def zero(self, batch: int) -> recurrent.State:
+    def zero(self, batch: int) -> cells.State:
         """The state before the first step: (hidden, cell) for an LSTM, (hidden,) for a GRU."""
         return (jnp.zeros((batch, self.hidden_size), self.bias.dtype),) * (2 if self.cell == "lstm" else 1)
 
-    def scan(self, projected: Float[Array, "T B G"], state: recurrent.State) -> tuple[Float[Array, "T B H"], ...]:
+    def scan(self, projected: Float[Array, "T B G"], state: cells.State) -> tuple[Float[Array, "T B H"], ...]:
         """Run over a sequence of projected inputs; every step's state."""
         if self.cell == "lstm":
-            return recurrent.lstm(projected, self.recurrent_kernel, state)
-        return recurrent.gru(projected, self.recurrent_kernel, self.inner_bias, state)
+            return cells.lstm(projected, self.recurrent_kernel, state)
+        return cells.gru(projected, self.recurrent_kernel, self.inner_bias, state)
 
-    def step(self, projected: Float[Array, "B G"], state: recurrent.State) -> recurrent.State:
+    def step(self, projected: Float[Array, "B G"], state: cells.State) -> cells.State:
         """One step."""
         if self.cell == "lstm":
-            return recurrent.lstm_step(projected, self.recurrent_kernel, state)
-        return recurrent.gru_step(projected, self.recurrent_kernel, self.inner_bias, state)
+            return cells.lstm_step(projected, self.recurrent_kernel, state)
+        return cells.gru_step(projected, self.recurrent_kernel, self.inner_bias, state)
 
 
 def merge(forward, backward, how: str):
@@ -138,12 +138,12 @@ class Encoder(nn.Module):
 
         for i, layer in enumerate(self.forward):
             out = run(layer, x, tokens)
-            state = tuple(recurrent.at_length(s, length) for s in out)
+            state = tuple(cells.at_length(s, length) for s in out)
             hidden = out[0]
             if self.two_way(i):
-                turn = lambda y: recurrent.reverse_within(y, length)
+                turn = lambda y: cells.reverse_within(y, length)
                 back = run(self.backward[i], None if x is None else turn(x), turn(tokens))
-                state = tuple(merge(a, recurrent.at_length(b, length), self.merge) for a, b in zip(state, back))
+                state = tuple(merge(a, cells.at_length(b, length), self.merge) for a, b in zip(state, back))
                 hidden = merge(hidden, turn(back[0]), self.merge)
             states.append(state)
             x = hidden + x if self.residual and i > 0 and x.shape == hidden.shape else hidden

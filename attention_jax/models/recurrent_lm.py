@@ -10,13 +10,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from attention_jax.ops import bptt, recurrent
+from attention_jax.ops import bptt, cells
 from attention_jax.ops.dropout import dropout
 
 GATES = {"rnn": 1, "gru": 3, "lstm": 4}
 
 
-def rnn_step(inputs: Float[Array, "B H"], kernel: Float[Array, "H H"], state: recurrent.State) -> recurrent.State:
+def rnn_step(inputs: Float[Array, "B H"], kernel: Float[Array, "H H"], state: cells.State) -> cells.State:
     """One step of a plain recurrent layer, `h' = tanh(inputs + h kernel)` (d2l equation 9.4.5 with tanh).
 
     >>> [h] = rnn_step(jnp.zeros((1, 1)), jnp.ones((1, 1)), (jnp.ones((1, 1)),))
@@ -52,15 +52,15 @@ class RecurrentLanguageModel(nn.Module):
         self.output_kernel = self.param("output_kernel", uniform, (self.hidden_size, self.vocab))
         self.output_bias = self.param("output_bias", uniform, (self.vocab,))
 
-    def advance(self, projected: Float[Array, "B G"], state: recurrent.State) -> recurrent.State:
+    def advance(self, projected: Float[Array, "B G"], state: cells.State) -> cells.State:
         """One step of the cell."""
         if self.cell == "lstm":
-            return recurrent.lstm_step(projected, self.recurrent_kernel, state)
+            return cells.lstm_step(projected, self.recurrent_kernel, state)
         if self.cell == "gru":
-            return recurrent.gru_step(projected, self.recurrent_kernel, self.inner_bias, state)
+            return cells.gru_step(projected, self.recurrent_kernel, self.inner_bias, state)
         return rnn_step(projected, self.recurrent_kernel, state)
 
-    def zero(self, batch: int) -> recurrent.State:
+    def zero(self, batch: int) -> cells.State:
         """The state before the first character."""
         return (jnp.zeros((batch, self.hidden_size)),) * (2 if self.cell == "lstm" else 1)
 
@@ -86,9 +86,9 @@ class RecurrentLanguageModel(nn.Module):
 
             return bptt.scan(step, state, projected, factors)[1].swapaxes(0, 1)
         if self.cell == "lstm":
-            hidden = recurrent.lstm(projected, self.recurrent_kernel, state)[0]
+            hidden = cells.lstm(projected, self.recurrent_kernel, state)[0]
         elif self.cell == "gru":
-            hidden = recurrent.gru(projected, self.recurrent_kernel, self.inner_bias, state)[0]
+            hidden = cells.gru(projected, self.recurrent_kernel, self.inner_bias, state)[0]
         else:
             hidden = jax.lax.scan(lambda h, x: (rnn_step(x, self.recurrent_kernel, h),) * 2, state, projected)[1][0]
         return hidden.swapaxes(0, 1)
@@ -103,11 +103,11 @@ class RecurrentLanguageModel(nn.Module):
         """(kernel, bias) of the output layer."""
         return self.output_kernel, self.output_bias
 
-    def start(self, batch_size: int, max_length: int) -> recurrent.State:
+    def start(self, batch_size: int, max_length: int) -> cells.State:
         """The state before the first character: nothing grows with the length."""
         return self.zero(batch_size)
 
-    def step(self, cache: recurrent.State, token: Int[Array, "B"]):
+    def step(self, cache: cells.State, token: Int[Array, "B"]):
         """(logits [B, V], state, {}) after one more character."""
         state = self.advance(self.input_kernel[token] + self.bias[None], cache)
         return state[0] @ self.output_kernel + self.output_bias[None], state, {}

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from attention_jax.models.blocks import Block, DecoderLayer, EncoderLayer, LayerNorm, drop
-from attention_jax.models.positions import added_positions
+from attention_jax.models.position_encodings import added_positions
 from attention_jax.ops.masks import causal, lengths
 
 Weights = Float[Array, "B L H Q K"]

@@ -9,8 +9,7 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from attention_jax import config as configs
-from attention_jax import experiments
+from attention_jax import config as configs, ledger
 from attention_jax.report.tables import Table, number, show
 from attention_jax.sweep import group, plan
 from attention_jax.sweep.plan import Settings, Trial
@@ -102,7 +101,7 @@ def command(settings: Settings, trial: Trial) -> str:
     """The `train` command that repeats the first seed of a trial."""
     config = plan.run_config(settings, trial.point, plan.seeds(settings)[0])
     words = []
-    for name, (_, value) in configs.differences(experiments.load(config.name).config(), config).items():
+    for name, (_, value) in configs.differences(ledger.load(config.name).config(), config).items():
         option = name.replace("_", "-")
         if isinstance(value, bool):
             head, _, last = option.rpartition(".")
@@ -222,8 +221,8 @@ def record(directory: Path, settings: Settings, found: Sequence[Trial]):
                 run = {"variant": label(trial.point)} | {k: v for k, v in result.items() if k != "experiment"}
                 run |= {"date": str(datetime.date.today()), "command": f"python launch.py sweep {settings.config.name}"}
                 run["environment"] = json.loads((run_directory / "environment.json").read_text(encoding="utf-8"))
-                experiments.record(settings.config.name, run)
-    experiments.keep_figures(settings.config.name, directory)
+                ledger.record(settings.config.name, run)
+    ledger.keep_figures(settings.config.name, directory)
 
 
 def report(directory: Path):
@@ -236,7 +235,7 @@ def report(directory: Path):
 def estimate(settings: Settings) -> tuple[float, str] | None:
     """Seconds that all runs would take one after another, by a recorded or finished run of the experiment, and which one that was."""
     name = settings.config.name
-    known = [(run, f"experiments/results/{name}.json") for run in experiments.recorded(name)["runs"]]
+    known = [(run, f"experiments/results/{name}.json") for run in ledger.recorded(name)["runs"]]
     for path in sorted(Path("runs", name).glob("*/result.json")):
         known.append((json.loads(path.read_text(encoding="utf-8")), str(path)))
     known = [(run, where) for run, where in known if run.get("history")]

@@ -15,8 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from attention_jax import Diverged, InputError, Interrupted, experiments, runs
-from attention_jax import config as configs
+from attention_jax import Diverged, InputError, Interrupted, config as configs, ledger, runs
 
 
 class Spec(NamedTuple):
@@ -94,7 +93,7 @@ def _divided(spec: Spec, left: list[int]) -> tuple[list[tuple[int, list[int]]], 
     """
     if not left:
         return [], []
-    study = getattr(experiments.load(spec.members[0][0].name), "study", None)
+    study = getattr(ledger.load(spec.members[0][0].name), "study", None)
     if len(spec.members) == 1 or study:
         return [], left
     from attention_jax import tasks
@@ -146,7 +145,7 @@ class _Paused(Exception):
 
 def _single(config: configs.Config, directory: Path, until: int, quiet: bool):
     """One run by itself, to its end or to epoch `until`."""
-    study = getattr(experiments.load(config.name), "study", None)
+    study = getattr(ledger.load(config.name), "study", None)
 
     def pause(epoch: int, values: dict):
         if until and epoch >= until and epoch < config.train.total_epochs:

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from attention_jax import InputError, lower_is_better, runs
-from attention_jax import config as configs
+from attention_jax import InputError, config as configs, lower_is_better, runs
 from attention_jax.sweep import group
 from attention_jax.sweep.search import ETA, brackets, survivors
 from attention_jax.sweep.space import Point, Space, parse, spelled

@@ -18,8 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention_jax import Diverged, Interrupted, runs, tasks
-from attention_jax import config as configs
+from attention_jax import Diverged, Interrupted, config as configs, runs, tasks
 from attention_jax.sweep.grouping import NUMBERS
 from attention_jax.sweep.space import get
 from attention_jax.train.checkpoint import Checkpoints, save_params

@@ -13,8 +13,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from attention_jax import InputError
-from attention_jax import config as configs
+from attention_jax import InputError, config as configs
 
 
 class Values(NamedTuple):

@@ -7,12 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention_jax import InputError
-from attention_jax import config as configs
+from attention_jax import InputError, config as configs
 from attention_jax.data import batches, corpora
 from attention_jax.data.pairs import decode_targets, encode_sources, references
 from attention_jax.decode import beam_search, greedy
-from attention_jax.models import seq2seq as recurrent
+from attention_jax.models import book
 from attention_jax.models.convolutional import ConvSeq2seq
 from attention_jax.models.translator import Translator
 from attention_jax.ops.losses import linear_cross_entropy, masked_cross_entropy
@@ -24,10 +23,10 @@ from attention_jax.train.log import write_json
 from attention_jax.train.parallel import over_rows
 
 RECURRENT = {  # config.Recurrent.kind -> the module
-    "seq2seq": recurrent.Seq2seq,
-    "peeky": recurrent.PeekySeq2seq,
-    "attention": recurrent.AttentionSeq2seq,
-    "luong": recurrent.LuongSeq2seq,
+    "seq2seq": book.Seq2seq,
+    "peeky": book.PeekySeq2seq,
+    "attention": book.AttentionSeq2seq,
+    "luong": book.LuongSeq2seq,
 }
 
 

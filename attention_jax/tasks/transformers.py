@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from attention_jax import InputError
 from attention_jax.models.blocks import Block
-from attention_jax.models.language import LanguageModel
+from attention_jax.models.language_model import LanguageModel
 from attention_jax.models.transformer import Transformer
 
 

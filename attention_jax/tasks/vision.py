@@ -18,7 +18,7 @@ from attention_jax.ops import augment
 from attention_jax.ops.autoaugment import auto_augment
 from attention_jax.ops.losses import masked_cross_entropy
 from attention_jax.ops.metrics import token_accuracy
-from attention_jax.report import images as figures
+from attention_jax.report import image_figures as figures
 from attention_jax.report.panels import confusion_matrix
 from attention_jax.tasks import Task, load_once
 from attention_jax.tasks.looking import maps

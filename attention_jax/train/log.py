@@ -86,8 +86,7 @@ class Progress:
     def __init__(self, total_steps: int, done: int, quiet: bool = False):
         self.quiet, self.bar = quiet, None
         if sys.stderr.isatty() and not quiet:
-            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-            from rich.progress import Progress as Bar
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bar, TextColumn, TimeRemainingColumn
 
             self.bar = Bar(
                 TextColumn("{task.description}"),

@@ -1,7 +1,6 @@
 from itertools import combinations
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from attention_jax.data.pairs import Texts
 from attention_jax.data.splits import by_source, with_rows_of

@@ -1,8 +1,7 @@
 import importlib.util
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from attention_jax import InputError
 from attention_jax.data import tokenizers

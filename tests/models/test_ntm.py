@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from attention_jax.models import ntm
-from attention_jax.ops import memory as ops
+from attention_jax.ops import addressing as ops
 
 
 def count(tree):

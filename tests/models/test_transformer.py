@@ -9,7 +9,7 @@ import pytest
 
 from attention_jax.models.blocks import Block
 from attention_jax.models.multihead import HeadScore
-from attention_jax.models.positions import KINDS, added_positions
+from attention_jax.models.position_encodings import KINDS, added_positions
 from attention_jax.models.transformer import Decoder, Embedding, Encoder, Transformer, count_parameters
 from attention_jax.ops.masks import causal, dense
 

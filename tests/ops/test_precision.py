@@ -6,11 +6,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from attention_jax import experiments, tasks
+from attention_jax import ledger, tasks
 from attention_jax.ops import precision
+from attention_jax.ops.cells import gru, lstm
 from attention_jax.ops.deferred import deferred_scan
 from attention_jax.ops.losses import linear_cross_entropy
-from attention_jax.ops.recurrent import gru, lstm
 from attention_jax.train.optimizer import optimizer
 from attention_jax.train.parallel import chunk_runner
 from attention_jax.train.step import init_state
@@ -85,7 +85,7 @@ def test_the_hand_written_gradients_obey_the_setting(name):
 
 
 def test_training_obeys_the_option():
-    config = experiments.load("date_luong").smoke()
+    config = ledger.load("date_luong").smoke()
     task, update = tasks.build(config), optimizer(config.optim, 10)
     bucket, indices, weight = task.plan(0, 1)[0]
     given = (init_state(task.init, update, 0), task.buckets[bucket], indices, weight)

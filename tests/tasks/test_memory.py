@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention_jax import InputError
-from attention_jax import config as settings
+from attention_jax import InputError, config as settings
 from attention_jax.tasks import memory
 
 

@@ -4,8 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from attention_jax import InputError, experiments, tasks
-from attention_jax import config as configs
+from attention_jax import InputError, config as configs, ledger, tasks
 from experiments import bahdanau_length, multi30k_scores
 
 MODELS = {
@@ -31,14 +30,12 @@ def build(corpus, model, **changes):
     return tasks.build(configs.replace(config, **changes))
 
 
-RECURRENT = [
-    name for name in experiments.names() if isinstance(experiments.load(name).config().model, configs.Translator)
-]
+RECURRENT = [name for name in ledger.names() if isinstance(ledger.load(name).config().model, configs.Translator)]
 
 
 @pytest.mark.parametrize("name", RECURRENT)
 def test_every_variant_of_the_experiments_can_be_built_and_traced(corpus, name):
-    for variant, config in experiments.variants(experiments.load(name)).items():
+    for variant, config in ledger.variants(ledger.load(name)).items():
         task = build(corpus, config.model)
         params = jax.eval_shape(task.init, jax.random.PRNGKey(0))
         rows = {k: v[:4] for k, v in task.buckets[0].items()} | {"weight": np.ones(4, np.float32)}

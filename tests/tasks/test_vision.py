@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention_jax import InputError
-from attention_jax import config as configs
+from attention_jax import InputError, config as configs
 from attention_jax.config import Config, Images, Optim, Train, Vit, replace
 from attention_jax.tasks import build, vision
 from experiments import (

@@ -5,8 +5,7 @@ import types
 
 import pytest
 
-from attention_jax import InputError, experiments, runs
-from attention_jax import config as configs
+from attention_jax import InputError, config as configs, ledger, runs
 from attention_jax.report.tables import judge
 
 
@@ -24,14 +23,14 @@ def toy(monkeypatch, tmp_path):
     module = types.SimpleNamespace(
         config=lambda: config, smoke=lambda: config, study=study, SEEDS=3, CLAIMS=(claim,), calls=calls
     )
-    monkeypatch.setattr(experiments, "load", lambda name: module)
-    monkeypatch.setattr(experiments, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(ledger, "load", lambda name: module)
+    monkeypatch.setattr(ledger, "RESULTS", tmp_path / "results")
     return module
 
 
 def reproduce(tmp_path, rate=0.25, arguments=(), scale="full", variant=""):
     override = lambda c: configs.replace(c, **{"optim.learning_rate": rate})
-    return experiments.reproduce("toy", override, variant, None, scale, tmp_path / "runs", list(arguments))
+    return ledger.reproduce("toy", override, variant, None, scale, tmp_path / "runs", list(arguments))
 
 
 def test_every_seed_is_run_once_and_recorded_with_its_command_but_not_its_place(toy, tmp_path):

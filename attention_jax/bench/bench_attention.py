@@ -297,7 +297,7 @@ def median_seconds(call) -> float:
 
 if (
     __name__ == "__main__"
-):  # python -m attention_jax.bench.attention '{"platform": "gpu"}' needs nothing but jax, numpy and matplotlib
+):  # python -m attention_jax.bench.bench_attention '{"platform": "gpu"}' needs nothing but jax, numpy and matplotlib
     import sys
 
     main(**json.loads(sys.argv[1] if len(sys.argv) > 1 else "{}"))

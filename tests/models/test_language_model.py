@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from attention_jax.models.blocks import Block
-from attention_jax.models.language import EncoderOnly, LanguageModel
+from attention_jax.models.language_model import EncoderOnly, LanguageModel
 from attention_jax.models.transformer import count_parameters
 
 TOKENS = jnp.array([[1, 2, 3, 4, 5], [5, 4, 3, 2, 1]], jnp.int32)

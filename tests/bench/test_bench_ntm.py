@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from attention_jax.bench import ntm
+from attention_jax.bench import bench_ntm as ntm
 from attention_jax.data.algorithmic import copy
 from attention_jax.models.ntm import NTM
 

@@ -5,9 +5,9 @@ import types
 
 import pytest
 
-from attention_jax import InputError, experiments
+from attention_jax import InputError, ledger
 from attention_jax.config import Config, Dates, Recurrent, replace
-from attention_jax.sweep import answer, plan, run
+from attention_jax.sweep import answer, driver, plan
 from attention_jax.sweep.space import label
 
 STUDY = Config("date_luong", Dates(), Recurrent())
@@ -25,20 +25,20 @@ def calls(monkeypatch):
         return {"test.loss": (config.optim.learning_rate - 0.01) ** 2 + config.train.seed * 1e-6}
 
     monkeypatch.setattr(
-        experiments, "load", lambda name: types.SimpleNamespace(study=study, config=lambda: STUDY, __doc__="")
+        ledger, "load", lambda name: types.SimpleNamespace(study=study, config=lambda: STUDY, __doc__="")
     )
     return made
 
 
 def settings(over, method="auto", trials=0, seeds=1, metric="test.loss", config=STUDY):
-    return run.settings_of(config, over, method, trials, seeds, metric)
+    return driver.settings_of(config, over, method, trials, seeds, metric)
 
 
 RATES = {"optim.learning-rate": "0.001,0.01,0.1"}
 
 
 def test_the_answer_names_the_best_and_how_to_repeat_it(calls, tmp_path, capsys):
-    found = run.sweep(settings(RATES, seeds=3), tmp_path)
+    found = driver.sweep(settings(RATES, seeds=3), tmp_path)
     assert sorted(calls) == sorted((rate, seed) for rate in (0.001, 0.01, 0.1) for seed in range(3))
     written = json.loads((tmp_path / "sweep.json").read_text())
     assert [row["params"]["optim.learning_rate"] for row in written["ranking"]] == [0.01, 0.001, 0.1] and written[
@@ -57,28 +57,28 @@ def test_the_answer_names_the_best_and_how_to_repeat_it(calls, tmp_path, capsys)
 
 
 def test_repeating_a_sweep_runs_nothing_twice_and_a_lost_run_again(calls, tmp_path):
-    run.sweep(settings(RATES), tmp_path)
+    driver.sweep(settings(RATES), tmp_path)
     first = (tmp_path / "sweep.json").read_text()
-    run.sweep(settings(RATES), tmp_path)
+    driver.sweep(settings(RATES), tmp_path)
     assert len(calls) == 3 and (tmp_path / "sweep.json").read_text() == first
     (tmp_path / "trials" / "0002" / "seed0" / "result.json").unlink()
-    run.sweep(settings(RATES), tmp_path)
+    driver.sweep(settings(RATES), tmp_path)
     assert len(calls) == 4 and calls[-1] == (0.1, 0)
 
 
 def test_a_failed_trial_keeps_its_reason_and_stops_no_other(calls, tmp_path, capsys):
-    found = run.sweep(settings(RATES | {"optim.weight-decay": "0,1"}), tmp_path)
+    found = driver.sweep(settings(RATES | {"optim.weight-decay": "0,1"}), tmp_path)
     assert [trial.state for trial in found] == ["done", "failed"] * 3
     assert found[1].reason == "seed 0: FloatingPointError: too heavy"
     assert "too heavy" in capsys.readouterr().out
-    run.sweep(settings(RATES | {"optim.weight-decay": "0,1"}), tmp_path)
+    driver.sweep(settings(RATES | {"optim.weight-decay": "0,1"}), tmp_path)
     assert len(calls) == 6
 
 
 @pytest.mark.parametrize("method, trials", [("random", 12), ("qmc", 8), ("tpe", 16)])
 def test_a_search_that_stops_anywhere_goes_on_to_the_same_end(calls, tmp_path, monkeypatch, method, trials):
     wanted = settings({"optim.learning-rate": "1e-4..1:log"}, method, trials)
-    whole = run.sweep(wanted, tmp_path / "whole")
+    whole = driver.sweep(wanted, tmp_path / "whole")
     stops = (3, 2, 2)
 
     class Killed(Exception):
@@ -87,16 +87,16 @@ def test_a_search_that_stops_anywhere_goes_on_to_the_same_end(calls, tmp_path, m
     for stop in stops:
         left = [stop]
 
-        def run_some(path, quiet=True, original=run.group.run_group, left=left):
+        def run_some(path, quiet=True, original=driver.group.run_group, left=left):
             left[0] -= 1
             if left[0] < 0:
                 raise Killed
             original(path)
 
         with monkeypatch.context() as patch, pytest.raises(Killed):
-            patch.setattr(run.group, "run_group", run_some)
-            run.sweep(wanted, tmp_path / "parts")
-    parts = run.sweep(wanted, tmp_path / "parts")
+            patch.setattr(driver.group, "run_group", run_some)
+            driver.sweep(wanted, tmp_path / "parts")
+    parts = driver.sweep(wanted, tmp_path / "parts")
     assert [(t.point, t.value) for t in parts] == [(t.point, t.value) for t in whole]
     assert len(calls) == 2 * trials
 
@@ -106,9 +106,9 @@ def test_what_cannot_be_is_said_before_anything_starts(calls, tmp_path):
         (lambda: settings(RATES, seeds=0), "--seeds"),
         (lambda: settings(RATES, method="halving", config=replace(STUDY, **{"train.total_epochs": 2})), "3 or more"),
         (lambda: settings({"optim.learning-rate": "1e-3..1"}, method="grid"), "how many values"),
-        (lambda: run.executor(2, "auto"), "one of them"),
+        (lambda: driver.executor(2, "auto"), "one of them"),
         (
-            lambda: run.sweep(settings(RATES, metric="valid.blue"), tmp_path / "metric"),
+            lambda: driver.sweep(settings(RATES, metric="valid.blue"), tmp_path / "metric"),
             "--metric must be one of test.loss",
         ),
         (lambda: answer.report(tmp_path / "nothing"), "is not a sweep"),
@@ -118,30 +118,30 @@ def test_what_cannot_be_is_said_before_anything_starts(calls, tmp_path):
 
 
 def test_a_directory_holds_one_sweep_at_a_time_and_only_its_own(calls, tmp_path):
-    run.sweep(settings(RATES), tmp_path)
+    driver.sweep(settings(RATES), tmp_path)
     with pytest.raises(InputError, match="has space .*0.001,0.01,0.1.* asked for was"):
-        run.sweep(settings({"optim.learning-rate": "0.5"}), tmp_path)
+        driver.sweep(settings({"optim.learning-rate": "0.5"}), tmp_path)
     with pytest.raises(InputError, match="optim.clip_norm = 0.0"):
-        run.sweep(settings(RATES, config=replace(STUDY, **{"optim.clip_norm": 2.0})), tmp_path)
-    with run._lock(tmp_path), pytest.raises(InputError, match="another process is sweeping"):
-        run.sweep(settings(RATES), tmp_path)
+        driver.sweep(settings(RATES, config=replace(STUDY, **{"optim.clip_norm": 2.0})), tmp_path)
+    with driver._lock(tmp_path), pytest.raises(InputError, match="another process is sweeping"):
+        driver.sweep(settings(RATES), tmp_path)
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="must be writable"):
-        run.sweep(settings(RATES), tmp_path / "file" / "x")
+        driver.sweep(settings(RATES), tmp_path / "file" / "x")
 
 
 def test_a_full_disk_is_one_clear_line(calls, tmp_path, monkeypatch):
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(run.group.runs, "start", full)
+    monkeypatch.setattr(driver.group.runs, "start", full)
     with pytest.raises(InputError, match="No space left on device; free some space"):
-        run.sweep(settings(RATES), tmp_path)
+        driver.sweep(settings(RATES), tmp_path)
 
 
 def test_halving_trains_the_best_third_to_the_end_and_grows_nothing_twice(tiny, tmp_path):
     wanted = settings({"optim.learning-rate": "1e-4..1e-1:log:6"}, "halving", config=tiny)
-    found = run.sweep(wanted, tmp_path)
+    found = driver.sweep(wanted, tmp_path)
     assert sorted(trial.state for trial in found) == ["done"] * 2 + ["pruned"] * 4
     first = {trial.number: trial.histories[0][0]["test.loss"] for trial in found}
     kept = sorted(sorted(first, key=first.get)[:2])
@@ -155,8 +155,8 @@ def test_halving_trains_the_best_third_to_the_end_and_grows_nothing_twice(tiny, 
 
 @pytest.mark.parametrize("name", ["sweep_scores", "sweep_warmup", "sweep_vit"])
 def test_the_sweeps_that_are_shipped_record_what_their_claims_speak_of(name):
-    module = experiments.load(name)
-    shipped = run.settings_of(module.config(), module.sweep(), "auto", 0, module.SEEDS, "")
-    points = run.first_points(shipped)
+    module = ledger.load(name)
+    shipped = driver.settings_of(module.config(), module.sweep(), "auto", 0, module.SEEDS, "")
+    points = driver.first_points(shipped)
     assert [label(point) for point in points] == list(module.variants()) == [claim.variant for claim in module.CLAIMS]
     assert [replace(module.config(), **point) for point in points] == list(module.variants().values())

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from attention_jax import InputError
-from attention_jax.models.scores import SCORES
-from attention_jax.models.seq2seq import AttentionSeq2seq, LuongSeq2seq, PeekySeq2seq, Seq2seq
+from attention_jax.models.book import AttentionSeq2seq, LuongSeq2seq, PeekySeq2seq, Seq2seq
+from attention_jax.models.named_scores import SCORES
 
 CLASSES = [Seq2seq, PeekySeq2seq, AttentionSeq2seq, LuongSeq2seq]
 small = dict(source_vocab=11, target_vocab=9, hidden_size=8, embed_size=5)

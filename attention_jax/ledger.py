@@ -9,8 +9,7 @@ import shutil
 import time
 from pathlib import Path
 
-from attention_jax import InputError, runs
-from attention_jax import config as configs
+from attention_jax import InputError, config as configs, runs
 
 ROOT = Path(__file__).resolve().parents[1] / "experiments"
 RESULTS = ROOT / "results"

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from attention_jax.models.named_scores import make_score
 from attention_jax.models.recurrent import Embedding, Encoder, Layer, kernel_init, used
-from attention_jax.models.scores import make_score
 from attention_jax.ops.attention import attend, attention_weights
 from attention_jax.ops.dropout import dropout
 from attention_jax.ops.masks import lengths
@@ -135,7 +135,7 @@ class AttentionSeq2seq(Seq2seq):
     """Each decoder state queries all encoder states; [context; state] goes to the output layer (chapter 8, there `score="dot"`)."""
 
     score: str = "dot"
-    """A key of `models.scores.SCORES`."""
+    """A key of `models.named_scores.SCORES`."""
 
     def setup_readout(self):
         self.attention_score = make_score(self, self.score, self.hidden_size, self.hidden_size, self.hidden_size)

@@ -6,8 +6,7 @@ import numpy as np
 
 from attention_jax import InputError
 from attention_jax.config import TextPairs
-from attention_jax.data import buckets as bucketing
-from attention_jax.data import tokenizers
+from attention_jax.data import buckets as bucketing, tokenizers
 from attention_jax.data.pairs import PairData, Pairs, Texts, Tokenizer, make_pairs, occurs_in, padding_share
 from attention_jax.data.splits import take
 from attention_jax.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary

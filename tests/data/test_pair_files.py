@@ -5,7 +5,7 @@ import pytest
 
 from attention_jax import InputError
 from attention_jax.config import TextPairs
-from attention_jax.data import translation
+from attention_jax.data import pair_files
 from attention_jax.data.pairs import Texts, decode_targets, encode_sources, references
 
 SPLITS = {
@@ -15,7 +15,7 @@ SPLITS = {
 
 
 def assemble(splits=SPLITS, bleu_tokenize="none", **options):
-    return translation.assemble(splits, TextPairs(**options), 2, bleu_tokenize=bleu_tokenize)
+    return pair_files.assemble(splits, TextPairs(**options), 2, bleu_tokenize=bleu_tokenize)
 
 
 def test_rows_texts_and_facts_belong_together():
@@ -130,5 +130,5 @@ def test_every_option_is_used():
     """No dead options: each field of TextPairs appears in this room."""
     import inspect
 
-    text = inspect.getsource(translation)
+    text = inspect.getsource(pair_files)
     assert not [field.name for field in dataclasses.fields(TextPairs) if f"options.{field.name}" not in text]

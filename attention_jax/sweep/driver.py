@@ -6,8 +6,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from attention_jax import InputError, experiments
-from attention_jax import config as configs
+from attention_jax import InputError, config as configs, ledger
 from attention_jax.sweep import answer, group, grouping, plan
 from attention_jax.sweep.executors import InProcess, Ray, Subprocesses
 from attention_jax.sweep.journal import Journal
@@ -136,7 +135,7 @@ def _new_round(settings: Settings, first: int, points: list[dict], population: i
     runs = [(number, seed) for number in range(first, first + len(points)) for seed in plan.seeds(settings)]
     members = [plan.run_config(settings, points[number - first], seed) for number, seed in runs]
     together = grouping.groups(members, population, slots)
-    if getattr(experiments.load(settings.config.name), "study", None):
+    if getattr(ledger.load(settings.config.name), "study", None):
         together = [[place] for group_ in together for place in group_]
     everyone = list(range(first, first + len(points)))
     return Round(

@@ -4,10 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from attention_jax.ops import memory as ops
+from attention_jax.ops import addressing as ops
 
 
 def paper(memory, previous, key, beta, gate, shifts, gamma):

@@ -11,7 +11,7 @@ import numpy as np
 
 from attention_jax.bench._rounds import alternate, import_torch, table
 from attention_jax.config import Optim
-from attention_jax.models.seq2seq import AttentionSeq2seq
+from attention_jax.models.book import AttentionSeq2seq
 from attention_jax.ops.losses import masked_cross_entropy
 from attention_jax.train.optimizer import optimizer
 from attention_jax.train.parallel import chunk_runner, replicate
