@@ -32,6 +32,13 @@ def test_numbers_are_checked_by_their_names(change):
         configs.validate(configs.replace(CONFIG, **change))
 
 
+def test_a_misspelt_choice_is_an_error_from_python_too():
+    with pytest.raises(InputError, match="NTM.controller must be one of 'lstm', 'feedforward'; got 'ltsm'"):
+        configs.NTM(controller="ltsm")
+    with pytest.raises(InputError, match="Vit.pool"):
+        configs.replace(configs.Config("x", None, configs.Vit()), **{"model.pool": "avg"})
+
+
 @pytest.mark.parametrize("name", ledger.names())
 def test_every_experiment_is_complete(name):
     module = ledger.load(name)

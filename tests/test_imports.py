@@ -11,7 +11,7 @@ ANY = {"numpy", "jaxtyping", "attention_jax"}  # "attention_jax" itself: only wh
 ROOMS = {  # room -> (third-party packages, rooms of this package) it may import besides itself and the standard library
     "ops": ({"jax"}, set()),
     "data": ({"tensorflow_datasets", "babel", "sentencepiece", "spacy", "PIL", "sklearn"}, {"config"}),
-    "models": ({"jax", "flax"}, {"ops"}),
+    "models": ({"jax", "flax"}, {"ops", "config"}),
     "decode": ({"jax"}, {"ops"}),
     "train": ({"jax", "optax", "orbax", "rich", "tensorboardX"}, set()),
     "report": ({"matplotlib", "sacrebleu", "rich"}, set()),

@@ -39,6 +39,7 @@ from attention_jax.config.models import (
     Translator,
     Vit,
 )
+from attention_jax.config.options import DataOptions, ModelOptions, Options, named
 
 DataConfig = TypeVar("DataConfig")
 ModelConfig = TypeVar("ModelConfig")
@@ -46,7 +47,7 @@ DecodeConfig = TypeVar("DecodeConfig")
 
 
 @dataclass(frozen=True)
-class Optim:
+class Optim(Options):
     """The optimizer and its learning-rate schedule (attention_jax/train/optimizer.py)."""
 
     name: Literal["adam", "adamw", "sgd", "rmsprop"] = "adam"
@@ -65,7 +66,7 @@ class Optim:
 
 
 @dataclass(frozen=True)
-class Train:
+class Train(Options):
     """The loop (attention_jax/train/loop.py). Batch size is global: it is divided over the devices."""
 
     batch_size: int = 128
@@ -91,7 +92,7 @@ class Train:
 
 
 @dataclass(frozen=True)
-class Decode:
+class Decode(Options):
     """How sequences are generated when a run is evaluated (attention_jax/decode.py)."""
 
     beam_size: int = 1
@@ -105,7 +106,7 @@ class Decode:
 
 
 @dataclass(frozen=True)
-class Config(Generic[DataConfig, ModelConfig, DecodeConfig]):
+class Config(Options, Generic[DataConfig, ModelConfig, DecodeConfig]):
     """Everything a run depends on; written to its directory as config.json."""
 
     name: str
@@ -151,8 +152,8 @@ def from_json(values: dict):
     >>> from_json(to_json(Config("x", Dates(), Recurrent()))) == Config("x", Dates(), Recurrent())
     True
     """
-    kind = globals().get(values.get("type", ""))
-    if not dataclasses.is_dataclass(kind):
+    kind = Options.kinds.get(values.get("type", ""))
+    if kind is None:
         raise ValueError(f"unknown configuration type {values.get('type')!r}")
     unknown = set(values) - {f.name for f in dataclasses.fields(kind)} - {"type"}
     if unknown:

@@ -1,12 +1,16 @@
 """One dataclass per dataset: where it comes from and how it is prepared."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
+
+from attention_jax.config.options import DataOptions
 
 
 @dataclass(frozen=True)
-class Dates:
+class Dates(DataOptions):
     """Date conversion, "TUESDAY, SEPTEMBER 25, 1984" -> "1984-09-25"."""
+
+    loader: ClassVar[str] = "attention_jax.data.dates:load"
 
     path: str = ""
     """A published date.txt or date.txt.gz; empty generates the data."""
@@ -16,8 +20,10 @@ class Dates:
 
 
 @dataclass(frozen=True)
-class Addition:
+class Addition(DataOptions):
     """Addition of two numbers up to three digits as text, "16+75  " -> "_91  "."""
+
+    loader: ClassVar[str] = "attention_jax.data.addition:load"
 
     path: str = ""
     """The book's addition.txt or addition.txt.gz; empty generates the data."""
@@ -26,7 +32,7 @@ class Addition:
 
 
 @dataclass(frozen=True)
-class TextPairs:
+class TextPairs(DataOptions):
     """What all corpora of sentence pairs have in common (attention_jax/data/pair_files.py)."""
 
     tokenizer: Literal["whitespace", "character", "words", "spacy", "bpe", "sentencepiece"] = "whitespace"
@@ -53,6 +59,8 @@ class TextPairs:
 class FraEng(TextPairs):
     """English-French sentences of tatoeba.org, as in d2l (attention_jax/data/fra_eng.py)."""
 
+    loader: ClassVar[str] = "attention_jax.data.fra_eng:load"
+
     path: str = ""
     """fra-eng.zip, fra.txt, or their directory; empty downloads."""
     split: Literal["d2l", "full"] = "full"
@@ -67,6 +75,8 @@ class FraEng(TextPairs):
 @dataclass(frozen=True)
 class Multi30k(TextPairs):
     """Image captions in English, German and French: WMT multimodal task 1 (attention_jax/data/multi30k.py)."""
+
+    loader: ClassVar[str] = "attention_jax.data.multi30k:load"
 
     path: str = ""
     """Directory with raw/, tok/ or bpe/en-de/ in it (or such a directory); empty downloads."""
@@ -83,6 +93,8 @@ class Multi30k(TextPairs):
 class Reverse(TextPairs):
     """Joey NMT's toy task: write a row of numbers backwards (attention_jax/data/reverse.py)."""
 
+    loader: ClassVar[str] = "attention_jax.data.reverse:load"
+
     examples: int = 50_000
     """Training pairs of 1 to 25 numbers; 1,000 pairs of 1 to 30 numbers validate, 1,000 test."""
 
@@ -90,6 +102,8 @@ class Reverse(TextPairs):
 @dataclass(frozen=True)
 class Corpus(TextPairs):
     """Your own sentence pairs: two files with a sentence a line, or one with two columns (attention_jax/data/corpus.py)."""
+
+    loader: ClassVar[str] = "attention_jax.data.corpus:load"
 
     source_file: str = ""
     target_file: str = ""
@@ -105,8 +119,10 @@ class Corpus(TextPairs):
 
 
 @dataclass(frozen=True)
-class Images:
+class Images(DataOptions):
     """Images with class labels, and how they are varied while training (attention_jax/data/images.py, ops/augment.py)."""
+
+    loader: ClassVar[str] = "attention_jax.data.images:load"
 
     dataset: Literal["digits", "fashion_mnist", "cifar10", "folder"] = "digits"
     path: str = ""
@@ -134,8 +150,10 @@ class Images:
 
 
 @dataclass(frozen=True)
-class TimeMachine:
+class TimeMachine(DataOptions):
     """The characters of "The Time Machine" (attention_jax/data/timemachine.py): a-z and space, in windows of `steps` characters."""
+
+    loader: ClassVar[str] = "attention_jax.data.timemachine:load"
 
     path: str = ""
     """The published timemachine.txt or timemachine.txt.gz; empty downloads it."""
@@ -149,8 +167,10 @@ class TimeMachine:
 
 
 @dataclass(frozen=True)
-class Algorithmic:
+class Algorithmic(DataOptions):
     """The tasks of the Neural Turing Machine paper, generated (attention_jax/data/algorithmic.py)."""
+
+    loader: ClassVar[str] = "attention_jax.data.algorithmic:load"
 
     task: Literal["copy", "repeat_copy", "associative_recall", "ngrams", "priority_sort"] = "copy"
     sequences: int = 50_000
@@ -161,14 +181,14 @@ class Algorithmic:
 
 
 @dataclass(frozen=True)
-class Influence:
+class Influence(DataOptions):
     """The linear system of experiments/influence_balancing.py."""
 
     updates: int = 3_000
 
 
 @dataclass(frozen=True)
-class Regression:
+class Regression(DataOptions):
     """Points of a curve with noise, for kernel regression (experiments/nadaraya_watson.py)."""
 
     points: int = 40
@@ -177,14 +197,14 @@ class Regression:
 
 
 @dataclass(frozen=True)
-class Samples:
+class Samples(DataOptions):
     """How many random numbers a study averages over."""
 
     samples: int = 100_000
 
 
 @dataclass(frozen=True)
-class Sizes:
+class Sizes(DataOptions):
     """The largest sequence length and width of experiments/complexity.py."""
 
     longest: int = 512

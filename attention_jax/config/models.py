@@ -1,12 +1,17 @@
 """One dataclass per model family; the fields are named as the Flax module's attributes are."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
+
+from attention_jax.config.options import ModelOptions
 
 
 @dataclass(frozen=True)
-class Recurrent:
+class Recurrent(ModelOptions):
     """Recurrent sequence-to-sequence models (attention_jax/models/book.py)."""
+
+    module: ClassVar[str] = "attention_jax.models.book:build"
+    task: ClassVar[str] = "attention_jax.tasks.seq2seq:build"
 
     kind: Literal["seq2seq", "peeky", "attention", "luong"] = "luong"
     cell: Literal["lstm", "gru"] = "lstm"
@@ -17,8 +22,11 @@ class Recurrent:
 
 
 @dataclass(frozen=True)
-class Translator:
+class Translator(ModelOptions):
     """Recurrent translation models; the defaults are Bahdanau's (attention_jax/models/translator.py names the other known ones)."""
+
+    module: ClassVar[str] = "attention_jax.models.translator:Translator"
+    task: ClassVar[str] = "attention_jax.tasks.seq2seq:build"
 
     hidden_size: int = 512
     embed_size: int = 256
@@ -57,8 +65,11 @@ class Translator:
 
 
 @dataclass(frozen=True)
-class Convolutional:
+class Convolutional(ModelOptions):
     """Convolutional sequence to sequence, Gehring et al. 2017 (attention_jax/models/convolutional.py)."""
+
+    module: ClassVar[str] = "attention_jax.models.convolutional:ConvSeq2seq"
+    task: ClassVar[str] = "attention_jax.tasks.seq2seq:build"
 
     hidden_size: int = 512
     embed_size: int = 256
@@ -71,8 +82,11 @@ class Convolutional:
 
 
 @dataclass(frozen=True)
-class Vit:
+class Vit(ModelOptions):
     """Vision Transformer (attention_jax/models/vit.py)."""
+
+    module: ClassVar[str] = "attention_jax.models.vit:Vit"
+    task: ClassVar[str] = "attention_jax.tasks.vision:build"
 
     patch_size: int = 2
     hidden_size: int = 64
@@ -103,8 +117,11 @@ VIT_SIZES = {  # Dosovitskiy et al. 2021, table 1; S: Touvron et al. 2021, table
 
 
 @dataclass(frozen=True)
-class Cct:
+class Cct(ModelOptions):
     """Compact Convolutional Transformer (attention_jax/models/cct.py); the defaults are CCT-2/3x2."""
+
+    module: ClassVar[str] = "attention_jax.models.cct:Cct"
+    task: ClassVar[str] = "attention_jax.tasks.vision:build"
 
     convolutions: int = 2
     kernel_size: int = 3
@@ -120,8 +137,11 @@ class Cct:
 
 
 @dataclass(frozen=True)
-class ResNet:
+class ResNet(ModelOptions):
     """Residual network with group normalisation (attention_jax/models/resnet.py); the defaults are ResNet-18's shape."""
+
+    module: ClassVar[str] = "attention_jax.models.resnet:ResNet"
+    task: ClassVar[str] = "attention_jax.tasks.vision:build"
 
     widths: tuple[int, ...] = (64, 128, 256, 512)
     """Channels of each stage; every stage but the first halves the image."""
@@ -135,8 +155,11 @@ class ResNet:
 
 
 @dataclass(frozen=True)
-class Transformer:
+class Transformer(ModelOptions):
     """Encoder-decoder Transformers (attention_jax/models/transformer.py); the defaults are the paper's base model."""
+
+    module: ClassVar[str] = "attention_jax.models.transformer:Transformer"
+    task: ClassVar[str] = "attention_jax.tasks.seq2seq:build"
 
     encoder_layers: int = 6
     decoder_layers: int = 6
@@ -177,8 +200,11 @@ class Transformer:
 
 
 @dataclass(frozen=True)
-class LanguageModel:
+class LanguageModel(ModelOptions):
     """Decoder-only Transformers (attention_jax/models/language_model.py)."""
+
+    module: ClassVar[str] = "attention_jax.models.language_model:LanguageModel"
+    task: ClassVar[str] = "attention_jax.tasks.language:build"
 
     layers: int = 4
     width: int = 128
@@ -197,8 +223,11 @@ class LanguageModel:
 
 
 @dataclass(frozen=True)
-class NTM:
+class NTM(ModelOptions):
     """Neural Turing Machines (attention_jax/models/ntm.py); the defaults are the paper's for copying (tables 1 and 2)."""
+
+    module: ClassVar[str] = "attention_jax.models.ntm:NTM"
+    task: ClassVar[str] = "attention_jax.tasks.memory:build"
 
     controller: Literal["lstm", "feedforward"] = "lstm"
     hidden_size: int = 100
@@ -214,16 +243,22 @@ class NTM:
 
 
 @dataclass(frozen=True)
-class StackedLSTM:
+class StackedLSTM(ModelOptions):
     """The baseline of the Neural Turing Machine paper: LSTM layers and no other memory (table 3)."""
+
+    module: ClassVar[str] = "attention_jax.models.ntm:StackedLSTM"
+    task: ClassVar[str] = "attention_jax.tasks.memory:build"
 
     layers: int = 3
     hidden_size: int = 256
 
 
 @dataclass(frozen=True)
-class RecurrentLanguageModel:
+class RecurrentLanguageModel(ModelOptions):
     """Character models of d2l chapters 9 and 10 (attention_jax/models/recurrent_lm.py)."""
+
+    module: ClassVar[str] = "attention_jax.models.recurrent_lm:RecurrentLanguageModel"
+    task: ClassVar[str] = "attention_jax.tasks.language:build"
 
     cell: Literal["rnn", "gru", "lstm"] = "rnn"
     hidden_size: int = 32

@@ -4,23 +4,10 @@ Families are separate files (the design's single `tasks.py` would hold five), an
 """
 
 import functools
-import importlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-FAMILIES = {  # type of config.model -> the module with `build(config) -> Task`
-    "Recurrent": "seq2seq",
-    "Convolutional": "seq2seq",
-    "Translator": "seq2seq",
-    "Transformer": "seq2seq",
-    "LanguageModel": "language",
-    "RecurrentLanguageModel": "language",
-    "Vit": "vision",
-    "Cct": "vision",
-    "ResNet": "vision",
-    "NTM": "memory",
-    "StackedLSTM": "memory",
-}
+from attention_jax.config import named
 
 
 class Task(NamedTuple):
@@ -44,5 +31,4 @@ def load_once(load, *settings):
 
 def build(config) -> Task:
     """The task of a configuration, chosen by the type of its model."""
-    family = FAMILIES[type(config.model).__name__]
-    return importlib.import_module(f"attention_jax.tasks.{family}").build(config)
+    return named(config.model.task)(config)

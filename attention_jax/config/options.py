@@ -1,0 +1,62 @@
+"""What every dataclass of options is: checked when it is made, known by its name, and able to say what it configures."""
+
+import functools
+import importlib
+import typing
+from typing import Any, ClassVar, Literal
+
+from attention_jax import InputError
+
+
+class Options:
+    """Base of the frozen dataclasses of options.
+
+    A value that a `Literal` does not list is an error wherever it comes from, the command line or Python. A subclass is known to
+    `from_json` by its name as soon as it is defined, so that a new dataset or model needs no list of all of them.
+    """
+
+    kinds: ClassVar[dict[str, type]] = {}
+    """All subclasses by name."""
+
+    def __init_subclass__(cls, **rest):
+        super().__init_subclass__(**rest)
+        Options.kinds[cls.__name__] = cls
+
+    def __post_init__(self):
+        for name, allowed in _choices(type(self)).items():
+            value = getattr(self, name)
+            if value not in allowed:
+                listed = ", ".join(map(repr, allowed))
+                raise InputError(f"{type(self).__name__}.{name} must be one of {listed}; got {value!r}")
+
+
+class ModelOptions(Options):
+    """Options of a model: they name the Flax module that holds them and the task that trains it, each as "package.file:name"."""
+
+    module: ClassVar[str]
+    """Called as module(options, *sizes), the sizes being what the data decide: vocabularies, classes, bits."""
+    task: ClassVar[str]
+    """Called as task(config)."""
+
+
+class DataOptions(Options):
+    """Options of a dataset: they name the function that loads it, as "package.file:name"."""
+
+    loader: ClassVar[str]
+
+
+@functools.lru_cache
+def _choices(kind: type) -> dict[str, tuple]:
+    """The fields of a dataclass that take one of a few values, and these values."""
+    hints = typing.get_type_hints(kind)
+    return {name: typing.get_args(hint) for name, hint in hints.items() if typing.get_origin(hint) is Literal}
+
+
+def named(place: str) -> Any:
+    """What stands at "package.file:name".
+
+    >>> named("math:sqrt")(9.0)
+    3.0
+    """
+    file, name = place.split(":")
+    return getattr(importlib.import_module(file), name)
