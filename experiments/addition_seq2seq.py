@@ -9,7 +9,7 @@ The book's settings: hidden 128, embedding 16, batch 128, Adam 0.001, gradients 
 held-out sums.
 """
 
-from attention_jax.config import Addition, Claim, Config, Decode, Optim, Recurrent, Train, replace
+from attention_jax.config import Addition, Claim, Config, Decode, Optim, PeekySeq2seq, Seq2seq, Train, replace
 
 SEEDS = 3
 SOURCE = "Deep Learning from Scratch 2, ch. 7: its own code, re-run"
@@ -19,7 +19,7 @@ def config() -> Config:
     return Config(
         "addition_seq2seq",
         Addition(reverse_source=True),
-        Recurrent("peeky", hidden_size=128, embed_size=16),
+        PeekySeq2seq(hidden_size=128, embed_size=16),
         Optim(learning_rate=1e-3, clip_norm=5.0),
         Train(total_epochs=25, best_metric="test.loss"),
         Decode(),
@@ -27,9 +27,10 @@ def config() -> Config:
 
 
 def variants() -> dict[str, Config]:
+    without_peeking = replace(config(), model=Seq2seq(hidden_size=128, embed_size=16))
     return {
-        "plain": replace(config(), **{"data.reverse_source": False, "model.kind": "seq2seq"}),
-        "reversed": replace(config(), **{"model.kind": "seq2seq"}),
+        "plain": replace(without_peeking, **{"data.reverse_source": False}),
+        "reversed": without_peeking,
         "reversed-peeky": config(),
     }
 

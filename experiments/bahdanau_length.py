@@ -13,16 +13,16 @@ experiments/results/bahdanau_length.png has both curves.
 import json
 from pathlib import Path
 
-from attention_jax.config import Claim, Config, Decode, Multi30k, Optim, Train, Translator, replace
+from attention_jax.config import Bahdanau, Claim, Config, Decode, Multi30k, Optim, Sutskever, Train, replace
+
+SIZES = {"hidden_size": 384, "embed_size": 256, "readout": "linear", "embed_dropout": 0.3, "output_dropout": 0.3}
 
 
 def config() -> Config:
     return Config(
         "bahdanau_length",
         Multi30k(source="de", target="en", form="tok", min_frequency=2, rows_of=4, max_length=100),
-        Translator(
-            384, 256, attention="before", score="additive", readout="linear", embed_dropout=0.3, output_dropout=0.3
-        ),
+        Bahdanau(**SIZES),
         Optim(learning_rate=1e-3, schedule="warmup_cosine", warmup_steps=300, clip_norm=1.0),
         Train(total_epochs=6, label_smoothing=0.1, matmul_precision="bfloat16"),
         Decode(batch_size=250),
@@ -30,7 +30,7 @@ def config() -> Config:
 
 
 def variants() -> dict[str, Config]:
-    return {"attention": config(), "no-attention": replace(config(), **{"model.attention": "last"})}
+    return {"attention": config(), "no-attention": replace(config(), model=Sutskever(handover="every_step", **SIZES))}
 
 
 def smoke() -> Config:

@@ -10,7 +10,7 @@ which about 28 % also occur in the training file; accuracy on the others stands 
 hidden 256, embedding 16, batch 128, Adam 0.001, gradients clipped to norm 5.
 """
 
-from attention_jax.config import Claim, Config, Dates, Decode, Optim, Recurrent, Train, replace
+from attention_jax.config import AttentionSeq2seq, Claim, Config, Dates, Decode, Optim, Train, replace
 
 SEEDS = 3
 SOURCE = "Deep Learning from Scratch 2, ch. 8: its own code, re-run"
@@ -20,7 +20,7 @@ def config() -> Config:
     return Config(
         "date_attention",
         Dates(reverse_source=True),
-        Recurrent("attention", hidden_size=256, embed_size=16),
+        AttentionSeq2seq(hidden_size=256, embed_size=16),
         Optim(learning_rate=1e-3, clip_norm=5.0),
         Train(total_epochs=4, best_metric="test.loss"),
         Decode(),

@@ -11,7 +11,7 @@ Half the book's width learns it when the general score can choose what to look f
 warms up to 0.002 and falls to zero.
 """
 
-from attention_jax.config import Claim, Config, Dates, Decode, Optim, Recurrent, Train, replace
+from attention_jax.config import Claim, Config, Dates, Decode, LuongSeq2seq, Optim, Train, replace
 
 SEEDS = 3
 
@@ -20,7 +20,7 @@ def config() -> Config:
     return Config(
         "date_luong",
         Dates(reverse_source=True),
-        Recurrent("luong", hidden_size=128, score="general"),
+        LuongSeq2seq(hidden_size=128, score="general"),
         Optim(learning_rate=2e-3, schedule="warmup_cosine", warmup_steps=100, clip_norm=5.0),
         Train(batch_size=32, total_epochs=4, steps_per_call=128, best_metric="test.loss"),
         Decode(),

@@ -13,7 +13,7 @@ little and is not claimed here. The loss of section 11.4 is a mean over all 9 po
 section 10.7 is not saved in d2l's library): `--data.predict-padding` does the same.
 """
 
-from attention_jax.config import Claim, Config, Decode, FraEng, Optim, Train, Translator, replace
+from attention_jax.config import Bahdanau, Claim, Config, Decode, FraEng, Optim, Train, replace
 
 SEEDS = 3
 
@@ -22,14 +22,13 @@ def config() -> Config:
     return Config(
         "fra_eng_bahdanau",
         FraEng(split="d2l", max_length=9, max_buckets=1, predict_padding=True),
-        Translator(
+        Bahdanau(
             256,
             256,
             "gru",
             layers=2,
             bidirectional="none",
             start_from="pass",
-            attention="before",
             readout="state",
             embed_scale=1.0,
             layer_dropout=0.2,

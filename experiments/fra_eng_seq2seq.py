@@ -13,7 +13,7 @@ little and is not claimed here. Section 10.7 masks padding in its loss, section 
 compare.
 """
 
-from attention_jax.config import Claim, Config, Decode, FraEng, Optim, Train, Translator, replace
+from attention_jax.config import Claim, Config, Decode, FraEng, Optim, Sutskever, Train, replace
 
 SEEDS = 3
 
@@ -22,14 +22,14 @@ def config() -> Config:
     return Config(
         "fra_eng_seq2seq",
         FraEng(split="d2l", max_length=9, max_buckets=1),
-        Translator(
+        Sutskever(
             256,
             256,
             "gru",
             layers=2,
             bidirectional="none",
             start_from="pass",
-            attention="last",
+            handover="every_step",
             readout="state",
             embed_scale=1.0,
             layer_dropout=0.2,

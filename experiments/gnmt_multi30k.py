@@ -9,22 +9,20 @@ Depth 2 against depth 4, with and without residual connections: what residual co
 Eight epochs leave all four far from the end of their training (a single layer reaches 36 BLEU in six: `multi30k_scores`).
 """
 
-from attention_jax.config import Claim, Config, Decode, Multi30k, Optim, Train, Translator, replace
+from attention_jax.config import Claim, Config, Decode, Gnmt, Multi30k, Optim, Train, replace
 
 
 def config() -> Config:
     return Config(
         "gnmt_multi30k",
         Multi30k(source="de", target="en", form="tok", min_frequency=2),
-        Translator(
+        Gnmt(
             256,
             256,
             "lstm",
             layers=4,
             bidirectional="first",
             residual=True,
-            start_from="dense",
-            attention="first_layer",
             readout="tanh",
             readout_size=256,
             embed_dropout=0.3,

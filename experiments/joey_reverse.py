@@ -9,7 +9,7 @@ Half of the question is whether attention goes on working at lengths 26-30, whic
 the figures.
 """
 
-from attention_jax.config import Claim, Config, Decode, Optim, Reverse, Train, Translator, replace
+from attention_jax.config import Claim, Config, Decode, Luong, Optim, Reverse, Train, replace
 
 SEEDS = 3
 
@@ -18,16 +18,7 @@ def config() -> Config:
     return Config(
         "joey_reverse",
         Reverse(),
-        Translator(
-            hidden_size=128,
-            embed_size=64,
-            cell="lstm",
-            attention="feeding",
-            score="general",
-            readout="tanh",
-            readout_size=128,
-            readout_embedding=False,
-        ),
+        Luong(hidden_size=128, embed_size=64, cell="lstm", score="general", readout_size=128),
         Optim(learning_rate=3e-3, schedule="warmup_cosine", warmup_steps=200, clip_norm=1.0),
         Train(batch_size=128, total_epochs=12),
         Decode(batch_size=500, max_length=40),

@@ -12,7 +12,7 @@ One rung of the ladder "no attention - Cho - Bahdanau - convolution". The varian
 same model trained longer with label smoothing, a cosine schedule and beam 5.
 """
 
-from attention_jax.config import Claim, Config, Decode, Multi30k, Optim, Train, Translator, replace
+from attention_jax.config import Bahdanau, Claim, Config, Decode, Multi30k, Optim, Train, replace
 
 SEEDS = 1
 SOURCE = "bentrevett/pytorch-seq2seq, tutorial 3"
@@ -22,16 +22,7 @@ def config() -> Config:
     return Config(
         "multi30k_deen_bahdanau",
         Multi30k(source="de", target="en", form="raw", tokenizer="spacy", lowercase=True, min_frequency=2),
-        Translator(
-            512,
-            256,
-            "gru",
-            bidirectional="all",
-            start_from="dense",
-            attention="before",
-            readout="linear",
-            embed_dropout=0.5,
-        ),
+        Bahdanau(512, 256, "gru", readout="linear", embed_dropout=0.5),
         Optim(learning_rate=1e-3, clip_norm=1.0),
         Train(total_epochs=10, use_best=True, matmul_precision="bfloat16"),
         Decode(batch_size=500),

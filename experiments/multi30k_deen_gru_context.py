@@ -12,7 +12,7 @@ One rung of the ladder "no attention - Cho - Bahdanau - convolution". The varian
 same model trained longer with label smoothing, a cosine schedule and beam 5.
 """
 
-from attention_jax.config import Claim, Config, Decode, Multi30k, Optim, Train, Translator, replace
+from attention_jax.config import Claim, Config, Decode, Multi30k, Optim, Sutskever, Train, replace
 
 SEEDS = 1
 SOURCE = "bentrevett/pytorch-seq2seq, tutorial 2"
@@ -22,13 +22,13 @@ def config() -> Config:
     return Config(
         "multi30k_deen_gru_context",
         Multi30k(source="de", target="en", form="raw", tokenizer="spacy", lowercase=True, min_frequency=2),
-        Translator(
+        Sutskever(
             512,
             256,
             "gru",
             bidirectional="none",
             start_from="pass",
-            attention="last",
+            handover="every_step",
             readout="linear",
             embed_dropout=0.5,
         ),

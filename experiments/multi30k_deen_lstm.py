@@ -12,7 +12,7 @@ One rung of the ladder "no attention - Cho - Bahdanau - convolution". The varian
 same model trained longer with label smoothing, a cosine schedule and beam 5.
 """
 
-from attention_jax.config import Claim, Config, Decode, Multi30k, Optim, Train, Translator, replace
+from attention_jax.config import Claim, Config, Decode, Multi30k, Optim, Sutskever, Train, replace
 
 SEEDS = 1
 SOURCE = "bentrevett/pytorch-seq2seq, tutorial 1"
@@ -30,14 +30,13 @@ def config() -> Config:
             min_frequency=2,
             reverse_source=True,
         ),
-        Translator(
+        Sutskever(
             512,
             256,
             "lstm",
             layers=2,
             bidirectional="none",
             start_from="pass",
-            attention="none",
             readout="state",
             embed_dropout=0.5,
             layer_dropout=0.5,

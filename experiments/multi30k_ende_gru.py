@@ -10,21 +10,18 @@ annotations, embeddings of 128, target embeddings tied to the output layer, drop
 before the output, Adam 0.0004, batch 32, beam 12. BLEU is of lower-cased tokens with BPE undone.
 """
 
-from attention_jax.config import Claim, Config, Decode, Multi30k, Optim, Train, Translator, replace
+from attention_jax.config import Claim, ConditionalGru, Config, Decode, Multi30k, Optim, Train, replace
 
 
 def config() -> Config:
     return Config(
         "multi30k_ende_gru",
         Multi30k(source="en", target="de", form="bpe", tokenizer="bpe"),
-        Translator(
+        ConditionalGru(
             256,
             128,
-            "gru",
-            bidirectional="all",
             layer_norm=True,
             start_from="mean",
-            attention="between",
             readout="tanh",
             readout_size=128,
             tied=True,

@@ -15,26 +15,24 @@ epochs, most of all with the general score, which the local windows use too.
 from pathlib import Path
 
 from attention_jax import runs
-from attention_jax.config import Claim, Config, Decode, Multi30k, Optim, Train, Translator, replace
+from attention_jax.config import Claim, Config, Decode, Luong, Multi30k, Optim, Sutskever, Train, replace
+
+SIZES = {
+    "hidden_size": 256,
+    "embed_size": 256,
+    "cell": "gru",
+    "bidirectional": "none",
+    "readout_size": 256,
+    "embed_dropout": 0.3,
+    "output_dropout": 0.3,
+}
 
 
 def config() -> Config:
     return Config(
         "multi30k_scores",
         Multi30k(source="de", target="en", form="tok", min_frequency=2),
-        Translator(
-            256,
-            256,
-            "gru",
-            bidirectional="none",
-            attention="after",
-            score="general",
-            readout="tanh",
-            readout_size=256,
-            readout_embedding=False,
-            embed_dropout=0.3,
-            output_dropout=0.3,
-        ),
+        Luong(**SIZES, input_feeding=False, score="general"),
         Optim(learning_rate=2e-3, schedule="warmup_cosine", warmup_steps=200, clip_norm=1.0),
         Train(total_epochs=6, label_smoothing=0.1, matmul_precision="bfloat16"),
         Decode(batch_size=500),
@@ -45,16 +43,12 @@ SCORES = ("mean", "location", "dot", "scaled_dot", "general", "concat", "additiv
 
 
 def variants() -> dict[str, Config]:
-    without = {"none": replace(config(), **{"model.attention": "none"})}
-    without |= {score: replace(config(), **{"model.score": score}) for score in SCORES}
-    without |= {
-        name: replace(config(), **{"model.window": window})
-        for name, window in (("local-m", "monotonic"), ("local-p", "predictive"))
-    }
-    feeding = {
-        f"{name}-feeding": replace(c, **{"model.attention": "feeding"}) for name, c in without.items() if name != "none"
-    }
-    return without | feeding
+    none = replace(config(), model=Sutskever(**SIZES, readout="tanh", readout_embedding=False))
+    looking = {score: replace(config(), **{"model.score": score}) for score in SCORES}
+    for name, window in (("local-m", "monotonic"), ("local-p", "predictive")):
+        looking[name] = replace(config(), **{"model.window": window})
+    feeding = {f"{name}-feeding": replace(c, **{"model.input_feeding": True}) for name, c in looking.items()}
+    return {"none": none} | looking | feeding
 
 
 def smoke() -> Config:

@@ -10,7 +10,7 @@ Luong et al. report that dot works well with global attention and concat does no
 held against ours; every combination is reported. The settings are those of `date_luong`, with half its epochs.
 """
 
-from attention_jax.config import Claim, Config, Dates, Decode, Optim, Recurrent, Train, replace
+from attention_jax.config import Claim, Config, Dates, Decode, LuongSeq2seq, Optim, Train, replace
 
 SEEDS = 3
 SCORES = ("dot", "general", "concat", "additive")
@@ -21,7 +21,7 @@ def config() -> Config:
     return Config(
         "sweep_scores",
         Dates(reverse_source=True),
-        Recurrent("luong", hidden_size=64, score="general"),
+        LuongSeq2seq(hidden_size=64, score="general"),
         Optim(learning_rate=3e-3, schedule="warmup_cosine", warmup_steps=100, clip_norm=5.0),
         Train(batch_size=32, total_epochs=2, steps_per_call=128, best_metric="test.exact_match"),
         Decode(),

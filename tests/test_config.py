@@ -7,7 +7,7 @@ import pytest
 
 from attention_jax import InputError, config as configs, ledger
 
-CONFIG = configs.Config("x", configs.Dates(), configs.Recurrent(), decode=configs.Decode())
+CONFIG = configs.Config("x", configs.Dates(), configs.LuongSeq2seq(), decode=configs.Decode())
 
 
 def test_replace_reaches_nested_fields_and_leaves_the_original():

@@ -18,7 +18,7 @@ def toy(monkeypatch, tmp_path):
         calls.append(config.train.seed)
         return {"test.error": config.train.seed + config.optim.learning_rate}
 
-    config = configs.Config("toy", configs.Dates(), configs.Recurrent())
+    config = configs.Config("toy", configs.Dates(), configs.LuongSeq2seq())
     claim = configs.Claim("error", "test.error", 1.0, "hand", at_most=1.5, beaten=0.5)
     module = types.SimpleNamespace(
         config=lambda: config, smoke=lambda: config, study=study, SEEDS=3, CLAIMS=(claim,), calls=calls

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from attention_jax import config
 from attention_jax.bench._rounds import alternate, import_torch, table
 from attention_jax.config import Optim
 from attention_jax.models.book import AttentionSeq2seq
@@ -24,7 +25,7 @@ STEPS = 16
 
 def ours(source, target):
     """A function that makes STEPS training steps and waits for them."""
-    model = AttentionSeq2seq(VOCAB, VOCAB, HIDDEN, EMBED)
+    model = AttentionSeq2seq(config.AttentionSeq2seq(hidden_size=HIDDEN, embed_size=EMBED), VOCAB, VOCAB)
     length = jnp.full(BATCH, SOURCE)
 
     def loss(params, batch, rng):

@@ -11,9 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from attention_jax import config
 from attention_jax.bench._rounds import alternate, import_torch, table
 from attention_jax.config import Optim
-from attention_jax.models.translator import Translator
+from attention_jax.models.bahdanau import Bahdanau
 from attention_jax.ops.losses import linear_cross_entropy
 from attention_jax.train.optimizer import optimizer
 from attention_jax.train.parallel import chunk_runner, replicate
@@ -26,7 +27,7 @@ STEPS = 2
 
 def ours(source, target, matmul_precision: str = "default"):
     """A function that makes STEPS training steps and waits for them."""
-    model = Translator(VOCAB, VOCAB, HIDDEN, EMBED, attention="before", readout="maxout", readout_size=HIDDEN)
+    model = Bahdanau(config.Bahdanau(HIDDEN, EMBED, readout_size=HIDDEN), VOCAB, VOCAB)
     length = jnp.full(BATCH, LENGTH)
 
     def loss(params, batch, rng):

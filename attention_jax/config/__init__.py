@@ -1,7 +1,7 @@
 """Typed configurations: frozen dataclasses, one per dataset and one per model family, and nothing that computes.
 
 A `Config` is generic in its data and its model, so that the command line of an experiment shows exactly the options
-that experiment has: `Config[Dates, Recurrent]` has `--data.reverse-source` and `--model.hidden-size`.
+that experiment has: `Config[Dates, LuongSeq2seq]` has `--data.reverse-source` and `--model.hidden-size`.
 """
 
 import dataclasses
@@ -28,13 +28,23 @@ from attention_jax.config.data import (
 from attention_jax.config.models import (
     NTM,
     VIT_SIZES,
+    AttentionSeq2seq,
+    Bahdanau,
     Cct,
+    ConditionalGru,
     Convolutional,
+    DeepOutput,
+    Gnmt,
     LanguageModel,
-    Recurrent,
+    Luong,
+    LuongSeq2seq,
+    PeekySeq2seq,
     RecurrentLanguageModel,
     ResNet,
+    Score,
+    Seq2seq,
     StackedLSTM,
+    Sutskever,
     Transformer,
     Translator,
     Vit,
@@ -149,7 +159,7 @@ def to_json(config) -> dict:
 def from_json(values: dict):
     """The dataclass that `to_json` wrote. Raises ValueError naming an unknown type or field.
 
-    >>> from_json(to_json(Config("x", Dates(), Recurrent()))) == Config("x", Dates(), Recurrent())
+    >>> from_json(to_json(Config("x", Dates(), LuongSeq2seq()))) == Config("x", Dates(), LuongSeq2seq())
     True
     """
     kind = Options.kinds.get(values.get("type", ""))

@@ -5,29 +5,51 @@ from typing import ClassVar, Literal
 
 from attention_jax.config.options import ModelOptions
 
+Score = Literal["dot", "scaled_dot", "general", "concat", "additive", "cosine", "location", "mean"]
+"""Names of attention_jax/models/named_scores.py."""
+
 
 @dataclass(frozen=True)
-class Recurrent(ModelOptions):
-    """Recurrent sequence-to-sequence models (attention_jax/models/book.py)."""
+class Seq2seq(ModelOptions):
+    """Encoder-decoder of "Deep Learning from Scratch 2", chapter 7, without attention (attention_jax/models/book.py)."""
 
-    module: ClassVar[str] = "attention_jax.models.book:build"
+    module: ClassVar[str] = "attention_jax.models.book:Seq2seq"
     task: ClassVar[str] = "attention_jax.tasks.seq2seq:build"
-
-    kind: Literal["seq2seq", "peeky", "attention", "luong"] = "luong"
     cell: Literal["lstm", "gru"] = "lstm"
     hidden_size: int = 256
     embed_size: int = 16
     bidirectional: bool = False
-    score: Literal["dot", "scaled_dot", "general", "concat", "additive", "cosine"] = "dot"
+    """Both directions of the encoder, summed, so that every size downstream stays the same."""
+
+
+@dataclass(frozen=True)
+class PeekySeq2seq(Seq2seq):
+    """Chapter 7.4: every decoder step sees the encoder's last state."""
+
+    module: ClassVar[str] = "attention_jax.models.book:PeekySeq2seq"
+
+
+@dataclass(frozen=True)
+class AttentionSeq2seq(Seq2seq):
+    """Chapter 8: every decoder state looks at all encoder states, there with the dot product."""
+
+    module: ClassVar[str] = "attention_jax.models.book:AttentionSeq2seq"
+    score: Score = "dot"
+
+
+@dataclass(frozen=True)
+class LuongSeq2seq(AttentionSeq2seq):
+    """Chapter 8 with the attentional vector of Luong et al. 2015."""
+
+    module: ClassVar[str] = "attention_jax.models.book:LuongSeq2seq"
 
 
 @dataclass(frozen=True)
 class Translator(ModelOptions):
-    """Recurrent translation models; the defaults are Bahdanau's (attention_jax/models/translator.py names the other known ones)."""
+    """What all recurrent translation models have (attention_jax/models/translator.py)."""
 
-    module: ClassVar[str] = "attention_jax.models.translator:Translator"
     task: ClassVar[str] = "attention_jax.tasks.seq2seq:build"
-
+    residual = False  # no option, except of GNMT
     hidden_size: int = 512
     embed_size: int = 256
     cell: Literal["lstm", "gru"] = "gru"
@@ -35,22 +57,12 @@ class Translator(ModelOptions):
     """Of the encoder and of the decoder."""
     bidirectional: Literal["none", "first", "all"] = "all"
     """Which layers of the encoder read in both directions."""
-    residual: bool = False
     layer_norm: bool = False
     """Normalise the encoder's annotations."""
     start_from: Literal["pass", "dense", "mean"] = "dense"
     """The decoder's first state: the encoder's last one, a dense layer of it, or of the annotations' mean."""
-    attention: Literal["none", "last", "after", "before", "between", "feeding", "first_layer"] = "before"
-    """Where attention meets the recurrence; "last" hands the encoder's last annotation to every step."""
-    score: Literal["dot", "scaled_dot", "general", "concat", "additive", "cosine", "location", "mean"] = "additive"
-    window: Literal["all", "monotonic", "predictive"] = "all"
-    """Global attention, or Luong's local-m and local-p."""
-    window_size: int = 10
-    """Half-width D of the local windows, in tokens."""
-    readout: Literal["state", "linear", "tanh", "maxout"] = "maxout"
     readout_size: int = 512
-    readout_embedding: bool = True
-    """The output layer also sees the embedded previous token."""
+    """Width of what the output layer sees, where a readout has weights."""
     tied: bool = False
     """Share the target's embeddings with the output layer."""
     embed_scale: float = 0.0
@@ -62,6 +74,65 @@ class Translator(ModelOptions):
     """Of the encoder's annotations."""
     output_dropout: float = 0.0
     """Before the output layer."""
+
+
+@dataclass(frozen=True)
+class DeepOutput(Translator):
+    """A readout of state, context and previous token (attention_jax/models/readout.py)."""
+
+    readout: Literal["state", "linear", "tanh", "maxout"] = "maxout"
+    readout_embedding: bool = True
+    """The readout also sees the embedded previous token."""
+
+
+@dataclass(frozen=True)
+class Sutskever(DeepOutput):
+    """No attention: Sutskever et al. 2014, Cho et al. 2014 (attention_jax/models/sutskever.py)."""
+
+    module: ClassVar[str] = "attention_jax.models.sutskever:Sutskever"
+    handover: Literal["start", "every_step"] = "start"
+    """What the encoder's last state does: it starts the decoder, or every step (and the readout) sees it as well."""
+
+
+@dataclass(frozen=True)
+class Bahdanau(DeepOutput):
+    """Attention before the recurrence: Bahdanau et al. 2015 (attention_jax/models/bahdanau.py)."""
+
+    module: ClassVar[str] = "attention_jax.models.bahdanau:Bahdanau"
+    score: Score = "additive"
+
+
+@dataclass(frozen=True)
+class ConditionalGru(DeepOutput):
+    """Attention between two transitions: Firat & Cho 2016 (attention_jax/models/conditional_gru.py)."""
+
+    module: ClassVar[str] = "attention_jax.models.conditional_gru:ConditionalGru"
+    readout: Literal["state", "linear", "tanh", "maxout"] = "tanh"
+    score: Score = "additive"
+
+
+@dataclass(frozen=True)
+class Luong(Translator):
+    """Attention after the recurrence, global or local: Luong et al. 2015 (attention_jax/models/luong.py)."""
+
+    module: ClassVar[str] = "attention_jax.models.luong:Luong"
+    score: Score = "general"
+    input_feeding: bool = True
+    """The attentional vector of a step is part of the next step's input."""
+    window: Literal["all", "monotonic", "predictive"] = "all"
+    """Global attention, or the paper's local-m and local-p."""
+    window_size: int = 10
+    """Half-width D of the local windows, in tokens."""
+
+
+@dataclass(frozen=True)
+class Gnmt(DeepOutput):
+    """A deep stack whose first layer asks: Wu et al. 2016 (attention_jax/models/gnmt.py)."""
+
+    module: ClassVar[str] = "attention_jax.models.gnmt:Gnmt"
+    score: Score = "additive"
+    residual: bool = True
+    """Add a layer's input to its output from the second layer on, in the encoder and in the decoder."""
 
 
 @dataclass(frozen=True)

@@ -1,77 +1,60 @@
-"""Where a decoder looks in the source: a score, and for local attention a window that moves with the target.
+"""Where a decoder state looks in the source: one callable, made once for a batch of sentences, from a query to weights."""
 
-Luong et al. (2015), section 3.2. With D = `window_size`, source length S and target position t:
-  "all"         global attention;
-  "monotonic"   (local-m) only the source positions within D of p = t;
-  "predictive"  (local-p) only those within D of p = S sigmoid(v_p . tanh(W_p h)), eq. 9, and every weight
-                is multiplied by exp(-(s - p)^2 / (2 sigma^2)) with sigma = D / 2, eq. 10 (it is not renormalised).
-"""
+from dataclasses import dataclass, replace
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from attention_jax.models.named_scores import make_score
 from attention_jax.ops.attention import masked_softmax
+from attention_jax.ops.deferred import Matrix
+from attention_jax.ops.scores import Additive, Score
 
 
-def weigh(
-    shared,
-    window: str,
-    window_size: int,
-    query: Float[Array, "B Q D"],
-    target: Int[Array, "B Q"],
-    projected: Float[Array, "B Q F"] | None = None,
-) -> Float[Array, "B Q S"]:
-    """The attention weights of queries at the target positions `target`: a pure function of what `Alignment.share` gives.
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Alignment:
+    """Global attention: alpha_i = softmax_j score(s_i, h_j) over the words of each sentence (Bahdanau et al. 2015, eq. 6)."""
 
-    `projected` is what the score compares instead of `query`, if its query side has been multiplied already.
-    """
-    score, key, length = shared["score"], shared["key"], shared["length"]
-    scores = jax.vmap(lambda q, k: score(q, k))(query if projected is None else projected, key)  # [B, Q, S]
-    source = jnp.arange(key.shape[1])
-    allowed = (source[None, :] < length[:, None])[:, None, :]
-    if window == "all":
-        return masked_softmax(scores, jnp.broadcast_to(allowed, scores.shape))
-    source = source.astype(jnp.float32)[None, None, :]
-    if window == "monotonic":
-        centre = jnp.broadcast_to(target.astype(jnp.float32)[:, :, None], (*scores.shape[:2], 1))
-    else:
-        where = jnp.tanh(query @ shared["position_kernel"]) @ shared["position_vector"]  # [B, Q, 1]
-        centre = jax.nn.sigmoid(where) * length.astype(jnp.float32)[:, None, None]
-    distance = source - centre
-    weights = masked_softmax(scores, allowed & (jnp.abs(distance) <= window_size))
-    if window == "monotonic":
-        return weights
-    return weights * jnp.exp(-jnp.square(distance) / (2.0 * (window_size / 2.0) ** 2))
+    score: Score  # what is left of it when the keys are prepared
+    key: Float[Array, "B S F"]
+    length: Int[Array, " B"]
+
+    def __call__(self, query: Float[Array, "B D"], time: Int[Array, " B"] | None = None) -> Float[Array, "B S"]:
+        """The weights of one query a sentence; the place `time` in the target does not matter here."""
+        return masked_softmax(self.scores(query), self.real)
+
+    def scores(self, query: Float[Array, "B D"]) -> Float[Array, "B S"]:
+        """Every word's score."""
+        score, query = self.score.prepare_query(query)
+        return jax.vmap(score)(query[:, None], self.key)[:, 0]
+
+    @property
+    def real(self) -> Bool[Array, "B S"]:
+        """Which positions are words and no padding."""
+        return jnp.arange(self.key.shape[1])[None] < self.length[:, None]
 
 
-class Alignment(nn.Module):
-    """Owns the weights of the score and of the predictive window."""
+class Scorer(nn.Module):
+    """Owns the weights of a score between decoder states and annotations."""
 
+    score: str
     query_size: int
     key_size: int
     hidden_size: int
-    score: str = "additive"
-    window: str = "all"
-    window_size: int = 10
 
     def setup(self):
         self.whole = make_score(self, self.score, self.query_size, self.key_size, self.hidden_size)
-        self.prepared, _ = self.whole.prepare_key(jnp.zeros((1, self.key_size)))  # what is left for prepared keys
-        if self.window == "predictive":
-            glorot = nn.initializers.glorot_uniform()
-            self.position_kernel = self.param("position_kernel", glorot, (self.query_size, self.hidden_size))
-            self.position_vector = self.param("position_vector", glorot, (self.hidden_size, 1))
 
-    def prepare(self, hidden: Float[Array, "B S K"]) -> Float[Array, "B S F"]:
+    def prepare(self, annotations: Float[Array, "B S C"]) -> Float[Array, "B S F"]:
         """The keys: what the score makes of the source once, before any query."""
-        return jax.vmap(lambda key: self.whole.prepare_key(key)[1])(hidden)
+        return jax.vmap(lambda row: self.whole.prepare_key(row)[1])(annotations)
 
-    def share(self, memory) -> dict:
-        """What `weigh` needs: the score that is left for prepared keys, the keys, the lengths, and the window's weights."""
-        shared = {"score": self.prepared, "key": memory["key"], "length": memory["length"]}
-        if self.window == "predictive":
-            shared |= {"position_kernel": self.position_kernel, "position_vector": self.position_vector}
-        return shared
+    def __call__(self, key: Float[Array, "B S F"], length: Int[Array, " B"]) -> Alignment:
+        """The alignment to sentences of these keys and lengths."""
+        score, _ = self.whole.prepare_key(jnp.zeros((1, self.key_size)))  # what is left of it for prepared keys
+        if isinstance(score, Additive):
+            score = replace(score, query_kernel=Matrix(score.query_kernel))
+        return Alignment(score, key, length)

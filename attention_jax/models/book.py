@@ -1,103 +1,89 @@
-"""Recurrent sequence-to-sequence models whose decoder runs first and looks back afterwards.
+"""The four date models of "Deep Learning from Scratch 2", chapters 7 and 8: the decoder runs first and looks back afterwards.
 
-Attention here does not feed the recurrence, so the whole decoder is one fused scan and attention is one product for all
-target positions ("Deep Learning from Scratch 2", chapters 7 and 8; Luong et al. 2015 without input feeding).
-Models whose attention feeds the recurrence are in `translator.py`.
+Attention here does not feed the recurrence, so the whole decoder is one fused scan and attention is one product for all target
+positions. Models for translation, with deeper stacks and attention inside the recurrence, are in `translator.py`.
 """
+
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from attention_jax import config
+from attention_jax.models.encoder import Encoder
 from attention_jax.models.named_scores import make_score
-from attention_jax.models.recurrent import Embedding, Encoder, Layer, kernel_init, used
+from attention_jax.models.recurrent import Embedding, Layer, kernel_init
+from attention_jax.ops import cells
 from attention_jax.ops.attention import attend, attention_weights
-from attention_jax.ops.dropout import dropout
 from attention_jax.ops.masks import lengths
+from attention_jax.ops.scores import Score
 
 
-class Seq2seq(nn.Module):
-    """Encoder-decoder without attention (Sutskever et al. 2014; chapter 7): the decoder starts from the encoder's last state.
+class Memory(NamedTuple):
+    """What a decoder has of the source, and its own state."""
 
-    As in the book the LSTM passes its hidden state only, and the decoder's cell starts at zero (`pass_cell=False`).
-    The subclasses change what a decoder step receives besides its token (`context_size`) and what the output layer sees.
-    """
+    hidden: Float[Array, "B S H"]  # the encoder's
+    length: Int[Array, " B"]
+    last: Float[Array, "B H"]  # the encoder's last state
+    state: cells.State  # the decoder's
+    key: Float[Array, "B S F"] | None = None  # what a score made of `hidden`
 
+
+class BookModel(nn.Module):
+    """Abstract. The decoder starts from the encoder's last hidden state; as in the book an LSTM's cell starts at zero."""
+
+    options: config.Seq2seq
     source_vocab: int
     target_vocab: int
-    hidden_size: int = 256
-    embed_size: int = 16
-    cell: str = "lstm"
-    bidirectional: bool = False
-    """Both directions of the encoder, summed, so that every size downstream stays the same."""
-    pass_cell: bool = False
-    dropout: float | Array = 0.0
-
-    context_size = 0  # width of what each decoder step receives besides its token
 
     def setup(self):
-        directions = "all" if self.bidirectional else "none"
-        self.encoder = Encoder(
-            self.source_vocab,
-            self.embed_size,
-            self.hidden_size,
-            self.cell,
-            1,
-            directions,
-            "sum",
-            embed_dropout=self.dropout,
-        )
-        self.embed = Embedding(self.target_vocab, self.embed_size)
-        self.layer = Layer((self.embed_size, self.context_size), self.hidden_size, self.cell)
-        width = self.setup_readout()
+        o = self.options
+        directions = "all" if o.bidirectional else "none"
+        self.encoder = Encoder(self.source_vocab, o.embed_size, o.hidden_size, o.cell, 1, directions, "sum")
+        self.embed = Embedding(self.target_vocab, o.embed_size)
+        width = self.make_decoder()
         self.kernel = self.param("kernel", kernel_init, (width, self.target_vocab))
         self.bias = self.param("bias", nn.initializers.zeros, (self.target_vocab,))
 
-    def setup_readout(self) -> int:
-        """Create the weights between the decoder's state and the output layer; return the width the output layer sees."""
-        return self.hidden_size
+    def make_decoder(self) -> int:
+        """Create the decoder's `layer` and readout, in `setup`; return the width of what the output layer sees."""
+        raise NotImplementedError
 
-    def readout(self, memory, hidden: Float[Array, "B T H"], look: bool):
-        """What the output layer sees [B, T, D], and the intermediates."""
-        return hidden, {}
+    def remember(self, memory: Memory) -> Memory:
+        """The memory with what a model computes once for all steps."""
+        return memory
 
-    def context(self, memory) -> Float[Array, "B C"] | None:
-        """What every decoder step receives besides its token."""
-        return None
+    def run(self, memory: Memory, projected: Float[Array, "T B G"]) -> tuple[Float[Array, "T B H"], ...]:
+        """The decoder's state after each step."""
+        return self.layer.scan(projected, memory.state)
 
-    def encode(self, source: Int[Array, "B S"], source_length: Int[Array, "B"], *, train: bool = False):
-        """Memory: the encoder's hidden states, their lengths, and the decoder's first state."""
+    def read(self, memory: Memory, hidden: Float[Array, "B T H"], look: bool) -> tuple[Float[Array, "B T D"], dict]:
+        """What the output layer sees, and the intermediates."""
+        raise NotImplementedError
+
+    def encode(self, source: Int[Array, "B S"], source_length: Int[Array, "B"], *, train: bool = False) -> Memory:
+        """Read the source."""
         hidden, ((last, *cell),) = self.encoder(source, source_length, train=train)
-        start = (last, *(c if self.pass_cell else jnp.zeros_like(c) for c in cell))
-        return {"hidden": hidden, "length": source_length, "state": start}
+        state = (last, *(jnp.zeros_like(c) for c in cell))
+        return self.remember(Memory(hidden, source_length, last, state))
 
-    def decode(self, memory, target_in: Int[Array, "B T"], *, train: bool = False, look: bool = False):
+    def decode(self, memory: Memory, target_in: Int[Array, "B T"], *, train: bool = False, look: bool = False):
         """Teacher forced: hidden [B, T, D] and intermediates. Logits are `hidden @ kernel + bias` with those of `output()`."""
-        rng = lambda: self.make_rng("dropout") if train else None
-        tokens = target_in.T
-        if train and used(self.dropout):
-            projected = self.layer.project(dropout(self.embed(tokens), self.dropout, rng()))  # [T, B, G]
-        else:
-            projected = self.layer.lookup(self.embed.table, tokens)
-        if (context := self.context(memory)) is not None:
-            projected = projected + self.layer.project(context, part=1)[None]
-        hidden = self.layer.scan(projected, memory["state"])[0].swapaxes(0, 1)  # [B, T, H]
-        features, seen = self.readout(memory, hidden, look)
-        return dropout(features, self.dropout, rng()), seen
+        hidden = self.run(memory, self.layer.lookup(self.embed.table, target_in.T))[0]
+        return self.read(memory, hidden.swapaxes(0, 1), look)
 
-    def start(self, memory, max_length: int):
+    def start(self, memory: Memory, max_length: int) -> Memory:
         """The cache before the first step; a recurrent cache does not grow with `max_length`."""
         return memory
 
-    def step(self, cache, token: Int[Array, "B"]):
+    def step(self, cache: Memory, token: Int[Array, "B"]):
         """One step: logits [B, V], the next cache, and the weights [B, 1, 1, 1, S] it looked with."""
-        projected = self.layer.project(self.embed(token))
-        if (context := self.context(cache)) is not None:
-            projected = projected + self.layer.project(context, part=1)
-        state = self.layer.step(projected, cache["state"])
-        features, seen = self.readout(cache, state[0][:, None], True)
-        return features[:, 0] @ self.kernel + self.bias[None], {**cache, "state": state}, seen
+        steps = self.run(cache, self.layer.project(self.embed(token))[None])  # T = 1
+        state = tuple(part[0] for part in steps)
+        features, intermediates = self.read(cache, state[0][:, None], True)
+        return features[:, 0] @ self.kernel + self.bias[None], cache._replace(state=state), intermediates
 
     def output(self) -> tuple[Float[Array, "D V"], Float[Array, "V"]]:
         """Kernel and bias of the output layer."""
@@ -105,72 +91,91 @@ class Seq2seq(nn.Module):
 
     def __call__(self, source, source_length, target_in, *, train: bool = False, look: bool = False):
         """Teacher-forced logits [B, T, V] and intermediates."""
-        hidden, seen = self.decode(self.encode(source, source_length, train=train), target_in, train=train, look=look)
-        return hidden @ self.kernel + self.bias[None, None], seen
+        hidden, intermediates = self.decode(self.encode(source, source_length), target_in, look=look)
+        return hidden @ self.kernel + self.bias[None, None], intermediates
 
 
-class PeekySeq2seq(Seq2seq):
+class Seq2seq(BookModel):
+    """Without attention (chapter 7; Sutskever et al. 2014): one vector stands for the source."""
+
+    def make_decoder(self) -> int:
+        o = self.options
+        self.layer = Layer((o.embed_size,), o.hidden_size, o.cell)
+        return o.hidden_size
+
+    def read(self, memory, hidden, look):
+        return hidden, {}
+
+
+class PeekySeq2seq(BookModel):
     """Every decoder step and the output layer see the encoder's last state (chapter 7.4.2; Cho et al. 2014 in spirit)."""
 
-    @property
-    def context_size(self) -> int:
-        return self.hidden_size
+    options: config.PeekySeq2seq
 
-    def setup_readout(self):
-        return 2 * self.hidden_size
+    def make_decoder(self) -> int:
+        o = self.options
+        self.layer = Layer((o.embed_size, o.hidden_size), o.hidden_size, o.cell)
+        return 2 * o.hidden_size
 
-    def encode(self, source, source_length, *, train: bool = False):
-        memory = super().encode(source, source_length, train=train)
-        return {**memory, "context": memory["state"][0]}
+    def run(self, memory, projected):
+        return self.layer.scan(projected + self.layer.project(memory.last, part=1)[None], memory.state)
 
-    def context(self, memory):
-        return memory["context"]
-
-    def readout(self, memory, hidden, look):
-        peek = jnp.broadcast_to(memory["context"][:, None], hidden.shape)
+    def read(self, memory, hidden, look):
+        peek = jnp.broadcast_to(memory.last[:, None], hidden.shape)
         return jnp.concatenate([peek, hidden], axis=-1), {}
 
 
-class AttentionSeq2seq(Seq2seq):
-    """Each decoder state queries all encoder states; [context; state] goes to the output layer (chapter 8, there `score="dot"`)."""
-
-    score: str = "dot"
-    """A key of `models.named_scores.SCORES`."""
-
-    def setup_readout(self):
-        self.attention_score = make_score(self, self.score, self.hidden_size, self.hidden_size, self.hidden_size)
-        self.prepared_score, _ = self.attention_score.prepare_key(
-            jnp.zeros((1, self.hidden_size))
-        )  # what is left for prepared keys
-        return 2 * self.hidden_size
-
-    def encode(self, source, source_length, *, train: bool = False):
-        memory = super().encode(source, source_length, train=train)
-        return {**memory, "key": jax.vmap(lambda key: self.attention_score.prepare_key(key)[1])(memory["hidden"])}
-
-    def look_up(self, memory, query: Float[Array, "B T H"], look: bool):
-        """Contexts [B, T, H] for all target positions at once, and the weights."""
-
-        def one(query, key, value, length):
-            common = dict(score=self.prepared_score, mask=lengths(length))
-            return attend(query, key, value, **common), attention_weights(query, key, **common) if look else None
-
-        context, weights = jax.vmap(one)(query, memory["key"], memory["hidden"], memory["length"])
-        return context, {"cross_attention": weights[:, None, None]} if look else {}
-
-    def readout(self, memory, hidden, look):
-        context, seen = self.look_up(memory, hidden, look)
-        return jnp.concatenate([context, hidden], axis=-1), seen
+def prepared_keys(score: Score, hidden: Float[Array, "B S H"]) -> Float[Array, "B S F"]:
+    """What the score makes of the source once, before any query."""
+    return jax.vmap(lambda row: score.prepare_key(row)[1])(hidden)
 
 
-class LuongSeq2seq(AttentionSeq2seq):
-    """Attentional vector s~_t = tanh(W_c [a_t; s_t] + b_c), y_t = softmax(W_y s~_t + b_y) (Luong et al. 2015, eq. 5-6)."""
+def look_back(score: Score, memory: Memory, query: Float[Array, "B T H"], look: bool):
+    """Contexts [B, T, H] of all decoder states at once, and the weights if they are to be looked at."""
+    rest, _ = score.prepare_key(memory.hidden[0, :1])  # the memory's keys are prepared already
 
-    def setup_readout(self):
-        super().setup_readout()
-        self.attentional = nn.Dense(self.hidden_size, kernel_init=kernel_init)
-        return self.hidden_size
+    def one(query, key, value, length):
+        call = {"score": rest, "mask": lengths(length)}
+        return attend(query, key, value, **call), attention_weights(query, key, **call) if look else None
 
-    def readout(self, memory, hidden, look):
-        both, seen = super().readout(memory, hidden, look)
-        return jnp.tanh(self.attentional(both)), seen
+    context, weights = jax.vmap(one)(query, memory.key, memory.hidden, memory.length)
+    return context, {"cross_attention": weights[:, None, None]} if look else {}
+
+
+class AttentionSeq2seq(BookModel):
+    """Each decoder state queries all encoder states; [context; state] goes to the output layer (chapter 8, there the score is dot)."""
+
+    options: config.AttentionSeq2seq
+
+    def make_decoder(self) -> int:
+        o = self.options
+        self.layer = Layer((o.embed_size,), o.hidden_size, o.cell)
+        self.attention_score = make_score(self, o.score, o.hidden_size, o.hidden_size, o.hidden_size)
+        return 2 * o.hidden_size
+
+    def remember(self, memory):
+        return memory._replace(key=prepared_keys(self.attention_score, memory.hidden))
+
+    def read(self, memory, hidden, look):
+        context, intermediates = look_back(self.attention_score, memory, hidden, look)
+        return jnp.concatenate([context, hidden], axis=-1), intermediates
+
+
+class LuongSeq2seq(BookModel):
+    """Attentional vector s~_t = tanh(W_c [c_t; s_t] + b_c), y_t = softmax(W_y s~_t + b_y) (Luong et al. 2015, eq. 5-6)."""
+
+    options: config.LuongSeq2seq
+
+    def make_decoder(self) -> int:
+        o = self.options
+        self.layer = Layer((o.embed_size,), o.hidden_size, o.cell)
+        self.attention_score = make_score(self, o.score, o.hidden_size, o.hidden_size, o.hidden_size)
+        self.attentional = nn.Dense(o.hidden_size, kernel_init=kernel_init)
+        return o.hidden_size
+
+    def remember(self, memory):
+        return memory._replace(key=prepared_keys(self.attention_score, memory.hidden))
+
+    def read(self, memory, hidden, look):
+        context, intermediates = look_back(self.attention_score, memory, hidden, look)
+        return jnp.tanh(self.attentional(jnp.concatenate([context, hidden], axis=-1))), intermediates

@@ -1,24 +1,22 @@
-"""Recurrent layers: weights for `ops.cells`, stacks of them, and the encoder every recurrent model shares.
+"""Recurrent layers: the weights of `ops.cells`, one step of a stack of them, and a stack over all time at once.
 
-Inside this module time comes first ([T, B, D]), because a scan runs over it; tokens go in and memories come out batch first.
+Time comes first ([T, B, D]), because a scan runs over it.
 """
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from attention_jax.ops import cells
-from attention_jax.ops.dropout import dropout
+from attention_jax.ops.deferred import Matrix
 from attention_jax.ops.precision import matmul
 
 GATES = {"lstm": 4, "gru": 3}
 kernel_init = nn.initializers.lecun_normal()
 """Variance 1 / fan_in, as in "Deep Learning from Scratch 2" (there untruncated)."""
-
-
-def used(rate: float | Array) -> bool:
-    """Whether a rate of dropout may be other than zero (a traced one may)."""
-    return not (isinstance(rate, int | float) and rate == 0)
 
 
 class Embedding(nn.Module):
@@ -74,79 +72,49 @@ class Layer(nn.Module):
             return cells.lstm(projected, self.recurrent_kernel, state)
         return cells.gru(projected, self.recurrent_kernel, self.inner_bias, state)
 
-    def step(self, projected: Float[Array, "B G"], state: cells.State) -> cells.State:
-        """One step."""
-        if self.cell == "lstm":
-            return cells.lstm_step(projected, self.recurrent_kernel, state)
-        return cells.gru_step(projected, self.recurrent_kernel, self.inner_bias, state)
+    def cell_weights(self, first: bool) -> "Cell":
+        """The weights for a scan over steps; the first layer of a stack gets its input projected."""
+        inner_bias = self.inner_bias if self.cell == "gru" else None
+        return Cell(None if first else Matrix(self.kernel(0)), Matrix(self.recurrent_kernel), self.bias, inner_bias)
 
 
-def merge(forward, backward, how: str):
-    """Join the two directions' [..., H]: "concat" -> [..., 2H], "sum" or "mean" -> [..., H]."""
-    if how == "concat":
-        return jnp.concatenate([forward, backward], axis=-1)
-    return (forward + backward) * (0.5 if how == "mean" else 1.0)
+class Cell(NamedTuple):
+    """One layer, as a step of a recurrence multiplies with it (`ops.deferred`)."""
+
+    input: Matrix | None  # of the hidden state of the layer below; None for the first layer
+    recurrent: Matrix
+    bias: Float[Array, " G"]
+    inner_bias: Float[Array, " H"] | None  # of a GRU
+
+    def step(self, z: Float[Array, "B G"], state: cells.State) -> cells.State:
+        """The next state, from the projected input z."""
+        return cells.advance(z, state[0] @ self.recurrent, state, self.inner_bias)
 
 
-class Encoder(nn.Module):
-    """Embeds the source and runs a stack of recurrent layers over it.
+def cells_of(layers: Sequence[Layer]) -> list[Cell]:
+    """The weights of a stack of layers for a scan over steps."""
+    return [layer.cell_weights(first=i == 0) for i, layer in enumerate(layers)]
 
-    No step is masked: the forward direction's state is read at each row's last real token, and the backward direction
-    reads the row reversed within its length, so the padding behind it is computed and never seen.
-    `bidirectional`: "none", "first" (only the first layer, as GNMT, Wu et al. 2016) or "all".
-    `residual` adds a layer's input to its output from the second layer on, where both have one width.
+
+def climb(layers: Sequence[Cell], states: Sequence[cells.State], z: Float[Array, "B G"], noise) -> list[cells.State]:
+    """One step of a stack: z is the first layer's projected input, `noise` the dropout [B, H] between layers (or nothing)."""
+    states = list(states)
+    for i, layer in enumerate(layers):
+        if i > 0:
+            below = states[i - 1][0] * noise[i - 1] if noise else states[i - 1][0]
+            z = below @ layer.input + layer.bias[None]
+        states[i] = layer.step(z, states[i])
+    return states
+
+
+def run_stack(layers: Sequence[Layer], projected: Float[Array, "T B G"], states: Sequence[cells.State], drop: Callable):
+    """A stack over all time, one fused scan a layer: the top one's hidden states [T, B, H] and each layer's last state.
+
+    `projected` is the first layer's input; `drop` is what happens between layers.
     """
-
-    vocab: int
-    embed_size: int
-    hidden_size: int
-    cell: str = "lstm"
-    layers: int = 1
-    bidirectional: str = "none"
-    merge: str = "concat"
-    residual: bool = False
-    embed_dropout: float | Array = 0.0
-    layer_dropout: float | Array = 0.0
-    embed_scale: float = 0.01
-
-    def setup(self):
-        self.embed = Embedding(self.vocab, self.embed_size, self.embed_scale)
-        sizes = [self.embed_size] + [self.output_size(i) for i in range(self.layers - 1)]
-        self.forward = [Layer((size,), self.hidden_size, self.cell) for size in sizes]
-        self.backward = [Layer((size,), self.hidden_size, self.cell) for i, size in enumerate(sizes) if self.two_way(i)]
-
-    def two_way(self, layer: int) -> bool:
-        """Whether this layer runs in both directions."""
-        return self.bidirectional == "all" or (self.bidirectional == "first" and layer == 0)
-
-    def output_size(self, layer: int = -1) -> int:
-        """Width of a layer's output (of the last layer by default)."""
-        return self.hidden_size * (2 if self.two_way(layer % self.layers) and self.merge == "concat" else 1)
-
-    def __call__(self, source: Int[Array, "B S"], length: Int[Array, "B"], *, train: bool = False):
-        """Return the top layer's hidden states [B, S, H'] and each layer's last state, directions merged: list of tuples."""
-        rng = lambda: self.make_rng("dropout") if train else None
-        dropped = train and used(self.embed_dropout)
-        tokens, states = source.T, []
-        x = (
-            dropout(self.embed(tokens), self.embed_dropout, rng()) if dropped else None
-        )  # None: gather from the projected table
-
-        def run(layer, x, tokens):
-            projected = layer.lookup(self.embed.table, tokens) if x is None else layer.project(x)
-            return layer.scan(projected, layer.zero(source.shape[0]))
-
-        for i, layer in enumerate(self.forward):
-            out = run(layer, x, tokens)
-            state = tuple(cells.at_length(s, length) for s in out)
-            hidden = out[0]
-            if self.two_way(i):
-                turn = lambda y: cells.reverse_within(y, length)
-                back = run(self.backward[i], None if x is None else turn(x), turn(tokens))
-                state = tuple(merge(a, cells.at_length(b, length), self.merge) for a, b in zip(state, back))
-                hidden = merge(hidden, turn(back[0]), self.merge)
-            states.append(state)
-            x = hidden + x if self.residual and i > 0 and x.shape == hidden.shape else hidden
-            if i + 1 < self.layers:
-                x = dropout(x, self.layer_dropout, rng())
-        return x.swapaxes(0, 1), states
+    last = []
+    for i, (layer, state) in enumerate(zip(layers, states, strict=True)):
+        steps = layer.scan(projected if i == 0 else layer.project(drop(hidden)), state)
+        hidden = steps[0]
+        last.append(tuple(part[-1] for part in steps))
+    return hidden, last

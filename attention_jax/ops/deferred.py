@@ -1,91 +1,131 @@
 """A scan whose weight gradients are products made once, after it.
 
 The gradient of `lax.scan` adds one small product per step to the gradient of every weight matrix the step uses. But
-sum_t input_t^T d_output_t over all steps is a single large product, if the inputs and the output cotangents are kept, and
-keeping them is cheap. `deferred_scan` does that for any step function: the step multiplies through `dot`, and the rest of
-its gradient is ordinary autodiff.
+sum_t input_t^T d_output_t over all steps is a single large product, if the inputs and the output cotangents are kept, and keeping
+them is cheap. `deferred_scan` does that for any step function: the weights that the step multiplies with are wrapped as `Matrix`,
+and the rest of its gradient is ordinary autodiff.
 """
 
 import functools
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 from attention_jax.ops import precision
 
 
-def product(x, weight):
-    """`x [B, K] @ weight [K, N]`, or with one matrix per example, `weight [B, K, N]`."""
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Matrix:
+    """A weight [K, N] of a recurrence, or one for each example, [B, K, N]: `x [B, K] @ matrix` is [B, N].
+
+    >>> jnp.ones((1, 2)) @ Matrix(jnp.eye(2))
+    Array([[1., 1.]], dtype=float32)
+    """
+
+    array: Float[Array, "K N"] | Float[Array, "B K N"]
+    __array_ufunc__ = None  # so that NumPy arrays, too, leave the product to us
+
+    def __rmatmul__(self, x: Float[Array, "B K"]) -> Float[Array, "B N"]:
+        return _product(x, self.array)
+
+
+def _product(x, weight):
     return precision.product(x, weight) if weight.ndim == 2 else jnp.einsum("bk,bkn->bn", x, weight)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def deferred_scan(step, weights, shared, carry, xs):
-    """`lax.scan(lambda carry, x: step(dot, shared, carry, x), carry, xs)` where `dot(name, v)` is v times `weights[name]`.
+def deferred_scan(step, w, carry, xs):
+    """`lax.scan(partial(step, w), carry, xs)`; only the gradient of each `Matrix` in `w` is computed otherwise, after the scan.
 
     Args:
-      step: `step(dot, shared, carry, x) -> (carry, y)`, a pure function of its arguments; it may use each weight once.
-      weights: dict of matrices [K, N] shared by all examples, or [B, K, N] with one per example.
-      shared: everything else the step reads (a pytree), differentiated as usual.
+      step: `step(w, carry, x) -> (carry, y)`, a pure function of its arguments.
+      w: a pytree. What is not a `Matrix` in it is differentiated as usual.
       carry, xs: as in `lax.scan`; leaves of xs are [T, B, ...].
 
-    >>> step = lambda dot, shared, h, x: (jnp.tanh(x + dot("w", h)), h.sum())
-    >>> h, y = deferred_scan(step, {"w": jnp.eye(2)}, (), jnp.zeros((1, 2)), jnp.ones((3, 1, 2)))
+    Raises ValueError, when the gradient is taken, if the step multiplies with one `Matrix` twice.
+
+    >>> step = lambda w, h, x: (jnp.tanh(x + h @ w), h.sum())
+    >>> h, y = deferred_scan(step, Matrix(jnp.eye(2)), jnp.zeros((1, 2)), jnp.ones((3, 1, 2)))
     >>> y.shape
     (3,)
     """
-    dot = lambda name, v: product(v, weights[name])
-    return jax.lax.scan(lambda carry, x: step(dot, shared, carry, x), carry, xs)
+    return jax.lax.scan(functools.partial(step, w), carry, xs)
+
+
+class _Tapped:
+    """Stands in for a `Matrix` in one step of the gradient's forward pass; keeps what was multiplied with it."""
+
+    __array_ufunc__ = None
+
+    def __init__(self, array, tap):
+        self.array, self.tap, self.input = array, tap, None
+
+    def __rmatmul__(self, x):
+        if self.input is not None:
+            raise ValueError("a step multiplied with one Matrix twice: wrap the weight in another Matrix for each use")
+        self.input = x
+        return _tapped(x, self.array, self.tap)
 
 
 @jax.custom_vjp
 def _tapped(x, weight, tap):
     """x times weight. The tap is not read: it is where the cotangent of the product comes out."""
-    return product(x, weight)
+    return _product(x, weight)
 
 
 def _tapped_backward(weight, d):
-    return precision.input_gradient(d, weight) if weight.ndim == 2 else product(d, weight.swapaxes(1, 2)), None, d
+    return precision.input_gradient(d, weight) if weight.ndim == 2 else _product(d, weight.swapaxes(1, 2)), None, d
 
 
-_tapped.defvjp(lambda x, weight, tap: (product(x, weight), weight), _tapped_backward)
+_tapped.defvjp(lambda x, weight, tap: (_product(x, weight), weight), _tapped_backward)
 
 
-def _forward(step, weights, shared, carry, xs):
+def _is_matrix(leaf) -> bool:
+    return isinstance(leaf, Matrix)
+
+
+def _forward(step, w, carry, xs):
+    leaves, tree = jax.tree.flatten(w, is_leaf=_is_matrix)
+    rest = [None if _is_matrix(leaf) else leaf for leaf in leaves]
+    arrays = [leaf.array for leaf in leaves if _is_matrix(leaf)]
     steps, batch = jax.tree.leaves(xs)[0].shape[:2]
-    taps = {name: jnp.zeros((steps, batch, w.shape[-1]), w.dtype) for name, w in weights.items()}
-    weights = {name: precision.factor(w) if w.ndim == 2 else w for name, w in weights.items()}
+    taps = [jnp.zeros((steps, batch, array.shape[-1]), array.dtype) for array in arrays]
+    arrays = [precision.factor(array) if array.ndim == 2 else array for array in arrays]
 
-    def run(shared, carry, xs, taps):
+    def run(rest, carry, xs, taps):
         def body(carry, x):
             x, tap = x
-            inputs = {}
-
-            def dot(name, v):
-                inputs[name] = v
-                return _tapped(v, weights[name], tap[name])
-
-            carry, y = step(dot, shared, carry, x)
-            return carry, (y, inputs)
+            tapped = [_Tapped(*pair) for pair in zip(arrays, tap, strict=True)]
+            matrices = iter(tapped)
+            both = [next(matrices) if _is_matrix(leaf) else other for leaf, other in zip(leaves, rest, strict=True)]
+            carry, y = step(jax.tree.unflatten(tree, both), carry, x)
+            return carry, (y, [matrix.input for matrix in tapped])
 
         carry, (ys, inputs) = jax.lax.scan(body, carry, (xs, taps))
         return (carry, ys), inputs
 
-    out, back, inputs = jax.vjp(run, shared, carry, xs, taps, has_aux=True)
-    return out, (back, inputs, weights)
+    out, back, inputs = jax.vjp(run, rest, carry, xs, taps, has_aux=True)
+    return out, (back, inputs, w)
 
 
 def _backward(step, residuals, cotangents):
-    back, inputs, weights = residuals
-    d_shared, d_carry, d_xs, d_taps = back(cotangents)
-    d_weights = {}
-    for name, weight in weights.items():
-        x, d = inputs[name], d_taps[name]  # [T, B, K], [T, B, N]
-        if weight.ndim == 2:
-            d_weights[name] = precision.weight_gradient(x, d)
-        else:
-            d_weights[name] = jnp.einsum("tbk,tbn->bkn", x, d)
-    return d_weights, d_shared, d_carry, d_xs
+    back, inputs, w = residuals
+    d_rest, d_carry, d_xs, d_taps = back(cotangents)
+    leaves, tree = jax.tree.flatten(w, is_leaf=_is_matrix)
+    used = iter(zip(inputs, d_taps, strict=True))
+    d_w = [
+        _weight_gradient(*next(used), leaf) if _is_matrix(leaf) else d for leaf, d in zip(leaves, d_rest, strict=True)
+    ]
+    return jax.tree.unflatten(tree, d_w), d_carry, d_xs
+
+
+def _weight_gradient(x: Float[Array, "T B K"] | None, d: Float[Array, "T B N"], matrix: Matrix) -> Matrix:
+    if x is None:  # the step did not use this one
+        return Matrix(jnp.zeros_like(matrix.array))
+    return Matrix(precision.weight_gradient(x, d) if matrix.array.ndim == 2 else jnp.einsum("tbk,tbn->bkn", x, d))
 
 
 deferred_scan.defvjp(_forward, _backward)

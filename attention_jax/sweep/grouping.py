@@ -19,7 +19,7 @@ def shape(config: configs.Config) -> configs.Config:
     Zero is left in: no dropout, no clipping, no smoothing are other programs, in which their operations are left out. So a member
     computes exactly what it would compute alone.
 
-    >>> a = configs.Config("x", configs.Dates(), configs.Recurrent())
+    >>> a = configs.Config("x", configs.Dates(), configs.LuongSeq2seq())
     >>> shape(a) == shape(configs.replace(a, **{"optim.learning_rate": 0.1, "train.seed": 3}))
     True
     >>> [shape(a) == shape(configs.replace(a, **change)) for change in ({"model.hidden_size": 3}, {"optim.clip_norm": 1.0})]
@@ -37,7 +37,7 @@ def can_join(config: configs.Config) -> bool:
 def groups(members: Sequence[configs.Config], most: int, slots: int) -> list[list[int]]:
     """Places of the members that train together: equal shapes, at most `most`, and enough groups to keep `slots` executors busy.
 
-    >>> a = configs.Config("x", configs.Dates(), configs.Recurrent())
+    >>> a = configs.Config("x", configs.Dates(), configs.LuongSeq2seq())
     >>> b = configs.replace(a, **{"model.hidden_size": 3})
     >>> groups([a, b, a, a, b], most=2, slots=1)
     [[0, 2], [3], [1, 4]]

@@ -87,7 +87,7 @@ def assignments(words: Sequence[str]) -> dict[str, str]:
 def parse(config, over: Mapping[str, str]) -> Space:
     """The space `over`, each name with a range or a list, checked by the types of `config`; InputError says what is wrong.
 
-    >>> config = configs.Config("x", configs.Dates(), configs.Recurrent())
+    >>> config = configs.Config("x", configs.Dates(), configs.LuongSeq2seq())
     >>> parse(config, {"optim.learning-rate": "1e-4..1e-2:log", "model.hidden-size": "64,128"})["model.hidden_size"]
     Values(choices=(64, 128))
     """

@@ -1,6 +1,5 @@
 """Sequence to sequence: every encoder-decoder of `models` on every pair dataset of `data`."""
 
-import dataclasses
 from pathlib import Path
 
 import jax
@@ -11,9 +10,7 @@ from attention_jax import InputError, config as configs
 from attention_jax.data import batches, corpora
 from attention_jax.data.pairs import decode_targets, encode_sources, references
 from attention_jax.decode import beam_search, greedy
-from attention_jax.models import book
 from attention_jax.models.convolutional import ConvSeq2seq
-from attention_jax.models.translator import Translator
 from attention_jax.ops.losses import linear_cross_entropy, masked_cross_entropy
 from attention_jax.report import bleu
 from attention_jax.report.figures import show_heatmaps
@@ -22,24 +19,14 @@ from attention_jax.tasks.transformers import encoder_decoder
 from attention_jax.train.log import write_json
 from attention_jax.train.parallel import over_rows
 
-RECURRENT = {  # config.Recurrent.kind -> the module
-    "seq2seq": book.Seq2seq,
-    "peeky": book.PeekySeq2seq,
-    "attention": book.AttentionSeq2seq,
-    "luong": book.LuongSeq2seq,
-}
-
 
 def build_model(settings, source_vocabulary: int, target_vocabulary: int):
     """The Flax module of a model's configuration, whose fields are named as the module's attributes are."""
     if isinstance(settings, configs.Transformer):
         return encoder_decoder(settings, source_vocabulary, target_vocabulary)
-    kinds = {configs.Translator: Translator, configs.Convolutional: ConvSeq2seq}
-    kind = RECURRENT[settings.kind] if isinstance(settings, configs.Recurrent) else kinds[type(settings)]
-    values = {
-        f.name: getattr(settings, f.name) for f in dataclasses.fields(settings) if f.name in kind.__dataclass_fields__
-    }
-    return kind(source_vocabulary, target_vocabulary, **values)
+    if isinstance(settings, configs.Convolutional):
+        return ConvSeq2seq(source_vocabulary, target_vocabulary, **vars(settings))
+    return configs.named(settings.module)(settings, source_vocabulary, target_vocabulary)
 
 
 def target_mask(batch) -> jax.Array:

@@ -1,5 +1,6 @@
 """Every place where attention can meet the recurrence, every score and window, shallow and deep, LSTM and GRU."""
 
+import dataclasses
 import functools
 
 import jax
@@ -7,43 +8,45 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention_jax import InputError
-from attention_jax.models.translator import Translator
+from attention_jax import InputError, config
 
-small = dict(source_vocab=11, target_vocab=9, hidden_size=6, embed_size=4, readout_size=4)
-ONE_WAY = dict(bidirectional="none", start_from="pass")
+SMALL = {"hidden_size": 6, "embed_size": 4, "readout_size": 4}
+ONE_WAY = {"bidirectional": "none", "start_from": "pass"}
 MODELS = {
-    "sutskever": dict(attention="none", readout="state", layers=2, cell="lstm", **ONE_WAY),
-    "cho": dict(attention="last", readout="linear"),
-    "d2l": dict(attention="before", layers=2, readout="state", **ONE_WAY),
-    "bahdanau": dict(attention="before", readout="maxout"),
-    "bahdanau-lstm": dict(attention="before", readout="linear", cell="lstm"),
-    "conditional-gru": dict(attention="between", readout="tanh", start_from="mean", tied=True, layer_norm=True),
-    "conditional-lstm": dict(attention="between", readout="tanh", cell="lstm", layers=2),
-    "luong-after": dict(attention="after", score="general", readout="tanh", readout_embedding=False, layers=2),
-    "luong-feeding": dict(
-        attention="feeding", score="dot", readout="tanh", readout_embedding=False, cell="lstm", layers=2, **ONE_WAY
-    ),
-    "context-feeding": dict(attention="feeding", score="concat", readout="linear"),
-    "maxout-feeding": dict(attention="feeding", score="additive", readout="maxout"),
-    "location": dict(attention="feeding", score="location", readout="tanh"),
-    "local-m": dict(attention="after", score="general", window="monotonic", window_size=1, readout="tanh"),
-    "local-p": dict(attention="feeding", score="general", window="predictive", window_size=2, readout="tanh"),
-    "gnmt": dict(
-        attention="first_layer", bidirectional="first", layers=3, residual=True, cell="lstm", readout="linear"
-    ),
+    "sutskever": config.Sutskever(**SMALL, readout="state", layers=2, cell="lstm", **ONE_WAY),
+    "sutskever-tanh": config.Sutskever(**SMALL, readout="tanh", readout_embedding=False),
+    "cho": config.Sutskever(**SMALL, handover="every_step", readout="linear"),
+    "d2l": config.Bahdanau(**SMALL, layers=2, readout="state", **ONE_WAY),
+    "bahdanau": config.Bahdanau(**SMALL),
+    "bahdanau-lstm": config.Bahdanau(**SMALL, readout="linear", cell="lstm"),
+    "conditional-gru": config.ConditionalGru(**SMALL, start_from="mean", tied=True, layer_norm=True),
+    "conditional-lstm": config.ConditionalGru(**SMALL, cell="lstm"),
+    "luong": config.Luong(**SMALL, input_feeding=False, layers=2),
+    "luong-feeding": config.Luong(**SMALL, score="dot", cell="lstm", layers=2, **ONE_WAY),
+    "luong-additive": config.Luong(**SMALL, score="additive"),
+    "location": config.Luong(**SMALL, score="location"),
+    "local-m": config.Luong(**SMALL, input_feeding=False, window="monotonic", window_size=1),
+    "local-p": config.Luong(**SMALL, window="predictive", window_size=2),
+    "gnmt": config.Gnmt(**SMALL, bidirectional="first", layers=3, cell="lstm", readout="linear"),
 }
+
+
+def module(options, source_vocab=11, target_vocab=9):
+    return config.named(options.module)(options, source_vocab, target_vocab)
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_contract(name, contract):
-    contract.check(Translator(**small, **MODELS[name]))
+    contract.check(module(MODELS[name]))
 
 
-def count(**options):
-    model = Translator(**{**small, **options})
+def count(options, *sizes):
     shapes = jax.eval_shape(
-        model.init, jax.random.key(0), jnp.ones((1, 2), jnp.int32), jnp.ones(1, jnp.int32), jnp.ones((1, 2), jnp.int32)
+        module(options, *sizes).init,
+        jax.random.key(0),
+        jnp.ones((1, 2), jnp.int32),
+        jnp.ones(1, jnp.int32),
+        jnp.ones((1, 2), jnp.int32),
     )
     return sum(x.size for x in jax.tree.leaves(shapes))
 
@@ -53,10 +56,7 @@ def test_sizes_by_hand():
     # d2l's encoder-decoder with attention: 2 layers, embed = hidden = 256, vocabularies 184 and 201
     attention = 256 * 256 * 2 + 256
     want = 184 * 256 + 2 * gru(256, 256) + 201 * 256 + gru(512, 256) + gru(256, 256) + attention + 257 * 201
-    got = dict(
-        source_vocab=184, target_vocab=201, hidden_size=256, embed_size=256, layers=2, readout="state", **ONE_WAY
-    )
-    assert count(**got) == want
+    assert count(config.Bahdanau(256, 256, layers=2, readout="state", **ONE_WAY), 184, 201) == want
     # bentrevett's Bahdanau: bidirectional 512, embed 256, readout [state; context; embedding], vocabularies 7855 and 5893
     bridge, attention = 1024 * 512 + 512, 512 * 512 + 1024 * 512 + 512
     want = (
@@ -67,20 +67,19 @@ def test_sizes_by_hand():
         + gru(256 + 1024, 512)
         + (512 + 1024 + 256 + 1) * 5893
     )
-    got = dict(source_vocab=7855, target_vocab=5893, hidden_size=512, embed_size=256, readout="linear")
-    assert count(**got) == want
+    assert count(config.Bahdanau(512, 256, readout="linear"), 7855, 5893) == want
 
 
 def test_bahdanau_step_by_hand(contract):
     """One step in NumPy: alpha = softmax(v . tanh(W s + U h)), s' = GRU([y; c], s), logits from [s'; c; y]."""
-    model = Translator(**small, attention="before", readout="linear")
+    model = module(config.Bahdanau(**SMALL, readout="linear"))
     variables = contract.variables_of(model)
     p = jax.tree.map(np.asarray, variables["params"])
     memory = jax.tree.map(
         np.asarray,
         jax.jit(functools.partial(model.apply, method="encode"))(variables, contract.SOURCE, contract.LENGTH),
     )
-    s, h = memory["states"][0][0][0], memory["hidden"][0]
+    s, h = memory.states[0][0][0], memory.hidden[0]
     score = p["alignment"]["score"]
     e = np.tanh(s @ score["query_kernel"] + h @ score["key_kernel"]) @ score["vector"]
     alpha = np.exp(e) / np.exp(e).sum()
@@ -94,17 +93,39 @@ def test_bahdanau_step_by_hand(contract):
     new = (1 - z) * np.tanh(n + r * (un + layer["inner_bias"])) + z * s
     want = np.concatenate([new, c, y]) @ p["kernel"] + p["bias"]
     call = jax.jit(functools.partial(model.apply, look=True))
-    logits, seen = call(variables, contract.SOURCE[:1], contract.LENGTH[:1], jnp.array([[1]]))
+    logits, intermediates = call(variables, contract.SOURCE[:1], contract.LENGTH[:1], jnp.array([[1]]))
     np.testing.assert_allclose(logits[0, 0], want, atol=1e-5)
-    np.testing.assert_allclose(seen["cross_attention"][0, 0, 0, 0], alpha, atol=1e-5)
+    np.testing.assert_allclose(intermediates["cross_attention"][0, 0, 0, 0], alpha, atol=1e-5)
+
+
+def test_input_feeding_by_hand(contract):
+    """Two steps in NumPy: h_t = GRU([y; h~], h), alpha = softmax(h W h_s), h~ = tanh(W_c [h; c]) enters the next step."""
+    model = module(config.Luong(**SMALL))
+    variables = contract.variables_of(model)
+    p = jax.tree.map(np.asarray, variables["params"])
+    encode = jax.jit(functools.partial(model.apply, method="encode"))
+    memory = jax.tree.map(np.asarray, encode(variables, contract.SOURCE, contract.LENGTH))
+    h, annotations, layer, fed = memory.states[0][0][0], memory.hidden[0], p["stack_0"], np.zeros(4)
+    sigmoid = lambda x: 1 / (1 + np.exp(-x))
+    for token in (1, 2):
+        inputs = np.concatenate([p["embed"]["table"][token], fed]) @ layer["input_kernel"] + layer["bias"]
+        ur, uz, un = np.split(h @ layer["recurrent_kernel"], 3)
+        r, z, n = np.split(inputs, 3)
+        r, z = sigmoid(r + ur), sigmoid(z + uz)
+        h = (1 - z) * np.tanh(n + r * (un + layer["inner_bias"])) + z * h
+        e = annotations @ (h @ p["alignment"]["score"]["kernel"])
+        context = np.exp(e) / np.exp(e).sum() @ annotations
+        fed = np.tanh(np.concatenate([h, context]) @ p["readout_kernel"] + p["readout_bias"])
+    logits, _ = jax.jit(model.apply)(variables, contract.SOURCE[:1], contract.LENGTH[:1], jnp.array([[1, 2]]))
+    np.testing.assert_allclose(logits[0, 1], fed @ p["kernel"] + p["bias"], atol=1e-5)
 
 
 def test_windows(contract):
     def weights(**options):
-        model = Translator(**small, attention="after", score="general", readout="tanh", **options)
+        model = module(config.Luong(**SMALL, input_feeding=False, **options))
         call = jax.jit(lambda *a: model.apply(*a, look=True))
-        _, seen = call(contract.variables_of(model), contract.SOURCE, contract.LENGTH, contract.TARGET)
-        return np.asarray(seen["cross_attention"][:, 0, 0])  # [B, T, S]
+        _, intermediates = call(contract.variables_of(model), contract.SOURCE, contract.LENGTH, contract.TARGET)
+        return np.asarray(intermediates["cross_attention"][:, 0, 0])  # [B, T, S]
 
     monotonic = weights(window="monotonic", window_size=1)
     distance = np.abs(np.arange(6)[None] - np.arange(4)[:, None])
@@ -114,16 +135,35 @@ def test_windows(contract):
     assert (predictive.sum(-1) < 1).all() and (predictive.sum(-1) > 0.1).all()  # the Gaussian is not renormalised
 
 
+def scan_carries(jaxpr):
+    """The shapes that the scans of a jaxpr carry, at any depth."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "scan":
+            yield from (variable.aval.shape for variable in equation.outvars[: equation.params["num_carry"]])
+        for part in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda x: hasattr(x, "jaxpr")):
+            body = getattr(part, "jaxpr", part)
+            if hasattr(body, "eqns"):
+                yield from scan_carries(body)
+
+
+@pytest.mark.parametrize("name", ["bahdanau", "conditional-gru", "luong-feeding", "gnmt"])
+def test_no_gradient_of_a_matrix_is_summed_inside_a_scan(name, contract):
+    model = module(MODELS[name])
+    variables = contract.variables_of(model)
+    loss = lambda v: model.apply(v, contract.SOURCE, contract.LENGTH, contract.TARGET)[0].sum()
+    carries = set(scan_carries(jax.make_jaxpr(jax.grad(loss))(variables).jaxpr))
+    matrices = {x.shape for x in jax.tree.leaves(variables) if x.ndim == 2 and x.size > 24}
+    assert carries and not carries & matrices
+
+
 def test_dropout_acts_in_training_only_and_everywhere_it_is_asked_for(contract):
     def logits(train, **rates):
-        model = Translator(**small, **MODELS["d2l"], **rates)
-        arguments = (
-            contract.variables_of(Translator(**small, **MODELS["d2l"])),
-            contract.SOURCE,
-            contract.LENGTH,
-            contract.TARGET,
+        model = module(dataclasses.replace(MODELS["d2l"], **rates))
+        variables = contract.variables_of(module(MODELS["d2l"]))
+        call = lambda v: model.apply(
+            v, contract.SOURCE, contract.LENGTH, contract.TARGET, train=train, rngs={"dropout": jax.random.key(0)}
         )
-        return jax.jit(lambda *a: model.apply(*a, train=train, rngs={"dropout": jax.random.key(0)})[0])(*arguments)
+        return jax.jit(call)(variables)[0]
 
     plain, names = logits(True), ("embed_dropout", "layer_dropout", "memory_dropout", "output_dropout")
     np.testing.assert_allclose(logits(False, **dict.fromkeys(names, 0.5)), plain, atol=1e-5)
@@ -134,11 +174,12 @@ def test_dropout_acts_in_training_only_and_everywhere_it_is_asked_for(contract):
 @pytest.mark.parametrize(
     "options, message",
     [
-        (dict(start_from="pass"), "use start_from dense or mean"),
-        (dict(score="dot"), "use general"),
-        (dict(tied=True, readout="state"), "change readout_size"),
+        (config.Bahdanau(start_from="pass"), "use start_from dense or mean"),
+        (config.Bahdanau(score="dot"), "use general"),
+        (config.Bahdanau(tied=True, readout="state"), "readout_size equal to embed_size"),
+        (config.ConditionalGru(layers=2), "has one layer"),
     ],
 )
 def test_impossible_combinations_are_named(options, message):
     with pytest.raises(InputError, match=message):
-        count(**options)
+        count(options)

@@ -1,41 +1,95 @@
 """deferred_scan is lax.scan: same values, same gradients, for shared and for per-example matrices."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
-from attention_jax.ops.deferred import deferred_scan
+from attention_jax.ops.deferred import Matrix, deferred_scan
 
 T, B, K, N = 4, 3, 5, 2
 
 
-def step(dot, shared, carry, x):
-    inner = jnp.tanh(dot("w", carry) + x["a"] * shared["s"][None, :])  # [B, K]
-    pooled = dot("m", inner)  # [B, N]
-    carry = inner * 0.5 + dot("back", pooled)
+def step(w, carry, x):
+    inner = jnp.tanh(carry @ w["w"] + x["a"] * w["s"][None, :])  # [B, K]
+    pooled = inner @ w["m"]  # [B, N]
+    carry = inner * 0.5 + pooled @ w["back"]
     return carry, {"pooled": pooled * x["b"], "carry": carry}
 
 
-def test_equals_scan_in_value_and_gradient():
+def drawn():
     r = np.random.default_rng(0)
     draw = lambda *shape: jnp.asarray(r.normal(size=shape), jnp.float32)
-    arguments = (
-        {"w": draw(K, K), "m": draw(B, K, N), "back": draw(N, K)},
-        {"s": draw(K)},
-        draw(B, K),
-        {"a": draw(T, B, K), "b": draw(T, B, N)},
-    )
+    arrays = {"w": draw(K, K), "m": draw(B, K, N), "back": draw(N, K), "s": draw(K)}
+    return arrays, draw(B, K), {"a": draw(T, B, K), "b": draw(T, B, N)}
 
-    def plain(weights, shared, carry, xs):
-        def dot(name, v):
-            return jnp.einsum("bk,kn->bn" if weights[name].ndim == 2 else "bk,bkn->bn", v, weights[name])
 
-        return jax.lax.scan(lambda c, x: step(dot, shared, c, x), carry, xs)
+def loss(scan, arguments):
+    carry, ys = scan(*arguments)
+    return jnp.sin(carry).sum() + sum((leaf**2).sum() for leaf in jax.tree.leaves(ys))
 
-    def loss(scan, arguments):
-        carry, ys = scan(*arguments)
-        return jnp.sin(carry).sum() + sum((leaf**2).sum() for leaf in jax.tree.leaves(ys))
 
-    got = jax.jit(jax.value_and_grad(lambda a: loss(lambda *a: deferred_scan(step, *a), a)))(arguments)
-    want = jax.jit(jax.value_and_grad(lambda a: loss(plain, a)))(arguments)
+def deferred(arrays, carry, xs, step=step):
+    return deferred_scan(step, {name: x if name == "s" else Matrix(x) for name, x in arrays.items()}, carry, xs)
+
+
+def plain(arrays, carry, xs):
+    """The same by NumPy-like code without a Matrix."""
+
+    def body(carry, x):
+        inner = jnp.tanh(carry @ arrays["w"] + x["a"] * arrays["s"][None, :])
+        pooled = jnp.einsum("bk,bkn->bn", inner, arrays["m"])
+        carry = inner * 0.5 + pooled @ arrays["back"]
+        return carry, {"pooled": pooled * x["b"], "carry": carry}
+
+    return jax.lax.scan(body, carry, xs)
+
+
+def test_equals_scan_in_value_and_gradient():
+    got = jax.jit(jax.value_and_grad(functools.partial(loss, deferred)))(drawn())
+    want = jax.jit(jax.value_and_grad(functools.partial(loss, plain)))(drawn())
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4), got, want)
+
+
+def test_a_matrix_used_twice_is_an_error_and_one_not_used_has_no_gradient():
+    twice = lambda w, carry, x: (jnp.tanh(carry @ w["w"] @ w["w"]), None)
+    with pytest.raises(ValueError, match="twice"):
+        jax.grad(functools.partial(loss, functools.partial(deferred, step=twice)))(drawn())
+    once = lambda w, carry, x: (jnp.tanh(carry @ w["w"]), None)
+    d_arrays, _, _ = jax.grad(functools.partial(loss, functools.partial(deferred, step=once)))(drawn())
+    assert (d_arrays["w"] != 0).all() and not d_arrays["back"].any() and not d_arrays["m"].any()
+
+
+def equations(jaxpr, inside=False):
+    """Every equation of a jaxpr at any depth, with whether it is inside a scan."""
+    for equation in jaxpr.eqns:
+        yield equation, inside
+        for part in jax.tree.leaves(
+            list(equation.params.values()), is_leaf=lambda x: hasattr(x, "eqns") or hasattr(x, "jaxpr")
+        ):
+            body = getattr(part, "jaxpr", part)
+            if hasattr(body, "eqns"):
+                yield from equations(body, inside or equation.primitive.name == "scan")
+
+
+def test_the_gradient_has_one_product_a_matrix_after_the_scan_and_no_accumulator_in_it():
+    """Structure, so that speed needs no clock."""
+    jaxpr = jax.make_jaxpr(jax.grad(functools.partial(loss, deferred)))(drawn()).jaxpr
+    outside = [e for e, inside in equations(jaxpr) if e.primitive.name == "dot_general" and not inside]
+    assert len(outside) == 3  # w, m, back
+    carries = [
+        variable.aval.shape
+        for e, _ in equations(jaxpr)
+        if e.primitive.name == "scan"
+        for variable in e.outvars[: e.params["num_carry"]]
+    ]
+    assert (K, K) not in carries and (N, K) not in carries and (B, K, N) not in carries
+    accumulating = jax.make_jaxpr(jax.grad(functools.partial(loss, plain)))(drawn()).jaxpr
+    assert any(
+        variable.aval.shape == (K, K)
+        for e, _ in equations(accumulating)
+        if e.primitive.name == "scan"
+        for variable in e.outvars[: e.params["num_carry"]]
+    ), "the test sees the accumulator that plain autodiff has"

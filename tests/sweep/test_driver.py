@@ -6,11 +6,11 @@ import types
 import pytest
 
 from attention_jax import InputError, ledger
-from attention_jax.config import Config, Dates, Recurrent, replace
+from attention_jax.config import Config, Dates, LuongSeq2seq, replace
 from attention_jax.sweep import answer, driver, plan
 from attention_jax.sweep.space import label
 
-STUDY = Config("date_luong", Dates(), Recurrent())
+STUDY = Config("date_luong", Dates(), LuongSeq2seq())
 
 
 @pytest.fixture

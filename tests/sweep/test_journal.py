@@ -6,11 +6,13 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
-from attention_jax.config import Config, Dates, Recurrent
+from attention_jax.config import Config, Dates, LuongSeq2seq
 from attention_jax.sweep.journal import Journal
 from attention_jax.sweep.space import parse
 
-SPACE = parse(Config("x", Dates(), Recurrent()), {"optim.learning-rate": "1e-4..1:log", "model.score": "dot,general"})
+SPACE = parse(
+    Config("x", Dates(), LuongSeq2seq()), {"optim.learning-rate": "1e-4..1:log", "model.score": "dot,general"}
+)
 POINTS = [{"optim.learning_rate": rate, "model.score": "dot"} for rate in (0.001, 0.01, 0.1)]
 
 

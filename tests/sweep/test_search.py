@@ -5,13 +5,15 @@ import math
 import numpy as np
 import pytest
 
-from attention_jax.config import Config, Dates, Recurrent
+from attention_jax.config import Config, Dates, LuongSeq2seq
 from attention_jax.sweep.search import brackets, rounds, suggest, survivors
 from attention_jax.sweep.space import parse
 
-SPACE = parse(Config("x", Dates(), Recurrent()), {"optim.learning-rate": "1e-4..1:log", "optim.weight-decay": "0..1"})
+SPACE = parse(
+    Config("x", Dates(), LuongSeq2seq()), {"optim.learning-rate": "1e-4..1:log", "optim.weight-decay": "0..1"}
+)
 OVER = {"optim.learning-rate": "1e-4..1:log", "model.score": "dot,general", "model.hidden-size": "8..64"}
-MIXED = parse(Config("x", Dates(), Recurrent()), OVER)
+MIXED = parse(Config("x", Dates(), LuongSeq2seq()), OVER)
 
 
 def bowl(point) -> float:
@@ -49,7 +51,9 @@ def test_tpe_beats_random_search_on_a_bowl():
 
 
 def test_a_finite_space_is_exhausted_and_not_repeated():
-    space = parse(Config("x", Dates(), Recurrent()), {"model.score": "dot,general,cosine", "model.hidden-size": "8,16"})
+    space = parse(
+        Config("x", Dates(), LuongSeq2seq()), {"model.score": "dot,general,cosine", "model.hidden-size": "8,16"}
+    )
     for method in ("grid", "random", "tpe"):
         history = [({"model.score": "dot", "model.hidden_size": 8}, 1.0)]
         assert len(suggest(space, method, 0, history, 20)) == 5

@@ -3,10 +3,10 @@
 import pytest
 
 from attention_jax import InputError
-from attention_jax.config import Config, Dates, Recurrent
+from attention_jax.config import Config, Dates, LuongSeq2seq
 from attention_jax.sweep.space import Range, Values, assignments, grid, label, parse, spelled
 
-DATE = Config("date_luong", Dates(), Recurrent())
+DATE = Config("date_luong", Dates(), LuongSeq2seq())
 
 
 def test_ranges_and_lists_have_the_types_of_their_fields():

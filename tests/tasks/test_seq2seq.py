@@ -8,8 +8,8 @@ from attention_jax import InputError, config as configs, ledger, tasks
 from experiments import bahdanau_length, multi30k_scores
 
 MODELS = {
-    "luong": configs.Recurrent("luong", hidden_size=8, embed_size=4),
-    "translator": configs.Translator(hidden_size=8, embed_size=4, readout_size=8),
+    "luong": configs.LuongSeq2seq(hidden_size=8, embed_size=4),
+    "translator": configs.Bahdanau(hidden_size=8, embed_size=4, readout_size=8),
     "convolutional": configs.Convolutional(8, 4, layers=2),
     "transformer": configs.Transformer(1, 1, width=8, heads=2, ffn=8),
 }
@@ -95,7 +95,7 @@ def test_the_scores_are_drawn_as_far_as_they_have_ended(tmp_path):
 
 
 def test_a_model_without_attention_refuses_to_draw_it(corpus, tmp_path):
-    task = build(corpus, configs.Translator(hidden_size=8, embed_size=4, attention="none", readout_size=8))
+    task = build(corpus, configs.Sutskever(hidden_size=8, embed_size=4, readout_size=8))
     params = task.init(jax.random.PRNGKey(0))
     with pytest.raises(InputError, match="no attention"):
         task.predict(params, ["a b"], tmp_path / "a.png")

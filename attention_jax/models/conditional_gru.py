@@ -1,0 +1,48 @@
+"""The conditional GRU: two transitions around the attention, on the token and on the context (Firat & Cho 2016; Sennrich et al. 2017)."""
+
+from typing import NamedTuple
+
+from attention_jax import InputError, config
+from attention_jax.models.alignment import Alignment, Scorer
+from attention_jax.models.readout import DeepOutput
+from attention_jax.models.recurrent import Cell, Layer
+from attention_jax.models.translator import Inputs, Step
+from attention_jax.ops.deferred import Matrix, deferred_scan
+
+
+class Weights(NamedTuple):
+    """What a step multiplies with."""
+
+    look: Alignment  # query [B, H] -> weights [B, S]
+    annotations: Matrix  # h_i, [B, S, C]
+    first: Cell
+    second: Cell  # its input is the context
+
+
+def step(w: Weights, states, x: Inputs):
+    """Sennrich et al. 2017 (arXiv:1703.04357), section 4.2; x.token is E y_{j-1}, projected for all steps before the scan."""
+    between = w.first.step(x.token, states[0])  # eq. 2: s'_j = GRU_1(y_{j-1}, s_{j-1})
+    alpha = w.look(between[0])  # eq. 3, its weights
+    context = alpha @ w.annotations  # eq. 3: c_j = ATT(C, s'_j)
+    state = w.second.step(context @ w.second.input + w.second.bias[None], between)  # eq. 4: s_j = GRU_2(s'_j, c_j)
+    return [state], Step(state[0], context, alpha)
+
+
+class ConditionalGru(DeepOutput):
+    """As Caglayan et al. 2017: readout tanh, tied embeddings, start_from mean, layer_norm of the annotations."""
+
+    options: config.ConditionalGru
+
+    def make_decoder(self, annotation_size: int) -> int:
+        o = self.options
+        if o.layers != 1:
+            raise InputError(f"a conditional GRU has one layer; got layers {o.layers}: use 1")
+        self.stack = self.layers(())
+        self.second = Layer((annotation_size,), o.hidden_size, o.cell)
+        self.alignment = Scorer(o.score, o.hidden_size, annotation_size, o.hidden_size)
+        return self.make_readout(annotation_size)
+
+    def run(self, memory, states, token, train):
+        look = self.alignment(memory.key, memory.length)
+        first, second = self.stack[0].cell_weights(first=True), self.second.cell_weights(first=False)
+        return deferred_scan(step, Weights(look, Matrix(memory.hidden), first, second), states, Inputs(token, []))

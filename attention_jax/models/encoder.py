@@ -1,0 +1,80 @@
+"""The recurrent encoder that every recurrent sequence-to-sequence model shares. Tokens go in and memories come out batch first."""
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+from attention_jax.models.recurrent import Embedding, Layer
+from attention_jax.ops import cells
+from attention_jax.ops.dropout import dropout, is_zero
+
+
+def merge(forward, backward, how: str):
+    """Join the two directions' [..., H]: "concat" -> [..., 2H], "sum" or "mean" -> [..., H]."""
+    if how == "concat":
+        return jnp.concatenate([forward, backward], axis=-1)
+    return (forward + backward) * (0.5 if how == "mean" else 1.0)
+
+
+class Encoder(nn.Module):
+    """Embeds the source and runs a stack of recurrent layers over it.
+
+    No step is masked: the forward direction's state is read at each row's last real token, and the backward direction
+    reads the row reversed within its length, so the padding behind it is computed and never seen.
+    `bidirectional`: "none", "first" (only the first layer, as GNMT, Wu et al. 2016) or "all".
+    `residual` adds a layer's input to its output from the second layer on, where both have one width.
+    """
+
+    vocab: int
+    embed_size: int
+    hidden_size: int
+    cell: str = "lstm"
+    layers: int = 1
+    bidirectional: str = "none"
+    merge: str = "concat"
+    residual: bool = False
+    embed_dropout: float | Array = 0.0
+    layer_dropout: float | Array = 0.0
+    embed_scale: float = 0.01
+
+    def setup(self):
+        self.embed = Embedding(self.vocab, self.embed_size, self.embed_scale)
+        sizes = [self.embed_size] + [self.output_size(i) for i in range(self.layers - 1)]
+        self.forward = [Layer((size,), self.hidden_size, self.cell) for size in sizes]
+        self.backward = [Layer((size,), self.hidden_size, self.cell) for i, size in enumerate(sizes) if self.two_way(i)]
+
+    def two_way(self, layer: int) -> bool:
+        """Whether this layer runs in both directions."""
+        return self.bidirectional == "all" or (self.bidirectional == "first" and layer == 0)
+
+    def output_size(self, layer: int = -1) -> int:
+        """Width of a layer's output (of the last layer by default)."""
+        return self.hidden_size * (2 if self.two_way(layer % self.layers) and self.merge == "concat" else 1)
+
+    def __call__(self, source: Int[Array, "B S"], length: Int[Array, "B"], *, train: bool = False):
+        """Return the top layer's hidden states [B, S, H'] and each layer's last state, directions merged: list of tuples."""
+        rng = lambda: self.make_rng("dropout") if train else None
+        dropped = train and not is_zero(self.embed_dropout)
+        tokens, states = source.T, []
+        x = (
+            dropout(self.embed(tokens), self.embed_dropout, rng()) if dropped else None
+        )  # None: gather from the projected table
+
+        def run(layer, x, tokens):
+            projected = layer.lookup(self.embed.table, tokens) if x is None else layer.project(x)
+            return layer.scan(projected, layer.zero(source.shape[0]))
+
+        for i, layer in enumerate(self.forward):
+            out = run(layer, x, tokens)
+            state = tuple(cells.at_length(s, length) for s in out)
+            hidden = out[0]
+            if self.two_way(i):
+                turn = lambda y: cells.reverse_within(y, length)
+                back = run(self.backward[i], None if x is None else turn(x), turn(tokens))
+                state = tuple(merge(a, cells.at_length(b, length), self.merge) for a, b in zip(state, back))
+                hidden = merge(hidden, turn(back[0]), self.merge)
+            states.append(state)
+            x = hidden + x if self.residual and i > 0 and x.shape == hidden.shape else hidden
+            if i + 1 < self.layers:
+                x = dropout(x, self.layer_dropout, rng())
+        return x.swapaxes(0, 1), states

@@ -1,0 +1,36 @@
+"""Google's neural machine translation: a deep residual stack whose first layer alone asks (Wu et al. 2016, arXiv:1609.08144)."""
+
+from attention_jax import config
+from attention_jax.models import bahdanau
+from attention_jax.models.alignment import Scorer
+from attention_jax.models.readout import DeepOutput
+from attention_jax.models.recurrent import cells_of
+from attention_jax.models.translator import Inputs
+from attention_jax.ops.deferred import Matrix, deferred_scan
+
+
+class Gnmt(DeepOutput):
+    """Figure 1: bidirectional first, cell lstm, residual connections (section 3.1), the context fed to all layers (3.2)."""
+
+    options: config.Gnmt
+
+    def make_decoder(self, annotation_size: int) -> int:
+        o = self.options
+        self.stack = self.layers(first=(annotation_size,), above=(annotation_size,))
+        self.alignment = Scorer(o.score, o.hidden_size, annotation_size, o.hidden_size)
+        return self.make_readout(annotation_size)
+
+    def run(self, memory, states, token, train):
+        first, *above = self.stack
+        look = self.alignment(memory.key, memory.length)
+        w = bahdanau.Weights(look, Matrix(memory.hidden), Matrix(first.kernel(1)), cells_of([first]))
+        last, steps = deferred_scan(
+            bahdanau.step, w, states[:1], Inputs(token, [])
+        )  # eq. 4: layer 1 asks, step by step
+        hidden = steps.hidden
+        for layer, state in zip(above, states[1:], strict=True):  # the others are one fused scan each
+            below = self.drop(hidden, self.options.layer_dropout, train)
+            parts = layer.scan(layer.project(below) + layer.project(steps.context, part=1), state)
+            last = [*last, tuple(part[-1] for part in parts)]
+            hidden = parts[0] + hidden if self.options.residual else parts[0]  # eq. 6
+        return last, steps._replace(hidden=hidden)

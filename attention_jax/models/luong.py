@@ -1,0 +1,142 @@
+"""Attention after the recurrence, input feeding, and local attention (Luong et al. 2015, "Effective approaches ...")."""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from attention_jax import config
+from attention_jax.models.alignment import Alignment, Scorer
+from attention_jax.models.recurrent import Cell, cells_of, climb, kernel_init, run_stack
+from attention_jax.models.translator import Inputs, Memory, Step, Translator
+from attention_jax.ops.attention import masked_softmax
+from attention_jax.ops.deferred import Matrix, deferred_scan
+from attention_jax.ops.precision import matmul
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Monotonic(Alignment):
+    """local-m (section 3.2): only the words within `reach` of p_t = t."""
+
+    reach: int = field(metadata={"static": True})  # D
+
+    def __call__(self, query, time):
+        distance = jnp.arange(self.key.shape[1])[None] - time[:, None]
+        return masked_softmax(self.scores(query), self.real & (jnp.abs(distance) <= self.reach))
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Predictive(Alignment):
+    """local-p (section 3.2): the words within `reach` of a predicted place, under a Gaussian that is not renormalised."""
+
+    reach: int = field(metadata={"static": True})  # D
+    kernel: Float[Array, "D H"]  # W_p
+    vector: Float[Array, "H 1"]  # v_p
+
+    def __call__(self, query, time):
+        place = jax.nn.sigmoid(jnp.tanh(query @ self.kernel) @ self.vector)
+        centre = place * self.length[:, None].astype(jnp.float32)  # eq. 9: p_t = S sigmoid(v_p . tanh(W_p h_t))
+        distance = jnp.arange(self.key.shape[1]).astype(jnp.float32)[None] - centre
+        weights = masked_softmax(self.scores(query), self.real & (jnp.abs(distance) <= self.reach))
+        return weights * jnp.exp(-jnp.square(distance) / (2.0 * (self.reach / 2.0) ** 2))  # eq. 10, sigma = D / 2
+
+
+class Weights(NamedTuple):
+    """What a step with input feeding multiplies with."""
+
+    look: Alignment  # query [B, H], time [B] -> weights [B, S]
+    annotations: Matrix  # [B, S, C]
+    feed: Matrix  # from the last attentional vector to the first layer's gates
+    layers: list[Cell]
+    readout: Matrix  # W_c
+    bias: Float[Array, " R"]
+
+
+class Feeding(NamedTuple):
+    """The state of a decoder with input feeding."""
+
+    states: list
+    fed: Float[Array, "B R"]  # the attentional vector of the last step
+    time: Int[Array, " B"]
+
+
+def feeding_step(w: Weights, state: Feeding, x: Inputs):
+    """Section 3.3: the attentional vector of the last step enters this one."""
+    states = climb(w.layers, state.states, x.token + state.fed @ w.feed, x.noise)  # h_t
+    alpha = w.look(states[-1][0], state.time)  # eq. 7
+    context = alpha @ w.annotations  # c_t
+    fed = jnp.tanh(jnp.concatenate([states[-1][0], context], axis=-1) @ w.readout + w.bias[None])  # eq. 5: h~_t
+    return Feeding(states, fed, state.time + 1), Step(fed, context, alpha)
+
+
+class PredictiveScorer(Scorer):
+    """Owns the weights of the predicted place, too."""
+
+    def setup(self):
+        super().setup()
+        glorot = nn.initializers.glorot_uniform()
+        self.position_kernel = self.param("position_kernel", glorot, (self.query_size, self.hidden_size))
+        self.position_vector = self.param("position_vector", glorot, (self.hidden_size, 1))
+
+
+class Luong(Translator):
+    """The output layer sees h~_t = tanh(W_c [h_t; c_t]). With input feeding so does the next step; without it time is a fused scan."""
+
+    options: config.Luong
+
+    def make_decoder(self, annotation_size: int) -> int:
+        o = self.options
+        self.stack = self.layers((o.readout_size if o.input_feeding else 0,))
+        scorer = PredictiveScorer if o.window == "predictive" else Scorer
+        self.alignment = scorer(o.score, o.hidden_size, annotation_size, o.hidden_size)
+        both = o.hidden_size + annotation_size
+        self.readout_kernel = self.param("readout_kernel", kernel_init, (both, o.readout_size))
+        self.readout_bias = self.param("readout_bias", nn.initializers.zeros, (o.readout_size,))
+        return o.readout_size
+
+    def look(self, memory: Memory) -> Alignment:
+        """Global attention, or one of the local windows."""
+        alignment, window, reach = (
+            self.alignment(memory.key, memory.length),
+            self.options.window,
+            self.options.window_size,
+        )
+        parts = (alignment.score, alignment.key, alignment.length)
+        if window == "monotonic":
+            return Monotonic(*parts, reach)
+        if window == "predictive":
+            return Predictive(*parts, reach, self.alignment.position_kernel, self.alignment.position_vector)
+        return alignment
+
+    def begin(self, memory: Memory) -> Feeding:
+        batch = memory.length.shape[0]
+        return Feeding(memory.states, jnp.zeros((batch, self.options.readout_size)), jnp.zeros((batch,), jnp.int32))
+
+    def run(self, memory, state, token, train):
+        if not self.options.input_feeding:
+            return self.run_without_feeding(memory, state, token, train)
+        feed = Matrix(self.stack[0].kernel(1))
+        readout = Matrix(self.readout_kernel), self.readout_bias
+        w = Weights(self.look(memory), Matrix(memory.hidden), feed, cells_of(self.stack), *readout)
+        return deferred_scan(feeding_step, w, state, Inputs(token, self.noise(token, train)))
+
+    def run_without_feeding(self, memory: Memory, state: Feeding, token, train):
+        """The recurrence first, then attention of all its states at once."""
+        drop = lambda x: self.drop(x, self.options.layer_dropout, train)
+        hidden, states = run_stack(self.stack, token, state.states, drop)  # [T, B, H]
+        time = state.time[:, None] + jnp.arange(hidden.shape[0])[None]  # [B, T]
+        hidden = hidden.swapaxes(0, 1)
+        alpha = jax.vmap(self.look(memory), in_axes=1, out_axes=1)(hidden, time)  # eq. 7: [B, T, S]
+        context = jnp.einsum("bts,bsc->btc", alpha, memory.hidden)
+        both = jnp.concatenate([hidden, context], axis=-1)
+        attentional = jnp.tanh(matmul(both, self.readout_kernel) + self.readout_bias[None, None])  # eq. 5
+        steps = jax.tree.map(lambda x: x.swapaxes(0, 1), Step(attentional, context, alpha))
+        return Feeding(states, state.fed, state.time + hidden.shape[1]), steps
+
+    def read(self, step: Step, embedded):
+        return step.hidden  # h~_t

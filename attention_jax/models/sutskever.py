@@ -1,0 +1,32 @@
+"""Sequence to sequence without attention (Sutskever et al. 2014; Cho et al. 2014): one vector stands for the source."""
+
+import jax.numpy as jnp
+
+from attention_jax import config
+from attention_jax.models.readout import DeepOutput
+from attention_jax.models.recurrent import run_stack
+from attention_jax.models.translator import Step
+
+
+class Sutskever(DeepOutput):
+    """The decoder starts from the encoder's last state; with handover "every_step" (Cho et al.) each step sees it as well.
+
+    Sutskever et al.: cell lstm, 4 layers, bidirectional none, start_from pass, readout state. Cho et al.: handover every_step.
+    """
+
+    options: config.Sutskever
+
+    def make_decoder(self, annotation_size: int) -> int:
+        context_size = annotation_size if self.options.handover == "every_step" else 0
+        self.stack = self.layers((context_size,))
+        self.alignment = None
+        return self.make_readout(context_size)
+
+    def run(self, memory, states, token, train):
+        context = None
+        if self.options.handover == "every_step":
+            context = jnp.broadcast_to(memory.last, (token.shape[0], *memory.last.shape))
+            token = token + self.stack[0].project(memory.last, part=1)[None]
+        drop = lambda x: self.drop(x, self.options.layer_dropout, train)
+        hidden, states = run_stack(self.stack, token, states, drop)
+        return states, Step(hidden, context)
