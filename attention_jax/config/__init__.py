@@ -27,6 +27,7 @@ from attention_jax.config.data import (
 )
 from attention_jax.config.models import (
     NTM,
+    SCORES,
     VIT_SIZES,
     AttentionSeq2seq,
     Bahdanau,

@@ -1,12 +1,23 @@
 """One dataclass per model family; the fields are named as the Flax module's attributes are."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from attention_jax.config.options import ModelOptions
+from attention_jax.config.options import ModelOptions, OneOf
 
-Score = Literal["dot", "scaled_dot", "general", "concat", "additive", "cosine", "location", "mean"]
-"""Names of attention_jax/models/named_scores.py."""
+SCORES = {
+    "dot": "attention_jax.ops.scores:Dot",
+    "scaled_dot": "attention_jax.ops.scores:ScaledDot",
+    "general": "attention_jax.ops.scores:Bilinear",
+    "concat": "attention_jax.ops.scores:Concat",
+    "additive": "attention_jax.ops.scores:Additive",
+    "cosine": "attention_jax.ops.scores:Cosine",
+    "location": "attention_jax.models.named_scores:Location",
+    "mean": "attention_jax.ops.scores:Constant",
+}
+"""Scores by name; "mean" gives every key the same weight."""
+
+Score = Annotated[str, OneOf(tuple(SCORES))]
 
 
 @dataclass(frozen=True)
@@ -35,6 +46,7 @@ class AttentionSeq2seq(Seq2seq):
 
     module: ClassVar[str] = "attention_jax.models.book:AttentionSeq2seq"
     score: Score = "dot"
+    """dot, scaled_dot, general, concat, additive, cosine, location, mean, or package.file:Class of your own."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +112,7 @@ class Bahdanau(DeepOutput):
 
     module: ClassVar[str] = "attention_jax.models.bahdanau:Bahdanau"
     score: Score = "additive"
+    """dot, scaled_dot, general, concat, additive, cosine, location, mean, or package.file:Class of your own."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +122,7 @@ class ConditionalGru(DeepOutput):
     module: ClassVar[str] = "attention_jax.models.conditional_gru:ConditionalGru"
     readout: Literal["state", "linear", "tanh", "maxout"] = "tanh"
     score: Score = "additive"
+    """dot, scaled_dot, general, concat, additive, cosine, location, mean, or package.file:Class of your own."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +131,7 @@ class Luong(Translator):
 
     module: ClassVar[str] = "attention_jax.models.luong:Luong"
     score: Score = "general"
+    """dot, scaled_dot, general, concat, additive, cosine, location, mean, or package.file:Class of your own."""
     input_feeding: bool = True
     """The attentional vector of a step is part of the next step's input."""
     window: Literal["all", "monotonic", "predictive"] = "all"
@@ -131,6 +146,7 @@ class Gnmt(DeepOutput):
 
     module: ClassVar[str] = "attention_jax.models.gnmt:Gnmt"
     score: Score = "additive"
+    """dot, scaled_dot, general, concat, additive, cosine, location, mean, or package.file:Class of your own."""
     residual: bool = True
     """Add a layer's input to its output from the second layer on, in the encoder and in the decoder."""
 

@@ -1,11 +1,26 @@
 """What every dataclass of options is: checked when it is made, known by its name, and able to say what it configures."""
 
+import difflib
 import functools
 import importlib
 import typing
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
 
 from attention_jax import InputError
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """Annotation of a string that is one of these names, or the place "package.file:name" of something of one's own."""
+
+    names: tuple[str, ...]
+
+    def __contains__(self, value) -> bool:
+        return value in self.names or (isinstance(value, str) and ":" in value)
+
+    def __iter__(self):
+        return iter((*self.names, "package.file:name"))
 
 
 class Options:
@@ -26,8 +41,10 @@ class Options:
         for name, allowed in _choices(type(self)).items():
             value = getattr(self, name)
             if value not in allowed:
+                near = difflib.get_close_matches(str(value), [str(choice) for choice in allowed], n=1)
+                hint = f"; perhaps you meant {near[0]}" if near else ""
                 listed = ", ".join(map(repr, allowed))
-                raise InputError(f"{type(self).__name__}.{name} must be one of {listed}; got {value!r}")
+                raise InputError(f"{type(self).__name__}.{name} must be one of {listed}; got {value!r}{hint}")
 
 
 class ModelOptions(Options):
@@ -46,17 +63,25 @@ class DataOptions(Options):
 
 
 @functools.lru_cache
-def _choices(kind: type) -> dict[str, tuple]:
+def _choices(kind: type) -> dict[str, tuple | OneOf]:
     """The fields of a dataclass that take one of a few values, and these values."""
-    hints = typing.get_type_hints(kind)
-    return {name: typing.get_args(hint) for name, hint in hints.items() if typing.get_origin(hint) is Literal}
+    choices = {}
+    for name, hint in typing.get_type_hints(kind, include_extras=True).items():
+        if typing.get_origin(hint) is Literal:
+            choices[name] = typing.get_args(hint)
+        elif typing.get_origin(hint) is Annotated:
+            choices |= {name: mark for mark in hint.__metadata__ if isinstance(mark, OneOf)}
+    return choices
 
 
 def named(place: str) -> Any:
-    """What stands at "package.file:name".
+    """What stands at "package.file:name"; InputError if nothing does.
 
     >>> named("math:sqrt")(9.0)
     3.0
     """
-    file, name = place.split(":")
-    return getattr(importlib.import_module(file), name)
+    file, _, name = place.partition(":")
+    try:
+        return getattr(importlib.import_module(file), name)
+    except (ModuleNotFoundError, AttributeError) as error:
+        raise InputError(f"{place!r} must be package.file:name of something that can be imported; {error}") from error

@@ -7,6 +7,7 @@ import jax
 from jaxtyping import Array, Float
 
 from attention_jax import InputError
+from attention_jax.config import SCORES, named
 from attention_jax.ops import scores
 
 POSITIONS = 128
@@ -36,29 +37,23 @@ class Location(scores.Score):
         return cls(jax.nn.initializers.glorot_uniform()(rng, (query_width, POSITIONS)))
 
 
-SCORES = {
-    "dot": scores.Dot,
-    "scaled_dot": scores.ScaledDot,
-    "general": scores.Bilinear,
-    "concat": scores.Concat,
-    "additive": scores.Additive,
-    "cosine": scores.Cosine,
-    "location": Location,
-    "mean": scores.Constant,
-}
-"""Names used in configurations. "mean" gives every key the same weight."""
 SAME_WIDTH = ("dot", "scaled_dot", "cosine")
+
+
+def score_class(name: str) -> type[scores.Score]:
+    """The score that `config.SCORES` calls `name`, or that stands at the place "package.file:Class"."""
+    if name not in SCORES and ":" not in name:
+        raise InputError(f"score must be one of {', '.join(SCORES)} or package.file:Class of your own, got {name!r}")
+    return named(SCORES.get(name, name))
 
 
 def make_score(module: nn.Module, name: str, query_width: int, key_width: int, hidden: int) -> scores.Score:
     """The score called `name`; what it has of weights becomes the parameter "score" of `module` (called in its setup)."""
-    if name not in SCORES:
-        raise InputError(f"score must be one of {', '.join(SCORES)}, got {name!r}")
+    kind = score_class(name)
     if name in SAME_WIDTH and query_width != key_width:
         raise InputError(
             f"score {name} compares vectors of one width, got queries of {query_width} and keys of {key_width}: use general"
         )
-    kind = SCORES[name]
     if not hasattr(kind, "init"):
         return kind()
     return kind(**module.param("score", lambda rng: dict(vars(kind.init(rng, query_width, key_width, hidden)))))

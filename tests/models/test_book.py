@@ -9,7 +9,6 @@ import pytest
 
 from attention_jax import InputError, config
 from attention_jax.models.book import AttentionSeq2seq, LuongSeq2seq, PeekySeq2seq, Seq2seq
-from attention_jax.models.named_scores import SCORES
 
 CLASSES = [Seq2seq, PeekySeq2seq, AttentionSeq2seq, LuongSeq2seq]
 
@@ -22,7 +21,7 @@ def small(kind, **options):
 MODELS = {
     **{kind.__name__: small(kind) for kind in CLASSES},
     "peeky-gru": small(PeekySeq2seq, cell="gru"),
-    **{f"luong-{score}": small(LuongSeq2seq, score=score) for score in SCORES},
+    **{f"luong-{score}": small(LuongSeq2seq, score=score) for score in config.SCORES},
     "luong-bidirectional": small(LuongSeq2seq, bidirectional=True),
 }
 
