@@ -5,6 +5,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 
+def is_zero(number) -> bool:
+    """Whether a number is known to be 0 while tracing, so that what it scales can be left out; a traced one never is.
+
+    >>> is_zero(0.0), is_zero(0.1), is_zero(jnp.zeros(()))
+    (True, False, False)
+    """
+    return isinstance(number, int | float) and number == 0
+
+
 def dropout(x: Float[Array, "..."], rate: float | Float[Array, ""], rng: Array | None) -> Float[Array, "..."]:
     """Zero each element with probability `rate` and divide the others by `1 - rate` (Srivastava et al. 2014).
 
@@ -18,7 +27,7 @@ def dropout(x: Float[Array, "..."], rate: float | Float[Array, ""], rng: Array |
     >>> dropout(jnp.ones(4), 0.5, None).tolist()
     [1.0, 1.0, 1.0, 1.0]
     """
-    if rng is None or (isinstance(rate, (int, float)) and rate == 0):
+    if rng is None or is_zero(rate):
         return x
     first, second = jax.random.bits(rng, (2,), jnp.uint32)
     word = jax.lax.iota(jnp.uint32, x.size).reshape(x.shape) + first

@@ -76,7 +76,7 @@ def over_rows(fn, params, arrays: dict[str, np.ndarray], batch_size: int):
     if total == 0:
         raise ValueError("over_rows needs at least one row, got none")
     size = -(-min(batch_size, total) // devices) * devices
-    params = params if devices == 1 else replicate(params)
+    params = replicate(params)
     results = []
     for first in range(0, total, size):
         rows = np.minimum(np.arange(first, first + size), total - 1)
