@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from attention_jax import config as configs, ledger
+from attention_jax.files import write_json
 from attention_jax.report.tables import Table, number, show
-from attention_jax.sweep import group, plan
+from attention_jax.sweep import plan, worker
 from attention_jax.sweep.plan import Settings, Trial
 from attention_jax.sweep.space import Range, Values, label, short_names
 
@@ -201,11 +202,12 @@ def as_json(settings: Settings, found: Sequence[Trial]) -> dict:
 def write(directory: Path, settings: Settings, found: Sequence[Trial]):
     """Write sweep.json and the figures, and print the table, the importances and the best trial's command."""
     values = as_json(settings, found)
-    group.write_json(directory / "sweep.json", values)
+    write_json(directory / "sweep.json", values)
     paths = figures(directory, settings, found)
     show(table(settings, found))
     states = [trial.state for trial in found]
     print(", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)) or "no trial yet")
+    print("".join(f"{line}\n" for line in worker.slow(directory)), end="")
     if values["importances"]:
         print("importance: " + ", ".join(f"{name} {share:.2f}" for name, share in values["importances"].items()))
     if values["command"]:

@@ -1,6 +1,6 @@
 """Where groups run: in this process, in worker processes of this machine, or as Ray tasks on many machines.
 
-An executor takes the files of groups and yields each one as it ends. Nothing here computes: JAX is imported by `group.run_group`.
+An executor takes the files of groups and yields each one as it ends. Nothing here computes: JAX is imported by `worker.run_group`.
 """
 
 import os
@@ -11,8 +11,8 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from attention_jax import InputError, Interrupted
-from attention_jax.sweep import group
+from attention_jax import InputError, Interrupted, runs
+from attention_jax.sweep import worker
 
 ROOT = Path(__file__).resolve().parents[2]
 ATTEMPTS = 3
@@ -26,7 +26,7 @@ class InProcess:
 
     def run(self, paths: Sequence[Path]) -> Iterator[Path]:
         for path in paths:
-            group.run_group(path)
+            worker.run_group(path)
             yield path
 
     def close(self):
@@ -104,7 +104,7 @@ class Subprocesses:
 
     def _start(self, path: Path, share: dict[str, str]) -> subprocess.Popen:
         search = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-        command = [sys.executable, "-m", "attention_jax.sweep.group", str(path)]
+        command = [sys.executable, "-m", "attention_jax.sweep.worker", str(path)]
         with path.with_suffix(".log").open("a") as log:
             return subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | share | {"PYTHONPATH": search})
 
@@ -123,9 +123,9 @@ def _last_line(path: Path) -> str:
 
 def give_up(path: Path, reason: str):
     """Record all runs of a group that have not ended as failed."""
-    for _, directory in group.read(path).members:
-        if not group.ended(directory):
-            group.fail(directory, RuntimeError(reason))
+    for _, directory in worker.read(path).members:
+        if not runs.ended(directory):
+            runs.fail(directory, RuntimeError(reason))
 
 
 class Ray:
@@ -185,7 +185,7 @@ def _ray_task(path: str):
     """The body of a Ray task; JAX is first imported inside of it."""
     from pathlib import Path
 
-    from attention_jax.sweep.group import run_group
+    from attention_jax.sweep.worker import run_group
 
     run_group(Path(path))
 

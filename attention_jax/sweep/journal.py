@@ -19,7 +19,7 @@ NAME = "sweep"
 
 
 class _Held:
-    """The sweep's own lock (run.Lock) is held while anything is written, and the system frees that one when a process is killed."""
+    """The sweep's own lock (driver._lock) is held while anything is written, and the system frees that one when a process is killed."""
 
     def acquire(self) -> bool:
         return True

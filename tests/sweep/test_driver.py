@@ -87,14 +87,14 @@ def test_a_search_that_stops_anywhere_goes_on_to_the_same_end(calls, tmp_path, m
     for stop in stops:
         left = [stop]
 
-        def run_some(path, quiet=True, original=driver.group.run_group, left=left):
+        def run_some(path, quiet=True, original=driver.worker.run_group, left=left):
             left[0] -= 1
             if left[0] < 0:
                 raise Killed
             original(path)
 
         with monkeypatch.context() as patch, pytest.raises(Killed):
-            patch.setattr(driver.group, "run_group", run_some)
+            patch.setattr(driver.worker, "run_group", run_some)
             driver.sweep(wanted, tmp_path / "parts")
     parts = driver.sweep(wanted, tmp_path / "parts")
     assert [(t.point, t.value) for t in parts] == [(t.point, t.value) for t in whole]
@@ -134,7 +134,7 @@ def test_a_full_disk_is_one_clear_line(calls, tmp_path, monkeypatch):
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(driver.group.runs, "start", full)
+    monkeypatch.setattr(driver.worker.runs, "start", full)
     with pytest.raises(InputError, match="No space left on device; free some space"):
         driver.sweep(settings(RATES), tmp_path)
 

@@ -18,7 +18,9 @@ def members(configs, root):
 
 
 def trained(configs, root, **options):
-    population.fit(members(configs, root), [tasks.build(config) for config in configs], root / "group", **options)
+    options = {"until": configs[0].train.total_epochs} | options
+    built = [tasks.build(config) for config in configs]
+    population.train_many(members(configs, root), built, root / "group", **options)
 
 
 def params(config, directory):
@@ -86,11 +88,12 @@ def test_a_population_goes_on_where_it_stopped_also_with_fewer_members(three, tm
     assert not (tmp_path / "0" / "result.json").exists()
     chosen = [0, 2]
     some = [members(configs, tmp_path)[place] for place in chosen]
-    population.fit(
+    population.train_many(
         some,
         [tasks.build(m.config) for m in some],
         tmp_path / "next",
-        earlier=population.Earlier(tmp_path / "group", 3, chosen),
+        until=3,
+        earlier=population.Earlier(tmp_path / "group" / "checkpoints", chosen),
     )
     for place in chosen:
         assert_same(tmp_path / str(place), root / str(place))
@@ -139,7 +142,7 @@ def test_members_divided_over_devices_are_the_same(three, tmp_path):
         "from pathlib import Path\nfrom attention_jax import runs, tasks\nfrom attention_jax.sweep import population\n"
         "old, new = Path(sys.argv[1]), Path(sys.argv[2])\n"
         "members = [population.Member(runs.read_config(old / str(i)), new / str(i)) for i in range(3)]\n"
-        "population.fit(members, [tasks.build(m.config) for m in members], new / 'group')\n"
+        "population.train_many(members, [tasks.build(m.config) for m in members], new / 'group', until=3)\n"
     )
     environment = os.environ | {"NPROC": "8", "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
     subprocess.run([sys.executable, "-c", script, str(root), str(tmp_path)], check=True, env=environment, timeout=300)

@@ -204,12 +204,22 @@ def test_two_and_four_devices_give_the_losses_of_one(config, steps, tmp_path):
 import json, sys, jax, numpy as np
 jax.config.update("jax_num_cpu_devices", int(sys.argv[1]))
 from attention_jax import tasks
-from attention_jax.train.loop import train_one
+from attention_jax.train import loop
 from attention_jax.config import replace
 from pathlib import Path
 {config}
+def fetch(state, program):
+    for leaf in jax.tree.leaves(state):
+        copies = [np.asarray(shard.data) for shard in leaf.addressable_shards]
+        assert all((copy == copies[0]).all() for copy in copies), "replicas differ"
+        assert len(copies) == int(sys.argv[1]) and copies[0].shape == leaf.shape
+    return program.fetch(state)
+def one_run(*given, one_run=loop.one_run):
+    program = one_run(*given)
+    return program._replace(fetch=lambda state: fetch(state, program))
+loop.one_run = one_run
 task = tasks.build(config)
-_, params = train_one(task._replace(evaluate=lambda *_: {{"valid.loss": 0.0, "test.loss": 0.0}}), config.optim, config.train, Path(sys.argv[2]), quiet=True)
+loop.train_one(task._replace(evaluate=lambda *_: {{"valid.loss": 0.0, "test.loss": 0.0}}), config.optim, config.train, Path(sys.argv[2]), quiet=True)
 """
     curves = []
     for devices in (1, 2, 4):

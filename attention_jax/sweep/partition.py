@@ -30,8 +30,11 @@ def shape(config: configs.Config) -> configs.Config:
 
 
 def can_join(config: configs.Config) -> bool:
-    """Whether a run's end depends on its last parameters alone, which is all that a population keeps of its members."""
-    return not (config.train.patience or config.train.use_best or config.train.average_last)
+    """Whether a run can be one of a population: not with both patience and averaging.
+
+    The checkpoints after the last epochs of a member that stopped early would be gone when the others come to their end.
+    """
+    return not (config.train.patience and config.train.average_last)
 
 
 def groups(members: Sequence[configs.Config], most: int, slots: int) -> list[list[int]]:
