@@ -153,6 +153,24 @@ def test_halving_trains_the_best_third_to_the_end_and_grows_nothing_twice(tiny, 
     assert [epoch for epoch, _ in plan.read_rounds(tmp_path)[0].stages] == [1, 3]
 
 
+def test_a_group_that_is_no_population_says_why(tiny, tmp_path, monkeypatch, capsys):
+    from attention_jax.sweep import population
+
+    def refuse(*_):
+        raise TypeError("this model\nlooks at its learning rate")
+
+    started = []
+    monkeypatch.setattr(population, "check_traceable", refuse)
+    monkeypatch.setattr(driver.worker.runs, "start", lambda config, directory, **_: started.append(directory))
+    driver.sweep(settings({"optim.learning-rate": "0.01,0.02"}, config=tiny), tmp_path)
+    said = capsys.readouterr()
+    line = "group 000-000 trains its 2 runs one by one: TypeError: this model looks at its learning rate"
+    assert line in said.err and line in said.out and len(started) == 2
+    assert "in refuse" in (tmp_path / "groups" / "000-000.log").read_text()  # the whole traceback
+    answer.report(tmp_path)
+    assert line in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("name", ["sweep_scores", "sweep_warmup", "sweep_vit"])
 def test_the_sweeps_that_are_shipped_record_what_their_claims_speak_of(name):
     module = ledger.load(name)

@@ -6,11 +6,12 @@ import jax
 import numpy as np
 import pytest
 
-from attention_jax import runs, tasks
-from attention_jax.config import replace
+from attention_jax import Interrupted, runs, tasks
+from attention_jax.config import Train, replace
 from attention_jax.sweep import population
 from attention_jax.sweep.population import Member
 from attention_jax.train.checkpoint import load_params
+from attention_jax.train.run import Run
 
 
 def members(configs, root):
@@ -107,6 +108,92 @@ def test_a_member_that_diverges_says_why_and_stops_no_other(three, tmp_path):
     assert "loss was" in json.loads((tmp_path / "1" / "failure.json").read_text())["reason"]
     assert not (tmp_path / "1" / "result.json").exists()
     assert_same(tmp_path / "0", root / "0")
+
+
+ENDS = {
+    "patience": {"train.patience": 1},
+    "best": {"train.use_best": True},
+    "average": {"train.average_last": 2},
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_members_end_as_the_runs_alone_would(end, tiny, tmp_path, monkeypatch):
+    """Losses that go up and down, each member's in its own way: they stop after, or keep, different epochs."""
+    losses = [[3.0, 2.0, 2.5], [1.0, 4.0, 0.5]]
+    build = tasks.build
+
+    def scripted(config, said=None):
+        task, said = build(config), iter(losses[config.train.seed] if said is None else said)
+        return task._replace(evaluate=lambda params, full: {"test.loss": 0.0 if full else next(said)})
+
+    config = replace(tiny, **ENDS[end], **{"train.best_metric": "test.loss", "optim.learning_rate": 0.03})
+    configs = [replace(config, **{"train.seed": seed}) for seed in (0, 1)]
+    both = [1.0 * x for pair in zip(*losses) for x in pair]  # a population evaluates them in turns
+    if end == "patience":
+        both = [3.0, 1.0, 2.0, 4.0, 2.5]  # the second stops after its second epoch
+    shared = scripted(configs[0], both)
+    population.train_many(members(configs, tmp_path), [shared, build(configs[1])], tmp_path / "group", until=3)
+    monkeypatch.setattr(tasks, "build", scripted)
+    for place, config in enumerate(configs):
+        monkeypatch.setattr(runs, "draw", lambda *_: [])
+        alone = runs.start(config, tmp_path / "alone" / str(place), quiet=True)
+        together = runs.read_result(tmp_path / str(place))
+        assert [row["test.loss"] for row in together["history"]] == [row["test.loss"] for row in alone["history"]]
+        assert (tmp_path / str(place) / "page.md").exists()
+        for ours, theirs in zip(
+            params(config, tmp_path / str(place)), params(config, tmp_path / "alone" / str(place)), strict=True
+        ):
+            np.testing.assert_array_equal(ours, theirs)
+    epochs = [len(runs.read_result(tmp_path / str(place))["history"]) for place in (0, 1)]
+    assert epochs == ([3, 2] if end == "patience" else [3, 3])
+
+
+@pytest.mark.parametrize("call", range(5))
+def test_a_population_stopped_at_any_call_goes_on_to_the_same_bits(call, three, tmp_path, monkeypatch):
+    import os
+    import signal
+
+    configs, root = three
+    made, original = [0], population.runner
+
+    def runner(*given):
+        run = original(*given)
+
+        def counted(*arguments):
+            made[0] += 1
+            if made[0] == call + 1:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return run(*arguments)
+
+        return counted
+
+    monkeypatch.setattr(population, "runner", runner)
+    with pytest.raises(Interrupted):
+        trained(configs, tmp_path)
+    assert made[0] == call + 1 and not (tmp_path / "0" / "result.json").exists()
+    trained(configs, tmp_path)
+    assert made[0] == 6
+    for place in range(3):
+        for ours, whole in zip(
+            params(configs[place], tmp_path / str(place)), params(configs[place], root / str(place)), strict=True
+        ):
+            np.testing.assert_array_equal(ours, whole)
+        steps = [
+            json.loads(line)["step"] for line in (tmp_path / str(place) / "metrics.jsonl").read_text().splitlines()
+        ]
+        assert steps == sorted(steps) and len(steps) == 9  # two calls and a row an epoch, each once
+
+
+def test_a_loss_that_stays_finite_but_has_no_square_is_divergence(tmp_path):
+    run = Run(Train(), lambda *_: [], 9, tmp_path, quiet=True)
+    run.begin(None)
+    ones = np.ones((2, 4), np.float32)
+    run.note(0, ones, {"loss": (np.float32([4.0, 8.0]), np.float32([4.0, 4.0]))})
+    assert run.open and run.step == 2
+    run.note(0, ones, {"loss": (np.float32([4.0, 1e30]), np.float32([4.0, 4.0]))})
+    assert not run.open and str(run.failure).startswith("the loss was 2.5e+29 at step 4;")
+    run.close()
 
 
 def test_data_that_is_not_shared_is_found(tiny):
