@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def write_json(path: Path, value) -> Path:
-    """Write `value` so that the file is either the old one or the whole new one, never a half; its directory is made."""
+    """Write `value` so that the file is either the old one or the whole new one, never a half; make its directory."""
     return write_whole(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 

@@ -1,4 +1,4 @@
-"""A run and its directory: config.json, environment.json, metrics.jsonl, result.json, page.md, checkpoints/, figures/."""
+"""A run and its directory: config.json, environment.json, metrics.jsonl, result.json, page.md, checkpoints, figures."""
 
 import json
 import math
@@ -29,9 +29,8 @@ def latest_directory(name: str, root: Path = Path("runs")) -> Path:
     """The newest run of an experiment; InputError if there is none."""
     found = sorted(path for path in (root / name).glob("[0-9]*") if (path / "config.json").exists())
     if not found:
-        raise InputError(
-            f"--resume needs an earlier run of {name} in {root / name}; there is none: leave --resume out, or give --out DIR"
-        )
+        where = f"an earlier run of {name} in {root / name}"
+        raise InputError(f"--resume needs {where}; there is none: leave --resume out, or give --out DIR")
     return found[-1]
 
 
@@ -40,7 +39,8 @@ def read_config(directory: Path) -> configs.Config:
     path = Path(directory) / "config.json"
     if not path.exists():
         raise InputError(
-            f"{directory} is not a run: it needs a config.json; give a directory that `launch.py train` made, such as runs/date_luong/001"
+            f"{directory} is not a run: it needs a config.json; "
+            "give a directory that `launch.py train` made, such as runs/date_luong/001"
         )
     try:
         return configs.from_json(json.loads(path.read_text(encoding="utf-8")))
@@ -61,7 +61,8 @@ def check_same(stored: configs.Config, wanted: configs.Config, directory: Path):
     for name, (old, new) in configs.differences(stored, wanted).items():
         if name not in RESUMABLE:
             raise InputError(
-                f"the run in {directory} has {name} = {old}, asked for was {new}; resume it with its own value, or start a new run without --resume"
+                f"the run in {directory} has {name} = {old}, asked for was {new}; "
+                "resume it with its own value, or start a new run without --resume"
             )
 
 
@@ -89,9 +90,9 @@ def start(
 ) -> dict | None:
     """Run `config` in `directory` to its end and return its result, which is also written to result.json and page.md.
 
-    `study`, a function (config, directory) -> metrics, is run instead of training where the experiment is a computation.
-    A run that stops at epoch `until` before its end has no result yet: None.
-    Of several hosts (`train.hosts`) each calls this with the same arguments, and the first writes.
+    `study`, a function (config, directory) -> metrics, is run instead of training where the experiment is a
+    computation. A run that stops at epoch `until` before its end has no result yet: None. Of several hosts
+    (`train.hosts`) each calls this with the same arguments, and the first writes.
     """
     directory = Path(directory)
     if (directory / "config.json").exists():
@@ -225,7 +226,8 @@ def load(directory: Path):
     final = Path(directory) / "final"
     if not final.is_dir():
         raise InputError(
-            f"the run in {directory} has not ended; end it with `launch.py train {config.name} --resume --out {directory}`"
+            f"the run in {directory} has not ended; "
+            f"end it with `launch.py train {config.name} --resume --out {directory}`"
         )
     task = tasks.build(config)
     return config, task, load_params(final, jax.eval_shape(task.init, jax.random.PRNGKey(0)))

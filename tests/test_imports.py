@@ -83,7 +83,7 @@ def of_the_loop(path: Path) -> set[str]:
 
 
 def test_there_is_one_loop():
-    """Nothing else goes through a plan, makes training steps or saves their checkpoints (benchmarks time single calls)."""
+    """Nothing else goes through a plan, makes training steps or saves checkpoints of them (benchmarks time calls)."""
     making_plans = {PACKAGE / room for room in ("data", "tasks", "bench")}
     others = [path for path in PACKAGE.rglob("*.py") if not making_plans & set(path.parents)]
     others += [*(ROOT / "experiments").glob("*.py"), ROOT / "launch.py"]

@@ -32,7 +32,8 @@ def settings_of(
     if method in ("halving", "hyperband") and config.train.total_epochs < 3:
         epochs = config.train.total_epochs
         raise InputError(
-            f"--method {method} compares runs after 1/3 of their epochs, so it needs --train.total-epochs 3 or more; got {epochs}"
+            f"--method {method} compares runs after 1/3 of their epochs, "
+            f"so it needs --train.total-epochs 3 or more; got {epochs}"
         )
     return Settings(config, space, method, count, seeds, metric or config.train.best_metric)
 
@@ -135,15 +136,16 @@ def _new_round(settings: Settings, first: int, points: list[dict], population: i
     """A round before its first run: its groups, and its first stage."""
     every = [(number, seed) for number in range(first, first + len(points)) for seed in plan.seeds(settings)]
     members = [plan.run_config(settings, points[number - first], seed) for number, seed in every]
-    if population > 1 and not all(map(partition.can_join, members)):
-        print("each run trains alone: no population has both --train.patience and --train.average-last", flush=True)
-    together = partition.groups(members, population, slots)
+    staged = len(plan.rungs(settings)) > 1
+    together = partition.groups(members, population, slots, staged)
+    if population > 1:
+        for reason in sorted({partition.why_alone(config, staged) for config in members} - {""}):
+            print(f"runs train one by one: {reason}", flush=True)
     if getattr(ledger.load(settings.config.name), "study", None):
         together = [[place] for members in together for place in members]
-    everyone = list(range(first, first + len(points)))
-    return Round(
-        first, points, [[every[place] for place in places] for places in together], [(plan.rungs(settings)[0], everyone)]
-    )
+    trials = list(range(first, first + len(points)))
+    groups = [[every[place] for place in places] for places in together]
+    return Round(first, points, groups, [(plan.rungs(settings)[0], trials)])
 
 
 def _run_round(directory: Path, settings: Settings, number: int, where, journal: Journal):

@@ -1,6 +1,7 @@
 """Where groups run: in this process, in worker processes of this machine, or as Ray tasks on many machines.
 
-An executor takes the files of groups and yields each one as it ends. Nothing here computes: JAX is imported by `worker.run_group`.
+An executor takes the files of groups and yields each one as it ends. Nothing here computes: JAX is imported by
+`worker.run_group`.
 """
 
 import os
@@ -42,7 +43,7 @@ def devices() -> list[str]:
 
 
 def shares(jobs: int, found: Sequence[str]) -> list[dict[str, str]]:
-    """The environment of each of `jobs` workers: whole devices if there are enough, else a share of one device's memory.
+    """The environment of each of `jobs` workers: whole devices if there are enough, else a share of one's memory.
 
     >>> shares(2, ["0", "1", "2"])
     [{'CUDA_VISIBLE_DEVICES': '0,2'}, {'CUDA_VISIBLE_DEVICES': '1'}]
@@ -129,9 +130,10 @@ def give_up(path: Path, reason: str):
 
 
 class Ray:
-    """One Ray task a group, on whichever machine is free; every machine must see the sweep's directory under the same path.
+    """One Ray task a group, on whichever machine is free; all must see the sweep's directory under the same path.
 
-    A task has its machine's CPUs or one GPU. When a machine dies, its tasks start again on another one and go on from their checkpoints.
+    A task has its machine's CPUs or one GPU. When a machine dies, its tasks start again on another one and go on from
+    their checkpoints.
     """
 
     def __init__(self, address: str):

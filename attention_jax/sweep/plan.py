@@ -1,6 +1,7 @@
 """What a sweep's directory says: its settings, its rounds, and how its trials stand. Reading only needs the directory.
 
-DIR/settings.json, rounds/000.json (points, groups, comparisons), groups/000-001.json, trials/0007/seed0 (run directories).
+DIR/settings.json, rounds/000.json (points, groups, comparisons), groups/000-001.json, trials/0007/seed0 (run
+directories).
 """
 
 import json
@@ -149,7 +150,7 @@ def rungs(settings: Settings) -> list[int]:
 
 
 def go_on(settings: Settings, found: Sequence[Trial], active: Sequence[int], epoch: int) -> list[int]:
-    """Which of the `active` trials go on beyond `epoch`: of each bracket that compares there, the best 1/eta; what has failed does not."""
+    """Which of the `active` trials go on beyond `epoch`: not the failed, the best 1/eta where a bracket compares."""
     chosen, all_brackets = [], brackets(settings.method, settings.config.train.total_epochs)
     for place, bracket in enumerate(all_brackets):
         mine = [

@@ -1,12 +1,13 @@
 """Many runs in ONE compiled program: runs that differ only in numbers and seeds train side by side.
 
-Compiling is most of a short run's time, and numbers need not be compiled in: a learning rate, a dropout rate or a seed is an
-argument. The task is built again inside the trace with such numbers in place of the configured ones, so that no model
-and no task knows of populations. Members go one after another on a CPU (`lax.map`: a step fills its cores anyway), side by side
-on an accelerator (`vmap`), and are divided over the devices (`pmap`).
+Compiling is most of a short run's time, and numbers need not be compiled in: a learning rate, a dropout rate or a
+seed is an argument. The task is built again inside the trace with such numbers in place of the configured ones, so
+that no model and no task knows of populations. Members go one after another on a CPU (`lax.map`: a step fills its
+cores anyway), side by side on an accelerator (`vmap`), and are divided over the devices (`pmap`). What trains them is
+`train.loop.fit`.
 
-On one CPU a member's parameters are those of the same run alone, bit for bit (tests/sweep/test_population.py); logged training
-losses may differ in their last bit, because a sum is fused with what stands around it.
+On one CPU a member's parameters are those of the same run alone, bit for bit (tests/sweep/test_population.py); logged
+training losses may differ in their last bit, because a sum is fused with what stands around it.
 """
 
 import contextlib
@@ -41,23 +42,22 @@ def classes(built: Sequence[tasks.Task], seeds: Sequence[int]) -> list[list[int]
 
     (Tasks that are generated draw their data by seed, and the chunks of several buckets are shuffled by seed.)
     """
-    found: list[list[int]] = []
+    shared: list[list[int]] = []
     for place, task in enumerate(built):
-        for group in found:
+        for group in shared:
             first = built[group[0]]
             pairs = zip(jax.tree.leaves(first.buckets), jax.tree.leaves(task.buckets), strict=True)
-            if (len(task.buckets) == 1 or seeds[group[0]] == seeds[place]) and all(
-                a is b or np.array_equal(a, b) for a, b in pairs
-            ):
+            same_order = len(task.buckets) == 1 or seeds[group[0]] == seeds[place]
+            if same_order and all(a is b or np.array_equal(a, b) for a, b in pairs):
                 group.append(place)
                 break
         else:
-            found.append([place])
-    return found
+            shared.append([place])
+    return shared
 
 
 def check_traceable(config: configs.Config, names: Sequence[str], task: tasks.Task):
-    """Trace the loss with tracers for the numbers `names`; raises if a model looks at one of them (it must be compiled in)."""
+    """Trace the loss with tracers for the numbers `names`; raises if a model looks at one (it must be compiled in)."""
     rng = jax.eval_shape(lambda: jax.random.PRNGKey(0))
     rows = {name: jax.ShapeDtypeStruct((2, *array.shape[1:]), array.dtype) for name, array in task.buckets[0].items()}
     rows["weight"] = jax.ShapeDtypeStruct((2,), jnp.float32)
@@ -92,9 +92,10 @@ def many_runs(members: Sequence[configs.Config], task: tasks.Task, total_steps: 
 
 
 def runner(config: configs.Config, total_steps: int):
-    """The compiled call: `run(members [D, m, ...], numbers [D, m], bucket, indices [D, m, K, B], weight) -> members, metrics [D, m, K]`.
+    """The compiled call `run(members, numbers, bucket, indices, weight) -> members, metrics`.
 
-    D devices hold m members each. Each member makes K training steps on its own rows of the bucket.
+    Leaves of members are [D, m, ...], numbers [D, m], indices and weight [D, m, K, B], metrics [D, m, K]: D devices
+    hold m members each. Each member makes K training steps on its own rows of the bucket.
     """
 
     def member(bucket, given):
@@ -163,7 +164,7 @@ def train_many(
     until: int,
     earlier: Earlier | None = None,
 ):
-    """Train all members to their end, or to epoch `until` only; each becomes an ordinary run directory, without figures.
+    """Train all members to their end, or to epoch `until`; each becomes an ordinary run directory, without figures.
 
     Checkpoints are written to `directory`, and a population that finds one goes on from it; with `earlier` some members
     of another population go on. A member that diverges gets a failure.json.

@@ -1,6 +1,6 @@
-"""What a sweep hands out at a time: a group of runs, described by a JSON file, done here or by `python -m attention_jax.sweep.worker FILE`.
+"""One group of runs, as a sweep hands them out: done here, or by `python -m attention_jax.sweep.worker FILE`.
 
-A group may be done again at any time: what has ended is kept, what was begun goes on.
+FILE describes the group. It may be done again at any time: what has ended is kept, what was begun goes on.
 """
 
 import contextlib
@@ -97,6 +97,7 @@ def _divided(path: Path, group: Group, left: list[int]) -> tuple[list[tuple[int,
     except Exception as error:  # slower, but the runs are the same; an error of their own they say themselves
         _say_slow(path, group, error)
         return [], left
+    (group.directory / SLOW).unlink(missing_ok=True)
     populations = [(number, one) for number, one in enumerate(classes) if len(one) > 1 and set(one) & set(left)]
     return populations, [place for place in left if [place] in classes]
 

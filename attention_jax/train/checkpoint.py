@@ -112,7 +112,8 @@ class Checkpoints:
         progress = _read(lambda: self.manager.restore(number, args=parts).progress, self._name(number))
         if "runs" not in progress:
             raise InputError(
-                f"{self._name(number)} is of an earlier version, whose unfinished runs cannot go on; start a new run"
+                f"{self._name(number)} is of an earlier version, whose unfinished runs cannot go on; "
+                "delete it or start a new run"
             )
         return progress
 

@@ -20,10 +20,11 @@ from attention_jax.train.run import Run
 
 
 def fit(program: Program, task, runs: list[Run], checkpoints: Checkpoints, until: float = math.inf) -> list:
-    """Train `runs` until each is over, or to epoch `until`; return the parameters each ends with, None if not well over.
+    """Train `runs` until each is over, or to epoch `until`; return the parameters each ends with.
 
-    What has a checkpoint goes on from it and gives, on the same number of devices, the same numbers bit for bit as if it
-    had never stopped. A run that is over while others go on (it diverged, or ran out of patience) changes no more.
+    They are None for a run that diverged or is to go on. What has a checkpoint goes on from it and gives, on the same
+    number of devices, the same numbers bit for bit as if it had never stopped. A run that is over while others go on
+    (it diverged, or ran out of patience) changes no more.
 
     Raises:
       Interrupted: on SIGINT or SIGTERM, after a checkpoint was written.
@@ -59,7 +60,7 @@ def fit(program: Program, task, runs: list[Run], checkpoints: Checkpoints, until
             for member, run in enumerate(runs):
                 if run.calls:
                     run.end_epoch(epoch, task.evaluate(program.params(saved, member), False))
-            save(saved, [run.quality(epoch) for run in runs])
+            save(saved, [run.quality_after(epoch) for run in runs])
             if hosts.anywhere(interrupt.wanted):
                 raise Interrupted(max(run.step for run in runs))
     return chosen(program, runs, program.fetch(state), checkpoints)

@@ -1,4 +1,4 @@
-"""`Program`: what one compiled call advances, so that one loop trains a run on all devices or many runs side by side."""
+"""`Program`: what one compiled call advances. One loop trains a run on all devices, or many runs side by side."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ from attention_jax.train.step import init_state
 
 
 class Program(NamedTuple):
-    """The state of M runs, and how K training steps of each are made: `one_run` (M = 1) or `sweep.population.many_runs`.
+    """The state of M runs and how K steps of each are made: `one_run` (M = 1) or `sweep.population.many_runs`.
 
     A state is on the devices, laid out as `call` likes it; a saved state is what a checkpoint holds: NumPy arrays that
     do not depend on the number of devices.

@@ -1,4 +1,4 @@
-"""`Run`: what one run remembers and says, and when it is over. What trains it, alone or beside others, is `loop.fit`."""
+"""`Run`: what one run remembers and says, and when it is over. `loop.fit` trains it, alone or beside others."""
 
 import time
 from pathlib import Path
@@ -10,7 +10,7 @@ from attention_jax.train import hosts
 from attention_jax.train.log import MetricsLog, Progress, scalars
 
 LARGEST = float(np.sqrt(np.finfo(np.float32).max))
-"""A mean loss beyond this (1.8e19) has no square in float32, and its gradient no second moment: the run has diverged."""
+"""A mean loss beyond this (1.8e19) has no square in float32: the run has diverged, even where no NaN comes of it."""
 
 
 class Run:
@@ -56,9 +56,10 @@ class Run:
 
     def stale(self) -> bool:
         """Whether the last `patience` epochs were no better than one before them."""
+        if not (self.train.patience and self.history):
+            return False
         values = [quality(row, self.train.best_metric) for row in self.history]
-        patience = self.train.patience
-        return bool(patience and values and len(values) - 1 - int(np.argmax(values)) >= patience)
+        return len(values) - 1 - int(np.argmax(values)) >= self.train.patience
 
     def within(self, weight: np.ndarray) -> np.ndarray:
         """Weights [K, B] of a chunk, 0 in steps beyond the last one, and in all of them once the run is over."""
@@ -66,7 +67,7 @@ class Run:
         return weight * (self.open & (steps <= self.total_steps))[:, None].astype(weight.dtype)
 
     def note(self, epoch: int, weight: np.ndarray, metrics: dict):
-        """Take in what a call has made of `weight` [K, B]: {name: (sums [K], counts [K])}. Nothing if the run is over."""
+        """Take in what a call made of `weight` [K, B], {name: (sums [K], counts [K])}; nothing if the run is over."""
         if not self.open:
             return
         total, count = metrics["loss"]
@@ -90,8 +91,8 @@ class Run:
         self.log.write(self.step, **{name: value for name, value in row.items() if name != "step"})
         self.bar.epoch(row)
 
-    def quality(self, epoch: int) -> float:
-        """How good it was after `epoch`; worse than anything where it was over before."""
+    def quality_after(self, epoch: int) -> float:
+        """How good it was after `epoch`: worse than anything where it was over before."""
         if not self.history or self.history[-1]["epoch"] != epoch:
             return -np.inf
         value = quality(self.history[-1], self.train.best_metric)

@@ -1,4 +1,4 @@
-"""The sweep in one process: what it writes, what it refuses, that repeating it does nothing twice, and that pruning saves work."""
+"""The sweep in one process: what it writes and refuses; repeating it does nothing twice; pruning saves work."""
 
 import json
 import types
@@ -15,7 +15,7 @@ STUDY = Config("date_luong", Dates(), Recurrent())
 
 @pytest.fixture
 def calls(monkeypatch):
-    """Every run is a computation that takes no time: (learning rate - 0.01)^2 + seed / 1e6; a weight decay of 1 fails."""
+    """Every run is a computation of no time: (learning rate - 0.01)^2 + seed / 1e6; a weight decay of 1 fails."""
     made = []
 
     def study(config, directory):

@@ -182,13 +182,16 @@ def test_an_unknown_best_metric_is_named(tmp_path):
 
 DATES = """
 from experiments import date_luong
-config = replace(date_luong.smoke(), **{"data.examples": 500, "train.batch_size": 50, "train.total_epochs": 6, "train.steps_per_call": 1})
+small = {"data.examples": 500, "train.batch_size": 50, "train.total_epochs": 6, "train.steps_per_call": 1}
+config = replace(date_luong.smoke(), **small)
 """
 TOKENS = """
 from attention_jax.config import Config, Decode, Optim, Reverse, Train, Transformer
 model = Transformer(1, 1, width=16, heads=2, ffn=16, dropout=0.0, tied="all")
-optim, train = Optim(schedule="inverse_sqrt", warmup_steps=10), Train(total_epochs=4, steps_per_call=1, label_smoothing=0.1)
-config = Config("reverse", Reverse(examples=400, batch_tokens=777, joint_vocabulary=True), model, optim, train, Decode())
+optim = Optim(schedule="inverse_sqrt", warmup_steps=10)
+train = Train(total_epochs=4, steps_per_call=1, label_smoothing=0.1)
+data = Reverse(examples=400, batch_tokens=777, joint_vocabulary=True)
+config = Config("reverse", data, model, optim, train, Decode())
 sizes = {int((weight > 0).sum()) for _, _, weight in tasks.build(config).plan(0, 1)}
 assert len(sizes) > 4, sizes
 """
@@ -219,7 +222,8 @@ def one_run(*given, one_run=loop.one_run):
     return program._replace(fetch=lambda state: fetch(state, program))
 loop.one_run = one_run
 task = tasks.build(config)
-loop.train_one(task._replace(evaluate=lambda *_: {{"valid.loss": 0.0, "test.loss": 0.0}}), config.optim, config.train, Path(sys.argv[2]), quiet=True)
+task = task._replace(evaluate=lambda *_: {{"valid.loss": 0.0, "test.loss": 0.0}})
+loop.train_one(task, config.optim, config.train, Path(sys.argv[2]), quiet=True)
 """
     curves = []
     for devices in (1, 2, 4):
