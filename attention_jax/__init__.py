@@ -23,13 +23,13 @@ class Interrupted(Exception):
 
 
 class Diverged(Exception):
-    """The loss was NaN or infinite at `step`."""
+    """The loss was no finite number at `step`, or one so large that its square is none in float32."""
 
     def __init__(self, step: int, loss: float):
         super().__init__(
-            f"the loss was {loss} at step {step}; a smaller --optim.learning-rate or --optim.clip-norm 1 usually helps"
+            f"the loss was {loss:.4g} at step {step}; a smaller --optim.learning-rate or --optim.clip-norm 1 usually helps"
         )
-        self.step = step
+        self.step, self.loss = step, loss
 
 
 def lower_is_better(metric: str) -> bool:

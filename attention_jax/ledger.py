@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 from attention_jax import InputError, config as configs, runs
+from attention_jax.files import write_json
 
 ROOT = Path(__file__).resolve().parents[1] / "experiments"
 RESULTS = ROOT / "results"
@@ -54,8 +55,6 @@ def recorded(name: str) -> dict:
 
 def record(name: str, run: dict):
     """Put `run` into experiments/results/NAME.json, in the place of an earlier run of the same variant and seed."""
-    from attention_jax.train.log import write_json
-
     kept = [old for old in recorded(name)["runs"] if (old["variant"], old["seed"]) != (run["variant"], run["seed"])]
     RESULTS.mkdir(exist_ok=True)
     write_json(

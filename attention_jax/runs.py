@@ -1,11 +1,13 @@
-"""A run and its directory: config.json, environment.json, metrics.jsonl, result.json, page.md, checkpoints/, figures/."""
+"""A run and its directory: config.json, environment.json, metrics.jsonl, result.json, page.md, checkpoints, figures."""
 
 import json
+import math
 import shutil
 import time
 from pathlib import Path
 
-from attention_jax import InputError, config as configs
+from attention_jax import Diverged, InputError, config as configs
+from attention_jax.files import write_json
 
 RESUMABLE = (
     "train.total_epochs",
@@ -27,9 +29,8 @@ def latest_directory(name: str, root: Path = Path("runs")) -> Path:
     """The newest run of an experiment; InputError if there is none."""
     found = sorted(path for path in (root / name).glob("[0-9]*") if (path / "config.json").exists())
     if not found:
-        raise InputError(
-            f"--resume needs an earlier run of {name} in {root / name}; there is none: leave --resume out, or give --out DIR"
-        )
+        where = f"an earlier run of {name} in {root / name}"
+        raise InputError(f"--resume needs {where}; there is none: leave --resume out, or give --out DIR")
     return found[-1]
 
 
@@ -38,7 +39,8 @@ def read_config(directory: Path) -> configs.Config:
     path = Path(directory) / "config.json"
     if not path.exists():
         raise InputError(
-            f"{directory} is not a run: it needs a config.json; give a directory that `launch.py train` made, such as runs/date_luong/001"
+            f"{directory} is not a run: it needs a config.json; "
+            "give a directory that `launch.py train` made, such as runs/date_luong/001"
         )
     try:
         return configs.from_json(json.loads(path.read_text(encoding="utf-8")))
@@ -59,7 +61,8 @@ def check_same(stored: configs.Config, wanted: configs.Config, directory: Path):
     for name, (old, new) in configs.differences(stored, wanted).items():
         if name not in RESUMABLE:
             raise InputError(
-                f"the run in {directory} has {name} = {old}, asked for was {new}; resume it with its own value, or start a new run without --resume"
+                f"the run in {directory} has {name} = {old}, asked for was {new}; "
+                "resume it with its own value, or start a new run without --resume"
             )
 
 
@@ -83,12 +86,13 @@ def start(
     resume: bool = False,
     tensorboard: bool = False,
     quiet: bool = False,
-    on_epoch=None,
-) -> dict:
-    """Run `config` in `directory` to its end and return its result, which is also written to result.json and, to be read, page.md.
+    until: float = math.inf,
+) -> dict | None:
+    """Run `config` in `directory` to its end and return its result, which is also written to result.json and page.md.
 
-    `study`, a function (config, directory) -> metrics, is run instead of training where the experiment is a computation.
-    Of several hosts (`train.hosts`) each calls this with the same arguments, and the first writes.
+    `study`, a function (config, directory) -> metrics, is run instead of training where the experiment is a
+    computation. A run that stops at epoch `until` before its end has no result yet: None. Of several hosts
+    (`train.hosts`) each calls this with the same arguments, and the first writes.
     """
     directory = Path(directory)
     if (directory / "config.json").exists():
@@ -100,9 +104,7 @@ def start(
     elif resume:
         raise InputError(f"--resume needs a run in {directory}; there is none: leave --resume out")
     from attention_jax import tasks
-    from attention_jax.report.run_page import run_page
     from attention_jax.train import hosts
-    from attention_jax.train.log import environment, write_json
 
     fresh = not directory.exists()
     hosts.together("the directory was looked at")
@@ -115,13 +117,56 @@ def start(
             shutil.rmtree(directory)
         raise
     if hosts.first():
-        write_json(directory / "config.json", configs.to_json(config))
-        write_json(directory / "environment.json", environment())
-    if study is not None:
+        describe(config, directory)
+    if task is None:
         started = time.perf_counter()
         outcome = {"metrics": study(config, directory), "history": [], "seconds": time.perf_counter() - started}
-    else:
-        outcome = train(task, config, directory, resume=resume, tensorboard=tensorboard, quiet=quiet, on_epoch=on_epoch)
+        return conclude(config, directory, outcome)
+    from attention_jax.train.loop import Interrupt, train_one
+
+    train = config.train
+    run, params = train_one(task, config.optim, train, directory, tensorboard=tensorboard, quiet=quiet, until=until)
+    if run.open:
+        return None
+    with Interrupt():  # what has been trained is also evaluated and written
+        return finish(config, task, run, params)
+
+
+def describe(config: configs.Config, directory: Path):
+    """Write what a run is before it begins: config.json and environment.json."""
+    from attention_jax.train.log import environment
+
+    write_json(directory / "config.json", configs.to_json(config))
+    write_json(directory / "environment.json", environment())
+
+
+def finish(config: configs.Config, task, run, params, *, figures: bool = True, **facts) -> dict:
+    """What a run that has ended leaves, alone or in a population: final/, figures, result.json and page.md."""
+    import jax
+
+    from attention_jax.train import hosts
+    from attention_jax.train.checkpoint import save_params
+
+    outcome = {
+        "metrics": task.evaluate(params, True),
+        "history": run.history,
+        "steps": run.step,
+        "seconds": run.seconds(),
+        "examples_per_second": run.examples / max(run.seconds(), 1e-9),
+        "parameters": sum(x.size for x in jax.tree.leaves(params)),
+        "facts": task.describe(),
+    }
+    save_params(run.directory / "final", params)
+    if figures and hosts.first():
+        draw(task, params, run.directory)
+    return conclude(config, run.directory, outcome | facts)
+
+
+def conclude(config: configs.Config, directory: Path, outcome: dict) -> dict:
+    """Write result.json and its page."""
+    from attention_jax.report.run_page import run_page
+    from attention_jax.train import hosts
+
     result = {"experiment": config.name, "seed": config.train.seed, **outcome}
     if hosts.first():
         write_json(directory / "result.json", result)
@@ -129,33 +174,37 @@ def start(
     return result
 
 
-def train(
-    task, config: configs.Config, directory: Path, *, resume: bool, tensorboard: bool, quiet: bool, on_epoch
-) -> dict:
-    """Fit the task, keep its parameters, draw its figures."""
-    import jax
+def fail(directory: Path, error: Exception):
+    """Keep a run's reason for having no result, in failure.json."""
+    said = " ".join(str(error).split())
+    reason = said if isinstance(error, InputError | Diverged) else f"{type(error).__name__}: {said[:300]}"
+    write_json(directory / "failure.json", {"reason": reason})
 
-    from attention_jax.train import hosts
-    from attention_jax.train.checkpoint import save_params
-    from attention_jax.train.loop import fit
 
-    outcome = fit(
-        task,
-        config.optim,
-        config.train,
-        directory,
-        resume=resume,
-        tensorboard=tensorboard,
-        quiet=quiet,
-        on_epoch=on_epoch,
-    )
-    params = jax.device_get(outcome.pop("params"))
-    outcome["parameters"] = sum(x.size for x in jax.tree.leaves(params))
-    outcome["facts"] = task.describe()
-    save_params(directory / "final", params)
-    if hosts.first():
-        draw(task, params, directory)
-    return outcome
+def failure(directory: Path) -> str:
+    """The reason that `fail` kept, or nothing."""
+    path = directory / "failure.json"
+    return json.loads(path.read_text(encoding="utf-8"))["reason"] if path.exists() else ""
+
+
+def ended(directory: Path) -> bool:
+    """Whether a run has its result, or its reason for having none."""
+    return (directory / "result.json").exists() or (directory / "failure.json").exists()
+
+
+def history(directory: Path) -> list[dict]:
+    """A run's history so far, whether it has ended or not; [] before its first epoch has ended."""
+    result = read_result(directory)
+    if result is not None:
+        return result["history"]
+    path = directory / "metrics.jsonl"
+    rows = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        try:
+            rows.append(json.loads(line))
+        except ValueError:  # half a line: it is being written, or its process was killed
+            break
+    return [row for row in rows if "seconds" in row]
 
 
 def draw(task, params, directory: Path) -> list[Path]:
@@ -177,7 +226,8 @@ def load(directory: Path):
     final = Path(directory) / "final"
     if not final.is_dir():
         raise InputError(
-            f"the run in {directory} has not ended; end it with `launch.py train {config.name} --resume --out {directory}`"
+            f"the run in {directory} has not ended; "
+            f"end it with `launch.py train {config.name} --resume --out {directory}`"
         )
     task = tasks.build(config)
     return config, task, load_params(final, jax.eval_shape(task.init, jax.random.PRNGKey(0)))

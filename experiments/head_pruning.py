@@ -82,10 +82,10 @@ def study(config: Config, directory) -> dict:
 
     from attention_jax import tasks
     from attention_jax.report.figures import lines
-    from attention_jax.train.loop import fit
+    from attention_jax.train.loop import train_one
 
     task = tasks.build(config)
-    params = fit(task, config.optim, config.train, directory, resume=(directory / "checkpoints").exists())["params"]
+    _, params = train_one(task, config.optim, config.train, directory)
     ranked = importance(config, params)
     entries = [(path, head) for path in ranked for head in range(config.model.heads)]
     by_importance = sorted(entries, key=lambda entry: ranked[entry[0]][entry[1]])

@@ -13,10 +13,11 @@ ROOMS = {  # room -> (third-party packages, rooms of this package) it may import
     "data": ({"tensorflow_datasets", "babel", "sentencepiece", "spacy", "PIL", "sklearn"}, {"config"}),
     "models": ({"jax", "flax"}, {"ops", "config"}),
     "decode": ({"jax"}, {"ops"}),
-    "train": ({"jax", "optax", "orbax", "rich", "tensorboardX"}, set()),
+    "train": ({"jax", "optax", "orbax", "rich", "tensorboardX"}, {"ops"}),
     "report": ({"matplotlib", "sacrebleu", "rich"}, set()),
     "sweep": ({"jax", "optuna", "ray", "rich"}, {"config", "train", "runs", "ledger", "report", "tasks"}),
     "config": ({"tyro"}, set()),
+    "files": (set(), set()),
 }
 
 
@@ -50,7 +51,8 @@ def test_a_room_imports_only_what_the_table_allows(room):
             if (
                 top == "attention_jax"
                 and rest
-                and rest[0] not in {"InputError", "Interrupted", "Diverged", "lower_is_better", "config as configs"}
+                and rest[0]
+                not in {"InputError", "Interrupted", "Diverged", "lower_is_better", "config as configs", "files"}
             ):
                 assert rest[0] in inside | {room}, f"{path.name} of {room} imports {name}"
             elif top not in sys.stdlib_module_names:
@@ -66,3 +68,27 @@ def test_experiments_and_the_command_line_compute_nothing_when_imported():
                 assert name.split(".")[0] not in {"jax", "flax", "optax", "matplotlib", "tensorflow_datasets"}, (
                     f"{path.name} imports {name}"
                 )
+
+
+THE_LOOP = {"plan", "call"}, {"checkpoints.save"}
+"""Methods that only the loop calls: `task.plan`, `program.call` and, of whatever is named so, `checkpoints.save`."""
+
+
+def of_the_loop(path: Path) -> set[str]:
+    """The calls in a file that only the loop may make, as "object.method"."""
+    calls = [node.func for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
+    names = {ast.unparse(call).lower() for call in calls if isinstance(call, ast.Attribute)}
+    methods, whole = THE_LOOP
+    return {name for name in names if name.split(".")[-1] in methods or ".".join(name.split(".")[-2:]) in whole}
+
+
+def test_there_is_one_loop():
+    """Nothing else goes through a plan, makes training steps or saves checkpoints of them (benchmarks time calls)."""
+    making_plans = {PACKAGE / room for room in ("data", "tasks", "bench")}
+    others = [path for path in PACKAGE.rglob("*.py") if not making_plans & set(path.parents)]
+    others += [*(ROOT / "experiments").glob("*.py"), ROOT / "launch.py"]
+    loop = PACKAGE / "train" / "loop.py"
+    assert of_the_loop(loop) == {"run.plan", "task.plan", "program.call", "checkpoints.save"}
+    assert {path.name: of_the_loop(path) for path in others if path != loop and of_the_loop(path)} == {}
+    [fit] = [node for node in ast.parse(loop.read_text()).body if getattr(node, "name", "") == "fit"]
+    assert fit.end_lineno - fit.lineno < 60

@@ -5,13 +5,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 
-def is_zero(rate: float | Float[Array, ""]) -> bool:
-    """Whether a number is a Python zero, so that what it scales can be left out of the program (a traced one never is).
+def is_zero(number) -> bool:
+    """Whether a number is known to be 0 while tracing, so that what it scales can be left out; a traced one never is.
 
     >>> is_zero(0.0), is_zero(0.1), is_zero(jnp.zeros(()))
     (True, False, False)
     """
-    return isinstance(rate, int | float) and rate == 0
+    return isinstance(number, int | float) and number == 0
 
 
 def dropout(x: Float[Array, "..."], rate: float | Float[Array, ""], rng: Array | None) -> Float[Array, "..."]:

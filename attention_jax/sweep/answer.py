@@ -1,4 +1,4 @@
-"""The answer of a sweep, from its directory alone and at any time: sweep.json, a table, figures, importances, one command."""
+"""The answer of a sweep, from its directory alone, any time: sweep.json, table, figures, importances, one command."""
 
 import datetime
 import json
@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from attention_jax import config as configs, ledger
+from attention_jax.files import write_json
 from attention_jax.report.tables import Table, number, show
-from attention_jax.sweep import group, plan
+from attention_jax.sweep import plan, worker
 from attention_jax.sweep.plan import Settings, Trial
 from attention_jax.sweep.space import Range, Values, label, short_names
 
@@ -112,7 +113,7 @@ def command(settings: Settings, trial: Trial) -> str:
 
 
 def importances(settings: Settings, found: Sequence[Trial]) -> dict[str, float]:
-    """How much each parameter matters for being among the better trials (PED-ANOVA, Watanabe et al. 2023); {} with fewer than 4."""
+    """How much each parameter matters for a better trial (PED-ANOVA, Watanabe et al. 2023); {} with fewer than 4."""
     import optuna
 
     from attention_jax.sweep.search import distributions
@@ -182,8 +183,9 @@ def as_json(settings: Settings, found: Sequence[Trial]) -> dict:
     top = best(settings, found)
     rows = [
         {
-            "trial": t.number, "params": t.point, "state": t.state, "reason": t.reason, "value": t.value, "values": t.values,
-            "interval95": interval(t.values), "parameters": parameters(t), "seconds": round(seconds(t), 2),
+            "trial": t.number, "params": t.point, "state": t.state, "reason": t.reason,
+            "value": t.value, "values": t.values, "interval95": interval(t.values),
+            "parameters": parameters(t), "seconds": round(seconds(t), 2),
             "runs": ["/".join(d.parts[-3:]) for d in t.directories],
         }
         for t in ranked(settings, found)
@@ -201,11 +203,12 @@ def as_json(settings: Settings, found: Sequence[Trial]) -> dict:
 def write(directory: Path, settings: Settings, found: Sequence[Trial]):
     """Write sweep.json and the figures, and print the table, the importances and the best trial's command."""
     values = as_json(settings, found)
-    group.write_json(directory / "sweep.json", values)
+    write_json(directory / "sweep.json", values)
     paths = figures(directory, settings, found)
     show(table(settings, found))
     states = [trial.state for trial in found]
     print(", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)) or "no trial yet")
+    print("".join(f"{line}\n" for line in worker.slow(directory)), end="")
     if values["importances"]:
         print("importance: " + ", ".join(f"{name} {share:.2f}" for name, share in values["importances"].items()))
     if values["command"]:
@@ -233,7 +236,7 @@ def report(directory: Path):
 
 
 def estimate(settings: Settings) -> tuple[float, str] | None:
-    """Seconds that all runs would take one after another, by a recorded or finished run of the experiment, and which one that was."""
+    """Seconds of all runs, one after another, by a recorded or finished run of the experiment, and which that was."""
     name = settings.config.name
     known = [(run, f"experiments/results/{name}.json") for run in ledger.recorded(name)["runs"]]
     for path in sorted(Path("runs", name).glob("*/result.json")):
@@ -259,10 +262,12 @@ def announce(settings: Settings, points: Sequence[dict]):
     found = estimate(settings)
     if found is None:
         print(
-            f"time: unknown, as no run of {settings.config.name} has ended here; `launch.py train {settings.config.name}` would tell"
+            f"time: unknown, as no run of {settings.config.name} has ended here; "
+            f"`launch.py train {settings.config.name}` would tell"
         )
     else:
         pruned = " at most (trials are pruned)" if settings.method in ("halving", "hyperband") else ""
         print(
-            f"time: about {found[0] / 60:.1f} minutes{pruned}, one run after another as in {found[1]}; populations and --jobs shorten it"
+            f"time: about {found[0] / 60:.1f} minutes{pruned}, one run after another as in {found[1]}; "
+            "populations and --jobs shorten it"
         )

@@ -6,8 +6,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from attention_jax import InputError, config as configs, ledger
-from attention_jax.sweep import answer, group, grouping, plan
+from attention_jax import InputError, config as configs, ledger, runs
+from attention_jax.files import write_json
+from attention_jax.sweep import answer, partition, plan, worker
 from attention_jax.sweep.executors import InProcess, Ray, Subprocesses
 from attention_jax.sweep.journal import Journal
 from attention_jax.sweep.plan import Round, Settings
@@ -31,7 +32,8 @@ def settings_of(
     if method in ("halving", "hyperband") and config.train.total_epochs < 3:
         epochs = config.train.total_epochs
         raise InputError(
-            f"--method {method} compares runs after 1/3 of their epochs, so it needs --train.total-epochs 3 or more; got {epochs}"
+            f"--method {method} compares runs after 1/3 of their epochs, "
+            f"so it needs --train.total-epochs 3 or more; got {epochs}"
         )
     return Settings(config, space, method, count, seeds, metric or config.train.best_metric)
 
@@ -72,7 +74,7 @@ def _lock(directory: Path) -> Iterator[None]:
 def _settle(directory: Path, settings: Settings):
     """Write the settings of a new sweep; InputError if the directory holds another one."""
     if not (directory / "settings.json").exists():
-        group.write_json(directory / "settings.json", plan.settings_json(settings))
+        write_json(directory / "settings.json", plan.settings_json(settings))
     stored = plan.read_settings(directory)
     for name, old, new in zip(Settings._fields, stored, settings):
         if name == "config":
@@ -132,15 +134,18 @@ def sweep(
 
 def _new_round(settings: Settings, first: int, points: list[dict], population: int, slots: int) -> Round:
     """A round before its first run: its groups, and its first stage."""
-    runs = [(number, seed) for number in range(first, first + len(points)) for seed in plan.seeds(settings)]
-    members = [plan.run_config(settings, points[number - first], seed) for number, seed in runs]
-    together = grouping.groups(members, population, slots)
+    every = [(number, seed) for number in range(first, first + len(points)) for seed in plan.seeds(settings)]
+    members = [plan.run_config(settings, points[number - first], seed) for number, seed in every]
+    staged = len(plan.rungs(settings)) > 1
+    together = partition.groups(members, population, slots, staged)
+    if population > 1:
+        for reason in sorted({partition.why_alone(config, staged) for config in members} - {""}):
+            print(f"runs train one by one: {reason}", flush=True)
     if getattr(ledger.load(settings.config.name), "study", None):
-        together = [[place] for group_ in together for place in group_]
-    everyone = list(range(first, first + len(points)))
-    return Round(
-        first, points, [[runs[place] for place in places] for places in together], [(plan.rungs(settings)[0], everyone)]
-    )
+        together = [[place] for members in together for place in members]
+    trials = list(range(first, first + len(points)))
+    groups = [[every[place] for place in places] for places in together]
+    return Round(first, points, groups, [(plan.rungs(settings)[0], trials)])
 
 
 def _run_round(directory: Path, settings: Settings, number: int, where, journal: Journal):
@@ -150,7 +155,7 @@ def _run_round(directory: Path, settings: Settings, number: int, where, journal:
         now = plan.read_rounds(directory)[number]
         journal.add(now.points if not number else [*_points(directory, number), *now.points], settings.config.name)
         paths = _groups_to_do(directory, settings, number, now)
-        for done, path in enumerate(where.run(paths), 1):
+        for done, _ in enumerate(where.run(paths), 1):
             found = _tell(directory, settings, journal)
             best = answer.best(settings, found)
             said = f"; best so far: {answer.in_words(settings, best)}" if best else ""
@@ -179,8 +184,8 @@ def _groups_to_do(directory: Path, settings: Settings, number: int, now: Round) 
         stages = [
             (epoch, [i for i, (trial, _) in enumerate(members) if trial in active]) for epoch, active in now.stages
         ]
-        if not all(group.ended(described[i][1]) for i in stages[-1][1]):
-            group.write(path, group.Spec(path.with_suffix(""), described, stages))
+        if not all(runs.ended(described[i][1]) for i in stages[-1][1]):
+            worker.write(path, worker.Group(path.with_suffix(""), described, stages))
             paths.append(path)
     return paths
 

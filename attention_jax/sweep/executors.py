@@ -1,6 +1,7 @@
 """Where groups run: in this process, in worker processes of this machine, or as Ray tasks on many machines.
 
-An executor takes the files of groups and yields each one as it ends. Nothing here computes: JAX is imported by `group.run_group`.
+An executor takes the files of groups and yields each one as it ends. Nothing here computes: JAX is imported by
+`worker.run_group`.
 """
 
 import os
@@ -11,8 +12,8 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from attention_jax import InputError, Interrupted
-from attention_jax.sweep import group
+from attention_jax import InputError, Interrupted, runs
+from attention_jax.sweep import worker
 
 ROOT = Path(__file__).resolve().parents[2]
 ATTEMPTS = 3
@@ -26,7 +27,7 @@ class InProcess:
 
     def run(self, paths: Sequence[Path]) -> Iterator[Path]:
         for path in paths:
-            group.run_group(path)
+            worker.run_group(path)
             yield path
 
     def close(self):
@@ -42,7 +43,7 @@ def devices() -> list[str]:
 
 
 def shares(jobs: int, found: Sequence[str]) -> list[dict[str, str]]:
-    """The environment of each of `jobs` workers: whole devices if there are enough, else a share of one device's memory.
+    """The environment of each of `jobs` workers: whole devices if there are enough, else a share of one's memory.
 
     >>> shares(2, ["0", "1", "2"])
     [{'CUDA_VISIBLE_DEVICES': '0,2'}, {'CUDA_VISIBLE_DEVICES': '1'}]
@@ -104,7 +105,7 @@ class Subprocesses:
 
     def _start(self, path: Path, share: dict[str, str]) -> subprocess.Popen:
         search = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-        command = [sys.executable, "-m", "attention_jax.sweep.group", str(path)]
+        command = [sys.executable, "-m", "attention_jax.sweep.worker", str(path)]
         with path.with_suffix(".log").open("a") as log:
             return subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | share | {"PYTHONPATH": search})
 
@@ -123,15 +124,16 @@ def _last_line(path: Path) -> str:
 
 def give_up(path: Path, reason: str):
     """Record all runs of a group that have not ended as failed."""
-    for _, directory in group.read(path).members:
-        if not group.ended(directory):
-            group.fail(directory, RuntimeError(reason))
+    for _, directory in worker.read(path).members:
+        if not runs.ended(directory):
+            runs.fail(directory, RuntimeError(reason))
 
 
 class Ray:
-    """One Ray task a group, on whichever machine is free; every machine must see the sweep's directory under the same path.
+    """One Ray task a group, on whichever machine is free; all must see the sweep's directory under the same path.
 
-    A task has its machine's CPUs or one GPU. When a machine dies, its tasks start again on another one and go on from their checkpoints.
+    A task has its machine's CPUs or one GPU. When a machine dies, its tasks start again on another one and go on from
+    their checkpoints.
     """
 
     def __init__(self, address: str):
@@ -185,7 +187,7 @@ def _ray_task(path: str):
     """The body of a Ray task; JAX is first imported inside of it."""
     from pathlib import Path
 
-    from attention_jax.sweep.group import run_group
+    from attention_jax.sweep.worker import run_group
 
     run_group(Path(path))
 

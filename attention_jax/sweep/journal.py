@@ -19,7 +19,7 @@ NAME = "sweep"
 
 
 class _Held:
-    """The sweep's own lock (run.Lock) is held while anything is written, and the system frees that one when a process is killed."""
+    """No lock: the sweep holds its own (driver._lock), which the system frees when a process is killed."""
 
     def acquire(self) -> bool:
         return True
@@ -59,7 +59,7 @@ class Journal:
             self.study.add_trial(template)
 
     def tell(self, number: int, value: float | None, reason: str, curve: Mapping[int, float]):
-        """End a trial with its value, or pruned or failed for a `reason`; `curve`: its metric after each epoch. May be repeated."""
+        """End a trial with its value, or pruned or failed for a `reason`; `curve`: its metric by epoch. Repeatable."""
         trial = self.trials()[number]
         if trial.state.is_finished():
             return

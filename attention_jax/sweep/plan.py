@@ -1,6 +1,7 @@
 """What a sweep's directory says: its settings, its rounds, and how its trials stand. Reading only needs the directory.
 
-DIR/settings.json, rounds/000.json (points, groups, comparisons), groups/000-001.json, trials/0007/seed0 (run directories).
+DIR/settings.json, rounds/000.json (points, groups, comparisons), groups/000-001.json, trials/0007/seed0 (run
+directories).
 """
 
 import json
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from attention_jax import InputError, config as configs, lower_is_better, runs
-from attention_jax.sweep import group
+from attention_jax.files import write_json
 from attention_jax.sweep.search import ETA, brackets, survivors
 from attention_jax.sweep.space import Point, Space, parse, spelled
 
@@ -87,7 +88,7 @@ def read_rounds(directory: Path) -> list[Round]:
 
 
 def write_round(directory: Path, number: int, round_: Round):
-    group.write_json(directory / "rounds" / f"{number:03d}.json", round_._asdict())
+    write_json(directory / "rounds" / f"{number:03d}.json", round_._asdict())
 
 
 def run_directory(directory: Path, trial: int, seed: int) -> Path:
@@ -122,11 +123,8 @@ def trials(directory: Path, settings: Settings, rounds: Sequence[Round]) -> list
         for number, point in enumerate(round_.points, round_.first):
             directories = [run_directory(directory, number, seed) for seed in seeds(settings)]
             results = [runs.read_result(path) for path in directories]
-            histories = [group.history(path) for path in directories]
-            reasons = [
-                json.loads(path.read_text())["reason"] if (path := d / "failure.json").exists() else ""
-                for d in directories
-            ]
+            histories = [runs.history(path) for path in directories]
+            reasons = [runs.failure(path) for path in directories]
             reason = next((f"seed {seed}: {text}" for seed, text in zip(seeds(settings), reasons) if text), "")
             values = [value for r, h in zip(results, histories) if (value := measured(settings, r, h)) is not None]
             if reason:
@@ -152,7 +150,7 @@ def rungs(settings: Settings) -> list[int]:
 
 
 def go_on(settings: Settings, found: Sequence[Trial], active: Sequence[int], epoch: int) -> list[int]:
-    """Which of the `active` trials go on beyond `epoch`: of each bracket that compares there, the best 1/eta; what has failed does not."""
+    """Which of the `active` trials go on beyond `epoch`: not the failed, the best 1/eta where a bracket compares."""
     chosen, all_brackets = [], brackets(settings.method, settings.config.train.total_epochs)
     for place, bracket in enumerate(all_brackets):
         mine = [

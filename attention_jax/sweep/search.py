@@ -1,7 +1,7 @@
 """Which points to try next, and which to give up: pure functions of a space, a seed and what is known so far.
 
-Proposals are asked of optuna in a study that lives in memory and is filled with the history first, so that a sweep that was
-killed and goes on asks the same question and gets the same answer as one that was not.
+Proposals are asked of optuna in a study that lives in memory and is filled with the history first, so that a sweep
+that was killed and goes on asks the same question and gets the same answer as one that was not.
 """
 
 import math
@@ -56,7 +56,7 @@ def rounds(method: str, trials: int) -> list[int]:
 
 
 def suggest(space: Space, method: str, seed: int, history: Sequence[tuple[Point, float]], count: int) -> list[Point]:
-    """The next `count` points, all different from each other and from the history; fewer if a finite space is exhausted.
+    """The next `count` points, different from each other and from the history; fewer if a finite space is exhausted.
 
     `history` holds all (point, value) so far in order, smaller values being better.
     """
@@ -101,7 +101,7 @@ def _sampler(method: str, seed: int, number: int) -> optuna.samplers.BaseSampler
 
 
 def brackets(method: str, epochs: int) -> list[list[int]]:
-    """The epochs at which trials are compared, one list a bracket; the last one is the end. Trial i is in bracket i mod n.
+    """The epochs at which trials are compared, a list a bracket; the last is the end. Trial i is in bracket i mod n.
 
     Successive halving (Jamieson & Talwalkar 2016) is the bracket that begins with the shortest runs; Hyperband
     (Li et al. 2018, algorithm 1) runs all brackets, down to the one that never stops a run early.

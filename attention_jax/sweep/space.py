@@ -1,7 +1,7 @@
-"""Search spaces: `--over NAME=VALUES` read against the typed configuration, so that nothing starts that could not be configured.
+"""Search spaces: `--over NAME=VALUES` read against the typed configuration, so that all that starts can be configured.
 
-`optim.learning-rate=1e-4..1e-2:log` is a range, `model.hidden-size=128,256` a list; `1e-4..1e-2:log:5` is a range that a grid
-takes at 5 points.
+`optim.learning-rate=1e-4..1e-2:log` is a range, `model.hidden-size=128,256` a list; `1e-4..1e-2:log:5` is a range
+that a grid takes at 5 points.
 """
 
 import dataclasses
@@ -85,7 +85,7 @@ def assignments(words: Sequence[str]) -> dict[str, str]:
 
 
 def parse(config, over: Mapping[str, str]) -> Space:
-    """The space `over`, each name with a range or a list, checked by the types of `config`; InputError says what is wrong.
+    """The space `over`, a range or a list by name, checked by the types of `config`; InputError says what is wrong.
 
     >>> config = configs.Config("x", configs.Dates(), configs.LuongSeq2seq())
     >>> parse(config, {"optim.learning-rate": "1e-4..1e-2:log", "model.hidden-size": "64,128"})["model.hidden_size"]
@@ -104,7 +104,8 @@ def parse(config, over: Mapping[str, str]) -> Space:
             configs.validate(configs.replace(config, **{name: value}))
     if not space:
         raise InputError(
-            "a sweep needs at least one parameter: --over NAME=VALUES, such as --over optim.learning-rate=1e-4..1e-2:log"
+            "a sweep needs at least one parameter: "
+            "--over NAME=VALUES, such as --over optim.learning-rate=1e-4..1e-2:log"
         )
     return space
 
@@ -192,7 +193,8 @@ def grid(space: Space) -> list[Point]:
     for name, dimension in space.items():
         if isinstance(dimension, Range) and not dimension.points:
             raise InputError(
-                f"a grid needs to know how many values of {name}: list them, or write {dimension.low}..{dimension.high}:log:5"
+                f"a grid needs to know how many values of {name}: "
+                f"list them, or write {dimension.low}..{dimension.high}:log:5"
             )
     axes = [d.choices if isinstance(d, Values) else d.grid() for d in space.values()]
     return [dict(zip(space, values)) for values in itertools.product(*axes)]

@@ -10,13 +10,13 @@ from attention_jax import InputError, config as configs
 from attention_jax.data import batches, corpora
 from attention_jax.data.pairs import decode_targets, encode_sources, references
 from attention_jax.decode import beam_search, greedy
+from attention_jax.files import write_json
 from attention_jax.models.convolutional import ConvSeq2seq
 from attention_jax.ops.losses import linear_cross_entropy, masked_cross_entropy
 from attention_jax.report import bleu
 from attention_jax.report.figures import show_heatmaps
 from attention_jax.tasks import Task, load_once
 from attention_jax.tasks.transformers import encoder_decoder
-from attention_jax.train.log import write_json
 from attention_jax.train.parallel import over_rows
 
 

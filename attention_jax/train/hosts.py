@@ -1,7 +1,8 @@
-"""One training on several hosts: joining them, and what they must agree on. With one host every function here does nothing.
+"""One training on several hosts: joining them, and what they must agree on. With one host nothing here does anything.
 
-All hosts run the same command on the same data and draw the same batches; each computes its share of a batch (`parallel.divide`). They
-see one run directory: checkpoints are written and read by all of them through orbax, everything else is written by the first.
+All hosts run the same command on the same data and draw the same batches; each computes its share of a batch
+(`parallel.divide`). They see one run directory: checkpoints are written and read by all of them through orbax,
+everything else is written by the first.
 """
 
 import json
@@ -24,17 +25,19 @@ JOINING = 300
 def join(coordinator: str, hosts: int, host: int):
     """Wait for all hosts; afterwards `jax.devices()` are the devices of all of them.
 
-    `coordinator` is HOST:PORT of host 0, the same on every host, or "auto" where jax knows the cluster (Slurm, Open MPI, Kubernetes,
-    TPU pods) and finds the other two numbers by itself.
+    `coordinator` is HOST:PORT of host 0, the same on every host, or "auto" where jax knows the cluster (Slurm, Open
+    MPI, Kubernetes, TPU pods) and finds the other two numbers by itself.
     """
     if coordinator != "auto":
         if not re.fullmatch(r".+:\d+", coordinator):
             raise InputError(
-                f"--coordinator must be HOST:PORT of the first host, such as 10.0.0.1:9000, or auto; got {coordinator!r}"
+                "--coordinator must be HOST:PORT of the first host, such as 10.0.0.1:9000, or auto; "
+                f"got {coordinator!r}"
             )
         if hosts < 2 or not 0 <= host < hosts:
             raise InputError(
-                f"--coordinator {coordinator} needs --hosts N, at least 2, and --host 0 to N - 1; got {hosts} and {host}"
+                f"--coordinator {coordinator} needs --hosts N, at least 2, and --host 0 to N - 1; "
+                f"got {hosts} and {host}"
             )
         if host:
             reach(coordinator)

@@ -1,4 +1,4 @@
-"""What a run says and writes: metrics.jsonl, JSON files, and progress on a terminal or as plain lines."""
+"""What a run says and writes: metrics.jsonl, and progress on a terminal or as plain lines."""
 
 import contextlib
 import json
@@ -10,33 +10,21 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from attention_jax.files import write_whole
 from attention_jax.train import hosts
 
 
-def write_json(path: Path, value) -> Path:
-    """Write `value` so that the file is either the old one or the whole new one, never a half."""
-    temporary = path.with_name(path.name + ".part")
-    temporary.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
-    return path
-
-
 class MetricsLog:
-    """metrics.jsonl: one object a line, each with its step. `keep_until` drops what a resumed run is about to do again."""
+    """metrics.jsonl: one object a line, each with its step; lines after `step` go, as a resumed run does them again."""
 
-    def __init__(self, directory: Path, keep_until: int | None = None, tensorboard: bool = False):
-        self.path, self.board = directory / "metrics.jsonl", None
+    def __init__(self, directory: Path, step: int, tensorboard: bool = False):
+        path, self.board = directory / "metrics.jsonl", None
         if not hosts.first():
-            self.file = open(os.devnull, "w")
+            self.file = open(os.devnull, "w")  # noqa: SIM115 (closed by `close`)
             return
-        kept = []
-        if keep_until is not None and self.path.exists():
-            lines = self.path.read_text(encoding="utf-8").splitlines(keepends=True)
-            kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= keep_until]
-        temporary = self.path.with_name("metrics.jsonl.part")
-        temporary.write_text("".join(kept), encoding="utf-8")
-        os.replace(temporary, self.path)
-        self.file = self.path.open("a", encoding="utf-8")
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+        write_whole(path, "".join(line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step))
+        self.file = path.open("a", encoding="utf-8")
         if tensorboard:
             from tensorboardX import SummaryWriter
 

@@ -7,9 +7,7 @@ Python zero leaves its transformation out; a traced one always has it in, with t
 import jax.numpy as jnp
 import optax
 
-
-def _used(number) -> bool:
-    return not (isinstance(number, int | float) and number == 0)
+from attention_jax.ops.dropout import is_zero
 
 
 def schedule(optim, total_steps: int):
@@ -43,18 +41,18 @@ def optimizer(optim, total_steps: int) -> optax.GradientTransformation:
     """Clip by global norm, precondition, decay weights, scale by the scheduled rate."""
     clip = optim.clip_norm
     parts = []
-    if _used(clip):
+    if not is_zero(clip):
         parts.append(
             optax.clip_by_global_norm(clip if isinstance(clip, int | float) else jnp.where(clip > 0, clip, jnp.inf))
         )
-    if optim.name == "sgd" and _used(optim.weight_decay):
+    if optim.name == "sgd" and not is_zero(optim.weight_decay):
         parts.append(optax.add_decayed_weights(optim.weight_decay))  # L2 regularisation: part of the gradient
     if optim.name in ("adam", "adamw"):
         parts.append(optax.scale_by_adam(b1=optim.b1, b2=optim.b2, eps=optim.eps))
     elif optim.name == "rmsprop":
         parts.append(optax.scale_by_stddev(decay=optim.b2, eps=optim.eps))  # centred (Graves 2013, eq. 38-41)
-    if optim.name in ("sgd", "rmsprop") and _used(optim.momentum):
+    if optim.name in ("sgd", "rmsprop") and not is_zero(optim.momentum):
         parts.append(optax.trace(decay=optim.momentum))
-    if optim.name != "sgd" and _used(optim.weight_decay):
+    if optim.name != "sgd" and not is_zero(optim.weight_decay):
         parts.append(optax.add_decayed_weights(optim.weight_decay))  # decoupled (Loshchilov & Hutter 2019)
     return optax.chain(*parts, optax.scale_by_learning_rate(schedule(optim, total_steps)))

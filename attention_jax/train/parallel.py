@@ -1,6 +1,7 @@
 """Data parallelism: the compiled inner loop over all local devices, and evaluation that counts every row exactly once.
 
-One device uses `jit`; more use `pmap` over the axis "data", with the state and the dataset replicated and the batch divided.
+One device uses `jit`; more use `pmap` over the axis "data", with the state and the dataset replicated and the batch
+divided.
 """
 
 import functools
@@ -24,7 +25,7 @@ def replicate(tree):
 
 
 def divide(rows: np.ndarray, axis: int) -> np.ndarray:
-    """Split `axis` over the devices, [..., B, ...] -> [..., n, B/n, ...], padded with zeros; this process's share of it.
+    """Split `axis` over the devices, [..., B, ...] -> [..., n, B/n, ...], zero padded; this process's share of it.
 
     >>> divide(np.array([[1, 2, 3]]), axis=1).shape == (1, jax.local_device_count(), -(-3 // jax.device_count()))
     True
@@ -41,8 +42,9 @@ def divide(rows: np.ndarray, axis: int) -> np.ndarray:
 def chunk_runner(loss, optimizer, matmul_precision: str = "default"):
     """The compiled inner loop: `run(state, bucket, indices [K, B], weight [K, B]) -> state, metrics [K]`.
 
-    K training steps are scanned in one call; step k gathers the rows `indices[k]` of `bucket` on the device. The state is
-    donated. Each of the metrics is a pair (sums [K], counts [K]). `matmul_precision` is in force in these steps alone.
+    K training steps are scanned in one call; step k gathers the rows `indices[k]` of `bucket` on the device. The
+    state is donated. Each of the metrics is a pair (sums [K], counts [K]). `matmul_precision` is in force in these
+    steps alone.
     """
     devices = jax.device_count()
 
@@ -66,17 +68,17 @@ def _compiled(fn):
 
 
 def over_rows(fn, params, arrays: dict[str, np.ndarray], batch_size: int):
-    """`fn(params, batch)` over all rows of `arrays` in batches on the local devices: per-row results, concatenated in order.
+    """`fn(params, batch)` over all rows of `arrays` in batches on the local devices: results by row, in order.
 
-    `fn` maps a dict of arrays [B, ...] to a pytree of arrays [B, ...] and should be a stable function object: it is compiled
-    once. The last batch is filled by repeating its last row, and what comes of the filling is dropped, so that every row is counted
-    exactly once whatever the batch size and the number of devices.
+    `fn` maps a dict of arrays [B, ...] to a pytree of arrays [B, ...] and should be a stable function object: it is
+    compiled once. The last batch is filled by repeating its last row, and what comes of the filling is dropped, so
+    that every row is counted exactly once whatever the batch size and the number of devices.
     """
     devices, total = jax.local_device_count(), len(next(iter(arrays.values())))
     if total == 0:
         raise ValueError("over_rows needs at least one row, got none")
     size = -(-min(batch_size, total) // devices) * devices
-    params = params if devices == 1 else replicate(params)
+    params = replicate(params)
     results = []
     for first in range(0, total, size):
         rows = np.minimum(np.arange(first, first + size), total - 1)

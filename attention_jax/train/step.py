@@ -8,22 +8,19 @@ import optax
 
 
 class TrainState(NamedTuple):
-    """Everything a run is in the middle of. All leaves are ordinary arrays, so a checkpoint fits any number of devices."""
+    """What a training step changes. All leaves are ordinary arrays, so a checkpoint fits any number of devices."""
 
     params: Any  # the model's parameters
     opt_state: Any  # the optimizer's moments and count
     step: jax.Array  # optimizer steps done, int32 []
     rng: jax.Array  # the run's seed as raw key data, uint32 [2]; step t uses fold_in(rng, t)
-    epoch: jax.Array  # data cursor: the epoch now under way, int32 []
-    chunk: jax.Array  # data cursor: compiled calls done in this epoch, int32 []
 
 
 def init_state(init, optimizer: optax.GradientTransformation, seed: int) -> TrainState:
     """A fresh state: parameters and dropout come from two independent streams of `seed`."""
     model_rng, rng = jax.random.split(jax.random.PRNGKey(seed))
     params = jax.jit(init)(model_rng)
-    zero = jnp.zeros((), jnp.int32)
-    return TrainState(params, optimizer.init(params), zero, rng, zero, zero)
+    return TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32), rng)
 
 
 def train_step(loss, optimizer: optax.GradientTransformation, state: TrainState, batch, axis: str | None = None):

@@ -1,4 +1,4 @@
-"""The sweep in one process: what it writes, what it refuses, that repeating it does nothing twice, and that pruning saves work."""
+"""The sweep in one process: what it writes and refuses; repeating it does nothing twice; pruning saves work."""
 
 import json
 import types
@@ -15,7 +15,7 @@ STUDY = Config("date_luong", Dates(), LuongSeq2seq())
 
 @pytest.fixture
 def calls(monkeypatch):
-    """Every run is a computation that takes no time: (learning rate - 0.01)^2 + seed / 1e6; a weight decay of 1 fails."""
+    """Every run is a computation of no time: (learning rate - 0.01)^2 + seed / 1e6; a weight decay of 1 fails."""
     made = []
 
     def study(config, directory):
@@ -87,14 +87,14 @@ def test_a_search_that_stops_anywhere_goes_on_to_the_same_end(calls, tmp_path, m
     for stop in stops:
         left = [stop]
 
-        def run_some(path, quiet=True, original=driver.group.run_group, left=left):
+        def run_some(path, quiet=True, original=driver.worker.run_group, left=left):
             left[0] -= 1
             if left[0] < 0:
                 raise Killed
             original(path)
 
         with monkeypatch.context() as patch, pytest.raises(Killed):
-            patch.setattr(driver.group, "run_group", run_some)
+            patch.setattr(driver.worker, "run_group", run_some)
             driver.sweep(wanted, tmp_path / "parts")
     parts = driver.sweep(wanted, tmp_path / "parts")
     assert [(t.point, t.value) for t in parts] == [(t.point, t.value) for t in whole]
@@ -134,7 +134,7 @@ def test_a_full_disk_is_one_clear_line(calls, tmp_path, monkeypatch):
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(driver.group.runs, "start", full)
+    monkeypatch.setattr(driver.worker.runs, "start", full)
     with pytest.raises(InputError, match="No space left on device; free some space"):
         driver.sweep(settings(RATES), tmp_path)
 
@@ -151,6 +151,24 @@ def test_halving_trains_the_best_third_to_the_end_and_grows_nothing_twice(tiny, 
         epochs = [json.loads(line)["epoch"] for line in lines if "seconds" in line]
         assert epochs == ([1, 2, 3] if trial.number in kept else [1])
     assert [epoch for epoch, _ in plan.read_rounds(tmp_path)[0].stages] == [1, 3]
+
+
+def test_a_group_that_is_no_population_says_why(tiny, tmp_path, monkeypatch, capsys):
+    from attention_jax.sweep import population
+
+    def refuse(*_):
+        raise TypeError("this model\nlooks at its learning rate")
+
+    started = []
+    monkeypatch.setattr(population, "check_traceable", refuse)
+    monkeypatch.setattr(driver.worker.runs, "start", lambda config, directory, **_: started.append(directory))
+    driver.sweep(settings({"optim.learning-rate": "0.01,0.02"}, config=tiny), tmp_path)
+    said = capsys.readouterr()
+    line = "group 000-000 trains its 2 runs one by one: TypeError: this model looks at its learning rate"
+    assert line in said.err and line in said.out and len(started) == 2
+    assert "in refuse" in (tmp_path / "groups" / "000-000.log").read_text()  # the whole traceback
+    answer.report(tmp_path)
+    assert line in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["sweep_scores", "sweep_warmup", "sweep_vit"])

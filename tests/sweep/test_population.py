@@ -6,11 +6,12 @@ import jax
 import numpy as np
 import pytest
 
-from attention_jax import runs, tasks
-from attention_jax.config import replace
+from attention_jax import Interrupted, runs, tasks
+from attention_jax.config import Train, replace
 from attention_jax.sweep import population
 from attention_jax.sweep.population import Member
 from attention_jax.train.checkpoint import load_params
+from attention_jax.train.run import Run
 
 
 def members(configs, root):
@@ -18,7 +19,9 @@ def members(configs, root):
 
 
 def trained(configs, root, **options):
-    population.fit(members(configs, root), [tasks.build(config) for config in configs], root / "group", **options)
+    options = {"until": configs[0].train.total_epochs} | options
+    built = [tasks.build(config) for config in configs]
+    population.train_many(members(configs, root), built, root / "group", **options)
 
 
 def params(config, directory):
@@ -28,7 +31,7 @@ def params(config, directory):
 
 
 def result(directory):
-    """Evaluations, exactly; and the logged training losses, whose sums the compiler rounds as the program around them suggests."""
+    """Evaluations, exactly; and the logged training losses, whose sums are rounded as the whole program suggests."""
     found = json.loads((directory / "result.json").read_text())
     exact = [{k: v for k, v in row.items() if k not in ("seconds", "train.loss")} for row in found["history"]]
     logged = [json.loads(line)["train.loss"] for line in (directory / "metrics.jsonl").read_text().splitlines()]
@@ -86,11 +89,12 @@ def test_a_population_goes_on_where_it_stopped_also_with_fewer_members(three, tm
     assert not (tmp_path / "0" / "result.json").exists()
     chosen = [0, 2]
     some = [members(configs, tmp_path)[place] for place in chosen]
-    population.fit(
+    population.train_many(
         some,
         [tasks.build(m.config) for m in some],
         tmp_path / "next",
-        earlier=population.Earlier(tmp_path / "group", 3, chosen),
+        until=3,
+        earlier=population.Earlier(tmp_path / "group" / "checkpoints", chosen),
     )
     for place in chosen:
         assert_same(tmp_path / str(place), root / str(place))
@@ -106,6 +110,92 @@ def test_a_member_that_diverges_says_why_and_stops_no_other(three, tmp_path):
     assert_same(tmp_path / "0", root / "0")
 
 
+ENDS = {
+    "patience": {"train.patience": 1},
+    "best": {"train.use_best": True},
+    "average": {"train.average_last": 2},
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_members_end_as_the_runs_alone_would(end, tiny, tmp_path, monkeypatch):
+    """Losses that go up and down, each member's in its own way: they stop after, or keep, different epochs."""
+    losses = [[3.0, 2.0, 2.5], [1.0, 4.0, 0.5]]
+    build = tasks.build
+
+    def scripted(config, said=None):
+        task, said = build(config), iter(losses[config.train.seed] if said is None else said)
+        return task._replace(evaluate=lambda params, full: {"test.loss": 0.0 if full else next(said)})
+
+    config = replace(tiny, **ENDS[end], **{"train.best_metric": "test.loss", "optim.learning_rate": 0.03})
+    configs = [replace(config, **{"train.seed": seed}) for seed in (0, 1)]
+    both = [1.0 * x for pair in zip(*losses) for x in pair]  # a population evaluates them in turns
+    if end == "patience":
+        both = [3.0, 1.0, 2.0, 4.0, 2.5]  # the second stops after its second epoch
+    shared = scripted(configs[0], both)
+    population.train_many(members(configs, tmp_path), [shared, build(configs[1])], tmp_path / "group", until=3)
+    monkeypatch.setattr(tasks, "build", scripted)
+    for place, config in enumerate(configs):
+        monkeypatch.setattr(runs, "draw", lambda *_: [])
+        alone = runs.start(config, tmp_path / "alone" / str(place), quiet=True)
+        together = runs.read_result(tmp_path / str(place))
+        assert [row["test.loss"] for row in together["history"]] == [row["test.loss"] for row in alone["history"]]
+        assert (tmp_path / str(place) / "page.md").exists()
+        for ours, theirs in zip(
+            params(config, tmp_path / str(place)), params(config, tmp_path / "alone" / str(place)), strict=True
+        ):
+            np.testing.assert_array_equal(ours, theirs)
+    epochs = [len(runs.read_result(tmp_path / str(place))["history"]) for place in (0, 1)]
+    assert epochs == ([3, 2] if end == "patience" else [3, 3])
+
+
+@pytest.mark.parametrize("call", range(5))
+def test_a_population_stopped_at_any_call_goes_on_to_the_same_bits(call, three, tmp_path, monkeypatch):
+    import os
+    import signal
+
+    configs, root = three
+    made, original = [0], population.runner
+
+    def runner(*given):
+        run = original(*given)
+
+        def counted(*arguments):
+            made[0] += 1
+            if made[0] == call + 1:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return run(*arguments)
+
+        return counted
+
+    monkeypatch.setattr(population, "runner", runner)
+    with pytest.raises(Interrupted):
+        trained(configs, tmp_path)
+    assert made[0] == call + 1 and not (tmp_path / "0" / "result.json").exists()
+    trained(configs, tmp_path)
+    assert made[0] == 6
+    for place in range(3):
+        for ours, whole in zip(
+            params(configs[place], tmp_path / str(place)), params(configs[place], root / str(place)), strict=True
+        ):
+            np.testing.assert_array_equal(ours, whole)
+        steps = [
+            json.loads(line)["step"] for line in (tmp_path / str(place) / "metrics.jsonl").read_text().splitlines()
+        ]
+        assert steps == sorted(steps) and len(steps) == 9  # two calls and a row an epoch, each once
+
+
+def test_a_loss_that_stays_finite_but_has_no_square_is_divergence(tmp_path):
+    run = Run(Train(), lambda *_: [], 9, tmp_path, quiet=True)
+    run.begin(None)
+    ones = np.ones((2, 4), np.float32)
+    run.note(0, ones, {"loss": (np.float32([4.0, 8.0]), np.float32([4.0, 4.0]))})
+    assert run.open and run.step == 2
+    run.note(0, ones, {"loss": (np.float32([4.0, 1e30]), np.float32([4.0, 4.0]))})
+    assert not run.open and str(run.failure).startswith("the loss was 2.5e+29 at step 4;")
+    run.close()
+
+
 def test_data_that_is_not_shared_is_found(tiny):
     one = tasks.build(tiny)
     other = one._replace(buckets=({**one.buckets[0], "source": one.buckets[0]["source"] + 1},))
@@ -117,9 +207,7 @@ def test_data_that_is_not_shared_is_found(tiny):
 def test_a_number_that_a_model_looks_at_is_found(tiny, monkeypatch):
     task = tasks.build(tiny)
     population.check_traceable(tiny, ["optim.learning_rate", "train.label_smoothing"], task)
-    peeks = lambda config: task._replace(
-        loss=lambda *a: task.loss(*a) if config.train.label_smoothing > 0 else task.loss(*a)
-    )
+    peeks = lambda config: task._replace(loss=lambda *a: task.loss(*a) if config.train.label_smoothing > 0 else None)
     monkeypatch.setattr(tasks, "build", peeks)
     with pytest.raises(jax.errors.ConcretizationTypeError):
         population.check_traceable(tiny, ["train.label_smoothing"], task)
@@ -139,7 +227,7 @@ def test_members_divided_over_devices_are_the_same(three, tmp_path):
         "from pathlib import Path\nfrom attention_jax import runs, tasks\nfrom attention_jax.sweep import population\n"
         "old, new = Path(sys.argv[1]), Path(sys.argv[2])\n"
         "members = [population.Member(runs.read_config(old / str(i)), new / str(i)) for i in range(3)]\n"
-        "population.fit(members, [tasks.build(m.config) for m in members], new / 'group')\n"
+        "population.train_many(members, [tasks.build(m.config) for m in members], new / 'group', until=3)\n"
     )
     environment = os.environ | {"NPROC": "8", "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
     subprocess.run([sys.executable, "-c", script, str(root), str(tmp_path)], check=True, env=environment, timeout=300)

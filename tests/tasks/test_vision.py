@@ -180,13 +180,14 @@ import sys, jax, numpy as np
 jax.config.update("jax_num_cpu_devices", int(sys.argv[1]))
 from attention_jax.config import *
 from attention_jax.tasks import build
-from attention_jax.train.loop import fit
+from attention_jax.train.loop import train_one
 from pathlib import Path
 config = Config("tiny", Images(examples=90), Vit(4, 8, 8, 1, 2), Optim("sgd", learning_rate=0.1),
                 Train(batch_size=32, total_epochs=1, best_metric="test.loss"))
-done = fit(build(config), config.optim, config.train, Path(sys.argv[2]), quiet=True)
-metrics = [done["metrics"][f"test.{name}"] for name in ("loss", "accuracy")]
-np.savez(sys.argv[3], *jax.tree.leaves(jax.device_get(done["params"])), metrics=metrics)
+task = build(config)
+_, params = train_one(task, config.optim, config.train, Path(sys.argv[2]), quiet=True)
+metrics = [task.evaluate(params, True)[f"test.{name}"] for name in ("loss", "accuracy")]
+np.savez(sys.argv[3], *jax.tree.leaves(params), metrics=metrics)
 """
 
 

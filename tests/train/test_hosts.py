@@ -1,4 +1,4 @@
-"""Several hosts, as processes of this machine that know each other only through the coordinator: one training, the same numbers."""
+"""Several hosts, as processes that know each other through the coordinator alone: one training, the same numbers."""
 
 import json
 import os

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,11 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention_jax import Diverged, InputError
+from attention_jax import Diverged, InputError, Interrupted
 from attention_jax.config import Optim, Train
 from attention_jax.tasks import Task
 from attention_jax.train.checkpoint import Checkpoints
-from attention_jax.train.loop import fit
+from attention_jax.train.loop import train_one
 
 X = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
 Y = (X @ np.array([1.0, -2.0, 0.5], np.float32)).astype(np.float32)
@@ -43,15 +44,15 @@ OPTIM = Optim("sgd", learning_rate=0.1)
 
 
 def test_the_steps_are_plain_gradient_descent(tmp_path):
-    found = fit(least_squares(), OPTIM, Train(total_epochs=2, batch_size=16), tmp_path, quiet=True)
+    run, params = train_one(least_squares(), OPTIM, Train(total_epochs=2, batch_size=16), tmp_path, quiet=True)
     w = np.asarray(jax.random.normal(jax.random.split(jax.random.PRNGKey(0))[0], (3,)), np.float64)
     for epoch in range(2):
         order = np.random.default_rng(epoch).permutation(50)
         for first in range(0, 50, 16):  # the last batch has two rows and is averaged over two
             x, y = X[order[first : first + 16]].astype(np.float64), Y[order[first : first + 16]]
             w = w - 0.1 * 2 * x.T @ (x @ w - y) / len(x)
-    assert found["steps"] == 8
-    np.testing.assert_allclose(found["params"]["w"], w, rtol=1e-5)
+    assert run.step == 8
+    np.testing.assert_allclose(params["w"], w, rtol=1e-5)
 
 
 def test_the_matmul_precision_is_in_force_in_the_steps_alone(tmp_path):
@@ -62,48 +63,106 @@ def test_the_matmul_precision_is_in_force_in_the_steps_alone(tmp_path):
 
     task = least_squares()
     task = task._replace(loss=peek("loss", task.loss), evaluate=peek("evaluate", task.evaluate))
-    fit(task, OPTIM, Train(total_epochs=1, matmul_precision="bfloat16"), tmp_path, quiet=True)
+    train_one(task, OPTIM, Train(total_epochs=1, matmul_precision="bfloat16"), tmp_path, quiet=True)
     assert seen == {"loss": {"bfloat16"}, "evaluate": {None}}
 
 
-def test_stopping_after_any_epoch_and_going_on_gives_the_same_bits(tmp_path):
-    whole = fit(least_squares(), Optim(learning_rate=0.1), Train(total_epochs=4), tmp_path / "whole", quiet=True)
-    fit(least_squares(), Optim(learning_rate=0.1), Train(total_epochs=1), tmp_path / "part", quiet=True)
-    part = fit(
-        least_squares(), Optim(learning_rate=0.1), Train(total_epochs=4), tmp_path / "part", resume=True, quiet=True
-    )
-    assert (np.asarray(part["params"]["w"]) == np.asarray(whole["params"]["w"])).all()
-    lines = [json.loads(line) for line in (tmp_path / "part" / "metrics.jsonl").read_text().splitlines()]
-    assert [line["epoch"] for line in lines if "valid.loss" in line] == [1, 2, 3, 4]
+ADAM = Optim(learning_rate=0.1)
+
+
+def logged(directory) -> list[dict]:
+    return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("epochs", [1, 2, 3])
+def test_stopping_after_any_epoch_and_going_on_gives_the_same_bits(epochs, tmp_path):
+    train = Train(total_epochs=4)
+    _, whole = train_one(least_squares(), ADAM, train, tmp_path / "whole", quiet=True)
+    run, nothing = train_one(least_squares(), ADAM, train, tmp_path / "part", quiet=True, until=epochs)
+    assert run.open and nothing is None and len(run.history) == epochs
+    run, part = train_one(least_squares(), ADAM, train, tmp_path / "part", quiet=True)
+    assert not run.open and (part["w"] == whole["w"]).all()
+    assert [line["epoch"] for line in logged(tmp_path / "part") if "valid.loss" in line] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("chunk", range(8))
+def test_a_signal_at_any_chunk_and_going_on_gives_the_same_bits(chunk, tmp_path):
+    """Two chunks an epoch; the signal comes while chunk number `chunk` is made ready."""
+    train = Train(total_epochs=4)
+    _, whole = train_one(least_squares(), ADAM, train, tmp_path / "whole", quiet=True)
+    task = least_squares()
+
+    class Chunks(list):
+        def __getitem__(self, place):
+            if 2 * self.epoch + place == chunk:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return super().__getitem__(place)
+
+    def plan_and_kill(epoch, steps_per_call):
+        chunks = Chunks(plan(epoch, steps_per_call))
+        chunks.epoch = epoch
+        return chunks
+
+    with pytest.raises(Interrupted) as stopped:
+        train_one(task._replace(plan=plan_and_kill), ADAM, train, tmp_path / "part", quiet=True)
+    assert stopped.value.step == 2 * (chunk + 1)
+    _, part = train_one(task, ADAM, train, tmp_path / "part", quiet=True)
+    assert (part["w"] == whole["w"]).all()
+    lines = [[line["step"] for line in logged(tmp_path / name)] for name in ("whole", "part")]
+    assert lines[0] == lines[1]
+
+
+def test_a_run_that_comes_to_its_last_step_ends_its_epoch_there(tmp_path):
+    run, params = train_one(least_squares(), OPTIM, Train(total_epochs=4, max_steps=5), tmp_path, quiet=True)
+    assert run.step == 5 and [row["step"] for row in run.history] == [4, 5] and params is not None
+    assert [line["step"] for line in logged(tmp_path)] == [2, 4, 4, 5, 5]
 
 
 def test_the_best_and_the_last_checkpoints_are_kept_and_averaged(tmp_path):
-    found = fit(least_squares(), OPTIM, Train(total_epochs=5, average_last=2), tmp_path, quiet=True)
-    kept = Checkpoints(tmp_path / "checkpoints")
+    train = Train(total_epochs=5, average_last=2)
+    _, params = train_one(least_squares(), OPTIM, train, tmp_path, quiet=True)
+    kept = Checkpoints(tmp_path / "checkpoints", train, best_of=1)
     states = [kept.restore(step, _state())[0].params["w"] for step in (16, 20)]
-    np.testing.assert_allclose(found["params"]["w"], np.mean(states, axis=0), rtol=1e-6)
+    np.testing.assert_allclose(params["w"], np.mean(states, axis=0), rtol=1e-6)
     assert kept.best() == 20
     kept.close()
 
 
+def test_a_run_may_end_with_the_parameters_of_its_best_epoch(tmp_path):
+    values = iter([3.0, 1.0, 2.0, 2.5])
+    task = least_squares()._replace(evaluate=lambda *_: {"valid.loss": next(values)})
+    _, best = train_one(task, OPTIM, Train(total_epochs=4, use_best=True), tmp_path / "best", quiet=True)
+    _, second = train_one(least_squares(), OPTIM, Train(total_epochs=2), tmp_path / "second", quiet=True)
+    assert (best["w"] == second["w"]).all()
+
+
+def test_a_checkpoint_of_an_earlier_version_is_one_clear_line(tmp_path):
+    old = Checkpoints(tmp_path / "checkpoints", Train())
+    old.save(4, _state(), {"history": [], "past": {"seconds": 1.0, "examples": 50}})
+    old.close()
+    with pytest.raises(InputError, match="is of an earlier version, .* start a new run"):
+        train_one(least_squares(), OPTIM, Train(total_epochs=2), tmp_path, quiet=True)
+
+
 def _state():
+    from attention_jax.train.checkpoint import host
     from attention_jax.train.optimizer import optimizer
     from attention_jax.train.step import init_state
 
-    return init_state(least_squares().init, optimizer(OPTIM, 1), 0)
+    return host(init_state(least_squares().init, optimizer(OPTIM, 1), 0))
 
 
 def test_patience_ends_a_run_that_no_longer_improves(tmp_path):
     task = least_squares()
     values = iter([3.0, 2.0, 2.5, 2.2, 2.1, 0.0, 0.0])
-    found = fit(
+    run, _ = train_one(
         task._replace(evaluate=lambda *_: {"valid.loss": next(values)}),
         OPTIM,
         Train(total_epochs=7, patience=2),
         tmp_path,
         quiet=True,
     )
-    assert [row["valid.loss"] for row in found["history"]] == [3.0, 2.0, 2.5, 2.2]
+    assert [row["valid.loss"] for row in run.history] == [3.0, 2.0, 2.5, 2.2]
 
 
 def test_a_loss_that_is_not_finite_names_its_step(tmp_path):
@@ -112,24 +171,27 @@ def test_a_loss_that_is_not_finite_names_its_step(tmp_path):
         return jnp.where(batch["weight"].sum() < 16, jnp.nan, total), count, metrics
 
     with pytest.raises(Diverged) as stopped:
-        fit(least_squares(explode), OPTIM, Train(total_epochs=1), tmp_path, quiet=True)
+        train_one(least_squares(explode), OPTIM, Train(total_epochs=1), tmp_path, quiet=True)
     assert stopped.value.step == 4  # the fourth batch is the short one
 
 
 def test_an_unknown_best_metric_is_named(tmp_path):
     with pytest.raises(InputError, match="train.best_metric must be one of"):
-        fit(least_squares(), OPTIM, Train(total_epochs=1, best_metric="valid.blue"), tmp_path, quiet=True)
+        train_one(least_squares(), OPTIM, Train(total_epochs=1, best_metric="valid.blue"), tmp_path, quiet=True)
 
 
 DATES = """
 from experiments import date_luong
-config = replace(date_luong.smoke(), **{"data.examples": 500, "train.batch_size": 50, "train.total_epochs": 6, "train.steps_per_call": 1})
+small = {"data.examples": 500, "train.batch_size": 50, "train.total_epochs": 6, "train.steps_per_call": 1}
+config = replace(date_luong.smoke(), **small)
 """
 TOKENS = """
 from attention_jax.config import Config, Decode, Optim, Reverse, Train, Transformer
 model = Transformer(1, 1, width=16, heads=2, ffn=16, dropout=0.0, tied="all")
-optim, train = Optim(schedule="inverse_sqrt", warmup_steps=10), Train(total_epochs=4, steps_per_call=1, label_smoothing=0.1)
-config = Config("reverse", Reverse(examples=400, batch_tokens=777, joint_vocabulary=True), model, optim, train, Decode())
+optim = Optim(schedule="inverse_sqrt", warmup_steps=10)
+train = Train(total_epochs=4, steps_per_call=1, label_smoothing=0.1)
+data = Reverse(examples=400, batch_tokens=777, joint_vocabulary=True)
+config = Config("reverse", data, model, optim, train, Decode())
 sizes = {int((weight > 0).sum()) for _, _, weight in tasks.build(config).plan(0, 1)}
 assert len(sizes) > 4, sizes
 """
@@ -145,16 +207,23 @@ def test_two_and_four_devices_give_the_losses_of_one(config, steps, tmp_path):
 import json, sys, jax, numpy as np
 jax.config.update("jax_num_cpu_devices", int(sys.argv[1]))
 from attention_jax import tasks
-from attention_jax.train.loop import fit
+from attention_jax.train import loop
 from attention_jax.config import replace
 from pathlib import Path
 {config}
+def fetch(state, program):
+    for leaf in jax.tree.leaves(state):
+        copies = [np.asarray(shard.data) for shard in leaf.addressable_shards]
+        assert all((copy == copies[0]).all() for copy in copies), "replicas differ"
+        assert len(copies) == int(sys.argv[1]) and copies[0].shape == leaf.shape
+    return program.fetch(state)
+def one_run(*given, one_run=loop.one_run):
+    program = one_run(*given)
+    return program._replace(fetch=lambda state: fetch(state, program))
+loop.one_run = one_run
 task = tasks.build(config)
-found = fit(task._replace(evaluate=lambda *_: {{"valid.loss": 0.0, "test.loss": 0.0}}), config.optim, config.train, Path(sys.argv[2]), quiet=True)
-for leaf in jax.tree.leaves(found["params"]):
-    copies = [np.asarray(shard.data) for shard in leaf.addressable_shards]
-    assert all((copy == copies[0]).all() for copy in copies), "replicas differ"
-    assert len(copies) == int(sys.argv[1]) and copies[0].shape == leaf.shape
+task = task._replace(evaluate=lambda *_: {{"valid.loss": 0.0, "test.loss": 0.0}})
+loop.train_one(task, config.optim, config.train, Path(sys.argv[2]), quiet=True)
 """
     curves = []
     for devices in (1, 2, 4):

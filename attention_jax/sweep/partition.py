@@ -1,0 +1,65 @@
+"""Which runs can train together, by their configurations alone (no JAX: the scheduler must not touch a device)."""
+
+from collections.abc import Sequence
+
+from attention_jax import config as configs
+from attention_jax.sweep.space import get
+
+NUMBERS = tuple(
+    f"optim.{name}"
+    for name in ("learning_rate", "warmup_steps", "clip_norm", "weight_decay", "momentum", "b1", "b2", "eps")
+)
+NUMBERS += ("train.label_smoothing", "model.dropout", "model.attention_dropout", "model.ffn_dropout")
+"""What members of a population may differ in besides the seed."""
+
+
+def shape(config: configs.Config) -> configs.Config:
+    """`config` without what members of one population may differ in: what is left must be equal.
+
+    Zero is left in: no dropout, no clipping, no smoothing are other programs, in which their operations are left out.
+    So a member computes exactly what it would compute alone.
+
+    >>> a = configs.Config("x", configs.Dates(), configs.LuongSeq2seq())
+    >>> shape(a) == shape(configs.replace(a, **{"optim.learning_rate": 0.1, "train.seed": 3}))
+    True
+    >>> [shape(a) == shape(configs.replace(a, **change)) for change in ({"model.hidden_size": 3}, {"optim.eps": 0.0})]
+    [False, False]
+    """
+    names = [name for name in NUMBERS if hasattr(get(config, name.split(".")[0]), name.split(".")[1])]
+    return configs.replace(config, **{name: float(get(config, name) != 0) for name in names}, **{"train.seed": 0})
+
+
+def why_alone(config: configs.Config, staged: bool) -> str:
+    """Why a run cannot be one of a population, or nothing. `staged`: its sweep compares runs before their end.
+
+    >>> a = configs.Config("x", configs.Dates(), configs.Recurrent(), train=configs.Train(use_best=True))
+    >>> why_alone(a, staged=False), why_alone(a, staged=True)
+    ('', 'the checkpoints it ends with may be those of an earlier stage')
+    """
+    train = config.train
+    if train.patience and train.average_last:
+        return "the checkpoints of its last epochs would be gone when the others come to their end"
+    if staged and (train.use_best or train.average_last):
+        return "the checkpoints it ends with may be those of an earlier stage"
+    return ""
+
+
+def groups(members: Sequence[configs.Config], most: int, slots: int, staged: bool = False) -> list[list[int]]:
+    """Places of the members that train together: at most `most`, and enough groups to keep `slots` executors busy.
+
+    Members of a group have equal shapes; those with a reason to be alone are alone.
+
+    >>> a = configs.Config("x", configs.Dates(), configs.LuongSeq2seq())
+    >>> b = configs.replace(a, **{"model.hidden_size": 3})
+    >>> groups([a, b, a, a, b], most=2, slots=1)
+    [[0, 2], [3], [1, 4]]
+    """
+    by_shape: dict[configs.Config, list[int]] = {}
+    alone = []
+    for place, config in enumerate(members):
+        if why_alone(config, staged):
+            alone.append([place])
+        else:
+            by_shape.setdefault(shape(config), []).append(place)
+    size = max(1, min(most, -(-len(members) // slots)))
+    return [places[i : i + size] for places in by_shape.values() for i in range(0, len(places), size)] + alone

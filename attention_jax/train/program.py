@@ -1,0 +1,43 @@
+"""`Program`: what one compiled call advances. One loop trains a run on all devices, or many runs side by side."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+
+from attention_jax.train.checkpoint import host
+from attention_jax.train.optimizer import optimizer
+from attention_jax.train.parallel import chunk_runner, replicate
+from attention_jax.train.step import init_state
+
+
+class Program(NamedTuple):
+    """The state of M runs and how K steps of each are made: `one_run` (M = 1) or `sweep.population.many_runs`.
+
+    A state is on the devices, laid out as `call` likes it; a saved state is what a checkpoint holds: NumPy arrays that
+    do not depend on the number of devices.
+    """
+
+    start: Callable[[], Any]  # () -> the saved state of runs that have not begun
+    place: Callable[[Any], Any]  # saved state -> state
+    call: Callable[..., tuple]  # (state, bucket, indices [M, K, B], weight [M, K, B]) -> state, metrics of [M, K]
+    fetch: Callable[[Any], Any]  # state -> saved state
+    params: Callable[[Any, int], Any]  # (saved state, m) -> the parameters of run m
+
+
+def one_run(task, optim, train, total_steps: int) -> Program:
+    """A single run, its batches divided over all devices (`parallel.chunk_runner`)."""
+    update = optimizer(optim, total_steps)
+    run = chunk_runner(task.loss, update, train.matmul_precision)
+
+    def call(state, bucket, indices, weight):
+        state, metrics = run(state, bucket, indices[0], weight[0])
+        return state, jax.tree.map(lambda x: x[None], jax.device_get(metrics))
+
+    return Program(
+        start=lambda: host(init_state(task.init, update, train.seed)),
+        place=replicate,
+        call=call,
+        fetch=host,
+        params=lambda saved, member: saved.params,
+    )

@@ -1,0 +1,117 @@
+"""`Run`: what one run remembers and says, and when it is over. `loop.fit` trains it, alone or beside others."""
+
+import time
+from pathlib import Path
+
+import numpy as np
+
+from attention_jax import Diverged, InputError, lower_is_better
+from attention_jax.train import hosts
+from attention_jax.train.log import MetricsLog, Progress, scalars
+
+LARGEST = float(np.sqrt(np.finfo(np.float32).max))
+"""A mean loss beyond this (1.8e19) has no square in float32: the run has diverged, even where no NaN comes of it."""
+
+
+class Run:
+    """One run in `directory`, of at most `total_steps` optimizer steps; `train` is a `config.Train`.
+
+    `plan(epoch)` gives the chunks of an epoch (data/batches.py). `share` runs train at the same time: each has its
+    share of the seconds.
+    """
+
+    def __init__(self, train, plan, total_steps: int, directory: Path, *, share=1, tensorboard=False, quiet=False):
+        self.train, self.total_steps, self.directory, self.share = train, total_steps, Path(directory), share
+        self.plan = lambda epoch: plan(epoch, train.steps_per_call)
+        self.tensorboard, self.quiet = tensorboard, quiet or not hosts.first()
+        self.step = self.examples = 0
+        self.history, self.failure = [], None
+        self.past, self.started = 0.0, None  # seconds before this process, and when it began
+        self.calls = []  # the metrics of this epoch's calls
+
+    def begin(self, progress: dict | None):
+        """Go on from what `progress` said, or from nothing; open the log."""
+        if progress:
+            self.step, self.examples, self.history = progress["step"], progress["examples"], progress["history"]
+            self.past, self.failure = progress["seconds"], progress["failure"] and Diverged(*progress["failure"])
+        self.log = MetricsLog(self.directory, self.step, self.tensorboard)
+        self.bar = Progress(self.total_steps, self.step, self.quiet)
+        self.started = time.perf_counter()
+
+    def progress(self) -> dict:
+        """What `begin` needs, as plain values."""
+        failure = [self.failure.step, self.failure.loss] if self.failure else None
+        said = {"step": self.step, "examples": self.examples, "history": self.history}
+        return said | {"seconds": self.seconds(), "failure": failure}
+
+    def seconds(self) -> float:
+        """Seconds of training so far, those of earlier processes included."""
+        return self.past + (0.0 if self.started is None else (time.perf_counter() - self.started) / self.share)
+
+    @property
+    def open(self) -> bool:
+        """Whether it trains on: it has not diverged, come to its last step or epoch, or run out of patience."""
+        ended = self.step >= self.total_steps or len(self.history) >= self.train.total_epochs
+        return not (self.failure or ended or self.stale())
+
+    def stale(self) -> bool:
+        """Whether the last `patience` epochs were no better than one before them."""
+        if not (self.train.patience and self.history):
+            return False
+        values = [quality(row, self.train.best_metric) for row in self.history]
+        return len(values) - 1 - int(np.argmax(values)) >= self.train.patience
+
+    def within(self, weight: np.ndarray) -> np.ndarray:
+        """Weights [K, B] of a chunk, 0 in steps beyond the last one, and in all of them once the run is over."""
+        steps = self.step + np.cumsum(weight.sum(1) > 0)
+        return weight * (self.open & (steps <= self.total_steps))[:, None].astype(weight.dtype)
+
+    def note(self, epoch: int, weight: np.ndarray, metrics: dict):
+        """Take in what a call made of `weight` [K, B], {name: (sums [K], counts [K])}; nothing if the run is over."""
+        if not self.open:
+            return
+        total, count = metrics["loss"]
+        mean, steps = total / np.where(count > 0, count, 1), self.step + np.cumsum(count > 0)
+        bad = (count > 0) & ~(np.abs(mean) <= LARGEST)  # NaN is not smaller either
+        if bad.any():
+            self.failure, self.calls = Diverged(int(steps[bad.argmax()]), float(mean[bad.argmax()])), []
+            return
+        self.step, self.examples = int(steps[-1]), self.examples + int((weight > 0).sum())
+        self.calls.append(metrics)
+        self.log.write(self.step, epoch=epoch, **scalars(metrics))
+        self.bar.step(self.step, scalars(metrics)["train.loss"])
+
+    def end_epoch(self, epoch: int, evaluated: dict):
+        """Write the row of an epoch that has ended: the means of its steps, and what was `evaluated` after it."""
+        whole = {name: [np.concatenate([c[name][i] for c in self.calls]) for i in (0, 1)] for name in self.calls[0]}
+        values, self.calls = hosts.agree({**scalars(whole), **evaluated}), []
+        row = {"epoch": epoch, "step": self.step, "seconds": round(self.seconds(), 2), **values}
+        quality(row, self.train.best_metric)  # a metric that does not exist is said before anything is saved
+        self.history.append(row)
+        self.log.write(self.step, **{name: value for name, value in row.items() if name != "step"})
+        self.bar.epoch(row)
+
+    def quality_after(self, epoch: int) -> float:
+        """How good it was after `epoch`: worse than anything where it was over before."""
+        if not self.history or self.history[-1]["epoch"] != epoch:
+            return -np.inf
+        value = quality(self.history[-1], self.train.best_metric)
+        return -np.inf if np.isnan(value) else value
+
+    def close(self):
+        """Stop the clock, close the log."""
+        self.past, self.started = self.seconds(), None
+        self.bar.close()
+        self.log.close()
+
+
+def quality(metrics: dict, name: str) -> float:
+    """The metric that decides what is best, signed so that higher is better.
+
+    >>> quality({"valid.loss": 2.0}, "valid.loss"), quality({"valid.bleu": 2.0}, "valid.bleu")
+    (-2.0, 2.0)
+    """
+    if name not in metrics:
+        known = [metric for metric in metrics if metric not in ("epoch", "step", "seconds")]
+        raise InputError(f"train.best_metric must be one of {', '.join(known)}; got {name}")
+    return -metrics[name] if lower_is_better(name) else metrics[name]
