@@ -3,8 +3,13 @@
 from pathlib import Path
 
 COLOURS = {
-    "fused": "#0072B2", "plain": "#D55E00", "cudnn": "#009E73", "jax.nn": "#E69F00", "torch_sdpa": "#CC79A7", "torch_flex": "#56B4E9",
-}  # fmt: skip
+    "fused": "#0072B2",
+    "plain": "#D55E00",
+    "cudnn": "#009E73",
+    "jax.nn": "#E69F00",
+    "torch_sdpa": "#CC79A7",
+    "torch_flex": "#56B4E9",
+}
 
 
 def draw(rows: list[dict], path: Path, platform: str):
@@ -52,7 +57,8 @@ def draw(rows: list[dict], path: Path, platform: str):
     }
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=len(handles), frameon=False)
     figure.suptitle(
-        f"{rows[0]['device']}, batch x heads {rows[0]['batch']} x {rows[0]['heads']}, {rows[0]['dtype']} (cross: out of memory beyond)"
+        f"{rows[0]['device']}, batch x heads {rows[0]['batch']} x {rows[0]['heads']}, {rows[0]['dtype']} "
+        "(cross: out of memory beyond)"
     )
     figure.savefig(path, dpi=110)
     plt.close(figure)

@@ -1,8 +1,10 @@
-"""`python launch.py bench attention`: attention over score x length x implementation, time and memory, as a table, JSON and a figure.
+"""`python launch.py bench attention`: attention over score x length x implementation, time and memory,
+as a table, JSON and a figure.
 
-Times are medians of forward and of forward with gradient (to query, key and value), side by side in one process. Memory of JAX is XLA's
-own plan of temporary buffers for the gradient; of torch it is the growth of the process's (on a GPU, of the device's) peak.
-What does not fit, fails or takes too long is a row that says so. The JSON is written after every row.
+Times are medians of forward and of forward with gradient (to query, key and value), side by side in one
+process. Memory of JAX is XLA's own plan of temporary buffers for the gradient; of torch it is the growth of the
+process's (on a GPU, of the device's) peak. What does not fit, fails or takes too long is a row that says so.
+The JSON is written after every row.
 """
 
 import functools
@@ -110,7 +112,8 @@ class Bench:
             f"{device}, jax {jax.__version__}, {heads} heads of {width}, {jnp.dtype(self.dtype).name}; seconds and MiB"
         )
         print(
-            f"{'case':11} {'length':>7} {'implementation':24} {'batch':>5} {'forward':>10} {'gradient':>10} {'memory':>9}"
+            f"{'case':11} {'length':>7} {'implementation':24} {'batch':>5} "
+            f"{'forward':>10} {'gradient':>10} {'memory':>9}"
         )
 
     def row(self, name, length, competitor, blocks=(None, None)):
@@ -147,7 +150,9 @@ class Bench:
         number = lambda x, form: "-" if x is None else format(x, form)
         label = row["implementation"] + (" {}x{}".format(*row["blocks"]) if row["blocks"][0] else "")
         memory = None if row["temporary_bytes"] is None else row["temporary_bytes"] / 2**20
-        numbers = f"{number(row['forward_seconds'], '10.5f'):>10} {number(row['gradient_seconds'], '10.5f'):>10} {number(memory, '9.1f'):>9}"
+        forward = number(row["forward_seconds"], "10.5f")
+        gradient = number(row["gradient_seconds"], "10.5f")
+        numbers = f"{forward:>10} {gradient:>10} {number(memory, '9.1f'):>9}"
         print(
             f"{row['case']:11} {row['length']:7} {label:24} {row['batch']:5} {numbers}  {row['problem']}".rstrip(),
             flush=True,
@@ -193,14 +198,18 @@ class Bench:
         row["forward_seconds"] = median_seconds(forward)
 
     def check(self):
-        """The largest difference from plain in float32, relative to its largest value, of output and gradients: cudnn, fused."""
+        """The largest difference from plain in float32, relative to its largest value, of
+        output and gradients: cudnn, fused."""
         from attention_jax.ops.attention import attend
         from attention_jax.ops.masks import causal, lengths, window
 
         masks = {
-            "none": lambda n: None, "causal": lambda n: causal(), "lengths": lengths,
-            "causal&lengths": lambda n: causal() & lengths(n), "causal&window": lambda n: causal() & window(100),
-        }  # fmt: skip
+            "none": lambda n: None,
+            "causal": lambda n: causal(),
+            "lengths": lengths,
+            "causal&lengths": lambda n: causal() & lengths(n),
+            "causal&window": lambda n: causal() & window(100),
+        }
         qkv = [
             jax.random.normal(key, (3, 512, 4, self.width)) for key in jax.random.split(jax.random.key(0), 3)
         ]  # [B, T, H, D]

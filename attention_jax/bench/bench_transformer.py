@@ -1,10 +1,12 @@
-"""`python launch.py bench transformer`: training and beam search of two Transformers, ours and PyTorch's (eager, its own SDPA).
+"""`python launch.py bench transformer`: training and beam search of two Transformers, ours and
+PyTorch's (eager, its own SDPA).
 
-Training: 128 sentence pairs of 32 + 32 tokens with random lengths, dropout on every sub-layer's output, Adam; 4+4 layers of width 128 with
-one shared vocabulary of 9,716 and label smoothing (Transformer-tiny), and 3+3 layers of width 256 with vocabularies of 7,853 and
-5,893 (bentrevett's). Decoding: 1,000 sentences with a beam of 5 in batches of 100, 30 tokens each, both with a key/value cache.
-Training steps are measured again with products in bfloat16: ours with --train.matmul-precision bfloat16, theirs under torch.autocast.
-With the weights carried over both compute the same scores: tests/bench/test_transformer.py.
+Training: 128 sentence pairs of 32 + 32 tokens with random lengths, dropout on every sub-layer's output, Adam; 4+4
+layers of width 128 with one shared vocabulary of 9,716 and label smoothing (Transformer-tiny), and 3+3 layers of width
+256 with vocabularies of 7,853 and 5,893 (bentrevett's). Decoding: 1,000 sentences with a beam of 5 in batches of 100,
+30 tokens each, both with a key/value cache. Training steps are measured again with products in bfloat16: ours with
+--train.matmul-precision bfloat16, theirs under torch.autocast. With the weights carried over both compute the same
+scores: tests/bench/test_transformer.py.
 """
 
 import functools
@@ -100,7 +102,8 @@ def our_training(sizes: Sizes, matmul_precision: str = "default"):
 
 
 def their_training(torch, sizes: Sizes, rounded: bool = False):
-    """The same steps with autograd, cross_entropy and torch.optim.Adam; `rounded` is torch's mixed precision, bfloat16."""
+    """The same steps with autograd, cross_entropy and torch.optim.Adam; `rounded` is
+    torch's mixed precision, bfloat16."""
     model = torch_transformer.build(torch, *sizes[1:9])
     adam = torch.optim.Adam(model.parameters(), lr=1e-3)
     source, length, target = (torch.from_numpy(x).long() for x in draw(sizes, BATCH))

@@ -1,4 +1,5 @@
-"""One file from its published address: resumed where it stopped, checked against its digest, and in place only when complete."""
+"""One file from its published address: resumed where it stopped, checked against its digest,
+and in place only when complete."""
 
 import hashlib
 import os
@@ -21,9 +22,9 @@ def digest(path: str, algorithm: str = "sha256") -> str:
 def download(url: str, path: str, expected: str) -> str:
     """The file of `url` at `path`, downloaded unless it is there. Returns `path`.
 
-    `expected` is "sha256:..." or "sha1:...", as its publisher (or whoever measured it) names it. An interrupted download leaves `path +
-    ".part"`, and the next call asks only for the rest; a file whose digest is wrong is removed. What goes wrong is one line, with the way
-    around it.
+    `expected` is "sha256:..." or "sha1:...", as its publisher (or whoever measured it) names it. An interrupted
+    download leaves `path + ".part"`, and the next call asks only for the rest; a file whose digest is wrong is removed.
+    What goes wrong is one line, with the way around it.
     """
     if os.path.exists(path):
         return path

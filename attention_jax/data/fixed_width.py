@@ -5,6 +5,7 @@ import gzip
 import os
 import zlib
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import tensorflow_datasets as tfds
@@ -70,7 +71,7 @@ class Generated(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     """A generated dataset, split 9 : 1. A subclass has a `DESCRIPTION` and `generate(examples) -> Texts`."""
 
     VERSION = tfds.core.Version("1.0.0")
-    BUILDER_CONFIGS = [GeneratedConfig(name="generated_50000")]
+    BUILDER_CONFIGS: ClassVar = [GeneratedConfig(name="generated_50000")]
     DESCRIPTION: str
 
     @staticmethod
@@ -113,7 +114,8 @@ def _characters(texts: list[str], vocabulary: Vocabulary, start: str = "") -> np
 
 
 def assemble(splits: dict[str, Texts], alphabet: str, reverse_source: bool, batch_size: int) -> PairData:
-    """The dataset: one character vocabulary for both sides, bos = "_", no eos; spaces are ordinary characters, so nothing is padding.
+    """The dataset: one character vocabulary for both sides, bos = "_", no eos; spaces are ordinary
+    characters, so nothing is padding.
 
     `alphabet` holds the characters there are anyway; others that occur are added.
     """

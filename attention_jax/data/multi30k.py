@@ -1,12 +1,13 @@
 """Multi30k (Elliott et al. 2016, 2017): 29,000 image captions with their translations, WMT multimodal task 1.
 
-Three forms: "raw" and "tok" (lower-cased, normalised, Moses-tokenised) as in github.com/multi30k/dataset, "bpe" (tok with joint BPE of
-10,000 merges) as in github.com/LividWo/Revisit-MMT (Wu et al. 2021, ACL). Splits: train, valid (1,014), test = test_2016_flickr (1,000),
-test_2017 = test_2017_flickr (1,000). For research use.
+Three forms: "raw" and "tok" (lower-cased, normalised, Moses-tokenised) as in github.com/multi30k/dataset, "bpe" (tok
+with joint BPE of 10,000 merges) as in github.com/LividWo/Revisit-MMT (Wu et al. 2021, ACL). Splits: train, valid
+(1,014), test = test_2016_flickr (1,000), test_2017 = test_2017_flickr (1,000). For research use.
 """
 
 import os
 from dataclasses import dataclass
+from typing import ClassVar
 
 import tensorflow_datasets as tfds
 
@@ -90,7 +91,7 @@ class Multi30k(tfds.core.GeneratorBasedBuilder):
     """Multi30k, two of its languages, in one of its forms. BPE is undone: rows are words, as `tok` has them."""
 
     VERSION = tfds.core.Version("1.0.0")
-    BUILDER_CONFIGS = [
+    BUILDER_CONFIGS: ClassVar = [
         Multi30kConfig(name=f"{form}_{source}_{target}", form=form, languages=(source, target))
         for form in NAMES
         for source in LANGUAGES

@@ -1,4 +1,5 @@
-"""From parallel texts to a `PairData`: tokens, vocabularies, limits, buckets, and the facts one should know about all that."""
+"""From parallel texts to a `PairData`: tokens, vocabularies, limits, buckets, and the facts
+one should know about all that."""
 
 from collections.abc import Mapping, Sequence
 
@@ -18,7 +19,8 @@ SPECIAL = {"pad": PAD, "bos": BOS, "eos": EOS, "unk": UNK}
 def make_tokenizers(
     options: TextPairs, train: Texts, languages: tuple[str, str], merges: str
 ) -> tuple[list[Tokenizer], list[list[str] | None]]:
-    """Source and target tokenizer as `options.tokenizer` says, and their pieces where training the tokenizer makes the vocabulary."""
+    """Source and target tokenizer as `options.tokenizer` says, and their pieces where training the
+    tokenizer makes the vocabulary."""
     if options.tokenizer == "spacy":
         return [tokenizers.spacy(language) for language in languages], [None, None]
     if options.tokenizer == "sentencepiece" and options.joint_vocabulary:
@@ -96,8 +98,9 @@ def assemble(
 ) -> PairData:
     """The dataset of these splits ("train" and any number of held-out ones) under `options`.
 
-    `lines` gives rows their line numbers (from 0) in the user's files, for errors; `vocabulary_from` names the splits whose tokens make
-    the vocabularies. Held-out pairs longer than the limit are cut in `held_out` (never dropped), and whole in `texts`.
+    `lines` gives rows their line numbers (from 0) in the user's files, for errors; `vocabulary_from` names the
+    splits whose tokens make the vocabularies. Held-out pairs longer than the limit are cut in `held_out`
+    (never dropped), and whole in `texts`.
     """
     if options.lowercase:
         splits = {name: Texts(*([text.lower() for text in side] for side in texts)) for name, texts in splits.items()}

@@ -12,8 +12,8 @@ def by_source(
 ) -> dict[str, np.ndarray]:
     """Row numbers of each split: the named ones with as many sources, and "train" with all other pairs.
 
-    Pairs with equal keys count once. A source with several targets is in one part only: all its pairs in train, or the first of them in a
-    held-out split.
+    Pairs with equal keys count once. A source with several targets is in one part only: all its pairs in train, or the
+    first of them in a held-out split.
 
     >>> parts = by_source(list("aabbcd"), list("uuvwxy"), {"test": 1}, seed=0)
     >>> {name: rows.tolist() for name, rows in parts.items()}
@@ -43,7 +43,8 @@ def take(texts: Texts, rows: np.ndarray) -> Texts:
 
 
 def with_rows_of(texts: Texts, most: int, seed: int) -> Texts:
-    """Every pair alone, and once more in a row of 2 to `most` randomly chosen pairs: long sentences for a corpus that has few.
+    """Every pair alone, and once more in a row of 2 to `most` randomly chosen pairs: long
+    sentences for a corpus that has few.
 
     >>> with_rows_of(Texts(["a", "b"], ["A", "B"]), most=2, seed=0)
     Texts(source=['a', 'b', 'a b'], target=['A', 'B', 'A B'])

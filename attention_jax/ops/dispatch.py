@@ -1,4 +1,5 @@
-"""Which implementation `attend` takes, and how large its blocks are. Measured with `python launch.py bench attention`."""
+"""Which implementation `attend` takes, and how large its blocks are. Measured with
+`python launch.py bench attention`."""
 
 import math
 from typing import Literal
@@ -12,8 +13,9 @@ from attention_jax.ops.fused import Blocks
 Implementation = Literal["plain", "fused", "cudnn"]
 
 FUSED_FROM = {"cpu": 256 * 256, "gpu": 1024 * 1024}
-"""Pairs Q * K, times the score's `pair_cost`, from which "fused" is taken: where its gradient is clearly faster than that of "plain".
-On 2 cores, 8 heads of 64: as fast at 64 x 64, 1.4x at 128 x 128, 1.5x at 256 x 256 and 5x at 512 x 512, compiling 3x as long."""
+"""Pairs Q * K, times the score's `pair_cost`, from which "fused" is taken: where its gradient is clearly faster than
+that of "plain". On 2 cores, 8 heads of 64: as fast at 64 x 64, 1.4x at 128 x 128, 1.5x at 256 x 256 and 5x at
+512 x 512, compiling 3x as long."""
 
 PAIRS_PER_BLOCK = {"cpu": 512 * 256, "gpu": 4096 * 512}
 """Pairs in one block of a score that costs 1 per pair; divided by the cost of others, but not below 64 x 64."""
@@ -50,8 +52,9 @@ def choose(
 def choose_blocks(score, query, key, block_q: int | None = None, block_k: int | None = None) -> Blocks:
     """Blocks as tall as wide or twice as tall, in powers of two, of about PAIRS_PER_BLOCK / `pair_cost` pairs.
 
-    Tall, because a block of queries is loaded once and the keys go by. On 2 cores, gradient of 8 heads of 64, T = 2048: 512 x 256
-    0.121 s, 512 x 512 0.150, 256 x 256 0.164; `Additive` with 128 hidden units, 512 x 512: 64 x 64 0.033 s, 32 x 32 0.050.
+    Tall, because a block of queries is loaded once and the keys go by. On 2 cores, gradient of 8 heads of 64,
+    T = 2048: 512 x 256 0.121 s, 512 x 512 0.150, 256 x 256 0.164; `Additive` with 128 hidden units, 512 x 512:
+    64 x 64 0.033 s, 32 x 32 0.050.
     """
     limit = PAIRS_PER_BLOCK.get(jax.default_backend(), PAIRS_PER_BLOCK["gpu"])
     pairs = max(limit // pair_cost(score, query, key), 64 * 64)
@@ -61,7 +64,8 @@ def choose_blocks(score, query, key, block_q: int | None = None, block_k: int | 
 
 
 def pair_cost(score, query, key) -> int:
-    """Elements that the score's largest intermediate has per pair: 1 for dot products, H for `Additive`. Read off its trace.
+    """Elements that the score's largest intermediate has per pair: 1 for dot products, H for
+    `Additive`. Read off its trace.
 
     >>> from jax import numpy as jnp
     >>> from attention_jax.ops.scores import Additive, ScaledDot

@@ -1,4 +1,5 @@
-"""Curves and bars: learning curves, lines and grouped bars, with the spread over seeds and published numbers beside them."""
+"""Curves and bars: learning curves, lines and grouped bars, with the spread over seeds and
+published numbers beside them."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -21,10 +22,11 @@ def lines(
     reference: Mapping[str, float] | None = None,
     ticks: Mapping[float, str] | None = None,
 ) -> Path:
-    """Lines over a common axis: `series` is {name: (x [N], y [N] or [seeds, N])}; seeds give the median and a band min - max.
+    """Lines over a common axis: `series` is {name: (x [N], y [N] or [seeds, N])}; seeds give
+    the median and a band min - max.
 
-    `log` names the logarithmic axes: "", "x", "y" or "xy". `reference` draws labelled horizontal lines (published numbers).
-    `ticks` names places of the x axis.
+    `log` names the logarithmic axes: "", "x", "y" or "xy". `reference` draws labelled horizontal lines
+    (published numbers). `ticks` names places of the x axis.
     """
     figure = canvas(5.6, 3.2)
     with styled():
@@ -72,9 +74,11 @@ def bars(
     title: str = "",
     reference: Mapping[str, Sequence[float | None]] | None = None,
 ) -> Path:
-    """Grouped bars: `series` is {name: one entry per group}, an entry a number or a list over seeds (median, whiskers min - max).
+    """Grouped bars: `series` is {name: one entry per group}, an entry a number or a list over
+    seeds (median, whiskers min - max).
 
-    None and NaN leave a gap. `reference` is {name: one number or None per group}, drawn as a tick across the group (published numbers).
+    None and NaN leave a gap. `reference` is {name: one number or None per group}, drawn as a tick across
+    the group (published numbers).
     """
     count, slot = len(groups), 0.8 / max(len(series), 1)
     figure = canvas(float(np.clip(0.5 + 0.34 * count * max(len(series), 2), 3.4, WIDTH)), 3.0)
@@ -105,7 +109,8 @@ def bars(
 
 
 def read_history(source: str | Path | Sequence[Mapping]) -> list[dict]:
-    """The rows of a learning curve: of a metrics.jsonl (its epochs; before the first one has ended, its steps) or of a history.
+    """The rows of a learning curve: of a metrics.jsonl (its epochs; before the first one has
+    ended, its steps) or of a history.
 
     A last line that a killed run left half-written is passed over; any other malformed line is named.
     """
@@ -128,8 +133,9 @@ def learning_curves(runs, path: str | Path, *, quality: Sequence[str] = (), titl
     """Losses on the left, quality on the right, over epochs (over steps before the first epoch has ended).
 
     Args:
-      runs: one metrics.jsonl or history, or a list of them (the seeds of one configuration: median and band min - max).
-      quality: metric names for the right panel; default: every other metric, at most four, `valid.` and `test.` before `train.`.
+      runs: one metrics.jsonl or history, or a list of them (the seeds of one configuration: median and band
+      min - max). quality: metric names for the right panel; default: every other metric, at most four,
+      `valid.` and `test.` before `train.`.
     """
     one = isinstance(runs, str | Path) or (len(runs) > 0 and isinstance(runs[0], Mapping))
     histories = [read_history(run) for run in ([runs] if one else runs)]

@@ -20,13 +20,14 @@ def show_heatmaps(
     ylabel: str | Sequence[str] = "query",
     vmax: float | None = None,
 ) -> Path:
-    """Attention weights as a grid of heatmaps with one colour scale, from 0 to `vmax` (default: the largest weight shown).
+    """Attention weights as a grid of heatmaps with one colour scale, from 0 to `vmax`
+    (default: the largest weight shown).
 
     Args:
-      weights: [rows, cols, Q, K] (as layers x heads), or [Q, K] for one; or, for panels of different sizes, a list of lists
-        of arrays [Q, K]. NaN is left white.
-      query_tokens: Q strings for all panels, or rows x cols lists of strings, or None for numbers. `key_tokens` likewise.
-        Spaces are drawn as a mark; characters that no installed font has are drawn as their code, U+AC00.
+      weights: [rows, cols, Q, K] (as layers x heads), or [Q, K] for one; or, for panels of different sizes, a list of
+        lists of arrays [Q, K]. NaN is left white.
+      query_tokens: Q strings for all panels, or rows x cols lists of strings, or None for numbers. `key_tokens`
+        likewise. Spaces are drawn as a mark; characters that no installed font has are drawn as their code, U+AC00.
       titles: one per column, or rows x cols of them.
       ylabel: for every row, or one per row ("layer 1", ...).
       path: where the PNG goes; returned.
@@ -92,7 +93,8 @@ def _grid(weights) -> list[list[np.ndarray]]:
         array = np.asarray(weights, float)
         if array.ndim not in (2, 4):
             raise InputError(
-                f"heatmaps need weights [rows, cols, queries, keys] or [queries, keys], not an array of shape {array.shape}"
+                "heatmaps need weights [rows, cols, queries, keys] or [queries, keys], "
+                f"not an array of shape {array.shape}"
             )
         grid = [list(row) for row in array] if array.ndim == 4 else [[array]]
     shapes = {w.ndim for row in grid for w in row}

@@ -35,7 +35,8 @@ def _overlay(axis, image, attention):
 
 
 def show_attention(images, maps: dict, titles: Sequence[str], path: str | Path, heads: int = 8) -> Path:
-    """One row an image: the image, rollout through all layers, the last layer's mean, and each of its first `heads` heads.
+    """One row an image: the image, rollout through all layers, the last layer's mean, and
+    each of its first `heads` heads.
 
     `images` [N, S, S, C] uint8; `maps` {"rollout": [N, G, G], "last": [N, G, G], "heads": [N, H, G, G]}.
     """
@@ -76,7 +77,8 @@ def mistakes(images, labels, probabilities, names: Sequence[str], path: str | Pa
 
 
 def position_similarity(table, path: str | Path, most: int = 8) -> Path:
-    """Cosine similarity of each learned position with all others, as an image per position (Dosovitskiy et al. 2021, figure 7, centre).
+    """Cosine similarity of each learned position with all others, as an image per position (Dosovitskiy
+    et al. 2021, figure 7, centre).
 
     `table` [N, D] of a G x G grid; of a larger grid every k-th row and column is shown.
     """

@@ -1,7 +1,8 @@
 """The look of every figure: a canvas without global state, colours for every eye, and token labels that can be read.
 
-Figures are made as `matplotlib.figure.Figure` objects (Agg), without pyplot: no display, no window, nothing left open.
-Widths are in inches at 150 dots per inch, so that 8 inches fill a README's column and text of 8 points stays readable there.
+Figures are made as `matplotlib.figure.Figure` objects (Agg), without pyplot: no display, no window,
+nothing left open. Widths are in inches at 150 dots per inch, so that 8 inches fill a README's column and
+text of 8 points stays readable there.
 """
 
 from collections.abc import Sequence
@@ -42,7 +43,8 @@ def styled():
 
 
 def save(figure, path: str | Path) -> Path:
-    """Write the figure (its format follows the path's ending, PNG by default), creating the directory; returns the path."""
+    """Write the figure (its format follows the path's ending, PNG by default), creating
+    the directory; returns the path."""
     path = Path(path)
     if not path.suffix:
         path = path.with_suffix(".png")
@@ -78,7 +80,8 @@ def _fonts() -> tuple[tuple[str, frozenset[int]], ...]:
 
 
 def drawable(token: str) -> str:
-    """A token as a figure can show it: spaces and other blanks become marks, what no installed font has becomes its code.
+    """A token as a figure can show it: spaces and other blanks become marks, what no
+    installed font has becomes its code.
 
     >>> drawable(" "), drawable("a b"), drawable("\\n"), drawable(""), drawable("<eos>")
     ('␣', 'a b', '⏎', '∅', '<eos>')

@@ -96,8 +96,12 @@ def pillow(name, image, strength):
     picture, size = Image.fromarray(image), image.shape[0]
     if name == "rotate":
         return picture.rotate(np.rad2deg(strength), fillcolor=(128, 128, 128))
-    moved = {"shear_x": (1, strength, -strength * size / 2, 0, 1, 0), "shear_y": (1, 0, 0, strength, 1, -strength * size / 2),
-             "translate_x": (1, 0, strength * size, 0, 1, 0), "translate_y": (1, 0, 0, 0, 1, strength * size)}  # fmt: skip
+    moved = {
+        "shear_x": (1, strength, -strength * size / 2, 0, 1, 0),
+        "shear_y": (1, 0, 0, strength, 1, -strength * size / 2),
+        "translate_x": (1, 0, strength * size, 0, 1, 0),
+        "translate_y": (1, 0, 0, 0, 1, strength * size),
+    }
     if name in moved:
         return picture.transform(
             picture.size, Image.Transform.AFFINE, moved[name], Image.Resampling.NEAREST, fillcolor=(128, 128, 128)

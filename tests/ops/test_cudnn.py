@@ -1,4 +1,5 @@
-"""When cuDNN is taken, and that the call it gets is well formed. Where there is no NVIDIA GPU the program is traced, not run."""
+"""When cuDNN is taken, and that the call it gets is well formed. Where there is no NVIDIA GPU
+the program is traced, not run."""
 
 import jax
 import jax.numpy as jnp

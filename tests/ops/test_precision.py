@@ -1,4 +1,5 @@
-"""Products of weights in bfloat16: the same numbers as rounding by hand, float32 sums, and gradients close to float32's."""
+"""Products of weights in bfloat16: the same numbers as rounding by hand, float32 sums,
+and gradients close to float32's."""
 
 import jax
 import jax.numpy as jnp
