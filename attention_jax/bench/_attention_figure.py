@@ -36,10 +36,10 @@ def draw(rows: list[dict], path: Path, platform: str):
                 (axes[0, column], "gradient_seconds", 1e3),
                 (axes[1, column], "temporary_bytes", 2**-20),
             ):
-                seen = [row for row in good if row[key] > 0]  # torch's memory shows only where the process grew
-                if not seen:
+                measured = [row for row in good if row[key] > 0]  # torch's memory shows only where the process grew
+                if not measured:
                     continue
-                lengths, values = [row["length"] for row in seen], [row[key] * scale for row in seen]
+                lengths, values = [row["length"] for row in measured], [row[key] * scale for row in measured]
                 axis.loglog(lengths, values, "o-", color=colour, label=name, markersize=4)
                 if any(row["problem"].startswith(("out of memory", "MemoryError")) for row in mine):
                     axis.loglog(lengths[-1:], values[-1:], "x", color=colour, markersize=11, markeredgewidth=2)

@@ -64,37 +64,23 @@ def main(
         torch: Measure PyTorch too, if it is installed.
         output: Directory of attention.json and attention.png.
     """
-    found = jax.default_backend()
-    if platform not in ("auto", found):
+    here = jax.default_backend()
+    if platform not in ("auto", here):
         raise InputError(
-            f"--platform {platform} needs JAX on a {platform}, but JAX runs on {found}: install the matching jax"
+            f"--platform {platform} needs JAX on a {platform}, but JAX runs on {here}: install the matching jax"
         )
     unknown = [name for name in cases if name not in CASES]
     if unknown:
         raise InputError(f"--cases knows {', '.join(CASES)}, got {', '.join(unknown)}")
-    bench = Bench(found, heads, width, total_seconds, Path(output))
+    bench = Bench(here, heads, width, total_seconds, Path(output))
     lengths = [min_length * growth**i for i in range(1 + int(math.log(max_length / min_length, growth) + 1e-9))]
     if check:
         bench.check()
     if tune:
-        for name in [name for name in cases if name in ("scaled_dot", "gaussian")]:
-            for length in [n for n in lengths if n in (4096, 16384)] or lengths[-1:]:
-                for blocks in TUNED[found]:
-                    if blocks[0] <= length:
-                        bench.row(name, length, "fused", blocks)
-    stopped = set()
+        bench.tune([name for name in cases if name in ("scaled_dot", "gaussian")], lengths)
     for name in cases:
-        for length in lengths:
-            for competitor in CASES[name].competitors:
-                skip = (competitor.startswith("torch") and not torch) or (
-                    competitor in ("cudnn", "torch_flex") and found == "cpu"
-                )
-                if skip or (name, competitor) in stopped:
-                    continue
-                row = bench.row(name, length, competitor)
-                if row["problem"] or row["gradient_seconds"] > seconds_per_call:
-                    stopped.add((name, competitor))
-    draw(bench.rows, Path(output) / "attention.png", found)
+        bench.compare(name, lengths, seconds_per_call, torch)
+    draw(bench.rows, Path(output) / "attention.png", here)
     print(f"written: {output}/attention.json, {output}/attention.png")
     return bench.rows
 
@@ -115,6 +101,25 @@ class Bench:
             f"{'case':11} {'length':>7} {'implementation':24} {'batch':>5} "
             f"{'forward':>10} {'gradient':>10} {'memory':>9}"
         )
+
+    def tune(self, names, lengths):
+        """The fused implementation with the blocks of `TUNED`, at 4,096 and 16,384 (or at the greatest length)."""
+        for name in names:
+            for length in [n for n in lengths if n in (4096, 16384)] or lengths[-1:]:
+                for blocks in TUNED[self.platform]:
+                    if blocks[0] <= length:
+                        self.row(name, length, "fused", blocks)
+
+    def compare(self, name, lengths, seconds_per_call, torch: bool):
+        """One case for all its competitors, each up to the length where it fails or takes too long."""
+        competitors = [c for c in CASES[name].competitors if torch or not c.startswith("torch")]
+        if self.platform == "cpu":
+            competitors = [c for c in competitors if c not in ("cudnn", "torch_flex")]
+        for length in lengths:
+            for competitor in list(competitors):
+                row = self.row(name, length, competitor)
+                if row["problem"] or row["gradient_seconds"] > seconds_per_call:
+                    competitors.remove(competitor)
 
     def row(self, name, length, competitor, blocks=(None, None)):
         """Measure one cell, whatever happens."""

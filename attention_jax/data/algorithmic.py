@@ -90,7 +90,7 @@ def associative_recall(
     rng: np.random.Generator, rows: int, fewest: int = 2, most: int = 6, vectors: int = 3, bits: int = 6
 ) -> Sequences:
     """Section 4.3: items of `vectors` bit vectors, each behind a delimiter; then one of them between query
-    delimiters: wanted is the next.
+    delimiters: the answer is the item after it.
 
     >>> data = associative_recall(np.random.default_rng(0), 1, fewest=2, most=2, vectors=1, bits=1)
     >>> data.inputs[0, :, 1:].T.astype(int).tolist()  # the item and the query delimiter
@@ -147,25 +147,29 @@ def ngram_optimum(targets: np.ndarray, order: int = 6) -> np.ndarray:
     probability = np.full((rows, steps), 0.5)
     for t in range(context, steps):
         at = targets[:, t - context : t].astype(int) @ place if context else np.zeros(rows, int)
-        seen = counts[every, at]
-        probability[:, t] = seen[:, 1] / seen.sum(1)
+        zeros_and_ones = counts[every, at]
+        probability[:, t] = zeros_and_ones[:, 1] / zeros_and_ones.sum(1)
         counts[every, at, targets[:, t].astype(int)] += 1
     return probability
 
 
-def priority_sort(rng: np.random.Generator, rows: int, given: int = 20, wanted: int = 16, bits: int = 8) -> Sequences:
-    """Section 4.5: `given` bit vectors with priorities uniform in [-1, 1]; after a delimiter, the
-    `wanted` of highest priority in order.
+def priority_sort(rng: np.random.Generator, rows: int, items: int = 20, highest: int = 16, bits: int = 8) -> Sequences:
+    """Section 4.5: `items` bit vectors with priorities uniform in [-1, 1]; after a delimiter, the answer is
+    the `highest` of highest priority in order.
 
     Channels: the bits, the priority, the delimiter.
     """
-    data = _empty(rows, given + 1 + wanted, bits + 2, bits)
-    patterns, priority = rng.integers(0, 2, (rows, given, bits)), rng.uniform(-1, 1, (rows, given))
-    best = np.argsort(-priority, axis=1)[:, :wanted]
-    data.inputs[:, :given, :bits], data.inputs[:, :given, bits] = patterns, priority
-    data.inputs[:, given, bits + 1] = 1
-    data.targets[:, given + 1 :] = np.take_along_axis(patterns, best[:, :, None], axis=1)
-    data.mask[:, given + 1 :], data.length[:] = 1, given + 1 + wanted
+    steps = items + 1 + highest
+    data = _empty(rows, steps, bits + 2, bits)
+    patterns = rng.integers(0, 2, (rows, items, bits))
+    priority = rng.uniform(-1, 1, (rows, items))
+    best = np.argsort(-priority, axis=1)[:, :highest]
+    data.inputs[:, :items, :bits] = patterns
+    data.inputs[:, :items, bits] = priority
+    data.inputs[:, items, bits + 1] = 1
+    data.targets[:, items + 1 :] = np.take_along_axis(patterns, best[:, :, None], axis=1)
+    data.mask[:, items + 1 :] = 1
+    data.length[:] = steps
     return data
 
 

@@ -28,7 +28,7 @@ def download(url: str, path: str, expected: str) -> str:
     """
     if os.path.exists(path):
         return path
-    algorithm, _, wanted = expected.partition(":")
+    algorithm, _, published = expected.partition(":")
     part = path + ".part"
     os.makedirs(os.path.dirname(path), exist_ok=True)
     print(f"downloading {url}", file=sys.stderr)
@@ -39,7 +39,7 @@ def download(url: str, path: str, expected: str) -> str:
             if (
                 error.code == 416 and attempt == 0
             ):  # nothing left to send: the part is whole, or belongs to another version
-                if digest(part, algorithm) != wanted:
+                if digest(part, algorithm) != published:
                     os.remove(part)
                     continue
             else:
@@ -48,10 +48,10 @@ def download(url: str, path: str, expected: str) -> str:
             raise InputError(f"cannot download {url} ({getattr(error, 'reason', error)}); {_WAY_AROUND}") from error
         break
     got = digest(part, algorithm)
-    if got != wanted:
+    if got != published:
         os.remove(part)
         raise InputError(
-            f"{url} has {algorithm} {got[:12]}..., expected {wanted[:12]}...: "
+            f"{url} has {algorithm} {got[:12]}..., expected {published[:12]}...: "
             f"it was changed or damaged on its way; {_WAY_AROUND}"
         )
     os.replace(part, path)

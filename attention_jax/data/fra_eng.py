@@ -67,13 +67,13 @@ class FraEng(tfds.core.GeneratorBasedBuilder):
 
 def load(config: settings.FraEng, batch_size: int = 128) -> PairData:
     """The dataset of `config`: the file at `config.path`, or downloaded."""
-    wanted = "d2l"
+    corpus = "d2l"
     if config.path:
         path = find(config.path)
         if not os.path.isfile(path):
             raise InputError(f"no file of sentence pairs at {path}")
-        wanted = FraEngConfig(name=f"file_{store.fingerprint([digest(path)])}", path=os.path.abspath(path))
-    builder = store.prepared(FraEng, wanted)
+        corpus = FraEngConfig(name=f"file_{store.fingerprint([digest(path)])}", path=os.path.abspath(path))
+    builder = store.prepared(FraEng, corpus)
     if config.split == "d2l":
         count = builder.info.splits["train"].num_examples
         if count < TRAIN + VALID:

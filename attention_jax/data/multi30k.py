@@ -105,11 +105,11 @@ class Multi30k(tfds.core.GeneratorBasedBuilder):
         )
 
     def _split_generators(self, dl_manager):
-        wanted = self.builder_config
-        directory = wanted.path or fetch(wanted.form, wanted.languages)
+        corpus = self.builder_config
+        directory = corpus.path or fetch(corpus.form, corpus.languages)
         texts = {
             split: text_files.parallel(*paths)
-            for split, paths in files(directory, wanted.form, wanted.languages).items()
+            for split, paths in files(directory, corpus.form, corpus.languages).items()
         }
         return {split: self._generate_examples(part) for split, part in texts.items()}
 
@@ -128,13 +128,13 @@ def load(config: settings.Multi30k, batch_size: int = 128) -> PairData:
             f"--data.form bpe and --data.tokenizer bpe belong together, "
             f"got form {config.form} and tokenizer {config.tokenizer}"
         )
-    wanted = f"{config.form}_{config.source}_{config.target}"
+    corpus = f"{config.form}_{config.source}_{config.target}"
     if config.path:
         paths = files(config.path, config.form, languages)
         prints = [digest(path) for pair in paths.values() for path in pair]
-        name = f"{wanted}_{store.fingerprint(prints)}"
-        wanted = Multi30kConfig(name=name, form=config.form, languages=languages, path=os.path.abspath(config.path))
-    splits = {name: Texts(**part) for name, part in store.rows(store.prepared(Multi30k, wanted), SPLITS).items()}
+        name = f"{corpus}_{store.fingerprint(prints)}"
+        corpus = Multi30kConfig(name=name, form=config.form, languages=languages, path=os.path.abspath(config.path))
+    splits = {name: Texts(**part) for name, part in store.rows(store.prepared(Multi30k, corpus), SPLITS).items()}
     if config.rows_of > 1:
         splits = {name: with_rows_of(texts, config.rows_of, seed) for seed, (name, texts) in enumerate(splits.items())}
     merges = merges_file(config.path or fetch("bpe", languages)) if config.form == "bpe" else ""

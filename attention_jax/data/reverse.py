@@ -64,6 +64,6 @@ def load(config: settings.Reverse, batch_size: int = 128) -> PairData:
     if not 1 <= config.examples <= 10_000_000:
         raise InputError(f"--data.examples must be between 1 and 10,000,000, got {config.examples}")
     name = f"generated_{config.examples}"
-    wanted = name if name in ReverseTask.builder_configs else ReverseConfig(name=name, examples=config.examples)
-    splits = {name: Texts(**part) for name, part in store.rows(store.prepared(ReverseTask, wanted), SPLITS).items()}
+    task = name if name in ReverseTask.builder_configs else ReverseConfig(name=name, examples=config.examples)
+    splits = {name: Texts(**part) for name, part in store.rows(store.prepared(ReverseTask, task), SPLITS).items()}
     return pair_files.assemble(splits, config, batch_size, bleu_tokenize="none")

@@ -19,22 +19,22 @@ def by_source(
     >>> {name: rows.tolist() for name, rows in parts.items()}
     {'train': [0, 2, 3, 5], 'test': [4]}
     """
-    first, kept = {}, []
-    seen = set()
+    first_row = {}  # of each pair
     for row, pair in enumerate(zip(source_keys, target_keys)):
-        if pair not in seen:
-            seen.add(pair)
-            kept.append(row)
-            first.setdefault(pair[0], row)
-    sources = list(first)
+        first_row.setdefault(pair, row)
+    first_of = {}  # the first row of each source
+    for (source, _), row in first_row.items():
+        first_of.setdefault(source, row)
+    sources = list(first_of)
     order = np.random.default_rng(seed).permutation(len(sources))
     parts, start, held_out = {}, 0, set()
     for name, size in sizes.items():
         chosen = [sources[number] for number in order[start : start + size]]
         start += size
         held_out.update(chosen)
-        parts[name] = np.array([first[source] for source in chosen], np.int64)
-    return {"train": np.array([row for row in kept if source_keys[row] not in held_out], np.int64), **parts}
+        parts[name] = np.array([first_of[source] for source in chosen], np.int64)
+    train = [row for (source, _), row in first_row.items() if source not in held_out]
+    return {"train": np.array(train, np.int64), **parts}
 
 
 def take(texts: Texts, rows: np.ndarray) -> Texts:

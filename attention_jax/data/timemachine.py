@@ -93,11 +93,11 @@ def windows(text: np.ndarray, first: int, count: int, steps: int, stride: int) -
 
 def load(config: settings.TimeMachine) -> Windows:
     """The windows of `config`, from the file at `config.path`, or downloaded."""
-    wanted = "d2l"
+    corpus = "d2l"
     if config.path:
         path = find(config.path)
-        wanted = TimeMachineConfig(name=f"file_{store.fingerprint([digest(path)])}", path=os.path.abspath(path))
-    lines = store.rows(store.prepared(TimeMachine, wanted), ["train"])["train"]["text"]
+        corpus = TimeMachineConfig(name=f"file_{store.fingerprint([digest(path)])}", path=os.path.abspath(path))
+    lines = store.rows(store.prepared(TimeMachine, corpus), ["train"])["train"]["text"]
     vocabulary = Vocabulary(CHARACTERS, unk=UNK)
     text = np.array(vocabulary.encode(letters("\n".join(lines))), np.int32)
     room = (len(text) - config.steps - 1) // config.stride + 1

@@ -67,8 +67,7 @@ def attend(
       (`jax.jacfwd` of a `jax.grad`). `jax.jvp` of "fused" raises JAX's TypeError about custom_vjp, and reverse over
       reverse its ValueError about loops.
 
-    >>> query, key, value = jnp.array([[1.0, 0.0]]), jnp.array([[9.0, 0.0], [0.0, 9.0]]), jnp.array([[1.0], [2.0]])
-    >>> attend(query, key, value).round(2).tolist()
+    >>> attend(jnp.eye(1, 2), 9 * jnp.eye(2), jnp.array([[1.0], [2.0]])).round(2).tolist()
     [[1.0]]
     """
     _check(query, key, value, score, mask, block_q, block_k)
@@ -79,11 +78,9 @@ def attend(
     implementation = choose(query, key, value, score, bias, mask, dropout, query_offset, implementation)
     if implementation == "cudnn":
         return cudnn.attend(query, key, value, mask)
-    words = (
-        None
-        if dropout is None
-        else (*dropout_words(rng, query.shape[0], key.shape[0]), jnp.asarray(dropout, jnp.float32))
-    )
+    words = None
+    if dropout is not None:
+        words = (*dropout_words(rng, query.shape[0], key.shape[0]), jnp.asarray(dropout, jnp.float32))
     if implementation == "fused":
         bias_query = None if bias is None else query
         score, query, key = prepare(score, query, key)
@@ -92,9 +89,8 @@ def attend(
     weights, value = _weights(query, key, value, score, bias, mask, query_offset)
     if words is not None:
         weights = weights * dropout_factor(*words).astype(weights.dtype)
-    return jnp.einsum("qk,kv->qv", weights.astype(value.dtype), value, preferred_element_type=weights.dtype).astype(
-        value.dtype
-    )
+    pooled = jnp.einsum("qk,kv->qv", weights.astype(value.dtype), value, preferred_element_type=weights.dtype)
+    return pooled.astype(value.dtype)
 
 
 def attention_weights(

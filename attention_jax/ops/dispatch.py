@@ -21,26 +21,24 @@ PAIRS_PER_BLOCK = {"cpu": 512 * 256, "gpu": 4096 * 512}
 """Pairs in one block of a score that costs 1 per pair; divided by the cost of others, but not below 64 x 64."""
 
 
-def choose(
-    query, key, value, score, bias, mask, dropout, query_offset, wanted: Implementation | None
-) -> Implementation:
+def choose(query, key, value, score, bias, mask, dropout, query_offset, asked: Implementation | None) -> Implementation:
     """The rule, in order:
 
-    1. what the caller wants, if it can do the call;
+    1. what the caller asks for, if it can do the call;
     2. "cudnn" on a GPU, where it can express the call exactly (`cudnn.refusal`);
     3. "plain" where the matrix is small, else "fused".
     """
-    if wanted not in (None, "plain", "fused", "cudnn"):
-        raise InputError(f'implementation must be "plain", "fused", "cudnn" or None, got {wanted!r}')
+    if asked not in (None, "plain", "fused", "cudnn"):
+        raise InputError(f'implementation must be "plain", "fused", "cudnn" or None, got {asked!r}')
     platform = jax.default_backend()
-    if wanted == "cudnn" or (wanted is None and platform == "gpu"):
+    if asked == "cudnn" or (asked is None and platform == "gpu"):
         refusal = cudnn.refusal(query, key, value, score, bias, mask, dropout, query_offset)
         if refusal is None:
             return "cudnn"
-        if wanted == "cudnn":
+        if asked == "cudnn":
             raise InputError(f'implementation="cudnn" {refusal}: take "fused", or None to choose by itself')
-    if wanted is not None:
-        return wanted
+    if asked is not None:
+        return asked
     if min(query.shape[0], key.shape[0]) < 16:  # the weights are hardly more than the keys
         return "plain"
     pairs, threshold = query.shape[0] * key.shape[0], FUSED_FROM.get(platform, FUSED_FROM["gpu"])

@@ -86,17 +86,19 @@ def bars(
         axis = figure.subplots()
         for i, (name, entries) in enumerate(series.items()):
             values = [np.atleast_1d(np.asarray([np.nan] if e is None else e, float)) for e in entries]
-            middle, low, high = (np.array([f(v) for v in values]) for f in (np.median, np.min, np.max))
+            middle = np.array([np.median(seeds) for seeds in values])
+            low = np.array([np.min(seeds) for seeds in values])
+            high = np.array([np.max(seeds) for seeds in values])
             x = np.arange(count) + (i - (len(series) - 1) / 2) * slot
             axis.bar(x, middle, slot * 0.92, color=PALETTE[i % len(PALETTE)], label=name)
-            many = np.array([len(v) > 1 for v in values])
+            many = np.array([len(seeds) > 1 for seeds in values])
             if many.any():
                 spread = np.stack([middle - low, high - middle])[:, many]
                 axis.errorbar(x[many], middle[many], spread, fmt="none", ecolor="0.2", elinewidth=0.9, capsize=2)
         for name, numbers in (reference or {}).items():
-            shown = [(g, v) for g, v in enumerate(numbers) if v is not None]
-            left, right, heights = [g - 0.45 for g, _ in shown], [g + 0.45 for g, _ in shown], [v for _, v in shown]
-            axis.hlines(heights, left, right, color="k", linewidth=1.4, label=name)
+            places = np.array([group for group, number in enumerate(numbers) if number is not None])
+            heights = [number for number in numbers if number is not None]
+            axis.hlines(heights, places - 0.45, places + 0.45, color="k", linewidth=1.4, label=name)
         crowded = max(map(len, groups), default=0) * count > 60
         slant = {"rotation": 30, "ha": "right"} if crowded else {}
         axis.set_xticks(range(count), [drawable(g) for g in groups], **slant)
@@ -133,33 +135,33 @@ def learning_curves(runs, path: str | Path, *, quality: Sequence[str] = (), titl
     """Losses on the left, quality on the right, over epochs (over steps before the first epoch has ended).
 
     Args:
-      runs: one metrics.jsonl or history, or a list of them (the seeds of one configuration: median and band
-      min - max). quality: metric names for the right panel; default: every other metric, at most four,
-      `valid.` and `test.` before `train.`.
+      runs: one metrics.jsonl or history, or a list of them (the seeds of one configuration: median and band min - max).
+      quality: metric names for the right panel; default: every other metric, at most four, `valid.` and `test.`
+        before `train.`.
     """
     one = isinstance(runs, str | Path) or (len(runs) > 0 and isinstance(runs[0], Mapping))
     histories = [read_history(run) for run in ([runs] if one else runs)]
     if not any(histories):
         raise InputError("learning curves need a run with at least one logged line")
-    axis_name = "epoch" if all("seconds" in row or "step" not in row for h in histories for row in h) else "step"
-    x = sorted({row[axis_name] for history in histories for row in history})
-    names = [
-        n
-        for n in dict.fromkeys(n for h in histories for row in h for n in row)
-        if n not in ("epoch", "step", "seconds")
-    ]
-    curves = {name: (x, _aligned(histories, axis_name, x, name)) for name in names}
-    curves = {name: curve for name, curve in curves.items() if not np.isnan(curve[1]).all()}
+    rows = [row for history in histories for row in history]
+    axis_name = "epoch" if all("seconds" in row or "step" not in row for row in rows) else "step"
+    x = sorted({row[axis_name] for row in rows})
+    names = list(dict.fromkeys(name for row in rows for name in row if name not in ("epoch", "step", "seconds")))
+    curves = {}
+    for name in names:
+        values = _aligned(histories, axis_name, x, name)
+        if not np.isnan(values).all():
+            curves[name] = x, values
+    panels = []
     losses = [name for name in curves if name.rsplit(".", 1)[-1] == "loss"]
+    if losses:
+        panels.append((losses, "loss"))
     others = sorted(set(curves) - set(losses), key=lambda name: (name.startswith("train."), names.index(name)))
     others = [name for name in quality if name in curves] or others[:4]
-    figure = canvas(WIDTH if losses and others else 4.6, 2.9)
+    if others:
+        panels.append((others, others[0].rsplit(".", 1)[-1].replace("_", " ") if len(others) == 1 else "quality"))
+    figure = canvas(WIDTH if len(panels) == 2 else 4.6, 2.9)
     with styled():
-        panels = [
-            (losses, "loss"),
-            (others, others[0].rsplit(".", 1)[-1].replace("_", " ") if len(others) == 1 else "quality"),
-        ]
-        panels = [panel for panel in panels if panel[0]]
         for axis, (shown, label) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels):
             _lines(axis, {name: curves[name] for name in shown}, axis_name, label)
         if title:

@@ -59,11 +59,11 @@ def show_attention(images, maps: dict, titles: Sequence[str], path: str | Path, 
 
 def mistakes(images, labels, probabilities, names: Sequence[str], path: str | Path, shown: int = 24) -> Path | None:
     """The wrong answers given with the most confidence; None if there is no wrong answer."""
-    found = probabilities.argmax(1)
-    wrong = np.flatnonzero(found != labels)
+    predicted = probabilities.argmax(1)
+    wrong = np.flatnonzero(predicted != labels)
     if not len(wrong):
         return None
-    wrong = wrong[np.argsort(-probabilities[wrong, found[wrong]], kind="stable")][:shown]
+    wrong = wrong[np.argsort(-probabilities[wrong, predicted[wrong]], kind="stable")][:shown]
     columns = min(8, len(wrong))
     rows = -(-len(wrong) // columns)
     figure = canvas(WIDTH * columns / 8, 1.3 * rows)
@@ -72,7 +72,9 @@ def mistakes(images, labels, probabilities, names: Sequence[str], path: str | Pa
         for axis in axes.ravel():
             axis.axis("off")
         for axis, i in zip(axes.ravel(), wrong):
-            _picture(axis, images[i], f"{names[found[i]]} {probabilities[i, found[i]]:.2f}\nis {names[labels[i]]}")
+            _picture(
+                axis, images[i], f"{names[predicted[i]]} {probabilities[i, predicted[i]]:.2f}\nis {names[labels[i]]}"
+            )
     return save(figure, path)
 
 

@@ -67,15 +67,15 @@ def _fonts() -> tuple[tuple[str, frozenset[int]], ...]:
 
     default = "DejaVu Sans"
     wide = ("Noto Sans CJK", "Noto Sans KR", "NanumGothic", "Malgun", "Apple SD", "Hiragino", "Source Han", "WenQuanYi")
-    found = {}
+    fonts = {}
     for entry in font_manager.fontManager.ttflist:
         upright = entry.style == "normal" and entry.weight in (400, "normal", "regular") and entry.stretch == "normal"
         if upright and (entry.name == default or entry.name.startswith(wide)):
-            found.setdefault(entry.name, (entry.name != default, entry.fname))
+            fonts.setdefault(entry.name, (entry.name != default, entry.fname))
     from matplotlib.ft2font import FT2Font
 
     return tuple(
-        (name, frozenset(FT2Font(path).get_charmap())) for name, (_, path) in sorted(found.items(), key=lambda x: x[1])
+        (name, frozenset(FT2Font(path).get_charmap())) for name, (_, path) in sorted(fonts.items(), key=lambda x: x[1])
     )
 
 
@@ -124,7 +124,8 @@ def band(y) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     [[2.0, 6.0], [1.0, 2.0], [3.0, 9.0]]
     """
     y = np.atleast_2d(np.asarray(y, float))
-    seen = ~np.isnan(y).all(axis=0)
+    measured = ~np.isnan(y).all(axis=0)
     out = np.full((3, y.shape[1]), np.nan)
-    out[:, seen] = np.nanmedian(y[:, seen], axis=0), np.nanmin(y[:, seen], axis=0), np.nanmax(y[:, seen], axis=0)
+    for row, statistic in enumerate((np.nanmedian, np.nanmin, np.nanmax)):
+        out[row, measured] = statistic(y[:, measured], axis=0)
     return tuple(out)

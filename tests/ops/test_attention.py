@@ -24,10 +24,11 @@ def oracle(scores, allowed, value):
     """softmax and pooling row by row, in float64."""
     out = np.zeros((scores.shape[0], value.shape[1]))
     for q in range(scores.shape[0]):
-        seen = [k for k in range(scores.shape[1]) if allowed[q, k] and scores[q, k] > -np.inf]
-        if seen:
-            weights = np.exp(np.array([scores[q, k] for k in seen], np.float64) - max(scores[q, k] for k in seen))
-            out[q] = weights @ np.asarray(value, np.float64)[seen] / weights.sum()
+        open_keys = [k for k in range(scores.shape[1]) if allowed[q, k] and scores[q, k] > -np.inf]
+        if open_keys:
+            row = np.array([scores[q, k] for k in open_keys], np.float64)
+            weights = np.exp(row - row.max())
+            out[q] = weights @ np.asarray(value, np.float64)[open_keys] / weights.sum()
     return out
 
 

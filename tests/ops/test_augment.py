@@ -32,9 +32,9 @@ def test_crop_cuts_a_window_of_the_padded_image():
     padded = np.pad(BYTES, ((0, 0), (2, 2), (2, 2), (0, 0)))
     places = []
     for image, window in zip(padded, got):
-        found = [(i, j) for i in range(5) for j in range(5) if (image[i : i + 8, j : j + 8] == window).all()]
-        assert len(found) == 1
-        places += found
+        matches = [(i, j) for i in range(5) for j in range(5) if (image[i : i + 8, j : j + 8] == window).all()]
+        assert len(matches) == 1
+        places += matches
     assert len(set(places)) > 1
     assert augment.crop(RNG, BYTES, 0) is BYTES
 

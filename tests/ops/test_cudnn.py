@@ -91,8 +91,8 @@ def test_what_cudnn_cannot_do_goes_elsewhere(gpu, change):
         "dropout": None,
         "query_offset": 0,
     }
-    assert choose(**call, wanted=None) == "cudnn"
-    assert choose(**(call | change), wanted=None) == "plain"  # small
+    assert choose(**call, asked=None) == "cudnn"
+    assert choose(**(call | change), asked=None) == "plain"  # small
 
 
 @pytest.mark.skipif(jax.default_backend() != "gpu", reason="needs an NVIDIA GPU")
