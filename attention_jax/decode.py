@@ -1,11 +1,12 @@
 """Decoding over a callback `step(tokens [B], cache) -> (logits [B, V], cache)`: greedy and beam search. Knows no model.
 
-Both functions are pure and belong inside one `jax.jit` of the caller (outside of it every call traces the callback again):
+Both functions are pure and belong inside one `jax.jit` of the caller (outside of it every
+call traces the callback again):
 
     decode = jax.jit(lambda cache: greedy(step, cache, batch_size, bos=1, eos=2, max_length=40))
 
-`cache` is any pytree whose leaves have the batch as their leading axis; that is what lets beam search tile and reorder it.
-The callback may return logits or log-probabilities: normalising log-probabilities again changes nothing.
+`cache` is any pytree whose leaves have the batch as their leading axis; that is what lets beam search tile and reorder
+it. The callback may return logits or log-probabilities: normalising log-probabilities again changes nothing.
 """
 
 from collections.abc import Callable
@@ -84,9 +85,11 @@ GROUP = 64
 
 
 def largest(x: Float[Array, "B V"], k: int) -> tuple[Float[Array, "B k"], Int[Array, "B k"]]:
-    """`lax.top_k`, for wide rows in two stages: the k groups of columns with the greatest maxima hold the k greatest values.
+    """`lax.top_k`, for wide rows in two stages: the k groups of columns with the greatest
+    maxima hold the k greatest values.
 
-    A maximum is fast and a sort is not: three times as fast for [500, 9716] and k = 5 on CPU. (Which of equal values is taken may differ.)
+    A maximum is fast and a sort is not: three times as fast for [500, 9716] and k = 5 on CPU. (Which of
+    equal values is taken may differ.)
 
     >>> values, columns = largest(jnp.arange(3000.0)[None], 2)
     >>> values.tolist(), columns.tolist()
@@ -134,13 +137,14 @@ def beam_search(
     alpha: float = 0.6,
     n_best: int = 1,
 ) -> tuple[Int[Array, "B N T"], Float[Array, "B N"]]:
-    """The `n_best` hypotheses that a beam of `beam_size` finds: tokens [B, n_best, max_length], scores [B, n_best], best first.
+    """The `n_best` hypotheses that a beam of `beam_size` finds: tokens [B, n_best, max_length],
+    scores [B, n_best], best first.
 
-    score = log p(tokens) / penalty(length), so `length_penalty="none"` returns the model's log-probabilities. A hypothesis that
-    has ended keeps its place in the beam and competes by its score; one cut off at `max_length` competes as it stands. Hence a
-    beam of 1 is `greedy`, and a beam wide enough to prune nothing is exhaustive search. An example is done once no open
-    hypothesis can overtake its n best: log p only falls, so log p / penalty(max_length) bounds every continuation.
-    Places that no hypothesis could fill (fewer sequences than `n_best`) have the score -inf.
+    score = log p(tokens) / penalty(length), so `length_penalty="none"` returns the model's log-probabilities. A
+    hypothesis that has ended keeps its place in the beam and competes by its score; one cut off at `max_length`
+    competes as it stands. Hence a beam of 1 is `greedy`, and a beam wide enough to prune nothing is exhaustive search.
+    An example is done once no open hypothesis can overtake its n best: log p only falls, so log p / penalty(max_length)
+    bounds every continuation. Places that no hypothesis could fill (fewer sequences than `n_best`) have the score -inf.
     """
     if beam_size < 1 or not 1 <= n_best <= beam_size:
         raise InputError(f"beam search needs 1 <= n_best <= beam_size, not n_best {n_best} and beam_size {beam_size}")

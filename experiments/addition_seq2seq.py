@@ -1,12 +1,13 @@
 """Addition of numbers as text: reversing the source and letting the decoder peek decide between failure and success.
 
-Source: "Deep Learning from Scratch 2" (Saito 2018), chapter 7, figures 7-14 and 7-19; its NumPy code re-run at 25 epochs
+Source: "Deep Learning from Scratch 2" (Saito 2018), chapter 7, figures 7-14 and 7-19; its
+  NumPy code re-run at 25 epochs
 Data: 50,000 sums of two numbers of up to three digits, generated as the book's file was
 Command: python launch.py reproduce addition_seq2seq
 Cost: about 3 minutes for the three models on 2 cores
 
-The book's settings: hidden 128, embedding 16, batch 128, Adam 0.001, gradients clipped to norm 5, 25 epochs; exact match on 5,000
-held-out sums.
+The book's settings: hidden 128, embedding 16, batch 128, Adam 0.001, gradients clipped to norm 5, 25 epochs;
+exact match on 5,000 held-out sums.
 """
 
 from attention_jax.config import Addition, Claim, Config, Decode, Optim, PeekySeq2seq, Seq2seq, Train, replace

@@ -1,13 +1,13 @@
 """Without attention BLEU falls with the length of the sentence; with it, it stays.
 
 Source: Bahdanau et al. 2015, figure 2 (WMT English-French, other data: the shape of the curve is compared)
-Data: Multi30k German to English, lower-cased Moses tokens; every pair occurs once alone and once in a row of 2 to 4 captions written
-  one after another, since the corpus has few long sentences
+Data: Multi30k German to English, lower-cased Moses tokens; every pair occurs once alone and once in a row of 2 to 4
+  captions written one after another, since the corpus has few long sentences
 Command: python launch.py reproduce bahdanau_length
 Cost: 75 minutes on one CPU core for the two models: one seed
 
-Two models of equal width on the same rows: an encoder-decoder that hands over one vector, and the same with additive attention.
-experiments/results/bahdanau_length.png has both curves.
+Two models of equal width on the same rows: an encoder-decoder that hands over one vector, and the same with additive
+attention. experiments/results/bahdanau_length.png has both curves.
 """
 
 import json

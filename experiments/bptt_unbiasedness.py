@@ -5,8 +5,9 @@ Data: none; a tanh network of 4 units on a random sequence of 30 steps
 Command: python launch.py reproduce bptt_unbiasedness
 Cost: about 10 seconds on 2 cores
 
-Gradients of the sum of losses with respect to the 16 recurrent weights, cut with probability 1/8 a step, in float64. The figure:
-the norm of the last loss's gradient against how far back it is taken, for recurrent matrices of three spectral radii (d2l 9.7.2).
+Gradients of the sum of losses with respect to the 16 recurrent weights, cut with probability 1/8 a step, in
+float64. The figure: the norm of the last loss's gradient against how far back it is taken, for recurrent matrices
+of three spectral radii (d2l 9.7.2).
 """
 
 from pathlib import Path
@@ -37,7 +38,8 @@ def step(params, state, x):
 
 
 def z_scores(samples: int) -> tuple[np.ndarray, np.ndarray]:
-    """(mean - full) / standard error of every weight's gradient, for randomised and for truncated gradients of the same mean length."""
+    """(mean - full) / standard error of every weight's gradient, for randomised and for truncated
+    gradients of the same mean length."""
     import jax
     import jax.numpy as jnp
 
@@ -66,7 +68,8 @@ def z_scores(samples: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def decay(radius: float, steps: int = 60) -> np.ndarray:
-    """The norm of the last loss's gradient with respect to the state 1, 2, ... steps back, in a linear network of this spectral radius."""
+    """The norm of the last loss's gradient with respect to the state 1, 2, ... steps back, in a linear
+    network of this spectral radius."""
     import jax.numpy as jnp
 
     from attention_jax.ops import bptt

@@ -4,12 +4,13 @@ Claim: 89.17 % on the test set with 0.284 M parameters after 200 epochs.
 Source: Hassani et al. 2021, "Escaping the Big Data Paradigm with Compact Transformers", table of results on CIFAR-10.
 Data: CIFAR-10, 50,000 and 10,000 images.
 Command: python launch.py reproduce cct_cifar10 --data.path DIR   (DIR: the binary version's six .bin files, read once)
-Cost: "5 epochs": 19 minutes on one CPU core, other work beside it; "200 epochs", 78,200 steps: half a day, not run here.
+Cost: "5 epochs": 19 minutes on one CPU core, other work beside it; "200 epochs", 78,200
+  steps: half a day, not run here.
 
-The recipe of the authors' example script: AutoAugment's CIFAR-10 policy, random crops with 4 pixels of padding, flips, label
-smoothing 0.1, AdamW with weight decay 0.03, learning rate 5e-4 with 5 epochs of warm-up and cosine decay, attention dropout 0.1,
-stochastic depth 0.1. The published number is the best epoch's on the test images; so is the one in the claim "best epoch", while
-"last epoch" selects nothing.
+The recipe of the authors' example script: AutoAugment's CIFAR-10 policy, random crops with 4 pixels of padding, flips,
+label smoothing 0.1, AdamW with weight decay 0.03, learning rate 5e-4 with 5 epochs of warm-up and cosine decay,
+attention dropout 0.1, stochastic depth 0.1. The published number is the best epoch's on the test images; so is the one
+in the claim "best epoch", while "last epoch" selects nothing.
 """
 
 from attention_jax.config import Cct, Claim, Config, Images, Optim, Train, replace

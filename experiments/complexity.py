@@ -1,14 +1,14 @@
-"""What a convolution, a recurrent layer and self-attention cost: operations, time, sequential steps and path lengths, all measured.
+"""What a convolution, a recurrent layer and self-attention cost in operations, time, sequential steps and path lengths.
 
 Source: Vaswani et al. 2017 (arXiv 1706.03762), table 1; Dive into Deep Learning 11.6.2
 Data: none
 Command: python launch.py reproduce complexity
 Cost: about 30 seconds on 2 cores
 
-Sequences of n vectors of width d, no projections in self-attention, kernel size k = 3. Operations: XLA's cost analysis of the
-program, exponents fitted over n and d. Sequential steps: the longest chain of matrix products in the traced program. Path length:
-how many hops from position to position (layers; for the recurrent layer, steps) until the last output's gradient reaches the first
-input.
+Sequences of n vectors of width d, no projections in self-attention, kernel size k = 3. Operations: XLA's cost analysis
+of the program, exponents fitted over n and d. Sequential steps: the longest chain of matrix products in the traced
+program. Path length: how many hops from position to position (layers; for the recurrent layer, steps) until the last
+output's gradient reaches the first input.
 """
 
 import time
@@ -32,7 +32,8 @@ def smoke() -> Config:
 
 
 def layer(name: str, unrolled: bool = False):
-    """A function of (weights, x [n, d]) -> [n, d]; `unrolled` writes the recurrent layer as n steps, for the cost analysis."""
+    """A function of (weights, x [n, d]) -> [n, d]; `unrolled` writes the recurrent layer as
+    n steps, for the cost analysis."""
     import jax
     import jax.numpy as jnp
 

@@ -1,13 +1,14 @@
 """Date conversion with the book's attention: dot product with all encoder states, concatenated before the output layer.
 
-Source: "Deep Learning from Scratch 2" (Saito 2018), chapter 8, AttentionSeq2seq, its NumPy code re-run on the published date.txt
+Source: "Deep Learning from Scratch 2" (Saito 2018), chapter 8, AttentionSeq2seq, its NumPy code
+  re-run on the published date.txt
 Data: 50,000 date conversions, generated; `--data.path date.txt.gz` reads the published file, which the claims are about
 Command: python launch.py reproduce date_attention --data.path date.txt.gz
 Cost: about 50 seconds a seed on 2 cores
 
-591,259 parameters at the published file's vocabulary of 59. Exact match is over all ten characters of 5,000 held-out dates, of
-which about 28 % also occur in the training file; accuracy on the others stands beside it. The book's settings: source reversed,
-hidden 256, embedding 16, batch 128, Adam 0.001, gradients clipped to norm 5.
+591,259 parameters at the published file's vocabulary of 59. Exact match is over all ten characters of 5,000 held-out
+dates, of which about 28 % also occur in the training file; accuracy on the others stands beside it. The book's
+settings: source reversed, hidden 256, embedding 16, batch 128, Adam 0.001, gradients clipped to norm 5.
 """
 
 from attention_jax.config import AttentionSeq2seq, Claim, Config, Dates, Decode, Optim, Train, replace

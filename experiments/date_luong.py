@@ -1,14 +1,14 @@
 """Date conversion with Luong's attentional vector: the main job.
 
 Claim: every one of the held-out dates is converted exactly within 4 epochs.
-Source: Luong et al. 2015 (arXiv:1508.04025), eq. 5-6, on the data of "Deep Learning from Scratch 2", chapter 8; the book's own
-  attention model is `date_attention`.
+Source: Luong et al. 2015 (arXiv:1508.04025), eq. 5-6, on the data of "Deep Learning from Scratch 2", chapter 8; the
+  book's own attention model is `date_attention`.
 Data: 50,000 date conversions, generated; `--data.path date.txt.gz` reads the published file
 Command: python launch.py
 Cost: about 1 minute on 2 cores
 
-Half the book's width learns it when the general score can choose what to look for, batches are small, and the learning rate
-warms up to 0.002 and falls to zero.
+Half the book's width learns it when the general score can choose what to look for, batches are small, and the learning
+rate warms up to 0.002 and falls to zero.
 """
 
 from attention_jax.config import Claim, Config, Dates, Decode, LuongSeq2seq, Optim, Train, replace

@@ -1,13 +1,14 @@
 """Date conversion without attention, the encoder's last state given to every decoder step (peeky).
 
-Source: "Deep Learning from Scratch 2" (Saito 2018), chapter 7, PeekySeq2seq, its NumPy code re-run on the published date.txt
+Source: "Deep Learning from Scratch 2" (Saito 2018), chapter 7, PeekySeq2seq, its NumPy code
+  re-run on the published date.txt
 Data: 50,000 date conversions, generated; `--data.path date.txt.gz` reads the published file, which the claims are about
 Command: python launch.py reproduce date_peeky --data.path date.txt.gz
 Cost: about 70 seconds a seed on 2 cores
 
-853,403 parameters at the published file's vocabulary of 59. Exact match is over all ten characters of 5,000 held-out dates, of
-which about 28 % also occur in the training file; accuracy on the others stands beside it. The book's settings: source reversed,
-hidden 256, embedding 16, batch 128, Adam 0.001, gradients clipped to norm 5.
+853,403 parameters at the published file's vocabulary of 59. Exact match is over all ten characters of 5,000 held-out
+dates, of which about 28 % also occur in the training file; accuracy on the others stands beside it. The book's
+settings: source reversed, hidden 256, embedding 16, batch 128, Adam 0.001, gradients clipped to norm 5.
 """
 
 from attention_jax.config import Claim, Config, Dates, Decode, Optim, PeekySeq2seq, Train, replace

@@ -5,9 +5,9 @@ Data: 50,000 date conversions, generated; `--data.path date.txt.gz` reads the pu
 Command: python launch.py reproduce date_seq2seq --data.path date.txt.gz
 Cost: about 2 minutes a seed on 2 cores
 
-576,155 parameters at the published file's vocabulary of 59. Exact match is over all ten characters of 5,000 held-out dates, of
-which about 28 % also occur in the training file; accuracy on the others stands beside it. The book's settings: source reversed,
-hidden 256, embedding 16, batch 128, Adam 0.001, gradients clipped to norm 5.
+576,155 parameters at the published file's vocabulary of 59. Exact match is over all ten characters of 5,000 held-out
+dates, of which about 28 % also occur in the training file; accuracy on the others stands beside it. The book's
+settings: source reversed, hidden 256, embedding 16, batch 128, Adam 0.001, gradients clipped to norm 5.
 """
 
 from attention_jax.config import Claim, Config, Dates, Decode, Optim, Seq2seq, Train, replace

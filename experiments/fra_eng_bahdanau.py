@@ -1,16 +1,17 @@
 """d2l's Bahdanau attention: additive scores, asked by the previous decoder state.
 
 Source: "Dive into Deep Learning" (Zhang et al.), section 11.4, runs of the published PyTorch and JAX editions
-Data: English-French sentences of tatoeba.org; `--data.path fra-eng.zip` reads the published file; d2l trains on its first 512
-  pairs and validates on the next 128
+Data: English-French sentences of tatoeba.org; `--data.path fra-eng.zip` reads the published file; d2l trains on its
+  first 512 pairs and validates on the next 128
 Command: python launch.py reproduce fra_eng_bahdanau
 Cost: under a minute a seed
 
-d2l's settings: 512 training pairs cut to 9 tokens, words seen at least twice, embeddings and two GRU layers of width 256, dropout
-0.2 between them, Adam 0.005, batch 128, gradients clipped to norm 1, 30 epochs; the best epoch's validation loss is the claim.
-Three of the four sentences that d2l's chapter translates as a demonstration are rows it was trained on, so its BLEU of them says
-little and is not claimed here. The loss of section 11.4 is a mean over all 9 positions, padding included (the masked loss of
-section 10.7 is not saved in d2l's library): `--data.predict-padding` does the same.
+d2l's settings: 512 training pairs cut to 9 tokens, words seen at least twice, embeddings and two GRU layers of width
+256, dropout 0.2 between them, Adam 0.005, batch 128, gradients clipped to norm 1, 30 epochs; the best epoch's
+validation loss is the claim. Three of the four sentences that d2l's chapter translates as a demonstration are rows
+it was trained on, so its BLEU of them says little and is not claimed here. The loss of section 11.4 is a mean over
+all 9 positions, padding included (the masked loss of section 10.7 is not saved in d2l's library):
+`--data.predict-padding` does the same.
 """
 
 from attention_jax.config import Bahdanau, Claim, Config, Decode, FraEng, Optim, Train, replace

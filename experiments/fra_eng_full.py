@@ -5,8 +5,8 @@ Data: English-French sentences of tatoeba.org; `--data.path fra-eng.zip` reads t
 Command: python launch.py reproduce fra_eng_full
 Cost: half an hour on one CPU core: one seed
 
-d2l trains on 512 of 167,130 pairs. This is what the same data gives when it is used: bidirectional GRU, additive attention, maxout
-output, greedy. The split is seeded, and no English sentence stands in two of its parts.
+d2l trains on 512 of 167,130 pairs. This is what the same data gives when it is used: bidirectional GRU, additive
+attention, maxout output, greedy. The split is seeded, and no English sentence stands in two of its parts.
 """
 
 from attention_jax.config import Bahdanau, Claim, Config, Decode, FraEng, Optim, Train, replace

@@ -1,14 +1,16 @@
 """English to French on 512 sentence pairs: the Transformer of "Dive into Deep Learning", chapter 11.7.
 
-Source: Dive into Deep Learning 11.7; best validation loss 1.73 in its PyTorch edition's own run (2.66 in the JAX edition's)
-Data: the first 640 pairs of tatoeba.org's English-French file, 512 train and 128 validate; `--data.path fra-eng.zip` reads the
-  published file
+Source: Dive into Deep Learning 11.7; best validation loss 1.73 in its PyTorch edition's own
+  run (2.66 in the JAX edition's)
+Data: the first 640 pairs of tatoeba.org's English-French file, 512 train and 128 validate;
+  `--data.path fra-eng.zip` reads the published file
 Command: python launch.py reproduce fra_eng_transformer
 Cost: about half a minute on 2 cores
 
-Hidden 256, feed-forward 64, 4 heads, 2+2 layers, dropout 0.2, Adam 0.0015, batch 128, clip 1, 30 epochs, sentences of at most 9
-tokens. As in the book the vocabularies count the validation sentences too, and 3 of its 4 demonstration sentences are training
-rows. The loss is a mean over all 9 positions, padding included, as the book's own (its library has no mask there).
+Hidden 256, feed-forward 64, 4 heads, 2+2 layers, dropout 0.2, Adam 0.0015, batch 128, clip 1, 30 epochs, sentences
+of at most 9 tokens. As in the book the vocabularies count the validation sentences too, and 3 of its 4
+demonstration sentences are training rows. The loss is a mean over all 9 positions, padding included, as the book's
+own (its library has no mask there).
 """
 
 from attention_jax.config import Claim, Config, Decode, FraEng, Optim, Train, Transformer, replace

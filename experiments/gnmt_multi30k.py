@@ -5,8 +5,9 @@ Data: Multi30k German to English, lower-cased Moses tokens; `--data.path DIR` re
 Command: python launch.py reproduce gnmt_multi30k
 Cost: 10 to 15 minutes on one CPU core for each of the four models: one seed
 
-Depth 2 against depth 4, with and without residual connections: what residual connections are for shows in the deeper pair.
-Eight epochs leave all four far from the end of their training (a single layer reaches 36 BLEU in six: `multi30k_scores`).
+Depth 2 against depth 4, with and without residual connections: what residual connections are for shows in
+the deeper pair. Eight epochs leave all four far from the end of their training (a single layer reaches 36
+BLEU in six: `multi30k_scores`).
 """
 
 from attention_jax.config import Claim, Config, Decode, Gnmt, Multi30k, Optim, Train, replace

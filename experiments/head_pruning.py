@@ -1,15 +1,15 @@
 """Most heads of a trained Transformer can go: BLEU against the share of attention heads removed.
 
-Source: Michel, Levy, Neubig 2019, "Are Sixteen Heads Really Better than One?" (NeurIPS), section 4; exercise 11.5 of Dive into
-  Deep Learning
+Source: Michel, Levy, Neubig 2019, "Are Sixteen Heads Really Better than One?" (NeurIPS), section 4; exercise
+  11.5 of Dive into Deep Learning
 Data: Multi30k German to English, as in `multi30k_deen_transformer`; `--data.path DIR` reads the published files
 Command: python launch.py reproduce head_pruning
 Cost: one training of `multi30k_deen_transformer` and 16 decodings of the test sets: half an hour on 2 cores
 
-The model of `multi30k_deen_transformer` has 72 heads (encoder, decoder, cross-attention: 3 layers of 8 each). A head's importance
-is the mean over validation sentences of |d loss / d mask| with the head's output times a mask of 1 (equation 2), normalised over the
-heads of its layer; as the mask scales rows of W_o, it needs no change of the model. Heads go in order of importance, all at once and
-without any further training; the control removes them in random order.
+The model of `multi30k_deen_transformer` has 72 heads (encoder, decoder, cross-attention: 3 layers of 8 each). A head's
+importance is the mean over validation sentences of |d loss / d mask| with the head's output times a mask of 1
+(equation 2), normalised over the heads of its layer; as the mask scales rows of W_o, it needs no change of the model.
+Heads go in order of importance, all at once and without any further training; the control removes them in random order.
 """
 
 from attention_jax.config import Claim, Config, replace
@@ -30,8 +30,13 @@ def smoke() -> Config:
 
 def heads(params) -> list[tuple[str, str, str]]:
     """Where the attentions are in the parameters: (stack, layer, name)."""
-    return [(stack, layer, name) for stack in ("encoder", "decoder") for layer, inside in sorted(params[stack].items())
-            for name in ("attention", "cross_attention") if layer.startswith("layer") and name in inside]  # fmt: skip
+    places = []
+    for stack in ("encoder", "decoder"):
+        for layer, modules in sorted(params[stack].items()):
+            attentions = [name for name in ("attention", "cross_attention") if name in modules]
+            if layer.startswith("layer"):
+                places += [(stack, layer, name) for name in attentions]
+    return places
 
 
 def masked(params, masks: dict):

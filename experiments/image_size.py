@@ -1,18 +1,16 @@
 """How the cost of a ViT grows with the image: a measured exponent.
 
-Claim: none is published; an exercise of d2l 11.8 asks how `img_size` affects training time. With patches of fixed size the number
-of
-tokens is (size / 16)^2, so a step costs size^2 as long as the products with the weights dominate and size^4 once the T x T
-attention
-does.
+Claim: none is published; an exercise of d2l 11.8 asks how `img_size` affects training time. With patches of fixed size
+the number of tokens is (size / 16)^2, so a step costs size^2 as long as the products with the weights dominate and
+size^4 once the T x T attention does.
 Source: Zhang et al., Dive into Deep Learning, 11.8, exercise 1.
 Data: none is needed: random images; the time of a step does not depend on what is in them.
 Command: python launch.py reproduce image_size
 Cost: about a minute on 2 CPU cores.
 
-The study times d2l's ViT (vit_fashion_mnist) at sizes of 32 to 256 pixels: a training step of `train.batch_size` images, the
-fastest of five after compilation. The exponent is the slope of log(time) against log(size), by least squares over the larger half
-of the sizes. It holds for the machine it was measured on.
+The study times d2l's ViT (vit_fashion_mnist) at sizes of 32 to 256 pixels: a training step of `train.batch_size`
+images, the fastest of five after compilation. The exponent is the slope of log(time) against log(size), by least
+squares over the larger half of the sizes. It holds for the machine it was measured on.
 """
 
 import time

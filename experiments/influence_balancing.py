@@ -1,15 +1,16 @@
 """Influence balancing: truncated gradients point the wrong way, unbiased ones of the same length do not.
 
-Source: Tallec & Ollivier 2017 (arXiv 1705.08209), section 5.1; constants of the variant below, final losses to three digits
+Source: Tallec & Ollivier 2017 (arXiv 1705.08209), section 5.1; constants of the variant
+  below, final losses to three digits
 Data: none; a linear system of 23 units with one parameter
 Command: python launch.py reproduce influence_balancing
 Cost: about 10 seconds on 2 cores
 
-s' = A s + theta b, A = 0.5 I + 0.5 superdiagonal, b = +1 on the first 10 units and -1 on the other 13, loss 0.5 (s_0 - 1)^2. At
-rest s_0 = -6 theta: but the first steps of influence are positive, and a gradient that sees only those makes theta grow. Protocol:
-s = 1, theta = 0.5; an update (learning rate 1e-4) looks at the loss after `length` more steps; after 3,000 updates the system runs
-100 steps untouched and its loss is the result. Forward mode updates after every step. Randomised blocks have geometric lengths of
-mean 16. Everything in float64.
+s' = A s + theta b, A = 0.5 I + 0.5 superdiagonal, b = +1 on the first 10 units and -1 on the other 13, loss 0.5
+(s_0 - 1)^2. At rest s_0 = -6 theta: but the first steps of influence are positive, and a gradient that sees only those
+makes theta grow. Protocol: s = 1, theta = 0.5; an update (learning rate 1e-4) looks at the loss after `length` more
+steps; after 3,000 updates the system runs 100 steps untouched and its loss is the result. Forward mode updates after
+every step. Randomised blocks have geometric lengths of mean 16. Everything in float64.
 """
 
 from pathlib import Path

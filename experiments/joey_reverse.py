@@ -5,8 +5,8 @@ Data: generated as Joey NMT's script does: 50,000 rows of 1 to 25 numbers below 
 Command: python launch.py reproduce joey_reverse
 Cost: 5 minutes a seed on one CPU core
 
-Half of the question is whether attention goes on working at lengths 26-30, which training never shows; BLEU by length is among
-the figures.
+Half of the question is whether attention goes on working at lengths 26-30, which training never shows; BLEU
+by length is among the figures.
 """
 
 from attention_jax.config import Claim, Config, Decode, Luong, Optim, Reverse, Train, replace

@@ -1,15 +1,15 @@
 """Multi30k German to English, the encoder's last state given to every decoder step (Cho et al. 2014).
 
 Source: bentrevett/pytorch-seq2seq, tutorial 2 (Ben Trevett), BLEU of its own run
-Data: Multi30k raw text, spaCy's tokens lower-cased (extra: pip install spacy), words seen at least twice; `--data.path DIR` reads
-  the published files
+Data: Multi30k raw text, spaCy's tokens lower-cased (extra: pip install spacy), words seen at least twice;
+  `--data.path DIR` reads the published files
 Command: python launch.py reproduce multi30k_deen_gru_context
 Cost: "published": 35 minutes on one CPU core, other work beside it; "better" has twice the epochs. One seed, as the
   four rungs take over an hour
 
-One rung of the ladder "no attention - Cho - Bahdanau - convolution". The variant "published" has the tutorial's settings: width
-512, embeddings of 256, Adam 0.001, batch 128, 10 epochs, the epoch of the best validation loss, greedy decoding. "better" is the
-same model trained longer with label smoothing, a cosine schedule and beam 5.
+One rung of the ladder "no attention - Cho - Bahdanau - convolution". The variant "published" has the tutorial's
+settings: width 512, embeddings of 256, Adam 0.001, batch 128, 10 epochs, the epoch of the best validation loss, greedy
+decoding. "better" is the same model trained longer with label smoothing, a cosine schedule and beam 5.
 """
 
 from attention_jax.config import Claim, Config, Decode, Multi30k, Optim, Sutskever, Train, replace

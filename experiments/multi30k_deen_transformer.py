@@ -1,14 +1,14 @@
-"""Multi30k German to English with the Transformer of a well-known PyTorch tutorial, on the tokens of the recurrent ladder.
+"""Multi30k German to English with the Transformer of a well-known PyTorch tutorial, on the recurrent ladder's tokens.
 
 Source: bentrevett/pytorch-seq2seq, notebook 6, "Attention is All You Need" (its own run: 36.52 BLEU)
-Data: Multi30k, raw text, spaCy's tokenisation rules, lower-cased, words seen at least twice; `--data.path DIR` reads the
-  published files
+Data: Multi30k, raw text, spaCy's tokenisation rules, lower-cased, words seen at least twice;
+  `--data.path DIR` reads the published files
 Command: python launch.py reproduce multi30k_deen_transformer
 Cost: about 20 minutes on one CPU core; "better" 31 with bfloat16 products, other work beside it
 
-Width 256, 3+3 layers, 8 heads, feed-forward 512, learned positions, dropout 0.1 everywhere, batch 128, Adam 5e-4, clip 1, 10
-epochs, best validation loss, greedy. At the notebook's vocabularies (7,853 and 5,893) the model has exactly its 9,038,341
-parameters. BLEU is of lower-cased tokens, test2016.
+Width 256, 3+3 layers, 8 heads, feed-forward 512, learned positions, dropout 0.1 everywhere, batch 128, Adam 5e-4, clip
+1, 10 epochs, best validation loss, greedy. At the notebook's vocabularies (7,853 and 5,893) the model has exactly its
+9,038,341 parameters. BLEU is of lower-cased tokens, test2016.
 """
 
 from attention_jax.config import Claim, Config, Decode, Multi30k, Optim, Train, Transformer, replace
@@ -45,7 +45,8 @@ def smoke() -> Config:
 
 
 def variants() -> dict[str, Config]:
-    """The notebook's settings, and what is better: a warm-up, label smoothing, more dropout, longer training, a beam."""
+    """The notebook's settings, and what is better: a warm-up, label smoothing, more
+    dropout, longer training, a beam."""
     better = {
         "optim.learning_rate": 1e-3, "optim.schedule": "inverse_sqrt", "optim.warmup_steps": 1000, "optim.b2": 0.98, "train.label_smoothing": 0.1,
         "train.total_epochs": 20, "model.dropout": 0.25, "model.norm": "pre", "model.tied": "output", "decode.beam_size": 5, "train.matmul_precision": "bfloat16",

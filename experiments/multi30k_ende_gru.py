@@ -5,9 +5,9 @@ Data: Multi30k, lower-cased Moses tokens, joint BPE of 10,000 merges; `--data.pa
 Command: python launch.py reproduce multi30k_ende_gru
 Cost: 45 minutes on one CPU core: one seed
 
-Two GRU transitions around the attention at every step, bidirectional encoder of width 256 with layer normalisation of its
-annotations, embeddings of 128, target embeddings tied to the output layer, dropout 0.3 on embeddings and 0.5 on annotations and
-before the output, Adam 0.0004, batch 32, beam 12. BLEU is of lower-cased tokens with BPE undone.
+Two GRU transitions around the attention at every step, bidirectional encoder of width 256 with layer normalisation of
+its annotations, embeddings of 128, target embeddings tied to the output layer, dropout 0.3 on embeddings and 0.5 on
+annotations and before the output, Adam 0.0004, batch 32, beam 12. BLEU is of lower-cased tokens with BPE undone.
 """
 
 from attention_jax.config import Claim, ConditionalGru, Config, Decode, Multi30k, Optim, Train, replace

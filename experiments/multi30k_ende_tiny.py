@@ -1,16 +1,18 @@
 """Multi30k English to German with the small Transformer that beat multimodal models: 41.02 BLEU from text alone.
 
-Source: Wu et al. 2021, "Good for Misconceived Reasons: An Empirical Revisiting on the Need for Visual Context in Multimodal
-  Machine Translation" (ACL), table 2
-Data: Multi30k, lower-cased Moses tokens with their joint BPE of 10,000 merges; `--data.path DIR` reads the published files
+Source: Wu et al. 2021, "Good for Misconceived Reasons: An Empirical Revisiting on the Need for Visual Context in
+  Multimodal Machine Translation" (ACL), table 2
+Data: Multi30k, lower-cased Moses tokens with their joint BPE of 10,000 merges;
+  `--data.path DIR` reads the published files
 Command: python launch.py reproduce multi30k_ende_tiny
-Cost: 7,590 updates (patience 10) of 1.05 s on one CPU core, two hours and a half; interrupted, the same command goes on where it was
+Cost: 7,590 updates (patience 10) of 1.05 s on one CPU core, two hours and a half; interrupted, the
+  same command goes on where it was
 
-Their recipe: 4+4 layers of width 128, feed-forward 256, 4 heads, post-norm, one table of embeddings for both languages and the
-output layer (2.57 M parameters), dropout 0.3 on every sub-layer's output, label smoothing 0.1, Adam (0.9, 0.98),
-inverse-square-root schedule with peak 0.005 after 2,000 updates of about 8,192 tokens, at most 8,000 updates, stop after 10 epochs
-without a better validation loss, the mean of the parameters after the last 10 epochs, beam 5 with length-normalised scores. BLEU is
-of lower-cased tokens with BPE undone, corpus level, without smoothing.
+Their recipe: 4+4 layers of width 128, feed-forward 256, 4 heads, post-norm, one table of embeddings for both languages
+and the output layer (2.57 M parameters), dropout 0.3 on every sub-layer's output, label smoothing 0.1, Adam
+(0.9, 0.98), inverse-square-root schedule with peak 0.005 after 2,000 updates of about 8,192 tokens, at most 8,000
+updates, stop after 10 epochs without a better validation loss, the mean of the parameters after the last 10 epochs,
+beam 5 with length-normalised scores. BLEU is of lower-cased tokens with BPE undone, corpus level, without smoothing.
 """
 
 from attention_jax.config import Claim, Config, Decode, Multi30k, Optim, Train, Transformer, replace

@@ -5,11 +5,12 @@ Data: Multi30k German to English, lower-cased Moses tokens; `--data.path DIR` re
 Command: python launch.py reproduce multi30k_scores
 Cost: 4 minutes on one CPU core for each of the 19 models: one seed (two of general-feeding and local-p-feeding)
 
-A GRU of width 256 reads, in one direction as theirs, so that dot products are of equal widths; another writes; the attentional vector
-has 256. Without input feeding attention looks after the recurrence; with it ("-feeding") its vector enters the next step. Luong's
-findings, here as claims: any attention is far above none (by the 2.8 BLEU that location gave them, or half of it for location here),
-location is the worst score, feeding helps. What we found: the first two, by wide margins; feeding slowed learning down in these six
-epochs, most of all with the general score, which the local windows use too.
+A GRU of width 256 reads, in one direction as theirs, so that dot products are of equal widths; another writes; the
+attentional vector has 256. Without input feeding attention looks after the recurrence; with it ("-feeding") its
+vector enters the next step. Luong's findings, here as claims: any attention is far above none (by the 2.8 BLEU that
+location gave them, or half of it for location here), location is the worst score, feeding helps. What we found: the
+first two, by wide margins; feeding slowed learning down in these six epochs, most of all with the general score,
+which the local windows use too.
 """
 
 from pathlib import Path

@@ -5,10 +5,11 @@ Data: random tokens
 Command: python launch.py reproduce norm_placement
 Cost: about 2 minutes on 2 cores
 
-Theorem 1: the norm of the last feed-forward layer's gradient is O(d sqrt(ln d)) in post-norm, whatever the depth L, and O(d sqrt(ln
-d / L)) in pre-norm. Measured on decoder-only models of 4 to 32 layers, Glorot initialisation, no dropout, mean over 4 draws of
-parameters and tokens; the slope is a line's through log(norm) against log(L): 0 and -1/2 (reached from above, as the embeddings'
-share of the residual stream shrinks with depth). As in the theorem the feed-forward has the model's width.
+Theorem 1: the norm of the last feed-forward layer's gradient is O(d sqrt(ln d)) in post-norm, whatever the depth L,
+and O(d sqrt(ln d / L)) in pre-norm. Measured on decoder-only models of 4 to 32 layers, Glorot initialisation, no
+dropout, mean over 4 draws of parameters and tokens; the slope is a line's through log(norm) against log(L): 0 and -1/2
+(reached from above, as the embeddings' share of the residual stream shrinks with depth). As in the theorem the
+feed-forward has the model's width.
 """
 
 from attention_jax.config import Claim, Config, LanguageModel, replace

@@ -5,10 +5,10 @@ Data: sequences of 1 to 20 random 8-bit vectors, generated
 Command: python launch.py reproduce ntm_copy
 Cost: about 30 seconds a seed on 2 cores
 
-LSTM controller of 100 units, one read and one write head, memory of 128 locations of 20 numbers, one sequence at a time; centred
-RMSProp with momentum 0.9 as in the paper. An epoch is 2,500 sequences, all of them new: epoch 2 ends after 5,000. Costs are bits
-per sequence; wrong bits are counted over 20 sequences of each length. The initial memory is learned, which `ntm_init` found the
-most reliable on other seeds (0 to 4).
+LSTM controller of 100 units, one read and one write head, memory of 128 locations of 20 numbers, one sequence at a
+time; centred RMSProp with momentum 0.9 as in the paper. An epoch is 2,500 sequences, all of them new: epoch 2 ends
+after 5,000. Costs are bits per sequence; wrong bits are counted over 20 sequences of each length. The initial memory is
+learned, which `ntm_init` found the most reliable on other seeds (0 to 4).
 """
 
 from attention_jax.config import NTM, Algorithmic, Claim, Config, Optim, Train, replace

@@ -5,8 +5,8 @@ Data: 200 bits from a table of 32 probabilities drawn anew for each sequence, ge
 Command: python launch.py reproduce ntm_ngrams
 Cost: about 6 minutes for the NTM and 5 for the LSTM on one core
 
-The optimum (equation 10), 132.98 +- 0.25 bits a sequence, is computed for the very sequences that validate; reported is the cost
-above it. LSTM controller of 100 units; the baseline has three LSTM layers of 128 (table 3).
+The optimum (equation 10), 132.98 +- 0.25 bits a sequence, is computed for the very sequences that validate; reported is
+the cost above it. LSTM controller of 100 units; the baseline has three LSTM layers of 128 (table 3).
 """
 
 from attention_jax.config import NTM, Algorithmic, Claim, Config, Optim, StackedLSTM, Train, replace

@@ -1,12 +1,12 @@
-"""Associative recall: a Neural Turing Machine finds what came after an item; an LSTM with twenty times its parameters does not.
+"""A Neural Turing Machine recalls what came after an item; an LSTM with twenty times its parameters does not.
 
 Source: Graves, Wayne, Danihelka 2014 (arXiv 1410.5401), section 4.3, figures 10 to 12
 Data: 2 to 6 items of three random 6-bit vectors, one of them asked for, generated
 Command: python launch.py reproduce ntm_recall
 Cost: about 2 minutes a seed on 2 cores, 5 for the LSTM
 
-The machine of `ntm_copy` (LSTM controller, one head; table 2); the baseline has three LSTM layers of 256 (table 3). An epoch is
-2,500 episodes.
+The machine of `ntm_copy` (LSTM controller, one head; table 2); the baseline has three LSTM layers of 256
+(table 3). An epoch is 2,500 episodes.
 """
 
 from attention_jax.config import NTM, Algorithmic, Claim, Config, Optim, StackedLSTM, Train, replace

@@ -5,8 +5,8 @@ Data: 1 to 10 random 8-bit vectors to be written 1 to 10 times, then an end mark
 Command: python launch.py reproduce ntm_repeat_copy
 Cost: about 2 minutes a seed
 
-Beyond training: twice the length, and twice the repetitions, where the paper's machine goes on repeating but can no longer count
-(the number of copies reaches it as a scalar larger than it ever saw).
+Beyond training: twice the length, and twice the repetitions, where the paper's machine goes on repeating but can no
+longer count (the number of copies reaches it as a scalar larger than it ever saw).
 """
 
 from attention_jax.config import NTM, Algorithmic, Claim, Config, Optim, Train, replace

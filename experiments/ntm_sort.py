@@ -5,8 +5,8 @@ Data: 20 random 8-bit vectors with priorities in [-1, 1]; wanted are the 16 high
 Command: python launch.py reproduce ntm_sort
 Cost: about 4 minutes on 2 cores
 
-The paper's best machine: feed-forward controller of 512 units, 8 read and 8 write heads (table 1). It trains on hundreds of
-thousands of sequences there; here on 20,000, which shows the descent and not its end.
+The paper's best machine: feed-forward controller of 512 units, 8 read and 8 write heads (table 1). It trains on
+hundreds of thousands of sequences there; here on 20,000, which shows the descent and not its end.
 """
 
 from attention_jax.config import NTM, Algorithmic, Claim, Config, Optim, Train, replace

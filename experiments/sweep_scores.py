@@ -1,13 +1,13 @@
-"""Four scores of attention compared: dot, general, concat and additive, at three widths, by how many dates they convert after two
-epochs.
+"""Dot, general, concat and additive scores at three widths, by how many dates they convert after two epochs.
 
-Source: Luong et al. 2015 (arXiv:1508.04025), section 5.3 and table 4, on WMT; the additive score is that of Bahdanau et al. 2015
+Source: Luong et al. 2015 (arXiv:1508.04025), section 5.3 and table 4, on WMT; the additive score
+  is that of Bahdanau et al. 2015
 Data: 50,000 date conversions, generated
 Command: python launch.py sweep sweep_scores --seeds 3 --record
 Cost: see results/sweep_scores.json
 
-Luong et al. report that dot works well with global attention and concat does not. Their numbers are of another task, so none is
-held against ours; every combination is reported. The settings are those of `date_luong`, with half its epochs.
+Luong et al. report that dot works well with global attention and concat does not. Their numbers are of another task, so
+none is held against ours; every combination is reported. The settings are those of `date_luong`, with half its epochs.
 """
 
 from attention_jax.config import Claim, Config, Dates, Decode, LuongSeq2seq, Optim, Train, replace

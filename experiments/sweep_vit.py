@@ -5,8 +5,8 @@ Data: 1,438 training and 359 test images that come with scikit-learn
 Command: python launch.py sweep sweep_vit --seeds 3 --record
 Cost: see results/sweep_vit.json
 
-Every run has 20 epochs whatever a step costs, so that the table shows accuracy beside seconds. The published numbers are of large
-models on large data; every combination is reported, and none is judged.
+Every run has 20 epochs whatever a step costs, so that the table shows accuracy beside seconds. The published numbers
+are of large models on large data; every combination is reported, and none is judged.
 """
 
 from attention_jax.config import Claim, Config, Images, Optim, Train, Vit, replace

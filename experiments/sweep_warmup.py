@@ -1,13 +1,13 @@
 """Learning rate against warm-up for a small post-norm Transformer: how much warm-up each peak rate needs.
 
-Source: Vaswani et al. 2017, section 5.3 (4,000 steps of warm-up); Popel & Bojar 2018 (arXiv:1804.00247), on what too little of it
-  does
+Source: Vaswani et al. 2017, section 5.3 (4,000 steps of warm-up); Popel & Bojar 2018
+  (arXiv:1804.00247), on what too little of it does
 Data: 10,000 date conversions, generated
 Command: python launch.py sweep sweep_warmup --seeds 2 --record
 Cost: see results/sweep_warmup.json
 
-One program trains all 24 runs, because they differ in numbers only. The schedule rises for `warmup_steps` and then falls by 1 /
-sqrt(step). The published work is on translation; every combination is reported, and none is judged.
+One program trains all 24 runs, because they differ in numbers only. The schedule rises for `warmup_steps` and then
+falls by 1 / sqrt(step). The published work is on translation; every combination is reported, and none is judged.
 """
 
 from attention_jax.config import Claim, Config, Dates, Decode, Optim, Train, Transformer, replace

@@ -5,8 +5,9 @@ Data: Multi30k English to German, as in `multi30k_ende_tiny`; `--data.path DIR` 
 Command: python launch.py reproduce table3_directions
 Cost: 7 trainings of 4,000 updates, 80 minutes each on one CPU core
 
-The base model here is Transformer-tiny, trained for 4,000 updates. The paper's numbers are of another corpus and another size, so
-only the signs of the differences to the base row are compared: BLEU and perplexity on the validation set, as in the paper.
+The base model here is Transformer-tiny, trained for 4,000 updates. The paper's numbers are of another corpus and
+another size, so only the signs of the differences to the base row are compared: BLEU and perplexity on the
+validation set, as in the paper.
 """
 
 from attention_jax.config import Claim, Config, replace
@@ -17,9 +18,12 @@ SOURCE = "Vaswani et al. 2017, table 3: difference to the base row"
 
 def config() -> Config:
     short = {
-        "name": "table3_directions", "train.max_steps": 4000, "train.patience": 0, "train.average_last": 5,
+        "name": "table3_directions",
+        "train.max_steps": 4000,
+        "train.patience": 0,
+        "train.average_last": 5,
         "train.matmul_precision": "bfloat16",
-    }  # fmt: skip
+    }
     return replace(multi30k_ende_tiny.config(), **short)
 
 
@@ -28,7 +32,10 @@ def smoke() -> Config:
 
 
 def variants() -> dict[str, Config]:
-    change = lambda **fields: replace(config(), **{name.replace("__", "."): value for name, value in fields.items()})  # noqa: E731
+    def change(**fields):
+        """The base with the options `model__heads=...` for `model.heads`."""
+        return replace(config(), **{name.replace("__", "."): value for name, value in fields.items()})
+
     return {
         "base": config(),
         "one head": change(model__heads=1),
@@ -46,9 +53,13 @@ def sweep() -> dict[str, str]:
 
 # what the paper's row has more than its base: BLEU, perplexity
 PUBLISHED = {
-    "one head": (-0.9, 0.37), "d_k / 4": (-0.7, 0.24), "small ffn": (-0.4, 0.20), "no dropout": (-1.2, 0.85),
-    "learned positions": (-0.1, 0.0), "no smoothing": (-0.5, -0.25),
-}  # fmt: skip
+    "one head": (-0.9, 0.37),
+    "d_k / 4": (-0.7, 0.24),
+    "small ffn": (-0.4, 0.20),
+    "no dropout": (-1.2, 0.85),
+    "learned positions": (-0.1, 0.0),
+    "no smoothing": (-0.5, -0.25),
+}
 
 
 def claims(variant: str, bleu: float, perplexity: float):

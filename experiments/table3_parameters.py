@@ -5,10 +5,10 @@ Data: none
 Command: python launch.py reproduce table3_parameters
 Cost: seconds: nothing is computed, `jax.eval_shape` only traces the initialisation
 
-Judged are differences to the base row, which do not depend on what is counted once (the paper's vocabulary is "about 37,000" joint
-pieces; one table serves both languages and the output layer). The paper's column does not fit one vocabulary: from the rows of
-other widths, d = 1024 asks for about 41,300 pieces and "big" for about 30,800. `vocabulary_of_*` are these; both rows are held
-against 37,000 all the same.
+Judged are differences to the base row, which do not depend on what is counted once (the paper's vocabulary is "about
+37,000" joint pieces; one table serves both languages and the output layer). The paper's column does not fit one
+vocabulary: from the rows of other widths, d = 1024 asks for about 41,300 pieces and "big" for about 30,800.
+`vocabulary_of_*` are these; both rows are held against 37,000 all the same.
 """
 
 from attention_jax.config import Claim, Config, Transformer, replace

@@ -5,8 +5,8 @@ Data: The Time Machine; `--data.path timemachine.txt.gz` reads the published fil
 Command: python launch.py reproduce time_machine_rnn
 Cost: about 1 minute a seed on 2 cores
 
-Windows of 32 characters, 10,000 to train and 5,000 to validate, batches of 1,024, SGD with learning rate 1, gradients clipped to
-norm 1. The number is that of the last epoch, as the book shows it.
+Windows of 32 characters, 10,000 to train and 5,000 to validate, batches of 1,024, SGD with learning rate 1, gradients
+clipped to norm 1. The number is that of the last epoch, as the book shows it.
 """
 
 from attention_jax.config import Claim, Config, Optim, RecurrentLanguageModel, TimeMachine, Train, replace

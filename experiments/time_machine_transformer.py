@@ -1,12 +1,14 @@
 """A decoder-only Transformer writes The Time Machine, character by character, on d2l's windows.
 
-Source: the windows and the text of Dive into Deep Learning 9.5 to 10.2, whose recurrent models reach perplexities of 6.7 to 7.5
+Source: the windows and the text of Dive into Deep Learning 9.5 to 10.2, whose recurrent models
+  reach perplexities of 6.7 to 7.5
 Data: The Time Machine; `--data.path timemachine.txt.gz` reads the published file
 Command: python launch.py reproduce time_machine_transformer
 Cost: about 3 minutes on 2 cores
 
-The same 10,000 training and 5,000 validation windows of 32 characters as `time_machine_rnn`, and a small pre-norm Transformer with
-rotary positions. The windows hold only 10,000 different characters, so a model can learn them by heart: dropout matters most.
+The same 10,000 training and 5,000 validation windows of 32 characters as `time_machine_rnn`, and a small
+pre-norm Transformer with rotary positions. The windows hold only 10,000 different characters, so a model can
+learn them by heart: dropout matters most.
 """
 
 from attention_jax.config import Claim, Config, LanguageModel, Optim, TimeMachine, Train, replace

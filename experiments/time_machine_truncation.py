@@ -1,14 +1,14 @@
 """Cutting gradients short on The Time Machine: full, truncated and randomised backpropagation through time.
 
-Source: Dive into Deep Learning 9.7.1.4: in practice truncation works as well as the full gradient, randomised truncation no
-  better
+Source: Dive into Deep Learning 9.7.1.4: in practice truncation works as well as the full gradient,
+  randomised truncation no better
 Data: The Time Machine; `--data.path timemachine.txt.gz` reads the published file
 Command: python launch.py reproduce time_machine_truncation
 Cost: about 3 minutes on 2 cores
 
-`time_machine_rnn` with gradients over all 32 steps of a window, cut every 8, and cut at random every 8 on average. The program runs
-the same steps in all three (a cut multiplies by zero), so seconds differ little; what truncation saves is memory in streams without
-end.
+`time_machine_rnn` with gradients over all 32 steps of a window, cut every 8, and cut at random every 8 on average. The
+program runs the same steps in all three (a cut multiplies by zero), so seconds differ little; what truncation saves is
+memory in streams without end.
 """
 
 from attention_jax.config import Claim, Config, replace

@@ -5,9 +5,9 @@ Data: your own copy of WMT 2014 English-German: `--data.source-file train.en --d
 Command: python launch.py train transformer_wmt14 --data.source-file train.en --data.target-file train.de
 Cost: not run; the paper needed 12 hours (base) and 3.5 days (big) on 8 P100
 
-What is checked without running it: the parameter counts (`table3_parameters`, tests/experiments/test_transformers.py), and the
-schedule, whose peak is d^-0.5 4000^-0.5 at update 4,000 (equation 3). Batches hold about 25,000 tokens a side; the paper averages
-the last 5 (base) or 20 (big) checkpoints, written every 10 minutes; here they are the last epochs'.
+What is checked without running it: the parameter counts (`table3_parameters`, tests/experiments/test_transformers.py),
+and the schedule, whose peak is d^-0.5 4000^-0.5 at update 4,000 (equation 3). Batches hold about 25,000 tokens a side;
+the paper averages the last 5 (base) or 20 (big) checkpoints, written every 10 minutes; here they are the last epochs'.
 """
 
 from attention_jax.config import Claim, Config, Corpus, Decode, Optim, Reverse, Train, Transformer, replace
@@ -44,9 +44,14 @@ def smoke() -> Config:
 
 def variants() -> dict[str, Config]:
     big = {
-        "model.width": 1024, "model.heads": 16, "model.ffn": 4096, "model.dropout": 0.3, "train.max_steps": 300_000,
-        "optim.learning_rate": 1024**-0.5 * WARMUP**-0.5, "train.average_last": 20,
-    }  # fmt: skip
+        "model.width": 1024,
+        "model.heads": 16,
+        "model.ffn": 4096,
+        "model.dropout": 0.3,
+        "train.max_steps": 300_000,
+        "optim.learning_rate": 1024**-0.5 * WARMUP**-0.5,
+        "train.average_last": 20,
+    }
     return {"base": config(), "big": replace(config(), **big)}
 
 

@@ -1,15 +1,15 @@
 """Vision Transformer on scikit-learn's digits: real images of 8 x 8 pixels, no download.
 
-Claim: none is published; at least 0.96 is asked of it. The nearest neighbour (Euclidean) has 0.992 on this split: with 1,438
-images a
-Transformer, which has to learn what a neighbouring pixel is, does not beat it. The experiment is there because it runs anywhere.
+Claim: none is published; at least 0.96 is asked of it. The nearest neighbour (Euclidean) has 0.992 on this split:
+with 1,438 images a Transformer, which has to learn what a neighbouring pixel is, does not beat it. The experiment is
+there because it runs anywhere.
 Source: this project; the data are scikit-learn's digits (Alpaydin and Kaynak 1998)
 Data: 1,438 training and 359 test images that come with scikit-learn.
 Command: python launch.py reproduce vit_digits
 Cost: 1,380 steps, under a minute on 2 CPU cores.
 
-Your own images: python launch.py train vit_digits --data.dataset folder --data.path DIR --data.pixels 32 --model.patch-size 4
-where DIR has one sub-directory of images per class.
+Your own images: python launch.py train vit_digits --data.dataset folder --data.path DIR --data.pixels 32
+--model.patch-size 4 where DIR has one sub-directory of images per class.
 """
 
 from attention_jax.config import Claim, Config, Images, Optim, Train, Vit, replace

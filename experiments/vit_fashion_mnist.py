@@ -6,8 +6,9 @@ Data: Fashion-MNIST, 60,000 and 10,000 images, resized to 96 x 96.
 Command: python launch.py reproduce vit_fashion_mnist --data.path DIR   (DIR: the four published .gz files, read once)
 Cost: 4,690 steps of 0.7 s on one CPU core: an hour with evaluating after each epoch.
 
-Patches of 16, width 512, feed-forward 2,048, 8 heads without biases, 2 blocks, dropout 0.1, SGD at 0.1, batches of 128, pixels 0 to
-1, no augmentation. As in the book, accuracy is measured on the test images after every epoch; the last epoch's is reported.
+Patches of 16, width 512, feed-forward 2,048, 8 heads without biases, 2 blocks, dropout 0.1, SGD at 0.1, batches
+of 128, pixels 0 to 1, no augmentation. As in the book, accuracy is measured on the test images after every
+epoch; the last epoch's is reported.
 """
 
 from attention_jax.config import Claim, Config, Images, Optim, Train, Vit, replace

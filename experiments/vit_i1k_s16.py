@@ -6,9 +6,9 @@ Data: ImageNet-1k as class directories, DIR/train and DIR/test; it has to fit in
 Command: python launch.py train vit_i1k_s16 --data.path DIR
 Cost: not run here. The authors: 6.5 hours on 8 TPU v3 cores.
 
-As published: fixed 2-D sinusoidal positions, mean pooling, batches of 1,024, Adam at 1e-3 with 10,000 steps of warm-up and cosine
-decay, weight decay 1e-4 (decoupled, not multiplied by the learning rate: 0.1 here), gradients clipped to norm 1, mixup 0.2. Not as
-published: random crops and flips stand for inception crops and RandAugment.
+As published: fixed 2-D sinusoidal positions, mean pooling, batches of 1,024, Adam at 1e-3 with 10,000 steps of warm-up
+and cosine decay, weight decay 1e-4 (decoupled, not multiplied by the learning rate: 0.1 here), gradients clipped to
+norm 1, mixup 0.2. Not as published: random crops and flips stand for inception crops and RandAugment.
 """
 
 from attention_jax.config import VIT_SIZES, Claim, Config, Images, Optim, Train, Vit, replace

@@ -15,7 +15,8 @@ PAD, BOS, EOS = 0, 1, 2
 
 
 def chain(table):
-    """A model whose next token depends on the last one: logits = table[token]; its cache counts the steps of each row."""
+    """A model whose next token depends on the last one: logits = table[token]; its
+    cache counts the steps of each row."""
     table = jnp.asarray(table, jnp.float32)
     return lambda tokens, steps: (table[tokens], steps + 1)
 
@@ -172,13 +173,15 @@ def test_logits_and_log_probabilities_give_the_same():
 
 
 def test_the_cache_follows_its_hypothesis():
-    """The cache writes down the path its row has read; after the search each best hypothesis' cache must spell its own tokens."""
+    """The cache writes down the path its row has read; after the search each best hypothesis'
+    cache must spell its own tokens."""
     table, steps = jnp.asarray(random_table(3, 6), jnp.float32), 5
 
     def step(tokens, cache):
         path, t = cache
         path = jax.vmap(lambda p, t, token: p.at[t].set(token))(path, t, tokens)
-        # the logits of a hypothesis whose cache belongs to another would differ from the chain's: add a term of the whole path
+        # the logits of a hypothesis whose cache belongs to another would differ from the chain's:
+        # add a term of the whole path
         return table[tokens] + 0.3 * jnp.sin(path.astype(jnp.float32).sum(-1))[:, None] * table[0][None, :], (
             path,
             t + 1,

@@ -47,8 +47,15 @@ def jax_function(case: Case, competitor: str, dtype, blocks: tuple = (None, None
 
     def one(query, key, value):
         return attend(
-            query, key, value, score=score, mask=case.mask, implementation=competitor, block_q=blocks[0], block_k=blocks[1]
-        )  # fmt: skip
+            query,
+            key,
+            value,
+            score=score,
+            mask=case.mask,
+            implementation=competitor,
+            block_q=blocks[0],
+            block_k=blocks[1],
+        )
 
     return jax.vmap(jax.vmap(one))
 

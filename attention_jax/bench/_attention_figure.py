@@ -3,8 +3,13 @@
 from pathlib import Path
 
 COLOURS = {
-    "fused": "#0072B2", "plain": "#D55E00", "cudnn": "#009E73", "jax.nn": "#E69F00", "torch_sdpa": "#CC79A7", "torch_flex": "#56B4E9",
-}  # fmt: skip
+    "fused": "#0072B2",
+    "plain": "#D55E00",
+    "cudnn": "#009E73",
+    "jax.nn": "#E69F00",
+    "torch_sdpa": "#CC79A7",
+    "torch_flex": "#56B4E9",
+}
 
 
 def draw(rows: list[dict], path: Path, platform: str):
@@ -31,10 +36,10 @@ def draw(rows: list[dict], path: Path, platform: str):
                 (axes[0, column], "gradient_seconds", 1e3),
                 (axes[1, column], "temporary_bytes", 2**-20),
             ):
-                seen = [row for row in good if row[key] > 0]  # torch's memory shows only where the process grew
-                if not seen:
+                measured = [row for row in good if row[key] > 0]  # torch's memory shows only where the process grew
+                if not measured:
                     continue
-                lengths, values = [row["length"] for row in seen], [row[key] * scale for row in seen]
+                lengths, values = [row["length"] for row in measured], [row[key] * scale for row in measured]
                 axis.loglog(lengths, values, "o-", color=colour, label=name, markersize=4)
                 if any(row["problem"].startswith(("out of memory", "MemoryError")) for row in mine):
                     axis.loglog(lengths[-1:], values[-1:], "x", color=colour, markersize=11, markeredgewidth=2)
@@ -52,7 +57,8 @@ def draw(rows: list[dict], path: Path, platform: str):
     }
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=len(handles), frameon=False)
     figure.suptitle(
-        f"{rows[0]['device']}, batch x heads {rows[0]['batch']} x {rows[0]['heads']}, {rows[0]['dtype']} (cross: out of memory beyond)"
+        f"{rows[0]['device']}, batch x heads {rows[0]['batch']} x {rows[0]['heads']}, {rows[0]['dtype']} "
+        "(cross: out of memory beyond)"
     )
     figure.savefig(path, dpi=110)
     plt.close(figure)

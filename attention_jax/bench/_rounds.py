@@ -19,9 +19,11 @@ def import_torch():
 
 
 def alternate(programs: dict, rounds: int = 12, calls: int = 5) -> dict[str, list[float]]:
-    """Seconds per call of each program, one number a round: every round runs all programs one after another, `calls` times each.
+    """Seconds per call of each program, one number a round: every round runs all programs one
+    after another, `calls` times each.
 
-    A program is a function without arguments that returns when its work is done; it is called twice before anything is measured.
+    A program is a function without arguments that returns when its work is done; it is called
+    twice before anything is measured.
     """
     for program in programs.values():
         program(), program()

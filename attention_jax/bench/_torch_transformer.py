@@ -1,25 +1,38 @@
-"""A Transformer as one writes it in PyTorch: eager, its own scaled_dot_product_attention, a key/value cache for beam search.
+"""A Transformer as one writes it in PyTorch: eager, its own scaled_dot_product_attention, a
+key/value cache for beam search.
 
-The same mathematics as models/transformer.py (post-norm, ReLU, sinusoidal positions, embeddings shared with the output layer where
-`tied`), to measure against. `build(torch, ...)` because PyTorch is not needed by anything else here.
+The same mathematics as models/transformer.py (post-norm, ReLU, sinusoidal positions, embeddings shared with the output
+layer where `tied`), to measure against. `build(torch, ...)` because PyTorch is not needed by anything else here.
 """
 
 import math
+from typing import NamedTuple
 
 
-def build(
-    torch,
-    source_vocabulary: int,
-    target_vocabulary: int,
-    width: int,
-    heads: int,
-    ffn: int,
-    layers: int,
-    dropout: float,
-    tied: bool,
-):
-    """The module; `forward(source, source_pad, target_in)` returns logits, `beam` decodes."""
+class Sizes(NamedTuple):
+    """Of the whole model, which has as many encoder as decoder layers."""
+
+    source_vocabulary: int
+    target_vocabulary: int
+    width: int
+    heads: int
+    ffn: int
+    layers: int
+    dropout: float
+    tied: bool
+
+
+def build(torch, *sizes):
+    """The module of these `Sizes`; `forward(source, source_pad, target_in)` returns logits, `beam` decodes."""
+    sizes = Sizes(*sizes)
+    attention = attention_class(torch, sizes)
+    return transformer_class(torch, sizes, layer_class(torch, sizes, attention))()
+
+
+def attention_class(torch, sizes: Sizes):
+    """Multi-head attention over PyTorch's own kernel."""
     nn, functional = torch.nn, torch.nn.functional
+    width, heads = sizes.width, sizes.heads
 
     class Attention(nn.Module):
         def __init__(self):
@@ -38,12 +51,20 @@ def build(
             )
             return self.o(y.transpose(1, 2).reshape(x.shape[0], -1, width))
 
+    return Attention
+
+
+def layer_class(torch, sizes: Sizes, attention_class):
+    """A layer of the encoder, or (with cross-attention) of the decoder."""
+    nn, functional = torch.nn, torch.nn.functional
+    width, ffn = sizes.width, sizes.ffn
+
     class Layer(nn.Module):
         def __init__(self, cross):
             super().__init__()
-            self.attention, self.cross = Attention(), Attention() if cross else None
+            self.attention, self.cross = attention_class(), attention_class() if cross else None
             self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(3 if cross else 2))
-            self.hidden, self.out, self.drop = nn.Linear(width, ffn), nn.Linear(ffn, width), nn.Dropout(dropout)
+            self.hidden, self.out, self.drop = nn.Linear(width, ffn), nn.Linear(ffn, width), nn.Dropout(sizes.dropout)
 
         def rest(self, x, memory, mask):
             if self.cross is not None:
@@ -60,18 +81,25 @@ def build(
             x = self.norms[0](x + self.drop(self.attention(x, *cache)))
             return self.rest(x, memory, memory_mask), cache
 
+    return Layer
+
+
+def transformer_class(torch, sizes: Sizes, layer_class):
+    """Encoder, decoder and embeddings."""
+    nn, width = torch.nn, sizes.width
+
     class Transformer(nn.Module):
         def __init__(self):
             super().__init__()
-            self.target_table = nn.Embedding(target_vocabulary, width)
-            self.source_table = self.target_table if tied else nn.Embedding(source_vocabulary, width)
+            self.target_table = nn.Embedding(sizes.target_vocabulary, width)
+            self.source_table = self.target_table if sizes.tied else nn.Embedding(sizes.source_vocabulary, width)
             nn.init.normal_(self.target_table.weight, std=width**-0.5)
-            self.encoder = nn.ModuleList(Layer(False) for _ in range(layers))
-            self.decoder = nn.ModuleList(Layer(True) for _ in range(layers))
-            self.output = nn.Linear(width, target_vocabulary, bias=not tied)
-            if tied:
+            self.encoder = nn.ModuleList(layer_class(False) for _ in range(sizes.layers))
+            self.decoder = nn.ModuleList(layer_class(True) for _ in range(sizes.layers))
+            self.output = nn.Linear(width, sizes.target_vocabulary, bias=not sizes.tied)
+            if sizes.tied:
                 self.output.weight = self.target_table.weight
-            self.drop = nn.Dropout(dropout)
+            self.drop = nn.Dropout(sizes.dropout)
             angles = torch.arange(512)[:, None] / 10000 ** (torch.arange(0, width, 2)[None] / width)
             self.register_buffer("positions", torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1))
 
@@ -93,23 +121,28 @@ def build(
 
         @torch.no_grad()
         def beam(self, source, real, size: int, steps: int, bos: int):
-            """The best of `size` hypotheses after `steps` tokens each (no end token: both sides do equal work)."""
-            states = self.encode(source, real).repeat_interleave(size, 0)
-            real, batch = real.repeat_interleave(size, 0), source.shape[0]
-            memories = [layer.cross.memory(states) for layer in self.decoder]
-            caches = [None] * layers
-            tokens = torch.full((batch * size, 1), bos)
-            scores = torch.full((batch, size), -math.inf)
-            scores[:, 0] = 0.0
-            for t in range(steps):
-                x = self.embed(self.target_table, tokens[:, -1:], t)
-                for i, layer in enumerate(self.decoder):
-                    x, caches[i] = layer.step(x, caches[i], memories[i], real)
-                log_p = functional.log_softmax(self.output(x[:, 0]), dim=-1).view(batch, size, -1)
-                scores, chosen = (scores[:, :, None] + log_p).flatten(1).topk(size)
-                rows = (chosen // target_vocabulary + size * torch.arange(batch)[:, None]).flatten()
-                tokens = torch.cat([tokens[rows], (chosen % target_vocabulary).view(-1, 1)], dim=1)
-                caches = [tuple(x[rows] for x in cache) for cache in caches]
-            return tokens.view(batch, size, -1)[:, 0, 1:], scores[:, 0]
+            return beam(torch, self, source, real, size, steps, bos)
 
-    return Transformer()
+    return Transformer
+
+
+def beam(torch, model, source, real, size: int, steps: int, bos: int):
+    """The best of `size` hypotheses after `steps` tokens each (no end token: both sides do equal work)."""
+    states = model.encode(source, real).repeat_interleave(size, 0)
+    real, batch = real.repeat_interleave(size, 0), source.shape[0]
+    memories = [layer.cross.memory(states) for layer in model.decoder]
+    caches = [None] * len(model.decoder)
+    vocabulary = model.output.out_features
+    tokens = torch.full((batch * size, 1), bos)
+    scores = torch.full((batch, size), -math.inf)
+    scores[:, 0] = 0.0
+    for t in range(steps):
+        x = model.embed(model.target_table, tokens[:, -1:], t)
+        for i, layer in enumerate(model.decoder):
+            x, caches[i] = layer.step(x, caches[i], memories[i], real)
+        log_p = torch.nn.functional.log_softmax(model.output(x[:, 0]), dim=-1).view(batch, size, -1)
+        scores, chosen = (scores[:, :, None] + log_p).flatten(1).topk(size)
+        rows = (chosen // vocabulary + size * torch.arange(batch)[:, None]).flatten()
+        tokens = torch.cat([tokens[rows], (chosen % vocabulary).view(-1, 1)], dim=1)
+        caches = [tuple(x[rows] for x in cache) for cache in caches]
+    return tokens.view(batch, size, -1)[:, 0, 1:], scores[:, 0]

@@ -1,8 +1,10 @@
-"""`python launch.py bench attention`: attention over score x length x implementation, time and memory, as a table, JSON and a figure.
+"""`python launch.py bench attention`: attention over score x length x implementation, time and memory,
+as a table, JSON and a figure.
 
-Times are medians of forward and of forward with gradient (to query, key and value), side by side in one process. Memory of JAX is XLA's
-own plan of temporary buffers for the gradient; of torch it is the growth of the process's (on a GPU, of the device's) peak.
-What does not fit, fails or takes too long is a row that says so. The JSON is written after every row.
+Times are medians of forward and of forward with gradient (to query, key and value), side by side in one
+process. Memory of JAX is XLA's own plan of temporary buffers for the gradient; of torch it is the growth of the
+process's (on a GPU, of the device's) peak. What does not fit, fails or takes too long is a row that says so.
+The JSON is written after every row.
 """
 
 import functools
@@ -62,37 +64,23 @@ def main(
         torch: Measure PyTorch too, if it is installed.
         output: Directory of attention.json and attention.png.
     """
-    found = jax.default_backend()
-    if platform not in ("auto", found):
+    here = jax.default_backend()
+    if platform not in ("auto", here):
         raise InputError(
-            f"--platform {platform} needs JAX on a {platform}, but JAX runs on {found}: install the matching jax"
+            f"--platform {platform} needs JAX on a {platform}, but JAX runs on {here}: install the matching jax"
         )
     unknown = [name for name in cases if name not in CASES]
     if unknown:
         raise InputError(f"--cases knows {', '.join(CASES)}, got {', '.join(unknown)}")
-    bench = Bench(found, heads, width, total_seconds, Path(output))
+    bench = Bench(here, heads, width, total_seconds, Path(output))
     lengths = [min_length * growth**i for i in range(1 + int(math.log(max_length / min_length, growth) + 1e-9))]
     if check:
         bench.check()
     if tune:
-        for name in [name for name in cases if name in ("scaled_dot", "gaussian")]:
-            for length in [n for n in lengths if n in (4096, 16384)] or lengths[-1:]:
-                for blocks in TUNED[found]:
-                    if blocks[0] <= length:
-                        bench.row(name, length, "fused", blocks)
-    stopped = set()
+        bench.tune([name for name in cases if name in ("scaled_dot", "gaussian")], lengths)
     for name in cases:
-        for length in lengths:
-            for competitor in CASES[name].competitors:
-                skip = (competitor.startswith("torch") and not torch) or (
-                    competitor in ("cudnn", "torch_flex") and found == "cpu"
-                )
-                if skip or (name, competitor) in stopped:
-                    continue
-                row = bench.row(name, length, competitor)
-                if row["problem"] or row["gradient_seconds"] > seconds_per_call:
-                    stopped.add((name, competitor))
-    draw(bench.rows, Path(output) / "attention.png", found)
+        bench.compare(name, lengths, seconds_per_call, torch)
+    draw(bench.rows, Path(output) / "attention.png", here)
     print(f"written: {output}/attention.json, {output}/attention.png")
     return bench.rows
 
@@ -110,8 +98,28 @@ class Bench:
             f"{device}, jax {jax.__version__}, {heads} heads of {width}, {jnp.dtype(self.dtype).name}; seconds and MiB"
         )
         print(
-            f"{'case':11} {'length':>7} {'implementation':24} {'batch':>5} {'forward':>10} {'gradient':>10} {'memory':>9}"
+            f"{'case':11} {'length':>7} {'implementation':24} {'batch':>5} "
+            f"{'forward':>10} {'gradient':>10} {'memory':>9}"
         )
+
+    def tune(self, names, lengths):
+        """The fused implementation with the blocks of `TUNED`, at 4,096 and 16,384 (or at the greatest length)."""
+        for name in names:
+            for length in [n for n in lengths if n in (4096, 16384)] or lengths[-1:]:
+                for blocks in TUNED[self.platform]:
+                    if blocks[0] <= length:
+                        self.row(name, length, "fused", blocks)
+
+    def compare(self, name, lengths, seconds_per_call, torch: bool):
+        """One case for all its competitors, each up to the length where it fails or takes too long."""
+        competitors = [c for c in CASES[name].competitors if torch or not c.startswith("torch")]
+        if self.platform == "cpu":
+            competitors = [c for c in competitors if c not in ("cudnn", "torch_flex")]
+        for length in lengths:
+            for competitor in list(competitors):
+                row = self.row(name, length, competitor)
+                if row["problem"] or row["gradient_seconds"] > seconds_per_call:
+                    competitors.remove(competitor)
 
     def row(self, name, length, competitor, blocks=(None, None)):
         """Measure one cell, whatever happens."""
@@ -147,7 +155,9 @@ class Bench:
         number = lambda x, form: "-" if x is None else format(x, form)
         label = row["implementation"] + (" {}x{}".format(*row["blocks"]) if row["blocks"][0] else "")
         memory = None if row["temporary_bytes"] is None else row["temporary_bytes"] / 2**20
-        numbers = f"{number(row['forward_seconds'], '10.5f'):>10} {number(row['gradient_seconds'], '10.5f'):>10} {number(memory, '9.1f'):>9}"
+        forward = number(row["forward_seconds"], "10.5f")
+        gradient = number(row["gradient_seconds"], "10.5f")
+        numbers = f"{forward:>10} {gradient:>10} {number(memory, '9.1f'):>9}"
         print(
             f"{row['case']:11} {row['length']:7} {label:24} {row['batch']:5} {numbers}  {row['problem']}".rstrip(),
             flush=True,
@@ -193,14 +203,18 @@ class Bench:
         row["forward_seconds"] = median_seconds(forward)
 
     def check(self):
-        """The largest difference from plain in float32, relative to its largest value, of output and gradients: cudnn, fused."""
+        """The largest difference from plain in float32, relative to its largest value, of
+        output and gradients: cudnn, fused."""
         from attention_jax.ops.attention import attend
         from attention_jax.ops.masks import causal, lengths, window
 
         masks = {
-            "none": lambda n: None, "causal": lambda n: causal(), "lengths": lengths,
-            "causal&lengths": lambda n: causal() & lengths(n), "causal&window": lambda n: causal() & window(100),
-        }  # fmt: skip
+            "none": lambda n: None,
+            "causal": lambda n: causal(),
+            "lengths": lengths,
+            "causal&lengths": lambda n: causal() & lengths(n),
+            "causal&window": lambda n: causal() & window(100),
+        }
         qkv = [
             jax.random.normal(key, (3, 512, 4, self.width)) for key in jax.random.split(jax.random.key(0), 3)
         ]  # [B, T, H, D]

@@ -1,6 +1,7 @@
 """`python launch.py bench date`: one training step of the date attention model, ours and a straightforward PyTorch one.
 
-Both: 128 examples of 29 + 10 steps, LSTM of 256 units, vocabulary 59, dot-product attention, gradients clipped to norm 5, Adam.
+Both: 128 examples of 29 + 10 steps, LSTM of 256 units, vocabulary 59, dot-product attention,
+  gradients clipped to norm 5, Adam.
 """
 
 import os
@@ -95,7 +96,8 @@ def main() -> dict[str, list[float]]:
     }
     seconds = {name: [t / STEPS for t in times] for name, times in alternate(programs, calls=1).items()}
     print(
-        f"date attention, one training step of {BATCH} examples, {os.cpu_count()} cores, median of rounds (fastest - slowest)"
+        f"date attention, one training step of {BATCH} examples, {os.cpu_count()} cores, "
+        "median of rounds (fastest - slowest)"
     )
     print(table(seconds, BATCH, "examples"))
     return seconds

@@ -1,7 +1,7 @@
 """`python launch.py bench ntm`: training sequences per second of a Neural Turing Machine, ours and a plain PyTorch one.
 
-Both: the copy task at length 20 (41 steps), one sequence at a time, LSTM controller of 100 units, one read and one write head, memory
-of 128 x 20, gradients clipped by global norm, centred RMSProp with momentum 0.9.
+Both: the copy task at length 20 (41 steps), one sequence at a time, LSTM controller of 100 units, one read and one
+write head, memory of 128 x 20, gradients clipped by global norm, centred RMSProp with momentum 0.9.
 """
 
 import os
@@ -119,7 +119,8 @@ def main() -> dict[str, list[float]]:
     }
     seconds = {name: [t / STEPS for t in times] for name, times in alternate(programs, rounds=5, calls=1).items()}
     print(
-        f"NTM, training on one sequence of {2 * LENGTH + 1} steps, {os.cpu_count()} cores, median of alternating rounds (least - most)"
+        f"NTM, training on one sequence of {2 * LENGTH + 1} steps, {os.cpu_count()} cores, "
+        "median of alternating rounds (least - most)"
     )
     print(table(seconds, 1, "sequences"))
     return seconds

@@ -1,7 +1,7 @@
 """`python launch.py bench sweep`: 16 trials as one population against 16 `train` processes, one after another.
 
-Trials over 4 learning rates and 4 seeds of date_luong with 64 hidden units and 2 epochs; start-up, data and compilation included on
-both sides. A trained run also draws its figures; the sweep draws those of the sweep.
+Trials over 4 learning rates and 4 seeds of date_luong with 64 hidden units and 2 epochs; start-up, data and compilation
+included on both sides. A trained run also draws its figures; the sweep draws those of the sweep.
 """
 
 import itertools

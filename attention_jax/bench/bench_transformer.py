@@ -1,10 +1,12 @@
-"""`python launch.py bench transformer`: training and beam search of two Transformers, ours and PyTorch's (eager, its own SDPA).
+"""`python launch.py bench transformer`: training and beam search of two Transformers, ours and
+PyTorch's (eager, its own SDPA).
 
-Training: 128 sentence pairs of 32 + 32 tokens with random lengths, dropout on every sub-layer's output, Adam; 4+4 layers of width 128 with
-one shared vocabulary of 9,716 and label smoothing (Transformer-tiny), and 3+3 layers of width 256 with vocabularies of 7,853 and
-5,893 (bentrevett's). Decoding: 1,000 sentences with a beam of 5 in batches of 100, 30 tokens each, both with a key/value cache.
-Training steps are measured again with products in bfloat16: ours with --train.matmul-precision bfloat16, theirs under torch.autocast.
-With the weights carried over both compute the same scores: tests/bench/test_transformer.py.
+Training: 128 sentence pairs of 32 + 32 tokens with random lengths, dropout on every sub-layer's output, Adam; 4+4
+layers of width 128 with one shared vocabulary of 9,716 and label smoothing (Transformer-tiny), and 3+3 layers of width
+256 with vocabularies of 7,853 and 5,893 (bentrevett's). Decoding: 1,000 sentences with a beam of 5 in batches of 100,
+30 tokens each, both with a key/value cache. Training steps are measured again with products in bfloat16: ours with
+--train.matmul-precision bfloat16, theirs under torch.autocast. With the weights carried over both compute the same
+scores: tests/bench/test_transformer.py.
 """
 
 import functools
@@ -80,8 +82,8 @@ def our_training(sizes: Sizes, matmul_precision: str = "default"):
             return module.decode(memory, batch["target"][:, :-1], train=True)[0], module.output()
 
         hidden, output = model.apply(params, method=teacher_forced, rngs={"dropout": rng})
-        hidden, wanted = hidden.reshape(-1, sizes.width), batch["target"][:, 1:].reshape(-1)
-        total, count = linear_cross_entropy(hidden, *output, wanted, jnp.ones(wanted.shape, bool), sizes.smoothing)
+        hidden, target = hidden.reshape(-1, sizes.width), batch["target"][:, 1:].reshape(-1)
+        total, count = linear_cross_entropy(hidden, *output, target, jnp.ones(target.shape, bool), sizes.smoothing)
         return total, count, {}
 
     adam = optimizer(Optim(), 1)
@@ -100,7 +102,8 @@ def our_training(sizes: Sizes, matmul_precision: str = "default"):
 
 
 def their_training(torch, sizes: Sizes, rounded: bool = False):
-    """The same steps with autograd, cross_entropy and torch.optim.Adam; `rounded` is torch's mixed precision, bfloat16."""
+    """The same steps with autograd, cross_entropy and torch.optim.Adam; `rounded` is
+    torch's mixed precision, bfloat16."""
     model = torch_transformer.build(torch, *sizes[1:9])
     adam = torch.optim.Adam(model.parameters(), lr=1e-3)
     source, length, target = (torch.from_numpy(x).long() for x in draw(sizes, BATCH))
@@ -159,7 +162,7 @@ def their_beam(torch, sizes: Sizes, together: int = TOGETHER, sentences: int = S
 def main() -> dict[str, dict[str, list[float]]]:
     """Measure, print the tables, and return the seconds of every round."""
     torch = import_torch()
-    name, found = f"torch {torch.__version__.split('+')[0]}", {}
+    name, seconds = f"torch {torch.__version__.split('+')[0]}", {}
     print(f"{os.cpu_count()} cores, median of alternating rounds (fastest - slowest)")
     for sizes in (TINY, D256):
         programs = {name: their_training(torch, sizes), "attention_jax": our_training(sizes)}
@@ -167,23 +170,23 @@ def main() -> dict[str, dict[str, list[float]]]:
             "torch, bfloat16": their_training(torch, sizes, True),
             "ours, bfloat16": our_training(sizes, "bfloat16"),
         }
-        found[sizes.name] = {
+        seconds[sizes.name] = {
             k: [t / STEPS for t in times] for k, times in alternate(programs, rounds=6, calls=1).items()
         }
         print(f"\n{sizes.name}: one training step of {BATCH} pairs of {LENGTH} + {LENGTH} tokens")
-        print(table(found[sizes.name], 2 * BATCH * LENGTH, "tokens"))
+        print(table(seconds[sizes.name], 2 * BATCH * LENGTH, "tokens"))
     programs = {name: their_beam(torch, TINY), "attention_jax": our_beam(TINY)[0]}
-    found["beam"] = alternate(programs, rounds=2, calls=1)
+    seconds["beam"] = alternate(programs, rounds=2, calls=1)
     print(f"\n{TINY.name}: beam {BEAM}, {SENTENCES} sentences of {WRITTEN} tokens in batches of {TOGETHER}")
-    print(table(found["beam"], SENTENCES, "sentences"))
+    print(table(seconds["beam"], SENTENCES, "sentences"))
     alone = alternate({"alone": their_beam(torch, TINY, 1, 20)}, rounds=3, calls=1)["alone"]
-    found["beam alone"] = {
+    seconds["beam alone"] = {
         f"{name} alone": [t * SENTENCES / 20 for t in alone],
-        "attention_jax": found["beam"]["attention_jax"],
+        "attention_jax": seconds["beam"]["attention_jax"],
     }
     print("\nThe same against PyTorch's loop over one sentence at a time (20 of them, scaled)")
-    print(table(found["beam alone"], SENTENCES, "sentences"))
-    return found
+    print(table(seconds["beam alone"], SENTENCES, "sentences"))
+    return seconds
 
 
 if __name__ == "__main__":

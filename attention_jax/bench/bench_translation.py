@@ -1,8 +1,9 @@
 """`python launch.py bench translation`: one training step of the Bahdanau model, ours and a plain PyTorch one.
 
-Both: 128 pairs of 16 + 16 tokens, bidirectional GRU encoder and GRU decoder of 512 units, embeddings of 256, additive attention with
-the previous state as query, maxout readout of 512, vocabularies of 8,000, gradients clipped to norm 1, Adam. Then both
-again with products in bfloat16: ours with --train.matmul-precision bfloat16, theirs under torch.autocast.
+Both: 128 pairs of 16 + 16 tokens, bidirectional GRU encoder and GRU decoder of 512 units, embeddings of 256,
+additive attention with the previous state as query, maxout readout of 512, vocabularies of 8,000, gradients
+clipped to norm 1, Adam. Then both again with products in bfloat16: ours with --train.matmul-precision
+bfloat16, theirs under torch.autocast.
 """
 
 import os
@@ -52,7 +53,8 @@ def ours(source, target, matmul_precision: str = "default"):
 
 
 def theirs(torch, source, target, rounded: bool = False):
-    """The same step with nn.GRU, nn.GRUCell, autograd and torch.optim.Adam; `rounded` is torch's mixed precision, bfloat16."""
+    """The same step with nn.GRU, nn.GRUCell, autograd and torch.optim.Adam; `rounded` is
+    torch's mixed precision, bfloat16."""
     nn, softmax = torch.nn, torch.nn.functional.softmax
 
     class Model(nn.Module):
@@ -110,7 +112,8 @@ def main() -> dict[str, list[float]]:
     }
     seconds = {name: [t / STEPS for t in times] for name, times in alternate(programs, rounds=5, calls=1).items()}
     print(
-        f"Bahdanau model, one training step of {BATCH} pairs, {os.cpu_count()} cores, median of alternating rounds (fastest - slowest)"
+        f"Bahdanau model, one training step of {BATCH} pairs, {os.cpu_count()} cores, "
+        "median of alternating rounds (fastest - slowest)"
     )
     print(table(seconds, BATCH, "pairs"))
     return seconds

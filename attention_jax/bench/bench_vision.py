@@ -1,9 +1,10 @@
-"""`python launch.py bench vision`: one training step of d2l's Vision Transformer, ours and a straightforward PyTorch one.
+"""`python launch.py bench vision`: one training step of d2l's Vision Transformer, ours and
+a straightforward PyTorch one.
 
-Both: 128 grey images of 28 x 28 pixels resized to 96, patches of 16, width 512, feed-forward 2,048, 8 heads, 2 layers, dropout 0.1,
-plain SGD (Zhang et al., "Dive into Deep Learning", 11.8). Ours is the training loop's own compiled call, so it also resizes and draws
-its batches; PyTorch gets resized images. Also printed: the rate of a large matrix product on this machine, the share of it that our
-step reaches, and what the input pipeline costs.
+Both: 128 grey images of 28 x 28 pixels resized to 96, patches of 16, width 512, feed-forward 2,048, 8 heads, 2 layers,
+dropout 0.1, plain SGD (Zhang et al., "Dive into Deep Learning", 11.8). Ours is the training loop's own compiled call,
+so it also resizes and draws its batches; PyTorch gets resized images. Also printed: the rate of a large matrix product
+on this machine, the share of it that our step reaches, and what the input pipeline costs.
 """
 
 import os
@@ -28,7 +29,8 @@ STEPS = 2
 
 
 def products() -> float:
-    """Floating-point operations of the matrix products in one of OUR steps: forward once, backward twice (patches: once).
+    """Floating-point operations of the matrix products in one of OUR steps: forward once,
+    backward twice (patches: once).
 
     The last layer computes keys and values of all tokens, and everything else of the class token alone.
     """
@@ -138,15 +140,18 @@ def main() -> dict[str, list[float]]:
     pipeline = np.median(alternate({"input": prepare}, rounds=5, calls=2)["input"]) / STEPS
     step, rate = np.median(seconds["attention_jax"]), product_rate()
     print(
-        f"d2l Vision Transformer, a training step of {BATCH} images, {os.cpu_count()} cores, median of rounds (fastest - slowest)"
+        f"d2l Vision Transformer, a training step of {BATCH} images, {os.cpu_count()} cores, "
+        "median of rounds (fastest - slowest)"
     )
     print(table(seconds, BATCH, "images"))
     share = products() / rate / step
     print(
-        f"matrix product: {rate / 1e9:.0f} GFLOP/s; our step needs {products() / 1e9:.0f} GFLOP: {100 * share:.0f} % of that rate"
+        f"matrix product: {rate / 1e9:.0f} GFLOP/s; our step needs {products() / 1e9:.0f} GFLOP: "
+        f"{100 * share:.0f} % of that rate"
     )
     print(
-        f"input pipeline (draw, resize to {SIZE} pixels): {1e3 * pipeline:.1f} ms, {100 * pipeline / step:.1f} % of the step"
+        f"input pipeline (draw, resize to {SIZE} pixels): {1e3 * pipeline:.1f} ms, "
+        f"{100 * pipeline / step:.1f} % of the step"
     )
     return seconds
 

@@ -1,9 +1,9 @@
-"""Addition as text, "16+75  " -> "_91  ": the task of "Deep Learning from Scratch 2", chapter 7 (after Zaremba and Sutskever 2014,
-"Learning to execute").
+"""Addition as text, "16+75  " -> "_91  ": the task of "Deep Learning from Scratch 2", chapter 7 (after Zaremba
+and Sutskever 2014, "Learning to execute").
 
-Each operand is 1, 2 or 3 random digits, read as a number ("007" is 7). A sum occurs once, whichever operand comes first (the rule of
-Keras's addition_rnn example, which the book's file follows: short sums are used up early, and its last lines have two and three digits).
-So no test input occurs in train, not even swapped.
+Each operand is 1, 2 or 3 random digits, read as a number ("007" is 7). A sum occurs once, whichever operand comes first
+(the rule of Keras's addition_rnn example, which the book's file follows: short sums are used up early, and its last
+lines have two and three digits). So no test input occurs in train, not even swapped.
 """
 
 import string

@@ -1,7 +1,7 @@
 """The five tasks of the Neural Turing Machine paper (Graves et al. 2014, section 4) as arrays, generated from a seed.
 
-Each generator is a function of its arguments and returns `Sequences`. The bits come first in the input channels, then the flags.
-Where the machine must answer, its input is zero and `mask` is one.
+Each generator is a function of its arguments and returns `Sequences`. The bits come first in the input channels, then
+the flags. Where the machine must answer, its input is zero and `mask` is one.
 """
 
 from typing import NamedTuple
@@ -64,8 +64,8 @@ def repeat_copy(
 ) -> Sequences:
     """Section 4.2: copy a sequence a given number of times, then raise an end marker.
 
-    The number of copies comes as a scalar on a channel of its own, scaled as if uniform on 1 .. 10 to mean 0 and variance 1.
-    The output has one more channel than bits, the marker.
+    The number of copies comes as a scalar on a channel of its own, scaled as if uniform on 1 .. 10 to mean 0 and
+    variance 1. The output has one more channel than bits, the marker.
 
     >>> data = repeat_copy(np.random.default_rng(0), 1, shortest=1, longest=1, fewest=2, most=2, bits=1)
     >>> data.targets[0].T.tolist(), data.length.tolist()
@@ -89,7 +89,8 @@ def repeat_copy(
 def associative_recall(
     rng: np.random.Generator, rows: int, fewest: int = 2, most: int = 6, vectors: int = 3, bits: int = 6
 ) -> Sequences:
-    """Section 4.3: items of `vectors` bit vectors, each behind a delimiter; then one of them between query delimiters: wanted is the next.
+    """Section 4.3: items of `vectors` bit vectors, each behind a delimiter; then one of them between query
+    delimiters: the answer is the item after it.
 
     >>> data = associative_recall(np.random.default_rng(0), 1, fewest=2, most=2, vectors=1, bits=1)
     >>> data.inputs[0, :, 1:].T.astype(int).tolist()  # the item and the query delimiter
@@ -112,10 +113,11 @@ def associative_recall(
 
 
 def ngrams(rng: np.random.Generator, rows: int, steps: int = 200, order: int = 6) -> Sequences:
-    """Section 4.4: predict each next bit, drawn from a table of 2^(order-1) probabilities by the order-1 bits before it.
+    """Section 4.4: predict each next bit, drawn from a table of 2^(order-1) probabilities
+    by the order-1 bits before it.
 
-    The table is new for every sequence, each probability from Beta(1/2, 1/2). The first order-1 bits are fair coins. Step t's input is
-    bit t-1 (0 before the first), its target bit t.
+    The table is new for every sequence, each probability from Beta(1/2, 1/2). The first order-1 bits are fair coins.
+    Step t's input is bit t-1 (0 before the first), its target bit t.
     """
     data = _empty(rows, steps, 1, 1)
     context = order - 1
@@ -132,7 +134,8 @@ def ngrams(rng: np.random.Generator, rows: int, steps: int = 200, order: int = 6
 
 
 def ngram_optimum(targets: np.ndarray, order: int = 6) -> np.ndarray:
-    """The Bayes-optimal probability of a 1 at each step, equation (10): (N1 + 1/2) / (N1 + N0 + 1) of the current context; [N, T].
+    """The Bayes-optimal probability of a 1 at each step, equation (10): (N1 + 1/2) / (N1 + N0 + 1)
+    of the current context; [N, T].
 
     >>> ngram_optimum(np.array([[1, 1, 1, 0, 1]]), order=1).round(3).tolist()
     [[0.5, 0.75, 0.833, 0.875, 0.7]]
@@ -144,24 +147,29 @@ def ngram_optimum(targets: np.ndarray, order: int = 6) -> np.ndarray:
     probability = np.full((rows, steps), 0.5)
     for t in range(context, steps):
         at = targets[:, t - context : t].astype(int) @ place if context else np.zeros(rows, int)
-        seen = counts[every, at]
-        probability[:, t] = seen[:, 1] / seen.sum(1)
+        zeros_and_ones = counts[every, at]
+        probability[:, t] = zeros_and_ones[:, 1] / zeros_and_ones.sum(1)
         counts[every, at, targets[:, t].astype(int)] += 1
     return probability
 
 
-def priority_sort(rng: np.random.Generator, rows: int, given: int = 20, wanted: int = 16, bits: int = 8) -> Sequences:
-    """Section 4.5: `given` bit vectors with priorities uniform in [-1, 1]; after a delimiter, the `wanted` of highest priority in order.
+def priority_sort(rng: np.random.Generator, rows: int, items: int = 20, highest: int = 16, bits: int = 8) -> Sequences:
+    """Section 4.5: `items` bit vectors with priorities uniform in [-1, 1]; after a delimiter, the answer is
+    the `highest` of highest priority in order.
 
     Channels: the bits, the priority, the delimiter.
     """
-    data = _empty(rows, given + 1 + wanted, bits + 2, bits)
-    patterns, priority = rng.integers(0, 2, (rows, given, bits)), rng.uniform(-1, 1, (rows, given))
-    best = np.argsort(-priority, axis=1)[:, :wanted]
-    data.inputs[:, :given, :bits], data.inputs[:, :given, bits] = patterns, priority
-    data.inputs[:, given, bits + 1] = 1
-    data.targets[:, given + 1 :] = np.take_along_axis(patterns, best[:, :, None], axis=1)
-    data.mask[:, given + 1 :], data.length[:] = 1, given + 1 + wanted
+    steps = items + 1 + highest
+    data = _empty(rows, steps, bits + 2, bits)
+    patterns = rng.integers(0, 2, (rows, items, bits))
+    priority = rng.uniform(-1, 1, (rows, items))
+    best = np.argsort(-priority, axis=1)[:, :highest]
+    data.inputs[:, :items, :bits] = patterns
+    data.inputs[:, :items, bits] = priority
+    data.inputs[:, items, bits + 1] = 1
+    data.targets[:, items + 1 :] = np.take_along_axis(patterns, best[:, :, None], axis=1)
+    data.mask[:, items + 1 :] = 1
+    data.length[:] = steps
     return data
 
 
@@ -175,7 +183,8 @@ GENERATORS = {
 
 
 def load(config: settings.Algorithmic, seed: int = 0) -> tuple[Sequences, Sequences]:
-    """(train, valid) of a configuration; a function of its arguments. The two come from different streams of random numbers."""
+    """(train, valid) of a configuration; a function of its arguments. The two come from
+    different streams of random numbers."""
     generate = GENERATORS[config.task]
     train, valid = map(
         np.random.default_rng, np.random.SeedSequence([seed, sorted(GENERATORS).index(config.task)]).spawn(2)

@@ -1,4 +1,5 @@
-"""Which rows make up which step of an epoch: a plan of indices, computed on the host and drawn from arrays on the device."""
+"""Which rows make up which step of an epoch: a plan of indices, computed on the host and
+drawn from arrays on the device."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,13 +8,15 @@ import numpy as np
 
 
 class Chunk(NamedTuple):
-    """K steps of one bucket: one compiled call. Batch size B is global; dividing it over devices is the caller's business."""
+    """K steps of one bucket: one compiled call. Batch size B is global; dividing it over
+    devices is the caller's business."""
 
     bucket: int
     indices: np.ndarray
     """[K, B] int32: rows of the bucket"""
     weight: np.ndarray
-    """[K, B] float32: 0 for rows that only fill a batch. A step whose weights are all 0 only fills the chunk: no update belongs to it"""
+    """[K, B] float32: 0 for rows that only fill a batch. A step whose weights are all 0 only fills the
+    chunk: no update belongs to it"""
 
 
 def plan(
@@ -22,8 +25,8 @@ def plan(
     """The chunks of one epoch, in order; a function of its arguments and nothing else, so a resumed run sees the same.
 
     Every row occurs exactly once with weight 1. The rows of a bucket are permuted and cut into batches, the last one
-    filled with weight 0; batches are grouped in chunks of `steps_per_call` steps (fewer only where no bucket has that many,
-    so that a bucket has ONE compiled shape); the chunks of all buckets are shuffled.
+    filled with weight 0; batches are grouped in chunks of `steps_per_call` steps (fewer only where no bucket has that
+    many, so that a bucket has ONE compiled shape); the chunks of all buckets are shuffled.
 
     >>> [chunk] = plan(seed=0, epoch=0, bucket_sizes=[5], batch_sizes=[2], steps_per_call=4)
     >>> chunk.indices.shape, sorted(chunk.indices[chunk.weight == 1].tolist()), chunk.weight.sum(1).tolist()

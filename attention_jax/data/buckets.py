@@ -8,8 +8,8 @@ import numpy as np
 def boundaries(source_length: np.ndarray, target_length: np.ndarray, most: int) -> list[int]:
     """The upper limits of at most `most` buckets of max(source, target) length, with the least padding possible.
 
-    A bucket costs rows x (longest source + longest target); the cheapest division of the sorted lengths is found exactly, by dynamic
-    programming.
+    A bucket costs rows x (longest source + longest target); the cheapest division of the sorted lengths is found
+    exactly, by dynamic programming.
 
     >>> boundaries(np.array([2, 2, 3, 9, 9]), np.array([2, 2, 3, 9, 9]), 2)
     [3, 9]
@@ -55,8 +55,8 @@ def assign(source_length: np.ndarray, target_length: np.ndarray, most: int) -> l
 
 
 def sentences_in_batch(widths: Sequence[int], batch_size: int, batch_tokens: int, multiple: int = 8) -> tuple[int, ...]:
-    """Batch size of each bucket: `batch_size` sentences, or as many as hold `batch_tokens` tokens of its width, padding counted
-    (a multiple of 8 where possible, so that it can be divided over devices).
+    """Batch size of each bucket: `batch_size` sentences, or as many as hold `batch_tokens` tokens of its width, padding
+    counted (a multiple of 8 where possible, so that it can be divided over devices).
 
     >>> sentences_in_batch([10, 40], 128, 0), sentences_in_batch([10, 40], 128, 1000)
     ((128, 128), (96, 24))

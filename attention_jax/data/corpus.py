@@ -1,4 +1,5 @@
-"""Your own sentence pairs, from two files (a sentence a line) or one file of two columns; plain or .gz, read as they are, never cached."""
+"""Your own sentence pairs, from two files (a sentence a line) or one file of two columns; plain or .gz,
+read as they are, never cached."""
 
 from attention_jax import InputError, config as settings
 from attention_jax.data import pair_files, splits as splitting, text_files

@@ -1,4 +1,5 @@
-"""One file from its published address: resumed where it stopped, checked against its digest, and in place only when complete."""
+"""One file from its published address: resumed where it stopped, checked against its digest,
+and in place only when complete."""
 
 import hashlib
 import os
@@ -21,13 +22,13 @@ def digest(path: str, algorithm: str = "sha256") -> str:
 def download(url: str, path: str, expected: str) -> str:
     """The file of `url` at `path`, downloaded unless it is there. Returns `path`.
 
-    `expected` is "sha256:..." or "sha1:...", as its publisher (or whoever measured it) names it. An interrupted download leaves `path +
-    ".part"`, and the next call asks only for the rest; a file whose digest is wrong is removed. What goes wrong is one line, with the way
-    around it.
+    `expected` is "sha256:..." or "sha1:...", as its publisher (or whoever measured it) names it. An interrupted
+    download leaves `path + ".part"`, and the next call asks only for the rest; a file whose digest is wrong is removed.
+    What goes wrong is one line, with the way around it.
     """
     if os.path.exists(path):
         return path
-    algorithm, _, wanted = expected.partition(":")
+    algorithm, _, published = expected.partition(":")
     part = path + ".part"
     os.makedirs(os.path.dirname(path), exist_ok=True)
     print(f"downloading {url}", file=sys.stderr)
@@ -38,7 +39,7 @@ def download(url: str, path: str, expected: str) -> str:
             if (
                 error.code == 416 and attempt == 0
             ):  # nothing left to send: the part is whole, or belongs to another version
-                if digest(part, algorithm) != wanted:
+                if digest(part, algorithm) != published:
                     os.remove(part)
                     continue
             else:
@@ -47,10 +48,10 @@ def download(url: str, path: str, expected: str) -> str:
             raise InputError(f"cannot download {url} ({getattr(error, 'reason', error)}); {_WAY_AROUND}") from error
         break
     got = digest(part, algorithm)
-    if got != wanted:
+    if got != published:
         os.remove(part)
         raise InputError(
-            f"{url} has {algorithm} {got[:12]}..., expected {wanted[:12]}...: "
+            f"{url} has {algorithm} {got[:12]}..., expected {published[:12]}...: "
             f"it was changed or damaged on its way; {_WAY_AROUND}"
         )
     os.replace(part, path)

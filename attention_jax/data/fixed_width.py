@@ -5,6 +5,7 @@ import gzip
 import os
 import zlib
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import tensorflow_datasets as tfds
@@ -70,7 +71,7 @@ class Generated(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     """A generated dataset, split 9 : 1. A subclass has a `DESCRIPTION` and `generate(examples) -> Texts`."""
 
     VERSION = tfds.core.Version("1.0.0")
-    BUILDER_CONFIGS = [GeneratedConfig(name="generated_50000")]
+    BUILDER_CONFIGS: ClassVar = [GeneratedConfig(name="generated_50000")]
     DESCRIPTION: str
 
     @staticmethod
@@ -113,12 +114,13 @@ def _characters(texts: list[str], vocabulary: Vocabulary, start: str = "") -> np
 
 
 def assemble(splits: dict[str, Texts], alphabet: str, reverse_source: bool, batch_size: int) -> PairData:
-    """The dataset: one character vocabulary for both sides, bos = "_", no eos; spaces are ordinary characters, so nothing is padding.
+    """The dataset: one character vocabulary for both sides, bos = "_", no eos; spaces are ordinary
+    characters, so nothing is padding.
 
     `alphabet` holds the characters there are anyway; others that occur are added.
     """
-    found = {character for part in splits.values() for texts in part for character in set("".join(texts))}
-    vocabulary = Vocabulary(sorted(found | set(alphabet) | {START}), bos=START)
+    characters = {character for part in splits.values() for texts in part for character in set("".join(texts))}
+    vocabulary = Vocabulary(sorted(characters | set(alphabet) | {START}), bos=START)
     step = -1 if reverse_source else 1
     pairs = {}
     for name, texts in splits.items():
@@ -130,7 +132,7 @@ def assemble(splits: dict[str, Texts], alphabet: str, reverse_source: bool, batc
             target,
             np.full(count, target.shape[1] - 1, np.int32),
         )
-    seen = occurs_in(splits["test"].source, splits["train"].source)
+    in_train = occurs_in(splits["test"].source, splits["train"].source)
     width = pairs["train"].source.shape[1]
 
     def tokens(text: str) -> list[str]:
@@ -140,17 +142,17 @@ def assemble(splits: dict[str, Texts], alphabet: str, reverse_source: bool, batc
 
     facts = {
         "train_pairs": len(splits["train"].source),
-        "test_pairs": len(seen),
+        "test_pairs": len(in_train),
         "vocabulary": len(vocabulary),
-        "test_inputs_also_in_train": int(seen.sum()),
-        "share_of_test_inputs_also_in_train": round(float(seen.mean()), 4),
+        "test_inputs_also_in_train": int(in_train.sum()),
+        "share_of_test_inputs_also_in_train": round(float(in_train.mean()), 4),
     }
     return PairData(
         train=(pairs["train"],),
         batch_sizes=(batch_size,),
         held_out={"test": pairs["test"]},
         texts=splits,
-        seen={"test": seen},
+        seen={"test": in_train},
         source_vocabulary=vocabulary,
         target_vocabulary=vocabulary,
         source_tokenizer=Tokenizer(tokens, "".join),

@@ -1,12 +1,14 @@
-"""English-French sentence pairs of tatoeba.org (fra.txt through manythings.org/anki, CC BY 2.0), 167,130 in the edition that d2l uses.
+"""English-French sentence pairs of tatoeba.org (fra.txt through manythings.org/anki, CC BY 2.0),
+167,130 in the edition that d2l uses.
 
-split "d2l" is the book's (11.4, 10.5): the first 512 pairs train and the next 128 validate, vocabularies from all 640. split "full" is
-seeded: 2,000 sources validate and 2,000 test, each with the first of its translations; no source (lower-cased, spaced as d2l does) is in
-two parts and no pair occurs twice.
+split "d2l" is the book's (11.4, 10.5): the first 512 pairs train and the next 128 validate, vocabularies from all 640.
+split "full" is seeded: 2,000 sources validate and 2,000 test, each with the first of its translations; no source
+(lower-cased, spaced as d2l does) is in two parts and no pair occurs twice.
 """
 
 import os
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import tensorflow_datasets as tfds
@@ -44,7 +46,7 @@ class FraEng(tfds.core.GeneratorBasedBuilder):
     """All pairs in the file's order (short ones first), in one split."""
 
     VERSION = tfds.core.Version("1.0.0")
-    BUILDER_CONFIGS = [FraEngConfig(name="d2l")]
+    BUILDER_CONFIGS: ClassVar = [FraEngConfig(name="d2l")]
 
     def _info(self):
         return store.text_features(
@@ -65,13 +67,13 @@ class FraEng(tfds.core.GeneratorBasedBuilder):
 
 def load(config: settings.FraEng, batch_size: int = 128) -> PairData:
     """The dataset of `config`: the file at `config.path`, or downloaded."""
-    wanted = "d2l"
+    corpus = "d2l"
     if config.path:
         path = find(config.path)
         if not os.path.isfile(path):
             raise InputError(f"no file of sentence pairs at {path}")
-        wanted = FraEngConfig(name=f"file_{store.fingerprint([digest(path)])}", path=os.path.abspath(path))
-    builder = store.prepared(FraEng, wanted)
+        corpus = FraEngConfig(name=f"file_{store.fingerprint([digest(path)])}", path=os.path.abspath(path))
+    builder = store.prepared(FraEng, corpus)
     if config.split == "d2l":
         count = builder.info.splits["train"].num_examples
         if count < TRAIN + VALID:

@@ -1,7 +1,8 @@
-"""Image datasets as TFDS builders that need no TensorFlow: the official ones, prepared from the published files, and scikit-learn's digits.
+"""Image datasets as TFDS builders that need no TensorFlow: the official ones, prepared from the published
+files, and scikit-learn's digits.
 
-`FashionMnist` and `Cifar10` are subclasses of TFDS's builders under their names and versions, so what they prepare is read back by a
-plain `tfds.data_source("fashion_mnist")`. Images are handed over as PNG bytes.
+`FashionMnist` and `Cifar10` are subclasses of TFDS's builders under their names and versions, so what they prepare is
+read back by a plain `tfds.data_source("fashion_mnist")`. Images are handed over as PNG bytes.
 """
 
 import io
@@ -47,7 +48,8 @@ def png(image: np.ndarray) -> io.BytesIO:
 
 
 class _FromFiles:
-    """What the builders share: `path`, the directory of the published files (empty: download them), and records of (image, label)."""
+    """What the builders share: `path`, the directory of the published files (empty: download them),
+    and records of (image, label)."""
 
     def __init__(self, *, path: str = "", **options):
         self.path = path
@@ -114,7 +116,8 @@ class Cifar10(_FromFiles, cifar.Cifar10, skip_registration=True):
 
 
 class Digits(_FromFiles, tfds.core.GeneratorBasedBuilder, skip_registration=True):
-    """scikit-learn's digits (Alpaydin and Kaynak 1998): 1,797 grey images of 8 x 8 pixels; a random fifth is the test set."""
+    """scikit-learn's digits (Alpaydin and Kaynak 1998): 1,797 grey images of 8 x 8 pixels;
+    a random fifth is the test set."""
 
     name = "digits"
     VERSION = tfds.core.Version("1.0.0")
@@ -122,9 +125,12 @@ class Digits(_FromFiles, tfds.core.GeneratorBasedBuilder, skip_registration=True
     def _info(self):
         features = {"image": tfds.features.Image(shape=(8, 8, 1)), "label": tfds.features.ClassLabel(num_classes=10)}
         return tfds.core.DatasetInfo(
-            builder=self, description="Handwritten digits that come with scikit-learn.", features=tfds.features.FeaturesDict(features),
-            homepage="https://archive.ics.uci.edu/dataset/80", disable_shuffling=True,
-        )  # fmt: skip
+            builder=self,
+            description="Handwritten digits that come with scikit-learn.",
+            features=tfds.features.FeaturesDict(features),
+            homepage="https://archive.ics.uci.edu/dataset/80",
+            disable_shuffling=True,
+        )
 
     def _split_generators(self, dl_manager):
         from sklearn.datasets import load_digits

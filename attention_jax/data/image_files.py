@@ -1,4 +1,5 @@
-"""Readers of image files as they are published: idx (MNIST and its relatives), CIFAR's binary batches, and folders of images.
+"""Readers of image files as they are published: idx (MNIST and its relatives), CIFAR's binary
+batches, and folders of images.
 
 Everything is checked before it is used, and what is wrong is said in one line with the name of the file.
 """
@@ -18,7 +19,8 @@ CIFAR_ROW = 1 + 3 * 32 * 32
 
 
 def content(path: str, sha256: str | None = None) -> bytes:
-    """The bytes of a file, unzipped if it ends in .gz. `sha256` is of what comes out, since the same data is zipped in many ways."""
+    """The bytes of a file, unzipped if it ends in .gz. `sha256` is of what comes out, since the
+    same data is zipped in many ways."""
     try:
         with (gzip.open if path.endswith(".gz") else open)(path, "rb") as file:
             data = file.read()
@@ -26,10 +28,11 @@ def content(path: str, sha256: str | None = None) -> bytes:
         raise InputError(f"no file {path}; give the directory of the published files with --data.path") from None
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"cannot read {path}: damaged or cut short ({error}); fetch it again") from error
-    found = hashlib.sha256(data).hexdigest()
-    if sha256 and found != sha256:
+    digest = hashlib.sha256(data).hexdigest()
+    if sha256 and digest != sha256:
         raise InputError(
-            f"{path} is not the published file: sha256 of its content is {found[:12]}..., expected {sha256[:12]}...; fetch it again"
+            f"{path} is not the published file: sha256 of its content is {digest[:12]}..., "
+            f"expected {sha256[:12]}...; fetch it again"
         )
     return data
 
@@ -47,7 +50,8 @@ def locate(directory: str, name: str) -> str:
 
 
 def read_idx(path: str, sha256: str | None = None) -> np.ndarray:
-    """An idx file of unsigned bytes: 0, 0, 8, the number of dimensions, each dimension as a big-endian int32, the values.
+    """An idx file of unsigned bytes: 0, 0, 8, the number of dimensions, each dimension as
+    a big-endian int32, the values.
 
     Raises:
       InputError: not such a file, or its length differs from what its header says, or the content's checksum is wrong.
@@ -76,7 +80,8 @@ def read_idx_pair(directory: str, images: str, labels: str, sha256: dict[str, st
     image, label = (read_idx(locate(directory, name), sha256.get(name)) for name in (images, labels))
     if image.ndim != 3 or label.ndim != 1 or len(image) != len(label) or len(image) == 0:
         raise InputError(
-            f"{directory}: {images} has shape {image.shape} and {labels} {label.shape}; expected N images and N labels, N > 0"
+            f"{directory}: {images} has shape {image.shape} and {labels} {label.shape}; "
+            "expected N images and N labels, N > 0"
         )
     return image[..., None], label.astype(np.int32)
 
@@ -95,7 +100,8 @@ def read_cifar(path: str, sha256: str | None = None) -> tuple[np.ndarray, np.nda
 
 
 def decode(path: str, size: int = 0, mode: str | None = None) -> np.ndarray:
-    """One image as uint8 [H, W, C], grey or RGB; with `size`, its shorter side is resized to that and the middle cut out."""
+    """One image as uint8 [H, W, C], grey or RGB; with `size`, its shorter side is resized
+    to that and the middle cut out."""
     from PIL import Image, UnidentifiedImageError
 
     try:
@@ -119,11 +125,13 @@ def decode(path: str, size: int = 0, mode: str | None = None) -> np.ndarray:
 def read_folder(directory: str, size: int = 0) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
     """Images [N, S, S, C], labels [N] and class names of a directory with one sub-directory of images per class.
 
-    Grey only if every file is grey. `size` crops and resizes them all; without it they must be squares of one size already.
+    Grey only if every file is grey. `size` crops and resizes them all; without it they must
+    be squares of one size already.
     """
     if not os.path.isdir(directory):
         raise InputError(
-            f"--data.path {directory or '(empty)'} is not a directory; it should hold one sub-directory of images per class"
+            f"--data.path {directory or '(empty)'} is not a directory; "
+            "it should hold one sub-directory of images per class"
         )
     names = tuple(
         sorted(entry.name for entry in os.scandir(directory) if entry.is_dir() and not entry.name.startswith("."))

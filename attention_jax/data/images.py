@@ -1,8 +1,8 @@
 """Labelled images in memory: uint8 arrays, decoded once.
 
-`load` reads a dataset that TFDS has prepared (and prepares it first if need be, without TensorFlow: data/image_builders.py) and keeps
-the decoded arrays next to it, in `TFDS_DATA_DIR`/arrays/NAME-VERSION.npz: 70,000 images are there in 0.1 s instead of 15. "folder"
-reads a user's own class/image.png.
+`load` reads a dataset that TFDS has prepared (and prepares it first if need be, without TensorFlow:
+data/image_builders.py) and keeps the decoded arrays next to it, in `TFDS_DATA_DIR`/arrays/NAME-VERSION.npz: 70,000
+images are there in 0.1 s instead of 15. "folder" reads a user's own class/image.png.
 """
 
 import functools
@@ -50,7 +50,8 @@ def load(config: Images) -> ImageData:
     held_out = {"test": test}
     if not 0 <= config.validation < len(train.label):
         raise InputError(
-            f"--data.validation must be less than the number of training images, {len(train.label)}; got {config.validation}"
+            f"--data.validation must be less than the number of training images, {len(train.label)}; "
+            f"got {config.validation}"
         )
     if config.validation:
         order = np.random.default_rng(0).permutation(len(train.label))
@@ -58,7 +59,8 @@ def load(config: Images) -> ImageData:
         train = _take(train, np.sort(order[config.validation :]))
     if not 0 <= config.examples <= len(train.label):
         raise InputError(
-            f"--data.examples must be 0 (all) to {len(train.label)}, the number of training images; got {config.examples}"
+            f"--data.examples must be 0 (all) to {len(train.label)}, the number of training images; "
+            f"got {config.examples}"
         )
     if config.examples:
         train = _take(train, np.sort(np.random.default_rng(1).permutation(len(train.label))[: config.examples]))
@@ -70,7 +72,8 @@ def _take(split: Split, rows) -> Split:
 
 
 def _folder(path: str, size: int) -> tuple[Split, Split, tuple[str, ...]]:
-    """path/train and path/test if both are there; else every `HELD_OUT`-th image of each class of path is for testing."""
+    """path/train and path/test if both are there; else every `HELD_OUT`-th image of
+    each class of path is for testing."""
     from attention_jax.data.image_files import read_folder
 
     parts = [os.path.join(path, part) for part in ("train", "test")]
@@ -83,13 +86,13 @@ def _folder(path: str, size: int) -> tuple[Split, Split, tuple[str, ...]]:
             )
         return Split(*train), Split(*test), names
     image, label, names = read_folder(path, size)
-    place = np.concatenate(
-        [np.arange(count) for count in np.bincount(label)]
-    )  # the files are in the order of their classes
+    # the files are in the order of their classes
+    place = np.concatenate([np.arange(count) for count in np.bincount(label)])
     held = place % HELD_OUT == HELD_OUT - 1
     if not held.any():
         raise InputError(
-            f"{path} has fewer than {HELD_OUT} images in every class, so none is left for testing; add images or train and test directories"
+            f"{path} has fewer than {HELD_OUT} images in every class, so none is left for testing; "
+            "add images or train and test directories"
         )
     return Split(image[~held], label[~held]), Split(image[held], label[held]), names
 

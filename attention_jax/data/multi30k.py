@@ -1,12 +1,13 @@
 """Multi30k (Elliott et al. 2016, 2017): 29,000 image captions with their translations, WMT multimodal task 1.
 
-Three forms: "raw" and "tok" (lower-cased, normalised, Moses-tokenised) as in github.com/multi30k/dataset, "bpe" (tok with joint BPE of
-10,000 merges) as in github.com/LividWo/Revisit-MMT (Wu et al. 2021, ACL). Splits: train, valid (1,014), test = test_2016_flickr (1,000),
-test_2017 = test_2017_flickr (1,000). For research use.
+Three forms: "raw" and "tok" (lower-cased, normalised, Moses-tokenised) as in github.com/multi30k/dataset, "bpe" (tok
+with joint BPE of 10,000 merges) as in github.com/LividWo/Revisit-MMT (Wu et al. 2021, ACL). Splits: train, valid
+(1,014), test = test_2016_flickr (1,000), test_2017 = test_2017_flickr (1,000). For research use.
 """
 
 import os
 from dataclasses import dataclass
+from typing import ClassVar
 
 import tensorflow_datasets as tfds
 
@@ -90,7 +91,7 @@ class Multi30k(tfds.core.GeneratorBasedBuilder):
     """Multi30k, two of its languages, in one of its forms. BPE is undone: rows are words, as `tok` has them."""
 
     VERSION = tfds.core.Version("1.0.0")
-    BUILDER_CONFIGS = [
+    BUILDER_CONFIGS: ClassVar = [
         Multi30kConfig(name=f"{form}_{source}_{target}", form=form, languages=(source, target))
         for form in NAMES
         for source in LANGUAGES
@@ -104,11 +105,11 @@ class Multi30k(tfds.core.GeneratorBasedBuilder):
         )
 
     def _split_generators(self, dl_manager):
-        wanted = self.builder_config
-        directory = wanted.path or fetch(wanted.form, wanted.languages)
+        corpus = self.builder_config
+        directory = corpus.path or fetch(corpus.form, corpus.languages)
         texts = {
             split: text_files.parallel(*paths)
-            for split, paths in files(directory, wanted.form, wanted.languages).items()
+            for split, paths in files(directory, corpus.form, corpus.languages).items()
         }
         return {split: self._generate_examples(part) for split, part in texts.items()}
 
@@ -127,13 +128,13 @@ def load(config: settings.Multi30k, batch_size: int = 128) -> PairData:
             f"--data.form bpe and --data.tokenizer bpe belong together, "
             f"got form {config.form} and tokenizer {config.tokenizer}"
         )
-    wanted = f"{config.form}_{config.source}_{config.target}"
+    corpus = f"{config.form}_{config.source}_{config.target}"
     if config.path:
         paths = files(config.path, config.form, languages)
         prints = [digest(path) for pair in paths.values() for path in pair]
-        name = f"{wanted}_{store.fingerprint(prints)}"
-        wanted = Multi30kConfig(name=name, form=config.form, languages=languages, path=os.path.abspath(config.path))
-    splits = {name: Texts(**part) for name, part in store.rows(store.prepared(Multi30k, wanted), SPLITS).items()}
+        name = f"{corpus}_{store.fingerprint(prints)}"
+        corpus = Multi30kConfig(name=name, form=config.form, languages=languages, path=os.path.abspath(config.path))
+    splits = {name: Texts(**part) for name, part in store.rows(store.prepared(Multi30k, corpus), SPLITS).items()}
     if config.rows_of > 1:
         splits = {name: with_rows_of(texts, config.rows_of, seed) for seed, (name, texts) in enumerate(splits.items())}
     merges = merges_file(config.path or fetch("bpe", languages)) if config.form == "bpe" else ""

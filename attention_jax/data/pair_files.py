@@ -1,4 +1,5 @@
-"""From parallel texts to a `PairData`: tokens, vocabularies, limits, buckets, and the facts one should know about all that."""
+"""From parallel texts to a `PairData`: tokens, vocabularies, limits, buckets, and the facts
+one should know about all that."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,13 +13,17 @@ from attention_jax.data.splits import take
 from attention_jax.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
 
 Rows = list[list[str]]
+Ids = list[list[int]]
+OVERLONG = {"truncate": "truncated", "drop": "dropped", "error": "error"}
+"""What became of pairs beyond the limit, by `TextPairs.overlong`."""
 SPECIAL = {"pad": PAD, "bos": BOS, "eos": EOS, "unk": UNK}
 
 
 def make_tokenizers(
     options: TextPairs, train: Texts, languages: tuple[str, str], merges: str
 ) -> tuple[list[Tokenizer], list[list[str] | None]]:
-    """Source and target tokenizer as `options.tokenizer` says, and their pieces where training the tokenizer makes the vocabulary."""
+    """Source and target tokenizer as `options.tokenizer` says, and their pieces where training the
+    tokenizer makes the vocabulary."""
     if options.tokenizer == "spacy":
         return [tokenizers.spacy(language) for language in languages], [None, None]
     if options.tokenizer == "sentencepiece" and options.joint_vocabulary:
@@ -39,19 +44,31 @@ def make_vocabularies(
     options: TextPairs, source: Rows, target: Rows, pieces: list[list[str] | None]
 ) -> list[Vocabulary]:
     """Source and target vocabulary; one and the same object where they are joint."""
+
+    def vocabulary(pieces: list[str] | None, rows: Rows) -> Vocabulary:
+        if pieces:
+            return Vocabulary(pieces, **SPECIAL)
+        return Vocabulary.of_sentences(rows, min_frequency=options.min_frequency, **SPECIAL)
+
     if options.joint_vocabulary:
-        joint = (
-            Vocabulary(pieces[0], **SPECIAL)
-            if pieces[0]
-            else Vocabulary.of_sentences([*source, *target], min_frequency=options.min_frequency, **SPECIAL)
-        )
-        return [joint, joint]
-    return [
-        Vocabulary(known, **SPECIAL)
-        if known
-        else Vocabulary.of_sentences(rows, min_frequency=options.min_frequency, **SPECIAL)
-        for known, rows in zip(pieces, (source, target))
-    ]
+        return [vocabulary(pieces[0], [*source, *target])] * 2
+    return [vocabulary(pieces[0], source), vocabulary(pieces[1], target)]
+
+
+def _encoded(
+    tokens: Mapping[str, tuple[Rows, Rows]],
+    options: TextPairs,
+    vocabulary_from: Sequence[str],
+    pieces: list[list[str] | None],
+) -> tuple[dict[str, tuple[Ids, Ids]], list[Vocabulary]]:
+    """All tokens as numbers, and the vocabularies: of the tokens within the limit in the splits `vocabulary_from`."""
+    counted = [[row[: options.max_length] for name in vocabulary_from for row in tokens[name][side]] for side in (0, 1)]
+    vocabularies = make_vocabularies(options, *counted, pieces)
+    ids = {}
+    for name, sides in tokens.items():
+        source, target = ([vocabulary.encode(row) for row in rows] for vocabulary, rows in zip(vocabularies, sides))
+        ids[name] = source, target
+    return ids, vocabularies
 
 
 def _reversed(tokenizer: Tokenizer) -> Tokenizer:
@@ -78,7 +95,39 @@ def _overlong(split: str, sides: tuple[Rows, Rows], options: TextPairs, lines: n
     return over
 
 
-def _held_out_share(rows: Rows, vocabulary: Vocabulary) -> float:
+def _within_limit(overlong: np.ndarray, options: TextPairs) -> np.ndarray:
+    """The rows that train: all of them, or only those within the limit where the others are dropped."""
+    rows = np.flatnonzero(~overlong) if options.overlong == "drop" else np.arange(len(overlong))
+    if not len(rows):
+        raise InputError(f"no training pair is within --data.max-length {options.max_length}; raise it")
+    return rows
+
+
+def _grouped(sides: tuple[Ids, Ids], rows: np.ndarray, options: TextPairs) -> list[np.ndarray]:
+    """`rows` divided into buckets of similar lengths (the end mark counted)."""
+    source_lengths, target_lengths = (
+        np.minimum([len(side[row]) + 1 for row in rows], options.max_length) for side in sides
+    )
+    return [rows[group] for group in bucketing.assign(source_lengths, target_lengths, options.max_buckets)]
+
+
+def _arrays(sides: tuple[Ids, Ids], rows: Sequence[int], vocabularies: Sequence[Vocabulary], max_length: int) -> Pairs:
+    """The pairs of these rows, as wide as the longest of them or as the limit."""
+    source, target = ([side[row] for row in rows] for side in sides)
+    source_width, target_width = (min(max_length, max(map(len, side)) + 1) for side in (source, target))
+    return make_pairs(source, target, *vocabularies, source_width=source_width, target_width=target_width)
+
+
+def _also_in_train(sources: Rows, train: Rows) -> np.ndarray:
+    return occurs_in(list(map(" ".join, sources)), list(map(" ".join, train)))
+
+
+def _bucket_facts(bucket: Pairs, batch_size: int) -> dict[str, int]:
+    source_width, target_width = bucket.source.shape[1], bucket.target.shape[1] - 1
+    return {"source": source_width, "target": target_width, "pairs": len(bucket.source), "batch": batch_size}
+
+
+def _unknown_share(rows: Rows, vocabulary: Vocabulary) -> float:
     tokens = [token for row in rows for token in row]
     return round(sum(token not in vocabulary for token in tokens) / max(len(tokens), 1), 5)
 
@@ -96,71 +145,48 @@ def assemble(
 ) -> PairData:
     """The dataset of these splits ("train" and any number of held-out ones) under `options`.
 
-    `lines` gives rows their line numbers (from 0) in the user's files, for errors; `vocabulary_from` names the splits whose tokens make
-    the vocabularies. Held-out pairs longer than the limit are cut in `held_out` (never dropped), and whole in `texts`.
+    `lines` gives rows their line numbers (from 0) in the user's files, for errors; `vocabulary_from` names the
+    splits whose tokens make the vocabularies. Held-out pairs longer than the limit are cut in `held_out`
+    (never dropped), and whole in `texts`.
     """
     if options.lowercase:
         splits = {name: Texts(*([text.lower() for text in side] for side in texts)) for name, texts in splits.items()}
     (source_tokenizer, target_tokenizer), pieces = make_tokenizers(options, splits["train"], languages, merges)
     if options.reverse_source:
         source_tokenizer = _reversed(source_tokenizer)
-    tokens = {
-        name: (source_tokenizer.split(texts.source), target_tokenizer.split(texts.target))
-        for name, texts in splits.items()
-    }
-    over = {name: _overlong(name, sides, options, lines and lines[name]) for name, sides in tokens.items()}
-    facts = {
-        "overlong_train_pairs": {"truncate": "truncated", "drop": "dropped", "error": "error"}[options.overlong],
-        **{f"overlong_{name}": int(rows.sum()) for name, rows in over.items()},
-    }
-    train_rows = np.flatnonzero(~over["train"]) if options.overlong == "drop" else np.arange(len(over["train"]))
-    if not len(train_rows):
-        raise InputError(f"no training pair is within --data.max-length {options.max_length}; raise it")
-
-    counted = [[row[: options.max_length] for name in vocabulary_from for row in tokens[name][side]] for side in (0, 1)]
-    source_vocabulary, target_vocabulary = vocabularies = make_vocabularies(options, *counted, pieces)
-    ids = {
-        name: [[vocabulary.encode(row) for row in rows] for vocabulary, rows in zip(vocabularies, sides)]
-        for name, sides in tokens.items()
-    }
-
-    def pairs(name: str, rows: Sequence[int]) -> Pairs:
-        source, target = ([side[row] for row in rows] for side in ids[name])
-        widths = [min(options.max_length, max(map(len, side)) + 1) for side in (source, target)]
-        return make_pairs(source, target, *vocabularies, source_width=widths[0], target_width=widths[1])
-
-    lengths = [
-        np.minimum([len(ids["train"][side][row]) + 1 for row in train_rows], options.max_length) for side in (0, 1)
-    ]
-    grouped = [train_rows[rows] for rows in bucketing.assign(*lengths, options.max_buckets)]
-    train = tuple(pairs("train", rows) for rows in grouped)
-    held_out = {name: pairs(name, range(len(texts.source))) for name, texts in splits.items() if name != "train"}
-    widths = [max(b.source.shape[1], b.target.shape[1] - 1) for b in train]
+    split = lambda texts: (source_tokenizer.split(texts.source), target_tokenizer.split(texts.target))
+    tokens = {name: split(texts) for name, texts in splits.items()}
+    overlong = {name: _overlong(name, sides, options, lines and lines[name]) for name, sides in tokens.items()}
+    train_rows = _within_limit(overlong["train"], options)
+    ids, vocabularies = _encoded(tokens, options, vocabulary_from, pieces)
+    arrays = lambda name, rows: _arrays(ids[name], rows, vocabularies, options.max_length)
+    groups = _grouped(ids["train"], train_rows, options)
+    train = tuple(arrays("train", rows) for rows in groups)
+    held_out = {name: arrays(name, range(len(texts.source))) for name, texts in splits.items() if name != "train"}
+    widths = [max(bucket.source.shape[1], bucket.target.shape[1] - 1) for bucket in train]
     batch_sizes = bucketing.sentences_in_batch(widths, batch_size, options.batch_tokens)
-    joined = {name: list(map(" ".join, sides[0])) for name, sides in tokens.items()}
-    seen = {name: occurs_in(joined[name], joined["train"]) for name in held_out}
-    facts |= {
+    in_train = {name: _also_in_train(tokens[name][0], tokens["train"][0]) for name in held_out}
+    facts = {
+        "overlong_train_pairs": OVERLONG[options.overlong],
+        **{f"overlong_{name}": int(rows.sum()) for name, rows in overlong.items()},
         "train_pairs": len(train_rows),
-        **{f"{name}_pairs": len(part.source) for name, part in held_out.items()},
-        "source_vocabulary": len(source_vocabulary),
-        "target_vocabulary": len(target_vocabulary),
+        **{f"{name}_pairs": len(pairs.source) for name, pairs in held_out.items()},
+        "source_vocabulary": len(vocabularies[0]),
+        "target_vocabulary": len(vocabularies[1]),
         "vocabulary_from": "+".join(vocabulary_from),
-        "buckets": [
-            {"source": b.source.shape[1], "target": b.target.shape[1] - 1, "pairs": len(b.source), "batch": size}
-            for b, size in zip(train, batch_sizes)
-        ],
+        "buckets": list(map(_bucket_facts, train, batch_sizes)),
         "padding_share": round(padding_share(train), 4),
-        **{f"{name}_inputs_also_in_train": int(rows.sum()) for name, rows in seen.items()},
-        **{f"{name}_unknown_target_tokens": _held_out_share(tokens[name][1], target_vocabulary) for name in held_out},
+        **{f"{name}_inputs_also_in_train": int(rows.sum()) for name, rows in in_train.items()},
+        **{f"{name}_unknown_target_tokens": _unknown_share(tokens[name][1], vocabularies[1]) for name in held_out},
     }
     return PairData(
         train=train,
         batch_sizes=batch_sizes,
         held_out=held_out,
-        seen=seen,
-        texts={**splits, "train": take(splits["train"], np.concatenate(grouped))},
-        source_vocabulary=source_vocabulary,
-        target_vocabulary=target_vocabulary,
+        seen=in_train,
+        texts={**splits, "train": take(splits["train"], np.concatenate(groups))},
+        source_vocabulary=vocabularies[0],
+        target_vocabulary=vocabularies[1],
         source_tokenizer=source_tokenizer,
         target_tokenizer=target_tokenizer,
         facts=facts,

@@ -30,7 +30,8 @@ class Texts(NamedTuple):
 
 
 class Tokenizer(NamedTuple):
-    """Two functions, text -> tokens and tokens -> text; and, where that is faster than one by one, many texts -> their tokens."""
+    """Two functions, text -> tokens and tokens -> text; and, where that is faster than one by
+    one, many texts -> their tokens."""
 
     tokens: Callable[[str], list[str]]
     text: Callable[[Sequence[str]], str]
@@ -45,7 +46,8 @@ class PairData(NamedTuple):
     """A dataset of pairs, ready for a task."""
 
     train: tuple[Pairs, ...]
-    """buckets: each has its own S and T; the rows of `texts["train"]` are those of the first bucket, then the second ..."""
+    """buckets: each has its own S and T; the rows of `texts["train"]` are those of the
+    first bucket, then the second ..."""
     batch_sizes: tuple[int, ...]
     """sentences in a batch of each bucket"""
     held_out: dict[str, Pairs]
@@ -88,10 +90,11 @@ def make_pairs(
     source_width: int | None = None,
     target_width: int | None = None,
 ) -> Pairs:
-    """Pairs from rows of numbers: eos is appended to the source (where its vocabulary has one) and to the target, bos put before the
-    target.
+    """Pairs from rows of numbers: eos is appended to the source (where its vocabulary has one) and to the
+    target, bos put before the target.
 
-    `source_width` and `target_width` are S and T; without them the longest row decides. What is cut loses its eos, as in d2l.
+    `source_width` and `target_width` are S and T; without them the longest row decides. What
+    is cut loses its eos, as in d2l.
     """
     bos, eos = target_vocabulary.bos_id, target_vocabulary.eos_id
     if bos is None:
@@ -124,7 +127,8 @@ def occurs_in(texts: Sequence[str], others: Sequence[str]) -> np.ndarray:
 def encode_sources(data: PairData, texts: Sequence[str], limit: int | None = None) -> tuple[np.ndarray, np.ndarray]:
     """New texts as (source [N, S], source_length [N]), through the dataset's own tokenizer and vocabulary.
 
-    More than `limit` tokens in a text is an error that names the text; characters outside a vocabulary without unk are, too.
+    More than `limit` tokens in a text is an error that names the text; characters outside a
+    vocabulary without unk are, too.
     """
     vocabulary = data.source_vocabulary
     end = [] if vocabulary.eos_id is None else [vocabulary.eos_id]
@@ -139,7 +143,8 @@ def encode_sources(data: PairData, texts: Sequence[str], limit: int | None = Non
 
 
 def references(data: PairData, split: str) -> list[str]:
-    """What BLEU compares with: plain text as it is, or (`bleu_tokenize` "none") the target's tokens with spaces between them.
+    """What BLEU compares with: plain text as it is, or (`bleu_tokenize` "none") the target's
+    tokens with spaces between them.
 
     Targets that were cut for training are whole here.
     """

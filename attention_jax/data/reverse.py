@@ -1,10 +1,12 @@
-"""Joey NMT's toy task: a row of numbers below 50, to be written backwards. Train rows have 1 to 25 numbers, valid and test rows 1 to 30.
+"""Joey NMT's toy task: a row of numbers below 50, to be written backwards. Train rows have 1 to 25
+numbers, valid and test rows 1 to 30.
 
-The draws are those of Joey's scripts/generate_reverse_task.py with its seed (NumPy's legacy generator, 42), in its order: train, dev,
-test; so the default is its data.
+The draws are those of Joey's scripts/generate_reverse_task.py with its seed (NumPy's legacy generator, 42), in its
+order: train, dev, test; so the default is its data.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import tensorflow_datasets as tfds
@@ -40,7 +42,7 @@ class ReverseTask(tfds.core.GeneratorBasedBuilder):
     """Rows of numbers and their reversals."""
 
     VERSION = tfds.core.Version("1.0.0")
-    BUILDER_CONFIGS = [ReverseConfig(name="generated_50000")]
+    BUILDER_CONFIGS: ClassVar = [ReverseConfig(name="generated_50000")]
 
     def _info(self):
         return store.text_features(
@@ -62,6 +64,6 @@ def load(config: settings.Reverse, batch_size: int = 128) -> PairData:
     if not 1 <= config.examples <= 10_000_000:
         raise InputError(f"--data.examples must be between 1 and 10,000,000, got {config.examples}")
     name = f"generated_{config.examples}"
-    wanted = name if name in ReverseTask.builder_configs else ReverseConfig(name=name, examples=config.examples)
-    splits = {name: Texts(**part) for name, part in store.rows(store.prepared(ReverseTask, wanted), SPLITS).items()}
+    task = name if name in ReverseTask.builder_configs else ReverseConfig(name=name, examples=config.examples)
+    splits = {name: Texts(**part) for name, part in store.rows(store.prepared(ReverseTask, task), SPLITS).items()}
     return pair_files.assemble(splits, config, batch_size, bleu_tokenize="none")

@@ -12,29 +12,29 @@ def by_source(
 ) -> dict[str, np.ndarray]:
     """Row numbers of each split: the named ones with as many sources, and "train" with all other pairs.
 
-    Pairs with equal keys count once. A source with several targets is in one part only: all its pairs in train, or the first of them in a
-    held-out split.
+    Pairs with equal keys count once. A source with several targets is in one part only: all its pairs in train, or the
+    first of them in a held-out split.
 
     >>> parts = by_source(list("aabbcd"), list("uuvwxy"), {"test": 1}, seed=0)
     >>> {name: rows.tolist() for name, rows in parts.items()}
     {'train': [0, 2, 3, 5], 'test': [4]}
     """
-    first, kept = {}, []
-    seen = set()
+    first_row = {}  # of each pair
     for row, pair in enumerate(zip(source_keys, target_keys)):
-        if pair not in seen:
-            seen.add(pair)
-            kept.append(row)
-            first.setdefault(pair[0], row)
-    sources = list(first)
+        first_row.setdefault(pair, row)
+    first_of = {}  # the first row of each source
+    for (source, _), row in first_row.items():
+        first_of.setdefault(source, row)
+    sources = list(first_of)
     order = np.random.default_rng(seed).permutation(len(sources))
     parts, start, held_out = {}, 0, set()
     for name, size in sizes.items():
         chosen = [sources[number] for number in order[start : start + size]]
         start += size
         held_out.update(chosen)
-        parts[name] = np.array([first[source] for source in chosen], np.int64)
-    return {"train": np.array([row for row in kept if source_keys[row] not in held_out], np.int64), **parts}
+        parts[name] = np.array([first_of[source] for source in chosen], np.int64)
+    train = [row for (source, _), row in first_row.items() if source not in held_out]
+    return {"train": np.array(train, np.int64), **parts}
 
 
 def take(texts: Texts, rows: np.ndarray) -> Texts:
@@ -43,7 +43,8 @@ def take(texts: Texts, rows: np.ndarray) -> Texts:
 
 
 def with_rows_of(texts: Texts, most: int, seed: int) -> Texts:
-    """Every pair alone, and once more in a row of 2 to `most` randomly chosen pairs: long sentences for a corpus that has few.
+    """Every pair alone, and once more in a row of 2 to `most` randomly chosen pairs: long
+    sentences for a corpus that has few.
 
     >>> with_rows_of(Texts(["a", "b"], ["A", "B"]), most=2, seed=0)
     Texts(source=['a', 'b', 'a b'], target=['A', 'B', 'A B'])

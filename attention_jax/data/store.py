@@ -1,4 +1,5 @@
-"""The bridge to TFDS: prepare a builder's dataset once, as array_record files, and read a whole split into memory. No TensorFlow."""
+"""The bridge to TFDS: prepare a builder's dataset once, as array_record files, and read a whole
+split into memory. No TensorFlow."""
 
 import contextlib
 import fcntl
@@ -15,7 +16,8 @@ from attention_jax import InputError
 
 
 def data_home() -> str:
-    """Where datasets are cached: `TFDS_DATA_DIR`, by default ~/tensorflow_datasets (read at each call, not at import)."""
+    """Where datasets are cached: `TFDS_DATA_DIR`, by default ~/tensorflow_datasets
+    (read at each call, not at import)."""
     return os.path.expanduser(os.environ.get("TFDS_DATA_DIR", os.path.join("~", "tensorflow_datasets")))
 
 

@@ -63,7 +63,8 @@ def parallel(source_path: str, target_path: str) -> Texts:
     source, target = read_lines(source_path, "source file"), read_lines(target_path, "target file")
     if len(source) != len(target):
         raise InputError(
-            f"source and target need equally many lines, but {source_path} has {len(source)} and {target_path} {len(target)}"
+            f"source and target need equally many lines, "
+            f"but {source_path} has {len(source)} and {target_path} {len(target)}"
         )
     for path, lines in ((source_path, source), (target_path, target)):
         for number, line in enumerate(lines, start=1):

@@ -1,14 +1,15 @@
 """The Time Machine (H. G. Wells 1898) as characters: a-z and space, the text of d2l's chapters 9 and 10.
 
-As in d2l everything that is not a letter becomes a space, letters are lower-cased, and the vocabulary is the 27 characters and an
-unknown one. Windows overlap: window i reads characters i * stride ... and predicts those one later. Validation windows
-start where the training windows stop to start; the first of them still overlap the last training window's text.
+As in d2l everything that is not a letter becomes a space, letters are lower-cased, and the vocabulary is the
+27 characters and an unknown one. Windows overlap: window i reads characters i * stride ... and predicts those
+one later. Validation windows start where the training windows stop to start; the first of them still overlap
+the last training window's text.
 """
 
 import os
 import re
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import tensorflow_datasets as tfds
@@ -46,7 +47,7 @@ class TimeMachine(tfds.core.GeneratorBasedBuilder):
     """The book, a line an example."""
 
     VERSION = tfds.core.Version("1.0.0")
-    BUILDER_CONFIGS = [TimeMachineConfig(name="d2l")]
+    BUILDER_CONFIGS: ClassVar = [TimeMachineConfig(name="d2l")]
 
     def _info(self):
         return store.text_features(
@@ -92,19 +93,20 @@ def windows(text: np.ndarray, first: int, count: int, steps: int, stride: int) -
 
 def load(config: settings.TimeMachine) -> Windows:
     """The windows of `config`, from the file at `config.path`, or downloaded."""
-    wanted = "d2l"
+    corpus = "d2l"
     if config.path:
         path = find(config.path)
-        wanted = TimeMachineConfig(name=f"file_{store.fingerprint([digest(path)])}", path=os.path.abspath(path))
-    lines = store.rows(store.prepared(TimeMachine, wanted), ["train"])["train"]["text"]
+        corpus = TimeMachineConfig(name=f"file_{store.fingerprint([digest(path)])}", path=os.path.abspath(path))
+    lines = store.rows(store.prepared(TimeMachine, corpus), ["train"])["train"]["text"]
     vocabulary = Vocabulary(CHARACTERS, unk=UNK)
     text = np.array(vocabulary.encode(letters("\n".join(lines))), np.int32)
     room = (len(text) - config.steps - 1) // config.stride + 1
     total = config.train_windows + config.valid_windows
     if min(config.train_windows, config.valid_windows, config.steps, config.stride) < 1 or total > room:
         raise InputError(
-            f"the text's {len(text)} characters have room for {max(room, 0)} windows of {config.steps} + 1 at stride {config.stride}; asked for "
-            f"{config.train_windows} + {config.valid_windows} of at least one character each: change --data.train-windows or --data.steps"
+            f"the text's {len(text)} characters have room for {max(room, 0)} windows of {config.steps} + 1 "
+            f"at stride {config.stride}; asked for {config.train_windows} + {config.valid_windows} "
+            "of at least one character each: change --data.train-windows or --data.steps"
         )
     cut = lambda first, count: windows(text, first, count, config.steps, config.stride)
     held_out = {"valid": cut(config.train_windows, config.valid_windows)}

@@ -1,9 +1,11 @@
-"""From text to tokens and back: whitespace, characters, d2l's words, spaCy's rules, ready-made BPE, sentencepiece trained on the data."""
+"""From text to tokens and back: whitespace, characters, d2l's words, spaCy's rules, ready-made BPE,
+sentencepiece trained on the data."""
 
 import functools
 import gzip
 import hashlib
 import importlib.util
+import itertools
 import os
 import tempfile
 from collections.abc import Callable, Sequence
@@ -48,16 +50,19 @@ def words() -> Tokenizer:
 
 
 def spacy(language: str) -> Tokenizer:
-    """spaCy's tokenizer rules of a language ("de", "en", ...): `spacy.blank` needs no model. Whole corpora are tokenised once and cached.
+    """spaCy's tokenizer rules of a language ("de", "en", ...): `spacy.blank` needs no model. Whole corpora
+    are tokenised once and cached.
 
-    Tokens of nothing but space (after a doubled space) are left out. spaCy is optional, and not needed for a corpus that is in the cache.
+    Tokens of nothing but space (after a doubled space) are left out. spaCy is optional, and not needed for
+    a corpus that is in the cache.
     """
 
     @functools.cache
     def pipeline():
         if importlib.util.find_spec("spacy") is None:
             raise InputError(
-                "the spacy tokenizer needs spaCy: pip install spacy (no model is needed); or choose another --data.tokenizer"
+                "the spacy tokenizer needs spaCy: pip install spacy (no model is needed); "
+                "or choose another --data.tokenizer"
             )
         import spacy as library
 
@@ -91,7 +96,8 @@ def _write(path: str, content: bytes) -> None:
 
 
 def bpe(path: str) -> Tokenizer:
-    """Ready-made byte-pair encoding (Sennrich et al. 2016): merges of a subword-nmt file split words; "@@": the word goes on."""
+    """Ready-made byte-pair encoding (Sennrich et al. 2016): merges of a subword-nmt file split
+    words; "@@": the word goes on."""
     lines = text_files.read_lines(path, "file of BPE merges")
     merges = [tuple(line.split()) for line in lines if not line.startswith("#version")]
     for number, merge in enumerate(merges, start=1 + len(lines) - len(merges)):
@@ -112,7 +118,7 @@ def merge_tokenizer(ranks: dict[tuple[str, str], int]) -> Tokenizer:
     def pieces(word: str) -> tuple[str, ...]:
         symbols = [*word[:-1], word[-1] + "</w>"]
         while len(symbols) > 1:
-            best = min(zip(symbols, symbols[1:]), key=lambda pair: ranks.get(pair, len(ranks)))
+            best = min(itertools.pairwise(symbols), key=lambda pair: ranks.get(pair, len(ranks)))
             if best not in ranks:
                 break
             merged, place = [], 0
@@ -122,7 +128,7 @@ def merge_tokenizer(ranks: dict[tuple[str, str], int]) -> Tokenizer:
                 place += width
             symbols = merged
         symbols[-1] = symbols[-1].removesuffix("</w>")
-        return tuple(symbol + "@@" for symbol in symbols[:-1]) + (symbols[-1],)
+        return (*(symbol + "@@" for symbol in symbols[:-1]), symbols[-1])
 
     def text(tokens: Sequence[str]) -> str:
         return " ".join(tokens).replace("@@ ", "").removesuffix("@@")
@@ -131,7 +137,8 @@ def merge_tokenizer(ranks: dict[tuple[str, str], int]) -> Tokenizer:
 
 
 def sentencepiece(texts: Sequence[str], vocabulary_size: int) -> tuple[Tokenizer, list[str]]:
-    """A sentencepiece model (unigram; Kudo 2018) trained on `texts`, once and for all; and its pieces, specials left out."""
+    """A sentencepiece model (unigram; Kudo 2018) trained on `texts`, once and for all; and
+    its pieces, specials left out."""
     import sentencepiece as library
 
     content = "\n".join(texts)

@@ -55,8 +55,8 @@ class Vocabulary:
         """
         counts = Counter(token for sentence in sentences for token in sentence)
         special_tokens = {token for token in special.values() if token is not None}
-        kept = [token for token, count in counts.items() if count >= min_frequency and token not in special_tokens]
-        return cls(sorted(kept, key=lambda token: (-counts[token], token)), **special)
+        frequent = [token for token, count in counts.items() if count >= min_frequency and token not in special_tokens]
+        return cls(sorted(frequent, key=lambda token: (-counts[token], token)), **special)
 
     def __len__(self) -> int:
         return len(self.tokens)

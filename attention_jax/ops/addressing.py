@@ -1,8 +1,9 @@
 """Reading and writing an external memory by attention: the addressing of the Neural Turing Machine.
 
-Graves, Wayne, Danihelka, "Neural Turing Machines", 2014 (arXiv 1410.5401), section 3; equation numbers below are that paper's.
-A memory is a matrix `[N, W]` (N locations of width W); a head is a weighting over its rows, `[N]`, non-negative, summing to one.
-Everything is written for one head and one memory, and everything is finite for an empty memory and for extreme strengths.
+Graves, Wayne, Danihelka, "Neural Turing Machines", 2014 (arXiv 1410.5401), section 3; equation numbers below are that
+paper's. A memory is a matrix `[N, W]` (N locations of width W); a head is a weighting over its rows, `[N]`,
+non-negative, summing to one. Everything is written for one head and one memory, and everything is finite for an empty
+memory and for extreme strengths.
 
     content lookup      beta, key          -> w^c   (5), (6)     attention with a cosine score and a learned temperature
     interpolation       g                  -> w^g   (7)
@@ -17,7 +18,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 TINY = 1e-12
-"""Added under square roots and logarithms: far below float32's resolution of a weight, far above its underflow when squared."""
+"""Added under square roots and logarithms: far below float32's resolution of a weight, far
+above its underflow when squared."""
 
 
 class Address(NamedTuple):
@@ -35,9 +37,11 @@ class Address(NamedTuple):
 
 
 def cosine_similarity(memory: Float[Array, "N W"], key: Float[Array, "W"]) -> Float[Array, "N"]:
-    """`K[u, v] = u . v / (|u| |v|)`, equation (6), of every row with the key; 0 (and finite gradients) where a row or the key is 0.
+    """`K[u, v] = u . v / (|u| |v|)`, equation (6), of every row with the key;
+    0 (and finite gradients) where a row or the key is 0.
 
-    >>> [round(s, 4) for s in cosine_similarity(jnp.array([[3.0, 0.0], [0.0, 0.0], [1.0, 1.0]]), jnp.array([2.0, 0.0])).tolist()]
+    >>> memory = jnp.array([[3.0, 0.0], [0.0, 0.0], [1.0, 1.0]])
+    >>> [round(s, 4) for s in cosine_similarity(memory, jnp.array([2.0, 0.0])).tolist()]
     [1.0, 0.0, 0.7071]
     """
     squares = jnp.sum(memory * memory, axis=-1) * jnp.sum(key * key)  # [N]
@@ -57,7 +61,8 @@ def interpolate(content: Float[Array, "N"], previous: Float[Array, "N"], gate: F
 
 
 def shift(weights: Float[Array, "N"], shifts: Float[Array, "S"]) -> Float[Array, "N"]:
-    """Circular convolution `w~(i) = sum_j w^g(j) s(i - j)`, equation (8); the middle of `shifts` is "stay", the last "one forward".
+    """Circular convolution `w~(i) = sum_j w^g(j) s(i - j)`, equation (8); the middle of `shifts` is
+    "stay", the last "one forward".
 
     >>> shift(jnp.array([1.0, 0.0, 0.0, 0.0]), jnp.array([0.0, 0.0, 1.0]))
     Array([0., 1., 0., 0.], dtype=float32)
@@ -67,7 +72,8 @@ def shift(weights: Float[Array, "N"], shifts: Float[Array, "S"]) -> Float[Array,
 
 
 def sharpen(weights: Float[Array, "N"], sharpening: Float[Array, ""]) -> Float[Array, "N"]:
-    """`w(i) = w~(i)^gamma / sum_j w~(j)^gamma`, equation (9), computed as softmax(gamma log w~): nothing under- or overflows.
+    """`w(i) = w~(i)^gamma / sum_j w~(j)^gamma`, equation (9), computed as
+    softmax(gamma log w~): nothing under- or overflows.
 
     >>> [round(w, 4) for w in sharpen(jnp.array([0.5, 0.25, 0.25]), jnp.array(2.0)).tolist()]
     [0.6667, 0.1667, 0.1667]
@@ -89,13 +95,14 @@ def read(memory: Float[Array, "N W"], weights: Float[Array, "N"]) -> Float[Array
 def write(
     memory: Float[Array, "N W"], weights: Float[Array, "H N"], erase: Float[Array, "H W"], add: Float[Array, "H W"]
 ) -> Float[Array, "N W"]:
-    """`M(i) prod_h (1 - w_h(i) e_h) + sum_h w_h(i) a_h`, equations (3) and (4): all heads erase, then all add, in any order.
+    """`M(i) prod_h (1 - w_h(i) e_h) + sum_h w_h(i) a_h`, equations (3) and (4): all heads
+    erase, then all add, in any order.
 
     >>> write(jnp.ones((2, 2)), jnp.array([[0.0, 1.0]]), jnp.ones((1, 2)), jnp.array([[5.0, 6.0]]))
     Array([[1., 1.],
            [5., 6.]], dtype=float32)
     """
-    kept = memory
+    erased = memory
     for w, e in zip(weights, erase):  # few heads: unrolled
-        kept = kept * (1 - w[:, None] * e[None, :])
-    return kept + weights.T @ add
+        erased = erased * (1 - w[:, None] * e[None, :])
+    return erased + weights.T @ add

@@ -19,8 +19,8 @@ def masked_softmax(
 ) -> Float[Array, "... Q K"]:
     """Softmax over the keys that `mask` allows (all, if None): the only place where a mask meets a score.
 
-    Forbidden keys, and those whose score is -inf, weigh exactly 0 and receive no gradient. A row without any allowed key is
-    all zeros, with zero gradient: neither NaN nor a mean over what was forbidden.
+    Forbidden keys, and those whose score is -inf, weigh exactly 0 and receive no gradient. A row without any allowed
+    key is all zeros, with zero gradient: neither NaN nor a mean over what was forbidden.
 
     >>> masked_softmax(jnp.zeros((2, 2)), jnp.array([[True, True], [False, False]])).tolist()
     [[0.5, 0.5], [0.0, 0.0]]
@@ -46,23 +46,28 @@ def attend(
     block_q: int | None = None,
     block_k: int | None = None,
 ) -> Float[Array, "Q V"]:
-    """Pool the values by how well their keys answer each query: `softmax(score(query, key) + bias, where=mask) @ value`.
+    """Pool the values by how well their keys answer each query:
+    `softmax(score(query, key) + bias, where=mask) @ value`.
 
-    For ONE sequence and one head: `jax.vmap` over batch and heads (and over whatever leaves of score, bias and mask differ there).
+    For ONE sequence and one head: `jax.vmap` over batch and heads (and over whatever leaves of
+    score, bias and mask differ there).
 
-    * `score`, `bias`, `mask`: callable pytrees, see attention_jax/ops/{scores,biases,masks}.py. True in a mask = may attend.
-    * `dropout`: the share of weights to drop (Vaswani et al. 2017, 5.4); nothing is dropped without `rng`. Which weights are dropped
-      depends on `rng` and on the positions alone: not on the implementation, not on the blocks.
+    * `score`, `bias`, `mask`: callable pytrees, see
+      attention_jax/ops/{scores,biases,masks}.py. True in a mask = may attend.
+    * `dropout`: the share of weights to drop (Vaswani et al. 2017, 5.4); nothing is dropped without `rng`. Which
+      weights are dropped depends on `rng` and on the positions alone: not on the implementation, not on the blocks.
     * `query_offset`: the position of the first query (keys start at 0), for decoding with a cache.
     * A query that may attend to nothing gets exactly zero, and zero gradients. NaN or infinity in a key or value
       that no query may attend to has no effect.
-    * `implementation`: "plain" materialises the weights; "fused" computes block by block in memory linear in Q + K, exactly
-      (attention_jax/ops/fused.py); "cudnn" is NVIDIA's kernel, where it can express the call. None lets `dispatch.choose` decide.
-      `block_q`, `block_k` are the blocks of "fused"; None takes the measured defaults of `dispatch.choose_blocks`.
-    * Derivatives: "plain" has all. "fused" and "cudnn" have reverse mode, once; "fused" also forward over reverse (`jax.jacfwd` of a
-      `jax.grad`). `jax.jvp` of "fused" raises JAX's TypeError about custom_vjp, and reverse over reverse its ValueError about loops.
+    * `implementation`: "plain" materialises the weights; "fused" computes block by block in memory linear in
+      Q + K, exactly (attention_jax/ops/fused.py); "cudnn" is NVIDIA's kernel, where it can express the call. None
+      lets `dispatch.choose` decide. `block_q`, `block_k` are the blocks of "fused"; None takes the measured
+      defaults of `dispatch.choose_blocks`.
+    * Derivatives: "plain" has all. "fused" and "cudnn" have reverse mode, once; "fused" also forward over reverse
+      (`jax.jacfwd` of a `jax.grad`). `jax.jvp` of "fused" raises JAX's TypeError about custom_vjp, and reverse over
+      reverse its ValueError about loops.
 
-    >>> attend(jnp.array([[1.0, 0.0]]), jnp.array([[9.0, 0.0], [0.0, 9.0]]), jnp.array([[1.0], [2.0]])).round(2).tolist()
+    >>> attend(jnp.eye(1, 2), 9 * jnp.eye(2), jnp.array([[1.0], [2.0]])).round(2).tolist()
     [[1.0]]
     """
     _check(query, key, value, score, mask, block_q, block_k)
@@ -73,11 +78,9 @@ def attend(
     implementation = choose(query, key, value, score, bias, mask, dropout, query_offset, implementation)
     if implementation == "cudnn":
         return cudnn.attend(query, key, value, mask)
-    words = (
-        None
-        if dropout is None
-        else (*dropout_words(rng, query.shape[0], key.shape[0]), jnp.asarray(dropout, jnp.float32))
-    )
+    words = None
+    if dropout is not None:
+        words = (*dropout_words(rng, query.shape[0], key.shape[0]), jnp.asarray(dropout, jnp.float32))
     if implementation == "fused":
         bias_query = None if bias is None else query
         score, query, key = prepare(score, query, key)
@@ -86,9 +89,8 @@ def attend(
     weights, value = _weights(query, key, value, score, bias, mask, query_offset)
     if words is not None:
         weights = weights * dropout_factor(*words).astype(weights.dtype)
-    return jnp.einsum("qk,kv->qv", weights.astype(value.dtype), value, preferred_element_type=weights.dtype).astype(
-        value.dtype
-    )
+    pooled = jnp.einsum("qk,kv->qv", weights.astype(value.dtype), value, preferred_element_type=weights.dtype)
+    return pooled.astype(value.dtype)
 
 
 def attention_weights(
@@ -125,8 +127,8 @@ def _weights(query, key, value, score, bias, mask, query_offset):
 def _check(query, key, value, score, mask, block_q, block_k):
     if not query.ndim == key.ndim == value.ndim == 2 or key.shape[0] != value.shape[0]:
         raise InputError(
-            f"attend needs query [Q, D], key [K, E] and value [K, V], got {query.shape}, {key.shape} and {value.shape}: "
-            "vmap it over batch and heads"
+            f"attend needs query [Q, D], key [K, E] and value [K, V], "
+            f"got {query.shape}, {key.shape} and {value.shape}: vmap it over batch and heads"
         )
     if mask is not None and not callable(mask):
         kind = type(mask).__name__

@@ -1,6 +1,7 @@
 """Random variations of a batch of images, as pure functions of (rng, images) that run on the device.
 
-Images are [B, S, S, C]. `crop` and `flip` only move pixels, so they also take uint8; the others take floats. Randomness is drawn per image.
+Images are [B, S, S, C]. `crop` and `flip` only move pixels, so they also take uint8; the others take floats.
+Randomness is drawn per image.
 """
 
 import jax

@@ -1,7 +1,8 @@
 """AutoAugment's policy for CIFAR-10 (Cubuk et al. 2019, table 7) as a function of (rng, images) on the device.
 
-For each image one of 25 pairs of distortions is drawn; each of the two is done with its own probability and strength (table 6 has the
-ranges). Every distortion is computed and one is selected: thirty-odd cheap operations on a small image, without a branch.
+For each image one of 25 pairs of distortions is drawn; each of the two is done with its own probability and
+strength (table 6 has the ranges). Every distortion is computed and one is selected: thirty-odd cheap operations on
+a small image, without a branch.
 """
 
 import jax
@@ -9,18 +10,46 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, UInt8
 
-OPS = ("shear_x", "shear_y", "translate_x", "translate_y", "rotate", "color", "contrast", "sharpness", "brightness", "posterize",
-       "solarize", "invert", "auto_contrast", "equalize")  # fmt: skip
-MOST = {"shear_x": 0.3, "shear_y": 0.3, "translate_x": 150 / 331, "translate_y": 150 / 331, "rotate": np.pi / 6,
-        "color": 0.9, "contrast": 0.9, "sharpness": 0.9, "brightness": 0.9, "posterize": 4.0, "solarize": 256.0}  # fmt: skip
-"""What strength 9 of 0 to 9 means: a slope, a share of the image, radians, a blending weight, bits removed, levels inverted."""
+OPS = (
+    "shear_x",
+    "shear_y",
+    "translate_x",
+    "translate_y",
+    "rotate",
+    "color",
+    "contrast",
+    "sharpness",
+    "brightness",
+    "posterize",
+    "solarize",
+    "invert",
+    "auto_contrast",
+    "equalize",
+)
+MOST = {
+    "shear_x": 0.3,
+    "shear_y": 0.3,
+    "translate_x": 150 / 331,
+    "translate_y": 150 / 331,
+    "rotate": np.pi / 6,
+    "color": 0.9,
+    "contrast": 0.9,
+    "sharpness": 0.9,
+    "brightness": 0.9,
+    "posterize": 4.0,
+    "solarize": 256.0,
+}
+"""What strength 9 of 0 to 9 means: a slope, a share of the image, radians, a blending weight,
+bits removed, levels inverted."""
 POLICY = (
-    "invert .1 7 contrast .2 6, rotate .7 2 translate_x .3 9, sharpness .8 1 sharpness .9 3, shear_y .5 8 translate_y .7 9, "
-    "auto_contrast .5 8 equalize .9 2, shear_y .2 7 posterize .3 7, color .4 3 brightness .6 7, sharpness .3 9 brightness .7 9, "
-    "equalize .6 5 equalize .5 1, contrast .6 7 sharpness .6 5, color .7 7 translate_x .5 8, equalize .3 7 auto_contrast .4 8, "
-    "translate_y .4 3 sharpness .2 6, brightness .9 6 color .2 8, solarize .5 2 invert .0 3, equalize .2 0 auto_contrast .6 0, "
-    "equalize .2 8 equalize .6 4, color .9 9 equalize .6 6, auto_contrast .8 4 solarize .2 8, brightness .1 3 color .7 0, "
-    "solarize .4 5 auto_contrast .9 3, translate_y .9 9 translate_y .7 9, auto_contrast .9 2 solarize .8 3, equalize .8 8 invert .1 3, "
+    "invert .1 7 contrast .2 6, rotate .7 2 translate_x .3 9, sharpness .8 1 sharpness .9 3, "
+    "shear_y .5 8 translate_y .7 9, auto_contrast .5 8 equalize .9 2, shear_y .2 7 posterize .3 7, "
+    "color .4 3 brightness .6 7, sharpness .3 9 brightness .7 9, equalize .6 5 equalize .5 1, "
+    "contrast .6 7 sharpness .6 5, color .7 7 translate_x .5 8, equalize .3 7 auto_contrast .4 8, "
+    "translate_y .4 3 sharpness .2 6, brightness .9 6 color .2 8, solarize .5 2 invert .0 3, "
+    "equalize .2 0 auto_contrast .6 0, equalize .2 8 equalize .6 4, color .9 9 equalize .6 6, "
+    "auto_contrast .8 4 solarize .2 8, brightness .1 3 color .7 0, solarize .4 5 auto_contrast .9 3, "
+    "translate_y .9 9 translate_y .7 9, auto_contrast .9 2 solarize .8 3, equalize .8 8 invert .1 3, "
     "translate_y .7 9 auto_contrast .9 1"
 )
 GREY = 128.0
@@ -30,7 +59,8 @@ Image = Float[Array, "S S C"]  # values 0 to 255
 
 
 def table() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The policy as arrays [25, 2]: the distortion's number in `OPS`, its probability, its strength in the units of `MOST`."""
+    """The policy as arrays [25, 2]: the distortion's number in `OPS`, its probability, its
+    strength in the units of `MOST`."""
     words = np.array([pair.split() for pair in POLICY.split(", ")]).reshape(25, 2, 3)
     op = np.vectorize(OPS.index)(words[..., 0])
     most = np.array([MOST.get(name, 0.0) for name in OPS])[op]
@@ -44,7 +74,7 @@ def table() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def auto_augment(rng: Key[Array, ""], images: UInt8[Array, "B S S C"]) -> UInt8[Array, "B S S C"]:
     """Each image with a random pair of the policy's distortions.
 
-    >>> auto_augment(jax.random.key(0), jnp.zeros((2, 4, 4, 3), jnp.uint8)).shape
+    >>> jax.jit(auto_augment)(jax.random.key(0), jnp.zeros((2, 4, 4, 3), jnp.uint8)).shape
     (2, 4, 4, 3)
     """
     ops, probabilities, strengths = map(jnp.asarray, table())
@@ -61,7 +91,8 @@ def auto_augment(rng: Key[Array, ""], images: UInt8[Array, "B S S C"]) -> UInt8[
 
 
 def distort(image: Image, op: Int[Array, ""], strength: Float[Array, ""], sign: Float[Array, ""]) -> Image:
-    """The distortion number `op` of `OPS`; `sign` (1 or -1) is the direction of those that have one. Whole numbers 0 to 255."""
+    """The distortion number `op` of `OPS`; `sign` (1 or -1) is the direction of those that
+    have one. Whole numbers 0 to 255."""
     size, signed = image.shape[0], strength * sign
     number = {name: i for i, name in enumerate(OPS)}
     on = lambda name, value: jnp.where(op == number[name], value, 0.0)
@@ -78,10 +109,16 @@ def distort(image: Image, op: Int[Array, ""], strength: Float[Array, ""], sign: 
     blend = lambda plain: jnp.clip(plain + (1.0 + signed) * (image - plain), 0.0, 255.0)
     step = 2.0 ** jnp.round(strength)  # posterize keeps 8 - strength bits
     results = [moved] * 5 + [
-        blend(grey), blend(flat), blend(smooth(image)), blend(jnp.zeros_like(image)),
-        jnp.floor(image / step) * step, jnp.where(image >= 256.0 - strength, 255.0 - image, image), 255.0 - image,
-        auto_contrast(image), equalize(image),
-    ]  # fmt: skip
+        blend(grey),
+        blend(flat),
+        blend(smooth(image)),
+        blend(jnp.zeros_like(image)),
+        jnp.floor(image / step) * step,
+        jnp.where(image >= 256.0 - strength, 255.0 - image, image),
+        255.0 - image,
+        auto_contrast(image),
+        equalize(image),
+    ]
     return jnp.floor(jax.lax.select_n(op, *results))
 
 
@@ -92,7 +129,8 @@ def luminance(image: Image) -> Float[Array, "S S"]:
 
 
 def affine(image: Image, scale, shear_x, shear_y, shift_x, shift_y) -> Image:
-    """The pixel at (x, y) comes from (scale x + shear_x y + shift_x, shear_y x + scale y + shift_y), rounded; the centre is (0, 0).
+    """The pixel at (x, y) comes from (scale x + shear_x y + shift_x, shear_y x + scale y + shift_y),
+    rounded; the centre is (0, 0).
 
     What comes from outside is grey.
     """

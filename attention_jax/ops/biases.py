@@ -1,6 +1,7 @@
 """Biases: callable pytrees `bias(query [Q, D], query_positions [Q], key_positions [K]) -> [Q, K]`, added to the score.
 
-They are how attention learns about (relative) positions. Parameters are leaves; biases per head are vmapped with the heads.
+They are how attention learns about (relative) positions. Parameters are leaves; biases per
+head are vmapped with the heads.
 """
 
 import math
@@ -55,8 +56,9 @@ class ShawBias(Bias):
 class T5Bias(Bias):
     """A learned scalar for each bucket of k - q, `table` [buckets] (Raffel et al. 2020, section 2.1).
 
-    Half of the buckets are for single steps, the other half grow logarithmically up to `max_distance`, beyond which all share
-    the last one. `bidirectional` gives half of all buckets to keys after the query; otherwise these share bucket 0.
+    Half of the buckets are for single steps, the other half grow logarithmically up to `max_distance`,
+    beyond which all share the last one. `bidirectional` gives half of all buckets to keys after the query;
+    otherwise these share bucket 0.
     """
 
     table: Float[Array, " buckets"]
@@ -95,7 +97,8 @@ class ALiBi(Bias):
 
     @staticmethod
     def slopes(heads: int) -> Float[np.ndarray, " heads"]:
-        """The geometric sequence of the paper: 2^(-8/n), 2^(-16/n), ...; for n no power of two, every other slope of 2n fills up.
+        """The geometric sequence of the paper: 2^(-8/n), 2^(-16/n), ...; for n no power of two,
+        every other slope of 2n fills up.
 
         >>> ALiBi.slopes(4).tolist()
         [0.25, 0.0625, 0.015625, 0.00390625]

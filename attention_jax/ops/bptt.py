@@ -1,17 +1,21 @@
 """Backpropagation through time around any recurrent step: full, truncated, randomly truncated, and forward mode.
 
-A recurrent step is a function `step(params, state, x) -> (state, loss)`: one time step, the state any pytree, the loss a scalar.
-Each function here runs it over a sequence and returns `(sum of the losses, last state)`; only the gradient differs:
+A recurrent step is a function `step(params, state, x) -> (state, loss)`: one time step, the state any
+pytree, the loss a scalar. Each function here runs it over a sequence and returns
+`(sum of the losses, last state)`; only the gradient differs:
 
-    full           the exact gradient                                       memory and time grow with the sequence
-    truncated      gradient cut every `length` steps                        biased towards short dependencies
-    randomised     cut with probability c, survivors scaled by 1 / (1 - c)  unbiased (Tallec & Ollivier 2017, arXiv 1705.08209)
-    forward        the exact gradient, carried forward (RTRL)               no backward pass: memory independent of the length
+    full         the exact gradient                                       memory and time grow with the sequence
+    truncated    gradient cut every `length` steps                        biased towards short dependencies
+    randomised   cut with probability c, survivors scaled by 1 / (1 - c)  unbiased (Tallec & Ollivier 2017)
+    forward      the exact gradient, carried forward (RTRL)               no backward pass, memory of one step
+
+Tallec & Ollivier 2017 is arXiv 1705.08209.
 
 See also Dive into Deep Learning, section 9.7.
 """
 
-from typing import Callable, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -43,7 +47,8 @@ scale_gradient.defvjp(_scale_forward, _scale_backward)
 
 
 def scan(step: Callable, state: State, xs, factors: Float[Array, "T"]):
-    """`jax.lax.scan(step, state, xs)`, but what flows back from step t into the state before it is multiplied by `factors[t]`."""
+    """`jax.lax.scan(step, state, xs)`, but what flows back from step t into the state before it
+    is multiplied by `factors[t]`."""
 
     def body(state, inputs):
         x, factor = inputs
@@ -53,7 +58,8 @@ def scan(step: Callable, state: State, xs, factors: Float[Array, "T"]):
 
 
 def reweighted(step: Step, params, state: State, xs, factors: Float[Array, "T"]) -> tuple[Float[Array, ""], State]:
-    """The general form: what flows back from step t into the state before it is multiplied by `factors[t]` (0 cuts, 1 keeps)."""
+    """The general form: what flows back from step t into the state before it is multiplied by
+    `factors[t]` (0 cuts, 1 keeps)."""
     state, losses = scan(lambda state, x: step(params, state, x), state, xs, factors)
     return losses.sum(), state
 
@@ -77,12 +83,14 @@ def truncated_factors(steps: int, length: int) -> Float[Array, "T"]:
 
 
 def truncated(step: Step, params, state: State, xs, length: int) -> tuple[Float[Array, ""], State]:
-    """The gradient is cut at steps 0, length, 2 length, ...: no loss looks back further than its block (d2l 9.7.1.2)."""
+    """The gradient is cut at steps 0, length, 2 length, ...: no loss looks back
+    further than its block (d2l 9.7.1.2)."""
     return reweighted(step, params, state, xs, truncated_factors(_steps(xs), length))
 
 
 def randomised_factors(rng: Array, steps: int, probability: float) -> Float[Array, "T"]:
-    """0 with `probability`, otherwise 1 / (1 - probability): the expectation is 1, so the expected gradient is the full one.
+    """0 with `probability`, otherwise 1 / (1 - probability): the expectation is 1, so the
+    expected gradient is the full one.
 
     Dependencies then reach back 1 / probability steps on average (d2l 9.7.1.3; Tallec & Ollivier 2017, section 4).
     """
@@ -96,10 +104,11 @@ def randomised(step: Step, params, state: State, xs, probability: float, rng: Ar
 
 
 def forward(step: Step, params, state: State, tangent, xs) -> tuple[object, State, object]:
-    """Forward mode for a SCALAR parameter: `(gradient of the sum of losses, last state, its derivative)`; carry both on.
+    """Forward mode for a SCALAR parameter:
+    `(gradient of the sum of losses, last state, its derivative)`; carry both on.
 
-    Real-time recurrent learning: with d state / d params carried along, the gradient of each loss is there the moment it is
-    computed, through the whole past, and parameters may be changed after every step.
+    Real-time recurrent learning: with d state / d params carried along, the gradient of each loss is there the moment
+    it is computed, through the whole past, and parameters may be changed after every step.
     """
 
     def body(carry, x):
@@ -114,7 +123,8 @@ def forward(step: Step, params, state: State, tangent, xs) -> tuple[object, Stat
 
 
 def gradient_norms(step: Step, params, state: Float[Array, "H"], xs) -> Float[Array, "T"]:
-    """`|d last loss / d state entering step t|` for every t: what is left of a gradient after T - t steps back (d2l 9.7.2).
+    """`|d last loss / d state entering step t|` for every t: what is left of a gradient
+    after T - t steps back (d2l 9.7.2).
 
     It vanishes or explodes like powers of the spectral radius of the step's Jacobian.
     """

@@ -2,8 +2,8 @@
 
 Unlike the rest of `ops` these take a batch, and time comes first: `inputs [T, B, gates * H]` are the inputs already
 multiplied by their weights (one large product for the whole sequence, made by the caller), so that only the recurrent
-product is left inside the scan. The gradient keeps the activated gates, and computes the recurrent weight gradient as ONE
-product over all steps after the scan instead of one small product per step.
+product is left inside the scan. The gradient keeps the activated gates, and computes the recurrent weight gradient as
+ONE product over all steps after the scan instead of one small product per step.
 
 All sigmoids are computed as sigmoid(x) = tanh(x / 2) / 2 + 1 / 2, so the gates of a step are one tanh over one block.
 """
@@ -26,7 +26,8 @@ def _activate(z, scales):
 
 
 def lstm_step(inputs: Float[Array, "B G"], kernel: Float[Array, "H G"], state: State) -> State:
-    """One step of an LSTM: gates i, f, g, o in this order (Hochreiter & Schmidhuber 1997; Gers et al. 2000; as torch.nn.LSTM).
+    """One step of an LSTM: gates i, f, g, o in this order (Hochreiter & Schmidhuber 1997; Gers
+    et al. 2000; as torch.nn.LSTM).
 
     i, f, o = sigmoid(...), g = tanh(...), each of `inputs + hidden @ kernel`;  c' = f c + i g;  h' = o tanh(c').
 
@@ -96,7 +97,8 @@ lstm.defvjp(_lstm_forward, _lstm_backward)
 def advance(
     inputs: Float[Array, "B G"], product: Float[Array, "B G"], state: State, bias: Float[Array, "H"] | None = None
 ) -> State:
-    """One step whose recurrent product `hidden @ kernel` has been made already: of an LSTM, or of a GRU if the state has one part."""
+    """One step whose recurrent product `hidden @ kernel` has been made already: of an LSTM, or of a
+    GRU if the state has one part."""
     if len(state) == 2:
         return _lstm_gates(inputs + product, state[1])[:2]
     return (_gru_gates(inputs, product, bias, state[0])[0],)
@@ -106,7 +108,8 @@ def gru_step(inputs: Float[Array, "B G"], kernel: Float[Array, "H G"], bias: Flo
     """One step of a GRU: gates r, z, n in this order, reset AFTER the product (cuDNN's variant, as torch.nn.GRU).
 
     r, z = sigmoid(inputs + h @ kernel);  n = tanh(inputs_n + r (h @ kernel_n + bias));  h' = (1 - z) n + z h.
-    Cho et al. (2014) reset before the product, tanh(inputs_n + (r h) @ kernel_n); the two train alike, this one needs one product.
+    Cho et al. (2014) reset before the product, tanh(inputs_n + (r h) @ kernel_n); the two train
+    alike, this one needs one product.
 
     >>> import jax.numpy as jnp
     >>> gru_step(jnp.zeros((1, 3)), jnp.zeros((1, 3)), jnp.zeros(1), (jnp.full((1, 1), 2.0),))[0].tolist()
@@ -132,7 +135,8 @@ def _gru_gates(inputs, product, bias, hidden):
 def gru(
     inputs: Float[Array, "T B G"], kernel: Float[Array, "H G"], bias: Float[Array, "H"], state: State
 ) -> tuple[Float[Array, "T B H"]]:
-    """A GRU layer over a sequence from `state`: all hidden states, in a tuple of one like the state (`gru_step` scanned)."""
+    """A GRU layer over a sequence from `state`: all hidden states, in a tuple of one like
+    the state (`gru_step` scanned)."""
     return _gru_forward(inputs, kernel, bias, state)[0]
 
 
@@ -183,5 +187,6 @@ def reverse_within(x: Float[Array, "T B D"] | Int[Array, "T B"], length: Int[Arr
 
 
 def at_length(x: Float[Array, "T B H"], length: Int[Array, "B"]) -> Float[Array, "B H"]:
-    """Each row's last real step: `x[length[b] - 1, b]`. The states computed on the padding behind it are never looked at."""
+    """Each row's last real step: `x[length[b] - 1, b]`. The states computed on the padding
+    behind it are never looked at."""
     return x[length - 1, jnp.arange(x.shape[1])]

@@ -1,7 +1,9 @@
-"""NVIDIA's flash attention kernel for what it can express: plain scaled dot products in half precision, with structural masks.
+"""NVIDIA's flash attention kernel for what it can express: plain scaled dot products in half
+precision, with structural masks.
 
-It is reached through `jax.nn.dot_product_attention(implementation="cudnn")`, whose batching rules (JAX 0.10 to 0.12) need every
-operand to be batched, and on its first axis. `_together` sees to that, so that `jax.vmap` over any axis of some operands is right.
+It is reached through `jax.nn.dot_product_attention(implementation="cudnn")`, whose batching rules
+(JAX 0.10 to 0.12) need every operand to be batched, and on its first axis. `_together` sees to that, so that
+`jax.vmap` over any axis of some operands is right.
 """
 
 import jax
@@ -23,7 +25,10 @@ def refusal(query, key, value, score, bias, mask, dropout, query_offset) -> str 
     if bias is not None or dropout is not None:
         return "is used without bias and without dropout"
     if not query.dtype == key.dtype == value.dtype or query.dtype not in (jnp.bfloat16, jnp.float16):
-        return f"needs query, key and value all in bfloat16 or all in float16, got {query.dtype}, {key.dtype} and {value.dtype}"
+        return (
+            "needs query, key and value all in bfloat16 or all in float16, "
+            f"got {query.dtype}, {key.dtype} and {value.dtype}"
+        )
     if not query.shape[1] == key.shape[1] == value.shape[1] or query.shape[1] % 8 or not 8 <= query.shape[1] <= 128:
         return (
             f"needs one head size, a multiple of 8 up to 128, got {query.shape[1]}, {key.shape[1]} and {value.shape[1]}"

@@ -1,4 +1,5 @@
-"""Which implementation `attend` takes, and how large its blocks are. Measured with `python launch.py bench attention`."""
+"""Which implementation `attend` takes, and how large its blocks are. Measured with
+`python launch.py bench attention`."""
 
 import math
 from typing import Literal
@@ -12,33 +13,32 @@ from attention_jax.ops.fused import Blocks
 Implementation = Literal["plain", "fused", "cudnn"]
 
 FUSED_FROM = {"cpu": 256 * 256, "gpu": 1024 * 1024}
-"""Pairs Q * K, times the score's `pair_cost`, from which "fused" is taken: where its gradient is clearly faster than that of "plain".
-On 2 cores, 8 heads of 64: as fast at 64 x 64, 1.4x at 128 x 128, 1.5x at 256 x 256 and 5x at 512 x 512, compiling 3x as long."""
+"""Pairs Q * K, times the score's `pair_cost`, from which "fused" is taken: where its gradient is clearly faster than
+that of "plain". On 2 cores, 8 heads of 64: as fast at 64 x 64, 1.4x at 128 x 128, 1.5x at 256 x 256 and 5x at
+512 x 512, compiling 3x as long."""
 
 PAIRS_PER_BLOCK = {"cpu": 512 * 256, "gpu": 4096 * 512}
 """Pairs in one block of a score that costs 1 per pair; divided by the cost of others, but not below 64 x 64."""
 
 
-def choose(
-    query, key, value, score, bias, mask, dropout, query_offset, wanted: Implementation | None
-) -> Implementation:
+def choose(query, key, value, score, bias, mask, dropout, query_offset, asked: Implementation | None) -> Implementation:
     """The rule, in order:
 
-    1. what the caller wants, if it can do the call;
+    1. what the caller asks for, if it can do the call;
     2. "cudnn" on a GPU, where it can express the call exactly (`cudnn.refusal`);
     3. "plain" where the matrix is small, else "fused".
     """
-    if wanted not in (None, "plain", "fused", "cudnn"):
-        raise InputError(f'implementation must be "plain", "fused", "cudnn" or None, got {wanted!r}')
+    if asked not in (None, "plain", "fused", "cudnn"):
+        raise InputError(f'implementation must be "plain", "fused", "cudnn" or None, got {asked!r}')
     platform = jax.default_backend()
-    if wanted == "cudnn" or (wanted is None and platform == "gpu"):
+    if asked == "cudnn" or (asked is None and platform == "gpu"):
         refusal = cudnn.refusal(query, key, value, score, bias, mask, dropout, query_offset)
         if refusal is None:
             return "cudnn"
-        if wanted == "cudnn":
+        if asked == "cudnn":
             raise InputError(f'implementation="cudnn" {refusal}: take "fused", or None to choose by itself')
-    if wanted is not None:
-        return wanted
+    if asked is not None:
+        return asked
     if min(query.shape[0], key.shape[0]) < 16:  # the weights are hardly more than the keys
         return "plain"
     pairs, threshold = query.shape[0] * key.shape[0], FUSED_FROM.get(platform, FUSED_FROM["gpu"])
@@ -50,8 +50,9 @@ def choose(
 def choose_blocks(score, query, key, block_q: int | None = None, block_k: int | None = None) -> Blocks:
     """Blocks as tall as wide or twice as tall, in powers of two, of about PAIRS_PER_BLOCK / `pair_cost` pairs.
 
-    Tall, because a block of queries is loaded once and the keys go by. On 2 cores, gradient of 8 heads of 64, T = 2048: 512 x 256
-    0.121 s, 512 x 512 0.150, 256 x 256 0.164; `Additive` with 128 hidden units, 512 x 512: 64 x 64 0.033 s, 32 x 32 0.050.
+    Tall, because a block of queries is loaded once and the keys go by. On 2 cores, gradient of 8 heads of 64,
+    T = 2048: 512 x 256 0.121 s, 512 x 512 0.150, 256 x 256 0.164; `Additive` with 128 hidden units, 512 x 512:
+    64 x 64 0.033 s, 32 x 32 0.050.
     """
     limit = PAIRS_PER_BLOCK.get(jax.default_backend(), PAIRS_PER_BLOCK["gpu"])
     pairs = max(limit // pair_cost(score, query, key), 64 * 64)
@@ -61,7 +62,8 @@ def choose_blocks(score, query, key, block_q: int | None = None, block_k: int | 
 
 
 def pair_cost(score, query, key) -> int:
-    """Elements that the score's largest intermediate has per pair: 1 for dot products, H for `Additive`. Read off its trace.
+    """Elements that the score's largest intermediate has per pair: 1 for dot products, H for
+    `Additive`. Read off its trace.
 
     >>> from jax import numpy as jnp
     >>> from attention_jax.ops.scores import Additive, ScaledDot

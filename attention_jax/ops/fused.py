@@ -1,15 +1,17 @@
 """Exact attention block by block: memory linear in sequence length, for any score, bias, mask and dropout.
 
-Forward: the online softmax (Milakov and Gimelshein 2018; Rabe and Staats 2021, algorithm 1; Dao et al. 2022, algorithm 1). For each
-block of queries a loop over blocks of keys keeps the largest score m, the sum l of exp(score - m) and the pooled values;
-what is saved for the backward pass is the output O and the log-normaliser L = m + log l of each query.
+Forward: the online softmax (Milakov and Gimelshein 2018; Rabe and Staats 2021, algorithm 1; Dao et al. 2022,
+algorithm 1). For each block of queries a loop over blocks of keys keeps the largest score m, the sum l of
+exp(score - m) and the pooled values; what is saved for the backward pass is the output O and the
+log-normaliser L = m + log l of each query.
 
-Backward: with P = exp(S - L) and dP = dO V^T, the gradient of the scores is dS = P * (dP - rowsum(dO * O)) (Dao et al. 2022,
-algorithm 4). The scores of each block are computed again through `jax.vjp` of score and bias, which takes dS on to the
-queries, the keys and all parameters. That is why any differentiable score works: nothing here knows what a score is.
+Backward: with P = exp(S - L) and dP = dO V^T, the gradient of the scores is dS = P * (dP - rowsum(dO * O)) (Dao
+et al. 2022, algorithm 4). The scores of each block are computed again through `jax.vjp` of score and bias,
+which takes dS on to the queries, the keys and all parameters. That is why any differentiable score works:
+nothing here knows what a score is.
 
-Which keys are looked at, and where a mask has to be evaluated, is asked of the mask per block of queries (`Mask.reach`, `Mask.open`).
-When lengths differ between vmapped examples, the blocks that ANY of them needs are computed.
+Which keys are looked at, and where a mask has to be evaluated, is asked of the mask per block of queries (`Mask.reach`,
+`Mask.open`). When lengths differ between vmapped examples, the blocks that ANY of them needs are computed.
 """
 
 from collections.abc import Callable
@@ -267,7 +269,8 @@ def shield(x: jax.Array, alive: jax.Array) -> jax.Array:
 
 
 def _shielded(inputs):
-    """All rows that no allowed pair needs made finite, at the price of one look at the inputs where they are finite anyway."""
+    """All rows that no allowed pair needs made finite, at the price of one look at the
+    inputs where they are finite anyway."""
     if inputs.mask is None:
         return inputs
     arrays = inputs.query, inputs.key, inputs.value, inputs.bias_query
@@ -296,11 +299,12 @@ def _alive(inputs):
     return lax.fori_loop(0, -(-queries // size), rows, (jnp.zeros((queries,), bool), jnp.zeros((keys,), bool)))
 
 
-# --- which blocks -----------------------------------------------------------------------------------------------------------
+# --- which blocks -----------------------------------------------------------------------------------------------------
 
 
 def _key_blocks(inputs, blocks):
-    """For each block of queries: first and last block of keys to look at, and between them those where all is allowed."""
+    """For each block of queries: first and last block of keys to look at, and between
+    them those where all is allowed."""
     queries, keys = inputs.query.shape[0], inputs.key.shape[0]
     count = -(-keys // blocks.key)
     if inputs.mask is None:

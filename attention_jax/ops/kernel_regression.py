@@ -2,8 +2,8 @@
 
     f(q) = sum_i k(q, x_i) y_i / sum_j k(q, x_j) = softmax_i(log k(q, x_i)) y
 
-Queries are the places asked about, keys the inputs seen, values the outputs seen. Everything here is `attend` with a score of
-`ops.scores`: Gaussian, Boxcar, Epanechikov, Constant. One-hot values make it a classifier.
+Queries are the places asked about, keys the inputs seen, values the outputs seen. Everything here is `attend` with a
+score of `ops.scores`: Gaussian, Boxcar, Epanechikov, Constant. One-hot values make it a classifier.
 """
 
 import jax
@@ -18,7 +18,8 @@ from attention_jax.ops.scores import Gaussian, Score
 def nadaraya_watson(
     query: Float[Array, "Q D"], x: Float[Array, "K D"], y: Float[Array, "K V"], score: Score = Gaussian()
 ) -> Float[Array, "Q V"]:
-    """The estimate at every query: the mean of the outputs weighted by the kernel. 0 where no input is near enough to weigh anything.
+    """The estimate at every query: the mean of the outputs weighted by the kernel. 0 where no input is
+    near enough to weigh anything.
 
     >>> x, y = jnp.array([[0.0], [1.0], [9.0]]), jnp.array([[1.0], [3.0], [5.0]])
     >>> nadaraya_watson(jnp.array([[0.5], [9.0]]), x, y).tolist()
@@ -33,7 +34,8 @@ def neighbours(query: Float[Array, "Q D"], x: Float[Array, "K D"], score: Score)
 
 
 def leave_one_out(x: Float[Array, "K D"], y: Float[Array, "K V"], score: Score) -> Float[Array, ""]:
-    """Mean squared error of every output's estimate from the others: differentiable, so a score's width can be learned."""
+    """Mean squared error of every output's estimate from the others: differentiable, so
+    a score's width can be learned."""
     others = dense(~jnp.eye(x.shape[0], dtype=bool))
     estimates = attend(x, x, y, score=score, mask=others, implementation="plain")
     return jnp.mean((estimates - y) ** 2)
@@ -42,7 +44,8 @@ def leave_one_out(x: Float[Array, "K D"], y: Float[Array, "K V"], score: Score) 
 def learn_width(
     x: Float[Array, "K D"], y: Float[Array, "K V"], width: float = 1.0, steps: int = 200, rate: float = 0.1
 ) -> Float[Array, ""]:
-    """The Gaussian's width that minimises the leave-one-out error, by gradient descent on its logarithm with steps of bounded size."""
+    """The Gaussian's width that minimises the leave-one-out error, by gradient descent on its
+    logarithm with steps of bounded size."""
 
     def step(log_width, _):
         gradient = jax.grad(lambda w: leave_one_out(x, y, Gaussian(jnp.exp(w))))(log_width)
@@ -57,7 +60,8 @@ def silverman_width(x: Float[Array, "K D"]) -> Float[Array, ""]:
 
 
 def local_widths(query: Float[Array, "Q D"], x: Float[Array, "K D"], pilot: Float[Array, ""]) -> Float[Array, "Q 1"]:
-    """A width for each query: the pilot width times `(density / geometric mean density)^(-1/2)` (Silverman 1986, section 5.3).
+    """A width for each query: the pilot width times `(density / geometric mean density)^(-1/2)`
+    (Silverman 1986, section 5.3).
 
     Wide where inputs are rare, narrow where they are many; hand it to the score as `Gaussian(local_widths(...))`.
     """

@@ -1,7 +1,7 @@
 """Cross-entropy losses that return (sum, count): the mean is taken once, after every batch and device has been added.
 
-With label smoothing e over V classes the target is (1 - e) on the right class plus e / V everywhere (Szegedy et al. 2016,
-section 7), so the loss of one row of logits z with class y is  log sum exp(z) - (1 - e) z_y - e mean(z).
+With label smoothing e over V classes the target is (1 - e) on the right class plus e / V everywhere (Szegedy et al.
+2016, section 7), so the loss of one row of logits z with class y is  log sum exp(z) - (1 - e) z_y - e mean(z).
 """
 
 import functools
@@ -46,11 +46,12 @@ def linear_cross_entropy(
     """`masked_cross_entropy(hidden @ kernel + bias, targets, mask)` without ever holding the [N, V] matrix.
 
     Rows are taken in chunks of `ROWS`; when a gradient is asked for, the loss and the gradients of a chunk are computed
-    together while its logits are in cache, so nothing of size N x V is stored for the backward pass. Masked rows are gathered at
-    the end, and chunks that hold nothing else are never computed: padding costs (almost) nothing here.
+    together while its logits are in cache, so nothing of size N x V is stored for the backward pass. Masked rows are
+    gathered at the end, and chunks that hold nothing else are never computed: padding costs (almost) nothing here.
 
     >>> import jax.numpy as jnp
-    >>> total, count = linear_cross_entropy(jnp.ones((3, 2)), jnp.zeros((2, 5)), jnp.zeros(5), jnp.arange(3), jnp.ones(3))
+    >>> x, kernel, bias = jnp.ones((3, 2)), jnp.zeros((2, 5)), jnp.zeros(5)
+    >>> total, count = linear_cross_entropy(x, kernel, bias, jnp.arange(3), jnp.ones(3))
     >>> round(float(total / count), 4)  # log(5)
     1.6094
     """
@@ -59,8 +60,8 @@ def linear_cross_entropy(
 
 
 def _chunks(hidden, targets, weight):
-    """The rows with a weight first, then padding, cut into equal chunks: [C, R, D], [C, R], [C, R]; how many chunks hold any row
-    with a weight; and the place each row went to, [N]."""
+    """The rows with a weight first, then padding, cut into equal chunks: [C, R, D], [C, R], [C, R]; how many chunks
+    hold any row with a weight; and the place each row went to, [N]."""
     rows = hidden.shape[0]
     count = max(1, -(-rows // ROWS))
     size = -(-rows // count)  # equal chunks waste fewer padded rows than full chunks and a rest
@@ -103,7 +104,8 @@ def _linear_loss_forward(hidden, kernel, bias, targets, weight, smoothing):
         (total, d_kernel, d_bias, d_hidden), (h, y, w) = sums, (x[i] for x in chunks)
         logits = (product(h, factors) + bias[None, :]).astype(jnp.float32)  # [R, V]
         loss, exp, norm = _chunk_loss(logits, y, w, smoothing)
-        # d loss / d logits = w (softmax - (1 - e) onehot - e / V); the one-hot part is a gather and a scatter, never a matrix
+        # d loss / d logits = w (softmax - (1 - e) onehot - e / V); the one-hot part is a gather
+        # and a scatter, never a matrix
         d_logits = (exp * (w[:, None] / norm) - (smoothing * w / kernel.shape[1])[:, None]).astype(kernel.dtype)
         d_logits = d_logits.at[jnp.arange(len(y)), y].add(-((1.0 - smoothing) * w).astype(kernel.dtype))
         return (

@@ -1,14 +1,15 @@
 """Masks: callable pytrees `mask(query_positions [Q], key_positions [K]) -> bool [Q, K]`; True = may attend.
 
-A mask is a rule, not an array, so that a block-by-block computation never needs the full matrix. Combine with `&` and `|`:
+A mask is a rule, not an array, so that a block-by-block computation never needs the full
+matrix. Combine with `&` and `|`:
 
 >>> import jax.numpy as jnp
 >>> (causal() & lengths(2))(jnp.arange(3), jnp.arange(3)).astype(int).tolist()
 [[1, 0, 0], [1, 1, 0], [1, 1, 0]]
 
-Your own mask is a registered dataclass that inherits from `Mask` and defines `__call__`. If it also tells for a run of queries which
-keys are possible (`reach`) and which are certain (`open`), the fused implementation of `attend` skips what is impossible and
-does not evaluate the mask where everything is certain; without them it is merely slower.
+Your own mask is a registered dataclass that inherits from `Mask` and defines `__call__`. If it also tells for a run of
+queries which keys are possible (`reach`) and which are certain (`open`), the fused implementation of `attend` skips
+what is impossible and does not evaluate the mask where everything is certain; without them it is merely slower.
 """
 
 from dataclasses import dataclass, field
@@ -159,12 +160,14 @@ def causal() -> Mask:
 
 
 def lengths(length: Int[Array, ""] | int) -> Mask:
-    """Only the first `length` keys are real. Per example: `jax.vmap(lambda q, k, v, n: attend(q, k, v, mask=lengths(n)))`."""
+    """Only the first `length` keys are real. Per example:
+    `jax.vmap(lambda q, k, v, n: attend(q, k, v, mask=lengths(n)))`."""
     return Lengths(length)
 
 
 def window(width: int) -> Mask:
-    """Keys at most `width` positions away; `causal() & window(w)` is the sliding window over the last w positions and the query's own.
+    """Keys at most `width` positions away; `causal() & window(w)` is the sliding window over the last w
+    positions and the query's own.
 
     >>> window(1)(jnp.arange(3), jnp.arange(3)).astype(int).tolist()
     [[1, 1, 0], [1, 1, 1], [0, 1, 1]]

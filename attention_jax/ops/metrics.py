@@ -24,7 +24,8 @@ def sequence_accuracy(
     """How many sequences are right in every masked-in token (exact match), and how many sequences have such a token.
 
     >>> import jax.numpy as jnp
-    >>> right, count = sequence_accuracy(jnp.array([[1, 2], [3, 4]]), jnp.array([[1, 9], [3, 9]]), jnp.array([[1, 1], [1, 0]]))
+    >>> predicted, target = jnp.array([[1, 2], [3, 4]]), jnp.array([[1, 9], [3, 9]])
+    >>> right, count = sequence_accuracy(predicted, target, jnp.array([[1, 1], [1, 0]]))
     >>> float(right), float(count)
     (1.0, 2.0)
     """

@@ -13,8 +13,9 @@ def layer_norm(
 ) -> Float[Array, "... D"]:
     """(x - mean) / sqrt(variance + epsilon) * scale + bias over the last axis (Ba et al. 2016, eq. 4).
 
-    Statistics are in float32. The backward pass keeps the normalised x and uses the closed form; derived automatically, XLA's CPU
-    backend computes the statistics again for every place their gradient is needed, which takes three times as long.
+    Statistics are in float32. The backward pass keeps the normalised x and uses the closed form; derived
+    automatically, XLA's CPU backend computes the statistics again for every place their gradient is needed,
+    which takes three times as long.
 
     >>> print(layer_norm(jnp.array([[1.0, 3.0]]), jnp.ones(2), jnp.zeros(2)).round(3))
     [[-1.  1.]]

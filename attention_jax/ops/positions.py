@@ -22,10 +22,11 @@ def sinusoidal(positions: Int[Array, "T"], width: int) -> Float[Array, "T D"]:
 
 
 def rotary(x: Float[Array, "T D"], positions: Int[Array, "T"]) -> Float[Array, "T D"]:
-    """Rotates the pairs (x_i, x_{i+D/2}) of the vector at position t by the angle t / 10000^(2i/D) (Su et al. 2021, eq. 34).
+    """Rotates the pairs (x_i, x_{i+D/2}) of the vector at position t by the angle
+    t / 10000^(2i/D) (Su et al. 2021, eq. 34).
 
-    The dot product of a rotated query and a rotated key depends on their positions only through the difference. Pairs are
-    halves apart rather than neighbours (as in GPT-NeoX), which is the same map up to an order of the channels.
+    The dot product of a rotated query and a rotated key depends on their positions only through the difference. Pairs
+    are halves apart rather than neighbours (as in GPT-NeoX), which is the same map up to an order of the channels.
 
     >>> [round(float(x), 3) for x in rotary(jnp.array([[1.0, 0.0]]), jnp.array([2]))[0]]  # cos 2, sin 2
     [-0.416, 0.909]

@@ -1,8 +1,9 @@
 """In which type products with weights are multiplied, and in which type sums are taken.
 
-JAX's own setting decides: under `jax.default_matmul_precision("bfloat16")` products with weights multiply bfloat16 factors and add in
-float32. A TPU does so by default; XLA ignores the setting on a CPU, so that here the factors are rounded by hand, in the
-gradients too. Everything else stays float32, which on a CPU is what makes it faster than a model in bfloat16.
+JAX's own setting decides: under `jax.default_matmul_precision("bfloat16")` products with weights multiply
+bfloat16 factors and add in float32. A TPU does so by default; XLA ignores the setting on a CPU, so that here the
+factors are rounded by hand, in the gradients too. Everything else stays float32, which on a CPU is what makes it
+faster than a model in bfloat16.
 """
 
 import jax
@@ -34,7 +35,8 @@ def factor(x: Float[Array, "..."]) -> Float[Array, "..."]:
 
 
 def product(x: Float[Array, "... K"], weight: Float[Array, "K N"]) -> Float[Array, "... N"]:
-    """`x @ weight` for a weight that is a `factor` already (made once, outside a scan); the result has the type of x."""
+    """`x @ weight` for a weight that is a `factor` already (made once, outside a
+    scan); the result has the type of x."""
     return (
         x @ weight
         if x.dtype == weight.dtype
@@ -43,7 +45,8 @@ def product(x: Float[Array, "... K"], weight: Float[Array, "K N"]) -> Float[Arra
 
 
 def weight_gradient(x: Float[Array, "... K"], d: Float[Array, "... N"]) -> Float[Array, "K N"]:
-    """The gradient of the weight in `x @ weight` whose cotangent is d: x^T d over all rows of all leading axes, as ONE product."""
+    """The gradient of the weight in `x @ weight` whose cotangent is d: x^T d over all rows of
+    all leading axes, as ONE product."""
     x, d = x.reshape(-1, x.shape[-1]), d.reshape(-1, d.shape[-1])
     rounded = factor(d)
     if rounded.dtype == d.dtype:
@@ -62,7 +65,8 @@ def input_gradient(d: Float[Array, "... N"], weight: Float[Array, "K N"]) -> Flo
 
 
 def matmul(x: Float[Array, "... K"], weight: Float[Array, "K N"]) -> Float[Array, "... N"]:
-    """`x @ weight` in the precision asked for, forwards and backwards. Rows are leading axes; under vmap each would have a gradient of its own.
+    """`x @ weight` in the precision asked for, forwards and backwards. Rows are leading axes; under vmap each
+    would have a gradient of its own.
 
     >>> x, weight = jnp.float32([[1.001]]), jnp.float32([[3]])
     >>> with jax.default_matmul_precision("bfloat16"):

@@ -6,10 +6,11 @@ from jaxtyping import Array, Float
 
 
 def rollout(weights: Float[Array, "L H T T"], residual: float = 0.5) -> Float[Array, "T T"]:
-    """The product over layers of  residual * I + (1 - residual) * mean over heads of the layer's weights, row-normalised.
+    """The product over layers of `residual * I + (1 - residual) * mean over heads of the layer's weights`,
+    row-normalised.
 
-    Row q tells the share of every input position in output position q; rows sum to one. `residual` is the share of a layer's
-    output that the residual connection carries past its attention (one half in the paper, section 3).
+    Row q tells the share of every input position in output position q; rows sum to one. `residual` is the share of a
+    layer's output that the residual connection carries past its attention (one half in the paper, section 3).
 
     >>> uniform = jnp.full((1, 2, 2, 2), 0.5)
     >>> rollout(uniform).tolist()

@@ -1,10 +1,12 @@
 """Scores: callable pytrees `score(query [Q, D], key [K, D]) -> [Q, K]` that say how well each key answers each query.
 
-The parameters of a score are its leaves, so `jax.grad`, `jax.vmap` (one score per head), `jax.pmap` and checkpoints work on it as on
-any tuple of arrays. Scores come out in float32 at least, whatever the inputs are. Kernels are log-kernels: pooling with weights
-proportional to kappa(q, k) is softmax over log kappa, so Nadaraya-Watson regression (1964) is the same `attend`; -inf is a weight of 0.
+The parameters of a score are its leaves, so `jax.grad`, `jax.vmap` (one score per head), `jax.pmap` and checkpoints
+work on it as on any tuple of arrays. Scores come out in float32 at least, whatever the inputs are. Kernels are
+log-kernels: pooling with weights proportional to kappa(q, k) is softmax over log kappa, so Nadaraya-Watson regression
+(1964) is the same `attend`; -inf is a weight of 0.
 
-Writing your own takes ten lines, here a radial basis function with a width per feature, and it runs in the fused `attend` at once:
+Writing your own takes ten lines, here a radial basis function with a width per feature, and it runs
+in the fused `attend` at once:
 
 >>> from dataclasses import dataclass
 >>> import jax, jax.numpy as jnp
@@ -15,11 +17,13 @@ Writing your own takes ten lines, here a radial basis function with a width per 
 ...     widths: jax.Array  # [D]
 ...     def __call__(self, query, key):
 ...         return NegativeSquaredDistance()(query / self.widths[None, :], key / self.widths[None, :])
->>> attend(jnp.zeros((2, 3)), jnp.ones((5, 3)), jnp.ones((5, 1)), score=Radial(jnp.ones(3)), implementation="fused").tolist()
+>>> query, key, value = jnp.zeros((2, 3)), jnp.ones((5, 3)), jnp.ones((5, 1))
+>>> attend(query, key, value, score=Radial(jnp.ones(3)), implementation="fused").tolist()
 [[1.0], [1.0]]
 
-What concerns one side only is done once instead of once a pair (or once a decoding step): `prepare_key` and `prepare_query` return
-the score that is left and the transformed array, with `score(query, key) == rest(query, prepared)` up to rounding:
+What concerns one side only is done once instead of once a pair (or once a decoding step): `prepare_key` and
+`prepare_query` return the score that is left and the transformed array, with
+`score(query, key) == rest(query, prepared)` up to rounding:
 
 >>> score = Additive.init(jax.random.key(0), query_width=4, key_width=6, hidden=8)
 >>> rest, keys = score.prepare_key(jnp.ones((5, 6)))        # before the loop over time: W_k k for all keys
@@ -46,7 +50,8 @@ def _einsum(formula, *arrays):
 
 @jax.custom_vjp
 def _half_product(query, key):
-    """The product of arrays in half precision, whose gradients are products in half precision too (all summed in float32)."""
+    """The product of arrays in half precision, whose gradients are products in half
+    precision too (all summed in float32)."""
     return _einsum("qd,kd->qk", query, key)
 
 
@@ -75,10 +80,11 @@ class Score:
 
 
 def prepare(score: Score, query: Float[Array, "Q D"], key: Float[Array, "K E"]) -> tuple[Score, Array, Array]:
-    """(rest, query, key) with all that can be done once per query and once per key done; a callable that is no `Score` stays as it is.
+    """(rest, query, key) with all that can be done once per query and once per key done; a callable
+    that is no `Score` stays as it is.
 
-    A row with NaN or infinity becomes a row of NaN and takes no part in the gradient of the parameters, so that one which
-    a mask excludes later cannot reach them.
+    A row with NaN or infinity becomes a row of NaN and takes no part in the gradient of the parameters, so that one
+    which a mask excludes later cannot reach them.
     """
     if not isinstance(score, Score):
         return score, query, key
@@ -199,7 +205,8 @@ class Concat(Score):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Cosine(Score):
-    """sharpness * cos(q, k) (content addressing; Graves et al. 2014, eq. 5-6, where `sharpness` is the key strength beta)."""
+    """sharpness * cos(q, k) (content addressing; Graves et al. 2014, eq. 5-6, where
+    `sharpness` is the key strength beta)."""
 
     sharpness: Float[Array, ""] | float = 1.0
 
@@ -258,7 +265,8 @@ class Boxcar(Score):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Epanechikov(Score):
-    """log of max(0, 1 - ||q - k|| / width), named as in "Dive into Deep Learning" 11.2 (Epanechnikov's own kernel is 1 - ||q - k||^2)."""
+    """log of max(0, 1 - ||q - k|| / width), named as in "Dive into Deep Learning" 11.2 (Epanechnikov's
+    own kernel is 1 - ||q - k||^2)."""
 
     width: Float[Array, ""] | float = 1.0
 

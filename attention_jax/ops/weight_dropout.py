@@ -1,6 +1,7 @@
 """Dropout of attention weights by position: any block of the matrix can be had at any time, at no memory.
 
-Plain and blockwise attention, forward and backward, whatever the blocks are: all drop the same pairs for the same `rng`.
+Plain and blockwise attention, forward and backward, whatever the blocks are: all drop the
+same pairs for the same `rng`.
 """
 
 import jax
@@ -17,9 +18,11 @@ def dropout_words(rng: Key[Array, ""], queries: int, keys: int) -> tuple[UInt32[
 def dropout_factor(
     query_words: UInt32[Array, " Q"], key_words: UInt32[Array, " K"], rate: Float[Array, ""] | float
 ) -> Float[Array, "Q K"]:
-    """0 where the weight is dropped (with probability `rate`), 1 / (1 - rate) where it is kept (Srivastava et al. 2014, inverted).
+    """0 where the weight is dropped (with probability `rate`), 1 / (1 - rate) where it is kept
+    (Srivastava et al. 2014, inverted).
 
-    The hash is the "lowbias32" finaliser found by C. Wellons' search (2018): every output bit depends on every input bit.
+    The hash is the "lowbias32" finaliser found by C. Wellons' search (2018): every output
+    bit depends on every input bit.
     """
     x = query_words[:, None] ^ key_words[None, :]
     x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)

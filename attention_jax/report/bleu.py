@@ -1,9 +1,11 @@
-"""How good translations are: sacrebleu's corpus BLEU and chrF with their signatures, BLEU by source length, and d2l's own score.
+"""How good translations are: sacrebleu's corpus BLEU and chrF with their signatures, BLEU by
+source length, and d2l's own score.
 
-`tokenize="13a"` scores plain text (sacrebleu's default); `tokenize="none"` scores text that is already tokenised, as many papers
-do. The two are different numbers, so a score never travels without its signature.
+`tokenize="13a"` scores plain text (sacrebleu's default); `tokenize="none"` scores text that is already tokenised, as
+many papers do. The two are different numbers, so a score never travels without its signature.
 """
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import exp
@@ -69,9 +71,11 @@ def bleu_by_length(
     tokenize: Tokenize = "13a",
     lowercase: bool = False,
 ) -> list[LengthBin]:
-    """Corpus BLEU of the sentences whose source has low < length <= high tokens, for neighbouring `edges`; empty bins are left out.
+    """Corpus BLEU of the sentences whose source has low < length <= high tokens, for neighbouring
+    `edges`; empty bins are left out.
 
-    Lengths beyond the last edge form one more bin. This is figure 2 of Bahdanau et al. 2015, per bin instead of smoothed.
+    Lengths beyond the last edge form one more bin. This is figure 2 of Bahdanau et al.
+    2015, per bin instead of smoothed.
     """
     _paired(hypotheses, references)
     lengths = np.asarray(source_lengths)
@@ -81,7 +85,7 @@ def bleu_by_length(
         )
     edges = sorted({*edges, int(lengths.max())}) if lengths.max() > max(edges) else sorted(edges)
     bins = []
-    for low, high in zip(edges, edges[1:]):
+    for low, high in itertools.pairwise(edges):
         chosen = np.flatnonzero((lengths > low) & (lengths <= high))
         if len(chosen):
             score = bleu([hypotheses[i] for i in chosen], [references[i] for i in chosen], tokenize, lowercase)
@@ -96,7 +100,8 @@ def kept_beyond(
     source_lengths: Sequence[int],
     tokenize: Tokenize = "13a",
 ) -> float | None:
-    """BLEU of the sentences whose source is longer than `length` tokens, divided by BLEU of the others (Bahdanau et al. 2015, figure 2, in a number).
+    """BLEU of the sentences whose source is longer than `length` tokens, divided by BLEU of the others (Bahdanau
+    et al. 2015, figure 2, in a number).
 
     None where either side has fewer than 100 sentences, or the shorter ones score 0.
     """
@@ -107,7 +112,8 @@ def kept_beyond(
 
 
 def length_figure(series: Mapping[str, Sequence[LengthBin]], path: str | Path, title: str = "") -> Path:
-    """BLEU over source length, one line per system, a point at the middle of each bin; below it the bin and how many sentences it has."""
+    """BLEU over source length, one line per system, a point at the middle of each bin; below it the bin
+    and how many sentences it has."""
     middle = lambda b: (b.low + b.high) / 2
     curves = {name: ([middle(b) for b in bins], [b.bleu for b in bins]) for name, bins in series.items()}
     ticks = {middle(b): f"{b.low}-{b.high}\n({b.sentences})" for bins in series.values() for b in bins}
@@ -117,11 +123,13 @@ def length_figure(series: Mapping[str, Sequence[LengthBin]], path: str | Path, t
 
 
 def d2l_bleu(hypothesis: Sequence[str], reference: Sequence[str], k: int = 2) -> float:
-    """The score of "Dive into Deep Learning" (section 10.7.6) for ONE sentence of tokens; comparable with nothing but that book.
+    """The score of "Dive into Deep Learning" (section 10.7.6) for ONE sentence of tokens;
+    comparable with nothing but that book.
 
         exp(min(0, 1 - len_reference / len_hypothesis)) * prod_{n=1..k} p_n^(1 / 2^n),  p_n the share of matched n-grams
 
-    n-grams up to `k` are counted (the book uses 2), a sentence shorter than n leaves p_n out, and the result is in 0 .. 1.
+    n-grams up to `k` are counted (the book uses 2), a sentence shorter than n leaves p_n
+    out, and the result is in 0 .. 1.
 
     >>> d2l_bleu("va !".split(), "va !".split()), round(d2l_bleu("il est mort .".split(), "il est calme .".split()), 4)
     (1.0, 0.658)

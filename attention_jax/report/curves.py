@@ -1,4 +1,5 @@
-"""Curves and bars: learning curves, lines and grouped bars, with the spread over seeds and published numbers beside them."""
+"""Curves and bars: learning curves, lines and grouped bars, with the spread over seeds and
+published numbers beside them."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -21,10 +22,11 @@ def lines(
     reference: Mapping[str, float] | None = None,
     ticks: Mapping[float, str] | None = None,
 ) -> Path:
-    """Lines over a common axis: `series` is {name: (x [N], y [N] or [seeds, N])}; seeds give the median and a band min - max.
+    """Lines over a common axis: `series` is {name: (x [N], y [N] or [seeds, N])}; seeds give
+    the median and a band min - max.
 
-    `log` names the logarithmic axes: "", "x", "y" or "xy". `reference` draws labelled horizontal lines (published numbers).
-    `ticks` names places of the x axis.
+    `log` names the logarithmic axes: "", "x", "y" or "xy". `reference` draws labelled horizontal lines
+    (published numbers). `ticks` names places of the x axis.
     """
     figure = canvas(5.6, 3.2)
     with styled():
@@ -72,9 +74,11 @@ def bars(
     title: str = "",
     reference: Mapping[str, Sequence[float | None]] | None = None,
 ) -> Path:
-    """Grouped bars: `series` is {name: one entry per group}, an entry a number or a list over seeds (median, whiskers min - max).
+    """Grouped bars: `series` is {name: one entry per group}, an entry a number or a list over
+    seeds (median, whiskers min - max).
 
-    None and NaN leave a gap. `reference` is {name: one number or None per group}, drawn as a tick across the group (published numbers).
+    None and NaN leave a gap. `reference` is {name: one number or None per group}, drawn as a tick across
+    the group (published numbers).
     """
     count, slot = len(groups), 0.8 / max(len(series), 1)
     figure = canvas(float(np.clip(0.5 + 0.34 * count * max(len(series), 2), 3.4, WIDTH)), 3.0)
@@ -82,17 +86,19 @@ def bars(
         axis = figure.subplots()
         for i, (name, entries) in enumerate(series.items()):
             values = [np.atleast_1d(np.asarray([np.nan] if e is None else e, float)) for e in entries]
-            middle, low, high = (np.array([f(v) for v in values]) for f in (np.median, np.min, np.max))
+            middle = np.array([np.median(seeds) for seeds in values])
+            low = np.array([np.min(seeds) for seeds in values])
+            high = np.array([np.max(seeds) for seeds in values])
             x = np.arange(count) + (i - (len(series) - 1) / 2) * slot
             axis.bar(x, middle, slot * 0.92, color=PALETTE[i % len(PALETTE)], label=name)
-            many = np.array([len(v) > 1 for v in values])
+            many = np.array([len(seeds) > 1 for seeds in values])
             if many.any():
                 spread = np.stack([middle - low, high - middle])[:, many]
                 axis.errorbar(x[many], middle[many], spread, fmt="none", ecolor="0.2", elinewidth=0.9, capsize=2)
         for name, numbers in (reference or {}).items():
-            shown = [(g, v) for g, v in enumerate(numbers) if v is not None]
-            left, right, heights = [g - 0.45 for g, _ in shown], [g + 0.45 for g, _ in shown], [v for _, v in shown]
-            axis.hlines(heights, left, right, color="k", linewidth=1.4, label=name)
+            places = np.array([group for group, number in enumerate(numbers) if number is not None])
+            heights = [number for number in numbers if number is not None]
+            axis.hlines(heights, places - 0.45, places + 0.45, color="k", linewidth=1.4, label=name)
         crowded = max(map(len, groups), default=0) * count > 60
         slant = {"rotation": 30, "ha": "right"} if crowded else {}
         axis.set_xticks(range(count), [drawable(g) for g in groups], **slant)
@@ -105,7 +111,8 @@ def bars(
 
 
 def read_history(source: str | Path | Sequence[Mapping]) -> list[dict]:
-    """The rows of a learning curve: of a metrics.jsonl (its epochs; before the first one has ended, its steps) or of a history.
+    """The rows of a learning curve: of a metrics.jsonl (its epochs; before the first one has
+    ended, its steps) or of a history.
 
     A last line that a killed run left half-written is passed over; any other malformed line is named.
     """
@@ -129,31 +136,32 @@ def learning_curves(runs, path: str | Path, *, quality: Sequence[str] = (), titl
 
     Args:
       runs: one metrics.jsonl or history, or a list of them (the seeds of one configuration: median and band min - max).
-      quality: metric names for the right panel; default: every other metric, at most four, `valid.` and `test.` before `train.`.
+      quality: metric names for the right panel; default: every other metric, at most four, `valid.` and `test.`
+        before `train.`.
     """
     one = isinstance(runs, str | Path) or (len(runs) > 0 and isinstance(runs[0], Mapping))
     histories = [read_history(run) for run in ([runs] if one else runs)]
     if not any(histories):
         raise InputError("learning curves need a run with at least one logged line")
-    axis_name = "epoch" if all("seconds" in row or "step" not in row for h in histories for row in h) else "step"
-    x = sorted({row[axis_name] for history in histories for row in history})
-    names = [
-        n
-        for n in dict.fromkeys(n for h in histories for row in h for n in row)
-        if n not in ("epoch", "step", "seconds")
-    ]
-    curves = {name: (x, _aligned(histories, axis_name, x, name)) for name in names}
-    curves = {name: curve for name, curve in curves.items() if not np.isnan(curve[1]).all()}
+    rows = [row for history in histories for row in history]
+    axis_name = "epoch" if all("seconds" in row or "step" not in row for row in rows) else "step"
+    x = sorted({row[axis_name] for row in rows})
+    names = list(dict.fromkeys(name for row in rows for name in row if name not in ("epoch", "step", "seconds")))
+    curves = {}
+    for name in names:
+        values = _aligned(histories, axis_name, x, name)
+        if not np.isnan(values).all():
+            curves[name] = x, values
+    panels = []
     losses = [name for name in curves if name.rsplit(".", 1)[-1] == "loss"]
+    if losses:
+        panels.append((losses, "loss"))
     others = sorted(set(curves) - set(losses), key=lambda name: (name.startswith("train."), names.index(name)))
     others = [name for name in quality if name in curves] or others[:4]
-    figure = canvas(WIDTH if losses and others else 4.6, 2.9)
+    if others:
+        panels.append((others, others[0].rsplit(".", 1)[-1].replace("_", " ") if len(others) == 1 else "quality"))
+    figure = canvas(WIDTH if len(panels) == 2 else 4.6, 2.9)
     with styled():
-        panels = [
-            (losses, "loss"),
-            (others, others[0].rsplit(".", 1)[-1].replace("_", " ") if len(others) == 1 else "quality"),
-        ]
-        panels = [panel for panel in panels if panel[0]]
         for axis, (shown, label) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels):
             _lines(axis, {name: curves[name] for name in shown}, axis_name, label)
         if title:

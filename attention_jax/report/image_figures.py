@@ -35,7 +35,8 @@ def _overlay(axis, image, attention):
 
 
 def show_attention(images, maps: dict, titles: Sequence[str], path: str | Path, heads: int = 8) -> Path:
-    """One row an image: the image, rollout through all layers, the last layer's mean, and each of its first `heads` heads.
+    """One row an image: the image, rollout through all layers, the last layer's mean, and
+    each of its first `heads` heads.
 
     `images` [N, S, S, C] uint8; `maps` {"rollout": [N, G, G], "last": [N, G, G], "heads": [N, H, G, G]}.
     """
@@ -58,11 +59,11 @@ def show_attention(images, maps: dict, titles: Sequence[str], path: str | Path, 
 
 def mistakes(images, labels, probabilities, names: Sequence[str], path: str | Path, shown: int = 24) -> Path | None:
     """The wrong answers given with the most confidence; None if there is no wrong answer."""
-    found = probabilities.argmax(1)
-    wrong = np.flatnonzero(found != labels)
+    predicted = probabilities.argmax(1)
+    wrong = np.flatnonzero(predicted != labels)
     if not len(wrong):
         return None
-    wrong = wrong[np.argsort(-probabilities[wrong, found[wrong]], kind="stable")][:shown]
+    wrong = wrong[np.argsort(-probabilities[wrong, predicted[wrong]], kind="stable")][:shown]
     columns = min(8, len(wrong))
     rows = -(-len(wrong) // columns)
     figure = canvas(WIDTH * columns / 8, 1.3 * rows)
@@ -71,12 +72,15 @@ def mistakes(images, labels, probabilities, names: Sequence[str], path: str | Pa
         for axis in axes.ravel():
             axis.axis("off")
         for axis, i in zip(axes.ravel(), wrong):
-            _picture(axis, images[i], f"{names[found[i]]} {probabilities[i, found[i]]:.2f}\nis {names[labels[i]]}")
+            _picture(
+                axis, images[i], f"{names[predicted[i]]} {probabilities[i, predicted[i]]:.2f}\nis {names[labels[i]]}"
+            )
     return save(figure, path)
 
 
 def position_similarity(table, path: str | Path, most: int = 8) -> Path:
-    """Cosine similarity of each learned position with all others, as an image per position (Dosovitskiy et al. 2021, figure 7, centre).
+    """Cosine similarity of each learned position with all others, as an image per position (Dosovitskiy
+    et al. 2021, figure 7, centre).
 
     `table` [N, D] of a G x G grid; of a larger grid every k-th row and column is shown.
     """

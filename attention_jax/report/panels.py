@@ -55,7 +55,8 @@ def overlay_attention(images, weights, path: str | Path, *, titles: Sequence[str
 def over_time(
     panels: Mapping[str, np.ndarray], path: str | Path, *, xlabel: str = "time step", title: str = ""
 ) -> Path:
-    """Matrices over one time axis, one below the other: {name: [T, channels]}, as the inputs, outputs and weightings of an NTM.
+    """Matrices over one time axis, one below the other: {name: [T, channels]}, as the inputs,
+    outputs and weightings of an NTM.
 
     Each panel has its own colour scale, from its least value (at most 0) to its largest.
     """
@@ -87,11 +88,13 @@ def over_time(
 
 
 def confusion_matrix(counts, classes: Sequence[str], path: str | Path, *, title: str = "") -> Path:
-    """Counts [C, C] (row: true class, column: predicted) as shares of each true class, with the percentages written in."""
+    """Counts [C, C] (row: true class, column: predicted) as shares of each true class,
+    with the percentages written in."""
     counts = np.asarray(counts, float)
     if counts.shape != (len(classes), len(classes)):
         raise InputError(
-            f"a confusion matrix of {len(classes)} classes needs counts [{len(classes)}, {len(classes)}], not {counts.shape}"
+            f"a confusion matrix of {len(classes)} classes needs counts [{len(classes)}, {len(classes)}], "
+            f"not {counts.shape}"
         )
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     size = float(np.clip(0.42 * len(classes) + 1.6, 3.0, WIDTH))
@@ -119,10 +122,11 @@ def confusion_matrix(counts, classes: Sequence[str], path: str | Path, *, title:
 
 
 def sweep_slices(trials: Sequence[Mapping], path: str | Path, *, metric: str, log: Sequence[str] = ()) -> Path:
-    """The result of every trial over each of its parameters: `trials` are {"params": {name: value}, "value": number or None}.
+    """The result of every trial over each of its parameters: `trials` are {"params": {name:
+    value}, "value": number or None}.
 
-    Trials without a finite value (failed, pruned) are crosses on the lower edge. `log` names the parameters on a logarithmic axis;
-    parameters that are not numbers are spread over places.
+    Trials without a finite value (failed, pruned) are crosses on the lower edge. `log` names the parameters on a
+    logarithmic axis; parameters that are not numbers are spread over places.
     """
     names = _parameters(trials)
     cols = min(len(names), 4)
@@ -166,7 +170,8 @@ def sweep_slices(trials: Sequence[Mapping], path: str | Path, *, metric: str, lo
 
 
 def parallel_coordinates(trials: Sequence[Mapping], path: str | Path, *, metric: str, log: Sequence[str] = ()) -> Path:
-    """One line per finished trial through all of its parameters to its result (last axis); brighter lines have larger results.
+    """One line per finished trial through all of its parameters to its result (last axis);
+    brighter lines have larger results.
 
     `trials` and `log` as in `sweep_slices`; a trial without a finite value is left out.
     """

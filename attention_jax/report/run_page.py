@@ -1,4 +1,5 @@
-"""One page for one run: what it was, what it reached, what it looks like. Markdown, readable on any forge and in any editor."""
+"""One page for one run: what it was, what it reached, what it looks like. Markdown, readable
+on any forge and in any editor."""
 
 import json
 from collections.abc import Mapping
@@ -11,7 +12,8 @@ from attention_jax.report.tables import Table, markdown, number
 def run_page(directory: str | Path) -> Path:
     """Write `page.md` into a run's directory from its result.json and figures/*.png; returns the page's path.
 
-    Every number of result.json is shown, nested names joined by dots; lists (the history) are left to the learning curve.
+    Every number of result.json is shown, nested names joined by dots; lists (the history)
+    are left to the learning curve.
     """
     directory = Path(directory)
     source = directory / "result.json"

@@ -1,7 +1,8 @@
 """The look of every figure: a canvas without global state, colours for every eye, and token labels that can be read.
 
-Figures are made as `matplotlib.figure.Figure` objects (Agg), without pyplot: no display, no window, nothing left open.
-Widths are in inches at 150 dots per inch, so that 8 inches fill a README's column and text of 8 points stays readable there.
+Figures are made as `matplotlib.figure.Figure` objects (Agg), without pyplot: no display, no window,
+nothing left open. Widths are in inches at 150 dots per inch, so that 8 inches fill a README's column and
+text of 8 points stays readable there.
 """
 
 from collections.abc import Sequence
@@ -42,7 +43,8 @@ def styled():
 
 
 def save(figure, path: str | Path) -> Path:
-    """Write the figure (its format follows the path's ending, PNG by default), creating the directory; returns the path."""
+    """Write the figure (its format follows the path's ending, PNG by default), creating
+    the directory; returns the path."""
     path = Path(path)
     if not path.suffix:
         path = path.with_suffix(".png")
@@ -65,20 +67,21 @@ def _fonts() -> tuple[tuple[str, frozenset[int]], ...]:
 
     default = "DejaVu Sans"
     wide = ("Noto Sans CJK", "Noto Sans KR", "NanumGothic", "Malgun", "Apple SD", "Hiragino", "Source Han", "WenQuanYi")
-    found = {}
+    fonts = {}
     for entry in font_manager.fontManager.ttflist:
         upright = entry.style == "normal" and entry.weight in (400, "normal", "regular") and entry.stretch == "normal"
         if upright and (entry.name == default or entry.name.startswith(wide)):
-            found.setdefault(entry.name, (entry.name != default, entry.fname))
+            fonts.setdefault(entry.name, (entry.name != default, entry.fname))
     from matplotlib.ft2font import FT2Font
 
     return tuple(
-        (name, frozenset(FT2Font(path).get_charmap())) for name, (_, path) in sorted(found.items(), key=lambda x: x[1])
+        (name, frozenset(FT2Font(path).get_charmap())) for name, (_, path) in sorted(fonts.items(), key=lambda x: x[1])
     )
 
 
 def drawable(token: str) -> str:
-    """A token as a figure can show it: spaces and other blanks become marks, what no installed font has becomes its code.
+    """A token as a figure can show it: spaces and other blanks become marks, what no
+    installed font has becomes its code.
 
     >>> drawable(" "), drawable("a b"), drawable("\\n"), drawable(""), drawable("<eos>")
     ('␣', 'a b', '⏎', '∅', '<eos>')
@@ -121,7 +124,8 @@ def band(y) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     [[2.0, 6.0], [1.0, 2.0], [3.0, 9.0]]
     """
     y = np.atleast_2d(np.asarray(y, float))
-    seen = ~np.isnan(y).all(axis=0)
+    measured = ~np.isnan(y).all(axis=0)
     out = np.full((3, y.shape[1]), np.nan)
-    out[:, seen] = np.nanmedian(y[:, seen], axis=0), np.nanmin(y[:, seen], axis=0), np.nanmax(y[:, seen], axis=0)
+    for row, statistic in enumerate((np.nanmedian, np.nanmin, np.nanmax)):
+        out[row, measured] = statistic(y[:, measured], axis=0)
     return tuple(out)

@@ -1,5 +1,7 @@
 """The tasks of the NTM paper: each row of each task obeys the rule that defines it."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -48,7 +50,7 @@ def test_associative_recall_answers_with_the_next_item():
         items = [data.inputs[row, s + 1 : s + 4, :6] for s in starts]
         query = data.inputs[row, first + 1 : last, :6]
         assert 2 <= len(items) <= 6 and len(query) == 3
-        assert any((query == a).all() and (answer(data, row) == b).all() for a, b in zip(items, items[1:]))
+        assert any((query == a).all() and (answer(data, row) == b).all() for a, b in itertools.pairwise(items))
 
 
 def test_ngrams_follow_one_table_per_sequence():

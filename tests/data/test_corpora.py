@@ -117,7 +117,7 @@ def test_multi30k_bpe_is_undone_and_done_again(tmp_path):
     [
         ({"source": "en", "target": "en"}, "pairs of en, de, fr, not en-en"),
         ({"source": "en", "target": "fr", "form": "bpe", "tokenizer": "bpe"}, "pairs of en, de, not en-fr"),
-        ({"source": "en", "target": "xx"}, "not en-xx"),
+        ({"source": "en", "target": "xx"}, "target must be one of 'en', 'de', 'fr'; got 'xx'"),
         ({"form": "bpe"}, "form bpe and tokenizer whitespace"),
         ({"path": "/nowhere"}, "no directory at /nowhere"),
     ],

@@ -27,11 +27,11 @@ def idx(array) -> bytes:
     return struct.pack(f">HBB{array.ndim}i", 0, 8, array.ndim, *array.shape) + array.tobytes()
 
 
-def fashion(directory, rows={"train": 30, "t10k": 20}):
+def fashion(directory, train=30, test=20):
     """The four files, with random contents."""
     directory.mkdir()
     arrays = {}
-    for split, count in rows.items():
+    for split, count in {"train": train, "t10k": test}.items():
         arrays[split] = (
             RANDOM.integers(0, 256, (count, 28, 28)).astype(np.uint8),
             RANDOM.integers(0, 10, count).astype(np.uint8),

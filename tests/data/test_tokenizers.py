@@ -15,7 +15,8 @@ TEXTS = [
 
 
 def d2l_preprocess(text: str) -> list[str]:
-    """Word for word what d2l 11.4 says: a space before a punctuation mark whose left neighbour is none; split at single spaces."""
+    """Word for word what d2l 11.4 says: a space before a punctuation mark whose left neighbour
+    is none; split at single spaces."""
     text = text.replace("\u202f", " ").replace("\xa0", " ")
     out = [
         " " + char if i > 0 and char in ",.!?" and text[i - 1] != " " else char for i, char in enumerate(text.lower())
@@ -30,7 +31,8 @@ def test_words_are_d2ls(text):
 
 
 def slow_bpe(word: str, merges: list[tuple[str, str]]) -> list[str]:
-    """Sennrich's algorithm read literally: go through the merges in their order, merge every occurrence from the left."""
+    """Sennrich's algorithm read literally: go through the merges in their order, merge
+    every occurrence from the left."""
     symbols = [*word[:-1], word[-1] + "</w>"]
     for pair in merges:
         i = 0

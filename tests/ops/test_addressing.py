@@ -47,7 +47,7 @@ def f32(tree):
 @settings(max_examples=20, deadline=None)
 def test_locate_is_the_paper(seed, shifts):
     memory, previous, address = draw(seed, shifts=shifts)
-    got = ops.locate(f32(memory), f32(previous), ops.Address(*f32(address)))
+    got = jax.jit(ops.locate)(f32(memory), f32(previous), ops.Address(*f32(address)))
     np.testing.assert_allclose(got, paper(memory, previous, *address), rtol=1e-4, atol=1e-5)
 
 
@@ -98,16 +98,19 @@ def test_write_heads_commute_and_equal_the_loop_of_the_paper():
     np.testing.assert_allclose(ops.write(*f32((memory, weights[::-1], erase[::-1], add[::-1]))), expected, atol=1e-5)
 
 
+@jax.jit
+def value_and_gradients(memory, previous, address):
+    """Of a number that depends on every weight."""
+    objective = lambda *case: (ops.locate(*case) * jnp.arange(6.0)).sum()
+    return jax.value_and_grad(objective, (0, 1, 2))(memory, previous, address)
+
+
 @pytest.mark.parametrize("memory", [0.0, 1e-6, 1e6])
 @pytest.mark.parametrize("beta", [0.0, 1.0, 1e6])
 @pytest.mark.parametrize("gamma", [1.0, 1e4])
 def test_gradients_are_finite_at_the_edge(memory, beta, gamma):
     address = ops.Address(jnp.zeros(4), jnp.array(beta), jnp.array(1.0), jnp.array([0.0, 1.0, 0.0]), jnp.array(gamma))
     for key in (jnp.zeros(4), jnp.ones(4)):
-
-        def objective(memory, previous, address):
-            return (ops.locate(memory, previous, address) * jnp.arange(6.0)).sum()
-
-        given = jnp.full((6, 4), memory), jax.nn.one_hot(0, 6), address._replace(key=key)
-        value, gradients = jax.value_and_grad(objective, (0, 1, 2))(*given)
+        case = jnp.full((6, 4), memory), jax.nn.one_hot(0, 6), address._replace(key=key)
+        value, gradients = value_and_gradients(*case)
         assert np.isfinite(value) and all(np.isfinite(g).all() for g in jax.tree.leaves(gradients))

@@ -32,9 +32,9 @@ def test_crop_cuts_a_window_of_the_padded_image():
     padded = np.pad(BYTES, ((0, 0), (2, 2), (2, 2), (0, 0)))
     places = []
     for image, window in zip(padded, got):
-        found = [(i, j) for i in range(5) for j in range(5) if (image[i : i + 8, j : j + 8] == window).all()]
-        assert len(found) == 1
-        places += found
+        matches = [(i, j) for i in range(5) for j in range(5) if (image[i : i + 8, j : j + 8] == window).all()]
+        assert len(matches) == 1
+        places += matches
     assert len(set(places)) > 1
     assert augment.crop(RNG, BYTES, 0) is BYTES
 
@@ -48,18 +48,19 @@ def test_flip_mirrors_about_half_of_the_images():
 
 def test_erase_replaces_a_box_in_the_given_share_of_images():
     x = jnp.broadcast_to(augment.unit(BYTES[:1]), (400, 8, 8, 3))
-    changed = np.asarray(augment.erase(RNG, x, 0.25) != x).any(-1)
+    erase = jax.jit(augment.erase)
+    changed = np.asarray(erase(RNG, x, 0.25) != x).any(-1)
     assert 0.15 < changed.any((1, 2)).mean() < 0.3
     for one in changed[changed.any((1, 2))][:20]:
         rows, columns = np.flatnonzero(one.any(1)), np.flatnonzero(one.any(0))
         assert one[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1].all()  # a full box
-    assert (augment.erase(RNG, x, 0.0) == x).all()
+    assert (erase(RNG, x, 0.0) == x).all()
 
 
 @pytest.mark.parametrize("kind", [augment.mixup, augment.cutmix])
 def test_mixed_images_have_the_mean_that_their_shares_say(kind):
     x = jnp.arange(6.0)[:, None, None, None] * jnp.ones((1, 8, 8, 1))  # image i is i everywhere
-    y, partner, share = kind(RNG, x, 1.0)
+    y, partner, share = jax.jit(kind)(RNG, x, 1.0)
     want = share * jnp.arange(6.0) + (1 - share) * partner.astype(jnp.float32)
     np.testing.assert_allclose(y.mean((1, 2, 3)), want, atol=1e-5)
     assert sorted(partner.tolist()) == list(range(6)) and bool(((share >= 0) & (share <= 1)).all())
@@ -74,15 +75,17 @@ def test_the_policy_has_the_papers_rows():
     assert probability.min() == 0.0 and probability.max() == np.float32(0.9)
 
 
+compiled = jax.jit(distort)  # one program does them all
+
+
 @pytest.mark.parametrize("name", OPS)
 def test_distortions_are_pillows(name):
     image = np.asarray(
         jax.image.resize(BYTES[0].astype(jnp.float32), (16, 16, 3), "cubic").clip(0, 255).astype(jnp.uint8)
     )
     strength = {"rotate": 0.3, "posterize": 3.0, "solarize": 100.0}.get(name, 0.25)
-    got = np.asarray(
-        distort(jnp.asarray(image, jnp.float32), jnp.int32(OPS.index(name)), jnp.float32(strength), jnp.float32(1))
-    )
+    number = jnp.int32(OPS.index(name))
+    got = np.asarray(compiled(jnp.asarray(image, jnp.float32), number, jnp.float32(strength), jnp.float32(1)))
     want = np.asarray(pillow(name, image, strength), np.float32)
     geometric = name.startswith(("shear", "translate", "rotate"))
     differ = np.abs(got - want) > (0.5 if geometric else 2.5)  # Pillow rounds in several places
@@ -96,8 +99,12 @@ def pillow(name, image, strength):
     picture, size = Image.fromarray(image), image.shape[0]
     if name == "rotate":
         return picture.rotate(np.rad2deg(strength), fillcolor=(128, 128, 128))
-    moved = {"shear_x": (1, strength, -strength * size / 2, 0, 1, 0), "shear_y": (1, 0, 0, strength, 1, -strength * size / 2),
-             "translate_x": (1, 0, strength * size, 0, 1, 0), "translate_y": (1, 0, 0, 0, 1, strength * size)}  # fmt: skip
+    moved = {
+        "shear_x": (1, strength, -strength * size / 2, 0, 1, 0),
+        "shear_y": (1, 0, 0, strength, 1, -strength * size / 2),
+        "translate_x": (1, 0, strength * size, 0, 1, 0),
+        "translate_y": (1, 0, 0, 0, 1, strength * size),
+    }
     if name in moved:
         return picture.transform(
             picture.size, Image.Transform.AFFINE, moved[name], Image.Resampling.NEAREST, fillcolor=(128, 128, 128)

@@ -19,7 +19,8 @@ THETA, START = jnp.array(1.3), jnp.array([0.2])
 
 
 def by_hand(factors):
-    """d loss / d theta with what flows back through the state entering step t multiplied by factors[t]; float64 loops."""
+    """d loss / d theta with what flows back through the state entering step t
+    multiplied by factors[t]; float64 loops."""
     theta, s, states = float(THETA), float(START[0]), []
     for x in np.asarray(XS, np.float64):
         before, s = s, np.tanh(theta * s + x)

@@ -1,4 +1,5 @@
-"""When cuDNN is taken, and that the call it gets is well formed. Where there is no NVIDIA GPU the program is traced, not run."""
+"""When cuDNN is taken, and that the call it gets is well formed. Where there is no NVIDIA GPU
+the program is traced, not run."""
 
 import jax
 import jax.numpy as jnp
@@ -90,8 +91,8 @@ def test_what_cudnn_cannot_do_goes_elsewhere(gpu, change):
         "dropout": None,
         "query_offset": 0,
     }
-    assert choose(**call, wanted=None) == "cudnn"
-    assert choose(**(call | change), wanted=None) == "plain"  # small
+    assert choose(**call, asked=None) == "cudnn"
+    assert choose(**(call | change), asked=None) == "plain"  # small
 
 
 @pytest.mark.skipif(jax.default_backend() != "gpu", reason="needs an NVIDIA GPU")

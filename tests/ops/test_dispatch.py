@@ -9,18 +9,21 @@ from attention_jax.ops.attention import attend
 from attention_jax.ops.dispatch import choose, choose_blocks, pair_cost
 from attention_jax.ops.masks import causal
 
+SCALED_DOT = scores.ScaledDot()
 ADDITIVE = scores.Additive.init(jax.random.key(0), 8, 8, 128)
 
 
-def chosen(queries, keys, score=scores.ScaledDot(), wanted=None):
-    return choose(jnp.ones((queries, 8)), jnp.ones((keys, 8)), jnp.ones((keys, 8)), score, None, None, None, 0, wanted)
+def chosen(queries, keys, score=SCALED_DOT, implementation=None):
+    return choose(
+        jnp.ones((queries, 8)), jnp.ones((keys, 8)), jnp.ones((keys, 8)), score, None, None, None, 0, implementation
+    )
 
 
 def test_small_is_plain_and_large_is_fused():
     assert chosen(128, 128) == "plain" and chosen(256, 256) == "fused"
     assert chosen(1, 10**6) == "plain"  # a decoding step: the weights are no larger than the keys
     assert chosen(32, 64, ADDITIVE) == "plain" and chosen(64, 64, ADDITIVE) == "fused"
-    assert chosen(4096, 4096, wanted="plain") == "plain" and chosen(2, 2, wanted="fused") == "fused"
+    assert chosen(4096, 4096, implementation="plain") == "plain" and chosen(2, 2, implementation="fused") == "fused"
 
 
 def test_none_is_the_chosen_one():

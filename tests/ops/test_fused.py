@@ -1,4 +1,5 @@
-"""Blockwise attention means what plain attention means: in value, in every gradient, for every score, mask, bias and dropout."""
+"""Blockwise attention means what plain attention means: in value, in every gradient, for every
+score, mask, bias and dropout."""
 
 import inspect
 
@@ -52,9 +53,19 @@ MASKS = {
 def value_and_gradients(implementation, blocks, dropout, offset, *case):
     def loss(query, key, value, score, bias, mask):
         out = attend(
-            query, key, value, score=score, bias=bias, mask=mask, dropout=dropout, rng=jax.random.key(5), query_offset=offset,
-            implementation=implementation, block_q=blocks[0], block_k=blocks[1],
-        )  # fmt: skip
+            query,
+            key,
+            value,
+            score=score,
+            bias=bias,
+            mask=mask,
+            dropout=dropout,
+            rng=jax.random.key(5),
+            query_offset=offset,
+            implementation=implementation,
+            block_q=blocks[0],
+            block_k=blocks[1],
+        )
         return jnp.sin(out + jnp.arange(out.shape[1])[None, :].astype(out.dtype)).sum(), out
 
     (_, out), gradients = jax.value_and_grad(loss, argnums=(0, 1, 2, 3, 4), has_aux=True)(*case)
@@ -235,7 +246,8 @@ def temporary(score, implementation, length, blocks=(None, None)):
 
 @pytest.mark.parametrize("score", SCORES.values(), ids=SCORES)
 def test_no_gradient_materialises_the_matrix(score):
-    """At 16,384 a matrix of one bit a pair would take 32 MiB; blocks of 64 x 64 and six arrays of the inputs' size take under 8."""
+    """At 16,384 a matrix of one bit a pair would take 32 MiB; blocks of 64 x 64 and six arrays of
+    the inputs' size take under 8."""
     assert temporary(score, "fused", 16384, (64, 64)) < 8 * 2**20
 
 

@@ -1,4 +1,5 @@
-"""Products of weights in bfloat16: the same numbers as rounding by hand, float32 sums, and gradients close to float32's."""
+"""Products of weights in bfloat16: the same numbers as rounding by hand, float32 sums,
+and gradients close to float32's."""
 
 import jax
 import jax.numpy as jnp
@@ -48,8 +49,8 @@ def test_without_the_setting_nothing_is_rounded():
 
 def recurrent(layer, gates, bias):
     state = (normal(3, 8),) * (2 if layer is lstm else 1)
-    given = (normal(4, 3, gates * 8), normal(8, gates * 8) / 4, *bias)
-    return lambda *given: layer(*given, state)[0], given
+    inputs = (normal(4, 3, gates * 8), normal(8, gates * 8) / 4, *bias)
+    return lambda *inputs: layer(*inputs, state)[0], inputs
 
 
 CASES = {
@@ -71,13 +72,16 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_the_hand_written_gradients_obey_the_setting(name):
     """Value and gradients are off by bfloat16's rounding: not by more, and not by nothing."""
-    f, given = CASES[name]
-    both = lambda *given: jax.vjp(lambda *g: (f(*g) ** 2).sum(), *given)
-    value, back = both(*given)
-    exact = (value, *back(jnp.float32(1)))
+    f, inputs = CASES[name]
+
+    @jax.jit
+    def value_and_gradients(*inputs):
+        value, back = jax.vjp(lambda *x: (f(*x) ** 2).sum(), *inputs)
+        return value, *back(jnp.float32(1))
+
+    exact = value_and_gradients(*inputs)
     with jax.default_matmul_precision("bfloat16"):
-        value, back = both(*given)
-        close = (value, *back(jnp.float32(1)))
+        close = value_and_gradients(*inputs)
     for a, b in zip(exact, close, strict=True):
         assert a.dtype == b.dtype
         off = float(jnp.linalg.norm((a - b).ravel()) / jnp.linalg.norm(a.ravel()))
@@ -88,8 +92,8 @@ def test_training_obeys_the_option():
     config = ledger.load("date_luong").smoke()
     task, update = tasks.build(config), optimizer(config.optim, 10)
     bucket, indices, weight = task.plan(0, 1)[0]
-    given = (init_state(task.init, update, 0), task.buckets[bucket], indices, weight)
+    call = (init_state(task.init, update, 0), task.buckets[bucket], indices, weight)
     steps = [
-        jax.jit(chunk_runner(task.loss, update, setting)).lower(*given).as_text() for setting in ("default", "bfloat16")
+        jax.jit(chunk_runner(task.loss, update, setting)).lower(*call).as_text() for setting in ("default", "bfloat16")
     ]
     assert ["bf16" in text for text in steps] == [False, True]

@@ -83,7 +83,8 @@ def test_gradients_are_finite_at_the_edge(score):
     """Equal points, zero vectors: where distances and norms have no slope."""
     points = jnp.zeros((3, D)).at[0].set(1.0)
     loss = lambda score, q, k: jnp.where(jnp.isfinite(s := score(q, k)), s, 0.0).sum()
-    for leaf in jax.tree.leaves(jax.grad(loss, argnums=(0, 1, 2))(score, points, points)):
+    gradients = jax.jit(jax.grad(loss, argnums=(0, 1, 2)))(score, points, points)
+    for leaf in jax.tree.leaves(gradients):
         assert np.isfinite(leaf).all()
 
 
@@ -97,7 +98,8 @@ def test_init_makes_parameters_for_different_widths(kind):
 def test_one_score_per_head():
     heads = jax.vmap(lambda rng: scores.Additive.init(rng, D, D, H))(jax.random.split(jax.random.key(0), 3))
     query, key = jnp.float32(QUERY), jnp.float32(KEY)
-    out = jax.vmap(lambda score: attend(query, key, key, score=score, implementation="fused", block_k=4))(heads)
+    one_head = lambda score: attend(query, key, key, score=score, implementation="fused", block_k=4)
+    out = jax.jit(jax.vmap(one_head))(heads)
     for h in range(3):
         one = attend(query, key, key, score=jax.tree.map(lambda x: x[h], heads))  # noqa: B023
         np.testing.assert_allclose(out[h], one, rtol=1e-5, atol=1e-6)

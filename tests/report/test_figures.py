@@ -124,7 +124,7 @@ def test_a_malformed_line_is_named(tmp_path):
 def test_seeds_are_aligned_by_epoch():
     histories = [[{"epoch": 1, "a": 1.0}, {"epoch": 3, "a": 3.0}], [{"epoch": 2, "a": 2.0}, {"epoch": 3, "a": None}]]
     np.testing.assert_array_equal(_aligned(histories, "epoch", [1, 2, 3], "a"), [[1, np.nan, 3], [np.nan, 2, np.nan]])
-    middle, low, high = style.band(_aligned(histories, "epoch", [1, 2, 3], "a"))
+    middle, _, _ = style.band(_aligned(histories, "epoch", [1, 2, 3], "a"))
     np.testing.assert_array_equal(middle, [1, 2, 3])
 
 
