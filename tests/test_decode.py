@@ -35,14 +35,14 @@ def divisor(length, kind, alpha):
 
 def enumerate_all(table, max_length, kind, alpha):
     """Every sequence that ends with EOS or has max_length tokens: [(score, padded tokens)], best first."""
-    log_p, found = log_softmax(np.asarray(table, np.float64)), []
+    log_p, hypotheses = log_softmax(np.asarray(table, np.float64)), []
     for length in range(1, max_length + 1):
         for words in itertools.product(range(len(log_p)), repeat=length):
             if EOS in words[:-1] or (words[-1] != EOS and length < max_length):
                 continue
             total = sum(log_p[a, b] for a, b in zip((BOS, *words), words))
-            found.append((total / divisor(length, kind, alpha), list(words) + [PAD] * (max_length - length)))
-    return sorted(found, reverse=True)
+            hypotheses.append((total / divisor(length, kind, alpha), list(words) + [PAD] * (max_length - length)))
+    return sorted(hypotheses, reverse=True)
 
 
 def search(table, batch_size=1, **options):
@@ -117,9 +117,9 @@ def test_a_wide_beam_is_exhaustive_search(kind, alpha, seed):
     tokens, scores = search(table, beam_size=40, n_best=40, length_penalty=kind, alpha=alpha)
     np.testing.assert_allclose(scores[0, :31], [s for s, _ in expected], atol=1e-5)
     exact = {tuple(words): score for score, words in expected}  # chains tie often, so the order among equals is free
-    found = [tuple(words) for words in tokens[0, :31].tolist()]
-    assert set(found) == set(exact)
-    np.testing.assert_allclose(scores[0, :31], [exact[words] for words in found], atol=1e-5)
+    best = [tuple(words) for words in tokens[0, :31].tolist()]
+    assert set(best) == set(exact)
+    np.testing.assert_allclose(scores[0, :31], [exact[words] for words in best], atol=1e-5)
     assert np.isneginf(scores[0, 31:]).all()
 
 

@@ -45,9 +45,9 @@ def test_logits_and_beams_agree(monkeypatch):
     source, length, target = transformer.draw(SIZES, 4)
     real = (torch.arange(source.shape[1])[None] < torch.tensor(length)[:, None])[:, None, None]
     params = carried_over(module)
-    wanted = module(torch.tensor(source).long(), real, torch.tensor(target).long()).detach().numpy()
+    expected = module(torch.tensor(source).long(), real, torch.tensor(target).long()).detach().numpy()
     got, _ = jax.jit(transformer.our_model(SIZES).apply)(params, source, length, target)
-    np.testing.assert_allclose(got, wanted, atol=2e-5)
+    np.testing.assert_allclose(got, expected, atol=2e-5)
 
     tokens, scores = module.beam(torch.tensor(source).long(), real, transformer.BEAM, 6, 1)
     ours, our_scores = transformer.our_beam(SIZES, params)[1](source, length, written=6)

@@ -22,12 +22,12 @@ class _Server(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         name, server = self.path.lstrip("/"), self.server
-        wanted = self.headers.get("Range", "")
-        server.requests.append((name, wanted))
+        asked = self.headers.get("Range", "")
+        server.requests.append((name, asked))
         if name not in server.files:
             return self.send_error(404)
         content = server.files[name]
-        start = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted and server.resumes else 0
+        start = int(asked.removeprefix("bytes=").rstrip("-")) if asked and server.resumes else 0
         if start and start >= len(content):
             return self.send_error(416)
         self.send_response(206 if start else 200)

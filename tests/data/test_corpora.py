@@ -165,12 +165,12 @@ def test_fra_eng_is_downloaded(server, tmp_path, monkeypatch, fra_directory):
 
 
 def test_known_digests_cover_all_files():
-    wanted = set()
+    paths = set()
     for form, names in multi30k.NAMES.items():
         for name in names.values():
             for language in multi30k.LANGUAGES[: 2 if form == "bpe" else 3]:
-                wanted.add(f"{multi30k.SUBDIRECTORY[form]}/{name.format(language)}" + (".gz" if form == "raw" else ""))
-    assert set(multi30k.SHA256) == wanted | {"bpe/en-de/code"}
+                paths.add(f"{multi30k.SUBDIRECTORY[form]}/{name.format(language)}" + (".gz" if form == "raw" else ""))
+    assert set(multi30k.SHA256) == paths | {"bpe/en-de/code"}
 
 
 def joey_reverse(n: int, maxlen: int) -> list[np.ndarray]:

@@ -14,7 +14,7 @@ FORMS = {"short": "%m/%d/%y", "medium": "%b %d, %Y", "long": "%B %d, %Y", "full"
 def test_every_generated_source_means_its_target():
     """Python's strptime, which knows nothing of Babel, reads each source back; and says which format it was."""
     texts = dates.generate(2_000)
-    found = dict.fromkeys(FORMS, 0)
+    counts = dict.fromkeys(FORMS, 0)
     for source, target in zip(*texts):
         assert len(source) == 29 and len(target) == 10
         readings = {}
@@ -28,9 +28,9 @@ def test_every_generated_source_means_its_target():
             for reading in readings.values()
         }
         assert [reading.strftime("%Y-%m-%d") for reading in meant] == [target]
-        found[next(iter(readings))] += 1
+        counts[next(iter(readings))] += 1
     # a quarter each, but the long form of a May date reads as medium: 25 % +- 4 standard deviations
-    assert all(400 < count < 600 for count in found.values())
+    assert all(400 < count < 600 for count in counts.values())
 
 
 def test_cases_years_and_alphabet_are_those_of_the_published_file():

@@ -85,8 +85,8 @@ def test_cifar10_from_files(home, monkeypatch):
         and data.held_out["test"].label.shape == (4,)
         and data.names[9] == "truck"
     )
-    wanted = {(row[0], row[1:].reshape(3, 32, 32).transpose(1, 2, 0).tobytes()) for row in rows[5]}
-    assert wanted == {(label, image.tobytes()) for image, label in zip(*data.held_out["test"])}
+    published = {(row[0], row[1:].reshape(3, 32, 32).transpose(1, 2, 0).tobytes()) for row in rows[5]}
+    assert published == {(label, image.tobytes()) for image, label in zip(*data.held_out["test"])}
 
 
 def test_digits_come_along(home):

@@ -26,13 +26,13 @@ def test_masked_cross_entropy_equals_the_definition(smoothing):
     hidden, kernel, bias, targets, mask = map(np.asarray, numbers())
     logits = hidden @ kernel + bias
     p = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
-    wanted = 0.0
+    expected = 0.0
     for row, target, used in zip(np.log(p), targets, mask):
         soft = np.full(V, smoothing / V)
         soft[target] += 1 - smoothing
-        wanted -= used * (soft * row).sum()
+        expected -= used * (soft * row).sum()
     total, count = plain(*map(jnp.asarray, (hidden, kernel, bias, targets, mask)), smoothing)
-    np.testing.assert_allclose(total, wanted, rtol=1e-5)
+    np.testing.assert_allclose(total, expected, rtol=1e-5)
     assert float(count) == float(mask.sum())
 
 

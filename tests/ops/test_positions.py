@@ -9,12 +9,12 @@ from attention_jax.ops.positions import rotary, sinusoidal
 
 
 def test_sinusoidal_is_the_paper_s_formula():
-    got, wanted = sinusoidal(jnp.arange(7), 6), np.zeros((7, 6))
+    got, table = sinusoidal(jnp.arange(7), 6), np.zeros((7, 6))
     for t in range(7):
         for i in range(3):
-            wanted[t, 2 * i] = np.sin(t / 10000 ** (2 * i / 6))
-            wanted[t, 2 * i + 1] = np.cos(t / 10000 ** (2 * i / 6))
-    np.testing.assert_allclose(got, wanted, atol=1e-6)
+            table[t, 2 * i] = np.sin(t / 10000 ** (2 * i / 6))
+            table[t, 2 * i + 1] = np.cos(t / 10000 ** (2 * i / 6))
+    np.testing.assert_allclose(got, table, atol=1e-6)
     assert sinusoidal(jnp.arange(7), 5).shape == (7, 5)
 
 
