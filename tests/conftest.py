@@ -1,4 +1,5 @@
-"""Strict JAX for every test: no silent promotion of dtypes or ranks. CPU only, so that results do not depend on the machine."""
+"""Strict JAX for every test: no silent promotion of dtypes or ranks. CPU only, so that results do not depend on the
+machine."""
 
 import atexit
 import os
@@ -11,13 +12,10 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# tests mostly compile: without optimisation, and with the emitters that need a third of the time for it
-QUICK_TO_COMPILE = {
-    "xla_backend_optimization_level": "0",
-    "xla_llvm_disable_expensive_passes": "true",
-    "xla_cpu_use_fusion_emitters": "false",
-}
-os.environ.setdefault("XLA_FLAGS", " ".join(f"--{name}={value}" for name, value in QUICK_TO_COMPILE.items()))
+os.environ.setdefault(  # tests mostly compile: nothing optimised, and by the emitters that need a third of the time
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false",
+)
 os.environ.setdefault("NPROC", "8")  # emulated devices need at least two threads each, or jax 0.10 can hang
 
 import jax
