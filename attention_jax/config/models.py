@@ -1,4 +1,4 @@
-"""One dataclass per model family; the fields are named as the Flax module's attributes are."""
+"""One dataclass per model family: every option a model has, written once. The Flax module of the family holds it as `options`."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
@@ -18,6 +18,11 @@ SCORES = {
 """Scores by name; "mean" gives every key the same weight."""
 
 Score = Annotated[str, OneOf(tuple(SCORES))]
+
+Score = Literal["scaled_dot", "dot", "general", "additive", "concat", "cosine"]
+"""How a query and a key are compared; attention_jax/models/named_scores.py says which class is meant."""
+Positions = Literal["none", "sinusoidal", "learned", "shaw", "t5", "alibi", "rotary"]
+"""How a Transformer learns where its tokens stand (attention_jax/models/position_encodings.py)."""
 
 
 @dataclass(frozen=True)
@@ -261,8 +266,8 @@ class Transformer(ModelOptions):
     """Per head, d_v; 0 means width / heads."""
     norm: Literal["post", "pre"] = "post"
     activation: Literal["relu", "gelu"] = "relu"
-    positions: Literal["none", "sinusoidal", "learned", "shaw", "t5", "alibi", "rotary"] = "sinusoidal"
-    score: Literal["scaled_dot", "dot", "general", "additive", "concat", "cosine"] = "scaled_dot"
+    positions: Positions = "sinusoidal"
+    score: Score = "scaled_dot"
     use_bias: bool = True
     """Bias terms of the attention projections."""
     dropout: float = 0.1
@@ -299,7 +304,7 @@ class LanguageModel(ModelOptions):
     ffn: int = 512
     norm: Literal["post", "pre"] = "pre"
     activation: Literal["relu", "gelu"] = "gelu"
-    positions: Literal["none", "sinusoidal", "learned", "shaw", "t5", "alibi", "rotary"] = "rotary"
+    positions: Positions = "rotary"
     dropout: float = 0.1
     attention_dropout: float = 0.1
     ffn_dropout: float = 0.0

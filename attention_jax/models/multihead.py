@@ -25,17 +25,20 @@ Parity with PyTorch 2.13 to 1e-5 is tested in tests/models/test_parity.py, with 
 """
 
 import dataclasses
-from typing import Any, Literal
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from attention_jax import InputError
+from attention_jax.models.named_scores import SCORES
 from attention_jax.ops.attention import Implementation, attend, attention_weights
+from attention_jax.ops.dropout import is_zero
 from attention_jax.ops.positions import rotary
 from attention_jax.ops.precision import matmul
-from attention_jax.ops.scores import Additive, Bilinear, Concat, Cosine, Dot, ScaledDot, Score
+from attention_jax.ops.scores import Cosine, ScaledDot, Score
 
 
 def heads_attend(
@@ -77,16 +80,13 @@ def heads_weights(query, key, *, score=ScaledDot(), bias=None, mask=None, query_
     return jax.vmap(over_heads, in_axes=(0, 0, None, None, 0))(query, key, score, bias, mask)
 
 
-HeadScore = Literal["scaled_dot", "dot", "general", "additive", "concat", "cosine"]
-
-
-def head_score(module: nn.Module, name: HeadScore, heads: int, size: int) -> Score:
-    """A score whose leaves, if it has any, are parameters of `module` with one row per head (cosine: a learned sharpness)."""
-    if name in ("scaled_dot", "dot"):
-        return ScaledDot() if name == "scaled_dot" else Dot()
-    if name == "cosine":
+def head_score(module: nn.Module, name: str, heads: int, size: int) -> Score:
+    """The score called `name`; its leaves, if it has any, are parameters of `module` with one row per head."""
+    if name not in SCORES:
+        raise InputError(f"score must be one of {', '.join(SCORES)}, got {name!r}")
+    kind = SCORES[name]
+    if kind is Cosine:  # each head learns its sharpness
         return Cosine(module.param("score_sharpness", nn.initializers.constant(size**0.5), (heads,)))
-    kind = {"general": Bilinear, "additive": Additive, "concat": Concat}[name]
 
     def init(rng):
         return jax.vmap(lambda rng: kind.init(rng, size, size, size))(jax.random.split(rng, heads))
@@ -111,7 +111,8 @@ class MultiHeadAttention(nn.Module):
     """Width of a head's queries and keys; 0 means width / heads."""
     value_width: int = 0
     """Width of a head's values; 0 means width / heads."""
-    score: HeadScore = "scaled_dot"
+    score: str = "scaled_dot"
+    """A name in models/named_scores.py."""
     use_bias: bool = True
     rotary: bool = False
     dropout: Any = 0.0
@@ -181,8 +182,3 @@ class Linear(nn.Module):
         if self.use_bias:
             y = y + self.param("bias", nn.initializers.zeros, (self.features,)).astype(self.dtype)[None]
         return y.reshape(*x.shape[:-1], self.features)
-
-
-def is_zero(rate) -> bool:
-    """Whether a dropout rate is known to be 0 while tracing (a traced rate never is)."""
-    return isinstance(rate, (int, float)) and rate == 0

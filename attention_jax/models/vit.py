@@ -5,23 +5,21 @@ rotary positions, stochastic depth, and a last layer that computes only what the
 """
 
 import math
-from typing import Any, Literal
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from attention_jax import InputError
-from attention_jax.models.blocks import Block, FeedForward, LayerNorm, drop
+from attention_jax import InputError, config
+from attention_jax.models.blocks import Block, FeedForward, LayerNorm, check_heads, drop
 from attention_jax.models.multihead import Linear
 from attention_jax.ops.attention import attend, attention_weights
 from attention_jax.ops.augment import resize
-from attention_jax.ops.dropout import dropout
+from attention_jax.ops.dropout import dropout, is_zero
 from attention_jax.ops.positions import rotary, sinusoidal
 from attention_jax.ops.scores import Dot
-
-Position = Literal["learned", "sinusoidal", "rotary", "none"]
 
 
 def patches(images: Float[Array, "B S S C"], size: int) -> Float[Array, "B N P"]:
@@ -124,26 +122,50 @@ class ImageLayer(nn.Module):
         self.ffn, self.attention_norm, self.ffn_norm = FeedForward(block), LayerNorm(), LayerNorm()
 
     def __call__(
-        self, x: Float[Array, "B T D"], grid: int = 0, only_first: bool = False, train: bool = False, look: bool = False
+        self,
+        x: Float[Array, "B T D"],
+        grid: int = 0,
+        outputs: int | None = None,
+        train: bool = False,
+        look: bool = False,
     ):
-        """(output [B, T, D], weights [B, H, T, T] or None); with `only_first` just the first token's output, [B, 1, D].
+        """(output [B, T, D], weights [B, H, T, T] or None); with `outputs` those of the first tokens only, [B, outputs, D].
 
         `grid` turns queries and keys by their places in a grid x grid image behind the tokens that have none; 0 does not.
         """
         h = self.attention_norm(x)
-        query, (key, value) = self.attention.queries(h[:, :1] if only_first else h), self.attention.memory(h, h)
+        query, (key, value) = self.attention.queries(h[:, :outputs]), self.attention.memory(h, h)
         if grid:
             prefix = x.shape[1] - grid * grid
-            query = query if only_first else rotary_2d(query, grid, prefix)  # the first token has no place
-            key = rotary_2d(key, grid, prefix)
+            query, key = rotary_2d(query, grid, prefix), rotary_2d(key, grid, prefix)
         y, weights = self.attention.pool(query, key, value, train=train, look=look)
-        x = (x[:, :1] if only_first else x) + self._branch(y, train)
+        x = x[:, :outputs] + self._branch(y, train)
         y = drop(self, self.ffn(self.ffn_norm(x), train=train), self.block.dropout, train)
         return x + self._branch(y, train), weights
 
     def _branch(self, y, train):
-        skips = train and not (isinstance(self.skip, int | float) and self.skip == 0)
+        skips = train and not is_zero(self.skip)
         return stochastic_depth(y, self.skip, self.make_rng("dropout")) if skips else y
+
+
+def block_of(options: config.Vit | config.Cct, use_bias: bool) -> Block:
+    """What the layers of an image model share: pre-norm and GELU; where a patch stands was said before the first of them."""
+    return Block(
+        width=options.hidden_size,
+        heads=options.heads,
+        ffn=options.mlp_size,
+        key_width=0,
+        value_width=0,
+        norm="pre",
+        activation="gelu",
+        positions="none",
+        score="scaled_dot",
+        use_bias=use_bias,
+        dropout=options.dropout,
+        attention_dropout=options.attention_dropout,
+        ffn_dropout=options.dropout,
+        dtype=jnp.dtype(options.dtype),
+    )
 
 
 class Trunk(nn.Module):
@@ -152,8 +174,9 @@ class Trunk(nn.Module):
     classes: int
     block: Block
     layers: int
-    pool: Literal["token", "mean", "attention"] = "token"
-    stochastic_depth: Any = 0.0
+    pool: str
+    """What the classifier sees, as in `config.Vit`."""
+    stochastic_depth: Any
 
     @nn.compact
     def __call__(self, x: Float[Array, "B T D"], *, grid: int = 0, train: bool = False, look: bool = False):
@@ -161,13 +184,11 @@ class Trunk(nn.Module):
 
         The last layer then computes that token alone: the same logits for 60 % of a two-layer model's products (36 patches).
         """
-        weights = []
+        weights, last = [], self.layers - 1
         for i in range(self.layers):
-            layer = ImageLayer(
-                self.block, skip=self.stochastic_depth * (i / max(self.layers - 1, 1)), name=f"layer_{i}"
-            )
-            only_first = self.pool == "token" and i == self.layers - 1 and not look
-            x, w = layer(x, grid, only_first, train, look)
+            layer = ImageLayer(self.block, skip=self.stochastic_depth * (i / max(last, 1)), name=f"layer_{i}")
+            outputs = 1 if self.pool == "token" and i == last and not look else None
+            x, w = layer(x, grid, outputs, train, look)
             weights.append(w)
         x = LayerNorm(name="norm")(x)
         if self.pool == "attention":
@@ -188,45 +209,55 @@ class Trunk(nn.Module):
 
 
 class Vit(nn.Module):
-    """Patches, a linear map, positions, a class token if that is what is pooled, and the trunk.
+    """Patches, a linear map, a class token if that is what is pooled, positions, and the trunk.
 
-    A model made for `image_size` also takes images of another size: learned positions are interpolated.
+    A model made for `image_size` also takes images of another size: learned positions are interpolated. With `shifted` it reads
+    patches of the image and of its shifts by half a patch, normalised (Lee et al. 2021, eq. 4).
     """
 
+    options: config.Vit
     classes: int
     image_size: int
-    patch_size: int
-    block: Block
-    layers: int
-    pool: Literal["token", "mean", "attention"] = "token"
-    position: Position = "learned"
-    stochastic_depth: Any = 0.0
-    shifted: bool = False
-    """Shifted patch tokenisation: patches of the image and of its shifts by half a patch, normalised (Lee et al. 2021, eq. 4)."""
+
+    def __post_init__(self):
+        options = self.options
+        check_heads("hidden-size", options.hidden_size, options.heads)
+        if options.position == "rotary" and (options.hidden_size // options.heads) % 4:
+            raise InputError(
+                "--model.position rotary needs heads of a multiple of 4 channels, so that each axis has pairs, got "
+                f"{options.hidden_size} / {options.heads}"
+            )
+        super().__post_init__()
 
     @nn.compact
     def __call__(self, images: Float[Array, "B S S C"], *, train: bool = False, look: bool = False):
         """(logits [B, classes], {"encoder_attention": [B, layers, H, T, T]} if `look`)."""
-        block, prefix = self.block, int(self.pool == "token")
-        images = with_shifts(images, self.patch_size // 2) if self.shifted else images
-        x = patches(images.astype(block.dtype), self.patch_size)
-        x = LayerNorm(name="patch_norm")(x) if self.shifted else x
-        x = Linear(block.width, dtype=block.dtype, name="patch_embedding")(x)  # [B, N, D]
+        options, block = self.options, block_of(self.options, self.options.bias)
+        x = self.embedded(images, block)  # [B, N, D]
         grid = math.isqrt(x.shape[1])
-        if prefix:
+        if options.pool == "token":
             token = self.param("class_token", nn.initializers.zeros, (block.width,)).astype(block.dtype)
             x = jnp.concatenate([jnp.broadcast_to(token[None, None, :], (x.shape[0], 1, block.width)), x], axis=1)
-        if self.position == "learned":
-            count = (self.image_size // self.patch_size) ** 2
-            table = self.param("positions", nn.initializers.normal(0.02), (prefix + count, block.width))
+        x = drop(self, self.placed(x, grid), block.dropout, train)
+        trunk = Trunk(self.classes, block, options.layers, options.pool, options.stochastic_depth, name="trunk")
+        return trunk(x, grid=grid if options.position == "rotary" else 0, train=train, look=look)
+
+    def embedded(self, images: Float[Array, "B S S C"], block: Block) -> Float[Array, "B N D"]:
+        """The patches' vectors."""
+        size, shifted = self.options.patch_size, self.options.shifted
+        images = with_shifts(images, size // 2) if shifted else images
+        x = patches(images.astype(block.dtype), size)
+        x = LayerNorm(name="patch_norm")(x) if shifted else x
+        return Linear(block.width, dtype=block.dtype, name="patch_embedding")(x)
+
+    def placed(self, x: Float[Array, "B T D"], grid: int) -> Float[Array, "B T D"]:
+        """The tokens with the vectors of their places added, where the kind of positions has such (rotary turns queries and keys)."""
+        prefix, width = x.shape[1] - grid * grid, x.shape[2]
+        if self.options.position == "learned":
+            rows = prefix + (self.image_size // self.options.patch_size) ** 2
+            table = self.param("positions", nn.initializers.normal(0.02), (rows, width))
             table = jnp.concatenate([table[:prefix], interpolate(table[prefix:], grid)])
-            x = x + table.astype(block.dtype)[None, :, :]
-        elif self.position == "sinusoidal":
-            x = x.at[:, prefix:].add(sinusoidal_2d(grid, block.width).astype(block.dtype)[None, :, :])
-        elif self.position == "rotary" and (block.width // block.heads) % 4:
-            raise InputError(
-                f"2-D rotary positions need heads of a multiple of 4 channels, got {block.width} / {block.heads}"
-            )
-        x = drop(self, x, block.dropout, train)
-        trunk = Trunk(self.classes, block, self.layers, self.pool, self.stochastic_depth, name="trunk")
-        return trunk(x, grid=grid if self.position == "rotary" else 0, train=train, look=look)
+            return x + table.astype(x.dtype)[None, :, :]
+        if self.options.position == "sinusoidal":
+            return x.at[:, prefix:].add(sinusoidal_2d(grid, width).astype(x.dtype)[None, :, :])
+        return x
