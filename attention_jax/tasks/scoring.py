@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 
 from attention_jax.data.pairs import PairData, decode_targets, references
+from attention_jax.files import write_json
 from attention_jax.report import bleu
-from attention_jax.train.log import write_json
 
 
 def are_sentences(data: PairData) -> bool:

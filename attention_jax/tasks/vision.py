@@ -19,7 +19,7 @@ from attention_jax.ops.metrics import token_accuracy
 from attention_jax.report import image_figures as figures
 from attention_jax.report.panels import confusion_matrix
 from attention_jax.tasks import Evaluation, build_model, initial, load_once
-from attention_jax.tasks.pictures import prefix_of, image_maps
+from attention_jax.tasks.pictures import image_maps, prefix_of
 from attention_jax.train.parallel import over_rows
 
 EVALUATED = 512
