@@ -1,4 +1,5 @@
-"""Strict JAX for every test: no silent promotion of dtypes or ranks. CPU only, so that results do not depend on the machine."""
+"""Strict JAX for every test: no silent promotion of dtypes or ranks. CPU only, so that results do not depend on the
+machine."""
 
 import atexit
 import os

@@ -1,8 +1,9 @@
-"""The blocks of a Transformer: residual connections in post-norm and pre-norm, feed-forward, encoder and decoder layers.
+"""The blocks of a Transformer: residual connections in post-norm and pre-norm, feed-forward, encoder and decoder
+layers.
 
-Dropout sits at the paper's three places (Vaswani et al. 2017, section 5.4, and its code): on every sub-layer's output before it
-is added, on the sum of embeddings and positions (models/transformer.py), and, with rates of their own, inside the sub-layers
-on attention weights and on the feed-forward's hidden units.
+Dropout sits at the paper's three places (Vaswani et al. 2017, section 5.4, and its code): on every sub-layer's output
+before it is added, on the sum of embeddings and positions (models/transformer.py), and, with rates of their own, inside
+the sub-layers on attention weights and on the feed-forward's hidden units.
 """
 
 from dataclasses import dataclass
@@ -45,7 +46,7 @@ class Block:
     """gelu is the exact one, with the error function."""
     positions: Positions
     score: str
-    """A name in models/named_scores.py."""
+    """A name in `config.SCORES`, or package.file:Class."""
     use_bias: bool
     """Bias terms of the attention projections."""
     dropout: Any
@@ -151,8 +152,8 @@ class EncoderLayer(nn.Module):
 class Past(Bias):
     """`bias` (or nothing), and -inf for keys after the query: `causal()` as a bias.
 
-    For a cache, which holds finite numbers everywhere: given a mask, `attend` makes what nobody may see finite first, which takes
-    as long as the rest of a decoding step.
+    For a cache, which holds finite numbers everywhere: given a mask, `attend` makes what nobody may see finite first,
+    which takes as long as the rest of a decoding step.
     """
 
     bias: Bias | None
@@ -193,7 +194,8 @@ class DecoderLayer(nn.Module):
         return self.cross_attention.memory(states, states)
 
     def step(self, x: Float[Array, "B 1 D"], cache, position, bias=None, memory=None, look: bool = False):
-        """One position with a cache (keys [B, H, T, E], values [B, H, T, V]) -> (output, cache, own weights, cross weights)."""
+        """One position with a cache (keys [B, H, T, E], values [B, H, T, V]) -> (output, cache, own weights, cross
+        weights)."""
         h = before(self.block, self.attention_norm, x)
         cache = tuple(
             lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), position, 2)
@@ -214,8 +216,8 @@ class DecoderLayer(nn.Module):
         return after(self, self.ffn_norm, x, y, train), weights
 
     def _look_up(self, x: Float[Array, "R T D"], keys, values, mask, train, look):
-        """Attention over the memory. In a beam search the hypotheses of a sentence share its memory: rows R = B k, memory B, and
-        the k hypotheses are k queries of one attention."""
+        """Attention over the memory. In a beam search the hypotheses of a sentence share its memory: rows R = B k,
+        memory B, and the k hypotheses are k queries of one attention."""
         queries = self.cross_attention.queries(x.reshape(keys.shape[0], -1, x.shape[-1]))  # [B, H, k T, E]
         y, weights = self.cross_attention.pool(queries, keys, values, mask=mask, train=train, look=look)
         if look:

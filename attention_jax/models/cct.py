@@ -1,4 +1,5 @@
-"""Compact Convolutional Transformer (Hassani et al. 2021): a ViT whose patches come from a small convolutional network."""
+"""Compact Convolutional Transformer (Hassani et al. 2021): a ViT whose patches come from a small convolutional
+network."""
 
 import math
 from typing import Any
@@ -14,7 +15,8 @@ from attention_jax.models.vit import Trunk, block_of, interpolate
 
 
 class Tokenizer(nn.Module):
-    """`convolutions` times: k x k convolution, ReLU, 3 x 3 max-pooling of stride 2 (section 3.3, eq. 7). Rows of tokens."""
+    """`convolutions` times: k x k convolution, ReLU, 3 x 3 max-pooling of stride 2 (section 3.3, eq. 7). Rows of
+    tokens."""
 
     convolutions: int
     kernel_size: int

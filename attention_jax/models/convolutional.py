@@ -1,10 +1,10 @@
 """Convolutional sequence to sequence learning (Gehring et al. 2017): no recurrence, attention in every decoder layer.
 
-A block is a convolution to twice the width, a gated linear unit a * sigmoid(b), and a residual connection scaled by sqrt(1/2).
-In decoder layer l the query is d = (W_d h + b_d + g) sqrt(1/2) with g the embedded target (eq. 1), the keys are the encoder's
-outputs z, the values z + e with e the embedded source (eq. 2). As in bentrevett/pytorch-seq2seq (tutorial 5) every sum of
-two is scaled by sqrt(1/2) and there is no weight normalisation; unlike there, padding is zeroed before every convolution
-and each layer has its own W_d (as in the paper).
+A block is a convolution to twice the width, a gated linear unit a * sigmoid(b), and a residual connection scaled by
+sqrt(1/2). In decoder layer l the query is d = (W_d h + b_d + g) sqrt(1/2) with g the embedded target (eq. 1), the keys
+are the encoder's outputs z, the values z + e with e the embedded source (eq. 2). As in bentrevett/pytorch-seq2seq
+(tutorial 5) every sum of two is scaled by sqrt(1/2) and there is no weight normalisation; unlike there, padding is
+zeroed before every convolution and each layer has its own W_d (as in the paper).
 """
 
 import flax.linen as nn
@@ -29,7 +29,8 @@ linear_init = nn.initializers.variance_scaling(1.0, "fan_in", "normal")
 def gated_convolution(
     x: Float[Array, "B T D"], kernel: Float[Array, "KD E"], bias: Float[Array, "E"]
 ) -> Float[Array, "B U F"]:
-    """Convolve without padding (U = T - K + 1) as one product over the K * D inputs of each window, then a * sigmoid(b), E = 2 F."""
+    """Convolve without padding (U = T - K + 1) as one product over the K * D inputs of each window, then a *
+    sigmoid(b), E = 2 F."""
     width = kernel.shape[0] // x.shape[-1]
     steps = x.shape[1] - width + 1
     windows = jnp.concatenate([x[:, k : k + steps] for k in range(width)], axis=-1)  # [B, U, K D]
@@ -118,7 +119,8 @@ class ConvSeq2seq(nn.Module):
         return {"key": z, "value": (z + embedded) * SCALE, "length": source_length}
 
     def block(self, layer: int, memory, inputs, residual, embedded, look: bool):
-        """A decoder block on inputs [B, T + K - 1, H] that hold the K - 1 steps before: next x [B, T, H] and the weights [B, T, S]."""
+        """A decoder block on inputs [B, T + K - 1, H] that hold the K - 1 steps before: next x [B, T, H] and the
+        weights [B, T, S]."""
         x = self.target_blocks[layer](inputs)
         query = (self.queries[layer](x) + embedded) * SCALE
 

@@ -1,4 +1,5 @@
-"""Encoder-only and decoder-only Transformers: token representations that see everything, and language models that see the past."""
+"""Encoder-only and decoder-only Transformers: token representations that see everything, and language models that see
+the past."""
 
 from typing import Any, NamedTuple
 

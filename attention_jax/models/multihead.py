@@ -1,11 +1,13 @@
-"""Multi-head attention (Vaswani et al. 2017, section 3.2.2) on top of `ops.attend`, with key/value caches as plain values.
+"""Multi-head attention (Vaswani et al. 2017, section 3.2.2) on top of `ops.attend`, with key/value caches as plain
+values.
 
 `heads_attend` is the function, `MultiHeadAttention` the module that owns the projections. `attend` is written for one
-sequence and one head; it is vmapped over both. Hence the axes of what is given beside the arrays: the leaves of a `mask`
-lead with the batch, the leaves of a `bias` and of a learned `score` lead with the heads.
+sequence and one head; it is vmapped over both. Hence the axes of what is given beside the arrays: the leaves of a
+`mask` lead with the batch, the leaves of a `bias` and of a learned `score` lead with the heads.
 
-Parity with PyTorch 2.13 to 1e-5 is tested in tests/models/test_parity.py, with this table of names (kernels are transposed,
-`x.weight` [out, in] -> `x.kernel` [in, out]; d = embed_dim, and in_proj stacks the rows of query, key and value):
+Parity with PyTorch 2.13 to 1e-5 is tested in tests/models/test_parity.py, with this table of names (kernels are
+transposed, `x.weight` [out, in] -> `x.kernel` [in, out]; d = embed_dim, and in_proj stacks the rows of query, key and
+value):
 
 | here                                   | torch.nn                                                              |
 |----------------------------------------|-----------------------------------------------------------------------|
@@ -32,8 +34,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from attention_jax import InputError
-from attention_jax.models.named_scores import SCORES
+from attention_jax.models.named_scores import score_class
 from attention_jax.ops.attention import Implementation, attend, attention_weights
 from attention_jax.ops.dropout import is_zero
 from attention_jax.ops.positions import rotary
@@ -82,11 +83,11 @@ def heads_weights(query, key, *, score=ScaledDot(), bias=None, mask=None, query_
 
 def head_score(module: nn.Module, name: str, heads: int, size: int) -> Score:
     """The score called `name`; its leaves, if it has any, are parameters of `module` with one row per head."""
-    if name not in SCORES:
-        raise InputError(f"score must be one of {', '.join(SCORES)}, got {name!r}")
-    kind = SCORES[name]
+    kind = score_class(name)
     if kind is Cosine:  # each head learns its sharpness
         return Cosine(module.param("score_sharpness", nn.initializers.constant(size**0.5), (heads,)))
+    if not hasattr(kind, "init"):
+        return kind()
 
     def init(rng):
         return jax.vmap(lambda rng: kind.init(rng, size, size, size))(jax.random.split(rng, heads))
@@ -112,7 +113,7 @@ class MultiHeadAttention(nn.Module):
     value_width: int = 0
     """Width of a head's values; 0 means width / heads."""
     score: str = "scaled_dot"
-    """A name in models/named_scores.py."""
+    """A name in `config.SCORES`, or package.file:Class."""
     use_bias: bool = True
     rotary: bool = False
     dropout: Any = 0.0
@@ -166,8 +167,8 @@ class MultiHeadAttention(nn.Module):
 class Linear(nn.Module):
     """x W + b, Glorot-uniform W unless told otherwise; computes in `dtype`, keeps float32 parameters.
 
-    All leading axes are one axis of rows while it multiplies: the gradient of W is then one plain matrix product, which XLA's CPU
-    backend does twice as fast as the contraction over batch and time of `nn.Dense`.
+    All leading axes are one axis of rows while it multiplies: the gradient of W is then one plain matrix product, which
+    XLA's CPU backend does twice as fast as the contraction over batch and time of `nn.Dense`.
     """
 
     features: int

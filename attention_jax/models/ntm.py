@@ -1,7 +1,9 @@
-"""The Neural Turing Machine: a controller that reads and writes a memory through attention (Graves et al. 2014, arXiv 1410.5401).
+"""The Neural Turing Machine: a controller that reads and writes a memory through attention (Graves et al. 2014, arXiv
+1410.5401).
 
-Functions first: `control` and `turn` advance a state that is a plain value; the module owns the weights and scans the two over time.
-What does not depend on the state is computed outside the scan: the projection of all inputs before it, that of all outputs after it.
+Functions first: `control` and `turn` advance a state that is a plain value; the module owns the weights and scans the
+two over time. What does not depend on the state is computed outside the scan: the projection of all inputs before it,
+that of all outputs after it.
 """
 
 from typing import NamedTuple
@@ -50,7 +52,8 @@ class State(NamedTuple):
 def control(
     state: State, inputs: Float[Array, "B G"], kernel: Float[Array, "R*W+C G"]
 ) -> tuple[Float[Array, "B C"], tuple]:
-    """One step of the controllers of a batch, (hidden, their new state), on their projected inputs and the last reads."""
+    """One step of the controllers of a batch, (hidden, their new state), on their projected inputs and the last
+    reads."""
     reads = state.reads.reshape(len(inputs), -1)
     if not state.controller:  # feed-forward: the memory is all that such a machine remembers
         return jnp.tanh(inputs + reads @ kernel), ()
@@ -60,9 +63,11 @@ def control(
 
 
 def gate_order(init):
-    """An initialiser of an LSTM's kernel [.., 4 C] whose draws for gates (i, f, o, g) are put in the order of `ops.cells`, (i, f, g, o).
+    """An initialiser of an LSTM's kernel [.., 4 C] whose draws for gates (i, f, o, g) are put in the order of
+    `ops.cells`, (i, f, g, o).
 
-    The machines whose results are recorded had their gates in the first order; so each gate begins with the values it had then.
+    The machines whose results are recorded had their gates in the first order; so each gate begins with the values it
+    had then.
     """
 
     def ordered(rng, shape, dtype=jnp.float32):
@@ -75,7 +80,8 @@ def gate_order(init):
 def addresses(
     emitted: Float[Array, "P"], shape: Shape
 ) -> tuple[addressing.Address, Float[Array, "Hw W"], Float[Array, "Hw W"]]:
-    """Splits what the controller emitted into addresses (fields with a leading head axis), erase and add vectors, each in its range."""
+    """Splits what the controller emitted into addresses (fields with a leading head axis), erase and add vectors, each
+    in its range."""
     split = shape.heads * (shape.width + 3 + shape.shifts)
     per_head = emitted[:split].reshape(shape.heads, -1)
     erase, add = emitted[split:].reshape(2, shape.write_heads, shape.width)
@@ -89,7 +95,8 @@ def addresses(
 
 
 def turn(state: State, emitted: Float[Array, "P"], shape: Shape) -> State:
-    """What a machine does to its memory in one step: all heads move, the write heads write, then the read heads read."""
+    """What a machine does to its memory in one step: all heads move, the write heads write, then the read heads
+    read."""
     address, erase, add = addresses(emitted, shape)
     weights = jax.vmap(addressing.locate, in_axes=(None, 0, 0))(state.memory, state.weights, address)  # [H, N]
     memory = addressing.write(state.memory, weights[: shape.write_heads], erase, add)
@@ -100,8 +107,8 @@ def turn(state: State, emitted: Float[Array, "P"], shape: Shape) -> State:
 class NTM(nn.Module):
     """A Neural Turing Machine over a batch of sequences.
 
-    `memory_init`: "constant" 1e-6, "learned", or "random" (a truncated normal draw, part of the parameters but never trained);
-    compared by Collier & Beel 2018 (arXiv 1807.08518). Every head starts at location 0.
+    `memory_init`: "constant" 1e-6, "learned", or "random" (a truncated normal draw, part of the parameters but never
+    trained); compared by Collier & Beel 2018 (arXiv 1807.08518). Every head starts at location 0.
     """
 
     options: config.NTM
@@ -138,7 +145,8 @@ class NTM(nn.Module):
         return logits, {"write": weights[:, :, : shape.write_heads], "read": weights[:, :, shape.write_heads :]}
 
     def start(self, shape: Shape) -> State:
-        """The state before the first step: learned controller state and reads, all heads at location 0, an empty memory."""
+        """The state before the first step: learned controller state and reads, all heads at location 0, an empty
+        memory."""
         small = nn.initializers.normal(0.01)
         controller = ()
         if self.options.controller == "lstm":

@@ -1,4 +1,5 @@
-"""How a Transformer learns where its tokens stand: by vectors added to the embeddings, by rotation, or by biases of the scores.
+"""How a Transformer learns where its tokens stand: by vectors added to the embeddings, by rotation, or by biases of the
+scores.
 
 | kind       | acts on                        | parameters              | source                              |
 |------------|--------------------------------|-------------------------|-------------------------------------|

@@ -1,6 +1,7 @@
 """Recurrent language models on characters: plain tanh, GRU and LSTM, one layer, as in d2l chapters 9 and 10.
 
-Characters enter one-hot, so that the input product is a row of the kernel. All weights start uniform in +-1 / sqrt(hidden size).
+Characters enter one-hot, so that the input product is a row of the kernel. All weights start uniform in +-1 /
+sqrt(hidden size).
 """
 
 import flax.linen as nn
@@ -28,8 +29,9 @@ def rnn_step(inputs: Float[Array, "B H"], kernel: Float[Array, "H H"], state: ce
 class RecurrentLanguageModel(nn.Module):
     """The next character from those before it; the state is a tuple of arrays and starts at zero.
 
-    `truncation` is how far gradients go back in training: "full" (the window), "truncated" (cut every `truncation_length`
-    steps) or "randomised" (`truncation_length` steps on average, unbiased); the values are the same.
+    `truncation` is how far gradients go back in training: "full" (the window), "truncated" (cut every
+    `truncation_length` steps) or "randomised" (`truncation_length` steps on average, unbiased); the values are the
+    same.
     """
 
     options: config.RecurrentLanguageModel

@@ -1,4 +1,5 @@
-"""A residual network (He et al. 2016), with group normalisation (Wu and He 2018): no running averages, so parameters are all its state.
+"""A residual network (He et al. 2016), with group normalisation (Wu and He 2018): no running averages, so parameters
+are all its state.
 
 The baseline next to the Vision Transformers: same data, same loop.
 """
@@ -16,7 +17,8 @@ from attention_jax.ops.precision import matmul
 
 
 class Residual(nn.Module):
-    """Two 3 x 3 convolutions around a shortcut (He et al. 2016, figure 2); a 1 x 1 convolution where the shape changes."""
+    """Two 3 x 3 convolutions around a shortcut (He et al. 2016, figure 2); a 1 x 1 convolution where the shape
+    changes."""
 
     channels: int
     stride: int
@@ -79,8 +81,8 @@ def as_product(
 ) -> Float[Array, "B R R D"]:
     """The convolution as one matrix product over its windows.
 
-    On CPUs XLA runs the gradient of its own convolution with respect to the kernel some 200 times slower inside a loop than outside
-    (jax issue 12868), and the train steps of an epoch are a loop.
+    On CPUs XLA runs the gradient of its own convolution with respect to the kernel some 200 times slower inside a loop
+    than outside (jax issue 12868), and the train steps of an epoch are a loop.
 
     >>> x, kernel = jnp.ones((1, 4, 4, 2)), jnp.ones((3, 3, 2, 1))
     >>> as_product(x, kernel, (1, 1), "SAME")[0, :, :, 0].tolist()[0]

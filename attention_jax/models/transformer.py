@@ -58,7 +58,8 @@ class Decoder(nn.Module):
         self.norm = LayerNorm() if self.block.norm == "pre" else None
 
     def __call__(self, x: Float[Array, "B T D"], mask, memory=None, train: bool = False, look: bool = False):
-        """(states, own weights [B, layers, H, T, T] or None, weights over the memory or None); `memory` from `project`."""
+        """(states, own weights [B, layers, H, T, T] or None, weights over the memory or None); `memory` from
+        `project`."""
         own, cross = [], []
         for i, layer in enumerate(self.layer):
             given = None if memory is None else memory[i]
@@ -81,7 +82,8 @@ class Decoder(nn.Module):
         )
 
     def step(self, x: Float[Array, "B 1 D"], cache, position: Int[Array, ""], memory=None, look: bool = False):
-        """The states at one position and the caches with it added: (states [B, 1, D], cache, own weights, cross weights)."""
+        """The states at one position and the caches with it added: (states [B, 1, D], cache, own weights, cross
+        weights)."""
         own, cross, new = [], [], []
         for i, layer in enumerate(self.layer):
             given = None if memory is None else memory[i]
@@ -136,7 +138,8 @@ class Memory(NamedTuple):
 class Cache(NamedTuple):
     """The decoder's state while it decodes step by step; every leaf leads with the batch.
 
-    In a beam search `position` and `own` have a row for each of B k hypotheses, and `memory` one for each of B sentences.
+    In a beam search `position` and `own` have a row for each of B k hypotheses, and `memory` one for each of B
+    sentences.
     """
 
     position: Int[Array, "B"]  # of the next token, the same in every row
@@ -228,7 +231,8 @@ class Transformer(nn.Module):
         return self._logits(x.astype(jnp.float32))[:, 0], cache._replace(position=cache.position + 1, own=own), weights
 
     def __call__(self, source, source_length, target_in, *, train: bool = False, look: bool = False):
-        """(logits [B, T, V], intermediates); `look` adds the weights of all three attentions, [B, layers, heads, Q, K]."""
+        """(logits [B, T, V], intermediates); `look` adds the weights of all three attentions, [B, layers, heads, Q,
+        K]."""
         memory, encoder_weights = self._encode(source, source_length, train, look)
         hidden, weights = self.decode(memory, target_in, train=train, look=look)
         return self._logits(hidden), weights | {"encoder_attention": encoder_weights} if look else {}

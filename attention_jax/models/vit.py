@@ -1,7 +1,7 @@
 """Vision Transformer (Dosovitskiy et al. 2021): an image is a sequence of patches, and a Transformer encoder reads it.
 
-The pieces are functions; the module owns the weights. The layer is the pre-norm layer of models/blocks.py with what images need: 2-D
-rotary positions, stochastic depth, and a last layer that computes only what the classifier reads.
+The pieces are functions; the module owns the weights. The layer is the pre-norm layer of models/blocks.py with what
+images need: 2-D rotary positions, stochastic depth, and a last layer that computes only what the classifier reads.
 """
 
 import math
@@ -23,7 +23,8 @@ from attention_jax.ops.scores import Dot
 
 
 def patches(images: Float[Array, "B S S C"], size: int) -> Float[Array, "B N P"]:
-    """Cut square images in patches of `size` x `size` pixels, row by row; a patch is a vector of size * size * C numbers.
+    """Cut square images in patches of `size` x `size` pixels, row by row; a patch is a vector of size * size * C
+    numbers.
 
     >>> patches(jnp.arange(16.0).reshape(1, 4, 4, 1), 2)[0].tolist()
     [[0.0, 1.0, 4.0, 5.0], [2.0, 3.0, 6.0, 7.0], [8.0, 9.0, 12.0, 13.0], [10.0, 11.0, 14.0, 15.0]]
@@ -40,10 +41,11 @@ def patches(images: Float[Array, "B S S C"], size: int) -> Float[Array, "B N P"]
 
 
 def with_shifts(images: Float[Array, "B S S C"], by: int) -> Float[Array, "B S S E"]:
-    """The images and, in further channels, the same moved by `by` pixels along the four diagonals, zeros coming in: E = 5 C.
+    """The images and, in further channels, the same moved by `by` pixels along the four diagonals, zeros coming in: E =
+    5 C.
 
-    Cut in patches with `by` half of their size, a patch sees twice as far in each direction as it reaches: shifted patch
-    tokenisation (Lee, Lee and Song 2021, "Vision Transformer for Small-Size Datasets", eq. 3).
+    Cut in patches with `by` half of their size, a patch sees twice as far in each direction as it reaches: shifted
+    patch tokenisation (Lee, Lee and Song 2021, "Vision Transformer for Small-Size Datasets", eq. 3).
 
     >>> with_shifts(jnp.array([[1.0, 2.0], [3.0, 4.0]])[None, :, :, None], 1)[0, :, :, 1].tolist()
     [[0.0, 0.0], [0.0, 1.0]]
@@ -70,7 +72,8 @@ def sinusoidal_2d(grid: int, width: int) -> Float[Array, "N D"]:
 
 
 def interpolate(table: Float[Array, "N D"], grid: int) -> Float[Array, "M D"]:
-    """A table of the positions of an n x n grid, bilinearly resized to grid x grid (Dosovitskiy et al. 2021, section 3.2).
+    """A table of the positions of an n x n grid, bilinearly resized to grid x grid (Dosovitskiy et al. 2021, section
+    3.2).
 
     >>> interpolate(jnp.arange(4.0)[:, None], 2)[:, 0].tolist()
     [0.0, 1.0, 2.0, 3.0]
@@ -82,9 +85,11 @@ def interpolate(table: Float[Array, "N D"], grid: int) -> Float[Array, "M D"]:
 
 
 def rotary_2d(x: Float[Array, "B H T E"], grid: int, prefix: int) -> Float[Array, "B H T E"]:
-    """Rotate one half of the channels by the row and the other by the column; the first `prefix` tokens have no place and stay.
+    """Rotate one half of the channels by the row and the other by the column; the first `prefix` tokens have no place
+    and stay.
 
-    The product of a rotated query and a rotated key depends on their two displacements alone (rotary, Su et al. 2021, per axis).
+    The product of a rotated query and a rotated key depends on their two displacements alone (rotary, Su et al. 2021,
+    per axis).
     """
     at = jnp.arange(x.shape[2]) - prefix
     row, column = (jnp.where(at < 0, 0, place) for place in jnp.divmod(at, grid))
@@ -129,9 +134,11 @@ class ImageLayer(nn.Module):
         train: bool = False,
         look: bool = False,
     ):
-        """(output [B, T, D], weights [B, H, T, T] or None); with `outputs` those of the first tokens only, [B, outputs, D].
+        """(output [B, T, D], weights [B, H, T, T] or None); with `outputs` those of the first tokens only, [B, outputs,
+        D].
 
-        `grid` turns queries and keys by their places in a grid x grid image behind the tokens that have none; 0 does not.
+        `grid` turns queries and keys by their places in a grid x grid image behind the tokens that have none; 0 does
+        not.
         """
         h = self.attention_norm(x)
         query, (key, value) = self.attention.queries(h[:, :outputs]), self.attention.memory(h, h)
@@ -149,7 +156,8 @@ class ImageLayer(nn.Module):
 
 
 def block_of(options: config.Vit | config.Cct, use_bias: bool) -> Block:
-    """What the layers of an image model share: pre-norm and GELU; where a patch stands was said before the first of them."""
+    """What the layers of an image model share: pre-norm and GELU; where a patch stands was said before the first of
+    them."""
     return Block(
         width=options.hidden_size,
         heads=options.heads,
@@ -182,7 +190,8 @@ class Trunk(nn.Module):
     def __call__(self, x: Float[Array, "B T D"], *, grid: int = 0, train: bool = False, look: bool = False):
         """(logits [B, classes], intermediates); with pool="token" the classifier reads the first token.
 
-        The last layer then computes that token alone: the same logits for 60 % of a two-layer model's products (36 patches).
+        The last layer then computes that token alone: the same logits for 60 % of a two-layer model's products (36
+        patches).
         """
         weights, last = [], self.layers - 1
         for i in range(self.layers):
@@ -211,8 +220,8 @@ class Trunk(nn.Module):
 class Vit(nn.Module):
     """Patches, a linear map, a class token if that is what is pooled, positions, and the trunk.
 
-    A model made for `image_size` also takes images of another size: learned positions are interpolated. With `shifted` it reads
-    patches of the image and of its shifts by half a patch, normalised (Lee et al. 2021, eq. 4).
+    A model made for `image_size` also takes images of another size: learned positions are interpolated. With `shifted`
+    it reads patches of the image and of its shifts by half a patch, normalised (Lee et al. 2021, eq. 4).
     """
 
     options: config.Vit
@@ -251,7 +260,8 @@ class Vit(nn.Module):
         return Linear(block.width, dtype=block.dtype, name="patch_embedding")(x)
 
     def placed(self, x: Float[Array, "B T D"], grid: int) -> Float[Array, "B T D"]:
-        """The tokens with the vectors of their places added, where the kind of positions has such (rotary turns queries and keys)."""
+        """The tokens with the vectors of their places added, where the kind of positions has such (rotary turns queries
+        and keys)."""
         prefix, width = x.shape[1] - grid * grid, x.shape[2]
         if self.options.position == "learned":
             rows = prefix + (self.image_size // self.options.patch_size) ** 2

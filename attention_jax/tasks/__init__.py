@@ -27,8 +27,9 @@ class Evaluation(NamedTuple):
 class Task(Protocol):
     """A family of models on a dataset. Nothing in it changes once it is made.
 
-    The families are frozen dataclasses that are equal to themselves only (`eq=False`): compiled functions are cached by method,
-    and a bound method is equal to another one if their objects are. `loss` is traced, also with tracers in `config`.
+    The families are frozen dataclasses that are equal to themselves only (`eq=False`): compiled functions are cached by
+    method, and a bound method is equal to another one if their objects are. `loss` is traced, also with tracers in
+    `config`.
     """
 
     config: Config
@@ -44,7 +45,8 @@ class Task(Protocol):
         """Fresh parameters."""
 
     def loss(self, params, batch: dict, rng) -> tuple[Any, Any, dict]:
-        """(sum, count, {name: (sum, count)}) of a batch: rows of a bucket, and "weight" [B], 0 for a row that is padding."""
+        """(sum, count, {name: (sum, count)}) of a batch: rows of a bucket, and "weight" [B], 0 for a row that is
+        padding."""
 
     def plan(self, epoch: int, steps_per_call: int) -> list:
         """The compiled calls of an epoch: [(bucket, indices [K, B], weight [K, B]), ...]."""
@@ -53,7 +55,8 @@ class Task(Protocol):
         """On held-out data, briefly after an epoch and in `full` at the end of a run."""
 
     def report(self, params, evaluation: Evaluation, directory: Path) -> list[Path]:
-        """Draw figures in `directory` and write texts beside it; the paths of the figures. `evaluation` is a full one."""
+        """Draw figures in `directory` and write texts beside it; the paths of the figures. `evaluation` is a full
+        one."""
 
     def predict(self, params, texts: list[str], figure: Path | None) -> list[str]:
         """One line for each text; with `figure` what the model looks at is drawn there."""

@@ -1,8 +1,9 @@
 """Language models on characters: the next one from those before it. Transformers and recurrent networks alike.
 
-A model has these methods (all batch-major): `hidden(tokens [B, T], train=, look=) -> (hidden [B, T, D], intermediates)`,
-`output() -> (kernel [D, V], bias [V])`, `start(batch_size, max_length) -> cache`, `step(cache, token [B]) -> (logits [B, V], cache,
-intermediates)` and `__call__(tokens, train=, look=) -> (logits [B, T, V], intermediates)`.
+A model has these methods (all batch-major): `hidden(tokens [B, T], train=, look=) -> (hidden [B, T, D],
+intermediates)`, `output() -> (kernel [D, V], bias [V])`, `start(batch_size, max_length) -> cache`, `step(cache, token
+[B]) -> (logits [B, V], cache, intermediates)` and `__call__(tokens, train=, look=) -> (logits [B, T, V],
+intermediates)`.
 """
 
 import functools
@@ -102,7 +103,8 @@ class LanguageTask:
         return jnp.asarray([self.data.vocabulary.encode(text)], jnp.int32)
 
     def draw(self, params, text: str, path: Path) -> Path | None:
-        """Which characters each character looks at: one row of panels a layer, one panel a head. None if the model has no attention."""
+        """Which characters each character looks at: one row of panels a layer, one panel a head. None if the model has
+        no attention."""
         _, weights = self.model.apply({"params": params}, self.encode(text), look=True)
         if "decoder_attention" not in weights:
             return None

@@ -1,4 +1,5 @@
-"""Learning algorithms from examples: Neural Turing Machines, and LSTMs beside them, on the tasks of `data/algorithmic.py`."""
+"""Learning algorithms from examples: Neural Turing Machines, and LSTMs beside them, on the tasks of
+`data/algorithmic.py`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +35,8 @@ BEYOND = {  # task -> {name of a set: arguments of its generator}; sizes the mac
 
 
 def ends(length: np.ndarray) -> tuple[int, ...]:
-    """Where sequences may be cut: at quarters of the longest one. A program is compiled for each, and padding costs a quarter at most.
+    """Where sequences may be cut: at quarters of the longest one. A program is compiled for each, and padding costs a
+    quarter at most.
 
     >>> ends(np.array([3, 41, 11])), ends(np.array([200, 200]))
     ((11, 21, 31, 41), (200,))

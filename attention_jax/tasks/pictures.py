@@ -19,10 +19,11 @@ SHOWN = 4
 def alignment(
     weights: dict, data: PairData, batch: dict, tokens: np.ndarray, reversed_source: bool, path: Path
 ) -> Path:
-    """Heatmaps of the last layer's cross-attention for the first few rows: one row of panels a sentence, one panel a head.
+    """Heatmaps of the last layer's cross-attention for the first few rows: one row of panels a sentence, one panel a
+    head.
 
-    `weights` are a model's intermediates for the rows of `batch`, for which it wrote `tokens` [N, T]. A source that the model
-    reads from its end is shown in reading order.
+    `weights` are a model's intermediates for the rows of `batch`, for which it wrote `tokens` [N, T]. A source that the
+    model reads from its end is shown in reading order.
     """
     cross = weights["cross_attention"][:SHOWN, -1]  # [rows, heads, T, S]
     panels, outputs, sources = [], [], []
@@ -64,8 +65,9 @@ def prefix_of(tokens: int) -> int:
 def image_maps(weights: dict) -> dict[str, Float[Array, "..."]]:
     """Maps [B, G, G] (heads: [B, H, G, G]) over the G x G tokens of an image, from a model's intermediates.
 
-    "heads": what each head of the last layer looks at, as asked by the class token if there is one, else on average over the
-    tokens; "last": their mean; "rollout": through all layers (Abnar and Zuidema 2020), weighed as the tokens are pooled.
+    "heads": what each head of the last layer looks at, as asked by the class token if there is one, else on average
+    over the tokens; "last": their mean; "rollout": through all layers (Abnar and Zuidema 2020), weighed as the tokens
+    are pooled.
     """
     own = weights["encoder_attention"]  # [B, layers, H, T, T]
     size = math.isqrt(own.shape[-1])

@@ -34,7 +34,8 @@ def compare(data: PairData, split: str, written: np.ndarray) -> dict[str, float]
 
 
 def write_translations(data: PairData, split: str, written: np.ndarray, name: str, directory: Path) -> Path:
-    """Write the translations of a split, its BLEU with the signature, and BLEU by the length of the source, which is drawn too.
+    """Write the translations of a split, its BLEU with the signature, and BLEU by the length of the source, which is
+    drawn too.
 
     The figure, of the experiment `name`, goes to `directory`, the texts beside that; the path of the figure.
     """

@@ -1,8 +1,8 @@
 """Sequence to sequence: every encoder-decoder of `models` on every pair dataset of `data`.
 
 A model has these methods (all batch-major): `encode(source [B, S], source_length [B], train=) -> memory`,
-`decode(memory, target_in [B, T], train=, look=) -> (hidden [B, T, D], intermediates)`, `output() -> (kernel [D, V], bias [V])`,
-`start(memory, max_length) -> cache`, `step(cache, token [B]) -> (logits [B, V], cache, intermediates)` and
+`decode(memory, target_in [B, T], train=, look=) -> (hidden [B, T, D], intermediates)`, `output() -> (kernel [D, V],
+bias [V])`, `start(memory, max_length) -> cache`, `step(cache, token [B]) -> (logits [B, V], cache, intermediates)` and
 `__call__(source, source_length, target_in, train=, look=) -> (logits [B, T, V], intermediates)`.
 """
 
@@ -68,7 +68,8 @@ class Seq2seqTask:
         return *linear_cross_entropy(*rows, label_smoothing=self.config.train.label_smoothing), {}
 
     def plan(self, epoch: int, steps_per_call: int) -> list:
-        """A call has one bucket; with several, many steps of equal lengths in a row would teach the model that length."""
+        """A call has one bucket; with several, many steps of equal lengths in a row would teach the model that
+        length."""
         sizes = [len(pairs.source) for pairs in self.data.train]
         steps = steps_per_call if len(sizes) == 1 else 1
         return batches.plan(self.config.train.seed, epoch, sizes, self.data.batch_sizes, steps)
@@ -124,7 +125,8 @@ class Seq2seqTask:
         limit = self.data.train[0].source.shape[1]
         if not are_sentences(self.data) and source.shape[1] > limit:
             raise InputError(
-                f"a source may have at most {limit} characters; {max(texts, key=len)!r} has {source.shape[1]}: shorten it"
+                f"a source may have at most {limit} characters; {max(texts, key=len)!r} has {source.shape[1]}: "
+                "shorten it"
             )
         batch = {"source": source, "source_length": length}
         tokens = over_rows(self.generate, params, batch, self.config.decode.batch_size)

@@ -141,7 +141,8 @@ class VisionTask:
         return [", ".join(f"{names[i]} {row[i]:.3f}" for i in top) for row, top in zip(probabilities, best)]
 
     def show_attention(self, params, x, titles, path: Path) -> Path | None:
-        """The maps of some images, titled by what the model sees in them unless `titles` are given; None without attention."""
+        """The maps of some images, titled by what the model sees in them unless `titles` are given; None without
+        attention."""
         probabilities, maps = over_rows(self.look, params, {"image": x}, EVALUATED)
         if titles is None:
             titles = [f"{self.data.names[i]} {p[i]:.2f}" for p, i in zip(probabilities, probabilities.argmax(1))]

@@ -22,7 +22,8 @@ def small():
 
 
 def test_parameters_of_the_papers_copy_machine():
-    """120 (reads and hidden state) into 400 gates, 9 inputs into them, 92 numbers for two heads, output from hidden state and read."""
+    """120 (reads and hidden state) into 400 gates, 9 inputs into them, 92 numbers for two heads, output from hidden
+    state and read."""
     params = jax.eval_shape(ntm.NTM(NTM(), 8).init, jax.random.key(0), jnp.zeros((1, 1, 9)))
     interface = 2 * (20 + 1 + 1 + 1 + 3) + 2 * 20
     assert interface == 92

@@ -1,4 +1,5 @@
-"""With weights carried over, our layers are PyTorch's, forward and backward (the table of names is in models/multihead.py)."""
+"""With weights carried over, our layers are PyTorch's, forward and backward (the table of names is in
+models/multihead.py)."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,5 @@
-"""Recurrent language models: parameter counts by hand, PyTorch as oracle, one step at a time, and their truncated gradients."""
+"""Recurrent language models: parameter counts by hand, PyTorch as oracle, one step at a time, and their truncated
+gradients."""
 
 import jax
 import numpy as np

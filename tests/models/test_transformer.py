@@ -1,8 +1,8 @@
-"""The encoder-decoder Transformer: relations that must hold whatever its weights are, and parameter counts derived by hand."""
+"""The encoder-decoder Transformer: relations that must hold whatever its weights are, and parameter counts derived by
+hand."""
 
 import dataclasses
 import functools
-from typing import get_args, get_type_hints
 
 import jax
 import jax.numpy as jnp
@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 
 from attention_jax import InputError, config
-from attention_jax.config import replace
-from attention_jax.config.models import Score
-from attention_jax.models.named_scores import SCORES
+from attention_jax.config import SCORES, replace
 from attention_jax.models.position_encodings import KINDS, added_positions
 from attention_jax.models.transformer import Decoder, Embedding, Encoder, Transformer, block_of, count_parameters
 from attention_jax.ops.masks import causal, dense
@@ -43,7 +41,8 @@ def logits(model, params, *args, **options):
 
 
 def number(width, ffn, layers, cross):
-    """Attention: four square kernels with biases. Feed-forward: two kernels, two biases. A scale and a bias for every norm."""
+    """Attention: four square kernels with biases. Feed-forward: two kernels, two biases. A scale and a bias for every
+    norm."""
     attention = 4 * (width * width + width)
     return layers * ((1 + cross) * attention + 2 * width * ffn + ffn + width + (2 + cross) * 2 * width)
 
@@ -233,20 +232,18 @@ def test_heads_divide_the_width_unless_their_widths_are_given():
     Transformer(replace(SMALL, heads=3, key_width=2, value_width=5), 11, 11)
 
 
-def test_a_score_has_one_name_everywhere():
-    """What the options offer is what the registry holds."""
-    assert set(get_args(Score)) <= set(SCORES)
-    for kind in (config.Recurrent, config.Translator, config.Transformer):
-        assert set(get_args(get_type_hints(kind)["score"])) <= set(SCORES)
+def test_heads_refuse_the_score_that_cannot_come_block_by_block():
+    with pytest.raises(InputError, match="Transformer.score must be one of .* got 'location'"):
+        replace(SMALL, score="location")
 
 
-@pytest.mark.parametrize("score", [s for s in get_args(Score) if s != "scaled_dot"])
+@pytest.mark.parametrize("score", [s for s in SCORES if s not in ("scaled_dot", "location")])
 def test_any_score_trains(score):
     model, params = built(score=score)
     rngs = {"dropout": jax.random.key(0)}
     grads = jax.jit(jax.grad(lambda p: model.apply(p, SOURCE, LENGTH, TARGET, train=True, rngs=rngs)[0].std()))(params)
     own = [g for path, g in jax.tree.leaves_with_path(grads) if "score" in jax.tree_util.keystr(path)]
-    assert len(own) == {"dot": 0, "general": 3, "additive": 9, "concat": 6, "cosine": 3}[score]
+    assert len(own) == {"dot": 0, "general": 3, "additive": 9, "concat": 6, "cosine": 3, "mean": 0}[score]
     assert all(np.isfinite(g).all() and np.abs(g).max() > 0 for g in own)
 
 

@@ -1,4 +1,5 @@
-"""Vision models: patches against a convolution, exact parameter counts, positions, pools, and the last layer's short cut."""
+"""Vision models: patches against a convolution, exact parameter counts, positions, pools, and the last layer's short
+cut."""
 
 from dataclasses import replace
 
@@ -91,7 +92,8 @@ PAPER = [("S", 16, 22_050_664), ("B", 16, 86_567_656), ("L", 16, 304_326_632), (
 
 @pytest.mark.parametrize(("size", "patch", "parameters"), PAPER)
 def test_parameter_counts_of_the_paper(size, patch, parameters):
-    """Table 1 of Dosovitskiy et al. has 86M, 307M and 632M; these are the exact numbers at 224 pixels and 1,000 classes."""
+    """Table 1 of Dosovitskiy et al. has 86M, 307M and 632M; these are the exact numbers at 224 pixels and 1,000
+    classes."""
     assert counted(Vit(patch_size=patch, **VIT_SIZES[size]), 1000, 224, 3) == parameters
 
 
@@ -103,8 +105,8 @@ def test_parameter_count_of_d2l_vit():
 
 
 def test_parameter_count_of_cct_2_3x2():
-    """0.284 M in Hassani et al. 2021, table 2; their code has 283,723. Ours has biases for query, key and value in both layers, and lacks
-    the bias of the pool's score, which softmax cancels."""
+    """0.284 M in Hassani et al. 2021, table 2; their code has 283,723. Ours has biases for query, key and value in both
+    layers, and lacks the bias of the pool's score, which softmax cancels."""
     assert counted(Cct(), 10, 32, 3) == 283_723 + 2 * 3 * 128 - 1
 
 

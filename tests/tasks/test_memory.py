@@ -1,4 +1,5 @@
-"""The task of the Neural Turing Machines: its loss is bits, padding costs nothing, epochs go through the data, predictions are bits."""
+"""The task of the Neural Turing Machines: its loss is bits, padding costs nothing, epochs go through the data,
+predictions are bits."""
 
 import jax
 import jax.numpy as jnp

@@ -122,7 +122,8 @@ def test_all_augmentations_together_train(tiny):
 
 
 def test_mixed_labels_are_shared_out(tiny):
-    """With mixup the loss lies between those of the two labels: here all images are one image, so it is their weighted mean."""
+    """With mixup the loss lies between those of the two labels: here all images are one image, so it is their weighted
+    mean."""
     task, params = build(replace(TINY, **{"data.mixup": 1.0})), tiny[1]
     image = jnp.broadcast_to(jnp.asarray(task.buckets[0]["image"][:1]), (4, 8, 8, 1))
     run = quick(
