@@ -102,16 +102,14 @@ def head_score(module: nn.Module, name: str, heads: int, size: int) -> Score:
 class MultiHeadAttention(nn.Module):
     """softmax(score(q W_q, k W_k)) v W_v for every head, concatenated and projected by W_o.
 
-    Query, key and value may have different widths; `key_width` and `value_width` are per head.
+    Query, key and value may have different widths; `width` is that of the output, `key_width` and `value_width` are those
+    of a head's queries and keys and of its values, 0 meaning width / heads.
     """
 
     heads: int
     width: int
-    """Width of the output."""
     key_width: int = 0
-    """Width of a head's queries and keys; 0 means width / heads."""
     value_width: int = 0
-    """Width of a head's values; 0 means width / heads."""
     score: str = "scaled_dot"
     """A name in `config.SCORES`, or package.file:Class."""
     use_bias: bool = True

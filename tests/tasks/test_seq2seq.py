@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from attention_jax import InputError, config as configs, ledger, tasks
+from attention_jax.train import parallel
 from experiments import bahdanau_length, multi30k_scores
 
 MODELS = {
@@ -67,6 +68,17 @@ def test_evaluation_is_the_loss_of_every_held_out_row_once_whatever_the_batch(co
     )
     assert one["valid.loss"] == pytest.approx(other["valid.loss"], rel=1e-5)
     assert one["valid.perplexity"] == pytest.approx(np.exp(one["valid.loss"]), rel=1e-6)
+
+
+def test_a_second_evaluation_compiles_nothing(corpus):
+    task = build(corpus, MODELS["luong"])
+    params = task.init(jax.random.PRNGKey(0))
+    task.evaluate(params, True)
+    compiled, misses = parallel._compiled(task.score_rows), parallel._compiled.cache_info().misses
+    programs = compiled._cache_size()
+    task.evaluate(params, True)
+    assert (compiled._cache_size(), parallel._compiled.cache_info().misses) == (programs, misses)
+    assert parallel._compiled(task.score_rows) is compiled and programs > 0
 
 
 def test_full_evaluation_scores_translations_and_report_draws_them(corpus, tmp_path):
