@@ -102,7 +102,7 @@ def head_score(module: nn.Module, name: str, heads: int, size: int) -> Score:
 class MultiHeadAttention(nn.Module):
     """softmax(score(q W_q, k W_k)) v W_v for every head, concatenated and projected by W_o.
 
-    Query, key and value may have different widths; `width` is that of the output, `key_width` and `value_width` are those
+    Query, key and value may have different widths; `width` is the output's, `key_width` and `value_width` are those
     of a head's queries and keys and of its values, 0 meaning width / heads.
     """
 
