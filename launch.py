@@ -132,7 +132,7 @@ def evaluate(arguments: list[str]):
     run, rest = positional(arguments, "evaluate", "RUN")
     parse(make_dataclass("evaluate", []), rest, f"evaluate {run}")
     _, task, params = runs.load(Path(run))
-    for name, value in task.evaluate(params, True).items():
+    for name, value in task.evaluate(params, True).metrics.items():
         print(f"{name:32} {value:.6g}")
 
 
@@ -184,7 +184,7 @@ def plot(arguments: list[str]):
     run, rest = positional(arguments, "plot", "RUN")
     parse(make_dataclass("plot", []), rest, f"plot {run}")
     _, task, params = runs.load(Path(run))
-    for path in runs.draw(task, params, Path(run)):
+    for path in runs.draw(task, params, task.evaluate(params, True), Path(run)):
         print(path)
 
 

@@ -6,7 +6,9 @@ call traces the callback again):
     decode = jax.jit(lambda cache: greedy(step, cache, batch_size, bos=1, eos=2, max_length=40))
 
 `cache` is any pytree whose leaves have the batch as their leading axis; that is what lets beam search tile and reorder
-it. The callback may return logits or log-probabilities: normalising log-probabilities again changes nothing.
+it. What all hypotheses of a sentence read, such as its encoded source, may stand in the cache as `Shared`
+(ops/shared.py) and is left alone. The callback may return logits or log-probabilities: normalising log-probabilities
+again changes nothing.
 """
 
 from collections.abc import Callable
@@ -18,6 +20,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from attention_jax import InputError
+from attention_jax.ops.shared import map_own
 
 Cache = Any
 Step = Callable[[Array, Cache], tuple[Array, Cache]]
@@ -120,7 +123,7 @@ class _Beams(NamedTuple):
     length: Int[Array, "B K"]  # predicted tokens, eos included
     ended: Bool[Array, "B K"]
     last: Int[Array, "B K"]  # what the next step reads
-    cache: Cache  # leaves lead with B * K
+    cache: Cache  # leaves lead with B * K, those of what is shared with B
 
 
 def beam_search(
@@ -175,7 +178,7 @@ def beam_search(
         length=jnp.zeros(shape, jnp.int32),
         ended=jnp.zeros(shape, bool),
         last=jnp.full(shape, bos, jnp.int32),
-        cache=jax.tree.map(lambda leaf: jnp.repeat(leaf, beam_size, axis=0), cache),
+        cache=map_own(lambda leaf: jnp.repeat(leaf, beam_size, axis=0), cache),
     )
     beams = lax.while_loop(unfinished, body, beams)
     scores, order = lax.top_k(score(beams.log_prob, beams.length), n_best)
@@ -219,5 +222,5 @@ def _extend(
         length=pick(length),
         ended=was_ended if eos is None else was_ended | (last == eos),
         last=last,
-        cache=jax.tree.map(lambda leaf: leaf[rows], cache),
+        cache=map_own(lambda leaf: leaf[rows], cache),
     )

@@ -147,8 +147,9 @@ def finish(config: configs.Config, task, run, params, *, figures: bool = True, *
     from attention_jax.train import hosts
     from attention_jax.train.checkpoint import save_params
 
+    evaluation = task.evaluate(params, True)
     outcome = {
-        "metrics": task.evaluate(params, True),
+        "metrics": evaluation.metrics,
         "history": run.history,
         "steps": run.step,
         "seconds": run.seconds(),
@@ -158,7 +159,7 @@ def finish(config: configs.Config, task, run, params, *, figures: bool = True, *
     }
     save_params(run.directory / "final", params)
     if figures and hosts.first():
-        draw(task, params, run.directory)
+        draw(task, params, evaluation, run.directory)
     return conclude(config, run.directory, outcome | facts)
 
 
@@ -207,12 +208,12 @@ def history(directory: Path) -> list[dict]:
     return [row for row in rows if "seconds" in row]
 
 
-def draw(task, params, directory: Path) -> list[Path]:
+def draw(task, params, evaluation, directory: Path) -> list[Path]:
     """The learning curves and the figures of the task's family."""
     from attention_jax.report.figures import learning_curves
 
     curves = learning_curves([directory / "metrics.jsonl"], directory / "figures" / "learning_curve.png")
-    return [curves, *task.report(params, directory / "figures")]
+    return [curves, *task.report(params, evaluation, directory / "figures")]
 
 
 def load(directory: Path):

@@ -51,32 +51,29 @@ def masked(params, masks: dict):
     return params
 
 
-def importance(config: Config, params, examples: int = 1000) -> dict:
+def importance(task, params, examples: int = 1000) -> dict:
     """{path: [heads]}: how much the loss of a sentence depends on each head, on average, normalised per layer."""
     import jax
     import jax.numpy as jnp
     import numpy as np
 
-    from attention_jax.data import corpora
     from attention_jax.ops.losses import masked_cross_entropy
-    from attention_jax.tasks import load_once, seq2seq
+    from attention_jax.tasks.seq2seq import target_mask
 
-    data = load_once(corpora.load, config.data, config.train.batch_size)
-    model = seq2seq.build_model(config.model, len(data.source_vocabulary), len(data.target_vocabulary))
-    ones = {path: jnp.ones(config.model.heads) for path in heads(params)}
+    ones = {path: jnp.ones(task.config.model.heads) for path in heads(params)}
 
     def loss(masks, row):
         row = {name: x[None] for name, x in row.items()}
-        logits, _ = model.apply(
+        logits, _ = task.model.apply(
             {"params": masked(params, masks)}, row["source"], row["source_length"], row["target"][:, :-1]
         )
-        total, count = masked_cross_entropy(logits, row["target"][:, 1:], seq2seq.target_mask(row))
+        total, count = masked_cross_entropy(logits, row["target"][:, 1:], target_mask(row))
         return total / count
 
     slopes = jax.jit(
         lambda rows: jax.tree.map(jnp.abs, jax.lax.map(lambda row: jax.grad(loss)(ones, row), rows, batch_size=16))
     )
-    rows = {name: x[:examples] for name, x in data.held_out["valid"]._asdict().items()}
+    rows = {name: x[:examples] for name, x in task.data.held_out["valid"]._asdict().items()}
     mean = jax.tree.map(lambda x: np.asarray(x.mean(axis=0)), slopes(rows))
     return {path: x / np.linalg.norm(x) for path, x in mean.items()}
 
@@ -91,7 +88,7 @@ def study(config: Config, directory) -> dict:
 
     task = tasks.build(config)
     _, params = train_one(task, config.optim, config.train, directory)
-    ranked = importance(config, params)
+    ranked = importance(task, params)
     entries = [(path, head) for path in ranked for head in range(config.model.heads)]
     by_importance = sorted(entries, key=lambda entry: ranked[entry[0]][entry[1]])
     at_random = [entries[i] for i in np.random.default_rng(config.train.seed).permutation(len(entries))]
@@ -100,7 +97,7 @@ def study(config: Config, directory) -> dict:
         masks = {path: np.ones(config.model.heads, np.float32) for path in ranked}
         for path, head in order[: round(share * len(order))]:
             masks[path][head] = 0.0
-        return task.evaluate(masked(params, masks), True)["test.bleu"]
+        return task.evaluate(masked(params, masks), True).metrics["test.bleu"]
 
     ours = {share: bleu(by_importance, share) for share in SHARES}
     control = {0.0: ours[0.0]} | {share: bleu(at_random, share) for share in RANDOM_SHARES}

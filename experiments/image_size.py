@@ -41,11 +41,11 @@ def step_seconds(config: Config, size: int) -> float:
     import jax.numpy as jnp
 
     from attention_jax.ops.losses import masked_cross_entropy
-    from attention_jax.tasks.vision import build_model
+    from attention_jax.tasks import build_model
     from attention_jax.train.optimizer import optimizer
     from attention_jax.train.step import init_state, train_step
 
-    model = build_model(config.model, 10, size)
+    model = build_model(config, 10, size)
     update = optimizer(config.optim, 1)
     count = config.train.batch_size
     batch = {

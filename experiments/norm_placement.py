@@ -42,10 +42,10 @@ def gradient_norm(model: LanguageModel, depth: int) -> float:
     import jax
     import jax.numpy as jnp
 
+    from attention_jax.models import language_model
     from attention_jax.ops.losses import masked_cross_entropy
-    from attention_jax.tasks.transformers import language_model
 
-    module = language_model(replace(model, layers=depth), VOCABULARY)
+    module = language_model.LanguageModel(replace(model, layers=depth), VOCABULARY)
 
     @jax.jit
     def one(rng):

@@ -46,12 +46,13 @@ def count(model: Transformer, vocabulary: int = VOCABULARY) -> int:
     import jax
     import jax.numpy as jnp
 
-    from attention_jax.models.transformer import count_parameters
-    from attention_jax.tasks.transformers import encoder_decoder
+    from attention_jax.models import transformer
 
     token = jnp.zeros((1, 1), jnp.int32)
-    module = encoder_decoder(model, vocabulary, vocabulary)
-    return count_parameters(jax.eval_shape(module.init, jax.random.key(0), token, jnp.ones(1, jnp.int32), token))
+    module = transformer.Transformer(model, vocabulary, vocabulary)
+    return transformer.count_parameters(
+        jax.eval_shape(module.init, jax.random.key(0), token, jnp.ones(1, jnp.int32), token)
+    )
 
 
 def study(config: Config, directory) -> dict:

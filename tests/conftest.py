@@ -26,6 +26,22 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
+class Changed:
+    """A task with some of its names replaced."""
+
+    def __init__(self, task, **changes):
+        self.__dict__ |= {"task": task, **changes}
+
+    def __getattr__(self, name):
+        return getattr(self.task, name)
+
+
+@pytest.fixture(scope="session")
+def changed():
+    """`changed(task, loss=...)` is the task with another loss."""
+    return Changed
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _data_home(tmp_path_factory):
     """Prepared datasets are cached in a directory of this test session, never in the user's."""

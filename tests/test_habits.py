@@ -1,9 +1,12 @@
-"""Habits that keep the package easy to find one's way in."""
+"""Habits that keep the package easy to find one's way in, and its functions short enough to be read."""
 
+import ast
 from collections import Counter
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "attention_jax"
+LONGEST = 60
+"""Lines of a function, its docstring included."""
 
 
 def test_no_two_modules_share_a_name():
@@ -11,3 +14,19 @@ def test_no_two_modules_share_a_name():
     names = Counter(path.stem for path in PACKAGE.rglob("*.py") if path.stem != "__init__")
     assert len(names) > 50
     assert [name for name, count in names.items() if count > 1] == []
+
+
+def lengths() -> dict[str, int]:
+    """{"room/file.py:function": lines} of all functions and methods of the package."""
+    longest = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                place = f"{path.relative_to(PACKAGE).as_posix()}:{node.name}"
+                longest[place] = max(longest.get(place, 0), node.end_lineno - node.lineno + 1)
+    return longest
+
+
+def test_no_function_is_longer_than_60_lines():
+    too_long = {place: lines for place, lines in lengths().items() if lines > LONGEST}
+    assert not too_long

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from attention_jax import config
 from attention_jax.bench._rounds import alternate, import_torch, table
 from attention_jax.config import Optim
 from attention_jax.data.algorithmic import copy
@@ -25,7 +26,7 @@ STEPS = 10
 
 def ours(inputs, targets, mask):
     """A function that makes STEPS training steps and waits for them."""
-    model = NTM(BITS, hidden_size=HIDDEN, locations=LOCATIONS, width=WIDTH)
+    model = NTM(config.NTM(hidden_size=HIDDEN, locations=LOCATIONS, width=WIDTH), BITS)
 
     def loss(params, batch, rng):
         logits = model.apply(params, batch["inputs"])[0]

@@ -18,10 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention_jax.bench import _torch_transformer as torch_transformer
+from attention_jax import config
 from attention_jax.bench._rounds import alternate, import_torch, table
 from attention_jax.config import Optim
 from attention_jax.decode import beam_search
-from attention_jax.models.blocks import Block
 from attention_jax.models.transformer import Transformer
 from attention_jax.ops.losses import linear_cross_entropy
 from attention_jax.train.optimizer import optimizer
@@ -62,12 +62,17 @@ def draw(sizes: Sizes, rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def our_model(sizes: Sizes) -> Transformer:
     """The Flax module."""
-    block = Block(sizes.width, sizes.heads, sizes.ffn, dropout=sizes.dropout)
-    tied = "all" if sizes.tied else "none"
-    layers = {"encoder_layers": sizes.layers, "decoder_layers": sizes.layers}
-    return Transformer(
-        sizes.source_vocabulary, sizes.target_vocabulary, block, tied=tied, output_bias=not sizes.tied, **layers
+    options = config.Transformer(
+        sizes.layers,
+        sizes.layers,
+        sizes.width,
+        sizes.heads,
+        sizes.ffn,
+        dropout=sizes.dropout,
+        tied="all" if sizes.tied else "none",
+        output_bias=not sizes.tied,
     )
+    return Transformer(options, sizes.source_vocabulary, sizes.target_vocabulary)
 
 
 def our_training(sizes: Sizes, matmul_precision: str = "default"):
@@ -131,13 +136,13 @@ def our_beam(sizes: Sizes, params=None):
 
     @functools.partial(jax.jit, static_argnames="written")
     def batch(params, source, length, written=WRITTEN):
-        def step(tokens, own):
-            logits, cache, _ = model.apply(params, model.with_memory(own, whole), tokens, method="step")
-            return logits, model.own(cache)
+        def step(tokens, cache):
+            logits, cache, _ = model.apply(params, cache, tokens, method="step")
+            return logits, cache
 
-        whole = model.apply(params, model.apply(params, source, length, method="encode"), written, method="start")
+        cache = model.apply(params, model.apply(params, source, length, method="encode"), written, method="start")
         options = {"bos": 1, "eos": None, "pad": 0, "max_length": written, "length_penalty": "none"}
-        return beam_search(step, model.own(whole), source.shape[0], beam_size=BEAM, **options)
+        return beam_search(step, cache, source.shape[0], beam_size=BEAM, **options)
 
     def run():
         for i in range(0, SENTENCES, TOGETHER):

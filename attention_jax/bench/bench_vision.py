@@ -14,10 +14,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from attention_jax import config
 from attention_jax.bench._rounds import alternate, import_torch, table
-from attention_jax.config import Images, Optim, Vit
+from attention_jax.config import Images, Optim
+from attention_jax.models.vit import Vit
 from attention_jax.ops.losses import masked_cross_entropy
-from attention_jax.tasks.vision import build_model, preparation
+from attention_jax.tasks.vision import Preparation
 from attention_jax.train.optimizer import optimizer
 from attention_jax.train.parallel import chunk_runner, replicate
 from attention_jax.train.step import init_state
@@ -54,21 +56,19 @@ def product_rate(size: int = 2048) -> float:
 
 def ours(image, label):
     """(a function that makes STEPS training steps, a function that only prepares STEPS batches)."""
-    model = build_model(
-        Vit(PATCH, WIDTH, MLP, LAYERS, HEADS, bias=False, dropout=0.1, attention_dropout=0.1), CLASSES, SIZE
-    )
-    vary, plain = preparation(Images(), SIZE, None, None)
+    options = config.Vit(PATCH, WIDTH, MLP, LAYERS, HEADS, bias=False, dropout=0.1, attention_dropout=0.1)
+    model, preparation = Vit(options, CLASSES, SIZE), Preparation(Images(), SIZE)
 
     def loss(params, batch, rng):
         rng, dropping = jax.random.split(rng)
-        logits, _ = model.apply(params, vary(rng, batch["image"]), train=True, rngs={"dropout": dropping})
+        logits, _ = model.apply(params, preparation.vary(rng, batch["image"]), train=True, rngs={"dropout": dropping})
         return *masked_cross_entropy(logits, batch["label"], batch["weight"]), {}
 
     sgd = optimizer(Optim("sgd", learning_rate=0.1), 1)
-    state = replicate(init_state(lambda rng: model.init(rng, plain(image[:1])), sgd, 0))
+    state = replicate(init_state(lambda rng: model.init(rng, preparation.plain(image[:1])), sgd, 0))
     steps = chunk_runner(loss, sgd)  # the loop's own compiled call: STEPS training steps scanned
     rows, weight = np.tile(np.arange(BATCH, dtype=np.int32), (STEPS, 1)), np.ones((STEPS, BATCH), np.float32)
-    prepare = jax.jit(lambda image, rows: jax.lax.map(lambda r: vary(jax.random.key(0), image[r]), rows))
+    prepare = jax.jit(lambda image, rows: jax.lax.map(lambda r: preparation.vary(jax.random.key(0), image[r]), rows))
 
     def run():
         nonlocal state

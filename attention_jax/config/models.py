@@ -1,4 +1,5 @@
-"""One dataclass per model family; the fields are named as the Flax module's attributes are."""
+"""One dataclass per model family: every option there is, written once; the family's Flax module holds it as
+`options`."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
@@ -18,11 +19,16 @@ SCORES = {
 """Scores by name; "mean" gives every key the same weight."""
 
 Score = Annotated[str, OneOf(tuple(SCORES))]
+HeadScore = Annotated[str, OneOf(tuple(name for name in SCORES if name != "location"))]
+"""Of the heads of a Transformer, whose keys may come block by block; "location" needs the whole source at once."""
+Positions = Literal["none", "sinusoidal", "learned", "shaw", "t5", "alibi", "rotary"]
+"""How a Transformer learns where its tokens stand (attention_jax/models/position_encodings.py)."""
 
 
 @dataclass(frozen=True)
 class Seq2seq(ModelOptions):
-    """Encoder-decoder of "Deep Learning from Scratch 2", chapter 7, without attention (attention_jax/models/book.py)."""
+    """Encoder-decoder of "Deep Learning from Scratch 2", chapter 7, without attention
+    (attention_jax/models/book.py)."""
 
     module: ClassVar[str] = "attention_jax.models.book:Seq2seq"
     task: ClassVar[str] = "attention_jax.tasks.seq2seq:build"
@@ -192,7 +198,8 @@ class Vit(ModelOptions):
     dtype: Literal["float32", "bfloat16"] = "float32"
     """What is computed in; parameters are float32."""
     shifted: bool = False
-    """Patches of the image together with its shifts by half a patch along the diagonals (Lee et al. 2021): helps where data are few."""
+    """Patches of the image together with its shifts by half a patch along the diagonals (Lee et al. 2021): helps where
+    data are few."""
 
 
 VIT_SIZES = {  # Dosovitskiy et al. 2021, table 1; S: Touvron et al. 2021, table 1
@@ -225,7 +232,8 @@ class Cct(ModelOptions):
 
 @dataclass(frozen=True)
 class ResNet(ModelOptions):
-    """Residual network with group normalisation (attention_jax/models/resnet.py); the defaults are ResNet-18's shape."""
+    """Residual network with group normalisation (attention_jax/models/resnet.py); the defaults are ResNet-18's
+    shape."""
 
     module: ClassVar[str] = "attention_jax.models.resnet:ResNet"
     task: ClassVar[str] = "attention_jax.tasks.vision:build"
@@ -261,8 +269,9 @@ class Transformer(ModelOptions):
     """Per head, d_v; 0 means width / heads."""
     norm: Literal["post", "pre"] = "post"
     activation: Literal["relu", "gelu"] = "relu"
-    positions: Literal["none", "sinusoidal", "learned", "shaw", "t5", "alibi", "rotary"] = "sinusoidal"
-    score: Literal["scaled_dot", "dot", "general", "additive", "concat", "cosine"] = "scaled_dot"
+    positions: Positions = "sinusoidal"
+    score: HeadScore = "scaled_dot"
+    """dot, scaled_dot, general, concat, additive, cosine, mean, or package.file:Class of your own."""
     use_bias: bool = True
     """Bias terms of the attention projections."""
     dropout: float = 0.1
@@ -299,7 +308,7 @@ class LanguageModel(ModelOptions):
     ffn: int = 512
     norm: Literal["post", "pre"] = "pre"
     activation: Literal["relu", "gelu"] = "gelu"
-    positions: Literal["none", "sinusoidal", "learned", "shaw", "t5", "alibi", "rotary"] = "rotary"
+    positions: Positions = "rotary"
     dropout: float = 0.1
     attention_dropout: float = 0.1
     ffn_dropout: float = 0.0
@@ -311,7 +320,8 @@ class LanguageModel(ModelOptions):
 
 @dataclass(frozen=True)
 class NTM(ModelOptions):
-    """Neural Turing Machines (attention_jax/models/ntm.py); the defaults are the paper's for copying (tables 1 and 2)."""
+    """Neural Turing Machines (attention_jax/models/ntm.py); the defaults are the paper's for copying (tables 1 and
+    2)."""
 
     module: ClassVar[str] = "attention_jax.models.ntm:NTM"
     task: ClassVar[str] = "attention_jax.tasks.memory:build"

@@ -1,8 +1,9 @@
-"""The blocks of a Transformer: residual connections in post-norm and pre-norm, feed-forward, encoder and decoder layers.
+"""The blocks of a Transformer: residual connections in post-norm and pre-norm, feed-forward, encoder and decoder
+layers.
 
-Dropout sits at the paper's three places (Vaswani et al. 2017, section 5.4, and its code): on every sub-layer's output before it
-is added, on the sum of embeddings and positions (models/transformer.py), and, with rates of their own, inside the sub-layers
-on attention weights and on the feed-forward's hidden units.
+Dropout sits at the paper's three places (Vaswani et al. 2017, section 5.4, and its code): on every sub-layer's output
+before it is added, on the sum of embeddings and positions (models/transformer.py), and, with rates of their own, inside
+the sub-layers on attention weights and on the feed-forward's hidden units.
 """
 
 from dataclasses import dataclass
@@ -14,11 +15,13 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from attention_jax.models.multihead import HeadScore, Linear, MultiHeadAttention, is_zero
-from attention_jax.models.position_encodings import PositionKind, RelativeBias, relative_biases
+from attention_jax import InputError
+from attention_jax.config.models import Positions
+from attention_jax.models.multihead import Linear, MultiHeadAttention
+from attention_jax.models.position_encodings import RelativeBias, relative_biases
 from attention_jax.ops.attention import Implementation
 from attention_jax.ops.biases import Bias
-from attention_jax.ops.dropout import dropout
+from attention_jax.ops.dropout import dropout, is_zero
 from attention_jax.ops.norm import layer_norm
 
 EPSILON = 1e-5
@@ -26,28 +29,31 @@ EPSILON = 1e-5
 
 @dataclass(frozen=True)
 class Block:
-    """What all layers of a Transformer share. The defaults are the paper's base model."""
+    """What all layers of a Transformer share. Each family makes it of its options: see `block` in transformer.py,
+    language_model.py and vit.py. It has no defaults, because those are the options'."""
 
-    width: int = 512
+    width: int
     """Width of the residual stream, d_model."""
-    heads: int = 8
-    ffn: int = 2048
+    heads: int
+    ffn: int
     """Hidden units of the feed-forward sub-layer, d_ff."""
-    key_width: int = 0
+    key_width: int
     """Per head, d_k; 0 means width / heads."""
-    value_width: int = 0
+    value_width: int
     """Per head, d_v; 0 means width / heads."""
-    norm: Literal["post", "pre"] = "post"
-    activation: Literal["relu", "gelu"] = "relu"
+    norm: Literal["post", "pre"]
+    activation: Literal["relu", "gelu"]
     """gelu is the exact one, with the error function."""
-    positions: PositionKind = "sinusoidal"
-    score: HeadScore = "scaled_dot"
-    use_bias: bool = True
+    positions: Positions
+    score: str
+    """A name in `config.SCORES`, or package.file:Class."""
+    use_bias: bool
     """Bias terms of the attention projections."""
-    dropout: Any = 0.1
-    attention_dropout: Any = 0.0
-    ffn_dropout: Any = 0.0
-    dtype: Any = jnp.float32
+    dropout: Any
+    """Of every sub-layer's output; like the other two rates a number, or traced."""
+    attention_dropout: Any
+    ffn_dropout: Any
+    dtype: Any
     """Of the computation; parameters are always float32."""
     implementation: Implementation | None = None
     """Of `attend`; None chooses by size and platform."""
@@ -55,9 +61,17 @@ class Block:
     def attention(self) -> MultiHeadAttention:
         """A multi-head attention of this block's sizes."""
         return MultiHeadAttention(
-            self.heads, self.width, self.key_width, self.value_width, self.score, self.use_bias, self.positions == "rotary",
-            self.attention_dropout, self.dtype, self.implementation,
-        )  # fmt: skip
+            heads=self.heads,
+            width=self.width,
+            key_width=self.key_width,
+            value_width=self.value_width,
+            score=self.score,
+            use_bias=self.use_bias,
+            rotary=self.positions == "rotary",
+            dropout=self.attention_dropout,
+            dtype=self.dtype,
+            implementation=self.implementation,
+        )
 
     def cross_attention(self) -> MultiHeadAttention:
         """The same over a memory, whose positions have no order relative to the queries': never rotary."""
@@ -69,16 +83,20 @@ class Block:
         return relative_biases(self.positions, self.heads, key_width, layers, bidirectional)
 
 
+def check_heads(option: str, width: int, heads: int):
+    """Raise InputError unless the heads divide the width, which the option `option` of a model gives."""
+    if width % heads:
+        raise InputError(f"--model.{option} must be a multiple of --model.heads, got {width} and {heads}")
+
+
 class FeedForward(nn.Module):
     """max(0, x W_1 + b_1) W_2 + b_2 (Vaswani et al. 2017, eq. 2), or with the exact GELU."""
 
     block: Block
 
     def setup(self):
-        self.hidden, self.out = (
-            Linear(self.block.ffn, dtype=self.block.dtype),
-            Linear(self.block.width, dtype=self.block.dtype),
-        )
+        self.hidden = Linear(self.block.ffn, dtype=self.block.dtype)
+        self.out = Linear(self.block.width, dtype=self.block.dtype)
 
     def __call__(self, x: Float[Array, "B T D"], *, train: bool = False) -> Float[Array, "B T D"]:
         x = self.hidden(x)
@@ -134,8 +152,8 @@ class EncoderLayer(nn.Module):
 class Past(Bias):
     """`bias` (or nothing), and -inf for keys after the query: `causal()` as a bias.
 
-    For a cache, which holds finite numbers everywhere: given a mask, `attend` makes what nobody may see finite first, which takes
-    as long as the rest of a decoding step.
+    For a cache, which holds finite numbers everywhere: given a mask, `attend` makes what nobody may see finite first,
+    which takes as long as the rest of a decoding step.
     """
 
     bias: Bias | None
@@ -168,36 +186,38 @@ class DecoderLayer(nn.Module):
         """(output [B, T, D], self-attention weights or None, cross-attention weights [B, H, T, S] or None)."""
         h = before(self.block, self.attention_norm, x)
         y, own = self.attention(h, h, h, mask=mask, bias=bias, train=train, look=look)
-        return self._rest(after(self, self.attention_norm, x, y, train), memory, own, train, look)
+        x, cross = self._rest(after(self, self.attention_norm, x, y, train), memory, train, look)
+        return x, own, cross
 
     def project(self, states: Float[Array, "B S D"]):
         """Keys and values of the cross-attention: computed once per sentence, read at every step."""
         return self.cross_attention.memory(states, states)
 
     def step(self, x: Float[Array, "B 1 D"], cache, position, bias=None, memory=None, look: bool = False):
-        """One position with a cache (keys [B, H, T, E], values [B, H, T, V]) -> (output, cache, own weights, cross weights)."""
+        """One position with a cache (keys [B, H, T, E], values [B, H, T, V]) -> (output, cache, own weights, cross
+        weights)."""
         h = before(self.block, self.attention_norm, x)
-        new = self.attention.memory(h, h, position)
         cache = tuple(
-            lax.dynamic_update_slice_in_dim(old, n.astype(old.dtype), position, 2)
-            for old, n in zip(cache, new, strict=True)
+            lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), position, 2)
+            for old, new in zip(cache, self.attention.memory(h, h, position), strict=True)
         )
         query = self.attention.queries(h, position)
         y, own = self.attention.pool(query, *cache, bias=Past(bias), query_offset=position, look=look)
-        x, own, cross = self._rest(after(self, self.attention_norm, x, y, False), memory, own, False, look)
+        x, cross = self._rest(after(self, self.attention_norm, x, y, False), memory, False, look)
         return x, cache, own, cross
 
-    def _rest(self, x, memory, own, train, look):
-        cross = None
+    def _rest(self, x: Float[Array, "R T D"], memory, train, look):
+        """The sub-layers after self-attention: (output, cross-attention weights or None)."""
+        weights = None
         if self.cross:
-            y, cross = self._look_up(before(self.block, self.cross_norm, x), *memory, train, look)
+            y, weights = self._look_up(before(self.block, self.cross_norm, x), *memory, train, look)
             x = after(self, self.cross_norm, x, y, train)
         y = self.ffn(before(self.block, self.ffn_norm, x), train=train)
-        return after(self, self.ffn_norm, x, y, train), own, cross
+        return after(self, self.ffn_norm, x, y, train), weights
 
     def _look_up(self, x: Float[Array, "R T D"], keys, values, mask, train, look):
-        """Attention over the memory. In a beam search the hypotheses of a sentence share its memory: rows R = B k, memory B, and
-        the k hypotheses are k queries of one attention."""
+        """Attention over the memory. In a beam search the hypotheses of a sentence share its memory: rows R = B k,
+        memory B, and the k hypotheses are k queries of one attention."""
         queries = self.cross_attention.queries(x.reshape(keys.shape[0], -1, x.shape[-1]))  # [B, H, k T, E]
         y, weights = self.cross_attention.pool(queries, keys, values, mask=mask, train=train, look=look)
         if look:

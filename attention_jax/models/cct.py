@@ -1,26 +1,27 @@
-"""Compact Convolutional Transformer (Hassani et al. 2021): a ViT whose patches come from a small convolutional network."""
+"""Compact Convolutional Transformer (Hassani et al. 2021): a ViT whose patches come from a small convolutional
+network."""
 
 import math
-from typing import Any, Literal
+from typing import Any
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from attention_jax import InputError
-from attention_jax.models.blocks import Block, drop
+from attention_jax import InputError, config
+from attention_jax.models.blocks import check_heads, drop
 from attention_jax.models.resnet import convolution
-from attention_jax.models.vit import Trunk, interpolate
+from attention_jax.models.vit import Trunk, block_of, interpolate
 
 
 class Tokenizer(nn.Module):
-    """`convolutions` times: k x k convolution, ReLU, 3 x 3 max-pooling of stride 2 (section 3.3, eq. 7). Rows of tokens."""
+    """`convolutions` times: k x k convolution, ReLU, 3 x 3 max-pooling of stride 2 (section 3.3, eq. 7). Rows of
+    tokens."""
 
     convolutions: int
     kernel_size: int
     width: int
-    dtype: Any = jnp.float32
+    dtype: Any
 
     @nn.compact
     def __call__(self, images: Float[Array, "B S S C"]) -> Float[Array, "B N D"]:
@@ -35,29 +36,28 @@ class Tokenizer(nn.Module):
 class Cct(nn.Module):
     """Convolutional tokens, learned positions, the trunk, and sequence pooling."""
 
+    options: config.Cct
     classes: int
     image_size: int
-    block: Block
-    layers: int
-    convolutions: int = 2
-    kernel_size: int = 3
-    position: Literal["learned", "none"] = "learned"
-    stochastic_depth: Any = 0.0
+
+    def __post_init__(self):
+        check_heads("hidden-size", self.options.hidden_size, self.options.heads)
+        super().__post_init__()
 
     @nn.compact
     def __call__(self, images: Float[Array, "B S S C"], *, train: bool = False, look: bool = False):
         """(logits [B, classes], {"encoder_attention": [B, layers, H, T, T], "pool_attention": [B, T]} if `look`)."""
-        block = self.block
+        options, block = self.options, block_of(self.options, use_bias=True)
         if images.shape[1] != images.shape[2]:
             raise InputError(f"images must be squares, got {images.shape[1]} x {images.shape[2]}; give --data.pixels")
-        x = Tokenizer(self.convolutions, self.kernel_size, block.width, block.dtype, name="tokenizer")(images)
-        if self.position == "learned":
+        tokenizer = Tokenizer(options.convolutions, options.kernel_size, block.width, block.dtype, name="tokenizer")
+        x = tokenizer(images)
+        if options.position == "learned":
             side = self.image_size
-            for _ in range(self.convolutions):
+            for _ in range(options.convolutions):
                 side = -(-side // 2)
             table = self.param("positions", nn.initializers.truncated_normal(0.2), (side * side, block.width))
             x = x + interpolate(table, math.isqrt(x.shape[1])).astype(block.dtype)[None, :, :]
         x = drop(self, x, block.dropout, train)
-        return Trunk(self.classes, block, self.layers, "attention", self.stochastic_depth, name="trunk")(
-            x, train=train, look=look
-        )
+        trunk = Trunk(self.classes, block, options.layers, "attention", options.stochastic_depth, name="trunk")
+        return trunk(x, train=train, look=look)

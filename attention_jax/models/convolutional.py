@@ -1,10 +1,10 @@
 """Convolutional sequence to sequence learning (Gehring et al. 2017): no recurrence, attention in every decoder layer.
 
-A block is a convolution to twice the width, a gated linear unit a * sigmoid(b), and a residual connection scaled by sqrt(1/2).
-In decoder layer l the query is d = (W_d h + b_d + g) sqrt(1/2) with g the embedded target (eq. 1), the keys are the encoder's
-outputs z, the values z + e with e the embedded source (eq. 2). As in bentrevett/pytorch-seq2seq (tutorial 5) every sum of
-two is scaled by sqrt(1/2) and there is no weight normalisation; unlike there, padding is zeroed before every convolution
-and each layer has its own W_d (as in the paper).
+A block is a convolution to twice the width, a gated linear unit a * sigmoid(b), and a residual connection scaled by
+sqrt(1/2). In decoder layer l the query is d = (W_d h + b_d + g) sqrt(1/2) with g the embedded target (eq. 1), the keys
+are the encoder's outputs z, the values z + e with e the embedded source (eq. 2). As in bentrevett/pytorch-seq2seq
+(tutorial 5) every sum of two is scaled by sqrt(1/2) and there is no weight normalisation; unlike there, padding is
+zeroed before every convolution and each layer has its own W_d (as in the paper).
 """
 
 import flax.linen as nn
@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from attention_jax import InputError
+from attention_jax import InputError, config
 from attention_jax.models.multihead import Linear
 from attention_jax.ops.attention import attend, attention_weights
 from attention_jax.ops.dropout import dropout
@@ -29,7 +29,8 @@ linear_init = nn.initializers.variance_scaling(1.0, "fan_in", "normal")
 def gated_convolution(
     x: Float[Array, "B T D"], kernel: Float[Array, "KD E"], bias: Float[Array, "E"]
 ) -> Float[Array, "B U F"]:
-    """Convolve without padding (U = T - K + 1) as one product over the K * D inputs of each window, then a * sigmoid(b), E = 2 F."""
+    """Convolve without padding (U = T - K + 1) as one product over the K * D inputs of each window, then a *
+    sigmoid(b), E = 2 F."""
     width = kernel.shape[0] // x.shape[-1]
     steps = x.shape[1] - width + 1
     windows = jnp.concatenate([x[:, k : k + steps] for k in range(width)], axis=-1)  # [B, U, K D]
@@ -76,41 +77,41 @@ class Embedded(nn.Module):
 class ConvSeq2seq(nn.Module):
     """Encoder and decoder of `layers` gated convolutions each."""
 
+    options: config.Convolutional
     source_vocab: int
     target_vocab: int
-    hidden_size: int = 512
-    embed_size: int = 256
-    layers: int = 10
-    kernel_size: int = 3
-    positions: int = 128
-    """Longest source and target."""
-    dropout: float | Array = 0.0
+
+    def __post_init__(self):
+        if self.options.kernel_size % 2 == 0:
+            raise InputError(
+                "--model.kernel-size must be odd, so that the encoder looks equally far to both sides, got "
+                f"{self.options.kernel_size}"
+            )
+        super().__post_init__()
 
     def setup(self):
-        if self.kernel_size % 2 == 0:
-            raise InputError(
-                f"kernel_size must be odd, so that the encoder looks equally far to both sides, got {self.kernel_size}"
-            )
+        options = self.options
+        hidden, embed = options.hidden_size, options.embed_size
         dense = lambda width: Linear(width, kernel_init=linear_init)
-        blocks = lambda: [Convolution(self.hidden_size, self.kernel_size) for _ in range(self.layers)]
-        self.source_embed = Embedded(self.source_vocab, self.embed_size, self.positions)
-        self.target_embed = Embedded(self.target_vocab, self.embed_size, self.positions)
-        self.source_in, self.source_out = dense(self.hidden_size), dense(self.embed_size)
-        self.target_in, self.target_out = dense(self.hidden_size), dense(self.embed_size)
+        blocks = lambda: [Convolution(hidden, options.kernel_size) for _ in range(options.layers)]
+        self.source_embed = Embedded(self.source_vocab, embed, options.positions)
+        self.target_embed = Embedded(self.target_vocab, embed, options.positions)
+        self.source_in, self.source_out = dense(hidden), dense(embed)
+        self.target_in, self.target_out = dense(hidden), dense(embed)
         self.source_blocks, self.target_blocks = blocks(), blocks()
-        self.queries = [dense(self.embed_size) for _ in range(self.layers)]
-        self.contexts = [dense(self.hidden_size) for _ in range(self.layers)]
-        self.kernel = self.param("kernel", linear_init, (self.embed_size, self.target_vocab))
+        self.queries = [dense(embed) for _ in range(options.layers)]
+        self.contexts = [dense(hidden) for _ in range(options.layers)]
+        self.kernel = self.param("kernel", linear_init, (embed, self.target_vocab))
         self.bias = self.param("bias", nn.initializers.zeros, (self.target_vocab,))
 
     def drop(self, x, train: bool):
-        return dropout(x, self.dropout, self.make_rng("dropout") if train else None)
+        return dropout(x, self.options.dropout, self.make_rng("dropout") if train else None)
 
     def encode(self, source: Int[Array, "B S"], source_length: Int[Array, "B"], *, train: bool = False):
         """Memory: "key" z and "value" (z + e) sqrt(1/2), both [B, S, embed], and "length"."""
         real = (jnp.arange(source.shape[1])[None] < source_length[:, None])[..., None]
         embedded = self.drop(self.source_embed(source), train)
-        x, side = self.source_in(embedded), self.kernel_size // 2
+        x, side = self.source_in(embedded), self.options.kernel_size // 2
         for block in self.source_blocks:
             inputs = jnp.where(real, self.drop(x, train), 0.0)  # what a convolution sees beyond the end is zero
             x = (block(inputs, side, side) + x) * SCALE
@@ -118,7 +119,8 @@ class ConvSeq2seq(nn.Module):
         return {"key": z, "value": (z + embedded) * SCALE, "length": source_length}
 
     def block(self, layer: int, memory, inputs, residual, embedded, look: bool):
-        """A decoder block on inputs [B, T + K - 1, H] that hold the K - 1 steps before: next x [B, T, H] and the weights [B, T, S]."""
+        """A decoder block on inputs [B, T + K - 1, H] that hold the K - 1 steps before: next x [B, T, H] and the
+        weights [B, T, S]."""
         x = self.target_blocks[layer](inputs)
         query = (self.queries[layer](x) + embedded) * SCALE
 
@@ -134,8 +136,8 @@ class ConvSeq2seq(nn.Module):
         """Teacher forced: hidden [B, T, embed] and intermediates."""
         embedded = self.drop(self.target_embed(target_in), train)
         x, seen = self.target_in(embedded), []
-        for layer in range(self.layers):
-            inputs = jnp.pad(self.drop(x, train), ((0, 0), (self.kernel_size - 1, 0), (0, 0)))
+        for layer in range(self.options.layers):
+            inputs = jnp.pad(self.drop(x, train), ((0, 0), (self.options.kernel_size - 1, 0), (0, 0)))
             x, weights = self.block(layer, memory, inputs, x, embedded, look)
             seen.append(weights)
         return self.drop(self.target_out(x), train), {
@@ -146,7 +148,8 @@ class ConvSeq2seq(nn.Module):
         """The cache before the first step: each layer's last kernel_size - 1 inputs."""
         batch = memory["length"].shape[0]
         before = [
-            jnp.zeros((batch, self.kernel_size - 1, self.hidden_size), memory["key"].dtype) for _ in range(self.layers)
+            jnp.zeros((batch, self.options.kernel_size - 1, self.options.hidden_size), memory["key"].dtype)
+            for _ in range(self.options.layers)
         ]
         return memory | {"before": before, "time": jnp.zeros((batch,), jnp.int32)}
 
@@ -154,7 +157,7 @@ class ConvSeq2seq(nn.Module):
         """One step: logits [B, V], the next cache, and the weights [B, layers, 1, 1, S] it looked with."""
         embedded = self.target_embed(token[:, None], cache["time"])
         x, before, seen = self.target_in(embedded), [], []
-        for layer in range(self.layers):
+        for layer in range(self.options.layers):
             inputs = jnp.concatenate([cache["before"][layer], x], axis=1)
             before.append(inputs[:, 1:])
             x, weights = self.block(layer, cache, inputs, x, embedded, True)

@@ -1,4 +1,5 @@
-"""Encoder-only and decoder-only Transformers: token representations that see everything, and language models that see the past."""
+"""Encoder-only and decoder-only Transformers: token representations that see everything, and language models that see
+the past."""
 
 from typing import Any, NamedTuple
 
@@ -6,24 +7,50 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from attention_jax.models.blocks import Block
+from attention_jax import config
+from attention_jax.models.blocks import Block, check_heads
 from attention_jax.models.transformer import Decoder, Embedding, Encoder
 from attention_jax.ops.masks import causal, lengths
+
+
+def block_of(options: config.LanguageModel) -> Block:
+    """What the layers of a language model share: those of the plain Transformer but for the options there are."""
+    return Block(
+        width=options.width,
+        heads=options.heads,
+        ffn=options.ffn,
+        key_width=0,
+        value_width=0,
+        norm=options.norm,
+        activation=options.activation,
+        positions=options.positions,
+        score="scaled_dot",
+        use_bias=True,
+        dropout=options.dropout,
+        attention_dropout=options.attention_dropout,
+        ffn_dropout=options.ffn_dropout,
+        dtype=jnp.dtype(options.dtype),
+    )
+
+
+def embedding(options: config.LanguageModel, vocab: int) -> Embedding:
+    """Tokens to vectors, scaled and drawn as in the plain Transformer."""
+    return Embedding(vocab, block_of(options), options.max_length, scale=True, initial="normal")
 
 
 class EncoderOnly(nn.Module):
     """Tokens to states that may look both ways (BERT without its heads): (states [B, T, D], intermediates)."""
 
-    vocabulary_size: int
-    block: Block = Block()
-    layers: int = 6
-    max_length: int = 512
-    scale_embeddings: bool = True
-    remat: bool = False
+    options: config.LanguageModel
+    vocab: int
+
+    def __post_init__(self):
+        check_heads("width", self.options.width, self.options.heads)
+        super().__post_init__()
 
     def setup(self):
-        self.embedding = Embedding(self.vocabulary_size, self.block, self.max_length, self.scale_embeddings)
-        self.encoder = Encoder(self.block, self.layers, self.remat)
+        self.embedding = embedding(self.options, self.vocab)
+        self.encoder = Encoder(block_of(self.options), self.options.layers, self.options.remat)
 
     def __call__(
         self,
@@ -52,24 +79,21 @@ class LanguageModel(nn.Module):
     The methods of every language model: `__call__` (teacher forced), `start`, `step`, `output`.
     """
 
-    vocabulary_size: int
-    block: Block = Block(norm="pre", activation="gelu")
-    layers: int = 4
-    max_length: int = 512
-    tied: bool = True
-    scale_embeddings: bool = True
-    output_bias: bool = True
-    remat: bool = False
+    options: config.LanguageModel
+    vocab: int
+
+    def __post_init__(self):
+        check_heads("width", self.options.width, self.options.heads)
+        super().__post_init__()
 
     def setup(self):
-        self.embedding = Embedding(self.vocabulary_size, self.block, self.max_length, self.scale_embeddings)
-        self.decoder = Decoder(self.block, self.layers, False, self.remat)
-        if not self.tied:
-            self.kernel = self.param(
-                "kernel", nn.initializers.xavier_uniform(), (self.block.width, self.vocabulary_size)
-            )
-        if self.output_bias:
-            self.bias = self.param("bias", nn.initializers.zeros, (self.vocabulary_size,))
+        options = self.options
+        self.embedding = embedding(options, self.vocab)
+        self.decoder = Decoder(block_of(options), options.layers, False, options.remat)
+        if not options.tied:
+            glorot = nn.initializers.xavier_uniform()
+            self.kernel = self.param("kernel", glorot, (options.width, self.vocab))
+        self.bias = self.param("bias", nn.initializers.zeros, (self.vocab,))
 
     def hidden(self, tokens: Int[Array, "B T"], *, train: bool = False, look: bool = False):
         """(states [B, T, D] in float32, intermediates)."""
@@ -78,8 +102,7 @@ class LanguageModel(nn.Module):
 
     def output(self) -> tuple[Float[Array, "D V"], Float[Array, "V"]]:
         """The output layer, logits = hidden @ kernel + bias."""
-        kernel = self.embedding.token.embedding.T if self.tied else self.kernel
-        return kernel, self.bias if self.output_bias else jnp.zeros((self.vocabulary_size,))
+        return self.embedding.token.embedding.T if self.options.tied else self.kernel, self.bias
 
     def __call__(self, tokens: Int[Array, "B T"], *, train: bool = False, look: bool = False):
         """(logits [B, T, V] of each next token, intermediates)."""

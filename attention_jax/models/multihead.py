@@ -1,11 +1,13 @@
-"""Multi-head attention (Vaswani et al. 2017, section 3.2.2) on top of `ops.attend`, with key/value caches as plain values.
+"""Multi-head attention (Vaswani et al. 2017, section 3.2.2) on top of `ops.attend`, with key/value caches as plain
+values.
 
 `heads_attend` is the function, `MultiHeadAttention` the module that owns the projections. `attend` is written for one
-sequence and one head; it is vmapped over both. Hence the axes of what is given beside the arrays: the leaves of a `mask`
-lead with the batch, the leaves of a `bias` and of a learned `score` lead with the heads.
+sequence and one head; it is vmapped over both. Hence the axes of what is given beside the arrays: the leaves of a
+`mask` lead with the batch, the leaves of a `bias` and of a learned `score` lead with the heads.
 
-Parity with PyTorch 2.13 to 1e-5 is tested in tests/models/test_parity.py, with this table of names (kernels are transposed,
-`x.weight` [out, in] -> `x.kernel` [in, out]; d = embed_dim, and in_proj stacks the rows of query, key and value):
+Parity with PyTorch 2.13 to 1e-5 is tested in tests/models/test_parity.py, with this table of names (kernels are
+transposed, `x.weight` [out, in] -> `x.kernel` [in, out]; d = embed_dim, and in_proj stacks the rows of query, key and
+value):
 
 | here                                   | torch.nn                                                              |
 |----------------------------------------|-----------------------------------------------------------------------|
@@ -25,17 +27,19 @@ Parity with PyTorch 2.13 to 1e-5 is tested in tests/models/test_parity.py, with 
 """
 
 import dataclasses
-from typing import Any, Literal
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from attention_jax.models.named_scores import score_class
 from attention_jax.ops.attention import Implementation, attend, attention_weights
+from attention_jax.ops.dropout import is_zero
 from attention_jax.ops.positions import rotary
 from attention_jax.ops.precision import matmul
-from attention_jax.ops.scores import Additive, Bilinear, Concat, Cosine, Dot, ScaledDot, Score
+from attention_jax.ops.scores import Cosine, ScaledDot, Score
 
 
 def heads_attend(
@@ -77,16 +81,13 @@ def heads_weights(query, key, *, score=ScaledDot(), bias=None, mask=None, query_
     return jax.vmap(over_heads, in_axes=(0, 0, None, None, 0))(query, key, score, bias, mask)
 
 
-HeadScore = Literal["scaled_dot", "dot", "general", "additive", "concat", "cosine"]
-
-
-def head_score(module: nn.Module, name: HeadScore, heads: int, size: int) -> Score:
-    """A score whose leaves, if it has any, are parameters of `module` with one row per head (cosine: a learned sharpness)."""
-    if name in ("scaled_dot", "dot"):
-        return ScaledDot() if name == "scaled_dot" else Dot()
-    if name == "cosine":
+def head_score(module: nn.Module, name: str, heads: int, size: int) -> Score:
+    """The score called `name`; its leaves, if it has any, are parameters of `module` with one row per head."""
+    kind = score_class(name)
+    if kind is Cosine:  # each head learns its sharpness
         return Cosine(module.param("score_sharpness", nn.initializers.constant(size**0.5), (heads,)))
-    kind = {"general": Bilinear, "additive": Additive, "concat": Concat}[name]
+    if not hasattr(kind, "init"):
+        return kind()
 
     def init(rng):
         return jax.vmap(lambda rng: kind.init(rng, size, size, size))(jax.random.split(rng, heads))
@@ -101,17 +102,16 @@ def head_score(module: nn.Module, name: HeadScore, heads: int, size: int) -> Sco
 class MultiHeadAttention(nn.Module):
     """softmax(score(q W_q, k W_k)) v W_v for every head, concatenated and projected by W_o.
 
-    Query, key and value may have different widths; `key_width` and `value_width` are per head.
+    Query, key and value may have different widths; `width` is the output's, `key_width` and `value_width` are those
+    of a head's queries and keys and of its values, 0 meaning width / heads.
     """
 
     heads: int
     width: int
-    """Width of the output."""
     key_width: int = 0
-    """Width of a head's queries and keys; 0 means width / heads."""
     value_width: int = 0
-    """Width of a head's values; 0 means width / heads."""
-    score: HeadScore = "scaled_dot"
+    score: str = "scaled_dot"
+    """A name in `config.SCORES`, or package.file:Class."""
     use_bias: bool = True
     rotary: bool = False
     dropout: Any = 0.0
@@ -165,8 +165,8 @@ class MultiHeadAttention(nn.Module):
 class Linear(nn.Module):
     """x W + b, Glorot-uniform W unless told otherwise; computes in `dtype`, keeps float32 parameters.
 
-    All leading axes are one axis of rows while it multiplies: the gradient of W is then one plain matrix product, which XLA's CPU
-    backend does twice as fast as the contraction over batch and time of `nn.Dense`.
+    All leading axes are one axis of rows while it multiplies: the gradient of W is then one plain matrix product, which
+    XLA's CPU backend does twice as fast as the contraction over batch and time of `nn.Dense`.
     """
 
     features: int
@@ -181,8 +181,3 @@ class Linear(nn.Module):
         if self.use_bias:
             y = y + self.param("bias", nn.initializers.zeros, (self.features,)).astype(self.dtype)[None]
         return y.reshape(*x.shape[:-1], self.features)
-
-
-def is_zero(rate) -> bool:
-    """Whether a dropout rate is known to be 0 while tracing (a traced rate never is)."""
-    return isinstance(rate, (int, float)) and rate == 0

@@ -1,7 +1,9 @@
-"""The Neural Turing Machine: a controller that reads and writes a memory through attention (Graves et al. 2014, arXiv 1410.5401).
+"""The Neural Turing Machine: a controller that reads and writes a memory through attention (Graves et al. 2014, arXiv
+1410.5401).
 
-Functions first: `control` and `turn` advance a state that is a plain value; the module owns the weights and scans the two over time.
-What does not depend on the state is computed outside the scan: the projection of all inputs before it, that of all outputs after it.
+Functions first: `control` and `turn` advance a state that is a plain value; the module owns the weights and scans the
+two over time. What does not depend on the state is computed outside the scan: the projection of all inputs before it,
+that of all outputs after it.
 """
 
 from typing import NamedTuple
@@ -11,8 +13,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from attention_jax import config
 from attention_jax.models.recurrent import Layer
-from attention_jax.ops import addressing as ops
+from attention_jax.ops import addressing, cells
 
 
 class Shape(NamedTuple):
@@ -36,7 +39,7 @@ class Shape(NamedTuple):
 
 
 class State(NamedTuple):
-    """Everything a machine remembers, for one sequence."""
+    """Everything a machine remembers; in a batch every field has a leading axis B."""
 
     controller: tuple[Float[Array, "C"], ...]
     """(hidden, cell) of an LSTM, () of a feed-forward controller."""
@@ -47,41 +50,56 @@ class State(NamedTuple):
 
 
 def control(
-    state: State, inputs: Float[Array, "G"], kernel: Float[Array, "R*W+C G"]
-) -> tuple[Float[Array, "C"], tuple]:
-    """One step of the controller, (hidden, its new state), on its projected input and the last reads."""
-    reads = state.reads.reshape(-1)
+    state: State, inputs: Float[Array, "B G"], kernel: Float[Array, "R*W+C G"]
+) -> tuple[Float[Array, "B C"], tuple]:
+    """One step of the controllers of a batch, (hidden, their new state), on their projected inputs and the last
+    reads."""
+    reads = state.reads.reshape(len(inputs), -1)
     if not state.controller:  # feed-forward: the memory is all that such a machine remembers
         return jnp.tanh(inputs + reads @ kernel), ()
-    hidden, cell = state.controller
-    gates = inputs + jnp.concatenate([reads, hidden]) @ kernel
-    i, f, o, g = jnp.split(gates, 4)
-    cell = nn.sigmoid(f) * cell + nn.sigmoid(i) * jnp.tanh(g)
-    hidden = nn.sigmoid(o) * jnp.tanh(cell)
-    return hidden, (hidden, cell)
+    product = jnp.concatenate([reads, state.controller[0]], axis=1) @ kernel
+    controller = cells.advance(inputs, product, state.controller)
+    return controller[0], controller
+
+
+def gate_order(init):
+    """An initialiser of an LSTM's kernel [.., 4 C] whose draws for gates (i, f, o, g) are put in the order of
+    `ops.cells`, (i, f, g, o).
+
+    The machines whose results are recorded had their gates in the first order; so each gate begins with the values it
+    had then.
+    """
+
+    def ordered(rng, shape, dtype=jnp.float32):
+        i, f, o, g = jnp.split(init(rng, shape, dtype), 4, axis=1)
+        return jnp.concatenate([i, f, g, o], axis=1)
+
+    return ordered
 
 
 def addresses(
     emitted: Float[Array, "P"], shape: Shape
-) -> tuple[ops.Address, Float[Array, "Hw W"], Float[Array, "Hw W"]]:
-    """Splits what the controller emitted into addresses (fields with a leading head axis), erase and add vectors, each in its range."""
+) -> tuple[addressing.Address, Float[Array, "Hw W"], Float[Array, "Hw W"]]:
+    """Splits what the controller emitted into addresses (fields with a leading head axis), erase and add vectors, each
+    in its range."""
     split = shape.heads * (shape.width + 3 + shape.shifts)
     per_head = emitted[:split].reshape(shape.heads, -1)
     erase, add = emitted[split:].reshape(2, shape.write_heads, shape.width)
     key, beta, gate, gamma, shift = jnp.split(
         per_head, [shape.width, shape.width + 1, shape.width + 2, shape.width + 3], axis=-1
     )
-    address = ops.Address(
+    address = addressing.Address(
         jnp.tanh(key), nn.softplus(beta[:, 0]), nn.sigmoid(gate[:, 0]), nn.softmax(shift), 1 + nn.softplus(gamma[:, 0])
     )
     return address, nn.sigmoid(erase), jnp.tanh(add)
 
 
 def turn(state: State, emitted: Float[Array, "P"], shape: Shape) -> State:
-    """What a machine does to its memory in one step: all heads move, the write heads write, then the read heads read."""
+    """What a machine does to its memory in one step: all heads move, the write heads write, then the read heads
+    read."""
     address, erase, add = addresses(emitted, shape)
-    weights = jax.vmap(ops.locate, in_axes=(None, 0, 0))(state.memory, state.weights, address)  # [H, N]
-    memory = ops.write(state.memory, weights[: shape.write_heads], erase, add)
+    weights = jax.vmap(addressing.locate, in_axes=(None, 0, 0))(state.memory, state.weights, address)  # [H, N]
+    memory = addressing.write(state.memory, weights[: shape.write_heads], erase, add)
     reads = weights[shape.write_heads :] @ memory  # equation (2) for all read heads, [R, W]
     return state._replace(reads=reads, weights=weights, memory=memory)
 
@@ -89,76 +107,74 @@ def turn(state: State, emitted: Float[Array, "P"], shape: Shape) -> State:
 class NTM(nn.Module):
     """A Neural Turing Machine over a batch of sequences.
 
-    `memory_init`: "constant" 1e-6, "learned", or "random" (a truncated normal draw, part of the parameters but never trained);
-    compared by Collier & Beel 2018 (arXiv 1807.08518). Every head starts at location 0.
+    `memory_init`: "constant" 1e-6, "learned", or "random" (a truncated normal draw, part of the parameters but never
+    trained); compared by Collier & Beel 2018 (arXiv 1807.08518). Every head starts at location 0.
     """
 
+    options: config.NTM
     outputs: int
-    controller: str = "lstm"
-    hidden_size: int = 100
-    read_heads: int = 1
-    write_heads: int = 1
-    locations: int = 128
-    width: int = 20
-    shifts: int = 3
-    memory_init: str = "constant"
 
     @nn.compact
     def __call__(self, inputs: Float[Array, "B T I"], *, look: bool = False):
         """Logits `[B, T, O]` and, with `look`, {"write": [B, T, Hw, N], "read": [B, T, Hr, N]}."""
-        shape = Shape(self.read_heads, self.write_heads, self.locations, self.width, self.shifts)
-        size, reads = self.hidden_size, self.read_heads * self.width
-        gates, recurrent = (4 * size, reads + size) if self.controller == "lstm" else (size, reads)
+        options = self.options
+        shape = Shape(options.read_heads, options.write_heads, options.locations, options.width, options.shifts)
+        size, reads = options.hidden_size, options.read_heads * options.width
         dense = nn.initializers.lecun_normal()
-        controller_kernel = self.param("controller", dense, (recurrent, gates))
+        has_cell = options.controller == "lstm"
+        gates, recurrent, first = (4 * size, reads + size, gate_order(dense)) if has_cell else (size, reads, dense)
+        controller_kernel = self.param("controller", first, (recurrent, gates))
         head_kernel = self.param("heads", dense, (size, shape.interface))
         head_bias = self.param("heads_bias", nn.initializers.normal(0.01), (shape.interface,))
         state = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (inputs.shape[0], *leaf.shape)), self.start(shape))
 
         @jax.checkpoint  # only the states are kept for the gradient: faster here than keeping every small intermediate
-        @jax.vmap
-        def step(state: State, x: Float[Array, "G"]):
+        def step(state: State, x: Float[Array, "B G"]):
             hidden, controller = control(state, x, controller_kernel)
-            state = turn(state._replace(controller=controller), hidden @ head_kernel + head_bias, shape)
-            return state, (jnp.concatenate([hidden, state.reads.reshape(-1)]), *((state.weights,) if look else ()))
+            emitted = hidden @ head_kernel + head_bias[None]
+            state = jax.vmap(turn, in_axes=(0, 0, None))(state._replace(controller=controller), emitted, shape)
+            features = jnp.concatenate([hidden, state.reads.reshape(len(x), -1)], axis=1)
+            return state, (features, *((state.weights,) if look else ()))
 
-        projected = nn.Dense(gates, name="input")(inputs)  # [B, T, G]
+        projected = nn.Dense(gates, kernel_init=first, name="input")(inputs)  # [B, T, G]
         _, (features, *seen) = jax.lax.scan(step, state, projected.swapaxes(0, 1))
         logits = nn.Dense(self.outputs, name="output")(features.swapaxes(0, 1))
         if not look:
             return logits, {}
         weights = seen[0].swapaxes(0, 1)  # [B, T, H, N]
-        return logits, {"write": weights[:, :, : self.write_heads], "read": weights[:, :, self.write_heads :]}
+        return logits, {"write": weights[:, :, : shape.write_heads], "read": weights[:, :, shape.write_heads :]}
 
     def start(self, shape: Shape) -> State:
-        """The state before the first step: learned controller state and reads, all heads at location 0, an empty memory."""
+        """The state before the first step: learned controller state and reads, all heads at location 0, an empty
+        memory."""
         small = nn.initializers.normal(0.01)
         controller = ()
-        if self.controller == "lstm":
-            controller = tuple(self.param(name, small, (self.hidden_size,)) for name in ("hidden_start", "cell_start"))
+        if self.options.controller == "lstm":
+            controller = tuple(
+                self.param(name, small, (self.options.hidden_size,)) for name in ("hidden_start", "cell_start")
+            )
         reads = self.param("reads_start", small, (shape.read_heads, shape.width))
         weights = jnp.zeros((shape.heads, shape.locations)).at[:, 0].set(1.0)
         size = (shape.locations, shape.width)
-        if self.memory_init == "constant":
+        if self.options.memory_init == "constant":
             memory = jnp.full(size, 1e-6)
         else:
             memory = self.param("memory_start", nn.initializers.truncated_normal(0.5), size)
-            memory = jax.lax.stop_gradient(memory) if self.memory_init == "random" else memory
+            memory = jax.lax.stop_gradient(memory) if self.options.memory_init == "random" else memory
         return State(controller, reads, weights, memory)
 
 
 class StackedLSTM(nn.Module):
     """The paper's baseline: LSTM layers over the inputs, then the output layer; all it remembers is in its cells."""
 
+    options: config.StackedLSTM
     outputs: int
-    layers: int = 3
-    hidden_size: int = 256
 
     @nn.compact
     def __call__(self, inputs: Float[Array, "B T I"], *, look: bool = False):
         """Logits `[B, T, O]` and an empty dict: there are no weights to look at."""
         x = inputs.swapaxes(0, 1)
-        for number in range(self.layers):
-            layer = Layer((x.shape[-1],), self.hidden_size, name=f"layer_{number}")
+        for number in range(self.options.layers):
+            layer = Layer((x.shape[-1],), self.options.hidden_size, name=f"layer_{number}")
             x, _ = layer.scan(layer.project(x), layer.zero(inputs.shape[0]))
         return nn.Dense(self.outputs, name="output")(x.swapaxes(0, 1)), {}

@@ -1,4 +1,5 @@
-"""How a Transformer learns where its tokens stand: by vectors added to the embeddings, by rotation, or by biases of the scores.
+"""How a Transformer learns where its tokens stand: by vectors added to the embeddings, by rotation, or by biases of the
+scores.
 
 | kind       | acts on                        | parameters              | source                              |
 |------------|--------------------------------|-------------------------|-------------------------------------|
@@ -14,17 +15,17 @@ The relative ones (the last four) see only differences of positions. In the deco
 they act on self-attention alone: the positions of two languages have no difference.
 """
 
-from typing import Literal, get_args
+from typing import get_args
 
 import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from attention_jax.config.models import Positions
 from attention_jax.ops.biases import ALiBi, Bias, ShawBias, T5Bias
 from attention_jax.ops.positions import sinusoidal
 
-PositionKind = Literal["none", "sinusoidal", "learned", "shaw", "t5", "alibi", "rotary"]
-KINDS: tuple[str, ...] = get_args(PositionKind)
+KINDS: tuple[str, ...] = get_args(Positions)
 REACH = 16
 """Shaw: relative positions beyond this are treated alike (the paper's k = 16)."""
 BUCKETS = 32
@@ -32,7 +33,7 @@ BUCKETS = 32
 
 
 def added_positions(
-    kind: PositionKind, positions: Int[Array, "T"], width: int, table: nn.Embed | None
+    kind: Positions, positions: Int[Array, "T"], width: int, table: nn.Embed | None
 ) -> Float[Array, "T D"] | None:
     """The vectors to add to the embeddings at `positions`, or None where the kind adds none.
 
@@ -47,7 +48,7 @@ def added_positions(
 class RelativeBias(nn.Module):
     """The bias of one stack's or one layer's self-attention, leaves leading with the heads; None for kinds without."""
 
-    kind: PositionKind
+    kind: Positions
     heads: int
     key_width: int
     bidirectional: bool
@@ -67,7 +68,7 @@ class RelativeBias(nn.Module):
 
 
 def relative_biases(
-    kind: PositionKind, heads: int, key_width: int, layers: int, bidirectional: bool
+    kind: Positions, heads: int, key_width: int, layers: int, bidirectional: bool
 ) -> list[RelativeBias]:
     """The biases of a stack: one for all its layers, except Shaw's, whose layers have tables of their own."""
     return [RelativeBias(kind, heads, key_width, bidirectional) for _ in range(layers if kind == "shaw" else 1)]

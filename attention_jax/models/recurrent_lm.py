@@ -1,15 +1,15 @@
 """Recurrent language models on characters: plain tanh, GRU and LSTM, one layer, as in d2l chapters 9 and 10.
 
-Characters enter one-hot, so that the input product is a row of the kernel. All weights start uniform in +-1 / sqrt(hidden size).
+Characters enter one-hot, so that the input product is a row of the kernel. All weights start uniform in +-1 /
+sqrt(hidden size).
 """
-
-from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from attention_jax import config
 from attention_jax.ops import bptt, cells
 from attention_jax.ops.dropout import dropout
 
@@ -29,40 +29,37 @@ def rnn_step(inputs: Float[Array, "B H"], kernel: Float[Array, "H H"], state: ce
 class RecurrentLanguageModel(nn.Module):
     """The next character from those before it; the state is a tuple of arrays and starts at zero.
 
-    `truncation` is how far gradients go back in training: "full" (the window), "truncated" (cut every `truncation_length`
-    steps) or "randomised" (`truncation_length` steps on average, unbiased); the values are the same.
+    `truncation` is how far gradients go back in training: "full" (the window), "truncated" (cut every
+    `truncation_length` steps) or "randomised" (`truncation_length` steps on average, unbiased); the values are the
+    same.
     """
 
+    options: config.RecurrentLanguageModel
     vocab: int
-    cell: str = "rnn"
-    hidden_size: int = 32
-    dropout: Any = 0.0
-    truncation: str = "full"
-    truncation_length: int = 8
 
     def setup(self):
-        bound = self.hidden_size**-0.5
+        bound = self.options.hidden_size**-0.5
         uniform = lambda rng, shape: jax.random.uniform(rng, shape, minval=-bound, maxval=bound)
-        width = GATES[self.cell] * self.hidden_size
+        width = GATES[self.options.cell] * self.options.hidden_size
         self.input_kernel = self.param("input_kernel", uniform, (self.vocab, width))
-        self.recurrent_kernel = self.param("recurrent_kernel", uniform, (self.hidden_size, width))
+        self.recurrent_kernel = self.param("recurrent_kernel", uniform, (self.options.hidden_size, width))
         self.bias = self.param("bias", uniform, (width,))
-        if self.cell == "gru":
-            self.inner_bias = self.param("inner_bias", uniform, (self.hidden_size,))
-        self.output_kernel = self.param("output_kernel", uniform, (self.hidden_size, self.vocab))
+        if self.options.cell == "gru":
+            self.inner_bias = self.param("inner_bias", uniform, (self.options.hidden_size,))
+        self.output_kernel = self.param("output_kernel", uniform, (self.options.hidden_size, self.vocab))
         self.output_bias = self.param("output_bias", uniform, (self.vocab,))
 
     def advance(self, projected: Float[Array, "B G"], state: cells.State) -> cells.State:
         """One step of the cell."""
-        if self.cell == "lstm":
+        if self.options.cell == "lstm":
             return cells.lstm_step(projected, self.recurrent_kernel, state)
-        if self.cell == "gru":
+        if self.options.cell == "gru":
             return cells.gru_step(projected, self.recurrent_kernel, self.inner_bias, state)
         return rnn_step(projected, self.recurrent_kernel, state)
 
     def zero(self, batch: int) -> cells.State:
         """The state before the first character."""
-        return (jnp.zeros((batch, self.hidden_size)),) * (2 if self.cell == "lstm" else 1)
+        return (jnp.zeros((batch, self.options.hidden_size)),) * (2 if self.options.cell == "lstm" else 1)
 
     def hidden(
         self, tokens: Int[Array, "B T"], *, train: bool = False, look: bool = False
@@ -70,14 +67,14 @@ class RecurrentLanguageModel(nn.Module):
         """The hidden states of every step; in training, as the output layer sees them: with dropout."""
         hidden = self.states(tokens, train)
         if train:
-            hidden = dropout(hidden, self.dropout, self.make_rng("dropout"))
+            hidden = dropout(hidden, self.options.dropout, self.make_rng("dropout"))
         return hidden, {}
 
     def states(self, tokens: Int[Array, "B T"], train: bool) -> Float[Array, "B T H"]:
         """Run the cell over the windows."""
         projected = self.input_kernel[tokens.T] + self.bias[None, None]  # [T, B, G]
         state = self.zero(tokens.shape[0])
-        if train and self.truncation != "full":
+        if train and self.options.truncation != "full":
             factors = self.factors(tokens.shape[1])
 
             def step(state, x):
@@ -85,9 +82,9 @@ class RecurrentLanguageModel(nn.Module):
                 return state, state[0]
 
             return bptt.scan(step, state, projected, factors)[1].swapaxes(0, 1)
-        if self.cell == "lstm":
+        if self.options.cell == "lstm":
             hidden = cells.lstm(projected, self.recurrent_kernel, state)[0]
-        elif self.cell == "gru":
+        elif self.options.cell == "gru":
             hidden = cells.gru(projected, self.recurrent_kernel, self.inner_bias, state)[0]
         else:
             hidden = jax.lax.scan(lambda h, x: (rnn_step(x, self.recurrent_kernel, h),) * 2, state, projected)[1][0]
@@ -95,9 +92,9 @@ class RecurrentLanguageModel(nn.Module):
 
     def factors(self, steps: int) -> Float[Array, "T"]:
         """What each step's gradient into the past is multiplied by."""
-        if self.truncation == "truncated":
-            return bptt.truncated_factors(steps, self.truncation_length)
-        return bptt.randomised_factors(self.make_rng("dropout"), steps, 1 / self.truncation_length)
+        if self.options.truncation == "truncated":
+            return bptt.truncated_factors(steps, self.options.truncation_length)
+        return bptt.randomised_factors(self.make_rng("dropout"), steps, 1 / self.options.truncation_length)
 
     def output(self) -> tuple[Float[Array, "H V"], Float[Array, "V"]]:
         """(kernel, bias) of the output layer."""

@@ -1,26 +1,29 @@
-"""A residual network (He et al. 2016), with group normalisation (Wu and He 2018): no running averages, so parameters are all its state.
+"""A residual network (He et al. 2016), with group normalisation (Wu and He 2018): no running averages, so parameters
+are all its state.
 
 The baseline next to the Vision Transformers: same data, same loop.
 """
 
-from typing import Any, Literal
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from attention_jax import config
 from attention_jax.models.blocks import drop
 from attention_jax.ops.precision import matmul
 
 
 class Residual(nn.Module):
-    """Two 3 x 3 convolutions around a shortcut (He et al. 2016, figure 2); a 1 x 1 convolution where the shape changes."""
+    """Two 3 x 3 convolutions around a shortcut (He et al. 2016, figure 2); a 1 x 1 convolution where the shape
+    changes."""
 
     channels: int
     stride: int
     groups: int
-    dtype: Any = jnp.float32
+    dtype: Any
 
     @nn.compact
     def __call__(self, x: Float[Array, "B S S C"]) -> Float[Array, "B R R D"]:
@@ -36,28 +39,26 @@ class Residual(nn.Module):
 class ResNet(nn.Module):
     """A stem, stages of residual blocks, the mean over the image, and a linear classifier."""
 
+    options: config.ResNet
     classes: int
-    widths: tuple[int, ...] = (64, 128, 256, 512)
-    blocks: int = 2
-    stem: Literal["small", "large"] = "small"
-    groups: int = 16
-    dropout: Any = 0.0
-    dtype: Any = jnp.float32
+    image_size: int
+    """Not used: images of every size have one mean."""
 
     @nn.compact
     def __call__(self, images: Float[Array, "B S S C"], *, train: bool = False, look: bool = False):
         """(logits [B, classes], {}): there is no attention to look at."""
-        small = self.stem == "small"
-        x = convolution(self.widths[0], 3 if small else 7, 1 if small else 2, self.dtype)(images.astype(self.dtype))
-        x = jax.nn.relu(nn.GroupNorm(self.groups, dtype=self.dtype)(x))
-        if not small:
+        options, dtype = self.options, jnp.dtype(self.options.dtype)
+        size, stride = (3, 1) if options.stem == "small" else (7, 2)
+        x = convolution(options.widths[0], size, stride, dtype)(images.astype(dtype))
+        x = jax.nn.relu(nn.GroupNorm(options.groups, dtype=dtype)(x))
+        if options.stem == "large":
             x = nn.max_pool(x, (3, 3), (2, 2), padding="SAME")
-        for stage, width in enumerate(self.widths):
-            for block in range(self.blocks):
+        for stage, width in enumerate(options.widths):
+            for block in range(options.blocks):
                 stride = 2 if stage > 0 and block == 0 else 1
-                x = Residual(width, stride, self.groups, self.dtype, name=f"stage_{stage}_block_{block}")(x)
+                x = Residual(width, stride, options.groups, dtype, name=f"stage_{stage}_block_{block}")(x)
         x = x.mean(axis=(1, 2)).astype(jnp.float32)
-        return nn.Dense(self.classes, name="head")(drop(self, x, self.dropout, train)), {}
+        return nn.Dense(self.classes, name="head")(drop(self, x, options.dropout, train)), {}
 
 
 def convolution(channels: int, size: int, stride: int, dtype) -> nn.Conv:
@@ -80,8 +81,8 @@ def as_product(
 ) -> Float[Array, "B R R D"]:
     """The convolution as one matrix product over its windows.
 
-    On CPUs XLA runs the gradient of its own convolution with respect to the kernel some 200 times slower inside a loop than outside
-    (jax issue 12868), and the train steps of an epoch are a loop.
+    On CPUs XLA runs the gradient of its own convolution with respect to the kernel some 200 times slower inside a loop
+    than outside (jax issue 12868), and the train steps of an epoch are a loop.
 
     >>> x, kernel = jnp.ones((1, 4, 4, 2)), jnp.ones((3, 3, 2, 1))
     >>> as_product(x, kernel, (1, 1), "SAME")[0, :, :, 0].tolist()[0]

@@ -11,9 +11,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from attention_jax.models.blocks import Block, DecoderLayer, EncoderLayer, LayerNorm, drop
+from attention_jax import InputError, config
+from attention_jax.models.blocks import Block, DecoderLayer, EncoderLayer, LayerNorm, check_heads, drop
 from attention_jax.models.position_encodings import added_positions
 from attention_jax.ops.masks import causal, lengths
+from attention_jax.ops.shared import Shared
 
 Weights = Float[Array, "B L H Q K"]
 
@@ -56,7 +58,8 @@ class Decoder(nn.Module):
         self.norm = LayerNorm() if self.block.norm == "pre" else None
 
     def __call__(self, x: Float[Array, "B T D"], mask, memory=None, train: bool = False, look: bool = False):
-        """(states, own weights [B, layers, H, T, T] or None, weights over the memory or None); `memory` from `project`."""
+        """(states, own weights [B, layers, H, T, T] or None, weights over the memory or None); `memory` from
+        `project`."""
         own, cross = [], []
         for i, layer in enumerate(self.layer):
             given = None if memory is None else memory[i]
@@ -79,7 +82,8 @@ class Decoder(nn.Module):
         )
 
     def step(self, x: Float[Array, "B 1 D"], cache, position: Int[Array, ""], memory=None, look: bool = False):
-        """The states at one position and the caches with it added: (states [B, 1, D], cache, own weights, cross weights)."""
+        """The states at one position and the caches with it added: (states [B, 1, D], cache, own weights, cross
+        weights)."""
         own, cross, new = [], [], []
         for i, layer in enumerate(self.layer):
             given = None if memory is None else memory[i]
@@ -98,18 +102,18 @@ class Decoder(nn.Module):
 class Embedding(nn.Module):
     """Token embeddings, times sqrt(d) if `scale`, plus the positions' vectors, with dropout on the sum."""
 
-    vocabulary_size: int
+    vocab: int
     block: Block
-    max_length: int = 512
+    max_length: int
     """The longest sequence: rows of a learned table of positions."""
-    scale: bool = True
-    initial: Literal["normal", "xavier"] = "normal"
+    scale: bool
+    initial: Literal["normal", "xavier"]
 
     def setup(self):
         width = self.block.width
         normal = nn.initializers.normal(width**-0.5 if self.scale else 1.0)
         init = nn.initializers.xavier_uniform() if self.initial == "xavier" else normal
-        self.token = nn.Embed(self.vocabulary_size, width, embedding_init=init)
+        self.token = nn.Embed(self.vocab, width, embedding_init=init)
         if self.block.positions == "learned":
             self.position = nn.Embed(self.max_length, width, embedding_init=init)
 
@@ -132,44 +136,69 @@ class Memory(NamedTuple):
 
 
 class Cache(NamedTuple):
-    """The decoder's state while it decodes step by step; every leaf leads with the batch."""
+    """The decoder's state while it decodes step by step; every leaf leads with the batch.
+
+    In a beam search `position` and `own` have a row for each of B k hypotheses, and `memory` one for each of B
+    sentences.
+    """
 
     position: Int[Array, "B"]  # of the next token, the same in every row
     own: Any  # per layer keys and values of the tokens so far
-    memory: Any  # per layer keys, values and mask of the source
+    memory: Shared  # per layer keys, values and mask of the source
+
+
+def block_of(options: config.Transformer) -> Block:
+    """What the layers of a Transformer share."""
+    return Block(
+        width=options.width,
+        heads=options.heads,
+        ffn=options.ffn,
+        key_width=options.key_width,
+        value_width=options.value_width,
+        norm=options.norm,
+        activation=options.activation,
+        positions=options.positions,
+        score=options.score,
+        use_bias=options.use_bias,
+        dropout=options.dropout,
+        attention_dropout=options.attention_dropout,
+        ffn_dropout=options.ffn_dropout,
+        dtype=jnp.dtype(options.dtype),
+    )
 
 
 class Transformer(nn.Module):
     """Encoder-decoder. `tied`: "output" shares the target embeddings with the output layer, "all" the source's too."""
 
-    source_vocabulary: int
-    target_vocabulary: int
-    block: Block = Block()
-    encoder_layers: int = 6
-    decoder_layers: int = 6
-    max_length: int = 512
-    tied: Literal["none", "output", "all"] = "none"
-    scale_embeddings: bool = True
-    embedding_init: Literal["normal", "xavier"] = "normal"
-    output_bias: bool = True
-    remat: bool = False
+    options: config.Transformer
+    source_vocab: int
+    target_vocab: int
+
+    def __post_init__(self):
+        options = self.options
+        if not (options.key_width and options.value_width):
+            check_heads("width", options.width, options.heads)
+        if options.tied == "all" and self.source_vocab != self.target_vocab:
+            raise InputError(
+                f"--model.tied all needs one vocabulary for both languages, got {self.source_vocab} and "
+                f"{self.target_vocab} tokens; use a joint vocabulary, or --model.tied output"
+            )
+        super().__post_init__()
 
     def setup(self):
-        if self.tied == "all" and self.source_vocabulary != self.target_vocabulary:
-            raise ValueError(
-                f"tied embeddings need one vocabulary, not {self.source_vocabulary} and {self.target_vocabulary}"
-            )
-        embed = lambda size: Embedding(size, self.block, self.max_length, self.scale_embeddings, self.embedding_init)
-        self.target_embedding = embed(self.target_vocabulary)
-        self.source_embedding = self.target_embedding if self.tied == "all" else embed(self.source_vocabulary)
-        self.encoder = Encoder(self.block, self.encoder_layers, self.remat)
-        self.decoder = Decoder(self.block, self.decoder_layers, True, self.remat)
-        if self.tied == "none":
-            self.kernel = self.param(
-                "kernel", nn.initializers.xavier_uniform(), (self.block.width, self.target_vocabulary)
-            )
-        if self.output_bias:
-            self.bias = self.param("bias", nn.initializers.zeros, (self.target_vocabulary,))
+        options, block = self.options, block_of(self.options)
+        embed = lambda size: Embedding(
+            size, block, options.max_length, options.scale_embeddings, options.embedding_init
+        )
+        self.target_embedding = embed(self.target_vocab)
+        self.source_embedding = self.target_embedding if options.tied == "all" else embed(self.source_vocab)
+        self.encoder = Encoder(block, options.encoder_layers, options.remat)
+        self.decoder = Decoder(block, options.decoder_layers, True, options.remat)
+        if options.tied == "none":
+            glorot = nn.initializers.xavier_uniform()
+            self.kernel = self.param("kernel", glorot, (options.width, self.target_vocab))
+        if options.output_bias:
+            self.bias = self.param("bias", nn.initializers.zeros, (self.target_vocab,))
 
     def encode(self, source: Int[Array, "B S"], source_length: Int[Array, "B"], *, train: bool = False) -> Memory:
         """The encoder's states of a batch of padded sentences."""
@@ -184,35 +213,26 @@ class Transformer(nn.Module):
 
     def output(self) -> tuple[Float[Array, "D V"], Float[Array, "V"]]:
         """The output layer, logits = hidden @ kernel + bias."""
-        kernel = self.kernel if self.tied == "none" else self.target_embedding.token.embedding.T
-        return kernel, self.bias if self.output_bias else jnp.zeros((self.target_vocabulary,))
+        kernel = self.kernel if self.options.tied == "none" else self.target_embedding.token.embedding.T
+        return kernel, self.bias if self.options.output_bias else jnp.zeros((self.target_vocab,))
 
     def start(self, memory: Memory, max_length: int) -> Cache:
         """The cache for `max_length` steps of decoding; the source's keys and values are projected once, here."""
         rows = memory.source_length.shape[0]
         projected = self.decoder.project(memory.states, lengths(memory.source_length))
-        return Cache(jnp.zeros((rows,), jnp.int32), self.decoder.empty_cache(rows, max_length), projected)
-
-    @staticmethod
-    def own(cache: Cache) -> Cache:
-        """The cache without what every hypothesis of a sentence shares: what a beam search has to copy and reorder."""
-        return cache._replace(memory=None)
-
-    @staticmethod
-    def with_memory(own: Cache, cache: Cache) -> Cache:
-        """`own`, of B k hypotheses, together with the memory of `cache`, of their B sentences: `step` takes that too."""
-        return own._replace(memory=cache.memory)
+        return Cache(jnp.zeros((rows,), jnp.int32), self.decoder.empty_cache(rows, max_length), Shared(projected))
 
     def step(self, cache: Cache, token: Int[Array, "B"], *, look: bool = False):
         """One more token: (logits [B, V], cache, intermediates)."""
         position = cache.position[0]
         x = self.target_embedding(token[:, None], position)
-        x, own, self_weights, cross = self.decoder.step(x, cache.own, position, cache.memory, look)
+        x, own, self_weights, cross = self.decoder.step(x, cache.own, position, cache.memory.value, look)
         weights = {"decoder_attention": self_weights, "cross_attention": cross} if look else {}
         return self._logits(x.astype(jnp.float32))[:, 0], cache._replace(position=cache.position + 1, own=own), weights
 
     def __call__(self, source, source_length, target_in, *, train: bool = False, look: bool = False):
-        """(logits [B, T, V], intermediates); `look` adds the weights of all three attentions, [B, layers, heads, Q, K]."""
+        """(logits [B, T, V], intermediates); `look` adds the weights of all three attentions, [B, layers, heads, Q,
+        K]."""
         memory, encoder_weights = self._encode(source, source_length, train, look)
         hidden, weights = self.decode(memory, target_in, train=train, look=look)
         return self._logits(hidden), weights | {"encoder_attention": encoder_weights} if look else {}

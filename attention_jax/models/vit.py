@@ -1,31 +1,30 @@
 """Vision Transformer (Dosovitskiy et al. 2021): an image is a sequence of patches, and a Transformer encoder reads it.
 
-The pieces are functions; the module owns the weights. The layer is the pre-norm layer of models/blocks.py with what images need: 2-D
-rotary positions, stochastic depth, and a last layer that computes only what the classifier reads.
+The pieces are functions; the module owns the weights. The layer is the pre-norm layer of models/blocks.py with what
+images need: 2-D rotary positions, stochastic depth, and a last layer that computes only what the classifier reads.
 """
 
 import math
-from typing import Any, Literal
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from attention_jax import InputError
-from attention_jax.models.blocks import Block, FeedForward, LayerNorm, drop
+from attention_jax import InputError, config
+from attention_jax.models.blocks import Block, FeedForward, LayerNorm, check_heads, drop
 from attention_jax.models.multihead import Linear
 from attention_jax.ops.attention import attend, attention_weights
 from attention_jax.ops.augment import resize
-from attention_jax.ops.dropout import dropout
+from attention_jax.ops.dropout import dropout, is_zero
 from attention_jax.ops.positions import rotary, sinusoidal
 from attention_jax.ops.scores import Dot
 
-Position = Literal["learned", "sinusoidal", "rotary", "none"]
-
 
 def patches(images: Float[Array, "B S S C"], size: int) -> Float[Array, "B N P"]:
-    """Cut square images in patches of `size` x `size` pixels, row by row; a patch is a vector of size * size * C numbers.
+    """Cut square images in patches of `size` x `size` pixels, row by row; a patch is a vector of size * size * C
+    numbers.
 
     >>> patches(jnp.arange(16.0).reshape(1, 4, 4, 1), 2)[0].tolist()
     [[0.0, 1.0, 4.0, 5.0], [2.0, 3.0, 6.0, 7.0], [8.0, 9.0, 12.0, 13.0], [10.0, 11.0, 14.0, 15.0]]
@@ -42,10 +41,11 @@ def patches(images: Float[Array, "B S S C"], size: int) -> Float[Array, "B N P"]
 
 
 def with_shifts(images: Float[Array, "B S S C"], by: int) -> Float[Array, "B S S E"]:
-    """The images and, in further channels, the same moved by `by` pixels along the four diagonals, zeros coming in: E = 5 C.
+    """The images and, in further channels, the same moved by `by` pixels along the four diagonals, zeros coming in: E =
+    5 C.
 
-    Cut in patches with `by` half of their size, a patch sees twice as far in each direction as it reaches: shifted patch
-    tokenisation (Lee, Lee and Song 2021, "Vision Transformer for Small-Size Datasets", eq. 3).
+    Cut in patches with `by` half of their size, a patch sees twice as far in each direction as it reaches: shifted
+    patch tokenisation (Lee, Lee and Song 2021, "Vision Transformer for Small-Size Datasets", eq. 3).
 
     >>> with_shifts(jnp.array([[1.0, 2.0], [3.0, 4.0]])[None, :, :, None], 1)[0, :, :, 1].tolist()
     [[0.0, 0.0], [0.0, 1.0]]
@@ -72,7 +72,8 @@ def sinusoidal_2d(grid: int, width: int) -> Float[Array, "N D"]:
 
 
 def interpolate(table: Float[Array, "N D"], grid: int) -> Float[Array, "M D"]:
-    """A table of the positions of an n x n grid, bilinearly resized to grid x grid (Dosovitskiy et al. 2021, section 3.2).
+    """A table of the positions of an n x n grid, bilinearly resized to grid x grid (Dosovitskiy et al. 2021, section
+    3.2).
 
     >>> interpolate(jnp.arange(4.0)[:, None], 2)[:, 0].tolist()
     [0.0, 1.0, 2.0, 3.0]
@@ -84,9 +85,11 @@ def interpolate(table: Float[Array, "N D"], grid: int) -> Float[Array, "M D"]:
 
 
 def rotary_2d(x: Float[Array, "B H T E"], grid: int, prefix: int) -> Float[Array, "B H T E"]:
-    """Rotate one half of the channels by the row and the other by the column; the first `prefix` tokens have no place and stay.
+    """Rotate one half of the channels by the row and the other by the column; the first `prefix` tokens have no place
+    and stay.
 
-    The product of a rotated query and a rotated key depends on their two displacements alone (rotary, Su et al. 2021, per axis).
+    The product of a rotated query and a rotated key depends on their two displacements alone (rotary, Su et al. 2021,
+    per axis).
     """
     at = jnp.arange(x.shape[2]) - prefix
     row, column = (jnp.where(at < 0, 0, place) for place in jnp.divmod(at, grid))
@@ -124,26 +127,53 @@ class ImageLayer(nn.Module):
         self.ffn, self.attention_norm, self.ffn_norm = FeedForward(block), LayerNorm(), LayerNorm()
 
     def __call__(
-        self, x: Float[Array, "B T D"], grid: int = 0, only_first: bool = False, train: bool = False, look: bool = False
+        self,
+        x: Float[Array, "B T D"],
+        grid: int = 0,
+        outputs: int | None = None,
+        train: bool = False,
+        look: bool = False,
     ):
-        """(output [B, T, D], weights [B, H, T, T] or None); with `only_first` just the first token's output, [B, 1, D].
+        """(output [B, T, D], weights [B, H, T, T] or None); with `outputs` those of the first tokens only, [B, outputs,
+        D].
 
-        `grid` turns queries and keys by their places in a grid x grid image behind the tokens that have none; 0 does not.
+        `grid` turns queries and keys by their places in a grid x grid image behind the tokens that have none; 0 does
+        not.
         """
         h = self.attention_norm(x)
-        query, (key, value) = self.attention.queries(h[:, :1] if only_first else h), self.attention.memory(h, h)
+        query, (key, value) = self.attention.queries(h[:, :outputs]), self.attention.memory(h, h)
         if grid:
             prefix = x.shape[1] - grid * grid
-            query = query if only_first else rotary_2d(query, grid, prefix)  # the first token has no place
-            key = rotary_2d(key, grid, prefix)
+            query, key = rotary_2d(query, grid, prefix), rotary_2d(key, grid, prefix)
         y, weights = self.attention.pool(query, key, value, train=train, look=look)
-        x = (x[:, :1] if only_first else x) + self._branch(y, train)
+        x = x[:, :outputs] + self._branch(y, train)
         y = drop(self, self.ffn(self.ffn_norm(x), train=train), self.block.dropout, train)
         return x + self._branch(y, train), weights
 
     def _branch(self, y, train):
-        skips = train and not (isinstance(self.skip, int | float) and self.skip == 0)
+        skips = train and not is_zero(self.skip)
         return stochastic_depth(y, self.skip, self.make_rng("dropout")) if skips else y
+
+
+def block_of(options: config.Vit | config.Cct, use_bias: bool) -> Block:
+    """What the layers of an image model share: pre-norm and GELU; where a patch stands was said before the first of
+    them."""
+    return Block(
+        width=options.hidden_size,
+        heads=options.heads,
+        ffn=options.mlp_size,
+        key_width=0,
+        value_width=0,
+        norm="pre",
+        activation="gelu",
+        positions="none",
+        score="scaled_dot",
+        use_bias=use_bias,
+        dropout=options.dropout,
+        attention_dropout=options.attention_dropout,
+        ffn_dropout=options.dropout,
+        dtype=jnp.dtype(options.dtype),
+    )
 
 
 class Trunk(nn.Module):
@@ -152,22 +182,22 @@ class Trunk(nn.Module):
     classes: int
     block: Block
     layers: int
-    pool: Literal["token", "mean", "attention"] = "token"
-    stochastic_depth: Any = 0.0
+    pool: str
+    """What the classifier sees, as in `config.Vit`."""
+    stochastic_depth: Any
 
     @nn.compact
     def __call__(self, x: Float[Array, "B T D"], *, grid: int = 0, train: bool = False, look: bool = False):
         """(logits [B, classes], intermediates); with pool="token" the classifier reads the first token.
 
-        The last layer then computes that token alone: the same logits for 60 % of a two-layer model's products (36 patches).
+        The last layer then computes that token alone: the same logits for 60 % of a two-layer model's products (36
+        patches).
         """
-        weights = []
+        weights, last = [], self.layers - 1
         for i in range(self.layers):
-            layer = ImageLayer(
-                self.block, skip=self.stochastic_depth * (i / max(self.layers - 1, 1)), name=f"layer_{i}"
-            )
-            only_first = self.pool == "token" and i == self.layers - 1 and not look
-            x, w = layer(x, grid, only_first, train, look)
+            layer = ImageLayer(self.block, skip=self.stochastic_depth * (i / max(last, 1)), name=f"layer_{i}")
+            outputs = 1 if self.pool == "token" and i == last and not look else None
+            x, w = layer(x, grid, outputs, train, look)
             weights.append(w)
         x = LayerNorm(name="norm")(x)
         if self.pool == "attention":
@@ -188,45 +218,56 @@ class Trunk(nn.Module):
 
 
 class Vit(nn.Module):
-    """Patches, a linear map, positions, a class token if that is what is pooled, and the trunk.
+    """Patches, a linear map, a class token if that is what is pooled, positions, and the trunk.
 
-    A model made for `image_size` also takes images of another size: learned positions are interpolated.
+    A model made for `image_size` also takes images of another size: learned positions are interpolated. With `shifted`
+    it reads patches of the image and of its shifts by half a patch, normalised (Lee et al. 2021, eq. 4).
     """
 
+    options: config.Vit
     classes: int
     image_size: int
-    patch_size: int
-    block: Block
-    layers: int
-    pool: Literal["token", "mean", "attention"] = "token"
-    position: Position = "learned"
-    stochastic_depth: Any = 0.0
-    shifted: bool = False
-    """Shifted patch tokenisation: patches of the image and of its shifts by half a patch, normalised (Lee et al. 2021, eq. 4)."""
+
+    def __post_init__(self):
+        options = self.options
+        check_heads("hidden-size", options.hidden_size, options.heads)
+        if options.position == "rotary" and (options.hidden_size // options.heads) % 4:
+            raise InputError(
+                "--model.position rotary needs heads of a multiple of 4 channels, so that each axis has pairs, got "
+                f"{options.hidden_size} / {options.heads}"
+            )
+        super().__post_init__()
 
     @nn.compact
     def __call__(self, images: Float[Array, "B S S C"], *, train: bool = False, look: bool = False):
         """(logits [B, classes], {"encoder_attention": [B, layers, H, T, T]} if `look`)."""
-        block, prefix = self.block, int(self.pool == "token")
-        images = with_shifts(images, self.patch_size // 2) if self.shifted else images
-        x = patches(images.astype(block.dtype), self.patch_size)
-        x = LayerNorm(name="patch_norm")(x) if self.shifted else x
-        x = Linear(block.width, dtype=block.dtype, name="patch_embedding")(x)  # [B, N, D]
+        options, block = self.options, block_of(self.options, self.options.bias)
+        x = self.embedded(images, block)  # [B, N, D]
         grid = math.isqrt(x.shape[1])
-        if prefix:
+        if options.pool == "token":
             token = self.param("class_token", nn.initializers.zeros, (block.width,)).astype(block.dtype)
             x = jnp.concatenate([jnp.broadcast_to(token[None, None, :], (x.shape[0], 1, block.width)), x], axis=1)
-        if self.position == "learned":
-            count = (self.image_size // self.patch_size) ** 2
-            table = self.param("positions", nn.initializers.normal(0.02), (prefix + count, block.width))
+        x = drop(self, self.placed(x, grid), block.dropout, train)
+        trunk = Trunk(self.classes, block, options.layers, options.pool, options.stochastic_depth, name="trunk")
+        return trunk(x, grid=grid if options.position == "rotary" else 0, train=train, look=look)
+
+    def embedded(self, images: Float[Array, "B S S C"], block: Block) -> Float[Array, "B N D"]:
+        """The patches' vectors."""
+        size, shifted = self.options.patch_size, self.options.shifted
+        images = with_shifts(images, size // 2) if shifted else images
+        x = patches(images.astype(block.dtype), size)
+        x = LayerNorm(name="patch_norm")(x) if shifted else x
+        return Linear(block.width, dtype=block.dtype, name="patch_embedding")(x)
+
+    def placed(self, x: Float[Array, "B T D"], grid: int) -> Float[Array, "B T D"]:
+        """The tokens with the vectors of their places added, where the kind of positions has such (rotary turns queries
+        and keys)."""
+        prefix, width = x.shape[1] - grid * grid, x.shape[2]
+        if self.options.position == "learned":
+            rows = prefix + (self.image_size // self.options.patch_size) ** 2
+            table = self.param("positions", nn.initializers.normal(0.02), (rows, width))
             table = jnp.concatenate([table[:prefix], interpolate(table[prefix:], grid)])
-            x = x + table.astype(block.dtype)[None, :, :]
-        elif self.position == "sinusoidal":
-            x = x.at[:, prefix:].add(sinusoidal_2d(grid, block.width).astype(block.dtype)[None, :, :])
-        elif self.position == "rotary" and (block.width // block.heads) % 4:
-            raise InputError(
-                f"2-D rotary positions need heads of a multiple of 4 channels, got {block.width} / {block.heads}"
-            )
-        x = drop(self, x, block.dropout, train)
-        trunk = Trunk(self.classes, block, self.layers, self.pool, self.stochastic_depth, name="trunk")
-        return trunk(x, grid=grid if self.position == "rotary" else 0, train=train, look=look)
+            return x + table.astype(x.dtype)[None, :, :]
+        if self.options.position == "sinusoidal":
+            return x.at[:, prefix:].add(sinusoidal_2d(grid, width).astype(x.dtype)[None, :, :])
+        return x

@@ -8,6 +8,7 @@ from attention_jax import InputError
 from attention_jax.ops import cudnn
 from attention_jax.ops.biases import Bias
 from attention_jax.ops.dispatch import Implementation, choose, choose_blocks
+from attention_jax.ops.dropout import is_zero
 from attention_jax.ops.fused import Inputs, blockwise, shield
 from attention_jax.ops.masks import Mask
 from attention_jax.ops.scores import ScaledDot, Score, prepare
@@ -73,7 +74,7 @@ def attend(
     _check(query, key, value, score, mask, block_q, block_k)
     if not isinstance(score, Score) and jax.tree_util.all_leaves([score]):
         score = jax.tree_util.Partial(score)  # a plain function: it has no parameters
-    if rng is None or (isinstance(dropout, int | float) and dropout == 0):
+    if rng is None or is_zero(dropout):
         dropout = None
     implementation = choose(query, key, value, score, bias, mask, dropout, query_offset, implementation)
     if implementation == "cudnn":

@@ -147,11 +147,13 @@ def collect(tree, count: int):
 def fresh(task: tasks.Task, members: Sequence[configs.Config], numbers: dict, total_steps: int) -> TrainState:
     """The members' first states, stacked: each what the run alone would begin with."""
 
+    init = task.init  # one object, so that it is compiled once
+
     def one(place):
         config = configs.replace(
             members[place], **{name: jnp.float32(values[place]) for name, values in numbers.items()}
         )
-        return jax.device_get(init_state(task.init, optimizer(config.optim, total_steps), members[place].train.seed))
+        return jax.device_get(init_state(init, optimizer(config.optim, total_steps), members[place].train.seed))
 
     return jax.tree.map(lambda *leaves: np.stack(leaves), *[one(place) for place in range(len(members))])
 

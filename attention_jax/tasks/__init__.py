@@ -1,34 +1,87 @@
-"""`Task`: the seam that joins data, model, loss and evaluation. One file a family; the loop knows only this tuple.
+"""`Task`: the seam that joins data, model, loss and evaluation. One class a family; the loop knows only these names.
 
-Families are separate files (the design's single `tasks.py` would hold five), and each is imported only when it is asked for.
+Each family is a file, imported only when it is asked for.
 """
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
-from attention_jax.config import named
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from attention_jax.config import Config, named
 
 
-class Task(NamedTuple):
-    """A family of models on a dataset, as pure functions and the training data."""
+class Evaluation(NamedTuple):
+    """What an evaluation found."""
 
-    init: Callable[[Any], Any]  # rng -> parameters
-    loss: Callable[[Any, dict, Any], tuple]  # (params, batch, rng) -> (sum, count, {name: (sum, count)}); traced
-    buckets: tuple[dict, ...]  # training rows grouped by shape: {name: array [rows, ...]}
-    plan: Callable[[int, int], list]  # (epoch, steps_per_call) -> [(bucket, indices [K, B], weight [K, B]), ...]
-    evaluate: Callable[[Any, bool], dict]  # (params, full) -> {"valid.loss": ..., ...}; full at the end of a run
-    report: Callable[[Any, Any], list]  # (params, directory) -> paths of the figures it drew
-    predict: Callable[..., list]  # (params, texts, figure path or None) -> outputs, one line each
-    describe: Callable[[], dict]  # facts of the data and the model for result.json
+    metrics: dict[str, float]
+    """{"valid.loss": ..., ...}"""
+    written: dict[str, np.ndarray]
+    """What the model wrote for each split it was made to write for: tokens [N, T], without bos. A report reads it."""
+
+
+class Task(Protocol):
+    """A family of models on a dataset. Nothing in it changes once it is made.
+
+    The families are frozen dataclasses that are equal to themselves only (`eq=False`): compiled functions are cached by
+    method, and a bound method is equal to another one if their objects are. `loss` is traced, also with tracers in
+    `config`.
+    """
+
+    config: Config
+    data: Any
+    model: Any
+    """The Flax module."""
+
+    @property
+    def buckets(self) -> tuple[dict[str, np.ndarray], ...]:
+        """The training rows grouped by shape: {name: array [rows, ...]}."""
+
+    def init(self, rng) -> Any:
+        """Fresh parameters."""
+
+    def loss(self, params, batch: dict, rng) -> tuple[Any, Any, dict]:
+        """(sum, count, {name: (sum, count)}) of a batch: rows of a bucket, and "weight" [B], 0 for a row that is
+        padding."""
+
+    def plan(self, epoch: int, steps_per_call: int) -> list:
+        """The compiled calls of an epoch: [(bucket, indices [K, B], weight [K, B]), ...]."""
+
+    def evaluate(self, params, full: bool) -> Evaluation:
+        """On held-out data, briefly after an epoch and in `full` at the end of a run."""
+
+    def report(self, params, evaluation: Evaluation, directory: Path) -> list[Path]:
+        """Draw figures in `directory` and write texts beside it; the paths of the figures. `evaluation` is a full
+        one."""
+
+    def predict(self, params, texts: list[str], figure: Path | None) -> list[str]:
+        """One line for each text; with `figure` what the model looks at is drawn there."""
+
+    def describe(self) -> dict:
+        """Facts of the data and the model for result.json."""
 
 
 @functools.lru_cache(maxsize=2)
-def load_once(load, *settings):
+def load_once(load: Callable, *settings):
     """`load(*settings)`, remembered: the tasks of a sweep share one copy of their data."""
     return load(*settings)
 
 
-def build(config) -> Task:
-    """The task of a configuration, chosen by the type of its model."""
+def build(config: Config) -> Task:
+    """The task of a configuration, which its model's options name."""
     return named(config.model.task)(config)
+
+
+def build_model(config: Config, *sizes):
+    """The Flax module that holds the model's options; `sizes` are what the data decide."""
+    return named(config.model.module)(config.model, *sizes)
+
+
+@functools.partial(jax.jit, static_argnames=("model", "shape"))
+def initial(model, rng, shape: tuple[int, ...]):
+    """Fresh parameters of a model that reads one array of this shape."""
+    return model.init(rng, jnp.zeros(shape))["params"]

@@ -1,22 +1,26 @@
-"""Learning algorithms from examples: Neural Turing Machines, and LSTMs beside them, on the tasks of `data/algorithmic.py`."""
+"""Learning algorithms from examples: Neural Turing Machines, and LSTMs beside them, on the tasks of
+`data/algorithmic.py`."""
 
-import dataclasses
-import functools
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from attention_jax import InputError
+from attention_jax.config import Config
 from attention_jax.data import algorithmic, batches
-from attention_jax.models import ntm
 from attention_jax.report.figures import over_time
-from attention_jax.tasks import Task
+from attention_jax.tasks import Evaluation, build_model, initial
 from attention_jax.train.parallel import over_rows
 
 SHOWN = 20
 """Sequences in each set that measures generalisation."""
+EVALUATED = 200
+"""Sequences a batch when evaluating."""
 BEYOND = {  # task -> {name of a set: arguments of its generator}; sizes the machine never saw in training
     "copy": {f"length_{n}": {"shortest": n, "longest": n} for n in (10, 20, 30, 50, 120)},
     "repeat_copy": {
@@ -30,14 +34,9 @@ BEYOND = {  # task -> {name of a set: arguments of its generator}; sizes the mac
 }
 
 
-def build_model(config, outputs: int):
-    """The Flax module of a model configuration."""
-    kind = {"NTM": ntm.NTM, "StackedLSTM": ntm.StackedLSTM}[type(config).__name__]
-    return kind(outputs, **dataclasses.asdict(config))
-
-
 def ends(length: np.ndarray) -> tuple[int, ...]:
-    """Where sequences may be cut: at quarters of the longest one. A program is compiled for each, and padding costs a quarter at most.
+    """Where sequences may be cut: at quarters of the longest one. A program is compiled for each, and padding costs a
+    quarter at most.
 
     >>> ends(np.array([3, 41, 11])), ends(np.array([200, 200]))
     ((11, 21, 31, 41), (200,))
@@ -47,136 +46,149 @@ def ends(length: np.ndarray) -> tuple[int, ...]:
     return tuple(cut for cut in cuts if cut >= length.min())
 
 
-def build(config) -> Task:
+class Sets(NamedTuple):
+    """Sequences to train on, to evaluate on, and, by name, of sizes that were never seen in training."""
+
+    train: algorithmic.Sequences
+    valid: algorithmic.Sequences
+    beyond: dict[str, algorithmic.Sequences]
+
+
+def build(config: Config) -> "MemoryTask":
     """The task of a machine on one of the five tasks."""
     train, valid = algorithmic.load(config.data, config.train.seed)
-    generate, outputs = algorithmic.GENERATORS[config.data.task], train.targets.shape[-1]
-    model, cuts = build_model(config.model, outputs), ends(train.length)
-    rng = np.random.default_rng([config.train.seed, 1])
+    rng, generate = np.random.default_rng([config.train.seed, 1]), algorithmic.GENERATORS[config.data.task]
     beyond = {name: generate(rng, SHOWN, **arguments) for name, arguments in BEYOND[config.data.task].items()}
+    return MemoryTask(config, Sets(train, valid, beyond), build_model(config, train.targets.shape[-1]))
 
-    def costs(params, batch):
+
+@dataclass(frozen=True, eq=False)
+class MemoryTask:
+    """A machine on an algorithm's sequences (attention_jax/tasks/__init__.py says what the methods promise)."""
+
+    config: Config
+    data: Sets
+    model: nn.Module
+
+    @property
+    def buckets(self) -> tuple[dict, ...]:
+        return (self.data.train._asdict(),)
+
+    def init(self, rng):
+        return initial(self.model, rng, (1, 1, self.data.train.inputs.shape[-1]))
+
+    def costs(self, params, batch):
         """Each row's cost in nats and its number of wrong bits, [B]."""
-        logits, _ = model.apply({"params": params}, batch["inputs"])
+        logits, _ = self.model.apply({"params": params}, batch["inputs"])
         targets, mask = batch["targets"].astype(jnp.float32), batch["mask"][..., None].astype(jnp.float32)
         cost = jax.nn.softplus(logits) - targets * logits  # -log p(target) of independent bits
         return (cost * mask).sum((1, 2)), jnp.where((logits > 0) != (targets > 0.5), mask, 0.0).sum((1, 2))
 
-    def loss(params, batch, rng):
-        longest = jnp.max(batch["length"])
-        cut = [
-            lambda end=end: costs(params, {name: batch[name][:, :end] for name in ("inputs", "targets", "mask")})
-            for end in cuts
-        ]
-        nats, wrong = jax.lax.switch(jnp.searchsorted(jnp.array(cuts), longest), cut)
-        total, count = (nats * batch["weight"]).sum(), batch["weight"].sum()
-        return (
-            total,
-            count,
-            {
-                "bits_per_sequence": (total / jnp.log(2.0), count),
-                "wrong_bits": ((wrong * batch["weight"]).sum(), count),
-            },
-        )
+    def look(self, params, batch):
+        """(logits, weightings of the heads)."""
+        return self.model.apply({"params": params}, batch["inputs"], look=True)
 
-    def measure(params, data) -> tuple[np.ndarray, np.ndarray]:
+    def loss(self, params, batch, rng):
+        """A batch is cut behind its longest sequence."""
+        cuts, names = ends(self.data.train.length), ("inputs", "targets", "mask")
+        until = lambda end: lambda: self.costs(params, {name: batch[name][:, :end] for name in names})
+        nats, wrong = jax.lax.switch(
+            jnp.searchsorted(jnp.array(cuts), jnp.max(batch["length"])), [until(end) for end in cuts]
+        )
+        total, count = (nats * batch["weight"]).sum(), batch["weight"].sum()
+        bits, errors = (total / jnp.log(2.0), count), ((wrong * batch["weight"]).sum(), count)
+        return total, count, {"bits_per_sequence": bits, "wrong_bits": errors}
+
+    def plan(self, epoch: int, steps_per_call: int) -> list[batches.Chunk]:
+        """An epoch takes the next `epoch_sequences` of the training set, from its start again once they are used up."""
+        data, train = self.config.data, self.config.train
+        rows = [min(data.epoch_sequences, data.sequences)]
+        chunks = batches.plan(train.seed, epoch, rows, [train.batch_size], steps_per_call)
+        first = epoch * data.epoch_sequences
+        return [chunk._replace(indices=(chunk.indices + first) % data.sequences) for chunk in chunks]
+
+    def measure(self, params, sequences: algorithmic.Sequences) -> tuple[np.ndarray, np.ndarray]:
         """Bits and wrong bits of every sequence of a set."""
-        nats, wrong = over_rows(costs, params, data._asdict(), 200)
+        nats, wrong = over_rows(self.costs, params, sequences._asdict(), EVALUATED)
         return nats / np.log(2.0), wrong
 
-    def evaluate(params, full: bool) -> dict:
-        bits, wrong = measure(params, valid)
-        values = {"valid.loss": float(bits.mean() * np.log(2.0)), "valid.bits_per_sequence": float(bits.mean())}
-        values["valid.wrong_bits"] = float(wrong.mean())
-        if config.data.task == "ngrams":
-            values["valid.bits_over_optimum"] = float(bits.mean() - optimum.mean())
-        for name, data in beyond.items() if full else ():
-            bits, wrong = measure(params, data)
-            values |= {f"test.bits_{name}": float(bits.mean()), f"test.wrong_bits_{name}": float(wrong.sum())}
-        if full and config.data.task == "copy":
-            values["test.wrong_bits_to_50"] = sum(values[f"test.wrong_bits_length_{n}"] for n in (10, 20, 30, 50))
-        return values
+    def evaluate(self, params, full: bool) -> Evaluation:
+        bits, wrong = self.measure(params, self.data.valid)
+        metrics = {"valid.loss": float(bits.mean() * np.log(2.0)), "valid.bits_per_sequence": float(bits.mean())}
+        metrics["valid.wrong_bits"] = float(wrong.mean())
+        if self.config.data.task == "ngrams":
+            metrics["valid.bits_over_optimum"] = float(bits.mean() - optimum(self.data.valid).mean())
+        for name, sequences in self.data.beyond.items() if full else ():
+            bits, wrong = self.measure(params, sequences)
+            metrics |= {f"test.bits_{name}": float(bits.mean()), f"test.wrong_bits_{name}": float(wrong.sum())}
+        if full and self.config.data.task == "copy":
+            wrong_bits = [metrics[f"test.wrong_bits_length_{n}"] for n in (10, 20, 30, 50)]
+            metrics["test.wrong_bits_to_50"] = sum(wrong_bits)
+        return Evaluation(metrics, {})
 
-    @jax.jit
-    def look(params, inputs):
-        return model.apply({"params": params}, inputs, look=True)
+    def report(self, params, evaluation: Evaluation, directory: Path) -> list[Path]:
+        task, longest = self.config.data.task, int(self.data.valid.length.argmax())
+        figures = [self.draw(params, self.data.valid, longest, directory / f"{task}.png")]
+        for name, sequences in list(self.data.beyond.items())[-2:]:
+            figures.append(self.draw(params, sequences, 0, directory / f"{task}_{name}.png"))
+        return figures
 
-    def draw(params, data, row: int, path: Path) -> Path:
+    def draw(self, params, sequences: algorithmic.Sequences, row: int, path: Path) -> Path:
         """Inputs, targets, outputs and weightings of one sequence (figures 4 to 6 of the paper)."""
-        steps = int(data.length[row])
-        logits, seen = jax.device_get(look(params, data.inputs[row : row + 1, :steps]))
-        mask = data.mask[row, :steps, None]
+        steps = int(sequences.length[row])
+        logits, weights = over_rows(self.look, params, {"inputs": sequences.inputs[row : row + 1, :steps]}, 1)
+        mask = sequences.mask[row, :steps, None]
         panels = {
-            "inputs": data.inputs[row, :steps],
-            "targets": data.targets[row, :steps],
+            "inputs": sequences.inputs[row, :steps],
+            "targets": sequences.targets[row, :steps],
             "outputs": mask / (1 + np.exp(-logits[0])),
         }
-        used = (
-            np.max([weights[0].max((0, 1)) for weights in seen.values()], axis=0) > 0.05 if seen else []
-        )  # ever looked at
-        for name, weights in seen.items():
-            heads = weights[0][:, :, used].swapaxes(0, 1)  # [heads, T, N]
-            panels |= {f"{name} weights" + (f" {i}" if len(heads) > 1 else ""): head for i, head in enumerate(heads)}
-        return over_time(panels, path)
+        return over_time(panels | weight_panels(weights), path)
 
-    def report(params, directory: Path) -> list[Path]:
-        longest = int(valid.length.argmax())
-        figures = [draw(params, valid, longest, directory / f"{config.data.task}.png")]
-        return figures + [
-            draw(params, data, 0, directory / f"{config.data.task}_{name}.png")
-            for name, data in list(beyond.items())[-2:]
-        ]
+    def predict(self, params, texts: list[str], figure: Path | None = None) -> list[str]:
+        """What the machine copies of each text, which is words of bits; the first one is drawn."""
+        return [self.copied(params, text, figure if i == 0 else None) for i, text in enumerate(texts)]
 
-    def predict(params, texts, figure=None) -> list[str]:
-        return [predict_one(params, text, figure if i == 0 else None) for i, text in enumerate(texts)]
-
-    def predict_one(params, text: str, figure) -> str:
-        words = text.split()
-        if (
-            config.data.task != "copy"
-            or not words
-            or any(len(word) != outputs or set(word) - {"0", "1"} for word in words)
-        ):
+    def copied(self, params, text: str, figure: Path | None) -> str:
+        """What the machine copies of one text."""
+        words, width = text.split(), self.data.train.targets.shape[-1]
+        are_bits = all(len(word) == width and set(word) <= {"0", "1"} for word in words)
+        if self.config.data.task != "copy" or not words or not are_bits:
             raise InputError(
-                f"needed are words of {outputs} bits for a machine that copies, such as '10110010 01101100'; got {text!r}"
+                f"needed are words of {width} bits for a machine that copies, such as '10110010 01101100'; got {text!r}"
             )
-        data = algorithmic.copy(np.random.default_rng(0), 1, len(words), len(words))
-        data.inputs[0, : len(words), :outputs] = data.targets[0, len(words) + 1 :] = [
-            [int(bit) for bit in word] for word in words
-        ]
-        logits = np.asarray(look(params, data.inputs)[0][0, len(words) + 1 :])
+        sequences = algorithmic.copy(np.random.default_rng(0), 1, len(words), len(words))
+        bits = [[int(bit) for bit in word] for word in words]
+        sequences.inputs[0, : len(words), :width] = sequences.targets[0, len(words) + 1 :] = bits
+        logits, _ = over_rows(self.look, params, {"inputs": sequences.inputs}, 1)
         if figure:
-            draw(params, data, 0, Path(figure))
-        return " ".join("".join("1" if x > 0 else "0" for x in row) for row in logits)
+            self.draw(params, sequences, 0, Path(figure))
+        return " ".join("".join("1" if x > 0 else "0" for x in row) for row in logits[0, len(words) + 1 :])
 
-    def describe() -> dict:
-        asked = float(train.mask.sum(1).mean() * outputs)
+    def describe(self) -> dict:
+        train = self.data.train
+        asked = float(train.mask.sum(1).mean() * train.targets.shape[-1])
         facts = {"sequences": len(train.length), "longest": int(train.length.max()), "bits_asked_for": asked}
-        if config.data.task == "ngrams":
-            facts |= {
-                "optimum_bits": float(optimum.mean()),
-                "optimum_standard_error": float(optimum.std() / len(optimum) ** 0.5),
-            }
+        if self.config.data.task == "ngrams":
+            bits = optimum(self.data.valid)
+            error = float(bits.std() / len(bits) ** 0.5)
+            facts |= {"optimum_bits": float(bits.mean()), "optimum_standard_error": error}
         return facts
 
-    if config.data.task == "ngrams":
-        best, bits = algorithmic.ngram_optimum(valid.targets[..., 0]), valid.targets[..., 0]
-        optimum = -np.log2(np.where(bits == 1, best, 1 - best)).sum(1)  # [N] bits
 
-    return Task(
-        init=jax.jit(lambda rng: model.init(rng, jnp.zeros((1, 1, train.inputs.shape[-1])))["params"]),
-        loss=loss,
-        buckets=(train._asdict(),),
-        plan=functools.partial(plan, config),
-        evaluate=evaluate,
-        report=report,
-        predict=predict,
-        describe=describe,
-    )
+def weight_panels(weights: dict) -> dict:
+    """{title: [T, N]} of the first row's heads, at the locations that some head ever looked at."""
+    panels = {}
+    if weights:
+        used = np.max([heads[0].max((0, 1)) for heads in weights.values()], axis=0) > 0.05
+    for name, of_heads in weights.items():
+        heads = of_heads[0][:, :, used].swapaxes(0, 1)  # [heads, T, N]
+        panels |= {f"{name} weights" + (f" {i}" if len(heads) > 1 else ""): head for i, head in enumerate(heads)}
+    return panels
 
 
-def plan(config, epoch: int, steps_per_call: int) -> list[batches.Chunk]:
-    """An epoch takes the next `epoch_sequences` of the training set, from its start again once they are used up."""
-    wanted, total = config.data.epoch_sequences, config.data.sequences
-    chunks = batches.plan(config.train.seed, epoch, [min(wanted, total)], [config.train.batch_size], steps_per_call)
-    return [chunk._replace(indices=(chunk.indices + epoch * wanted) % total) for chunk in chunks]
+def optimum(sequences: algorithmic.Sequences) -> np.ndarray:
+    """The bits that the best predictor of n-grams needs for each sequence."""
+    bits = sequences.targets[..., 0]
+    best = algorithmic.ngram_optimum(bits)
+    return -np.log2(np.where(bits == 1, best, 1 - best)).sum(1)

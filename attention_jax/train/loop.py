@@ -59,7 +59,7 @@ def fit(program: Program, task, runs: list[Run], checkpoints: Checkpoints, until
             epoch, chunk, saved = epoch + 1, 0, program.fetch(state)
             for member, run in enumerate(runs):
                 if run.calls:
-                    run.end_epoch(epoch, task.evaluate(program.params(saved, member), False))
+                    run.end_epoch(epoch, task.evaluate(program.params(saved, member), False).metrics)
             save(saved, [run.quality_after(epoch) for run in runs])
             if hosts.anywhere(interrupt.wanted):
                 raise Interrupted(max(run.step for run in runs))

@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 
+from attention_jax import config
 from attention_jax.bench import bench_ntm as ntm
 from attention_jax.data.algorithmic import copy
 from attention_jax.models.ntm import NTM
@@ -15,14 +16,10 @@ def test_the_pytorch_machine_is_ours():
     torch.manual_seed(0)
     machine = ntm.plain_torch(torch)
     array = lambda tensor: tensor.detach().numpy()
-    order = np.r_[0:200, 300:400, 200:300]  # gates i, f, g, o there; i, f, o, g here
     cell = machine.controller
-    from_input, from_state = (
-        array(cell.weight_ih)[order].T,
-        array(cell.weight_hh)[order].T,
-    )  # [bits + 1 + width, 400], [100, 400]
+    from_input, from_state = array(cell.weight_ih).T, array(cell.weight_hh).T  # [bits + 1 + width, 400], [100, 400]
     params = {
-        "input": {"kernel": from_input[:9], "bias": (array(cell.bias_ih) + array(cell.bias_hh))[order]},
+        "input": {"kernel": from_input[:9], "bias": array(cell.bias_ih) + array(cell.bias_hh)},
         "controller": np.concatenate([from_input[9:], from_state]),
         "heads": array(machine.interface.weight).T,
         "heads_bias": array(machine.interface.bias),
@@ -32,7 +29,7 @@ def test_the_pytorch_machine_is_ours():
         "reads_start": array(machine.start[2]),
     }
     inputs = copy(np.random.default_rng(0), 1, 5, 5).inputs
-    model = NTM(8)
+    model = NTM(config.NTM(), 8)
     shapes = jax.eval_shape(model.init, jax.random.key(0), inputs)["params"]
     assert jax.tree.map(np.shape, params) == jax.tree.map(lambda x: x.shape, shapes)
     logits = jax.jit(model.apply)({"params": params}, inputs)[0][0]

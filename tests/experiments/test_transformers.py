@@ -4,8 +4,7 @@ import jax
 import pytest
 
 from attention_jax import config as configs
-from attention_jax.models.transformer import count_parameters
-from attention_jax.tasks import transformers
+from attention_jax.models.transformer import Transformer, count_parameters
 from attention_jax.train.optimizer import schedule
 from experiments import (
     fra_eng_transformer,
@@ -42,11 +41,11 @@ def test_configurations_are_whole(module):
 
 
 def test_published_sizes():
-    tiny = transformers.encoder_decoder(multi30k_ende_tiny.config().model, 9716, 9716)
+    tiny = Transformer(multi30k_ende_tiny.config().model, 9716, 9716)
     tokens = jax.numpy.ones((1, 3), int)
     count = lambda model: count_parameters(jax.eval_shape(model.init, jax.random.key(0), tokens, tokens[0, :1], tokens))
     assert count(tiny) == 2_568_704
-    assert count(transformers.encoder_decoder(multi30k_deen_transformer.config().model, 7853, 5893)) == 9_038_341
+    assert count(Transformer(multi30k_deen_transformer.config().model, 7853, 5893)) == 9_038_341
 
 
 def test_table3_rows_are_counted_as_by_hand():
@@ -86,7 +85,7 @@ def test_norm_placement_runs_in_small(tmp_path, monkeypatch):
 def test_masking_a_head_is_removing_its_output():
     """Zeroed rows of W_o and a head whose values are zero give the same logits; a mask of ones changes nothing."""
     config = head_pruning.smoke()
-    model = transformers.encoder_decoder(config.model, 20, 20)
+    model = Transformer(config.model, 20, 20)
     source, length, target = jax.numpy.array([[4, 5, 6]]), jax.numpy.array([3]), jax.numpy.array([[1, 7, 8]])
     params = jax.jit(model.init)(jax.random.key(0), source, length, target)["params"]
     run = jax.jit(lambda p: model.apply({"params": p}, source, length, target)[0])

@@ -25,7 +25,8 @@ def variables_of(model, seed: int = 0):
 
 
 def check(model):
-    """Shapes, output(), intermediates, step = teacher forced, nothing from the padding or the future, a gradient everywhere."""
+    """Shapes, output(), intermediates, step = teacher forced, nothing from the padding or the future, a gradient
+    everywhere."""
 
     def teacher_forced(v):
         memory = model.apply(v, SOURCE, LENGTH, method="encode")

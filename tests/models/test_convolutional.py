@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from attention_jax import InputError
+from attention_jax.config import Convolutional, replace
 from attention_jax.models.convolutional import ConvSeq2seq, gated_convolution
 
-small = dict(source_vocab=11, target_vocab=9, hidden_size=6, embed_size=4, layers=2, positions=12)
+SMALL = Convolutional(hidden_size=6, embed_size=4, layers=2, positions=12)
 
 
 def test_contract(contract):
-    _, _, seen = contract.check(ConvSeq2seq(**small))
+    _, _, seen = contract.check(ConvSeq2seq(SMALL, 11, 9))
     assert seen["cross_attention"].shape == (3, 2, 1, 4, 6)
     np.testing.assert_allclose(seen["cross_attention"].sum(-1), 1, atol=1e-5)
 
@@ -30,7 +31,7 @@ def test_gated_convolution_equals_the_convolution_of_jax():
 
 
 def test_size_of_bentrevetts_model():
-    model = ConvSeq2seq(7855, 5893, dropout=0.25, positions=100)
+    model = ConvSeq2seq(Convolutional(positions=100), 7855, 5893)
     ones = jnp.ones((1, 2), jnp.int32)
     shapes = jax.eval_shape(model.init, jax.random.key(0), ones, jnp.ones(1, jnp.int32), ones)
     embed, block = lambda v: (v + 100) * 256, 3 * 512 * 1024 + 1024
@@ -43,6 +44,6 @@ def test_size_of_bentrevetts_model():
 
 def test_limits_are_named(contract):
     with pytest.raises(InputError, match="knows 5 positions, got a sequence of 6"):
-        contract.variables_of(ConvSeq2seq(**(small | {"positions": 5})))
-    with pytest.raises(InputError, match="kernel_size must be odd"):
-        contract.variables_of(ConvSeq2seq(**small, kernel_size=4))
+        contract.variables_of(ConvSeq2seq(replace(SMALL, positions=5), 11, 9))
+    with pytest.raises(InputError, match="--model.kernel-size must be odd, .* got 4"):
+        ConvSeq2seq(replace(SMALL, kernel_size=4), 11, 9)

@@ -5,17 +5,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention_jax.models.blocks import Block
+from attention_jax import config
+from attention_jax.config import replace
 from attention_jax.models.language_model import EncoderOnly, LanguageModel
 from attention_jax.models.transformer import count_parameters
 
 TOKENS = jnp.array([[1, 2, 3, 4, 5], [5, 4, 3, 2, 1]], jnp.int32)
-BLOCK = Block(8, 2, 12, norm="pre", activation="gelu", positions="rotary", dropout=0.1)
+SMALL = config.LanguageModel(layers=2, width=8, heads=2, ffn=12, max_length=6)
 
 
 @pytest.mark.parametrize(("tied", "positions"), [(True, "rotary"), (False, "learned")])
 def test_steps_are_teacher_forcing(tied, positions):
-    model = LanguageModel(7, Block(**(vars(BLOCK) | {"positions": positions})), 2, max_length=6, tied=tied)
+    model = LanguageModel(replace(SMALL, positions=positions, tied=tied), 7)
     params = jax.jit(model.init)(jax.random.key(0), TOKENS)
     run = jax.jit(lambda p, x: model.apply(p, x, look=True))
     wanted, seen = run(params, TOKENS)
@@ -34,12 +35,12 @@ def test_steps_are_teacher_forcing(tied, positions):
 def test_parameters_by_hand():
     # a table of 7 x 8, an output bias, a layer of four 8 x 8 kernels, 8 x 12 and back, all with biases and two norms, a last norm
     layer = 4 * (64 + 8) + 96 + 12 + 96 + 8 + 2 * 16
-    shapes = jax.eval_shape(LanguageModel(7, BLOCK, 3).init, jax.random.key(0), TOKENS)
+    shapes = jax.eval_shape(LanguageModel(replace(SMALL, layers=3), 7).init, jax.random.key(0), TOKENS)
     assert count_parameters(shapes) == 56 + 7 + 3 * layer + 16
 
 
 def test_encoder_only_sees_both_sides_but_no_padding():
-    model, length = EncoderOnly(7, BLOCK, 1), jnp.array([5, 3], jnp.int32)
+    model, length = EncoderOnly(replace(SMALL, layers=1), 7), jnp.array([5, 3], jnp.int32)
     params = jax.jit(model.init)(jax.random.key(0), TOKENS)
     run = jax.jit(lambda p, x: model.apply(p, x, length, look=True))
     states, seen = run(params, TOKENS)

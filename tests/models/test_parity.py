@@ -1,18 +1,25 @@
-"""With weights carried over, our layers are PyTorch's, forward and backward (the table of names is in models/multihead.py)."""
+"""With weights carried over, our layers are PyTorch's, forward and backward (the table of names is in
+models/multihead.py)."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention_jax.models.blocks import Block, DecoderLayer, EncoderLayer
+from attention_jax.config import Transformer
+from attention_jax.models.blocks import DecoderLayer, EncoderLayer
 from attention_jax.models.multihead import MultiHeadAttention
+from attention_jax.models.transformer import block_of
 from attention_jax.ops.masks import causal, lengths
 
 torch = pytest.importorskip("torch", reason="parity with PyTorch needs torch==2.13.0, an extra")
 
 WIDTH, HEADS, FFN, LENGTHS = 16, 4, 24, np.array([5, 3])
 KEY_PADDING = torch.arange(5)[None] >= torch.tensor(LENGTHS)[:, None]  # True = may NOT attend
+
+
+def block(norm, activation):
+    return block_of(Transformer(width=WIDTH, heads=HEADS, ffn=FFN, norm=norm, activation=activation))
 
 
 def array(tensor):
@@ -79,7 +86,7 @@ def test_encoder_layer(placement, activation):
         "attention": attention(theirs.self_attn), "attention_norm": norm(theirs.norm1), "ffn_norm": norm(theirs.norm2),
         "ffn": {"hidden": linear(theirs.linear1), "out": linear(theirs.linear2)},
     }  # fmt: skip
-    layer = EncoderLayer(Block(WIDTH, HEADS, FFN, norm=placement, activation=activation))
+    layer = EncoderLayer(block(placement, activation))
 
     def run(params, x):
         return layer.apply({"params": params}, x, lengths(jnp.asarray(LENGTHS)))[0]
@@ -109,7 +116,7 @@ def test_decoder_layer(placement, activation):
         "attention_norm": norm(theirs.norm1), "cross_norm": norm(theirs.norm2), "ffn_norm": norm(theirs.norm3),
         "ffn": {"hidden": linear(theirs.linear1), "out": linear(theirs.linear2)},
     }  # fmt: skip
-    layer = DecoderLayer(Block(WIDTH, HEADS, FFN, norm=placement, activation=activation))
+    layer = DecoderLayer(block(placement, activation))
 
     def run(module):
         return module(x, causal(), None, (*module.project(states), lengths(jnp.asarray(LENGTHS))))[0]

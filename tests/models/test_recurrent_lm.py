@@ -1,16 +1,18 @@
-"""Recurrent language models: parameter counts by hand, PyTorch as oracle, one step at a time, and their truncated gradients."""
+"""Recurrent language models: parameter counts by hand, PyTorch as oracle, one step at a time, and their truncated
+gradients."""
 
 import jax
 import numpy as np
 import pytest
 
+from attention_jax import config
 from attention_jax.models.recurrent_lm import RecurrentLanguageModel
 
 TOKENS = jax.random.randint(jax.random.key(1), (3, 12), 0, 7)
 
 
 def build(cell, **options):
-    model = RecurrentLanguageModel(7, cell, hidden_size=4, **options)
+    model = RecurrentLanguageModel(config.RecurrentLanguageModel(cell, 4, **options), 7)
     return model, model.init(jax.random.key(0), TOKENS)
 
 

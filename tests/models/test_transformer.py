@@ -1,5 +1,7 @@
-"""The encoder-decoder Transformer: relations that must hold whatever its weights are, and parameter counts derived by hand."""
+"""The encoder-decoder Transformer: relations that must hold whatever its weights are, and parameter counts derived by
+hand."""
 
+import dataclasses
 import functools
 
 import jax
@@ -7,25 +9,25 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention_jax.models.blocks import Block
-from attention_jax.models.multihead import HeadScore
+from attention_jax import InputError, config
+from attention_jax.config import SCORES, replace
 from attention_jax.models.position_encodings import KINDS, added_positions
-from attention_jax.models.transformer import Decoder, Embedding, Encoder, Transformer, count_parameters
+from attention_jax.models.transformer import Decoder, Embedding, Encoder, Transformer, block_of, count_parameters
 from attention_jax.ops.masks import causal, dense
+from attention_jax.ops.shared import map_own
 
 SOURCE = jnp.array([[3, 4, 5, 6, 7], [8, 9, 0, 0, 0]], jnp.int32)
 LENGTH = jnp.array([5, 2], jnp.int32)
 TARGET = jnp.array([[1, 5, 6, 7], [1, 9, 8, 2]], jnp.int32)
-SMALL = Block(width=8, heads=2, ffn=12, dropout=0.3, attention_dropout=0.2, ffn_dropout=0.1)
+SMALL = config.Transformer(
+    1, 1, width=8, heads=2, ffn=12, dropout=0.3, attention_dropout=0.2, ffn_dropout=0.1, max_length=10
+)
 
 
 @functools.lru_cache
 def built(**changes):
     """A small model and its parameters, every one of them random (zero biases would hide mistakes)."""
-    layers = changes.pop("layers", 1)
-    options = {k: changes.pop(k) for k in ("tied", "remat", "output_bias") if k in changes}
-    block = Block(**(vars(SMALL) | changes))
-    model = Transformer(11, 11, block, layers, layers, max_length=10, **options)
+    model = Transformer(replace(SMALL, **changes), 11, 11)
     shapes = jax.eval_shape(model.init, jax.random.key(0), SOURCE, LENGTH, TARGET)
     leaves, tree = jax.tree.flatten(shapes)
     rng = np.random.default_rng(0)
@@ -39,22 +41,28 @@ def logits(model, params, *args, **options):
 
 
 def number(width, ffn, layers, cross):
-    """Attention: four square kernels with biases. Feed-forward: two kernels, two biases. A scale and a bias for every norm."""
+    """Attention: four square kernels with biases. Feed-forward: two kernels, two biases. A scale and a bias for every
+    norm."""
     attention = 4 * (width * width + width)
     return layers * ((1 + cross) * attention + 2 * width * ffn + ffn + width + (2 + cross) * 2 * width)
+
+
+def made(source, target, encoder_layers, decoder_layers, width, heads, ffn, **options):
+    options = config.Transformer(encoder_layers, decoder_layers, width, heads, ffn, **options)
+    return Transformer(options, source, target)
 
 
 @pytest.mark.parametrize(
     ("model", "wanted"),
     [
         # Wu et al. 2021: one table of 9,716 x 128 for source, target and output (no bias): "about 2.57 M"
-        (Transformer(9716, 9716, Block(128, 4, 256), 4, 4, tied="all", output_bias=False), 2_568_704),
+        (made(9716, 9716, 4, 4, 128, 4, 256, tied="all", output_bias=False), 2_568_704),
         # bentrevett/pytorch-seq2seq, notebook 6: two learned tables of 100 positions, 7,853 and 5,893 words
-        (Transformer(7853, 5893, Block(256, 8, 512, positions="learned"), 3, 3, max_length=100), 9_038_341),
+        (made(7853, 5893, 3, 3, 256, 8, 512, positions="learned", max_length=100), 9_038_341),
         # pre-norm adds one norm at the end of each stack
-        (Transformer(10, 12, Block(8, 2, 16, norm="pre"), 1, 2), 10 * 8 + 12 * 8 + 8 * 12 + 12 + number(8, 16, 1, 0) + number(8, 16, 2, 1) + 32),
-        (Transformer(10, 12, Block(8, 2, 16, positions="t5"), 2, 2), 10 * 8 + 12 * 8 + 8 * 12 + 12 + number(8, 16, 2, 0) + number(8, 16, 2, 1) + 2 * 64),
-        (Transformer(10, 12, Block(8, 2, 16, positions="shaw"), 2, 2), 10 * 8 + 12 * 8 + 8 * 12 + 12 + number(8, 16, 2, 0) + number(8, 16, 2, 1) + 4 * 33 * 4),
+        (made(10, 12, 1, 2, 8, 2, 16, norm="pre"), 10 * 8 + 12 * 8 + 8 * 12 + 12 + number(8, 16, 1, 0) + number(8, 16, 2, 1) + 32),
+        (made(10, 12, 2, 2, 8, 2, 16, positions="t5"), 10 * 8 + 12 * 8 + 8 * 12 + 12 + number(8, 16, 2, 0) + number(8, 16, 2, 1) + 2 * 64),
+        (made(10, 12, 2, 2, 8, 2, 16, positions="shaw"), 10 * 8 + 12 * 8 + 8 * 12 + 12 + number(8, 16, 2, 0) + number(8, 16, 2, 1) + 4 * 33 * 4),
     ],
     ids=["tiny", "bentrevett", "pre-norm", "t5", "shaw"],
 )  # fmt: skip
@@ -81,7 +89,7 @@ def test_cached_steps_are_teacher_forcing_and_beams_share_a_memory(kind):
         traced.append(1)
         return model.apply(params, cache, token, look=True, method="step")
 
-    twice = model.with_memory(jax.tree.map(lambda x: jnp.repeat(x, 3, axis=0), model.own(cache)), cache)
+    twice = map_own(lambda x: jnp.repeat(x, 3, axis=0), cache)
     for t in range(4):
         got, cache, weights = step(cache, TARGET[:, t])
         np.testing.assert_allclose(got, wanted[:, t], atol=1e-5)
@@ -113,7 +121,7 @@ def test_padding_and_batching_change_nothing(kind):
 @pytest.mark.parametrize("implementation", ["plain", "fused"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_causal_jacobian_is_exactly_zero_above_the_diagonal(kind, implementation):
-    block = Block(**(vars(SMALL) | {"positions": kind, "implementation": implementation, "norm": "pre"}))
+    block = dataclasses.replace(block_of(replace(SMALL, positions=kind, norm="pre")), implementation=implementation)
     decoder = Decoder(block, 1, cross=False)
     table = lambda positions: jnp.sin(jnp.arange(40, dtype=jnp.float32).reshape(5, 8))
     added = added_positions(kind, jnp.arange(5), 8, table)
@@ -132,7 +140,7 @@ def test_causal_jacobian_is_exactly_zero_above_the_diagonal(kind, implementation
 
 def encoder(kind, x):
     """An encoder with positions of this kind, as a compiled function (x, mask) -> states."""
-    module = Encoder(Block(**(vars(SMALL) | {"positions": kind})), 1)
+    module = Encoder(block_of(replace(SMALL, positions=kind)), 1)
     params = jax.jit(module.init)(jax.random.key(1), x)
     return jax.jit(lambda x, mask=None: module.apply(params, x, mask)[0])
 
@@ -158,7 +166,7 @@ def test_relative_positions_are_shift_invariant(kind):
 
 
 def test_weights_for_looking():
-    model, params = built(layers=2)
+    model, params = built(encoder_layers=2, decoder_layers=2)
     _, seen = logits(model, params, SOURCE, LENGTH, TARGET, look=True)
     assert {k: v.shape for k, v in seen.items()} == {
         "encoder_attention": (2, 2, 2, 5, 5), "decoder_attention": (2, 2, 2, 4, 4), "cross_attention": (2, 2, 2, 4, 5),
@@ -176,8 +184,8 @@ def test_dropout_acts_in_training_only_and_its_rate_may_be_traced():
 
     @jax.jit
     def at(rate, seed):
-        block = Block(**(vars(SMALL) | {"dropout": rate, "attention_dropout": rate, "ffn_dropout": rate}))
-        return model.clone(block=block).apply(
+        options = replace(SMALL, dropout=rate, attention_dropout=rate, ffn_dropout=rate)
+        return model.clone(options=options).apply(
             params, SOURCE, LENGTH, TARGET, train=True, rngs={"dropout": jax.random.key(seed)}
         )[0]
 
@@ -201,7 +209,7 @@ def test_rematerialisation_changes_no_gradient():
 def test_bfloat16_is_close_and_keeps_float32_parameters():
     model, params = built()
     wanted, _ = logits(model, params, SOURCE, LENGTH, TARGET)
-    half = model.clone(block=Block(**(vars(SMALL) | {"dtype": jnp.bfloat16})))
+    half = model.clone(options=replace(SMALL, dtype="bfloat16"))
     got, _ = logits(half, params, SOURCE, LENGTH, TARGET)
     assert got.dtype == jnp.float32
     assert 0 < np.abs(got - wanted).max() < 0.1 * np.abs(wanted).max()
@@ -214,22 +222,33 @@ def test_tied_embeddings_are_the_output_layer():
     kernel, _ = model.apply(params, method="output")
     np.testing.assert_array_equal(kernel.T, params["params"]["target_embedding"]["token"]["embedding"])
     assert "source_embedding" not in params["params"] and "kernel" not in params["params"]
-    with pytest.raises(ValueError, match="one vocabulary"):
-        Transformer(5, 6, tied="all").init(jax.random.key(0), SOURCE, LENGTH, TARGET)
+    with pytest.raises(InputError, match="--model.tied all needs one vocabulary for both languages, got 5 and 6"):
+        Transformer(config.Transformer(tied="all"), 5, 6)
 
 
-@pytest.mark.parametrize("score", [s for s in HeadScore.__args__ if s != "scaled_dot"])
+def test_heads_divide_the_width_unless_their_widths_are_given():
+    with pytest.raises(InputError, match="--model.width must be a multiple of --model.heads, got 8 and 3"):
+        Transformer(replace(SMALL, heads=3), 11, 11)
+    Transformer(replace(SMALL, heads=3, key_width=2, value_width=5), 11, 11)
+
+
+def test_heads_refuse_the_score_that_cannot_come_block_by_block():
+    with pytest.raises(InputError, match="Transformer.score must be one of .* got 'location'"):
+        replace(SMALL, score="location")
+
+
+@pytest.mark.parametrize("score", [s for s in SCORES if s not in ("scaled_dot", "location")])
 def test_any_score_trains(score):
     model, params = built(score=score)
     rngs = {"dropout": jax.random.key(0)}
     grads = jax.jit(jax.grad(lambda p: model.apply(p, SOURCE, LENGTH, TARGET, train=True, rngs=rngs)[0].std()))(params)
     own = [g for path, g in jax.tree.leaves_with_path(grads) if "score" in jax.tree_util.keystr(path)]
-    assert len(own) == {"dot": 0, "general": 3, "additive": 9, "concat": 6, "cosine": 3}[score]
+    assert len(own) == {"dot": 0, "general": 3, "additive": 9, "concat": 6, "cosine": 3, "mean": 0}[score]
     assert all(np.isfinite(g).all() and np.abs(g).max() > 0 for g in own)
 
 
 @pytest.mark.parametrize("initial, deviation", [("normal", 16**-0.5), ("xavier", (2 / (400 + 16)) ** 0.5)])
 def test_embeddings_start_as_asked(initial, deviation):
-    table = Embedding(400, Block(width=16, heads=2), initial=initial)
+    table = Embedding(400, block_of(replace(SMALL, width=16)), 10, scale=True, initial=initial)
     made = table.init(jax.random.key(0), jnp.zeros((1, 2), jnp.int32))["params"]["token"]["embedding"]
     assert float(made.std()) == pytest.approx(deviation, rel=0.05)

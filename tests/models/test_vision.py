@@ -1,4 +1,5 @@
-"""Vision models: patches against a convolution, exact parameter counts, positions, pools, and the last layer's short cut."""
+"""Vision models: patches against a convolution, exact parameter counts, positions, pools, and the last layer's short
+cut."""
 
 from dataclasses import replace
 
@@ -8,12 +9,12 @@ import numpy as np
 import pytest
 
 from attention_jax import InputError
-from attention_jax.config import VIT_SIZES, Cct, ResNet, Vit
-from attention_jax.models.blocks import Block
+from attention_jax.config import VIT_SIZES, Cct, ResNet, Vit, named
 from attention_jax.models.resnet import as_product
 from attention_jax.models.vit import (
     ImageLayer,
     attention_pool,
+    block_of,
     interpolate,
     patches,
     rotary_2d,
@@ -21,9 +22,12 @@ from attention_jax.models.vit import (
     stochastic_depth,
     with_shifts,
 )
-from attention_jax.tasks.vision import build_model
 
 SMALL = Vit(patch_size=4, hidden_size=16, mlp_size=32, layers=2, heads=2)
+
+
+def build_model(options, classes, size):
+    return named(options.module)(options, classes, size)
 
 
 def counted(config, classes, size, channels):
@@ -88,7 +92,8 @@ PAPER = [("S", 16, 22_050_664), ("B", 16, 86_567_656), ("L", 16, 304_326_632), (
 
 @pytest.mark.parametrize(("size", "patch", "parameters"), PAPER)
 def test_parameter_counts_of_the_paper(size, patch, parameters):
-    """Table 1 of Dosovitskiy et al. has 86M, 307M and 632M; these are the exact numbers at 224 pixels and 1,000 classes."""
+    """Table 1 of Dosovitskiy et al. has 86M, 307M and 632M; these are the exact numbers at 224 pixels and 1,000
+    classes."""
     assert counted(Vit(patch_size=patch, **VIT_SIZES[size]), 1000, 224, 3) == parameters
 
 
@@ -100,8 +105,8 @@ def test_parameter_count_of_d2l_vit():
 
 
 def test_parameter_count_of_cct_2_3x2():
-    """0.284 M in Hassani et al. 2021, table 2; their code has 283,723. Ours has biases for query, key and value in both layers, and lacks
-    the bias of the pool's score, which softmax cancels."""
+    """0.284 M in Hassani et al. 2021, table 2; their code has 283,723. Ours has biases for query, key and value in both
+    layers, and lacks the bias of the pool's score, which softmax cancels."""
     assert counted(Cct(), 10, 32, 3) == 283_723 + 2 * 3 * 128 - 1
 
 
@@ -210,7 +215,7 @@ def test_attention_pool_is_a_weighted_sum():
 
 def test_layer_is_pre_norm_like_torch():
     torch = pytest.importorskip("torch")
-    layer = ImageLayer(Block(16, 2, 32, norm="pre", activation="gelu", dropout=0.0))
+    layer = ImageLayer(block_of(Vit(hidden_size=16, heads=2, mlp_size=32), use_bias=True))
     x = jax.random.normal(jax.random.key(0), (2, 5, 16))
     noisy = lambda p: jnp.asarray(np.random.default_rng(p.size).normal(size=p.shape, scale=0.3), jnp.float32)
     params = jax.tree.map(noisy, jax.eval_shape(layer.init, jax.random.key(1), x)["params"])
@@ -233,9 +238,9 @@ def test_layer_is_pre_norm_like_torch():
             other.weight.copy_(tensor(mine["scale"]))
             other.bias.copy_(tensor(mine["bias"]))
         want = theirs(tensor(x)).numpy()
-    run = jax.jit(layer.apply, static_argnames="only_first", compiler_options=UNOPTIMIZED)
+    run = jax.jit(layer.apply, static_argnames="outputs", compiler_options=UNOPTIMIZED)
     np.testing.assert_allclose(run({"params": params}, x)[0], want, atol=1e-5)
-    np.testing.assert_allclose(run({"params": params}, x, only_first=True)[0], want[:, :1], atol=1e-5)
+    np.testing.assert_allclose(run({"params": params}, x, outputs=1)[0], want[:, :1], atol=1e-5)
 
 
 @pytest.mark.parametrize("size, stride, pixels", [(1, 1, 5), (1, 2, 7), (3, 1, 8), (3, 2, 8), (3, 2, 9), (7, 2, 12)])

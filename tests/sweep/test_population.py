@@ -118,14 +118,15 @@ ENDS = {
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_members_end_as_the_runs_alone_would(end, tiny, tmp_path, monkeypatch):
+def test_members_end_as_the_runs_alone_would(end, tiny, tmp_path, monkeypatch, changed):
     """Losses that go up and down, each member's in its own way: they stop after, or keep, different epochs."""
     losses = [[3.0, 2.0, 2.5], [1.0, 4.0, 0.5]]
     build = tasks.build
 
     def scripted(config, said=None):
         task, said = build(config), iter(losses[config.train.seed] if said is None else said)
-        return task._replace(evaluate=lambda params, full: {"test.loss": 0.0 if full else next(said)})
+        evaluate = lambda params, full: tasks.Evaluation({"test.loss": 0.0 if full else next(said)}, {})
+        return changed(task, evaluate=evaluate)
 
     config = replace(tiny, **ENDS[end], **{"train.best_metric": "test.loss", "optim.learning_rate": 0.03})
     configs = [replace(config, **{"train.seed": seed}) for seed in (0, 1)]
@@ -196,18 +197,18 @@ def test_a_loss_that_stays_finite_but_has_no_square_is_divergence(tmp_path):
     run.close()
 
 
-def test_data_that_is_not_shared_is_found(tiny):
+def test_data_that_is_not_shared_is_found(tiny, changed):
     one = tasks.build(tiny)
-    other = one._replace(buckets=({**one.buckets[0], "source": one.buckets[0]["source"] + 1},))
-    two = one._replace(buckets=one.buckets * 2)
+    other = changed(one, buckets=({**one.buckets[0], "source": one.buckets[0]["source"] + 1},))
+    two = changed(one, buckets=one.buckets * 2)
     assert population.classes([one, other, one], [0, 0, 1]) == [[0, 2], [1]]
     assert population.classes([two, two, two], [0, 1, 0]) == [[0, 2], [1]]
 
 
-def test_a_number_that_a_model_looks_at_is_found(tiny, monkeypatch):
+def test_a_number_that_a_model_looks_at_is_found(tiny, monkeypatch, changed):
     task = tasks.build(tiny)
     population.check_traceable(tiny, ["optim.learning_rate", "train.label_smoothing"], task)
-    peeks = lambda config: task._replace(loss=lambda *a: task.loss(*a) if config.train.label_smoothing > 0 else None)
+    peeks = lambda config: changed(task, loss=lambda *a: task.loss(*a) if config.train.label_smoothing > 0 else None)
     monkeypatch.setattr(tasks, "build", peeks)
     with pytest.raises(jax.errors.ConcretizationTypeError):
         population.check_traceable(tiny, ["train.label_smoothing"], task)

@@ -35,7 +35,7 @@ def params(task):
 
 
 def test_it_learns_a_text_and_goes_on_with_it(task, params):
-    metrics = task.evaluate(params, True)
+    metrics = task.evaluate(params, True).metrics
     assert metrics["valid.perplexity"] < 1.3
     assert metrics["valid.perplexity"] == pytest.approx(np.exp(metrics["valid.loss"]))
     [text] = task.predict(params, ["Abc A"], None)
@@ -53,7 +53,7 @@ def test_loss_counts_characters_and_leaves_padding_rows_out(task, params):
 
 def test_report_draws_attention(task, params, tmp_path):
     (tmp_path / "figures").mkdir()
-    [path] = task.report(params, tmp_path / "figures")
+    [path] = task.report(params, task.evaluate(params, True), tmp_path / "figures")
     assert path.stat().st_size > 5_000
     assert (tmp_path / "samples.txt").read_text().startswith("it has")
 

@@ -1,4 +1,5 @@
-"""The task of the Neural Turing Machines: its loss is bits, padding costs nothing, epochs go through the data, predictions are bits."""
+"""The task of the Neural Turing Machines: its loss is bits, padding costs nothing, epochs go through the data,
+predictions are bits."""
 
 import jax
 import jax.numpy as jnp
@@ -16,9 +17,9 @@ def configured(task="copy", **changes):
 
 
 @pytest.fixture(scope="module")
-def built():
+def built(changed):
     task = memory.build(configured())
-    return task._replace(loss=jax.jit(task.loss)), task.init(jax.random.key(0))
+    return changed(task, loss=jax.jit(task.loss)), task.init(jax.random.key(0))
 
 
 def rows(task, indices, weight):
@@ -55,11 +56,11 @@ def test_epochs_go_through_the_training_set(built):
 
 def test_full_evaluation_goes_beyond_the_training_lengths(built, tmp_path):
     task, params = built
-    values = task.evaluate(params, True)
+    values = (whole := task.evaluate(params, True)).metrics
     assert values["test.wrong_bits_to_50"] == sum(values[f"test.wrong_bits_length_{n}"] for n in (10, 20, 30, 50)) > 0
     np.testing.assert_allclose(values["valid.loss"], values["valid.bits_per_sequence"] * np.log(2), rtol=1e-5)
-    assert set(task.evaluate(params, False)) == {"valid.loss", "valid.bits_per_sequence", "valid.wrong_bits"}
-    figures = task.report(params, tmp_path)
+    assert set(task.evaluate(params, False).metrics) == {"valid.loss", "valid.bits_per_sequence", "valid.wrong_bits"}
+    figures = task.report(params, whole, tmp_path)
     assert len(figures) == 3 and all(figure.stat().st_size > 1000 for figure in figures)
 
 
@@ -86,7 +87,7 @@ def test_every_task_fits_every_model(name, kind):
 def test_ngrams_are_measured_against_their_optimum():
     task = memory.build(configured("ngrams", model=MODELS["lstm"]))
     params = task.init(jax.random.key(0))
-    values, optimum = task.evaluate(params, False), task.describe()["optimum_bits"]
+    values, optimum = task.evaluate(params, False).metrics, task.describe()["optimum_bits"]
     assert values["valid.bits_over_optimum"] > 0 and 50 < optimum < 200
     np.testing.assert_allclose(
         values["valid.bits_per_sequence"] - optimum, values["valid.bits_over_optimum"], rtol=1e-4

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from attention_jax import InputError, config as configs, ledger, tasks
+from attention_jax.train import parallel
 from experiments import bahdanau_length, multi30k_scores
 
 MODELS = {
@@ -62,22 +63,35 @@ def test_evaluation_is_the_loss_of_every_held_out_row_once_whatever_the_batch(co
     task = build(corpus, MODELS["luong"])
     params = task.init(jax.random.PRNGKey(0))
     one, other = (
-        task.evaluate(params, False),
-        build(corpus, MODELS["luong"], **{"decode.batch_size": 3}).evaluate(params, False),
+        task.evaluate(params, False).metrics,
+        build(corpus, MODELS["luong"], **{"decode.batch_size": 3}).evaluate(params, False).metrics,
     )
     assert one["valid.loss"] == pytest.approx(other["valid.loss"], rel=1e-5)
     assert one["valid.perplexity"] == pytest.approx(np.exp(one["valid.loss"]), rel=1e-6)
 
 
+def test_a_second_evaluation_compiles_nothing(corpus):
+    task = build(corpus, MODELS["luong"])
+    params = task.init(jax.random.PRNGKey(0))
+    task.evaluate(params, True)
+    compiled, misses = parallel._compiled(task.score_rows), parallel._compiled.cache_info().misses
+    programs = compiled._cache_size()
+    task.evaluate(params, True)
+    assert (compiled._cache_size(), parallel._compiled.cache_info().misses) == (programs, misses)
+    assert parallel._compiled(task.score_rows) is compiled and programs > 0
+
+
 def test_full_evaluation_scores_translations_and_report_draws_them(corpus, tmp_path):
     task = build(corpus, MODELS["translator"])
     params = task.init(jax.random.PRNGKey(0))
-    found = task.evaluate(params, True)
-    assert {"test.bleu", "test.chrf", "test.exact_match", "valid.loss"} <= found.keys() and 0 <= found[
-        "test.bleu"
-    ] <= 100
+    evaluation = task.evaluate(params, True)
+    assert {"test.bleu", "test.chrf", "test.exact_match", "valid.loss"} <= evaluation.metrics.keys()
+    assert 0 <= evaluation.metrics["test.bleu"] <= 100
+    assert {split: len(tokens) for split, tokens in evaluation.written.items()} == {
+        split: len(pairs.source) for split, pairs in task.data.held_out.items()
+    }
     (tmp_path / "figures").mkdir()
-    figures = task.report(params, tmp_path / "figures")
+    figures = task.report(params, evaluation, tmp_path / "figures")
     assert {p.name for p in figures} == {"alignment.png", "bleu_by_length.png"} and all(
         p.stat().st_size > 2000 for p in figures
     )
@@ -107,7 +121,7 @@ def test_training_on_a_date_task_lowers_the_loss_and_beam_search_agrees_on_the_c
     task = tasks.build(config)
     params = task.init(jax.random.PRNGKey(0))
     beam = tasks.build(configs.replace(config, **{"decode.beam_size": 2, "decode.length_penalty": "none"}))
-    greedy_found, beam_found = task.evaluate(params, True), beam.evaluate(params, True)
+    greedy_found, beam_found = task.evaluate(params, True).metrics, beam.evaluate(params, True).metrics
     assert greedy_found["test.loss"] == pytest.approx(beam_found["test.loss"])
     assert set(greedy_found) >= {"test.exact_match", "test.exact_match_unseen"}
 

@@ -12,7 +12,7 @@ import pytest
 
 from attention_jax import InputError, config as configs
 from attention_jax.config import Config, Images, Optim, Train, Vit, replace
-from attention_jax.tasks import build, vision
+from attention_jax.tasks import build, build_model, vision
 from experiments import (
     cct_cifar10,
     image_size,
@@ -60,14 +60,14 @@ def test_configurations_are_whole(module):
             config.data.dataset
         ]
         size = config.data.pixels or size
-        model = vision.build_model(config.model, 10, size)
+        model = build_model(config, 10, size)
         assert jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, size, size, channels)))
     assert {claim.variant for claim in module.CLAIMS} <= set(variants)
 
 
 def test_sizes_that_the_experiments_promise():
     def count(config, channels, pixels):
-        model = vision.build_model(config.model, 10, pixels)
+        model = build_model(config, 10, pixels)
         return sum(
             x.size
             for x in jax.tree.leaves(
@@ -82,9 +82,9 @@ def test_sizes_that_the_experiments_promise():
 @pytest.mark.parametrize("batch_size", [7, 359, 1000])
 def test_every_test_image_is_counted_once(tiny, monkeypatch, batch_size):
     task, params = tiny
-    whole = task.evaluate(params, True)
+    whole = task.evaluate(params, True).metrics
     monkeypatch.setattr(vision, "EVALUATED", batch_size)
-    split = task.evaluate(params, True)
+    split = task.evaluate(params, True).metrics
     assert whole["test.accuracy"] == split["test.accuracy"] and abs(whole["test.loss"] - split["test.loss"]) < 1e-5
     assert whole["test.accuracy"] * 359 == pytest.approx(round(whole["test.accuracy"] * 359), abs=1e-3)
 
@@ -122,7 +122,8 @@ def test_all_augmentations_together_train(tiny):
 
 
 def test_mixed_labels_are_shared_out(tiny):
-    """With mixup the loss lies between those of the two labels: here all images are one image, so it is their weighted mean."""
+    """With mixup the loss lies between those of the two labels: here all images are one image, so it is their weighted
+    mean."""
     task, params = build(replace(TINY, **{"data.mixup": 1.0})), tiny[1]
     image = jnp.broadcast_to(jnp.asarray(task.buckets[0]["image"][:1]), (4, 8, 8, 1))
     run = quick(
@@ -141,7 +142,7 @@ def test_pictures_and_predictions(model, tmp_path):
 
     task = build(replace(TINY, model=model))
     params = task.init(jax.random.PRNGKey(0))
-    names = {path.name for path in task.report(params, tmp_path)}
+    names = {path.name for path in task.report(params, task.evaluate(params, True), tmp_path)}
     attends = isinstance(model, Vit)
     assert names == {"confusion.png", "mistakes.png"} | ({"attention.png", "positions.png"} if attends else set())
     assert all((tmp_path / name).stat().st_size > 5000 for name in names)
@@ -159,7 +160,7 @@ def test_pictures_and_predictions(model, tmp_path):
 
 
 def test_what_the_class_token_looks_at():
-    from attention_jax.tasks.looking import maps
+    from attention_jax.tasks.pictures import image_maps
 
     weights = (
         jnp.zeros((1, 2, 1, 5, 5))
@@ -168,9 +169,8 @@ def test_what_the_class_token_looks_at():
         .at[0, 1, 0]
         .set(jnp.eye(5)[jnp.array([3, 1, 2, 3, 4])])
     )
-    found = maps(
-        {"encoder_attention": weights}, prefix=True
-    )  # the first layer copies; in the second the class token reads patch 3 of 1..4
+    # the first layer copies; in the second the class token reads patch 3 of 1..4
+    found = image_maps({"encoder_attention": weights})
     np.testing.assert_allclose(found["heads"][0, 0], [[0, 0], [1, 0]])
     np.testing.assert_allclose(found["rollout"][0], [[0, 0], [0.5, 0]], atol=1e-6)
 

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import jax
@@ -14,7 +15,7 @@ import pytest
 
 from attention_jax import Diverged, InputError, Interrupted
 from attention_jax.config import Optim, Train
-from attention_jax.tasks import Task
+from attention_jax.tasks import Evaluation
 from attention_jax.train.checkpoint import Checkpoints
 from attention_jax.train.loop import train_one
 
@@ -34,10 +35,20 @@ def loss(params, batch, rng):
     return error.sum(), batch["weight"].sum(), {}
 
 
-def least_squares(loss=loss) -> Task:
-    evaluate = lambda params, full: {"valid.loss": float(np.mean((X @ np.asarray(params["w"]) - Y) ** 2))}
+def evaluate(params, full):
+    return Evaluation({"valid.loss": float(np.mean((X @ np.asarray(params["w"]) - Y) ** 2))}, {})
+
+
+def scripted(values):
+    """An evaluation that finds these losses, one after another."""
+    values = iter(values)
+    return lambda params, full: Evaluation({"valid.loss": next(values)}, {})
+
+
+def least_squares(loss=loss, *, evaluate=evaluate, plan=plan):
+    """What the loop needs of a task."""
     init = lambda rng: {"w": jax.random.normal(rng, (3,))}
-    return Task(init, loss, ({"x": X, "y": Y},), plan, evaluate, None, None, None)
+    return types.SimpleNamespace(init=init, loss=loss, buckets=({"x": X, "y": Y},), plan=plan, evaluate=evaluate)
 
 
 OPTIM = Optim("sgd", learning_rate=0.1)
@@ -61,8 +72,7 @@ def test_the_matmul_precision_is_in_force_in_the_steps_alone(tmp_path):
     def peek(name, of):
         return lambda *args: (seen[name].add(jax.config.jax_default_matmul_precision), of(*args))[1]
 
-    task = least_squares()
-    task = task._replace(loss=peek("loss", task.loss), evaluate=peek("evaluate", task.evaluate))
+    task = least_squares(peek("loss", loss), evaluate=peek("evaluate", evaluate))
     train_one(task, OPTIM, Train(total_epochs=1, matmul_precision="bfloat16"), tmp_path, quiet=True)
     assert seen == {"loss": {"bfloat16"}, "evaluate": {None}}
 
@@ -104,7 +114,7 @@ def test_a_signal_at_any_chunk_and_going_on_gives_the_same_bits(chunk, tmp_path)
         return chunks
 
     with pytest.raises(Interrupted) as stopped:
-        train_one(task._replace(plan=plan_and_kill), ADAM, train, tmp_path / "part", quiet=True)
+        train_one(least_squares(plan=plan_and_kill), ADAM, train, tmp_path / "part", quiet=True)
     assert stopped.value.step == 2 * (chunk + 1)
     _, part = train_one(task, ADAM, train, tmp_path / "part", quiet=True)
     assert (part["w"] == whole["w"]).all()
@@ -129,8 +139,7 @@ def test_the_best_and_the_last_checkpoints_are_kept_and_averaged(tmp_path):
 
 
 def test_a_run_may_end_with_the_parameters_of_its_best_epoch(tmp_path):
-    values = iter([3.0, 1.0, 2.0, 2.5])
-    task = least_squares()._replace(evaluate=lambda *_: {"valid.loss": next(values)})
+    task = least_squares(evaluate=scripted([3.0, 1.0, 2.0, 2.5]))
     _, best = train_one(task, OPTIM, Train(total_epochs=4, use_best=True), tmp_path / "best", quiet=True)
     _, second = train_one(least_squares(), OPTIM, Train(total_epochs=2), tmp_path / "second", quiet=True)
     assert (best["w"] == second["w"]).all()
@@ -153,15 +162,8 @@ def _state():
 
 
 def test_patience_ends_a_run_that_no_longer_improves(tmp_path):
-    task = least_squares()
-    values = iter([3.0, 2.0, 2.5, 2.2, 2.1, 0.0, 0.0])
-    run, _ = train_one(
-        task._replace(evaluate=lambda *_: {"valid.loss": next(values)}),
-        OPTIM,
-        Train(total_epochs=7, patience=2),
-        tmp_path,
-        quiet=True,
-    )
+    task = least_squares(evaluate=scripted([3.0, 2.0, 2.5, 2.2, 2.1, 0.0, 0.0]))
+    run, _ = train_one(task, OPTIM, Train(total_epochs=7, patience=2), tmp_path, quiet=True)
     assert [row["valid.loss"] for row in run.history] == [3.0, 2.0, 2.5, 2.2]
 
 
@@ -222,7 +224,7 @@ def one_run(*given, one_run=loop.one_run):
     return program._replace(fetch=lambda state: fetch(state, program))
 loop.one_run = one_run
 task = tasks.build(config)
-task = task._replace(evaluate=lambda *_: {{"valid.loss": 0.0, "test.loss": 0.0}})
+type(task).evaluate = lambda *_: tasks.Evaluation({{"valid.loss": 0.0, "test.loss": 0.0}}, {{}})
 loop.train_one(task, config.optim, config.train, Path(sys.argv[2]), quiet=True)
 """
     curves = []

@@ -1,0 +1,83 @@
+"""What models look at, as pictures: alignments of sentences, layers x heads of a Transformer, maps over images."""
+
+import math
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from attention_jax.data.pairs import PairData
+from attention_jax.ops.rollout import rollout
+from attention_jax.report.figures import show_heatmaps
+
+SHOWN = 4
+"""Sentences in a picture of alignments."""
+
+
+def alignment(
+    weights: dict, data: PairData, batch: dict, tokens: np.ndarray, reversed_source: bool, path: Path
+) -> Path:
+    """Heatmaps of the last layer's cross-attention for the first few rows: one row of panels a sentence, one panel a
+    head.
+
+    `weights` are a model's intermediates for the rows of `batch`, for which it wrote `tokens` [N, T]. A source that the
+    model reads from its end is shown in reading order.
+    """
+    cross = weights["cross_attention"][:SHOWN, -1]  # [rows, heads, T, S]
+    panels, outputs, sources = [], [], []
+    for of_heads, source, length, row in zip(cross, batch["source"], batch["source_length"], tokens):
+        words, written = data.source_vocabulary.decode(source[:length]), data.target_vocabulary.sentence(row)
+        if reversed_source:
+            of_heads, words = of_heads[:, :, len(words) - 1 :: -1], words[::-1]
+        panels.append([head[: max(len(written), 1), : len(words)] for head in of_heads])
+        outputs.append([written] * len(of_heads))
+        sources.append([words] * len(of_heads))
+    return show_heatmaps(panels, outputs, sources, path, xlabel="source", ylabel="output")
+
+
+def layers(weights: dict, data: PairData, batch: dict, tokens: np.ndarray, directory: Path) -> list[Path]:
+    """Layers x heads of every attention of a Transformer on the first row (d2l 11.7.5)."""
+    source = data.source_vocabulary.decode(batch["source"][0, : batch["source_length"][0]])
+    target = data.target_vocabulary.sentence(tokens[0])
+    sides = {
+        "encoder_attention": (source, source),
+        "decoder_attention": (target, target),
+        "cross_attention": (target, source),
+    }
+    figures = []
+    for name, (queries, keys) in sides.items():
+        shown = weights[name][0, :, :, : max(len(queries), 1), : max(len(keys), 1)]
+        figures.append(show_heatmaps(shown, queries or None, keys or None, directory / f"{name}.png"))
+    return figures
+
+
+def prefix_of(tokens: int) -> int:
+    """How many of an image's tokens stand before the G x G of its patches: a class token or none.
+
+    >>> prefix_of(16), prefix_of(17)
+    (0, 1)
+    """
+    return tokens - math.isqrt(tokens) ** 2
+
+
+def image_maps(weights: dict) -> dict[str, Float[Array, "..."]]:
+    """Maps [B, G, G] (heads: [B, H, G, G]) over the G x G tokens of an image, from a model's intermediates.
+
+    "heads": what each head of the last layer looks at, as asked by the class token if there is one, else on average
+    over the tokens; "last": their mean; "rollout": through all layers (Abnar and Zuidema 2020), weighed as the tokens
+    are pooled.
+    """
+    own = weights["encoder_attention"]  # [B, layers, H, T, T]
+    size = math.isqrt(own.shape[-1])
+    grid = lambda x: x.reshape(*x.shape[:-1], size, size)
+    flow = jax.vmap(rollout)(own)  # [B, T, T]
+    if prefix_of(own.shape[-1]):
+        heads, through = own[:, -1, :, 0, 1:], flow[:, 0, 1:]
+    elif "pool_attention" in weights:
+        pool = weights["pool_attention"]  # [B, T]
+        heads, through = jnp.einsum("bt,bhts->bhs", pool, own[:, -1]), jnp.einsum("bt,bts->bs", pool, flow)
+    else:
+        heads, through = own[:, -1].mean(axis=2), flow.mean(axis=1)
+    return {"heads": grid(heads), "last": grid(heads.mean(axis=1)), "rollout": grid(through)}

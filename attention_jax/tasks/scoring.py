@@ -1,0 +1,52 @@
+"""What a model wrote, held against the references of a split: exact match, and for sentences BLEU."""
+
+from pathlib import Path
+
+import numpy as np
+
+from attention_jax.data.pairs import PairData, decode_targets, references
+from attention_jax.files import write_json
+from attention_jax.report import bleu
+
+
+def are_sentences(data: PairData) -> bool:
+    """Whether targets end where the model says so (eos), and not at one length as dates and sums do."""
+    return data.target_vocabulary.eos_id is not None
+
+
+def compare(data: PairData, split: str, written: np.ndarray) -> dict[str, float]:
+    """Exact match of the tokens [N, T] written for a split; BLEU and chrF if they are sentences."""
+    pairs = data.held_out[split]
+    size = min(written.shape[1], pairs.target.shape[1] - 1)
+    beyond = np.arange(size)[None] >= pairs.target_length[:, None]
+    exact = ((written[:, :size] == pairs.target[:, 1 : size + 1]) | beyond).all(1)
+    scores = {"exact_match": float(exact.mean())}
+    if (unseen := ~data.seen[split]).any():
+        scores["exact_match_unseen"] = float(exact[unseen].mean())
+    if are_sentences(data):
+        outputs, targets = decode_targets(data, written), references(data, split)
+        scores["bleu"] = bleu.bleu(outputs, targets, tokenize=data.bleu_tokenize).score
+        scores["chrf"] = bleu.chrf(outputs, targets).score
+        kept = bleu.kept_beyond(30, outputs, targets, pairs.source_length - 1, data.bleu_tokenize)
+        if kept is not None:
+            scores["bleu_kept_beyond_30"] = kept
+    return scores
+
+
+def write_translations(data: PairData, split: str, written: np.ndarray, name: str, directory: Path) -> Path:
+    """Write the translations of a split, its BLEU with the signature, and BLEU by the length of the source, which is
+    drawn too.
+
+    The figure, of the experiment `name`, goes to `directory`, the texts beside that; the path of the figure.
+    """
+    outputs, targets = decode_targets(data, written), references(data, split)
+    (directory.parent / f"{split}.txt").write_text("".join(f"{line}\n" for line in outputs), encoding="utf-8")
+    lengths = data.held_out[split].source_length - 1
+    bins = bleu.bleu_by_length(outputs, targets, lengths, tokenize=data.bleu_tokenize)
+    scores = {
+        "bleu": bleu.bleu(outputs, targets, tokenize=data.bleu_tokenize)._asdict(),
+        "chrf": bleu.chrf(outputs, targets)._asdict(),
+        "by_length": [part._asdict() for part in bins],
+    }
+    write_json(directory.parent / f"{split}.bleu.json", scores)
+    return bleu.length_figure({name: bins}, directory / "bleu_by_length.png")
