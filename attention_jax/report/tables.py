@@ -1,11 +1,12 @@
 """Tables for people: what was measured held against what was published, and the list of experiments.
 
-A `Table` is columns and rows of strings. `show` prints it (rich on a terminal, aligned plain text elsewhere), `markdown` writes
-it for a README. `judge` is the only place where a number becomes a verdict.
+A `Table` is columns and rows of strings. `show` prints it (rich on a terminal, aligned plain text elsewhere), `markdown`
+writes it for a README. `judge` is the only place where a number becomes a verdict.
 """
 
 import sys
 from collections.abc import Mapping, Sequence
+from textwrap import shorten
 from typing import Literal, NamedTuple, TextIO
 
 import numpy as np
@@ -114,10 +115,29 @@ def claims_table(entries: Sequence[tuple[str, Sequence, Sequence[Mapping]]], tit
     )
 
 
-def experiments_table(entries: Sequence[Mapping[str, str]], title: str = "Experiments") -> Table:
-    """The list of experiments: mappings with name, claim, source, data and cost."""
-    columns = ("name", "claim", "source", "data", "cost")
-    return Table(title, columns, [tuple(entry[column] for column in columns) for entry in entries])
+def experiments_list(entries: Sequence[tuple[str, str, str]], chapters: Sequence[str], width: int = 100) -> str:
+    """The experiments, (name, chapter, claim), under the `chapters` in their order: a line each, at most `width` wide.
+
+    >>> print(experiments_list([("b", "two", "B is  so."), ("a", "one", "A."), ("c", "", "Or not.")], ("one", "two")))
+    one
+      a  A.
+    <BLANKLINE>
+    two
+      b  B is so.
+    <BLANKLINE>
+    others
+      c  Or not.
+    """
+    column = max(len(name) for name, _, _ in entries)
+    parts = []
+    for chapter in (*chapters, "others"):
+        inside = [e for e in entries if e[1] == chapter or (chapter == "others" and e[1] not in chapters)]
+        lines = [
+            f"  {name:{column}}  {shorten(claim, width - column - 4, placeholder=' ...')}" for name, _, claim in inside
+        ]
+        if lines:
+            parts.append("\n".join([chapter, *lines]))
+    return "\n\n".join(parts)
 
 
 def plain(table: Table) -> str:
