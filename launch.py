@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Attention in JAX: launch, sweep and reproduce experiments.
 
-With no arguments, the main job: train date_luong, an attention model that learns to read dates, in a minute on two cores.
+With no arguments, the main job: train date_luong, an attention model that learns to read dates in about a minute.
 """
 
 import os
@@ -52,7 +52,7 @@ def train(words: list[str]):
 
 
 def config_before(asked):
-    """What the options of `launch.py train` change: the experiment's configuration, or that of the run to go on with."""
+    """What the options of `launch.py train` change: the experiment's configuration, or that of a run to go on with."""
     from attention_jax import catalogue, runs
 
     experiment = catalogue.load_experiment(asked.experiment)

@@ -1,11 +1,11 @@
 """attention_jax: attention is a differentiable lookup - score, mask, normalise, pool.
 
-What a program needs is imported from here, and loaded when it is first asked for: importing the package imports no JAX.
+What a program needs is imported from here, and loaded when it is first asked for: importing the package imports no JAX. Kernel regression, for example, [Q, D], [K, D], [K, V] -> [Q, V]:
 
 >>> import jax.numpy as jnp
 >>> from attention_jax import Gaussian, attend
 >>> x, y = jnp.arange(4.0)[:, None], jnp.array([[0.0], [0.0], [1.0], [1.0]])
->>> attend(jnp.array([[1.5]]), x, y, score=Gaussian())  # kernel regression, [Q, D], [K, D], [K, V] -> [Q, V]
+>>> attend(jnp.array([[1.5]]), x, y, score=Gaussian())
 Array([[0.5]], dtype=float32)
 
 The rooms: `ops` (pure mathematics), `data`, `models`, `decode`, `train`, `report`, `sweep`, and `tasks`, which joins them.

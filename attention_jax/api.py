@@ -38,7 +38,8 @@ class LoadedRun:
     def predict(self, texts: list[str] | tuple[str, ...], attention: Path | str | None = None) -> list[str]:
         """What the model makes of each text (for a vision model: of each image file).
 
-        Where it looks is drawn to the file `attention`, if one is given. Raises InputError for a text that is empty or that the model cannot read.
+        Where it looks is drawn to the file `attention`, if one is given. Raises InputError for a text that is empty or
+        that the model cannot read.
         """
         if isinstance(texts, str):
             raise InputError(f"predict takes a list of texts; got one text: predict([{texts!r}])")

@@ -155,7 +155,8 @@ class Bench:
 def parse(kind: Callable[..., Command], words: Sequence[str], *before: str) -> Command:
     """The options in `words`, as a dataclass, or the outcome of a function of them.
 
-    `before` are the words of the command so far.     Raises InputError with tyro's complaint in one line. --help prints and exits with code 0.
+    `before` are the words of the command so far. --help prints and exits with code 0. Raises InputError with tyro's
+    complaint in one line.
     """
     return _tyro(kind, words, before or (command_name(kind),))
 
@@ -175,8 +176,8 @@ def parse_with_config(
 ) -> tuple[Command, Config]:
     """The options of a command and the configuration of an experiment, checked.
 
-    Two passes: the first reads the command's own options, from which `default` finds the configuration (a stored one for
-    --resume); the second reads all words, the fields of that configuration among them.
+    Two passes: the first reads the command's own options, from which `default` finds the configuration (a stored one
+    for --resume); the second reads all words, the fields of that configuration among them.
     """
     first, _ = parse_known(kind, words)
     config = default(first)
@@ -201,7 +202,7 @@ def command_name(kind: type) -> str:
 
 
 def complaint(box: str) -> str:
-    """One line of the box that tyro draws around a mistake: its title is left out, a rule inside it becomes a semicolon.
+    """One line of the box that tyro draws around a mistake: the title is left out, a rule inside becomes a semicolon.
 
     >>> complaint("╭─ Missing argument ─╮\\n│ Missing value for  │\\n│ argument '--out'.  │\\n╰────────────────────╯")
     "Missing value for argument '--out'."

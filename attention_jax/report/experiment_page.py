@@ -9,7 +9,7 @@ WIDTH = 100
 
 
 def experiment_page(experiment, runs: Sequence[Mapping], own_data: Mapping[str, str]) -> str:
-    """Claim, source, data, command, cost, variants, verdicts on its recorded `runs`, and the options for one's own data.
+    """Claim, source, data, command, cost, variants, verdicts on its recorded `runs`, and the options for own data.
 
     `experiment` is a catalogue.Experiment; `own_data` is {option: help}.
     """

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
-from attention_jax.config.sweep import Method
 from attention_jax.sweep.space import Point, Space, Values, grid, is_finite
 
 ETA = 3

@@ -173,8 +173,8 @@ def test_a_group_that_is_no_population_says_why(tiny, tmp_path, monkeypatch, cap
 
 @pytest.mark.parametrize("name", ["sweep_scores", "sweep_warmup", "sweep_vit"])
 def test_the_sweeps_that_are_shipped_record_what_their_claims_speak_of(name):
-    module = ledger.load(name)
-    shipped = driver.settings_of(module.config(), module.sweep(), "auto", 0, module.SEEDS, "")
-    points = driver.first_points(shipped)
-    assert [label(point) for point in points] == list(module.variants()) == [claim.variant for claim in module.CLAIMS]
-    assert [replace(module.config(), **point) for point in points] == list(module.variants().values())
+    experiment = ledger.load(name)
+    shipped = driver.settings_of(experiment.config(), experiment.sweep(), "auto", 0, experiment.seeds, "")
+    points, variants = driver.first_points(shipped), experiment.variants()
+    assert [label(point) for point in points] == list(variants) == [claim.variant for claim in experiment.claims]
+    assert [replace(experiment.config(), **point) for point in points] == list(variants.values())
