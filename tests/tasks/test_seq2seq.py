@@ -35,7 +35,7 @@ RECURRENT = [name for name in ledger.names() if isinstance(ledger.load(name).con
 
 @pytest.mark.parametrize("name", RECURRENT)
 def test_every_variant_of_the_experiments_can_be_built_and_traced(corpus, name):
-    for variant, config in ledger.variants(ledger.load(name)).items():
+    for variant, config in ledger.load(name).variants().items():
         task = build(corpus, config.model)
         params = jax.eval_shape(task.init, jax.random.PRNGKey(0))
         rows = {k: v[:4] for k, v in task.buckets[0].items()} | {"weight": np.ones(4, np.float32)}
