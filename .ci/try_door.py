@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 import attention_jax
 from attention_jax import Gaussian, InputError, attend, causal, load_experiment, nadaraya_watson, train_run
-from attention_jax.config import Config, Dates, Recurrent
+from attention_jax.config import Config, Dates, LuongSeq2seq
 
 assert not (Path(attention_jax.__file__).parents[1] / "experiments").exists(), "this is a checkout"
 
@@ -32,5 +32,5 @@ def refused(call, *words):
 
 
 assert "need a checkout" in refused(load_experiment, "date_luong")
-assert "pip install 'attention_jax[" in refused(train_run, Config("x", Dates(), Recurrent()), "run")
+assert "pip install 'attention_jax[" in refused(train_run, Config("x", Dates(), LuongSeq2seq()), "run")
 print(f"the front door of {attention_jax.__file__} opens")

@@ -23,9 +23,14 @@ PUBLIC = {
     "api": ("LoadedRun", "load_run", "train_run"),
     "catalogue": ("Experiment", "load_experiment"),
     "decode": ("beam_search", "greedy"),
+    "models.bahdanau": ("Bahdanau",),
+    "models.conditional_gru": ("ConditionalGru",),
+    "models.gnmt": ("Gnmt",),
     "models.language_model": ("LanguageModel",),
+    "models.luong": ("Luong",),
     "models.multihead": ("MultiHeadAttention",),
     "models.ntm": ("NTM",),
+    "models.sutskever": ("Sutskever",),
     "models.transformer": ("Transformer",),
     "models.vit": ("Vit",),
     "ops.attention": ("attend", "attention_weights", "masked_softmax"),
@@ -43,9 +48,14 @@ if TYPE_CHECKING:
     from attention_jax.api import LoadedRun, load_run, train_run
     from attention_jax.catalogue import Experiment, load_experiment
     from attention_jax.decode import beam_search, greedy
+    from attention_jax.models.bahdanau import Bahdanau
+    from attention_jax.models.conditional_gru import ConditionalGru
+    from attention_jax.models.gnmt import Gnmt
     from attention_jax.models.language_model import LanguageModel
+    from attention_jax.models.luong import Luong
     from attention_jax.models.multihead import MultiHeadAttention
     from attention_jax.models.ntm import NTM
+    from attention_jax.models.sutskever import Sutskever
     from attention_jax.models.transformer import Transformer
     from attention_jax.models.vit import Vit
     from attention_jax.ops.attention import attend, attention_weights, masked_softmax

@@ -115,8 +115,8 @@ def load_experiment(name: str) -> Experiment:
 def smaller(config: Config) -> Config:
     """`config` with the sizes of SMALL where its own are larger; no limit on examples or steps (0) is larger, too.
 
-    >>> from attention_jax.config import Dates, Decode, Recurrent
-    >>> small = smaller(Config("x", Dates(), Recurrent(embed_size=4), decode=Decode()))
+    >>> from attention_jax.config import Dates, Decode, LuongSeq2seq
+    >>> small = smaller(Config("x", Dates(), LuongSeq2seq(embed_size=4), decode=Decode()))
     >>> small.data.examples, small.model.hidden_size, small.model.embed_size, small.train.max_steps
     (1000, 8, 4, 2)
     """

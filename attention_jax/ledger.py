@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from attention_jax import InputError, config as configs, runs
-from attention_jax.catalogue import ROOT, Experiment, load_experiment as load, names  # noqa: F401: sweep/ asks here
+from attention_jax.catalogue import ROOT, Experiment
 from attention_jax.config import Config
 from attention_jax.files import write_json
 

@@ -133,11 +133,11 @@ Source: me,
   myself
 """
 
-from attention_jax.config import Config, Dates, Decode, Recurrent, Train
+from attention_jax.config import Config, Dates, Decode, LuongSeq2seq, Train
 
 
 def config():
-    small = Recurrent(hidden_size=8, embed_size=4)
+    small = LuongSeq2seq(hidden_size=8, embed_size=4)
     return Config("mine", Dates(examples=300), small, train=Train(best_metric="test.loss"), decode=Decode())
 '''
 
@@ -165,10 +165,13 @@ def test_a_file_of_ones_own_is_an_experiment_with_defaults_for_the_rest(own, tmp
         catalogue.load_experiment(str(tmp_path / "empty.py"))
 
 
-def test_the_default_smoke_is_what_the_recurrent_translators_wrote_out():
-    for name in ("fra_eng_bahdanau", "gnmt_multi30k", "multi30k_deen_lstm", "multi30k_ende_gru", "multi30k_scores"):
-        experiment = catalogue.load_experiment(name)
-        assert catalogue.smaller(experiment.config()) == experiment.smoke()
+def test_the_default_smoke_shrinks_sizes_and_leaves_the_kind_of_model():
+    deep = catalogue.load_experiment("gnmt_multi30k").config()
+    small = configs.differences(deep, catalogue.smaller(deep))
+    assert {option: size for option, (_, size) in small.items()} == {
+        "model.hidden_size": 8, "model.embed_size": 8, "model.readout_size": 8,
+        "train.total_epochs": 1, "train.max_steps": 2, "decode.max_length": 4,
+    }  # fmt: skip
 
 
 def test_a_run_trained_from_python_predicts(own, tmp_path):

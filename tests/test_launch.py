@@ -110,9 +110,10 @@ MISTAKES = {
     "an option that there is not": (["--model.hiden-size", "3"], "Perhaps you meant: --model.hidden-size INT"),
     "no number": (["--model.hidden-size", "big"], "--model.hidden-size: invalid literal for int() with base 10: 'big'"),
     "no choice": (
-        ["--model.score", "dotty"],
-        "invalid choice 'dotty' for argument '--model.score'. Expected one of ('dot'",
+        ["--model.cell", "rnn"],
+        "invalid choice 'rnn' for argument '--model.cell'. Expected one of ('lstm', 'gru')",
     ),
+    "no score": (["--model.score", "dotty"], "LuongSeq2seq.score must be one of 'dot', 'scaled_dot', "),
     "no value": (["--out"], "Missing value for argument '--out'. Expected 1 values."),
     "one word too many": (["more"], "Unrecognized options: more"),
 }
