@@ -1,6 +1,7 @@
 """attention_jax: attention is a differentiable lookup - score, mask, normalise, pool.
 
-What a program needs is imported from here, and loaded when it is first asked for: importing the package imports no JAX. Kernel regression, for example, [Q, D], [K, D], [K, V] -> [Q, V]:
+What a program needs is imported from here, and loaded when it is first asked for: importing the package imports no JAX.
+Kernel regression, for example, [Q, D], [K, D], [K, V] -> [Q, V]:
 
 >>> import jax.numpy as jnp
 >>> from attention_jax import Gaussian, attend
@@ -8,8 +9,8 @@ What a program needs is imported from here, and loaded when it is first asked fo
 >>> attend(jnp.array([[1.5]]), x, y, score=Gaussian())
 Array([[0.5]], dtype=float32)
 
-The rooms: `ops` (pure mathematics), `data`, `models`, `decode`, `train`, `report`, `sweep`, and `tasks`, which joins them.
-`tests/test_imports.py` holds the table of who may import whom.
+The rooms: `ops` (pure mathematics), `data`, `models`, `decode`, `train`, `report`, `sweep`, and `tasks`, which joins
+them. `tests/test_imports.py` holds the table of who may import whom.
 """
 
 import importlib

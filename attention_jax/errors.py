@@ -33,7 +33,8 @@ class Diverged(Exception):
 
     def __init__(self, step: int, loss: float):
         super().__init__(
-            f"the loss was {loss:.4g} at step {step}; a smaller --optim.learning-rate or --optim.clip-norm 1 usually helps"
+            f"the loss was {loss:.4g} at step {step}; "
+            "a smaller --optim.learning-rate or --optim.clip-norm 1 usually helps"
         )
         self.step, self.loss = step, loss
 

@@ -1,7 +1,7 @@
 """Tables for people: what was measured held against what was published, and the list of experiments.
 
-A `Table` is columns and rows of strings. `show` prints it (rich on a terminal, aligned plain text elsewhere), `markdown`
-writes it for a README. `judge` is the only place where a number becomes a verdict.
+A `Table` is columns and rows of strings. `show` prints it (rich on a terminal, aligned plain text elsewhere),
+`markdown` writes it for a README. `judge` is the only place where a number becomes a verdict.
 """
 
 import sys
@@ -32,7 +32,7 @@ def upward(claim) -> bool:
 
 
 def value_of(claim, run: Mapping) -> float | None:
-    """The number that `claim` speaks of in one run: of the final metrics, of one epoch, or of the best epoch; None if it has none."""
+    """The number that `claim` speaks of in one run: final, of one epoch, or of the best epoch; None if it has none."""
     if claim.epoch is None and not claim.best:
         return run["metrics"].get(claim.metric)
     seen = {row.get("epoch"): row[claim.metric] for row in run["history"] if row.get(claim.metric) is not None}
@@ -42,7 +42,7 @@ def value_of(claim, run: Mapping) -> float | None:
 
 
 def values_of(claim, runs: Sequence[Mapping]) -> list[float]:
-    """The claim's number in every run of its variant, one per seed; with `claim.minus`, less that variant's of the same seed."""
+    """The claim's number in every run of its variant; with `claim.minus`, less that variant's of the same seed."""
     found = {(run.get("variant", ""), run.get("seed", 0)): value_of(claim, run) for run in runs}
     found = {key: float(value) for key, value in found.items() if value is not None}
     mine = {seed: value for (variant, seed), value in found.items() if variant == claim.variant}
@@ -52,11 +52,11 @@ def values_of(claim, runs: Sequence[Mapping]) -> list[float]:
 
 
 def judge(claim, runs: Sequence[Mapping]) -> tuple[float | None, Verdict]:
-    """The median over seeds (or the `seeds_needed`-th best) of what `claim`, a `config.Claim`, speaks of, and the verdict.
+    """The median over seeds (or the `seeds_needed`-th best) of what a `config.Claim` speaks of, and the verdict.
 
-    `runs` are {"variant": str, "seed": int, "metrics": {name: number}, "history": [{"epoch": int, name: number, ...}, ...]}.
-    beaten: at or beyond `claim.beaten`; reproduced: within the bounds; missed: outside of them (NaN too); reported: the claim
-    sets no bound; not run: no run, or too few seeds, of this variant have the number.
+    `runs` are {"variant": str, "seed": int, "metrics": {name: number}, "history": [{"epoch": int, name: number}, ...]}.
+    beaten: at or beyond `claim.beaten`; reproduced: within the bounds; missed: outside of them (NaN too); reported: the
+    claim sets no bound; not run: no run, or too few seeds, of this variant have the number.
     """
     values, needed = values_of(claim, runs), claim.seeds_needed
     if not values or needed > len(values):

@@ -15,9 +15,9 @@ import pytest
 from attention_jax.sweep import plan
 
 ROOT = Path(__file__).resolve().parents[2]
-TINY = ["--data.examples", "400", "--model.embed-size", "4", "--train.batch-size", "64", "--train.steps-per-call", "3"]
-TWELVE = ["--train.total-epochs", "8", "--over", "optim.learning-rate=1e-3..1e-1:log:6", "model.hidden-size=6,8"]
-SIX = ["--train.total-epochs", "30", "--over", "optim.learning-rate=1e-3,1e-2", "model.hidden-size=4,6,8"]
+TINY = "--data.examples 400 --model.embed-size 4 --train.batch-size 64 --train.steps-per-call 3".split()
+TWELVE = "--train.total-epochs 8 --over optim.learning-rate=1e-3..1e-1:log:6 model.hidden-size=6,8".split()
+SIX = "--train.total-epochs 30 --over optim.learning-rate=1e-3,1e-2 model.hidden-size=4,6,8".split()
 SILENT = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 
 
