@@ -1,41 +1,94 @@
 """attention_jax: attention is a differentiable lookup - score, mask, normalise, pool.
 
-The rooms: `ops` (pure mathematics), `data`, `models`, `decode`, `train`, `report`, `sweep`, and `tasks`, which joins them.
-`tests/test_imports.py` holds the table of who may import whom.
+What a program needs is imported from here, and loaded when it is first asked for: importing the package imports no JAX.
+Kernel regression, for example, [Q, D], [K, D], [K, V] -> [Q, V]:
+
+>>> import jax.numpy as jnp
+>>> from attention_jax import Gaussian, attend
+>>> x, y = jnp.arange(4.0)[:, None], jnp.array([[0.0], [0.0], [1.0], [1.0]])
+>>> attend(jnp.array([[1.5]]), x, y, score=Gaussian())
+Array([[0.5]], dtype=float32)
+
+The rooms: `ops` (pure mathematics), `data`, `models`, `decode`, `train`, `report`, `sweep`, and `tasks`, which joins
+them. `tests/test_imports.py` holds the table of who may import whom.
 """
+
+import importlib
+from typing import TYPE_CHECKING
+
+from attention_jax.errors import Diverged, InputError, Interrupted, lower_is_better
 
 __version__ = "0.1.0"
 
+PUBLIC = {
+    "api": ("LoadedRun", "load_run", "train_run"),
+    "catalogue": ("Experiment", "load_experiment"),
+    "decode": ("beam_search", "greedy"),
+    "models.bahdanau": ("Bahdanau",),
+    "models.conditional_gru": ("ConditionalGru",),
+    "models.gnmt": ("Gnmt",),
+    "models.language_model": ("LanguageModel",),
+    "models.luong": ("Luong",),
+    "models.multihead": ("MultiHeadAttention",),
+    "models.ntm": ("NTM",),
+    "models.sutskever": ("Sutskever",),
+    "models.transformer": ("Transformer",),
+    "models.vit": ("Vit",),
+    "ops.attention": ("attend", "attention_weights", "masked_softmax"),
+    "ops.biases": ("ALiBi", "Bias", "ShawBias", "T5Bias"),
+    "ops.kernel_regression": ("nadaraya_watson",),
+    "ops.masks": ("Mask", "causal", "dense", "lengths", "window"),
+    "ops.scores": (
+        "Additive", "Bilinear", "Boxcar", "Concat", "Constant", "Cosine", "Dot", "Epanechikov", "Gaussian",
+        "NegativeSquaredDistance", "ScaledDot", "Score",
+    ),
+}  # fmt: skip
+"""The public names by the module that defines them. The block below tells editors the same; a test holds them equal."""
 
-class InputError(ValueError):
-    """Something the user gave is wrong. The message is ONE line: what was required, what came, what to do.
+if TYPE_CHECKING:
+    from attention_jax.api import LoadedRun, load_run, train_run
+    from attention_jax.catalogue import Experiment, load_experiment
+    from attention_jax.decode import beam_search, greedy
+    from attention_jax.models.bahdanau import Bahdanau
+    from attention_jax.models.conditional_gru import ConditionalGru
+    from attention_jax.models.gnmt import Gnmt
+    from attention_jax.models.language_model import LanguageModel
+    from attention_jax.models.luong import Luong
+    from attention_jax.models.multihead import MultiHeadAttention
+    from attention_jax.models.ntm import NTM
+    from attention_jax.models.sutskever import Sutskever
+    from attention_jax.models.transformer import Transformer
+    from attention_jax.models.vit import Vit
+    from attention_jax.ops.attention import attend, attention_weights, masked_softmax
+    from attention_jax.ops.biases import ALiBi, Bias, ShawBias, T5Bias
+    from attention_jax.ops.kernel_regression import nadaraya_watson
+    from attention_jax.ops.masks import Mask, causal, dense, lengths, window
+    from attention_jax.ops.scores import (
+        Additive,
+        Bilinear,
+        Boxcar,
+        Concat,
+        Constant,
+        Cosine,
+        Dot,
+        Epanechikov,
+        Gaussian,
+        NegativeSquaredDistance,
+        ScaledDot,
+        Score,
+    )
 
-    `launch.py` prints it as `error: ...` and exits with code 2, without a traceback.
-    """
+_HOME = {name: module for module, names in PUBLIC.items() for name in names}
 
 
-class Interrupted(Exception):
-    """SIGINT or SIGTERM came; everything up to `step` is in a checkpoint."""
-
-    def __init__(self, step: int):
-        super().__init__(f"interrupted; the checkpoint of step {step} is complete")
-        self.step = step
-
-
-class Diverged(Exception):
-    """The loss was no finite number at `step`, or one so large that its square is none in float32."""
-
-    def __init__(self, step: int, loss: float):
-        super().__init__(
-            f"the loss was {loss:.4g} at step {step}; a smaller --optim.learning-rate or --optim.clip-norm 1 usually helps"
-        )
-        self.step, self.loss = step, loss
+def __getattr__(name: str):
+    """A public name, loaded from its module the first time (PEP 562)."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'attention_jax' has no attribute {name!r}; dir(attention_jax) lists what it has")
+    value = getattr(importlib.import_module(f"attention_jax.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
 
 
-def lower_is_better(metric: str) -> bool:
-    """Whether less of a metric is more, by its name.
-
-    >>> lower_is_better("valid.loss"), lower_is_better("valid.bleu")
-    (True, False)
-    """
-    return any(word in metric for word in ("loss", "perplexity", "error", "bits"))
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})

@@ -1,5 +1,6 @@
 """Addition of numbers as text: reversing the source and letting the decoder peek decide between failure and success.
 
+Chapter: recurrent attention
 Source: "Deep Learning from Scratch 2" (Saito 2018), chapter 7, figures 7-14 and 7-19; its
   NumPy code re-run at 25 epochs
 Data: 50,000 sums of two numbers of up to three digits, generated as the book's file was

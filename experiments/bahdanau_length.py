@@ -1,5 +1,6 @@
 """Without attention BLEU falls with the length of the sentence; with it, it stays.
 
+Chapter: recurrent attention
 Source: Bahdanau et al. 2015, figure 2 (WMT English-French, other data: the shape of the curve is compared)
 Data: Multi30k German to English, lower-cased Moses tokens; every pair occurs once alone and once in a row of 2 to 4
   captions written one after another, since the corpus has few long sentences

@@ -1,5 +1,6 @@
 """Randomised truncation is unbiased: the mean of 100,000 of its gradients is the full gradient, truncation's is not.
 
+Chapter: training theory
 Source: Tallec & Ollivier 2017 (arXiv 1705.08209), section 4; d2l 9.7
 Data: none; a tanh network of 4 units on a random sequence of 30 steps
 Command: python launch.py reproduce bptt_unbiasedness

@@ -1,5 +1,6 @@
 """Compact Convolutional Transformer CCT-2/3x2 on CIFAR-10, from scratch.
 
+Chapter: vision
 Claim: 89.17 % on the test set with 0.284 M parameters after 200 epochs.
 Source: Hassani et al. 2021, "Escaping the Big Data Paradigm with Compact Transformers", table of results on CIFAR-10.
 Data: CIFAR-10, 50,000 and 10,000 images.

@@ -1,5 +1,6 @@
 """What a convolution, a recurrent layer and self-attention cost in operations, time, sequential steps and path lengths.
 
+Chapter: Transformer
 Source: Vaswani et al. 2017 (arXiv 1706.03762), table 1; Dive into Deep Learning 11.6.2
 Data: none
 Command: python launch.py reproduce complexity

@@ -1,5 +1,6 @@
 """Date conversion with the book's attention: dot product with all encoder states, concatenated before the output layer.
 
+Chapter: recurrent attention
 Source: "Deep Learning from Scratch 2" (Saito 2018), chapter 8, AttentionSeq2seq, its NumPy code
   re-run on the published date.txt
 Data: 50,000 date conversions, generated; `--data.path date.txt.gz` reads the published file, which the claims are about

@@ -1,5 +1,6 @@
 """Date conversion with Luong's attentional vector: the main job.
 
+Chapter: recurrent attention
 Claim: every one of the held-out dates is converted exactly within 4 epochs.
 Source: Luong et al. 2015 (arXiv:1508.04025), eq. 5-6, on the data of "Deep Learning from Scratch 2", chapter 8; the
   book's own attention model is `date_attention`.

@@ -1,5 +1,6 @@
 """Date conversion without attention, the encoder's last state given to every decoder step (peeky).
 
+Chapter: recurrent attention
 Source: "Deep Learning from Scratch 2" (Saito 2018), chapter 7, PeekySeq2seq, its NumPy code
   re-run on the published date.txt
 Data: 50,000 date conversions, generated; `--data.path date.txt.gz` reads the published file, which the claims are about

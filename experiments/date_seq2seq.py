@@ -1,5 +1,6 @@
 """Date conversion by a plain encoder-decoder: one vector is not enough within 10 epochs.
 
+Chapter: recurrent attention
 Source: "Deep Learning from Scratch 2" (Saito 2018), chapter 7, Seq2seq, its NumPy code re-run on the published date.txt
 Data: 50,000 date conversions, generated; `--data.path date.txt.gz` reads the published file, which the claims are about
 Command: python launch.py reproduce date_seq2seq --data.path date.txt.gz

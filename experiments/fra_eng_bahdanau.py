@@ -1,5 +1,6 @@
 """d2l's Bahdanau attention: additive scores, asked by the previous decoder state.
 
+Chapter: recurrent attention
 Source: "Dive into Deep Learning" (Zhang et al.), section 11.4, runs of the published PyTorch and JAX editions
 Data: English-French sentences of tatoeba.org; `--data.path fra-eng.zip` reads the published file; d2l trains on its
   first 512 pairs and validates on the next 128

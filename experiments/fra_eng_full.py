@@ -1,5 +1,6 @@
 """The whole of fra-eng with Bahdanau attention, scored on sentences whose source never occurs in training.
 
+Chapter: recurrent attention
 Source: this project; there is no published number for this split
 Data: English-French sentences of tatoeba.org; `--data.path fra-eng.zip` reads the published file
 Command: python launch.py reproduce fra_eng_full

@@ -1,5 +1,6 @@
 """d2l's GRU encoder-decoder: the encoder's last state is all the decoder ever sees.
 
+Chapter: recurrent attention
 Source: "Dive into Deep Learning" (Zhang et al.), section 10.7, runs of the published PyTorch and JAX editions
 Data: English-French sentences of tatoeba.org; `--data.path fra-eng.zip` reads the published file; d2l trains on its
   first 512 pairs and validates on the next 128

@@ -1,5 +1,6 @@
 """English to French on 512 sentence pairs: the Transformer of "Dive into Deep Learning", chapter 11.7.
 
+Chapter: Transformer
 Source: Dive into Deep Learning 11.7; best validation loss 1.73 in its PyTorch edition's own
   run (2.66 in the JAX edition's)
 Data: the first 640 pairs of tatoeba.org's English-French file, 512 train and 128 validate;

@@ -1,5 +1,6 @@
 """GNMT's deep stack: bidirectional first layer, residual connections, first-layer attention fed to all layers.
 
+Chapter: recurrent attention
 Source: Wu et al. 2016 (arXiv:1609.08144), figure 1; no published number on this data
 Data: Multi30k German to English, lower-cased Moses tokens; `--data.path DIR` reads the published files
 Command: python launch.py reproduce gnmt_multi30k

@@ -1,5 +1,6 @@
 """Most heads of a trained Transformer can go: BLEU against the share of attention heads removed.
 
+Chapter: Transformer
 Source: Michel, Levy, Neubig 2019, "Are Sixteen Heads Really Better than One?" (NeurIPS), section 4; exercise
   11.5 of Dive into Deep Learning
 Data: Multi30k German to English, as in `multi30k_deen_transformer`; `--data.path DIR` reads the published files

@@ -1,5 +1,6 @@
 """How the cost of a ViT grows with the image: a measured exponent.
 
+Chapter: vision
 Claim: none is published; an exercise of d2l 11.8 asks how `img_size` affects training time. With patches of fixed size
 the number of tokens is (size / 16)^2, so a step costs size^2 as long as the products with the weights dominate and
 size^4 once the T x T attention does.

@@ -1,5 +1,6 @@
 """Influence balancing: truncated gradients point the wrong way, unbiased ones of the same length do not.
 
+Chapter: training theory
 Source: Tallec & Ollivier 2017 (arXiv 1705.08209), section 5.1; constants of the variant
   below, final losses to three digits
 Data: none; a linear system of 23 units with one parameter

@@ -1,5 +1,6 @@
 """Multi30k German to English with Bahdanau attention.
 
+Chapter: recurrent attention
 Source: bentrevett/pytorch-seq2seq, tutorial 3 (Ben Trevett), BLEU of its own run
 Data: Multi30k raw text, spaCy's tokens lower-cased (extra: pip install spacy), words seen at least twice;
   `--data.path DIR` reads the published files

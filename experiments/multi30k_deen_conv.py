@@ -1,5 +1,6 @@
 """Multi30k German to English, convolutional sequence to sequence (Gehring et al. 2017).
 
+Chapter: Transformer
 Source: bentrevett/pytorch-seq2seq, tutorial 5 (Ben Trevett), BLEU of its own run
 Data: Multi30k raw text, spaCy's tokens lower-cased (extra: pip install spacy), words seen at least twice;
   `--data.path DIR` reads the published files

@@ -1,5 +1,6 @@
 """Multi30k German to English with the Transformer of a well-known PyTorch tutorial, on the recurrent ladder's tokens.
 
+Chapter: Transformer
 Source: bentrevett/pytorch-seq2seq, notebook 6, "Attention is All You Need" (its own run: 36.52 BLEU)
 Data: Multi30k, raw text, spaCy's tokenisation rules, lower-cased, words seen at least twice;
   `--data.path DIR` reads the published files

@@ -1,5 +1,6 @@
 """Multi30k English to German with the conditional GRU of LIUM-CVC's WMT17 submission.
 
+Chapter: recurrent attention
 Source: Caglayan et al. 2017 (WMT17), table of the text-only baseline
 Data: Multi30k, lower-cased Moses tokens, joint BPE of 10,000 merges; `--data.path DIR` reads the published files
 Command: python launch.py reproduce multi30k_ende_gru

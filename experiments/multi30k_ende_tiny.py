@@ -1,5 +1,6 @@
 """Multi30k English to German with the small Transformer that beat multimodal models: 41.02 BLEU from text alone.
 
+Chapter: Transformer
 Source: Wu et al. 2021, "Good for Misconceived Reasons: An Empirical Revisiting on the Need for Visual Context in
   Multimodal Machine Translation" (ACL), table 2
 Data: Multi30k, lower-cased Moses tokens with their joint BPE of 10,000 merges;

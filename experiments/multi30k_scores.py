@@ -1,5 +1,6 @@
 """One translation model, the score swapped: which attention matters, and does input feeding help?
 
+Chapter: recurrent attention
 Source: Luong et al. 2015, tables 1 and 4 (WMT English-German, other data: only the order is compared)
 Data: Multi30k German to English, lower-cased Moses tokens; `--data.path DIR` reads the published files
 Command: python launch.py reproduce multi30k_scores

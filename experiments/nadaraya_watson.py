@@ -1,5 +1,6 @@
 """Kernel regression is attention: estimates and attention maps of four kernels, and the error's fall with more data.
 
+Chapter: kernels
 Source: Nadaraya 1964, Watson 1964; Dive into Deep Learning 11.2; rate of convergence: Stone 1982
 Data: y = 2 sin x + x + noise of variance 1 at x uniform on [0, 5], 40 points, generated
 Command: python launch.py reproduce nadaraya_watson

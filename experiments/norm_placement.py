@@ -1,5 +1,6 @@
 """Why post-norm needs a warm-up: the gradient of the last feed-forward layer at initialisation, against depth.
 
+Chapter: Transformer
 Source: Xiong et al. 2020, "On Layer Normalization in the Transformer Architecture" (ICML), theorem 1 and figure 3
 Data: random tokens
 Command: python launch.py reproduce norm_placement

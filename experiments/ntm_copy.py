@@ -1,5 +1,6 @@
 """A Neural Turing Machine learns to copy, and goes on copying sequences six times as long as any it ever saw.
 
+Chapter: memory
 Source: Graves, Wayne, Danihelka 2014 (arXiv 1410.5401), section 4.1, figures 3 to 6
 Data: sequences of 1 to 20 random 8-bit vectors, generated
 Command: python launch.py reproduce ntm_copy

@@ -1,5 +1,6 @@
 """What a Neural Turing Machine's memory should hold at first: a constant, something learned, or something random?
 
+Chapter: memory
 Source: Collier & Beel 2018 (arXiv 1807.08518), section 4: the constant 1e-6 learns to copy fastest and most reliably
 Data: sequences of 1 to 20 random 8-bit vectors, generated
 Command: python launch.py reproduce ntm_init

@@ -1,5 +1,6 @@
 """Dynamic N-grams: how near a Neural Turing Machine comes to the optimal Bayesian estimator of a random 6-gram table.
 
+Chapter: memory
 Source: Graves, Wayne, Danihelka 2014 (arXiv 1410.5401), section 4.4, figures 13 to 15
 Data: 200 bits from a table of 32 probabilities drawn anew for each sequence, generated
 Command: python launch.py reproduce ntm_ngrams

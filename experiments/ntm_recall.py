@@ -1,5 +1,6 @@
 """A Neural Turing Machine recalls what came after an item; an LSTM with twenty times its parameters does not.
 
+Chapter: memory
 Source: Graves, Wayne, Danihelka 2014 (arXiv 1410.5401), section 4.3, figures 10 to 12
 Data: 2 to 6 items of three random 6-bit vectors, one of them asked for, generated
 Command: python launch.py reproduce ntm_recall

@@ -1,5 +1,6 @@
 """Repeat copy: a Neural Turing Machine runs its copying in a loop, and counts.
 
+Chapter: memory
 Source: Graves, Wayne, Danihelka 2014 (arXiv 1410.5401), section 4.2, figures 7 to 9
 Data: 1 to 10 random 8-bit vectors to be written 1 to 10 times, then an end marker, generated
 Command: python launch.py reproduce ntm_repeat_copy

@@ -1,5 +1,6 @@
 """Priority sort: a Neural Turing Machine writes vectors where their priority says, then reads them in order.
 
+Chapter: memory
 Source: Graves, Wayne, Danihelka 2014 (arXiv 1410.5401), section 4.5, figures 16 to 18
 Data: 20 random 8-bit vectors with priorities in [-1, 1]; wanted are the 16 highest in order; generated
 Command: python launch.py reproduce ntm_sort

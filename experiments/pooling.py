@@ -1,5 +1,6 @@
 """What the classifier of a ViT should read: class token, mean of the tokens, or attention pooling.
 
+Chapter: vision
 Claim: none is published for this data; an exercise of d2l 11.8 asks. Three seeds each.
 Source: Dive into Deep Learning, 11.8, exercise 2; attention pooling: Hassani et al. 2021, section 3.2.
 Data: Fashion-MNIST, 28 x 28.

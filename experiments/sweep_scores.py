@@ -1,5 +1,6 @@
 """Dot, general, concat and additive scores at three widths, by how many dates they convert after two epochs.
 
+Chapter: sweeps
 Source: Luong et al. 2015 (arXiv:1508.04025), section 5.3 and table 4, on WMT; the additive score
   is that of Bahdanau et al. 2015
 Data: 50,000 date conversions, generated

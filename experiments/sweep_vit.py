@@ -1,5 +1,6 @@
 """Patch size against depth of a Vision Transformer on 8 x 8 digits at a small budget: finer patches or more layers?
 
+Chapter: sweeps
 Source: Dosovitskiy et al. 2021 (arXiv:2010.11929), appendix D.2, which scales depth, width and patches one at a time
 Data: 1,438 training and 359 test images that come with scikit-learn
 Command: python launch.py sweep sweep_vit --seeds 3 --record

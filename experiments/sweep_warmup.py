@@ -1,5 +1,6 @@
 """Learning rate against warm-up for a small post-norm Transformer: how much warm-up each peak rate needs.
 
+Chapter: sweeps
 Source: Vaswani et al. 2017, section 5.3 (4,000 steps of warm-up); Popel & Bojar 2018
   (arXiv:1804.00247), on what too little of it does
 Data: 10,000 date conversions, generated

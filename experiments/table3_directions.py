@@ -1,5 +1,6 @@
 """What matters in a Transformer: the directions of the paper's ablations, on Multi30k instead of WMT.
 
+Chapter: Transformer
 Source: Vaswani et al. 2017, table 3, rows A to E (development set of WMT 2014 English-German)
 Data: Multi30k English to German, as in `multi30k_ende_tiny`; `--data.path DIR` reads the published files
 Command: python launch.py reproduce table3_directions

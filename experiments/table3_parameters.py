@@ -1,5 +1,6 @@
 """The parameter counts of the Transformer paper's ablation table, from the shapes alone.
 
+Chapter: Transformer
 Source: Vaswani et al. 2017, table 3, last column (millions)
 Data: none
 Command: python launch.py reproduce table3_parameters

@@ -1,5 +1,6 @@
 """A GRU of 32 units writes The Time Machine, as in Dive into Deep Learning.
 
+Chapter: training theory
 Source: Dive into Deep Learning 10.2: perplexity 6.68 to 6.86 over its own two implementations, re-run
 Data: The Time Machine; `--data.path timemachine.txt.gz` reads the published file
 Command: python launch.py reproduce time_machine_gru

@@ -1,5 +1,6 @@
 """An LSTM of 32 units writes The Time Machine, as in Dive into Deep Learning.
 
+Chapter: training theory
 Source: Dive into Deep Learning 10.1: perplexity 7.42 to 7.51 over its own two implementations, re-run
 Data: The Time Machine; `--data.path timemachine.txt.gz` reads the published file
 Command: python launch.py reproduce time_machine_lstm

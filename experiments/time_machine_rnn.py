@@ -1,5 +1,6 @@
 """A plain tanh network of 32 units writes The Time Machine, as in Dive into Deep Learning.
 
+Chapter: training theory
 Source: Dive into Deep Learning 9.5 and 9.6: perplexity 7.24 to 7.43 over its own two implementations, re-run
 Data: The Time Machine; `--data.path timemachine.txt.gz` reads the published file
 Command: python launch.py reproduce time_machine_rnn

@@ -1,5 +1,6 @@
 """A decoder-only Transformer writes The Time Machine, character by character, on d2l's windows.
 
+Chapter: Transformer
 Source: the windows and the text of Dive into Deep Learning 9.5 to 10.2, whose recurrent models
   reach perplexities of 6.7 to 7.5
 Data: The Time Machine; `--data.path timemachine.txt.gz` reads the published file

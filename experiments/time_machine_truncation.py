@@ -1,5 +1,6 @@
 """Cutting gradients short on The Time Machine: full, truncated and randomised backpropagation through time.
 
+Chapter: training theory
 Source: Dive into Deep Learning 9.7.1.4: in practice truncation works as well as the full gradient,
   randomised truncation no better
 Data: The Time Machine; `--data.path timemachine.txt.gz` reads the published file

@@ -1,5 +1,6 @@
 """WMT 2014 English to German, the paper's base and big Transformers: configuration only, not run here.
 
+Chapter: Transformer
 Source: Vaswani et al. 2017, table 2 (27.3 and 28.4 BLEU on newstest2014) and table 3 (65 M and 213 M parameters)
 Data: your own copy of WMT 2014 English-German: `--data.source-file train.en --data.target-file train.de` (4.5 M pairs)
 Command: python launch.py train transformer_wmt14 --data.source-file train.en --data.target-file train.de

@@ -1,5 +1,6 @@
 """ViT-S/16 on ImageNet-1k, the plain baseline of big_vision: configuration and parameter count, not run.
 
+Chapter: vision
 Claim: 76.5 % top-1 on the validation set after 90 epochs; 22 M parameters.
 Source: Beyer, Zhai and Kolesnikov 2022, "Better plain ViT baselines for ImageNet-1k", table 1.
 Data: ImageNet-1k as class directories, DIR/train and DIR/test; it has to fit into memory (193 GB at 224 x 224).

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from attention_jax import InputError, config as configs, ledger
+from attention_jax import InputError, catalogue, config as configs
 
 CONFIG = configs.Config("x", configs.Dates(), configs.LuongSeq2seq(), decode=configs.Decode())
 
@@ -39,23 +39,23 @@ def test_a_misspelt_choice_is_an_error_from_python_too():
         configs.replace(configs.Config("x", None, configs.Vit()), **{"model.pool": "avg"})
 
 
-@pytest.mark.parametrize("name", ledger.names())
+@pytest.mark.parametrize("name", catalogue.names())
 def test_every_experiment_is_complete(name):
-    module = ledger.load(name)
-    for config in [module.config(), module.smoke(), *ledger.variants(module).values()]:
+    experiment = catalogue.load_experiment(name)
+    variants = experiment.variants()
+    for config in [experiment.config(), experiment.smoke(), *variants.values()]:
         assert config.name == name
         configs.validate(config)
         assert configs.from_json(json.loads(json.dumps(configs.to_json(config)))) == config
-    head = ledger.headline(module)
-    assert all(head[key] for key in ("claim", "source", "data", "cost")), head
-    assert "launch.py" in module.__doc__
-    for claim in module.CLAIMS:
+    assert experiment.claim and all(experiment.about(what) for what in ("Source", "Data", "Command", "Cost"))
+    assert experiment.about("Chapter") in catalogue.CHAPTERS
+    assert "launch.py" in experiment.about("Command")
+    for claim in experiment.claims:
         assert isinstance(claim, configs.Claim) and claim.source
-        assert claim.variant in ledger.variants(module), f"{claim.variant!r} is no variant"
-        assert claim.minus is None or claim.minus in ledger.variants(module), f"{claim.minus!r} is no variant"
-    for option in getattr(module, "sweep", dict)():  # studies have none
-        path = option.split(".")
-        value = module.config()
-        for part in path:
+        assert claim.variant in variants, f"{claim.variant!r} is no variant"
+        assert claim.minus is None or claim.minus in variants, f"{claim.minus!r} is no variant"
+    for option in experiment.sweep():  # studies have none
+        value = experiment.config()
+        for part in option.split("."):
             assert part in {f.name for f in dataclasses.fields(value)}, f"{option} is no option"
             value = getattr(value, part)

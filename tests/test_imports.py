@@ -15,9 +15,13 @@ ROOMS = {  # room -> (third-party packages, rooms of this package) it may import
     "decode": ({"jax"}, {"ops"}),
     "train": ({"jax", "optax", "orbax", "rich", "tensorboardX"}, {"ops"}),
     "report": ({"matplotlib", "sacrebleu", "rich"}, set()),
-    "sweep": ({"jax", "optuna", "ray", "rich"}, {"config", "train", "runs", "ledger", "report", "tasks"}),
-    "config": ({"tyro"}, set()),
+    "sweep": ({"jax", "optuna", "ray", "rich"}, {"config", "train", "runs", "catalogue", "ledger", "report", "tasks"}),
+    "config": (set(), set()),
+    "catalogue": (set(), {"config"}),
+    "ledger": (set(), {"config", "catalogue", "runs", "files"}),
+    "cli": ({"tyro"}, {"config", "ledger"}),
     "files": (set(), set()),
+    "errors": (set(), set()),
 }
 
 

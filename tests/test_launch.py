@@ -1,7 +1,9 @@
 """The command line with real processes: what a user sees, right and wrong."""
 
+import dataclasses
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -10,6 +12,8 @@ import time
 from pathlib import Path
 
 import pytest
+
+from attention_jax import InputError, catalogue, cli, config as configs
 
 ROOT = Path(__file__).resolve().parents[1]
 TINY = ["--data.examples", "600", "--model.hidden-size", "8", "--model.embed-size", "4", "--train.steps-per-call", "1"]
@@ -54,6 +58,109 @@ def test_list_names_every_experiment():
     assert all(path.stem in done.stdout for path in (ROOT / "experiments").glob("*.py")), done.stderr
 
 
+COMMANDS = {
+    "list": "List", "train": "Train", "evaluate": "Evaluate", "predict": "Predict", "translate": "Translate",
+    "plot": "Plot", "reproduce": "Reproduce", "sweep": "Sweep", "sweep-report": "SweepReport", "bench": "Bench",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_documents_each_of_its_options(command, capsys):
+    kind = getattr(cli, COMMANDS[command])
+    with pytest.raises(SystemExit) as stop:
+        cli.parse(kind, ["--help"])
+    assert stop.value.code == 0 and command in launch("--help").stdout
+    shown = " ".join(re.sub(r"[│╭╰─╮╯]", " ", capsys.readouterr().out).split())
+    assert " ".join(kind.__doc__.split()) in shown
+    for field in dataclasses.fields(kind):
+        text = catalogue.field_docs(kind)[field.name]
+        assert text and text in shown, field.name
+
+
+def test_the_list_is_by_chapter_and_narrow_in_a_pipe():
+    lines = launch("list").stdout.splitlines()
+    assert [line for line in lines if line and not line.startswith("  ")] == list(catalogue.CHAPTERS)
+    assert max(map(len, lines)) <= 100
+
+
+def test_one_experiment_is_shown_whole():
+    page = launch("list", "date_attention").stdout
+    experiment = catalogue.load_experiment("date_attention")
+    assert max(map(len, page.splitlines())) <= 100
+    words = " ".join(page.split())
+    assert experiment.claim in words and all(" ".join(claim.text.split()) in words for claim in experiment.claims)
+    assert all(experiment.about(what) in words for what in ("Chapter", "Source", "Data", "Command", "Cost"))
+    assert (
+        "reproduced: attention, exact match after epoch 3; ours 0.997 (0.9966-0.9988, 3 seeds), published 0.999"
+        in words
+    )
+    assert "--data.path A published date.txt or date.txt.gz" in words
+    assert "Variants: token, mean, attention" in launch("list", "pooling").stdout
+    assert "perhaps you meant date_luong" in refused("list", "date_long")
+
+
+def test_a_reader_that_goes_away_is_no_error():
+    command = [sys.executable, str(ROOT / "launch.py"), "list"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b"" and process.wait() == 128 + signal.SIGPIPE
+
+
+MISTAKES = {
+    "an option that there is not": (["--model.hiden-size", "3"], "Perhaps you meant: --model.hidden-size INT"),
+    "no number": (["--model.hidden-size", "big"], "--model.hidden-size: invalid literal for int() with base 10: 'big'"),
+    "no choice": (
+        ["--model.cell", "rnn"],
+        "invalid choice 'rnn' for argument '--model.cell'. Expected one of ('lstm', 'gru')",
+    ),
+    "no score": (["--model.score", "dotty"], "LuongSeq2seq.score must be one of 'dot', 'scaled_dot', "),
+    "no value": (["--out"], "Missing value for argument '--out'. Expected 1 values."),
+    "one word too many": (["more"], "Unrecognized options: more"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_on_the_command_line_is_one_line_that_names_it(mistake):
+    words, said = MISTAKES[mistake]
+    default = catalogue.load_experiment("date_luong").config()
+    with pytest.raises(InputError) as error:
+        cli.parse_with_config(cli.Train, ["date_luong", *words], lambda _: default)
+    assert said in str(error.value) and re.search(r"; see launch.py train( date_luong)? --help$", str(error.value))
+    assert not re.search(r"\n|[│╭╰╮╯─]|  ", str(error.value))
+
+
+@pytest.mark.parametrize("kind, metavar", [("Train", "NAME"), ("Predict", "RUN"), ("SweepReport", "DIR")])
+def test_what_a_command_cannot_do_without_is_asked_for_by_its_name(kind, metavar):
+    with pytest.raises(InputError, match=f": {metavar} .*required"):
+        cli.parse(getattr(cli, kind), [])
+
+
+def test_options_may_stand_in_any_order_after_the_name():
+    default = catalogue.load_experiment("date_luong").config()
+    words = [
+        "date_luong",
+        "--optim.learning-rate",
+        "0.1",
+        "--resume",
+        "--model.hidden_size=3",
+        "--out",
+        "x",
+        "--data.no-reverse-source",
+    ]
+    asked, config = cli.parse_with_config(cli.Train, words, lambda asked: default)
+    assert asked == cli.Train("date_luong", out="x", resume=True)
+    assert configs.differences(default, config) == {
+        "data.reverse_source": (True, False), "model.hidden_size": (128, 3), "optim.learning_rate": (0.002, 0.1),
+    }  # fmt: skip
+    asked, rest = cli.parse_known(cli.Reproduce, ["a", "b", "--data.path", "c", "--seeds", "2"])
+    assert (asked.names, asked.seeds, rest) == (("a", "b"), 2, ["--data.path", "c"])
+
+
+def test_only_one_file_knows_the_parser():
+    files = [*(ROOT / "attention_jax").rglob("*.py"), *(ROOT / "experiments").glob("*.py"), ROOT / "launch.py"]
+    assert [path.name for path in files if re.search(r"\b(import|from) tyro\b", path.read_text())] == ["cli.py"]
+
+
 def test_misspelt_names_are_suggested():
     assert "date_luong" in refused("train", "date_loung")
     assert "train" in refused("trian", "date_luong")
@@ -96,6 +203,8 @@ def test_a_finished_run_can_be_evaluated_asked_drawn_and_is_never_written_over(r
     told = launch("predict", run, "May 1, 1999", "--attention", run / "one.png")
     assert told.stdout.startswith("May 1, 1999 -> ") and (run / "one.png").stat().st_size > 5000, told.stderr
     assert "characters" in refused("predict", run, "5월 1일") or "vocabulary" in refused("predict", run, "5월 1일")
+    assert "text 2 of 2 is ''" in refused("predict", run, "May 1, 1999", "")
+    assert "at least one text" in refused("predict", run)
     before = (run / "result.json").read_bytes()
     assert "--resume" in refused("train", "date_luong", *TINY, "--out", run)
     assert (run / "result.json").read_bytes() == before
@@ -111,6 +220,26 @@ def test_a_file_is_translated_line_by_line(run, tmp_path):
     assert "--out" in refused("translate", run, tmp_path / "in.txt", "--out", tmp_path / "none" / "out.txt")
     (tmp_path / "bad.txt").write_bytes(b"ok\n\xff\n")
     assert "line 2: not valid UTF-8" in refused("translate", run, tmp_path / "bad.txt")
+
+
+def test_a_file_of_ones_own_is_trained_and_judged_with_results_beside_it(tmp_path):
+    experiment = tmp_path / "mine.py"
+    experiment.write_text(
+        "from attention_jax.config import Claim, replace\n"
+        "from experiments.date_luong import config as theirs\n"
+        "CLAIMS = (Claim('it is measured', 'test.loss', None, 'me', at_least=0.0),)\n"
+        "def config():\n"
+        "    small = {'data.examples': 600, 'model.hidden_size': 8, 'train.total_epochs': 1}\n"
+        "    return replace(theirs(), name='mine', **small)\n"
+    )
+    done = launch("train", experiment, "--help")
+    assert done.returncode == 0 and "(default: 600)" in done.stdout, done.stderr
+    done = launch("reproduce", experiment, "--root", tmp_path / "runs", "--train.max-steps", "2")
+    assert done.returncode == 0 and "1 reproduced" in done.stdout, done.stderr
+    (recorded,) = json.loads((tmp_path / "results" / "mine.json").read_text())["runs"]
+    assert recorded["command"] == "python launch.py reproduce mine --train.max-steps 2"
+    assert "put" in refused("sweep", experiment, "--dry-run")
+    assert "no experiment file" in refused("train", tmp_path / "none.py")
 
 
 def test_a_run_is_resumed_only_as_what_it_is(run):

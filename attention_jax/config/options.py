@@ -84,4 +84,6 @@ def named(place: str) -> Any:
     try:
         return getattr(importlib.import_module(file), name)
     except (ModuleNotFoundError, AttributeError) as error:
+        if isinstance(error, ModuleNotFoundError) and not f"{file}.".startswith(f"{error.name}."):
+            raise  # the file is there; a package that it imports is not
         raise InputError(f"{place!r} must be package.file:name of something that can be imported; {error}") from error

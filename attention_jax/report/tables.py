@@ -1,11 +1,12 @@
 """Tables for people: what was measured held against what was published, and the list of experiments.
 
-A `Table` is columns and rows of strings. `show` prints it (rich on a terminal, aligned plain text elsewhere), `markdown` writes
-it for a README. `judge` is the only place where a number becomes a verdict.
+A `Table` is columns and rows of strings. `show` prints it (rich on a terminal, aligned plain text elsewhere),
+`markdown` writes it for a README. `judge` is the only place where a number becomes a verdict.
 """
 
 import sys
 from collections.abc import Mapping, Sequence
+from textwrap import shorten
 from typing import Literal, NamedTuple, TextIO
 
 import numpy as np
@@ -31,7 +32,7 @@ def upward(claim) -> bool:
 
 
 def value_of(claim, run: Mapping) -> float | None:
-    """The number that `claim` speaks of in one run: of the final metrics, of one epoch, or of the best epoch; None if it has none."""
+    """The number that `claim` speaks of in one run: final, of one epoch, or of the best epoch; None if it has none."""
     if claim.epoch is None and not claim.best:
         return run["metrics"].get(claim.metric)
     seen = {row.get("epoch"): row[claim.metric] for row in run["history"] if row.get(claim.metric) is not None}
@@ -41,7 +42,7 @@ def value_of(claim, run: Mapping) -> float | None:
 
 
 def values_of(claim, runs: Sequence[Mapping]) -> list[float]:
-    """The claim's number in every run of its variant, one per seed; with `claim.minus`, less that variant's of the same seed."""
+    """The claim's number in every run of its variant; with `claim.minus`, less that variant's of the same seed."""
     found = {(run.get("variant", ""), run.get("seed", 0)): value_of(claim, run) for run in runs}
     found = {key: float(value) for key, value in found.items() if value is not None}
     mine = {seed: value for (variant, seed), value in found.items() if variant == claim.variant}
@@ -51,11 +52,11 @@ def values_of(claim, runs: Sequence[Mapping]) -> list[float]:
 
 
 def judge(claim, runs: Sequence[Mapping]) -> tuple[float | None, Verdict]:
-    """The median over seeds (or the `seeds_needed`-th best) of what `claim`, a `config.Claim`, speaks of, and the verdict.
+    """The median over seeds (or the `seeds_needed`-th best) of what a `config.Claim` speaks of, and the verdict.
 
-    `runs` are {"variant": str, "seed": int, "metrics": {name: number}, "history": [{"epoch": int, name: number, ...}, ...]}.
-    beaten: at or beyond `claim.beaten`; reproduced: within the bounds; missed: outside of them (NaN too); reported: the claim
-    sets no bound; not run: no run, or too few seeds, of this variant have the number.
+    `runs` are {"variant": str, "seed": int, "metrics": {name: number}, "history": [{"epoch": int, name: number}, ...]}.
+    beaten: at or beyond `claim.beaten`; reproduced: within the bounds; missed: outside of them (NaN too); reported: the
+    claim sets no bound; not run: no run, or too few seeds, of this variant have the number.
     """
     values, needed = values_of(claim, runs), claim.seeds_needed
     if not values or needed > len(values):
@@ -114,10 +115,29 @@ def claims_table(entries: Sequence[tuple[str, Sequence, Sequence[Mapping]]], tit
     )
 
 
-def experiments_table(entries: Sequence[Mapping[str, str]], title: str = "Experiments") -> Table:
-    """The list of experiments: mappings with name, claim, source, data and cost."""
-    columns = ("name", "claim", "source", "data", "cost")
-    return Table(title, columns, [tuple(entry[column] for column in columns) for entry in entries])
+def experiments_list(entries: Sequence[tuple[str, str, str]], chapters: Sequence[str], width: int = 100) -> str:
+    """The experiments, (name, chapter, claim), under the `chapters` in their order: a line each, at most `width` wide.
+
+    >>> print(experiments_list([("b", "two", "B is  so."), ("a", "one", "A."), ("c", "", "Or not.")], ("one", "two")))
+    one
+      a  A.
+    <BLANKLINE>
+    two
+      b  B is so.
+    <BLANKLINE>
+    others
+      c  Or not.
+    """
+    column = max(len(name) for name, _, _ in entries)
+    parts = []
+    for chapter in (*chapters, "others"):
+        inside = [e for e in entries if e[1] == chapter or (chapter == "others" and e[1] not in chapters)]
+        lines = [
+            f"  {name:{column}}  {shorten(claim, width - column - 4, placeholder=' ...')}" for name, _, claim in inside
+        ]
+        if lines:
+            parts.append("\n".join([chapter, *lines]))
+    return "\n\n".join(parts)
 
 
 def plain(table: Table) -> str:

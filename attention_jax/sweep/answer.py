@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from attention_jax import config as configs, ledger
+from attention_jax import catalogue, config as configs, ledger
 from attention_jax.files import write_json
 from attention_jax.report.tables import Table, number, show
 from attention_jax.sweep import plan, worker
@@ -102,7 +102,7 @@ def command(settings: Settings, trial: Trial) -> str:
     """The `train` command that repeats the first seed of a trial."""
     config = plan.run_config(settings, trial.point, plan.seeds(settings)[0])
     words = []
-    for name, (_, value) in configs.differences(ledger.load(config.name).config(), config).items():
+    for name, (_, value) in configs.differences(catalogue.load_experiment(config.name).config(), config).items():
         option = name.replace("_", "-")
         if isinstance(value, bool):
             head, _, last = option.rpartition(".")

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from attention_jax import InputError, config as configs, ledger, runs
+from attention_jax import InputError, catalogue, config as configs, runs
 from attention_jax.files import write_json
 from attention_jax.sweep import answer, partition, plan, worker
 from attention_jax.sweep.executors import InProcess, Ray, Subprocesses
@@ -141,7 +141,7 @@ def _new_round(settings: Settings, first: int, points: list[dict], population: i
     if population > 1:
         for reason in sorted({partition.why_alone(config, staged) for config in members} - {""}):
             print(f"runs train one by one: {reason}", flush=True)
-    if getattr(ledger.load(settings.config.name), "study", None):
+    if catalogue.load_experiment(settings.config.name).study:
         together = [[place] for members in together for place in members]
     trials = list(range(first, first + len(points)))
     groups = [[every[place] for place in places] for places in together]

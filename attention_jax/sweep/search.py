@@ -7,14 +7,12 @@ that was killed and goes on asks the same question and gets the same answer as o
 import math
 import warnings
 from collections.abc import Sequence
-from typing import Literal
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
 from attention_jax.sweep.space import Point, Space, Values, grid, is_finite
 
-Method = Literal["auto", "grid", "random", "qmc", "tpe", "halving", "hyperband"]
 ETA = 3
 """Successive halving keeps one of so many (Li et al. 2018 advise 3 or 4)."""
 STARTUP, BATCH = 10, 4

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from attention_jax import InputError, Interrupted, config as configs, ledger, runs
+from attention_jax import InputError, Interrupted, catalogue, config as configs, runs
 from attention_jax.files import write_json
 
 SLOW = "one_by_one.json"
@@ -84,7 +84,7 @@ def _divided(path: Path, group: Group, left: list[int]) -> tuple[list[tuple[int,
 
     What the populations are depends on the group only, so that every stage and every restart finds the same ones.
     """
-    if not left or len(group.members) == 1 or getattr(ledger.load(group.members[0][0].name), "study", None):
+    if not left or len(group.members) == 1 or catalogue.load_experiment(group.members[0][0].name).study:
         return [], left
     from attention_jax import tasks
     from attention_jax.sweep import population
@@ -152,7 +152,7 @@ def _single(config: configs.Config, directory: Path, until: int, quiet: bool):
     """One run by itself, to its end or to epoch `until`."""
     if until < config.train.total_epochs and len(runs.history(directory)) >= until:
         return
-    begun, study = (directory / "config.json").exists(), getattr(ledger.load(config.name), "study", None)
+    begun, study = (directory / "config.json").exists(), catalogue.load_experiment(config.name).study
     try:
         runs.start(config, directory, study=study, resume=begun, quiet=quiet, until=until)
     except (Interrupted, OSError):

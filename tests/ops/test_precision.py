@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from attention_jax import ledger, tasks
+from attention_jax import catalogue, tasks
 from attention_jax.ops import precision
 from attention_jax.ops.cells import gru, lstm
 from attention_jax.ops.deferred import deferred_scan
@@ -89,7 +89,7 @@ def test_the_hand_written_gradients_obey_the_setting(name):
 
 
 def test_training_obeys_the_option():
-    config = ledger.load("date_luong").smoke()
+    config = catalogue.load_experiment("date_luong").smoke()
     task, update = tasks.build(config), optimizer(config.optim, 10)
     bucket, indices, weight = task.plan(0, 1)[0]
     call = (init_state(task.init, update, 0), task.buckets[bucket], indices, weight)

@@ -5,7 +5,7 @@ import io
 import pytest
 
 from attention_jax.config import Claim
-from attention_jax.report.tables import Table, claims_table, experiments_table, judge, markdown, plain, show
+from attention_jax.report.tables import Table, claims_table, experiments_list, judge, markdown, plain, show
 
 
 def run(value, variant="", seed=0, metric="test.bleu", history=()):
@@ -118,7 +118,7 @@ class Terminal(io.StringIO):
 def test_show_is_plain_in_a_pipe_and_drawn_on_a_terminal(monkeypatch):
     monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.setenv("TERM", "xterm")
-    table = experiments_table([{"name": "x", "claim": "[bold]a\nb", "source": "s", "data": "d", "cost": "1 min"}])
+    table = Table("Experiments", ("name", "claim"), [("x", "[bold]a\nb")])
     pipe, terminal = io.StringIO(), Terminal()
     show(table, pipe)
     show(table, terminal)
@@ -128,3 +128,11 @@ def test_show_is_plain_in_a_pipe_and_drawn_on_a_terminal(monkeypatch):
 
 def test_plain_table_without_rows():
     assert plain(Table("", ("a", "b"), [])) == "a  b"
+
+
+def test_the_list_of_experiments_is_grouped_and_every_line_is_short():
+    entries = [("late", "two", "b " * 99), ("early", "one", "An\nodd  claim."), ("lost", "", "c")]
+    lines = experiments_list(entries, ("one", "two", "three"), width=40).splitlines()
+    assert lines[:3] == ["one", "  early  An odd claim.", ""]
+    assert [line for line in lines if not line.startswith("  ") and line] == ["one", "two", "others"]
+    assert max(map(len, lines)) <= 40 and lines[4].endswith(" ...")

@@ -5,7 +5,7 @@ import types
 
 import pytest
 
-from attention_jax import InputError, ledger
+from attention_jax import InputError, catalogue
 from attention_jax.config import Config, Dates, LuongSeq2seq, replace
 from attention_jax.sweep import answer, driver, plan
 from attention_jax.sweep.space import label
@@ -24,9 +24,8 @@ def calls(monkeypatch):
             raise FloatingPointError("too heavy")
         return {"test.loss": (config.optim.learning_rate - 0.01) ** 2 + config.train.seed * 1e-6}
 
-    monkeypatch.setattr(
-        ledger, "load", lambda name: types.SimpleNamespace(study=study, config=lambda: STUDY, __doc__="")
-    )
+    experiment = types.SimpleNamespace(study=study, config=lambda: STUDY)
+    monkeypatch.setattr(catalogue, "load_experiment", lambda name: experiment)
     return made
 
 
@@ -173,8 +172,8 @@ def test_a_group_that_is_no_population_says_why(tiny, tmp_path, monkeypatch, cap
 
 @pytest.mark.parametrize("name", ["sweep_scores", "sweep_warmup", "sweep_vit"])
 def test_the_sweeps_that_are_shipped_record_what_their_claims_speak_of(name):
-    module = ledger.load(name)
-    shipped = driver.settings_of(module.config(), module.sweep(), "auto", 0, module.SEEDS, "")
-    points = driver.first_points(shipped)
-    assert [label(point) for point in points] == list(module.variants()) == [claim.variant for claim in module.CLAIMS]
-    assert [replace(module.config(), **point) for point in points] == list(module.variants().values())
+    experiment = catalogue.load_experiment(name)
+    shipped = driver.settings_of(experiment.config(), experiment.sweep(), "auto", 0, experiment.seeds, "")
+    points, variants = driver.first_points(shipped), experiment.variants()
+    assert [label(point) for point in points] == list(variants) == [claim.variant for claim in experiment.claims]
+    assert [replace(experiment.config(), **point) for point in points] == list(variants.values())

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from attention_jax import InputError, config as configs, ledger, tasks
+from attention_jax import InputError, catalogue, config as configs, tasks
 from attention_jax.train import parallel
 from experiments import bahdanau_length, multi30k_scores
 
@@ -31,12 +31,14 @@ def build(corpus, model, **changes):
     return tasks.build(configs.replace(config, **changes))
 
 
-RECURRENT = [name for name in ledger.names() if isinstance(ledger.load(name).config().model, configs.Translator)]
+RECURRENT = [
+    name for name in catalogue.names() if isinstance(catalogue.load_experiment(name).config().model, configs.Translator)
+]
 
 
 @pytest.mark.parametrize("name", RECURRENT)
 def test_every_variant_of_the_experiments_can_be_built_and_traced(corpus, name):
-    for variant, config in ledger.variants(ledger.load(name)).items():
+    for variant, config in catalogue.load_experiment(name).variants().items():
         task = build(corpus, config.model)
         params = jax.eval_shape(task.init, jax.random.PRNGKey(0))
         rows = {k: v[:4] for k, v in task.buckets[0].items()} | {"weight": np.ones(4, np.float32)}

@@ -1,0 +1,76 @@
+"""Training from Python, and what a finished run is good for. `launch.py` does the same from the command line."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from attention_jax import InputError, runs
+from attention_jax.config import Config
+from attention_jax.errors import explained
+
+
+@dataclass(frozen=True)
+class LoadedRun:
+    """A run and its directory. Data and parameters are loaded when they are first asked for."""
+
+    directory: Path
+    config: Config
+    result: dict | None = field(repr=False)
+    """{"metrics": {name: number}, "history": [...], "seconds": ...}, or None while the run has not ended."""
+
+    @cached_property
+    def _loaded(self) -> tuple:
+        with explained():
+            return runs.load(self.directory)
+
+    @property
+    def task(self) -> Any:
+        """Data, model, loss and evaluation (attention_jax/tasks). Raises InputError if the run has not ended."""
+        return self._loaded[1]
+
+    @property
+    def params(self) -> dict:
+        """The parameters the run ended with: a tree of arrays. Raises InputError if the run has not ended."""
+        return self._loaded[2]
+
+    def predict(self, texts: list[str] | tuple[str, ...], attention: Path | str | None = None) -> list[str]:
+        """What the model makes of each text (for a vision model: of each image file).
+
+        Where it looks is drawn to the file `attention`, if one is given. Raises InputError for a text that is empty or
+        that the model cannot read.
+        """
+        if isinstance(texts, str):
+            raise InputError(f"predict takes a list of texts; got one text: predict([{texts!r}])")
+        for number, text in enumerate(texts, 1):
+            if not text.strip():
+                raise InputError(f"a text to predict must not be empty; text {number} of {len(texts)} is {text!r}")
+        with explained():
+            return self.task.predict(self.params, list(texts), None if attention is None else Path(attention))
+
+
+def load_run(directory: Path | str) -> LoadedRun:
+    """The run in `directory`. Raises InputError if there is none."""
+    directory = Path(directory)
+    return LoadedRun(directory, runs.read_config(directory), runs.read_result(directory))
+
+
+def train_run(
+    config: Config,
+    directory: Path | str | None = None,
+    *,
+    study: Callable[[Config, Path], dict] | None = None,
+    resume: bool = False,
+    tensorboard: bool = False,
+    quiet: bool = False,
+) -> LoadedRun:
+    """Train `config` in `directory`, by default a fresh runs/NAME/001, 002, ..., and return the run.
+
+    `study(config, directory) -> metrics` is run instead where an experiment is a computation; with `resume` an
+    interrupted run goes on. Raises InputError, Interrupted or Diverged.
+    """
+    directory = runs.fresh_directory(config.name) if directory is None else Path(directory)
+    with explained():
+        runs.start(config, directory, study=study, resume=resume, tensorboard=tensorboard, quiet=quiet)
+    return load_run(directory)

@@ -1,0 +1,214 @@
+"""Finding the experiments: one short file each in experiments/ of a checkout, or a file of the reader's own."""
+
+import ast
+import dataclasses
+import difflib
+import functools
+import importlib
+import importlib.util
+import inspect
+import itertools
+import re
+import sys
+import textwrap
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from attention_jax import InputError
+from attention_jax.config import Claim, Config, replace
+
+ROOT = Path(__file__).resolve().parents[1] / "experiments"
+CHAPTERS = (
+    "kernels",
+    "recurrent attention",
+    "Transformer",
+    "vision",
+    "memory",
+    "training theory",
+    "sweeps",
+)
+"""The story, in its order; an experiment names its own on the line "Chapter:" of its docstring."""
+
+SMALL = {
+    "data.examples": 1000,
+    "data.train_windows": 512,
+    "data.valid_windows": 100,
+    "data.sequences": 40,
+    "data.epoch_sequences": 40,
+    "data.valid_sequences": 4,
+    "model.hidden_size": 8,
+    "model.embed_size": 8,
+    "model.readout_size": 8,
+    "model.mlp_size": 16,
+    "model.width": 16,
+    "model.ffn": 16,
+    "model.heads": 2,
+    "model.encoder_layers": 1,
+    "model.decoder_layers": 1,
+    "train.total_epochs": 1,
+    "train.max_steps": 2,
+    "decode.max_length": 4,
+}
+"""The sizes that make a run of any family one of seconds."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What an experiment's file says. All but `config` and `CLAIMS` may be left out of a file."""
+
+    name: str
+    doc: str
+    """The claim in a line; then the lines Chapter:, Source:, Data:, Command: and Cost:."""
+    config: Callable[[], Config]
+    smoke: Callable[[], Config]
+    """A run of seconds; by default `config` made small by the table SMALL."""
+    variants: Callable[[], dict[str, Config]]
+    """The configurations that are compared, by name; by default the only one, named ""."""
+    sweep: Callable[[], dict[str, str]]
+    """The search space of `launch.py sweep`: {option: values}."""
+    study: Callable[[Config, Path], dict] | None
+    """Run instead of training where the experiment is a computation: (config, directory) -> metrics."""
+    figure: Callable[[dict[str, Path], Path], None] | None
+    """Compares the variants that have ended, {variant: directory}, in one picture."""
+    claims: tuple[Claim, ...]
+    seeds: int
+    results: Path
+    """The directory of its measured results."""
+
+    def about(self, what: str) -> str:
+        """The text of a line of the docstring: "Chapter", "Source", "Data", "Command", "Cost"; "" if there is none."""
+        return _paragraphs(self.doc).get(what, "")
+
+    @property
+    def claim(self) -> str:
+        """What it shows: the first paragraph of its docstring."""
+        return " ".join(self.doc.partition("\n\n")[0].split())
+
+
+def names() -> list[str]:
+    """The names of all experiments of the checkout, sorted."""
+    return sorted(path.stem for path in ROOT.glob("*.py") if not path.stem.startswith("_"))
+
+
+def load_experiment(name: str) -> Experiment:
+    """The experiment of experiments/NAME.py, or of the file that `name` is the path of ("my/experiment.py").
+
+    Raises InputError for a name that does not exist, with what is near it, and where there is no checkout.
+    """
+    if name.endswith(".py"):
+        return _described(_module_of(Path(name)), Path(name).resolve().parent / "results")
+    if not ROOT.is_dir():
+        raise InputError(
+            "experiments and `reproduce` need a checkout of the repository, and attention_jax is installed without one; "
+            f"for {name!r} clone it, or give a file of your own, such as my/experiment.py"
+        )
+    if name not in names():
+        near = difflib.get_close_matches(name, names(), n=3, cutoff=0.5)
+        hint = f"perhaps you meant {' or '.join(near)}" if near else "`launch.py list` shows them all"
+        raise InputError(f"there is no experiment {name!r}; {hint}")
+    return _described(importlib.import_module(f"experiments.{name}"), ROOT / "results")
+
+
+def smaller(config: Config) -> Config:
+    """`config` with the sizes of SMALL where its own are larger; no limit on examples or steps (0) is larger, too.
+
+    >>> from attention_jax.config import Dates, Decode, LuongSeq2seq
+    >>> small = smaller(Config("x", Dates(), LuongSeq2seq(embed_size=4), decode=Decode()))
+    >>> small.data.examples, small.model.hidden_size, small.model.embed_size, small.train.max_steps
+    (1000, 8, 4, 2)
+    """
+    changes = {}
+    for option, size in SMALL.items():
+        section, name = option.split(".")
+        value = getattr(getattr(config, section), name, None)
+        if isinstance(value, int) and (
+            value > size or (value == 0 and name in ("examples", "max_steps", "max_length"))
+        ):
+            changes[option] = size
+    return replace(config, **changes)
+
+
+def field_docs(kind: type) -> dict[str, str]:
+    """The docstrings of a dataclass's fields, inherited ones included.
+
+    >>> from attention_jax.config import Dates
+    >>> field_docs(Dates)["path"]
+    'A published date.txt or date.txt.gz; empty generates the data.'
+    """
+    docs = {}
+    for parent in reversed(kind.__mro__):
+        if dataclasses.is_dataclass(parent):
+            docs |= _docs_in(inspect.getsource(parent))
+    return docs
+
+
+def own_data(config: Config) -> dict[str, str]:
+    """The options that put one's own files in the place of the experiment's data, with their help.
+
+    >>> from attention_jax.config import Dates, Images, Vit
+    >>> own_data(Config("x", Dates(), Vit()))
+    {'--data.path': 'A published date.txt or date.txt.gz; empty generates the data.'}
+    >>> own_data(Config("x", Images(), Vit()))["--data.dataset"]
+    'digits, fashion_mnist, cifar10 or folder.'
+    """
+    kind = type(config.data)
+    help_of = field_docs(kind)
+    options = {}
+    for field in dataclasses.fields(kind):
+        if field.name in ("path", "dataset") or field.name.endswith("_file"):
+            *most, last = typing.get_args(typing.get_type_hints(kind)[field.name]) or ("",)
+            choices = f"{', '.join(most)} or {last}." if most else ""
+            options[f"--data.{field.name.replace('_', '-')}"] = help_of.get(field.name) or choices
+    return options
+
+
+def _docs_in(source: str) -> dict[str, str]:
+    """The docstrings of the fields in the source text of one class."""
+    docs = {}
+    body = ast.parse(textwrap.dedent(source)).body[0].body
+    for field, text in itertools.pairwise(body):
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+            docs[field.target.id] = " ".join(text.value.value.split())
+    return docs
+
+
+def _module_of(path: Path) -> ModuleType:
+    """The module of a file outside of experiments/, imported once."""
+    if not path.is_file():
+        raise InputError(f"there is no experiment file {path}; give a name of `launch.py list`, or a file that exists")
+    name = f"experiment_at_{path.resolve()}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        sys.modules[name] = module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return sys.modules[name]
+
+
+def _described(module: ModuleType, results: Path) -> Experiment:
+    """The experiment that a module describes, with defaults for what it leaves out."""
+    if not hasattr(module, "config"):
+        raise InputError(f"{module.__file__} is no experiment: it needs a function config() -> Config")
+    variants = getattr(module, "variants", lambda: {"": module.config()})
+    return Experiment(
+        name=Path(module.__file__).stem,
+        doc=inspect.getdoc(module) or "",
+        config=module.config,
+        smoke=getattr(module, "smoke", lambda: smaller(module.config())),
+        variants=variants,
+        sweep=getattr(module, "sweep", dict),
+        study=getattr(module, "study", None),
+        figure=getattr(module, "figure", None),
+        claims=getattr(module, "CLAIMS", ()),
+        seeds=getattr(module, "SEEDS", 1),
+        results=results,
+    )
+
+
+@functools.lru_cache
+def _paragraphs(doc: str) -> dict[str, str]:
+    """The lines "Word: text" of a docstring, each with the lines that go on with it."""
+    parts = re.findall(r"^([A-Z][a-z]+): (.*(?:\n(?![A-Z][a-z]+: |\n).*)*)", doc, re.MULTILINE)
+    return {word: " ".join(text.split()) for word, text in parts}

@@ -1,0 +1,225 @@
+"""What may stand on the command line: each command's options as a documented dataclass. The only file that knows tyro.
+
+`parse` reads the words of a command, `parse_with_config` also those of the experiment's configuration, and `complaint`
+makes one line of what tyro says about a mistake.
+"""
+
+import contextlib
+import dataclasses
+import io
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
+
+import tyro
+from tyro.conf import Positional
+
+from attention_jax import InputError, config as configs
+from attention_jax.config import Config
+from attention_jax.config.sweep import Method
+from attention_jax.ledger import Reproduction
+
+Command = TypeVar("Command")
+
+
+def place(metavar: str):
+    """How the help calls an argument that is known by its place."""
+    return tyro.conf.arg(metavar=metavar)
+
+
+@dataclass(frozen=True)
+class List:
+    """The experiments by chapter, a line each; all about one with its NAME."""
+
+    experiment: Annotated[Positional[str], place("[NAME]")] = ""
+    """An experiment: claim, source, data, command, cost, variants, verdicts, and how to give it data of your own."""
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train an experiment, any of its options changed: --model.hidden-size 128 ... (`launch.py train NAME --help`)."""
+
+    experiment: Annotated[Positional[str], place("NAME")]
+    """An experiment of `launch.py list`, or a file of your own, such as my/experiment.py; before all options."""
+    out: str = ""
+    """Directory of the run; by default a fresh runs/NAME/001, 002, ..."""
+    resume: bool = False
+    """Go on with the run in --out, or with the newest one; what is not said again stays as it was."""
+    tensorboard: bool = False
+    """Also write TensorBoard files."""
+    coordinator: str = ""
+    """Several hosts: HOST:PORT of the first, or auto (Slurm, Open MPI, Kubernetes, TPU pods)."""
+    hosts: int = 0
+    """How many hosts there are (not with auto)."""
+    host: int = 0
+    """Which of them this is, from 0 (not with auto)."""
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Evaluate a finished run on its held-out data."""
+
+    run: Annotated[Positional[str], place("RUN")]
+    """The directory of a run, such as runs/date_luong/001."""
+
+
+@dataclass(frozen=True)
+class Predict:
+    """What the model of a run makes of each text; of a vision model's run, of each image file."""
+
+    run: Annotated[Positional[str], place("RUN")]
+    """The directory of a run, such as runs/date_luong/001."""
+    texts: Annotated[Positional[tuple[str, ...]], place("TEXT ...")]
+    """The texts, each in quotes: "May 1, 1999"."""
+    attention: str = ""
+    """Draw where the model looks into this file: look.png."""
+
+
+@dataclass(frozen=True)
+class Translate:
+    """Translate a text file line by line."""
+
+    run: Annotated[Positional[str], place("RUN")]
+    """The directory of a run, such as runs/multi30k_ende_tiny/001."""
+    file: Annotated[Positional[str], place("FILE")]
+    """A text file in UTF-8, a sentence a line; empty lines stay empty."""
+    out: str = ""
+    """The file to write; by default standard output."""
+
+
+@dataclass(frozen=True)
+class Plot:
+    """Draw the figures of a finished run again."""
+
+    run: Annotated[Positional[str], place("RUN")]
+    """The directory of a run, such as runs/date_luong/001."""
+
+
+@dataclass(frozen=True)
+class Reproduce(Reproduction):
+    """Run experiments and judge their claims; options of the experiment may be added: --data.path P ..."""
+
+    names: Annotated[Positional[tuple[str, ...]], place("[NAME ...]")] = ()
+    """Experiments of `launch.py list`, or files of your own; by default all that there are."""
+    markdown: bool = False
+    """Print the table as markdown: experiments/results/README.md is this of --scale recorded."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Search the options of an experiment; a sweep that is there goes on. Its other options may be added."""
+
+    experiment: Annotated[Positional[str], place("NAME")]
+    """An experiment of `launch.py list`; before all options."""
+    over: tuple[str, ...] = ()
+    """optim.learning-rate=1e-4..1e-2:log model.hidden-size=64,128 ...; by default the experiment's own."""
+    seeds: int = 1
+    """Runs of each trial, with seeds from --train.seed on; their mean counts."""
+    trials: int = 0
+    """Points to try; 0: the whole grid, or 20."""
+    method: Method = "auto"
+    """auto: a grid of lists, otherwise random."""
+    metric: str = ""
+    """What is best, such as test.exact_match; by default --train.best-metric."""
+    jobs: int = 0
+    """Worker processes; 0 runs everything in this one."""
+    ray: str = ""
+    """auto, or HOST:PORT of a Ray cluster."""
+    population: int = 64
+    """Most runs in one compiled program; 1: every run by itself."""
+    out: str = ""
+    """Directory of the sweep, by default runs/sweeps/NAME."""
+    dry_run: bool = False
+    """Only show the trials and estimate the time."""
+    record: bool = False
+    """Keep the results in experiments/results, as reproduce does."""
+
+
+@dataclass(frozen=True)
+class SweepReport:
+    """The table, figures and best command of a sweep, also while it is running."""
+
+    directory: Annotated[Positional[str], place("DIR")]
+    """The directory of a sweep, such as runs/sweeps/date_luong."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Measure side by side with peers; each benchmark has options of its own: launch.py bench WHAT --help."""
+
+    what: Annotated[Positional[str], place("WHAT")]
+    """attention, date, translation, transformer, vision, ntm or sweep."""
+
+
+def parse(kind: Callable[..., Command], words: Sequence[str], *before: str) -> Command:
+    """The options in `words`, as a dataclass, or the outcome of a function of them.
+
+    `before` are the words of the command so far. --help prints and exits with code 0. Raises InputError with tyro's
+    complaint in one line.
+    """
+    return _tyro(kind, words, before or (command_name(kind),))
+
+
+def parse_known(kind: Callable[..., Command], words: Sequence[str]) -> tuple[Command, list[str]]:
+    """What `words` say about a command whose other options depend on it, and the rest of the words.
+
+    --help is the command's own only where nothing stands before it.
+    """
+    if words and words[0] in ("-h", "--help"):
+        return parse(kind, words), []
+    return _tyro(kind, words, (command_name(kind),), return_unknown_args=True, add_help=False)
+
+
+def parse_with_config(
+    kind: Callable[..., Command], words: Sequence[str], default: Callable[[Command], Config]
+) -> tuple[Command, Config]:
+    """The options of a command and the configuration of an experiment, checked.
+
+    Two passes: the first reads the command's own options, from which `default` finds the configuration (a stored one
+    for --resume); the second reads all words, the fields of that configuration among them.
+    """
+    first, _ = parse_known(kind, words)
+    config = default(first)
+    fields = Annotated[tyro.conf.SuppressFixed[configs.concrete(config)], tyro.conf.arg(name="")]
+    own = Annotated[kind, tyro.conf.arg(name="")]
+    joined = dataclasses.make_dataclass(
+        kind.__name__, [("options", own), ("config", fields, dataclasses.field(default=config))]
+    )
+    joined.__doc__ = kind.__doc__
+    both = parse(joined, words, command_name(kind), *words[:1])
+    configs.validate(both.config)
+    return both.options, both.config
+
+
+def command_name(kind: type) -> str:
+    """The word for a command.
+
+    >>> command_name(SweepReport)
+    'sweep-report'
+    """
+    return re.sub(r"(?<!^)(?=[A-Z])", "-", kind.__name__).lower()
+
+
+def complaint(box: str) -> str:
+    """One line of the box that tyro draws around a mistake: the title is left out, a rule inside becomes a semicolon.
+
+    >>> complaint("╭─ Missing argument ─╮\\n│ Missing value for  │\\n│ argument '--out'.  │\\n╰────────────────────╯")
+    "Missing value for argument '--out'."
+    """
+    lines = [re.sub(r"^[│╰─\s]+|[│╯─\s]+$", "", line) for line in box.splitlines()[1:]]
+    parts = [re.sub(r"\s+", " ", part).strip() for part in "\n".join(lines).split("\n\n")]
+    return "; ".join(part for part in parts if part and not part.startswith("For full helptext"))
+
+
+def _tyro(kind: Callable, words: Sequence[str], before: Sequence[str], **settings) -> Any:
+    """tyro's parser, with its complaint as an InputError."""
+    command = " ".join(["launch.py", *before])
+    box = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(box):
+            return tyro.cli(kind, args=words, prog=command, **settings)
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        raise InputError(f"{complaint(box.getvalue())}; see {command} --help") from None

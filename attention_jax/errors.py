@@ -1,0 +1,68 @@
+"""What can go wrong in a way that the user can mend, and which way a metric points. Standard library only."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+EXTRAS = {
+    "optax": "train", "orbax": "train", "rich": "train", "tensorboardX": "train",
+    "tensorflow_datasets": "data", "importlib_resources": "data", "array_record": "data", "PIL": "data",
+    "babel": "data", "sentencepiece": "data", "sklearn": "data", "spacy": "spacy",
+    "matplotlib": "report", "sacrebleu": "report",
+    "optuna": "sweep", "ray": "ray", "tyro": "cli", "torch": "torch",
+}  # fmt: skip
+"""The optional packages, as they are imported, and the extra of pyproject.toml that brings each."""
+
+
+class InputError(ValueError):
+    """Something the user gave is wrong. The message is ONE line: what was required, what came, what to do.
+
+    `launch.py` prints it as `error: ...` and exits with code 2, without a traceback.
+    """
+
+
+class Interrupted(Exception):
+    """SIGINT or SIGTERM came; everything up to `step` is in a checkpoint."""
+
+    def __init__(self, step: int):
+        super().__init__(f"interrupted; the checkpoint of step {step} is complete")
+        self.step = step
+
+
+class Diverged(Exception):
+    """The loss was no finite number at `step`, or one so large that its square is none in float32."""
+
+    def __init__(self, step: int, loss: float):
+        super().__init__(
+            f"the loss was {loss:.4g} at step {step}; "
+            "a smaller --optim.learning-rate or --optim.clip-norm 1 usually helps"
+        )
+        self.step, self.loss = step, loss
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Within it, an optional package that is not installed is an InputError that says how to install it.
+
+    >>> with explained():
+    ...     raise ModuleNotFoundError(name="optuna.storages")
+    Traceback (most recent call last):
+    ...
+    attention_jax.errors.InputError: this needs optuna, which is not installed: pip install 'attention_jax[sweep]'
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRAS:
+            raise
+        install = f"pip install 'attention_jax[{EXTRAS[package]}]'"
+        raise InputError(f"this needs {package}, which is not installed: {install}") from error
+
+
+def lower_is_better(metric: str) -> bool:
+    """Whether less of a metric is more, by its name.
+
+    >>> lower_is_better("valid.loss"), lower_is_better("valid.bleu")
+    (True, False)
+    """
+    return any(word in metric for word in ("loss", "perplexity", "error", "bits"))

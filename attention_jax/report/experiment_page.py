@@ -1,0 +1,47 @@
+"""All about one experiment on a page of plain text: `launch.py list NAME`."""
+
+from collections.abc import Mapping, Sequence
+from textwrap import fill
+
+from attention_jax.report.tables import judge, number, spread, values_of
+
+WIDTH = 100
+
+
+def experiment_page(experiment, runs: Sequence[Mapping], own_data: Mapping[str, str]) -> str:
+    """Claim, source, data, command, cost, variants, verdicts on its recorded `runs`, and the options for own data.
+
+    `experiment` is a catalogue.Experiment; `own_data` is {option: help}.
+    """
+    lines = [f"{experiment.name}: {experiment.claim}"]
+    for what in ("Chapter", "Claim", "Source", "Data", "Command", "Cost"):
+        if experiment.about(what):
+            lines.append(f"{what + ':':9} {experiment.about(what)}")
+    variants = [name for name in experiment.variants() if name]
+    if variants:
+        lines.append(f"Variants: {', '.join(variants)}")
+    page = "\n".join(fill(line, WIDTH, subsequent_indent=" " * 10, break_on_hyphens=False) for line in lines)
+    parts = [page, verdicts(experiment.claims, runs), your_data(experiment.name, own_data)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def verdicts(claims: Sequence, runs: Sequence[Mapping]) -> str:
+    """The claims with what was measured and published, each after its verdict; empty where there are none."""
+    lines = ["Recorded:"]
+    for claim in claims:
+        ours = spread(values_of(claim, runs))
+        text = (
+            f"{judge(claim, runs)[1]}: {claim.text}; ours {ours}, published {number(claim.published)} ({claim.source})"
+        )
+        lines.append(fill(text, WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False))
+    return "\n".join(lines) if claims else ""
+
+
+def your_data(name: str, own_data: Mapping[str, str]) -> str:
+    """How to run the experiment on data of one's own."""
+    if not own_data:
+        return "Your own data: it makes or needs its own; there is no option for a file."
+    lines = [f"Your own data: python launch.py train {name}, with"]
+    for option, text in own_data.items():
+        lines.append(fill(f"  {option}  {text}", WIDTH, subsequent_indent="    ", break_on_hyphens=False).rstrip())
+    return "\n".join(lines)

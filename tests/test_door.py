@@ -1,0 +1,199 @@
+"""The front door: what the package exports, what it needs, and what it says when something is not there."""
+
+import ast
+import importlib.metadata
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import attention_jax
+from attention_jax import InputError, api, catalogue, config as configs, errors
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "attention_jax"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+CORE = {"jax", "flax", "numpy", "jaxtyping"}
+
+
+def python(code: str, *, without: tuple[str, ...] = ()) -> subprocess.CompletedProcess:
+    """Run `code` in a fresh process in which the packages of `without` cannot be imported."""
+    blocker = (
+        "import sys\n"
+        "class Missing:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name.partition('.')[0] in {set(without)!r}:\n"
+        "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
+        "sys.meta_path.insert(0, Missing())\n"
+    )
+    words = [sys.executable, "-c", blocker + code]
+    return subprocess.run(words, capture_output=True, text=True, cwd=ROOT, timeout=300)
+
+
+def test_importing_the_package_imports_nothing_heavy():
+    done = python("import attention_jax, sys; print(*sorted({name.partition('.')[0] for name in sys.modules}))")
+    assert not set(done.stdout.split()) & {"jax", "flax", "numpy", *errors.EXTRAS}, done.stderr
+
+
+@pytest.mark.parametrize("name", sorted(attention_jax._HOME))
+def test_every_public_name_is_defined_where_the_table_says(name):
+    thing = getattr(attention_jax, name)
+    assert thing.__module__ == f"attention_jax.{attention_jax._HOME[name]}" and thing.__name__ == name
+    assert thing.__doc__, f"{name} has no docstring"
+    assert name in dir(attention_jax)
+
+
+def test_editors_see_the_names_that_there_are():
+    tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
+    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
+    seen = {node.module.removeprefix("attention_jax."): tuple(a.name for a in node.names) for node in block.body}
+    assert seen == {module: tuple(sorted(names)) for module, names in attention_jax.PUBLIC.items()}
+
+
+def test_a_name_that_does_not_exist_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="has no attribute 'atend'"):
+        attention_jax.atend  # noqa: B018
+    with pytest.raises(ImportError, match="atend"):
+        from attention_jax import atend  # noqa: F401
+
+
+MECHANISMS = """
+import jax, jax.numpy as jnp, flax.linen as nn
+from attention_jax import MultiHeadAttention, Transformer, Vit, NTM, LanguageModel, Additive, ALiBi
+from attention_jax import Gaussian, attend, attention_weights, beam_search, causal, greedy, nadaraya_watson, window
+x = jnp.ones((4, 2))
+print(attend(x, x, x, score=Gaussian(), mask=causal() & window(2)).shape, nadaraya_watson(x, x, x, Gaussian()).shape)
+import sys
+print(*sorted({name.partition('.')[0] for name in sys.modules}))
+"""
+
+
+def test_the_mechanisms_need_four_packages_only():
+    """flax itself imports rich; every other optional package cannot even be found here."""
+    done = python(MECHANISMS, without=tuple(set(errors.EXTRAS) - {"rich"}))
+    assert done.returncode == 0 and done.stdout.startswith("(4, 2) (4, 2)\n"), done.stderr
+
+
+def imported(room: str) -> set[str]:
+    """The top-level packages that the files of a room import anywhere."""
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in PACKAGE.glob(room)]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
+    return {name.partition(".")[0] for name in names} - set(sys.stdlib_module_names) - {"attention_jax"}
+
+
+def test_every_package_that_is_imported_is_required_or_in_an_extra():
+    assert imported("ops/*.py") | imported("models/*.py") | imported("decode.py") <= CORE
+    assert imported("**/*.py") <= CORE | set(errors.EXTRAS)
+    distributions = importlib.metadata.packages_distributions()
+    bare = lambda requirement: re.match(r"[\w-]+", requirement)[0].lower().replace("_", "-")
+    for package, extra in errors.EXTRAS.items():
+        if package in distributions:  # spacy, ray and torch need not be installed here
+            names = {name.lower().replace("_", "-") for name in distributions[package]}
+            assert names & set(map(bare, PROJECT["optional-dependencies"][extra])), f"{package} is not in {extra}"
+    assert set(map(bare, PROJECT["dependencies"])) == CORE
+
+
+def test_the_requirements_are_those_of_the_package_with_all_its_extras():
+    extras = PROJECT["optional-dependencies"]
+    (everything,) = extras["all"]
+    parts = re.search(r"\[(.*)\]", everything)[1].split(",")
+    wanted = [*PROJECT["dependencies"], *(line for part in parts for line in extras[part]), *extras["test"][1:]]
+    assert extras["test"][0] == "attention_jax[all]"
+    lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if line and not line.startswith("#")] == wanted
+
+
+@pytest.mark.parametrize("package, extra", [("optax", "train"), ("tyro", "cli"), ("tensorflow_datasets", "data")])
+def test_a_missing_extra_is_one_line(package, extra, tmp_path):
+    code = f"import runpy, sys; sys.argv = ['launch.py', 'train', 'vit_digits', '--out', {str(tmp_path / 'run')!r}];"
+    done = python(code + "runpy.run_path('launch.py', run_name='__main__')", without=(package,))
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+    assert f"this needs {package}, which is not installed: pip install 'attention_jax[{extra}]'" in done.stderr
+
+
+def test_without_a_checkout_one_line_says_that_one_is_needed(monkeypatch, tmp_path):
+    monkeypatch.setattr(catalogue, "ROOT", tmp_path / "experiments")
+    assert catalogue.names() == []
+    with pytest.raises(InputError, match="experiments and `reproduce` need a checkout") as error:
+        catalogue.load_experiment("date_luong")
+    assert "\n" not in str(error.value)
+
+
+OWN = '''"""Dates, in a place of my own.
+
+Chapter: recurrent attention
+Source: me,
+  myself
+"""
+
+from attention_jax.config import Config, Dates, Decode, LuongSeq2seq, Train
+
+
+def config():
+    small = LuongSeq2seq(hidden_size=8, embed_size=4)
+    return Config("mine", Dates(examples=300), small, train=Train(best_metric="test.loss"), decode=Decode())
+'''
+
+
+@pytest.fixture
+def own(tmp_path):
+    (tmp_path / "mine.py").write_text(OWN)
+    return catalogue.load_experiment(str(tmp_path / "mine.py"))
+
+
+def test_a_file_of_ones_own_is_an_experiment_with_defaults_for_the_rest(own, tmp_path):
+    assert (own.name, own.claim, own.claims, own.seeds) == ("mine", "Dates, in a place of my own.", (), 1)
+    assert (
+        own.about("Source") == "me, myself"
+        and own.about("Cost") == ""
+        and own.about("Chapter") == catalogue.CHAPTERS[1]
+    )
+    assert own.variants() == {"": own.config()} and own.sweep() == {} and own.study is None and own.figure is None
+    assert own.smoke() == configs.replace(
+        own.config(), **{"train.total_epochs": 1, "train.max_steps": 2, "decode.max_length": 4}
+    )
+    assert own.results == tmp_path / "results"
+    (tmp_path / "empty.py").write_text("")
+    with pytest.raises(InputError, match="empty.py is no experiment: it needs a function config"):
+        catalogue.load_experiment(str(tmp_path / "empty.py"))
+
+
+def test_the_default_smoke_shrinks_sizes_and_leaves_the_kind_of_model():
+    deep = catalogue.load_experiment("gnmt_multi30k").config()
+    small = configs.differences(deep, catalogue.smaller(deep))
+    assert {option: size for option, (_, size) in small.items()} == {
+        "model.hidden_size": 8, "model.embed_size": 8, "model.readout_size": 8,
+        "train.total_epochs": 1, "train.max_steps": 2, "decode.max_length": 4,
+    }  # fmt: skip
+
+
+def test_a_run_trained_from_python_predicts(own, tmp_path):
+    run = api.train_run(own.smoke(), tmp_path / "run", quiet=True)
+    assert run.result["metrics"]["test.loss"] > 0 and run.config == own.smoke()
+    (written,) = run.predict(["May 1, 1999"])
+    assert isinstance(written, str)
+    again = api.load_run(str(tmp_path / "run"))
+    assert again == run and again.predict(("May 1, 1999",), attention=None) == [written]
+    leaf = lambda run: np.asarray(run.params["embed_source"]["embedding"] if "embed_source" in run.params else 0)
+    np.testing.assert_array_equal(leaf(again), leaf(run))
+    with pytest.raises(InputError, match="text 2 of 2 is ' '"):
+        run.predict(["May 1, 1999", " "])
+    with pytest.raises(InputError, match="a list of texts"):
+        run.predict("May 1, 1999")
+    with pytest.raises(InputError, match="is not a run"):
+        api.load_run(tmp_path)
+
+
+def test_kernel_regression_through_the_door_is_the_formula():
+    query, x, y = np.array([[0.3]]), np.array([[0.0], [1.0], [2.0]]), np.array([[1.0], [3.0], [2.0]])
+    weight = np.exp(-((query - x.T) ** 2) / 2)
+    arrays = (jnp.asarray(a, jnp.float32) for a in (query, x, y))
+    answer = attention_jax.nadaraya_watson(*arrays, attention_jax.Gaussian(1.0))
+    np.testing.assert_allclose(answer, weight @ y / weight.sum(), rtol=1e-5)
