@@ -1,4 +1,4 @@
-"""docs/extend.md is followed to the letter: its blocks become files, its score, mask, bias, model, data and experiments are used."""
+"""docs/extend.md is followed to the letter: its blocks become files, and everything that they define is used."""
 
 import os
 import re
@@ -23,7 +23,8 @@ parameters = Radial(jnp.arange(1.0, 5.0)), Recency(jnp.array(0.5))
 
 def total(parameters, implementation):
     score, bias = parameters
-    return jnp.sum(attend(query, key, value, score=score, mask=Strided(4), bias=bias, implementation=implementation) ** 2)
+    call = {"score": score, "mask": Strided(4), "bias": bias, "implementation": implementation}
+    return jnp.sum(attend(query, key, value, **call) ** 2)
 
 scores = -(((query[:, None] - key[None]) / np.arange(1.0, 5.0)) ** 2).sum(-1)
 distance = np.arange(12)[:, None] - np.arange(12)[None]
