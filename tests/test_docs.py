@@ -1,5 +1,7 @@
 """The pages of the documentation name what exists: links, files, commands, experiments."""
 
+import importlib
+import inspect
 import re
 import subprocess
 import sys
@@ -51,3 +53,27 @@ def test_lines_of_prose_are_short(page):
     prose = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
     long = [line for line in prose.splitlines() if len(line) > 120 and not line.startswith("|")]
     assert not long
+
+
+def mechanisms() -> list[tuple[str, ...]]:
+    """(mechanism, paper, object, experiment, book) of each row of docs/mechanisms.md."""
+    lines = (ROOT / "docs" / "mechanisms.md").read_text(encoding="utf-8").splitlines()
+    rows = [tuple(cell.strip(" `") for cell in line.strip("|").split("|")) for line in lines if line.startswith("|")]
+    return [row for row in rows if ":" in row[2]]
+
+
+def source_lines(place: str) -> list[str]:
+    """The source of "module:name", a name of this package."""
+    module, name = place.split(":")
+    return inspect.getsource(getattr(importlib.import_module(f"attention_jax.{module}"), name)).splitlines()
+
+
+def test_the_index_of_mechanisms_is_as_long_as_the_story():
+    assert len(mechanisms()) >= 40 and len({row[2] for row in mechanisms()}) == len(mechanisms())
+
+
+@pytest.mark.parametrize("row", mechanisms(), ids=lambda row: row[0])
+def test_a_mechanism_is_one_object_of_one_page_and_its_experiment_exists(row):
+    _, _, place, experiment, _ = row
+    assert len(source_lines(place)) <= 60
+    assert experiment in {*ledger.names(), "-", "every one"}
