@@ -12,7 +12,7 @@ import pytest
 from attention_jax import ledger
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 BEING_BUILT = pytest.mark.xfail(strict=True, reason="names files that are being built")
 README_WAITS = [pytest.param(page, marks=BEING_BUILT if page.name == "README.md" else ()) for page in PAGES]
 NAMES = {"NAME", "RUN", "mirror", "my_pairs"}
@@ -77,3 +77,14 @@ def test_a_mechanism_is_one_object_of_one_page_and_its_experiment_exists(row):
     _, _, place, experiment, _ = row
     assert len(source_lines(place)) <= 60
     assert experiment in {*ledger.names(), "-", "every one"}
+
+
+@BEING_BUILT
+def test_readme_reads_the_story_in_objects_as_long_as_it_says():
+    rows = re.findall(
+        r"^\| .* \| `(\S+)\.py:(\w+)` \| (\d+) \| .* \|$", PAGES[0].read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert len(rows) >= 10
+    for path, name, stated in rows:
+        lines = len(source_lines(f"{path.replace('/', '.')}:{name}"))
+        assert abs(lines - int(stated)) <= 3, f"README says {stated} lines for {path}.py:{name}; it has {lines}"
