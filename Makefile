@@ -1,0 +1,36 @@
+# Short names for the commands of CONTRIBUTING.md. PYTHON=... chooses another interpreter, WORKERS=... other than two test processes.
+PYTHON ?= python
+WORKERS ?= 2
+
+.PHONY: help setup fast test lint format results docs ci
+
+help:     ## this list
+	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*## /	/' | expand -t 10
+
+setup:    ## install everything the main job and the tests need
+	$(PYTHON) -m pip install -r requirements.txt
+
+fast:     ## the fast tests, every room covered
+	$(PYTHON) -m pytest -n $(WORKERS) -m "not slow"
+
+test:     ## all tests
+	$(PYTHON) -m pytest -n $(WORKERS)
+
+lint:     ## what .ci/run asks of the source
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+
+format:   ## mend what can be mended by itself
+	$(PYTHON) -m ruff check --fix .
+	$(PYTHON) -m ruff format .
+
+results:  ## write docs/results.md from experiments/results/*.json
+	@sed '/^| experiment /,$$d' docs/results.md > docs/.results.md
+	@$(PYTHON) launch.py reproduce --scale recorded --markdown >> docs/.results.md; test $$? -le 1  # 1: some are missed
+	@mv docs/.results.md docs/results.md
+
+docs:     ## the tests of README and docs/
+	$(PYTHON) -m pytest -n 0 tests/test_readme.py tests/test_docs.py tests/test_extend.py
+
+ci:       ## all that .ci/run checks, in fresh environments
+	.ci/run
