@@ -14,7 +14,9 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 flags = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"  # tests mostly compile
-if importlib.metadata.version("jaxlib").startswith("0.10."):  # the old emitters need a third of the time; later ones end
+if importlib.metadata.version("jaxlib").startswith(
+    "0.10."
+):  # the old emitters need a third of the time; later ones end
     flags += " --xla_cpu_use_fusion_emitters=false"  # at a flag that they do not know
 os.environ.setdefault("XLA_FLAGS", flags)
 os.environ.setdefault("NPROC", "8")  # emulated devices need at least two threads each, or jax 0.10 can hang

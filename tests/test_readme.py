@@ -32,7 +32,9 @@ def row(name: str, claim, runs: list) -> str:
 
 
 def test_the_page_of_results_is_that_of_the_committed_results(claims):
-    entries = [(name, catalogue.load_experiment(name).claims, ledger.recorded(name)["runs"]) for name in catalogue.names()]
+    entries = [
+        (name, catalogue.load_experiment(name).claims, ledger.recorded(name)["runs"]) for name in catalogue.names()
+    ]
     verdicts = [judge(claim, runs)[1] for _, claim, runs in claims]
     counts = ", ".join(f"{verdicts.count(kind)} {kind}" for kind in dict.fromkeys(verdicts))
     generated = f"{markdown(claims_table(entries))}\n\n{counts}\n"

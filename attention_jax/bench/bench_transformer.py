@@ -17,8 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention_jax.bench import _torch_transformer as torch_transformer
 from attention_jax import config
+from attention_jax.bench import _torch_transformer as torch_transformer
 from attention_jax.bench._rounds import alternate, import_torch, table
 from attention_jax.config import Optim
 from attention_jax.decode import beam_search
