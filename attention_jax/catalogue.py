@@ -102,7 +102,7 @@ def load_experiment(name: str) -> Experiment:
         return _described(_module_of(Path(name)), Path(name).resolve().parent / "results")
     if not ROOT.is_dir():
         raise InputError(
-            "experiments and `reproduce` need a checkout of the repository, and attention_jax is installed without one; "
+            "experiments and `reproduce` need a checkout of the repository, and this one is installed without; "
             f"for {name!r} clone it, or give a file of your own, such as my/experiment.py"
         )
     if name not in names():

@@ -14,7 +14,6 @@ from attention_jax import catalogue
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 BEING_BUILT = pytest.mark.xfail(strict=True, reason="names files that are being built")
-README_WAITS = [pytest.param(page, marks=BEING_BUILT if page.name == "README.md" else ()) for page in PAGES]
 NAMES = {"NAME", "RUN", "mirror", "my_pairs"}
 """What stands for a name of one's own, and the experiments that docs/extend.md makes."""
 
@@ -27,7 +26,7 @@ def commands() -> set[str]:
     return set(re.findall(r"^  ([a-z-]+)\s", text, re.MULTILINE))
 
 
-@pytest.mark.parametrize("page", README_WAITS, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_and_paths_lead_somewhere(page):
     text = page.read_text(encoding="utf-8")
     links = {link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", text) if not link.startswith("http")}

@@ -37,18 +37,19 @@ for implementation in ("plain", "fused"):
 """
 
 TRAINS = """
-import importlib, sys
+import sys
 from pathlib import Path
-from attention_jax import ledger, runs
+from attention_jax import load_experiment, runs
 
 name, directory = sys.argv[1], Path(sys.argv[2])
-module = importlib.import_module(f"experiments.{name}")
-result = runs.start(module.smoke(), directory, quiet=True)
+experiment = load_experiment(f"experiments/{name}.py")
+result = runs.start(experiment.smoke(), directory, quiet=True)
 assert result["steps"] == 1, result
 assert 0 < result["history"][-1]["train.loss"] < 10, result
-assert all(ledger.headline(module).values()), "the docstring lacks a line"
+lines = ("Source", "Data", "Command", "Cost")
+assert experiment.claim and all(map(experiment.about, lines)), "the docstring lacks a line"
 config, task, params = runs.load(directory)
-assert config == module.smoke()
+assert config == experiment.smoke()
 print(task.predict(params, ["abcdef"], directory / "look.png"))
 """
 

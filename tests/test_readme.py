@@ -67,7 +67,6 @@ def test_readme_is_one_page():
     assert len(lines) <= 130 and max(map(len, lines)) <= 100
 
 
-@pytest.mark.xfail(strict=True, reason="`from attention_jax import attend` is being built")
 def test_the_code_of_readme_runs_as_pasted():
     """Each block in a fresh process; the memory that the one about `attend` speaks of is what the compiler says."""
     blocks = re.findall(r"^```python\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
