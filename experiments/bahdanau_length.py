@@ -34,11 +34,6 @@ def variants() -> dict[str, Config]:
     return {"attention": config(), "no-attention": replace(config(), model=Sutskever(handover="every_step", **SIZES))}
 
 
-def smoke() -> Config:
-    small = {"model.hidden_size": 8, "model.embed_size": 8, "model.readout_size": 8}
-    return replace(config(), **small, **{"train.max_steps": 2, "train.total_epochs": 1, "decode.max_length": 4})
-
-
 def sweep() -> dict[str, str]:
     return {"optim.learning_rate": "3e-4..3e-3:log", "model.hidden_size": "256,512"}
 

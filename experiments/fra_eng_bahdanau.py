@@ -15,7 +15,7 @@ all 9 positions, padding included (the masked loss of section 10.7 is not saved 
 `--data.predict-padding` does the same.
 """
 
-from attention_jax.config import Bahdanau, Claim, Config, Decode, FraEng, Optim, Train, replace
+from attention_jax.config import Bahdanau, Claim, Config, Decode, FraEng, Optim, Train
 
 SEEDS = 3
 
@@ -39,11 +39,6 @@ def config() -> Config:
         Train(total_epochs=30, use_best=True),
         Decode(),
     )
-
-
-def smoke() -> Config:
-    small = {"model.hidden_size": 8, "model.embed_size": 8, "model.readout_size": 8}
-    return replace(config(), **small, **{"train.max_steps": 2, "train.total_epochs": 1, "decode.max_length": 4})
 
 
 def sweep() -> dict[str, str]:

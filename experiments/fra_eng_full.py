@@ -10,7 +10,7 @@ d2l trains on 512 of 167,130 pairs. This is what the same data gives when it is 
 attention, maxout output, greedy. The split is seeded, and no English sentence stands in two of its parts.
 """
 
-from attention_jax.config import Bahdanau, Claim, Config, Decode, FraEng, Optim, Train, replace
+from attention_jax.config import Bahdanau, Claim, Config, Decode, FraEng, Optim, Train
 
 
 def config() -> Config:
@@ -22,11 +22,6 @@ def config() -> Config:
         Train(batch_size=256, total_epochs=4, label_smoothing=0.1, matmul_precision="bfloat16"),
         Decode(batch_size=500),
     )
-
-
-def smoke() -> Config:
-    small = {"model.hidden_size": 8, "model.embed_size": 8, "model.readout_size": 8}
-    return replace(config(), **small, **{"train.max_steps": 2, "train.total_epochs": 1, "decode.max_length": 4})
 
 
 def sweep() -> dict[str, str]:

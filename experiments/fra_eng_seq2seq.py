@@ -14,7 +14,7 @@ was trained on, so its BLEU of them says little and is not claimed here. Section
 section 11.4 does not: the two published numbers do not compare.
 """
 
-from attention_jax.config import Claim, Config, Decode, FraEng, Optim, Sutskever, Train, replace
+from attention_jax.config import Claim, Config, Decode, FraEng, Optim, Sutskever, Train
 
 SEEDS = 3
 
@@ -39,11 +39,6 @@ def config() -> Config:
         Train(total_epochs=30, use_best=True),
         Decode(),
     )
-
-
-def smoke() -> Config:
-    small = {"model.hidden_size": 8, "model.embed_size": 8, "model.readout_size": 8}
-    return replace(config(), **small, **{"train.max_steps": 2, "train.total_epochs": 1, "decode.max_length": 4})
 
 
 def sweep() -> dict[str, str]:

@@ -11,7 +11,7 @@ its annotations, embeddings of 128, target embeddings tied to the output layer, 
 annotations and before the output, Adam 0.0004, batch 32, beam 12. BLEU is of lower-cased tokens with BPE undone.
 """
 
-from attention_jax.config import Claim, ConditionalGru, Config, Decode, Multi30k, Optim, Train, replace
+from attention_jax.config import Claim, ConditionalGru, Config, Decode, Multi30k, Optim, Train
 
 
 def config() -> Config:
@@ -34,11 +34,6 @@ def config() -> Config:
         Train(batch_size=32, total_epochs=40, patience=5, use_best=True, matmul_precision="bfloat16"),
         Decode(beam_size=12, length_penalty="simple", alpha=1.0, batch_size=250),
     )
-
-
-def smoke() -> Config:
-    small = {"model.hidden_size": 8, "model.embed_size": 8, "model.readout_size": 8}
-    return replace(config(), **small, **{"train.max_steps": 2, "train.total_epochs": 1, "decode.max_length": 4})
 
 
 def sweep() -> dict[str, str]:

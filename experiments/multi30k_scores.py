@@ -53,11 +53,6 @@ def variants() -> dict[str, Config]:
     return {"none": none} | looking | feeding
 
 
-def smoke() -> Config:
-    small = {"model.hidden_size": 8, "model.embed_size": 8, "model.readout_size": 8}
-    return replace(config(), **small, **{"train.max_steps": 2, "train.total_epochs": 1, "decode.max_length": 4})
-
-
 def sweep() -> dict[str, str]:
     return {"model.score": "dot,general,concat,additive", "optim.learning_rate": "5e-4..5e-3:log"}
 
