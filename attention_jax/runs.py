@@ -27,11 +27,11 @@ def fresh_directory(name: str, root: Path = Path("runs")) -> Path:
 
 def latest_directory(name: str, root: Path = Path("runs")) -> Path:
     """The newest run of an experiment; InputError if there is none."""
-    found = sorted(path for path in (root / name).glob("[0-9]*") if (path / "config.json").exists())
-    if not found:
+    earlier = sorted(path for path in (root / name).glob("[0-9]*") if (path / "config.json").exists())
+    if not earlier:
         where = f"an earlier run of {name} in {root / name}"
         raise InputError(f"--resume needs {where}; there is none: leave --resume out, or give --out DIR")
-    return found[-1]
+    return earlier[-1]
 
 
 def read_config(directory: Path) -> configs.Config:
@@ -56,9 +56,9 @@ def read_result(directory: Path) -> dict | None:
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
-def check_same(stored: configs.Config, wanted: configs.Config, directory: Path):
+def check_same(stored: configs.Config, asked: configs.Config, directory: Path):
     """A run is resumed as what it is: only its length may change."""
-    for name, (old, new) in configs.differences(stored, wanted).items():
+    for name, (old, new) in configs.differences(stored, asked).items():
         if name not in RESUMABLE:
             raise InputError(
                 f"the run in {directory} has {name} = {old}, asked for was {new}; "

@@ -46,13 +46,13 @@ def layer(name: str, unrolled: bool = False):
 
     def recurrent(weights, x):
         step = lambda h, projected: (jnp.tanh(projected + h @ weights[1]),) * 2
-        projected, h, seen = x @ weights[0], jnp.zeros(x.shape[1]), []
+        projected, h, states = x @ weights[0], jnp.zeros(x.shape[1]), []
         if not unrolled:
             return jax.lax.scan(step, h, projected)[1]
         for row in projected:
-            seen.append(step(h, row)[0])
-            h = seen[-1]
-        return jnp.stack(seen)
+            states.append(step(h, row)[0])
+            h = states[-1]
+        return jnp.stack(states)
 
     def self_attention(weights, x):
         return attend(x, x, x, implementation="plain")
@@ -80,11 +80,11 @@ def seconds(name: str, n: int, d: int, times: int = 10) -> float:
     """The least time of one layer in a few trials."""
     import jax
 
-    run, given, trials = jax.jit(layer(name)), arguments(n, d), []
-    run(*given).block_until_ready()
+    run, inputs, trials = jax.jit(layer(name)), arguments(n, d), []
+    run(*inputs).block_until_ready()
     for _ in range(times):
         started = time.perf_counter()
-        run(*given).block_until_ready()
+        run(*inputs).block_until_ready()
         trials.append(time.perf_counter() - started)
     return min(trials)
 
@@ -155,13 +155,13 @@ def study(config: Config, directory: Path) -> dict:
         in_d = exponent(widths, [operations(name, middle_n, d) for d in widths])
         times[name] = (lengths, np.array([seconds(name, n, 128) for n in lengths]) * 1e3)
         steps, path = sequential_steps(name, REACH), path_length(name, REACH)
-        found = {
+        facts = {
             "operations.exponent_n": in_n,
             "operations.exponent_d": in_d,
             "sequential_steps": steps,
             "path_length": path,
         }
-        metrics |= {f"{name}.{key}": value for key, value in found.items()} | {
+        metrics |= {f"{name}.{key}": value for key, value in facts.items()} | {
             f"{name}.milliseconds": float(times[name][1][-1])
         }
         rows.append((name, f"n^{in_n:.2f} d^{in_d:.2f}", f"{steps}", f"{path}", f"{times[name][1][-1]:.2f}"))

@@ -107,11 +107,11 @@ def study(config: Config, directory) -> dict:
         "at random": (list(control), list(control.values())),
     }
     lines(curves, directory / "figures" / "pruning.png", xlabel="share of heads removed", ylabel="BLEU on test2016")
-    kept = [share for share in SHARES if all(ours[s] >= ours[0.0] - 1.0 for s in SHARES if s <= share)]
+    harmless = [share for share in SHARES if all(ours[s] >= ours[0.0] - 1.0 for s in SHARES if s <= share)]
     metrics = {f"bleu.{share:.0%}": value for share, value in ours.items()} | {
         f"random.{share:.0%}": value for share, value in control.items()
     }
-    return metrics | {"prunable_share": max(kept)}
+    return metrics | {"prunable_share": max(harmless)}
 
 
 CLAIMS = (

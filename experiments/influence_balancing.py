@@ -49,9 +49,9 @@ def losses(updates: int, length: int | str, seed: int = 0) -> np.ndarray:
 
     a, b = map(jnp.asarray, system())
 
-    def step(theta, state, wanted):
+    def step(theta, state, target):
         """x = (is the step run at all, does its loss count)."""
-        runs, counts = wanted
+        runs, counts = target
         state = jnp.where(runs, a @ state + theta * b, state)
         return state, counts * 0.5 * (state[0] - 1) ** 2
 
@@ -75,10 +75,12 @@ def losses(updates: int, length: int | str, seed: int = 0) -> np.ndarray:
         return (theta - RATE * gradient, after, tangent), loss
 
     start = (jnp.array(0.5), jnp.ones(UNITS), jnp.zeros(UNITS))
-    (theta, state, _), seen = jax.jit(lambda start: jax.lax.scan(update, start, jnp.asarray(lengths - 1)))(start)
+    (theta, state, _), losses_after = jax.jit(lambda start: jax.lax.scan(update, start, jnp.asarray(lengths - 1)))(
+        start
+    )
     for _ in range(SETTLE):
         state = a @ state + theta * b
-    return np.append(np.asarray(seen), 0.5 * (float(state[0]) - 1) ** 2)
+    return np.append(np.asarray(losses_after), 0.5 * (float(state[0]) - 1) ** 2)
 
 
 def study(config: Config, directory: Path) -> dict:
@@ -90,8 +92,8 @@ def study(config: Config, directory: Path) -> dict:
         runs = {f"truncation {n}": losses(config.data.updates, n) for n in (1, 10, 100)}
         runs["forward mode"] = losses(config.data.updates, "forward")
         randomised = [losses(config.data.updates, "randomised", seed) for seed in range(RANDOMISED)]
-    metrics = {f"loss.{name.replace(' ', '_')}": float(seen[-1]) for name, seen in runs.items()}
-    finals = [float(seen[-1]) for seen in randomised]
+    metrics = {f"loss.{name.replace(' ', '_')}": float(losses_after[-1]) for name, losses_after in runs.items()}
+    finals = [float(losses_after[-1]) for losses_after in randomised]
     metrics |= {f"loss.randomised_seed_{seed}": value for seed, value in enumerate(finals)}
     metrics |= {
         "loss.randomised_worst": max(finals),
@@ -99,7 +101,7 @@ def study(config: Config, directory: Path) -> dict:
     }
     every = slice(None, -1, max(1, config.data.updates // 300))
     at = np.arange(config.data.updates)[every]
-    curves = {name: (at, seen[every]) for name, seen in runs.items()} | {
+    curves = {name: (at, losses_after[every]) for name, losses_after in runs.items()} | {
         "randomised, mean 16": (at, np.stack(randomised)[:, every])
     }
     lines(

@@ -60,11 +60,13 @@ def sweep() -> dict[str, str]:
 def figure(directories: dict[str, Path], path: Path) -> Path:
     from attention_jax.report.figures import bars
 
-    found = {variant: runs.read_result(directory)["metrics"]["test.bleu"] for variant, directory in directories.items()}
+    scores = {
+        variant: runs.read_result(directory)["metrics"]["test.bleu"] for variant, directory in directories.items()
+    }
     names = [variant for variant in variants() if not variant.endswith("-feeding")]
     series = {
-        "without input feeding": [found.get(n) for n in names],
-        "with": [found.get(f"{n}-feeding") for n in names],
+        "without input feeding": [scores.get(n) for n in names],
+        "with": [scores.get(f"{n}-feeding") for n in names],
     }
     return bars(names, series, path, ylabel="BLEU on test2016")
 

@@ -80,11 +80,11 @@ def classification(rng: np.random.Generator) -> float:
         )
         return (x + 0.15 * rng.normal(size=x.shape)).astype(np.float32), label
 
-    (x, label), (query, wanted) = moons(200), moons(1_000)
+    (x, label), (query, labels) = moons(200), moons(1_000)
     votes = nadaraya_watson(
         jnp.asarray(query), jnp.asarray(x), jnp.asarray(np.eye(2, dtype=np.float32)[label]), Gaussian(0.2)
     )
-    return float(np.mean(np.asarray(votes).argmax(1) == wanted))
+    return float(np.mean(np.asarray(votes).argmax(1) == labels))
 
 
 def study(config: Config, directory: Path) -> dict:

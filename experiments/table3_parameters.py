@@ -62,8 +62,8 @@ def study(config: Config, directory) -> dict:
     metrics = {f"millions.{name}": n for name, n in counts.items()}
     metrics |= {f"difference.{name}": n - counts["base"] for name, n in counts.items() if name != "base"}
     for name in ("C: d 1024", "big"):  # pieces at which our difference would be the paper's
-        wanted = ROWS[name][1] - ROWS["base"][1] - (counts[name] - counts["base"])
-        metrics[f"vocabulary_of_{name}"] = VOCABULARY + wanted * 1e6 / 512
+        paper = ROWS[name][1] - ROWS["base"][1] - (counts[name] - counts["base"])
+        metrics[f"vocabulary_of_{name}"] = VOCABULARY + paper * 1e6 / 512
     return metrics
 
 

@@ -186,14 +186,14 @@ def differences(old, new, prefix: str = "") -> dict[str, tuple]:
     """
     if type(old) is not type(new):
         return {prefix.rstrip("."): (type(old).__name__, type(new).__name__)}
-    found = {}
+    changed = {}
     for f in dataclasses.fields(old):
         a, b = getattr(old, f.name), getattr(new, f.name)
         if dataclasses.is_dataclass(a):
-            found |= differences(a, b, f"{prefix}{f.name}.")
+            changed |= differences(a, b, f"{prefix}{f.name}.")
         elif a != b:
-            found[prefix + f.name] = (a, b)
-    return found
+            changed[prefix + f.name] = (a, b)
+    return changed
 
 
 def validate(config, prefix: str = ""):

@@ -135,13 +135,13 @@ class ConvSeq2seq(nn.Module):
     def decode(self, memory, target_in: Int[Array, "B T"], *, train: bool = False, look: bool = False):
         """Teacher forced: hidden [B, T, embed] and intermediates."""
         embedded = self.drop(self.target_embed(target_in), train)
-        x, seen = self.target_in(embedded), []
+        x, looked = self.target_in(embedded), []
         for layer in range(self.options.layers):
             inputs = jnp.pad(self.drop(x, train), ((0, 0), (self.options.kernel_size - 1, 0), (0, 0)))
             x, weights = self.block(layer, memory, inputs, x, embedded, look)
-            seen.append(weights)
+            looked.append(weights)
         return self.drop(self.target_out(x), train), {
-            "cross_attention": jnp.stack(seen, axis=1)[:, :, None]
+            "cross_attention": jnp.stack(looked, axis=1)[:, :, None]
         } if look else {}
 
     def start(self, memory, max_length: int):
@@ -156,15 +156,15 @@ class ConvSeq2seq(nn.Module):
     def step(self, cache, token: Int[Array, "B"]):
         """One step: logits [B, V], the next cache, and the weights [B, layers, 1, 1, S] it looked with."""
         embedded = self.target_embed(token[:, None], cache["time"])
-        x, before, seen = self.target_in(embedded), [], []
+        x, before, looked = self.target_in(embedded), [], []
         for layer in range(self.options.layers):
             inputs = jnp.concatenate([cache["before"][layer], x], axis=1)
             before.append(inputs[:, 1:])
             x, weights = self.block(layer, cache, inputs, x, embedded, True)
-            seen.append(weights)
+            looked.append(weights)
         logits = self.target_out(x)[:, 0] @ self.kernel + self.bias[None]
         cache = cache | {"before": before, "time": cache["time"] + 1}
-        return logits, cache, {"cross_attention": jnp.stack(seen, axis=1)[:, :, None]}
+        return logits, cache, {"cross_attention": jnp.stack(looked, axis=1)[:, :, None]}
 
     def output(self) -> tuple[Float[Array, "D V"], Float[Array, "V"]]:
         """Kernel and bias of the output layer."""
@@ -172,5 +172,5 @@ class ConvSeq2seq(nn.Module):
 
     def __call__(self, source, source_length, target_in, *, train: bool = False, look: bool = False):
         """Teacher-forced logits [B, T, V] and intermediates."""
-        hidden, seen = self.decode(self.encode(source, source_length, train=train), target_in, train=train, look=look)
-        return hidden @ self.kernel + self.bias[None, None], seen
+        hidden, looked = self.decode(self.encode(source, source_length, train=train), target_in, train=train, look=look)
+        return hidden @ self.kernel + self.bias[None, None], looked

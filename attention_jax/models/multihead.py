@@ -64,8 +64,8 @@ def heads_attend(
     rngs = None if rng is None else jax.random.split(rng, query.shape[:2])
 
     def one(q, k, v, score, bias, mask, rng):
-        given = {"score": score, "bias": bias, "mask": mask, "query_offset": query_offset}
-        return attend(q, k, v, dropout=dropout, rng=rng, implementation=implementation, **given)
+        common = {"score": score, "bias": bias, "mask": mask, "query_offset": query_offset}
+        return attend(q, k, v, dropout=dropout, rng=rng, implementation=implementation, **common)
 
     over_heads = jax.vmap(one, in_axes=(0, 0, 0, 0, 0, None, 0))
     return jax.vmap(over_heads, in_axes=(0, 0, 0, None, None, 0, 0))(query, key, value, score, bias, mask, rngs)
@@ -143,13 +143,13 @@ class MultiHeadAttention(nn.Module):
 
     def pool(self, query, key, value, *, bias=None, mask=None, query_offset=0, train=False, look=False):
         """Attention of projected queries over projected keys and values, then W_o: (output, weights or None)."""
-        given = {"score": self.head_score, "bias": bias, "mask": mask, "query_offset": query_offset}
+        common = {"score": self.head_score, "bias": bias, "mask": mask, "query_offset": query_offset}
         rng = self.make_rng("dropout") if train and not is_zero(self.dropout) else None
         pooled = heads_attend(
-            query, key, value, dropout=self.dropout, rng=rng, implementation=self.implementation, **given
+            query, key, value, dropout=self.dropout, rng=rng, implementation=self.implementation, **common
         )  # [B, H, Q, V]
         pooled = pooled.swapaxes(1, 2).reshape(query.shape[0], query.shape[2], -1)  # [B, Q, H V]
-        return self.out(pooled), heads_weights(query, key, **given) if look else None
+        return self.out(pooled), heads_weights(query, key, **common) if look else None
 
     def _split(self, x):
         """[B, T, H E] -> [B, H, T, E]."""

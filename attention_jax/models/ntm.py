@@ -137,11 +137,11 @@ class NTM(nn.Module):
             return state, (features, *((state.weights,) if look else ()))
 
         projected = nn.Dense(gates, kernel_init=first, name="input")(inputs)  # [B, T, G]
-        _, (features, *seen) = jax.lax.scan(step, state, projected.swapaxes(0, 1))
+        _, (features, *looked) = jax.lax.scan(step, state, projected.swapaxes(0, 1))
         logits = nn.Dense(self.outputs, name="output")(features.swapaxes(0, 1))
         if not look:
             return logits, {}
-        weights = seen[0].swapaxes(0, 1)  # [B, T, H, N]
+        weights = looked[0].swapaxes(0, 1)  # [B, T, H, N]
         return logits, {"write": weights[:, :, : shape.write_heads], "read": weights[:, :, shape.write_heads :]}
 
     def start(self, shape: Shape) -> State:

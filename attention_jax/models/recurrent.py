@@ -112,9 +112,9 @@ def run_stack(layers: Sequence[Layer], projected: Float[Array, "T B G"], states:
 
     `projected` is the first layer's input; `drop` is what happens between layers.
     """
-    last = []
-    for i, (layer, state) in enumerate(zip(layers, states, strict=True)):
-        steps = layer.scan(projected if i == 0 else layer.project(drop(hidden)), state)
+    hidden, last = None, []
+    for layer, state in zip(layers, states, strict=True):
+        steps = layer.scan(projected if hidden is None else layer.project(drop(hidden)), state)
         hidden = steps[0]
         last.append(tuple(part[-1] for part in steps))
     return hidden, last

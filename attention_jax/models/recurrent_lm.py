@@ -113,5 +113,5 @@ class RecurrentLanguageModel(nn.Module):
         self, tokens: Int[Array, "B T"], *, train: bool = False, look: bool = False
     ) -> tuple[Float[Array, "B T V"], dict]:
         """Logits of the character after each one."""
-        hidden, seen = self.hidden(tokens, train=train, look=look)
-        return hidden @ self.output_kernel + self.output_bias[None, None], seen
+        hidden, intermediates = self.hidden(tokens, train=train, look=look)
+        return hidden @ self.output_kernel + self.output_bias[None, None], intermediates

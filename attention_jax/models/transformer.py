@@ -62,8 +62,8 @@ class Decoder(nn.Module):
         `project`."""
         own, cross = [], []
         for i, layer in enumerate(self.layer):
-            given = None if memory is None else memory[i]
-            x, w, c = layer(x, mask, self.bias[i % len(self.bias)](), given, train, look)
+            projected = None if memory is None else memory[i]
+            x, w, c = layer(x, mask, self.bias[i % len(self.bias)](), projected, train, look)
             own.append(w)
             cross.append(c)
         return self._finish(x, own, cross, look)
@@ -86,8 +86,8 @@ class Decoder(nn.Module):
         weights)."""
         own, cross, new = [], [], []
         for i, layer in enumerate(self.layer):
-            given = None if memory is None else memory[i]
-            x, kv, w, c = layer.step(x, cache[i], position, self.bias[i % len(self.bias)](), given, look)
+            projected = None if memory is None else memory[i]
+            x, kv, w, c = layer.step(x, cache[i], position, self.bias[i % len(self.bias)](), projected, look)
             new.append(kv)
             own.append(w)
             cross.append(c)

@@ -208,13 +208,13 @@ class Trunk(nn.Module):
         logits = Linear(self.classes, name="head")(pooled.astype(jnp.float32))
         if not look:
             return logits, {}
-        seen = {"encoder_attention": jnp.stack(weights, axis=1)}  # [B, layers, H, T, T]
+        intermediates = {"encoder_attention": jnp.stack(weights, axis=1)}  # [B, layers, H, T, T]
         if self.pool == "attention":
             weigh = jax.vmap(
                 lambda tokens: attention_weights(query[None, :].astype(tokens.dtype), tokens, score=Dot())[0]
             )
-            seen["pool_attention"] = weigh(x)  # [B, T]
-        return logits, seen
+            intermediates["pool_attention"] = weigh(x)  # [B, T]
+        return logits, intermediates
 
 
 class Vit(nn.Module):

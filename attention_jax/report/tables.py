@@ -35,20 +35,20 @@ def value_of(claim, run: Mapping) -> float | None:
     """The number that `claim` speaks of in one run: final, of one epoch, or of the best epoch; None if it has none."""
     if claim.epoch is None and not claim.best:
         return run["metrics"].get(claim.metric)
-    seen = {row.get("epoch"): row[claim.metric] for row in run["history"] if row.get(claim.metric) is not None}
+    by_epoch = {row.get("epoch"): row[claim.metric] for row in run["history"] if row.get(claim.metric) is not None}
     if claim.epoch is not None:
-        return seen.get(claim.epoch)
-    return (max if upward(claim) else min)(seen.values(), default=None)
+        return by_epoch.get(claim.epoch)
+    return (max if upward(claim) else min)(by_epoch.values(), default=None)
 
 
 def values_of(claim, runs: Sequence[Mapping]) -> list[float]:
     """The claim's number in every run of its variant; with `claim.minus`, less that variant's of the same seed."""
-    found = {(run.get("variant", ""), run.get("seed", 0)): value_of(claim, run) for run in runs}
-    found = {key: float(value) for key, value in found.items() if value is not None}
-    mine = {seed: value for (variant, seed), value in found.items() if variant == claim.variant}
+    values = {(run.get("variant", ""), run.get("seed", 0)): value_of(claim, run) for run in runs}
+    values = {key: float(value) for key, value in values.items() if value is not None}
+    mine = {seed: value for (variant, seed), value in values.items() if variant == claim.variant}
     if claim.minus is None:
         return list(mine.values())
-    return [value - found[claim.minus, seed] for seed, value in mine.items() if (claim.minus, seed) in found]
+    return [value - values[claim.minus, seed] for seed, value in mine.items() if (claim.minus, seed) in values]
 
 
 def judge(claim, runs: Sequence[Mapping]) -> tuple[float | None, Verdict]:

@@ -34,17 +34,17 @@ def interval(values: Sequence[float]) -> float | None:
     return t * statistics.stdev(values) / math.sqrt(n + 1)
 
 
-def best(settings: Settings, found: Sequence[Trial]) -> Trial | None:
+def best(settings: Settings, trials: Sequence[Trial]) -> Trial | None:
     """The finished trial of the best mean."""
-    done = [trial for trial in found if trial.state == "done"]
+    done = [trial for trial in trials if trial.state == "done"]
     return min(done, key=lambda trial: settings.sign(trial.value), default=None)
 
 
-def ranked(settings: Settings, found: Sequence[Trial]) -> list[Trial]:
+def ranked(settings: Settings, trials: Sequence[Trial]) -> list[Trial]:
     """Best first; then the pruned, the unfinished and the failed."""
     order = ("done", "pruned", "running", "waiting", "failed")
     return sorted(
-        found, key=lambda t: (order.index(t.state), math.inf if t.value is None else settings.sign(t.value), t.number)
+        trials, key=lambda t: (order.index(t.state), math.inf if t.value is None else settings.sign(t.value), t.number)
     )
 
 
@@ -68,10 +68,10 @@ def parameters(trial: Trial) -> int | None:
     return next((r["parameters"] for r in trial.results if r and "parameters" in r), None)
 
 
-def table(settings: Settings, found: Sequence[Trial]) -> Table:
+def table(settings: Settings, trials: Sequence[Trial]) -> Table:
     """All trials, best first."""
     rows = []
-    for trial in ranked(settings, found):
+    for trial in ranked(settings, trials):
         cells = [number(v) if isinstance(v, float) else str(v) for v in trial.point.values()]
         state = (
             trial.state
@@ -112,13 +112,13 @@ def command(settings: Settings, trial: Trial) -> str:
     return shlex.join(["python", "launch.py", "train", config.name, *words])
 
 
-def importances(settings: Settings, found: Sequence[Trial]) -> dict[str, float]:
+def importances(settings: Settings, trials: Sequence[Trial]) -> dict[str, float]:
     """How much each parameter matters for a better trial (PED-ANOVA, Watanabe et al. 2023); {} with fewer than 4."""
     import optuna
 
     from attention_jax.sweep.search import distributions
 
-    done = [trial for trial in found if trial.state == "done"]
+    done = [trial for trial in trials if trial.state == "done"]
     if len(done) < 4 or len({trial.value for trial in done}) < 2:
         return {}
     asked = distributions(settings.space)
@@ -129,13 +129,13 @@ def importances(settings: Settings, found: Sequence[Trial]) -> dict[str, float]:
             study.add_trial(
                 optuna.trial.create_trial(params=trial.point, distributions=asked, value=settings.sign(trial.value))
             )
-        found_ = optuna.importance.get_param_importances(
+        shares = optuna.importance.get_param_importances(
             study, evaluator=optuna.importance.PedAnovaImportanceEvaluator()
         )
-    return {name: float(value) for name, value in found_.items() if math.isfinite(value)}
+    return {name: float(value) for name, value in shares.items() if math.isfinite(value)}
 
 
-def figures(directory: Path, settings: Settings, found: Sequence[Trial]) -> list[Path]:
+def figures(directory: Path, settings: Settings, trials: Sequence[Trial]) -> list[Path]:
     """Slices, parallel coordinates and learning curves, of what there is so far."""
     from attention_jax.report.figures import lines, parallel_coordinates, sweep_slices
 
@@ -143,7 +143,7 @@ def figures(directory: Path, settings: Settings, found: Sequence[Trial]) -> list
     log = [short[name] for name, dimension in settings.space.items() if _spans_decades(dimension)]
     shown = [
         {"params": {short[n]: v for n, v in t.point.items()}, "value": t.value if t.state == "done" else None}
-        for t in found
+        for t in trials
     ]
     paths = []
     if any(trial["value"] is not None for trial in shown):
@@ -154,15 +154,15 @@ def figures(directory: Path, settings: Settings, found: Sequence[Trial]) -> list
             )
         )
     curves = {}
-    for trial in [t for t in ranked(settings, found) if t.state != "failed" and any(t.histories)][:CURVES]:
+    for trial in [t for t in ranked(settings, trials) if t.state != "failed" and any(t.histories)][:CURVES]:
         epochs = sorted({row["epoch"] for history in trial.histories for row in history if settings.metric in row})
-        seen = [
+        values = [
             {row["epoch"]: row.get(settings.metric, math.nan) for row in history}
             for history in trial.histories
             if history
         ]
         if epochs:
-            curves[label(trial.point)] = (epochs, [[row.get(epoch, math.nan) for epoch in epochs] for row in seen])
+            curves[label(trial.point)] = (epochs, [[row.get(epoch, math.nan) for epoch in epochs] for row in values])
     if curves:
         paths.append(
             lines(curves, directory / "figures" / "learning_curves.png", xlabel="epoch", ylabel=settings.metric)
@@ -178,9 +178,9 @@ def _spans_decades(dimension: Range | Values) -> bool:
     return numbers and max(dimension.choices) >= 8 * min(dimension.choices)
 
 
-def as_json(settings: Settings, found: Sequence[Trial]) -> dict:
+def as_json(settings: Settings, trials: Sequence[Trial]) -> dict:
     """sweep.json."""
-    top = best(settings, found)
+    top = best(settings, trials)
     rows = [
         {
             "trial": t.number, "params": t.point, "state": t.state, "reason": t.reason,
@@ -188,7 +188,7 @@ def as_json(settings: Settings, found: Sequence[Trial]) -> dict:
             "parameters": parameters(t), "seconds": round(seconds(t), 2),
             "runs": ["/".join(d.parts[-3:]) for d in t.directories],
         }
-        for t in ranked(settings, found)
+        for t in ranked(settings, trials)
     ]  # fmt: skip
     return {
         **{k: v for k, v in plan.settings_json(settings).items() if k != "config"},
@@ -196,17 +196,17 @@ def as_json(settings: Settings, found: Sequence[Trial]) -> dict:
         "ranking": rows,
         "best": top.number if top else None,
         "command": command(settings, top) if top else None,
-        "importances": importances(settings, found),
+        "importances": importances(settings, trials),
     }
 
 
-def write(directory: Path, settings: Settings, found: Sequence[Trial]):
+def write(directory: Path, settings: Settings, trials: Sequence[Trial]):
     """Write sweep.json and the figures, and print the table, the importances and the best trial's command."""
-    values = as_json(settings, found)
+    values = as_json(settings, trials)
     write_json(directory / "sweep.json", values)
-    paths = figures(directory, settings, found)
-    show(table(settings, found))
-    states = [trial.state for trial in found]
+    paths = figures(directory, settings, trials)
+    show(table(settings, trials))
+    states = [trial.state for trial in trials]
     print(", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)) or "no trial yet")
     print("".join(f"{line}\n" for line in worker.slow(directory)), end="")
     if values["importances"]:
@@ -216,9 +216,9 @@ def write(directory: Path, settings: Settings, found: Sequence[Trial]):
     print(f"in {directory}: sweep.json, " + ", ".join(str(path.relative_to(directory)) for path in paths))
 
 
-def record(directory: Path, settings: Settings, found: Sequence[Trial]):
+def record(directory: Path, settings: Settings, trials: Sequence[Trial]):
     """Keep every finished run in experiments/results/NAME.json, its point as its variant, and the figures beside it."""
-    for trial in found:
+    for trial in trials:
         for run_directory, result in zip(trial.directories, trial.results):
             if result:
                 run = {"variant": label(trial.point)} | {k: v for k, v in result.items() if k != "experiment"}
@@ -259,8 +259,8 @@ def announce(settings: Settings, points: Sequence[dict]):
     show(Table(f"Sweep of {settings.config.name}", ("trial", *short_names(settings.space)), rows, right=("trial",)))
     more = f" ({settings.trials} in all; later ones depend on results)" if len(points) < settings.trials else ""
     print(f"{len(points)} trials{more} x {settings.seeds} seeds by {settings.method}, for {settings.metric}")
-    found = estimate(settings)
-    if found is None:
+    time = estimate(settings)
+    if time is None:
         print(
             f"time: unknown, as no run of {settings.config.name} has ended here; "
             f"`launch.py train {settings.config.name}` would tell"
@@ -268,6 +268,6 @@ def announce(settings: Settings, points: Sequence[dict]):
     else:
         pruned = " at most (trials are pruned)" if settings.method in ("halving", "hyperband") else ""
         print(
-            f"time: about {found[0] / 60:.1f} minutes{pruned}, one run after another as in {found[1]}; "
+            f"time: about {time[0] / 60:.1f} minutes{pruned}, one run after another as in {time[1]}; "
             "populations and --jobs shorten it"
         )

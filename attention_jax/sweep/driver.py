@@ -110,13 +110,13 @@ def sweep(
             for number, count in enumerate(rounds(settings.method, settings.trials)):
                 done = plan.read_rounds(directory)
                 if number == len(done):
-                    found = plan.trials(directory, settings, done)
-                    history = [(trial.point, settings.sign(trial.value)) for trial in found if trial.state == "done"]
+                    trials = plan.trials(directory, settings, done)
+                    history = [(trial.point, settings.sign(trial.value)) for trial in trials if trial.state == "done"]
                     points = proposed(settings, history, count)
                     if not points:
                         break
                     plan.write_round(
-                        directory, number, _new_round(settings, len(found), points, population, where.slots)
+                        directory, number, _new_round(settings, len(trials), points, population, where.slots)
                     )
                 _run_round(directory, settings, number, where, journal)
             print(f"all runs have ended ({time.perf_counter() - started:.0f} s since this command began)")
@@ -127,9 +127,9 @@ def sweep(
             ) from error
         finally:
             where.close()
-        found = plan.trials(directory, settings, plan.read_rounds(directory))
-        answer.write(directory, settings, found)
-        return found
+        trials = plan.trials(directory, settings, plan.read_rounds(directory))
+        answer.write(directory, settings, trials)
+        return trials
 
 
 def _new_round(settings: Settings, first: int, points: list[dict], population: int, slots: int) -> Round:
@@ -156,15 +156,15 @@ def _run_round(directory: Path, settings: Settings, number: int, where, journal:
         journal.add(now.points if not number else [*_points(directory, number), *now.points], settings.config.name)
         paths = _groups_to_do(directory, settings, number, now)
         for done, _ in enumerate(where.run(paths), 1):
-            found = _tell(directory, settings, journal)
-            best = answer.best(settings, found)
+            trials = _tell(directory, settings, journal)
+            best = answer.best(settings, trials)
             said = f"; best so far: {answer.in_words(settings, best)}" if best else ""
             print(f"group {done} of {len(paths)} has come to epoch {now.stages[-1][0]}{said}", flush=True)
-        found = _tell(directory, settings, journal)
+        trials = _tell(directory, settings, journal)
         if len(now.stages) == len(rungs):
             return
         epoch, active = now.stages[-1]
-        stages = [*now.stages, (rungs[len(now.stages)], plan.go_on(settings, found, active, epoch))]
+        stages = [*now.stages, (rungs[len(now.stages)], plan.go_on(settings, trials, active, epoch))]
         plan.write_round(directory, number, now._replace(stages=stages))
 
 
@@ -192,9 +192,9 @@ def _groups_to_do(directory: Path, settings: Settings, number: int, now: Round) 
 
 def _tell(directory: Path, settings: Settings, journal: Journal) -> list[plan.Trial]:
     """Tell the journal of every trial that has ended; return how all stand."""
-    found = plan.trials(directory, settings, plan.read_rounds(directory))
-    for trial in found:
+    trials = plan.trials(directory, settings, plan.read_rounds(directory))
+    for trial in trials:
         if trial.state in ("done", "failed", "pruned"):
             curve = answer.mean_curve(settings, trial)
             journal.tell(trial.number, trial.value if trial.state == "done" else None, trial.reason, curve)
-    return found
+    return trials

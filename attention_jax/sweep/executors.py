@@ -42,7 +42,7 @@ def devices() -> list[str]:
     return sorted(path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*"))
 
 
-def shares(jobs: int, found: Sequence[str]) -> list[dict[str, str]]:
+def shares(jobs: int, gpus: Sequence[str]) -> list[dict[str, str]]:
     """The environment of each of `jobs` workers: whole devices if there are enough, else a share of one's memory.
 
     >>> shares(2, ["0", "1", "2"])
@@ -52,13 +52,13 @@ def shares(jobs: int, found: Sequence[str]) -> list[dict[str, str]]:
     >>> shares(2, [])
     [{}, {}]
     """
-    if not found:
+    if not gpus:
         return [{} for _ in range(jobs)]
-    if jobs <= len(found):
-        return [{"CUDA_VISIBLE_DEVICES": ",".join(found[job::jobs])} for job in range(jobs)]
-    most = -(-jobs // len(found))
+    if jobs <= len(gpus):
+        return [{"CUDA_VISIBLE_DEVICES": ",".join(gpus[job::jobs])} for job in range(jobs)]
+    most = -(-jobs // len(gpus))
     return [
-        {"CUDA_VISIBLE_DEVICES": found[job % len(found)], "XLA_PYTHON_CLIENT_MEM_FRACTION": f"{0.9 / most:.2f}"}
+        {"CUDA_VISIBLE_DEVICES": gpus[job % len(gpus)], "XLA_PYTHON_CLIENT_MEM_FRACTION": f"{0.9 / most:.2f}"}
         for job in range(jobs)
     ]
 

@@ -106,18 +106,18 @@ def seeds(settings: Settings) -> list[int]:
 
 def measured(settings: Settings, result: dict | None, history: Sequence[dict]) -> float | None:
     """The metric of one run: of its result, or after its last epoch. InputError if the run does not have it."""
-    found = {**(history[-1] if history else {}), **(result["metrics"] if result else {})}
-    if settings.metric in found:
-        return float(found[settings.metric])
+    metrics = {**(history[-1] if history else {}), **(result["metrics"] if result else {})}
+    if settings.metric in metrics:
+        return float(metrics[settings.metric])
     if result or (history and settings.method in ("halving", "hyperband")):
-        names = [name for name in found if name not in ("epoch", "step", "seconds")]
+        names = [name for name in metrics if name not in ("epoch", "step", "seconds")]
         raise InputError(f"--metric must be one of {', '.join(names)}; got {settings.metric}")
     return None
 
 
 def trials(directory: Path, settings: Settings, rounds: Sequence[Round]) -> list[Trial]:
     """How all trials stand, read off their run directories."""
-    found = []
+    listed = []
     for round_ in rounds:
         active = round_.stages[-1][1]
         for number, point in enumerate(round_.points, round_.first):
@@ -138,8 +138,8 @@ def trials(directory: Path, settings: Settings, rounds: Sequence[Round]) -> list
             value = sum(values) / len(values) if len(values) == settings.seeds else None
             if state == "done" and (value is None or not math.isfinite(value)):
                 state, reason, value = "failed", f"its {settings.metric} is {value}", None
-            found.append(Trial(number, point, state, value, values, reason, directories, histories, results))
-    return found
+            listed.append(Trial(number, point, state, value, values, reason, directories, histories, results))
+    return listed
 
 
 def rungs(settings: Settings) -> list[int]:
@@ -149,12 +149,12 @@ def rungs(settings: Settings) -> list[int]:
     )
 
 
-def go_on(settings: Settings, found: Sequence[Trial], active: Sequence[int], epoch: int) -> list[int]:
+def go_on(settings: Settings, trials: Sequence[Trial], active: Sequence[int], epoch: int) -> list[int]:
     """Which of the `active` trials go on beyond `epoch`: not the failed, the best 1/eta where a bracket compares."""
     chosen, all_brackets = [], brackets(settings.method, settings.config.train.total_epochs)
     for place, bracket in enumerate(all_brackets):
         mine = [
-            t for t in found if t.number in active and t.number % len(all_brackets) == place and t.state != "failed"
+            t for t in trials if t.number in active and t.number % len(all_brackets) == place and t.state != "failed"
         ]
         if epoch in bracket[:-1] and mine:
             best = survivors([settings.sign(math.nan if t.value is None else t.value) for t in mine], ETA)

@@ -98,8 +98,8 @@ def runner(config: configs.Config, total_steps: int):
     hold m members each. Each member makes K training steps on its own rows of the bucket.
     """
 
-    def member(bucket, given):
-        state, numbers, indices, weight = given
+    def member(bucket, parts):
+        state, numbers, indices, weight = parts
         mine = configs.replace(config, **numbers)  # numbers are tracers here
         loss, update = tasks.build(mine).loss, optimizer(mine.optim, total_steps)
 
@@ -111,15 +111,15 @@ def runner(config: configs.Config, total_steps: int):
             return jax.lax.scan(body, state, (indices, weight))
 
     def population(members, numbers, bucket, indices, weight):
-        one_after_another = lambda *given: jax.lax.map(lambda one: member(bucket, one), given)
-        side_by_side = lambda *given: jax.vmap(lambda one: member(bucket, one))(given)
-        given = (members, numbers, indices, weight)
-        return jax.lax.platform_dependent(*given, cpu=one_after_another, default=side_by_side)
+        one_after_another = lambda *parts: jax.lax.map(lambda one: member(bucket, one), parts)
+        side_by_side = lambda *parts: jax.vmap(lambda one: member(bucket, one))(parts)
+        parts = (members, numbers, indices, weight)
+        return jax.lax.platform_dependent(*parts, cpu=one_after_another, default=side_by_side)
 
     if jax.local_device_count() > 1:
         return jax.pmap(population, in_axes=(0, 0, None, 0, 0), donate_argnums=0)
-    single = lambda *given: jax.tree.map(
-        lambda x: x[None], population(*(_first(x) if i != 2 else x for i, x in enumerate(given)))
+    single = lambda *parts: jax.tree.map(
+        lambda x: x[None], population(*(_first(x) if i != 2 else x for i, x in enumerate(parts)))
     )
     return jax.jit(single, donate_argnums=0)
 
@@ -193,5 +193,5 @@ def train_many(
                 runs.fail(member.directory, run.failure)
             elif not run.open and not runs.ended(member.directory):
                 runs.finish(member.config, task, run, params, figures=False, population=count)
-            if interrupt.wanted:
+            if interrupt.requested:
                 raise Interrupted(run.step)

@@ -62,7 +62,7 @@ def suggest(space: Space, method: str, seed: int, history: Sequence[tuple[Point,
     known = [point for point, _ in history]
     if method == "grid" or (method != "tpe" and size <= len(known) + count):
         return [point for point in grid(space) if point not in known][:count]
-    asked, found = distributions(space), []
+    asked, points = distributions(space), []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # optuna calls its quasi-random sampler and constant_liar experimental
         study = optuna.create_study(sampler=_sampler(method, seed, 0))
@@ -76,14 +76,14 @@ def suggest(space: Space, method: str, seed: int, history: Sequence[tuple[Point,
             }
             study.add_trial(optuna.trial.create_trial(params=first, distributions=asked, value=0.0))
         for attempt in range(100 * count):
-            if len(found) == count or len(known) + len(found) >= size:
+            if len(points) == count or len(known) + len(points) >= size:
                 break
             if method != "qmc":
                 study.sampler = _sampler(method, seed, len(known) + attempt)
             point = dict(study.ask(asked).params)
-            if point not in known + found:
-                found.append(point)
-    return found
+            if point not in known + points:
+                points.append(point)
+    return points
 
 
 def _sampler(method: str, seed: int, number: int) -> optuna.samplers.BaseSampler:

@@ -54,14 +54,14 @@ Point = dict[str, int | float | bool | str]
 
 def options(config, prefix: str = "") -> dict[str, type]:
     """Dotted names and types of everything that can be swept over."""
-    hints, found = typing.get_type_hints(type(config)), {}
+    hints, types = typing.get_type_hints(type(config)), {}
     for f in dataclasses.fields(config):
         value = getattr(config, f.name)
         if dataclasses.is_dataclass(value):
-            found |= options(value, f"{prefix}{f.name}.")
+            types |= options(value, f"{prefix}{f.name}.")
         elif prefix and (hints[f.name] in (int, float, bool, str) or typing.get_origin(hints[f.name]) is Literal):
-            found[prefix + f.name] = hints[f.name]
-    return found
+            types[prefix + f.name] = hints[f.name]
+    return types
 
 
 def get(config, name: str):
@@ -73,15 +73,15 @@ def get(config, name: str):
 
 def assignments(words: Sequence[str]) -> dict[str, str]:
     """`["a=1", "b=2"]` as a dict."""
-    found = {}
+    texts = {}
     for word in words:
         name, equals, text = word.partition("=")
         if not (name and equals and text):
             raise InputError(f"--over needs NAME=VALUES, such as optim.learning-rate=1e-4..1e-2:log; got {word!r}")
-        if name in found:
+        if name in texts:
             raise InputError(f"--over names {name} twice; write all its values in one list")
-        found[name] = text
-    return found
+        texts[name] = text
+    return texts
 
 
 def parse(config, over: Mapping[str, str]) -> Space:

@@ -117,14 +117,14 @@ class LanguageTask:
 def continuation(model, params, tokens, length: int):
     """[1, T] characters -> the most probable `length` after them, one by one."""
 
-    def one(carry, given):
+    def one(carry, forced):
         cache, last = carry
-        logits, cache, _ = model.apply({"params": params}, cache, jnp.where(given >= 0, given, last), method="step")
+        logits, cache, _ = model.apply({"params": params}, cache, jnp.where(forced >= 0, forced, last), method="step")
         chosen = logits.argmax(-1).astype(jnp.int32)
         return (cache, chosen), chosen
 
     total = tokens.shape[1] + length
-    given = jnp.concatenate([tokens[0], jnp.full((length - 1,), -1, jnp.int32)])
+    forced = jnp.concatenate([tokens[0], jnp.full((length - 1,), -1, jnp.int32)])
     cache = model.apply({"params": params}, 1, total, method="start")
-    _, written = jax.lax.scan(one, (cache, jnp.zeros((1,), jnp.int32)), given)
+    _, written = jax.lax.scan(one, (cache, jnp.zeros((1,), jnp.int32)), forced)
     return written[-length:, 0]

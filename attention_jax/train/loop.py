@@ -51,7 +51,7 @@ def fit(program: Program, task, runs: list[Run], checkpoints: Checkpoints, until
                     run.note(epoch, weight[member], {name: (s[member], n[member]) for name, (s, n) in metrics.items()})
                 chunk += 1
                 more = chunk < len(plans[0]) and any(run.open for run in runs)
-                if more and hosts.anywhere(interrupt.wanted):
+                if more and hosts.anywhere(interrupt.requested):
                     save(program.fetch(state))
                     raise Interrupted(max(run.step for run in runs))
             if all(run.failure for run in runs):
@@ -61,7 +61,7 @@ def fit(program: Program, task, runs: list[Run], checkpoints: Checkpoints, until
                 if run.calls:
                     run.end_epoch(epoch, task.evaluate(program.params(saved, member), False).metrics)
             save(saved, [run.quality_after(epoch) for run in runs])
-            if hosts.anywhere(interrupt.wanted):
+            if hosts.anywhere(interrupt.requested):
                 raise Interrupted(max(run.step for run in runs))
     return chosen(program, runs, program.fetch(state), checkpoints)
 
@@ -117,15 +117,15 @@ def train_one(task, optim, train, directory: Path, *, tensorboard=False, quiet=F
 
 
 class Interrupt:
-    """While open, SIGINT and SIGTERM set `wanted` instead of ending the process."""
+    """While open, SIGINT and SIGTERM set `requested` instead of ending the process."""
 
-    wanted = False
+    requested = False
 
     def __enter__(self):
         self.old = {}
         if threading.current_thread() is threading.main_thread():
             for name in (signal.SIGINT, signal.SIGTERM):
-                self.old[name] = signal.signal(name, lambda *_: setattr(self, "wanted", True))
+                self.old[name] = signal.signal(name, lambda *_: setattr(self, "requested", True))
         return self
 
     def __exit__(self, *_):
