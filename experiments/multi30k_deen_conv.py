@@ -32,9 +32,15 @@ def config() -> Config:
 
 def variants() -> dict[str, Config]:
     better = {
-        "optim.schedule": "warmup_cosine", "optim.warmup_steps": 400, "train.label_smoothing": 0.1, "train.total_epochs": 20,
-        "train.use_best": False, "train.average_last": 3, "decode.beam_size": 5, "model.dropout": 0.3,
-    }  # fmt: skip
+        "optim.schedule": "warmup_cosine",
+        "optim.warmup_steps": 400,
+        "train.label_smoothing": 0.1,
+        "train.total_epochs": 20,
+        "train.use_best": False,
+        "train.average_last": 3,
+        "decode.beam_size": 5,
+        "model.dropout": 0.3,
+    }
     return {"published": config(), "better": replace(config(), **better)}
 
 

@@ -50,10 +50,17 @@ def config() -> Config:
 
 def variants() -> dict[str, Config]:
     better = {
-        "optim.schedule": "warmup_cosine", "optim.warmup_steps": 400, "train.label_smoothing": 0.1, "train.total_epochs": 20,
-        "train.use_best": False, "train.average_last": 3, "decode.beam_size": 5, "model.embed_dropout": 0.4, "model.output_dropout": 0.3,
+        "optim.schedule": "warmup_cosine",
+        "optim.warmup_steps": 400,
+        "train.label_smoothing": 0.1,
+        "train.total_epochs": 20,
+        "train.use_best": False,
+        "train.average_last": 3,
+        "decode.beam_size": 5,
+        "model.embed_dropout": 0.4,
+        "model.output_dropout": 0.3,
         "train.matmul_precision": "bfloat16",
-    }  # fmt: skip
+    }
     return {"published": config(), "better": replace(config(), **better)}
 
 

@@ -33,7 +33,7 @@ def config() -> Config:
             attention_dropout=0.1,
             ffn_dropout=0.1,
             max_length=100,
-        ),  # fmt: skip
+        ),
         Optim(learning_rate=5e-4, clip_norm=1.0),
         Train(batch_size=128, total_epochs=10, use_best=True),
         Decode(max_length=50),
@@ -49,9 +49,18 @@ def variants() -> dict[str, Config]:
     """The notebook's settings, and what is better: a warm-up, label smoothing, more
     dropout, longer training, a beam."""
     better = {
-        "optim.learning_rate": 1e-3, "optim.schedule": "inverse_sqrt", "optim.warmup_steps": 1000, "optim.b2": 0.98, "train.label_smoothing": 0.1,
-        "train.total_epochs": 20, "model.dropout": 0.25, "model.norm": "pre", "model.tied": "output", "decode.beam_size": 5, "train.matmul_precision": "bfloat16",
-    }  # fmt: skip
+        "optim.learning_rate": 1e-3,
+        "optim.schedule": "inverse_sqrt",
+        "optim.warmup_steps": 1000,
+        "optim.b2": 0.98,
+        "train.label_smoothing": 0.1,
+        "train.total_epochs": 20,
+        "model.dropout": 0.25,
+        "model.norm": "pre",
+        "model.tied": "output",
+        "decode.beam_size": 5,
+        "train.matmul_precision": "bfloat16",
+    }
     return {"notebook": config(), "better": replace(config(), **better)}
 
 

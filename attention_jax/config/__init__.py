@@ -99,7 +99,9 @@ class Train(Options):
     """End with the mean of the parameters after the last N epochs; 0 does not average."""
     label_smoothing: float = 0.0
     matmul_precision: Literal["default", "bfloat16", "tensorfloat32", "float32"] = "default"
-    """JAX's setting of that name while training; "bfloat16" is obeyed by a CPU, too, in products with weights (ops/precision.py)."""
+    """JAX's setting of that name while training; "bfloat16" is obeyed by a CPU, too, in products with weights
+    (ops/precision.py).
+    """
 
 
 @dataclass(frozen=True)
@@ -199,7 +201,8 @@ def differences(old, new, prefix: str = "") -> dict[str, tuple]:
 def validate(config, prefix: str = ""):
     """Check the numbers of a configuration by what their names mean; raise InputError naming the option.
 
-    Sizes and epochs are at least 1, a learning rate is positive, a rate of dropout or smoothing lies in [0, 1), nothing is negative.
+    Sizes and epochs are at least 1, a learning rate is positive, a rate of dropout or smoothing lies in [0, 1), nothing
+    is negative.
     """
     for f in dataclasses.fields(config):
         value, option = getattr(config, f.name), "--" + (prefix + f.name).replace("_", "-")
@@ -220,8 +223,9 @@ def validate(config, prefix: str = ""):
 class Claim:
     """One published (or aimed at) number, and what counts as having reproduced it.
 
-    `metric` names a value of the run's result ("test.bleu"); `epoch` takes it from that epoch of the history instead of the
-    final evaluation, `best` takes the best epoch. With several seeds the median is judged, or the `seeds_needed`-th best.
+    `metric` names a value of the run's result ("test.bleu"); `epoch` takes it from that epoch of the history instead of
+    the final evaluation, `best` takes the best epoch. With several seeds the median is judged, or the `seeds_needed`-th
+    best.
     """
 
     text: str
@@ -240,5 +244,6 @@ class Claim:
     seeds_needed: int = 0
     """Judge the n-th best seed: 4 of five seeds is "on at least 4 of 5"; 0 judges the median."""
     beaten: float | None = None
-    """Beaten from this value on. Up is better where only `at_least` is given, down where only `at_most` is; with both or neither the
-    metric's name decides: loss, perplexity, error and bits are better low."""
+    """Beaten from this value on. Up is better where only `at_least` is given, down where only `at_most` is; with both
+    or neither the metric's name decides: loss, perplexity, error and bits are better low.
+    """

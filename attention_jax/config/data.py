@@ -36,7 +36,9 @@ class TextPairs(DataOptions):
     """What all corpora of sentence pairs have in common (attention_jax/data/pair_files.py)."""
 
     tokenizer: Literal["whitespace", "character", "words", "spacy", "bpe", "sentencepiece"] = "whitespace"
-    """words: d2l's preprocessing; spacy: its rules, no model; bpe: ready-made merges; sentencepiece: trained on the data and cached."""
+    """words: d2l's preprocessing; spacy: its rules, no model; bpe: ready-made merges; sentencepiece: trained on the
+    data and cached.
+    """
     lowercase: bool = False
     min_frequency: int = 1
     """Rarer training tokens are unknown."""
@@ -66,7 +68,9 @@ class FraEng(TextPairs):
     split: Literal["d2l", "full"] = "full"
     """d2l: the first 512 pairs train, the next 128 validate. full: seeded, no source in two parts."""
     predict_padding: bool = False
-    """Targets of `max_length` tokens whose padding is predicted and counted in the loss, as sections 11.4 and 11.7 of d2l do."""
+    """Targets of `max_length` tokens whose padding is predicted and counted in the loss, as sections 11.4 and 11.7 of
+    d2l do.
+    """
     tokenizer: Literal["whitespace", "character", "words", "spacy", "bpe", "sentencepiece"] = "words"
     min_frequency: int = 2
     max_length: int = 30
@@ -83,9 +87,13 @@ class Multi30k(TextPairs):
     source: Literal["en", "de", "fr"] = "de"
     target: Literal["en", "de", "fr"] = "en"
     form: Literal["raw", "tok", "bpe"] = "tok"
-    """raw: plain text; tok: lower-cased, normalised, Moses tokens; bpe: tok with ready-made joint BPE, 10,000 merges (English, German)."""
+    """raw: plain text; tok: lower-cased, normalised, Moses tokens; bpe: tok with ready-made joint BPE, 10,000 merges
+    (English, German).
+    """
     rows_of: int = 1
-    """Above 1: in all splits, each pair occurs once alone and once in a row of 2 to this many pairs (long sentences are few)."""
+    """Above 1: in all splits, each pair occurs once alone and once in a row of 2 to this many pairs (long sentences are
+    few).
+    """
     max_length: int = 80
 
 
@@ -101,7 +109,9 @@ class Reverse(TextPairs):
 
 @dataclass(frozen=True)
 class Corpus(TextPairs):
-    """Your own sentence pairs: two files with a sentence a line, or one with two columns (attention_jax/data/corpus.py)."""
+    """Your own sentence pairs: two files with a sentence a line, or one with two columns
+    (attention_jax/data/corpus.py).
+    """
 
     loader: ClassVar[str] = "attention_jax.data.corpus:load"
 
@@ -120,13 +130,15 @@ class Corpus(TextPairs):
 
 @dataclass(frozen=True)
 class Images(DataOptions):
-    """Images with class labels, and how they are varied while training (attention_jax/data/images.py, ops/augment.py)."""
+    """Images with class labels, and how they vary while training (attention_jax/data/images.py, ops/augment.py)."""
 
     loader: ClassVar[str] = "attention_jax.data.images:load"
 
     dataset: Literal["digits", "fashion_mnist", "cifar10", "folder"] = "digits"
     path: str = ""
-    """Directory of the dataset's published files (read once, then cached), or for "folder" of class/image.png; empty downloads."""
+    """Directory of the dataset's published files (read once, then cached), or for "folder" of class/image.png; empty
+    downloads.
+    """
     pixels: int = 0
     """Resize to this many pixels a side; 0 keeps the files' size."""
     standardize: bool = False
@@ -146,12 +158,14 @@ class Images(DataOptions):
     mixup: float = 0.0
     """Blend pairs of images by Beta(a, a); 0 does not."""
     cutmix: float = 0.0
-    """Paste a rectangle of another image, its area by Beta(a, a); with mixup as well, each step draws one of the two."""
+    """Paste a rectangle of another image, its area by Beta(a, a); with mixup on, too, each step draws one."""
 
 
 @dataclass(frozen=True)
 class TimeMachine(DataOptions):
-    """The characters of "The Time Machine" (attention_jax/data/timemachine.py): a-z and space, in windows of `steps` characters."""
+    """The characters of "The Time Machine" (attention_jax/data/timemachine.py): a-z and space, in windows of `steps`
+    characters.
+    """
 
     loader: ClassVar[str] = "attention_jax.data.timemachine:load"
 

@@ -1,4 +1,4 @@
-"""What every dataclass of options is: checked when it is made, known by its name, and able to say what it configures."""
+"""What every dataclass of options is: checked when it is made, known by its name, and able to say what it is for."""
 
 import difflib
 import functools
@@ -26,8 +26,9 @@ class OneOf:
 class Options:
     """Base of the frozen dataclasses of options.
 
-    A value that a `Literal` does not list is an error wherever it comes from, the command line or Python. A subclass is known to
-    `from_json` by its name as soon as it is defined, so that a new dataset or model needs no list of all of them.
+    A value that a `Literal` does not list is an error wherever it comes from, the command line or Python. A subclass is
+    known to `from_json` by its name as soon as it is defined, so that a new dataset or model needs no list of all of
+    them.
     """
 
     kinds: ClassVar[dict[str, type]] = {}
@@ -48,7 +49,9 @@ class Options:
 
 
 class ModelOptions(Options):
-    """Options of a model: they name the Flax module that holds them and the task that trains it, each as "package.file:name"."""
+    """Options of a model: they name the Flax module that holds them and the task that trains it, each as
+    "package.file:name".
+    """
 
     module: ClassVar[str]
     """Called as module(options, *sizes), the sizes being what the data decide: vocabularies, classes, bits."""
@@ -70,7 +73,7 @@ def _choices(kind: type) -> dict[str, tuple | OneOf]:
         if typing.get_origin(hint) is Literal:
             choices[name] = typing.get_args(hint)
         elif typing.get_origin(hint) is Annotated:
-            choices |= {name: mark for mark in hint.__metadata__ if isinstance(mark, OneOf)}
+            choices.update((name, mark) for mark in hint.__metadata__ if isinstance(mark, OneOf))
     return choices
 
 

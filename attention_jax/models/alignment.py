@@ -1,4 +1,4 @@
-"""Where a decoder state looks in the source: one callable, made once for a batch of sentences, from a query to weights."""
+"""Where a decoder state looks in the source: a callable from queries to weights, made once for a batch of sentences."""
 
 from dataclasses import dataclass, replace
 
@@ -16,7 +16,7 @@ from attention_jax.ops.scores import Additive, Score
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Alignment:
-    """Global attention: alpha_i = softmax_j score(s_i, h_j) over the words of each sentence (Bahdanau et al. 2015, eq. 6)."""
+    """Global attention: alpha_i = softmax_j score(s_i, h_j) over a sentence (Bahdanau et al. 2015, eq. 6)."""
 
     score: Score  # what is left of it when the keys are prepared
     key: Float[Array, "B S F"]

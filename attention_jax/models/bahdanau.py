@@ -1,4 +1,4 @@
-"""Attention before the recurrence: the state before a step asks, the context is part of the step's input (Bahdanau et al. 2015)."""
+"""Attention before the recurrence (Bahdanau et al. 2015): the last state asks, the context is input."""
 
 from typing import NamedTuple
 

@@ -1,7 +1,8 @@
-"""The four date models of "Deep Learning from Scratch 2", chapters 7 and 8: the decoder runs first and looks back afterwards.
+"""The four date models of "Deep Learning from Scratch 2", chapters 7 and 8: the decoder runs, then it looks back.
 
-Attention here does not feed the recurrence, so the whole decoder is one fused scan and attention is one product for all target
-positions. Models for translation, with deeper stacks and attention inside the recurrence, are in `translator.py`.
+Attention here does not feed the recurrence, so the whole decoder is one fused scan and attention is one product for all
+target positions. Models for translation, with deeper stacks and attention inside the recurrence, are in
+`translator.py`.
 """
 
 from typing import NamedTuple
@@ -32,7 +33,7 @@ class Memory(NamedTuple):
 
 
 class BookModel(nn.Module):
-    """Abstract. The decoder starts from the encoder's last hidden state; as in the book an LSTM's cell starts at zero."""
+    """Abstract. The decoder starts from the encoder's last hidden state; an LSTM's cell at zero, as in the book."""
 
     options: config.Seq2seq
     source_vocab: int
@@ -70,7 +71,7 @@ class BookModel(nn.Module):
         return self.remember(Memory(hidden, source_length, last, state))
 
     def decode(self, memory: Memory, target_in: Int[Array, "B T"], *, train: bool = False, look: bool = False):
-        """Teacher forced: hidden [B, T, D] and intermediates. Logits are `hidden @ kernel + bias` with those of `output()`."""
+        """Teacher forced: hidden [B, T, D] and intermediates; logits are `hidden @ kernel + bias` (see `output`)."""
         hidden = self.run(memory, self.layer.lookup(self.embed.table, target_in.T))[0]
         return self.read(memory, hidden.swapaxes(0, 1), look)
 
@@ -108,7 +109,7 @@ class Seq2seq(BookModel):
 
 
 class PeekySeq2seq(BookModel):
-    """Every decoder step and the output layer see the encoder's last state (chapter 7.4.2; Cho et al. 2014 in spirit)."""
+    """Every decoder step and the output layer see the encoder's last state (7.4.2; Cho et al. 2014 in spirit)."""
 
     options: config.PeekySeq2seq
 
@@ -143,7 +144,7 @@ def look_back(score: Score, memory: Memory, query: Float[Array, "B T H"], look: 
 
 
 class AttentionSeq2seq(BookModel):
-    """Each decoder state queries all encoder states; [context; state] goes to the output layer (chapter 8, there the score is dot)."""
+    """Each decoder state queries all encoder states; [context; state] goes to the output layer (chapter 8: dot)."""
 
     options: config.AttentionSeq2seq
 
@@ -162,7 +163,7 @@ class AttentionSeq2seq(BookModel):
 
 
 class LuongSeq2seq(BookModel):
-    """Attentional vector s~_t = tanh(W_c [c_t; s_t] + b_c), y_t = softmax(W_y s~_t + b_y) (Luong et al. 2015, eq. 5-6)."""
+    """s~_t = tanh(W_c [c_t; s_t] + b_c), y_t = softmax(W_y s~_t + b_y) (Luong et al. 2015, eq. 5-6)."""
 
     options: config.LuongSeq2seq
 

@@ -1,4 +1,4 @@
-"""The conditional GRU: two transitions around the attention, on the token and on the context (Firat & Cho 2016; Sennrich et al. 2017)."""
+"""The conditional GRU (Firat & Cho 2016): two transitions around the attention, on the token and on the context."""
 
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ class Weights(NamedTuple):
 
 
 def step(w: Weights, states, x: Inputs):
-    """Sennrich et al. 2017 (arXiv:1703.04357), section 4.2; x.token is E y_{j-1}, projected for all steps before the scan."""
+    """Sennrich et al. 2017 (arXiv:1703.04357), section 4.2; x.token is E y_{j-1}, projected before the scan."""
     between = w.first.step(x.token, states[0])  # eq. 2: s'_j = GRU_1(y_{j-1}, s_{j-1})
     alpha = w.look(between[0])  # eq. 3, its weights
     context = alpha @ w.annotations  # eq. 3: c_j = ATT(C, s'_j)

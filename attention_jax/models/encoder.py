@@ -1,4 +1,4 @@
-"""The recurrent encoder that every recurrent sequence-to-sequence model shares. Tokens go in and memories come out batch first."""
+"""The encoder of every recurrent sequence-to-sequence model. Tokens go in and memories come out batch first."""
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -52,7 +52,9 @@ class Encoder(nn.Module):
         return self.hidden_size * (2 if self.two_way(layer % self.layers) and self.merge == "concat" else 1)
 
     def __call__(self, source: Int[Array, "B S"], length: Int[Array, "B"], *, train: bool = False):
-        """Return the top layer's hidden states [B, S, H'] and each layer's last state, directions merged: list of tuples."""
+        """Return the top layer's hidden states [B, S, H'] and each layer's last state, directions merged: list of
+        tuples.
+        """
         rng = lambda: self.make_rng("dropout") if train else None
         dropped = train and not is_zero(self.embed_dropout)
         tokens, states = source.T, []

@@ -1,4 +1,4 @@
-"""Google's neural machine translation: a deep residual stack whose first layer alone asks (Wu et al. 2016, arXiv:1609.08144)."""
+"""GNMT (Wu et al. 2016, arXiv:1609.08144): a deep residual stack whose first layer alone asks."""
 
 from attention_jax import config
 from attention_jax.models import bahdanau
@@ -10,7 +10,7 @@ from attention_jax.ops.deferred import Matrix, deferred_scan
 
 
 class Gnmt(DeepOutput):
-    """Figure 1: bidirectional first, cell lstm, residual connections (section 3.1), the context fed to all layers (3.2)."""
+    """Figure 1: bidirectional first, cell lstm, residual connections (section 3.1), the context fed to all layers."""
 
     options: config.Gnmt
 

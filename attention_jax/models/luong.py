@@ -1,4 +1,4 @@
-"""Attention after the recurrence, input feeding, and local attention (Luong et al. 2015, "Effective approaches ...")."""
+"""Attention after the recurrence, input feeding, and local attention (Luong et al. 2015, arXiv:1508.04025)."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -32,7 +32,7 @@ class Monotonic(Alignment):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Predictive(Alignment):
-    """local-p (section 3.2): the words within `reach` of a predicted place, under a Gaussian that is not renormalised."""
+    """local-p (section 3.2): the words within `reach` of a predicted place, under a Gaussian, not renormalised."""
 
     reach: int = field(metadata={"static": True})  # D
     kernel: Float[Array, "D H"]  # W_p
@@ -85,7 +85,7 @@ class PredictiveScorer(Scorer):
 
 
 class Luong(Translator):
-    """The output layer sees h~_t = tanh(W_c [h_t; c_t]). With input feeding so does the next step; without it time is a fused scan."""
+    """The output layer sees h~_t = tanh(W_c [h_t; c_t]); with input feeding so does the next step."""
 
     options: config.Luong
 

@@ -17,7 +17,8 @@ POSITIONS = 128
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Location(scores.Score):
-    """W q: the decoder's state alone says where to look (Luong et al. 2015, eq. 8, "location"); one row of scores per source position.
+    """W q: the decoder's state alone says where to look (Luong et al. 2015, eq. 8, "location"); one row of scores per
+    source position.
 
     `kernel` [D, P] has a column for each of P source positions; shorter sentences use the first ones (as in the paper).
     """
@@ -27,7 +28,8 @@ class Location(scores.Score):
     def __call__(self, query, key):
         if key.shape[0] > self.kernel.shape[1]:
             raise InputError(
-                f"score location knows {self.kernel.shape[1]} source positions, got {key.shape[0]}: shorten the sentences"
+                f"score location knows {self.kernel.shape[1]} source positions, got {key.shape[0]}: "
+                "shorten the sentences"
             )
         return (query @ self.kernel)[:, : key.shape[0]]
 
@@ -48,11 +50,12 @@ def score_class(name: str) -> type[scores.Score]:
 
 
 def make_score(module: nn.Module, name: str, query_width: int, key_width: int, hidden: int) -> scores.Score:
-    """The score called `name`; what it has of weights becomes the parameter "score" of `module` (called in its setup)."""
+    """The score called `name`; its weights become the parameter "score" of `module` (in its setup)."""
     kind = score_class(name)
     if name in SAME_WIDTH and query_width != key_width:
         raise InputError(
-            f"score {name} compares vectors of one width, got queries of {query_width} and keys of {key_width}: use general"
+            f"score {name} compares vectors of one width, got queries of {query_width} and keys of {key_width}: "
+            "use general"
         )
     if not hasattr(kind, "init"):
         return kind()

@@ -34,7 +34,7 @@ class Embedding(nn.Module):
 
 
 class Layer(nn.Module):
-    """One LSTM or GRU layer in one direction. Inputs may come in parts (`sizes`), each multiplied by its rows of the kernel."""
+    """An LSTM or GRU layer in one direction. Inputs may come in parts (`sizes`), each with its rows of the kernel."""
 
     sizes: tuple[int, ...]
     hidden_size: int
@@ -97,7 +97,7 @@ def cells_of(layers: Sequence[Layer]) -> list[Cell]:
 
 
 def climb(layers: Sequence[Cell], states: Sequence[cells.State], z: Float[Array, "B G"], noise) -> list[cells.State]:
-    """One step of a stack: z is the first layer's projected input, `noise` the dropout [B, H] between layers (or nothing)."""
+    """One step of a stack: z is the first layer's projected input, `noise` the dropout [B, H] between layers, or []."""
     states = list(states)
     for i, layer in enumerate(layers):
         if i > 0:

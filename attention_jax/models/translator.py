@@ -1,7 +1,8 @@
 """What all recurrent translation models share: the encoder, the decoder's first state, embeddings, the output layer.
 
-How a decoder goes through time and where attention meets it is each model's own file: `sutskever`, `bahdanau`, `conditional_gru`,
-`luong`, `gnmt`. A decoder is run over all target positions in training and over one at a time in decoding, by the same `run`.
+How a decoder goes through time and where attention meets it is each model's own file: `sutskever`, `bahdanau`,
+`conditional_gru`, `luong`, `gnmt`. A decoder is run over all target positions in training and over one at a time in
+decoding, by the same `run`.
 """
 
 from typing import Any, NamedTuple
@@ -51,7 +52,7 @@ class Cache(NamedTuple):
 
 
 class Translator(nn.Module):
-    """Abstract. A model defines `make_decoder`, `run` and `read`; `begin` too, if its state is more than that of its layers."""
+    """Abstract. A model defines `make_decoder`, `run` and `read`, and `begin` where its layers' state is not all."""
 
     options: config.Translator
     source_vocab: int
@@ -102,7 +103,7 @@ class Translator(nn.Module):
         raise NotImplementedError
 
     def layers(self, first: tuple[int, ...], above: tuple[int, ...] = ()) -> list[Layer]:
-        """The decoder's layers: the widths of the inputs of the first one, and of those above besides the state below."""
+        """The decoder's layers; `first` and `above` are the widths of what they get besides token and state below."""
         o = self.options
         rest = [Layer((o.hidden_size, *above), o.hidden_size, o.cell) for _ in range(o.layers - 1)]
         return [Layer((o.embed_size, *first), o.hidden_size, o.cell), *rest]
@@ -135,7 +136,7 @@ class Translator(nn.Module):
         return [tuple(jnp.split(s, 2, axis=-1)) if o.cell == "lstm" else (s,) for s in start]
 
     def decode(self, memory: Memory, target_in: Int[Array, "B T"], *, train: bool = False, look: bool = False):
-        """Teacher forced: hidden [B, T, D] and intermediates. Logits are `hidden @ kernel + bias` with those of `output()`."""
+        """Teacher forced: hidden [B, T, D] and intermediates; logits are `hidden @ kernel + bias` (see `output`)."""
         embedded, token = self.inputs(target_in.T, train)
         _, steps = self.run(memory, self.begin(memory), token, train)
         steps, embedded = jax.tree.map(lambda x: x.swapaxes(0, 1), (steps, embedded))  # [B, T, ...]

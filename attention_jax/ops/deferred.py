@@ -1,9 +1,9 @@
 """A scan whose weight gradients are products made once, after it.
 
 The gradient of `lax.scan` adds one small product per step to the gradient of every weight matrix the step uses. But
-sum_t input_t^T d_output_t over all steps is a single large product, if the inputs and the output cotangents are kept, and keeping
-them is cheap. `deferred_scan` does that for any step function: the weights that the step multiplies with are wrapped as `Matrix`,
-and the rest of its gradient is ordinary autodiff.
+sum_t input_t^T d_output_t over all steps is a single large product, if the inputs and the output cotangents are kept,
+and keeping them is cheap. `deferred_scan` does that for any step function: the weights that the step multiplies with
+are wrapped as `Matrix`, and the rest of its gradient is ordinary autodiff.
 """
 
 import functools
@@ -38,7 +38,8 @@ def _product(x, weight):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def deferred_scan(step, w, carry, xs):
-    """`lax.scan(partial(step, w), carry, xs)`; only the gradient of each `Matrix` in `w` is computed otherwise, after the scan.
+    """`lax.scan(partial(step, w), carry, xs)`; only the gradient of each `Matrix` in `w` is computed otherwise, after
+    the scan.
 
     Args:
       step: `step(w, carry, x) -> (carry, y)`, a pure function of its arguments.
@@ -46,7 +47,6 @@ def deferred_scan(step, w, carry, xs):
       carry, xs: as in `lax.scan`; leaves of xs are [T, B, ...].
 
     Raises ValueError, when the gradient is taken, if the step multiplies with one `Matrix` twice.
-
     >>> step = lambda w, h, x: (jnp.tanh(x + h @ w), h.sum())
     >>> h, y = deferred_scan(step, Matrix(jnp.eye(2)), jnp.zeros((1, 2)), jnp.ones((3, 1, 2)))
     >>> y.shape

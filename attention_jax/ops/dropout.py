@@ -1,4 +1,4 @@
-"""Dropout as a pure function, with a rate that may be a Python number or a traced scalar (so that a sweep compiles once)."""
+"""Dropout as a pure function, whose rate may be a Python number or a traced scalar (so that a sweep compiles once)."""
 
 import jax
 import jax.numpy as jnp
@@ -17,10 +17,10 @@ def is_zero(number) -> bool:
 def dropout(x: Float[Array, "..."], rate: float | Float[Array, ""], rng: Array | None) -> Float[Array, "..."]:
     """Zero each element with probability `rate` and divide the others by `1 - rate` (Srivastava et al. 2014).
 
-    `rng=None` means no dropout, and a Python `rate` of 0 costs nothing. The draw of an element is a hash of its place and two words
-    from `rng` ("lowbias32", C. Wellons 2018): it melts into the surrounding computation and is done again in the backward
-    pass instead of being stored. For 4,736 x 2,048 elements, forward and backward, 5 ms on 2 cores; `jax.random.bits` takes 58.
-
+    `rng=None` means no dropout, and a Python `rate` of 0 costs nothing. The draw of an element is a hash of its place
+    and two words from `rng` ("lowbias32", C. Wellons 2018): it melts into the surrounding computation and is done again
+    in the backward pass instead of being stored. For 4,736 x 2,048 elements, forward and backward, 5 ms on 2 cores;
+    `jax.random.bits` takes 58.
     >>> import jax, jax.numpy as jnp
     >>> sorted(set(dropout(jnp.ones(100), 0.5, jax.random.key(1)).tolist()))
     [0.0, 2.0]
