@@ -24,6 +24,11 @@ SMALL = config.Transformer(
 )
 
 
+def heavy(cases, *light):
+    """The cases as parameters, all but the light ones marked slow."""
+    return [case if case in light else pytest.param(case, marks=pytest.mark.slow) for case in cases]
+
+
 @functools.lru_cache
 def built(**changes):
     """A small model and its parameters, every one of them random (zero biases would hide mistakes)."""
@@ -78,7 +83,7 @@ def test_counts_add_up_by_hand():
     assert number(256, 512, 3, 0) + number(256, 512, 3, 1) + words + places == 9_038_341
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", heavy(KINDS, "sinusoidal", "t5", "shaw", "rotary"))
 def test_cached_steps_are_teacher_forcing_and_beams_share_a_memory(kind):
     model, params = built(positions=kind, norm="pre" if kind in ("t5", "rotary") else "post")
 
@@ -115,7 +120,7 @@ def test_cached_steps_are_teacher_forcing_and_beams_share_a_memory(kind):
     assert len(traced) == (2 if kind in ("sinusoidal", "rotary") else 1)  # one compilation a shape
 
 
-@pytest.mark.parametrize("kind", ["sinusoidal", "t5", "shaw"])
+@pytest.mark.parametrize("kind", heavy(["sinusoidal", "t5", "shaw"], "sinusoidal", "shaw"))
 def test_padding_and_batching_change_nothing(kind):
     model, params = built(positions=kind, norm="pre" if kind == "t5" else "post")
     together, _ = logits(model, params, SOURCE, LENGTH, TARGET)
@@ -127,9 +132,13 @@ def test_padding_and_batching_change_nothing(kind):
     assert np.abs(changed - together)[1].max() > 1e-3  # a real word does matter
 
 
-@pytest.mark.parametrize("implementation", ["plain", "fused"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_causal_jacobian_is_exactly_zero_above_the_diagonal(kind, implementation):
+CASES = [(kind, implementation) for kind in KINDS for implementation in ("plain", "fused")]
+LIGHT = [(kind, "plain") for kind in KINDS] + [("shaw", "fused"), ("rotary", "fused")]
+
+
+@pytest.mark.parametrize("case", heavy(CASES, *LIGHT), ids="-".join)
+def test_causal_jacobian_is_exactly_zero_above_the_diagonal(case):
+    kind, implementation = case
     block = dataclasses.replace(block_of(replace(SMALL, positions=kind, norm="pre")), implementation=implementation)
     decoder = Decoder(block, 1, cross=False)
     table = lambda positions: jnp.sin(jnp.arange(40, dtype=jnp.float32).reshape(5, 8))
@@ -247,7 +256,9 @@ def test_heads_refuse_the_score_that_cannot_come_block_by_block():
         replace(SMALL, score="location")
 
 
-@pytest.mark.parametrize("score", [s for s in SCORES if s not in ("scaled_dot", "location")])
+@pytest.mark.parametrize(
+    "score", heavy([s for s in SCORES if s not in ("scaled_dot", "location")], "additive", "cosine")
+)
 def test_any_score_trains(score):
     model, params = built(score=score)
     rngs = {"dropout": jax.random.key(0)}

@@ -187,7 +187,8 @@ import jax, runpy, sys, numpy as np
 jax.config.update("jax_num_cpu_devices", 2)
 from pathlib import Path
 here = runpy.run_path(sys.argv[1])
-_, params = here["train_one"](here["least_squares"](), here["ADAM"], here["Train"](total_epochs=2), Path(sys.argv[2]), quiet=True)
+task, optim, train = here["least_squares"](), here["ADAM"], here["Train"](total_epochs=2)
+_, params = here["train_one"](task, optim, train, Path(sys.argv[2]), quiet=True)
 assert jax.device_count() == 2
 np.save(sys.argv[3], params["w"])
 """
