@@ -2,6 +2,7 @@
 machine."""
 
 import atexit
+import gc
 import importlib.metadata
 import os
 import shutil
@@ -14,15 +15,17 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 flags = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"  # tests mostly compile
-if importlib.metadata.version("jaxlib").startswith(
-    "0.10."
-):  # the old emitters need a third of the time; later ones end
-    flags += " --xla_cpu_use_fusion_emitters=false"  # at a flag that they do not know
+flags += " --xla_cpu_parallel_codegen_split_count=1"  # programs of a few lines
+if importlib.metadata.version("jaxlib").startswith("0.10."):
+    # the old emitters need a third of the time; later versions end at a flag that they do not know
+    flags += " --xla_cpu_use_fusion_emitters=false"
 os.environ.setdefault("XLA_FLAGS", flags)
 os.environ.setdefault("NPROC", "8")  # emulated devices need at least two threads each, or jax 0.10 can hang
 
 import jax
 import pytest
+
+gc.set_threshold(50_000, 20, 100)  # tracing makes many small objects, and JAX does work of its own at each collection
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")

@@ -31,7 +31,7 @@ distance = np.arange(12)[:, None] - np.arange(12)[None]
 weights = np.exp(scores - 0.5 * np.log1p(abs(distance))) * ((distance >= 0) & (distance % 4 == 0))
 by_hand = ((weights / weights.sum(1, keepdims=True)) @ value) ** 2
 for implementation in ("plain", "fused"):
-    loss, gradient = jax.value_and_grad(total)(parameters, implementation)
+    loss, gradient = jax.jit(jax.value_and_grad(total), static_argnums=1)(parameters, implementation)
     np.testing.assert_allclose(loss, by_hand.sum(), rtol=1e-5)
     assert all(np.any(np.asarray(leaf) != 0) for leaf in jax.tree.leaves(gradient)), "a parameter has no gradient"
 """

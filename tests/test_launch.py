@@ -1,9 +1,12 @@
-"""The command line with real processes: what a user sees, right and wrong."""
+"""The command line as a user sees it, right and wrong: launch.py as the main program, in this process or in its own."""
 
+import contextlib
 import dataclasses
+import io
 import json
 import os
 import re
+import runpy
 import shutil
 import signal
 import subprocess
@@ -19,7 +22,8 @@ ROOT = Path(__file__).resolve().parents[1]
 TINY = ["--data.examples", "600", "--model.hidden-size", "8", "--model.embed-size", "4", "--train.steps-per-call", "1"]
 
 
-def launch(*arguments, timeout=300):
+def launch(*arguments, timeout=300) -> subprocess.CompletedProcess:
+    """`python launch.py ...` in a process of its own."""
     return subprocess.run(
         [sys.executable, str(ROOT / "launch.py"), *map(str, arguments)],
         capture_output=True,
@@ -29,7 +33,23 @@ def launch(*arguments, timeout=300):
     )
 
 
-def refused(*arguments) -> str:
+def launch_here(*arguments) -> subprocess.CompletedProcess:
+    """`python launch.py ...` in this process, which has imported everything before: what it prints, its exit code."""
+    words, handler, code = [str(ROOT / "launch.py"), *map(str, arguments)], signal.getsignal(signal.SIGTERM), 0
+    out, error = io.StringIO(), io.StringIO()
+    try:
+        with pytest.MonkeyPatch.context() as patch, contextlib.chdir(ROOT):
+            patch.setattr(sys, "argv", words)
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
+                runpy.run_path(words[0], run_name="__main__")
+    except SystemExit as stop:
+        code = stop.code or 0
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    return subprocess.CompletedProcess(words, code, out.getvalue(), error.getvalue())
+
+
+def refused(*arguments, launch=launch_here) -> str:
     """The one line of an error: exit code 2, nothing like a traceback."""
     done = launch(*arguments)
     assert done.returncode == 2, done.stderr
@@ -41,7 +61,7 @@ def refused(*arguments) -> str:
 def run(tmp_path_factory):
     """A finished tiny run."""
     directory = tmp_path_factory.mktemp("runs") / "a"
-    done = launch("train", "date_luong", *TINY, "--train.total-epochs", "2", "--out", directory)
+    done = launch_here("train", "date_luong", *TINY, "--train.total-epochs", "2", "--out", directory)
     assert done.returncode == 0, done.stderr
     return directory
 
@@ -54,7 +74,7 @@ def test_help_answers_in_under_a_second():
 
 
 def test_list_names_every_experiment():
-    done = launch("list")
+    done = launch_here("list")
     assert all(path.stem in done.stdout for path in (ROOT / "experiments").glob("*.py")), done.stderr
 
 
@@ -69,7 +89,7 @@ def test_every_command_documents_each_of_its_options(command, capsys):
     kind = getattr(cli, COMMANDS[command])
     with pytest.raises(SystemExit) as stop:
         cli.parse(kind, ["--help"])
-    assert stop.value.code == 0 and command in launch("--help").stdout
+    assert stop.value.code == 0 and command in launch_here("--help").stdout
     shown = " ".join(re.sub(r"[│╭╰─╮╯]", " ", capsys.readouterr().out).split())
     assert " ".join(kind.__doc__.split()) in shown
     for field in dataclasses.fields(kind):
@@ -78,13 +98,13 @@ def test_every_command_documents_each_of_its_options(command, capsys):
 
 
 def test_the_list_is_by_chapter_and_narrow_in_a_pipe():
-    lines = launch("list").stdout.splitlines()
+    lines = launch_here("list").stdout.splitlines()
     assert [line for line in lines if line and not line.startswith("  ")] == list(catalogue.CHAPTERS)
     assert max(map(len, lines)) <= 100
 
 
 def test_one_experiment_is_shown_whole():
-    page = launch("list", "date_attention").stdout
+    page = launch_here("list", "date_attention").stdout
     experiment = catalogue.load_experiment("date_attention")
     assert max(map(len, page.splitlines())) <= 100
     words = " ".join(page.split())
@@ -95,7 +115,7 @@ def test_one_experiment_is_shown_whole():
         in words
     )
     assert "--data.path A published date.txt or date.txt.gz" in words
-    assert "Variants: token, mean, attention" in launch("list", "pooling").stdout
+    assert "Variants: token, mean, attention" in launch_here("list", "pooling").stdout
     assert "perhaps you meant date_luong" in refused("list", "date_long")
 
 
@@ -162,7 +182,7 @@ def test_only_one_file_knows_the_parser():
 
 
 def test_misspelt_names_are_suggested():
-    assert "date_luong" in refused("train", "date_loung")
+    assert "date_luong" in refused("train", "date_loung", launch=launch)
     assert "train" in refused("trian", "date_luong")
     assert "--model.hidden-size" in refused("train", "date_luong", "--model.hiden-size", "3")
 
@@ -197,25 +217,25 @@ def test_a_finished_run_can_be_evaluated_asked_drawn_and_is_never_written_over(r
     assert {"config.json", "environment.json", "metrics.jsonl", "result.json", "checkpoints", "figures"} <= {
         p.name for p in run.iterdir()
     }
-    said = dict(line.split() for line in launch("evaluate", run).stdout.splitlines())
+    said = dict(line.split() for line in launch_here("evaluate", run).stdout.splitlines())
     assert float(said["test.exact_match"]) == pytest.approx(result["metrics"]["test.exact_match"])
     assert float(said["test.loss"]) == pytest.approx(result["metrics"]["test.loss"], rel=1e-4)
-    told = launch("predict", run, "May 1, 1999", "--attention", run / "one.png")
+    told = launch_here("predict", run, "May 1, 1999", "--attention", run / "one.png")
     assert told.stdout.startswith("May 1, 1999 -> ") and (run / "one.png").stat().st_size > 5000, told.stderr
     assert "characters" in refused("predict", run, "5월 1일") or "vocabulary" in refused("predict", run, "5월 1일")
     assert "text 2 of 2 is ''" in refused("predict", run, "May 1, 1999", "")
     assert "at least one text" in refused("predict", run)
     before = (run / "result.json").read_bytes()
-    assert "--resume" in refused("train", "date_luong", *TINY, "--out", run)
+    assert "--resume" in refused("train", "date_luong", *TINY, "--out", run, launch=launch)
     assert (run / "result.json").read_bytes() == before
 
 
 def test_a_file_is_translated_line_by_line(run, tmp_path):
     (tmp_path / "in.txt").write_text("May 1, 1999\n\n2/3/04\n")
-    launch("translate", run, tmp_path / "in.txt", "--out", tmp_path / "out.txt")
+    launch_here("translate", run, tmp_path / "in.txt", "--out", tmp_path / "out.txt")
     first, empty, last = (tmp_path / "out.txt").read_text().splitlines()
     assert empty == "" and len(first) == len(last) == 10
-    assert launch("predict", run, "May 1, 1999").stdout == f"May 1, 1999 -> {first}\n"
+    assert launch_here("predict", run, "May 1, 1999").stdout == f"May 1, 1999 -> {first}\n"
     assert "no file to translate at" in refused("translate", run, tmp_path / "none.txt")
     assert "--out" in refused("translate", run, tmp_path / "in.txt", "--out", tmp_path / "none" / "out.txt")
     (tmp_path / "bad.txt").write_bytes(b"ok\n\xff\n")
@@ -232,7 +252,7 @@ def test_a_file_of_ones_own_is_trained_and_judged_with_results_beside_it(tmp_pat
         "    small = {'data.examples': 600, 'model.hidden_size': 8, 'train.total_epochs': 1}\n"
         "    return replace(theirs(), name='mine', **small)\n"
     )
-    done = launch("train", experiment, "--help")
+    done = launch_here("train", experiment, "--help")
     assert done.returncode == 0 and "(default: 600)" in done.stdout, done.stderr
     done = launch("reproduce", experiment, "--root", tmp_path / "runs", "--train.max-steps", "2")
     assert done.returncode == 0 and "1 reproduced" in done.stdout, done.stderr
@@ -254,7 +274,7 @@ def test_a_damaged_checkpoint_is_never_loaded(run, tmp_path):
         if path.is_file() and "ocdbt" in str(path):
             path.write_bytes(path.read_bytes()[:20])
     assert "checkpoint" in refused(
-        "train", "date_luong", "--resume", "--out", tmp_path / "c", "--train.total-epochs", "3"
+        "train", "date_luong", "--resume", "--out", tmp_path / "c", "--train.total-epochs", "3", launch=launch
     )
 
 

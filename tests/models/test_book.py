@@ -26,7 +26,9 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name", [name if name[0].isupper() else pytest.param(name, marks=pytest.mark.slow) for name in MODELS]
+)
 def test_contract(name, contract):
     contract.check(MODELS[name])
 

@@ -13,7 +13,7 @@ TOKENS = jax.random.randint(jax.random.key(1), (3, 12), 0, 7)
 
 def build(cell, **options):
     model = RecurrentLanguageModel(config.RecurrentLanguageModel(cell, 4, **options), 7)
-    return model, model.init(jax.random.key(0), TOKENS)
+    return model, jax.jit(model.init)(jax.random.key(0), TOKENS)
 
 
 @pytest.mark.parametrize("cell, gates, more", [("rnn", 1, 0), ("gru", 3, 4), ("lstm", 4, 0)])
@@ -40,7 +40,7 @@ def test_is_the_layer_of_pytorch(cell):
     layer.load_state_dict({name: torch.tensor(value) for name, value in values.items()})
     hidden = layer(torch.nn.functional.one_hot(torch.tensor(np.array(TOKENS, np.int64)), 7).float())[0].detach().numpy()
     np.testing.assert_allclose(
-        model.apply(params, TOKENS)[0], hidden @ p["output_kernel"] + p["output_bias"], atol=1e-5
+        jax.jit(model.apply)(params, TOKENS)[0], hidden @ p["output_kernel"] + p["output_bias"], atol=1e-5
     )
 
 
@@ -48,10 +48,11 @@ def test_is_the_layer_of_pytorch(cell):
 def test_one_character_at_a_time_is_the_same(cell):
     model, params = build(cell)
     cache, logits = model.apply(params, 3, 12, method="start"), []
+    step = jax.jit(lambda cache, token: model.apply(params, cache, token, method="step")[:2])
     for t in range(12):
-        one, cache, _ = model.apply(params, cache, TOKENS[:, t], method="step")
+        one, cache = step(cache, TOKENS[:, t])
         logits.append(one)
-    np.testing.assert_allclose(np.stack(logits, 1), model.apply(params, TOKENS)[0], atol=1e-5)
+    np.testing.assert_allclose(np.stack(logits, 1), jax.jit(model.apply)(params, TOKENS)[0], atol=1e-5)
 
 
 @pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
@@ -62,7 +63,7 @@ def test_truncation_changes_gradients_and_not_values(cell, truncation):
             logits = model.apply(params, TOKENS, train=True, rngs={"dropout": jax.random.key(2)})[0]
             return (logits**2).sum(), logits
 
-        return jax.grad(objective, has_aux=True)(params)
+        return jax.device_get(jax.jit(jax.grad(objective, has_aux=True))(params))
 
     full, params = build(cell)
     (exact, logits), (cut, same) = (

@@ -35,7 +35,12 @@ def module(options, source_vocab=11, target_vocab=9):
     return config.named(options.module)(options, source_vocab, target_vocab)
 
 
-@pytest.mark.parametrize("name", MODELS)
+EACH_DECODER = ("sutskever", "bahdanau", "conditional-gru", "luong-feeding", "local-p", "gnmt")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in EACH_DECODER else pytest.param(name, marks=pytest.mark.slow) for name in MODELS]
+)
 def test_contract(name, contract):
     contract.check(module(MODELS[name]))
 

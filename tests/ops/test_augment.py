@@ -121,5 +121,6 @@ def test_auto_augment_keeps_shape_and_varies():
     assert y.shape == x.shape and y.dtype == jnp.uint8 and len(np.unique(np.asarray(y).reshape(40, -1), axis=0)) > 15
     same = jnp.full((8, 8, 3), 7.0)
     for still in (equalize, auto_contrast, smooth):
-        np.testing.assert_allclose(still(same), same)  # nothing to stretch in one colour
-    np.testing.assert_allclose(affine(BYTES[0].astype(jnp.float32), 1.0, 0.0, 0.0, 0.0, 0.0), BYTES[0])
+        np.testing.assert_allclose(jax.jit(still)(same), same)  # nothing to stretch in one colour
+    whole = jnp.asarray(np.asarray(BYTES[0], np.float32))
+    np.testing.assert_allclose(jax.jit(affine)(whole, 1.0, 0.0, 0.0, 0.0, 0.0), BYTES[0])

@@ -118,15 +118,28 @@ def test_every_score_is_here():
 
 
 PAIRS = [(s, list(MASKS)[i % len(MASKS)], list(BIASES)[(i + 1) % 4], (0, 0.3)[i % 2]) for i, s in enumerate(SCORES)]
-PAIRS += [(list(SCORES)[(4 * i + 1) % 11], m, list(BIASES)[i % 4], (0.3, 0)[i % 2]) for i, m in enumerate(MASKS)]
+MORE_PAIRS = [(list(SCORES)[(4 * i + 1) % 11], m, list(BIASES)[i % 4], (0.3, 0)[i % 2]) for i, m in enumerate(MASKS)]
 
 
-@pytest.mark.parametrize("score, mask, bias, dropout", PAIRS)
+def test_the_fast_pairs_have_every_mask_and_bias():
+    assert ({mask for _, mask, _, _ in PAIRS}, {bias for _, _, bias, _ in PAIRS}) == (set(MASKS), set(BIASES))
+
+
+@pytest.mark.parametrize(
+    "score, mask, bias, dropout", [*PAIRS, *(pytest.param(*pair, marks=pytest.mark.slow) for pair in MORE_PAIRS)]
+)
 def test_every_score_mask_and_bias(score, mask, bias, dropout):
     case = *arrays(7, 9), SCORES[score], BIASES[bias], MASKS[mask](table(7, 9))
     assert_exact(case, (3, 4), dropout=dropout)
 
 
+@pytest.mark.parametrize("queries, keys, blocks, offset", [(1, 3, (2, 3), 3), (5, 11, (64, 64), 0)])
+def test_a_few_shapes(queries, keys, blocks, offset):
+    case = *arrays(queries, keys), SCORES["Additive"], BIASES["Shaw"], MASKS["causal & lengths"](table(queries, keys))
+    assert_exact(case, blocks, offset=offset)
+
+
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None)
 @given(st.data())
 def test_any_shape(data):

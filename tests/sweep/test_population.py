@@ -1,5 +1,6 @@
 """A member of a population is the run alone, bit for bit; it diverges alone; the population resumes exactly."""
 
+import functools
 import json
 import os
 import subprocess
@@ -16,6 +17,14 @@ from attention_jax.sweep import population
 from attention_jax.sweep.population import Member
 from attention_jax.train.checkpoint import load_params
 from attention_jax.train.run import Run
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_program():
+    """The compiled call of a population is a pure function of its configuration: the tests here trace it once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(population, "runner", functools.cache(population.runner))
+        yield
 
 
 def members(configs, root):
@@ -153,7 +162,9 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize(
+    "end", ["patience", *(pytest.param(end, marks=pytest.mark.slow) for end in ("best", "average"))]
+)
 def test_members_end_as_the_runs_alone_would(end, tiny, tmp_path, monkeypatch, changed):
     """Losses that go up and down, each member's in its own way: they stop after, or keep, different epochs."""
     losses = [[3.0, 2.0, 2.5], [1.0, 4.0, 0.5]]
@@ -186,7 +197,7 @@ def test_members_end_as_the_runs_alone_would(end, tiny, tmp_path, monkeypatch, c
     assert epochs == ([3, 2] if end == "patience" else [3, 3])
 
 
-@pytest.mark.parametrize("call", range(5))
+@pytest.mark.parametrize("call", [2, *(pytest.param(call, marks=pytest.mark.slow) for call in (0, 1, 3, 4))])
 def test_a_population_stopped_at_any_call_goes_on_to_the_same_bits(call, three, tmp_path, monkeypatch):
     import os
     import signal

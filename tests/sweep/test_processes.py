@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from attention_jax.sweep import plan
+from attention_jax import InputError
+from attention_jax.config import Config, Dates, LuongSeq2seq
+from attention_jax.sweep import executors, plan
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = "--data.examples 400 --model.embed-size 4 --train.batch-size 64 --train.steps-per-call 3".split()
@@ -80,6 +82,36 @@ def test_worker_processes_give_the_same_table_and_end_with_their_sweep(undisturb
     subprocess.run(command(*TWELVE, "--out", tmp_path, "--jobs", 2), check=True, stdout=subprocess.DEVNULL, timeout=300)
     assert table(tmp_path) == table(undisturbed)
     assert epochs(tmp_path) == [list(range(1, 9))] * 12
+
+
+class Worker(executors.Subprocesses):
+    """Workers that end with the codes of a script, one after another; the last one ends well."""
+
+    def __init__(self, jobs: int, codes: dict[str, list[int]]):
+        super().__init__(jobs)
+        self.codes = codes
+
+    def _start(self, path, share):
+        code = self.codes[path.stem].pop(0)
+        end = f"print('so it is', flush=True); os.kill(os.getpid(), {-code})" if code < 0 else f"sys.exit({code})"
+        with path.with_suffix(".log").open("a") as log:
+            return subprocess.Popen([sys.executable, "-S", "-c", f"import os, sys; {end}"], stdout=log)
+
+
+def test_a_killed_worker_is_begun_again_and_given_up_after_three_times(tmp_path):
+    paths = [tmp_path / f"{name}.json" for name in ("well", "killed once", "always killed")]
+    for path in paths:
+        member = (Config("date_luong", Dates(), LuongSeq2seq()), tmp_path / path.stem)
+        executors.worker.write(path, executors.worker.Group(tmp_path / "groups", [member], [(1, [0])]))
+    codes = {"well": [0], "killed once": [-signal.SIGKILL, 0], "always killed": [-signal.SIGKILL] * 3}
+    assert sorted(Worker(2, codes).run(paths)) == sorted(paths)
+    assert codes == {"well": [], "killed once": [], "always killed": []}
+    assert [(tmp_path / path.stem / "failure.json").exists() for path in paths] == [False, False, True]
+    assert "3 times with signal SIGKILL: so it is" in (tmp_path / "always killed" / "failure.json").read_text()
+    with pytest.raises(InputError, match="it said nothing"):
+        list(Worker(1, {"well": [2]}).run(paths[:1]))
+    with pytest.raises(KeyboardInterrupt):
+        list(Worker(1, {"well": [130]}).run(paths[:1]))
 
 
 def wait_for(happened, process, limit: float = 200):
@@ -152,12 +184,9 @@ def test_an_unreachable_cluster_is_one_clear_line(tmp_path):
 
 
 def test_without_ray_the_command_says_what_to_install(monkeypatch):
-    from attention_jax import InputError
-    from attention_jax.sweep.executors import Ray
-
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(InputError, match="pip install ray"):
-        Ray("auto")
+        executors.Ray("auto")
 
 
 @pytest.mark.slow

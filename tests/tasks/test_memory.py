@@ -19,7 +19,7 @@ def configured(task="copy", **changes):
 @pytest.fixture(scope="module")
 def built(changed):
     task = memory.build(configured())
-    return changed(task, loss=jax.jit(task.loss)), task.init(jax.random.key(0))
+    return changed(task, loss=jax.jit(task.loss)), jax.jit(task.init)(jax.random.key(0))
 
 
 def rows(task, indices, weight):
@@ -86,7 +86,7 @@ def test_every_task_fits_every_model(name, kind):
 
 def test_ngrams_are_measured_against_their_optimum():
     task = memory.build(configured("ngrams", model=MODELS["lstm"]))
-    params = task.init(jax.random.key(0))
+    params = jax.jit(task.init)(jax.random.key(0))
     values, optimum = task.evaluate(params, False).metrics, task.describe()["optimum_bits"]
     assert values["valid.bits_over_optimum"] > 0 and 50 < optimum < 200
     np.testing.assert_allclose(

@@ -31,6 +31,10 @@ def build(corpus, model, **changes):
     return tasks.build(configs.replace(config, **changes))
 
 
+def begin(task):
+    return jax.jit(task.init)(jax.random.PRNGKey(0))
+
+
 RECURRENT = [
     name for name in catalogue.names() if isinstance(catalogue.load_experiment(name).config().model, configs.Translator)
 ]
@@ -49,21 +53,22 @@ def test_every_variant_of_the_experiments_can_be_built_and_traced(corpus, name):
 @pytest.mark.parametrize("name", MODELS)
 def test_loss_counts_the_real_tokens_of_the_rows_that_have_weight(corpus, name):
     task = build(corpus, MODELS[name])
-    params = task.init(jax.random.PRNGKey(0))
+    params = begin(task)
     rows = {k: v[:4] for k, v in task.buckets[0].items()}
     batch = lambda weight: rows | {"weight": np.array(weight, np.float32)}
     rng = jax.random.PRNGKey(1)
-    total, count, _ = task.loss(params, batch([1, 1, 0, 0]), rng)
+    loss = jax.jit(task.loss)
+    total, count, _ = loss(params, batch([1, 1, 0, 0]), rng)
     assert float(count) == rows["target_length"][:2].sum()
     shuffled = rows | {"target": np.concatenate([rows["target"][:2], rows["target"][2:][::-1]])}
-    again, _, _ = task.loss(params, shuffled | {"weight": np.array([1, 1, 0, 0], np.float32)}, rng)
+    again, _, _ = loss(params, shuffled | {"weight": np.array([1, 1, 0, 0], np.float32)}, rng)
     np.testing.assert_allclose(total, again, rtol=1e-5)  # rows of weight 0 add nothing
-    assert float(task.loss(params, batch([0, 0, 0, 0]), rng)[0]) == 0.0
+    assert float(loss(params, batch([0, 0, 0, 0]), rng)[0]) == 0.0
 
 
 def test_evaluation_is_the_loss_of_every_held_out_row_once_whatever_the_batch(corpus):
     task = build(corpus, MODELS["luong"])
-    params = task.init(jax.random.PRNGKey(0))
+    params = begin(task)
     one, other = (
         task.evaluate(params, False).metrics,
         build(corpus, MODELS["luong"], **{"decode.batch_size": 3}).evaluate(params, False).metrics,
@@ -74,7 +79,7 @@ def test_evaluation_is_the_loss_of_every_held_out_row_once_whatever_the_batch(co
 
 def test_a_second_evaluation_compiles_nothing(corpus):
     task = build(corpus, MODELS["luong"])
-    params = task.init(jax.random.PRNGKey(0))
+    params = begin(task)
     task.evaluate(params, True)
     compiled, misses = parallel._compiled(task.score_rows), parallel._compiled.cache_info().misses
     programs = compiled._cache_size()
@@ -85,7 +90,7 @@ def test_a_second_evaluation_compiles_nothing(corpus):
 
 def test_full_evaluation_scores_translations_and_report_draws_them(corpus, tmp_path):
     task = build(corpus, MODELS["translator"])
-    params = task.init(jax.random.PRNGKey(0))
+    params = begin(task)
     evaluation = task.evaluate(params, True)
     assert {"test.bleu", "test.chrf", "test.exact_match", "valid.loss"} <= evaluation.metrics.keys()
     assert 0 <= evaluation.metrics["test.bleu"] <= 100
@@ -112,7 +117,7 @@ def test_the_scores_are_drawn_as_far_as_they_have_ended(tmp_path):
 
 def test_a_model_without_attention_refuses_to_draw_it(corpus, tmp_path):
     task = build(corpus, configs.Sutskever(hidden_size=8, embed_size=4, readout_size=8))
-    params = task.init(jax.random.PRNGKey(0))
+    params = begin(task)
     with pytest.raises(InputError, match="no attention"):
         task.predict(params, ["a b"], tmp_path / "a.png")
     assert len(task.predict(params, ["a b", "c"], None)) == 2
@@ -121,7 +126,7 @@ def test_a_model_without_attention_refuses_to_draw_it(corpus, tmp_path):
 def test_training_on_a_date_task_lowers_the_loss_and_beam_search_agrees_on_the_certain():
     config = configs.Config("d", configs.Dates(examples=200), MODELS["luong"], decode=configs.Decode())
     task = tasks.build(config)
-    params = task.init(jax.random.PRNGKey(0))
+    params = begin(task)
     beam = tasks.build(configs.replace(config, **{"decode.beam_size": 2, "decode.length_penalty": "none"}))
     greedy_found, beam_found = task.evaluate(params, True).metrics, beam.evaluate(params, True).metrics
     assert greedy_found["test.loss"] == pytest.approx(beam_found["test.loss"])

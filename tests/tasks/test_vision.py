@@ -42,10 +42,14 @@ def quick(function):
     return jax.jit(function, compiler_options=UNOPTIMIZED)
 
 
+def begin(task):
+    return quick(task.init)(jax.random.PRNGKey(0))
+
+
 @pytest.fixture(scope="module")
 def tiny():
     task = build(TINY)
-    return task, task.init(jax.random.PRNGKey(0))
+    return task, begin(task)
 
 
 @pytest.mark.parametrize("module", ALL, ids=lambda m: m.__name__.split(".")[-1])
@@ -113,7 +117,7 @@ def test_all_augmentations_together_train(tiny):
         pixels=12,
     )
     task = build(replace(TINY, data=data, model=replace(TINY.model, stochastic_depth=0.1, dropout=0.1, layers=2)))
-    params = task.init(jax.random.PRNGKey(0))
+    params = begin(task)
     batch = {k: jnp.asarray(v[:16]) for k, v in task.buckets[0].items()} | {"weight": jnp.ones(16)}
     step = quick(jax.value_and_grad(lambda p, rng: task.loss(p, batch, rng)[0]))
     losses = [step(params, jax.random.PRNGKey(i)) for i in range(4)]
@@ -141,7 +145,7 @@ def test_pictures_and_predictions(model, tmp_path):
     from PIL import Image
 
     task = build(replace(TINY, model=model))
-    params = task.init(jax.random.PRNGKey(0))
+    params = begin(task)
     names = {path.name for path in task.report(params, task.evaluate(params, True), tmp_path)}
     attends = isinstance(model, Vit)
     assert names == {"confusion.png", "mistakes.png"} | ({"attention.png", "positions.png"} if attends else set())

@@ -50,10 +50,14 @@ def begin(out: Path, devices: int, *arguments: str) -> subprocess.Popen:
     )
 
 
-def begin_two(out: Path, *arguments: str) -> list[subprocess.Popen]:
+def free_address() -> str:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+        return f"127.0.0.1:{free.getsockname()[1]}"
+
+
+def begin_two(out: Path, *arguments: str) -> list[subprocess.Popen]:
+    address = free_address()
     return [begin(out, 1, "--coordinator", address, "--hosts", "2", "--host", str(host), *arguments) for host in (0, 1)]
 
 
@@ -66,6 +70,28 @@ def ends(processes: list[subprocess.Popen]) -> list[tuple[int, str, str]]:
     return [(process.returncode, *text) for process, text in zip(processes, said)]
 
 
+AGREE = """
+import json, sys
+from attention_jax.train import hosts
+host = int(sys.argv[2])
+hosts.join(sys.argv[1], 2, host)
+hosts.together("here")
+flags = [hosts.anywhere(flag) for flag in (False, host == 1)]
+print(json.dumps([hosts.first(), hosts.agree({"host": host}), flags]))
+"""
+
+
+def test_two_hosts_agree_with_the_first():
+    command = [sys.executable, "-c", AGREE, free_address()]
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    pair = [subprocess.Popen([*command, str(host)], cwd=ROOT, **streams) for host in (0, 1)]
+    for host, (code, said, error) in enumerate(ends(pair)):
+        assert code == 0, error
+        last = said.splitlines()[-1]  # before it speaks the library that connects them
+        assert json.loads(last) == [host == 0, {"host": 0}, [False, True]]
+
+
+@pytest.mark.slow
 def test_two_hosts_interrupted_at_one_of_them_and_resumed_equal_one_host(tmp_path):
     [(code, _, error)] = ends([begin(tmp_path / "one", 2)])
     assert code == 0, error

@@ -182,6 +182,29 @@ def test_an_unknown_best_metric_is_named(tmp_path):
         train_one(least_squares(), OPTIM, Train(total_epochs=1, best_metric="valid.blue"), tmp_path, quiet=True)
 
 
+TWO_DEVICES = """
+import jax, runpy, sys, numpy as np
+jax.config.update("jax_num_cpu_devices", 2)
+from pathlib import Path
+here = runpy.run_path(sys.argv[1])
+task, optim, train = here["least_squares"](), here["ADAM"], here["Train"](total_epochs=2)
+_, params = here["train_one"](task, optim, train, Path(sys.argv[2]), quiet=True)
+assert jax.device_count() == 2
+np.save(sys.argv[3], params["w"])
+"""
+
+
+def test_two_devices_give_the_parameters_of_one(tmp_path):
+    """25 rows a device in the whole batches; the last batch has one row on each."""
+    _, one = train_one(least_squares(), ADAM, Train(total_epochs=2), tmp_path / "one", quiet=True)
+    (tmp_path / "two").mkdir()
+    environment = os.environ | {"NPROC": "8", "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    command = [sys.executable, "-c", TWO_DEVICES, __file__, str(tmp_path / "two"), str(tmp_path / "two.npy")]
+    subprocess.run(command, check=True, env=environment, timeout=300)
+    np.testing.assert_allclose(np.load(tmp_path / "two.npy"), one["w"], atol=1e-4)
+    assert [line["step"] for line in logged(tmp_path / "two")] == [line["step"] for line in logged(tmp_path / "one")]
+
+
 DATES = """
 from experiments import date_luong
 small = {"data.examples": 500, "train.batch_size": 50, "train.total_epochs": 6, "train.steps_per_call": 1}
