@@ -103,7 +103,7 @@ class Reproduce(Reproduction):
     names: Annotated[Positional[tuple[str, ...]], place("[NAME ...]")] = ()
     """Experiments of `launch.py list`, or files of your own; by default all that there are."""
     markdown: bool = False
-    """Print the table as markdown: experiments/results/README.md is this of --scale recorded."""
+    """Print the table as markdown: docs/results.md is this of --scale recorded."""
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,8 @@ def read_config(directory: Path) -> configs.Config:
         return configs.from_json(json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError) as error:
         raise InputError(
-            f"{path} is damaged or of another version ({' '.join(str(error).split())}); train again"
+            f"{path} is damaged, of another version, or of a package that cannot be imported from here "
+            f"({' '.join(str(error).split())}); train again, or put your package beside launch.py"
         ) from error
 
 

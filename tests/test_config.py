@@ -1,7 +1,9 @@
 """Configurations: changed, checked, written and read back; and every experiment's own."""
 
 import dataclasses
+import importlib
 import json
+import sys
 
 import pytest
 
@@ -37,6 +39,30 @@ def test_a_misspelt_choice_is_an_error_from_python_too():
         configs.NTM(controller="ltsm")
     with pytest.raises(InputError, match="Vit.pool"):
         configs.replace(configs.Config("x", None, configs.Vit()), **{"model.pool": "avg"})
+
+
+OWN = """
+from dataclasses import dataclass
+from attention_jax.config import DataOptions
+
+@dataclass(frozen=True)
+class Words(DataOptions):
+    letters: int = 3
+"""
+
+
+def test_options_of_ones_own_are_written_by_their_place_and_imported_from_there(tmp_path, monkeypatch):
+    (tmp_path / "own_words.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    own = importlib.import_module("own_words")
+    written = json.loads(json.dumps(configs.to_json(configs.Config("x", own.Words(letters=4), None))))
+    assert written["data"] == {"type": "own_words:Words", "letters": 4}
+    monkeypatch.delitem(configs.Options.kinds, "own_words:Words")
+    monkeypatch.delitem(sys.modules, "own_words")  # as in a fresh process
+    assert configs.from_json(written).data.letters == 4
+    for place in ("own_words:Words.letters", "own_words:Nothing", "nowhere.words:Words", "math:sqrt", "Words"):
+        with pytest.raises(ValueError, match=place):
+            configs.from_json({"type": place})
 
 
 @pytest.mark.parametrize("name", catalogue.names())

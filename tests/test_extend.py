@@ -1,7 +1,9 @@
 """docs/extend.md is followed to the letter: its blocks become files, and everything that they define is used."""
 
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -36,28 +38,27 @@ for implementation in ("plain", "fused"):
     assert all(np.any(np.asarray(leaf) != 0) for leaf in jax.tree.leaves(gradient)), "a parameter has no gradient"
 """
 
-TRAINS = """
-import sys
-from pathlib import Path
-from attention_jax import load_experiment, runs
+SCORE_LEARNS = """
+import jax, numpy as np
+from attention_jax import load_run
 
-name, directory = sys.argv[1], Path(sys.argv[2])
-experiment = load_experiment(f"experiments/{name}.py")
-result = runs.start(experiment.smoke(), directory, quiet=True)
-assert result["steps"] == 1, result
-assert 0 < result["history"][-1]["train.loss"] < 10, result
-lines = ("Source", "Data", "Command", "Cost")
-assert experiment.claim and all(map(experiment.about, lines)), "the docstring lacks a line"
-config, task, params = runs.load(directory)
-assert config == experiment.smoke()
-print(task.predict(params, ["abcdef"], directory / "look.png"))
+run = load_run("runs/radial")
+assert run.config.model.score == "mine.scores:Radial"
+[widths] = [x for path, x in jax.tree_util.tree_leaves_with_path(run.params) if "widths" in jax.tree_util.keystr(path)]
+assert widths.shape == (8,) and np.all(np.asarray(widths) != 1), "the score has not learned"
 """
+
+SMALL = "--train.max-steps=1 --train.total-epochs=1 --decode.max-length=4 --model.embed-size=4 --model.hidden-size=8"
 
 
 @pytest.fixture(scope="module")
-def package(tmp_path_factory) -> Path:
-    """A directory with the files of the guide, and some pairs to train on."""
+def checkout(tmp_path_factory) -> Path:
+    """A checkout with the files of the guide in it, and some pairs to train on."""
     directory = tmp_path_factory.mktemp("extend")
+    shutil.copytree(ROOT / "attention_jax", directory / "attention_jax", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "launch.py", directory)
+    (directory / "experiments").mkdir()
+    shutil.copy(ROOT / "experiments" / "date_luong.py", directory / "experiments")
     blocks = BLOCK.findall(GUIDE.read_text(encoding="utf-8"))
     assert len(dict(blocks)) == len(blocks) >= 5, "two blocks have one name, or the page has lost its blocks"
     for name, code in blocks:
@@ -69,14 +70,19 @@ def package(tmp_path_factory) -> Path:
     return directory
 
 
-def follow(package: Path, script: str, *arguments: str):
-    """Run a script in a fresh process that sees the guide's files and this package."""
-    path = os.pathsep.join([str(package), str(ROOT)])
-    environment = os.environ | {"PYTHONPATH": path}
-    command = [sys.executable, "-c", script, *arguments]
-    ended = subprocess.run(command, cwd=package, env=environment, capture_output=True, text=True, timeout=300)
+def follow(checkout: Path, *words: str) -> str:
+    """What `python WORDS` prints in the checkout, each time a fresh process."""
+    environment = os.environ | {"PYTHONPATH": ""}
+    ended = subprocess.run(
+        [sys.executable, *words], cwd=checkout, env=environment, capture_output=True, text=True, timeout=300
+    )
     assert ended.returncode == 0, ended.stderr[-3000:]
     return ended.stdout
+
+
+def launch(checkout: Path, line: str) -> str:
+    """What a command of `launch.py` prints."""
+    return follow(checkout, "launch.py", *line.split())
 
 
 def test_every_python_block_of_the_guide_is_a_file():
@@ -84,15 +90,29 @@ def test_every_python_block_of_the_guide_is_a_file():
     assert text.count("```python") == len(BLOCK.findall(text))
 
 
-def test_the_score_the_mask_and_the_bias_of_the_guide_attend(package):
-    follow(package, ATTENDS)
-
-
-NOT_YET = pytest.mark.xfail(strict=True, reason="tasks/seq2seq.py does not yet ask the options for their module")
+def test_the_score_the_mask_and_the_bias_of_the_guide_attend(checkout):
+    follow(checkout, "-c", ATTENDS)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [pytest.param("mirror", marks=NOT_YET), "my_pairs"])
-def test_the_experiments_of_the_guide_train_a_step_and_predict(name, package):
-    assert follow(package, TRAINS, name, f"runs/{name}").startswith("[")
-    assert (package / "runs" / name / "look.png").exists()
+def test_the_model_the_dataset_and_the_experiment_of_the_guide_train_and_predict(checkout):
+    assert "mirror" in launch(checkout, "list") and "docs/extend.md" in launch(checkout, "list mirror")
+    assert "exact match on held-out words" in launch(checkout, "reproduce mirror --scale smoke")
+    run = "runs/reproduce/smoke/mirror/seed0"
+    config = json.loads((checkout / run / "config.json").read_text(encoding="utf-8"))
+    assert (config["data"]["type"], config["model"]["type"]) == ("mine.data:Mirror", "mine.models:LookupOptions")
+    assert launch(checkout, f"predict {run} gnirts --attention look.png").startswith("gnirts -> ")
+    assert (checkout / "look.png").exists()
+
+
+@pytest.mark.slow
+def test_the_score_of_the_guide_learns_in_a_model_by_its_place(checkout):
+    launch(checkout, f"train date_luong --model.score mine.scores:Radial --data.examples 300 {SMALL} --out runs/radial")
+    follow(checkout, "-c", SCORE_LEARNS)
+
+
+@pytest.mark.slow
+def test_a_file_anywhere_trains_on_ones_own_pairs(checkout):
+    small = "--model.width 8 --model.heads 2 --model.ffn 8 --train.max-steps 1 --train.total-epochs 1"
+    launch(checkout, f"train my_pairs.py {small}")
+    assert launch(checkout, "predict runs/my_pairs/001 w1").startswith("w1 -> ")

@@ -50,7 +50,7 @@ from attention_jax.config.models import (
     Translator,
     Vit,
 )
-from attention_jax.config.options import DataOptions, ModelOptions, Options, named
+from attention_jax.config.options import DataOptions, ModelOptions, Options, kind_called, kind_name, named
 
 DataConfig = TypeVar("DataConfig")
 ModelConfig = TypeVar("ModelConfig")
@@ -154,7 +154,7 @@ def replace(config, **changes):
 def to_json(config) -> dict:
     """A dataclass as plain values, each nested one with its type's name, for config.json."""
     values = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
-    return {"type": type(config).__name__} | {
+    return {"type": kind_name(type(config))} | {
         k: to_json(v) if dataclasses.is_dataclass(v) else v for k, v in values.items()
     }
 
@@ -165,9 +165,7 @@ def from_json(values: dict):
     >>> from_json(to_json(Config("x", Dates(), LuongSeq2seq()))) == Config("x", Dates(), LuongSeq2seq())
     True
     """
-    kind = Options.kinds.get(values.get("type", ""))
-    if kind is None:
-        raise ValueError(f"unknown configuration type {values.get('type')!r}")
+    kind = kind_called(values.get("type", ""))
     unknown = set(values) - {f.name for f in dataclasses.fields(kind)} - {"type"}
     if unknown:
         raise ValueError(f"{kind.__name__} has no field {sorted(unknown)[0]!r}")

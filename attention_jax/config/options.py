@@ -23,6 +23,16 @@ class OneOf:
         return iter((*self.names, "package.file:name"))
 
 
+def kind_name(kind: type) -> str:
+    """What config.json calls a dataclass of options: its name, or the place of one that this package does not have.
+
+    >>> kind_name(DataOptions), kind_name(dict)
+    ('DataOptions', 'builtins:dict')
+    """
+    own = kind.__module__.partition(".")[0] != "attention_jax"
+    return f"{kind.__module__}:{kind.__qualname__}" if own else kind.__name__
+
+
 class Options:
     """Base of the frozen dataclasses of options.
 
@@ -32,11 +42,11 @@ class Options:
     """
 
     kinds: ClassVar[dict[str, type]] = {}
-    """All subclasses by name."""
+    """All subclasses that have been defined, by `kind_name`."""
 
     def __init_subclass__(cls, **rest):
         super().__init_subclass__(**rest)
-        Options.kinds[cls.__name__] = cls
+        Options.kinds[kind_name(cls)] = cls
 
     def __post_init__(self):
         for name, allowed in _choices(type(self)).items():
@@ -63,6 +73,17 @@ class DataOptions(Options):
     """Options of a dataset: they name the function that loads it, as "package.file:name"."""
 
     loader: ClassVar[str]
+
+
+def kind_called(name: str) -> type[Options]:
+    """The dataclass that `kind_name` calls so; the file of one that this package does not have is imported.
+
+    Raises ValueError if there is none.
+    """
+    kind = Options.kinds.get(name) or (named(name) if ":" in name else None)
+    if not (isinstance(kind, type) and issubclass(kind, Options)):
+        raise ValueError(f"unknown configuration type {name!r}")
+    return kind
 
 
 @functools.lru_cache

@@ -32,7 +32,7 @@ def alignment(
         if reversed_source:
             of_heads, words = of_heads[:, :, len(words) - 1 :: -1], words[::-1]
         panels.append([head[: max(len(written), 1), : len(words)] for head in of_heads])
-        outputs.append([written] * len(of_heads))
+        outputs.append([written or [""]] * len(of_heads))  # nothing written: the step that ended at once
         sources.append([words] * len(of_heads))
     return show_heatmaps(panels, outputs, sources, path, xlabel="source", ylabel="output")
 

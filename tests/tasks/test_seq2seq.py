@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from attention_jax import InputError, catalogue, config as configs, tasks
+from attention_jax.tasks import pictures
 from attention_jax.train import parallel
 from experiments import bahdanau_length, multi30k_scores
 
@@ -140,3 +141,12 @@ def test_lengths_are_mixed_step_by_step(corpus):
     assert {indices.shape[0] for _, indices, _ in task.plan(0, 32)} == {1}
     one = build(configs.replace(several, max_buckets=1), MODELS["luong"])
     assert max(indices.shape[0] for _, indices, _ in one.plan(0, 32)) > 1
+
+
+def test_a_model_that_writes_nothing_can_still_be_looked_at(corpus, tmp_path):
+    task = build(corpus, MODELS["luong"])
+    source = {"source": task.buckets[0]["source"][:1], "source_length": task.buckets[0]["source_length"][:1]}
+    nothing = np.full((1, 3), task.data.target_vocabulary.eos_id, np.int32)
+    weights = {"cross_attention": np.ones((1, 1, 1, 3, source["source"].shape[1])) / 4}
+    path = pictures.alignment(weights, task.data, source, nothing, False, tmp_path / "look.png")
+    assert path.stat().st_size > 1000
