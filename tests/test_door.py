@@ -57,7 +57,7 @@ def test_editors_see_the_names_that_there_are():
 
 def test_a_name_that_does_not_exist_is_an_attribute_error():
     with pytest.raises(AttributeError, match="has no attribute 'atend'"):
-        attention_jax.atend  # noqa: B018
+        attention_jax.atend
     with pytest.raises(ImportError, match="atend"):
         from attention_jax import atend  # noqa: F401
 

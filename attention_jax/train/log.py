@@ -20,7 +20,7 @@ class MetricsLog:
     def __init__(self, directory: Path, step: int, tensorboard: bool = False):
         path, self.board = directory / "metrics.jsonl", None
         if not hosts.first():
-            self.file = open(os.devnull, "w")  # noqa: SIM115 (closed by `close`)
+            self.file = Path(os.devnull).open("w")  # noqa: SIM115
             return
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
         write_whole(path, "".join(line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step))

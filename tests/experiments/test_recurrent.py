@@ -10,9 +10,21 @@ from attention_jax import config as configs
 from experiments import bptt_unbiasedness, complexity, influence_balancing, nadaraya_watson
 
 NAMES = (
-    "ntm_copy", "ntm_init", "ntm_recall", "ntm_ngrams", "ntm_repeat_copy", "ntm_sort", "time_machine_rnn", "time_machine_gru",
-    "time_machine_lstm", "time_machine_truncation", "influence_balancing", "bptt_unbiasedness", "nadaraya_watson", "complexity",
-)  # fmt: skip
+    "ntm_copy",
+    "ntm_init",
+    "ntm_recall",
+    "ntm_ngrams",
+    "ntm_repeat_copy",
+    "ntm_sort",
+    "time_machine_rnn",
+    "time_machine_gru",
+    "time_machine_lstm",
+    "time_machine_truncation",
+    "influence_balancing",
+    "bptt_unbiasedness",
+    "nadaraya_watson",
+    "complexity",
+)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -27,7 +39,7 @@ def test_configurations_are_whole(name):
 
 
 def balance(updates: int, length: int, forward: bool) -> float:
-    """The final loss, as a loop over steps that carries d state / d theta forward; a truncation forgets it at each update."""
+    """The final loss, as a loop over steps that carries d state / d theta; a truncation forgets it at each update."""
     a, b = influence_balancing.system()
     theta, state, tangent = 0.5, np.ones(23), np.zeros(23)
     for _ in range(updates):

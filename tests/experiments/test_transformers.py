@@ -16,12 +16,19 @@ from experiments import (
     table3_parameters,
     time_machine_transformer,
     transformer_wmt14,
-)  # fmt: skip
+)
 
 ALL = (
-    fra_eng_transformer, head_pruning, multi30k_deen_transformer, multi30k_ende_tiny, norm_placement, table3_directions, table3_parameters,
-    time_machine_transformer, transformer_wmt14,
-)  # fmt: skip
+    fra_eng_transformer,
+    head_pruning,
+    multi30k_deen_transformer,
+    multi30k_ende_tiny,
+    norm_placement,
+    table3_directions,
+    table3_parameters,
+    time_machine_transformer,
+    transformer_wmt14,
+)
 
 
 @pytest.mark.parametrize("module", ALL, ids=lambda m: m.__name__.split(".")[-1])
@@ -109,7 +116,7 @@ def test_masking_a_head_is_removing_its_output():
 def test_head_pruning_runs_in_small(tmp_path, monkeypatch):
     monkeypatch.setattr(head_pruning, "SHARES", (0.0, 0.5))
     monkeypatch.setattr(head_pruning, "RANDOM_SHARES", (0.5,))
-    words = "red blue big small dog cat runs sleeps here there".split()
+    words = ["red", "blue", "big", "small", "dog", "cat", "runs", "sleeps", "here", "there"]
     lines = [f"{a} {b} {c}\t{c} {b} {a}" for a in words for b in words for c in words[:2] if a < b]
     (tmp_path / "pairs.tsv").write_text("\n".join(lines) + "\n")
     corpus = configs.Corpus(tsv_file=str(tmp_path / "pairs.tsv"), held_out_share=0.1)

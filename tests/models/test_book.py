@@ -1,4 +1,4 @@
-"""What every sequence-to-sequence model promises, checked on each: exact sizes, step = teacher forced, padding is never seen."""
+"""What every sequence-to-sequence model promises, checked on each: sizes, step = teacher forced, no padding is seen."""
 
 import functools
 

@@ -33,7 +33,8 @@ def test_steps_are_teacher_forcing(tied, positions):
 
 
 def test_parameters_by_hand():
-    # a table of 7 x 8, an output bias, a layer of four 8 x 8 kernels, 8 x 12 and back, all with biases and two norms, a last norm
+    # a table of 7 x 8, an output bias, a layer of four 8 x 8 kernels, 8 x 12 and back,
+    # all with biases and two norms, a last norm
     layer = 4 * (64 + 8) + 96 + 12 + 96 + 8 + 2 * 16
     shapes = jax.eval_shape(LanguageModel(replace(SMALL, layers=3), 7).init, jax.random.key(0), TOKENS)
     assert count_parameters(shapes) == 56 + 7 + 3 * layer + 16

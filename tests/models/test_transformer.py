@@ -67,12 +67,21 @@ def made(source, target, encoder_layers, decoder_layers, width, heads, ffn, **op
         # bentrevett/pytorch-seq2seq, notebook 6: two learned tables of 100 positions, 7,853 and 5,893 words
         (made(7853, 5893, 3, 3, 256, 8, 512, positions="learned", max_length=100), 9_038_341),
         # pre-norm adds one norm at the end of each stack
-        (made(10, 12, 1, 2, 8, 2, 16, norm="pre"), 10 * 8 + 12 * 8 + 8 * 12 + 12 + number(8, 16, 1, 0) + number(8, 16, 2, 1) + 32),
-        (made(10, 12, 2, 2, 8, 2, 16, positions="t5"), 10 * 8 + 12 * 8 + 8 * 12 + 12 + number(8, 16, 2, 0) + number(8, 16, 2, 1) + 2 * 64),
-        (made(10, 12, 2, 2, 8, 2, 16, positions="shaw"), 10 * 8 + 12 * 8 + 8 * 12 + 12 + number(8, 16, 2, 0) + number(8, 16, 2, 1) + 4 * 33 * 4),
+        (
+            made(10, 12, 1, 2, 8, 2, 16, norm="pre"),
+            10 * 8 + 12 * 8 + 8 * 12 + 12 + number(8, 16, 1, 0) + number(8, 16, 2, 1) + 32,
+        ),
+        (
+            made(10, 12, 2, 2, 8, 2, 16, positions="t5"),
+            10 * 8 + 12 * 8 + 8 * 12 + 12 + number(8, 16, 2, 0) + number(8, 16, 2, 1) + 2 * 64,
+        ),
+        (
+            made(10, 12, 2, 2, 8, 2, 16, positions="shaw"),
+            10 * 8 + 12 * 8 + 8 * 12 + 12 + number(8, 16, 2, 0) + number(8, 16, 2, 1) + 4 * 33 * 4,
+        ),
     ],
     ids=["tiny", "bentrevett", "pre-norm", "t5", "shaw"],
-)  # fmt: skip
+)
 def test_parameter_counts(model, wanted):
     assert count_parameters(jax.eval_shape(model.init, jax.random.key(0), SOURCE, LENGTH, TARGET)) == wanted
 
@@ -188,8 +197,10 @@ def test_weights_for_looking():
     model, params = built(encoder_layers=2, decoder_layers=2)
     _, seen = logits(model, params, SOURCE, LENGTH, TARGET, look=True)
     assert {k: v.shape for k, v in seen.items()} == {
-        "encoder_attention": (2, 2, 2, 5, 5), "decoder_attention": (2, 2, 2, 4, 4), "cross_attention": (2, 2, 2, 4, 5),
-    }  # fmt: skip
+        "encoder_attention": (2, 2, 2, 5, 5),
+        "decoder_attention": (2, 2, 2, 4, 4),
+        "cross_attention": (2, 2, 2, 4, 5),
+    }
     for weights in seen.values():
         np.testing.assert_allclose(weights.sum(-1), np.ones(weights.shape[:-1]), atol=1e-5)
     assert np.array_equal(seen["cross_attention"][1, ..., 2:], np.zeros((2, 2, 4, 3)))

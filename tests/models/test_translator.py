@@ -62,7 +62,7 @@ def test_sizes_by_hand():
     attention = 256 * 256 * 2 + 256
     want = 184 * 256 + 2 * gru(256, 256) + 201 * 256 + gru(512, 256) + gru(256, 256) + attention + 257 * 201
     assert count(config.Bahdanau(256, 256, layers=2, readout="state", **ONE_WAY), 184, 201) == want
-    # bentrevett's Bahdanau: bidirectional 512, embed 256, readout [state; context; embedding], vocabularies 7855 and 5893
+    # bentrevett's: bidirectional 512, embed 256, readout [state; context; embedding], vocabularies 7855 and 5893
     bridge, attention = 1024 * 512 + 512, 512 * 512 + 1024 * 512 + 512
     want = (
         (7855 + 5893) * 256
@@ -104,7 +104,7 @@ def test_bahdanau_step_by_hand(contract):
 
 
 def test_input_feeding_by_hand(contract):
-    """Two steps in NumPy: h_t = GRU([y; h~], h), alpha = softmax(h W h_s), h~ = tanh(W_c [h; c]) enters the next step."""
+    """Two steps in NumPy: h_t = GRU([y; h~], h), alpha = softmax(h W h_s), h~ = tanh(W_c [h; c]) goes on."""
     model = module(config.Luong(**SMALL))
     variables = contract.variables_of(model)
     p = jax.tree.map(np.asarray, variables["params"])

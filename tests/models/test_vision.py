@@ -127,10 +127,17 @@ def test_images_that_cannot_be_cut_are_named(height, width):
         build_model(Vit(hidden_size=16, heads=3), 2, 8)
 
 
-@pytest.mark.parametrize("config", [
-    SMALL, replace(SMALL, pool="mean", position="sinusoidal"), replace(SMALL, pool="attention", position="rotary"),
-    replace(SMALL, position="none", bias=False), Cct(hidden_size=16, mlp_size=16), ResNet(widths=(16, 32), blocks=1, groups=4),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "config",
+    [
+        SMALL,
+        replace(SMALL, pool="mean", position="sinusoidal"),
+        replace(SMALL, pool="attention", position="rotary"),
+        replace(SMALL, position="none", bias=False),
+        Cct(hidden_size=16, mlp_size=16),
+        ResNet(widths=(16, 32), blocks=1, groups=4),
+    ],
+)
 def test_looking_changes_nothing_and_every_parameter_learns(config):
     model, params, x = made(config)
 

@@ -101,5 +101,5 @@ def test_one_score_per_head():
     one_head = lambda score: attend(query, key, key, score=score, implementation="fused", block_k=4)
     out = jax.jit(jax.vmap(one_head))(heads)
     for h in range(3):
-        one = attend(query, key, key, score=jax.tree.map(lambda x: x[h], heads))  # noqa: B023
+        one = attend(query, key, key, score=jax.tree.map(lambda x: x[h], heads))
         np.testing.assert_allclose(out[h], one, rtol=1e-5, atol=1e-6)

@@ -17,9 +17,9 @@ from attention_jax.config import Config, Dates, LuongSeq2seq
 from attention_jax.sweep import executors, plan
 
 ROOT = Path(__file__).resolve().parents[2]
-TINY = "--data.examples 400 --model.embed-size 4 --train.batch-size 64 --train.steps-per-call 3".split()
-TWELVE = "--train.total-epochs 8 --over optim.learning-rate=1e-3..1e-1:log:6 model.hidden-size=6,8".split()
-SIX = "--train.total-epochs 30 --over optim.learning-rate=1e-3,1e-2 model.hidden-size=4,6,8".split()
+TINY = ["--data.examples", "400", "--model.embed-size", "4", "--train.batch-size", "64", "--train.steps-per-call", "3"]
+TWELVE = ["--train.total-epochs", "8", "--over", "optim.learning-rate=1e-3..1e-1:log:6", "model.hidden-size=6,8"]
+SIX = ["--train.total-epochs", "30", "--over", "optim.learning-rate=1e-3,1e-2", "model.hidden-size=4,6,8"]
 SILENT = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 
 
