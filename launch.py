@@ -46,7 +46,7 @@ def train(words: list[str]):
             )
         hosts.join(asked.coordinator, asked.hosts, asked.host)
     directory = run_directory(asked, experiment.name)
-    result = runs.start(config, directory, study=experiment.study, resume=asked.resume, tensorboard=asked.tensorboard)
+    result = runs.start(config, directory, study=experiment.study, resume=asked.resume)
     if hosts.first():
         say_result(result, directory)
 

@@ -62,7 +62,6 @@ def train_run(
     *,
     study: Callable[[Config, Path], dict] | None = None,
     resume: bool = False,
-    tensorboard: bool = False,
     quiet: bool = False,
 ) -> LoadedRun:
     """Train `config` in `directory`, by default a fresh runs/NAME/001, 002, ..., and return the run.
@@ -72,5 +71,5 @@ def train_run(
     """
     directory = runs.fresh_directory(config.name) if directory is None else Path(directory)
     with explained():
-        runs.start(config, directory, study=study, resume=resume, tensorboard=tensorboard, quiet=quiet)
+        runs.start(config, directory, study=study, resume=resume, quiet=quiet)
     return load_run(directory)

@@ -46,8 +46,6 @@ class Train:
     """Directory of the run; by default a fresh runs/NAME/001, 002, ..."""
     resume: bool = False
     """Go on with the run in --out, or with the newest one; what is not said again stays as it was."""
-    tensorboard: bool = False
-    """Also write TensorBoard files."""
     coordinator: str = ""
     """Several hosts: HOST:PORT of the first, or auto (Slurm, Open MPI, Kubernetes, TPU pods)."""
     hosts: int = 0

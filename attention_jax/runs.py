@@ -16,6 +16,7 @@ RESUMABLE = (
     "train.keep_last",
     "train.average_last",
     "train.use_best",
+    "train.tensorboard",
 )
 
 
@@ -85,7 +86,6 @@ def start(
     *,
     study=None,
     resume: bool = False,
-    tensorboard: bool = False,
     quiet: bool = False,
     until: float = math.inf,
 ) -> dict | None:
@@ -126,7 +126,7 @@ def start(
     from attention_jax.train.loop import Interrupt, train_one
 
     train = config.train
-    run, params = train_one(task, config.optim, train, directory, tensorboard=tensorboard, quiet=quiet, until=until)
+    run, params = train_one(task, config.optim, train, directory, quiet=quiet, until=until)
     if run.open:
         return None
     with Interrupt():  # what has been trained is also evaluated and written

@@ -1,4 +1,4 @@
-"""The rooms import one way only: the table of the design, read off the syntax trees."""
+"""The rooms import one way only: the table of docs/design.md, read off the syntax trees."""
 
 import ast
 from pathlib import Path

@@ -102,6 +102,8 @@ class Train(Options):
     """JAX's setting of that name while training; "bfloat16" is obeyed by a CPU, too, in products with weights
     (ops/precision.py).
     """
+    tensorboard: bool = False
+    """Also write TensorBoard files; the runs of a sweep do so, too."""
 
 
 @dataclass(frozen=True)

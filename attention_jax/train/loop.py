@@ -98,7 +98,7 @@ def planned_steps(task, train) -> int:
     return min(steps, train.max_steps or steps)
 
 
-def train_one(task, optim, train, directory: Path, *, tensorboard=False, quiet=False, until: float = math.inf):
+def train_one(task, optim, train, directory: Path, *, quiet=False, until: float = math.inf):
     """Train `task` by itself in `directory` to its end or to epoch `until`: (run, its parameters or None).
 
     `optim` and `train` are `config.Optim` and `config.Train`.
@@ -108,7 +108,7 @@ def train_one(task, optim, train, directory: Path, *, tensorboard=False, quiet=F
       Diverged: the loss is no number any more; the step is named.
     """
     total_steps = planned_steps(task, train)
-    run = Run(train, task.plan, total_steps, directory, tensorboard=tensorboard, quiet=quiet)
+    run = Run(train, task.plan, total_steps, directory, quiet=quiet)
     with contextlib.closing(Checkpoints(directory / "checkpoints", train, best_of=1)) as checkpoints:
         [params] = fit(one_run(task, optim, train, total_steps), task, [run], checkpoints, until)
     if run.failure:

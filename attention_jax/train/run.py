@@ -20,10 +20,10 @@ class Run:
     share of the seconds.
     """
 
-    def __init__(self, train, plan, total_steps: int, directory: Path, *, share=1, tensorboard=False, quiet=False):
+    def __init__(self, train, plan, total_steps: int, directory: Path, *, share=1, quiet=False):
         self.train, self.total_steps, self.directory, self.share = train, total_steps, Path(directory), share
         self.plan = lambda epoch: plan(epoch, train.steps_per_call)
-        self.tensorboard, self.quiet = tensorboard, quiet or not hosts.first()
+        self.quiet = quiet or not hosts.first()
         self.step = self.examples = 0
         self.history, self.failure = [], None
         self.past, self.started = 0.0, None  # seconds before this process, and when it began
@@ -34,7 +34,7 @@ class Run:
         if progress:
             self.step, self.examples, self.history = progress["step"], progress["examples"], progress["history"]
             self.past, self.failure = progress["seconds"], progress["failure"] and Diverged(*progress["failure"])
-        self.log = MetricsLog(self.directory, self.step, self.tensorboard)
+        self.log = MetricsLog(self.directory, self.step, self.train.tensorboard)
         self.bar = Progress(self.total_steps, self.step, self.quiet)
         self.started = time.perf_counter()
 

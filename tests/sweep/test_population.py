@@ -176,6 +176,7 @@ def test_members_end_as_the_runs_alone_would(end, tiny, tmp_path, monkeypatch, c
         return changed(task, evaluate=evaluate)
 
     config = replace(tiny, **ENDS[end], **{"train.best_metric": "test.loss", "optim.learning_rate": 0.03})
+    config = replace(config, **{"train.tensorboard": True})
     configs = [replace(config, **{"train.seed": seed}) for seed in (0, 1)]
     both = [1.0 * x for pair in zip(*losses) for x in pair]  # a population evaluates them in turns
     if end == "patience":
@@ -189,6 +190,7 @@ def test_members_end_as_the_runs_alone_would(end, tiny, tmp_path, monkeypatch, c
         together = runs.read_result(tmp_path / str(place))
         assert [row["test.loss"] for row in together["history"]] == [row["test.loss"] for row in alone["history"]]
         assert (tmp_path / str(place) / "page.md").exists()
+        assert any((tmp_path / str(place) / "tensorboard").iterdir())
         for ours, theirs in zip(
             params(config, tmp_path / str(place)), params(config, tmp_path / "alone" / str(place)), strict=True
         ):
