@@ -32,7 +32,7 @@ def shape(config: configs.Config) -> configs.Config:
 def why_alone(config: configs.Config, staged: bool) -> str:
     """Why a run cannot be one of a population, or nothing. `staged`: its sweep compares runs before their end.
 
-    >>> a = configs.Config("x", configs.Dates(), configs.Recurrent(), train=configs.Train(use_best=True))
+    >>> a = configs.Config("x", configs.Dates(), configs.LuongSeq2seq(), train=configs.Train(use_best=True))
     >>> why_alone(a, staged=False), why_alone(a, staged=True)
     ('', 'the checkpoints it ends with may be those of an earlier stage')
     """
