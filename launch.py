@@ -13,6 +13,7 @@ from attention_jax import Diverged, InputError, Interrupted
 from attention_jax.errors import explained
 
 MAIN_JOB = "date_luong"
+PICTURES = (".png", ".svg", ".pdf")
 
 
 def list_experiments(words: list[str]):
@@ -92,9 +93,13 @@ def predict(words: list[str]):
     asked = cli.parse(cli.Predict, words)
     if not asked.texts:
         raise InputError("launch.py predict needs at least one text after the run")
+    if asked.attention and Path(asked.attention).suffix not in PICTURES:
+        raise InputError(f"--attention needs a file that ends in {', '.join(PICTURES)}; got {asked.attention}")
     outputs = load_run(asked.run).predict(asked.texts, asked.attention or None)
     for text, output in zip(asked.texts, outputs, strict=True):
         print(f"{text} -> {output}")
+    if asked.attention:
+        print(f"where it looked: {asked.attention}")
 
 
 def translate(words: list[str]):

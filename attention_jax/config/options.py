@@ -110,4 +110,7 @@ def named(place: str) -> Any:
     except (ModuleNotFoundError, AttributeError) as error:
         if isinstance(error, ModuleNotFoundError) and not f"{file}.".startswith(f"{error.name}."):
             raise  # the file is there; a package that it imports is not
-        raise InputError(f"{place!r} must be package.file:name of something that can be imported; {error}") from error
+        raise InputError(
+            f"{place!r} must be package.file:name of something that can be imported; {error}: "
+            "put the package beside launch.py or on PYTHONPATH"
+        ) from error

@@ -6,6 +6,7 @@
 import contextlib
 import math
 import signal
+import sys
 import threading
 from pathlib import Path
 
@@ -108,6 +109,11 @@ def train_one(task, optim, train, directory: Path, *, quiet=False, until: float 
       Diverged: the loss is no number any more; the step is named.
     """
     total_steps = planned_steps(task, train)
+    if total_steps <= optim.warmup_steps and not quiet:
+        print(
+            f"the learning rate warms up over {optim.warmup_steps} steps and training has {total_steps}",
+            file=sys.stderr,
+        )
     run = Run(train, task.plan, total_steps, directory, quiet=quiet)
     with contextlib.closing(Checkpoints(directory / "checkpoints", train, best_of=1)) as checkpoints:
         [params] = fit(one_run(task, optim, train, total_steps), task, [run], checkpoints, until)

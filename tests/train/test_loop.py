@@ -177,6 +177,12 @@ def test_a_loss_that_is_not_finite_names_its_step(tmp_path):
     assert stopped.value.step == 4  # the fourth batch is the short one
 
 
+def test_a_warm_up_that_never_ends_is_said(tmp_path, capsys):
+    optim = Optim(learning_rate=0.1, warmup_steps=1_000)
+    train_one(least_squares(), optim, Train(total_epochs=1), tmp_path)
+    assert "warms up over 1000 steps and training has" in capsys.readouterr().err
+
+
 def test_an_unknown_best_metric_is_named(tmp_path):
     with pytest.raises(InputError, match="train.best_metric must be one of"):
         train_one(least_squares(), OPTIM, Train(total_epochs=1, best_metric="valid.blue"), tmp_path, quiet=True)
