@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from attention_jax.ops.precision import accumulator
+from attention_jax.ops.precision import accumulator, over_rows
 from attention_jax.ops.weight_dropout import dropout_factor
 
 
@@ -166,7 +166,7 @@ def _backward(inputs, blocks, out, normaliser, out_bar):
             weights_bar, pooling = weights_bar * factor, weights * factor
         scores_bar = weights * (weights_bar - row_delta[:, None])
         rules_bar, query_bar, key_bar, bias_query_bar = pull(scores_bar.astype(scores.dtype))
-        value_bar = _matmul(pooling.astype(row_bar.dtype).T, row_bar)
+        value_bar = over_rows(pooling.astype(row_bar.dtype), row_bar)
         add = lambda total, more: total + more.astype(total.dtype)
         return Gradients(
             jax.tree.map(add, bars.rules, rules_bar),

@@ -49,10 +49,19 @@ def weight_gradient(x: Float[Array, "... K"], d: Float[Array, "... N"]) -> Float
     all leading axes, as ONE product."""
     x, d = x.reshape(-1, x.shape[-1]), d.reshape(-1, d.shape[-1])
     rounded = factor(d)
-    if rounded.dtype == d.dtype:
+    return x.T @ d if rounded.dtype == d.dtype else over_rows(x.astype(rounded.dtype), rounded)
+
+
+def over_rows(x: Float[Array, "R K"], d: Float[Array, "R N"]) -> Float[Array, "K N"]:
+    """x^T d, summed in float32 at least.
+
+    For half precision the rows are contracted together with an axis of one. Without it XLA's CPU backend multiplies
+    in float32, or, where vmap puts heads between rows and features, accepts a product of bfloat16 factors that none
+    of its kernels computes ("UNIMPLEMENTED: Unsupported element type for DotThunk::Execute").
+    """
+    if x.dtype == accumulator(x.dtype):
         return x.T @ d
-    # an axis of one keeps the transposition out of the product, where XLA's CPU backend would go back to float32
-    return jnp.einsum("zrk,zrn->kn", x.astype(rounded.dtype)[None], rounded[None], preferred_element_type=d.dtype)
+    return jnp.einsum("zrk,zrn->kn", x[None], d[None], preferred_element_type=accumulator(x.dtype))
 
 
 def input_gradient(d: Float[Array, "... N"], weight: Float[Array, "K N"]) -> Float[Array, "... K"]:

@@ -37,7 +37,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from attention_jax.ops.precision import accumulator
+from attention_jax.ops.precision import accumulator, over_rows
 
 
 def _product(query: Float[Array, "Q D"], key: Float[Array, "K D"]) -> Float[Array, "Q K"]:
@@ -58,7 +58,7 @@ def _half_product(query, key):
 def _half_product_bwd(saved, bar):
     query, key = saved
     bar = bar.astype(query.dtype)
-    return _einsum("qk,kd->qd", bar, key).astype(query.dtype), _einsum("qk,qd->kd", bar, query).astype(key.dtype)
+    return _einsum("qk,kd->qd", bar, key).astype(query.dtype), over_rows(bar, query).astype(key.dtype)
 
 
 _half_product.defvjp(lambda query, key: (_einsum("qd,kd->qk", query, key), (query, key)), _half_product_bwd)
