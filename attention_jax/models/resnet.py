@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 
 from attention_jax import config
 from attention_jax.models.blocks import drop
+from attention_jax.ops.platforms import by_platform
 from attention_jax.ops.precision import matmul
 
 
@@ -63,7 +64,6 @@ class ResNet(nn.Module):
 
 def convolution(channels: int, size: int, stride: int, dtype) -> nn.Conv:
     """A size x size convolution without bias: the normalisation after it has one."""
-    product = (lambda: as_product) if jax.default_backend() == "cpu" else None
     initial = nn.initializers.he_normal()
     return nn.Conv(
         channels,
@@ -72,12 +72,23 @@ def convolution(channels: int, size: int, stride: int, dtype) -> nn.Conv:
         use_bias=False,
         dtype=dtype,
         kernel_init=initial,
-        conv_general_dilated_cls=product,
+        conv_general_dilated_cls=lambda: convolve,
     )
 
 
+def convolve(x: Float[Array, "B S S C"], kernel: Float[Array, "K K C D"], strides, padding, **more):
+    """`lax.conv_general_dilated`, on a CPU `as_product`."""
+
+    def run(platform):
+        if platform == "cpu":
+            return as_product(x, kernel, strides, padding)
+        return jax.lax.conv_general_dilated(x, kernel, strides, padding, **more)
+
+    return by_platform(run, {"cpu": "cpu", "default": "default"})
+
+
 def as_product(
-    x: Float[Array, "B S S C"], kernel: Float[Array, "K K C D"], strides, padding, **_
+    x: Float[Array, "B S S C"], kernel: Float[Array, "K K C D"], strides, padding
 ) -> Float[Array, "B R R D"]:
     """The convolution as one matrix product over its windows.
 

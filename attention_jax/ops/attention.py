@@ -11,6 +11,7 @@ from attention_jax.ops.dispatch import Implementation, choose, choose_blocks
 from attention_jax.ops.dropout import is_zero
 from attention_jax.ops.fused import Inputs, blockwise, shield
 from attention_jax.ops.masks import Mask
+from attention_jax.ops.platforms import by_platform
 from attention_jax.ops.scores import ScaledDot, Score, prepare
 from attention_jax.ops.weight_dropout import dropout_factor, dropout_words
 
@@ -62,11 +63,11 @@ def attend(
       that no query may attend to has no effect.
     * `implementation`: "plain" materialises the weights; "fused" computes block by block in memory linear in
       Q + K, exactly (attention_jax/ops/fused.py); "cudnn" is NVIDIA's kernel, where it can express the call. None
-      lets `dispatch.choose` decide. `block_q`, `block_k` are the blocks of "fused"; None takes the measured
-      defaults of `dispatch.choose_blocks`.
+      lets `dispatch.choose` decide, for the platform that is lowered for. `block_q`, `block_k` are the blocks of
+      "fused"; None takes the measured defaults of `dispatch.choose_blocks`.
     * Derivatives: "plain" has all. "fused" and "cudnn" have reverse mode, once; "fused" also forward over reverse
       (`jax.jacfwd` of a `jax.grad`). `jax.jvp` of "fused" raises JAX's TypeError about custom_vjp, and reverse over
-      reverse its ValueError about loops.
+      reverse its ValueError about loops. None has what its choices on all platforms have.
 
     >>> attend(jnp.eye(1, 2), 9 * jnp.eye(2), jnp.array([[1.0], [2.0]])).round(2).tolist()
     [[1.0]]
@@ -76,20 +77,36 @@ def attend(
         score = jax.tree_util.Partial(score)  # a plain function: it has no parameters
     if rng is None or is_zero(dropout):
         dropout = None
-    implementation = choose(query, key, value, score, bias, mask, dropout, query_offset, implementation)
-    if implementation == "cudnn":
-        return cudnn.attend(query, key, value, mask)
+    chosen = choose(query, key, value, score, bias, mask, dropout, query_offset, implementation)
     words = None
     if dropout is not None:
         words = (*dropout_words(rng, query.shape[0], key.shape[0]), jnp.asarray(dropout, jnp.float32))
-    if implementation == "fused":
-        bias_query = None if bias is None else query
-        score, query, key = prepare(score, query, key)
-        inputs = Inputs((score, bias), query, key, value, bias_query, mask, words, query_offset)
-        return blockwise(inputs, choose_blocks(score, query, key, block_q, block_k))
-    weights, value = _weights(query, key, value, score, bias, mask, query_offset)
-    if words is not None:
-        weights = weights * dropout_factor(*words).astype(weights.dtype)
+
+    def run(kernel):
+        if kernel == "cudnn":
+            return cudnn.attend(query, key, value, mask)
+        inputs = Inputs((score, bias), query, key, value, None, mask, words, query_offset)
+        return _in_blocks(inputs, chosen, block_q, block_k) if "fused" in chosen.values() else _plain(inputs)
+
+    return by_platform(run, {platform: "cudnn" if i == "cudnn" else "xla" for platform, i in chosen.items()})
+
+
+def _in_blocks(inputs, chosen, block_q, block_k):
+    """Block by block on the platforms that have chosen "fused", all weights at once on the others."""
+    score, bias = inputs.rules
+    score, query, key = prepare(score, inputs.query, inputs.key)
+    blocks = choose_blocks(score, query, key, block_q, block_k)
+    blocks = {platform: blocks[platform] if i == "fused" else None for platform, i in chosen.items()}
+    bias_query = None if bias is None else inputs.query
+    inputs = inputs._replace(rules=(score, bias), query=query, key=key, bias_query=bias_query)
+    return blockwise(inputs, blocks, _plain)
+
+
+def _plain(inputs: Inputs):
+    """All weights at once."""
+    weights, value = _weights(inputs)
+    if inputs.dropout is not None:
+        weights = weights * dropout_factor(*inputs.dropout).astype(weights.dtype)
     pooled = jnp.einsum("qk,kv->qv", weights.astype(value.dtype), value, preferred_element_type=weights.dtype)
     return pooled.astype(value.dtype)
 
@@ -108,20 +125,23 @@ def attention_weights(
     >>> attention_weights(jnp.ones((1, 2)), jnp.ones((4, 2))).tolist()
     [[0.25, 0.25, 0.25, 0.25]]
     """
-    return _weights(query, key, key, score, bias, mask, query_offset)[0]
+    return _weights(Inputs((score, bias), query, key, key, None, mask, None, query_offset))[0]
 
 
-def _weights(query, key, value, score, bias, mask, query_offset):
-    """Weights [Q, K], and the values without what nobody may see."""
-    query_positions, key_positions = query_offset + jnp.arange(query.shape[0]), jnp.arange(key.shape[0])
+def _weights(inputs: Inputs):
+    """Weights [Q, K], and the values without what nobody may see. A bias_query of None: the bias sees the query."""
+    (score, bias), query, key, value, bias_query, mask, _, offset = inputs
+    query_positions, key_positions = offset + jnp.arange(query.shape[0]), jnp.arange(key.shape[0])
     allowed = None
     if mask is not None:
         allowed = mask(query_positions, key_positions)
         query = shield(query, allowed.any(axis=1))
+        bias_query = None if bias_query is None else shield(bias_query, allowed.any(axis=1))
         key, value = (shield(x, allowed.any(axis=0)) for x in (key, value))
     scores = score(query, key)
     if bias is not None:
-        scores = scores + bias(query, query_positions, key_positions).astype(scores.dtype)
+        bias_query = query if bias_query is None else bias_query
+        scores = scores + bias(bias_query, query_positions, key_positions).astype(scores.dtype)
     return masked_softmax(scores, allowed), value
 
 

@@ -6,6 +6,8 @@ It is reached through `jax.nn.dot_product_attention(implementation="cudnn")`, wh
 `jax.vmap` over any axis of some operands is right.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 
@@ -16,10 +18,22 @@ from attention_jax.ops.scores import ScaledDot
 MASKS = (set(), {Causal}, {Lengths}, {Causal, Lengths}, {Causal, Window})
 
 
+@functools.cache
+def missing() -> str | None:
+    """Why JAX refuses to trace cuDNN's kernel here, for whatever platform; None where its CUDA libraries are installed,
+    with a GPU or without."""
+    x = jax.ShapeDtypeStruct((1, 8, 1, 8), jnp.bfloat16)
+    try:
+        jax.eval_shape(functools.partial(jax.nn.dot_product_attention, implementation="cudnn"), x, x, x)
+    except RuntimeError as error:
+        return str(error)
+    return None
+
+
 def refusal(query, key, value, score, bias, mask, dropout, query_offset) -> str | None:
     """Why cuDNN cannot compute this call exactly; None if it can."""
-    if jax.default_backend() != "gpu":
-        return "needs an NVIDIA GPU"
+    if missing() is not None:
+        return f"needs an NVIDIA GPU's cuDNN, which JAX looks for while it traces ({missing()})"
     if type(score) is not ScaledDot:
         return f"computes scaled dot products only, not {type(score).__name__}"
     if bias is not None or dropout is not None:

@@ -1,4 +1,4 @@
-"""Which implementation `attend` takes, and how large its blocks are. Measured with
+"""Which implementation `attend` takes on each platform, and how large its blocks are. Measured with
 `python launch.py bench attention`."""
 
 import math
@@ -12,53 +12,65 @@ from attention_jax.ops.fused import Blocks
 
 Implementation = Literal["plain", "fused", "cudnn"]
 
-FUSED_FROM = {"cpu": 256 * 256, "gpu": 1024 * 1024}
+PLATFORMS = ("cpu", "cuda", "default")
+"""As `jax.lax.platform_dependent` names them; "default" is every other one."""
+
+FUSED_FROM = {"cpu": 256 * 256, "cuda": 1024 * 1024, "default": 1024 * 1024}
 """Pairs Q * K, times the score's `pair_cost`, from which "fused" is taken: where its gradient is clearly faster than
 that of "plain". On 2 cores, 8 heads of 64: as fast at 64 x 64, 1.4x at 128 x 128, 1.5x at 256 x 256 and 5x at
 512 x 512, compiling 3x as long."""
 
-PAIRS_PER_BLOCK = {"cpu": 512 * 256, "gpu": 4096 * 512}
+PAIRS_PER_BLOCK = {"cpu": 512 * 256, "cuda": 4096 * 512, "default": 4096 * 512}
 """Pairs in one block of a score that costs 1 per pair; divided by the cost of others, but not below 64 x 64."""
 
 
-def choose(query, key, value, score, bias, mask, dropout, query_offset, asked: Implementation | None) -> Implementation:
-    """The rule, in order:
+def choose(
+    query, key, value, score, bias, mask, dropout, query_offset, asked: Implementation | None
+) -> dict[str, Implementation]:
+    """The implementation on each of `PLATFORMS`, in this order:
 
     1. what the caller asks for, if it can do the call;
-    2. "cudnn" on a GPU, where it can express the call exactly (`cudnn.refusal`);
+    2. "cudnn" on NVIDIA's GPUs, where it can express the call exactly (`cudnn.refusal`);
     3. "plain" where the matrix is small, else "fused".
     """
     if asked not in (None, "plain", "fused", "cudnn"):
         raise InputError(f'implementation must be "plain", "fused", "cudnn" or None, got {asked!r}')
-    platform = jax.default_backend()
-    if asked == "cudnn" or (asked is None and platform == "gpu"):
-        refusal = cudnn.refusal(query, key, value, score, bias, mask, dropout, query_offset)
-        if refusal is None:
-            return "cudnn"
-        if asked == "cudnn":
+    if asked in ("plain", "fused"):
+        return dict.fromkeys(PLATFORMS, asked)
+    refusal = cudnn.refusal(query, key, value, score, bias, mask, dropout, query_offset)
+    if asked == "cudnn":
+        if refusal is not None:
             raise InputError(f'implementation="cudnn" {refusal}: take "fused", or None to choose by itself')
-    if asked is not None:
-        return asked
-    if min(query.shape[0], key.shape[0]) < 16:  # the weights are hardly more than the keys
-        return "plain"
-    pairs, threshold = query.shape[0] * key.shape[0], FUSED_FROM.get(platform, FUSED_FROM["gpu"])
-    if pairs < 64 * 64:  # one block at most: there is nothing to save
-        return "plain"
-    return "fused" if pairs >= threshold or pairs * pair_cost(score, query, key) >= threshold else "plain"
+        return dict.fromkeys(PLATFORMS, asked)
+    chosen = _by_size(score, query, key)
+    return chosen if refusal is not None else chosen | {"cuda": "cudnn"}
 
 
-def choose_blocks(score, query, key, block_q: int | None = None, block_k: int | None = None) -> Blocks:
-    """Blocks as tall as wide or twice as tall, in powers of two, of about PAIRS_PER_BLOCK / `pair_cost` pairs.
+def _by_size(score, query, key) -> dict[str, Implementation]:
+    pairs = query.shape[0] * key.shape[0]
+    # the weights are hardly more than the keys, or there is one block at most and nothing to save
+    if min(query.shape[0], key.shape[0]) < 16 or pairs < 64 * 64:
+        return dict.fromkeys(PLATFORMS, "plain")
+    if pairs < max(FUSED_FROM.values()):
+        pairs = pairs * pair_cost(score, query, key)
+    return {platform: "fused" if pairs >= threshold else "plain" for platform, threshold in FUSED_FROM.items()}
+
+
+def choose_blocks(score, query, key, block_q: int | None = None, block_k: int | None = None) -> dict[str, Blocks]:
+    """On each of `PLATFORMS` blocks as tall as wide or twice as tall, in powers of two, of about PAIRS_PER_BLOCK /
+    `pair_cost` pairs; no larger than the matrix.
 
     Tall, because a block of queries is loaded once and the keys go by. On 2 cores, gradient of 8 heads of 64,
     T = 2048: 512 x 256 0.121 s, 512 x 512 0.150, 256 x 256 0.164; `Additive` with 128 hidden units, 512 x 512:
     64 x 64 0.033 s, 32 x 32 0.050.
     """
-    limit = PAIRS_PER_BLOCK.get(jax.default_backend(), PAIRS_PER_BLOCK["gpu"])
-    pairs = max(limit // pair_cost(score, query, key), 64 * 64)
-    width = 2 ** (int(math.log2(pairs)) // 2)
-    height = 2 ** int(math.log2(pairs // width))
-    return Blocks(block_q or height, block_k or width)
+    cost, blocks = pair_cost(score, query, key), {}
+    for platform, limit in PAIRS_PER_BLOCK.items():
+        pairs = max(limit // cost, 64 * 64)
+        width = 2 ** (int(math.log2(pairs)) // 2)
+        height = 2 ** int(math.log2(pairs // width))
+        blocks[platform] = Blocks(min(block_q or height, query.shape[0]), min(block_k or width, key.shape[0]))
+    return blocks
 
 
 def pair_cost(score, query, key) -> int:

@@ -14,7 +14,7 @@ Which keys are looked at, and where a mask has to be evaluated, is asked of the 
 `Mask.open`). When lengths differ between vmapped examples, the blocks that ANY of them needs are computed.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from attention_jax.ops.platforms import by_platform
 from attention_jax.ops.precision import accumulator, over_rows
 from attention_jax.ops.weight_dropout import dropout_factor
 
@@ -46,11 +47,18 @@ class Inputs(NamedTuple):
     offset: jax.Array | int  # position of the first query
 
 
-def blockwise(inputs: Inputs, blocks: Blocks) -> jax.Array:
-    """softmax(score + bias, where=mask) @ value, [Q, V]."""
-    blocks = Blocks(min(blocks.query, inputs.query.shape[0]), min(blocks.key, inputs.key.shape[0]))
+Whole = Callable[[Inputs], jax.Array]
+"""Inputs -> [Q, V] with the whole matrix of scores in memory."""
+
+
+def blockwise(inputs: Inputs, blocks: Mapping[str, Blocks | None], whole: Whole) -> jax.Array:
+    """softmax(score + bias, where=mask) @ value, [Q, V].
+
+    `blocks` are those of each platform (`platforms.by_platform`). Where they are None, `whole` computes what no block
+    is needed for, a second time for the gradient, so that all platforms save the same and nothing of size Q * K.
+    """
     floats, others, join = _split(inputs)
-    return _attend(blocks, join, floats, others)
+    return _attend(tuple(blocks.items()), whole, join, floats, others)
 
 
 # --- what has gradients and what has none -----------------------------------------------------------------------------
@@ -75,22 +83,34 @@ def _split(tree) -> tuple[list, list, Join]:
     return floats, [leaf for leaf, f in zip(leaves, is_float) if not f], Join(structure, is_float)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _attend(blocks, join, floats, others):
-    return _forward(_shielded(join(floats, others)), blocks)[0]
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
+def _attend(blocks, whole, join, floats, others):
+    return _attend_fwd(blocks, whole, join, floats, others)[0]
 
 
-def _attend_fwd(blocks, join, floats, others):
+def _attend_fwd(blocks, whole, join, floats, others):
     inputs = _shielded(join(floats, others))
-    out, normaliser = _forward(inputs, blocks)
+
+    def run(blocks):
+        if blocks is None:
+            return whole(inputs), jnp.zeros(inputs.query.shape[:1], accumulator(inputs.value.dtype))
+        return _forward(inputs, blocks)
+
+    out, normaliser = by_platform(run, dict(blocks))
     return out, (*_split(inputs)[:2], out, normaliser)
 
 
-def _attend_bwd(blocks, join, saved, out_bar):
+def _attend_bwd(blocks, whole, join, saved, out_bar):
     floats, others, out, normaliser = saved
-    bars = jax.tree.leaves(_backward(join(floats, others), blocks, out, normaliser, out_bar))
-    bars += [jnp.zeros_like(x) for x in floats[len(bars) :]]  # mask and dropout rate
-    return [bar.astype(x.dtype) for bar, x in zip(bars, floats, strict=True)], None
+
+    def run(blocks):
+        if blocks is None:
+            return jax.vjp(lambda floats: whole(join(floats, others)), floats)[1](out_bar)[0]
+        bars = jax.tree.leaves(_backward(join(floats, others), blocks, out, normaliser, out_bar))
+        bars += [jnp.zeros_like(x) for x in floats[len(bars) :]]  # mask and dropout rate
+        return [bar.astype(x.dtype) for bar, x in zip(bars, floats, strict=True)]
+
+    return by_platform(run, dict(blocks)), None
 
 
 _attend.defvjp(_attend_fwd, _attend_bwd)
@@ -99,6 +119,7 @@ _attend.defvjp(_attend_fwd, _attend_bwd)
 # --- forward ----------------------------------------------------------------------------------------------------------
 
 
+@partial(jax.jit, static_argnames="blocks", inline=True)  # layers of one shape are traced once
 def _forward(inputs, blocks):
     """Output [Q, V] and log-normaliser [Q] (+inf where a query may attend to nothing)."""
     queries, width = inputs.query.shape[0], inputs.value.shape[1]
@@ -146,6 +167,7 @@ class Gradients(NamedTuple):
     bias_query: jax.Array | None
 
 
+@partial(jax.jit, static_argnames="blocks", inline=True)
 def _backward(inputs, blocks, out, normaliser, out_bar):
     precision = normaliser.dtype
     ranges = _key_blocks(inputs, blocks)

@@ -10,10 +10,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from attention_jax.ops.platforms import by_platform
 from attention_jax.ops.precision import factor, input_gradient, product, weight_gradient
 
 ROWS = 256
-"""Rows of logits alive at one time in `linear_cross_entropy`."""
+"""Rows of logits alive at one time in `linear_cross_entropy` on a CPU: what stays in its cache."""
+
+LOGITS = 2**27
+"""Logits alive at one time elsewhere (512 MiB): every chunk reads and writes the whole gradient of the kernel."""
 
 
 def masked_cross_entropy(
@@ -45,9 +49,9 @@ def linear_cross_entropy(
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """`masked_cross_entropy(hidden @ kernel + bias, targets, mask)` without ever holding the [N, V] matrix.
 
-    Rows are taken in chunks of `ROWS`; when a gradient is asked for, the loss and the gradients of a chunk are computed
-    together while its logits are in cache, so nothing of size N x V is stored for the backward pass. Masked rows are
-    gathered at the end, and chunks that hold nothing else are never computed: padding costs (almost) nothing here.
+    Rows are taken in chunks (`ROWS`, `LOGITS`); when a gradient is asked for, the loss and the gradients of a chunk are
+    computed together while its logits are at hand, so nothing of size N x V is stored for the backward pass. Masked
+    rows are gathered at the end, and chunks that hold nothing else are never computed: padding costs (almost) nothing.
 
     >>> import jax.numpy as jnp
     >>> x, kernel, bias = jnp.ones((3, 2)), jnp.zeros((2, 5)), jnp.zeros(5)
@@ -59,11 +63,16 @@ def linear_cross_entropy(
     return _linear_loss(hidden, kernel, bias, targets, weight, jnp.float32(label_smoothing)), weight.sum()
 
 
-def _chunks(hidden, targets, weight):
+def _by_chunks(run, rows: int, classes: int):
+    """`run(number of chunks)` for the platform that is lowered for."""
+    count = lambda size: max(1, -(-rows // size))
+    return by_platform(run, {"cpu": count(ROWS), "default": count(max(ROWS, LOGITS // classes))})
+
+
+def _chunks(count, hidden, targets, weight):
     """The rows with a weight first, then padding, cut into equal chunks: [C, R, D], [C, R], [C, R]; how many chunks
     hold any row with a weight; and the place each row went to, [N]."""
     rows = hidden.shape[0]
-    count = max(1, -(-rows // ROWS))
     size = -(-rows // count)  # equal chunks waste fewer padded rows than full chunks and a rest
     order = jnp.argsort(weight == 0, stable=True)
     place = jnp.argsort(order)
@@ -85,19 +94,28 @@ def _chunk_loss(logits, targets, weight, smoothing):
     return jnp.where(weight > 0, loss * weight, 0.0).sum(), exp, total
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=())
+@jax.custom_vjp
 def _linear_loss(hidden, kernel, bias, targets, weight, smoothing):
-    chunks, used, _ = _chunks(hidden, targets, weight)
+    def run(count):
+        chunks, used, _ = _chunks(count, hidden, targets, weight)
 
-    def add(i, total):
-        h, y, w = (x[i] for x in chunks)
-        return total + _chunk_loss((h @ kernel + bias[None, :]).astype(jnp.float32), y, w, smoothing)[0]
+        def add(i, total):
+            h, y, w = (x[i] for x in chunks)
+            return total + _chunk_loss((h @ kernel + bias[None, :]).astype(jnp.float32), y, w, smoothing)[0]
 
-    return jax.lax.fori_loop(0, used, add, jnp.float32(0))
+        return jax.lax.fori_loop(0, used, add, jnp.float32(0))
+
+    return _by_chunks(run, hidden.shape[0], kernel.shape[1])
 
 
 def _linear_loss_forward(hidden, kernel, bias, targets, weight, smoothing):
-    chunks, used, place = _chunks(hidden, targets, weight)
+    """The loss, and its gradients by hidden, kernel and bias."""
+    run = functools.partial(_loss_and_gradients, hidden, kernel, bias, targets, weight, smoothing)
+    return _by_chunks(run, hidden.shape[0], kernel.shape[1])
+
+
+def _loss_and_gradients(hidden, kernel, bias, targets, weight, smoothing, count):
+    chunks, used, place = _chunks(count, hidden, targets, weight)
     factors = factor(kernel)
 
     def add(i, sums):

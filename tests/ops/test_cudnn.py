@@ -9,7 +9,7 @@ import pytest
 from attention_jax.ops import cudnn
 from attention_jax.ops.attention import attend
 from attention_jax.ops.biases import ALiBi
-from attention_jax.ops.dispatch import choose
+from attention_jax.ops.dispatch import PLATFORMS, choose
 from attention_jax.ops.masks import causal, dense, lengths, window
 from attention_jax.ops.scores import Dot, ScaledDot
 
@@ -24,20 +24,22 @@ MASKS = {
 
 
 @pytest.fixture
-def gpu(monkeypatch):
-    """Make jax believe in a GPU with cuDNN, for tracing."""
+def library(monkeypatch):
+    """Make jax believe that cuDNN is installed, for tracing and lowering."""
     kernel = pytest.importorskip("jax._src.cudnn.fused_attention_stablehlo")
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    cudnn.missing.cache_clear()
     for name, answer in {
         "check_cudnn_version": 91100,
         "check_compute_capability": True,
         "is_cuda_compute_capability_equal": False,
     }.items():
         monkeypatch.setattr(kernel, name, lambda *_, answer=answer: answer, raising=False)
+    yield
+    cudnn.missing.cache_clear()
 
 
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
-def test_what_cudnn_can_do_goes_there(gpu, mask):
+def test_what_cudnn_can_do_goes_there(library, mask):
     """Batched over any axes, with operands that are not batched, and gradients from outside and inside of the vmap."""
     many, shared, n = (
         jnp.ones((3, 16, 4, 64), jnp.bfloat16),
@@ -57,9 +59,10 @@ def test_what_cudnn_can_do_goes_there(gpu, mask):
         (0, None, 0),
     )
     for function, arguments in ((jax.grad(outside, (0, 1)), (many, shared)), (inside, (many, shared, n))):
-        program = jax.make_jaxpr(function)(*arguments)
-        assert "dot_product_attention_bwd" in str(program)
-        assert program.out_avals[0].shape == many.shape
+        program = jax.jit(function).trace(*arguments)
+        assert program.out_info[0].shape == many.shape
+        text = {p: program.lower(lowering_platforms=(p,)).as_text() for p in ("cpu", "cuda", "tpu")}
+        assert {p: "cudnn$fmhaSoftmaxBackward" in text[p] for p in text} == {"cpu": False, "cuda": True, "tpu": False}
 
 
 @pytest.mark.parametrize(
@@ -80,7 +83,7 @@ def test_what_cudnn_can_do_goes_there(gpu, mask):
         {"query": X[:, :60], "key": X[:, :60], "value": X[:, :60]},
     ],
 )
-def test_what_cudnn_cannot_do_goes_elsewhere(gpu, change):
+def test_what_cudnn_cannot_do_goes_elsewhere(library, change):
     call = {
         "query": X,
         "key": X,
@@ -91,8 +94,9 @@ def test_what_cudnn_cannot_do_goes_elsewhere(gpu, change):
         "dropout": None,
         "query_offset": 0,
     }
-    assert choose(**call, asked=None) == "cudnn"
-    assert choose(**(call | change), asked=None) == "plain"  # small
+    small = dict.fromkeys(PLATFORMS, "plain")
+    assert choose(**call, asked=None) == small | {"cuda": "cudnn"}
+    assert choose(**(call | change), asked=None) == small
 
 
 @pytest.mark.skipif(jax.default_backend() != "gpu", reason="needs an NVIDIA GPU")
@@ -104,5 +108,10 @@ def test_cudnn_is_plain(mask):
     np.testing.assert_allclose(run("cudnn").astype(jnp.float32), run("plain").astype(jnp.float32), atol=0.03)
 
 
-def test_no_gpu_no_cudnn():
-    assert "GPU" in cudnn.refusal(X, X, X, ScaledDot(), None, None, None, 0) or jax.default_backend() == "gpu"
+def test_without_the_library_there_is_no_cudnn():
+    call = (X, X, X, ScaledDot(), None, None, None, 0)
+    if cudnn.missing() is None:
+        assert cudnn.refusal(*call) is None
+    else:
+        assert "cuDNN" in cudnn.missing() and cudnn.missing() in cudnn.refusal(*call)
+        assert choose(*call, asked=None) == dict.fromkeys(PLATFORMS, "plain")

@@ -2,11 +2,14 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from attention_jax.ops import scores
-from attention_jax.ops.attention import attend
-from attention_jax.ops.dispatch import choose, choose_blocks, pair_cost
+from attention_jax.ops.attention import _plain, attend
+from attention_jax.ops.biases import ALiBi
+from attention_jax.ops.dispatch import PLATFORMS, choose, choose_blocks, pair_cost
+from attention_jax.ops.fused import Inputs, blockwise
 from attention_jax.ops.masks import causal
 
 SCALED_DOT = scores.ScaledDot()
@@ -14,24 +17,64 @@ ADDITIVE = scores.Additive.init(jax.random.key(0), 8, 8, 128)
 
 
 def chosen(queries, keys, score=SCALED_DOT, implementation=None):
-    return choose(
-        jnp.ones((queries, 8)), jnp.ones((keys, 8)), jnp.ones((keys, 8)), score, None, None, None, 0, implementation
-    )
+    """On a CPU, and elsewhere."""
+    query, key = jax.ShapeDtypeStruct((queries, 8), jnp.float32), jax.ShapeDtypeStruct((keys, 8), jnp.float32)
+    by_platform = choose(query, key, key, score, None, None, None, 0, implementation)
+    assert tuple(by_platform) == PLATFORMS and by_platform["cuda"] == by_platform["default"]
+    return by_platform["cpu"], by_platform["default"]
 
 
 def test_small_is_plain_and_large_is_fused():
-    assert chosen(128, 128) == "plain" and chosen(256, 256) == "fused"
-    assert chosen(1, 10**6) == "plain"  # a decoding step: the weights are no larger than the keys
-    assert chosen(32, 64, ADDITIVE) == "plain" and chosen(64, 64, ADDITIVE) == "fused"
-    assert chosen(4096, 4096, implementation="plain") == "plain" and chosen(2, 2, implementation="fused") == "fused"
+    assert chosen(128, 128) == ("plain", "plain")
+    assert chosen(256, 256) == ("fused", "plain") and chosen(1024, 1024) == ("fused", "fused")
+    assert chosen(1, 10**6) == ("plain", "plain")  # a decoding step: the weights are no larger than the keys
+    assert chosen(32, 64, ADDITIVE) == ("plain", "plain") and chosen(64, 64, ADDITIVE) == ("fused", "plain")
+    assert chosen(96, 96, ADDITIVE) == ("fused", "fused")
+    assert chosen(4096, 4096, implementation="plain") == ("plain", "plain")
+    assert chosen(2, 2, implementation="fused") == ("fused", "fused")
+
+
+def lowered(function, platform, *inputs):
+    return jax.jit(function).trace(*inputs).lower(lowering_platforms=(platform,)).as_text()
 
 
 def test_none_is_the_chosen_one():
     x = jax.random.normal(jax.random.key(0), (300, 8))
-    loops = lambda implementation: str(
-        jax.make_jaxpr(lambda x: attend(x, x, x, implementation=implementation, mask=causal()))(x)
-    ).count("while[")
+    attention = lambda implementation: lambda x: attend(x, x, x, implementation=implementation, mask=causal())
+    loops = lambda implementation: lowered(attention(implementation), "cpu", x).count("stablehlo.while")
     assert loops(None) == loops("fused") > loops("plain") == 0
+
+
+@pytest.mark.parametrize("length, on_cpu, elsewhere", [(300, "300x256", "300x300"), (1100, "512x256", "1100x1024")])
+def test_each_platform_gets_its_blocks_in_value_and_gradient(length, on_cpu, elsewhere):
+    x = jax.ShapeDtypeStruct((length, 8), jnp.float32)
+    for function in (lambda x: attend(x, x, x), jax.grad(lambda x: attend(x, x, x).sum())):
+        texts = [lowered(function, platform, x) for platform in ("cpu", "cuda", "tpu")]
+        assert [f"<{on_cpu}xf32>" in text for text in texts] == [True, False, False]
+        assert [f"<{elsewhere}xf32>" in text for text in texts] == [False, True, True]
+
+
+def test_where_no_block_is_needed_gradients_are_those_of_plain():
+    """A platform without blocks computes the whole again for the gradient: `blockwise` with blocks of None."""
+    query, key, value = jax.random.normal(jax.random.key(0), (3, 300, 8))
+    call = lambda query, bias: Inputs((SCALED_DOT, bias), query, key, value, query, causal(), None, 0)
+    bias = ALiBi(jnp.float32(0.3))
+    whole = lambda query, bias: jnp.sin(blockwise(call(query, bias), {"default": None}, _plain)).sum()
+    plain = lambda query, bias: jnp.sin(_plain(call(query, bias))).sum()
+    ours, theirs = (jax.jit(jax.value_and_grad(f, argnums=(0, 1)))(query, bias) for f in (whole, plain))
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_what_all_choose_is_traced_once():
+    traces = []
+
+    def score(query, key):
+        traces.append(1)
+        return query @ key.T
+
+    jax.make_jaxpr(lambda x: attend(x, x, x, score=score))(jnp.ones((60, 8)))
+    assert len(traces) == 1
 
 
 @pytest.mark.parametrize(
@@ -40,8 +83,9 @@ def test_none_is_the_chosen_one():
 def test_costs_and_blocks(score, cost):
     x = jnp.ones((1000, 8))
     assert pair_cost(score, x, x) == cost
-    assert choose_blocks(score, x, x) == ((512, 256) if cost == 1 else (64, 64))
-    assert choose_blocks(score, x, x, 10, 20) == (10, 20)
+    on_cpu, elsewhere = ((512, 256), (1000, 1000)) if cost == 1 else ((64, 64), (128, 128))
+    assert choose_blocks(score, x, x) == {"cpu": on_cpu, "cuda": elsewhere, "default": elsewhere}
+    assert choose_blocks(score, x, x, 10, 20) == dict.fromkeys(PLATFORMS, (10, 20))
 
 
 def test_the_cost_of_your_own_score_is_read_off_its_trace():

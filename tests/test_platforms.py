@@ -1,0 +1,196 @@
+"""Wherever the package is traced, it is lowered for CPUs, GPUs and TPUs, and each gets a program of its own."""
+
+import ast
+import dataclasses
+import functools
+import inspect
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import export
+
+from attention_jax import config as configs, tasks
+from attention_jax.models import resnet
+from attention_jax.ops import scores
+from attention_jax.ops.attention import attend
+from attention_jax.ops.losses import linear_cross_entropy
+from attention_jax.train.optimizer import optimizer
+from attention_jax.train.parallel import chunk_runner
+from attention_jax.train.step import init_state
+
+PLATFORMS = ("cpu", "cuda", "tpu")
+PACKAGE = Path(__file__).parents[1] / "attention_jax"
+ASKING = {"default_backend", "devices", "local_devices", "get_backend", "backends"}
+"""Of jax or one of its modules."""
+MAY_ASK = {  # what a run was made on is written down; a copy goes to every device
+    "train/log.py:environment",
+    "train/parallel.py:replicate",
+}
+
+
+def lowered(jitted, *inputs) -> dict[str, str]:
+    """The program for each platform."""
+    return {p: export.export(jitted, platforms=[p])(*inputs).mlir_module() for p in PLATFORMS}
+
+
+def askers(source: str, place: str) -> set[str]:
+    """The functions of a file that look at the machine in the room."""
+    tree, inside = ast.parse(source), {}
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef):
+            inside |= {id(node): function.name for node in ast.walk(function)}
+
+    def asks(node) -> bool:
+        if isinstance(node, ast.Attribute):
+            return node.attr in ASKING and ast.unparse(node.value).startswith("jax")
+        names = [alias.name for alias in node.names] if isinstance(node, ast.ImportFrom) else []
+        return bool(ASKING & set(names)) and node.module.startswith("jax")
+
+    return {f"{place}:{inside.get(id(node), '')}" for node in ast.walk(tree) if asks(node)}
+
+
+def test_nothing_looks_at_the_machine_in_the_room():
+    files = {path.relative_to(PACKAGE).as_posix(): path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")}
+    asking = {name for place, source in files.items() if place[:6] != "bench/" for name in askers(source, place)}
+    assert asking == MAY_ASK
+    assert askers("def f():\n    return jax.default_backend() == 'gpu'", "here.py") == {"here.py:f"}
+
+
+# --- operations -------------------------------------------------------------------------------------------------------
+
+
+def every_score() -> dict[str, scores.Score]:
+    """Each score once, small: those with parameters by `init`."""
+    classes = [c for _, c in inspect.getmembers(scores, inspect.isclass) if issubclass(c, scores.Score)]
+    made = {}
+    for c in classes:
+        if c is not scores.Score:
+            made[c.__name__] = c.init(jax.random.key(0), 8, 8, 4) if hasattr(c, "init") else c()
+    return made
+
+
+@pytest.mark.parametrize("implementation", ["plain", "fused"])
+def test_every_score_is_lowered_for_every_platform(implementation):
+    """In value and gradient, over heads, at a size where a CPU takes other blocks than a GPU and a TPU."""
+    x, value = (jax.ShapeDtypeStruct((3, 300, width), jnp.float32) for width in (8, 5))
+
+    def pooled(x, value, scores):
+        one = lambda score: lambda x, v: attend(x, x, v, score=score, implementation=implementation)
+        return sum(jax.vmap(one(score))(x, value).sum() for score in scores)
+
+    function = jax.jit(jax.value_and_grad(pooled, argnums=(0, 1, 2)))
+    texts = lowered(function, x, value, list(every_score().values()))
+    in_blocks = {"cpu": implementation == "fused", "cuda": False, "tpu": False}
+    assert {p: "300x256xf32" in text for p, text in texts.items()} == in_blocks
+
+
+def test_under_pmap_too():
+    x = jax.ShapeDtypeStruct((1, 300, 8), jnp.float32)
+    mapped = jax.jit(jax.pmap(jax.grad(lambda x: attend(x, x, x).sum())))
+    texts = {p: mapped.trace(x).lower(lowering_platforms=(p,)).as_text() for p in PLATFORMS}
+    assert {p: "300x256xf32" in text for p, text in texts.items()} == {"cpu": True, "cuda": False, "tpu": False}
+
+
+def test_one_program_for_all_platforms_runs_here():
+    x = jax.random.normal(jax.random.key(0), (300, 8))
+    gradient = lambda implementation: jax.jit(jax.grad(lambda x: attend(x, x, x, implementation=implementation).sum()))
+    exported = export.export(gradient(None), platforms=PLATFORMS)(x)
+    np.testing.assert_array_equal(exported.call(x), gradient("fused")(x))
+
+
+def test_the_loss_takes_its_rows_in_the_chunks_of_the_platform():
+    rows = jax.ShapeDtypeStruct((600, 8), jnp.float32)
+    loss = lambda hidden: linear_cross_entropy(hidden, jnp.ones((8, 16)), jnp.zeros(16), jnp.arange(600) % 16, mask)[0]
+    mask = jnp.ones(600)
+    for function in (loss, jax.grad(loss)):
+        texts = lowered(jax.jit(function), rows)
+        assert {p: "3x200x8xf32" in text for p, text in texts.items()} == {"cpu": True, "cuda": False, "tpu": False}
+        assert {p: "1x600x8xf32" in text for p, text in texts.items()} == {"cpu": False, "cuda": True, "tpu": True}
+
+
+# --- training and decoding --------------------------------------------------------------------------------------------
+
+TRANSLATOR = {"hidden_size": 8, "embed_size": 4, "readout_size": 8}
+MODELS = (
+    configs.Seq2seq(hidden_size=8, embed_size=4),
+    configs.PeekySeq2seq(hidden_size=8, embed_size=4),
+    configs.AttentionSeq2seq(hidden_size=8, embed_size=4),
+    configs.LuongSeq2seq(hidden_size=8, embed_size=4),
+    configs.Sutskever(**TRANSLATOR),
+    configs.Bahdanau(**TRANSLATOR),
+    configs.ConditionalGru(**TRANSLATOR),
+    configs.Luong(**TRANSLATOR),
+    configs.Gnmt(**TRANSLATOR),
+    configs.Convolutional(8, 4, layers=2),
+    configs.Transformer(1, 1, width=8, heads=2, ffn=8),
+    configs.LanguageModel(1, 8, 2, 8),
+    configs.RecurrentLanguageModel(hidden_size=8),
+    configs.NTM(hidden_size=8, locations=8, width=4),
+    configs.StackedLSTM(layers=1, hidden_size=8),
+    configs.Vit(2, 16, 16, 1, 2),
+    configs.Cct(hidden_size=16, mlp_size=16, layers=1),
+    configs.ResNet(widths=(8, 8), blocks=1, groups=4),
+)
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory):
+    """model options -> its task on a few rows of data."""
+    place = tmp_path_factory.mktemp("data")
+    (place / "timemachine.txt").write_text("abc " * 100)
+    (place / "pairs.tsv").write_text("".join(f"{'a b c d'[: 1 + i % 7]} {i}\t{i} a b .\n" for i in range(20)))
+    data = {
+        "seq2seq": configs.Corpus(tsv_file=str(place / "pairs.tsv"), held_out_share=0.2, max_length=12),
+        "language": configs.TimeMachine(str(place / "timemachine.txt"), 16, 40, 8),
+        "memory": configs.Algorithmic(sequences=8, epoch_sequences=8, valid_sequences=4),
+        "vision": configs.Images(examples=32),
+    }
+
+    def build(model, **changes):
+        kind = model.task.rpartition(".")[2].partition(":")[0]
+        decode = configs.Decode(max_length=6)
+        config = configs.Config("tiny", data[kind], model, train=configs.Train(batch_size=4), decode=decode)
+        return tasks.build(configs.replace(config, **changes))
+
+    return build
+
+
+def state_of(task, update):
+    return jax.eval_shape(functools.partial(init_state, task.init, update, 0))
+
+
+def test_every_model_is_here():
+    """Every kind of options that names a module of its own."""
+    kinds = {c for _, c in inspect.getmembers(configs, inspect.isclass) if "module" in vars(c)}
+    kinds = {c for c in kinds if dataclasses.is_dataclass(c) and issubclass(c, configs.ModelOptions)}
+    assert {c for c in kinds if isinstance(vars(c)["module"], str)} == {type(model) for model in MODELS}
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: type(model).__name__)
+def test_every_training_step_is_lowered_for_every_platform(build, model):
+    task = build(model)
+    update = optimizer(task.config.optim, 10)
+    bucket, indices, weight = task.plan(0, 1)[0]
+    step = jax.jit(chunk_runner(task.loss, update, "bfloat16"))
+    exported = export.export(step, platforms=PLATFORMS)
+    assert exported(state_of(task, update), task.buckets[bucket], indices, weight).platforms == PLATFORMS
+
+
+def test_convolutions_are_products_on_a_cpu_alone():
+    x, kernel = jax.ShapeDtypeStruct((2, 8, 8, 3), jnp.float32), jax.ShapeDtypeStruct((3, 3, 3, 4), jnp.float32)
+    layer = resnet.convolution(4, 3, 1, jnp.float32)
+    run = jax.jit(jax.grad(lambda kernel, x: layer.apply({"params": {"kernel": kernel}}, x).sum()))
+    texts = lowered(run, kernel, x)
+    assert {p: "stablehlo.convolution" in t for p, t in texts.items()} == {"cpu": False, "cuda": True, "tpu": True}
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("model", [configs.Bahdanau(**TRANSLATOR), MODELS[10]], ids=lambda model: type(model).__name__)
+def test_decoding_is_lowered_for_every_platform(build, model, beams):
+    task = build(model, **{"decode.beam_size": beams})
+    params = state_of(task, optimizer(task.config.optim, 10)).params
+    batch = {"source": jnp.ones((4, 5), jnp.int32), "source_length": jnp.full(4, 5, jnp.int32)}
+    assert export.export(jax.jit(task.generate), platforms=PLATFORMS)(params, batch).platforms == PLATFORMS
