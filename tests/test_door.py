@@ -112,7 +112,11 @@ def test_the_requirements_are_those_of_the_package_with_all_its_extras():
 
 @pytest.mark.parametrize("package, extra", [("optax", "train"), ("tyro", "cli"), ("tensorflow_datasets", "data")])
 def test_a_missing_extra_is_one_line(package, extra, tmp_path):
-    code = f"import runpy, sys; sys.argv = ['launch.py', 'train', 'vit_digits', '--out', {str(tmp_path / 'run')!r}];"
+    nothing_prepared = f"import os; os.environ['TFDS_DATA_DIR'] = {str(tmp_path)!r}\n"
+    code = (
+        nothing_prepared
+        + f"import runpy, sys; sys.argv = ['launch.py', 'train', 'vit_digits', '--out', {str(tmp_path / 'run')!r}];"
+    )
     done = python(code + "runpy.run_path('launch.py', run_name='__main__')", without=(package,))
     assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
     assert f"this needs {package}, which is not installed: pip install 'attention_jax[{extra}]'" in done.stderr

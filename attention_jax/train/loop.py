@@ -6,7 +6,6 @@
 import contextlib
 import math
 import signal
-import sys
 import threading
 from pathlib import Path
 
@@ -110,10 +109,7 @@ def train_one(task, optim, train, directory: Path, *, quiet=False, until: float 
     """
     total_steps = planned_steps(task, train)
     if total_steps <= optim.warmup_steps and not quiet:
-        print(
-            f"the learning rate warms up over {optim.warmup_steps} steps and training has {total_steps}",
-            file=sys.stderr,
-        )
+        print(f"the learning rate warms up over {optim.warmup_steps} steps and training has {total_steps}")
     run = Run(train, task.plan, total_steps, directory, quiet=quiet)
     with contextlib.closing(Checkpoints(directory / "checkpoints", train, best_of=1)) as checkpoints:
         [params] = fit(one_run(task, optim, train, total_steps), task, [run], checkpoints, until)

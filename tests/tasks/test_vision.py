@@ -190,7 +190,7 @@ config = Config("tiny", Images(examples=90), Vit(4, 8, 8, 1, 2), Optim("sgd", le
                 Train(batch_size=32, total_epochs=1, best_metric="test.loss"))
 task = build(config)
 _, params = train_one(task, config.optim, config.train, Path(sys.argv[2]), quiet=True)
-metrics = [task.evaluate(params, True)[f"test.{name}"] for name in ("loss", "accuracy")]
+metrics = [task.evaluate(params, True).metrics[f"test.{name}"] for name in ("loss", "accuracy")]
 np.savez(sys.argv[3], *jax.tree.leaves(params), metrics=metrics)
 """
 

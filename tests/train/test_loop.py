@@ -180,7 +180,7 @@ def test_a_loss_that_is_not_finite_names_its_step(tmp_path):
 def test_a_warm_up_that_never_ends_is_said(tmp_path, capsys):
     optim = Optim(learning_rate=0.1, warmup_steps=1_000)
     train_one(least_squares(), optim, Train(total_epochs=1), tmp_path)
-    assert "warms up over 1000 steps and training has" in capsys.readouterr().err
+    assert "warms up over 1000 steps and training has" in capsys.readouterr().out
 
 
 def test_an_unknown_best_metric_is_named(tmp_path):
