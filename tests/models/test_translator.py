@@ -140,11 +140,18 @@ def test_windows(contract):
     assert (predictive.sum(-1) < 1).all() and (predictive.sum(-1) > 0.1).all()  # the Gaussian is not renormalised
 
 
+def carried(scan):
+    """The shapes that a scan carries: results with no axis of steps before what its body gives."""
+    body = getattr(scan.params["jaxpr"], "jaxpr", scan.params["jaxpr"])
+    pairs = zip(scan.outvars, body.outvars, strict=True)
+    return [outside.aval.shape for outside, inside in pairs if outside.aval.shape == inside.aval.shape]
+
+
 def scan_carries(jaxpr):
     """The shapes that the scans of a jaxpr carry, at any depth."""
     for equation in jaxpr.eqns:
         if equation.primitive.name == "scan":
-            yield from (variable.aval.shape for variable in equation.outvars[: equation.params["num_carry"]])
+            yield from carried(equation)
         for part in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda x: hasattr(x, "jaxpr")):
             body = getattr(part, "jaxpr", part)
             if hasattr(body, "eqns"):
