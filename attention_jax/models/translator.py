@@ -160,8 +160,8 @@ class Translator(nn.Module):
         return [self.drop(ones, o.layer_dropout, train) for _ in range(o.layers - 1)]
 
     def start(self, memory: Memory, max_length: int) -> Cache:
-        """The cache before the first step."""
-        return Cache(memory, self.begin(memory))
+        """The cache before the first step; from then on the decoder's own state stands for the first ones."""
+        return Cache(memory._replace(states=[]), self.begin(memory))
 
     def step(self, cache: Cache, token: Int[Array, "B"]):
         """One step: logits [B, V], the next cache, and the weights [B, 1, 1, 1, S] it looked with."""
