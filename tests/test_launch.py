@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import io
 import json
-import os
 import re
 import runpy
 import shutil
@@ -305,12 +304,11 @@ def test_interrupted_and_resumed_ends_in_the_same_parameters(tmp_path, run, name
         "--out",
         str(tmp_path / "b"),
     ]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=os.environ
-    )
-    assert process.stdout.readline().startswith("epoch 1")
-    process.send_signal(getattr(signal, name))
-    _, said = process.communicate(timeout=300)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=ROOT, **pipes) as process:
+        assert any(line.startswith("epoch 1") for line in process.stdout)
+        process.send_signal(getattr(signal, name))
+        _, said = process.communicate(timeout=300)
     if process.returncode != 0:  # it may have been faster than the signal
         assert process.returncode == code, said
         assert not (tmp_path / "b" / "result.json").exists()
