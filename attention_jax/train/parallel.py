@@ -39,6 +39,51 @@ def divide(rows: np.ndarray, axis: int) -> np.ndarray:
     return rows.take(range(first, first + jax.local_device_count()), axis=axis)
 
 
+def count(devices=None) -> int:
+    """How many `devices` these are; None is all there are, on all hosts."""
+    return jax.device_count() if devices is None else len(devices)
+
+
+def absent(tree, devices, axis: int | None = None):
+    """The shapes in which a program for `devices` takes the arrays (or shapes) of `tree`.
+
+    With `axis` that axis is divided over several devices as `divide` does: [..., B, ...] -> [..., n, B/n, ...].
+    """
+    several = len(devices) > 1
+    place = None if several else jax.sharding.SingleDeviceSharding(devices[0])
+
+    def one(x):
+        shape = tuple(x.shape)
+        if several and axis is not None:
+            shape = (*shape[:axis], len(devices), -(-shape[axis] // len(devices)), *shape[axis + 1 :])
+        return jax.ShapeDtypeStruct(shape, x.dtype, sharding=place)
+
+    return jax.tree.map(one, tree)
+
+
+def chunk_program(loss, optimizer, matmul_precision: str = "default", devices=None):
+    """The compiled inner loop itself, a `jax.jit` of one device or a `jax.pmap` of several; `chunk_runner` calls it.
+
+    It is for all devices there are, or for `devices` that are given instead of found: those of a topology whose chips
+    are absent can be lowered and compiled for, `chunk_program(..., devices).lower(*shapes)`, but not called. So what is
+    said of them (memory, traffic) is said of the very program that trains. `shapes` are those of its arguments, each by
+    `absent`: the state, the bucket, and indices and weight divided at axis 1.
+    """
+    several = count(devices) > 1
+
+    def run(state, bucket, indices, weight):
+        def body(state, rows):
+            batch = {name: array[rows[0]] for name, array in bucket.items()} | {"weight": rows[1]}
+            return train_step(loss, optimizer, state, batch, AXIS if several else None)
+
+        with jax.default_matmul_precision(matmul_precision):
+            return jax.lax.scan(body, state, (indices, weight))
+
+    if not several:
+        return jax.jit(run, donate_argnums=0)
+    return jax.pmap(run, AXIS, in_axes=(None, None, 1, 1), out_axes=None, donate_argnums=0, devices=devices)
+
+
 def chunk_runner(loss, optimizer, matmul_precision: str = "default"):
     """The compiled inner loop: `run(state, bucket, indices [K, B], weight [K, B]) -> state, metrics [K]`.
 
@@ -46,25 +91,20 @@ def chunk_runner(loss, optimizer, matmul_precision: str = "default"):
     state is donated. Each of the metrics is a pair (sums [K], counts [K]). `matmul_precision` is in force in these
     steps alone.
     """
-    devices = jax.device_count()
-
-    def run(state, bucket, indices, weight):
-        def body(state, rows):
-            batch = {name: array[rows[0]] for name, array in bucket.items()} | {"weight": rows[1]}
-            return train_step(loss, optimizer, state, batch, AXIS if devices > 1 else None)
-
-        with jax.default_matmul_precision(matmul_precision):
-            return jax.lax.scan(body, state, (indices, weight))
-
-    if devices == 1:
-        return jax.jit(run, donate_argnums=0)
-    mapped = jax.pmap(run, AXIS, in_axes=(None, None, 1, 1), out_axes=None, donate_argnums=0)
-    return lambda state, bucket, indices, weight: mapped(state, bucket, divide(indices, 1), divide(weight, 1))
+    program = chunk_program(loss, optimizer, matmul_precision)
+    if jax.device_count() == 1:
+        return program
+    return lambda state, bucket, indices, weight: program(state, bucket, divide(indices, 1), divide(weight, 1))
 
 
 @functools.lru_cache(maxsize=64)
-def _compiled(fn):
-    return jax.jit(fn) if jax.local_device_count() == 1 else jax.pmap(fn, in_axes=(None, 0))
+def row_program(fn, devices=None):
+    """What `over_rows` calls, for the local devices, or as in `chunk_program` for a tuple of `devices`.
+
+    The shapes of its arguments are those of the parameters, and of a batch divided at axis 0.
+    """
+    several = (jax.local_device_count() if devices is None else len(devices)) > 1
+    return jax.pmap(fn, in_axes=(None, 0), devices=devices) if several else jax.jit(fn)
 
 
 def over_rows(fn, params, arrays: dict[str, np.ndarray], batch_size: int):
@@ -85,6 +125,6 @@ def over_rows(fn, params, arrays: dict[str, np.ndarray], batch_size: int):
         batch = {name: array[rows] for name, array in arrays.items()}
         if devices > 1:
             batch = {name: array.reshape(devices, -1, *array.shape[1:]) for name, array in batch.items()}
-        out = jax.device_get(_compiled(fn)(params, batch))
+        out = jax.device_get(row_program(fn)(params, batch))
         results.append(out if devices == 1 else jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), out))
     return jax.tree.map(lambda *parts: np.concatenate(parts)[:total], *results)

@@ -18,6 +18,9 @@ from attention_jax.config import Optim, Train
 from attention_jax.tasks import Evaluation
 from attention_jax.train.checkpoint import Checkpoints
 from attention_jax.train.loop import train_one
+from attention_jax.train.optimizer import optimizer
+from attention_jax.train.parallel import absent, chunk_program, row_program
+from attention_jax.train.step import init_state
 
 X = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
 Y = (X @ np.array([1.0, -2.0, 0.5], np.float32)).astype(np.float32)
@@ -155,8 +158,6 @@ def test_a_checkpoint_of_an_earlier_version_is_one_clear_line(tmp_path):
 
 def _state():
     from attention_jax.train.checkpoint import host
-    from attention_jax.train.optimizer import optimizer
-    from attention_jax.train.step import init_state
 
     return host(init_state(least_squares().init, optimizer(OPTIM, 1), 0))
 
@@ -188,6 +189,26 @@ def test_an_unknown_best_metric_is_named(tmp_path):
         train_one(least_squares(), OPTIM, Train(total_epochs=1, best_metric="valid.blue"), tmp_path, quiet=True)
 
 
+def compiled_for(devices, rows=16):
+    """The training call and an evaluation of `rows` rows, compiled for devices by their shapes alone."""
+    task, update = least_squares(), optimizer(ADAM, 1)
+    state = jax.eval_shape(lambda: init_state(task.init, update, 0))
+    steps, one = np.zeros((2, rows), np.int32), lambda tree, axis=None: absent(tree, devices, axis)
+    weight = steps.astype(np.float32)
+    train = chunk_program(loss, update, devices=devices).lower(
+        one(state), one(task.buckets[0]), one(steps, 1), one(weight, 1)
+    )
+    predict = lambda params, batch: batch["x"] @ params["w"]
+    score = row_program(predict, devices).lower(one(state.params), one({"x": X[:rows]}, 0))
+    return train.compile(), score.compile()
+
+
+def test_the_programs_are_made_for_one_device_that_is_given():
+    train, score = compiled_for(tuple(jax.devices()[:1]))
+    assert "s32[2,16]" in train.as_text() and "all-reduce" not in train.as_text()
+    assert "f32[16,3]" in score.as_text()
+
+
 TWO_DEVICES = """
 import jax, runpy, sys, numpy as np
 jax.config.update("jax_num_cpu_devices", 2)
@@ -197,6 +218,9 @@ task, optim, train = here["least_squares"](), here["ADAM"], here["Train"](total_
 _, params = here["train_one"](task, optim, train, Path(sys.argv[2]), quiet=True)
 assert jax.device_count() == 2
 np.save(sys.argv[3], params["w"])
+train, score = here["compiled_for"](tuple(jax.devices()), rows=15)
+assert "all-reduce" in train.as_text() and "s32[2,1,8]" in train.as_text(), train.as_text()
+assert "f32[8,3]" in score.as_text() or "f32[1,8,3]" in score.as_text(), score.as_text()
 """
 
 
