@@ -27,6 +27,7 @@ ASKING = {"default_backend", "devices", "local_devices", "get_backend", "backend
 """Of jax or one of its modules."""
 MAY_ASK = {  # what a run was made on is written down; a copy goes to every device
     "train/log.py:environment",
+    "compile/targets.py:devices_in_the_room",  # --target cpu
     "train/parallel.py:replicate",
 }
 

@@ -1,0 +1,504 @@
+"""What a compiled program does, read from XLA's text of it: products, bytes, collectives and buffers.
+
+The compilers of TPUs count operations and bytes themselves, but the body of a loop once; those of cards count nothing.
+Here the body of a loop counts as often as it turns, where the text tells that, and all platforms are counted alike.
+
+Only what lies in the chip's main memory counts as bytes: a TPU's compiler also places arrays in the memory beside the
+units (`S(1)` in its text).
+"""
+
+import functools
+import itertools
+import math
+import re
+from collections import Counter
+from typing import NamedTuple
+
+BITS = {"pred": 8, "token": 0, "opaque": 0, "s4": 4, "u4": 4, "s2": 2, "u2": 2, "c64": 64, "c128": 128}
+COLLECTIVES = (
+    "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-all", "collective-permute",
+    "collective-broadcast",
+)  # fmt: skip
+FREE = {
+    "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "opt-barrier", "partition-id",
+    "replica-id", "while", "call", "conditional", "async-start", "add-dependency", "domain",
+}  # fmt: skip
+"""They move nothing themselves."""
+PARTIAL = {"dynamic-slice", "slice", "gather", "slice-start"}
+"""They read as much as they write, however large the array they read from."""
+MARKERS = {"ConcatBitcast", "AllocateBuffer", "Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"}
+"""Custom calls that do nothing."""
+
+
+class Array(NamedTuple):
+    """An array in memory."""
+
+    dtype: str
+    dims: tuple[int, ...]
+    padded: tuple[int, ...]
+    """`dims` as large as a TPU's tiles make them."""
+    space: int
+    """0 is the main memory."""
+
+    @property
+    def bytes(self) -> int:
+        """In whichever memory it is."""
+        return math.prod(self.padded) * bits(self.dtype) // 8
+
+
+class Instruction(NamedTuple):
+    """One line: `name = arrays opcode(inside), rest`."""
+
+    name: str
+    arrays: tuple[Array, ...]
+    opcode: str
+    inside: str
+    rest: str
+    is_root: bool
+
+    @property
+    def operands(self) -> list[str]:
+        """The names of the instructions it reads."""
+        return re.findall(r"%([\w.\-]+)", self.inside)
+
+    @property
+    def target(self) -> str:
+        """What a custom call calls."""
+        return attribute(self, r'custom_call_target="([^"]*)"')
+
+    @property
+    def op_name(self) -> str:
+        """The path of JAX's names that it comes from."""
+        return attribute(self, r'op_name="([^"]*)"')
+
+
+class Collective(NamedTuple):
+    """The collectives of a kind in a call of the program."""
+
+    kind: str
+    number: int
+    bytes: int
+    """Of all of them, on one device."""
+    largest: int
+    """Bytes of the largest one."""
+
+
+class Buffer(NamedTuple):
+    """Arrays of one shape that one place in the model makes."""
+
+    bytes: int
+    """Of one of them."""
+    shape: str
+    number: int
+    """How many there are in the text; they do not all live at once."""
+    place: str
+    """Where it comes from in the model."""
+
+
+class Cost(NamedTuple):
+    """What a computation costs, each time it is run."""
+
+    products: Counter
+    """Operations in products, by the type of what is multiplied."""
+    bytes: int
+    """Read from and written to the main memory."""
+    collectives: Counter
+    """{(kind, bytes): number}."""
+    unknown: Counter
+    """What could not be counted: loops whose turns are not told count once, calls of foreign code count nothing."""
+
+
+def bits(dtype: str) -> int:
+    """Of one number.
+
+    >>> bits("bf16"), bits("pred"), bits("f8e4m3fn")
+    (16, 8, 8)
+    """
+    return BITS[dtype] if dtype in BITS else int(re.match(r"[a-z]+(\d+)", dtype)[1])
+
+
+def attribute(instruction: Instruction, pattern: str) -> str:
+    """The first group of a pattern in what is said of an instruction, or nothing."""
+    found = re.search(pattern, instruction.rest)
+    return found[1] if found else ""
+
+
+def arrays_in(shape: str) -> tuple[Array, ...]:
+    """The arrays of a shape, which may be a tuple.
+
+    >>> [a.bytes for a in arrays_in("(f32[2,3]{1,0}, bf16[5,196]{1,0:T(8,128)(2,1)S(1)})")]
+    [24, 4096]
+    """
+    found = re.findall(r"([a-z]+\d*[a-z0-9]*)\[([\d,<=]*)\](?:\{([^}]*)\})?", shape)
+    return tuple(_array(dtype, dims.replace("<=", ""), layout) for dtype, dims, layout in found)
+
+
+def _array(dtype: str, dims: str, layout: str) -> Array:
+    sizes = tuple(int(size) for size in dims.split(",") if size)
+    order, _, rest = layout.partition(":")
+    padded, tile = list(sizes), re.search(r"T\(([\d,]+)\)", rest)
+    minor = [int(axis) for axis in order.split(",") if axis]
+    if tile:
+        for axis, size in zip(minor, reversed([int(size) for size in tile[1].split(",")])):
+            padded[axis] = -(-padded[axis] // size) * size
+    space = re.search(r"S\((\d+)\)", rest)
+    return Array(dtype, sizes, tuple(padded), int(space[1]) if space else 0)
+
+
+def _balanced(text: str, start: int) -> int:
+    """Where the bracket that opens at `start` has closed."""
+    depth = 0
+    for place in range(start, len(text)):
+        depth += (text[place] == "(") - (text[place] == ")")
+        if not depth:
+            return place + 1
+    raise ValueError(f"a bracket is not closed: {text[:80]}")
+
+
+def instruction_of(line: str) -> Instruction | None:
+    """A line of a program's text.
+
+    >>> instruction_of("  ROOT %dot.1 = f32[2,4]{1,0} dot(%a, %b), lhs_contracting_dims={1}").operands
+    ['a', 'b']
+    """
+    head = re.match(r"\s+(ROOT )?%?([\w.\-]+) = ", line)
+    if not head:
+        return None
+    at = head.end()
+    end = _balanced(line, at) if line[at] == "(" else line.index(" ", at)
+    opcode = line[end : line.index("(", end)].strip()
+    start = line.index("(", end)
+    close = _balanced(line, start)
+    return Instruction(
+        head[2], arrays_in(line[at:end]), opcode, line[start + 1 : close - 1], line[close:], bool(head[1])
+    )
+
+
+def computations(text: str) -> tuple[dict[str, dict[str, Instruction]], str]:
+    """{computation: {name: instruction}} of a program's text, and which of them is run."""
+    found, entry, current = {}, "", None
+    for line in text.splitlines():
+        head = re.match(r"(ENTRY )?%?([\w.\-]+) \(.*\{\s*$", line)
+        if head:
+            current = found[head[2]] = {}
+            entry = head[2] if head[1] else entry
+        elif line.startswith("}"):
+            current = None
+        elif current is not None and (instruction := instruction_of(line)):
+            current[instruction.name] = instruction
+    return found, entry
+
+
+def place_of(op_name: str) -> str:
+    """Where in the model an instruction comes from, without the words of JAX's transformations.
+
+    >>> place_of("jit(run)/shard_map/while/body/closed_call/transpose(jvp(Vit))/block_0/mlp/dot_general")
+    'Vit/block_0/mlp/dot_general (gradient)'
+    """
+    unwrapped, inner = op_name, ""
+    while unwrapped != inner:
+        inner, unwrapped = unwrapped, re.sub(r"\b(?:jvp|transpose|vmap|remat|rematted_computation)\(([^()]*)\)",
+                                             r"\1", unwrapped)  # fmt: skip
+    dropped = {
+        "",
+        "shard_map",
+        "while",
+        "body",
+        "cond",
+        "closed_call",
+        "checkpoint",
+        "pjit",
+        "scan",
+        "jvp",
+        "transpose",
+    }
+    parts = [part for part in unwrapped.split("/") if part not in dropped and not re.match(r"jit\(|branch_\d", part)]
+    return "/".join(parts) + (" (gradient)" if "transpose(" in op_name else "")
+
+
+class Program:
+    """The text of a compiled program, and what can be counted in it."""
+
+    def __init__(self, text: str):
+        self.computations, self.entry = computations(text)
+        self.cost_of = functools.cache(self._cost_of)
+
+    @property
+    def cost(self) -> Cost:
+        """Of one call of the program."""
+        return self.cost_of(self.entry)
+
+    def collectives(self) -> list[Collective]:
+        """By kind."""
+        found = self.cost.collectives
+        kinds = {kind: [(size, n) for (k, size), n in found.items() if k == kind] for kind, _ in sorted(found)}
+        return [
+            Collective(kind, sum(n for _, n in of), sum(size * n for size, n in of), max(size for size, _ in of))
+            for kind, of in kinds.items()
+        ]
+
+    def largest(self, number: int) -> list[Buffer]:
+        """The largest arrays that are made in main memory, those of one shape and place together."""
+        found = Counter()
+        for name in self._scheduled():
+            for line in self.computations[name].values():
+                kind, _, part = line.opcode.rpartition("-")
+                if line.opcode in FREE or part in {"done", "update"} or (part == "start" and kind not in COLLECTIVES):
+                    continue
+                for array in line.arrays:
+                    if not array.space and array.bytes:
+                        shape = f"{array.dtype}[{','.join(map(str, array.dims))}]"
+                        found[array.bytes, shape, self._place(line)] += 1
+        ordered = sorted(found.items(), key=lambda item: (-item[0][0], item[0][2]))
+        return [Buffer(size, shape, count, place) for (size, shape, place), count in ordered[:number]]
+
+    def _place(self, line: Instruction) -> str:
+        """Where a line comes from; of a fusion that does not say, where its last line does."""
+        names = [line.op_name]
+        for called in self._called(line):
+            names += [inner.op_name for inner in reversed(self.computations[called].values())]
+        return next((place_of(name) for name in names if place_of(name)), line.target or line.opcode)
+
+    def _scheduled(self) -> set[str]:
+        """The computations whose instructions make arrays in memory: all that are run, less the insides of fusions."""
+        found, queue = set(), [self.entry]
+        while queue:
+            name = queue.pop()
+            if name not in found:
+                found.add(name)
+                lines = self.computations[name].values()
+                queue += [
+                    called
+                    for line in lines
+                    if line.opcode in {"while", "call", "conditional"}
+                    for called in self._called(line)
+                ]
+        return found
+
+    def _called(self, line: Instruction) -> list[str]:
+        """The computations that an instruction runs, not those with which it reduces or compares."""
+        listed = attribute(line, r"(?:branch_computations|called_computations)=\{([^}]*)\}")
+        one = re.findall(r"(?:calls|body|condition|true_computation|false_computation)=%?([\w.\-]+)", line.rest)
+        if line.opcode == "call":
+            one += re.findall(r"to_apply=%?([\w.\-]+)", line.rest)
+        return [name for name in one + re.findall(r"[\w.\-]+", listed) if name in self.computations]
+
+    def _cost_of(self, name: str) -> Cost:
+        products, moved, collectives, unknown = Counter(), 0, Counter(), Counter()
+        for line in self.computations[name].values():
+            products += Counter(products_of(line, self.computations[name]))
+            unknown += Counter(foreign(line))
+            moved += self._moved(line, name)
+            kind = line.opcode.removesuffix("-start")
+            if kind in COLLECTIVES:
+                collectives[kind, exchanged(line, self.computations[name])] += 1
+            for cost, times in self._inner(line, name, unknown):
+                scaled = lambda counts, times=times: Counter({key: n * times for key, n in counts.items()})
+                products += scaled(cost.products)
+                collectives += scaled(cost.collectives)
+                unknown += cost.unknown
+                moved += 0 if line.opcode == "fusion" else cost.bytes * times
+        return Cost(products, moved, collectives, unknown)
+
+    def _inner(self, line: Instruction, name: str, unknown: Counter) -> list[tuple[Cost, int]]:
+        """What an instruction runs, and how often: the body of a loop, of several branches the one that moves most."""
+        if line.opcode.endswith(("-done", "-update")):
+            return []
+        costs = [self.cost_of(called) for called in self._called(line)]
+        if line.opcode == "conditional":
+            costs = [max(costs, key=lambda cost: (cost.bytes, cost.products.total()))]
+        turns = 1
+        if line.opcode == "while":
+            turns = self.turns(line, name)
+            if turns is None:
+                unknown["loops whose turns are not told, counted once"] += 1
+        return [(cost, turns or 1) for cost in costs]
+
+    def turns(self, loop: Instruction, name: str) -> int | None:
+        """How often a loop turns, as the compiler tells it or as its condition does; None where neither does."""
+        told = attribute(loop, r'"known_trip_count": ?\{"n": ?"(\d+)"')
+        if told:
+            return int(told)
+        condition = self.computations[attribute(loop, r"condition=%?([\w.\-]+)")]
+        [root] = [line for line in condition.values() if line.is_root]
+        if root.opcode == "fusion":  # of the comparison alone
+            inside = self.computations[self._called(root)[0]]
+            [compare] = [line for line in inside.values() if line.is_root]
+            given = {f"{n}": operand for n, operand in enumerate(root.operands)}
+            sides = [given.get(inside[o].inside, o) if inside[o].opcode == "parameter" else o for o in compare.operands]
+            condition = condition | inside
+        else:
+            compare, sides = root, root.operands
+        if compare.opcode != "compare" or "direction=LT" not in compare.rest:
+            return None
+        first, last = (self._constant(side, condition, loop, name) for side in sides)
+        return None if first is None or last is None else max(last - first, 0)
+
+    def _constant(self, side: str, condition: dict, loop: Instruction, name: str) -> int | None:
+        """A side of a loop's condition when the loop begins, if it is a number."""
+        lines = condition
+        for _ in range(20):
+            line = lines.get(side)
+            if line is None:
+                return None
+            if line.opcode == "constant":
+                return int(line.inside) if re.fullmatch(r"-?\d+", line.inside) else None
+            if line.opcode == "get-tuple-element":
+                index = int(attribute(line, r"index=(\d+)"))
+                if lines is condition:  # of the loop's state: what it begins with
+                    lines, side = self.computations[name], loop.operands[0]
+                else:
+                    side = line.operands[0]
+                made = lines.get(side)
+                if made is None or made.opcode != "tuple":
+                    return None
+                side = made.operands[index]
+            elif line.opcode in {"copy", "bitcast", "convert"} and line.operands:
+                side = line.operands[0]
+            else:
+                return None
+        return None
+
+    def _moved(self, line: Instruction, name: str) -> int:
+        """The bytes that an instruction outside of a fusion reads and writes."""
+        opcode, lines = line.opcode, self.computations[name]
+        if opcode in FREE or opcode.endswith(("-done", "-update")) or line.target in MARKERS:
+            return 0
+        read = [lines[operand].arrays for operand in line.operands if operand in lines]
+        if opcode == "fusion":
+            inside = self._called(line)[0]
+            reads = sum(self._read(inside, number, arrays) for number, arrays in enumerate(read))
+            return reads + self._written(inside, line.arrays)
+        if opcode in PARTIAL:
+            return 2 * in_memory(line.arrays[-2:-1] if opcode == "slice-start" else line.arrays)
+        if opcode == "dynamic-update-slice":
+            return 2 * in_memory(read[1])
+        if opcode == "scatter":
+            return 3 * in_memory(read[-1]) + in_memory(read[-2])
+        if opcode.endswith("-start"):
+            return sum(map(in_memory, read)) + max(in_memory(line.arrays) - sum(map(in_memory, read)), 0)
+        made = line.arrays[:-1] if line.target.startswith("__cu") else line.arrays  # the last is room to work in
+        return sum(map(in_memory, read)) + in_memory(made or line.arrays)
+
+    def _read(self, inside: str, number: int, arrays: tuple[Array, ...]) -> int:
+        """What a fusion reads of its operand `number`: of an array it only slices, the slices."""
+        whole, lines = in_memory(arrays), self.computations[inside]
+        given = [line.name for line in lines.values() if line.opcode == "parameter" and line.inside == str(number)]
+        users = [line for line in lines.values() if given and given[0] in line.operands]
+        if not whole or not users:
+            return 0
+        read = 0
+        for user in users:
+            first = user.operands[0] == given[0] and user.operands.count(given[0]) == 1
+            if user.opcode in PARTIAL and first:
+                read += sum(array.bytes for array in user.arrays)
+            elif user.opcode == "fusion":
+                read += self._read(self._called(user)[0], user.operands.index(given[0]), arrays)
+            elif not (user.opcode == "dynamic-update-slice" and first):  # that one writes in place
+                return whole
+        return min(read, whole)
+
+    def _written(self, inside: str, arrays: tuple[Array, ...]) -> int:
+        """What a fusion writes: of an array it updates in place, the update."""
+        lines = self.computations[inside]
+        [root] = [line for line in lines.values() if line.is_root]
+        made = [lines[operand] for operand in root.operands] if root.opcode == "tuple" else [root]
+        if len(made) != len(arrays):
+            return in_memory(arrays)
+        return sum(0 if array.space else self._updated(line, inside, array) for line, array in zip(made, arrays))
+
+    def _updated(self, line: Instruction, inside: str, array: Array) -> int:
+        lines = self.computations[inside]
+        while line.opcode in {"bitcast", "copy", "convert"} and line.operands and line.operands[0] in lines:
+            line = lines[line.operands[0]]
+        if line.opcode == "dynamic-update-slice":
+            return min(sum(a.bytes for a in lines[line.operands[1]].arrays), array.bytes)
+        return array.bytes
+
+
+def in_memory(arrays) -> int:
+    """Bytes of those arrays that lie in main memory."""
+    return sum(array.bytes for array in arrays if not array.space)
+
+
+def exchanged(line: Instruction, lines: dict[str, Instruction]) -> int:
+    """The bytes that a collective takes or gives on one device, the larger of both."""
+    taken = sum(array.bytes for operand in line.operands if operand in lines for array in lines[operand].arrays)
+    given = sum(array.bytes for array in line.arrays)
+    return max(taken, given - taken if line.opcode.endswith("-start") and len(line.arrays) > 1 else given)
+
+
+def foreign(line: Instruction) -> dict[str, int]:
+    """A call of code that is not in the text and whose operations are not known."""
+    known = line.target.startswith(("__cublas", "__cudnn$fmha", "__cudnn$conv")) or line.target in MARKERS
+    return {} if line.opcode != "custom-call" or known else {f"operations of {line.target}": 1}
+
+
+def products_of(line: Instruction, lines: dict[str, Instruction]) -> dict[str, int]:
+    """{type of what is multiplied: operations} of an instruction that is a product."""
+    if line.opcode == "dot":
+        contracted = attribute(line, r"lhs_contracting_dims=\{([\d,]*)\}")
+    elif line.target.startswith("__cublas"):
+        contracted = attribute(line, r'"lhs_contracting_dimensions": ?\[([^\]]*)\]').replace('"', "")
+    elif line.opcode == "convolution" or line.target.startswith("__cudnn$conv"):
+        return convolved(line, lines)
+    elif line.target.startswith("__cudnn$fmha"):
+        return attended(line, lines)
+    else:
+        return {}
+    left = lines[line.operands[0]].arrays[0]
+    over = math.prod(left.dims[int(axis)] for axis in contracted.split(",") if axis)
+    return {left.dtype: 2 * math.prod(line.arrays[0].dims) * over}
+
+
+def attended(line: Instruction, lines: dict[str, Instruction]) -> dict[str, int]:
+    """cuDNN's attention: two products, five in its gradient, over all features.
+
+    Its mask is not known here, so a causal one counts as if it were none.
+    """
+    scores = attribute(line, r'"intermediate_tensor_shape": ?\{[^}]*?"dimensions": ?\[([^\]]*)\]').replace('"', "")
+    query = lines[line.operands[0]].arrays[0]
+    products = 5 if "Backward" in line.target else 2
+    return {query.dtype: 2 * products * math.prod(map(int, scores.split(","))) * query.dims[-1]} if scores else {}
+
+
+def convolved(line: Instruction, lines: dict[str, Instruction]) -> dict[str, int]:
+    """A convolution; a TPU's products of matrices are written as convolutions, their batches as windows full of holes.
+
+    Only the positions of the window that meet a number count, not padding or holes.
+    """
+    labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", line.rest)
+    if not labels:
+        return {}
+    left, kernel = (lines[operand].arrays[0] for operand in line.operands[:2])
+    of_left, of_kernel, of_out = labels.groups()
+    out = line.arrays[0].dims
+    spatial = sorted(label for label in of_kernel if label.isdigit())
+    window = dict(re.findall(r"(\w+)=([\w\-]+)", attribute(line, r"window=\{([^}]*)\}")))
+    pairs = 1
+    for number, label in enumerate(spatial):
+        sizes = (left.dims[of_left.index(label)], kernel.dims[of_kernel.index(label)], out[of_out.index(label)])
+        pairs *= met(*sizes, {name: values.split("x")[number] for name, values in window.items()})
+    groups = int(attribute(line, r"batch_group_count=(\d+)") or 1)
+    rows, features = left.dims[of_left.index("b")] // groups, out[of_out.index("f")]
+    return {left.dtype: 2 * rows * features * kernel.dims[of_kernel.index("i")] * pairs}
+
+
+@functools.cache
+def _met(size: int, kernel: int, out: int, stride: int, before: int, holes: int, spread: int) -> int:
+    found = 0
+    for at, offset in itertools.product(range(out), range(kernel)):
+        place = at * stride + offset * spread - before
+        found += 0 <= place <= (size - 1) * holes and place % holes == 0
+    return found
+
+
+def met(size: int, kernel: int, out: int, window: dict[str, str]) -> int:
+    """Along one axis, the pairs of a place in the result and one in the window that meet a number.
+
+    >>> met(4, 3, 4, {"pad": "1_1"}), met(2, 2, 2, {"pad": "0_0", "stride": "1", "lhs_dilate": "2"})
+    (10, 2)
+    """
+    before = int(window.get("pad", "0_0").split("_")[0])
+    return _met(size, kernel, out, *(int(n) for n in (window.get("stride", 1), before, window.get("lhs_dilate", 1),
+                                                      window.get("rhs_dilate", 1))))  # fmt: skip

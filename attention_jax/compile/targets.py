@@ -1,0 +1,194 @@
+"""The chips to compile for, with their published figures, and how a compiler is asked for them without having one.
+
+The compilers of TPUs and of NVIDIA's cards run on any machine: `pip install "jax[tpu]"` or `"jax[cuda12]"` of the same
+version as jax, each in an environment of its own. No driver is needed, and one program at a time.
+"""
+
+import difflib
+import importlib.util
+import math
+import os
+import re
+from dataclasses import dataclass, field
+
+import jax
+
+from attention_jax import InputError
+
+
+@dataclass(frozen=True)
+class Chip:
+    """What one device of a kind has. Rates are those of dense products, without sparsity."""
+
+    name: str
+    platform: str
+    """As JAX calls it: tpu, cuda or cpu."""
+    memory: float = math.inf
+    """Bytes."""
+    bandwidth: float = math.inf
+    """Bytes a second from and to that memory."""
+    bf16: float = math.inf
+    """Operations a second in products of bfloat16; a product and a sum are two."""
+    f32: float = math.inf
+    """The same of float32 at JAX's default precision: one pass in bfloat16 on a TPU, TF32 on a card."""
+    source: str = ""
+    """Where the figures are published."""
+    sides: int = 0
+    """Of a TPU's topology: v5e:2x4 has two."""
+    card: dict = field(default_factory=dict, repr=False, compare=False)
+    """What XLA has to know of a card, as fields of its GpuDeviceInfoProto beside `COMMON`."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """Devices of one kind, as "v5e:2x4" or "h200:8" names them."""
+
+    name: str
+    chip: Chip
+    shape: tuple[int, ...]
+    """Of the topology."""
+
+    @property
+    def devices(self) -> int:
+        """How many there are."""
+        return math.prod(self.shape)
+
+    @property
+    def options(self) -> dict:
+        """What its compiler has to be told: nothing can be tuned by measuring on a card that is not there."""
+        absent_card = {"xla_gpu_enable_triton_gemm": False, "xla_gpu_autotune_level": 0}
+        return absent_card if self.chip.platform == "cuda" else {}
+
+
+def _tpu(name: str, sides: int, memory: float, bandwidth: float, flops: float) -> Chip:
+    """A TPU: GiB, bytes a second, operations a second in bfloat16, in which it also multiplies float32 by default."""
+    source = f"cloud.google.com/tpu/docs/{name}"
+    return Chip(name, "tpu", memory * 2**30, bandwidth, flops, flops, source, sides)
+
+
+def _card(name: str, bf16: float, f32: float, **card) -> Chip:
+    """A card of NVIDIA: its memory and bandwidth as XLA describes it, its rates as its data sheet tells them."""
+    specs = "openxla/xla, xla/backends/gpu/target_config/specs; rates: NVIDIA's data sheet, without sparsity"
+    memory, bandwidth = card["device_memory_size"], card["memory_bandwidth"]
+    return Chip(name, "cuda", memory, bandwidth, bf16, f32, specs, card=card)
+
+
+_HOPPER = {
+    "core_count": 132, "fpus_per_core": 128, "l2_cache_size": 52428800, "clock_rate_ghz": 1.98,
+    "shared_memory_per_core": 233472, "shared_memory_per_block_optin": 232448,
+    "cuda_compute_capability": {"major": 9},
+}  # fmt: skip
+
+CHIPS = {
+    chip.name: chip
+    for chip in (
+        _tpu("v5e", 2, 16, 819e9, 197e12),
+        _tpu("v5p", 3, 95, 2765e9, 459e12),
+        _tpu("v6e", 2, 32, 1640e9, 918e12),
+        _card("a100", 312e12, 156e12, core_count=108, fpus_per_core=64, l2_cache_size=41943040, clock_rate_ghz=1.41,
+              shared_memory_per_core=167936, shared_memory_per_block_optin=166912, cuda_compute_capability={"major": 8},
+              memory_bandwidth=2039040000000, device_memory_size=85100068864),
+        _card("h100", 989e12, 494e12, **_HOPPER, memory_bandwidth=3352320000000, device_memory_size=84942979072),
+        _card("h200", 989e12, 494e12, **_HOPPER, memory_bandwidth=4800000000000, device_memory_size=151397597184),
+        _card("b200", 2250e12, 1125e12, core_count=148, fpus_per_core=128, l2_cache_size=132644864,
+              clock_rate_ghz=1.965, shared_memory_per_core=233472, shared_memory_per_block_optin=232448,
+              cuda_compute_capability={"major": 10}, memory_bandwidth=7672320000000, device_memory_size=191514411008),
+        Chip("cpu", "cpu"),
+    )
+}  # fmt: skip
+"""TPU v4 is left out: its compiler gives two devices a chip, where a running one has one."""
+
+COMMON = {
+    "threads_per_block_limit": 1024, "threads_per_warp": 32, "threads_per_core_limit": 2048,
+    "shared_memory_per_block": 49152, "registers_per_core_limit": 65536, "registers_per_block_limit": 65536,
+    "block_dim_limit_x": 2147483647, "block_dim_limit_y": 65535, "block_dim_limit_z": 65535,
+}  # fmt: skip
+"""Of all these cards."""
+
+
+def parse(name: str) -> Target:
+    """The target that a name such as v5e:2x4, h200:8 or h200 means; without a size it is one chip.
+
+    >>> parse("v5e:2x4").devices, parse("h200:8").shape, parse("a100").devices
+    (8, (8,), 1)
+    """
+    kind, _, size = name.lower().partition(":")
+    if kind not in CHIPS:
+        near = difflib.get_close_matches(kind, CHIPS, n=1)
+        hint = f"perhaps you meant {near[0]}" if near else "choose one of " + ", ".join(CHIPS)
+        raise InputError(f"--target needs a chip that is known, such as v5e:2x4 or h200:8; got {name!r}; {hint}")
+    chip = CHIPS[kind]
+    sides = chip.sides or 1
+    shape = tuple(map(int, size.split("x"))) if re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", size) else ()
+    if not size or shape == (1,):
+        shape = (1,) * sides
+    if len(shape) != sides:
+        example = {1: "8", 2: "2x4", 3: "2x2x1"}[sides]
+        raise InputError(f"--target {kind} needs its size as in {kind}:{example}, or {kind} for one chip; got {name!r}")
+    return Target(name.lower(), chip, shape)
+
+
+def devices(target: Target) -> list:
+    """The absent devices of a target. Raises InputError where the package with its compiler is missing."""
+    platform = target.chip.platform
+    if platform == "cpu":
+        return devices_in_the_room(target)
+    extra, packages = {"tpu": ("tpu", ("libtpu",)), "cuda": ("cuda12", ("jax_cuda12_plugin", "jax_cuda13_plugin"))}[
+        platform
+    ]
+    if not any(importlib.util.find_spec(package) for package in packages):
+        raise InputError(
+            f"to compile for {target.name} its compiler is needed, which is not installed: "
+            f'pip install "jax[{extra}]=={jax.__version__}"'
+        )
+    from jax.experimental.topologies import get_topology_desc
+
+    try:
+        return list(get_topology_desc(platform=platform, **_description(target)).devices)
+    except jax.errors.JaxRuntimeError as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"there is no {target.name} for its compiler; give another --target ({reason})") from error
+
+
+def devices_in_the_room(target: Target) -> list:
+    """CPU devices, emulated if there are several: to try things out without a compiler for a chip."""
+    there = jax.devices("cpu")
+    if len(there) < target.devices:
+        raise InputError(
+            f"{target.name} needs {target.devices} CPU devices, there are {len(there)}: "
+            f"set JAX_NUM_CPU_DEVICES={target.devices} and NPROC={2 * target.devices}"
+        )
+    return there[: target.devices]
+
+
+def _description(target: Target) -> dict:
+    """The target in the words of its compiler."""
+    if target.chip.platform == "cuda":
+        return {"topology": f"1x1x{target.devices}", "target_config": target_config(target.chip)}
+    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # else it looks for the metadata of a machine in Google's cloud
+    size = "x".join(map(str, target.shape))
+    host = {} if target.devices > 8 else {"chips_per_host_bounds": [*target.shape, *(1,) * (3 - len(target.shape))]}
+    return {"topology_name": f"{target.chip.name}:{size}", **host}
+
+
+def target_config(chip: Chip) -> str:
+    """A card as XLA's GpuTargetConfigProto, in text.
+
+    >>> print(target_config(CHIPS["h200"])[:46])
+    gpu_device_info { threads_per_block_limit: 102
+    """
+    device = _proto(COMMON | chip.card)
+    name = f'platform_name: "CUDA" device_description_str: "{chip.name}"'
+    return f"gpu_device_info {{ {device} }} {name} dnn_version_info {{ major: 9 minor: 10 patch: 0 }}"
+
+
+def _proto(fields: dict) -> str:
+    """Fields as a text proto.
+
+    >>> _proto({"a": 1, "b": {"c": 2}})
+    'a: 1 b { c: 2 }'
+    """
+    return " ".join(
+        f"{name} {{ {_proto(value)} }}" if isinstance(value, dict) else f"{name}: {value}"
+        for name, value in fields.items()
+    )

@@ -1,0 +1,61 @@
+"""Names of targets, and what is said where one is wrong or its compiler is not installed."""
+
+import importlib.util
+
+import jax
+import pytest
+
+from attention_jax import InputError
+from attention_jax.compile import targets
+
+
+@pytest.mark.parametrize(
+    "name, shape, count",
+    [("v5e:2x4", (2, 4), 8), ("V6E:2x2", (2, 2), 4), ("v5p:2x2x1", (2, 2, 1), 4), ("h200:8", (8,), 8),
+     ("a100", (1,), 1), ("v5e", (1, 1), 1), ("v5p:1", (1, 1, 1), 1)],
+)  # fmt: skip
+def test_a_name_means_devices_of_a_kind(name, shape, count):
+    target = targets.parse(name)
+    assert (target.shape, target.devices) == (shape, count)
+
+
+@pytest.mark.parametrize(
+    "name, said",
+    [("h20:8", "perhaps you meant h200"), ("v5:2x4", "perhaps you meant v5"), ("abacus", "choose one of v5e"),
+     ("v5e:8", "as in v5e:2x4"), ("h200:2x4", "as in h200:8"), ("v5p:2x2", "as in v5p:2x2x1"), ("h200:0", "h200:8"),
+     ("v5e:twoxfour", "as in v5e:2x4")],
+)  # fmt: skip
+def test_a_wrong_name_is_one_line_with_a_suggestion(name, said):
+    with pytest.raises(InputError) as error:
+        targets.parse(name)
+    assert said in str(error.value) and repr(name) in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name, package", [("v5e:2x4", "jax[tpu]"), ("h200:8", "jax[cuda12]")])
+def test_a_missing_compiler_is_one_line_with_the_command_that_installs_it(name, package, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match="not installed") as error:
+        targets.devices(targets.parse(name))
+    assert f'pip install "{package}=={jax.__version__}"' in str(error.value) and "\n" not in str(error.value)
+
+
+def test_figures_are_those_of_the_chips():
+    """Bytes of traffic in the time of one product: between 100 and 1,000 on all of them."""
+    for chip in targets.CHIPS.values():
+        if chip.platform != "cpu":
+            assert 100 < chip.bf16 / chip.bandwidth < 1000 and 10 * 2**30 < chip.memory < 200 * 2**30
+            assert chip.source and chip.f32 <= chip.bf16
+    assert "core_count: 132 " in targets.target_config(targets.CHIPS["h200"])
+
+
+@pytest.mark.parametrize("name, package", [("v5e:2x4", "libtpu"), ("h200:8", "jax_cuda12_plugin")])
+def test_absent_devices_are_described_by_their_compiler(name, package):
+    if not importlib.util.find_spec(package):
+        pytest.skip(f"needs {package}, which is not installed")
+    absent = targets.devices(targets.parse(name))
+    assert len(absent) == 8 and {device.process_index for device in absent} == {0}
+
+
+def test_too_few_devices_in_the_room_are_said():
+    with pytest.raises(InputError, match="JAX_NUM_CPU_DEVICES=4096"):
+        targets.devices(targets.parse("cpu:4096"))
