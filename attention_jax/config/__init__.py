@@ -102,6 +102,12 @@ class Train(Options):
     """JAX's setting of that name while training; "bfloat16" is obeyed by a CPU, too, in products with weights
     (ops/precision.py).
     """
+    accumulate: int = 1
+    """Divide each batch into N micro-batches, computed one after another: less memory, the same gradient. Random
+    numbers (dropout, augmentation) are drawn anew for each.
+    """
+    shard_parameters: bool = False
+    """Divide large parameters and their moments over the devices instead of copying them to each."""
     tensorboard: bool = False
     """Also write TensorBoard files; the runs of a sweep do so, too."""
 
@@ -209,7 +215,7 @@ def validate(config, prefix: str = ""):
         if dataclasses.is_dataclass(value):
             validate(value, f"{prefix}{f.name}.")
         elif isinstance(value, int | float) and not isinstance(value, bool):
-            if f.name.endswith(("_size", "total_epochs", "steps_per_call")) and value < 1:
+            if f.name.endswith(("_size", "total_epochs", "steps_per_call", "accumulate")) and value < 1:
                 raise InputError(f"{option} must be at least 1, got {value}")
             if f.name == "learning_rate" and not 0 < value < float("inf"):
                 raise InputError(f"{option} must be a positive number, got {value}")

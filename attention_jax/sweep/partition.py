@@ -37,6 +37,8 @@ def why_alone(config: configs.Config, staged: bool) -> str:
     ('', 'the checkpoints it ends with may be those of an earlier stage')
     """
     train = config.train
+    if train.shard_parameters:
+        return "its parameters are divided over all devices"
     if train.patience and train.average_last:
         return "the checkpoints of its last epochs would be gone when the others come to their end"
     if staged and (train.use_best or train.average_last):

@@ -25,9 +25,10 @@ from attention_jax.sweep.space import get
 from attention_jax.train.checkpoint import Checkpoints, Earlier
 from attention_jax.train.loop import Interrupt, fit, planned_steps
 from attention_jax.train.optimizer import optimizer
+from attention_jax.train.parallel import replicate
 from attention_jax.train.program import Program
 from attention_jax.train.run import Run
-from attention_jax.train.step import TrainState, init_state, train_step
+from attention_jax.train.step import TrainState, init_state, of_rows, train_step
 
 
 class Member(NamedTuple):
@@ -85,6 +86,7 @@ def many_runs(members: Sequence[configs.Config], task: tasks.Task, total_steps: 
     return Program(
         start=lambda: fresh(task, members, numbers, total_steps),
         place=lambda saved: spread(saved, devices),
+        rows=replicate,
         call=call,
         fetch=lambda state: collect(state, count),
         params=lambda saved, member: jax.tree.map(lambda x: x[member], saved.params),
@@ -104,8 +106,7 @@ def runner(config: configs.Config, total_steps: int):
         loss, update = tasks.build(mine).loss, optimizer(mine.optim, total_steps)
 
         def body(state, rows):
-            batch = {name: array[rows[0]] for name, array in bucket.items()} | {"weight": rows[1]}
-            return train_step(loss, update, state, batch)
+            return train_step(of_rows(loss, bucket), update, state, rows, accumulate=config.train.accumulate)
 
         with jax.default_matmul_precision(config.train.matmul_precision):
             return jax.lax.scan(body, state, (indices, weight))

@@ -14,7 +14,6 @@ import numpy as np
 from attention_jax import Interrupted
 from attention_jax.train import hosts
 from attention_jax.train.checkpoint import Checkpoints, average
-from attention_jax.train.parallel import replicate
 from attention_jax.train.program import Program, one_run
 from attention_jax.train.run import Run
 
@@ -30,7 +29,7 @@ def fit(program: Program, task, runs: list[Run], checkpoints: Checkpoints, until
       Interrupted: on SIGINT or SIGTERM, after a checkpoint was written.
     """
     state, at = checkpoints.resume(program.start(), len(runs))
-    state, buckets, epoch, chunk = program.place(state), replicate(task.buckets), at["epoch"], at["chunk"]
+    state, buckets, epoch, chunk = program.place(state), program.rows(task.buckets), at["epoch"], at["chunk"]
 
     def save(saved, qualities=None):
         progress = {"epoch": epoch, "chunk": chunk, "runs": [run.progress() for run in runs]}

@@ -5,14 +5,19 @@ divided.
 """
 
 import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
-from attention_jax.train.step import train_step
-
-AXIS = "data"
+from attention_jax import InputError
+from attention_jax.train import sharded
+from attention_jax.train.checkpoint import host
+from attention_jax.train.sharded import AXIS
+from attention_jax.train.step import of_rows, train_step
 
 
 def replicate(tree):
@@ -24,16 +29,20 @@ def replicate(tree):
     return jax.tree.map(lambda x: jax.device_put(np.array(x), everywhere), tree)
 
 
+def fill(rows: np.ndarray, axis: int) -> np.ndarray:
+    """`rows` with zeros behind `axis`, so that all devices together divide it."""
+    padding = [(0, 0)] * rows.ndim
+    padding[axis] = (0, -rows.shape[axis] % jax.device_count())
+    return np.pad(rows, padding)
+
+
 def divide(rows: np.ndarray, axis: int) -> np.ndarray:
     """Split `axis` over the devices, [..., B, ...] -> [..., n, B/n, ...], zero padded; this process's share of it.
 
     >>> divide(np.array([[1, 2, 3]]), axis=1).shape == (1, jax.local_device_count(), -(-3 // jax.device_count()))
     True
     """
-    devices = jax.device_count()
-    padding = [(0, 0)] * rows.ndim
-    padding[axis] = (0, -rows.shape[axis] % devices)
-    rows = np.pad(rows, padding)
+    devices, rows = jax.device_count(), fill(rows, axis)
     rows = rows.reshape(*rows.shape[:axis], devices, -1, *rows.shape[axis + 1 :])
     first = jax.process_index() * jax.local_device_count()
     return rows.take(range(first, first + jax.local_device_count()), axis=axis)
@@ -45,7 +54,7 @@ def count(devices=None) -> int:
 
 
 def absent(tree, devices, axis: int | None = None):
-    """The shapes in which a program for `devices` takes the arrays (or shapes) of `tree`.
+    """The shapes in which a program for `devices` takes the arrays (or shapes) of `tree`, replicated.
 
     With `axis` that axis is divided over several devices as `divide` does: [..., B, ...] -> [..., n, B/n, ...].
     """
@@ -61,40 +70,96 @@ def absent(tree, devices, axis: int | None = None):
     return jax.tree.map(one, tree)
 
 
-def chunk_program(loss, optimizer, matmul_precision: str = "default", devices=None):
-    """The compiled inner loop itself, a `jax.jit` of one device or a `jax.pmap` of several; `chunk_runner` calls it.
+def chunk_shapes(state, bucket, indices, weight, devices, shard: bool = False) -> tuple:
+    """The shapes in which `chunk_program` for `devices` takes its arguments, from those that `chunk_runner` takes."""
+    if not shard or len(devices) == 1:
+        rows = [absent(x, devices, 1) for x in (indices, weight)]
+        return absent(state, devices), absent(bucket, devices), *rows
+    across = sharded.mesh(devices)
+    laid_out = lambda x, place: jax.ShapeDtypeStruct(tuple(x.shape), x.dtype, sharding=place)
+    everywhere, divided = (NamedSharding(across, spec) for spec in (PartitionSpec(), PartitionSpec(None, AXIS)))
+    filled = lambda x: jax.ShapeDtypeStruct((len(x), -(-x.shape[1] // across.size) * across.size), x.dtype)
+    return (
+        jax.tree.map(laid_out, state, sharded.shardings(state, across)),
+        jax.tree.map(lambda x: laid_out(x, everywhere), bucket),
+        *(laid_out(filled(x), divided) for x in (indices, weight)),
+    )
 
-    It is for all devices there are, or for `devices` that are given instead of found: those of a topology whose chips
-    are absent can be lowered and compiled for, `chunk_program(..., devices).lower(*shapes)`, but not called. So what is
-    said of them (memory, traffic) is said of the very program that trains. `shapes` are those of its arguments, each by
-    `absent`: the state, the bucket, and indices and weight divided at axis 1.
+
+def chunk_program(
+    loss, optimizer, matmul_precision: str = "default", devices=None, *, accumulate: int = 1, shard: bool = False
+):
+    """The compiled inner loop itself; `chunk_runner` calls it.
+
+    It is a `jax.jit` of one device, a `jax.pmap` of several, or with `shard` a `jax.jit` over arrays in pieces. It is
+    for all devices there are, or for `devices` that are given instead of found: those of a topology whose chips are
+    absent can be lowered and compiled for, `chunk_program(...).lower(*chunk_shapes(...))`, but not called. So what is
+    said of them (memory, traffic) is said of the very program that trains.
     """
-    several = count(devices) > 1
+    axis = AXIS if count(devices) > 1 else None
+    across = sharded.mesh(devices) if shard and axis else None
 
     def run(state, bucket, indices, weight):
         def body(state, rows):
-            batch = {name: array[rows[0]] for name, array in bucket.items()} | {"weight": rows[1]}
-            return train_step(loss, optimizer, state, batch, AXIS if several else None)
+            if across:
+                return sharded.step(across, loss, optimizer, state, bucket, rows, accumulate)
+            return train_step(of_rows(loss, bucket), optimizer, state, rows, axis, accumulate)
 
         with jax.default_matmul_precision(matmul_precision):
             return jax.lax.scan(body, state, (indices, weight))
 
-    if not several:
+    if across or not axis:
         return jax.jit(run, donate_argnums=0)
     return jax.pmap(run, AXIS, in_axes=(None, None, 1, 1), out_axes=None, donate_argnums=0, devices=devices)
 
 
-def chunk_runner(loss, optimizer, matmul_precision: str = "default"):
+def chunk_runner(loss, optimizer, matmul_precision: str = "default", *, accumulate: int = 1, shard: bool = False):
     """The compiled inner loop: `run(state, bucket, indices [K, B], weight [K, B]) -> state, metrics [K]`.
 
     K training steps are scanned in one call; step k gathers the rows `indices[k]` of `bucket` on the device. The
     state is donated. Each of the metrics is a pair (sums [K], counts [K]). `matmul_precision` is in force in these
-    steps alone.
+    steps alone. `accumulate` is that of `step.gradient_sums`. With `shard` the state lies in pieces (`placement`).
     """
-    program = chunk_program(loss, optimizer, matmul_precision)
+    program = chunk_program(loss, optimizer, matmul_precision, accumulate=accumulate, shard=shard)
     if jax.device_count() == 1:
         return program
-    return lambda state, bucket, indices, weight: program(state, bucket, divide(indices, 1), divide(weight, 1))
+    place = NamedSharding(sharded.mesh(), PartitionSpec(None, AXIS))
+    spread = lambda rows: sharded.put(fill(rows, 1), place) if shard else divide(rows, 1)
+    return lambda state, bucket, indices, weight: program(state, bucket, spread(indices), spread(weight))
+
+
+class Placement(NamedTuple):
+    """How `chunk_runner` likes a state and rows to lie."""
+
+    state: Callable[[Any], Any]  # NumPy arrays -> the state on the devices
+    rows: Callable[[Any], Any]  # a task's buckets -> the same on the devices
+    fetch: Callable[[Any], Any]  # a state on the devices -> NumPy arrays
+
+
+def placement(shard: bool) -> Placement:
+    """Copies on every device, or a state in pieces."""
+    if not shard or jax.device_count() == 1:
+        return Placement(replicate, replicate, host)
+    across = sharded.mesh()
+    everywhere = NamedSharding(across, PartitionSpec())
+    place = lambda state: sharded.put(state, sharded.shardings(state, across))
+    return Placement(place, lambda rows: sharded.put(rows, everywhere), sharded.gather)
+
+
+def check_batches(train, sizes: set[int]):
+    """InputError unless the batches of `train` (a `config.Train`) can be divided as it asks; `sizes` are those planned.
+
+    Only a batch size that was chosen has to fit. Where batches are counted in tokens, and wherever nothing is asked,
+    what is missing is filled with rows of weight zero.
+    """
+    devices = jax.device_count() if train.shard_parameters or train.accumulate > 1 else 1
+    parts = devices * train.accumulate
+    if train.batch_size in sizes and train.batch_size % parts:
+        fitting = -(-train.batch_size // parts) * parts
+        raise InputError(
+            f"--train.batch-size must be a multiple of {parts} for {devices} devices and --train.accumulate "
+            f"{train.accumulate}, got {train.batch_size}; give {fitting}"
+        )
 
 
 @functools.lru_cache(maxsize=64)

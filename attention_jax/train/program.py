@@ -7,7 +7,7 @@ import jax
 
 from attention_jax.train.checkpoint import host
 from attention_jax.train.optimizer import optimizer
-from attention_jax.train.parallel import chunk_runner, replicate
+from attention_jax.train.parallel import chunk_runner, placement
 from attention_jax.train.step import init_state
 
 
@@ -20,6 +20,7 @@ class Program(NamedTuple):
 
     start: Callable[[], Any]  # () -> the saved state of runs that have not begun
     place: Callable[[Any], Any]  # saved state -> state
+    rows: Callable[[Any], Any]  # a task's buckets -> the same on the devices
     call: Callable[..., tuple]  # (state, bucket, indices [M, K, B], weight [M, K, B]) -> state, metrics of [M, K]
     fetch: Callable[[Any], Any]  # state -> saved state
     params: Callable[[Any, int], Any]  # (saved state, m) -> the parameters of run m
@@ -28,7 +29,8 @@ class Program(NamedTuple):
 def one_run(task, optim, train, total_steps: int) -> Program:
     """A single run, its batches divided over all devices (`parallel.chunk_runner`)."""
     update = optimizer(optim, total_steps)
-    run = chunk_runner(task.loss, update, train.matmul_precision)
+    ways = {"accumulate": train.accumulate, "shard": train.shard_parameters}
+    run, at = chunk_runner(task.loss, update, train.matmul_precision, **ways), placement(train.shard_parameters)
 
     def call(state, bucket, indices, weight):
         state, metrics = run(state, bucket, indices[0], weight[0])
@@ -36,8 +38,9 @@ def one_run(task, optim, train, total_steps: int) -> Program:
 
     return Program(
         start=lambda: host(init_state(task.init, update, train.seed)),
-        place=replicate,
+        place=at.state,
+        rows=at.rows,
         call=call,
-        fetch=host,
+        fetch=at.fetch,
         params=lambda saved, member: saved.params,
     )

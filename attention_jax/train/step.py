@@ -23,24 +23,65 @@ def init_state(init, optimizer: optax.GradientTransformation, seed: int) -> Trai
     return TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32), rng)
 
 
-def train_step(loss, optimizer: optax.GradientTransformation, state: TrainState, batch, axis: str | None = None):
+def of_rows(loss, bucket):
+    """`loss` as a function of (params, (indices [B], weight [B]), rng): the rows of `bucket` at these indices."""
+
+    def loss_of_rows(params, rows, rng):
+        indices, weight = rows
+        return loss(params, {name: array[indices] for name, array in bucket.items()} | {"weight": weight}, rng)
+
+    return loss_of_rows
+
+
+def train_step(loss, optimizer: optax.GradientTransformation, state: TrainState, batch, axis=None, accumulate: int = 1):
     """One update with the gradient of (sum of losses) / (count), both summed over all devices along `axis`.
 
     Sums, not means, cross the devices: batches whose weights differ from device to device give exactly the gradient of
     one device holding them all. A batch whose count is zero changes nothing (it is padding of the epoch's last call).
-    Returns the new state and {"loss": (sum, count), ...} of this step over all devices.
+    `accumulate` is that of `gradient_sums`. Returns the new state and {"loss": (sum, count), ...} of this step over all
+    devices.
     """
     rng = jax.random.fold_in(state.rng, state.step)
     if axis is not None:
         rng = jax.random.fold_in(rng, jax.lax.axis_index(axis))
+    sums = gradient_sums(loss, state.params, batch, rng, accumulate)
+    return updated(optimizer, state, *(sums if axis is None else jax.lax.psum(sums, axis)))
 
-    def objective(params):
-        total, count, metrics = loss(params, batch, rng)
-        return total, {"loss": (total, count), **metrics}
 
-    gradients, metrics = jax.grad(objective, has_aux=True)(state.params)
-    if axis is not None:
-        gradients, metrics = jax.lax.psum((gradients, metrics), axis)
+def gradient_sums(loss, params, batch, rng, accumulate: int = 1):
+    """The gradient of the sum of losses, and {"loss": (sum, count), ...}, of a batch of arrays [B, ...].
+
+    With `accumulate` N > 1 the batch is divided into N micro-batches, which are computed one after another and added:
+    memory for B/N rows, the sums of B. Each has a random key of its own. Rows i, i + N, ... are micro-batch i; a batch
+    that N does not divide is filled with zeros, which `loss` has to take for rows of weight zero.
+    """
+
+    def sums(batch, rng):
+        def objective(params):
+            total, count, metrics = loss(params, batch, rng)
+            return total, {"loss": (total, count), **metrics}
+
+        return jax.grad(objective, has_aux=True)(params)
+
+    if accumulate == 1:
+        return sums(batch, rng)
+
+    def divided(x):  # [B, ...] -> [N, B/N, ...]
+        x = jnp.pad(x, [(0, -len(x) % accumulate)] + [(0, 0)] * (x.ndim - 1))
+        return x.reshape(-1, accumulate, *x.shape[1:]).swapaxes(0, 1)
+
+    def add(so_far, part):
+        number, rows = part
+        return jax.tree.map(jnp.add, so_far, sums(rows, jax.random.fold_in(rng, number))), None
+
+    parts = jnp.arange(accumulate), jax.tree.map(divided, batch)
+    first = jax.tree.map(lambda x: x[0], parts[1])
+    nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(sums, first, rng))
+    return jax.lax.scan(add, nothing, parts)[0]
+
+
+def updated(optimizer: optax.GradientTransformation, state: TrainState, gradients, metrics):
+    """(the state after a step with these sums of gradients, metrics); the state itself if nothing was counted."""
     count = metrics["loss"][1]
 
     def update(state):
