@@ -106,6 +106,7 @@ def start(
         raise InputError(f"--resume needs a run in {directory}; there is none: leave --resume out")
     from attention_jax import tasks
     from attention_jax.train import hosts
+    from attention_jax.train.parallel import check_batches
 
     fresh = not directory.exists()
     hosts.together("the directory was looked at")
@@ -113,8 +114,10 @@ def start(
         create(directory)
     try:
         task = None if study is not None else tasks.build(config)
+        if task is not None:
+            check_batches(task, config.train)
     except InputError:
-        if fresh and hosts.first():  # bad data leave no directory behind
+        if fresh and hosts.first():  # bad data and batches leave no directory behind
             shutil.rmtree(directory)
         raise
     if hosts.first():

@@ -103,11 +103,13 @@ class Train(Options):
     (ops/precision.py).
     """
     accumulate: int = 1
-    """Divide each batch into N micro-batches, computed one after another: less memory, the same gradient. Random
-    numbers (dropout, augmentation) are drawn anew for each.
+    """Divide a batch into N micro-batches, computed one after another: less memory, the same gradient. Dropout and
+    augmentation draw anew for each, so with them N changes a run.
     """
     shard_parameters: bool = False
-    """Divide large parameters and their moments over the devices instead of copying them to each."""
+    """Divide parameters above 4 MiB and their moments over the devices, instead of a copy on each: less memory, more
+    traffic, the same numbers as without, dropout included.
+    """
     tensorboard: bool = False
     """Also write TensorBoard files; the runs of a sweep do so, too."""
 

@@ -25,7 +25,7 @@ from attention_jax.sweep.space import get
 from attention_jax.train.checkpoint import Checkpoints, Earlier
 from attention_jax.train.loop import Interrupt, fit, planned_steps
 from attention_jax.train.optimizer import optimizer
-from attention_jax.train.parallel import replicate
+from attention_jax.train.parallel import check_batches, replicate
 from attention_jax.train.program import Program
 from attention_jax.train.run import Run
 from attention_jax.train.step import TrainState, init_state, of_rows, train_step
@@ -173,9 +173,11 @@ def train_many(
     of another population go on. A member that diverges gets a failure.json.
 
     Raises:
+      InputError: a batch cannot be divided as asked.
       Interrupted: on SIGINT or SIGTERM, after a checkpoint was written.
     """
     task, train, count = built[0], members[0].config.train, len(members)
+    check_batches(task, train)
     total_steps = planned_steps(task, train)
     for member in members:
         runs.create(member.directory)

@@ -146,19 +146,19 @@ def placement(shard: bool) -> Placement:
     return Placement(place, lambda rows: sharded.put(rows, everywhere), sharded.gather)
 
 
-def check_batches(train, sizes: set[int]):
-    """InputError unless the batches of `train` (a `config.Train`) can be divided as it asks; `sizes` are those planned.
+def check_batches(task, train):
+    """InputError unless the batches of `train` (a `config.Train`) can be divided as it asks.
 
-    Only a batch size that was chosen has to fit. Where batches are counted in tokens, and wherever nothing is asked,
-    what is missing is filled with rows of weight zero.
+    Only a batch size that was chosen has to fit. Batches counted in tokens are filled with rows of weight zero, and so
+    is a batch of replicated training that is divided over devices alone.
     """
     devices = jax.device_count() if train.shard_parameters or train.accumulate > 1 else 1
-    parts = devices * train.accumulate
-    if train.batch_size in sizes and train.batch_size % parts:
-        fitting = -(-train.batch_size // parts) * parts
+    parts, size = devices * train.accumulate, train.batch_size
+    sizes = {chunk.indices.shape[1] for chunk in task.plan(0, train.steps_per_call)} if size % parts else ()
+    if size in sizes:
         raise InputError(
-            f"--train.batch-size must be a multiple of {parts} for {devices} devices and --train.accumulate "
-            f"{train.accumulate}, got {train.batch_size}; give {fitting}"
+            f"--train.batch-size must be a multiple of {parts}, which is {devices} device{'s' * (devices > 1)} times "
+            f"--train.accumulate {train.accumulate}; got {size}: give {-(-size // parts) * parts}"
         )
 
 

@@ -257,18 +257,23 @@ assert len(sizes) > 4, sizes
     "config, steps", [(DATES, 54), (TOKENS, 48)], ids=["batches of 50, the last one short", "unequal token batches"]
 )
 def test_two_and_four_devices_give_the_losses_of_one(config, steps, tmp_path):
-    """About 50 steps of a small recurrent model and of a small Transformer."""
+    """About 50 steps of a small recurrent model and of a small Transformer; of states in pieces, those of copies."""
     script = f"""
 import json, sys, jax, numpy as np
 jax.config.update("jax_num_cpu_devices", int(sys.argv[1]))
 from attention_jax import tasks
-from attention_jax.train import loop
+from attention_jax.train import loop, sharded
 from attention_jax.config import replace
 from pathlib import Path
+sharded.SHARDED_FROM = 1000
 {config}
+config = replace(config, **{{"train.shard_parameters": sys.argv[3:] == ["pieces"]}})
 def fetch(state, program):
     for leaf in jax.tree.leaves(state):
         copies = [np.asarray(shard.data) for shard in leaf.addressable_shards]
+        if config.train.shard_parameters and not leaf.is_fully_replicated:
+            assert copies[0].size == leaf.size // int(sys.argv[1])
+            continue
         assert all((copy == copies[0]).all() for copy in copies), "replicas differ"
         assert len(copies) == int(sys.argv[1]) and copies[0].shape == leaf.shape
     return program.fetch(state)
@@ -280,16 +285,16 @@ task = tasks.build(config)
 type(task).evaluate = lambda *_: tasks.Evaluation({{"valid.loss": 0.0, "test.loss": 0.0}}, {{}})
 loop.train_one(task, config.optim, config.train, Path(sys.argv[2]), quiet=True)
 """
-    curves = []
-    for devices in (1, 2, 4):
-        directory = tmp_path / str(devices)
+    curves = {}
+    for name in ("1", "2", "4", "2 pieces", "4 pieces"):
+        directory = tmp_path / name
         directory.mkdir()
         environment = os.environ | {"NPROC": "8", "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
-        subprocess.run(
-            [sys.executable, "-c", script, str(devices), str(directory)], check=True, env=environment, timeout=300
-        )
-        lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
-        curves.append([line["train.loss"] for line in lines if "seconds" not in line])
-    assert len(curves[0]) == steps
-    np.testing.assert_allclose(curves[1], curves[0], atol=1e-4)
-    np.testing.assert_allclose(curves[2], curves[0], atol=1e-4)
+        devices, *pieces = name.split()
+        command = [sys.executable, "-c", script, devices, str(directory), *pieces]
+        subprocess.run(command, check=True, env=environment, timeout=300)
+        curves[name] = [line["train.loss"] for line in logged(directory) if "seconds" not in line]
+    assert len(curves["1"]) == steps
+    for devices in ("2", "4"):
+        np.testing.assert_allclose(curves[devices], curves["1"], atol=1e-4)
+        np.testing.assert_allclose(curves[f"{devices} pieces"], curves[devices], atol=1e-6)

@@ -1,0 +1,207 @@
+"""Micro-batches and sharded states: they compute what the whole batch on whole copies computes."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention_jax import InputError, runs, tasks
+from attention_jax.config import Config, Images, Optim, Train, Vit
+from attention_jax.data.batches import plan
+from attention_jax.tasks import Evaluation
+from attention_jax.train import parallel, sharded
+from attention_jax.train.loop import train_one
+from attention_jax.train.optimizer import optimizer
+from attention_jax.train.step import gradient_sums, init_state
+
+ROOT = Path(__file__).resolve().parents[2]
+ROWS = 50
+X = np.random.default_rng(0).normal(size=(ROWS, 8)).astype(np.float32)
+TOKENS = np.random.default_rng(1).integers(0, 6, size=ROWS).astype(np.float32)
+OPTIM = Optim(learning_rate=0.01, clip_norm=1.0)
+
+
+def init(rng):
+    first, second = jax.random.split(rng)
+    return {"w": jax.random.normal(first, (8, 16)), "v": jax.random.normal(second, (16, 4)), "b": jnp.zeros(4)}
+
+
+def loss(params, batch, rng, dropout=0.0):
+    """A network of two layers on rows that count for 0 to 5 tokens."""
+    x = batch["x"] * jax.random.bernoulli(rng, 1 - dropout, batch["x"].shape) if dropout else batch["x"]
+    y = jnp.tanh(jnp.dot(x, params["w"])) @ params["v"] + params["b"][None]
+    counted = batch["tokens"] * batch["weight"]
+    return (((y - 1) ** 2).sum(1) * counted).sum(), counted.sum(), {"rows": (batch["weight"].sum(), jnp.float32(1))}
+
+
+def network(dropout=0.0, batch_size=16):
+    """What the loop needs of a task."""
+    return types.SimpleNamespace(
+        init=init,
+        loss=lambda *given: loss(*given, dropout=dropout),
+        buckets=({"x": X, "tokens": TOKENS},),
+        plan=lambda epoch, steps: plan(0, epoch, [ROWS], [batch_size], 2),
+        evaluate=lambda params, full: Evaluation({"valid.loss": 0.0}, {}),
+    )
+
+
+def trained(directory, dropout=0.0, until=3, **options):
+    """(losses of the steps, final parameters or None)."""
+    directory.mkdir(exist_ok=True)
+    train = Train(batch_size=16, total_epochs=3, **options)
+    _, params = train_one(network(dropout), OPTIM, train, directory, quiet=True, until=until)
+    lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    return [line["train.loss"] for line in lines if "valid.loss" not in line], params
+
+
+def same(one, two, **tolerance):
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
+        np.testing.assert_allclose(a, b, **tolerance)
+
+
+@pytest.mark.parametrize("accumulate", [2, 3, 16])
+def test_micro_batches_add_up_to_the_batch(accumulate):
+    """Also where they hold unequal numbers of tokens, and where their number does not divide the batch."""
+    params, rng = init(jax.random.PRNGKey(0)), jax.random.PRNGKey(1)
+    batch = {"x": X[:16], "tokens": TOKENS[:16], "weight": np.arange(16, dtype=np.float32) % 3}
+    whole, parts = (jax.jit(gradient_sums, static_argnums=(0, 4))(loss, params, batch, rng, n) for n in (1, accumulate))
+    same(parts[0], whole[0], rtol=1e-5, atol=1e-4)
+    same(parts[1]["loss"], whole[1]["loss"], rtol=1e-6)
+    assert parts[1]["rows"] == (whole[1]["rows"][0], accumulate)
+
+
+def test_each_micro_batch_has_a_key_of_its_own():
+    def drawn(params, batch, rng):
+        at = jnp.arange(4) == batch["number"][0]
+        return params.sum(), jnp.float32(1), {"drawn": (jnp.where(at, jax.random.uniform(rng), 0.0), jnp.float32(1))}
+
+    batch = {"number": jnp.arange(4)}
+    _, metrics = jax.jit(gradient_sums, static_argnums=(0, 4))(drawn, jnp.ones(2), batch, jax.random.PRNGKey(0), 4)
+    assert len(set(metrics["drawn"][0].tolist())) == 4
+
+
+def test_a_run_of_micro_batches_is_the_run_of_batches(tmp_path):
+    whole, parts = trained(tmp_path / "whole"), trained(tmp_path / "parts", accumulate=4)
+    same(parts, whole, rtol=1e-5)
+
+
+def lowered(devices, rows=16, **options):
+    """The training call of devices, not yet compiled."""
+    task, update = network(), optimizer(OPTIM, 10)
+    state = jax.eval_shape(lambda: init_state(task.init, update, 0))
+    steps, shard = np.zeros((2, rows), np.int32), options.get("shard", False)
+    shapes = parallel.chunk_shapes(state, task.buckets[0], steps, steps.astype(np.float32), devices, shard)
+    return parallel.chunk_program(task.loss, update, devices=devices, **options).lower(*shapes)
+
+
+def test_micro_batches_need_less_memory():
+    programs = [lowered(tuple(jax.devices()[:1]), 4096, accumulate=n).compile() for n in (1, 8)]
+    temporaries = [program.memory_analysis().temp_size_in_bytes for program in programs]
+    assert temporaries[1] < temporaries[0] / 3, temporaries
+
+
+@pytest.mark.parametrize("accumulate, message", [(3, "multiple of 3, .* got 16: give 18"), (32, "got 16: give 32")])
+def test_a_batch_that_does_not_divide_is_one_line(accumulate, message):
+    with pytest.raises(InputError, match=message) as error:
+        parallel.check_batches(network(), Train(batch_size=16, accumulate=accumulate))
+    assert "\n" not in str(error.value)
+
+
+def test_batches_counted_in_tokens_are_filled():
+    parallel.check_batches(network(batch_size=7), Train(batch_size=16, accumulate=3))
+
+
+def test_a_batch_that_does_not_divide_leaves_nothing_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr(tasks, "build", lambda config: network(batch_size=50))
+    config = Config("vit_digits", Images(), Vit(), train=Train(batch_size=50, accumulate=4))
+    with pytest.raises(InputError, match="give 52"):
+        runs.start(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_largest_axis_that_divides_is_divided():
+    array = lambda *shape: np.zeros(shape, np.float32)
+    large = sharded.SHARDED_FROM // 4
+    assert sharded.pieces(array(large - 4), 4) == jax.P()
+    assert sharded.pieces(array(large), 4) == jax.P("data")
+    assert sharded.pieces(array(4, large), 4) == jax.P(None, "data")
+    assert sharded.pieces(array(large, 4), 4) == jax.P("data")
+    assert sharded.pieces(array(6, large + 1), 2) == jax.P("data")  # the longer one does not divide
+    assert sharded.pieces(array(3, large + 1), 2) == jax.P()
+
+
+def on(devices: int, name: str, *arguments):
+    """Call a function of this file in a process with as many emulated devices."""
+    script = f"import jax, runpy, sys; jax.config.update('jax_num_cpu_devices', {devices}); "
+    script += "runpy.run_path(sys.argv[1])[sys.argv[2]](*sys.argv[3:])"
+    environment = os.environ | {"NPROC": "8", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", script, __file__, name, *map(str, arguments)]
+    subprocess.run(command, check=True, env=environment, timeout=300)
+
+
+def pieces_equal_copies(directory: str):
+    """In a process of several devices: a sharded training is the replicated one, dropout and micro-batches included."""
+    sharded.SHARDED_FROM = 100
+    directory, options = Path(directory), {"dropout": 0.5, "accumulate": 2}
+    copies = trained(directory / "copies", **options)
+    pieces = trained(directory / "pieces", shard_parameters=True, **options)
+    same(pieces, copies, rtol=1e-6, atol=1e-6)
+
+
+def memory_and_collectives():
+    """In a process of several devices: a device holds its share, and no collective moves more than one array."""
+    sharded.SHARDED_FROM = 100
+    devices = tuple(jax.devices())
+    copies, pieces = lowered(devices).compile(), lowered(devices, shard=True)
+    assert pieces.as_text().count("stablehlo.all_gather") == 3, "w, and v, whose gradient puts it together again"
+    pieces = pieces.compile()
+    used = [program.memory_analysis().argument_size_in_bytes for program in (copies, pieces)]
+    large = 3 * 4 * (8 * 16 + 16 * 4)  # bytes of w, v and their two moments
+    assert used[0] - used[1] >= large * (1 - 1 / len(devices)), used
+    text = pieces.as_text()
+    gathered = re.findall(r"f32\[([\d,]+)\]\S* all-gather\(", text)
+    assert gathered and set(gathered) <= {"8,16", "16,4"}, gathered
+    scattered = set(re.findall(r"f32\[([\d,]+)\]\S* reduce-scatter\(", text))
+    assert scattered == {f"8,{16 // len(devices)}", f"{16 // len(devices)},4"}, scattered
+
+
+def devices_4(directory: str):
+    memory_and_collectives()
+    pieces_equal_copies(directory)
+
+
+def test_on_four_devices_pieces_equal_copies(tmp_path):
+    on(4, "devices_4", tmp_path)
+
+
+def goes_on(directory: str):
+    """In a process of several devices: sharded, to the end, from where it is."""
+    sharded.SHARDED_FROM = 100
+    _, params = trained(Path(directory), shard_parameters=True)
+    np.savez(f"{directory}.npz", **params)
+
+
+def begins(whole: str, part: str, copy: str):
+    """In a process of several devices: sharded, once to the end and once to the first epoch, from which it goes on."""
+    goes_on(whole)
+    trained(Path(part), shard_parameters=True, until=1)
+    shutil.copytree(part, copy)
+    goes_on(part)
+
+
+@pytest.mark.slow
+def test_a_sharded_run_goes_on_with_any_number_of_devices(tmp_path):
+    on(4, "begins", *(tmp_path / name for name in ("whole", "part", "copy")))
+    on(2, "goes_on", tmp_path / "copy")
+    whole, part, copy = (np.load(tmp_path / f"{name}.npz") for name in ("whole", "part", "copy"))
+    assert all((part[name] == whole[name]).all() for name in whole)
+    same(dict(copy), dict(whole), rtol=1e-5)
