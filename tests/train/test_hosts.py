@@ -31,10 +31,20 @@ SMALL = [
 ]
 
 
+LAUNCH = """
+import runpy, sys
+from attention_jax.train import sharded
+sharded.SHARDED_FROM = 1_000
+runpy.run_path("launch.py", run_name="__main__")
+"""
+
+
 def begin(out: Path, devices: int, *arguments: str) -> subprocess.Popen:
+    """Train in a process of its own, in which small parameters are large enough to be divided where that is asked."""
     command = [
         sys.executable,
-        "launch.py",
+        "-c",
+        LAUNCH,
         "train",
         "vit_digits",
         "--out",
@@ -116,6 +126,23 @@ def test_two_hosts_interrupted_at_one_of_them_and_resumed_equal_one_host(tmp_pat
     )  # once each
     assert json.loads((tmp_path / "two" / "environment.json").read_text())["processes"] == 2
     assert runs.load(tmp_path / "two")[2].keys() == runs.load(tmp_path / "one")[2].keys()
+
+
+@pytest.mark.slow
+def test_two_hosts_with_a_sharded_state_equal_one_with_copies_and_leave_one_to_go_on(tmp_path):
+    few = ["--train.total-epochs", "2"]
+    both = [begin(tmp_path / "copies", 2, *few), *begin_two(tmp_path / "pieces", "--train.shard-parameters", *few)]
+    for code, _, error in ends(both):
+        assert code == 0, error
+    [(code, _, error)] = ends([begin(tmp_path / "pieces", 4, "--resume", "--train.total-epochs", "3")])
+    assert code == 2 and "--train.batch-size must be a multiple of 4" in error and "give 32" in error, error
+    [(code, _, error)] = ends([begin(tmp_path / "pieces", 2, "--resume", "--train.total-epochs", "3")])
+    assert code == 0, error
+    copies, pieces = (runs.read_result(tmp_path / name)["history"] for name in ("copies", "pieces"))
+    assert len(pieces) == 3 and pieces[2]["step"] == 3 * pieces[0]["step"]
+    for one, two in zip(copies, pieces, strict=False):
+        for name in set(one) - {"seconds"}:
+            np.testing.assert_allclose(two[name], one[name], rtol=1e-4, err_msg=name)
 
 
 @pytest.mark.parametrize(
