@@ -106,7 +106,7 @@ def start(
         raise InputError(f"--resume needs a run in {directory}; there is none: leave --resume out")
     from attention_jax import tasks
     from attention_jax.train import hosts
-    from attention_jax.train.parallel import check_batches
+    from attention_jax.train.loop import Interrupt, check_batches, train_one
 
     fresh = not directory.exists()
     hosts.together("the directory was looked at")
@@ -126,8 +126,6 @@ def start(
         started = time.perf_counter()
         outcome = {"metrics": study(config, directory), "history": [], "seconds": time.perf_counter() - started}
         return conclude(config, directory, outcome)
-    from attention_jax.train.loop import Interrupt, train_one
-
     train = config.train
     run, params = train_one(task, config.optim, train, directory, quiet=quiet, until=until)
     if run.open:

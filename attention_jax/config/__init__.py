@@ -107,8 +107,8 @@ class Train(Options):
     augmentation draw anew for each, so with them N changes a run.
     """
     shard_parameters: bool = False
-    """Divide parameters above 4 MiB and their moments over the devices, instead of a copy on each: less memory, more
-    traffic, the same numbers as without, dropout included.
+    """Divide parameters of 4 MiB or more and their moments over the devices, instead of a copy on each: less memory,
+    more traffic, the same numbers as without, dropout included.
     """
     tensorboard: bool = False
     """Also write TensorBoard files; the runs of a sweep do so, too."""

@@ -23,9 +23,9 @@ from attention_jax import Interrupted, config as configs, runs, tasks
 from attention_jax.sweep.partition import NUMBERS
 from attention_jax.sweep.space import get
 from attention_jax.train.checkpoint import Checkpoints, Earlier
-from attention_jax.train.loop import Interrupt, fit, planned_steps
+from attention_jax.train.loop import Interrupt, check_batches, fit, planned_steps
 from attention_jax.train.optimizer import optimizer
-from attention_jax.train.parallel import check_batches, replicate
+from attention_jax.train.parallel import replicate
 from attention_jax.train.program import Program
 from attention_jax.train.run import Run
 from attention_jax.train.step import TrainState, init_state, of_rows, train_step
@@ -106,7 +106,7 @@ def runner(config: configs.Config, total_steps: int):
         loss, update = tasks.build(mine).loss, optimizer(mine.optim, total_steps)
 
         def body(state, rows):
-            return train_step(of_rows(loss, bucket), update, state, rows, accumulate=config.train.accumulate)
+            return train_step(of_rows(loss, bucket), update, state, rows, None, config.train.accumulate)
 
         with jax.default_matmul_precision(config.train.matmul_precision):
             return jax.lax.scan(body, state, (indices, weight))

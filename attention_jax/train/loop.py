@@ -9,9 +9,10 @@ import signal
 import threading
 from pathlib import Path
 
+import jax
 import numpy as np
 
-from attention_jax import Interrupted
+from attention_jax import InputError, Interrupted
 from attention_jax.train import hosts
 from attention_jax.train.checkpoint import Checkpoints, average
 from attention_jax.train.program import Program, one_run
@@ -95,6 +96,22 @@ def planned_steps(task, train) -> int:
         int((weight.sum(1) > 0).sum()) for _, _, weight in task.plan(0, train.steps_per_call)
     )
     return min(steps, train.max_steps or steps)
+
+
+def check_batches(task, train):
+    """InputError unless the batches of `train` (a `config.Train`) can be divided as it asks.
+
+    Only a batch size that was chosen has to fit. Batches counted in tokens are filled with rows of weight zero, and so
+    is a batch of replicated training that is divided over devices alone.
+    """
+    devices = jax.device_count() if train.shard_parameters or train.accumulate > 1 else 1
+    parts, size = devices * train.accumulate, train.batch_size
+    sizes = {chunk.indices.shape[1] for chunk in task.plan(0, train.steps_per_call)} if size % parts else ()
+    if size in sizes:
+        raise InputError(
+            f"--train.batch-size must be a multiple of {parts}, which is {devices} device{'s' * (devices > 1)} times "
+            f"--train.accumulate {train.accumulate}; got {size}: give {-(-size // parts) * parts}"
+        )
 
 
 def train_one(task, optim, train, directory: Path, *, quiet=False, until: float = math.inf):

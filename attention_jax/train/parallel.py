@@ -1,7 +1,7 @@
 """Data parallelism: the compiled inner loop over all local devices, and evaluation that counts every row exactly once.
 
 One device uses `jit`; more use `pmap` over the axis "data", with the state and the dataset replicated and the batch
-divided.
+divided. On request the state is divided, too (`sharded`). `chunk_runner` and `placement` hide which of these it is.
 """
 
 import functools
@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from attention_jax import InputError
 from attention_jax.train import sharded
 from attention_jax.train.checkpoint import host
 from attention_jax.train.sharded import AXIS
@@ -144,22 +143,6 @@ def placement(shard: bool) -> Placement:
     everywhere = NamedSharding(across, PartitionSpec())
     place = lambda state: sharded.put(state, sharded.shardings(state, across))
     return Placement(place, lambda rows: sharded.put(rows, everywhere), sharded.gather)
-
-
-def check_batches(task, train):
-    """InputError unless the batches of `train` (a `config.Train`) can be divided as it asks.
-
-    Only a batch size that was chosen has to fit. Batches counted in tokens are filled with rows of weight zero, and so
-    is a batch of replicated training that is divided over devices alone.
-    """
-    devices = jax.device_count() if train.shard_parameters or train.accumulate > 1 else 1
-    parts, size = devices * train.accumulate, train.batch_size
-    sizes = {chunk.indices.shape[1] for chunk in task.plan(0, train.steps_per_call)} if size % parts else ()
-    if size in sizes:
-        raise InputError(
-            f"--train.batch-size must be a multiple of {parts}, which is {devices} device{'s' * (devices > 1)} times "
-            f"--train.accumulate {train.accumulate}; got {size}: give {-(-size // parts) * parts}"
-        )
 
 
 @functools.lru_cache(maxsize=64)

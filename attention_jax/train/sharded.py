@@ -1,4 +1,4 @@
-"""A training state divided over the devices: large arrays lie there in pieces, and each layer is put together for use.
+"""A training state divided over the devices: large arrays lie there in pieces, and each is put together for use.
 
 Fully sharded data parallelism (Rajbhandari et al. 2020, "ZeRO", stage 3), with the rule of big_vision
 (github.com/google-research/big_vision, sharding.py). Random keys, sums and counts are those of `parallel`'s `pmap`.
@@ -29,8 +29,8 @@ def pieces(x, devices: int) -> PartitionSpec:
 
     Of axes of one size it is the last. Moments have the shapes of their parameters, and so lie with them.
 
-    >>> pieces(np.zeros((1000, 2048), np.float32), 8), pieces(np.zeros((1001, 2051), np.float32), 8)
-    (PartitionSpec(None, 'data'), PartitionSpec())
+    >>> tuple(pieces(np.zeros((1000, 2048), np.float32), 8)), tuple(pieces(np.zeros((1001, 2051), np.float32), 8))
+    ((None, 'data'), ())
     """
     axes = [axis for axis, size in enumerate(x.shape) if size % devices == 0]
     if x.size * x.dtype.itemsize < SHARDED_FROM or not axes:
@@ -61,9 +61,9 @@ def gather(tree):
 def step(across: Mesh, loss, optimizer, state, bucket, rows, accumulate: int):
     """`train_step` on rows (indices [B], weight [B]) of a bucket and a state that lies in pieces.
 
-    Each device has its part of the batch and puts an array together where `loss` uses it, again in the gradient rather
-    than keep it. What an array is put together by has as its transpose that gradients are added and divided at once, so
-    that none is ever whole. The update is made on the pieces.
+    Each device has its part of the batch and puts an array together for `loss`, again in the gradient rather than keep
+    it. The transpose of putting it together (all_gather) adds the devices' gradients and leaves each its piece
+    (reduce-scatter). The update is made on the pieces.
     """
     specs = jax.tree.map(lambda x: pieces(x, across.size), state.params)
     kept = lambda operation, *_, **__: operation.name != "all_gather"

@@ -19,7 +19,7 @@ from attention_jax.config import Config, Images, Optim, Train, Vit
 from attention_jax.data.batches import plan
 from attention_jax.tasks import Evaluation
 from attention_jax.train import parallel, sharded
-from attention_jax.train.loop import train_one
+from attention_jax.train.loop import check_batches, train_one
 from attention_jax.train.optimizer import optimizer
 from attention_jax.train.step import gradient_sums, init_state
 
@@ -112,12 +112,12 @@ def test_micro_batches_need_less_memory():
 @pytest.mark.parametrize("accumulate, message", [(3, "multiple of 3, .* got 16: give 18"), (32, "got 16: give 32")])
 def test_a_batch_that_does_not_divide_is_one_line(accumulate, message):
     with pytest.raises(InputError, match=message) as error:
-        parallel.check_batches(network(), Train(batch_size=16, accumulate=accumulate))
+        check_batches(network(), Train(batch_size=16, accumulate=accumulate))
     assert "\n" not in str(error.value)
 
 
 def test_batches_counted_in_tokens_are_filled():
-    parallel.check_batches(network(batch_size=7), Train(batch_size=16, accumulate=3))
+    check_batches(network(batch_size=7), Train(batch_size=16, accumulate=3))
 
 
 def test_a_batch_that_does_not_divide_leaves_nothing_behind(tmp_path, monkeypatch):
