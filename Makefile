@@ -1,8 +1,9 @@
 # Short names for the commands of CONTRIBUTING.md. PYTHON=... chooses another interpreter, WORKERS=... other than two test processes.
 PYTHON ?= python
 WORKERS ?= 2
+TARGETS ?= v5e
 
-.PHONY: help setup fast test lint format results docs ci
+.PHONY: help setup fast test lint format results devices docs ci
 
 help:     ## this list
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*## /	/' | expand -t 10
@@ -28,6 +29,9 @@ results:  ## write docs/results.md from experiments/results/*.json
 	@sed '/^| experiment /,$$d' docs/results.md > docs/.results.md
 	@$(PYTHON) launch.py reproduce --scale recorded --markdown >> docs/.results.md; test $$? -le 1  # 1: some are missed
 	@mv docs/.results.md docs/results.md
+
+devices:  ## write the tables of docs/devices.md: TARGETS="v5e h200", those whose compiler PYTHON has
+	@for target in $(TARGETS); do $(PYTHON) -m attention_jax.compile.survey --target $$target || exit 1; done
 
 docs:     ## the tests of README and docs/
 	$(PYTHON) -m pytest -n 0 tests/test_readme.py tests/test_docs.py tests/test_extend.py

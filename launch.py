@@ -184,6 +184,18 @@ def sweep_report(words: list[str]):
     answer.report(Path(directory))
 
 
+def compile_for_target(words: list[str]):
+    """NAME --target v5e:2x4 | h200:8 | ... [--train.batch-size 4096 ...]: whether it fits chips that are absent."""
+    from attention_jax import catalogue, cli
+
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # nothing runs on a chip, also where there is one
+    before = lambda asked: catalogue.load_experiment(asked.experiment).variant(asked.variant)
+    asked, config = cli.parse_with_config(cli.Compile, words, before)
+    from attention_jax.compile import command
+
+    command.run(catalogue.load_experiment(asked.experiment), config, asked.target, asked.facts, asked.out)
+
+
 def bench(words: list[str]):
     """attention | date | translation | transformer | vision | ntm | sweep: measure side by side with its peers."""
     import importlib
@@ -201,6 +213,7 @@ def bench(words: list[str]):
 COMMANDS = {
     "list": list_experiments, "train": train, "evaluate": evaluate, "predict": predict, "translate": translate,
     "plot": plot, "reproduce": reproduce, "sweep": sweep, "sweep-report": sweep_report, "bench": bench,
+    "compile": compile_for_target,
 }  # fmt: skip
 
 

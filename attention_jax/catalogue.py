@@ -77,10 +77,20 @@ class Experiment:
     seeds: int
     results: Path
     """The directory of its measured results."""
+    facts: dict
+    """Sizes of data that are not at hand, as `Task.describe` gives them (its FACTS): enough to compile it."""
 
     def about(self, what: str) -> str:
         """The text of a line of the docstring: "Chapter", "Source", "Data", "Command", "Cost"; "" if there is none."""
         return _paragraphs(self.doc).get(what, "")
+
+    def variant(self, name: str) -> Config:
+        """The configuration of that variant, or with no name the experiment's own."""
+        variants = self.variants() if name else {"": self.config()}
+        if name not in variants:
+            listed = ", ".join(map(repr, variants))
+            raise InputError(f"{self.name} has no variant {name!r}; choose one of {listed}")
+        return variants[name]
 
     @property
     def claim(self) -> str:
@@ -204,6 +214,7 @@ def _described(module: ModuleType, results: Path) -> Experiment:
         claims=getattr(module, "CLAIMS", ()),
         seeds=getattr(module, "SEEDS", 1),
         results=results,
+        facts=getattr(module, "FACTS", {}),
     )
 
 

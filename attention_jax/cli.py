@@ -143,6 +143,22 @@ class SweepReport:
 
 
 @dataclass(frozen=True)
+class Compile:
+    """What training, evaluating and decoding need on chips that are absent; the experiment's options may be added."""
+
+    experiment: Annotated[Positional[str], place("NAME")]
+    """An experiment of `launch.py list` that trains, or a file of your own; before all options."""
+    target: str
+    """The chips: v5e:2x4, v6e:2x2, v5p:2x2x1, h200:8, h100, a100, b200, ...; without a size it is one."""
+    variant: str = ""
+    """One of the variants that the experiment compares, instead of its own configuration."""
+    facts: tuple[str, ...] = ()
+    """Sizes of data that are not at hand: classes=1000 train_images=8192 ...; nothing is downloaded."""
+    out: str = ""
+    """Also write all figures to this JSON file."""
+
+
+@dataclass(frozen=True)
 class Bench:
     """Measure side by side with peers; each benchmark has options of its own: launch.py bench WHAT --help."""
 

@@ -33,6 +33,9 @@ def smoke() -> Config:
     return replace(config(), **data, **model, **{"train.batch_size": 32, "train.total_epochs": 1})
 
 
+FACTS = {"train_images": 1_281_167, "test_images": 50_000, "classes": 1000, "channels": 3}
+
+
 def sweep() -> dict[str, str]:
     return {"optim.learning_rate": "3e-4..3e-3:log", "optim.weight_decay": "0.03..0.3:log"}
 

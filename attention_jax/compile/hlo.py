@@ -26,8 +26,15 @@ FREE = {
 """They move nothing themselves."""
 PARTIAL = {"dynamic-slice", "slice", "gather", "slice-start"}
 """They read as much as they write, however large the array they read from."""
-MARKERS = {"ConcatBitcast", "AllocateBuffer", "Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"}
+NOT_TOLD = "loops whose turns nobody tells, counted once"
+MAY_STOP = "loops that may stop early, counted to their end"
+MARKERS = {
+    "ConcatBitcast", "AllocateBuffer", "Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape",
+    "AssumeGatherIndicesInBound", "GatherScatterIndicesBitpacked",
+}  # fmt: skip
 """Custom calls that do nothing."""
+WITHOUT_PRODUCTS = {"TopK", "__gpu$TopK", "PartialReduce", "ResizeDynamic"}
+"""Custom calls that move bytes and multiply nothing."""
 
 
 class Array(NamedTuple):
@@ -105,7 +112,7 @@ class Cost(NamedTuple):
     collectives: Counter
     """{(kind, bytes): number}."""
     unknown: Counter
-    """What could not be counted: loops whose turns are not told count once, calls of foreign code count nothing."""
+    """What could not be counted surely: such loops, and calls of foreign code, which count nothing."""
 
 
 def bits(dtype: str) -> int:
@@ -248,7 +255,8 @@ class Program:
                 for array in line.arrays:
                     if not array.space and array.bytes:
                         shape = f"{array.dtype}[{','.join(map(str, array.dims))}]"
-                        found[array.bytes, shape, self._place(line)] += 1
+                        room = line.target.startswith("__cu") and array is line.arrays[-1]
+                        found[array.bytes, shape, "room for NVIDIA's libraries" if room else self._place(line)] += 1
         ordered = sorted(found.items(), key=lambda item: (-item[0][0], item[0][2]))
         return [Buffer(size, shape, count, place) for (size, shape, place), count in ordered[:number]]
 
@@ -309,52 +317,70 @@ class Program:
             costs = [max(costs, key=lambda cost: (cost.bytes, cost.products.total()))]
         turns = 1
         if line.opcode == "while":
-            turns = self.turns(line, name)
-            if turns is None:
-                unknown["loops whose turns are not told, counted once"] += 1
-        return [(cost, turns or 1) for cost in costs]
+            turns, doubt = self.turns(line, name)
+            unknown += Counter([doubt] if doubt else [])
+        return [(cost, turns) for cost in costs]
 
-    def turns(self, loop: Instruction, name: str) -> int | None:
-        """How often a loop turns, as the compiler tells it or as its condition does; None where neither does."""
+    def turns(self, loop: Instruction, name: str) -> tuple[int, str]:
+        """How often a loop turns, and what is not sure about that.
+
+        The compiler tells it, or the condition compares a counter with a number; if that is not all of the condition,
+        or if only the number of slices is known that the body takes one by one, the loop may stop earlier.
+        """
         told = attribute(loop, r'"known_trip_count": ?\{"n": ?"(\d+)"')
         if told:
-            return int(told)
+            return int(told), ""
+        compared = self._compared(loop, name)
         condition = self.computations[attribute(loop, r"condition=%?([\w.\-]+)")]
-        [root] = [line for line in condition.values() if line.is_root]
-        if root.opcode == "fusion":  # of the comparison alone
-            inside = self.computations[self._called(root)[0]]
-            [compare] = [line for line in inside.values() if line.is_root]
-            given = {f"{n}": operand for n, operand in enumerate(root.operands)}
-            sides = [given.get(inside[o].inside, o) if inside[o].opcode == "parameter" else o for o in compare.operands]
-            condition = condition | inside
-        else:
-            compare, sides = root, root.operands
-        if compare.opcode != "compare" or "direction=LT" not in compare.rest:
-            return None
-        first, last = (self._constant(side, condition, loop, name) for side in sides)
-        return None if first is None or last is None else max(last - first, 0)
+        if compared and len([line for line in condition.values() if line.opcode not in FREE]) == 1:
+            return compared[0], ""
+        bounds = compared or self._slices(attribute(loop, r"body=%?([\w.\-]+)"))
+        return (bounds[0], MAY_STOP) if bounds else (1, NOT_TOLD)
+
+    def _compared(self, loop: Instruction, name: str) -> list[int]:
+        """The numbers of turns below which a loop's condition wants its counter."""
+        condition, found = self.computations[attribute(loop, r"condition=%?([\w.\-]+)")], []
+        for line in condition.values():
+            inside, given = {line.name: line}, {}
+            if line.opcode == "fusion":
+                inside = self.computations[self._called(line)[0]]
+                given = {n.name: line.operands[int(n.inside)] for n in inside.values() if n.opcode == "parameter"}
+            for compare in inside.values():
+                if compare.opcode == "compare" and "direction=LT" in compare.rest:
+                    sides = [given.get(side, side) for side in compare.operands]
+                    first, last = (self._constant(side, condition | inside, loop, name) for side in sides)
+                    found += [] if first is None or last is None else [max(last - first, 0)]
+        return found
+
+    def _slices(self, body: str) -> list[int]:
+        """How many slices there are of what a loop's body reads or writes one slice a turn, the commonest first."""
+        counts, queue = Counter(), [body]
+        while queue:
+            lines = self.computations[queue.pop()]
+            for line in lines.values():
+                queue += self._called(line) if line.opcode in {"fusion", "call"} else []
+                if line.opcode in {"dynamic-slice", "dynamic-update-slice"} and line.operands[0] in lines:
+                    [whole] = lines[line.operands[0]].arrays
+                    taken = lines[line.operands[1]].arrays if line.opcode == "dynamic-update-slice" else line.arrays
+                    if taken and len(whole.dims) > 1 and whole.dims[0] > 1 == taken[0].dims[0]:
+                        counts[whole.dims[0]] += 1
+        return [size for size, _ in counts.most_common()]
 
     def _constant(self, side: str, condition: dict, loop: Instruction, name: str) -> int | None:
         """A side of a loop's condition when the loop begins, if it is a number."""
-        lines = condition
-        for _ in range(20):
-            line = lines.get(side)
-            if line is None:
-                return None
+        line, lines = condition.get(side), condition
+        while line is not None:
             if line.opcode == "constant":
                 return int(line.inside) if re.fullmatch(r"-?\d+", line.inside) else None
             if line.opcode == "get-tuple-element":
-                index = int(attribute(line, r"index=(\d+)"))
-                if lines is condition:  # of the loop's state: what it begins with
-                    lines, side = self.computations[name], loop.operands[0]
-                else:
-                    side = line.operands[0]
-                made = lines.get(side)
-                if made is None or made.opcode != "tuple":
-                    return None
-                side = made.operands[index]
+                made, lines = (
+                    (loop.operands[0], self.computations[name]) if lines is condition else (line.operands[0], lines)
+                )  # of the loop's state: what it begins with
+                whole = lines.get(made)
+                known = whole is not None and whole.opcode == "tuple"
+                line = lines.get(whole.operands[int(attribute(line, r"index=(\d+)"))]) if known else None
             elif line.opcode in {"copy", "bitcast", "convert"} and line.operands:
-                side = line.operands[0]
+                line = lines.get(line.operands[0])
             else:
                 return None
         return None
@@ -430,7 +456,10 @@ def exchanged(line: Instruction, lines: dict[str, Instruction]) -> int:
 
 def foreign(line: Instruction) -> dict[str, int]:
     """A call of code that is not in the text and whose operations are not known."""
-    known = line.target.startswith(("__cublas", "__cudnn$fmha", "__cudnn$conv")) or line.target in MARKERS
+    known = (
+        line.target.startswith(("__cublas", "__cudnn$fmha", "__cudnn$conv"))
+        or line.target in MARKERS | WITHOUT_PRODUCTS
+    )
     return {} if line.opcode != "custom-call" or known else {f"operations of {line.target}": 1}
 
 

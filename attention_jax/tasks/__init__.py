@@ -54,6 +54,10 @@ class Task(Protocol):
     def evaluate(self, params, full: bool) -> Evaluation:
         """On held-out data, briefly after an epoch and in `full` at the end of a run."""
 
+    def evaluated_with(self) -> dict[str, tuple[Callable, dict[str, np.ndarray], int]]:
+        """The functions that `evaluate` runs over held-out rows, {"evaluation" or "decoding": (function of (params,
+        batch), arrays of the largest split, rows a batch)}: what there is to compile besides training."""
+
     def report(self, params, evaluation: Evaluation, directory: Path) -> list[Path]:
         """Draw figures in `directory` and write texts beside it; the paths of the figures. `evaluation` is a full
         one."""

@@ -78,6 +78,10 @@ class LanguageTask:
             metrics |= {f"{split}.loss": per_token, f"{split}.perplexity": float(np.exp(min(per_token, 50.0)))}
         return Evaluation(metrics, {})
 
+    def evaluated_with(self) -> dict:
+        [rows] = self.data.held_out.values()
+        return {"evaluation": (self.score_rows, {"tokens": rows}, EVALUATED)}
+
     def predict(self, params, texts: list[str], figure: Path | None) -> list[str]:
         """Each text and what the model adds to it."""
         results = []

@@ -126,6 +126,9 @@ class MemoryTask:
             metrics["test.wrong_bits_to_50"] = sum(wrong_bits)
         return Evaluation(metrics, {})
 
+    def evaluated_with(self) -> dict:
+        return {"evaluation": (self.costs, self.data.valid._asdict(), EVALUATED)}
+
     def report(self, params, evaluation: Evaluation, directory: Path) -> list[Path]:
         task, longest = self.config.data.task, int(self.data.valid.length.argmax())
         figures = [self.draw(params, self.data.valid, longest, directory / f"{task}.png")]

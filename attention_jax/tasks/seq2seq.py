@@ -119,6 +119,12 @@ class Seq2seqTask:
                 metrics[f"{split}.perplexity"] = float(np.exp(min(per_token, 50.0)))
         return Evaluation(metrics, written)
 
+    def evaluated_with(self) -> dict:
+        largest = max(self.data.held_out.values(), key=lambda pairs: pairs.source.size + pairs.target.size)._asdict()
+        sources = {name: largest[name] for name in ("source", "source_length")}
+        size = self.evaluated
+        return {"evaluation": (self.score_rows, largest, size), "decoding": (self.generate, sources, size)}
+
     def write(self, params, texts: list[str]) -> tuple[np.ndarray, dict]:
         """(tokens the model writes for new texts, the batch they and their sources make)."""
         source, length = encode_sources(self.data, texts, None)

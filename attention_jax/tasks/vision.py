@@ -119,6 +119,10 @@ class VisionTask:
             metrics |= {f"{split}.{name}": float(values.mean(dtype=np.float64)) for name, values in rows.items()}
         return Evaluation(metrics, {})
 
+    def evaluated_with(self) -> dict:
+        largest = max(self.data.held_out.values(), key=lambda split: len(split.label))
+        return {"evaluation": (self.score_rows, largest._asdict(), EVALUATED)}
+
     def classify(self, params, batch):
         """Probabilities [B, classes] of the classes."""
         return jax.nn.softmax(self.model.apply({"params": params}, self.preparation.plain(batch["image"]))[0])

@@ -90,6 +90,11 @@ def chosen(program: Program, runs: list[Run], saved, checkpoints: Checkpoints) -
     return params
 
 
+def calls(task, train) -> set[tuple[int, tuple[int, int]]]:
+    """The compiled calls of an epoch that differ: (bucket, (K, B)) of K steps of B rows."""
+    return {(bucket, indices.shape) for bucket, indices, _ in task.plan(0, train.steps_per_call)}
+
+
 def planned_steps(task, train) -> int:
     """The optimizer steps of a whole run, on which schedules depend."""
     steps = train.total_epochs * sum(

@@ -62,10 +62,26 @@ def test_what_the_compiler_tells_of_a_loop_is_believed_first():
     assert hlo.Program(told).collectives()[0].number == 7
 
 
+def test_a_loop_that_may_stop_early_counts_as_many_turns_as_there_are_slices():
+    text = LOOP.replace("%start = s32[] constant(0)", "%start = s32[] parameter(2)")
+    cost = hlo.Program(text).cost
+    assert cost.unknown == {hlo.MAY_STOP: 1} and cost.collectives == {("all-reduce", ROW): 5}
+    several = text.replace("f32[5,8,196]", "f32[9,8,196]")
+    assert hlo.Program(several).cost.collectives == {("all-reduce", ROW): 9}
+
+
 def test_a_loop_whose_turns_nobody_tells_counts_once_and_is_said():
-    cost = hlo.Program(LOOP.replace("%start = s32[] constant(0)", "%start = s32[] parameter(2)")).cost
-    assert cost.unknown == {"loops whose turns are not told, counted once": 1}
-    assert cost.collectives == {("all-reduce", ROW): 1}
+    text = LOOP.replace("%start = s32[] constant(0)", "%start = s32[] parameter(2)")
+    cost = hlo.Program(text.replace("{1,8,196}", "{2,8,196}").replace("%row = f32[1", "%row = f32[2")).cost
+    assert cost.unknown == {hlo.NOT_TOLD: 1} and cost.collectives == {("all-reduce", ROW): 1}
+
+
+def test_the_shortest_of_two_conditions_is_a_bound():
+    both = LOOP.replace("  ROOT %lt = pred[] compare(%j, %n)", "  %lt = pred[] compare(%j, %n)").replace(
+        ", direction=LT\n", ", direction=LT\n  %go = pred[] custom-call(%q)\n  ROOT %both = pred[] and(%lt, %go)\n"
+    )
+    assert hlo.Program(both).cost.unknown[hlo.MAY_STOP] == 1
+    assert hlo.Program(both).cost.collectives == {("all-reduce", ROW): 5}
 
 
 def test_the_largest_buffers_are_named_by_their_place_in_the_model():

@@ -1,0 +1,62 @@
+"""`launch.py compile`: the programs of one experiment for one target, printed as they are done."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from attention_jax import InputError, config as configs, ledger
+from attention_jax.catalogue import Experiment
+from attention_jax.compile.programs import compiled, programs, table, to_json
+from attention_jax.compile.targets import devices, parse
+from attention_jax.files import write_json
+from attention_jax.tasks import standin
+
+
+def run(experiment: Experiment, config: configs.Config, target_name: str, facts: Sequence[str], out: str = "") -> dict:
+    """Compile the programs of `config` for a target, print each and write all to the file `out`, if one is given.
+
+    Raises InputError for a wrong target, a compiler or data that are missing, and an experiment that trains nothing.
+    """
+    if experiment.study:
+        raise InputError(
+            f"compile needs an experiment that trains; {experiment.name} is a computation without training"
+        )
+    target = parse(target_name)
+    devices(target)  # a missing compiler is said before anything is loaded
+    task = standin.task(config, known(experiment, config) | given(facts))
+    if not standin.at_hand(config.data):
+        print("the data are not at hand: zeros of their sizes stand in for them", file=sys.stderr)
+    chip, outcomes = target.chip, []
+    print(f"{config.name} for {target.devices} x {chip.name}")
+    for program in programs(task, config, target):
+        outcomes.append(compiled(program, target))
+        print("\n" + table(outcomes[-1], target), flush=True)
+    found = to_json(config.name, target, outcomes)
+    if out:
+        write_json(Path(out), found)
+    return found
+
+
+def known(experiment: Experiment, config: configs.Config) -> dict:
+    """What is known of the data: from a recorded run of the same, or as the experiment's file says."""
+    variants = experiment.variants()
+    for recorded in ledger.recorded(experiment.name, experiment.results)["runs"]:
+        variant = variants.get(recorded["variant"])
+        if variant and variant.data == config.data:
+            return recorded.get("facts", {})
+    return experiment.facts
+
+
+def given(facts: Sequence[str]) -> dict[str, int]:
+    """Sizes as numbers.
+
+    >>> given(["classes=1000"])
+    {'classes': 1000}
+    """
+    sizes = {}
+    for fact in facts:
+        name, _, number = fact.partition("=")
+        if not number.isdigit() or not int(number):
+            raise InputError(f"--facts needs sizes such as classes=1000 train_images=8192; got {fact!r}")
+        sizes[name] = int(number)
+    return sizes

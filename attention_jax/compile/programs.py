@@ -1,0 +1,177 @@
+"""The programs of an experiment, compiled for a target: the call that trains, what evaluates, what decodes."""
+
+import datetime
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from attention_jax import config as configs
+from attention_jax.compile.report import DoesNotFit, Report, finish, report
+from attention_jax.compile.targets import Target, devices
+from attention_jax.train.loop import calls, planned_steps
+from attention_jax.train.optimizer import optimizer
+from attention_jax.train.parallel import absent, chunk_program, row_program
+from attention_jax.train.step import init_state
+
+
+@dataclass(frozen=True)
+class Named:
+    """A program before it is compiled."""
+
+    name: str
+    """training, evaluation or decoding."""
+    steps: int
+    """That one call makes; rows are of each."""
+    rows: int
+    """Examples of a step, on all devices together."""
+    beside: int
+    """Bytes of data that lie on each device beside the arguments: the buckets that this call does not read."""
+    lowered: jax.stages.Lowered
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a program."""
+
+    name: str
+    steps: int
+    rows: int
+    beside: int
+    seconds: float
+    """That it took to compile."""
+    report: Report | None
+    """None where the compiler gave up."""
+    needs: float
+    """Bytes on a device."""
+    of: float
+    """Bytes that it has."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether a device has as many."""
+        return self.needs <= self.of
+
+
+def programs(task, config: configs.Config, target: Target) -> Iterator[Named]:
+    """The programs of a run on the devices of a target: the training call of the bucket with the most numbers, and what
+    `task.evaluated_with` names."""
+    there = devices(target)
+    yield training(task, config, there)
+    params = jax.eval_shape(task.init, jax.random.PRNGKey(0))
+    for name, (fn, arrays, batch_size) in task.evaluated_with().items():
+        total = len(next(iter(arrays.values())))
+        size = -(-min(batch_size, total) // len(there)) * len(there)
+        batch = {key: jax.ShapeDtypeStruct((size, *array.shape[1:]), array.dtype) for key, array in arrays.items()}
+        shapes = absent(params, there), absent(batch, there, 0)
+        yield Named(name, 1, size, 0, row_program(fn, tuple(there)).lower(*shapes))
+
+
+def training(task, config: configs.Config, there: list) -> Named:
+    """The call that `train` makes for the bucket whose batches are largest."""
+    size = lambda bucket, shape: shape[1] * sum(math.prod(a.shape[1:]) for a in task.buckets[bucket].values())
+    bucket, shape = max(calls(task, config.train), key=lambda call: size(*call))
+    update = optimizer(config.optim, planned_steps(task, config.train))
+    state = jax.eval_shape(lambda: init_state(task.init, update, config.train.seed))
+    rows = [jax.ShapeDtypeStruct(shape, dtype) for dtype in (jnp.int32, jnp.float32)]
+    of_type = {name: jax.ShapeDtypeStruct(a.shape, a.dtype) for name, a in task.buckets[bucket].items()}
+    program = chunk_program(task.loss, update, config.train.matmul_precision, there)
+    shapes = absent(state, there), absent(of_type, there), *(absent(row, there, 1) for row in rows)
+    others = [array for number, arrays in enumerate(task.buckets) if number != bucket for array in arrays.values()]
+    return Named("training", *shape, sum(array.nbytes for array in others), program.lower(*shapes))
+
+
+def compiled(program: Named, target: Target) -> Outcome:
+    """What the compiler makes of a program."""
+    facts, started = (program.name, program.steps, program.rows, program.beside), time.perf_counter()
+    try:
+        found = report(finish(program.lowered, target), target)
+    except DoesNotFit as error:
+        return Outcome(*facts, time.perf_counter() - started, None, error.needs + program.beside, error.of)
+    needs = found.total + program.beside
+    return Outcome(*facts, time.perf_counter() - started, found, needs, target.chip.memory)
+
+
+def to_json(name: str, target: Target, outcomes: list[Outcome]) -> dict:
+    """Everything that was found, in plain values; what is not known is None."""
+    plain = lambda x: None if isinstance(x, float) and not np.isfinite(x) else x
+    cleaned = lambda tree: {key: cleaned(x) if isinstance(x, dict) else plain(x) for key, x in tree.items()}
+    found = []
+    for outcome in outcomes:
+        values: dict[str, Any] = asdict(outcome) | {"fits": outcome.fits}
+        if outcome.report:
+            values["report"] |= {
+                "collectives": [c._asdict() for c in outcome.report.collectives],
+                "largest": [b._asdict() for b in outcome.report.largest],
+                "total": outcome.report.total,
+                "least_seconds": outcome.report.least_seconds,
+            }
+        found.append(cleaned(values))
+    date = datetime.date.today().isoformat()
+    return {"experiment": name, "target": target.name, "jax": jax.__version__, "date": date, "programs": found}
+
+
+def table(outcome: Outcome, target: Target) -> str:
+    """A program's figures for a reader, of one device."""
+    each = "a step" if outcome.name == "training" else "a batch"
+    calls = (
+        f"{outcome.steps} steps of {outcome.rows} rows in a call"
+        if outcome.name == "training"
+        else (f"{outcome.rows} rows a batch")
+    )
+    verdict = "fits" if outcome.fits else f"does not fit: needs {size(outcome.needs)} of {size(outcome.of)}"
+    lines = [f"{outcome.name}: {calls}; on each device ({outcome.seconds:.0f} s to compile)"]
+    found = outcome.report
+    if found is None:
+        return "\n".join([*lines, f"  memory            {verdict}; the compiler gave up here"])
+    chip, steps = target.chip, outcome.steps
+    aliased = f", {size(found.aliased)} of it in the place of arguments" if found.aliased else ""
+    beside = f" with {size(outcome.beside)} of other buckets" if outcome.beside else ""
+    of = f" of {size(outcome.of)}" if math.isfinite(outcome.of) else ""
+    lines += [
+        f"  arguments         {size(found.arguments)}",
+        f"  temporaries       {size(found.temporaries)}",
+        f"  output            {size(found.output)}{aliased}",
+        f"  program           {size(found.code)}",
+        f"  memory            {size(outcome.needs)}{of}{beside}: {verdict}",
+    ]
+    for dtype, operations in found.products.items():
+        lines.append(f"  products          {amount(operations / steps)}FLOP {each} in {dtype}")
+    lines.append(f"  memory traffic    {amount(found.bytes_accessed / steps)}B {each}")
+    if found.least_seconds:
+        lines.append(
+            f"  lower bound       {1e3 * found.least_seconds / steps:.3g} ms {each}: products alone "
+            f"{1e3 * found.compute_seconds / steps:.3g} ms at peak, traffic alone "
+            f"{1e3 * found.memory_seconds / steps:.3g} ms at {amount(chip.bandwidth)}B/s"
+        )
+    for kind, number, moved, largest in found.collectives:
+        lines.append(f"  {kind:17} {number / steps:.3g} {each}, {size(moved / steps)}, the largest {size(largest)}")
+    lines += [f"  not counted       {what}: {number}" for what, number in found.unknown.items()]
+    lines += ["  largest buffers"]
+    lines += [f"    {size(b.bytes):>10}  {b.shape:28} x{b.number:<3} {b.place}" for b in found.largest]
+    return "\n".join(lines)
+
+
+def size(count: float) -> str:
+    """Bytes for a reader.
+
+    >>> size(1536), size(2**31)
+    ('1.5 KiB', '2.0 GiB')
+    """
+    unit = next((unit for unit in range(4) if count < 1024 ** (unit + 1)), 3)
+    return f"{count / 1024**unit:.{1 if unit else 0}f} {('B', 'KiB', 'MiB', 'GiB')[unit]}"
+
+
+def amount(count: float) -> str:
+    """A number with the prefix of its unit.
+
+    >>> amount(3.6e12), amount(512)
+    ('3.6 T', '512 ')
+    """
+    unit = next((unit for unit in range(5) if count < 1000 ** (unit + 1)), 4)
+    return f"{count / 1000**unit:.3g} {('', 'k', 'M', 'G', 'T')[unit]}"

@@ -1,0 +1,122 @@
+"""Tasks whose data are not at hand: all sizes are right, all values are zero, and nothing is read, made or downloaded.
+
+They are there to be compiled. Sizes are those of `facts`, which a run of the data wrote into its result.json
+(`Task.describe`), and of the options. The arrays take no memory, however large they say they are.
+"""
+
+import numpy as np
+
+from attention_jax import InputError, config as configs
+from attention_jax.data.buckets import sentences_in_batch
+from attention_jax.data.images import ImageData, Split
+from attention_jax.data.pairs import PairData, Pairs, Tokenizer
+from attention_jax.data.timemachine import CHARACTERS, Windows
+from attention_jax.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
+from attention_jax.tasks import Task, build, build_model, language, seq2seq, vision
+
+PUBLISHED = {"fashion_mnist": (60_000, 10_000, 10, 28, 1), "cifar10": (50_000, 10_000, 10, 32, 3)}
+"""Images to train and to test, classes, pixels of a side, channels."""
+
+
+def at_hand(data: configs.DataOptions) -> bool:
+    """Whether the data are generated, come with a package, or are files that the options name.
+
+    >>> at_hand(configs.Dates()), at_hand(configs.Multi30k()), at_hand(configs.Multi30k(path="multi30k"))
+    (True, False, True)
+    """
+    if isinstance(data, configs.Images):
+        return data.dataset == "digits" or bool(data.path)
+    if isinstance(data, configs.Corpus):
+        return bool(data.source_file or data.tsv_file)
+    return not isinstance(data, configs.FraEng | configs.Multi30k | configs.TimeMachine) or bool(data.path)
+
+
+def task(config: configs.Config, facts: dict) -> Task:
+    """The task of a configuration, with its data if they are at hand and with a stand-in of their sizes if not.
+
+    Raises InputError if neither the options nor `facts` tell a size.
+    """
+    if at_hand(config.data):
+        return build(config)
+    makers = {configs.Images: pictures, configs.TextPairs: sentences, configs.TimeMachine: windows}
+    make = next(make for kind, make in makers.items() if isinstance(config.data, kind))
+    try:
+        return make(config, facts)
+    except KeyError as error:
+        raise InputError(
+            f"the data of {config.name} are not at hand and {error.args[0]} is not known of them: "
+            f"give their place (--data.path), or --facts {error.args[0]}=NUMBER"
+        ) from error
+
+
+def zeros(*shape: int, dtype=np.int32) -> np.ndarray:
+    """An array without memory of its own."""
+    return np.broadcast_to(np.zeros((), dtype), shape)
+
+
+def pictures(config: configs.Config, facts: dict) -> vision.VisionTask:
+    """Images of a published dataset, or of a folder as large as `facts` say."""
+    options = config.data
+    if options.dataset in PUBLISHED:
+        train, test, classes, side, channels = PUBLISHED[options.dataset]
+        train = options.examples or train - options.validation
+    else:
+        train, test, classes = (facts[name] for name in ("train_images", "test_images", "classes"))
+        train, side, channels = options.examples or train, options.pixels, int(facts.get("channels", 3))
+    split = lambda rows: Split(zeros(rows, side, side, channels, dtype=np.uint8), zeros(rows))
+    held_out = {"test": split(test)} | ({"valid": split(options.validation)} if options.validation else {})
+    data = ImageData(split(train), held_out, tuple(map(str, range(classes))))
+    size, grey = options.pixels or side, np.zeros(channels, np.float32)
+    preparation = vision.Preparation(options, size, *((grey, grey + 1) if options.standardize else ()))
+    return vision.VisionTask(config, data, build_model(config, classes, size), preparation)
+
+
+def sentences(config: configs.Config, facts: dict) -> seq2seq.Seq2seqTask:
+    """Pairs of sentences in the buckets of `facts`; held-out ones are as long as the longest bucket."""
+    options = config.data
+    learnt = options.vocabulary_size if options.tokenizer == "sentencepiece" else None
+    vocabularies = [learnt or facts[name] for name in ("source_vocabulary", "target_vocabulary")]
+    train = tuple(_pairs(bucket["pairs"], bucket["source"], bucket["target"], options) for bucket in facts["buckets"])
+    widths = [max(bucket.source.shape[1], bucket.target.shape[1] - 1) for bucket in train]
+    longest = train[int(np.argmax(widths))]
+    names = [name.removesuffix("_pairs") for name in facts if name.endswith("_pairs") and isinstance(facts[name], int)]
+    held_out = {
+        name: _pairs(facts[f"{name}_pairs"], longest.source.shape[1], longest.target.shape[1] - 1, options)
+        for name in names
+        if name != "train"
+    }
+    held_out = held_out or {"test": longest}
+    letters = Tokenizer(list, "".join)
+    data = PairData(
+        train=train,
+        batch_sizes=sentences_in_batch(widths, config.train.batch_size, options.batch_tokens),
+        held_out=held_out,
+        texts={},
+        seen={name: np.zeros(len(pairs.source), bool) for name, pairs in held_out.items()},
+        source_vocabulary=_vocabulary(vocabularies[0]),
+        target_vocabulary=_vocabulary(vocabularies[1]),
+        source_tokenizer=letters,
+        target_tokenizer=letters,
+        facts=facts,
+    )
+    return seq2seq.Seq2seqTask(config, data, build_model(config, *vocabularies))
+
+
+def _pairs(rows: int, source: int, target: int, options: configs.TextPairs) -> Pairs:
+    """Rows of one length."""
+    target = options.max_length if getattr(options, "predict_padding", False) else target
+    full = lambda width: np.broadcast_to(np.int32(width), (rows,))
+    return Pairs(zeros(rows, source), full(source), zeros(rows, target + 1), full(target))
+
+
+def _vocabulary(size: int) -> Vocabulary:
+    return Vocabulary(map(str, range(size - 4)), pad=PAD, bos=BOS, eos=EOS, unk=UNK)
+
+
+def windows(config: configs.Config, facts: dict) -> language.LanguageTask:
+    """Windows of characters."""
+    options = config.data
+    train, valid = (zeros(rows, options.steps + 1) for rows in (options.train_windows, options.valid_windows))
+    vocabulary = Vocabulary(CHARACTERS, unk=UNK)
+    data = Windows(train, {"valid": valid}, vocabulary, facts)
+    return language.LanguageTask(config, data, build_model(config, len(vocabulary)))

@@ -1,0 +1,147 @@
+"""The programs of experiments, compiled for the CPU as if it were a chip; what is said where that cannot be."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+
+from attention_jax import InputError, catalogue, config as configs
+from attention_jax.compile import command, survey
+from attention_jax.compile.programs import compiled, programs, size, table, to_json, training
+from attention_jax.compile.report import DoesNotFit
+from attention_jax.compile.targets import devices, parse
+from attention_jax.tasks import standin
+
+ROOT = Path(__file__).resolve().parents[2]
+CPU = parse("cpu")
+TINY = {"data.examples": 600, "model.hidden_size": 8, "model.embed_size": 4, "train.steps_per_call": 3}
+
+
+def tiny(name: str, **changes) -> tuple:
+    """(task, configuration) of an experiment, made small."""
+    experiment = catalogue.load_experiment(name)
+    config = configs.replace(experiment.config(), **changes)
+    return standin.task(config, command.known(experiment, config)), config
+
+
+@pytest.fixture(scope="module")
+def dates():
+    """(the programs of date_luong, what became of each)."""
+    task, config = tiny("date_luong", **TINY)
+    found = list(programs(task, config, CPU))
+    return found, [compiled(program, CPU) for program in found]
+
+
+def test_the_programs_are_those_of_a_run(dates):
+    found, outcomes = dates
+    assert [(program.name, program.steps, program.rows) for program in found] == [
+        ("training", 3, 32), ("evaluation", 1, 60), ("decoding", 1, 60),
+    ]  # fmt: skip
+    assert all(outcome.fits and outcome.needs == outcome.report.total for outcome in outcomes)
+    first = outcomes[0].report
+    task, _ = tiny("date_luong", **TINY)
+    parameters = sum(x.size * 4 for x in jax.tree.leaves(jax.eval_shape(task.init, jax.random.PRNGKey(0))))
+    data, indices = sum(array.nbytes for array in task.buckets[0].values()), 2 * 3 * 32 * 4
+    assert (
+        first.arguments == 3 * parameters + data + indices + 3 * 4 + 8
+    )  # Adam has two moments; three counters and a key
+    assert first.aliased >= 3 * parameters
+
+
+@pytest.mark.slow
+def test_a_step_counts_the_same_however_many_are_in_a_call(dates):
+    task, config = tiny("date_luong", **TINY | {"train.steps_per_call": 2})
+    two, three = compiled(training(task, config, devices(CPU)), CPU), dates[1][0]
+    assert two.steps == 2 and two.report.flops * 3 == three.report.flops * 2
+
+
+def test_figures_for_readers_and_for_programs(dates):
+    _, outcomes = dates
+    text = table(outcomes[0], CPU)
+    assert "3 steps of 32 rows" in text and "fits" in text and size(outcomes[0].needs) in text
+    values = json.loads(json.dumps(to_json("date_luong", CPU, outcomes), allow_nan=False))
+    assert values["programs"][0]["report"]["total"] == outcomes[0].report.total
+    assert values["programs"][0]["of"] is None and values["jax"] == jax.__version__
+
+
+def test_what_does_not_fit_is_said_with_what_it_needs(dates, monkeypatch):
+    def refuse(lowered, target):
+        raise DoesNotFit(20 * 2**30, 16 * 2**30, "")
+
+    monkeypatch.setattr("attention_jax.compile.programs.finish", refuse)
+    outcome = compiled(dates[0][0], CPU)
+    assert not outcome.fits and "does not fit: needs 20.0 GiB of 16.0 GiB" in table(outcome, CPU)
+
+
+@pytest.mark.parametrize("name", ["vit_i1k_s16", "transformer_wmt14", "multi30k_deen_transformer", "cct_cifar10"])
+def test_data_that_are_not_at_hand_are_stood_in_for(name, monkeypatch):
+    """Sizes are those of the recorded run or of the file; no array of the data takes memory."""
+    monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: pytest.fail("nothing may be downloaded"))
+    experiment = catalogue.load_experiment(name)
+    config = experiment.config()
+    task = standin.task(config, command.known(experiment, config))
+    shapes = jax.eval_shape(task.init, jax.random.PRNGKey(0))
+    parameters = sum(x.size for x in jax.tree.leaves(shapes))
+    expected = {"vit_i1k_s16": 21_974_632, "transformer_wmt14": 63_082_496, "cct_cifar10": 284_490}
+    assert parameters == expected.get(name, parameters)
+    assert all(not any(array.strides) for bucket in task.buckets for array in bucket.values())
+    assert set(task.evaluated_with()) == {"evaluation"} | ({"decoding"} if config.decode else set())
+
+
+def test_a_size_that_nobody_knows_is_one_line():
+    config = configs.Config("mine", configs.Images("folder", pixels=32), configs.Vit())
+    with pytest.raises(InputError, match=r"--data.path.*--facts train_images=NUMBER"):
+        standin.task(config, {})
+    with pytest.raises(InputError, match="classes=1000"):
+        command.given(["classes"])
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [(["nadaraya_watson", "--target", "v5e"], "computation without training"),
+     (["date_luong", "--target", "v5:2x4"], "perhaps you meant v5"),
+     (["date_loung", "--target", "v5e"], "perhaps you meant date_luong"),
+     (["date_luong", "--target", "cpu", "--train.batch-sise", "3"], "batch-size"),
+     (["date_luong", "--target", "cpu", "--variant", "x"], "no variant 'x'"),
+     (["date_luong"], "--target")],
+)  # fmt: skip
+def test_a_wrong_word_is_one_line_and_exit_code_2(words, said):
+    from tests.test_launch import refused
+
+    assert said in refused("compile", *words)
+
+
+@pytest.mark.slow
+def test_the_command_writes_what_it_prints_and_counts_each_device(tmp_path):
+    """Four emulated devices: a quarter of the rows each, and what is summed over them is seen."""
+    out = tmp_path / "found.json"
+    words = [word for name, value in TINY.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    environment = os.environ | {"JAX_NUM_CPU_DEVICES": "4", "NPROC": "8"}
+    done = subprocess.run(
+        [sys.executable, "launch.py", "compile", "date_luong", "--target", "cpu:4", *words, "--out", str(out)],
+        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    [first, *_] = json.loads(out.read_text())["programs"]
+    [summed] = first["report"]["collectives"]
+    assert summed["kind"] == "all-reduce" and summed["number"] >= 3 and "all-reduce" in done.stdout
+    assert first["rows"] == 32
+
+
+def test_the_tables_of_devices_md_are_those_of_the_committed_rows():
+    page = survey.PAGE.read_text(encoding="utf-8")
+    assert survey.with_tables(page) == page, "the rows have changed: make devices"
+    assert survey.MARKS[0] in page and survey.MARKS[1] in page
+
+
+def test_a_row_that_failed_says_why_and_one_that_does_not_fit_too():
+    fitting = {"steps": 2, "rows": 8, "needs": 1024, "fits": True, "temporaries": 512, "least_seconds": 0.002,
+               "products": {"f32": 4e6}, "bytes_accessed": 2e6}  # fmt: skip
+    large = {"steps": 1, "rows": 8, "needs": 2.0**35, "fits": False}
+    row = {"command": "a", "training": fitting, "evaluation": large}
+    assert survey.line(row) == ("| `a` | 8 | 1.0 KiB | 512 B | 2 MFLOP | 1 MB | 1 ms | 32.0 GiB, does not fit |  |")
+    assert "not within" in survey.line({"command": "b", "failed": "not within 300 s"})
