@@ -16,7 +16,7 @@ from attention_jax.compile.report import DoesNotFit, Report, finish, report
 from attention_jax.compile.targets import Target, devices
 from attention_jax.train.loop import calls, planned_steps
 from attention_jax.train.optimizer import optimizer
-from attention_jax.train.parallel import absent, chunk_program, row_program
+from attention_jax.train.parallel import absent, chunk_program, chunk_shapes, row_program
 from attention_jax.train.step import init_state
 
 
@@ -80,8 +80,10 @@ def training(task, config: configs.Config, there: list) -> Named:
     state = jax.eval_shape(lambda: init_state(task.init, update, config.train.seed))
     rows = [jax.ShapeDtypeStruct(shape, dtype) for dtype in (jnp.int32, jnp.float32)]
     of_type = {name: jax.ShapeDtypeStruct(a.shape, a.dtype) for name, a in task.buckets[bucket].items()}
-    program = chunk_program(task.loss, update, config.train.matmul_precision, there)
-    shapes = absent(state, there), absent(of_type, there), *(absent(row, there, 1) for row in rows)
+    train = config.train
+    spread = {"accumulate": train.accumulate, "shard": train.shard_parameters}
+    program = chunk_program(task.loss, update, train.matmul_precision, there, **spread)
+    shapes = chunk_shapes(state, of_type, *rows, there, shard=train.shard_parameters)
     others = [array for number, arrays in enumerate(task.buckets) if number != bucket for array in arrays.values()]
     return Named("training", *shape, sum(array.nbytes for array in others), program.lower(*shapes))
 
