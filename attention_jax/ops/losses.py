@@ -4,7 +4,8 @@ With label smoothing e over V classes the target is (1 - e) on the right class p
 2016, section 7), so the loss of one row of logits z with class y is  log sum exp(z) - (1 - e) z_y - e mean(z).
 """
 
-import functools
+import contextlib
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,10 +15,15 @@ from attention_jax.ops.platforms import by_platform
 from attention_jax.ops.precision import factor, input_gradient, product, weight_gradient
 
 ROWS = 256
-"""Rows of logits alive at one time in `linear_cross_entropy` on a CPU: what stays in its cache."""
+"""Rows of logits alive at one time in `linear_cross_entropy` on a CPU: what stays in its cache. Nowhere fewer."""
 
-LOGITS = 2**27
-"""Logits alive at one time elsewhere (512 MiB): every chunk reads and writes the whole gradient of the kernel."""
+LOGITS = {"tpu": 18 * 2**20, "default": 2**27}
+"""Logits alive at one time elsewhere, where every chunk also reads and writes the whole gradient of the kernel.
+
+On a TPU 72 MiB: its compiler keeps them in the 128 MiB beside the units, with a kernel of 36 MiB. For one v5e chip,
+12,288 rows, width 512 and 37,000 classes that is 4.1 GB of traffic and 25 MiB of temporaries; 80 MiB need 5.2 GB, and
+all logits at once 7.7 GB and 1,771 MiB.
+"""
 
 
 def masked_cross_entropy(
@@ -49,7 +55,7 @@ def linear_cross_entropy(
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """`masked_cross_entropy(hidden @ kernel + bias, targets, mask)` without ever holding the [N, V] matrix.
 
-    Rows are taken in chunks (`ROWS`, `LOGITS`); when a gradient is asked for, the loss and the gradients of a chunk are
+    Rows are taken in chunks (`_ways`); when a gradient is asked for, the loss and the gradients of a chunk are
     computed together while its logits are at hand, so nothing of size N x V is stored for the backward pass. Masked
     rows are gathered at the end, and chunks that hold nothing else are never computed: padding costs (almost) nothing.
 
@@ -63,10 +69,28 @@ def linear_cross_entropy(
     return _linear_loss(hidden, kernel, bias, targets, weight, jnp.float32(label_smoothing)), weight.sum()
 
 
-def _by_chunks(run, rows: int, classes: int):
-    """`run(number of chunks)` for the platform that is lowered for."""
+class Way(NamedTuple):
+    """Static: how a platform goes through the rows."""
+
+    chunks: int
+    gathers: bool
+    """The logit of the right class is gathered, and its gradient scattered; else both are part of the passes over all
+    logits, which then need not be written for it."""
+    rounds: bool
+    """Products round their factors to bfloat16, whatever the precision asked for."""
+
+
+def _ways(rows: int, classes: int) -> dict[str, Way]:
+    """Of each platform. A TPU multiplies float32 in one pass of bfloat16 by default: rounded before, the factors are
+    the same, and half as large."""
     count = lambda size: max(1, -(-rows // size))
-    return by_platform(run, {"cpu": count(ROWS), "default": count(max(ROWS, LOGITS // classes))})
+    most = {platform: count(max(ROWS, logits // classes)) for platform, logits in LOGITS.items()}
+    one_pass = jax.config.jax_default_matmul_precision in (None, "default", "fastest")
+    return {
+        "cpu": Way(count(ROWS), gathers=True, rounds=False),
+        "tpu": Way(most["tpu"], gathers=False, rounds=one_pass),
+        "default": Way(most["default"], gathers=False, rounds=False),
+    }
 
 
 def _chunks(count, hidden, targets, weight):
@@ -84,48 +108,64 @@ def _chunks(count, hidden, targets, weight):
     return (cut(hidden), cut(targets), cut(weight)), used, place
 
 
-def _chunk_loss(logits, targets, weight, smoothing):
+def _chunk_loss(logits, targets, weight, smoothing, way):
     """Weighted loss of a chunk, and the (max, sum of exponentials) of its rows."""
     top = logits.max(axis=-1, keepdims=True)
     exp = jnp.exp(logits - top)
     total = exp.sum(axis=-1, keepdims=True)
-    right = jnp.take_along_axis(logits, targets[:, None], axis=-1)[:, 0]
+    if way.gathers:
+        right = jnp.take_along_axis(logits, targets[:, None], axis=-1)[:, 0]
+    else:
+        right = jnp.where(_hits(targets, logits), logits, 0.0).sum(axis=-1)
     loss = (jnp.log(total) + top)[:, 0] - (1.0 - smoothing) * right - smoothing * logits.mean(axis=-1)
     return jnp.where(weight > 0, loss * weight, 0.0).sum(), exp, total
 
 
+def _hits(targets, logits):
+    """Where the right class is, [R, V]."""
+    return targets[:, None] == jnp.arange(logits.shape[1], dtype=targets.dtype)[None, :]
+
+
 @jax.custom_vjp
 def _linear_loss(hidden, kernel, bias, targets, weight, smoothing):
-    def run(count):
-        chunks, used, _ = _chunks(count, hidden, targets, weight)
+    def run(way):
+        chunks, used, _ = _chunks(way.chunks, hidden, targets, weight)
 
         def add(i, total):
             h, y, w = (x[i] for x in chunks)
-            return total + _chunk_loss((h @ kernel + bias[None, :]).astype(jnp.float32), y, w, smoothing)[0]
+            logits = (h @ kernel + bias[None, :]).astype(jnp.float32)
+            return total + _chunk_loss(logits, y, w, smoothing, way)[0]
 
         return jax.lax.fori_loop(0, used, add, jnp.float32(0))
 
-    return _by_chunks(run, hidden.shape[0], kernel.shape[1])
+    return by_platform(run, _ways(hidden.shape[0], kernel.shape[1]))
 
 
 def _linear_loss_forward(hidden, kernel, bias, targets, weight, smoothing):
     """The loss, and its gradients by hidden, kernel and bias."""
-    run = functools.partial(_loss_and_gradients, hidden, kernel, bias, targets, weight, smoothing)
-    return _by_chunks(run, hidden.shape[0], kernel.shape[1])
+
+    def run(way):
+        with jax.default_matmul_precision("bfloat16") if way.rounds else contextlib.nullcontext():
+            return _loss_and_gradients(hidden, kernel, bias, targets, weight, smoothing, way)
+
+    return by_platform(run, _ways(hidden.shape[0], kernel.shape[1]))
 
 
-def _loss_and_gradients(hidden, kernel, bias, targets, weight, smoothing, count):
-    chunks, used, place = _chunks(count, hidden, targets, weight)
+def _loss_and_gradients(hidden, kernel, bias, targets, weight, smoothing, way):
+    chunks, used, place = _chunks(way.chunks, hidden, targets, weight)
     factors = factor(kernel)
 
     def add(i, sums):
         (total, d_kernel, d_bias, d_hidden), (h, y, w) = sums, (x[i] for x in chunks)
         logits = (product(h, factors) + bias[None, :]).astype(jnp.float32)  # [R, V]
-        loss, exp, norm = _chunk_loss(logits, y, w, smoothing)
-        # d loss / d logits = w (softmax - (1 - e) onehot - e / V); the one-hot part is a gather
-        # and a scatter, never a matrix
+        loss, exp, norm = _chunk_loss(logits, y, w, smoothing, way)
+        # d loss / d logits = w (softmax - (1 - e) onehot - e / V)
         d_logits = (exp * (w[:, None] / norm) - (smoothing * w / kernel.shape[1])[:, None]).astype(kernel.dtype)
-        d_logits = d_logits.at[jnp.arange(len(y)), y].add(-((1.0 - smoothing) * w).astype(kernel.dtype))
+        d_right = -((1.0 - smoothing) * w).astype(kernel.dtype)
+        if way.gathers:
+            d_logits = d_logits.at[jnp.arange(len(y)), y].add(d_right)
+        else:
+            d_logits = jnp.where(_hits(y, logits), d_logits + d_right[:, None], d_logits)
         return (
             total + loss,
             d_kernel + weight_gradient(h, d_logits),
