@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from attention_jax import InputError
-from attention_jax.ops import cudnn
+from attention_jax.ops import cudnn, flash
 from attention_jax.ops.biases import Bias
 from attention_jax.ops.dispatch import Implementation, choose, choose_blocks
 from attention_jax.ops.dropout import is_zero
@@ -62,11 +62,11 @@ def attend(
     * A query that may attend to nothing gets exactly zero, and zero gradients. NaN or infinity in a key or value
       that no query may attend to has no effect.
     * `implementation`: "plain" materialises the weights; "fused" computes block by block in memory linear in
-      Q + K, exactly (attention_jax/ops/fused.py); "cudnn" is NVIDIA's kernel, where it can express the call. None
-      lets `dispatch.choose` decide, for the platform that is lowered for. `block_q`, `block_k` are the blocks of
-      "fused"; None takes the measured defaults of `dispatch.choose_blocks`.
-    * Derivatives: "plain" has all. "fused" and "cudnn" have reverse mode, once; "fused" also forward over reverse
-      (`jax.jacfwd` of a `jax.grad`). `jax.jvp` of "fused" raises JAX's TypeError about custom_vjp, and reverse over
+      Q + K, exactly (attention_jax/ops/fused.py); "cudnn" is NVIDIA's kernel and "flash" a TPU's, where they can compute
+      the call. None lets `dispatch.choose` decide, for the platform that is lowered for. `block_q`, `block_k` are the
+      blocks of "fused"; None takes the measured defaults of `dispatch.choose_blocks`.
+    * Derivatives: "plain" has all. "fused", "cudnn" and "flash" have reverse mode, once; "fused" also forward over
+      reverse (`jax.jacfwd` of a `jax.grad`). `jax.jvp` of "fused" raises JAX's TypeError about custom_vjp, and reverse over
       reverse its ValueError about loops. None has what its choices on all platforms have.
 
     >>> attend(jnp.eye(1, 2), 9 * jnp.eye(2), jnp.array([[1.0], [2.0]])).round(2).tolist()
@@ -85,10 +85,12 @@ def attend(
     def run(kernel):
         if kernel == "cudnn":
             return cudnn.attend(query, key, value, mask)
+        if kernel == "flash":
+            return flash.attend(query, key, value, score, mask)
         inputs = Inputs((score, bias), query, key, value, None, mask, words, query_offset)
         return _in_blocks(inputs, chosen, block_q, block_k) if "fused" in chosen.values() else _plain(inputs)
 
-    return by_platform(run, {platform: "cudnn" if i == "cudnn" else "xla" for platform, i in chosen.items()})
+    return by_platform(run, {p: i if i in ("cudnn", "flash") else "xla" for p, i in chosen.items()})
 
 
 def _in_blocks(inputs, chosen, block_q, block_k):

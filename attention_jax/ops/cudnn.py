@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from attention_jax.ops.fused import shield
-from attention_jax.ops.masks import Both, Causal, Lengths, Window
+from attention_jax.ops.masks import Causal, Lengths, Window, parts
 from attention_jax.ops.scores import ScaledDot
 
 MASKS = (set(), {Causal}, {Lengths}, {Causal, Lengths}, {Causal, Window})
@@ -47,8 +47,8 @@ def refusal(query, key, value, score, bias, mask, dropout, query_offset) -> str 
         return (
             f"needs one head size, a multiple of 8 up to 128, got {query.shape[1]}, {key.shape[1]} and {value.shape[1]}"
         )
-    parts = _parts(mask)
-    if len({type(part) for part in parts}) < len(parts) or {type(part) for part in parts} not in MASKS:
+    kinds = [type(part) for part in parts(mask)]
+    if len(set(kinds)) < len(kinds) or set(kinds) not in MASKS:
         return "knows no masks but causal(), lengths(n), causal() & lengths(n) and causal() & window(w)"
     if mask is not None and not isinstance(mask, Lengths):  # causal
         if query.shape[0] != key.shape[0]:
@@ -58,31 +58,24 @@ def refusal(query, key, value, score, bias, mask, dropout, query_offset) -> str 
     return None
 
 
-def _parts(mask) -> list:
-    """What is joined by `&`."""
-    if isinstance(mask, Both):
-        return _parts(mask.left) + _parts(mask.right)
-    return [] if mask is None else [mask]
-
-
 def attend(query, key, value, mask):
     """softmax(q k^T / sqrt(D), where=mask) v [Q, V] by cuDNN; the call must have passed `refusal`."""
-    parts = {type(part): part for part in _parts(mask)}
+    given = {type(part): part for part in parts(mask)}
     length = jnp.asarray(key.shape[0], jnp.int32)
-    if Lengths in parts:
-        length = jnp.clip(jnp.asarray(parts[Lengths].length), 0, key.shape[0]).astype(jnp.int32)
+    if Lengths in given:
+        length = jnp.clip(jnp.asarray(given[Lengths].length), 0, key.shape[0]).astype(jnp.int32)
         real = jnp.arange(key.shape[0]) < length
         key, value = shield(key, real), shield(value, real)
-    padded = Lengths in parts
+    padded = Lengths in given
     query, key, value, rows, length = _joined(query, key, value, jnp.asarray(query.shape[0], jnp.int32), length)
     out = jax.nn.dot_product_attention(
         query[None, :, None, :],
         key[None, :, None, :],
         value[None, :, None, :],
-        is_causal=Causal in parts,
+        is_causal=Causal in given,
         query_seq_lengths=rows[None] if padded else None,
         key_value_seq_lengths=jnp.maximum(length, 1)[None] if padded else None,
-        local_window_size=(parts[Window].width, 0) if Window in parts else None,
+        local_window_size=(given[Window].width, 0) if Window in given else None,
         implementation="cudnn",
     )
     out = _settled(out)[0, :, 0]

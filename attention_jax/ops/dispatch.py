@@ -2,25 +2,32 @@
 `python launch.py bench attention`."""
 
 import math
-from typing import Literal
+from typing import Literal, get_args
 
 import jax
 
 from attention_jax import InputError
-from attention_jax.ops import cudnn
+from attention_jax.ops import cudnn, flash
 from attention_jax.ops.fused import Blocks
 
-Implementation = Literal["plain", "fused", "cudnn"]
+Implementation = Literal["plain", "fused", "cudnn", "flash"]
 
-PLATFORMS = ("cpu", "cuda", "default")
+KERNELS = {"cuda": ("cudnn", cudnn), "tpu": ("flash", flash)}
+"""Of each platform that has one: its name, and the module that takes the calls it can compute exactly."""
+
+PLATFORMS = ("cpu", "cuda", "tpu", "default")
 """As `jax.lax.platform_dependent` names them; "default" is every other one."""
 
-FUSED_FROM = {"cpu": 256 * 256, "cuda": 1024 * 1024, "default": 1024 * 1024}
+FUSED_FROM = {"cpu": 256 * 256, "cuda": 1024 * 1024, "tpu": 128 * 128, "default": 1024 * 1024}
 """Pairs Q * K, times the score's `pair_cost`, from which "fused" is taken: where its gradient is clearly faster than
 that of "plain". On 2 cores, 8 heads of 64: as fast at 64 x 64, 1.4x at 128 x 128, 1.5x at 256 x 256 and 5x at
 512 x 512, compiling 3x as long."""
 
-PAIRS_PER_BLOCK = {"cpu": 512 * 256, "cuda": 4096 * 512, "default": 4096 * 512}
+KERNEL_FROM = {"cuda": 0, "tpu": 512 * 512}
+"""Pairs Q * K from which the platform's kernel is taken. For one v5e chip, gradient of 1,024 heads of 64 at T = 256,
+256 at 512 and 64 at 1,024: 3.7, 1.9 and 0.6 GB of traffic by "flash", 3.0, 2.9 and 2.9 by "plain"."""
+
+PAIRS_PER_BLOCK = {"cpu": 512 * 256, "cuda": 4096 * 512, "tpu": 4096 * 512, "default": 4096 * 512}
 """Pairs in one block of a score that costs 1 per pair; divided by the cost of others, but not below 64 x 64."""
 
 
@@ -30,20 +37,25 @@ def choose(
     """The implementation on each of `PLATFORMS`, in this order:
 
     1. what the caller asks for, if it can do the call;
-    2. "cudnn" on NVIDIA's GPUs, where it can express the call exactly (`cudnn.refusal`);
+    2. the platform's kernel, where it can compute the call exactly (`cudnn.refusal`, `flash.refusal`) and it pays;
     3. "plain" where the matrix is small, else "fused".
     """
-    if asked not in (None, "plain", "fused", "cudnn"):
-        raise InputError(f'implementation must be "plain", "fused", "cudnn" or None, got {asked!r}')
+    if asked not in (None, *get_args(Implementation)):
+        raise InputError(f'implementation must be "plain", "fused", "cudnn", "flash" or None, got {asked!r}')
     if asked in ("plain", "fused"):
         return dict.fromkeys(PLATFORMS, asked)
-    refusal = cudnn.refusal(query, key, value, score, bias, mask, dropout, query_offset)
-    if asked == "cudnn":
-        if refusal is not None:
-            raise InputError(f'implementation="cudnn" {refusal}: take "fused", or None to choose by itself')
-        return dict.fromkeys(PLATFORMS, asked)
+    call = (query, key, value, score, bias, mask, dropout, query_offset)
+    for name, kernel in KERNELS.values():
+        if asked == name:
+            refusal = kernel.refusal(*call)
+            if refusal is not None:
+                raise InputError(f'implementation="{name}" {refusal}: take "fused", or None to choose by itself')
+            return dict.fromkeys(PLATFORMS, asked)
     chosen = _by_size(score, query, key)
-    return chosen if refusal is not None else chosen | {"cuda": "cudnn"}
+    for platform, (name, kernel) in KERNELS.items():
+        if query.shape[0] * key.shape[0] >= KERNEL_FROM[platform] and kernel.refusal(*call) is None:
+            chosen[platform] = name
+    return chosen
 
 
 def _by_size(score, query, key) -> dict[str, Implementation]:

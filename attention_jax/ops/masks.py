@@ -150,6 +150,17 @@ class Either(Mask):
         return jnp.where(longer, a, c), jnp.where(longer, b, d)
 
 
+def parts(mask: Mask | None) -> list[Mask]:
+    """What is joined by `&`.
+
+    >>> [type(part).__name__ for part in parts(causal() & lengths(3))], parts(None)
+    (['Causal', 'Lengths'], [])
+    """
+    if isinstance(mask, Both):
+        return parts(mask.left) + parts(mask.right)
+    return [] if mask is None else [mask]
+
+
 def _intersection(left: Interval, right: Interval) -> Interval:
     return jnp.maximum(left[0], right[0]), jnp.minimum(left[1], right[1])
 

@@ -84,7 +84,7 @@ def test_costs_and_blocks(score, cost):
     x = jnp.ones((1000, 8))
     assert pair_cost(score, x, x) == cost
     on_cpu, elsewhere = ((512, 256), (1000, 1000)) if cost == 1 else ((64, 64), (128, 128))
-    assert choose_blocks(score, x, x) == {"cpu": on_cpu, "cuda": elsewhere, "default": elsewhere}
+    assert choose_blocks(score, x, x) == dict.fromkeys(PLATFORMS, elsewhere) | {"cpu": on_cpu}
     assert choose_blocks(score, x, x, 10, 20) == dict.fromkeys(PLATFORMS, (10, 20))
 
 

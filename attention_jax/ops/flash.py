@@ -1,0 +1,66 @@
+"""A TPU's flash attention kernel for what it can express: products of queries and keys in bfloat16, with structural
+masks.
+
+It is JAX's own, `jax.experimental.pallas.ops.tpu.flash_attention`, which is written for [B, H, T, D]; under `jax.vmap`
+Pallas adds an axis to its grid for each axis of `attend`'s caller. Its sibling `splash_attention` is not taken: it has
+no scale, so that queries would be rounded once more, and writes a causal mask out block by block when it is traced (9 s
+for 32,768 queries).
+"""
+
+import jax
+import jax.numpy as jnp
+
+from attention_jax.ops.fused import shield
+from attention_jax.ops.masks import Causal, Lengths, parts
+from attention_jax.ops.scores import Dot, ScaledDot
+
+MASKS = (set(), {Causal}, {Lengths}, {Causal, Lengths})
+BLOCKS = (512, 256, 128)
+"""Of queries and of keys: the first that divides both lengths."""
+
+
+def refusal(query, key, value, score, bias, mask, dropout, query_offset) -> str | None:
+    """Why the kernel cannot compute this call exactly; None if it can."""
+    if type(score) not in (Dot, ScaledDot):
+        return f"computes dot products, scaled or not, but not {type(score).__name__}"
+    if bias is not None or dropout is not None:
+        return "is used without bias and without dropout"
+    if not query.dtype == key.dtype == value.dtype == jnp.bfloat16:
+        return f"needs query, key and value in bfloat16, got {query.dtype}, {key.dtype} and {value.dtype}"
+    width = query.shape[1]
+    if not width == key.shape[1] == value.shape[1] or width % (8 if width < 128 else 128):
+        return (
+            "needs one head size, a multiple of 8 below 128 or of 128, "
+            f"got {width}, {key.shape[1]} and {value.shape[1]}"
+        )
+    if query.shape[0] % BLOCKS[-1] or key.shape[0] % BLOCKS[-1]:
+        return f"needs lengths that {BLOCKS[-1]} divides, got {query.shape[0]} queries and {key.shape[0]} keys"
+    kinds = [type(part) for part in parts(mask)]
+    if len(set(kinds)) < len(kinds) or set(kinds) not in MASKS:
+        return "knows no masks but causal(), lengths(n) and causal() & lengths(n)"
+    if Causal in kinds and (query.shape[0] != key.shape[0] or not isinstance(query_offset, int) or query_offset):
+        return "needs as many queries as keys and query_offset=0 for a causal mask"
+    return None
+
+
+def attend(query, key, value, score, mask):
+    """softmax(score(query, key), where=mask) value, [Q, V]; the call must have passed `refusal`."""
+    from jax.experimental.pallas.ops.tpu import flash_attention as library  # Pallas is slow to import
+
+    given = {type(part): part for part in parts(mask)}
+    queries, keys, length, segments = query.shape[0], key.shape[0], None, None
+    if Lengths in given:
+        length = jnp.asarray(given[Lengths].length)
+        real = jnp.arange(keys) < length
+        query = shield(query, jnp.broadcast_to(length > 0, queries))
+        key, value = shield(key, real), shield(value, real)
+        segments = library.SegmentIds(jnp.ones((1, queries), jnp.int32), real.astype(jnp.int32)[None])
+    block = next(size for size in BLOCKS if queries % size == 0 and keys % size == 0)
+    out = library.flash_attention(
+        *(x[None, None] for x in (query, key, value)),
+        segment_ids=segments,
+        causal=Causal in given,
+        sm_scale=query.shape[1] ** -0.5 if type(score) is ScaledDot else 1.0,
+        block_sizes=library.BlockSizes(block, block, block, 1, *(block,) * 7),
+    )[0, 0]
+    return out if length is None else jnp.where(length > 0, out, jnp.zeros_like(out))
