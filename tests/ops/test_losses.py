@@ -1,5 +1,7 @@
 """Cross-entropies against NumPy, against each other, and at their edges."""
 
+import contextlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -51,6 +53,30 @@ def test_linear_cross_entropy_equals_the_plain_one_in_value_and_gradient(rows, s
         return numbers
 
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), *both(weights))
+
+
+@pytest.mark.parametrize("platform", ["tpu", "default"])
+def test_other_platforms_chunks_give_the_same_loss_and_gradients(monkeypatch, platform):
+    """Three chunks, of which the last has no row with a weight."""
+    hidden, kernel, bias, targets, mask = numbers(600)
+    mask = mask & (jnp.arange(600) < 300)
+    monkeypatch.setattr(losses, "LOGITS", dict.fromkeys(losses.LOGITS, losses.ROWS * V))
+    way = losses._ways(600, V)[platform]
+    assert way == losses.Way(3, gathers=False, rounds=platform == "tpu")
+    run = lambda *weights: losses._loss_and_gradients(*weights, targets, mask.astype(jnp.float32), 0.1, way)
+    exact = lambda weights: losses.linear_cross_entropy(*weights, targets, mask, 0.1)[0]
+    with jax.default_matmul_precision("bfloat16") if way.rounds else contextlib.nullcontext():
+        total, gradients = jax.jit(run)(hidden, kernel, bias)
+    value, expected = jax.jit(jax.value_and_grad(exact))((hidden, kernel, bias))
+    for a, b in zip((total, *gradients), (value, *expected)):
+        assert jnp.linalg.norm(a - b) < (2**-7 if way.rounds else 1e-5) * jnp.linalg.norm(b)
+
+
+def test_on_a_tpu_a_precision_that_was_asked_for_is_kept():
+    rounds = lambda: {platform: way.rounds for platform, way in losses._ways(600, V).items()}
+    assert rounds() == {"cpu": False, "tpu": True, "default": False}
+    with jax.default_matmul_precision("highest"):
+        assert not rounds()["tpu"]
 
 
 def test_weights_need_not_be_zero_or_one():

@@ -1,0 +1,249 @@
+"""`python launch.py bench compile`: what the compilers of absent chips make of our models, and of the same ones written
+plainly in Flax Linen.
+
+A loss and the gradient of all parameters (of query, key and value for attention), compiled for one chip; memory,
+traffic and operations are read off the compiled program, and from them follows how long it takes at least on that chip.
+Nothing is run. "flax" keeps float32 where ours does; "flax, usual" is how one commonly writes it (softmax and logits in
+bfloat16, tanh GELU; attention by cuDNN on a card): what it needs less than "flax" is what our exactness costs.
+
+Each compiler wants an environment of its own (docs/devices.md), so there is a file for each target.
+"""
+
+import functools
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from attention_jax import InputError, config
+from attention_jax.bench import _flax_peers as flax_peers
+from attention_jax.compile import targets as chips
+from attention_jax.compile.report import DoesNotFit, compile_for, report
+from attention_jax.models.bahdanau import Bahdanau
+from attention_jax.models.transformer import Transformer
+from attention_jax.models.vit import Vit
+from attention_jax.ops.attention import attend
+from attention_jax.ops.losses import linear_cross_entropy, masked_cross_entropy
+
+IMAGES, PIXELS, CLASSES = 128, 224, 1000
+PAIRS, LENGTH, VOCABULARY = 384, 32, 37_000
+"""24,576 tokens, source and target together."""
+SENTENCES, WORDS = 80, 50
+GRU = {"vocabulary": 30_000, "embed": 620, "hidden": 1000, "readout": 500}
+"""Bahdanau et al. 2015, appendix B."""
+HEADS, WIDTH = 16, 64
+KERNELS = ("tpu_custom_call", "fmha")
+"""Parts of the names of attention kernels in a compiled program."""
+
+
+class Program(NamedTuple):
+    """What is compiled: `function(*shapes)`."""
+
+    function: Callable
+    shapes: tuple
+
+
+def shape(*sizes, dtype=jnp.int32) -> jax.ShapeDtypeStruct:
+    """Of an argument."""
+    return jax.ShapeDtypeStruct(sizes, dtype)
+
+
+def gradient(model, loss: Callable, *batch) -> Program:
+    """Value and gradient of `loss(params, *batch)` by the parameters of a Flax module whose inputs are the first of
+    `batch`; the last are the targets."""
+    params = jax.eval_shape(lambda *inputs: model.init(jax.random.key(0), *inputs), *batch[:-1])
+    return Program(jax.value_and_grad(loss), (params, *batch))
+
+
+def mean_loss(logits, targets, smoothing: float = 0.0):
+    """Full logits [..., V] and targets [...] -> the mean cross-entropy."""
+    total, count = masked_cross_entropy(logits, targets, jnp.ones(targets.shape), smoothing)
+    return total / count
+
+
+def flax_gradient(model, smoothing: float, *batch) -> Program:
+    """Of a peer, which returns logits."""
+    return gradient(model, lambda p, *b: mean_loss(model.apply(p, *b[:-1]), b[-1], smoothing), *batch)
+
+
+def vit(size: str, layers: int) -> dict[str, Program]:
+    """A ViT with patches of 16 pixels, bfloat16."""
+    sizes = config.VIT_SIZES[size] | ({"layers": layers} if layers else {})
+    options = config.Vit(patch_size=16, pool="mean", dtype="bfloat16", **sizes)
+    batch = shape(IMAGES, PIXELS, PIXELS, 3, dtype=jnp.float32), shape(IMAGES)
+    model = Vit(options, CLASSES, PIXELS)
+    peer = lambda exact: flax_peers.Vit(options.hidden_size, options.heads, options.mlp_size, options.layers, exact)
+    ours = gradient(model, lambda p, x, y: mean_loss(model.apply(p, x, train=True)[0], y), *batch)
+    return {"ours": ours} | {name: flax_gradient(peer(exact), 0.0, *batch) for name, exact in PEERS.items()}
+
+
+def teacher_forced(model, smoothing: float, *batch) -> Program:
+    """Of one of our models from sequence to sequence, as the task computes its loss."""
+
+    def loss(params, source, length, target_in, target):
+        def run(module):
+            memory = module.encode(source, length, train=True)
+            return module.decode(memory, target_in, train=True)[0], module.output()
+
+        hidden, output = model.apply(params, method=run)
+        rows = hidden.reshape(-1, hidden.shape[-1]), *output, target.reshape(-1), jnp.ones(target.size)
+        total, count = linear_cross_entropy(*rows, smoothing)
+        return total / count
+
+    return gradient(model, loss, *batch)
+
+
+def transformer(layers: int) -> dict[str, Program]:
+    """The base model with a shared vocabulary, label smoothing 0.1, bfloat16, without dropout."""
+    depth = {"encoder_layers": layers, "decoder_layers": layers} if layers else {}
+    o = config.Transformer(tied="all", output_bias=False, dropout=0.0, dtype="bfloat16", **depth)
+    batch = shape(PAIRS, LENGTH), shape(PAIRS), shape(PAIRS, LENGTH), shape(PAIRS, LENGTH)
+    ours = teacher_forced(Transformer(o, VOCABULARY, VOCABULARY), 0.1, *batch)
+    peer = functools.partial(flax_peers.Transformer, VOCABULARY, o.width, o.heads, o.ffn, o.encoder_layers)
+    return {"ours": ours} | {name: flax_gradient(peer(exact), 0.1, *batch) for name, exact in PEERS.items()}
+
+
+def bahdanau(layers: int) -> dict[str, Program]:
+    """The paper's model: activations in float32, products in bfloat16; the usual peer is in bfloat16."""
+    options = config.Bahdanau(hidden_size=GRU["hidden"], embed_size=GRU["embed"], readout_size=GRU["readout"])
+    batch = shape(SENTENCES, WORDS), shape(SENTENCES), shape(SENTENCES, WORDS), shape(SENTENCES, WORDS)
+    ours = teacher_forced(Bahdanau(options, GRU["vocabulary"], GRU["vocabulary"]), 0.0, *batch)
+    peer = functools.partial(flax_peers.Bahdanau, **GRU)
+    return {"ours": ours} | {name: flax_gradient(peer(exact=exact), 0.0, *batch) for name, exact in PEERS.items()}
+
+
+def attention(length: int, layers: int) -> dict[str, Program]:
+    """Gradient of `attend` and of `jax.nn.dot_product_attention`, [1, T, H, D] in bfloat16."""
+    x = shape(1, length, HEADS, WIDTH, dtype=jnp.bfloat16)
+    pool = {"ours": jax.vmap(jax.vmap(attend, 1, 1))}
+    pool |= {name: flax_peers.attention_function(exact) for name, exact in PEERS.items()}
+
+    def program(pool):
+        loss = lambda q, k, v, out: jnp.vdot(pool(q, k, v).astype(jnp.float32), out.astype(jnp.float32))
+        return Program(jax.value_and_grad(loss, (0, 1, 2)), (x, x, x, x))
+
+    return {name: program(one) for name, one in pool.items()}
+
+
+PEERS = {"flax": True, "flax, usual": False}
+"""Name and `exact`."""
+
+CASES = {
+    "vit_s": functools.partial(vit, "S"),
+    "vit_b": functools.partial(vit, "B"),
+    "transformer": transformer,
+    "bahdanau": bahdanau,
+    "attention_4k": functools.partial(attention, 4096),
+    "attention_32k": functools.partial(attention, 32_768),
+}
+
+
+def main(
+    cases: tuple[str, ...] = tuple(CASES),
+    targets: tuple[str, ...] = ("v5e", "h200"),
+    layers: int = 0,
+    output: str = "runs/bench_compile",
+) -> list[dict]:
+    """Compile ours and its peers in Flax for chips that are absent.
+
+    Args:
+        cases: vit_s, vit_b, transformer, bahdanau, attention_4k, attention_32k.
+        targets: Chips, one of each; those whose compiler is not installed are left out, and named.
+        layers: Of the ViTs, and of the Transformer's encoder and decoder each; 0 is as published.
+        output: Directory of TARGET.json.
+    """
+    unknown = [name for name in cases if name not in CASES]
+    if unknown:
+        raise InputError(f"--cases knows {', '.join(CASES)}, got {', '.join(unknown)}")
+    rows = []
+    for target in compilers(targets):
+        print(f"{target.name}, jax {jax.__version__}{f', {layers} layers' if layers else ''}: one gradient\n{HEADER}")
+        found = [row for name in cases for row in measured(name, layers, target)]
+        Path(output).mkdir(parents=True, exist_ok=True)
+        place = Path(output) / f"{target.name.replace(':', '_')}.json"
+        place.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        print(f"written: {place}")
+        rows += found
+    return rows
+
+
+def compilers(names: tuple[str, ...]) -> list[chips.Target]:
+    """The targets whose compiler is here; a line for each of the others, an InputError if there is none."""
+    found, missing = [], None
+    for target in map(chips.parse, names):
+        try:
+            chips.devices(target)
+            found.append(target)
+        except InputError as error:
+            missing = error
+            print(f"{target.name} left out: {error}")
+    if not found:
+        raise missing or InputError("--targets needs a chip, such as v5e")
+    return found
+
+
+HEADER = (
+    f"{'case':14}{'program':13}{'temporaries':>12}{'traffic':>10}{'operations':>12}{'at least':>10}"
+    f"{'temporaries':>14}{'traffic':>9}  attention kernels"
+)
+"""The last two numbers are relative to "flax"."""
+
+
+def measured(name: str, layers: int, target: chips.Target) -> list[dict]:
+    """The rows of a case, printed as they come; "flax" first, because the others are relative to it."""
+    programs, rows = CASES[name](layers), {}
+    for which in ("flax", "ours", "flax, usual"):
+        common = {"case": name, "target": target.name, "layers": layers, "program": which, "jax": jax.__version__}
+        rows[which] = common | figures(programs[which], target)
+        print(line(rows[which], rows["flax"]), flush=True)
+    return list(rows.values())
+
+
+def figures(program: Program, target: chips.Target) -> dict:
+    """Of one compiled program; or "error", why there is none."""
+    begin = time.perf_counter()
+    try:
+        with jax.default_matmul_precision("bfloat16"):
+            compiled = compile_for(target, program.function, *program.shapes)
+    except (DoesNotFit, InputError, RuntimeError) as error:
+        return {"error": " ".join(str(error).split())[:200]}
+    found, text = report(compiled, target), compiled.as_text()
+    return {
+        "temporaries": found.temporaries,
+        "bytes_accessed": found.bytes_accessed,
+        "operations": found.flops,
+        "least_seconds": found.least_seconds,
+        "kernels": {name: text.count(name) for name in KERNELS if name in text},
+        "not_counted": found.unknown,
+        "told": found.told,
+        "compile_seconds": round(time.perf_counter() - begin, 1),
+    }
+
+
+def line(row: dict, flax: dict) -> str:
+    """A row of the table.
+
+    >>> row = {"case": "vit_s", "program": "ours", "temporaries": 2**20, "bytes_accessed": 10**9, "operations": 10**12,
+    ...     "least_seconds": 0.001, "kernels": {"fmha": 2}}
+    >>> print(line(row, row))
+    vit_s         ours             1.0 MiB    1.0 GB  1.00 TFLOP    1.0 ms         1.00x    1.00x  2 fmha
+    """
+    start = f"{row['case']:14}{row['program']:13}"
+    if "error" in row:
+        return start + row["error"]
+    relative = "" if "error" in flax else "".join(
+        f"{row[key] / max(flax[key], 1):>{width}.2f}x" for key, width in (("temporaries", 13), ("bytes_accessed", 8))
+    )  # fmt: skip
+    return (
+        f"{start}{row['temporaries'] / 2**20:>8,.1f} MiB{row['bytes_accessed'] / 1e9:>7.1f} GB"
+        f"{row['operations'] / 1e12:>6.2f} TFLOP{1e3 * row['least_seconds']:>7.1f} ms{relative:23}"
+        f"  {', '.join(f'{n} {name}' for name, n in row['kernels'].items())}"
+    ).rstrip()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""The comparison of compiled programs: the peers are the same models, and a table can be had without any chip."""
+
+import jax
+import pytest
+
+from attention_jax import InputError
+from attention_jax.bench import bench_compile
+from attention_jax.models.transformer import count_parameters
+
+
+@pytest.mark.parametrize("case", bench_compile.CASES)
+def test_peers_have_as_many_parameters_as_ours_and_the_same_inputs(case):
+    with jax.numpy_dtype_promotion("standard"):  # as Flax itself needs it
+        programs = bench_compile.CASES[case](2)
+    assert {count_parameters(program.shapes[0]) for program in programs.values()} == {
+        count_parameters(programs["ours"].shapes[0])
+    }
+    batches = [jax.tree.leaves(program.shapes[1:]) for program in programs.values()]
+    assert batches[0] == batches[1] == batches[2] and len(programs) == 3
+
+
+def test_what_is_not_known_is_named():
+    with pytest.raises(InputError, match="--cases knows vit_s"):
+        bench_compile.main(cases=("vit",))
+    with pytest.raises(InputError, match="perhaps you meant h200"):
+        bench_compile.main(targets=("h20",))
+
+
+def test_a_row_says_what_was_read_off_and_what_could_not_be_compiled(monkeypatch, tmp_path, capsys):
+    """On a CPU, which needs no other compiler."""
+    x = bench_compile.shape(64, 64, dtype=float)
+    program = bench_compile.Program(lambda x: x @ x, (x,))
+
+    def refused(x):
+        raise NotImplementedError("no such kernel")
+
+    refusing = bench_compile.Program(refused, (x,))
+    monkeypatch.setitem(
+        bench_compile.CASES, "tiny", lambda layers: {"flax": program, "ours": program, "flax, usual": refusing}
+    )
+    flax, ours, usual = bench_compile.main(cases=("tiny",), targets=("cpu",), output=str(tmp_path))
+    assert ours["operations"] == flax["operations"] == 2 * 64**3
+    assert usual["error"] == "no such kernel" and "1.00x" in capsys.readouterr().out
+    assert (tmp_path / "cpu.json").exists()
