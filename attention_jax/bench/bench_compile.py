@@ -228,7 +228,7 @@ def line(row: dict, flax: dict) -> str:
     """A row of the table.
 
     >>> row = {"case": "vit_s", "program": "ours", "temporaries": 2**20, "bytes_accessed": 10**9, "operations": 10**12,
-    ...     "least_seconds": 0.001, "kernels": {"fmha": 2}}
+    ...     "least_seconds": 0.001, "kernels": {"fmha": 2}, "not_counted": {}}
     >>> print(line(row, row))
     vit_s         ours             1.0 MiB    1.0 GB  1.00 TFLOP    1.0 ms         1.00x    1.00x  2 fmha
     """
@@ -238,10 +238,11 @@ def line(row: dict, flax: dict) -> str:
     relative = "" if "error" in flax else "".join(
         f"{row[key] / max(flax[key], 1):>{width}.2f}x" for key, width in (("temporaries", 13), ("bytes_accessed", 8))
     )  # fmt: skip
+    uncounted = "".join(f"; not counted: {what}" for what in row["not_counted"])
     return (
         f"{start}{row['temporaries'] / 2**20:>8,.1f} MiB{row['bytes_accessed'] / 1e9:>7.1f} GB"
         f"{row['operations'] / 1e12:>6.2f} TFLOP{1e3 * row['least_seconds']:>7.1f} ms{relative:23}"
-        f"  {', '.join(f'{n} {name}' for name, n in row['kernels'].items())}"
+        f"  {', '.join(f'{n} {name}' for name, n in row['kernels'].items())}{uncounted}"
     ).rstrip()
 
 

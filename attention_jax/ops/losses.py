@@ -98,13 +98,14 @@ def _chunks(count, hidden, targets, weight):
     hold any row with a weight; and the place each row went to, [N]."""
     rows = hidden.shape[0]
     size = -(-rows // count)  # equal chunks waste fewer padded rows than full chunks and a rest
-    order = jnp.argsort(weight == 0, stable=True)
-    place = jnp.argsort(order)
+    there = weight != 0
+    order = jnp.argsort(~there, stable=True)
+    place = jnp.where(there, jnp.cumsum(there), there.sum() + jnp.cumsum(~there)) - 1  # the inverse, without a sort
     pad = count * size - rows
     cut = lambda x: jnp.pad(jnp.asarray(x)[order], ((0, pad),) + ((0, 0),) * (x.ndim - 1)).reshape(
         count, size, *x.shape[1:]
     )
-    used = (jnp.sum(weight != 0, dtype=jnp.int32) + size - 1) // size
+    used = (jnp.sum(there, dtype=jnp.int32) + size - 1) // size
     return (cut(hidden), cut(targets), cut(weight)), used, place
 
 
