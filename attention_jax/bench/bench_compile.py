@@ -230,7 +230,7 @@ def line(row: dict, flax: dict) -> str:
     >>> row = {"case": "vit_s", "program": "ours", "temporaries": 2**20, "bytes_accessed": 10**9, "operations": 10**12,
     ...     "least_seconds": 0.001, "kernels": {"fmha": 2}, "not_counted": {}}
     >>> print(line(row, row))
-    vit_s         ours             1.0 MiB    1.0 GB  1.00 TFLOP    1.0 ms         1.00x    1.00x  2 fmha
+    vit_s         ours              1.0 MiB    1.0 GB  1.00 TFLOP    1.0 ms         1.00x    1.00x  2 fmha
     """
     start = f"{row['case']:14}{row['program']:13}"
     if "error" in row:

@@ -62,9 +62,9 @@ def attend(
     * A query that may attend to nothing gets exactly zero, and zero gradients. NaN or infinity in a key or value
       that no query may attend to has no effect.
     * `implementation`: "plain" materialises the weights; "fused" computes block by block in memory linear in
-      Q + K, exactly (attention_jax/ops/fused.py); "cudnn" is NVIDIA's kernel and "flash" a TPU's, where they can compute
-      the call. None lets `dispatch.choose` decide, for the platform that is lowered for. `block_q`, `block_k` are the
-      blocks of "fused"; None takes the measured defaults of `dispatch.choose_blocks`.
+      Q + K, exactly (attention_jax/ops/fused.py); "cudnn" is NVIDIA's kernel and "flash" a TPU's, where they can
+      express the call. None lets `dispatch.choose` decide, for the platform that is lowered for. `block_q`, `block_k`
+      are the blocks of "fused"; None takes the measured defaults of `dispatch.choose_blocks`.
     * Derivatives: "plain" has all. "fused", "cudnn" and "flash" have reverse mode, once; "fused" also forward over
       reverse (`jax.jacfwd` of a `jax.grad`). `jax.jvp` of "fused" raises JAX's TypeError about custom_vjp, and reverse over
       reverse its ValueError about loops. None has what its choices on all platforms have.

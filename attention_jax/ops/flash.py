@@ -7,7 +7,6 @@ no scale, so that queries would be rounded once more, and writes a causal mask o
 for 32,768 queries).
 """
 
-import jax
 import jax.numpy as jnp
 
 from attention_jax.ops.fused import shield
