@@ -66,8 +66,8 @@ def attend(
       express the call. None lets `dispatch.choose` decide, for the platform that is lowered for. `block_q`, `block_k`
       are the blocks of "fused"; None takes the measured defaults of `dispatch.choose_blocks`.
     * Derivatives: "plain" has all. "fused", "cudnn" and "flash" have reverse mode, once; "fused" also forward over
-      reverse (`jax.jacfwd` of a `jax.grad`). `jax.jvp` of "fused" raises JAX's TypeError about custom_vjp, and reverse over
-      reverse its ValueError about loops. None has what its choices on all platforms have.
+      reverse (`jax.jacfwd` of a `jax.grad`). `jax.jvp` of "fused" raises JAX's TypeError about custom_vjp, and reverse
+      over reverse its ValueError about loops. None has what its choices on all platforms have.
 
     >>> attend(jnp.eye(1, 2), 9 * jnp.eye(2), jnp.array([[1.0], [2.0]])).round(2).tolist()
     [[1.0]]
