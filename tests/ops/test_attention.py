@@ -186,7 +186,7 @@ def test_a_function_is_a_score_without_parameters():
         (lambda q, k, v: attention.attend(q, k, v[:-1]), "vmap it"),
         (lambda q, k, v: attention.attend(q, k, v, mask=jnp.ones((5, 8), bool)), "dense"),
         (lambda q, k, v: attention.attend(q, k, v, score="dot"), "callable pytree"),
-        (lambda q, k, v: attention.attend(q, k, v, implementation="flash"), "plain"),
+        (lambda q, k, v: attention.attend(q, k, v, implementation="flashy"), "plain"),
         (lambda q, k, v: attention.attend(q, k, v, implementation="cudnn"), "NVIDIA GPU"),
         (lambda q, k, v: attention.attend(q, k, v, block_q=0), "at least 1"),
     ],
