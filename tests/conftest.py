@@ -1,11 +1,12 @@
 """Strict JAX for every test: no silent promotion of dtypes or ranks. CPU only, so that results do not depend on the
-machine."""
+machine, unless the tests of a GPU are asked for: `python -m pytest -m gpu`."""
 
 import atexit
 import gc
 import importlib.metadata
 import os
 import shutil
+import sys
 import tempfile
 
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
@@ -13,13 +14,14 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="compiled-")
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
-os.environ.setdefault("JAX_PLATFORMS", "cpu")
-flags = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"  # tests mostly compile
-flags += " --xla_cpu_parallel_codegen_split_count=1"  # programs of a few lines
-if importlib.metadata.version("jaxlib").startswith("0.10."):
-    # the old emitters need a third of the time; later versions end at a flag that they do not know
-    flags += " --xla_cpu_use_fusion_emitters=false"
-os.environ.setdefault("XLA_FLAGS", flags)
+if "gpu" not in sys.argv:
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    flags = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"  # tests mostly compile
+    flags += " --xla_cpu_parallel_codegen_split_count=1"  # programs of a few lines
+    if importlib.metadata.version("jaxlib").startswith("0.10."):
+        # the old emitters need a third of the time; later versions end at a flag that they do not know
+        flags += " --xla_cpu_use_fusion_emitters=false"
+    os.environ.setdefault("XLA_FLAGS", flags)
 os.environ.setdefault("NPROC", "8")  # emulated devices need at least two threads each, or jax 0.10 can hang
 
 import jax

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import export
+from tiny import MODELS, TRANSLATOR, builder, every_score
 
-from attention_jax import config as configs, tasks
+from attention_jax import config as configs
 from attention_jax.models import resnet
-from attention_jax.ops import scores
 from attention_jax.ops.attention import attend
 from attention_jax.ops.losses import linear_cross_entropy
 from attention_jax.train.optimizer import optimizer
@@ -63,16 +63,6 @@ def test_nothing_looks_at_the_machine_in_the_room():
 # --- operations -------------------------------------------------------------------------------------------------------
 
 
-def every_score() -> dict[str, scores.Score]:
-    """Each score once, small: those with parameters by `init`."""
-    classes = [c for _, c in inspect.getmembers(scores, inspect.isclass) if issubclass(c, scores.Score)]
-    made = {}
-    for c in classes:
-        if c is not scores.Score:
-            made[c.__name__] = c.init(jax.random.key(0), 8, 8, 4) if hasattr(c, "init") else c()
-    return made
-
-
 @pytest.mark.parametrize("implementation", ["plain", "fused"])
 def test_every_score_is_lowered_for_every_platform(implementation):
     """In value and gradient, over heads, at a size where a CPU takes other blocks than a GPU and a TPU."""
@@ -114,49 +104,10 @@ def test_the_loss_takes_its_rows_in_the_chunks_of_the_platform():
 
 # --- training and decoding --------------------------------------------------------------------------------------------
 
-TRANSLATOR = {"hidden_size": 8, "embed_size": 4, "readout_size": 8}
-MODELS = (
-    configs.Seq2seq(hidden_size=8, embed_size=4),
-    configs.PeekySeq2seq(hidden_size=8, embed_size=4),
-    configs.AttentionSeq2seq(hidden_size=8, embed_size=4),
-    configs.LuongSeq2seq(hidden_size=8, embed_size=4),
-    configs.Sutskever(**TRANSLATOR),
-    configs.Bahdanau(**TRANSLATOR),
-    configs.ConditionalGru(**TRANSLATOR),
-    configs.Luong(**TRANSLATOR),
-    configs.Gnmt(**TRANSLATOR),
-    configs.Convolutional(8, 4, layers=2),
-    configs.Transformer(1, 1, width=8, heads=2, ffn=8),
-    configs.LanguageModel(1, 8, 2, 8),
-    configs.RecurrentLanguageModel(hidden_size=8),
-    configs.NTM(hidden_size=8, locations=8, width=4),
-    configs.StackedLSTM(layers=1, hidden_size=8),
-    configs.Vit(2, 16, 16, 1, 2),
-    configs.Cct(hidden_size=16, mlp_size=16, layers=1),
-    configs.ResNet(widths=(8, 8), blocks=1, groups=4),
-)
-
 
 @pytest.fixture(scope="module")
 def build(tmp_path_factory):
-    """model options -> its task on a few rows of data."""
-    place = tmp_path_factory.mktemp("data")
-    (place / "timemachine.txt").write_text("abc " * 100)
-    (place / "pairs.tsv").write_text("".join(f"{'a b c d'[: 1 + i % 7]} {i}\t{i} a b .\n" for i in range(20)))
-    data = {
-        "seq2seq": configs.Corpus(tsv_file=str(place / "pairs.tsv"), held_out_share=0.2, max_length=12),
-        "language": configs.TimeMachine(str(place / "timemachine.txt"), 16, 40, 8),
-        "memory": configs.Algorithmic(sequences=8, epoch_sequences=8, valid_sequences=4),
-        "vision": configs.Images(examples=32),
-    }
-
-    def build(model, **changes):
-        kind = model.task.rpartition(".")[2].partition(":")[0]
-        decode = configs.Decode(max_length=6)
-        config = configs.Config("tiny", data[kind], model, train=configs.Train(batch_size=4), decode=decode)
-        return tasks.build(configs.replace(config, **changes))
-
-    return build
+    return builder(tmp_path_factory.mktemp("data"))
 
 
 def state_of(task, update):
