@@ -29,6 +29,7 @@ MAY_ASK = {  # what a run was made on is written down; a copy goes to every devi
     "train/log.py:environment",
     "compile/targets.py:devices_in_the_room",  # --target cpu
     "train/parallel.py:replicate",
+    "train/sharded.py:mesh",
 }
 
 
