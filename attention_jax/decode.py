@@ -6,9 +6,9 @@ call traces the callback again):
     decode = jax.jit(lambda cache: greedy(step, cache, batch_size, bos=1, eos=2, max_length=40))
 
 `cache` is any pytree whose leaves have the batch as their leading axis; that is what lets beam search tile and reorder
-it. What all hypotheses of a sentence read, such as its encoded source, may stand in the cache as `Shared`
-(ops/shared.py) and is left alone. The callback may return logits or log-probabilities: normalising log-probabilities
-again changes nothing.
+it. What all hypotheses of a sentence read, such as its encoded source, may stand in the cache as `Shared`, and what
+they write, such as a decoder's keys, as `Written` (ops/shared.py): neither is reordered. The callback may return logits
+or log-probabilities: normalising log-probabilities again changes nothing.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,8 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from attention_jax import InputError
-from attention_jax.ops.shared import map_own
+from attention_jax.ops.platforms import by_platform
+from attention_jax.ops.shared import map_own, spread
 
 Cache = Any
 Step = Callable[[Array, Cache], tuple[Array, Cache]]
@@ -102,12 +103,15 @@ def largest(x: Float[Array, "B V"], k: int) -> tuple[Float[Array, "B k"], Int[Ar
     groups = -(-width // GROUP)
     if groups <= 4 * k:
         return lax.top_k(x, k)
-    maxima = (
-        jnp.pad(x, ((0, 0), (0, groups * GROUP - width)), constant_values=-jnp.inf)
-        .reshape(rows, groups, GROUP)
-        .max(axis=-1)
-    )
-    _, group = lax.top_k(maxima, k)  # [B, k]
+    padding = (0, groups * GROUP - width)
+
+    def maxima(windows: bool):  # [B, groups]
+        if windows:
+            return lax.reduce_window(x, -jnp.inf, lax.max, (1, GROUP), (1, GROUP), ((0, 0), padding))
+        padded = jnp.pad(x, ((0, 0), padding), constant_values=-jnp.inf)
+        return padded.reshape(rows, groups, GROUP).max(axis=-1)
+
+    _, group = lax.top_k(by_platform(maxima, {"cpu": True, "default": False}), k)  # [B, k]
     columns = (group[:, :, None] * GROUP + jnp.arange(GROUP)[None, None, :]).reshape(rows, k * GROUP)
     candidates = jnp.take_along_axis(x, jnp.minimum(columns, width - 1), axis=1)
     values, place = lax.top_k(jnp.where(columns < width, candidates, -jnp.inf), k)
@@ -123,7 +127,7 @@ class _Beams(NamedTuple):
     length: Int[Array, "B K"]  # predicted tokens, eos included
     ended: Bool[Array, "B K"]
     last: Int[Array, "B K"]  # what the next step reads
-    cache: Cache  # leaves lead with B * K, those of what is shared with B
+    cache: Cache  # leaves lead with B * K, those of what is shared or written with B
 
 
 def beam_search(
@@ -178,7 +182,7 @@ def beam_search(
         length=jnp.zeros(shape, jnp.int32),
         ended=jnp.zeros(shape, bool),
         last=jnp.full(shape, bos, jnp.int32),
-        cache=map_own(lambda leaf: jnp.repeat(leaf, beam_size, axis=0), cache),
+        cache=spread(cache, beam_size),
     )
     beams = lax.while_loop(unfinished, body, beams)
     scores, order = lax.top_k(score(beams.log_prob, beams.length), n_best)

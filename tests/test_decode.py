@@ -10,6 +10,7 @@ from hypothesis import given, settings, strategies as st
 
 from attention_jax import InputError
 from attention_jax.decode import beam_search, greedy, largest, penalty
+from attention_jax.ops.shared import Written, readable, sign
 
 PAD, BOS, EOS = 0, 1, 2
 
@@ -172,22 +173,36 @@ def test_logits_and_log_probabilities_give_the_same():
     np.testing.assert_allclose(a[1], b[1], atol=1e-5)
 
 
-def test_the_cache_follows_its_hypothesis():
+def moved(cache, tokens):
+    """A cache of the paths that rows have read, each in its row: (the paths' sums, cache)."""
+    path, t = cache
+    path = jax.vmap(lambda p, t, token: p.at[t].set(token))(path, t, tokens)
+    return path.sum(-1), (path, t + 1)
+
+
+def left_where_written(cache, tokens):
+    """The same in a cache whose entries stay where they were written: a row reads those of its ancestors."""
+    words, ancestors, t = cache
+    hypotheses = tokens.shape[0] // words.value.shape[0]
+    words, ancestors = words.write(tokens.reshape(-1, hypotheses), t[0]), sign(ancestors, t[0], hypotheses)
+    read = jnp.where(readable(ancestors, t[0], hypotheses), words.value[:, None], 0)
+    return read.sum(-1).reshape(-1), (words, ancestors, t + 1)
+
+
+@pytest.mark.parametrize("read", [moved, left_where_written])
+def test_the_cache_follows_its_hypothesis(read):
     """The cache writes down the path its row has read; after the search each best hypothesis'
     cache must spell its own tokens."""
     table, steps = jnp.asarray(random_table(3, 6), jnp.float32), 5
 
     def step(tokens, cache):
-        path, t = cache
-        path = jax.vmap(lambda p, t, token: p.at[t].set(token))(path, t, tokens)
+        total, cache = read(cache, tokens)
         # the logits of a hypothesis whose cache belongs to another would differ from the chain's:
         # add a term of the whole path
-        return table[tokens] + 0.3 * jnp.sin(path.astype(jnp.float32).sum(-1))[:, None] * table[0][None, :], (
-            path,
-            t + 1,
-        )
+        return table[tokens] + 0.3 * jnp.sin(total.astype(jnp.float32))[:, None] * table[0][None, :], cache
 
-    cache = (jnp.zeros((2, steps), jnp.int32), jnp.zeros(2, jnp.int32))
+    paths, t = jnp.zeros((2, steps), jnp.int32), jnp.zeros(2, jnp.int32)
+    cache = (paths, t) if read is moved else (Written(paths, 1), paths, t)
     tokens, scores = beam_search(
         step, cache, 2, beam_size=4, bos=BOS, eos=None, pad=PAD, max_length=steps, length_penalty="none", n_best=4
     )

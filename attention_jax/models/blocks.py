@@ -6,14 +6,14 @@ before it is added, on the sum of embeddings and positions (models/transformer.p
 the sub-layers on attention weights and on the feed-forward's hidden units.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from attention_jax import InputError
 from attention_jax.config.models import Positions
@@ -22,6 +22,7 @@ from attention_jax.models.position_encodings import RelativeBias, relative_biase
 from attention_jax.ops.attention import Implementation
 from attention_jax.ops.biases import Bias
 from attention_jax.ops.dropout import dropout, is_zero
+from attention_jax.ops.masks import Finite
 from attention_jax.ops.norm import layer_norm
 
 EPSILON = 1e-5
@@ -149,22 +150,32 @@ class EncoderLayer(nn.Module):
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Past(Bias):
-    """`bias` (or nothing), and -inf for keys after the query: `causal()` as a bias.
+class Seen(Finite):
+    """Which entries of a cache, which holds finite numbers everywhere, each of its hypotheses reads.
 
-    For a cache, which holds finite numbers everywhere: given a mask, `attend` makes what nobody may see finite first,
-    which takes as long as the rest of a decoding step.
+    A slice, for the runs of positions that `attend` asks for: of all positions that is the matrix itself, where
+    `Dense` takes half as long as the attention to pick it up.
     """
 
-    bias: Bias | None
+    entries: Bool[Array, "k Tk"]
+
+    def __call__(self, query_positions, key_positions):
+        first = query_positions[0], key_positions[0]
+        return lax.dynamic_slice(self.entries, first, (len(query_positions), len(key_positions)))
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class AtPosition(Bias):
+    """`bias` for hypotheses that all stand at one position, over keys of which each position has as many as there are
+    hypotheses (ops/shared.py: `Written`)."""
+
+    bias: Bias
+    position: Int[Array, ""]
+    hypotheses: int = field(metadata={"static": True})
 
     def __call__(self, query, query_positions, key_positions):
-        future = jnp.where(key_positions[None, :] > query_positions[:, None], -jnp.inf, 0.0).astype(jnp.float32)
-        return (
-            future
-            if self.bias is None
-            else future + self.bias(query, query_positions, key_positions).astype(jnp.float32)
-        )
+        return self.bias(query, jnp.full_like(query_positions, self.position), key_positions // self.hypotheses)
 
 
 class DecoderLayer(nn.Module):
@@ -193,18 +204,22 @@ class DecoderLayer(nn.Module):
         """Keys and values of the cross-attention: computed once per sentence, read at every step."""
         return self.cross_attention.memory(states, states)
 
-    def step(self, x: Float[Array, "B 1 D"], cache, position, bias=None, memory=None, look: bool = False):
-        """One position with a cache (keys [B, H, T, E], values [B, H, T, V]) -> (output, cache, own weights, cross
-        weights)."""
-        h = before(self.block, self.attention_norm, x)
-        cache = tuple(
-            lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), position, 2)
-            for old, new in zip(cache, self.attention.memory(h, h, position), strict=True)
-        )
-        query = self.attention.queries(h, position)
-        y, own = self.attention.pool(query, *cache, bias=Past(bias), query_offset=position, look=look)
-        x, cross = self._rest(after(self, self.attention_norm, x, y, False), memory, False, look)
-        return x, cache, own, cross
+    def step(self, x: Float[Array, "R 1 D"], cache, position, seen, bias=None, memory=None, look: bool = False):
+        """One position of R = B k hypotheses: (output, cache, own weights [R, H, 1, T], cross weights [R, H, 1, S]).
+
+        `cache` is (keys [B, H, E, T k], values [B, H, T k, V]) as `Written`, `seen` [B, k, T k] which of them every
+        hypothesis reads; the k hypotheses of a sentence are k queries of one attention.
+        """
+        h, hypotheses = before(self.block, self.attention_norm, x), seen.shape[1]
+        queries = _together(self.attention.queries(h, position), hypotheses)
+        new_keys, new_values = (_together(y, hypotheses) for y in self.attention.memory(h, h, position))
+        keys, values = cache[0].write(new_keys.swapaxes(2, 3), position), cache[1].write(new_values, position)
+        bias = None if bias is None else AtPosition(bias, jnp.full((self.block.heads,), position), hypotheses)
+        known = keys.value.swapaxes(2, 3)
+        y, own = self.attention.pool(queries, known, values.value, bias=bias, mask=Seen(seen), look=look)
+        own = _by_position(_by_row(own, x.shape[0]), hypotheses) if look else None
+        x, cross = self._rest(after(self, self.attention_norm, x, y.reshape(x.shape), False), memory, False, look)
+        return x, (keys, values), own, cross
 
     def _rest(self, x: Float[Array, "R T D"], memory, train, look):
         """The sub-layers after self-attention: (output, cross-attention weights or None)."""
@@ -220,7 +235,20 @@ class DecoderLayer(nn.Module):
         memory B, and the k hypotheses are k queries of one attention."""
         queries = self.cross_attention.queries(x.reshape(keys.shape[0], -1, x.shape[-1]))  # [B, H, k T, E]
         y, weights = self.cross_attention.pool(queries, keys, values, mask=mask, train=train, look=look)
-        if look:
-            b, h, _, s = weights.shape
-            weights = weights.reshape(b, h, -1, x.shape[1], s).swapaxes(1, 2).reshape(x.shape[0], h, x.shape[1], s)
-        return y.reshape(*x.shape[:2], -1), weights
+        return y.reshape(*x.shape[:2], -1), _by_row(weights, x.shape[0]) if look else None
+
+
+def _together(x: Float[Array, "R H 1 E"], hypotheses: int) -> Float[Array, "B H k E"]:
+    """The hypotheses of a sentence side by side."""
+    return x.reshape(-1, hypotheses, x.shape[1], x.shape[3]).swapaxes(1, 2)
+
+
+def _by_row(weights: Float[Array, "B H q S"], rows: int) -> Float[Array, "R H T S"]:
+    """The weights of every hypothesis, of the q = k T queries that its sentence made."""
+    b, h, _, s = weights.shape
+    return weights.reshape(b, h, rows // b, -1, s).swapaxes(1, 2).reshape(rows, h, -1, s)
+
+
+def _by_position(weights: Float[Array, "R H 1 Tk"], hypotheses: int) -> Float[Array, "R H 1 T"]:
+    """The weight of every position, of the one entry that its row reads there."""
+    return weights.reshape(*weights.shape[:3], -1, hypotheses).sum(axis=-1)

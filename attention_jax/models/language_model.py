@@ -1,15 +1,13 @@
 """Encoder-only and decoder-only Transformers: token representations that see everything, and language models that see
 the past."""
 
-from typing import Any, NamedTuple
-
 import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from attention_jax import config
 from attention_jax.models.blocks import Block, check_heads
-from attention_jax.models.transformer import Decoder, Embedding, Encoder
+from attention_jax.models.transformer import Decoder, Embedding, Encoder, Past
 from attention_jax.ops.masks import causal, lengths
 
 
@@ -66,13 +64,6 @@ class EncoderOnly(nn.Module):
         return x, {"encoder_attention": weights} if look else {}
 
 
-class LanguageCache(NamedTuple):
-    """The state of generation; every leaf leads with the batch."""
-
-    position: Int[Array, "B"]  # of the next token, the same in every row
-    own: Any  # per layer keys and values of the tokens so far
-
-
 class LanguageModel(nn.Module):
     """A decoder-only Transformer: the next token from those before it (Radford et al. 2018).
 
@@ -109,18 +100,16 @@ class LanguageModel(nn.Module):
         hidden, weights = self.hidden(tokens, train=train, look=look)
         return self._logits(hidden), weights
 
-    def start(self, batch_size: int, max_length: int) -> LanguageCache:
+    def start(self, batch_size: int, max_length: int) -> Past:
         """The cache before the first token."""
-        return LanguageCache(jnp.zeros((batch_size,), jnp.int32), self.decoder.empty_cache(batch_size, max_length))
+        return self.decoder.start(batch_size, max_length)
 
-    def step(self, cache: LanguageCache, token: Int[Array, "B"], *, look: bool = False):
+    def step(self, cache: Past, token: Int[Array, "B"], *, look: bool = False):
         """One more token: (logits [B, V], cache, intermediates)."""
-        position = cache.position[0]
-        x, own, weights, _ = self.decoder.step(
-            self.embedding(token[:, None], position), cache.own, position, None, look
-        )
+        x = self.embedding(token[:, None], cache.position[0])
+        x, cache, weights, _ = self.decoder.step(x, cache, None, look)
         logits = self._logits(x.astype(jnp.float32))[:, 0]
-        return logits, LanguageCache(cache.position + 1, own), {"decoder_attention": weights} if look else {}
+        return logits, cache, {"decoder_attention": weights} if look else {}
 
     def _logits(self, hidden):
         kernel, bias = self.output()

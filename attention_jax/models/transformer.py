@@ -15,7 +15,7 @@ from attention_jax import InputError, config
 from attention_jax.models.blocks import Block, DecoderLayer, EncoderLayer, LayerNorm, check_heads, drop
 from attention_jax.models.position_encodings import added_positions
 from attention_jax.ops.masks import causal, lengths
-from attention_jax.ops.shared import Shared
+from attention_jax.ops.shared import Shared, Written, readable, sign
 
 Weights = Float[Array, "B L H Q K"]
 
@@ -41,6 +41,14 @@ class Encoder(nn.Module):
             x, w = layer(x, mask, self.bias[i % len(self.bias)](), train, look)
             weights.append(w)
         return (x if self.norm is None else self.norm(x)), jnp.stack(weights, axis=1) if look else None
+
+
+class Past(NamedTuple):
+    """What a decoder remembers while it decodes step by step; see ops/shared.py."""
+
+    position: Int[Array, "R"]  # of the next token, the same in every row
+    ancestors: Int[Array, "R T"]  # which hypothesis of its sentence wrote what a row reads
+    layers: Any  # per layer keys [B, H, E, T k] and values [B, H, T k, V], each `Written`
 
 
 class Decoder(nn.Module):
@@ -72,27 +80,31 @@ class Decoder(nn.Module):
         """What the layers' cross-attentions read: a tuple over layers of (keys, values, mask)."""
         return tuple((*layer.project(states), mask) for layer in self.layer)
 
-    def empty_cache(self, batch_size: int, max_length: int):
-        """A tuple over layers of (keys [B, H, T, E], values [B, H, T, V]), all zero."""
+    def start(self, batch_size: int, max_length: int) -> Past:
+        """Nothing written yet, with room for `max_length` positions."""
         block = self.block
-        shape = lambda size: (batch_size, block.heads, max_length, size or block.width // block.heads)
-        return tuple(
-            (jnp.zeros(shape(block.key_width), block.dtype), jnp.zeros(shape(block.value_width), block.dtype))
-            for _ in range(self.layers)
-        )
+        key_width, value_width = (size or block.width // block.heads for size in (block.key_width, block.value_width))
+        empty = lambda axis, *shape: Written(jnp.zeros((batch_size, block.heads, *shape), block.dtype), axis)
+        layers = tuple((empty(3, key_width, max_length), empty(2, max_length, value_width)) for _ in range(self.layers))
+        return Past(jnp.zeros((batch_size,), jnp.int32), jnp.zeros((batch_size, max_length), jnp.int32), layers)
 
-    def step(self, x: Float[Array, "B 1 D"], cache, position: Int[Array, ""], memory=None, look: bool = False):
-        """The states at one position and the caches with it added: (states [B, 1, D], cache, own weights, cross
+    def step(self, x: Float[Array, "R 1 D"], past: Past, memory=None, look: bool = False):
+        """The states at one position and the past with it added: (states [R, 1, D], past, own weights, cross
         weights)."""
+        position, hypotheses = past.position[0], x.shape[0] // past.layers[0][0].value.shape[0]
+        ancestors = sign(past.ancestors, position, hypotheses)
+        seen = readable(ancestors, position, hypotheses)
         own, cross, new = [], [], []
         for i, layer in enumerate(self.layer):
             projected = None if memory is None else memory[i]
-            x, kv, w, c = layer.step(x, cache[i], position, self.bias[i % len(self.bias)](), projected, look)
+            x, kv, w, c = layer.step(
+                x, past.layers[i], position, seen, self.bias[i % len(self.bias)](), projected, look
+            )
             new.append(kv)
             own.append(w)
             cross.append(c)
         x, own, cross = self._finish(x, own, cross, look)
-        return x, tuple(new), own, cross
+        return x, Past(past.position + 1, ancestors, tuple(new)), own, cross
 
     def _finish(self, x, own, cross, look):
         x = x if self.norm is None else self.norm(x)
@@ -136,14 +148,9 @@ class Memory(NamedTuple):
 
 
 class Cache(NamedTuple):
-    """The decoder's state while it decodes step by step; every leaf leads with the batch.
+    """The decoder's state while it decodes step by step."""
 
-    In a beam search `position` and `own` have a row for each of B k hypotheses, and `memory` one for each of B
-    sentences.
-    """
-
-    position: Int[Array, "B"]  # of the next token, the same in every row
-    own: Any  # per layer keys and values of the tokens so far
+    past: Past
     memory: Shared  # per layer keys, values and mask of the source
 
 
@@ -218,17 +225,15 @@ class Transformer(nn.Module):
 
     def start(self, memory: Memory, max_length: int) -> Cache:
         """The cache for `max_length` steps of decoding; the source's keys and values are projected once, here."""
-        rows = memory.source_length.shape[0]
         projected = self.decoder.project(memory.states, lengths(memory.source_length))
-        return Cache(jnp.zeros((rows,), jnp.int32), self.decoder.empty_cache(rows, max_length), Shared(projected))
+        return Cache(self.decoder.start(memory.source_length.shape[0], max_length), Shared(projected))
 
     def step(self, cache: Cache, token: Int[Array, "B"], *, look: bool = False):
         """One more token: (logits [B, V], cache, intermediates)."""
-        position = cache.position[0]
-        x = self.target_embedding(token[:, None], position)
-        x, own, self_weights, cross = self.decoder.step(x, cache.own, position, cache.memory.value, look)
-        weights = {"decoder_attention": self_weights, "cross_attention": cross} if look else {}
-        return self._logits(x.astype(jnp.float32))[:, 0], cache._replace(position=cache.position + 1, own=own), weights
+        x = self.target_embedding(token[:, None], cache.past.position[0])
+        x, past, own, cross = self.decoder.step(x, cache.past, cache.memory.value, look)
+        weights = {"decoder_attention": own, "cross_attention": cross} if look else {}
+        return self._logits(x.astype(jnp.float32))[:, 0], cache._replace(past=past), weights
 
     def __call__(self, source, source_length, target_in, *, train: bool = False, look: bool = False):
         """(logits [B, T, V], intermediates); `look` adds the weights of all three attentions, [B, layers, heads, Q,

@@ -10,7 +10,7 @@ from attention_jax.ops.biases import Bias
 from attention_jax.ops.dispatch import Implementation, choose, choose_blocks
 from attention_jax.ops.dropout import is_zero
 from attention_jax.ops.fused import Inputs, blockwise, shield
-from attention_jax.ops.masks import Mask
+from attention_jax.ops.masks import Finite, Mask
 from attention_jax.ops.platforms import by_platform
 from attention_jax.ops.scores import ScaledDot, Score, prepare
 from attention_jax.ops.weight_dropout import dropout_factor, dropout_words
@@ -137,6 +137,7 @@ def _weights(inputs: Inputs):
     allowed = None
     if mask is not None:
         allowed = mask(query_positions, key_positions)
+    if mask is not None and not isinstance(mask, Finite):
         query = shield(query, allowed.any(axis=1))
         bias_query = None if bias_query is None else shield(bias_query, allowed.any(axis=1))
         key, value = (shield(x, allowed.any(axis=0)) for x in (key, value))

@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from attention_jax.ops.masks import Finite
 from attention_jax.ops.platforms import by_platform
 from attention_jax.ops.precision import accumulator, over_rows
 from attention_jax.ops.weight_dropout import dropout_factor
@@ -293,7 +294,7 @@ def shield(x: jax.Array, alive: jax.Array) -> jax.Array:
 def _shielded(inputs):
     """All rows that no allowed pair needs made finite, at the price of one look at the
     inputs where they are finite anyway."""
-    if inputs.mask is None:
+    if inputs.mask is None or isinstance(inputs.mask, Finite):
         return inputs
     arrays = inputs.query, inputs.key, inputs.value, inputs.bias_query
     finite = jnp.stack([jnp.isfinite(x).all() for x in jax.tree.leaves(arrays)]).all()

@@ -49,6 +49,11 @@ class Mask:
         return Either(self, other)
 
 
+class Finite(Mask):
+    """A mask over keys and values that are known to hold neither NaN nor infinity: `attend` need not make finite what
+    nobody may see, which takes longer than the attention of one decoding step over its cache."""
+
+
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Causal(Mask):

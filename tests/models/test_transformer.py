@@ -11,10 +11,13 @@ import pytest
 
 from attention_jax import InputError, config
 from attention_jax.config import SCORES, replace
+from attention_jax.decode import beam_search
+from attention_jax.models.blocks import Seen
 from attention_jax.models.position_encodings import KINDS, added_positions
 from attention_jax.models.transformer import Decoder, Embedding, Encoder, Transformer, block_of, count_parameters
+from attention_jax.ops.attention import attend
 from attention_jax.ops.masks import causal, dense
-from attention_jax.ops.shared import map_own
+from attention_jax.ops.shared import spread
 
 SOURCE = jnp.array([[3, 4, 5, 6, 7], [8, 9, 0, 0, 0]], jnp.int32)
 LENGTH = jnp.array([5, 2], jnp.int32)
@@ -100,9 +103,8 @@ def test_cached_steps_are_teacher_forcing_and_beams_share_a_memory(kind):
     def teacher_forced_and_start(params):
         memory = model.apply(params, SOURCE, LENGTH, method="encode")
         cache = model.apply(params, memory, 6, method="start")
-        return model.apply(params, SOURCE, LENGTH, TARGET, look=True), cache, map_own(repeated, cache)
+        return model.apply(params, SOURCE, LENGTH, TARGET, look=True), cache, spread(cache, 3)
 
-    repeated = lambda x: jnp.repeat(x, 3, axis=0)
     (wanted, seen), cache, twice = jax.device_get(teacher_forced_and_start(params))
     traced = []
 
@@ -126,7 +128,38 @@ def test_cached_steps_are_teacher_forcing_and_beams_share_a_memory(kind):
             np.testing.assert_allclose(
                 weights["cross_attention"][4], seen["cross_attention"][1, :, :, t : t + 1], atol=1e-5
             )
+            np.testing.assert_allclose(
+                weights["decoder_attention"][4, ..., :4], seen["decoder_attention"][1, :, :, t : t + 1], atol=1e-5
+            )
     assert len(traced) == (2 if kind in ("sinusoidal", "rotary") else 1)  # one compilation a shape
+
+
+@pytest.mark.parametrize("kind", heavy(KINDS, "shaw"))
+def test_the_hypotheses_of_a_beam_score_as_teacher_forced(kind):
+    """Each reads the keys of its own ancestors, wherever those stood in the beam."""
+    model, params = built(positions=kind, norm="pre" if kind in ("t5", "rotary") else "post")
+
+    @jax.jit
+    def search(params):
+        cache = model.apply(params, model.apply(params, SOURCE, LENGTH, method="encode"), 6, method="start")
+        step = lambda token, cache: model.apply(params, cache, token, method="step")[:2]
+        options = {"bos": 1, "eos": None, "pad": 0, "max_length": 6, "length_penalty": "none"}
+        tokens, scores = beam_search(step, cache, 2, beam_size=4, n_best=4, **options)
+        read = jnp.concatenate([jnp.full((8, 1), 1), tokens.reshape(8, 6)[:, :-1]], axis=1)
+        logits, _ = model.apply(params, *(jnp.repeat(x, 4, axis=0) for x in (SOURCE, LENGTH)), read)
+        log_p = jnp.take_along_axis(jax.nn.log_softmax(logits), tokens.reshape(8, 6, 1), axis=2)
+        return tokens, scores, log_p.sum(axis=(1, 2)).reshape(2, 4)
+
+    tokens, scores, wanted = search(params)
+    assert len({tuple(row) for row in np.asarray(tokens[0, :, :3])}) > 1  # hypotheses that parted early
+    np.testing.assert_allclose(scores, wanted, atol=1e-5)
+
+
+def test_a_cache_is_read_alike_block_by_block():
+    draw = lambda *shape: np.random.default_rng(len(shape)).standard_normal(shape).astype(np.float32)
+    seen = Seen(jnp.asarray(draw(5, 21, 1)[..., 0] > 0).at[:, 0].set(True))
+    run = lambda how, **blocks: attend(draw(5, 4), draw(21, 4), draw(21, 4), mask=seen, implementation=how, **blocks)
+    np.testing.assert_allclose(run("fused", block_q=2, block_k=8), run("plain"), atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", heavy(["sinusoidal", "t5", "shaw"], "sinusoidal", "shaw"))
