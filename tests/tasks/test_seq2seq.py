@@ -82,11 +82,11 @@ def test_a_second_evaluation_compiles_nothing(corpus):
     task = build(corpus, MODELS["luong"])
     params = begin(task)
     task.evaluate(params, True)
-    compiled, misses = parallel._compiled(task.score_rows), parallel._compiled.cache_info().misses
+    compiled, misses = parallel.row_program(task.score_rows), parallel.row_program.cache_info().misses
     programs = compiled._cache_size()
     task.evaluate(params, True)
-    assert (compiled._cache_size(), parallel._compiled.cache_info().misses) == (programs, misses)
-    assert parallel._compiled(task.score_rows) is compiled and programs > 0
+    assert (compiled._cache_size(), parallel.row_program.cache_info().misses) == (programs, misses)
+    assert parallel.row_program(task.score_rows) is compiled and programs > 0
 
 
 def test_full_evaluation_scores_translations_and_report_draws_them(corpus, tmp_path):
