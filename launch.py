@@ -57,7 +57,8 @@ def config_before(asked):
     from attention_jax import catalogue, runs
 
     experiment = catalogue.load_experiment(asked.experiment)
-    return runs.read_config(run_directory(asked, experiment.name)) if asked.resume else experiment.config()
+    directory = run_directory(asked, experiment.name)
+    return runs.read_config(directory) if asked.resume and not runs.begins(directory) else experiment.config()
 
 
 def run_directory(asked, name: str) -> Path:

@@ -1,5 +1,6 @@
 """What can go wrong in a way that the user can mend, and which way a metric points. Standard library only."""
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -21,10 +22,12 @@ class InputError(ValueError):
 
 
 class Interrupted(Exception):
-    """SIGINT or SIGTERM came; everything up to `step` is in a checkpoint."""
+    """SIGINT or SIGTERM came; everything up to `step` is in a checkpoint if it could be `saved`."""
 
-    def __init__(self, step: int):
-        super().__init__(f"interrupted; the checkpoint of step {step} is complete")
+    def __init__(self, step: int, saved: bool = True):
+        super().__init__(
+            f"interrupted; the checkpoint of step {step} " + ("is complete" if saved else "could not be written")
+        )
         self.step = step
 
 
@@ -43,6 +46,8 @@ class Diverged(Exception):
 def explained() -> Iterator[None]:
     """Within it, an optional package that is not installed is an InputError that says how to install it.
 
+    So is a full disk, which says what could not be written.
+
     >>> with explained():
     ...     raise ModuleNotFoundError(name="optuna.storages")
     Traceback (most recent call last):
@@ -57,6 +62,13 @@ def explained() -> Iterator[None]:
             raise
         install = f"pip install 'attention_jax[{EXTRAS[package]}]'"
         raise InputError(f"this needs {package}, which is not installed: {install}") from error
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        where = error.filename or "a file"
+        raise InputError(
+            f"{where} could not be written ({error.strerror}): make room, then go on with --resume"
+        ) from error
 
 
 def lower_is_better(metric: str) -> bool:

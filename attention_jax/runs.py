@@ -14,6 +14,7 @@ RESUMABLE = (
     "train.max_steps",
     "train.patience",
     "train.keep_last",
+    "train.save_minutes",
     "train.average_last",
     "train.use_best",
     "train.tensorboard",
@@ -56,6 +57,11 @@ def read_result(directory: Path) -> dict | None:
     """The run's result.json, or None while it has not ended."""
     path = Path(directory) / "result.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def begins(directory: Path) -> bool:
+    """Whether a run was to be made in `directory` and has not yet said what it is: `--resume` starts it there."""
+    return directory.is_dir() and {path.name for path in directory.iterdir()} <= {"figures", ".writable"}
 
 
 def check_same(stored: configs.Config, asked: configs.Config, directory: Path):
@@ -102,7 +108,7 @@ def start(
                 f"{directory} already holds a run; add --resume to go on with it, or give another --out DIR"
             )
         check_same(read_config(directory), config, directory)
-    elif resume:
+    elif resume and not begins(directory):
         raise InputError(f"--resume needs a run in {directory}; there is none: leave --resume out")
     from attention_jax import tasks
     from attention_jax.train import hosts

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from attention_jax import InputError, catalogue, cli, config as configs
+from attention_jax import InputError, catalogue, cli, config as configs, runs
 
 ROOT = Path(__file__).resolve().parents[1]
 TINY = ["--data.examples", "600", "--model.hidden-size", "8", "--model.embed-size", "4", "--train.steps-per-call", "1"]
@@ -267,6 +267,15 @@ def test_a_run_is_resumed_only_as_what_it_is(run):
     assert "model.hidden_size = 8" in refused(
         "train", "date_luong", "--resume", "--out", run, "--model.hidden-size", "16"
     )
+
+
+def test_resume_starts_a_run_that_has_nothing_saved_yet(tmp_path):
+    (tmp_path / "figures").mkdir()  # killed before it said what it is
+    config = catalogue.load_experiment("date_luong").smoke()
+    runs.start(config, tmp_path, study=lambda config, directory: {"x": 1.0}, resume=True)
+    assert runs.read_config(tmp_path) == config
+    with pytest.raises(InputError, match="needs a run in"):  # of runs, but none
+        runs.start(config, tmp_path.parent, study=None, resume=True)
 
 
 def test_a_damaged_checkpoint_is_never_loaded(run, tmp_path):

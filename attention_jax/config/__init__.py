@@ -89,6 +89,10 @@ class Train(Options):
     """Train steps scanned inside one compiled call; one where sentences are in buckets of several lengths."""
     keep_last: int = 1
     """Checkpoints kept besides the best one."""
+    save_minutes: float = 10.0
+    """Also write a checkpoint when the last one is this old, in the background: it is the most that a kill loses; 0
+    writes them after epochs alone.
+    """
     best_metric: str = "valid.loss"
     """The metric that decides the best checkpoint (and patience); names with "loss" or "perplexity" are minimised."""
     patience: int = 0

@@ -1,12 +1,18 @@
-"""Checkpoints through orbax: written in the background, committed by renaming, the last N and the best one kept.
+"""Checkpoints through orbax: written by a thread, committed by renaming, the last ones and the best one kept.
 
 A checkpoint is the training state as ordinary arrays plus a small JSON (the history so far), so that one written on
 eight devices resumes on one. What orbax has not committed does not exist: a half-written checkpoint is never loaded.
+Of several hosts the first writes, and all read.
 """
 
 import contextlib
+import errno
 import logging
+import os
+import shutil
 import sys
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,8 +22,9 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint.checkpoint_managers import preservation_policy as keep
 
 from attention_jax import InputError
+from attention_jax.train import hosts
 
-logging.getLogger("absl").setLevel(logging.ERROR)  # orbax announces every step it takes
+logging.getLogger("absl").setLevel(logging.CRITICAL)  # orbax announces every step it takes, and errors it raises
 
 
 def host(tree):
@@ -25,22 +32,29 @@ def host(tree):
     return jax.tree.map(np.array, jax.device_get(tree))
 
 
-def _read(read, where: str):
-    """`read()`; whatever goes wrong becomes one InputError.
-
-    Where one of orbax's readers fails, those it abandons complain from their threads, some of them later: they are not
-    heard.
-    """
+@contextlib.contextmanager
+def _others_unheard():
+    """Where one of orbax's threads fails, those it abandons complain, some of them later: they are not heard."""
     hook, sys.unraisablehook = sys.unraisablehook, lambda *_: None
-    try:
-        value = read()
-    except Exception as error:  # orbax, tensorstore and json each raise their own kinds
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
-        raise InputError(
-            f"cannot read {where}: it is damaged or of another model ({reason}); delete it or start a new run"
-        ) from error
+    yield
     sys.unraisablehook = hook
-    return value
+
+
+def _reason(error: Exception) -> str:
+    if os.strerror(errno.ENOSPC) in str(error):
+        return os.strerror(errno.ENOSPC)
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
+
+
+def _read(read, where: str):
+    """`read()`; whatever goes wrong becomes one InputError."""
+    try:
+        with _others_unheard():
+            return read()
+    except Exception as error:  # orbax, tensorstore and json each raise their own kinds
+        raise InputError(
+            f"cannot read {where}: it is damaged or of another model ({_reason(error)}); delete it or start a new run"
+        ) from error
 
 
 def _read_like(like, read, where: str):
@@ -61,6 +75,18 @@ class Earlier(NamedTuple):
     """The places there of those that go on."""
 
 
+class LastEpochs(NamedTuple):
+    """Keep the last `n` of the checkpoints that were written after an epoch, those that have a quality."""
+
+    n: int
+
+    def should_preserve(self, checkpoints, *, context) -> list[bool]:
+        """One answer for each of orbax's checkpoints, which come oldest first."""
+        after = [place for place, checkpoint in enumerate(checkpoints) if checkpoint.metrics is not None]
+        last = after[max(len(after) - self.n, 0) :]
+        return [place in last for place in range(len(checkpoints))]
+
+
 class Checkpoints:
     """The checkpoints of one run, or of `runs` side by side, numbered by the optimizer steps of all of them together.
 
@@ -73,38 +99,87 @@ class Checkpoints:
             keep.BestN(get_metric_fn=lambda quality, m=str(m): quality[m], n=1, keep_checkpoints_without_metrics=False)
             for m in range(best_of)
         ]
-        last = keep.LatestN(max(train.keep_last, train.average_last + 1, 1))
+        self.kept = [keep.LatestN(max(train.keep_last, 1)), LastEpochs(train.average_last), *best]
         self.directory, self.earlier, self.train = Path(directory).absolute(), earlier, train
-        self.manager = ocp.CheckpointManager(
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.manager = self._open()
+        self.writer, self.writing = ThreadPoolExecutor(1, "checkpoints"), Future()
+        self.writing.set_result(None)
+        self.began, self.failing, self.lost = time.monotonic(), False, []
+
+    def _open(self) -> ocp.CheckpointManager:
+        """orbax's view of what is on the disk, without what was half-written. A host's own: nobody waits in it."""
+        here = jax.process_index()
+        alone = ocp.options.MultiprocessingOptions(here, {here}, f"host{here}")
+        return ocp.CheckpointManager(
             self.directory,
             options=ocp.CheckpointManagerOptions(
-                preservation_policy=keep.AnyPreservationPolicy([last, *best]),
+                preservation_policy=keep.AnyPreservationPolicy(self.kept),
                 best_fn=lambda quality: max(quality.values()),  # makes orbax read the qualities; `best` decides
-                cleanup_tmp_directories=True,
+                create=False,
+                cleanup_tmp_directories=hosts.first(),
+                enable_async_checkpointing=False,  # `writer` is in the background already
+                multiprocessing_options=alone,
             ),
         )
 
+    def due(self) -> bool:
+        """Whether the first host, on which this is, began its last save `save_minutes` ago and has ended it."""
+        waited = time.monotonic() - self.began
+        return hosts.first() and 0 < 60 * self.train.save_minutes <= waited and self.writing.done()
+
     def save(self, number: int, saved, progress: dict, quality: list[float] | None = None):
-        """Begin to write a saved state (returns before it is on disk), after an epoch with the quality of each run."""
+        """Begin to write a saved state, after an epoch with the quality of each run.
+
+        Returns before it is on the disk; where an earlier one is still being written, that is waited for. What cannot
+        be written is said, and the checkpoints there are stay.
+        """
+        self.began = time.monotonic()
+        if hosts.first():
+            self.writing.result()
+            self.writing = self.writer.submit(self._write, number, saved, progress, quality)
+
+    def _write(self, number: int, saved, progress: dict, quality: list[float] | None):
         parts = ocp.args.Composite(state=ocp.args.StandardSave(saved), progress=ocp.args.JsonSave(progress))
         metrics = None if quality is None else {str(m): float(value) for m, value in enumerate(quality)}
-        self.manager.save(number, args=parts, metrics=metrics, force=True)
+        if number in self.manager.all_steps():
+            return  # no run has trained since: going on from there comes to the same
+        try:
+            with _others_unheard():
+                self.manager.save(number, args=parts, metrics=metrics, force=True)
+            self.failing = False
+        except Exception as error:  # orbax and tensorstore each raise their own kinds
+            with contextlib.suppress(OSError):
+                self.manager = self._open()
+            self._complain(number, error)
+            self.failing, self.lost = True, [*self.lost, number]
+
+    def _complain(self, number: int, error: Exception):
+        """One line for all that fail one after another."""
+        if not self.failing:
+            stays = max(self.manager.all_steps(), default=None)
+            print(
+                f"warning: {self._name(number)} could not be written ({_reason(error)}; "
+                f"{shutil.disk_usage(self.directory).free / 1e6:.0f} MB are free); training goes on, "
+                + ("and there is none yet" if stays is None else f"and checkpoint {stays} stays"),
+                file=sys.stderr,
+            )
 
     def numbers(self) -> list[int]:
-        """The numbers of all committed checkpoints, oldest first."""
-        self.manager.wait_until_finished()
-        return sorted(self.manager.all_steps())
+        """The numbers of all committed checkpoints, oldest first; waits for the one that is being written."""
+        self.writing.result()
+        return hosts.agree(sorted(self.manager.all_steps()))
 
-    def best(self, member: int = 0) -> int:
-        """The number of the checkpoint after the best epoch of a run, the last one of equals."""
+    def best(self, member: int = 0) -> int | None:
+        """The number of the checkpoint after the best epoch of a run, the last one of equals; None if there is none."""
         quality = {number: self.manager.metrics(number) for number in self.numbers()}
-        return max((values[str(member)], number) for number, values in quality.items() if values)[1]
+        after = [(values[str(member)], number) for number, values in quality.items() if values]
+        return max(after)[1] if after else None
 
     def last_epochs(self, count: int) -> list[int]:
-        """The numbers of the checkpoints after the last `count` epochs."""
-        at = {number: self.progress(number) for number in self.numbers()}
-        last = max(progress["epoch"] for progress in at.values())
-        return [n for n, progress in at.items() if not progress["chunk"] and progress["epoch"] > last - count]
+        """The numbers of the checkpoints after the last `count` epochs, of those that could be written."""
+        at = {number: self.progress(number)["epoch"] for number in self.numbers() if self.manager.metrics(number)}
+        return [number for number, epoch in at.items() if epoch > max(at.values()) - count]
 
     def progress(self, number: int) -> dict:
         """{"epoch", "chunk", "runs": [what each run remembers]}; InputError if damaged or of another format."""
@@ -144,14 +219,19 @@ class Checkpoints:
         return f"the checkpoint {self.directory / str(number)}"
 
     def close(self):
-        self.manager.wait_until_finished()
+        self.writer.shutdown()
         self.manager.close()
 
 
 def save_params(directory: Path, params):
-    """Write the parameters a run ended with, replacing those of an earlier end."""
-    with ocp.StandardCheckpointer() as checkpointer:
-        checkpointer.save(Path(directory).absolute(), host(params), force=True)
+    """Write the parameters a run ended with, replacing those of an earlier end; InputError where that fails."""
+    try:
+        with _others_unheard(), ocp.StandardCheckpointer() as checkpointer:
+            checkpointer.save(Path(directory).absolute(), host(params), force=True)
+    except Exception as error:  # orbax and tensorstore each raise their own kinds
+        raise InputError(
+            f"the parameters could not be written to {directory} ({_reason(error)}); make room and --resume"
+        ) from error
 
 
 def load_params(directory: Path, like):

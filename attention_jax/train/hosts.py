@@ -1,8 +1,7 @@
 """One training on several hosts: joining them, and what they must agree on. With one host nothing here does anything.
 
 All hosts run the same command on the same data and draw the same batches; each computes its share of a batch
-(`parallel.divide`). They see one run directory: checkpoints are written and read by all of them through orbax,
-everything else is written by the first.
+(`parallel.divide`). They see one run directory, in which the first writes; all of them read checkpoints.
 """
 
 import json
@@ -89,9 +88,11 @@ def agree(value):
     return json.loads(multihost_utils.broadcast_one_to_all(said).astype(np.uint8).tobytes())
 
 
-def anywhere(flag: bool) -> bool:
-    """Whether `flag` is set on any host."""
-    return flag if jax.process_count() == 1 else bool(multihost_utils.process_allgather(np.int32(flag)).any())
+def anywhere(*flags: bool) -> list[bool]:
+    """Of each flag whether it is set on any host, in one exchange."""
+    if jax.process_count() == 1:
+        return list(flags)
+    return multihost_utils.process_allgather(np.array(flags, np.int32)).any(0).tolist()
 
 
 def together(where: str):

@@ -15,24 +15,28 @@ from attention_jax.train import hosts
 
 
 class MetricsLog:
-    """metrics.jsonl: one object a line, each with its step; lines after `step` go, as a resumed run does them again."""
+    """metrics.jsonl: one object a line, each with its step; lines after `step` go, as a resumed run does them again.
+
+    A full disk ends no training: what cannot be written is written with the next line that can.
+    """
 
     def __init__(self, directory: Path, step: int, tensorboard: bool = False):
-        path, self.board = directory / "metrics.jsonl", None
+        path, self.board, self.unwritten = directory / "metrics.jsonl", None, b""
         if not hosts.first():
-            self.file = Path(os.devnull).open("w")  # noqa: SIM115
+            self.file = Path(os.devnull).open("wb", buffering=0)  # noqa: SIM115
             return
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
         write_whole(path, "".join(line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step))
-        self.file = path.open("a", encoding="utf-8")
+        self.file = path.open("ab", buffering=0)
         if tensorboard:
             from tensorboardX import SummaryWriter
 
             self.board = SummaryWriter(str(directory / "tensorboard"))
 
     def write(self, step: int, **values):
-        self.file.write(json.dumps({"step": step, **values}) + "\n")
-        self.file.flush()
+        self.unwritten += (json.dumps({"step": step, **values}) + "\n").encode()
+        with contextlib.suppress(OSError):
+            self.unwritten = self.unwritten[self.file.write(self.unwritten) :]
         if self.board:
             for name, value in values.items():
                 if isinstance(value, int | float):

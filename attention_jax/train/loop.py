@@ -6,6 +6,7 @@
 import contextlib
 import math
 import signal
+import sys
 import threading
 from pathlib import Path
 
@@ -51,9 +52,10 @@ def fit(program: Program, task, runs: list[Run], checkpoints: Checkpoints, until
                     run.note(epoch, weight[member], {name: (s[member], n[member]) for name, (s, n) in metrics.items()})
                 chunk += 1
                 more = chunk < len(plans[0]) and any(run.open for run in runs)
-                if more and hosts.anywhere(interrupt.requested):
+                if more and any(asked := hosts.anywhere(interrupt.requested, checkpoints.due())):
                     save(program.fetch(state))
-                    raise Interrupted(max(run.step for run in runs))
+                    if asked[0]:
+                        raise stopped(runs, checkpoints)
             if all(run.failure for run in runs):
                 break  # nothing worth keeping
             epoch, chunk, saved = epoch + 1, 0, program.fetch(state)
@@ -61,9 +63,14 @@ def fit(program: Program, task, runs: list[Run], checkpoints: Checkpoints, until
                 if run.calls:
                     run.end_epoch(epoch, task.evaluate(program.params(saved, member), False).metrics)
             save(saved, [run.quality_after(epoch) for run in runs])
-            if hosts.anywhere(interrupt.requested):
-                raise Interrupted(max(run.step for run in runs))
+            if any(hosts.anywhere(interrupt.requested)):
+                raise stopped(runs, checkpoints)
     return chosen(program, runs, program.fetch(state), checkpoints)
+
+
+def stopped(runs: list[Run], checkpoints: Checkpoints) -> Interrupted:
+    """What an interrupt ends in: it says whether the checkpoint that was begun is on the disk."""
+    return Interrupted(max(run.step for run in runs), sum(run.step for run in runs) in checkpoints.numbers())
 
 
 def side_by_side(chunks: list) -> tuple[int, np.ndarray, np.ndarray]:
@@ -78,13 +85,15 @@ def chosen(program: Program, runs: list[Run], saved, checkpoints: Checkpoints) -
     over, train = [m for m, run in enumerate(runs) if not (run.open or run.failure)], runs[0].train
     read = lambda number: checkpoints.restore(number, saved)[0]
     params = [program.params(saved, m) if m in over else None for m in range(len(runs))]
+    if checkpoints.lost and (train.average_last or train.use_best):
+        print(f"warning: chosen without the checkpoints that could not be written, {checkpoints.lost}", file=sys.stderr)
     if train.average_last and over:
         states = [read(number) for number in checkpoints.last_epochs(train.average_last)]
-        for m in over:
+        for m in over if states else []:
             params[m] = average([program.params(state, m) for state in states])
     elif train.use_best:
         best = {m: checkpoints.best(m) for m in over}
-        for number in sorted(set(best.values())):
+        for number in sorted(set(best.values()) - {None}):
             state = read(number)
             params = [program.params(state, m) if best.get(m) == number else params[m] for m in range(len(runs))]
     return params

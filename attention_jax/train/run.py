@@ -41,7 +41,7 @@ class Run:
     def progress(self) -> dict:
         """What `begin` needs, as plain values."""
         failure = [self.failure.step, self.failure.loss] if self.failure else None
-        said = {"step": self.step, "examples": self.examples, "history": self.history}
+        said = {"step": self.step, "examples": self.examples, "history": list(self.history)}
         return said | {"seconds": self.seconds(), "failure": failure}
 
     def seconds(self) -> float:

@@ -1,0 +1,186 @@
+"""Checkpoints by time, in the background, on a full disk: least squares, whose numbers must not know of them."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import threading
+from concurrent.futures import Future
+from pathlib import Path
+
+import orbax.checkpoint as ocp
+import pytest
+
+from attention_jax import InputError, Interrupted
+from attention_jax.config import Train
+from attention_jax.errors import explained
+from attention_jax.train.checkpoint import Checkpoints
+from attention_jax.train.log import MetricsLog
+from attention_jax.train.loop import train_one
+from tests.train.test_loop import ADAM, least_squares, logged, plan
+
+FULL = OSError(errno.ENOSPC, "No space left on device")
+
+
+def trained(directory: Path, train: Train, plan=plan):
+    return train_one(least_squares(plan=plan), ADAM, train, directory, quiet=True)[1]["w"]
+
+
+def numbers(directory: Path) -> list[int]:
+    return sorted(int(path.name) for path in (directory / "checkpoints").iterdir())
+
+
+def at_each(monkeypatch, visit):
+    """A plan of two chunks that calls `visit(epoch, place)` when the loop takes one; what was saved is on the disk."""
+    save = Checkpoints.save
+    monkeypatch.setattr(Checkpoints, "save", lambda self, *given: (save(self, *given), self.writing.result()))
+
+    class Chunks(list):
+        def __getitem__(self, place):
+            visit(self.epoch, place)
+            return super().__getitem__(place)
+
+    def visited(epoch, steps_per_call):
+        chunks = Chunks(plan(epoch, steps_per_call))
+        chunks.epoch = epoch
+        return chunks
+
+    return visited
+
+
+EACH_CALL = 1e-9
+
+
+def test_a_checkpoint_is_due_when_the_last_one_is_old_and_on_the_disk(tmp_path):
+    checkpoints = Checkpoints(tmp_path, Train())
+    assert not checkpoints.due()
+    checkpoints.began -= 595
+    assert not checkpoints.due()
+    checkpoints.began -= 5
+    assert checkpoints.due()
+    checkpoints.writing = Future()
+    assert not checkpoints.due()
+    checkpoints.close()
+    never = Checkpoints(tmp_path, Train(save_minutes=0))
+    never.began -= 1e9
+    assert not never.due()
+    never.close()
+
+
+def test_checkpoints_by_time_change_no_number_and_push_out_none_of_an_epoch(tmp_path, monkeypatch):
+    whole = trained(tmp_path / "whole", Train(total_epochs=3, average_last=2, save_minutes=0))
+    seen = []
+    visited = at_each(monkeypatch, lambda epoch, place: seen.append(numbers(tmp_path / "timed")))
+    timed = trained(tmp_path / "timed", Train(total_epochs=3, average_last=2, save_minutes=EACH_CALL), visited)
+    assert (timed == whole).all() and seen[-1] == [4, 8, 10] and numbers(tmp_path / "timed") == [8, 12]
+
+
+def test_training_goes_on_while_a_checkpoint_is_written(tmp_path, monkeypatch):
+    release, save, written = threading.Event(), ocp.CheckpointManager.save, []
+
+    def wait_and_save(*given, **named):
+        written.append(release.wait(20))
+        return save(*given, **named)
+
+    monkeypatch.setattr(ocp.CheckpointManager, "save", wait_and_save)
+
+    class Chunks(list):
+        def __getitem__(self, place):
+            if place == 1:
+                release.set()
+            return super().__getitem__(place)
+
+    trained(tmp_path, Train(total_epochs=1, save_minutes=EACH_CALL), lambda *given: Chunks(plan(*given)))
+    assert written == [True, True] and numbers(tmp_path) == [4]
+
+
+def full_from(monkeypatch, first: int, last: float = float("inf")):
+    """A disk without room for the checkpoints `first` to `last`; half of one is already written when that shows."""
+    save = ocp.CheckpointManager.save
+
+    def full(self, number, **given):
+        if not first <= number <= last:
+            return save(self, number, **given)
+        (self.directory / f"{number}.orbax-checkpoint-tmp").mkdir()
+        raise FULL
+
+    monkeypatch.setattr(ocp.CheckpointManager, "save", full)
+
+
+def test_on_a_full_disk_training_goes_on_and_the_older_checkpoint_is_whole(tmp_path, monkeypatch, capsys):
+    train = Train(total_epochs=4, save_minutes=0)
+    whole = trained(tmp_path / "whole", train)
+    with monkeypatch.context() as patch:
+        full_from(patch, 8)
+        assert (trained(tmp_path / "full", train) == whole).all()
+    [line] = capsys.readouterr().err.splitlines()
+    assert "8 could not be written (No space left on device;" in line and "checkpoint 4 stays" in line
+    assert (trained(tmp_path / "full", train) == whole).all()  # from checkpoint 4 on
+    assert numbers(tmp_path / "full") == [16]
+    assert [line["step"] for line in logged(tmp_path / "full")] == [line["step"] for line in logged(tmp_path / "whole")]
+
+
+def test_when_there_is_room_again_checkpoints_are_written(tmp_path, monkeypatch, capsys):
+    full_from(monkeypatch, 8, 12)
+    trained(tmp_path, Train(total_epochs=4, save_minutes=0, average_last=3))
+    warnings = capsys.readouterr().err.splitlines()
+    assert len(warnings) == 2 and "chosen without the checkpoints that could not be written, [8, 12]" in warnings[1]
+    assert numbers(tmp_path) == [4, 16]
+
+
+def test_an_interrupt_says_where_its_checkpoint_could_not_be_written(tmp_path, monkeypatch):
+    full_from(monkeypatch, 2)
+    visited = at_each(monkeypatch, lambda epoch, place: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(Interrupted, match="the checkpoint of step 2 could not be written"):
+        trained(tmp_path, Train(total_epochs=1), visited)
+
+
+def test_lines_that_find_no_room_are_written_with_the_next(tmp_path):
+    log = MetricsLog(tmp_path, 0)
+    file, room = log.file, [10, None, 10**6]
+
+    class Disk:
+        close = file.close
+
+        def write(self, text):
+            if (some := room.pop(0)) is None:
+                raise FULL
+            return file.write(text[:some])
+
+    log.file = Disk()
+    for step in range(3):
+        log.write(step, loss=0.5)
+    log.close()
+    assert logged(tmp_path) == [{"step": step, "loss": 0.5} for step in range(3)]
+
+
+def test_a_full_disk_is_one_line():
+    with pytest.raises(InputError, match=r"result.json could not be written \(No space.*make room"), explained():
+        raise OSError(errno.ENOSPC, "No space left on device", "result.json")
+
+
+KILLED = """
+import os, pytest, signal, sys
+from pathlib import Path
+from tests.train import test_checkpoint as here
+directory = Path(sys.argv[1])
+def visit(epoch, place):
+    if (epoch, place) == (2, 1):
+        os.kill(os.getpid(), signal.SIGKILL)
+visited = here.at_each(pytest.MonkeyPatch(), visit)
+here.trained(directory, here.Train(total_epochs=4, save_minutes=here.EACH_CALL), visited)
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_in_an_epoch_goes_on_from_its_checkpoint_by_time_to_the_same_bits(tmp_path):
+    whole = trained(tmp_path / "whole", Train(total_epochs=4))
+    (tmp_path / "part").mkdir()
+    root = Path(__file__).resolve().parents[2]
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "part")], cwd=root, timeout=120)
+    assert killed.returncode == -signal.SIGKILL and 10 in numbers(tmp_path / "part")
+    asked = []
+    visited = lambda epoch, steps: asked.append(epoch) or plan(epoch, steps)
+    assert (trained(tmp_path / "part", Train(total_epochs=4), visited) == whole).all()
+    assert asked[-2:] == [2, 3] and len(logged(tmp_path / "part")) == len(logged(tmp_path / "whole"))
