@@ -162,7 +162,7 @@ def own_data(config: Config) -> dict[str, str]:
     >>> own_data(Config("x", Dates(), Vit()))
     {'--data.path': 'A published date.txt or date.txt.gz; empty generates the data.'}
     >>> own_data(Config("x", Images(), Vit()))["--data.dataset"]
-    'digits, fashion_mnist, cifar10 or folder.'
+    'digits, fashion_mnist, cifar10, folder or tfds.'
     """
     kind = type(config.data)
     help_of = field_docs(kind)

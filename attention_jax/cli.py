@@ -163,7 +163,7 @@ class Bench:
     """Measure side by side with peers; each benchmark has options of its own: launch.py bench WHAT --help."""
 
     what: Annotated[Positional[str], place("WHAT")]
-    """attention, compile, date, translation, transformer, vision, ntm or sweep."""
+    """attention, compile, date, translation, transformer, vision, ntm, sweep or input."""
 
 
 def parse(kind: Callable[..., Command], words: Sequence[str], *before: str) -> Command:

@@ -5,6 +5,12 @@ import os
 from pathlib import Path
 
 
+def data_home() -> str:
+    """Where datasets are cached: `TFDS_DATA_DIR`, by default ~/tensorflow_datasets
+    (read at each call, not at import)."""
+    return os.path.expanduser(os.environ.get("TFDS_DATA_DIR", os.path.join("~", "tensorflow_datasets")))
+
+
 def write_json(path: Path, value) -> Path:
     """Write `value` so that the file is either the old one or the whole new one, never a half; make its directory."""
     return write_whole(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")

@@ -18,6 +18,8 @@ RESUMABLE = (
     "train.average_last",
     "train.use_best",
     "train.tensorboard",
+    "data.workers",
+    "data.damaged",
 )
 
 

@@ -2,7 +2,8 @@
 
 Chapter: Transformer
 Source: Vaswani et al. 2017, table 2 (27.3 and 28.4 BLEU on newstest2014) and table 3 (65 M and 213 M parameters)
-Data: your own copy of WMT 2014 English-German: `--data.source-file train.en --data.target-file train.de` (4.5 M pairs)
+Data: your own copy of WMT 2014 English-German: `--data.source-file train.en --data.target-file train.de` (4.5 M pairs),
+      read while training (docs/streaming.md)
 Command: python launch.py train transformer_wmt14 --data.source-file train.en --data.target-file train.de
 Cost: not run; the paper needed 12 hours (base) and 3.5 days (big) on 8 P100
 

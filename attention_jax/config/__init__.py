@@ -22,6 +22,7 @@ from attention_jax.config.data import (
     Reverse,
     Samples,
     Sizes,
+    Streamed,
     TextPairs,
     TimeMachine,
 )

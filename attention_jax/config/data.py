@@ -6,6 +6,20 @@ from typing import ClassVar, Literal
 from attention_jax.config.options import DataOptions
 
 
+@dataclass(frozen=True, kw_only=True)
+class Streamed(DataOptions):
+    """Data that may be read while a model trains on them (attention_jax/data/streams.py)."""
+
+    stream: Literal["auto", "always", "never"] = "auto"
+    """Read while training; auto: where the training arrays would be larger than 1 GiB. What is not is on the device."""
+    workers: int = 0
+    """Processes that read ahead; 0 reads in threads of this one."""
+    damaged: Literal["error", "skip"] = "error"
+    """A record that cannot be read is one line and the end, or it is left out (while training the next one stands for
+    it), said and counted.
+    """
+
+
 @dataclass(frozen=True)
 class Dates(DataOptions):
     """Date conversion, "TUESDAY, SEPTEMBER 25, 1984" -> "1984-09-25"."""
@@ -46,6 +60,10 @@ class TextPairs(DataOptions):
     """Pieces that sentencepiece trains."""
     joint_vocabulary: bool = False
     """One vocabulary for both languages."""
+    vocabulary_file: str = ""
+    """A vocabulary that is there already: a sentencepiece model, or for other tokenizers a token a line; or two of
+    them, source,target.
+    """
     reverse_source: bool = False
     max_length: int = 100
     """Most tokens of a sentence, its end mark counted."""
@@ -108,9 +126,9 @@ class Reverse(TextPairs):
 
 
 @dataclass(frozen=True)
-class Corpus(TextPairs):
-    """Your own sentence pairs: two files with a sentence a line, or one with two columns
-    (attention_jax/data/corpus.py).
+class Corpus(TextPairs, Streamed):
+    """Your own sentence pairs: two files with a sentence a line, or one with two columns; or several such files, with
+    commas between them (attention_jax/data/corpus.py). Text counts 16 times its bytes in --data.stream auto.
     """
 
     loader: ClassVar[str] = "attention_jax.data.corpus:load"
@@ -129,15 +147,16 @@ class Corpus(TextPairs):
 
 
 @dataclass(frozen=True)
-class Images(DataOptions):
+class Images(Streamed):
     """Images with class labels, and how they vary while training (attention_jax/data/images.py, ops/augment.py)."""
 
     loader: ClassVar[str] = "attention_jax.data.images:load"
 
-    dataset: Literal["digits", "fashion_mnist", "cifar10", "folder"] = "digits"
+    dataset: Literal["digits", "fashion_mnist", "cifar10", "folder", "tfds"] = "digits"
     path: str = ""
     """Directory of the dataset's published files (read once, then cached), or for "folder" of class/image.png; empty
-    downloads.
+    downloads. For "tfds" the name, or the directory, of a dataset prepared as array_record files, which is always read
+    while training.
     """
     pixels: int = 0
     """Resize to this many pixels a side; 0 keeps the files' size."""

@@ -1,35 +1,68 @@
-"""Your own sentence pairs, from two files (a sentence a line) or one file of two columns; plain or .gz,
-read as they are, never cached."""
+"""Your own sentence pairs, from two files (a sentence a line) or one file of two columns, or from several such files.
+
+What fits is read as it is (plain or .gz) and never cached; what does not is read line by line while a model trains.
+"""
+
+import os
+
+import numpy as np
 
 from attention_jax import InputError, config as settings
-from attention_jax.data import pair_files, splits as splitting, text_files
+from attention_jax.data import buckets, pair_files, splits as splitting, text_files, tokenizers
+from attention_jax.data.line_index import PairLines, index_pairs
+from attention_jax.data.pair_streams import WINDOW_BATCHES, Buckets, Coder, PairStream, shuffled
 from attention_jax.data.pairs import PairData, Texts
+from attention_jax.data.streams import is_streamed
 
 MOST_HELD_OUT = 2_000
+IN_MEMORY = 16
+"""Bytes of tokens as Python holds them, for each byte of a text file, about."""
+SAMPLE, VOCABULARY_SAMPLE = 10_000, 200_000
+"""Pairs of a streamed corpus that tell the widths of the buckets; that make a vocabulary where none is given."""
 
 
-def read(config: settings.Corpus) -> Texts:
+def file_pairs(config: settings.Corpus) -> list[tuple[str, ...]]:
+    """The files of `config`: (source, target), or (both,) for one of two columns."""
+    listed = lambda files: [path.strip() for path in files.split(",") if path.strip()]
+    source, target, both = map(listed, (config.source_file, config.target_file, config.tsv_file))
+    if len(source) != len(target) or bool(source) == bool(both):
+        raise InputError(
+            "a corpus is --data.source-file FILE and --data.target-file FILE, or --data.tsv-file FILE; "
+            "several files with commas between them, as many of both sides"
+        )
+    return [(path,) for path in both] or list(zip(source, target))
+
+
+def read(files: list[tuple[str, ...]]) -> Texts:
     """All pairs, in the order of the lines."""
-    if config.tsv_file and not (config.source_file or config.target_file):
-        return text_files.columns(text_files.read_bytes(config.tsv_file, "file of sentence pairs"), config.tsv_file)
-    if config.source_file and config.target_file and not config.tsv_file:
-        return text_files.parallel(config.source_file, config.target_file)
-    raise InputError("a corpus is --data.source-file FILE and --data.target-file FILE, or --data.tsv-file FILE")
+    columns = lambda path: text_files.columns(text_files.read_bytes(path, "file of sentence pairs"), path)
+    texts = [columns(*paths) if len(paths) == 1 else text_files.parallel(*paths) for paths in files]
+    return Texts(*([text for part in texts for text in part[side]] for side in (0, 1)))
 
 
 def load(config: settings.Corpus, batch_size: int = 128) -> PairData:
     """The corpus of `config`, split by a fixed seed into train, valid and test without a source in two of them."""
-    texts = read(config)
+    if not 0 < config.held_out_share < 0.5:
+        raise InputError(f"--data.held-out-share must be between 0 and 0.5, got {config.held_out_share}")
+    files = file_pairs(config)
+    size = sum(os.path.getsize(path) for paths in files for path in paths if os.path.isfile(path))
+    if is_streamed(config.stream, IN_MEMORY * size):
+        return load_streamed(config, index_pairs(files), batch_size)
+    texts = read(files)
     held_out = min(MOST_HELD_OUT, max(1, int(len(set(texts.source)) * config.held_out_share)))
-    if not 0 < config.held_out_share < 0.5 or len(set(texts.source)) < 3:
-        raise InputError(
-            f"a corpus needs at least 3 different sources and a --data.held-out-share between 0 and 0.5, "
-            f"got {len(set(texts.source))} and {config.held_out_share}"
-        )
+    if len(set(texts.source)) < 3:
+        raise InputError(f"a corpus needs at least 3 different sources, got {len(set(texts.source))}")
     rows = splitting.by_source(*texts, {"valid": held_out, "test": held_out}, seed=0)
     parts = {name: splitting.take(texts, numbers) for name, numbers in rows.items()}
+    data = assembled(config, parts, rows, batch_size)
+    duplicates = len(texts.source) - sum(map(len, rows.values()))
+    return data._replace(facts=data.facts | {"pairs_left_out": duplicates})
+
+
+def assembled(config: settings.Corpus, parts: dict[str, Texts], rows: dict[str, np.ndarray], batch_size) -> PairData:
+    """These splits under `config`; `rows` are their line numbers."""
     plain = config.tokenizer in ("sentencepiece", "character")
-    data = pair_files.assemble(
+    return pair_files.assemble(
         parts,
         config,
         batch_size,
@@ -38,5 +71,54 @@ def load(config: settings.Corpus, batch_size: int = 128) -> PairData:
         lines=rows,
         bleu_tokenize="13a" if plain else "none",
     )
-    duplicates = len(texts.source) - sum(map(len, rows.values()))
-    return data._replace(facts=data.facts | {"pairs_left_out": duplicates})
+
+
+def load_streamed(config: settings.Corpus, lines: PairLines, batch_size: int) -> PairData:
+    """A corpus that is read while training: what is held out, a vocabulary, and the widths come of a sample of it."""
+    total = lines.ends[-1]
+    held_out = min(MOST_HELD_OUT, max(1, int(total * config.held_out_share)))
+    size = 2 * held_out + (SAMPLE if config.vocabulary_file else VOCABULARY_SAMPLE)
+    parts, rows = sample(lines, size, held_out, config.damaged)
+    if config.tokenizer == "sentencepiece" and not config.vocabulary_file:
+        train = parts["train"]
+        sides = [[*train.source, *train.target]] if config.joint_vocabulary else list(train)
+        trained = [tokenizers.train_sentencepiece(side, config.vocabulary_size) for side in sides]
+        config = settings.replace(config, vocabulary_file=",".join(trained))
+    data = assembled(config, parts, rows, batch_size)
+    vocabularies = (data.source_vocabulary, data.target_vocabulary)
+    widths = (max(part.source.shape[1], part.target.shape[1] - 1) for part in data.train)
+    limits = (*(width for width in widths if width < config.max_length), config.max_length)
+    batch_sizes = buckets.sentences_in_batch(limits, batch_size, config.batch_tokens)
+    stream = PairStream(
+        lines,
+        Coder(config, config.languages, config.merges),
+        vocabularies,
+        frozenset(source for name in ("valid", "test") for source in parts[name].source),
+        Buckets(limits, batch_sizes, vocabularies),
+        seed=0,
+        window=min(total, WINDOW_BATCHES * max(batch_sizes)),
+        workers=config.workers,
+        damaged=config.damaged,
+    )
+    facts = {"train_pairs": total - 2 * held_out, "sampled_pairs": len(parts["train"].source), "streamed": True}
+    return data._replace(stream=stream, facts=data.facts | facts)
+
+
+def sample(lines: PairLines, size: int, held_out: int, damaged: str) -> tuple[dict[str, Texts], dict[str, np.ndarray]]:
+    """About `size` pairs at random, "valid" and "test" with as many different sources, the others "train"; and their
+    records."""
+    found = {}  # the first record of each source
+    for record in shuffled(np.arange(min(size, lines.ends[-1])), lines.ends[-1], 0).tolist():
+        try:
+            pair = lines.read(record)
+        except InputError:
+            if damaged != "skip":
+                raise
+            continue
+        found.setdefault(pair[0], (record, pair))
+    pairs = list(found.values())
+    if len(pairs) < 2 * held_out + 1:
+        raise InputError(f"a corpus needs at least 3 different sources, and more than are held out; got {len(pairs)}")
+    parts = {"valid": pairs[:held_out], "test": pairs[held_out : 2 * held_out], "train": pairs[2 * held_out :]}
+    texts = {name: Texts(*map(list, zip(*(pair for _, pair in part)))) for name, part in parts.items()}
+    return texts, {name: np.array([record for record, _ in part]) for name, part in parts.items()}

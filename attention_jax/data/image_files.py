@@ -8,6 +8,7 @@ import gzip
 import hashlib
 import os
 import struct
+import sys
 import zlib
 
 import numpy as np
@@ -99,15 +100,21 @@ def read_cifar(path: str, sha256: str | None = None) -> tuple[np.ndarray, np.nda
     return rows[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), rows[:, 0].astype(np.int32)
 
 
-def decode(path: str, size: int = 0, mode: str | None = None) -> np.ndarray:
+def decode(path: str, size: int = 0, mode: str | None = None, content=None, box=None) -> np.ndarray:
     """One image as uint8 [H, W, C], grey or RGB; with `size`, its shorter side is resized
-    to that and the middle cut out."""
+    to that and the middle cut out.
+
+    `content` is an open file to read instead of the one at `path`. With `box`, a function of the image's (width,
+    height), the box (left, top, right, bottom) that it gives is resized to `size` instead.
+    """
     from PIL import Image, UnidentifiedImageError
 
     try:
-        with Image.open(path) as image:
+        with Image.open(path if content is None else content) as image:
             image = image.convert(mode or ("L" if image.mode in ("1", "L", "I", "I;16") else "RGB"))
-            if size and image.size != (size, size):
+            if box:
+                image = image.resize((size, size), Image.Resampling.BILINEAR, box=box(image.size))
+            elif size and image.size != (size, size):
                 scale = size / min(image.size)
                 image = image.resize([max(size, round(side * scale)) for side in image.size], Image.Resampling.BILINEAR)
                 left, top = ((side - size) // 2 for side in image.size)
@@ -122,12 +129,8 @@ def decode(path: str, size: int = 0, mode: str | None = None) -> np.ndarray:
     return pixels if pixels.ndim == 3 else pixels[..., None]
 
 
-def read_folder(directory: str, size: int = 0) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
-    """Images [N, S, S, C], labels [N] and class names of a directory with one sub-directory of images per class.
-
-    Grey only if every file is grey. `size` crops and resizes them all; without it they must
-    be squares of one size already.
-    """
+def list_folder(directory: str) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
+    """Labels [N], file names [N] as bytes and class names of a directory with one sub-directory of images per class."""
     if not os.path.isdir(directory):
         raise InputError(
             f"--data.path {directory or '(empty)'} is not a directory; "
@@ -137,20 +140,48 @@ def read_folder(directory: str, size: int = 0) -> tuple[np.ndarray, np.ndarray, 
         sorted(entry.name for entry in os.scandir(directory) if entry.is_dir() and not entry.name.startswith("."))
     )
     files = [
-        (label, os.path.join(directory, name, file))
-        for label, name in enumerate(names)
-        for file in sorted(os.listdir(os.path.join(directory, name)))
-        if file.lower().endswith(EXTENSIONS)
+        [os.fsencode(file) for file in sorted(os.listdir(os.path.join(directory, name))) if is_image(file)]
+        for name in names
     ]
-    counts = [sum(label == number for label, _ in files) for number in range(len(names))]
+    counts = [len(of_class) for of_class in files]
     if len(names) < 2:
         raise InputError(f"{directory} has {len(names)} classes (sub-directories of images); at least 2 are needed")
     if 0 in counts:
         raise InputError(
             f"the class {names[counts.index(0)]} in {directory} has no images (known: {' '.join(EXTENSIONS)})"
         )
-    images = [decode(path, size) for _, path in files]
-    shapes = {image.shape[:2]: path for image, (_, path) in zip(images, files)}
+    return np.repeat(np.arange(len(names), dtype=np.int32), counts), np.concatenate([*map(np.array, files)]), names
+
+
+def is_image(file: str) -> bool:
+    """Whether a file is called as an image is."""
+    return file.lower().endswith(EXTENSIONS)
+
+
+def read_folder(
+    directory: str, size: int = 0, damaged: str = "error"
+) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
+    """Images [N, S, S, C], labels [N] and class names of a directory with one sub-directory of images per class.
+
+    Grey only if every file is grey. `size` crops and resizes them all; without it they must
+    be squares of one size already. What is damaged is an error, or is left out and counted.
+    """
+    label, file_names, names = list_folder(directory)
+    files = [os.path.join(directory, names[number], os.fsdecode(file)) for number, file in zip(label, file_names)]
+    images, bad = [], []
+    for path in files:
+        try:
+            images.append(decode(path, size))
+        except InputError as error:
+            if damaged == "error":
+                raise
+            bad.append(path)
+            print(f"left out: {error}", file=sys.stderr) if len(bad) == 1 else None
+    if bad:
+        print(f"{len(bad)} of {len(files)} images in {directory} were left out", file=sys.stderr)
+        label = label[[path not in bad for path in files]]
+        files = [path for path in files if path not in bad]
+    shapes = {image.shape[:2]: path for image, path in zip(images, files)}
     if len(shapes) > 1 or len(set(next(iter(shapes)))) > 1:
         said = ", ".join(
             f"{width} x {height} ({os.path.basename(path)})" for (height, width), path in list(shapes.items())[:2]
@@ -158,4 +189,4 @@ def read_folder(directory: str, size: int = 0) -> tuple[np.ndarray, np.ndarray, 
         raise InputError(f"the images in {directory} are not squares of one size: {said}; give one with --data.pixels")
     if len({image.shape[2] for image in images}) > 1:
         images = [np.repeat(image, 3, axis=2) if image.shape[2] == 1 else image for image in images]
-    return np.stack(images), np.array([label for label, _ in files], np.int32), names
+    return np.stack(images), label, names

@@ -7,12 +7,16 @@ images are there in 0.1 s instead of 15. "folder" reads a user's own class/image
 
 import functools
 import os
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from attention_jax import InputError
 from attention_jax.config import Images
+from attention_jax.data.image_files import list_folder, read_folder
+from attention_jax.data.lazy_images import Files, ImageStream, LazyImages
+from attention_jax.data.streams import is_streamed, steps_in_call
 
 VERSIONS = {"fashion_mnist": "3.0.1", "cifar10": "3.0.2", "digits": "1.0.0"}
 HELD_OUT = 5
@@ -22,7 +26,7 @@ HELD_OUT = 5
 class Split(NamedTuple):
     """Images and their labels."""
 
-    image: np.ndarray
+    image: np.ndarray | LazyImages
     """[N, S, S, C] uint8"""
     label: np.ndarray
     """[N] int32"""
@@ -44,7 +48,9 @@ def load(config: Images) -> ImageData:
       InputError: files are missing, damaged or not the published ones; the message names the file.
     """
     if config.dataset == "folder":
-        train, test, names = _folder(config.path, config.pixels)
+        train, test, names = _folder(config)
+    elif config.dataset == "tfds":
+        train, test, names = _records(config)
     else:
         train, test, names = _published(config.dataset, config.path)
     held_out = {"test": test}
@@ -67,25 +73,42 @@ def load(config: Images) -> ImageData:
     return ImageData(train, held_out, names)
 
 
+def stream(config: Images, train: Split, seed: int, batch_size: int, steps_per_call: int) -> ImageStream | None:
+    """What reads the images of `train` while training; None where they are in memory."""
+    if not isinstance(train.image, LazyImages):
+        return None
+    row_bytes = int(np.prod(train.image.shape[1:]))
+    steps = steps_in_call(row_bytes, batch_size, min(steps_per_call, -(-len(train.label) // batch_size)))
+    return ImageStream(train.image, train.label, seed, batch_size, steps, config.workers)
+
+
+def sample(train: Split) -> np.ndarray:
+    """Images for the mean colour: the first 10,000, or about 1,000 of all classes where each has to be read."""
+    return (
+        train.image[:: max(1, len(train.label) // 1_000)]
+        if isinstance(train.image, LazyImages)
+        else train.image[:10_000]
+    )
+
+
 def _take(split: Split, rows) -> Split:
-    return Split(split.image[rows], split.label[rows])
+    return Split(split.image.take(rows, 0), split.label[rows])
 
 
-def _folder(path: str, size: int) -> tuple[Split, Split, tuple[str, ...]]:
+def _folder(config: Images) -> tuple[Split, Split, tuple[str, ...]]:
     """path/train and path/test if both are there; else every `HELD_OUT`-th image of
     each class of path is for testing."""
-    from attention_jax.data.image_files import read_folder
-
+    path, read_folder = config.path, _reader(config)
     parts = [os.path.join(path, part) for part in ("train", "test")]
     if all(map(os.path.isdir, parts)):
-        (*train, names), (*test, test_names) = (read_folder(part, size) for part in parts)
+        (*train, names), (*test, test_names) = map(read_folder, parts)
         if names != test_names or train[0].shape[1:] != test[0].shape[1:]:
             said = f"classes {names} and {test_names}, images {train[0].shape[1:]} and {test[0].shape[1:]}"
             raise InputError(
                 f"{path}/train and {path}/test must have the same classes and one size of images; got {said}"
             )
         return Split(*train), Split(*test), names
-    image, label, names = read_folder(path, size)
+    image, label, names = read_folder(path)
     # the files are in the order of their classes
     place = np.concatenate([np.arange(count) for count in np.bincount(label)])
     held = place % HELD_OUT == HELD_OUT - 1
@@ -94,7 +117,41 @@ def _folder(path: str, size: int) -> tuple[Split, Split, tuple[str, ...]]:
             f"{path} has fewer than {HELD_OUT} images in every class, so none is left for testing; "
             "add images or train and test directories"
         )
-    return Split(image[~held], label[~held]), Split(image[held], label[held]), names
+    split = Split(image, label)
+    return _take(split, np.flatnonzero(~held)), _take(split, np.flatnonzero(held)), names
+
+
+def _reader(config: Images) -> Callable:
+    """What reads a folder: (path) -> images, labels, names. The images are read now, or when they are asked for."""
+    train = os.path.join(config.path, "train")
+    folder = train if os.path.isdir(train) else config.path
+    count = len(list_folder(folder)[0]) if config.stream == "auto" else 0
+    if not is_streamed(config.stream, count * 3 * config.pixels**2):
+        return lambda path: read_folder(path, config.pixels, config.damaged)
+    if not config.pixels:
+        raise InputError(
+            f"images that are read while training need one size: give --data.pixels (--data.path {folder})"
+        )
+
+    def lazy(path):
+        label, files, names = list_folder(path)
+        source = Files(tuple(os.path.join(path, name) for name in names), label, files)
+        return LazyImages(source, config.pixels, config.damaged), label, names
+
+    return lazy
+
+
+def _records(config: Images) -> tuple[Split, Split, tuple[str, ...]]:
+    """A dataset that TFDS has prepared."""
+    from attention_jax.data import record_images  # TFDS takes seconds to import: only where it is needed
+
+    if not config.pixels or config.stream == "never":
+        raise InputError(
+            "--data.dataset tfds is read while training, at one size: give --data.pixels, no --data.stream"
+        )
+    made, names = record_images.splits(config.path)
+    lazy = lambda records, label: Split(LazyImages(records, config.pixels, config.damaged), label)
+    return lazy(*made["train"]), lazy(*made["test"]), names
 
 
 def _published(name: str, path: str) -> tuple[Split, Split, tuple[str, ...]]:

@@ -7,7 +7,7 @@ import numpy as np
 
 from attention_jax import InputError
 from attention_jax.config import TextPairs
-from attention_jax.data import buckets as bucketing, tokenizers
+from attention_jax.data import buckets as bucketing, text_files, tokenizers
 from attention_jax.data.pairs import PairData, Pairs, Texts, Tokenizer, make_pairs, occurs_in, padding_share
 from attention_jax.data.splits import take
 from attention_jax.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
@@ -24,8 +24,15 @@ def make_tokenizers(
 ) -> tuple[list[Tokenizer], list[list[str] | None]]:
     """Source and target tokenizer as `options.tokenizer` says, and their pieces where training the
     tokenizer makes the vocabulary."""
+    given = [path.strip() for path in options.vocabulary_file.split(",")] if options.vocabulary_file else []
+    if len(given) > 2:
+        raise InputError(f"--data.vocabulary-file is one file or source,target; got {options.vocabulary_file}")
+    if options.tokenizer == "sentencepiece" and given:
+        made = [tokenizers.sentencepiece_model(path) for path in given] * (3 - len(given))
+        return [tokenizer for tokenizer, _ in made], [pieces for _, pieces in made]
+    pieces = [text_files.read_lines(path, "vocabulary") for path in given] * (3 - len(given)) or [None, None]
     if options.tokenizer == "spacy":
-        return [tokenizers.spacy(language) for language in languages], [None, None]
+        return [tokenizers.spacy(language) for language in languages], pieces
     if options.tokenizer == "sentencepiece" and options.joint_vocabulary:
         tokenizer, pieces = tokenizers.sentencepiece([*train.source, *train.target], options.vocabulary_size)
         return [tokenizer] * 2, [pieces] * 2
@@ -35,9 +42,9 @@ def make_tokenizers(
     if options.tokenizer == "bpe":
         if not merges:
             raise InputError("the bpe tokenizer needs the file of its merges: --data.merges FILE")
-        return [tokenizers.bpe(merges)] * 2, [None, None]
+        return [tokenizers.bpe(merges)] * 2, pieces
     simple = {"whitespace": tokenizers.whitespace, "character": tokenizers.character, "words": tokenizers.words}
-    return [simple[options.tokenizer]()] * 2, [None, None]
+    return [simple[options.tokenizer]()] * 2, pieces
 
 
 def make_vocabularies(

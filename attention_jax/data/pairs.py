@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attention_jax import InputError
+from attention_jax.data.streams import Stream
 from attention_jax.data.vocabulary import Vocabulary
 
 
@@ -64,6 +65,8 @@ class PairData(NamedTuple):
     """numbers for result.json: sizes, overlap, share of padding, truncated pairs"""
     bleu_tokenize: str = "none"
     """sacrebleu's tokenizer for this data: "13a" for plain text, "none" where the references are tokens already"""
+    stream: Stream | None = None
+    """what trains, where it is read while training; `train` is a sample of it then"""
 
 
 def pad_rows(rows: Sequence[Sequence[int]], pad: int | None, width: int | None = None) -> tuple[np.ndarray, np.ndarray]:

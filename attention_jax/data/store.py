@@ -13,12 +13,7 @@ from collections.abc import Iterable
 import tensorflow_datasets as tfds
 
 from attention_jax import InputError
-
-
-def data_home() -> str:
-    """Where datasets are cached: `TFDS_DATA_DIR`, by default ~/tensorflow_datasets
-    (read at each call, not at import)."""
-    return os.path.expanduser(os.environ.get("TFDS_DATA_DIR", os.path.join("~", "tensorflow_datasets")))
+from attention_jax.files import data_home
 
 
 def text_features(

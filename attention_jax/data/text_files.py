@@ -43,14 +43,19 @@ def decode_lines(content: bytes, path: str) -> list[str]:
         raise InputError(f"{path} is empty; expected one sentence a line")
     decoded = []
     for number, line in enumerate(lines, start=1):
-        try:
-            decoded.append(line.decode("utf-8").rstrip("\r"))
-        except UnicodeDecodeError as error:
-            raise InputError(
-                f"{path} line {number}: not valid UTF-8 (byte {error.object[error.start]:#04x} at {error.start + 1}); "
-                "save the file as UTF-8"
-            ) from None
+        decoded.append(decode_line(line, f"{path} line {number}"))
     return decoded
+
+
+def decode_line(line: bytes, place: str) -> str:
+    """A line of UTF-8 text without its end; `place` is what it is called in an error."""
+    try:
+        return line.decode("utf-8").rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{place}: not valid UTF-8 (byte {error.object[error.start]:#04x} at {error.start + 1}); "
+            "save the file as UTF-8"
+        ) from None
 
 
 def read_lines(path: str, what: str) -> list[str]:
@@ -73,14 +78,20 @@ def parallel(source_path: str, target_path: str) -> Texts:
     return Texts(source, target)
 
 
+def two_columns(line: str, place: str) -> tuple[str, str]:
+    """What stands before and after the first tab; what follows a second one is ignored."""
+    first, _, rest = line.partition("\t")
+    second = rest.partition("\t")[0]
+    if not (first.strip() and second.strip()):
+        raise InputError(f"{place}: expected `source TAB target`, got {line[:60]!r}")
+    return first, second
+
+
 def columns(content: bytes, path: str) -> Texts:
     """A file of two columns with a tab between them (what follows a second tab is ignored)."""
     source, target = [], []
     for number, line in enumerate(decode_lines(content, path), start=1):
-        first, _, rest = line.partition("\t")
-        second = rest.partition("\t")[0]
-        if not (first.strip() and second.strip()):
-            raise InputError(f"{path} line {number}: expected `source TAB target`, got {line[:60]!r}")
+        first, second = two_columns(line, f"{path} line {number}")
         source.append(first)
         target.append(second)
     return Texts(source, target)

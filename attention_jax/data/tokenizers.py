@@ -11,8 +11,9 @@ import tempfile
 from collections.abc import Callable, Sequence
 
 from attention_jax import InputError
-from attention_jax.data import store, text_files
+from attention_jax.data import text_files
 from attention_jax.data.pairs import Tokenizer
+from attention_jax.files import data_home
 
 
 def whitespace() -> Tokenizer:
@@ -77,7 +78,7 @@ def spacy(language: str) -> Tokenizer:
 def _cached_tokens(name: str, texts: Sequence[str], tokens: Callable[[str], list[str]]) -> list[list[str]]:
     """`[tokens(text) for text in texts]`, kept in a file named after its input."""
     key = hashlib.sha256("\n".join([name, *texts]).encode()).hexdigest()[:24]
-    path = os.path.join(store.data_home(), "attention_jax", "tokens", f"{name}-{key}.gz")
+    path = os.path.join(data_home(), "attention_jax", "tokens", f"{name}-{key}.gz")
     if os.path.exists(path):
         with gzip.open(path, "rt", encoding="utf-8", newline="\n") as file:
             return [line.rstrip("\n").split(" ") if line.rstrip("\n") else [] for line in file]
@@ -139,11 +140,29 @@ def merge_tokenizer(ranks: dict[tuple[str, str], int]) -> Tokenizer:
 def sentencepiece(texts: Sequence[str], vocabulary_size: int) -> tuple[Tokenizer, list[str]]:
     """A sentencepiece model (unigram; Kudo 2018) trained on `texts`, once and for all; and
     its pieces, specials left out."""
+    return sentencepiece_model(train_sentencepiece(texts, vocabulary_size))
+
+
+def sentencepiece_model(path: str) -> tuple[Tokenizer, list[str]]:
+    """The sentencepiece model in a file, and its pieces, specials left out."""
+    import sentencepiece as library
+
+    try:
+        model = library.SentencePieceProcessor(model_file=path)
+    except (OSError, RuntimeError) as error:
+        raise InputError(f"{path} is not the file of a sentencepiece model; give one that ends in .model") from error
+    ordinary = lambda number: not (model.is_unknown(number) or model.is_control(number))
+    pieces = [model.id_to_piece(number) for number in filter(ordinary, range(model.get_piece_size()))]
+    return Tokenizer(lambda text: model.encode(text, out_type=str), lambda tokens: model.decode(list(tokens))), pieces
+
+
+def train_sentencepiece(texts: Sequence[str], vocabulary_size: int) -> str:
+    """The file of a model of so many pieces, trained on `texts` if it is not there yet."""
     import sentencepiece as library
 
     content = "\n".join(texts)
     key = hashlib.sha256(f"{vocabulary_size} {content}".encode()).hexdigest()[:24]
-    path = os.path.join(store.data_home(), "attention_jax", "sentencepiece", f"{key}.model")
+    path = os.path.join(data_home(), "attention_jax", "sentencepiece", f"{key}.model")
     if not os.path.exists(path):
         with tempfile.TemporaryDirectory() as directory:
             try:
@@ -167,6 +186,4 @@ def sentencepiece(texts: Sequence[str], vocabulary_size: int) -> tuple[Tokenizer
                 ) from error
             with open(os.path.join(directory, "model.model"), "rb") as file:
                 _write(path, file.read())
-    model = library.SentencePieceProcessor(model_file=path)
-    pieces = [model.id_to_piece(number) for number in range(1, model.get_piece_size())]
-    return Tokenizer(lambda text: model.encode(text, out_type=str), lambda tokens: model.decode(list(tokens))), pieces
+    return path

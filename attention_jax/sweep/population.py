@@ -19,14 +19,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention_jax import Interrupted, config as configs, runs, tasks
+from attention_jax import InputError, Interrupted, config as configs, runs, tasks
 from attention_jax.sweep.partition import NUMBERS
 from attention_jax.sweep.space import get
 from attention_jax.train.checkpoint import Checkpoints, Earlier
 from attention_jax.train.loop import Interrupt, check_batches, fit, planned_steps
 from attention_jax.train.optimizer import optimizer
 from attention_jax.train.parallel import replicate
-from attention_jax.train.program import Program
+from attention_jax.train.program import Program, streamed
 from attention_jax.train.run import Run
 from attention_jax.train.step import TrainState, init_state, of_rows, train_step
 
@@ -59,6 +59,8 @@ def classes(built: Sequence[tasks.Task], seeds: Sequence[int]) -> list[list[int]
 
 def check_traceable(config: configs.Config, names: Sequence[str], task: tasks.Task):
     """Trace the loss with tracers for the numbers `names`; raises if a model looks at one (it must be compiled in)."""
+    if streamed(task):
+        raise InputError("data that are read while training are trained on by one run at a time")
     rng = jax.eval_shape(lambda: jax.random.PRNGKey(0))
     rows = {name: jax.ShapeDtypeStruct((2, *array.shape[1:]), array.dtype) for name, array in task.buckets[0].items()}
     rows["weight"] = jax.ShapeDtypeStruct((2,), jnp.float32)
@@ -87,6 +89,7 @@ def many_runs(members: Sequence[configs.Config], task: tasks.Task, total_steps: 
         start=lambda: fresh(task, members, numbers, total_steps),
         place=lambda saved: spread(saved, devices),
         rows=replicate,
+        streamed_rows=None,
         call=call,
         fetch=lambda state: collect(state, count),
         params=lambda saved, member: jax.tree.map(lambda x: x[member], saved.params),

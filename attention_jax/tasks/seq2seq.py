@@ -6,7 +6,7 @@ bias [V])`, `start(memory, max_length) -> cache`, `step(cache, token [B]) -> (lo
 `__call__(source, source_length, target_in, train=, look=) -> (logits [B, T, V], intermediates)`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import flax.linen as nn
@@ -18,6 +18,7 @@ from attention_jax import InputError
 from attention_jax.config import Config
 from attention_jax.data import batches, corpora
 from attention_jax.data.pairs import PairData, decode_targets, encode_sources, references
+from attention_jax.data.streams import Stream
 from attention_jax.ops.losses import linear_cross_entropy, masked_cross_entropy
 from attention_jax.tasks import Evaluation, build_model, load_once, pictures
 from attention_jax.tasks.generation import generate
@@ -49,7 +50,11 @@ class Seq2seqTask:
 
     @property
     def buckets(self) -> tuple[dict, ...]:
-        return tuple(pairs._asdict() for pairs in self.data.train)
+        return () if self.data.stream else tuple(pairs._asdict() for pairs in self.data.train)
+
+    @property
+    def stream(self) -> Stream | None:
+        return self.data.stream and replace(self.data.stream, seed=self.config.train.seed)
 
     def init(self, rng):
         first = self.data.train[0]

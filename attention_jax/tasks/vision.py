@@ -12,6 +12,7 @@ import numpy as np
 from attention_jax import InputError, config as configs
 from attention_jax.data import batches, images
 from attention_jax.data.image_files import decode
+from attention_jax.data.streams import Stream
 from attention_jax.ops import augment
 from attention_jax.ops.autoaugment import auto_augment
 from attention_jax.ops.losses import masked_cross_entropy
@@ -64,7 +65,7 @@ def build(config: configs.Config) -> "VisionTask":
     data = load_once(images.load, config.data)
     size, mean, deviation = config.data.pixels or data.train.image.shape[1], None, None
     if config.data.standardize:
-        rows = data.train.image[:10_000].astype(np.float32) / 255
+        rows = images.sample(data.train).astype(np.float32) / 255
         mean, deviation = rows.mean((0, 1, 2)), np.maximum(rows.std((0, 1, 2)), 1e-3)
     preparation = Preparation(config.data, size, mean, deviation)
     return VisionTask(config, data, build_model(config, len(data.names), size), preparation)
@@ -81,7 +82,12 @@ class VisionTask:
 
     @property
     def buckets(self) -> tuple[dict, ...]:
-        return (self.data.train._asdict(),)
+        return () if self.stream else (self.data.train._asdict(),)
+
+    @property
+    def stream(self) -> Stream | None:
+        train = self.config.train
+        return images.stream(self.config.data, self.data.train, train.seed, train.batch_size, train.steps_per_call)
 
     def init(self, rng):
         size = self.preparation.size

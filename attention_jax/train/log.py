@@ -5,6 +5,7 @@ import json
 import os
 import platform
 import sys
+import time
 from pathlib import Path
 
 import jax
@@ -72,6 +73,32 @@ def _commit() -> str | None:
     return None
 
 
+class Pace:
+    """Examples a second and the share of the time in which data were waited for, from a `begin` to the last `note`.
+
+    >>> pace = Pace()
+    >>> pace.begin(examples=100, now=0.0); pace.note(examples=300, waited=0.5, now=2.0); str(pace)
+    '100 examples/s, 25 % of the time waiting for data'
+    """
+
+    def __init__(self):
+        self.waited = 0.0  # at the last note
+        self.begin(0)
+
+    def begin(self, examples: int, now: float | None = None):
+        now = time.perf_counter() if now is None else now
+        self.first = self.last = (now, examples, self.waited)
+
+    def note(self, examples: int, waited: float, now: float | None = None):
+        self.waited = waited
+        self.last = (time.perf_counter() if now is None else now, examples, waited)
+
+    def __str__(self) -> str:
+        seconds, examples, waited = (b - a for a, b in zip(self.first, self.last))
+        seconds = max(seconds, 1e-9)
+        return f"{examples / seconds:.4g} examples/s, {100 * waited / seconds:.0f} % of the time waiting for data"
+
+
 class Progress:
     """A bar with the running loss on a terminal; otherwise one plain line an epoch."""
 
@@ -90,17 +117,18 @@ class Progress:
             self.bar.start()
             self.task = self.bar.add_task("training", total=total_steps, completed=done)
 
-    def step(self, done: int, loss: float):
+    def step(self, done: int, loss: float, pace: Pace):
         if self.bar:
-            self.bar.update(self.task, completed=done, description=f"loss {loss:.4f}")
+            self.bar.update(self.task, completed=done, description=f"loss {loss:.4f}, {pace}")
 
-    def epoch(self, values: dict):
-        """One line: epoch, step, seconds, then every metric."""
+    def epoch(self, values: dict, pace: Pace):
+        """One line: epoch, step, seconds, then every metric; and the pace."""
         if self.quiet:
             return
         shown = "  ".join(
             f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in values.items()
         )
+        shown = f"{shown}  ({pace})"
         print(shown, file=sys.stdout, flush=True) if self.bar is None else self.bar.console.print(
             shown, highlight=False
         )

@@ -16,7 +16,8 @@ import numpy as np
 from attention_jax import InputError, Interrupted
 from attention_jax.train import hosts
 from attention_jax.train.checkpoint import Checkpoints, average
-from attention_jax.train.program import Program, one_run
+from attention_jax.train.feed import START, Resident, Streamed
+from attention_jax.train.program import Program, one_run, streamed
 from attention_jax.train.run import Run
 
 
@@ -31,34 +32,35 @@ def fit(program: Program, task, runs: list[Run], checkpoints: Checkpoints, until
       Interrupted: on SIGINT or SIGTERM, after a checkpoint was written.
     """
     state, at = checkpoints.resume(program.start(), len(runs))
-    state, buckets, epoch, chunk = program.place(state), program.rows(task.buckets), at["epoch"], at["chunk"]
+    state, epoch, position = program.place(state), at["epoch"], (at["chunk"], at.get("call", 0))
 
     def save(saved, qualities=None):
-        progress = {"epoch": epoch, "chunk": chunk, "runs": [run.progress() for run in runs]}
+        progress = {"epoch": epoch, "chunk": position[0], "call": position[1], "runs": [run.progress() for run in runs]}
         checkpoints.save(sum(run.step for run in runs), saved, progress, qualities)
 
     with Interrupt() as interrupt, contextlib.ExitStack() as stack:
         for run, past in zip(runs, at["runs"], strict=True):
             run.begin(past)
             stack.callback(run.close)
+        feed = stack.enter_context(contextlib.closing(feed_of(program, task, runs, epoch, position)))
         while epoch < until and any(run.open for run in runs):
-            plans = [run.plan(epoch) for run in runs]
-            more = True
-            while more:
-                bucket, indices, weight = side_by_side([chunks[chunk] for chunks in plans])
+            calls = feed.calls(epoch, position)
+            while position:
+                with saved_first(lambda state=state: save(program.fetch(state)), checkpoints, runs):
+                    position, bucket, indices, weight = next(calls)
                 weight = np.stack([run.within(weights) for run, weights in zip(runs, weight)])  # [M, K, B]
-                state, metrics = program.call(state, buckets[bucket], indices, weight)
+                state, metrics = program.call(state, bucket, indices, weight)
                 for member, run in enumerate(runs):
-                    run.note(epoch, weight[member], {name: (s[member], n[member]) for name, (s, n) in metrics.items()})
-                chunk += 1
-                more = chunk < len(plans[0]) and any(run.open for run in runs)
-                if more and any(asked := hosts.anywhere(interrupt.requested, checkpoints.due())):
+                    found = {name: (s[member], n[member]) for name, (s, n) in metrics.items()}
+                    run.note(epoch, weight[member], found, feed.waited)
+                position = position if any(run.open for run in runs) else None
+                if position and any(asked := hosts.anywhere(interrupt.requested, checkpoints.due())):
                     save(program.fetch(state))
                     if asked[0]:
                         raise stopped(runs, checkpoints)
             if all(run.failure for run in runs):
                 break  # nothing worth keeping
-            epoch, chunk, saved = epoch + 1, 0, program.fetch(state)
+            epoch, position, saved = epoch + 1, START, program.fetch(state)
             for member, run in enumerate(runs):
                 if run.calls:
                     run.end_epoch(epoch, task.evaluate(program.params(saved, member), False).metrics)
@@ -73,11 +75,26 @@ def stopped(runs: list[Run], checkpoints: Checkpoints) -> Interrupted:
     return Interrupted(max(run.step for run in runs), sum(run.step for run in runs) in checkpoints.numbers())
 
 
-def side_by_side(chunks: list) -> tuple[int, np.ndarray, np.ndarray]:
-    """The same chunk of M plans as (bucket, indices [M, K, B], weight [M, K, B])."""
-    buckets, indices, weight = zip(*chunks)
-    assert len(set(buckets)) == 1, "runs beside each other need buckets in the same order"
-    return buckets[0], np.stack(indices), np.stack(weight)
+def feed_of(program: Program, task, runs: list[Run], epoch: int, position: tuple[int, int]):
+    """What the runs train on: the task's arrays on the devices, or what its stream reads from here on."""
+    if not streamed(task):
+        return Resident(program.rows(task.buckets), lambda epoch: [run.plan(epoch) for run in runs])
+    [run] = runs  # a population has its data on the devices
+    first, here = jax.process_index() * jax.local_device_count(), jax.local_device_count()
+    share = (first, here, jax.device_count())
+    read = lambda: task.stream.read(share, epoch, position[0], run.train.total_epochs)
+    return Streamed(read, program.streamed_rows, task.stream.windows, position)
+
+
+@contextlib.contextmanager
+def saved_first(save, checkpoints: Checkpoints, runs: list[Run]):
+    """Data that cannot be read end the training, but nothing is lost: a lone host first saves what it has."""
+    try:
+        yield
+    except InputError:
+        if jax.process_count() == 1 and sum(run.step for run in runs) not in [0, *checkpoints.numbers()]:
+            save()
+        raise
 
 
 def chosen(program: Program, runs: list[Run], saved, checkpoints: Checkpoints) -> list:
@@ -106,10 +123,16 @@ def calls(task, train) -> set[tuple[int, tuple[int, int]]]:
 
 def planned_steps(task, train) -> int:
     """The optimizer steps of a whole run, on which schedules depend."""
-    steps = train.total_epochs * sum(
-        int((weight.sum(1) > 0).sum()) for _, _, weight in task.plan(0, train.steps_per_call)
-    )
-    return min(steps, train.max_steps or steps)
+    if streamed(task):
+        in_epoch = task.stream.epoch_steps
+    else:
+        in_epoch = sum(int((weight.sum(1) > 0).sum()) for _, _, weight in task.plan(0, train.steps_per_call))
+    if in_epoch is None and not train.max_steps:
+        raise InputError(
+            "how many steps there are in an epoch of text that is read while training is known only after it: "
+            "give --train.max-steps"
+        )
+    return min(train.max_steps or math.inf, math.inf if in_epoch is None else train.total_epochs * in_epoch)
 
 
 def check_batches(task, train):

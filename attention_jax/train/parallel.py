@@ -86,7 +86,14 @@ def chunk_shapes(state, bucket, indices, weight, devices, shard: bool = False) -
 
 
 def chunk_program(
-    loss, optimizer, matmul_precision: str = "default", devices=None, *, accumulate: int = 1, shard: bool = False
+    loss,
+    optimizer,
+    matmul_precision: str = "default",
+    devices=None,
+    *,
+    accumulate: int = 1,
+    shard: bool = False,
+    streamed: bool = False,
 ):
     """The compiled inner loop itself; `chunk_runner` calls it.
 
@@ -101,7 +108,7 @@ def chunk_program(
     def run(state, bucket, indices, weight):
         def body(state, rows):
             if across:
-                return sharded.step(across, loss, optimizer, state, bucket, rows, accumulate)
+                return sharded.step(across, loss, optimizer, state, bucket, rows, accumulate, streamed)
             return train_step(of_rows(loss, bucket), optimizer, state, rows, axis, accumulate)
 
         with jax.default_matmul_precision(matmul_precision):
@@ -109,17 +116,20 @@ def chunk_program(
 
     if across or not axis:
         return jax.jit(run, donate_argnums=0)
-    return jax.pmap(run, AXIS, in_axes=(None, None, 1, 1), out_axes=None, donate_argnums=0, devices=devices)
+    in_axes = (None, 0 if streamed else None, 1, 1)
+    return jax.pmap(run, AXIS, in_axes=in_axes, out_axes=None, donate_argnums=0, devices=devices)
 
 
-def chunk_runner(loss, optimizer, matmul_precision: str = "default", *, accumulate: int = 1, shard: bool = False):
+def chunk_runner(loss, optimizer, matmul_precision: str = "default", *, shard: bool = False, **ways):
     """The compiled inner loop: `run(state, bucket, indices [K, B], weight [K, B]) -> state, metrics [K]`.
 
     K training steps are scanned in one call; step k gathers the rows `indices[k]` of `bucket` on the device. The
     state is donated. Each of the metrics is a pair (sums [K], counts [K]). `matmul_precision` is in force in these
-    steps alone. `accumulate` is that of `step.gradient_sums`. With `shard` the state lies in pieces (`placement`).
+    steps alone. `accumulate` is that of `step.gradient_sums`. With `shard` the state lies in pieces (`placement`). The
+    bucket of data that are `streamed` is the rows of this call alone, those of each device on it (`Placement.call`),
+    and the indices of each device count through them.
     """
-    program = chunk_program(loss, optimizer, matmul_precision, accumulate=accumulate, shard=shard)
+    program = chunk_program(loss, optimizer, matmul_precision, shard=shard, **ways)
     if jax.device_count() == 1:
         return program
     place = NamedSharding(sharded.mesh(), PartitionSpec(None, AXIS))
@@ -132,17 +142,25 @@ class Placement(NamedTuple):
 
     state: Callable[[Any], Any]  # NumPy arrays -> the state on the devices
     rows: Callable[[Any], Any]  # a task's buckets -> the same on the devices
+    call: Callable[[Any], Any]  # the rows of a streamed call, [n, R, ...] of the n devices here -> each on its device
     fetch: Callable[[Any], Any]  # a state on the devices -> NumPy arrays
 
 
 def placement(shard: bool) -> Placement:
     """Copies on every device, or a state in pieces."""
-    if not shard or jax.device_count() == 1:
-        return Placement(replicate, replicate, host)
+    if jax.device_count() == 1:
+        return Placement(
+            replicate, replicate, lambda rows: {name: jax.device_put(x[0]) for name, x in rows.items()}, host
+        )
+    if not shard:
+        here = NamedSharding(sharded.mesh(jax.local_devices()), PartitionSpec(AXIS))
+        return Placement(replicate, replicate, lambda rows: jax.device_put(rows, here), host)
     across = sharded.mesh()
-    everywhere = NamedSharding(across, PartitionSpec())
+    everywhere, divided = (NamedSharding(across, spec) for spec in (PartitionSpec(), PartitionSpec(AXIS)))
     place = lambda state: sharded.put(state, sharded.shardings(state, across))
-    return Placement(place, lambda rows: sharded.put(rows, everywhere), sharded.gather)
+    joined = lambda x: jax.make_array_from_process_local_data(divided, x.reshape(-1, *x.shape[2:]))
+    call = lambda rows: {name: joined(x) for name, x in rows.items()}
+    return Placement(place, lambda rows: sharded.put(rows, everywhere), call, sharded.gather)
 
 
 @functools.lru_cache(maxsize=64)

@@ -21,15 +21,21 @@ class Program(NamedTuple):
     start: Callable[[], Any]  # () -> the saved state of runs that have not begun
     place: Callable[[Any], Any]  # saved state -> state
     rows: Callable[[Any], Any]  # a task's buckets -> the same on the devices
+    streamed_rows: Callable[[Any], Any] | None  # the rows of one streamed call -> the same on the devices
     call: Callable[..., tuple]  # (state, bucket, indices [M, K, B], weight [M, K, B]) -> state, metrics of [M, K]
     fetch: Callable[[Any], Any]  # state -> saved state
     params: Callable[[Any, int], Any]  # (saved state, m) -> the parameters of run m
 
 
+def streamed(task) -> bool:
+    """Whether a task's data are read while it trains: it has a `stream` then."""
+    return getattr(task, "stream", None) is not None
+
+
 def one_run(task, optim, train, total_steps: int) -> Program:
     """A single run, its batches divided over all devices (`parallel.chunk_runner`)."""
     update = optimizer(optim, total_steps)
-    ways = {"accumulate": train.accumulate, "shard": train.shard_parameters}
+    ways = {"accumulate": train.accumulate, "shard": train.shard_parameters, "streamed": streamed(task)}
     run, at = chunk_runner(task.loss, update, train.matmul_precision, **ways), placement(train.shard_parameters)
 
     def call(state, bucket, indices, weight):
@@ -40,6 +46,7 @@ def one_run(task, optim, train, total_steps: int) -> Program:
         start=lambda: host(init_state(task.init, update, train.seed)),
         place=at.state,
         rows=at.rows,
+        streamed_rows=at.call,
         call=call,
         fetch=at.fetch,
         params=lambda saved, member: saved.params,

@@ -7,7 +7,7 @@ import numpy as np
 
 from attention_jax import Diverged, InputError, lower_is_better
 from attention_jax.train import hosts
-from attention_jax.train.log import MetricsLog, Progress, scalars
+from attention_jax.train.log import MetricsLog, Pace, Progress, scalars
 
 LARGEST = float(np.sqrt(np.finfo(np.float32).max))
 """A mean loss beyond this (1.8e19) has no square in float32: the run has diverged, even where no NaN comes of it."""
@@ -28,6 +28,7 @@ class Run:
         self.history, self.failure = [], None
         self.past, self.started = 0.0, None  # seconds before this process, and when it began
         self.calls = []  # the metrics of this epoch's calls
+        self.pace = Pace()
 
     def begin(self, progress: dict | None):
         """Go on from what `progress` said, or from nothing; open the log."""
@@ -37,6 +38,7 @@ class Run:
         self.log = MetricsLog(self.directory, self.step, self.train.tensorboard)
         self.bar = Progress(self.total_steps, self.step, self.quiet)
         self.started = time.perf_counter()
+        self.pace.begin(self.examples)
 
     def progress(self) -> dict:
         """What `begin` needs, as plain values."""
@@ -66,8 +68,11 @@ class Run:
         steps = self.step + np.cumsum(weight.sum(1) > 0)
         return weight * (self.open & (steps <= self.total_steps))[:, None].astype(weight.dtype)
 
-    def note(self, epoch: int, weight: np.ndarray, metrics: dict):
-        """Take in what a call made of `weight` [K, B], {name: (sums [K], counts [K])}; nothing if the run is over."""
+    def note(self, epoch: int, weight: np.ndarray, metrics: dict, waited: float = 0.0):
+        """Take in what a call made of `weight` [K, B], {name: (sums [K], counts [K])}; nothing if the run is over.
+
+        `waited`: the seconds for which data were waited for, since this process began.
+        """
         if not self.open:
             return
         total, count = metrics["loss"]
@@ -79,7 +84,8 @@ class Run:
         self.step, self.examples = int(steps[-1]), self.examples + int((weight > 0).sum())
         self.calls.append(metrics)
         self.log.write(self.step, epoch=epoch, **scalars(metrics))
-        self.bar.step(self.step, scalars(metrics)["train.loss"])
+        self.pace.note(self.examples, waited)
+        self.bar.step(self.step, scalars(metrics)["train.loss"], self.pace)
 
     def end_epoch(self, epoch: int, evaluated: dict):
         """Write the row of an epoch that has ended: the means of its steps, and what was `evaluated` after it."""
@@ -89,7 +95,8 @@ class Run:
         quality(row, self.train.best_metric)  # a metric that does not exist is said before anything is saved
         self.history.append(row)
         self.log.write(self.step, **{name: value for name, value in row.items() if name != "step"})
-        self.bar.epoch(row)
+        self.bar.epoch(row, self.pace)
+        self.pace.begin(self.examples)
 
     def quality_after(self, epoch: int) -> float:
         """How good it was after `epoch`: worse than anything where it was over before."""

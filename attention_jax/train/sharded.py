@@ -58,12 +58,12 @@ def gather(tree):
     return host(jax.tree.map(whole, tree))
 
 
-def step(across: Mesh, loss, optimizer, state, bucket, rows, accumulate: int):
+def step(across: Mesh, loss, optimizer, state, bucket, rows, accumulate: int, streamed: bool = False):
     """`train_step` on rows (indices [B], weight [B]) of a bucket and a state that lies in pieces.
 
     Each device has its part of the batch and puts an array together for `loss`, again in the gradient rather than keep
     it. The transpose of putting it together (all_gather) adds the devices' gradients and leaves each its piece
-    (reduce-scatter). The update is made on the pieces.
+    (reduce-scatter). The update is made on the pieces. A `streamed` bucket lies on each device with its own rows.
     """
     specs = jax.tree.map(lambda x: pieces(x, across.size), state.params)
     kept = lambda operation, *_, **__: operation.name != "all_gather"
@@ -84,7 +84,7 @@ def step(across: Mesh, loss, optimizer, state, bucket, rows, accumulate: int):
         return jax.tree.map(add, gradients, specs), jax.lax.psum(metrics, AXIS)
 
     places = {
-        "in_specs": (specs, PartitionSpec(), PartitionSpec(AXIS), PartitionSpec()),
+        "in_specs": (specs, PartitionSpec(AXIS) if streamed else PartitionSpec(), PartitionSpec(AXIS), PartitionSpec()),
         "out_specs": (specs, PartitionSpec()),
     }
     sums = jax.shard_map(local, mesh=across, **places, check_vma=False)

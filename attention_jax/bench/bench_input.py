@@ -1,0 +1,75 @@
+"""`python launch.py bench input`: how fast a source of data is by itself, and how many cores a training step needs.
+
+    python launch.py bench input --path DIR --pixels 224 --batch-size 1024 --step-ms 250
+    python launch.py bench input --source-file a.en --target-file a.de --vocabulary-file my.model --batch-tokens 25000
+
+A step of `--step-ms` milliseconds is waited for by data unless the cores read a batch in that time.
+"""
+
+import contextlib
+import math
+import time
+
+from attention_jax import InputError
+from attention_jax.config import Corpus, Images
+from attention_jax.data import corpora, images
+from attention_jax.data.streams import Reading, Share, Stream
+
+
+def measured(stream: Stream, processes: int, seconds: float) -> tuple[float, float]:
+    """(examples a second, examples in a step), `processes` reading for `seconds` after all have begun."""
+    examples, steps, begin = 0, 0, 0.0
+    with contextlib.closing(Reading(stream, Share(), 0, 0, 10**6)) as reading:
+        for number, (*_, calls) in enumerate(reading):
+            now = time.perf_counter()
+            if number < 2 * processes:  # they start, and import what they need
+                begin = now
+                continue
+            for call in calls:
+                examples, steps = examples + int((call.weight > 0).sum()), steps + len(call.weight)
+            if now - begin > seconds:
+                return examples / (now - begin), examples / steps
+    raise AssertionError("a stream of a million epochs ended")
+
+
+def main(
+    path: str = "",
+    pixels: int = 224,
+    source_file: str = "",
+    target_file: str = "",
+    vocabulary_file: str = "",
+    tokenizer: str = "sentencepiece",
+    batch_size: int = 256,
+    batch_tokens: int = 0,
+    processes: int = 1,
+    seconds: float = 10.0,
+    step_ms: float = 0.0,
+) -> dict[str, float]:
+    """Measure images in class directories (--path) or sentence pairs (--source-file, --target-file); --step-ms is the
+    time of a training step of --batch-size images, or of --batch-tokens tokens."""
+    if bool(path) == bool(source_file) or processes < 1:
+        raise InputError("bench input needs --path DIR or --source-file F --target-file F, and --processes 1 or more")
+    if path:
+        config = Images("folder", path=path, pixels=pixels, stream="always", workers=processes)
+        stream, what = images.stream(config, images.load(config).train, 0, min(batch_size, 64), 1), "images"
+    else:
+        files = {"source_file": source_file, "target_file": target_file, "vocabulary_file": vocabulary_file}
+        options = {"tokenizer": tokenizer, "overlong": "drop", "batch_tokens": batch_tokens, "joint_vocabulary": True}
+        config = Corpus(**files, **options, stream="always", workers=processes)
+        stream, what = corpora.load(config, batch_size).stream, "pairs"
+    rate, in_step = measured(stream, processes, seconds)
+    in_step = batch_size if path else in_step
+    print(f"{rate:.0f} {what} a second with {processes} processes: {rate / processes:.0f} a second and core")
+    found = {"per_second": rate, "per_second_and_core": rate / processes}
+    if step_ms:
+        needed = 1000 * in_step / step_ms
+        found["cores"] = math.ceil(needed / (rate / processes))
+        print(
+            f"a step of {in_step:.0f} {what} in {step_ms:g} ms needs {needed:.0f} a second: "
+            f"{found['cores']} cores beside those that train (--data.workers {found['cores']})"
+        )
+    return found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""Images that are read from their files when they are asked for: what stands where an array of them would not fit."""
+
+import functools
+import io
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from attention_jax import InputError
+from attention_jax.data import batches
+from attention_jax.data.image_files import decode
+from attention_jax.data.streams import Call, Share, Stream
+
+Crop = Callable[[tuple[int, int], np.random.Generator], tuple[float, float, float, float]]
+"""(width, height), random numbers -> the box (left, top, right, bottom) of an image that training sees."""
+
+
+class Source(Protocol):
+    """Where images are: numbered, and small enough to be sent to the processes that read."""
+
+    def __len__(self) -> int: ...
+
+    def take(self, rows: np.ndarray) -> "Source":
+        """Some of them."""
+
+    def open(self, row: int) -> tuple[str, bytes | None]:
+        """What an image is called in an error, which is its path where there is no content; and its file's content."""
+
+
+@dataclass(frozen=True, eq=False)
+class Files:
+    """Files in directories, a directory a class."""
+
+    directories: tuple[str, ...]
+    label: np.ndarray
+    """[N] int32: which directory"""
+    name: np.ndarray
+    """[N] bytes: in that directory"""
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+    def take(self, rows) -> "Files":
+        return replace(self, label=self.label[rows], name=self.name[rows])
+
+    def open(self, row: int) -> tuple[str, None]:
+        return os.path.join(self.directories[self.label[row]], os.fsdecode(bytes(self.name[row]))), None
+
+
+class Read(NamedTuple):
+    """Images, and a line for each that could not be read."""
+
+    image: np.ndarray
+    """[n, S, S, 3] uint8"""
+    damaged: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class LazyImages:
+    """N images of `size` x `size` pixels in colour; indexed by rows it gives an array of them, uint8."""
+
+    source: Source
+    size: int
+    damaged: str = "error"
+    """"skip" gives the next image that can be read instead of one that cannot."""
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        return len(self.source), self.size, self.size, 3
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, rows) -> np.ndarray:
+        """Rows as NumPy understands them: a number, a slice, or an array of numbers."""
+        numbers = np.arange(len(self))[rows]
+        image = self.read(np.atleast_1d(numbers), threads=len(os.sched_getaffinity(0))).image
+        return image if np.ndim(numbers) else image[0]
+
+    def take(self, rows, axis: int = 0) -> "LazyImages":
+        """Some of the images, still unread."""
+        return replace(self, source=self.source.take(rows))
+
+    def read(self, rows: np.ndarray, crop: Crop | None = None, draws: tuple[int, ...] = (), threads: int = 1) -> Read:
+        """The images of `rows` [n]; with `crop` the part of each that it chooses by random numbers of (*draws, row)."""
+        different, places = np.unique(rows, return_inverse=True)
+        one = functools.partial(self._one, crop=crop, draws=draws)
+        if threads == 1:
+            found = [one(row) for row in different.tolist()]
+        else:
+            with ThreadPoolExecutor(threads) as pool:
+                found = list(pool.map(one, different.tolist()))
+        return Read(
+            np.stack([image for image, _ in found])[places.reshape(-1)],
+            tuple(line for _, lines in found for line in lines),
+        )
+
+    def _one(self, row: int, crop: Crop | None, draws: tuple[int, ...]) -> tuple[np.ndarray, list[str]]:
+        lines = []
+        for number in range(row, row + len(self)):
+            path, content = self.source.open(number % len(self))
+            box = crop and functools.partial(crop, rng=np.random.default_rng([*draws, row]))
+            try:
+                return decode(path, self.size, "RGB", None if content is None else io.BytesIO(content), box), lines
+            except InputError as error:
+                if self.damaged != "skip":
+                    raise
+                lines.append(str(error))
+        raise InputError(f"none of {len(self)} images can be read; the first: {lines[0]}")
+
+
+@functools.lru_cache(maxsize=2)
+def planned(seed: int, epoch: int, rows: int, batch_size: int, steps: int) -> list[batches.Chunk]:
+    """`batches.plan` of one bucket, remembered: a worker reads many chunks of an epoch."""
+    return batches.plan(seed, epoch, [rows], [batch_size], steps)
+
+
+@dataclass(frozen=True, eq=False)
+class ImageStream(Stream):
+    """Labelled images, a compiled call a window, in the order in which `batches.plan` has them in memory."""
+
+    image: LazyImages
+    label: np.ndarray
+    """[N] int32"""
+    seed: int
+    batch_size: int
+    steps: int
+    """Of a call."""
+    workers: int = 0
+    crop: Crop | None = None
+
+    @property
+    def windows(self) -> int:
+        return -(-len(self.label) // (self.batch_size * self.steps))
+
+    @property
+    def epoch_steps(self) -> int:
+        return -(-len(self.label) // self.batch_size)
+
+    def calls(self, epoch: int, window: int, share: Share) -> list[Call]:
+        chunk = planned(self.seed, epoch, len(self.label), self.batch_size, self.steps)[window]
+        rows = share.cut(chunk.indices)  # [here, K, b]
+        image, damaged = self.image.read(rows.reshape(-1), self.crop, (self.seed, epoch))
+        bucket = {
+            "image": image.reshape(share.here, -1, *image.shape[1:]),
+            "label": self.label[rows.reshape(share.here, -1)],
+        }
+        return [Call(bucket, chunk.weight, damaged)]

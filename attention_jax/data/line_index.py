@@ -1,0 +1,133 @@
+"""Lines of text files of any length, found by their number: a file is read once for where its lines begin."""
+
+import bisect
+import functools
+import glob
+import hashlib
+import os
+import struct
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from attention_jax import InputError
+from attention_jax.data.text_files import decode_line, two_columns
+from attention_jax.files import data_home
+
+BLOCK = 2**23
+"""Bytes that are read at a time."""
+LONG = 2**26
+"""Bytes of a file from which on it is said that it is being read."""
+
+
+class Lines(NamedTuple):
+    """The lines of one file. Only their numbers are in memory; a line is read from the file by two system calls."""
+
+    path: str
+    offsets: str
+    """The file of its index: int64 [N + 1], where each line begins, and the file's size"""
+    count: int
+    """N"""
+
+    def read(self, number: int) -> str:
+        """Line `number`, from 0. Raises InputError for one that is empty, not UTF-8, or no longer there."""
+        first, end = struct.unpack("<qq", os.pread(_opened(self.offsets), 16, 8 * number))
+        line = os.pread(_opened(self.path), end - first, first)
+        place = f"{self.path} line {number + 1}"
+        if len(line) < end - first:
+            raise InputError(f"{place}: the file became shorter since it was indexed; leave it as it is while training")
+        text = decode_line(line, place)
+        if not text.strip():
+            raise InputError(f"{place} is empty; remove the pair from both files")
+        return text
+
+
+@functools.cache
+def _opened(path: str) -> int:
+    """A descriptor that stays open: a file that is removed while training goes on being read."""
+    try:
+        return os.open(path, os.O_RDONLY)
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+
+
+def index(path: str) -> Lines:
+    """The lines of the file at `path`; where they begin is kept in the data home, for this size and time of change."""
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise InputError(f"no text file at {path} ({error.strerror})") from error
+    if path.endswith((".gz", ".zip")):
+        raise InputError(f"{path} is packed, and lines of it cannot be read by number: unpack it")
+    directory = os.path.join(data_home(), "attention_jax", "lines")
+    name = os.path.join(directory, hashlib.sha256(os.path.abspath(path).encode()).hexdigest()[:16])
+    offsets = f"{name}-{status.st_size}-{status.st_mtime_ns}.offsets"
+    if not os.path.exists(offsets):
+        os.makedirs(directory, exist_ok=True)
+        if status.st_size >= LONG:
+            print(f"reading {path} for where its lines begin (once)", file=sys.stderr)
+        part = f"{offsets}.{os.getpid()}.part"
+        _write_offsets(path, part)
+        for older in glob.glob(f"{glob.escape(name)}-*.offsets"):
+            os.remove(older)
+        os.replace(part, offsets)
+    count = os.path.getsize(offsets) // 8 - 1
+    if count < 1:
+        raise InputError(f"{path} is empty; expected one sentence a line")
+    return Lines(path, offsets, count)
+
+
+def _write_offsets(path: str, to: str):
+    with open(path, "rb", buffering=0) as file, open(to, "wb") as out:
+        start = 3 if file.read(3) == b"\xef\xbb\xbf" else 0  # a byte order mark is no text
+        file.seek(start)
+        end, last = start, start  # of what was read, and of its last whole line
+        if os.path.getsize(path) > start:
+            np.array([start], np.int64).tofile(out)
+        while block := file.read(BLOCK):
+            begins = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n")) + (end + 1)
+            begins.astype(np.int64).tofile(out)
+            end += len(block)
+            last = int(begins[-1]) if len(begins) else last
+        if last < end:
+            np.array([end], np.int64).tofile(out)
+
+
+class PairLines(NamedTuple):
+    """Pairs of sentences in files, numbered through all of them."""
+
+    files: tuple[tuple[Lines, ...], ...]
+    """(source, target) of each pair of files; or (both,), two columns with a tab between them"""
+    ends: tuple[int, ...]
+    """How many pairs there are up to the end of each."""
+
+    def read(self, number: int) -> tuple[str, str]:
+        """Source and target. Raises InputError that names the file and the line."""
+        lines, row = self._find(number)
+        if len(lines) == 1:
+            return two_columns(lines[0].read(row), self.place(number))
+        return lines[0].read(row), lines[1].read(row)
+
+    def place(self, number: int) -> str:
+        """What a pair is called in an error: its (source) file and line."""
+        lines, row = self._find(number)
+        return f"{lines[0].path} line {row + 1}"
+
+    def _find(self, number: int) -> tuple[tuple[Lines, ...], int]:
+        place = bisect.bisect_right(self.ends, number)
+        return self.files[place], number - (self.ends[place - 1] if place else 0)
+
+
+def index_pairs(files: Sequence[tuple[str, ...]]) -> PairLines:
+    """The pairs of (source file, target file), or of files of two columns (file,), one after another."""
+    indexed = tuple(tuple(map(index, paths)) for paths in files)
+    for lines in indexed:
+        if len({side.count for side in lines}) > 1:
+            source, target = lines
+            raise InputError(
+                f"source and target need equally many lines, "
+                f"but {source.path} has {source.count} and {target.path} {target.count}"
+            )
+    return PairLines(indexed, tuple(np.cumsum([lines[0].count for lines in indexed]).tolist()))

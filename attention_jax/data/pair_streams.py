@@ -1,0 +1,186 @@
+"""Sentence pairs of any number, read and tokenised while a model trains on them.
+
+An epoch is a random order of all records, cut into windows. A window's pairs are its examples; `group` makes the calls
+of them, as many as it takes, so that a place in an epoch is (window, call).
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from attention_jax import InputError
+from attention_jax.config import TextPairs
+from attention_jax.data import pair_files
+from attention_jax.data.line_index import PairLines
+from attention_jax.data.pairs import Texts, make_pairs
+from attention_jax.data.streams import Call, Share, Stream
+from attention_jax.data.vocabulary import Vocabulary
+
+ROUNDS = 6
+"""Of the network that shuffles."""
+WINDOW_BATCHES = 32
+"""Batches of the narrowest bucket that a window's pairs would make."""
+
+
+def shuffled(places: np.ndarray, total: int, *draws: int) -> np.ndarray:
+    """The records at `places` of a random order of `total` records, which is nowhere written down.
+
+    A Feistel network is a permutation of 2^(2h) numbers; what it gives beyond `total` goes through it again (Black and
+    Rogaway 2002, "Ciphers with arbitrary finite domains").
+
+    >>> sorted(shuffled(np.arange(10), 10, 3, 0).tolist())
+    [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+    """
+    half = np.uint64(max(1, (int(total - 1).bit_length() + 1) // 2))
+    mask = (np.uint64(1) << half) - np.uint64(1)
+    keys = np.random.default_rng(draws).integers(0, 2**63, ROUNDS, np.uint64)
+    records, outside = places.astype(np.uint64), np.ones(len(places), bool)
+    while outside.any():
+        left, right = records[outside] >> half, records[outside] & mask
+        for key in keys:
+            left, right = right, left ^ (_mixed(right + key) & mask)
+        records[outside] = (left << half) | right
+        outside = records >= np.uint64(total)
+    return records.astype(np.int64)
+
+
+def _mixed(x: np.ndarray) -> np.ndarray:
+    """splitmix64's finalizer (Steele, Lea and Flood 2014), uint64 to uint64."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+class Examples(NamedTuple):
+    """The pairs of a window as numbers, without marks, and a line for each record that could not be read."""
+
+    source: list[list[int]]
+    target: list[list[int]]
+    damaged: tuple[str, ...]
+
+
+class Batch(NamedTuple):
+    """One step: arrays [B, ...] by name, and the weight [B] of their rows."""
+
+    rows: dict[str, np.ndarray]
+    weight: np.ndarray
+
+
+@dataclass(frozen=True)
+class Coder:
+    """Texts to numbers; it is sent to the processes that read, and makes its tokenizers there."""
+
+    options: TextPairs
+    languages: tuple[str, str]
+    merges: str
+
+    def __call__(self, texts: Texts, vocabularies: Sequence[Vocabulary]) -> tuple[list[list[int]], list[list[int]]]:
+        rows = (tokenizer.split(side) for tokenizer, side in zip(_tokenizers(self), texts))
+        source, target = ([v.encode(row) for row in side] for v, side in zip(vocabularies, rows))
+        return source, target
+
+
+@functools.lru_cache(maxsize=2)
+def _tokenizers(coder: Coder):
+    return pair_files.make_tokenizers(coder.options, Texts([], []), coder.languages, coder.merges)[0]
+
+
+@dataclass(frozen=True, eq=False)
+class PairStream(Stream):
+    """Pairs of files, without those whose source is held out."""
+
+    lines: PairLines
+    coder: Coder
+    vocabularies: tuple[Vocabulary, Vocabulary]
+    held_out: frozenset[str]
+    """Sources of which no pair trains."""
+    group: Callable[[Examples, np.random.Generator], list[Batch]]
+    """The steps that a window's examples make, in the order in which they are trained on."""
+    seed: int
+    window: int
+    """Records in one."""
+    workers: int = 0
+    damaged: str = "error"
+
+    epoch_steps = None  # known only when an epoch has been read
+
+    @property
+    def records(self) -> int:
+        return self.lines.ends[-1]
+
+    @property
+    def windows(self) -> int:
+        return -(-self.records // self.window)
+
+    def examples(self, epoch: int, window: int) -> Examples:
+        """The pairs of a window of an epoch, tokenised."""
+        places = np.arange(window * self.window, min((window + 1) * self.window, self.records))
+        source, target, where, damaged = [], [], [], []
+        for record in shuffled(places, self.records, self.seed, epoch).tolist():
+            try:
+                pair = self.lines.read(record)
+            except InputError as error:
+                if self.damaged != "skip":
+                    raise
+                damaged.append(str(error))
+                continue
+            if pair[0] not in self.held_out:
+                source.append(pair[0])
+                target.append(pair[1])
+                where.append(record)
+        options = self.coder.options
+        texts = Texts(*([text.lower() for text in side] if options.lowercase else side for side in (source, target)))
+        ids = self.coder(texts, self.vocabularies)
+        over = [max(len(a), len(b)) >= options.max_length for a, b in zip(*ids)]
+        if options.overlong == "error" and any(over):
+            record = where[over.index(True)]
+            raise InputError(
+                f"{self.lines.place(record)}: a sentence has more tokens than --data.max-length {options.max_length}, "
+                "its end mark counted; raise it, or give --data.overlong truncate (or drop)"
+            )
+        if options.overlong == "drop":
+            ids = ([row for row, long in zip(side, over) if not long] for side in ids)
+        return Examples(*ids, tuple(damaged))
+
+    def calls(self, epoch: int, window: int, share: Share) -> list[Call]:
+        examples = self.examples(epoch, window)
+        calls = []
+        for rows, weight in self.group(examples, np.random.default_rng([self.seed, epoch, window])):
+            mine = share.cut(np.arange(len(weight))[None]).reshape(share.here, -1)
+            bucket = {name: array[mine] for name, array in rows.items()}
+            calls.append(Call(bucket, weight[None].astype(np.float32), examples.damaged if not calls else ()))
+        return calls
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """Pairs of similar length in a batch: one shape for each limit, of the longer side, its end mark counted."""
+
+    limits: tuple[int, ...]
+    """Tokens, ascending; the last is the most there can be."""
+    batch_sizes: tuple[int, ...]
+    vocabularies: tuple[Vocabulary, Vocabulary]
+
+    def __call__(self, examples: Examples, rng: np.random.Generator) -> list[Batch]:
+        """What does not fill a batch goes to the next wider bucket, and only the last batch is not full."""
+        longest = np.array([max(len(a), len(b)) + 1 for a, b in zip(examples.source, examples.target)], np.int64)
+        bucket = np.searchsorted(self.limits[:-1], longest)
+        batches, left = [], np.zeros(0, np.int64)
+        for number, (limit, size) in enumerate(zip(self.limits, self.batch_sizes)):
+            rows = np.concatenate([left, np.flatnonzero(bucket == number)])
+            whole = len(rows) // size * size
+            last = number + 1 == len(self.limits)
+            batches += [self._batch(examples, part, limit, size) for part in rows[:whole].reshape(-1, size)]
+            left = rows[whole:]
+            if last and (len(left) or not batches):
+                batches.append(self._batch(examples, left, limit, size))
+        return [batches[number] for number in rng.permutation(len(batches))]
+
+    def _batch(self, examples: Examples, rows: np.ndarray, limit: int, size: int) -> Batch:
+        source, target = ([side[row] for row in rows] for side in (examples.source, examples.target))
+        fill = [[]] * (size - len(rows))
+        pairs = make_pairs(source + fill, target + fill, *self.vocabularies, source_width=limit, target_width=limit)
+        return Batch(pairs._asdict(), (np.arange(size) < len(rows)).astype(np.float32))

@@ -1,0 +1,232 @@
+"""Data that are read while a model trains on them: which window comes when, who reads it, and how far ahead.
+
+A window is a part of an epoch that one worker reads at a time. What it holds is a function of (seed, epoch, window)
+and nothing else, so the order and every draw are the same with any number of workers and hosts, and a run goes on from
+(epoch, window, call) without a reader's state.
+"""
+
+import collections
+import contextlib
+import multiprocessing.util
+import os
+import pickle
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from attention_jax import InputError
+
+LARGEST_RESIDENT = 2**30
+"""Bytes of training arrays that `--data.stream auto` still keeps on the device."""
+CALL_BYTES = 2**24
+"""Bytes of rows that a streamed call of several steps may hold."""
+
+
+class Share(NamedTuple):
+    """The part of a global batch that one host computes: the blocks `first` to `first + here` of `of` equal ones."""
+
+    first: int = 0
+    here: int = 1
+    of: int = 1
+
+    def cut(self, rows: np.ndarray) -> np.ndarray:
+        """[K, B] -> [here, K, b], b = B / of, the batch filled with zeros where that is no whole number.
+
+        >>> Share(first=1, here=1, of=2).cut(np.array([[1, 2, 3]])).tolist()
+        [[[3, 0]]]
+        """
+        rows = np.pad(rows, ((0, 0), (0, -rows.shape[1] % self.of)))
+        blocks = rows.reshape(len(rows), self.of, -1).swapaxes(0, 1)
+        return blocks[self.first : self.first + self.here]
+
+
+class Call(NamedTuple):
+    """What one compiled call trains on."""
+
+    bucket: dict[str, np.ndarray]
+    """{name: [here, K * b, ...]}: the rows of this host's devices, those of its first step first."""
+    weight: np.ndarray
+    """[K, B] float32, of all hosts; 0 for rows that only fill a batch."""
+    damaged: tuple[str, ...] = ()
+    """What could not be read and was replaced, a line each."""
+
+
+class Stream:
+    """Base of a dataset that is read while it is trained on. It is sent to the workers, so it pickles and is small."""
+
+    windows: int
+    """Of an epoch."""
+    workers: int
+    """Processes that read; 0 reads in threads of this one."""
+    epoch_steps: int | None
+    """Training steps of an epoch; None where that is known only after one."""
+
+    def calls(self, epoch: int, window: int, share: Share) -> list[Call]:
+        """The calls of a window, at least one."""
+        raise NotImplementedError
+
+    def read(self, share: tuple[int, int, int], epoch: int, window: int, epochs: int) -> "Reading":
+        """An iterator over (epoch, window, calls) from a place on to the end of `epochs`."""
+        return Reading(self, Share(*share), epoch, window, epochs)
+
+
+def is_streamed(stream: Literal["auto", "always", "never"], size: int) -> bool:
+    """Whether training arrays of `size` bytes are read while training.
+
+    >>> is_streamed("auto", 2**30), is_streamed("auto", 2**30 + 1), is_streamed("always", 1)
+    (False, True, True)
+    """
+    return stream == "always" or (stream == "auto" and size > LARGEST_RESIDENT)
+
+
+def steps_in_call(row_bytes: int, batch_size: int, most: int) -> int:
+    """How many steps a streamed call has: at most `most`, as long as its rows are within `CALL_BYTES`.
+
+    >>> steps_in_call(3 * 224 * 224, 1024, 32), steps_in_call(3 * 32 * 32, 128, 32)
+    (1, 32)
+    """
+    return int(np.clip(CALL_BYTES // (row_bytes * batch_size), 1, most))
+
+
+class Reading:
+    """An iterator over (epoch, window, calls) from a place on to the end of `epochs`, read ahead in order.
+
+    Processes that read do not hear SIGINT and SIGTERM, which are for the training to answer, and they end when their
+    pipe does: with `close`, or however the training ends. What they read comes through the pipe, so a process that dies
+    leaves nothing behind and is noticed even in the middle of an answer.
+
+    Raises:
+      InputError: a record cannot be read, or a process that reads died.
+    """
+
+    def __init__(self, stream: Stream, share: Share, epoch: int, window: int, epochs: int):
+        self.windows = stream.windows
+        self.readers = [Reader(stream, share) for _ in range(stream.workers)] or [Threads(stream, share)]
+        numbers = range(epoch * self.windows + window, epochs * self.windows)
+        self.answers = self._read_ahead(numbers, sum(reader.ahead for reader in self.readers))
+
+    def _read_ahead(self, numbers: Iterable[int], ahead: int) -> Iterator[tuple[int, list[Call]]]:
+        waiting = collections.deque()
+        for number in numbers:
+            reader = self.readers[number % len(self.readers)]
+            waiting.append((number, reader.ask(*divmod(number, self.windows))))
+            if len(waiting) > ahead:
+                first, answer = waiting.popleft()
+                yield first, answer()
+        while waiting:
+            first, answer = waiting.popleft()
+            yield first, answer()
+
+    def __iter__(self) -> Iterator[tuple[int, int, list[Call]]]:
+        for number, calls in self.answers:
+            yield *divmod(number, self.windows), calls
+
+    def close(self):
+        for reader in self.readers:
+            reader.close()
+
+
+class Threads:
+    """Reading in threads of this process: PIL and NumPy let others go on while they work."""
+
+    def __init__(self, stream: Stream, share: Share):
+        self.calls, self.share = stream.calls, share
+        self.ahead = min(len(os.sched_getaffinity(0)), 8)
+        self.pool = ThreadPoolExecutor(self.ahead)
+
+    def ask(self, epoch: int, window: int) -> Callable[[], list[Call]]:
+        """What waits for the calls of a window."""
+        return self.pool.submit(self.calls, epoch, window, self.share).result
+
+    def close(self):
+        self.pool.shutdown(wait=False, cancel_futures=True)
+
+
+class Reader:
+    """Reading in a process of its own."""
+
+    ahead = 2  # a window that it reads and one that it is asked for already
+
+    def __init__(self, stream: Stream, share: Share):
+        context = multiprocessing.get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=serve, args=(theirs, stream, share), daemon=True)
+        with without_signals():
+            self.process.start()
+        theirs.close()
+        # also where nobody calls it, before multiprocessing itself waits for the end of its children
+        self.close = multiprocessing.util.Finalize(self, end, (self.pipe, self.process), exitpriority=1)
+
+    def ask(self, epoch: int, window: int) -> Callable[[], list[Call]]:
+        """What waits for the calls of a window, in the order in which they were asked for."""
+        with self._alive():
+            self.pipe.send((epoch, window))
+        return self._answer
+
+    def _answer(self) -> list[Call]:
+        with self._alive():
+            answer = receive(self.pipe)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    @contextlib.contextmanager
+    def _alive(self):
+        try:
+            yield
+        except (EOFError, OSError) as error:
+            self.process.join()
+            raise InputError(
+                f"a process that reads the data died (exit code {self.process.exitcode}; -9 is what a lack of memory "
+                "gives): go on with --resume, with fewer --data.workers if memory is short"
+            ) from error
+
+
+def end(pipe: Connection, process):
+    """End a process that reads: it holds nothing that could be lost."""
+    pipe.close()
+    process.kill()
+    process.join()
+
+
+@contextlib.contextmanager
+def without_signals():
+    """Processes that are started within it never hear SIGINT and SIGTERM."""
+    resource_tracker.ensure_running()  # multiprocessing's own process, whose start would unblock them
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def serve(pipe: Connection, stream: Stream, share: Share):
+    """Answer with the calls of windows, or with what was wrong, until the pipe ends."""
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            epoch, window = pipe.recv()
+            try:
+                answer = stream.calls(epoch, window, share)
+            except Exception as error:
+                answer = error
+            send(pipe, answer)
+
+
+def send(pipe: Connection, value):
+    """Send a value, its arrays as they lie in memory."""
+    arrays = []
+    said = pickle.dumps(value, 5, buffer_callback=arrays.append)
+    pipe.send((len(arrays), said))
+    for array in arrays:
+        pipe.send_bytes(array.raw())
+
+
+def receive(pipe: Connection):
+    """The inverse of `send`."""
+    count, said = pipe.recv()
+    return pickle.loads(said, buffers=[pipe.recv_bytes() for _ in range(count)])

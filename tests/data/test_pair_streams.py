@@ -1,0 +1,189 @@
+"""Text of any length: lines found by number, windows of a shuffled epoch, and every bad file in one line."""
+
+import os
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from attention_jax import InputError
+from attention_jax.config import Corpus
+from attention_jax.data import corpora, corpus, line_index
+from attention_jax.data.line_index import index, index_pairs
+from attention_jax.data.pair_streams import shuffled
+from attention_jax.data.streams import Reading, Share
+
+WHOLE = Share()
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "home"))
+    return tmp_path
+
+
+def said(call, *parts):
+    """The InputError of `call`: one line that has all `parts`."""
+    with pytest.raises(InputError) as error:
+        call()
+    assert "\n" not in str(error.value) and all(part in str(error.value) for part in parts), str(error.value)
+
+
+def write(directory, rows=300):
+    """`rows` pairs of 1 to 9 words, a source in three pairs, in two pairs of files."""
+    rng = np.random.default_rng(0)
+    sources = [" ".join(f"w{word}" for word in rng.integers(0, 20, rng.integers(1, 10))) for _ in range(rows // 3)]
+    pairs = [(source, f"{source} t{number % 7}") for number, source in enumerate(sources * 3)]
+    for part, some in (("1", pairs[: rows // 2]), ("2", pairs[rows // 2 :])):
+        for side, name in enumerate(("en", "de")):
+            (directory / f"{part}.{name}").write_text("".join(pair[side] + "\n" for pair in some))
+    (directory / "words").write_text("".join(f"w{n}\n" for n in range(20)) + "".join(f"t{n}\n" for n in range(7)))
+    listed = lambda name: ",".join(str(directory / f"{part}.{name}") for part in "12")
+    options = {"vocabulary_file": str(directory / "words"), "stream": "always", "held_out_share": 0.1}
+    return Corpus(source_file=listed("en"), target_file=listed("de"), batch_tokens=60, **options), pairs
+
+
+def trained(stream, epoch=0, share=WHOLE):
+    """The pairs of an epoch as texts, without padding, in the order of training."""
+    pairs = []
+    for window in range(stream.windows):
+        for call in stream.calls(epoch, window, share):
+            rows = {name: array.reshape(-1, *array.shape[2:]) for name, array in call.bucket.items()}
+            for row in np.flatnonzero(call.weight[0]):
+                source = stream.vocabularies[0].sentence(rows["source"][row])
+                pairs.append((" ".join(source), " ".join(stream.vocabularies[1].sentence(rows["target"][row]))))
+    return pairs
+
+
+@pytest.mark.parametrize("block", [1, 7, 2**20])
+@pytest.mark.parametrize("text", ["a\nbc\n", "a\nbc", "\ufeffa\r\nbc\r\n", "é\n\nx"])
+def test_lines_are_found_by_number(home, monkeypatch, text, block):
+    monkeypatch.setattr(line_index, "BLOCK", block)
+    path = home / "text"
+    path.write_bytes(text.encode())
+    lines, expected = index(str(path)), text.removeprefix("\ufeff").replace("\r", "").removesuffix("\n").split("\n")
+    assert lines.count == len(expected)
+    for number, line in enumerate(expected):
+        lines.read(number) == line if line else said(lambda number=number: lines.read(number), "line 2 is empty")
+    assert [lines.read(number) for number, line in enumerate(expected) if line] == list(filter(None, expected))
+
+
+def test_a_file_is_indexed_once_and_again_when_it_changes(home, monkeypatch):
+    path = home / "text"
+    path.write_text("a\nb\n")
+    first = index(str(path))
+    with monkeypatch.context() as patch:
+        patch.setattr(line_index, "_write_offsets", None)
+        assert index(str(path)) == first
+    path.write_text("a\nb\nc\n")
+    assert index(str(path)).count == 3 and len(os.listdir(os.path.dirname(first.offsets))) == 1
+
+
+@pytest.mark.parametrize("total", [1, 2, 5, 64, 1000])
+def test_an_epoch_is_a_permutation_whichever_part_is_asked_for(total):
+    places = np.arange(total)
+    order = shuffled(places, total, 3, 1)
+    assert sorted(order.tolist()) == list(range(total))
+    assert np.array_equal(shuffled(places[total // 2 :], total, 3, 1), order[total // 2 :])
+    if total == 1000:
+        assert abs(np.corrcoef(places, order)[0, 1]) < 0.1 and not np.array_equal(order, shuffled(places, total, 3, 2))
+
+
+def test_every_pair_trains_once_an_epoch_but_those_whose_source_is_held_out(home):
+    config, pairs = write(home)
+    data = corpora.load(config)
+    held_out = {source for name in ("valid", "test") for source in data.texts[name].source}
+    assert len(held_out) == sum(len(data.texts[name].source) for name in ("valid", "test")) > 2
+    stream = replace(data.stream, window=40)
+    expected = Counter(pair for pair in pairs if pair[0] not in held_out)
+    orders = [trained(stream, epoch) for epoch in (0, 1)]
+    assert Counter(orders[0]) == Counter(orders[1]) == expected and orders[0] != orders[1]
+    widths = {call.bucket["source"].shape[2] for w in range(stream.windows) for call in stream.calls(0, w, WHOLE)}
+    assert len(widths) > 1 and max(widths) == config.max_length
+
+
+def test_processes_and_hosts_give_the_same_batches(home):
+    data = corpora.load(write(home)[0])
+    stream = replace(data.stream, window=100)
+    whole = [calls for *_, calls in Reading(stream, WHOLE, 1, 1, 2)]
+    reading = Reading(replace(stream, workers=1), WHOLE, 1, 1, 2)
+    for ours, (*_, theirs) in zip(whole, reading, strict=True):
+        for one, other in zip(ours, theirs, strict=True):
+            assert all(np.array_equal(one.bucket[name], other.bucket[name]) for name in one.bucket)
+    reading.close()
+    halves = [[call for *_, calls in Reading(stream, Share(host, 1, 2), 1, 1, 2) for call in calls] for host in (0, 1)]
+    for one, first, second in zip([call for calls in whole for call in calls], *halves, strict=True):
+        both = np.concatenate([first.bucket["target"][0], second.bucket["target"][0]])
+        assert np.array_equal(both[: one.weight.size], one.bucket["target"][0])
+
+
+def test_bad_text_is_named_or_left_out_and_counted(home):
+    config, _ = write(home)
+    lines = (home / "2.de").read_bytes().splitlines(keepends=True)
+    for bad, what in ((b"\xff\n", "not valid UTF-8"), (b" \n", "is empty")):
+        (home / "2.de").write_bytes(b"".join([*lines[:4], bad, *lines[5:]]))
+        said(lambda: corpora.load(config), "2.de line 5", what)
+        stream = corpora.load(replace(config, damaged="skip")).stream
+        [line] = [line for w in range(stream.windows) for call in stream.calls(0, w, WHOLE) for line in call.damaged]
+        assert "2.de line 5" in line
+    (home / "2.de").write_bytes(b"".join(lines[:-1]))
+    said(lambda: corpora.load(config), "equally many lines", "2.en has 150", "2.de 149")
+    (home / "2.de").write_bytes(b"")
+    said(lambda: corpora.load(config), "2.de is empty")
+    (home / "2.de").unlink()
+    said(lambda: corpora.load(config), "no text file", "2.de")
+    said(lambda: index(str(home / "1.en.gz")), "no text file")
+    (home / "1.en.gz").write_bytes(b"")
+    said(lambda: index(str(home / "1.en.gz")), "unpack it")
+
+
+def test_a_file_cut_short_while_training_is_named(home):
+    path = home / "text"
+    path.write_text("one\ntwo\n")
+    lines = index(str(path))
+    path.write_text("one\n")
+    said(lambda: lines.read(1), "text line 2", "shorter")
+
+
+def test_too_long_a_sentence_is_named_cut_or_dropped(home):
+    config, pairs = write(home)
+    long = replace(config, max_length=6)
+    said(lambda: corpora.load(long), "--data.max-length", "--data.overlong truncate")
+    data = corpora.load(replace(long, overlong="drop"))
+    held_out = {source for name in ("valid", "test") for source in data.texts[name].source}
+    short = [pair for pair in pairs if pair[0] not in held_out and len(pair[1].split()) < 6]
+    assert Counter(trained(data.stream)) == Counter(short)
+    cut = trained(corpora.load(replace(long, overlong="truncate")).stream)
+    assert len(cut) > len(short) and max(len(target.split()) for _, target in cut) == 6
+
+
+@pytest.mark.parametrize(
+    "options, parts",
+    [
+        ({"target_file": "a,b"}, ("as many of both sides",)),
+        ({"tsv_file": "x"}, ("--data.source-file FILE and --data.target-file FILE",)),
+        ({"held_out_share": 0.5}, ("--data.held-out-share",)),
+        ({"vocabulary_file": "a,b,c"}, ("--data.vocabulary-file",)),
+        ({"vocabulary_file": "nowhere"}, ("no vocabulary at nowhere",)),
+        ({"vocabulary_file": "nowhere", "tokenizer": "sentencepiece"}, ("nowhere", "sentencepiece model")),
+    ],
+)
+def test_bad_options_are_named(home, options, parts):
+    config, _ = write(home)
+    if "target_file" in options:
+        config = replace(config, source_file="a")
+    said(lambda: corpora.load(replace(config, **options)), *parts)
+
+
+def test_sentencepiece_is_trained_on_a_sample_and_two_columns_are_read(home, monkeypatch):
+    _, pairs = write(home)
+    (home / "both").write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
+    monkeypatch.setattr(corpus, "VOCABULARY_SAMPLE", 200)
+    options = {"tokenizer": "sentencepiece", "vocabulary_size": 26, "joint_vocabulary": True, "stream": "always"}
+    data = corpora.load(Corpus(tsv_file=str(home / "both"), **options))
+    assert len(data.source_vocabulary) == 29 and data.facts["sampled_pairs"] < 200
+    [call, *_] = data.stream.calls(0, 0, WHOLE)
+    text = data.source_tokenizer.text(data.source_vocabulary.sentence(call.bucket["source"][0, 0]))
+    assert text in {source for source, _ in pairs}
+    assert len(index_pairs([(str(home / "both"),)]).files) == 1

@@ -1,0 +1,219 @@
+"""What is read while training: the same whoever reads it, and every way in which reading can fail is one line."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from attention_jax import InputError
+from attention_jax.config import Images
+from attention_jax.data import images
+from attention_jax.data.streams import Reading, Share, receive, send
+
+SIDE, BATCH, CLASSES = 8, 4, "abc"
+WHOLE = Share()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """3 classes of 5 images, of different shapes."""
+    rng = np.random.default_rng(0)
+    for name in CLASSES:
+        (tmp_path / name).mkdir()
+        for number in range(5):
+            pixels = rng.integers(0, 256, (9 + number, 12, 3)).astype(np.uint8)
+            Image.fromarray(pixels).save(tmp_path / name / f"{number}.png")
+    return tmp_path
+
+
+def made(folder, stream="always", **options):
+    config = Images("folder", path=str(folder), pixels=SIDE, stream=stream, **options)
+    data = images.load(config)
+    return data, images.stream(config, data.train, 3, BATCH, 2)
+
+
+def read(stream, share=WHOLE, epoch=0, window=0, epochs=2):
+    with contextlib.closing(Reading(stream, share, epoch, window, epochs)) as reading:
+        return list(reading)
+
+
+def same(a, b):
+    """Two readings are equal bit for bit."""
+    assert [part[:2] for part in a] == [part[:2] for part in b]
+    for (*_, ours), (*_, theirs) in zip(a, b):
+        for one, other in zip(ours, theirs, strict=True):
+            assert one.weight.tobytes() == other.weight.tobytes() and one.bucket.keys() == other.bucket.keys()
+            assert all(np.array_equal(one.bucket[name], other.bucket[name]) for name in one.bucket)
+
+
+def said(call, *parts):
+    """The InputError of `call`: one line that has all `parts`."""
+    with pytest.raises(InputError) as error:
+        call()
+    assert "\n" not in str(error.value) and all(part in str(error.value) for part in parts), str(error.value)
+
+
+def test_a_stream_has_the_rows_of_the_arrays_in_memory_each_once_an_epoch(folder):
+    resident, _ = made(folder, "never")
+    data, stream = made(folder)
+    assert np.array_equal(data.held_out["test"].image[:], resident.held_out["test"].image)
+    assert np.array_equal(data.train.image[1:7:2], resident.train.image[1:7:2])
+    epochs = {0: [], 1: []}
+    for epoch, _, [call] in read(stream):
+        rows = zip(call.bucket["image"].reshape(-1, SIDE, SIDE, 3), call.bucket["label"].ravel(), call.weight.ravel())
+        epochs[epoch] += [(label, image.tobytes()) for image, label, weight in rows if weight]
+    every = sorted(zip(resident.train.label, map(np.ndarray.tobytes, resident.train.image)))
+    assert sorted(epochs[0]) == sorted(epochs[1]) == every and epochs[0] != epochs[1]
+
+
+@pytest.mark.parametrize("workers", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_processes_read_what_threads_read_from_any_window_on(folder, workers):
+    _, stream = made(folder)
+    _, apart = made(folder, workers=workers)
+    whole = read(stream)
+    same(read(apart), whole)
+    same(read(stream, epoch=1, window=1), whole[stream.windows + 1 :])
+
+
+def test_the_shares_of_all_hosts_are_the_batch(folder):
+    _, stream = made(folder)
+    for window in range(stream.windows):
+        [whole] = stream.calls(1, window, WHOLE)
+        for hosts, here in ((2, 1), (2, 2), (3, 1)):
+            shares = [stream.calls(1, window, Share(host * here, here, hosts * here))[0] for host in range(hosts)]
+            label = np.concatenate([part.bucket["label"] for part in shares])  # [devices, K * b]
+            steps = len(whole.weight)
+            label = label.reshape(len(label), steps, -1).swapaxes(0, 1).reshape(steps, -1)
+            assert np.array_equal(label[:, :BATCH], whole.bucket["label"].reshape(steps, -1))
+            assert all(np.array_equal(part.weight, whole.weight) for part in shares)
+
+
+def test_draws_depend_on_seed_epoch_and_record_alone(folder):
+    data, _ = made(folder)
+
+    def corner(size, rng):
+        left, top = rng.integers(0, 4, 2)
+        return left, top, left + 5, top + 5
+
+    rows = np.array([4, 1, 4])
+    one, two = data.train.image.read(rows, corner, (3, 0)).image, data.train.image.read(rows[1:], corner, (3, 0)).image
+    assert np.array_equal(one[1:], two) and np.array_equal(one[0], one[2])
+    assert not np.array_equal(one, data.train.image.read(rows, corner, (3, 1)).image)
+
+
+def test_what_cannot_be_read_is_one_line_or_left_out_and_counted(folder, capfd):
+    damaged = folder / "b" / "2.png"
+    damaged.write_bytes(damaged.read_bytes()[:60])
+    for workers in (0, 1):
+        data, stream = made(folder, workers=workers)
+        said(lambda stream=stream: read(stream), "cannot read the image", "b/2.png", "repair or remove it")
+    data, stream = made(folder, damaged="skip")
+    lines = [line for *_, [call] in read(stream, epochs=1) for line in call.damaged]
+    row = 4 + 2  # of each class 4 are for training
+    assert len(lines) == 1 and "b/2.png" in lines[0]
+    assert np.array_equal(data.train.image[row], data.train.image[row + 1])
+    in_memory, _ = made(folder, "never", damaged="skip")
+    assert in_memory.train.label.tolist() == [0] * 4 + [1] * 4 + [2] * 4  # 4 of b are left, none for testing
+    assert in_memory.held_out["test"].label.tolist() == [0, 2] and "1 of 15 images" in capfd.readouterr().err
+    for path in folder.glob("*/*.png"):
+        path.write_bytes(b"")
+    said(lambda: data.train.image[0], "none of 12 images can be read")
+
+
+def test_a_file_that_is_removed_while_training_is_named(folder):
+    data, _ = made(folder)
+    (folder / "a" / "3.png").unlink()
+    said(lambda: data.train.image[:], "no image file", "a/3.png")
+
+
+def test_a_process_that_dies_is_one_line_and_none_is_left(folder):
+    _, stream = made(folder, workers=2)
+    reading = Reading(stream, WHOLE, 0, 0, 100)
+    first, second = (reader.process for reader in reading.readers)
+    next(iter(reading))
+    os.kill(first.pid, signal.SIGINT)  # not for it to hear
+    os.kill(first.pid, signal.SIGKILL)
+    said(lambda: list(reading), "a process that reads the data died", "-9", "--resume")
+    reading.close()
+    assert not second.is_alive()
+
+
+def test_processes_end_with_the_one_that_reads(folder):
+    reading = Reading(made(folder, workers=1)[1], WHOLE, 0, 0, 100)
+    [reader] = reading.readers
+    next(iter(reading))
+    reader.pipe.close()  # which is what the end of a killed process closes
+    reader.process.join(10)
+    assert reader.process.exitcode == 0
+
+
+FORGOTTEN = """
+import sys
+from attention_jax.config import Images
+from attention_jax.data import images
+from attention_jax.data.streams import Reading, Share
+if __name__ == "__main__":
+    config = Images("folder", path=sys.argv[1], pixels=8, stream="always", workers=1)
+    reading = Reading(images.stream(config, images.load(config).train, 0, 4, 2), Share(), 0, 0, 100)
+    print(next(iter(reading))[:2], reading.readers[0].process.pid)
+"""
+
+
+def test_a_reading_that_nobody_closes_holds_up_no_exit(folder, tmp_path):
+    script = tmp_path / "forgotten.py"
+    script.write_text(FORGOTTEN)
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    ended = subprocess.run(
+        [sys.executable, script, folder], capture_output=True, text=True, env=environment, timeout=60
+    )
+    assert ended.returncode == 0 and ended.stdout.startswith("(0, 0)"), ended.stderr
+    assert not Path(f"/proc/{ended.stdout.split()[-1]}").exists()
+
+
+def test_what_goes_through_a_pipe_comes_out():
+    from multiprocessing import Pipe
+
+    ours, theirs = Pipe()
+    value = {"a": np.arange(5), "b": [np.ones((2, 3), np.float32)[:, ::2], "text"], "c": InputError("one line")}
+    send(ours, value)
+    got = receive(theirs)
+    assert np.array_equal(got["a"], value["a"]) and np.array_equal(got["b"][0], value["b"][0])
+    assert got["b"][1] == "text" and str(got["c"]) == "one line"
+
+
+@pytest.mark.slow
+def test_records_that_tfds_has_prepared_are_read(tmp_path, monkeypatch):
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    whole = images.load(Images())  # prepares them
+    directory = tmp_path / "digits" / "1.0.0"
+    config = Images("tfds", path=str(directory), pixels=SIDE, workers=1)
+    data = images.load(config)
+    assert data.names == whole.names
+    for ours, theirs in ((data.train, whole.train), (data.held_out["test"], whole.held_out["test"])):
+        assert np.array_equal(ours.label, theirs.label)
+        assert np.array_equal(ours.image[5:40], np.repeat(theirs.image[5:40], 3, axis=3))
+    [*_, [call]] = next(iter(read(images.stream(config, data.train, 0, 8, 1), epochs=1)))
+    assert call.bucket["image"].shape == (1, 8, SIDE, SIDE, 3)
+    said(lambda: images.load(Images("tfds", path="nothing_such", pixels=8)), "--data.path nothing_such", "array_record")
+    said(lambda: images.load(Images("tfds", path=str(directory))), "--data.pixels")
+
+
+@pytest.mark.parametrize(
+    "options, parts",
+    [({"pixels": 0}, ("--data.pixels",)), ({"path": "nowhere"}, ("nowhere", "not a directory"))],
+)
+def test_a_stream_needs_a_size_and_a_directory(folder, options, parts):
+    options = {"path": str(folder), "pixels": SIDE} | options
+    said(lambda: images.load(Images("folder", stream="always", **options)), *parts)
+
+
+def test_an_empty_class_is_named(folder):
+    for path in (folder / "b").iterdir():
+        path.unlink()
+    said(lambda: made(folder), "the class b", "no images")

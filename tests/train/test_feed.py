@@ -1,0 +1,98 @@
+"""A task that is read while it trains: the loop of all tasks, the same numbers, and no call lost or made twice."""
+
+import types
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention_jax import InputError, Interrupted
+from attention_jax.config import Optim, Train, replace
+from attention_jax.data.streams import Call, Share, Stream
+from attention_jax.tasks import Evaluation
+from attention_jax.train.loop import Interrupt, train_one
+
+OPTIM, TRAIN = Optim("sgd", learning_rate=0.05), Train(total_epochs=3, batch_size=4, best_metric="valid.loss")
+X = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
+
+
+def loss(params, batch, rng):
+    error = (batch["x"] @ params["w"] - batch["x"].sum(1)) ** 2 * batch["weight"]
+    return error.sum(), batch["weight"].sum(), {}
+
+
+class Windows(Stream):
+    """Windows of one to three calls of one step of 4 rows."""
+
+    windows, workers, epoch_steps = 4, 0, 99
+
+    def calls(self, epoch, window, share):
+        rng = np.random.default_rng([epoch, window])
+        chosen = [rng.integers(0, 40, (1, 4)) for _ in range(1 + (epoch + window) % 3)]
+        weight = np.ones((1, 4), np.float32)
+        bucket = lambda rows: {"x": X[share.cut(rows).reshape(share.here, -1)]}
+        return [Call(bucket(rows), weight) for rows in chosen]
+
+
+def task(stream):
+    def evaluate(params, full):
+        return Evaluation({"valid.loss": float(np.square(params["w"] - 1).sum())}, {})
+
+    init = lambda rng: {"w": jnp.zeros(3)}
+    plan = lambda epoch, steps: [(0, np.zeros((1, 4), np.int32), np.ones((1, 4), np.float32))] * 99
+    return types.SimpleNamespace(init=init, loss=loss, stream=stream, buckets=(), plan=plan, evaluate=evaluate)
+
+
+def by_hand(epochs):
+    w = np.zeros(3)
+    for epoch in range(epochs):
+        for window in range(4):
+            for call in Windows().calls(epoch, window, Share()):
+                x = call.bucket["x"][0].astype(np.float64)
+                w -= 0.05 * 2 * ((x @ w - x.sum(1)) @ x) / 4
+    return w
+
+
+def test_a_stream_is_trained_on_call_by_call(tmp_path):
+    run, params = train_one(task(Windows()), OPTIM, TRAIN, tmp_path, quiet=True)
+    assert run.step == sum(1 + (epoch + window) % 3 for epoch in range(3) for window in range(4))
+    np.testing.assert_allclose(params["w"], by_hand(3), atol=1e-5)
+
+
+def test_interrupted_after_any_call_it_goes_on_with_the_next(tmp_path, monkeypatch):
+    few, train = type("Few", (Windows,), {"windows": 2})(), replace(TRAIN, total_epochs=2)
+    _, whole = train_one(task(few), OPTIM, train, tmp_path / "whole", quiet=True)
+    monkeypatch.setattr(Interrupt, "requested", True)
+    for _ in range(20):
+        try:
+            run, params = train_one(task(few), OPTIM, train, tmp_path / "parts", quiet=True)
+            break
+        except Interrupted:
+            continue
+    assert [row["epoch"] for row in run.history] == [1, 2]
+    assert np.array_equal(params["w"], whole["w"])
+
+
+def test_data_that_cannot_be_read_end_the_training_after_it_was_saved(tmp_path):
+    def broken(self, epoch, window, share, calls=Windows.calls):
+        if (epoch, window) == (1, 2):
+            raise InputError("cannot read part 6")
+        return calls(self, epoch, window, share)
+
+    _, whole = train_one(task(Windows()), OPTIM, TRAIN, tmp_path / "whole", quiet=True)
+    bad = type("Broken", (Windows,), {"calls": broken})()
+    for _ in range(2):  # the second time there is nothing new to save
+        with pytest.raises(InputError, match="cannot read part 6"):
+            train_one(task(bad), OPTIM, TRAIN, tmp_path / "parts", quiet=True)
+    run, params = train_one(task(Windows()), OPTIM, TRAIN, tmp_path / "parts", quiet=True)
+    assert np.array_equal(params["w"], whole["w"]) and len(run.history) == 3
+
+
+def test_a_record_that_was_left_out_is_said_once_and_counted(tmp_path, capsys):
+    class Damaged(Windows):
+        def calls(self, epoch, window, share):
+            return [call._replace(damaged=(f"cannot read {window}",)) for call in super().calls(epoch, window, share)]
+
+    run, _ = train_one(task(Damaged()), OPTIM, TRAIN, tmp_path, quiet=True)
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 2 and "cannot read 0" in said[0] and f"{run.step} times" in said[1]
