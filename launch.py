@@ -198,7 +198,7 @@ def compile_for_target(words: list[str]):
 
 
 def bench(words: list[str]):
-    """attention | compile | date | translation | transformer | vision | ntm | sweep | input: side by side with peers."""
+    """attention | compile | date | translation | transformer | vision | ntm | sweep | input: beside its peers."""
     import importlib
 
     from attention_jax import cli
