@@ -103,6 +103,7 @@ def test_every_pair_trains_once_an_epoch_but_those_whose_source_is_held_out(home
     assert len(widths) > 1 and max(widths) == config.max_length
 
 
+@pytest.mark.slow
 def test_processes_and_hosts_give_the_same_batches(home):
     data = corpora.load(write(home)[0])
     stream = replace(data.stream, window=100)

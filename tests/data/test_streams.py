@@ -165,6 +165,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_reading_that_nobody_closes_holds_up_no_exit(folder, tmp_path):
     script = tmp_path / "forgotten.py"
     script.write_text(FORGOTTEN)
