@@ -70,11 +70,15 @@ class Optim(Options):
     clip_norm: float = 0.0
     """Clip gradients to this global norm; 0 does not clip."""
     weight_decay: float = 0.0
+    decayed: Literal["all", "kernels"] = "all"
+    """Which parameters weight decay is for: all, or the weights of linear maps and convolutions alone."""
     momentum: float = 0.0
     """Momentum of sgd and rmsprop."""
     b1: float = 0.9
     b2: float = 0.999
     eps: float = 1e-8
+    moment_dtype: Literal["float32", "bfloat16"] = "float32"
+    """What Adam keeps its first moment in; the second, which bfloat16 would stop from growing, is float32."""
 
 
 @dataclass(frozen=True)

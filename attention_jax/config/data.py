@@ -160,22 +160,34 @@ class Images(Streamed):
     """
     pixels: int = 0
     """Resize to this many pixels a side; 0 keeps the files' size."""
+    resize_pixels: int = 0
+    """Evaluate the middle `pixels` of images of this many pixels a side (a file's shorter side, by area); 0 evaluates
+    all of an image.
+    """
     standardize: bool = False
     """Subtract the mean colour of the training images and divide by its deviation; otherwise pixels are 0 to 1."""
+    signed: bool = False
+    """Pixels are -1 to 1 instead of 0 to 1."""
     validation: int = 0
     """Hold out this many training images; metrics are then also given for them."""
     examples: int = 0
     """Train on this many images only; 0 is all."""
     crop_padding: int = 0
     """Pad by this many pixels and crop at random."""
+    inception_crop: bool = False
+    """Train on boxes of 5 to 100 % of an image's area, of width to height 0.75 to 1.33, at `pixels`."""
     flip: bool = False
     """Mirror left and right with probability 1/2."""
     auto_augment: bool = False
     """The AutoAugment policy for CIFAR-10: two of thirteen distortions an image."""
+    rand_augment: int = 0
+    """This many of RandAugment's 16 distortions an image, at strength 10 of 10 (ops/randaugment.py)."""
     erase: float = 0.0
     """Probability of erasing a random rectangle."""
     mixup: float = 0.0
     """Blend pairs of images by Beta(a, a); 0 does not."""
+    mixup_rolled: bool = False
+    """Mixup with one share, at least 1/2, for a step, and the image before as partner, instead of draws an image."""
     cutmix: float = 0.0
     """Paste a rectangle of another image, its area by Beta(a, a); with mixup on, too, each step draws one."""
 

@@ -200,6 +200,10 @@ class Vit(ModelOptions):
     shifted: bool = False
     """Patches of the image together with its shifts by half a patch along the diagonals (Lee et al. 2021): helps where
     data are few."""
+    rep_width: int = 0
+    """Width of a linear map with tanh before the classifier (`rep_size` of big_vision); 0 has none."""
+    zero_head: bool = False
+    """The classifier's weights start as zeros."""
 
 
 VIT_SIZES = {  # Dosovitskiy et al. 2021, table 1; S: Touvron et al. 2021, table 1

@@ -14,6 +14,7 @@ import zlib
 import numpy as np
 
 from attention_jax import InputError
+from attention_jax.data import crops
 
 EXTENSIONS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
 CIFAR_ROW = 1 + 3 * 32 * 32
@@ -100,12 +101,14 @@ def read_cifar(path: str, sha256: str | None = None) -> tuple[np.ndarray, np.nda
     return rows[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), rows[:, 0].astype(np.int32)
 
 
-def decode(path: str, size: int = 0, mode: str | None = None, content=None, box=None) -> np.ndarray:
-    """One image as uint8 [H, W, C], grey or RGB; with `size`, its shorter side is resized
-    to that and the middle cut out.
+def decode(
+    path: str, size: int = 0, mode: str | None = None, content=None, box=None, by_area: bool = False
+) -> np.ndarray:
+    """One image as uint8 [H, W, C], grey or RGB; with `size`, its shorter side is resized to that (bilinear with an
+    antialiasing filter, or `by_area`) and the middle cut out.
 
     `content` is an open file to read instead of the one at `path`. With `box`, a function of the image's (width,
-    height), the box (left, top, right, bottom) that it gives is resized to `size` instead.
+    height), the box (left, top, right, bottom) that it gives is resized to `size` instead (`crops.resized`).
     """
     from PIL import Image, UnidentifiedImageError
 
@@ -113,7 +116,9 @@ def decode(path: str, size: int = 0, mode: str | None = None, content=None, box=
         with Image.open(path if content is None else content) as image:
             image = image.convert(mode or ("L" if image.mode in ("1", "L", "I", "I;16") else "RGB"))
             if box:
-                image = image.resize((size, size), Image.Resampling.BILINEAR, box=box(image.size))
+                image = crops.resized(image, box(image.size), size)
+            elif by_area and size:
+                image = crops.middle(image, size)
             elif size and image.size != (size, size):
                 scale = size / min(image.size)
                 image = image.resize([max(size, round(side * scale)) for side in image.size], Image.Resampling.BILINEAR)
@@ -159,7 +164,7 @@ def is_image(file: str) -> bool:
 
 
 def read_folder(
-    directory: str, size: int = 0, damaged: str = "error"
+    directory: str, size: int = 0, damaged: str = "error", by_area: bool = False
 ) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
     """Images [N, S, S, C], labels [N] and class names of a directory with one sub-directory of images per class.
 
@@ -171,7 +176,7 @@ def read_folder(
     images, bad = [], []
     for path in files:
         try:
-            images.append(decode(path, size))
+            images.append(decode(path, size, by_area=by_area))
         except InputError as error:
             if damaged == "error":
                 raise

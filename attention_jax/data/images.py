@@ -8,12 +8,14 @@ images are there in 0.1 s instead of 15. "folder" reads a user's own class/image
 import functools
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from attention_jax import InputError
 from attention_jax.config import Images
+from attention_jax.data import crops
 from attention_jax.data.image_files import list_folder, read_folder
 from attention_jax.data.lazy_images import Files, ImageStream, LazyImages
 from attention_jax.data.streams import is_streamed, steps_in_call
@@ -77,9 +79,12 @@ def stream(config: Images, train: Split, seed: int, batch_size: int, steps_per_c
     """What reads the images of `train` while training; None where they are in memory."""
     if not isinstance(train.image, LazyImages):
         return None
-    row_bytes = int(np.prod(train.image.shape[1:]))
+    image, crop = train.image, None
+    if config.inception_crop:
+        image, crop = replace(image, size=config.pixels), crops.inception_box
+    row_bytes = int(np.prod(image.shape[1:]))
     steps = steps_in_call(row_bytes, batch_size, min(steps_per_call, -(-len(train.label) // batch_size)))
-    return ImageStream(train.image, train.label, seed, batch_size, steps, config.workers)
+    return ImageStream(image, train.label, seed, batch_size, steps, config.workers, crop)
 
 
 def sample(train: Split) -> np.ndarray:
@@ -125,9 +130,10 @@ def _reader(config: Images) -> Callable:
     """What reads a folder: (path) -> images, labels, names. The images are read now, or when they are asked for."""
     train = os.path.join(config.path, "train")
     folder = train if os.path.isdir(train) else config.path
+    size, by_area = config.resize_pixels or config.pixels, config.resize_pixels > 0
     count = len(list_folder(folder)[0]) if config.stream == "auto" else 0
-    if not is_streamed(config.stream, count * 3 * config.pixels**2):
-        return lambda path: read_folder(path, config.pixels, config.damaged)
+    if not is_streamed(config.stream, count * 3 * size**2):
+        return lambda path: read_folder(path, size, config.damaged, by_area)
     if not config.pixels:
         raise InputError(
             f"images that are read while training need one size: give --data.pixels (--data.path {folder})"
@@ -136,7 +142,7 @@ def _reader(config: Images) -> Callable:
     def lazy(path):
         label, files, names = list_folder(path)
         source = Files(tuple(os.path.join(path, name) for name in names), label, files)
-        return LazyImages(source, config.pixels, config.damaged), label, names
+        return LazyImages(source, size, config.damaged, by_area), label, names
 
     return lazy
 
@@ -150,7 +156,8 @@ def _records(config: Images) -> tuple[Split, Split, tuple[str, ...]]:
             "--data.dataset tfds is read while training, at one size: give --data.pixels, no --data.stream"
         )
     made, names = record_images.splits(config.path)
-    lazy = lambda records, label: Split(LazyImages(records, config.pixels, config.damaged), label)
+    size, by_area = config.resize_pixels or config.pixels, config.resize_pixels > 0
+    lazy = lambda records, label: Split(LazyImages(records, size, config.damaged, by_area), label)
     return lazy(*made["train"]), lazy(*made["test"]), names
 
 

@@ -67,6 +67,8 @@ class LazyImages:
     size: int
     damaged: str = "error"
     """"skip" gives the next image that can be read instead of one that cannot."""
+    by_area: bool = False
+    """How a whole image is resized (`image_files.decode`)."""
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -105,7 +107,8 @@ class LazyImages:
             path, content = self.source.open(number % len(self))
             box = crop and functools.partial(crop, rng=np.random.default_rng([*draws, row]))
             try:
-                return decode(path, self.size, "RGB", None if content is None else io.BytesIO(content), box), lines
+                file = None if content is None else io.BytesIO(content)
+                return decode(path, self.size, "RGB", file, box, self.by_area), lines
             except InputError as error:
                 if self.damaged != "skip":
                     raise

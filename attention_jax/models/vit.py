@@ -185,6 +185,9 @@ class Trunk(nn.Module):
     pool: str
     """What the classifier sees, as in `config.Vit`."""
     stochastic_depth: Any
+    rep_width: int = 0
+    zero_head: bool = False
+    """Both as in `config.Vit`."""
 
     @nn.compact
     def __call__(self, x: Float[Array, "B T D"], *, grid: int = 0, train: bool = False, look: bool = False):
@@ -205,7 +208,11 @@ class Trunk(nn.Module):
             pooled = jax.vmap(attention_pool, in_axes=(None, 0))(query, x)
         else:
             pooled = x[:, 0] if self.pool == "token" else x.mean(axis=1)
-        logits = Linear(self.classes, name="head")(pooled.astype(jnp.float32))
+        pooled = pooled.astype(jnp.float32)
+        if self.rep_width:
+            pooled = jnp.tanh(Linear(self.rep_width, name="pre_logits")(pooled))
+        start = {"kernel_init": nn.initializers.zeros} if self.zero_head else {}
+        logits = Linear(self.classes, name="head", **start)(pooled)
         if not look:
             return logits, {}
         intermediates = {"encoder_attention": jnp.stack(weights, axis=1)}  # [B, layers, H, T, T]
@@ -248,7 +255,9 @@ class Vit(nn.Module):
             token = self.param("class_token", nn.initializers.zeros, (block.width,)).astype(block.dtype)
             x = jnp.concatenate([jnp.broadcast_to(token[None, None, :], (x.shape[0], 1, block.width)), x], axis=1)
         x = drop(self, self.placed(x, grid), block.dropout, train)
-        trunk = Trunk(self.classes, block, options.layers, options.pool, options.stochastic_depth, name="trunk")
+        head = {"rep_width": options.rep_width, "zero_head": options.zero_head}
+        depth = {"layers": options.layers, "stochastic_depth": options.stochastic_depth}
+        trunk = Trunk(self.classes, block, pool=options.pool, **depth, **head, name="trunk")
         return trunk(x, grid=grid if options.position == "rotary" else 0, train=train, look=look)
 
     def embedded(self, images: Float[Array, "B S S C"], block: Block) -> Float[Array, "B N D"]:

@@ -10,6 +10,9 @@ from jaxtyping import Array, Bool, Float, Int, Key, Num, UInt8
 
 Images = Float[Array, "B S S C"]
 
+AREA, ASPECT, TRIES = (0.05, 1.0), (0.75, 1.33), 100
+"""Of an inception crop: shares of the image, width / height, draws before the whole image is taken."""
+
 
 def unit(images: UInt8[Array, "B S S C"]) -> Images:
     """Bytes to floats from 0 to 1.
@@ -68,6 +71,73 @@ def crop(rng: Key[Array, ""], images: Num[Array, "B S S C"], padding: int) -> Nu
     return jax.vmap(cut)(padded, corner)
 
 
+def middle(images: Num[Array, "B S S C"], size: int) -> Num[Array, "B R R C"]:
+    """The middle size x size pixels.
+
+    >>> middle(jnp.arange(16).reshape(1, 4, 4, 1), 2).ravel().tolist()
+    [5, 6, 9, 10]
+    """
+    at = (images.shape[1] - size) // 2
+    return images[:, at : at + size, at : at + size] if at else images
+
+
+def inception_crop(rng: Key[Array, ""], images: UInt8[Array, "B S S C"], size: int) -> UInt8[Array, "B R R C"]:
+    """A random box of 5 to 100 % of an image's area, as `inception_boxes` draws it, at size x size.
+
+    Bilinear between pixel centres without averaging over what falls together, and fractions of a level are cut off, as
+    the image operations of TensorFlow do.
+    """
+    side, x = images.shape[1], images.astype(jnp.float32)
+    boxes = inception_boxes(rng, len(images), side).astype(jnp.float32)
+    look = jax.vmap(bilinear, in_axes=(0, 0, None, None))
+    rows, columns = look(boxes[:, 0], boxes[:, 2], side, size), look(boxes[:, 1], boxes[:, 3], side, size)
+    exact = {"precision": jax.lax.Precision.HIGHEST}  # a level is 1/256 of the range
+    x = jnp.einsum("brh,bhwc->brwc", rows, x, **exact)
+    x = jnp.einsum("bsw,brwc->brsc", columns, x, **exact)
+    return jnp.floor(x + 1e-3).astype(jnp.uint8)  # no level is lost to rounding
+
+
+def bilinear(start: Float[Array, ""], length: Float[Array, ""], old: int, new: int) -> Float[Array, "new old"]:
+    """The matrix that looks at `new` places spread evenly over `length` of `old` values, from `start` on."""
+    place = (jnp.arange(new, dtype=jnp.float32) + 0.5) * (length / new) - 0.5
+    place = start + jnp.clip(place, 0.0, length - 1.0)
+    return jnp.maximum(1.0 - jnp.abs(place[:, None] - jnp.arange(old, dtype=jnp.float32)[None, :]), 0.0)
+
+
+def inception_boxes(rng: Key[Array, ""], batch: int, side: int) -> Int[Array, "B 4"]:
+    """Boxes (top, left, height, width) in squares of `side` pixels: the first of 100 tries that fits, else all of it.
+
+    A try draws width / height from 0.75 to 1.33, then the height from what the area allows (`box_size`).
+    """
+    ratios, heights, places = jax.random.split(rng, 3)
+    aspect = jax.random.uniform(ratios, (batch, TRIES), minval=ASPECT[0], maxval=ASPECT[1])
+    height, width, fits = box_size(side, aspect, jax.random.uniform(heights, (batch, TRIES)))
+    pick = lambda x: jnp.take_along_axis(x, jnp.argmax(fits, axis=1)[:, None], axis=1)
+    sides = jnp.where(fits.any(axis=1)[:, None], jnp.concatenate([pick(height), pick(width)], axis=1), side)
+    room = jnp.maximum(side - sides, 1).astype(jnp.float32)  # the last place is never drawn, as in TensorFlow
+    corner = jnp.floor(jax.random.uniform(places, (batch, 2)) * room).astype(jnp.int32)
+    return jnp.concatenate([corner, sides], axis=1)
+
+
+def box_size(side: int, aspect: Float[Array, "*N"], draw: Float[Array, "*N"]):
+    """(height [*N], width [*N], whether that is a box) for ratios width / height and numbers `draw` in [0, 1).
+
+    The height is uniform between those that give the least and the most area within a square of `side` pixels: the rule
+    of TensorFlow's `sample_distorted_bounding_box`. For images of any shape: `inception_box` in data/crops.py.
+    """
+    least_area, most_area = AREA[0] * side * side, AREA[1] * side * side
+    least, most = jnp.round(jnp.sqrt(least_area / aspect)), jnp.round(jnp.sqrt(most_area / aspect))
+    most = jnp.where(jnp.round(most * aspect) > side, jnp.floor((side + 0.5) / aspect), most)
+    most = jnp.minimum(jnp.where(jnp.round(most * aspect) > side, most - 1, most), side)
+    height = jnp.minimum(least, most)
+    height = height + jnp.floor(draw * (most - height + 1))
+    height = jnp.where(height * jnp.round(height * aspect) < least_area, height + 1, height)
+    height = jnp.where(height * jnp.round(height * aspect) > most_area, height - 1, height)
+    width = jnp.round(height * aspect)
+    fits = (height * width >= least_area) & (height * width <= most_area) & (height <= side) & (width <= side)
+    return height.astype(jnp.int32), width.astype(jnp.int32), fits & (height * width > 0)
+
+
 def flip(rng: Key[Array, ""], images: Num[Array, "B S S C"]) -> Num[Array, "B S S C"]:
     """Mirror left and right with probability 1/2."""
     mirrored = jax.random.bernoulli(rng, 0.5, (images.shape[0],))
@@ -108,6 +178,19 @@ def mixup(rng: Key[Array, ""], images: Images, alpha: float) -> tuple[Images, In
     share = jax.random.beta(shares, alpha, alpha, (images.shape[0],)).astype(images.dtype)
     t = share[:, None, None, None]
     return t * images + (1 - t) * images[partner], partner, share
+
+
+def mixup_rolled(
+    rng: Key[Array, ""], images: Images, alpha: float
+) -> tuple[Images, Int[Array, "B"], Float[Array, "B"]]:
+    """Mixup as in big_vision: one share t >= 1/2 for the whole batch, max(t, 1 - t) with t ~ Beta(alpha, alpha), and
+    the partner of an image is the one before it. Returns what `mixup` returns.
+    """
+    batch = images.shape[0]
+    share = jax.random.beta(rng, alpha, alpha).astype(images.dtype)
+    share = jnp.maximum(share, 1 - share)
+    partner = jnp.roll(jnp.arange(batch), 1)
+    return share * images + (1 - share) * jnp.roll(images, 1, axis=0), partner, jnp.broadcast_to(share, (batch,))
 
 
 def cutmix(rng: Key[Array, ""], images: Images, alpha: float) -> tuple[Images, Int[Array, "B"], Float[Array, "B"]]:

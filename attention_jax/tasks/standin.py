@@ -62,12 +62,14 @@ def pictures(config: configs.Config, facts: dict) -> vision.VisionTask:
         train = options.examples or train - options.validation
     else:
         train, test, classes = (facts[name] for name in ("train_images", "test_images", "classes"))
-        train, side, channels = options.examples or train, options.pixels, int(facts.get("channels", 3))
+        train, side = options.examples or train, options.resize_pixels or options.pixels
+        channels = int(facts.get("channels", 3))
     split = lambda rows: Split(zeros(rows, side, side, channels, dtype=np.uint8), zeros(rows))
     held_out = {"test": split(test)} | ({"valid": split(options.validation)} if options.validation else {})
     data = ImageData(split(train), held_out, tuple(map(str, range(classes))))
     size, grey = options.pixels or side, np.zeros(channels, np.float32)
-    preparation = vision.Preparation(options, size, *((grey, grey + 1) if options.standardize else ()))
+    scaled = options.standardize or options.signed
+    preparation = vision.Preparation(options, size, *((grey, grey + 1) if scaled else ()))
     return vision.VisionTask(config, data, build_model(config, classes, size), preparation)
 
 

@@ -17,6 +17,7 @@ from attention_jax.ops import augment
 from attention_jax.ops.autoaugment import auto_augment
 from attention_jax.ops.losses import masked_cross_entropy
 from attention_jax.ops.metrics import token_accuracy
+from attention_jax.ops.randaugment import rand_augment
 from attention_jax.report import image_figures as figures
 from attention_jax.report.panels import confusion_matrix
 from attention_jax.tasks import Evaluation, build_model, initial, load_once
@@ -37,38 +38,65 @@ class Preparation:
     mean: np.ndarray | None = None
     """Of each channel, [C], of images in [0, 1]; None leaves them as they are."""
     deviation: np.ndarray | None = None
+    cropped: bool = False
+    """Training images come as inception crops from whoever reads them."""
 
     def plain(self, x):
         """For evaluation."""
-        x = augment.resize(augment.unit(x), self.size)
+        x = augment.resize(augment.unit(x), self.options.resize_pixels or self.size)
+        return self.scaled(augment.middle(x, self.size))
+
+    def scaled(self, x):
+        """Images in [0, 1] in the range that a model reads."""
         return x if self.mean is None else augment.standardize(x, jnp.asarray(self.mean), jnp.asarray(self.deviation))
 
     def vary(self, rng, x):
-        """For training: with what the options say of cropping, flipping and erasing."""
+        """For training: with what the options say of cropping, flipping, distorting and erasing."""
         options = self.options
         policy, crop, flip, erase = jax.random.split(rng, 4)
         x = auto_augment(policy, x) if options.auto_augment else x
+        x = augment.inception_crop(crop, x, self.size) if options.inception_crop and not self.cropped else x
         x = augment.crop(crop, x, options.crop_padding)
-        x = self.plain(augment.flip(flip, x) if options.flip else x)
+        x = augment.flip(flip, x) if options.flip else x
+        x = rand_augment(policy, x, options.rand_augment) if options.rand_augment else x
+        x = self.scaled(augment.resize(augment.unit(x), self.size))
         return augment.erase(erase, x, options.erase) if options.erase else x
 
     def mix(self, rng, x):
         """Mixup or cutmix, or one of the two at random if both are on: (images, partners, shares)."""
         which, rng = jax.random.split(rng)
-        rates = ((augment.mixup, self.options.mixup), (augment.cutmix, self.options.cutmix))
+        mixup = augment.mixup_rolled if self.options.mixup_rolled else augment.mixup
+        rates = ((mixup, self.options.mixup), (augment.cutmix, self.options.cutmix))
         ways = [functools.partial(way, alpha=alpha) for way, alpha in rates if alpha]
         return jax.lax.switch(jax.random.randint(which, (), 0, len(ways)), ways, rng, x)
 
 
 def build(config: configs.Config) -> "VisionTask":
     """The task of a vision model."""
+    check(config.data)
     data = load_once(images.load, config.data)
     size, mean, deviation = config.data.pixels or data.train.image.shape[1], None, None
     if config.data.standardize:
         rows = images.sample(data.train).astype(np.float32) / 255
         mean, deviation = rows.mean((0, 1, 2)), np.maximum(rows.std((0, 1, 2)), 1e-3)
-    preparation = Preparation(config.data, size, mean, deviation)
+    if config.data.signed:
+        mean = deviation = np.full(data.train.image.shape[-1], 0.5, np.float32)
+    preparation = Preparation(config.data, size, mean, deviation, isinstance(data.train.image, images.LazyImages))
     return VisionTask(config, data, build_model(config, len(data.names), size), preparation)
+
+
+def check(options: configs.Images) -> None:
+    """Raises InputError for options that contradict each other."""
+    pairs = (("standardize", "signed"), ("auto_augment", "rand_augment"), ("inception_crop", "crop_padding"))
+    for one, other in pairs:
+        if getattr(options, one) and getattr(options, other):
+            flags = [f"--data.{name.replace('_', '-')}" for name in (one, other)]
+            raise InputError(f"{flags[0]} and {flags[1]} are two ways to do one thing: leave one of them out")
+    if options.resize_pixels and not 0 < options.pixels <= options.resize_pixels:
+        raise InputError(
+            "--data.resize-pixels needs --data.pixels, the middle of the resized image, of at most as many; got "
+            f"{options.resize_pixels} and {options.pixels}"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,9 +169,9 @@ class VisionTask:
 
     def predict(self, params, texts: list[str], figure: Path | None) -> list[str]:
         """`texts` are paths of image files."""
-        train, names = self.data.train, self.data.names
+        train, names, resized = self.data.train, self.data.names, self.config.data.resize_pixels
         mode = "L" if train.image.shape[-1] == 1 else "RGB"
-        x = np.stack([decode(path, train.image.shape[1], mode) for path in texts])
+        x = np.stack([decode(path, resized or train.image.shape[1], mode, by_area=resized > 0) for path in texts])
         probabilities = over_rows(self.classify, params, {"image": x}, EVALUATED)
         if figure and self.show_attention(params, x[: figures.SHOWN], None, Path(figure)) is None:
             raise InputError("this model has no attention to draw; leave --attention out")

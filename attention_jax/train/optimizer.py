@@ -4,6 +4,7 @@ Every number may also be a traced scalar: sweeps train a whole population with o
 Python zero leaves its transformation out; a traced one always has it in, with the same meaning for zero.
 """
 
+import jax
 import jax.numpy as jnp
 import optax
 
@@ -46,13 +47,21 @@ def optimizer(optim, total_steps: int) -> optax.GradientTransformation:
             optax.clip_by_global_norm(clip if isinstance(clip, int | float) else jnp.where(clip > 0, clip, jnp.inf))
         )
     if optim.name == "sgd" and not is_zero(optim.weight_decay):
-        parts.append(optax.add_decayed_weights(optim.weight_decay))  # L2 regularisation: part of the gradient
+        parts.append(decay(optim))  # L2 regularisation: part of the gradient
     if optim.name in ("adam", "adamw"):
-        parts.append(optax.scale_by_adam(b1=optim.b1, b2=optim.b2, eps=optim.eps))
+        kept_in = None if optim.moment_dtype == "float32" else optim.moment_dtype
+        parts.append(optax.scale_by_adam(b1=optim.b1, b2=optim.b2, eps=optim.eps, mu_dtype=kept_in))
     elif optim.name == "rmsprop":
         parts.append(optax.scale_by_stddev(decay=optim.b2, eps=optim.eps))  # centred (Graves 2013, eq. 38-41)
     if optim.name in ("sgd", "rmsprop") and not is_zero(optim.momentum):
         parts.append(optax.trace(decay=optim.momentum))
     if optim.name != "sgd" and not is_zero(optim.weight_decay):
-        parts.append(optax.add_decayed_weights(optim.weight_decay))  # decoupled (Loshchilov & Hutter 2019)
+        parts.append(decay(optim))  # decoupled (Loshchilov & Hutter 2019)
     return optax.chain(*parts, optax.scale_by_learning_rate(schedule(optim, total_steps)))
+
+
+def decay(optim) -> optax.GradientTransformation:
+    """Adds `weight_decay` times the parameters; of `decayed` "kernels", those whose name is kernel."""
+    is_kernel = lambda path, _: path[-1] == jax.tree_util.DictKey("kernel")
+    kernels = lambda params: jax.tree_util.tree_map_with_path(is_kernel, params)
+    return optax.add_decayed_weights(optim.weight_decay, None if optim.decayed == "all" else kernels)

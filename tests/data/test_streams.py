@@ -13,7 +13,7 @@ from PIL import Image
 
 from attention_jax import InputError
 from attention_jax.config import Images
-from attention_jax.data import images
+from attention_jax.data import batches, crops, images
 from attention_jax.data.streams import Reading, Share, receive, send
 
 SIDE, BATCH, CLASSES = 8, 4, "abc"
@@ -156,7 +156,7 @@ def test_processes_end_with_the_one_that_reads(folder):
 FORGOTTEN = """
 import sys
 from attention_jax.config import Images
-from attention_jax.data import images
+from attention_jax.data import batches, crops, images
 from attention_jax.data.streams import Reading, Share
 if __name__ == "__main__":
     config = Images("folder", path=sys.argv[1], pixels=8, stream="always", workers=1)
@@ -218,3 +218,18 @@ def test_an_empty_class_is_named(folder):
     for path in (folder / "b").iterdir():
         path.unlink()
     said(lambda: made(folder), "the class b", "no images")
+
+
+def test_readers_take_inception_crops_of_whole_files_and_evaluation_the_middle(folder):
+    data, stream = made(folder, inception_crop=True, resize_pixels=SIDE + 1)
+    assert data.train.image.shape[1:] == (SIDE + 1, SIDE + 1, 3)
+    first = read(stream)[0][-1][0]
+    rows = batches.plan(3, 0, [len(data.train.label)], [BATCH], 2)[0].indices.reshape(-1)
+    for row, seen in zip(rows, np.asarray(first.bucket["image"]).reshape(-1, SIDE, SIDE, 3)):
+        file = Image.open(data.train.image.source.open(row)[0])
+        want = crops.inception_crop(file, np.random.default_rng([3, 0, row]), SIDE)
+        np.testing.assert_array_equal(seen, np.asarray(want))
+    file = Image.open(data.held_out["test"].image.source.open(0)[0])
+    np.testing.assert_array_equal(data.held_out["test"].image[0], np.asarray(crops.middle(file, SIDE + 1)))
+    resident, none = made(folder, "never", inception_crop=True, resize_pixels=SIDE + 1)
+    assert none is None and np.array_equal(resident.train.image, data.train.image[:])

@@ -68,6 +68,24 @@ def test_mixed_images_have_the_mean_that_their_shares_say(kind):
         assert set(np.unique(y).tolist()) <= set(range(6))  # pixels are moved, not blended
 
 
+def test_rolled_mixup_shares_one_number_with_the_image_before():
+    x = augment.unit(BYTES)
+    shares = []
+    for seed in range(20):
+        mixed, partner, share = quick_rolled(jax.random.key(seed), x)
+        assert partner.tolist() == [5, 0, 1, 2, 3, 4] and len(set(share.tolist())) == 1
+        t = float(share[0])
+        for i in range(6):
+            np.testing.assert_allclose(mixed[i], t * x[i] + (1 - t) * x[i - 1], atol=1e-6)
+        shares.append(t)
+    assert 0.5 <= min(shares) < 0.9 and max(shares) <= 1 and len(set(shares)) > 15
+    draws = np.random.default_rng(0).beta(0.2, 0.2, 100_000)
+    assert abs(np.mean(shares) - np.maximum(draws, 1 - draws).mean()) < 0.1
+
+
+quick_rolled = jax.jit(lambda rng, x: augment.mixup_rolled(rng, x, 0.2))
+
+
 def test_the_policy_has_the_papers_rows():
     op, probability, strength = table()
     assert op.shape == (25, 2) and OPS[op[1, 0]] == "rotate" and probability[1, 0] == np.float32(0.7)

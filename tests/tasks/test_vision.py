@@ -140,6 +140,51 @@ def test_mixed_labels_are_shared_out(tiny):
     assert min(one, other) - 1e-4 <= both <= max(one, other) + 1e-4
 
 
+@pytest.mark.slow
+def test_the_published_recipe_trains():
+    """From zero weights of the classifier, so from equal probabilities."""
+    task = build(vit_i1k_s16.smoke())
+    params = begin(task)
+    assert not params["trunk"]["head"]["kernel"].any() and params["trunk"]["pre_logits"]["kernel"].shape == (32, 32)
+    batch = {k: jnp.asarray(v[:16]) for k, v in task.buckets[0].items()} | {"weight": jnp.ones(16)}
+    step = quick(jax.value_and_grad(lambda p, rng: task.loss(p, batch, rng)[0]))
+    value, gradients = step(params, jax.random.PRNGKey(0))
+    np.testing.assert_allclose(value / 16, np.log(10), rtol=1e-5)
+    params = jax.tree.map(lambda p, g: p - 0.01 * g, params, gradients)
+    assert step(params, jax.random.PRNGKey(0))[0] < value
+
+
+def test_what_varies_is_in_range_and_of_one_size():
+    options = replace(vit_i1k_s16.config().data, rand_augment=0)
+    preparation = vision.Preparation(options, 6, *[np.full(3, 0.5, np.float32)] * 2)
+    x = jax.eval_shape(preparation.vary, jax.random.PRNGKey(0), jnp.zeros((2, 8, 8, 3), jnp.uint8))
+    assert x.shape == (2, 6, 6, 3) and x.dtype == jnp.float32
+    ends = preparation.scaled(jnp.array([0.0, 1.0]).reshape(1, 1, 2, 1) * jnp.ones((1, 1, 1, 3)))
+    assert ends.min() == -1 and ends.max() == 1
+
+
+def test_evaluation_sees_the_middle():
+    options = Images(pixels=4, resize_pixels=8, signed=True)
+    preparation = build(replace(TINY, data=options)).preparation
+    x = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 1)).astype(np.uint8)
+    np.testing.assert_allclose(preparation.plain(jnp.asarray(x)), x[:, 2:6, 2:6] / 127.5 - 1, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        (Images(standardize=True, signed=True), "--data.standardize and --data.signed"),
+        (Images(auto_augment=True, rand_augment=2), "--data.rand-augment"),
+        (Images(crop_padding=1, inception_crop=True), "--data.inception-crop"),
+        (Images(resize_pixels=8), "--data.pixels"),
+        (Images(pixels=8, resize_pixels=6), "6 and 8"),
+    ],
+)
+def test_options_that_contradict_each_other_are_named(options, said):
+    with pytest.raises(InputError, match=said):
+        build(replace(TINY, data=options))
+
+
 @pytest.mark.parametrize("model", [replace(TINY.model, pool="attention"), configs.ResNet((8, 8), 1, groups=2)])
 def test_pictures_and_predictions(model, tmp_path):
     from PIL import Image

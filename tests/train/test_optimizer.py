@@ -68,6 +68,30 @@ def test_clipping_keeps_the_direction_and_bounds_the_global_norm():
     np.testing.assert_allclose(found, [1.0 - 0.6, -2.0 - 0.8], rtol=1e-6)
 
 
+def test_adam_with_its_first_moment_in_bfloat16_is_adam_with_a_rounded_moment():
+    optim = Optim("adamw", learning_rate=0.1, moment_dtype="bfloat16")
+    rounded = lambda x: np.asarray(jnp.asarray(x, jnp.float32).astype(jnp.bfloat16).astype(jnp.float32))
+    w, m, v = np.array([1.0, -2.0]), np.zeros(2), np.zeros(2)
+    for step, gradient in enumerate(map(np.array, GRADIENTS), 1):
+        m, v = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2
+        w = w - 0.1 * (m / (1 - 0.9**step)) / (np.sqrt(v / (1 - 0.999**step)) + 1e-8)
+        m = rounded(m)
+    found = run(optimizer(optim, 10), GRADIENTS)
+    np.testing.assert_allclose(found, w, rtol=2e-3)  # 0.9 m is a product in bfloat16
+    assert (found != run(optimizer(replace(optim, moment_dtype="float32"), 10), GRADIENTS)).any()
+    moments = optimizer(optim, 10).init({"w": jnp.zeros(2)})[0]
+    assert moments.mu["w"].dtype == jnp.bfloat16 and moments.nu["w"].dtype == jnp.float32
+
+
+def test_kernels_alone_decay():
+    update = optimizer(Optim("adamw", learning_rate=1.0, weight_decay=0.1, decayed="kernels"), 10)
+    params = {"layer": {"kernel": jnp.full((2, 2), 3.0), "bias": jnp.ones(2)}, "scale": jnp.ones(2)}
+    nothing = jax.tree.map(jnp.zeros_like, params)
+    change, _ = update.update(nothing, update.init(params), params)
+    np.testing.assert_allclose(change["layer"]["kernel"], -0.3, rtol=1e-6)
+    assert not change["layer"]["bias"].any() and not change["scale"].any()
+
+
 TRACED = ("learning_rate", "clip_norm", "weight_decay", "momentum", "warmup_steps", "b1", "b2")
 
 

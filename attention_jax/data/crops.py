@@ -1,0 +1,105 @@
+"""What of an image file a model sees: pure functions from an image, and random numbers, to an image.
+
+They run where files are read, before images are an array. `ops/augment.py` crops images that are squares on the device.
+"""
+
+import math
+
+import numpy as np
+
+AREA, ASPECT, TRIES = (0.05, 1.0), (0.75, 1.33), 100
+"""Of an inception crop: shares of the image, width / height, draws before the whole image is taken."""
+
+
+def inception_box(size: tuple[int, int], rng: np.random.Generator) -> tuple[int, int, int, int]:
+    """A box (left, top, right, bottom) of 5 to 100 % of an image of `size` (width, height): the first of 100 tries that
+    fits, else the whole image.
+
+    A try draws width / height from 0.75 to 1.33, then the height from what the area allows (`box_size`), then the
+    place, of which the last is never drawn: TensorFlow's `sample_distorted_bounding_box`, which crops of Szegedy et al.
+    2015 have been made with since.
+    """
+    width, height = size
+    for _ in range(TRIES):
+        found = box_size(size, rng.uniform(*ASPECT), rng.random())
+        if found:
+            across, down = found
+            left, top = (int(rng.integers(max(room, 1))) for room in (width - across, height - down))
+            return left, top, left + across, top + down
+    return 0, 0, width, height
+
+
+def box_size(size: tuple[int, int], aspect: float, draw: float) -> tuple[int, int] | None:
+    """(width, height) of a box in an image of `size` (width, height), with the ratio `aspect` of width to height; None
+    if there is none.
+
+    `draw` in [0, 1) chooses among the heights that give the least to the most area; rounding may cost one pixel.
+
+    >>> box_size((100, 100), 1.0, 0.0), box_size((100, 100), 1.0, 0.999), box_size((400, 10), 1.0, 0.5)
+    ((23, 23), (100, 100), None)
+    """
+    width, height = size
+    least_area, most_area = (share * width * height for share in AREA)
+    across = lambda down: round(down * aspect)
+    least, most = (round(math.sqrt(area / aspect)) for area in (least_area, most_area))
+    if across(most) > width:
+        most = int((width + 0.5) / aspect)
+        most -= across(most) > width
+    most = min(most, height)
+    least = min(least, most)
+    down = least + int(draw * (most - least + 1))
+    down += down * across(down) < least_area
+    down -= down * across(down) > most_area
+    fits = 0 < across(down) <= width and 0 < down <= height and least_area <= down * across(down) <= most_area
+    return (across(down), down) if fits else None
+
+
+def resized(image, box: tuple[int, int, int, int], size: int):
+    """The `box` (left, top, right, bottom) of a Pillow image at size x size: bilinear between pixel centres, without
+    averaging over what falls together (Pillow's own `resize` averages)."""
+    from PIL import Image
+
+    scale = [(high - low) / size for low, high in zip(box[:2], box[2:])]
+    across = (scale[0], 0, 0, 0, scale[1], 0)
+    return image.crop(box).transform((size, size), Image.Transform.AFFINE, across, Image.Resampling.BILINEAR)
+
+
+def inception_crop(image, rng: np.random.Generator, size: int):
+    """A random box of a Pillow image at size x size."""
+    return resized(image, inception_box(image.size, rng), size)
+
+
+def middle(image, size: int):
+    """The middle size x size pixels of a Pillow image whose shorter side is first resized to `size`, by area."""
+    from PIL import Image
+
+    scale = size / min(image.size)
+    pixels = by_area(np.asarray(image), *(max(size, round(side * scale)) for side in reversed(image.size)))
+    top, left = ((side - size) // 2 for side in pixels.shape[:2])
+    return Image.fromarray(pixels[top : top + size, left : left + size])
+
+
+def by_area(image: np.ndarray, height: int, width: int) -> np.ndarray:
+    """uint8 [H, W] or [H, W, C] -> [height, width] or [height, width, C]: each new pixel is the mean of the old ones
+    that it covers, parts of them by their share; fractions of a level are cut off.
+
+    >>> by_area(np.array([[0, 30, 60]], np.uint8), 1, 2).tolist()
+    [[10, 50]]
+    """
+    pixels = means(means(image, height).swapaxes(0, 1), width).swapaxes(0, 1)
+    return (pixels + 1e-3).astype(np.uint8)  # no level is lost to rounding
+
+
+def means(values: np.ndarray, count: int) -> np.ndarray:
+    """[N, ...] -> [count, ...]: the means over `count` equal lengths of the first axis.
+
+    >>> means(np.array([0, 30, 60]), 2).tolist()
+    [10.0, 50.0]
+    """
+    length = len(values)
+    total = np.zeros((length + 1, *values.shape[1:]))
+    np.cumsum(values, axis=0, out=total[1:])
+    edges = np.arange(count + 1) * (length / count)
+    whole = np.minimum(edges.astype(int), length - 1)
+    part = (edges - whole).reshape(-1, *[1] * (values.ndim - 1))
+    return np.diff(total[whole] + part * values[whole], axis=0) * (count / length)

@@ -1,0 +1,114 @@
+"""RandAugment (Cubuk et al. 2020) as big_vision runs it: some of 16 distortions an image, all of one strength.
+
+The plain ViT-S/16 of Beyer et al. 2022 trains with two distortions at strength 10 of 10, drawn uniformly and always
+done. Strengths are those of big_vision's `pp/autoaugment.py`, oddities included, for its 76.5 % were reached with them:
+
+* Solarize inverts from level 256 on, which no pixel has: it does nothing. One draw of 16 leaves an image as it is.
+* Contrast blends with one grey for all images, (number of pixels) / 256 and at most 255: 196 at 224 x 224. (Pillow
+  blends with the image's own mean.)
+* Shears keep the corner at the top left in place, not the centre.
+
+As in autoaugment.py every distortion is computed and one is selected, without a branch.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Key, UInt8
+
+from attention_jax.ops.autoaugment import GREY, Image, affine, auto_contrast, equalize, luminance, smooth
+
+OPS = (
+    "auto_contrast",
+    "equalize",
+    "invert",
+    "rotate",
+    "posterize",
+    "solarize",
+    "color",
+    "contrast",
+    "brightness",
+    "sharpness",
+    "shear_x",
+    "shear_y",
+    "translate_x",
+    "translate_y",
+    "cutout",
+    "solarize_add",
+)
+ROTATION = np.pi / 6
+SHEAR = 0.3
+SHIFT = 100.0
+"""Pixels, whatever the size of the image."""
+CUTOUT = 80
+"""Pixels of a side of what is cut out."""
+BLEND = 1.9
+"""Color, contrast, brightness and sharpness: 0 is the plain image, 1 the image as it is."""
+BITS = 4
+"""What posterize keeps."""
+ADDED = 110.0
+"""To levels below 128, by solarize_add."""
+
+
+def rand_augment(rng: Key[Array, ""], images: UInt8[Array, "B S S C"], count: int = 2) -> UInt8[Array, "B S S C"]:
+    """Each image with `count` random distortions, one after another."""
+    batch, size = images.shape[:2]
+    x = images.astype(jnp.float32)
+    for key in jax.random.split(rng, count):
+        ops, signs, places = jax.random.split(key, 3)
+        op = jax.random.randint(ops, (batch,), 0, len(OPS))
+        sign = jnp.where(jax.random.bernoulli(signs, 0.5, (batch,)), 1.0, -1.0)
+        centre = jax.random.randint(places, (batch, 2), 0, size)
+        x = jax.vmap(distort)(x, op, sign, centre)
+    return x.astype(jnp.uint8)
+
+
+def distort(image: Image, op: Int[Array, ""], sign: Float[Array, ""], centre: Int[Array, "2"]) -> Image:
+    """The distortion number `op` of `OPS`. Whole numbers 0 to 255.
+
+    `sign` (1 or -1) is the direction of those that have one, `centre` (row, column) is where cutout cuts.
+    """
+    grey = jnp.broadcast_to(luminance(image)[..., None], image.shape)
+    blend = lambda plain: jnp.clip(plain + BLEND * (image - plain), 0.0, 255.0)
+    moved, step = move(image, op, sign), 2.0 ** (8 - BITS)
+    results = {
+        "auto_contrast": auto_contrast(image),
+        "equalize": equalize(image),
+        "invert": 255.0 - image,
+        "posterize": jnp.floor(image / step) * step,
+        "solarize": image,
+        "color": blend(grey),
+        "contrast": blend(contrast_grey(image)),
+        "brightness": blend(jnp.zeros_like(image)),
+        "sharpness": blend(smooth(image)),
+        "cutout": cutout(image, centre),
+        "solarize_add": jnp.where(image < 128.0, jnp.minimum(image + ADDED, 255.0), image),
+    }
+    return jnp.floor(jax.lax.select_n(op, *(results.get(name, moved) for name in OPS)))
+
+
+def move(image: Image, op: Int[Array, ""], sign: Float[Array, ""]) -> Image:
+    """Rotated, sheared or shifted, as `op` says; what comes from outside is grey."""
+    corner = (image.shape[0] - 1) / 2  # `affine` counts from the centre
+    on = lambda name, most: jnp.where(op == OPS.index(name), sign * most, 0.0)
+    angle, shear_x, shear_y = on("rotate", ROTATION), on("shear_x", SHEAR), on("shear_y", SHEAR)
+    return affine(
+        image,
+        jnp.cos(angle),
+        shear_x - jnp.sin(angle),
+        shear_y + jnp.sin(angle),
+        corner * shear_x + on("translate_x", SHIFT),
+        corner * shear_y + on("translate_y", SHIFT),
+    )
+
+
+def contrast_grey(image: Image) -> Image:
+    """What contrast blends with: see above."""
+    return jnp.full_like(image, min(image.shape[0] * image.shape[1] // 256, 255))
+
+
+def cutout(image: Image, centre: Int[Array, "2"]) -> Image:
+    """A grey square of `CUTOUT` pixels around the pixel `centre`, cut at the border (DeVries & Taylor 2017)."""
+    at = jnp.arange(image.shape[0])
+    rows, columns = ((at >= middle - CUTOUT // 2) & (at < middle + CUTOUT // 2) for middle in (centre[0], centre[1]))
+    return jnp.where((rows[:, None] & columns[None, :])[..., None], GREY, image)
