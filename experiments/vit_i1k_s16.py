@@ -23,8 +23,8 @@ The recipe is configs/vit_s16_i1k.py of big_vision, line by line:
   last 1 %. The last batch of an epoch is smaller instead of part of the next. On N devices mixup draws N shares a step.
   Sinusoids have 96 wavelengths an axis as published, the longest 9 % shorter. GELU is exact instead of its tanh
   approximation, LayerNorm's epsilon is 1e-5 instead of 1e-6, linear maps start Glorot-uniform with zero biases (there:
-  Lecun-normal before and after the layers, and 1e-6 of noise in the biases of the feed-forward nets). The layers compute
-  in bfloat16; there they are float32, which a TPU multiplies in bfloat16.
+  Lecun-normal before and after the layers, and 1e-6 of noise in the biases of the feed-forward nets). The layers
+  compute in bfloat16; there they are float32, which a TPU multiplies in bfloat16.
 """
 
 from attention_jax.config import VIT_SIZES, Claim, Config, Images, Optim, Train, Vit, replace
