@@ -24,6 +24,7 @@ from attention_jax.ops.biases import Bias
 from attention_jax.ops.dropout import dropout, is_zero
 from attention_jax.ops.masks import Finite
 from attention_jax.ops.norm import layer_norm
+from attention_jax.ops.precision import is_half
 
 EPSILON = 1e-5
 
@@ -100,9 +101,16 @@ class FeedForward(nn.Module):
         self.out = Linear(self.block.width, dtype=self.block.dtype)
 
     def __call__(self, x: Float[Array, "B T D"], *, train: bool = False) -> Float[Array, "B T D"]:
-        x = self.hidden(x)
+        rate = self.block.ffn_dropout
+        rng = self.make_rng("dropout") if train and not is_zero(rate) else None
+        rest = nn.remat(FeedForward._rest) if is_half(self.block.dtype) else FeedForward._rest
+        return rest(self, self.hidden(x), rate, rng)
+
+    def _rest(self, x, rate, rng):
+        """What follows the first product. In half precision the gradient keeps that product alone: of these widest
+        arrays of a layer, neither a GELU's output, nor the error function inside it, nor a float32 copy is stored."""
         x = jax.nn.relu(x) if self.block.activation == "relu" else jax.nn.gelu(x, approximate=False)
-        return self.out(drop(self, x, self.block.ffn_dropout, train))
+        return self.out(dropout(x, rate, rng))
 
 
 def drop(module: nn.Module, x: Array, rate, train: bool) -> Array:

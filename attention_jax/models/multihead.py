@@ -38,7 +38,7 @@ from attention_jax.models.named_scores import score_class
 from attention_jax.ops.attention import Implementation, attend, attention_weights
 from attention_jax.ops.dropout import is_zero
 from attention_jax.ops.positions import rotary
-from attention_jax.ops.precision import matmul
+from attention_jax.ops.precision import affine
 from attention_jax.ops.scores import Cosine, ScaledDot, Score
 
 
@@ -163,11 +163,7 @@ class MultiHeadAttention(nn.Module):
 
 
 class Linear(nn.Module):
-    """x W + b, Glorot-uniform W unless told otherwise; computes in `dtype`, keeps float32 parameters.
-
-    All leading axes are one axis of rows while it multiplies: the gradient of W is then one plain matrix product, which
-    XLA's CPU backend does twice as fast as the contraction over batch and time of `nn.Dense`.
-    """
+    """x W + b, Glorot-uniform W unless told otherwise; computes in `dtype`, keeps float32 parameters."""
 
     features: int
     use_bias: bool = True
@@ -176,8 +172,6 @@ class Linear(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... F"]:
-        kernel = self.param("kernel", self.kernel_init, (x.shape[-1], self.features)).astype(self.dtype)
-        y = matmul(x.astype(self.dtype).reshape(-1, x.shape[-1]), kernel)
-        if self.use_bias:
-            y = y + self.param("bias", nn.initializers.zeros, (self.features,)).astype(self.dtype)[None]
-        return y.reshape(*x.shape[:-1], self.features)
+        kernel = self.param("kernel", self.kernel_init, (x.shape[-1], self.features))
+        bias = self.param("bias", nn.initializers.zeros, (self.features,)) if self.use_bias else None
+        return affine(x.astype(self.dtype), kernel, bias)
