@@ -14,7 +14,7 @@ from jax import export
 from tiny import MODELS, TRANSLATOR, builder, every_score
 
 from attention_jax import config as configs
-from attention_jax.models import resnet
+from attention_jax.models import resnet, vit
 from attention_jax.ops.attention import attend
 from attention_jax.ops.losses import linear_cross_entropy
 from attention_jax.train.optimizer import optimizer
@@ -101,6 +101,17 @@ def test_the_loss_takes_its_rows_in_the_chunks_of_the_platform():
         texts = lowered(jax.jit(function), rows)
         assert {p: "3x200x8xf32" in text for p, text in texts.items()} == {"cpu": True, "cuda": False, "tpu": False}
         assert {p: "1x600x8xf32" in text for p, text in texts.items()} == {"cpu": False, "cuda": True, "tpu": True}
+
+
+@pytest.mark.parametrize("dtype, precision", [("bfloat16", None), ("float32", "bfloat16")])
+def test_rows_are_one_axis_on_a_cpu_alone(dtype, precision):
+    """A TPU would copy to join the patches of all images: 64 of each of 3 images, 192 rows."""
+    options = configs.Vit(1, 16, 40, 1, 2, pool="mean", dtype=dtype)
+    model, images = vit.Vit(options, classes=5, image_size=8), jax.ShapeDtypeStruct((3, 8, 8, 1), jnp.float32)
+    params = jax.eval_shape(model.init, jax.random.key(0), images)
+    with jax.default_matmul_precision(precision):
+        texts = lowered(jax.jit(jax.grad(lambda params, images: model.apply(params, images)[0].sum())), params, images)
+    assert {p: "tensor<192x" in text for p, text in texts.items()} == {"cpu": True, "cuda": False, "tpu": False}
 
 
 # --- training and decoding --------------------------------------------------------------------------------------------

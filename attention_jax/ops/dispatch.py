@@ -9,6 +9,7 @@ import jax
 from attention_jax import InputError
 from attention_jax.ops import cudnn, flash
 from attention_jax.ops.fused import Blocks
+from attention_jax.ops.precision import is_half
 
 Implementation = Literal["plain", "fused", "cudnn", "flash"]
 
@@ -18,10 +19,15 @@ KERNELS = {"cuda": ("cudnn", cudnn), "tpu": ("flash", flash)}
 PLATFORMS = ("cpu", "cuda", "tpu", "default")
 """As `jax.lax.platform_dependent` names them; "default" is every other one."""
 
-FUSED_FROM = {"cpu": 256 * 256, "cuda": 1024 * 1024, "tpu": 128 * 128, "default": 1024 * 1024}
+FUSED_FROM = {"cpu": 256 * 256, "cuda": 1024 * 1024, "tpu": 256 * 256, "default": 1024 * 1024}
 """Pairs Q * K, times the score's `pair_cost`, from which "fused" is taken: where its gradient is clearly faster than
 that of "plain". On 2 cores, 8 heads of 64: as fast at 64 x 64, 1.4x at 128 x 128, 1.5x at 256 x 256 and 5x at
 512 x 512, compiling 3x as long."""
+
+HALF_FUSED_FROM = FUSED_FROM | {"tpu": 128 * 128}
+"""The same in half precision, where "fused" in one block keeps no weights for the gradient: for one v5e chip, the
+gradient of 2 layers of ViT-S/16 (196 patches, batch 128) reads and writes 10.4 GB with it and 15.1 with "plain". In
+float32 a TPU does not choose it where a CPU chooses "plain", which would compute its weights twice then."""
 
 KERNEL_FROM = {"cuda": 0, "tpu": 512 * 512}
 """Pairs Q * K from which the platform's kernel is taken. For one v5e chip, gradient of 1,024 heads of 64 at T = 256,
@@ -51,21 +57,21 @@ def choose(
             if refusal is not None:
                 raise InputError(f'implementation="{name}" {refusal}: take "fused", or None to choose by itself')
             return dict.fromkeys(PLATFORMS, asked)
-    chosen = _by_size(score, query, key)
+    chosen = _by_size(score, query, key, HALF_FUSED_FROM if is_half(query.dtype) else FUSED_FROM)
     for platform, (name, kernel) in KERNELS.items():
         if query.shape[0] * key.shape[0] >= KERNEL_FROM[platform] and kernel.refusal(*call) is None:
             chosen[platform] = name
     return chosen
 
 
-def _by_size(score, query, key) -> dict[str, Implementation]:
+def _by_size(score, query, key, fused_from) -> dict[str, Implementation]:
     pairs = query.shape[0] * key.shape[0]
     # the weights are hardly more than the keys, or there is one block at most and nothing to save
     if min(query.shape[0], key.shape[0]) < 16 or pairs < 64 * 64:
         return dict.fromkeys(PLATFORMS, "plain")
-    if pairs < max(FUSED_FROM.values()):
+    if pairs < max(fused_from.values()):
         pairs = pairs * pair_cost(score, query, key)
-    return {platform: "fused" if pairs >= threshold else "plain" for platform, threshold in FUSED_FROM.items()}
+    return {platform: "fused" if pairs >= threshold else "plain" for platform, threshold in fused_from.items()}
 
 
 def choose_blocks(score, query, key, block_q: int | None = None, block_k: int | None = None) -> dict[str, Blocks]:

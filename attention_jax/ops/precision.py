@@ -6,11 +6,20 @@ factors are rounded by hand, in the gradients too. Everything else stays float32
 faster than a model in bfloat16.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attention_jax.ops.platforms import by_platform
+
+ONE_AXIS = {"cpu": True, "default": False}
+"""Where all leading axes are one axis of rows while they are multiplied.
+
+XLA's CPU backend then computes the gradient of a weight twice as fast, as one plain product. A TPU would copy: its
+arrays lie in tiles of 8 or 16 rows, and 128 x 196 patches are no 25,088 rows where no image ends with a tile.
+"""
 
 
 def accumulator(dtype) -> jnp.dtype:
@@ -56,19 +65,15 @@ def product(x: Float[Array, "... K"], weight: Float[Array, "K N"]) -> Float[Arra
     )
 
 
-def weight_gradient(x: Float[Array, "... K"], d: Float[Array, "... N"]) -> Float[Array, "K N"]:
-    """The gradient of the weight in `x @ weight` whose cotangent is d: x^T d over all rows of all leading axes, as ONE
-    product; these are one axis where it pays (`ONE_AXIS`)."""
+def weight_gradient(x: Float[Array, "... K"], d: Float[Array, "... N"], one_axis: bool = True) -> Float[Array, "K N"]:
+    """The gradient of the weight in `x @ weight` whose cotangent is d: x^T d over all rows of
+    all leading axes, as ONE product; these are made one axis first unless told otherwise (`ONE_AXIS`)."""
     rounded = factor(d)
-
-    def run(one_axis):
-        if one_axis:
-            rows, d_rows = x.reshape(-1, x.shape[-1]), rounded.reshape(-1, d.shape[-1])
-            return rows.T @ d_rows if rounded.dtype == d.dtype else over_rows(rows.astype(rounded.dtype), d_rows)
+    if not one_axis:
         over = (tuple(range(x.ndim - 1)),) * 2
         return jax.lax.dot_general(x.astype(rounded.dtype), rounded, (over, ((), ())), preferred_element_type=d.dtype)
-
-    return by_platform(run, ONE_AXIS if x.ndim > 2 else {"default": True})
+    x, rounded = x.reshape(-1, x.shape[-1]), rounded.reshape(-1, d.shape[-1])
+    return x.T @ rounded if rounded.dtype == d.dtype else over_rows(x.astype(rounded.dtype), rounded)
 
 
 def over_rows(x: Float[Array, "R K"], d: Float[Array, "R N"]) -> Float[Array, "K N"]:
@@ -109,18 +114,12 @@ def _rounded(x, weight):
     return product(x, factor(weight))
 
 
-_rounded.defvjp(
-    lambda x, weight: (_rounded(x, weight), (factor(x), factor(weight))),
-    lambda saved, d: (input_gradient(d, saved[1]), weight_gradient(saved[0], d)),
-)
+def _rounded_backward(saved, d):
+    x, weight = saved
+    return input_gradient(d, weight), by_platform(functools.partial(weight_gradient, x, d), _axes(x))
 
 
-ONE_AXIS = {"cpu": True, "default": False}
-"""Where all leading axes are one axis of rows while `affine` multiplies.
-
-XLA's CPU backend then computes the gradient of a weight twice as fast, as one plain product. A TPU would copy: its
-arrays lie in tiles of 8 or 16 rows, and 128 x 196 patches are no 25,088 rows where no image ends with a tile.
-"""
+_rounded.defvjp(lambda x, weight: (_rounded(x, weight), (factor(x), factor(weight))), _rounded_backward)
 
 
 @jax.custom_vjp
@@ -130,7 +129,11 @@ def affine(x: Float[Array, "... K"], weight: Float[Array, "K N"], bias: Float[Ar
     >>> affine(jnp.ones((2, 3, 4)), jnp.ones((4, 5)), jnp.ones(5)).shape
     (2, 3, 5)
     """
-    return by_platform(lambda one_axis: _affine(x, weight, bias, one_axis), ONE_AXIS)
+    return by_platform(lambda one_axis: _affine(x, weight, bias, one_axis), _axes(x))
+
+
+def _axes(x):
+    return ONE_AXIS if x.ndim > 2 else {"default": True}
 
 
 def _affine(x, weight, bias, one_axis):
@@ -143,7 +146,7 @@ def _affine(x, weight, bias, one_axis):
 
 def _affine_backward(saved, y_bar):
     run = lambda one_axis: jax.vjp(lambda *saved: _affine(*saved, one_axis), *saved)[1](y_bar)
-    return by_platform(run, ONE_AXIS)
+    return by_platform(run, _axes(saved[0]))
 
 
 affine.defvjp(lambda *saved: (affine(*saved), saved), _affine_backward)

@@ -10,6 +10,7 @@ import pytest
 
 from attention_jax import InputError
 from attention_jax.config import VIT_SIZES, Cct, ResNet, Vit, named
+from attention_jax.models.blocks import FeedForward
 from attention_jax.models.resnet import as_product
 from attention_jax.models.vit import (
     ImageLayer,
@@ -266,3 +267,20 @@ def test_convolution_as_a_product_is_the_convolution(size, stride, pixels):
     np.testing.assert_allclose(product, convolution, atol=1e-5)
     for got, want in zip(got_gradients, wanted_gradients):
         np.testing.assert_allclose(got, want, atol=1e-3, rtol=1e-5)
+
+
+def test_a_feed_forward_in_half_precision_keeps_its_first_product_alone():
+    """Of the arrays as wide as its hidden units; output and gradients are those of float32."""
+    draw = np.random.default_rng(0).normal
+    params = {"hidden": (8, 24), "out": (24, 8)}
+    params = {n: {"kernel": draw(size=s) / 3, "bias": draw(size=s[1])} for n, s in params.items()}
+    params, x = jax.tree.map(lambda a: jnp.bfloat16(a).astype(jnp.float32), (params, draw(size=(2, 5, 8))))
+    found = {}
+    for dtype in ("float32", "bfloat16"):
+        ffn = FeedForward(block_of(replace(SMALL, hidden_size=8, mlp_size=24, dtype=dtype), True))
+        y, pull = jax.vjp(lambda params, x, ffn=ffn: ffn.apply({"params": params}, x), params, x.astype(dtype))
+        kept = [a.dtype.name for a in jax.tree.leaves(pull) if a.shape == (2, 5, 24)]
+        assert kept == ["bfloat16"] if dtype == "bfloat16" else len(kept) > 1
+        found[dtype] = jax.tree.map(np.float32, (y, pull(jnp.ones_like(y))))
+    for ours, exact in zip(*map(jax.tree.leaves, (found["bfloat16"], found["float32"])), strict=True):
+        np.testing.assert_allclose(ours, exact, rtol=0, atol=2e-2 * np.abs(exact).max())

@@ -1,5 +1,7 @@
 """The rule of `implementation=None`, and the blocks."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,12 +18,13 @@ SCALED_DOT = scores.ScaledDot()
 ADDITIVE = scores.Additive.init(jax.random.key(0), 8, 8, 128)
 
 
-def chosen(queries, keys, score=SCALED_DOT, implementation=None):
+def chosen(queries, keys, score=SCALED_DOT, implementation=None, elsewhere="default", dtype=jnp.float32):
     """On a CPU, and elsewhere."""
-    query, key = jax.ShapeDtypeStruct((queries, 8), jnp.float32), jax.ShapeDtypeStruct((keys, 8), jnp.float32)
+    query, key = (jax.ShapeDtypeStruct((rows, 8), dtype) for rows in (queries, keys))
     by_platform = choose(query, key, key, score, None, None, None, 0, implementation)
-    assert tuple(by_platform) == PLATFORMS and by_platform["cuda"] == by_platform["default"]
-    return by_platform["cpu"], by_platform["default"]
+    assert tuple(by_platform) == PLATFORMS
+    assert dtype == jnp.bfloat16 or by_platform["cuda"] == by_platform["default"]
+    return by_platform["cpu"], by_platform[elsewhere]
 
 
 def test_small_is_plain_and_large_is_fused():
@@ -32,6 +35,12 @@ def test_small_is_plain_and_large_is_fused():
     assert chosen(96, 96, ADDITIVE) == ("fused", "fused")
     assert chosen(4096, 4096, implementation="plain") == ("plain", "plain")
     assert chosen(2, 2, implementation="fused") == ("fused", "fused")
+
+
+def test_a_tpu_is_fused_where_that_costs_a_cpu_nothing_and_from_less_in_half_precision():
+    on_tpu = functools.partial(chosen, elsewhere="tpu")
+    assert on_tpu(196, 196) == ("plain", "plain") and on_tpu(256, 256) == ("fused", "fused")
+    assert on_tpu(196, 196, dtype=jnp.bfloat16) == ("plain", "fused")
 
 
 def lowered(function, platform, *inputs):

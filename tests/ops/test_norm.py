@@ -38,6 +38,21 @@ def test_bfloat16_keeps_float32_statistics():
     assert x_bar.dtype == jnp.bfloat16 and scale_bar.dtype == jnp.float32
 
 
+def test_in_half_precision_the_gradient_is_that_of_float64_and_keeps_x():
+    x, bar = jax.random.normal(jax.random.key(0), (2, 4, 64)).astype(jnp.bfloat16) + 1
+    scale = jax.random.normal(jax.random.key(1), (64,))
+    pull = jax.vjp(layer_norm, x, scale, jnp.zeros(64))[1]
+    kept = [leaf for leaf in jax.tree.leaves(pull) if leaf.shape == x.shape]
+    assert [leaf.dtype for leaf in kept] == [jnp.bfloat16] and (kept[0] == x).all()
+    with jax.enable_x64(True):
+        wide = lambda array: jnp.asarray(np.asarray(array, np.float64))
+        normal = lambda x: (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + 1e-5)
+        norm = lambda x, scale, bias: normal(x) * scale[None] + bias[None]
+        exact = jax.vjp(norm, wide(x), wide(scale), jnp.zeros(64))[1](wide(bar))
+        for ours, theirs, tolerance in zip(pull(bar), exact, (1e-2, 1e-5, 1e-5), strict=True):
+            np.testing.assert_allclose(np.asarray(ours, np.float64), theirs, atol=tolerance * np.abs(theirs).max())
+
+
 def test_a_constant_row_is_finite():
     value, slope = jax.value_and_grad(lambda x: layer_norm(x, jnp.ones(3), jnp.ones(3)).sum())(jnp.full((1, 3), 5.0))
     assert value == 3.0 and np.isfinite(slope).all()

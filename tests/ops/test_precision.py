@@ -39,6 +39,21 @@ def test_a_product_and_its_gradients_are_those_of_rounded_factors():
     assert np.abs(np.asarray(y) - np.asarray(x) @ np.asarray(weight)).max() > 1e-3  # and factors are
 
 
+@pytest.mark.parametrize("one_axis", [True, False])
+@pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-6), ("bfloat16", 1e-2)])
+def test_affine_is_the_same_on_one_axis_of_rows_and_on_several(dtype, tolerance, one_axis, monkeypatch):
+    """In value and gradient, against float64."""
+    monkeypatch.setattr(precision, "ONE_AXIS", {"default": one_axis})
+    x, d = (normal(3, 5, width).astype(dtype) for width in (8, 7))
+    weight, bias = normal(8, 7).astype(dtype).astype(jnp.float32), normal(7).astype(dtype).astype(jnp.float32)
+    y, back = jax.vjp(precision.affine, x, weight, bias)
+    x64, d64, weight64, bias64 = (np.asarray(a, np.float64) for a in (x, d, weight, bias))
+    expected = x64 @ weight64 + bias64, d64 @ weight64.T, np.einsum("btk,btn->kn", x64, d64), d64.sum((0, 1))
+    for ours, exact, kind in zip((y, *back(d)), expected, (x.dtype, x.dtype, jnp.float32, jnp.float32), strict=True):
+        assert ours.dtype == kind
+        np.testing.assert_allclose(np.asarray(ours, np.float64), exact, rtol=0, atol=tolerance * np.abs(exact).max())
+
+
 def test_without_the_setting_nothing_is_rounded():
     x, weight = normal(4, 8), normal(8, 3)
     np.testing.assert_array_equal(precision.matmul(x, weight), x @ weight)
