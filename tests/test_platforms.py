@@ -25,9 +25,10 @@ PLATFORMS = ("cpu", "cuda", "tpu")
 PACKAGE = Path(__file__).parents[1] / "attention_jax"
 ASKING = {"default_backend", "devices", "local_devices", "get_backend", "backends"}
 """Of jax or one of its modules."""
-MAY_ASK = {  # what a run was made on is written down; a copy goes to every device
+MAY_ASK = {  # what a run was made on is written down; rows and copies go to every device
     "train/log.py:environment",
     "compile/targets.py:devices_in_the_room",  # --target cpu
+    "train/parallel.py:placement",
     "train/parallel.py:replicate",
     "train/sharded.py:mesh",
 }
