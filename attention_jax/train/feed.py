@@ -4,6 +4,8 @@ Both give (position after the call, bucket, indices [M, K, b], weight [M, K, B])
 position on; a position is (window, call), the beginning of an epoch (0, 0), its end None.
 """
 
+import contextlib
+import ctypes
 import queue
 import sys
 import threading
@@ -16,6 +18,8 @@ import numpy as np
 START = (0, 0)
 AHEAD = 2
 """Calls on the devices besides the one that trains."""
+M_MMAP_THRESHOLD = -3
+"""Of malloc.h."""
 
 
 class Resident:
@@ -44,6 +48,15 @@ def side_by_side(chunks: list) -> tuple[int, np.ndarray, np.ndarray]:
     return buckets[0], np.stack(indices), np.stack(weight)
 
 
+def give_memory_back():
+    """Make glibc return large blocks to the system when they are freed, where there is glibc.
+
+    By itself it comes to keep them, and the resident memory of a run that streams grows by a fifth in 1,000 steps.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**20)
+
+
 class Streamed:
     """Calls of `reading` (data/streams.py: an iterator over (epoch, window, calls)), put on the devices ahead of time.
 
@@ -54,6 +67,7 @@ class Streamed:
     def __init__(self, open_reading, put, windows: int, position: tuple[int, int]):
         self.put, self.windows, self.skip = put, windows, position[1]
         self.waited, self.damaged = 0.0, 0
+        give_memory_back()
         self.ready, self.closing = queue.Queue(AHEAD), threading.Event()
         self.reader = threading.Thread(target=self._read, args=(open_reading,), daemon=True)
         self.reader.start()
