@@ -80,14 +80,16 @@ def choose_blocks(score, query, key, block_q: int | None = None, block_k: int | 
 
     Tall, because a block of queries is loaded once and the keys go by. On 2 cores, gradient of 8 heads of 64,
     T = 2048: 512 x 256 0.121 s, 512 x 512 0.150, 256 x 256 0.164; `Additive` with 128 hidden units, 512 x 512:
-    64 x 64 0.033 s, 32 x 32 0.050.
+    64 x 64 0.033 s, 32 x 32 0.050. Where one block is all, a TPU computes products again sooner than it writes them.
     """
     cost, blocks = pair_cost(score, query, key), {}
     for platform, limit in PAIRS_PER_BLOCK.items():
         pairs = max(limit // cost, 64 * 64)
         width = 2 ** (int(math.log2(pairs)) // 2)
         height = 2 ** int(math.log2(pairs // width))
-        blocks[platform] = Blocks(min(block_q or height, query.shape[0]), min(block_k or width, key.shape[0]))
+        size = min(block_q or height, query.shape[0]), min(block_k or width, key.shape[0])
+        one = size == (query.shape[0], key.shape[0])
+        blocks[platform] = Blocks(*size, again=platform == "tpu" and one and cost == 1)
     return blocks
 
 

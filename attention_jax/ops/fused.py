@@ -33,6 +33,8 @@ class Blocks(NamedTuple):
 
     query: int
     key: int
+    again: bool = False
+    """Scores are computed once for their largest and once more for the weights, so that they are never written."""
 
 
 class Inputs(NamedTuple):
@@ -133,6 +135,9 @@ def _forward(inputs, blocks):
         scores = tile.scores(*tile.operands).astype(precision)
         new = jnp.maximum(largest, scores.max(axis=1))
         reference = jnp.where(new == -jnp.inf, 0.0, new)  # nothing allowed so far
+        if blocks.again:
+            operands, reference = lax.optimization_barrier((tile.operands, reference))
+            scores = tile.scores(*operands).astype(precision)
         weights = jnp.exp(scores - reference[:, None])
         shrink = jnp.exp(largest - reference)
         total = total * shrink + weights.sum(axis=1)
@@ -182,7 +187,7 @@ def _backward(inputs, blocks, out, normaliser, out_bar):
         row_bar, row_normaliser, row_delta = outer
         tile = _tile(inputs, blocks, i, j, masked)
         scores, pull = jax.vjp(tile.scores, *tile.operands)
-        weights = jnp.exp(scores.astype(precision) - row_normaliser[:, None])
+        weights = _narrow(jnp.exp(scores.astype(precision) - row_normaliser[:, None]), row_bar.dtype)
         weights_bar, pooling = _matmul(row_bar, tile.value.T), weights
         if tile.dropout is not None:
             factor = tile.dropout.astype(precision)
@@ -264,6 +269,11 @@ def _tile(inputs, blocks, i, j, masked):
 
 def _matmul(a, b):
     return jnp.matmul(a, b, preferred_element_type=accumulator(a.dtype))
+
+
+def _narrow(x, dtype):
+    """x rounded to `dtype`, in which it is stored, where it is, whatever the compiler would rather do."""
+    return x if x.dtype == dtype else lax.optimization_barrier(x.astype(dtype)).astype(x.dtype)
 
 
 def _start(i, size, total):

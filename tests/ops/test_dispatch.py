@@ -11,7 +11,7 @@ from attention_jax.ops import scores
 from attention_jax.ops.attention import _plain, attend
 from attention_jax.ops.biases import ALiBi
 from attention_jax.ops.dispatch import PLATFORMS, choose, choose_blocks, pair_cost
-from attention_jax.ops.fused import Inputs, blockwise
+from attention_jax.ops.fused import Blocks, Inputs, blockwise
 from attention_jax.ops.masks import causal
 
 SCALED_DOT = scores.ScaledDot()
@@ -75,6 +75,23 @@ def test_where_no_block_is_needed_gradients_are_those_of_plain():
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-5), ("bfloat16", 2e-2)])
+def test_a_block_whose_scores_are_computed_again_gives_what_plain_gives(dtype, tolerance):
+    query, key, value = jax.random.normal(jax.random.key(0), (3, 20, 8)).astype(dtype)
+
+    def once(arrays, run):
+        query, key, value = arrays
+        return jnp.sin(run(Inputs((SCALED_DOT, None), query, key, value, None, causal(), None, 0))).sum()
+
+    again = lambda inputs: blockwise(inputs, {"default": Blocks(20, 20, again=True)}, _plain)
+    ours = jax.jit(jax.value_and_grad(functools.partial(once, run=again)))((query, key, value))
+    theirs = jax.jit(jax.value_and_grad(functools.partial(once, run=_plain)))(
+        tuple(x.astype(jnp.float32) for x in (query, key, value))
+    )
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_allclose(a.astype(jnp.float32), b, rtol=0, atol=tolerance * np.abs(b).max())
+
+
 def test_what_all_choose_is_traced_once():
     traces = []
 
@@ -93,8 +110,10 @@ def test_costs_and_blocks(score, cost):
     x = jnp.ones((1000, 8))
     assert pair_cost(score, x, x) == cost
     on_cpu, elsewhere = ((512, 256), (1000, 1000)) if cost == 1 else ((64, 64), (128, 128))
-    assert choose_blocks(score, x, x) == dict.fromkeys(PLATFORMS, elsewhere) | {"cpu": on_cpu}
-    assert choose_blocks(score, x, x, 10, 20) == dict.fromkeys(PLATFORMS, (10, 20))
+    again = cost == 1  # where one block is all, and cheap
+    expected = dict.fromkeys(PLATFORMS, Blocks(*elsewhere)) | {"cpu": Blocks(*on_cpu), "tpu": Blocks(*elsewhere, again)}
+    assert choose_blocks(score, x, x) == expected
+    assert choose_blocks(score, x, x, 10, 20) == dict.fromkeys(PLATFORMS, Blocks(10, 20))
 
 
 def test_the_cost_of_your_own_score_is_read_off_its_trace():
