@@ -89,7 +89,7 @@ def teacher_forced(model, smoothing: float, *batch) -> Program:
             memory = module.encode(source, length, train=True)
             return module.decode(memory, target_in, train=True)[0], module.output()
 
-        hidden, output = model.apply(params, method=run)
+        hidden, output = model.apply(params, method=run, rngs={"dropout": jax.random.key(0)})  # the rates are 0
         rows = hidden.reshape(-1, hidden.shape[-1]), *output, target.reshape(-1), jnp.ones(target.size)
         total, count = linear_cross_entropy(*rows, smoothing)
         return total / count

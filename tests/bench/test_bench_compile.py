@@ -9,7 +9,7 @@ from attention_jax.models.transformer import count_parameters
 
 
 @pytest.mark.parametrize("case", bench_compile.CASES)
-def test_peers_have_as_many_parameters_as_ours_and_the_same_inputs(case):
+def test_ours_is_a_loss_whose_peers_have_as_many_parameters_and_the_same_inputs(case):
     with jax.numpy_dtype_promotion("standard"):  # as Flax itself needs it
         programs = bench_compile.CASES[case](2)
     assert {count_parameters(program.shapes[0]) for program in programs.values()} == {
@@ -17,6 +17,8 @@ def test_peers_have_as_many_parameters_as_ours_and_the_same_inputs(case):
     }
     batches = [jax.tree.leaves(program.shapes[1:]) for program in programs.values()]
     assert batches[0] == batches[1] == batches[2] and len(programs) == 3
+    loss, _ = jax.eval_shape(programs["ours"].function, *programs["ours"].shapes)
+    assert loss.shape == ()
 
 
 def test_what_is_not_known_is_named():
