@@ -27,6 +27,7 @@ def config() -> Config:
             joint_vocabulary=True,
             overlong="drop",
             batch_tokens=25_000,
+            packing=256,
             languages=("en", "de"),
         ),
         Transformer(6, 6, width=512, heads=8, ffn=2048, dropout=0.1, tied="all", output_bias=False),

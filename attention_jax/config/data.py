@@ -141,6 +141,11 @@ class Corpus(TextPairs, Streamed):
     """Codes of the two languages, for the spacy tokenizer; xx is any."""
     merges: str = ""
     """The merges of the bpe tokenizer (the format of subword-nmt)."""
+    packing: int = 0
+    """Several pairs in a row of this many tokens a side, each of which sees only itself: hardly any padding, for models
+    that can (a Transformer). Such a corpus is always read while training; batches without batch_tokens have
+    train.batch_size rows. 0: a pair a row.
+    """
     held_out_share: float = 0.02
     """This share of the sources validates and as much tests (at most 2,000 each)."""
     overlong: Literal["error", "truncate", "drop"] = "error"

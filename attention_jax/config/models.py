@@ -259,6 +259,7 @@ class Transformer(ModelOptions):
 
     module: ClassVar[str] = "attention_jax.models.transformer:Transformer"
     task: ClassVar[str] = "attention_jax.tasks.seq2seq:build"
+    packs: ClassVar[bool] = True
 
     encoder_layers: int = 6
     decoder_layers: int = 6

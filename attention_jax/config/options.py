@@ -67,6 +67,8 @@ class ModelOptions(Options):
     """Called as module(options, *sizes), the sizes being what the data decide: vocabularies, classes, bits."""
     task: ClassVar[str]
     """Called as task(config)."""
+    packs: ClassVar[bool] = False
+    """Whether it keeps several pairs in a row apart (attention_jax/data/packing.py)."""
 
 
 class DataOptions(Options):

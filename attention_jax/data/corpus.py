@@ -10,6 +10,7 @@ import numpy as np
 from attention_jax import InputError, config as settings
 from attention_jax.data import buckets, pair_files, splits as splitting, text_files, tokenizers
 from attention_jax.data.line_index import PairLines, index_pairs
+from attention_jax.data.packing import Packing, packed_padding
 from attention_jax.data.pair_streams import WINDOW_BATCHES, Buckets, Coder, PairStream, shuffled
 from attention_jax.data.pairs import PairData, Texts
 from attention_jax.data.streams import is_streamed
@@ -44,9 +45,16 @@ def load(config: settings.Corpus, batch_size: int = 128) -> PairData:
     """The corpus of `config`, split by a fixed seed into train, valid and test without a source in two of them."""
     if not 0 < config.held_out_share < 0.5:
         raise InputError(f"--data.held-out-share must be between 0 and 0.5, got {config.held_out_share}")
+    if config.packing and config.packing < config.max_length:
+        raise InputError(
+            "--data.packing is a row's room for tokens, at least those of the longest sentence, --data.max-length "
+            f"{config.max_length}; got {config.packing}: raise it, or leave it out"
+        )
+    if config.packing and config.stream == "never":
+        raise InputError("--data.packing packs what is read while training: leave --data.stream never out")
     files = file_pairs(config)
     size = sum(os.path.getsize(path) for paths in files for path in paths if os.path.isfile(path))
-    if is_streamed(config.stream, IN_MEMORY * size):
+    if config.packing or is_streamed(config.stream, IN_MEMORY * size):
         return load_streamed(config, index_pairs(files), batch_size)
     texts = read(files)
     held_out = min(MOST_HELD_OUT, max(1, int(len(set(texts.source)) * config.held_out_share)))
@@ -89,19 +97,41 @@ def load_streamed(config: settings.Corpus, lines: PairLines, batch_size: int) ->
     widths = (max(part.source.shape[1], part.target.shape[1] - 1) for part in data.train)
     limits = (*(width for width in widths if width < config.max_length), config.max_length)
     batch_sizes = buckets.sentences_in_batch(limits, batch_size, config.batch_tokens)
+    group, said, packed = Buckets(limits, batch_sizes, vocabularies), "", {}
+    if config.packing:
+        group, said, packed = packing(config, data, batch_size)
     stream = PairStream(
         lines,
         Coder(config, config.languages, config.merges),
         vocabularies,
         frozenset(source for name in ("valid", "test") for source in parts[name].source),
-        Buckets(limits, batch_sizes, vocabularies),
+        group,
         seed=0,
         window=min(total, WINDOW_BATCHES * max(batch_sizes)),
         workers=config.workers,
         damaged=config.damaged,
+        said=said,
     )
-    facts = {"train_pairs": total - 2 * held_out, "sampled_pairs": len(parts["train"].source), "streamed": True}
+    facts = packed | {
+        "train_pairs": total - 2 * held_out,
+        "sampled_pairs": len(parts["train"].source),
+        "streamed": True,
+    }
     return data._replace(stream=stream, facts=data.facts | facts)
+
+
+def packing(config: settings.Corpus, data: PairData, batch_size: int) -> tuple[Packing, str, dict]:
+    """How the pairs of a corpus are packed, and by a sample of it, `data`, how much padding that saves: in words, and
+    as facts."""
+    [rows] = buckets.sentences_in_batch([config.packing], batch_size, config.batch_tokens)
+    lengths = np.concatenate([np.stack([part.source_length, part.target_length], axis=1) for part in data.train])
+    lengths = np.random.default_rng(0).permutation(lengths)[:SAMPLE].astype(np.int64)
+    before, after = data.facts["padding_share"], round(packed_padding(lengths, config.packing), 4)
+    said = (
+        f"padding: {before:.1%} of a batch of similar lengths, {after:.1%} of rows of {config.packing} tokens, packed"
+    )
+    made = Packing(config.packing, rows, config.max_length, (data.source_vocabulary, data.target_vocabulary))
+    return made, said, {"packed_padding_share": after}
 
 
 def sample(lines: PairLines, size: int, held_out: int, damaged: str) -> tuple[dict[str, Texts], dict[str, np.ndarray]]:

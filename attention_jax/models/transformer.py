@@ -14,7 +14,8 @@ from jaxtyping import Array, Float, Int
 from attention_jax import InputError, config
 from attention_jax.models.blocks import Block, DecoderLayer, EncoderLayer, LayerNorm, check_heads, drop
 from attention_jax.models.position_encodings import added_positions
-from attention_jax.ops.masks import causal, lengths
+from attention_jax.ops.masks import causal, lengths, segments
+from attention_jax.ops.positions import within
 from attention_jax.ops.shared import Shared, Written, readable, sign
 
 Weights = Float[Array, "B L H Q K"]
@@ -129,14 +130,18 @@ class Embedding(nn.Module):
         if self.block.positions == "learned":
             self.position = nn.Embed(self.max_length, width, embedding_init=init)
 
-    def __call__(self, tokens: Int[Array, "B T"], offset=0, train: bool = False) -> Float[Array, "B T D"]:
-        """The vectors of `tokens`, the first of which stands at position `offset`."""
+    def __call__(
+        self, tokens: Int[Array, "B T"], offset=0, train: bool = False, segment: Int[Array, "B T"] | None = None
+    ) -> Float[Array, "B T D"]:
+        """The vectors of `tokens`, the first of which stands at position `offset`; or the first of each segment at
+        0."""
         x = self.token(tokens)
         x = x * self.block.width**0.5 if self.scale else x
-        positions = jnp.arange(tokens.shape[1], dtype=jnp.int32) + offset
+        positions = jnp.arange(tokens.shape[1], dtype=jnp.int32) + offset if segment is None else within(segment)
         table = self.position if self.block.positions == "learned" else None
-        vectors = added_positions(self.block.positions, positions, self.block.width, table)
-        x = x if vectors is None else x + vectors[None]
+        vectors = added_positions(self.block.positions, positions.reshape(-1), self.block.width, table)
+        if vectors is not None:
+            x = x + (vectors[None] if segment is None else vectors.reshape(x.shape))
         return drop(self, x, self.block.dropout, train).astype(self.block.dtype)
 
 
@@ -145,6 +150,7 @@ class Memory(NamedTuple):
 
     states: Float[Array, "B S D"]
     source_length: Int[Array, "B"]
+    segment: Int[Array, "B S"] | None = None  # of packed rows
 
 
 class Cache(NamedTuple):
@@ -207,15 +213,23 @@ class Transformer(nn.Module):
         if options.output_bias:
             self.bias = self.param("bias", nn.initializers.zeros, (self.target_vocab,))
 
-    def encode(self, source: Int[Array, "B S"], source_length: Int[Array, "B"], *, train: bool = False) -> Memory:
-        """The encoder's states of a batch of padded sentences."""
-        return self._encode(source, source_length, train, False)[0]
+    def encode(
+        self, source: Int[Array, "B S"], source_length: Int[Array, "B"], *, train: bool = False, segment=None
+    ) -> Memory:
+        """The encoder's states of a batch of padded sentences, or with `segment` [B, S] of rows of several each."""
+        return self._encode(source, source_length, train, False, segment)[0]
 
-    def decode(self, memory: Memory, target_in: Int[Array, "B T"], *, train: bool = False, look: bool = False):
-        """Teacher forced: (hidden [B, T, D] in float32, intermediates)."""
-        projected = self.decoder.project(memory.states, lengths(memory.source_length))
-        x = self.target_embedding(target_in, train=train)
-        x, own, cross = self.decoder(x, causal(), projected, train, look)
+    def decode(
+        self, memory: Memory, target_in: Int[Array, "B T"], *, train: bool = False, look: bool = False, segment=None
+    ):
+        """Teacher forced: (hidden [B, T, D] in float32, intermediates). With `segment` [B, T] each target sees itself
+        and the source of its own segment."""
+        past, source = causal(), lengths(memory.source_length)
+        if segment is not None:
+            past, source = past & segments(segment, segment), segments(segment, memory.segment)
+        projected = self.decoder.project(memory.states, source)
+        x = self.target_embedding(target_in, train=train, segment=segment)
+        x, own, cross = self.decoder(x, past, projected, train, look)
         return x.astype(jnp.float32), {"decoder_attention": own, "cross_attention": cross} if look else {}
 
     def output(self) -> tuple[Float[Array, "D V"], Float[Array, "V"]]:
@@ -242,10 +256,11 @@ class Transformer(nn.Module):
         hidden, weights = self.decode(memory, target_in, train=train, look=look)
         return self._logits(hidden), weights | {"encoder_attention": encoder_weights} if look else {}
 
-    def _encode(self, source, source_length, train, look):
-        x = self.source_embedding(source, train=train)
-        states, weights = self.encoder(x, lengths(source_length), train, look)
-        return Memory(states, source_length), weights
+    def _encode(self, source, source_length, train, look, segment=None):
+        x = self.source_embedding(source, train=train, segment=segment)
+        mask = lengths(source_length) if segment is None else segments(segment, segment)
+        states, weights = self.encoder(x, mask, train, look)
+        return Memory(states, source_length, segment), weights
 
     def _logits(self, hidden):
         kernel, bias = self.output()

@@ -118,6 +118,29 @@ class Dense(Mask):
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
+class Segments(Mask):
+    """Keys of the query's own segment. The ids do not decrease along a row, so what a run of queries sees is an
+    interval."""
+
+    query_ids: Int[Array, " Q"]
+    key_ids: Int[Array, " K"]
+
+    def __call__(self, query_positions, key_positions):
+        return self.query_ids[query_positions][:, None] == self.key_ids[key_positions][None, :]
+
+    def reach(self, first, last):
+        return self._keys_before(first, "left"), self._keys_before(last, "right")
+
+    def open(self, first, last):  # empty where first and last are of different segments
+        return self._keys_before(last, "left"), self._keys_before(first, "right")
+
+    def _keys_before(self, query_position, side):
+        """How many keys come before the segment of a query, or before its end ("right")."""
+        return jnp.searchsorted(self.key_ids, self.query_ids[query_position], side=side, method="compare_all")
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
 class Both(Mask):
     """`left & right`."""
 
@@ -191,6 +214,19 @@ def window(width: int) -> Mask:
     if not isinstance(width, int | np.integer) or width < 0:
         raise InputError(f"window needs a whole number of positions >= 0, got {width!r}")
     return Window(int(width))
+
+
+def segments(query_ids: Int[Array, " Q"], key_ids: Int[Array, " K"]) -> Mask:
+    """Each query sees the keys of its own segment: sequences that stand one after the other in a row. Ids must not
+    decrease along a row.
+
+    >>> segments(jnp.array([0, 1, 1]), jnp.array([0, 0, 1]))(jnp.arange(3), jnp.arange(3)).astype(int).tolist()
+    [[1, 1, 0], [0, 0, 1], [0, 0, 1]]
+    """
+    for ids in (query_ids, key_ids):
+        if ids.ndim == 0 or not jnp.issubdtype(ids.dtype, jnp.integer):
+            raise InputError(f"segments needs integer ids of every position, got {ids.dtype} of shape {ids.shape}")
+    return Segments(query_ids, key_ids)
 
 
 def dense(allowed: Bool[Array, "Q K"]) -> Mask:

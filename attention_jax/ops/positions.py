@@ -4,7 +4,19 @@ Encodings that act on scores are biases of `attend`: attention_jax/ops/biases.py
 """
 
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Float, Int
+
+
+def within(segment: Int[Array, "B T"]) -> Int[Array, "B T"]:
+    """The position of each token in its own segment: 0, 1, ... from wherever the id in a row changes.
+
+    >>> within(jnp.array([[4, 4, 4, 7, 8, 8]])).tolist()
+    [[0, 1, 2, 0, 0, 1]]
+    """
+    index = jnp.broadcast_to(jnp.arange(segment.shape[1], dtype=jnp.int32), segment.shape)
+    begins = jnp.diff(segment, axis=1, prepend=segment[:, :1]) != 0
+    return index - lax.cummax(jnp.where(begins, index, 0), axis=1)
 
 
 def sinusoidal(positions: Int[Array, "T"], width: int) -> Float[Array, "T D"]:

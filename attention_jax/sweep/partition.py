@@ -39,7 +39,7 @@ def why_alone(config: configs.Config, staged: bool) -> str:
     train = config.train
     if train.shard_parameters:
         return "its parameters are divided over all devices"
-    if getattr(config.data, "stream", "never") == "always":
+    if getattr(config.data, "stream", "never") == "always" or getattr(config.data, "packing", 0):
         return "its data are read while it trains"
     if train.patience and train.average_last:
         return "the checkpoints of its last epochs would be gone when the others come to their end"

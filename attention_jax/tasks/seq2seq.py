@@ -3,7 +3,8 @@
 A model has these methods (all batch-major): `encode(source [B, S], source_length [B], train=) -> memory`,
 `decode(memory, target_in [B, T], train=, look=) -> (hidden [B, T, D], intermediates)`, `output() -> (kernel [D, V],
 bias [V])`, `start(memory, max_length) -> cache`, `step(cache, token [B]) -> (logits [B, V], cache, intermediates)` and
-`__call__(source, source_length, target_in, train=, look=) -> (logits [B, T, V], intermediates)`.
+`__call__(source, source_length, target_in, train=, look=) -> (logits [B, T, V], intermediates)`. Where the options of a
+model say `packs`, its `encode` and `decode` also take `segment=`, of which pair in a row each token is.
 """
 
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from attention_jax.data import batches, corpora
 from attention_jax.data.pairs import PairData, decode_targets, encode_sources, references
 from attention_jax.data.streams import Stream
 from attention_jax.ops.losses import linear_cross_entropy, masked_cross_entropy
+from attention_jax.ops.positions import within
 from attention_jax.tasks import Evaluation, build_model, load_once, pictures
 from attention_jax.tasks.generation import generate
 from attention_jax.tasks.scoring import are_sentences, compare, write_translations
@@ -34,8 +36,27 @@ def target_mask(batch) -> jax.Array:
     return jnp.arange(batch["target"].shape[1] - 1)[None] < batch["target_length"][:, None]
 
 
+def target_in(batch) -> jax.Array:
+    """[B, T]: what precedes each token to predict. In a packed row every target begins with bos, the row's first."""
+    if "target_segment" not in batch:
+        return batch["target"][:, :-1]
+    begins = within(batch["target_segment"]) == 0
+    return jnp.where(begins, batch["target"][:, :1], batch["target"][:, :-1])
+
+
+def segment(batch, side: str) -> dict[str, jax.Array]:
+    """The argument that tells a model which pair of a packed row each token of a side is of; else none."""
+    name = f"{side}_segment"
+    return {"segment": batch[name]} if name in batch else {}
+
+
 def build(config: Config) -> "Seq2seqTask":
     """The task of a recurrent, convolutional or Transformer encoder-decoder."""
+    if getattr(config.data, "packing", 0) and not config.model.packs:
+        raise InputError(
+            f"--data.packing needs a model that keeps the pairs of a row apart, which {type(config.model).__name__} "
+            "does not: leave it out, or train a Transformer"
+        )
     data = load_once(corpora.load, config.data, config.train.batch_size)
     return Seq2seqTask(config, data, build_model(config, len(data.source_vocabulary), len(data.target_vocabulary)))
 
@@ -63,8 +84,9 @@ class Seq2seqTask:
 
     def loss(self, params, batch, rng):
         def teacher_forced(module):
-            memory = module.encode(batch["source"], batch["source_length"], train=True)
-            return module.decode(memory, batch["target"][:, :-1], train=True)[0], module.output()
+            memory = module.encode(batch["source"], batch["source_length"], train=True, **segment(batch, "source"))
+            hidden, _ = module.decode(memory, target_in(batch), train=True, **segment(batch, "target"))
+            return hidden, module.output()
 
         hidden, (kernel, bias) = self.model.apply({"params": params}, method=teacher_forced, rngs={"dropout": rng})
         mask = target_mask(batch) & (batch["weight"] > 0)[:, None]

@@ -9,6 +9,7 @@ import numpy as np
 from attention_jax import InputError, config as configs
 from attention_jax.data.buckets import sentences_in_batch
 from attention_jax.data.images import ImageData, Split
+from attention_jax.data.packing import PackedPairs
 from attention_jax.data.pairs import PairData, Pairs, Tokenizer
 from attention_jax.data.timemachine import CHARACTERS, Windows
 from attention_jax.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
@@ -88,6 +89,8 @@ def sentences(config: configs.Config, facts: dict) -> seq2seq.Seq2seqTask:
         if name != "train"
     }
     held_out = held_out or {"test": longest}
+    if getattr(options, "packing", 0):
+        train, widths = (_packed(train, options.packing),), [options.packing]
     letters = Tokenizer(list, "".join)
     data = PairData(
         train=train,
@@ -109,6 +112,13 @@ def _pairs(rows: int, source: int, target: int, options: configs.TextPairs) -> P
     target = options.max_length if getattr(options, "predict_padding", False) else target
     full = lambda width: np.broadcast_to(np.int32(width), (rows,))
     return Pairs(zeros(rows, source), full(source), zeros(rows, target + 1), full(target))
+
+
+def _packed(buckets: tuple[Pairs, ...], room: int) -> PackedPairs:
+    """As many rows as the pairs of these buckets fill."""
+    tokens = max(sum(pairs.source.size for pairs in buckets), sum(pairs.target[:, 1:].size for pairs in buckets))
+    rows = _pairs(-(-tokens // room), room, room, configs.Corpus())
+    return PackedPairs(*rows, zeros(*rows.source.shape), zeros(*rows.source.shape))
 
 
 def _vocabulary(size: int) -> Vocabulary:

@@ -163,6 +163,8 @@ def train_one(task, optim, train, directory: Path, *, quiet=False, until: float 
     total_steps = planned_steps(task, train)
     if total_steps <= optim.warmup_steps and not quiet:
         print(f"the learning rate warms up over {optim.warmup_steps} steps and training has {total_steps}")
+    if streamed(task) and task.stream.said and not quiet and hosts.first():
+        print(task.stream.said)
     run = Run(train, task.plan, total_steps, directory, quiet=quiet)
     with contextlib.closing(Checkpoints(directory / "checkpoints", train, best_of=1)) as checkpoints:
         [params] = fit(one_run(task, optim, train, total_steps), task, [run], checkpoints, until)

@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 from attention_jax.ops import scores
 from attention_jax.ops.attention import attend
 from attention_jax.ops.biases import ALiBi, ShawBias, T5Bias
-from attention_jax.ops.masks import causal, dense, lengths, window
+from attention_jax.ops.masks import causal, dense, lengths, segments, window
 
 WIDTH, VALUE_WIDTH = 4, 3
 FAST_TO_COMPILE = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
@@ -37,6 +37,14 @@ BIASES = {
     "T5": T5Bias.init(KEY, 8, 16),
     "ALiBi": ALiBi(jnp.float32(0.3)),
 }
+
+
+def thirds(table):
+    """Three segments of queries and keys; the last third of the keys is of a fourth that no query is of."""
+    queries, keys = (np.arange(size, dtype=np.int32) * 3 // size for size in table.shape)
+    return segments(jnp.asarray(queries), jnp.asarray(np.where(keys == 2, 3, keys)))
+
+
 MASKS = {
     "none": lambda table: None,
     "causal": lambda table: causal(),
@@ -47,6 +55,8 @@ MASKS = {
     "window | lengths": lambda table: window(1) | lengths(2),
     "dense": dense,
     "empty": lambda table: lengths(0),
+    "segments": lambda table: thirds(table),
+    "causal & segments": lambda table: causal() & thirds(table),
 }
 
 

@@ -7,10 +7,14 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from attention_jax import InputError
-from attention_jax.ops.masks import causal, dense, lengths, window
+from attention_jax.ops.masks import causal, dense, lengths, segments, window
 
 Q, K = 6, 9
 TABLE = np.random.default_rng(0).random((Q, K)) < 0.5
+
+
+QUERY_IDS, KEY_IDS = np.array([0, 0, 1, 3, 3, 3], np.int32), np.array([0, 0, 0, 1, 2, 3, 3, 5, 5], np.int32)
+SEGMENTS = segments(jnp.asarray(QUERY_IDS), jnp.asarray(KEY_IDS))
 
 
 def rules():
@@ -19,6 +23,7 @@ def rules():
         st.just((causal(), lambda q, k: k <= q)),
         st.integers(0, K).map(lambda n: (lengths(n), lambda q, k: k < n)),
         st.integers(0, 4).map(lambda w: (window(w), lambda q, k: abs(q - k) <= w)),
+        st.just((SEGMENTS, lambda q, k: bool(QUERY_IDS[q] == KEY_IDS[k]))),
         st.just((dense(jnp.asarray(TABLE)), lambda q, k: bool(TABLE[q, k]))),
     )
     both = lambda a, b: (a[0] & b[0], lambda q, k: a[1](q, k) and b[1](q, k))
@@ -42,6 +47,16 @@ def test_masks_keep_their_promises(rule, first, last):
     assert rows[:, max(low, 0) : max(high, 0)].all()  # everything inside of the open part
 
 
+def test_segments_reach_no_further_than_they_have_to():
+    """Blocks of other segments are skipped, and blocks inside of one are not masked."""
+    seen = lambda interval: np.arange(max(int(interval[0]), 0), int(interval[1])).tolist()
+    assert seen(SEGMENTS.reach(0, 1)) == seen(SEGMENTS.open(0, 1)) == [0, 1, 2]
+    assert seen(SEGMENTS.reach(2, 4)) == [3, 4, 5, 6] and seen(SEGMENTS.open(2, 4)) == []
+    assert seen(SEGMENTS.open(3, 5)) == [5, 6]
+    low, high = SEGMENTS.reach(jnp.array([0, 3]), jnp.array([2, 5]))
+    assert (low.tolist(), high.tolist()) == ([0, 5], [4, 7])
+
+
 def test_lengths_are_vmapped():
     masks = jax.vmap(lambda n: lengths(n)(jnp.arange(2), jnp.arange(3)))(jnp.array([0, 3]))
     np.testing.assert_array_equal(masks, [[[False] * 3] * 2, [[True] * 3] * 2])
@@ -52,7 +67,14 @@ def test_outside_of_a_dense_mask_nothing_is_allowed():
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: window(-1), lambda: window(1.5), lambda: dense(jnp.ones((2, 2))), lambda: dense(jnp.ones(2, bool))]
+    "make",
+    [
+        lambda: window(-1),
+        lambda: window(1.5),
+        lambda: segments(jnp.ones(2), jnp.ones(2)),
+        lambda: dense(jnp.ones((2, 2))),
+        lambda: dense(jnp.ones(2, bool)),
+    ],
 )
 def test_errors(make):
     with pytest.raises(InputError):
