@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 
 import jax
 import numpy as np
@@ -17,6 +18,7 @@ from attention_jax.tasks import build, build_model
 from attention_jax.tasks.seq2seq import Seq2seqTask
 
 WORDS = Vocabulary([f"w{n}" for n in range(20)], pad=PAD, bos=BOS, eos=EOS, unk=UNK)
+FAST_TO_COMPILE = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 BOTH = (WORDS, WORDS)
 
 
@@ -85,9 +87,9 @@ def test_packed_pairs_have_the_loss_and_gradient_of_the_pairs_by_themselves(posi
     batches = [{**batch.rows, "weight": batch.weight} for batch in (alone, packed)]
     first = batches[0]
     start = lambda rng: task.model.init(rng, first["source"], first["source_length"], first["target"][:, :-1])["params"]
-    params = jax.jit(start)(jax.random.PRNGKey(0))
+    params = jax.jit(start, compiler_options=FAST_TO_COMPILE)(jax.random.PRNGKey(0))
 
-    @jax.jit
+    @partial(jax.jit, compiler_options=FAST_TO_COMPILE)
     def sums(params, batch):
         return jax.value_and_grad(lambda p: task.loss(p, batch, jax.random.PRNGKey(1))[:2], has_aux=True)(params)
 
