@@ -8,7 +8,8 @@ Command: python launch.py train transformer_wmt14 --data.source-file train.en --
 Cost: not run; the paper needed 12 hours (base) and 3.5 days (big) on 8 P100
 
 What is checked without running it: the parameter counts (`table3_parameters`, tests/experiments/test_transformers.py),
-and the schedule, whose peak is d^-0.5 4000^-0.5 at update 4,000 (equation 3). Batches hold about 25,000 tokens a side;
+and the schedule, whose peak is d^-0.5 4000^-0.5 at update 4,000 (equation 3). Batches hold about 25,000 tokens a side,
+in rows of 256 that hold several pairs each (docs/streaming.md; `--data.packing 0` is the paper's way, a pair a row);
 the paper averages the last 5 (base) or 20 (big) checkpoints, written every 10 minutes; here they are the last epochs'.
 """
 

@@ -30,7 +30,8 @@ GIGABYTE = 10**9
 TINY = {
     "images": "vit_digits --data.dataset folder --model.layers 1 --model.hidden-size 16 --model.mlp-size 16",
     "text": "transformer_wmt14 --data.tokenizer whitespace --model.encoder-layers 1 --model.decoder-layers 1 "
-    "--model.width 16 --model.heads 2 --model.ffn 16 --train.average-last 0 --decode.beam-size 1 --data.max-length 64",
+    "--model.width 16 --model.heads 2 --model.ffn 16 --train.average-last 0 --decode.beam-size 1 --data.max-length 64 "
+    "--data.packing 0",
 }
 
 
