@@ -79,7 +79,7 @@ class Seq2seqTask:
 
     def init(self, rng):
         first = self.data.train[0]
-        row = (first.source[:1], first.source_length[:1], first.target[:1, :-1])
+        row = map(jnp.asarray, (first.source[:1], first.source_length[:1], first.target[:1, :-1]))
         return self.model.init(rng, *row)["params"]
 
     def loss(self, params, batch, rng):
