@@ -48,10 +48,12 @@ def load(config: settings.Corpus, batch_size: int = 128) -> PairData:
     if config.packing and config.packing < config.max_length:
         raise InputError(
             "--data.packing is a row's room for tokens, at least those of the longest sentence, --data.max-length "
-            f"{config.max_length}; got {config.packing}: raise it, or leave it out"
+            f"{config.max_length}; got {config.packing}: raise it, or give 0, a pair a row"
         )
     if config.packing and config.stream == "never":
-        raise InputError("--data.packing packs what is read while training: leave --data.stream never out")
+        raise InputError(
+            "--data.packing packs what is read while training: leave --data.stream never out, or give --data.packing 0"
+        )
     files = file_pairs(config)
     size = sum(os.path.getsize(path) for paths in files for path in paths if os.path.isfile(path))
     if config.packing or is_streamed(config.stream, IN_MEMORY * size):

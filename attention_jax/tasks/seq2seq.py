@@ -55,7 +55,7 @@ def build(config: Config) -> "Seq2seqTask":
     if getattr(config.data, "packing", 0) and not config.model.packs:
         raise InputError(
             f"--data.packing needs a model that keeps the pairs of a row apart, which {type(config.model).__name__} "
-            "does not: leave it out, or train a Transformer"
+            "does not: give --data.packing 0, or train a Transformer"
         )
     data = load_once(corpora.load, config.data, config.train.batch_size)
     return Seq2seqTask(config, data, build_model(config, len(data.source_vocabulary), len(data.target_vocabulary)))
