@@ -39,6 +39,7 @@ def toy(tmp_path, calls):
         claims=(CLAIM,),
         seeds=3,
         results=tmp_path / "results",
+        facts={},
     )
 
 
