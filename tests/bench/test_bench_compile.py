@@ -1,6 +1,7 @@
 """The comparison of compiled programs: the peers are the same models, and a table can be had without any chip."""
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 from attention_jax import InputError
@@ -30,7 +31,7 @@ def test_what_is_not_known_is_named():
 
 def test_a_row_says_what_was_read_off_and_what_could_not_be_compiled(monkeypatch, tmp_path, capsys):
     """On a CPU, which needs no other compiler."""
-    x = bench_compile.shape(64, 64, dtype=float)
+    x = bench_compile.shape(64, 64, dtype=jnp.float32)
     program = bench_compile.Program(lambda x: x @ x, (x,))
 
     def refused(x):
