@@ -167,7 +167,7 @@ class Reader:
     def ask(self, epoch: int, window: int) -> Callable[[], list[Call]]:
         """What waits for the calls of a window, in the order in which they were asked for."""
         with self._alive():
-            self.pipe.send((epoch, window))
+            send(self.pipe, (epoch, window))
         return self._answer
 
     def _answer(self) -> list[Call]:
@@ -211,7 +211,7 @@ def serve(pipe: Connection, stream: Stream, share: Share):
     """Answer with the calls of windows, or with what was wrong, until the pipe ends."""
     with contextlib.suppress(EOFError, OSError):
         while True:
-            epoch, window = pipe.recv()
+            epoch, window = receive(pipe)
             try:
                 answer = stream.calls(epoch, window, share)
             except Exception as error:
@@ -220,15 +220,19 @@ def serve(pipe: Connection, stream: Stream, share: Share):
 
 
 def send(pipe: Connection, value):
-    """Send a value, its arrays as they lie in memory."""
+    """Send a value, its arrays as they lie in memory.
+
+    As bytes: what `Connection.send` leaves behind in a pipe that breaks, Python 3.13 complains about when it frees it.
+    """
     arrays = []
     said = pickle.dumps(value, 5, buffer_callback=arrays.append)
-    pipe.send((len(arrays), said))
+    pipe.send_bytes(len(arrays).to_bytes(8))
+    pipe.send_bytes(said)
     for array in arrays:
         pipe.send_bytes(array.raw())
 
 
 def receive(pipe: Connection):
     """The inverse of `send`."""
-    count, said = pipe.recv()
+    count, said = int.from_bytes(pipe.recv_bytes()), pipe.recv_bytes()
     return pickle.loads(said, buffers=[pipe.recv_bytes() for _ in range(count)])
