@@ -245,16 +245,16 @@ from attention_jax.config import Config, Decode, Optim, Reverse, Train, Transfor
 model = Transformer(1, 1, width=16, heads=2, ffn=16, dropout=0.0, tied="all")
 optim = Optim(schedule="inverse_sqrt", warmup_steps=10)
 train = Train(total_epochs=4, steps_per_call=1, label_smoothing=0.1)
-data = Reverse(examples=400, batch_tokens=777, joint_vocabulary=True)
+data = Reverse(examples=400, batch_tokens=777, joint_vocabulary=True, max_buckets=2)
 config = Config("reverse", data, model, optim, train, Decode())
 sizes = {int((weight > 0).sum()) for _, _, weight in tasks.build(config).plan(0, 1)}
-assert len(sizes) > 4, sizes
+assert len(sizes) > 3, sizes
 """
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "config, steps", [(DATES, 54), (TOKENS, 48)], ids=["batches of 50, the last one short", "unequal token batches"]
+    "config, steps", [(DATES, 54), (TOKENS, 52)], ids=["batches of 50, the last one short", "unequal token batches"]
 )
 def test_two_and_four_devices_give_the_losses_of_one(config, steps, tmp_path):
     """About 50 steps of a small recurrent model and of a small Transformer; of states in pieces, those of copies."""
