@@ -181,7 +181,7 @@ def main() -> dict[str, dict[str, list[float]]]:
         print(f"\n{sizes.name}: one training step of {BATCH} pairs of {LENGTH} + {LENGTH} tokens")
         print(table(seconds[sizes.name], 2 * BATCH * LENGTH, "tokens"))
     programs = {name: their_beam(torch, TINY), "attention_jax": our_beam(TINY)[0]}
-    seconds["beam"] = alternate(programs, rounds=2, calls=1)
+    seconds["beam"] = alternate(programs, rounds=5, calls=1)
     print(f"\n{TINY.name}: beam {BEAM}, {SENTENCES} sentences of {WRITTEN} tokens in batches of {TOGETHER}")
     print(table(seconds["beam"], SENTENCES, "sentences"))
     alone = alternate({"alone": their_beam(torch, TINY, 1, 20)}, rounds=3, calls=1)["alone"]
