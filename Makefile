@@ -3,7 +3,7 @@ PYTHON ?= python
 WORKERS ?= 2
 TARGETS ?= v5e
 
-.PHONY: help setup fast test lint format results devices docs ci
+.PHONY: help setup fast test lint format results devices docs notebooks ci
 
 help:     ## this list
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*## /	/' | expand -t 10
@@ -35,6 +35,9 @@ devices:  ## write the tables of docs/devices.md: TARGETS="v5e h200", those whos
 
 docs:     ## the tests of README and docs/
 	$(PYTHON) -m pytest -n 0 tests/test_readme.py tests/test_docs.py tests/test_extend.py
+
+notebooks: ## run the scripts of docs/notebooks/ and write what they show into notebooks; needs the extra `notebooks`
+	$(PYTHON) -m jupytext --to notebook --set-kernel python3 --execute --run-path . docs/notebooks/*.py
 
 ci:       ## all that .ci/run checks, in fresh environments
 	.ci/run

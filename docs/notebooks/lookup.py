@@ -1,0 +1,143 @@
+# %% [markdown]
+# # From kernel regression to many heads
+#
+# Four lookups, sixty years, one function. Only the score changes, and what is learnt.
+
+# %%
+import jax
+import jax.numpy as jnp
+import matplotlib.pyplot as plt
+import numpy as np
+
+from attention_jax import Additive, Gaussian, MultiHeadAttention, ScaledDot, attend, attention_weights
+from attention_jax.ops.kernel_regression import learn_width, nadaraya_watson
+
+# %% [markdown]
+# ## 1964: kernel regression
+#
+# Nadaraya and Watson estimate a curve from points: the mean of the seen outputs, weighted by how near their inputs are.
+#
+# $$f(q) = \sum_i \frac{\kappa(q, x_i)}{\sum_j \kappa(q, x_j)}\, y_i$$
+#
+# The places asked about are queries, the inputs keys, the outputs values. A softmax of $\log \kappa$ is the fraction
+# above, so the Gaussian kernel is the score $-|q - x|^2 / 2\sigma^2$.
+
+# %%
+draw = np.random.default_rng(0)
+x = np.sort(draw.uniform(0, 5, (40, 1)), axis=0).astype(np.float32)
+y = (2 * np.sin(x) + x + draw.normal(size=x.shape)).astype(np.float32)
+query = jnp.linspace(0, 5, 100)[:, None]
+
+by_hand = jnp.exp(-((query - x.T) ** 2) / 2)
+by_hand = by_hand / by_hand.sum(1, keepdims=True) @ y
+print(jnp.abs(attend(query, x, y, score=Gaussian(1.0)) - by_hand).max())
+
+# %% [markdown]
+# The width is the one parameter. Too narrow chases the noise, too wide forgets the curve; the error of leaving each
+# point out once says which is right, and `jax.grad` finds it.
+
+# %%
+width = learn_width(jnp.asarray(x), jnp.asarray(y))
+plt.figure(figsize=(5, 3), layout="constrained")
+plt.plot(x, y, "o", color="0.6", markersize=3, label="points")
+plt.plot(query, 2 * np.sin(query) + query, "k:", label="the curve")
+for one in (0.1, float(width), 3.0):
+    plt.plot(query, nadaraya_watson(query, x, y, Gaussian(one)), label=f"width {one:.2f}")
+plt.legend()
+plt.show()
+
+# %% [markdown]
+# ## 2015: a network asks
+#
+# Bahdanau, Cho and Bengio let a decoder ask the source sentence: its state is the query, the source's states are keys
+# and values. Nearness between different spaces has no formula, so the score is a small network:
+#
+# $$a(q, k) = v^\top \tanh(W q + U k)$$
+
+# %%
+rng = jax.random.split(jax.random.key(0), 3)
+states, source = jax.random.normal(rng[0], (5, 16)), jax.random.normal(rng[1], (7, 24))
+score = Additive.init(rng[2], query_width=16, key_width=24, hidden=32)
+print(attend(states, source, source, score=score).shape)  # a context for each of 5 target words
+
+# %% [markdown]
+# ## 2017: products, and several at once
+#
+# Vaswani et al. compare by scaled dot products after learnt projections, $QK^\top / \sqrt d$, in several heads side by
+# side. On normalised vectors that is the kernel of 1964 again: $-|q - k|^2/2 = q \cdot k - |q|^2/2 - |k|^2/2$, and what
+# is the same for all keys leaves a softmax as it is.
+
+# %%
+unit = lambda x: x / jnp.linalg.norm(x, axis=-1, keepdims=True)
+q, k = unit(jax.random.normal(rng[0], (5, 16))), unit(jax.random.normal(rng[1], (7, 16)))
+dot = attention_weights(q, k, score=ScaledDot())  # divides by sqrt(16)
+print(jnp.abs(dot - attention_weights(q, k, score=Gaussian(16**0.25))).max())
+
+# %% [markdown]
+# A module owns the projections; `look=True` also returns the weights of each head.
+
+# %%
+module = MultiHeadAttention(heads=4, width=32)
+words = jax.random.normal(rng[2], (1, 10, 32))
+params = module.init(jax.random.key(1), words, words, words)
+output, weights = module.apply(params, words, words, words, look=True)
+print(output.shape, weights.shape)
+
+# %% [markdown]
+# ## A task that needs the lookup
+#
+# Eight cells hold a letter each; the last position names a cell, and the answer is its letter. The one thing to learn
+# is to look there: attention whose query is the name and whose keys are the cells' names.
+
+# %%
+CELLS, LETTERS, SIZE = 8, 16, 32
+
+
+def batch(rng):
+    letters, asked = jax.random.split(rng)
+    letters = jax.random.randint(letters, (64, CELLS), 0, LETTERS)
+    asked = jax.random.randint(asked, (64,), 0, CELLS)
+    return letters, asked, jnp.take_along_axis(letters, asked[:, None], 1)[:, 0]
+
+
+def answers(params, letters, asked, look=False):
+    cells = jnp.broadcast_to(params["names"], (64, CELLS, SIZE))
+    found, weights = module.apply(
+        params["attention"], params["names"][asked][:, None], cells, params["letters"][letters], look=look
+    )
+    return found[:, 0] @ params["out"], weights
+
+
+def error(params, rng):
+    letters, asked, wanted = batch(rng)
+    logits = jax.nn.log_softmax(answers(params, letters, asked)[0])
+    return -jnp.mean(jnp.take_along_axis(logits, wanted[:, None], 1))
+
+
+shapes = {"names": (CELLS, SIZE), "letters": (LETTERS, SIZE), "out": (SIZE, LETTERS)}
+tables = {name: jax.random.normal(key, shape) / 4 for (name, shape), key in zip(shapes.items(), rng)}
+tables["attention"] = params
+
+
+@jax.jit
+def train(params, rngs):
+    def step(params, rng):
+        value, gradient = jax.value_and_grad(error)(params, rng)
+        return jax.tree.map(lambda p, g: p - 0.5 * g, params, gradient), value
+
+    return jax.lax.scan(step, params, rngs)
+
+
+tables, losses = train(tables, jax.random.split(jax.random.key(2), 1500))
+letters, asked, wanted = batch(jax.random.key(3))
+logits, weights = answers(tables, letters, asked, look=True)
+print("loss", losses[0], "->", losses[-1], "right:", (logits.argmax(1) == wanted).mean())
+
+# %%
+figure, panels = plt.subplots(1, 4, figsize=(7.5, 2.2), sharey=True, layout="constrained")
+for head, panel in enumerate(panels):
+    looks = [weights[asked == cell, head, 0].mean(0) for cell in range(CELLS)]
+    panel.imshow(jnp.stack(looks), vmin=0, vmax=1, cmap="viridis")
+    panel.set(title=f"head {head + 1}", xlabel="cell")
+panels[0].set_ylabel("cell asked for")
+plt.show()

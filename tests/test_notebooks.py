@@ -1,0 +1,53 @@
+"""The notebooks are their scripts: the same cells, and they run from the first to the last line."""
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPTS = sorted((ROOT / "docs" / "notebooks").glob("*.py"))
+pytestmark = pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+
+
+def cells_of_script(script: Path) -> list[tuple[str, str]]:
+    """(kind, source) of every cell: a line `# %%` begins code, `# %% [markdown]` text, whose lines are comments."""
+    _, *parts = re.split(r"^# %%(.*)\n", script.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    cells = []
+    for mark, source in zip(parts[::2], parts[1::2]):
+        kind = "markdown" if "markdown" in mark else "code"
+        text = re.sub(r"^# ?", "", source, flags=re.MULTILINE) if kind == "markdown" else source
+        cells.append((kind, text.strip()))
+    return cells
+
+
+def test_the_notebook_has_the_cells_of_the_script_and_was_run(script):
+    """`make notebooks` writes it."""
+    cells = json.loads(script.with_suffix(".ipynb").read_text(encoding="utf-8"))["cells"]
+    assert [(cell["cell_type"], "".join(cell["source"])) for cell in cells] == cells_of_script(script)
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
+    assert not any(output["output_type"] == "error" for cell in code for output in cell["outputs"])
+    assert str(ROOT.parent) not in script.with_suffix(".ipynb").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_the_script_runs(script, tmp_path):
+    environment = os.environ | {"MPLBACKEND": "Agg", "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, str(script)], check=True, cwd=tmp_path, env=environment, timeout=300)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("jupytext") is None, reason="needs the notebooks extra")
+def test_the_notebook_runs_in_a_kernel(script, tmp_path):
+    command = [sys.executable, "-m", "jupytext", "--to", "notebook", "--execute", "--set-kernel", "python3"]
+    options = ["--run-path", str(tmp_path), "--output", str(tmp_path / "run.ipynb"), str(script)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    subprocess.run([*command, *options], check=True, env=environment, timeout=300)
+    cells = json.loads((tmp_path / "run.ipynb").read_text(encoding="utf-8"))["cells"]
+    assert all(cell["execution_count"] for cell in cells if cell["cell_type"] == "code")
