@@ -106,7 +106,7 @@ def study(config: Config, directory: Path) -> dict:
     by_width["width per query"] = np.asarray(nw.nadaraya_watson(query, x, y, Gaussian(nw.local_widths(query, x, rule))))
     for name, series in (("kernels", estimates), ("widths", by_width)):
         curves = {key: (at, value[:, 0]) for key, value in series.items()} | {"2 sin x + x": (at, truth[:, 0])}
-        lines(curves, figures / f"{name}.png", xlabel="x", ylabel="y")
+        lines(curves, figures / f"{name}.png", xlabel="x", ylabel="y", points={"data": (x[:, 0], y[:, 0])})
     for name, shown in (
         ("attention", scores()),
         ("attention_widths", {f"width {width}": Gaussian(width) for width in WIDTHS}),

@@ -2,63 +2,57 @@
 
 from pathlib import Path
 
-COLOURS = {
-    "fused": "#0072B2",
-    "plain": "#D55E00",
-    "cudnn": "#009E73",
-    "jax.nn": "#E69F00",
-    "torch_sdpa": "#CC79A7",
-    "torch_flex": "#56B4E9",
+from attention_jax.report.labels import log_scale
+from attention_jax.report.style import WIDTH, canvas, line_style, save, styled
+
+IMPLEMENTATIONS = ("fused", "plain", "cudnn", "jax.nn", "torch_sdpa", "torch_flex")
+MEASURED = {  # what a row of panels shows -> (key of a row, factor)
+    "forward + gradient, ms": ("gradient_seconds", 1e3),
+    "temporary memory, MiB": ("temporary_bytes", 2**-20),
 }
 
 
 def draw(rows: list[dict], path: Path, platform: str):
     """Lines for rows without a problem; a cross at the last length of what ran out of memory after it."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
     rows = [row for row in rows if row["blocks"][0] is None and row["case"] != "check"]
     cases = list(dict.fromkeys(row["case"] for row in rows if not row["problem"]))
     if not cases:
         return
-    figure, axes = plt.subplots(
-        2, len(cases), figsize=(3.2 * len(cases) + 1, 5.6), squeeze=False, sharex="col", layout="constrained"
-    )
-    for column, case in enumerate(cases):
-        for name, colour in COLOURS.items():
-            mine = [row for row in rows if row["case"] == case and row["implementation"] == name]
-            good = [row for row in mine if not row["problem"]]
-            if not good:
-                continue
-            for axis, key, scale in (
-                (axes[0, column], "gradient_seconds", 1e3),
-                (axes[1, column], "temporary_bytes", 2**-20),
-            ):
-                measured = [row for row in good if row[key] > 0]  # torch's memory shows only where the process grew
-                if not measured:
-                    continue
-                lengths, values = [row["length"] for row in measured], [row[key] * scale for row in measured]
-                axis.loglog(lengths, values, "o-", color=colour, label=name, markersize=4)
-                if any(row["problem"].startswith(("out of memory", "MemoryError")) for row in mine):
-                    axis.loglog(lengths[-1:], values[-1:], "x", color=colour, markersize=11, markeredgewidth=2)
-        axes[0, column].set_title(case)
-        axes[1, column].set_xlabel("length")
-        for axis in axes[:, column]:
-            axis.grid(True, which="major", alpha=0.3)
-            lengths = sorted({row["length"] for row in rows if row["case"] == case})
-            axis.set_xticks(lengths, [f"{n // 1024}k" if n >= 1024 else str(n) for n in lengths])
-            axis.minorticks_off()
-    axes[0, 0].set_ylabel("forward + gradient, ms")
-    axes[1, 0].set_ylabel("temporary memory, MiB")
-    handles = {
-        text: handle for axis in axes.flat for handle, text in zip(*axis.get_legend_handles_labels(), strict=True)
-    }
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=len(handles), frameon=False)
-    figure.suptitle(
-        f"{rows[0]['device']}, batch x heads {rows[0]['batch']} x {rows[0]['heads']}, {rows[0]['dtype']} "
-        "(cross: out of memory beyond)"
-    )
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    figure = canvas(max(WIDTH * len(cases) / 4, 3.0), 4.0)
+    with styled():
+        axes = figure.subplots(2, len(cases), squeeze=False, sharex="col")
+        for column, case in enumerate(cases):
+            mine = [row for row in rows if row["case"] == case]
+            for axis, (label, measured) in zip(axes[:, column], MEASURED.items()):
+                _panel(axis, mine, *measured)
+                lengths = sorted({row["length"] for row in mine})
+                axis.set_xticks(lengths, [f"{n // 1024}k" if n >= 1024 else str(n) for n in lengths])
+                axis.set_ylabel(label if column == 0 else "")
+            axes[0, column].set_title(case)
+            axes[1, column].set_xlabel("length")
+        named = {}
+        for axis in axes.flat:
+            named |= {text: handle for handle, text in zip(*axis.get_legend_handles_labels(), strict=True)}
+        figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=4)
+        size = f"batch x heads {rows[0]['batch']} x {rows[0]['heads']}, {rows[0]['dtype']}"
+        figure.suptitle(f"{rows[0]['device']}, {size} (cross: out of memory beyond)")
+    save(figure, path)
+
+
+def _panel(axis, rows: list[dict], key: str, factor: float):
+    """One quantity of one case: a line an implementation."""
+    values = []
+    for i, name in enumerate(IMPLEMENTATIONS):
+        mine = [row for row in rows if row["implementation"] == name]
+        good = [row for row in mine if not row["problem"] and row[key] > 0]  # torch's memory shows where it grew
+        if not good:
+            continue
+        lengths, shown = [row["length"] for row in good], [row[key] * factor for row in good]
+        style = line_style(i)
+        axis.plot(lengths, shown, label=name, linewidth=1.1, **style)
+        if any(row["problem"].startswith(("out of memory", "MemoryError")) for row in mine):
+            axis.plot(lengths[-1:], shown[-1:], "x", color=style["color"], markersize=9, markeredgewidth=1.5)
+        values += shown
+    log_scale(axis, "x", [row["length"] for row in rows])
+    log_scale(axis, "y", values)
+    axis.grid(alpha=0.15, linewidth=0.5)

@@ -8,7 +8,25 @@ from pathlib import Path
 import numpy as np
 
 from attention_jax import InputError
-from attention_jax.report.style import PALETTE, WIDTH, band, canvas, drawable, line_style, save, styled
+from attention_jax.report.labels import log_scale, shortened, wrapped
+from attention_jax.report.style import (
+    SMALLEST,
+    WIDTH,
+    band,
+    band_in_words,
+    canvas,
+    colour,
+    drawable,
+    ink,
+    line_style,
+    save,
+    styled,
+)
+
+SPLITS = ("train", "valid", "test")
+NOT_METRICS = ("epoch", "step", "seconds")
+PANELS = 6
+"""Kinds of metrics, or trials, in one figure of learning curves."""
 
 
 def lines(
@@ -19,50 +37,70 @@ def lines(
     ylabel: str,
     log: str = "",
     title: str = "",
+    points: Mapping[str, tuple] | None = None,
     reference: Mapping[str, float] | None = None,
     ticks: Mapping[float, str] | None = None,
 ) -> Path:
     """Lines over a common axis: `series` is {name: (x [N], y [N] or [seeds, N])}; seeds give
-    the median and a band min - max.
+    the median and a band.
 
-    `log` names the logarithmic axes: "", "x", "y" or "xy". `reference` draws labelled horizontal lines
-    (published numbers). `ticks` names places of the x axis.
+    `log` names the logarithmic axes: "", "x", "y" or "xy". `points`, {name: (x [N], y [N])}, are drawn as dots (the
+    data that the lines explain), `reference` as horizontal lines (published numbers). `ticks` names places of the x
+    axis.
     """
-    figure = canvas(5.6, 3.2)
+    figure = canvas(4.4, 2.4)
     with styled():
         axis = figure.subplots()
-        _lines(axis, series, xlabel, ylabel, log, title, reference)
+        for name, (x, y) in (points or {}).items():
+            axis.plot(x, y, "o", color=ink(), alpha=0.45, markersize=3, markeredgewidth=0, label=name)
+        for i, (name, (x, y)) in enumerate(series.items()):
+            _line(axis, name, x, y, line_style(i))
+        for i, (name, value) in enumerate((reference or {}).items()):
+            axis.axhline(value, color=ink(), alpha=0.7, linewidth=0.9, linestyle=(0, (6, 2 + 2 * i)), label=name)
+        _scales(axis, series, log)
         if ticks:
             axis.set_xticks(list(ticks), list(ticks.values()))
+        axis.set(xlabel=xlabel, ylabel=ylabel, title=title)
+        if len(axis.get_lines()) > 1 or list(series) != [ylabel]:
+            _legend(figure, [axis], max((np.atleast_2d(y).shape[0] for _, y in series.values()), default=1))
     return save(figure, path)
 
 
-def _lines(axis, series, xlabel, ylabel, log="", title="", reference=None):
-    for i, (name, (x, y)) in enumerate(series.items()):
-        middle, low, high = band(y)
-        style = line_style(i) if len(middle) <= 40 else line_style(i) | {"marker": ""}
-        axis.plot(x, middle, label=name, linewidth=1.4, **style)
-        if np.atleast_2d(np.asarray(y)).shape[0] > 1:
-            axis.fill_between(x, low, high, color=style["color"], alpha=0.18, linewidth=0)
-    for name, value in (reference or {}).items():
-        axis.axhline(value, color="0.35", linewidth=1, linestyle=(0, (6, 3)), zorder=0)
-        axis.annotate(
-            name, (1, value), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=7, color="0.3"
-        )
+def _line(axis, name: str, x, y, style: Mapping):
+    """The median of y [N] or [runs, N], and the band of several runs."""
+    middle, low, high = band(y)
+    axis.plot(x, middle, label=name, linewidth=1.2, **style | ({"marker": ""} if len(middle) > 40 else {}))
+    if np.atleast_2d(np.asarray(y)).shape[0] > 1:
+        axis.fill_between(x, low, high, color=style["color"], alpha=0.18, linewidth=0)
+    axis.grid(alpha=0.15, linewidth=0.5)
+
+
+def _scales(axis, series: Mapping[str, tuple], log: str = ""):
+    """Logarithmic axes where asked for; whole numbers on an axis of whole numbers."""
+    places, values = ([np.ravel(pair[i]).astype(float) for pair in series.values()] for i in (0, 1))
     if "x" in log:
-        axis.set_xscale("log")
-        ticks = sorted({float(at) for x, _ in series.values() for at in x})
-        if len(ticks) <= 8:  # few places (sizes): name them rather than powers of ten
-            axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-            axis.minorticks_off()
-    elif series and all(np.all(np.asarray(x, float) == np.round(np.asarray(x, float))) for x, _ in series.values()):
+        log_scale(axis, "x", np.concatenate(places))
+    elif places and all(np.all(x == np.round(x)) for x in places):
         axis.xaxis.get_major_locator().set_params(integer=True)
     if "y" in log:
-        axis.set_yscale("log")
-    axis.set(xlabel=xlabel, ylabel=ylabel, title=title)
-    axis.grid(alpha=0.25, linewidth=0.5)
-    if len(series) > 1 or list(series) != [ylabel]:
-        axis.legend(frameon=False)
+        log_scale(axis, "y", np.concatenate(values))
+    else:
+        axis.yaxis.set_major_formatter("{x:g}")
+
+
+def _legend(figure, axes: Sequence, runs: int = 1):
+    """One legend below all axes, each name once, in as many columns as there is room for."""
+    named = {}
+    for axis in axes:
+        named |= {text: handle for handle, text in zip(*axis.get_legend_handles_labels()) if text not in named}
+    room = int(figure.get_figwidth() * 72 / (0.65 * SMALLEST)) - 4  # characters a line
+    names = [wrapped(name, room - 8) for name in named]
+    columns = max(1, room // (8 + max((len(line) for name in names for line in name.split("\n")), default=1)))
+    said = {"title": band_in_words(runs)} if runs > 1 else {}
+    ncols = min(columns, max(len(names), 1))
+    height = sum(line.count("\n") + 1 for line in names) / ncols + (runs > 1)
+    figure.set_figheight(figure.get_figheight() + 0.13 * height)
+    figure.legend(named.values(), names, loc="outside lower center", ncols=ncols, **said)
 
 
 def bars(
@@ -81,32 +119,29 @@ def bars(
     the group (published numbers).
     """
     count, slot = len(groups), 0.8 / max(len(series), 1)
-    figure = canvas(float(np.clip(0.5 + 0.34 * count * max(len(series), 2), 3.4, WIDTH)), 3.0)
+    figure = canvas(float(np.clip(0.5 + 0.3 * count * max(len(series), 2), 3.0, WIDTH)), 2.4)
     with styled():
         axis = figure.subplots()
         for i, (name, entries) in enumerate(series.items()):
             values = [np.atleast_1d(np.asarray([np.nan] if e is None else e, float)) for e in entries]
-            middle = np.array([np.median(seeds) for seeds in values])
-            low = np.array([np.min(seeds) for seeds in values])
-            high = np.array([np.max(seeds) for seeds in values])
+            middle, low, high = (np.array([pick(seeds) for seeds in values]) for pick in (np.median, np.min, np.max))
             x = np.arange(count) + (i - (len(series) - 1) / 2) * slot
-            axis.bar(x, middle, slot * 0.92, color=PALETTE[i % len(PALETTE)], label=name)
+            axis.bar(x, middle, slot * 0.92, color=colour(i), label=name)
             many = np.array([len(seeds) > 1 for seeds in values])
             if many.any():
                 spread = np.stack([middle - low, high - middle])[:, many]
-                axis.errorbar(x[many], middle[many], spread, fmt="none", ecolor="0.2", elinewidth=0.9, capsize=2)
+                axis.errorbar(x[many], middle[many], spread, fmt="none", ecolor=ink(), elinewidth=0.9, capsize=2)
         for name, numbers in (reference or {}).items():
             places = np.array([group for group, number in enumerate(numbers) if number is not None])
             heights = [number for number in numbers if number is not None]
-            axis.hlines(heights, places - 0.45, places + 0.45, color="k", linewidth=1.4, label=name)
-        crowded = max(map(len, groups), default=0) * count > 60
-        slant = {"rotation": 30, "ha": "right"} if crowded else {}
-        axis.set_xticks(range(count), [drawable(g) for g in groups], **slant)
+            axis.hlines(heights, places - 0.45, places + 0.45, color=ink(), linewidth=1.2, label=name)
+        axis.set_xticks(range(count), [shortened(drawable(group)) for group in groups])
         axis.set(ylabel=ylabel, title=title)
-        axis.grid(axis="y", alpha=0.25, linewidth=0.5)
+        axis.yaxis.set_major_formatter("{x:g}")
+        axis.grid(axis="y", alpha=0.15, linewidth=0.5)
         axis.set_axisbelow(True)
         if len(series) > 1 or reference:
-            axis.legend(frameon=False)
+            _legend(figure, [axis])
     return save(figure, path)
 
 
@@ -131,13 +166,13 @@ def read_history(source: str | Path | Sequence[Mapping]) -> list[dict]:
     return epochs or rows
 
 
-def learning_curves(runs, path: str | Path, *, quality: Sequence[str] = (), title: str = "") -> Path:
-    """Losses on the left, quality on the right, over epochs (over steps before the first epoch has ended).
+def learning_curves(runs, path: str | Path, *, title: str = "") -> Path:
+    """A panel for each kind of metric (loss first, at most `PANELS`), a line for each split, over epochs (over steps
+    before the first epoch has ended).
 
-    Args:
-      runs: one metrics.jsonl or history, or a list of them (the seeds of one configuration: median and band min - max).
-      quality: metric names for the right panel; default: every other metric, at most four, `valid.` and `test.`
-        before `train.`.
+    `runs` is one metrics.jsonl or history, or a list of them (the seeds of one configuration: median and band). A kind
+    is what stands after the last dot: train.loss and valid.loss are of one. An axis is logarithmic where the greatest
+    value is more than a hundred times the least.
     """
     one = isinstance(runs, str | Path) or (len(runs) > 0 and isinstance(runs[0], Mapping))
     histories = [read_history(run) for run in ([runs] if one else runs)]
@@ -146,26 +181,75 @@ def learning_curves(runs, path: str | Path, *, quality: Sequence[str] = (), titl
     rows = [row for history in histories for row in history]
     axis_name = "epoch" if all("seconds" in row or "step" not in row for row in rows) else "step"
     x = sorted({row[axis_name] for row in rows})
-    names = list(dict.fromkeys(name for row in rows for name in row if name not in ("epoch", "step", "seconds")))
-    curves = {}
-    for name in names:
-        values = _aligned(histories, axis_name, x, name)
-        if not np.isnan(values).all():
-            curves[name] = x, values
-    panels = []
-    losses = [name for name in curves if name.rsplit(".", 1)[-1] == "loss"]
-    if losses:
-        panels.append((losses, "loss"))
-    others = sorted(set(curves) - set(losses), key=lambda name: (name.startswith("train."), names.index(name)))
-    others = [name for name in quality if name in curves] or others[:4]
-    if others:
-        panels.append((others, others[0].rsplit(".", 1)[-1].replace("_", " ") if len(others) == 1 else "quality"))
-    figure = canvas(WIDTH if len(panels) == 2 else 4.6, 2.9)
+    names = list(dict.fromkeys(name for row in rows for name in row if name not in NOT_METRICS))
+    curves = {name: (x, _aligned(histories, axis_name, x, name)) for name in names}
+    panels = kinds([name for name, (_, values) in curves.items() if not np.isnan(values).all()])
+    columns = 2 if len(panels) in (2, 4) else min(len(panels), 3)
+    lines_of_panels = -(-len(panels) // columns)
+    figure = canvas(4.0 if columns == 1 else WIDTH, 0.3 + 1.9 * lines_of_panels)
     with styled():
-        for axis, (shown, label) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels):
-            _lines(axis, {name: curves[name] for name in shown}, axis_name, label)
-        if title:
-            figure.suptitle(title, fontsize=9)
+        axes = figure.subplots(lines_of_panels, columns, squeeze=False, sharex=True).ravel()
+        for axis in axes[len(panels) :]:
+            axis.set_visible(False)
+        for axis, (kind, shown) in zip(axes, panels.items()):
+            for name in shown:
+                _line(axis, _split(name), *curves[name], line_style(_place(name)))
+            values = np.concatenate([np.ravel(curves[name][1]) for name in shown])
+            values = values[~np.isnan(values)]
+            _scales(axis, {name: curves[name] for name in shown}, "y" if 0 < values.min() < values.max() / 100 else "")
+            axis.set(xlabel=axis_name, ylabel=kind.replace("_", " "))
+            axis.tick_params(labelbottom=True)
+        _legend(figure, axes[: len(panels)], len(histories))
+        figure.suptitle(title)
+    return save(figure, path)
+
+
+def kinds(names: Sequence[str]) -> dict[str, list[str]]:
+    """Metrics by what they measure, loss first, at most `PANELS`.
+
+    >>> kinds(["train.accuracy", "train.loss", "test.accuracy", "test.loss"])
+    {'loss': ['train.loss', 'test.loss'], 'accuracy': ['train.accuracy', 'test.accuracy']}
+    """
+    found = {}
+    for name in sorted(names, key=lambda name: not name.endswith("loss")):
+        found.setdefault(name.rpartition(".")[2], []).append(name)
+    return dict(list(found.items())[:PANELS])
+
+
+def _split(name: str) -> str:
+    """What a metric was measured on, or its name if it does not say so."""
+    return name.rpartition(".")[0] or name
+
+
+def _place(name: str) -> int:
+    """The same style for the same split in every figure."""
+    return SPLITS.index(_split(name)) if _split(name) in SPLITS else len(SPLITS)
+
+
+def trial_curves(series: Mapping[str, tuple], path: str | Path, *, ylabel: str) -> Path:
+    """Learning curves of the trials of a sweep, {name: (epochs [N], values [seeds, N])}, a panel each: its median and
+    band, and in grey the medians of the others. At most `PANELS` of them are shown."""
+    series = dict(list(series.items())[:PANELS])
+    columns = min(len(series), 3)
+    count = -(-len(series) // columns)
+    figure = canvas(max(2.2 * columns, 3.0) if columns < 3 else WIDTH, 0.4 + 1.8 * count)
+    with styled():
+        axes = figure.subplots(count, columns, squeeze=False, sharex=True, sharey=True)
+        for axis in axes.ravel()[len(series) :]:
+            axis.set_visible(False)
+        for i, (axis, (name, (x, y))) in enumerate(zip(axes.ravel(), series.items())):
+            for other, values in series.values():
+                axis.plot(other, band(values)[0], color=ink(), alpha=0.2, linewidth=0.8)
+            _line(axis, name, x, y, line_style(0) | {"color": colour(0)})
+            _scales(axis, series)
+            axis.set_title(name)
+            axis.set_xlabel("epoch")
+            axis.tick_params(labelbottom=True)
+            if i % columns == 0:
+                axis.set_ylabel(ylabel)
+        runs = max(np.atleast_2d(y).shape[0] for _, y in series.values())
+        said = band_in_words(runs) or "one run each"
+        figure.supxlabel(f"{said}; in grey the other trials", fontsize=SMALLEST + 0.5)
     return save(figure, path)
 
 

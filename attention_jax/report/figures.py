@@ -1,6 +1,6 @@
 """Every figure this project draws, in one place to import from. Each function writes a PNG and returns its path."""
 
-from attention_jax.report.curves import bars, learning_curves, lines, read_history
+from attention_jax.report.curves import bars, learning_curves, lines, read_history, trial_curves
 from attention_jax.report.heatmaps import show_heatmaps
 from attention_jax.report.panels import (
     confusion_matrix,
@@ -21,4 +21,5 @@ __all__ = [
     "read_history",
     "show_heatmaps",
     "sweep_slices",
+    "trial_curves",
 ]

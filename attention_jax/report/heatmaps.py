@@ -2,11 +2,35 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from attention_jax import InputError
-from attention_jax.report.style import SEQUENTIAL, WIDTH, canvas, drawable, families, labels, save, styled
+from attention_jax.report.labels import shortened
+from attention_jax.report.style import SMALLEST, WIDTH, canvas, drawable, families, ink, save, styled
+
+LABEL = SMALLEST * 1.2 / 72
+"""Inches that a line of a label takes."""
+PAGE = 11.0
+"""Inches; a figure is no higher if fewer labels can help it."""
+
+
+class Panel(NamedTuple):
+    """One matrix, its tokens (None: numbers) and its title."""
+
+    weights: np.ndarray
+    """[Q, K]"""
+    queries: list[str] | None
+    keys: list[str] | None
+    title: str
+    row: str
+    """What its row is called."""
+
+    def labelled(self, other: "Panel | None", side: int) -> bool:
+        """Whether its labels (0: of queries, 1: of keys) are other ones than those of its neighbour."""
+        same = other and self[1 + side] == other[1 + side] and self.weights.shape[side] == other.weights.shape[side]
+        return not same
 
 
 def show_heatmaps(
@@ -23,6 +47,9 @@ def show_heatmaps(
     """Attention weights as a grid of heatmaps with one colour scale, from 0 to `vmax`
     (default: the largest weight shown).
 
+    A row of panels goes on in the next line where the labels would have no room otherwise. Labels stand once where
+    neighbours share them; those that no page has room for are thinned out.
+
     Args:
       weights: [rows, cols, Q, K] (as layers x heads), or [Q, K] for one; or, for panels of different sizes, a list of
         lists of arrays [Q, K]. NaN is left white.
@@ -32,63 +59,131 @@ def show_heatmaps(
       ylabel: for every row, or one per row ("layer 1", ...).
       path: where the PNG goes; returned.
     """
-    grid = _grid(weights)
-    largest = max((np.nanmax(panel) for row in grid for panel in row if np.isfinite(panel).any()), default=1.0)
-    same = len({panel.shape for row in grid for panel in row}) == 1
-    own_y = _nested(query_tokens) or not same  # every panel with its own labels, or only the outer ones
-    own_x = _nested(key_tokens) or not same
-    figure = canvas(*_size(grid, query_tokens, key_tokens, own_x, own_y))
+    grid = _panels(_grid(weights), query_tokens, key_tokens, titles, ylabel)
+    largest = max((np.nanmax(p.weights) for row in grid for p in row if np.isfinite(p.weights).any()), default=1.0)
+    lines = _lines(grid, _columns(grid))
+    heights = [_height(line, below) for line, below in zip(lines, [*lines[1:], []])]
+    columns = max(map(len, lines))
+    figure = canvas(_width(lines, columns), sum(heights) + 0.35)
     with styled():
-        axes = figure.subplots(len(grid), max(map(len, grid)), squeeze=False)
+        axes = figure.subplots(len(lines), columns, squeeze=False, height_ratios=heights)
         for (i, j), axis in np.ndenumerate(axes):
-            if j >= len(grid[i]):
-                axis.axis("off")
+            if j >= len(lines[i]):
+                axis.set_visible(False)
                 continue
-            lowest = all(j >= len(row) for row in grid[i + 1 :])
-            image = _panel(axis, grid[i][j], vmax or largest or 1.0)
-            _token_axis(axis.yaxis, _of_panel(query_tokens, i, j), grid[i][j].shape[0])
-            _token_axis(axis.xaxis, _of_panel(key_tokens, i, j), grid[i][j].shape[1], turn=True)
-            axis.tick_params(length=0, pad=2, labelleft=own_y or j == 0, labelbottom=own_x or lowest)
-            title = _title(titles, i, j)
-            if title:
-                axis.set_title(drawable(title), fontfamily=families())
-            if lowest:
+            panel = lines[i][j]
+            below = lines[i + 1][j] if i + 1 < len(lines) and j < len(lines[i + 1]) else None
+            labelled = panel.labelled(lines[i][j - 1] if j else None, 0), panel.labelled(below, 1)
+            image = _draw(axis, panel, vmax or largest or 1.0, *labelled)
+            if i == 0 or panel.title != lines[i - 1][j].title:
+                axis.set_title(panel.title, fontfamily=families())
+            if below is None:
                 axis.set_xlabel(xlabel)
             if j == 0:
-                axis.set_ylabel(ylabel if isinstance(ylabel, str) else ylabel[i])
-        bar = figure.colorbar(image, ax=axes, shrink=min(1.0, 2.5 / figure.get_figheight()), aspect=22, pad=0.01)
+                axis.set_ylabel(panel.row)
+        bar = figure.colorbar(image, ax=axes, shrink=min(1.0, 1.8 / figure.get_figheight()), aspect=18, pad=0.01)
         bar.outline.set_linewidth(0.5)
+        bar.ax.tick_params(width=0.5)
     return save(figure, path)
 
 
-def _size(grid, query_tokens, key_tokens, own_x: bool, own_y: bool) -> tuple[float, float]:
-    """Width and height of the figure in inches, with room for the labels."""
-    rows, columns = len(grid), max(map(len, grid))
-    queries = max(panel.shape[0] for row in grid for panel in row)
-    keys = max(panel.shape[1] for row in grid for panel in row)
-    left, below = (0.07 * _longest(tokens, grid) + 0.1 for tokens in (query_tokens, key_tokens))
-    width = WIDTH if columns > 1 else float(np.clip(0.17 * keys + left + 1.3, 3.2, WIDTH))
-    panel_width = max((width - 0.9 - (columns if own_y else 1) * left) / columns - 0.08, 0.4)
-    panel_height = float(np.clip(panel_width * queries / keys, 0.35, 2.2 * panel_width))
-    height = rows * (panel_height + 0.2) + (rows if own_x else 1) * (below + 0.1) + 0.35
-    return width, height
-
-
-def _panel(axis, weights, vmax: float):
-    """One matrix [Q, K] with a thin frame."""
-    image = axis.imshow(weights, cmap=SEQUENTIAL, vmin=0.0, vmax=vmax, aspect="auto", interpolation="nearest")
-    for spine in axis.spines.values():
-        spine.set(visible=True, linewidth=0.5, color="0.6")
+def _draw(axis, panel: Panel, vmax: float, queries: bool, keys: bool):
+    """One matrix [Q, K] with a thin frame; its labels of queries and of keys if asked for."""
+    image = axis.imshow(panel.weights, vmin=0.0, vmax=vmax, aspect="auto", interpolation="nearest")
+    axis.spines[:].set(visible=True, linewidth=0.5, color=ink(), alpha=0.5)
+    sides = zip((axis.yaxis, axis.xaxis), (panel.queries, panel.keys), panel.weights.shape, (queries, keys))
+    for of_axis, tokens, count, shown in sides:
+        ticks, texts = tick_labels(tokens, count) if shown else ([], [])
+        upright = of_axis is axis.xaxis and tokens is not None and max(map(len, texts), default=0) > 1
+        of_axis.set_ticks(ticks, texts, fontfamily=families(), fontsize=SMALLEST, rotation=90 if upright else 0)
+    axis.tick_params(length=0, pad=2)
     return image
 
 
-def _title(titles, i: int, j: int) -> str | None:
-    """The panel's own title, or that of its column above the first row."""
-    if titles is None:
-        return None
-    if _nested(titles):
-        return titles[i][j]
-    return titles[j] if i == 0 else None
+def tick_labels(tokens: Sequence[str] | None, count: int) -> tuple[np.ndarray, list[str]]:
+    """Tick positions and texts for an axis of `count` places: the tokens, or a few numbers.
+
+    >>> tick_labels(["a", "b"], 2)
+    (array([0, 1]), ['a', 'b'])
+    >>> tick_labels(None, 100)[1]
+    ['0', '20', '40', '60', '80']
+    """
+    if tokens is not None:
+        return np.arange(count), list(tokens)
+    stride = next(s for s in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, count) if count / s <= 8 or s == count)
+    ticks = np.arange(0, count, stride)
+    return ticks, list(map(str, ticks))
+
+
+def _columns(grid: list[list[Panel]]) -> int:
+    """How many panels stand side by side: as many as leave room for every label, on a page; else as few as a page
+    has room for."""
+    most, fits = max(map(len, grid)), []
+    for columns in range(most, 0, -1):
+        lines = _lines(grid, columns)
+        if sum(_height(line, below) for line, below in zip(lines, [*lines[1:], []])) <= PAGE:
+            fits.append(columns)
+            if all(_cell(line, columns) >= LABEL for line in lines if line[0].keys):
+                return columns
+    return min(fits, default=most)
+
+
+def _lines(grid: list[list[Panel]], columns: int) -> list[list[Panel]]:
+    """The rows of panels, broken into lines of at most so many."""
+    return [row[start : start + columns] for row in grid for start in range(0, len(row), columns)]
+
+
+def _left(line: list[Panel]) -> float:
+    """Inches beside the panels of a line for their labels of queries."""
+    before = [None, *line[:-1]]
+    shown = [panel for panel, other in zip(line, before) if panel.labelled(other, 0)]
+    return 0.2 + sum(0.1 + 0.055 * max(map(len, panel.queries or ["00"])) for panel in shown)
+
+
+def _cell(line: list[Panel], columns: int) -> float:
+    """Inches that a key has across the widest panel of a line, where `columns` of them fill the width."""
+    keys = max(panel.weights.shape[1] for panel in line)
+    return max((WIDTH - 0.5 - _left(line)) / columns - 0.08, 0.3) / keys
+
+
+def _height(line: list[Panel], below: list[Panel]) -> float:
+    """Inches of a line with its labels: cells are about square, and as high as a label."""
+    queries = max(len(panel.weights) for panel in line)
+    cell = min(_cell(line, len(line)), 0.25)
+    shown = any(a.labelled(below[j] if j < len(below) else None, 1) for j, a in enumerate(line))
+    labels = 0.055 * max(len(token) for panel in line for token in panel.keys or ["00"]) + 0.15 if shown else 0.0
+    low = LABEL * queries if line[0].queries else 0.35
+    return float(np.clip(cell * queries, min(low, 8), 8)) + labels + 0.2
+
+
+def _width(lines: list[list[Panel]], columns: int) -> float:
+    """Of the figure in inches: a single panel needs less than all."""
+    if columns > 1:
+        return WIDTH
+    keys = max(panel.weights.shape[1] for line in lines for panel in line)
+    return float(np.clip(0.2 * keys + max(map(_left, lines)) + 0.8, 3.0, WIDTH))
+
+
+def _panels(grid, query_tokens, key_tokens, titles, ylabel) -> list[list[Panel]]:
+    """Each matrix with what belongs to it."""
+    rows = []
+    for i, row in enumerate(grid):
+        name = ylabel if isinstance(ylabel, str) else ylabel[i]
+        rows.append([])
+        for j, weights in enumerate(row):
+            queries = _tokens(query_tokens, i, j, weights.shape[0], "queries")
+            keys = _tokens(key_tokens, i, j, weights.shape[1], "keys")
+            title = "" if titles is None else titles[i][j] if _nested(titles) else titles[j]
+            rows[-1].append(Panel(weights, queries, keys, drawable(title) if title else "", name))
+    return rows
+
+
+def _tokens(tokens, i: int, j: int, count: int, what: str) -> list[str] | None:
+    """The tokens of one axis of a panel as they are drawn."""
+    mine = tokens[i][j] if _nested(tokens) else tokens
+    if mine is not None and len(mine) != count:
+        raise InputError(f"a heatmap with {count} {what} needs as many tokens, not {len(mine)}")
+    return mine if mine is None else [shortened(drawable(token)) for token in mine]
 
 
 def _grid(weights) -> list[list[np.ndarray]]:
@@ -111,28 +206,3 @@ def _grid(weights) -> list[list[np.ndarray]]:
 
 def _nested(tokens) -> bool:
     return tokens is not None and len(tokens) > 0 and not isinstance(tokens[0], str)
-
-
-def _of_panel(tokens, i: int, j: int):
-    return tokens[i][j] if _nested(tokens) else tokens
-
-
-def _longest(tokens, grid) -> int:
-    """Characters of the longest label of an axis, for the room it needs."""
-    if _nested(tokens):
-        panels = [tokens[i][j] for i, row in enumerate(grid) for j in range(len(row))]
-    else:
-        panels = [tokens or ["00"]]
-    return max(len(drawable(token)) for panel in panels for token in (panel or ["00"]))
-
-
-def _token_axis(axis, tokens, count: int, turn: bool = False):
-    """Token labels on one axis of a heatmap; long ones on the x axis are turned upright."""
-    if tokens is not None and len(tokens) != count:
-        raise InputError(
-            f"a heatmap with {count} {'keys' if turn else 'queries'} needs as many tokens, not {len(tokens)}"
-        )
-    ticks, texts = labels(tokens, count)
-    size = 7 if len(ticks) <= 40 else 5
-    rotation = 90 if turn and max(map(len, texts)) > (1 if len(ticks) > 16 else 2) and tokens is not None else 0
-    axis.set_ticks(ticks, texts, fontfamily=families(), fontsize=size, rotation=rotation)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from attention_jax.report.style import WIDTH, canvas, save, styled
+from attention_jax.report.style import OVERLAY, SMALLEST, WIDTH, canvas, drawable, families, save, styled
 
 SHOWN = 6
 """Images in a figure of attention."""
@@ -17,7 +17,8 @@ def _picture(axis, image, title: str = ""):
         image if image.shape[-1] == 3 else image[..., 0], cmap="gray", vmin=0, vmax=255, interpolation="nearest"
     )
     axis.set(xticks=[], yticks=[])
-    axis.set_title(title, fontsize=7)
+    axis.spines[:].set_visible(False)
+    axis.set_title(title, fontsize=SMALLEST, fontfamily=families())
 
 
 def _overlay(axis, image, attention):
@@ -26,7 +27,7 @@ def _overlay(axis, image, attention):
     _picture(axis, image)
     axis.imshow(
         attention,
-        cmap="inferno",
+        cmap=OVERLAY,
         alpha=0.65,
         extent=(-0.5, size - 0.5, size - 0.5, -0.5),
         interpolation="bilinear",
@@ -42,18 +43,18 @@ def show_attention(images, maps: dict, titles: Sequence[str], path: str | Path, 
     """
     each = maps["heads"][:, :heads]
     columns = 3 + each.shape[1]
-    figure = canvas(WIDTH, 0.35 + len(images) * (WIDTH / columns + 0.12))
+    figure = canvas(WIDTH, 0.4 + len(images) * (WIDTH / columns + 0.02))
+    names = ["image", "rollout", "last layer", *(f"head {h + 1}" for h in range(each.shape[1]))]
     with styled():
         axes = figure.subplots(len(images), columns, squeeze=False)
         for i, row in enumerate(axes):
             _picture(row[0], images[i])
-            row[0].set_ylabel(titles[i].replace(" (", "\n("), fontsize=6)
+            row[0].set_ylabel(drawable(titles[i]).replace(" (", "\n("), fontsize=SMALLEST, fontfamily=families())
             for axis, attention in zip(row[1:], [maps["rollout"][i], maps["last"][i], *each[i]]):
                 _overlay(axis, images[i], attention)
-        for axis, name in zip(
-            axes[0], ["image", "rollout", "last layer", *(f"head {h + 1}" for h in range(each.shape[1]))]
-        ):
-            axis.set_title(name, fontsize=7)
+        for axis, name in zip(axes[0], names):
+            axis.set_title(name, fontsize=SMALLEST)
+        figure.get_layout_engine().set(h_pad=0.02, w_pad=0.02, hspace=0.01, wspace=0.01)
     return save(figure, path)
 
 
@@ -64,17 +65,16 @@ def mistakes(images, labels, probabilities, names: Sequence[str], path: str | Pa
     if not len(wrong):
         return None
     wrong = wrong[np.argsort(-probabilities[wrong, predicted[wrong]], kind="stable")][:shown]
-    columns = min(8, len(wrong))
+    columns = min(6, len(wrong))
     rows = -(-len(wrong) // columns)
-    figure = canvas(WIDTH * columns / 8, 1.3 * rows)
+    figure = canvas(WIDTH * columns / 6, 1.35 * rows)
     with styled():
         axes = figure.subplots(rows, columns, squeeze=False)
         for axis in axes.ravel():
             axis.axis("off")
         for axis, i in zip(axes.ravel(), wrong):
-            _picture(
-                axis, images[i], f"{names[predicted[i]]} {probabilities[i, predicted[i]]:.2f}\nis {names[labels[i]]}"
-            )
+            guess = f"{drawable(names[predicted[i]])} {probabilities[i, predicted[i]]:.2f}"
+            _picture(axis, images[i], f"{guess}\nis {drawable(names[labels[i]])}")
     return save(figure, path)
 
 
@@ -88,17 +88,19 @@ def position_similarity(table, path: str | Path, most: int = 8) -> Path:
     unit = table / np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-12)
     similar = (unit @ unit.T).reshape(size, size, size, size)
     at = np.unique(np.linspace(0, size - 1, min(size, most)).round().astype(int))
-    figure = canvas(5.0, 4.6)
+    figure = canvas(4.4, 3.9)
     with styled():
         axes = figure.subplots(len(at), len(at), squeeze=False)
         for i, j in np.ndindex(axes.shape):
             picture = axes[i, j].imshow(similar[at[i], at[j]], cmap="viridis", vmin=-1, vmax=1)
             axes[i, j].set(xticks=[], yticks=[])
+            axes[i, j].spines[:].set_visible(False)
             if j == 0:
                 axes[i, j].set_ylabel(str(at[i] + 1))
             if i == len(at) - 1:
                 axes[i, j].set_xlabel(str(at[j] + 1))
-        figure.supxlabel("column of the patch", fontsize=8)
-        figure.supylabel("row of the patch", fontsize=8)
-        figure.colorbar(picture, ax=axes, label="cosine similarity", shrink=0.8)
+        figure.supxlabel("column of the patch", fontsize=7)
+        figure.supylabel("row of the patch", fontsize=7)
+        figure.colorbar(picture, ax=axes, label="cosine similarity", shrink=0.8, aspect=25)
+        figure.get_layout_engine().set(hspace=0.02, wspace=0.02)
     return save(figure, path)

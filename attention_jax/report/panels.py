@@ -5,14 +5,28 @@ from pathlib import Path
 
 import numpy as np
 
-from attention_jax import InputError
-from attention_jax.report.style import SEQUENTIAL, WIDTH, canvas, drawable, families, save, styled
+from attention_jax import InputError, lower_is_better
+from attention_jax.report.labels import log_scale, shortened, wrapped
+from attention_jax.report.style import (
+    OVERLAY,
+    SMALLEST,
+    WIDTH,
+    canvas,
+    colour,
+    drawable,
+    families,
+    ink,
+    paper,
+    save,
+    styled,
+)
 
-HEAT = "magma"  # over photographs: dark where nothing is looked at, bright where all is
+BESIDE = 6
+"""Images in a line."""
 
 
 def overlay_attention(images, weights, path: str | Path, *, titles: Sequence[str] | None = None) -> Path:
-    """Images above, and below each the same image in grey under the attention it received.
+    """Images above, and below each the same image in grey under the attention it received, six in a line.
 
     Args:
       images: [N, H, W], [N, H, W, 1] or [N, H, W, 3]; integers are 0 .. 255, floats 0 .. 1.
@@ -28,27 +42,22 @@ def overlay_attention(images, weights, path: str | Path, *, titles: Sequence[str
     pictures = pictures[..., None] if pictures.ndim == 3 else pictures
     pictures = np.clip(np.repeat(pictures, 3, axis=-1) if pictures.shape[-1] == 1 else pictures, 0, 1)
     count, (height, width) = len(pictures), pictures.shape[1:3]
-    each = min(1.4, (WIDTH - 0.1) / count)
-    figure = canvas(each * count + 0.1, 2 * each * height / width + (0.35 if titles else 0.1))
+    columns, lines = min(count, BESIDE), -(-count // BESIDE)
+    each = min(1.1, (WIDTH - 0.1) / columns)
+    figure = canvas(each * columns + 0.1, lines * (2 * each * height / width + (0.35 if titles else 0.1)))
+    frame = (-0.5, width - 0.5, height - 0.5, -0.5)
     with styled():
-        axes = figure.subplots(2, count, squeeze=False)
-        for i in range(count):
-            axes[0, i].imshow(pictures[i], interpolation="nearest")
-            axes[1, i].imshow(pictures[i].mean(-1), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
-            frame = (-0.5, width - 0.5, height - 0.5, -0.5)
-            axes[1, i].imshow(
-                weights[i],
-                cmap=HEAT,
-                vmin=0,
-                vmax=weights[i].max() or 1,
-                alpha=0.6,
-                extent=frame,
-                interpolation="bilinear",
-            )
-            if titles:
-                axes[0, i].set_title(drawable(titles[i]), fontfamily=families(), fontsize=7.5)
+        axes = figure.subplots(2 * lines, columns, squeeze=False)
         for axis in axes.flat:
             axis.axis("off")
+        for i in range(count):
+            above, below = axes[i // columns * 2, i % columns], axes[i // columns * 2 + 1, i % columns]
+            above.imshow(pictures[i], interpolation="nearest")
+            below.imshow(pictures[i].mean(-1), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+            bright = {"cmap": OVERLAY, "vmin": 0, "vmax": weights[i].max() or 1, "alpha": 0.6}
+            below.imshow(weights[i], extent=frame, interpolation="bilinear", **bright)
+            if titles:
+                above.set_title(drawable(titles[i]), fontfamily=families(), fontsize=SMALLEST)
     return save(figure, path)
 
 
@@ -69,21 +78,21 @@ def over_time(
         raise InputError(
             f"panels over time need matrices [T, channels] with one T, not {[a.shape for a in arrays.values()]}"
         )
-    heights = [float(np.clip(0.07 * array.shape[1], 0.5, 2.0)) for array in arrays.values()]
-    figure = canvas(6.4, sum(heights) + 0.3 * len(heights) + 0.5)
+    heights = [float(np.clip(0.05 * array.shape[1], 0.45, 1.5)) for array in arrays.values()]
+    figure = canvas(5.0, sum(heights) + 0.25 * len(heights) + 0.4)
     with styled():
         axes = figure.subplots(len(arrays), 1, squeeze=False, sharex=True, height_ratios=heights)[:, 0]
         for axis, (name, array) in zip(axes, arrays.items()):
             low, high = min(np.nanmin(array), 0.0), np.nanmax(array)
             high = high if high > low else low + 1
-            image = axis.imshow(array.T, cmap=SEQUENTIAL, vmin=low, vmax=high, aspect="auto", interpolation="nearest")
+            image = axis.imshow(array.T, vmin=low, vmax=high, aspect="auto", interpolation="nearest")
             axis.set_title(name, loc="left", pad=3)
-            axis.yaxis.get_major_locator().set_params(integer=True, nbins=3)
-            figure.colorbar(image, ax=axis, pad=0.01, aspect=10, ticks=[low, high])
+            axis.yaxis.get_major_locator().set_params(integer=True, nbins=3, min_n_ticks=1)
+            bar = figure.colorbar(image, ax=axis, pad=0.01, aspect=10, ticks=[low, high])
+            bar.ax.set_yticklabels([f"{low:.3g}", f"{high:.3g}"])
         axes[-1].set_xlabel(xlabel)
         axes[-1].xaxis.get_major_locator().set_params(integer=True)
-        if title:
-            figure.suptitle(title, fontsize=9)
+        figure.suptitle(title)
     return save(figure, path)
 
 
@@ -97,26 +106,20 @@ def confusion_matrix(counts, classes: Sequence[str], path: str | Path, *, title:
             f"not {counts.shape}"
         )
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
-    size = float(np.clip(0.42 * len(classes) + 1.6, 3.0, WIDTH))
-    figure = canvas(size, size * 0.92)
+    size = float(np.clip(0.3 * len(classes) + 1.6, 3.0, WIDTH))
+    figure = canvas(size, size * 0.95)
     with styled():
         axis = figure.subplots()
-        axis.imshow(shares, cmap=SEQUENTIAL, vmin=0, vmax=1)
-        names = [drawable(name) for name in classes]
-        axis.set_xticks(range(len(names)), names, rotation=45, ha="right", fontfamily=families())
-        axis.set_yticks(range(len(names)), names, fontfamily=families())
+        image = axis.imshow(shares, vmin=0, vmax=1, aspect="auto")
+        names = [shortened(drawable(name)) for name in classes]
+        axis.set_xticks(range(len(names)), names, fontfamily=families(), fontsize=SMALLEST)
+        axis.set_yticks(range(len(names)), names, fontfamily=families(), fontsize=SMALLEST)
         axis.tick_params(length=0)
         for (i, j), share in np.ndenumerate(shares):
             if share >= 0.005 and len(names) <= 20:
-                axis.text(
-                    j,
-                    i,
-                    f"{100 * share:.0f}",
-                    ha="center",
-                    va="center",
-                    fontsize=6.5,
-                    color="white" if share > 0.5 else "black",
-                )
+                dark = np.dot(image.to_rgba(share)[:3], (0.3, 0.6, 0.1)) < 0.5
+                written = {"ha": "center", "va": "center", "fontsize": SMALLEST, "color": "white" if dark else "black"}
+                axis.text(j, i, f"{100 * share:.0f}", **written)
         axis.set(xlabel="predicted", ylabel="true", title=title or "share of each true class, %")
     return save(figure, path)
 
@@ -125,48 +128,55 @@ def sweep_slices(trials: Sequence[Mapping], path: str | Path, *, metric: str, lo
     """The result of every trial over each of its parameters: `trials` are {"params": {name:
     value}, "value": number or None}.
 
-    Trials without a finite value (failed, pruned) are crosses on the lower edge. `log` names the parameters on a
-    logarithmic axis; parameters that are not numbers are spread over places.
+    A line joins the medians where a value was tried more than once; a star is the best trial. Trials without a finite
+    value (failed, pruned) are crosses on the lower edge. `log` names the parameters on a logarithmic axis; parameters
+    that are not numbers are spread over places.
     """
-    names = _parameters(trials)
-    cols = min(len(names), 4)
+    names, values = _parameters(trials), _values(trials)
+    cols = min(len(names), 3)
     rows = -(-len(names) // cols)
-    figure = canvas(min(WIDTH, 2.2 * cols + 0.6), 2.1 * rows + 0.2)
-    values = _values(trials)
+    figure = canvas(max(2.0 * cols, 2.6), 1.9 * rows + 0.35)
     done = np.isfinite(values)
+    signed = np.where(done, values if lower_is_better(metric) else -values, np.inf)
+    best = int(signed.argmin()) if done.any() else None
     with styled():
         axes = figure.subplots(rows, cols, squeeze=False, sharey=True)
-        for axis, name in zip(axes.flat, names):
+        for axis in axes.ravel()[len(names) :]:
+            axis.set_visible(False)
+        for i, (axis, name) in enumerate(zip(axes.flat, names)):
             x, ticks = _positions([trial["params"][name] for trial in trials])
-            points = axis.scatter(
-                x[done], values[done], c=np.flatnonzero(done), cmap="viridis", s=16, edgecolor="0.3", linewidth=0.3
-            )
-            if not done.all():  # (an empty line upsets the layout)
-                edge = axis.get_xaxis_transform()
-                axis.plot(
-                    x[~done],
-                    np.zeros((~done).sum()),
-                    "x",
-                    color="0.4",
-                    transform=edge,
-                    clip_on=False,
-                    markersize=4,
-                    zorder=5,
-                )
+            _slice(axis, x, values, best)
             if name in log:
-                axis.set_xscale("log")
-            if ticks:
-                axis.set_xticks(range(len(ticks)), ticks)
+                log_scale(axis, "x", x)
+            elif ticks:
+                axis.set_xticks(range(len(ticks)), [shortened(tick) for tick in ticks])
+                axis.margins(x=0.15)
+            elif len(set(x)) <= 6:
+                axis.set_xticks(sorted(set(x)), [f"{place:g}" for place in sorted(set(x))])
             axis.set_xlabel(name)
-            axis.grid(alpha=0.25, linewidth=0.5)
-        for axis in axes.flat[len(names) :]:
-            axis.axis("off")
-        for row in axes:
-            row[0].set_ylabel(metric)
-        figure.colorbar(points, ax=axes, label="trial", pad=0.01, aspect=25).ax.yaxis.get_major_locator().set_params(
-            integer=True
-        )
+            if i % cols == 0:
+                axis.set_ylabel(metric)
+        handles, texts = axes.flat[0].get_legend_handles_labels()
+        figure.legend(handles, texts, loc="outside lower center", ncols=4)
     return save(figure, path)
+
+
+def _slice(axis, x, values, best: int | None):
+    """The trials at their places x, the medians of equal places, the best trial, and what has no value."""
+    done = np.isfinite(values)
+    places = np.unique(x[done])
+    if len(places) < done.sum():
+        medians = [np.median(values[done & (x == place)]) for place in places]
+        axis.plot(places, medians, color=colour(0), linewidth=1.0, alpha=0.7, label="median")
+    axis.plot(x[done], values[done], "o", color=colour(0), markersize=3.5, alpha=0.6, markeredgewidth=0, label="trial")
+    if best is not None:
+        label = f"best, trial {best}"
+        axis.plot(x[best], values[best], "*", color=colour(1), markersize=8, markeredgewidth=0, label=label)
+    if not done.all():  # (an empty line upsets the layout)
+        lost = {"color": ink(), "alpha": 0.6, "transform": axis.get_xaxis_transform(), "clip_on": False, "zorder": 5}
+        axis.plot(x[~done], np.zeros((~done).sum()), "x", markersize=4, label="without result", **lost)
+    axis.yaxis.set_major_formatter("{x:g}")
+    axis.grid(alpha=0.15, linewidth=0.5)
 
 
 def parallel_coordinates(trials: Sequence[Mapping], path: str | Path, *, metric: str, log: Sequence[str] = ()) -> Path:
@@ -181,37 +191,36 @@ def parallel_coordinates(trials: Sequence[Mapping], path: str | Path, *, metric:
     if not trials:
         raise InputError("parallel coordinates need at least one finished trial")
     columns = [_positions([trial["params"][name] for trial in trials]) for name in names] + [(values, [])]
-    figure = canvas(min(WIDTH, 1.5 * len(columns) + 0.8), 3.0)
+    figure = canvas(min(WIDTH, 1.3 * len(columns) + 0.6), 2.8)
+    room = int(figure.get_figwidth() / len(columns) * 72 / (0.62 * SMALLEST))  # characters beside an axis
     with styled():
         import matplotlib
 
         axis = figure.subplots()
-        heights, colours = [], matplotlib.colormaps["viridis"](_unit(values)[0])
+        heights, colours = [], matplotlib.colormaps["viridis"](0.1 + 0.8 * _unit(values)[0])
         for i, (name, (x, ticks)) in enumerate(zip([*names, metric], columns)):
             unit, low, high = _unit(np.log10(x) if name in log else x)
             heights.append(unit)
-            axis.axvline(i, color="0.4", linewidth=0.8)
-            marks = ticks or [f"{10**v if name in log else v:.3g}" for v in (low, high)]
-            places = np.linspace(0, 1, len(marks)) if len(marks) > 1 else [0.5]
-            for mark, place in zip(marks, places):
-                box = {"boxstyle": "round,pad=0.15", "color": "white", "alpha": 0.8}
-                axis.annotate(
-                    mark,
-                    (i, place),
-                    xytext=(4, 0),
-                    textcoords="offset points",
-                    fontsize=6.5,
-                    va="center",
-                    bbox=box,
-                    zorder=5,
-                )
+            axis.axvline(i, color=ink(), alpha=0.6, linewidth=0.8)
+            ends = [low, high] if high > low else [low]
+            marks = ticks or [f"{10**v if name in log else v:.3g}" for v in ends]
+            _marks(axis, i, [shortened(mark, room - 2) for mark in marks])
         for line in np.argsort(values):
             axis.plot(range(len(columns)), [h[line] for h in heights], color=colours[line], linewidth=1.1, alpha=0.8)
-        axis.set_xticks(range(len(columns)), [*names, metric])
-        axis.set(yticks=[], xlim=(-0.2, len(columns) - 0.6), ylim=(-0.06, 1.06))
-        for spine in axis.spines.values():
-            spine.set_visible(False)
+        axis.set_xticks(range(len(columns)), [wrapped(name, room - 1) for name in (*names, metric)])
+        axis.set(yticks=[], xlim=(-0.2, len(columns) - 0.4), ylim=(-0.06, 1.06))
+        axis.spines[:].set_visible(False)
     return save(figure, path)
+
+
+def _marks(axis, place: int, marks: list[str], most: int = 14):
+    """The values of one of the parallel axes, from its foot to its top; of many, some."""
+    heights = np.linspace(0, 1, len(marks)) if len(marks) > 1 else [0.5]
+    every = -(-len(marks) // most)
+    box = {"boxstyle": "round,pad=0.1", "color": paper(), "alpha": 0.8}
+    for mark, height in list(zip(marks, heights))[::every]:
+        offset = {"xytext": (4, 0), "textcoords": "offset points", "va": "center"}
+        axis.annotate(mark, (place, height), **offset, fontsize=SMALLEST, bbox=box, zorder=5)
 
 
 def _parameters(trials: Sequence[Mapping]) -> list[str]:

@@ -1,55 +1,107 @@
-"""The look of every figure: a canvas without global state, colours for every eye, and token labels that can be read.
+"""The look of every figure: a canvas without global state, colours for every eye, and labels that can be read.
 
 Figures are made as `matplotlib.figure.Figure` objects (Agg), without pyplot: no display, no window,
-nothing left open. Widths are in inches at 150 dots per inch, so that 8 inches fill a README's column and
-text of 8 points stays readable there.
+nothing left open. The widest is `WIDTH` inches, so that at 600 pixels the smallest text (`SMALLEST` points) is 8 pixels
+high. `save` sees to it that no label touches another. `with dark(): ...` draws on a dark page.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
-DPI = 150
-WIDTH = 8.0
-"""Inches; the widest figure unless its content needs more."""
+from attention_jax.report.labels import fit_labels
 
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
+DPI = 200
+WIDTH = 6.0
+"""Inches; no figure is wider."""
+SMALLEST = 6.0
+"""Points; no text is smaller."""
+
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D31")
 """Okabe and Ito's colours, distinguishable under every common colour blindness; no yellow, which fades on white."""
 
 DASHES = ("-", "--", "-.", ":")
 MARKERS = "osD^vP*X"
+OVERLAY = "inferno"
+"""Over photographs: dark where nothing is looked at, bright where all is."""
 
-SEQUENTIAL = "Blues"
-"""White (nothing) to dark blue (all): lightness carries the value, so it survives grey printing too."""
+TEXT = {"font.size": 7, "axes.titlesize": 7.5, "axes.labelsize": 7, "legend.fontsize": 6.5, "legend.frameon": False}
+TEXT |= {"xtick.labelsize": 6.5, "ytick.labelsize": 6.5, "figure.titlesize": 8, "legend.title_fontsize": 6.5}
+TEXT |= {"axes.spines.top": False, "axes.spines.right": False, "axes.titleweight": "normal"}
 
-TEXT = {"font.size": 8, "axes.titlesize": 8.5, "axes.labelsize": 8, "legend.fontsize": 7.5}
-TEXT |= {"axes.spines.top": False, "axes.spines.right": False}
+
+def _colours(paper: str, ink: str, cmap: str) -> dict[str, str]:
+    """Matplotlib's settings for a page: every line and letter is `ink`."""
+    inks = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "grid.color")
+    papers = ("figure.facecolor", "axes.facecolor", "savefig.facecolor")
+    return dict.fromkeys(inks, ink) | dict.fromkeys(papers, paper) | {"image.cmap": cmap}
+
+
+LIGHT = _colours("white", "black", "Blues")
+"""Weights go from white (nothing) to dark blue (all): lightness carries the value, so it survives grey printing too."""
+DARK = _colours("#16181d", "#e6e6e6", "viridis")
+"""Weights go from dark (nothing) to bright (all)."""
+_page = ContextVar("page", default=LIGHT)
+
+
+@contextmanager
+def dark() -> Iterator[None]:
+    """Figures that are drawn inside are for a dark page.
+
+    >>> with dark(), styled():
+    ...     ink(), line_style(0)["color"]
+    ('#e6e6e6', '#56B4E9')
+    """
+    before = _page.set(DARK)
+    try:
+        yield
+    finally:
+        _page.reset(before)
+
+
+def ink() -> str:
+    """The colour of text and thin lines on this page."""
+    return _page.get()["text.color"]
+
+
+def paper() -> str:
+    """The colour of this page."""
+    return _page.get()["figure.facecolor"]
+
+
+def colour(i: int) -> str:
+    """The i-th colour of lines and bars: on a dark page the light ones come first."""
+    order = range(len(PALETTE)) if _page.get() is LIGHT else (5, 4, 2, 3, 1, 0, 6)
+    return PALETTE[order[i % len(PALETTE)]]
 
 
 def canvas(width: float = WIDTH, height: float = 3.0):
     """An empty figure of this size in inches, laid out by matplotlib's constrained layout."""
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), dpi=DPI, layout="constrained")
+    return Figure(figsize=(width, height), dpi=DPI, layout="constrained", facecolor=paper())
 
 
 def styled():
-    """A context in which new axes have this module's text sizes: `with styled(): ...`."""
+    """A context in which new axes have this page's text sizes and colours: `with styled(): ...`."""
     import matplotlib
 
-    return matplotlib.rc_context(TEXT)
+    return matplotlib.rc_context(TEXT | _page.get())
 
 
 def save(figure, path: str | Path) -> Path:
     """Write the figure (its format follows the path's ending, PNG by default), creating
-    the directory; returns the path."""
+    the directory; returns the path. Labels that would touch are wrapped, turned or left out."""
     path = Path(path)
     if not path.suffix:
         path = path.with_suffix(".png")
     path.parent.mkdir(parents=True, exist_ok=True)
     with styled():
+        fit_labels(figure)
         figure.savefig(path)
     return path
 
@@ -57,7 +109,7 @@ def save(figure, path: str | Path) -> Path:
 def line_style(i: int) -> dict:
     """Colour, dash and marker of the i-th line: two lines never differ by colour alone."""
     dash, marker = DASHES[(i // 2) % len(DASHES)], MARKERS[i % len(MARKERS)]
-    return {"color": PALETTE[i % len(PALETTE)], "linestyle": dash, "marker": marker, "markersize": 3.5}
+    return {"color": colour(i), "linestyle": dash, "marker": marker, "markersize": 3}
 
 
 @lru_cache(maxsize=1)
@@ -102,30 +154,33 @@ def families() -> list[str]:
     return [name for name, _ in _fonts()]
 
 
-def labels(tokens: Sequence[str] | None, count: int, at_most: int = 80) -> tuple[np.ndarray, list[str]]:
-    """Tick positions and texts for an axis of `count` places: the tokens, or numbers thinned out to fit.
-
-    >>> labels(["a", " "], 2)
-    (array([0, 1]), ['a', '␣'])
-    >>> labels(None, 100)[1]
-    ['0', '20', '40', '60', '80']
-    """
-    if tokens is not None and count <= at_most:
-        return np.arange(count), [drawable(token) for token in list(tokens)[:count]]
-    stride = next(s for s in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, count) if count / s <= 8 or s == count)
-    ticks = np.arange(0, count, stride)
-    return ticks, [str(t) for t in ticks] if tokens is None else [drawable(tokens[t]) for t in ticks]
+QUARTILES_FROM = 5
+"""Runs from which on a band shows the middle half of them instead of all."""
 
 
 def band(y) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Median, least and greatest over seeds: y is [N] (one run) or [seeds, N], NaN where a seed has no value.
+    """Median, lower and upper edge over runs: y is [N] (one run) or [runs, N], NaN where a run has no value.
+
+    The edges are least and greatest, of five runs or more the quartiles.
 
     >>> [x.tolist() for x in band([[1.0, 2.0], [3.0, 6.0], [2.0, 9.0]])]
     [[2.0, 6.0], [1.0, 2.0], [3.0, 9.0]]
+    >>> [x.tolist() for x in band([[0.0], [1.0], [2.0], [3.0], [90.0]])]
+    [[2.0], [1.0], [3.0]]
     """
     y = np.atleast_2d(np.asarray(y, float))
+    low, high = (25, 75) if len(y) >= QUARTILES_FROM else (0, 100)
     measured = ~np.isnan(y).all(axis=0)
     out = np.full((3, y.shape[1]), np.nan)
-    for row, statistic in enumerate((np.nanmedian, np.nanmin, np.nanmax)):
-        out[row, measured] = statistic(y[:, measured], axis=0)
+    out[:, measured] = np.nanpercentile(y[:, measured], (50, low, high), axis=0)
     return tuple(out)
+
+
+def band_in_words(runs: int) -> str:
+    """What a band over so many runs shows.
+
+    >>> band_in_words(3), band_in_words(5), band_in_words(1)
+    ('median and range of 3 runs', 'median and quartiles of 5 runs', '')
+    """
+    spread = "quartiles" if runs >= QUARTILES_FROM else "range"
+    return f"median and {spread} of {runs} runs" if runs > 1 else ""

@@ -137,7 +137,7 @@ def importances(settings: Settings, trials: Sequence[Trial]) -> dict[str, float]
 
 def figures(directory: Path, settings: Settings, trials: Sequence[Trial]) -> list[Path]:
     """Slices, parallel coordinates and learning curves, of what there is so far."""
-    from attention_jax.report.figures import lines, parallel_coordinates, sweep_slices
+    from attention_jax.report.figures import parallel_coordinates, sweep_slices, trial_curves
 
     short = dict(zip(settings.space, short_names(settings.space)))
     log = [short[name] for name, dimension in settings.space.items() if _spans_decades(dimension)]
@@ -164,9 +164,7 @@ def figures(directory: Path, settings: Settings, trials: Sequence[Trial]) -> lis
         if epochs:
             curves[label(trial.point)] = (epochs, [[row.get(epoch, math.nan) for epoch in epochs] for row in values])
     if curves:
-        paths.append(
-            lines(curves, directory / "figures" / "learning_curves.png", xlabel="epoch", ylabel=settings.metric)
-        )
+        paths.append(trial_curves(curves, directory / "figures" / "learning_curves.png", ylabel=settings.metric))
     return paths
 
 

@@ -21,6 +21,7 @@ from attention_jax.data import batches, timemachine
 from attention_jax.ops.losses import linear_cross_entropy, masked_cross_entropy
 from attention_jax.report.figures import show_heatmaps
 from attention_jax.tasks import Evaluation, build_model
+from attention_jax.tasks.pictures import layer_names
 from attention_jax.train.parallel import over_rows
 
 EVALUATED = 1_000
@@ -113,8 +114,8 @@ class LanguageTask:
         if "decoder_attention" not in weights:
             return None
         weights = np.asarray(weights["decoder_attention"][0])  # [layers, H, T, T]
-        names = [[list(text)] * weights.shape[1]] * weights.shape[0]
-        return show_heatmaps(weights, names, names, path, xlabel="character looked at", ylabel="character")
+        names = list(text)
+        return show_heatmaps(weights, names, names, path, xlabel="character looked at", **layer_names(weights))
 
 
 @functools.partial(jax.jit, static_argnames=("model", "length"))

@@ -19,8 +19,7 @@ SHOWN = 4
 def alignment(
     weights: dict, data: PairData, batch: dict, tokens: np.ndarray, reversed_source: bool, path: Path
 ) -> Path:
-    """Heatmaps of the last layer's cross-attention for the first few rows: one row of panels a sentence, one panel a
-    head.
+    """Heatmaps of the last layer's cross-attention for the first few rows, a panel a sentence: the mean of the heads.
 
     `weights` are a model's intermediates for the rows of `batch`, for which it wrote `tokens` [N, T]. A source that the
     model reads from its end is shown in reading order.
@@ -28,13 +27,16 @@ def alignment(
     cross = weights["cross_attention"][:SHOWN, -1]  # [rows, heads, T, S]
     panels, outputs, sources = [], [], []
     for of_heads, source, length, row in zip(cross, batch["source"], batch["source_length"], tokens):
+        mean = of_heads.mean(axis=0)
         words, written = data.source_vocabulary.decode(source[:length]), data.target_vocabulary.sentence(row)
         if reversed_source:
-            of_heads, words = of_heads[:, :, len(words) - 1 :: -1], words[::-1]
-        panels.append([head[: max(len(written), 1), : len(words)] for head in of_heads])
-        outputs.append([written or [""]] * len(of_heads))  # nothing written: the step that ended at once
-        sources.append([words] * len(of_heads))
-    return show_heatmaps(panels, outputs, sources, path, xlabel="source", ylabel="output")
+            mean, words = mean[:, len(words) - 1 :: -1], words[::-1]
+        panels.append(mean[: max(len(written), 1), : len(words)])
+        outputs.append(written or [""])  # nothing written: the step that ended at once
+        sources.append(words)
+    heads = cross.shape[1]
+    output = "output" if heads == 1 else f"output (last layer, mean of {heads} heads)"
+    return show_heatmaps([panels], [outputs], [sources], path, xlabel="source", ylabel=output)
 
 
 def layers(weights: dict, data: PairData, batch: dict, tokens: np.ndarray, directory: Path) -> list[Path]:
@@ -49,8 +51,19 @@ def layers(weights: dict, data: PairData, batch: dict, tokens: np.ndarray, direc
     figures = []
     for name, (queries, keys) in sides.items():
         shown = weights[name][0, :, :, : max(len(queries), 1), : max(len(keys), 1)]
-        figures.append(show_heatmaps(shown, queries or None, keys or None, directory / f"{name}.png"))
+        tokens = queries or None, keys or None
+        figures.append(show_heatmaps(shown, *tokens, directory / f"{name}.png", **layer_names(shown)))
     return figures
+
+
+def layer_names(weights: np.ndarray) -> dict:
+    """What the rows and columns of [layers, heads, Q, K] are called in a picture.
+
+    >>> layer_names(np.zeros((1, 2, 3, 3)))
+    {'titles': ['head 1', 'head 2'], 'ylabel': ['layer 1']}
+    """
+    count = lambda name, number: [f"{name} {i + 1}" for i in range(number)]
+    return {"titles": count("head", weights.shape[1]), "ylabel": count("layer", weights.shape[0])}
 
 
 def prefix_of(tokens: int) -> int:
