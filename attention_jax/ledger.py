@@ -75,6 +75,7 @@ def reproduce(
                 record(experiment.name, run, experiment.results)
                 if not done:
                     keep_figures(experiment.name, directory, experiment.results)
+                draw_curves(experiment)
             done.append(run)
     if asked.scale == "full" and experiment.figure:
         draw(experiment, asked)
@@ -129,6 +130,15 @@ def keep_figures(name: str, directory: Path, results: Path = RESULTS):
     """Copy the figures of the first run beside its results."""
     for figure in sorted((directory / "figures").glob("*.png")):
         shutil.copyfile(figure, results / f"{name}-{figure.name}")
+
+
+def draw_curves(experiment: Experiment):
+    """The recorded learning curves of the experiment's first variant, its seeds as a band."""
+    first = next(iter(experiment.variants()))
+    recorded_runs = recorded(experiment.name, experiment.results)["runs"]
+    histories = [run["history"] for run in recorded_runs if run["variant"] == first and run.get("history")]
+    if histories:
+        runs.draw_curves(histories, experiment.results / f"{experiment.name}-learning_curve.png", title=first)
 
 
 def draw(experiment: Experiment, asked: Reproduction):

@@ -220,10 +220,15 @@ def history(directory: Path) -> list[dict]:
 
 def draw(task, params, evaluation, directory: Path) -> list[Path]:
     """The learning curves and the figures of the task's family."""
+    curves = draw_curves([directory / "metrics.jsonl"], directory / "figures" / "learning_curve.png")
+    return [curves, *task.report(params, evaluation, directory / "figures")]
+
+
+def draw_curves(histories: list, path: Path, title: str = "") -> Path:
+    """The learning curves of one run, or of all seeds of a configuration: files (metrics.jsonl) or their rows."""
     from attention_jax.report.figures import learning_curves
 
-    curves = learning_curves([directory / "metrics.jsonl"], directory / "figures" / "learning_curve.png")
-    return [curves, *task.report(params, evaluation, directory / "figures")]
+    return learning_curves(histories, path, title=title)
 
 
 def load(directory: Path):
