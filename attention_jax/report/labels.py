@@ -33,22 +33,28 @@ def fit_labels(figure):
 
 
 def wrapped(text: str, most: int) -> str:
-    """Lines of at most `most` characters, broken after spaces and `._/=,-`, or anywhere if there are none.
+    """Lines of at most `most` characters, broken at spaces; words that are longer after `._/=,-`, or anywhere.
 
-    >>> wrapped("valid.token_accuracy of all", 12)
-    'valid.token_\\naccuracy of\\nall'
+    >>> wrapped("of valid.token_accuracy in all", 12)
+    'of\\nvalid.token_\\naccuracy in\\nall'
     >>> wrapped("aaaaaa", 4)
     'aaaa\\naa'
     """
-    most = max(most, 1)
-    parts = re.findall(r"[^\s._/=,-]*[\s._/=,-]*", text)
-    parts = [part[i : i + most] for part in parts for i in range(0, len(part), most)]
+    most, parts = max(most, 1), []
+    for word in re.findall(r"\S+\s*", text):
+        broken = [word] if len(word.rstrip()) <= most else re.findall(r"[^._/=,-]*[._/=,-]*", word)
+        parts += [piece for part in broken for piece in _pieces(part, most)]
     lines = [""]
     for part in parts:
         if lines[-1] and len((lines[-1] + part).rstrip()) > most:
             lines.append("")
         lines[-1] += part
     return "\n".join(line.rstrip() for line in lines)
+
+
+def _pieces(part: str, most: int) -> list[str]:
+    """A part as it is, or cut where it is longer than a line."""
+    return [part] if len(part.rstrip()) <= most else [part[i : i + most] for i in range(0, len(part), most)]
 
 
 def shortened(text: str, most: int = 24) -> str:
