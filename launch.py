@@ -127,6 +127,15 @@ def plot(words: list[str]):
         print(path)
 
 
+def watch(words: list[str]):
+    """RUN [--once]: curves, pace, time left and newest samples of a run while it trains."""
+    from attention_jax import cli
+    from attention_jax.report.watch import follow
+
+    asked = cli.parse(cli.Watch, words)
+    follow(Path(asked.run), asked.once)
+
+
 def reproduce(words: list[str]):
     """[NAME ...] [--scale smoke|full|recorded] [--variant V] [--seeds N]: run experiments and judge their claims."""
     from attention_jax import catalogue, cli, ledger
@@ -213,7 +222,7 @@ def bench(words: list[str]):
 
 COMMANDS = {
     "list": list_experiments, "train": train, "evaluate": evaluate, "predict": predict, "translate": translate,
-    "plot": plot, "reproduce": reproduce, "sweep": sweep, "sweep-report": sweep_report, "bench": bench,
+    "watch": watch, "plot": plot, "reproduce": reproduce, "sweep": sweep, "sweep-report": sweep_report, "bench": bench,
     "compile": compile_for_target,
 }  # fmt: skip
 

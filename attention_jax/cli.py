@@ -87,6 +87,16 @@ class Translate:
 
 
 @dataclass(frozen=True)
+class Watch:
+    """Curves, pace, time left and newest samples of a run while it trains, until it has ended."""
+
+    run: Annotated[Positional[str], place("RUN")]
+    """The directory of a run, such as runs/date_luong/001."""
+    once: bool = False
+    """Show how it stands now and stop."""
+
+
+@dataclass(frozen=True)
 class Plot:
     """Draw the figures of a finished run again."""
 

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 EXTRAS = {
     "optax": "train", "orbax": "train", "rich": "train", "tensorboardX": "train",
+    "wandb": "wandb", "mlflow": "mlflow",
     "tensorflow_datasets": "data", "importlib_resources": "data", "array_record": "data", "PIL": "data",
     "babel": "data", "sentencepiece": "data", "sklearn": "data", "spacy": "spacy",
     "matplotlib": "report", "sacrebleu": "report",

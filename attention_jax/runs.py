@@ -17,7 +17,7 @@ RESUMABLE = (
     "train.save_minutes",
     "train.average_last",
     "train.use_best",
-    "train.tensorboard",
+    "train.log",
     "data.workers",
     "data.damaged",
 )
@@ -113,9 +113,10 @@ def start(
     elif resume and not begins(directory):
         raise InputError(f"--resume needs a run in {directory}; there is none: leave --resume out")
     from attention_jax import tasks
-    from attention_jax.train import hosts
+    from attention_jax.train import hosts, sinks
     from attention_jax.train.loop import Interrupt, check_batches, train_one
 
+    sinks.check(config.train.log)
     fresh = not directory.exists()
     hosts.together("the directory was looked at")
     if hosts.first():

@@ -13,7 +13,7 @@ ROOMS = {  # room -> (third-party packages, rooms of this package) it may import
     "data": ({"tensorflow_datasets", "babel", "sentencepiece", "spacy", "PIL", "sklearn"}, {"config"}),
     "models": ({"jax", "flax"}, {"ops", "config"}),
     "decode": ({"jax"}, {"ops"}),
-    "train": ({"jax", "optax", "orbax", "rich", "tensorboardX"}, {"ops"}),
+    "train": ({"jax", "optax", "orbax", "rich", "tensorboardX", "wandb", "mlflow"}, {"ops"}),
     "report": ({"matplotlib", "sacrebleu", "rich"}, set()),
     "sweep": ({"jax", "optuna", "ray", "rich"}, {"config", "train", "runs", "catalogue", "ledger", "report", "tasks"}),
     "config": (set(), set()),

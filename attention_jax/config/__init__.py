@@ -119,8 +119,8 @@ class Train(Options):
     """Divide parameters of 4 MiB or more and their moments over the devices, instead of a copy on each: less memory,
     more traffic, the same numbers as without, dropout included.
     """
-    tensorboard: bool = False
-    """Also write TensorBoard files; the runs of a sweep do so, too."""
+    log: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = ()
+    """Also write the metrics for these (attention_jax/train/sinks.py); the runs of a sweep do so, too."""
 
 
 @dataclass(frozen=True)
@@ -185,6 +185,9 @@ def from_json(values: dict):
     True
     """
     kind = kind_called(values.get("type", ""))
+    if kind is Train and "tensorboard" in values:  # before there was `log`
+        values = dict(values)
+        values |= {"log": ["tensorboard"] if values.pop("tensorboard") else []}
     unknown = set(values) - {f.name for f in dataclasses.fields(kind)} - {"type"}
     if unknown:
         raise ValueError(f"{kind.__name__} has no field {sorted(unknown)[0]!r}")

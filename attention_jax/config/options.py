@@ -49,13 +49,20 @@ class Options:
         Options.kinds[kind_name(cls)] = cls
 
     def __post_init__(self):
-        for name, allowed in _choices(type(self)).items():
-            value = getattr(self, name)
+        for name, value, allowed in self._chosen():
             if value not in allowed:
                 near = difflib.get_close_matches(str(value), [str(choice) for choice in allowed], n=1)
                 hint = f"; perhaps you meant {near[0]}" if near else ""
                 listed = ", ".join(map(repr, allowed))
                 raise InputError(f"{type(self).__name__}.{name} must be one of {listed}; got {value!r}{hint}")
+
+
+    def _chosen(self):
+        """Each (field, value, values that it may have); of a tuple each of its entries."""
+        for name, allowed in _choices(type(self)).items():
+            value = getattr(self, name)
+            for entry in value if isinstance(value, tuple) else (value,):
+                yield name, entry, allowed
 
 
 class ModelOptions(Options):
@@ -93,6 +100,8 @@ def _choices(kind: type) -> dict[str, tuple | OneOf]:
     """The fields of a dataclass that take one of a few values, and these values."""
     choices = {}
     for name, hint in typing.get_type_hints(kind, include_extras=True).items():
+        if typing.get_origin(hint) is tuple and typing.get_origin(typing.get_args(hint)[0]) is Literal:
+            hint = typing.get_args(hint)[0]
         if typing.get_origin(hint) is Literal:
             choices[name] = typing.get_args(hint)
         elif typing.get_origin(hint) is Annotated:

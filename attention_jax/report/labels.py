@@ -36,7 +36,7 @@ def wrapped(text: str, most: int) -> str:
     """Lines of at most `most` characters, broken at spaces; words that are longer after `._/=,-`, or anywhere.
 
     >>> wrapped("of valid.token_accuracy in all", 12)
-    'of\\nvalid.token_\\naccuracy in\\nall'
+    'of valid.\\ntoken_\\naccuracy in\\nall'
     >>> wrapped("aaaaaa", 4)
     'aaaa\\naa'
     """

@@ -22,6 +22,8 @@ class Evaluation(NamedTuple):
     """{"valid.loss": ..., ...}"""
     written: dict[str, np.ndarray]
     """What the model wrote for each split it was made to write for: tokens [N, T], without bos. A report reads it."""
+    samples: tuple[str, ...] = ()
+    """A few lines of it, for who watches the training."""
 
 
 class Task(Protocol):

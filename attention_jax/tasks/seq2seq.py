@@ -144,7 +144,12 @@ class Seq2seqTask:
                 metrics |= {f"{split}.{name}": value for name, value in scores.items()}
             if sentences:
                 metrics[f"{split}.perplexity"] = float(np.exp(min(per_token, 50.0)))
-        return Evaluation(metrics, written)
+        return Evaluation(metrics, written, self.samples(written))
+
+    def samples(self, written: dict[str, np.ndarray]) -> tuple[str, ...]:
+        """What was written for the first texts of the first split that was written for."""
+        split = next(iter(written), None)
+        return sample_lines(self.data, split, written[split][:SAMPLES]) if split else ()
 
     def evaluated_with(self) -> dict:
         largest = max(self.data.held_out.values(), key=lambda pairs: pairs.source.size + pairs.target.size)._asdict()
@@ -191,11 +196,7 @@ class Seq2seqTask:
         data, splits, sentences = self.data, list(self.data.held_out), are_sentences(self.data)
         split = splits[min(1, len(splits) - 1)] if sentences else splits[-1]
         tokens, batch = self.write(params, data.texts[split].source[:SAMPLES])
-        targets = references(data, split) if sentences else data.texts[split].target
-        lines = [
-            f"{text.strip()} -> {output}{'' if output == target else f'   (should be {target})'}"
-            for text, output, target in zip(data.texts[split].source, decode_targets(data, tokens), targets)
-        ]
+        lines = sample_lines(data, split, tokens)
         (directory.parent / "samples.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
         figures = [self.draw(params, batch, tokens, directory / "alignment.png")]
         figures += self.draw_layers(params, batch, tokens, directory)
@@ -209,3 +210,12 @@ class Seq2seqTask:
             "target_vocabulary": len(self.data.target_vocabulary),
         }
         return sizes | self.data.facts
+
+
+def sample_lines(data: PairData, split: str, tokens: np.ndarray) -> tuple[str, ...]:
+    """A line for each of the first texts of a split: what the model wrote, [N, T] tokens, and what it should be."""
+    targets = references(data, split) if are_sentences(data) else data.texts[split].target
+    return tuple(
+        f"{text.strip()} -> {output}{'' if output == target else f'   (should be {target})'}"
+        for text, output, target in zip(data.texts[split].source, decode_targets(data, tokens), targets)
+    )

@@ -11,8 +11,9 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from attention_jax.files import write_whole
+from attention_jax.files import write_json, write_whole
 from attention_jax.train import hosts
+from attention_jax.train.sinks import Sinks
 
 
 class MetricsLog:
@@ -21,32 +22,25 @@ class MetricsLog:
     A full disk ends no training: what cannot be written is written with the next line that can.
     """
 
-    def __init__(self, directory: Path, step: int, tensorboard: bool = False):
-        path, self.board, self.unwritten = directory / "metrics.jsonl", None, b""
+    def __init__(self, directory: Path, step: int, sinks: tuple[str, ...] = ()):
+        path, self.unwritten = directory / "metrics.jsonl", b""
+        self.sinks = Sinks(sinks if hosts.first() else (), directory)
         if not hosts.first():
             self.file = Path(os.devnull).open("wb", buffering=0)  # noqa: SIM115
             return
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
         write_whole(path, "".join(line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step))
         self.file = path.open("ab", buffering=0)
-        if tensorboard:
-            from tensorboardX import SummaryWriter
-
-            self.board = SummaryWriter(str(directory / "tensorboard"))
 
     def write(self, step: int, **values):
         self.unwritten += (json.dumps({"step": step, **values}) + "\n").encode()
         with contextlib.suppress(OSError):
             self.unwritten = self.unwritten[self.file.write(self.unwritten) :]
-        if self.board:
-            for name, value in values.items():
-                if isinstance(value, int | float):
-                    self.board.add_scalar(name.replace(".", "/"), value, step)
+        self.sinks.write(step, values)
 
     def close(self):
         self.file.close()
-        if self.board:
-            self.board.close()
+        self.sinks.close()
 
 
 def environment() -> dict:
@@ -93,10 +87,37 @@ class Pace:
         self.waited = waited
         self.last = (time.perf_counter() if now is None else now, examples, waited)
 
-    def __str__(self) -> str:
+    def rates(self) -> tuple[float, float]:
+        """Examples a second, and the share of the time in which data were waited for."""
         seconds, examples, waited = (b - a for a, b in zip(self.first, self.last))
-        seconds = max(seconds, 1e-9)
-        return f"{examples / seconds:.4g} examples/s, {100 * waited / seconds:.0f} % of the time waiting for data"
+        return examples / max(seconds, 1e-9), waited / max(seconds, 1e-9)
+
+    def __str__(self) -> str:
+        rate, waiting = self.rates()
+        return f"{rate:.4g} examples/s, {100 * waiting:.0f} % of the time waiting for data"
+
+
+class Status:
+    """progress.json: how far a run is, for `launch.py watch`; at most once a second, as it is not worth more.
+
+    It stands beside metrics.jsonl, which says nothing about time: a run that was interrupted has the same metrics.jsonl
+    as one that was not.
+    """
+
+    def __init__(self, directory: Path, total_steps: int):
+        self.path, self.total_steps, self.due = directory / "progress.json", total_steps, 0.0
+
+    def write(self, state: str, step: int, pace: Pace, seconds_left: float | None):
+        """`state`: training, trained (its evaluation follows), stopped (it can be resumed) or diverged."""
+        now = time.monotonic()
+        if not hosts.first() or (state == "training" and now < self.due):
+            return
+        self.due = now + 1.0
+        rate, waiting = pace.rates()
+        values = {"state": state, "step": step, "total_steps": self.total_steps, "seconds_left": seconds_left}
+        values |= {"examples_per_second": rate, "waiting_share": waiting}
+        with contextlib.suppress(OSError):  # a full disk ends no training
+            write_json(self.path, values | {"host": platform.node(), "process": os.getpid()})
 
 
 class Progress:

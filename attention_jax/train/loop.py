@@ -63,7 +63,9 @@ def fit(program: Program, task, runs: list[Run], checkpoints: Checkpoints, until
             epoch, position, saved = epoch + 1, START, program.fetch(state)
             for member, run in enumerate(runs):
                 if run.calls:
-                    run.end_epoch(epoch, task.evaluate(program.params(saved, member), False).metrics)
+                    evaluation = task.evaluate(program.params(saved, member), False)
+                    run.end_epoch(epoch, evaluation.metrics)
+                    run.show(evaluation.samples)
             save(saved, [run.quality_after(epoch) for run in runs])
             if any(hosts.anywhere(interrupt.requested)):
                 raise stopped(runs, checkpoints)

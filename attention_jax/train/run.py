@@ -1,13 +1,15 @@
 """`Run`: what one run remembers and says, and when it is over. `loop.fit` trains it, alone or beside others."""
 
+import contextlib
 import time
 from pathlib import Path
 
 import numpy as np
 
 from attention_jax import Diverged, InputError, lower_is_better
+from attention_jax.files import write_whole
 from attention_jax.train import hosts
-from attention_jax.train.log import MetricsLog, Pace, Progress, scalars
+from attention_jax.train.log import MetricsLog, Pace, Progress, Status, scalars
 
 LARGEST = float(np.sqrt(np.finfo(np.float32).max))
 """A mean loss beyond this (1.8e19) has no square in float32: the run has diverged, even where no NaN comes of it."""
@@ -35,7 +37,8 @@ class Run:
         if progress:
             self.step, self.examples, self.history = progress["step"], progress["examples"], progress["history"]
             self.past, self.failure = progress["seconds"], progress["failure"] and Diverged(*progress["failure"])
-        self.log = MetricsLog(self.directory, self.step, self.train.tensorboard)
+        self.log = MetricsLog(self.directory, self.step, self.train.log)
+        self.status, self.timed = Status(self.directory, self.total_steps), None
         self.bar = Progress(self.total_steps, self.step, self.quiet)
         self.started = time.perf_counter()
         self.pace.begin(self.examples)
@@ -49,6 +52,12 @@ class Run:
     def seconds(self) -> float:
         """Seconds of training so far, those of earlier processes included."""
         return self.past + (0.0 if self.started is None else (time.perf_counter() - self.started) / self.share)
+
+    def seconds_left(self) -> float | None:
+        """Until the last step, at the pace since the first call of this process, which compiles; None before that."""
+        now = time.perf_counter()
+        began, first = self.timed = self.timed or (now, self.step)
+        return (now - began) / (self.step - first) * (self.total_steps - self.step) if self.step > first else None
 
     @property
     def open(self) -> bool:
@@ -86,6 +95,7 @@ class Run:
         self.log.write(self.step, epoch=epoch, **scalars(metrics))
         self.pace.note(self.examples, waited)
         self.bar.step(self.step, scalars(metrics)["train.loss"], self.pace)
+        self.status.write("training", self.step, self.pace, self.seconds_left())
 
     def end_epoch(self, epoch: int, evaluated: dict):
         """Write the row of an epoch that has ended: the means of its steps, and what was `evaluated` after it."""
@@ -98,6 +108,12 @@ class Run:
         self.bar.epoch(row, self.pace)
         self.pace.begin(self.examples)
 
+    def show(self, samples: tuple[str, ...]):
+        """Keep lines that the model wrote after an epoch in samples.txt, until its report writes them."""
+        if samples and hosts.first():
+            with contextlib.suppress(OSError):
+                write_whole(self.directory / "samples.txt", "\n".join(samples) + "\n")
+
     def quality_after(self, epoch: int) -> float:
         """How good it was after `epoch`: worse than anything where it was over before."""
         if not self.history or self.history[-1]["epoch"] != epoch:
@@ -107,6 +123,8 @@ class Run:
 
     def close(self):
         """Stop the clock, close the log."""
+        state = "diverged" if self.failure else "stopped" if self.open else "trained"
+        self.status.write(state, self.step, self.pace, self.seconds_left())
         self.past, self.started = self.seconds(), None
         self.bar.close()
         self.log.close()

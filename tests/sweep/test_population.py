@@ -176,7 +176,7 @@ def test_members_end_as_the_runs_alone_would(end, tiny, tmp_path, monkeypatch, c
         return changed(task, evaluate=evaluate)
 
     config = replace(tiny, **ENDS[end], **{"train.best_metric": "test.loss", "optim.learning_rate": 0.03})
-    config = replace(config, **{"train.tensorboard": True})
+    config = replace(config, **{"train.log": ("tensorboard",)})
     configs = [replace(config, **{"train.seed": seed}) for seed in (0, 1)]
     both = [1.0 * x for pair in zip(*losses) for x in pair]  # a population evaluates them in turns
     if end == "patience":

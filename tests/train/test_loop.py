@@ -87,6 +87,22 @@ def logged(directory) -> list[dict]:
     return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
 
 
+def test_progress_and_samples_are_there_to_be_watched(tmp_path):
+    said = {}
+
+    def look(params, full):
+        said.update(json.loads((tmp_path / "progress.json").read_text()))
+        return Evaluation({"valid.loss": 0.0}, {}, ("a -> b",))
+
+    train_one(least_squares(evaluate=look), OPTIM, Train(total_epochs=2, steps_per_call=1), tmp_path, quiet=True)
+    assert said["state"] == "training" and said["total_steps"] == 8 and said["process"] == os.getpid()
+    ended = json.loads((tmp_path / "progress.json").read_text())
+    assert ended["state"] == "trained" and ended["step"] == 8 and ended["seconds_left"] == 0.0
+    assert (tmp_path / "samples.txt").read_text() == "a -> b\n"
+    train_one(least_squares(), OPTIM, Train(total_epochs=2), tmp_path / "part", quiet=True, until=1)
+    assert json.loads((tmp_path / "part" / "progress.json").read_text())["state"] == "stopped"
+
+
 @pytest.mark.parametrize("epochs", [1, 2, 3])
 def test_stopping_after_any_epoch_and_going_on_gives_the_same_bits(epochs, tmp_path):
     train = Train(total_epochs=4)

@@ -1,0 +1,114 @@
+"""Where metrics go besides metrics.jsonl: `--train.log tensorboard wandb mlflow`. Each is a few lines over its package.
+
+A sink is a function of a run's directory; it returns `write(step, {name: number})` and `close()`. A package that is
+missing is said before anything is trained; a sink that fails later is said once and left out, and training goes on.
+"""
+
+import importlib.util
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from attention_jax.files import write_whole
+
+Sink = tuple[Callable[[int, dict[str, float]], object], Callable[[], object]]
+
+
+def tensorboard(directory: Path) -> Sink:
+    """Files in DIRECTORY/tensorboard."""
+    from tensorboardX import SummaryWriter
+
+    board = SummaryWriter(str(directory / "tensorboard"))
+
+    def write(step, values):
+        for name, value in values.items():
+            board.add_scalar(name.replace(".", "/"), value, step)
+
+    return write, board.close
+
+
+def wandb(directory: Path) -> Sink:
+    """A run of the project that the experiment's name is, gone on with when the run is; WANDB_MODE=offline writes files
+    in DIRECTORY/wandb alone."""
+    import wandb
+
+    kept = directory / "wandb_id.txt"
+    run = wandb.init(
+        project=_config(directory)["name"],
+        name="/".join(directory.parts[-2:]),
+        dir=str(directory),
+        config=_config(directory),
+        id=kept.read_text() if kept.exists() else None,
+        resume="allow",
+        reinit="create_new",
+        settings=wandb.Settings(silent=True, init_timeout=30),
+    )
+    write_whole(kept, run.id)
+    return lambda step, values: run.log(values, step=step), run.finish
+
+
+def mlflow(directory: Path) -> Sink:
+    """A run of the MLflow experiment of the same name, gone on with when the run is, where MLFLOW_TRACKING_URI says."""
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # training does not wait minutes for a server
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
+    from mlflow import MlflowClient
+    from mlflow.entities import Metric
+
+    client, config, kept = MlflowClient(), _config(directory), directory / "mlflow_run.txt"
+    if not kept.exists():
+        known = client.get_experiment_by_name(config["name"])
+        experiment = known.experiment_id if known else client.create_experiment(config["name"])
+        run = client.create_run(experiment, run_name="/".join(directory.parts[-2:]))
+        write_whole(kept, run.info.run_id)
+        client.set_tag(run.info.run_id, "config", json.dumps(config)[:5000])
+    run, now = kept.read_text(), lambda: int(1000 * time.time())
+    write = lambda step, values: client.log_batch(run, [Metric(name, x, now(), step) for name, x in values.items()])
+    return write, lambda: client.set_terminated(run)
+
+
+SINKS = {"tensorboard": tensorboard, "wandb": wandb, "mlflow": mlflow}
+PACKAGES = {"tensorboard": "tensorboardX", "wandb": "wandb", "mlflow": "mlflow"}
+
+
+def check(names: Sequence[str]):
+    """Raise ModuleNotFoundError for a package that a sink needs and that is not installed."""
+    for name in names:
+        if importlib.util.find_spec(PACKAGES[name]) is None:
+            raise ModuleNotFoundError(f"No module named {PACKAGES[name]!r}", name=PACKAGES[name])
+
+
+class Sinks:
+    """The sinks of one run, those that have failed left out."""
+
+    def __init__(self, names: Sequence[str], directory: Path):
+        check(names)
+        self.open: dict[str, Sink] = {}
+        for name in names:
+            self._try(name, lambda name=name: self.open.update({name: SINKS[name](directory)}))
+
+    def write(self, step: int, values: dict):
+        """Hand the numbers among `values` to every sink."""
+        numbers = {name: float(x) for name, x in values.items() if isinstance(x, int | float)}
+        for name, (write, _) in list(self.open.items()):
+            self._try(name, lambda write=write: write(step, numbers))
+
+    def close(self):
+        for name, (_, close) in list(self.open.items()):
+            self._try(name, close)
+
+    def _try(self, name: str, act: Callable[[], object]):
+        try:
+            act()
+        except Exception as error:  # whatever a server or its client does, training goes on
+            self.open.pop(name, None)
+            said = " ".join(str(error).split())[:200]
+            print(f"warning: --train.log {name} failed and is left out from here on: {said}", file=sys.stderr)
+
+
+def _config(directory: Path) -> dict:
+    """The run's config.json; a run in memory alone has its directory's name."""
+    path = directory / "config.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"name": directory.name}

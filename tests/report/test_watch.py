@@ -1,0 +1,159 @@
+"""What is seen of a run while another process trains it."""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from attention_jax import InputError
+from attention_jax.report import watch
+from attention_jax.report.terminal import chart
+
+
+def call(step, loss, epoch=0):
+    return json.dumps({"step": step, "epoch": epoch, "train.loss": loss}) + "\n"
+
+
+def epoch(number, step, loss, accuracy):
+    row = {"step": step, "epoch": number, "seconds": 2.0 * number, "train.loss": loss, "valid.loss": 2 * loss}
+    return json.dumps(row | {"valid.accuracy": accuracy}) + "\n"
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run that has begun and written nothing yet."""
+    directory = tmp_path / "toy"
+    (directory / "figures").mkdir(parents=True)
+    (directory / "config.json").write_text(json.dumps({"name": "toy"}))
+    return directory
+
+
+def progress(directory, **values):
+    """A progress.json of this process, which is alive."""
+    said = {"state": "training", "step": 30, "total_steps": 60, "seconds_left": 90.0, "examples_per_second": 123.0}
+    said |= {"waiting_share": 0.25, "host": platform.node(), "process": os.getpid()}
+    (directory / "progress.json").write_text(json.dumps(said | values))
+
+
+def gone() -> int:
+    """The number of a process that has ended."""
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    return ended.pid
+
+
+def texts(lines) -> list[str]:
+    return ["".join(character for character, _ in line).rstrip() for line in lines]
+
+
+def test_a_run_that_trains_is_told_with_its_pace(run):
+    assert watch.standing(run) == ("not begun to train: data are read and programs compiled", False)
+    progress(run)
+    said = "step 30 of 60 (50%), 1 min 30 s left at most; 123 examples/s, 25% of the time waiting for data"
+    assert watch.standing(run) == (said, False)
+    progress(run, state="trained")
+    assert not watch.standing(run).over
+
+
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        ({"state": "stopped"}, "interrupted at step 30; go on with `launch.py train toy --resume --out"),
+        ({"state": "diverged"}, "diverged after step 30"),
+        ({"process": None}, "its process has gone after step 30; go on with"),
+    ],
+)
+def test_a_run_that_is_over_says_so(run, changes, words):
+    progress(run, **(changes if "state" in changes else {"process": gone()}))
+    assert words in watch.standing(run).words and watch.standing(run).over
+    (run / "result.json").write_text(json.dumps({"seconds": 61.0}))
+    assert watch.standing(run) == ("ended after 1 min 1 s", True)
+
+
+def test_a_process_on_another_machine_may_live(run):
+    progress(run, process=gone(), host="another")
+    assert not watch.standing(run).over
+
+
+def test_half_a_line_waits_for_its_end_and_a_resumed_file_is_read_again(run):
+    path = run / "metrics.jsonl"
+    lines = watch.Lines(path)
+    assert lines.read() == []
+    path.write_text(call(1, 3.0) + call(2, 2.0)[:9])
+    assert [row["step"] for row in lines.read()] == [1]
+    with path.open("a") as file:
+        file.write(call(2, 2.0)[9:] + "{broken\n" + call(3, 1.0))
+    assert [row["step"] for row in lines.read()] == [1, 2, 3]
+    fresh = run / "metrics.part"
+    fresh.write_text(call(1, 3.0))
+    fresh.replace(path)  # as a run that is resumed does it
+    assert [row["step"] for row in lines.read()] == [1]
+
+
+@pytest.mark.parametrize("width", [12, 40, 120, 300])
+@pytest.mark.parametrize("braille", [False, True])
+def test_the_picture_keeps_to_the_width_and_shows_each_kind_of_metric(run, width, braille):
+    progress(run)
+    (run / "samples.txt").write_text("1/2/99 -> 1999-01-02\n" * 9)
+    rows = [json.loads(call(step, 10.0 / step)) for step in range(1, 30)]
+    rows += [json.loads(epoch(1, 10, 1.0, 0.5)), json.loads(epoch(2, 20, 0.5, 0.75)), json.loads(epoch(3, 30, 0.6, 0.7))]
+    seen = texts(watch.picture(run, rows, width, braille))
+    assert max(map(len, seen)) <= width
+    whole = " ".join(seen)
+    assert "loss" in whole and "accuracy" in whole and whole.count("1/2/99"[:width]) == watch.SAMPLES
+    if width >= 120:
+        assert "valid 0.7 (best 0.75)" in whole and "valid 1.2 (best 1)" in whole
+
+
+def test_a_chart_in_braille_by_hand():
+    """A rising line over two characters of two rows: the dots of its diagonal."""
+    rows = texts(chart({"a": ([0, 7], [0, 7])}, (0, 7), 10, 2))
+    assert rows == ["   7 |⠀⢀⠔⠉".replace("⠀", " "), "   0 |⣀⠔⠁"] or rows == ["   7 |  ⡠⠊", "   0 |⡠⠊"]
+
+
+def test_a_scale_of_many_decades_is_logarithmic():
+    falling = texts(chart({"a": ([0, 1, 2], [1000.0, 1.0, 0.001])}, (0, 2), 11, 5, braille=False))
+    assert falling[2].strip() == "|  ."  # 1 lies in the middle
+
+
+def test_a_pipe_gets_a_line_an_epoch_and_the_picture_at_the_end(run, capsys):
+    def train():
+        with (run / "metrics.jsonl").open("a") as file:
+            for number in (1, 2):
+                time.sleep(0.05)
+                progress(run)
+                file.write(call(10 * number, 1.0) + epoch(number, 10 * number, 1.0 / number, 0.5))
+                file.flush()
+        (run / "result.json").write_text(json.dumps({"seconds": 4.0}))
+
+    training = threading.Thread(target=train)
+    training.start()
+    watch.follow(run, interval=0.01)
+    training.join()
+    seen = capsys.readouterr().out
+    assert seen.count("step 10  epoch 1  seconds 2  train.loss 1") == seen.count("step 20  epoch 2") == 1
+    assert f"{run}: ended after 4 s" in " ".join(seen.split()) or "ended after 4 s" in seen
+    assert "\x1b" not in seen and seen.isascii()
+
+
+def test_what_is_no_run_is_one_line(tmp_path, run):
+    with pytest.raises(InputError, match="there is no run in"):
+        watch.follow(tmp_path / "nowhere", once=True)
+    with pytest.raises(InputError, match="there is no run in"):
+        watch.follow(tmp_path)
+
+
+@pytest.mark.slow
+def test_an_interrupt_ends_it_cleanly(tmp_path):
+    """It waits for a run that is not there; then Ctrl-C."""
+    command = [sys.executable, "launch.py", "watch", str(tmp_path / "later")]
+    watching = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert "there is no run yet" in watching.stdout.readline()
+    watching.send_signal(2)
+    said, errors = watching.communicate(timeout=20)
+    assert watching.returncode == 130 and not errors

@@ -1,0 +1,95 @@
+"""Metrics also go where they are asked to go, and nothing that fails there ends a training."""
+
+import json
+
+import pytest
+
+from attention_jax import InputError, config as configs
+from attention_jax.config import Dates, LuongSeq2seq, Train
+from attention_jax.errors import explained
+from attention_jax.train import sinks
+from attention_jax.train.log import MetricsLog
+
+
+def log_three(directory, *names):
+    """Three steps logged for these sinks in a run's directory."""
+    (directory / "config.json").write_text(json.dumps({"name": "toy"}))
+    log = MetricsLog(directory, 0, names)
+    for step in (1, 2, 3):
+        log.write(step, **{"train.loss": 1.0 / step})
+    log.close()
+
+
+def steps(directory):
+    return [json.loads(line)["step"] for line in (directory / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_tensorboard_files_are_written(tmp_path):
+    log_three(tmp_path, "tensorboard")
+    [events] = (tmp_path / "tensorboard").iterdir()
+    assert events.read_bytes().count(b"train/loss") == 3
+
+
+def test_a_sink_that_fails_is_one_warning_and_the_others_go_on(tmp_path, monkeypatch, capsys):
+    seen = []
+
+    def leaving(directory):
+        def write(step, values):
+            if step == 2:
+                raise ConnectionError("the server\nhas gone")
+
+        return write, lambda: seen.append("closed")
+
+    staying = lambda directory: (lambda step, values: seen.append((step, values["train.loss"])), lambda: None)
+    monkeypatch.setattr(sinks, "check", lambda names: None)
+    monkeypatch.setattr(sinks, "SINKS", {"mlflow": leaving, "wandb": staying})
+    log_three(tmp_path, "mlflow", "wandb")
+    assert steps(tmp_path) == [1, 2, 3] and [step for step, _ in seen] == [1, 2, 3]
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "--train.log mlflow failed" in said and "the server has gone" in said
+
+
+@pytest.mark.parametrize("name", sinks.SINKS)
+def test_a_missing_package_is_one_line_that_names_the_extra(name, monkeypatch):
+    monkeypatch.setattr(sinks.importlib.util, "find_spec", lambda package: None)
+    with pytest.raises(InputError, match=rf"not installed: pip install 'attention_jax\[(train|{name})\]'"), explained():
+        sinks.check([name])
+
+
+def test_only_known_sinks_are_options():
+    assert set(sinks.SINKS) == set(sinks.PACKAGES)
+    assert Train(log=tuple(sinks.SINKS)).log == tuple(sinks.SINKS)
+    with pytest.raises(InputError, match="perhaps you meant wandb"):
+        Train(log=("tensorboard", "wandbb"))
+
+
+@pytest.mark.parametrize("before, now", [(True, ("tensorboard",)), (False, ())])
+def test_a_configuration_from_before_there_was_log_is_read(before, now):
+    stored = configs.to_json(configs.Config("x", Dates(), LuongSeq2seq()))
+    del stored["train"]["log"]
+    stored["train"]["tensorboard"] = before
+    assert configs.from_json(json.loads(json.dumps(stored))).train == Train(log=now)
+
+
+@pytest.mark.slow
+def test_wandb_keeps_a_run_offline(tmp_path, monkeypatch):
+    pytest.importorskip("wandb", reason="the extra wandb is not installed")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    log_three(tmp_path, "wandb")
+    [run] = (tmp_path / "wandb").glob("offline-run-*/*.wandb")
+    assert run.stat().st_size > 0 and (tmp_path / "wandb_id.txt").read_text() in run.name
+
+
+@pytest.mark.slow
+def test_mlflow_goes_on_with_its_run(tmp_path, monkeypatch):
+    pytest.importorskip("mlflow", reason="the extra mlflow is not installed")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file:{tmp_path / 'store'}")
+    run = tmp_path / "run"
+    run.mkdir()
+    log_three(run, "mlflow")
+    log_three(run, "mlflow")
+    [kept] = (tmp_path / "store").glob("*/*/metrics/train.loss")
+    assert [line.split()[1:] for line in kept.read_text().splitlines()] == 2 * [
+        ["1.0", "1"], ["0.5", "2"], ["0.3333333333333333", "3"]
+    ]  # fmt: skip
