@@ -56,7 +56,6 @@ class Options:
                 listed = ", ".join(map(repr, allowed))
                 raise InputError(f"{type(self).__name__}.{name} must be one of {listed}; got {value!r}{hint}")
 
-
     def _chosen(self):
         """Each (field, value, values that it may have); of a tuple each of its entries."""
         for name, allowed in _choices(type(self)).items():
