@@ -1,5 +1,6 @@
 """Curves in a terminal: lines of dots, eight to a character, or letters where there is no colour."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -91,4 +92,4 @@ def _text(text: str) -> list[Cell]:
 def beside(charts: Sequence[list[list[Cell]]], width: int) -> list[list[Cell]]:
     """Charts of equal height side by side, each filled up to `width`."""
     filled = [[(row + _text(" " * width))[:width] for row in chart] for chart in charts]
-    return [sum(rows, []) for rows in zip(*filled)]
+    return [list(itertools.chain(*rows)) for rows in zip(*filled)]
