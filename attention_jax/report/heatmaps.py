@@ -149,7 +149,7 @@ def _cell(line: list[Panel], columns: int) -> float:
 def _height(line: list[Panel], below: list[Panel]) -> float:
     """Inches of a line with its labels: cells are about square, and as high as a label."""
     queries = max(len(panel.weights) for panel in line)
-    cell = min(_cell(line, len(line)), 0.25)
+    cell = min(_cell(line, len(line)), 0.16)
     shown = any(a.labelled(below[j] if j < len(below) else None, 1) for j, a in enumerate(line))
     labels = 0.055 * max(len(token) for panel in line for token in panel.keys or ["00"]) + 0.15 if shown else 0.0
     low = LABEL * queries if line[0].queries else 0.35

@@ -100,8 +100,8 @@ class Pace:
 class Status:
     """progress.json: how far a run is, for `launch.py watch`; at most once a second, as it is not worth more.
 
-    It stands beside metrics.jsonl, which says nothing about time: a run that was interrupted has the same metrics.jsonl
-    as one that was not.
+    It stands beside metrics.jsonl, whose steps say nothing about time: they are the same for a run that was interrupted
+    and one that was not.
     """
 
     def __init__(self, directory: Path, total_steps: int):
