@@ -19,7 +19,8 @@ from attention_jax.report.terminal import COLOURS, LETTERS, Cell, beside, chart
 
 PANEL = 56
 """Characters that a panel has beside others."""
-ROWS = 8
+ROWS = 2, 8
+"""Fewest and most lines of a chart."""
 SAMPLES = 4
 
 
@@ -105,14 +106,21 @@ def duration(seconds: float) -> str:
     return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-def picture(directory: Path, rows: list[Mapping], width: int, braille: bool = True) -> list[list[Cell]]:
-    """The run in lines of at most `width` characters: how it stands, a chart for each kind of metric, samples."""
+def picture(
+    directory: Path, rows: list[Mapping], width: int, braille: bool = True, height: int = 1000
+) -> list[list[Cell]]:
+    """The run in lines of at most `width` characters: how it stands, a chart for each kind of metric, samples.
+
+    The charts are as high as `height` lines in all leave them.
+    """
     epochs = [row for row in rows if "seconds" in row]
     lines = _wrapped(f"{directory}: {standing(directory).words}", width)
     if epochs:
         lines += _wrapped(f"epoch {epochs[-1]['epoch']}, {duration(epochs[-1]['seconds'])} of training", width)
-    panels = [_panel(kind, names, rows, width, braille) for kind, names in kinds(_metrics(rows)).items()]
-    columns = max(1, width // PANEL)
+    columns, shown = max(1, width // PANEL), kinds(_metrics(rows))
+    each = (height - len(lines) - SAMPLES - 3) // max(-(-len(shown) // columns), 1) - 2  # without title and space
+    size = width // columns - 1, min(max(each, ROWS[0]), ROWS[1])
+    panels = [_panel(kind, names, rows, *size, braille) for kind, names in shown.items()]
     for start in range(0, len(panels), columns):
         lines += [[], *beside(panels[start : start + columns], width // columns)]
     samples = directory / "samples.txt"
@@ -122,9 +130,8 @@ def picture(directory: Path, rows: list[Mapping], width: int, braille: bool = Tr
     return lines
 
 
-def _panel(kind: str, names: list[str], rows: list[Mapping], width: int, braille: bool) -> list[list[Cell]]:
+def _panel(kind: str, names: list[str], rows: list, width: int, height: int, braille: bool) -> list[list[Cell]]:
     """The title of a chart, which says the last values and the best ones, and the chart."""
-    width = width // max(1, width // PANEL) - 1
     series, title = {}, [(c, -1) for c in f"{kind.replace('_', ' ')} "]
     for i, name in enumerate(names):
         calls = [row for row in rows if name in row and "seconds" not in row] if name.startswith("train.") else []
@@ -137,7 +144,7 @@ def _panel(kind: str, names: list[str], rows: list[Mapping], width: int, braille
         said += f" (best {number(float(best))})" if not calls and best != values[-1] else ""
         title += [(c, i) for c in said]
     ends = 0, max(row["step"] for row in rows)
-    return [title[:width], *chart(series, ends, width, ROWS, braille)]
+    return [title[:width], *chart(series, ends, width, height, braille)]
 
 
 def _metrics(rows: list[Mapping]) -> list[str]:
@@ -168,10 +175,10 @@ def follow(directory: Path, once: bool = False, interval: float = 1.0):
     from rich.live import Live
 
     console = Console()
-    with Live(console=console, auto_refresh=False) as live:
+    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
         while True:
             over = standing(directory).over
-            shown = picture(directory, lines.read(), console.width, _can(console.encoding))
+            shown = picture(directory, lines.read(), console.width, _can(console.encoding), console.height)
             live.update(_coloured(shown), refresh=True)
             if over:
                 return

@@ -110,6 +110,8 @@ def test_the_picture_keeps_to_the_width_and_shows_each_kind_of_metric(run, width
     assert max(map(len, seen)) <= width
     whole = " ".join(seen)
     assert "loss" in whole and "accuracy" in whole and whole.count("1/2/99"[:width]) == watch.SAMPLES
+    if width >= 40:
+        assert len(watch.picture(run, rows, width, braille, height=24)) <= 24
     if width >= 120:
         assert "valid 0.7 (best 0.75)" in whole and "valid 1.2 (best 1)" in whole
 
