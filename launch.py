@@ -33,7 +33,7 @@ def list_experiments(words: list[str]):
 
 
 def train(words: list[str]):
-    """NAME [--model.hidden-size 128 ...] [--out DIR] [--resume]: train an experiment, or go on with a run of it."""
+    """NAME [--preset base] [--model.width 128 ...] [--out DIR] [--resume]: train an experiment, or go on with a run."""
     from attention_jax import catalogue, cli, runs
 
     asked, config = cli.parse_with_config(cli.Train, words, config_before)
@@ -58,7 +58,8 @@ def config_before(asked):
 
     experiment = catalogue.load_experiment(asked.experiment)
     directory = run_directory(asked, experiment.name)
-    return runs.read_config(directory) if asked.resume and not runs.begins(directory) else experiment.config()
+    goes_on = asked.resume and not runs.begins(directory)
+    return runs.read_config(directory) if goes_on else experiment.preset(asked.preset)
 
 
 def run_directory(asked, name: str) -> Path:

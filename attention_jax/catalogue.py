@@ -29,6 +29,7 @@ CHAPTERS = (
     "memory",
     "training theory",
     "sweeps",
+    "your own data",
 )
 """The story, in its order; an experiment names its own on the line "Chapter:" of its docstring."""
 
@@ -67,6 +68,8 @@ class Experiment:
     """A run of seconds; by default `config` made small by the table SMALL."""
     variants: Callable[[], dict[str, Config]]
     """The configurations that are compared, by name; by default the only one, named ""."""
+    presets: Callable[[], dict[str, Config]]
+    """Sizes to choose from with `launch.py train NAME --preset`, by name; by default none."""
     sweep: Callable[[], dict[str, str]]
     """The search space of `launch.py sweep`: {option: values}."""
     study: Callable[[Config, Path], dict] | None
@@ -91,6 +94,14 @@ class Experiment:
             listed = ", ".join(map(repr, variants))
             raise InputError(f"{self.name} has no variant {name!r}; choose one of {listed}")
         return variants[name]
+
+    def preset(self, name: str) -> Config:
+        """The configuration of that size, or with no name the experiment's own."""
+        presets = self.presets() if name else {"": self.config()}
+        if name not in presets:
+            listed = f"choose one of {', '.join(presets)}" if presets else "it has none: leave --preset out"
+            raise InputError(f"{self.name} has no preset {name!r}; {listed}")
+        return presets[name]
 
     @property
     def claim(self) -> str:
@@ -208,6 +219,7 @@ def _described(module: ModuleType, results: Path) -> Experiment:
         config=module.config,
         smoke=getattr(module, "smoke", lambda: smaller(module.config())),
         variants=variants,
+        presets=getattr(module, "presets", dict),
         sweep=getattr(module, "sweep", dict),
         study=getattr(module, "study", None),
         figure=getattr(module, "figure", None),

@@ -42,6 +42,8 @@ class Train:
 
     experiment: Annotated[Positional[str], place("NAME")]
     """An experiment of `launch.py list`, or a file of your own, such as my/experiment.py; before all options."""
+    preset: str = ""
+    """One of the sizes that the experiment offers (`launch.py list NAME`): small, base, big."""
     out: str = ""
     """Directory of the run; by default a fresh runs/NAME/001, 002, ..."""
     resume: bool = False

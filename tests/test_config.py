@@ -69,7 +69,7 @@ def test_options_of_ones_own_are_written_by_their_place_and_imported_from_there(
 def test_every_experiment_is_complete(name):
     experiment = catalogue.load_experiment(name)
     variants = experiment.variants()
-    for config in [experiment.config(), experiment.smoke(), *variants.values()]:
+    for config in [experiment.config(), experiment.smoke(), *variants.values(), *experiment.presets().values()]:
         assert config.name == name
         configs.validate(config)
         assert configs.from_json(json.loads(json.dumps(configs.to_json(config)))) == config

@@ -34,6 +34,7 @@ MODELS = (
     configs.Transformer(1, 1, width=8, heads=2, ffn=8),
     configs.LanguageModel(1, 8, 2, 8),
     configs.RecurrentLanguageModel(hidden_size=8),
+    configs.TextClassifier(1, 8, 2, 8),
     configs.NTM(hidden_size=8, locations=8, width=4),
     configs.StackedLSTM(layers=1, hidden_size=8),
     configs.Vit(2, 16, 16, 1, 2),
@@ -49,6 +50,7 @@ def builder(place: Path):
     data = {
         "seq2seq": configs.Corpus(tsv_file=str(place / "pairs.tsv"), held_out_share=0.2, max_length=12),
         "language": configs.TimeMachine(str(place / "timemachine.txt"), 16, 40, 8),
+        "text_classification": configs.LabelledFile(examples=60, held_out_share=0.2),
         "memory": configs.Algorithmic(sequences=8, epoch_sequences=8, valid_sequences=4),
         "vision": configs.Images(examples=32),
     }

@@ -57,7 +57,7 @@ class TextPairs(DataOptions):
     min_frequency: int = 1
     """Rarer training tokens are unknown."""
     vocabulary_size: int = 8_000
-    """Pieces that sentencepiece trains."""
+    """Most pieces that sentencepiece trains; a small text has fewer."""
     joint_vocabulary: bool = False
     """One vocabulary for both languages."""
     vocabulary_file: str = ""
@@ -137,6 +137,8 @@ class Corpus(TextPairs, Streamed):
     target_file: str = ""
     tsv_file: str = ""
     """A file of `source TAB target` lines, instead of the other two."""
+    examples: int = 0
+    """Without any file, translate this many generated dates; 0 asks for files."""
     languages: tuple[str, str] = ("xx", "xx")
     """Codes of the two languages, for the spacy tokenizer; xx is any."""
     merges: str = ""
@@ -152,12 +154,67 @@ class Corpus(TextPairs, Streamed):
 
 
 @dataclass(frozen=True)
+class LabelledFile(DataOptions):
+    """Your own texts, each with a label: a file of `label TAB text` lines (attention_jax/data/labelled_texts.py)."""
+
+    loader: ClassVar[str] = "attention_jax.data.labelled_texts:load"
+
+    tsv_file: str = ""
+    """A file of `label TAB text` lines (.gz, too); empty generates dates, of which the language is the label."""
+    examples: int = 2_000
+    """How many dates are generated; 0 asks for a file."""
+    damaged: Literal["error", "skip"] = "error"
+    """A line that is no label and text is one line and the end, or it is left out, said and counted."""
+    held_out_share: float = 0.1
+    """This share of the texts of a class validates and as much tests."""
+    tokenizer: Literal["words", "character", "sentencepiece"] = "words"
+    """words: lower case, split at spaces and before , . ! and ?; sentencepiece: pieces of words, learnt from the data
+    and cached.
+    """
+    min_frequency: int = 2
+    """Rarer words and characters of the training texts are unknown."""
+    vocabulary_size: int = 4_000
+    """Most pieces that sentencepiece learns."""
+    max_length: int = 256
+    """Tokens of a text; what is longer is cut."""
+    max_buckets: int = 4
+    """Groups of similar length; each is a shape to compile."""
+
+
+@dataclass(frozen=True)
+class TextFile(DataOptions):
+    """Your own text file, for a language model (attention_jax/data/text_windows.py)."""
+
+    loader: ClassVar[str] = "attention_jax.data.text_windows:load"
+
+    text_file: str = ""
+    """A text in UTF-8 (.gz, too); empty reads the manual that Python brings."""
+    damaged: Literal["error", "skip"] = "error"
+    """A line that is not UTF-8 is one line and the end, or it is left out, said and counted."""
+    held_out_share: float = 0.1
+    """The last part of the text; its first half validates, its second tests."""
+    tokenizer: Literal["character", "sentencepiece"] = "character"
+    """sentencepiece: pieces of words, learnt from the training part and cached."""
+    vocabulary_size: int = 2_000
+    """Most pieces that sentencepiece learns."""
+    steps: int = 128
+    """Tokens of a window: how far back the model learns to look."""
+    overlap: int = 2
+    """Training windows begin every steps / overlap tokens."""
+    added: int = 300
+    """Tokens that `launch.py predict` adds to a text."""
+    temperature: float = 0.7
+    """Of these: 0 takes the most probable one, higher is bolder."""
+
+
+@dataclass(frozen=True)
 class Images(Streamed):
     """Images with class labels, and how they vary while training (attention_jax/data/images.py, ops/augment.py)."""
 
     loader: ClassVar[str] = "attention_jax.data.images:load"
 
-    dataset: Literal["digits", "fashion_mnist", "cifar10", "folder", "tfds"] = "digits"
+    dataset: Literal["digits", "fashion_mnist", "cifar10", "folder", "own", "tfds"] = "digits"
+    """"own" is the folder at `path`, or without one the digits."""
     path: str = ""
     """Directory of the dataset's published files (read once, then cached), or for "folder" of class/image.png; empty
     downloads. For "tfds" the name, or the directory, of a dataset prepared as array_record files, which is always read

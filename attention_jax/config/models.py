@@ -324,6 +324,28 @@ class LanguageModel(ModelOptions):
 
 
 @dataclass(frozen=True)
+class TextClassifier(ModelOptions):
+    """A Transformer encoder whose states one learned query attends to (attention_jax/models/text_classifier.py)."""
+
+    module: ClassVar[str] = "attention_jax.models.text_classifier:TextClassifier"
+    task: ClassVar[str] = "attention_jax.tasks.text_classification:build"
+
+    layers: int = 2
+    """0 weighs the words by themselves: no word knows its neighbours."""
+    width: int = 128
+    heads: int = 4
+    ffn: int = 256
+    positions: Positions = "sinusoidal"
+    dropout: float = 0.1
+    """Of embeddings, of every sub-layer's output and of the pooled state."""
+    attention_dropout: float = 0.1
+    max_length: int = 256
+    """Rows of a learned table of positions."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """What is computed in; parameters are float32."""
+
+
+@dataclass(frozen=True)
 class NTM(ModelOptions):
     """Neural Turing Machines (attention_jax/models/ntm.py); the defaults are the paper's for copying (tables 1 and
     2)."""

@@ -3,12 +3,14 @@
 What fits is read as it is (plain or .gz) and never cached; what does not is read line by line while a model trains.
 """
 
+import functools
 import os
+from typing import Literal
 
 import numpy as np
 
 from attention_jax import InputError, config as settings
-from attention_jax.data import buckets, pair_files, splits as splitting, text_files, tokenizers
+from attention_jax.data import account, buckets, example_texts, pair_files, splits as splitting, text_files, tokenizers
 from attention_jax.data.line_index import PairLines, index_pairs
 from attention_jax.data.packing import Packing, packed_padding
 from attention_jax.data.pair_streams import WINDOW_BATCHES, Buckets, Coder, PairStream, shuffled
@@ -16,6 +18,8 @@ from attention_jax.data.pairs import PairData, Texts
 from attention_jax.data.streams import is_streamed
 
 MOST_HELD_OUT = 2_000
+PURPOSES = {"train": "train", "valid": "validate", "test": "test"}
+"""What the pairs of each split do."""
 IN_MEMORY = 16
 """Bytes of tokens as Python holds them, for each byte of a text file, about."""
 SAMPLE, VOCABULARY_SAMPLE = 10_000, 200_000
@@ -34,15 +38,57 @@ def file_pairs(config: settings.Corpus) -> list[tuple[str, ...]]:
     return [(path,) for path in both] or list(zip(source, target))
 
 
-def read(files: list[tuple[str, ...]]) -> Texts:
-    """All pairs, in the order of the lines."""
-    columns = lambda path: text_files.columns(text_files.read_bytes(path, "file of sentence pairs"), path)
-    texts = [columns(*paths) if len(paths) == 1 else text_files.parallel(*paths) for paths in files]
-    return Texts(*([text for part in texts for text in part[side]] for side in (0, 1)))
+def read(files: list[tuple[str, ...]], damaged: Literal["error", "skip"] = "error") -> tuple[Texts, list, list[str]]:
+    """All pairs in the order of the lines, the number of the line of each (from 0), and the complaints about lines that
+    were left out."""
+    texts, numbers, complaints = Texts([], []), [], []
+    for paths in files:
+        sides = [text_files.raw_lines(text_files.read_bytes(path, "file of sentence pairs"), path) for path in paths]
+        text_files.check_equal(paths, map(len, sides))
+        made = text_files.parsed(list(zip(*sides)), functools.partial(pair_of, paths), damaged)
+        for side, column in zip(texts, zip(*made.values)):
+            side.extend(column)
+        numbers += made.numbers
+        complaints += made.complaints
+    return texts, numbers, complaints
+
+
+def pair_of(paths: tuple[str, ...], lines: tuple[bytes, ...], number: int) -> tuple[str, str]:
+    """The pair that stands in a line of one file, or in a line of two files."""
+    decoded = [text_files.decode_line(line, f"{path} line {number}") for path, line in zip(paths, lines)]
+    if len(paths) == 1:
+        return text_files.two_columns(decoded[0], f"{paths[0]} line {number}")
+    for path, line in zip(paths, decoded):
+        if not line.strip():
+            raise InputError(f"{path} line {number} is empty; remove the pair from both files")
+    return tuple(decoded)
 
 
 def load(config: settings.Corpus, batch_size: int = 128) -> PairData:
     """The corpus of `config`, split by a fixed seed into train, valid and test without a source in two of them."""
+    check(config)
+    if config.examples and not (config.source_file or config.target_file or config.tsv_file):
+        texts, numbers, complaints = example_texts.dates_to_translate(config.examples), range(config.examples), []
+    else:
+        files = file_pairs(config)
+        size = sum(os.path.getsize(path) for paths in files for path in paths if os.path.isfile(path))
+        if config.packing or is_streamed(config.stream, IN_MEMORY * size):
+            return load_streamed(config, index_pairs(files), batch_size)
+        texts, numbers, complaints = read(files, config.damaged)
+    held_out = min(MOST_HELD_OUT, max(1, int(len(set(texts.source)) * config.held_out_share)))
+    if len(set(texts.source)) < 3:
+        raise InputError(f"a corpus needs at least 3 different sources, got {len(set(texts.source))}")
+    rows = splitting.by_source(*texts, {"valid": held_out, "test": held_out}, seed=0)
+    parts = {name: splitting.take(texts, chosen) for name, chosen in rows.items()}
+    lines = {name: np.array(numbers, np.int64)[chosen] for name, chosen in rows.items()}
+    data = assembled(config, parts, lines, batch_size)
+    duplicates = len(texts.source) - sum(map(len, rows.values()))
+    said = understood(config, data, len(texts.source), duplicates, complaints)
+    return data._replace(facts=data.facts | {"pairs_left_out": duplicates}, said=said)
+
+
+def check(config: settings.Corpus):
+    """Raises InputError for options that cannot be obeyed."""
     if not 0 < config.held_out_share < 0.5:
         raise InputError(f"--data.held-out-share must be between 0 and 0.5, got {config.held_out_share}")
     if config.packing and config.packing < config.max_length:
@@ -54,19 +100,25 @@ def load(config: settings.Corpus, batch_size: int = 128) -> PairData:
         raise InputError(
             "--data.packing packs what is read while training: leave --data.stream never out, or give --data.packing 0"
         )
-    files = file_pairs(config)
-    size = sum(os.path.getsize(path) for paths in files for path in paths if os.path.isfile(path))
-    if config.packing or is_streamed(config.stream, IN_MEMORY * size):
-        return load_streamed(config, index_pairs(files), batch_size)
-    texts = read(files)
-    held_out = min(MOST_HELD_OUT, max(1, int(len(set(texts.source)) * config.held_out_share)))
-    if len(set(texts.source)) < 3:
-        raise InputError(f"a corpus needs at least 3 different sources, got {len(set(texts.source))}")
-    rows = splitting.by_source(*texts, {"valid": held_out, "test": held_out}, seed=0)
-    parts = {name: splitting.take(texts, numbers) for name, numbers in rows.items()}
-    data = assembled(config, parts, rows, batch_size)
-    duplicates = len(texts.source) - sum(map(len, rows.values()))
-    return data._replace(facts=data.facts | {"pairs_left_out": duplicates})
+
+
+def understood(config: settings.Corpus, data: PairData, pairs: int, duplicates: int, complaints: list[str]) -> str:
+    """A line about the corpus."""
+    facts, every = data.facts, [*data.train, *data.held_out.values()]
+    over = sum(facts[f"overlong_{name}"] for name in ("train", *data.held_out))
+    lengths = {side: np.concatenate([getattr(part, f"{side}_length") - 1 for part in every]) for side in Texts._fields}
+    tokens = [f"{side} {account.spread(found)}" for side, found in lengths.items()]
+    vocabularies = " and ".join(f"{facts[f'{side}_vocabulary']:,}" for side in Texts._fields)
+    return account.sentence(
+        f"data: {account.counted(pairs, 'pair')}"
+        + (" " + " -> ".join(config.languages) if set(config.languages) != {"xx"} else ""),
+        ", ".join(f"{facts[f'{name}_pairs']:,} {what}" for name, what in PURPOSES.items()),
+        ", ".join(tokens),
+        f"{over:,} longer than {config.max_length - 1}, {facts['overlong_train_pairs']} for training" * bool(over),
+        f"vocabularies of {vocabularies}",
+        f"{account.counted(duplicates, 'pair')} left out, there already or with a held-out source" * bool(duplicates),
+        account.left_out(complaints),
+    )
 
 
 def assembled(config: settings.Corpus, parts: dict[str, Texts], rows: dict[str, np.ndarray], batch_size) -> PairData:
@@ -114,12 +166,17 @@ def load_streamed(config: settings.Corpus, lines: PairLines, batch_size: int) ->
         damaged=config.damaged,
         said=said,
     )
-    facts = packed | {
-        "train_pairs": total - 2 * held_out,
-        "sampled_pairs": len(parts["train"].source),
-        "streamed": True,
-    }
-    return data._replace(stream=stream, facts=data.facts | facts)
+    facts = (
+        data.facts
+        | packed
+        | {
+            "train_pairs": total - 2 * held_out,
+            "sampled_pairs": len(parts["train"].source),
+            "streamed": True,
+        }
+    )
+    counts = ", ".join(f"{facts[f'{name}_pairs']:,} {what}" for name, what in PURPOSES.items())
+    return data._replace(stream=stream, facts=facts, said=f"data: {total:,} pairs, read while training; {counts}")
 
 
 def packing(config: settings.Corpus, data: PairData, batch_size: int) -> tuple[Packing, str, dict]:

@@ -15,12 +15,13 @@ import numpy as np
 
 from attention_jax import InputError
 from attention_jax.config import Images
-from attention_jax.data import crops
+from attention_jax.data import account, crops
 from attention_jax.data.image_files import list_folder, read_folder
 from attention_jax.data.lazy_images import Files, ImageStream, LazyImages
 from attention_jax.data.streams import is_streamed, steps_in_call
 
 VERSIONS = {"fashion_mnist": "3.0.1", "cifar10": "3.0.2", "digits": "1.0.0"}
+PURPOSES = {"test": "test", "valid": "validate"}
 HELD_OUT = 5
 """Of a user's folder every fifth image of a class is for testing."""
 
@@ -41,6 +42,8 @@ class ImageData(NamedTuple):
     held_out: dict[str, Split]
     names: tuple[str, ...]
     """Of the classes."""
+    said: str = ""
+    """What the images of a folder are, in a line."""
 
 
 def load(config: Images) -> ImageData:
@@ -49,12 +52,13 @@ def load(config: Images) -> ImageData:
     Raises:
       InputError: files are missing, damaged or not the published ones; the message names the file.
     """
-    if config.dataset == "folder":
+    folder = config.dataset == "folder" or (config.dataset == "own" and bool(config.path))
+    if folder:
         train, test, names = _folder(config)
     elif config.dataset == "tfds":
         train, test, names = _records(config)
     else:
-        train, test, names = _published(config.dataset, config.path)
+        train, test, names = _published("digits" if config.dataset == "own" else config.dataset, config.path)
     held_out = {"test": test}
     if not 0 <= config.validation < len(train.label):
         raise InputError(
@@ -72,7 +76,30 @@ def load(config: Images) -> ImageData:
         )
     if config.examples:
         train = _take(train, np.sort(np.random.default_rng(1).permutation(len(train.label))[: config.examples]))
-    return ImageData(train, held_out, names)
+    data = ImageData(train, held_out, names)
+    return data._replace(said=understood(data, config)) if folder or config.dataset == "own" else data
+
+
+def understood(data: ImageData, config: Images) -> str:
+    """A line about the images."""
+    train, test, names = data.train, data.held_out["test"], data.names
+    label = np.concatenate([train.label, *(part.label for part in data.held_out.values())])
+    untested = [name for number, name in enumerate(names) if number not in test.label]
+    side, channels, doubles = config.pixels or train.image.shape[1], train.image.shape[3], 0
+    if not isinstance(train.image, LazyImages):
+        known = {image.tobytes() for image in train.image}
+        doubles = sum(image.tobytes() in known for image in test.image)
+    return account.sentence(
+        f"data: {account.counted(len(label), 'image')}",
+        account.classes(names, label),
+        ", ".join(
+            f"{len(part.label):,} {name}"
+            for name, part in (("train", train), *((PURPOSES[name], part) for name, part in data.held_out.items()))
+        ),
+        f"read at {side} x {side} pixels, {'grey' if channels == 1 else 'in colour'}",
+        f"too few to be tested: {', '.join(untested)[:60]}" * bool(untested),
+        f"{doubles:,} of the test images are also in the training part" * bool(doubles),
+    )
 
 
 def stream(config: Images, train: Split, seed: int, batch_size: int, steps_per_call: int) -> ImageStream | None:

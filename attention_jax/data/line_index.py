@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attention_jax import InputError
-from attention_jax.data.text_files import decode_line, two_columns
+from attention_jax.data.text_files import check_equal, decode_line, two_columns
 from attention_jax.files import data_home
 
 BLOCK = 2**23
@@ -124,10 +124,5 @@ def index_pairs(files: Sequence[tuple[str, ...]]) -> PairLines:
     """The pairs of (source file, target file), or of files of two columns (file,), one after another."""
     indexed = tuple(tuple(map(index, paths)) for paths in files)
     for lines in indexed:
-        if len({side.count for side in lines}) > 1:
-            source, target = lines
-            raise InputError(
-                f"source and target need equally many lines, "
-                f"but {source.path} has {source.count} and {target.path} {target.count}"
-            )
+        check_equal([side.path for side in lines], [side.count for side in lines])
     return PairLines(indexed, tuple(np.cumsum([lines[0].count for lines in indexed]).tolist()))

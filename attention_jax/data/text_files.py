@@ -4,9 +4,21 @@ import gzip
 import os
 import zipfile
 import zlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal, NamedTuple
 
 from attention_jax import InputError
 from attention_jax.data.pairs import Texts
+
+
+class Parsed(NamedTuple):
+    """What was made of the lines of a file."""
+
+    values: list
+    numbers: list[int]
+    """Of the line of each, from 0"""
+    complaints: list[str]
+    """About the lines that were left out"""
 
 
 def existing(path: str, what: str) -> str:
@@ -34,17 +46,36 @@ def read_bytes(path: str, what: str, member: str = "") -> bytes:
         raise InputError(f"cannot read {path}: {error}") from error
 
 
-def decode_lines(content: bytes, path: str) -> list[str]:
-    """Lines of UTF-8 text, without their ends and without a byte order mark; split at newlines only."""
+def raw_lines(content: bytes, path: str) -> list[bytes]:
+    """The lines of a text with their ends, without a byte order mark; split at newlines only."""
     lines = content.removeprefix(b"\xef\xbb\xbf").split(b"\n")
     if lines[-1] == b"":
         lines.pop()
     if not lines:
         raise InputError(f"{path} is empty; expected one sentence a line")
-    decoded = []
-    for number, line in enumerate(lines, start=1):
-        decoded.append(decode_line(line, f"{path} line {number}"))
-    return decoded
+    return lines
+
+
+def decode_lines(content: bytes, path: str) -> list[str]:
+    """Lines of UTF-8 text, without their ends and without a byte order mark; split at newlines only."""
+    return [decode_line(line, f"{path} line {number}") for number, line in enumerate(raw_lines(content, path), 1)]
+
+
+def parsed(lines: Sequence, parse: Callable, damaged: Literal["error", "skip"]) -> Parsed:
+    """`parse(line, number)` of each line, its number counted from 1.
+
+    Raises the InputError of the first line that is damaged, or leaves such lines out.
+    """
+    made = Parsed([], [], [])
+    for number, line in enumerate(lines, 1):
+        try:
+            made.values.append(parse(line, number))
+            made.numbers.append(number - 1)
+        except InputError as error:
+            if damaged != "skip":
+                raise InputError(f"{error}; or leave out all such lines: --data.damaged skip") from None
+            made.complaints.append(str(error))
+    return made
 
 
 def decode_line(line: bytes, place: str) -> str:
@@ -66,16 +97,22 @@ def read_lines(path: str, what: str) -> list[str]:
 def parallel(source_path: str, target_path: str) -> Texts:
     """Two files, line by line: as many lines in both, none empty."""
     source, target = read_lines(source_path, "source file"), read_lines(target_path, "target file")
-    if len(source) != len(target):
-        raise InputError(
-            f"source and target need equally many lines, "
-            f"but {source_path} has {len(source)} and {target_path} {len(target)}"
-        )
+    check_equal((source_path, target_path), (len(source), len(target)))
     for path, lines in ((source_path, source), (target_path, target)):
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 raise InputError(f"{path} line {number} is empty; remove the pair from both files")
     return Texts(source, target)
+
+
+def check_equal(paths: Sequence[str], counts: Iterable[int]):
+    """Raises InputError unless the files that belong together have equally many lines."""
+    counts = list(counts)
+    if len(set(counts)) > 1:
+        (source, target), (of_source, of_target) = paths, counts
+        raise InputError(
+            f"source and target need equally many lines, but {source} has {of_source} and {target} {of_target}"
+        )
 
 
 def two_columns(line: str, place: str) -> tuple[str, str]:

@@ -9,7 +9,7 @@ the last training window's text.
 import os
 import re
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 import tensorflow_datasets as tfds
@@ -17,23 +17,14 @@ import tensorflow_datasets as tfds
 from attention_jax import InputError, config as settings
 from attention_jax.data import store, text_files
 from attention_jax.data.download import digest, download
+from attention_jax.data.pairs import Tokenizer
+from attention_jax.data.text_windows import Windows, windows
 from attention_jax.data.vocabulary import UNK, Vocabulary
 
 URL = "http://d2l-data.s3-accelerate.amazonaws.com/timemachine.txt"
 SHA1 = "090b5e7e70c295757f55df93cb0a180b9691891a"
 """As d2l publishes it."""
 CHARACTERS = " abcdefghijklmnopqrstuvwxyz"
-
-
-class Windows(NamedTuple):
-    """Windows of characters for a language model."""
-
-    train: np.ndarray
-    """[N, T + 1] int32: reads [:, :-1], predicts [:, 1:]"""
-    held_out: dict[str, np.ndarray]
-    """"valid": the same"""
-    vocabulary: Vocabulary
-    facts: dict
 
 
 @dataclass(kw_only=True)
@@ -81,16 +72,6 @@ def letters(text: str) -> str:
     return re.sub("[^A-Za-z]+", " ", text).lower()
 
 
-def windows(text: np.ndarray, first: int, count: int, steps: int, stride: int) -> np.ndarray:
-    """`count` windows of steps + 1 characters, the i-th starting at (first + i) * stride.
-
-    >>> windows(np.arange(9), first=1, count=2, steps=2, stride=3).tolist()
-    [[3, 4, 5], [6, 7, 8]]
-    """
-    starts = (first + np.arange(count)) * stride
-    return text[starts[:, None] + np.arange(steps + 1)[None, :]].astype(np.int32)
-
-
 def load(config: settings.TimeMachine) -> Windows:
     """The windows of `config`, from the file at `config.path`, or downloaded."""
     corpus = "d2l"
@@ -116,4 +97,5 @@ def load(config: settings.TimeMachine) -> Windows:
         "train_windows": config.train_windows,
         "valid_windows": config.valid_windows,
     }
-    return Windows(cut(0, config.train_windows), held_out, vocabulary, facts)
+    tokenizer = Tokenizer(lambda text: list(letters(text) or " "), "".join)
+    return Windows(cut(0, config.train_windows), held_out, vocabulary, tokenizer, facts)

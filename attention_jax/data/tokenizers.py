@@ -138,8 +138,8 @@ def merge_tokenizer(ranks: dict[tuple[str, str], int]) -> Tokenizer:
 
 
 def sentencepiece(texts: Sequence[str], vocabulary_size: int) -> tuple[Tokenizer, list[str]]:
-    """A sentencepiece model (unigram; Kudo 2018) trained on `texts`, once and for all; and
-    its pieces, specials left out."""
+    """A sentencepiece model (unigram; Kudo 2018) of at most `vocabulary_size` pieces, trained on `texts`, once and for
+    all; and its pieces, specials left out. A small text has fewer."""
     return sentencepiece_model(train_sentencepiece(texts, vocabulary_size))
 
 
@@ -170,6 +170,7 @@ def train_sentencepiece(texts: Sequence[str], vocabulary_size: int) -> str:
                     sentence_iterator=iter(texts),
                     model_prefix=os.path.join(directory, "model"),
                     vocab_size=vocabulary_size,
+                    hard_vocab_limit=False,
                     character_coverage=1.0,
                     num_threads=2,
                     minloglevel=3,

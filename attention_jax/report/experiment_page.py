@@ -20,6 +20,8 @@ def experiment_page(experiment, runs: Sequence[Mapping], own_data: Mapping[str, 
     variants = [name for name in experiment.variants() if name]
     if variants:
         lines.append(f"Variants: {', '.join(variants)}")
+    if experiment.presets():
+        lines.append(f"Presets: {', '.join(experiment.presets())}")
     page = "\n".join(fill(line, WIDTH, subsequent_indent=" " * 10, break_on_hyphens=False) for line in lines)
     parts = [page, verdicts(experiment.claims, runs), your_data(experiment.name, own_data)]
     return "\n\n".join(part for part in parts if part)

@@ -40,6 +40,10 @@ class Task(Protocol):
     """The Flax module."""
 
     @property
+    def said(self) -> str:
+        """What was understood of a user's data, in a line that is said before training. A family may leave it out."""
+
+    @property
     def buckets(self) -> tuple[dict[str, np.ndarray], ...]:
         """The training rows grouped by shape: {name: array [rows, ...]}."""
 

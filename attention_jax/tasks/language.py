@@ -1,4 +1,5 @@
-"""Language models on characters: the next one from those before it. Transformers and recurrent networks alike.
+"""Language models: the next character, or piece of a word, from those before it. Transformers and recurrent networks
+alike.
 
 A model has these methods (all batch-major): `hidden(tokens [B, T], train=, look=) -> (hidden [B, T, D],
 intermediates)`, `output() -> (kernel [D, V], bias [V])`, `start(batch_size, max_length) -> cache`, `step(cache, token
@@ -16,33 +17,36 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention_jax import InputError
-from attention_jax.config import Config
-from attention_jax.data import batches, timemachine
+from attention_jax.config import Config, named
+from attention_jax.data import batches
+from attention_jax.data.text_windows import Windows
 from attention_jax.ops.losses import linear_cross_entropy, masked_cross_entropy
 from attention_jax.report.figures import show_heatmaps
-from attention_jax.tasks import Evaluation, build_model
+from attention_jax.tasks import Evaluation, build_model, load_once
 from attention_jax.tasks.pictures import layer_names
 from attention_jax.train.parallel import over_rows
 
 EVALUATED = 1_000
 """Windows a batch when evaluating."""
-WRITTEN = 20
-"""Characters that `predict` adds to a text, as d2l does."""
 
 
 def build(config: Config) -> "LanguageTask":
-    """The task of a language model on the characters of The Time Machine."""
-    data = timemachine.load(config.data)
+    """The task of a language model on the text that its data name."""
+    data = load_once(named(config.data.loader), config.data)
     return LanguageTask(config, data, build_model(config, len(data.vocabulary)))
 
 
 @dataclass(frozen=True, eq=False)
 class LanguageTask:
-    """A language model on windows of characters (attention_jax/tasks/__init__.py says what the methods promise)."""
+    """A language model on windows of a text (attention_jax/tasks/__init__.py says what the methods promise)."""
 
     config: Config
-    data: timemachine.Windows
+    data: Windows
     model: nn.Module
+
+    @property
+    def said(self) -> str:
+        return self.data.said
 
     @property
     def buckets(self) -> tuple[dict, ...]:
@@ -66,7 +70,7 @@ class LanguageTask:
         return batches.plan(train.seed, epoch, [len(self.data.train)], [train.batch_size], steps_per_call)
 
     def score_rows(self, params, batch):
-        """The loss of each window (nats), summed over its characters."""
+        """The loss of each window (nats), summed over its tokens."""
         logits, _ = self.model.apply({"params": params}, batch["tokens"][:, :-1])
         targets = batch["tokens"][:, 1:]
         return jax.vmap(masked_cross_entropy)(logits, targets, jnp.ones_like(targets, bool))[0]
@@ -77,27 +81,30 @@ class LanguageTask:
             nats = over_rows(self.score_rows, params, {"tokens": rows}, EVALUATED)
             per_token = float(nats.sum(dtype=np.float64) / rows[:, 1:].size)
             metrics |= {f"{split}.loss": per_token, f"{split}.perplexity": float(np.exp(min(per_token, 50.0)))}
+            if self.data.characters_per_token:
+                metrics[f"{split}.bits_per_character"] = per_token / self.data.characters_per_token / np.log(2.0)
         return Evaluation(metrics, {})
 
     def evaluated_with(self) -> dict:
-        [rows] = self.data.held_out.values()
+        rows = max(self.data.held_out.values(), key=len)
         return {"evaluation": (self.score_rows, {"tokens": rows}, EVALUATED)}
 
     def predict(self, params, texts: list[str], figure: Path | None) -> list[str]:
         """Each text and what the model adds to it."""
-        results = []
+        data, results = self.data, []
         for text in texts:
-            plain = timemachine.letters(text) or " "
-            added = continuation(self.model, params, self.encode(plain), WRITTEN)
-            results.append(plain + "".join(self.data.vocabulary.decode(added)))
-        if figure is not None and self.draw(params, results[0], figure) is None:
+            begun, written = self.encode(text), []
+            if data.added:
+                written = continuation(self.model, params, begun, data.added, data.temperature)
+            results.append(data.tokenizer.text([*data.tokenizer.tokens(text), *data.vocabulary.decode(written)]))
+        if figure is not None and self.draw(params, results[0], 40, figure) is None:
             raise InputError("this model has no attention to draw; leave --attention out")
         return results
 
     def report(self, params, evaluation: Evaluation, directory: Path) -> list[Path]:
-        texts = self.predict(params, ["it has", "time traveller"], None)
+        texts = self.predict(params, list(self.data.beginnings), None)
         (directory.parent / "samples.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
-        figure = self.draw(params, texts[1][:24], directory / "attention.png")
+        figure = self.draw(params, texts[-1], 24, directory / "attention.png")
         return [] if figure is None else [figure]
 
     def describe(self) -> dict:
@@ -105,31 +112,38 @@ class LanguageTask:
 
     def encode(self, text: str):
         """[1, T] tokens."""
-        return jnp.asarray([self.data.vocabulary.encode(text)], jnp.int32)
+        return jnp.asarray([self.data.vocabulary.encode(self.data.tokenizer.tokens(text))], jnp.int32)
 
-    def draw(self, params, text: str, path: Path) -> Path | None:
-        """Which characters each character looks at: one row of panels a layer, one panel a head. None if the model has
-        no attention."""
-        _, weights = self.model.apply({"params": params}, self.encode(text), look=True)
+    def draw(self, params, text: str, most: int, path: Path) -> Path | None:
+        """Which tokens each token looks at, of the first `most`: one row of panels a layer, one panel a head. None if
+        the model has no attention."""
+        tokens = self.encode(text)[:, :most]
+        _, weights = self.model.apply({"params": params}, tokens, look=True)
         if "decoder_attention" not in weights:
             return None
         weights = np.asarray(weights["decoder_attention"][0])  # [layers, H, T, T]
-        names = list(text)
-        return show_heatmaps(weights, names, names, path, xlabel="character looked at", **layer_names(weights))
+        names = self.data.tokenizer.tokens(text)[:most]
+        return show_heatmaps(weights, names, names, path, xlabel="token looked at", **layer_names(weights))
 
 
-@functools.partial(jax.jit, static_argnames=("model", "length"))
-def continuation(model, params, tokens, length: int):
-    """[1, T] characters -> the most probable `length` after them, one by one."""
+@functools.partial(jax.jit, static_argnames=("model", "length", "temperature"))
+def continuation(model, params, tokens, length: int, temperature: float = 0.0):
+    """[1, T] tokens -> `length` more, one by one: the most probable ones, or drawn from softmax(logits / temperature).
 
-    def one(carry, forced):
-        cache, last = carry
+    The same text is always gone on with in the same way.
+    """
+
+    def one(carry, step):
+        (cache, last), (forced, rng) = carry, step
         logits, cache, _ = model.apply({"params": params}, cache, jnp.where(forced >= 0, forced, last), method="step")
+        if temperature:
+            logits = logits / temperature + jax.random.gumbel(rng, logits.shape)
         chosen = logits.argmax(-1).astype(jnp.int32)
         return (cache, chosen), chosen
 
     total = tokens.shape[1] + length
     forced = jnp.concatenate([tokens[0], jnp.full((length - 1,), -1, jnp.int32)])
     cache = model.apply({"params": params}, 1, total, method="start")
-    _, written = jax.lax.scan(one, (cache, jnp.zeros((1,), jnp.int32)), forced)
+    rngs = jax.random.split(jax.random.key(0), total - 1)
+    _, written = jax.lax.scan(one, (cache, jnp.zeros((1,), jnp.int32)), (forced, rngs))
     return written[-length:, 0]

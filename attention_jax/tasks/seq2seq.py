@@ -70,6 +70,10 @@ class Seq2seqTask:
     model: nn.Module
 
     @property
+    def said(self) -> str:
+        return self.data.said
+
+    @property
     def buckets(self) -> tuple[dict, ...]:
         return () if self.data.stream else tuple(pairs._asdict() for pairs in self.data.train)
 

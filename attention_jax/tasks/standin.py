@@ -11,7 +11,8 @@ from attention_jax.data.buckets import sentences_in_batch
 from attention_jax.data.images import ImageData, Split
 from attention_jax.data.packing import PackedPairs
 from attention_jax.data.pairs import PairData, Pairs, Tokenizer
-from attention_jax.data.timemachine import CHARACTERS, Windows
+from attention_jax.data.text_windows import Windows
+from attention_jax.data.timemachine import CHARACTERS
 from attention_jax.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
 from attention_jax.tasks import Task, build, build_model, language, seq2seq, vision
 
@@ -26,9 +27,9 @@ def at_hand(data: configs.DataOptions) -> bool:
     (True, False, True)
     """
     if isinstance(data, configs.Images):
-        return data.dataset == "digits" or bool(data.path)
+        return data.dataset in ("digits", "own") or bool(data.path)
     if isinstance(data, configs.Corpus):
-        return bool(data.source_file or data.tsv_file)
+        return bool(data.source_file or data.tsv_file or data.examples)
     return not isinstance(data, configs.FraEng | configs.Multi30k | configs.TimeMachine) or bool(data.path)
 
 
@@ -130,5 +131,5 @@ def windows(config: configs.Config, facts: dict) -> language.LanguageTask:
     options = config.data
     train, valid = (zeros(rows, options.steps + 1) for rows in (options.train_windows, options.valid_windows))
     vocabulary = Vocabulary(CHARACTERS, unk=UNK)
-    data = Windows(train, {"valid": valid}, vocabulary, facts)
+    data = Windows(train, {"valid": valid}, vocabulary, Tokenizer(list, "".join), facts)
     return language.LanguageTask(config, data, build_model(config, len(vocabulary)))

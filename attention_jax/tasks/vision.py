@@ -109,6 +109,10 @@ class VisionTask:
     preparation: Preparation
 
     @property
+    def said(self) -> str:
+        return self.data.said
+
+    @property
     def buckets(self) -> tuple[dict, ...]:
         return () if self.stream else (self.data.train._asdict(),)
 

@@ -162,11 +162,12 @@ def train_one(task, optim, train, directory: Path, *, quiet=False, until: float 
       Interrupted: on SIGINT or SIGTERM, after a checkpoint was written.
       Diverged: the loss is no number any more; the step is named.
     """
+    for line in (getattr(task, "said", ""), task.stream.said if streamed(task) else ""):
+        if line and not quiet and hosts.first():
+            print(line)
     total_steps = planned_steps(task, train)
     if total_steps <= optim.warmup_steps and not quiet:
         print(f"the learning rate warms up over {optim.warmup_steps} steps and training has {total_steps}")
-    if streamed(task) and task.stream.said and not quiet and hosts.first():
-        print(task.stream.said)
     run = Run(train, task.plan, total_steps, directory, quiet=quiet)
     with contextlib.closing(Checkpoints(directory / "checkpoints", train, best_of=1)) as checkpoints:
         [params] = fit(one_run(task, optim, train, total_steps), task, [run], checkpoints, until)

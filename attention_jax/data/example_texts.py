@@ -1,0 +1,44 @@
+"""Texts for a first run without a file: dates in several languages, by Babel, and the manual that Python brings."""
+
+import datetime
+from collections.abc import Sequence
+
+import numpy as np
+
+from attention_jax.data.pairs import Texts
+
+FIRST, DAYS = datetime.date(1900, 1, 1), 73_000
+LANGUAGES = ("de", "en", "es", "fr", "it", "nl")
+
+
+def dates(locales: Sequence[str], count: int, seed: int = 0) -> list[list[str]]:
+    """`count` different days, each written in every language, half of them with the day of the week.
+
+    >>> dates(("en", "de"), 1)
+    [['Saturday, February 18, 2073'], ['Samstag, 18. Februar 2073']]
+    """
+    from babel.dates import format_date
+
+    rng = np.random.default_rng(seed)
+    days = [FIRST + datetime.timedelta(days=int(day)) for day in rng.permutation(DAYS)[:count]]
+    styles = rng.choice(["full", "long"], count).tolist()
+    return [[format_date(day, style, locale) for day, style in zip(days, styles)] for locale in locales]
+
+
+def dates_to_translate(count: int) -> Texts:
+    """Dates in English and in German."""
+    return Texts(*dates(("en", "de"), count))
+
+
+def dates_by_language(count: int) -> list[tuple[str, str]]:
+    """(language, date) of `count` dates, each in one of six languages."""
+    languages = np.random.default_rng(1).integers(0, len(LANGUAGES), count).tolist()
+    written = dates(LANGUAGES, count)
+    return [(LANGUAGES[number], written[number][row]) for row, number in enumerate(languages)]
+
+
+def manual() -> str:
+    """The language reference of Python as `help()` shows it: 700,000 characters of English."""
+    from pydoc_data.topics import topics
+
+    return "\n".join(topics[name] for name in sorted(topics))

@@ -1,0 +1,183 @@
+"""Your own texts with a label each, from one file of two columns; without a file, dates in six languages."""
+
+from collections import Counter
+from typing import NamedTuple
+
+import numpy as np
+
+from attention_jax import InputError, config as settings
+from attention_jax.data import account, buckets, example_texts, text_files, tokenizers
+from attention_jax.data.pairs import Tokenizer, pad_rows
+from attention_jax.data.vocabulary import PAD, UNK, Vocabulary
+
+Example = tuple[str, str]
+"""A label and a text."""
+
+
+class Labelled(NamedTuple):
+    """N texts of one width."""
+
+    tokens: np.ndarray
+    """[N, T] int32, padded at the end"""
+    length: np.ndarray
+    """[N] int32"""
+    label: np.ndarray
+    """[N] int32"""
+
+
+class LabelledTexts(NamedTuple):
+    """A dataset of labelled texts, ready for a task."""
+
+    train: tuple[Labelled, ...]
+    """Buckets of similar lengths."""
+    held_out: dict[str, Labelled]
+    """"valid", "test"."""
+    texts: dict[str, list[str]]
+    """Of the held-out parts, as a person reads them."""
+    names: tuple[str, ...]
+    """Of the classes."""
+    vocabulary: Vocabulary
+    tokenizer: Tokenizer
+    facts: dict
+    said: str
+
+
+def read(path: str, damaged: str) -> tuple[list[Example], list[str]]:
+    """The examples of a file of `label TAB text` lines, and the complaints about lines that were left out."""
+    lines = text_files.raw_lines(text_files.read_bytes(path, "file of labelled texts"), path)
+
+    def parse(line: bytes, number: int) -> Example:
+        place = f"{path} line {number}"
+        columns = text_files.decode_line(line, place).split("\t")
+        if len(columns) != 2 or not all(map(str.strip, columns)):
+            raise InputError(f"{place}: expected `label TAB text`, got {'    '.join(columns)[:60]!r}")
+        return columns[0].strip(), columns[1]
+
+    made = text_files.parsed(lines, parse, damaged)
+    return made.values, made.complaints
+
+
+def without_doubles(examples: list[Example]) -> list[Example]:
+    """Each text once, with the label that it has first.
+
+    >>> without_doubles([("a", "x"), ("b", "x"), ("b", "y")])
+    [('a', 'x'), ('b', 'y')]
+    """
+    first = {}
+    for label, text in examples:
+        first.setdefault(text, label)
+    return [(label, text) for text, label in first.items()]
+
+
+def split(label: np.ndarray, share: float, seed: int = 0) -> dict[str, np.ndarray]:
+    """Rows of "train", "valid" and "test", which have this share of every class: one of each where there are three.
+
+    >>> {name: len(rows) for name, rows in split(np.array([0] * 20 + [1] * 3 + [2]), 0.1).items()}
+    {'train': 18, 'valid': 3, 'test': 3}
+    """
+    rng, parts = np.random.default_rng(seed), {"train": [], "valid": [], "test": []}
+    for number in np.unique(label):
+        rows = rng.permutation(np.flatnonzero(label == number))
+        held = max(round(len(rows) * share), 1) if len(rows) > 2 else 0
+        parts["valid"].append(rows[:held])
+        parts["test"].append(rows[held : 2 * held])
+        parts["train"].append(rows[2 * held :])
+    return {name: np.sort(np.concatenate(rows)) for name, rows in parts.items()}
+
+
+def make_tokenizer(options: settings.LabelledFile, train: list[str]) -> tuple[Tokenizer, Vocabulary]:
+    """What `options` say, learnt from the training texts."""
+    special = {"pad": PAD, "unk": UNK}
+    if options.tokenizer == "sentencepiece":
+        tokenizer, pieces = tokenizers.sentencepiece(train, options.vocabulary_size)
+        return tokenizer, Vocabulary(pieces, **special)
+    tokenizer = {"words": tokenizers.words, "character": tokenizers.character}[options.tokenizer]()
+    rows = tokenizer.split(train)
+    return tokenizer, Vocabulary.of_sentences(rows, min_frequency=options.min_frequency, **special)
+
+
+def encode(texts: list[str], tokenizer: Tokenizer, vocabulary: Vocabulary, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens [N, T] and lengths [N] of some texts, cut after `most` tokens; one without tokens is one unknown token."""
+    rows = [vocabulary.encode(tokens[:most]) or [vocabulary.unk_id] for tokens in tokenizer.split(texts)]
+    return pad_rows(rows, vocabulary.pad_id)
+
+
+def checked(examples: list[Example]) -> tuple[tuple[str, ...], np.ndarray]:
+    """The names of the classes and the label [N] of each example. Raises InputError where nothing can be learnt."""
+    names = tuple(sorted({label for label, _ in examples}))
+    if len(names) < 2:
+        raise InputError(f"labelled texts need at least 2 classes, got {len(names)}: {', '.join(names)[:60] or 'none'}")
+    if len(names) > max(len(examples) // 2, 2):
+        raise InputError(
+            f"the first column has {len(names):,} different labels in {len(examples):,} texts; "
+            "a line is `label TAB text`: are the columns the other way round?"
+        )
+    label = np.array([names.index(label) for label, _ in examples], np.int32)
+    if np.bincount(label).max() < 3:
+        raise InputError("labelled texts need a class with at least 3 of them: to train, to validate and to test")
+    return names, label
+
+
+def load(options: settings.LabelledFile, batch_size: int) -> LabelledTexts:
+    """The texts of `options`, split by a fixed seed; no text is in two parts."""
+    if not 0 < options.held_out_share < 0.5:
+        raise InputError(f"--data.held-out-share must be between 0 and 0.5, got {options.held_out_share}")
+    if options.tsv_file:
+        found, complaints = read(options.tsv_file, options.damaged)
+    else:
+        found, complaints = example_texts.dates_by_language(options.examples), []
+    examples = without_doubles(found)
+    names, label = checked(examples)
+    rows = split(label, options.held_out_share)
+    texts = {name: [examples[row][1] for row in chosen] for name, chosen in rows.items()}
+    tokenizer, vocabulary = make_tokenizer(options, texts["train"])
+    coded = {name: encode(part, tokenizer, vocabulary, options.max_length) for name, part in texts.items()}
+    whole = {name: Labelled(*coded[name], label[chosen]) for name, chosen in rows.items()}
+    train = whole.pop("train")
+    groups = buckets.assign(train.length, train.length, options.max_buckets)
+    facts = {
+        "train_texts": len(train.label),
+        **{f"{name}_texts": len(part.label) for name, part in whole.items()},
+        "classes": len(names),
+        "vocabulary": len(vocabulary),
+        "texts_left_out": len(found) - len(examples),
+    }
+    said = understood(options, found, (names, label), coded, facts, complaints)
+    return LabelledTexts(
+        train=tuple(Labelled(*(_cut(column[group], train.length[group]) for column in train)) for group in groups),
+        held_out=whole,
+        texts=texts,
+        names=names,
+        vocabulary=vocabulary,
+        tokenizer=tokenizer,
+        facts=facts,
+        said=said,
+    )
+
+
+def _cut(column: np.ndarray, length: np.ndarray) -> np.ndarray:
+    """Rows of tokens only as wide as the longest of them."""
+    return column[:, : length.max()] if column.ndim == 2 else column
+
+
+def understood(options, found: list[Example], classes, coded: dict, facts: dict, complaints: list[str]) -> str:
+    """A line about the texts."""
+    lengths = np.concatenate([length for _, length in coded.values()])
+    names, label = classes
+    single = [names[number] for number in np.flatnonzero(np.bincount(label) < 3)]
+    labels = Counter(text for _, text in set(found))
+    contradictions = sum(count > 1 for count in labels.values())
+    doubles = facts["texts_left_out"]
+    return account.sentence(
+        f"data: {account.counted(len(found), 'text')}",
+        account.classes(names, label),
+        f"{facts['train_texts']:,} train, {facts['valid_texts']:,} validate, {facts['test_texts']:,} test",
+        account.spread(lengths),
+        f"{int((lengths == options.max_length).sum()):,} cut after {options.max_length}"
+        * bool((lengths == options.max_length).any()),
+        f"a vocabulary of {facts['vocabulary']:,}",
+        f"too few to be tested: {', '.join(single)[:60]}" * bool(single),
+        f"{doubles:,} left out that were there already" * bool(doubles),
+        f"{account.counted(contradictions, 'text')} with several labels keeps the first" * bool(contradictions),
+        account.left_out(complaints),
+    )

@@ -1,0 +1,163 @@
+"""Windows of a text for language models, and your own text file in such windows."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from attention_jax import InputError, config as settings
+from attention_jax.data import account, example_texts, text_files, tokenizers
+from attention_jax.data.pairs import Tokenizer
+from attention_jax.data.vocabulary import UNK, Vocabulary
+
+LARGEST = 2**27
+"""Tokens of a text."""
+PIECE = 1_000
+"""Characters of a line that sentencepiece learns from at once; it passes over lines of more than 4,192 bytes."""
+
+
+class Windows(NamedTuple):
+    """Windows of tokens for a language model."""
+
+    train: np.ndarray
+    """[N, T + 1] int32: reads [:, :-1], predicts [:, 1:]"""
+    held_out: dict[str, np.ndarray]
+    """"valid": the same"""
+    vocabulary: Vocabulary
+    tokenizer: Tokenizer
+    facts: dict
+    characters_per_token: float | None = None
+    """In the mean; None where it is not asked how many bits a character costs"""
+    said: str = ""
+    """What a user's text is, in a line"""
+    beginnings: tuple[str, ...] = ("it has", "time traveller")
+    """What a report goes on with."""
+    added: int = 20
+    """Tokens that `predict` adds to a text; d2l adds 20 characters"""
+    temperature: float = 0.0
+    """Each is the most probable one, or, above 0, drawn from softmax(logits / temperature)"""
+
+
+def windows(text: np.ndarray, first: int, count: int, steps: int, stride: int) -> np.ndarray:
+    """`count` windows of steps + 1 tokens, the i-th starting at (first + i) * stride.
+
+    >>> windows(np.arange(9), first=1, count=2, steps=2, stride=3).tolist()
+    [[3, 4, 5], [6, 7, 8]]
+    """
+    starts = (first + np.arange(count)) * stride
+    return text[starts[:, None] + np.arange(steps + 1)[None, :]].astype(np.int32)
+
+
+def read(options: settings.TextFile) -> tuple[list[str], list[str]]:
+    """The lines of the text, and the complaints about lines that were left out."""
+    path = options.text_file
+    if not path:
+        return example_texts.manual().split("\n"), []
+    raw = text_files.raw_lines(text_files.read_bytes(path, "text file"), path)
+    made = text_files.parsed(
+        raw, lambda line, number: text_files.decode_line(line, f"{path} line {number}"), options.damaged
+    )
+    return made.values, made.complaints
+
+
+def parted(lines: list[str], share: float) -> dict[str, list[str]]:
+    """The text's beginning to train on; of its end the first half validates, the second tests. Cut between lines where
+    there are enough, else between characters.
+
+    >>> parted(["a", "b", "c", "d"], 0.5)
+    {'train': ['a', 'b'], 'valid': ['c'], 'test': ['d']}
+    """
+    text = "\n".join(lines)
+    cuts = [round(len(text) * (1 - part)) for part in (share, share / 2)]
+    ends = np.cumsum([len(line) + 1 for line in lines])
+    first, second = (int(np.searchsorted(ends, cut)) for cut in cuts)
+    if 0 < first < second < len(lines):
+        return {"train": lines[:first], "valid": lines[first:second], "test": lines[second:]}
+    pieces = text[: cuts[0]], text[cuts[0] : cuts[1]], text[cuts[1] :]
+    return {name: piece.split("\n") for name, piece in zip(("train", "valid", "test"), pieces)}
+
+
+def make_tokenizer(options: settings.TextFile, lines: list[str]) -> tuple[Tokenizer, Vocabulary]:
+    """Characters, or pieces that are learnt from `lines`; a line's end is a token of its own."""
+    if options.tokenizer == "character":
+        tokenizer = tokenizers.character()
+        return tokenizer, Vocabulary(sorted({character for line in lines for character in line} | {"\n"}), unk=UNK)
+    short = [line[at : at + PIECE] for line in lines for at in range(0, len(line), PIECE) if line.strip()]
+    model, pieces = tokenizers.sentencepiece(short, options.vocabulary_size)
+
+    def tokens(text: str) -> list[str]:
+        first, *rest = text.split("\n")
+        return model.tokens(first) + [token for line in rest for token in ("\n", *model.tokens(line))]
+
+    def text(tokens: Sequence[str]) -> str:
+        lines = [[]]
+        for token in tokens:
+            lines.append([]) if token == "\n" else lines[-1].append(token)
+        return "\n".join(map(model.text, lines))
+
+    return Tokenizer(tokens, text), Vocabulary(["\n", *pieces], unk=UNK)
+
+
+def load(options: settings.TextFile) -> Windows:
+    """The windows of a text; the held-out ones are of its end, and nothing in them was trained on."""
+    if not 0 < options.held_out_share < 0.5:
+        raise InputError(f"--data.held-out-share must be between 0 and 0.5, got {options.held_out_share}")
+    lines, complaints = read(options)
+    if not any(map(str.strip, lines)):
+        raise InputError(f"{options.text_file} has no text in it, only empty lines")
+    parts = parted(lines, options.held_out_share)
+    tokenizer, vocabulary = make_tokenizer(options, parts["train"])
+    coded = {name: _coded(part, tokenizer, vocabulary) for name, part in parts.items()}
+    steps, stride = options.steps, max(options.steps // options.overlap, 1)
+    shortest = min(coded, key=lambda name: len(coded[name]))
+    if len(coded[shortest]) <= steps or len(coded["train"]) > LARGEST:
+        raise InputError(
+            f"a text needs more than {steps} tokens (--data.steps) to train, to validate and to test, and at most "
+            f"{LARGEST:,}; got {', '.join(f'{len(part):,}' for part in coded.values())}: give another text, or change "
+            "--data.steps"
+        )
+    cut = lambda part, stride: windows(part, 0, (len(part) - steps - 1) // stride + 1, steps, stride)
+    held_out = {name: cut(coded[name], steps) for name in ("valid", "test")}
+    characters = sum(len(line) + 1 for part in parts.values() for line in part)
+    tokens = sum(map(len, coded.values()))
+    facts = {
+        "characters": characters,
+        "tokens": tokens,
+        "vocabulary": len(vocabulary),
+        **{f"{name}_tokens": len(part) for name, part in coded.items()},
+    }
+    said = understood(parts, facts, options, complaints)
+    beginning = next(line for line in [*parts["valid"], *parts["train"]] if line.strip())[:40]
+    return Windows(
+        train=cut(coded["train"], stride),
+        held_out=held_out,
+        vocabulary=vocabulary,
+        tokenizer=tokenizer,
+        facts=facts,
+        characters_per_token=characters / tokens,
+        said=said,
+        beginnings=(beginning,),
+        added=options.added,
+        temperature=options.temperature,
+    )
+
+
+def _coded(lines: list[str], tokenizer: Tokenizer, vocabulary: Vocabulary) -> np.ndarray:
+    return np.array(vocabulary.encode(tokenizer.tokens("\n".join([*lines, ""]))), np.int32)
+
+
+def understood(parts: dict[str, list[str]], facts: dict, options: settings.TextFile, complaints: list[str]) -> str:
+    """A line about the text."""
+    lengths = np.array([len(line) for part in parts.values() for line in part])
+    held_out = [line for name in ("valid", "test") for line in parts[name] if len(line.strip()) >= 20]
+    known = set(parts["train"])
+    doubles = sum(line in known for line in held_out)
+    tokens = "" if options.tokenizer == "character" else f" ({facts['tokens']:,} tokens)"
+    return account.sentence(
+        f"data: {facts['characters']:,} characters{tokens} in {account.counted(len(lengths), 'line')}",
+        f"lines of {account.spread(lengths, 'characters')}",
+        f"{facts['train_tokens']:,} tokens train, {facts['valid_tokens']:,} validate, {facts['test_tokens']:,} test",
+        f"a vocabulary of {facts['vocabulary']:,}",
+        f"{doubles:,} of {len(held_out):,} held-out lines are also in the training part" * bool(doubles),
+        account.left_out(complaints),
+    )

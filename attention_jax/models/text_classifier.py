@@ -1,0 +1,81 @@
+"""A text's class by attention: an encoder reads the words, one learned query asks which of them matter (Yang et al.
+2016, "Hierarchical Attention Networks for Document Classification", section 2.2).
+
+There the states h_t come from a bidirectional GRU, here from a Transformer's encoder.
+"""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from attention_jax import config
+from attention_jax.models.blocks import Block, check_heads, drop
+from attention_jax.models.multihead import Linear
+from attention_jax.models.transformer import Embedding, Encoder
+from attention_jax.ops.attention import attend, attention_weights
+from attention_jax.ops.masks import lengths
+from attention_jax.ops.scores import Dot
+
+
+def block_of(options: config.TextClassifier) -> Block:
+    """What the layers share: pre-norm and GELU."""
+    return Block(
+        width=options.width,
+        heads=options.heads,
+        ffn=options.ffn,
+        key_width=0,
+        value_width=0,
+        norm="pre",
+        activation="gelu",
+        positions=options.positions,
+        score="scaled_dot",
+        use_bias=True,
+        dropout=options.dropout,
+        attention_dropout=options.attention_dropout,
+        ffn_dropout=0.0,
+        dtype=jnp.dtype(options.dtype),
+    )
+
+
+class AttentionPool(nn.Module):
+    """u_t = tanh(W h_t + b), a_t = softmax(u_t . u), s = sum a_t h_t with a learned u (Yang et al. 2016, eq. 5-7)."""
+
+    @nn.compact
+    def __call__(self, states: Float[Array, "B T D"], length: Int[Array, "B"], look: bool = False):
+        """(s [B, D], a [B, T] if `look` else None)."""
+        key = jnp.tanh(Linear(states.shape[-1], dtype=states.dtype, name="key")(states))  # [B, T, D]
+        query = self.param("query", nn.initializers.normal(0.1), (states.shape[-1],)).astype(key.dtype)[None]
+
+        def one(key, value, length):
+            call = {"score": Dot(), "mask": lengths(length)}
+            return attend(query, key, value, **call)[0], attention_weights(query, key, **call)[0] if look else None
+
+        return jax.vmap(one)(key, states, length)
+
+
+class TextClassifier(nn.Module):
+    """Words, encoder, attention pooling and a linear classifier."""
+
+    options: config.TextClassifier
+    vocab: int
+    classes: int
+
+    def __post_init__(self):
+        check_heads("width", self.options.width, self.options.heads)
+        super().__post_init__()
+
+    @nn.compact
+    def __call__(self, tokens: Int[Array, "B T"], length: Int[Array, "B"], *, train: bool = False, look: bool = False):
+        """(logits [B, classes], {"encoder_attention": [B, layers, H, T, T], "pool_attention": [B, T]} if `look`)."""
+        options, block = self.options, block_of(self.options)
+        embedding = Embedding(self.vocab, block, options.max_length, scale=True, initial="normal", name="embedding")
+        x = embedding(tokens, train=train)  # [B, T, D]
+        weights = {}
+        if options.layers:
+            x, own = Encoder(block, options.layers, name="encoder")(x, lengths(length), train, look)
+            weights = {"encoder_attention": own}
+        pooled, pool = AttentionPool(name="pool")(x, length, look)
+        pooled = drop(self, pooled.astype(jnp.float32), block.dropout, train)
+        logits = Linear(self.classes, name="head")(pooled)
+        return logits, weights | {"pool_attention": pool} if look else {}

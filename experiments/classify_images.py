@@ -1,0 +1,31 @@
+"""Your own images, a directory for each class, told apart by a small Transformer that trains on a laptop.
+
+Chapter: your own data
+Source: the model is the Compact Convolutional Transformer (Hassani et al. 2021), made for few images
+Data: yours, --data.path DIR with class/image.png in it, of any sizes, grey or in colour; without one, 8 x 8 digits
+Command: python launch.py train classify_images --data.path DIR
+Cost: minutes on 2 cores for 200 images (docs/own_data.md); at most 2,000 steps
+
+Every fifth image of a class tests, unless DIR has train/class/image.png and test/class/image.png.
+"""
+
+from attention_jax.config import Cct, Config, Images, Optim, Train, replace
+
+
+def config() -> Config:
+    return Config(
+        "classify_images",
+        Images("own", pixels=64, standardize=True, crop_padding=4),
+        Cct(convolutions=3, hidden_size=128, mlp_size=256, layers=2, heads=4),
+        Optim("adamw", learning_rate=1e-3, schedule="warmup_cosine", warmup_steps=50, weight_decay=0.05, clip_norm=1.0),
+        Train(batch_size=32, total_epochs=60, max_steps=2_000, best_metric="test.loss"),
+    )
+
+
+def smoke() -> Config:
+    small = {"data.examples": 64, "data.pixels": 16, "model.layers": 1, "model.hidden_size": 16, "model.mlp_size": 16}
+    return replace(config(), **small, **{"train.max_steps": 2})
+
+
+def sweep() -> dict[str, str]:
+    return {"optim.learning_rate": "3e-4..3e-3:log", "model.layers": "1,2,4", "data.pixels": "32,64"}

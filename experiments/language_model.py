@@ -1,0 +1,32 @@
+"""Your own text, gone on with by a small causal Transformer, character by character or in pieces of words.
+
+Chapter: your own data
+Source: a decoder-only Transformer (Radford et al. 2018) whose positions are biases (Press et al. 2022), so that it may
+  write more than it has seen at once
+Data: yours, --data.text-file FILE; without one the manual that comes with Python
+Command: python launch.py train language_model --data.text-file FILE
+Cost: minutes on 2 cores (docs/own_data.md); at most 2,000 steps
+
+The last tenth of the text is held out: its first half validates, its second tests.
+"""
+
+from attention_jax.config import Config, LanguageModel, Optim, TextFile, Train, replace
+
+
+def config() -> Config:
+    return Config(
+        "language_model",
+        TextFile(),
+        LanguageModel(layers=4, width=128, heads=4, ffn=512, positions="alibi", dropout=0.1, attention_dropout=0.0),
+        Optim("adamw", learning_rate=3e-3, schedule="warmup_cosine", warmup_steps=100, weight_decay=0.1, clip_norm=1.0),
+        Train(batch_size=32, total_epochs=20, max_steps=2_000, use_best=True),
+    )
+
+
+def smoke() -> Config:
+    small = {"model.layers": 1, "model.width": 16, "model.heads": 2, "model.ffn": 16}
+    return replace(config(), **small, **{"data.steps": 32, "data.added": 8, "train.max_steps": 2})
+
+
+def sweep() -> dict[str, str]:
+    return {"optim.learning_rate": "1e-3..6e-3:log", "model.dropout": "0..0.3", "data.steps": "64,128,256"}

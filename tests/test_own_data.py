@@ -1,0 +1,264 @@
+"""docs/own_data.md is followed: the files it speaks of are made, its commands run; and damaged files are one line."""
+
+import contextlib
+import io
+import re
+import runpy
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from attention_jax import InputError, tasks
+from attention_jax.config import replace
+from attention_jax.data import corpora, images, labelled_texts, text_windows
+from experiments import classify_images, classify_text, language_model, translate_files
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = (ROOT / "docs" / "own_data.md").read_text(encoding="utf-8")
+TINY = "--train.max-steps 2 --train.total-epochs 1 --model.heads 2"
+SMALL = {
+    "translate_files": f"{TINY} --model.width 8 --model.ffn 8 --data.max-buckets 1 --decode.max-length 4",
+    "classify_images": f"{TINY} --model.hidden-size 8 --model.mlp-size 8 --model.layers 1 --data.pixels 16",
+    "classify_text": f"{TINY} --model.width 8 --model.ffn 8 --data.max-buckets 1",
+    "language_model": f"{TINY} --model.width 8 --model.ffn 8 --model.layers 1 --data.steps 16 --data.added 4",
+}
+"""What is added to the page's commands."""
+
+
+def picture(path: Path, size: tuple[int, int], mode: str, seed: int):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(seed).integers(0, 256, (*size[::-1], 3)).astype(np.uint8)
+    Image.fromarray(pixels).convert(mode).save(path)
+
+
+def make_files(directory: Path):
+    """What the page calls pairs.tsv, letter.txt, shapes, labels.tsv and book.txt."""
+    pairs = [f"I have {i} cats and {i % 7} dogs.\tJ'ai {i} chats et {i % 7} chiens.\n" for i in range(60)]
+    (directory / "pairs.tsv").write_text("".join(pairs), encoding="utf-8")
+    (directory / "letter.txt").write_text("I have 3 dogs.\n\nI have cats.\n", encoding="utf-8")
+    modes = ("RGB", "L", "RGBA", "P", "1")
+    for i in range(10):
+        for kind in ("circle", "square"):
+            picture(directory / "shapes" / kind / f"{i:03d}.png", (20 + i, 30), modes[i % 5], i)
+    texts = [f"de\tEin Hund läuft {i} Mal.\nfr\tUn chien court {i} fois.\n" for i in range(30)]
+    (directory / "labels.tsv").write_text("".join(texts), encoding="utf-8")
+    (directory / "book.txt").write_text("First Citizen:\nSpeak, speak.\n\n" * 60, encoding="utf-8")
+
+
+def launch(words: list[str], place: Path) -> subprocess.CompletedProcess:
+    """`python launch.py ...` in this process, which stands at `place`."""
+    handler, code, out, error = signal.getsignal(signal.SIGTERM), 0, io.StringIO(), io.StringIO()
+    try:
+        with pytest.MonkeyPatch.context() as patch, contextlib.chdir(place):
+            patch.setattr(sys, "argv", [str(ROOT / "launch.py"), *words])
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
+                runpy.run_path(sys.argv[0], run_name="__main__")
+    except SystemExit as stop:
+        code = stop.code or 0
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    return subprocess.CompletedProcess(words, code, out.getvalue(), error.getvalue())
+
+
+def commands() -> dict[str, list[list[str]]]:
+    """{experiment: the words of each of its commands}, in the order of the page."""
+    blocks = re.findall(r"^```\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+    found = [[shlex.split(line)[2:] for line in block.splitlines()] for block in blocks]
+    return {block[0][1]: block for block in found}
+
+
+def test_every_command_of_the_page_is_in_a_block_that_is_followed():
+    lines = re.findall(r"^python launch\.py .*$", PAGE, re.MULTILINE)
+    assert len(lines) == sum(map(len, commands().values())) >= 12 and commands().keys() == SMALL.keys()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SMALL)
+def test_the_page_is_followed(name, tmp_path):
+    make_files(tmp_path)
+    (train, *others) = commands()[name]
+    done = launch([*train, *SMALL[name].split()], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("data: ") and f"in runs/{name}/001" in done.stdout
+    for words in others:
+        done = launch(words, tmp_path)
+        assert done.returncode == 0, f"{words}: {done.stderr}"
+        assert done.stdout or "--out" in words
+    assert (tmp_path / "look.png").exists() or name == "language_model"
+    assert (tmp_path / "lettre.txt").exists() or name != "translate_files"
+
+
+EXPERIMENTS = (translate_files, classify_images, classify_text, language_model)
+
+
+@pytest.mark.parametrize("module", EXPERIMENTS, ids=lambda module: module.__name__.rpartition(".")[2])
+def test_each_has_data_of_its_own_and_says_what_it_understood(module):
+    """Without a network, without a file."""
+    task = tasks.build(module.smoke())
+    assert task.said.startswith("data: ") and "\n" not in task.said and " train" in task.said
+    assert task.plan(0, 4)
+
+
+PAIRS = translate_files.config().data
+LABELS = classify_text.config().data
+TEXT = language_model.config().data
+IMAGES = classify_images.config().data
+
+
+def from_pairs(path: Path, content: bytes, **changes):
+    path.write_bytes(content)
+    options = replace(PAIRS, tsv_file=str(path), tokenizer="whitespace", **changes)
+    return corpora.load(options, 4)
+
+
+def from_labels(path: Path, content: bytes, **changes):
+    path.write_bytes(content)
+    return labelled_texts.load(replace(LABELS, tsv_file=str(path), **changes), 4)
+
+
+def from_text(path: Path, content: bytes, **changes):
+    path.write_bytes(content)
+    return text_windows.load(replace(TEXT, text_file=str(path), steps=4, **changes))
+
+
+GOOD = {
+    from_pairs: [b"one %d\tun %d" % (i, i) for i in range(40)],
+    from_labels: [b"%s\ttext number %d" % ((b"yes", b"no")[i % 2], i) for i in range(40)],
+    from_text: [b"line number %d" % i for i in range(40)],
+}
+DIRTY = {
+    "latin-1": (b"caf\xe9\tcaf\xe9", r"line 41: not valid UTF-8 \(byte 0xe9 at 4\)"),
+    "an empty line": (b"", "line 41: expected"),
+    "one column": (b"alone", "line 41: expected `(source|label) TAB (target|text)`, got 'alone'"),
+    "no label": (b"\ttext", "line 41: expected"),
+}
+
+
+@pytest.mark.parametrize("dirt", DIRTY)
+@pytest.mark.parametrize("load", GOOD, ids=lambda load: load.__name__)
+def test_a_damaged_line_is_named_or_left_out_and_counted(tmp_path, load, dirt):
+    line, said = DIRTY[dirt]
+    content = b"\n".join([*GOOD[load], line]) + b"\n"
+    if load is from_text and dirt != "latin-1":
+        assert load(tmp_path / "a", content).said.startswith("data: ")  # that is a text like another
+        return
+    with pytest.raises(InputError, match=f"^{tmp_path}/a {said}.*--data.damaged skip$"):
+        load(tmp_path / "a", content)
+    left = load(tmp_path / "a", content, damaged="skip")
+    assert "1 line left out (the first: " in left.said and "line 41" in left.said
+    assert left.facts == load(tmp_path / "a", b"\n".join(GOOD[load])).facts
+
+
+@pytest.mark.parametrize("load", GOOD, ids=lambda load: load.__name__)
+def test_windows_files_are_read_as_others_are(tmp_path, load):
+    plain = load(tmp_path / "a", b"\n".join(GOOD[load]) + b"\n")
+    windows = load(tmp_path / "b", b"\xef\xbb\xbf" + b"\r\n".join(GOOD[load]) + b"\r\n")
+    assert windows.facts == plain.facts and windows.said == plain.said
+    tokens = lambda data: getattr(data, "vocabulary", None) or data.source_vocabulary
+    assert tokens(windows).tokens == tokens(plain).tokens
+
+
+TOO_LITTLE = {
+    (from_pairs, b""): "is empty",
+    (from_labels, b""): "is empty",
+    (from_text, b""): "is empty",
+    (from_text, b"\n\n\n"): "only empty lines",
+    (from_pairs, b"a\tb\n"): "at least 3 different sources, got 1",
+    (from_labels, b"yes\ta\n"): "at least 2 classes, got 1: yes",
+    (from_labels, b"yes\ta\nyes\tb\nyes\tc\n"): "at least 2 classes, got 1: yes",
+    (from_labels, b"yes\ta\nno\tb\n"): "a class with at least 3",
+    (from_labels, b"".join(b"text %d\tyes\n" % i for i in range(9))): "are the columns the other way round",
+    (from_labels, b"a\tb\tc\n"): "line 1: expected `label TAB text`, got 'a    b    c'",
+    (from_text, b"a\n"): "more than 4 tokens .*; got [0-9, ]*: give another text",
+}
+
+
+@pytest.mark.parametrize("case", TOO_LITTLE, ids=lambda case: f"{case[0].__name__}-{case[1][:9]!r}")
+def test_what_is_too_little_or_not_what_it_should_be_is_one_line(tmp_path, case):
+    load, content = case
+    with pytest.raises(InputError, match=TOO_LITTLE[case]) as error:
+        load(tmp_path / "a", content)
+    assert "\n" not in str(error.value)
+
+
+def test_files_of_unequal_length_are_named(tmp_path):
+    (tmp_path / "a").write_text("one\ntwo\n"), (tmp_path / "b").write_text("un\n")
+    files = {"source_file": str(tmp_path / "a"), "target_file": str(tmp_path / "b")}
+    with pytest.raises(InputError, match="equally many lines, but .*/a has 2 and .*/b 1"):
+        corpora.load(replace(PAIRS, **files, damaged="skip"), 4)
+
+
+def test_what_is_said_of_pairs(tmp_path):
+    lines = [*GOOD[from_pairs], b"one 3\tun 3", b"a b c d e f\tu v"]
+    data = from_pairs(tmp_path / "a", b"\n".join(lines), max_length=5, languages=("en", "fr"))
+    assert data.said.startswith("data: 42 pairs en -> fr; 33 train, 4 validate, 4 test; source 2.")
+    assert "1 longer than 4, " in data.said and "1 pair left out, there already" in data.said
+
+
+def test_what_is_said_of_labelled_texts(tmp_path):
+    content = b"".join(
+        line + b"\n" for line in [*GOOD[from_labels], b"maybe\tx", b"no\ttext number 0", b"yes\t" + b"w " * 9]
+    )
+    data = from_labels(tmp_path / "a", content, max_length=8)
+    assert data.said.startswith("data: 43 texts; 3 classes, from 1 (maybe) to 21 (yes; always")
+    assert "too few to be tested: maybe" in data.said and "1 text with several labels" in data.said
+    assert "1 cut after 8" in data.said
+    parts = [set(map(tuple, part.tokens.tolist())) for part in (*data.held_out.values(), *data.train)]
+    assert all(len(part) for part in parts)
+    labels = np.concatenate([part.label for part in data.held_out.values()])
+    assert set(labels) == {data.names.index("yes"), data.names.index("no")}
+
+
+def test_what_is_said_of_a_text_and_its_end_is_held_out(tmp_path):
+    lines = [b"the line with the number %d" % i for i in range(100)]
+    lines[99] = lines[3]
+    data = from_text(tmp_path / "a", b"\n".join(lines), held_out_share=0.2)
+    assert "1 of 20 held-out lines are also in the training part" in data.said
+    whole = "\n".join(line.decode() for line in lines)
+    assert whole.startswith("".join(data.vocabulary.decode(data.train[0])))
+    assert "".join(data.vocabulary.decode(data.held_out["valid"][0])) == "the l"
+    assert data.facts["train_tokens"] + data.facts["valid_tokens"] + data.facts["test_tokens"] == len(whole) + 1
+
+
+def test_pieces_of_words_and_the_ends_of_lines_come_back(tmp_path):
+    text = b"a house, a mouse\n\nand a house again\n" * 40
+    data = from_text(tmp_path / "a", text, tokenizer="sentencepiece", vocabulary_size=60)
+    assert data.tokenizer.text(data.tokenizer.tokens("a mouse\n\na house")) == "a mouse\n\na house"
+    assert data.characters_per_token > 1.5 and data.facts["characters"] == len(text)
+
+
+def test_images_of_all_kinds_are_read_and_what_is_damaged_is_named(tmp_path):
+    make_files(tmp_path)
+    options = replace(IMAGES, path=str(tmp_path / "shapes"), pixels=8)
+    data = images.load(options)
+    assert data.train.image.shape == (16, 8, 8, 3) and "20 images; 2 classes of 10 each; 16 train, 4 test" in data.said
+    assert "in colour" in data.said and "too few" not in data.said
+    (tmp_path / "shapes" / "circle" / "bad.png").write_bytes(b"no image")
+    picture(tmp_path / "shapes" / "rare" / "one.png", (20, 20), "L", 1)
+    with pytest.raises(InputError, match="cannot read the image .*/circle/bad.png"):
+        images.load(options)
+    skipped = images.load(replace(options, damaged="skip"))
+    assert "21 images; 3 classes, from 1 (rare)" in skipped.said and "too few to be tested: rare" in skipped.said
+
+
+def test_a_test_image_that_is_also_trained_on_is_said(tmp_path):
+    make_files(tmp_path)
+    circles = tmp_path / "shapes" / "circle"
+    (circles / "004.png").write_bytes((circles / "000.png").read_bytes())
+    said = images.load(replace(IMAGES, path=str(tmp_path / "shapes"), pixels=8)).said
+    assert "1 of the test images are also in the training part" in said
+
+
+def test_a_preset_is_chosen_by_name_and_others_are_one_line(tmp_path):
+    done = launch(["train", "translate_files", "--preset", "base", "--help"], tmp_path)
+    assert done.returncode == 0 and "(default: 512)" in done.stdout
+    done = launch(["train", "translate_files", "--preset", "huge"], tmp_path)
+    assert done.returncode == 2 and "choose one of small, base, big" in done.stderr
+    done = launch(["train", "date_luong", "--preset", "big"], tmp_path)
+    assert done.returncode == 2 and "it has none" in done.stderr and done.stderr.count("\n") == 1
