@@ -102,17 +102,23 @@ def encode(texts: list[str], tokenizer: Tokenizer, vocabulary: Vocabulary, most:
     return pad_rows(rows, vocabulary.pad_id)
 
 
-def checked(examples: list[Example]) -> tuple[tuple[str, ...], np.ndarray]:
-    """The names of the classes and the label [N] of each example. Raises InputError where nothing can be learnt."""
-    names = tuple(sorted({label for label, _ in examples}))
+def check_labels(found: list[Example]):
+    """Raises InputError where there is nothing to tell apart, or where the columns seem to be the other way round."""
+    names = sorted({label for label, _ in found})
     if len(names) < 2:
         raise InputError(f"labelled texts need at least 2 classes, got {len(names)}: {', '.join(names)[:60] or 'none'}")
-    if len(names) > max(len(examples) // 2, 2):
+    if len(names) > max(len(found) // 2, 2):
         raise InputError(
-            f"the first column has {len(names):,} different labels in {len(examples):,} texts; "
+            f"the first column has {len(names):,} different labels in {len(found):,} texts; "
             "a line is `label TAB text`: are the columns the other way round?"
         )
-    label = np.array([names.index(label) for label, _ in examples], np.int32)
+
+
+def classes_of(examples: list[Example]) -> tuple[tuple[str, ...], np.ndarray]:
+    """The names of the classes and the label [N] of each example. Raises InputError where none can be tested."""
+    names = tuple(sorted({label for label, _ in examples}))
+    number = {name: number for number, name in enumerate(names)}
+    label = np.array([number[label] for label, _ in examples], np.int32)
     if np.bincount(label).max() < 3:
         raise InputError("labelled texts need a class with at least 3 of them: to train, to validate and to test")
     return names, label
@@ -126,8 +132,9 @@ def load(options: settings.LabelledFile, batch_size: int) -> LabelledTexts:
         found, complaints = read(options.tsv_file, options.damaged)
     else:
         found, complaints = example_texts.dates_by_language(options.examples), []
+    check_labels(found)
     examples = without_doubles(found)
-    names, label = checked(examples)
+    names, label = classes_of(examples)
     rows = split(label, options.held_out_share)
     texts = {name: [examples[row][1] for row in chosen] for name, chosen in rows.items()}
     tokenizer, vocabulary = make_tokenizer(options, texts["train"])

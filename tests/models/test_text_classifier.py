@@ -1,0 +1,64 @@
+"""The classifier of texts against the formulas of its paper, and what padding may not do."""
+
+import jax
+import numpy as np
+import pytest
+
+from attention_jax import InputError
+from attention_jax.config import TextClassifier
+from attention_jax.models import text_classifier
+
+TOKENS = np.array([[3, 1, 4, 1, 5, 0], [2, 7, 0, 0, 0, 0]], np.int32)
+LENGTH = np.array([5, 2], np.int32)
+
+
+@pytest.fixture(scope="module")
+def made():
+    model = text_classifier.TextClassifier(TextClassifier(layers=1, width=8, heads=2, ffn=16), 9, 3)
+    params = jax.jit(model.init)(jax.random.key(0), TOKENS, LENGTH)["params"]
+    return model, params
+
+
+def test_the_pool_is_that_of_the_paper():
+    """Yang et al. 2016, eq. 5-7, written out in NumPy."""
+    states = np.random.default_rng(0).normal(size=(2, 6, 4)).astype(np.float32)
+    pool = text_classifier.AttentionPool()
+    (pooled, weights), made = jax.jit(lambda: pool.init_with_output(jax.random.key(1), states, LENGTH, look=True))()
+    params = made["params"]
+    for row, length in enumerate(LENGTH):
+        h = states[row, :length]
+        u = np.tanh(h @ np.asarray(params["key"]["kernel"]) + np.asarray(params["key"]["bias"]))
+        scores = np.exp(u @ np.asarray(params["query"]))
+        a = scores / scores.sum()
+        np.testing.assert_allclose(weights[row, :length], a, rtol=1e-5)
+        np.testing.assert_allclose(pooled[row], a @ h, rtol=1e-4, atol=1e-6)
+        assert not weights[row, length:].any()
+
+
+def test_padding_and_what_stands_in_it_change_nothing(made):
+    model, params = made
+    run = jax.jit(lambda tokens, length: model.apply({"params": params}, tokens, length)[0])
+    other = np.where(np.arange(6)[None] < LENGTH[:, None], TOKENS, 8)
+    np.testing.assert_allclose(run(other, LENGTH), run(TOKENS, LENGTH), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(run(TOKENS[1:, :2], LENGTH[1:]), run(TOKENS, LENGTH)[1:], rtol=1e-4, atol=1e-5)
+
+
+def test_without_layers_a_weight_is_of_a_word_and_its_place_alone():
+    options = TextClassifier(layers=0, width=8, heads=2)
+    model = text_classifier.TextClassifier(options, 9, 3)
+    (_, seen), made = jax.jit(lambda: model.init_with_output(jax.random.key(0), TOKENS, LENGTH, look=True))()
+    assert set(made["params"]) == {"embedding", "pool", "head"}
+    assert set(seen) == {"pool_attention"} and seen["pool_attention"].shape == (2, 6)
+
+
+def test_its_parameters_are_as_many_as_derived_by_hand(made):
+    _, params = made
+    d, ffn, vocab, classes = 8, 16, 9, 3
+    layer = 4 * (d * d + d) + (d * ffn + ffn) + (ffn * d + d) + 2 * 2 * d
+    expected = vocab * d + layer + 2 * d + (d * d + d) + d + (d * classes + classes)
+    assert sum(x.size for x in jax.tree.leaves(params)) == expected
+
+
+def test_heads_divide_the_width():
+    with pytest.raises(InputError, match="multiple of --model.heads"):
+        text_classifier.TextClassifier(TextClassifier(width=10, heads=4), 9, 3)

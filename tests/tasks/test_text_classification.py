@@ -1,0 +1,77 @@
+"""The task of labelled texts, on texts that one word decides."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention_jax import tasks
+from attention_jax.config import Config, LabelledFile, TextClassifier, Train
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory):
+    """The label is the one word that is no filler; it stands anywhere."""
+    path, rng = tmp_path_factory.mktemp("texts") / "labels.tsv", np.random.default_rng(0)
+    lines = []
+    for i in range(200):
+        words = rng.choice(["a", "b", "c", "d"], rng.integers(3, 12)).tolist()
+        words.insert(int(rng.integers(0, len(words))), ("good", "bad")[i % 2])
+        lines.append(f"{('good', 'bad')[i % 2]}\t{' '.join(words)}\n")
+    path.write_text("".join(lines))
+    data, model = LabelledFile(tsv_file=str(path), max_buckets=2), TextClassifier(0, width=16, heads=2, dropout=0.0)
+    return tasks.build(Config("test", data, model, train=Train(batch_size=32)))
+
+
+@pytest.fixture(scope="module")
+def params(task):
+    part = task.buckets[1]
+    batch = {name: jnp.asarray(column[:64]) for name, column in part.items()} | {
+        "weight": jnp.ones(min(64, len(part["label"])))
+    }
+    mean_loss = lambda params: task.loss(params, batch, jax.random.key(1))[0] / batch["weight"].sum()
+
+    def step(params, _):
+        return jax.tree.map(lambda p, g: p - 1.0 * g, params, jax.grad(mean_loss)(params)), None
+
+    return jax.jit(lambda p: jax.lax.scan(step, p, None, length=200)[0])(jax.jit(task.init)(jax.random.key(0)))
+
+
+def test_it_learns_which_word_decides_and_looks_at_it(task, params):
+    metrics = task.evaluate(params, True).metrics
+    assert metrics["test.accuracy"] == metrics["valid.accuracy"] == metrics["test.balanced_accuracy"] == 1.0
+    assert set(task.evaluate(params, False).metrics) == {"valid.loss", "valid.accuracy", "valid.balanced_accuracy"}
+    [good, bad] = task.predict(params, ["a c good b d", "Bad b c"], None)
+    assert re.match(r"good (0\.9|1\.0)\d+ \(looked at: good (0\.9|1\.0)", good)
+    assert re.match(r"bad (0\.9|1\.0)\d+ \(looked at: ", bad)  # of two classes it is enough to look for one's word
+
+
+def test_a_text_without_known_words_still_has_an_answer(task, params):
+    [unknown, spaces] = task.predict(params, ["xyzzy", "\u00a0"], None)
+    assert "(looked at: xyzzy 1.00)" in unknown and "(looked at: nothing)" in spaces
+
+
+def test_rows_of_weight_zero_do_not_count(task, params):
+    part = {name: jnp.asarray(column[:4]) for name, column in task.buckets[0].items()}
+    loss = jax.jit(lambda batch: task.loss(params, batch, jax.random.key(0)))
+    half = loss(part | {"weight": jnp.array([1.0, 1.0, 0.0, 0.0])})
+    alone = loss({name: column[:2] for name, column in part.items()} | {"weight": jnp.ones(2)})
+    np.testing.assert_allclose(half[0], alone[0], rtol=1e-5)
+    assert half[1] == alone[1] == 2 and half[2]["accuracy"][1] == 2
+
+
+def test_every_text_trains_once_an_epoch(task):
+    seen = [0 for _ in task.buckets]
+    for bucket, _, weight in task.plan(0, 4):
+        seen[bucket] += int(weight.sum())
+    assert seen == [len(part["label"]) for part in task.buckets] and sum(seen) == task.data.facts["train_texts"]
+
+
+def test_report_draws_the_words_and_the_classes(task, params, tmp_path):
+    (tmp_path / "figures").mkdir()
+    paths = task.report(params, task.evaluate(params, True), tmp_path / "figures")
+    assert [path.name for path in paths] == ["confusion.png", "attention.png"]
+    assert all(path.stat().st_size > 3_000 for path in paths)
+    assert "(looked at: " in (tmp_path / "samples.txt").read_text()
