@@ -9,8 +9,7 @@ Data: 1,438 training and 359 test images that come with scikit-learn.
 Command: python launch.py reproduce vit_digits
 Cost: 1,380 steps, under a minute on 2 CPU cores.
 
-Your own images: python launch.py train vit_digits --data.dataset folder --data.path DIR --data.pixels 32
---model.patch-size 4 where DIR has one sub-directory of images per class.
+Your own images: `classify_images`.
 """
 
 from attention_jax.config import Claim, Config, Images, Optim, Train, Vit, replace

@@ -74,9 +74,10 @@ def test_sentencepiece_trains_once_and_comes_back(monkeypatch):
     assert tokenizers.sentencepiece(TEXTS, 28)[1] == pieces
 
 
-def test_sentencepiece_with_too_many_pieces_is_one_line():
-    with pytest.raises(InputError, match="cannot train 5000 pieces on 20 sentences.*--data.vocabulary-size") as caught:
-        tokenizers.sentencepiece(TEXTS, 5000)
+def test_a_small_text_has_fewer_pieces_and_too_few_for_its_characters_are_one_line():
+    assert 20 < len(tokenizers.sentencepiece(TEXTS, 5000)[1]) < 200
+    with pytest.raises(InputError, match="cannot train 3 pieces on 20 sentences.*--data.vocabulary-size") as caught:
+        tokenizers.sentencepiece(TEXTS, 3)
     assert "\n" not in str(caught.value)
 
 
