@@ -232,6 +232,18 @@ def draw_curves(histories: list, path: Path, title: str = "") -> Path:
     return learning_curves(histories, path, title=title)
 
 
+def check_data(directory: Path, task):
+    """Raises InputError if the data that are there now are not those that the run was trained on: another vocabulary
+    gives the same numbers another meaning."""
+    then, now = (read_result(directory) or {}).get("facts", {}), json.loads(json.dumps(task.describe()))
+    for name in then.keys() & now.keys():
+        if then[name] != now[name]:
+            raise InputError(
+                f"the data of the run in {directory} have changed since it was trained: {name} was {then[name]} and is "
+                f"{now[name]}; put the files back, or train again"
+            )
+
+
 def load(directory: Path):
     """(config, task, params) of a finished run."""
     import jax
@@ -247,4 +259,5 @@ def load(directory: Path):
             f"end it with `launch.py train {config.name} --resume --out {directory}`"
         )
     task = tasks.build(config)
+    check_data(directory, task)
     return config, task, load_params(final, jax.eval_shape(task.init, jax.random.PRNGKey(0)))

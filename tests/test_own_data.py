@@ -23,7 +23,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "own_data.md").read_text(encoding="utf-8")
 TINY = "--train.max-steps 2 --train.total-epochs 1 --model.heads 2"
 SMALL = {
-    "translate_files": f"{TINY} --model.width 8 --model.ffn 8 --data.max-buckets 1 --decode.max-length 4 --decode.beam-size 1",
+    "translate_files": f"{TINY} --model.width 8 --model.ffn 8 --data.max-buckets 1 --decode.max-length 4"
+    " --decode.beam-size 1",
     "classify_images": f"{TINY} --model.hidden-size 8 --model.mlp-size 8 --model.layers 1 --data.pixels 16",
     "classify_text": f"{TINY} --model.width 8 --model.ffn 8 --data.max-buckets 1",
     "language_model": f"{TINY} --model.width 8 --model.ffn 8 --model.layers 1 --data.steps 16 --data.added 4",
@@ -92,6 +93,18 @@ def test_the_page_is_followed(name, tmp_path):
         assert done.stdout or "--out" in words
     assert (tmp_path / "look.png").exists() or name == "language_model"
     assert (tmp_path / "lettre.txt").exists() or name != "translate_files"
+
+
+@pytest.mark.slow
+def test_a_run_does_not_speak_of_data_that_have_changed(tmp_path):
+    make_files(tmp_path)
+    options = ["--data.tsv-file", "labels.tsv", "--out", "a", *SMALL["classify_text"].split()]
+    assert launch(["train", "classify_text", *options], tmp_path).returncode == 0
+    text = (tmp_path / "labels.tsv").read_text(encoding="utf-8")
+    (tmp_path / "labels.tsv").write_text(text.replace("Ein Hund läuft 7", "Ein Hund bellt 7"), encoding="utf-8")
+    tasks.load_once.cache_clear()
+    done = launch(["predict", "a", "Ein Hund"], tmp_path)
+    assert done.returncode == 2 and "have changed since it was trained: fingerprint was" in done.stderr
 
 
 EXPERIMENTS = (translate_files, classify_images, classify_text, language_model)

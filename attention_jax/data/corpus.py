@@ -84,7 +84,8 @@ def load(config: settings.Corpus, batch_size: int = 128) -> PairData:
     data = assembled(config, parts, lines, batch_size)
     duplicates = len(texts.source) - sum(map(len, rows.values()))
     said = understood(config, data, len(texts.source), duplicates, complaints)
-    return data._replace(facts=data.facts | {"pairs_left_out": duplicates}, said=said)
+    facts = {"pairs_left_out": duplicates, "fingerprint": account.fingerprint([*texts.source, *texts.target])}
+    return data._replace(facts=data.facts | facts, said=said)
 
 
 def check(config: settings.Corpus):
@@ -166,15 +167,13 @@ def load_streamed(config: settings.Corpus, lines: PairLines, batch_size: int) ->
         damaged=config.damaged,
         said=said,
     )
-    facts = (
-        data.facts
-        | packed
-        | {
-            "train_pairs": total - 2 * held_out,
-            "sampled_pairs": len(parts["train"].source),
-            "streamed": True,
-        }
-    )
+    facts = {
+        **data.facts,
+        **packed,
+        "train_pairs": total - 2 * held_out,
+        "sampled_pairs": len(parts["train"].source),
+        "streamed": True,
+    }
     counts = ", ".join(f"{facts[f'{name}_pairs']:,} {what}" for name, what in PURPOSES.items())
     return data._replace(stream=stream, facts=facts, said=f"data: {total:,} pairs, read while training; {counts}")
 

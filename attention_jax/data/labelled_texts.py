@@ -148,6 +148,7 @@ def load(options: settings.LabelledFile, batch_size: int) -> LabelledTexts:
         "classes": len(names),
         "vocabulary": len(vocabulary),
         "texts_left_out": len(found) - len(examples),
+        "fingerprint": account.fingerprint(column for example in found for column in example),
     }
     said = understood(options, found, (names, label), coded, facts, complaints)
     return LabelledTexts(

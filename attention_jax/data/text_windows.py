@@ -125,6 +125,7 @@ def load(options: settings.TextFile) -> Windows:
         "tokens": tokens,
         "vocabulary": len(vocabulary),
         **{f"{name}_tokens": len(part) for name, part in coded.items()},
+        "fingerprint": account.fingerprint(lines),
     }
     said = understood(parts, facts, options, complaints)
     beginning = next(line for line in [*parts["valid"], *parts["train"]] if line.strip())[:40]
