@@ -173,7 +173,7 @@ def own_data(config: Config) -> dict[str, str]:
     >>> own_data(Config("x", Dates(), Vit()))
     {'--data.path': 'A published date.txt or date.txt.gz; empty generates the data.'}
     >>> own_data(Config("x", Images(), Vit()))["--data.dataset"]
-    'digits, fashion_mnist, cifar10, folder or tfds.'
+    'digits, fashion_mnist, cifar10, folder, tfds, or own: the folder at `path`, without one the digits.'
     """
     kind = type(config.data)
     help_of = field_docs(kind)

@@ -236,7 +236,7 @@ def test_what_is_said_of_a_text_and_its_end_is_held_out(tmp_path):
     lines = [b"the line with the number %d" % i for i in range(100)]
     lines[99] = lines[3]
     data = from_text(tmp_path / "a", b"\n".join(lines), held_out_share=0.2)
-    assert "1 of 21 held-out lines are also in the training part" in data.said
+    assert "also in the training part: 1 of 20 held-out lines" in data.said
     whole = "\n".join(line.decode() for line in lines)
     assert whole.startswith("".join(data.vocabulary.decode(data.train[0])))
     assert "".join(data.vocabulary.decode(data.held_out["valid"][0])) == "the l"
@@ -269,7 +269,7 @@ def test_a_test_image_that_is_also_trained_on_is_said(tmp_path):
     circles = tmp_path / "shapes" / "circle"
     (circles / "004.png").write_bytes((circles / "000.png").read_bytes())
     said = images.load(replace(IMAGES, path=str(tmp_path / "shapes"), pixels=8)).said
-    assert "1 of the test images are also in the training part" in said
+    assert "also in the training part: 1 of 4 test images" in said
 
 
 def test_a_preset_is_chosen_by_name_and_others_are_one_line(tmp_path):

@@ -214,7 +214,7 @@ class Images(Streamed):
     loader: ClassVar[str] = "attention_jax.data.images:load"
 
     dataset: Literal["digits", "fashion_mnist", "cifar10", "folder", "own", "tfds"] = "digits"
-    """"own" is the folder at `path`, or without one the digits."""
+    """digits, fashion_mnist, cifar10, folder, tfds, or own: the folder at `path`, without one the digits."""
     path: str = ""
     """Directory of the dataset's published files (read once, then cached), or for "folder" of class/image.png; empty
     downloads. For "tfds" the name, or the directory, of a dataset prepared as array_record files, which is always read

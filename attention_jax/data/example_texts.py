@@ -15,7 +15,7 @@ def dates(locales: Sequence[str], count: int, seed: int = 0) -> list[list[str]]:
     """`count` different days, each written in every language, half of them with the day of the week.
 
     >>> dates(("en", "de"), 1)
-    [['Saturday, February 18, 2073'], ['Samstag, 18. Februar 2073']]
+    [['April 13, 1948'], ['13. April 1948']]
     """
     from babel.dates import format_date
 

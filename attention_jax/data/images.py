@@ -98,7 +98,7 @@ def understood(data: ImageData, config: Images) -> str:
         ),
         f"read at {side} x {side} pixels, {'grey' if channels == 1 else 'in colour'}",
         f"too few to be tested: {', '.join(untested)[:60]}" * bool(untested),
-        f"{doubles:,} of the test images are also in the training part" * bool(doubles),
+        f"also in the training part: {doubles:,} of {len(test.label):,} test images" * bool(doubles),
     )
 
 

@@ -67,12 +67,12 @@ def parted(lines: list[str], share: float) -> dict[str, list[str]]:
     >>> parted(["a", "b", "c", "d"], 0.5)
     {'train': ['a', 'b'], 'valid': ['c'], 'test': ['d']}
     """
-    text = "\n".join(lines)
-    cuts = [round(len(text) * (1 - part)) for part in (share, share / 2)]
     ends = np.cumsum([len(line) + 1 for line in lines])
-    first, second = (int(np.searchsorted(ends, cut)) for cut in cuts)
+    cuts = [round(ends[-1] * (1 - part)) for part in (share, share / 2)]
+    first, second = np.searchsorted(ends, cuts, side="right").tolist()
     if 0 < first < second < len(lines):
         return {"train": lines[:first], "valid": lines[first:second], "test": lines[second:]}
+    text = "\n".join(lines)
     pieces = text[: cuts[0]], text[cuts[0] : cuts[1]], text[cuts[1] :]
     return {name: piece.split("\n") for name, piece in zip(("train", "valid", "test"), pieces)}
 
@@ -159,6 +159,6 @@ def understood(parts: dict[str, list[str]], facts: dict, options: settings.TextF
         f"lines of {account.spread(lengths, 'characters')}",
         f"{facts['train_tokens']:,} tokens train, {facts['valid_tokens']:,} validate, {facts['test_tokens']:,} test",
         f"a vocabulary of {facts['vocabulary']:,}",
-        f"{doubles:,} of {len(held_out):,} held-out lines are also in the training part" * bool(doubles),
+        f"also in the training part: {doubles:,} of {len(held_out):,} held-out lines" * bool(doubles),
         account.left_out(complaints),
     )
