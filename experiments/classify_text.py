@@ -15,7 +15,7 @@ from attention_jax.config import Config, LabelledFile, Optim, TextClassifier, Tr
 def config() -> Config:
     return Config(
         "classify_text",
-        LabelledFile(),
+        LabelledFile(max_buckets=3),
         TextClassifier(layers=1, dropout=0.3),
         Optim("adamw", learning_rate=1e-3, schedule="warmup_cosine", warmup_steps=50, weight_decay=0.01, clip_norm=1.0),
         Train(batch_size=32, total_epochs=10, max_steps=2_000, use_best=True),

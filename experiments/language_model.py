@@ -17,9 +17,9 @@ def config() -> Config:
     return Config(
         "language_model",
         TextFile(),
-        LanguageModel(layers=4, width=128, heads=4, ffn=512, positions="alibi", dropout=0.1, attention_dropout=0.0),
+        LanguageModel(layers=2, width=128, heads=4, ffn=256, positions="alibi", dropout=0.1, attention_dropout=0.0),
         Optim("adamw", learning_rate=3e-3, schedule="warmup_cosine", warmup_steps=100, weight_decay=0.1, clip_norm=1.0),
-        Train(batch_size=32, total_epochs=20, max_steps=2_000, use_best=True),
+        Train(batch_size=16, total_epochs=20, max_steps=2_000, use_best=True),
     )
 
 

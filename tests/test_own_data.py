@@ -224,7 +224,7 @@ def test_what_is_said_of_labelled_texts(tmp_path):
     )
     data = from_labels(tmp_path / "a", content, max_length=8)
     assert data.said.startswith("data: 43 texts; 3 classes, from 1 (maybe) to 21 (yes; always")
-    assert "too few to be tested: maybe" in data.said and "1 text with several labels" in data.said
+    assert "too few to be tested: maybe" in data.said and "the first label counts of 1 text with several" in data.said
     assert "1 cut after 8" in data.said
     parts = [set(map(tuple, part.tokens.tolist())) for part in (*data.held_out.values(), *data.train)]
     assert all(len(part) for part in parts)

@@ -335,12 +335,10 @@ class TextClassifier(ModelOptions):
     width: int = 128
     heads: int = 4
     ffn: int = 256
-    positions: Positions = "sinusoidal"
+    positions: Literal["none", "sinusoidal", "rotary"] = "sinusoidal"
     dropout: float = 0.1
     """Of embeddings, of every sub-layer's output and of the pooled state."""
     attention_dropout: float = 0.1
-    max_length: int = 256
-    """Rows of a learned table of positions."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """What is computed in; parameters are float32."""
 

@@ -96,10 +96,9 @@ def make_tokenizer(options: settings.LabelledFile, train: list[str]) -> tuple[To
     return tokenizer, Vocabulary.of_sentences(rows, min_frequency=options.min_frequency, **special)
 
 
-def encode(texts: list[str], tokenizer: Tokenizer, vocabulary: Vocabulary, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens [N, T] and lengths [N] of some texts, cut after `most` tokens; one without tokens is one unknown token."""
-    rows = [vocabulary.encode(tokens[:most]) or [vocabulary.unk_id] for tokens in tokenizer.split(texts)]
-    return pad_rows(rows, vocabulary.pad_id)
+def encode(rows: list[list[str]], vocabulary: Vocabulary, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers [N, T] and lengths [N] of the tokens of N texts, cut after `most`; no token is one unknown token."""
+    return pad_rows([vocabulary.encode(row[:most]) or [vocabulary.unk_id] for row in rows], vocabulary.pad_id)
 
 
 def check_labels(found: list[Example]):
@@ -138,7 +137,8 @@ def load(options: settings.LabelledFile, batch_size: int) -> LabelledTexts:
     rows = split(label, options.held_out_share)
     texts = {name: [examples[row][1] for row in chosen] for name, chosen in rows.items()}
     tokenizer, vocabulary = make_tokenizer(options, texts["train"])
-    coded = {name: encode(part, tokenizer, vocabulary, options.max_length) for name, part in texts.items()}
+    tokens = {name: tokenizer.split(part) for name, part in texts.items()}
+    coded = {name: encode(part, vocabulary, options.max_length) for name, part in tokens.items()}
     whole = {name: Labelled(*coded[name], label[chosen]) for name, chosen in rows.items()}
     train = whole.pop("train")
     groups = buckets.assign(train.length, train.length, options.max_buckets)
@@ -150,7 +150,8 @@ def load(options: settings.LabelledFile, batch_size: int) -> LabelledTexts:
         "texts_left_out": len(found) - len(examples),
         "fingerprint": account.fingerprint(column for example in found for column in example),
     }
-    said = understood(options, found, (names, label), coded, facts, complaints)
+    lengths = np.array([len(row) for part in tokens.values() for row in part])
+    said = understood(options, found, (names, label), lengths, facts, complaints)
     return LabelledTexts(
         train=tuple(Labelled(*(_cut(column[group], train.length[group]) for column in train)) for group in groups),
         held_out=whole,
@@ -168,10 +169,9 @@ def _cut(column: np.ndarray, length: np.ndarray) -> np.ndarray:
     return column[:, : length.max()] if column.ndim == 2 else column
 
 
-def understood(options, found: list[Example], classes, coded: dict, facts: dict, complaints: list[str]) -> str:
+def understood(options, found: list[Example], classes, lengths, facts: dict, complaints: list[str]) -> str:
     """A line about the texts."""
-    lengths = np.concatenate([length for _, length in coded.values()])
-    names, label = classes
+    (names, label), over = classes, int((lengths > options.max_length).sum())
     single = [names[number] for number in np.flatnonzero(np.bincount(label) < 3)]
     labels = Counter(text for _, text in set(found))
     contradictions = sum(count > 1 for count in labels.values())
@@ -181,11 +181,10 @@ def understood(options, found: list[Example], classes, coded: dict, facts: dict,
         account.classes(names, label),
         f"{facts['train_texts']:,} train, {facts['valid_texts']:,} validate, {facts['test_texts']:,} test",
         account.spread(lengths),
-        f"{int((lengths == options.max_length).sum()):,} cut after {options.max_length}"
-        * bool((lengths == options.max_length).any()),
+        f"{over:,} cut after {options.max_length}" * bool(over),
         f"a vocabulary of {facts['vocabulary']:,}",
         f"too few to be tested: {', '.join(single)[:60]}" * bool(single),
         f"{doubles:,} left out that were there already" * bool(doubles),
-        f"{account.counted(contradictions, 'text')} with several labels keeps the first" * bool(contradictions),
+        f"the first label counts of {account.counted(contradictions, 'text')} with several" * bool(contradictions),
         account.left_out(complaints),
     )

@@ -69,7 +69,7 @@ class TextClassifier(nn.Module):
     def __call__(self, tokens: Int[Array, "B T"], length: Int[Array, "B"], *, train: bool = False, look: bool = False):
         """(logits [B, classes], {"encoder_attention": [B, layers, H, T, T], "pool_attention": [B, T]} if `look`)."""
         options, block = self.options, block_of(self.options)
-        embedding = Embedding(self.vocab, block, options.max_length, scale=True, initial="normal", name="embedding")
+        embedding = Embedding(self.vocab, block, max_length=0, scale=True, initial="normal", name="embedding")
         x = embedding(tokens, train=train)  # [B, T, D]
         weights = {}
         if options.layers:

@@ -99,10 +99,10 @@ class TextTask:
 
     def read(self, params, texts: list[str]) -> tuple[list[list[str]], np.ndarray, np.ndarray]:
         """(the tokens of each text, probabilities [N, classes], weights [N, T] of the tokens)."""
-        most = self.config.data.max_length
-        tokens, length = encode(texts, self.data.tokenizer, self.data.vocabulary, most)
+        words, most = self.data.tokenizer.split(texts), self.config.data.max_length
+        tokens, length = encode(words, self.data.vocabulary, most)
         rows = over_rows(self.classify, params, {"tokens": tokens, "length": length}, EVALUATED)
-        return [words[:most] for words in self.data.tokenizer.split(texts)], *rows
+        return [row[:most] for row in words], *rows
 
     def said_of(self, words: list[str], probabilities: np.ndarray, weights: np.ndarray) -> str:
         """A class, its probability, and the words with the largest weights [T]."""
