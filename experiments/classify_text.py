@@ -18,7 +18,7 @@ def config() -> Config:
         LabelledFile(max_buckets=3),
         TextClassifier(layers=1, dropout=0.3),
         Optim("adamw", learning_rate=1e-3, schedule="warmup_cosine", warmup_steps=50, weight_decay=0.01, clip_norm=1.0),
-        Train(batch_size=32, total_epochs=10, max_steps=2_000, use_best=True),
+        Train(batch_size=32, total_epochs=10, max_steps=2_000, best_metric="valid.accuracy", use_best=True),
     )
 
 

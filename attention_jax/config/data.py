@@ -168,9 +168,7 @@ class LabelledFile(DataOptions):
     held_out_share: float = 0.1
     """This share of the texts of a class validates and as much tests."""
     tokenizer: Literal["words", "character", "sentencepiece"] = "words"
-    """words: lower case, split at spaces and before , . ! and ?; sentencepiece: pieces of words, learnt from the data
-    and cached.
-    """
+    """words: words and marks in lower case; sentencepiece: pieces of words, learnt from the data and cached."""
     min_frequency: int = 2
     """Rarer words and characters of the training texts are unknown."""
     vocabulary_size: int = 4_000

@@ -1,5 +1,6 @@
 """Your own texts with a label each, from one file of two columns; without a file, dates in six languages."""
 
+import re
 from collections import Counter
 from typing import NamedTuple
 
@@ -85,13 +86,22 @@ def split(label: np.ndarray, share: float, seed: int = 0) -> dict[str, np.ndarra
     return {name: np.sort(np.concatenate(rows)) for name, rows in parts.items()}
 
 
+def words(text: str) -> list[str]:
+    """Words and marks in lower case.
+
+    >>> words("It's late: go!")
+    ["it's", 'late', ':', 'go', '!']
+    """
+    return re.findall(r"\w+(?:['\u2019]\w+)*|[^\w\s]", text.lower())
+
+
 def make_tokenizer(options: settings.LabelledFile, train: list[str]) -> tuple[Tokenizer, Vocabulary]:
     """What `options` say, learnt from the training texts."""
     special = {"pad": PAD, "unk": UNK}
     if options.tokenizer == "sentencepiece":
         tokenizer, pieces = tokenizers.sentencepiece(train, options.vocabulary_size)
         return tokenizer, Vocabulary(pieces, **special)
-    tokenizer = {"words": tokenizers.words, "character": tokenizers.character}[options.tokenizer]()
+    tokenizer = Tokenizer(words, " ".join) if options.tokenizer == "words" else tokenizers.character()
     rows = tokenizer.split(train)
     return tokenizer, Vocabulary.of_sentences(rows, min_frequency=options.min_frequency, **special)
 

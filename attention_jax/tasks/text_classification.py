@@ -136,9 +136,11 @@ class TextTask:
         (directory.parent / "samples.txt").write_text("\n".join(lines[:SAMPLES]) + "\n", encoding="utf-8")
         confusion = np.zeros((len(names), len(names)), np.int64)
         np.add.at(confusion, (test.label, guesses), 1)
+        first = [int(np.argmax(test.label == label)) for label in np.unique(test.label)]  # of each class
+        shown = [words[row] for row in first], probabilities[first], pool[first]
         return [
             confusion_matrix(confusion, names, directory / "confusion.png"),
-            self.draw(words, probabilities, pool, directory / "attention.png"),
+            self.draw(*shown, directory / "attention.png"),
         ]
 
     def describe(self) -> dict:
