@@ -24,7 +24,7 @@ PAGE = (ROOT / "docs" / "own_data.md").read_text(encoding="utf-8")
 TINY = "--train.max-steps 2 --train.total-epochs 1 --model.heads 2"
 SMALL = {
     "translate_files": f"{TINY} --model.width 8 --model.ffn 8 --data.max-buckets 1 --decode.max-length 4"
-    " --decode.beam-size 1",
+    " --decode.beam-size 1 --model.encoder-layers 1 --model.decoder-layers 1",
     "classify_images": f"{TINY} --model.hidden-size 8 --model.mlp-size 8 --model.layers 1 --data.pixels 16",
     "classify_text": f"{TINY} --model.width 8 --model.ffn 8 --data.max-buckets 1",
     "language_model": f"{TINY} --model.width 8 --model.ffn 8 --model.layers 1 --data.steps 16 --data.added 4",
@@ -93,17 +93,15 @@ def test_the_page_is_followed(name, tmp_path):
         assert done.stdout or "--out" in words
     assert (tmp_path / "look.png").exists() or name == "language_model"
     assert (tmp_path / "lettre.txt").exists() or name != "translate_files"
+    if name == "classify_text":
+        refuses_data_that_have_changed(tmp_path, others[-1])
 
 
-@pytest.mark.slow
-def test_a_run_does_not_speak_of_data_that_have_changed(tmp_path):
-    make_files(tmp_path)
-    options = ["--data.tsv-file", "labels.tsv", "--out", "a", *SMALL["classify_text"].split()]
-    assert launch(["train", "classify_text", *options], tmp_path).returncode == 0
-    text = (tmp_path / "labels.tsv").read_text(encoding="utf-8")
-    (tmp_path / "labels.tsv").write_text(text.replace("Ein Hund läuft 7", "Ein Hund bellt 7"), encoding="utf-8")
+def refuses_data_that_have_changed(place: Path, predict: list[str]):
+    text = (place / "labels.tsv").read_text(encoding="utf-8")
+    (place / "labels.tsv").write_text(text.replace("Ein Hund läuft 7", "Ein Hund bellt 7"), encoding="utf-8")
     tasks.load_once.cache_clear()
-    done = launch(["predict", "a", "Ein Hund"], tmp_path)
+    done = launch(predict, place)
     assert done.returncode == 2 and "have changed since it was trained: fingerprint was" in done.stderr
 
 

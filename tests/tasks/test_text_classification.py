@@ -70,6 +70,7 @@ def test_every_text_trains_once_an_epoch(task):
     assert seen == [len(part["label"]) for part in task.buckets] and sum(seen) == task.data.facts["train_texts"]
 
 
+@pytest.mark.slow
 def test_report_draws_the_words_and_the_classes(task, params, tmp_path):
     (tmp_path / "figures").mkdir()
     paths = task.report(params, task.evaluate(params, True), tmp_path / "figures")
