@@ -5,7 +5,7 @@ Source: the model of Vaswani et al. 2017 in pre-norm; sizes for few pairs by us
 Data: yours, --data.tsv-file pairs.tsv (`source TAB target` a line) or --data.source-file a.en --data.target-file a.de;
   without a file 2,000 generated dates, English to German
 Command: python launch.py train translate_files --data.tsv-file pairs.tsv
-Cost: minutes on 2 cores for 5,000 short pairs (docs/own_data.md); at most 2,500 steps
+Cost: at most 2,500 steps; 293 seconds of processor time for 5,000 short pairs (docs/own_data.md)
 
 A tenth of the sources validates and a tenth tests (at most 2,000 each). The sizes base and big are the paper's, for
 millions of pairs and a card: --preset base.
