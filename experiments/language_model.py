@@ -5,7 +5,7 @@ Source: a decoder-only Transformer (Radford et al. 2018) whose positions are bia
   write more than it has seen at once
 Data: yours, --data.text-file FILE; without one the manual that comes with Python
 Command: python launch.py train language_model --data.text-file FILE
-Cost: at most 2,000 steps; 119 seconds of processor time (docs/own_data.md)
+Cost: at most 4,000 steps; 218 seconds of processor time for a million characters (docs/own_data.md)
 
 The last tenth of the text is held out: its first half validates, its second tests.
 """
@@ -19,7 +19,7 @@ def config() -> Config:
         TextFile(),
         LanguageModel(layers=2, width=128, heads=4, ffn=256, positions="alibi", dropout=0.1, attention_dropout=0.0),
         Optim("adamw", learning_rate=3e-3, schedule="warmup_cosine", warmup_steps=100, weight_decay=0.1, clip_norm=1.0),
-        Train(batch_size=16, total_epochs=20, max_steps=2_000, use_best=True),
+        Train(batch_size=16, total_epochs=20, max_steps=4_000, use_best=True),
     )
 
 
