@@ -19,13 +19,21 @@ from attention_jax import InputError
 from attention_jax.config import Config
 from attention_jax.data import batches, timemachine
 from attention_jax.ops.losses import linear_cross_entropy, masked_cross_entropy
+from attention_jax.report.attended import Answer, Looked, check_length
 from attention_jax.report.figures import show_heatmaps
 from attention_jax.tasks import Evaluation, build_model
+from attention_jax.tasks.looking import among_tokens, with_rollout, without_heads
 from attention_jax.tasks.pictures import layer_names
 from attention_jax.train.parallel import over_rows
 
 EVALUATED = 1_000
 """Windows a batch when evaluating."""
+PROMPTS = ("it has", "time traveller")
+"""What `report` goes on with, as d2l does; the page's texts are as long as the second: nothing new to compile."""
+DRAWN = 24
+"""Characters in a figure of attention."""
+LOOKED_AT = 2
+"""Held-out texts on the page of where a model looks."""
 WRITTEN = 20
 """Characters that `predict` adds to a text, as d2l does."""
 
@@ -94,10 +102,40 @@ class LanguageTask:
             raise InputError("this model has no attention to draw; leave --attention out")
         return results
 
+    def log_p(self, params, batch):
+        """The log-probability [B] of all characters of each window but the first."""
+        return -self.score_rows(params, batch)
+
+    def look_through(self, params, batch):
+        """The weights among the characters, and their rollout."""
+        return with_rollout(self.model.apply({"params": params}, batch["tokens"], look=True)[1])
+
+    def looked(self, params, texts: list[str]) -> tuple[Looked, ...]:
+        """Where the model looks in each text and in what it adds to it."""
+        if not texts:
+            [rows] = self.data.held_out.values()
+            first = rows[:: max(len(rows) // LOOKED_AT, 1), : len(PROMPTS[1])][:LOOKED_AT]
+            texts = ["".join(self.data.vocabulary.decode(row)) for row in first]
+        for text in texts:
+            check_length(text, text)
+        looked = [self.looked_at(params, text) for text in self.predict(params, texts, None)]
+        return () if None in looked else tuple(looked)
+
+    def looked_at(self, params, text: str) -> Looked | None:
+        """Where the model looks in one text; None if it has no attention."""
+        batch = {"tokens": np.asarray(self.encode(text))}
+        found = over_rows(self.look_through, params, batch, 1)
+        if not found["weights"]:
+            return None
+        value = float(over_rows(self.log_p, params, batch, 1)[0])
+        without = without_heads(self.log_p, params, batch, found["weights"])
+        attention = among_tokens("decoder", 0, found, tuple(text), tuple(text), without)
+        return Looked(text[:-WRITTEN], (Answer(text, (attention,), None, "log p", value),))
+
     def report(self, params, evaluation: Evaluation, directory: Path) -> list[Path]:
-        texts = self.predict(params, ["it has", "time traveller"], None)
+        texts = self.predict(params, list(PROMPTS), None)
         (directory.parent / "samples.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
-        figure = self.draw(params, texts[1][:24], directory / "attention.png")
+        figure = self.draw(params, texts[1][:DRAWN], directory / "attention.png")
         return [] if figure is None else [figure]
 
     def describe(self) -> dict:
