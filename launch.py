@@ -104,6 +104,23 @@ def predict(words: list[str]):
         print(f"where it looked: {asked.attention}")
 
 
+def look(words: list[str]):
+    """RUN [TEXT or FILE ...] [--out page.html]: where the model of a run looks, as one page for a browser."""
+    from attention_jax import cli, load_run
+    from attention_jax.data.text_files import read_lines
+
+    asked, texts = cli.parse(cli.Look, words), []
+    for text in asked.texts:
+        lines = read_lines(text, "file of texts to look at") if text.endswith(".txt") else [text]
+        texts += [line for line in lines if line.strip() or not text.endswith(".txt")]
+    if asked.out and not asked.out.endswith((".html", ".htm")):
+        raise InputError(f"--out needs a file that ends in .html; got {asked.out}")
+    page = load_run(asked.run).look(texts)
+    own = "look-own.html" if texts else "look.html"
+    path = page.save(asked.out or Path(asked.run) / "figures" / own)
+    print(f"{page.note}\n{path}" if page.note else path)
+
+
 def translate(words: list[str]):
     """RUN FILE [--out FILE]: translate a text file line by line (standard output without --out)."""
     from attention_jax import cli, load_run
@@ -222,9 +239,9 @@ def bench(words: list[str]):
 
 
 COMMANDS = {
-    "list": list_experiments, "train": train, "evaluate": evaluate, "predict": predict, "translate": translate,
-    "watch": watch, "plot": plot, "reproduce": reproduce, "sweep": sweep, "sweep-report": sweep_report, "bench": bench,
-    "compile": compile_for_target,
+    "list": list_experiments, "train": train, "evaluate": evaluate, "predict": predict, "look": look,
+    "translate": translate, "watch": watch, "plot": plot, "reproduce": reproduce, "sweep": sweep,
+    "sweep-report": sweep_report, "bench": bench, "compile": compile_for_target,
 }  # fmt: skip
 
 

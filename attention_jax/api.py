@@ -41,13 +41,43 @@ class LoadedRun:
         Where it looks is drawn to the file `attention`, if one is given. Raises InputError for a text that is empty or
         that the model cannot read.
         """
-        if isinstance(texts, str):
-            raise InputError(f"predict takes a list of texts; got one text: predict([{texts!r}])")
-        for number, text in enumerate(texts, 1):
-            if not text.strip():
-                raise InputError(f"a text to predict must not be empty; text {number} of {len(texts)} is {text!r}")
+        check_texts(texts, "predict")
         with explained():
             return self.task.predict(self.params, list(texts), None if attention is None else Path(attention))
+
+    def look(self, texts: list[str] | tuple[str, ...] = ()) -> Any:
+        """Where the model looks at each text (for a vision model: in each image file), or at some held-out inputs.
+
+        The page (`attention_jax.report.look.Page`) shows itself in a notebook, and `.save("look.html")` writes it as
+        one file. Raises InputError for a model without attention, and for a text that it cannot read.
+        """
+        check_texts(texts, "look")
+        with explained():
+            if self.config.model is None:
+                return self._look_of_study(list(texts))
+            page = runs.look(self.task, self.params, texts)
+        if page is None:
+            raise InputError(f"{type(self.config.model).__name__} has no attention to look at: choose a run that has")
+        return page
+
+    def _look_of_study(self, texts: list[str]):
+        """The page of an experiment that is a computation."""
+        from attention_jax import catalogue
+        from attention_jax.report.look import page
+
+        experiment = catalogue.load_experiment(self.config.name)
+        if experiment.looked is None:
+            raise InputError(f"{self.config.name} has no model that attends, so there is nothing to look at")
+        return page(experiment.looked(self.config, texts), self.config.name)
+
+
+def check_texts(texts, method: str) -> None:
+    """Raises InputError for one text instead of a list, and for a text that is empty."""
+    if isinstance(texts, str):
+        raise InputError(f"{method} takes a list of texts; got one text: {method}([{texts!r}])")
+    for number, text in enumerate(texts, 1):
+        if not text.strip():
+            raise InputError(f"a text to {method} must not be empty; text {number} of {len(texts)} is {text!r}")
 
 
 def load_run(directory: Path | str) -> LoadedRun:

@@ -74,6 +74,8 @@ class Experiment:
     """The search space of `launch.py sweep`: {option: values}."""
     study: Callable[[Config, Path], dict] | None
     """Run instead of training where the experiment is a computation: (config, directory) -> metrics."""
+    looked: Callable[[Config, list[str]], tuple] | None
+    """Where a computation looks, (config, texts) -> inputs as `Task.looked` gives them, for `launch.py look`."""
     figure: Callable[[dict[str, Path], Path], None] | None
     """Compares the variants that have ended, {variant: directory}, in one picture."""
     claims: tuple[Claim, ...]
@@ -222,6 +224,7 @@ def _described(module: ModuleType, results: Path) -> Experiment:
         presets=getattr(module, "presets", dict),
         sweep=getattr(module, "sweep", dict),
         study=getattr(module, "study", None),
+        looked=getattr(module, "looked", None),
         figure=getattr(module, "figure", None),
         claims=getattr(module, "CLAIMS", ()),
         seeds=getattr(module, "SEEDS", 1),

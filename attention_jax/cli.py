@@ -77,6 +77,18 @@ class Predict:
 
 
 @dataclass(frozen=True)
+class Look:
+    """Where the model of a run looks: one HTML file, which needs no network and no server."""
+
+    run: Annotated[Positional[str], place("RUN")]
+    """The directory of a run, such as runs/date_luong/001."""
+    texts: Annotated[Positional[tuple[str, ...]], place("[TEXT or FILE ...]")] = ()
+    """Texts in quotes, image files, or files that end in .txt with one of these a line; by default held-out ones."""
+    out: str = ""
+    """The file to write; by default figures/look.html of the run, or figures/look-own.html of texts of your own."""
+
+
+@dataclass(frozen=True)
 class Translate:
     """Translate a text file line by line."""
 

@@ -4,6 +4,7 @@ import json
 import math
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from attention_jax import Diverged, InputError, config as configs
@@ -220,9 +221,23 @@ def history(directory: Path) -> list[dict]:
 
 
 def draw(task, params, evaluation, directory: Path) -> list[Path]:
-    """The learning curves and the figures of the task's family."""
+    """The learning curves, the figures of the task's family, and the page of where the model looks."""
     curves = draw_curves([directory / "metrics.jsonl"], directory / "figures" / "learning_curve.png")
-    return [curves, *task.report(params, evaluation, directory / "figures")]
+    figures = [curves, *task.report(params, evaluation, directory / "figures")]
+    try:
+        page = look(task, params)
+    except InputError:  # held-out inputs that are too long for a page; `launch.py look` says which
+        page = None
+    return figures if page is None else [*figures, page.save(directory / "figures" / "look.html")]
+
+
+def look(task, params, texts: Sequence[str] = ()):
+    """The page (report/look.py) of where a model looks at `texts`, or at some held-out inputs; None if it looks
+    nowhere."""
+    from attention_jax.report.look import page
+
+    looked = task.looked(params, list(texts)) if hasattr(task, "looked") else ()
+    return page(looked, task.config.name) if looked else None
 
 
 def draw_curves(histories: list, path: Path, title: str = "") -> Path:

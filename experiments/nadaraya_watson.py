@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from attention_jax import InputError
 from attention_jax.config import Claim, Config, Regression, replace
 
 SIZES = (50, 100, 200, 400, 800, 1600, 3200, 6400)
@@ -87,6 +88,31 @@ def classification(rng: np.random.Generator) -> float:
     return float(np.mean(np.asarray(votes).argmax(1) == labels))
 
 
+def looked(config: Config, texts: list[str]):
+    """What each query weighs, for `launch.py look`: of a grid of queries, or of the numbers that `texts` are."""
+    import jax.numpy as jnp
+
+    from attention_jax.ops.attention import attention_weights
+    from attention_jax.ops.scores import Gaussian
+    from attention_jax.report.attended import Answer, Attention, Looked, Side
+
+    try:
+        at = sorted(map(float, texts)) or np.arange(0, 5, 0.1)
+    except ValueError as error:
+        raise InputError(f"a query of a kernel regression is a number, such as 2.5 ({error})") from None
+    x, y = sample(np.random.default_rng(config.train.seed), config.data.points)
+    query = np.asarray(at, np.float32)[:, None]
+    queries = Side(tuple(f"{value:.4g}" for value in at), points=query)
+    points = Side(tuple(f"({a:.2f}, {b:.2f})" for (a,), (b,) in zip(x, y)), points=x)
+    by_width = {f"width {width}": Gaussian(width) for width in WIDTHS}
+    answers = []
+    for text, shown in (("four kernels", scores()), ("a Gaussian of four widths", by_width)):
+        weights = [attention_weights(jnp.asarray(query), jnp.asarray(x), score=score) for score in shown.values()]
+        kernels = np.stack(list(map(np.asarray, weights)))[None]
+        answers.append(Answer(text, (Attention("kernel", kernels, queries, points, tuple(shown), values=y[:, 0]),)))
+    return (Looked(f"{len(x)} points of 2 sin x + x with noise", tuple(answers)),)
+
+
 def study(config: Config, directory: Path) -> dict:
     import jax.numpy as jnp
 
@@ -94,6 +120,7 @@ def study(config: Config, directory: Path) -> dict:
     from attention_jax.ops.attention import attention_weights
     from attention_jax.ops.scores import Boxcar, Gaussian
     from attention_jax.report.figures import lines, show_heatmaps
+    from attention_jax.report.look import page
 
     rng, figures = np.random.default_rng(config.train.seed), directory / "figures"
     x, y = map(jnp.asarray, sample(rng, config.data.points))
@@ -115,6 +142,8 @@ def study(config: Config, directory: Path) -> dict:
         show_heatmaps(
             [maps], None, None, figures / f"{name}.png", titles=list(shown), xlabel="inputs, in order", ylabel="queries"
         )
+
+    page(looked(config, []), config.name).save(figures / "look.html")
 
     errors = consistency(config.data.repetitions)
     slope, height = np.polyfit(np.log(SIZES), np.log(errors), 1)

@@ -78,9 +78,9 @@ def test_list_names_every_experiment():
 
 
 COMMANDS = {
-    "list": "List", "train": "Train", "evaluate": "Evaluate", "predict": "Predict", "translate": "Translate",
-    "plot": "Plot", "reproduce": "Reproduce", "sweep": "Sweep", "sweep-report": "SweepReport", "bench": "Bench",
-    "compile": "Compile",
+    "list": "List", "train": "Train", "evaluate": "Evaluate", "predict": "Predict", "look": "Look",
+    "translate": "Translate", "plot": "Plot", "reproduce": "Reproduce", "sweep": "Sweep",
+    "sweep-report": "SweepReport", "bench": "Bench", "compile": "Compile",
 }  # fmt: skip
 
 
@@ -229,6 +229,38 @@ def test_a_finished_run_can_be_evaluated_asked_drawn_and_is_never_written_over(r
     before = (run / "result.json").read_bytes()
     assert "--resume" in refused("train", "date_luong", *TINY, "--out", run, launch=launch)
     assert (run / "result.json").read_bytes() == before
+
+
+def test_a_run_ends_with_a_page_of_where_its_model_looks_and_makes_others(run, tmp_path):
+    assert "look.html" in (run / "page.md").read_text(encoding="utf-8")
+    ended = (run / "figures" / "look.html").read_text(encoding="utf-8")
+    assert ended.startswith("<!DOCTYPE html>") and "<title>date_luong</title>" in ended
+    (tmp_path / "own.txt").write_text("May 1, 1999\n\n2/3/04\n")
+    told = launch_here("look", run, tmp_path / "own.txt", "3/4/05", "--out", tmp_path / "own.html")
+    assert told.stdout == f"{tmp_path / 'own.html'}\n", told.stderr
+    shown = (tmp_path / "own.html").read_text(encoding="utf-8")
+    assert all(f'"title":"{text}"' in shown for text in ("May 1, 1999", "2/3/04", "3/4/05"))
+    launch_here("look", run, "May 1, 1999")
+    assert (run / "figures" / "look.html").read_text(encoding="utf-8") == ended  # the run's own page stays
+    assert "'title'" not in shown and (run / "figures" / "look-own.html").exists()
+    assert "no file of texts to look at" in refused("look", run, tmp_path / "none.txt")
+    assert "ends in .html; got own.png" in refused("look", run, "--out", "own.png")
+    assert "characters" in refused("look", run, "May 1, 1999" * 9)
+    assert "text 1 of 1 is ' '" in refused("look", run, " ")
+    assert "is not a run" in refused("look", tmp_path)
+
+
+def test_a_computation_has_a_page_where_its_experiment_says_what_to_look_at(tmp_path):
+    for name, size in (("nadaraya_watson", 5_000), ("complexity", 0)):
+        directory = tmp_path / name
+        directory.mkdir()
+        config = configs.to_json(catalogue.load_experiment(name).config())
+        (directory / "config.json").write_text(json.dumps(config))
+        if size:
+            assert launch_here("look", directory, "1.5", "--out", directory / "look.html").returncode == 0
+            assert (directory / "look.html").stat().st_size > size
+        else:
+            assert "no model that attends" in refused("look", directory)
 
 
 def test_a_file_is_translated_line_by_line(run, tmp_path):

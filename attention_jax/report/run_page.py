@@ -27,6 +27,8 @@ def run_page(directory: str | Path) -> Path:
     parts = [f"# {directory.resolve().name}", markdown(Table("", ("what", "value"), rows, right=("value",)))]
     for figure in sorted((directory / "figures").glob("*.png")):
         parts.append(f"## {figure.stem.replace('_', ' ')}\n\n![{figure.stem}](figures/{figure.name})")
+    if (directory / "figures" / "look.html").exists():
+        parts.append("## where the model looks\n\n[figures/look.html](figures/look.html), for a browser")
     page = directory / "page.md"
     page.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
     return page

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention_jax.config import Config, named
+from attention_jax.report.attended import Looked
 
 
 class Evaluation(NamedTuple):
@@ -70,6 +71,9 @@ class Task(Protocol):
 
     def predict(self, params, texts: list[str], figure: Path | None) -> list[str]:
         """One line for each text; with `figure` what the model looks at is drawn there."""
+
+    def looked(self, params, texts: list[str]) -> tuple[Looked, ...]:
+        """Where the model looks at each text, or at some held-out inputs without any; () if it has no attention."""
 
     def describe(self) -> dict:
         """Facts of the data and the model for result.json."""

@@ -1,6 +1,9 @@
 """What an encoder-decoder writes by itself."""
 
-from jaxtyping import Array, Int
+from collections.abc import Callable
+from typing import Any
+
+from jaxtyping import Array, Float, Int
 
 from attention_jax.config import Decode
 from attention_jax.decode import beam_search, greedy
@@ -13,6 +16,25 @@ def generate(
 
     All hypotheses of a sentence read what the model's cache holds as `Shared`: a beam search has nothing to copy there.
     """
+    ends = {"bos": bos, "eos": eos, "pad": pad, "max_length": max_length}
+    if options.beam_size == 1:
+        step, cache = begun(model, params, batch, max_length)
+        return greedy(step, cache, batch["source"].shape[0], **ends)
+    return hypotheses(model, params, batch, options, n_best=1, **ends)[0][:, 0]
+
+
+def hypotheses(
+    model, params, batch: dict, options: Decode, *, n_best: int, max_length: int, **ends
+) -> tuple[Int[Array, "B N T"], Float[Array, "B N"]]:
+    """The `n_best` that a beam finds for the sources of `batch`, best first, and their scores."""
+    step, cache = begun(model, params, batch, max_length)
+    penalty = {"length_penalty": options.length_penalty, "alpha": options.alpha}
+    beam = {"beam_size": options.beam_size, "n_best": n_best}
+    return beam_search(step, cache, batch["source"].shape[0], **beam, **penalty, max_length=max_length, **ends)
+
+
+def begun(model, params, batch: dict, max_length: int) -> tuple[Callable, Any]:
+    """The callback that decoding calls, and the cache before the first token."""
 
     def begin(module):
         return module.start(module.encode(batch["source"], batch["source_length"]), max_length)
@@ -21,10 +43,4 @@ def generate(
         logits, cache, _ = model.apply({"params": params}, cache, tokens, method="step")
         return logits, cache
 
-    cache, rows = model.apply({"params": params}, method=begin), batch["source"].shape[0]
-    ends = {"bos": bos, "eos": eos, "pad": pad, "max_length": max_length}
-    if options.beam_size == 1:
-        return greedy(step, cache, rows, **ends)
-    penalty = {"length_penalty": options.length_penalty, "alpha": options.alpha}
-    tokens, _ = beam_search(step, cache, rows, beam_size=options.beam_size, **penalty, **ends)
-    return tokens[:, 0]
+    return step, model.apply({"params": params}, method=begin)

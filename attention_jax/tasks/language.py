@@ -21,13 +21,19 @@ from attention_jax.config import Config, named
 from attention_jax.data import batches
 from attention_jax.data.text_windows import Windows
 from attention_jax.ops.losses import linear_cross_entropy, masked_cross_entropy
+from attention_jax.report.attended import Answer, Looked, check_length
 from attention_jax.report.figures import show_heatmaps
 from attention_jax.tasks import Evaluation, build_model, load_once
+from attention_jax.tasks.looking import among_tokens, with_rollout, without_heads
 from attention_jax.tasks.pictures import layer_names
 from attention_jax.train.parallel import over_rows
 
 EVALUATED = 1_000
 """Windows a batch when evaluating."""
+DRAWN = 24
+"""Tokens in a figure of attention."""
+LOOKED_AT, BEGUN = 2, 14
+"""Held-out texts on the page of where a model looks, and how many tokens of each it goes on with."""
 
 
 def build(config: Config) -> "LanguageTask":
@@ -101,10 +107,40 @@ class LanguageTask:
             raise InputError("this model has no attention to draw; leave --attention out")
         return results
 
+    def log_p(self, params, batch):
+        """The log-probability [B] of all tokens of each window but the first."""
+        return -self.score_rows(params, batch)
+
+    def look_through(self, params, batch):
+        """The weights among the tokens, and their rollout."""
+        return with_rollout(self.model.apply({"params": params}, batch["tokens"], look=True)[1])
+
+    def looked(self, params, texts: list[str]) -> tuple[Looked, ...]:
+        """Where the model looks in each text and in what it adds to it."""
+        if not texts:
+            rows = next(iter(self.data.held_out.values()))
+            first = rows[:: max(len(rows) // LOOKED_AT, 1), :BEGUN][:LOOKED_AT]
+            texts = [self.data.tokenizer.text(self.data.vocabulary.decode(row)) for row in first]
+        looked = [self.looked_at(params, *pair) for pair in zip(texts, self.predict(params, texts, None))]
+        return () if None in looked else tuple(looked)
+
+    def looked_at(self, params, text: str, written: str) -> Looked | None:
+        """Where the model looks in a text and what it wrote after it; None if it has no attention."""
+        tokens = self.data.tokenizer.tokens(written)
+        check_length(tokens, written)
+        batch = {"tokens": np.asarray(self.encode(written))}
+        found = over_rows(self.look_through, params, batch, 1)
+        if not found["weights"]:
+            return None
+        value = float(over_rows(self.log_p, params, batch, 1)[0])
+        without = without_heads(self.log_p, params, batch, found["weights"])
+        attention = among_tokens("decoder", 0, found, tuple(tokens), tuple(tokens), without)
+        return Looked(text, (Answer(written, (attention,), None, "log p", value),))
+
     def report(self, params, evaluation: Evaluation, directory: Path) -> list[Path]:
         texts = self.predict(params, list(self.data.beginnings), None)
         (directory.parent / "samples.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
-        figure = self.draw(params, texts[-1], 24, directory / "attention.png")
+        figure = self.draw(params, texts[-1], DRAWN, directory / "attention.png")
         return [] if figure is None else [figure]
 
     def describe(self) -> dict:

@@ -22,8 +22,10 @@ from attention_jax.data.pairs import PairData, decode_targets, encode_sources, r
 from attention_jax.data.streams import Stream
 from attention_jax.ops.losses import linear_cross_entropy, masked_cross_entropy
 from attention_jax.ops.positions import within
+from attention_jax.report.attended import Answer, Attention, Looked, check_length
 from attention_jax.tasks import Evaluation, build_model, load_once, pictures
-from attention_jax.tasks.generation import generate
+from attention_jax.tasks.generation import generate, hypotheses
+from attention_jax.tasks.looking import among_tokens, with_rollout, without_heads
 from attention_jax.tasks.scoring import are_sentences, compare, write_translations
 from attention_jax.train.parallel import over_rows
 
@@ -118,19 +120,35 @@ class Seq2seqTask:
         total, count = jax.vmap(masked_cross_entropy)(logits, targets, mask)
         return {"loss": total, "tokens": count, "correct": ((logits.argmax(-1) == targets) & mask).sum(1)}
 
-    def generate(self, params, batch):
-        """The tokens [B, T] the model writes by itself, T as long as the longest reference and half as long again."""
+    @property
+    def ends(self) -> dict:
+        """Where decoding begins and ends: T is as long as the longest reference and half as long again."""
         vocabulary, longest = self.data.target_vocabulary, self.config.decode.max_length
         if not longest:
             longest = max(int(pairs.target_length.max()) for pairs in self.data.held_out.values())
             longest = longest + longest // 2 if are_sentences(self.data) else longest
-        ends = {"bos": vocabulary.bos_id, "eos": vocabulary.eos_id, "pad": vocabulary.pad_id or 0}
-        return generate(self.model, params, batch, self.config.decode, **ends, max_length=longest)
+        special = {"bos": vocabulary.bos_id, "eos": vocabulary.eos_id, "pad": vocabulary.pad_id or 0}
+        return special | {"max_length": longest}
+
+    def generate(self, params, batch):
+        """The tokens [B, T] the model writes by itself."""
+        return generate(self.model, params, batch, self.config.decode, **self.ends)
+
+    def hypotheses(self, params, batch):
+        """All that the beam holds in the end: (tokens [B, N, T], scores [B, N]), best first."""
+        size = self.config.decode.beam_size
+        return hypotheses(self.model, params, batch, self.config.decode, n_best=size, **self.ends)
 
     def look(self, params, batch):
-        """The weights with which the model wrote `target`."""
+        """The weights with which the model writes `target`, their rollout, and the log-probability [B] of `target`."""
         inputs = (batch["source"], batch["source_length"], batch["target"][:, :-1])
-        return self.model.apply({"params": params}, *inputs, look=True)[1]
+        logits, weights = self.model.apply({"params": params}, *inputs, look=True)
+        nats, _ = jax.vmap(masked_cross_entropy)(logits, batch["target"][:, 1:], target_mask(batch))
+        return with_rollout(weights) | {"log_p": -nats}
+
+    def log_p(self, params, batch):
+        """The log-probability [B] of `target`."""
+        return -self.score_rows(params, batch)["loss"]
 
     def evaluate(self, params, full: bool) -> Evaluation:
         """Of every held-out split; after an epoch of the first one, where sentences are not written."""
@@ -161,8 +179,8 @@ class Seq2seqTask:
         size = self.evaluated
         return {"evaluation": (self.score_rows, largest, size), "decoding": (self.generate, sources, size)}
 
-    def write(self, params, texts: list[str]) -> tuple[np.ndarray, dict]:
-        """(tokens the model writes for new texts, the batch they and their sources make)."""
+    def read(self, texts: list[str]) -> dict[str, np.ndarray]:
+        """The sources of new texts. Raises InputError for a text that is too long."""
         source, length = encode_sources(self.data, texts, None)
         limit = self.data.train[0].source.shape[1]
         if not are_sentences(self.data) and source.shape[1] > limit:
@@ -170,10 +188,13 @@ class Seq2seqTask:
                 f"a source may have at most {limit} characters; {max(texts, key=len)!r} has {source.shape[1]}: "
                 "shorten it"
             )
-        batch = {"source": source, "source_length": length}
+        return {"source": source, "source_length": length}
+
+    def write(self, params, texts: list[str]) -> tuple[np.ndarray, dict]:
+        """(tokens the model writes for new texts, the batch they and their sources make)."""
+        batch = self.read(texts)
         tokens = over_rows(self.generate, params, batch, self.config.decode.batch_size)
-        start = np.full((len(texts), 1), self.data.target_vocabulary.bos_id, np.int32)
-        return tokens, batch | {"target": np.concatenate([start, tokens], axis=1)}
+        return tokens, self.forced(batch, tokens[:, None])
 
     def predict(self, params, texts: list[str], figure: Path | None) -> list[str]:
         tokens, batch = self.write(params, texts)
@@ -181,24 +202,87 @@ class Seq2seqTask:
             raise InputError("this model has no attention to draw; leave --attention out")
         return decode_targets(self.data, tokens)
 
+    def looked(self, params, texts: list[str]) -> tuple[Looked, ...]:
+        """Where the model looks while it writes each hypothesis of its beam; or, greedily, what it writes."""
+        samples = self.data.texts[self.sampled].source[:SAMPLES]  # as in `report`: nothing new to compile
+        batch = self.read(texts or samples)
+        for text, length in zip(texts, batch["source_length"]):
+            check_length(range(length), text)
+        decode, scores = self.config.decode, None
+        if decode.beam_size == 1:
+            tokens = over_rows(self.generate, params, batch, decode.batch_size)[:, None]
+        else:
+            tokens, scores = over_rows(self.hypotheses, params, batch, decode.batch_size)
+        count = len(texts) or pictures.SHOWN
+        texts, tokens = texts or samples[:count], tokens[:count]
+        rows = self.forced({name: array[:count] for name, array in batch.items()}, tokens)
+        found = over_rows(self.look, params, rows, pictures.SHOWN)
+        if not found["weights"]:
+            return ()
+        without = without_heads(self.log_p, params, rows, found["weights"])
+        scores = (found["log_p"] if scores is None else scores[:count]).reshape(tokens.shape[:2])
+        answer = lambda row, score: Answer(
+            decode_targets(self.data, rows["target"][row : row + 1, 1:])[0],
+            self.attentions(rows, row, found, without),
+            float(score),
+            "log p",
+            float(found["log_p"][row]),
+        )
+        each = tokens.shape[1]
+        return tuple(
+            Looked(text, tuple(answer(i * each + n, score) for n, score in enumerate(own) if np.isfinite(score)))
+            for i, (text, own) in enumerate(zip(texts, scores))
+        )
+
+    def forced(self, batch: dict, tokens: np.ndarray) -> dict[str, np.ndarray]:
+        """The batch in which the model is made to write every hypothesis, `tokens` [B, N, T], of its source."""
+        count, written = tokens.shape[1], tokens.reshape(-1, tokens.shape[-1]).astype(np.int32)
+        eos, bos = self.data.target_vocabulary.eos_id, self.data.target_vocabulary.bos_id
+        ended = (written == eos) if eos is not None else np.zeros(written.shape, bool)
+        length = np.where(ended.any(1), ended.argmax(1) + 1, written.shape[1]).astype(np.int32)
+        target = np.concatenate([np.full((len(written), 1), bos, np.int32), written], axis=1)
+        sources = {name: np.repeat(array, count, axis=0) for name, array in batch.items()}
+        return sources | {"target": target, "target_length": length}
+
+    def attentions(self, rows: dict, row: int, found: dict, without: dict) -> tuple[Attention, ...]:
+        """The kinds of attention that a model has, of one row of `forced`."""
+        source = self.data.source_vocabulary.decode(rows["source"][row, : rows["source_length"][row]])
+        target = self.data.target_vocabulary.decode(rows["target"][row, : rows["target_length"][row] + 1])
+        turned = self.config.data.reverse_source
+        sides = {
+            "encoder": (source, source, "qk" if turned else ""),
+            "decoder": (target[1:], target[:-1], ""),
+            "cross": (target[1:], source, "k" if turned else ""),
+        }
+        return tuple(
+            among_tokens(kind, row, found, queries, keys, without, turn)
+            for kind, (queries, keys, turn) in sides.items()
+            if f"{kind}_attention" in found["weights"]
+        )
+
     def draw(self, params, batch, tokens, path: Path) -> Path | None:
         """Which source tokens each written token looks at; None if the model has no attention."""
         rows = {name: array[: pictures.SHOWN] for name, array in batch.items()}
-        weights = over_rows(self.look, params, rows, pictures.SHOWN)
+        weights = over_rows(self.look, params, rows, pictures.SHOWN)["weights"]
         if "cross_attention" not in weights:
             return None
         return pictures.alignment(weights, self.data, rows, tokens, self.config.data.reverse_source, path)
 
     def draw_layers(self, params, batch, tokens, directory: Path) -> list[Path]:
         """Every attention of a Transformer; other models have none in their encoder."""
-        rows = {name: array[:1] for name, array in batch.items()}
-        weights = over_rows(self.look, params, rows, 1)
+        rows = {name: array[: pictures.SHOWN] for name, array in batch.items()}
+        weights = over_rows(self.look, params, rows, pictures.SHOWN)["weights"]
         return pictures.layers(weights, self.data, rows, tokens, directory) if "encoder_attention" in weights else []
+
+    @property
+    def sampled(self) -> str:
+        """The held-out split that a report and a page show something of."""
+        splits = list(self.data.held_out)
+        return splits[min(1, len(splits) - 1)] if are_sentences(self.data) else splits[-1]
 
     def report(self, params, evaluation: Evaluation, directory: Path) -> list[Path]:
         """samples.txt, alignments, and for sentences the translations of the test set with their BLEU."""
-        data, splits, sentences = self.data, list(self.data.held_out), are_sentences(self.data)
-        split = splits[min(1, len(splits) - 1)] if sentences else splits[-1]
+        data, split, sentences = self.data, self.sampled, are_sentences(self.data)
         tokens, batch = self.write(params, data.texts[split].source[:SAMPLES])
         lines = sample_lines(data, split, tokens)
         (directory.parent / "samples.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -13,9 +13,11 @@ from attention_jax.data import batches
 from attention_jax.data.labelled_texts import LabelledTexts, encode
 from attention_jax.ops.losses import masked_cross_entropy
 from attention_jax.ops.metrics import token_accuracy
+from attention_jax.report.attended import Answer, Looked, Side, check_length
 from attention_jax.report.heatmaps import show_heatmaps
 from attention_jax.report.panels import confusion_matrix
 from attention_jax.tasks import Evaluation, build_model, load_once
+from attention_jax.tasks.looking import among_tokens, pool_attention, with_rollout, without_heads
 from attention_jax.train.parallel import over_rows
 
 EVALUATED = 256
@@ -116,6 +118,39 @@ class TextTask:
         if figure is not None:
             self.draw(words, probabilities, pool, figure)
         return [self.said_of(*row) for row in zip(words, probabilities, pool)]
+
+    def look_through(self, params, batch):
+        """Probabilities [B, classes], the weights, and their rollout."""
+        probabilities, weights = self.look(params, batch)
+        return with_rollout(weights) | {"probabilities": probabilities}
+
+    def sureness(self, params, batch):
+        """The probability [B] of `label`."""
+        return jnp.take_along_axis(self.look(params, batch)[0], batch["label"][:, None], axis=1)[:, 0]
+
+    def looked(self, params, texts: list[str]) -> tuple[Looked, ...]:
+        """Where the model looks in texts, or in the first held-out one of each class."""
+        if not texts:
+            label = self.data.held_out["test"].label
+            texts = [self.data.texts["test"][int(np.argmax(label == one))] for one in np.unique(label)]
+        words = self.data.tokenizer.split(list(texts))
+        for row, text in zip(words, texts):
+            check_length(row, text)
+        tokens, length = encode(words, self.data.vocabulary, self.config.data.max_length)
+        rows = {"tokens": tokens, "length": length}
+        found = over_rows(self.look_through, params, rows, EVALUATED)
+        probabilities = found["probabilities"]
+        rows |= {"label": probabilities.argmax(1).astype(np.int32)}
+        without = without_heads(self.sureness, params, rows, found["weights"])
+        looked = []
+        for i, (text, label) in enumerate(zip(texts, rows["label"])):
+            shown, sure = tuple(words[i][: length[i]]) or ("",), float(probabilities[i, label])
+            attentions = [pool_attention(found["weights"]["pool_attention"][i], Side(shown))]
+            if "encoder_attention" in found["weights"]:
+                attentions.append(among_tokens("encoder", i, found, shown, shown, without))
+            answer = Answer(str(self.data.names[label]), tuple(attentions), sure, "the probability", sure)
+            looked.append(Looked(text, (answer,)))
+        return tuple(looked)
 
     def draw(self, words: list[list[str]], probabilities: np.ndarray, pool: np.ndarray, path: Path) -> Path:
         """The weights of the first texts, a row each, named by the class that is seen in it."""

@@ -19,8 +19,10 @@ from attention_jax.ops.losses import masked_cross_entropy
 from attention_jax.ops.metrics import token_accuracy
 from attention_jax.ops.randaugment import rand_augment
 from attention_jax.report import image_figures as figures
+from attention_jax.report.attended import Answer, Looked
 from attention_jax.report.panels import confusion_matrix
 from attention_jax.tasks import Evaluation, build_model, initial, load_once
+from attention_jax.tasks.looking import image_attentions, with_rollout, without_heads
 from attention_jax.tasks.pictures import image_maps, prefix_of
 from attention_jax.train.parallel import over_rows
 
@@ -43,8 +45,11 @@ class Preparation:
 
     def plain(self, x):
         """For evaluation."""
-        x = augment.resize(augment.unit(x), self.options.resize_pixels or self.size)
-        return self.scaled(augment.middle(x, self.size))
+        return self.scaled(self.seen(x))
+
+    def seen(self, x):
+        """What of the images is read, in [0, 1]."""
+        return augment.middle(augment.resize(augment.unit(x), self.options.resize_pixels or self.size), self.size)
 
     def scaled(self, x):
         """Images in [0, 1] in the range that a model reads."""
@@ -166,16 +171,47 @@ class VisionTask:
         return jax.nn.softmax(self.model.apply({"params": params}, self.preparation.plain(batch["image"]))[0])
 
     def look(self, params, batch):
-        """(probabilities, maps over the image of what the model attends to, none if it has no attention)."""
-        x = self.preparation.plain(batch["image"])
-        logits, weights = self.model.apply({"params": params}, x, look=True)
-        return jax.nn.softmax(logits), image_maps(weights) if weights else {}
+        """The probabilities, the weights with their rollout, their maps over the image, and the pixels that were read;
+        no weights and no maps if the model has no attention."""
+        seen = self.preparation.seen(batch["image"])
+        logits, weights = self.model.apply({"params": params}, self.preparation.scaled(seen), look=True)
+        maps, pixels = image_maps(weights) if weights else {}, jnp.round(seen * 255).astype(jnp.uint8)
+        return with_rollout(weights) | {"probabilities": jax.nn.softmax(logits), "maps": maps, "pixels": pixels}
+
+    def read(self, paths: list[str]) -> np.ndarray:
+        """Image files as bytes [N, S, S, C], as those of the data."""
+        train, resized = self.data.train, self.config.data.resize_pixels
+        mode = "L" if train.image.shape[-1] == 1 else "RGB"
+        return np.stack([decode(path, resized or train.image.shape[1], mode, by_area=resized > 0) for path in paths])
+
+    def sureness(self, params, batch):
+        """The probability [B] of a class, `label`."""
+        return jnp.take_along_axis(self.classify(params, batch), batch["label"][:, None], axis=1)[:, 0]
+
+    def looked(self, params, texts: list[str]) -> tuple[Looked, ...]:
+        """Where the model looks in images: files, or the first held-out one of each class."""
+        titles, names, test = texts, self.data.names, self.data.held_out["test"]
+        if texts:
+            images = self.read(texts)
+        else:
+            first = first_of_each(test.label)
+            images, titles = test.image[first], [f"a held-out image of class {names[test.label[i]]}" for i in first]
+        found = over_rows(self.look, params, {"image": images}, EVALUATED)
+        if not found["weights"]:
+            return ()
+        probabilities = found["probabilities"]
+        rows = {"image": images, "label": probabilities.argmax(1).astype(np.int32)}
+        without = without_heads(self.sureness, params, rows, found["weights"])
+        looked = []
+        for i, (title, label) in enumerate(zip(titles, rows["label"])):
+            sure, attentions = float(probabilities[i, label]), image_attentions(i, found, found["pixels"][i], without)
+            answer = Answer(str(names[label]), attentions, sure, "the probability", sure)
+            looked.append(Looked(str(title), (answer,)))
+        return tuple(looked)
 
     def predict(self, params, texts: list[str], figure: Path | None) -> list[str]:
         """`texts` are paths of image files."""
-        train, names, resized = self.data.train, self.data.names, self.config.data.resize_pixels
-        mode = "L" if train.image.shape[-1] == 1 else "RGB"
-        x = np.stack([decode(path, resized or train.image.shape[1], mode, by_area=resized > 0) for path in texts])
+        names, x = self.data.names, self.read(texts)
         probabilities = over_rows(self.classify, params, {"image": x}, EVALUATED)
         if figure and self.show_attention(params, x[: figures.SHOWN], None, Path(figure)) is None:
             raise InputError("this model has no attention to draw; leave --attention out")
@@ -185,7 +221,8 @@ class VisionTask:
     def show_attention(self, params, x, titles, path: Path) -> Path | None:
         """The maps of some images, titled by what the model sees in them unless `titles` are given; None without
         attention."""
-        probabilities, maps = over_rows(self.look, params, {"image": x}, EVALUATED)
+        found = over_rows(self.look, params, {"image": x}, EVALUATED)
+        probabilities, maps = found["probabilities"], found["maps"]
         if titles is None:
             titles = [f"{self.data.names[i]} {p[i]:.2f}" for p, i in zip(probabilities, probabilities.argmax(1))]
         return figures.show_attention(x, maps, titles, path) if maps else None
@@ -200,7 +237,7 @@ class VisionTask:
             confusion_matrix(confusion, names, directory / "confusion.png"),
             figures.mistakes(test.image, test.label, probabilities, names, directory / "mistakes.png"),
         ]
-        first = np.array([np.argmax(test.label == c) for c in np.unique(test.label)])[: figures.SHOWN]
+        first = first_of_each(test.label)
         titles = [f"{names[test.label[i]]} ({names[guesses[i]]} {probabilities[i].max():.2f})" for i in first]
         paths.append(self.show_attention(params, test.image[first], titles, directory / "attention.png"))
         if "positions" in params:
@@ -218,3 +255,12 @@ class VisionTask:
             "image": f"{size} x {size} x {channels}",
             "parameters": sum(x.size for x in jax.tree.leaves(shapes)),
         }
+
+
+def first_of_each(label: np.ndarray) -> np.ndarray:
+    """The rows of the first image of each of the first classes, as many as a figure shows.
+
+    >>> first_of_each(np.array([2, 0, 2, 1])).tolist()
+    [1, 3, 0]
+    """
+    return np.array([np.argmax(label == c) for c in np.unique(label)])[: figures.SHOWN]

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from attention_jax import tasks
-from attention_jax.config import Config, LabelledFile, TextClassifier, Train
+from attention_jax.config import Config, LabelledFile, TextClassifier, Train, replace
+from attention_jax.data.labelled_texts import encode
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +69,28 @@ def test_every_text_trains_once_an_epoch(task):
     for bucket, _, weight in task.plan(0, 4):
         seen[bucket] += int(weight.sum())
     assert seen == [len(part["label"]) for part in task.buckets] and sum(seen) == task.data.facts["train_texts"]
+
+
+def test_the_page_has_the_weights_of_the_words(task, params):
+    one, nothing = task.looked(params, ["a c good b d", "\u00a0"])
+    [pool] = one.answers[0].attentions  # without layers there is nothing else
+    words, probabilities, weights = task.read(params, ["a c good b d"])
+    assert pool.keys.tokens == tuple(words[0]) and one.answers[0].text == "good"
+    np.testing.assert_allclose(pool.weights[0, 0, 0], weights[0, :5], atol=1e-6)
+    assert one.answers[0].score == pytest.approx(probabilities.max()) and nothing.title == "\u00a0"
+    assert len(task.looked(params, [])) == 2  # a held-out text of each class
+
+
+@pytest.mark.slow
+def test_the_page_has_what_words_tell_each_other(task):
+    deep = tasks.build(replace(task.config, **{"model.layers": 2}))
+    params = jax.jit(deep.init)(jax.random.key(0))
+    [one] = deep.looked(params, ["a c good b d"])
+    pool, encoder = one.answers[0].attentions
+    tokens, length = encode([["a", "c", "good", "b", "d"]], deep.data.vocabulary, 99)
+    _, weights = deep.look(params, {"tokens": tokens, "length": length})
+    np.testing.assert_allclose(encoder.weights, weights["encoder_attention"][0], atol=1e-6)
+    assert encoder.without.shape == (2, 2) and encoder.rollout.shape == (5, 5) and pool.kind == "pool"
 
 
 @pytest.mark.slow

@@ -1,0 +1,170 @@
+"""What tasks say of where their models look is what the models compute."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny import builder
+
+from attention_jax import InputError, catalogue, config as configs, runs
+from attention_jax.ops.rollout import rollout
+from attention_jax.train import parallel
+from experiments import head_pruning, nadaraya_watson
+
+
+@pytest.fixture(scope="module")
+def task_of(tmp_path_factory):
+    return builder(tmp_path_factory.mktemp("tiny"))
+
+
+def begun(task):
+    return jax.jit(task.init)(jax.random.PRNGKey(0))
+
+
+def applied(task, params, *inputs):
+    """(output, intermediates) of the model itself."""
+    look = jax.jit(lambda params, *inputs: task.model.apply({"params": params}, *inputs, look=True))
+    return look(params, *map(jnp.asarray, inputs))
+
+
+@pytest.fixture(scope="module")
+def transformer(task_of):
+    """A Transformer with a beam of two, and where it looks at two texts of one length."""
+    model = configs.Transformer(2, 1, width=8, heads=2, ffn=8)
+    task = task_of(model, **{"decode.beam_size": 2, "decode.length_penalty": "none"})
+    params = begun(task)
+    return task, params, task.looked(params, ["b c a 3", "c a b c"])
+
+
+@pytest.mark.slow
+def test_each_hypothesis_is_shown_with_the_weights_that_wrote_it(transformer):
+    task, params, looked = transformer
+    source, target = task.data.source_vocabulary, task.data.target_vocabulary
+    assert [one.title for one in looked] == ["b c a 3", "c a b c"] and [len(one.answers) for one in looked] == [2, 2]
+    for answer in (answer for one in looked for answer in one.answers):
+        encoder, decoder, cross = answer.attentions
+        assert (encoder.kind, decoder.kind, cross.kind) == ("encoder", "decoder", "cross")
+        read, words = cross.keys.tokens, cross.queries.tokens
+        assert read[-1] == "<eos>" and decoder.keys.tokens == ("<bos>", *words[:-1])
+        before = np.full((1, 6), target.pad_id)
+        before[0, : len(words)] = target.encode(decoder.keys.tokens)
+        logits, weights = applied(task, params, [source.encode(read)], [len(read)], before)
+        for attention in answer.attentions:
+            shown = weights[f"{attention.kind}_attention"][0, :, :, : attention.weights.shape[2]]
+            np.testing.assert_allclose(attention.weights, shown[..., : attention.weights.shape[3]], atol=1e-5)
+        np.testing.assert_allclose(encoder.rollout, rollout(weights["encoder_attention"][0]), atol=1e-5)
+        each = np.asarray(jax.nn.log_softmax(logits[0]))[np.arange(len(words)), target.encode(words)]
+        assert answer.value == pytest.approx(each.sum(), rel=1e-4)
+        assert answer.score == pytest.approx(answer.value, rel=1e-4)  # of a beam without a penalty
+    assert all(one.answers[0].score >= one.answers[1].score for one in looked)
+    assert len({one.answers[0].attentions[0].keys.tokens for one in looked}) == 2
+
+
+PLACES = {
+    "encoder": ("encoder", "layer_1", "attention"),
+    "decoder": ("decoder", "layer_0", "attention"),
+    "cross": ("decoder", "layer_0", "cross_attention"),
+}
+
+
+@pytest.mark.slow
+def test_a_head_is_off_as_if_its_part_of_the_output_matrix_were_zero(transformer):
+    """Against `experiments/head_pruning.py`, which multiplies every head by a mask."""
+    task, params, looked = transformer
+    batch = task.read([one.title for one in looked])
+    rows = task.forced(batch, parallel.over_rows(task.hypotheses, params, batch, 32)[0])
+    for attention in looked[0].answers[0].attentions:
+        place = PLACES[attention.kind]
+        pruned = head_pruning.masked(params, {place: np.array([1.0, 0.0], np.float32)})
+        expected = parallel.over_rows(task.log_p, pruned, rows, 32)[0]
+        assert attention.without[int(place[1][-1]), 1] == pytest.approx(float(expected), rel=1e-4)
+        assert (
+            attention.without.shape == attention.weights.shape[:2]
+            and abs(attention.without - looked[0].answers[0].value).max() > 1e-4
+        )
+
+
+@pytest.mark.slow
+def test_a_source_that_is_read_from_its_end_is_shown_in_reading_order(task_of):
+    task = task_of(
+        configs.LuongSeq2seq(hidden_size=8, embed_size=4), data=configs.Dates(reverse_source=True, examples=200)
+    )
+    params = begun(task)
+    [one] = task.looked(params, ["May 1, 1999"])
+    [cross] = one.answers[0].attentions
+    assert "".join(cross.keys.tokens).strip().lower() == "may 1, 1999"
+    assert one.answers[0].text == task.predict(params, ["May 1, 1999"], None)[0]
+    batch = task.read(["May 1, 1999"])
+    rows = task.forced(batch, parallel.over_rows(task.hypotheses, params, batch, 32)[0])
+    weights = applied(task, params, rows["source"], rows["source_length"], rows["target"][:, :-1])[1]
+    np.testing.assert_allclose(cross.weights, weights["cross_attention"][0, ..., ::-1], atol=1e-5)
+    assert cross.without is None and cross.rollout is None
+
+
+@pytest.mark.slow
+def test_language_models_look_at_the_text_and_what_they_add(task_of):
+    task = task_of(configs.LanguageModel(2, 8, 2, 8))
+    params = begun(task)
+    [one] = task.looked(params, ["The time"])
+    [own] = one.answers[0].attentions
+    text = task.predict(params, ["The time"], None)[0]
+    assert one.title == "The time" and one.answers[0].text == text and own.queries.tokens == tuple(text)
+    weights = applied(task, params, task.encode(text))[1]["decoder_attention"][0]
+    np.testing.assert_allclose(own.weights, weights, atol=1e-5)
+    assert np.triu(own.weights[0, 0], 1).max() == 0 and own.without.shape == (2, 2)
+
+
+@pytest.mark.slow
+def test_images_are_shown_as_the_model_reads_them(task_of):
+    task = task_of(configs.Cct(hidden_size=16, mlp_size=16, layers=2))
+    params = begun(task)
+    looked = task.looked(params, [])
+    test = task.data.held_out["test"]
+    first = np.argmax(test.label == np.unique(test.label)[0])
+    logits, weights = applied(task, params, task.preparation.plain(test.image[first : first + 1]))
+    [answer], images = looked[0].answers, [one.answers[0].attentions[0].keys.image for one in looked]
+    assert answer.value == pytest.approx(float(jax.nn.softmax(logits[0]).max()), rel=1e-4)
+    np.testing.assert_allclose(answer.attentions[0].weights, weights["encoder_attention"][0], atol=1e-5)
+    assert all(image.shape == images[0].shape and image.dtype == np.uint8 for image in images)
+    np.testing.assert_array_equal(images[0], test.image[first])
+    encoder, pool = answer.attentions
+    np.testing.assert_allclose(pool.weights[0, 0, 0], weights["pool_attention"][0], atol=1e-5)
+    assert encoder.without.shape == encoder.weights.shape[:2] and (encoder.kind, pool.kind) == ("encoder", "pool")
+
+
+@pytest.mark.slow
+def test_a_machine_shows_its_heads_over_time(task_of):
+    task = task_of(configs.NTM(hidden_size=8, locations=8, width=4))
+    params = begun(task)
+    [one] = task.looked(params, ["10110010 01101100"])
+    [memory] = one.answers[0].attentions
+    inputs = memory.queries.channels["inputs"]
+    weights = applied(task, params, inputs[None])[1]
+    assert memory.heads == ("write head 1", "read head 1") and inputs.shape == (5, 9)
+    np.testing.assert_allclose(memory.weights[0, 0], weights["write"][0, :, 0], atol=1e-5)
+    np.testing.assert_allclose(memory.weights[0, 1], weights["read"][0, :, 0], atol=1e-5)
+    assert one.answers[0].text == task.predict(params, ["10110010 01101100"])[0]
+    with pytest.raises(InputError, match="words of 8 bits"):
+        task.looked(params, ["12"])
+
+
+def test_kernel_regression_shows_what_it_weighs():
+    from attention_jax import Gaussian, attend
+
+    config = nadaraya_watson.config()
+    [one] = nadaraya_watson.looked(config, ["1.5", "2.5"])
+    kernels = one.answers[0].attentions[0]
+    estimate = kernels.weights[0, 0] @ kernels.values
+    x = jnp.asarray(kernels.keys.points)
+    again = attend(jnp.array([[1.5], [2.5]]), x, jnp.asarray(kernels.values)[:, None], score=Gaussian())
+    np.testing.assert_allclose(estimate, again[:, 0], rtol=1e-5)
+    assert kernels.heads == ("Gaussian", "Boxcar", "Constant", "Epanechikov")
+    assert len(nadaraya_watson.looked(config, [])[0].answers[0].attentions[0].queries.tokens) == 50
+    with pytest.raises(InputError, match="is a number, such as 2.5"):
+        nadaraya_watson.looked(config, ["two"])
+    assert catalogue.load_experiment("nadaraya_watson").looked is nadaraya_watson.looked
+
+
+def test_a_model_without_attention_has_no_page(task_of):
+    task = task_of(configs.StackedLSTM(layers=1, hidden_size=8))
+    assert runs.look(task, begun(task)) is None

@@ -1,0 +1,290 @@
+"""The page of where a model looks, in a real browser without a window: Chromium, driven by its own driver.
+
+Skipped with a reason where there is no Chromium (Debian: chromium and chromium-driver) or no selenium.
+"""
+
+import re
+import shutil
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny import builder
+
+from attention_jax import Gaussian, attention_weights, config as configs, dense, runs
+from attention_jax.report.attended import Answer, Attention, Looked, Side
+from attention_jax.report.look import page
+from experiments import nadaraya_watson
+
+FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync --window-size=1400,1000"
+)
+QUICK_MS = 50
+"""What a reader may have to wait for when the pointer moves to a token."""
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory):
+    """A browser that keeps the complaints of its console."""
+    browser, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if not browser or not driver:
+        pytest.skip("needs chromium and chromedriver (Debian: chromium, chromium-driver)")
+    webdriver = pytest.importorskip("selenium.webdriver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = browser
+    for flag in (*FLAGS.split(), f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    yield driver
+    driver.quit()
+
+
+class Opened:
+    """A page in the browser, and what a reader does with it."""
+
+    def __init__(self, driver, path, fragment=""):
+        self.driver = driver
+        driver.get("about:blank")
+        driver.get(path.as_uri() + fragment)
+
+    def all(self, selector: str) -> list:
+        return self.driver.find_elements("css selector", selector)
+
+    def one(self, selector: str):
+        return self.driver.find_element("css selector", selector)
+
+    def click(self, selector: str):
+        self.driver.execute_script("arguments[0].click()", self.one(selector))
+
+    @property
+    def status(self) -> str:
+        return self.one("#status").text
+
+    def hover(self, selector: str):
+        from selenium.webdriver import ActionChains
+
+        ActionChains(self.driver).move_to_element(self.one(selector)).perform()
+
+    def press(self, *keys: str):
+        from selenium.webdriver import ActionChains, Keys
+
+        for key in keys:
+            ActionChains(self.driver).send_keys(getattr(Keys, key)).perform()
+
+    def table(self) -> np.ndarray:
+        """[K, heads]: the numbers of the row that is shown, as they stand in the page."""
+        if not self.one("#numbers").get_attribute("open"):
+            self.click("#numbers summary")
+            time.sleep(0.1)
+        rows = self.driver.execute_script(
+            "return [...document.querySelectorAll('#numbers tbody tr')].map(r => [...r.querySelectorAll('td')]"
+            ".map(d => +d.textContent))"
+        )
+        return np.array(rows)
+
+    def complaints(self) -> list[str]:
+        return [entry["message"] for entry in self.driver.get_log("browser")]
+
+
+RNG = np.random.default_rng(0)
+WORDS = (*(f"word{i}" for i in range(28)), "</script><b>", "the end")
+
+
+@pytest.fixture(scope="module")
+def sentence() -> Attention:
+    """30 tokens, 4 layers, 4 heads."""
+    weights = RNG.dirichlet(np.full(30, 0.2), (4, 4, 30)).astype(np.float32)
+    return Attention("encoder", weights, Side(WORDS), Side(WORDS), rollout=weights.mean((0, 1)))
+
+
+@pytest.fixture
+def opened(chromium, sentence, tmp_path):
+    cross = Attention("cross", sentence.weights[:2, :, :5], Side(WORDS[:5]), Side(WORDS), without=np.ones((2, 4)))
+    answers = (Answer("first", (sentence, cross), -0.5, "log p", -2.0), Answer("second", (sentence,), -1.25))
+    path = page([Looked("one", answers), Looked("two", answers[1:])], "a run").save(tmp_path / "look.html")
+    return Opened(chromium, path, "#attention=encoder&layer=1&head=2&token=3")
+
+
+def row_told(opened) -> str:
+    return re.search(r"looks at “([^”]*)”", opened.status)[1]
+
+
+def test_looking_from_a_token_shows_where_every_head_looks(opened, sentence):
+    told = lambda: [element.text for element in opened.all(".tile .told:nth-child(3)")]
+    best = lambda q: WORDS[sentence.weights[1, 2, q].argmax()]
+    assert row_told(opened) == best(3) and "Layer 2, head 3" in opened.status
+    before = told()
+    opened.hover("#queries [data-i='7']")
+    assert row_told(opened) == best(7) and told() != before
+    heads = [WORDS[sentence.weights[layer, head, 7].argmax()] for layer in range(4) for head in range(4)]
+    shown = [text for i, text in enumerate(told()[:20]) if i % 5 < 4]  # the fifth of a layer is the mean
+    assert [text[2:].rpartition(" ")[0] for text in shown] == heads
+    opened.hover("h1")
+    assert row_told(opened) == best(3)  # what was chosen stays
+    np.testing.assert_allclose(opened.table()[:, :4], sentence.weights[1, :, 3].T, atol=6e-5)
+    entropy = -(sentence.weights[1, 2, 3] * np.log2(np.maximum(sentence.weights[1, 2, 3], 1e-30))).sum()
+    assert f"Entropy {entropy:.2f} bits" in opened.status
+    assert opened.complaints() == []
+
+
+def test_it_answers_within_50_ms(opened):
+    """From the pointer's event until the next frame has been laid out and painted, the median of all 30 tokens."""
+    opened.click("#numbers summary")
+    waited = opened.driver.execute_async_script("""
+        const done = arguments[0], waited = [];
+        (async () => {
+          for (const button of document.querySelectorAll("#queries .token")) {
+            const start = performance.now(), channel = new MessageChannel();
+            button.dispatchEvent(new PointerEvent("pointerover", { bubbles: true }));
+            await new Promise(requestAnimationFrame);
+            await new Promise((painted) => { channel.port1.onmessage = painted; channel.port2.postMessage(0); });
+            waited.push(performance.now() - start);
+          }
+          done(waited);
+        })();""")
+    assert len(waited) == 30 and np.median(waited) < QUICK_MS
+    print(f"median {np.median(waited):.1f} ms, longest {max(waited):.1f} ms")
+
+
+def test_the_address_comes_back_to_what_was_shown(opened):
+    opened.click("#kinds input[value='1']")
+    opened.click("#queries [data-i='2']")
+    opened.click("#keys [data-i='4']")
+    opened.click(".tile:nth-child(3)")
+    time.sleep(0.4)
+    address, status = opened.driver.current_url, opened.status
+    assert "attention=cross&layer=0&head=1&token=2&off=4" in address and "off" in status
+    opened.driver.get("about:blank")
+    opened.driver.get(address)
+    assert opened.status == status and opened.one(".tile[aria-pressed='true'] .name").text == "head 2"
+    assert "off: +3.00" in opened.one(".tile").text
+    assert "Without this head log p of this output is 1.00 instead of -2.00." in opened.one("#map-title").text
+    opened.click("#answers input[value='1']")  # a hypothesis without a cross attention
+    assert "first" not in opened.one("#answers label:nth-of-type(2)").text and opened.complaints() == []
+    opened.driver.get(address.partition("#")[0] + "#input=99&layer=77&head=x&token=-4&off=abc,999")
+    assert "looks at" in opened.status and opened.complaints() == []
+
+
+def test_the_keyboard_alone_is_enough(opened, sentence):
+    focused = lambda: opened.driver.switch_to.active_element
+    opened.driver.execute_script("document.querySelector('#kinds input').focus()")
+    opened.press("TAB", "TAB")  # over the outputs to the tokens
+    assert focused().get_attribute("aria-label") == "word3" and focused().get_attribute("aria-current") == "true"
+    opened.press("ARROW_RIGHT")
+    assert focused().get_attribute("aria-label") == "word4" and "“word4” looks at" in opened.status
+    outline = opened.driver.execute_script("return getComputedStyle(document.activeElement).outlineStyle")
+    assert outline == "solid"
+    opened.press("TAB", "END", "SPACE")  # the last key, off
+    assert focused().get_attribute("aria-pressed") == "false" and focused().get_attribute("aria-label") == "the end"
+    left = sentence.weights[1, :, 4].copy()
+    left[:, -1] = 0
+    opened.press("SHIFT")
+    opened.hover("h1")
+    np.testing.assert_allclose(opened.table()[:, :4], (left / left.sum(1, keepdims=True)).T, atol=2e-4)
+    assert opened.one("#status").get_attribute("aria-live") == "polite" and opened.complaints() == []
+
+
+def test_a_notebook_shows_it_in_a_frame(chromium, sentence, tmp_path):
+    frame = page([Looked("one", (Answer("first", (sentence,)),))], "a run")._repr_html_()
+    (tmp_path / "notebook.html").write_text(f"<!DOCTYPE html><meta charset='utf-8'>{frame}", encoding="utf-8")
+    opened = Opened(chromium, tmp_path / "notebook.html")
+    chromium.switch_to.frame(opened.one("iframe"))
+    opened.click("#queries [data-i='5']")
+    assert "“word5” looks at" in opened.status
+    time.sleep(0.3)  # the address of a frame is not its own, which is no error
+    assert opened.complaints() == []
+
+
+def test_a_text_cannot_break_the_page(opened):
+    assert "</script><b>" in opened.one("#queries [data-i='28']").text and not opened.all("#queries b")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_can_be_read_on_every_depth_of_colour(opened, scheme):
+    """Contrast of at least 4.5, also where a token is coloured with all of a head's weight (WCAG 2, AA)."""
+    feature = {"name": "prefers-color-scheme", "value": scheme}
+    opened.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+    names = opened.driver.execute_script(
+        "return ['--paper', '--panel', '--heat', '--text', '--faint'].map("
+        "n => getComputedStyle(document.documentElement).getPropertyValue(n).trim())"
+    )
+    paper, panel, heat, text, faint = (luminance(name) for name in names)
+    contrast = lambda a, b: (max(a, b) + 0.05) / (min(a, b) + 0.05)
+    assert min(contrast(text, on) for on in (paper, panel, heat)) >= 4.5
+    assert min(contrast(faint, on) for on in (paper, panel)) >= 4.5 and contrast(paper, text) > 10
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of #rrggbb (WCAG 2)."""
+    parts = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+    linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+    return float(linear @ [0.2126, 0.7152, 0.0722])
+
+
+def test_switching_a_point_off_is_regression_without_it(chromium, tmp_path):
+    [one] = nadaraya_watson.looked(nadaraya_watson.config(), ["1.5", "2.5"])
+    opened = Opened(chromium, page([one], "kernels").save(tmp_path / "look.html"), "#token=1&off=20.21")
+    kernels = one.answers[0].attentions[0]
+    x, y = (jnp.asarray(a, jnp.float32) for a in (kernels.keys.points, kernels.values))
+    others = np.ones((1, len(y)), bool)
+    others[:, [20, 21]] = False
+    weights = np.asarray(attention_weights(jnp.array([[2.5]]), x, score=Gaussian(), mask=dense(jnp.asarray(others))))
+    np.testing.assert_allclose(opened.table()[:, 0], weights[0], atol=1e-4)
+    assert float(re.search(r"Estimate (-?[\d.]+)\.", opened.status)[1]) == pytest.approx(
+        float(weights[0] @ np.asarray(y)), abs=2e-3
+    )
+    assert len(opened.all("#plot circle.point")) == 40 and len(opened.all("#plot circle.off")) == 2
+    assert opened.complaints() == []
+
+
+def test_images_are_looked_at_where_they_are(chromium, tmp_path):
+    image, tokens = RNG.integers(0, 256, (8, 8, 1), np.uint8), ("class token", *map(str, range(16)))
+    weights = RNG.dirichlet(np.full(17, 0.3), (2, 2, 17)).astype(np.float32)
+    side = Side(tokens, image=image)
+    shown = Attention("encoder", weights, side, side, without=np.full((2, 2), 0.25))
+    looked = Looked("x.png", (Answer("three", (shown,), 0.5, "the probability of three", 0.5),))
+    opened = Opened(chromium, page([looked], "images").save(tmp_path / "look.html"), "#layer=1&head=0&token=0")
+    np.testing.assert_allclose(opened.table()[:, :2], weights[1, :, 0].T, atol=6e-5)
+    depth = "return [...document.querySelectorAll('#keys .cells .token')].map(b => +b.style.getPropertyValue('--w'))"
+    over_image = lambda: opened.driver.execute_script(depth)
+    np.testing.assert_allclose(over_image(), weights[1, 0, 0, 1:] / weights[1, 0, 0].max(), atol=1e-3)
+    opened.hover("#queries .cells [data-i='6']")
+    np.testing.assert_allclose(over_image(), weights[1, 0, 6, 1:] / weights[1, 0, 6].max(), atol=1e-3)
+    pixels = opened.driver.execute_script(  # a map over the image in every tile, follows as well
+        "return [...document.querySelector('.tile canvas').getContext('2d').getImageData(0, 0, 4, 4).data]"
+    )
+    top = weights[0, 0, 6].max()
+    np.testing.assert_allclose(np.array(pixels[3::4]) / 255, 0.9 * weights[0, 0, 6, 1:] / top, atol=0.01)
+    assert "off: -0.25" in opened.one(".tile").text and opened.complaints() == []
+
+
+def test_a_memory_is_looked_at_over_time(chromium, tmp_path):
+    weights = np.zeros((1, 2, 12, 50), np.float32)
+    weights[0, 0, np.arange(12), np.arange(12)] = weights[0, 1, np.arange(12), 11 - np.arange(12)] = 1
+    times = Side(tuple(map(str, range(1, 13))), channels={"inputs": RNG.integers(0, 2, (12, 8))})
+    shown = Attention("memory", weights, times, Side(tuple(map(str, range(50)))), ("write head 1", "read head 1"))
+    path = page([Looked("a", (Answer("b", (shown,)),))], "memory").save(tmp_path / "look.html")
+    opened = Opened(chromium, path, "#layer=0&head=1&token=3&off=8")
+    assert opened.status == "Read head 1 at time step 4 is at location “8” 1.00. Entropy 0.00 bits."
+    listed = [element for element in opened.all("#keys .token") if element.is_displayed()]
+    assert len(listed) == 12 and "38 locations that no head" in opened.one("#hint").text
+    np.testing.assert_array_equal(opened.table(), weights[0, :, 3].T)
+    assert opened.all("#channels canvas[aria-label='inputs at each time step']") and opened.complaints() == []
+
+
+@pytest.mark.slow
+def test_the_numbers_are_those_of_the_model(chromium, tmp_path):
+    """From a model's intermediates through task, page and script to the table that a reader sees."""
+    task = builder(tmp_path)(configs.NTM(hidden_size=8, locations=8, width=4))
+    params = jax.jit(task.init)(jax.random.PRNGKey(0))
+    text = "10110010 01101100"
+    opened = Opened(chromium, runs.look(task, params, [text]).save(tmp_path / "look.html"), "#token=4")
+    inputs = jnp.asarray(task.sequence_of(text).inputs)
+    weights = jax.jit(lambda x: task.model.apply({"params": params}, x, look=True)[1])(inputs)
+    expected = np.stack([weights[name][0, 4, 0] for name in ("write", "read")], axis=1)
+    np.testing.assert_allclose(opened.table(), expected, atol=6e-5)
+    assert opened.complaints() == []
