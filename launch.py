@@ -58,8 +58,23 @@ def config_before(asked):
 
     experiment = catalogue.load_experiment(asked.experiment)
     directory = run_directory(asked, experiment.name)
-    goes_on = asked.resume and not runs.begins(directory)
-    return runs.read_config(directory) if goes_on else experiment.preset(asked.preset)
+    if not asked.resume or runs.begins(directory):
+        return with_weights(asked.start_from, experiment.preset(asked.preset))
+    stored = runs.read_config(directory)
+    if asked.start_from not in ("", stored.train.start_from):
+        raise InputError(f"the run in {directory} has begun; --from {asked.start_from} is for a new one: leave it out")
+    return stored
+
+
+def with_weights(place: str, config):
+    """A configuration that begins with the weights in a file or a run, and with the model they are of."""
+    if not place:
+        return config
+    from attention_jax.config import replace
+    from attention_jax.weights import adopt
+
+    model = adopt.options_from(adopt.weights_of(Path(place)), config.model)
+    return replace(config, model=model, **{"train.start_from": place})
 
 
 def run_directory(asked, name: str) -> Path:
@@ -77,6 +92,34 @@ def say_result(result: dict, directory: Path):
     samples = directory / "samples.txt"
     print(samples.read_text(encoding="utf-8") if samples.exists() else "", end="")
     print(f"{'seconds':32} {result['seconds']:.1f}\nin {directory}: result.json, metrics.jsonl, figures/")
+
+
+def export(words: list[str]):
+    """RUN --to safetensors|npz|stablehlo [--naming timm|huggingface|google|marian]: take a run's weights along."""
+    from attention_jax import cli, load_run
+
+    asked = cli.parse(cli.Export, words)
+    directory = Path(asked.out or f"{asked.run}/export/{'stablehlo' if asked.to == 'stablehlo' else asked.naming}")
+    if asked.to == "stablehlo":
+        from attention_jax.weights import stablehlo
+
+        run = load_run(asked.run)
+        print(stablehlo.export(run.task, run.params, directory, asked.platforms))
+    else:
+        from attention_jax.weights import adopt, exchange
+
+        print(exchange.write(adopt.weights_of(Path(asked.run)), directory, asked.to, asked.naming))
+
+
+def import_weights(words: list[str]):
+    """NAME FILE [--out DIR]: a run of an experiment out of a file of weights."""
+    from attention_jax import catalogue, cli, runs
+
+    before = lambda asked: with_weights(asked.file, catalogue.load_experiment(asked.experiment).config())
+    asked, config = cli.parse_with_config(cli.Import, words, before)
+    directory = Path(asked.out) if asked.out else runs.fresh_directory(config.name)
+    runs.take(config, directory)
+    print(f"in {directory}: evaluate it, predict with it, or go on with train {asked.experiment} --from {directory}")
 
 
 def evaluate(words: list[str]):
@@ -240,8 +283,9 @@ def bench(words: list[str]):
 
 COMMANDS = {
     "list": list_experiments, "train": train, "evaluate": evaluate, "predict": predict, "look": look,
-    "translate": translate, "watch": watch, "plot": plot, "reproduce": reproduce, "sweep": sweep,
-    "sweep-report": sweep_report, "bench": bench, "compile": compile_for_target,
+    "translate": translate, "watch": watch, "plot": plot, "export": export, "import": import_weights,
+    "reproduce": reproduce, "sweep": sweep, "sweep-report": sweep_report, "bench": bench,
+    "compile": compile_for_target,
 }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import io
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
 from tyro.conf import Positional
@@ -48,12 +48,44 @@ class Train:
     """Directory of the run; by default a fresh runs/NAME/001, 002, ..."""
     resume: bool = False
     """Go on with the run in --out, or with the newest one; what is not said again stays as it was."""
+    start_from: Annotated[str, tyro.conf.arg(name="from")] = ""
+    """Begin with these weights and their model: a run, or a file of `launch.py import --help`."""
     coordinator: str = ""
     """Several hosts: HOST:PORT of the first, or auto (Slurm, Open MPI, Kubernetes, TPU pods)."""
     hosts: int = 0
     """How many hosts there are (not with auto)."""
     host: int = 0
     """Which of them this is, from 0 (not with auto)."""
+
+
+@dataclass(frozen=True)
+class Export:
+    """Write a run's weights as safetensors or .npz, or what it computes as StableHLO, to a new directory."""
+
+    run: Annotated[Positional[str], place("RUN")]
+    """The directory of a run, such as runs/vit_digits/001."""
+    to: Literal["safetensors", "npz", "stablehlo"] = "safetensors"
+    """Weights as one of two kinds of files, or programs that run without this package."""
+    naming: Literal["own", "timm", "huggingface", "google", "marian"] = "own"
+    """Whose names the arrays have, with the config.json that library reads: of a ViT timm, huggingface or google
+    (AugReg), of a Transformer marian."""
+    platforms: tuple[Literal["cpu", "cuda", "tpu"], ...] = ("cpu", "cuda", "tpu")
+    """Of StableHLO: a program each."""
+    out: str = ""
+    """The directory to make; by default RUN/export/NAMING or RUN/export/stablehlo."""
+
+
+@dataclass(frozen=True)
+class Import:
+    """Make a run of an experiment out of a file of weights, fitted to its data: to evaluate, predict and train on."""
+
+    experiment: Annotated[Positional[str], place("NAME")]
+    """An experiment of `launch.py list`, or a file of your own; before all options."""
+    file: Annotated[Positional[str], place("FILE")]
+    """safetensors or .npz, or a directory with one and its config.json. The names tell whose it is: this package's, or
+    a ViT's of timm, Hugging Face or google-research (AugReg), or an encoder-decoder's of Marian (Hugging Face)."""
+    out: str = ""
+    """Directory of the run; by default a fresh runs/NAME/001, 002, ..."""
 
 
 @dataclass(frozen=True)

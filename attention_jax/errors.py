@@ -11,6 +11,7 @@ EXTRAS = {
     "babel": "data", "sentencepiece": "data", "sklearn": "data", "spacy": "spacy",
     "matplotlib": "report", "sacrebleu": "report",
     "optuna": "sweep", "ray": "ray", "tyro": "cli", "torch": "torch",
+    "safetensors": "weights", "flatbuffers": "weights",
 }  # fmt: skip
 """The optional packages, as they are imported, and the extra of pyproject.toml that brings each."""
 

@@ -126,8 +126,9 @@ def start(
         task = None if study is not None else tasks.build(config)
         if task is not None:
             check_batches(task, config.train)
+            begin = begun_from(config, task, directory, quiet)
     except InputError:
-        if fresh and hosts.first():  # bad data and batches leave no directory behind
+        if fresh and hosts.first():  # bad data, batches and weights leave no directory behind
             shutil.rmtree(directory)
         raise
     if hosts.first():
@@ -137,11 +138,48 @@ def start(
         outcome = {"metrics": study(config, directory), "history": [], "seconds": time.perf_counter() - started}
         return conclude(config, directory, outcome)
     train = config.train
-    run, params = train_one(task, config.optim, train, directory, quiet=quiet, until=until)
+    run, params = train_one(task, config.optim, train, directory, begin=begin, quiet=quiet, until=until)
     if run.open:
         return None
     with Interrupt():  # what has been trained is also evaluated and written
         return finish(config, task, run, params)
+
+
+def begun_from(config: configs.Config, task, directory: Path, quiet: bool = True):
+    """`train.step.init_state`'s `begin`: given weights in the place of drawn ones, where the run is to begin with such.
+
+    They are read once: a run that has a checkpoint does without them.
+    """
+    saved = any(path.name.isdigit() for path in (directory / "checkpoints").glob("*"))
+    if saved or not config.train.start_from:
+        return lambda params: params
+    import jax
+
+    from attention_jax.train import hosts
+    from attention_jax.weights import adopt
+
+    like = jax.eval_shape(task.init, jax.random.PRNGKey(0))
+    taken = adopt.adopted(adopt.weights_of(Path(config.train.start_from)), like)
+    if hosts.first() and not quiet:
+        print(taken.said)
+    return taken.into
+
+
+def take(config: configs.Config, directory: Path):
+    """Make a run in `directory` that has not trained: the weights of `train.start_from`, fitted to the data."""
+    import jax
+
+    from attention_jax import tasks
+    from attention_jax.train.checkpoint import save_params
+
+    if directory.exists():
+        raise InputError(f"--out must be a directory that does not exist yet; {directory} does")
+    task = tasks.build(config)
+    begin = begun_from(config, task, directory, quiet=False)
+    fresh, _ = jax.random.split(jax.random.PRNGKey(config.train.seed))
+    create(directory)
+    save_params(directory / "final", begin(task.init(fresh)))
+    describe(config, directory)
 
 
 def describe(config: configs.Config, directory: Path):
@@ -259,6 +297,17 @@ def check_data(directory: Path, task):
             )
 
 
+def final_of(directory: Path, config: configs.Config) -> Path:
+    """Where the parameters are that a run ended with; InputError while it has not ended."""
+    final = Path(directory) / "final"
+    if not final.is_dir():
+        raise InputError(
+            f"the run in {directory} has not ended; "
+            f"end it with `launch.py train {config.name} --resume --out {directory}`"
+        )
+    return final
+
+
 def load(directory: Path):
     """(config, task, params) of a finished run."""
     import jax
@@ -267,12 +316,15 @@ def load(directory: Path):
     from attention_jax.train.checkpoint import load_params
 
     config = read_config(directory)
-    final = Path(directory) / "final"
-    if not final.is_dir():
-        raise InputError(
-            f"the run in {directory} has not ended; "
-            f"end it with `launch.py train {config.name} --resume --out {directory}`"
-        )
+    final = final_of(directory, config)
     task = tasks.build(config)
     check_data(directory, task)
     return config, task, load_params(final, jax.eval_shape(task.init, jax.random.PRNGKey(0)))
+
+
+def load_weights(directory: Path):
+    """(config, params) of a finished run, whose data need not be at hand."""
+    from attention_jax.train.checkpoint import read_params
+
+    config = read_config(directory)
+    return config, read_params(final_of(directory, config))

@@ -79,8 +79,8 @@ def test_list_names_every_experiment():
 
 COMMANDS = {
     "list": "List", "train": "Train", "evaluate": "Evaluate", "predict": "Predict", "look": "Look",
-    "translate": "Translate", "plot": "Plot", "reproduce": "Reproduce", "sweep": "Sweep",
-    "sweep-report": "SweepReport", "bench": "Bench", "compile": "Compile",
+    "translate": "Translate", "plot": "Plot", "export": "Export", "import": "Import", "reproduce": "Reproduce",
+    "sweep": "Sweep", "sweep-report": "SweepReport", "bench": "Bench", "compile": "Compile",
 }  # fmt: skip
 
 

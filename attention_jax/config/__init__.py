@@ -93,6 +93,8 @@ class Train(Options):
     max_steps: int = 0
     """Stop after this many optimizer steps; 0 has no limit."""
     seed: int = 0
+    start_from: str = ""
+    """Begin with these weights: a file (`launch.py import --help`) or a run; what does not fit is drawn."""
     steps_per_call: int = 32
     """Train steps scanned inside one compiled call; one where sentences are in buckets of several lengths."""
     keep_last: int = 1

@@ -23,6 +23,8 @@ HeadScore = Annotated[str, OneOf(tuple(name for name in SCORES if name != "locat
 """Of the heads of a Transformer, whose keys may come block by block; "location" needs the whole source at once."""
 Positions = Literal["none", "sinusoidal", "learned", "shaw", "t5", "alibi", "rotary"]
 """How a Transformer learns where its tokens stand (attention_jax/models/position_encodings.py)."""
+Activation = Literal["relu", "gelu", "gelu_tanh", "swish"]
+"""Of a feed-forward layer; gelu is the exact one, with the error function, and gelu_tanh its approximation."""
 
 
 @dataclass(frozen=True)
@@ -191,6 +193,9 @@ class Vit(ModelOptions):
     position: Literal["learned", "sinusoidal", "rotary", "none"] = "learned"
     bias: bool = True
     """Biases in the four attention projections."""
+    activation: Activation = "gelu"
+    norm_epsilon: float = 1e-5
+    """What a normalisation adds to the variance."""
     dropout: float = 0.0
     attention_dropout: float = 0.0
     stochastic_depth: float = 0.0
@@ -204,6 +209,10 @@ class Vit(ModelOptions):
     """Width of a linear map with tanh before the classifier (`rep_size` of big_vision); 0 has none."""
     zero_head: bool = False
     """The classifier's weights start as zeros."""
+    registers: int = 0
+    """Further learned tokens behind the class token, which nobody reads at the end (Darcet et al. 2024); DeiT's
+    distillation token is one.
+    """
 
 
 VIT_SIZES = {  # Dosovitskiy et al. 2021, table 1; S: Touvron et al. 2021, table 1
@@ -273,7 +282,7 @@ class Transformer(ModelOptions):
     value_width: int = 0
     """Per head, d_v; 0 means width / heads."""
     norm: Literal["post", "pre"] = "post"
-    activation: Literal["relu", "gelu"] = "relu"
+    activation: Activation = "relu"
     positions: Positions = "sinusoidal"
     score: HeadScore = "scaled_dot"
     """dot, scaled_dot, general, concat, additive, cosine, mean, or package.file:Class of your own."""
@@ -312,7 +321,7 @@ class LanguageModel(ModelOptions):
     heads: int = 4
     ffn: int = 512
     norm: Literal["post", "pre"] = "pre"
-    activation: Literal["relu", "gelu"] = "gelu"
+    activation: Activation = "gelu"
     positions: Positions = "rotary"
     dropout: float = 0.1
     attention_dropout: float = 0.1

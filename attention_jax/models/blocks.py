@@ -7,6 +7,7 @@ the sub-layers on attention weights and on the feed-forward's hidden units.
 """
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import flax.linen as nn
@@ -16,7 +17,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from attention_jax import InputError
-from attention_jax.config.models import Positions
+from attention_jax.config.models import Activation, Positions
 from attention_jax.models.multihead import Linear, MultiHeadAttention
 from attention_jax.models.position_encodings import RelativeBias, relative_biases
 from attention_jax.ops.attention import Implementation
@@ -27,6 +28,14 @@ from attention_jax.ops.norm import layer_norm
 from attention_jax.ops.precision import is_half
 
 EPSILON = 1e-5
+"""What a normalisation adds to the variance, where no option says so."""
+ACTIVATIONS = {
+    "relu": jax.nn.relu,
+    "gelu": partial(jax.nn.gelu, approximate=False),
+    "gelu_tanh": partial(jax.nn.gelu, approximate=True),
+    "swish": jax.nn.swish,
+}
+"""By the names of `config.models.Activation`."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +53,8 @@ class Block:
     value_width: int
     """Per head, d_v; 0 means width / heads."""
     norm: Literal["post", "pre"]
-    activation: Literal["relu", "gelu"]
-    """gelu is the exact one, with the error function."""
+    norm_epsilon: float
+    activation: Activation
     positions: Positions
     score: str
     """A name in `config.SCORES`, or package.file:Class."""
@@ -79,6 +88,10 @@ class Block:
         """The same over a memory, whose positions have no order relative to the queries': never rotary."""
         return self.attention().clone(rotary=False)
 
+    def normalisation(self) -> "LayerNorm":
+        """One of this block's normalisations."""
+        return LayerNorm(self.norm_epsilon)
+
     def relative_biases(self, layers: int, bidirectional: bool) -> list[RelativeBias]:
         """The biases of a stack of this block's self-attentions."""
         key_width = self.key_width or self.width // self.heads
@@ -92,7 +105,7 @@ def check_heads(option: str, width: int, heads: int):
 
 
 class FeedForward(nn.Module):
-    """max(0, x W_1 + b_1) W_2 + b_2 (Vaswani et al. 2017, eq. 2), or with the exact GELU."""
+    """max(0, x W_1 + b_1) W_2 + b_2 (Vaswani et al. 2017, eq. 2), or with another activation."""
 
     block: Block
 
@@ -109,8 +122,7 @@ class FeedForward(nn.Module):
     def _rest(self, x, rate, rng):
         """What follows the first product. In half precision the gradient keeps that product alone: of these widest
         arrays of a layer, neither a GELU's output, nor the error function inside it, nor a float32 copy is stored."""
-        x = jax.nn.relu(x) if self.block.activation == "relu" else jax.nn.gelu(x, approximate=False)
-        return self.out(dropout(x, rate, rng))
+        return self.out(dropout(ACTIVATIONS[self.block.activation](x), rate, rng))
 
 
 def drop(module: nn.Module, x: Array, rate, train: bool) -> Array:
@@ -121,10 +133,12 @@ def drop(module: nn.Module, x: Array, rate, train: bool) -> Array:
 class LayerNorm(nn.Module):
     """`ops.norm.layer_norm` with its scale and bias."""
 
+    epsilon: float = EPSILON
+
     @nn.compact
     def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... D"]:
         scale = self.param("scale", nn.initializers.ones, (x.shape[-1],))
-        return layer_norm(x, scale, self.param("bias", nn.initializers.zeros, (x.shape[-1],)), EPSILON)
+        return layer_norm(x, scale, self.param("bias", nn.initializers.zeros, (x.shape[-1],)), self.epsilon)
 
 
 def before(block: Block, norm: LayerNorm, x):
@@ -145,7 +159,7 @@ class EncoderLayer(nn.Module):
 
     def setup(self):
         self.attention, self.ffn = self.block.attention(), FeedForward(self.block)
-        self.attention_norm, self.ffn_norm = LayerNorm(), LayerNorm()
+        self.attention_norm, self.ffn_norm = self.block.normalisation(), self.block.normalisation()
 
     def __call__(self, x: Float[Array, "B T D"], mask=None, bias=None, train: bool = False, look: bool = False):
         """(output [B, T, D], weights [B, H, T, T] or None)."""
@@ -197,9 +211,9 @@ class DecoderLayer(nn.Module):
 
     def setup(self):
         self.attention, self.ffn = self.block.attention(), FeedForward(self.block)
-        self.attention_norm, self.ffn_norm = LayerNorm(), LayerNorm()
+        self.attention_norm, self.ffn_norm = self.block.normalisation(), self.block.normalisation()
         if self.cross:
-            self.cross_attention, self.cross_norm = self.block.cross_attention(), LayerNorm()
+            self.cross_attention, self.cross_norm = self.block.cross_attention(), self.block.normalisation()
 
     def __call__(self, x: Float[Array, "B T D"], mask, bias=None, memory=None, train: bool = False, look: bool = False):
         """(output [B, T, D], self-attention weights or None, cross-attention weights [B, H, T, S] or None)."""

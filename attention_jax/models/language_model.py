@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from attention_jax import config
-from attention_jax.models.blocks import Block, check_heads
+from attention_jax.models.blocks import EPSILON, Block, check_heads
 from attention_jax.models.transformer import Decoder, Embedding, Encoder, Past
 from attention_jax.ops.masks import causal, lengths
 
@@ -20,6 +20,7 @@ def block_of(options: config.LanguageModel) -> Block:
         key_width=0,
         value_width=0,
         norm=options.norm,
+        norm_epsilon=EPSILON,
         activation=options.activation,
         positions=options.positions,
         score="scaled_dot",

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from attention_jax import config
-from attention_jax.models.blocks import Block, check_heads, drop
+from attention_jax.models.blocks import EPSILON, Block, check_heads, drop
 from attention_jax.models.multihead import Linear
 from attention_jax.models.transformer import Embedding, Encoder
 from attention_jax.ops.attention import attend, attention_weights
@@ -27,6 +27,7 @@ def block_of(options: config.TextClassifier) -> Block:
         key_width=0,
         value_width=0,
         norm="pre",
+        norm_epsilon=EPSILON,
         activation="gelu",
         positions=options.positions,
         score="scaled_dot",

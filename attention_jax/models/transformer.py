@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from attention_jax import InputError, config
-from attention_jax.models.blocks import Block, DecoderLayer, EncoderLayer, LayerNorm, check_heads, drop
+from attention_jax.models.blocks import EPSILON, Block, DecoderLayer, EncoderLayer, check_heads, drop
 from attention_jax.models.position_encodings import added_positions
 from attention_jax.ops.masks import causal, lengths, segments
 from attention_jax.ops.positions import within
@@ -33,7 +33,7 @@ class Encoder(nn.Module):
         layer = nn.remat(EncoderLayer, static_argnums=(4, 5)) if self.remat else EncoderLayer
         self.layer = [layer(self.block) for _ in range(self.layers)]
         self.bias = self.block.relative_biases(self.layers, bidirectional=True)
-        self.norm = LayerNorm() if self.block.norm == "pre" else None
+        self.norm = self.block.normalisation() if self.block.norm == "pre" else None
 
     def __call__(self, x: Float[Array, "B T D"], mask=None, train: bool = False, look: bool = False):
         """(states [B, T, D], weights [B, layers, H, T, T] or None)."""
@@ -64,7 +64,7 @@ class Decoder(nn.Module):
         layer = nn.remat(DecoderLayer, static_argnums=(5, 6)) if self.remat else DecoderLayer
         self.layer = [layer(self.block, self.cross) for _ in range(self.layers)]
         self.bias = self.block.relative_biases(self.layers, bidirectional=False)
-        self.norm = LayerNorm() if self.block.norm == "pre" else None
+        self.norm = self.block.normalisation() if self.block.norm == "pre" else None
 
     def __call__(self, x: Float[Array, "B T D"], mask, memory=None, train: bool = False, look: bool = False):
         """(states, own weights [B, layers, H, T, T] or None, weights over the memory or None); `memory` from
@@ -169,6 +169,7 @@ def block_of(options: config.Transformer) -> Block:
         key_width=options.key_width,
         value_width=options.value_width,
         norm=options.norm,
+        norm_epsilon=EPSILON,
         activation=options.activation,
         positions=options.positions,
         score=options.score,

@@ -13,7 +13,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attention_jax import InputError, config
-from attention_jax.models.blocks import Block, FeedForward, LayerNorm, check_heads, drop
+from attention_jax.config.models import Activation
+from attention_jax.models.blocks import EPSILON, Block, FeedForward, LayerNorm, check_heads, drop
 from attention_jax.models.multihead import Linear
 from attention_jax.ops.attention import attend, attention_weights
 from attention_jax.ops.augment import resize
@@ -98,6 +99,29 @@ def rotary_2d(x: Float[Array, "B H T E"], grid: int, prefix: int) -> Float[Array
     return jnp.concatenate([turn(x[..., :half], row), turn(x[..., half:], column)], axis=-1)
 
 
+def check_registers(options: config.Vit, grid: int):
+    """Raise InputError if the classifier would read registers, or if they were too many to be told from a larger
+    grid."""
+    if options.registers and options.pool != "token":
+        raise InputError(f"--model.registers need --model.pool token, got {options.pool}: the pool would read them")
+    if options.registers and options.registers >= 2 * grid:
+        raise InputError(
+            f"--model.registers must be fewer than {2 * grid}, twice the patches of a side, got {options.registers}"
+        )
+
+
+def with_first_tokens(module: nn.Module, x: Float[Array, "B N D"]) -> Float[Array, "B T D"]:
+    """The class token, if that is what is pooled, and the registers of a module, before the tokens of each image."""
+    options, (batch, _, width) = module.options, x.shape
+    if options.registers:
+        registers = module.param("registers", nn.initializers.normal(0.02), (options.registers, width)).astype(x.dtype)
+        x = jnp.concatenate([jnp.broadcast_to(registers[None, :, :], (batch, *registers.shape)), x], axis=1)
+    if options.pool == "token":
+        token = module.param("class_token", nn.initializers.zeros, (width,)).astype(x.dtype)
+        x = jnp.concatenate([jnp.broadcast_to(token[None, None, :], (batch, 1, width)), x], axis=1)
+    return x
+
+
 def stochastic_depth(x: Float[Array, "B T D"], rate, rng) -> Float[Array, "B T D"]:
     """Drop a whole branch for an example with probability `rate`, else divide by 1 - rate (Huang et al. 2016)."""
     return x * dropout(jnp.ones((x.shape[0], 1, 1), x.dtype), rate, rng)
@@ -124,7 +148,7 @@ class ImageLayer(nn.Module):
     def setup(self):
         block = self.block
         self.attention = block.attention()
-        self.ffn, self.attention_norm, self.ffn_norm = FeedForward(block), LayerNorm(), LayerNorm()
+        self.ffn, self.attention_norm, self.ffn_norm = FeedForward(block), block.normalisation(), block.normalisation()
 
     def __call__(
         self,
@@ -155,9 +179,10 @@ class ImageLayer(nn.Module):
         return stochastic_depth(y, self.skip, self.make_rng("dropout")) if skips else y
 
 
-def block_of(options: config.Vit | config.Cct, use_bias: bool) -> Block:
-    """What the layers of an image model share: pre-norm and GELU; where a patch stands was said before the first of
-    them."""
+def block_of(
+    options: config.Vit | config.Cct, use_bias: bool, activation: Activation = "gelu", norm_epsilon: float = EPSILON
+) -> Block:
+    """What the layers of an image model share: pre-norm; where a patch stands was said before the first of them."""
     return Block(
         width=options.hidden_size,
         heads=options.heads,
@@ -165,7 +190,8 @@ def block_of(options: config.Vit | config.Cct, use_bias: bool) -> Block:
         key_width=0,
         value_width=0,
         norm="pre",
-        activation="gelu",
+        norm_epsilon=norm_epsilon,
+        activation=activation,
         positions="none",
         score="scaled_dot",
         use_bias=use_bias,
@@ -202,7 +228,7 @@ class Trunk(nn.Module):
             outputs = 1 if self.pool == "token" and i == last and not look else None
             x, w = layer(x, grid, outputs, train, look)
             weights.append(w)
-        x = LayerNorm(name="norm")(x)
+        x = LayerNorm(self.block.norm_epsilon, name="norm")(x)
         if self.pool == "attention":
             query = self.param("pool_query", nn.initializers.normal(0.02), (x.shape[-1],))
             pooled = jax.vmap(attention_pool, in_axes=(None, 0))(query, x)
@@ -243,18 +269,17 @@ class Vit(nn.Module):
                 "--model.position rotary needs heads of a multiple of 4 channels, so that each axis has pairs, got "
                 f"{options.hidden_size} / {options.heads}"
             )
+        check_registers(options, self.image_size // options.patch_size)
         super().__post_init__()
 
     @nn.compact
     def __call__(self, images: Float[Array, "B S S C"], *, train: bool = False, look: bool = False):
         """(logits [B, classes], {"encoder_attention": [B, layers, H, T, T]} if `look`)."""
-        options, block = self.options, block_of(self.options, self.options.bias)
+        options = self.options
+        block = block_of(options, options.bias, options.activation, options.norm_epsilon)
         x = self.embedded(images, block)  # [B, N, D]
         grid = math.isqrt(x.shape[1])
-        if options.pool == "token":
-            token = self.param("class_token", nn.initializers.zeros, (block.width,)).astype(block.dtype)
-            x = jnp.concatenate([jnp.broadcast_to(token[None, None, :], (x.shape[0], 1, block.width)), x], axis=1)
-        x = drop(self, self.placed(x, grid), block.dropout, train)
+        x = drop(self, self.placed(with_first_tokens(self, x), grid), block.dropout, train)
         head = {"rep_width": options.rep_width, "zero_head": options.zero_head}
         depth = {"layers": options.layers, "stochastic_depth": options.stochastic_depth}
         trunk = Trunk(self.classes, block, pool=options.pool, **depth, **head, name="trunk")
@@ -265,7 +290,7 @@ class Vit(nn.Module):
         size, shifted = self.options.patch_size, self.options.shifted
         images = with_shifts(images, size // 2) if shifted else images
         x = patches(images.astype(block.dtype), size)
-        x = LayerNorm(name="patch_norm")(x) if shifted else x
+        x = LayerNorm(block.norm_epsilon, name="patch_norm")(x) if shifted else x
         return Linear(block.width, dtype=block.dtype, name="patch_embedding")(x)
 
     def placed(self, x: Float[Array, "B T D"], grid: int) -> Float[Array, "B T D"]:

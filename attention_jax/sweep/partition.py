@@ -41,6 +41,8 @@ def why_alone(config: configs.Config, staged: bool) -> str:
         return "its parameters are divided over all devices"
     if getattr(config.data, "stream", "never") == "always" or getattr(config.data, "packing", 0):
         return "its data are read while it trains"
+    if train.start_from:
+        return "it begins with weights that were given"
     if train.patience and train.average_last:
         return "the checkpoints of its last epochs would be gone when the others come to their end"
     if staged and (train.use_best or train.average_last):

@@ -67,10 +67,10 @@ def layer_names(weights: np.ndarray) -> dict:
 
 
 def prefix_of(tokens: int) -> int:
-    """How many of an image's tokens stand before the G x G of its patches: a class token or none.
+    """How many of an image's tokens stand before the G x G of its patches: none, or a class token and some registers.
 
-    >>> prefix_of(16), prefix_of(17)
-    (0, 1)
+    >>> prefix_of(16), prefix_of(17), prefix_of(19)
+    (0, 1, 3)
     """
     return tokens - math.isqrt(tokens) ** 2
 
@@ -86,8 +86,8 @@ def image_maps(weights: dict) -> dict[str, Float[Array, "..."]]:
     size = math.isqrt(own.shape[-1])
     grid = lambda x: x.reshape(*x.shape[:-1], size, size)
     flow = jax.vmap(rollout)(own)  # [B, T, T]
-    if prefix_of(own.shape[-1]):
-        heads, through = own[:, -1, :, 0, 1:], flow[:, 0, 1:]
+    if prefix := prefix_of(own.shape[-1]):
+        heads, through = own[:, -1, :, 0, prefix:], flow[:, 0, prefix:]
     elif "pool_attention" in weights:
         pool = weights["pool_attention"]  # [B, T]
         heads, through = jnp.einsum("bt,bhts->bhs", pool, own[:, -1]), jnp.einsum("bt,bts->bs", pool, flow)

@@ -241,6 +241,14 @@ def load_params(directory: Path, like):
         return _read_like(like, read, f"the parameters in {directory}")
 
 
+def read_params(directory: Path):
+    """The parameters in `directory`, whatever their model; InputError if damaged."""
+    where = f"the parameters in {directory}"
+    with ocp.StandardCheckpointer() as checkpointer:
+        like = _read(lambda: checkpointer.metadata(Path(directory).absolute()).item_metadata.tree, where)
+    return load_params(directory, like)
+
+
 def _empty(like):
     return jax.tree.map(lambda x: np.zeros(np.shape(x), x.dtype), like)
 

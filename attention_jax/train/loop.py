@@ -153,10 +153,10 @@ def check_batches(task, train):
         )
 
 
-def train_one(task, optim, train, directory: Path, *, quiet=False, until: float = math.inf):
+def train_one(task, optim, train, directory: Path, *, begin=lambda params: params, quiet=False, until=math.inf):
     """Train `task` by itself in `directory` to its end or to epoch `until`: (run, its parameters or None).
 
-    `optim` and `train` are `config.Optim` and `config.Train`.
+    `optim` and `train` are `config.Optim` and `config.Train`; `begin` is that of `step.init_state`.
 
     Raises:
       Interrupted: on SIGINT or SIGTERM, after a checkpoint was written.
@@ -170,7 +170,7 @@ def train_one(task, optim, train, directory: Path, *, quiet=False, until: float 
         print(f"the learning rate warms up over {optim.warmup_steps} steps and training has {total_steps}")
     run = Run(train, task.plan, total_steps, directory, quiet=quiet)
     with contextlib.closing(Checkpoints(directory / "checkpoints", train, best_of=1)) as checkpoints:
-        [params] = fit(one_run(task, optim, train, total_steps), task, [run], checkpoints, until)
+        [params] = fit(one_run(task, optim, train, total_steps, begin), task, [run], checkpoints, until)
     if run.failure:
         raise run.failure
     return run, params

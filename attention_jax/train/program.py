@@ -32,8 +32,8 @@ def streamed(task) -> bool:
     return getattr(task, "stream", None) is not None
 
 
-def one_run(task, optim, train, total_steps: int) -> Program:
-    """A single run, its batches divided over all devices (`parallel.chunk_runner`)."""
+def one_run(task, optim, train, total_steps: int, begin=lambda params: params) -> Program:
+    """A single run, its batches divided over all devices (`parallel.chunk_runner`); `begin` as in `init_state`."""
     update = optimizer(optim, total_steps)
     ways = {"accumulate": train.accumulate, "shard": train.shard_parameters, "streamed": streamed(task)}
     run, at = chunk_runner(task.loss, update, train.matmul_precision, **ways), placement(train.shard_parameters)
@@ -43,7 +43,7 @@ def one_run(task, optim, train, total_steps: int) -> Program:
         return state, jax.tree.map(lambda x: x[None], jax.device_get(metrics))
 
     return Program(
-        start=lambda: host(init_state(task.init, update, train.seed)),
+        start=lambda: host(init_state(task.init, update, train.seed, begin)),
         place=at.state,
         rows=at.rows,
         streamed_rows=at.call,

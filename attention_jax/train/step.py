@@ -16,10 +16,13 @@ class TrainState(NamedTuple):
     rng: jax.Array  # the run's seed as raw key data, uint32 [2]; step t uses fold_in(rng, t)
 
 
-def init_state(init, optimizer: optax.GradientTransformation, seed: int) -> TrainState:
-    """A fresh state: parameters and dropout come from two independent streams of `seed`."""
+def init_state(init, optimizer: optax.GradientTransformation, seed: int, begin=lambda params: params) -> TrainState:
+    """A fresh state: parameters and dropout come from two independent streams of `seed`.
+
+    `begin(params) -> params` may put others in the place of those that were drawn.
+    """
     model_rng, rng = jax.random.split(jax.random.PRNGKey(seed))
-    params = jax.jit(init)(model_rng)
+    params = begin(jax.jit(init)(model_rng))
     return TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32), rng)
 
 

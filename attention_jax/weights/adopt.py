@@ -1,0 +1,111 @@
+"""Weights given to a model that is not quite theirs: other classes, another grid of patches, grey instead of colour."""
+
+import dataclasses
+from pathlib import Path
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from attention_jax import InputError, config as configs
+from attention_jax.models.vit import interpolate
+from attention_jax.weights.exchange import Weights, flat, nested, read
+from attention_jax.weights.vit_names import prefix_of
+
+TRAINED_WITH = ("dropout", "attention_dropout", "ffn_dropout", "stochastic_depth", "remat", "dtype", "max_length")
+"""Options that say how a model is trained, not what its weights are."""
+
+
+class Adopted(NamedTuple):
+    """What a model takes of given weights."""
+
+    arrays: dict[str, np.ndarray]
+    said: str
+    """In a line: what was taken, resampled, left out and drawn anew."""
+
+    def into(self, fresh):
+        """Fresh parameters with the given ones in their places."""
+        arrays = flat(fresh)
+        return nested({path: jnp.asarray(self.arrays.get(path, array)) for path, array in arrays.items()})
+
+
+def options_from(weights: Weights, own: configs.ModelOptions) -> configs.ModelOptions:
+    """The options of the weights' model, trained as `own` are; InputError if they are of another family."""
+    if type(weights.options) is not type(own):
+        raise InputError(
+            f"weights of the kind {type(own).__name__} are needed here; those of {weights.source} are of the kind "
+            f"{type(weights.options).__name__}: choose another experiment"
+        )
+    kept = {f.name: getattr(own, f.name) for f in dataclasses.fields(own) if f.name in TRAINED_WITH}
+    return dataclasses.replace(weights.options, **kept)
+
+
+def adopted(weights: Weights, like) -> Adopted:
+    """What parameters of the shapes of `like` take of `weights`.
+
+    Arrays of the same place and shape are taken. Positions of a grid are resampled, and the pixels of colours are added
+    or divided, where an image model differs in these. All else stays as it was drawn, a head for other classes first of
+    all. Raises InputError if nothing but that is left.
+    """
+    wanted = {path: leaf.shape for path, leaf in flat(like).items()}
+    given = {path: np.asarray(array) for path, array in weights.arrays.items()}
+    taken = {path: array for path, array in given.items() if wanted.get(path) == array.shape}
+    said = [f"{len(taken)} of {len(wanted)} arrays taken"]
+    for resample in (_positions, _colours) if isinstance(weights.options, configs.Vit) else ():
+        for path, (array, how) in resample(weights.options, given, wanted).items():
+            taken[path] = np.asarray(array)
+            said.append(how)
+    if not taken:
+        raise InputError(f"--from needs weights of a model like this one; nothing of {weights.source} fits")
+    head, rest = [], []
+    for path in sorted(wanted.keys() - taken.keys()):
+        (head if "/head/" in path else rest).append(path)
+    if head:
+        said.append(f"the head drawn anew for {wanted[head[0]][-1]} classes")
+    said += _listed("drawn anew", rest) + _listed("left out", sorted(given.keys() - taken.keys() - set(head)))
+    return Adopted(taken, f"from {weights.source}: " + "; ".join(said))
+
+
+def _listed(what: str, paths: list[str]) -> list[str]:
+    """A few of the paths."""
+    return [f"{len(paths)} {what} ({', '.join(paths[:3])}{', ...' if len(paths) > 3 else ''})"] if paths else []
+
+
+def _positions(options: configs.Vit, given, wanted) -> dict:
+    """The positions of another grid (Dosovitskiy et al. 2021, section 3.2)."""
+    old, new = given.get("positions"), wanted.get("positions")
+    if old is None or new is None or old.shape == new or old.shape[1] != new[1]:
+        return {}
+    prefix = prefix_of(options)
+    before, after = (round((rows - prefix) ** 0.5) for rows in (len(old), new[0]))
+    if (before**2, after**2) != (len(old) - prefix, new[0] - prefix):
+        return {}
+    table = np.concatenate([old[:prefix], interpolate(jnp.asarray(old[prefix:]), after)])
+    return {"positions": (table, f"positions resampled from {before} x {before} to {after} x {after}")}
+
+
+def _colours(options: configs.Vit, given, wanted) -> dict:
+    """Grey images give the same as their copies in all colours; colours of weights for grey count a third each."""
+    path, area = "patch_embedding/kernel", options.patch_size**2
+    old, new = given.get(path), wanted.get(path)
+    if old is None or new is None or old.shape[1] != new[1] or len(old) % area or new[0] % area:
+        return {}
+    kernel = old.reshape(area, -1, old.shape[1])
+    before, after = kernel.shape[1], new[0] // area
+    if after == 1 < before:
+        kernel = kernel.sum(axis=1, keepdims=True)
+    elif before == 1 < after:
+        kernel = np.repeat(kernel, after, axis=1) / after
+    else:
+        return {}
+    return {path: (kernel.reshape(new), f"patches of {before} channel{'s' * (before > 1)} read as {after}")}
+
+
+def weights_of(directory: Path) -> Weights:
+    """The weights in a run that has ended, in a file or in a directory with one."""
+    if not (directory / "checkpoints").is_dir() and not (directory / "final").is_dir():
+        return read(directory)
+    from attention_jax import runs
+
+    config, params = runs.load_weights(directory)
+    return Weights(config.model, flat(params), str(directory))

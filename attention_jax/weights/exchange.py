@@ -1,0 +1,207 @@
+"""Weights from files and to files: of this package and of other libraries."""
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from attention_jax import InputError, config as configs
+from attention_jax.weights import marian_names, tensors, vit_names
+from attention_jax.weights.layouts import check, expanded, parts, shape, solved, to_ours, to_theirs
+from attention_jax.weights.naming import Naming
+
+OWN = "own"
+NAMINGS: dict[str, Naming] = vit_names.NAMINGS | marian_names.NAMINGS
+
+
+class Weights(NamedTuple):
+    """A model's options and its parameters, {"room/array": float32 array}, wherever they come from."""
+
+    options: configs.ModelOptions
+    arrays: dict[str, np.ndarray]
+    source: str
+    """What to call them."""
+
+
+def flat(params) -> dict[str, np.ndarray]:
+    """The arrays of a tree by their paths.
+
+    >>> flat({"a": {"b": np.zeros(2), "c": np.zeros(3)}}).keys()
+    dict_keys(['a/b', 'a/c'])
+    """
+    leaves = jax.tree.leaves_with_path(params)
+    return {"/".join(str(key.key) for key in path): leaf for path, leaf in leaves}
+
+
+def nested(arrays: dict) -> dict:
+    """The tree that `flat` took apart.
+
+    >>> nested({"a/b": 1, "a/c": 2})
+    {'a': {'b': 1, 'c': 2}}
+    """
+    tree: dict = {}
+    for path, array in arrays.items():
+        *above, name = path.split("/")
+        place = tree
+        for key in above:
+            place = place.setdefault(key, {})
+            if not isinstance(place, dict):
+                raise InputError(f"the names of arrays must be a tree; {path} lies below another array")
+        place[name] = array
+    return tree
+
+
+def module_of(weights: Weights):
+    """The Flax module that `nested(weights.arrays)` are the parameters of, of a ViT or an encoder-decoder."""
+    naming = next((naming for naming in NAMINGS.values() if naming.kind is type(weights.options)), None)
+    if naming is None:
+        raise InputError(f"only the data know the sizes of a {type(weights.options).__name__}: load a run of it")
+    return naming.module(weights.options, weights.arrays)
+
+
+def read(path: Path | str) -> Weights:
+    """The weights in a file or in a directory, in our names; whose they are, their own names tell.
+
+    Raises InputError for a file that is damaged, of another architecture, or could run a program.
+    """
+    path = Path(path)
+    held = tensors.read(path)
+    naming = recognised(path, held)
+    if naming == OWN:
+        return Weights(own_options(path, held), held.arrays, str(path))
+    kind = NAMINGS[naming]
+    theirs = {kind.spelt(name): array for name, array in held.arrays.items()}
+    theirs = {name: array for name, array in theirs.items() if not re.fullmatch(kind.ignored, name)}
+    try:
+        options = kind.options(theirs, held.config)
+        if options.heads < 1 or min(kind.known(options).values()) < 0:
+            raise ValueError(f"{options.heads} heads")
+    except InputError:
+        raise
+    except (KeyError, ValueError, TypeError, IndexError, AttributeError, ZeroDivisionError) as error:
+        raise InputError(f"{path} is not {naming}'s: {type(error).__name__} {error}") from error
+    return Weights(options, translated(path, kind, options, theirs), f"{path} ({naming})")
+
+
+def recognised(path: Path, held: tensors.Tensors) -> str:
+    """Whose names the tensors have."""
+    if held.said:
+        return OWN
+    for name, naming in NAMINGS.items():
+        if naming.mark in {naming.spelt(tensor) for tensor in held.arrays}:
+            return name
+    first = ", ".join(sorted(held.arrays)[:3])
+    raise InputError(
+        f"{path} must have the names of {OWN}, {', '.join(NAMINGS)}; it has {len(held.arrays)} others ({first}, ...)"
+    )
+
+
+def translated(path: Path, kind: Naming, options, theirs: dict) -> dict[str, np.ndarray]:
+    """Their arrays as ours; InputError unless all are there, in the shapes that the options and each other ask for."""
+    rows = expanded(kind.table, theirs)
+    there = [(row.their_layout, theirs[row.theirs].shape) for row in rows if row.theirs in theirs]
+    sizes = solved(there, kind.known(options))
+    optional = [row for row in rows if row.ours.startswith(kind.optional)]
+    if not any(row.theirs in theirs for row in optional):
+        rows = [row for row in rows if row not in optional]
+    sizes |= {letter: 0 for row in rows for letter in re.findall(r"[a-z]", row.their_layout) if letter not in sizes}
+    rows = [row for row in rows if row.theirs in theirs or wanted(row.ours, options)]
+    found = {name: array.shape for name, array in theirs.items()}
+    check(str(path), {row.theirs: shape(row.their_layout, sizes) for row in rows}, found)
+    return to_ours(rows, theirs, sizes)
+
+
+def wanted(ours: str, options) -> bool:
+    """Whether a model with these options has the array: some come with an option."""
+    if "/pre_logits/" in ours:
+        return options.rep_width > 0
+    if ours == "registers":
+        return options.registers > 0
+    biased = getattr(options, "bias", True)
+    return biased or not re.search(r"attention/\S+/bias$", ours)
+
+
+def own_options(path: Path, held: tensors.Tensors) -> configs.ModelOptions:
+    """The options that this package wrote beside the arrays; a file cannot name code to be imported."""
+    values = held.said.get("model") if isinstance(held.said, dict) else None
+    try:
+        if not isinstance(values, dict) or any(":" in str(value) for value in values.values()):
+            raise ValueError("what it says of its model names something outside this package")
+        options = configs.from_json(values)
+        configs.validate(options)
+        if not isinstance(options, configs.ModelOptions):
+            raise ValueError(f"a {type(options).__name__} is no model")
+        if any(value > len(held.arrays) for name, value in vars(options).items() if name.endswith("layers")):
+            raise ValueError("more layers than arrays")
+        return options
+    except (ValueError, TypeError) as error:
+        raise InputError(
+            f"{path} must say which model its arrays are of, as `launch.py export` writes it; it does not "
+            f"({' '.join(str(error).split())[:160]})"
+        ) from error
+
+
+def write(weights: Weights, directory: Path, form: str, naming: str = OWN) -> str:
+    """Write model.safetensors or model.npz and config.json to a new directory, all of it or nothing; what to say of it.
+
+    Raises InputError where the other library has no such model.
+    """
+    arrays, said, beside, note = {k: np.asarray(v) for k, v in weights.arrays.items()}, {}, {}, ""
+    if naming == OWN:
+        said = {"model": configs.to_json(weights.options)}
+        beside = said
+    else:
+        kind = NAMINGS.get(naming)
+        if kind is None or not isinstance(weights.options, kind.kind):
+            having = [name for name, kind in NAMINGS.items() if isinstance(weights.options, kind.kind)]
+            raise InputError(
+                f"the weights of a {type(weights.options).__name__} can be written with --naming "
+                f"{', '.join([OWN, *having])}; got {naming}"
+            )
+        if lacks := kind.lacking(weights.options):
+            raise InputError(f"{naming} has no model with {lacks}: export with --naming {OWN}")
+        beside, note, arrays = kind.config(weights.options, arrays), kind.note(weights.options), renamed(kind, weights)
+
+    def fill(place: Path):
+        tensors.write(place / f"model{tensors.KINDS[form]}", arrays, said)
+        if beside:
+            (place / "config.json").write_text(json.dumps(beside, indent=1) + "\n", encoding="utf-8")
+
+    whole(directory, fill)
+    size = sum(file.stat().st_size for file in directory.iterdir())
+    count = sum(array.size for array in arrays.values())
+    return f"{directory}: {len(arrays)} tensors, {count:,} numbers, {size / 1e6:.1f} MB, named as {naming}{note}"
+
+
+def renamed(kind: Naming, weights: Weights) -> dict[str, np.ndarray]:
+    """Our arrays as theirs; InputError naming what they have no place for."""
+    ours = weights.arrays
+    rows = [row for row in expanded(kind.table, ours) if set(parts(row.ours)) <= ours.keys()]
+    left = sorted(ours.keys() - {name for row in rows for name in parts(row.ours)})
+    if left:
+        raise InputError(f"the other library has no place for {len(left)} of our arrays ({', '.join(left[:3])})")
+    stacked = lambda row: np.shape(ours[row.ours]) if row.ours in ours else ()
+    sizes = solved([(row.our_layout, stacked(row)) for row in rows], kind.known(weights.options))
+    return to_theirs(rows, ours, sizes)
+
+
+def whole(directory: Path, fill: Callable[[Path], None]):
+    """Make a directory that `fill` has filled, or none: it is written under another name and then renamed."""
+    if directory.exists():
+        raise InputError(f"--out must be a directory that does not exist yet; {directory} does")
+    part = directory.with_name(directory.name + ".part")
+    shutil.rmtree(part, ignore_errors=True)
+    try:
+        part.mkdir(parents=True)
+        fill(part)
+        os.replace(part, directory)
+    except (PermissionError, NotADirectoryError, FileExistsError) as error:
+        raise InputError(f"{directory} cannot be written ({error.strerror}); give another --out DIR") from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)

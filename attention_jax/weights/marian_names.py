@@ -1,0 +1,149 @@
+"""Marian's encoder-decoders as Hugging Face's MarianMT has them, and what their weights are called here.
+
+A post-norm Transformer with shared embeddings. Its sinusoidal positions hold all sines and then all cosines, where ours
+(and the paper's) take turns: `t` is sine or cosine and f the frequency, and the residual stream is "(t f)" there and
+"(f t)" here. No other letter: v tokens, h heads of width e, m hidden units of the feed-forward.
+"""
+
+from attention_jax import InputError, config
+from attention_jax.models.transformer import Transformer
+from attention_jax.weights.layouts import Row, depth
+from attention_jax.weights.naming import Arrays, Naming
+from attention_jax.weights.vit_names import activation
+
+THERE, HERE = "(t f)", "(f t)"
+
+
+def norm(theirs: str, ours: str) -> list[Row]:
+    """A layer normalisation."""
+    return [Row(f"{theirs}.weight", THERE, f"{ours}/scale", HERE), Row(f"{theirs}.bias", THERE, f"{ours}/bias", HERE)]
+
+
+def into(theirs: str, ours: str, inner: str) -> list[Row]:
+    """A linear map of the stream to something `inner`."""
+    kernel = Row(f"{theirs}.weight", f"{inner} {THERE}", f"{ours}/kernel", f"{HERE} {inner}")
+    return [kernel, Row(f"{theirs}.bias", inner, f"{ours}/bias", inner)]
+
+
+def back(theirs: str, ours: str, inner: str) -> list[Row]:
+    """A linear map of something `inner` to the stream."""
+    kernel = Row(f"{theirs}.weight", f"{THERE} {inner}", f"{ours}/kernel", f"{inner} {HERE}")
+    return [kernel, Row(f"{theirs}.bias", THERE, f"{ours}/bias", HERE)]
+
+
+def attention(theirs: str, ours: str) -> list[Row]:
+    """Four projections."""
+    inputs = [(f"{theirs}.{name[0]}_proj", f"{ours}/{name}") for name in ("query", "key", "value")]
+    rows = [row for there, here in inputs for row in into(there, here, "(h e)")]
+    return rows + back(f"{theirs}.out_proj", f"{ours}/out", "(h e)")
+
+
+def stack(theirs: str, ours: str, cross: bool) -> list[Row]:
+    """The layers of an encoder or of a decoder."""
+    rows = attention(f"{theirs}.self_attn", f"{ours}/attention")
+    rows += norm(f"{theirs}.self_attn_layer_norm", f"{ours}/attention_norm")
+    if cross:
+        rows += attention(f"{theirs}.encoder_attn", f"{ours}/cross_attention")
+        rows += norm(f"{theirs}.encoder_attn_layer_norm", f"{ours}/cross_norm")
+    rows += into(f"{theirs}.fc1", f"{ours}/ffn/hidden", "m") + back(f"{theirs}.fc2", f"{ours}/ffn/out", "m")
+    return rows + norm(f"{theirs}.final_layer_norm", f"{ours}/ffn_norm")
+
+
+MARIAN = (
+    *stack("model.encoder.layers.*", "encoder/layer_*", cross=False),
+    *stack("model.decoder.layers.*", "decoder/layer_*", cross=True),
+    Row("model.shared.weight", f"v {THERE}", "target_embedding/token/embedding", f"v {HERE}"),
+    Row("final_logits_bias", "1 v", "bias", "v"),
+)
+
+
+def options(theirs: Arrays, facts: dict) -> config.Transformer:
+    """config.json says what the shapes do not; without it heads are 64 wide, and the rest is as in OPUS-MT's models."""
+    if facts.get("normalize_before") or facts.get("normalize_embedding") or facts.get("add_final_layer_norm"):
+        raise InputError("Marian's weights must be of a post-norm model without further normalisations")
+    if not facts.get("share_encoder_decoder_embeddings", True) or not facts.get("tie_word_embeddings", True):
+        raise InputError("Marian's weights must share the embeddings of both languages and of the output layer")
+    width = theirs["model.shared.weight"].shape[1]
+    heads = {int(facts.get(f"{side}_attention_heads") or max(width // 64, 1)) for side in ("encoder", "decoder")}
+    hidden = {len(theirs[f"model.{side}.layers.0.fc1.bias"]) for side in ("encoder", "decoder")}
+    if width % 2 or len(heads) > 1 or len(hidden) > 1:
+        raise InputError("Marian's weights must have an even width, and as many heads and hidden units in both stacks")
+    return config.Transformer(
+        depth("model.encoder.layers.", theirs),
+        depth("model.decoder.layers.", theirs),
+        width,
+        heads.pop(),
+        hidden.pop(),
+        activation=activation(facts.get("activation_function", "swish")),
+        scale_embeddings=bool(facts.get("scale_embedding", True)),
+        tied="all",
+    )
+
+
+def their_config(ours_options: config.Transformer, ours: Arrays) -> dict:
+    """The config.json of a `MarianMTModel`; tokens are numbered as Marian does: eos 0, pad last, and first of all."""
+    vocabulary = len(ours["bias"])
+    names = {"gelu_tanh": "gelu_pytorch_tanh"}
+    sides = {
+        f"{side}_{name}": value
+        for side, number in (("encoder", ours_options.encoder_layers), ("decoder", ours_options.decoder_layers))
+        for name, value in (("layers", number), ("attention_heads", ours_options.heads), ("ffn_dim", ours_options.ffn))
+    }
+    return sides | {
+        "architectures": ["MarianMTModel"],
+        "model_type": "marian",
+        "d_model": ours_options.width,
+        "vocab_size": vocabulary,
+        "activation_function": names.get(ours_options.activation, ours_options.activation),
+        "scale_embedding": ours_options.scale_embeddings,
+        "share_encoder_decoder_embeddings": True,
+        "tie_word_embeddings": True,
+        "max_position_embeddings": ours_options.max_length,
+        "pad_token_id": vocabulary - 1,
+        "decoder_start_token_id": vocabulary - 1,
+        "eos_token_id": 0,
+        "forced_eos_token_id": 0,
+    }
+
+
+def known(ours: config.Transformer) -> dict[str, int]:
+    """The sizes that the options say."""
+    width = {"t": 2, "f": ours.width // 2, "h": ours.heads, "e": ours.width // ours.heads}
+    return width | {"m": ours.ffn}
+
+
+def module(ours_options: config.Transformer, ours: Arrays) -> Transformer:
+    """The model of these weights."""
+    vocabulary = len(ours["target_embedding/token/embedding"])
+    return Transformer(ours_options, vocabulary, vocabulary)
+
+
+def lacking(ours: config.Transformer) -> str:
+    """What of our model MarianMT does not have."""
+    lacks = {
+        f"--model.norm {ours.norm}": ours.norm != "post",
+        f"--model.positions {ours.positions}": ours.positions != "sinusoidal",
+        f"--model.tied {ours.tied}": ours.tied != "all",
+        f"--model.score {ours.score}": ours.score != "scaled_dot",
+        "--model.no-use-bias": not ours.use_bias,
+        "--model.no-output-bias": not ours.output_bias,
+        "--model.key-width": ours.key_width not in (0, ours.width // ours.heads),
+        "--model.value-width": ours.value_width not in (0, ours.width // ours.heads),
+        "an odd --model.width": ours.width % 2,
+    }
+    return ", ".join(name for name, is_so in lacks.items() if is_so)
+
+
+NAMINGS = {
+    "marian": Naming(
+        kind=config.Transformer,
+        table=MARIAN,
+        mark="model.encoder.layers.0.self_attn.q_proj.weight",
+        options=options,
+        config=their_config,
+        known=known,
+        module=module,
+        lacking=lacking,
+        ignored=r"model\.(en|de)coder\.embed_(positions|tokens)\.weight|lm_head\.weight",
+    ),
+}

@@ -1,0 +1,205 @@
+"""What a trained model computes, as StableHLO programs that run without this package (`jax.export`).
+
+A directory holds a program for each platform (one for several would have every platform's attention lowered for all of
+them), the weights, which all of them read, and manifest.json, which says what goes in and what comes out. Any number of
+rows makes a batch.
+"""
+
+import importlib
+import json
+import time
+from collections.abc import Callable
+from functools import singledispatch
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import export as exporting
+
+from attention_jax import InputError
+from attention_jax.data.vocabulary import Vocabulary
+from attention_jax.tasks.language import LanguageTask
+from attention_jax.tasks.seq2seq import Seq2seqTask
+from attention_jax.tasks.vision import VisionTask
+from attention_jax.weights.exchange import flat, nested, whole
+
+TIMED = (1, 32)
+"""Rows of the batches that are timed."""
+
+
+class Input(NamedTuple):
+    """An array that a program reads."""
+
+    name: str
+    shape: tuple[int, ...]
+    """Of a row."""
+    dtype: str
+    meaning: str
+
+
+class Service(NamedTuple):
+    """What is exported of a task."""
+
+    compute: Callable
+    """(params, *inputs) -> an array with a row for each row of the inputs."""
+    inputs: tuple[Input, ...]
+    output: str
+    """What it means."""
+    example: tuple[np.ndarray, ...]
+    """A row of each input, [1, ...]."""
+    words: dict
+    """What turns numbers into text: vocabularies, names of classes."""
+
+
+@singledispatch
+def service(task) -> Service:
+    """What is exported of a task; InputError for a family that has nothing to export yet."""
+    raise InputError(f"there is no StableHLO of a {type(task).__name__} yet: export its weights")
+
+
+@service.register
+def _(task: VisionTask) -> Service:
+    side = task.config.data.resize_pixels or task.data.train.image.shape[1]
+    image = Input("image", (side, side, task.data.train.image.shape[-1]), "uint8", "rows, columns, channels; 0 to 255")
+
+    def logits(params, image):
+        return task.model.apply({"params": params}, task.preparation.plain(image))[0]
+
+    example = np.zeros((1, *image.shape), np.uint8)
+    return Service(logits, (image,), "logits [batch, classes]", (example,), {"classes": list(task.data.names)})
+
+
+@service.register
+def _(task: Seq2seqTask) -> Service:
+    longest = task.data.train[0].source.shape[1]
+    longest = max([longest, *(pairs.source.shape[1] for pairs in task.data.held_out.values())])
+    inputs = (
+        Input("source", (longest,), "int32", "tokens, eos at the end where there is one, filled up with padding"),
+        Input("source_length", (), "int32", "tokens without padding"),
+    )
+    if task.config.decode.beam_size > 1:
+        print("a beam search is exported as greedy decoding")
+
+    def tokens(params, source, source_length):
+        greedy = Seq2seqTask(_with_beam_of_one(task.config), task.data, task.model)
+        return greedy.generate(params, {"source": source, "source_length": source_length})
+
+    pairs = next(iter(task.data.held_out.values()))
+    row = np.zeros((1, longest), np.int32)
+    row[:, : pairs.source.shape[1]] = pairs.source[:1]
+    words = {
+        "source": _tokens(task.data.source_vocabulary),
+        "target": _tokens(task.data.target_vocabulary),
+        "reversed": bool(getattr(task.config.data, "reverse_source", False)),
+    }
+    example = (row, pairs.source_length[:1].astype(np.int32))
+    return Service(tokens, inputs, "tokens [batch, longest], to the first eos", example, words)
+
+
+@service.register
+def _(task: LanguageTask) -> Service:
+    steps = task.data.train.shape[1] - 1
+    tokens = Input("tokens", (steps,), "int32", "what was written so far; logits at a place see what is before it")
+
+    def logits(params, tokens):
+        return task.model.apply({"params": params}, tokens)[0]
+
+    example = task.data.train[:1, :-1].astype(np.int32)
+    words = {"tokens": _tokens(task.data.vocabulary)}
+    return Service(logits, (tokens,), "logits [batch, places, tokens] of each next token", (example,), words)
+
+
+def _with_beam_of_one(config):
+    from attention_jax.config import replace
+
+    return replace(config, **{"decode.beam_size": 1})
+
+
+def _tokens(vocabulary: Vocabulary) -> dict:
+    ids = {name: getattr(vocabulary, f"{name}_id") for name in ("pad", "bos", "eos", "unk")}
+    return {"tokens": vocabulary.tokens} | ids
+
+
+def export(task, params, directory: Path, platforms=("cpu", "cuda", "tpu")) -> str:
+    """Write programs, weights and manifest to a new directory; a line about their size and speed here."""
+    importlib.import_module("flatbuffers")  # jax writes programs with it, and says so at the very end
+    served = service(task)
+    params = jax.tree.map(lambda x: np.asarray(x, np.float32), flat(params))
+    if not platforms:
+        raise InputError("--platforms needs at least one of cpu, cuda, tpu")
+    programs = {platform: exported(served, params, platform) for platform in dict.fromkeys(platforms)}
+
+    def fill(place: Path):
+        for platform, program in programs.items():
+            (place / f"{platform}.stablehlo").write_bytes(program.serialize())
+        np.savez(place / "weights.npz", **params)
+        (place / "words.json").write_text(json.dumps(served.words, ensure_ascii=False) + "\n", encoding="utf-8")
+        said = json.dumps(manifest(served, programs), indent=1)
+        (place / "manifest.json").write_text(said + "\n", encoding="utf-8")
+
+    whole(directory, fill)
+    sizes = [f"{platform} {(directory / f'{platform}.stablehlo').stat().st_size:,}" for platform in programs]
+    line = f"{directory}: programs of {', '.join(sizes)} bytes, weights of {_size(directory):,} bytes"
+    return line + (f"; {timed(served, params, programs['cpu'])} on this CPU" if "cpu" in programs else "")
+
+
+def _size(directory: Path) -> int:
+    return (directory / "weights.npz").stat().st_size
+
+
+def exported(served: Service, params: dict, platform: str) -> exporting.Exported:
+    """The program for a platform, of (weights by name, inputs), for batches of any size.
+
+    A model that asks how many rows there are computes each by itself, side by side.
+    """
+    (rows,) = exporting.symbolic_shape("batch")
+    shapes = [jax.ShapeDtypeStruct((rows, *given.shape), given.dtype) for given in served.inputs]
+    weights = {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in params.items()}
+
+    def together(weights, *inputs):
+        return served.compute(nested(weights), *inputs)
+
+    def side_by_side(weights, *inputs):
+        return jax.vmap(lambda *row: together(weights, *(x[None] for x in row))[0])(*inputs)
+
+    try:
+        return exporting.export(jax.jit(together), platforms=[platform])(weights, *shapes)
+    except jax.errors.InconclusiveDimensionOperation:
+        return exporting.export(jax.jit(side_by_side), platforms=[platform])(weights, *shapes)
+
+
+def manifest(served: Service, programs: dict) -> dict:
+    """What a program needs to be run, as plain values."""
+    inputs = [
+        {"name": given.name, "shape": ["batch", *given.shape], "dtype": given.dtype, "meaning": given.meaning}
+        for given in served.inputs
+    ]
+    program = next(iter(programs.values()))
+    (out,) = program.out_avals
+    return {
+        "programs": {platform: f"{platform}.stablehlo" for platform in programs},
+        "weights": "weights.npz",
+        "words": "words.json",
+        "inputs": inputs,
+        "output": {"shape": [str(size) for size in out.shape], "dtype": str(out.dtype), "meaning": served.output},
+        "jax": jax.__version__,
+        "calling_convention_version": program.calling_convention_version,
+    }
+
+
+def timed(served: Service, params: dict, program: exporting.Exported) -> str:
+    """Milliseconds an example, the best of five calls."""
+    said = []
+    call = jax.jit(program.call)
+    for rows in TIMED:
+        inputs = [jnp.asarray(np.repeat(array, rows, axis=0)) for array in served.example]
+        jax.block_until_ready(call(params, *inputs))
+        seconds = []
+        for _ in range(5):
+            began = time.perf_counter()
+            jax.block_until_ready(call(params, *inputs))
+            seconds.append(time.perf_counter() - began)
+        said.append(f"{1000 * min(seconds) / rows:.3g} ms an example at batch {rows}")
+    return ", ".join(said)

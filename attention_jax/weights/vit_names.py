@@ -1,0 +1,274 @@
+"""Vision Transformers of timm, of Hugging Face and of google-research (AugReg), and what their weights are called here.
+
+Layouts: p, q rows and columns of a patch, c channels, d width, n positions, m hidden units of the feed-forward, h heads
+of width e, k classes, r `rep_width`, g registers, s query, key and value (layouts.py says how to read a row).
+"""
+
+import math
+import re
+
+from attention_jax import InputError, config
+from attention_jax.models.vit import Vit
+from attention_jax.weights.layouts import Row, depth
+from attention_jax.weights.naming import Arrays, Naming
+
+EMBEDDING = "patch_embedding/kernel", "(p q c) d"
+ATTENTION = "trunk/layer_*/attention"
+
+TIMM = (
+    Row("cls_token", "1 1 d", "class_token", "d"),
+    Row("pos_embed", "1 n d", "positions", "n d"),
+    Row("patch_embed.proj.weight", "d c p q", *EMBEDDING),
+    Row("patch_embed.proj.bias", "d", "patch_embedding/bias", "d"),
+    Row("blocks.*.norm1.weight", "d", "trunk/layer_*/attention_norm/scale", "d"),
+    Row("blocks.*.norm1.bias", "d", "trunk/layer_*/attention_norm/bias", "d"),
+    Row("blocks.*.attn.qkv.weight", "(s h e) d", f"{ATTENTION}/query|key|value/kernel", "s d (h e)"),
+    Row("blocks.*.attn.qkv.bias", "(s h e)", f"{ATTENTION}/query|key|value/bias", "s (h e)"),
+    Row("blocks.*.attn.proj.weight", "d (h e)", f"{ATTENTION}/out/kernel", "(h e) d"),
+    Row("blocks.*.attn.proj.bias", "d", f"{ATTENTION}/out/bias", "d"),
+    Row("blocks.*.norm2.weight", "d", "trunk/layer_*/ffn_norm/scale", "d"),
+    Row("blocks.*.norm2.bias", "d", "trunk/layer_*/ffn_norm/bias", "d"),
+    Row("blocks.*.mlp.fc1.weight", "m d", "trunk/layer_*/ffn/hidden/kernel", "d m"),
+    Row("blocks.*.mlp.fc1.bias", "m", "trunk/layer_*/ffn/hidden/bias", "m"),
+    Row("blocks.*.mlp.fc2.weight", "d m", "trunk/layer_*/ffn/out/kernel", "m d"),
+    Row("blocks.*.mlp.fc2.bias", "d", "trunk/layer_*/ffn/out/bias", "d"),
+    Row("norm.weight", "d", "trunk/norm/scale", "d"),
+    Row("norm.bias", "d", "trunk/norm/bias", "d"),
+    Row("head.weight", "k d", "trunk/head/kernel", "d k"),
+    Row("head.bias", "k", "trunk/head/bias", "k"),
+)
+
+LAYER, THEIR_ATTENTION = "vit.encoder.layer.*", "vit.encoder.layer.*.attention.attention"
+HUGGINGFACE = (
+    Row("vit.embeddings.cls_token", "1 1 d", "class_token", "d"),
+    Row("vit.embeddings.distillation_token", "1 g d", "registers", "g d"),
+    Row("vit.embeddings.position_embeddings", "1 n d", "positions", "n d"),
+    Row("vit.embeddings.patch_embeddings.projection.weight", "d c p q", *EMBEDDING),
+    Row("vit.embeddings.patch_embeddings.projection.bias", "d", "patch_embedding/bias", "d"),
+    Row(f"{LAYER}.layernorm_before.weight", "d", "trunk/layer_*/attention_norm/scale", "d"),
+    Row(f"{LAYER}.layernorm_before.bias", "d", "trunk/layer_*/attention_norm/bias", "d"),
+    Row(f"{THEIR_ATTENTION}.query.weight", "(h e) d", f"{ATTENTION}/query/kernel", "d (h e)"),
+    Row(f"{THEIR_ATTENTION}.query.bias", "(h e)", f"{ATTENTION}/query/bias", "(h e)"),
+    Row(f"{THEIR_ATTENTION}.key.weight", "(h e) d", f"{ATTENTION}/key/kernel", "d (h e)"),
+    Row(f"{THEIR_ATTENTION}.key.bias", "(h e)", f"{ATTENTION}/key/bias", "(h e)"),
+    Row(f"{THEIR_ATTENTION}.value.weight", "(h e) d", f"{ATTENTION}/value/kernel", "d (h e)"),
+    Row(f"{THEIR_ATTENTION}.value.bias", "(h e)", f"{ATTENTION}/value/bias", "(h e)"),
+    Row(f"{LAYER}.attention.output.dense.weight", "d (h e)", f"{ATTENTION}/out/kernel", "(h e) d"),
+    Row(f"{LAYER}.attention.output.dense.bias", "d", f"{ATTENTION}/out/bias", "d"),
+    Row(f"{LAYER}.layernorm_after.weight", "d", "trunk/layer_*/ffn_norm/scale", "d"),
+    Row(f"{LAYER}.layernorm_after.bias", "d", "trunk/layer_*/ffn_norm/bias", "d"),
+    Row(f"{LAYER}.intermediate.dense.weight", "m d", "trunk/layer_*/ffn/hidden/kernel", "d m"),
+    Row(f"{LAYER}.intermediate.dense.bias", "m", "trunk/layer_*/ffn/hidden/bias", "m"),
+    Row(f"{LAYER}.output.dense.weight", "d m", "trunk/layer_*/ffn/out/kernel", "m d"),
+    Row(f"{LAYER}.output.dense.bias", "d", "trunk/layer_*/ffn/out/bias", "d"),
+    Row("vit.layernorm.weight", "d", "trunk/norm/scale", "d"),
+    Row("vit.layernorm.bias", "d", "trunk/norm/bias", "d"),
+    Row("classifier.weight", "k d", "trunk/head/kernel", "d k"),
+    Row("classifier.bias", "k", "trunk/head/bias", "k"),
+)
+
+BLOCK = "Transformer/encoderblock_*"
+THEIR_HEADS = f"{BLOCK}/MultiHeadDotProductAttention_1"
+GOOGLE = (
+    Row("cls", "1 1 d", "class_token", "d"),
+    Row("Transformer/posembed_input/pos_embedding", "1 n d", "positions", "n d"),
+    Row("embedding/kernel", "p q c d", *EMBEDDING),
+    Row("embedding/bias", "d", "patch_embedding/bias", "d"),
+    Row(f"{BLOCK}/LayerNorm_0/scale", "d", "trunk/layer_*/attention_norm/scale", "d"),
+    Row(f"{BLOCK}/LayerNorm_0/bias", "d", "trunk/layer_*/attention_norm/bias", "d"),
+    Row(f"{THEIR_HEADS}/query/kernel", "d h e", f"{ATTENTION}/query/kernel", "d (h e)"),
+    Row(f"{THEIR_HEADS}/query/bias", "h e", f"{ATTENTION}/query/bias", "(h e)"),
+    Row(f"{THEIR_HEADS}/key/kernel", "d h e", f"{ATTENTION}/key/kernel", "d (h e)"),
+    Row(f"{THEIR_HEADS}/key/bias", "h e", f"{ATTENTION}/key/bias", "(h e)"),
+    Row(f"{THEIR_HEADS}/value/kernel", "d h e", f"{ATTENTION}/value/kernel", "d (h e)"),
+    Row(f"{THEIR_HEADS}/value/bias", "h e", f"{ATTENTION}/value/bias", "(h e)"),
+    Row(f"{THEIR_HEADS}/out/kernel", "h e d", f"{ATTENTION}/out/kernel", "(h e) d"),
+    Row(f"{THEIR_HEADS}/out/bias", "d", f"{ATTENTION}/out/bias", "d"),
+    Row(f"{BLOCK}/LayerNorm_2/scale", "d", "trunk/layer_*/ffn_norm/scale", "d"),
+    Row(f"{BLOCK}/LayerNorm_2/bias", "d", "trunk/layer_*/ffn_norm/bias", "d"),
+    Row(f"{BLOCK}/MlpBlock_3/Dense_0/kernel", "d m", "trunk/layer_*/ffn/hidden/kernel", "d m"),
+    Row(f"{BLOCK}/MlpBlock_3/Dense_0/bias", "m", "trunk/layer_*/ffn/hidden/bias", "m"),
+    Row(f"{BLOCK}/MlpBlock_3/Dense_1/kernel", "m d", "trunk/layer_*/ffn/out/kernel", "m d"),
+    Row(f"{BLOCK}/MlpBlock_3/Dense_1/bias", "d", "trunk/layer_*/ffn/out/bias", "d"),
+    Row("Transformer/encoder_norm/scale", "d", "trunk/norm/scale", "d"),
+    Row("Transformer/encoder_norm/bias", "d", "trunk/norm/bias", "d"),
+    Row("pre_logits/kernel", "d r", "trunk/pre_logits/kernel", "d r"),
+    Row("pre_logits/bias", "r", "trunk/pre_logits/bias", "r"),
+    Row("head/kernel", "o k", "trunk/head/kernel", "o k"),
+    Row("head/bias", "k", "trunk/head/bias", "k"),
+)
+
+
+def timm_options(theirs: Arrays, facts: dict) -> config.Vit:
+    """The shapes tell all but the heads, which are 64 wide in every published size below "huge"."""
+    embedding = theirs["patch_embed.proj.weight"]
+    mlp = theirs["blocks.0.mlp.fc1.bias"]
+    heads = facts.get("model_args", {}).get("num_heads") or max(len(embedding) // 64, 1)
+    return config.Vit(
+        embedding.shape[-1], len(embedding), len(mlp), depth("blocks.", theirs), int(heads), norm_epsilon=1e-6
+    )
+
+
+def timm_config(options: config.Vit, ours: Arrays) -> dict:
+    """What `timm.create_model("vit_base_patch16_224", **model_args)` needs for these weights."""
+    size, channels, classes = sizes_of(options, ours)
+    args = {"img_size": size, "patch_size": options.patch_size, "in_chans": channels, "num_classes": classes}
+    args |= {"embed_dim": options.hidden_size, "depth": options.layers, "num_heads": options.heads}
+    args["mlp_ratio"] = options.mlp_size / options.hidden_size
+    return {"architecture": "vit_base_patch16_224", "num_classes": classes, "model_args": args}
+
+
+def huggingface_options(theirs: Arrays, facts: dict) -> config.Vit:
+    """config.json says what the shapes do not; without it heads are 64 wide, and the rest is as Hugging Face has it."""
+    embedding = theirs["vit.embeddings.patch_embeddings.projection.weight"]
+    mlp = theirs["vit.encoder.layer.0.intermediate.dense.bias"]
+    heads = int(facts.get("num_attention_heads") or max(len(embedding) // 64, 1))
+    return config.Vit(
+        embedding.shape[-1],
+        len(embedding),
+        len(mlp),
+        depth("vit.encoder.layer.", theirs),
+        heads,
+        bias="vit.encoder.layer.0.attention.attention.query.bias" in theirs,
+        registers=int("vit.embeddings.distillation_token" in theirs),
+        activation=activation(facts.get("hidden_act", "gelu")),
+        norm_epsilon=float(facts.get("layer_norm_eps", 1e-12)),
+    )
+
+
+def huggingface_config(options: config.Vit, ours: Arrays) -> dict:
+    """The config.json of a `ViTForImageClassification`."""
+    size, channels, classes = sizes_of(options, ours)
+    return {
+        "architectures": ["ViTForImageClassification"],
+        "model_type": "vit",
+        "hidden_size": options.hidden_size,
+        "num_hidden_layers": options.layers,
+        "num_attention_heads": options.heads,
+        "intermediate_size": options.mlp_size,
+        "hidden_act": {"gelu_tanh": "gelu_pytorch_tanh", "swish": "silu"}.get(options.activation, options.activation),
+        "layer_norm_eps": options.norm_epsilon,
+        "image_size": size,
+        "patch_size": options.patch_size,
+        "num_channels": channels,
+        "id2label": {str(k): f"LABEL_{k}" for k in range(classes)},
+        "label2id": {f"LABEL_{k}": k for k in range(classes)},
+    }
+
+
+def activation(name: str) -> str:
+    """Hugging Face's name of an activation as ours; InputError for one that we lack."""
+    names = {"gelu": "gelu", "relu": "relu", "silu": "swish", "swish": "swish"}
+    names |= dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_fast"), "gelu_tanh")
+    if name not in names:
+        raise InputError(f"the activation must be one of {', '.join(names)}, is {name!r} in config.json")
+    return names[name]
+
+
+def google_options(theirs: Arrays, facts: dict) -> config.Vit:
+    """The shapes tell everything but what is Flax's default: tanh-GELU and 1e-6."""
+    size, _, _, width = theirs["embedding/kernel"].shape
+    heads = theirs[f"{THEIR_HEADS}/query/bias".replace("*", "0")].shape[0]
+    mlp = theirs[f"{BLOCK}/MlpBlock_3/Dense_0/bias".replace("*", "0")]
+    rep = theirs["pre_logits/bias"].shape[0] if "pre_logits/bias" in theirs else 0
+    more = {"activation": "gelu_tanh", "norm_epsilon": 1e-6, "rep_width": rep}
+    return config.Vit(size, width, len(mlp), depth("Transformer/encoderblock_", theirs), heads, **more)
+
+
+def prefix_of(options: config.Vit) -> int:
+    """How many tokens stand before those of the patches."""
+    return (options.pool == "token") + options.registers
+
+
+def sizes_of(options: config.Vit, ours: Arrays) -> tuple[int, int, int]:
+    """(pixels of a side, channels, classes) of our weights."""
+    prefix = prefix_of(options)
+    size = math.isqrt(max(len(ours["positions"]) - prefix, 0)) * options.patch_size if "positions" in ours else 0
+    classes = len(ours["trunk/head/bias"]) if "trunk/head/bias" in ours else 0
+    return size, len(ours["patch_embedding/kernel"]) // options.patch_size**2, classes
+
+
+def known(options: config.Vit) -> dict[str, int]:
+    """The sizes that the options say."""
+    heads = {"h": options.heads, "e": options.hidden_size // options.heads, "d": options.hidden_size}
+    rest = {"p": options.patch_size, "q": options.patch_size, "m": options.mlp_size, "s": 3}
+    return heads | rest | {"r": options.rep_width, "o": options.rep_width or options.hidden_size}
+
+
+def module(options: config.Vit, ours: Arrays) -> Vit:
+    """The model of these weights."""
+    size, _, classes = sizes_of(options, ours)
+    return Vit(options, classes, size)
+
+
+def lacking(options: config.Vit, *, activations: tuple[str, ...], rep_width: bool, bias: bool) -> str:
+    """What of our model the other library does not have; nothing if it has all of it."""
+    lacks = {
+        f"--model.pool {options.pool}": options.pool != "token",
+        f"--model.position {options.position}": options.position != "learned",
+        "--model.shifted": options.shifted,
+        "--model.registers": options.registers,
+        "--model.rep-width": options.rep_width and not rep_width,
+        "--model.no-bias": not (options.bias or bias),
+        f"--model.activation {options.activation}": options.activation not in activations,
+    }
+    return ", ".join(name for name, is_so in lacks.items() if is_so)
+
+
+def epsilon_note(options: config.Vit) -> str:
+    """What cannot be written for those whose epsilon is in their program."""
+    there = options.norm_epsilon
+    return "" if there == 1e-6 else f"; theirs normalises with epsilon 1e-6, ours with {there:g}: change it there"
+
+
+IN_MEMORY = (
+    (r"^deit\.", "vit."),
+    (r"^(embeddings|encoder|layers|layernorm|pooler)\.", r"vit.\1."),
+    (r"^vit\.layers\.", "vit.encoder.layer."),
+    (r"\.attention\.q_proj\.", ".attention.attention.query."),
+    (r"\.attention\.k_proj\.", ".attention.attention.key."),
+    (r"\.attention\.v_proj\.", ".attention.attention.value."),
+    (r"\.attention\.o_proj\.", ".attention.output.dense."),
+    (r"\.mlp\.fc1\.", ".intermediate.dense."),
+    (r"\.mlp\.fc2\.", ".output.dense."),
+)
+"""DeiT's prefix, that of a backbone alone, and what transformers 5 calls modules whose files keep the older names."""
+
+
+def _spelt(name: str) -> str:
+    for pattern, old in IN_MEMORY:
+        name = re.sub(pattern, old, name)
+    return name
+
+
+ALL_ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "swish")
+COMMON = {"kind": config.Vit, "known": known, "module": module, "optional": "trunk/head/"}
+NAMINGS = {
+    "timm": Naming(
+        table=TIMM,
+        mark="blocks.0.attn.qkv.weight",
+        options=timm_options,
+        config=timm_config,
+        lacking=lambda options: lacking(options, activations=("gelu",), rep_width=False, bias=False),
+        note=epsilon_note,
+        **COMMON,
+    ),
+    "huggingface": Naming(
+        table=HUGGINGFACE,
+        mark="vit.encoder.layer.0.layernorm_before.weight",
+        options=huggingface_options,
+        config=huggingface_config,
+        lacking=lambda options: lacking(options, activations=ALL_ACTIVATIONS, rep_width=False, bias=False),
+        spelt=_spelt,
+        ignored=r"vit\.(pooler\..*|embeddings\.mask_token)",
+        **COMMON,
+    ),
+    "google": Naming(
+        table=GOOGLE,
+        mark="Transformer/encoderblock_0/LayerNorm_0/scale",
+        options=google_options,
+        lacking=lambda options: lacking(options, activations=("gelu_tanh",), rep_width=True, bias=False),
+        note=epsilon_note,
+        **COMMON,
+    ),
+}

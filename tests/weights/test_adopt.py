@@ -1,0 +1,138 @@
+"""Weights given to another model: what is taken, resampled, left out, and said."""
+
+import jax
+import numpy as np
+import pytest
+import their_weights as theirs
+from their_weights import TIMM, VIT, written
+
+from attention_jax import InputError, config as configs, load_run, runs, tasks
+from attention_jax.models.vit import interpolate
+from attention_jax.weights import adopt, exchange
+
+OPTIONS = configs.Vit(2, 16, 24, 2, 2, norm_epsilon=1e-6)
+
+
+def read(path):
+    pytest.importorskip("safetensors")
+    return exchange.read(written(path / "model.safetensors", theirs.timm(), TIMM))
+
+
+def shapes(**changes) -> dict:
+    """The parameters of a model for other data."""
+    return exchange.nested({name: np.zeros(shape, np.float32) for name, shape in changes.items()})
+
+
+def test_positions_are_resampled_colours_added_and_the_head_is_drawn(tmp_path):
+    weights = read(tmp_path)
+    like = {path: array.shape for path, array in weights.arrays.items()}
+    like |= {"positions": (17, 16), "patch_embedding/kernel": (4, 16)}
+    like |= {"trunk/head/kernel": (16, 10), "trunk/head/bias": (10,)}
+    fresh = shapes(**like)
+    taken = adopt.adopted(weights, fresh)
+    assert taken.said == (
+        f"from {weights.source}: 36 of 40 arrays taken; positions resampled from 3 x 3 to 4 x 4; "
+        "patches of 3 channels read as 1; the head drawn anew for 10 classes"
+    )
+    params = exchange.flat(taken.into(fresh))
+    assert {path: array.shape for path, array in params.items()} == like
+    table = weights.arrays["positions"]
+    np.testing.assert_array_equal(params["positions"][0], table[0])
+    np.testing.assert_array_equal(params["positions"][1:], interpolate(table[1:], 4))
+    assert not params["trunk/head/kernel"].any()
+    image = np.random.default_rng(0).standard_normal((2, 2, 1)).astype(np.float32)  # a patch, and its copies in colour
+    in_colour = np.repeat(image, 3, axis=2).reshape(-1) @ weights.arrays["patch_embedding/kernel"]
+    np.testing.assert_allclose(image.reshape(-1) @ params["patch_embedding/kernel"], in_colour, atol=1e-6)
+
+
+def test_grey_weights_see_a_grey_picture_in_colour_as_before():
+    grey = exchange.Weights(OPTIONS, theirs.draw({"patch_embedding/kernel": (4, 16)}), "grey")
+    taken = adopt.adopted(grey, shapes(**{"patch_embedding/kernel": (12, 16)})).arrays["patch_embedding/kernel"]
+    image = np.random.default_rng(0).standard_normal((2, 2, 1)).astype(np.float32)
+    wanted = image.reshape(-1) @ grey.arrays["patch_embedding/kernel"]
+    np.testing.assert_allclose(np.repeat(image, 3, axis=2).reshape(-1) @ taken, wanted, atol=1e-6)
+
+
+def test_what_does_not_fit_is_named(tmp_path):
+    weights = read(tmp_path)
+    like = {path: array.shape for path, array in weights.arrays.items() if "layer_1" not in path}
+    like |= {"trunk/norm/scale": (99,)}
+    said = adopt.adopted(weights, shapes(**like)).said
+    assert "1 drawn anew (trunk/norm/scale)" in said
+    assert "17 left out (trunk/layer_1/attention/key/bias, trunk/layer_1/attention/key/kernel, " in said
+    with pytest.raises(InputError, match="nothing of .* fits"):
+        adopt.adopted(weights, shapes(other=(3,)))
+
+
+def test_the_model_is_the_files_and_how_it_is_trained_is_the_experiments(tmp_path):
+    weights = read(tmp_path)
+    own = configs.Vit(dropout=0.3, stochastic_depth=0.2, dtype="bfloat16", hidden_size=8)
+    assert adopt.options_from(weights, own) == configs.replace(
+        OPTIONS, dropout=0.3, stochastic_depth=0.2, dtype="bfloat16"
+    )
+    with pytest.raises(InputError, match="the kind Transformer are needed here; .* are of the kind Vit: "):
+        adopt.options_from(weights, configs.Transformer())
+
+
+def test_the_command_line_refuses_in_one_line(tmp_path):
+    from test_launch import refused
+
+    (tmp_path / "model.bin").write_bytes(b"\x80\x04.")
+    out = ("--out", tmp_path / "out")
+    assert "is a pickle" in refused("train", "vit_digits", "--from", tmp_path / "model.bin", *out)
+    assert "is a pickle" in refused("import", "vit_digits", tmp_path / "model.bin", *out)
+    assert "is a pickle" in refused("export", tmp_path / "model.bin", *out)
+    assert "there is no" in refused("export", tmp_path / "nothing")
+    path = written(tmp_path / "model.npz", theirs.timm(), TIMM)
+    said = refused("train", "date_attention", "--from", path, *out)
+    assert "weights of the kind AttentionSeq2seq are needed here; " in said
+    assert "cannot be written" in refused("export", path)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_a_vit_of_timm_trains_on_digits_and_is_a_run(tmp_path):
+    """import, evaluate and predict with it, and train from it for an epoch; then from that run."""
+    from test_launch import launch_here
+
+    path = written(tmp_path / "timm" / "model.safetensors", theirs.timm(pixels=8), TIMM)
+    done = launch_here("import", "vit_digits", path, "--data.examples", 64, "--out", tmp_path / "taken")
+    assert done.returncode == 0, done.stderr
+    assert (
+        "(timm): 37 of 40 arrays taken; patches of 3 channels read as 1; the head drawn anew for 10 classes"
+        in done.stdout
+    )
+    taken = load_run(tmp_path / "taken")
+    assert taken.config.model == configs.replace(OPTIONS, dropout=0.1) and taken.result is None
+    given = exchange.read(path)
+    kernel = taken.params["trunk"]["layer_1"]["ffn"]["out"]["kernel"]
+    np.testing.assert_array_equal(kernel, given.arrays["trunk/layer_1/ffn/out/kernel"])
+    assert launch_here("evaluate", tmp_path / "taken").stdout.startswith("test.accuracy")
+
+    words = ("--data.examples", 64, "--train.total-epochs", 1, "--optim.warmup-steps", 0)
+    done = launch_here("train", "vit_digits", "--from", path, *words, "--out", tmp_path / "run")
+    assert done.returncode == 0 and "the head drawn anew for 10 classes" in done.stdout, done.stderr
+    trained = load_run(tmp_path / "run")
+    assert trained.config.train.start_from == str(path)
+    moved = trained.params["trunk"]["layer_1"]["ffn"]["out"]["kernel"] - kernel
+    assert 0 < abs(moved).max() < 0.05
+    weights = adopt.weights_of(tmp_path / "run")
+    assert "40 of 40 arrays taken" in adopt.adopted(weights, trained.params).said
+    done = launch_here("train", "vit_digits", "--from", tmp_path / "timm", "--resume", "--out", tmp_path / "run")
+    assert done.returncode == 2 and "has begun; --from" in done.stderr
+
+
+def test_a_run_begins_with_what_it_is_given_and_only_once(tmp_path, monkeypatch):
+    config = configs.Config("tiny", configs.Images(examples=32), configs.replace(OPTIONS, layers=1))
+    state = {k: v for k, v in theirs.timm(pixels=8, channels=1).items() if "blocks.1" not in k}
+    path = written(tmp_path / "there" / "model.safetensors", theirs.huggingface(state), VIT)
+    config = configs.replace(config, **{"train.start_from": str(path)})
+    task = tasks.build(config)
+    begin = runs.begun_from(config, task, tmp_path)
+    like = jax.eval_shape(task.init, jax.random.PRNGKey(0))
+    fresh = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), like)
+    assert np.array_equal(begin(fresh)["trunk"]["norm"]["scale"], state["norm.weight"])
+    (tmp_path / "checkpoints" / "12.orbax-checkpoint-tmp").mkdir(parents=True)
+    assert begin(fresh) is not fresh and runs.begun_from(config, task, tmp_path)(fresh) is not fresh
+    (tmp_path / "checkpoints" / "12").mkdir()
+    assert runs.begun_from(config, task, tmp_path)(fresh) is fresh

@@ -1,0 +1,187 @@
+"""Weights of other libraries read as ours and ours written as theirs, against forward passes written in NumPy."""
+
+import jax
+import numpy as np
+import pytest
+import their_weights as theirs
+from their_weights import TIMM, VIT, written
+
+from attention_jax import InputError, config as configs
+from attention_jax.models.blocks import ACTIVATIONS
+from attention_jax.models.vit import Vit
+from attention_jax.weights import exchange, tensors
+
+pytest.importorskip("safetensors")
+
+HEADS = theirs.SIZES["heads"]
+IMAGES = np.random.default_rng(5).standard_normal((2, 6, 6, 3)).astype(np.float32)
+
+
+def logits(weights, *inputs):
+    """What our model makes of the weights."""
+    model = exchange.module_of(weights)
+    return np.asarray(jax.jit(model.apply)({"params": exchange.nested(weights.arrays)}, *inputs)[0])
+
+
+def vit_file(place, naming):
+    """A file of one and the same Vision Transformer."""
+    state = theirs.timm()
+    if naming == "google":
+        return written(place / "model.npz", theirs.google(state, HEADS))
+    arrays, config = {"timm": (state, TIMM), "huggingface": (theirs.huggingface(state), VIT)}[naming]
+    return written(place / "model.safetensors", arrays, config)
+
+
+def test_a_vision_transformer_computes_what_it_did_there(tmp_path):
+    weights = exchange.read(vit_file(tmp_path, "timm"))
+    wanted = theirs.vit_logits(theirs.timm(), IMAGES, HEADS, 1e-6, theirs.gelu)
+    np.testing.assert_allclose(logits(weights, IMAGES), wanted, atol=1e-4, rtol=1e-4)
+
+
+def test_all_three_names_of_it_are_one_model(tmp_path):
+    found = {name: exchange.read(vit_file(tmp_path / name, name)) for name in ("timm", "huggingface", "google")}
+    for weights in found.values():
+        assert weights.arrays.keys() == found["timm"].arrays.keys()
+        assert all(np.array_equal(array, found["timm"].arrays[name]) for name, array in weights.arrays.items())
+    activations = {name: (w.options.activation, w.options.norm_epsilon) for name, w in found.items()}
+    assert activations == {"timm": ("gelu", 1e-6), "huggingface": ("gelu", 1e-12), "google": ("gelu_tanh", 1e-6)}
+    plain = [configs.replace(w.options, activation="gelu", norm_epsilon=1.0) for w in found.values()]
+    assert plain[0] == plain[1] == plain[2]
+
+
+@pytest.mark.parametrize("naming", ["timm", "huggingface", "google"])
+def test_what_is_written_in_their_names_is_what_was_read(tmp_path, naming):
+    path = vit_file(tmp_path / "there", naming)
+    weights = exchange.read(path)
+    form = "npz" if naming == "google" else "safetensors"
+    said = exchange.write(weights, tmp_path / "back", form, naming)
+    assert naming in said and "epsilon" not in said
+    before, after = tensors.read(path).arrays, tensors.read(tmp_path / "back").arrays
+    assert before.keys() == after.keys()
+    for name in before:
+        np.testing.assert_array_equal(before[name], after[name], name)
+    assert exchange.read(tmp_path / "back").options == weights.options
+
+
+def test_marians_translator_computes_what_it_did_there_and_goes_back_unchanged(tmp_path):
+    state = theirs.marian()
+    path = written(tmp_path / "there" / "model.safetensors", state, theirs.MARIAN)
+    weights = exchange.read(path)
+    source, target = np.array([[3, 4, 5, 0], [6, 2, 0, 0]]), np.array([[10, 3, 1], [10, 9, 9]])
+    length = np.array([4, 2])
+    wanted = theirs.marian_logits(state, source, length, target)
+    np.testing.assert_allclose(logits(weights, source, length, target), wanted, atol=1e-4, rtol=1e-4)
+    exchange.write(weights, tmp_path / "back", "safetensors", "marian")
+    after = tensors.read(tmp_path / "back").arrays
+    assert after.keys() == state.keys()
+    for name in state:
+        np.testing.assert_array_equal(state[name], after[name], name)
+    assert exchange.read(tmp_path / "back").options == weights.options
+
+
+@pytest.mark.parametrize("form", ["safetensors", "npz"])
+def test_our_own_names_keep_options_and_bits(tmp_path, form):
+    options = configs.LanguageModel(layers=1, width=8, heads=2, ffn=8)
+    arrays = theirs.draw({"decoder/layer_0/ffn/out/bias": (8,), "bias": (5,)})
+    said = exchange.write(exchange.Weights(options, arrays, "a run"), tmp_path / "out", form)
+    assert said.startswith(f"{tmp_path / 'out'}: 2 tensors, 13 numbers, ")
+    weights = exchange.read(tmp_path / "out" / f"model.{form}")
+    assert weights.options == options and weights.arrays.keys() == arrays.keys()
+    assert all(np.array_equal(weights.arrays[name], array) for name, array in arrays.items())
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_backbone_and_deits_spelling_are_known(tmp_path):
+    state = theirs.huggingface(theirs.timm())
+    body = {name: array for name, array in state.items() if not name.startswith("classifier")}
+    alone = {name.removeprefix("vit."): array for name, array in body.items()}
+    alone |= {"pooler.dense.weight": np.ones((16, 16), np.float32), "pooler.dense.bias": np.ones(16, np.float32)}
+    deit = {name.replace("vit.", "deit."): array for name, array in state.items()}
+    whole = exchange.read(written(tmp_path / "a" / "model.safetensors", state, VIT)).arrays
+    for i, arrays in enumerate((alone, deit)):
+        found = exchange.read(written(tmp_path / str(i) / "model.safetensors", arrays, VIT)).arrays
+        assert found.keys() == whole.keys() - (set() if i else {"trunk/head/kernel", "trunk/head/bias"})
+        assert all(np.array_equal(found[name], whole[name]) for name in found)
+
+
+def test_a_distillation_token_is_a_register(tmp_path):
+    state = {name.replace("vit.", "deit."): array for name, array in theirs.huggingface(theirs.timm()).items()}
+    state["deit.embeddings.distillation_token"] = np.ones((1, 1, 16), np.float32)
+    state["deit.embeddings.position_embeddings"] = np.ones((1, 11, 16), np.float32)
+    weights = exchange.read(written(tmp_path / "model.safetensors", state, VIT))
+    assert weights.options.registers == 1 and exchange.module_of(weights).image_size == 6
+    assert weights.arrays["registers"].shape == (1, 16) and weights.arrays["positions"].shape == (11, 16)
+    with pytest.raises(InputError, match="huggingface has no model with --model.registers"):
+        exchange.write(weights, tmp_path / "out", "npz", "huggingface")
+    with pytest.raises(InputError, match="--model.registers need --model.pool token, got mean"):
+        Vit(configs.Vit(registers=1, pool="mean"), 2, 8)
+
+
+def refused(path) -> str:
+    """The one line with which a file is refused."""
+    with pytest.raises(InputError) as error:
+        exchange.read(path)
+    assert "\n" not in str(error.value) and str(path.parent) in str(error.value)
+    return str(error.value)
+
+
+def test_another_architecture_is_named_by_what_differs(tmp_path):
+    state = theirs.timm(layers=3)
+    path = tmp_path / "model.safetensors"
+    less = {name: array for name, array in state.items() if not name.startswith("blocks.1.")}
+    assert "12 missing (blocks.1.attn.proj.bias, blocks.1.attn.proj.weight, " in refused(written(path, less, TIMM))
+    more = state | {"blocks.0.ls1.gamma": np.ones(16, np.float32)}
+    assert "1 unexpected (blocks.0.ls1.gamma)" in refused(written(path, more, TIMM))
+    other = state | {"norm.bias": np.ones(17, np.float32)}
+    assert "1 of another shape (norm.bias is [17] instead of [16])" in refused(written(path, other, TIMM))
+    unknown = {"layer1.0.conv1.weight": np.ones((2, 2), np.float32)}
+    assert "must have the names of own, timm, huggingface, google, marian; it has 1 others" in refused(
+        written(path, unknown)
+    )
+    assert "normalisations" in _marian(tmp_path, {"normalize_before": True})
+    assert "must share the embeddings" in _marian(tmp_path, {"share_encoder_decoder_embeddings": False})
+    assert "'tanh' in config.json" in _marian(tmp_path, {"activation_function": "tanh"})
+
+
+def _marian(place, changes) -> str:
+    path = written(place / "marian" / "model.safetensors", theirs.marian(), theirs.MARIAN | changes)
+    with pytest.raises(InputError) as error:
+        exchange.read(path)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("heads", [3, 0.5, "two", -1, 10**30, [2]])
+def test_heads_that_cannot_be_are_refused(tmp_path, heads):
+    path = written(tmp_path / "model.safetensors", theirs.timm(), {"model_args": {"num_heads": heads}})
+    with pytest.raises(InputError):
+        exchange.read(path)
+
+
+def test_what_another_library_lacks_is_not_written(tmp_path):
+    write = lambda options, naming, arrays=(): exchange.write(
+        exchange.Weights(options, dict(arrays), "a run"), tmp_path / "out", "npz", naming
+    )
+    with pytest.raises(InputError, match=r"timm has no model with --model.pool mean, --model.position rotary: export"):
+        write(configs.Vit(pool="mean", position="rotary"), "timm")
+    with pytest.raises(InputError, match="marian has no model with --model.norm pre, --model.tied none"):
+        write(configs.Transformer(norm="pre"), "marian")
+    with pytest.raises(InputError, match="a LanguageModel can be written with --naming own; got timm"):
+        write(configs.LanguageModel(), "timm")
+    with pytest.raises(InputError, match="no place for 1 of our arrays .patch_norm/scale."):
+        write(configs.Vit(), "huggingface", {"patch_norm/scale": np.ones(4), "patch_embedding/kernel": np.ones((4, 4))})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_note_says_what_must_be_changed_there(tmp_path):
+    weights = exchange.read(written(tmp_path / "there" / "model.safetensors", theirs.timm(), TIMM))
+    weights = weights._replace(options=configs.replace(weights.options, norm_epsilon=1e-5))
+    assert exchange.write(weights, tmp_path / "out", "safetensors", "timm").endswith(
+        "; theirs normalises with epsilon 1e-6, ours with 1e-05: change it there"
+    )
+
+
+def test_activations_are_the_published_formulas():
+    x = np.linspace(-4, 4, 17, dtype=np.float32)
+    wanted = {"gelu": theirs.gelu, "gelu_tanh": theirs.gelu_tanh, "swish": theirs.swish}
+    for name, formula in wanted.items():
+        np.testing.assert_allclose(ACTIVATIONS[name](x), formula(x), atol=1e-6)

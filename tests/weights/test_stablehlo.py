@@ -1,0 +1,112 @@
+"""A program that was exported gives our numbers where this package cannot be imported."""
+
+import json
+import re
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+import tiny
+from jax import export as exporting
+
+from attention_jax import InputError, config as configs, tasks
+from attention_jax.weights import stablehlo
+
+pytest.importorskip("flatbuffers")
+
+ELSEWHERE = """
+import json, sys
+sys.modules["attention_jax"] = None  # it cannot be imported
+import jax, numpy as np
+where = sys.argv[1]
+manifest = json.load(open(where + "/manifest.json"))
+program = jax.export.deserialize(open(where + "/" + manifest["programs"]["cpu"], "rb").read())
+weights = dict(np.load(where + "/" + manifest["weights"]))
+given = np.load(sys.argv[2])
+inputs = [given[put["name"]].astype(put["dtype"]) for put in manifest["inputs"]]
+np.save(sys.argv[3], program.call(weights, *inputs))
+assert not any(name.startswith("attention_jax.") for name in sys.modules)
+"""
+
+
+def elsewhere(directory, place, **inputs) -> np.ndarray:
+    """What the exported program makes of the inputs in a process of its own."""
+    np.savez(place / "in.npz", **inputs)
+    words = [sys.executable, "-c", ELSEWHERE, str(directory), str(place / "in.npz"), str(place / "out.npy")]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=place, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return np.load(place / "out.npy")
+
+
+def here(directory, *inputs) -> np.ndarray:
+    """What the exported program makes of the inputs in this process."""
+    program = exporting.deserialize((directory / "cpu.stablehlo").read_bytes())
+    return np.asarray(program.call(dict(np.load(directory / "weights.npz")), *inputs))
+
+
+def task_of(place, model):
+    task = tiny.builder(place)(model)
+    return task, task.init(jax.random.PRNGKey(1))
+
+
+def test_images_to_logits_where_this_package_is_not(tmp_path, monkeypatch):
+    monkeypatch.setattr(stablehlo, "TIMED", (2,))
+    task, params = task_of(tmp_path, configs.Vit(2, 16, 16, 1, 2))
+    said = stablehlo.export(task, params, tmp_path / "out", ("cpu", "tpu"))
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {"cpu.stablehlo", "tpu.stablehlo", "manifest.json", "weights.npz", "words.json"}
+    assert re.search(r"weights of [\d,]+ bytes; [\d.]+ ms an example at batch 2 on this CPU$", said)
+    images = task.data.held_out["test"].image[:3]
+    ours, _ = jax.jit(task.model.apply)({"params": params}, task.preparation.plain(images))
+    np.testing.assert_allclose(elsewhere(tmp_path / "out", tmp_path, image=images), ours, atol=1e-5, rtol=1e-5)
+    assert json.loads((tmp_path / "out" / "words.json").read_text())["classes"] == list(task.data.names)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "model", [configs.Transformer(1, 1, width=8, heads=2, ffn=8), configs.Bahdanau(**tiny.TRANSLATOR)], ids=["t", "b"]
+)
+def test_sentences_to_tokens(tmp_path, monkeypatch, model):
+    monkeypatch.setattr(stablehlo, "TIMED", ())
+    task, params = task_of(tmp_path, model)
+    stablehlo.export(task, params, tmp_path / "out", ("cpu",))
+    pairs = next(iter(task.data.held_out.values()))
+    batch = {"source": pairs.source, "source_length": pairs.source_length}
+    wide = json.loads((tmp_path / "out" / "manifest.json").read_text())["inputs"][0]["shape"][1]
+    padded = np.pad(pairs.source, ((0, 0), (0, wide - pairs.source.shape[1])))
+    theirs = here(tmp_path / "out", padded, pairs.source_length)
+    np.testing.assert_array_equal(theirs, jax.jit(task.generate)(params, batch))
+    words = json.loads((tmp_path / "out" / "words.json").read_text())
+    assert words["target"]["tokens"] == task.data.target_vocabulary.tokens
+
+
+@pytest.mark.slow
+def test_a_language_model(tmp_path, monkeypatch):
+    monkeypatch.setattr(stablehlo, "TIMED", ())
+    task, params = task_of(tmp_path, configs.LanguageModel(1, 8, 2, 8))
+    stablehlo.export(task, params, tmp_path / "out", ("cpu",))
+    tokens = task.data.train[:5, :-1]
+    ours, _ = jax.jit(task.model.apply)({"params": params}, tokens)
+    np.testing.assert_allclose(here(tmp_path / "out", tokens), ours, atol=1e-5, rtol=1e-5)
+
+
+def test_what_has_no_program_says_so(tmp_path):
+    task, params = task_of(tmp_path, configs.StackedLSTM(layers=1, hidden_size=8))
+    with pytest.raises(InputError, match="there is no StableHLO of a MemoryTask yet: export its weights"):
+        stablehlo.export(task, params, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_all_platforms_have_long_half_precision_attention(tmp_path):
+    """One program for all of them would not: each platform's attention would be lowered for the others, too."""
+    config = configs.Config(
+        "tiny", configs.Images(examples=8, pixels=46), configs.Vit(2, 16, 16, 1, 2, dtype="bfloat16")
+    )
+    task = tasks.build(config)  # 529 patches
+    served = stablehlo.service(task)
+    params = jax.eval_shape(task.init, jax.random.PRNGKey(0))
+    for platform in ("cuda", "tpu"):
+        assert stablehlo.exported(served, stablehlo.flat(params), platform).platforms == (platform,)
