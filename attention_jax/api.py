@@ -45,30 +45,38 @@ class LoadedRun:
         with explained():
             return self.task.predict(self.params, list(texts), None if attention is None else Path(attention))
 
-    def look(self, texts: list[str] | tuple[str, ...] = ()) -> Any:
+    def attention(self, texts: list[str] | tuple[str, ...] = ()) -> tuple:
         """Where the model looks at each text (for a vision model: in each image file), or at some held-out inputs.
 
-        The page (`attention_jax.report.look.Page`) shows itself in a notebook, and `.save("look.html")` writes it as
-        one file. Raises InputError for a model without attention, and for a text that it cannot read.
+        A `Looked` (attention_jax/report/attended.py) for each input: `looked.answers[0].attentions` are what the best
+        answer attended to, each with `kind` ("encoder", "decoder", "cross", ...), `weights` [layers, heads, queries,
+        keys] and the tokens of both sides. Raises InputError for a model without attention, and for a text that it
+        cannot read.
         """
-        check_texts(texts, "look")
+        check_texts(texts, "attention")
         with explained():
-            if self.config.model is None:
-                return self._look_of_study(list(texts))
-            page = runs.look(self.task, self.params, texts)
-        if page is None:
-            raise InputError(f"{type(self.config.model).__name__} has no attention to look at: choose a run that has")
-        return page
+            looked = self._looked(list(texts))
+        if not looked:
+            raise InputError(f"{self.config.name} has no model that attends, so there is nothing to look at")
+        return looked
 
-    def _look_of_study(self, texts: list[str]):
-        """The page of an experiment that is a computation."""
-        from attention_jax import catalogue
+    def look(self, texts: list[str] | tuple[str, ...] = ()) -> Any:
+        """What `attention` returns, as a page (`attention_jax.report.look.Page`).
+
+        It shows itself in a notebook, and `.save("look.html")` writes it as one file. Raises what `attention` raises.
+        """
         from attention_jax.report.look import page
 
-        experiment = catalogue.load_experiment(self.config.name)
-        if experiment.looked is None:
-            raise InputError(f"{self.config.name} has no model that attends, so there is nothing to look at")
-        return page(experiment.looked(self.config, texts), self.config.name)
+        check_texts(texts, "look")
+        return page(self.attention(texts), self.config.name)
+
+    def _looked(self, texts: list[str]) -> tuple:
+        if self.config.model is not None:
+            return self.task.looked(self.params, texts) if hasattr(self.task, "looked") else ()
+        from attention_jax import catalogue
+
+        looked = catalogue.load_experiment(self.config.name).looked
+        return () if looked is None else tuple(looked(self.config, texts))
 
 
 def check_texts(texts, method: str) -> None:

@@ -187,6 +187,9 @@ def test_a_run_trained_from_python_predicts(own, tmp_path):
     assert again == run and again.predict(("May 1, 1999",), attention=None) == [written]
     leaf = lambda run: np.asarray(run.params["embed_source"]["embedding"] if "embed_source" in run.params else 0)
     np.testing.assert_array_equal(leaf(again), leaf(run))
+    [looked] = run.attention(["May 1, 1999"])
+    assert looked.answers[0].text == written and looked.answers[0].attentions[0].weights.ndim == 4
+    assert run.look(["May 1, 1999"]).html.startswith("<!doctype html>")
     with pytest.raises(InputError, match="text 2 of 2 is ' '"):
         run.predict(["May 1, 1999", " "])
     with pytest.raises(InputError, match="a list of texts"):

@@ -119,7 +119,7 @@ def pool_attention(weights, side: Side) -> Attention:
 
 
 def image_tokens(count: int) -> tuple[str, ...]:
-    """The names of an image's tokens: a class token if there is one, then the patches row by row.
+    """The names of an image's tokens: a class token if there is one, registers, then the patches row by row.
 
     >>> image_tokens(5)
     ('class token', 'row 1, column 1', 'row 1, column 2', 'row 2, column 1', 'row 2, column 2')
@@ -127,4 +127,5 @@ def image_tokens(count: int) -> tuple[str, ...]:
     prefix = prefix_of(count)
     size = math.isqrt(count - prefix)
     patches = [f"row {i + 1}, column {j + 1}" for i in range(size) for j in range(size)]
-    return ("class token",) * prefix + tuple(patches)
+    registers = [f"register {i}" for i in range(1, prefix)]
+    return (*("class token",)[:prefix], *registers, *patches)
