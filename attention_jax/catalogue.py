@@ -28,6 +28,7 @@ CHAPTERS = (
     "vision",
     "memory",
     "training theory",
+    "theory of attention",
     "sweeps",
     "your own data",
 )

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from attention_jax import InputError
-from attention_jax.ops import cudnn, flash
+from attention_jax.ops import cudnn, flash, linear
 from attention_jax.ops.biases import Bias
 from attention_jax.ops.dispatch import Implementation, choose, choose_blocks
 from attention_jax.ops.dropout import is_zero
@@ -61,10 +61,10 @@ def attend(
     * `query_offset`: the position of the first query (keys start at 0), for decoding with a cache.
     * A query that may attend to nothing gets exactly zero, and zero gradients. NaN or infinity in a key or value
       that no query may attend to has no effect.
-    * `implementation`: "plain" materialises the weights; "fused" computes block by block in memory linear in
-      Q + K, exactly (attention_jax/ops/fused.py); "cudnn" is NVIDIA's kernel and "flash" a TPU's, where they can
-      express the call. None lets `dispatch.choose` decide, for the platform that is lowered for. `block_q`, `block_k`
-      are the blocks of "fused"; None takes the measured defaults of `dispatch.choose_blocks`.
+    * `implementation`: "plain" materialises the weights; "fused" computes block by block in memory linear in Q + K,
+      exactly (attention_jax/ops/fused.py); "cudnn" is NVIDIA's kernel and "flash" a TPU's, where they can express the
+      call; "linear" is for products of features (ops/linear.py). None lets `dispatch.choose` decide, for the platform
+      that is lowered for. `block_q` and `block_k` are for "fused"; None takes those of `dispatch.choose_blocks`.
     * Derivatives: "plain" has all. "fused", "cudnn" and "flash" have reverse mode, once; "fused" also forward over
       reverse (`jax.jacfwd` of a `jax.grad`). `jax.jvp` of "fused" raises JAX's TypeError about custom_vjp, and reverse
       over reverse its ValueError about loops. None has what its choices on all platforms have.
@@ -87,10 +87,12 @@ def attend(
             return cudnn.attend(query, key, value, mask)
         if kernel == "flash":
             return flash.attend(query, key, value, score, mask)
+        if kernel == "linear":
+            return linear.attend(query, key, value, score, mask)
         inputs = Inputs((score, bias), query, key, value, None, mask, words, query_offset)
         return _in_blocks(inputs, chosen, block_q, block_k) if "fused" in chosen.values() else _plain(inputs)
 
-    return by_platform(run, {p: i if i in ("cudnn", "flash") else "xla" for p, i in chosen.items()})
+    return by_platform(run, {p: "xla" if i in ("plain", "fused") else i for p, i in chosen.items()})
 
 
 def _in_blocks(inputs, chosen, block_q, block_k):

@@ -7,11 +7,11 @@ from typing import Literal, get_args
 import jax
 
 from attention_jax import InputError
-from attention_jax.ops import cudnn, flash
+from attention_jax.ops import cudnn, flash, linear
 from attention_jax.ops.fused import Blocks
 from attention_jax.ops.precision import is_half
 
-Implementation = Literal["plain", "fused", "cudnn", "flash"]
+Implementation = Literal["plain", "fused", "cudnn", "flash", "linear"]
 
 KERNELS = {"cuda": ("cudnn", cudnn), "tpu": ("flash", flash)}
 """Of each platform that has one: its name, and the module that takes the calls it can compute exactly."""
@@ -43,21 +43,25 @@ def choose(
     """The implementation on each of `PLATFORMS`, in this order:
 
     1. what the caller asks for, if it can do the call;
-    2. the platform's kernel, where it can compute the call exactly (`cudnn.refusal`, `flash.refusal`) and it pays;
-    3. "plain" where the matrix is small, else "fused".
+    2. "plain" where the matrix is small;
+    3. "linear" where the score is a product of features (`linear.refusal`);
+    4. the platform's kernel, where it can compute the call exactly (`cudnn.refusal`, `flash.refusal`) and it pays;
+    5. "fused".
     """
     if asked not in (None, *get_args(Implementation)):
-        raise InputError(f'implementation must be "plain", "fused", "cudnn", "flash" or None, got {asked!r}')
+        raise InputError(f'implementation must be "plain", "fused", "cudnn", "flash", "linear" or None, got {asked!r}')
     if asked in ("plain", "fused"):
         return dict.fromkeys(PLATFORMS, asked)
     call = (query, key, value, score, bias, mask, dropout, query_offset)
-    for name, kernel in KERNELS.values():
+    for name, kernel in (*KERNELS.values(), ("linear", linear)):
         if asked == name:
             refusal = kernel.refusal(*call)
             if refusal is not None:
                 raise InputError(f'implementation="{name}" {refusal}: take "fused", or None to choose by itself')
             return dict.fromkeys(PLATFORMS, asked)
     chosen = _by_size(score, query, key, HALF_FUSED_FROM if is_half(query.dtype) else FUSED_FROM)
+    if linear.refusal(*call) is None:
+        chosen = {platform: "linear" if i == "fused" else i for platform, i in chosen.items()}
     for platform, (name, kernel) in KERNELS.items():
         if query.shape[0] * key.shape[0] >= KERNEL_FROM[platform] and kernel.refusal(*call) is None:
             chosen[platform] = name

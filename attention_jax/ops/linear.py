@@ -1,0 +1,129 @@
+"""Linear attention: where a weight is a product of features, the keys are added up once instead of once a query.
+
+    weight(q, k) = phi(q) . phi(k) / sum_j phi(q) . phi(k_j)
+    attend(q)    = phi(q) (sum_j phi(k_j) v_j^T) / phi(q) . sum_j phi(k_j)
+
+(Katharopoulos et al. 2020, eq. 4-5). The score is log(phi(q) . phi(k)), so it is a score as any other, and the
+quadratic implementations of `attend` give the same numbers. With a causal mask the sums grow from position to position,
+which is a recurrent network whose state is a matrix (eq. 18-20): `recurrent`.
+"""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from attention_jax.ops.fused import shield
+from attention_jax.ops.masks import Causal, Lengths, parts
+from attention_jax.ops.precision import accumulator
+from attention_jax.ops.scores import Score
+
+MASKS = (set(), {Causal}, {Lengths}, {Causal, Lengths})
+CHUNK = 128
+"""Positions of a causal call that are pooled together."""
+
+
+class Features(Score):
+    """log(phi(q) . phi(k)) for features phi that are not negative."""
+
+    def features(self, x: Float[Array, "N D"]) -> Float[Array, "N F"]:
+        """phi of every row."""
+        raise NotImplementedError
+
+    def __call__(self, query, key):
+        product = self.features(query) @ self.features(key).T
+        return jnp.where(product > 0, jnp.log(jnp.where(product > 0, product, 1.0)), -jnp.inf)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Elu(Features):
+    """phi(x) = elu(x) + 1 (Katharopoulos et al. 2020, eq. 7)."""
+
+    def features(self, x):
+        return jax.nn.elu(x.astype(accumulator(x.dtype))) + 1
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class PositiveFeatures(Features):
+    """phi(x) = exp(W x - |x|^2 / 2) / sqrt(m): phi(q) . phi(k) is exp(q . k) in the mean over W ~ N(0, 1), `projection`
+    [m, D] (Choromanski et al. 2021, lemma 1). Scaled dot products: divide queries and keys by D^(1/4).
+    """
+
+    projection: Float[Array, "M D"]
+
+    def features(self, x):
+        x = x.astype(accumulator(x.dtype))
+        exponent = x @ self.projection.T - jnp.sum(x**2, axis=1, keepdims=True) / 2
+        return jnp.exp(exponent) * self.projection.shape[0] ** -0.5
+
+
+def refusal(query, key, value, score, bias, mask, dropout, query_offset) -> str | None:
+    """Why the sums cannot compute this call; None if they can."""
+    if not isinstance(score, Features):
+        return f"needs a score that is a product of features (ops/linear.py), not {type(score).__name__}"
+    if bias is not None or dropout is not None:
+        return "is used without bias and without dropout"
+    kinds = [type(part) for part in parts(mask)]
+    if len(set(kinds)) < len(kinds) or set(kinds) not in MASKS:
+        return "knows no masks but causal(), lengths(n) and causal() & lengths(n)"
+    if Causal in kinds and (query.shape[0] != key.shape[0] or not isinstance(query_offset, int) or query_offset):
+        return "needs as many queries as keys and query_offset=0 for a causal mask"
+    return None
+
+
+def attend(
+    query: Float[Array, "Q D"], key: Float[Array, "K D"], value: Float[Array, "K V"], score: Features, mask
+) -> Float[Array, "Q V"]:
+    """What `ops.attention.attend` computes, in time and memory linear in Q + K; the call must have passed `refusal`."""
+    given = {type(part): part for part in parts(mask)}
+    real = jnp.arange(key.shape[0]) < given[Lengths].length if Lengths in given else jnp.ones(key.shape[0], bool)
+    key, value = shield(key, real), shield(value, real)
+    query, key = score.features(query), jnp.where(real[:, None], score.features(key), 0.0)  # [Q, F], [K, F]
+    pooled = (_causal_sums if Causal in given else _sums)(query, key, with_one(value, query.dtype))
+    return divided(pooled).astype(value.dtype)
+
+
+def with_one(value: Float[Array, "K V"], dtype) -> Float[Array, "K V1"]:
+    """The values and a one, of which the weights' sum is made as the rest is."""
+    return jnp.concatenate([value.astype(dtype), jnp.ones((value.shape[0], 1), dtype)], axis=1)
+
+
+def divided(pooled: Float[Array, "Q V1"]) -> Float[Array, "Q V"]:
+    """The pooled values by the sum of the weights, which stands last; zero where nothing weighs anything."""
+    total = pooled[:, -1:]
+    return jnp.where(total > 0, pooled[:, :-1] / jnp.where(total > 0, total, 1.0), 0.0)
+
+
+def _sums(query, key, value):
+    return query @ (key.T @ value)
+
+
+def _causal_sums(query, key, value):
+    """Chunk by chunk: what came before is in the state, pairs within the chunk are multiplied out."""
+    size = min(CHUNK, len(query))
+    chunks = lambda x: jnp.pad(x, ((0, -len(x) % size), (0, 0))).reshape(-1, size, x.shape[1])
+
+    def chunk(state, rows):
+        query, key, value = rows
+        return state + key.T @ value, query @ state + jnp.tril(query @ key.T) @ value
+
+    state = jnp.zeros((key.shape[1], value.shape[1]), query.dtype)
+    pooled = jax.lax.scan(chunk, state, (chunks(query), chunks(key), chunks(value)))[1]
+    return pooled.reshape(-1, value.shape[1])[: len(query)]
+
+
+def recurrent(
+    query: Float[Array, "T D"], key: Float[Array, "T D"], value: Float[Array, "T V"], score: Features
+) -> Float[Array, "T V"]:
+    """Causal linear attention one position at a time (Katharopoulos et al. 2020, eq. 16-20): what a decoder does."""
+
+    def step(state, row):  # state [F, V + 1]: the sums over the keys seen so far
+        query, key, value = row
+        state = state + jnp.outer(key, value)
+        return state, query @ state
+
+    rows = score.features(query), score.features(key), with_one(value, accumulator(value.dtype))
+    return divided(jax.lax.scan(step, jnp.zeros((rows[1].shape[1], rows[2].shape[1])), rows)[1])

@@ -1,0 +1,114 @@
+"""A modern Hopfield network is one step of attention: it stores exponentially many patterns, or their mean.
+
+Chapter: theory of attention
+Source: Ramsauer et al. 2021 (arXiv 2008.02217), equation 3, theorem 3; Demircigil et al. 2017
+Data: none; random patterns of -1 and 1
+Command: python launch.py reproduce hopfield_retrieval
+Cost: about 40 seconds on 2 cores
+
+The update of a state is X softmax(beta X^T state): `attend` with the score beta q . k, patterns as keys and as values.
+Asked with a stored pattern of d signs among N, what the others weigh beside it is (N - 1) cosh(beta)^d e^(-beta d) in
+the mean, so the N at which they weigh as much grows by beta - log cosh beta in its logarithm for each dimension:
+1 - log cosh 1 = 0.5662 for beta = 1. At small beta the state goes to the mean of all patterns.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from attention_jax.config import Claim, Config, Samples, replace
+
+DIMENSIONS = (8, 10, 12, 14, 16, 18, 20)
+BETA = 1.0
+EXACT = BETA - np.log(np.cosh(BETA))
+
+
+def config() -> Config:
+    return Config("hopfield_retrieval", Samples(2_000), None)
+
+
+def smoke() -> Config:
+    return replace(config(), **{"data.samples": 50})
+
+
+def capacity(d: int, draws: int, seed: int) -> float:
+    """How many patterns weigh as much as the one asked for: measured at about that number, then scaled to it."""
+    import jax
+    import jax.numpy as jnp
+
+    from attention_jax.ops.attention import attention_weights
+    from attention_jax.ops.scores import Dot
+
+    stored = int(np.exp(EXACT * d))
+
+    @jax.jit
+    def others(rng):
+        patterns = jax.random.rademacher(rng, (stored + 1, d), jnp.float32)
+        right = attention_weights(BETA * patterns[:1], patterns, score=Dot())[0, 0]
+        return (1 - right) / right
+
+    rngs = jax.random.split(jax.random.key(seed), draws)
+    return stored / float(np.mean(np.asarray(jax.lax.map(others, rngs)), dtype=np.float64))
+
+
+def retrieved(d: int, stored: int, beta: float, flipped: int, seed: int) -> tuple[float, float]:
+    """The share of patterns found again, in one step, from a copy with `flipped` signs; and the distance of the states
+    from the mean of all patterns."""
+    import jax
+    import jax.numpy as jnp
+
+    from attention_jax.ops.attention import attend
+    from attention_jax.ops.scores import Dot
+
+    patterns = jax.random.rademacher(jax.random.key(seed), (stored, d), jnp.float32)
+    asked = patterns.at[:, :flipped].multiply(-1)
+    state = attend(beta * asked, patterns, patterns, score=Dot())
+    away = jnp.linalg.norm(state - patterns.mean(0, keepdims=True), axis=1).mean() / d**0.5
+    return float(jnp.mean((jnp.sign(state) == patterns).all(1))), float(away)
+
+
+def study(config: Config, directory: Path) -> dict:
+    from attention_jax.report.figures import lines
+
+    seed = config.train.seed
+    found = np.array([capacity(d, config.data.samples, seed) for d in DIMENSIONS])
+    slope = np.polyfit(DIMENSIONS, np.log(found), 1)[0]
+    series = {
+        "measured": (DIMENSIONS, found),
+        "exp(d (1 - log cosh 1))": (DIMENSIONS, np.exp(EXACT * np.array(DIMENSIONS))),
+    }
+    lines(series, directory / "figures" / "capacity.png", xlabel="dimensions d", ylabel="patterns N", log="y")
+    share, _ = retrieved(64, 4096, BETA, 12, seed)
+    _, away = retrieved(64, 4096, 0.002, 12, seed)
+    return {
+        "capacity.slope": float(slope),
+        "capacity.slope_over_exact": float(slope / EXACT),
+        "retrieved.share": share,
+        "small_beta.from_mean": away,
+    }
+
+
+CLAIMS = (
+    Claim(
+        "log of capacity for each dimension, over 1 - log cosh 1",
+        "capacity.slope_over_exact",
+        1.0,
+        "exact",
+        at_least=0.98,
+        at_most=1.02,
+    ),
+    Claim(
+        "4,096 patterns of 64 signs: found in one step, 12 signs wrong",
+        "retrieved.share",
+        1.0,
+        "Ramsauer et al. 2021, theorem 4",
+        at_least=0.99,
+    ),
+    Claim(
+        "at a small beta the state is the mean of all, distance",
+        "small_beta.from_mean",
+        0.0,
+        "Ramsauer et al. 2021, 3",
+        at_most=0.05,
+    ),
+)

@@ -1,0 +1,94 @@
+"""A score that is a product of features makes `attend` linear in the sequence, and a recurrent network if it is causal.
+
+Chapter: theory of attention
+Source: Katharopoulos et al. 2020 (arXiv 2006.16236), equations 4-7, 16-20
+Data: none; random sequences of width 32
+Command: python launch.py reproduce linear_attention
+Cost: about 20 seconds on 2 cores
+
+The same call, `attend(q, k, v, score=Elu())`: weights written out, and by the sums over keys. Operations of products as
+the compiler writes them down, loops counted as often as they turn; exponents fitted over lengths 512 to 4,096.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from attention_jax.config import Claim, Config, Sizes, replace
+
+WIDTH = 32
+SOURCE = "Katharopoulos et al. 2020"
+
+
+def config() -> Config:
+    return Config("linear_attention", Sizes(longest=4096), None)
+
+
+def smoke() -> Config:
+    return replace(config(), **{"data.longest": 1024})
+
+
+def call(implementation: str, masked: bool):
+    """attend(query, key, value) with the features of the paper."""
+    from attention_jax.ops.attention import attend
+    from attention_jax.ops.linear import Elu
+    from attention_jax.ops.masks import causal
+
+    mask = causal() if masked else None
+    return lambda query, key, value: attend(query, key, value, score=Elu(), mask=mask, implementation=implementation)
+
+
+def costs(implementation: str, length: int) -> tuple[float, float]:
+    """Operations in products, and bytes of temporaries, of one causal call."""
+    import jax
+    import jax.numpy as jnp
+
+    from attention_jax.compile.hlo import Program
+
+    x = jax.ShapeDtypeStruct((length, WIDTH), jnp.float32)
+    compiled = jax.jit(call(implementation, masked=True)).lower(x, x, x).compile()
+    products = Program(compiled.as_text()).cost.products
+    return float(sum(products.values())), float(compiled.memory_analysis().temp_size_in_bytes)
+
+
+def study(config: Config, directory: Path) -> dict:
+    import jax
+    import jax.numpy as jnp
+
+    from attention_jax.ops.linear import Elu, recurrent
+    from attention_jax.report.figures import lines
+
+    arrays = jax.random.normal(jax.random.key(config.train.seed), (3, 1024, WIDTH))
+    distance = lambda a, b: float(jnp.max(jnp.abs(a - b)) / jnp.max(jnp.abs(b)))
+    causal, whole = (jax.jit(call("plain", masked))(*arrays) for masked in (True, False))
+    metrics = {
+        "causal.from_weights": distance(jax.jit(call("linear", True))(*arrays), causal),
+        "whole.from_weights": distance(jax.jit(call("linear", False))(*arrays), whole),
+        "recurrent.from_weights": distance(jax.jit(lambda *x: recurrent(*x, Elu()))(*arrays), causal),
+    }
+    lengths = [n for n in (512, 1024, 2048, 4096) if n <= config.data.longest]
+    series = {}
+    for implementation in ("linear", "plain"):
+        products, memory = np.transpose([costs(implementation, n) for n in lengths])
+        series[implementation] = (lengths, products)
+        for name, values in (("operations", products), ("memory", memory)):
+            slope = np.polyfit(np.log(lengths), np.log(values), 1)[0]
+            metrics[f"{implementation}.{name}.exponent"] = float(slope)
+    lines(series, directory / "figures" / "operations.png", xlabel="length", ylabel="operations", log="xy")
+    return metrics
+
+
+def _exponent(implementation: str, value: float) -> Claim:
+    text = f"{implementation}: operations grow as length^{value:.0f}"
+    bounds = {"at_least": value - 0.05, "at_most": value + 0.05}
+    return Claim(text, f"{implementation}.operations.exponent", value, SOURCE, **bounds)
+
+
+CLAIMS = (
+    Claim("sums over keys are the weights written out, causal", "causal.from_weights", 0.0, SOURCE, at_most=1e-5),
+    Claim("the same without a mask", "whole.from_weights", 0.0, SOURCE, at_most=1e-5),
+    Claim("a recurrent network gives the same", "recurrent.from_weights", 0.0, f"{SOURCE}, eq. 16-20", at_most=1e-5),
+    _exponent("linear", 1.0),
+    _exponent("plain", 2.0),
+    Claim("linear: memory grows as length or less", "linear.memory.exponent", 1.0, SOURCE, at_most=1.05),
+)

@@ -1,0 +1,158 @@
+"""Random features estimate the softmax kernel: their error is what the formulas say, falls as 1/m, less if orthogonal.
+
+Chapter: theory of attention
+Source: Choromanski et al. 2021 (arXiv 2009.14794), lemma 2 and theorem 2
+Data: none; two points of 8 dimensions
+Command: python launch.py reproduce random_features
+Cost: about 15 seconds on 2 cores
+
+SM(x, y) = exp(x . y). One positive feature exp(w . (x + y) - (|x|^2 + |y|^2) / 2) has the mean squared error
+exp(|x + y|^2) SM^2 (1 - exp(-|x + y|^2)); one trigonometric feature, exp((|x|^2 + |y|^2) / 2) cos(w . (x - y)), has
+exp(|x + y|^2) SM^-2 (1 - exp(-|x - y|^2))^2 / 2. The first is small where the kernel is small, the second where points
+are near. m features, independent: 1/m of it; drawn orthogonal to each other: less.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from attention_jax.config import Claim, Config, Samples, replace
+
+DIMENSIONS = 8
+FEATURES = (1, 2, 4, 8, 16, 32, 64)
+SOURCE = "Choromanski et al. 2021, lemma 2"
+
+
+def config() -> Config:
+    return Config("random_features", Samples(1_024_000), None)
+
+
+def smoke() -> Config:
+    return replace(config(), **{"data.samples": 4_000})
+
+
+def points() -> tuple[np.ndarray, np.ndarray]:
+    """x and y with |x + y| = 0.58 and |x - y| = 0.69."""
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=(2, DIMENSIONS))
+    return 0.5 * x / np.linalg.norm(x), 0.4 * y / np.linalg.norm(y)
+
+
+def formula(kind: str, x: np.ndarray, y: np.ndarray) -> float:
+    """The mean squared error of one feature, exactly."""
+    plus, minus, kernel = np.sum((x + y) ** 2), np.sum((x - y) ** 2), np.exp(x @ y)
+    if kind == "positive":
+        return np.exp(plus) * kernel**2 * (1 - np.exp(-plus))
+    return 0.5 * np.exp(plus) * kernel**-2 * (1 - np.exp(-minus)) ** 2
+
+
+def directions(rng, draws: int, orthogonal: bool):
+    """[draws, 8, 8] normal vectors, or such whose directions are orthogonal among each eight."""
+    import jax
+    import jax.numpy as jnp
+
+    normal, lengths = jax.random.normal(rng, (2, draws, DIMENSIONS, DIMENSIONS))
+    if not orthogonal:
+        return normal
+    rotation, triangle = jnp.linalg.qr(normal)
+    rotation = (
+        rotation * jnp.sign(jnp.diagonal(triangle, axis1=1, axis2=2))[:, None]
+    )  # else not uniform (Mezzadri 2007)
+    return rotation * jnp.linalg.norm(lengths, axis=-1, keepdims=True)
+
+
+def estimates(kind: str, w, x, y):
+    """The estimate of SM(x, y) by each feature w."""
+    import jax.numpy as jnp
+
+    if kind == "positive":
+        return jnp.exp(w @ (x + y) - (x @ x + y @ y) / 2)
+    return jnp.exp((x @ x + y @ y) / 2) * jnp.cos(w @ (x - y))
+
+
+def errors(kind: str, orthogonal: bool, samples: int, seed: int) -> np.ndarray:
+    """The mean squared error of a mean over m features, for each m of FEATURES, over samples / m draws."""
+    import jax
+
+    x, y = points()
+    w = directions(jax.random.key(seed), samples // DIMENSIONS, orthogonal)
+    found = np.asarray(estimates(kind, w, *np.float32((x, y))), np.float64)
+    return np.array([np.mean((found.reshape(-1, m).mean(1) - np.exp(x @ y)) ** 2) for m in FEATURES])
+
+
+def study(config: Config, directory: Path) -> dict:
+    import jax
+    import jax.numpy as jnp
+
+    from attention_jax.ops.attention import attend
+    from attention_jax.ops.linear import PositiveFeatures
+    from attention_jax.ops.scores import Dot
+    from attention_jax.report.figures import lines
+
+    samples, seed = config.data.samples // 512 * 512, config.train.seed
+    metrics, series = {}, {}
+    for kind in ("positive", "trigonometric"):
+        independent, orthogonal = (errors(kind, way, samples, seed) for way in (False, True))
+        series |= {kind: (FEATURES, independent), f"{kind}, orthogonal": (FEATURES, orthogonal)}
+        metrics |= {
+            f"{kind}.error_over_formula": float(independent[0] / formula(kind, *points())),
+            f"{kind}.exponent": float(np.polyfit(np.log(FEATURES), np.log(independent), 1)[0]),
+            f"{kind}.orthogonal_over_independent": float(orthogonal[3] / independent[3]),
+        }
+    lines(series, directory / "figures" / "error.png", xlabel="features m", ylabel="mean squared error", log="xy")
+
+    query, key, value = jax.random.normal(jax.random.key(seed), (3, 64, DIMENSIONS)) / 4
+    exact = attend(query, key, value, score=Dot())
+
+    def away(rng, m):
+        w = directions(rng, m // DIMENSIONS, True).reshape(m, DIMENSIONS)
+        return jnp.mean((attend(query, key, value, score=PositiveFeatures(w)) - exact) ** 2)
+
+    away = jax.jit(away, static_argnums=1)
+    rngs = jax.random.split(jax.random.key(seed + 1), 16)
+    few, many = (float(np.mean([away(rng, m) for rng in rngs])) ** 0.5 for m in (64, 4096))
+    return metrics | {"attention.error_64": few, "attention.error_4096": many, "attention.ratio": few / many}
+
+
+CLAIMS = (
+    *(
+        Claim(
+            f"{kind} feature: error over the formula's",
+            f"{kind}.error_over_formula",
+            1.0,
+            SOURCE,
+            at_least=0.98,
+            at_most=1.02,
+        )
+        for kind in ("positive", "trigonometric")
+    ),
+    *(
+        Claim(
+            f"{kind} features: error as a power of m",
+            f"{kind}.exponent",
+            -1.0,
+            "mean of m",
+            at_least=-1.05,
+            at_most=-0.95,
+        )
+        for kind in ("positive", "trigonometric")
+    ),
+    *(
+        Claim(
+            f"{kind} features, 8 orthogonal over 8 independent",
+            f"{kind}.orthogonal_over_independent",
+            None,
+            "Choromanski et al. 2021, theorem 2",
+            at_most=0.99,
+        )
+        for kind in ("positive", "trigonometric")
+    ),
+    Claim(
+        "attention by 4,096 features is nearer than by 64, about 8 times",
+        "attention.ratio",
+        8.0,
+        "m^(-1/2)",
+        at_least=6,
+        at_most=10,
+    ),
+)

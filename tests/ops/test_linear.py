@@ -1,0 +1,102 @@
+"""Linear attention against the quadratic one, its recurrent form, and its promises about memory."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention_jax import InputError
+from attention_jax.ops import linear
+from attention_jax.ops.attention import attend
+from attention_jax.ops.biases import ALiBi
+from attention_jax.ops.dispatch import PLATFORMS, choose
+from attention_jax.ops.linear import Elu, PositiveFeatures
+from attention_jax.ops.masks import causal, lengths, window
+
+DRAW = np.random.default_rng(0)
+QUERY, KEY, VALUE = (jnp.asarray(DRAW.normal(size=(300, n)) * 0.7, jnp.float32) for n in (4, 4, 3))
+SCORES = {"elu": Elu(), "positive": PositiveFeatures(jnp.asarray(DRAW.normal(size=(8, 4)), jnp.float32))}
+MASKS = {"none": None, "causal": causal(), "lengths": lengths(170), "both": causal() & lengths(170)}
+
+
+def oracle(score, mask):
+    """phi(q) . phi(k) by two loops' worth of NumPy in float64, from the papers' formulas."""
+    if isinstance(score, Elu):
+        phi = lambda x: np.where(x > 0, x + 1, np.exp(x))
+    else:
+        w = np.asarray(score.projection, np.float64)
+        phi = lambda x: np.exp(x @ w.T - (x**2).sum(1, keepdims=True) / 2) / np.sqrt(len(w))
+    query, key, value = (np.asarray(x, np.float64) for x in (QUERY, KEY, VALUE))
+    weights = phi(query) @ phi(key).T
+    if mask in ("causal", "both"):
+        weights = np.tril(weights)
+    if mask in ("lengths", "both"):
+        weights[:, 170:] = 0
+    return weights / weights.sum(1, keepdims=True) @ value
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("score", SCORES.values(), ids=SCORES)
+def test_every_implementation_is_the_formula(score, mask):
+    expected = oracle(score, mask)
+    for implementation in ("linear", "plain", "fused"):
+        found = jax.jit(
+            lambda i=implementation: attend(QUERY, KEY, VALUE, score=score, mask=MASKS[mask], implementation=i)
+        )()
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("mask", ["none", "both"])
+def test_gradients_are_those_of_the_weights_written_out(mask):
+    def loss(arrays, projection, implementation):
+        score = PositiveFeatures(projection)
+        return jnp.sum(jnp.sin(attend(*arrays, score=score, mask=MASKS[mask], implementation=implementation)))
+
+    gradient = jax.jit(jax.grad(loss, (0, 1)), static_argnums=2)
+    call = (QUERY, KEY, VALUE), SCORES["positive"].projection
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), gradient(*call, "linear"), gradient(*call, "plain")
+    )
+
+
+def test_causal_linear_attention_is_a_recurrent_network():
+    found = linear.recurrent(QUERY, KEY, VALUE, Elu())
+    np.testing.assert_allclose(found, oracle(Elu(), "causal"), atol=1e-5)
+
+
+def test_what_nobody_may_see_has_no_effect_and_nothing_is_zero():
+    poisoned = [x.at[170:].set(jnp.nan) for x in (KEY, VALUE)]
+    found = attend(QUERY, *poisoned, score=Elu(), mask=lengths(170), implementation="linear")
+    np.testing.assert_allclose(found, oracle(Elu(), "lengths"), atol=1e-5)
+    nothing = lambda query: attend(query, KEY, VALUE, score=Elu(), mask=lengths(0), implementation="linear").sum()
+    assert nothing(QUERY) == 0 and not jax.grad(nothing)(QUERY).any()
+
+
+def test_it_is_chosen_where_it_can_compute_the_call():
+    rest = {"bias": None, "mask": causal(), "dropout": None, "query_offset": 0, "asked": None}
+    long = jnp.zeros((2048, 4))
+    assert choose(long, long, long, Elu(), **rest) == dict.fromkeys(PLATFORMS, "linear")
+    assert "linear" not in choose(long, long, long, Elu(), **rest | {"mask": window(3)}).values()
+    assert "linear" not in choose(long[:8], long[:8], long[:8], Elu(), **rest).values()
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"bias": ALiBi(0.1)}, "without bias"),
+        ({"mask": window(3)}, "no masks but"),
+        ({"query_offset": 1}, "query_offset=0"),
+    ],
+)
+def test_what_it_cannot_compute_is_one_line(change, words):
+    with pytest.raises(InputError, match=words):
+        attend(QUERY, KEY, VALUE, score=Elu(), implementation="linear", **{"mask": causal()} | change)
+
+
+def test_memory_is_linear():
+    def cost(length):
+        x = jax.ShapeDtypeStruct((length, 16), jnp.float32)
+        gradient = jax.grad(lambda q, k, v: attend(q, k, v, score=Elu(), mask=causal(), implementation="linear").sum())
+        return jax.jit(gradient).lower(x, x, x).compile().memory_analysis().temp_size_in_bytes
+
+    assert cost(8192) < 2.2 * cost(4096)
