@@ -62,17 +62,17 @@ def mean_error(model, params, rng, tasks: int):
 def train(model, params, steps: int, seed: int):
     """Adam on fresh tasks, its rate falling to zero: (parameters, errors [steps])."""
     import jax
-    import jax.numpy as jnp
     import optax
 
-    optimizer = optax.adam(lambda step: 0.01 * (1 + jnp.cos(jnp.pi * step.astype(jnp.float32) / steps)))
+    optimizer = optax.adam(optax.cosine_decay_schedule(0.02, steps))
 
     @jax.jit
     def run(params, rngs):
         def step(carry, rng):
             params, state = carry
             error, gradient = jax.value_and_grad(lambda p: mean_error(model, p, rng, BATCH))(params)
-            update, state = optimizer.update(gradient, state, params)
+            with jax.numpy_dtype_promotion("standard"):  # optax's Adam raises a float to an integer count
+                update, state = optimizer.update(gradient, state, params)
             return (optax.apply_updates(params, update), state), error
 
         (params, _), errors = jax.lax.scan(step, (params, optimizer.init(params)), rngs)
