@@ -190,9 +190,9 @@ class VisionTask:
 
     def looked(self, params, texts: list[str]) -> tuple[Looked, ...]:
         """Where the model looks in images: files, or the first held-out one of each class."""
-        titles, names, test = texts, self.data.names, self.data.held_out["test"]
+        names, test = self.data.names, self.data.held_out["test"]
         if texts:
-            images = self.read(texts)
+            images, titles = self.read(texts), [Path(text).name for text in texts]
         else:
             first = first_of_each(test.label)
             images, titles = test.image[first], [f"a held-out image of class {names[test.label[i]]}" for i in first]
