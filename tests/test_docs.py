@@ -42,6 +42,12 @@ def test_links_and_paths_lead_somewhere(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_tests_that_a_page_names_exist(page):
+    for path, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page.read_text(encoding="utf-8")):
+        assert f"def {name}(" in (ROOT / path).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_and_experiments_exist(page, commands):
     lines = re.findall(r"python launch\.py ([a-z][\w-]*)(?: ([a-z]\w*))?", page.read_text(encoding="utf-8"))
     assert {command for command, _ in lines} <= commands
