@@ -14,6 +14,7 @@ import numpy as np
 from attention_jax import config as configs
 from attention_jax.compile.report import DoesNotFit, Report, finish, report
 from attention_jax.compile.targets import Target, devices
+from attention_jax.tasks import standin
 from attention_jax.train.loop import calls, planned_steps
 from attention_jax.train.optimizer import optimizer
 from attention_jax.train.parallel import absent, chunk_program, chunk_shapes, row_program
@@ -73,18 +74,22 @@ def programs(task, config: configs.Config, target: Target) -> Iterator[Named]:
 
 
 def training(task, config: configs.Config, there: list) -> Named:
-    """The call that `train` makes for the bucket whose batches are largest."""
+    """The call that `train` makes for the bucket whose batches are largest; data that it would read while it trains are
+    the rows of one call."""
     size = lambda bucket, shape: shape[1] * sum(math.prod(a.shape[1:]) for a in task.buckets[bucket].values())
     bucket, shape = max(calls(task, config.train), key=lambda call: size(*call))
     update = optimizer(config.optim, planned_steps(task, config.train))
     state = jax.eval_shape(lambda: init_state(task.init, update, config.train.seed))
+    arrays = task.buckets[bucket]
+    read = standin.read_call(config, arrays, shape)
+    shape = read or shape
     rows = [jax.ShapeDtypeStruct(shape, dtype) for dtype in (jnp.int32, jnp.float32)]
-    of_type = {name: jax.ShapeDtypeStruct(a.shape, a.dtype) for name, a in task.buckets[bucket].items()}
-    train = config.train
-    spread = {"accumulate": train.accumulate, "shard": train.shard_parameters}
-    program = chunk_program(task.loss, update, train.matmul_precision, there, **spread)
-    shapes = chunk_shapes(state, of_type, *rows, there, shard=train.shard_parameters)
-    others = [array for number, arrays in enumerate(task.buckets) if number != bucket for array in arrays.values()]
+    there_are = lambda a: (math.prod(shape), *a.shape[1:]) if read else a.shape
+    of_type = {name: jax.ShapeDtypeStruct(there_are(a), a.dtype) for name, a in arrays.items()}
+    train, data = config.train, {"shard": config.train.shard_parameters, "streamed": bool(read)}
+    program = chunk_program(task.loss, update, train.matmul_precision, there, accumulate=train.accumulate, **data)
+    shapes = chunk_shapes(state, of_type, *rows, there, **data)
+    others = [] if read else [a for number, b in enumerate(task.buckets) if number != bucket for a in b.values()]
     return Named("training", *shape, sum(array.nbytes for array in others), program.lower(*shapes))
 
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from attention_jax import InputError
-from attention_jax.ops import cudnn, flash, linear
+from attention_jax.ops import cudnn, flash, linear, resident
 from attention_jax.ops.biases import Bias
 from attention_jax.ops.dispatch import Implementation, choose, choose_blocks
 from attention_jax.ops.dropout import is_zero
@@ -62,10 +62,10 @@ def attend(
     * A query that may attend to nothing gets exactly zero, and zero gradients. NaN or infinity in a key or value
       that no query may attend to has no effect.
     * `implementation`: "plain" materialises the weights; "fused" computes block by block in memory linear in Q + K,
-      exactly (attention_jax/ops/fused.py); "cudnn" is NVIDIA's kernel and "flash" a TPU's, where they can express the
-      call; "linear" is for products of features (ops/linear.py). None lets `dispatch.choose` decide, for the platform
+      exactly (attention_jax/ops/fused.py); "cudnn" is NVIDIA's kernel, "flash" and "resident" a TPU's, where they can
+      express the call; "linear" is for products of features. None lets `dispatch.choose` decide, for the platform
       that is lowered for. `block_q` and `block_k` are for "fused"; None takes those of `dispatch.choose_blocks`.
-    * Derivatives: "plain" has all. "fused", "cudnn" and "flash" have reverse mode, once; "fused" also forward over
+    * Derivatives: "plain" has all. "fused" and the kernels have reverse mode, once; "fused" also forward over
       reverse (`jax.jacfwd` of a `jax.grad`). `jax.jvp` of "fused" raises JAX's TypeError about custom_vjp, and reverse
       over reverse its ValueError about loops. None has what its choices on all platforms have.
 
@@ -85,10 +85,9 @@ def attend(
     def run(kernel):
         if kernel == "cudnn":
             return cudnn.attend(query, key, value, mask)
-        if kernel == "flash":
-            return flash.attend(query, key, value, score, mask)
-        if kernel == "linear":
-            return linear.attend(query, key, value, score, mask)
+        if kernel in ("flash", "resident", "linear"):
+            module = {"flash": flash, "resident": resident, "linear": linear}[kernel]
+            return module.attend(query, key, value, score, mask)
         inputs = Inputs((score, bias), query, key, value, None, mask, words, query_offset)
         return _in_blocks(inputs, chosen, block_q, block_k) if "fused" in chosen.values() else _plain(inputs)
 

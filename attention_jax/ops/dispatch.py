@@ -7,14 +7,14 @@ from typing import Literal, get_args
 import jax
 
 from attention_jax import InputError
-from attention_jax.ops import cudnn, flash, linear
+from attention_jax.ops import cudnn, flash, linear, resident
 from attention_jax.ops.fused import Blocks
 from attention_jax.ops.precision import is_half
 
-Implementation = Literal["plain", "fused", "cudnn", "flash", "linear"]
+Implementation = Literal["plain", "fused", "cudnn", "flash", "resident", "linear"]
 
-KERNELS = {"cuda": ("cudnn", cudnn), "tpu": ("flash", flash)}
-"""Of each platform that has one: its name, and the module that takes the calls it can compute exactly."""
+KERNELS = {"cuda": {"cudnn": cudnn}, "tpu": {"flash": flash, "resident": resident}}
+"""Of each platform that has any, best first: the name, and the module that takes the calls it can compute exactly."""
 
 PLATFORMS = ("cpu", "cuda", "tpu", "default")
 """As `jax.lax.platform_dependent` names them; "default" is every other one."""
@@ -29,9 +29,11 @@ HALF_FUSED_FROM = FUSED_FROM | {"tpu": 128 * 128}
 gradient of 2 layers of ViT-S/16 (196 patches, batch 128) reads and writes 10.4 GB with it and 15.1 with "plain". In
 float32 a TPU does not choose it where a CPU chooses "plain", which would compute its weights twice then."""
 
-KERNEL_FROM = {"cuda": 0, "tpu": 512 * 512}
-"""Pairs Q * K from which the platform's kernel is taken. For one v5e chip, gradient of 1,024 heads of 64 at T = 256,
-256 at 512 and 64 at 1,024: 3.7, 1.9 and 0.6 GB of traffic by "flash", 3.0, 2.9 and 2.9 by "plain"."""
+KERNEL_FROM = {"cudnn": 0, "flash": 512 * 512, "resident": 32 * 32}
+"""Pairs Q * K from which a kernel is taken. For one v5e chip, gradient of 1,024 heads of 64 at T = 256,
+256 at 512 and 64 at 1,024: 3.7, 1.9 and 0.6 GB of traffic by "flash", 3.0, 2.9 and 2.9 by "plain". Gradient of 2 layers
+of ViT-B/16 (196 patches): 4.8 GB by "resident", 9.4 by "fused"; of 2 + 2 layers of Transformer-base (32 tokens): 6.6 GB
+by "resident", 9.6 by "plain"."""
 
 PAIRS_PER_BLOCK = {"cpu": 512 * 256, "cuda": 4096 * 512, "tpu": 4096 * 512, "default": 4096 * 512}
 """Pairs in one block of a score that costs 1 per pair; divided by the cost of others, but not below 64 x 64."""
@@ -45,26 +47,27 @@ def choose(
     1. what the caller asks for, if it can do the call;
     2. "plain" where the matrix is small;
     3. "linear" where the score is a product of features (`linear.refusal`);
-    4. the platform's kernel, where it can compute the call exactly (`cudnn.refusal`, `flash.refusal`) and it pays;
+    4. the platform's first kernel that can compute the call exactly (`cudnn.refusal`, ...) and pays;
     5. "fused".
     """
     if asked not in (None, *get_args(Implementation)):
-        raise InputError(f'implementation must be "plain", "fused", "cudnn", "flash", "linear" or None, got {asked!r}')
+        raise InputError(f"implementation must be one of {', '.join(get_args(Implementation))} or None, got {asked!r}")
     if asked in ("plain", "fused"):
         return dict.fromkeys(PLATFORMS, asked)
     call = (query, key, value, score, bias, mask, dropout, query_offset)
-    for name, kernel in (*KERNELS.values(), ("linear", linear)):
-        if asked == name:
-            refusal = kernel.refusal(*call)
+    for kernels in (*KERNELS.values(), {"linear": linear}):
+        if asked in kernels:
+            refusal = kernels[asked].refusal(*call)
             if refusal is not None:
-                raise InputError(f'implementation="{name}" {refusal}: take "fused", or None to choose by itself')
+                raise InputError(f'implementation="{asked}" {refusal}: take "fused", or None to choose by itself')
             return dict.fromkeys(PLATFORMS, asked)
     chosen = _by_size(score, query, key, HALF_FUSED_FROM if is_half(query.dtype) else FUSED_FROM)
     if linear.refusal(*call) is None:
         chosen = {platform: "linear" if i == "fused" else i for platform, i in chosen.items()}
-    for platform, (name, kernel) in KERNELS.items():
-        if query.shape[0] * key.shape[0] >= KERNEL_FROM[platform] and kernel.refusal(*call) is None:
-            chosen[platform] = name
+    pairs = query.shape[0] * key.shape[0]
+    for platform, kernels in KERNELS.items():
+        able = (name for name, kernel in kernels.items() if pairs >= KERNEL_FROM[name] and not kernel.refusal(*call))
+        chosen[platform] = next(able, chosen[platform])
     return chosen
 
 

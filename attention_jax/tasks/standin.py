@@ -11,6 +11,7 @@ from attention_jax.data.buckets import sentences_in_batch
 from attention_jax.data.images import ImageData, Split
 from attention_jax.data.packing import PackedPairs
 from attention_jax.data.pairs import PairData, Pairs, Tokenizer
+from attention_jax.data.streams import is_streamed, steps_in_call
 from attention_jax.data.text_windows import Windows
 from attention_jax.data.timemachine import CHARACTERS
 from attention_jax.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
@@ -49,6 +50,16 @@ def task(config: configs.Config, facts: dict) -> Task:
             f"the data of {config.name} are not at hand and {error.args[0]} is not known of them: "
             f"give their place (--data.path), or --facts {error.args[0]}=NUMBER"
         ) from error
+
+
+def read_call(config: configs.Config, arrays: dict, shape: tuple[int, int]) -> tuple[int, int] | None:
+    """What a call of (steps, rows a step) = `shape` becomes where the data that these arrays stand for would be read
+    while training goes on: perhaps fewer steps. None where they would lie on the devices."""
+    data, size = config.data, sum(array.nbytes for array in arrays.values())
+    packed = bool(getattr(data, "packing", 0))
+    if at_hand(data) or not (packed or is_streamed(getattr(data, "stream", "never"), size)):
+        return None
+    return steps_in_call(size // len(next(iter(arrays.values()))), shape[1], shape[0]), shape[1]
 
 
 def zeros(*shape: int, dtype=np.int32) -> np.ndarray:

@@ -69,18 +69,20 @@ def absent(tree, devices, axis: int | None = None):
     return jax.tree.map(one, tree)
 
 
-def chunk_shapes(state, bucket, indices, weight, devices, shard: bool = False) -> tuple:
-    """The shapes in which `chunk_program` for `devices` takes its arguments, from those that `chunk_runner` takes."""
+def chunk_shapes(state, bucket, indices, weight, devices, shard: bool = False, streamed: bool = False) -> tuple:
+    """The shapes in which `chunk_program` for `devices` takes its arguments, from those that `chunk_runner` takes; of
+    data that are `streamed` the bucket is the rows of all devices."""
     if not shard or len(devices) == 1:
         rows = [absent(x, devices, 1) for x in (indices, weight)]
-        return absent(state, devices), absent(bucket, devices), *rows
+        return absent(state, devices), absent(bucket, devices, 0 if streamed else None), *rows
     across = sharded.mesh(devices)
     laid_out = lambda x, place: jax.ShapeDtypeStruct(tuple(x.shape), x.dtype, sharding=place)
-    everywhere, divided = (NamedSharding(across, spec) for spec in (PartitionSpec(), PartitionSpec(None, AXIS)))
+    specs = PartitionSpec(), PartitionSpec(AXIS), PartitionSpec(None, AXIS)
+    everywhere, by_rows, divided = (NamedSharding(across, spec) for spec in specs)
     filled = lambda x: jax.ShapeDtypeStruct((len(x), -(-x.shape[1] // across.size) * across.size), x.dtype)
     return (
         jax.tree.map(laid_out, state, sharded.shardings(state, across)),
-        jax.tree.map(lambda x: laid_out(x, everywhere), bucket),
+        jax.tree.map(lambda x: laid_out(x, by_rows if streamed else everywhere), bucket),
         *(laid_out(filled(x), divided) for x in (indices, weight)),
     )
 

@@ -1,0 +1,260 @@
+"""Attention of short sequences on a TPU, each of them whole in the memory beside the units: for sentences and for
+images, whose 196 patches no tile of 128 divides.
+
+A program of the kernel takes some sequences and 128 of their channels, that is one head or several narrow ones side by
+side, from [B, T, H D] as a projection leaves it. Weights never reach the main memory, forwards or backwards: the
+gradient reads query, key, value and the output's gradient, and computes the weights and the row sums of softmax again.
+Products have the size that the unit multiplies at a time: heads beside each other are told apart by channels of zeros,
+and of sequences shorter than 128 several are one, told apart by a mask. Hence NaN that a query does see reaches the
+sequences beside it; NaN that no query sees has no effect.
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+from attention_jax.ops.fused import shield
+from attention_jax.ops.masks import Causal, Lengths, parts
+from attention_jax.ops.scores import Dot, ScaledDot
+
+MASKS = (set(), {Causal}, {Lengths}, {Causal, Lengths})
+UNIT = 128
+"""Rows and columns that are multiplied at a time; channels in a program."""
+TILE = 16
+"""Rows of bfloat16 that lie together."""
+LONGEST = 640
+"""Queries or keys: some float32 arrays of all their pairs lie in 16 MiB with room for the rest."""
+ROWS = 1024
+"""Of queries or keys in a program, if a sequence has fewer."""
+
+
+def refusal(query, key, value, score, bias, mask, dropout, query_offset) -> str | None:
+    """Why the kernel cannot compute this call exactly; None if it can."""
+    if type(score) not in (Dot, ScaledDot):
+        return f"computes dot products, scaled or not, but not {type(score).__name__}"
+    if bias is not None or dropout is not None:
+        return "is used without bias and without dropout"
+    if not query.dtype == key.dtype == value.dtype == jnp.bfloat16:
+        return f"needs query, key and value in bfloat16, got {query.dtype}, {key.dtype} and {value.dtype}"
+    if not query.shape[1] == key.shape[1] == value.shape[1] or UNIT % query.shape[1]:
+        return f"needs one head size that divides {UNIT}, got {query.shape[1]}, {key.shape[1]} and {value.shape[1]}"
+    lengths = query.shape[0], key.shape[0]
+    if any(length > LONGEST or (length < UNIT and length % TILE) for length in lengths):
+        return (
+            f"holds up to {LONGEST} queries and keys, below {UNIT} a multiple of {TILE}, "
+            f"got {lengths[0]} queries and {lengths[1]} keys"
+        )
+    kinds = [type(part) for part in parts(mask)]
+    if len(set(kinds)) < len(kinds) or set(kinds) not in MASKS:
+        return "knows no masks but causal(), lengths(n) and causal() & lengths(n)"
+    if Causal in kinds and (lengths[0] != lengths[1] or not isinstance(query_offset, int) or query_offset):
+        return "needs as many queries as keys and query_offset=0 for a causal mask"
+    return None
+
+
+def attend(query: Float[Array, "Q D"], key: Float[Array, "K D"], value: Float[Array, "K D"], score, mask):
+    """softmax(score(query, key), where=mask) value, [Q, D]; the call must have passed `refusal`."""
+    given = {type(part): part for part in parts(mask)}
+    scale, real = query.shape[1] ** -0.5 if type(score) is ScaledDot else 1.0, None
+    if Lengths in given:
+        real = (jnp.arange(key.shape[0]) < given[Lengths].length).astype(jnp.int32)[None]
+    return _attend(scale, Causal in given, query, key, value, real)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _attend(scale, causal, *inputs):
+    return _attend_forward(scale, causal, *inputs)[0]
+
+
+def _attend_forward(scale, causal, query, key, value, real):
+    if real is not None:  # what this changes has no gradient, so that only what it makes is kept
+        there = real[0] > 0
+        query = shield(query, jnp.broadcast_to(there[0], query.shape[:1]))
+        key, value = shield(key, there), shield(value, there)
+    return _run(_forward, scale, causal, (0,), real, query, key, value)[0], (query, key, value, real)
+
+
+def _attend_backward(scale, causal, saved, out_bar):
+    *arrays, real = saved
+    return *_run(_backward, scale, causal, (0, 1, 2), real, *arrays, out_bar), None
+
+
+_attend.defvjp(_attend_forward, _attend_backward)
+
+
+# --- from [T, D] to [B, T, H D] ---------------------------------------------------------------------------------------
+
+
+def _run(kernel, scale, causal, like, real, *arrays):
+    """`kernel` over arrays [T, D] and `real` [1, K], which keys there are, or None for all; results shaped like the
+    arrays at the places `like`. Axes that `jax.vmap` adds are heads, then sequences."""
+    call = functools.partial(_call, kernel, scale, causal, like, real is not None)
+    return _over_heads(call)(*([] if real is None else [real]), *arrays)
+
+
+def _over_heads(function, axes=2):
+    """`function` of arrays [B, H, T, D] as one of [T, D] to which `jax.vmap` gives these axes, the innermost first."""
+    if not axes:
+        return function
+    outer = _over_heads(function, axes - 1)
+
+    @jax.custom_batching.custom_vmap
+    def one(*arrays):
+        return [y[0] for y in outer(*(x[None] for x in arrays))]
+
+    @one.def_vmap
+    def all_of_them(size, batched, *arrays):
+        arrays = [x if b else jnp.broadcast_to(x[None], (size, *x.shape)) for x, b in zip(arrays, batched)]
+        results = outer(*arrays)
+        return results, [True] * len(results)
+
+    return one
+
+
+def _call(kernel, scale, causal, like, has_real, *arrays):
+    """The kernel over arrays [B, H, T, D], of which the first is [B, H, 1, K] if `has_real`."""
+    from jax.experimental import pallas as pl  # slow to import
+
+    real, arrays = (arrays[0], arrays[1:]) if has_real else (None, arrays)
+    batch, heads, _, width = arrays[0].shape
+    arrays = [_beside(x, -heads % (UNIT // width)) for x in arrays]  # [B, T, H D]
+    longest = max(x.shape[1] for x in arrays)
+    joined = _divisor(batch, max(1, UNIT // longest))
+    together = joined * _divisor(batch // joined, max(1, ROWS // (joined * longest)))
+    block = lambda x: pl.BlockSpec((together, x.shape[1], UNIT), lambda i, j: (i, 0, j))
+    specs = [block(x) for x in arrays]
+    if has_real:
+        real = jnp.pad(real[:, :, 0], ((0, 0), (0, -heads % (UNIT // width)), (0, 0)))
+        real = real.reshape(batch // joined, joined, -1, UNIT // width, real.shape[2])
+        real = real.transpose(0, 2, 3, 1, 4).reshape(*real.shape[:1], *real.shape[2:4], -1)  # [B/j, H/h, h, j K]
+        specs = [pl.BlockSpec((together // joined, 1, *real.shape[2:]), lambda i, j: (i, j, 0, 0)), *specs]
+    results = pl.pallas_call(
+        functools.partial(kernel, Inside(width, scale, causal, joined, has_real)),
+        grid=(batch // together, arrays[0].shape[2] // UNIT),
+        in_specs=specs,
+        out_specs=[block(arrays[place]) for place in like],
+        out_shape=[jax.ShapeDtypeStruct(arrays[place].shape, arrays[place].dtype) for place in like],
+    )(*([real] if has_real else []), *arrays)
+    return [y.reshape(*y.shape[:2], -1, width).swapaxes(1, 2)[:, :heads] for y in results]
+
+
+def _divisor(number: int, limit: int) -> int:
+    """The largest divisor of a number up to a limit; 1 of one that is not known, in an exported program."""
+    return 1 if not isinstance(number, int) else max(n for n in range(1, limit + 1) if number % n == 0)
+
+
+def _beside(x: Float[Array, "B H T D"], spare: int) -> Float[Array, "B T HD"]:
+    """The heads side by side, and `spare` heads of zeros."""
+    x = jnp.pad(x, ((0, 0), (0, spare), (0, 0), (0, 0))) if spare else x
+    return x.swapaxes(1, 2).reshape(x.shape[0], x.shape[2], -1)
+
+
+# --- inside of the kernel ---------------------------------------------------------------------------------------------
+
+
+class Inside(NamedTuple):
+    """Static: what a program of the kernel knows of its references [N, T, 128]."""
+
+    width: int
+    """Of a head."""
+    scale: float
+    causal: bool
+    joined: int
+    """Sequences that are multiplied as one."""
+    has_real: bool
+    """The first reference is [N / joined, 1, heads, joined K], 0 for keys that there are not."""
+
+
+def _forward(inside, *references):
+    real, (query, key, value, out) = (references[0], references[1:]) if inside.has_real else (None, references)
+
+    def group(n, _):
+        q, k, v = (_rows(x, n, inside) for x in (query, key, value))
+        pooled = jnp.zeros(q.shape, jnp.float32)
+        for head, mine in enumerate(_heads(inside.width)):
+            exp, total = _exponentials(jnp.where(mine, q, 0), k, _allowed(inside, q, k, real, n, head), inside.scale)
+            pooled = jnp.where(mine, _product(exp.astype(v.dtype), v, 1, 0) / total, pooled)
+        _put(out, pooled, n, inside)
+
+    lax.fori_loop(0, query.shape[0] // inside.joined, group, None)
+
+
+def _backward(inside, *references):
+    real, references = (references[0], references[1:]) if inside.has_real else (None, references)
+    query, key, value, out_bar, *results = references
+
+    def group(n, _):
+        q, k, v, bar = (_rows(x, n, inside) for x in (query, key, value, out_bar))
+        bars = [jnp.zeros(x.shape, jnp.float32) for x in (q, k, v)]
+        for head, mine in enumerate(_heads(inside.width)):
+            exp, total = _exponentials(jnp.where(mine, q, 0), k, _allowed(inside, q, k, real, n, head), inside.scale)
+            weights = exp / total
+            weights_bar = _product(jnp.where(mine, bar, 0), v, 1, 1)
+            scores_bar = weights * (weights_bar - (weights * weights_bar).sum(axis=1, keepdims=True))
+            scores_bar, weights = ((x.astype(q.dtype)) for x in (scores_bar * inside.scale, weights))
+            new = _product(scores_bar, k, 1, 0), _product(scores_bar, q, 0, 0), _product(weights, bar, 0, 0)
+            bars = [jnp.where(mine, y, x) for x, y in zip(bars, new)]
+        for ref, rows in zip(results, bars):
+            _put(ref, rows, n, inside)
+
+    lax.fori_loop(0, query.shape[0] // inside.joined, group, None)
+
+
+def _rows(reference, n, inside):
+    """The n-th group of sequences, [joined T, 128]."""
+    return reference[_group(n, inside)].reshape(-1, UNIT)
+
+
+def _put(reference, rows, n, inside):
+    reference[_group(n, inside)] = rows.astype(reference.dtype).reshape(inside.joined, -1, UNIT)
+
+
+def _group(n, inside):
+    from jax.experimental import pallas as pl
+
+    return pl.ds(n * inside.joined, inside.joined)
+
+
+def _heads(width):
+    """For each head, which of the 128 channels are its own, [1, 128]."""
+    channel = lax.broadcasted_iota(jnp.int32, (1, UNIT), 1)
+    return [(channel >= first) & (channel < first + width) for first in range(0, UNIT, width)]
+
+
+def _allowed(inside, q, k, real, n, head):
+    """Which pairs there are, [joined Q, joined K]; None for all."""
+    shape, conditions = (q.shape[0], k.shape[0]), []
+    row, column = (lax.broadcasted_iota(jnp.int32, shape, axis) for axis in (0, 1))
+    if inside.joined > 1:
+        conditions.append(_sequence(row, shape[0], inside.joined) == _sequence(column, shape[1], inside.joined))
+    if inside.causal:
+        conditions.append(row >= column)
+    if real is not None:
+        conditions.append(jnp.broadcast_to(real[n, 0, head : head + 1, :], shape) > 0)
+    return functools.reduce(jnp.logical_and, conditions) if conditions else None
+
+
+def _sequence(place, size, joined):
+    """Which of the joined sequences a row or column belongs to."""
+    return sum((place >= first).astype(jnp.int32) for first in range(size // joined, size, size // joined))
+
+
+def _exponentials(q, k, allowed, scale):
+    """exp(score - largest of the row) [Q, K], and its sums over the keys [Q, 1], 1 where no key is allowed."""
+    scores = _product(q, k, 1, 1) * scale
+    if allowed is None:
+        exp = jnp.exp(scores - scores.max(axis=1, keepdims=True))
+        return exp, exp.sum(axis=1, keepdims=True)
+    scores = jnp.where(allowed, scores, jnp.finfo(jnp.float32).min)
+    exp = jnp.where(allowed, jnp.exp(scores - scores.max(axis=1, keepdims=True)), 0.0)
+    return exp, jnp.maximum(exp.sum(axis=1, keepdims=True), 1.0)  # the largest adds 1
+
+
+def _product(a, b, over_a: int, over_b: int):
+    """Of two matrices over one axis of each, added in float32; factors in bfloat16 need no precision asked for."""
+    over = (((over_a,), (over_b,)), ((), ()))
+    return lax.dot_general(a, b, over, precision=lax.Precision.DEFAULT, preferred_element_type=jnp.float32)
