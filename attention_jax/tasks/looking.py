@@ -4,12 +4,13 @@ import math
 from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from attention_jax.ops.rollout import rollout
 from attention_jax.report.attended import Attention, Side
 from attention_jax.tasks.pictures import prefix_of
-from attention_jax.train.parallel import row_program
+from attention_jax.train.parallel import over_rows
 
 STACKS = {
     "encoder_attention": (("encoder", "attention"), ("trunk", "attention")),
@@ -18,6 +19,8 @@ STACKS = {
 }
 """Where the attention of an intermediate is in the parameters: stack, then a layer's module."""
 
+EVALUATED = 64
+"""Inputs a batch."""
 DEAREST = 2e12
 """Parameters times tokens times heads beyond which nobody asked to wait for the worth of every head."""
 
@@ -39,14 +42,13 @@ def without_heads(measure: Callable, params, batch: dict, weights: dict) -> dict
     runs = sum(math.prod(weights[name].shape[:4]) for name in places)  # tokens x heads
     if runs * sum(x.size for x in jax.tree.leaves(params)) > DEAREST:
         return {}
-    program = row_program(measure, (jax.local_devices()[0],))
-    params, found = jax.device_put(params), {}
+    found = {}
     for name, (stack, module) in places.items():
         found[name] = np.zeros(weights[name].shape[:3], np.float32)
         for layer, head in np.ndindex(found[name].shape[1:]):
             path = (stack, f"layer_{layer}", module, "out", "kernel")
             kernel = silenced(params[stack][path[1]][module]["out"]["kernel"], head, found[name].shape[2])
-            found[name][:, layer, head] = program(replaced(params, path, kernel), batch)
+            found[name][:, layer, head] = over_rows(measure, replaced(params, path, kernel), batch, EVALUATED)
     return found
 
 
@@ -63,10 +65,10 @@ def attentions_in(params) -> dict[str, tuple[str, str]]:
 def silenced(kernel, head: int, heads: int):
     """An output matrix [H V, D] with the rows of one head zero.
 
-    >>> silenced(jax.numpy.ones((4, 1)), 1, 2)[:, 0].tolist()
+    >>> silenced(np.ones((4, 1), np.float32), 1, 2)[:, 0].tolist()
     [1.0, 1.0, 0.0, 0.0]
     """
-    return kernel.reshape(heads, -1, kernel.shape[-1]).at[head].set(0).reshape(kernel.shape)
+    return jnp.asarray(kernel).reshape(heads, -1, kernel.shape[-1]).at[head].set(0).reshape(kernel.shape)
 
 
 def replaced(tree: dict, path: tuple[str, ...], leaf) -> dict:
