@@ -42,6 +42,7 @@ PUBLIC = {
         "Additive", "Bilinear", "Boxcar", "Concat", "Constant", "Cosine", "Dot", "Epanechikov", "Gaussian",
         "NegativeSquaredDistance", "ScaledDot", "Score",
     ),
+    "ops.trees": ("pytree",),
 }  # fmt: skip
 """The public names by the module that defines them. The block below tells editors the same; a test holds them equal."""
 
@@ -77,6 +78,7 @@ if TYPE_CHECKING:
         ScaledDot,
         Score,
     )
+    from attention_jax.ops.trees import pytree
 
 _HOME = {name: module for module, names in PUBLIC.items() for name in names}
 

@@ -189,7 +189,7 @@ def test_a_run_trained_from_python_predicts(own, tmp_path):
     np.testing.assert_array_equal(leaf(again), leaf(run))
     [looked] = run.attention(["May 1, 1999"])
     assert looked.answers[0].text == written and looked.answers[0].attentions[0].weights.ndim == 4
-    assert run.look(["May 1, 1999"]).html.startswith("<!doctype html>")
+    assert run.look(["May 1, 1999"]).html.startswith("<!DOCTYPE html>")
     with pytest.raises(InputError, match="text 2 of 2 is ' '"):
         run.predict(["May 1, 1999", " "])
     with pytest.raises(InputError, match="a list of texts"):

@@ -40,6 +40,8 @@ def toy(tmp_path, calls):
         seeds=3,
         results=tmp_path / "results",
         facts={},
+        presets=dict,
+        looked=None,
     )
 
 

@@ -11,9 +11,10 @@ from attention_jax.models.named_scores import make_score
 from attention_jax.ops.attention import masked_softmax
 from attention_jax.ops.deferred import Matrix
 from attention_jax.ops.scores import Additive, Score
+from attention_jax.ops.trees import pytree
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class Alignment:
     """Global attention: alpha_i = softmax_j score(s_i, h_j) over a sentence (Bahdanau et al. 2015, eq. 6)."""

@@ -26,6 +26,7 @@ from attention_jax.ops.dropout import dropout, is_zero
 from attention_jax.ops.masks import Finite
 from attention_jax.ops.norm import layer_norm
 from attention_jax.ops.precision import is_half
+from attention_jax.ops.trees import pytree
 
 EPSILON = 1e-5
 """What a normalisation adds to the variance, where no option says so."""
@@ -170,7 +171,7 @@ class EncoderLayer(nn.Module):
         return after(self, self.ffn_norm, x, y, train), weights
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class Seen(Finite):
     """Which entries of a cache, which holds finite numbers everywhere, each of its hypotheses reads.
@@ -186,7 +187,7 @@ class Seen(Finite):
         return lax.dynamic_slice(self.entries, first, (len(query_positions), len(key_positions)))
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class AtPosition(Bias):
     """`bias` for hypotheses that all stand at one position, over keys of which each position has as many as there are

@@ -15,9 +15,10 @@ from attention_jax.models.translator import Inputs, Memory, Step, Translator
 from attention_jax.ops.attention import masked_softmax
 from attention_jax.ops.deferred import Matrix, deferred_scan
 from attention_jax.ops.precision import matmul
+from attention_jax.ops.trees import pytree
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class Monotonic(Alignment):
     """local-m (section 3.2): only the words within `reach` of p_t = t."""
@@ -29,7 +30,7 @@ class Monotonic(Alignment):
         return masked_softmax(self.scores(query), self.real & (jnp.abs(distance) <= self.reach))
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class Predictive(Alignment):
     """local-p (section 3.2): the words within `reach` of a predicted place, under a Gaussian, not renormalised."""

@@ -9,12 +9,13 @@ from jaxtyping import Array, Float
 from attention_jax import InputError
 from attention_jax.config import SCORES, named
 from attention_jax.ops import scores
+from attention_jax.ops.trees import pytree
 
 POSITIONS = 128
 """Source positions that the score "location" can tell apart."""
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class Location(scores.Score):
     """W q: the decoder's state alone says where to look (Luong et al. 2015, eq. 8, "location"); one row of scores per

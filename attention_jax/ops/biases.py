@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from attention_jax.ops.precision import accumulator
+from attention_jax.ops.trees import pytree
 
 
 def _relative(query_positions: Int[Array, " Q"], key_positions: Int[Array, " K"]) -> Int[Array, "Q K"]:
@@ -28,7 +29,7 @@ class Bias:
         raise NotImplementedError
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class ShawBias(Bias):
     """q . a[clip(k - q, -c, c)] / sqrt(D) with `table` a [2 c + 1, D] (Shaw et al. 2018, eq. 3-5).
@@ -51,7 +52,7 @@ class ShawBias(Bias):
         return cls(jax.nn.initializers.glorot_uniform()(rng, (2 * reach + 1, width)))
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class T5Bias(Bias):
     """A learned scalar for each bucket of k - q, `table` [buckets] (Raffel et al. 2020, section 2.1).
@@ -84,7 +85,7 @@ class T5Bias(Bias):
         return cls(0.02 * jax.random.normal(rng, (buckets,)), max_distance, bidirectional)
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class ALiBi(Bias):
     """-slope * |q - k| (Press et al. 2022, section 3), the slope fixed per head."""

@@ -14,9 +14,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attention_jax.ops import precision
+from attention_jax.ops.trees import pytree
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class Matrix:
     """A weight [K, N] of a recurrence, or one for each example, [B, K, N]: `x [B, K] @ matrix` is [B, N].

@@ -18,6 +18,7 @@ from attention_jax.ops.fused import shield
 from attention_jax.ops.masks import Causal, Lengths, parts
 from attention_jax.ops.precision import accumulator
 from attention_jax.ops.scores import Score
+from attention_jax.ops.trees import pytree
 
 MASKS = (set(), {Causal}, {Lengths}, {Causal, Lengths})
 CHUNK = 128
@@ -36,7 +37,7 @@ class Features(Score):
         return jnp.where(product > 0, jnp.log(jnp.where(product > 0, product, 1.0)), -jnp.inf)
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class Elu(Features):
     """phi(x) = elu(x) + 1 (Katharopoulos et al. 2020, eq. 7)."""
@@ -45,7 +46,7 @@ class Elu(Features):
         return jax.nn.elu(x.astype(accumulator(x.dtype))) + 1
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class PositiveFeatures(Features):
     """phi(x) = exp(W x - |x|^2 / 2) / sqrt(m): phi(q) . phi(k) is exp(q . k) in the mean over W ~ N(0, 1), `projection`

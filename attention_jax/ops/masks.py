@@ -14,12 +14,12 @@ what is impossible and does not evaluate the mask where everything is certain; w
 
 from dataclasses import dataclass, field
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from attention_jax import InputError
+from attention_jax.ops.trees import pytree
 
 Interval = tuple[Array | int, Array | int]
 """Key positions first <= k < stop."""
@@ -54,7 +54,7 @@ class Finite(Mask):
     nobody may see, which takes longer than the attention of one decoding step over its cache."""
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class Causal(Mask):
     """Query q may attend to keys k <= q."""
@@ -69,7 +69,7 @@ class Causal(Mask):
         return 0, first + 1
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class Lengths(Mask):
     """Keys k < length: what follows is padding. `length` is an integer scalar, one per example once vmapped."""
@@ -87,7 +87,7 @@ class Lengths(Mask):
         return 0, self.length
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class Window(Mask):
     """Keys at most `width` positions away, on both sides: |q - k| <= width. `width` is static."""
@@ -104,7 +104,7 @@ class Window(Mask):
         return last - self.width, first + self.width + 1
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class Dense(Mask):
     """Any boolean matrix, indexed by position; positions outside of it may not be attended to."""
@@ -116,7 +116,7 @@ class Dense(Mask):
         return jnp.asarray(self.allowed).at[index].get(mode="fill", fill_value=False)
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class Segments(Mask):
     """Keys of the query's own segment. The ids do not decrease along a row, so what a run of queries sees is an
@@ -139,7 +139,7 @@ class Segments(Mask):
         return jnp.searchsorted(self.key_ids, self.query_ids[query_position], side=side, method="compare_all")
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class Both(Mask):
     """`left & right`."""
@@ -157,7 +157,7 @@ class Both(Mask):
         return _intersection(self.left.open(first, last), self.right.open(first, last))
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class Either(Mask):
     """`left | right`."""

@@ -11,7 +11,8 @@ in the fused `attend` at once:
 >>> from dataclasses import dataclass
 >>> import jax, jax.numpy as jnp
 >>> from attention_jax.ops.attention import attend
->>> @jax.tree_util.register_dataclass
+>>> from attention_jax.ops.trees import pytree
+>>> @pytree
 ... @dataclass(frozen=True)
 ... class Radial(Score):
 ...     widths: jax.Array  # [D]
@@ -38,6 +39,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attention_jax.ops.precision import accumulator, over_rows
+from attention_jax.ops.trees import pytree
 
 
 def _product(query: Float[Array, "Q D"], key: Float[Array, "K D"]) -> Float[Array, "Q K"]:
@@ -102,7 +104,7 @@ def _isolated(prepare_side, x):
     return rest, jnp.where(finite, prepared, jnp.full_like(prepared, jnp.nan))
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class Dot(Score):
     """q . k (Luong et al. 2015, eq. 8, "dot")."""
@@ -111,7 +113,7 @@ class Dot(Score):
         return _product(query, key)
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class ScaledDot(Score):
     """q . k / sqrt(D) (Vaswani et al. 2017, eq. 1)."""
@@ -120,7 +122,7 @@ class ScaledDot(Score):
         return _product(query, key) * query.shape[-1] ** -0.5
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class Bilinear(Score):
     """q^T W k, `kernel` W [D, E] (Luong et al. 2015, eq. 8, "general")."""
@@ -139,7 +141,7 @@ class Bilinear(Score):
         return cls(jax.nn.initializers.glorot_uniform()(rng, (query_width, key_width)))
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class Additive(Score):
     """v . tanh(W_q q + W_k k) (Bahdanau et al. 2015, A.1.2), kernels [D, H] and [E, H], `vector` v [H].
@@ -171,7 +173,7 @@ class Additive(Score):
         return cls(glorot(for_query, (query_width, hidden)), glorot(for_key, (key_width, hidden)), vector)
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class Concat(Score):
     """v . tanh(W [q; k]) (Luong et al. 2015, eq. 8, "concat"), one `kernel` W [D + E, H] over both, `vector` v [H].
@@ -202,7 +204,7 @@ class Concat(Score):
         return cls(glorot(for_kernel, (query_width + key_width, hidden)), glorot(for_vector, (hidden, 1))[:, 0])
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class Cosine(Score):
     """sharpness * cos(q, k) (content addressing; Graves et al. 2014, eq. 5-6, where
@@ -230,7 +232,7 @@ def _squared_distance(query: Float[Array, "Q D"], key: Float[Array, "K D"]) -> F
     return jnp.maximum(squares - 2.0 * _product(query, key), 0.0)
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class NegativeSquaredDistance(Score):
     """-||q - k||^2."""
@@ -239,7 +241,7 @@ class NegativeSquaredDistance(Score):
         return -_squared_distance(query, key)
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class Gaussian(Score):
     """log of the Gaussian kernel: -||q - k||^2 / (2 sigma^2) (Nadaraya 1964; Watson 1964)."""
@@ -250,7 +252,7 @@ class Gaussian(Score):
         return _squared_distance(query, key) * (-0.5 / self.sigma**2)
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class Boxcar(Score):
     """log of 1[||q - k|| < width]: a plain mean over the neighbours. Its gradient is zero."""
@@ -262,7 +264,7 @@ class Boxcar(Score):
         return jnp.where(square < self.width**2, 0.0, -jnp.inf).astype(square.dtype)
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class Epanechikov(Score):
     """log of max(0, 1 - ||q - k|| / width), named as in "Dive into Deep Learning" 11.2 (Epanechnikov's
@@ -277,7 +279,7 @@ class Epanechikov(Score):
         return jnp.where(kernel > 0, jnp.log(jnp.where(kernel > 0, kernel, 1.0)), -jnp.inf)
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class Constant(Score):
     """log of 1: every key weighs the same, so attention is the mean of the values that the mask allows."""

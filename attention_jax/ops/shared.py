@@ -14,6 +14,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Int
 
+from attention_jax.ops.trees import pytree
+
 
 class Shared(NamedTuple):
     """A part of a decoding cache that all hypotheses of a sentence read, such as the projected source."""
@@ -21,7 +23,7 @@ class Shared(NamedTuple):
     value: Any
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class Written:
     """What the hypotheses of a sentence have written, position by position, such as a decoder's keys: the k entries of
