@@ -154,8 +154,12 @@ def look(words: list[str]):
 
     asked, texts = cli.parse(cli.Look, words), []
     for text in asked.texts:
-        lines = read_lines(text, "file of texts to look at") if text.endswith(".txt") else [text]
-        texts += [line for line in lines if line.strip() or not text.endswith(".txt")]
+        lines = [text]
+        if text.endswith(".txt"):
+            lines = [line for line in read_lines(text, "file of texts to look at") if line.strip()]
+            if not lines:
+                raise InputError(f"{text} has only empty lines; at least one text is needed")
+        texts += lines
     if asked.out and not asked.out.endswith((".html", ".htm")):
         raise InputError(f"--out needs a file that ends in .html; got {asked.out}")
     page = load_run(asked.run).look(texts)
@@ -171,8 +175,8 @@ def translate(words: list[str]):
 
     asked = cli.parse(cli.Translate, words)
     lines = read_lines(asked.file, "file to translate")
-    if asked.out and not Path(asked.out).resolve().parent.is_dir():
-        raise InputError(f"--out needs a directory that exists, got {asked.out}")
+    if asked.out and (Path(asked.out).is_dir() or not Path(asked.out).resolve().parent.is_dir()):
+        raise InputError(f"--out needs a file in a directory that exists, got {asked.out}")
     full = [line for line in lines if line.strip()]
     translated = iter(load_run(asked.run).predict(full) if full else [])
     text = "".join((next(translated) if line.strip() else "") + "\n" for line in lines)

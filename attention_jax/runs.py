@@ -299,6 +299,8 @@ def check_data(directory: Path, task):
 
 def final_of(directory: Path, config: configs.Config) -> Path:
     """Where the parameters are that a run ended with; InputError while it has not ended."""
+    if config.model is None:
+        raise InputError(f"{config.name} is a computation without a model; what it found is in {directory}/result.json")
     final = Path(directory) / "final"
     if not final.is_dir():
         raise InputError(

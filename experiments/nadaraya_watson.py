@@ -101,6 +101,8 @@ def looked(config: Config, texts: list[str]):
     except ValueError as error:
         raise InputError(f"a query of a kernel regression is a number, such as 2.5 ({error})") from None
     x, y = sample(np.random.default_rng(config.train.seed), config.data.points)
+    if not np.isfinite(at).all():
+        raise InputError(f"a query of a kernel regression is a finite number, such as 2.5; got {', '.join(texts)}")
     query = np.asarray(at, np.float32)[:, None]
     queries = Side(tuple(f"{value:.4g}" for value in at), points=query)
     points = Side(tuple(f"({a:.2f}, {b:.2f})" for (a,), (b,) in zip(x, y)), points=x)

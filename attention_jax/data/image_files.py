@@ -114,7 +114,8 @@ def decode(
 
     try:
         with Image.open(path if content is None else content) as image:
-            image = image.convert(mode or ("L" if image.mode in ("1", "L", "I", "I;16") else "RGB"))
+            image = plain(image)
+            image = image.convert(mode or ("L" if image.mode in ("1", "L") else "RGB"))
             if box:
                 image = crops.resized(image, box(image.size), size)
             elif by_area and size:
@@ -127,11 +128,24 @@ def decode(
             pixels = np.asarray(image)
     except FileNotFoundError:
         raise InputError(f"no image file {path}") from None
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
+    except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError, ValueError) as error:
         raise InputError(
             f"cannot read the image {path}: {' '.join(str(error).split())[:120]}; repair or remove it"
         ) from error
     return pixels if pixels.ndim == 3 else pixels[..., None]
+
+
+def plain(image):
+    """A PIL image of bytes that all count: of 16 bits the upper eight, of a transparent one what is seen on white."""
+    from PIL import Image
+
+    if image.mode == "I" or image.mode.startswith("I;16"):
+        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.mode not in ("RGBA", "LA", "PA") and "transparency" not in image.info:
+        return image
+    seen = image.convert("RGBA")
+    seen = Image.alpha_composite(Image.new("RGBA", image.size, "white"), seen)
+    return seen.convert("L" if image.mode == "LA" else "RGB")
 
 
 def list_folder(directory: str) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
@@ -186,6 +200,8 @@ def read_folder(
         print(f"{len(bad)} of {len(files)} images in {directory} were left out", file=sys.stderr)
         label = label[[path not in bad for path in files]]
         files = [path for path in files if path not in bad]
+    if not images:
+        raise InputError(f"none of the {len(bad)} images in {directory} can be read, the first is {bad[0]}")
     shapes = {image.shape[:2]: path for image, path in zip(images, files)}
     if len(shapes) > 1 or len(set(next(iter(shapes)))) > 1:
         said = ", ".join(

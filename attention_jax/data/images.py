@@ -155,8 +155,8 @@ def _folder(config: Images) -> tuple[Split, Split, tuple[str, ...]]:
 
 def _reader(config: Images) -> Callable:
     """What reads a folder: (path) -> images, labels, names. The images are read now, or when they are asked for."""
-    train = os.path.join(config.path, "train")
-    folder = train if os.path.isdir(train) else config.path
+    parts = [os.path.join(config.path, part) for part in ("train", "test")]
+    folder = parts[0] if all(map(os.path.isdir, parts)) else config.path
     size, by_area = config.resize_pixels or config.pixels, config.resize_pixels > 0
     count = len(list_folder(folder)[0]) if config.stream == "auto" else 0
     if not is_streamed(config.stream, count * 3 * size**2):

@@ -30,10 +30,12 @@ def existing(path: str, what: str) -> str:
 
 
 def read_bytes(path: str, what: str, member: str = "") -> bytes:
-    """The file's content, unpacked: of a .gz, or of the member of a .zip whose name ends with `member`."""
+    """The file's content, unpacked: of a .gz, or of the file called `member` in a .zip."""
     if not os.path.isfile(path):
         raise InputError(f"no {what} at {path}")
     try:
+        if path.endswith(".zip") and not member:
+            raise InputError(f"{path} is packed: unpack it and give the file that is in it")
         if path.endswith(".zip"):
             with zipfile.ZipFile(path) as archive:
                 names = [name for name in archive.namelist() if os.path.basename(name) == member]

@@ -102,6 +102,10 @@ def load(options: settings.TextFile) -> Windows:
     """The windows of a text; the held-out ones are of its end, and nothing in them was trained on."""
     if not 0 < options.held_out_share < 0.5:
         raise InputError(f"--data.held-out-share must be between 0 and 0.5, got {options.held_out_share}")
+    if min(options.steps, options.overlap) < 1:
+        raise InputError(
+            f"--data.steps and --data.overlap must be at least 1, got {options.steps} and {options.overlap}"
+        )
     lines, complaints = read(options)
     if not any(map(str.strip, lines)):
         raise InputError(f"{options.text_file} has no text in it, only empty lines")

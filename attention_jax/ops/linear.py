@@ -127,4 +127,4 @@ def recurrent(
         return state, query @ state
 
     rows = score.features(query), score.features(key), with_one(value, accumulator(value.dtype))
-    return divided(jax.lax.scan(step, jnp.zeros((rows[1].shape[1], rows[2].shape[1])), rows)[1])
+    return divided(jax.lax.scan(step, jnp.zeros((rows[1].shape[1], rows[2].shape[1]), rows[1].dtype), rows)[1])

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from attention_jax import InputError
+from attention_jax.files import write_whole
 from attention_jax.report.attended import KINDS, Answer, Attention, Looked, Side
 
 LARGEST = 2_900_000
@@ -37,11 +38,9 @@ class Page:
         written."""
         path = Path(path)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(self.html, encoding="utf-8")
+            return write_whole(path, self.html)
         except OSError as error:
             raise InputError(f"{path} cannot be written ({error.strerror}); give another --out FILE.html") from error
-        return path
 
     def _repr_html_(self) -> str:
         """In a notebook: the page in a frame of its own, apart from the notebook's script and style."""
@@ -61,8 +60,10 @@ def page(looked: Sequence[Looked], title: str) -> Page:
 
 def fewer(looked: Sequence[Looked]) -> Iterator[Sequence[Looked]]:
     """All of it, then less and less."""
-    for count in range(len(looked), 0, -1):
+    count = len(looked)
+    while count:
         yield looked[:count]
+        count -= max(count // 8, 1)
     best = replace(looked[0], answers=looked[0].answers[:1])
     yield [best]
     for layers in range(layers_of(best) - 1, 0, -1):

@@ -162,7 +162,8 @@ def follow(directory: Path, once: bool = False, interval: float = 1.0):
 
     Raises InputError for a directory that is no run's.
     """
-    begun, waits = (directory / "config.json").exists(), not directory.exists() or not any(directory.glob("*/*"))
+    begun = (directory / "config.json").exists()
+    waits = not directory.exists() or (directory.is_dir() and not any(directory.glob("*/*")))
     if not begun and (once or not waits):
         raise InputError(f"there is no run in {directory}; give the directory of a run, such as runs/date_luong/001")
     lines = Lines(directory / "metrics.jsonl")

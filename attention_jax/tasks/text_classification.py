@@ -135,7 +135,7 @@ class TextTask:
             texts = [self.data.texts["test"][int(np.argmax(label == one))] for one in np.unique(label)]
         words = self.data.tokenizer.split(list(texts))
         for row, text in zip(words, texts):
-            check_length(row, text)
+            check_length(row[: self.config.data.max_length], text)
         tokens, length = encode(words, self.data.vocabulary, self.config.data.max_length)
         rows = {"tokens": tokens, "length": length}
         found = over_rows(self.look_through, params, rows, EVALUATED)

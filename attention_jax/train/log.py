@@ -6,6 +6,7 @@ import os
 import platform
 import sys
 import time
+from importlib import metadata
 from pathlib import Path
 
 import jax
@@ -45,17 +46,22 @@ class MetricsLog:
 
 def environment() -> dict:
     """Versions, machine and devices, for environment.json."""
-    from importlib.metadata import version
-
     names = ("jax", "jaxlib", "flax", "optax", "numpy", "orbax-checkpoint", "tensorflow-datasets")
     return {
         "python": platform.python_version(),
-        **{name: version(name) for name in names},
+        **{name: _version(name) for name in names},
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
         "devices": [f"{d.platform}: {d.device_kind}" for d in jax.devices()],
         "processes": jax.process_count(),
         "commit": _commit(),
     }
+
+
+def _version(package: str) -> str | None:
+    """None where a package is not installed: not every run needs every one."""
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        return metadata.version(package)
+    return None
 
 
 def _commit() -> str | None:

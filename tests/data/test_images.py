@@ -193,3 +193,22 @@ def test_bad_folders_are_named(tmp_path):
     (tmp_path / "a" / "dog" / "bad.png").write_bytes((tmp_path / "a" / "cat" / "0.png").read_bytes()[:60])
     said(lambda: read_folder(str(tmp_path / "a")), str(tmp_path / "a" / "dog" / "bad.png"), "cannot read the image")
     said(lambda: images.load(Images("folder", path=str(folder(tmp_path / "few", count=4)))), "fewer than 5 images")
+
+
+def test_deep_grey_keeps_its_shades_and_what_is_transparent_lies_on_white(tmp_path):
+    deep = np.arange(64, dtype=np.uint16).reshape(8, 8) * 1000
+    Image.fromarray(deep).save(tmp_path / "deep.png")
+    np.testing.assert_array_equal(decode(str(tmp_path / "deep.png"))[..., 0], deep >> 8)
+    clear = np.zeros((8, 8, 4), np.uint8)
+    clear[:4, :, 3] = 255  # black above, nothing below
+    Image.fromarray(clear).save(tmp_path / "clear.png")
+    seen = decode(str(tmp_path / "clear.png"))
+    assert seen.shape == (8, 8, 3) and not seen[:4].any() and (seen[4:] == 255).all()
+
+
+def test_no_image_that_can_be_read_is_one_line(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.png").write_text("a pointer to a file")
+    with pytest.raises(InputError, match="none of the 2 images"):
+        read_folder(str(tmp_path), 8, "skip")
