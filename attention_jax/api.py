@@ -72,7 +72,7 @@ class LoadedRun:
 
     def _looked(self, texts: list[str]) -> tuple:
         if self.config.model is not None:
-            return self.task.looked(self.params, texts) if hasattr(self.task, "looked") else ()
+            return runs.looked(self.task, self.params, texts)
         from attention_jax import catalogue
 
         looked = catalogue.load_experiment(self.config.name).looked

@@ -274,8 +274,13 @@ def look(task, params, texts: Sequence[str] = ()):
     nowhere."""
     from attention_jax.report.look import page
 
-    looked = task.looked(params, list(texts)) if hasattr(task, "looked") else ()
-    return page(looked, task.config.name) if looked else None
+    found = looked(task, params, texts)
+    return page(found, task.config.name) if found else None
+
+
+def looked(task, params, texts: Sequence[str] = ()) -> tuple:
+    """Where a model looks, as values (report/attended.py); () if it looks nowhere or its task does not say."""
+    return task.looked(params, list(texts)) if hasattr(task, "looked") else ()
 
 
 def draw_curves(histories: list, path: Path, title: str = "") -> Path:

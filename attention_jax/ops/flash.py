@@ -10,10 +10,9 @@ for 32,768 queries).
 import jax.numpy as jnp
 
 from attention_jax.ops.fused import shield
-from attention_jax.ops.masks import Causal, Lengths, parts
+from attention_jax.ops.masks import Causal, Lengths, parts, structural
 from attention_jax.ops.scores import Dot, ScaledDot
 
-MASKS = (set(), {Causal}, {Lengths}, {Causal, Lengths})
 BLOCKS = (512, 256, 128)
 """Of queries and of keys: the first that divides both lengths."""
 
@@ -34,12 +33,7 @@ def refusal(query, key, value, score, bias, mask, dropout, query_offset) -> str 
         )
     if query.shape[0] % BLOCKS[-1] or key.shape[0] % BLOCKS[-1]:
         return f"needs lengths that {BLOCKS[-1]} divides, got {query.shape[0]} queries and {key.shape[0]} keys"
-    kinds = [type(part) for part in parts(mask)]
-    if len(set(kinds)) < len(kinds) or set(kinds) not in MASKS:
-        return "knows no masks but causal(), lengths(n) and causal() & lengths(n)"
-    if Causal in kinds and (query.shape[0] != key.shape[0] or not isinstance(query_offset, int) or query_offset):
-        return "needs as many queries as keys and query_offset=0 for a causal mask"
-    return None
+    return structural(mask, query, key, query_offset)
 
 
 def attend(query, key, value, score, mask):

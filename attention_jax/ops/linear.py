@@ -15,12 +15,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attention_jax.ops.fused import shield
-from attention_jax.ops.masks import Causal, Lengths, parts
+from attention_jax.ops.masks import Causal, Lengths, parts, structural
 from attention_jax.ops.precision import accumulator
 from attention_jax.ops.scores import Score
 from attention_jax.ops.trees import pytree
 
-MASKS = (set(), {Causal}, {Lengths}, {Causal, Lengths})
 CHUNK = 128
 """Positions of a causal call that are pooled together."""
 
@@ -67,12 +66,7 @@ def refusal(query, key, value, score, bias, mask, dropout, query_offset) -> str 
         return f"needs a score that is a product of features (ops/linear.py), not {type(score).__name__}"
     if bias is not None or dropout is not None:
         return "is used without bias and without dropout"
-    kinds = [type(part) for part in parts(mask)]
-    if len(set(kinds)) < len(kinds) or set(kinds) not in MASKS:
-        return "knows no masks but causal(), lengths(n) and causal() & lengths(n)"
-    if Causal in kinds and (query.shape[0] != key.shape[0] or not isinstance(query_offset, int) or query_offset):
-        return "needs as many queries as keys and query_offset=0 for a causal mask"
-    return None
+    return structural(mask, query, key, query_offset)
 
 
 def attend(

@@ -189,6 +189,17 @@ def parts(mask: Mask | None) -> list[Mask]:
     return [] if mask is None else [mask]
 
 
+def structural(mask: Mask | None, query, key, query_offset) -> str | None:
+    """Why an implementation that knows causal() and lengths(n) alone cannot take this mask of queries [Q, D] and keys
+    [K, E]; None if it can."""
+    kinds = [type(part) for part in parts(mask)]
+    if len(set(kinds)) < len(kinds) or not set(kinds) <= {Causal, Lengths}:
+        return "knows no masks but causal(), lengths(n) and causal() & lengths(n)"
+    if Causal in kinds and (query.shape[0] != key.shape[0] or not isinstance(query_offset, int) or query_offset):
+        return "needs as many queries as keys and query_offset=0 for a causal mask"
+    return None
+
+
 def _intersection(left: Interval, right: Interval) -> Interval:
     return jnp.maximum(left[0], right[0]), jnp.minimum(left[1], right[1])
 

@@ -18,10 +18,9 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from attention_jax.ops.fused import shield
-from attention_jax.ops.masks import Causal, Lengths, parts
+from attention_jax.ops.masks import Causal, Lengths, parts, structural
 from attention_jax.ops.scores import Dot, ScaledDot
 
-MASKS = (set(), {Causal}, {Lengths}, {Causal, Lengths})
 UNIT = 128
 """Rows and columns that are multiplied at a time; channels in a program."""
 TILE = 16
@@ -48,12 +47,7 @@ def refusal(query, key, value, score, bias, mask, dropout, query_offset) -> str 
             f"holds up to {LONGEST} queries and keys, below {UNIT} a multiple of {TILE}, "
             f"got {lengths[0]} queries and {lengths[1]} keys"
         )
-    kinds = [type(part) for part in parts(mask)]
-    if len(set(kinds)) < len(kinds) or set(kinds) not in MASKS:
-        return "knows no masks but causal(), lengths(n) and causal() & lengths(n)"
-    if Causal in kinds and (lengths[0] != lengths[1] or not isinstance(query_offset, int) or query_offset):
-        return "needs as many queries as keys and query_offset=0 for a causal mask"
-    return None
+    return structural(mask, query, key, query_offset)
 
 
 def attend(query: Float[Array, "Q D"], key: Float[Array, "K D"], value: Float[Array, "K D"], score, mask):

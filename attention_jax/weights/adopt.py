@@ -10,6 +10,7 @@ import numpy as np
 from attention_jax import InputError, config as configs
 from attention_jax.models.vit import interpolate
 from attention_jax.weights.exchange import Weights, flat, nested, read
+from attention_jax.weights.layouts import listed
 from attention_jax.weights.vit_names import prefix_of
 
 TRAINED_WITH = ("dropout", "attention_dropout", "ffn_dropout", "stochastic_depth", "remat", "dtype", "max_length")
@@ -62,13 +63,8 @@ def adopted(weights: Weights, like) -> Adopted:
         (head if "/head/" in path else rest).append(path)
     if head:
         said.append(f"the head drawn anew for {wanted[head[0]][-1]} classes")
-    said += _listed("drawn anew", rest) + _listed("left out", sorted(given.keys() - taken.keys() - set(head)))
+    said += listed("drawn anew", rest) + listed("left out", sorted(given.keys() - taken.keys() - set(head)))
     return Adopted(taken, f"from {weights.source}: " + "; ".join(said))
-
-
-def _listed(what: str, paths: list[str]) -> list[str]:
-    """A few of the paths."""
-    return [f"{len(paths)} {what} ({', '.join(paths[:3])}{', ...' if len(paths) > 3 else ''})"] if paths else []
 
 
 def _positions(options: configs.Vit, given, wanted) -> dict:

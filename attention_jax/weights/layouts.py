@@ -137,6 +137,11 @@ def to_theirs(rows: Iterable[Row], ours: Mapping[str, np.ndarray], sizes: Mappin
     return found
 
 
+def listed(what: str, names: list[str]) -> list[str]:
+    """How many there are, and a few of them; nothing of none."""
+    return [f"{len(names)} {what} ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})"] if names else []
+
+
 def check(where: str, wanted: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[int, ...]]):
     """Raises InputError unless `found` has the names and shapes of `wanted`: one line with a few of each."""
     missing, unexpected = sorted(wanted.keys() - found.keys()), sorted(found.keys() - wanted.keys())
@@ -145,10 +150,6 @@ def check(where: str, wanted: Mapping[str, tuple[int, ...]], found: Mapping[str,
         for name in sorted(wanted.keys() & found.keys())
         if wanted[name] != found[name]
     ]
-    said = [
-        f"{len(names)} {what} ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})"
-        for what, names in (("missing", missing), ("unexpected", unexpected), ("of another shape", differ))
-        if names
-    ]
+    said = [*listed("missing", missing), *listed("unexpected", unexpected), *listed("of another shape", differ)]
     if said:
         raise InputError(f"{where}: of {len(wanted)} tensors {'; '.join(said)}; is it another architecture?")

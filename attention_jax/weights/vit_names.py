@@ -201,7 +201,7 @@ def module(options: config.Vit, ours: Arrays) -> Vit:
     return Vit(options, classes, size)
 
 
-def lacking(options: config.Vit, *, activations: tuple[str, ...], rep_width: bool, bias: bool) -> str:
+def lacking(options: config.Vit, *, activations: tuple[str, ...], rep_width: bool) -> str:
     """What of our model the other library does not have; nothing if it has all of it."""
     lacks = {
         f"--model.pool {options.pool}": options.pool != "token",
@@ -209,7 +209,7 @@ def lacking(options: config.Vit, *, activations: tuple[str, ...], rep_width: boo
         "--model.shifted": options.shifted,
         "--model.registers": options.registers,
         "--model.rep-width": options.rep_width and not rep_width,
-        "--model.no-bias": not (options.bias or bias),
+        "--model.no-bias": not options.bias,
         f"--model.activation {options.activation}": options.activation not in activations,
     }
     return ", ".join(name for name, is_so in lacks.items() if is_so)
@@ -249,7 +249,7 @@ NAMINGS = {
         mark="blocks.0.attn.qkv.weight",
         options=timm_options,
         config=timm_config,
-        lacking=lambda options: lacking(options, activations=("gelu",), rep_width=False, bias=False),
+        lacking=lambda options: lacking(options, activations=("gelu",), rep_width=False),
         note=epsilon_note,
         **COMMON,
     ),
@@ -258,7 +258,7 @@ NAMINGS = {
         mark="vit.encoder.layer.0.layernorm_before.weight",
         options=huggingface_options,
         config=huggingface_config,
-        lacking=lambda options: lacking(options, activations=ALL_ACTIVATIONS, rep_width=False, bias=False),
+        lacking=lambda options: lacking(options, activations=ALL_ACTIVATIONS, rep_width=False),
         spelt=_spelt,
         ignored=r"vit\.(pooler\..*|embeddings\.mask_token)",
         **COMMON,
@@ -267,7 +267,7 @@ NAMINGS = {
         table=GOOGLE,
         mark="Transformer/encoderblock_0/LayerNorm_0/scale",
         options=google_options,
-        lacking=lambda options: lacking(options, activations=("gelu_tanh",), rep_width=True, bias=False),
+        lacking=lambda options: lacking(options, activations=("gelu_tanh",), rep_width=True),
         note=epsilon_note,
         **COMMON,
     ),
