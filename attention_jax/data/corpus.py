@@ -90,8 +90,7 @@ def load(config: settings.Corpus, batch_size: int = 128) -> PairData:
 
 def check(config: settings.Corpus):
     """Raises InputError for options that cannot be obeyed."""
-    if not 0 < config.held_out_share < 0.5:
-        raise InputError(f"--data.held-out-share must be between 0 and 0.5, got {config.held_out_share}")
+    splitting.check_share(config.held_out_share)
     if config.packing and config.packing < config.max_length:
         raise InputError(
             "--data.packing is a row's room for tokens, at least those of the longest sentence, --data.max-length "

@@ -19,6 +19,7 @@ from attention_jax.data import account, crops
 from attention_jax.data.image_files import list_folder, read_folder
 from attention_jax.data.lazy_images import Files, ImageStream, LazyImages
 from attention_jax.data.streams import is_streamed, steps_in_call
+from attention_jax.files import data_home
 
 VERSIONS = {"fashion_mnist": "3.0.1", "cifar10": "3.0.2", "digits": "1.0.0"}
 PURPOSES = {"test": "test", "valid": "validate"}
@@ -190,8 +191,7 @@ def _records(config: Images) -> tuple[Split, Split, tuple[str, ...]]:
 
 def _published(name: str, path: str) -> tuple[Split, Split, tuple[str, ...]]:
     """From the cache of arrays, or from TFDS and into that cache."""
-    home = os.path.expanduser(os.environ.get("TFDS_DATA_DIR", os.path.join("~", "tensorflow_datasets")))
-    cache = os.path.join(home, "arrays", f"{name}-{VERSIONS[name]}.npz")
+    cache = os.path.join(data_home(), "arrays", f"{name}-{VERSIONS[name]}.npz")
     if not os.path.exists(cache):
         arrays = _decoded(name, path)
         os.makedirs(os.path.dirname(cache), exist_ok=True)

@@ -9,6 +9,7 @@ import numpy as np
 from attention_jax import InputError, config as settings
 from attention_jax.data import account, buckets, example_texts, text_files, tokenizers
 from attention_jax.data.pairs import Tokenizer, pad_rows
+from attention_jax.data.splits import check_share
 from attention_jax.data.vocabulary import PAD, UNK, Vocabulary
 
 Example = tuple[str, str]
@@ -135,8 +136,7 @@ def classes_of(examples: list[Example]) -> tuple[tuple[str, ...], np.ndarray]:
 
 def load(options: settings.LabelledFile, batch_size: int) -> LabelledTexts:
     """The texts of `options`, split by a fixed seed; no text is in two parts."""
-    if not 0 < options.held_out_share < 0.5:
-        raise InputError(f"--data.held-out-share must be between 0 and 0.5, got {options.held_out_share}")
+    check_share(options.held_out_share)
     if options.tsv_file:
         found, complaints = read(options.tsv_file, options.damaged)
     else:

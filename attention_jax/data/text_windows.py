@@ -8,6 +8,7 @@ import numpy as np
 from attention_jax import InputError, config as settings
 from attention_jax.data import account, example_texts, text_files, tokenizers
 from attention_jax.data.pairs import Tokenizer
+from attention_jax.data.splits import check_share
 from attention_jax.data.vocabulary import UNK, Vocabulary
 
 LARGEST = 2**27
@@ -100,8 +101,7 @@ def make_tokenizer(options: settings.TextFile, lines: list[str]) -> tuple[Tokeni
 
 def load(options: settings.TextFile) -> Windows:
     """The windows of a text; the held-out ones are of its end, and nothing in them was trained on."""
-    if not 0 < options.held_out_share < 0.5:
-        raise InputError(f"--data.held-out-share must be between 0 and 0.5, got {options.held_out_share}")
+    check_share(options.held_out_share)
     if min(options.steps, options.overlap) < 1:
         raise InputError(
             f"--data.steps and --data.overlap must be at least 1, got {options.steps} and {options.overlap}"
