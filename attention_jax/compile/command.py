@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from attention_jax import InputError, config as configs, ledger
+from attention_jax import InputError, catalogue, config as configs, ledger
 from attention_jax.catalogue import Experiment
 from attention_jax.compile.programs import compiled, programs, table, to_json
 from attention_jax.compile.targets import devices, parse
@@ -38,13 +38,22 @@ def run(experiment: Experiment, config: configs.Config, target_name: str, facts:
 
 
 def known(experiment: Experiment, config: configs.Config) -> dict:
-    """What is known of the data: from a recorded run of the same, or as the experiment's file says."""
+    """What is known of the data: from a recorded run of the same, as the experiment's file says, or from a recorded
+    run of another experiment with the same data."""
+    if found := recorded_facts(experiment, config) or experiment.facts:
+        return found
+    others = (catalogue.load_experiment(name) for name in catalogue.names())
+    return next(filter(None, (recorded_facts(other, config) for other in others)), {})
+
+
+def recorded_facts(experiment: Experiment, config: configs.Config) -> dict:
+    """The facts of a recorded run of this experiment whose data are those of `config`."""
     variants = experiment.variants()
     for recorded in ledger.recorded(experiment.name, experiment.results)["runs"]:
         variant = variants.get(recorded["variant"])
         if variant and variant.data == config.data:
             return recorded.get("facts", {})
-    return experiment.facts
+    return {}
 
 
 def given(facts: Sequence[str]) -> dict[str, int]:

@@ -62,12 +62,11 @@ def gather(tree):
 def step(across: Mesh, loss, optimizer, state, bucket, rows, accumulate: int, streamed: bool = False):
     """`train_step` on rows (indices [B], weight [B]) of a bucket and a state that lies in pieces.
 
-    Each device has its part of the batch and puts an array together for `loss`, again in the gradient rather than keep
-    it. The transpose of putting it together (all_gather) adds the devices' gradients and leaves each its piece
-    (reduce-scatter). The update is made on the pieces. A `streamed` bucket lies on each device with its own rows.
+    Each device has its part of the batch and puts the arrays together for `loss`; the compiler may do so once more for
+    the gradient. The transpose of putting one together (all_gather) adds the devices' gradients and leaves each its
+    piece (reduce-scatter). The update is made on the pieces. A `streamed` bucket lies on each device with its own rows.
     """
     specs = jax.tree.map(lambda x: pieces(x, across.size), state.params)
-    kept = lambda operation, *_, **__: operation.name != "all_gather"
 
     def whole(x, spec):
         if AXIS not in spec:
@@ -75,7 +74,6 @@ def step(across: Mesh, loss, optimizer, state, bucket, rows, accumulate: int, st
         return jax.lax.all_gather(x, AXIS, axis=spec.index(AXIS), tiled=True)
 
     def local(params, bucket, rows, rng):
-        @functools.partial(jax.checkpoint, policy=kept)
         def of_pieces(params, rows, rng):
             return of_rows(loss, bucket)(jax.tree.map(whole, params, specs), rows, rng)
 
