@@ -77,12 +77,16 @@ def check_same(stored: configs.Config, asked: configs.Config, directory: Path):
             )
 
 
-def create(directory: Path):
-    """Make the directory of a run and see that it can be written."""
+def create(directory: Path, fresh: bool = False):
+    """Make the directory of a run and see that it can be written. A `fresh` one was not there before: of two runs that
+    begin in it at once, the second is told."""
     try:
-        (directory / "figures").mkdir(parents=True, exist_ok=True)
+        directory.mkdir(parents=True, exist_ok=not fresh)
+        (directory / "figures").mkdir(exist_ok=True)
         (directory / ".writable").touch()
         (directory / ".writable").unlink()
+    except FileExistsError as error:
+        raise InputError(f"{directory} was free a moment ago, but another run has taken it: start again") from error
     except OSError as error:
         raise InputError(
             f"the output directory must be writable; {directory} is not ({error.strerror}); give another --out DIR"
@@ -121,7 +125,8 @@ def start(
     fresh = not directory.exists()
     hosts.together("the directory was looked at")
     if hosts.first():
-        create(directory)
+        create(directory, fresh)
+    (directory / "failure.json").unlink(missing_ok=True)
     try:
         task = None if study is not None else tasks.build(config)
         if task is not None:
@@ -177,7 +182,7 @@ def take(config: configs.Config, directory: Path):
     task = tasks.build(config)
     begin = begun_from(config, task, directory, quiet=False)
     fresh, _ = jax.random.split(jax.random.PRNGKey(config.train.seed))
-    create(directory)
+    create(directory, fresh=True)
     save_params(directory / "final", begin(task.init(fresh)))
     describe(config, directory)
 

@@ -12,7 +12,8 @@ d2l's settings: 512 training pairs cut to 9 tokens, words seen at least twice, e
 validation loss is the claim. Three of the four sentences that d2l's chapter translates as a demonstration are rows
 it was trained on, so its BLEU of them says little and is not claimed here. The loss of section 11.4 is a mean over
 all 9 positions, padding included (the masked loss of section 10.7 is not saved in d2l's library):
-`--data.predict-padding` does the same.
+`--data.predict-padding` does the same. In the book's plots one pair more weighs as much as the 128 together
+(`fra_eng_seq2seq`), so that the two losses are not of quite the same pairs.
 """
 
 from attention_jax.config import Bahdanau, Claim, Config, Decode, FraEng, Optim, Train

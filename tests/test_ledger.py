@@ -113,6 +113,13 @@ def test_a_run_directory_is_used_once(toy, tmp_path):
     assert runs.fresh_directory("toy", tmp_path) == tmp_path / "toy" / "042"
 
 
+def test_of_two_runs_that_begin_in_one_directory_the_second_is_told(tmp_path):
+    runs.create(tmp_path / "toy", fresh=True)
+    with pytest.raises(InputError, match="another run has taken it"):
+        runs.create(tmp_path / "toy", fresh=True)
+    runs.create(tmp_path / "toy")  # resumed
+
+
 def test_a_damaged_configuration_is_one_clear_error(tmp_path):
     (tmp_path / "config.json").write_text('{"type": "Confi')
     with pytest.raises(InputError, match="config.json is damaged"):
