@@ -63,6 +63,8 @@ def config_before(asked):
     stored = runs.read_config(directory)
     if asked.start_from not in ("", stored.train.start_from):
         raise InputError(f"the run in {directory} has begun; --from {asked.start_from} is for a new one: leave it out")
+    if asked.preset:
+        raise InputError(f"the run in {directory} has begun; --preset {asked.preset} is for a new one: leave it out")
     return stored
 
 
@@ -70,10 +72,11 @@ def with_weights(place: str, config):
     """A configuration that begins with the weights in a file or a run, and with the model they are of."""
     if not place:
         return config
+    from attention_jax import runs
     from attention_jax.config import replace
     from attention_jax.weights import adopt
 
-    model = adopt.options_from(adopt.weights_of(Path(place)), config.model)
+    model = adopt.options_from(runs.weights_of(Path(place)), config.model)
     return replace(config, model=model, **{"train.start_from": place})
 
 
@@ -106,9 +109,10 @@ def export(words: list[str]):
         run = load_run(asked.run)
         print(stablehlo.export(run.task, run.params, directory, asked.platforms))
     else:
-        from attention_jax.weights import adopt, exchange
+        from attention_jax import runs
+        from attention_jax.weights import exchange
 
-        print(exchange.write(adopt.weights_of(Path(asked.run)), directory, asked.to, asked.naming))
+        print(exchange.write(runs.weights_of(Path(asked.run)), directory, asked.to, asked.naming))
 
 
 def import_weights(words: list[str]):

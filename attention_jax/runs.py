@@ -164,7 +164,7 @@ def begun_from(config: configs.Config, task, directory: Path, quiet: bool = True
     from attention_jax.weights import adopt
 
     like = jax.eval_shape(task.init, jax.random.PRNGKey(0))
-    taken = adopt.adopted(adopt.weights_of(Path(config.train.start_from)), like)
+    taken = adopt.adopted(weights_of(Path(config.train.start_from)), like)
     if hosts.first() and not quiet:
         print(taken.said)
     return taken.into
@@ -340,3 +340,13 @@ def load_weights(directory: Path):
 
     config = read_config(directory)
     return config, read_params(final_of(directory, config))
+
+
+def weights_of(place: Path):
+    """The weights (weights/exchange.py) in a run that has ended, in a file or in a directory with one."""
+    from attention_jax.weights import exchange
+
+    if not (place / "checkpoints").is_dir() and not (place / "final").is_dir():
+        return exchange.read(place)
+    config, params = load_weights(place)
+    return exchange.Weights(config.model, exchange.flat(params), str(place))

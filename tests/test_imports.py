@@ -19,7 +19,7 @@ ROOMS = {  # room -> (third-party packages, rooms of this package) it may import
     "config": (set(), set()),
     "catalogue": (set(), {"config"}),
     "ledger": (set(), {"config", "catalogue", "runs", "files"}),
-    "weights": ({"jax", "safetensors"}, {"config", "data", "models", "tasks", "runs"}),
+    "weights": ({"jax", "safetensors"}, {"config", "data", "models", "tasks"}),
     "compile": ({"jax"}, {"config", "tasks", "train", "catalogue", "ledger", "cli"}),
     "cli": ({"tyro"}, {"config", "ledger"}),
     "files": (set(), set()),

@@ -1,7 +1,6 @@
 """Weights given to a model that is not quite theirs: other classes, another grid of patches, grey instead of colour."""
 
 import dataclasses
-from pathlib import Path
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -9,7 +8,7 @@ import numpy as np
 
 from attention_jax import InputError, config as configs
 from attention_jax.models.vit import interpolate
-from attention_jax.weights.exchange import Weights, flat, nested, read
+from attention_jax.weights.exchange import Weights, flat, nested
 from attention_jax.weights.layouts import listed
 from attention_jax.weights.vit_names import prefix_of
 
@@ -95,13 +94,3 @@ def _colours(options: configs.Vit, given, wanted) -> dict:
     else:
         return {}
     return {path: (kernel.reshape(new), f"patches of {before} channel{'s' * (before > 1)} read as {after}")}
-
-
-def weights_of(directory: Path) -> Weights:
-    """The weights in a run that has ended, in a file or in a directory with one."""
-    if not (directory / "checkpoints").is_dir() and not (directory / "final").is_dir():
-        return read(directory)
-    from attention_jax import runs
-
-    config, params = runs.load_weights(directory)
-    return Weights(config.model, flat(params), str(directory))

@@ -116,7 +116,7 @@ def test_a_vit_of_timm_trains_on_digits_and_is_a_run(tmp_path):
     assert trained.config.train.start_from == str(path)
     moved = trained.params["trunk"]["layer_1"]["ffn"]["out"]["kernel"] - kernel
     assert 0 < abs(moved).max() < 0.05
-    weights = adopt.weights_of(tmp_path / "run")
+    weights = runs.weights_of(tmp_path / "run")
     assert "40 of 40 arrays taken" in adopt.adopted(weights, trained.params).said
     done = launch_here("train", "vit_digits", "--from", tmp_path / "timm", "--resume", "--out", tmp_path / "run")
     assert done.returncode == 2 and "has begun; --from" in done.stderr
