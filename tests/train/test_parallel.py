@@ -98,8 +98,10 @@ def lowered(devices, rows=16, **options):
     """The training call of devices, not yet compiled."""
     task, update = network(), optimizer(OPTIM, 10)
     state = jax.eval_shape(lambda: init_state(task.init, update, 0))
-    steps, shard = np.zeros((2, rows), np.int32), options.get("shard", False)
-    shapes = parallel.chunk_shapes(state, task.buckets[0], steps, steps.astype(np.float32), devices, shard)
+    steps = np.zeros((2, rows), np.int32)
+    bucket = {name: np.zeros((steps.size, *x.shape[1:]), x.dtype) for name, x in task.buckets[0].items()}
+    how = {name: options.get(name, False) for name in ("shard", "streamed")}
+    shapes = parallel.chunk_shapes(state, bucket, steps, steps.astype(np.float32), devices, **how)
     return parallel.chunk_program(task.loss, update, devices=devices, **options).lower(*shapes)
 
 
@@ -175,8 +177,18 @@ def memory_and_collectives():
     assert scattered == {f"8,{16 // len(devices)}", f"{16 // len(devices)},4"}, scattered
 
 
+def each_its_own_rows():
+    """In a process of several devices: of data that are streamed, a device holds those it trains on."""
+    devices = tuple(jax.devices())
+    for shard in (False, True):
+        programs = [lowered(devices, shard=shard, streamed=own).compile() for own in (False, True)]
+        all_rows, own_rows = [program.memory_analysis().argument_size_in_bytes for program in programs]
+        assert all_rows - own_rows == 4 * 32 * (8 + 1) * (1 - 1 / len(devices)), (all_rows, own_rows)
+
+
 def devices_4(directory: str):
     memory_and_collectives()
+    each_its_own_rows()
     pieces_equal_copies(directory)
 
 
