@@ -159,7 +159,7 @@ def options_of(kind: str, data: list[str], steps: int, epochs: int, workers: int
 
 @pytest.mark.slow
 def test_a_killed_run_ends_as_one_that_was_left_alone(tmp_path):
-    options = options_of("images", make_images(tmp_path / "data", 0, 2, 10, 20), 200, 100, workers=1)
+    options = options_of("images", make_images(tmp_path / "data", 0, 2, 10, 20), 100, 50, workers=1)
     expected = whole(tmp_path / "whole", options)
     assert all(map(np.array_equal, expected, killed(tmp_path / "killed", options, 1)))
 

@@ -20,6 +20,7 @@ from attention_jax import InputError
 from attention_jax.config import Config, named
 from attention_jax.data import batches
 from attention_jax.data.text_windows import Windows
+from attention_jax.files import write_whole
 from attention_jax.ops.losses import linear_cross_entropy, masked_cross_entropy
 from attention_jax.report.attended import Answer, Looked, check_length
 from attention_jax.report.figures import show_heatmaps
@@ -139,7 +140,7 @@ class LanguageTask:
 
     def report(self, params, evaluation: Evaluation, directory: Path) -> list[Path]:
         texts = self.predict(params, list(self.data.beginnings), None)
-        (directory.parent / "samples.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
+        write_whole(directory.parent / "samples.txt", "\n".join(texts) + "\n")
         figure = self.draw(params, texts[-1], DRAWN, directory / "attention.png")
         return [] if figure is None else [figure]
 

@@ -20,6 +20,7 @@ from attention_jax.config import Config
 from attention_jax.data import batches, corpora
 from attention_jax.data.pairs import PairData, decode_targets, encode_sources, references
 from attention_jax.data.streams import Stream
+from attention_jax.files import write_whole
 from attention_jax.ops.losses import linear_cross_entropy, masked_cross_entropy
 from attention_jax.ops.positions import within
 from attention_jax.report.attended import Answer, Attention, Looked, check_length
@@ -285,7 +286,7 @@ class Seq2seqTask:
         data, split, sentences = self.data, self.sampled, are_sentences(self.data)
         tokens, batch = self.write(params, data.texts[split].source[:SAMPLES])
         lines = sample_lines(data, split, tokens)
-        (directory.parent / "samples.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        write_whole(directory.parent / "samples.txt", "\n".join(lines) + "\n")
         figures = [self.draw(params, batch, tokens, directory / "alignment.png")]
         figures += self.draw_layers(params, batch, tokens, directory)
         if sentences:

@@ -11,6 +11,7 @@ import numpy as np
 from attention_jax.config import Config, named
 from attention_jax.data import batches
 from attention_jax.data.labelled_texts import LabelledTexts, encode
+from attention_jax.files import write_whole
 from attention_jax.ops.losses import masked_cross_entropy
 from attention_jax.ops.metrics import token_accuracy
 from attention_jax.report.attended import Answer, Looked, Side, check_length
@@ -168,7 +169,7 @@ class TextTask:
             f"{text[:100]} -> {self.said_of(*row)}{'' if guess == label else f'   (should be {names[label]})'}"
             for text, guess, label, *row in zip(texts, guesses, test.label, words, probabilities, pool)
         ]
-        (directory.parent / "samples.txt").write_text("\n".join(lines[:SAMPLES]) + "\n", encoding="utf-8")
+        write_whole(directory.parent / "samples.txt", "\n".join(lines[:SAMPLES]) + "\n")
         confusion = np.zeros((len(names), len(names)), np.int64)
         np.add.at(confusion, (test.label, guesses), 1)
         first = [int(np.argmax(test.label == label)) for label in np.unique(test.label)]  # of each class

@@ -4,7 +4,6 @@ Fully sharded data parallelism (Rajbhandari et al. 2020, "ZeRO", stage 3), with 
 (github.com/google-research/big_vision, sharding.py). Random keys, sums and counts are those of `parallel`'s `pmap`.
 """
 
-
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
