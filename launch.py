@@ -206,11 +206,13 @@ def watch(words: list[str]):
 
 
 def reproduce(words: list[str]):
-    """[NAME ...] [--scale smoke|full|recorded] [--variant V] [--seeds N]: run experiments and judge their claims."""
+    """[NAME ...] [--scale smoke|full|recorded] [--check --minutes 30]: run experiments and judge their claims."""
     from attention_jax import catalogue, cli, ledger
     from attention_jax.report.tables import claims_table, judge, markdown, show
 
     asked, options = cli.parse_known(cli.Reproduce, words)
+    if asked.check:
+        raise SystemExit(check_the_record(asked, options))
     measured = []
     for name in asked.names or catalogue.names():
         experiment = catalogue.load_experiment(name)
@@ -224,6 +226,21 @@ def reproduce(words: list[str]):
     verdicts = [judge(claim, runs)[1] for _, claims, runs in measured for claim in claims]
     print("\n" + ", ".join(f"{verdicts.count(kind)} {kind}" for kind in dict.fromkeys(verdicts)))
     raise SystemExit(1 if "missed" in verdicts else 0)
+
+
+def check_the_record(asked, options: list[str]) -> int:
+    """Recorded runs again, held against the record: the exit code of `launch.py reproduce --check`."""
+    from attention_jax import catalogue, check, cli
+
+    if asked.scale != "full" or asked.variant or asked.seeds or asked.markdown:
+        raise InputError("--check runs what is recorded: leave --scale, --variant, --seeds and --markdown out")
+    if not asked.minutes > 0:
+        raise InputError(f"--minutes must be a positive number, got {asked.minutes:g}")
+    override = lambda config, words: cli.parse_with_config(cli.Reproduce, [*words, *options], lambda _: config)[1]
+    experiments = [catalogue.load_experiment(name) for name in asked.names or catalogue.names()]
+    if options:  # a misspelt one is refused before anything is run
+        [override(experiment.config(), []) for experiment in experiments]
+    return check.check(experiments, asked.minutes, override, asked.local_data)
 
 
 def sweep(words: list[str]):

@@ -178,6 +178,8 @@ def own_data(config: Config) -> dict[str, str]:
     >>> own_data(Config("x", Images(), Vit()))["--data.dataset"]
     'digits, fashion_mnist, cifar10, folder, tfds, or own: the folder at `path`, without one the digits.'
     """
+    if config.data is None:
+        return {}
     kind = type(config.data)
     help_of = field_docs(kind)
     options = {}

@@ -19,6 +19,7 @@ ROOMS = {  # room -> (third-party packages, rooms of this package) it may import
     "config": (set(), set()),
     "catalogue": (set(), {"config"}),
     "ledger": (set(), {"config", "catalogue", "runs", "files"}),
+    "check": (set(), {"config", "catalogue", "ledger", "runs", "files", "report"}),
     "weights": ({"jax", "safetensors"}, {"config", "data", "models", "tasks"}),
     "compile": ({"jax"}, {"config", "tasks", "train", "catalogue", "ledger", "cli"}),
     "cli": ({"tyro"}, {"config", "ledger"}),

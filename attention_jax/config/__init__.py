@@ -272,3 +272,5 @@ class Claim:
     """Beaten from this value on. Up is better where only `at_least` is given, down where only `at_most` is; with both
     or neither the metric's name decides: loss, perplexity, error and bits are better low.
     """
+    timed: bool = False
+    """The number is a time, another one on another machine: `reproduce --check` shows it without a verdict."""

@@ -93,6 +93,10 @@ class FraEng(TextPairs):
     min_frequency: int = 2
     max_length: int = 30
 
+    @property
+    def downloads(self) -> str:
+        return "" if self.path else "fra_eng/d2l"
+
 
 @dataclass(frozen=True)
 class Multi30k(TextPairs):
@@ -113,6 +117,10 @@ class Multi30k(TextPairs):
     few).
     """
     max_length: int = 80
+
+    @property
+    def downloads(self) -> str:
+        return "" if self.path else f"multi30k/{self.form}_{self.source}_{self.target}"
 
 
 @dataclass(frozen=True)
@@ -251,6 +259,10 @@ class Images(Streamed):
     cutmix: float = 0.0
     """Paste a rectangle of another image, its area by Beta(a, a); with mixup on, too, each step draws one."""
 
+    @property
+    def downloads(self) -> str:
+        return self.dataset if self.dataset in ("fashion_mnist", "cifar10") and not self.path else ""
+
 
 @dataclass(frozen=True)
 class TimeMachine(DataOptions):
@@ -269,6 +281,10 @@ class TimeMachine(DataOptions):
     valid_windows: int = 5_000
     stride: int = 1
     """Characters from the start of one window to the start of the next."""
+
+    @property
+    def downloads(self) -> str:
+        return "" if self.path else "time_machine/d2l"
 
 
 @dataclass(frozen=True)

@@ -82,6 +82,11 @@ class DataOptions(Options):
 
     loader: ClassVar[str]
 
+    @property
+    def downloads(self) -> str:
+        """Where in the cache the data are that are downloaded without a path: "multi30k/tok_de_en"; "" for none."""
+        return ""
+
 
 def kind_called(name: str) -> type[Options]:
     """The dataclass that `kind_name` calls so; the file of one that this package does not have is imported.

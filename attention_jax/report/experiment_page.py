@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from textwrap import fill
 
-from attention_jax.report.tables import judge, number, spread, values_of
+from attention_jax.report.tables import number, ours, worded
 
 WIDTH = 100
 
@@ -31,10 +31,8 @@ def verdicts(claims: Sequence, runs: Sequence[Mapping]) -> str:
     """The claims with what was measured and published, each after its verdict; empty where there are none."""
     lines = ["Recorded:"]
     for claim in claims:
-        ours = spread(values_of(claim, runs))
-        text = (
-            f"{judge(claim, runs)[1]}: {claim.text}; ours {ours}, published {number(claim.published)} ({claim.source})"
-        )
+        published = f"published {number(claim.published)} ({claim.source})"
+        text = f"{worded(claim, runs)}: {claim.text}; ours {ours(claim, runs)}, {published}"
         lines.append(fill(text, WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False))
     return "\n".join(lines) if claims else ""
 

@@ -12,6 +12,8 @@ from typing import Literal, NamedTuple, TextIO
 import numpy as np
 
 from attention_jax import lower_is_better
+from attention_jax.report import intervals
+from attention_jax.report.intervals import Interval
 
 Verdict = Literal["beaten", "reproduced", "missed", "reported", "not run"]
 COLOURS = {"beaten": "bold green", "reproduced": "green", "missed": "red", "reported": "cyan", "not run": "dim"}
@@ -41,14 +43,19 @@ def value_of(claim, run: Mapping) -> float | None:
     return (max if upward(claim) else min)(by_epoch.values(), default=None)
 
 
-def values_of(claim, runs: Sequence[Mapping]) -> list[float]:
+def by_seed(claim, runs: Sequence[Mapping]) -> dict[int, float]:
     """The claim's number in every run of its variant; with `claim.minus`, less that variant's of the same seed."""
     values = {(run.get("variant", ""), run.get("seed", 0)): value_of(claim, run) for run in runs}
     values = {key: float(value) for key, value in values.items() if value is not None}
     mine = {seed: value for (variant, seed), value in values.items() if variant == claim.variant}
     if claim.minus is None:
-        return list(mine.values())
-    return [value - values[claim.minus, seed] for seed, value in mine.items() if (claim.minus, seed) in values]
+        return mine
+    return {seed: value - values[claim.minus, seed] for seed, value in mine.items() if (claim.minus, seed) in values}
+
+
+def values_of(claim, runs: Sequence[Mapping]) -> list[float]:
+    """The numbers of `by_seed`."""
+    return list(by_seed(claim, runs).values())
 
 
 def judge(claim, runs: Sequence[Mapping]) -> tuple[float | None, Verdict]:
@@ -62,13 +69,64 @@ def judge(claim, runs: Sequence[Mapping]) -> tuple[float | None, Verdict]:
     if not values or needed > len(values):
         return None, "not run"
     value = sorted(values, reverse=upward(claim))[needed - 1] if needed else float(np.median(values))
+    return value, verdict_on(claim, value)
+
+
+def verdict_on(claim, value: float) -> Verdict:
+    """What a claim says of one number."""
     if claim.beaten is not None and (value >= claim.beaten if upward(claim) else value <= claim.beaten):
-        return value, "beaten"
+        return "beaten"
     if claim.at_least is None and claim.at_most is None:
-        return value, "reported"
+        return "reported"
     above = claim.at_least is None or value >= claim.at_least
     below = claim.at_most is None or value <= claim.at_most
-    return value, "reproduced" if above and below else "missed"
+    return "reproduced" if above and below else "missed"
+
+
+def noise(claim, runs: Sequence[Mapping], seed: int, otherwise: float = 0.0) -> Interval | None:
+    """What other test examples might have given instead of the claim's number of one seed (`intervals.sampling`).
+
+    Where that is not known it is `otherwise`, a share of the number, to both sides, or None.
+    """
+    own = {run.get("variant", ""): run for run in runs if run.get("seed", 0) == seed}
+
+    def around(variant: str) -> tuple[float, Interval | None]:
+        value = float(value_of(claim, own[variant]))
+        known = intervals.sampling(claim.metric, value, own[variant])
+        return value, known or (intervals.within(value, otherwise) if otherwise else None)
+
+    mine, around_mine = around(claim.variant)
+    if claim.minus is None or around_mine is None:
+        return around_mine
+    other, around_other = around(claim.minus)
+    return around_other and intervals.difference(mine, around_mine, other, around_other)
+
+
+def interval(claim, runs: Sequence[Mapping]) -> Interval | None:
+    """Between what the claim's number may lie: several seeds' range; of one seed what its test examples leave open."""
+    values = by_seed(claim, runs)
+    if len(values) > 1:
+        return Interval(min(values.values()), max(values.values()), f"{len(values)} seeds")
+    return noise(claim, runs, *values) if values else None
+
+
+def worded(claim, runs: Sequence[Mapping]) -> str:
+    """The verdict with its doubts: "missed (one seed, within noise)".
+
+    one seed: it was trained once (a computation is never said to be). within noise, or of several seeds that they
+    disagree: at one end of its `interval` a miss would be none, or another verdict a lesser one. What is counted is the
+    verdict alone.
+    """
+    verdict, found = judge(claim, runs)[1], interval(claim, runs)
+    if verdict in ("reported", "not run"):
+        return verdict
+    trained = any("steps" in run for run in runs if run.get("variant", "") == claim.variant)
+    doubts = ["one seed"] if trained and len(values_of(claim, runs)) == 1 else []
+    ends = {verdict_on(claim, end) for end in found[:2]} if found and not claim.seeds_needed else set()
+    order = ("missed", "reproduced", "beaten")
+    if (verdict == "missed" and ends - {"missed"}) or any(order.index(end) < order.index(verdict) for end in ends):
+        doubts.append("within noise" if len(values_of(claim, runs)) == 1 else "seeds disagree")
+    return f"{verdict} ({', '.join(doubts)})" if doubts else verdict
 
 
 def number(value: float | None) -> str:
@@ -84,18 +142,23 @@ def number(value: float | None) -> str:
     return f"{value:.4g}"
 
 
-def spread(values: Sequence[float]) -> str:
-    """Median over seeds with its range: "95.1 (94.7-95.6, 3 seeds)".
+def span(low: float, high: float) -> str:
+    """From one number to another, as a table shows it.
 
-    >>> spread([95.1, 95.6, 94.7]), spread([3.0]), spread([])
-    ('95.1 (94.7-95.6, 3 seeds)', '3', '-')
+    >>> span(94.7, 95.6), span(-2.0, 1.0)
+    ('94.7-95.6', '-2 to 1')
     """
+    return f"{number(low)}{' to ' if low < 0 else '-'}{number(high)}"
+
+
+def ours(claim, runs: Sequence[Mapping]) -> str:
+    """The median over seeds with their range, or the number of one seed with what its test examples leave open:
+    "95.1 (94.7-95.6, 3 seeds)", "0.92 (0.914-0.925, 10,000 examples)", "37.5 (36.4-38.6, bootstrap)"."""
+    values, found = values_of(claim, runs), interval(claim, runs)
     if not values:
         return "-"
     middle = number(float(np.median(values)))
-    return (
-        middle if len(values) == 1 else f"{middle} ({number(min(values))}-{number(max(values))}, {len(values)} seeds)"
-    )
+    return f"{middle} ({span(found.low, found.high)}, {found.why})" if found else middle
 
 
 def claims_table(entries: Sequence[tuple[str, Sequence, Sequence[Mapping]]], title: str = "Claims") -> Table:
@@ -106,10 +169,8 @@ def claims_table(entries: Sequence[tuple[str, Sequence, Sequence[Mapping]]], tit
     rows = []
     for name, claims, runs in entries:
         for claim in claims:
-            verdict = judge(claim, runs)[1]
-            rows.append(
-                (name, claim.text, spread(values_of(claim, runs)), number(claim.published), verdict, claim.source)
-            )
+            cells = (ours(claim, runs), number(claim.published), worded(claim, runs))
+            rows.append((name, claim.text, *cells, claim.source))
     return Table(
         title, ("experiment", "claim", "ours", "published", "verdict", "source"), rows, right=("ours", "published")
     )
@@ -190,7 +251,7 @@ def show(table: Table, stream: TextIO | None = None):
     for row in table.rows:
         drawn.add_row(
             *(
-                Text(cell, style=COLOURS.get(cell, "") if column == "verdict" else "")
+                Text(cell, style=COLOURS.get(cell.partition(" (")[0], "") if column == "verdict" else "")
                 for column, cell in zip(table.columns, row)
             )
         )

@@ -15,7 +15,8 @@ def are_sentences(data: PairData) -> bool:
 
 
 def compare(data: PairData, split: str, written: np.ndarray) -> dict[str, float]:
-    """Exact match of the tokens [N, T] written for a split; BLEU and chrF if they are sentences."""
+    """Exact match of the tokens [N, T] written for a split; if they are sentences BLEU, where 95 % of it lie (bleu_low,
+    bleu_high), and chrF."""
     pairs = data.held_out[split]
     size = min(written.shape[1], pairs.target.shape[1] - 1)
     beyond = np.arange(size)[None] >= pairs.target_length[:, None]
@@ -26,6 +27,7 @@ def compare(data: PairData, split: str, written: np.ndarray) -> dict[str, float]
     if are_sentences(data):
         outputs, targets = decode_targets(data, written), references(data, split)
         scores["bleu"] = bleu.bleu(outputs, targets, tokenize=data.bleu_tokenize).score
+        scores["bleu_low"], scores["bleu_high"] = bleu.bleu_interval(outputs, targets, data.bleu_tokenize)
         scores["chrf"] = bleu.chrf(outputs, targets).score
         kept = bleu.kept_beyond(30, outputs, targets, pairs.source_length - 1, data.bleu_tokenize)
         if kept is not None:

@@ -51,10 +51,20 @@ def environment() -> dict:
         "python": platform.python_version(),
         **{name: _version(name) for name in names},
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
+        "processor": _processor(),
         "devices": [f"{d.platform}: {d.device_kind}" for d in jax.devices()],
         "processes": jax.process_count(),
         "commit": _commit(),
     }
+
+
+def _processor() -> str | None:
+    """The processor's name, which tells why another machine rounds differently; None where the system has none."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or None
 
 
 def _version(package: str) -> str | None:

@@ -1,0 +1,356 @@
+"""`launch.py reproduce --check`: recorded runs again, as many as fit a time, their numbers held against the recorded
+ones.
+
+Bit for bit the same is expected nowhere but on the machine of the record: another one rounds differently, and training
+makes a difference of that grow. What is expected is `expected`. Nothing is written into experiments/results.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from attention_jax import Diverged, InputError, Interrupted, catalogue, runs
+from attention_jax.catalogue import Experiment
+from attention_jax.config import Claim, Config, replace
+from attention_jax.files import data_home, write_json
+from attention_jax.ledger import recorded
+from attention_jax.report import intervals
+from attention_jax.report.intervals import Interval
+from attention_jax.report.tables import Table, by_seed, noise, number, show, span
+
+TRAINED, COMPUTED = 0.05, 0.02
+"""How far a number of which no noise was recorded may be off, as a share of it: of a training, of a computation."""
+ROUNDING = 1e-3
+"""This share of a number is never a difference."""
+ROOT = Path("runs")
+
+
+@dataclass(frozen=True)
+class Again:
+    """A recorded run that can be run again here."""
+
+    experiment: Experiment
+    run: Mapping
+    """As it is recorded."""
+    config: Config
+    """Of its variant and seed, without the options of its command."""
+    words: Sequence[str]
+    """Its command from the name on, its files as they lie here."""
+    repeat: int
+    """How many seeds of its variant are recorded before it."""
+
+    @property
+    def seconds(self) -> float:
+        """What it took when it was recorded."""
+        return self.run["seconds"]
+
+    @property
+    def name(self) -> str:
+        return " ".join(
+            part for part in (self.experiment.name, self.run["variant"], f"seed {self.run['seed']}") if part
+        )
+
+
+@dataclass
+class Outcome:
+    """What a check has found so far."""
+
+    directory: Path
+    done: list[tuple[Again, dict]] = field(default_factory=list)
+    """Each run with its result; one that diverged has neither metrics nor a history."""
+    skipped: dict[str, list[str]] = field(default_factory=dict)
+    """{reason: names}"""
+    seconds: float = 0.0
+    interrupted: bool = False
+
+    def skip(self, name: str, reason: str):
+        names = self.skipped.setdefault(reason, [])
+        if name not in names:
+            names.append(name)
+
+
+Override = Callable[[Config, Sequence[str]], Config]
+"""The configuration with the options of a recorded command applied."""
+
+
+def check(experiments: Iterable[Experiment], minutes: float, override: Override, local: str = "") -> int:
+    """Do what fits into `minutes`, say it, and return the exit code: 0 if all agrees, 1 if something differs.
+
+    `local` is the directory in which data files lie. Raises InputError where nothing can be run.
+    """
+    if local and not Path(local).is_dir():
+        raise InputError(f"--local-data must be a directory; {local} is not")
+    outcome = Outcome(runs.fresh_directory("check", ROOT))
+    planned = runs_to_do(experiments, minutes, local, outcome)
+    announce(planned, minutes, outcome)
+    run_all(planned, minutes, override, outcome)
+    if not outcome.done and not outcome.interrupted:
+        raise InputError("nothing could be compared: " + next(iter(outcome.skipped)))
+    found = compared(outcome.done)
+    show(table(found))
+    print("\n" + "\n".join(summary(found, outcome)))
+    if outcome.interrupted:
+        return 130
+    return int(any(one.verdict == "differs" for one in found))
+
+
+def runs_to_do(experiments: Iterable[Experiment], minutes: float, local: str, outcome: Outcome) -> list[Again]:
+    """The runs to do, in their order. Raises InputError if there are none."""
+    able = [again for experiment in experiments for again in candidates(experiment, local, outcome)]
+    if not able:
+        why = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in outcome.skipped.items())
+        raise InputError(f"--check needs a recorded run that can be run here; there is none ({why or 'none recorded'})")
+    planned = chosen(able, 60 * minutes)
+    if not planned:
+        least = min(able, key=lambda again: again.seconds)
+        cheapest = f"the cheapest here, {least.name}, took {least.seconds:.0f} s"
+        raise InputError(f"--minutes {minutes:g} is too short for any run; {cheapest}")
+    return planned
+
+
+def candidates(experiment: Experiment, local: str, outcome: Outcome) -> list[Again]:
+    """The recorded runs that some claim is about and whose data are at hand; the others are noted as skipped."""
+    found, seeds, variants = [], {}, experiment.variants()
+    judged = {variant for claim in experiment.claims for variant in (claim.variant, claim.minus)}
+    recorded_runs = recorded(experiment.name, experiment.results)["runs"]
+    if experiment.claims and not recorded_runs:
+        outcome.skip(experiment.name, "nothing is recorded")
+    for run in recorded_runs:
+        variant = run["variant"]
+        if variant not in judged:
+            continue
+        try:
+            if variant not in variants:
+                raise InputError(f"{variant!r} is no variant any more")
+            words = with_data(variants[variant], run["command"].split()[3:], local)
+        except InputError as error:
+            outcome.skip(experiment.name, str(error))
+            continue
+        config = replace(variants[variant], **{"train.seed": run["seed"]})
+        repeat = seeds[variant] = seeds.get(variant, -1) + 1
+        found.append(Again(experiment, run, config, words, repeat))
+    return found
+
+
+def with_data(config: Config, words: Sequence[str], local: str) -> list[str]:
+    """The words of a recorded command, from the experiment's name on, with the places that its files have here.
+
+    A recorded command has only the names of files: they are looked for in the directory `local` and in the directories
+    in it. Data that are downloaded if no file is given may also be in the cache. Raises InputError where they are not.
+    """
+    files = [option for option in catalogue.own_data(config) if option != "--data.dataset" and option in words]
+    downloads = config.data.downloads if config.data else ""
+    cached = bool(downloads) and (Path(data_home()) / downloads).is_dir()
+    words = list(words)
+    for option in files:
+        at = words.index(option)
+        place = located(words[at + 1], local)
+        if place:
+            words[at + 1] = str(place)
+        elif cached:
+            del words[at : at + 2]
+        else:
+            raise InputError(f"needs {words[at + 1]}: --local-data DIR, a directory that has it")
+    if downloads and not files and not cached:
+        raise InputError(f"needs a download of {downloads.partition('/')[0]}: run it once without --check")
+    return words
+
+
+def located(name: str, local: str) -> Path | None:
+    """The file or directory called `name` in the directory `local`, or in one of the directories in it."""
+    places = (Path(local, name), *sorted(Path(local).glob(f"*/{name}"))) if local else ()
+    return next((place for place in places if place.exists()), None)
+
+
+def chosen(able: Sequence[Again], seconds: float) -> list[Again]:
+    """The cheapest run of every chapter, then of every experiment, of every variant, and all seeds, while the time
+    lasts; of a variant its first seed comes first.
+    """
+    taken, left = [], seconds
+    for kind in (
+        lambda again: again.experiment.about("Chapter"),
+        lambda again: again.experiment.name,
+        lambda again: (again.experiment.name, again.run["variant"]),
+        lambda again: again.name,
+    ):
+        covered = {kind(again) for again in taken}
+        for again in sorted(able, key=lambda again: (again.repeat, again.seconds)):
+            if kind(again) not in covered and again.seconds <= left:
+                taken.append(again)
+                covered.add(kind(again))
+                left -= again.seconds
+    return taken
+
+
+def run_all(planned: Sequence[Again], minutes: float, override: Override, outcome: Outcome):
+    """Run what is planned, as long as the next one should end in time; what has ended is kept in `outcome`."""
+    began = time.monotonic()
+    for count, again in enumerate(planned, 1):
+        outcome.seconds = time.monotonic() - began
+        if outcome.done and outcome.seconds + again.seconds > 60 * minutes:
+            outcome.skip(again.name, "no time was left")
+            continue
+        print(f"{count} of {len(planned)}: {again.name}, about {again.seconds:.0f} s", flush=True)
+        try:
+            outcome.done.append((again, run_again(again, override, outcome.directory)))
+        except InputError as error:
+            outcome.skip(again.name, str(error))
+        except (Interrupted, KeyboardInterrupt):
+            outcome.interrupted = True
+            break
+        write_json(outcome.directory / "check.json", as_json(outcome))
+    outcome.seconds = time.monotonic() - began
+
+
+def run_again(again: Again, override: Override, root: Path) -> dict:
+    """The result of a run done again, in a directory of its own below `root`."""
+    variant = again.run["variant"].replace("/", "-")
+    directory = root / again.experiment.name / "-".join(part for part in (variant, f"seed{again.run['seed']}") if part)
+    config = override(again.config, again.words)
+    try:
+        result = runs.start(config, directory, study=again.experiment.study, quiet=True)
+    except Diverged as error:
+        result = {"metrics": {}, "history": [], "failure": str(error)}
+    environment = json.loads((directory / "environment.json").read_text(encoding="utf-8"))
+    return result | {name: again.run[name] for name in ("variant", "seed")} | {"environment": environment}
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A claim's number as it was recorded and as it came now."""
+
+    experiment: str
+    claim: Claim
+    seed: int
+    recorded: float
+    here: float | None
+    """None if the run has no such number, as one that diverged."""
+    expected: Interval
+
+    @property
+    def verdict(self) -> Literal["OK", "differs", "a time"]:
+        """a time is another one on another machine, and not judged."""
+        if self.claim.timed:
+            return "a time"
+        agrees = self.here is not None and self.expected.low <= self.here <= self.expected.high
+        return "OK" if agrees else "differs"
+
+
+def compared(done: Sequence[tuple[Again, dict]]) -> list[Compared]:
+    """Every claim of which all runs were done again; of a difference these are two of the same seed."""
+    found = []
+    for experiment in {again.experiment.name: again.experiment for again, _ in done}.values():
+        now = [result for again, result in done if again.experiment is experiment]
+        then = recorded(experiment.name, experiment.results)["runs"]
+        ran = {(run["variant"], run["seed"]) for run in now}
+        for claim in experiment.claims:
+            here = by_seed(claim, now)
+            for seed, value in by_seed(claim, then).items():
+                if {(claim.variant, seed), (claim.variant if claim.minus is None else claim.minus, seed)} <= ran:
+                    about = expected(claim, then, seed)
+                    found.append(Compared(experiment.name, claim, seed, value, here.get(seed), about))
+    return found
+
+
+def expected(claim: Claim, then: Sequence[Mapping], seed: int) -> Interval:
+    """Where the number of a seed has to lie that is run again: the union of what is known of its noise.
+
+    That is where another seed would lie, by Student's t of three or more recorded ones, or between two; and what other
+    test examples might give (`intervals.sampling`), or, where neither that nor three seeds are known, TRAINED or
+    COMPUTED. An error that a claim bounds from above and that was computed to a tenth of the bound or less is rounding:
+    up to the tenth.
+    """
+    values = by_seed(claim, then)
+    value, seeds = values[seed], list(values.values())
+    computed = not any("steps" in run for run in then)
+    parts = [intervals.another_seed(seeds)] if len(seeds) > 2 else []
+    if len(seeds) == 2:
+        parts = [Interval(min(seeds), max(seeds), "2 seeds")]
+    found = noise(claim, then, seed, 0.0 if len(seeds) > 2 else COMPUTED if computed else TRAINED)
+    parts += [found] if found else []
+    if computed and claim.at_least is None and claim.at_most is not None and 0 <= value <= claim.at_most / 10:
+        parts.append(Interval(0.0, claim.at_most / 10, "a tenth of the bound"))
+    low, high, why = intervals.union(parts)
+    return Interval(low - ROUNDING * abs(value), high + ROUNDING * abs(value), why)
+
+
+def announce(planned: Sequence[Again], minutes: float, outcome: Outcome):
+    """Say what will be run and what will not."""
+    chapters = {again.experiment.about("Chapter") for again in planned}
+    total = sum(again.seconds for again in planned) / 60
+    rows = [(again.name, f"{again.seconds:.0f}", again.experiment.about("Chapter")) for again in planned]
+    show(Table("", ("run", "seconds", "chapter"), rows, right=("seconds",)))
+    print(
+        f"\n{len(planned)} runs of {len({again.experiment.name for again in planned})} experiments of {len(chapters)} "
+        f"chapters took {total:.1f} minutes when they were recorded; --minutes {minutes:g}, in {outcome.directory}"
+    )
+    print("\n".join(left_out(outcome)))
+
+
+def left_out(outcome: Outcome) -> list[str]:
+    """A line for each reason for which something is not run."""
+    return [f"skipped, {reason}: {', '.join(names)}" for reason, names in outcome.skipped.items()]
+
+
+def table(found: Sequence[Compared]) -> Table:
+    """Recorded beside what came now, a claim and seed a row."""
+    columns = ("experiment", "claim", "seed", "recorded", "here", "expected", "verdict")
+    rows = []
+    for one in found:
+        low, high, why = one.expected
+        cells = (str(one.seed), number(one.recorded), number(one.here), f"{span(low, high)} ({why})", one.verdict)
+        rows.append((one.experiment, one.claim.text, *cells))
+    return Table("Held against the record", columns, rows, right=("seed", "recorded", "here"))
+
+
+def summary(found: Sequence[Compared], outcome: Outcome) -> list[str]:
+    """What came of it: counts, time, what was left out, the machines on both sides, and where the JSON is."""
+    verdicts = [one.verdict for one in found]
+    counts = ", ".join(f"{verdicts.count(kind)} {kind}" for kind in dict.fromkeys(verdicts)) or "nothing compared"
+    then = sum(again.seconds for again, _ in outcome.done) / 60
+    ended = f"{len(outcome.done)} runs in {outcome.seconds / 60:.1f} minutes, recorded with {then:.1f}"
+    here = {machine(result["environment"]) for _, result in outcome.done}
+    there = {machine(again.run["environment"]) for again, _ in outcome.done}
+    same = "the same kind of machine" if here == there else "another machine or version: the last digits may differ"
+    failed = [f"{again.name}: {result['failure']}" for again, result in outcome.done if "failure" in result]
+    return [
+        f"{counts}; {ended}" + ("; interrupted" if outcome.interrupted else ""),
+        *failed,
+        *left_out(outcome),
+        f"here: {'; '.join(sorted(here))}",
+        f"recorded on: {'; '.join(sorted(there))} ({same})",
+        f"{outcome.directory}/check.json",
+    ]
+
+
+def machine(environment: Mapping) -> str:
+    """What makes numbers differ between two machines."""
+    processor = environment.get("processor") or "processor not recorded"
+    return f"{processor}, {environment['machine']}, {', '.join(environment['devices'])}, jax {environment['jax']}"
+
+
+def as_json(outcome: Outcome) -> dict:
+    """What check.json says: each run with the environments of both sides, each number with what was expected of it."""
+    one_run = lambda again, result: {
+        "run": again.name,
+        "seconds": {"recorded": again.seconds, "here": result.get("seconds")},
+        "environment": {"recorded": again.run["environment"], "here": result["environment"]},
+    }
+    one_number = lambda one: {
+        "experiment": one.experiment,
+        "claim": one.claim.text,
+        "metric": one.claim.metric,
+        "seed": one.seed,
+        "recorded": one.recorded,
+        "here": one.here,
+        "expected": one.expected._asdict(),
+        "verdict": one.verdict,
+    }
+    return {
+        "runs": [one_run(again, result) for again, result in outcome.done],
+        "numbers": [one_number(one) for one in compared(outcome.done)],
+        "skipped": outcome.skipped,
+    }

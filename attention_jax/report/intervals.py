@@ -1,0 +1,108 @@
+"""How far a recorded number may be off: what other test examples, or another seed, would have given.
+
+All are 95 % intervals. `sampling` is about the test examples of one run, `another_seed` about the draws of training.
+"""
+
+from collections.abc import Mapping, Sequence
+from math import hypot, sqrt
+from typing import NamedTuple
+
+import numpy as np
+
+NORMAL = 1.96
+STUDENT = {2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
+"""Quantiles of Student's t at 0.975, by degrees of freedom."""
+
+
+class Interval(NamedTuple):
+    low: float
+    high: float
+    why: str
+    """Where it comes from, in a few words."""
+
+
+def wilson(share: float, examples: int) -> tuple[float, float]:
+    """The interval of a share that was counted over `examples` (Wilson 1927, equation 2).
+
+    >>> [round(end, 4) for end in wilson(0.9196, 10_000)], [round(end, 4) for end in wilson(1.0, 5000)]
+    ([0.9141, 0.9248], [0.9992, 1.0])
+    """
+    doubt = NORMAL**2 / examples
+    middle = (share + doubt / 2) / (1 + doubt)
+    half = NORMAL * sqrt(max(share * (1 - share), 0.0) / examples + doubt / (4 * examples)) / (1 + doubt)
+    return max(middle - half, 0.0), min(middle + half, 1.0)
+
+
+def sampling(metric: str, value: float, run: Mapping) -> Interval | None:
+    """What other test examples might have given instead of `value`: a share's by Wilson, BLEU's by the bootstrap that
+    its evaluation recorded as METRIC_low and METRIC_high; None for metrics that have neither.
+    """
+    metrics, (split, _, kind) = run["metrics"], metric.partition(".")
+    if f"{metric}_low" in metrics and metrics[metric] == value:
+        return Interval(metrics[f"{metric}_low"], metrics[f"{metric}_high"], "bootstrap")
+    examples = counted(run.get("facts", {}), split, kind)
+    if not examples or not 0 <= value <= 1:
+        return None
+    return Interval(*wilson(value, examples), f"{examples:,} examples")
+
+
+def counted(facts: Mapping, split: str, kind: str) -> int:
+    """The examples that a share of a split was counted over; 0 where `kind` is no such share, or no fact says it.
+
+    >>> facts = {"test_pairs": 5000, "test_inputs_also_in_train": 1435}
+    >>> [counted(facts, "test", kind) for kind in ("exact_match", "exact_match_unseen", "loss")]
+    [5000, 3565, 0]
+    """
+    examples = next(
+        (facts[f"{split}_{what}"] for what in ("pairs", "images", "texts") if f"{split}_{what}" in facts), 0
+    )
+    if kind == "exact_match_unseen":
+        return examples - facts.get(f"{split}_inputs_also_in_train", 0)
+    return examples if kind in ("exact_match", "accuracy") else 0
+
+
+def difference(mine: float, around_mine: Interval, other: float, around_other: Interval) -> Interval:
+    """The interval of `mine - other` as if the two were independent (Newcombe 1998, method 10).
+
+    >>> difference(5.0, Interval(2.0, 8.0, "bootstrap"), 1.0, Interval(-3.0, 5.0, ""))
+    Interval(low=-1.0, high=9.0, why='bootstrap')
+    """
+    return Interval(
+        mine - other - hypot(mine - around_mine.low, around_other.high - other),
+        mine - other + hypot(around_mine.high - mine, other - around_other.low),
+        around_mine.why,
+    )
+
+
+def another_seed(values: Sequence[float]) -> Interval:
+    """Where one more seed is to be expected after three or more: Student's prediction interval.
+
+    >>> interval = another_seed([1.0, 2.0, 3.0])
+    >>> round(interval.low, 2), round(interval.high, 2), interval.why
+    (-2.97, 6.97, '3 seeds')
+    """
+    count = len(values)
+    half = STUDENT[min(count - 1, max(STUDENT))] * float(np.std(values, ddof=1)) * sqrt(1 + 1 / count)
+    middle = float(np.mean(values))
+    return Interval(middle - half, middle + half, f"{count} seeds")
+
+
+def within(value: float, share: float) -> Interval:
+    """The interval of a number of which no noise was measured: a share of it to both sides.
+
+    >>> within(-20.0, 0.05)
+    Interval(low=-21.0, high=-19.0, why='+-5 %')
+    """
+    half = abs(value) * share
+    return Interval(value - half, value + half, f"+-{100 * share:g} %")
+
+
+def union(parts: Sequence[Interval]) -> Interval:
+    """From the lowest to the highest end, with all reasons.
+
+    >>> union([Interval(1, 3, "3 seeds"), Interval(2, 4, "bootstrap")])
+    Interval(low=1, high=4, why='3 seeds, bootstrap')
+    """
+    return Interval(
+        min(part.low for part in parts), max(part.high for part in parts), ", ".join(part.why for part in parts)
+    )
