@@ -2,13 +2,15 @@
 
 Chapter: sweeps
 Source: Vaswani et al. 2017, section 5.3 (4,000 steps of warm-up); Popel & Bojar 2018
-  (arXiv:1804.00247), on what too little of it does
+  (arXiv:1804.00247), on what too little of it does; Xiong et al. 2020 (arXiv:2002.04745): with
+  norms after the blocks warm-up is essential
 Data: 10,000 date conversions, generated
 Command: python launch.py sweep sweep_warmup --seeds 2 --record
 Cost: see results/sweep_warmup.json
 
 One program trains all 24 runs, because they differ in numbers only. The schedule rises for `warmup_steps` and then
-falls by 1 / sqrt(step). The published work is on translation; every combination is reported, and none is judged.
+falls by 1 / sqrt(step). The published work is on translation: every combination is reported, and one order is judged,
+50 steps of warm-up against one.
 """
 
 from attention_jax.config import Claim, Config, Dates, Decode, Optim, Train, Transformer, replace
@@ -48,4 +50,16 @@ def variants() -> dict[str, Config]:
 
 CLAIMS = tuple(
     Claim(f"test loss after 3 epochs: {variant}", "test.loss", None, "ours", variant=variant) for variant in variants()
+)
+CLAIMS += tuple(
+    Claim(
+        f"test loss after 3 epochs, learning_rate={rate}: 50 steps of warm-up less 1",
+        "test.loss",
+        None,
+        "Xiong et al. 2020: post-norm needs warm-up",
+        variant=f"learning_rate={rate} warmup_steps=50",
+        minus=f"learning_rate={rate} warmup_steps=1",
+        at_most=0.0,
+    )
+    for rate in RATES
 )

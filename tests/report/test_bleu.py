@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from attention_jax import InputError
-from attention_jax.report.bleu import bleu, bleu_by_length, chrf, d2l_bleu, kept_beyond, length_figure
+from attention_jax.report.bleu import bleu, bleu_by_length, bleu_interval, chrf, d2l_bleu, kept_beyond, length_figure
 
 
 def test_corpus_bleu_by_hand():
@@ -32,6 +32,18 @@ def test_tokenisation_changes_the_score():
     plain, reference = ["Hello world, again today."], ["Hello world , again today ."]
     assert bleu(plain, reference).score == 100.0
     assert bleu(plain, reference, tokenize="none").score < 50
+
+
+def test_the_interval_is_that_of_test_sets_drawn_with_replacement():
+    """Twenty draws by the seed that sacrebleu names, each scored by itself: their mean, and half their range."""
+    references = [f"a{i} b{i} c{i} d{i} e{i}" for i in range(12)]
+    hypotheses = [text if i % 3 else text[:-2] + " x" for i, text in enumerate(references)]
+    draws = np.random.default_rng(12345).choice(12, size=(20, 12))
+    pick = lambda texts, rows: [texts[i] for i in rows]
+    scores = [bleu(pick(hypotheses, rows), pick(references, rows), tokenize="none").score for rows in draws]
+    middle, half = np.mean(scores), (max(scores) - min(scores)) / 2
+    found = bleu_interval(hypotheses, references, "none", resamples=20)
+    assert found == pytest.approx((middle - half, middle + half), abs=1e-3) and half > 1
 
 
 def test_bins_hold_the_corpus_score_of_their_sentences():

@@ -1,11 +1,24 @@
 """Verdicts decided by hand, and tables that hide nothing."""
 
 import io
+from math import hypot
 
 import pytest
 
 from attention_jax.config import Claim
-from attention_jax.report.tables import Table, claims_table, experiments_list, judge, markdown, plain, show
+from attention_jax.report.intervals import wilson
+from attention_jax.report.tables import (
+    Table,
+    claims_table,
+    experiments_list,
+    interval,
+    judge,
+    markdown,
+    ours,
+    plain,
+    show,
+    worded,
+)
 
 
 def run(value, variant="", seed=0, metric="test.bleu", history=()):
@@ -108,6 +121,54 @@ def test_the_claims_table_leaves_nothing_out():
     for text in (plain(table), markdown(table)):
         assert "missed" in text and "not run" in text
     assert len(plain(table).splitlines()) == 3
+
+
+def trained(value, seed=0, metric="test.bleu", **metrics):
+    found = run(value, seed=seed, metric=metric) | {"steps": 5, "facts": {"test_images": 10_000}}
+    return found | {"metrics": found["metrics"] | metrics}
+
+
+BOOTSTRAP = {"test.bleu_low": 37.5, "test.bleu_high": 40.0}
+
+
+@pytest.mark.parametrize(
+    "bounds, value, words",
+    [
+        ({"at_least": 39.0}, 38.7, "missed (one seed, within noise)"),
+        ({"at_least": 41.0}, 38.7, "missed (one seed)"),
+        ({"at_least": 38.0}, 38.7, "reproduced (one seed, within noise)"),
+        ({"at_least": 37.0}, 38.7, "reproduced (one seed)"),
+        ({"at_least": 37.0, "beaten": 38.0}, 38.7, "beaten (one seed, within noise)"),
+        ({"at_least": 37.0, "beaten": 39.0}, 38.7, "reproduced (one seed)"),
+        ({}, 38.7, "reported"),
+    ],
+)
+def test_doubts_are_said_and_change_no_verdict(bounds, value, words):
+    runs = [trained(value, **BOOTSTRAP)]
+    assert worded(claim(**bounds), runs) == words and judge(claim(**bounds), runs)[1] == words.partition(" ")[0]
+    assert ours(claim(**bounds), runs) == "38.7 (37.5-40, bootstrap)"
+
+
+def test_a_computation_has_no_seeds_to_speak_of_and_several_seeds_may_disagree():
+    assert worded(claim(at_least=38.0), [run(39.0)]) == "reproduced" and ours(claim(), [run(39.0)]) == "39"
+    seeds = [trained(37.0), trained(39.0, 1), trained(40.0, 2)]
+    assert worded(claim(at_least=38.0), seeds) == "reproduced (seeds disagree)"
+    assert worded(claim(at_least=39.5), seeds) == "missed (seeds disagree)"
+    assert worded(claim(at_least=37.0), seeds) == "reproduced" and ours(claim(), seeds) == "39 (37-40, 3 seeds)"
+    assert worded(claim(at_least=38.0, seeds_needed=2), seeds) == "reproduced", "how many have to is in the claim"
+
+
+def test_a_share_of_counted_examples_has_an_interval_and_so_has_a_difference_of_two():
+    accuracy = claim(metric="test.accuracy", at_least=0.92)
+    runs = [trained(0.9196, metric="test.accuracy")]
+    assert ours(accuracy, runs) == "0.9196 (0.9141-0.9248, 10,000 examples)"
+    assert worded(accuracy, runs) == "missed (one seed, within noise)"
+    runs.append(trained(0.9196, metric="test.accuracy") | {"variant": "other"})
+    low, high = wilson(0.9196, 10_000)
+    half = hypot(0.9196 - low, high - 0.9196)
+    assert interval(claim(metric="test.accuracy", variant="other", minus=""), runs)[:2] == pytest.approx((-half, half))
+    loss = trained(0.5, metric="test.loss")
+    assert ours(claim(metric="test.loss"), [loss]) == "0.5", "a loss is no share"
 
 
 class Terminal(io.StringIO):

@@ -95,6 +95,8 @@ def test_full_evaluation_scores_translations_and_report_draws_them(corpus, tmp_p
     evaluation = task.evaluate(params, True)
     assert {"test.bleu", "test.chrf", "test.exact_match", "valid.loss"} <= evaluation.metrics.keys()
     assert 0 <= evaluation.metrics["test.bleu"] <= 100
+    assert evaluation.metrics["test.bleu_low"] <= evaluation.metrics["test.bleu_high"]
+    assert not any("bleu" in name for name in task.evaluate(params, False).metrics), "BLEU is for the end of a run"
     assert {split: len(tokens) for split, tokens in evaluation.written.items()} == {
         split: len(pairs.source) for split, pairs in task.data.held_out.items()
     }
