@@ -236,11 +236,11 @@ def check_the_record(asked, options: list[str]) -> int:
         raise InputError("--check runs what is recorded: leave --scale, --variant, --seeds and --markdown out")
     if not asked.minutes > 0:
         raise InputError(f"--minutes must be a positive number, got {asked.minutes:g}")
-    override = lambda config, words: cli.parse_with_config(cli.Reproduce, [*words, *options], lambda _: config)[1]
+    override = lambda config, words: cli.parse_with_config(cli.Reproduce, words, lambda _: config)[1]
     experiments = [catalogue.load_experiment(name) for name in asked.names or catalogue.names()]
     if options:  # a misspelt one is refused before anything is run
-        [override(experiment.config(), []) for experiment in experiments]
-    return check.check(experiments, asked.minutes, override, asked.local_data)
+        [override(experiment.config(), options) for experiment in experiments]
+    return check.check(experiments, asked.minutes, override, check.Here(asked.local_data, tuple(options)))
 
 
 def sweep(words: list[str]):

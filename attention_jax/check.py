@@ -25,6 +25,8 @@ TRAINED, COMPUTED = 0.05, 0.02
 """How far a number of which no noise was recorded may be off, as a share of it: of a training, of a computation."""
 ROUNDING = 1e-3
 """This share of a number is never a difference."""
+COMPILING = 10.0
+"""Seconds, about: members of a population share one compiled program."""
 ROOT = Path("runs")
 
 
@@ -44,8 +46,8 @@ class Again:
 
     @property
     def seconds(self) -> float:
-        """What it took when it was recorded."""
-        return self.run["seconds"]
+        """What it took when it was recorded, and what it saved there if it was one of a population."""
+        return self.run["seconds"] + (COMPILING if self.run.get("population", 1) > 1 else 0.0)
 
     @property
     def name(self) -> str:
@@ -72,19 +74,29 @@ class Outcome:
             names.append(name)
 
 
+@dataclass(frozen=True)
+class Here:
+    """What this machine adds to recorded commands."""
+
+    local: str = ""
+    """A directory with data files."""
+    options: tuple[str, ...] = ()
+    """Options in the place of recorded ones: ("--data.path", "date.txt")."""
+
+
 Override = Callable[[Config, Sequence[str]], Config]
-"""The configuration with the options of a recorded command applied."""
+"""(configuration, words of a command) -> the configuration with these options."""
 
 
-def check(experiments: Iterable[Experiment], minutes: float, override: Override, local: str = "") -> int:
+def check(experiments: Iterable[Experiment], minutes: float, override: Override, here: Here) -> int:
     """Do what fits into `minutes`, say it, and return the exit code: 0 if all agrees, 1 if something differs.
 
-    `local` is the directory in which data files lie. Raises InputError where nothing can be run.
+    Raises InputError where nothing can be run.
     """
-    if local and not Path(local).is_dir():
-        raise InputError(f"--local-data must be a directory; {local} is not")
+    if here.local and not Path(here.local).is_dir():
+        raise InputError(f"--local-data must be a directory; {here.local} is not")
     outcome = Outcome(runs.fresh_directory("check", ROOT))
-    planned = runs_to_do(experiments, minutes, local, outcome)
+    planned = runs_to_do(experiments, minutes, here, outcome)
     announce(planned, minutes, outcome)
     run_all(planned, minutes, override, outcome)
     if not outcome.done and not outcome.interrupted:
@@ -97,9 +109,9 @@ def check(experiments: Iterable[Experiment], minutes: float, override: Override,
     return int(any(one.verdict == "differs" for one in found))
 
 
-def runs_to_do(experiments: Iterable[Experiment], minutes: float, local: str, outcome: Outcome) -> list[Again]:
+def runs_to_do(experiments: Iterable[Experiment], minutes: float, here: Here, outcome: Outcome) -> list[Again]:
     """The runs to do, in their order. Raises InputError if there are none."""
-    able = [again for experiment in experiments for again in candidates(experiment, local, outcome)]
+    able = [again for experiment in experiments for again in candidates(experiment, here, outcome)]
     if not able:
         why = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in outcome.skipped.items())
         raise InputError(f"--check needs a recorded run that can be run here; there is none ({why or 'none recorded'})")
@@ -111,7 +123,7 @@ def runs_to_do(experiments: Iterable[Experiment], minutes: float, local: str, ou
     return planned
 
 
-def candidates(experiment: Experiment, local: str, outcome: Outcome) -> list[Again]:
+def candidates(experiment: Experiment, here: Here, outcome: Outcome) -> list[Again]:
     """The recorded runs that some claim is about and whose data are at hand; the others are noted as skipped."""
     found, seeds, variants = [], {}, experiment.variants()
     judged = {variant for claim in experiment.claims for variant in (claim.variant, claim.minus)}
@@ -125,7 +137,7 @@ def candidates(experiment: Experiment, local: str, outcome: Outcome) -> list[Aga
         try:
             if variant not in variants:
                 raise InputError(f"{variant!r} is no variant any more")
-            words = with_data(variants[variant], run["command"].split()[3:], local)
+            words = with_data(variants[variant], run["command"].split()[3:], here)
         except InputError as error:
             outcome.skip(experiment.name, str(error))
             continue
@@ -135,28 +147,30 @@ def candidates(experiment: Experiment, local: str, outcome: Outcome) -> list[Aga
     return found
 
 
-def with_data(config: Config, words: Sequence[str], local: str) -> list[str]:
-    """The words of a recorded command, from the experiment's name on, with the places that its files have here.
+def with_data(config: Config, words: Sequence[str], here: Here) -> list[str]:
+    """The words of a recorded command, from the experiment's name on, as they are to be said here.
 
-    A recorded command has only the names of files: they are looked for in the directory `local` and in the directories
-    in it. Data that are downloaded if no file is given may also be in the cache. Raises InputError where they are not.
+    A recorded command has only the names of its files: they are looked for in `here.local` and in the directories in
+    it. Data that are downloaded where no file is given may also be in the cache. Raises InputError where they are not.
     """
-    files = [option for option in catalogue.own_data(config) if option != "--data.dataset" and option in words]
+    files = [option for option in catalogue.own_data(config) if option != "--data.dataset"]
     downloads = config.data.downloads if config.data else ""
     cached = bool(downloads) and (Path(data_home()) / downloads).is_dir()
     words = list(words)
+    if downloads and not cached and not any(option in (*words, *here.options) for option in files):
+        raise InputError(f"needs a download of {downloads.partition('/')[0]}: run it once without --check")
     for option in files:
+        if option not in words:
+            continue
         at = words.index(option)
-        place = located(words[at + 1], local)
+        place = located(words[at + 1], here.local)
         if place:
             words[at + 1] = str(place)
-        elif cached:
-            del words[at : at + 2]
-        else:
+        elif not cached and option not in here.options:
             raise InputError(f"needs {words[at + 1]}: --local-data DIR, a directory that has it")
-    if downloads and not files and not cached:
-        raise InputError(f"needs a download of {downloads.partition('/')[0]}: run it once without --check")
-    return words
+        if option in here.options or not place:
+            del words[at : at + 2]
+    return [*words, *here.options]
 
 
 def located(name: str, local: str) -> Path | None:

@@ -36,8 +36,8 @@ def toy(tmp_path, monkeypatch):
     return make
 
 
-def checked(experiments, minutes=1.0, override=lambda config, words: config, local=""):
-    return check.check(experiments, minutes, override, local)
+def checked(experiments, minutes=1.0, override=lambda config, words: config, **here):
+    return check.check(experiments, minutes, override, check.Here(**here))
 
 
 def report(tmp_path):
@@ -100,7 +100,7 @@ def test_the_chapters_come_first_then_experiments_variants_and_seeds(toy):
     memory = toy("memory", {("", 0): (10.0, 20.0), ("", 1): (10.0, 1.0)}, "memory")
     any_variant = (CLAIM, *(dataclasses.replace(CLAIM, variant=variant) for variant in "ab"))
     kernels = [dataclasses.replace(experiment, claims=any_variant) for experiment in kernels]
-    able = [again for one in (*kernels, memory) for again in check.candidates(one, "", check.Outcome(None))]
+    able = [again for one in (*kernels, memory) for again in check.candidates(one, check.Here(), check.Outcome(None))]
     names = lambda seconds: [again.name for again in check.chosen(able, seconds)]
     assert names(1000) == ["cheap a seed 3", "memory seed 0", "dear seed 0", "cheap b seed 0", "memory seed 1"]
     assert names(14) == ["cheap a seed 3", "memory seed 1", "dear seed 0"]
@@ -137,13 +137,15 @@ def test_data_are_found_by_the_name_in_the_recorded_command_or_skipped(toy, tmp_
     assert checked([there, absent], override=override, local=str(tmp_path / "data")) == 0
     assert given == [["there", "--data.path", str(tmp_path / "data" / "date" / "date.txt.gz")]]
     assert "skipped, needs other.txt.gz: --local-data DIR, a directory that has it: absent" in capsys.readouterr().out
+    options = ("--data.path", "mine.txt")
+    assert checked([absent], override=override, options=options) == 0 and given[-1] == ["absent", *options]
     published = configs.replace(CONFIG, data=configs.FraEng())
     with pytest.raises(InputError, match="needs fra-eng.zip"):
-        check.with_data(published, ["x", "--data.path", "fra-eng.zip"], "")
+        check.with_data(published, ["x", "--data.path", "fra-eng.zip"], check.Here())
     with pytest.raises(InputError, match="needs a download of fra_eng"):
-        check.with_data(published, ["x"], "")
+        check.with_data(published, ["x"], check.Here())
     (tmp_path / "cache" / "fra_eng" / "d2l").mkdir(parents=True)
-    assert check.with_data(published, ["x", "--data.path", "fra-eng.zip"], "") == ["x"]
+    assert check.with_data(published, ["x", "--data.path", "fra-eng.zip"], check.Here()) == ["x"]
 
 
 def test_an_interrupt_keeps_what_has_ended(toy, tmp_path, capsys):
