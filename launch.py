@@ -213,6 +213,8 @@ def reproduce(words: list[str]):
     asked, options = cli.parse_known(cli.Reproduce, words)
     if asked.check:
         raise SystemExit(check_the_record(asked, options))
+    if asked.local_data or asked.minutes != cli.Reproduce.minutes:
+        raise InputError("--minutes and --local-data belong to --check: add it, or leave them out")
     measured = []
     for name in asked.names or catalogue.names():
         experiment = catalogue.load_experiment(name)

@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import runpy
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +11,7 @@ from attention_jax import Diverged, InputError, check, config as configs, ledger
 from attention_jax.catalogue import Experiment
 from attention_jax.config import Claim
 
+ROOT = Path(__file__).resolve().parents[1]
 CONFIG = configs.Config("toy", configs.Dates(), configs.LuongSeq2seq())
 ENVIRONMENT = {"machine": "a board, 1 CPU", "processor": "abacus", "devices": ["cpu: cpu"], "jax": "0.1"}
 CLAIM = Claim("the number", "test.number", None, "hand", at_least=1.0)
@@ -156,6 +159,31 @@ def test_an_interrupt_keeps_what_has_ended(toy, tmp_path, capsys):
     assert checked([ended, stopped]) == 130
     assert "1 OK; 1 runs in 0.0 minutes, recorded with 0.0; interrupted" in capsys.readouterr().out
     assert [run["run"] for run in report(tmp_path)["runs"]] == ["ended seed 0"]
+
+
+def test_the_command_line_checks_an_experiment_of_ones_own_with_the_options_it_was_recorded_with(tmp_path, monkeypatch):
+    monkeypatch.setattr(check, "ROOT", tmp_path / "runs")
+    (tmp_path / "mine.py").write_text(
+        "from attention_jax.config import Claim, Config, Dates, LuongSeq2seq\n"
+        "CLAIMS = (Claim('a number', 'test.number', None, 'me'),)\n"
+        "config = lambda: Config('mine', Dates(), LuongSeq2seq())\n"
+        "study = lambda config, directory: {'test.number': float(config.train.batch_size)}\n"
+    )
+    words = "python launch.py reproduce mine --train.batch-size 7"
+    run = {"variant": "", "seed": 0, "metrics": {"test.number": 7.0}, "history": [], "seconds": 1.0, "command": words}
+    ledger.record("mine", run | {"environment": ENVIRONMENT}, tmp_path / "results")
+    reproduce = runpy.run_path(str(ROOT / "launch.py"))["reproduce"]
+    with pytest.raises(SystemExit) as stop:
+        reproduce([str(tmp_path / "mine.py"), "--check", "--minutes", "1"])
+    assert stop.value.code == 0 and report(tmp_path)["numbers"][0]["here"] == 7.0
+    with pytest.raises(SystemExit) as stop:
+        reproduce([str(tmp_path / "mine.py"), "--check", "--train.batch-size", "8"])
+    assert stop.value.code == 1, "an option of the command line takes the place of a recorded one"
+    for words in (["--scale", "smoke"], ["--seeds", "2"], ["--variant", "x"], ["--markdown"], ["--minutes", "0"]):
+        with pytest.raises(InputError, match="leave --scale|--minutes must be a positive number"):
+            reproduce(["--check", *words])
+    with pytest.raises(InputError, match="belong to --check"):
+        reproduce(["--minutes", "3"])
 
 
 def run(value, seed=0, **rest):
