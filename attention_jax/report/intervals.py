@@ -64,7 +64,7 @@ def counted(facts: Mapping, split: str, kind: str) -> int:
 def difference(mine: float, around_mine: Interval, other: float, around_other: Interval) -> Interval:
     """The interval of `mine - other` as if the two were independent (Newcombe 1998, method 10).
 
-    >>> difference(5.0, Interval(2.0, 8.0, "bootstrap"), 1.0, Interval(-3.0, 5.0, ""))
+    >>> difference(5.0, Interval(2.0, 9.0, "bootstrap"), 1.0, Interval(-2.0, 5.0, ""))
     Interval(low=-1.0, high=9.0, why='bootstrap')
     """
     return Interval(
