@@ -234,8 +234,9 @@ def check_the_record(asked, options: list[str]) -> int:
     """Recorded runs again, held against the record: the exit code of `launch.py reproduce --check`."""
     from attention_jax import catalogue, check, cli
 
-    if asked.scale != "full" or asked.variant or asked.seeds or asked.markdown:
-        raise InputError("--check runs what is recorded: leave --scale, --variant, --seeds and --markdown out")
+    own = ("scale", "variant", "seeds", "root", "markdown")
+    if any(getattr(asked, name) != getattr(cli.Reproduce, name) for name in own):
+        raise InputError(f"--check runs what is recorded: leave --{', --'.join(own)} out")
     if not asked.minutes > 0:
         raise InputError(f"--minutes must be a positive number, got {asked.minutes:g}")
     override = lambda config, words: cli.parse_with_config(cli.Reproduce, words, lambda _: config)[1]

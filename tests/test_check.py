@@ -179,7 +179,7 @@ def test_the_command_line_checks_an_experiment_of_ones_own_with_the_options_it_w
     with pytest.raises(SystemExit) as stop:
         reproduce([str(tmp_path / "mine.py"), "--check", "--train.batch-size", "8"])
     assert stop.value.code == 1, "an option of the command line takes the place of a recorded one"
-    for words in (["--scale", "smoke"], ["--seeds", "2"], ["--variant", "x"], ["--markdown"], ["--minutes", "0"]):
+    for words in (["--scale", "smoke"], ["--seeds", "2"], ["--variant", "x"], ["--root", "x"], ["--minutes", "0"]):
         with pytest.raises(InputError, match="leave --scale|--minutes must be a positive number"):
             reproduce(["--check", *words])
     with pytest.raises(InputError, match="belong to --check"):
