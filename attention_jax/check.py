@@ -324,6 +324,7 @@ def summary(found: Sequence[Compared], outcome: Outcome) -> list[str]:
     """What came of it: counts, time, what was left out, the machines on both sides, and where the JSON is."""
     verdicts = [one.verdict for one in found]
     counts = ", ".join(f"{verdicts.count(kind)} {kind}" for kind in dict.fromkeys(verdicts)) or "nothing compared"
+    exact = sum(one.recorded == one.here for one in found)
     then = sum(again.seconds for again, _ in outcome.done) / 60
     ended = f"{len(outcome.done)} runs in {outcome.seconds / 60:.1f} minutes, recorded with {then:.1f}"
     here = {machine(result["environment"]) for _, result in outcome.done}
@@ -331,7 +332,7 @@ def summary(found: Sequence[Compared], outcome: Outcome) -> list[str]:
     same = "the same kind of machine" if here == there else "another machine or version: the last digits may differ"
     failed = [f"{again.name}: {result['failure']}" for again, result in outcome.done if "failure" in result]
     return [
-        f"{counts}; {ended}" + ("; interrupted" if outcome.interrupted else ""),
+        f"{counts}; {exact} the same to the last bit; {ended}" + ("; interrupted" if outcome.interrupted else ""),
         *failed,
         *left_out(outcome),
         f"here: {'; '.join(sorted(here))}",

@@ -52,7 +52,7 @@ def test_what_agrees_with_the_record_is_green_and_the_record_is_left_alone(toy, 
     before = (tmp_path / "results" / "toy.json").read_bytes()
     assert checked([toy]) == 0
     shown = capsys.readouterr().out
-    assert "1 of 1: toy seed 0, about 2 s" in shown and "1 OK; 1 runs in" in shown
+    assert "1 of 1: toy seed 0, about 2 s" in shown and "1 OK; 0 the same to the last bit; 1 runs in" in shown
     assert "9.888-10.31 (+-2 %)" in shown, "what was expected, and why"
     assert "recorded on: abacus, a board, 1 CPU, cpu: cpu, jax 0.1 (another machine or version" in shown
     assert (tmp_path / "results" / "toy.json").read_bytes() == before
@@ -157,7 +157,10 @@ def test_an_interrupt_keeps_what_has_ended(toy, tmp_path, capsys):
 
     ended, stopped = toy("ended", {("", 0): (10.0, 1.0)}), toy("stopped", {("", 0): (10.0, 2.0)}, study=study)
     assert checked([ended, stopped]) == 130
-    assert "1 OK; 1 runs in 0.0 minutes, recorded with 0.0; interrupted" in capsys.readouterr().out
+    assert (
+        "1 OK; 1 the same to the last bit; 1 runs in 0.0 minutes, recorded with 0.0; interrupted"
+        in capsys.readouterr().out
+    )
     assert [run["run"] for run in report(tmp_path)["runs"]] == ["ended seed 0"]
 
 
