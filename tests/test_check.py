@@ -189,6 +189,16 @@ def test_the_command_line_checks_an_experiment_of_ones_own_with_the_options_it_w
         reproduce(["--minutes", "3"])
 
 
+def test_the_cores_that_may_be_used_are_part_of_a_machine(monkeypatch):
+    from attention_jax.train import log
+
+    monkeypatch.setattr(log.os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(log.os, "sched_getaffinity", lambda process: {0, 1, 2, 3}, raising=False)
+    assert log.environment()["machine"].endswith(", 4 CPUs")
+    monkeypatch.setattr(log.os, "sched_getaffinity", lambda process: {1}, raising=False)
+    assert log.environment()["machine"].endswith(", 1 of 4 CPUs")
+
+
 def run(value, seed=0, **rest):
     return {"variant": "", "seed": seed, "metrics": {"test.bleu": value}, "history": [], "steps": 5} | rest
 

@@ -50,12 +50,19 @@ def environment() -> dict:
     return {
         "python": platform.python_version(),
         **{name: _version(name) for name in names},
-        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
+        "machine": f"{platform.system()} {platform.machine()}, {_cores()}",
         "processor": _processor(),
         "devices": [f"{d.platform}: {d.device_kind}" for d in jax.devices()],
         "processes": jax.process_count(),
         "commit": _commit(),
     }
+
+
+def _cores() -> str:
+    """How many CPUs there are, and of how many this process may use: with fewer, sums are divided otherwise."""
+    total = os.cpu_count()
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else total
+    return f"{total} CPUs" if usable == total else f"{usable} of {total} CPUs"
 
 
 def _processor() -> str | None:
