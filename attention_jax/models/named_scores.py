@@ -40,6 +40,18 @@ class Location(scores.Score):
         return cls(jax.nn.initializers.glorot_uniform()(rng, (query_width, POSITIONS)))
 
 
+@pytree
+@dataclass(frozen=True)
+class ScaledGeneral(scores.Bilinear):
+    """q^T W k / sqrt(D): "general" with the scale of Vaswani et al. 2017, eq. 1; of `experiments/input_feeding.py`."""
+
+    def __call__(self, query, key):
+        return super().__call__(query, key) * query.shape[-1] ** -0.5
+
+    def prepare_key(self, key):
+        return scores.ScaledDot(), key @ self.kernel.T
+
+
 SAME_WIDTH = ("dot", "scaled_dot", "cosine")
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from attention_jax import InputError, config
+from attention_jax.models.named_scores import ScaledGeneral
 
 SMALL = {"hidden_size": 6, "embed_size": 4, "readout_size": 4}
 ONE_WAY = {"bidirectional": "none", "start_from": "pass"}
@@ -123,6 +124,15 @@ def test_input_feeding_by_hand(contract):
         fed = np.tanh(np.concatenate([h, context]) @ p["readout_kernel"] + p["readout_bias"])
     logits, _ = jax.jit(model.apply)(variables, contract.SOURCE[:1], contract.LENGTH[:1], jnp.array([[1, 2]]))
     np.testing.assert_allclose(logits[0, 1], fed @ p["kernel"] + p["bias"], atol=1e-5)
+
+
+def test_scaled_general_is_general_over_the_root_of_the_width():
+    draw = lambda i, *shape: jax.random.normal(jax.random.key(i), shape)
+    query, key, kernel = draw(0, 3, 16), draw(1, 5, 9), draw(2, 16, 9)
+    want = np.asarray(query @ kernel @ key.T) / 4
+    rest, prepared = ScaledGeneral(kernel).prepare_key(key)
+    for scores in (ScaledGeneral(kernel)(query, key), rest(query, prepared)):
+        np.testing.assert_allclose(scores, want, rtol=1e-5, atol=1e-5)
 
 
 def test_windows(contract):

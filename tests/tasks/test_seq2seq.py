@@ -1,5 +1,7 @@
 """The sequence-to-sequence task on a corpus of ten sentences, for every family of models."""
 
+import json
+
 import jax
 import numpy as np
 import pytest
@@ -7,7 +9,7 @@ import pytest
 from attention_jax import InputError, catalogue, config as configs, tasks
 from attention_jax.tasks import pictures
 from attention_jax.train import parallel
-from experiments import bahdanau_length, multi30k_scores
+from experiments import bahdanau_length, input_feeding, multi30k_scores
 
 MODELS = {
     "luong": configs.LuongSeq2seq(hidden_size=8, embed_size=4),
@@ -115,6 +117,15 @@ def test_the_scores_are_drawn_as_far_as_they_have_ended(tmp_path):
         (tmp_path / variant).mkdir()
         (tmp_path / variant / "result.json").write_text(f'{{"metrics": {{"test.bleu": {bleu}}}}}')
     drawn = multi30k_scores.figure({p.name: p for p in tmp_path.iterdir()}, tmp_path / "scores.png")
+    assert drawn.stat().st_size > 2000
+
+
+def test_the_curves_of_input_feeding_are_drawn_beside_theirs(tmp_path):
+    for variant in ("general", "scaled-feeding"):
+        (tmp_path / variant).mkdir()
+        history = [{"epoch": 1, "valid.loss": 4.8}, {"epoch": 2, "valid.loss": 3.9}]
+        (tmp_path / variant / "result.json").write_text(json.dumps({"history": history}))
+    drawn = input_feeding.figure({p.name: p for p in tmp_path.iterdir()}, tmp_path / "curves.png")
     assert drawn.stat().st_size > 2000
 
 
