@@ -66,7 +66,13 @@ class Translator(nn.Module):
         decoder = InputFeedRNNDecoder if options.input_feeding else StdRNNDecoder
         self.encoder = RNNEncoder("GRU", False, 1, size, 0.0, Embeddings(source, size, rate))
         self.decoder = decoder(
-            "GRU", False, 1, size, options.score, dropout=options.output_dropout, embeddings=Embeddings(target, size, rate)
+            "GRU",
+            False,
+            1,
+            size,
+            options.score,
+            dropout=options.output_dropout,
+            embeddings=Embeddings(target, size, rate),
         )
         self.out = nn.Linear(size, target)
         for weight in self.parameters():
@@ -99,16 +105,18 @@ def trained(config, data) -> list[dict]:
     """The losses after each epoch."""
     torch.manual_seed(config.train.seed)
     model = Translator(config.model, len(data.source_vocabulary), len(data.target_vocabulary))
-    adam, (pairs,), history, step = torch.optim.Adam(model.parameters()), data.train, [], 0
-    steps = config.train.total_epochs * -(-len(pairs.source) // config.train.batch_size)
-    for epoch in range(config.train.total_epochs):
+    train, adam, (pairs,), history, step = config.train, torch.optim.Adam(model.parameters()), data.train, [], 0
+    steps = train.total_epochs * -(-len(pairs.source) // train.batch_size)
+    for epoch in range(train.total_epochs):
         began, losses = time.time(), []
-        plan = batches.plan(config.train.seed, epoch, [len(pairs.source)], data.batch_sizes, config.train.steps_per_call)
+        plan = batches.plan(
+            config.train.seed, epoch, [len(pairs.source)], data.batch_sizes, config.train.steps_per_call
+        )
         model.train()
         for indices, weight in ((i, w) for chunk in plan for i, w in zip(chunk.indices, chunk.weight) if w.any()):
             step += 1
             adam.param_groups[0]["lr"] = rate(config.optim, step, steps)
-            loss, count = total_loss(model, pairs, indices[weight > 0], config.train.label_smoothing)
+            loss, count = total_loss(model, pairs, indices[weight > 0], train.label_smoothing)
             adam.zero_grad()
             (loss / count).backward()
             nn.utils.clip_grad_norm_(model.parameters(), config.optim.clip_norm)
