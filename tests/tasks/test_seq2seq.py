@@ -1,6 +1,7 @@
 """The sequence-to-sequence task on a corpus of ten sentences, for every family of models."""
 
 import json
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -127,6 +128,13 @@ def test_the_curves_of_input_feeding_are_drawn_beside_theirs(tmp_path):
         (tmp_path / variant / "result.json").write_text(json.dumps({"history": history}))
     drawn = input_feeding.figure({p.name: p for p in tmp_path.iterdir()}, tmp_path / "curves.png")
     assert drawn.stat().st_size > 2000
+
+
+def test_what_is_claimed_of_their_input_feeding_is_what_their_file_says():
+    file = Path(input_feeding.__file__).parent / "results" / "input_feeding_peer.json"
+    last = {name: rows[-1]["valid.loss"] for name, rows in json.loads(file.read_text())["histories"].items()}
+    [claim] = [claim for claim in input_feeding.CLAIMS if claim.published is not None]
+    assert claim.published == round(last[claim.variant] - last[claim.minus], 3)
 
 
 def test_a_model_without_attention_refuses_to_draw_it(corpus, tmp_path):
