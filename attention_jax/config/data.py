@@ -288,6 +288,51 @@ class TimeMachine(DataOptions):
 
 
 @dataclass(frozen=True)
+class Shakespeare(DataOptions):
+    """The characters of tiny Shakespeare (attention_jax/data/shakespeare.py), in windows of `steps` characters."""
+
+    loader: ClassVar[str] = "attention_jax.data.shakespeare:load"
+
+    path: str = ""
+    """The published input.txt (.gz, too), or its directory; empty downloads it."""
+    steps: int = 64
+    """Characters a window predicts."""
+    overlap: int = 2
+    """Training windows begin every steps / overlap characters."""
+
+
+@dataclass(frozen=True)
+class MarkovChains(DataOptions):
+    """Sequences of random Markov chains, each of a chain of its own (attention_jax/data/markov_chains.py)."""
+
+    loader: ClassVar[str] = "attention_jax.data.markov_chains:load"
+
+    states: int = 3
+    concentration: float = 1.0
+    """Of the Dirichlet prior of the rows of a transition matrix; 1 is uniform."""
+    steps: int = 100
+    """States a sequence predicts."""
+    train_windows: int = 20_000
+    """Sequences, that is chains, to train on."""
+    valid_windows: int = 1_000
+
+
+@dataclass(frozen=True)
+class ConvexHulls(DataOptions):
+    """Random points and their convex hulls (attention_jax/data/convex_hulls.py)."""
+
+    loader: ClassVar[str] = "attention_jax.data.convex_hulls:load"
+
+    fewest: int = 5
+    """Points of a set."""
+    most: int = 10
+    examples: int = 200_000
+    """Sets to train on."""
+    held_out: int = 2_000
+    """Sets to validate on, and to test on of the fewest and of the most points each."""
+
+
+@dataclass(frozen=True)
 class Algorithmic(DataOptions):
     """The tasks of the Neural Turing Machine paper, generated (attention_jax/data/algorithmic.py)."""
 

@@ -13,6 +13,7 @@ SCORES = {
     "concat": "attention_jax.ops.scores:Concat",
     "additive": "attention_jax.ops.scores:Additive",
     "cosine": "attention_jax.ops.scores:Cosine",
+    "gaussian": "attention_jax.ops.scores:Gaussian",
     "location": "attention_jax.models.named_scores:Location",
     "mean": "attention_jax.ops.scores:Constant",
 }
@@ -54,7 +55,7 @@ class AttentionSeq2seq(Seq2seq):
 
     module: ClassVar[str] = "attention_jax.models.book:AttentionSeq2seq"
     score: Score = "dot"
-    """dot, scaled_dot, general, concat, additive, cosine, location, mean, or package.file:Class of your own."""
+    """dot, scaled_dot, general, concat, additive, cosine, gaussian, location, mean, or package.file:Class of your own."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ class Bahdanau(DeepOutput):
 
     module: ClassVar[str] = "attention_jax.models.bahdanau:Bahdanau"
     score: Score = "additive"
-    """dot, scaled_dot, general, concat, additive, cosine, location, mean, or package.file:Class of your own."""
+    """dot, scaled_dot, general, concat, additive, cosine, gaussian, location, mean, or package.file:Class of your own."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,7 @@ class ConditionalGru(DeepOutput):
     module: ClassVar[str] = "attention_jax.models.conditional_gru:ConditionalGru"
     readout: Literal["state", "linear", "tanh", "maxout"] = "tanh"
     score: Score = "additive"
-    """dot, scaled_dot, general, concat, additive, cosine, location, mean, or package.file:Class of your own."""
+    """dot, scaled_dot, general, concat, additive, cosine, gaussian, location, mean, or package.file:Class of your own."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ class Luong(Translator):
 
     module: ClassVar[str] = "attention_jax.models.luong:Luong"
     score: Score = "general"
-    """dot, scaled_dot, general, concat, additive, cosine, location, mean, or package.file:Class of your own."""
+    """dot, scaled_dot, general, concat, additive, cosine, gaussian, location, mean, or package.file:Class of your own."""
     input_feeding: bool = True
     """The attentional vector of a step is part of the next step's input."""
     window: Literal["all", "monotonic", "predictive"] = "all"
@@ -154,7 +155,7 @@ class Gnmt(DeepOutput):
 
     module: ClassVar[str] = "attention_jax.models.gnmt:Gnmt"
     score: Score = "additive"
-    """dot, scaled_dot, general, concat, additive, cosine, location, mean, or package.file:Class of your own."""
+    """dot, scaled_dot, general, concat, additive, cosine, gaussian, location, mean, or package.file:Class of your own."""
     residual: bool = True
     """Add a layer's input to its output from the second layer on, in the encoder and in the decoder."""
 
@@ -285,7 +286,7 @@ class Transformer(ModelOptions):
     activation: Activation = "relu"
     positions: Positions = "sinusoidal"
     score: HeadScore = "scaled_dot"
-    """dot, scaled_dot, general, concat, additive, cosine, mean, or package.file:Class of your own."""
+    """dot, scaled_dot, general, concat, additive, cosine, gaussian, mean, or package.file:Class of your own."""
     use_bias: bool = True
     """Bias terms of the attention projections."""
     dropout: float = 0.1
@@ -323,6 +324,8 @@ class LanguageModel(ModelOptions):
     norm: Literal["post", "pre"] = "pre"
     activation: Activation = "gelu"
     positions: Positions = "rotary"
+    score: HeadScore = "scaled_dot"
+    """dot, scaled_dot, general, concat, additive, cosine, gaussian, mean, or package.file:Class of your own."""
     dropout: float = 0.1
     attention_dropout: float = 0.1
     ffn_dropout: float = 0.0
@@ -350,6 +353,17 @@ class TextClassifier(ModelOptions):
     attention_dropout: float = 0.1
     dtype: Literal["float32", "bfloat16"] = "float32"
     """What is computed in; parameters are float32."""
+
+
+@dataclass(frozen=True)
+class PointerNetwork(ModelOptions):
+    """Pointer Networks, Vinyals et al. 2015 (attention_jax/models/pointer.py)."""
+
+    module: ClassVar[str] = "attention_jax.models.pointer:PointerNetwork"
+    task: ClassVar[str] = "attention_jax.tasks.pointing:build"
+
+    hidden_size: int = 128
+    """Of the encoder, of the decoder and of the score."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Windows of a text for language models, and your own text file in such windows."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -37,6 +38,8 @@ class Windows(NamedTuple):
     """Tokens that `predict` adds to a text; d2l adds 20 characters"""
     temperature: float = 0.0
     """Each is the most probable one, or, above 0, drawn from softmax(logits / temperature)"""
+    known: Mapping[str, Mapping[str, float]] = MappingProxyType({})
+    """What predictions that are known cost a token, in nats: {"valid": {name: ...}}; a model's loss is held against it"""
 
 
 def windows(text: np.ndarray, first: int, count: int, steps: int, stride: int) -> np.ndarray:

@@ -23,7 +23,7 @@ def block_of(options: config.LanguageModel) -> Block:
         norm_epsilon=EPSILON,
         activation=options.activation,
         positions=options.positions,
-        score="scaled_dot",
+        score=options.score,
         use_bias=True,
         dropout=options.dropout,
         attention_dropout=options.attention_dropout,

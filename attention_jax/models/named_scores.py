@@ -52,7 +52,7 @@ class ScaledGeneral(scores.Bilinear):
         return scores.ScaledDot(), key @ self.kernel.T
 
 
-SAME_WIDTH = ("dot", "scaled_dot", "cosine")
+SAME_WIDTH = ("dot", "scaled_dot", "cosine", "gaussian")
 
 
 def score_class(name: str) -> type[scores.Score]:

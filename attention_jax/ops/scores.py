@@ -251,6 +251,11 @@ class Gaussian(Score):
     def __call__(self, query, key):
         return _squared_distance(query, key) * (-0.5 / self.sigma**2)
 
+    @classmethod
+    def init(cls, rng: Array, query_width: int, key_width: int = 0, hidden: int = 0) -> "Gaussian":
+        """The fourth root of D, to be learnt: on vectors of one length the weights are those of `ScaledDot`."""
+        return cls(jnp.full((), query_width**0.25))
+
 
 @pytree
 @dataclass(frozen=True)

@@ -90,6 +90,8 @@ class LanguageTask:
             metrics |= {f"{split}.loss": per_token, f"{split}.perplexity": float(np.exp(min(per_token, 50.0)))}
             if self.data.characters_per_token:
                 metrics[f"{split}.bits_per_character"] = per_token / self.data.characters_per_token / np.log(2.0)
+            for name, known in self.data.known.get(split, {}).items():
+                metrics[f"{split}.loss_less_{name}"] = per_token - known
         return Evaluation(metrics, {})
 
     def evaluated_with(self) -> dict:

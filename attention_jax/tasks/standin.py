@@ -7,6 +7,7 @@ They are there to be compiled. Sizes are those of `facts`, which a run of the da
 import numpy as np
 
 from attention_jax import InputError, config as configs
+from attention_jax.data import shakespeare
 from attention_jax.data.buckets import sentences_in_batch
 from attention_jax.data.images import ImageData, Split
 from attention_jax.data.packing import PackedPairs
@@ -31,7 +32,8 @@ def at_hand(data: configs.DataOptions) -> bool:
         return data.dataset in ("digits", "own") or bool(data.path)
     if isinstance(data, configs.Corpus):
         return bool(data.source_file or data.tsv_file or data.examples)
-    return not isinstance(data, configs.FraEng | configs.Multi30k | configs.TimeMachine) or bool(data.path)
+    published = configs.FraEng | configs.Multi30k | configs.TimeMachine | configs.Shakespeare
+    return not isinstance(data, published) or bool(data.path)
 
 
 def task(config: configs.Config, facts: dict) -> Task:
@@ -41,7 +43,12 @@ def task(config: configs.Config, facts: dict) -> Task:
     """
     if at_hand(config.data):
         return build(config)
-    makers = {configs.Images: pictures, configs.TextPairs: sentences, configs.TimeMachine: windows}
+    makers = {
+        configs.Images: pictures,
+        configs.TextPairs: sentences,
+        configs.TimeMachine: windows,
+        configs.Shakespeare: plays,
+    }
     make = next(make for kind, make in makers.items() if isinstance(config.data, kind))
     try:
         return make(config, facts)
@@ -144,3 +151,10 @@ def windows(config: configs.Config, facts: dict) -> language.LanguageTask:
     vocabulary = Vocabulary(CHARACTERS, unk=UNK)
     data = Windows(train, {"valid": valid}, vocabulary, Tokenizer(list, "".join), facts)
     return language.LanguageTask(config, data, build_model(config, len(vocabulary)))
+
+
+def plays(config: configs.Config, facts: dict) -> language.LanguageTask:
+    """Windows of a text as long, and of as many characters, as tiny Shakespeare."""
+    letters = "".join(map(chr, range(shakespeare.DISTINCT)))
+    data = shakespeare.assemble(letters.ljust(shakespeare.CHARACTERS, letters[0]), config.data)
+    return language.LanguageTask(config, data, build_model(config, len(data.vocabulary)))

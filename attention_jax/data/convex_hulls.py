@@ -1,0 +1,88 @@
+"""Points of the unit square and their convex hulls, generated from a seed (Vinyals et al. 2015, section 3.1).
+
+A row of inputs begins with a symbol, (0, 0, 1), and then has a point (x, y, 0) a place: place 0 is the symbol's. The
+target names places: the hull from its point of lowest number counterclockwise, that point again, and 0.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from attention_jax import InputError, config as settings
+
+ROWS = 2_000
+"""Sets of points at once: their triples take memory."""
+
+
+class Hulls(NamedTuple):
+    """N sets of points and their hulls; rows shorter than S and T are followed by zeros."""
+
+    inputs: np.ndarray
+    """[N, S, 3] float32"""
+    length: np.ndarray
+    """[N] int32: the points of a row, and 1"""
+    target: np.ndarray
+    """[N, T] int32: places"""
+    target_length: np.ndarray
+    """[N] int32: the corners of a row's hull, and 2"""
+
+
+def successors(points: np.ndarray, count: np.ndarray) -> np.ndarray:
+    """Which point follows each one on the hull of its set, counterclockwise: [N, P, 2] -> [N, P], -1 inside.
+
+    j follows i if all other points are to the left of the line from i to j.
+
+    >>> square = np.array([[[0, 0], [1, 1], [1, 0], [0, 1], [0.5, 0.4]]])
+    >>> successors(square, np.array([5])).tolist()
+    [[2, 3, 1, 0, -1]]
+    """
+    places = np.arange(points.shape[1])
+    away = points[:, None, :, :] - points[:, :, None, :]  # [N, i, j, 2]: from i to j
+    left = away[:, :, :, None, 0] * away[:, :, None, :, 1] - away[:, :, :, None, 1] * away[:, :, None, :, 0] > 0
+    real = places[None, :] < count[:, None]  # [N, P]
+    same = (places[:, None, None] == places) | (places[None, :, None] == places)  # k is i or j
+    follows = (left | same | ~real[:, None, None, :]).all(-1)  # [N, i, j]
+    follows &= real[:, :, None] & real[:, None, :] & (places[:, None] != places[None, :])
+    return np.where(follows.any(-1), follows.argmax(-1), -1)
+
+
+def hulls(points: np.ndarray, count: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Targets [N, P + 2] of sets [N, P, 2] of `count` points each, and their lengths.
+
+    >>> hulls(np.array([[[0, 0], [1, 1], [1, 0], [0, 1], [0.5, 0.4]]]), np.array([5]))[0].tolist()
+    [[1, 3, 2, 4, 1, 0, 0]]
+    """
+    after, rows = successors(points, count), np.arange(len(points))
+    target = np.zeros((len(points), points.shape[1] + 2), np.int32)
+    first = at = (after >= 0).argmax(1)
+    going = np.ones(len(points), bool)
+    for step in range(target.shape[1]):
+        target[going, step] = at[going] + 1
+        going &= (at != first) | (step == 0)
+        at = after[rows, at]
+    return target, (target > 0).sum(1).astype(np.int32) + 1
+
+
+def generate(rng: np.random.Generator, rows: int, fewest: int, most: int) -> Hulls:
+    """Sets of `fewest` to `most` points, uniform in the unit square."""
+    count = rng.integers(fewest, most + 1, rows)
+    real = np.arange(most) < count[:, None]
+    points = np.where(real[:, :, None], rng.random((rows, most, 2)), 0.0)
+    pieces = [hulls(points[at : at + ROWS], count[at : at + ROWS]) for at in range(0, rows, ROWS)]
+    inputs = np.zeros((rows, most + 1, 3), np.float32)
+    inputs[:, 0, 2], inputs[:, 1:, :2] = 1.0, points
+    target, length = (np.concatenate(parts) for parts in zip(*pieces))
+    return Hulls(inputs, (count + 1).astype(np.int32), target, length)
+
+
+def load(options: settings.ConvexHulls) -> tuple[Hulls, Hulls, dict[str, Hulls]]:
+    """Sets to train on, to validate on, and those of the fewest and of the most points, by their number, to test on."""
+    fewest, most = options.fewest, options.most
+    if not 3 <= fewest <= most or min(options.examples, options.held_out) < 1:
+        raise InputError(
+            "--data.fewest must be at least 3 and at most --data.most, --data.examples and --data.held-out at least 1; "
+            f"got {fewest}, {most}, {options.examples} and {options.held_out}"
+        )
+    draw = lambda seed, rows, *counts: generate(np.random.default_rng(seed), rows, *counts)
+    tests = {str(n): draw(2 + n, options.held_out, n, n) for n in dict.fromkeys((fewest, most))}
+    return draw(0, options.examples, fewest, most), draw(1, options.held_out, fewest, most), tests

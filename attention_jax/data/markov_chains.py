@@ -1,0 +1,94 @@
+"""Sequences of Markov chains, each of a chain of its own: what can be learnt of it stands in the sequence itself.
+
+The task of Edelman et al. 2024 (arXiv 2402.11004, section 2): the rows of a transition matrix are drawn from a
+symmetric Dirichlet prior, then a sequence from the chain. The first state is uniform here, so that it says nothing of
+the matrix and `bigram` is exactly the posterior mean.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from attention_jax import InputError, config as settings
+from attention_jax.data import tokenizers
+from attention_jax.data.text_windows import Windows
+from attention_jax.data.vocabulary import UNK, Vocabulary
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+"""What states are called."""
+
+
+def sample(
+    rng: np.random.Generator, rows: int, length: int, states: int, concentration: float = 1.0
+) -> tuple[np.ndarray, np.ndarray]:
+    """`rows` chains and a sequence of each: transition matrices [N, S, S] and states [N, length] int32."""
+    matrices = rng.dirichlet(np.full(states, concentration), (rows, states))
+    reached = matrices.cumsum(-1)  # [N, S, S]
+    uniform = rng.random((length, rows))
+    written = np.empty((rows, length), np.int32)
+    written[:, 0] = uniform[0] * states
+    for t in range(1, length):
+        below = reached[np.arange(rows), written[:, t - 1]] < uniform[t, :, None]
+        written[:, t] = np.minimum(below.sum(1), states - 1)
+    return matrices, written
+
+
+def bigram(written: np.ndarray, states: int, concentration: float = 1.0) -> np.ndarray:
+    """The best prediction there is: p(next | sequence so far) [N, T, S] after each of `written` [N, T], the posterior
+    mean of the row of the last state,
+
+        (n(i, j) + a) / (n(i) + S a),   n(i, j) the transitions from i to j so far.
+
+    >>> bigram(np.array([[0, 1, 0]]), states=2).tolist()  # nothing is known of 0, of 1; once 1 followed 0
+    [[[0.5, 0.5], [0.5, 0.5], [0.3333333333333333, 0.6666666666666666]]]
+    """
+    one_hot = np.eye(states)[written]  # [N, T, S]
+    follows = np.einsum("nti,ntj->ntij", one_hot[:, :-1], one_hot[:, 1:]).cumsum(1)  # [N, T - 1, S, S]
+    counts = np.concatenate([np.zeros_like(follows[:, :1]), follows], axis=1)
+    return _smoothed(np.einsum("nti,ntij->ntj", one_hot, counts), concentration)
+
+
+def unigram(written: np.ndarray, states: int, concentration: float = 1.0) -> np.ndarray:
+    """What is left without the order: (n(j) + a) / (t + S a), n(j) the visits of j so far.
+
+    >>> unigram(np.array([[0, 1, 0]]), states=2)[0, -1].tolist()
+    [0.6, 0.4]
+    """
+    return _smoothed(np.eye(states)[written].cumsum(1), concentration)
+
+
+def _smoothed(counts: np.ndarray, concentration: float) -> np.ndarray:
+    counts = counts + concentration
+    return counts / counts.sum(-1, keepdims=True)
+
+
+def nats(predict: Callable, written: np.ndarray, states: int, concentration: float = 1.0) -> float:
+    """What a prediction costs a state, in the mean over sequences [N, T + 1] of which the first state is given."""
+    probabilities = predict(written[:, :-1], states, concentration)
+    return float(-np.log(np.take_along_axis(probabilities, written[:, 1:, None], axis=-1)).mean())
+
+
+def load(options: settings.MarkovChains) -> Windows:
+    """Sequences to train and to validate on, and what the two predictions cost on the latter."""
+    if not 2 <= options.states <= len(LETTERS) or not options.concentration > 0:
+        raise InputError(
+            f"--data.states must be 2 to {len(LETTERS)} and --data.concentration above 0, "
+            f"got {options.states} and {options.concentration}"
+        )
+    if min(options.steps, options.train_windows, options.valid_windows) < 1:
+        raise InputError("--data.steps, --data.train-windows and --data.valid-windows must be at least 1")
+    kind = options.states, options.concentration
+    draw = lambda seed, rows: sample(np.random.default_rng(seed), rows, options.steps + 1, *kind)[1]
+    train, valid = draw(0, options.train_windows), draw(1, options.valid_windows)
+    vocabulary, tokenizer = Vocabulary(LETTERS[: options.states], unk=UNK), tokenizers.character()
+    first = vocabulary.encode(LETTERS[0])[0]
+    floors = {"bigram": nats(bigram, valid, *kind), "unigram": nats(unigram, valid, *kind)}
+    return Windows(
+        train + first,
+        {"valid": valid + first},
+        vocabulary,
+        tokenizer,
+        {"states": options.states} | floors,
+        beginnings=("".join(LETTERS[state] for state in valid[0]),),
+        known={"valid": floors},
+    )

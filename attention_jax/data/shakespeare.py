@@ -1,0 +1,66 @@
+"""Tiny Shakespeare: 40,000 lines of the plays (Karpathy 2015, char-rnn), character by character.
+
+The first nine tenths train and the last tenth validates, as in nanoGPT; validation windows follow one another, so that
+each of its characters but the first is predicted once.
+"""
+
+import os
+
+import numpy as np
+
+from attention_jax import InputError, config as settings
+from attention_jax.data import store, text_files, tokenizers
+from attention_jax.data.download import download
+from attention_jax.data.text_windows import Windows, windows
+from attention_jax.data.vocabulary import UNK, Vocabulary
+
+URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
+SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
+"""Measured on a copy of 2026."""
+CHARACTERS, DISTINCT = 1_115_394, 65
+"""Sizes of the published text."""
+TRAINS = 0.9
+
+
+def read(path: str) -> str:
+    """The text at `path`, a file or the directory of input.txt (.gz, too); downloaded if `path` is empty."""
+    if not path:
+        path = download(URL, os.path.join(store.data_home(), "downloads", "tinyshakespeare.txt"), "sha256:" + SHA256)
+    what = "text of Shakespeare"
+    path = text_files.existing(os.path.join(path, "input.txt") if os.path.isdir(path) else path, what)
+    return text_files.read_bytes(path, what).decode("utf-8", errors="replace")
+
+
+def assemble(text: str, options: settings.Shakespeare) -> Windows:
+    """The windows of a text. Raises InputError where it is too short for one of each part."""
+    if min(options.steps, options.overlap) < 1:
+        raise InputError(
+            f"--data.steps and --data.overlap must be at least 1, got {options.steps} and {options.overlap}"
+        )
+    vocabulary = Vocabulary(sorted(set(text)), unk=UNK)
+    border, steps = int(TRAINS * len(text)), options.steps
+    parts = {"train": text[:border], "valid": text[border:]}
+    if min(map(len, parts.values())) <= steps:
+        raise InputError(f"a tenth of the text has {len(parts['valid'])} characters: fewer --data.steps than {steps}")
+
+    def cut(name: str, stride: int):
+        coded = np.array(vocabulary.encode(parts[name]), np.int32)
+        return windows(coded, 0, (len(coded) - steps - 1) // stride + 1, steps, stride)
+
+    facts = {"characters": len(text), "vocabulary": len(vocabulary)}
+    facts |= {f"{name}_characters": len(part) for name, part in parts.items()}
+    return Windows(
+        cut("train", max(steps // options.overlap, 1)),
+        {"valid": cut("valid", steps)},
+        vocabulary,
+        tokenizers.character(),
+        facts,
+        beginnings=("ROMEO:\n", "First Citizen:\n"),
+        added=max(steps - 16, 1),  # learnt positions end with a window
+        temperature=0.8,
+    )
+
+
+def load(options: settings.Shakespeare) -> Windows:
+    """The windows of tiny Shakespeare."""
+    return assemble(read(options.path), options)

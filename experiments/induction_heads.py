@@ -1,0 +1,98 @@
+"""Two layers of attention learn to count what followed what in their context, as well as Bayes can; one layer cannot.
+
+Chapter: theory of attention
+Source: Edelman et al. 2024 (arXiv 2402.11004), figure 1; Olsson et al. 2022 (arXiv 2209.11895)
+Data: generated; sequences of 101 states of random chains of 3 states, the rows of their matrices uniform (Dirichlet)
+Command: python launch.py reproduce induction_heads
+Cost: about 1 minute a run on one free CPU core
+
+Each sequence has a chain of its own, so its transitions can only be learnt while it is read. The best prediction is the
+posterior mean, (n(i, j) + 1) / (n(i) + 3) after a state i: it costs 0.894 nats a state on the validation sequences.
+What counts the states and not their order, (n(j) + 1) / (t + 3), costs 0.121 more. The first layer tells each place
+what stood before it, the second looks for places that were told the present state: an induction head. It takes both,
+so two layers first stand where one layer ends, at the count of states, and then drop to the bound. Width 32, one head.
+"""
+
+from pathlib import Path
+
+from attention_jax.config import Claim, Config, LanguageModel, MarkovChains, Optim, Train, replace
+
+SEEDS = 3
+SOURCE = "Edelman et al. 2024, figure 1"
+
+
+def config() -> Config:
+    return Config(
+        "induction_heads",
+        MarkovChains(states=3, steps=100, train_windows=3_200),
+        LanguageModel(layers=2, width=32, heads=1, ffn=32, dropout=0.0, attention_dropout=0.0),
+        Optim("adam", learning_rate=5e-3, schedule="warmup_cosine", warmup_steps=50, clip_norm=1.0),
+        Train(batch_size=32, total_epochs=24, steps_per_call=50),
+    )
+
+
+def smoke() -> Config:
+    small = {"data.steps": 16, "data.train_windows": 64, "data.valid_windows": 32}
+    return replace(config(), **small, **{"model.width": 8, "model.ffn": 8, "train.total_epochs": 2})
+
+
+def variants() -> dict[str, Config]:
+    return {"two layers": config(), "one layer": replace(config(), **{"model.layers": 1})}
+
+
+def sweep() -> dict[str, str]:
+    return {"model.layers": "1,2,3", "model.heads": "1,2", "optim.learning_rate": "3e-3..2e-2:log"}
+
+
+def figure(directories: dict[str, Path], path: Path) -> Path:
+    """Above Bayes, epoch by epoch; the dashed line is what counting states costs."""
+    from attention_jax.report.figures import lines, read_history
+
+    series, unigram = {}, 0.0
+    for name, directory in directories.items():
+        history = read_history(directory / "metrics.jsonl")
+        above = [row["valid.loss_less_bigram"] for row in history]
+        series[name] = ([row["epoch"] for row in history], above)
+        unigram = above[-1] - history[-1]["valid.loss_less_unigram"]
+    count = {"count of states": unigram}
+    return lines(series, path, xlabel="epoch", ylabel="loss above Bayes (nats)", reference=count)
+
+
+CLAIMS = (
+    Claim(
+        "two layers: loss less that of Bayes, nats",
+        "valid.loss_less_bigram",
+        0.0,
+        SOURCE,
+        variant="two layers",
+        at_most=0.02,
+    ),
+    Claim(
+        "one layer: loss less that of the count of states, nats",
+        "valid.loss_less_unigram",
+        0.0,
+        SOURCE,
+        variant="one layer",
+        at_least=-0.03,
+        at_most=0.03,
+    ),
+    Claim(
+        "two layers stand there, too, after epoch 2",
+        "valid.loss_less_unigram",
+        0.0,
+        SOURCE,
+        variant="two layers",
+        epoch=2,
+        at_least=-0.03,
+        at_most=0.03,
+    ),
+    Claim(
+        "loss of one layer less that of two, nats",
+        "valid.loss",
+        None,
+        SOURCE,
+        variant="one layer",
+        minus="two layers",
+        at_least=0.06,
+    ),
+)
