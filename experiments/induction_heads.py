@@ -27,7 +27,7 @@ def config() -> Config:
         MarkovChains(states=3, steps=100, train_windows=3_200),
         LanguageModel(layers=2, width=32, heads=1, ffn=32, dropout=0.0, attention_dropout=0.0),
         Optim("adam", learning_rate=5e-3, schedule="warmup_cosine", warmup_steps=50, clip_norm=1.0),
-        Train(batch_size=32, total_epochs=24, steps_per_call=50),
+        Train(batch_size=32, total_epochs=16, steps_per_call=50),
     )
 
 

@@ -7,9 +7,9 @@ Command: python launch.py reproduce pointer_networks
 Cost: see results/pointer_networks.json
 
 Each of as many classes as there are points: no output layer can have them, but the weights of attention do. The paper
-trains on 5 to 50 points and gives the accuracy for 5 and 10; here training has 5 to 10 points only, 200,000 sets instead
-of a million, an LSTM of 128 units instead of 256 or 512, and Adam instead of SGD. A hull is right if all of it is:
-corners, order, first corner, closed and ended; the paper counts the same polygon from another corner as right, too.
+trains on 5 to 50 points and gives the accuracy for 5 and 10; here training has 5 to 10 points only, 200,000 sets
+instead of a million, an LSTM of 128 units instead of 256 or 512, and Adam instead of SGD. A hull is right if all of it
+is: corners, order, first corner, closed and ended; the paper counts the same polygon from another corner as right, too.
 Nothing is masked but padding, and the most probable place is taken at each step.
 """
 

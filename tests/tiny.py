@@ -40,6 +40,7 @@ MODELS = (
     configs.Vit(2, 16, 16, 1, 2),
     configs.Cct(hidden_size=16, mlp_size=16, layers=1),
     configs.ResNet(widths=(8, 8), blocks=1, groups=4),
+    configs.PointerNetwork(hidden_size=8),
 )
 
 
@@ -53,6 +54,7 @@ def builder(place: Path):
         "text_classification": configs.LabelledFile(examples=60, held_out_share=0.2),
         "memory": configs.Algorithmic(sequences=8, epoch_sequences=8, valid_sequences=4),
         "vision": configs.Images(examples=32),
+        "pointing": configs.ConvexHulls(most=6, examples=8, held_out=4),
     }
 
     def build(model, **changes):

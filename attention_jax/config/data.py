@@ -300,6 +300,11 @@ class Shakespeare(DataOptions):
     overlap: int = 2
     """Training windows begin every steps / overlap characters."""
 
+    @property
+    def stride(self) -> int:
+        """Characters from the start of one training window to the start of the next."""
+        return max(self.steps // self.overlap, 1)
+
 
 @dataclass(frozen=True)
 class MarkovChains(DataOptions):

@@ -55,7 +55,7 @@ class AttentionSeq2seq(Seq2seq):
 
     module: ClassVar[str] = "attention_jax.models.book:AttentionSeq2seq"
     score: Score = "dot"
-    """dot, scaled_dot, general, concat, additive, cosine, gaussian, location, mean, or package.file:Class of your own."""
+    """dot, scaled_dot, general, concat, additive, cosine, gaussian, location, mean, or package.file:Class of yours."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class Bahdanau(DeepOutput):
 
     module: ClassVar[str] = "attention_jax.models.bahdanau:Bahdanau"
     score: Score = "additive"
-    """dot, scaled_dot, general, concat, additive, cosine, gaussian, location, mean, or package.file:Class of your own."""
+    """dot, scaled_dot, general, concat, additive, cosine, gaussian, location, mean, or package.file:Class of yours."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class ConditionalGru(DeepOutput):
     module: ClassVar[str] = "attention_jax.models.conditional_gru:ConditionalGru"
     readout: Literal["state", "linear", "tanh", "maxout"] = "tanh"
     score: Score = "additive"
-    """dot, scaled_dot, general, concat, additive, cosine, gaussian, location, mean, or package.file:Class of your own."""
+    """dot, scaled_dot, general, concat, additive, cosine, gaussian, location, mean, or package.file:Class of yours."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class Luong(Translator):
 
     module: ClassVar[str] = "attention_jax.models.luong:Luong"
     score: Score = "general"
-    """dot, scaled_dot, general, concat, additive, cosine, gaussian, location, mean, or package.file:Class of your own."""
+    """dot, scaled_dot, general, concat, additive, cosine, gaussian, location, mean, or package.file:Class of yours."""
     input_feeding: bool = True
     """The attentional vector of a step is part of the next step's input."""
     window: Literal["all", "monotonic", "predictive"] = "all"
@@ -155,7 +155,7 @@ class Gnmt(DeepOutput):
 
     module: ClassVar[str] = "attention_jax.models.gnmt:Gnmt"
     score: Score = "additive"
-    """dot, scaled_dot, general, concat, additive, cosine, gaussian, location, mean, or package.file:Class of your own."""
+    """dot, scaled_dot, general, concat, additive, cosine, gaussian, location, mean, or package.file:Class of yours."""
     residual: bool = True
     """Add a layer's input to its output from the second layer on, in the encoder and in the decoder."""
 
@@ -286,7 +286,7 @@ class Transformer(ModelOptions):
     activation: Activation = "relu"
     positions: Positions = "sinusoidal"
     score: HeadScore = "scaled_dot"
-    """dot, scaled_dot, general, concat, additive, cosine, gaussian, mean, or package.file:Class of your own."""
+    """dot, scaled_dot, general, concat, additive, cosine, gaussian, mean, or package.file:Class of yours."""
     use_bias: bool = True
     """Bias terms of the attention projections."""
     dropout: float = 0.1
@@ -325,7 +325,7 @@ class LanguageModel(ModelOptions):
     activation: Activation = "gelu"
     positions: Positions = "rotary"
     score: HeadScore = "scaled_dot"
-    """dot, scaled_dot, general, concat, additive, cosine, gaussian, mean, or package.file:Class of your own."""
+    """dot, scaled_dot, general, concat, additive, cosine, gaussian, mean, or package.file:Class of yours."""
     dropout: float = 0.1
     attention_dropout: float = 0.1
     ffn_dropout: float = 0.0

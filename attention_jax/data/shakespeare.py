@@ -31,30 +31,31 @@ def read(path: str) -> str:
     return text_files.read_bytes(path, what).decode("utf-8", errors="replace")
 
 
-def assemble(text: str, options: settings.Shakespeare) -> Windows:
-    """The windows of a text. Raises InputError where it is too short for one of each part."""
+def counts(characters: int, options: settings.Shakespeare) -> dict[str, int]:
+    """How many windows each part of a text of so many characters has. Raises InputError where one has none."""
     if min(options.steps, options.overlap) < 1:
         raise InputError(
             f"--data.steps and --data.overlap must be at least 1, got {options.steps} and {options.overlap}"
         )
+    border = int(TRAINS * characters)
+    parts = {"train": (border, options.stride), "valid": (characters - border, options.steps)}
+    windows = {name: (length - options.steps - 1) // stride + 1 for name, (length, stride) in parts.items()}
+    if min(windows.values()) < 1:
+        raise InputError(f"a tenth of the text has {characters - border} characters: fewer --data.steps than that")
+    return windows
+
+
+def assemble(text: str, options: settings.Shakespeare) -> Windows:
+    """The windows of a text."""
+    count, border, steps = counts(len(text), options), int(TRAINS * len(text)), options.steps
     vocabulary = Vocabulary(sorted(set(text)), unk=UNK)
-    border, steps = int(TRAINS * len(text)), options.steps
-    parts = {"train": text[:border], "valid": text[border:]}
-    if min(map(len, parts.values())) <= steps:
-        raise InputError(f"a tenth of the text has {len(parts['valid'])} characters: fewer --data.steps than {steps}")
-
-    def cut(name: str, stride: int):
-        coded = np.array(vocabulary.encode(parts[name]), np.int32)
-        return windows(coded, 0, (len(coded) - steps - 1) // stride + 1, steps, stride)
-
-    facts = {"characters": len(text), "vocabulary": len(vocabulary)}
-    facts |= {f"{name}_characters": len(part) for name, part in parts.items()}
+    coded = np.array(vocabulary.encode(text), np.int32)
     return Windows(
-        cut("train", max(steps // options.overlap, 1)),
-        {"valid": cut("valid", steps)},
+        windows(coded[:border], 0, count["train"], steps, options.stride),
+        {"valid": windows(coded[border:], 0, count["valid"], steps, steps)},
         vocabulary,
         tokenizers.character(),
-        facts,
+        {"characters": len(text), "train_characters": border, "vocabulary": len(vocabulary)},
         beginnings=("ROMEO:\n", "First Citizen:\n"),
         added=max(steps - 16, 1),  # learnt positions end with a window
         temperature=0.8,

@@ -39,7 +39,7 @@ class Windows(NamedTuple):
     temperature: float = 0.0
     """Each is the most probable one, or, above 0, drawn from softmax(logits / temperature)"""
     known: Mapping[str, Mapping[str, float]] = MappingProxyType({})
-    """What predictions that are known cost a token, in nats: {"valid": {name: ...}}; a model's loss is held against it"""
+    """{"valid": {name: nats a token}} of predictions that are known, against which a model's loss is held"""
 
 
 def windows(text: np.ndarray, first: int, count: int, steps: int, stride: int) -> np.ndarray:

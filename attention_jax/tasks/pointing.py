@@ -59,7 +59,7 @@ def ended(target: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class PointingTask:
-    """A network that points at the corners of a hull (attention_jax/tasks/__init__.py says what the methods promise)."""
+    """A network that points at corners of a hull (attention_jax/tasks/__init__.py says what the methods promise)."""
 
     config: Config
     data: Sets
@@ -84,7 +84,8 @@ class PointingTask:
         return -jnp.log(jnp.where(real, weights, 1.0)).sum(1)
 
     def loss(self, params, batch, rng):
-        return (self.costs(params, batch) * batch["weight"]).sum(), (batch["target_length"] * batch["weight"]).sum(), {}
+        places = jnp.where(batch["weight"] > 0, batch["target_length"], 0)
+        return (self.costs(params, batch) * batch["weight"]).sum(), places.sum().astype(jnp.float32), {}
 
     def plan(self, epoch: int, steps_per_call: int) -> list[batches.Chunk]:
         train = self.config.train
@@ -105,7 +106,8 @@ class PointingTask:
     def evaluate(self, params, full: bool) -> Evaluation:
         valid = self.data.valid
         nats = over_rows(self.costs, params, valid._asdict(), EVALUATED).sum(dtype=np.float64)
-        metrics = {"valid.loss": float(nats / valid.target_length.sum()), "valid.accuracy": self.accuracy(params, valid)}
+        metrics = {"valid.loss": float(nats / valid.target_length.sum())}
+        metrics["valid.accuracy"] = self.accuracy(params, valid)
         for name, sets in self.data.tests.items() if full else ():
             metrics[f"test.accuracy_{name}"] = self.accuracy(params, sets)
         return Evaluation(metrics, {})

@@ -4,6 +4,8 @@ They are there to be compiled. Sizes are those of `facts`, which a run of the da
 (`Task.describe`), and of the options. The arrays take no memory, however large they say they are.
 """
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from attention_jax import InputError, config as configs
@@ -145,16 +147,19 @@ def _vocabulary(size: int) -> Vocabulary:
 
 
 def windows(config: configs.Config, facts: dict) -> language.LanguageTask:
-    """Windows of characters."""
+    """Windows of The Time Machine."""
     options = config.data
-    train, valid = (zeros(rows, options.steps + 1) for rows in (options.train_windows, options.valid_windows))
-    vocabulary = Vocabulary(CHARACTERS, unk=UNK)
-    data = Windows(train, {"valid": valid}, vocabulary, Tokenizer(list, "".join), facts)
-    return language.LanguageTask(config, data, build_model(config, len(vocabulary)))
+    return _windows(config, facts, (options.train_windows, options.valid_windows), CHARACTERS)
 
 
 def plays(config: configs.Config, facts: dict) -> language.LanguageTask:
-    """Windows of a text as long, and of as many characters, as tiny Shakespeare."""
-    letters = "".join(map(chr, range(shakespeare.DISTINCT)))
-    data = shakespeare.assemble(letters.ljust(shakespeare.CHARACTERS, letters[0]), config.data)
-    return language.LanguageTask(config, data, build_model(config, len(data.vocabulary)))
+    """Windows of tiny Shakespeare."""
+    counts = shakespeare.counts(shakespeare.CHARACTERS, config.data)
+    return _windows(config, facts, counts.values(), map(chr, range(shakespeare.DISTINCT)))
+
+
+def _windows(config: configs.Config, facts: dict, rows: Iterable[int], characters: Iterable[str]):
+    train, valid = (zeros(count, config.data.steps + 1) for count in rows)
+    vocabulary = Vocabulary(characters, unk=UNK)
+    data = Windows(train, {"valid": valid}, vocabulary, Tokenizer(list, "".join), facts)
+    return language.LanguageTask(config, data, build_model(config, len(vocabulary)))

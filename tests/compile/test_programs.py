@@ -77,7 +77,9 @@ def test_what_does_not_fit_is_said_with_what_it_needs(dates, monkeypatch):
     assert not outcome.fits and "does not fit: needs 20.0 GiB of 16.0 GiB" in table(outcome, CPU)
 
 
-@pytest.mark.parametrize("name", ["vit_i1k_s16", "transformer_wmt14", "multi30k_deen_transformer", "cct_cifar10"])
+@pytest.mark.parametrize(
+    "name", ["vit_i1k_s16", "transformer_wmt14", "multi30k_deen_transformer", "cct_cifar10", "shakespeare"]
+)
 def test_data_that_are_not_at_hand_are_stood_in_for(name, monkeypatch):
     """Sizes are those of the recorded run or of the file; no array of the data takes memory."""
     monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: pytest.fail("nothing may be downloaded"))

@@ -37,7 +37,7 @@ def test_windows_are_the_text(path):
 def test_what_cannot_be_is_one_line(path, tmp_path):
     with pytest.raises(InputError, match="no text of Shakespeare at"):
         shakespeare.load(Shakespeare(str(tmp_path / "missing")))
-    with pytest.raises(InputError, match="fewer --data.steps than 500"):
+    with pytest.raises(InputError, match="a tenth of the text has 162 characters"):
         shakespeare.load(Shakespeare(path, steps=500))
     with pytest.raises(InputError, match="must be at least 1"):
         shakespeare.load(Shakespeare(path, overlap=0))
@@ -50,3 +50,5 @@ def test_the_published_text():
     assert (len(text), len(set(text))) == (shakespeare.CHARACTERS, shakespeare.DISTINCT)
     data = shakespeare.assemble(text, Shakespeare())
     assert data.train.dtype == np.int32 and data.facts["train_characters"] == 1_003_854  # nanoGPT's prepare.py says so
+    rows = {"train": len(data.train), "valid": len(data.held_out["valid"])}
+    assert rows == shakespeare.counts(shakespeare.CHARACTERS, Shakespeare())  # what is compiled without the text

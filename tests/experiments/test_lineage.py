@@ -1,0 +1,56 @@
+"""Experiments that carry the lineage on: what can be checked of them without training them whole."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from attention_jax import runs
+from attention_jax.catalogue import load_experiment
+from attention_jax.models.language_model import LanguageModel
+from attention_jax.models.transformer import count_parameters
+from attention_jax.ops import scores
+from experiments import induction_heads, shakespeare
+
+
+def test_the_model_of_shakespeare_is_as_large_as_nanogpt_says():
+    """0.80 million parameters without positions, as its training script prints; ours has biases and a token more."""
+    model = LanguageModel(shakespeare.config().model, 66)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), np.zeros((1, 4), np.int32))["params"]
+    biases = [x for path, x in jax.tree_util.tree_leaves_with_path(shapes) if "bias" in jax.tree_util.keystr(path)]
+    theirs = 65 * 128 + 4 * (2 * 128 + 4 * 128 * 128 + 2 * 128 * 512) + 128
+    assert count_parameters(shapes) - count_parameters(biases) == theirs + 64 * 128 + 128
+    assert round(theirs / 1e6, 2) == 0.80
+
+
+def test_a_gaussian_begins_as_the_scaled_dot_product_on_keys_of_one_length():
+    draw = np.random.default_rng(0).normal(size=(2, 5, 16)).astype(np.float32)
+    query, key = 4 * draw / np.linalg.norm(draw, axis=-1, keepdims=True)
+    gaussian = scores.Gaussian.init(jax.random.key(0), 16)
+    weights = [jax.nn.softmax(score(query, key), axis=-1) for score in (gaussian, scores.ScaledDot())]
+    np.testing.assert_allclose(*weights, rtol=1e-4)
+
+
+def test_what_is_compared_is_drawn(tmp_path):
+    for variant in induction_heads.variants():
+        (tmp_path / variant).mkdir()
+        rows = [
+            {"epoch": n, "seconds": 1.0, "valid.loss_less_bigram": 1 / n, "valid.loss_less_unigram": 1 / n - 0.1}
+            for n in (1, 2, 3)
+        ]
+        (tmp_path / variant / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    drawn = induction_heads.figure({name: tmp_path / name for name in induction_heads.variants()}, tmp_path / "i.png")
+    for score in shakespeare.SCORES:
+        (tmp_path / score).mkdir()
+        (tmp_path / score / "result.json").write_text(json.dumps({"metrics": {"valid.loss": 1.9}}))
+    bars = shakespeare.figure({name: tmp_path / name for name in shakespeare.SCORES}, tmp_path / "s.png")
+    assert drawn.stat().st_size > 5_000 and bars.stat().st_size > 5_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["induction_heads", "pointer_networks"])
+def test_a_short_run_has_what_the_claims_are_about(name, tmp_path):
+    experiment = load_experiment(name)
+    result = runs.start(experiment.smoke(), tmp_path / "run", quiet=True)
+    assert {claim.metric for claim in experiment.claims} <= set(result["metrics"])
