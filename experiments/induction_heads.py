@@ -4,7 +4,7 @@ Chapter: theory of attention
 Source: Edelman et al. 2024 (arXiv 2402.11004), figure 1; Olsson et al. 2022 (arXiv 2209.11895)
 Data: generated; sequences of 101 states of random chains of 3 states, the rows of their matrices uniform (Dirichlet)
 Command: python launch.py reproduce induction_heads
-Cost: about 1 minute a run on one free CPU core
+Cost: 6 runs of 1,600 steps; 150 to 640 seconds each on one CPU core, other work beside it
 
 Each sequence has a chain of its own, so its transitions can only be learnt while it is read. The best prediction is the
 posterior mean, (n(i, j) + 1) / (n(i) + 3) after a state i: it costs 0.894 nats a state on the validation sequences.

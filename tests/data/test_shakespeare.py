@@ -11,7 +11,7 @@ from attention_jax import InputError
 from attention_jax.config import Shakespeare
 from attention_jax.data import shakespeare
 
-TEXT = "First Citizen:\nBefore we proceed any further, hear me speak.\n\nAll:\nSpeak, speak.\n" * 20
+TEXT = "".join(f"Citizen {n}:\nBefore we proceed {n * n}, hear me speak.\n\n" for n in range(40))
 PUBLISHED = Path(__file__).resolve().parents[3] / "shared" / "data" / "tinyshakespeare" / "input.txt.gz"
 
 
@@ -37,7 +37,7 @@ def test_windows_are_the_text(path):
 def test_what_cannot_be_is_one_line(path, tmp_path):
     with pytest.raises(InputError, match="no text of Shakespeare at"):
         shakespeare.load(Shakespeare(str(tmp_path / "missing")))
-    with pytest.raises(InputError, match="a tenth of the text has 162 characters"):
+    with pytest.raises(InputError, match="a tenth of the text has 203 characters"):
         shakespeare.load(Shakespeare(path, steps=500))
     with pytest.raises(InputError, match="must be at least 1"):
         shakespeare.load(Shakespeare(path, overlap=0))
