@@ -6,11 +6,12 @@ import jax
 import numpy as np
 import pytest
 
-from attention_jax import runs
+from attention_jax import tasks
 from attention_jax.catalogue import load_experiment
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.models.transformer import count_parameters
 from attention_jax.ops import scores
+from attention_jax.tasks import language
 from experiments import induction_heads, shakespeare
 
 
@@ -32,6 +33,7 @@ def test_a_gaussian_begins_as_the_scaled_dot_product_on_keys_of_one_length():
     np.testing.assert_allclose(*weights, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_what_is_compared_is_drawn(tmp_path):
     for variant in induction_heads.variants():
         (tmp_path / variant).mkdir()
@@ -50,7 +52,19 @@ def test_what_is_compared_is_drawn(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["induction_heads", "pointer_networks"])
-def test_a_short_run_has_what_the_claims_are_about(name, tmp_path):
+def test_an_evaluation_has_what_the_claims_are_about(name):
     experiment = load_experiment(name)
-    result = runs.start(experiment.smoke(), tmp_path / "run", quiet=True)
-    assert {claim.metric for claim in experiment.claims} <= set(result["metrics"])
+    task = tasks.build(experiment.smoke())
+    metrics = task.evaluate(jax.jit(task.init)(jax.random.key(0)), True).metrics
+    assert {claim.metric for claim in experiment.claims} <= set(metrics)
+
+
+def test_losses_are_held_against_what_is_known(monkeypatch):
+    task = tasks.build(induction_heads.smoke())
+    per_token = np.log(3.0, dtype=np.float32)
+    even = lambda score_rows, params, arrays, size: np.full(32, 16 * per_token)
+    monkeypatch.setattr(language, "over_rows", even)
+    metrics, known = task.evaluate(None, True).metrics, task.data.known["valid"]
+    for name in ("bigram", "unigram"):
+        assert metrics[f"valid.loss_less_{name}"] == pytest.approx(np.log(3.0) - known[name], abs=1e-6)
+    assert known["bigram"] < known["unigram"]
