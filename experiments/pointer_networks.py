@@ -4,13 +4,16 @@ Chapter: recurrent attention
 Source: Vinyals, Fortunato, Jaitly 2015, "Pointer Networks" (arXiv 1506.03134), section 3.1 and table 1
 Data: generated; 5 to 10 points uniform in the unit square
 Command: python launch.py reproduce pointer_networks
-Cost: see results/pointer_networks.json
+Cost: 13 minutes on one CPU core, other work beside it
 
 Each of as many classes as there are points: no output layer can have them, but the weights of attention do. The paper
 trains on 5 to 50 points and gives the accuracy for 5 and 10; here training has 5 to 10 points only, 200,000 sets
 instead of a million, an LSTM of 128 units instead of 256 or 512, and Adam instead of SGD. A hull is right if all of it
 is: corners, order, first corner, closed and ended; the paper counts the same polygon from another corner as right, too.
 Nothing is masked but padding, and the most probable place is taken at each step.
+
+Both claims are missed, and the likely cause is short training: 1.4 million sets are seen, the loss still falls in the
+last epoch (validation 0.105 after 4 of them, 0.088 after 7) and no set of the training data is known by heart (0.084).
 """
 
 from attention_jax.config import Claim, Config, ConvexHulls, Optim, PointerNetwork, Train, replace
