@@ -4,7 +4,7 @@ Chapter: Transformer
 Source: nanoGPT (Karpathy 2022), README, "I only have a macbook": validation loss 1.88 on a CPU
 Data: tiny Shakespeare, 1,115,394 characters; `--data.path input.txt` reads the published file
 Command: python launch.py reproduce shakespeare
-Cost: 200 to 280 seconds a score on one CPU core, other work beside it; additive about five times that
+Cost: 200 to 280 seconds a score on one CPU core, other work beside it (90 to 130 windows a second; additive: 12)
 
 nanoGPT's CPU setting: 4 layers, 4 heads, width 128, learnt positions, windows of 64, 12 of them a step, 2,000 steps of
 AdamW (1e-3, betas 0.9 and 0.99, decay 0.1 of the kernels), no dropout. Ours draws weights after Glorot, has biases, and
