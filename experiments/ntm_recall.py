@@ -3,11 +3,18 @@
 Chapter: memory
 Source: Graves, Wayne, Danihelka 2014 (arXiv 1410.5401), section 4.3, figures 10 to 12
 Data: 2 to 6 items of three random 6-bit vectors, one of them asked for, generated
-Command: python launch.py reproduce ntm_recall
+Command: python launch.py reproduce ntm_recall; five seeds of the NTM: `--variant ntm --seeds 5`
 Cost: about 2 minutes a seed on 2 cores, 5 for the LSTM
 
 The machine of `ntm_copy` (LSTM controller, one head; table 2); the baseline has three LSTM layers of 256
 (table 3). An epoch is 2,500 episodes.
+
+The median seed is missed: seed 0 learns within 10,000 episodes, the other four stay at 10 of 18 bits. The likely cause
+is the draw of the episodes: with `--data.sequences 120000` the same seeds begin with the same parameters and get other
+episodes of the same kind, and both seeds tried, 1 and 2, are below 3 bits after 10,000 and below 0.02 at their best
+within 30,000. No change of the training helped these two (bits after 40,000): a learning rate of 3e-4 9.7 and 10.6,
+with batches of 4 10.0 and 10.9, Adam at 1e-3 10.1 and 11.3, a controller of 256 units 9.5 and 10.7. AMD EPYC,
+2026-11-22.
 """
 
 from attention_jax.config import NTM, Algorithmic, Claim, Config, Optim, StackedLSTM, Train, replace
@@ -42,7 +49,7 @@ def sweep() -> dict[str, str]:
 
 CLAIMS = (
     Claim(
-        "NTM: bits after 40,000 episodes, 1 of 3 seeds",
+        "NTM: bits after 40,000 episodes, 1 of 5 seeds",
         BITS,
         0.0,
         SOURCE,
@@ -53,7 +60,7 @@ CLAIMS = (
     ),
     Claim("NTM: bits after 40,000 episodes, the median seed", BITS, None, "aim", variant="ntm", best=True, at_most=1.0),
     Claim(
-        "NTM: bits with 10 items, 1 of 3 seeds",
+        "NTM: bits with 10 items, 1 of 5 seeds",
         "test.bits_items_10",
         None,
         "figure 11",
