@@ -11,7 +11,7 @@ import numpy as np
 from attention_jax import InputError, config as settings
 from attention_jax.data import store, text_files, tokenizers
 from attention_jax.data.download import download
-from attention_jax.data.text_windows import Windows, windows
+from attention_jax.data.text_windows import Windows, check_windows, windows
 from attention_jax.data.vocabulary import UNK, Vocabulary
 
 URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
@@ -33,10 +33,7 @@ def read(path: str) -> str:
 
 def counts(characters: int, options: settings.Shakespeare) -> dict[str, int]:
     """How many windows each part of a text of so many characters has. Raises InputError where one has none."""
-    if min(options.steps, options.overlap) < 1:
-        raise InputError(
-            f"--data.steps and --data.overlap must be at least 1, got {options.steps} and {options.overlap}"
-        )
+    check_windows(options)
     border = int(TRAINS * characters)
     parts = {"train": (border, options.stride), "valid": (characters - border, options.steps)}
     windows = {name: (length - options.steps - 1) // stride + 1 for name, (length, stride) in parts.items()}

@@ -52,6 +52,14 @@ def windows(text: np.ndarray, first: int, count: int, steps: int, stride: int) -
     return text[starts[:, None] + np.arange(steps + 1)[None, :]].astype(np.int32)
 
 
+def check_windows(options: settings.TextFile | settings.Shakespeare):
+    """Raises InputError for windows of no characters and for a stride of none."""
+    if min(options.steps, options.overlap) < 1:
+        raise InputError(
+            f"--data.steps and --data.overlap must be at least 1, got {options.steps} and {options.overlap}"
+        )
+
+
 def read(options: settings.TextFile) -> tuple[list[str], list[str]]:
     """The lines of the text, and the complaints about lines that were left out."""
     path = options.text_file
@@ -105,10 +113,7 @@ def make_tokenizer(options: settings.TextFile, lines: list[str]) -> tuple[Tokeni
 def load(options: settings.TextFile) -> Windows:
     """The windows of a text; the held-out ones are of its end, and nothing in them was trained on."""
     check_share(options.held_out_share)
-    if min(options.steps, options.overlap) < 1:
-        raise InputError(
-            f"--data.steps and --data.overlap must be at least 1, got {options.steps} and {options.overlap}"
-        )
+    check_windows(options)
     lines, complaints = read(options)
     if not any(map(str.strip, lines)):
         raise InputError(f"{options.text_file} has no text in it, only empty lines")
