@@ -57,6 +57,22 @@ def ended(target: np.ndarray) -> np.ndarray:
     return np.minimum((target > 0).sum(1) + 1, target.shape[1]).astype(np.int32)
 
 
+def from_lowest(row: np.ndarray) -> tuple[int, ...]:
+    """A closed and ended walk around corners as one from its lowest place; any other row as it is.
+
+    >>> from_lowest(np.array([3, 1, 2, 3, 0])), from_lowest(np.array([1, 2, 3, 1, 0])), from_lowest(np.array([3, 1, 2]))
+    ((1, 2, 3, 1, 0), (1, 2, 3, 1, 0), (3, 1, 2))
+    """
+    walk = row.tolist()
+    end = walk.index(0) if 0 in walk else 0
+    if end < 3 or walk[0] != walk[end - 1]:
+        return tuple(walk)
+    corners = walk[: end - 1]
+    at = corners.index(min(corners))
+    corners = corners[at:] + corners[:at]
+    return tuple(corners + corners[:1] + walk[end:])
+
+
 @dataclass(frozen=True, eq=False)
 class PointingTask:
     """A network that points at corners of a hull (attention_jax/tasks/__init__.py says what the methods promise)."""
@@ -100,8 +116,9 @@ class PointingTask:
         return greedy(step, cache, rows, bos=0, eos=0, max_length=most)
 
     def accuracy(self, params, sets: Hulls) -> float:
-        """The share of sets whose hull is written as the target is: corners, order, first corner, closed and ended."""
-        return float((over_rows(self.write, params, sets._asdict(), EVALUATED) == sets.target).all(1).mean())
+        """The share of sets whose hull is written, closed and ended: the same polygon, from whichever corner."""
+        rows = zip(over_rows(self.write, params, sets._asdict(), EVALUATED), sets.target, strict=True)
+        return float(np.mean([from_lowest(written) == from_lowest(target) for written, target in rows]))
 
     def evaluate(self, params, full: bool) -> Evaluation:
         valid = self.data.valid

@@ -122,5 +122,13 @@ def test_head_pruning_runs_in_small(tmp_path, monkeypatch):
     corpus = configs.Corpus(tsv_file=str(tmp_path / "pairs.tsv"), held_out_share=0.1)
     (tmp_path / "run" / "figures").mkdir(parents=True)
     metrics = head_pruning.study(configs.replace(head_pruning.smoke(), data=corpus), tmp_path / "run")
-    assert set(metrics) == {"bleu.0%", "bleu.50%", "random.0%", "random.50%", "prunable_share"}
+    assert set(metrics) == {
+        "bleu.0%",
+        "bleu.50%",
+        "random.0%",
+        "random.50%",
+        "prunable_share",
+        "gates.share",
+        "gates.change",
+    }
     assert (tmp_path / "run" / "figures" / "pruning.png").stat().st_size > 5_000

@@ -7,7 +7,7 @@ import pytest
 
 from attention_jax import InputError, tasks
 from attention_jax.config import Config, ConvexHulls, PointerNetwork, Train
-from attention_jax.tasks.pointing import before
+from attention_jax.tasks.pointing import before, from_lowest
 
 SQUARE = "0.1,0.1 0.9,0.9 0.9,0.1 0.1,0.9 0.5,0.4"
 
@@ -53,6 +53,23 @@ def test_accuracy_is_of_whole_hulls(built):
     metrics = task.evaluate(params, True).metrics
     assert set(metrics) == {"valid.loss", "valid.accuracy", "test.accuracy_3", "test.accuracy_5"}
     assert set(task.evaluate(params, False).metrics) == {"valid.loss", "valid.accuracy"}
+
+
+@pytest.mark.parametrize(
+    "written, right",
+    [
+        ([2, 4, 1, 2, 0, 0], True),  # from another corner
+        ([4, 1, 2, 4, 0, 0], True),
+        ([1, 2, 4, 0, 0, 0], False),  # not closed
+        ([1, 2, 4, 1, 3, 3], False),  # not ended
+        ([1, 2, 4, 1, 0, 3], False),  # goes on after its end
+        ([1, 4, 2, 1, 0, 0], False),  # the other way around
+        ([1, 2, 3, 1, 0, 0], False),
+        ([0, 0, 0, 0, 0, 0], False),
+    ],
+)
+def test_a_polygon_is_the_same_from_each_of_its_corners(written, right):
+    assert (from_lowest(np.array(written)) == from_lowest(np.array([1, 2, 4, 1, 0, 0]))) == right
 
 
 @pytest.mark.slow
