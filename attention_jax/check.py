@@ -2,7 +2,7 @@
 ones.
 
 Bit for bit the same is expected nowhere but on the machine of the record: another one rounds differently, and training
-makes a difference of that grow. What is expected is `expected`. Nothing is written into experiments/results.
+makes a difference of that grow. What is expected is `comparison.expected`. Nothing is written into experiments/results.
 """
 
 import json
@@ -10,21 +10,15 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 from attention_jax import Diverged, InputError, Interrupted, catalogue, runs
 from attention_jax.catalogue import Experiment
-from attention_jax.config import Claim, Config, replace
+from attention_jax.comparison import Compared, compared, table
+from attention_jax.config import Config, replace
 from attention_jax.files import data_home, write_json
 from attention_jax.ledger import recorded
-from attention_jax.report import intervals
-from attention_jax.report.intervals import Interval
-from attention_jax.report.tables import Table, by_seed, noise, number, show, span
+from attention_jax.report.tables import Table, show
 
-TRAINED, COMPUTED = 0.05, 0.02
-"""How far a number of which no noise was recorded may be off, as a share of it: of a training, of a computation."""
-ROUNDING = 1e-3
-"""This share of a number is never a difference."""
 COMPILING = 10.0
 """Seconds, about: members of a population share one compiled program."""
 ROOT = Path("runs")
@@ -68,6 +62,11 @@ class Outcome:
     seconds: float = 0.0
     interrupted: bool = False
 
+    @property
+    def results(self) -> list[tuple[Experiment, dict]]:
+        """What the runs that were done gave."""
+        return [(again.experiment, result) for again, result in self.done]
+
     def skip(self, name: str, reason: str):
         names = self.skipped.setdefault(reason, [])
         if name not in names:
@@ -101,7 +100,7 @@ def check(experiments: Iterable[Experiment], minutes: float, override: Override,
     run_all(planned, minutes, override, outcome)
     if not outcome.done and not outcome.interrupted:
         raise InputError("nothing could be compared: " + next(iter(outcome.skipped)))
-    found = compared(outcome.done)
+    found = compared(outcome.results)
     show(table(found))
     print("\n" + "\n".join(summary(found, outcome)))
     if outcome.interrupted:
@@ -232,65 +231,6 @@ def run_again(again: Again, override: Override, root: Path) -> dict:
     return result | {name: again.run[name] for name in ("variant", "seed")} | {"environment": environment}
 
 
-@dataclass(frozen=True)
-class Compared:
-    """A claim's number as it was recorded and as it came now."""
-
-    experiment: str
-    claim: Claim
-    seed: int
-    recorded: float
-    here: float | None
-    """None if the run has no such number, as one that diverged."""
-    expected: Interval
-
-    @property
-    def verdict(self) -> Literal["OK", "differs", "a time"]:
-        """a time is another one on another machine, and not judged."""
-        if self.claim.timed:
-            return "a time"
-        agrees = self.here is not None and self.expected.low <= self.here <= self.expected.high
-        return "OK" if agrees else "differs"
-
-
-def compared(done: Sequence[tuple[Again, dict]]) -> list[Compared]:
-    """Every claim of which all runs were done again; of a difference these are two of the same seed."""
-    found = []
-    for experiment in {again.experiment.name: again.experiment for again, _ in done}.values():
-        now = [result for again, result in done if again.experiment is experiment]
-        then = recorded(experiment.name, experiment.results)["runs"]
-        ran = {(run["variant"], run["seed"]) for run in now}
-        for claim in experiment.claims:
-            here = by_seed(claim, now)
-            for seed, value in by_seed(claim, then).items():
-                if {(claim.variant, seed), (claim.variant if claim.minus is None else claim.minus, seed)} <= ran:
-                    about = expected(claim, then, seed)
-                    found.append(Compared(experiment.name, claim, seed, value, here.get(seed), about))
-    return found
-
-
-def expected(claim: Claim, then: Sequence[Mapping], seed: int) -> Interval:
-    """Where the number of a seed has to lie that is run again: the union of what is known of its noise.
-
-    That is where another seed would lie, by Student's t of three or more recorded ones, or between two; and what other
-    test examples might give (`intervals.sampling`), or, where neither that nor three seeds are known, TRAINED or
-    COMPUTED. An error that a claim bounds from above and that was computed to a tenth of the bound or less is rounding:
-    up to the tenth.
-    """
-    values = by_seed(claim, then)
-    value, seeds = values[seed], list(values.values())
-    computed = not any("steps" in run for run in then)
-    parts = [intervals.another_seed(seeds)] if len(seeds) > 2 else []
-    if len(seeds) == 2:
-        parts = [Interval(min(seeds), max(seeds), "2 seeds")]
-    found = noise(claim, then, seed, 0.0 if len(seeds) > 2 else COMPUTED if computed else TRAINED)
-    parts += [found] if found else []
-    if computed and claim.at_least is None and claim.at_most is not None and 0 <= value <= claim.at_most / 10:
-        parts.append(Interval(0.0, claim.at_most / 10, "a tenth of the bound"))
-    low, high, why = intervals.union(parts)
-    return Interval(low - ROUNDING * abs(value), high + ROUNDING * abs(value), why)
-
-
 def announce(planned: Sequence[Again], minutes: float, outcome: Outcome):
     """Say what will be run and what will not."""
     chapters = {again.experiment.about("Chapter") for again in planned}
@@ -307,17 +247,6 @@ def announce(planned: Sequence[Again], minutes: float, outcome: Outcome):
 def left_out(outcome: Outcome) -> list[str]:
     """A line for each reason for which something is not run."""
     return [f"skipped, {reason}: {', '.join(names)}" for reason, names in outcome.skipped.items()]
-
-
-def table(found: Sequence[Compared]) -> Table:
-    """Recorded beside what came now, a claim and seed a row."""
-    columns = ("experiment", "claim", "seed", "recorded", "here", "expected", "verdict")
-    rows = []
-    for one in found:
-        low, high, why = one.expected
-        cells = (str(one.seed), number(one.recorded), number(one.here), f"{span(low, high)} ({why})", one.verdict)
-        rows.append((one.experiment, one.claim.text, *cells))
-    return Table("Held against the record", columns, rows, right=("seed", "recorded", "here"))
 
 
 def summary(found: Sequence[Compared], outcome: Outcome) -> list[str]:
@@ -366,6 +295,6 @@ def as_json(outcome: Outcome) -> dict:
     }
     return {
         "runs": [one_run(again, result) for again, result in outcome.done],
-        "numbers": [one_number(one) for one in compared(outcome.done)],
+        "numbers": [one_number(one) for one in compared(outcome.results)],
         "skipped": outcome.skipped,
     }

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from attention_jax import Diverged, InputError, check, config as configs, ledger
+from attention_jax import Diverged, InputError, check, comparison, config as configs, ledger
 from attention_jax.catalogue import Experiment
 from attention_jax.config import Claim
 
@@ -205,15 +205,15 @@ def run(value, seed=0, **rest):
 
 def test_what_is_expected_says_where_it_comes_from():
     claim = Claim("", "test.bleu", None, "")
-    assert check.expected(claim, [run(20.0)], 0)[2] == "+-5 %"
-    assert check.expected(claim, [run(20.0), run(22.0, 1)], 0) == pytest.approx((18.98, 22.02, "2 seeds, +-5 %"))
+    assert comparison.expected(claim, [run(20.0)], 0)[2] == "+-5 %"
+    assert comparison.expected(claim, [run(20.0), run(22.0, 1)], 0) == pytest.approx((18.98, 22.02, "2 seeds, +-5 %"))
     with_bootstrap = run(20.0, metrics={"test.bleu": 20.0, "test.bleu_low": 18.0, "test.bleu_high": 21.5})
-    assert check.expected(claim, [with_bootstrap], 0) == pytest.approx((17.98, 21.52, "bootstrap"))
+    assert comparison.expected(claim, [with_bootstrap], 0) == pytest.approx((17.98, 21.52, "bootstrap"))
     share = Claim("", "test.accuracy", None, "")
     counted = run(0.0, metrics={"test.accuracy": 0.9}, facts={"test_images": 1000})
-    low, high, why = check.expected(share, [counted], 0)
+    low, high, why = comparison.expected(share, [counted], 0)
     assert (low, high) == pytest.approx((0.8799 - 0.0009, 0.9171 + 0.0009), abs=1e-4) and why == "1,000 examples"
     error = Claim("", "test.bleu", None, "", at_most=1e-5)
     computed = {name: value for name, value in run(1e-7).items() if name != "steps"}
-    assert check.expected(error, [computed], 0)[1] == pytest.approx(1e-6, rel=0.001)
-    assert check.expected(error, [run(1e-7)], 0)[1] < 1.1e-7, "of a training a tenth of the bound is no rounding"
+    assert comparison.expected(error, [computed], 0)[1] == pytest.approx(1e-6, rel=0.001)
+    assert comparison.expected(error, [run(1e-7)], 0)[1] < 1.1e-7, "of a training a tenth of the bound is no rounding"
