@@ -15,6 +15,9 @@ EXTRAS = {
 }  # fmt: skip
 """The optional packages, as they are imported, and the extra of pyproject.toml that brings each."""
 
+FULL = (errno.ENOSPC, errno.EDQUOT)
+CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS)
+
 
 class InputError(ValueError):
     """Something the user gave is wrong. The message is ONE line: what was required, what came, what to do.
@@ -48,7 +51,7 @@ class Diverged(Exception):
 def explained() -> Iterator[None]:
     """Within it, an optional package that is not installed is an InputError that says how to install it.
 
-    So is a full disk, which says what could not be written.
+    So is a full disk, which says what could not be written, and a file that this user may not read or write.
 
     >>> with explained():
     ...     raise ModuleNotFoundError(name="optuna.storages")
@@ -65,12 +68,15 @@ def explained() -> Iterator[None]:
         install = f"pip install 'attention_jax[{EXTRAS[package]}]'"
         raise InputError(f"this needs {package}, which is not installed: {install}") from error
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
         where = error.filename or "a file"
-        raise InputError(
-            f"{where} could not be written ({error.strerror}): make room, then go on with --resume"
-        ) from error
+        said = {
+            FULL: f"{where} could not be written ({error.strerror}): make room, then go on with --resume",
+            CLOSED: f"{where} is not open to this user ({error.strerror}): change that, or give another path",
+        }
+        for kind, line in said.items():
+            if error.errno in kind:
+                raise InputError(line) from error
+        raise
 
 
 def lower_is_better(metric: str) -> bool:

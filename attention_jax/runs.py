@@ -1,5 +1,6 @@
 """A run and its directory: config.json, environment.json, metrics.jsonl, result.json, page.md, checkpoints, figures."""
 
+import contextlib
 import json
 import math
 import shutil
@@ -77,6 +78,29 @@ def check_same(stored: configs.Config, asked: configs.Config, directory: Path):
             )
 
 
+def check_place(directory: Path, config: configs.Config, resume: bool):
+    """InputError if a run of `config` may not begin, or go on, in `directory`."""
+    if (directory / "config.json").exists():
+        if not resume:
+            raise InputError(
+                f"{directory} already holds a run; add --resume to go on with it, or give another --out DIR"
+            )
+        check_same(read_config(directory), config, directory)
+    elif (directory / "checkpoints").exists():
+        raise InputError(f"{directory} has checkpoints and no config.json that says of what: give another --out DIR")
+    elif resume and not begins(directory):
+        raise InputError(f"--resume needs a run in {directory}; there is none: leave --resume out")
+
+
+def missing(directory: Path) -> list[Path]:
+    """Which of `directory`, its parent, the parent of that ... are to be made.
+
+    >>> missing(Path("/"))
+    []
+    """
+    return [path for path in (directory, *directory.parents) if not path.exists()]
+
+
 def create(directory: Path, fresh: bool = False):
     """Make the directory of a run and see that it can be written. A `fresh` one was not there before: of two runs that
     begin in it at once, the second is told."""
@@ -109,23 +133,16 @@ def start(
     (`train.hosts`) each calls this with the same arguments, and the first writes.
     """
     directory = Path(directory)
-    if (directory / "config.json").exists():
-        if not resume:
-            raise InputError(
-                f"{directory} already holds a run; add --resume to go on with it, or give another --out DIR"
-            )
-        check_same(read_config(directory), config, directory)
-    elif resume and not begins(directory):
-        raise InputError(f"--resume needs a run in {directory}; there is none: leave --resume out")
+    check_place(directory, config, resume)
     from attention_jax import tasks
     from attention_jax.train import hosts, sinks
     from attention_jax.train.loop import Interrupt, check_batches, train_one
 
     sinks.check(config.train.log)
-    fresh = not directory.exists()
+    fresh = missing(directory)
     hosts.together("the directory was looked at")
     if hosts.first():
-        create(directory, fresh)
+        create(directory, bool(fresh))
     (directory / "failure.json").unlink(missing_ok=True)
     try:
         task = None if study is not None else tasks.build(config)
@@ -135,6 +152,9 @@ def start(
     except InputError:
         if fresh and hosts.first():  # bad data, batches and weights leave no directory behind
             shutil.rmtree(directory)
+            with contextlib.suppress(OSError):  # another run has come into it
+                for parent in fresh[1:]:
+                    parent.rmdir()
         raise
     if hosts.first():
         describe(config, directory)

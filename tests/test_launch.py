@@ -310,6 +310,17 @@ def test_resume_starts_a_run_that_has_nothing_saved_yet(tmp_path):
         runs.start(config, tmp_path.parent, study=None, resume=True)
 
 
+def test_a_run_that_cannot_begin_leaves_nothing_and_checkpoints_of_nobody_are_not_gone_on_with(tmp_path):
+    config = configs.Config("x", configs.Corpus(tsv_file=str(tmp_path / "absent.tsv")), configs.LuongSeq2seq())
+    (tmp_path / "runs").mkdir()
+    with pytest.raises(InputError, match="absent.tsv"):
+        runs.start(config, tmp_path / "runs" / "x" / "001")
+    assert not list((tmp_path / "runs").iterdir())
+    (tmp_path / "runs" / "x" / "001" / "checkpoints").mkdir(parents=True)
+    with pytest.raises(InputError, match="has checkpoints and no config.json"):
+        runs.start(config, tmp_path / "runs" / "x" / "001")
+
+
 def test_a_damaged_checkpoint_is_never_loaded(run, tmp_path):
     shutil.copytree(run, tmp_path / "c")
     for path in (tmp_path / "c" / "checkpoints").rglob("*"):

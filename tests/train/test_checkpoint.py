@@ -160,6 +160,16 @@ def test_a_full_disk_is_one_line():
         raise OSError(errno.ENOSPC, "No space left on device", "result.json")
 
 
+def test_a_closed_file_is_one_line_and_a_defect_is_a_traceback():
+    with (
+        pytest.raises(InputError, match=r"pairs.tsv is not open to this user \(Permission denied\)"),
+        explained(),
+    ):
+        raise PermissionError(errno.EACCES, "Permission denied", "pairs.tsv")
+    with pytest.raises(FileNotFoundError), explained():
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory", "ours.json")
+
+
 KILLED = """
 import os, pytest, signal, sys
 from pathlib import Path
