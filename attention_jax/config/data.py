@@ -148,7 +148,9 @@ class Corpus(TextPairs, Streamed):
     examples: int = 0
     """Without any file, translate this many generated dates; 0 asks for files."""
     languages: tuple[str, str] = ("xx", "xx")
-    """Codes of the two languages, for the spacy tokenizer; xx is any."""
+    """Codes of the two languages, for the spacy tokenizer and for BLEU, which without words between spaces (zh, ja, ko,
+    th) counts characters; xx is any.
+    """
     merges: str = ""
     """The merges of the bpe tokenizer (the format of subword-nmt)."""
     packing: int = 0
@@ -333,7 +335,7 @@ class ConvexHulls(DataOptions):
     most: int = 10
     examples: int = 200_000
     """Sets to train on."""
-    held_out: int = 2_000
+    held_out: int = 10_000
     """Sets to validate on, and to test on of the fewest and of the most points each."""
 
 

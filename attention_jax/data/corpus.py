@@ -18,6 +18,8 @@ from attention_jax.data.pairs import PairData, Texts
 from attention_jax.data.streams import is_streamed
 
 MOST_HELD_OUT = 2_000
+BLEU_TOKENS = {"zh": "zh", "ja": "char", "ko": "char", "th": "char"}
+"""sacrebleu's tokenizer of plain text by the language's code, where words have no spaces between them; else 13a."""
 PURPOSES = {"train": "train", "valid": "validate", "test": "test"}
 """What the pairs of each split do."""
 IN_MEMORY = 16
@@ -131,7 +133,7 @@ def assembled(config: settings.Corpus, parts: dict[str, Texts], rows: dict[str, 
         languages=config.languages,
         merges=config.merges,
         lines=rows,
-        bleu_tokenize="13a" if plain else "none",
+        bleu_tokenize=BLEU_TOKENS.get(config.languages[1], "13a") if plain else "none",
     )
 
 

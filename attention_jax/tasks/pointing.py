@@ -57,20 +57,17 @@ def ended(target: np.ndarray) -> np.ndarray:
     return np.minimum((target > 0).sum(1) + 1, target.shape[1]).astype(np.int32)
 
 
-def from_lowest(row: np.ndarray) -> tuple[int, ...]:
-    """A closed and ended walk around corners as one from its lowest place; any other row as it is.
+def polygon(row: np.ndarray) -> tuple[int, ...]:
+    """The corners of a row of places up to the 0 that ends it, from the lowest on; () where nothing ends it.
 
-    >>> from_lowest(np.array([3, 1, 2, 3, 0])), from_lowest(np.array([1, 2, 3, 1, 0])), from_lowest(np.array([3, 1, 2]))
-    ((1, 2, 3, 1, 0), (1, 2, 3, 1, 0), (3, 1, 2))
+    >>> polygon(np.array([3, 1, 2, 3, 0])), polygon(np.array([1, 2, 3, 0, 0])), polygon(np.array([3, 1, 2]))
+    ((1, 2, 3), (1, 2, 3), ())
     """
     walk = row.tolist()
-    end = walk.index(0) if 0 in walk else 0
-    if end < 3 or walk[0] != walk[end - 1]:
-        return tuple(walk)
-    corners = walk[: end - 1]
-    at = corners.index(min(corners))
-    corners = corners[at:] + corners[:at]
-    return tuple(corners + corners[:1] + walk[end:])
+    corners = walk[: walk.index(0)] if 0 in walk else []
+    corners = corners[:-1] if corners[:1] == corners[-1:] else corners
+    at = corners.index(min(corners)) if corners else 0
+    return tuple(corners[at:] + corners[:at])
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,9 +113,9 @@ class PointingTask:
         return greedy(step, cache, rows, bos=0, eos=0, max_length=most)
 
     def accuracy(self, params, sets: Hulls) -> float:
-        """The share of sets whose hull is written, closed and ended: the same polygon, from whichever corner."""
+        """The share of sets whose hull is written and ended: the same polygon, from whichever corner."""
         rows = zip(over_rows(self.write, params, sets._asdict(), EVALUATED), sets.target, strict=True)
-        return float(np.mean([from_lowest(written) == from_lowest(target) for written, target in rows]))
+        return float(np.mean([polygon(written) == polygon(target) for written, target in rows]))
 
     def evaluate(self, params, full: bool) -> Evaluation:
         valid = self.data.valid

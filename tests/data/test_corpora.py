@@ -217,6 +217,13 @@ def test_own_corpus_from_two_files_and_from_one(tmp_path):
     ) == (32, 4, 4, 1)
 
 
+def test_bleu_counts_characters_where_words_have_no_spaces(tmp_path):
+    (tmp_path / "pairs.tsv").write_text("".join(f"{n} dogs\t{n}只狗\n" for n in range(40)), encoding="utf-8")
+    tokens = lambda **options: corpora.load(Corpus(tsv_file=str(tmp_path / "pairs.tsv"), **options)).bleu_tokenize
+    plain = {"tokenizer": "character", "languages": ("en", "zh")}
+    assert (tokens(**plain), tokens(tokenizer="character"), tokens(languages=("en", "zh"))) == ("zh", "13a", "none")
+
+
 def test_own_corpus_bad_input(tmp_path):
     with pytest.raises(
         InputError, match="--data.source-file FILE and --data.target-file FILE, or --data.tsv-file FILE"
