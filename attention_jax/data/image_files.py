@@ -104,16 +104,17 @@ def read_cifar(path: str, sha256: str | None = None) -> tuple[np.ndarray, np.nda
 def decode(
     path: str, size: int = 0, mode: str | None = None, content=None, box=None, by_area: bool = False
 ) -> np.ndarray:
-    """One image as uint8 [H, W, C], grey or RGB; with `size`, its shorter side is resized to that (bilinear with an
-    antialiasing filter, or `by_area`) and the middle cut out.
+    """One image as uint8 [H, W, C], grey or RGB, upright as its EXIF says; with `size`, its shorter side is resized to
+    that (bilinear with an antialiasing filter, or `by_area`) and the middle cut out.
 
     `content` is an open file to read instead of the one at `path`. With `box`, a function of the image's (width,
     height), the box (left, top, right, bottom) that it gives is resized to `size` instead (`crops.resized`).
     """
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image, ImageOps, UnidentifiedImageError
 
     try:
         with Image.open(path if content is None else content) as image:
+            ImageOps.exif_transpose(image, in_place=True)
             image = plain(image)
             image = image.convert(mode or ("L" if image.mode in ("1", "L") else "RGB"))
             if box:

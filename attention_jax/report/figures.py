@@ -5,7 +5,6 @@ from attention_jax.report.heatmaps import show_heatmaps
 from attention_jax.report.panels import (
     confusion_matrix,
     over_time,
-    overlay_attention,
     parallel_coordinates,
     sweep_slices,
 )
@@ -16,7 +15,6 @@ __all__ = [
     "learning_curves",
     "lines",
     "over_time",
-    "overlay_attention",
     "parallel_coordinates",
     "read_history",
     "show_heatmaps",

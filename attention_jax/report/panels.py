@@ -1,4 +1,4 @@
-"""Pictures of single things: attention over an image, a memory over time, a confusion matrix, the trials of a sweep."""
+"""Pictures of single things: a memory over time, a confusion matrix, the trials of a sweep."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,7 +8,6 @@ import numpy as np
 from attention_jax import InputError, lower_is_better
 from attention_jax.report.labels import log_scale, shortened, wrapped
 from attention_jax.report.style import (
-    OVERLAY,
     SMALLEST,
     WIDTH,
     canvas,
@@ -20,45 +19,6 @@ from attention_jax.report.style import (
     save,
     styled,
 )
-
-BESIDE = 6
-"""Images in a line."""
-
-
-def overlay_attention(images, weights, path: str | Path, *, titles: Sequence[str] | None = None) -> Path:
-    """Images above, and below each the same image in grey under the attention it received, six in a line.
-
-    Args:
-      images: [N, H, W], [N, H, W, 1] or [N, H, W, 3]; integers are 0 .. 255, floats 0 .. 1.
-      weights: [N, h, w], non-negative, one per patch; stretched over the image, each scaled to its own largest.
-      titles: one per image (a class, or predicted / true).
-    """
-    images, weights = np.asarray(images), np.asarray(weights, float)
-    if images.ndim not in (3, 4) or weights.ndim != 3 or len(images) != len(weights) or not len(images):
-        raise InputError(
-            f"an overlay needs images [N, H, W, C] and weights [N, h, w], not {images.shape} and {weights.shape}"
-        )
-    pictures = images / 255.0 if np.issubdtype(images.dtype, np.integer) else images.astype(float)
-    pictures = pictures[..., None] if pictures.ndim == 3 else pictures
-    pictures = np.clip(np.repeat(pictures, 3, axis=-1) if pictures.shape[-1] == 1 else pictures, 0, 1)
-    count, (height, width) = len(pictures), pictures.shape[1:3]
-    columns, lines = min(count, BESIDE), -(-count // BESIDE)
-    each = min(1.1, (WIDTH - 0.1) / columns)
-    figure = canvas(each * columns + 0.1, lines * (2 * each * height / width + (0.35 if titles else 0.1)))
-    frame = (-0.5, width - 0.5, height - 0.5, -0.5)
-    with styled():
-        axes = figure.subplots(2 * lines, columns, squeeze=False)
-        for axis in axes.flat:
-            axis.axis("off")
-        for i in range(count):
-            above, below = axes[i // columns * 2, i % columns], axes[i // columns * 2 + 1, i % columns]
-            above.imshow(pictures[i], interpolation="nearest")
-            below.imshow(pictures[i].mean(-1), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
-            bright = {"cmap": OVERLAY, "vmin": 0, "vmax": weights[i].max() or 1, "alpha": 0.6}
-            below.imshow(weights[i], extent=frame, interpolation="bilinear", **bright)
-            if titles:
-                above.set_title(drawable(titles[i]), fontfamily=families(), fontsize=SMALLEST)
-    return save(figure, path)
 
 
 def over_time(

@@ -195,6 +195,15 @@ def test_bad_folders_are_named(tmp_path):
     said(lambda: images.load(Images("folder", path=str(folder(tmp_path / "few", count=4)))), "fewer than 5 images")
 
 
+def test_a_photograph_is_upright(tmp_path):
+    pixels = np.arange(6, dtype=np.uint8).reshape(2, 3) * 40
+    upright = Image.fromarray(pixels)
+    turned = upright.getexif()
+    turned[274] = 6  # the camera was held turned: show it a quarter further clockwise
+    upright.save(tmp_path / "photo.png", exif=turned)
+    np.testing.assert_array_equal(decode(str(tmp_path / "photo.png"))[..., 0], np.rot90(pixels, -1))
+
+
 def test_deep_grey_keeps_its_shades_and_what_is_transparent_lies_on_white(tmp_path):
     deep = np.arange(64, dtype=np.uint16).reshape(8, 8) * 1000
     Image.fromarray(deep).save(tmp_path / "deep.png")

@@ -137,10 +137,6 @@ CASES = {  # (module, function): {length of the input: call of it with a path}
         SHORT: lambda path: image_figures.position_similarity(np.eye(4), path),
         ALL: lambda path: image_figures.position_similarity(rng.normal(size=(16, 8)), path),
     },
-    (panels, "overlay_attention"): {
-        SHORT: lambda path: panels.overlay_attention(images(1), weights(1, 2, 2), path, titles=["a"]),
-        ALL: lambda path: panels.overlay_attention(images(8), weights(8, 2, 2), path, titles=[LONG] * 8),
-    },
     (panels, "over_time"): {
         SHORT: lambda path: panels.over_time({"a": np.zeros((1, 1))}, path),
         ALL: lambda path: panels.over_time(

@@ -21,22 +21,6 @@ def pixels(path):
     return picture
 
 
-@pytest.mark.parametrize(
-    "images", [np.full((2, 8, 8, 3), 128, np.uint8), np.full((2, 8, 8), 0.5), np.full((2, 8, 8, 1), 0.5, np.float32)]
-)
-def test_overlay_is_brightest_where_attention_is(tmp_path, images):
-    """All weight on the upper left patch: under the picture, red is strongest there."""
-    weights = np.zeros((2, 2, 2))
-    weights[:, 0, 0] = 1
-    picture = pixels(figures.overlay_attention(images, weights, tmp_path / "o.png"))
-    height, width = picture.shape[:2]
-    panel = picture[height // 2 + 6 : height - 6, 6 : width // 2 - 6]  # the overlay of the first image
-    brightest = np.unravel_index(panel.sum(-1)[8:-8, 8:-8].argmax(), panel.shape[:2])
-    assert brightest[0] < panel.shape[0] / 2
-    h, w = panel.shape[0] // 2, panel.shape[1] // 2
-    assert panel[8:h, 8:w].mean() > panel[h:-8, w:-8].mean() + 0.05
-
-
 def test_over_time(tmp_path):
     rng = np.random.default_rng(0)
     panels = {"input": rng.random((12, 8)), "read": rng.random((12, 30)), "constant": np.zeros((12, 1))}
@@ -66,11 +50,3 @@ def test_sweep_figures_need_trials(tmp_path):
         figures.sweep_slices(
             [{"params": {"a": 1}, "value": 1.0}, {"params": {"b": 1}, "value": 1.0}], tmp_path / "s.png", metric="x"
         )
-
-
-@pytest.mark.parametrize(
-    "images, weights", [(np.zeros((2, 4)), np.zeros((2, 2, 2))), (np.zeros((2, 4, 4)), np.zeros((1, 2, 2)))]
-)
-def test_overlay_refuses_mismatched_arrays(tmp_path, images, weights):
-    with pytest.raises(InputError):
-        figures.overlay_attention(images, weights, tmp_path / "o.png")
