@@ -8,13 +8,13 @@ units (`S(1)` in its text).
 """
 
 import functools
-import itertools
-import math
 import re
 from collections import Counter
 from typing import NamedTuple
 
-BITS = {"pred": 8, "token": 0, "opaque": 0, "s4": 4, "u4": 4, "s2": 2, "u2": 2, "c64": 64, "c128": 128}
+from attention_jax.compile.instructions import Array, Instruction, attribute, computations, in_memory, place_of
+from attention_jax.compile.products import MARKERS, foreign, products_of
+
 COLLECTIVES = (
     "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-all", "collective-permute",
     "collective-broadcast",
@@ -28,55 +28,6 @@ PARTIAL = {"dynamic-slice", "slice", "gather", "slice-start"}
 """They read as much as they write, however large the array they read from."""
 NOT_TOLD = "loops whose turns nobody tells, counted once"
 MAY_STOP = "loops that may stop early, counted to their end"
-MARKERS = {
-    "ConcatBitcast", "AllocateBuffer", "Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape",
-    "AssumeGatherIndicesInBound", "GatherScatterIndicesBitpacked",
-}  # fmt: skip
-"""Custom calls that do nothing."""
-WITHOUT_PRODUCTS = {"TopK", "__gpu$TopK", "PartialReduce", "ResizeDynamic"}
-"""Custom calls that move bytes and multiply nothing."""
-
-
-class Array(NamedTuple):
-    """An array in memory."""
-
-    dtype: str
-    dims: tuple[int, ...]
-    padded: tuple[int, ...]
-    """`dims` as large as a TPU's tiles make them."""
-    space: int
-    """0 is the main memory."""
-
-    @property
-    def bytes(self) -> int:
-        """In whichever memory it is."""
-        return math.prod(self.padded) * bits(self.dtype) // 8
-
-
-class Instruction(NamedTuple):
-    """One line: `name = arrays opcode(inside), rest`."""
-
-    name: str
-    arrays: tuple[Array, ...]
-    opcode: str
-    inside: str
-    rest: str
-    is_root: bool
-
-    @property
-    def operands(self) -> list[str]:
-        """The names of the instructions it reads."""
-        return re.findall(r"%([\w.\-]+)", self.inside)
-
-    @property
-    def target(self) -> str:
-        """What a custom call calls."""
-        return attribute(self, r'custom_call_target="([^"]*)"')
-
-    @property
-    def op_name(self) -> str:
-        """The path of JAX's names that it comes from."""
-        return attribute(self, r'op_name="([^"]*)"')
 
 
 class Collective(NamedTuple):
@@ -113,114 +64,6 @@ class Cost(NamedTuple):
     """{(kind, bytes): number}."""
     unknown: Counter
     """What could not be counted surely: such loops, and calls of foreign code, which count nothing."""
-
-
-def bits(dtype: str) -> int:
-    """Of one number.
-
-    >>> bits("bf16"), bits("pred"), bits("f8e4m3fn")
-    (16, 8, 8)
-    """
-    return BITS[dtype] if dtype in BITS else int(re.match(r"[a-z]+(\d+)", dtype)[1])
-
-
-def attribute(instruction: Instruction, pattern: str) -> str:
-    """The first group of a pattern in what is said of an instruction, or nothing."""
-    found = re.search(pattern, instruction.rest)
-    return found[1] if found else ""
-
-
-def arrays_in(shape: str) -> tuple[Array, ...]:
-    """The arrays of a shape, which may be a tuple.
-
-    >>> [a.bytes for a in arrays_in("(f32[2,3]{1,0}, bf16[5,196]{1,0:T(8,128)(2,1)S(1)})")]
-    [24, 4096]
-    """
-    found = re.findall(r"([a-z]+\d*[a-z0-9]*)\[([\d,<=]*)\](?:\{([^}]*)\})?", shape)
-    return tuple(_array(dtype, dims.replace("<=", ""), layout) for dtype, dims, layout in found)
-
-
-def _array(dtype: str, dims: str, layout: str) -> Array:
-    sizes = tuple(int(size) for size in dims.split(",") if size)
-    order, _, rest = layout.partition(":")
-    padded, tile = list(sizes), re.search(r"T\(([\d,]+)\)", rest)
-    minor = [int(axis) for axis in order.split(",") if axis]
-    if tile:
-        for axis, size in zip(minor, reversed([int(size) for size in tile[1].split(",")])):
-            padded[axis] = -(-padded[axis] // size) * size
-    space = re.search(r"S\((\d+)\)", rest)
-    return Array(dtype, sizes, tuple(padded), int(space[1]) if space else 0)
-
-
-def _balanced(text: str, start: int) -> int:
-    """Where the bracket that opens at `start` has closed."""
-    depth = 0
-    for place in range(start, len(text)):
-        depth += (text[place] == "(") - (text[place] == ")")
-        if not depth:
-            return place + 1
-    raise ValueError(f"a bracket is not closed: {text[:80]}")
-
-
-def instruction_of(line: str) -> Instruction | None:
-    """A line of a program's text.
-
-    >>> instruction_of("  ROOT %dot.1 = f32[2,4]{1,0} dot(%a, %b), lhs_contracting_dims={1}").operands
-    ['a', 'b']
-    """
-    head = re.match(r"\s+(ROOT )?%?([\w.\-]+) = ", line)
-    if not head:
-        return None
-    at = head.end()
-    end = _balanced(line, at) if line[at] == "(" else line.index(" ", at)
-    opcode = line[end : line.index("(", end)].strip()
-    start = line.index("(", end)
-    close = _balanced(line, start)
-    return Instruction(
-        head[2], arrays_in(line[at:end]), opcode, line[start + 1 : close - 1], line[close:], bool(head[1])
-    )
-
-
-def computations(text: str) -> tuple[dict[str, dict[str, Instruction]], str]:
-    """{computation: {name: instruction}} of a program's text, and which of them is run."""
-    found, entry, current = {}, "", None
-    for line in text.splitlines():
-        head = re.match(r"(ENTRY )?%?([\w.\-]+) \(.*\{\s*$", line)
-        if head:
-            current = found[head[2]] = {}
-            entry = head[2] if head[1] else entry
-        elif line.startswith("}"):
-            current = None
-        elif current is not None and (instruction := instruction_of(line)):
-            current[instruction.name] = instruction
-    return found, entry
-
-
-def place_of(op_name: str) -> str:
-    """Where in the model an instruction comes from, without the words of JAX's transformations.
-
-    >>> place_of("jit(run)/shard_map/while/body/closed_call/transpose(jvp(Vit))/block_0/mlp/dot_general")
-    'Vit/block_0/mlp/dot_general (gradient)'
-    """
-    unwrapped, inner = op_name, ""
-    while unwrapped != inner:
-        inner, unwrapped = unwrapped, re.sub(r"\b(?:jvp|transpose|vmap|remat|rematted_computation)\(([^()]*)\)",
-                                             r"\1", unwrapped)  # fmt: skip
-    dropped = {
-        "",
-        "shard_map",
-        "while",
-        "body",
-        "cond",
-        "closed_call",
-        "checkpoint",
-        "pjit",
-        "scan",
-        "jvp",
-        "transpose",
-    }
-    parts = [part for part in unwrapped.split("/") if part not in dropped and not re.match(r"jit\(|branch_\d", part)]
-    return "/".join(parts) + (" (gradient)" if "transpose(" in op_name else "")
 
 
 class Program:
@@ -442,92 +285,8 @@ class Program:
         return array.bytes
 
 
-def in_memory(arrays) -> int:
-    """Bytes of those arrays that lie in main memory."""
-    return sum(array.bytes for array in arrays if not array.space)
-
-
 def exchanged(line: Instruction, lines: dict[str, Instruction]) -> int:
     """The bytes that a collective takes or gives on one device, the larger of both."""
     taken = sum(array.bytes for operand in line.operands if operand in lines for array in lines[operand].arrays)
     given = sum(array.bytes for array in line.arrays)
     return max(taken, given - taken if line.opcode.endswith("-start") and len(line.arrays) > 1 else given)
-
-
-def foreign(line: Instruction) -> dict[str, int]:
-    """A call of code that is not in the text and whose operations are not known."""
-    known = (
-        line.target.startswith(("__cublas", "__cudnn$fmha", "__cudnn$conv"))
-        or line.target in MARKERS | WITHOUT_PRODUCTS
-    )
-    return {} if line.opcode != "custom-call" or known else {f"operations of {line.target}": 1}
-
-
-def products_of(line: Instruction, lines: dict[str, Instruction]) -> dict[str, int]:
-    """{type of what is multiplied: operations} of an instruction that is a product."""
-    if line.opcode == "dot":
-        contracted = attribute(line, r"lhs_contracting_dims=\{([\d,]*)\}")
-    elif line.target.startswith("__cublas"):
-        contracted = attribute(line, r'"lhs_contracting_dimensions": ?\[([^\]]*)\]').replace('"', "")
-    elif line.opcode == "convolution" or line.target.startswith("__cudnn$conv"):
-        return convolved(line, lines)
-    elif line.target.startswith("__cudnn$fmha"):
-        return attended(line, lines)
-    else:
-        return {}
-    left = lines[line.operands[0]].arrays[0]
-    over = math.prod(left.dims[int(axis)] for axis in contracted.split(",") if axis)
-    return {left.dtype: 2 * math.prod(line.arrays[0].dims) * over}
-
-
-def attended(line: Instruction, lines: dict[str, Instruction]) -> dict[str, int]:
-    """cuDNN's attention: two products, five in its gradient, over all features.
-
-    Its mask is not known here, so a causal one counts as if it were none.
-    """
-    scores = attribute(line, r'"intermediate_tensor_shape": ?\{[^}]*?"dimensions": ?\[([^\]]*)\]').replace('"', "")
-    query = lines[line.operands[0]].arrays[0]
-    products = 5 if "Backward" in line.target else 2
-    return {query.dtype: 2 * products * math.prod(map(int, scores.split(","))) * query.dims[-1]} if scores else {}
-
-
-def convolved(line: Instruction, lines: dict[str, Instruction]) -> dict[str, int]:
-    """A convolution; a TPU's products of matrices are written as convolutions, their batches as windows full of holes.
-
-    Only the positions of the window that meet a number count, not padding or holes.
-    """
-    labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", line.rest)
-    if not labels:
-        return {}
-    left, kernel = (lines[operand].arrays[0] for operand in line.operands[:2])
-    of_left, of_kernel, of_out = labels.groups()
-    out = line.arrays[0].dims
-    spatial = sorted(label for label in of_kernel if label.isdigit())
-    window = dict(re.findall(r"(\w+)=([\w\-]+)", attribute(line, r"window=\{([^}]*)\}")))
-    pairs = 1
-    for number, label in enumerate(spatial):
-        sizes = (left.dims[of_left.index(label)], kernel.dims[of_kernel.index(label)], out[of_out.index(label)])
-        pairs *= met(*sizes, {name: values.split("x")[number] for name, values in window.items()})
-    groups = int(attribute(line, r"batch_group_count=(\d+)") or 1)
-    rows, features = left.dims[of_left.index("b")] // groups, out[of_out.index("f")]
-    return {left.dtype: 2 * rows * features * kernel.dims[of_kernel.index("i")] * pairs}
-
-
-@functools.cache
-def _met(size: int, kernel: int, out: int, stride: int, before: int, holes: int, spread: int) -> int:
-    found = 0
-    for at, offset in itertools.product(range(out), range(kernel)):
-        place = at * stride + offset * spread - before
-        found += 0 <= place <= (size - 1) * holes and place % holes == 0
-    return found
-
-
-def met(size: int, kernel: int, out: int, window: dict[str, str]) -> int:
-    """Along one axis, the pairs of a place in the result and one in the window that meet a number.
-
-    >>> met(4, 3, 4, {"pad": "1_1"}), met(2, 2, 2, {"pad": "0_0", "stride": "1", "lhs_dilate": "2"})
-    (10, 2)
-    """
-    before = int(window.get("pad", "0_0").split("_")[0])
-    return _met(size, kernel, out, *(int(n) for n in (window.get("stride", 1), before, window.get("lhs_dilate", 1),
-                                                      window.get("rhs_dilate", 1))))  # fmt: skip

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from attention_jax.compile import hlo
+from attention_jax.compile import hlo, instructions, products
 from attention_jax.compile.report import DoesNotFit, compile_for, finish, report
 from attention_jax.compile.targets import parse
 
@@ -135,7 +135,7 @@ def test_windows_full_of_holes_count_what_they_meet():
 
 
 def test_cards_call_libraries_for_their_products():
-    lines = hlo.computations("""ENTRY %main (a: bf16[16,8]) -> bf16[16,4] {
+    lines = instructions.computations("""ENTRY %main (a: bf16[16,8]) -> bf16[16,4] {
   %a = bf16[16,8]{1,0} parameter(0)
   %b = bf16[8,4]{1,0} parameter(1)
   %q = bf16[2,196,6,64]{3,2,1,0} parameter(2)
@@ -144,9 +144,9 @@ def test_cards_call_libraries_for_their_products():
   ROOT %r = bf16[16,4]{1,0} custom-call(%a), custom_call_target="mine"
 }
 """)[0]["main"]  # noqa: E501
-    assert hlo.products_of(lines["m"], lines) == {"bf16": 2 * 16 * 8 * 4}
-    assert hlo.products_of(lines["f"], lines) == {"bf16": 2 * 2 * 2 * 6 * 196 * 196 * 64}
-    assert not hlo.foreign(lines["m"]) and hlo.foreign(lines["r"]) == {"operations of mine": 1}
+    assert products.products_of(lines["m"], lines) == {"bf16": 2 * 16 * 8 * 4}
+    assert products.products_of(lines["f"], lines) == {"bf16": 2 * 2 * 2 * 6 * 196 * 196 * 64}
+    assert not products.foreign(lines["m"]) and products.foreign(lines["r"]) == {"operations of mine": 1}
 
 
 def test_a_compiler_that_runs_out_of_memory_says_what_it_needs():
