@@ -208,7 +208,8 @@ def watch(words: list[str]):
 def reproduce(words: list[str]):
     """[NAME ...] [--scale smoke|full|recorded] [--check --minutes 30]: run experiments and judge their claims."""
     from attention_jax import catalogue, cli, ledger
-    from attention_jax.report.tables import claims_table, judge, markdown, show
+    from attention_jax.comparison import elsewhere
+    from attention_jax.report.tables import claims_table, judge, markdown, plain, show
 
     asked, options = cli.parse_known(cli.Reproduce, words)
     if asked.check:
@@ -227,6 +228,9 @@ def reproduce(words: list[str]):
     print(markdown(table)) if asked.markdown else show(table)
     verdicts = [judge(claim, runs)[1] for _, claims, runs in measured for claim in claims]
     print("\n" + ", ".join(f"{verdicts.count(kind)} {kind}" for kind in dict.fromkeys(verdicts)))
+    if asked.scale == "recorded" and not asked.names:
+        for found in elsewhere(catalogue.ROOT / "results"):
+            print(f"\n## {found.title}\n\n{markdown(found)}" if asked.markdown else f"\n{found.title}\n{plain(found)}")
     raise SystemExit(1 if "missed" in verdicts else 0)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from attention_jax import Diverged, InputError, Interrupted, catalogue, runs
 from attention_jax.catalogue import Experiment
-from attention_jax.comparison import Compared, compared, table
+from attention_jax.comparison import Compared, compared, machine, table
 from attention_jax.config import Config, replace
 from attention_jax.files import data_home, write_json
 from attention_jax.ledger import recorded
@@ -268,12 +268,6 @@ def summary(found: Sequence[Compared], outcome: Outcome) -> list[str]:
         f"recorded on: {'; '.join(sorted(there))} ({same})",
         f"{outcome.directory}/check.json",
     ]
-
-
-def machine(environment: Mapping) -> str:
-    """What makes numbers differ between two machines."""
-    processor = environment.get("processor") or "processor not recorded"
-    return f"{processor}, {environment['machine']}, {', '.join(environment['devices'])}, jax {environment['jax']}"
 
 
 def as_json(outcome: Outcome) -> dict:

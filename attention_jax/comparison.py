@@ -1,7 +1,9 @@
 """A number that came now, held against the recorded one: what is expected of it, and what is said."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from attention_jax.catalogue import Experiment
@@ -85,3 +87,23 @@ def table(found: Sequence[Compared]) -> Table:
         cells = (str(one.seed), number(one.recorded), number(one.here), f"{span(low, high)} ({why})", one.verdict)
         rows.append((one.experiment, one.claim.text, *cells))
     return Table("Held against the record", columns, rows, right=("seed", "recorded", "here"))
+
+
+def machine(environment: Mapping) -> str:
+    """What makes numbers differ between two machines."""
+    processor = environment.get("processor") or "processor not recorded"
+    return f"{processor}, {environment['machine']}, {', '.join(environment['devices'])}, jax {environment['jax']}"
+
+
+def elsewhere(results: Path) -> list[Table]:
+    """What `reproduce --check` found on other machines: a table for each check_NAME.json, which is its check.json."""
+    tables = []
+    for path in sorted(results.glob("check_*.json")):
+        said = json.loads(path.read_text(encoding="utf-8"))
+        numbers = [one for one in said["numbers"] if one["verdict"] != "a time"]
+        cells = lambda one: (str(one["seed"]), number(one["recorded"]), number(one["here"]), one["verdict"])
+        rows = [(one["experiment"], one["claim"], *cells(one)) for one in numbers]
+        columns = ("experiment", "claim", "seed", "recorded", "there", "verdict")
+        where = machine(said["runs"][0]["environment"]["here"])
+        tables.append(Table(f"Once more on {where}", columns, rows, right=("seed", "recorded", "there")))
+    return tables

@@ -63,6 +63,16 @@ def test_what_agrees_with_the_record_is_green_and_the_record_is_left_alone(toy, 
     assert "processor" in found["runs"][0]["environment"]["here"]
 
 
+def test_what_was_found_on_another_machine_is_a_table_of_its_own(toy, tmp_path):
+    assert comparison.elsewhere(tmp_path) == []
+    checked([toy("toy", {("", 0): (10.5, 2.0)})])
+    kept = {**report(tmp_path), "runs": [{"environment": {"here": ENVIRONMENT}}]}
+    (tmp_path / "check_board.json").write_text(json.dumps(kept))
+    [table] = comparison.elsewhere(tmp_path)
+    assert table.title == "Once more on abacus, a board, 1 CPU, cpu: cpu, jax 0.1"
+    assert table.rows == [("toy", "the number", "0", "10.5", "10", "differs")]
+
+
 def test_a_wrong_number_in_the_record_is_red_and_every_check_runs_anew(toy, tmp_path, capsys):
     wrong = toy("toy", {("", 0): (10.5, 2.0)})
     assert checked([wrong]) == 1 and "1 differs" in capsys.readouterr().out
@@ -197,6 +207,15 @@ def test_the_cores_that_may_be_used_are_part_of_a_machine(monkeypatch):
     assert log.environment()["machine"].endswith(", 4 CPUs")
     monkeypatch.setattr(log.os, "sched_getaffinity", lambda process: {1}, raising=False)
     assert log.environment()["machine"].endswith(", 1 of 4 CPUs")
+
+
+def test_the_environment_says_what_a_processor_knows(tmp_path):
+    from attention_jax.train import log
+
+    (tmp_path / "cpuinfo").write_text("processor\t: 0\nmodel name\t: Abacus 9\nflags\t\t: fpu avx2 avx512f sse\n\n")
+    assert log._processor(tmp_path / "cpuinfo") == "Abacus 9, avx512f"
+    (tmp_path / "cpuinfo").write_text("model name\t: Beads\n")
+    assert log._processor(tmp_path / "cpuinfo") == "Beads"
 
 
 def run(value, seed=0, **rest):

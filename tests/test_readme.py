@@ -11,6 +11,7 @@ import jax
 import pytest
 
 from attention_jax import catalogue, ledger
+from attention_jax.comparison import elsewhere
 from attention_jax.report.tables import claims_table, judge, markdown, number, values_of
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -38,7 +39,8 @@ def test_the_page_of_results_is_that_of_the_committed_results(claims):
     ]
     verdicts = [judge(claim, runs)[1] for _, claim, runs in claims]
     counts = ", ".join(f"{verdicts.count(kind)} {kind}" for kind in dict.fromkeys(verdicts))
-    generated = f"{markdown(claims_table(entries))}\n\n{counts}\n"
+    others = [f"\n## {table.title}\n\n{markdown(table)}\n" for table in elsewhere(ROOT / "experiments" / "results")]
+    generated = f"{markdown(claims_table(entries))}\n\n{counts}\n" + "".join(others)
     assert RESULTS.endswith(f"\n{generated}"), "the results have changed: make results"
 
 

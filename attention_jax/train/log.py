@@ -44,6 +44,10 @@ class MetricsLog:
         self.sinks.close()
 
 
+INSTRUCTIONS = ("amx_bf16", "avx512_bf16", "avx512f", "avx2", "sve", "asimd")
+"""What a processor may know, the widest first, as Linux names it."""
+
+
 def environment() -> dict:
     """Versions, machine and devices, for environment.json."""
     names = ("jax", "jaxlib", "flax", "optax", "numpy", "orbax-checkpoint", "tensorflow-datasets")
@@ -65,13 +69,16 @@ def _cores() -> str:
     return f"{total} CPUs" if usable == total else f"{usable} of {total} CPUs"
 
 
-def _processor() -> str | None:
-    """The processor's name, which tells why another machine rounds differently; None where the system has none."""
+def _processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:
+    """The processor's name and its widest instructions, which tell why another machine rounds differently; None where
+    the system has no name."""
+    said = {}
     with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or None
+        lines = cpuinfo.read_text(encoding="utf-8").splitlines()
+        said = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    known = said.get("flags", said.get("Features", "")).split()
+    widest = [name for name in INSTRUCTIONS if name in known][:1]
+    return ", ".join([said.get("model name") or platform.processor(), *widest]) or None
 
 
 def _version(package: str) -> str | None:
