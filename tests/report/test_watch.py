@@ -162,5 +162,5 @@ def test_an_interrupt_ends_it_cleanly(tmp_path):
     watching = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert "there is no run yet" in watching.stdout.readline()
     watching.send_signal(2)
-    said, errors = watching.communicate(timeout=20)
+    said, errors = watching.communicate(timeout=120)
     assert watching.returncode == 130 and not errors
