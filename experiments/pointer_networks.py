@@ -4,17 +4,16 @@ Chapter: recurrent attention
 Source: Vinyals, Fortunato, Jaitly 2015, "Pointer Networks" (arXiv 1506.03134), section 3.1 and table 1
 Data: generated; 5 to 10 points uniform in the unit square
 Command: python launch.py reproduce pointer_networks
-Cost: 13 minutes on one CPU core, other work beside it
+Cost: 64 minutes on one CPU core, much other work beside it
 
 Each of as many classes as there are points: no output layer can have them, but the weights of attention do. The paper
-trains on 5 to 50 points and gives the accuracy for 5 and 10; here training has 5 to 10 points only, 200,000 sets
-instead of a million, an LSTM of 128 units instead of 256 or 512, and Adam instead of SGD. A hull is right if all of it
-is: corners, order, first corner, closed and ended; the paper counts the same polygon from another corner as right, too.
-Nothing is masked but padding, and the most probable place is taken at each step.
+trains on 5 to 50 points and gives the accuracy for 5 and 10; here training has 5 to 10 points only, a million sets as
+there, nine times each, an LSTM of 128 units instead of 256 or 512, and Adam instead of SGD. A hull is right if it is
+the same polygon, as in the paper: from whichever corner, but counterclockwise and ended. Nothing is masked but padding,
+and the most probable place is taken at each step.
 
-Both claims are missed, most likely for want of training: 1.4 million sets are seen, and the loss still falls in the
-last epoch (validation 0.105 after 4 of them, 0.088 after 7, training 0.084). Batches of 64 learn no faster in the
-first.
+It is a matter of training. By the epochs of a million sets that the schedule had, accuracy on 5 and 10 points: 1.4 (of
+200,000 sets) 0.880 and 0.729, a polygon from another corner counted as wrong; 6 0.935 and 0.841; 9 as recorded.
 """
 
 from attention_jax.config import Claim, Config, ConvexHulls, Optim, PointerNetwork, Train, replace
@@ -25,10 +24,10 @@ SOURCE = "Vinyals et al. 2015, table 1, Ptr-Net trained on 5 to 50 points"
 def config() -> Config:
     return Config(
         "pointer_networks",
-        ConvexHulls(fewest=5, most=10),
+        ConvexHulls(fewest=5, most=10, examples=1_000_000),
         PointerNetwork(hidden_size=128),
         Optim(learning_rate=2e-3, schedule="warmup_cosine", warmup_steps=200, clip_norm=2.0),
-        Train(batch_size=128, total_epochs=7, steps_per_call=100),
+        Train(batch_size=128, total_epochs=9, steps_per_call=100),
     )
 
 
