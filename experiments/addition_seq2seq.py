@@ -5,10 +5,16 @@ Source: "Deep Learning from Scratch 2" (Saito 2018), chapter 7, figures 7-14 and
   NumPy code re-run at 25 epochs
 Data: 50,000 sums of two numbers of up to three digits, generated as the book's file was
 Command: python launch.py reproduce addition_seq2seq
-Cost: about 3 minutes for the three models on 2 cores
+Cost: 2 to 4 minutes a model and seed on one CPU core, other work beside it
 
 The book's settings: hidden 128, embedding 16, batch 128, Adam 0.001, gradients clipped to norm 5, 25 epochs;
 exact match on 5,000 held-out sums.
+
+The published numbers are of one run each, and one run says little: after 25 epochs exact match still goes up and down
+by a tenth from epoch to epoch (peeky, seed 0, the last six: 0.984, 0.993, 0.885, 0.990, 0.991, 0.979), and seeds differ
+as much. With one seed, on another processor, all three were within their bounds (0.135, 0.449, 0.991); of three seeds
+(AMD EPYC without avx512, 2026-11-22) the medians of the reversed source are not. The order is the book's with every
+seed.
 """
 
 from attention_jax.config import Addition, Claim, Config, Decode, Optim, PeekySeq2seq, Seq2seq, Train, replace
