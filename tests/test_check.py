@@ -209,13 +209,16 @@ def test_the_cores_that_may_be_used_are_part_of_a_machine(monkeypatch):
     assert log.environment()["machine"].endswith(", 1 of 4 CPUs")
 
 
-def test_the_environment_says_what_a_processor_knows(tmp_path):
+def test_the_environment_says_what_a_processor_knows(tmp_path, monkeypatch):
     from attention_jax.train import log
 
     (tmp_path / "cpuinfo").write_text("processor\t: 0\nmodel name\t: Abacus 9\nflags\t\t: fpu avx2 avx512f sse\n\n")
     assert log._processor(tmp_path / "cpuinfo") == "Abacus 9, avx512f"
     (tmp_path / "cpuinfo").write_text("model name\t: Beads\n")
     assert log._processor(tmp_path / "cpuinfo") == "Beads"
+    monkeypatch.setattr(log.platform, "processor", lambda: "")  # as on ARM, where Linux gives no name
+    (tmp_path / "cpuinfo").write_text("Features\t: fp asimd\n")
+    assert log._processor(tmp_path / "cpuinfo") == "asimd"
 
 
 def run(value, seed=0, **rest):

@@ -78,7 +78,7 @@ def _processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:
         said = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     known = said.get("flags", said.get("Features", "")).split()
     widest = [name for name in INSTRUCTIONS if name in known][:1]
-    return ", ".join([said.get("model name") or platform.processor(), *widest]) or None
+    return ", ".join(filter(None, [said.get("model name") or platform.processor(), *widest])) or None
 
 
 def _version(package: str) -> str | None:
