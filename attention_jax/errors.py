@@ -69,13 +69,14 @@ def explained() -> Iterator[None]:
         raise InputError(f"this needs {package}, which is not installed: {install}") from error
     except OSError as error:
         where = error.filename or "a file"
-        said = {
-            FULL: f"{where} could not be written ({error.strerror}): make room, then go on with --resume",
-            CLOSED: f"{where} is not open to this user ({error.strerror}): change that, or give another path",
-        }
-        for kind, line in said.items():
-            if error.errno in kind:
-                raise InputError(line) from error
+        if error.errno in FULL:
+            raise InputError(
+                f"{where} could not be written ({error.strerror}): make room, then go on with --resume"
+            ) from error
+        if error.errno in CLOSED:
+            raise InputError(
+                f"{where} is not open to this user ({error.strerror}): change that, or give another path"
+            ) from error
         raise
 
 

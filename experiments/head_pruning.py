@@ -114,10 +114,9 @@ class Gated:
         import jax.numpy as jnp
 
         params = self.task.init(rng)
-        encoder = {
-            layer: jnp.full(self.config.model.heads, 2.0 / HASTE) for layer in params["encoder"] if "layer" in layer
-        }
-        return {"model": params, "gates": encoder}
+        layers = [layer for stack, layer, _ in heads(params) if stack == "encoder"]
+        gates = {layer: jnp.full(self.config.model.heads, 2.0 / HASTE) for layer in layers}
+        return {"model": params, "gates": gates}
 
     def gated(self, params, gates):
         """The model's parameters with these gates {layer: [heads]} in place."""
