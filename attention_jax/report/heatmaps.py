@@ -72,10 +72,11 @@ def show_heatmaps(
                 axis.set_visible(False)
                 continue
             panel = lines[i][j]
+            above = lines[i - 1][j] if i and j < len(lines[i - 1]) else None
             below = lines[i + 1][j] if i + 1 < len(lines) and j < len(lines[i + 1]) else None
             labelled = panel.labelled(lines[i][j - 1] if j else None, 0), panel.labelled(below, 1)
             image = _draw(axis, panel, vmax or largest or 1.0, *labelled)
-            if i == 0 or panel.title != lines[i - 1][j].title:
+            if above is None or panel.title != above.title:
                 axis.set_title(panel.title, fontfamily=families())
             if below is None:
                 axis.set_xlabel(xlabel)

@@ -70,6 +70,15 @@ def test_heatmap_takes_panels_of_different_sizes_and_any_token(tmp_path):
     assert (tmp_path / "deep" / "er.png").exists()
 
 
+@pytest.mark.parametrize("heads", range(2, 6))
+def test_heatmap_lines_that_are_broken_unevenly(tmp_path, heads):
+    """Two layers whose heads do not fit side by side: each line is titled although the one above it is shorter."""
+    tokens = [f"word {i}" for i in range(14)]
+    weights = np.full((2, heads, 14, 14), 1 / 14)
+    titles = [f"head {i}" for i in range(heads)]
+    pixels(figures.show_heatmaps(weights, tokens, tokens, tmp_path / "uneven.png", titles=titles, ylabel=["1", "2"]))
+
+
 def test_heatmap_of_zeros_and_long_axes(tmp_path):
     pixels(figures.show_heatmaps(np.zeros((1, 2, 100, 120)), [str(i) for i in range(100)], None, tmp_path / "z.png"))
 
