@@ -203,9 +203,9 @@ class Vit(ModelOptions):
     """Probability of skipping the last block for an example; earlier blocks proportionally less."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """What is computed in; parameters are float32."""
-    shifted: bool = False
-    """Patches of the image together with its shifts by half a patch along the diagonals (Lee et al. 2021): helps where
-    data are few."""
+    stem: Literal["patches", "shifted", "convolutions"] = "patches"
+    """What makes tokens of the image: a linear map of each patch; the same with its shifts by half a patch along the
+    diagonals (Lee et al. 2021); or strided convolutions (Xiao et al. 2021). The last two help where data are few."""
     rep_width: int = 0
     """Width of a linear map with tanh before the classifier (`rep_size` of big_vision); 0 has none."""
     zero_head: bool = False

@@ -16,6 +16,7 @@ from attention_jax import InputError, config
 from attention_jax.config.models import Activation
 from attention_jax.models.blocks import EPSILON, Block, FeedForward, LayerNorm, check_heads, drop
 from attention_jax.models.multihead import Linear
+from attention_jax.models.stem import ConvolutionalStem
 from attention_jax.ops.attention import attend, attention_weights
 from attention_jax.ops.augment import resize
 from attention_jax.ops.dropout import dropout, is_zero
@@ -253,8 +254,8 @@ class Trunk(nn.Module):
 class Vit(nn.Module):
     """Patches, a linear map, a class token if that is what is pooled, positions, and the trunk.
 
-    A model made for `image_size` also takes images of another size: learned positions are interpolated. With `shifted`
-    it reads patches of the image and of its shifts by half a patch, normalised (Lee et al. 2021, eq. 4).
+    A model made for `image_size` also takes images of another size: learned positions are interpolated. With the
+    stem "shifted" it reads patches of the image and of its shifts by half a patch, normalised (Lee et al. 2021, eq. 4).
     """
 
     options: config.Vit
@@ -287,7 +288,9 @@ class Vit(nn.Module):
 
     def embedded(self, images: Float[Array, "B S S C"], block: Block) -> Float[Array, "B N D"]:
         """The patches' vectors."""
-        size, shifted = self.options.patch_size, self.options.shifted
+        size, shifted = self.options.patch_size, self.options.stem == "shifted"
+        if self.options.stem == "convolutions":
+            return ConvolutionalStem(size, block.width, block.dtype, name="stem")(images)
         images = with_shifts(images, size // 2) if shifted else images
         x = patches(images.astype(block.dtype), size)
         x = LayerNorm(block.norm_epsilon, name="patch_norm")(x) if shifted else x

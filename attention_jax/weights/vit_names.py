@@ -206,7 +206,7 @@ def lacking(options: config.Vit, *, activations: tuple[str, ...], rep_width: boo
     lacks = {
         f"--model.pool {options.pool}": options.pool != "token",
         f"--model.position {options.position}": options.position != "learned",
-        "--model.shifted": options.shifted,
+        f"--model.stem {options.stem}": options.stem != "patches",
         "--model.registers": options.registers,
         "--model.rep-width": options.rep_width and not rep_width,
         "--model.no-bias": not options.bias,

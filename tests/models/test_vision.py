@@ -12,6 +12,7 @@ from attention_jax import InputError
 from attention_jax.config import VIT_SIZES, Cct, ResNet, Vit, named
 from attention_jax.models.blocks import FeedForward
 from attention_jax.models.resnet import as_product
+from attention_jax.models.stem import ConvolutionalStem
 from attention_jax.models.vit import (
     ImageLayer,
     attention_pool,
@@ -81,11 +82,37 @@ def test_a_shifted_patch_holds_the_four_windows_around_its_corners():
 
 
 def test_shifted_patches_cost_a_wider_embedding_and_its_norm():
-    assert counted(replace(SMALL, shifted=True), 5, 8, 3) - counted(SMALL, 5, 8, 3) == 4 * (4 * 4 * 3) * 16 + 2 * 5 * (
+    assert counted(replace(SMALL, stem="shifted"), 5, 8, 3) - counted(SMALL, 5, 8, 3) == 4 * (
         4 * 4 * 3
-    )
+    ) * 16 + 2 * 5 * (4 * 4 * 3)
     with pytest.raises(InputError, match="at least 2 pixels"):
-        counted(replace(SMALL, patch_size=1, shifted=True), 5, 8, 3)
+        counted(replace(SMALL, patch_size=1, stem="shifted"), 5, 8, 3)
+
+
+def test_the_convolutional_stem_is_strided_convolutions_normalised_and_rectified():
+    """By NumPy and XLA's own convolution: halving, groups of 8 channels with mean 0 and variance 1, ReLU, a map."""
+    stem = ConvolutionalStem(4, 16, jnp.float32)
+    images = jax.random.normal(jax.random.key(0), (2, 12, 12, 3))
+    params = jax.tree.map(lambda p: np.asarray(p) + 0.1, stem.init(jax.random.key(1), images)["params"])
+    x = images
+    for i in range(2):
+        kernel, norm = params[f"Conv_{i}"]["kernel"], params[f"GroupNorm_{i}"]
+        x = jax.lax.conv_general_dilated(x, kernel, (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        groups = np.asarray(x).reshape(*x.shape[:3], -1, 8)
+        mean, variance = (f(groups, axis=(1, 2, 4), keepdims=True) for f in (np.mean, np.var))
+        x = ((groups - mean) / np.sqrt(variance + 1e-6)).reshape(x.shape) * norm["scale"] + norm["bias"]
+        x = np.maximum(x, 0)
+    want = np.asarray(x).reshape(2, 9, 16) @ params["embedding"]["kernel"] + params["embedding"]["bias"]
+    np.testing.assert_allclose(stem.apply({"params": params}, images), want, atol=2e-5)
+
+
+def test_the_convolutional_stem_makes_as_many_tokens_as_there_are_patches():
+    model = replace(SMALL, stem="convolutions")
+    assert counted(model, 5, 8, 3) - counted(SMALL, 5, 8, 3) == (
+        9 * 3 * 8 + 2 * 8 + 9 * 8 * 16 + 2 * 16 + 16 * 16 - 4 * 4 * 3 * 16
+    )
+    with pytest.raises(InputError, match="power of 2"):
+        counted(replace(model, patch_size=3), 5, 9, 3)
 
 
 PAPER = [("S", 16, 22_050_664), ("B", 16, 86_567_656), ("L", 16, 304_326_632), ("H", 14, 632_045_800)]

@@ -1,0 +1,39 @@
+"""Strided convolutions instead of a patch embedding (Xiao et al. 2021, "Early Convolutions Help Transformers See
+Better")."""
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+from jaxtyping import Array, Float
+
+from attention_jax import InputError
+from attention_jax.models.resnet import convolution
+
+
+class ConvolutionalStem(nn.Module):
+    """3 x 3 convolutions of stride 2 until a place stands for a patch, then a 1 x 1 convolution to the tokens' width
+    (section 4).
+
+    The channels double with every convolution and end at `width`. Group normalisation stands for the paper's batch
+    normalisation: it has no running averages.
+    """
+
+    patch_size: int
+    width: int
+    dtype: Any
+
+    @nn.compact
+    def __call__(self, images: Float[Array, "B S S C"]) -> Float[Array, "B N D"]:
+        halvings = self.patch_size.bit_length() - 1
+        if self.patch_size != 2**halvings or images.shape[1] % self.patch_size or images.shape[1] != images.shape[2]:
+            raise InputError(
+                "--model.stem convolutions needs a patch size that is a power of 2 and images that are squares of a "
+                f"multiple of it, got {self.patch_size} and {images.shape[1]} x {images.shape[2]}"
+            )
+        x = images.astype(self.dtype)
+        for left in reversed(range(halvings)):
+            x = convolution(self.width >> left, 3, 2, self.dtype)(x)
+            x = jax.nn.relu(nn.GroupNorm(num_groups=None, group_size=8, dtype=self.dtype)(x))
+        x = nn.Dense(self.width, dtype=self.dtype, name="embedding")(x)
+        return x.reshape(x.shape[0], -1, self.width)
