@@ -233,9 +233,10 @@ def finish(config: configs.Config, task, run, params, *, figures: bool = True, *
         "facts": task.describe(),
     }
     save_params(run.directory / "final", params)
-    if figures and hosts.first():
+    result = conclude(config, run.directory, outcome | facts)
+    if figures and hosts.first():  # a figure that cannot be drawn does not cost the result
         draw(task, params, evaluation, run.directory)
-    return conclude(config, run.directory, outcome | facts)
+    return result
 
 
 def conclude(config: configs.Config, directory: Path, outcome: dict) -> dict:
@@ -284,14 +285,20 @@ def history(directory: Path) -> list[dict]:
 
 
 def draw(task, params, evaluation, directory: Path) -> list[Path]:
-    """The learning curves, the figures of the task's family, and the page of where the model looks."""
+    """The learning curves, the figures of the task's family, and the page of where the model looks; page.md shows
+    them."""
+    from attention_jax.report.run_page import run_page
+
     curves = draw_curves([directory / "metrics.jsonl"], directory / "figures" / "learning_curve.png")
     figures = [curves, *task.report(params, evaluation, directory / "figures")]
     try:
         page = look(task, params)
     except InputError:  # held-out inputs that are too long for a page; `launch.py look` says which
         page = None
-    return figures if page is None else [*figures, page.save(directory / "figures" / "look.html")]
+    if page is not None:
+        figures.append(page.save(directory / "figures" / "look.html"))
+    run_page(directory)
+    return figures
 
 
 def look(task, params, texts: Sequence[str] = ()):

@@ -56,6 +56,15 @@ def refused(*arguments, launch=launch_here) -> str:
     return done.stderr
 
 
+def raises(error: Exception):
+    """A function that can only fail."""
+
+    def fail(*arguments, **options):
+        raise error
+
+    return fail
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """A finished tiny run."""
@@ -261,6 +270,16 @@ def test_a_computation_has_a_page_where_its_experiment_says_what_to_look_at(tmp_
             assert (directory / "look.html").stat().st_size > size
         else:
             assert "no model that attends" in refused("look", directory)
+
+
+def test_a_figure_that_cannot_be_drawn_does_not_cost_the_result(tmp_path):
+    short = [*TINY, "--train.total-epochs", "1", "--out", tmp_path / "r"]
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(OSError, match="no room"):
+        patch.setattr("attention_jax.report.figures.learning_curves", raises(OSError("no room")))
+        launch_here("train", "date_luong", *short)
+    assert runs.read_result(tmp_path / "r")["history"] and not (tmp_path / "r/figures/learning_curve.png").exists()
+    assert launch_here("plot", tmp_path / "r").returncode == 0
+    assert "(figures/learning_curve.png)" in (tmp_path / "r/page.md").read_text(encoding="utf-8")
 
 
 def test_a_file_is_translated_line_by_line(run, tmp_path):

@@ -71,7 +71,9 @@ def load(config: settings.FraEng, batch_size: int = 128) -> PairData:
     if config.path:
         path = find(config.path)
         if not os.path.isfile(path):
-            raise InputError(f"no file of sentence pairs at {path}")
+            raise InputError(
+                f"--data.path needs a file of sentence pairs; there is none at {path}: correct the path, or leave it out"
+            )
         corpus = FraEngConfig(name=f"file_{store.fingerprint([digest(path)])}", path=os.path.abspath(path))
     builder = store.prepared(FraEng, corpus)
     if config.split == "d2l":
