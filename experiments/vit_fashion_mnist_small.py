@@ -22,11 +22,27 @@ def config() -> Config:
     return Config(
         "vit_fashion_mnist_small",
         Images("fashion_mnist", standardize=True, crop_padding=1, flip=True, erase=0.25),
-        Vit(4, 128, 256, layers=4, heads=4, pool="mean", position="sinusoidal", stochastic_depth=0.1, stem="shifted"),
+        Vit(
+            4,
+            128,
+            256,
+            layers=4,
+            heads=4,
+            pool="mean",
+            position="rotary",
+            stochastic_depth=0.1,
+            stem="convolutions",
+        ),
         Optim(
             "adamw", learning_rate=2e-3, schedule="warmup_cosine", warmup_steps=1000, weight_decay=0.05, clip_norm=1.0
         ),
-        Train(batch_size=64, total_epochs=20, best_metric="test.loss", label_smoothing=0.1),
+        Train(
+            batch_size=64,
+            total_epochs=20,
+            best_metric="test.loss",
+            label_smoothing=0.1,
+            matmul_precision="bfloat16",
+        ),
     )
 
 
