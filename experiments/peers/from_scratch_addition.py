@@ -1,0 +1,89 @@
+"""The book's own addition models, beside `addition_seq2seq`: chapter 7's NumPy code, several seeds.
+
+    git clone https://github.com/oreilly-japan/deep-learning-from-scratch-2 DIR
+    python experiments/peers/from_scratch_addition.py DIR
+
+`Seq2seq`, `PeekySeq2seq`, `Trainer` and `Adam` of that repository with the settings of its ch07/train_seq2seq.py;
+only the held-out sums are answered in one batch (five of them, every epoch, also by the book's own `generate`, to the
+same digits). Written to experiments/results/addition_seq2seq_peer.json: exact match after each epoch. 2 to 3 minutes
+a model and seed on one core.
+"""
+
+import contextlib
+import importlib
+import io
+import json
+import platform
+import sys
+from pathlib import Path
+
+import numpy as np
+
+RESULTS = Path(__file__).resolve().parents[1] / "results"
+SEEDS, EPOCHS = 3, 25
+WORDVEC, HIDDEN, BATCH, CLIP = 16, 128, 128, 5.0
+
+
+def book(directory: str) -> tuple:
+    """Its modules: the data, the plain model and the peeky one."""
+    sys.path[:0] = [directory, str(Path(directory, "ch07"))]
+    return tuple(map(importlib.import_module, ("dataset.sequence", "seq2seq", "peeky_seq2seq")))
+
+
+def answers(model, questions, start: int, length: int) -> np.ndarray:
+    """As `generate` of the book's decoders, for many questions at once: tokens [B, length]."""
+    state, decoder, peeks = model.encoder.forward(questions), model.decoder, type(model).__name__ == "PeekySeq2seq"
+    peeked, token, written = state[:, None, :], np.full((len(questions), 1), start), []
+    decoder.lstm.set_state(state)
+    for _ in range(length):
+        x = decoder.embed.forward(token)
+        x = decoder.lstm.forward(np.concatenate((peeked, x), axis=2) if peeks else x)
+        x = decoder.affine.forward(np.concatenate((peeked, x), axis=2) if peeks else x)
+        token = x.argmax(2)
+        written.append(token[:, 0])
+    return np.stack(written, axis=1)
+
+
+def trained(model, train, test, seed: int) -> list[float]:
+    """Exact match on `test` after each epoch."""
+    from common.optimizer import Adam
+    from common.trainer import Trainer
+
+    trainer, (questions, wanted), history = Trainer(model, Adam()), test, []
+    start, length = wanted[0, 0], wanted.shape[1] - 1
+    for epoch in range(EPOCHS):
+        with contextlib.redirect_stdout(io.StringIO()):
+            trainer.fit(*train, max_epoch=1, batch_size=BATCH, max_grad=CLIP)
+        found = answers(model, questions, start, length)
+        for i in range(5):
+            assert model.generate(questions[[i]], start, length) == found[i].tolist()
+        history.append(float((found == wanted[:, 1:]).all(axis=1).mean()))
+        print(type(model).__name__, f"seed {seed} epoch {epoch + 1}: {history[-1]:.4f}", flush=True)
+    return history
+
+
+def main(directory: str):
+    sequence, plain, peeky = book(directory)
+    (x, t), (x_test, t_test) = sequence.load_data("addition.txt")
+    models = {
+        "plain": (plain.Seq2seq, 1),
+        "reversed": (plain.Seq2seq, -1),
+        "reversed-peeky": (peeky.PeekySeq2seq, -1),
+    }
+    histories = {name: [] for name in models}
+    for seed in range(SEEDS):
+        for name, (kind, order) in models.items():
+            np.random.seed(seed)
+            model = kind(len(sequence.get_vocab()[0]), WORDVEC, HIDDEN)
+            histories[name].append(trained(model, (x[:, ::order], t), (x_test[:, ::order], t_test), seed))
+    report = {
+        "command": "python experiments/peers/from_scratch_addition.py DIR",
+        "environment": {"python": platform.python_version(), "numpy": np.__version__},
+        "histories": histories,
+    }
+    place = RESULTS / "addition_seq2seq_peer.json"
+    place.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
