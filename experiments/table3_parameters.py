@@ -10,8 +10,8 @@ The paper's vocabulary is "about 37,000" joint pieces; one table serves both lan
 exactly, the base row tells: its 65 million ask for 40,745 pieces (37,000 make 63.1 million). With these the other rows
 are counted, and their differences to the base row are judged, two numbers that the paper rounds to a million. Nine of
 ten agree. "big" does not, with any vocabulary that the other rows of another width allow: its 148 million more than the
-base row ask for about 30,800 pieces, those of d = 1024 for 41,300 and of d = 256 for 39,900. (Until 2026-11-22 all was held
-against 37,000 pieces: d = 1024, with 100.8 million, was missed too, and "big" had 151.2.)
+base row ask for about 30,800 pieces, those of d = 1024 for 41,300 and of d = 256 for 39,900. (Until 2026-11-22 all was
+held against 37,000 pieces: d = 1024, with 100.8 million, was missed too, and "big" had 151.2.)
 """
 
 from attention_jax.config import Claim, Config, Transformer, replace
