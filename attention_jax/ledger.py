@@ -99,16 +99,22 @@ def seeds_of(experiment: Experiment, asked: Reproduction, config: Config) -> ran
     return range(config.train.seed, config.train.seed + count)
 
 
+def shown(words: Sequence[str]) -> list[str]:
+    """The words of a command for others to read: of files only the names, and of the runs' own place nothing.
+
+    >>> shown(["--data.path=/home/me/date.txt.gz", "--root", "/tmp/runs", "--data.source-file", "/a/x.de,/a/y.de"])
+    ['--data.path', 'date.txt.gz', '--data.source-file', 'x.de,y.de']
+    """
+    split = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    kept = [word for word, before in zip(split, ["", *split]) if "--root" not in (word, before)]
+    return [",".join(Path(part).name if "/" in part else part for part in word.split(",")) for word in kept]
+
+
 def origin(experiment: Experiment, directory: Path, words: Sequence[str]) -> dict:
-    """When, how and where a run was measured; of files only the name, and of the runs' own place nothing is kept."""
-    shown = [
-        Path(word).name if "/" in word else word
-        for word, before in zip(words, ["", *words])
-        if "--root" not in (word, before)
-    ]
+    """When, how and where a run was measured."""
     return {
         "date": str(datetime.date.today()),
-        "command": " ".join(["python launch.py reproduce", experiment.name, *shown]),
+        "command": " ".join(["python launch.py reproduce", experiment.name, *shown(words)]),
         "environment": json.loads((directory / "environment.json").read_text(encoding="utf-8")),
     }
 

@@ -33,11 +33,12 @@ def fresh_directory(name: str, root: Path = Path("runs")) -> Path:
 
 def latest_directory(name: str, root: Path = Path("runs")) -> Path:
     """The newest run of an experiment; InputError if there is none."""
-    earlier = sorted(path for path in (root / name).glob("[0-9]*") if (path / "config.json").exists())
+    numbered = [path for path in (root / name).glob("[0-9]*") if path.name.isdigit()]
+    earlier = [path for path in numbered if (path / "config.json").exists()]
     if not earlier:
         where = f"an earlier run of {name} in {root / name}"
         raise InputError(f"--resume needs {where}; there is none: leave --resume out, or give --out DIR")
-    return earlier[-1]
+    return max(earlier, key=lambda path: int(path.name))
 
 
 def read_config(directory: Path) -> configs.Config:

@@ -320,6 +320,14 @@ def test_a_run_is_resumed_only_as_what_it_is(run):
     )
 
 
+def test_the_newest_run_is_the_one_with_the_greatest_number(tmp_path):
+    for number in ("002", "999", "1000", "001"):
+        (tmp_path / "x" / number).mkdir(parents=True)
+        (tmp_path / "x" / number / "config.json").touch()
+    (tmp_path / "x" / "1001").mkdir()
+    assert runs.latest_directory("x", tmp_path).name == "1000"
+
+
 def test_resume_starts_a_run_that_has_nothing_saved_yet(tmp_path):
     (tmp_path / "figures").mkdir()  # killed before it said what it is
     config = catalogue.load_experiment("date_luong").smoke()

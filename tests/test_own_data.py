@@ -277,3 +277,12 @@ def test_a_preset_is_chosen_by_name_and_others_are_one_line(tmp_path):
     assert done.returncode == 2 and "choose one of small, base, big" in done.stderr
     done = launch(["train", "date_luong", "--preset", "big"], tmp_path)
     assert done.returncode == 2 and "it has none" in done.stderr and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("share", [0.1, 0.4, 0.49])
+def test_some_texts_of_every_class_train(share):
+    label = np.repeat([0, 1, 2, 3], [20, 4, 3, 1])
+    parts = labelled_texts.split(label, share)
+    assert sorted(np.concatenate(list(parts.values()))) == list(range(28))
+    assert set(label[parts["train"]]) == {0, 1, 2, 3} and set(label[parts["test"]]) == {0, 1, 2}
+    assert sum(label[parts["train"]] == 0) >= 2

@@ -77,10 +77,12 @@ def load(config: settings.Corpus, batch_size: int = 128) -> PairData:
         if config.packing or is_streamed(config.stream, IN_MEMORY * size):
             return load_streamed(config, index_pairs(files), batch_size)
         texts, numbers, complaints = read(files, config.damaged)
-    held_out = min(MOST_HELD_OUT, max(1, int(len(set(texts.source)) * config.held_out_share)))
-    if len(set(texts.source)) < 3:
-        raise InputError(f"a corpus needs at least 3 different sources, got {len(set(texts.source))}")
-    rows = splitting.by_source(*texts, {"valid": held_out, "test": held_out}, seed=0)
+    sources = {pair_files.cased(text, config) for text in texts.source}
+    held_out = min(MOST_HELD_OUT, max(1, int(len(sources) * config.held_out_share)))
+    if len(sources) < 3:
+        raise InputError(f"a corpus needs at least 3 different sources, got {len(sources)}")
+    keys = [[pair_files.cased(text, config) for text in side] for side in texts]
+    rows = splitting.by_source(*keys, {"valid": held_out, "test": held_out}, seed=0)
     parts = {name: splitting.take(texts, chosen) for name, chosen in rows.items()}
     lines = {name: np.array(numbers, np.int64)[chosen] for name, chosen in rows.items()}
     data = assembled(config, parts, lines, batch_size)
@@ -142,7 +144,7 @@ def load_streamed(config: settings.Corpus, lines: PairLines, batch_size: int) ->
     total = lines.ends[-1]
     held_out = min(MOST_HELD_OUT, max(1, int(total * config.held_out_share)))
     size = 2 * held_out + (SAMPLE if config.vocabulary_file else VOCABULARY_SAMPLE)
-    parts, rows = sample(lines, size, held_out, config.damaged)
+    parts, rows = sample(lines, size, held_out, config)
     if config.tokenizer == "sentencepiece" and not config.vocabulary_file:
         train = parts["train"]
         sides = [[*train.source, *train.target]] if config.joint_vocabulary else list(train)
@@ -160,7 +162,7 @@ def load_streamed(config: settings.Corpus, lines: PairLines, batch_size: int) ->
         lines,
         Coder(config, config.languages, config.merges),
         vocabularies,
-        frozenset(source for name in ("valid", "test") for source in parts[name].source),
+        frozenset(pair_files.cased(source, config) for name in ("valid", "test") for source in parts[name].source),
         group,
         seed=0,
         window=min(total, WINDOW_BATCHES * max(batch_sizes)),
@@ -193,7 +195,9 @@ def packing(config: settings.Corpus, data: PairData, batch_size: int) -> tuple[P
     return made, said, {"packed_padding_share": after}
 
 
-def sample(lines: PairLines, size: int, held_out: int, damaged: str) -> tuple[dict[str, Texts], dict[str, np.ndarray]]:
+def sample(
+    lines: PairLines, size: int, held_out: int, config: settings.Corpus
+) -> tuple[dict[str, Texts], dict[str, np.ndarray]]:
     """About `size` pairs at random, "valid" and "test" with as many different sources, the others "train"; and their
     records."""
     found = {}  # the first record of each source
@@ -201,10 +205,10 @@ def sample(lines: PairLines, size: int, held_out: int, damaged: str) -> tuple[di
         try:
             pair = lines.read(record)
         except InputError:
-            if damaged != "skip":
+            if config.damaged != "skip":
                 raise
             continue
-        found.setdefault(pair[0], (record, pair))
+        found.setdefault(pair_files.cased(pair[0], config), (record, pair))
     pairs = list(found.values())
     if len(pairs) < 2 * held_out + 1:
         raise InputError(f"a corpus needs at least 3 different sources, and more than are held out; got {len(pairs)}")

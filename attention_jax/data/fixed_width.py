@@ -53,6 +53,8 @@ def read_file(path: str, what: str) -> Texts:
 
 def split(texts: Texts) -> dict[str, Texts]:
     """9 of 10 rows to train and 1 of 10 to test, permuted as the book does (NumPy's legacy generator, seed 1984)."""
+    if len(texts.source) < 10:
+        raise InputError(f"at least 10 pairs are needed, of which one tests; got {len(texts.source)}")
     order = np.arange(len(texts.source))
     np.random.RandomState(SPLIT_SEED).shuffle(order)
     train_rows = len(order) - len(order) // 10

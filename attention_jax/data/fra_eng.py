@@ -72,7 +72,8 @@ def load(config: settings.FraEng, batch_size: int = 128) -> PairData:
         path = find(config.path)
         if not os.path.isfile(path):
             raise InputError(
-                f"--data.path needs a file of sentence pairs; there is none at {path}: correct the path, or leave it out"
+                f"--data.path needs a file of sentence pairs; there is none at {path}: "
+                "correct the path, or leave it out"
             )
         corpus = FraEngConfig(name=f"file_{store.fingerprint([digest(path)])}", path=os.path.abspath(path))
     builder = store.prepared(FraEng, corpus)
@@ -86,6 +87,10 @@ def load(config: settings.FraEng, batch_size: int = 128) -> PairData:
     else:
         texts = Texts(**store.rows(builder, ["train"])["train"])
         keys = [[" ".join(tokens) for tokens in tokenizers.words().split(side)] for side in texts]
+        if len(texts.source) < 20:
+            raise InputError(
+                f"a split of sentence pairs needs at least 20, {config.path or URL} has {len(texts.source)}"
+            )
         held_out = min(HELD_OUT, len(texts.source) // 20)
         rows = splitting.by_source(*keys, {"valid": held_out, "test": held_out}, seed=0)
         counted = ("train",)

@@ -59,6 +59,11 @@ def load(config: Images) -> ImageData:
     elif config.dataset == "tfds":
         train, test, names = _records(config)
     else:
+        if config.path and config.dataset in ("digits", "own"):
+            raise InputError(
+                f"--data.dataset {config.dataset} reads no files; leave --data.path {config.path} out, or add "
+                "--data.dataset folder"
+            )
         train, test, names = _published("digits" if config.dataset == "own" else config.dataset, config.path)
     held_out = {"test": test}
     if not 0 <= config.validation < len(train.label):
@@ -170,7 +175,7 @@ def _reader(config: Images) -> Callable:
     def lazy(path):
         label, files, names = list_folder(path)
         source = Files(tuple(os.path.join(path, name) for name in names), label, files)
-        return LazyImages(source, size, config.damaged, by_area), label, names
+        return LazyImages(source, label, size, config.damaged, by_area), label, names
 
     return lazy
 
@@ -185,7 +190,7 @@ def _records(config: Images) -> tuple[Split, Split, tuple[str, ...]]:
         )
     made, names = record_images.splits(config.path)
     size, by_area = config.resize_pixels or config.pixels, config.resize_pixels > 0
-    lazy = lambda records, label: Split(LazyImages(records, size, config.damaged, by_area), label)
+    lazy = lambda records, label: Split(LazyImages(records, label, size, config.damaged, by_area), label)
     return lazy(*made["train"]), lazy(*made["test"]), names
 
 

@@ -72,7 +72,8 @@ def without_doubles(examples: list[Example]) -> list[Example]:
 
 
 def split(label: np.ndarray, share: float, seed: int = 0) -> dict[str, np.ndarray]:
-    """Rows of "train", "valid" and "test", which have this share of every class: one of each where there are three.
+    """Rows of "train", "valid" and "test", which have this share of every class: one of each where there are three, and
+    always one that trains.
 
     >>> {name: len(rows) for name, rows in split(np.array([0] * 20 + [1] * 3 + [2]), 0.1).items()}
     {'train': 18, 'valid': 3, 'test': 3}
@@ -80,7 +81,7 @@ def split(label: np.ndarray, share: float, seed: int = 0) -> dict[str, np.ndarra
     rng, parts = np.random.default_rng(seed), {"train": [], "valid": [], "test": []}
     for number in np.unique(label):
         rows = rng.permutation(np.flatnonzero(label == number))
-        held = max(round(len(rows) * share), 1) if len(rows) > 2 else 0
+        held = min(max(round(len(rows) * share), 1), (len(rows) - 1) // 2)
         parts["valid"].append(rows[:held])
         parts["test"].append(rows[held : 2 * held])
         parts["train"].append(rows[2 * held :])

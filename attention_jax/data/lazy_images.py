@@ -64,9 +64,11 @@ class LazyImages:
     """N images of `size` x `size` pixels in colour; indexed by rows it gives an array of them, uint8."""
 
     source: Source
+    label: np.ndarray
+    """[N] int32"""
     size: int
     damaged: str = "error"
-    """"skip" gives the next image that can be read instead of one that cannot."""
+    """"skip" gives the next image of the same class that can be read instead of one that cannot."""
     by_area: bool = False
     """How a whole image is resized (`image_files.decode`)."""
 
@@ -85,7 +87,7 @@ class LazyImages:
 
     def take(self, rows, axis: int = 0) -> "LazyImages":
         """Some of the images, still unread."""
-        return replace(self, source=self.source.take(rows))
+        return replace(self, source=self.source.take(rows), label=self.label[rows])
 
     def read(self, rows: np.ndarray, crop: Crop | None = None, draws: tuple[int, ...] = (), threads: int = 1) -> Read:
         """The images of `rows` [n]; with `crop` the part of each that it chooses by random numbers of (*draws, row)."""
@@ -102,9 +104,9 @@ class LazyImages:
         )
 
     def _one(self, row: int, crop: Crop | None, draws: tuple[int, ...]) -> tuple[np.ndarray, list[str]]:
-        lines = []
-        for number in range(row, row + len(self)):
-            path, content = self.source.open(number % len(self))
+        lines, number = [], row
+        while True:
+            path, content = self.source.open(number)
             box = crop and functools.partial(crop, rng=np.random.default_rng([*draws, row]))
             try:
                 file = None if content is None else io.BytesIO(content)
@@ -113,7 +115,10 @@ class LazyImages:
                 if self.damaged != "skip":
                     raise
                 lines.append(str(error))
-        raise InputError(f"none of {len(self)} images can be read; the first: {lines[0]}")
+            same = np.flatnonzero(self.label == self.label[row])
+            number = int(same[(np.searchsorted(same, number) + 1) % len(same)])
+            if number == row:
+                raise InputError(f"none of the {len(same)} images of a class can be read; the first: {lines[0]}")
 
 
 @functools.lru_cache(maxsize=2)

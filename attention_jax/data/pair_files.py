@@ -19,11 +19,24 @@ OVERLONG = {"truncate": "truncated", "drop": "dropped", "error": "error"}
 SPECIAL = {"pad": PAD, "bos": BOS, "eos": EOS, "unk": UNK}
 
 
+def cased(text: str, options: TextPairs) -> str:
+    """A text as the tokenizers see it: in lower case if `options` say so."""
+    return text.lower() if options.lowercase else text
+
+
 def make_tokenizers(
     options: TextPairs, train: Texts, languages: tuple[str, str], merges: str
 ) -> tuple[list[Tokenizer], list[list[str] | None]]:
-    """Source and target tokenizer as `options.tokenizer` says, and their pieces where training the
-    tokenizer makes the vocabulary."""
+    """Source and target tokenizer as `options` say, and their pieces where training the tokenizer makes the
+    vocabulary."""
+    (source, target), pieces = _as_written(options, train, languages, merges)
+    return [_reversed(source) if options.reverse_source else source, target], pieces
+
+
+def _as_written(
+    options: TextPairs, train: Texts, languages: tuple[str, str], merges: str
+) -> tuple[list[Tokenizer], list[list[str] | None]]:
+    """The same, of which no side is turned around."""
     given = [path.strip() for path in options.vocabulary_file.split(",")] if options.vocabulary_file else []
     if len(given) > 2:
         raise InputError(f"--data.vocabulary-file is one file or source,target; got {options.vocabulary_file}")
@@ -156,11 +169,10 @@ def assemble(
     splits whose tokens make the vocabularies. Held-out pairs longer than the limit are cut in `held_out`
     (never dropped), and whole in `texts`.
     """
-    if options.lowercase:
-        splits = {name: Texts(*([text.lower() for text in side] for side in texts)) for name, texts in splits.items()}
+    splits = {
+        name: Texts(*([cased(text, options) for text in side] for side in texts)) for name, texts in splits.items()
+    }
     (source_tokenizer, target_tokenizer), pieces = make_tokenizers(options, splits["train"], languages, merges)
-    if options.reverse_source:
-        source_tokenizer = _reversed(source_tokenizer)
     split = lambda texts: (source_tokenizer.split(texts.source), target_tokenizer.split(texts.target))
     tokens = {name: split(texts) for name, texts in splits.items()}
     overlong = {name: _overlong(name, sides, options, lines and lines[name]) for name, sides in tokens.items()}

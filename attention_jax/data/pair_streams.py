@@ -96,7 +96,7 @@ class PairStream(Stream):
     coder: Coder
     vocabularies: tuple[Vocabulary, Vocabulary]
     held_out: frozenset[str]
-    """Sources of which no pair trains."""
+    """Sources of which no pair trains, in lower case where all are."""
     group: Callable[[Examples, np.random.Generator], list[Batch]]
     """The steps that a window's examples make, in the order in which they are trained on."""
     seed: int
@@ -119,7 +119,7 @@ class PairStream(Stream):
     def examples(self, epoch: int, window: int) -> Examples:
         """The pairs of a window of an epoch, tokenised."""
         places = np.arange(window * self.window, min((window + 1) * self.window, self.records))
-        source, target, where, damaged = [], [], [], []
+        source, target, where, damaged, options = [], [], [], [], self.coder.options
         for record in shuffled(places, self.records, self.seed, epoch).tolist():
             try:
                 pair = self.lines.read(record)
@@ -128,13 +128,12 @@ class PairStream(Stream):
                     raise
                 damaged.append(str(error))
                 continue
+            pair = [pair_files.cased(text, options) for text in pair]
             if pair[0] not in self.held_out:
                 source.append(pair[0])
                 target.append(pair[1])
                 where.append(record)
-        options = self.coder.options
-        texts = Texts(*([text.lower() for text in side] if options.lowercase else side for side in (source, target)))
-        ids = self.coder(texts, self.vocabularies)
+        ids = self.coder(Texts(source, target), self.vocabularies)
         over = [max(len(a), len(b)) >= options.max_length for a, b in zip(*ids)]
         if options.overlong == "error" and any(over):
             record = where[over.index(True)]

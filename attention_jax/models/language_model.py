@@ -103,6 +103,7 @@ class LanguageModel(nn.Module):
 
     def start(self, batch_size: int, max_length: int) -> Past:
         """The cache before the first token."""
+        self.embedding.check(max_length)
         return self.decoder.start(batch_size, max_length)
 
     def step(self, cache: Past, token: Int[Array, "B"], *, look: bool = False):

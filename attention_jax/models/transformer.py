@@ -130,11 +130,21 @@ class Embedding(nn.Module):
         if self.block.positions == "learned":
             self.position = nn.Embed(self.max_length, width, embedding_init=init)
 
+    def check(self, length: int):
+        """Raises InputError if so many tokens have no learned positions."""
+        if self.block.positions == "learned" and length > self.max_length:
+            raise InputError(
+                f"there are {self.max_length} learned positions, --model.max-length, for {length} tokens: give fewer "
+                "tokens, or train with more positions"
+            )
+
     def __call__(
         self, tokens: Int[Array, "B T"], offset=0, train: bool = False, segment: Int[Array, "B T"] | None = None
     ) -> Float[Array, "B T D"]:
         """The vectors of `tokens`, the first of which stands at position `offset`; or the first of each segment at
         0."""
+        if segment is None:
+            self.check(tokens.shape[1])
         x = self.token(tokens)
         x = x * self.block.width**0.5 if self.scale else x
         positions = jnp.arange(tokens.shape[1], dtype=jnp.int32) + offset if segment is None else within(segment)
@@ -240,6 +250,7 @@ class Transformer(nn.Module):
 
     def start(self, memory: Memory, max_length: int) -> Cache:
         """The cache for `max_length` steps of decoding; the source's keys and values are projected once, here."""
+        self.target_embedding.check(max_length)
         projected = self.decoder.project(memory.states, lengths(memory.source_length))
         return Cache(self.decoder.start(memory.source_length.shape[0], max_length), Shared(projected))
 

@@ -176,14 +176,14 @@ def learning_curves(runs, path: str | Path, *, title: str = "") -> Path:
     """
     one = isinstance(runs, str | Path) or (len(runs) > 0 and isinstance(runs[0], Mapping))
     histories = [read_history(run) for run in ([runs] if one else runs)]
-    if not any(histories):
-        raise InputError("learning curves need a run with at least one logged line")
     rows = [row for history in histories for row in history]
     axis_name = "epoch" if all("seconds" in row or "step" not in row for row in rows) else "step"
     x = sorted({row[axis_name] for row in rows})
     names = list(dict.fromkeys(name for row in rows for name in row if name not in NOT_METRICS))
     curves = {name: (x, _aligned(histories, axis_name, x, name)) for name in names}
     panels = kinds([name for name, (_, values) in curves.items() if not np.isnan(values).all()])
+    if not panels:
+        raise InputError("learning curves need a run with at least one logged number")
     columns = 2 if len(panels) in (2, 4) else min(len(panels), 3)
     lines_of_panels = -(-len(panels) // columns)
     figure = canvas(4.0 if columns == 1 else WIDTH, 0.3 + 1.9 * lines_of_panels)

@@ -22,7 +22,8 @@ TRIALS = 20
 def settings_of(
     config: configs.Config, over: dict[str, str], method: str, trials: int, seeds: int, metric: str
 ) -> Settings:
-    """Checked settings; everything that can be wrong with them is said here, before anything starts."""
+    """Checked settings; what can be wrong with them is said here, before anything starts. Only whether there is such a
+    metric is known when a run has ended."""
     space = parse(config, over)
     method = resolve(method, space)
     if seeds < 1 or trials < 0:

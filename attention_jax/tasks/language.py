@@ -104,11 +104,19 @@ class LanguageTask:
         for text in texts:
             begun, written = self.encode(text), []
             if data.added:
-                written = continuation(self.model, params, begun, data.added, data.temperature)
+                written = continuation(self.model, params, begun[:, self.remembered], data.added, data.temperature)
             results.append(data.tokenizer.text([*data.tokenizer.tokens(text), *data.vocabulary.decode(written)]))
         if figure is not None and self.draw(params, results[0], 40, figure) is None:
             raise InputError("this model has no attention to draw; leave --attention out")
         return results
+
+    @property
+    def remembered(self) -> slice:
+        """The tokens of a text that are gone on with: the last ones, where learned positions must do for what is added
+        too."""
+        options = self.config.model
+        learned = getattr(options, "positions", "none") == "learned"
+        return slice(self.data.added - options.max_length if learned else None, None)
 
     def log_p(self, params, batch):
         """The log-probability [B] of all tokens of each window but the first."""

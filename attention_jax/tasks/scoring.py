@@ -15,12 +15,12 @@ def are_sentences(data: PairData) -> bool:
 
 
 def compare(data: PairData, split: str, written: np.ndarray) -> dict[str, float]:
-    """Exact match of the tokens [N, T] written for a split; if they are sentences BLEU, where 95 % of it lie (bleu_low,
-    bleu_high), and chrF."""
+    """Exact match of the tokens [N, T] written for a split (a target longer than T is not matched); if they are
+    sentences BLEU, where 95 % of it lie (bleu_low, bleu_high), and chrF."""
     pairs = data.held_out[split]
     size = min(written.shape[1], pairs.target.shape[1] - 1)
     beyond = np.arange(size)[None] >= pairs.target_length[:, None]
-    exact = ((written[:, :size] == pairs.target[:, 1 : size + 1]) | beyond).all(1)
+    exact = ((written[:, :size] == pairs.target[:, 1 : size + 1]) | beyond).all(1) & (pairs.target_length <= size)
     scores = {"exact_match": float(exact.mean())}
     if (unseen := ~data.seen[split]).any():
         scores["exact_match_unseen"] = float(exact[unseen].mean())

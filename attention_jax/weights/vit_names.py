@@ -181,11 +181,11 @@ def prefix_of(options: config.Vit) -> int:
 
 
 def sizes_of(options: config.Vit, ours: Arrays) -> tuple[int, int, int]:
-    """(pixels of a side, channels, classes) of our weights."""
+    """(pixels of a side, channels, classes) of our weights; no channels where there is no linear map of patches."""
     prefix = prefix_of(options)
     size = math.isqrt(max(len(ours["positions"]) - prefix, 0)) * options.patch_size if "positions" in ours else 0
     classes = len(ours["trunk/head/bias"]) if "trunk/head/bias" in ours else 0
-    return size, len(ours["patch_embedding/kernel"]) // options.patch_size**2, classes
+    return size, len(ours.get("patch_embedding/kernel", ())) // options.patch_size**2, classes
 
 
 def known(options: config.Vit) -> dict[str, int]:

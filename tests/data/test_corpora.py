@@ -51,6 +51,8 @@ def test_fra_eng_bad_input(tmp_path):
     (tmp_path / "fra.txt").write_text("Go.\tVa !\n")
     with pytest.raises(InputError, match="d2l's split needs 640 pairs"):
         corpora.load(FraEng(path=str(tmp_path), split="d2l"))
+    with pytest.raises(InputError, match="needs at least 20, .* has 1"):
+        corpora.load(FraEng(path=str(tmp_path), split="full"))
 
 
 def multi30k_text(split: str, language: str) -> str:

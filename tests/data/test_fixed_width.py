@@ -76,3 +76,9 @@ def test_assembled_rows_by_hand():
     assert backwards.source_tokenizer.tokens("1+0") == [" ", "0", "+", "1"]
     with pytest.raises(InputError, match="at most 4 characters, but '1\\+0  ' has 5"):
         data.source_tokenizer.tokens("1+0  ")
+
+
+def test_fewer_pairs_than_can_be_split_are_one_line():
+    texts = Texts(["1"] * 9, ["2"] * 9)
+    with pytest.raises(InputError, match="at least 10 pairs are needed, .* got 9"):
+        fixed_width.split(texts)

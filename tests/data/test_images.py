@@ -106,6 +106,11 @@ def test_digits_come_along(home):
     said(lambda: images.load(Images(examples=2000)), "--data.examples", "2000")
 
 
+def test_digits_read_no_files(home):
+    with pytest.raises(InputError, match="reads no files.*--data.dataset folder"):
+        images.load(Images("digits", str(home)))
+
+
 def test_damaged_idx_files_are_named(home, monkeypatch):
     fashion(home / "files")
     path = home / "files" / "train-images-idx3-ubyte.gz"

@@ -188,3 +188,21 @@ def test_sentencepiece_is_trained_on_a_sample_and_two_columns_are_read(home, mon
     text = data.source_tokenizer.text(data.source_vocabulary.sentence(call.bucket["source"][0, 0]))
     assert text in {source for source, _ in pairs}
     assert len(index_pairs([(str(home / "both"),)]).files) == 1
+
+
+def test_a_reversed_source_and_lower_case_are_those_of_pairs_in_memory(home):
+    """Read while training or held in memory: the same pairs, and none whose source is held out in another case."""
+    config, pairs = write(home)
+    for part in "12":
+        for name in ("en", "de"):
+            lines = (home / f"{part}.{name}").read_text().splitlines()
+            cased = [line.upper() if number % 2 else line for number, line in enumerate(lines)]
+            (home / f"{part}.{name}").write_text("".join(f"{line}\n" for line in cased))
+    config = replace(config, reverse_source=True, lowercase=True)
+    data = corpora.load(config)
+    held_out = {source.lower() for name in ("valid", "test") for source in data.texts[name].source}
+    expected = Counter((" ".join(source.split()[::-1]), target) for source, target in pairs if source not in held_out)
+    assert Counter(trained(data.stream)) == expected
+    resident = corpora.load(replace(config, stream="never"))
+    texts = {name: set(part.source) for name, part in resident.texts.items()}
+    assert not (texts["train"] & texts["valid"] or texts["train"] & texts["test"] or texts["valid"] & texts["test"])

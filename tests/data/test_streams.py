@@ -118,12 +118,15 @@ def test_what_cannot_be_read_is_one_line_or_left_out_and_counted(folder, capfd):
     row = 4 + 2  # of each class 4 are for training
     assert len(lines) == 1 and "b/2.png" in lines[0]
     assert np.array_equal(data.train.image[row], data.train.image[row + 1])
+    (folder / "b" / "3.png").write_bytes(b"")  # the last of its class: another of b, not the first of c
+    assert np.array_equal(data.train.image[row + 1], data.train.image[4])
+    (folder / "b" / "3.png").write_bytes((folder / "b" / "0.png").read_bytes())
     in_memory, _ = made(folder, "never", damaged="skip")
     assert in_memory.train.label.tolist() == [0] * 4 + [1] * 4 + [2] * 4  # 4 of b are left, none for testing
     assert in_memory.held_out["test"].label.tolist() == [0, 2] and "1 of 15 images" in capfd.readouterr().err
     for path in folder.glob("*/*.png"):
         path.write_bytes(b"")
-    said(lambda: data.train.image[0], "none of 12 images can be read")
+    said(lambda: data.train.image[0], "none of the 4 images of a class can be read")
 
 
 def test_a_file_that_is_removed_while_training_is_named(folder):

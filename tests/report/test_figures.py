@@ -150,3 +150,8 @@ def test_lines_and_bars(tmp_path):
     assert (
         blue[:, 1].max() < 0.65 * picture.shape[1]
     )  # the second group is a gap (its legend aside, nothing is blue there)
+
+
+def test_curves_without_a_number_are_refused(tmp_path):
+    with pytest.raises(InputError, match="at least one logged number"):
+        figures.learning_curves([{"epoch": 1, "seconds": 1.0, "train.loss": float("nan")}], tmp_path / "c.png")

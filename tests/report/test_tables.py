@@ -3,6 +3,7 @@
 import io
 from math import hypot
 
+import numpy as np
 import pytest
 
 from attention_jax.config import Claim
@@ -69,6 +70,16 @@ def test_the_nth_best_seed_is_judged_where_the_claim_counts_seeds(needed, value)
     claim = Claim("", "test.error", None, "", at_most=2.5, seeds_needed=needed)
     assert judge(claim, runs) == (value, "reproduced" if value <= 2.5 else "missed")
     assert judge(claim, runs[: needed - 1])[1] == "not run"
+
+
+@pytest.mark.parametrize(
+    ("errors", "value"), [((3.0, np.nan, 0.5, 0.6), 0.6), ((np.nan, 3.0, 0.5), 3.0), ((np.nan, 0.5, np.nan), np.nan)]
+)
+def test_a_seed_that_has_no_number_is_the_worst(errors, value):
+    runs = [{"variant": "", "seed": i, "metrics": {"test.error": x}, "history": []} for i, x in enumerate(errors)]
+    found, verdict = judge(Claim("", "test.error", None, "", at_most=2.5, seeds_needed=2), runs)
+    np.testing.assert_equal(found, value)
+    assert verdict == ("reproduced" if value <= 2.5 else "missed")
 
 
 def test_the_median_over_seeds_is_judged():

@@ -75,6 +75,14 @@ def test_a_run_that_is_over_says_so(run, changes, words):
     assert watch.standing(run) == ("ended after 1 min 1 s", True)
 
 
+def test_a_run_that_goes_on_after_its_end_trains(run):
+    (run / "result.json").write_text(json.dumps({"seconds": 61.0}))
+    progress(run)
+    assert watch.standing(run).words.startswith("step 30 of 60") and not watch.standing(run).over
+    progress(run, state="trained")
+    assert watch.standing(run).over
+
+
 def test_a_process_on_another_machine_may_live(run):
     progress(run, process=gone(), host="another")
     assert not watch.standing(run).over
@@ -136,6 +144,7 @@ def test_a_pipe_gets_a_line_an_epoch_and_the_picture_at_the_end(run, capsys):
                 progress(run)
                 file.write(call(10 * number, 1.0) + epoch(number, 10 * number, 1.0 / number, 0.5))
                 file.flush()
+        progress(run, state="trained")
         (run / "result.json").write_text(json.dumps({"seconds": 4.0}))
 
     training = threading.Thread(target=train)

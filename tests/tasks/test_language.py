@@ -1,5 +1,7 @@
 """The task of language models, on a text of our own."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -40,6 +42,17 @@ def test_it_learns_a_text_and_goes_on_with_it(task, params):
     assert metrics["valid.perplexity"] == pytest.approx(np.exp(metrics["valid.loss"]))
     [text] = task.predict(params, ["Abc A"], None)
     assert text == ("abc " * 30)[: len("abc a") + 20]
+
+
+def test_learned_positions_end_and_a_text_is_gone_on_with_from_its_last_characters(task):
+    """20 characters are added within 32 positions: of a longer text the last 12 are read."""
+    options = replace(task.config.model, positions="learned", max_length=32)
+    learned = tasks.build(replace(task.config, model=options))
+    params = jax.jit(learned.init)(jax.random.key(0))
+    short, long = learned.predict(params, ["abc abc abc ", "cab" * 20 + "abc abc abc "], None)
+    assert len(long) == 72 + 20 and long[-20:] == short[-20:]
+    with pytest.raises(InputError, match="32 learned positions, --model.max-length, for 60 tokens"):
+        learned.looked_at(params, "", "abc " * 15)
 
 
 def test_loss_counts_characters_and_leaves_padding_rows_out(task, params):

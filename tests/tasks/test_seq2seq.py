@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from attention_jax import InputError, catalogue, config as configs, tasks
-from attention_jax.tasks import pictures
+from attention_jax.tasks import pictures, scoring
 from attention_jax.train import parallel
 from experiments import bahdanau_length, input_feeding, multi30k_scores
 
@@ -171,3 +171,10 @@ def test_a_model_that_writes_nothing_can_still_be_looked_at(corpus, tmp_path):
     weights = {"cross_attention": np.ones((1, 1, 1, 3, source["source"].shape[1])) / 4}
     path = pictures.alignment(weights, task.data, source, nothing, False, tmp_path / "look.png")
     assert path.stat().st_size > 1000
+
+
+def test_a_target_for_which_there_was_no_room_is_not_matched(corpus):
+    data = build(corpus, MODELS["translator"]).data
+    target, length = data.held_out["test"].target[:, 1:], data.held_out["test"].target_length
+    assert scoring.compare(data, "test", target)["exact_match"] == 1.0
+    assert scoring.compare(data, "test", target[:, : length.max() - 1])["exact_match"] == np.mean(length < length.max())

@@ -185,3 +185,10 @@ def test_activations_are_the_published_formulas():
     wanted = {"gelu": theirs.gelu, "gelu_tanh": theirs.gelu_tanh, "swish": theirs.swish}
     for name, formula in wanted.items():
         np.testing.assert_allclose(ACTIVATIONS[name](x), formula(x), atol=1e-6)
+
+
+def test_a_model_that_no_other_library_has_is_rebuilt_from_its_weights():
+    options = configs.Vit(2, 8, 16, 1, 2, stem="convolutions", position="rotary")
+    arrays = exchange.flat(Vit(options, 3, 6).init(jax.random.key(0), IMAGES)["params"])
+    weights = exchange.Weights(options, arrays, "here")
+    assert logits(weights, IMAGES).shape == (2, 3)
