@@ -58,7 +58,8 @@ def reproduce(
     """Run the variants of an experiment with every seed: what has ended is kept, what was interrupted goes on.
 
     `override` applies the options of the command line, `words`, to a configuration. At scale "full" the results are
-    recorded with these words, and the experiment's own figure compares the first run of each variant that has ended.
+    recorded with these words; the figures beside them are of the first variant's first run, and the experiment's own
+    compares the first run of each variant.
     At "recorded" nothing is run. Returns the runs: {"variant", "seed", "metrics", "history", ...}.
     """
     if asked.scale == "recorded":
@@ -73,7 +74,7 @@ def reproduce(
             if asked.scale == "full":
                 run |= origin(experiment, directory, words)
                 record(experiment.name, run, experiment.results)
-                if not done:
+                if not done and variant == first_variant(experiment):
                     keep_figures(experiment.name, directory, experiment.results)
                 draw_curves(experiment)
             done.append(run)
@@ -138,9 +139,15 @@ def keep_figures(name: str, directory: Path, results: Path = RESULTS):
         shutil.copyfile(figure, results / f"{name}-{figure.name}")
 
 
+def first_variant(experiment: Experiment) -> str:
+    """The variant that an experiment is known by: of those that are recorded, or to be run, the first."""
+    measured = {run["variant"] for run in recorded(experiment.name, experiment.results)["runs"]}
+    return next(variant for variant in experiment.variants() if variant in measured or not measured)
+
+
 def draw_curves(experiment: Experiment):
     """The recorded learning curves of the experiment's first variant, its seeds as a band."""
-    first = next(iter(experiment.variants()))
+    first = first_variant(experiment)
     recorded_runs = recorded(experiment.name, experiment.results)["runs"]
     histories = [run["history"] for run in recorded_runs if run["variant"] == first and run.get("history")]
     if histories:
@@ -148,10 +155,15 @@ def draw_curves(experiment: Experiment):
 
 
 def draw(experiment: Experiment, asked: Reproduction):
-    """The experiment's own figure, of the variants whose first run has ended."""
+    """The experiment's own figure, of the variants whose first run has ended; the figure of more, recorded elsewhere,
+    stays."""
     firsts = {
         variant: asked.directory(experiment, variant, config.train.seed)
         for variant, config in experiment.variants().items()
     }
     ended = {variant: directory for variant, directory in firsts.items() if runs.read_result(directory)}
+    elsewhere = {run["variant"] for run in recorded(experiment.name, experiment.results)["runs"]} - ended.keys()
+    if elsewhere & firsts.keys():
+        print(f"{experiment.name}.png stays as it is: not all that it compares was run here")
+        return
     experiment.figure(ended, experiment.results / f"{experiment.name}.png")

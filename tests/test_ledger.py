@@ -101,6 +101,31 @@ def test_the_figure_of_an_experiment_compares_the_variants_that_have_ended(toy, 
     assert drawn == [(ended, tmp_path / "results" / "toy.png") for ended in (["large"], ["small", "large"])]
 
 
+def test_one_variant_leaves_the_figures_of_others_as_they_are(toy, tmp_path, capsys):
+    """What compares runs that were recorded elsewhere is not drawn of fewer, nor replaced by another variant's."""
+    drawn, (small, large) = [], (CONFIG, configs.replace(CONFIG, **{"optim.learning_rate": 1.0}))
+
+    def study(config, directory):
+        (directory / "figures" / "it.png").write_text(str(config.optim.learning_rate))
+        return {"test.error": 1.0}
+
+    drawing = dataclasses.replace(
+        toy,
+        study=study,
+        variants=lambda: {"small": small, "large": large},
+        figure=lambda directories, path: drawn.append(list(directories)),
+    )
+    again = lambda place, variant: ledger.reproduce(
+        drawing, Reproduction(root=str(tmp_path / place), variant=variant, seeds=1)
+    )
+    again("here", "large")
+    again("here", "")
+    assert drawn == [["large"], ["small", "large"]] and (toy.results / "toy-it.png").read_text() == "0.001"
+    again("there", "large")
+    assert len(drawn) == 2 and "toy.png stays as it is" in capsys.readouterr().out
+    assert (toy.results / "toy-it.png").read_text() == "0.001"
+
+
 def test_a_run_directory_is_used_once(toy, tmp_path):
     config = CONFIG
     runs.start(config, tmp_path / "a", study=toy.study)
