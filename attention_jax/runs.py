@@ -25,20 +25,23 @@ RESUMABLE = (
 )
 
 
+def numbered(name: str, root: Path) -> dict[int, Path]:
+    """The directories runs/NAME/001, runs/NAME/002, ... by their numbers."""
+    return {int(path.name): path for path in (root / name).glob("[0-9]*") if path.name.isdigit()}
+
+
 def fresh_directory(name: str, root: Path = Path("runs")) -> Path:
     """The first unused runs/NAME/001, runs/NAME/002, ...; nothing that exists is ever written over."""
-    taken = [int(path.name) for path in (root / name).glob("[0-9]*") if path.name.isdigit()]
-    return root / name / f"{max(taken, default=0) + 1:03d}"
+    return root / name / f"{max(numbered(name, root), default=0) + 1:03d}"
 
 
 def latest_directory(name: str, root: Path = Path("runs")) -> Path:
     """The newest run of an experiment; InputError if there is none."""
-    numbered = [path for path in (root / name).glob("[0-9]*") if path.name.isdigit()]
-    earlier = [path for path in numbered if (path / "config.json").exists()]
+    earlier = {number: path for number, path in numbered(name, root).items() if (path / "config.json").exists()}
     if not earlier:
         where = f"an earlier run of {name} in {root / name}"
         raise InputError(f"--resume needs {where}; there is none: leave --resume out, or give --out DIR")
-    return max(earlier, key=lambda path: int(path.name))
+    return earlier[max(earlier)]
 
 
 def read_config(directory: Path) -> configs.Config:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -54,15 +55,6 @@ def refused(*arguments, launch=launch_here) -> str:
     assert done.returncode == 2, done.stderr
     assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1, done.stderr
     return done.stderr
-
-
-def raises(error: Exception):
-    """A function that can only fail."""
-
-    def fail(*arguments, **options):
-        raise error
-
-    return fail
 
 
 @pytest.fixture(scope="module")
@@ -275,7 +267,7 @@ def test_a_computation_has_a_page_where_its_experiment_says_what_to_look_at(tmp_
 def test_a_figure_that_cannot_be_drawn_does_not_cost_the_result(tmp_path):
     short = [*TINY, "--train.total-epochs", "1", "--out", tmp_path / "r"]
     with pytest.MonkeyPatch.context() as patch, pytest.raises(OSError, match="no room"):
-        patch.setattr("attention_jax.report.figures.learning_curves", raises(OSError("no room")))
+        patch.setattr("attention_jax.report.figures.learning_curves", mock.Mock(side_effect=OSError("no room")))
         launch_here("train", "date_luong", *short)
     assert runs.read_result(tmp_path / "r")["history"] and not (tmp_path / "r/figures/learning_curve.png").exists()
     assert launch_here("plot", tmp_path / "r").returncode == 0

@@ -77,11 +77,11 @@ def load(config: settings.Corpus, batch_size: int = 128) -> PairData:
         if config.packing or is_streamed(config.stream, IN_MEMORY * size):
             return load_streamed(config, index_pairs(files), batch_size)
         texts, numbers, complaints = read(files, config.damaged)
-    sources = {pair_files.cased(text, config) for text in texts.source}
+    keys = [[pair_files.cased(text, config) for text in side] for side in texts]
+    sources = set(keys[0])
     held_out = min(MOST_HELD_OUT, max(1, int(len(sources) * config.held_out_share)))
     if len(sources) < 3:
         raise InputError(f"a corpus needs at least 3 different sources, got {len(sources)}")
-    keys = [[pair_files.cased(text, config) for text in side] for side in texts]
     rows = splitting.by_source(*keys, {"valid": held_out, "test": held_out}, seed=0)
     parts = {name: splitting.take(texts, chosen) for name, chosen in rows.items()}
     lines = {name: np.array(numbers, np.int64)[chosen] for name, chosen in rows.items()}

@@ -59,9 +59,9 @@ def load(config: Images) -> ImageData:
     elif config.dataset == "tfds":
         train, test, names = _records(config)
     else:
-        if config.path and config.dataset in ("digits", "own"):
+        if config.path and config.dataset == "digits":
             raise InputError(
-                f"--data.dataset {config.dataset} reads no files; leave --data.path {config.path} out, or add "
+                f"--data.dataset digits reads no files; leave --data.path {config.path} out, or add "
                 "--data.dataset folder"
             )
         train, test, names = _published("digits" if config.dataset == "own" else config.dataset, config.path)

@@ -288,9 +288,10 @@ class Vit(nn.Module):
 
     def embedded(self, images: Float[Array, "B S S C"], block: Block) -> Float[Array, "B N D"]:
         """The patches' vectors."""
-        size, shifted = self.options.patch_size, self.options.stem == "shifted"
-        if self.options.stem == "convolutions":
+        size, stem = self.options.patch_size, self.options.stem
+        if stem == "convolutions":
             return ConvolutionalStem(size, block.width, block.dtype, name="stem")(images)
+        shifted = stem == "shifted"
         images = with_shifts(images, size // 2) if shifted else images
         x = patches(images.astype(block.dtype), size)
         x = LayerNorm(block.norm_epsilon, name="patch_norm")(x) if shifted else x

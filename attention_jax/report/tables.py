@@ -68,10 +68,9 @@ def judge(claim, runs: Sequence[Mapping]) -> tuple[float | None, Verdict]:
     values, needed = values_of(claim, runs), claim.seeds_needed
     if not values or needed > len(values):
         return None, "not run"
-    if not needed:
-        return (median := float(np.median(values))), verdict_on(claim, median)
     worst = -np.inf if upward(claim) else np.inf
-    value = sorted(values, key=lambda v: worst if np.isnan(v) else v, reverse=upward(claim))[needed - 1]
+    ranked = sorted(values, key=lambda v: worst if np.isnan(v) else v, reverse=upward(claim))
+    value = ranked[needed - 1] if needed else float(np.median(values))
     return value, verdict_on(claim, value)
 
 

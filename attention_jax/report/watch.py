@@ -70,8 +70,8 @@ def standing(directory: Path) -> Standing:
     name = _json(directory / "config.json").get("name", "NAME")
     again = f"go on with `launch.py train {name} --resume --out {directory}`"
     here = progress.get("host") == platform.node()
-    goes_on = here and progress["state"] == "training" and _alive(progress["process"])  # with --resume
-    if result and not goes_on:
+    alive = here and _alive(progress["process"])
+    if result and not (alive and progress["state"] == "training"):  # which goes on with --resume
         return Standing(f"ended after {duration(result['seconds'])}", True)
     if failed:
         return Standing(f"failed: {failed['reason']}", True)
@@ -84,7 +84,7 @@ def standing(directory: Path) -> Standing:
         return Standing(f"diverged after {where}", True)
     if progress["state"] == "stopped":
         return Standing(f"interrupted at {where}; {again}", True)
-    if here and not _alive(progress["process"]):
+    if here and not alive:
         return Standing(f"its process has gone after {where}; {again}", True)
     if progress["state"] == "trained":
         return Standing("trained; it is evaluated and its figures are drawn", False)
