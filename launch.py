@@ -209,7 +209,7 @@ def reproduce(words: list[str]):
     """[NAME ...] [--scale smoke|full|recorded] [--check --minutes 30]: run experiments and judge their claims."""
     from attention_jax import catalogue, cli, ledger
     from attention_jax.comparison import elsewhere
-    from attention_jax.report.tables import claims_table, judge, markdown, plain, show
+    from attention_jax.report.tables import claims_table, judge, show
 
     asked, options = cli.parse_known(cli.Reproduce, words)
     if asked.check:
@@ -225,12 +225,13 @@ def reproduce(words: list[str]):
         runs = ledger.reproduce(experiment, asked, override, [word for word in words if word not in asked.names])
         measured.append((experiment.name, experiment.claims, runs if asked.scale != "smoke" else []))
     table = claims_table(measured)
-    print(markdown(table)) if asked.markdown else show(table)
+    show(table, asked.markdown)
     verdicts = [judge(claim, runs)[1] for _, claims, runs in measured for claim in claims]
     print("\n" + ", ".join(f"{verdicts.count(kind)} {kind}" for kind in dict.fromkeys(verdicts)))
     if asked.scale == "recorded" and not asked.names:
         for found in elsewhere(catalogue.ROOT / "results"):
-            print(f"\n## {found.title}\n\n{markdown(found)}" if asked.markdown else f"\n{found.title}\n{plain(found)}")
+            print()
+            show(found, asked.markdown)
     raise SystemExit(1 if "missed" in verdicts else 0)
 
 
@@ -352,7 +353,8 @@ if __name__ == "__main__":
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(1) from None
     except Interrupted as error:
-        print(f"{error}; go on with --resume", file=sys.stderr)
+        how = "the same command goes on" if sys.argv[1:2] == ["reproduce"] else "go on with --resume"
+        print(f"{error}; {how}", file=sys.stderr)
         raise SystemExit(130) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None

@@ -5,7 +5,6 @@ Bit for bit the same is expected nowhere but on the machine of the record: anoth
 makes a difference of that grow. What is expected is `comparison.expected`. Nothing is written into experiments/results.
 """
 
-import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from attention_jax import Diverged, InputError, Interrupted, catalogue, runs
 from attention_jax.catalogue import Experiment
 from attention_jax.comparison import Compared, compared, machine, table
 from attention_jax.config import Config, replace
-from attention_jax.files import data_home, write_json
+from attention_jax.files import data_home, read_json, write_json
 from attention_jax.ledger import recorded
 from attention_jax.report.tables import Table, show
 
@@ -222,12 +221,12 @@ def run_again(again: Again, override: Override, root: Path) -> dict:
     """The result of a run done again, in a directory of its own below `root`."""
     variant = again.run["variant"].replace("/", "-")
     directory = root / again.experiment.name / "-".join(part for part in (variant, f"seed{again.run['seed']}") if part)
-    config = override(again.config, again.words)
+    config = replace(override(again.config, again.words), **{"train.seed": again.run["seed"]})
     try:
         result = runs.start(config, directory, study=again.experiment.study, quiet=True)
     except Diverged as error:
         result = {"metrics": {}, "history": [], "failure": str(error)}
-    environment = json.loads((directory / "environment.json").read_text(encoding="utf-8"))
+    environment = read_json(directory / "environment.json")
     return result | {name: again.run[name] for name in ("variant", "seed")} | {"environment": environment}
 
 

@@ -1,6 +1,5 @@
 """A number that came now, held against the recorded one: what is expected of it, and what is said."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Literal
 
 from attention_jax.catalogue import Experiment
 from attention_jax.config import Claim
+from attention_jax.files import read_json
 from attention_jax.ledger import recorded
 from attention_jax.report import intervals
 from attention_jax.report.intervals import Interval
@@ -99,7 +99,7 @@ def elsewhere(results: Path) -> list[Table]:
     """What `reproduce --check` found on other machines: a table for each check_NAME.json, which is its check.json."""
     tables = []
     for path in sorted(results.glob("check_*.json")):
-        said = json.loads(path.read_text(encoding="utf-8"))
+        said = read_json(path)
         numbers = [one for one in said["numbers"] if one["verdict"] != "a time"]
         cells = lambda one: (str(one["seed"]), number(one["recorded"]), number(one["here"]), one["verdict"])
         rows = [(one["experiment"], one["claim"], *cells(one)) for one in numbers]

@@ -1,14 +1,24 @@
-"""Writing files that are whole or not there, with the standard library alone: a sweep's scheduler does without JAX."""
+"""Files that are whole or not there, with the standard library alone: a sweep's scheduler does without JAX."""
 
 import json
 import os
 from pathlib import Path
+
+from attention_jax import InputError
 
 
 def data_home() -> str:
     """Where datasets are cached: `TFDS_DATA_DIR`, by default ~/tensorflow_datasets
     (read at each call, not at import)."""
     return os.path.expanduser(os.environ.get("TFDS_DATA_DIR", os.path.join("~", "tensorflow_datasets")))
+
+
+def read_json(path: Path):
+    """What `write_json` wrote there. Raises InputError if the file is damaged."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{path} is damaged ({' '.join(str(error).split())}): put it back, or delete it") from error
 
 
 def write_json(path: Path, value) -> Path:

@@ -1,7 +1,6 @@
 """Measured results of the experiments: run, and kept beside them with the command that measured them."""
 
 import datetime
-import json
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -12,7 +11,7 @@ from typing import Literal
 from attention_jax import InputError, config as configs, runs
 from attention_jax.catalogue import ROOT, Experiment
 from attention_jax.config import Config
-from attention_jax.files import write_json
+from attention_jax.files import read_json, write_json
 
 RESULTS = ROOT / "results"
 
@@ -38,7 +37,7 @@ class Reproduction:
 def recorded(name: str, results: Path = RESULTS) -> dict:
     """The committed results of an experiment: {"experiment": name, "runs": [...]}."""
     path = results / f"{name}.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"experiment": name, "runs": []}
+    return read_json(path) if path.exists() else {"experiment": name, "runs": []}
 
 
 def record(name: str, run: dict, results: Path = RESULTS):
@@ -62,13 +61,17 @@ def reproduce(
     compares the first run of each variant.
     At "recorded" nothing is run. Returns the runs: {"variant", "seed", "metrics", "history", ...}.
     """
+    if asked.seeds < 0:
+        raise InputError(f"--seeds must be 0, for the experiment's own number, or more; got {asked.seeds}")
+    variants = {variant: override(config) for variant, config in chosen(experiment, asked).items()}
     if asked.scale == "recorded":
-        return recorded(experiment.name, experiment.results)["runs"]
+        found = recorded(experiment.name, experiment.results)["runs"]
+        return [run for run in found if asked.variant in ("", run["variant"])]
     done = []
-    for variant, config in chosen(experiment, asked).items():
+    for variant, config in variants.items():
         for seed in seeds_of(experiment, asked, config):
             directory = asked.directory(experiment, variant, seed)
-            result = run_once(configs.replace(override(config), **{"train.seed": seed}), directory, experiment.study)
+            result = run_once(configs.replace(config, **{"train.seed": seed}), directory, experiment.study)
             run = {"variant": variant, "seed": seed} | result
             del run["experiment"]
             if asked.scale == "full":
@@ -116,7 +119,7 @@ def origin(experiment: Experiment, directory: Path, words: Sequence[str]) -> dic
     return {
         "date": str(datetime.date.today()),
         "command": " ".join(["python launch.py reproduce", experiment.name, *shown(words)]),
-        "environment": json.loads((directory / "environment.json").read_text(encoding="utf-8")),
+        "environment": read_json(directory / "environment.json"),
     }
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from attention_jax import Diverged, InputError, config as configs
-from attention_jax.files import write_json
+from attention_jax.files import read_json, write_json
 
 RESUMABLE = (
     "train.total_epochs",
@@ -54,7 +54,7 @@ def read_config(directory: Path) -> configs.Config:
         )
     try:
         return configs.from_json(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
         raise InputError(
             f"{path} is damaged, of another version, or of a package that cannot be imported from here "
             f"({' '.join(str(error).split())}); train again, or put your package beside launch.py"
@@ -64,7 +64,7 @@ def read_config(directory: Path) -> configs.Config:
 def read_result(directory: Path) -> dict | None:
     """The run's result.json, or None while it has not ended."""
     path = Path(directory) / "result.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    return read_json(path) if path.exists() else None
 
 
 def begins(directory: Path) -> bool:
@@ -114,6 +114,10 @@ def create(directory: Path, fresh: bool = False):
         (directory / ".writable").touch()
         (directory / ".writable").unlink()
     except FileExistsError as error:
+        if not directory.is_dir():
+            raise InputError(
+                f"the output must be a directory; {directory} is a file: give another --out DIR"
+            ) from error
         raise InputError(f"{directory} was free a moment ago, but another run has taken it: start again") from error
     except OSError as error:
         raise InputError(
@@ -133,8 +137,9 @@ def start(
     """Run `config` in `directory` to its end and return its result, which is also written to result.json and page.md.
 
     `study`, a function (config, directory) -> metrics, is run instead of training where the experiment is a
-    computation. A run that stops at epoch `until` before its end has no result yet: None. Of several hosts
-    (`train.hosts`) each calls this with the same arguments, and the first writes.
+    computation; if it trains in `directory`, its result has the history. A run that stops at epoch `until` before its
+    end has no result yet: None. Of several hosts (`train.hosts`) each calls this with the same arguments, and the first
+    writes.
     """
     directory = Path(directory)
     check_place(directory, config, resume)
@@ -161,10 +166,12 @@ def start(
                     parent.rmdir()
         raise
     if hosts.first():
+        set_aside(config, directory)
         describe(config, directory)
     if task is None:
         started = time.perf_counter()
-        outcome = {"metrics": study(config, directory), "history": [], "seconds": time.perf_counter() - started}
+        metrics = study(config, directory)
+        outcome = {"metrics": metrics, "history": history(directory), "seconds": time.perf_counter() - started}
         return conclude(config, directory, outcome)
     train = config.train
     run, params = train_one(task, config.optim, train, directory, begin=begin, quiet=quiet, until=until)
@@ -209,6 +216,16 @@ def take(config: configs.Config, directory: Path):
     create(directory, fresh=True)
     save_params(directory / "final", begin(task.init(fresh)))
     describe(config, directory)
+
+
+def set_aside(config: configs.Config, directory: Path):
+    """A run that ended and is to be longer has not ended: what it ended with is kept as earlier_result.json and
+    earlier_final/ until it ends anew."""
+    if read_result(directory) and configs.differences(read_config(directory), config):
+        if (directory / "final").is_dir():
+            shutil.rmtree(directory / "earlier_final", ignore_errors=True)
+            (directory / "final").replace(directory / "earlier_final")
+        (directory / "result.json").replace(directory / "earlier_result.json")
 
 
 def describe(config: configs.Config, directory: Path):
@@ -265,7 +282,7 @@ def fail(directory: Path, error: Exception):
 def failure(directory: Path) -> str:
     """The reason that `fail` kept, or nothing."""
     path = directory / "failure.json"
-    return json.loads(path.read_text(encoding="utf-8"))["reason"] if path.exists() else ""
+    return read_json(path)["reason"] if path.exists() else ""
 
 
 def ended(directory: Path) -> bool:

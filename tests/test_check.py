@@ -94,6 +94,12 @@ def test_seeds_say_how_much_may_differ_and_a_difference_needs_both_of_its_runs(t
     assert checked([several], minutes=3.5 / 60) == 0, "without the runs of b only a is compared"
 
 
+def test_the_recorded_seed_is_run_whatever_the_command_says(toy, tmp_path, capsys):
+    toy = toy("toy", {("", 3): (13.0, 2.0)}, command="--train.seed 7")
+    assert checked([toy], override=lambda config, words: configs.replace(config, **{"train.seed": 7})) == 0
+    assert report(tmp_path)["numbers"][0]["here"] == 13.0
+
+
 def test_a_time_is_shown_and_not_judged(toy, capsys):
     timed = toy("toy", {("", 0): (500.0, 2.0)}, claims=(dataclasses.replace(CLAIM, timed=True),))
     assert checked([timed]) == 0 and "1 a time" in capsys.readouterr().out

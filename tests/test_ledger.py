@@ -88,6 +88,50 @@ def test_the_number_of_seeds_may_be_asked_for(toy, calls, tmp_path):
     assert calls == [0, 1]
 
 
+def test_a_seed_of_the_command_line_is_the_first_one(toy, calls, tmp_path):
+    asked = Reproduction(root=str(tmp_path / "runs"), seeds=2)
+    done = ledger.reproduce(toy, asked, lambda c: configs.replace(c, **{"train.seed": 7}))
+    assert calls == [7, 8] == [run["seed"] for run in done]
+
+
+def test_what_is_asked_of_the_record_is_checked_too(toy, tmp_path):
+    with pytest.raises(InputError, match="--seeds must be 0, .* or more; got -1"):
+        reproduce(toy, tmp_path, seeds=-1)
+    with pytest.raises(InputError, match="--variant must be one of '' for toy, got 'x'"):
+        reproduce(toy, tmp_path, scale="recorded", variant="x")
+
+
+def test_a_damaged_record_is_one_line(toy, tmp_path):
+    toy.results.mkdir()
+    (toy.results / "toy.json").write_text('{"experiment": ')
+    with pytest.raises(InputError, match="toy.json is damaged .* put it back, or delete it"):
+        reproduce(toy, tmp_path, scale="recorded")
+
+
+def test_a_run_that_is_to_be_longer_has_not_ended_and_keeps_what_it_had(tmp_path):
+    longer = configs.replace(CONFIG, **{"train.total_epochs": CONFIG.train.total_epochs + 1})
+    runs.start(CONFIG, tmp_path / "run", study=lambda config, directory: {"x": 1.0})
+    (tmp_path / "run" / "final").mkdir()
+    with pytest.raises(KeyboardInterrupt):
+        runs.start(longer, tmp_path / "run", study=interrupted, resume=True)
+    assert runs.read_result(tmp_path / "run") is None and not runs.ended(tmp_path / "run")
+    assert (tmp_path / "run" / "earlier_result.json").exists() and (tmp_path / "run" / "earlier_final").is_dir()
+    with pytest.raises(InputError, match="has not ended"):
+        runs.final_of(tmp_path / "run", longer)
+    result = runs.start(longer, tmp_path / "run", study=lambda config, directory: {"x": 2.0}, resume=True)
+    assert runs.read_result(tmp_path / "run") == result and result["metrics"] == {"x": 2.0}
+
+
+def interrupted(config, directory):
+    raise KeyboardInterrupt
+
+
+def test_an_output_that_is_a_file_is_one_line(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="the output must be a directory; .*file is a file"):
+        runs.create(tmp_path / "file")
+
+
 def test_the_figure_of_an_experiment_compares_the_variants_that_have_ended(toy, tmp_path):
     drawn = []
     drawing = dataclasses.replace(

@@ -20,10 +20,12 @@ from attention_jax.config.data import (
     Influence,
     LabelledFile,
     MarkovChains,
+    ModularAddition,
     Multi30k,
     Regression,
     Reverse,
     Samples,
+    Scan,
     Shakespeare,
     Sizes,
     Streamed,
@@ -108,7 +110,9 @@ class Train(Options):
     writes them after epochs alone.
     """
     best_metric: str = "valid.loss"
-    """The metric that decides the best checkpoint (and patience); names with "loss" or "perplexity" are minimised."""
+    """The metric that decides the best checkpoint (and patience); names with "loss", "perplexity", "error" or "bits" are
+    minimised.
+    """
     patience: int = 0
     """Stop after this many epochs without a better `best_metric`; 0 never stops early."""
     use_best: bool = False
@@ -237,15 +241,25 @@ def validate(config, prefix: str = ""):
         value, option = getattr(config, f.name), "--" + (prefix + f.name).replace("_", "-")
         if dataclasses.is_dataclass(value):
             validate(value, f"{prefix}{f.name}.")
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            if f.name.endswith(("_size", "total_epochs", "steps_per_call", "accumulate")) and value < 1:
-                raise InputError(f"{option} must be at least 1, got {value}")
-            if f.name == "learning_rate" and not 0 < value < float("inf"):
-                raise InputError(f"{option} must be a positive number, got {value}")
-            if f.name.endswith(("dropout", "label_smoothing")) and not 0 <= value < 1:
-                raise InputError(f"{option} must be at least 0 and below 1, got {value}")
-            if not value >= 0:
-                raise InputError(f"{option} must not be negative, got {value}")
+        for one in value if isinstance(value, tuple) else (value,):
+            if isinstance(one, int | float) and not isinstance(one, bool):
+                check_number(f.name, option, one)
+
+
+AT_LEAST_1 = ("_size", "widths", "heads", "overlap", "total_epochs", "steps_per_call", "accumulate")
+SHARES = ("dropout", "label_smoothing", "momentum", "b1", "b2")
+
+
+def check_number(name: str, option: str, value: float):
+    """`validate` one number of the option called `name`."""
+    if name.endswith(AT_LEAST_1) and value < 1:
+        raise InputError(f"{option} must be at least 1, got {value}")
+    if name == "learning_rate" and not 0 < value < float("inf"):
+        raise InputError(f"{option} must be a positive number, got {value}")
+    if name.endswith(SHARES) and not 0 <= value < 1:
+        raise InputError(f"{option} must be at least 0 and below 1, got {value}")
+    if not value >= 0:
+        raise InputError(f"{option} must not be negative, got {value}")
 
 
 @dataclass(frozen=True)

@@ -124,6 +124,18 @@ class Multi30k(TextPairs):
 
 
 @dataclass(frozen=True)
+class Scan(TextPairs):
+    """Commands and the actions that they mean (attention_jax/data/scan.py)."""
+
+    loader: ClassVar[str] = "attention_jax.data.scan:load"
+
+    cutoff: int = 0
+    """Train on commands of at most this many actions, test on the longer ones (22: the published length split); 0 tests
+    a fifth, drawn at random.
+    """
+
+
+@dataclass(frozen=True)
 class Reverse(TextPairs):
     """Joey NMT's toy task: write a row of numbers backwards (attention_jax/data/reverse.py)."""
 
@@ -322,6 +334,19 @@ class MarkovChains(DataOptions):
     train_windows: int = 20_000
     """Sequences, that is chains, to train on."""
     valid_windows: int = 1_000
+
+
+@dataclass(frozen=True)
+class ModularAddition(DataOptions):
+    """The equations a + b = c modulo a number, c to be told (attention_jax/data/modular_addition.py)."""
+
+    loader: ClassVar[str] = "attention_jax.data.modular_addition:load"
+
+    modulus: int = 97
+    train_share: float = 0.5
+    """Of all equations; of the rest one half validates and one tests."""
+    max_length: int = 3
+    """Tokens of a text that is asked about; what is longer is cut."""
 
 
 @dataclass(frozen=True)

@@ -125,7 +125,7 @@ def worded(claim, runs: Sequence[Mapping]) -> str:
     trained = any("steps" in run for run in runs if run.get("variant", "") == claim.variant)
     doubts = ["one seed"] if trained and len(values_of(claim, runs)) == 1 else []
     ends = {verdict_on(claim, end) for end in found[:2]} if found and not claim.seeds_needed else set()
-    order = ("missed", "reproduced", "beaten")
+    order = ("missed", "reported", "reproduced", "beaten")
     if (verdict == "missed" and ends - {"missed"}) or any(order.index(end) < order.index(verdict) for end in ends):
         doubts.append("within noise" if len(values_of(claim, runs)) == 1 else "seeds disagree")
     return f"{verdict} ({', '.join(doubts)})" if doubts else verdict
@@ -163,7 +163,7 @@ def ours(claim, runs: Sequence[Mapping]) -> str:
     return f"{middle} ({span(found.low, found.high)}, {found.why})" if found else middle
 
 
-def claims_table(entries: Sequence[tuple[str, Sequence, Sequence[Mapping]]], title: str = "Claims") -> Table:
+def claims_table(entries: Sequence[tuple[str, Sequence, Sequence[Mapping]]]) -> Table:
     """Ours beside the published number: `entries` are (experiment, its claims, its runs); no claim is left out.
 
     A verdict column that says "missed" or "not run" stays as visible as one that says "beaten".
@@ -174,7 +174,7 @@ def claims_table(entries: Sequence[tuple[str, Sequence, Sequence[Mapping]]], tit
             cells = (ours(claim, runs), number(claim.published), worded(claim, runs))
             rows.append((name, claim.text, *cells, claim.source))
     return Table(
-        title, ("experiment", "claim", "ours", "published", "verdict", "source"), rows, right=("ours", "published")
+        "", ("experiment", "claim", "ours", "published", "verdict", "source"), rows, right=("ours", "published")
     )
 
 
@@ -232,11 +232,13 @@ def markdown(table: Table) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in (table.columns, rule, *rows))
 
 
-def show(table: Table, stream: TextIO | None = None):
-    """Print the table: with rich on a terminal, as plain text elsewhere."""
+def show(table: Table, as_markdown: bool = False, stream: TextIO | None = None):
+    """Print the table and its title: as markdown, with rich on a terminal, as plain text elsewhere."""
     stream = stream or sys.stdout
-    if not stream.isatty():
-        print(plain(table), file=stream)
+    if as_markdown or not stream.isatty():
+        if table.title:
+            print(f"## {table.title}\n" if as_markdown else table.title, file=stream)
+        print(markdown(table) if as_markdown else plain(table), file=stream)
         return
     from rich import box
     from rich.console import Console

@@ -92,7 +92,7 @@ def _short(value) -> str:
 
 
 def executor(jobs: int, address: str):
-    """Where to run: Ray if there is an address, worker processes if more than one job is asked for, else here."""
+    """Where to run: Ray if there is an address, worker processes if a number of jobs is asked for, else here."""
     if address and jobs:
         raise InputError("--jobs is for this machine and --ray for a cluster; give one of them")
     return Ray(address) if address else Subprocesses(jobs) if jobs else InProcess()
@@ -112,7 +112,8 @@ def sweep(
                 done = plan.read_rounds(directory)
                 if number == len(done):
                     trials = plan.trials(directory, settings, done)
-                    history = [(trial.point, settings.sign(trial.value)) for trial in trials if trial.state == "done"]
+                    value = lambda trial: settings.sign(trial.value) if trial.state == "done" else None
+                    history = [(trial.point, value(trial)) for trial in trials]
                     points = proposed(settings, history, count)
                     if not points:
                         break

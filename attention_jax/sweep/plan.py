@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from attention_jax import InputError, config as configs, lower_is_better, runs
-from attention_jax.files import write_json
+from attention_jax.files import read_json, write_json
 from attention_jax.sweep.search import ETA, brackets, survivors
 from attention_jax.sweep.space import Point, Space, parse, spelled
 
@@ -74,17 +74,20 @@ def read_settings(directory: Path) -> Settings:
         raise InputError(
             f"{directory} is not a sweep: it has no settings.json; give a directory that `launch.py sweep` made"
         )
-    values = json.loads(path.read_text(encoding="utf-8"))
-    config = configs.from_json(values["config"])
-    return Settings(**values | {"config": config, "space": parse(config, values["space"])})
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        config = configs.from_json(values["config"])
+        return Settings(**values | {"config": config, "space": parse(config, values["space"])})
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
+        raise InputError(
+            f"{path} is damaged or of another version ({' '.join(str(error).split())}); "
+            "start the sweep anew with another --out DIR"
+        ) from error
 
 
 def read_rounds(directory: Path) -> list[Round]:
     """All rounds that were begun."""
-    return [
-        Round(**json.loads(path.read_text(encoding="utf-8")))
-        for path in sorted((Path(directory) / "rounds").glob("[0-9]*.json"))
-    ]
+    return [Round(**read_json(path)) for path in sorted((Path(directory) / "rounds").glob("[0-9]*.json"))]
 
 
 def write_round(directory: Path, number: int, round_: Round):

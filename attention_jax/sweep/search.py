@@ -53,10 +53,13 @@ def rounds(method: str, trials: int) -> list[int]:
     return [STARTUP, *[min(BATCH, rest - i) for i in range(0, rest, BATCH)]]
 
 
-def suggest(space: Space, method: str, seed: int, history: Sequence[tuple[Point, float]], count: int) -> list[Point]:
+def suggest(
+    space: Space, method: str, seed: int, history: Sequence[tuple[Point, float | None]], count: int
+) -> list[Point]:
     """The next `count` points, different from each other and from the history; fewer if a finite space is exhausted.
 
-    `history` holds all (point, value) so far in order, smaller values being better.
+    `history` holds all (point, value) so far in order, smaller values being better; None is the value of a trial that
+    failed.
     """
     size = len(grid(space)) if is_finite(space) else math.inf
     known = [point for point, _ in history]
@@ -67,7 +70,8 @@ def suggest(space: Space, method: str, seed: int, history: Sequence[tuple[Point,
         warnings.simplefilter("ignore")  # optuna calls its quasi-random sampler and constant_liar experimental
         study = optuna.create_study(sampler=_sampler(method, seed, 0))
         for point, value in history:
-            study.add_trial(optuna.trial.create_trial(params=point, distributions=asked, value=value))
+            state = optuna.trial.TrialState.FAIL if value is None else optuna.trial.TrialState.COMPLETE
+            study.add_trial(optuna.trial.create_trial(params=point, distributions=asked, value=value, state=state))
         if (
             method == "qmc" and not history
         ):  # it takes the space from the first trial and would draw that one without the sequence

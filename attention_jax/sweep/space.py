@@ -44,7 +44,7 @@ class Range(NamedTuple):
             if self.log
             else np.linspace(self.low, self.high, self.points)
         )
-        rounded = [round(float(x)) if self.whole else float(f"{x:.6g}") for x in places]
+        rounded = [round(float(x)) if self.whole else min(max(float(f"{x:.6g}"), self.low), self.high) for x in places]
         return tuple(dict.fromkeys(rounded))
 
 

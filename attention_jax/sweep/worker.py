@@ -140,7 +140,8 @@ def _population(group: Group, number: int, everyone: list[int]):
         raise
     except Exception as error:
         for member in members:
-            runs.fail(member.directory, error)
+            if not runs.ended(member.directory):
+                runs.fail(member.directory, error)
 
 
 def _stage(group: Group, stage: int, number: int) -> Path:

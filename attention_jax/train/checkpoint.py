@@ -178,7 +178,8 @@ class Checkpoints:
 
     def last_epochs(self, count: int) -> list[int]:
         """The numbers of the checkpoints after the last `count` epochs, of those that could be written."""
-        at = {number: self.progress(number)["epoch"] for number in self.numbers() if self.manager.metrics(number)}
+        epochs = lambda number: max(len(run["history"]) for run in self.progress(number)["runs"])
+        at = {number: epochs(number) for number in self.numbers() if self.manager.metrics(number)}
         return [number for number, epoch in at.items() if epoch > max(at.values()) - count]
 
     def progress(self, number: int) -> dict:

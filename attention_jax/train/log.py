@@ -18,19 +18,20 @@ from attention_jax.train.sinks import Sinks
 
 
 class MetricsLog:
-    """metrics.jsonl: one object a line, each with its step; lines after `step` go, as a resumed run does them again.
+    """metrics.jsonl: one object a line, each with its step; an epoch's row has its seconds, too.
 
-    A full disk ends no training: what cannot be written is written with the next line that can.
+    Lines after `step` go, and so do rows after those of the first `epochs`: a resumed run writes them again. A full
+    disk ends no training: what cannot be written is written with the next line that can.
     """
 
-    def __init__(self, directory: Path, step: int, sinks: tuple[str, ...] = ()):
+    def __init__(self, directory: Path, step: int, epochs: int, sinks: tuple[str, ...] = ()):
         path, self.unwritten = directory / "metrics.jsonl", b""
         self.sinks = Sinks(sinks if hosts.first() else (), directory)
         if not hosts.first():
             self.file = Path(os.devnull).open("wb", buffering=0)  # noqa: SIM115
             return
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-        write_whole(path, "".join(line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step))
+        write_whole(path, "".join(line for line in lines if line.endswith("\n") and _stays(line, step, epochs)))
         self.file = path.open("ab", buffering=0)
 
     def write(self, step: int, **values):
@@ -42,6 +43,15 @@ class MetricsLog:
     def close(self):
         self.file.close()
         self.sinks.close()
+
+
+def _stays(line: str, step: int, epochs: int) -> bool:
+    """Whether a line of metrics.jsonl is about what was done up to `step` and the first `epochs`, and not damaged."""
+    try:
+        values = json.loads(line)
+        return values["step"] <= step and not ("seconds" in values and values["epoch"] > epochs)
+    except (ValueError, TypeError, KeyError):
+        return False
 
 
 INSTRUCTIONS = ("amx_bf16", "avx512_bf16", "avx512f", "avx2", "sve", "asimd")

@@ -46,6 +46,7 @@ def fit(program: Program, task, runs: list[Run], checkpoints: Checkpoints, until
         while epoch < until and any(run.open for run in runs):
             calls = feed.calls(epoch, position)
             while position:
+                before = position
                 with saved_first(lambda state=state: save(program.fetch(state)), checkpoints, runs):
                     position, bucket, indices, weight = next(calls)
                 weight = np.stack([run.within(weights) for run, weights in zip(runs, weight)])  # [M, K, B]
@@ -53,20 +54,24 @@ def fit(program: Program, task, runs: list[Run], checkpoints: Checkpoints, until
                 for member, run in enumerate(runs):
                     found = {name: (s[member], n[member]) for name, (s, n) in metrics.items()}
                     run.note(epoch, weight[member], found, feed.waited)
-                position = position if any(run.open for run in runs) else None
+                if not any(run.open for run in runs):
+                    break
                 if position and any(asked := hosts.anywhere(interrupt.requested, checkpoints.due())):
                     save(program.fetch(state))
                     if asked[0]:
                         raise stopped(runs, checkpoints)
             if all(run.failure for run in runs):
                 break  # nothing worth keeping
-            epoch, position, saved = epoch + 1, START, program.fetch(state)
+            position = before if any(run.done for run in runs) else position
+            ended, whole, saved = epoch + 1, position is None, program.fetch(state)
             for member, run in enumerate(runs):
                 if run.calls:
                     evaluation = task.evaluate(program.params(saved, member), False)
-                    run.end_epoch(epoch, evaluation.metrics)
+                    run.end_epoch(ended, evaluation.metrics, whole)
                     run.show(evaluation.samples)
-            save(saved, [run.quality_after(epoch) for run in runs])
+            if whole:  # else the last step was inside it: with more of them it goes on there
+                epoch, position = ended, START
+            save(saved, [run.quality_after(ended) for run in runs])
             if any(hosts.anywhere(interrupt.requested)):
                 raise stopped(runs, checkpoints)
     return chosen(program, runs, program.fetch(state), checkpoints)

@@ -30,6 +30,7 @@ class Run:
         self.history, self.failure = [], None
         self.past, self.started = 0.0, None  # seconds before this process, and when it began
         self.calls = []  # the metrics of this epoch's calls
+        self.done = 0  # steps of a chunk inside which the last step was
         self.pace = Pace()
 
     def begin(self, progress: dict | None):
@@ -37,7 +38,14 @@ class Run:
         if progress:
             self.step, self.examples, self.history = progress["step"], progress["examples"], progress["history"]
             self.past, self.failure = progress["seconds"], progress["failure"] and Diverged(*progress["failure"])
-        self.log = MetricsLog(self.directory, self.step, self.train.log)
+            self.calls = [
+                {name: tuple(map(as_array, parts)) for name, parts in call.items()}
+                for call in progress.get("calls", [])
+            ]
+            self.done = progress.get("done", 0)
+            if self.calls and not self.failure and self.step < self.total_steps:
+                self.history = [row for row in self.history if row["step"] < self.step]  # its last epoch goes on
+        self.log = MetricsLog(self.directory, self.step, len(self.history), self.train.log)
         self.status, self.timed = Status(self.directory, self.total_steps), None
         self.bar = Progress(self.total_steps, self.step, self.quiet)
         self.started = time.perf_counter()
@@ -46,8 +54,9 @@ class Run:
     def progress(self) -> dict:
         """What `begin` needs, as plain values."""
         failure = [self.failure.step, self.failure.loss] if self.failure else None
-        said = {"step": self.step, "examples": self.examples, "history": list(self.history)}
-        return said | {"seconds": self.seconds(), "failure": failure}
+        calls = [{name: [part.tolist() for part in parts] for name, parts in call.items()} for call in self.calls]
+        said = {"step": self.step, "examples": self.examples, "history": list(self.history), "calls": calls}
+        return said | {"done": self.done, "seconds": self.seconds(), "failure": failure}
 
     def seconds(self) -> float:
         """Seconds of training so far, those of earlier processes included."""
@@ -69,13 +78,15 @@ class Run:
         """Whether the last `patience` epochs were no better than one before them."""
         if not (self.train.patience and self.history):
             return False
-        values = [quality(row, self.train.best_metric) for row in self.history]
+        values = [comparable(quality(row, self.train.best_metric)) for row in self.history]
         return len(values) - 1 - int(np.argmax(values)) >= self.train.patience
 
     def within(self, weight: np.ndarray) -> np.ndarray:
-        """Weights [K, B] of a chunk, 0 in steps beyond the last one, and in all of them once the run is over."""
-        steps = self.step + np.cumsum(weight.sum(1) > 0)
-        return weight * (self.open & (steps <= self.total_steps))[:, None].astype(weight.dtype)
+        """Weights [K, B] of a chunk, 0 in steps that are done, beyond the last one, and in all once the run is over."""
+        steps, done = np.cumsum(weight.sum(1) > 0), self.done  # [K]
+        most = done + self.total_steps - self.step
+        self.done = most if self.open and most < steps[-1] else 0
+        return weight * (self.open & (done < steps) & (steps <= most))[:, None].astype(weight.dtype)
 
     def note(self, epoch: int, weight: np.ndarray, metrics: dict, waited: float = 0.0):
         """Take in what a call made of `weight` [K, B], {name: (sums [K], counts [K])}; nothing if the run is over.
@@ -97,10 +108,13 @@ class Run:
         self.bar.step(self.step, scalars(metrics)["train.loss"], self.pace)
         self.status.write("training", self.step, self.pace, self.seconds_left())
 
-    def end_epoch(self, epoch: int, evaluated: dict):
-        """Write the row of an epoch that has ended: the means of its steps, and what was `evaluated` after it."""
-        whole = {name: [np.concatenate([c[name][i] for c in self.calls]) for i in (0, 1)] for name in self.calls[0]}
-        values, self.calls = hosts.agree({**scalars(whole), **evaluated}), []
+    def end_epoch(self, epoch: int, evaluated: dict, whole: bool = True):
+        """Write the row of an epoch that has ended: the means of its steps, and what was `evaluated` after it.
+
+        One that is not `whole`, cut short by the last step, may go on one day: its calls are kept.
+        """
+        sums = {name: [np.concatenate([c[name][i] for c in self.calls]) for i in (0, 1)] for name in self.calls[0]}
+        values, self.calls = hosts.agree({**scalars(sums), **evaluated}), [] if whole else self.calls
         row = {"epoch": epoch, "step": self.step, "seconds": round(self.seconds(), 2), **values}
         quality(row, self.train.best_metric)  # a metric that does not exist is said before anything is saved
         self.history.append(row)
@@ -118,8 +132,7 @@ class Run:
         """How good it was after `epoch`: worse than anything where it was over before."""
         if not self.history or self.history[-1]["epoch"] != epoch:
             return -np.inf
-        value = quality(self.history[-1], self.train.best_metric)
-        return -np.inf if np.isnan(value) else value
+        return comparable(quality(self.history[-1], self.train.best_metric))
 
     def close(self):
         """Stop the clock, close the log."""
@@ -140,3 +153,13 @@ def quality(metrics: dict, name: str) -> float:
         known = [metric for metric in metrics if metric not in ("epoch", "step", "seconds")]
         raise InputError(f"train.best_metric must be one of {', '.join(known)}; got {name}")
     return -metrics[name] if lower_is_better(name) else metrics[name]
+
+
+def comparable(value: float) -> float:
+    """A quality that is no number is worse than any other."""
+    return -np.inf if np.isnan(value) else value
+
+
+def as_array(values: list) -> np.ndarray:
+    """Sums or counts of steps as they were before `Run.progress` made a list of them."""
+    return np.array(values, np.float32 if isinstance(values[0], float) else None)

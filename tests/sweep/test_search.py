@@ -50,6 +50,13 @@ def test_tpe_beats_random_search_on_a_bowl():
     assert best("tpe") < 0.5 * best("random")
 
 
+@pytest.mark.parametrize("method", ["tpe", "random", "qmc"])
+def test_what_failed_is_not_proposed_again(method):
+    first = suggest(SPACE, method, 0, [], 10)
+    failed = [(point, None if place in (2, 5, 7) else bowl(point)) for place, point in enumerate(first)]
+    assert not [point for point in suggest(SPACE, "tpe", 0, failed, 4) if point in first]
+
+
 def test_a_finite_space_is_exhausted_and_not_repeated():
     space = parse(
         Config("x", Dates(), LuongSeq2seq()), {"model.score": "dot,general,cosine", "model.hidden-size": "8,16"}

@@ -56,6 +56,8 @@ def test_assignments_are_checked(words, said):
 def test_a_grid_is_every_combination_and_needs_numbers_of_points():
     points = grid(parse(DATE, {"optim.learning-rate": "1e-3..1e-1:log:3", "model.hidden-size": "8,16"}))
     assert [tuple(point.values()) for point in points] == [(r, h) for r in (0.001, 0.01, 0.1) for h in (8, 16)]
+    ends = grid(parse(DATE, {"optim.learning-rate": "0.0001234564..0.0123456789:log:2"}))
+    assert [point["optim.learning_rate"] for point in ends] == [0.0001234564, 0.0123456789], "rounded ones lie outside"
     with pytest.raises(InputError, match="how many values"):
         grid(parse(DATE, {"optim.learning-rate": "1e-3..1e-1"}))
 

@@ -137,7 +137,7 @@ def test_an_interrupt_says_where_its_checkpoint_could_not_be_written(tmp_path, m
 
 
 def test_lines_that_find_no_room_are_written_with_the_next(tmp_path):
-    log = MetricsLog(tmp_path, 0)
+    log = MetricsLog(tmp_path, 0, 0)
     file, room = log.file, [10, None, 10**6]
 
     class Disk:

@@ -87,6 +87,12 @@ def logged(directory) -> list[dict]:
     return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
 
 
+def timeless(directory) -> list[dict]:
+    """What is logged but the seconds, which no two runs have alike."""
+    rest = lambda line: {name: value for name, value in line.items() if name != "seconds"}
+    return [rest(line) | {"row": "seconds" in line} for line in logged(directory)]
+
+
 def test_progress_and_samples_are_there_to_be_watched(tmp_path):
     said = {}
 
@@ -137,14 +143,39 @@ def test_a_signal_at_any_chunk_and_going_on_gives_the_same_bits(chunk, tmp_path)
     assert stopped.value.step == 2 * (chunk + 1)
     _, part = train_one(task, ADAM, train, tmp_path / "part", quiet=True)
     assert (part["w"] == whole["w"]).all()
-    lines = [[line["step"] for line in logged(tmp_path / name)] for name in ("whole", "part")]
-    assert lines[0] == lines[1]
+    assert timeless(tmp_path / "whole") == timeless(tmp_path / "part")
 
 
 def test_a_run_that_comes_to_its_last_step_ends_its_epoch_there(tmp_path):
     run, params = train_one(least_squares(), OPTIM, Train(total_epochs=4, max_steps=5), tmp_path, quiet=True)
     assert run.step == 5 and [row["step"] for row in run.history] == [4, 5] and params is not None
     assert [line["step"] for line in logged(tmp_path)] == [2, 4, 4, 5, 5]
+
+
+@pytest.mark.parametrize("steps", [5, 6, 7, 8])
+def test_with_more_steps_a_run_goes_on_where_its_last_one_was(steps, tmp_path):
+    """Four steps an epoch, two a chunk: inside a chunk, between two, and after an epoch."""
+    _, whole = train_one(least_squares(), ADAM, Train(total_epochs=3), tmp_path / "whole", quiet=True)
+    cut = Train(total_epochs=3, max_steps=steps)
+    run, _ = train_one(least_squares(), ADAM, cut, tmp_path / "part", quiet=True)
+    again, _ = train_one(least_squares(), ADAM, cut, tmp_path / "part", quiet=True)
+    assert [row["step"] for row in run.history] == [row["step"] for row in again.history] == [4, steps]
+    run, part = train_one(least_squares(), ADAM, Train(total_epochs=3), tmp_path / "part", quiet=True)
+    assert (part["w"] == whole["w"]).all()
+    epochs = [[line for line in timeless(tmp_path / name) if "valid.loss" in line] for name in ("whole", "part")]
+    assert epochs[0] == epochs[1]
+
+
+def test_an_only_epoch_goes_on_with_more_steps(tmp_path):
+    train_one(least_squares(), ADAM, Train(total_epochs=1, max_steps=2), tmp_path, quiet=True)
+    run, _ = train_one(least_squares(), ADAM, Train(total_epochs=1), tmp_path, quiet=True)
+    assert [(row["epoch"], row["step"]) for row in run.history] == [(1, 4)]
+
+
+def test_an_epoch_without_a_number_is_never_the_best(tmp_path):
+    task = least_squares(evaluate=scripted([3.0, float("nan"), 2.0, 1.0]))
+    run, _ = train_one(task, OPTIM, Train(total_epochs=4, patience=2), tmp_path, quiet=True)
+    assert len(run.history) == 4
 
 
 def test_the_best_and_the_last_checkpoints_are_kept_and_averaged(tmp_path):

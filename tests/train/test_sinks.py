@@ -14,7 +14,7 @@ from attention_jax.train.log import MetricsLog
 def log_three(directory, *names):
     """Three steps logged for these sinks in a run's directory."""
     (directory / "config.json").write_text(json.dumps({"name": "toy"}))
-    log = MetricsLog(directory, 0, names)
+    log = MetricsLog(directory, 0, 0, names)
     for step in (1, 2, 3):
         log.write(step, **{"train.loss": 1.0 / step})
     log.close()

@@ -1,0 +1,54 @@
+"""All equations a + b = c modulo a prime, as texts "a + b" of class c: the smallest table that can be learnt by heart or
+understood (Power et al. 2022, arXiv 2201.02177, section 2)."""
+
+import numpy as np
+
+from attention_jax import InputError, config as settings
+from attention_jax.data.labelled_texts import Labelled, LabelledTexts
+from attention_jax.data.pairs import Tokenizer
+from attention_jax.data.vocabulary import PAD, UNK, Vocabulary
+
+
+def equations(modulus: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """a, b and a + b modulo `modulus`, [modulus^2] each.
+
+    >>> [column.tolist() for column in equations(2)]
+    [[0, 0, 1, 1], [0, 1, 0, 1], [0, 1, 1, 0]]
+    """
+    a, b = np.divmod(np.arange(modulus**2), modulus)
+    return a, b, (a + b) % modulus
+
+
+def load(options: settings.ModularAddition, batch_size: int) -> LabelledTexts:
+    """The equations of `options`, divided at random by a fixed seed: what does not train validates and tests, half of
+    it each. a + b and b + a are in one part: the order of a sum is not what is to be understood.
+    """
+    modulus, share = options.modulus, options.train_share
+    train = round(modulus**2 * share) if 0 < share < 1 else 0
+    valid = (modulus**2 + train) // 2
+    if modulus < 3 or not 0 < train < valid:
+        raise InputError(
+            "--data.modulus must be at least 3, and --data.train-share between 0 and 1 so that some equations train "
+            f"and some do not; got {modulus} and {share}"
+        )
+    a, b, c = equations(modulus)
+    numbers = tuple(map(str, range(modulus)))
+    vocabulary = Vocabulary((*numbers, "+"), pad=PAD, unk=UNK)
+    tokens = np.array([vocabulary.encode([numbers[x], "+", numbers[y]]) for x, y in zip(a, b)], np.int32)
+    drawn = np.random.default_rng(0).random((modulus, modulus))
+    place = np.argsort(drawn[np.minimum(a, b), np.maximum(a, b)], kind="stable")
+    parts = {"train": place[:train], "valid": place[train:valid], "test": place[valid:]}
+    made = {
+        name: Labelled(tokens[chosen], np.full(len(chosen), 3, np.int32), c[chosen].astype(np.int32))
+        for name, chosen in parts.items()
+    }
+    return LabelledTexts(
+        train=(made.pop("train"),),
+        held_out=made,
+        texts={name: [f"{a[row]} + {b[row]}" for row in parts[name]] for name in made},
+        names=numbers,
+        vocabulary=vocabulary,
+        tokenizer=Tokenizer(str.split, " ".join),
+        facts={"modulus": modulus} | {f"{name}_equations": len(chosen) for name, chosen in parts.items()},
+        said="",
+    )

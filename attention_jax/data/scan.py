@@ -1,0 +1,94 @@
+"""SCAN (Lake & Baroni 2018, arXiv 1711.00350): 20,910 commands, and the actions that they mean.
+
+    command  ->  sentence | sentence "and" sentence | sentence "after" sentence
+    sentence ->  phrase | phrase "twice" | phrase "thrice"
+    phrase   ->  verb | verb side | verb "opposite" side | verb "around" side
+    verb     ->  "walk" | "look" | "run" | "jump" | "turn"      (no phrase is "turn" alone)
+    side     ->  "left" | "right"
+
+That is figure 6 of the paper, and `phrases`, `sentences` and `commands` are the interpretation of figure 7.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from attention_jax import InputError, config as settings
+from attention_jax.data import pair_files
+from attention_jax.data.pairs import PairData, Texts
+
+VERBS, SIDES = ("walk", "look", "run", "jump", "turn"), ("left", "right")
+VALIDATE = 1_000
+"""Commands that validate."""
+TESTED = 0.2
+"""The share that is tested where that is drawn at random."""
+
+Meaning = tuple[str, list[str]]
+"""Words and actions."""
+
+
+def phrases() -> Iterator[Meaning]:
+    """What is done once.
+
+    >>> dict(phrases())["jump opposite left"]
+    ['I_TURN_LEFT', 'I_TURN_LEFT', 'I_JUMP']
+    """
+    for verb in VERBS:
+        act = [] if verb == "turn" else [f"I_{verb.upper()}"]
+        if act:
+            yield verb, act
+        for side in SIDES:
+            turn = [f"I_TURN_{side.upper()}"]
+            yield f"{verb} {side}", turn + act
+            yield f"{verb} opposite {side}", 2 * turn + act
+            yield f"{verb} around {side}", 4 * (turn + act)
+
+
+def sentences() -> Iterator[Meaning]:
+    """What is done once, twice or three times."""
+    for words, actions in phrases():
+        yield words, actions
+        yield f"{words} twice", 2 * actions
+        yield f"{words} thrice", 3 * actions
+
+
+def commands() -> Iterator[Meaning]:
+    """All commands.
+
+    >>> dict(commands())["jump after walk left"]
+    ['I_TURN_LEFT', 'I_WALK', 'I_JUMP']
+    """
+    all_sentences = list(sentences())
+    yield from all_sentences
+    for first, begun in all_sentences:
+        for second, ended in all_sentences:
+            yield f"{first} and {second}", begun + ended
+            yield f"{first} after {second}", ended + begun
+
+
+def divided(length: np.ndarray, cutoff: int) -> dict[str, np.ndarray]:
+    """Which commands, with so many actions each, [N], train, validate and test: the same ones for the same `cutoff`.
+
+    >>> parts = divided(np.array([len(actions) for _, actions in commands()]), cutoff=22)
+    >>> {name: len(rows) for name, rows in parts.items()}
+    {'train': 15990, 'valid': 1000, 'test': 3920}
+    """
+    drawn = np.random.default_rng(0).permutation(len(length))
+    if cutoff:
+        test, seen = drawn[length[drawn] > cutoff], drawn[length[drawn] <= cutoff]
+    else:
+        test, seen = np.split(drawn, [round(TESTED * len(drawn))])
+    if len(seen) <= VALIDATE or not len(test):
+        raise InputError(f"--data.cutoff must be 0, or 4 to 47 actions, so that some train and some test; got {cutoff}")
+    return {"train": seen[VALIDATE:], "valid": seen[:VALIDATE], "test": test}
+
+
+def load(options: settings.Scan, batch_size: int = 128) -> PairData:
+    """Commands and actions, divided as `options` say."""
+    words, actions = zip(*commands())
+    parts = divided(np.array([len(row) for row in actions]), options.cutoff)
+    splits = {
+        name: Texts([words[row] for row in rows], [" ".join(actions[row]) for row in rows])
+        for name, rows in parts.items()
+    }
+    return pair_files.assemble(splits, options, batch_size, bleu_tokenize="none")

@@ -1,0 +1,63 @@
+"""SCAN: the grammar writes the published commands, and a cutoff keeps the longer ones for the test."""
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attention_jax import InputError
+from attention_jax.config import Scan
+from attention_jax.data import scan
+
+PUBLISHED = Path(__file__).resolve().parents[3] / "shared" / "data" / "scan"
+
+
+def test_commands_mean_what_the_paper_says():
+    """Examples of figure 1."""
+    meanings = {words: " ".join(actions) for words, actions in scan.commands()}
+    assert len(meanings) == 20_910
+    assert meanings["jump left"] == "I_TURN_LEFT I_JUMP"
+    assert meanings["jump around right"] == " ".join(["I_TURN_RIGHT I_JUMP"] * 4)
+    assert meanings["turn left twice"] == "I_TURN_LEFT I_TURN_LEFT"
+    assert meanings["jump thrice"] == "I_JUMP I_JUMP I_JUMP"
+    assert meanings["jump opposite left and walk thrice"] == "I_TURN_LEFT I_TURN_LEFT I_JUMP I_WALK I_WALK I_WALK"
+    assert meanings["jump opposite left after walk around left"] == " ".join(
+        ["I_TURN_LEFT I_WALK"] * 4 + ["I_TURN_LEFT I_TURN_LEFT I_JUMP"]
+    )
+
+
+@pytest.mark.skipif(not PUBLISHED.exists(), reason="the published files are not beside this checkout")
+@pytest.mark.parametrize("split", ["simple", "length"])
+def test_commands_are_the_published_ones(split):
+    lines = []
+    for part in ("train", "test"):
+        with gzip.open(PUBLISHED / f"tasks_{part}_{split}.txt.gz", "rt") as file:
+            lines += file.read().splitlines()
+    theirs = dict(line.removeprefix("IN: ").split(" OUT: ") for line in lines)
+    assert theirs == {words: " ".join(actions) for words, actions in scan.commands()}
+
+
+@pytest.mark.parametrize("cutoff", [0, 22, 26])
+def test_a_cutoff_keeps_longer_commands_for_the_test(cutoff):
+    data = scan.load(Scan(cutoff=cutoff))
+    train, test = set(data.texts["valid"].source), set(data.texts["test"].source)
+    longest = {name: max(len(row.split()) for row in texts.target) for name, texts in data.texts.items()}
+    assert not train & test and len(data.texts["valid"].source) == scan.VALIDATE
+    assert data.facts["train_pairs"] + data.facts["valid_pairs"] + data.facts["test_pairs"] == 20_910
+    if cutoff:
+        assert min(len(row.split()) for row in data.texts["test"].target) > cutoff >= longest["valid"]
+    else:
+        assert data.facts["test_pairs"] == 4_182  # as the published random split
+
+
+def test_a_split_is_always_the_same():
+    length = np.arange(20_910) % 48
+    once, again = scan.divided(length, 22), scan.divided(length, 22)
+    assert all(np.array_equal(once[name], again[name]) for name in once)
+
+
+@pytest.mark.parametrize("cutoff", [-1, 3, 48])
+def test_a_cutoff_that_leaves_nothing_is_one_line(cutoff):
+    with pytest.raises(InputError, match="--data.cutoff must be 0, or 4 to 47"):
+        scan.load(Scan(cutoff=cutoff))
