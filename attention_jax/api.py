@@ -1,5 +1,6 @@
 """Training from Python, and what a finished run is good for. `launch.py` does the same from the command line."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -41,9 +42,11 @@ class LoadedRun:
         Where it looks is drawn to the file `attention`, if one is given. Raises InputError for a text that is empty or
         that the model cannot read.
         """
-        check_texts(texts, "predict")
+        texts = checked(texts, "predict")
+        if not texts:
+            return []
         with explained():
-            return self.task.predict(self.params, list(texts), None if attention is None else Path(attention))
+            return self.task.predict(self.params, texts, None if attention is None else Path(attention))
 
     def attention(self, texts: list[str] | tuple[str, ...] = ()) -> tuple:
         """Where the model looks at each text (for a vision model: in each image file), or at some held-out inputs.
@@ -53,9 +56,9 @@ class LoadedRun:
         keys] and the tokens of both sides. Raises InputError for a model without attention, and for a text that it
         cannot read.
         """
-        check_texts(texts, "attention")
+        texts = checked(texts, "attention")
         with explained():
-            looked = self._looked(list(texts))
+            looked = self._looked(texts)
         if not looked:
             raise InputError(f"{self.config.name} has no model that attends, so there is nothing to look at")
         return looked
@@ -67,8 +70,7 @@ class LoadedRun:
         """
         from attention_jax.report.look import page
 
-        check_texts(texts, "look")
-        return page(self.attention(texts), self.config.name)
+        return page(self.attention(checked(texts, "look")), self.config.name)
 
     def _looked(self, texts: list[str]) -> tuple:
         if self.config.model is not None:
@@ -79,13 +81,20 @@ class LoadedRun:
         return () if looked is None else tuple(looked(self.config, texts))
 
 
-def check_texts(texts, method: str) -> None:
-    """Raises InputError for one text instead of a list, and for a text that is empty."""
-    if isinstance(texts, str):
-        raise InputError(f"{method} takes a list of texts; got one text: {method}([{texts!r}])")
+def checked(texts, method: str) -> list[str]:
+    """Texts, or paths of image files, as a list of strings.
+
+    Raises InputError for one text instead of a list, for a text that is empty, and for what is no text.
+    """
+    if isinstance(texts, str | os.PathLike):
+        raise InputError(f"{method} takes a list of texts; got one: {method}([{str(texts)!r}])")
+    texts = [os.fspath(text) if isinstance(text, os.PathLike) else text for text in texts]
     for number, text in enumerate(texts, 1):
+        if not isinstance(text, str):
+            raise InputError(f"{method} takes texts; text {number} of {len(texts)} is a {type(text).__name__}")
         if not text.strip():
             raise InputError(f"a text to {method} must not be empty; text {number} of {len(texts)} is {text!r}")
+    return texts
 
 
 def load_run(directory: Path | str) -> LoadedRun:

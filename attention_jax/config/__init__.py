@@ -110,7 +110,7 @@ class Train(Options):
     writes them after epochs alone.
     """
     best_metric: str = "valid.loss"
-    """The metric that decides the best checkpoint (and patience); names with "loss", "perplexity", "error" or "bits" are
+    """The metric that decides the best checkpoint (and patience); one called loss, perplexity, error or bits is
     minimised.
     """
     patience: int = 0

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attention_jax import config as settings
+from attention_jax import InputError, config as settings
 
 
 class Sequences(NamedTuple):
@@ -185,6 +185,11 @@ GENERATORS = {
 def load(config: settings.Algorithmic, seed: int = 0) -> tuple[Sequences, Sequences]:
     """(train, valid) of a configuration; a function of its arguments. The two come from
     different streams of random numbers."""
+    if min(config.sequences, config.epoch_sequences, config.valid_sequences) < 1:
+        raise InputError(
+            "--data.sequences, --data.epoch-sequences and --data.valid-sequences must be at least 1; "
+            f"got {config.sequences}, {config.epoch_sequences} and {config.valid_sequences}"
+        )
     generate = GENERATORS[config.task]
     train, valid = map(
         np.random.default_rng, np.random.SeedSequence([seed, sorted(GENERATORS).index(config.task)]).spawn(2)

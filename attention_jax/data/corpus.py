@@ -176,6 +176,7 @@ def load_streamed(config: settings.Corpus, lines: PairLines, batch_size: int) ->
         "train_pairs": total - 2 * held_out,
         "sampled_pairs": len(parts["train"].source),
         "streamed": True,
+        "fingerprint": account.fingerprint(text for part in parts.values() for side in part for text in side),
     }
     counts = ", ".join(f"{facts[f'{name}_pairs']:,} {what}" for name, what in PURPOSES.items())
     return data._replace(stream=stream, facts=facts, said=f"data: {total:,} pairs, read while training; {counts}")

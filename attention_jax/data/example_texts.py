@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from attention_jax import InputError
 from attention_jax.data.pairs import Texts
 
 FIRST, DAYS = datetime.date(1900, 1, 1), 73_000
@@ -19,6 +20,8 @@ def dates(locales: Sequence[str], count: int, seed: int = 0) -> list[list[str]]:
     """
     from babel.dates import format_date
 
+    if count > DAYS:
+        raise InputError(f"--data.examples must be at most {DAYS:,}, one for each day there is; got {count:,}")
     rng = np.random.default_rng(seed)
     days = [FIRST + datetime.timedelta(days=int(day)) for day in rng.permutation(DAYS)[:count]]
     styles = rng.choice(["full", "long"], count).tolist()

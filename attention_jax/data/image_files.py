@@ -110,7 +110,7 @@ def decode(
     `content` is an open file to read instead of the one at `path`. With `box`, a function of the image's (width,
     height), the box (left, top, right, bottom) that it gives is resized to `size` instead (`crops.resized`).
     """
-    from PIL import Image, ImageOps, UnidentifiedImageError
+    from PIL import Image, ImageOps
 
     try:
         with Image.open(path if content is None else content) as image:
@@ -129,7 +129,9 @@ def decode(
             pixels = np.asarray(image)
     except FileNotFoundError:
         raise InputError(f"no image file {path}") from None
-    except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError, ValueError) as error:
+    except InputError:
+        raise
+    except Exception as error:  # Pillow's formats each raise their own kinds
         raise InputError(
             f"cannot read the image {path}: {' '.join(str(error).split())[:120]}; repair or remove it"
         ) from error
@@ -141,7 +143,13 @@ def plain(image):
     from PIL import Image
 
     if image.mode == "I" or image.mode.startswith("I;16"):
-        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+        values = np.asarray(image)
+        if values.min() < 0 or values.max() >= 2**16:
+            raise ValueError("its values are of more than 16 bits: save it with 8 or 16")
+        deep = image.mode != "I" or values.max() > 255  # Pillow reads 16 bits as "I", too
+        return Image.fromarray((values >> 8 if deep else values).astype(np.uint8))
+    if image.mode == "F":
+        raise ValueError("its values are fractions: save it with 8 or 16 bits")
     if image.mode not in ("RGBA", "LA", "PA") and "transparency" not in image.info:
         return image
     seen = image.convert("RGBA")

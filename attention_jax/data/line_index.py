@@ -55,10 +55,9 @@ def _opened(path: str) -> int:
 
 def index(path: str) -> Lines:
     """The lines of the file at `path`; where they begin is kept in the data home, for this size and time of change."""
-    try:
-        status = os.stat(path)
-    except OSError as error:
-        raise InputError(f"no text file at {path} ({error.strerror})") from error
+    if not os.path.isfile(path):
+        raise InputError(f"no text file at {path}: give the file itself")
+    status = os.stat(path)
     if path.endswith((".gz", ".zip")):
         raise InputError(f"{path} is packed, and lines of it cannot be read by number: unpack it")
     directory = os.path.join(data_home(), "attention_jax", "lines")

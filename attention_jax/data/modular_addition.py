@@ -1,4 +1,4 @@
-"""All equations a + b = c modulo a prime, as texts "a + b" of class c: the smallest table that can be learnt by heart or
+"""All equations a + b = c modulo a number, as texts "a + b" of class c: a table that can be learnt by heart or
 understood (Power et al. 2022, arXiv 2201.02177, section 2)."""
 
 import numpy as np

@@ -30,6 +30,7 @@ def make_tokenizers(
     """Source and target tokenizer as `options` say, and their pieces where training the tokenizer makes the
     vocabulary."""
     (source, target), pieces = _as_written(options, train, languages, merges)
+    source = _lowered(source) if options.lowercase else source
     return [_reversed(source) if options.reverse_source else source, target], pieces
 
 
@@ -89,6 +90,15 @@ def _encoded(
         source, target = ([vocabulary.encode(row) for row in rows] for vocabulary, rows in zip(vocabularies, sides))
         ids[name] = source, target
     return ids, vocabularies
+
+
+def _lowered(tokenizer: Tokenizer) -> Tokenizer:
+    """For new texts: those of the dataset are `cased` already."""
+    return Tokenizer(
+        lambda text: tokenizer.tokens(text.lower()),
+        tokenizer.text,
+        lambda texts: tokenizer.split([text.lower() for text in texts]),
+    )
 
 
 def _reversed(tokenizer: Tokenizer) -> Tokenizer:

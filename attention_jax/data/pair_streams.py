@@ -85,7 +85,9 @@ class Coder:
 
 @functools.lru_cache(maxsize=2)
 def _tokenizers(coder: Coder):
-    return pair_files.make_tokenizers(coder.options, Texts([], []), coder.languages, coder.merges)[0]
+    """Which keep nothing on the disk: no window is ever read again."""
+    made = pair_files.make_tokenizers(coder.options, Texts([], []), coder.languages, coder.merges)[0]
+    return [tokenizer._replace(all_tokens=None) for tokenizer in made]
 
 
 @dataclass(frozen=True, eq=False)

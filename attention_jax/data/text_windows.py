@@ -95,7 +95,7 @@ def make_tokenizer(options: settings.TextFile, lines: list[str]) -> tuple[Tokeni
         tokenizer = tokenizers.character()
         return tokenizer, Vocabulary(sorted({character for line in lines for character in line} | {"\n"}), unk=UNK)
     short = [line[at : at + PIECE] for line in lines for at in range(0, len(line), PIECE) if line.strip()]
-    model, pieces = tokenizers.sentencepiece(short, options.vocabulary_size)
+    model, pieces = tokenizers.sentencepiece(short, options.vocabulary_size, exact=True)
 
     def tokens(text: str) -> list[str]:
         first, *rest = text.split("\n")

@@ -81,7 +81,7 @@ def load(config: settings.TimeMachine) -> Windows:
     lines = store.rows(store.prepared(TimeMachine, corpus), ["train"])["train"]["text"]
     vocabulary = Vocabulary(CHARACTERS, unk=UNK)
     text = np.array(vocabulary.encode(letters("\n".join(lines))), np.int32)
-    room = (len(text) - config.steps - 1) // config.stride + 1
+    room = (len(text) - config.steps - 1) // max(config.stride, 1) + 1
     total = config.train_windows + config.valid_windows
     if min(config.train_windows, config.valid_windows, config.steps, config.stride) < 1 or total > room:
         raise InputError(

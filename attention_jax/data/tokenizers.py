@@ -137,10 +137,11 @@ def merge_tokenizer(ranks: dict[tuple[str, str], int]) -> Tokenizer:
     return Tokenizer(lambda line: [piece for word in line.split() for piece in pieces(word)], text)
 
 
-def sentencepiece(texts: Sequence[str], vocabulary_size: int) -> tuple[Tokenizer, list[str]]:
+def sentencepiece(texts: Sequence[str], vocabulary_size: int, exact: bool = False) -> tuple[Tokenizer, list[str]]:
     """A sentencepiece model (unigram; Kudo 2018) of at most `vocabulary_size` pieces, trained on `texts`, once and for
-    all; and its pieces, specials left out. A small text has fewer."""
-    return sentencepiece_model(train_sentencepiece(texts, vocabulary_size))
+    all; and its pieces, specials left out. A small text has fewer. An `exact` one gives every text back as it was;
+    else spaces in a row become one, and characters are normalised (NFKC)."""
+    return sentencepiece_model(train_sentencepiece(texts, vocabulary_size, exact))
 
 
 def sentencepiece_model(path: str) -> tuple[Tokenizer, list[str]]:
@@ -156,12 +157,13 @@ def sentencepiece_model(path: str) -> tuple[Tokenizer, list[str]]:
     return Tokenizer(lambda text: model.encode(text, out_type=str), lambda tokens: model.decode(list(tokens))), pieces
 
 
-def train_sentencepiece(texts: Sequence[str], vocabulary_size: int) -> str:
+def train_sentencepiece(texts: Sequence[str], vocabulary_size: int, exact: bool = False) -> str:
     """The file of a model of so many pieces, trained on `texts` if it is not there yet."""
     import sentencepiece as library
 
     content = "\n".join(texts)
-    key = hashlib.sha256(f"{vocabulary_size} {content}".encode()).hexdigest()[:24]
+    key = hashlib.sha256(f"{vocabulary_size} {'exact ' * exact}{content}".encode()).hexdigest()[:24]
+    as_it_is = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False} if exact else {}
     path = os.path.join(data_home(), "attention_jax", "sentencepiece", f"{key}.model")
     if not os.path.exists(path):
         with tempfile.TemporaryDirectory() as directory:
@@ -178,8 +180,9 @@ def train_sentencepiece(texts: Sequence[str], vocabulary_size: int) -> str:
                     eos_id=-1,
                     pad_id=-1,
                     unk_id=0,
+                    **as_it_is,
                 )
-            except RuntimeError as error:
+            except (RuntimeError, ValueError) as error:
                 reason = str(error).splitlines()[0].rpartition("] ")[2].strip() or "too little text"
                 raise InputError(
                     f"sentencepiece cannot train {vocabulary_size} pieces on {len(texts)} sentences: {reason} "

@@ -22,6 +22,7 @@ class Location(scores.Score):
     source position.
 
     `kernel` [D, P] has a column for each of P source positions; shorter sentences use the first ones (as in the paper).
+    It must be given all keys at once: in blocks of keys (`block_k`) each would be taken for the first.
     """
 
     kernel: Float[Array, "D P"]

@@ -123,7 +123,11 @@ class Translator(nn.Module):
         return memory._replace(hidden=hidden, key=self.alignment.prepare(hidden))
 
     def first_states(self, hidden, states: list[cells.State], length) -> list[cells.State]:
-        """The decoder's: the encoder's last ones, a dense layer of them, or of the annotations' mean."""
+        """The decoder's: the encoder's last ones, a dense layer of them, or of the annotations' mean.
+
+        The dense layer sees the last states of both directions; that of Bahdanau et al. 2015 (A.2.2) sees the backward
+        one's alone.
+        """
         o = self.options
         if o.start_from == "pass":
             return states

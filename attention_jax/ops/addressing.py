@@ -38,7 +38,8 @@ class Address(NamedTuple):
 
 def cosine_similarity(memory: Float[Array, "N W"], key: Float[Array, "W"]) -> Float[Array, "N"]:
     """`K[u, v] = u . v / (|u| |v|)`, equation (6), of every row with the key;
-    0 (and finite gradients) where a row or the key is 0.
+    0 (and finite gradients) where a row or the key is 0, and less than it where they are so small that the product of
+    their squared lengths is not far above 1e-12, as of a memory that begins at 1e-6 everywhere.
 
     >>> memory = jnp.array([[3.0, 0.0], [0.0, 0.0], [1.0, 1.0]])
     >>> [round(s, 4) for s in cosine_similarity(memory, jnp.array([2.0, 0.0])).tolist()]

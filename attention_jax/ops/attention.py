@@ -56,8 +56,9 @@ def attend(
 
     * `score`, `bias`, `mask`: callable pytrees, see
       attention_jax/ops/{scores,biases,masks}.py. True in a mask = may attend.
-    * `dropout`: the share of weights to drop (Vaswani et al. 2017, 5.4); nothing is dropped without `rng`. Which
-      weights are dropped depends on `rng` and on the positions alone: not on the implementation, not on the blocks.
+    * `dropout`: the share of weights to drop, as the code of Vaswani et al. 2017 does; nothing is dropped without
+      `rng`. Which weights are dropped depends on `rng` and on the positions alone: not on the implementation, not on
+      the blocks.
     * `query_offset`: the position of the first query (keys start at 0), for decoding with a cache.
     * A query that may attend to nothing gets exactly zero, and zero gradients. NaN or infinity in a key or value
       that no query may attend to has no effect.
@@ -65,9 +66,10 @@ def attend(
       exactly (attention_jax/ops/fused.py); "cudnn" is NVIDIA's kernel, "flash" and "resident" a TPU's, where they can
       express the call; "linear" is for products of features. None lets `dispatch.choose` decide, for the platform
       that is lowered for. `block_q` and `block_k` are for "fused"; None takes those of `dispatch.choose_blocks`.
-    * Derivatives: "plain" has all. "fused" and the kernels have reverse mode, once; "fused" also forward over
-      reverse (`jax.jacfwd` of a `jax.grad`). `jax.jvp` of "fused" raises JAX's TypeError about custom_vjp, and reverse
-      over reverse its ValueError about loops. None has what its choices on all platforms have.
+    * Derivatives: "plain" has all (in half precision reverse mode, and forward over reverse). "fused" and the kernels
+      have reverse mode, once; "fused" also forward over reverse (`jax.jacfwd` of a `jax.grad`). `jax.jvp` of "fused"
+      raises JAX's TypeError about custom_vjp, and reverse over reverse its ValueError about loops. None has what its
+      choices on all platforms have.
 
     >>> attend(jnp.eye(1, 2), 9 * jnp.eye(2), jnp.array([[1.0], [2.0]])).round(2).tolist()
     [[1.0]]
@@ -154,6 +156,11 @@ def _check(query, key, value, score, mask, block_q, block_k):
         raise InputError(
             f"attend needs query [Q, D], key [K, E] and value [K, V], "
             f"got {query.shape}, {key.shape} and {value.shape}: vmap it over batch and heads"
+        )
+    if not all(jnp.issubdtype(x.dtype, jnp.floating) for x in (query, key, value)):
+        raise InputError(
+            f"attend needs numbers with fractions, got query {query.dtype}, key {key.dtype} and value {value.dtype}: "
+            "convert whole numbers with x.astype(jnp.float32)"
         )
     if mask is not None and not callable(mask):
         kind = type(mask).__name__

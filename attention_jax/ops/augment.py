@@ -78,7 +78,7 @@ def middle(images: Num[Array, "B S S C"], size: int) -> Num[Array, "B R R C"]:
     [5, 6, 9, 10]
     """
     at = (images.shape[1] - size) // 2
-    return images[:, at : at + size, at : at + size] if at else images
+    return images[:, at : at + size, at : at + size]
 
 
 def inception_crop(rng: Key[Array, ""], images: UInt8[Array, "B S S C"], size: int) -> UInt8[Array, "B R R C"]:

@@ -32,7 +32,8 @@ class Bias:
 @pytree
 @dataclass(frozen=True)
 class ShawBias(Bias):
-    """q . a[clip(k - q, -c, c)] / sqrt(D) with `table` a [2 c + 1, D] (Shaw et al. 2018, eq. 3-5).
+    """q . a[clip(k - q, -c, c)] / sqrt(D) with `table` a [2 c + 1, D] (Shaw et al. 2018, eq. 4-5;
+    values get no vectors of positions, eq. 3).
 
     With the score `ScaledDot` this is q . (k + a) / sqrt(D). One product with the table serves all keys.
     """

@@ -61,7 +61,7 @@ def silverman_width(x: Float[Array, "K D"]) -> Float[Array, ""]:
 
 def local_widths(query: Float[Array, "Q D"], x: Float[Array, "K D"], pilot: Float[Array, ""]) -> Float[Array, "Q 1"]:
     """A width for each query: the pilot width times `(density / geometric mean density)^(-1/2)`
-    (Silverman 1986, section 5.3).
+    (after Silverman 1986, section 5.3, where each observation has a width).
 
     Wide where inputs are rare, narrow where they are many; hand it to the score as `Gaussian(local_widths(...))`.
     """

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from attention_jax.ops.precision import is_half
+from attention_jax.ops.precision import accumulator, is_half
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
@@ -15,10 +15,10 @@ def layer_norm(
 ) -> Float[Array, "... D"]:
     """(x - mean) / sqrt(variance + epsilon) * scale + bias over the last axis (Ba et al. 2016, eq. 4).
 
-    Statistics are in float32. The backward pass keeps the normalised x and uses the closed form; derived
-    automatically, XLA's CPU backend computes the statistics again for every place their gradient is needed,
-    which takes three times as long. In half precision it keeps x itself, which a residual stream holds anyway, and the
-    two statistics: nothing of the size of x is written for it.
+    Statistics are in float32 (of float64 in float64). The backward pass keeps the normalised x and uses the closed
+    form; derived automatically, XLA's CPU backend computes the statistics again for every place their gradient is
+    needed, which takes three times as long. In half precision it keeps x itself, which a residual stream holds anyway,
+    and the two statistics: nothing of the size of x is written for it.
 
     >>> print(layer_norm(jnp.array([[1.0, 3.0]]), jnp.ones(2), jnp.zeros(2)).round(3))
     [[-1.  1.]]
@@ -27,11 +27,11 @@ def layer_norm(
 
 
 def _rows(vector, like):
-    return vector.reshape((1,) * (like.ndim - 1) + vector.shape).astype(jnp.float32)
+    return vector.reshape((1,) * (like.ndim - 1) + vector.shape).astype(accumulator(like.dtype))
 
 
 def _forward(x, scale, bias, epsilon):
-    centred = x.astype(jnp.float32)
+    centred = x.astype(accumulator(x.dtype))
     mean = centred.mean(axis=-1, keepdims=True)
     centred = centred - mean
     inverse = jax.lax.rsqrt(jnp.square(centred).mean(axis=-1, keepdims=True) + epsilon)
@@ -42,7 +42,8 @@ def _forward(x, scale, bias, epsilon):
 
 def _backward(epsilon, saved, out_bar):
     x, mean, inverse, scale = saved
-    normal, out_bar, dtype = x.astype(jnp.float32), out_bar.astype(jnp.float32), x.dtype
+    exact, dtype = accumulator(x.dtype), x.dtype
+    normal, out_bar = x.astype(exact), out_bar.astype(exact)
     if mean is not None:
         normal = (normal - mean) * inverse
     bar = out_bar * _rows(scale, out_bar)

@@ -48,12 +48,8 @@ def fit(program: Program, task, runs: list[Run], checkpoints: Checkpoints, until
             while position:
                 before = position
                 with saved_first(lambda state=state: save(program.fetch(state)), checkpoints, runs):
-                    position, bucket, indices, weight = next(calls)
-                weight = np.stack([run.within(weights) for run, weights in zip(runs, weight)])  # [M, K, B]
-                state, metrics = program.call(state, bucket, indices, weight)
-                for member, run in enumerate(runs):
-                    found = {name: (s[member], n[member]) for name, (s, n) in metrics.items()}
-                    run.note(epoch, weight[member], found, feed.waited)
+                    position, *rows = next(calls)
+                state = after_call(program, state, runs, rows, epoch, feed.waited)
                 if not any(run.open for run in runs):
                     break
                 if position and any(asked := hosts.anywhere(interrupt.requested, checkpoints.due())):
@@ -64,17 +60,33 @@ def fit(program: Program, task, runs: list[Run], checkpoints: Checkpoints, until
                 break  # nothing worth keeping
             position = before if any(run.done for run in runs) else position
             ended, whole, saved = epoch + 1, position is None, program.fetch(state)
-            for member, run in enumerate(runs):
-                if run.calls:
-                    evaluation = task.evaluate(program.params(saved, member), False)
-                    run.end_epoch(ended, evaluation.metrics, whole)
-                    run.show(evaluation.samples)
+            evaluate(program, task, runs, saved, ended, whole)
             if whole:  # else the last step was inside it: with more of them it goes on there
                 epoch, position = ended, START
             save(saved, [run.quality_after(ended) for run in runs])
             if any(hosts.anywhere(interrupt.requested)):
                 raise stopped(runs, checkpoints)
     return chosen(program, runs, program.fetch(state), checkpoints)
+
+
+def after_call(program: Program, state, runs: list[Run], rows: list, epoch: int, waited: float):
+    """The state after the steps of a call, which the runs have noted; `rows` are (bucket, indices, weight)."""
+    bucket, indices, weight = rows
+    weight = np.stack([run.within(weights) for run, weights in zip(runs, weight)])  # [M, K, B]
+    state, metrics = program.call(state, bucket, indices, weight)
+    for member, run in enumerate(runs):
+        found = {name: (s[member], n[member]) for name, (s, n) in metrics.items()}
+        run.note(epoch, weight[member], found, waited)
+    return state
+
+
+def evaluate(program: Program, task, runs: list[Run], saved, epoch: int, whole: bool):
+    """Evaluate the runs that have trained in `epoch`, and write their rows."""
+    for member, run in enumerate(runs):
+        if run.calls:
+            evaluation = task.evaluate(program.params(saved, member), False)
+            run.end_epoch(epoch, evaluation.metrics, whole)
+            run.show(evaluation.samples)
 
 
 def stopped(runs: list[Run], checkpoints: Checkpoints) -> Interrupted:

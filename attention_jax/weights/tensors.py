@@ -35,8 +35,9 @@ def read(path: Path) -> Tensors:
 
     Raises InputError, in one line, for everything that is not a whole such file.
     """
-    path = found(Path(path))
+    path = Path(path)
     try:
+        path = found(path)
         arrays, said = _read_npz(path) if zipfile.is_zipfile(path) else _read_safetensors(path)
         arrays = {name: _float32(name, array) for name, array in arrays.items()}
         beside = path.parent / "config.json"

@@ -5,12 +5,18 @@ import itertools
 import numpy as np
 import pytest
 
-from attention_jax import config as settings
+from attention_jax import InputError, config as settings
 from attention_jax.data import algorithmic
 
 
 def rng():
     return np.random.default_rng(0)
+
+
+@pytest.mark.parametrize("name", ["sequences", "epoch_sequences", "valid_sequences"])
+def test_no_sequences_are_one_line(name):
+    with pytest.raises(InputError, match="--data.sequences, .* must be at least 1; got"):
+        algorithmic.load(settings.Algorithmic(**{name: 0}))
 
 
 def answer(data, row):

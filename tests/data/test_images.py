@@ -6,7 +6,7 @@ import struct
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
-from PIL import Image
+from PIL import Image, ImageOps
 
 from attention_jax import InputError
 from attention_jax.config import Images
@@ -209,10 +209,24 @@ def test_a_photograph_is_upright(tmp_path):
     np.testing.assert_array_equal(decode(str(tmp_path / "photo.png"))[..., 0], np.rot90(pixels, -1))
 
 
+def test_what_a_reader_of_images_stumbles_over_is_one_line(tmp_path, monkeypatch):
+    Image.fromarray(np.zeros((4, 4), np.uint8)).save(tmp_path / "photo.png")
+    monkeypatch.setattr(ImageOps, "exif_transpose", lambda *_, **__: struct.pack("H", "no number"))
+    with pytest.raises(InputError, match="cannot read the image .*photo.png: required argument is not an integer"):
+        decode(str(tmp_path / "photo.png"))
+
+
 def test_deep_grey_keeps_its_shades_and_what_is_transparent_lies_on_white(tmp_path):
     deep = np.arange(64, dtype=np.uint16).reshape(8, 8) * 1000
     Image.fromarray(deep).save(tmp_path / "deep.png")
     np.testing.assert_array_equal(decode(str(tmp_path / "deep.png"))[..., 0], deep >> 8)
+    for kind, name in ((np.int32, "shallow.tiff"), (np.uint8, "bytes.png")):
+        Image.fromarray((deep // 1000).astype(kind)).save(tmp_path / name)
+        np.testing.assert_array_equal(decode(str(tmp_path / name))[..., 0], deep // 1000)
+    for values in (deep.astype(np.int32) * 2, (deep / 64_000).astype(np.float32)):
+        Image.fromarray(values).save(tmp_path / "other.tiff")
+        with pytest.raises(InputError, match="cannot read the image .*other.tiff: .*: save it with 8 or 16"):
+            decode(str(tmp_path / "other.tiff"))
     clear = np.zeros((8, 8, 4), np.uint8)
     clear[:4, :, 3] = 255  # black above, nothing below
     Image.fromarray(clear).save(tmp_path / "clear.png")

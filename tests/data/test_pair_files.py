@@ -90,6 +90,13 @@ def test_joint_vocabulary_and_lower_case():
     assert data.texts["test"].target == ["a zz", "c"]
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+def test_new_texts_are_lower_cased_as_those_of_the_data(reverse):
+    data = assemble(lowercase=True, reverse_source=reverse)
+    (new, _), (same, _) = (encode_sources(data, [text]) for text in ("A B", "a b"))
+    assert (new == same).all() and data.source_vocabulary.unk_id not in new
+
+
 def test_min_frequency():
     assert set(assemble(min_frequency=3).source_vocabulary.tokens[4:]) == {"b"}
 

@@ -9,10 +9,12 @@ import pytest
 
 from attention_jax import InputError
 from attention_jax.config import Corpus
-from attention_jax.data import corpora, corpus, line_index
+from attention_jax.data import corpora, corpus, line_index, tokenizers
 from attention_jax.data.line_index import index, index_pairs
-from attention_jax.data.pair_streams import shuffled
+from attention_jax.data.pair_streams import Coder, shuffled
+from attention_jax.data.pairs import Texts
 from attention_jax.data.streams import Reading, Share
+from attention_jax.data.vocabulary import Vocabulary
 
 WHOLE = Share()
 
@@ -175,6 +177,23 @@ def test_bad_options_are_named(home, options, parts):
     if "target_file" in options:
         config = replace(config, source_file="a")
     said(lambda: corpora.load(replace(config, **options)), *parts)
+
+
+def test_a_directory_is_not_read_as_text(home):
+    said(lambda: corpora.load(Corpus(tsv_file=str(home), stream="always")), "no text file at")
+
+
+def test_a_stream_knows_its_data_again_and_keeps_no_tokens_of_it(home, monkeypatch):
+    config, pairs = write(home)
+    first = corpora.load(config).facts["fingerprint"]
+    assert corpora.load(config).facts["fingerprint"] == first
+    for name in ("1.en", "2.en"):
+        (home / name).write_text((home / name).read_text()[::-1].lstrip("\n") + "\n")
+    assert corpora.load(config).facts["fingerprint"] != first
+    spacy = lambda language: tokenizers.whitespace()._replace(all_tokens=lambda texts: pytest.fail("kept on the disk"))
+    monkeypatch.setattr(tokenizers, "spacy", spacy)
+    coder = Coder(Corpus(tokenizer="spacy"), ("en", "de"), "")
+    assert coder(Texts(["a"], ["a"]), [Vocabulary("a")] * 2) == ([[0]], [[0]])
 
 
 def test_sentencepiece_is_trained_on_a_sample_and_two_columns_are_read(home, monkeypatch):

@@ -45,6 +45,11 @@ def test_stride(path):
     )
 
 
+def test_no_stride_is_one_line(path):
+    with pytest.raises(InputError, match="at stride 0; asked for 3"):
+        timemachine.load(TimeMachine(path=path, steps=4, train_windows=3, valid_windows=2, stride=0))
+
+
 def test_too_many_windows_is_one_line(path):
     with pytest.raises(InputError, match="room for .* windows") as error:
         timemachine.load(TimeMachine(path=path, train_windows=10_000))

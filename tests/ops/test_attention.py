@@ -189,6 +189,7 @@ def test_a_function_is_a_score_without_parameters():
         (lambda q, k, v: attention.attend(q, k, v, implementation="flashy"), "plain"),
         (lambda q, k, v: attention.attend(q, k, v, implementation="cudnn"), "NVIDIA GPU"),
         (lambda q, k, v: attention.attend(q, k, v, block_q=0), "at least 1"),
+        (lambda q, k, v: attention.attend(q, k, v.astype(int)), "convert whole numbers"),
     ],
 )
 def test_errors_say_what_to_do(call, words):

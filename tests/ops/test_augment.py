@@ -19,6 +19,11 @@ def test_resize_is_jax_image_resize(size):
     np.testing.assert_allclose(augment.resize(x, size), want, atol=1e-5)
 
 
+@pytest.mark.parametrize("size", [5, 6, 7, 8])
+def test_the_middle_has_the_size_that_is_asked_for(size):
+    assert augment.middle(BYTES, size).shape == (6, size, size, 3)
+
+
 def test_standardize_makes_mean_zero_and_deviation_one():
     x = augment.unit(BYTES)
     y = augment.standardize(x, x.mean((0, 1, 2)), x.std((0, 1, 2)))

@@ -26,6 +26,15 @@ def test_values_and_gradients(shape):
         np.testing.assert_allclose(our_bar, their_bar, atol=2e-5)
 
 
+def test_float64_stays_float64():
+    with jax.enable_x64(True):
+        x = jax.random.normal(jax.random.key(0), (3, 8), jnp.float64)
+        loss = lambda x: ((x + layer_norm(x, jnp.ones(8), jnp.zeros(8))) ** 2).sum()
+        plain = lambda x: ((x + (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + 1e-5)) ** 2).sum()
+        assert jax.grad(loss)(x).dtype == jnp.float64
+        np.testing.assert_allclose(jax.grad(loss)(x), jax.grad(plain)(x), rtol=1e-12)
+
+
 def test_bfloat16_keeps_float32_statistics():
     x = (jax.random.normal(jax.random.key(0), (4, 64)) + 100.0).astype(jnp.bfloat16)
     got = layer_norm(x, jnp.ones(64), jnp.zeros(64))

@@ -68,6 +68,8 @@ def test_damage_anywhere_is_one_line(tmp_path):
         for length in (0, 1, 7, 9, 60, len(whole) // 2, len(whole) - 1):
             path.write_bytes(whole[:length])
             assert refused(path)
+        path.write_bytes(whole.replace(b"PK\1\2", b"PK\1\0") if form == "npz" else b"{}")
+        assert "is damaged" in refused(path)
         path.write_bytes(b"\0" * len(whole))
         assert refused(path)
     header = struct.pack("<Q", 2**60) + b"{}"
