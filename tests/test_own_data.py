@@ -245,7 +245,7 @@ def test_pieces_of_words_and_the_ends_of_lines_come_back(tmp_path):
     text = b"a house, a mouse\n\nand a house again\n" * 40
     data = from_text(tmp_path / "a", text, tokenizer="sentencepiece", vocabulary_size=60)
     assert data.tokenizer.text(data.tokenizer.tokens("a mouse\n\na house")) == "a mouse\n\na house"
-    assert data.characters_per_token > 1.5 and data.facts["characters"] == len(text)
+    assert data.characters_per_token["valid"] > 1.5 and data.facts["characters"] == len(text)
     as_it_is = "  a house,   a mouse \n\t\uff41"
     text = (as_it_is + "\n").encode() * 40
     data = from_text(tmp_path / "b", text, tokenizer="sentencepiece", vocabulary_size=40)

@@ -28,8 +28,8 @@ class Windows(NamedTuple):
     vocabulary: Vocabulary
     tokenizer: Tokenizer
     facts: dict
-    characters_per_token: float | None = None
-    """In the mean; None where it is not asked how many bits a character costs"""
+    characters_per_token: dict[str, float] | None = None
+    """Of each part; None where it is not asked how many bits a character costs"""
     said: str = ""
     """What a user's text is, in a line"""
     beginnings: tuple[str, ...] = ("it has", "time traveller")
@@ -130,11 +130,10 @@ def load(options: settings.TextFile) -> Windows:
         )
     cut = lambda part, stride: windows(part, 0, (len(part) - steps - 1) // stride + 1, steps, stride)
     held_out = {name: cut(coded[name], steps) for name in ("valid", "test")}
-    characters = sum(len(line) + 1 for part in parts.values() for line in part)
-    tokens = sum(map(len, coded.values()))
+    characters = {name: sum(len(line) + 1 for line in part) for name, part in parts.items()}
     facts = {
-        "characters": characters,
-        "tokens": tokens,
+        "characters": sum(characters.values()),
+        "tokens": sum(map(len, coded.values())),
         "vocabulary": len(vocabulary),
         **{f"{name}_tokens": len(part) for name, part in coded.items()},
         "fingerprint": account.fingerprint(lines),
@@ -147,7 +146,7 @@ def load(options: settings.TextFile) -> Windows:
         vocabulary=vocabulary,
         tokenizer=tokenizer,
         facts=facts,
-        characters_per_token=characters / tokens,
+        characters_per_token={name: characters[name] / len(part) for name, part in coded.items()},
         said=said,
         beginnings=(beginning,),
         added=options.added,

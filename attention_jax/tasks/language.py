@@ -89,7 +89,7 @@ class LanguageTask:
             per_token = float(nats.sum(dtype=np.float64) / rows[:, 1:].size)
             metrics |= {f"{split}.loss": per_token, f"{split}.perplexity": float(np.exp(min(per_token, 50.0)))}
             if self.data.characters_per_token:
-                metrics[f"{split}.bits_per_character"] = per_token / self.data.characters_per_token / np.log(2.0)
+                metrics[f"{split}.bits_per_character"] = per_token / self.data.characters_per_token[split] / np.log(2.0)
             for name, known in self.data.known.get(split, {}).items():
                 metrics[f"{split}.loss_less_{name}"] = per_token - known
         return Evaluation(metrics, {})
