@@ -56,9 +56,8 @@ def attend(
 
     * `score`, `bias`, `mask`: callable pytrees, see
       attention_jax/ops/{scores,biases,masks}.py. True in a mask = may attend.
-    * `dropout`: the share of weights to drop, as the code of Vaswani et al. 2017 does; nothing is dropped without
-      `rng`. Which weights are dropped depends on `rng` and on the positions alone: not on the implementation, not on
-      the blocks.
+    * `dropout`: the share of weights to drop, as the code of Vaswani et al. 2017 does; nothing without `rng`. Which
+      weights are dropped depends on `rng` and on the positions alone: not on the implementation, not on the blocks.
     * `query_offset`: the position of the first query (keys start at 0), for decoding with a cache.
     * A query that may attend to nothing gets exactly zero, and zero gradients. NaN or infinity in a key or value
       that no query may attend to has no effect.
