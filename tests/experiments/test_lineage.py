@@ -6,13 +6,13 @@ import jax
 import numpy as np
 import pytest
 
-from attention_jax import tasks
+from attention_jax import runs, tasks
 from attention_jax.catalogue import load_experiment
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.models.transformer import count_parameters
 from attention_jax.ops import scores
 from attention_jax.tasks import language
-from experiments import induction_heads, shakespeare
+from experiments import grokking, induction_heads, shakespeare
 
 
 def test_the_model_of_shakespeare_is_as_large_as_nanogpt_says():
@@ -68,3 +68,22 @@ def test_losses_are_held_against_what_is_known(monkeypatch):
     for name in ("bigram", "unigram"):
         assert metrics[f"valid.loss_less_{name}"] == pytest.approx(np.log(3.0) - known[name], abs=1e-6)
     assert known["bigram"] < known["unigram"]
+
+
+def test_a_wave_is_one_frequency():
+    """Numbers on two circles, three and one times round; a vector that all of them have counts nothing."""
+    angle = 2 * np.pi * np.arange(11) / 11
+    table = np.stack([2 * np.cos(3 * angle), 2 * np.sin(3 * angle), np.cos(angle), np.sin(angle)], axis=1) + 5
+    np.testing.assert_allclose(grokking.spectrum(table), [0.2, 0, 0.8, 0, 0], atol=1e-12)
+
+
+@pytest.mark.slow
+def test_a_study_that_trains_has_a_history(tmp_path):
+    """What the claims about grokking read: epochs of both accuracies, and the frequencies at the end."""
+    result = runs.start(grokking.smoke(), tmp_path / "run", study=grokking.study, quiet=True)
+    assert [row["epoch"] for row in result["history"]] == [1, 2]
+    assert {"train.accuracy", "valid.accuracy"} <= set(result["history"][0])
+    assert {claim.metric for claim in grokking.CLAIMS if not claim.epoch} <= set(result["metrics"])
+    assert 0 < result["metrics"]["fourier.key_share"] <= 1
+    drawn = grokking.figure({name: tmp_path / "run" for name in grokking.variants()}, tmp_path / "g.png")
+    assert drawn.stat().st_size > 5_000
