@@ -5,14 +5,17 @@ Source: Power et al. 2022, "Grokking: Generalization Beyond Overfitting on Small
   2201.02177), figures 1 and 2; Nanda et al. 2023 (arXiv 2301.05217), section 4
 Data: generated; half of the 9,409 equations a + b = c modulo 97 train
 Command: python launch.py reproduce grokking
-Cost: 7 minutes a seed on one CPU core
+Cost: 6 to 8 minutes a run on one CPU core, other work beside it; one seed each, three are wanted
 
 Two layers of width 128 read "a + b" and tell the class c. Where a + b trains, b + a trains too, so that the held-out
-half can be known by no symmetry of what was learnt by heart, only by addition. Without weight decay a table of 4,704
-sums is kept as a table; with it, the smaller circuit that adds angles wins in the end (Nanda et al.): the vectors of
-the numbers are then waves of a few frequencies. Training is not quiet after that: with seed 0 the loss jumps every
-fifty epochs or so, also in the last two, and comes back within a few; so the parameters are those of the epoch that is
-best on one half of the held-out equations, and the accuracy that is claimed is that on the other.
+half can be known by no symmetry of what was learnt by heart, only by addition. Without weight decay the table stays a
+table (0.1 % of the held-out sums after 4,000 steps); with it all that trains is known after 200 steps, nothing else
+until 2,000, and 99 % of the rest after 2,800: the smaller circuit wins, which adds angles (Nanda et al.). The vectors
+of the numbers are then waves: five of 48 frequencies have 62 % of their energy, without decay 12 %.
+
+Training is not quiet after that: the loss jumps now and then, also in the last epoch, and comes back within a few. So
+the parameters are those of the epoch that is best on one half of the held-out equations, and the accuracy that is
+claimed is that on the other half (a first run, judged after its last epoch, had 0.04 there and 0.995 before).
 """
 
 from pathlib import Path
