@@ -4,7 +4,7 @@ understood (Power et al. 2022, arXiv 2201.02177, section 2)."""
 import numpy as np
 
 from attention_jax import InputError, config as settings
-from attention_jax.data.labelled_texts import Labelled, LabelledTexts
+from attention_jax.data.labelled_texts import Labelled, LabelledTexts, encode
 from attention_jax.data.pairs import Tokenizer
 from attention_jax.data.vocabulary import PAD, UNK, Vocabulary
 
@@ -21,7 +21,8 @@ def equations(modulus: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def load(options: settings.ModularAddition, batch_size: int) -> LabelledTexts:
     """The equations of `options`, divided at random by a fixed seed: what does not train validates and tests, half of
-    it each. a + b and b + a are in one part: the order of a sum is not what is to be understood.
+    it each. a + b and b + a are in one part, but for a pair at its border: the order of a sum is not what is to be
+    understood.
     """
     modulus, share = options.modulus, options.train_share
     train = round(modulus**2 * share) if 0 < share < 1 else 0
@@ -32,23 +33,21 @@ def load(options: settings.ModularAddition, batch_size: int) -> LabelledTexts:
             f"and some do not; got {modulus} and {share}"
         )
     a, b, c = equations(modulus)
-    numbers = tuple(map(str, range(modulus)))
+    numbers, tokenizer = tuple(map(str, range(modulus))), Tokenizer(str.split, " ".join)
     vocabulary = Vocabulary((*numbers, "+"), pad=PAD, unk=UNK)
-    tokens = np.array([vocabulary.encode([numbers[x], "+", numbers[y]]) for x, y in zip(a, b)], np.int32)
+    texts = [f"{x} + {y}" for x, y in zip(a, b)]
+    tokens, length = encode(tokenizer.split(texts), vocabulary, options.max_length)
     drawn = np.random.default_rng(0).random((modulus, modulus))
     place = np.argsort(drawn[np.minimum(a, b), np.maximum(a, b)], kind="stable")
     parts = {"train": place[:train], "valid": place[train:valid], "test": place[valid:]}
-    made = {
-        name: Labelled(tokens[chosen], np.full(len(chosen), 3, np.int32), c[chosen].astype(np.int32))
-        for name, chosen in parts.items()
-    }
+    made = {name: Labelled(tokens[rows], length[rows], c[rows].astype(np.int32)) for name, rows in parts.items()}
     return LabelledTexts(
         train=(made.pop("train"),),
         held_out=made,
-        texts={name: [f"{a[row]} + {b[row]}" for row in parts[name]] for name in made},
+        texts={name: [texts[row] for row in parts[name]] for name in made},
         names=numbers,
         vocabulary=vocabulary,
-        tokenizer=Tokenizer(str.split, " ".join),
+        tokenizer=tokenizer,
         facts={"modulus": modulus} | {f"{name}_equations": len(chosen) for name, chosen in parts.items()},
         said="",
     )
