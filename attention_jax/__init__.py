@@ -35,7 +35,7 @@ PUBLIC = {
     "models.transformer": ("Transformer",),
     "models.vit": ("Vit",),
     "ops.attention": ("attend", "attention_weights", "masked_softmax"),
-    "ops.biases": ("ALiBi", "Bias", "ShawBias", "T5Bias"),
+    "ops.biases": ("ALiBi", "Bias", "ShawBias", "T5Bias", "TransformerXLBias"),
     "ops.kernel_regression": ("nadaraya_watson",),
     "ops.masks": ("Mask", "causal", "dense", "lengths", "window"),
     "ops.scores": (
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from attention_jax.models.transformer import Transformer
     from attention_jax.models.vit import Vit
     from attention_jax.ops.attention import attend, attention_weights, masked_softmax
-    from attention_jax.ops.biases import ALiBi, Bias, ShawBias, T5Bias
+    from attention_jax.ops.biases import ALiBi, Bias, ShawBias, T5Bias, TransformerXLBias
     from attention_jax.ops.kernel_regression import nadaraya_watson
     from attention_jax.ops.masks import Mask, causal, dense, lengths, window
     from attention_jax.ops.scores import (

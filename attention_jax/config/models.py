@@ -22,7 +22,7 @@ SCORES = {
 Score = Annotated[str, OneOf(tuple(SCORES))]
 HeadScore = Annotated[str, OneOf(tuple(name for name in SCORES if name != "location"))]
 """Of the heads of a Transformer, whose keys may come block by block; "location" needs the whole source at once."""
-Positions = Literal["none", "sinusoidal", "learned", "shaw", "t5", "alibi", "rotary"]
+Positions = Literal["none", "sinusoidal", "learned", "shaw", "transformer_xl", "t5", "alibi", "rotary"]
 """How a Transformer learns where its tokens stand (attention_jax/models/position_encodings.py)."""
 Activation = Literal["relu", "gelu", "gelu_tanh", "swish"]
 """Of a feed-forward layer; gelu is the exact one, with the error function, and gelu_tanh its approximation."""
@@ -302,6 +302,9 @@ class Transformer(ModelOptions):
     embedding_init: Literal["normal", "xavier"] = "normal"
     """Of token vectors and learned positions; normal: deviation 1 / sqrt(width)."""
     output_bias: bool = True
+    shared_layers: bool = False
+    """Each stack is one layer, `encoder_layers` and `decoder_layers` times: the Universal Transformer (Dehghani et al.
+    2019, section 2.1), without its halting and its vectors of the layer's number."""
     max_length: int = 512
     """Rows of a learned table of positions."""
     remat: bool = False

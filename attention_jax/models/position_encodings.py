@@ -7,14 +7,16 @@ scores.
 | sinusoidal | embeddings                     | -                       | Vaswani et al. 2017, section 3.5    |
 | learned    | embeddings                     | max_length x d          | Gehring et al. 2017                 |
 | shaw       | scores of self-attention, keys | (2 REACH + 1) x d_k a layer | Shaw et al. 2018, eq. 4         |
+| transformer_xl | scores of self-attention, keys | d x d_k a head and layer | Dai et al. 2019, section 3.3 |
 | t5         | scores of self-attention       | BUCKETS x heads a stack | Raffel et al. 2020, section 2.1     |
 | alibi      | scores of self-attention       | -                       | Press et al. 2022, section 3        |
 | rotary     | queries and keys               | -                       | Su et al. 2021, eq. 34              |
 
-The relative ones (the last four) see only differences of positions. In the decoder of a sequence-to-sequence model
+The relative ones (the last five) see only differences of positions. In the decoder of a sequence-to-sequence model
 they act on self-attention alone: the positions of two languages have no difference.
 """
 
+import math
 from typing import get_args
 
 import flax.linen as nn
@@ -22,7 +24,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from attention_jax.config.models import Positions
-from attention_jax.ops.biases import ALiBi, Bias, ShawBias, T5Bias
+from attention_jax.ops.biases import ALiBi, Bias, ShawBias, T5Bias, TransformerXLBias
 from attention_jax.ops.positions import sinusoidal
 
 KINDS: tuple[str, ...] = get_args(Positions)
@@ -64,11 +66,16 @@ class RelativeBias(nn.Module):
         if self.kind == "shaw":  # shared by the heads
             table = self.param("table", nn.initializers.xavier_uniform(), (2 * REACH + 1, self.key_width))
             return ShawBias(jnp.broadcast_to(table[None], (self.heads, *table.shape)))
+        if self.kind == "transformer_xl":
+            sinusoids = 2 * math.ceil(self.heads * self.key_width / 2)
+            glorot = nn.initializers.xavier_uniform(batch_axis=0)
+            return TransformerXLBias(self.param("projection", glorot, (self.heads, self.key_width, sinusoids)))
         return None
 
 
 def relative_biases(
     kind: Positions, heads: int, key_width: int, layers: int, bidirectional: bool
 ) -> list[RelativeBias]:
-    """The biases of a stack: one for all its layers, except Shaw's, whose layers have tables of their own."""
-    return [RelativeBias(kind, heads, key_width, bidirectional) for _ in range(layers if kind == "shaw" else 1)]
+    """The biases of a stack: one for all its layers, or one for each where the query meets the distance in it."""
+    own = kind in ("shaw", "transformer_xl")
+    return [RelativeBias(kind, heads, key_width, bidirectional) for _ in range(layers if own else 1)]

@@ -21,6 +21,11 @@ from attention_jax.ops.shared import Shared, Written, readable, sign
 Weights = Float[Array, "B L H Q K"]
 
 
+def in_order(stack: "Encoder | Decoder") -> list[tuple]:
+    """(layer, bias) of each of the stack's layers; those that it has once come again."""
+    return [(stack.layer[i % len(stack.layer)], stack.bias[i % len(stack.bias)]) for i in range(stack.layers)]
+
+
 class Encoder(nn.Module):
     """A stack of encoder layers; in pre-norm one normalisation at the end."""
 
@@ -28,18 +33,20 @@ class Encoder(nn.Module):
     layers: int
     remat: bool = False
     """Keep only the layers' inputs for the backward pass and compute the rest again."""
+    shared: bool = False
+    """All layers are the same one."""
 
     def setup(self):
         layer = nn.remat(EncoderLayer, static_argnums=(4, 5)) if self.remat else EncoderLayer
-        self.layer = [layer(self.block) for _ in range(self.layers)]
-        self.bias = self.block.relative_biases(self.layers, bidirectional=True)
+        self.layer = [layer(self.block) for _ in range(1 if self.shared else self.layers)]
+        self.bias = self.block.relative_biases(len(self.layer), bidirectional=True)
         self.norm = self.block.normalisation() if self.block.norm == "pre" else None
 
     def __call__(self, x: Float[Array, "B T D"], mask=None, train: bool = False, look: bool = False):
         """(states [B, T, D], weights [B, layers, H, T, T] or None)."""
         weights = []
-        for i, layer in enumerate(self.layer):
-            x, w = layer(x, mask, self.bias[i % len(self.bias)](), train, look)
+        for layer, bias in in_order(self):
+            x, w = layer(x, mask, bias(), train, look)
             weights.append(w)
         return (x if self.norm is None else self.norm(x)), jnp.stack(weights, axis=1) if look else None
 
@@ -59,27 +66,28 @@ class Decoder(nn.Module):
     layers: int
     cross: bool = True
     remat: bool = False
+    shared: bool = False
 
     def setup(self):
         layer = nn.remat(DecoderLayer, static_argnums=(5, 6)) if self.remat else DecoderLayer
-        self.layer = [layer(self.block, self.cross) for _ in range(self.layers)]
-        self.bias = self.block.relative_biases(self.layers, bidirectional=False)
+        self.layer = [layer(self.block, self.cross) for _ in range(1 if self.shared else self.layers)]
+        self.bias = self.block.relative_biases(len(self.layer), bidirectional=False)
         self.norm = self.block.normalisation() if self.block.norm == "pre" else None
 
     def __call__(self, x: Float[Array, "B T D"], mask, memory=None, train: bool = False, look: bool = False):
         """(states, own weights [B, layers, H, T, T] or None, weights over the memory or None); `memory` from
         `project`."""
         own, cross = [], []
-        for i, layer in enumerate(self.layer):
+        for i, (layer, bias) in enumerate(in_order(self)):
             projected = None if memory is None else memory[i]
-            x, w, c = layer(x, mask, self.bias[i % len(self.bias)](), projected, train, look)
+            x, w, c = layer(x, mask, bias(), projected, train, look)
             own.append(w)
             cross.append(c)
         return self._finish(x, own, cross, look)
 
     def project(self, states: Float[Array, "B S D"], mask):
         """What the layers' cross-attentions read: a tuple over layers of (keys, values, mask)."""
-        return tuple((*layer.project(states), mask) for layer in self.layer)
+        return tuple((*layer.project(states), mask) for layer, _ in in_order(self))
 
     def start(self, batch_size: int, max_length: int) -> Past:
         """Nothing written yet, with room for `max_length` positions."""
@@ -96,11 +104,9 @@ class Decoder(nn.Module):
         ancestors = sign(past.ancestors, position, hypotheses)
         seen = readable(ancestors, position, hypotheses)
         own, cross, new = [], [], []
-        for i, layer in enumerate(self.layer):
+        for i, (layer, bias) in enumerate(in_order(self)):
             projected = None if memory is None else memory[i]
-            x, kv, w, c = layer.step(
-                x, past.layers[i], position, seen, self.bias[i % len(self.bias)](), projected, look
-            )
+            x, kv, w, c = layer.step(x, past.layers[i], position, seen, bias(), projected, look)
             new.append(kv)
             own.append(w)
             cross.append(c)
@@ -216,8 +222,8 @@ class Transformer(nn.Module):
         )
         self.target_embedding = embed(self.target_vocab)
         self.source_embedding = self.target_embedding if options.tied == "all" else embed(self.source_vocab)
-        self.encoder = Encoder(block, options.encoder_layers, options.remat)
-        self.decoder = Decoder(block, options.decoder_layers, True, options.remat)
+        self.encoder = Encoder(block, options.encoder_layers, options.remat, options.shared_layers)
+        self.decoder = Decoder(block, options.decoder_layers, True, options.remat, options.shared_layers)
         if options.tied == "none":
             glorot = nn.initializers.xavier_uniform()
             self.kernel = self.param("kernel", glorot, (options.width, self.target_vocab))

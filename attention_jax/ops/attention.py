@@ -97,6 +97,8 @@ def attend(
 
 def _in_blocks(inputs, chosen, block_q, block_k):
     """Block by block on the platforms that have chosen "fused", all weights at once on the others."""
+    if not (inputs.query.size and inputs.key.size):  # no block to go through
+        return _plain(inputs)
     score, bias = inputs.rules
     score, query, key = prepare(score, inputs.query, inputs.key)
     blocks = choose_blocks(score, query, key, block_q, block_k)

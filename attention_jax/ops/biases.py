@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from attention_jax.ops.positions import rotary
 from attention_jax.ops.precision import accumulator
 from attention_jax.ops.trees import pytree
 
@@ -51,6 +52,32 @@ class ShawBias(Bias):
     def init(cls, rng: Array, width: int, reach: int) -> "ShawBias":
         """A table for relative positions -reach..reach."""
         return cls(jax.nn.initializers.glorot_uniform()(rng, (2 * reach + 1, width)))
+
+
+@pytree
+@dataclass(frozen=True)
+class TransformerXLBias(Bias):
+    """q . W r(q - k) / sqrt(D), where r is the sinusoid of the distance and `projection` W [D, S] is learned (Dai et
+    al. 2019, section 3.3, terms b and d).
+
+    With the score `ScaledDot` this is q . (k + W r) / sqrt(D), for distances never seen in training too. Their u and v
+    (terms c and d) are here one vector, the bias term of the projection that makes q. r(i - j) is a rotation of r(-j)
+    by i, so the rotation moves to q W and one product with the keys' sinusoids serves all pairs.
+    """
+
+    projection: Float[Array, "D S"]
+
+    def __call__(self, query, query_positions, key_positions):
+        precision = accumulator(query.dtype)
+        asked = jnp.matmul(query, self.projection, preferred_element_type=precision)  # [Q, S]
+        zero = jnp.repeat(jnp.array([1, 0], precision), self.projection.shape[1] // 2)  # r(0): cosines, then sines
+        waves = rotary(jnp.broadcast_to(zero, (key_positions.shape[0], zero.shape[0])), -key_positions)  # r(-j)
+        return rotary(asked, -query_positions) @ waves.T * query.shape[-1] ** -0.5
+
+    @classmethod
+    def init(cls, rng: Array, width: int, sinusoids: int) -> "TransformerXLBias":
+        """`sinusoids`: how many numbers stand for a distance, half of them cosines (even)."""
+        return cls(jax.nn.initializers.glorot_uniform()(rng, (width, sinusoids)))
 
 
 @pytree

@@ -126,6 +126,7 @@ def lacking(ours: config.Transformer) -> str:
         f"--model.tied {ours.tied}": ours.tied != "all",
         f"--model.score {ours.score}": ours.score != "scaled_dot",
         "--model.no-use-bias": not ours.use_bias,
+        "--model.shared-layers": ours.shared_layers,
         "--model.no-output-bias": not ours.output_bias,
         "--model.key-width": ours.key_width not in (0, ours.width // ours.heads),
         "--model.value-width": ours.value_width not in (0, ours.width // ours.heads),

@@ -95,9 +95,10 @@ def test_counts_add_up_by_hand():
     assert number(256, 512, 3, 0) + number(256, 512, 3, 1) + words + places == 9_038_341
 
 
-@pytest.mark.parametrize("kind", heavy(KINDS, "sinusoidal", "t5", "shaw", "rotary"))
+@pytest.mark.parametrize("kind", heavy(KINDS, "sinusoidal", "t5", "shaw", "rotary", "transformer_xl"))
 def test_cached_steps_are_teacher_forcing_and_beams_share_a_memory(kind):
-    model, params = built(positions=kind, norm="pre" if kind in ("t5", "rotary") else "post")
+    universal = {"shared_layers": True, "decoder_layers": 2} if kind == "transformer_xl" else {}
+    model, params = built(positions=kind, norm="pre" if kind in ("t5", "rotary") else "post", **universal)
 
     @jax.jit
     def teacher_forced_and_start(params):
@@ -208,13 +209,13 @@ def encoder(kind, x):
 
 def test_without_positions_permutations_commute():
     x, order = np.random.default_rng(1).standard_normal((1, 6, 8), np.float32), np.array([3, 0, 5, 1, 4, 2])
-    for kind in ("none", "shaw", "t5", "alibi", "rotary"):
+    for kind in ("none", "shaw", "transformer_xl", "t5", "alibi", "rotary"):
         states = encoder(kind, x)
         difference = np.abs(states(x)[:, order] - states(x[:, order])).max()
         assert difference < 1e-5 if kind == "none" else difference > 1e-4, kind
 
 
-@pytest.mark.parametrize("kind", ["shaw", "t5", "alibi", "rotary"])
+@pytest.mark.parametrize("kind", ["shaw", "transformer_xl", "t5", "alibi", "rotary"])
 def test_relative_positions_are_shift_invariant(kind):
     """A sentence gives the same states wherever it stands; only the mask knows where that is."""
     sentence, filler = jax.random.normal(jax.random.key(0), (1, 4, 8)), jnp.ones((1, 3, 8))
@@ -224,6 +225,20 @@ def test_relative_positions_are_shift_invariant(kind):
     states = encoder(kind, first)
     early, late = states(first, masks[0])[:, :4], states(last, masks[1])[:, 3:]
     np.testing.assert_allclose(early, late, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["sinusoidal", "transformer_xl"])
+def test_shared_layers_are_a_stack_of_equal_ones(kind):
+    once, of_once = built(encoder_layers=2, decoder_layers=2, positions=kind, shared_layers=True)
+    twice, of_twice = built(encoder_layers=2, decoder_layers=2, positions=kind)
+    repeated = {stack: {} for stack in ("encoder", "decoder")}
+    for stack, layers in repeated.items():
+        for name in of_twice["params"][stack]:
+            layers[name] = of_once["params"][stack][name.replace("_1", "_0")]
+    assert set(of_once["params"]["encoder"]) < set(of_twice["params"]["encoder"])
+    params = {"params": of_once["params"] | repeated}
+    one, other = logits(once, of_once, SOURCE, LENGTH, TARGET)[0], logits(twice, params, SOURCE, LENGTH, TARGET)[0]
+    np.testing.assert_allclose(one, other, atol=1e-6)
 
 
 def test_weights_for_looking():

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention_jax.ops.biases import ALiBi, ShawBias, T5Bias
+from attention_jax.ops.biases import ALiBi, ShawBias, T5Bias, TransformerXLBias
 
 Q, K, D = 5, 300, 4
 QUERY = np.random.default_rng(0).standard_normal((Q, D))
@@ -25,6 +25,15 @@ def test_shaw():
         [QUERY[i] @ table[np.clip(k - q, -3, 3) + 3] / 2 for k in KEY_POSITIONS] for i, q in enumerate(QUERY_POSITIONS)
     ]
     np.testing.assert_allclose(of(bias), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_transformer_xl():
+    """W r(i - j) with r written out: cosines of the distance times 10000^(-2 f / S), then the sines."""
+    bias = TransformerXLBias.init(jax.random.key(0), D, sinusoids=6)
+    projection, frequencies = np.asarray(bias.projection, np.float64), 10000.0 ** (-np.arange(3) / 3)
+    wave = lambda distance: np.concatenate([np.cos(distance * frequencies), np.sin(distance * frequencies)])
+    expected = [[QUERY[i] @ projection @ wave(q - k) / 2 for k in KEY_POSITIONS] for i, q in enumerate(QUERY_POSITIONS)]
+    np.testing.assert_allclose(of(bias), expected, rtol=1e-4, atol=1e-4)
 
 
 def bucket(relative, buckets, max_distance, bidirectional):

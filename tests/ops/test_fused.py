@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 
 from attention_jax.ops import scores
 from attention_jax.ops.attention import attend
-from attention_jax.ops.biases import ALiBi, ShawBias, T5Bias
+from attention_jax.ops.biases import ALiBi, ShawBias, T5Bias, TransformerXLBias
 from attention_jax.ops.masks import causal, dense, lengths, segments, window
 
 WIDTH, VALUE_WIDTH = 4, 3
@@ -34,6 +34,7 @@ SCORES = {
 BIASES = {
     "none": None,
     "Shaw": ShawBias.init(KEY, WIDTH, 2),
+    "TransformerXL": TransformerXLBias.init(KEY, WIDTH, 6),
     "T5": T5Bias.init(KEY, 8, 16),
     "ALiBi": ALiBi(jnp.float32(0.3)),
 }
@@ -127,8 +128,16 @@ def test_every_score_is_here():
     assert every == set(SCORES)
 
 
-PAIRS = [(s, list(MASKS)[i % len(MASKS)], list(BIASES)[(i + 1) % 4], (0, 0.3)[i % 2]) for i, s in enumerate(SCORES)]
-MORE_PAIRS = [(list(SCORES)[(4 * i + 1) % 11], m, list(BIASES)[i % 4], (0.3, 0)[i % 2]) for i, m in enumerate(MASKS)]
+def test_without_queries_or_keys_there_is_nothing_to_go_through():
+    for queries, keys in ((2, 0), (0, 3)):
+        query, key, value = jnp.ones((queries, 2)), jnp.ones((keys, 2)), jnp.ones((keys, 3))
+        out = attend(query, key, value, implementation="fused")
+        assert np.array_equal(out, np.zeros((queries, 3)))
+
+
+BIAS_NAMES = list(BIASES)
+PAIRS = [(s, list(MASKS)[i % len(MASKS)], BIAS_NAMES[(i + 1) % 5], (0, 0.3)[i % 2]) for i, s in enumerate(SCORES)]
+MORE_PAIRS = [(list(SCORES)[(4 * i + 1) % 11], m, BIAS_NAMES[i % 5], (0.3, 0)[i % 2]) for i, m in enumerate(MASKS)]
 
 
 def test_the_fast_pairs_have_every_mask_and_bias():
