@@ -102,6 +102,8 @@ def export(words: list[str]):
     from attention_jax import cli, load_run
 
     asked = cli.parse(cli.Export, words)
+    if asked.to == "stablehlo" and asked.naming != "own":
+        raise InputError(f"--naming {asked.naming} names arrays of safetensors and npz: leave it or --to stablehlo out")
     directory = Path(asked.out or f"{asked.run}/export/{'stablehlo' if asked.to == 'stablehlo' else asked.naming}")
     if asked.to == "stablehlo":
         from attention_jax.weights import stablehlo

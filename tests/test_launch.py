@@ -226,6 +226,7 @@ def test_a_finished_run_can_be_evaluated_asked_drawn_and_is_never_written_over(r
     assert "characters" in refused("predict", run, "5월 1일") or "vocabulary" in refused("predict", run, "5월 1일")
     assert "text 2 of 2 is ''" in refused("predict", run, "May 1, 1999", "")
     assert "at least one text" in refused("predict", run)
+    assert "leave it or --to" in refused("export", run, "--to", "stablehlo", "--naming", "timm")
     assert ".png, .svg, .pdf" in refused("predict", run, "May 1, 1999", "--attention", run / "one.xyz")
     before = (run / "result.json").read_bytes()
     assert "--resume" in refused("train", "date_luong", *TINY, "--out", run, launch=launch)

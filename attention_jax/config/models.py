@@ -303,8 +303,8 @@ class Transformer(ModelOptions):
     """Of token vectors and learned positions; normal: deviation 1 / sqrt(width)."""
     output_bias: bool = True
     shared_layers: bool = False
-    """Each stack is one layer, `encoder_layers` and `decoder_layers` times: the Universal Transformer (Dehghani et al.
-    2019, section 2.1), without its halting and its vectors of the layer's number."""
+    """Each stack is one layer, `encoder_layers` and `decoder_layers` times, as in the Universal Transformer (Dehghani
+    et al. 2019, section 2.1); without its halting, and positions are added before the first layer only."""
     max_length: int = 512
     """Rows of a learned table of positions."""
     remat: bool = False

@@ -7,7 +7,7 @@ scores.
 | sinusoidal | embeddings                     | -                       | Vaswani et al. 2017, section 3.5    |
 | learned    | embeddings                     | max_length x d          | Gehring et al. 2017                 |
 | shaw       | scores of self-attention, keys | (2 REACH + 1) x d_k a layer | Shaw et al. 2018, eq. 4         |
-| transformer_xl | scores of self-attention, keys | d x d_k a head and layer | Dai et al. 2019, section 3.3 |
+| transformer_xl | scores of self-attention, keys | d_k x heads d_k a head and layer | Dai et al. 2019, 3.3 |
 | t5         | scores of self-attention       | BUCKETS x heads a stack | Raffel et al. 2020, section 2.1     |
 | alibi      | scores of self-attention       | -                       | Press et al. 2022, section 3        |
 | rotary     | queries and keys               | -                       | Su et al. 2021, eq. 34              |
@@ -69,13 +69,13 @@ class RelativeBias(nn.Module):
         if self.kind == "transformer_xl":
             sinusoids = 2 * math.ceil(self.heads * self.key_width / 2)
             glorot = nn.initializers.xavier_uniform(batch_axis=0)
-            return TransformerXLBias(self.param("projection", glorot, (self.heads, self.key_width, sinusoids)))
+            return TransformerXLBias(self.param("kernel", glorot, (self.heads, self.key_width, sinusoids)))
         return None
 
 
 def relative_biases(
     kind: Positions, heads: int, key_width: int, layers: int, bidirectional: bool
 ) -> list[RelativeBias]:
-    """The biases of a stack: one for all its layers, or one for each where the query meets the distance in it."""
+    """The biases of a stack: one for all its layers, or one for each of Shaw's and Transformer-XL's."""
     own = kind in ("shaw", "transformer_xl")
     return [RelativeBias(kind, heads, key_width, bidirectional) for _ in range(layers if own else 1)]

@@ -47,6 +47,8 @@ def refusal(query, key, value, score, bias, mask, dropout, query_offset) -> str 
         return (
             f"needs one head size, a multiple of 8 up to 128, got {query.shape[1]}, {key.shape[1]} and {value.shape[1]}"
         )
+    if not (query.shape[0] and key.shape[0]):
+        return f"needs queries and keys, got {query.shape[0]} and {key.shape[0]}"
     kinds = [type(part) for part in parts(mask)]
     if len(set(kinds)) < len(kinds) or set(kinds) not in MASKS:
         return "knows no masks but causal(), lengths(n), causal() & lengths(n) and causal() & window(w)"

@@ -36,7 +36,8 @@ def without_heads(measure: Callable, params, batch: dict, weights: dict) -> dict
     """{intermediate: [B, L, H]}: `measure(params, batch)` [B] while the output of one head is zero, for every head of
     the attentions in `weights` (Michel et al. 2019, section 3.2, one at a time). {} where that takes long (DEAREST).
 
-    A head's output enters by rows of the layer's output matrix: these are what is zero.
+    A head's output enters by rows of the layer's output matrix: these are what is zero. Of a stack that repeats one
+    layer a head is silent in all its turns.
     """
     places = {name: place for name, place in attentions_in(params).items() if name in weights}
     runs = sum(math.prod(weights[name].shape[:4]) for name in places)  # tokens x heads
@@ -45,10 +46,12 @@ def without_heads(measure: Callable, params, batch: dict, weights: dict) -> dict
     found = {}
     for name, (stack, module) in places.items():
         found[name] = np.zeros(weights[name].shape[:3], np.float32)
-        for layer, head in np.ndindex(found[name].shape[1:]):
+        distinct, heads = sum(key.startswith("layer_") for key in params[stack]), found[name].shape[2]
+        for layer, head in np.ndindex(distinct, heads):
             path = (stack, f"layer_{layer}", module, "out", "kernel")
-            kernel = silenced(params[stack][path[1]][module]["out"]["kernel"], head, found[name].shape[2])
-            found[name][:, layer, head] = over_rows(measure, replaced(params, path, kernel), batch, EVALUATED)
+            kernel = silenced(params[stack][path[1]][module]["out"]["kernel"], head, heads)
+            measured = over_rows(measure, replaced(params, path, kernel), batch, EVALUATED)
+            found[name][:, layer::distinct, head] = measured[:, None]
     return found
 
 

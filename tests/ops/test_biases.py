@@ -30,9 +30,9 @@ def test_shaw():
 def test_transformer_xl():
     """W r(i - j) with r written out: cosines of the distance times 10000^(-2 f / S), then the sines."""
     bias = TransformerXLBias.init(jax.random.key(0), D, sinusoids=6)
-    projection, frequencies = np.asarray(bias.projection, np.float64), 10000.0 ** (-np.arange(3) / 3)
+    kernel, frequencies = np.asarray(bias.kernel, np.float64), 10000.0 ** (-np.arange(3) / 3)
     wave = lambda distance: np.concatenate([np.cos(distance * frequencies), np.sin(distance * frequencies)])
-    expected = [[QUERY[i] @ projection @ wave(q - k) / 2 for k in KEY_POSITIONS] for i, q in enumerate(QUERY_POSITIONS)]
+    expected = [[QUERY[i] @ kernel @ wave(q - k) / 2 for k in KEY_POSITIONS] for i, q in enumerate(QUERY_POSITIONS)]
     np.testing.assert_allclose(of(bias), expected, rtol=1e-4, atol=1e-4)
 
 

@@ -36,6 +36,14 @@ def transformer(task_of):
     return task, params, task.looked(params, ["b c a 3", "c a b c"])
 
 
+def test_a_head_of_a_layer_that_is_repeated_is_off_in_all_its_turns(task_of):
+    task = task_of(configs.Transformer(2, 1, width=8, heads=2, ffn=8, shared_layers=True))
+    params = begun(task)
+    [encoder, *_] = task.looked(params, ["b c a 3"])[0].answers[0].attentions
+    assert encoder.without.shape == (2, 2) and np.array_equal(*encoder.without)
+    assert encoder.without[0, 0] != encoder.without[0, 1]
+
+
 @pytest.mark.slow
 def test_each_hypothesis_is_shown_with_the_weights_that_wrote_it(transformer):
     task, params, looked = transformer
