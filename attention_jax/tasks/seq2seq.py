@@ -7,6 +7,7 @@ bias [V])`, `start(memory, max_length) -> cache`, `step(cache, token [B]) -> (lo
 model say `packs`, its `encode` and `decode` also take `segment=`, of which pair in a row each token is.
 """
 
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -201,6 +202,10 @@ class Seq2seqTask:
         tokens, batch = self.write(params, texts)
         if figure is not None and self.draw(params, batch, tokens, figure) is None:
             raise InputError("this model has no attention to draw; leave --attention out")
+        unknown = batch["source"][: len(texts)] == self.data.source_vocabulary.unk_id
+        for text, count in zip(texts, np.sum(unknown, axis=1)):
+            if count:
+                print(f"note: of {text!r} {count} tokens are not in the vocabulary", file=sys.stderr)
         return decode_targets(self.data, tokens)
 
     def looked(self, params, texts: list[str]) -> tuple[Looked, ...]:

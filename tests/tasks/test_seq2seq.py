@@ -137,6 +137,12 @@ def test_what_is_claimed_of_their_input_feeding_is_what_their_file_says():
     assert claim.published == round(last[claim.variant] - last[claim.minus], 3)
 
 
+def test_predict_says_of_which_texts_it_does_not_know_all_words(corpus, capsys):
+    task = build(corpus, MODELS["luong"])
+    task.predict(begin(task), ["a b", "a zebra c zoo", "c"], None)
+    assert capsys.readouterr().err == "note: of 'a zebra c zoo' 2 tokens are not in the vocabulary\n"
+
+
 def test_a_model_without_attention_refuses_to_draw_it(corpus, tmp_path):
     task = build(corpus, configs.Sutskever(hidden_size=8, embed_size=4, readout_size=8))
     params = begin(task)
