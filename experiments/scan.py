@@ -1,20 +1,24 @@
-"""Commands longer than any in training: relative positions let a Transformer carry out more of them than absolute ones.
+"""Commands longer than any in training: distances instead of positions, and one layer used again, carry them out.
 
 Chapter: Transformer
-Source: Csordas, Irie, Schmidhuber 2021, "The Devil is in the Detail" (EMNLP, arXiv 2108.12284), SCAN with a length
-  cutoff of 26
+Source: Csordas, Irie, Schmidhuber 2021, "The Devil is in the Detail" (EMNLP, arXiv 2108.12284), abstract: 100 % of
+  SCAN's commands longer than a cutoff of 26; section 3
 Data: SCAN's 20,910 commands (Lake & Baroni 2018, arXiv 1711.00350), generated; those of at most 26 actions train
 Command: python launch.py reproduce scan
-Cost: 18 minutes on one CPU core for each of the 2 models, other work beside it: one seed
+Cost: 41 minutes on one CPU core for "universal", 18 for each of the others, other work beside them: one seed
 
-Three layers of width 128 and eight heads, as theirs, but 5,440 steps of 64 commands where they take 50,000 of 256. The
-relative positions are Shaw's, clipped at 16 (`ops.biases:ShawBias`); theirs are those of Transformer-XL.
+"universal" is their best model: three times the same layer of width 128 with eight heads (`--model.shared-layers`),
+Transformer-XL's relative positions (`ops.biases:TransformerXLBias`), dropout wherever they have it; 10,880 steps of 64
+commands where they take 50,000 of 256. "relative" has three layers of its own and Shaw's relative positions, "absolute"
+waves added to its words, both for 5,440 steps.
 
-What we found: after 20 epochs both have all commands of the lengths that train right, and of the longer ones 49 % with
-relative positions and 37 % with absolute ones: a place that was never seen says nothing, a distance was seen. Theirs
-get all with relative positions. The likely cause of the difference is the length of training, 1/37 of theirs; nothing
-else was tried yet. Two bounds that stood here before the runs were not the paper's and are gone: a difference of 0.5,
-now 0, and at most 0.2 with absolute positions, now reported.
+What we found, AMD EPYC, 2026-11-22: all have the commands of the lengths that train right. Of the longer ones
+"absolute" has 37 %, "relative" 49 %, "universal" 90 %: all up to 36 actions, half of those with 40, one in twenty of
+those with 48. A place that was never seen says nothing, a distance was seen; and nearly all that is wrong ends too
+early (229 of 252). Length of training is the rest: of 20 epochs of "universal" 82 % were right, and 42 % with
+Transformer-XL's positions in three layers with less dropout. Until 2026-11-22 the 100 % were asked of "relative", and
+missed; the bound, 90 %, is as it was. Two bounds that stood here before the first runs were not the paper's and are
+gone: a difference of 0.5, now 0, and at most 0.2 with absolute positions, now reported.
 """
 
 from attention_jax.config import Claim, Config, Decode, Optim, Scan, Train, Transformer, replace
@@ -26,9 +30,23 @@ def config() -> Config:
     return Config(
         "scan",
         Scan(cutoff=26),
-        Transformer(3, 3, width=128, heads=8, ffn=256, positions="shaw", dropout=0.1),
+        Transformer(
+            3,
+            3,
+            width=128,
+            heads=8,
+            ffn=256,
+            positions="transformer_xl",
+            shared_layers=True,
+            attention_dropout=0.1,
+            ffn_dropout=0.1,
+            tied="output",
+            output_bias=False,
+            scale_embeddings=False,
+            embedding_init="xavier",
+        ),
         Optim(learning_rate=1e-3, schedule="warmup_cosine", warmup_steps=200, clip_norm=1.0),
-        Train(batch_size=64, total_epochs=20),
+        Train(batch_size=64, total_epochs=40),
         Decode(batch_size=500, max_length=50),
     )
 
@@ -39,33 +57,27 @@ def smoke() -> Config:
 
 
 def variants() -> dict[str, Config]:
-    return {"relative": config(), "absolute": replace(config(), **{"model.positions": "sinusoidal"})}
+    layers = Transformer(3, 3, width=128, heads=8, ffn=256, positions="shaw")
+    relative = replace(config(), **{"model": layers, "train.total_epochs": 20})
+    absolute = replace(relative, **{"model.positions": "sinusoidal"})
+    return {"universal": config(), "relative": relative, "absolute": absolute}
 
 
 def sweep() -> dict[str, str]:
-    return {"model.positions": "sinusoidal,shaw,t5,alibi,rotary", "data.cutoff": "22,26,30"}
+    return {"model.positions": "sinusoidal,shaw,transformer_xl,t5,alibi,rotary", "data.cutoff": "22,26,30"}
 
 
+def right(variant: str, of: str, split: str, published: float | None = None, **more) -> Claim:
+    name = f"{variant}: exact match on commands {of}"
+    return Claim(name, f"{split}.exact_match", published, LONGER, variant=variant, **more)
+
+
+SHORT, LONG = "of lengths that train", "longer than any in training"
 CLAIMS = (
-    Claim(
-        "relative: exact match on commands of lengths that train",
-        "valid.exact_match",
-        None,
-        LONGER,
-        variant="relative",
-        at_least=0.99,
-    ),
-    Claim(
-        "relative: exact match on longer commands", "test.exact_match", 1.0, LONGER, variant="relative", at_least=0.9
-    ),
-    Claim("absolute: exact match on longer commands", "test.exact_match", None, LONGER, variant="absolute"),
-    Claim(
-        "exact match on longer commands, relative less absolute",
-        "test.exact_match",
-        None,
-        LONGER,
-        variant="relative",
-        minus="absolute",
-        at_least=0.0,
-    ),
+    right("universal", SHORT, "valid", at_least=0.99),
+    right("universal", LONG, "test", 1.0, at_least=0.9),
+    right("relative", SHORT, "valid", at_least=0.99),
+    right("relative", LONG, "test"),
+    right("relative", f"{LONG}, less absolute", "test", minus="absolute", at_least=0.0),
+    right("absolute", LONG, "test"),
 )
