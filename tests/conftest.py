@@ -6,6 +6,7 @@ import gc
 import importlib.metadata
 import os
 import shutil
+import signal
 import sys
 import tempfile
 
@@ -22,6 +23,9 @@ if "gpu" not in sys.argv:
         # the old emitters need a third of the time; later versions end at a flag that they do not know
         flags += " --xla_cpu_use_fusion_emitters=false"
     os.environ.setdefault("XLA_FLAGS", flags)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # begun by a script in the background: the processes that tests start and interrupt would be deaf, too
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("NPROC", "8")  # emulated devices need at least two threads each, or jax 0.10 can hang
 
 import jax
