@@ -16,7 +16,6 @@ The relative ones (the last five) see only differences of positions. In the deco
 they act on self-attention alone: the positions of two languages have no difference.
 """
 
-import math
 from typing import get_args
 
 import flax.linen as nn
@@ -67,9 +66,9 @@ class RelativeBias(nn.Module):
             table = self.param("table", nn.initializers.xavier_uniform(), (2 * REACH + 1, self.key_width))
             return ShawBias(jnp.broadcast_to(table[None], (self.heads, *table.shape)))
         if self.kind == "transformer_xl":
-            sinusoids = 2 * math.ceil(self.heads * self.key_width / 2)
+            width = self.heads * self.key_width
             glorot = nn.initializers.xavier_uniform(batch_axis=0)
-            return TransformerXLBias(self.param("kernel", glorot, (self.heads, self.key_width, sinusoids)))
+            return TransformerXLBias(self.param("kernel", glorot, (self.heads, self.key_width, width + width % 2)))
         return None
 
 
