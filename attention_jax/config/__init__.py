@@ -267,8 +267,8 @@ class Claim:
     """One published (or aimed at) number, and what counts as having reproduced it.
 
     `metric` names a value of the run's result ("test.bleu"); `epoch` takes it from that epoch of the history instead of
-    the final evaluation, `best` takes the best epoch. With several seeds the median is judged, or the `seeds_needed`-th
-    best.
+    the final evaluation, `best` takes the best epoch; `also` names more of the final evaluation's, and the claim speaks
+    of the mean of all. With several seeds the median is judged, or the `seeds_needed`-th best.
     """
 
     text: str
@@ -276,6 +276,7 @@ class Claim:
     published: float | None
     source: str
     variant: str = ""
+    also: tuple[str, ...] = ()
     minus: str | None = None
     """The claim is an order: what `variant` has more than this variant, seed by seed."""
     epoch: int | None = None

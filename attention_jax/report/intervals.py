@@ -5,6 +5,7 @@ All are 95 % intervals. `sampling` is about the test examples of one run, `anoth
 
 from collections.abc import Mapping, Sequence
 from math import hypot, sqrt
+from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
@@ -72,6 +73,18 @@ def difference(mine: float, around_mine: Interval, other: float, around_other: I
         mine - other + hypot(around_mine.high - mine, other - around_other.low),
         around_mine.why,
     )
+
+
+def mean(values: Sequence[float], around: Sequence[Interval]) -> Interval:
+    """The interval of the mean of numbers that were measured independently of each other.
+
+    >>> mean([3.0, 5.0], [Interval(0.0, 6.0, "bootstrap"), Interval(1.0, 9.0, "bootstrap")])
+    Interval(low=1.5, high=6.5, why='bootstrap')
+    """
+    middle, count = fmean(values), len(values)
+    below = hypot(*(value - part.low for value, part in zip(values, around, strict=True)))
+    above = hypot(*(part.high - value for value, part in zip(values, around, strict=True)))
+    return Interval(middle - below / count, middle + above / count, around[0].why)
 
 
 def another_seed(values: Sequence[float]) -> Interval:

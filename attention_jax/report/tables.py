@@ -6,6 +6,7 @@ A `Table` is columns and rows of strings. `show` prints it (rich on a terminal, 
 
 import sys
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from textwrap import shorten
 from typing import Literal, NamedTuple, TextIO
 
@@ -35,12 +36,20 @@ def upward(claim) -> bool:
 
 def value_of(claim, run: Mapping) -> float | None:
     """The number that `claim` speaks of in one run: final, of one epoch, or of the best epoch; None if it has none."""
+    if claim.also:
+        parts = parts_of(claim, run).values()
+        return None if None in parts else fmean(parts)
     if claim.epoch is None and not claim.best:
         return run["metrics"].get(claim.metric)
     by_epoch = {row.get("epoch"): row[claim.metric] for row in run["history"] if row.get(claim.metric) is not None}
     if claim.epoch is not None:
         return by_epoch.get(claim.epoch)
     return (max if upward(claim) else min)(by_epoch.values(), default=None)
+
+
+def parts_of(claim, run: Mapping) -> dict[str, float | None]:
+    """The final numbers whose mean a claim with `also` speaks of, by metric."""
+    return {name: run["metrics"].get(name) for name in (claim.metric, *claim.also)}
 
 
 def by_seed(claim, runs: Sequence[Mapping]) -> dict[int, float]:
@@ -93,9 +102,12 @@ def noise(claim, runs: Sequence[Mapping], seed: int, otherwise: float = 0.0) -> 
     own = {run.get("variant", ""): run for run in runs if run.get("seed", 0) == seed}
 
     def around(variant: str) -> tuple[float, Interval | None]:
-        value = float(value_of(claim, own[variant]))
-        known = intervals.sampling(claim.metric, value, own[variant])
-        return value, known or (intervals.within(value, otherwise) if otherwise else None)
+        run, value = own[variant], float(value_of(claim, own[variant]))
+        parts = {claim.metric: value} if not claim.also else parts_of(claim, run)
+        known = [intervals.sampling(name, part, run) for name, part in parts.items()]
+        if all(known):
+            return value, intervals.mean(list(parts.values()), known)
+        return value, intervals.within(value, otherwise) if otherwise else None
 
     mine, around_mine = around(claim.variant)
     if claim.minus is None or around_mine is None:

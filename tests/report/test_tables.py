@@ -122,6 +122,17 @@ def test_epoch_and_best_come_from_the_history():
     assert judge(claim(metric="valid.loss"), runs)[0] == 2.0
 
 
+def test_a_claim_of_several_numbers_is_judged_by_their_mean_within_an_interval_that_is_narrower():
+    first = {"valid.bleu": 30.0, "valid.bleu_low": 27.0, "valid.bleu_high": 33.0}
+    second = {"test.bleu": 36.0, "test.bleu_low": 32.0, "test.bleu_high": 40.0}
+    runs = [run(30.0, metric="valid.bleu") | {"metrics": first | second}]
+    both = claim(metric="valid.bleu", also=("test.bleu",), at_least=32.0)
+    assert judge(both, runs) == (33.0, "reproduced")
+    assert interval(both, runs) == (30.5, 35.5, "bootstrap"), "5 = hypot(3, 4) of the sum"
+    assert judge(claim(metric="valid.bleu", also=("test_2017.bleu",)), runs) == (None, "not run")
+    assert interval(claim(metric="valid.bleu", also=("valid.bleu_low",)), runs) is None, "one has no interval"
+
+
 def test_the_claims_table_leaves_nothing_out():
     entries = [("one", [claim(at_least=38.0)], [run(1.0)]), ("two", [claim(text="another")], [])]
     table = claims_table(entries)
