@@ -96,14 +96,15 @@ def machine(environment: Mapping) -> str:
 
 
 def elsewhere(results: Path) -> list[Table]:
-    """What `reproduce --check` found on other machines: a table for each check_NAME.json, which is its check.json."""
+    """What `reproduce --check` found on other machines: a table for each check_NAME.json, which is its check.json. What
+    was recorded then may have been measured again since."""
     tables = []
     for path in sorted(results.glob("check_*.json")):
         said = read_json(path)
         numbers = [one for one in said["numbers"] if one["verdict"] != "a time"]
         cells = lambda one: (str(one["seed"]), number(one["recorded"]), number(one["here"]), one["verdict"])
         rows = [(one["experiment"], one["claim"], *cells(one)) for one in numbers]
-        columns = ("experiment", "claim", "seed", "recorded", "there", "verdict")
+        columns = ("experiment", "claim", "seed", "recorded then", "there", "verdict")
         where = machine(said["runs"][0]["environment"]["here"])
-        tables.append(Table(f"Once more on {where}", columns, rows, right=("seed", "recorded", "there")))
+        tables.append(Table(f"Once more on {where}", columns, rows, right=("seed", "recorded then", "there")))
     return tables

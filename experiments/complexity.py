@@ -214,7 +214,7 @@ CLAIMS = (
         "convolution: (n - 1) / (k // 2) hops",
         "convolution.path_length",
         23,
-        f"{SOURCE}: O(n / k)",
+        "Vaswani et al. 2017, section 4: O(n / k) layers",
         at_least=23,
         at_most=23,
     ),

@@ -56,7 +56,7 @@ def sweep() -> dict[str, str]:
     return {"optim.learning_rate": "3e-4..3e-3:log", "model.hidden_size": "256,512"}
 
 
-DEEP = "Wu et al. 2016, section 3.2: plain stacks work up to 4 layers, barely with 6"
+DEEP = "Wu et al. 2016, section 3.1: plain stacks work up to 4 layers, barely with 6"
 BAHDANAU = "multi30k_deen_bahdanau has 35.96 (its tokens are spaCy's)"
 SHORT = [name for name in variants() if name != LONGER]
 CLAIMS = (

@@ -104,6 +104,11 @@ def importance(task, params, examples: int = 1000) -> dict:
     return {path: x / np.linalg.norm(x) for path, x in mean.items()}
 
 
+def log_alphas(params) -> dict:
+    """Voita's log alpha {layer: [heads]} of the gates among the parameters."""
+    return {layer: HASTE * x for layer, x in params["gates"].items()}
+
+
 @dataclass(frozen=True, eq=False)
 class Gated:
     """A translation task whose parameters have a gate for each head of the encoder beside them."""
@@ -132,7 +137,7 @@ class Gated:
         from attention_jax.ops.gates import draw_gates, open_probability
 
         rng, *rngs = jax.random.split(rng, len(params["gates"]) + 1)
-        log_alpha = {layer: HASTE * x for layer, x in params["gates"].items()}
+        log_alpha = log_alphas(params)
         gates = {layer: draw_gates(key, x) for key, (layer, x) in zip(rngs, log_alpha.items(), strict=True)}
         total, count, found = self.task.loss(self.gated(params, gates), batch, rng)
         return total + PRICE * count * sum(open_probability(x).sum() for x in log_alpha.values()), count, found
@@ -141,7 +146,7 @@ class Gated:
         """The gates {layer: [heads]} that training ends with."""
         from attention_jax.ops.gates import settled_gates
 
-        return {layer: settled_gates(HASTE * x) for layer, x in params["gates"].items()}
+        return {layer: settled_gates(x) for layer, x in log_alphas(params).items()}
 
     def evaluate(self, params, full: bool):
         return self.task.evaluate(self.gated(params, self.settled(params)), full)

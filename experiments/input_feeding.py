@@ -5,11 +5,11 @@ Source: Luong et al. 2015, section 3.3; the decoders of OpenNMT-py on the same b
   (`python experiments/peers/opennmt_feeding.py DIR`: input_feeding_peer.json beside the results)
 Data: Multi30k German to English, pairs of at most 13 tokens a side; `--data.path DIR` reads the published files
 Command: python launch.py reproduce input_feeding
-Cost: about 80 seconds on one CPU core for each of the six models; theirs about 3 minutes each
+Cost: 75 to 170 seconds on one CPU core for each of the six models, three seeds; theirs about 3 minutes each
 
 A small model (width 128, 1,900 words a side, 630 steps of 128 short pairs), so that what differs is seen in minutes;
 one seed, AMD EPYC, 2026-11-22. After six epochs feeding costs OpenNMT-py 0.08 nats a token (3.61 without, 3.69 with)
-and us 0.13 (2.95, 3.07): the same sign, in every epoch but the first. (Why theirs is behind was not looked into; it
+and us 0.12 (2.95, 3.07): the same sign, in every epoch but the first. (Why theirs is behind was not looked into; it
 begins otherwise, uniform within 0.1.) Whether feeding pays in a longer training, as in the paper, is not shown here.
 What makes it worse, one change at a time, with the schedule of `multi30k_scores` and 2,000 words, 420 steps, loss on
 short pairs: 2.63 with feeding, 2.51 without.

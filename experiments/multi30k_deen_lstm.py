@@ -7,8 +7,12 @@ Data: Multi30k raw text, spaCy's tokens lower-cased (extra: pip install spacy), 
 Command: python launch.py reproduce multi30k_deen_lstm
 Cost: 37 minutes on one CPU core, other work beside it. One seed, as the four rungs take over three hours
 
-One rung of the ladder "no attention - Cho - Bahdanau - convolution". The settings are the tutorial's: width
+One rung of the ladder "no attention - Cho - Bahdanau - convolution". Sizes and optimiser are the tutorial's: width
 512, embeddings of 256, Adam 0.001, batch 128, 10 epochs, the epoch of the best validation loss, greedy decoding.
+Unlike the tutorial's, ours reads the reference at every training step (there half of the steps read what the model
+wrote, a teacher forcing ratio of 0.5) and does not draw its weights from U(-0.08, 0.08), so the published number is
+that of a weaker training, not of another implementation of this one. It reads the source backwards too, as the paper
+does and the tutorial's notebook does not.
 """
 
 from attention_jax.config import Claim, Config, Decode, Multi30k, Optim, Sutskever, Train
@@ -50,4 +54,4 @@ def sweep() -> dict[str, str]:
     return {"optim.learning_rate": "3e-4..3e-3:log"}
 
 
-CLAIMS = (Claim("BLEU on test2016, the tutorial's settings", "test.bleu", 13.76, SOURCE, at_least=11.76, beaten=15.76),)
+CLAIMS = (Claim("BLEU on test2016, the tutorial's sizes", "test.bleu", 13.76, SOURCE, at_least=11.76, beaten=15.76),)

@@ -5,7 +5,7 @@ Source: bentrevett/pytorch-seq2seq, notebook 6, "Attention is All You Need" (its
 Data: Multi30k, raw text, spaCy's tokenisation rules, lower-cased, words seen at least twice;
   `--data.path DIR` reads the published files
 Command: python launch.py reproduce multi30k_deen_transformer
-Cost: about 20 minutes on one CPU core; "better" 31 with bfloat16 products, other work beside it
+Cost: about half an hour on one CPU core for each of the two, other work beside it
 
 Width 256, 3+3 layers, 8 heads, feed-forward 512, learned positions, dropout 0.1 everywhere, batch 128, Adam 5e-4, clip
 1, 10 epochs, best validation loss, greedy. At the notebook's vocabularies (7,853 and 5,893) the model has exactly its

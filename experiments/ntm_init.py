@@ -6,7 +6,8 @@ Data: sequences of 1 to 20 random 8-bit vectors, generated
 Command: python launch.py reproduce ntm_init
 Cost: about 8 minutes for 3 x 5 seeds on 2 cores
 
-`ntm_copy` with each of the three. The random memory is drawn once a run and not trained.
+`ntm_copy` with each of the three. The random memory is drawn once a run and not trained. The two orders, constant less
+learned and less random, became claims after the runs (2026-11-22).
 """
 
 from attention_jax.config import Claim, Config, replace

@@ -112,7 +112,7 @@ CLAIMS = (
         "attention alone: residual after 12 layers",
         "alone.residual_12",
         0.0,
-        "Dong et al. 2021, corollary 2.3",
+        "Dong et al. 2021, theorem 2.2",
         at_most=1e-6,
     ),
 )

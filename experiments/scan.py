@@ -5,7 +5,7 @@ Source: Csordas, Irie, Schmidhuber 2021, "The Devil is in the Detail" (EMNLP, ar
   SCAN's commands longer than a cutoff of 26; section 3
 Data: SCAN's 20,910 commands (Lake & Baroni 2018, arXiv 1711.00350), generated; those of at most 26 actions train
 Command: python launch.py reproduce scan
-Cost: 41 minutes on one CPU core for "universal", 18 for each of the others, other work beside them: one seed
+Cost: 41 minutes on one CPU core for "universal", 17 and 26 for the others, other work beside them: one seed
 
 "universal" is their best model: three times the same layer of width 128 with eight heads (`--model.shared-layers`),
 Transformer-XL's relative positions (`ops.biases:TransformerXLBias`), dropout wherever they have it; 10,880 steps of 64

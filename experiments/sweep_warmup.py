@@ -10,7 +10,7 @@ Cost: see results/sweep_warmup.json
 
 One program trains all 24 runs, because they differ in numbers only. The schedule rises for `warmup_steps` and then
 falls by 1 / sqrt(step). The published work is on translation: every combination is reported, and one order is judged,
-50 steps of warm-up against one.
+50 steps of warm-up against one (a claim since 2026-11-22, after the runs).
 """
 
 from attention_jax.config import Claim, Config, Dates, Decode, Optim, Train, Transformer, replace

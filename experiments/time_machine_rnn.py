@@ -7,7 +7,8 @@ Command: python launch.py reproduce time_machine_rnn
 Cost: about 1 minute a seed on 2 cores
 
 Windows of 32 characters, 10,000 to train and 5,000 to validate, batches of 1,024, SGD with learning rate 1, gradients
-clipped to norm 1. The number is that of the last epoch, as the book shows it.
+clipped to norm 1. The number is that of the last epoch, as the book shows it. The bar for "beaten" was set after the
+runs (2026-11-20); they do not reach it.
 """
 
 from attention_jax.config import Claim, Config, Optim, RecurrentLanguageModel, TimeMachine, Train, replace

@@ -9,7 +9,7 @@ Cost: half a minute on 2 cores for each of 3 variants and 3 seeds
 
 `time_machine_rnn` with gradients over all 32 steps of a window, cut every 8, and cut at random every 8 on average. The
 program runs the same steps in all three (a cut multiplies by zero), so seconds differ little; what truncation saves is
-memory in streams without end.
+memory in streams without end. The two orders became claims after the first seed had run (2026-11-20).
 """
 
 from attention_jax.config import Claim, Config, replace

@@ -107,7 +107,7 @@ def _isolated(prepare_side, x):
 @pytree
 @dataclass(frozen=True)
 class Dot(Score):
-    """q . k (Luong et al. 2015, eq. 8, "dot")."""
+    """q . k (Luong et al. 2015, 3.1, "dot")."""
 
     def __call__(self, query, key):
         return _product(query, key)
@@ -125,7 +125,7 @@ class ScaledDot(Score):
 @pytree
 @dataclass(frozen=True)
 class Bilinear(Score):
-    """q^T W k, `kernel` W [D, E] (Luong et al. 2015, eq. 8, "general")."""
+    """q^T W k, `kernel` W [D, E] (Luong et al. 2015, 3.1, "general")."""
 
     kernel: Float[Array, "D E"]
 
@@ -176,7 +176,7 @@ class Additive(Score):
 @pytree
 @dataclass(frozen=True)
 class Concat(Score):
-    """v . tanh(W [q; k]) (Luong et al. 2015, eq. 8, "concat"), one `kernel` W [D + E, H] over both, `vector` v [H].
+    """v . tanh(W [q; k]) (Luong et al. 2015, 3.1, "concat"), one `kernel` W [D + E, H] over both, `vector` v [H].
 
     W [q; k] is W_q q + W_k k with the rows of W divided, so it computes, and prepares, as `Additive` does.
     """
