@@ -30,6 +30,9 @@ def test_replace_reaches_nested_fields_and_leaves_the_original():
         {"optim.b1": 1.0},
         {"model": configs.Vit(heads=0)},
         {"model": configs.ResNet(widths=(8, -4))},
+        {"model": configs.Transformer(width=0)},
+        {"model": configs.Vit(stochastic_depth=1.5)},
+        {"model": configs.NTM(shifts=0)},
         {"data": configs.Shakespeare(overlap=0)},
     ],
 )

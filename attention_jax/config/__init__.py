@@ -247,12 +247,14 @@ def validate(config, prefix: str = ""):
 
 
 AT_LEAST_1 = ("_size", "widths", "heads", "overlap", "total_epochs", "steps_per_call", "accumulate")
-SHARES = ("dropout", "label_smoothing", "momentum", "b1", "b2")
+"""Ends of names; those that follow are whole names."""
+COUNTS = ("width", "locations", "shifts", "truncation_length")
+SHARES = ("dropout", "label_smoothing", "momentum", "b1", "b2", "stochastic_depth")
 
 
 def check_number(name: str, option: str, value: float):
     """`validate` one number of the option called `name`."""
-    if name.endswith(AT_LEAST_1) and value < 1:
+    if (name.endswith(AT_LEAST_1) or name in COUNTS) and value < 1:
         raise InputError(f"{option} must be at least 1, got {value}")
     if name == "learning_rate" and not 0 < value < float("inf"):
         raise InputError(f"{option} must be a positive number, got {value}")

@@ -300,7 +300,8 @@ class Transformer(ModelOptions):
     scale_embeddings: bool = True
     """Multiply embeddings by sqrt(width)."""
     embedding_init: Literal["normal", "xavier"] = "normal"
-    """Of token vectors and learned positions; normal: deviation 1 / sqrt(width)."""
+    """Of token vectors and learned positions; normal: deviation 1 as they are added, so 1 / sqrt(width) of tokens that
+    are scaled."""
     output_bias: bool = True
     shared_layers: bool = False
     """Each stack is one layer, `encoder_layers` and `decoder_layers` times, as in the Universal Transformer (Dehghani

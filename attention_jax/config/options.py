@@ -122,7 +122,7 @@ def named(place: str) -> Any:
     file, _, name = place.partition(":")
     try:
         return getattr(importlib.import_module(file), name)
-    except (ModuleNotFoundError, AttributeError) as error:
+    except (ModuleNotFoundError, AttributeError, ValueError, TypeError) as error:
         if isinstance(error, ModuleNotFoundError) and not f"{file}.".startswith(f"{error.name}."):
             raise  # the file is there; a package that it imports is not
         raise InputError(

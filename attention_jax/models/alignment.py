@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from attention_jax.models.named_scores import make_score
+from attention_jax.models.named_scores import make_score, prepared_keys
 from attention_jax.ops.attention import masked_softmax
 from attention_jax.ops.deferred import Matrix
 from attention_jax.ops.scores import Additive, Score
@@ -51,7 +51,7 @@ class Scorer(nn.Module):
 
     def prepare(self, annotations: Float[Array, "B S C"]) -> Float[Array, "B S F"]:
         """The keys: what the score makes of the source once, before any query."""
-        return jax.vmap(lambda row: self.whole.prepare_key(row)[1])(annotations)
+        return prepared_keys(self.whole, annotations)
 
     def __call__(self, key: Float[Array, "B S F"], length: Int[Array, " B"]) -> Alignment:
         """The alignment to sentences of these keys and lengths."""

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from attention_jax import config
 from attention_jax.models.encoder import Encoder
-from attention_jax.models.named_scores import make_score
+from attention_jax.models.named_scores import make_score, prepared_keys
 from attention_jax.models.recurrent import Embedding, Layer, kernel_init
 from attention_jax.ops import cells
 from attention_jax.ops.attention import attend, attention_weights
@@ -124,11 +124,6 @@ class PeekySeq2seq(BookModel):
     def read(self, memory, hidden, look):
         peek = jnp.broadcast_to(memory.last[:, None], hidden.shape)
         return jnp.concatenate([peek, hidden], axis=-1), {}
-
-
-def prepared_keys(score: Score, hidden: Float[Array, "B S H"]) -> Float[Array, "B S F"]:
-    """What the score makes of the source once, before any query."""
-    return jax.vmap(lambda row: score.prepare_key(row)[1])(hidden)
 
 
 def look_back(score: Score, memory: Memory, query: Float[Array, "B T H"], look: bool):

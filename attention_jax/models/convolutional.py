@@ -64,12 +64,17 @@ class Embedded(nn.Module):
         self.table = self.param("table", init, (self.vocab, self.size))
         self.places = self.param("places", init, (self.positions, self.size))
 
+    def check(self, length: int):
+        """Raises InputError if there are fewer positions."""
+        if length > self.positions:
+            raise InputError(
+                f"this model knows {self.positions} positions, got a sequence of {length}: raise --model.positions, or "
+                "lower --decode.max-length"
+            )
+
     def __call__(self, tokens: Int[Array, "B T"], first: Int[Array, "B"] | None = None) -> Float[Array, "B T D"]:
         """Embed tokens at positions first, first + 1, ... (0 by default)."""
-        if tokens.shape[1] > self.positions:
-            raise InputError(
-                f"this model knows {self.positions} positions, got a sequence of {tokens.shape[1]}: raise positions"
-            )
+        self.check(tokens.shape[1])
         if first is None:
             return self.table[tokens] + self.places[None, : tokens.shape[1]]
         return self.table[tokens] + self.places[first[:, None] + jnp.arange(tokens.shape[1])[None]]
@@ -147,6 +152,7 @@ class ConvSeq2seq(nn.Module):
 
     def start(self, memory, max_length: int):
         """The cache before the first step: each layer's last kernel_size - 1 inputs."""
+        self.target_embed.check(max_length)
         batch = memory["length"].shape[0]
         before = [
             jnp.zeros((batch, self.options.kernel_size - 1, self.options.hidden_size), memory["key"].dtype)

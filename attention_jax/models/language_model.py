@@ -7,8 +7,8 @@ from jaxtyping import Array, Float, Int
 
 from attention_jax import config
 from attention_jax.models.blocks import EPSILON, Block, check_heads
-from attention_jax.models.transformer import Decoder, Embedding, Encoder, Past
-from attention_jax.ops.masks import causal, lengths
+from attention_jax.models.transformer import Decoder, Embedding, Past
+from attention_jax.ops.masks import causal
 
 
 def block_of(options: config.LanguageModel) -> Block:
@@ -32,39 +32,6 @@ def block_of(options: config.LanguageModel) -> Block:
     )
 
 
-def embedding(options: config.LanguageModel, vocab: int) -> Embedding:
-    """Tokens to vectors, scaled and drawn as in the plain Transformer."""
-    return Embedding(vocab, block_of(options), options.max_length, scale=True, initial="normal")
-
-
-class EncoderOnly(nn.Module):
-    """Tokens to states that may look both ways (BERT without its heads): (states [B, T, D], intermediates)."""
-
-    options: config.LanguageModel
-    vocab: int
-
-    def __post_init__(self):
-        check_heads("width", self.options.width, self.options.heads)
-        super().__post_init__()
-
-    def setup(self):
-        self.embedding = embedding(self.options, self.vocab)
-        self.encoder = Encoder(block_of(self.options), self.options.layers, self.options.remat)
-
-    def __call__(
-        self,
-        tokens: Int[Array, "B T"],
-        length: Int[Array, "B"] | None = None,
-        *,
-        train: bool = False,
-        look: bool = False,
-    ):
-        """Without `length` every token is real."""
-        x = self.embedding(tokens, train=train)
-        x, weights = self.encoder(x, None if length is None else lengths(length), train, look)
-        return x, {"encoder_attention": weights} if look else {}
-
-
 class LanguageModel(nn.Module):
     """A decoder-only Transformer: the next token from those before it (Radford et al. 2018).
 
@@ -80,8 +47,10 @@ class LanguageModel(nn.Module):
 
     def setup(self):
         options = self.options
-        self.embedding = embedding(options, self.vocab)
-        self.decoder = Decoder(block_of(options), options.layers, False, options.remat)
+        block, small = block_of(options), options.width**-0.5
+        # scaled and drawn as in the plain Transformer; learned positions begin small beside the tokens
+        self.embedding = Embedding(self.vocab, block, options.max_length, True, "normal", position_deviation=small)
+        self.decoder = Decoder(block, options.layers, False, options.remat)
         if not options.tied:
             glorot = nn.initializers.xavier_uniform()
             self.kernel = self.param("kernel", glorot, (options.width, self.vocab))

@@ -34,7 +34,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from attention_jax.models.named_scores import score_class
+from attention_jax.models.named_scores import learned, score_class
 from attention_jax.ops.attention import Implementation, attend, attention_weights
 from attention_jax.ops.dropout import is_zero
 from attention_jax.ops.positions import rotary
@@ -89,14 +89,13 @@ def head_score(module: nn.Module, name: str, heads: int, size: int) -> Score:
     if not hasattr(kind, "init"):
         return kind()
 
-    def init(rng):
+    def draw(rng):
         return jax.vmap(lambda rng: kind.init(rng, size, size, size))(jax.random.split(rng, heads))
 
-    leaves = {
-        f.name: module.param(f"score_{f.name}", lambda rng, n=f.name: getattr(init(rng), n))
-        for f in dataclasses.fields(kind)
+    arrays = {
+        name: module.param(f"score_{name}", lambda rng, name=name: getattr(draw(rng), name)) for name in learned(kind)
     }
-    return kind(**leaves)
+    return dataclasses.replace(jax.eval_shape(draw, jax.random.key(0)), **arrays)
 
 
 class MultiHeadAttention(nn.Module):

@@ -1,5 +1,6 @@
 """Scores by name, with their weights owned by a module."""
 
+import dataclasses
 from dataclasses import dataclass
 
 import flax.linen as nn
@@ -60,7 +61,20 @@ def score_class(name: str) -> type[scores.Score]:
     """The score that `config.SCORES` calls `name`, or that stands at the place "package.file:Class"."""
     if name not in SCORES and ":" not in name:
         raise InputError(f"score must be one of {', '.join(SCORES)} or package.file:Class of your own, got {name!r}")
-    return named(SCORES.get(name, name))
+    kind = named(SCORES.get(name, name))
+    if not (isinstance(kind, type) and issubclass(kind, scores.Score)):
+        raise InputError(f"--model.score {name} must be a class that inherits from attention_jax.ops.scores.Score")
+    return kind
+
+
+def learned(kind: type[scores.Score]) -> tuple[str, ...]:
+    """The fields of a score that are arrays; the others are marked static (`ops.trees.pytree`)."""
+    return tuple(f.name for f in dataclasses.fields(kind) if not f.metadata.get("static"))
+
+
+def prepared_keys(score: scores.Score, hidden: Float[Array, "B S H"]) -> Float[Array, "B S F"]:
+    """What the score makes of the source once, before any query."""
+    return jax.vmap(lambda row: score.prepare_key(row)[1])(hidden)
 
 
 def make_score(module: nn.Module, name: str, query_width: int, key_width: int, hidden: int) -> scores.Score:
@@ -73,4 +87,6 @@ def make_score(module: nn.Module, name: str, query_width: int, key_width: int, h
         )
     if not hasattr(kind, "init"):
         return kind()
-    return kind(**module.param("score", lambda rng: dict(vars(kind.init(rng, query_width, key_width, hidden)))))
+    draw = lambda rng: kind.init(rng, query_width, key_width, hidden)
+    arrays = module.param("score", lambda rng: {name: getattr(draw(rng), name) for name in learned(kind)})
+    return dataclasses.replace(jax.eval_shape(draw, jax.random.key(0)), **arrays)

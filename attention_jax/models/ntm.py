@@ -100,7 +100,7 @@ def turn(state: State, emitted: Float[Array, "P"], shape: Shape) -> State:
     address, erase, add = addresses(emitted, shape)
     weights = jax.vmap(addressing.locate, in_axes=(None, 0, 0))(state.memory, state.weights, address)  # [H, N]
     memory = addressing.write(state.memory, weights[: shape.write_heads], erase, add)
-    reads = weights[shape.write_heads :] @ memory  # equation (2) for all read heads, [R, W]
+    reads = addressing.read(memory, weights[shape.write_heads :])  # [R, W]
     return state._replace(reads=reads, weights=weights, memory=memory)
 
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from attention_jax import config
+from attention_jax import InputError, config
 from attention_jax.models.blocks import drop
 from attention_jax.ops.platforms import by_platform
 from attention_jax.ops.precision import matmul
@@ -44,6 +44,14 @@ class ResNet(nn.Module):
     classes: int
     image_size: int
     """Not used: images of every size have one mean."""
+
+    def __post_init__(self):
+        widths, groups = self.options.widths, self.options.groups
+        if not widths or any(width % groups for width in widths):
+            raise InputError(
+                f"--model.widths must be one width a stage, multiples of --model.groups {groups}, got {widths}"
+            )
+        super().__post_init__()
 
     @nn.compact
     def __call__(self, images: Float[Array, "B S S C"], *, train: bool = False, look: bool = False):

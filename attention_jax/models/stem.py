@@ -10,6 +10,9 @@ from jaxtyping import Array, Float
 from attention_jax import InputError
 from attention_jax.models.resnet import convolution
 
+GROUP = 8
+"""Channels that are normalised together."""
+
 
 class ConvolutionalStem(nn.Module):
     """3 x 3 convolutions of stride 2 until a place stands for a patch, then a 1 x 1 convolution to the tokens' width
@@ -26,14 +29,20 @@ class ConvolutionalStem(nn.Module):
     @nn.compact
     def __call__(self, images: Float[Array, "B S S C"]) -> Float[Array, "B N D"]:
         halvings = self.patch_size.bit_length() - 1
+        channels = [self.width >> left for left in reversed(range(halvings))]
+        if any(count % GROUP for count in channels):
+            raise InputError(
+                f"--model.stem convolutions halves --model.hidden-size {halvings - 1} times, {GROUP} channels a group: "
+                f"it must be a multiple of {GROUP << max(halvings - 1, 0)}, got {self.width}"
+            )
         if self.patch_size != 2**halvings or images.shape[1] % self.patch_size or images.shape[1] != images.shape[2]:
             raise InputError(
                 "--model.stem convolutions needs a patch size that is a power of 2 and images that are squares of a "
                 f"multiple of it, got {self.patch_size} and {images.shape[1]} x {images.shape[2]}"
             )
         x = images.astype(self.dtype)
-        for left in reversed(range(halvings)):
-            x = convolution(self.width >> left, 3, 2, self.dtype)(x)
-            x = jax.nn.relu(nn.GroupNorm(num_groups=None, group_size=8, dtype=self.dtype)(x))
+        for count in channels:
+            x = convolution(count, 3, 2, self.dtype)(x)
+            x = jax.nn.relu(nn.GroupNorm(num_groups=None, group_size=GROUP, dtype=self.dtype)(x))
         x = nn.Dense(self.width, dtype=self.dtype, name="embedding")(x)
         return x.reshape(x.shape[0], -1, self.width)

@@ -2,7 +2,7 @@
 
 import jax.numpy as jnp
 
-from attention_jax import config
+from attention_jax import InputError, config
 from attention_jax.models.readout import DeepOutput
 from attention_jax.models.recurrent import run_stack
 from attention_jax.models.translator import Step
@@ -17,6 +17,11 @@ class Sutskever(DeepOutput):
     options: config.Sutskever
 
     def make_decoder(self, annotation_size: int) -> int:
+        if (o := self.options).start_from != "mean" and (o.layer_norm or o.memory_dropout):
+            raise InputError(
+                "--model.layer-norm and --model.memory-dropout are of the annotations, which without attention only "
+                "--model.start-from mean reads: leave them out, or start from the mean"
+            )
         context_size = annotation_size if self.options.handover == "every_step" else 0
         self.stack = self.layers((context_size,))
         self.alignment = None

@@ -127,14 +127,15 @@ class Embedding(nn.Module):
     """The longest sequence: rows of a learned table of positions."""
     scale: bool
     initial: Literal["normal", "xavier"]
+    position_deviation: float = 1.0
+    """Of a learned table of positions at first, if `initial` is normal; 1 is as large as the scaled tokens."""
 
     def setup(self):
-        width = self.block.width
-        normal = nn.initializers.normal(width**-0.5 if self.scale else 1.0)
-        init = nn.initializers.xavier_uniform() if self.initial == "xavier" else normal
-        self.token = nn.Embed(self.vocab, width, embedding_init=init)
+        width, (normal, xavier) = self.block.width, (nn.initializers.normal, nn.initializers.xavier_uniform())
+        draw = lambda deviation: xavier if self.initial == "xavier" else normal(deviation)
+        self.token = nn.Embed(self.vocab, width, embedding_init=draw(width**-0.5 if self.scale else 1.0))
         if self.block.positions == "learned":
-            self.position = nn.Embed(self.max_length, width, embedding_init=init)
+            self.position = nn.Embed(self.max_length, width, embedding_init=draw(self.position_deviation))
 
     def check(self, length: int):
         """Raises InputError if so many tokens have no learned positions."""

@@ -60,6 +60,8 @@ class Translator(nn.Module):
 
     def setup(self):
         o = self.options
+        if o.layers < 1:
+            raise InputError(f"--model.layers must be at least 1, got {o.layers}")
         if o.start_from == "pass" and o.bidirectional != "none":
             raise InputError(
                 f"start_from pass needs bidirectional none, got {o.bidirectional}: use start_from dense or mean"

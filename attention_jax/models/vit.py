@@ -225,7 +225,8 @@ class Trunk(nn.Module):
         """
         weights, last = [], self.layers - 1
         for i in range(self.layers):
-            layer = ImageLayer(self.block, skip=self.stochastic_depth * (i / max(last, 1)), name=f"layer_{i}")
+            skip = self.stochastic_depth * (i / last if last else 1.0)
+            layer = ImageLayer(self.block, skip=skip, name=f"layer_{i}")
             outputs = 1 if self.pool == "token" and i == last and not look else None
             x, w = layer(x, grid, outputs, train, look)
             weights.append(w)

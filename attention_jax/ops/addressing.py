@@ -88,8 +88,8 @@ def locate(memory: Float[Array, "N W"], previous: Float[Array, "N"], address: Ad
     return sharpen(shift(interpolate(content, previous, address.gate), address.shift), address.sharpening)
 
 
-def read(memory: Float[Array, "N W"], weights: Float[Array, "N"]) -> Float[Array, "W"]:
-    """`r = sum_i w(i) M(i)`, equation (2)."""
+def read(memory: Float[Array, "N W"], weights: Float[Array, "*heads N"]) -> Float[Array, "*heads W"]:
+    """`r = sum_i w(i) M(i)`, equation (2), for one head or several."""
     return weights @ memory
 
 

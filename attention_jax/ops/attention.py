@@ -10,9 +10,10 @@ from attention_jax.ops.biases import Bias
 from attention_jax.ops.dispatch import Implementation, choose, choose_blocks
 from attention_jax.ops.dropout import is_zero
 from attention_jax.ops.fused import Inputs, blockwise, shield
-from attention_jax.ops.masks import Finite, Mask
+from attention_jax.ops.masks import Finite, Mask, as_mask
 from attention_jax.ops.platforms import by_platform
 from attention_jax.ops.scores import ScaledDot, Score, prepare
+from attention_jax.ops.trees import as_tree
 from attention_jax.ops.weight_dropout import dropout_factor, dropout_words
 
 
@@ -54,8 +55,8 @@ def attend(
     For ONE sequence and one head: `jax.vmap` over batch and heads (and over whatever leaves of
     score, bias and mask differ there).
 
-    * `score`, `bias`, `mask`: callable pytrees, see
-      attention_jax/ops/{scores,biases,masks}.py. True in a mask = may attend.
+    * `score`, `bias`, `mask`: callable pytrees, see attention_jax/ops/{scores,biases,masks}.py, or functions without
+      parameters. True in a mask = may attend.
     * `dropout`: the share of weights to drop, as the code of Vaswani et al. 2017 does; nothing without `rng`. Which
       weights are dropped depends on `rng` and on the positions alone: not on the implementation, not on the blocks.
     * `query_offset`: the position of the first query (keys start at 0), for decoding with a cache.
@@ -73,9 +74,8 @@ def attend(
     >>> attend(jnp.eye(1, 2), 9 * jnp.eye(2), jnp.array([[1.0], [2.0]])).round(2).tolist()
     [[1.0]]
     """
-    _check(query, key, value, score, mask, block_q, block_k)
-    if not isinstance(score, Score) and jax.tree_util.all_leaves([score]):
-        score = jax.tree_util.Partial(score)  # a plain function: it has no parameters
+    _check(query, key, value, score, bias, mask, dropout, block_q, block_k)
+    score, bias, mask = as_tree(score), as_tree(bias), as_mask(mask)
     if rng is None or is_zero(dropout):
         dropout = None
     chosen = choose(query, key, value, score, bias, mask, dropout, query_offset, implementation)
@@ -131,6 +131,7 @@ def attention_weights(
     >>> attention_weights(jnp.ones((1, 2)), jnp.ones((4, 2))).tolist()
     [[0.25, 0.25, 0.25, 0.25]]
     """
+    _check(query, key, key, score, bias, mask)
     return _weights(Inputs((score, bias), query, key, key, None, mask, None, query_offset))[0]
 
 
@@ -152,7 +153,7 @@ def _weights(inputs: Inputs):
     return masked_softmax(scores, allowed), value
 
 
-def _check(query, key, value, score, mask, block_q, block_k):
+def _check(query, key, value, score, bias, mask, dropout=None, block_q=None, block_k=None):
     if not query.ndim == key.ndim == value.ndim == 2 or key.shape[0] != value.shape[0]:
         raise InputError(
             f"attend needs query [Q, D], key [K, E] and value [K, V], "
@@ -170,5 +171,11 @@ def _check(query, key, value, score, mask, block_q, block_k):
         )
     if not callable(score):
         raise InputError(f"score must be a callable pytree such as ScaledDot(), got {type(score).__name__}")
+    if bias is not None and not callable(bias):
+        raise InputError(
+            f"bias must be a callable pytree of ops.biases, got {type(bias).__name__}: an array is not known in blocks"
+        )
+    if isinstance(dropout, int | float) and not 0 <= dropout <= 1:
+        raise InputError(f"dropout must be a share of the weights, 0 to 1, got {dropout}")
     if any(block is not None and block < 1 for block in (block_q, block_k)):
         raise InputError(f"block_q and block_k must be at least 1, got {block_q} and {block_k}")

@@ -21,6 +21,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from attention_jax import InputError
+
 State = TypeVar("State")
 Step = Callable[[object, State, object], tuple[State, Float[Array, ""]]]
 
@@ -93,7 +95,13 @@ def randomised_factors(rng: Array, steps: int, probability: float) -> Float[Arra
     expected gradient is the full one.
 
     Dependencies then reach back 1 / probability steps on average (d2l 9.7.1.3; Tallec & Ollivier 2017, section 4).
+    Raises InputError unless 0 <= probability < 1.
     """
+    if not 0 <= probability < 1:
+        raise InputError(
+            f"gradients must survive some steps: probability must be at least 0 and below 1, got {probability:g} (of "
+            "--model.truncation-length L it is 1 / L)"
+        )
     cut = jax.random.bernoulli(rng, probability, (steps,))
     return jnp.where(cut, 0.0, 1 / (1 - probability))
 

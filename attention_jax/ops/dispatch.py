@@ -45,9 +45,9 @@ def choose(
     """The implementation on each of `PLATFORMS`, in this order:
 
     1. what the caller asks for, if it can do the call;
-    2. "plain" where the matrix is small;
-    3. "linear" where the score is a product of features (`linear.refusal`);
-    4. the platform's first kernel that can compute the call exactly (`cudnn.refusal`, ...) and pays;
+    2. the platform's first kernel that can compute the call exactly (`cudnn.refusal`, ...) and pays;
+    3. "plain" where the matrix is small;
+    4. "linear" where the score is a product of features (`linear.refusal`);
     5. "fused".
     """
     if asked not in (None, *get_args(Implementation)):
@@ -116,8 +116,8 @@ def pair_cost(score, query, key) -> int:
 
 
 def _largest(jaxpr, floor: int) -> int:
-    """The most elements of any result inside, if more than `floor`."""
-    sizes = [floor - 1]
+    """The most elements of any result inside; 0 if none has `floor`."""
+    sizes = [0]
     for equation in jaxpr.eqns:
         sizes += [math.prod(getattr(out.aval, "shape", ())) for out in equation.outvars]
         sizes += [
@@ -125,4 +125,4 @@ def _largest(jaxpr, floor: int) -> int:
             for inner in equation.params.values()
             if hasattr(inner, "eqns")
         ]
-    return max(sizes)
+    return max(size if size >= floor else 0 for size in sizes)

@@ -17,14 +17,22 @@ BLOCKS = (512, 256, 128)
 """Of queries and of keys: the first that divides both lengths."""
 
 
-def refusal(query, key, value, score, bias, mask, dropout, query_offset) -> str | None:
-    """Why the kernel cannot compute this call exactly; None if it can."""
+def not_products(query, key, value, score, bias, dropout) -> str | None:
+    """Why a call is not of dot products in bfloat16 alone, all that a TPU's kernels compute; None if it is."""
     if type(score) not in (Dot, ScaledDot):
         return f"computes dot products, scaled or not, but not {type(score).__name__}"
     if bias is not None or dropout is not None:
         return "is used without bias and without dropout"
     if not query.dtype == key.dtype == value.dtype == jnp.bfloat16:
         return f"needs query, key and value in bfloat16, got {query.dtype}, {key.dtype} and {value.dtype}"
+    return None
+
+
+def refusal(query, key, value, score, bias, mask, dropout, query_offset) -> str | None:
+    """Why the kernel cannot compute this call exactly; None if it can."""
+    unusual = not_products(query, key, value, score, bias, dropout)
+    if unusual is not None:
+        return unusual
     width = query.shape[1]
     if not width == key.shape[1] == value.shape[1] or width % (8 if width < 128 else 128):
         return (

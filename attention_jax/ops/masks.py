@@ -12,6 +12,7 @@ queries which keys are possible (`reach`) and which are certain (`open`), the fu
 what is impossible and does not evaluate the mask where everything is certain; without them it is merely slower.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import jax.numpy as jnp
@@ -19,7 +20,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from attention_jax import InputError
-from attention_jax.ops.trees import pytree
+from attention_jax.ops.trees import as_tree, pytree
 
 Interval = tuple[Array | int, Array | int]
 """Key positions first <= k < stop."""
@@ -178,6 +179,22 @@ class Either(Mask):
         return jnp.where(longer, a, c), jnp.where(longer, b, d)
 
 
+@pytree
+@dataclass(frozen=True)
+class Rule(Mask):
+    """A function of positions, or a pytree that is one, as a mask of which no more is known."""
+
+    allowed: Callable
+
+    def __call__(self, query_positions, key_positions):
+        return self.allowed(query_positions, key_positions)
+
+
+def as_mask(mask: Mask | Callable | None) -> Mask | None:
+    """`mask`, or a plain function of positions as one; None stays None."""
+    return mask if mask is None or isinstance(mask, Mask) else Rule(as_tree(mask))
+
+
 def parts(mask: Mask | None) -> list[Mask]:
     """What is joined by `&`.
 
@@ -229,7 +246,7 @@ def window(width: int) -> Mask:
 
 def segments(query_ids: Int[Array, " Q"], key_ids: Int[Array, " K"]) -> Mask:
     """Each query sees the keys of its own segment: sequences that stand one after the other in a row. Ids must not
-    decrease along a row.
+    decrease along a row, and there is one for every position.
 
     >>> segments(jnp.array([0, 1, 1]), jnp.array([0, 0, 1]))(jnp.arange(3), jnp.arange(3)).astype(int).tolist()
     [[1, 1, 0], [0, 0, 1], [0, 0, 1]]

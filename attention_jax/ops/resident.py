@@ -17,9 +17,10 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
+from attention_jax.ops.flash import not_products
 from attention_jax.ops.fused import shield
 from attention_jax.ops.masks import Causal, Lengths, parts, structural
-from attention_jax.ops.scores import Dot, ScaledDot
+from attention_jax.ops.scores import ScaledDot
 
 UNIT = 128
 """Rows and columns that are multiplied at a time; channels in a program."""
@@ -33,12 +34,9 @@ ROWS = 1024
 
 def refusal(query, key, value, score, bias, mask, dropout, query_offset) -> str | None:
     """Why the kernel cannot compute this call exactly; None if it can."""
-    if type(score) not in (Dot, ScaledDot):
-        return f"computes dot products, scaled or not, but not {type(score).__name__}"
-    if bias is not None or dropout is not None:
-        return "is used without bias and without dropout"
-    if not query.dtype == key.dtype == value.dtype == jnp.bfloat16:
-        return f"needs query, key and value in bfloat16, got {query.dtype}, {key.dtype} and {value.dtype}"
+    unusual = not_products(query, key, value, score, bias, dropout)
+    if unusual is not None:
+        return unusual
     if not query.shape[1] == key.shape[1] == value.shape[1] or UNIT % query.shape[1]:
         return f"needs one head size that divides {UNIT}, got {query.shape[1]}, {key.shape[1]} and {value.shape[1]}"
     lengths = query.shape[0], key.shape[0]

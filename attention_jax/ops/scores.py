@@ -38,6 +38,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from attention_jax import InputError
 from attention_jax.ops.precision import accumulator, over_rows
 from attention_jax.ops.trees import pytree
 
@@ -225,6 +226,8 @@ def _normalised(x: Float[Array, "N D"]) -> Float[Array, "N D"]:
 
 def _squared_distance(query: Float[Array, "Q D"], key: Float[Array, "K D"]) -> Float[Array, "Q K"]:
     """||q - k||^2, by differences for few features (exact where points are close), else by one matrix product."""
+    if query.shape[-1] != key.shape[-1]:
+        raise InputError(f"a distance is of vectors of one width, got queries {query.shape} and keys {key.shape}")
     query, key = query.astype(accumulator(query.dtype)), key.astype(accumulator(key.dtype))
     if query.shape[-1] <= 4:
         return sum(jnp.square(query[:, None, d] - key[None, :, d]) for d in range(query.shape[-1]))

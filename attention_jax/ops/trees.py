@@ -14,6 +14,15 @@ import jax
 Class = TypeVar("Class", bound=type)
 
 
+def as_tree(rule):
+    """`rule`; a plain function as a pytree without children. None stays None.
+
+    >>> jax.tree.leaves(as_tree(abs)), as_tree(abs)(-2)
+    ([], 2)
+    """
+    return jax.tree_util.Partial(rule) if callable(rule) and jax.tree_util.all_leaves([rule]) else rule
+
+
 def pytree(cls: Class) -> Class:
     """Register a dataclass as a pytree whose children are its fields, in their order; a structure knows its class.
 

@@ -45,5 +45,8 @@ def test_size_of_bentrevetts_model():
 def test_limits_are_named(contract):
     with pytest.raises(InputError, match="knows 5 positions, got a sequence of 6"):
         contract.variables_of(ConvSeq2seq(replace(SMALL, positions=5), 11, 9))
+    model, memory = ConvSeq2seq(replace(SMALL, positions=5), 11, 9), {"length": jnp.ones(2), "key": jnp.ones((2, 3, 4))}
+    with pytest.raises(InputError, match="knows 5 positions, got a sequence of 6.*--decode.max-length"):
+        jax.eval_shape(lambda: model.init(jax.random.key(0), memory, 6, method="start"))
     with pytest.raises(InputError, match="--model.kernel-size must be odd, .* got 4"):
         ConvSeq2seq(replace(SMALL, kernel_size=4), 11, 9)

@@ -7,7 +7,7 @@ import pytest
 
 from attention_jax import config
 from attention_jax.config import replace
-from attention_jax.models.language_model import EncoderOnly, LanguageModel
+from attention_jax.models.language_model import LanguageModel
 from attention_jax.models.transformer import count_parameters
 
 TOKENS = jnp.array([[1, 2, 3, 4, 5], [5, 4, 3, 2, 1]], jnp.int32)
@@ -38,15 +38,3 @@ def test_parameters_by_hand():
     layer = 4 * (64 + 8) + 96 + 12 + 96 + 8 + 2 * 16
     shapes = jax.eval_shape(LanguageModel(replace(SMALL, layers=3), 7).init, jax.random.key(0), TOKENS)
     assert count_parameters(shapes) == 56 + 7 + 3 * layer + 16
-
-
-def test_encoder_only_sees_both_sides_but_no_padding():
-    model, length = EncoderOnly(replace(SMALL, layers=1), 7), jnp.array([5, 3], jnp.int32)
-    params = jax.jit(model.init)(jax.random.key(0), TOKENS)
-    run = jax.jit(lambda p, x: model.apply(p, x, length, look=True))
-    states, seen = run(params, TOKENS)
-    assert states.shape == (2, 5, 8) and seen["encoder_attention"].shape == (2, 1, 2, 5, 5)
-    assert np.array_equal(seen["encoder_attention"][1, ..., 3:], np.zeros((1, 2, 5, 2)))
-    other, _ = run(params, TOKENS.at[:, 4].set(6))
-    assert np.abs(other - states)[0, 0].max() > 1e-4  # the first token sees the last
-    np.testing.assert_array_equal(other[1, :3], states[1, :3])

@@ -4,6 +4,7 @@ hand."""
 import dataclasses
 import functools
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,11 +14,14 @@ from attention_jax import InputError, config
 from attention_jax.config import SCORES, replace
 from attention_jax.decode import beam_search
 from attention_jax.models.blocks import Seen
+from attention_jax.models.named_scores import make_score, score_class
 from attention_jax.models.position_encodings import KINDS, added_positions
 from attention_jax.models.transformer import Decoder, Embedding, Encoder, Transformer, block_of, count_parameters
 from attention_jax.ops.attention import attend
 from attention_jax.ops.masks import causal, dense
+from attention_jax.ops.scores import Score
 from attention_jax.ops.shared import spread
+from attention_jax.ops.trees import pytree
 
 SOURCE = jnp.array([[3, 4, 5, 6, 7], [8, 9, 0, 0, 0]], jnp.int32)
 LENGTH = jnp.array([5, 2], jnp.int32)
@@ -333,3 +337,50 @@ def test_embeddings_start_as_asked(initial, deviation):
     table = Embedding(400, block_of(replace(SMALL, width=16)), 10, scale=True, initial=initial)
     made = table.init(jax.random.key(0), jnp.zeros((1, 2), jnp.int32))["params"]["token"]["embedding"]
     assert float(made.std()) == pytest.approx(deviation, rel=0.05)
+
+
+def test_learned_positions_start_as_large_as_the_tokens_they_are_added_to():
+    table = Embedding(400, block_of(replace(SMALL, width=16, positions="learned")), 300, scale=True, initial="normal")
+    made = table.init(jax.random.key(0), jnp.zeros((1, 2), jnp.int32))["params"]
+    tokens, places = (16**0.5 * made["token"]["embedding"]).std(), made["position"]["embedding"].std()
+    assert float(tokens) == pytest.approx(1, rel=0.05) and float(places) == pytest.approx(1, rel=0.05)
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Tempered(Score):
+    """A score of one's own with a number that does not learn."""
+
+    kernel: jax.Array
+    power: int = dataclasses.field(default=2, metadata={"static": True})
+
+    def __call__(self, query, key):
+        return -(jnp.abs((query @ self.kernel)[:, None] - key[None]) ** self.power).sum(-1)
+
+    @classmethod
+    def init(cls, rng, query_width, key_width, hidden):
+        return cls(jnp.eye(query_width, key_width), power=3)
+
+
+def test_what_is_static_in_a_score_is_no_parameter():
+    place = f"{__name__}:Tempered"
+    model, params = built(score=place)
+    names = {jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(params) if "score" in str(path)}
+    assert len(names) == 3 and all("score_kernel" in name for name in names)
+    rngs = {"dropout": jax.random.key(0)}
+    jax.jit(jax.grad(lambda p: model.apply(p, SOURCE, LENGTH, TARGET, train=True, rngs=rngs)[0].std()))(params)
+    scored = nn.apply(lambda m: m.own, Owner(place))(nn.init(lambda m: m.own, Owner(place))(jax.random.key(0)))
+    assert isinstance(scored, Tempered) and scored.power == 3
+
+
+class Owner(nn.Module):
+    place: str
+
+    def setup(self):
+        self.own = make_score(self, self.place, 4, 4, 4)
+
+
+@pytest.mark.parametrize("place", ["math:sqrt", ":Foo", ".x:Foo", f"{__name__}:Owner"])
+def test_a_place_that_holds_no_score_is_named(place):
+    with pytest.raises(InputError, match="must be .*(Score|package.file:name)"):
+        score_class(place)

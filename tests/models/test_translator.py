@@ -200,6 +200,8 @@ def test_dropout_acts_in_training_only_and_everywhere_it_is_asked_for(contract):
         (config.Bahdanau(score="dot"), "use general"),
         (config.Bahdanau(tied=True, readout="state"), "readout_size equal to embed_size"),
         (config.ConditionalGru(layers=2), "has one layer"),
+        (config.Bahdanau(layers=0), "layers must be at least 1, got 0"),
+        (config.Sutskever(memory_dropout=0.5), "start from the mean"),
     ],
 )
 def test_impossible_combinations_are_named(options, message):

@@ -155,6 +155,22 @@ def test_images_that_cannot_be_cut_are_named(height, width):
         build_model(Vit(hidden_size=16, heads=3), 2, 8)
 
 
+def test_channels_that_make_no_groups_are_named():
+    with pytest.raises(InputError, match="multiples of --model.groups 16, got .20, 40."):
+        build_model(ResNet(widths=(20, 40)), 10, 28)
+    stem = ConvolutionalStem(16, 48, jnp.float32)
+    with pytest.raises(InputError, match="must be a multiple of 64, got 48"):
+        jax.eval_shape(stem.init, jax.random.key(0), jnp.zeros((1, 32, 32, 3)))
+
+
+def test_the_last_layer_is_the_one_that_is_skipped_most_often_though_it_be_the_only_one():
+    model = build_model(replace(SMALL, layers=1, stochastic_depth=0.9), 2, 8)
+    images = jax.random.normal(jax.random.key(0), (64, 8, 8, 1))
+    variables = jax.jit(model.init)(jax.random.key(1), images)
+    run = jax.jit(lambda rng: model.apply(variables, images, train=True, rngs={"dropout": rng})[0])
+    assert np.ptp(np.abs(run(jax.random.key(2)) - run(jax.random.key(3))).sum(axis=-1)) > 0
+
+
 @pytest.mark.parametrize(
     "config",
     [

@@ -179,6 +179,18 @@ def test_a_function_is_a_score_without_parameters():
         np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-6)
 
 
+def test_a_function_is_a_mask_and_a_bias_without_parameters():
+    query, key, value = arrays(5, 8)
+    distance = lambda q, k: jnp.abs(q[:, None] - k[None])
+    rules = {"mask": lambda q, k: distance(q, k) <= 2, "bias": lambda x, q, k: -distance(q, k).astype(x.dtype)}
+    expected = attention.attend(query, key, value, mask=window(2), bias=ALiBi(1.0))
+    for implementation in IMPLEMENTATIONS:
+        out = attention.attend(query, key, value, **rules, implementation=implementation, block_k=3)
+        np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-6)
+    both = attention.attend(query, key, value, mask=causal() & attention.as_mask(rules["mask"]))
+    np.testing.assert_allclose(both, attention.attend(query, key, value, mask=causal() & window(2)), rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     "call, words",
     [
@@ -189,6 +201,10 @@ def test_a_function_is_a_score_without_parameters():
         (lambda q, k, v: attention.attend(q, k, v, implementation="flashy"), "plain"),
         (lambda q, k, v: attention.attend(q, k, v, implementation="cudnn"), "NVIDIA GPU"),
         (lambda q, k, v: attention.attend(q, k, v, block_q=0), "at least 1"),
+        (lambda q, k, v: attention.attend(q, k, v, bias=jnp.ones((5, 8))), "ops.biases"),
+        (lambda q, k, v: attention.attend(q, k, v, dropout=1.5, rng=jax.random.key(0)), "0 to 1, got 1.5"),
+        (lambda q, k, v: attention.attention_weights(q, k, mask=jnp.ones((5, 8), bool)), "dense"),
+        (lambda q, k, v: attention.attend(q[:, :2], k[:, :3], v, score=Gaussian()), "of one width"),
         (lambda q, k, v: attention.attend(q, k, v.astype(int)), "convert whole numbers"),
     ],
 )

@@ -117,6 +117,12 @@ def test_costs_and_blocks(score, cost):
     assert choose_blocks(score, x, x, 10, 20) == dict.fromkeys(PLATFORMS, Blocks(10, 20))
 
 
+@pytest.mark.parametrize("width", [64, 128, 512])
+def test_a_dot_product_costs_the_same_per_pair_at_any_width(width):
+    x = jnp.ones((1000, width))
+    assert pair_cost(scores.ScaledDot(), x, x) == 1
+
+
 def test_the_cost_of_your_own_score_is_read_off_its_trace():
     def absolute(query, key):
         return -jnp.abs(query[:, None, :] - key[None, :, :]).sum(axis=-1)
