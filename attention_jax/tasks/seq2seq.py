@@ -62,11 +62,11 @@ def build(config: Config) -> "Seq2seqTask":
             "does not: give --data.packing 0, or train a Transformer"
         )
     if getattr(config.model, "positions", "") == "learned" and getattr(config.data, "packing", 0):
-        longest, places = config.data.max_length + 1, config.model.max_length
+        longest, places = config.data.max_length, config.model.max_length
         if longest > places:
             raise InputError(
-                f"packed sentences of --data.max-length {config.data.max_length} and their ends need as many learned "
-                f"positions, got --model.max-length {places}: raise it to {longest}, or take shorter sentences"
+                f"packed sentences of --data.max-length {longest} tokens need as many learned positions, got "
+                f"--model.max-length {places}: raise it to {longest}, or take shorter sentences"
             )
     data = load_once(corpora.load, config.data, config.train.batch_size)
     return Seq2seqTask(config, data, build_model(config, len(data.source_vocabulary), len(data.target_vocabulary)))

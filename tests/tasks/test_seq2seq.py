@@ -188,8 +188,8 @@ def test_a_target_for_which_there_was_no_room_is_not_matched(corpus):
 
 def test_packing_is_refused_where_pairs_would_meet_or_have_no_positions(corpus):
     packed = {"data.packing": 64, "data.max_length": 40}
-    learned = configs.Transformer(1, 1, 8, 2, 8, positions="learned", max_length=40)
-    with pytest.raises(InputError, match="--model.max-length 40: raise it to 41"):
+    learned = configs.Transformer(1, 1, 8, 2, 8, positions="learned", max_length=39)
+    with pytest.raises(InputError, match="--model.max-length 39: raise it to 40"):
         build(corpus, learned, **packed)
     with pytest.raises(InputError, match="which Bahdanau does not"):
         build(corpus, MODELS["translator"], **packed)
