@@ -8,9 +8,10 @@ Command: python launch.py reproduce input_feeding
 Cost: 75 to 170 seconds on one CPU core for each of the six models, three seeds; theirs about 3 minutes each
 
 A small model (width 128, 1,900 words a side, 630 steps of 128 short pairs), so that what differs is seen in minutes;
-one seed, AMD EPYC, 2026-11-22. After six epochs feeding costs OpenNMT-py 0.08 nats a token (3.61 without, 3.69 with)
-and us 0.12 (2.95, 3.07): the same sign, in every epoch but the first. (Why theirs is behind was not looked into; it
-begins otherwise, uniform within 0.1.) Whether feeding pays in a longer training, as in the paper, is not shown here.
+seed 0 where no other is named, AMD EPYC, 2026-11-22. After six epochs feeding costs OpenNMT-py 0.08 nats a token (3.61
+without, 3.69 with) and us 0.12 (2.95, 3.07; seeds 1 and 2: 0.14 and 0.31): the same sign, in every epoch but the
+first. (Why theirs is behind was not looked into; it begins otherwise, uniform within 0.1.) Whether feeding pays in a
+longer training, as in the paper, is not shown here.
 What makes it worse, one change at a time, with the schedule of `multi30k_scores` and 2,000 words, 420 steps, loss on
 short pairs: 2.63 with feeding, 2.51 without.
 (1) After 70 steps the score q^T W k is so large that one word has all the weight, with feeding and without (entropy
@@ -42,6 +43,7 @@ SIZES = {
     "embed_dropout": 0.3,
     "output_dropout": 0.3,
 }
+SEEDS = 3
 GLOBAL = ("general", "general-feeding", "scaled", "scaled-feeding")
 SCALED = "attention_jax.models.named_scores:ScaledGeneral"
 

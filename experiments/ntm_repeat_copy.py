@@ -6,8 +6,12 @@ Data: 1 to 10 random 8-bit vectors to be written 1 to 10 times, then an end mark
 Command: python launch.py reproduce ntm_repeat_copy
 Cost: about 2 minutes a seed
 
-Beyond training: twice the length, and twice the repetitions, where the paper's machine goes on repeating but can no
-longer count (the number of copies reaches it as a scalar larger than it ever saw).
+Beyond training: twice the length, which the paper's machine generalises to "almost perfectly" (figure 8), and twice the
+repetitions, where it goes on repeating but can no longer count (the number of copies reaches it as a scalar larger than
+it ever saw). No number is published, so both are reported: ours does not go as far. At twice the length 22 % of the
+32,000 bits are wrong with two of three seeds, 0.4 % with the third; with a feed-forward controller of 100 units at a
+rate of 1e-4 (table 1; `--model.controller feedforward --optim.learning-rate 1e-4 --optim.schedule constant`) 4 and 16 %
+with two seeds.
 """
 
 from attention_jax.config import NTM, Algorithmic, Claim, Config, Optim, Train, replace
