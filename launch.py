@@ -11,6 +11,7 @@ from pathlib import Path
 
 from attention_jax import Diverged, InputError, Interrupted
 from attention_jax.errors import explained
+from attention_jax.files import write_whole
 
 MAIN_JOB = "date_luong"
 PICTURES = (".png", ".svg", ".pdf")
@@ -37,6 +38,8 @@ def train(words: list[str]):
     from attention_jax import catalogue, cli, runs
 
     asked, config = cli.parse_with_config(cli.Train, words, config_before)
+    if asked.start_from and config.train.start_from != asked.start_from:
+        raise InputError("--from and --train.start-from are one option: give only --from, which takes the model too")
     experiment = catalogue.load_experiment(asked.experiment)
     from attention_jax.train import hosts
 
@@ -121,7 +124,11 @@ def import_weights(words: list[str]):
     """NAME FILE [--out DIR]: a run of an experiment out of a file of weights."""
     from attention_jax import catalogue, cli, runs
 
-    before = lambda asked: with_weights(asked.file, catalogue.load_experiment(asked.experiment).config())
+    def before(asked):
+        if not asked.file:
+            raise InputError("import needs a file of weights, got an empty name: give its path")
+        return with_weights(asked.file, catalogue.load_experiment(asked.experiment).config())
+
     asked, config = cli.parse_with_config(cli.Import, words, before)
     directory = Path(asked.out) if asked.out else runs.fresh_directory(config.name)
     runs.take(config, directory)
@@ -186,7 +193,10 @@ def translate(words: list[str]):
     full = [line for line in lines if line.strip()]
     translated = iter(load_run(asked.run).predict(full) if full else [])
     text = "".join((next(translated) if line.strip() else "") + "\n" for line in lines)
-    Path(asked.out).write_text(text, encoding="utf-8") if asked.out else sys.stdout.write(text)
+    if Path(asked.out).is_file():
+        write_whole(Path(asked.out), text)
+    else:  # a new file, a device, or standard output
+        Path(asked.out).write_text(text, encoding="utf-8") if asked.out else sys.stdout.write(text)
 
 
 def plot(words: list[str]):
@@ -218,12 +228,12 @@ def reproduce(words: list[str]):
         raise SystemExit(check_the_record(asked, options))
     if asked.local_data or asked.minutes != cli.Reproduce.minutes:
         raise InputError("--minutes and --local-data belong to --check: add it, or leave them out")
+    override = lambda config: cli.parse_with_config(cli.Reproduce, words, lambda _: config)[1]
+    experiments = [catalogue.load_experiment(name) for name in asked.names or catalogue.names()]
+    if options:  # a misspelt one is refused before anything is run
+        [override(experiment.config()) for experiment in experiments]
     measured = []
-    for name in asked.names or catalogue.names():
-        experiment = catalogue.load_experiment(name)
-        override = lambda config: cli.parse_with_config(cli.Reproduce, words, lambda _, config=config: config)[1]
-        if options:  # a misspelt one is refused before anything is run
-            override(experiment.config())
+    for experiment in experiments:
         runs = ledger.reproduce(experiment, asked, override, [word for word in words if word not in asked.names])
         measured.append((experiment.name, experiment.claims, runs if asked.scale != "smoke" else []))
     table = claims_table(measured)
@@ -277,7 +287,7 @@ def sweep(words: list[str]):
         print(f"interrupted; the same command goes on with the sweep in {directory}", file=sys.stderr)
         raise SystemExit(130) from None
     if asked.record:
-        answer.record(directory, settings, trials)
+        answer.record(directory, settings, trials, words)
 
 
 def sweep_report(words: list[str]):
@@ -303,7 +313,7 @@ def compile_for_target(words: list[str]):
 
 
 def bench(words: list[str]):
-    """attention | compile | date | translation | transformer | vision | ntm | sweep | input: beside its peers."""
+    """attention | card | compile | date | translation | transformer | vision | ntm | sweep | input: its peers."""
     import importlib
 
     from attention_jax import cli

@@ -17,6 +17,7 @@ EXTRAS = {
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS)
+MISPLACED = (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG)
 
 
 class InputError(ValueError):
@@ -71,12 +72,15 @@ def explained() -> Iterator[None]:
         where = error.filename or "a file"
         if error.errno in FULL:
             raise InputError(
-                f"{where} could not be written ({error.strerror}): make room, then go on with --resume"
+                f"{where} could not be written ({error.strerror}): make room, then repeat the command, a training with "
+                "--resume"
             ) from error
         if error.errno in CLOSED:
             raise InputError(
                 f"{where} is not open to this user ({error.strerror}): change that, or give another path"
             ) from error
+        if error.errno in MISPLACED:
+            raise InputError(f"{where} is no place for a file ({error.strerror}): give another path") from error
         raise
 
 

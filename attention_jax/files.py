@@ -1,7 +1,10 @@
 """Files that are whole or not there, with the standard library alone: a sweep's scheduler does without JAX."""
 
+import fcntl
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from attention_jax import InputError
@@ -29,7 +32,18 @@ def write_json(path: Path, value) -> Path:
 def write_whole(path: Path, text: str) -> Path:
     """Write `text` beside the file, then put it in the file's place in one step."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".part")
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")  # of several processes each has its own
     temporary.write_text(text, encoding="utf-8")
     os.replace(temporary, path)
     return path
+
+
+@contextmanager
+def one_at_a_time(directory: Path) -> Iterator[None]:
+    """Wait until no other process is within this for the same directory, which must exist."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)

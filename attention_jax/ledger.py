@@ -11,7 +11,7 @@ from typing import Literal
 from attention_jax import InputError, config as configs, runs
 from attention_jax.catalogue import ROOT, Experiment
 from attention_jax.config import Config
-from attention_jax.files import read_json, write_json
+from attention_jax.files import one_at_a_time, read_json, write_json
 
 RESULTS = ROOT / "results"
 
@@ -43,9 +43,10 @@ def recorded(name: str, results: Path = RESULTS) -> dict:
 def record(name: str, run: dict, results: Path = RESULTS):
     """Put `run` into experiments/results/NAME.json, in the place of an earlier run of the same variant and seed."""
     identity = lambda run: (run["variant"], run["seed"])
-    others = [old for old in recorded(name, results)["runs"] if identity(old) != identity(run)]
     results.mkdir(exist_ok=True)
-    write_json(results / f"{name}.json", {"experiment": name, "runs": sorted([*others, run], key=identity)})
+    with one_at_a_time(results):
+        others = [old for old in recorded(name, results)["runs"] if identity(old) != identity(run)]
+        write_json(results / f"{name}.json", {"experiment": name, "runs": sorted([*others, run], key=identity)})
 
 
 def reproduce(

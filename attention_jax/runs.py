@@ -82,6 +82,20 @@ def check_same(stored: configs.Config, asked: configs.Config, directory: Path):
             )
 
 
+def check_longer(config: configs.Config, directory: Path):
+    """What has been trained is not undone by a shorter length."""
+    done = next(reversed(history(directory)), {})
+    for option, least, count in (
+        ("epochs", config.train.total_epochs, "epoch"),
+        ("steps", config.train.max_steps, "step"),
+    ):
+        if 0 < least < done.get(count, 0):
+            raise InputError(
+                f"the run in {directory} has {done[count]} {option} behind it, asked for were {least}: ask for more, "
+                "or start a new run without --resume"
+            )
+
+
 def check_place(directory: Path, config: configs.Config, resume: bool):
     """InputError if a run of `config` may not begin, or go on, in `directory`."""
     if (directory / "config.json").exists():
@@ -90,6 +104,7 @@ def check_place(directory: Path, config: configs.Config, resume: bool):
                 f"{directory} already holds a run; add --resume to go on with it, or give another --out DIR"
             )
         check_same(read_config(directory), config, directory)
+        check_longer(config, directory)
     elif (directory / "checkpoints").exists():
         raise InputError(f"{directory} has checkpoints and no config.json that says of what: give another --out DIR")
     elif resume and not begins(directory):
@@ -143,6 +158,8 @@ def start(
     """
     directory = Path(directory)
     check_place(directory, config, resume)
+    import jax
+
     from attention_jax import tasks
     from attention_jax.train import hosts, sinks
     from attention_jax.train.loop import Interrupt, check_batches, train_one
@@ -157,6 +174,8 @@ def start(
         task = None if study is not None else tasks.build(config)
         if task is not None:
             check_batches(task, config.train)
+            check_data(directory, task)
+            jax.eval_shape(task.init, jax.random.PRNGKey(0))  # a model that cannot be made says so
             begin = begun_from(config, task, directory, quiet)
     except InputError:
         if fresh and hosts.first():  # bad data, batches and weights leave no directory behind
@@ -167,7 +186,7 @@ def start(
         raise
     if hosts.first():
         set_aside(config, directory)
-        describe(config, directory)
+        describe(config, directory, task)
     if task is None:
         started = time.perf_counter()
         metrics = study(config, directory)
@@ -215,7 +234,7 @@ def take(config: configs.Config, directory: Path):
     fresh, _ = jax.random.split(jax.random.PRNGKey(config.train.seed))
     create(directory, fresh=True)
     save_params(directory / "final", begin(task.init(fresh)))
-    describe(config, directory)
+    describe(config, directory, task)
 
 
 def set_aside(config: configs.Config, directory: Path):
@@ -228,12 +247,14 @@ def set_aside(config: configs.Config, directory: Path):
         (directory / "result.json").replace(directory / "earlier_result.json")
 
 
-def describe(config: configs.Config, directory: Path):
-    """Write what a run is before it begins: config.json and environment.json."""
+def describe(config: configs.Config, directory: Path, task=None):
+    """Write what a run is before it begins: config.json, environment.json, and of a task facts.json, its data."""
     from attention_jax.train.log import environment
 
     write_json(directory / "config.json", configs.to_json(config))
     write_json(directory / "environment.json", environment())
+    if task is not None:
+        write_json(directory / "facts.json", task.describe())
 
 
 def finish(config: configs.Config, task, run, params, *, figures: bool = True, **facts) -> dict:
@@ -346,7 +367,9 @@ def draw_curves(histories: list, path: Path, title: str = "") -> Path:
 def check_data(directory: Path, task):
     """Raises InputError if the data that are there now are not those that the run was trained on: another vocabulary
     gives the same numbers another meaning."""
-    then, now = (read_result(directory) or {}).get("facts", {}), json.loads(json.dumps(task.describe()))
+    path = directory / "facts.json"
+    then = read_json(path) if path.exists() else (read_result(directory) or {}).get("facts", {})
+    now = json.loads(json.dumps(task.describe()))
     for name in then.keys() & now.keys():
         if then[name] != now[name]:
             raise InputError(

@@ -248,7 +248,7 @@ def validate(config, prefix: str = ""):
 
 AT_LEAST_1 = ("_size", "widths", "heads", "overlap", "total_epochs", "steps_per_call", "accumulate")
 """Ends of names; those that follow are whole names."""
-COUNTS = ("width", "locations", "shifts", "truncation_length")
+COUNTS = ("width", "ffn", "locations", "shifts", "truncation_length")
 SHARES = ("dropout", "label_smoothing", "momentum", "b1", "b2", "stochastic_depth")
 
 

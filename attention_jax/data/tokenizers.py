@@ -67,7 +67,13 @@ def spacy(language: str) -> Tokenizer:
             )
         import spacy as library
 
-        return library.blank(language).tokenizer
+        try:
+            return library.blank(language).tokenizer
+        except ImportError as error:
+            raise InputError(
+                f"spaCy has no rules for the language {language!r}: give its code in --data.languages, or xx, or "
+                "choose another --data.tokenizer"
+            ) from error
 
     def tokens(text: str) -> list[str]:
         return [token.text for token in pipeline()(text) if not any(map(str.isspace, token.text))]

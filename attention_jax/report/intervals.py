@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 NORMAL = 1.96
-STUDENT = {2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
-"""Quantiles of Student's t at 0.975, by degrees of freedom."""
+STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+"""Quantiles of Student's t at 0.975 for 1, 2, ... degrees of freedom."""
 
 
 class Interval(NamedTuple):
@@ -87,6 +87,15 @@ def mean(values: Sequence[float], around: Sequence[Interval]) -> Interval:
     return Interval(middle - below / count, middle + above / count, around[0].why)
 
 
+def student(freedom: int) -> float:
+    """The quantile of Student's t at 0.975; beyond the table by Cornish and Fisher's expansion, to 0.002.
+
+    >>> student(2), round(student(30), 3)
+    (4.303, 2.042)
+    """
+    return STUDENT[freedom - 1] if freedom <= len(STUDENT) else NORMAL + 2.3723 / freedom + 2.8225 / freedom**2
+
+
 def another_seed(values: Sequence[float]) -> Interval:
     """Where one more seed is to be expected after three or more: Student's prediction interval.
 
@@ -95,7 +104,7 @@ def another_seed(values: Sequence[float]) -> Interval:
     (-2.97, 6.97, '3 seeds')
     """
     count = len(values)
-    half = STUDENT[min(count - 1, max(STUDENT))] * float(np.std(values, ddof=1)) * sqrt(1 + 1 / count)
+    half = student(count - 1) * float(np.std(values, ddof=1)) * sqrt(1 + 1 / count)
     middle = float(np.mean(values))
     return Interval(middle - half, middle + half, f"{count} seeds")
 

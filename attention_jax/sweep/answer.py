@@ -1,7 +1,6 @@
 """The answer of a sweep, from its directory alone, any time: sweep.json, table, figures, importances, one command."""
 
 import datetime
-import json
 import math
 import shlex
 import statistics
@@ -10,13 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from attention_jax import catalogue, config as configs, ledger
-from attention_jax.files import write_json
+from attention_jax.files import read_json, write_json
+from attention_jax.report.intervals import student
 from attention_jax.report.tables import Table, number, show
 from attention_jax.sweep import plan, worker
 from attention_jax.sweep.plan import Settings, Trial
 from attention_jax.sweep.space import Range, Values, label, short_names
 
-T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 CURVES = 6
 """Trials whose learning curves are drawn."""
 
@@ -30,7 +29,7 @@ def interval(values: Sequence[float]) -> float | None:
     n = len(values) - 1
     if n < 1:
         return None
-    t = T_975[n - 1] if n <= len(T_975) else 1.95996 + 2.3723 / n + 2.8225 / n**2  # Cornish-Fisher, to 0.002
+    t = student(n)
     return t * statistics.stdev(values) / math.sqrt(n + 1)
 
 
@@ -214,14 +213,16 @@ def write(directory: Path, settings: Settings, trials: Sequence[Trial]):
     print(f"in {directory}: sweep.json, " + ", ".join(str(path.relative_to(directory)) for path in paths))
 
 
-def record(directory: Path, settings: Settings, trials: Sequence[Trial]):
-    """Keep every finished run in experiments/results/NAME.json, its point as its variant, and the figures beside it."""
+def record(directory: Path, settings: Settings, trials: Sequence[Trial], words: Sequence[str] = ()):
+    """Keep every finished run in experiments/results/NAME.json, its point as its variant, with the `words` of the
+    command, and the figures beside it."""
+    command = " ".join(["python launch.py sweep", *(ledger.shown(words) or [settings.config.name])])
     for trial in trials:
         for run_directory, result in zip(trial.directories, trial.results):
             if result:
-                run = {"variant": label(trial.point)} | {k: v for k, v in result.items() if k != "experiment"}
-                run |= {"date": str(datetime.date.today()), "command": f"python launch.py sweep {settings.config.name}"}
-                run["environment"] = json.loads((run_directory / "environment.json").read_text(encoding="utf-8"))
+                run = {"variant": label(trial.point, 17)} | {k: v for k, v in result.items() if k != "experiment"}
+                run |= {"date": str(datetime.date.today()), "command": command}
+                run["environment"] = read_json(run_directory / "environment.json")
                 ledger.record(settings.config.name, run)
     ledger.keep_figures(settings.config.name, directory)
 
@@ -238,7 +239,7 @@ def estimate(settings: Settings) -> tuple[float, str] | None:
     name = settings.config.name
     known = [(run, f"experiments/results/{name}.json") for run in ledger.recorded(name)["runs"]]
     for path in sorted(Path("runs", name).glob("*/result.json")):
-        known.append((json.loads(path.read_text(encoding="utf-8")), str(path)))
+        known.append((read_json(path), str(path)))
     known = [(run, where) for run, where in known if run.get("history")]
     if not known:
         return None

@@ -103,9 +103,12 @@ def sweep(
 ) -> list[plan.Trial]:
     """Run a sweep in `directory`, or go on with the one that is there, and write its answer."""
     directory = Path(directory).absolute()
+    for option, count in (("--jobs", jobs), ("--population", population - 1)):
+        if count < 0:
+            raise InputError(f"{option} must be at least {0 if option == '--jobs' else 1}")
+    where = executor(jobs, ray)
     with _lock(directory):
         _settle(directory, settings)
-        where = executor(jobs, ray)
         try:
             journal, started = Journal(directory, settings.space, settings.lower), time.perf_counter()
             for number, count in enumerate(rounds(settings.method, settings.trials)):

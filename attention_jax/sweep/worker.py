@@ -159,7 +159,8 @@ def _single(config: configs.Config, directory: Path, until: int, quiet: bool):
     except (Interrupted, OSError):
         raise
     except Exception as error:
-        runs.fail(directory, error)
+        if not runs.read_result(directory):  # a figure that cannot be drawn does not cost the result
+            runs.fail(directory, error)
 
 
 def _end_with_parent():

@@ -40,6 +40,12 @@ LOOKED_AT, BEGUN = 2, 14
 def build(config: Config) -> "LanguageTask":
     """The task of a language model on the text that its data name."""
     data = load_once(named(config.data.loader), config.data)
+    places = getattr(config.model, "max_length", 0)
+    if getattr(config.model, "positions", "") == "learned" and data.added >= places:
+        raise InputError(
+            f"a text and the {data.added} tokens that are added to it need as many learned positions, got "
+            f"--model.max-length {places}: raise it, or add fewer with --data.added"
+        )
     return LanguageTask(config, data, build_model(config, len(data.vocabulary)))
 
 
