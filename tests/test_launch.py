@@ -311,6 +311,40 @@ def test_a_run_is_resumed_only_as_what_it_is(run):
     assert "model.hidden_size = 8" in refused(
         "train", "date_luong", "--resume", "--out", run, "--model.hidden-size", "16"
     )
+    again = ("train", "date_luong", "--resume", "--out", run)
+    assert "has 2 epochs behind it, asked for were 1" in refused(*again, "--train.total-epochs", "1")
+    facts = (run / "facts.json").read_text(encoding="utf-8")
+    try:
+        (run / "facts.json").write_text(facts.replace('"train_pairs": 540', '"train_pairs": 541'), encoding="utf-8")
+        assert "have changed" in refused(*again, "--train.total-epochs", "3") and (run / "result.json").exists()
+    finally:
+        (run / "facts.json").write_text(facts, encoding="utf-8")
+    assert '"train_pairs": 540' in facts
+
+
+def test_a_model_that_cannot_be_made_leaves_no_directory(tmp_path):
+    done = launch_here("train", "vit_digits", "--model.patch-size", "3", "--out", tmp_path / "x" / "r")
+    assert done.returncode == 2 and "error: images must be squares of a multiple of the patch size" in done.stderr
+    assert not (tmp_path / "x").exists()
+
+
+def test_weights_need_a_name_and_one_option(tmp_path):
+    assert "empty name" in refused("import", "date_luong", "", "--out", tmp_path / "r")
+    assert "path" in refused("train", "date_luong", "--data.path", "x" * 300) and not (tmp_path / "r").exists()
+
+
+def test_every_name_is_read_before_the_first_experiment_runs(tmp_path):
+    place = ("--scale", "smoke", "--root", tmp_path / "runs")
+    assert "no experiment 'nosuch'" in refused("reproduce", "bptt_unbiasedness", "nosuch", *place)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    "wrong, said", [(("--jobs", "-1"), "at least 0"), (("--jobs", "2", "--ray", "auto"), "one of")]
+)
+def test_a_sweep_that_is_refused_leaves_no_settings(tmp_path, wrong, said):
+    over = ("--over", "model.hidden-size=4,8", "--out", tmp_path / "s")
+    assert said in refused("sweep", "date_luong", *over, *wrong.split()) and not (tmp_path / "s").exists()
 
 
 def test_the_newest_run_is_the_one_with_the_greatest_number(tmp_path):

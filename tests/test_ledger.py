@@ -1,6 +1,8 @@
 """Reproducing an experiment: what ended is kept, what differs is done anew, what was measured is recorded."""
 
 import dataclasses
+import subprocess
+import sys
 
 import pytest
 
@@ -200,3 +202,15 @@ def test_a_damaged_configuration_is_one_clear_error(tmp_path):
     with pytest.raises(InputError, match=r"No module named 'mine'.*put your package beside launch.py") as error:
         runs.read_config(tmp_path)
     assert "\n" not in str(error.value)
+
+
+def test_processes_that_record_at_once_lose_nothing(tmp_path):
+    code = (
+        "import sys; from pathlib import Path; from attention_jax import ledger\n"
+        "run = lambda seed: {'variant': sys.argv[1], 'seed': seed, 'metrics': {}}\n"
+        "[ledger.record('toy', run(seed), Path(sys.argv[2])) for seed in range(20)]"
+    )
+    writers = [subprocess.Popen([sys.executable, "-c", code, name, str(tmp_path)]) for name in "abc"]
+    assert [writer.wait(timeout=120) for writer in writers] == [0, 0, 0]
+    assert len(ledger.recorded("toy", tmp_path)["runs"]) == 60
+    assert [path.name for path in tmp_path.iterdir()] == ["toy.json"]
