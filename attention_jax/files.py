@@ -39,11 +39,19 @@ def write_whole(path: Path, text: str) -> Path:
 
 
 @contextmanager
-def one_at_a_time(directory: Path) -> Iterator[None]:
-    """Wait until no other process is within this for the same directory, which must exist."""
+def one_at_a_time(directory: Path, wait: bool = True) -> Iterator[None]:
+    """Wait until no other process is within this for the same directory, which must exist; without `wait`, InputError
+    if one is. A file system that cannot lock does without."""
     handle = os.open(directory, os.O_RDONLY)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise InputError(
+                f"another process is at work in {directory}: wait until it has ended, or give another --out DIR"
+            ) from error
+        except OSError:
+            pass
         yield
     finally:
         os.close(handle)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from attention_jax import Diverged, InputError, config as configs
-from attention_jax.files import read_json, write_json
+from attention_jax.files import one_at_a_time, read_json, write_json
 
 RESUMABLE = (
     "train.total_epochs",
@@ -158,17 +158,26 @@ def start(
     """
     directory = Path(directory)
     check_place(directory, config, resume)
-    import jax
-
-    from attention_jax import tasks
     from attention_jax.train import hosts, sinks
-    from attention_jax.train.loop import Interrupt, check_batches, train_one
 
     sinks.check(config.train.log)
     fresh = missing(directory)
     hosts.together("the directory was looked at")
-    if hosts.first():
-        create(directory, bool(fresh))
+    if not hosts.first():
+        return run_in(config, directory, study, fresh, quiet, until)
+    create(directory, bool(fresh))
+    with one_at_a_time(directory, wait=False):
+        return run_in(config, directory, study, fresh, quiet, until)
+
+
+def run_in(config: configs.Config, directory: Path, study, fresh: list[Path], quiet: bool, until: float) -> dict | None:
+    """`start` in a directory that no other process is at work in; it and its parents in `fresh` were made for it."""
+    import jax
+
+    from attention_jax import tasks
+    from attention_jax.train import hosts
+    from attention_jax.train.loop import Interrupt, check_batches, train_one
+
     (directory / "failure.json").unlink(missing_ok=True)
     try:
         task = None if study is not None else tasks.build(config)

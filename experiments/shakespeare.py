@@ -15,8 +15,9 @@ width, which on keys of one length is the scaled dot product; a cosine with a le
 What we found, medians of three seeds: 1.917 (1.904 to 1.930) with the scaled dot product, 0.04 above nanoGPT; the
 Gaussian with a learnt width is a little better with every seed, 0.01 to 0.03; Bahdanau's network, 1.916 (one seed), is
 the dot product's equal at twice its time. A cosine is 0.049, 0.054 and 0.059 worse, which misses our bound of 0.05
-(one seed had met it). Its sharpness is not to blame: starting at 16 instead of sqrt(32) ends at 2.004, at 2.5 at 2.060,
-where it has 1.978 (seed 0). What it lacks is the length of the keys, by which one word can be made to matter more.
+(one seed had met it). Where its sharpness starts is not the cause: from 16 it ends at 2.004, from 2.5 at 2.060, and
+from sqrt(32), as recorded, at 1.978 (seed 0). What it lacks is the length of the keys, by which a word can matter
+more.
 """
 
 from pathlib import Path

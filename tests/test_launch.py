@@ -17,6 +17,7 @@ from unittest import mock
 import pytest
 
 from attention_jax import InputError, catalogue, cli, config as configs, runs
+from attention_jax.files import one_at_a_time
 
 ROOT = Path(__file__).resolve().parents[1]
 TINY = ["--data.examples", "600", "--model.hidden-size", "8", "--model.embed-size", "4", "--train.steps-per-call", "1"]
@@ -351,6 +352,14 @@ def test_the_newest_run_is_the_one_with_the_greatest_number(tmp_path):
         (tmp_path / "x" / number / "config.json").touch()
     (tmp_path / "x" / "1001").mkdir()
     assert runs.latest_directory("x", tmp_path).name == "1000"
+
+
+def test_two_processes_do_not_train_in_one_directory(tmp_path):
+    config = catalogue.load_experiment("date_luong").smoke()
+    with one_at_a_time(tmp_path), pytest.raises(InputError, match="another process is at work in"):
+        (tmp_path / "figures").mkdir()
+        runs.start(config, tmp_path, study=lambda config, directory: {"x": 1.0}, resume=True)
+    runs.start(config, tmp_path, study=lambda config, directory: {"x": 1.0}, resume=True)
 
 
 def test_resume_starts_a_run_that_has_nothing_saved_yet(tmp_path):
