@@ -97,7 +97,7 @@ def study(config: Config, directory: Path) -> dict:
     series, errors = {}, {}
     for name, (model, params) in starts.items():
         params, curve = train(model, params, steps, seed)
-        rngs = jax.random.split(jax.random.key(seed + 2), 20)
+        rngs = jax.random.split(jax.random.key(seed + 2), 20 if config.data.samples > 100_000 else 2)
         error = jax.jit(lambda rng, model=model, params=params: mean_error(model, params, rng, 20_000))
         errors[name] = float(np.mean([error(rng) for rng in rngs]))
         smooth = curve[: len(curve) // 20 * 20].reshape(-1, 20).mean(1)

@@ -313,6 +313,7 @@ def test_a_run_is_resumed_only_as_what_it_is(run):
         "train", "date_luong", "--resume", "--out", run, "--model.hidden-size", "16"
     )
     again = ("train", "date_luong", "--resume", "--out", run)
+    assert "optim.learning_rate = 0.0" in refused(*again, "--optim.learning-rate", "1")
     assert "has 2 epochs behind it, asked for were 1" in refused(*again, "--train.total-epochs", "1")
     facts = (run / "facts.json").read_text(encoding="utf-8")
     try:

@@ -58,7 +58,8 @@ def linear_cross_entropy(
     Rows are taken in chunks (`_ways`); when a gradient is asked for, the loss and the gradients of a chunk are
     computed together while its logits are at hand, so nothing of size N x V is stored for the backward pass. Masked
     rows are gathered at the end, and chunks that hold nothing else are never computed: padding costs (almost) nothing.
-    The mask and the smoothing are constants: they have no gradient.
+    The mask and the smoothing are constants: they have no gradient. A masked row may share a chunk with others, so for
+    the gradient of the kernel it must be finite.
 
     >>> import jax.numpy as jnp
     >>> x, kernel, bias = jnp.ones((3, 2)), jnp.zeros((2, 5)), jnp.zeros(5)

@@ -87,7 +87,7 @@ def test_weights_need_not_be_zero_or_one():
     assert double[1] == 2 * N
 
 
-def test_masked_out_rows_give_no_gradient_even_where_they_are_not_finite():
+def test_masked_out_rows_have_no_part_in_the_loss_even_where_they_are_not_finite():
     hidden, kernel, bias, targets, mask = numbers()
     hidden = jnp.where(mask[:, None], hidden, jnp.inf)
     total, count = losses.masked_cross_entropy((hidden @ kernel) + bias[None], targets, mask)

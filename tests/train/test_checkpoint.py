@@ -9,13 +9,15 @@ import threading
 from concurrent.futures import Future
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import orbax.checkpoint as ocp
 import pytest
 
 from attention_jax import InputError, Interrupted
 from attention_jax.config import Train
 from attention_jax.errors import explained
-from attention_jax.train.checkpoint import Checkpoints
+from attention_jax.train.checkpoint import Checkpoints, load_params, save_params
 from attention_jax.train.log import MetricsLog
 from attention_jax.train.loop import train_one
 from tests.train.test_loop import ADAM, least_squares, logged, plan
@@ -194,3 +196,9 @@ def test_a_process_that_is_killed_in_an_epoch_goes_on_from_its_checkpoint_by_tim
     visited = lambda epoch, steps: asked.append(epoch) or plan(epoch, steps)
     assert (trained(tmp_path / "part", Train(total_epochs=4), visited) == whole).all()
     assert asked[-2:] == [2, 3] and len(logged(tmp_path / "part")) == len(logged(tmp_path / "whole"))
+
+
+def test_parameters_of_another_shape_are_refused(tmp_path):
+    save_params(tmp_path / "final", {"w": jnp.ones(3)})
+    with pytest.raises(InputError, match="must have shape"):
+        load_params(tmp_path / "final", {"w": jax.ShapeDtypeStruct((5,), jnp.float32)})

@@ -84,6 +84,7 @@ def test_data_that_cannot_be_read_end_the_training_after_it_was_saved(tmp_path):
     for _ in range(2):  # the second time there is nothing new to save
         with pytest.raises(InputError, match="cannot read part 6"):
             train_one(task(bad), OPTIM, TRAIN, tmp_path / "parts", quiet=True)
+        assert max(int(path.name) for path in (tmp_path / "parts" / "checkpoints").iterdir()) == 7 + 2 + 3
     run, params = train_one(task(Windows()), OPTIM, TRAIN, tmp_path / "parts", quiet=True)
     assert np.array_equal(params["w"], whole["w"]) and len(run.history) == 3
 

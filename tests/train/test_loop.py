@@ -20,7 +20,7 @@ from attention_jax.train.checkpoint import Checkpoints
 from attention_jax.train.loop import train_one
 from attention_jax.train.optimizer import optimizer
 from attention_jax.train.parallel import absent, chunk_program, row_program
-from attention_jax.train.step import init_state
+from attention_jax.train.step import init_state, train_step
 
 X = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
 Y = (X @ np.array([1.0, -2.0, 0.5], np.float32)).astype(np.float32)
@@ -345,3 +345,16 @@ loop.train_one(task, config.optim, config.train, Path(sys.argv[2]), quiet=True)
     for devices in ("2", "4"):
         np.testing.assert_allclose(curves[devices], curves["1"], atol=1e-4)
         np.testing.assert_allclose(curves[f"{devices} pieces"], curves[devices], atol=1e-6)
+
+
+def test_each_step_draws_anew_and_from_another_stream_than_the_parameters():
+    def loss(params, batch, rng):
+        return params.sum(), jnp.float32(1), {"drawn": (jax.random.uniform(rng), jnp.float32(1))}
+
+    update = optimizer(Optim("sgd"), 10)
+    state = init_state(lambda rng: jax.random.uniform(rng, (1,)), update, 0)
+    step, drawn = jax.jit(train_step, static_argnums=(0, 1)), [float(state.params[0])]
+    for _ in range(3):
+        state, metrics = step(loss, update, state, None)
+        drawn.append(float(metrics["drawn"][0]))
+    assert len(set(drawn)) == 4

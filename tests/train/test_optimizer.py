@@ -52,6 +52,24 @@ def _as_in_the_step():
 GRADIENTS = [[3.0, 4.0], [0.3, 0.4], [-1.0, 2.0]]
 
 
+def test_sgd_with_momentum_decays_as_l2_does():
+    optim = Optim("sgd", learning_rate=0.1, momentum=0.9, weight_decay=0.01)
+    w, delta = np.array([1.0, -2.0]), 0.0
+    for gradient in map(np.array, GRADIENTS):
+        delta = 0.9 * delta + gradient + 0.01 * w
+        w = w - 0.1 * delta
+    np.testing.assert_allclose(run(optimizer(optim, 10), GRADIENTS), w, rtol=1e-6)
+
+
+def test_adamw_decays_beside_its_step():
+    optim = Optim("adamw", learning_rate=0.1, b1=0.8, b2=0.95, eps=1e-2, weight_decay=0.01)
+    w, m, v = np.array([1.0, -2.0]), 0.0, 0.0
+    for t, gradient in enumerate(map(np.array, GRADIENTS), 1):
+        m, v = 0.8 * m + 0.2 * gradient, 0.95 * v + 0.05 * gradient**2
+        w = w - 0.1 * (m / (1 - 0.8**t) / (np.sqrt(v / (1 - 0.95**t)) + 1e-2) + 0.01 * w)
+    np.testing.assert_allclose(run(optimizer(optim, 10), GRADIENTS), w, rtol=1e-5)
+
+
 def test_centred_rmsprop_with_momentum_is_graves_2013_eq_38_to_41():
     optim = Optim("rmsprop", learning_rate=1e-4, b2=0.95, momentum=0.9, eps=1e-4)
     w, n, g, delta = np.array([1.0, -2.0]), 0.0, 0.0, 0.0
