@@ -4,9 +4,9 @@ Chapter: recurrent attention
 Source: Luong et al. 2015, tables 1 and 4 (WMT English-German, other data: only the order is compared)
 Data: Multi30k German to English, lower-cased Moses tokens; `--data.path DIR` reads the published files
 Command: python launch.py reproduce multi30k_scores
-Cost: 4 minutes on two CPU cores for each of the 21 models of 6 epochs, 20 to 50 on one for the three of 12 (other work
-  beside them): three seeds of none, location, dot and general; two of general-feeding, local-p-feeding and, for 12
-  epochs, location with and without feeding; one of the others
+Cost: 4 minutes on two CPU cores for each of the 21 models of 6 epochs, 20 to 50 on one for the three of 12 (other
+  work beside them): three seeds of none, location, dot and general; two of additive, general-feeding, local-p-feeding
+  and, for 12 epochs, location with and without feeding; one of the others
 
 A GRU of width 256 reads, in one direction as theirs, so that dot products are of equal widths; another writes; the
 attentional vector has 256. Without input feeding attention looks after the recurrence; with it ("-feeding") its
