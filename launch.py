@@ -11,7 +11,6 @@ from pathlib import Path
 
 from attention_jax import Diverged, InputError, Interrupted
 from attention_jax.errors import explained
-from attention_jax.files import write_whole
 
 MAIN_JOB = "date_luong"
 PICTURES = (".png", ".svg", ".pdf")
@@ -185,6 +184,7 @@ def translate(words: list[str]):
     """RUN FILE [--out FILE]: translate a text file line by line (standard output without --out)."""
     from attention_jax import cli, load_run
     from attention_jax.data.text_files import read_lines
+    from attention_jax.files import write_whole
 
     asked = cli.parse(cli.Translate, words)
     lines = read_lines(asked.file, "file to translate")

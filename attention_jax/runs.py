@@ -163,10 +163,9 @@ def start(
     sinks.check(config.train.log)
     fresh = missing(directory)
     hosts.together("the directory was looked at")
-    if not hosts.first():
-        return run_in(config, directory, study, fresh, quiet, until)
-    create(directory, bool(fresh))
-    with one_at_a_time(directory, wait=False):
+    if hosts.first():
+        create(directory, bool(fresh))
+    with one_at_a_time(directory, wait=False) if hosts.first() else contextlib.nullcontext():
         return run_in(config, directory, study, fresh, quiet, until)
 
 

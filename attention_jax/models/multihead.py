@@ -34,12 +34,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from attention_jax.models.named_scores import learned, score_class
+from attention_jax.models.named_scores import score_class
 from attention_jax.ops.attention import Implementation, attend, attention_weights
 from attention_jax.ops.dropout import is_zero
 from attention_jax.ops.positions import rotary
 from attention_jax.ops.precision import affine
 from attention_jax.ops.scores import Cosine, ScaledDot, Score
+from attention_jax.ops.trees import children
 
 
 def heads_attend(
@@ -93,7 +94,7 @@ def head_score(module: nn.Module, name: str, heads: int, size: int) -> Score:
         return jax.vmap(lambda rng: kind.init(rng, size, size, size))(jax.random.split(rng, heads))
 
     arrays = {
-        name: module.param(f"score_{name}", lambda rng, name=name: getattr(draw(rng), name)) for name in learned(kind)
+        name: module.param(f"score_{name}", lambda rng, name=name: getattr(draw(rng), name)) for name in children(kind)
     }
     return dataclasses.replace(jax.eval_shape(draw, jax.random.key(0)), **arrays)
 

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from attention_jax import InputError
 from attention_jax.config import SCORES, named
 from attention_jax.ops import scores
-from attention_jax.ops.trees import pytree
+from attention_jax.ops.trees import children, pytree
 
 POSITIONS = 128
 """Source positions that the score "location" can tell apart."""
@@ -67,11 +67,6 @@ def score_class(name: str) -> type[scores.Score]:
     return kind
 
 
-def learned(kind: type[scores.Score]) -> tuple[str, ...]:
-    """The fields of a score that are arrays; the others are marked static (`ops.trees.pytree`)."""
-    return tuple(f.name for f in dataclasses.fields(kind) if not f.metadata.get("static"))
-
-
 def prepared_keys(score: scores.Score, hidden: Float[Array, "B S H"]) -> Float[Array, "B S F"]:
     """What the score makes of the source once, before any query."""
     return jax.vmap(lambda row: score.prepare_key(row)[1])(hidden)
@@ -88,5 +83,5 @@ def make_score(module: nn.Module, name: str, query_width: int, key_width: int, h
     if not hasattr(kind, "init"):
         return kind()
     draw = lambda rng: kind.init(rng, query_width, key_width, hidden)
-    arrays = module.param("score", lambda rng: {name: getattr(draw(rng), name) for name in learned(kind)})
+    arrays = module.param("score", lambda rng: {name: getattr(draw(rng), name) for name in children(kind)})
     return dataclasses.replace(jax.eval_shape(draw, jax.random.key(0)), **arrays)

@@ -23,6 +23,11 @@ def as_tree(rule):
     return jax.tree_util.Partial(rule) if callable(rule) and jax.tree_util.all_leaves([rule]) else rule
 
 
+def children(cls: type) -> tuple[str, ...]:
+    """The names of a dataclass's fields that are children of its pytrees: those that are not marked static."""
+    return tuple(field.name for field in dataclasses.fields(cls) if not field.metadata.get("static"))
+
+
 def pytree(cls: Class) -> Class:
     """Register a dataclass as a pytree whose children are its fields, in their order; a structure knows its class.
 
@@ -36,9 +41,8 @@ def pytree(cls: Class) -> Class:
     >>> jax.tree.map(lambda x: 2 * x, Line(3.0))
     Line(slope=6.0, name='line')
     """
-    fields = dataclasses.fields(cls)
-    static = tuple(field.name for field in fields if field.metadata.get("static"))
-    names = tuple(field.name for field in fields if field.name not in static)
+    names = children(cls)
+    static = tuple(field.name for field in dataclasses.fields(cls) if field.name not in names)
 
     def known(tree):
         return cls, tuple(getattr(tree, name) for name in static)

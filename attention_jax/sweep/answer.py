@@ -29,8 +29,7 @@ def interval(values: Sequence[float]) -> float | None:
     n = len(values) - 1
     if n < 1:
         return None
-    t = student(n)
-    return t * statistics.stdev(values) / math.sqrt(n + 1)
+    return student(n) * statistics.stdev(values) / math.sqrt(n + 1)
 
 
 def best(settings: Settings, trials: Sequence[Trial]) -> Trial | None:
@@ -213,14 +212,16 @@ def write(directory: Path, settings: Settings, trials: Sequence[Trial]):
     print(f"in {directory}: sweep.json, " + ", ".join(str(path.relative_to(directory)) for path in paths))
 
 
-def record(directory: Path, settings: Settings, trials: Sequence[Trial], words: Sequence[str] = ()):
+def record(directory: Path, settings: Settings, trials: Sequence[Trial], words: Sequence[str]):
     """Keep every finished run in experiments/results/NAME.json, its point as its variant, with the `words` of the
     command, and the figures beside it."""
-    command = " ".join(["python launch.py sweep", *(ledger.shown(words) or [settings.config.name])])
+    command = " ".join(["python launch.py sweep", *ledger.shown(words)])
     for trial in trials:
         for run_directory, result in zip(trial.directories, trial.results):
             if result:
-                run = {"variant": label(trial.point, 17)} | {k: v for k, v in result.items() if k != "experiment"}
+                run = {"variant": label(trial.point, exact=True)} | {
+                    k: v for k, v in result.items() if k != "experiment"
+                }
                 run |= {"date": str(datetime.date.today()), "command": command}
                 run["environment"] = read_json(run_directory / "environment.json")
                 ledger.record(settings.config.name, run)

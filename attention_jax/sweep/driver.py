@@ -103,9 +103,10 @@ def sweep(
 ) -> list[plan.Trial]:
     """Run a sweep in `directory`, or go on with the one that is there, and write its answer."""
     directory = Path(directory).absolute()
-    for option, count in (("--jobs", jobs), ("--population", population - 1)):
-        if count < 0:
-            raise InputError(f"{option} must be at least {0 if option == '--jobs' else 1}")
+    if jobs < 0:
+        raise InputError(f"--jobs must be at least 0, got {jobs}")
+    if population < 1:
+        raise InputError(f"--population must be at least 1, got {population}")
     where = executor(jobs, ray)
     with _lock(directory):
         _settle(directory, settings)

@@ -210,12 +210,11 @@ def short_names(names: Sequence[str]) -> list[str]:
     return short if len(set(short)) == len(short) else list(names)
 
 
-def label(point: Point, digits: int = 4) -> str:
-    """A point in few characters. With `digits` of 17 no two points have the same.
+def label(point: Point, exact: bool = False) -> str:
+    """A point in few characters; if `exact`, no two points have the same.
 
-    >>> label({"optim.learning_rate": 0.003, "model.score": "dot"}), label({"optim.b2": 0.99991}, digits=17)
+    >>> label({"optim.learning_rate": 0.003, "model.score": "dot"}), label({"optim.b2": 0.99991}, exact=True)
     ('learning_rate=0.003 score=dot', 'b2=0.99991')
     """
-    short = lambda value: repr(value) if digits > 16 else f"{value:.{digits}g}"
-    shown = [short(value) if isinstance(value, float) else str(value) for value in point.values()]
+    shown = [f"{x:.4g}" if isinstance(x, float) and not exact else str(x) for x in point.values()]
     return " ".join(f"{name}={value}" for name, value in zip(short_names(list(point)), shown))
