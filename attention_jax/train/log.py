@@ -12,6 +12,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from attention_jax import provenance
 from attention_jax.files import write_json, write_whole
 from attention_jax.train import hosts
 from attention_jax.train.sinks import Sinks
@@ -54,56 +55,30 @@ def _stays(line: str, step: int, epochs: int) -> bool:
         return False
 
 
-INSTRUCTIONS = ("amx_bf16", "avx512_bf16", "avx512f", "avx2", "sve", "asimd")
-"""What a processor may know, the widest first, as Linux names it."""
-
-
 def environment() -> dict:
-    """Versions, machine and devices, for environment.json."""
+    """Versions, machine, devices and provenance, for environment.json."""
     names = ("jax", "jaxlib", "flax", "optax", "numpy", "orbax-checkpoint", "tensorflow-datasets")
+    processor, instructions = provenance.processor()
+    cores, total = provenance.cores(), os.cpu_count()
+    usable = f"{total} CPUs" if cores == total else f"{cores} of {total} CPUs"
     return {
         "python": platform.python_version(),
         **{name: _version(name) for name in names},
-        "machine": f"{platform.system()} {platform.machine()}, {_cores()}",
-        "processor": _processor(),
+        "machine": f"{platform.system()} {platform.machine()}, {usable}",
+        "processor": ", ".join(filter(None, [processor, *instructions[:1]])) or None,
+        "instructions": instructions,
+        "cores": cores,
         "devices": [f"{d.platform}: {d.device_kind}" for d in jax.devices()],
         "processes": jax.process_count(),
-        "commit": _commit(),
+        "commit": provenance.commit(),
+        "changed": provenance.changes(),
     }
-
-
-def _cores() -> str:
-    """How many CPUs there are, and of how many this process may use: with fewer, sums are divided otherwise."""
-    total = os.cpu_count()
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else total
-    return f"{total} CPUs" if usable == total else f"{usable} of {total} CPUs"
-
-
-def _processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:
-    """The processor's name and its widest instructions, which tell why another machine rounds differently; None where
-    the system has no name."""
-    said = {}
-    with contextlib.suppress(OSError):
-        lines = cpuinfo.read_text(encoding="utf-8").splitlines()
-        said = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    known = said.get("flags", said.get("Features", "")).split()
-    widest = [name for name in INSTRUCTIONS if name in known][:1]
-    return ", ".join(filter(None, [said.get("model name") or platform.processor(), *widest])) or None
 
 
 def _version(package: str) -> str | None:
     """None where a package is not installed: not every run needs every one."""
     with contextlib.suppress(metadata.PackageNotFoundError):
         return metadata.version(package)
-    return None
-
-
-def _commit() -> str | None:
-    """The checkout's commit, read from its files (a run must not depend on git being installed)."""
-    with contextlib.suppress(OSError, IndexError):
-        git = Path(__file__).resolve().parents[2] / ".git"
-        head = (git / "HEAD").read_text().split()
-        return head[0] if len(head) == 1 else (git / head[1]).read_text().strip()
     return None
 
 

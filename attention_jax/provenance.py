@@ -1,0 +1,59 @@
+"""Where a number comes from: the commit, whether the working tree was clean, the experiment's file, the processor."""
+
+import contextlib
+import hashlib
+import os
+import platform
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+CODE = ("attention_jax", "experiments", "launch.py", ":!experiments/results", ":!experiments/replication.json")
+"""What a number depends on, as git pathspecs: recorded results are not code."""
+INSTRUCTIONS = ("amx_bf16", "avx512_bf16", "avx512f", "avx2", "fma", "sve", "asimd")
+"""Vector instructions that make results differ in the last digits, the widest first, as Linux names them."""
+
+
+def git(*words: str, directory: Path = ROOT) -> str | None:
+    """What a git command prints, without the final newline; None without git or outside of a repository."""
+    with contextlib.suppress(OSError):
+        ended = subprocess.run(["git", "-C", str(directory), *words], capture_output=True, text=True, check=False)
+        return ended.stdout.rstrip("\n") if ended.returncode == 0 else None
+    return None
+
+
+def commit(directory: Path = ROOT) -> str | None:
+    """The commit that is checked out, also in a worktree and with packed refs; None outside of a repository."""
+    top = git("rev-parse", "--show-toplevel", directory=directory)
+    installed = (
+        directory == ROOT and top is not None and Path(top).resolve() != ROOT
+    )  # a package inside of another repository
+    return None if top is None or installed else git("rev-parse", "HEAD", directory=directory)
+
+
+def changes(directory: Path = ROOT, paths: tuple[str, ...] = CODE) -> list[str]:
+    """Files that differ from the commit or are not in it; [] for a clean tree, and outside of a repository."""
+    if commit(directory) is None:
+        return []
+    said = git("status", "--porcelain", "--untracked-files=all", "--", *paths, directory=directory) or ""
+    return [line[3:] for line in said.splitlines()]
+
+
+def file_hash(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def cores() -> int:
+    """The number of processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> tuple[str | None, list[str]]:
+    """The processor's name, None where the system does not tell, and those of INSTRUCTIONS that it has."""
+    values = {}
+    with contextlib.suppress(OSError):
+        lines = cpuinfo.read_text(encoding="utf-8").splitlines()
+        values = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    known = values.get("flags", values.get("Features", "")).split()
+    return values.get("model name") or platform.processor() or None, [i for i in INSTRUCTIONS if i in known]

@@ -1,0 +1,84 @@
+"""A recorded number names its commit, also in a worktree and with packed refs, and its processor."""
+
+import os
+import subprocess
+
+import pytest
+
+from attention_jax import provenance
+from attention_jax.train import log
+
+
+@pytest.fixture
+def repository(tmp_path):
+    """A repository of one commit with the file "a"."""
+    place = tmp_path / "repository"
+    place.mkdir()
+    (place / "a").write_text("1")
+    for words in (["init", "-q"], ["add", "a"], ["commit", "-q", "-m", "first"]):
+        run(place, *words)
+    return place
+
+
+def run(place, *words) -> str:
+    command = ["git", "-C", str(place), "-c", "user.name=a", "-c", "user.email=a@b", *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_the_commit_of_a_repository_of_packed_refs_and_of_a_worktree(repository, tmp_path):
+    head = run(repository, "rev-parse", "HEAD")
+    assert provenance.commit(repository) == head and len(head) == 40
+    run(repository, "pack-refs", "--all")
+    assert not list((repository / ".git" / "refs" / "heads").iterdir()), "the branch has no file of its own any more"
+    assert provenance.commit(repository) == head
+    run(repository, "worktree", "add", "-q", str(tmp_path / "tree"))
+    assert (tmp_path / "tree" / ".git").is_file() and provenance.commit(tmp_path / "tree") == head
+
+
+def test_a_tree_is_clean_until_a_file_differs_or_is_new(repository):
+    paths = ("a", "b")
+    assert provenance.changes(repository, paths) == []
+    (repository / "a").write_text("2")
+    assert provenance.changes(repository, paths) == ["a"]
+    (repository / "b").write_text("2")
+    assert provenance.changes(repository, paths) == ["a", "b"]
+    run(repository, "add", "-A")
+    run(repository, "commit", "-q", "-m", "second")
+    assert provenance.changes(repository, paths) == []
+
+
+def test_recorded_results_are_not_code(repository):
+    (repository / "experiments" / "results").mkdir(parents=True)
+    (repository / "experiments" / "results" / "x.json").write_text("{}")
+    assert provenance.changes(repository) == []
+    (repository / "experiments" / "x.py").write_text("")
+    assert provenance.changes(repository) == ["experiments/x.py"]
+
+
+def test_outside_of_a_repository_there_is_no_commit(tmp_path):
+    assert provenance.commit(tmp_path) is None and provenance.changes(tmp_path) == []
+
+
+def test_without_git_there_is_no_commit(repository, monkeypatch):
+    monkeypatch.setenv("PATH", str(repository))
+    assert provenance.commit(repository) is None and provenance.changes(repository) == []
+
+
+def test_the_processor_has_a_name_and_vector_instructions(tmp_path, monkeypatch):
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("processor\t: 0\nmodel name\t: Abacus 9\nflags\t\t: fpu fma avx2 avx512f sse\n\n")
+    assert provenance.processor(cpuinfo) == ("Abacus 9", ["avx512f", "avx2", "fma"])
+    monkeypatch.setattr(provenance.platform, "processor", lambda: "")  # as on ARM, where Linux gives no name
+    cpuinfo.write_text("Features\t: fp asimd\n")
+    assert provenance.processor(cpuinfo) == (None, ["asimd"])
+    assert provenance.processor(tmp_path / "none") == (None, [])
+
+
+def test_the_environment_of_a_run_names_the_cores_it_may_use(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1, 2, 3}, raising=False)
+    assert log.environment()["machine"].endswith(", 4 CPUs")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {1}, raising=False)
+    found = log.environment()
+    assert found["machine"].endswith(", 1 of 4 CPUs") and found["cores"] == 1
+    assert {"commit", "changed", "instructions", "jax"} <= found.keys()
