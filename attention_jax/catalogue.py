@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 
 from attention_jax import InputError
-from attention_jax.config import Claim, Config, replace
+from attention_jax.config import Claim, Config, Grid, Withdrawn, replace
 
 ROOT = Path(__file__).resolve().parents[1] / "experiments"
 CHAPTERS = (
@@ -85,6 +85,12 @@ class Experiment:
     """The directory of its measured results."""
     facts: dict
     """Sizes of data that are not at hand, as `Task.describe` gives them (its FACTS): enough to compile it."""
+    withdrawn: tuple[Withdrawn, ...] = ()
+    """Bounds that were committed once and judge no more (its WITHDRAWN)."""
+    grids: tuple[Grid, ...] = ()
+    """Tables of measured numbers under the claims (its GRIDS)."""
+    file: Path | None = None
+    """The file that says all this."""
 
     def about(self, what: str) -> str:
         """The text of a line of the docstring: "Chapter", "Source", "Data", "Command", "Cost"; "" if there is none."""
@@ -233,6 +239,9 @@ def _described(module: ModuleType, results: Path) -> Experiment:
         seeds=getattr(module, "SEEDS", 1),
         results=results,
         facts=getattr(module, "FACTS", {}),
+        withdrawn=getattr(module, "WITHDRAWN", ()),
+        grids=getattr(module, "GRIDS", ()),
+        file=Path(module.__file__),
     )
 
 

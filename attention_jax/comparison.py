@@ -11,7 +11,8 @@ from attention_jax.files import read_json
 from attention_jax.ledger import recorded
 from attention_jax.report import intervals
 from attention_jax.report.intervals import Interval
-from attention_jax.report.tables import Table, by_seed, noise, number, span
+from attention_jax.report.tables import Table, number, span
+from attention_jax.report.verdicts import by_seed, noise
 
 TRAINED, COMPUTED = 0.05, 0.02
 """How far a number of which no noise was recorded may be off, as a share of it: of a training, of a computation."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from attention_jax import InputError, config as configs, runs
+from attention_jax import InputError, config as configs, provenance, runs
 from attention_jax.catalogue import ROOT, Experiment
 from attention_jax.config import Config
 from attention_jax.files import one_at_a_time, read_json, write_json
@@ -28,6 +28,8 @@ class Reproduction:
     """Number of seeds; 0 is the experiment's own."""
     root: str = "runs/reproduce"
     """Where the runs are kept."""
+    record: bool = True
+    """Write the results of full scale into experiments/results/NAME.json, which needs a clean working tree."""
 
     def directory(self, experiment: Experiment, variant: str, seed: int) -> Path:
         """The directory of one run."""
@@ -68,6 +70,10 @@ def reproduce(
     if asked.scale == "recorded":
         found = recorded(experiment.name, experiment.results)["runs"]
         return [run for run in found if asked.variant in ("", run["variant"])]
+    records = asked.scale == "full" and asked.record
+    command = " ".join(["python launch.py reproduce", experiment.name, *shown(words)])
+    if records:
+        check_committed(experiment)
     done = []
     for variant, config in variants.items():
         for seed in seeds_of(experiment, asked, config):
@@ -75,14 +81,14 @@ def reproduce(
             result = run_once(configs.replace(config, **{"train.seed": seed}), directory, experiment.study)
             run = {"variant": variant, "seed": seed} | result
             del run["experiment"]
-            if asked.scale == "full":
-                run |= origin(experiment, directory, words)
+            if records:
+                run |= origin(experiment, directory, command)
                 record(experiment.name, run, experiment.results)
                 if not done and variant == first_variant(experiment):
                     keep_figures(experiment.name, directory, experiment.results)
                 draw_curves(experiment)
             done.append(run)
-    if asked.scale == "full" and experiment.figure:
+    if records and experiment.figure:
         draw(experiment, asked)
     return done
 
@@ -115,11 +121,30 @@ def shown(words: Sequence[str]) -> list[str]:
     return [",".join(Path(part).name if "/" in part else part for part in word.split(",")) for word in kept]
 
 
-def origin(experiment: Experiment, directory: Path, words: Sequence[str]) -> dict:
-    """When, how and where a run was measured."""
+def check_committed(experiment: Experiment):
+    """A recorded number names its commit: raise InputError where the working tree differs from it.
+
+    An experiment of the checkout needs all code committed. One's own file elsewhere needs to be committed where it lies
+    in a repository. An `Experiment` that was made in Python has no file, and nothing is checked.
+    """
+    if experiment.file is None:
+        return
+    own = not experiment.file.is_relative_to(ROOT)
+    changed = provenance.changes(experiment.file.parent, (experiment.file.name,)) if own else provenance.changes()
+    if changed:
+        listed = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
+        raise InputError(
+            f"recording {experiment.name} needs a clean working tree; not committed: {listed}; "
+            "commit, or add --no-record to run without recording"
+        )
+
+
+def origin(experiment: Experiment, directory: Path, command: str) -> dict:
+    """When, how and where a run was measured, and the hash of the experiment's file."""
     return {
         "date": str(datetime.date.today()),
-        "command": " ".join(["python launch.py reproduce", experiment.name, *shown(words)]),
+        "command": command,
+        "experiment_sha256": provenance.file_hash(experiment.file) if experiment.file else None,
         "environment": read_json(directory / "environment.json"),
     }
 

@@ -14,7 +14,7 @@ from attention_jax.config import Claim
 ROOT = Path(__file__).resolve().parents[1]
 CONFIG = configs.Config("toy", configs.Dates(), configs.LuongSeq2seq())
 ENVIRONMENT = {"machine": "a board, 1 CPU", "processor": "abacus", "devices": ["cpu: cpu"], "jax": "0.1"}
-CLAIM = Claim("the number", "test.number", None, "hand", at_least=1.0)
+CLAIM = Claim("the number", "test.number", None, "hand", kind="aim", at_least=1.0)
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_a_wrong_number_in_the_record_is_red_and_every_check_runs_anew(toy, tmp_
 
 
 def test_seeds_say_how_much_may_differ_and_a_difference_needs_both_of_its_runs(toy, tmp_path, capsys):
-    less = Claim("b less a", "test.number", None, "hand", variant="b", minus="a", at_most=0.0)
+    less = Claim("b less a", "test.number", None, "hand", variant="b", minus="a", kind="order", at_most=0.0)
     numbers = {("a", 0): (10.0, 1.0), ("a", 1): (11.5, 1.0), ("a", 2): (12.5, 1.0), ("b", 0): (9.0, 4.0)}
     several = toy("several", numbers, claims=(dataclasses.replace(CLAIM, variant="a"), less))
     assert checked([several]) == 1
@@ -184,7 +184,7 @@ def test_the_command_line_checks_an_experiment_of_ones_own_with_the_options_it_w
     monkeypatch.setattr(check, "ROOT", tmp_path / "runs")
     (tmp_path / "mine.py").write_text(
         "from attention_jax.config import Claim, Config, Dates, LuongSeq2seq\n"
-        "CLAIMS = (Claim('a number', 'test.number', None, 'me'),)\n"
+        "CLAIMS = (Claim('a number', 'test.number', None, 'me', kind='measurement'),)\n"
         "config = lambda: Config('mine', Dates(), LuongSeq2seq())\n"
         "study = lambda config, directory: {'test.number': float(config.train.batch_size)}\n"
     )
@@ -205,43 +205,21 @@ def test_the_command_line_checks_an_experiment_of_ones_own_with_the_options_it_w
         reproduce(["--minutes", "3"])
 
 
-def test_the_cores_that_may_be_used_are_part_of_a_machine(monkeypatch):
-    from attention_jax.train import log
-
-    monkeypatch.setattr(log.os, "cpu_count", lambda: 4)
-    monkeypatch.setattr(log.os, "sched_getaffinity", lambda process: {0, 1, 2, 3}, raising=False)
-    assert log.environment()["machine"].endswith(", 4 CPUs")
-    monkeypatch.setattr(log.os, "sched_getaffinity", lambda process: {1}, raising=False)
-    assert log.environment()["machine"].endswith(", 1 of 4 CPUs")
-
-
-def test_the_environment_says_what_a_processor_knows(tmp_path, monkeypatch):
-    from attention_jax.train import log
-
-    (tmp_path / "cpuinfo").write_text("processor\t: 0\nmodel name\t: Abacus 9\nflags\t\t: fpu avx2 avx512f sse\n\n")
-    assert log._processor(tmp_path / "cpuinfo") == "Abacus 9, avx512f"
-    (tmp_path / "cpuinfo").write_text("model name\t: Beads\n")
-    assert log._processor(tmp_path / "cpuinfo") == "Beads"
-    monkeypatch.setattr(log.platform, "processor", lambda: "")  # as on ARM, where Linux gives no name
-    (tmp_path / "cpuinfo").write_text("Features\t: fp asimd\n")
-    assert log._processor(tmp_path / "cpuinfo") == "asimd"
-
-
 def run(value, seed=0, **rest):
     return {"variant": "", "seed": seed, "metrics": {"test.bleu": value}, "history": [], "steps": 5} | rest
 
 
 def test_what_is_expected_says_where_it_comes_from():
-    claim = Claim("", "test.bleu", None, "")
+    claim = Claim("", "test.bleu", None, "", kind="measurement")
     assert comparison.expected(claim, [run(20.0)], 0)[2] == "+-5 %"
     assert comparison.expected(claim, [run(20.0), run(22.0, 1)], 0) == pytest.approx((18.98, 22.02, "2 seeds, +-5 %"))
     with_bootstrap = run(20.0, metrics={"test.bleu": 20.0, "test.bleu_low": 18.0, "test.bleu_high": 21.5})
     assert comparison.expected(claim, [with_bootstrap], 0) == pytest.approx((17.98, 21.52, "bootstrap"))
-    share = Claim("", "test.accuracy", None, "")
+    share = Claim("", "test.accuracy", None, "", kind="measurement")
     counted = run(0.0, metrics={"test.accuracy": 0.9}, facts={"test_images": 1000})
     low, high, why = comparison.expected(share, [counted], 0)
     assert (low, high) == pytest.approx((0.8799 - 0.0009, 0.9171 + 0.0009), abs=1e-4) and why == "1,000 examples"
-    error = Claim("", "test.bleu", None, "", at_most=1e-5)
+    error = Claim("", "test.bleu", None, "", kind="exact", at_most=1e-5)
     computed = {name: value for name, value in run(1e-7).items() if name != "steps"}
     assert comparison.expected(error, [computed], 0)[1] == pytest.approx(1e-6, rel=0.001)
     assert comparison.expected(error, [run(1e-7)], 0)[1] < 1.1e-7, "of a training a tenth of the bound is no rounding"

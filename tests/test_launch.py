@@ -293,7 +293,7 @@ def test_a_file_of_ones_own_is_trained_and_judged_with_results_beside_it(tmp_pat
     experiment.write_text(
         "from attention_jax.config import Claim, replace\n"
         "from experiments.date_luong import config as theirs\n"
-        "CLAIMS = (Claim('it is measured', 'test.loss', None, 'me', at_least=0.0),)\n"
+        "CLAIMS = (Claim('it is measured', 'test.loss', None, 'me', kind='aim', at_least=0.0),)\n"
         "def config():\n"
         "    small = {'data.examples': 600, 'model.hidden_size': 8, 'train.total_epochs': 1}\n"
         "    return replace(theirs(), name='mine', **small)\n"

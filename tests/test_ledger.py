@@ -1,18 +1,20 @@
 """Reproducing an experiment: what ended is kept, what differs is done anew, what was measured is recorded."""
 
 import dataclasses
+import hashlib
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import toy_experiment
+from toy_experiment import CONFIG
 
 from attention_jax import InputError, config as configs, ledger, runs
-from attention_jax.catalogue import Experiment
 from attention_jax.ledger import Reproduction
-from attention_jax.report.tables import judge
+from attention_jax.report.verdicts import judge
 
-CONFIG = configs.Config("toy", configs.Dates(), configs.LuongSeq2seq())
-CLAIM = configs.Claim("error", "test.error", 1.0, "hand", at_most=1.5, beaten=0.5)
+CLAIM = configs.Claim("error", "test.error", 1.0, "hand", kind="aim", at_most=1.5)
 
 
 @pytest.fixture
@@ -29,22 +31,7 @@ def toy(tmp_path, calls):
         calls.append(config.train.seed)
         return {"test.error": config.train.seed + config.optim.learning_rate}
 
-    return Experiment(
-        name="toy",
-        doc="A toy.",
-        config=lambda: CONFIG,
-        smoke=lambda: CONFIG,
-        variants=lambda: {"": CONFIG},
-        sweep=dict,
-        study=study,
-        figure=None,
-        claims=(CLAIM,),
-        seeds=3,
-        results=tmp_path / "results",
-        facts={},
-        presets=dict,
-        looked=None,
-    )
+    return toy_experiment.toy(tmp_path / "results", study=study, claims=(CLAIM,), seeds=3)
 
 
 def reproduce(toy, tmp_path, rate=0.25, words=(), **asked):
@@ -62,7 +49,7 @@ def test_every_seed_is_run_once_and_recorded_with_its_command_but_not_its_place(
     reproduce(toy, tmp_path)
     assert calls == [0, 1, 2], "what had ended was run again"
     assert [run["seed"] for run in ledger.recorded("toy", toy.results)["runs"]] == [0, 1, 2]
-    assert judge(CLAIM, done) == (1.25, "reproduced")
+    assert judge(CLAIM, done) == (1.25, "holds")
     assert reproduce(toy, tmp_path, scale="recorded") == ledger.recorded("toy", toy.results)["runs"]
 
 
@@ -75,6 +62,40 @@ def test_other_options_are_another_run_and_the_old_one_is_kept(toy, tmp_path):
 def test_smoke_runs_record_nothing(toy, tmp_path):
     assert len(reproduce(toy, tmp_path, scale="smoke")) == 1
     assert not (tmp_path / "results").exists()
+
+
+def repository(directory: Path) -> Path:
+    """A repository with a committed experiment, x.py."""
+    directory.mkdir()
+    (directory / "x.py").write_text('"""An experiment."""\n')
+    git = ["git", "-C", str(directory), "-c", "user.name=a", "-c", "user.email=a"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "x"]):
+        subprocess.run([*git, *words], check=True)
+    return directory / "x.py"
+
+
+def test_nothing_is_recorded_from_an_experiment_that_is_not_committed(toy, calls, tmp_path):
+    file = repository(tmp_path / "mine")
+    own = dataclasses.replace(toy, file=file)
+    reproduce(own, tmp_path, seeds=1)
+    [run] = ledger.recorded("toy", toy.results)["runs"]
+    assert run["experiment_sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
+    file.write_text('"""Changed."""\n')
+    with pytest.raises(InputError, match=r"x\.py.*--no-record"):
+        reproduce(own, tmp_path, seeds=2)
+    assert calls == [0], "refused before anything was run"
+    reproduce(own, tmp_path, seeds=2, record=False)
+    assert calls == [0, 1] and len(ledger.recorded("toy", toy.results)["runs"]) == 1
+    ledger.check_committed(
+        dataclasses.replace(toy, file=tmp_path / "y.py")
+    )  # outside of a repository: no commit to name
+
+
+def test_a_built_in_experiment_needs_the_whole_checkout_committed(toy, monkeypatch):
+    built_in = dataclasses.replace(toy, file=ledger.ROOT / "date_luong.py")
+    monkeypatch.setattr(ledger.provenance, "changes", lambda *asked: [] if asked else ["attention_jax/ops/fused.py"])
+    with pytest.raises(InputError, match="attention_jax/ops/fused.py"):
+        ledger.check_committed(built_in)
 
 
 def test_one_variant_may_be_chosen(toy, tmp_path):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar
 
 from attention_jax import InputError
+from attention_jax.config.claims import BAR, Bound, Claim, Grid, Withdrawn
 from attention_jax.config.data import (
     Addition,
     Algorithmic,
@@ -262,36 +263,3 @@ def check_number(name: str, option: str, value: float):
         raise InputError(f"{option} must be at least 0 and below 1, got {value}")
     if not value >= 0:
         raise InputError(f"{option} must not be negative, got {value}")
-
-
-@dataclass(frozen=True)
-class Claim:
-    """One published (or aimed at) number, and what counts as having reproduced it.
-
-    `metric` names a value of the run's result ("test.bleu"); `epoch` takes it from that epoch of the history instead of
-    the final evaluation, `best` takes the best epoch; `also` names more of the final evaluation's, and the claim speaks
-    of the mean of all. With several seeds the median is judged, or the `seeds_needed`-th best.
-    """
-
-    text: str
-    metric: str
-    published: float | None
-    source: str
-    variant: str = ""
-    also: tuple[str, ...] = ()
-    minus: str | None = None
-    """The claim is an order: what `variant` has more than this variant, seed by seed."""
-    epoch: int | None = None
-    best: bool = False
-    at_least: float | None = None
-    """Reproduced if the value is at least this ..."""
-    at_most: float | None = None
-    """... and at most this. With neither, the number is reported without a verdict."""
-    seeds_needed: int = 0
-    """Judge the n-th best seed: 4 of five seeds is "on at least 4 of 5"; 0 judges the median."""
-    beaten: float | None = None
-    """Beaten from this value on. Up is better where only `at_least` is given, down where only `at_most` is; with both
-    or neither the metric's name decides: loss, perplexity, error and bits are better low.
-    """
-    timed: bool = False
-    """The number is a time, another one on another machine: `reproduce --check` shows it without a verdict."""

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from textwrap import fill
 
-from attention_jax.report.tables import number, ours, worded
+from attention_jax.report.tables import number
+from attention_jax.report.verdicts import bounds, ours, with_caveats
 
 WIDTH = 100
 
@@ -28,11 +29,11 @@ def experiment_page(experiment, runs: Sequence[Mapping], own_data: Mapping[str, 
 
 
 def verdicts(claims: Sequence, runs: Sequence[Mapping]) -> str:
-    """The claims with what was measured and published, each after its verdict; empty where there are none."""
+    """The claims with kind, bound, published and measured number, each after its verdict; empty without claims."""
     lines = ["Recorded:"]
     for claim in claims:
-        published = f"published {number(claim.published)} ({claim.source})"
-        text = f"{worded(claim, runs)}: {claim.text}; ours {ours(claim, runs)}, {published}"
+        published = f"{claim.kind}, bound {bounds(claim)}, published {number(claim.published)} ({claim.source})"
+        text = f"{with_caveats(claim, runs)}: {claim.text}; ours {ours(claim, runs)}; {published}"
         lines.append(fill(text, WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False))
     return "\n".join(lines) if claims else ""
 

@@ -1,6 +1,5 @@
 """The answer of a sweep, from its directory alone, any time: sweep.json, table, figures, importances, one command."""
 
-import datetime
 import math
 import shlex
 import statistics
@@ -215,6 +214,7 @@ def write(directory: Path, settings: Settings, trials: Sequence[Trial]):
 def record(directory: Path, settings: Settings, trials: Sequence[Trial], words: Sequence[str]):
     """Keep every finished run in experiments/results/NAME.json, its point as its variant, with the `words` of the
     command, and the figures beside it."""
+    experiment = catalogue.load_experiment(settings.config.name)
     command = " ".join(["python launch.py sweep", *ledger.shown(words)])
     for trial in trials:
         for run_directory, result in zip(trial.directories, trial.results):
@@ -222,9 +222,7 @@ def record(directory: Path, settings: Settings, trials: Sequence[Trial], words: 
                 run = {"variant": label(trial.point, exact=True)} | {
                     k: v for k, v in result.items() if k != "experiment"
                 }
-                run |= {"date": str(datetime.date.today()), "command": command}
-                run["environment"] = read_json(run_directory / "environment.json")
-                ledger.record(settings.config.name, run)
+                ledger.record(settings.config.name, run | ledger.origin(experiment, run_directory, command))
     ledger.keep_figures(settings.config.name, directory)
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from attention_jax.catalogue import load_experiment
-from attention_jax.report.tables import judge
+from attention_jax.report.verdicts import judge
 
 EXACT = {
     "linear_attention": {"causal.from_weights", "recurrent.from_weights", "linear.operations.exponent"},

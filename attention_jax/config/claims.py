@@ -1,0 +1,137 @@
+"""What an experiment claims: a number, its bounds, and what the number is compared with."""
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from attention_jax import InputError
+
+Kind = Literal["same protocol", "other protocol", "exact", "order", "aim", "measurement"]
+
+
+BAR = 'the bar for "beaten" was our own; a number now counts as beaten only beyond the noise of both sides'
+"""The reason of every `Withdrawn.bar` that was in force until 2026-11-23."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A number of an experiment's runs with its bounds; the fields that `Claim` and `Withdrawn` share.
+
+    With several seeds the median is judged, or the `seeds_needed`-th best.
+    """
+
+    text: str
+    metric: str
+    """A value of the run's result, such as "test.bleu"."""
+    published: float | None
+    """The number in the source, or None."""
+    source: str
+    """The paper with its table, figure or equation."""
+    variant: str = ""
+    """The variant of the experiment whose runs have the number."""
+    also: tuple[str, ...] = ()
+    """More metrics of the final evaluation: the mean of all of them and `metric` is judged."""
+    minus: str | None = None
+    """Judge the difference `variant` - `minus`, seed by seed."""
+    epoch: int | None = None
+    """Take the metric after this epoch instead of the final evaluation."""
+    best: bool = False
+    """Take the metric of its best epoch."""
+    at_least: float | None = None
+    at_most: float | None = None
+    seeds_needed: int = 0
+    """Judge the n-th best seed: 4 of five seeds means "on at least 4 of 5"; 0 judges the median."""
+
+    @property
+    def bounded(self) -> bool:
+        """Whether a result could miss this."""
+        return self.at_least is not None or self.at_most is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Registered:
+    kind: Kind
+    """What the number is compared with:
+
+    same protocol: a published number obtained with the same data, preprocessing, metric, training budget and model
+    selection; other protocol: a published number where something differs (`differs`); exact: a theorem or a closed
+    form; order: only a sign or an order; aim: a bound of our own; measurement: no bound.
+    """
+    differs: str = ""
+    """What differs from the source, in one line, where the kind is "other protocol"."""
+    spread: tuple[float, float] | None = None
+    """The lowest and the highest of the source's own runs, editions or seeds."""
+    since: str = ""
+    """The day on which the bounds were committed, as YYYY-MM-DD."""
+    after: str = ""
+    """Which results were known on that day; empty for bounds that were set before any."""
+    timed: bool = False
+    """The number is a time, which another machine changes: `reproduce --check` shows it without a verdict."""
+
+
+@dataclass(frozen=True)
+class Claim(_Registered, Bound):
+    """A number with the bounds within which it counts as reproduced, above, below or holding.
+
+    Raises InputError where the kind does not fit the other fields.
+
+    >>> Claim("error", "test.error", 0.0, "theorem 1", kind="exact", at_most=1e-6).bounded
+    True
+    >>> Claim("BLEU", "test.bleu", 28.4, "table 2", kind="other protocol", at_least=27.0)
+    Traceback (most recent call last):
+    attention_jax.errors.InputError: the claim 'BLEU' of another protocol needs `differs`: say what differs in a line
+    """
+
+    def __post_init__(self):
+        if self.kind not in get_args(Kind):
+            raise InputError(f"the claim {self.text!r} has the kind {self.kind!r}: choose one of {get_args(Kind)}")
+        if (self.kind == "measurement") == self.bounded:
+            raise InputError(f"the claim {self.text!r} is of kind {self.kind!r}: only a measurement has no bounds")
+        if self.kind in ("same protocol", "other protocol") and self.published is None:
+            raise InputError(f"the claim {self.text!r} is of kind {self.kind!r}, which needs a published number")
+        if self.kind == "other protocol" and not self.differs:
+            raise InputError(f"the claim {self.text!r} of another protocol needs `differs`: say what differs in a line")
+
+    @property
+    def near(self) -> tuple[float, float]:
+        """Where a number of the same protocol counts as reproduced: within the source's spread or 5 % of its number."""
+        share = 0.05 * abs(self.published)
+        low, high = self.spread or (math.inf, -math.inf)
+        return min(low, self.published - share), max(high, self.published + share)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Ended:
+    since: str
+    """The day on which the bounds were first committed, as YYYY-MM-DD."""
+    until: str
+    """The day on which they were replaced or removed."""
+    reason: str
+    """Why, in one sentence."""
+    bar: float | None = None
+    """A former bar: the value from which the record once said "beaten"."""
+    today: str | None = None
+    """The variant of today's record that has the number, where it is not called as it was."""
+
+
+@dataclass(frozen=True)
+class Withdrawn(_Ended, Bound):
+    """A bound that was committed once and judges no more: kept, and held against today's record in docs/results.md."""
+
+    @property
+    def on_record(self) -> "Withdrawn":
+        """The same bound on the variant of today's record."""
+        return self if self.today is None else dataclasses.replace(self, variant=self.today)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table of measured numbers under the claims of an experiment: one line for each variant, without verdicts."""
+
+    caption: str
+    columns: dict[str, str]
+    """{column: metric}"""
+    variants: tuple[str, ...]
+    minus: str | None = None
+    """Show the differences to this variant, seed by seed."""

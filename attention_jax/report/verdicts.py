@@ -1,0 +1,190 @@
+"""Verdicts: what recorded numbers say about a claim. `judge` is the only place where a number becomes a verdict.
+
+Runs are mappings {"variant": str, "seed": int, "metrics": {name: number}, "history": [{"epoch": int, name: number},
+...], "environment": {"commit": str | None, ...}, ...}, as experiments/results/NAME.json holds them.
+"""
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Literal
+
+import numpy as np
+
+from attention_jax import lower_is_better
+from attention_jax.report import intervals
+from attention_jax.report.intervals import Interval
+from attention_jax.report.tables import number, span
+
+Verdict = Literal["reproduced", "beaten", "above", "below", "holds", "missed", "measured", "not run"]
+SEEDS = 3
+"""With fewer runs than this nothing counts as beaten: the noise of our own training is not known."""
+
+
+def upward(bound) -> bool:
+    """Whether more is better: a single bound decides, otherwise the metric's name (a loss or an error: no)."""
+    if (bound.at_least is None) != (bound.at_most is None):
+        return bound.at_least is not None
+    return not lower_is_better(bound.metric)
+
+
+def value_of(bound, run: Mapping) -> float | None:
+    """The number of one run: of the final evaluation, one epoch, or the best epoch; None if there is none."""
+    if bound.also:
+        parts = parts_of(bound, run).values()
+        return None if None in parts else fmean(parts)
+    if bound.epoch is None and not bound.best:
+        return run["metrics"].get(bound.metric)
+    by_epoch = {row.get("epoch"): row[bound.metric] for row in run["history"] if row.get(bound.metric) is not None}
+    if bound.epoch is not None:
+        return by_epoch.get(bound.epoch)
+    return (max if upward(bound) else min)(by_epoch.values(), default=None)
+
+
+def parts_of(bound, run: Mapping) -> dict[str, float | None]:
+    """The final numbers whose mean is judged where `also` names more than one metric."""
+    return {name: run["metrics"].get(name) for name in (bound.metric, *bound.also)}
+
+
+def by_seed(bound, runs: Sequence[Mapping]) -> dict[int, float]:
+    """{seed: number} of the variant's runs; with `minus`, the difference to the other's run of the same seed."""
+    values = {(run.get("variant", ""), run.get("seed", 0)): value_of(bound, run) for run in runs}
+    values = {key: float(value) for key, value in values.items() if value is not None}
+    mine = {seed: value for (variant, seed), value in values.items() if variant == bound.variant}
+    if bound.minus is None:
+        return mine
+    return {seed: value - values[bound.minus, seed] for seed, value in mine.items() if (bound.minus, seed) in values}
+
+
+def runs_of(bound, runs: Sequence[Mapping]) -> list[Mapping]:
+    """The runs that `by_seed` reads."""
+    seeds = by_seed(bound, runs)
+    variants = {bound.variant, bound.minus} - {None}
+    return [run for run in runs if run.get("variant", "") in variants and run.get("seed", 0) in seeds]
+
+
+def judged_value(bound, runs: Sequence[Mapping]) -> float | None:
+    """The median over seeds, or the `seeds_needed`-th best; None without a run, or with fewer than are needed."""
+    values = list(by_seed(bound, runs).values())
+    if not values or bound.seeds_needed > len(values):
+        return None
+    worst = -np.inf if upward(bound) else np.inf
+    ranked = sorted(values, key=lambda v: worst if np.isnan(v) else v, reverse=upward(bound))
+    return ranked[bound.seeds_needed - 1] if bound.seeds_needed else float(np.median(values))
+
+
+def judge(claim, runs: Sequence[Mapping]) -> tuple[float | None, Verdict]:
+    """The number of a `config.Claim` and its verdict.
+
+    not run: no run, or too few seeds, have the number. measured: the claim sets no bound. missed: outside of the bounds
+    (NaN, too). Within the bounds the kind of the claim decides. exact, order, aim: holds. other protocol: above (at or
+    above the published number) or below it. same protocol: beaten, if three seeds or more are all better than the
+    source's own best (`spread`); reproduced, if the number is within the source's spread or 5 % of its number;
+    otherwise above or below.
+    """
+    value = judged_value(claim, runs)
+    if value is None:
+        return None, "not run"
+    if not claim.bounded:
+        return value, "measured"
+    if not within(claim, value):
+        return value, "missed"
+    if claim.kind in ("exact", "order", "aim"):
+        return value, "holds"
+    if claim.kind == "same protocol":
+        if beats(claim, list(by_seed(claim, runs).values())):
+            return value, "beaten"
+        if claim.near[0] <= value <= claim.near[1]:
+            return value, "reproduced"
+    return value, "above" if value >= claim.published else "below"
+
+
+def within(bound, value: float) -> bool:
+    """Whether a number lies within the bounds; NaN does not."""
+    return (bound.at_least is None or value >= bound.at_least) and (bound.at_most is None or value <= bound.at_most)
+
+
+def beats(claim, values: Sequence[float]) -> bool:
+    """Whether all of at least SEEDS numbers are better than every run of the source, whose spread has to be known."""
+    if claim.spread is None or len(values) < SEEDS:
+        return False
+    return min(values) > claim.spread[1] if upward(claim) else max(values) < claim.spread[0]
+
+
+def noise(bound, runs: Sequence[Mapping], seed: int, otherwise: float = 0.0) -> Interval | None:
+    """What other test examples might have given instead of the number of one seed (`intervals.sampling`).
+
+    Where that is not known it is `otherwise`, a fraction of the number, to both sides, or None.
+    """
+    own = {run.get("variant", ""): run for run in runs if run.get("seed", 0) == seed}
+
+    def around(variant: str) -> tuple[float, Interval | None]:
+        run, value = own[variant], float(value_of(bound, own[variant]))
+        parts = {bound.metric: value} if not bound.also else parts_of(bound, run)
+        known = [intervals.sampling(name, part, run) for name, part in parts.items()]
+        if all(known):
+            return value, intervals.mean(list(parts.values()), known)
+        return value, intervals.within(value, otherwise) if otherwise else None
+
+    mine, around_mine = around(bound.variant)
+    if bound.minus is None or around_mine is None:
+        return around_mine
+    other, around_other = around(bound.minus)
+    return around_other and intervals.difference(mine, around_mine, other, around_other)
+
+
+def interval(bound, runs: Sequence[Mapping]) -> Interval | None:
+    """The range of several seeds; of one seed what its test examples leave open, or None."""
+    values = by_seed(bound, runs)
+    if len(values) > 1:
+        return Interval(min(values.values()), max(values.values()), f"{len(values)} seeds")
+    return noise(bound, runs, *values) if values else None
+
+
+def caveats(claim, runs: Sequence[Mapping]) -> list[str]:
+    """What a reader should know beside a verdict; it changes no count.
+
+    one seed: a model was trained once. within noise (of one seed), seeds disagree: at one end of the `interval` the
+    claim would be missed, or would not. bound set after a result: `Claim.after` says which. no commit: a run does not
+    name the commit that it ran.
+    """
+    verdict, values, found = judge(claim, runs)[1], by_seed(claim, runs), interval(claim, runs)
+    if verdict in ("measured", "not run"):
+        return []
+    trained = any("steps" in run for run in runs_of(claim, runs))
+    ends = {within(claim, end) for end in found[:2]} if found and not claim.seeds_needed else set()
+    return [
+        *(["one seed"] if trained and len(values) == 1 else []),
+        *(["within noise" if len(values) == 1 else "seeds disagree"] if {verdict == "missed"} & ends else []),
+        *(["bound set after a result"] if claim.after else []),
+        *(["no commit"] if any(not run.get("environment", {}).get("commit") for run in runs_of(claim, runs)) else []),
+    ]
+
+
+def with_caveats(claim, runs: Sequence[Mapping]) -> str:
+    """The verdict and its caveats: "reproduced (one seed, no commit)"."""
+    verdict, doubts = judge(claim, runs)[1], caveats(claim, runs)
+    return f"{verdict} ({', '.join(doubts)})" if doubts else verdict
+
+
+def bounds(bound) -> str:
+    """The bounds as a table shows them.
+
+    >>> from attention_jax.config import Claim
+    >>> bounds(Claim("", "m", None, "", kind="aim", at_least=0.5)), bounds(Claim("", "m", None, "", kind="measurement"))
+    ('>= 0.5', '-')
+    """
+    if bound.at_least is not None and bound.at_most is not None:
+        return span(bound.at_least, bound.at_most) if bound.at_least != bound.at_most else f"= {number(bound.at_least)}"
+    if bound.at_least is not None:
+        return f">= {number(bound.at_least)}"
+    return "-" if bound.at_most is None else f"<= {number(bound.at_most)}"
+
+
+def ours(bound, runs: Sequence[Mapping]) -> str:
+    """The median over seeds with their range, or the number of one seed with what its test examples leave open, such as
+    "95.1 (94.7-95.6, 3 seeds)", "0.92 (0.914-0.925, 10,000 examples)", "37.5 (36.4-38.6, bootstrap)"."""
+    values, found = list(by_seed(bound, runs).values()), interval(bound, runs)
+    if not values:
+        return "-"
+    middle = number(float(np.median(values)))
+    return f"{middle} ({span(found.low, found.high)}, {found.why})" if found else middle

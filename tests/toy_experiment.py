@@ -1,0 +1,29 @@
+"""An experiment without training, for tests of what is done with its results."""
+
+from pathlib import Path
+
+from attention_jax import config as configs
+from attention_jax.catalogue import Experiment
+
+CONFIG = configs.Config("toy", configs.Dates(), configs.LuongSeq2seq())
+
+
+def toy(results: Path, **fields) -> Experiment:
+    """The experiment "toy" with one variant and no study; `fields` replace what an `Experiment` has."""
+    defaults = {
+        "name": "toy",
+        "doc": "A toy.",
+        "config": lambda: CONFIG,
+        "smoke": lambda: CONFIG,
+        "variants": lambda: {"": CONFIG},
+        "presets": dict,
+        "sweep": dict,
+        "study": None,
+        "looked": None,
+        "figure": None,
+        "claims": (),
+        "seeds": 1,
+        "results": results,
+        "facts": {},
+    }
+    return Experiment(**defaults | fields)
