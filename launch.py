@@ -219,39 +219,48 @@ def watch(words: list[str]):
 
 def reproduce(words: list[str]):
     """[NAME ...] [--scale smoke|full|recorded] [--check --minutes 30]: run experiments and judge their claims."""
-    from attention_jax import catalogue, cli, ledger
+    from attention_jax import catalogue, check, cli, ledger, record, replication
     from attention_jax.comparison import elsewhere
-    from attention_jax.report.tables import claims_table, judge, show
+    from attention_jax.report.tables import show
 
     asked, options = cli.parse_known(cli.Reproduce, words)
     if asked.check:
         raise SystemExit(check_the_record(asked, options))
+    if asked.rows and asked.scale == "full":
+        override = lambda config, words: cli.parse_with_config(cli.Reproduce, words, lambda _: config)[1]
+        return replication.replicate(Path(asked.rows), asked, asked.names, override, check.Here(asked.local_data))
     if asked.local_data or asked.minutes != cli.Reproduce.minutes:
         raise InputError("--minutes and --local-data belong to --check: add it, or leave them out")
     override = lambda config: cli.parse_with_config(cli.Reproduce, words, lambda _: config)[1]
     experiments = [catalogue.load_experiment(name) for name in asked.names or catalogue.names()]
     if options:  # a misspelt one is refused before anything is run
         [override(experiment.config()) for experiment in experiments]
-    measured = []
+    if asked.rows:
+        return print(record.replication_page([one for e in experiments for one in record.judged(e)]))
+    rows = []
     for experiment in experiments:
         runs = ledger.reproduce(experiment, asked, override, [word for word in words if word not in asked.names])
-        measured.append((experiment.name, experiment.claims, runs if asked.scale != "smoke" else []))
-    table = claims_table(measured)
-    show(table, asked.markdown)
-    verdicts = [judge(claim, runs)[1] for _, claims, runs in measured for claim in claims]
-    print("\n" + ", ".join(f"{verdicts.count(kind)} {kind}" for kind in dict.fromkeys(verdicts)))
+        whole = asked.scale == "recorded" and not asked.variant
+        rows += record.judged(experiment, None if whole else runs if asked.scale != "smoke" else [])
+    if asked.markdown:
+        print(record.page(experiments))
+    else:
+        show(record.claims_table(rows))
+        print()
+        show(record.counts_table(rows))
+        print("\n".join(filter(None, [record.caveats_line(rows), record.survival_line(rows)])))
     if asked.scale == "recorded" and not asked.names:
         for found in elsewhere(catalogue.ROOT / "results"):
             print()
             show(found, asked.markdown)
-    raise SystemExit(1 if "missed" in verdicts else 0)
+    raise SystemExit(1 if any(one.verdict == "missed" for one in rows) else 0)
 
 
 def check_the_record(asked, options: list[str]) -> int:
     """Recorded runs again, held against the record: the exit code of `launch.py reproduce --check`."""
     from attention_jax import catalogue, check, cli
 
-    own = ("scale", "variant", "seeds", "root", "markdown")
+    own = ("scale", "variant", "seeds", "root", "record", "markdown")
     if any(getattr(asked, name) != getattr(cli.Reproduce, name) for name in own):
         raise InputError(f"--check runs what is recorded: leave --{', --'.join(own)} out")
     if not asked.minutes > 0:
@@ -265,7 +274,7 @@ def check_the_record(asked, options: list[str]) -> int:
 
 def sweep(words: list[str]):
     """NAME [--over PARAMETER=VALUES ...] [--seeds N] [--trials N] [--jobs N | --ray ADDRESS]: search its options."""
-    from attention_jax import catalogue, cli
+    from attention_jax import catalogue, cli, ledger
 
     named = lambda asked: catalogue.load_experiment(asked.experiment).config()
     asked, config = cli.parse_with_config(cli.Sweep, words, named)
@@ -280,6 +289,8 @@ def sweep(words: list[str]):
     settings = driver.settings_of(config, over, asked.method, asked.trials, asked.seeds, asked.metric)
     if asked.dry_run:
         return answer.announce(settings, driver.first_points(settings))
+    if asked.record:
+        ledger.check_committed(catalogue.load_experiment(asked.experiment))
     directory = Path(asked.out or f"runs/sweeps/{asked.experiment}")
     try:
         trials = driver.sweep(settings, directory, jobs=asked.jobs, ray=asked.ray, population=asked.population)

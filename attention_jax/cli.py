@@ -158,13 +158,15 @@ class Reproduce(Reproduction):
     """Experiments of `launch.py list`, or files of your own; by default all that there are."""
     markdown: bool = False
     """Print the table as markdown: docs/results.md is this of --scale recorded."""
+    rows: str = ""
+    """Run what this file registers, such as experiments/replication.json, in its order (docs/replication.md)."""
     check: bool = False
     """Run recorded runs again, as many as fit --minutes, in runs/check, and hold their numbers against the record."""
     minutes: float = 30.0
     """Of --check: the time there is; of each chapter the cheapest run, then more."""
     local_data: str = ""
-    """Of --check: a directory with the files that recorded commands name (date.txt.gz, multi30k), in it or one deeper;
-    what is neither there nor in the cache is skipped.
+    """Of --check and --rows: a directory with the files that recorded commands name (date.txt.gz, multi30k), in it or
+    one deeper; what is neither there nor in the cache is skipped.
     """
 
 

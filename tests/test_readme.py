@@ -10,9 +10,10 @@ from pathlib import Path
 import jax
 import pytest
 
-from attention_jax import catalogue, ledger
+from attention_jax import catalogue, record
 from attention_jax.comparison import elsewhere
-from attention_jax.report.tables import claims_table, judge, markdown, number, values_of
+from attention_jax.report.tables import markdown, number
+from attention_jax.report.verdicts import bounds, ours, with_caveats
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -20,54 +21,54 @@ RESULTS = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
-def claims() -> list[tuple]:
-    """(experiment, claim, its runs) of every claim there is."""
-    runs = {name: ledger.recorded(name)["runs"] for name in catalogue.names()}
-    return [(name, claim, runs[name]) for name in catalogue.names() for claim in catalogue.load_experiment(name).claims]
+def experiments() -> list:
+    return [catalogue.load_experiment(name) for name in catalogue.names()]
 
 
-def row(name: str, claim, runs: list) -> str:
-    """A row of README's table."""
-    value, verdict = judge(claim, runs)
-    cells = (name, claim.text, number(value), number(claim.published), verdict, len(values_of(claim, runs)))
-    return "| " + " | ".join(map(str, cells)) + " |"
+@pytest.fixture(scope="module")
+def rows(experiments) -> list[record.Judged]:
+    """Every claim there is, with its recorded runs."""
+    return [one for experiment in experiments for one in record.judged(experiment)]
 
 
-def test_the_page_of_results_is_that_of_the_committed_results(claims):
-    entries = [
-        (name, catalogue.load_experiment(name).claims, ledger.recorded(name)["runs"]) for name in catalogue.names()
-    ]
-    verdicts = [judge(claim, runs)[1] for _, claim, runs in claims]
-    counts = ", ".join(f"{verdicts.count(kind)} {kind}" for kind in dict.fromkeys(verdicts))
+def readme_line(one: record.Judged) -> str:
+    """A line of README's table of results."""
+    claim, runs = one.claim, one.runs
+    cells = (claim.kind, bounds(claim), number(claim.published), ours(claim, runs), with_caveats(claim, runs))
+    return "| " + " | ".join((one.experiment, claim.text, *cells)) + " |"
+
+
+def test_the_page_of_results_is_that_of_the_committed_results(experiments):
     others = [f"\n## {table.title}\n\n{markdown(table)}\n" for table in elsewhere(ROOT / "experiments" / "results")]
-    generated = f"{markdown(claims_table(entries))}\n\n{counts}\n" + "".join(others)
+    generated = f"<!-- generated -->\n{record.page(experiments)}\n" + "".join(others)
     assert RESULTS.endswith(f"\n{generated}"), "the results have changed: make results"
 
 
-def test_the_rows_that_readme_shows_are_committed_results_with_misses_among_them(claims):
+def test_the_page_of_the_replication_is_that_of_the_committed_results(rows):
+    page = (ROOT / "docs" / "replication.md").read_text(encoding="utf-8")
+    assert page.endswith(f"\n<!-- generated -->\n{record.replication_page(rows)}\n"), "make results"
+
+
+def test_readme_shows_committed_results_with_misses_among_them(rows):
     lines = README.splitlines()
-    start = lines.index("| experiment | claim | ours | published | verdict | seeds |") + 2
+    start = lines.index("| experiment | claim | kind | bound | published | ours | verdict |") + 2
     shown = lines[start : lines.index("", start)]
-    stale = set(shown) - {row(*entry) for entry in claims}
-    assert len(shown) >= 12 and not stale, f"README's table shows rows that are no recorded results: {sorted(stale)}"
-    missed = sum("| missed |" in line for line in shown)
-    share = sum(judge(claim, runs)[1] == "missed" for _, claim, runs in claims) / len(claims)
-    assert missed >= 2 and missed / len(shown) >= share, "README's choice of rows looks better than the results are"
+    stale = set(shown) - {readme_line(one) for one in rows}
+    assert len(shown) >= 12 and not stale, f"README's table shows lines that are no recorded results: {sorted(stale)}"
+    missed = sum("| missed" in line for line in shown)
+    share = sum(one.verdict == "missed" for one in rows) / len(rows)
+    assert missed >= 2 and missed / len(shown) >= share, "README's choice of lines looks better than the results are"
 
 
-def test_readme_counts_the_verdicts_and_names_every_experiment_with_a_miss(claims):
-    verdicts = [(name, judge(claim, runs)[1]) for name, claim, runs in claims]
-    [(total, counts)] = re.findall(r"^(\d+) claims: (.*)\.$", README, re.MULTILINE)
-    stated = {kind: int(count) for count, kind in re.findall(r"(\d+) ([a-z ]+)", counts)}
-    assert (int(total), stated) == (len(verdicts), dict(Counter(kind for _, kind in verdicts)))
+def test_readme_counts_by_kind_with_caveats_and_names_every_experiment_with_a_miss(experiments, rows):
+    assert markdown(record.counts_table(rows)) in README, "make results, and copy the table of counts into README"
+    text = " ".join(README.split())
+    assert f"{record.caveats_line(rows)}." in text
+    withdrawn = [bound for experiment in experiments for bound in experiment.withdrawn]
+    assert f"{len(withdrawn)} bounds have been withdrawn" in text
     [misses] = re.findall(r"^Misses: (.*?)\.$", README, re.MULTILINE | re.DOTALL)
     stated = {name: int(count) for name, count in re.findall(r"`(\w+)` (\d+)", misses)}
-    assert stated == dict(Counter(name for name, kind in verdicts if kind == "missed"))
-
-
-def test_readme_is_one_page():
-    lines = README.splitlines()
-    assert len(lines) <= 130 and max(map(len, lines)) <= 100
+    assert stated == dict(Counter(one.experiment for one in rows if one.verdict == "missed"))
 
 
 def test_the_code_of_readme_runs_as_pasted():

@@ -1,0 +1,222 @@
+"""The record: every claim with its verdict, withdrawn bounds, tables of measurements, and the replication.
+
+`launch.py reproduce` prints it, and `make results` writes docs/results.md from it.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from attention_jax.catalogue import CHAPTERS, Experiment
+from attention_jax.config import Claim, Grid, Withdrawn
+from attention_jax.ledger import recorded
+from attention_jax.replication import registered
+from attention_jax.report.tables import Table, markdown, number, span
+from attention_jax.report.verdicts import (
+    bounds,
+    by_seed,
+    caveats,
+    judge,
+    judged_value,
+    ours,
+    upward,
+    with_caveats,
+    within,
+)
+
+KINDS = ("same protocol", "other protocol", "exact", "order", "aim", "measurement")
+VERDICTS = ("reproduced", "beaten", "above", "below", "holds", "missed", "measured", "not run")
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A claim with its runs: those of the original record, and those of the replication (fresh, registered seeds)."""
+
+    experiment: str
+    claim: Claim
+    original: Sequence[Mapping]
+    replication: Sequence[Mapping] = ()
+    complete: bool = False
+    """Whether all registered seeds have been run; from then on the replication is judged."""
+
+    @property
+    def runs(self) -> Sequence[Mapping]:
+        """The runs that are judged."""
+        return self.replication if self.complete else self.original
+
+    @property
+    def verdict(self) -> str:
+        return judge(self.claim, self.runs)[1]
+
+    @property
+    def survived(self) -> bool | None:
+        """Whether the replication gives the verdict of the original; None where nothing is replicated or judged."""
+        if not self.complete or not self.claim.bounded:
+            return None
+        return judge(self.claim, self.replication)[1] == judge(self.claim, self.original)[1]
+
+
+def judged(experiment: Experiment, runs: Sequence[Mapping] | None = None, rows: Mapping | None = None) -> list[Judged]:
+    """All claims of an experiment on its recorded runs, or on `runs`."""
+    runs = recorded(experiment.name, experiment.results)["runs"] if runs is None else runs
+    rows = registered() if rows is None else rows
+    fresh = lambda run: run["seed"] in rows.get((experiment.name, run["variant"]), ())
+    original, replication = [run for run in runs if not fresh(run)], [run for run in runs if fresh(run)]
+
+    def one(claim: Claim) -> Judged:
+        wanted = rows.get((experiment.name, claim.variant), frozenset())
+        complete = bool(wanted) and wanted <= by_seed(claim, replication).keys()
+        return Judged(experiment.name, claim, original, replication, complete)
+
+    return [one(claim) for claim in experiment.claims]
+
+
+def judged_cell(claim: Claim, runs: Sequence[Mapping]) -> str:
+    """The number that is judged, and which seed's it is where that is not the median."""
+    value = number(judged_value(claim, runs))
+    return f"{value} (seed {claim.seeds_needed} of {len(by_seed(claim, runs))})" if claim.seeds_needed else value
+
+
+def claims_table(rows: Sequence[Judged], sources: bool = False) -> Table:
+    """A line for each claim; `sources` adds the source, with what differs from it and when the bound was set."""
+    columns = ("experiment", "claim", "kind", "bound", "published", "original", "replication", "judged", "verdict")
+    lines = []
+    for one in rows:
+        claim = one.claim
+        cells = (claim.text, claim.kind, bounds(claim), number(claim.published), ours(claim, one.original))
+        cells += (ours(claim, one.replication), judged_cell(claim, one.runs), with_caveats(claim, one.runs))
+        lines.append((one.experiment, *cells, *([source_cell(claim)] if sources else [])))
+    return Table("", columns + ("source",) * sources, lines, right=("published", "original", "replication", "judged"))
+
+
+def source_cell(claim: Claim) -> str:
+    """The source, what differs from it, and the day of the bound."""
+    spread = f"its own runs: {span(*claim.spread)}" if claim.spread else ""
+    differs = f"differs: {claim.differs}" if claim.differs else ""
+    since = f"bound of {claim.since}" if claim.since and claim.bounded else ""
+    after = f"set after a result: {claim.after}" if claim.after else ""
+    return "; ".join(part for part in (claim.source, spread, differs, since, after) if part)
+
+
+def counts_table(rows: Sequence[Judged]) -> Table:
+    """How many claims of each kind have which verdict, and how many of these have which caveat."""
+    counts = Counter((one.claim.kind, one.verdict) for one in rows)
+    shown = [verdict for verdict in VERDICTS if any(counts[kind, verdict] for kind in KINDS)]
+    line = lambda name, kinds: (name, *(str(sum(counts[kind, verdict] for kind in kinds)) for verdict in shown))
+    lines = [line(kind, (kind,)) for kind in KINDS if any(counts[kind, verdict] for verdict in shown)]
+    return Table("", ("kind", *shown), [*lines, line("all", KINDS)], right=tuple(shown))
+
+
+def caveats_line(rows: Sequence[Judged]) -> str:
+    """The numbers of caveats among the claims that have a bound and a run, and of withdrawn bounds elsewhere."""
+    counts = Counter(doubt for one in rows for doubt in caveats(one.claim, one.runs))
+    total = sum(one.verdict not in ("measured", "not run") for one in rows)
+    return f"Of {total} judged claims: " + (
+        ", ".join(f"{doubt} {counts[doubt]}" for doubt in sorted(counts)) or "no caveat"
+    )
+
+
+def survival_line(rows: Sequence[Judged]) -> str:
+    """How many verdicts the replication left as they were; empty before there is one."""
+    survived = [one.survived for one in rows if one.survived is not None]
+    return f"Replicated: {len(survived)} claims, of which {sum(survived)} kept their verdict." if survived else ""
+
+
+def state_today(bound: Withdrawn, runs: Sequence[Mapping]) -> tuple[str, str]:
+    """The number of today's record, and what the withdrawn bound would say about it."""
+    value = judged_value(bound.on_record, runs)
+    if value is None:
+        return "-", "no such run"
+    said = [("met" if within(bound, value) else "missed")] if bound.bounded else []
+    if bound.bar is not None:
+        reached = value >= bound.bar if upward(bound) else value <= bound.bar
+        said.append("bar reached" if reached else "bar not reached")
+    return number(value), ", ".join(said)
+
+
+def withdrawn_table(withdrawn: Sequence[Withdrawn], runs: Sequence[Mapping]) -> Table:
+    """Bounds that were committed once and judge no more, held against today's record."""
+    lines = []
+    for bound in withdrawn:
+        bar = f"bar {number(bound.bar)}" if bound.bar is not None else ""
+        shown = ", ".join(part for part in (bounds(bound) if bound.bounded else "", bar) if part)
+        value, said = state_today(bound, runs)
+        lines.append(
+            (bound.text, shown, number(bound.published), f"{bound.since} to {bound.until}", value, said, bound.reason)
+        )
+    columns = ("withdrawn bound", "bound", "published", "in force", "today", "it would be", "reason")
+    return Table("", columns, lines, right=("published", "today"))
+
+
+def grid_table(grid: Grid, runs: Sequence[Mapping]) -> Table:
+    """The measured numbers of a grid, a line for each variant that has any."""
+    cell = lambda variant, metric: ours(
+        Claim(variant, metric, None, "", variant=variant, minus=grid.minus, kind="measurement"), runs
+    )
+    lines = [
+        (variant or "-", *(cell(variant, metric) for metric in grid.columns.values())) for variant in grid.variants
+    ]
+    return Table(grid.caption, ("variant", *grid.columns), lines, right=tuple(grid.columns))
+
+
+def section(experiment: Experiment, rows: Sequence[Judged]) -> str:
+    """The part of docs/results.md about one experiment."""
+    runs = [*rows[0].original, *rows[0].replication] if rows else recorded(experiment.name, experiment.results)["runs"]
+    table = claims_table(rows, sources=True)
+    parts = [f"### {experiment.name}", experiment.claim]
+    parts += [markdown(without(table, "experiment"))] if rows else []
+    parts += [f"{grid.caption}:\n\n{markdown(grid_table(grid, runs))}" for grid in experiment.grids]
+    if experiment.withdrawn:
+        parts += [f"Withdrawn bounds:\n\n{markdown(withdrawn_table(experiment.withdrawn, runs))}"]
+    return "\n\n".join(parts)
+
+
+def without(table: Table, column: str) -> Table:
+    """The table without one of its columns."""
+    at = table.columns.index(column)
+    return Table(
+        table.title,
+        table.columns[:at] + table.columns[at + 1 :],
+        [line[:at] + line[at + 1 :] for line in table.rows],
+        table.right,
+    )
+
+
+def page(experiments: Sequence[Experiment]) -> str:
+    """The generated part of docs/results.md: counts, then each chapter's experiments."""
+    rows = {experiment.name: judged(experiment) for experiment in experiments}
+    everything = [one for some in rows.values() for one in some]
+    withdrawn = [
+        state_today(bound, recorded(experiment.name, experiment.results)["runs"])[1]
+        for experiment in experiments
+        for bound in experiment.withdrawn
+    ]
+    parts = [markdown(counts_table(everything)), caveats_line(everything) + "."]
+    parts += [survival_line(everything)] if survival_line(everything) else []
+    missed = sum("missed" in said for said in withdrawn)
+    parts += [f"Withdrawn bounds: {len(withdrawn)}, of which today's record misses {missed}."]
+    for chapter in CHAPTERS:
+        inside = [e for e in experiments if e.about("Chapter") == chapter and (rows[e.name] or e.withdrawn or e.grids)]
+        parts += [f"## {chapter[0].upper()}{chapter[1:]}"] if inside else []
+        parts += [section(experiment, rows[experiment.name]) for experiment in inside]
+    return "\n\n".join(parts)
+
+
+def replication_table(rows: Sequence[Judged]) -> Table:
+    """Original and replication side by side, for every claim of which a replication is registered and complete."""
+    lines = []
+    for one in rows:
+        if one.survived is None:
+            continue
+        claim, change = one.claim, "kept" if one.survived else "changed"
+        cells = (bounds(claim), number(claim.published), ours(claim, one.original), ours(claim, one.replication))
+        verdicts = (with_caveats(claim, one.original), with_caveats(claim, one.replication))
+        lines.append((one.experiment, claim.text, *cells, *verdicts, change))
+    columns = ("experiment", "claim", "bound", "published", "original", "replication")
+    columns += ("original verdict", "replicated verdict", "verdict")
+    return Table("", columns, lines, right=("published", "original", "replication"))
+
+
+def replication_page(rows: Sequence[Judged]) -> str:
+    """The generated part of docs/replication.md."""
+    return f"{survival_line(rows) or 'No claim is replicated yet.'}\n\n{markdown(replication_table(rows))}"

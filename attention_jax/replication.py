@@ -1,0 +1,62 @@
+"""The registered replication: which variants are trained again with which fresh seeds, and the command that does it.
+
+experiments/replication.json is committed before the first of these runs. It has the "commit" at which code and claims
+are frozen, and the "rows" in the order in which they are to be run: {"experiment": name, "variant": name,
+"first_seed": n, "seeds": n, "options": [...]}, where the options name data files. docs/replication.md says what counts
+as failure.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from attention_jax import Diverged, InputError, catalogue, config as configs, ledger
+from attention_jax.catalogue import ROOT
+from attention_jax.check import Here, Override, with_data
+from attention_jax.files import read_json
+from attention_jax.ledger import Reproduction
+
+REGISTRATION = ROOT / "replication.json"
+
+
+def rows(path: Path = REGISTRATION) -> list[Mapping]:
+    """The rows that a file registers, in their order; none where there is no file."""
+    return read_json(path)["rows"] if path.exists() else []
+
+
+def registered(path: Path = REGISTRATION) -> dict[tuple[str, str], frozenset[int]]:
+    """The registered seeds by experiment and variant."""
+    seeds = lambda row: range(row["first_seed"], row["first_seed"] + row["seeds"])
+    return {(row["experiment"], row["variant"]): frozenset(seeds(row)) for row in rows(path)}
+
+
+def replicate(path: Path, asked: Reproduction, names: Sequence[str], override: Override, here: Here):
+    """Run and record the rows of `path` that are not recorded yet, those of the experiments `names` if there are any.
+
+    Several processes may do this side by side with the same `asked.root`: a run that another one is at work on is left
+    to it. A run whose data are not at hand is skipped with a line that says so.
+    """
+    if not path.exists():
+        raise InputError(f"--rows needs a file of registered rows, such as {REGISTRATION.name}; {path} does not exist")
+    for row in rows(path):
+        if names and row["experiment"] not in names:
+            continue
+        for seed in range(row["first_seed"], row["first_seed"] + row["seeds"]):
+            try:
+                replicate_once(row, seed, asked, override, here)
+            except (InputError, Diverged) as error:
+                print(f"  not recorded: {error}", flush=True)
+
+
+def replicate_once(row: Mapping, seed: int, asked: Reproduction, override: Override, here: Here):
+    """Run and record one row with one seed, if it is not recorded."""
+    experiment, variant = catalogue.load_experiment(row["experiment"]), row["variant"]
+    done = ledger.recorded(experiment.name, experiment.results)["runs"]
+    if (variant, seed) in {(run["variant"], run["seed"]) for run in done}:
+        return
+    print(" ".join(filter(None, [experiment.name, variant, f"seed {seed}"])), flush=True)
+    words = with_data(experiment.variant(variant), row.get("options", []), here)
+    seeded = lambda config: configs.replace(override(config, words), **{"train.seed": seed})
+    once = replace(asked, scale="full", variant=variant, seeds=1)
+    named = ["--variant", variant] if variant else []
+    ledger.reproduce(experiment, once, seeded, [*named, *words, "--train.seed", str(seed), "--seeds", "1"])

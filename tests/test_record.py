@@ -1,0 +1,107 @@
+"""The record's tables leave nothing out, and the replication is judged where it is complete."""
+
+import dataclasses
+
+import pytest
+from toy_experiment import toy
+
+from attention_jax import record
+from attention_jax.config import Claim, Grid, Withdrawn
+
+CLAIM = Claim("the error", "test.error", 1.0, "table 1", kind="other protocol", differs="half the data", at_most=2.0)
+ORDER = Claim("a - b", "test.error", None, "table 2", kind="order", variant="", minus="b", at_most=0.0)
+
+
+def run(value, seed=0, variant=""):
+    return {
+        "variant": variant,
+        "seed": seed,
+        "metrics": {"test.error": value},
+        "history": [],
+        "environment": {"commit": "c"},
+    }
+
+
+@pytest.fixture
+def experiment(tmp_path):
+    return toy(tmp_path, doc="It works.\n\nChapter: kernels", claims=(CLAIM, ORDER))
+
+
+def test_every_claim_has_a_line_with_kind_bound_and_what_is_judged(experiment):
+    [first, second] = record.claims_table(record.judged(experiment, [run(1.5)], {}), sources=True).rows
+    assert first[:5] == ("toy", "the error", "other protocol", "<= 2", "1")
+    assert first[5:9] == ("1.5", "-", "1.5", "above") and first[9] == "table 1; differs: half the data"
+    assert second[3:9] == ("<= 0", "-", "-", "-", "-", "not run")
+
+
+def test_the_nth_best_seed_is_shown_as_what_is_judged_beside_the_median(experiment):
+    counted = dataclasses.replace(CLAIM, seeds_needed=1)
+    one = dataclasses.replace(experiment, claims=(counted,))
+    [line] = record.claims_table(record.judged(one, [run(1.5), run(9.0, 1), run(8.0, 2)], {})).rows
+    assert line[5] == "8 (1.5-9, 3 seeds)" and line[7] == "1.5 (seed 1 of 3)" and line[8] == "above"
+
+
+ROWS = {("toy", ""): frozenset({100, 101}), ("toy", "b"): frozenset({100, 101})}
+
+
+def test_the_replication_is_judged_once_all_registered_seeds_have_been_run(experiment):
+    runs = [run(1.5), run(5.0, 100)]
+    claim, _ = record.judged(experiment, runs, ROWS)
+    assert not claim.complete and claim.verdict == "above" and claim.survived is None
+    claim, _ = record.judged(experiment, [*runs, run(7.0, 101)], ROWS)
+    assert claim.complete and claim.verdict == "missed" and claim.survived is False
+    [line] = record.replication_table([claim]).rows
+    assert line[4:] == ("1.5", "6 (5-7, 2 seeds)", "above", "missed", "changed")
+    assert record.survival_line([claim]) == "Replicated: 1 claims, of which 0 kept their verdict."
+    assert record.claims_table([claim]).rows[0][5:8] == ("1.5", "6 (5-7, 2 seeds)", "6")
+
+
+def test_a_difference_is_replicated_where_both_variants_are(experiment):
+    fresh = [run(1.0, 100), run(2.0, 101), run(3.0, 100, "b")]
+    _, order = record.judged(experiment, fresh, ROWS)
+    assert not order.complete
+    _, order = record.judged(experiment, [*fresh, run(3.0, 101, "b")], ROWS)
+    assert order.complete and order.verdict == "holds"
+
+
+def test_counts_are_by_kind_and_the_sum_is_the_number_of_claims(experiment):
+    rows = record.judged(experiment, [run(1.5), run(9.0, variant="b")], {})
+    table = record.counts_table(rows)
+    assert table.columns == ("kind", "above", "holds")
+    assert table.rows == [("other protocol", "1", "0"), ("order", "0", "1"), ("all", "1", "1")]
+    late = dataclasses.replace(rows[0], claim=dataclasses.replace(CLAIM, after="the runs"))
+    assert record.caveats_line([late, rows[1]]) == "Of 2 judged claims: bound set after a result 1"
+
+
+@pytest.mark.parametrize(
+    "value, said", [(1.5, "met, bar not reached"), (0.4, "met, bar reached"), (3.0, "missed, bar not reached")]
+)
+def test_a_withdrawn_bound_is_held_against_todays_record(value, said):
+    old = Withdrawn(
+        "error",
+        "test.error",
+        1.0,
+        "table 1",
+        variant="was",
+        today="is",
+        at_most=2.0,
+        bar=0.5,
+        since="2026-01-01",
+        until="2026-01-02",
+        reason="it was wrong",
+    )
+    assert record.state_today(old, [run(value, variant="is")])[1] == said
+    assert record.state_today(old, [run(value, variant="was")]) == ("-", "no such run")
+    [line] = record.withdrawn_table([old], [run(value, variant="is")]).rows
+    assert line[1] == "<= 2, bar 0.5" and line[3] == "2026-01-01 to 2026-01-02" and line[-1] == "it was wrong"
+
+
+def test_the_page_has_every_claim_withdrawn_bound_and_grid(experiment):
+    old = Withdrawn(
+        "old error", "test.error", None, "s", at_most=1.0, since="2026-01-01", until="2026-01-02", reason="why"
+    )
+    grid = Grid("Errors", {"error": "test.error"}, ("", "b"))
+    full = dataclasses.replace(experiment, withdrawn=(old,), grids=(grid,))
+    page = record.section(full, record.judged(full, [run(1.5), run(0.25, variant="b")], {}))
+    for text in ("### toy", "It works.", "the error", "a - b", "old error", "missed", "why", "| b | 0.25 |"):
+        assert text in page
