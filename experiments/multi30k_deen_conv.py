@@ -7,11 +7,17 @@ Data: Multi30k raw text, spaCy's tokens lower-cased (extra: pip install spacy), 
 Command: python launch.py reproduce multi30k_deen_conv
 Cost: 86 minutes on one CPU core, other work beside it. One seed, as the four rungs take over three hours
 
-One rung of the ladder "no attention - Cho - Bahdanau - convolution". The settings are the tutorial's: width
-512, embeddings of 256, Adam 0.001, batch 128, 10 epochs, the epoch of the best validation loss, greedy decoding.
+One rung of the ladder "no attention, Cho, Bahdanau, convolution". Sizes and optimizer are the tutorial's: width 512,
+embeddings of 256, 10 layers, Adam 0.001, batch 128, 10 epochs, the epoch of the best validation loss, greedy decoding.
+
+The model is not the tutorial's. As in the paper, each decoder layer has its own projections around its attention, the
+weights start as Gehring et al. draw them, and padding is set to zero before every convolution; the tutorial shares one
+pair of projections among the layers, has PyTorch's initial values, and its convolutions and its attention read padding.
+Ours has 39,730,692 parameters, the tutorial's 37,351,173. The test loss is 1.63 here and 1.834 there; a higher BLEU is
+no better implementation of the same model.
 """
 
-from attention_jax.config import Claim, Config, Convolutional, Decode, Multi30k, Optim, Train, replace
+from attention_jax.config import BAR, Claim, Config, Convolutional, Decode, Multi30k, Optim, Train, Withdrawn, replace
 
 SEEDS = 1
 SOURCE = "bentrevett/pytorch-seq2seq, tutorial 5"
@@ -37,4 +43,53 @@ def sweep() -> dict[str, str]:
     return {"optim.learning_rate": "3e-4..3e-3:log"}
 
 
-CLAIMS = (Claim("BLEU on test2016, the tutorial's settings", "test.bleu", 34.14, SOURCE, at_least=32.14, beaten=36.14),)
+CLAIMS = (
+    Claim(
+        "BLEU on test2016, the tutorial's sizes",
+        "test.bleu",
+        34.14,
+        SOURCE,
+        kind="other protocol",
+        differs="another model: projections of its own per decoder layer (39.7 M parameters, not 37.4 M), "
+        "Gehring's initial values, padding zeroed",
+        at_least=32.14,
+        since="2026-11-20",
+    ),
+)
+WITHDRAWN = (
+    Withdrawn(
+        "BLEU on test2016, the tutorial's settings",
+        "test.bleu",
+        34.14,
+        SOURCE,
+        variant="published",
+        today="",
+        at_least=32.14,
+        bar=36.14,
+        since="2026-11-20",
+        until="2026-11-22",
+        reason="the variant was renamed when it became the only one; the claim above has the same bound",
+    ),
+    Withdrawn(
+        "BLEU on test2016, better settings",
+        "test.bleu",
+        34.14,
+        SOURCE,
+        variant="better",
+        at_least=32.14,
+        bar=34.14,
+        since="2026-11-20",
+        until="2026-11-22",
+        reason="the variant with twice the epochs was removed before it was ever run, to save hours",
+    ),
+    Withdrawn(
+        "BLEU on test2016, the tutorial's settings",
+        "test.bleu",
+        34.14,
+        SOURCE,
+        bar=36.14,
+        since="2026-11-22",
+        until="2026-11-23",
+        reason=BAR,
+    ),
+)
