@@ -7,17 +7,22 @@ Command: python launch.py reproduce gnmt_multi30k
 Cost: 10 to 15 minutes on one CPU core for each of the four short models, an hour for the long one, other work beside
   it: one seed
 
-Depth 2 against depth 4, with and without residual connections: what residual connections are for shows in the deeper
-pair. These four have GNMT's LSTM and eight epochs at a rate of 1e-3, and are far from the end of their training: 22
-BLEU at best, where a single layer reaches 36 in six (`multi30k_scores`).
+Depths of 2 and 4 are compared with and without residual connections. These four models have GNMT's LSTM and eight
+epochs at a rate of 1e-3, and are far from the end of their training: 22 BLEU at best, where a single layer reaches 36
+in six epochs (`multi30k_scores`).
 
-That is the training, not the model. Validation loss of depth 4 after one epoch, AMD EPYC, 2026-11-22: 4.25 as it is;
-3.66 at 3e-3 with forget gates that begin open; 3.54 with GRUs at 2e-3. The last, trained for 12 epochs, has 38.1 BLEU
-(36.5 to 39.6) and a loss of 1.62: no worse than Bahdanau's model (35.96, `multi30k_deen_bahdanau`; 37.5 and 1.70 on
-the same tokens, `multi30k_scores` "additive", 6 epochs).
+With four layers residual connections gain 10.6 BLEU. The sign was expected, the size contradicts the paper, which says
+in section 3.1 that plain stacks work well up to 4 layers, barely with 6 and very poorly beyond 8. A claim that follows
+this sentence, no difference beyond chance at 4 layers, is missed. Undertrained plain stacks say little about stacks at
+the end of their training, so this is no evidence against the paper either.
+
+The low BLEU comes from the training, not the model. Validation loss of depth 4 after one epoch, AMD EPYC, 2026-11-22:
+4.25 as it is; 3.66 at 3e-3 with forget gates that begin open; 3.54 with GRUs at 2e-3. The last, trained for 12 epochs,
+has 38.1 BLEU (36.5 to 39.6) and a loss of 1.62: no worse than Bahdanau's model (35.96, `multi30k_deen_bahdanau`; 37.5
+and 1.70 on the same tokens, `multi30k_scores` "additive", 6 epochs).
 """
 
-from attention_jax.config import Claim, Config, Decode, Gnmt, Multi30k, Optim, Train, replace
+from attention_jax.config import Claim, Config, Decode, Gnmt, Grid, Multi30k, Optim, Train, replace
 
 LONGER = "depth-4, GRU, 12 epochs"
 
@@ -56,19 +61,42 @@ def sweep() -> dict[str, str]:
     return {"optim.learning_rate": "3e-4..3e-3:log", "model.hidden_size": "256,512"}
 
 
-DEEP = "Wu et al. 2016, section 3.1: plain stacks work up to 4 layers, barely with 6"
-BAHDANAU = "multi30k_deen_bahdanau has 35.96 (its tokens are spaCy's)"
-SHORT = [name for name in variants() if name != LONGER]
+DEEP = "Wu et al. 2016, section 3.1, of deeper stacks: residual connections help"
+FOUR = "Wu et al. 2016, section 3.1: plain stacks work well up to 4 layers, barely with 6"
+BAHDANAU = "multi30k_deen_bahdanau has 35.96 (other tokens, 10 epochs)"
+PAIR = {"variant": "depth-4", "minus": "depth-4-plain"}
 CLAIMS = (
-    *(Claim(f"BLEU, {name}", "test.bleu", None, "no published number", variant=name) for name in SHORT),
-    Claim(f"BLEU, {LONGER}", "test.bleu", None, BAHDANAU, variant=LONGER, at_least=35.96),
     Claim(
-        "BLEU of depth-4 less depth-4-plain",
+        "BLEU, depth-4 - depth-4-plain: residual connections help",
         "test.bleu",
         None,
         DEEP,
-        variant="depth-4",
-        minus="depth-4-plain",
+        **PAIR,
+        kind="order",
         at_least=0.0,
+        since="2026-11-20",
+    ),
+    Claim(
+        "BLEU, depth-4 - depth-4-plain: plain stacks of 4 layers still work",
+        "test.bleu",
+        None,
+        FOUR,
+        **PAIR,
+        kind="aim",
+        at_least=-2.0,
+        at_most=2.0,
+        since="2026-11-23",
+        after="the recorded run, 10.6",
+    ),
+    Claim(
+        f"BLEU, {LONGER}: no worse than Bahdanau's model",
+        "test.bleu",
+        None,
+        BAHDANAU,
+        variant=LONGER,
+        kind="aim",
+        at_least=35.96,
+        since="2026-11-22",
     ),
 )
+GRIDS = (Grid("Every model", {"BLEU on test2016": "test.bleu", "validation loss": "valid.loss"}, tuple(variants())),)
