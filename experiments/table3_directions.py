@@ -12,22 +12,27 @@ The base model has 2+2 layers of width 128, 4 heads and the paper's recipe: Adam
 schedule, dropout and label smoothing of 0.1, the mean of the last parameters. The paper's numbers are of another
 corpus and another size, so only the signs of the differences to the base row are compared. Its development set has
 3,000 sentences, Multi30k's 1,014, so BLEU (here greedy) and perplexity are means over three sets that no training
-sees: validation, test2016 and test2017, 3,014 sentences.
+sees: validation, test2016 and test2017, 3,014 sentences. No set chooses anything: every model ends after 12 epochs
+with the mean of its last three.
 
-What we found: every perplexity goes the paper's way, dropout by far the most. BLEU does so too for the narrow keys,
-the small feed-forward layer (a quarter of the base's, theirs half) and dropout, by little for one head (three seeds:
--0.2, -0.6, -0.1; theirs -0.9) and least for no smoothing (-0.4, +0.2, -0.1; theirs -0.5). Until 2026-11-22 validation
-alone was judged and these two missed: one head +0.6, -0.2, +0.4, no smoothing +0.1, +0.4, +0.1; with a beam of 4 as
-theirs -0.9 and +0.4 for one head with seeds 1 and 2, -0.2 and +0.4 without smoothing. On so few sentences two such
-models differ by 2 either way by chance (bootstrap). The other two sets had been decoded by the same runs and were
-looked at then, so the rule was made after the numbers.
+The rule "mean of three sets" was made after the numbers. Until 2026-11-22 the validation set alone was judged, and two
+rows missed: one head by +0.6, -0.2 and +0.4 BLEU with three seeds, no smoothing by +0.1, +0.4 and +0.1 (with a beam of
+4 as in the paper -0.9 and +0.4 for one head with seeds 1 and 2, -0.2 and +0.4 without smoothing). On so few sentences
+two such models differ by 2 either way by chance (bootstrap). The other two sets had been decoded by the same runs, and
+their numbers were known when the rule was changed.
 
-Learned positions change nearly nothing, as in the paper, if their table starts as large as the token vectors they are
-added to. Until 2026-11-22 it started at 1 / sqrt(d) of that and cost 1.6 BLEU and 0.25 perplexity: 29,000 sentences
-were too few to make up for it. (That was reported; the bounds were set before the run that is recorded now had ended.)
+On the mean of three sets every perplexity goes the paper's way, dropout by far the most. BLEU does so, too, for the
+narrow keys, the small feed-forward layer (a quarter of the base's, in the paper half) and dropout, by little for one
+head (three seeds: -0.20, -0.55, -0.05; in the paper -0.9) and least for no smoothing (-0.4, +0.2, -0.1; in the paper
+-0.5). Three seeds were run of base and of the two rows that had missed, one of the others.
+
+Learned positions change nearly nothing, as in the paper, if their table starts as large as the token vectors to which
+they are added. Until 2026-11-22 it started at 1 / sqrt(d) of that, which cost 1.6 BLEU and 0.25 perplexity: 29,000
+sentences were too few to make up for it. The bounds of this row were set after that run and before the one that is
+recorded now had ended.
 """
 
-from attention_jax.config import Claim, Config, Decode, Multi30k, Optim, Train, Transformer, replace
+from attention_jax.config import Claim, Config, Decode, Grid, Multi30k, Optim, Train, Transformer, Withdrawn, replace
 
 SEEDS = 3
 SOURCE = "Vaswani et al. 2017, table 3: difference to the base row"
@@ -70,7 +75,6 @@ def sweep() -> dict[str, str]:
     return {"model.heads": "1,2,4,8,16", "model.key_width": "4,8,16,32"}
 
 
-# what the paper's row has more than its base: BLEU, perplexity
 PUBLISHED = {
     "one head": (-0.9, 0.37),
     "d_k / 4": (-0.7, 0.24),
@@ -79,26 +83,73 @@ PUBLISHED = {
     "learned positions": (-0.1, 0.0),
     "no smoothing": (-0.5, -0.25),
 }
+"""The paper's difference of a row to its base row: (BLEU, perplexity)."""
 
 
-def held_out(text: str, metric: str, published: float | None, source: str, **judged) -> Claim:
-    """A claim about the mean of `metric` over the three sets."""
-    also = (f"test.{metric}", f"test_2017.{metric}")
-    return Claim(f"{text}, mean of three sets", f"valid.{metric}", published, source, also=also, **judged)
+def sign(published: float) -> dict[str, float]:
+    """The bound that asks for the sign of the paper's difference."""
+    return {"at_least": 0.0} if published > 0 else {"at_most": 0.0}
 
 
 def claims(variant: str, bleu: float, perplexity: float):
     """The row's two differences to the base row: the paper's sign, or near zero where it has "nearly identical
     results"."""
+    identical = variant == "learned positions"
     for name, published, near in (("BLEU", bleu, 1.0), ("perplexity", perplexity, 0.1)):
-        bound = {"at_least": 0.0} if published > 0 else {"at_most": 0.0}
-        bound = {"at_least": -near, "at_most": near} if variant == "learned positions" else bound
-        text = f"{variant} less base: {name}"
-        yield held_out(text, name.lower(), published, SOURCE, variant=variant, minus="base", **bound)
+        metric = name.lower()
+        yield Claim(
+            f"{name}, {variant} - base, mean of three sets",
+            f"valid.{metric}",
+            published,
+            SOURCE,
+            variant=variant,
+            also=(f"test.{metric}", f"test_2017.{metric}"),
+            minus="base",
+            kind="other protocol" if identical else "order",
+            differs="Multi30k instead of WMT, 2+2 layers of width 128, greedy decoding, three sets"
+            if identical
+            else "",
+            since="2026-11-22",
+            after="the run with a smaller initial table, 1.58 BLEU below base" if identical else "the runs judged here",
+            **({"at_least": -near, "at_most": near} if identical else sign(published)),
+        )
 
 
-CLAIMS = (
-    held_out("base: BLEU", "bleu", None, "no published number", variant="base"),
-    held_out("base: perplexity", "perplexity", None, "no published number", variant="base"),
-    *(claim for variant, published in PUBLISHED.items() for claim in claims(variant, *published)),
+def withdrawn(variant: str, bleu: float, perplexity: float):
+    """The row's bounds on the validation set alone."""
+    for name, published in (("BLEU", bleu), ("perplexity", perplexity)):
+        missed = name == "BLEU" and variant in ("one head", "no smoothing")
+        yield Withdrawn(
+            f"{name}, {variant} - base, validation set",
+            f"valid.{name.lower()}",
+            published,
+            SOURCE,
+            variant=variant,
+            minus="base",
+            since="2026-11-20",
+            until="2026-11-22",
+            reason="missed with three seeds; replaced by the mean of three sets after their numbers were known"
+            if missed
+            else "met; replaced by the mean of three sets when two other rows had missed",
+            **sign(published),
+        )
+
+
+CLAIMS = tuple(claim for variant, published in PUBLISHED.items() for claim in claims(variant, *published))
+WITHDRAWN = tuple(
+    bound
+    for variant, published in PUBLISHED.items()
+    if variant != "learned positions"
+    for bound in withdrawn(variant, *published)
+)
+GRIDS = (
+    Grid(
+        "Every row on each set",
+        {
+            f"{name}, {split}": f"{prefix}.{name.lower()}"
+            for name in ("BLEU", "perplexity")
+            for split, prefix in (("validation", "valid"), ("test2016", "test"), ("test2017", "test_2017"))
+        },
+        tuple(variants()),
+    ),
 )
