@@ -60,6 +60,7 @@ def test_table3_rows_are_counted_as_by_hand():
     base = 6 * (3 * attention + 2 * ffn + 5 * 2 * d) + 40_745 * d
     assert table3_parameters.count(table3_parameters.config().model) == base == 64_999_936
     metrics = table3_parameters.study(table3_parameters.config(), None)
+    assert metrics["millions_of_37000.base"] == pytest.approx((base - 3_745 * d) / 1e6) == 63.082496
     # d_k 16: 18 attentions have queries and keys (and their biases) of 128 instead of 512 numbers
     assert metrics["difference.B: d_k 16"] == pytest.approx(-18 * 2 * 384 * 513 / 1e6)
     off = {
@@ -67,7 +68,7 @@ def test_table3_rows_are_counted_as_by_hand():
         for c in table3_parameters.CLAIMS
         if c.at_least is not None and not c.at_least <= metrics[c.metric] <= c.at_most
     }
-    assert set(off) == {"difference.big"}  # the row the docstring is about
+    assert set(off) == {"difference.big", "millions_of_37000.C: N 2", "vocabulary_of_base"}  # as the docstring says
 
 
 @pytest.mark.parametrize(("variant", "peak"), [("base", 6.99e-4), ("big", 4.94e-4)])
