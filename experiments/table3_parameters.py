@@ -70,7 +70,8 @@ def study(config: Config, directory) -> dict:
     models = {name: replace(config.model, **changes) for name, (changes, _) in ROWS.items()}
     counts = {name: count(model) / 1e6 for name, model in models.items()}
     metrics = {f"millions.{name}": n for name, n in counts.items()}
-    metrics |= {f"millions_of_37000.{name}": count(model, STATED) / 1e6 for name, model in models.items()}
+    fewer = {name: (VOCABULARY - STATED) * model.width / 1e6 for name, model in models.items()}
+    metrics |= {f"millions_of_37000.{name}": n - fewer[name] for name, n in counts.items()}
     metrics |= {f"difference.{name}": n - counts["base"] for name, n in counts.items() if name != "base"}
     for name in OTHER_WIDTHS:  # pieces with which our difference would be the paper's
         lacking = ROWS[name][1] - ROWS["base"][1] - (counts[name] - counts["base"])
