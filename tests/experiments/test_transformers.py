@@ -1,10 +1,13 @@
 """The Transformer experiments: what can be checked of them without training."""
 
+import flax.linen as nn
 import jax
+import numpy as np
 import pytest
 
-from attention_jax import config as configs
+from attention_jax import config as configs, tasks
 from attention_jax.models.transformer import Transformer, count_parameters
+from attention_jax.train import parallel
 from attention_jax.train.optimizer import schedule
 from experiments import (
     fra_eng_transformer,
@@ -60,7 +63,10 @@ def test_table3_rows_are_counted_as_by_hand():
     base = 6 * (3 * attention + 2 * ffn + 5 * 2 * d) + 40_745 * d
     assert table3_parameters.count(table3_parameters.config().model) == base == 64_999_936
     metrics = table3_parameters.study(table3_parameters.config(), None)
-    assert metrics["millions_of_37000.base"] == pytest.approx((base - 3_745 * d) / 1e6) == 63.082496
+    wide = configs.replace(table3_parameters.config().model, **table3_parameters.ROWS["big"][0])
+    for name, model in (("base", table3_parameters.config().model), ("big", wide)):
+        counted = table3_parameters.count(model, vocabulary=37_000) / 1e6
+        assert metrics[f"millions_of_37000.{name}"] == pytest.approx(counted)
     # d_k 16: 18 attentions have queries and keys (and their biases) of 128 instead of 512 numbers
     assert metrics["difference.B: d_k 16"] == pytest.approx(-18 * 2 * 384 * 513 / 1e6)
     off = {
@@ -114,22 +120,92 @@ def test_masking_a_head_is_removing_its_output():
     assert abs(run(pruned) - run(params)).max() > 1e-4
 
 
-def test_head_pruning_runs_in_small(tmp_path, monkeypatch):
-    monkeypatch.setattr(head_pruning, "SHARES", (0.0, 0.5))
-    monkeypatch.setattr(head_pruning, "RANDOM_SHARES", (0.5,))
+@pytest.fixture
+def corpus(tmp_path):
+    """Sentences of two to four words and their reversals, in one file."""
     words = ["red", "blue", "big", "small", "dog", "cat", "runs", "sleeps", "here", "there"]
-    lines = [f"{a} {b} {c}\t{c} {b} {a}" for a in words for b in words for c in words[:2] if a < b]
-    (tmp_path / "pairs.tsv").write_text("\n".join(lines) + "\n")
-    corpus = configs.Corpus(tsv_file=str(tmp_path / "pairs.tsv"), held_out_share=0.1)
+    rows = [[a, b, c][: 2 + len(a) % 2] for a in words for b in words for c in words[:2] if a < b]
+    (tmp_path / "pairs.tsv").write_text("".join(f"{' '.join(row)}\t{' '.join(row[::-1])}\n" for row in rows))
+    return configs.Corpus(tsv_file=str(tmp_path / "pairs.tsv"), held_out_share=0.1)
+
+
+@pytest.fixture
+def tiny_task(corpus):
+    return tasks.build(configs.replace(head_pruning.smoke(), data=corpus))
+
+
+def test_importance_is_a_slow_loop_over_positions(tiny_task):
+    """The authors' sum: |output . gradient of the output| at each position of each training sentence, one at a time."""
+    params = tiny_task.init(jax.random.key(0))
+    paths, count = head_pruning.heads(params), tiny_task.config.model.heads
+
+    def outputs_and_slopes(row):
+        """{path: the heads' output [1, T, H V]} of one sentence without padding, and the gradients of its loss."""
+        source, target = row["source"][: row["source_length"]], row["target"][: row["target_length"] + 1]
+
+        def loss(offsets, found):
+            def add(call, args, kwargs, context):
+                path = context.module.path[:-1]
+                if context.module.path[-1:] != ("out",) or path not in paths:
+                    return call(*args, **kwargs)
+                found[path] = args[0]
+                return call(args[0] + offsets.get(path, 0.0))
+
+            with nn.intercept_methods(add):
+                inputs = source[None], row["source_length"][None], target[None, :-1]
+                logits, _ = tiny_task.model.apply({"params": params}, *inputs)
+            return -jax.nn.log_softmax(logits[0])[np.arange(len(target) - 1), target[1:]].sum()
+
+        outputs = {}
+        loss({}, outputs)
+        zeros = jax.tree.map(lambda x: np.zeros(x.shape, np.float32), outputs)
+        return outputs, jax.grad(lambda offsets: loss(offsets, {}))(zeros)
+
+    rows = {name: array[:2] for name, array in tiny_task.buckets[0].items()}
+    padded = rows | {name: np.pad(rows[name], ((0, 0), (0, 3))) for name in ("source", "target")}
+    fast = jax.jit(lambda batch: head_pruning.sensitivities(tiny_task, params, batch))(padded)
+    for i in range(2):
+        outputs, slopes = outputs_and_slopes({name: array[i] for name, array in rows.items()})
+        for path in paths:
+            output, slope = (np.asarray(x[path])[0].reshape(-1, count, 8) for x in (outputs, slopes))  # [T, H, V]
+            slow = [sum(abs(o @ s) for o, s in zip(output[:, h], slope[:, h])) for h in range(count)]
+            np.testing.assert_allclose(fast[path][i], slow, rtol=1e-4, atol=1e-7)
+
+
+def test_importance_sums_the_training_set_and_has_norm_one_in_a_layer(tiny_task):
+    params = tiny_task.init(jax.random.key(0))
+    measure = lambda p, batch: head_pruning.sensitivities(tiny_task, p, batch)
+    parts = [parallel.over_rows(measure, params, bucket, 16) for bucket in tiny_task.buckets]
+    for path, found in head_pruning.importance(tiny_task, params).items():
+        total = sum(rows[path].sum(axis=0) for rows in parts)
+        np.testing.assert_allclose(found, total / np.sqrt((total**2).sum()), rtol=1e-4)
+
+
+def test_remaining_heads_keep_their_sum_when_they_are_rescaled():
+    paths = [("encoder", "layer_0", "attention"), ("decoder", "layer_0", "attention")]
+    removed = [(paths[0], 1), *((paths[1], head) for head in range(4))]
+    plain, rescaled = (head_pruning.remaining(paths, 4, removed, rescale) for rescale in (False, True))
+    assert plain[paths[0]].tolist() == [1, 0, 1, 1] and plain[paths[1]].tolist() == [0, 0, 0, 0]
+    np.testing.assert_allclose(rescaled[paths[0]], [4 / 3, 0, 4 / 3, 4 / 3], rtol=1e-6)
+    assert rescaled[paths[1]].tolist() == [0, 0, 0, 0]  # a layer without heads is no division by zero
+
+
+def test_head_pruning_runs_in_small(tmp_path, corpus, monkeypatch):
+    monkeypatch.setattr(head_pruning, "TENTHS", (0, 5))
+    monkeypatch.setattr(head_pruning, "RESCALED_TENTHS", (1,))
+    monkeypatch.setattr(head_pruning, "RANDOM_TENTHS", (5,))
     (tmp_path / "run" / "figures").mkdir(parents=True)
     metrics = head_pruning.study(configs.replace(head_pruning.smoke(), data=corpus), tmp_path / "run")
     assert set(metrics) == {
-        "bleu.0%",
-        "bleu.50%",
-        "random.0%",
-        "random.50%",
-        "prunable_share",
+        *(f"valid.bleu{kind}.0%" for kind in ("", "_rescaled", "_random")),
+        "valid.bleu.50%",
+        "valid.bleu_rescaled.10%",
+        "valid.bleu_random.50%",
+        "harmless_share",
+        "harmless_share_rescaled",
+        "half.over_random",
         "gates.share",
         "gates.change",
     }
+    assert metrics["half.over_random"] == metrics["valid.bleu.50%"] - metrics["valid.bleu_random.50%"]
     assert (tmp_path / "run" / "figures" / "pruning.png").stat().st_size > 5_000
