@@ -31,6 +31,8 @@ class Dates(DataOptions):
     reverse_source: bool = False
     examples: int = 50_000
     """How many are generated; 9 of 10 train, 1 of 10 tests."""
+    validation: int = 0
+    """Hold out this many training dates; metrics are then also given for them."""
 
 
 @dataclass(frozen=True)

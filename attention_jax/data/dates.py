@@ -53,4 +53,5 @@ def load(config: settings.Dates, batch_size: int = 128) -> PairData:
         splits = fixed_width.split(fixed_width.read_file(config.path, "date"))
     else:
         splits = fixed_width.generated(DateConversion, config.examples, most=MOST)
+    splits = fixed_width.with_validation(splits, config.validation)
     return fixed_width.assemble(splits, ALPHABET, config.reverse_source, batch_size)

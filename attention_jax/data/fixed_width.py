@@ -62,6 +62,26 @@ def split(texts: Texts) -> dict[str, Texts]:
     return {"train": pick(order[:train_rows]), "test": pick(order[train_rows:])}
 
 
+def with_validation(splits: dict[str, Texts], count: int) -> dict[str, Texts]:
+    """The splits with the last `count` training pairs as "valid"; with 0 as they are.
+
+    Raises InputError unless some pairs are left to train on.
+
+    >>> with_validation({"train": Texts(list("abc"), list("xyz")), "test": Texts(["d"], ["w"])}, 1)["valid"]
+    Texts(source=['c'], target=['z'])
+    """
+    train = splits["train"]
+    size = len(train.source) - count
+    if size < 1:
+        raise InputError(
+            f"--data.validation must be less than the number of training pairs, {len(train.source)}; got {count}"
+        )
+    if not count:
+        return splits
+    begin, end = (Texts(*(side[part] for side in train)) for part in (slice(size), slice(size, None)))
+    return {"train": begin, "valid": end, "test": splits["test"]}
+
+
 @dataclass(kw_only=True)
 class GeneratedConfig(tfds.core.BuilderConfig):
     """How many pairs are generated."""
@@ -134,7 +154,8 @@ def assemble(splits: dict[str, Texts], alphabet: str, reverse_source: bool, batc
             target,
             np.full(count, target.shape[1] - 1, np.int32),
         )
-    in_train = occurs_in(splits["test"].source, splits["train"].source)
+    held_out = {name: part for name, part in pairs.items() if name != "train"}
+    seen = {name: occurs_in(splits[name].source, splits["train"].source) for name in held_out}
     width = pairs["train"].source.shape[1]
 
     def tokens(text: str) -> list[str]:
@@ -142,19 +163,18 @@ def assemble(splits: dict[str, Texts], alphabet: str, reverse_source: bool, batc
             raise InputError(f"an input has at most {width} characters, but {text[:60]!r} has {len(text)}")
         return list(text.ljust(width))[::step]
 
-    facts = {
-        "train_pairs": len(splits["train"].source),
-        "test_pairs": len(in_train),
+    facts = {f"{name}_pairs": len(part.source) for name, part in splits.items()}
+    facts |= {
         "vocabulary": len(vocabulary),
-        "test_inputs_also_in_train": int(in_train.sum()),
-        "share_of_test_inputs_also_in_train": round(float(in_train.mean()), 4),
+        "test_inputs_also_in_train": int(seen["test"].sum()),
+        "share_of_test_inputs_also_in_train": round(float(seen["test"].mean()), 4),
     }
     return PairData(
         train=(pairs["train"],),
         batch_sizes=(batch_size,),
-        held_out={"test": pairs["test"]},
+        held_out=held_out,
         texts=splits,
-        seen={"test": in_train},
+        seen=seen,
         source_vocabulary=vocabulary,
         target_vocabulary=vocabulary,
         source_tokenizer=Tokenizer(tokens, "".join),

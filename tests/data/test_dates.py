@@ -84,3 +84,15 @@ def test_a_published_file_is_read_from_its_path(tmp_path):
         dates.load(Dates(path=str(path) + "x"))
     with pytest.raises(InputError, match="--data.examples must be between 10 and"):
         dates.load(Dates(examples=3))
+
+
+def test_validation_dates_are_held_out_of_the_training_ones():
+    whole, parted = (dates.load(Dates(examples=200, validation=count)) for count in (0, 30))
+    assert list(whole.held_out) == ["test"] and list(parted.held_out) == ["valid", "test"]
+    assert [len(parted.texts[name].source) for name in ("train", "valid", "test")] == [150, 30, 20]
+    joined = [parted.texts["train"].source + parted.texts["valid"].source, parted.texts["test"].source]
+    assert joined == [whole.texts["train"].source, whole.texts["test"].source]
+    assert {"train_pairs": 150, "valid_pairs": 30, "test_pairs": 20}.items() <= parted.facts.items()
+    assert len(parted.seen["valid"]) == 30
+    with pytest.raises(InputError, match="--data.validation .* 180; got 180"):
+        dates.load(Dates(examples=200, validation=180))
