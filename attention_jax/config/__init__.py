@@ -147,7 +147,7 @@ class Decode(Options):
     alpha: float = 0.6
     """Strength of the length penalty."""
     max_length: int = 0
-    """Longest output in tokens; 0 is the longest reference plus a half."""
+    """Longest output in tokens; 0 is 1.5 times the longest training or validation target."""
     batch_size: int = 128
 
 

@@ -131,11 +131,15 @@ class Seq2seqTask:
 
     @property
     def ends(self) -> dict:
-        """Where decoding begins and ends: T is as long as the longest reference and half as long again."""
+        """Where decoding begins and ends: T is `decode.max_length`, or 1.5 times the longest training or validation
+        target, which a packed row does not exceed; targets of one length (dates) are as long as those."""
         vocabulary, longest = self.data.target_vocabulary, self.config.decode.max_length
         if not longest:
-            longest = max(int(pairs.target_length.max()) for pairs in self.data.held_out.values())
-            longest = longest + longest // 2 if are_sentences(self.data) else longest
+            known = [*self.data.train, *(pairs for name, pairs in self.data.held_out.items() if name == "valid")]
+            longest = max(int(pairs.target_length.max()) for pairs in known)
+            if are_sentences(self.data):
+                longest = min(longest, getattr(self.config.data, "max_length", longest))
+                longest += longest // 2
         special = {"bos": vocabulary.bos_id, "eos": vocabulary.eos_id, "pad": vocabulary.pad_id or 0}
         return special | {"max_length": longest}
 

@@ -1,5 +1,6 @@
 """The sequence-to-sequence task on a corpus of ten sentences, for every family of models."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -79,6 +80,20 @@ def test_evaluation_is_the_loss_of_every_held_out_row_once_whatever_the_batch(co
     )
     assert one["valid.loss"] == pytest.approx(other["valid.loss"], rel=1e-5)
     assert one["valid.perplexity"] == pytest.approx(np.exp(one["valid.loss"]), rel=1e-6)
+
+
+def test_the_longest_output_does_not_depend_on_test_references(corpus):
+    task = build(corpus, MODELS["luong"], **{"decode.max_length": 0})
+    longest = max(int(pairs.target_length.max()) for pairs in (*task.data.train, task.data.held_out["valid"]))
+    assert task.ends["max_length"] == longest + longest // 2
+    test = task.data.held_out["test"]
+    longer = task.data.held_out | {"test": test._replace(target_length=test.target_length + 50)}
+    assert dataclasses.replace(task, data=task.data._replace(held_out=longer)).ends == task.ends
+
+
+def test_the_longest_output_of_packed_pairs_is_that_of_a_pair(corpus):
+    packed = dataclasses.replace(corpus, packing=40)
+    assert build(packed, MODELS["transformer"], **{"decode.max_length": 0}).ends["max_length"] <= 18  # 1.5 x 12
 
 
 def test_a_second_evaluation_compiles_nothing(corpus):
