@@ -6,7 +6,9 @@ Data: yours, --data.path DIR with class/image.png in it, of any sizes, grey or i
 Command: python launch.py train classify_images --data.path DIR
 Cost: at most 2,000 steps; 177 seconds of processor time for 200 images (docs/own_data.md)
 
-Every fifth image of a class tests, unless DIR has train/class/image.png and test/class/image.png.
+Every fifth image of a class tests, unless DIR has train/class/image.png and test/class/image.png. Every fifth of the
+training images of a class validates, or `--data.validation N` of all: training ends with the epoch of the best
+validation accuracy, which is tested once.
 """
 
 from attention_jax.config import Cct, Config, Images, Optim, Train, replace
@@ -18,7 +20,7 @@ def config() -> Config:
         Images("own", pixels=64, standardize=True, crop_padding=4),
         Cct(convolutions=3, hidden_size=128, mlp_size=256, layers=2, heads=4),
         Optim("adamw", learning_rate=1e-3, schedule="warmup_cosine", warmup_steps=50, weight_decay=0.05, clip_norm=1.0),
-        Train(batch_size=32, total_epochs=60, max_steps=2_000, best_metric="test.loss"),
+        Train(batch_size=32, total_epochs=60, max_steps=2_000, best_metric="valid.accuracy", use_best=True),
     )
 
 

@@ -256,7 +256,8 @@ def test_images_of_all_kinds_are_read_and_what_is_damaged_is_named(tmp_path):
     make_files(tmp_path)
     options = replace(IMAGES, path=str(tmp_path / "shapes"), pixels=8)
     data = images.load(options)
-    assert data.train.image.shape == (16, 8, 8, 3) and "20 images; 2 classes of 10 each; 16 train, 4 test" in data.said
+    assert data.train.image.shape == (14, 8, 8, 3)
+    assert "20 images; 2 classes of 10 each; 14 train, 4 test, 2 validate" in data.said
     assert "in colour" in data.said and "too few" not in data.said
     (tmp_path / "shapes" / "circle" / "bad.png").write_bytes(b"no image")
     picture(tmp_path / "shapes" / "rare" / "one.png", (20, 20), "L", 1)

@@ -253,7 +253,8 @@ class Images(Streamed):
     signed: bool = False
     """Pixels are -1 to 1 instead of 0 to 1."""
     validation: int = 0
-    """Hold out this many training images; metrics are then also given for them."""
+    """Hold out this many training images; metrics are then also given for them. Of "own", 0 is a fifth of each class.
+    """
     examples: int = 0
     """Train on this many images only; 0 is all."""
     crop_padding: int = 0

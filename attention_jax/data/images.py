@@ -24,7 +24,7 @@ from attention_jax.files import data_home
 VERSIONS = {"fashion_mnist": "3.0.1", "cifar10": "3.0.2", "digits": "1.0.0"}
 PURPOSES = {"test": "test", "valid": "validate"}
 HELD_OUT = 5
-"""Of a user's folder every fifth image of a class is for testing."""
+"""Of a user's images every fifth of a class tests, and for "own" every fifth of the others validates."""
 
 
 class Split(NamedTuple):
@@ -75,6 +75,8 @@ def load(config: Images) -> ImageData:
         order = np.random.default_rng(0).permutation(len(train.label))
         held_out["valid"] = _take(train, order[: config.validation])
         train = _take(train, np.sort(order[config.validation :]))
+    elif config.dataset == "own":
+        train, held_out["valid"] = _parted(train, config.path, "validation")
     if not 0 <= config.examples <= len(train.label):
         raise InputError(
             f"--data.examples must be 0 (all) to {len(train.label)}, the number of training images; "
@@ -133,6 +135,22 @@ def _take(split: Split, rows) -> Split:
     return Split(split.image.take(rows, 0), split.label[rows])
 
 
+def _parted(split: Split, path: str, purpose: str) -> tuple[Split, Split]:
+    """A split without every `HELD_OUT`-th image of each class, and these images.
+
+    Raises InputError if there are none.
+    """
+    held = np.zeros(len(split.label), bool)
+    for label in np.unique(split.label):
+        held[np.flatnonzero(split.label == label)[HELD_OUT - 1 :: HELD_OUT]] = True
+    if not held.any():
+        raise InputError(
+            f"{path} has fewer than {HELD_OUT} images in every class, so none is left for {purpose}; "
+            "add images or train and test directories"
+        )
+    return _take(split, np.flatnonzero(~held)), _take(split, np.flatnonzero(held))
+
+
 def _folder(config: Images) -> tuple[Split, Split, tuple[str, ...]]:
     """path/train and path/test if both are there; else every `HELD_OUT`-th image of
     each class of path is for testing."""
@@ -147,16 +165,7 @@ def _folder(config: Images) -> tuple[Split, Split, tuple[str, ...]]:
             )
         return Split(*train), Split(*test), names
     image, label, names = read_folder(path)
-    # the files are in the order of their classes
-    place = np.concatenate([np.arange(count) for count in np.bincount(label)])
-    held = place % HELD_OUT == HELD_OUT - 1
-    if not held.any():
-        raise InputError(
-            f"{path} has fewer than {HELD_OUT} images in every class, so none is left for testing; "
-            "add images or train and test directories"
-        )
-    split = Split(image, label)
-    return _take(split, np.flatnonzero(~held)), _take(split, np.flatnonzero(held)), names
+    return *_parted(Split(image, label), path, "testing"), names
 
 
 def _reader(config: Images) -> Callable:

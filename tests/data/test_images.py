@@ -240,3 +240,22 @@ def test_no_image_that_can_be_read_is_one_line(tmp_path):
         (tmp_path / name / "1.png").write_text("a pointer to a file")
     with pytest.raises(InputError, match="none of the 2 images"):
         read_folder(str(tmp_path), 8, "skip")
+
+
+def test_own_images_train_validate_and_test(tmp_path):
+    """Of 12 images of a class the fifth and the tenth test, and the fifth and the tenth of the other ten validate."""
+    folder(tmp_path, count=12)
+    split, whole = (images.load(Images(name, path=str(tmp_path))) for name in ("own", "folder"))
+    assert [len(part.label) for part in (split.train, *split.held_out.values())] == [16, 4, 4]
+    assert list(split.held_out) == ["test", "valid"] and list(whole.held_out) == ["test"]
+    np.testing.assert_array_equal(split.held_out["test"].image, whole.held_out["test"].image)
+    order = np.delete(np.arange(10), [4, 9])
+    np.testing.assert_array_equal(split.train.image, whole.train.image[[*order, *(10 + order)]])
+    asked = images.load(Images("own", path=str(tmp_path), validation=3))
+    assert [len(part.label) for part in (asked.train, *asked.held_out.values())] == [17, 4, 3]
+
+
+def test_own_images_that_are_too_few_to_validate_are_one_line(tmp_path):
+    folder(tmp_path, count=5)
+    with pytest.raises(InputError, match="fewer than 5 images in every class, so none is left for validation"):
+        images.load(Images("own", path=str(tmp_path)))
