@@ -185,7 +185,7 @@ class Sweep:
     method: Method = "auto"
     """auto: a grid of lists, otherwise random."""
     metric: str = ""
-    """What is best, such as test.exact_match; by default --train.best-metric."""
+    """What is best on validation data, such as valid.bleu; by default --train.best-metric. No metric of test data."""
     jobs: int = 0
     """Worker processes; 0 runs everything in this one."""
     ray: str = ""

@@ -157,6 +157,7 @@ def start(
     writes.
     """
     directory = Path(directory)
+    configs.check_selection(config.train)
     check_place(directory, config, resume)
     from attention_jax.train import hosts, sinks
 

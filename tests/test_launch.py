@@ -343,7 +343,7 @@ def test_every_name_is_read_before_the_first_experiment_runs(tmp_path):
 
 @pytest.mark.parametrize("wrong, said", [("--jobs -1", "at least 0"), ("--jobs 2 --ray auto", "one of")])
 def test_a_sweep_that_is_refused_leaves_no_settings(tmp_path, wrong, said):
-    over = ("--over", "model.hidden-size=4,8", "--out", tmp_path / "s")
+    over = ("--over", "model.hidden-size=4,8", "--metric", "valid.loss", "--out", tmp_path / "s")
     assert said in refused("sweep", "date_luong", *over, *wrong.split()) and not (tmp_path / "s").exists()
 
 

@@ -112,12 +112,15 @@ class Train(Options):
     """
     best_metric: str = "valid.loss"
     """The metric that decides the best checkpoint (and patience); one called loss, perplexity, error or bits is
-    minimised.
+    minimised. Without validation data it is train.loss.
     """
     patience: int = 0
-    """Stop after this many epochs without a better `best_metric`; 0 never stops early."""
+    """Stop after this many epochs without a better `best_metric`, which is no metric of a test split; 0 never stops
+    early.
+    """
     use_best: bool = False
-    """End with the best checkpoint's parameters rather than the last ones."""
+    """End with the best checkpoint's parameters rather than the last ones; `best_metric` is no metric of a test split.
+    """
     average_last: int = 0
     """End with the mean of the parameters after the last N epochs; 0 does not average."""
     label_smoothing: float = 0.0
@@ -245,6 +248,21 @@ def validate(config, prefix: str = ""):
         for one in value if isinstance(value, tuple) else (value,):
             if isinstance(one, int | float) and not isinstance(one, bool):
                 check_number(f.name, option, one)
+
+
+def check_selection(train: Train):
+    """Raise InputError where the epoch of a run would be chosen on a test split.
+
+    >>> check_selection(Train(best_metric="test.loss"))
+    >>> check_selection(Train(best_metric="test.loss", use_best=True))
+    Traceback (most recent call last):
+    attention_jax.errors.InputError: a test split chooses no epoch: ...; got test.loss
+    """
+    if train.best_metric.startswith("test") and (train.use_best or train.patience):
+        raise InputError(
+            "a test split chooses no epoch: with --train.use-best or --train.patience, --train.best-metric must be of "
+            f"validation data, such as valid.loss; got {train.best_metric}"
+        )
 
 
 AT_LEAST_1 = ("_size", "widths", "heads", "overlap", "total_epochs", "steps_per_call", "accumulate")

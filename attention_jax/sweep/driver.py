@@ -36,7 +36,22 @@ def settings_of(
             f"--method {method} compares runs after 1/3 of their epochs, "
             f"so it needs --train.total-epochs 3 or more; got {epochs}"
         )
-    return Settings(config, space, method, count, seeds, metric or config.train.best_metric)
+    return Settings(config, space, method, count, seeds, selecting(config, metric))
+
+
+def selecting(config: configs.Config, metric: str) -> str:
+    """The metric that a sweep selects by: `metric`, or with "" the one by which the experiment keeps checkpoints.
+
+    Raises InputError for a metric of a test split, and for training loss that was not asked for.
+    """
+    chosen = metric or config.train.best_metric
+    if chosen.startswith("test") or (chosen.startswith("train") and not metric):
+        raise InputError(
+            f"a sweep selects on validation data: give --metric valid.loss or another of them; got {chosen} "
+            "(where an experiment has none, --data.validation N holds some out)"
+        )
+    configs.check_selection(config.train)
+    return chosen
 
 
 def first_points(settings: Settings) -> list[dict]:

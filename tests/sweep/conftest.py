@@ -4,7 +4,8 @@ import pytest
 
 from attention_jax.config import Config, replace
 
-TINY = {"data.examples": 400, "model.hidden_size": 6, "model.embed_size": 4}
+TINY = {"data.examples": 440, "data.validation": 36, "train.best_metric": "valid.loss"}
+TINY |= {"model.hidden_size": 6, "model.embed_size": 4}
 TINY |= {"train.total_epochs": 3, "train.batch_size": 64, "train.steps_per_call": 3}
 
 

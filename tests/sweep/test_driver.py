@@ -22,14 +22,14 @@ def calls(monkeypatch):
         made.append((config.optim.learning_rate, config.train.seed))
         if config.optim.weight_decay == 1:
             raise FloatingPointError("too heavy")
-        return {"test.loss": (config.optim.learning_rate - 0.01) ** 2 + config.train.seed * 1e-6}
+        return {"valid.loss": (config.optim.learning_rate - 0.01) ** 2 + config.train.seed * 1e-6}
 
     experiment = types.SimpleNamespace(study=study, config=lambda: STUDY)
     monkeypatch.setattr(catalogue, "load_experiment", lambda name: experiment)
     return made
 
 
-def settings(over, method="auto", trials=0, seeds=1, metric="test.loss", config=STUDY):
+def settings(over, method="auto", trials=0, seeds=1, metric="valid.loss", config=STUDY):
     return driver.settings_of(config, over, method, trials, seeds, metric)
 
 
@@ -108,7 +108,7 @@ def test_what_cannot_be_is_said_before_anything_starts(calls, tmp_path):
         (lambda: driver.executor(2, "auto"), "one of them"),
         (
             lambda: driver.sweep(settings(RATES, metric="valid.blue"), tmp_path / "metric"),
-            "--metric must be one of test.loss",
+            "--metric must be one of valid.loss",
         ),
         (lambda: answer.report(tmp_path / "nothing"), "is not a sweep"),
     ]:
@@ -142,7 +142,7 @@ def test_halving_trains_the_best_third_to_the_end_and_grows_nothing_twice(tiny, 
     wanted = settings({"optim.learning-rate": "1e-4..1e-1:log:6"}, "halving", config=tiny)
     found = driver.sweep(wanted, tmp_path)
     assert sorted(trial.state for trial in found) == ["done"] * 2 + ["pruned"] * 4
-    first = {trial.number: trial.histories[0][0]["test.loss"] for trial in found}
+    first = {trial.number: trial.histories[0][0]["valid.loss"] for trial in found}
     kept = sorted(sorted(first, key=first.get)[:2])
     assert [trial.number for trial in found if trial.state == "done"] == kept
     for trial in found:

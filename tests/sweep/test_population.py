@@ -172,10 +172,10 @@ def test_members_end_as_the_runs_alone_would(end, tiny, tmp_path, monkeypatch, c
 
     def scripted(config, said=None):
         task, said = build(config), iter(losses[config.train.seed] if said is None else said)
-        evaluate = lambda params, full: tasks.Evaluation({"test.loss": 0.0 if full else next(said)}, {})
+        evaluate = lambda params, full: tasks.Evaluation({"valid.loss": 0.0 if full else next(said)}, {})
         return changed(task, evaluate=evaluate)
 
-    config = replace(tiny, **ENDS[end], **{"train.best_metric": "test.loss", "optim.learning_rate": 0.03})
+    config = replace(tiny, **ENDS[end], **{"train.best_metric": "valid.loss", "optim.learning_rate": 0.03})
     config = replace(config, **{"train.log": ("tensorboard",)})
     configs = [replace(config, **{"train.seed": seed}) for seed in (0, 1)]
     both = [1.0 * x for pair in zip(*losses) for x in pair]  # a population evaluates them in turns
@@ -188,7 +188,7 @@ def test_members_end_as_the_runs_alone_would(end, tiny, tmp_path, monkeypatch, c
         monkeypatch.setattr(runs, "draw", lambda *_: [])
         alone = runs.start(config, tmp_path / "alone" / str(place), quiet=True)
         together = runs.read_result(tmp_path / str(place))
-        assert [row["test.loss"] for row in together["history"]] == [row["test.loss"] for row in alone["history"]]
+        assert [row["valid.loss"] for row in together["history"]] == [row["valid.loss"] for row in alone["history"]]
         assert (tmp_path / str(place) / "page.md").exists()
         assert any((tmp_path / str(place) / "tensorboard").iterdir())
         for ours, theirs in zip(

@@ -1,0 +1,41 @@
+"""Nothing is chosen on a test split: no epoch, no sweep, and no experiment asks for it."""
+
+import pytest
+
+from attention_jax import InputError, api, catalogue, runs
+from attention_jax.config import Config, Dates, LuongSeq2seq, Train, replace
+from attention_jax.sweep import driver
+
+TINY = Config("tiny", Dates(examples=100), LuongSeq2seq(hidden_size=4, embed_size=4), train=Train(total_epochs=1))
+ON_TEST = replace(TINY, **{"train.best_metric": "test.loss"})
+
+
+@pytest.mark.parametrize("name", catalogue.names())
+def test_no_experiment_keeps_its_best_checkpoint_by_a_test_split(name):
+    experiment = catalogue.load_experiment(name)
+    configs = {"config": experiment.config(), "smoke": experiment.smoke()}
+    for what, config in (configs | experiment.variants() | experiment.presets()).items():
+        assert not config.train.best_metric.startswith("test"), what
+
+
+@pytest.mark.parametrize("option", ["use_best", "patience"])
+@pytest.mark.parametrize("start", [runs.start, api.train_run], ids=["runs.start", "train_run"])
+def test_an_epoch_is_not_chosen_on_a_test_split(tmp_path, option, start):
+    with pytest.raises(InputError, match="--train.best-metric.* valid.loss; got test.loss"):
+        start(replace(ON_TEST, **{f"train.{option}": 1}), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_sweep_selects_on_validation():
+    settings = lambda config, metric: driver.settings_of(config, {"optim.learning-rate": "1,2"}, "auto", 0, 1, metric)
+    for config, metric in [
+        (TINY, "test.exact_match"),
+        (TINY, "test_2017.bleu"),
+        (ON_TEST, ""),
+        (replace(TINY, **{"train.best_metric": "train.loss"}), ""),
+    ]:
+        with pytest.raises(InputError, match="--metric valid.loss"):
+            settings(config, metric)
+    with pytest.raises(InputError, match="--train.best-metric"):
+        settings(replace(ON_TEST, **{"train.use_best": True}), "valid.loss")
+    assert settings(ON_TEST, "valid.loss").metric == settings(TINY, "").metric == "valid.loss"
