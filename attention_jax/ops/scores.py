@@ -207,6 +207,42 @@ class Concat(Score):
 
 @pytree
 @dataclass(frozen=True)
+class LeakySum(Score):
+    """LeakyReLU((a_q . q + b_q) + (a_k . k + b_k)) with slope 0.2 below zero (Velickovic et al. 2018, eq. 3).
+
+    The paper's vector a is `query_vector` a_q [D] and `key_vector` a_k [E] one after the other; the biases b_q and b_k
+    are those of the authors' code. Vectors of None say that this side is a number already: what `prepare_query` and
+    `prepare_key` leave behind.
+    """
+
+    query_vector: Float[Array, " D"] | None
+    key_vector: Float[Array, " E"] | None
+    query_bias: Float[Array, ""] | None
+    key_bias: Float[Array, ""] | None
+
+    def __call__(self, query, key):
+        (_, query), (_, key) = self.prepare_query(query), self.prepare_key(key)  # [Q, 1], [K, 1]
+        return jax.nn.leaky_relu(query + key.T, 0.2).astype(accumulator(query.dtype))
+
+    def prepare_key(self, key):
+        rest = replace(self, key_vector=None, key_bias=None)
+        return rest, key if self.key_vector is None else key @ self.key_vector[:, None] + self.key_bias
+
+    def prepare_query(self, query):
+        rest = replace(self, query_vector=None, query_bias=None)
+        return rest, query if self.query_vector is None else query @ self.query_vector[:, None] + self.query_bias
+
+    @classmethod
+    def init(cls, rng: Array, query_width: int, key_width: int, hidden: int = 0) -> "LeakySum":
+        """Glorot-uniform vectors and biases of zero; `hidden` is not used."""
+        for_query, for_key = jax.random.split(rng)
+        glorot = jax.nn.initializers.glorot_uniform()
+        vectors = glorot(for_query, (query_width, 1))[:, 0], glorot(for_key, (key_width, 1))[:, 0]
+        return cls(*vectors, jnp.zeros(()), jnp.zeros(()))
+
+
+@pytree
+@dataclass(frozen=True)
 class Cosine(Score):
     """sharpness * cos(q, k) (content addressing; Graves et al. 2014, eq. 5-6, where
     `sharpness` is the key strength beta)."""

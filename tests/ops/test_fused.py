@@ -24,6 +24,7 @@ SCORES = {
     "Bilinear": scores.Bilinear.init(KEY, WIDTH, WIDTH),
     "Additive": scores.Additive.init(KEY, WIDTH, WIDTH, 6),
     "Concat": scores.Concat.init(KEY, WIDTH, WIDTH, 6),
+    "LeakySum": scores.LeakySum.init(KEY, WIDTH, WIDTH),
     "Cosine": scores.Cosine(jnp.float32(2.0)),
     "Gaussian": scores.Gaussian(jnp.float32(0.8)),
     "Boxcar": scores.Boxcar(jnp.float32(2.0)),

@@ -25,6 +25,10 @@ def log(x):
     return np.log(x) if x > 0 else -np.inf
 
 
+def leaky(x):
+    return x if x > 0 else 0.2 * x
+
+
 TABLE = {
     scores.Dot: (scores.Dot(), lambda q, k: q @ k),
     scores.ScaledDot: (scores.ScaledDot(), lambda q, k: q @ k / np.sqrt(D)),
@@ -36,6 +40,10 @@ TABLE = {
     scores.Concat: (
         scores.Concat(jnp.float32(np.concatenate([WQ, WK])), jnp.float32(V)),
         lambda q, k: V @ np.tanh(np.concatenate([WQ, WK]).T @ np.concatenate([q, k])),
+    ),
+    scores.LeakySum: (
+        scores.LeakySum(jnp.float32(W[0]), jnp.float32(W[1]), jnp.float32(0.3), jnp.float32(-0.5)),
+        lambda q, k: leaky(W[0] @ q + 0.3 + W[1] @ k - 0.5),
     ),
     scores.Cosine: (scores.Cosine(3.0), lambda q, k: 3 * q @ k / norm(q) / norm(k)),
     scores.NegativeSquaredDistance: (scores.NegativeSquaredDistance(), lambda q, k: -(norm(q - k) ** 2)),
