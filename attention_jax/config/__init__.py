@@ -112,11 +112,12 @@ class Train(Options):
     """
     best_metric: str = "valid.loss"
     """The metric that decides the best checkpoint (and patience); one called loss, perplexity, error or bits is
-    minimised. Without validation data it is train.loss.
+    minimised. Without validation data it is train.loss. Of several metrics with commas between them, the best epoch is
+    the last one that was at least as good as all before it in every metric.
     """
     patience: int = 0
-    """Stop after this many epochs without a better `best_metric`, which is no metric of a test split; 0 never stops
-    early.
+    """Stop after this many epochs without a better `best_metric`, which is no metric of a test split; of several
+    metrics, without one that was at least as good as in all epochs before. 0 never stops early.
     """
     use_best: bool = False
     """End with the best checkpoint's parameters rather than the last ones; `best_metric` is no metric of a test split.

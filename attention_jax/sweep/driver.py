@@ -44,7 +44,7 @@ def selecting(config: configs.Config, metric: str) -> str:
 
     Raises InputError for a metric of a test split, and for training loss that was not asked for.
     """
-    chosen = metric or config.train.best_metric
+    chosen = metric or config.train.best_metric.partition(",")[0]
     if chosen.startswith("test") or (chosen.startswith("train") and not metric):
         raise InputError(
             f"a sweep selects on validation data: give --metric valid.loss or another of them; got {chosen} "

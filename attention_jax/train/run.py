@@ -78,8 +78,15 @@ class Run:
         """Whether the last `patience` epochs were no better than one before them."""
         if not (self.train.patience and self.history):
             return False
-        values = [comparable(quality(row, self.train.best_metric)) for row in self.history]
-        return len(values) - 1 - int(np.argmax(values)) >= self.train.patience
+        values = self.qualities()
+        several = values.shape[1] > 1
+        latest = np.flatnonzero(unsurpassed(values).any(axis=1))[-1] if several else values.argmax()
+        return len(values) - 1 - latest >= self.train.patience
+
+    def qualities(self) -> np.ndarray:
+        """Each metric of `best_metric` after each epoch [epochs, metrics], signed so that higher is better."""
+        names = self.train.best_metric.split(",")
+        return np.array([[comparable(quality(row, name)) for name in names] for row in self.history])
 
     def within(self, weight: np.ndarray) -> np.ndarray:
         """Weights [K, B] of a chunk, 0 in steps that are done, beyond the last one, and in all once the run is over."""
@@ -116,7 +123,8 @@ class Run:
         sums = {name: [np.concatenate([c[name][i] for c in self.calls]) for i in (0, 1)] for name in self.calls[0]}
         values, self.calls = hosts.agree({**scalars(sums), **evaluated}), [] if whole else self.calls
         row = {"epoch": epoch, "step": self.step, "seconds": round(self.seconds(), 2), **values}
-        quality(row, self.train.best_metric)  # a metric that does not exist is said before anything is saved
+        for name in self.train.best_metric.split(","):
+            quality(row, name)  # a metric that does not exist is said before anything is saved
         self.history.append(row)
         self.log.write(self.step, **{name: value for name, value in row.items() if name != "step"})
         self.bar.epoch(row, self.pace)
@@ -129,10 +137,16 @@ class Run:
                 write_whole(self.directory / "samples.txt", "\n".join(samples) + "\n")
 
     def quality_after(self, epoch: int) -> float:
-        """How good it was after `epoch`: worse than anything where it was over before."""
+        """How good it was after `epoch`: worse than anything where it was over before.
+
+        Of several metrics it is the number of the epoch where none was ever better in any of them.
+        """
         if not self.history or self.history[-1]["epoch"] != epoch:
             return -np.inf
-        return comparable(quality(self.history[-1], self.train.best_metric))
+        values = self.qualities()
+        if values.shape[1] == 1:
+            return float(values[-1, 0])
+        return float(epoch) if unsurpassed(values)[-1].all() else -np.inf
 
     def close(self):
         """Stop the clock, close the log."""
@@ -153,6 +167,15 @@ def quality(metrics: dict, name: str) -> float:
         known = [metric for metric in metrics if metric not in ("epoch", "step", "seconds")]
         raise InputError(f"train.best_metric must be one of {', '.join(known)}; got {name}")
     return -metrics[name] if lower_is_better(name) else metrics[name]
+
+
+def unsurpassed(values: np.ndarray) -> np.ndarray:
+    """Whether each value [epochs, metrics] is at least as large as all before it (Velickovic et al. 2018, section 3.3).
+
+    >>> unsurpassed(np.array([[1.0, 5.0], [2.0, 4.0], [2.0, 5.0]])).tolist()
+    [[True, True], [True, False], [True, True]]
+    """
+    return values >= np.maximum.accumulate(values, axis=0)
 
 
 def comparable(value: float) -> float:

@@ -215,6 +215,27 @@ def test_patience_ends_a_run_that_no_longer_improves(tmp_path):
     assert [row["valid.loss"] for row in run.history] == [3.0, 2.0, 2.5, 2.2]
 
 
+def test_of_two_metrics_the_best_epoch_is_best_in_both_and_patience_waits_for_either(tmp_path):
+    """The rule of execute_cora.py in PetarV-/GAT: a tie counts, and the counter starts again after it."""
+    found = iter([(3.0, 0.5), (2.0, 0.6), (1.5, 0.4), (1.8, 0.6), (1.6, 0.5), (1.7, 0.5), (0.0, 1.0)])
+    seen = []
+
+    def both(params, full):
+        seen.append(params["w"])
+        return Evaluation(dict(zip(("valid.loss", "valid.accuracy"), next(found))), {})
+
+    train = Train(total_epochs=7, patience=2, use_best=True, best_metric="valid.loss,valid.accuracy")
+    run, params = train_one(least_squares(evaluate=both), OPTIM, train, tmp_path, quiet=True)
+    assert len(run.history) == 6  # epochs 3 (loss) and 4 (accuracy, a tie) start the counter again; 5 and 6 do not
+    assert (params["w"] == seen[1]).all() and not (params["w"] == seen[0]).all()  # neither 3 nor 4 is best in both
+
+
+def test_an_unknown_one_of_two_metrics_is_named(tmp_path):
+    with pytest.raises(InputError, match="got valid.bleu"):
+        train = Train(total_epochs=1, best_metric="valid.loss,valid.bleu")
+        train_one(least_squares(), OPTIM, train, tmp_path, quiet=True)
+
+
 def test_a_loss_that_is_not_finite_names_its_step(tmp_path):
     def explode(params, batch, rng):
         total, count, metrics = loss(params, batch, rng)
