@@ -41,6 +41,7 @@ MODELS = (
     configs.Cct(hidden_size=16, mlp_size=16, layers=1),
     configs.ResNet(widths=(8, 8), blocks=1, groups=4),
     configs.PointerNetwork(hidden_size=8),
+    configs.GraphAttention(heads=2, hidden_size=4),
 )
 
 
@@ -55,6 +56,7 @@ def builder(place: Path):
         "memory": configs.Algorithmic(sequences=8, epoch_sequences=8, valid_sequences=4),
         "vision": configs.Images(examples=32),
         "pointing": configs.ConvexHulls(most=6, examples=8, held_out=4),
+        "nodes": configs.Citations(nodes=70),
     }
 
     def build(model, **changes):

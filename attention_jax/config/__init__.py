@@ -13,6 +13,7 @@ from attention_jax.config.claims import BAR, Bound, Claim, Grid, Withdrawn
 from attention_jax.config.data import (
     Addition,
     Algorithmic,
+    Citations,
     ConvexHulls,
     Corpus,
     Dates,
@@ -45,6 +46,7 @@ from attention_jax.config.models import (
     Convolutional,
     DeepOutput,
     Gnmt,
+    GraphAttention,
     LanguageModel,
     Luong,
     LuongSeq2seq,

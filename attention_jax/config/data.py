@@ -368,6 +368,20 @@ class ConvexHulls(DataOptions):
 
 
 @dataclass(frozen=True)
+class Citations(DataOptions):
+    """A graph of papers that cite each other; the subject of each is predicted (attention_jax/data/citations.py)."""
+
+    loader: ClassVar[str] = "attention_jax.data.citations:load"
+
+    path: str = ""
+    """A cora.npz, or a file of the same arrays, which attention_jax/data/citations.py describes."""
+    nodes: int = 0
+    """Without a file, generate a graph of this many nodes; 0 asks for a file."""
+    neighbours: bool = True
+    """Whether a node attends to its neighbours, or only to itself."""
+
+
+@dataclass(frozen=True)
 class Algorithmic(DataOptions):
     """The tasks of the Neural Turing Machine paper, generated (attention_jax/data/algorithmic.py)."""
 

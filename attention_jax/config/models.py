@@ -371,6 +371,27 @@ class PointerNetwork(ModelOptions):
 
 
 @dataclass(frozen=True)
+class GraphAttention(ModelOptions):
+    """Graph attention networks of two layers, Velickovic et al. 2018 (attention_jax/models/graph_attention.py)."""
+
+    module: ClassVar[str] = "attention_jax.models.graph_attention:GraphAttention"
+    task: ClassVar[str] = "attention_jax.tasks.nodes:build"
+
+    heads: int = 8
+    """Of the hidden layer; the output layer has one."""
+    hidden_size: int = 8
+    """Units of each head of the hidden layer."""
+    score: HeadScore = "attention_jax.ops.scores:LeakySum"
+    """dot, scaled_dot, general, concat, additive, cosine, gaussian, mean, or package.file:Class (here the paper's)."""
+    dropout: float = 0.6
+    """Of the inputs of both layers and of the projected values."""
+    attention_dropout: float = 0.6
+    """Of attention weights."""
+    l2: float = 5e-4
+    """This times half the sum of all squared parameters is added to the loss."""
+
+
+@dataclass(frozen=True)
 class NTM(ModelOptions):
     """Neural Turing Machines (attention_jax/models/ntm.py); the defaults are the paper's for copying (tables 1 and
     2)."""

@@ -41,7 +41,7 @@ def attend_edges(
 
     Every pair is listed once, in any order. `score`, `dropout` and `rng` are those of `attend`, which drops the same
     weights. A query without an edge gets exactly zero. For the 13,264 pairs among 2,708 nodes of Cora and 8 heads of 8,
-    the gradient takes a hundredth of the time of the masked matrix.
+    the gradient takes about a fiftieth of the time of the masked matrix (0.02 s for 1.0 on one CPU core).
 
     >>> from attention_jax.ops.scores import Constant
     >>> value = jnp.array([[1.0], [3.0], [5.0]])
