@@ -1,0 +1,110 @@
+"""The task of classifying nodes: what the loss adds up, what is evaluated when, a whole small run."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention_jax import InputError, runs, tasks
+from attention_jax.config import Citations, Config, GraphAttention, Train, replace
+from experiments import gat_cora
+
+CONFIG = Config("x", Citations(nodes=70), GraphAttention(heads=2, hidden_size=4), train=Train(batch_size=1))
+
+
+@pytest.fixture(scope="module")
+def built():
+    task = tasks.build(CONFIG)
+    return task, jax.jit(task.init)(jax.random.key(0))
+
+
+def batch(task, weight):
+    return {name: jnp.asarray(array) for name, array in task.buckets[0].items()} | {"weight": jnp.array([weight])}
+
+
+def nats(task, params, nodes):
+    graph = task.data
+    inputs = (jnp.asarray(x) for x in (graph.words, graph.values, graph.edges))
+    logits = np.asarray(task.model.apply({"params": params}, *inputs)[0], np.float64)
+    right = logits[nodes, graph.label[nodes]]
+    return np.log(np.exp(logits[nodes]).sum(1)) - right, logits[nodes].argmax(1) == graph.label[nodes]
+
+
+def test_the_loss_is_the_mean_of_the_known_nodes_and_half_the_squared_norm(built):
+    _, params = built
+    task = tasks.build(replace(CONFIG, **{"model.dropout": 0.0, "model.attention_dropout": 0.0, "model.l2": 0.1}))
+    total, count, _ = jax.jit(task.loss)(params, batch(task, 1.0), jax.random.key(0))
+    known = task.data.splits["train"]
+    squares = sum(float((np.asarray(x, np.float64) ** 2).sum()) for x in jax.tree.leaves(params))
+    assert count == len(known) == 14
+    np.testing.assert_allclose(total / count, nats(task, params, known)[0].mean() + 0.1 / 2 * squares, rtol=1e-5)
+
+
+def test_the_penalty_is_weight_decay_in_the_gradient(built):
+    task, params = built
+    gradient = lambda task: jax.jit(jax.grad(lambda p: task.loss(p, batch(task, 1.0), jax.random.key(0))[0] / 14))(
+        params
+    )
+    with_it, without = gradient(task), gradient(tasks.build(replace(CONFIG, **{"model.l2": 0.0})))
+    expected = jax.tree.map(lambda g, p: g + 5e-4 * p, without, params)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-7), with_it, expected)
+
+
+def test_a_row_that_is_padding_counts_nothing(built):
+    task, params = built
+    total, count, _ = jax.jit(task.loss)(params, batch(task, 0.0), jax.random.key(0))
+    assert (float(total), float(count)) == (0.0, 0.0)
+
+
+def test_test_nodes_are_evaluated_at_the_end_alone(built):
+    task, params = built
+    assert set(task.evaluate(params, False).metrics) == {"valid.loss", "valid.accuracy"}
+    metrics = task.evaluate(params, True).metrics
+    for split in ("valid", "test"):
+        loss, right = nats(task, params, task.data.splits[split])
+        assert metrics[f"{split}.loss"] == pytest.approx(loss.mean(), rel=1e-5)
+        assert metrics[f"{split}.accuracy"] == pytest.approx(right.mean(), rel=1e-6)
+
+
+def test_an_epoch_is_one_step(built):
+    task, _ = built
+    [(bucket, indices, weight)] = task.plan(3, 8)
+    assert bucket == 0 and indices.tolist() == [[0]] and weight.tolist() == [[1.0]]
+
+
+def test_nodes_are_asked_for_by_their_numbers(built):
+    task, params = built
+    first, second = task.predict(params, ["0", "69"], None)
+    assert first.startswith("class ") and second.startswith("class ")
+    for wrong in ("70", "-1", "paper"):
+        with pytest.raises(InputError, match="0 to 69"):
+            task.predict(params, [wrong], None)
+
+
+def test_what_a_node_attends_to_is_its_neighbours(built):
+    task, params = built
+    [one] = task.looked(params, ["5"])
+    [attention] = one.answers[0].attentions
+    own = task.data.edges[task.data.edges[:, 0] == 5, 1]
+    assert [int(token.partition(":")[0]) for token in attention.keys.tokens] == own.tolist()
+    assert attention.weights.shape == (1, 2, 1, len(own))
+    np.testing.assert_allclose(attention.weights.sum(-1), 1.0, rtol=1e-5)
+    assert len(task.looked(params, [])) == 3
+
+
+def test_a_whole_small_run(tmp_path):
+    result = runs.start(gat_cora.smoke(), tmp_path / "run", quiet=True)
+    assert len(result["history"]) == 3 and result["steps"] == 3
+    assert not any(name.startswith("test.") for row in result["history"] for name in row)
+    assert {"test.accuracy", "test.loss"} <= set(result["metrics"])
+    assert (tmp_path / "run" / "figures" / "confusion.png").stat().st_size > 3_000
+
+
+@pytest.mark.parametrize("name", gat_cora.variants())
+def test_every_variant_of_the_experiment_has_a_loss(name):
+    config = replace(gat_cora.variants()[name], **{"data.nodes": 70})
+    task = tasks.build(config)
+    loss = lambda rng: task.loss(task.init(rng), batch(task, 1.0), rng)[0]
+    assert np.isfinite(jax.jit(loss)(jax.random.key(0)))
+    alone = len(task.data.edges) == 70
+    assert alone == (name == gat_cora.ALONE)
