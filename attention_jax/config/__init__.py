@@ -261,7 +261,8 @@ def check_selection(train: Train):
     Traceback (most recent call last):
     attention_jax.errors.InputError: a test split chooses no epoch: ...; got test.loss
     """
-    if train.best_metric.startswith("test") and (train.use_best or train.patience):
+    selects = train.use_best or train.patience
+    if selects and any(name.strip().startswith("test") for name in train.best_metric.split(",")):
         raise InputError(
             "a test split chooses no epoch: with --train.use-best or --train.patience, --train.best-metric must be of "
             f"validation data, such as valid.loss; got {train.best_metric}"
