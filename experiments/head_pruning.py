@@ -1,4 +1,4 @@
-"""Most heads of a trained Transformer can be removed: BLEU against the share of attention heads removed.
+"""How many heads a trained Transformer can spare: BLEU against the share of attention heads removed.
 
 Chapter: Transformer
 Source: Michel, Levy, Neubig 2019, "Are Sixteen Heads Really Better than One?" (NeurIPS), section 4, and its code
@@ -40,6 +40,7 @@ from typing import Any
 from attention_jax.config import BAR, Claim, Config, Grid, Optim, Withdrawn, replace
 from experiments import table3_directions
 
+SEEDS = 3
 SOURCE = "Michel et al. 2019, section 4.2: up to 20 % (WMT) or 40 % (BERT) of heads"
 GATES = "Voita et al. 2019, abstract: 38 of 48 heads of the encoder for 0.15 BLEU (WMT English-Russian)"
 TENTHS = tuple(range(10))
