@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from attention_jax import config
-from attention_jax.models.graph_attention import GraphAttention
+from attention_jax.models.graph_attention import GraphAttention, GraphHeads, WordProjection
 
 N, F, C, H, U = 6, 5, 3, 2, 4
 DRAW = np.random.default_rng(0)
@@ -83,10 +83,19 @@ def test_without_dropout_training_is_evaluation(variables):
         assert not np.allclose(dropped, logits)
 
 
-def test_each_head_has_its_own_dropout_of_the_inputs():
-    """With equal heads and no dropout of weights, only the dropout of the vectors can make the heads differ."""
-    from attention_jax.models.graph_attention import WordProjection
+def test_values_are_dropped_once_more_and_weights_as_well():
+    """Nodes that attend to themselves alone, with vectors of ones: what is kept is divided by 0.4, for each dropout."""
+    itself, ones = jnp.repeat(jnp.arange(50)[:, None], 2, axis=1), jnp.ones((50, H, U))
+    shown = {}
+    for rates in ((0.6, 0.0), (0.0, 0.6), (0.6, 0.6)):
+        heads, rngs = GraphHeads("mean", *rates), {"params": jax.random.key(0), "dropout": jax.random.key(1)}
+        (out, _), _ = heads.init_with_output(rngs, ones, itself, train=True)
+        shown[rates] = np.asarray(out)
+    assert [set(np.unique(out.round(4)).tolist()) for out in shown.values()] == [{0.0, 2.5}, {0.0, 2.5}, {0.0, 6.25}]
+    assert (np.ptp(shown[0.6, 0.0], axis=2) > 0).any() and not np.ptp(shown[0.0, 0.6], axis=2).any()
 
+
+def test_each_head_has_its_own_dropout_of_the_inputs():
     projection = WordProjection(F, 8, 1, 0.6)
     kernel = {"params": {"kernel": jnp.ones((F, 8, 1))}}
     out = projection.apply(kernel, WORDS, VALUES, train=True, rngs={"dropout": jax.random.key(0)})
