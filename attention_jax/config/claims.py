@@ -38,6 +38,8 @@ class Bound:
     """Take the metric after this epoch instead of the final evaluation."""
     best: bool = False
     """Take the metric of its best epoch."""
+    last: int = 0
+    """Take the mean of the metric over the last N epochs."""
     at_least: float | None = None
     at_most: float | None = None
     seeds_needed: int = 0

@@ -28,15 +28,20 @@ def upward(bound) -> bool:
 
 
 def value_of(bound, run: Mapping) -> float | None:
-    """The number of one run: of the final evaluation, one epoch, or the best epoch; None if there is none."""
+    """The number of one run: of the final evaluation, one epoch, the best epoch, or the mean of the last epochs.
+
+    None if the run does not have it.
+    """
     if bound.also:
         parts = parts_of(bound, run).values()
         return None if None in parts else fmean(parts)
-    if bound.epoch is None and not bound.best:
+    if bound.epoch is None and not bound.best and not bound.last:
         return run["metrics"].get(bound.metric)
     by_epoch = {row.get("epoch"): row[bound.metric] for row in run["history"] if row.get(bound.metric) is not None}
     if bound.epoch is not None:
         return by_epoch.get(bound.epoch)
+    if bound.last:
+        return fmean(list(by_epoch.values())[-bound.last :]) if len(by_epoch) >= bound.last else None
     return (max if upward(bound) else min)(by_epoch.values(), default=None)
 
 
