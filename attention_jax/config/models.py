@@ -80,8 +80,9 @@ class Translator(ModelOptions):
     """Which layers of the encoder read in both directions."""
     layer_norm: bool = False
     """Normalise the encoder's annotations."""
-    start_from: Literal["pass", "dense", "mean"] = "dense"
-    """The decoder's first state: the encoder's last one, a dense layer of it, or of the annotations' mean."""
+    start_from: Literal["pass", "hidden", "dense", "mean"] = "dense"
+    """The decoder's first state: the encoder's last one, its hidden part alone (an LSTM's cell starts at zero), a dense
+    layer of it, or a dense layer of the annotations' mean."""
     readout_size: int = 512
     """Width of what the output layer sees, where a readout has weights."""
     tied: bool = False

@@ -62,9 +62,11 @@ class Translator(nn.Module):
         o = self.options
         if o.layers < 1:
             raise InputError(f"--model.layers must be at least 1, got {o.layers}")
-        if o.start_from == "pass" and o.bidirectional != "none":
+        passes = o.start_from in ("pass", "hidden")
+        if passes and o.bidirectional != "none":
             raise InputError(
-                f"start_from pass needs bidirectional none, got {o.bidirectional}: use start_from dense or mean"
+                f"start_from {o.start_from} needs bidirectional none, got {o.bidirectional}: "
+                "use start_from dense or mean"
             )
         scale = o.embed_scale or o.embed_size**-0.5
         self.encoder = Encoder(
@@ -73,7 +75,7 @@ class Translator(nn.Module):
         )  # fmt: skip
         if o.layer_norm:
             self.norm = nn.LayerNorm()
-        if o.start_from != "pass":
+        if not passes:
             self.bridge = [nn.Dense((2 if o.cell == "lstm" else 1) * o.hidden_size) for _ in range(o.layers)]
         self.embed = Embedding(self.target_vocab, o.embed_size, scale)
         width = self.make_decoder(self.encoder.output_size())
@@ -125,7 +127,7 @@ class Translator(nn.Module):
         return memory._replace(hidden=hidden, key=self.alignment.prepare(hidden))
 
     def first_states(self, hidden, states: list[cells.State], length) -> list[cells.State]:
-        """The decoder's: the encoder's last ones, a dense layer of them, or of the annotations' mean.
+        """The decoder's first states, as `start_from` says: the encoder's last ones, their hidden parts, or dense.
 
         The dense layer sees the last states of both directions; that of Bahdanau et al. 2015 (A.2.2) sees the backward
         one's alone.
@@ -133,6 +135,8 @@ class Translator(nn.Module):
         o = self.options
         if o.start_from == "pass":
             return states
+        if o.start_from == "hidden":
+            return [(last, *(jnp.zeros_like(c) for c in cell)) for last, *cell in states]
         sources = [state[0] for state in states]
         if o.start_from == "mean":
             real = (jnp.arange(hidden.shape[1])[None, :] < length[:, None]).astype(hidden.dtype)

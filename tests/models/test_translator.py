@@ -29,6 +29,7 @@ MODELS = {
     "local-m": config.Luong(**SMALL, input_feeding=False, window="monotonic", window_size=1),
     "local-p": config.Luong(**SMALL, window="predictive", window_size=2),
     "gnmt": config.Gnmt(**SMALL, bidirectional="first", layers=3, cell="lstm", readout="linear"),
+    "gnmt-hidden": config.Gnmt(**SMALL, bidirectional="none", start_from="hidden", layers=2, cell="lstm"),
 }
 
 
@@ -74,6 +75,21 @@ def test_sizes_by_hand():
         + (512 + 1024 + 256 + 1) * 5893
     )
     assert count(config.Bahdanau(512, 256, readout="linear"), 7855, 5893) == want
+
+
+def test_a_decoder_that_starts_from_the_hidden_state_is_the_book_s(contract):
+    """Its LSTM's cell is zero: "Deep Learning from Scratch 2", chapter 7, whose model is another implementation."""
+    sizes = {"hidden_size": 6, "embed_size": 4, "cell": "lstm"}
+    ours = module(config.Sutskever(**sizes, bidirectional="none", start_from="hidden", readout="state"))
+    book = module(config.Seq2seq(**sizes))
+    variables = contract.variables_of(ours)["params"]
+    renamed = {{"stack_0": "layer"}.get(name, name): value for name, value in variables.items()}
+    arguments = contract.SOURCE, contract.LENGTH, contract.TARGET
+    logits, wanted = (
+        jax.jit(model.apply)({"params": params}, *arguments)[0]
+        for model, params in ((ours, variables), (book, renamed))
+    )
+    np.testing.assert_allclose(logits, wanted, atol=1e-5)
 
 
 def test_bahdanau_step_by_hand(contract):
@@ -197,6 +213,7 @@ def test_dropout_acts_in_training_only_and_everywhere_it_is_asked_for(contract):
     "options, message",
     [
         (config.Bahdanau(start_from="pass"), "use start_from dense or mean"),
+        (config.Bahdanau(start_from="hidden"), "use start_from dense or mean"),
         (config.Bahdanau(score="dot"), "use general"),
         (config.Bahdanau(tied=True, readout="state"), "readout_size equal to embed_size"),
         (config.ConditionalGru(layers=2), "has one layer"),
