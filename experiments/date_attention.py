@@ -1,21 +1,28 @@
 """Date conversion with the book's attention: dot product with all encoder states, concatenated before the output layer.
 
 Chapter: recurrent attention
-Source: "Deep Learning from Scratch 2" (Saito 2018), chapter 8, AttentionSeq2seq, its NumPy code
-  re-run on the published date.txt
+Source: "Deep Learning from Scratch 2" (Saito 2018), chapter 8, AttentionSeq2seq; its NumPy code run on the published
+  date.txt with four seeds
 Data: 50,000 date conversions, generated; `--data.path date.txt.gz` reads the published file, which the claims are about
 Command: python launch.py reproduce date_attention --data.path date.txt.gz
-Cost: about 50 seconds a seed on 2 cores
+Cost: about 50 seconds a seed on 2 cores, 5 to 8 minutes with other work beside it
 
-591,259 parameters at the published file's vocabulary of 59. Exact match is over all ten characters of 5,000 held-out
-dates, of which about 28 % also occur in the training file; accuracy on the others stands beside it. The book's
-settings: source reversed, hidden 256, embedding 16, batch 128, Adam 0.001, gradients clipped to norm 5.
+The model has 591,259 parameters with the published file's vocabulary of 59.
+Exact match is over all ten characters of 5,000 held-out dates, of which 28.1 % also occur in the training part of the
+published file; accuracy on the others stands beside it. The settings are the book's:
+source reversed, hidden 256, embedding 16, batch 128, Adam 0.001, gradients clipped to norm 5. There is no validation
+set, and nothing is selected.
+
+Until 2026-11-23 one run of the book's code was the only comparison (0.518, 0.999 and 0.999 after epochs 2, 3 and 4).
+Four seeds of it, run for an audit of this record, have 0.0006 to 0.52 after epoch 2 and 0.9976 to 0.9994 after epoch 4;
+their histories are not kept here. One date is 0.0002, so the last epoch of ours (0.9996, 0.9996, 0.9998) and of theirs
+differ by 1 to 11 dates of 5,000.
 """
 
-from attention_jax.config import AttentionSeq2seq, Claim, Config, Dates, Decode, Optim, Train, replace
+from attention_jax.config import BAR, AttentionSeq2seq, Claim, Config, Dates, Decode, Optim, Train, Withdrawn, replace
 
 SEEDS = 3
-SOURCE = "Deep Learning from Scratch 2, ch. 8: its own code, re-run"
+SOURCE = "Deep Learning from Scratch 2, ch. 8: its own code, one run"
 
 
 def config() -> Config:
@@ -24,7 +31,7 @@ def config() -> Config:
         Dates(reverse_source=True),
         AttentionSeq2seq(hidden_size=256, embed_size=16),
         Optim(learning_rate=1e-3, clip_norm=5.0),
-        Train(total_epochs=4, best_metric="test.loss"),
+        Train(total_epochs=4, best_metric="train.loss"),
         Decode(),
     )
 
@@ -44,9 +51,22 @@ CLAIMS = (
         0.518,
         SOURCE,
         epoch=2,
+        at_least=0.0006,
+        at_most=0.52,
+        kind="same protocol",
+        spread=(0.0006, 0.52),
+        since="2026-11-23",
+        after="the recorded runs of three seeds (0.55 to 0.75)",
     ),
     Claim(
-        "attention, exact match after epoch 3", "test.exact_match", 0.999, SOURCE, epoch=3, at_least=0.95, beaten=0.9995
+        "attention, exact match after epoch 3",
+        "test.exact_match",
+        0.999,
+        SOURCE,
+        epoch=3,
+        at_least=0.95,
+        kind="same protocol",
+        since="2026-11-20",
     ),
     Claim(
         "attention, exact match after epoch 4",
@@ -55,6 +75,15 @@ CLAIMS = (
         SOURCE,
         epoch=4,
         at_least=0.998,
-        beaten=0.9995,
+        kind="same protocol",
+        spread=(0.9976, 0.9994),
+        since="2026-11-20",
     ),
 )
+WITHDRAWN = tuple(
+    Withdrawn(
+        f"attention, exact match after epoch {epoch}", "test.exact_match", 0.999, SOURCE, epoch=epoch, bar=0.9995,
+        since="2026-11-20", until="2026-11-23", reason=BAR,
+    )
+    for epoch in (3, 4)
+)  # fmt: skip

@@ -1,18 +1,21 @@
-"""Date conversion with Luong's attentional vector: the main job.
+"""Date conversion with Luong's attentional vector: the main job, which `python launch.py` trains.
 
 Chapter: recurrent attention
-Claim: every one of the held-out dates is converted exactly within 4 epochs.
 Source: Luong et al. 2015 (arXiv:1508.04025), eq. 5-6, on the data of "Deep Learning from Scratch 2", chapter 8; the
-  book's own attention model is `date_attention`.
+  book's own attention model is `date_attention`
 Data: 50,000 date conversions, generated; `--data.path date.txt.gz` reads the published file
 Command: python launch.py
 Cost: about 1 minute on 2 cores
 
-Half the book's width learns it when the general score can choose what to look for, batches are small, and the learning
-rate warms up to 0.002 and falls to zero.
+Nobody has published a number for this model on these data, so both bounds are our own. The general score, small batches
+and a learning rate that warms up to 0.002 and falls to zero let half of the book's width learn the task in 4 epochs.
+
+Days are sampled with replacement: 28.7 % of the 5,000 generated test dates occur in training as well (28.1 % in the
+published file). So the second claim counts the other 3,565 alone. With one seed of three a single test date is wrong.
+There is no validation set, and nothing is selected.
 """
 
-from attention_jax.config import Claim, Config, Dates, Decode, LuongSeq2seq, Optim, Train, replace
+from attention_jax.config import BAR, Claim, Config, Dates, Decode, LuongSeq2seq, Optim, Train, Withdrawn, replace
 
 SEEDS = 3
 
@@ -23,7 +26,7 @@ def config() -> Config:
         Dates(reverse_source=True),
         LuongSeq2seq(hidden_size=128, score="general"),
         Optim(learning_rate=2e-3, schedule="warmup_cosine", warmup_steps=100, clip_norm=5.0),
-        Train(batch_size=32, total_epochs=4, steps_per_call=128, best_metric="test.loss"),
+        Train(batch_size=32, total_epochs=4, steps_per_call=128, best_metric="train.loss"),
         Decode(),
     )
 
@@ -36,20 +39,30 @@ def sweep() -> dict[str, str]:
     return {"optim.learning_rate": "1e-3..1e-2:log", "model.hidden_size": "64,128"}
 
 
+SEEN = "28.7 % of them occur in training"
 CLAIMS = (
     Claim(
-        "exact match on 5,000 held-out dates after 4 epochs",
+        f"exact match on 5,000 test dates after 4 epochs; {SEEN}",
         "test.exact_match",
         published=None,
-        source="our aim: 5000 of 5000",
+        source="our aim: 5,000 of 5,000",
         at_least=0.995,
-        beaten=1.0,
+        kind="aim",
+        since="2026-11-20",
     ),
     Claim(
-        "exact match on held-out dates whose text does not occur in training",
+        "exact match on the 3,565 test dates whose text does not occur in training",
         "test.exact_match_unseen",
         published=None,
         source="our aim",
         at_least=0.995,
+        kind="aim",
+        since="2026-11-20",
     ),
 )
+WITHDRAWN = (
+    Withdrawn(
+        "exact match on 5,000 held-out dates after 4 epochs", "test.exact_match", None, "our aim: 5,000 of 5,000",
+        bar=1.0, since="2026-11-20", until="2026-11-23", reason=BAR,
+    ),
+)  # fmt: skip

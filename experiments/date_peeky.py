@@ -7,20 +7,23 @@ Data: 50,000 date conversions, generated; `--data.path date.txt.gz` reads the pu
 Command: python launch.py reproduce date_peeky --data.path date.txt.gz
 Cost: about 70 seconds a seed on 2 quiet cores, 4 to 9 minutes on one with other work beside it
 
-853,403 parameters at the published file's vocabulary of 59. Exact match is over all ten characters of 5,000 held-out
-dates, of which about 28 % also occur in the training file; accuracy on the others stands beside it. The book's
-settings: source reversed, hidden 256, embedding 16, batch 128, Adam 0.001, gradients clipped to norm 5.
+The model has 853,403 parameters with the published file's vocabulary of 59.
+Exact match is over all ten characters of 5,000 held-out dates, of which 28.1 % also occur in the training part of the
+published file; accuracy on the others stands beside it. The settings are the book's:
+source reversed, hidden 256, embedding 16, batch 128, Adam 0.001, gradients clipped to norm 5. There is no validation
+set, and nothing is selected.
 
-After three epochs the model is in the middle of learning it, and seeds differ: the book's code has 0.146, 0.842 and
-0.376, ours 0.454, 0.744 and 0.915. So ours is held against the range of theirs. Until 2026-11-22 it was held against
-one run of theirs (0.391, 0.932 and 0.999 after epochs 3, 4 and 5) and one of ours; three of ours missed the bounds of
-epoch 3 (0.2 to 0.7) by being better, which led to this. Bars for "beaten" that theirs reach too are gone.
+After three epochs the model is in the middle of learning the task, and seeds differ: the book's code has 0.146, 0.842
+and 0.376, ours 0.454, 0.744 and 0.915. A range of that width says little; epochs 4 and 5 say more. The first bounds,
+withdrawn below, were set before any run and rested on one run of the book's code (0.391, 0.932 and 0.999 after epochs
+3, 4 and 5).
 """
 
-from attention_jax.config import Claim, Config, Dates, Decode, Optim, PeekySeq2seq, Train, replace
+from attention_jax.config import BAR, Claim, Config, Dates, Decode, Optim, PeekySeq2seq, Train, Withdrawn, replace
 
 SEEDS = 3
 SOURCE = "Deep Learning from Scratch 2, ch. 7: its own code, 3 seeds"
+ONE_RUN = "Deep Learning from Scratch 2, ch. 7: its own code, one run"
 
 
 def config() -> Config:
@@ -29,7 +32,7 @@ def config() -> Config:
         Dates(reverse_source=True),
         PeekySeq2seq(hidden_size=256, embed_size=16),
         Optim(learning_rate=1e-3, clip_norm=5.0),
-        Train(total_epochs=5, best_metric="test.loss"),
+        Train(total_epochs=5, best_metric="train.loss"),
         Decode(),
     )
 
@@ -42,10 +45,44 @@ def sweep() -> dict[str, str]:
     return {"optim.learning_rate": "5e-4..5e-3:log", "model.hidden_size": "128,256"}
 
 
+SPREADS = {3: (0.1462, 0.8422), 4: (0.829, 0.9978), 5: (0.997, 1.0)}
+"""Three seeds of the book's code, by epoch."""
+
+
+def exact_match(epoch: int, published: float, **fields) -> Claim:
+    """Exact match after an epoch, beside the range of the book's code."""
+    text, spread = f"peeky, exact match after epoch {epoch}", SPREADS[epoch]
+    return Claim(
+        text, "test.exact_match", published, SOURCE, epoch=epoch, kind="same protocol", spread=spread, **fields
+    )
+
+
+LATER = {"since": "2026-11-22", "after": "the recorded runs of three seeds on both sides"}
 CLAIMS = (
-    Claim(
-        "peeky, exact match after epoch 3", "test.exact_match", 0.376, SOURCE, epoch=3, at_least=0.146, at_most=0.842
-    ),
-    Claim("peeky, exact match after epoch 4", "test.exact_match", 0.973, SOURCE, epoch=4, at_least=0.829, beaten=0.998),
-    Claim("peeky, exact match after epoch 5", "test.exact_match", 0.997, SOURCE, epoch=5, at_least=0.99),
+    exact_match(3, 0.376, at_least=0.146, at_most=0.842, **LATER),
+    exact_match(4, 0.973, at_least=0.829, **LATER),
+    exact_match(5, 0.997, at_least=0.99, since="2026-11-20"),
+)
+
+
+def withdrawn(epoch: int, published: float, source: str, since: str, until: str, reason: str, **bounds) -> Withdrawn:
+    text = f"peeky, exact match after epoch {epoch}"
+    days = {"since": since, "until": until}
+    return Withdrawn(text, "test.exact_match", published, source, epoch=epoch, reason=reason, **days, **bounds)
+
+
+FIRST = ONE_RUN, "2026-11-20", "2026-11-22"
+WIDER = (
+    "missed from above by three seeds (0.744); replaced by the range of three seeds of the book's code, which were run "
+    "37 minutes later"
+)
+TIGHTER = (
+    "replaced by the lowest of three seeds of the book's code, which is tighter and whose best seed is above the bar"
+)
+REACHED = "one of three seeds of the book's code, run on that day, reaches the bar, too"
+WITHDRAWN = (
+    withdrawn(3, 0.391, *FIRST, WIDER, at_least=0.2, at_most=0.7),
+    withdrawn(4, 0.932, *FIRST, TIGHTER, at_least=0.8, bar=0.97),
+    withdrawn(5, 0.999, *FIRST, REACHED, bar=0.9995),
+    withdrawn(4, 0.973, SOURCE, "2026-11-22", "2026-11-23", BAR, bar=0.998),
 )

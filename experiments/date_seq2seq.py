@@ -1,20 +1,26 @@
 """Date conversion by a plain encoder-decoder: one vector is not enough within 10 epochs.
 
 Chapter: recurrent attention
-Source: "Deep Learning from Scratch 2" (Saito 2018), chapter 7, Seq2seq, its NumPy code re-run on the published date.txt
+Source: "Deep Learning from Scratch 2" (Saito 2018), chapter 7, Seq2seq; one run of its NumPy code on the published
+  date.txt
 Data: 50,000 date conversions, generated; `--data.path date.txt.gz` reads the published file, which the claims are about
 Command: python launch.py reproduce date_seq2seq --data.path date.txt.gz
-Cost: about 2 minutes a seed on 2 cores
+Cost: about 2 minutes a seed on 2 cores, 10 minutes with other work beside it
 
-576,155 parameters at the published file's vocabulary of 59. Exact match is over all ten characters of 5,000 held-out
-dates, of which about 28 % also occur in the training file; accuracy on the others stands beside it. The book's
-settings: source reversed, hidden 256, embedding 16, batch 128, Adam 0.001, gradients clipped to norm 5.
+The model has 576,155 parameters with the published file's vocabulary of 59.
+Exact match is over all ten characters of 5,000 held-out dates, of which 28.1 % also occur in the training part of the
+published file; accuracy on the others stands beside it. The settings are the book's:
+source reversed, hidden 256, embedding 16, batch 128, Adam 0.001, gradients clipped to norm 5. There is no validation
+set, and nothing is selected.
+
+The claim is that the model fails, at most 1 % right where `date_attention` has all but a few: an order, since a share
+this close to 0 has no meaningful distance to the 0 of the book's code. One seed is recorded; it has 1 date of 5,000.
 """
 
 from attention_jax.config import Claim, Config, Dates, Decode, Optim, Seq2seq, Train, replace
 
 SEEDS = 3
-SOURCE = "Deep Learning from Scratch 2, ch. 7: its own code, re-run"
+SOURCE = "Deep Learning from Scratch 2, ch. 7: its own code, one run"
 
 
 def config() -> Config:
@@ -23,7 +29,7 @@ def config() -> Config:
         Dates(reverse_source=True),
         Seq2seq(hidden_size=256, embed_size=16),
         Optim(learning_rate=1e-3, clip_norm=5.0),
-        Train(total_epochs=10, best_metric="test.loss"),
+        Train(total_epochs=10, best_metric="train.loss"),
         Decode(),
     )
 
@@ -38,12 +44,14 @@ def sweep() -> dict[str, str]:
 
 CLAIMS = (
     Claim(
-        "plain seq2seq, exact match after epoch 10: not one",
+        "plain seq2seq, exact match after epoch 10: at most 1 %",
         "test.exact_match",
         0.0,
         SOURCE,
         epoch=10,
         at_least=0.0,
         at_most=0.01,
+        kind="order",
+        since="2026-11-20",
     ),
 )

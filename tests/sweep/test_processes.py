@@ -207,4 +207,4 @@ def test_the_report_can_be_drawn_while_a_sweep_runs(undisturbed, tmp_path, capsy
     ]
     settings, rounds = plan.read_settings(tmp_path / "running"), plan.read_rounds(tmp_path / "running")
     assert row["state"] == "running"
-    assert row["value"] == plan.trials(tmp_path / "running", settings, rounds)[3].histories[0][-1]["valid.loss"]
+    assert row["value"] == plan.trials(tmp_path / "running", settings, rounds)[3].histories[0][-1][settings.metric]
