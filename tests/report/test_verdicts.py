@@ -72,6 +72,14 @@ def test_beaten_is_beyond_the_noise_of_both_sides(seeds, verdict):
     assert judge(down, losses)[1] == verdict
 
 
+def test_what_other_test_examples_would_have_given_counts_against_beaten():
+    same = claim("same protocol", metric="test.accuracy", published=0.9985, at_least=0.998, spread=(0.9976, 0.9994))
+    runs = [run(0.9996, seed=seed, metric="test.accuracy") for seed in range(3)]
+    assert judge(same, runs)[1] == "beaten"
+    counted = [one | {"facts": {"test_images": 5_000}} for one in runs]
+    assert judge(same, counted)[1] == "reproduced", "2 of 5,000 wrong against 3 is no difference"
+
+
 def test_a_number_without_a_bound_is_measured():
     assert judge(claim(), [run(3.0)]) == (3.0, "measured")
 
