@@ -4,21 +4,27 @@ Chapter: recurrent attention
 Source: Vinyals, Fortunato, Jaitly 2015, "Pointer Networks" (arXiv 1506.03134), section 3.1 and table 1
 Data: generated; 5 to 10 points uniform in the unit square
 Command: python launch.py reproduce pointer_networks
-Cost: 64 minutes on one CPU core, much other work beside it
+Cost: 64 minutes on one CPU core, with much other work beside it
 
-Each of as many classes as there are points: no output layer can have them, but the weights of attention do. The paper
-trains on 5 to 50 points and gives the accuracy for 5 and 10; here training has 5 to 10 points only, a million sets as
-there, nine times each, an LSTM of 128 units instead of 256 or 512, and Adam instead of SGD. A hull is right if it is
-the same polygon, as in the paper: from whichever corner, the first one repeated or not, but counterclockwise and ended.
-Nothing is masked but padding, and the most probable place is taken at each step.
+The output has as many classes as there are points: no output layer of a fixed size can have them, but the attention
+weights do. A hull is right if it is the same polygon, as in the paper: from whichever corner, whether or not the first
+corner is repeated, but counterclockwise and with an end. Only padding is masked, and decoding is greedy.
 
-It is a matter of training. By the epochs of a million sets that the schedule had, accuracy on 5 and 10 points: 1.4 (of
-200,000 sets) 0.880 and 0.729, a polygon from another corner counted as wrong; 6 0.935 and 0.841; 9 as recorded.
+This is not the paper's protocol. The paper trains on 5 to 50 points and reports the accuracy for 5 and 10 of them; to
+train on 5 to 10 points, as here, is easier. Training has a million sets as there, each seen nine times, an LSTM of 128
+units instead of 256 or 512, and Adam instead of SGD. And the length of training was found on the test accuracy: three
+were tried, with 0.880 and 0.729 on 5 and 10 points after 1.4 million sets (200,000 different ones; a polygon that began
+at another corner counted as wrong then), 0.935 and 0.841 after 6 million, and the recorded numbers after 9 million. So
+the recorded accuracy is tuned on the test sets that it reports.
 """
 
-from attention_jax.config import Claim, Config, ConvexHulls, Optim, PointerNetwork, Train, replace
+from attention_jax.config import BAR, Claim, Config, ConvexHulls, Optim, PointerNetwork, Train, Withdrawn, replace
 
 SOURCE = "Vinyals et al. 2015, table 1, Ptr-Net trained on 5 to 50 points"
+DIFFERS = (
+    "trained on 5 to 10 points, not 5 to 50; 128 units, not 256 or 512; Adam, not SGD; the length of training is the "
+    "third that was tried on the test accuracy"
+)
 
 
 def config() -> Config:
@@ -41,6 +47,31 @@ def sweep() -> dict[str, str]:
 
 
 CLAIMS = (
-    Claim("accuracy on 5 points", "test.accuracy_5", 0.920, SOURCE, at_least=0.90, beaten=0.94),
-    Claim("accuracy on 10 points", "test.accuracy_10", 0.870, SOURCE, at_least=0.85, beaten=0.89),
+    Claim(
+        "accuracy on 5 points",
+        "test.accuracy_5",
+        0.920,
+        SOURCE,
+        at_least=0.90,
+        kind="other protocol",
+        differs=DIFFERS,
+        since="2026-11-22",
+    ),
+    Claim(
+        "accuracy on 10 points",
+        "test.accuracy_10",
+        0.870,
+        SOURCE,
+        at_least=0.85,
+        kind="other protocol",
+        differs=DIFFERS,
+        since="2026-11-22",
+    ),
 )
+WITHDRAWN = tuple(
+    Withdrawn(
+        f"accuracy on {points} points", f"test.accuracy_{points}", published, SOURCE, bar=bar,
+        since="2026-11-22", until="2026-11-23", reason=BAR,
+    )
+    for points, published, bar in ((5, 0.92, 0.94), (10, 0.87, 0.89))
+)  # fmt: skip
