@@ -1,4 +1,4 @@
-"""Your own labelled texts, told apart by attention that says which words it looked at.
+"""Your own labelled texts, classified by a Transformer encoder whose attention pooling shows the words that it weighs.
 
 Chapter: your own data
 Source: attention pooling of Yang et al. 2016, section 2.2, over a Transformer's encoder
@@ -6,7 +6,7 @@ Data: yours, --data.tsv-file FILE (`label TAB text` a line); without one 2,000 g
 Command: python launch.py train classify_text --data.tsv-file FILE
 Cost: at most 2,000 steps; 41 seconds of processor time for 5,100 short texts (docs/own_data.md)
 
-A tenth of the texts of each class validates and a tenth tests.
+A tenth of the texts of each class is held out for validation, which selects the checkpoint, and a tenth for the test.
 """
 
 from attention_jax.config import Config, LabelledFile, Optim, TextClassifier, Train, replace

@@ -1,13 +1,14 @@
-"""Your own text, gone on with by a small causal Transformer, character by character or in pieces of words.
+"""Your own text, continued by a small causal Transformer, in characters or in subwords.
 
 Chapter: your own data
-Source: a decoder-only Transformer (Radford et al. 2018) whose positions are biases (Press et al. 2022), so that it may
-  write more than it has seen at once
+Source: a decoder-only Transformer (Radford et al. 2018) whose positions are biases (Press et al. 2022), so that it can
+  generate more than its training window
 Data: yours, --data.text-file FILE; without one the manual that comes with Python
 Command: python launch.py train language_model --data.text-file FILE
 Cost: at most 4,000 steps; 218 seconds of processor time for a million characters (docs/own_data.md)
 
-The last tenth of the text is held out: its first half validates, its second tests.
+The last tenth of the text is held out: its first half for validation, which selects the checkpoint, and its second half
+for the test.
 """
 
 from attention_jax.config import Config, LanguageModel, Optim, TextFile, Train, replace

@@ -1,14 +1,14 @@
 """Your own sentence pairs, from two files or one of two columns, translated by a Transformer that trains on a laptop.
 
 Chapter: your own data
-Source: the model of Vaswani et al. 2017 in pre-norm; sizes for few pairs by us
+Source: the model of Vaswani et al. 2017 in pre-norm; the sizes for few pairs are ours
 Data: yours, --data.tsv-file pairs.tsv (`source TAB target` a line) or --data.source-file a.en --data.target-file a.de;
   without a file 2,000 generated dates, English to German
 Command: python launch.py train translate_files --data.tsv-file pairs.tsv
 Cost: at most 2,500 steps; 293 seconds of processor time for 5,000 short pairs (docs/own_data.md)
 
-A tenth of the sources validates and a tenth tests (at most 2,000 each). The sizes base and big are the paper's, for
-millions of pairs and a card: --preset base.
+A tenth of the sources is held out for validation, which selects the checkpoint, and a tenth for the test (at most 2,000
+each). The presets base and big have the paper's sizes, for millions of pairs and a GPU or TPU: --preset base.
 """
 
 from attention_jax.config import Config, Corpus, Decode, Optim, Train, Transformer, replace
