@@ -1,0 +1,104 @@
+"""Three changes to the book's date model, each alone: both directions, attention before the LSTM, skip connections.
+
+Chapter: recurrent attention
+Source: "Deep Learning from Scratch 2" (Saito 2018), section 8.4, which proposes the three and measures none of them
+Data: 50,000 date conversions, generated; `--data.path date.txt.gz` reads the published file, which the claims are about
+Command: python launch.py reproduce date_architectures --data.path date.txt.gz
+Cost: not run yet; by its operations 50 to 140 seconds a model and seed on 2 quiet cores
+
+"book" is the model and the training of `date_attention`. What the book says about the changes, in our words:
+
+8.4.1, "bidirectional": an encoder of both directions gives each character a state that knows what stands on either side
+of it, in balance. The book concatenates the two states and names their sum and mean as alternatives; here it is the
+sum, which leaves the rest of the model as it is. That it helps is what the claim tests.
+8.4.2, "before": the context is an input of the decoder's next LSTM step, as in Bahdanau et al. 2015, where "book" gives
+it to the output layer. Which of the two is more accurate depends on the data and has to be tried: no bound.
+8.4.3, "deep" and "skip": three LSTM layers in encoder and decoder, the context given to all layers and to the output
+layer, and the same with a layer's input added to its output from the second layer on. The sum passes the gradient on
+unchanged, so that deep models learn well. These two have half the book's width and eight epochs.
+
+The loss on the held-out dates, in nats a character, is judged as the mean over all epochs. Exact match is 0 before a
+model begins to learn and 1 soon after, and the epochs in between differ from seed to seed.
+"""
+
+from attention_jax.config import (
+    AttentionSeq2seq,
+    Bahdanau,
+    Claim,
+    Config,
+    Dates,
+    Decode,
+    Gnmt,
+    Grid,
+    Optim,
+    Train,
+    replace,
+)
+
+SEEDS = 3
+EPOCHS, DEEP_EPOCHS = 4, 8
+BOOK = {"cell": "lstm", "score": "dot", "bidirectional": "none", "start_from": "hidden", "embed_scale": 0.01}
+"""Options with which a model of translator.py has the encoder, score, start and embeddings of the book's model."""
+
+
+def config() -> Config:
+    return Config(
+        "date_architectures",
+        Dates(reverse_source=True),
+        AttentionSeq2seq(hidden_size=256, embed_size=16),
+        Optim(learning_rate=1e-3, clip_norm=5.0),
+        Train(total_epochs=EPOCHS, best_metric="train.loss"),
+        Decode(),
+    )
+
+
+def variants() -> dict[str, Config]:
+    """The book's model, one change to it at a time, and a deep model with and without skip connections."""
+    book = config()
+    before = Bahdanau(hidden_size=256, embed_size=16, readout="state", **BOOK)
+    stack = Gnmt(hidden_size=128, embed_size=16, layers=3, readout="linear", readout_embedding=False, **BOOK)
+    skip = replace(book, model=stack, **{"train.total_epochs": DEEP_EPOCHS})
+    return {
+        "book": book,
+        "bidirectional": replace(book, **{"model.bidirectional": True}),
+        "before": replace(book, model=before),
+        "deep": replace(skip, **{"model.residual": False}),
+        "skip": skip,
+    }
+
+
+def smoke() -> Config:
+    return replace(config(), **{"data.examples": 1000, "model.hidden_size": 16, "train.total_epochs": 1})
+
+
+def sweep() -> dict[str, str]:
+    return {"optim.learning_rate": "5e-4..5e-3:log", "model.hidden_size": "128,256"}
+
+
+def loss(variant: str, minus: str, epochs: int, section: str, **fields) -> Claim:
+    """The difference in the mean of the test loss over all epochs."""
+    return Claim(
+        f"test loss, nats a character, mean of {epochs} epochs: {variant} - {minus}",
+        "test.loss",
+        None,
+        f"Deep Learning from Scratch 2, section {section}: no number",
+        variant=variant,
+        minus=minus,
+        last=epochs,
+        since="2026-11-23",
+        **fields,
+    )
+
+
+CLAIMS = (
+    loss("bidirectional", "book", EPOCHS, "8.4.1", kind="order", at_most=0.0),
+    loss("before", "book", EPOCHS, "8.4.2", kind="measurement"),
+    loss("skip", "deep", DEEP_EPOCHS, "8.4.3", kind="order", at_most=0.0),
+)
+GRIDS = (
+    Grid(
+        "Held-out dates after the last epoch, the fourth or, of deep and skip, the eighth",
+        {"exact match": "test.exact_match", "on unseen texts": "test.exact_match_unseen", "loss": "test.loss"},
+        variants=("book", "bidirectional", "before", "deep", "skip"),
+    ),
+)
