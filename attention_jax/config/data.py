@@ -393,6 +393,7 @@ class Algorithmic(DataOptions):
     epoch_sequences: int = 2_500
     """How many of them make an epoch: each epoch goes on where the last one stopped."""
     valid_sequences: int = 200
+    """How many validate; as many fresh ones test."""
 
 
 @dataclass(frozen=True)

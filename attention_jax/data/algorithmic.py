@@ -182,16 +182,18 @@ GENERATORS = {
 }
 
 
-def load(config: settings.Algorithmic, seed: int = 0) -> tuple[Sequences, Sequences]:
-    """(train, valid) of a configuration; a function of its arguments. The two come from
-    different streams of random numbers."""
-    if min(config.sequences, config.epoch_sequences, config.valid_sequences) < 1:
+def load(config: settings.Algorithmic, seed: int = 0) -> tuple[Sequences, Sequences, Sequences]:
+    """(train, valid, test) of a configuration, a function of its arguments. Each comes from a stream of random numbers
+    of its own; there are as many test as validation sequences.
+
+    Raises InputError unless every set has a sequence.
+    """
+    sizes = config.sequences, config.valid_sequences, config.valid_sequences
+    if min(*sizes, config.epoch_sequences) < 1:
         raise InputError(
             "--data.sequences, --data.epoch-sequences and --data.valid-sequences must be at least 1; "
             f"got {config.sequences}, {config.epoch_sequences} and {config.valid_sequences}"
         )
+    streams = np.random.SeedSequence([seed, sorted(GENERATORS).index(config.task)]).spawn(3)
     generate = GENERATORS[config.task]
-    train, valid = map(
-        np.random.default_rng, np.random.SeedSequence([seed, sorted(GENERATORS).index(config.task)]).spawn(2)
-    )
-    return generate(train, config.sequences), generate(valid, config.valid_sequences)
+    return tuple(generate(np.random.default_rng(stream), size) for stream, size in zip(streams, sizes))

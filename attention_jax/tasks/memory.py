@@ -48,19 +48,21 @@ def ends(length: np.ndarray) -> tuple[int, ...]:
 
 
 class Sets(NamedTuple):
-    """Sequences to train on, to evaluate on, and, by name, of sizes that were never seen in training."""
+    """Sequences to train on, to choose the best epoch on, to test on, and, by name, of sizes that do not occur in
+    training."""
 
     train: algorithmic.Sequences
     valid: algorithmic.Sequences
+    test: algorithmic.Sequences
     beyond: dict[str, algorithmic.Sequences]
 
 
 def build(config: Config) -> "MemoryTask":
     """The task of a machine on one of the five tasks."""
-    train, valid = algorithmic.load(config.data, config.train.seed)
+    train, valid, test = algorithmic.load(config.data, config.train.seed)
     rng, generate = np.random.default_rng([config.train.seed, 1]), algorithmic.GENERATORS[config.data.task]
     beyond = {name: generate(rng, SHOWN, **arguments) for name, arguments in BEYOND[config.data.task].items()}
-    return MemoryTask(config, Sets(train, valid, beyond), build_model(config, train.targets.shape[-1]))
+    return MemoryTask(config, Sets(train, valid, test, beyond), build_model(config, train.targets.shape[-1]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,12 +115,19 @@ class MemoryTask:
         nats, wrong = over_rows(self.costs, params, sequences._asdict(), EVALUATED)
         return nats / np.log(2.0), wrong
 
-    def evaluate(self, params, full: bool) -> Evaluation:
-        bits, wrong = self.measure(params, self.data.valid)
-        metrics = {"valid.loss": float(bits.mean() * np.log(2.0)), "valid.bits_per_sequence": float(bits.mean())}
-        metrics["valid.wrong_bits"] = float(wrong.mean())
+    def scores(self, params, split: str, sequences: algorithmic.Sequences) -> dict[str, float]:
+        """Mean bits and wrong bits of a sequence, for n-grams also the bits above those of the best predictor."""
+        bits, wrong = self.measure(params, sequences)
+        scores = {f"{split}.bits_per_sequence": float(bits.mean()), f"{split}.wrong_bits": float(wrong.mean())}
         if self.config.data.task == "ngrams":
-            metrics["valid.bits_over_optimum"] = float(bits.mean() - optimum(self.data.valid).mean())
+            scores[f"{split}.bits_over_optimum"] = float(bits.mean() - optimum(sequences).mean())
+        return scores
+
+    def evaluate(self, params, full: bool) -> Evaluation:
+        """The validation sequences; if `full`, also fresh test sequences and those of sizes beyond training."""
+        scores = self.scores(params, "valid", self.data.valid)
+        metrics = {"valid.loss": float(scores["valid.bits_per_sequence"] * np.log(2.0))} | scores
+        metrics |= self.scores(params, "test", self.data.test) if full else {}
         for name, sequences in self.data.beyond.items() if full else ():
             bits, wrong = self.measure(params, sequences)
             metrics |= {f"test.bits_{name}": float(bits.mean()), f"test.wrong_bits_{name}": float(wrong.sum())}

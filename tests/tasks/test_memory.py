@@ -59,6 +59,10 @@ def test_full_evaluation_goes_beyond_the_training_lengths(built, tmp_path):
     values = (whole := task.evaluate(params, True)).metrics
     assert values["test.wrong_bits_to_50"] == sum(values[f"test.wrong_bits_length_{n}"] for n in (10, 20, 30, 50)) > 0
     np.testing.assert_allclose(values["valid.loss"], values["valid.bits_per_sequence"] * np.log(2), rtol=1e-5)
+    bits, wrong = task.measure(params, task.data.test)
+    np.testing.assert_allclose(values["test.bits_per_sequence"], bits.mean(), rtol=1e-6)
+    np.testing.assert_allclose(values["test.wrong_bits"], wrong.mean(), rtol=1e-6)
+    assert values["test.bits_per_sequence"] != values["valid.bits_per_sequence"]
     assert set(task.evaluate(params, False).metrics) == {"valid.loss", "valid.bits_per_sequence", "valid.wrong_bits"}
     figures = task.report(params, whole, tmp_path)
     assert len(figures) == 3 and all(figure.stat().st_size > 1000 for figure in figures)
@@ -87,8 +91,10 @@ def test_every_task_fits_every_model(name, kind):
 def test_ngrams_are_measured_against_their_optimum():
     task = memory.build(configured("ngrams", model=MODELS["lstm"]))
     params = jax.jit(task.init)(jax.random.key(0))
-    values, optimum = task.evaluate(params, False).metrics, task.describe()["optimum_bits"]
+    values, optimum = task.evaluate(params, True).metrics, task.describe()["optimum_bits"]
     assert values["valid.bits_over_optimum"] > 0 and 50 < optimum < 200
     np.testing.assert_allclose(
         values["valid.bits_per_sequence"] - optimum, values["valid.bits_over_optimum"], rtol=1e-4
     )
+    fresh = values["test.bits_per_sequence"] - memory.optimum(task.data.test).mean()
+    np.testing.assert_allclose(values["test.bits_over_optimum"], fresh, rtol=1e-4)
