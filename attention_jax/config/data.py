@@ -135,6 +135,10 @@ class Scan(TextPairs):
     """Train on commands of at most this many actions, test on the longer ones (22: the published length split); 0 tests
     a fifth, drawn at random.
     """
+    second_cutoff: int = 0
+    """Divide the commands longer than `cutoff`: those of at most this many actions, "valid_longer", are for choosing a
+    model that generalises, the longer ones, "test_longer", for judging it; 0: all of them are "test".
+    """
 
 
 @dataclass(frozen=True)

@@ -66,8 +66,11 @@ def commands() -> Iterator[Meaning]:
             yield f"{first} after {second}", ended + begun
 
 
-def divided(length: np.ndarray, cutoff: int) -> dict[str, np.ndarray]:
-    """Which commands, with so many actions each, [N], train, validate and test: the same ones for the same `cutoff`.
+def divided(length: np.ndarray, cutoff: int, second_cutoff: int = 0) -> dict[str, np.ndarray]:
+    """The commands of each split, by row: `length` [N] are their numbers of actions. It is a function of its arguments.
+
+    Commands longer than `cutoff` are the split "test"; with a `second_cutoff` those of at most that length are
+    "valid_longer" and the rest "test_longer". What trains and validates does not depend on `second_cutoff`.
 
     >>> parts = divided(np.array([len(actions) for _, actions in commands()]), cutoff=22)
     >>> {name: len(rows) for name, rows in parts.items()}
@@ -80,13 +83,22 @@ def divided(length: np.ndarray, cutoff: int) -> dict[str, np.ndarray]:
         test, seen = np.split(drawn, [round(TESTED * len(drawn))])
     if len(seen) <= VALIDATE or not len(test):
         raise InputError(f"--data.cutoff must be 0, or 4 to 47 actions, so that some train and some test; got {cutoff}")
-    return {"train": seen[VALIDATE:], "valid": seen[:VALIDATE], "test": test}
+    parts = {"train": seen[VALIDATE:], "valid": seen[:VALIDATE]}
+    if not second_cutoff:
+        return parts | {"test": test}
+    longer = length[test] > second_cutoff
+    if not cutoff or longer.all() or not longer.any():
+        raise InputError(
+            "--data.second-cutoff divides the commands that are longer than --data.cutoff: it must be 0, or above "
+            f"that and at most 47; got {second_cutoff} with --data.cutoff {cutoff}"
+        )
+    return parts | {"valid_longer": test[~longer], "test_longer": test[longer]}
 
 
 def load(options: settings.Scan, batch_size: int = 128) -> PairData:
     """Commands and actions, divided as `options` say."""
     words, actions = zip(*commands())
-    parts = divided(np.array([len(row) for row in actions]), options.cutoff)
+    parts = divided(np.array([len(row) for row in actions]), options.cutoff, options.second_cutoff)
     splits = {
         name: Texts([words[row] for row in rows], [" ".join(actions[row]) for row in rows])
         for name, rows in parts.items()

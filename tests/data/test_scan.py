@@ -61,3 +61,24 @@ def test_a_split_is_always_the_same():
 def test_a_cutoff_that_leaves_nothing_is_one_line(cutoff):
     with pytest.raises(InputError, match="--data.cutoff must be 0, or 4 to 47"):
         scan.load(Scan(cutoff=cutoff))
+
+
+def test_a_second_cutoff_divides_the_longer_commands():
+    """Lengths just beyond training choose, longer ones judge; what trains and validates stays as it is."""
+    lengths = lambda data, split: {len(row.split()) for row in data.texts[split].target}
+    once, twice = scan.load(Scan(cutoff=26)), scan.load(Scan(cutoff=26, second_cutoff=30))
+    assert list(twice.held_out) == ["valid", "valid_longer", "test_longer"]
+    assert lengths(twice, "valid_longer") == {27, 28, 30} and lengths(twice, "test_longer") == {32, 33, 36, 40, 48}
+    assert [twice.facts[f"{split}_pairs"] for split in ("valid_longer", "test_longer")] == [1_472, 1_152]
+    for split in ("train", "valid"):
+        assert once.texts[split] == twice.texts[split]
+    longer = twice.texts["valid_longer"].source + twice.texts["test_longer"].source
+    assert sorted(once.texts["test"].source) == sorted(longer)
+
+
+@pytest.mark.parametrize(
+    "options", [{"second_cutoff": 30}, {"cutoff": 26, "second_cutoff": 26}, {"cutoff": 26, "second_cutoff": 48}]
+)
+def test_a_second_cutoff_that_leaves_nothing_is_one_line(options):
+    with pytest.raises(InputError, match="--data.second-cutoff"):
+        scan.load(Scan(**options))
