@@ -1,4 +1,4 @@
-"""A Neural Turing Machine learns to copy, and goes on copying sequences six times as long as any it ever saw.
+"""A Neural Turing Machine learns to copy, and copies sequences six times as long as any in training.
 
 Chapter: memory
 Source: Graves, Wayne, Danihelka 2014 (arXiv 1410.5401), section 4.1, figures 3 to 6
@@ -6,17 +6,21 @@ Data: sequences of 1 to 20 random 8-bit vectors, generated
 Command: python launch.py reproduce ntm_copy
 Cost: about 30 seconds a seed on 2 cores
 
-LSTM controller of 100 units, one read and one write head, memory of 128 locations of 20 numbers, one sequence at a
-time; centred RMSProp with momentum 0.9 as in the paper. An epoch is 2,500 sequences, all of them new: epoch 2 ends
-after 5,000. Costs are bits per sequence; wrong bits are counted over 20 sequences of each length. The initial memory is
-learned, which `ntm_init` found the most reliable on other seeds (0 to 4).
+The controller is an LSTM of 100 units with one read and one write head over 128 locations of 20 numbers. It trains on
+one sequence at a time, by centred RMSProp with momentum 0.9 as in the paper. An epoch has 2,500 sequences, all of them
+new, so that epoch 2 ends after 5,000. Costs are bits per sequence; wrong bits are counted over 20 sequences of each
+length. The validation sequences choose the epoch, other ones test it. The paper shows curves and prints no numbers: all
+bounds are our own.
+
+The first five seeds (0 to 4) started from a constant memory and had 0.007 to 1.05 bits; two of them made 86 and 477
+wrong bits at length 120. The bounds were then asked of 4 of 5 seeds, and the recorded seeds, 5 to 9, start from a
+learned memory, which `ntm_init` found the most reliable on seeds 0 to 4.
 """
 
-from attention_jax.config import NTM, Algorithmic, Claim, Config, Optim, Train, replace
+from attention_jax.config import NTM, Algorithmic, Claim, Config, Optim, Train, Withdrawn, replace
 
 SEEDS = 5
-BITS = "valid.bits_per_sequence"
-SOURCE = "Graves et al. 2014, figure 3: near 0 within tens of thousands"
+SOURCE = "Graves et al. 2014, figure 3: a curve that is near 0 within tens of thousands"
 
 
 def config() -> Config:
@@ -45,37 +49,96 @@ def sweep() -> dict[str, str]:
     return {"optim.learning_rate": "1e-4..1e-3:log", "optim.clip_norm": "1,10,50"}
 
 
+SEEN = "seeds 0 to 4 from a constant memory: 0.007 to 1.05 bits, 86 and 477 wrong bits at length 120 in two of them"
+CHOSE = "results on the validation sequences, which chose the epoch"
+REUSED = "the sequences that are judged also chose the epoch; the same bound is registered on fresh test sequences"
 CLAIMS = (
     Claim(
         "bits per sequence after 10,000 sequences (wanted: before 50,000), 4 of 5 seeds",
-        BITS,
-        0.0,
+        "test.bits_per_sequence",
+        None,
         SOURCE,
+        kind="aim",
         at_most=0.05,
         seeds_needed=4,
+        since="2026-11-23",
+        after=CHOSE,
     ),
     Claim(
         "no wrong bit at lengths 10, 20, 30 and 50, 4 of 5 seeds",
         "test.wrong_bits_to_50",
-        0.0,
-        "figure 4",
+        None,
+        "Graves et al. 2014, figure 4: few",
+        kind="aim",
         at_most=0.0,
         seeds_needed=4,
+        since="2026-11-20",
+        after=SEEN,
     ),
     Claim(
         "bits per sequence after 5,000 sequences, the median seed",
-        BITS,
+        "valid.bits_per_sequence",
         None,
-        "aim: half the seeds are done by then",
+        "half of the seeds have learnt by then",
+        kind="aim",
         epoch=2,
         at_most=0.05,
+        since="2026-11-20",
     ),
     Claim(
         "no wrong bit at length 120, 4 of 5 seeds",
         "test.wrong_bits_length_120",
         None,
-        "aim",
+        "Graves et al. 2014, figure 4: the paper's machine makes some",
+        kind="aim",
         at_most=0.0,
         seeds_needed=4,
+        since="2026-11-20",
+        after=SEEN,
+    ),
+)
+WITHDRAWN = (
+    Withdrawn(
+        "bits per sequence after 10,000 (wanted: before 50,000)",
+        "valid.bits_per_sequence",
+        0.0,
+        SOURCE,
+        at_most=0.05,
+        bar=0.01,
+        since="2026-11-20",
+        until="2026-11-20",
+        reason="asked of 4 of 5 seeds instead of the median once the first five were known; the bar of 0.01, which "
+        "their median of 0.011 did not reach, was dropped without a word",
+    ),
+    Withdrawn(
+        "wrong bits at lengths 10, 20, 30 and 50 together",
+        "test.wrong_bits_to_50",
+        0.0,
+        "section 4.1, figure 4",
+        at_most=0.0,
+        since="2026-11-20",
+        until="2026-11-20",
+        reason="asked of 4 of 5 seeds instead of the median once the first five were known",
+    ),
+    Withdrawn(
+        "wrong bits at length 120 (the paper's makes some)",
+        "test.wrong_bits_length_120",
+        None,
+        "section 4.1, figure 4",
+        at_most=0.0,
+        since="2026-11-20",
+        until="2026-11-20",
+        reason="asked of 4 of 5 seeds instead of the median once the first five were known",
+    ),
+    Withdrawn(
+        "bits per sequence after 10,000 sequences (wanted: before 50,000), 4 of 5 seeds",
+        "valid.bits_per_sequence",
+        0.0,
+        SOURCE,
+        at_most=0.05,
+        seeds_needed=4,
+        since="2026-11-20",
+        until="2026-11-23",
+        reason=REUSED,
     ),
 )

@@ -2,16 +2,22 @@
 
 Chapter: memory
 Source: Graves, Wayne, Danihelka 2014 (arXiv 1410.5401), section 4.4, figures 13 to 15
-Data: 200 bits from a table of 32 probabilities drawn anew for each sequence, generated
+Data: 200 bits from a table of 32 probabilities that is sampled anew for each sequence, generated
 Command: python launch.py reproduce ntm_ngrams
-Cost: 7 minutes a model and seed on one core, other work beside it
+Cost: 7 minutes a model and seed on one core, beside other work
 
-The optimum (equation 10), 131.93 bits a sequence, is computed for the very sequences that validate; reported is the
-cost above it. That the LSTM's is larger became a claim after the runs (2026-11-20). LSTM controller of 100 units; the
-baseline has three LSTM layers of 128 (table 3).
+The optimum (equation 10), about 132 bits a sequence, is computed for the very sequences that are judged; the number is
+the cost above it. The controller is an LSTM of 100 units; the baseline has three LSTM layers of 128 (table 3). The
+validation sequences choose the epoch, other ones test it. The paper shows curves and prints no numbers: the bounds are
+our own.
+
+Two settings were tried: a constant rate of 1e-4 and 20,000 sequences left the NTM 26.5 and the LSTM 27.2 bits above the
+optimum; the present ones, those of `ntm_copy` and 50,000 sequences, 1.5 and 7.7 (one seed each). That the LSTM is
+further from the optimum became a claim after these runs.
 """
 
-from attention_jax.config import NTM, Algorithmic, Claim, Config, Optim, StackedLSTM, Train, replace
+from attention_jax.config import BAR, NTM, Algorithmic, Claim, Config, Optim, StackedLSTM, Train, Withdrawn, replace
+from experiments.ntm_copy import CHOSE, REUSED
 
 SOURCE = "Graves et al. 2014, figure 13"
 
@@ -39,16 +45,24 @@ def sweep() -> dict[str, str]:
     return {"optim.learning_rate": "3e-5..1e-3:log", "model.read_heads": "1,2"}
 
 
+OVER, KNOWN = "test.bits_over_optimum", f"{CHOSE}: 1.5 (NTM) and 7.7 (LSTM)"
+NEW = {"since": "2026-11-23", "after": KNOWN}
 CLAIMS = (
-    Claim(
-        "NTM: bits above the optimum",
-        "valid.bits_over_optimum",
-        None,
-        f"{SOURCE}: a few",
-        variant="ntm",
-        at_most=3.0,
-        beaten=1.0,
-    ),
-    Claim("LSTM: bits above the optimum", "valid.bits_over_optimum", None, SOURCE, variant="lstm", at_least=1.0),
-    Claim("LSTM less NTM", "valid.bits_over_optimum", None, SOURCE, variant="lstm", minus="ntm", at_least=0.0),
+    Claim("NTM: bits above the optimum", OVER, None, f"{SOURCE}: a few", variant="ntm", kind="aim", at_most=3.0, **NEW),
+    Claim("LSTM: bits above the optimum", OVER, None, SOURCE, variant="lstm", kind="aim", at_least=1.0, **NEW),
+    Claim("LSTM - NTM", OVER, None, SOURCE, variant="lstm", minus="ntm", kind="order", at_least=0.0, **NEW),
+)
+
+
+def withdrawn(text: str, variant: str, reason: str = REUSED, **bound) -> Withdrawn:
+    """A bound on the sequences that chose the epoch."""
+    when = {"since": "2026-11-20", "until": "2026-11-23"}
+    return Withdrawn(text, "valid.bits_over_optimum", None, SOURCE, variant=variant, reason=reason, **when, **bound)
+
+
+WITHDRAWN = (
+    withdrawn("NTM: bits above the optimum", "ntm", at_most=3.0),
+    withdrawn("NTM: bits above the optimum", "ntm", BAR, bar=1.0),
+    withdrawn("LSTM: bits above the optimum", "lstm", at_least=1.0),
+    withdrawn("LSTM - NTM", "lstm", minus="ntm", at_least=0.0),
 )

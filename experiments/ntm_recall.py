@@ -8,25 +8,26 @@ Cost: on one CPU core 2 minutes a seed (feedforward), 6 to 11 (ntm) and 4 to 6 (
 
 "feedforward" has the sizes of table 1: a feed-forward controller of 256 units and four heads, so that all it remembers
 lies in memory. "ntm" is that of table 2 and of `ntm_copy`: an LSTM controller of 100 units and one head. The baseline
-has three LSTM layers of 256 (table 3). An epoch is 2,500 episodes.
+has three LSTM layers of 256 (table 3). An epoch has 2,500 episodes; the validation sequences choose the epoch, other
+ones test it. The paper shows curves that end near 0 of 18 bits for both machines, one run each; all bounds are our own.
 
-What we found, AMD EPYC, 2026-11-22: four of five seeds learn with the machine of table 1, 0.001 bits of 18; with 15
-items the median seed has 0.5 bits (a claim that was added after the runs, as the paper's words are). With that of
-table 2 seed 0 does, within 10,000 episodes, and the other four stay at 10 bits: their controller may keep items
-itself, which is learnt first and does not go far. (One head and 100 units under a feed-forward controller were enough
-for seed 1.) Which seed learns is chance: with `--data.sequences 120000` they begin with the same parameters and get
-other episodes of the same kind, and then 1 and 2 learn and 0, 3 and 4 do not, three of ten in all; trained on to
-120,000 episodes, 0 and 3 come to 6.0 and 9.1 at their best. No change of the training helped seeds 1 and 2 on the
-first episodes (bits after 40,000): a learning rate of 3e-4 9.7 and 10.6, with batches of 4 10.0 and 10.9, Adam at
-1e-3 10.1 and 11.3, a controller of 256 units 9.5 and 10.7. Until 2026-11-22 the median was asked of the LSTM
-controller alone, and missed.
+What we found (AMD EPYC, 2026-11-22): four of five seeds learn with the machine of table 1, to 0.001 bits; with 15 items
+the median seed has 0.5 bits. With the machine of table 2 seed 0 learns, within 10,000 episodes, and the other four stay
+at 10 bits, so that the paper's curve is not what a seed of ours can be expected to give. (Its controller may keep items
+itself, which is learnt first and does not scale. One head and 100 units under a feed-forward controller were enough for
+seed 1.) Which seed learns is chance: with `--data.sequences 120000` they begin with the same parameters and get other
+episodes of the same kind, and then 1 and 2 learn and 0, 3 and 4 do not, three of ten in all; after 120,000 episodes the
+best epochs of 0 and 3 have 6.0 and 9.1 bits. No change of the training helped seeds 1 and 2 on the first episodes (bits
+after 40,000): a learning rate of 3e-4 gave 9.7 and 10.6, with batches of 4 10.0 and 10.9, Adam at 1e-3 10.1 and 11.3, a
+controller of 256 units 9.5 and 10.7. "feedforward" was added after the median of "ntm" had missed its bound.
 """
 
-from attention_jax.config import NTM, Algorithmic, Claim, Config, Optim, StackedLSTM, Train, replace
+from attention_jax.config import NTM, Algorithmic, Claim, Config, Optim, StackedLSTM, Train, Withdrawn, replace
+from experiments.ntm_copy import CHOSE, REUSED
 
-SEEDS = 3
-SOURCE = "Graves et al. 2014, figure 10"
-BITS = "valid.bits_per_sequence"
+SEEDS = 5
+SOURCE = "Graves et al. 2014, figure 10: curves that end near 0, the LSTM's does not"
+VALID = "valid.bits_per_sequence"
 
 
 def config() -> Config:
@@ -55,31 +56,111 @@ def sweep() -> dict[str, str]:
     return {"optim.learning_rate": "1e-4..1e-3:log", "model.read_heads": "1,2,4"}
 
 
-def bits(variant: str, which: str, published: float | None, source: str, **bound) -> Claim:
-    name = f"{variant}: bits after 40,000 episodes, {which}"
-    return Claim(name, BITS, published, source, variant=variant, best=True, **bound)
+def claim(variant: str, which: str, metric: str, source: str, since: str, after: str, **more) -> Claim:
+    """A claim of one machine."""
+    when = {"since": since, "after": after}
+    return Claim(f"{variant}: {which}", metric, None, source, variant=variant, kind="aim", **when, **more)
+
+
+def bits(variant: str, which: str, after: str, **bound) -> Claim:
+    """A claim about the cost of fresh sequences."""
+    return claim(variant, f"bits per sequence, {which}", "test.bits_per_sequence", SOURCE, "2026-11-23", after, **bound)
 
 
 CLAIMS = (
-    bits("feedforward", "the median seed", 0.0, SOURCE, at_most=1.0),
-    bits("ntm", "1 of 5 seeds", 0.0, SOURCE, at_most=1.0, seeds_needed=1),
-    bits("ntm", "the median seed", None, "no published number for several seeds"),
-    Claim(
-        "feedforward: bits with 15 items, the median seed",
+    bits("feedforward", "the median of 5 seeds", f"{CHOSE}: 0.0002 to 0.001 and once 8.1", at_most=1.0),
+    bits("ntm", "the median of 5 seeds", f"{CHOSE}: 0.0008, and 9.9 to 10.7 in four seeds", at_most=1.0),
+    bits("ntm", "1 of 5 seeds", f"{CHOSE}: 0.0008, and 9.9 to 10.7 in four seeds", at_most=1.0, seeds_needed=1),
+    claim(
+        "feedforward",
+        "bits with 15 items, the median of 5 seeds",
         "test.bits_items_15",
-        1.0,
-        "Graves et al. 2014, section 4.3: below it",
-        variant="feedforward",
+        "Graves et al. 2014, section 4.3: below 1",
+        "2026-11-22",
+        "all five runs",
         at_most=1.0,
     ),
-    Claim(
-        "ntm: bits with 10 items, 1 of 5 seeds",
+    claim(
+        "ntm",
+        "bits with 10 items, 1 of 5 seeds",
         "test.bits_items_10",
-        None,
-        "figure 11",
-        variant="ntm",
+        "Graves et al. 2014, figure 11: hardly worse up to 12 items",
+        "2026-11-20",
+        "a seed with 17.3 bits and one with 0.001",
         at_most=1.0,
         seeds_needed=1,
     ),
-    Claim("LSTM: bits; it never learns", BITS, None, SOURCE, variant="lstm", at_least=1.0),
+    bits("lstm", "it does not learn", f"{CHOSE}: 13.4 to 14.0", at_least=1.0),
+)
+
+
+def withdrawn(text: str, metric: str, variant: str, since: str, until: str, reason: str, **more) -> Withdrawn:
+    """A bound of one machine that judges no more."""
+    ended = {"since": since, "until": until, "reason": reason}
+    return Withdrawn(text, metric, None, SOURCE, variant=variant, **ended, **more)
+
+
+WITHDRAWN = (
+    withdrawn(
+        "NTM: bits per sequence after 40,000 episodes",
+        VALID,
+        "ntm",
+        "2026-11-20",
+        "2026-11-20",
+        "seed 0 had 9.8 bits; 12 minutes later one of three seeds was asked for, and the bar was dropped",
+        best=True,
+        bar=0.1,
+    ),
+    withdrawn(
+        "NTM: bits after 40,000 episodes, the median seed",
+        VALID,
+        "ntm",
+        "2026-11-20",
+        "2026-11-22",
+        "missed with 9.8 to 10.7 bits in all seeds but one; the bound was removed when another machine, feedforward, "
+        "took its place; it is registered again on fresh test sequences",
+        best=True,
+        at_most=1.0,
+    ),
+    withdrawn(
+        "NTM: bits with 10 items",
+        "test.bits_items_10",
+        "ntm",
+        "2026-11-20",
+        "2026-11-20",
+        "seed 0 had 17.3 bits; asked of the best of three seeds once one of them had learnt",
+        at_most=1.0,
+    ),
+    withdrawn(
+        "feedforward: bits with 10 items, 1 of 5 seeds",
+        "test.bits_items_10",
+        "feedforward",
+        "2026-11-22",
+        "2026-11-22",
+        "replaced after 35 minutes by the median with 15 items, the paper's words, when all five runs were known",
+        at_most=1.0,
+        seeds_needed=1,
+    ),
+    withdrawn(
+        "feedforward: bits after 40,000 episodes, the median seed",
+        VALID,
+        "feedforward",
+        "2026-11-22",
+        "2026-11-23",
+        REUSED,
+        best=True,
+        at_most=1.0,
+    ),
+    withdrawn(
+        "ntm: bits after 40,000 episodes, 1 of 5 seeds",
+        VALID,
+        "ntm",
+        "2026-11-20",
+        "2026-11-23",
+        REUSED,
+        best=True,
+        at_most=1.0,
+        seeds_needed=1,
+    ),
+    withdrawn("LSTM: bits; it never learns", VALID, "lstm", "2026-11-20", "2026-11-23", REUSED, at_least=1.0),
 )

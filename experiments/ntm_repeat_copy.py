@@ -6,18 +6,21 @@ Data: 1 to 10 random 8-bit vectors to be written 1 to 10 times, then an end mark
 Command: python launch.py reproduce ntm_repeat_copy
 Cost: about 2 minutes a seed
 
-Beyond training: twice the length, which the paper's machine generalises to "almost perfectly" (figure 8), and twice the
-repetitions, where it goes on repeating but can no longer count (the number of copies reaches it as a scalar larger than
-it ever saw). No number is published, so both are reported: ours does not go as far. At twice the length 22 % of the
-32,000 bits are wrong with two of three seeds, 0.4 % with the third; with a feed-forward controller of 100 units at a
-rate of 1e-4 (table 1; `--model.controller feedforward --optim.learning-rate 1e-4 --optim.schedule constant`) 4 and 16 %
-with two seeds.
+The validation sequences choose the epoch, other ones test it. The paper shows curves and prints no numbers: all bounds
+are our own. Two settings were tried: a constant rate of 1e-4 and 30,000 sequences left 4.4 bits (one seed), the present
+ones, those of `ntm_copy`, 0.004, 0.006 and 5.8 bits.
+
+Beyond training, the paper's machine generalises "almost perfectly" to twice the length (figure 8); at twice the number
+of repetitions it continues to repeat but can no longer count, because the number reaches it as a scalar larger than any
+in training. Ours does not go as far: at twice the length 22 % of the 32,000 bits are wrong with two of three seeds and
+0.4 % with the third. With a feed-forward controller of 100 units at a rate of 1e-4 (table 1; `--model.controller
+feedforward --optim.learning-rate 1e-4 --optim.schedule constant`) 4 and 16 % are wrong with two seeds.
 """
 
-from attention_jax.config import NTM, Algorithmic, Claim, Config, Optim, Train, replace
+from attention_jax.config import NTM, Algorithmic, Claim, Config, Optim, Train, Withdrawn, replace
+from experiments.ntm_copy import CHOSE, REUSED
 
 SEEDS = 3
-SOURCE = "Graves et al. 2014, section 4.2"
 
 
 def config() -> Config:
@@ -39,20 +42,47 @@ def sweep() -> dict[str, str]:
     return {"optim.learning_rate": "1e-4..1e-3:log"}
 
 
+REPEATED = "Graves et al. 2014, figure 7: a curve that ends near 0"
 CLAIMS = (
     Claim(
-        "bits per sequence", "valid.bits_per_sequence", 0.0, f"{SOURCE}, figure 7", best=True, at_most=1.0, beaten=0.1
+        "bits per sequence",
+        "test.bits_per_sequence",
+        None,
+        REPEATED,
+        kind="aim",
+        at_most=1.0,
+        since="2026-11-23",
+        after=CHOSE,
     ),
     Claim(
-        "wrong bits at length 20, 10 times (20 sequences)",
+        "wrong bits at length 20, 10 times (20 sequences, 32,000 bits): at most 5 %",
         "test.wrong_bits_length_20_times_10",
         None,
-        f"{SOURCE}, figure 8",
+        'Graves et al. 2014, figure 8: "almost perfectly"',
+        kind="aim",
+        at_most=1600.0,
+        since="2026-11-23",
+        after="7,055, 7,152 and 119 wrong bits with three seeds",
     ),
     Claim(
         "wrong bits at length 10, 20 times (20 sequences)",
         "test.wrong_bits_length_10_times_20",
         None,
-        f"{SOURCE}, figure 8",
+        "Graves et al. 2014, figure 8: it repeats but cannot count",
+        kind="measurement",
+    ),
+)
+WITHDRAWN = (
+    Withdrawn(
+        "bits per sequence",
+        "valid.bits_per_sequence",
+        0.0,
+        REPEATED,
+        best=True,
+        at_most=1.0,
+        bar=0.1,
+        since="2026-11-20",
+        until="2026-11-23",
+        reason=f"{REUSED}; the bar was our own, and a published 0 cannot be beaten",
     ),
 )
