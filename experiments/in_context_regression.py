@@ -8,8 +8,8 @@ Cost: about 30 seconds on 2 cores
 
 One step of gradient descent on the context from w = 0 is attention without a softmax, sum_i y_i (x_i . G q) / N
 (von Oswald et al., proposition 1). The best G is a multiple of the identity, and the error that is left is
-E (y - f)^2 / d = (d + 1) / (N + d + 1) = 0.3548 for d = 10, N = 20. Beside it softmax attention with a Gaussian score,
-which is the kernel regression of 1964 with a learnt width and scale. All are trained on fresh tasks by Adam.
+E (y - f)^2 / d = (d + 1) / (N + d + 1) = 0.3548 for d = 10, N = 20. It is compared with softmax attention with a
+Gaussian score, which is the kernel regression of 1964 with a learnt width and scale. All train on fresh tasks by Adam.
 """
 
 from pathlib import Path
@@ -124,27 +124,34 @@ def study(config: Config, directory: Path) -> dict:
     }
 
 
+WHEN = {"since": "2026-11-21"}
 CLAIMS = (
     Claim(
         "linear attention: error over (d + 1) / (N + d + 1)",
         "linear.error_over_exact",
         1.0,
         SOURCE,
+        kind="exact",
         at_least=0.98,
         at_most=1.02,
+        **WHEN,
     ),
     Claim(
         "its matrix is N / (N + d + 1) times the identity, relative distance",
         "linear.matrix_from_identity",
         0.0,
         SOURCE,
+        kind="exact",
         at_most=0.1,
+        **WHEN,
     ),
     Claim(
-        "kernel regression with a learnt width has the larger error, difference",
+        "error of kernel regression with a learnt width - linear attention",
         "softmax_less_linear",
         None,
-        "-",
+        "our expectation: the targets are linear",
+        kind="order",
         at_least=0.0,
+        **WHEN,
     ),
 )

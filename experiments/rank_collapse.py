@@ -6,10 +6,10 @@ Data: none; 32 random positions of width 32, random weights, no training
 Command: python launch.py reproduce rank_collapse
 Cost: about 10 seconds on 2 cores
 
-The residual of a layer's output is what is left of it when the mean of its rows is taken away, relative to the whole.
-A layer of attention makes its third power of it: attention differs between rows by as much as queries and keys differ,
-and what it pools differs once more. So log(-log residual) grows by log 3 a layer. In float64; medians over 50 draws of
-the weights.
+The residual of a layer's output is what remains of it when the mean of its rows is subtracted, relative to the whole. A
+layer of attention raises it to the third power: attention differs between rows by as much as queries and keys differ,
+and what it pools differs once more. So log(-log residual) grows by log 3 a layer. Everything is in float64; medians are
+over 50 samples of the weights.
 """
 
 from pathlib import Path
@@ -30,7 +30,7 @@ def smoke() -> Config:
 
 
 def residual(x):
-    """|x - 1 mean(x)| / |x|, of the rows of x [T, D]."""
+    """|x - 1 mean(x)| / |x| for the rows of x [T, D]."""
     import jax.numpy as jnp
 
     return jnp.linalg.norm(x - x.mean(0, keepdims=True)) / jnp.linalg.norm(x)
@@ -62,7 +62,7 @@ def residuals(rng, x, skip: bool):
 
 
 def exponent(rng, x):
-    """d log residual(layer(x)) / d log residual(x), where rows are nearly equal: by halving what distinguishes them."""
+    """d log residual(layer(x)) / d log residual(x), where rows are nearly equal, by halving their differences."""
     import jax.numpy as jnp
 
     mean = x.mean(0, keepdims=True)
@@ -98,21 +98,27 @@ CLAIMS = (
         "alone.exponent",
         3.0,
         "Dong et al. 2021, theorem 2.2",
+        kind="exact",
         at_least=2.94,
         at_most=3.06,
+        since="2026-11-21",
     ),
     Claim(
         "with skip connections: residual after 12 layers",
         "skip.residual_12",
         None,
-        "Dong et al. 2021, 3.1",
+        "Dong et al. 2021, section 3.1: it does not collapse",
+        kind="aim",
         at_least=0.01,
+        since="2026-11-21",
     ),
     Claim(
         "attention alone: residual after 12 layers",
         "alone.residual_12",
         0.0,
-        "Dong et al. 2021, theorem 2.2",
+        "Dong et al. 2021, theorem 2.2: the limit",
+        kind="aim",
         at_most=1e-6,
+        since="2026-11-21",
     ),
 )

@@ -8,6 +8,7 @@ import pytest
 
 from attention_jax import config as configs
 from experiments import bptt_unbiasedness, complexity, influence_balancing, nadaraya_watson
+from experiments.peers import numpy_influence
 
 NAMES = (
     "ntm_copy",
@@ -38,25 +39,15 @@ def test_configurations_are_whole(name):
     assert {claim.variant for claim in module.CLAIMS} <= {"", *variants}
 
 
-def balance(updates: int, length: int, forward: bool) -> float:
-    """The final loss, as a loop over steps that carries d state / d theta; a truncation forgets it at each update."""
-    a, b = influence_balancing.system()
-    theta, state, tangent = 0.5, np.ones(23), np.zeros(23)
-    for _ in range(updates):
-        tangent = tangent if forward else np.zeros(23)
-        for _ in range(length):
-            state, tangent = a @ state + theta * b, a @ tangent + b
-        theta -= 1e-4 * (state[0] - 1) * tangent[0]
-    for _ in range(100):
-        state = a @ state + theta * b
-    return 0.5 * (state[0] - 1) ** 2
+PEER = numpy_influence.final_losses(200, truncations=(1, 10), seeds=2)
 
 
-@pytest.mark.parametrize("length", [1, 10, "forward"])
-def test_influence_balancing_is_the_loop(length):
+@pytest.mark.parametrize("length, seed", [(1, 0), (10, 0), ("forward", 0), ("randomised", 0), ("randomised", 1)])
+def test_influence_balancing_is_the_other_program(length, seed):
     with jax.enable_x64(True):
-        ours = influence_balancing.losses(200, length)[-1]
-    np.testing.assert_allclose(ours, balance(200, 1 if length == "forward" else length, length == "forward"), rtol=1e-9)
+        ours = influence_balancing.losses(200, length, seed)[-1]
+    name = {"forward": "forward_mode", "randomised": f"randomised_seed_{seed}"}.get(length, f"truncation_{length}")
+    np.testing.assert_allclose(ours, PEER[f"loss.{name}"], rtol=1e-9)
 
 
 def test_randomised_gradients_are_unbiased_and_truncated_ones_are_not():
