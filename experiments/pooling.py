@@ -1,16 +1,18 @@
 """What the classifier of a ViT should read: class token, mean of the tokens, or attention pooling.
 
 Chapter: vision
-Claim: none is published for this data; an exercise of d2l 11.8 asks. Three seeds each.
-Source: Dive into Deep Learning, 11.8, exercise 2; attention pooling: Hassani et al. 2021, section 3.2.
-Data: Fashion-MNIST, 28 x 28.
+Source: Dive into Deep Learning, 11.8, exercise 2, whose answer is not published; attention pooling: Hassani et al.
+  2021, section 3.2
+Data: Fashion-MNIST, 28 x 28
 Command: python launch.py reproduce pooling --data.path DIR
-Cost: nine runs of 5 epochs, 4 minutes on 2 CPU cores.
+Cost: nine runs of 5 epochs, 4 minutes on 2 CPU cores
 
-A small model (patches of 7, 2 layers of 64) so that differences are seen over seeds, not one good number.
+The model is small (patches of 7, 2 layers of width 64), so that each kind of pooling is trained with three seeds.
+Accuracy is that of the last epoch on the test images; nothing is chosen on them. Class token and mean differ by less
+than 0.01.
 """
 
-from attention_jax.config import Claim, Config, Images, Optim, Train, Vit, replace
+from attention_jax.config import Claim, Config, Grid, Images, Optim, Train, Vit, replace
 
 SEEDS = 3
 POOLS = ("token", "mean", "attention")
@@ -24,7 +26,7 @@ def config() -> Config:
         Optim(
             "adamw", learning_rate=2e-3, schedule="warmup_cosine", warmup_steps=200, weight_decay=0.05, clip_norm=1.0
         ),
-        Train(batch_size=128, total_epochs=5, best_metric="test.loss"),
+        Train(batch_size=128, total_epochs=5, best_metric="train.loss"),
     )
 
 
@@ -45,4 +47,19 @@ def sweep() -> dict[str, str]:
     return {"model.pool": "token,mean,attention", "optim.learning_rate": "3e-4..3e-3:log"}
 
 
-CLAIMS = tuple(Claim(f"pool: {pool}", "test.accuracy", None, "d2l 11.8, exercise 2", variant=pool) for pool in POOLS)
+CLAIMS = (
+    Claim(
+        "test accuracy, class token - mean",
+        "test.accuracy",
+        None,
+        "d2l 11.8, exercise 2; our bound",
+        kind="aim",
+        variant="token",
+        minus="mean",
+        at_least=-0.01,
+        at_most=0.01,
+        since="2026-11-23",
+        after="the recorded runs of 3 seeds, -0.0022 to 0.0065",
+    ),
+)
+GRIDS = (Grid("After 5 epochs", {"test accuracy": "test.accuracy"}, POOLS),)

@@ -3,15 +3,17 @@
 Chapter: sweeps
 Source: Luong et al. 2015 (arXiv:1508.04025), section 5.3 and table 4, on WMT; the additive score
   is that of Bahdanau et al. 2015
-Data: 50,000 date conversions, generated
+Data: 50,000 date conversions, generated: 40,000 train, 5,000 validate, 5,000 test
 Command: python launch.py sweep sweep_scores --seeds 3 --record
 Cost: see results/sweep_scores.json
 
 Luong et al. report that dot works well with global attention and concat does not. Their numbers are of another task, so
-none is held against ours; every combination is reported. The settings are those of `date_luong`, with half its epochs.
+none is held against ours, and every combination is only measured. The settings are those of `date_luong`, with half its
+epochs. The sweep selects on the validation dates. The runs of 2026-11-20 trained on the 5,000 of these, too, and have
+test metrics alone.
 """
 
-from attention_jax.config import Claim, Config, Dates, Decode, LuongSeq2seq, Optim, Train, replace
+from attention_jax.config import Config, Dates, Decode, Grid, LuongSeq2seq, Optim, Train, replace
 
 SEEDS = 3
 SCORES = ("dot", "general", "concat", "additive")
@@ -21,16 +23,18 @@ SIZES = (16, 32, 64)
 def config() -> Config:
     return Config(
         "sweep_scores",
-        Dates(reverse_source=True),
+        Dates(reverse_source=True, validation=5_000),
         LuongSeq2seq(hidden_size=64, score="general"),
         Optim(learning_rate=3e-3, schedule="warmup_cosine", warmup_steps=100, clip_norm=5.0),
-        Train(batch_size=32, total_epochs=2, steps_per_call=128, best_metric="test.exact_match"),
+        Train(batch_size=32, total_epochs=2, steps_per_call=128, best_metric="valid.exact_match"),
         Decode(),
     )
 
 
 def smoke() -> Config:
-    return replace(config(), **{"data.examples": 1000, "model.hidden_size": 16, "train.total_epochs": 1})
+    return replace(
+        config(), **{"data.examples": 1000, "data.validation": 100, "model.hidden_size": 16, "train.total_epochs": 1}
+    )
 
 
 def sweep() -> dict[str, str]:
@@ -46,7 +50,10 @@ def variants() -> dict[str, Config]:
     }
 
 
-CLAIMS = tuple(
-    Claim(f"exact match after 2 epochs: {variant}", "test.exact_match", None, "ours", variant=variant)
-    for variant in variants()
+GRIDS = (
+    Grid(
+        "Exact match after 2 epochs",
+        {"validation": "valid.exact_match", "test": "test.exact_match"},
+        tuple(variants()),
+    ),
 )

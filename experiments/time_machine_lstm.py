@@ -1,17 +1,20 @@
 """An LSTM of 32 units writes The Time Machine, as in Dive into Deep Learning.
 
 Chapter: training theory
-Source: Dive into Deep Learning 10.1: perplexity 7.42 to 7.51 over its own two implementations, re-run
+Source: Dive into Deep Learning 10.1; perplexities decoded from the curves in the published notebooks
 Data: The Time Machine; `--data.path timemachine.txt.gz` reads the published file
 Command: python launch.py reproduce time_machine_lstm
 Cost: about 1 minute a seed on 2 cores
 
-Windows of 32 characters, 10,000 to train and 5,000 to validate, batches of 1,024, SGD with learning rate 4, gradients
-clipped to norm 1. The number is that of the last epoch, as the book shows it. The bar for "beaten" was set after the
-runs (2026-11-20): without it 6.89 is a miss on the better side of the bounds.
+The model reads windows of 32 characters, 10,000 to train and 5,000 to validate, in batches of 1,024. SGD has a learning
+rate of 4, and gradients are clipped to norm 1. The number is the validation perplexity after the last epoch, as the
+book plots it. The book prints two implementations, which start from different weights. From scratch (normal weights of
+deviation 0.01) the LSTM has 7.41 in PyTorch, 7.46 in TensorFlow, 7.51 in JAX and 7.46 in MXNet; with the library's
+layer 6.69 in PyTorch, 6.94 in TensorFlow, 6.85 in JAX and 6.86 in MXNet. Ours starts like the library's layer of
+PyTorch, and is compared with that. Until 2026-11-23 it was compared with the one from scratch.
 """
 
-from attention_jax.config import Claim, Config, Optim, RecurrentLanguageModel, TimeMachine, Train, replace
+from attention_jax.config import Claim, Config, Optim, RecurrentLanguageModel, TimeMachine, Train, Withdrawn, replace
 
 SEEDS = 3
 
@@ -36,6 +39,30 @@ def sweep() -> dict[str, str]:
 
 CLAIMS = (
     Claim(
-        "validation perplexity", "valid.perplexity", 7.51, "d2l 10.1, re-run", at_least=7.2, at_most=7.74, beaten=7.2
+        "validation perplexity",
+        "valid.perplexity",
+        6.69,
+        "d2l 10.1, the library's layer in four frameworks, decoded from the notebooks' curves",
+        kind="same protocol",
+        spread=(6.69, 6.94),
+        at_least=6.35,
+        at_most=7.29,
+        since="2026-11-23",
+        after="the recorded runs of 3 seeds, 6.75 to 6.92",
+    ),
+)
+WITHDRAWN = (
+    Withdrawn(
+        "validation perplexity",
+        "valid.perplexity",
+        7.51,
+        "d2l 10.1, from scratch",
+        at_least=7.2,
+        at_most=7.74,
+        bar=7.2,
+        since="2026-11-20",
+        until="2026-11-23",
+        reason="these bounds are of the book's model from scratch, and ours is its library's layer; 6.89 missed them "
+        "from below, and the bar, which was set 40 seconds after the result, turned the miss into 'beaten'",
     ),
 )

@@ -1,29 +1,34 @@
 """A Vision Transformer under a million parameters on Fashion-MNIST, and a ResNet in the same loop.
 
 Chapter: vision
-Claim: accuracy 0.92 on the test set with at most 1 M parameters and at most 20 epochs (aimed at: 0.94).
-Source: this repository; d2l's ViT of 6.5 M parameters has 0.866 after 10 epochs at 96 x 96 pixels (section 11.8).
-Data: Fashion-MNIST, 60,000 and 10,000 images of 28 x 28.
+Source: this repository; d2l's ViT of 6.5 million parameters has 0.866 after 10 epochs at 96 x 96 pixels (11.8.6)
+Data: Fashion-MNIST, 28 x 28: 55,000 images train, 5,000 validate, 10,000 test
 Command: python launch.py reproduce vit_fashion_mnist_small --data.path DIR
-Cost: "vit" 82, "resnet" 8 to 14 minutes on one CPU core, other work beside it ("vit" alone about 50)
+Cost: "vit-validated" 82, "resnet-validated" 8 to 14 minutes on one CPU core, other work beside it (the ViT alone
+  about 50)
 
-Variants: "vit" with a stem of two strided convolutions and 2-D rotary positions (0.62 M parameters), 20 epochs;
-"resnet", three small stages (0.08 M), 5 epochs. Both: flips, random erasing, AdamW, warm-up and cosine. No epoch is
-selected on the test images, the last one's parameters are reported; the settings were compared on them. What helped the
-ViT, test accuracy after two epochs: 0.770 with random crops and learned positions, 0.781 with sinusoidal positions,
-0.802 with batches of 64, 0.851 without crops and dropout, 0.875 with shifted patches. After 20 epochs: three layers
-without crops 0.9155 (0.942 on the training images), four with crops of one pixel 0.9196 (0.916 on the training images
-as varied), rotary positions and the stem instead of shifted patches 0.9224 (0.926): ahead by a point after ten epochs,
-by 0.3 at the end, which 10,000 images do not tell from chance. 0.93 has not been reached.
+Our aim is a test accuracy of 0.92 with at most 1 million parameters and 20 epochs. "vit-validated" has a stem of two
+strided convolutions and 2-D rotary positions (0.62 million parameters) and trains for 20 epochs; "resnet-validated" has
+three small stages (0.08 million) and trains for 5. They compare neither in size nor in epochs:
+`vit_resnet_fashion_mnist` does that. Both use flips, random erasing, AdamW, warm-up and cosine decay. Each ends with
+the epoch of the best accuracy on 5,000 held-out training images, and is tested once.
+
+Until 2026-11-23 all 60,000 images trained and the last epoch was reported, but the settings were compared on the test
+images, in at least nine trials, until one was above 0.92; so today's settings, too, were found with them. Test
+accuracies after two epochs were 0.770 with random crops and learned positions, 0.781 with sinusoidal positions, 0.802
+with batches of 64, 0.851 without crops and dropout, 0.875 with shifted patches. After 20 epochs they were 0.9155 with
+three layers and no crops (0.942 on the training images), 0.9196 with four and crops of one pixel (0.916 on the training
+images as augmented), and 0.9224 with rotary positions and the stem instead of shifted patches (0.926). These last two
+differ by less than 10,000 images can tell. The recorded runs "vit" (0.9224) and "resnet" (0.8962) are of that protocol.
 """
 
-from attention_jax.config import Claim, Config, Images, Optim, ResNet, Train, Vit, replace
+from attention_jax.config import Claim, Config, Grid, Images, Optim, ResNet, Train, Vit, Withdrawn, replace
 
 
 def config() -> Config:
     return Config(
         "vit_fashion_mnist_small",
-        Images("fashion_mnist", standardize=True, crop_padding=1, flip=True, erase=0.25),
+        Images("fashion_mnist", standardize=True, validation=5_000, crop_padding=1, flip=True, erase=0.25),
         Vit(
             4,
             128,
@@ -41,7 +46,8 @@ def config() -> Config:
         Train(
             batch_size=64,
             total_epochs=20,
-            best_metric="test.loss",
+            best_metric="valid.accuracy",
+            use_best=True,
             label_smoothing=0.1,
             matmul_precision="bfloat16",
         ),
@@ -50,11 +56,11 @@ def config() -> Config:
 
 def variants() -> dict[str, Config]:
     resnet = replace(config(), model=ResNet(widths=(16, 32, 64), blocks=1, groups=8))
-    return {"vit": config(), "resnet": replace(resnet, **{"train.total_epochs": 5})}
+    return {"vit-validated": config(), "resnet-validated": replace(resnet, **{"train.total_epochs": 5})}
 
 
 def smoke() -> Config:
-    data = {"data.dataset": "digits", "data.examples": 128}
+    data = {"data.dataset": "digits", "data.examples": 128, "data.validation": 64}
     return replace(config(), **data, **{"model.patch_size": 2, "model.layers": 1, "train.total_epochs": 1})
 
 
@@ -64,13 +70,36 @@ def sweep() -> dict[str, str]:
 
 CLAIMS = (
     Claim(
+        "ViT, at most 1 M parameters, 20 epochs, the best of them on 5,000 training images",
+        "test.accuracy",
+        None,
+        "our aim",
+        kind="aim",
+        variant="vit-validated",
+        at_least=0.92,
+        since="2026-11-23",
+        after="the settings were compared on the test images, where one run without validation images had 0.9224",
+    ),
+)
+GRIDS = (
+    Grid(
+        "Accuracy of the epoch that validation chose",
+        {"validation": "valid.accuracy", "test": "test.accuracy"},
+        tuple(variants()),
+    ),
+)
+WITHDRAWN = (
+    Withdrawn(
         "ViT, at most 1 M parameters, 20 epochs",
         "test.accuracy",
         None,
-        "this repository",
+        "our aim",
         variant="vit",
         at_least=0.92,
-        beaten=0.94,
+        bar=0.94,
+        since="2026-11-20",
+        until="2026-11-23",
+        reason="the settings were compared on the test images over at least nine trials (0.9053, 0.9155, 0.9196) until "
+        "one met it; the new claim holds 5,000 training images out and tests once",
     ),
-    Claim("ResNet, 5 epochs, same loop and data", "test.accuracy", None, "this repository", variant="resnet"),
 )
