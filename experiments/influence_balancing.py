@@ -15,7 +15,6 @@ after 3,000 updates the system runs 100 steps at rest, and its loss is the resul
 step. Randomised blocks have geometric lengths of mean 16. Everything is in float64.
 """
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +22,13 @@ import numpy as np
 from attention_jax.config import Claim, Config, Influence, replace
 
 SOURCE = "our own NumPy program of this protocol, experiments/peers/numpy_influence.py"
-PEER = json.loads((Path(__file__).parent / "results" / "influence_balancing_peer.json").read_text("utf-8"))["metrics"]
+PEER = {
+    "loss.truncation_1": 211.31788260288891,
+    "loss.truncation_10": 3529352626771506.5,
+    "loss.truncation_100": 3.2018664076664707e-09,
+    "loss.forward_mode": 3.722749317290627e-17,
+}
+"""The numbers of the second program, as influence_balancing_peer.json has them."""
 UNITS, POSITIVE, RATE, SETTLE = 23, 10, 1e-4, 100
 RANDOMISED = 5
 """Seeds of the randomised truncation."""
@@ -113,8 +118,8 @@ def study(config: Config, directory: Path) -> dict:
 
 
 def claim(text: str, name: str, low: float, high: float) -> Claim:
-    """A final loss, which is a number without noise, against that of the other program."""
-    metric, when = f"loss.{name}", {"kind": "exact", "since": "2026-11-20"}
+    """A final loss, which is a number without noise, against that of our second program."""
+    metric, when = f"loss.{name}", {"kind": "aim", "since": "2026-11-20"}
     return Claim(f"final loss, {text}", metric, PEER[metric], SOURCE, at_least=low, at_most=high, **when)
 
 

@@ -7,9 +7,8 @@ Command: python launch.py reproduce nadaraya_watson
 Cost: about 10 seconds on 2 cores
 
 Consistency: mean squared error inside the interval ([1, 4], away from the edges) against n = 50 ... 6,400 with a
-Gaussian of width 0.6 n^(-1/5), mean over 200 data sets; theory: n^(-4/5). That a constant kernel gives the mean and that
-a query without neighbours gives 0 are tests, not claims; the study measures both. Bias, variance and the leave-one-out
-width have an experiment of their own, `kernel_smoothing`.
+Gaussian of width 0.6 n^(-1/5), mean over 200 data sets; theory: n^(-4/5). That a constant kernel gives the mean and
+that a query without neighbours gives 0 are tests, not claims; the study measures both.
 """
 
 from pathlib import Path

@@ -50,7 +50,7 @@ def formula(kind: str, x: np.ndarray, y: np.ndarray) -> float:
 
 
 def orthogonal_share(features: int, x: np.ndarray, y: np.ndarray) -> float:
-    """The error of `features` <= D orthogonal positive features over that of independent ones is at most this (theorem 2)."""
+    """Theorem 2: an upper bound on the error of `features` <= D orthogonal features over that of independent ones."""
     independent, gap = formula("positive", x, y) / features, np.exp(x @ y) - np.exp(-(x @ x + y @ y) / 2)
     return 1 - 2 * (features - 1) / (features * (len(x) + 2)) * gap**2 / independent
 

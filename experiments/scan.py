@@ -13,12 +13,12 @@ commands where they take 50,000 of 256. "relative" has three layers of its own a
 adds sinusoids to its word embeddings; both train for 5,440 steps. Nothing chooses the epoch: it is the last one.
 
 Protocol since 2026-11-23, as their conclusion asks for a generalisation validation set: the 1,472 commands of 27, 28
-and 30 actions ("valid_longer") choose among the models, the 1,152 of 32 to 48 ("test_longer") judge. The paper judges on
-all 2,624, which are easier. Before, four models were compared on those 2,624 themselves, one seed each (AMD EPYC,
+and 30 actions ("valid_longer") choose among the models, the 1,152 of 32 to 48 ("test_longer") judge. The paper judges
+on all 2,624, which are easier. Before, four models were compared on those 2,624 themselves, one seed each (AMD EPYC,
 2026-11-22): "absolute" had 37 %, "relative" 49 %, Transformer-XL's positions in three layers with less dropout 42 %,
-"universal" 82 % after 20 epochs and 90 % after 40. All were right up to 36 actions, half of those with 40, one in twenty
-of those with 48, and nearly all that was wrong ended too early (229 of 252). A position that was never seen tells the
-model nothing, while the distances were all seen.
+"universal" 82 % after 20 epochs and 90 % after 40. All were right up to 36 actions, half of those with 40, one in
+twenty of those with 48, and nearly all that was wrong ended too early (229 of 252). A position that was never seen
+tells the model nothing, while the distances were all seen.
 """
 
 from attention_jax.config import Claim, Config, Decode, Grid, Optim, Scan, Train, Transformer, Withdrawn, replace
