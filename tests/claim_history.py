@@ -90,13 +90,17 @@ class Package(types.ModuleType):
 STANDS_IN = ("attention_jax", "jax", "flax", "optax", "experiments")
 
 
-def claims_in(source: str, name: str) -> list[Recorded]:
-    """The claims of a version of experiments/NAME.py."""
+def claims_in(source: str, name: str, directory: Path = Path()) -> list[Recorded]:
+    """The claims of a version of NAME.py in `directory`."""
 
     def load(module, *args):
         return Package(module) if module.split(".")[0] in STANDS_IN else builtins.__import__(module, *args)
 
-    namespace = {"__name__": name, "__file__": f"{name}.py", "__builtins__": vars(builtins) | {"__import__": load}}
+    namespace = {
+        "__name__": name,
+        "__file__": str(directory / f"{name}.py"),
+        "__builtins__": vars(builtins) | {"__import__": load},
+    }
     exec(compile(source, name, "exec"), namespace)
     return [claim for claim in namespace.get("CLAIMS", ()) if isinstance(claim, Recorded)]
 
@@ -127,7 +131,7 @@ class History:
 
     def _version(self, number: int, path: str, blob: str):
         if match := re.fullmatch(r"experiments/([a-z]\w*)\.py", path):
-            for claim in claims_in(self.git("cat-file", "blob", blob), match[1]):
+            for claim in claims_in(self.git("cat-file", "blob", blob), match[1], self.repository / "experiments"):
                 for entry in entries(match[1], claim.fields.get):
                     self.first.setdefault(entry, number)
         elif match := re.fullmatch(r"experiments/results/(\w+)\.json", path):
