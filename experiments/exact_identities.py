@@ -1,0 +1,379 @@
+"""Theorems about attention hold in this code: convolution, positions, variances, gradients, distances, fixed points.
+
+Chapter: theory of attention
+Source: the claims name a paper and an equation each
+Data: none; random arrays
+Command: python launch.py reproduce exact_identities
+Cost: about half a minute on 2 cores
+
+Each function below computes a number twice: with this package, and from the closed form of a paper. Errors are relative
+to the largest value and in float32, unless the claim says otherwise. The bounds were committed before the first run of
+this file.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from attention_jax.config import Claim, Config, Samples, replace
+
+SEEDS = 3
+KERNEL, GRID, CHANNELS = 3, 12, 5
+"""The convolution: K x K over a square grid."""
+
+
+def config() -> Config:
+    return Config("exact_identities", Samples(400_000), None)
+
+
+def smoke() -> Config:
+    return replace(config(), **{"data.samples": 4_000})
+
+
+def off(found, expected) -> float:
+    """The largest difference, relative to the largest expected value."""
+    return float(np.max(np.abs(np.asarray(found, np.float64) - expected)) / np.max(np.abs(expected)))
+
+
+def as_convolution(rng, sharpness: float) -> float:
+    """Attention with K * K heads, each a fixed offset, against a convolution (Cordonnier et al. 2020, theorem 1).
+
+    Head h scores a pair of pixels by -sharpness |p_k - p_q - offset_h|^2 (their equation 9); its value projection is
+    the slice of the kernel at this offset. Pixels at the border have no such neighbour and are left out.
+    """
+    import jax
+    import jax.numpy as jnp
+
+    from attention_jax import attend
+
+    image_rng, kernel_rng = jax.random.split(rng)
+    image = jax.random.normal(image_rng, (GRID, GRID, CHANNELS))
+    kernel = jax.random.normal(kernel_rng, (KERNEL, KERNEL, CHANNELS, CHANNELS))
+    at = jnp.stack(jnp.meshgrid(jnp.arange(GRID), jnp.arange(GRID), indexing="ij"), -1).reshape(-1, 2).astype("float32")
+
+    def score(offset, query, key):
+        return -sharpness * jnp.sum((key[None] - query[:, None] - offset) ** 2, -1)
+
+    def head(offset, projection):
+        value = image.reshape(-1, CHANNELS) @ projection
+        return attend(at, at, value, score=jax.tree_util.Partial(score, offset))
+
+    offsets = jnp.stack(jnp.meshgrid(jnp.arange(KERNEL), jnp.arange(KERNEL), indexing="ij"), -1).reshape(-1, 2) - 1.0
+    heads = jax.vmap(head)(offsets, kernel.reshape(-1, CHANNELS, CHANNELS))
+    found = heads.sum(0).reshape(GRID, GRID, CHANNELS)[1:-1, 1:-1]
+    dimensions = ("NHWC", "HWIO", "NHWC")
+    exact = jax.lax.conv_general_dilated(
+        image[None], kernel, (1, 1), "VALID", dimension_numbers=dimensions, precision="highest"
+    )
+    return off(found, np.asarray(exact[0], np.float64))
+
+
+def leak(sharpness: float) -> float:
+    """The weight of a head of `as_convolution` on its pixel over its closed form, 1 / (sum_n exp(-sharpness n^2))^2."""
+    import jax
+    import jax.numpy as jnp
+
+    from attention_jax import attention_weights
+
+    side = 41
+    at = jnp.stack(jnp.meshgrid(jnp.arange(side), jnp.arange(side), indexing="ij"), -1).reshape(-1, 2).astype("float32")
+    score = jax.tree_util.Partial(lambda s, query, key: -s * jnp.sum((key[None] - query[:, None]) ** 2, -1), sharpness)
+    middle = side * side // 2
+    weight = float(attention_weights(at[middle : middle + 1], at, score=score)[0, middle])
+    return weight * np.exp(-sharpness * np.arange(-20, 21) ** 2.0).sum() ** 2
+
+
+def rotation_of_positions(width: int, offset: int) -> float:
+    """Sinusoids at p + offset against those at p, rotated by an angle that does not depend on p."""
+    import jax.numpy as jnp
+
+    from attention_jax.ops.positions import sinusoidal
+
+    positions = jnp.arange(512)
+    here, there = (np.asarray(sinusoidal(p, width), np.float64) for p in (positions, positions + offset))
+    angle = offset / 10_000 ** (np.arange(0, width, 2) / width)
+    sine, cosine = here[:, 0::2], here[:, 1::2]
+    rotated = np.empty_like(here)
+    rotated[:, 0::2] = sine * np.cos(angle) + cosine * np.sin(angle)
+    rotated[:, 1::2] = cosine * np.cos(angle) - sine * np.sin(angle)
+    return off(there, rotated)
+
+
+def distance_of_positions(width: int) -> float:
+    """Dot products of sinusoids against sum_i cos(omega_i (p - q)), a function of the distance alone."""
+    import jax.numpy as jnp
+
+    from attention_jax.ops.positions import sinusoidal
+
+    table = np.asarray(sinusoidal(jnp.arange(256), width), np.float64)
+    rates = 1 / 10_000 ** (np.arange(0, width, 2) / width)
+    apart = np.arange(256)[:, None] - np.arange(256)[None]
+    return off(table @ table.T, np.cos(apart[..., None] * rates).sum(-1))
+
+
+def rotary_distance(rng, width: int) -> float:
+    """Rotary dot products at (p + t, q + t) against those at (p, q) (Su et al. 2021, equation 16)."""
+    import jax
+    import jax.numpy as jnp
+
+    from attention_jax.ops.positions import rotary
+
+    query, key = jax.random.normal(rng, (2, 64, width))
+    at = jnp.arange(64)
+    scores = [np.asarray(rotary(query, at + t) @ rotary(key, at + t).T, np.float64) for t in (0, 300)]
+    return off(scores[1], scores[0])
+
+
+def variance(rng, width: int, draws: int, score) -> float:
+    """The variance of the scores of standard normal queries and keys of `width` components."""
+    import jax
+
+    query, key = jax.random.normal(rng, (2, draws, 1, width))
+    return float(np.var(np.asarray(jax.vmap(score)(query, key), np.float64)))
+
+
+def participation(rng, width: int, score, keys: int = 8_192, queries: int = 256) -> float:
+    """The mean over queries of n sum_k p_k^2: 1 for equal weights, n for a single one."""
+    import jax
+
+    from attention_jax import attention_weights
+
+    query_rng, key_rng = jax.random.split(rng)
+    query, key = jax.random.normal(query_rng, (queries, width)), jax.random.normal(key_rng, (keys, width))
+    weights = np.asarray(attention_weights(query, key, score=score), np.float64)
+    return float(keys * (weights**2).sum(-1).mean())
+
+
+def covariance_gradient(rng) -> float:
+    """d attend / d query for dot products against the covariance of values and keys under the weights."""
+    import jax
+
+    from attention_jax import Dot, attend, attention_weights
+
+    query_rng, key_rng, value_rng = jax.random.split(rng, 3)
+    query, key = jax.random.normal(query_rng, (1, 16)), jax.random.normal(key_rng, (64, 16))
+    value = jax.random.normal(value_rng, (64, 8))
+    found = jax.jacobian(lambda q: attend(q[None], key, value, score=Dot())[0])(query[0])
+    weights = np.asarray(attention_weights(query, key, score=Dot())[0], np.float64)
+    values, keys = np.asarray(value, np.float64), np.asarray(key, np.float64)
+    return off(found, (weights[:, None] * (values - weights @ values)).T @ (keys - weights @ keys))
+
+
+def lipschitz(rng, draws: int) -> tuple[float, float]:
+    """The largest spectral norm of the softmax's Jacobian over random logits, and that at two equal logits."""
+    import jax
+    import jax.numpy as jnp
+
+    from attention_jax import masked_softmax
+
+    jacobian = jax.jacobian(lambda logits: masked_softmax(logits[None], jnp.ones((1, len(logits)), bool))[0])
+    norms = lambda logits: np.linalg.norm(np.asarray(jax.vmap(jacobian)(logits), np.float64), 2, axis=(1, 2))
+    spread = jnp.exp(jnp.linspace(-2, 3, draws))[:, None]
+    equal = jnp.array([[0.0, 0.0, -200.0, -200.0]])
+    return float(norms(spread * jax.random.normal(rng, (draws, 6))).max()), float(norms(equal)[0])
+
+
+def energy(rng, beta: float) -> tuple[float, float]:
+    """The modern Hopfield energy E = q^2 / 2 - log(sum exp(beta k.q)) / beta (Ramsauer et al. 2021, equations 2 and 3):
+
+    the error of grad E = q - attend(q), and the largest change of E by a step q -> attend(q), which theorem 1 says is
+    not positive, over 256 random queries.
+    """
+    import jax
+    import jax.numpy as jnp
+
+    from attention_jax import Dot, attend
+
+    query_rng, key_rng = jax.random.split(rng)
+    query, key = jax.random.normal(query_rng, (256, 16)), jax.random.normal(key_rng, (32, 16))
+
+    def of(q):
+        return 0.5 * q @ q - jax.nn.logsumexp(beta * (key @ q)) / beta
+
+    step = attend(beta * query, key, key, score=Dot())
+    gradient = np.asarray(jax.vmap(jax.grad(of))(query), np.float64)
+    change = jax.vmap(of)(step) - jax.vmap(of)(query)
+    return off(query - step, gradient), float(jnp.max(change))
+
+
+def kernel_of_unit_keys(rng) -> float:
+    """Dot-product attention against a Gaussian kernel where all keys are of one length (d2l 11.3.1)."""
+    import jax
+    import jax.numpy as jnp
+
+    from attention_jax import Dot, Gaussian, attend
+
+    query_rng, key_rng, value_rng = jax.random.split(rng, 3)
+    query, key = jax.random.normal(query_rng, (64, 8)), jax.random.normal(key_rng, (128, 8))
+    key = 3.0 * key / jnp.linalg.norm(key, axis=-1, keepdims=True)
+    value = jax.random.normal(value_rng, (128, 4))
+    return off(
+        attend(query, key, value, score=Dot()), np.asarray(attend(query, key, value, score=Gaussian()), np.float64)
+    )
+
+
+def shift_by_fourier(rng) -> float:
+    """The circular shift of the Neural Turing Machine (Graves et al. 2014, equation 8) against a product of spectra."""
+    import jax
+
+    from attention_jax.ops.addressing import shift
+
+    weights_rng, shift_rng = jax.random.split(rng)
+    weights, shifts = (
+        jax.nn.softmax(jax.random.normal(weights_rng, (128,))),
+        jax.nn.softmax(jax.random.normal(shift_rng, (3,))),
+    )
+    spread = np.zeros(128)
+    spread[[-1, 0, 1]] = np.asarray(shifts, np.float64)
+    exact = np.fft.ifft(np.fft.fft(np.asarray(weights, np.float64)) * np.fft.fft(spread)).real
+    return off(shift(weights, shifts), exact)
+
+
+def study(config: Config, directory: Path) -> dict:
+    import jax
+
+    from attention_jax import Dot, ScaledDot
+
+    rngs = iter(jax.random.split(jax.random.key(config.train.seed), 16))
+    draws = config.data.samples
+    jacobian_random, jacobian_equal = lipschitz(next(rngs), 2_000)
+    gradient_of_energy, change_of_energy = energy(next(rngs), 1.0)
+    return {
+        "convolution.error": as_convolution(next(rngs), 30.0),
+        "convolution.weight_over_formula": leak(1.0),
+        "positions.rotation_error": max(rotation_of_positions(128, offset) for offset in (1, 7, 100)),
+        "positions.distance_error": distance_of_positions(128),
+        "rotary.distance_error": rotary_distance(next(rngs), 64),
+        "variance.dot_64_over_d": variance(next(rngs), 64, draws, Dot()) / 64,
+        "variance.dot_256_over_d": variance(next(rngs), 256, draws // 4, Dot()) / 256,
+        "variance.scaled_64": variance(next(rngs), 64, draws, ScaledDot()),
+        "participation.scaled_64": participation(next(rngs), 64, ScaledDot()),
+        "participation.dot_64_over_scaled": participation(next(rngs), 64, Dot()) / np.exp(1.0),
+        "gradient.covariance_error": covariance_gradient(next(rngs)),
+        "softmax.jacobian_norm": jacobian_random,
+        "softmax.jacobian_norm_two_equal": jacobian_equal,
+        "hopfield.gradient_error": gradient_of_energy,
+        "hopfield.energy_change": change_of_energy,
+        "kernel.unit_keys_error": kernel_of_unit_keys(next(rngs)),
+        "shift.fourier_error": shift_by_fourier(next(rngs)),
+    }
+
+
+def exact(text: str, metric: str, published: float, source: str, low: float | None, high: float) -> Claim:
+    """A number that a theorem gives."""
+    return Claim(text, metric, published, source, kind="exact", at_least=low, at_most=high, since="2026-11-23")
+
+
+SINUSOIDS = "Vaswani et al. 2017, section 3.5"
+FOOTNOTE = "Vaswani et al. 2017, footnote 4: mean 0 and variance d_k"
+CLAIMS = (
+    exact(
+        "a 3 x 3 convolution by nine heads, error",
+        "convolution.error",
+        0.0,
+        "Cordonnier et al. 2020, theorem 1",
+        None,
+        1e-4,
+    ),
+    exact(
+        "weight of such a head on its pixel at sharpness 1, over the closed form",
+        "convolution.weight_over_formula",
+        1.0,
+        "Cordonnier et al. 2020, equation 9: a theta function",
+        0.9999,
+        1.0001,
+    ),
+    exact("sinusoids at an offset are a rotation, error", "positions.rotation_error", 0.0, SINUSOIDS, None, 1e-3),
+    exact(
+        "dot products of sinusoids depend on the distance alone, error",
+        "positions.distance_error",
+        0.0,
+        "d2l 11.6.3.2",
+        None,
+        1e-3,
+    ),
+    exact(
+        "rotary dot products depend on the distance alone, error",
+        "rotary.distance_error",
+        0.0,
+        "Su et al. 2021, equation 16",
+        None,
+        1e-3,
+    ),
+    exact("variance of q.k over d, d = 64", "variance.dot_64_over_d", 1.0, FOOTNOTE, 0.98, 1.02),
+    exact("variance of q.k over d, d = 256", "variance.dot_256_over_d", 1.0, FOOTNOTE, 0.96, 1.04),
+    exact("variance of q.k / sqrt(d), d = 64", "variance.scaled_64", 1.0, FOOTNOTE, 0.98, 1.02),
+    exact(
+        "n sum p^2 of scaled scores, d = 64, n = 8,192",
+        "participation.scaled_64",
+        (1 - 2 / 64) ** -32,
+        "E exp(|q|^2 / d) for normal q: (1 - 2 / d)^(-d / 2)",
+        2.5,
+        2.95,
+    ),
+    Claim(
+        "n sum p^2 without the scaling over e: the softmax saturates",
+        "participation.dot_64_over_scaled",
+        None,
+        "Vaswani et al. 2017, section 3.2.1: regions of extremely small gradients",
+        kind="order",
+        at_least=100.0,
+        since="2026-11-23",
+    ),
+    exact(
+        "gradient of attention is a covariance, error",
+        "gradient.covariance_error",
+        0.0,
+        "derivative of a softmax mean (d2l 11.1 and 11.2, exercises)",
+        None,
+        1e-4,
+    ),
+    exact(
+        "spectral norm of the softmax's Jacobian, largest of random logits",
+        "softmax.jacobian_norm",
+        0.5,
+        "the largest eigenvalue of diag(p) - p p^T is at most 1/2",
+        0.45,
+        0.5 + 1e-6,
+    ),
+    exact(
+        "spectral norm of the softmax's Jacobian, two equal logits",
+        "softmax.jacobian_norm_two_equal",
+        0.5,
+        "the bound is attained",
+        0.5 - 1e-5,
+        0.5 + 1e-5,
+    ),
+    exact(
+        "attention is a gradient step of the Hopfield energy, error",
+        "hopfield.gradient_error",
+        0.0,
+        "Ramsauer et al. 2021, equation 3",
+        None,
+        1e-4,
+    ),
+    exact(
+        "largest change of the energy by a step",
+        "hopfield.energy_change",
+        0.0,
+        "Ramsauer et al. 2021, theorem 1",
+        None,
+        1e-5,
+    ),
+    exact(
+        "Gaussian kernel regression is dot-product attention for keys of one length, error",
+        "kernel.unit_keys_error",
+        0.0,
+        "d2l 11.3.1",
+        None,
+        1e-4,
+    ),
+    exact(
+        "shift of a Turing machine's weights is a product of spectra, error",
+        "shift.fourier_error",
+        0.0,
+        "Graves et al. 2014, equation 8",
+        None,
+        1e-4,
+    ),
+)
