@@ -25,11 +25,8 @@ format:   ## mend what can be mended by itself
 	$(PYTHON) -m ruff check --fix .
 	$(PYTHON) -m ruff format .
 
-results:  ## write docs/results.md and docs/replication.md from experiments/results/*.json
-	@for page in results replication; do sed '/^<!-- generated -->$$/q' docs/$$page.md > docs/.$$page.md; done
-	@$(PYTHON) launch.py reproduce --scale recorded --markdown >> docs/.results.md; test $$? -le 1  # 1: some are missed
-	@$(PYTHON) launch.py reproduce --scale recorded --rows experiments/replication.json >> docs/.replication.md
-	@for page in results replication; do mv docs/.$$page.md docs/$$page.md; done
+results:  ## write docs/results.md, docs/replication.md and README's numbers from experiments/results/*.json
+	@$(PYTHON) -m attention_jax.record
 
 devices:  ## write the tables of docs/devices.md: TARGETS="v5e h200", those whose compiler PYTHON has
 	@for target in $(TARGETS); do $(PYTHON) -m attention_jax.compile.survey --target $$target || exit 1; done

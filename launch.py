@@ -226,7 +226,7 @@ def reproduce(words: list[str]):
     asked, options = cli.parse_known(cli.Reproduce, words)
     if asked.check:
         raise SystemExit(check_the_record(asked, options))
-    if asked.rows and asked.scale == "full":
+    if asked.rows:
         override = lambda config, words: cli.parse_with_config(cli.Reproduce, words, lambda _: config)[1]
         return replication.replicate(Path(asked.rows), asked, asked.names, override, check.Here(asked.local_data))
     if asked.local_data or asked.minutes != cli.Reproduce.minutes:
@@ -235,24 +235,19 @@ def reproduce(words: list[str]):
     experiments = [catalogue.load_experiment(name) for name in asked.names or catalogue.names()]
     if options:  # a misspelt one is refused before anything is run
         [override(experiment.config()) for experiment in experiments]
-    if asked.rows:
-        return print(record.replication_page([one for e in experiments for one in record.judged(e)]))
     rows = []
     for experiment in experiments:
         runs = ledger.reproduce(experiment, asked, override, [word for word in words if word not in asked.names])
         whole = asked.scale == "recorded" and not asked.variant
         rows += record.judged(experiment, None if whole else runs if asked.scale != "smoke" else [])
-    if asked.markdown:
-        print(record.page(experiments))
-    else:
-        show(record.claims_table(rows))
-        print()
-        show(record.counts_table(rows))
-        print("\n".join(filter(None, [record.caveats_line(rows), record.survival_line(rows)])))
+    show(record.claims_table(rows))
+    print()
+    show(record.counts_table(rows))
+    print("\n".join(filter(None, [record.caveats_line(rows), record.survival_line(rows)])))
     if asked.scale == "recorded" and not asked.names:
         for found in elsewhere(catalogue.ROOT / "results"):
             print()
-            show(found, asked.markdown)
+            show(found)
     raise SystemExit(1 if any(one.verdict == "missed" for one in rows) else 0)
 
 
@@ -260,7 +255,7 @@ def check_the_record(asked, options: list[str]) -> int:
     """Recorded runs again, held against the record: the exit code of `launch.py reproduce --check`."""
     from attention_jax import catalogue, check, cli
 
-    own = ("scale", "variant", "seeds", "root", "record", "markdown")
+    own = ("scale", "variant", "seeds", "root", "record")
     if any(getattr(asked, name) != getattr(cli.Reproduce, name) for name in own):
         raise InputError(f"--check runs what is recorded: leave --{', --'.join(own)} out")
     if not asked.minutes > 0:

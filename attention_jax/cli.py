@@ -156,8 +156,6 @@ class Reproduce(Reproduction):
 
     names: Annotated[Positional[tuple[str, ...]], place("[NAME ...]")] = ()
     """Experiments of `launch.py list`, or files of your own; by default all that there are."""
-    markdown: bool = False
-    """Print the table as markdown: docs/results.md is this of --scale recorded."""
     rows: str = ""
     """Run what this file registers, such as experiments/replication.json, in its order (docs/replication.md)."""
     check: bool = False

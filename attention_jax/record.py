@@ -1,14 +1,19 @@
 """The record: every claim with its verdict, withdrawn bounds, tables of measurements, and the replication.
 
-`launch.py reproduce` prints it, and `make results` writes docs/results.md from it.
+`launch.py reproduce` prints it; `make results` (`python -m attention_jax.record`) writes docs/results.md,
+docs/replication.md and README's numbers from experiments/results/*.json.
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from textwrap import fill
 
-from attention_jax.catalogue import CHAPTERS, Experiment
+from attention_jax.catalogue import CHAPTERS, ROOT, Experiment, load_experiment, names
+from attention_jax.comparison import elsewhere
 from attention_jax.config import Claim, Grid, Withdrawn
+from attention_jax.files import write_whole
 from attention_jax.ledger import recorded
 from attention_jax.replication import registered
 from attention_jax.report.tables import Table, markdown, number, span
@@ -220,3 +225,48 @@ def replication_table(rows: Sequence[Judged]) -> Table:
 def replication_page(rows: Sequence[Judged]) -> str:
     """The generated part of docs/replication.md."""
     return f"{survival_line(rows) or 'No claim is replicated yet.'}\n\n{markdown(replication_table(rows))}"
+
+
+def readme_line(one: Judged) -> str:
+    """A line of README's table of results."""
+    claim, runs = one.claim, one.runs
+    cells = (claim.kind, bounds(claim), number(claim.published), ours(claim, runs), with_caveats(claim, runs))
+    return "| " + " | ".join((one.experiment, claim.text, *cells)) + " |"
+
+
+def readme_counts(experiments: Sequence[Experiment], rows: Sequence[Judged]) -> str:
+    """README's counts by kind, caveats, withdrawn bounds and misses."""
+    misses = Counter(one.experiment for one in rows if one.verdict == "missed")
+    named = ", ".join(f"`{name}` {count}" for name, count in sorted(misses.items()))
+    withdrawn = sum(len(experiment.withdrawn) for experiment in experiments)
+    lines = [f"{caveats_line(rows)}. Withdrawn bounds: {withdrawn}.", survival_line(rows), f"Misses: {named}."]
+    return "\n\n".join([markdown(counts_table(rows)), *(fill(line, 100) for line in lines if line)])
+
+
+def fresh_readme(text: str, experiments: Sequence[Experiment], rows: Sequence[Judged]) -> str:
+    """README with today's numbers: the lines of its table of results, and what stands between the marks of counts."""
+    lines = {f"| {one.experiment} | {one.claim.text} |": readme_line(one) for one in rows}
+    starts = lambda line: "|".join(line.split("|")[:3]) + "|"
+    text = "\n".join(lines.get(starts(line), line) for line in text.split("\n"))
+    before, _, rest = text.partition("<!-- counts -->\n")
+    return (
+        f"{before}<!-- counts -->\n{readme_counts(experiments, rows)}\n<!-- end -->{rest.partition('<!-- end -->')[2]}"
+    )
+
+
+def write_pages(root: Path = ROOT.parent):
+    """Write README's numbers and the generated parts of docs/results.md and docs/replication.md."""
+    experiments = [load_experiment(name) for name in names()]
+    rows = [one for experiment in experiments for one in judged(experiment)]
+    others = [f"\n## {table.title}\n\n{markdown(table)}\n" for table in elsewhere(ROOT / "results")]
+    results = f"{page(experiments)}\n" + "".join(others)
+    for name, generated in (("results", results), ("replication", f"{replication_page(rows)}\n")):
+        path = root / "docs" / f"{name}.md"
+        kept = path.read_text(encoding="utf-8").partition("<!-- generated -->\n")[0]
+        write_whole(path, f"{kept}<!-- generated -->\n{generated}")
+    readme = root / "README.md"
+    write_whole(readme, fresh_readme(readme.read_text(encoding="utf-8"), experiments, rows))
+
+
+if __name__ == "__main__":
+    write_pages()

@@ -11,13 +11,9 @@ import jax
 import pytest
 
 from attention_jax import catalogue, record
-from attention_jax.comparison import elsewhere
-from attention_jax.report.tables import markdown, number
-from attention_jax.report.verdicts import bounds, ours, with_caveats
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-RESULTS = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -31,44 +27,33 @@ def rows(experiments) -> list[record.Judged]:
     return [one for experiment in experiments for one in record.judged(experiment)]
 
 
-def readme_line(one: record.Judged) -> str:
-    """A line of README's table of results."""
-    claim, runs = one.claim, one.runs
-    cells = (claim.kind, bounds(claim), number(claim.published), ours(claim, runs), with_caveats(claim, runs))
-    return "| " + " | ".join((one.experiment, claim.text, *cells)) + " |"
-
-
-def test_the_page_of_results_is_that_of_the_committed_results(experiments):
-    others = [f"\n## {table.title}\n\n{markdown(table)}\n" for table in elsewhere(ROOT / "experiments" / "results")]
-    generated = f"<!-- generated -->\n{record.page(experiments)}\n" + "".join(others)
-    assert RESULTS.endswith(f"\n{generated}"), "the results have changed: make results"
-
-
-def test_the_page_of_the_replication_is_that_of_the_committed_results(rows):
-    page = (ROOT / "docs" / "replication.md").read_text(encoding="utf-8")
-    assert page.endswith(f"\n<!-- generated -->\n{record.replication_page(rows)}\n"), "make results"
+def test_the_pages_are_those_of_the_committed_results(tmp_path):
+    pages = ("README.md", "docs/results.md", "docs/replication.md")
+    (tmp_path / "docs").mkdir()
+    for name in pages:
+        (tmp_path / name).write_text((ROOT / name).read_text(encoding="utf-8"), encoding="utf-8")
+    record.write_pages(tmp_path)
+    stale = [name for name in pages if (tmp_path / name).read_text() != (ROOT / name).read_text()]
+    assert not stale, "the results have changed: make results"
 
 
 def test_readme_shows_committed_results_with_misses_among_them(rows):
     lines = README.splitlines()
     start = lines.index("| experiment | claim | kind | bound | published | ours | verdict |") + 2
     shown = lines[start : lines.index("", start)]
-    stale = set(shown) - {readme_line(one) for one in rows}
+    stale = set(shown) - {record.readme_line(one) for one in rows}
     assert len(shown) >= 12 and not stale, f"README's table shows lines that are no recorded results: {sorted(stale)}"
     missed = sum("| missed" in line for line in shown)
     share = sum(one.verdict == "missed" for one in rows) / len(rows)
     assert missed >= 2 and missed / len(shown) >= share, "README's choice of lines looks better than the results are"
 
 
-def test_readme_counts_by_kind_with_caveats_and_names_every_experiment_with_a_miss(experiments, rows):
-    assert markdown(record.counts_table(rows)) in README, "make results, and copy the table of counts into README"
-    text = " ".join(README.split())
-    assert f"{record.caveats_line(rows)}." in text
-    withdrawn = [bound for experiment in experiments for bound in experiment.withdrawn]
-    assert f"{len(withdrawn)} bounds have been withdrawn" in text
-    [misses] = re.findall(r"^Misses: (.*?)\.$", README, re.MULTILINE | re.DOTALL)
-    stated = {name: int(count) for name, count in re.findall(r"`(\w+)` (\d+)", misses)}
-    assert stated == dict(Counter(one.experiment for one in rows if one.verdict == "missed"))
+def test_readme_has_the_counts_of_every_kind_with_caveats_and_misses(experiments, rows):
+    counts = README.partition("<!-- counts -->\n")[2].partition("\n<!-- end -->")[0]
+    assert counts == record.readme_counts(experiments, rows)
+    misses = Counter(one.experiment for one in rows if one.verdict == "missed")
+    assert all(f"`{name}` {count}" in counts for name, count in misses.items()) and "set after a result" in counts
+    assert sum(len(experiment.claims) for experiment in experiments) == len(rows) and "| all | " in counts
 
 
 def test_the_code_of_readme_runs_as_pasted():

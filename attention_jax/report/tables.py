@@ -101,13 +101,11 @@ def markdown(table: Table) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in (table.columns, rule, *rows))
 
 
-def show(table: Table, as_markdown: bool = False, stream: TextIO | None = None):
-    """Print the table and its title: as markdown, with rich on a terminal, as plain text elsewhere."""
+def show(table: Table, stream: TextIO | None = None):
+    """Print the table and its title: with rich on a terminal, as plain text elsewhere."""
     stream = stream or sys.stdout
-    if as_markdown or not stream.isatty():
-        if table.title:
-            print(f"## {table.title}\n" if as_markdown else table.title, file=stream)
-        print(markdown(table) if as_markdown else plain(table), file=stream)
+    if not stream.isatty():
+        print("\n".join(filter(None, [table.title, plain(table)])), file=stream)
         return
     from rich import box
     from rich.console import Console
