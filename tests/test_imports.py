@@ -20,7 +20,7 @@ ROOMS = {  # room -> (third-party packages, rooms of this package) it may import
     "catalogue": (set(), {"config"}),
     "provenance": (set(), set()),
     "ledger": (set(), {"config", "catalogue", "provenance", "runs", "files"}),
-    "record": (set(), {"config", "catalogue", "ledger", "replication", "report"}),
+    "record": (set(), {"config", "catalogue", "comparison", "ledger", "replication", "report", "files"}),
     "replication": (set(), {"config", "catalogue", "check", "ledger", "files"}),
     "comparison": (set(), {"config", "catalogue", "ledger", "report"}),
     "check": (set(), {"config", "catalogue", "ledger", "comparison", "runs", "files", "report"}),
