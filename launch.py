@@ -280,7 +280,7 @@ def sweep(words: list[str]):
     from attention_jax.sweep import answer, driver
     from attention_jax.sweep.space import assignments
 
-    over = assignments(asked.over) or catalogue.load_experiment(asked.experiment).sweep()
+    over = assignments(sum(asked.over, ())) or catalogue.load_experiment(asked.experiment).sweep()
     settings = driver.settings_of(config, over, asked.method, asked.trials, asked.seeds, asked.metric)
     if asked.dry_run:
         return answer.announce(settings, driver.first_points(settings))
@@ -315,7 +315,7 @@ def compile_for_target(words: list[str]):
     asked, config = cli.parse_with_config(cli.Compile, words, before)
     from attention_jax.compile import command
 
-    command.run(catalogue.load_experiment(asked.experiment), config, asked.target, asked.facts, asked.out)
+    command.run(catalogue.load_experiment(asked.experiment), config, asked.target, sum(asked.facts, ()), asked.out)
 
 
 def bench(words: list[str]):

@@ -21,6 +21,8 @@ from attention_jax.config.sweep import Method
 from attention_jax.ledger import Reproduction
 
 Command = TypeVar("Command")
+Lists = tyro.conf.UseAppendAction[tuple[tuple[str, ...], ...]]
+"""An option that takes several values and may be repeated: a tuple for each time that it was given."""
 
 
 def place(metavar: str):
@@ -174,7 +176,7 @@ class Sweep:
 
     experiment: Annotated[Positional[str], place("NAME")]
     """An experiment of `launch.py list`; before all options."""
-    over: tuple[str, ...] = ()
+    over: Lists = ()
     """optim.learning-rate=1e-4..1e-2:log model.hidden-size=64,128 ...; by default the experiment's own."""
     seeds: int = 1
     """Runs of each trial, with seeds from --train.seed on; their mean counts."""
@@ -216,7 +218,7 @@ class Compile:
     """The chips: v5e:2x4, v6e:2x2, v5p:2x2x1, h200:8, h100, a100, b200, ...; without a size it is one."""
     variant: str = ""
     """One of the variants that the experiment compares, instead of its own configuration."""
-    facts: tuple[str, ...] = ()
+    facts: Lists = ()
     """Sizes of data that are not at hand: classes=1000 train_images=8192 ...; nothing is downloaded."""
     out: str = ""
     """Also write all figures to this JSON file."""

@@ -347,6 +347,22 @@ def test_a_sweep_that_is_refused_leaves_no_settings(tmp_path, wrong, said):
     assert said in refused("sweep", "date_luong", *over, *wrong.split()) and not (tmp_path / "s").exists()
 
 
+def test_every_repetition_of_over_counts(tmp_path):
+    once = ("--over", "model.hidden-size=4,8", "optim.learning-rate=0.1,0.2,0.3")
+    twice = ("--over", "model.hidden-size=4,8", "--over", "optim.learning-rate=0.1,0.2,0.3")
+    place = ("--dry-run", "--out", tmp_path / "s")
+    together, apart = (launch_here("sweep", "date_luong", *over, *place) for over in (once, twice))
+    assert apart.returncode == 0 and "6 trials" in apart.stdout, apart.stderr
+    assert apart.stdout == together.stdout
+    again = ("--over", "model.hidden-size=4", "--over", "model.hidden-size=8")
+    assert "model.hidden-size twice" in refused("sweep", "date_luong", *again, *place)
+
+
+def test_every_repetition_of_facts_counts():
+    words = ["transformer_base_wmt14", "--target", "v5e", "--facts", "classes=10", "--facts", "train_images=20", "30"]
+    assert sum(cli.parse(cli.Compile, words).facts, ()) == ("classes=10", "train_images=20", "30")
+
+
 def test_the_newest_run_is_the_one_with_the_greatest_number(tmp_path):
     for number in ("002", "999", "1000", "001"):
         (tmp_path / "x" / number).mkdir(parents=True)
