@@ -157,6 +157,7 @@ def start(
     writes.
     """
     directory = Path(directory)
+    configs.validate(config)
     configs.check_selection(config.train)
     check_place(directory, config, resume)
     from attention_jax.train import hosts, sinks
@@ -236,6 +237,7 @@ def take(config: configs.Config, directory: Path):
     from attention_jax import tasks
     from attention_jax.train.checkpoint import save_params
 
+    configs.validate(config)
     if directory.exists():
         raise InputError(f"--out must be a directory that does not exist yet; {directory} does")
     task = tasks.build(config)

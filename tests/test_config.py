@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from attention_jax import InputError, catalogue, config as configs
+from attention_jax import InputError, catalogue, config as configs, train_run
 
 CONFIG = configs.Config("x", configs.Dates(), configs.LuongSeq2seq(), decode=configs.Decode())
 
@@ -34,11 +34,43 @@ def test_replace_reaches_nested_fields_and_leaves_the_original():
         {"model": configs.Vit(stochastic_depth=1.5)},
         {"model": configs.NTM(shifts=0)},
         {"data": configs.Shakespeare(overlap=0)},
+        {"model": configs.Vit(layers=0)},
+        {"model": configs.Transformer(encoder_layers=0)},
+        {"model": configs.Transformer(decoder_layers=0)},
+        {"train.batch_size": 0},
+        {"train.batch_size": 2**31},
+        {"train.seed": 2**32},
+        {"model.hidden_size": "large"},
+        {"model.hidden_size": 2.5},
+        {"model.hidden_size": True},
+        {"data.reverse_source": 1},
+        {"data.path": None},
+        {"data.path": "caf\udce9"},
+        {"model": configs.ResNet(widths=8)},
+        {"model": configs.ResNet(widths=(8, "wide"))},
+        {"data": configs.Corpus(languages=("en",))},
     ],
 )
 def test_numbers_are_checked_by_their_names(change):
     with pytest.raises(InputError, match="^--" + next(iter(change)).replace("_", "-") + ".* must "):
         configs.validate(configs.replace(CONFIG, **change))
+
+
+def test_a_classifier_of_texts_may_have_no_layers_and_a_seed_32_bits():
+    configs.validate(configs.replace(CONFIG, model=configs.TextClassifier(layers=0), **{"train.seed": 2**32 - 1}))
+
+
+@pytest.mark.parametrize("part", ["name", "data", "model", "optim", "train", "decode"])
+def test_a_part_of_another_kind_is_an_error(part):
+    with pytest.raises(InputError, match=part):
+        configs.replace(CONFIG, **{part: CONFIG})
+
+
+@pytest.mark.parametrize("option, value", [("train.batch_size", 0), ("train.seed", 2**70), ("model.hidden_size", -4)])
+def test_a_configuration_made_in_python_is_checked_before_anything_is_made(tmp_path, option, value):
+    with pytest.raises(InputError, match=option.replace("_", "-")):
+        train_run(configs.replace(CONFIG, **{option: value}), tmp_path / "x" / "r")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_misspelt_choice_is_an_error_from_python_too():

@@ -10,6 +10,7 @@ from typing import Generic, Literal, TypeVar
 
 from attention_jax import InputError
 from attention_jax.config.claims import BAR, Bound, Claim, Grid, Withdrawn
+from attention_jax.config.checks import validate
 from attention_jax.config.data import (
     Addition,
     Algorithmic,
@@ -169,6 +170,14 @@ class Config(Options, Generic[DataConfig, ModelConfig, DecodeConfig]):
     decode: DecodeConfig = None
     """`Decode` for models that generate sequences."""
 
+    def __post_init__(self):
+        none = type(None)
+        parts = {"name": (str,), "data": (DataOptions, none), "model": (ModelOptions, none), "optim": (Optim,)}
+        for part, kinds in (parts | {"train": (Train,), "decode": (Decode, none)}).items():
+            value = getattr(self, part)
+            if not isinstance(value, kinds):
+                raise InputError(f"a configuration needs as its {part} a {kinds[0].__name__}, got {value!r}")
+
 
 def concrete(config: Config) -> type:
     """The type of `config` with its data and model types filled in, which is what tyro reads the options from."""
@@ -238,21 +247,6 @@ def differences(old, new, prefix: str = "") -> dict[str, tuple]:
     return changed
 
 
-def validate(config, prefix: str = ""):
-    """Check the numbers of a configuration by what their names mean; raise InputError naming the option.
-
-    Sizes and epochs are at least 1, a learning rate is positive, a rate of dropout or smoothing lies in [0, 1), nothing
-    is negative.
-    """
-    for f in dataclasses.fields(config):
-        value, option = getattr(config, f.name), "--" + (prefix + f.name).replace("_", "-")
-        if dataclasses.is_dataclass(value):
-            validate(value, f"{prefix}{f.name}.")
-        for one in value if isinstance(value, tuple) else (value,):
-            if isinstance(one, int | float) and not isinstance(one, bool):
-                check_number(f.name, option, one)
-
-
 def check_selection(train: Train):
     """Raise InputError where the epoch of a run would be chosen on a test split.
 
@@ -267,21 +261,3 @@ def check_selection(train: Train):
             "a test split chooses no epoch: with --train.use-best or --train.patience, --train.best-metric must be of "
             f"validation data, such as valid.loss; got {train.best_metric}"
         )
-
-
-AT_LEAST_1 = ("_size", "widths", "heads", "overlap", "total_epochs", "steps_per_call", "accumulate")
-"""Ends of names; those that follow are whole names."""
-COUNTS = ("width", "ffn", "locations", "shifts", "truncation_length")
-SHARES = ("dropout", "label_smoothing", "momentum", "b1", "b2", "stochastic_depth")
-
-
-def check_number(name: str, option: str, value: float):
-    """`validate` one number of the option called `name`."""
-    if (name.endswith(AT_LEAST_1) or name in COUNTS) and value < 1:
-        raise InputError(f"{option} must be at least 1, got {value}")
-    if name == "learning_rate" and not 0 < value < float("inf"):
-        raise InputError(f"{option} must be a positive number, got {value}")
-    if name.endswith(SHARES) and not 0 <= value < 1:
-        raise InputError(f"{option} must be at least 0 and below 1, got {value}")
-    if not value >= 0:
-        raise InputError(f"{option} must not be negative, got {value}")

@@ -1,7 +1,7 @@
 """One dataclass per model family: every option there is, written once; the family's Flax module holds it as
 `options`."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
 from attention_jax.config.options import ModelOptions, OneOf
@@ -347,7 +347,7 @@ class TextClassifier(ModelOptions):
     module: ClassVar[str] = "attention_jax.models.text_classifier:TextClassifier"
     task: ClassVar[str] = "attention_jax.tasks.text_classification:build"
 
-    layers: int = 2
+    layers: int = field(default=2, metadata={"least": 0})
     """0 weighs the words by themselves: no word knows its neighbours."""
     width: int = 128
     heads: int = 4
