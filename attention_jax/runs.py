@@ -177,13 +177,14 @@ def run_in(config: configs.Config, directory: Path, study, fresh: list[Path], qu
 
     from attention_jax import tasks
     from attention_jax.train import hosts
-    from attention_jax.train.loop import Interrupt, check_batches, train_one
+    from attention_jax.train.loop import Interrupt, check_batches, check_metric, train_one
 
     (directory / "failure.json").unlink(missing_ok=True)
     try:
         task = None if study is not None else tasks.build(config)
         if task is not None:
             check_batches(task, config.train)
+            check_metric(task, "--train.best-metric", config.train.best_metric)
             check_data(directory, task)
             jax.eval_shape(task.init, jax.random.PRNGKey(0))  # a model that cannot be made says so
             begin = begun_from(config, task, directory, quiet)

@@ -48,7 +48,7 @@ def check_type(hint, option: str, value):
         for entry in value:
             check_type(one, option, entry)
     elif hint in TYPES and not _has_type(hint, value):
-        raise InputError(f"{option} must be {TYPES[hint]}, got {ascii(value)}")
+        raise InputError(f"{option} must be {TYPES[hint]}, got {value!a}")
 
 
 def _has_type(hint: type, value) -> bool:

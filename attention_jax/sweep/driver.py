@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,8 +23,8 @@ TRIALS = 20
 def settings_of(
     config: configs.Config, over: dict[str, str], method: str, trials: int, seeds: int, metric: str
 ) -> Settings:
-    """Checked settings; what can be wrong with them is said here, before anything starts. Only whether there is such a
-    metric is known when a run has ended."""
+    """Checked settings; what can be wrong with them is said here, before anything starts, except for the metric: which
+    there are depends on the data, so the worker of the first runs checks it."""
     space = parse(config, over)
     method = resolve(method, space)
     if seeds < 1 or trials < 0:
@@ -122,7 +123,7 @@ def sweep(
         raise InputError(f"--jobs must be at least 0, got {jobs}")
     if population < 1:
         raise InputError(f"--population must be at least 1, got {population}")
-    where = executor(jobs, ray)
+    where, fresh = executor(jobs, ray), not directory.exists()
     with _lock(directory):
         _settle(directory, settings)
         try:
@@ -146,6 +147,10 @@ def sweep(
             raise InputError(
                 f"the sweep cannot write in {directory}: {said}; free some space or give another --out DIR"
             ) from error
+        except InputError:
+            if fresh and not (directory / "trials").exists():  # refused before the first run
+                shutil.rmtree(directory)
+            raise
         finally:
             where.close()
         trials = plan.trials(directory, settings, plan.read_rounds(directory))
@@ -206,7 +211,7 @@ def _groups_to_do(directory: Path, settings: Settings, number: int, now: Round) 
             (epoch, [i for i, (trial, _) in enumerate(members) if trial in active]) for epoch, active in now.stages
         ]
         if not all(runs.ended(described[i][1]) for i in stages[-1][1]):
-            worker.write(path, worker.Group(path.with_suffix(""), described, stages))
+            worker.write(path, worker.Group(path.with_suffix(""), described, stages, settings.metric))
             paths.append(path)
     return paths
 

@@ -32,19 +32,23 @@ class Group(NamedTuple):
     """All that were ever in the group, with their run directories."""
     stages: list[tuple[int, list[int]]]
     """(epoch to stop at, places of those still in it), one for each comparison so far; the last one is to be done."""
+    metric: str = ""
+    """What the sweep compares; "" is not checked."""
 
 
 def write(path: Path, group: Group):
     """Write a group's file."""
     members = [{"directory": str(directory), "config": configs.to_json(config)} for config, directory in group.members]
-    write_json(path, {"directory": str(group.directory), "members": members, "stages": group.stages})
+    directory = str(group.directory)
+    write_json(path, {"directory": directory, "members": members, "stages": group.stages, "metric": group.metric})
 
 
 def read(path: Path) -> Group:
     """Read what `write` wrote."""
     values = json.loads(Path(path).read_text(encoding="utf-8"))
     members = [(configs.from_json(m["config"]), Path(m["directory"])) for m in values["members"]]
-    return Group(Path(values["directory"]), members, [(until, places) for until, places in values["stages"]])
+    stages = [(until, places) for until, places in values["stages"]]
+    return Group(Path(values["directory"]), members, stages, values["metric"])
 
 
 @contextlib.contextmanager
@@ -60,12 +64,13 @@ def run_group(path: Path, quiet: bool = True):
 
     Raises:
       Interrupted: on SIGINT or SIGTERM, with a checkpoint written.
-      InputError: nothing can be written where the sweep is.
+      InputError: nothing can be written where the sweep is, or no run will have the metric.
     """
     group = read(path)
     until, places = group.stages[-1]
     try:
         with _alone(path):
+            _check_metric(group)
             left = [place for place in places if not runs.ended(group.members[place][1])]
             populations, alone = _divided(path, group, left)
             for number, members in populations:
@@ -77,6 +82,23 @@ def run_group(path: Path, quiet: bool = True):
         raise InputError(
             f"the sweep cannot write in {group.directory}: {said}; free some space or give another --out DIR"
         ) from error
+
+
+def _check_metric(group: Group):
+    """InputError before the first run of a group that will not have the sweep's metric, if that can be known. What else
+    is wrong with a run is its own reason to fail."""
+    config, until = group.members[0][0], group.stages[-1][0]
+    begun = any((directory / "config.json").exists() for _, directory in group.members)
+    if begun or not group.metric or config.model is None or catalogue.load_experiment(config.name).study:
+        return
+    from attention_jax import tasks
+    from attention_jax.train.loop import check_metric
+
+    try:
+        task = tasks.build(config)
+    except Exception:
+        return
+    check_metric(task, "--metric", group.metric, full=until >= config.train.total_epochs)
 
 
 def _divided(path: Path, group: Group, left: list[int]) -> tuple[list[tuple[int, list[int]]], list[int]]:

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from attention_jax import InputError
 from attention_jax.config import Config, named
 from attention_jax.report.attended import Looked
 
@@ -61,6 +62,10 @@ class Task(Protocol):
     def evaluate(self, params, full: bool) -> Evaluation:
         """On held-out data, briefly after an epoch and in `full` at the end of a run."""
 
+    def metric_names(self, full: bool) -> list[str]:
+        """The metrics that `evaluate(params, full)` may give. A family may leave it out: then an option that names a
+        metric which does not exist is refused only after the first epoch."""
+
     def evaluated_with(self) -> dict[str, tuple[Callable, dict[str, np.ndarray], int]]:
         """The functions that `evaluate` runs over held-out rows, {"evaluation" or "decoding": (function of (params,
         batch), arrays of the largest split, rows a batch)}: what there is to compile besides training."""
@@ -87,6 +92,8 @@ def load_once(load: Callable, *settings):
 
 def build(config: Config) -> Task:
     """The task of a configuration, which its model's options name."""
+    if config.model is None or config.data is None:
+        raise InputError(f"training {config.name} needs data and a model; its configuration lacks one of them")
     return named(config.model.task)(config)
 
 

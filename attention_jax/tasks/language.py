@@ -100,6 +100,11 @@ class LanguageTask:
                 metrics[f"{split}.loss_less_{name}"] = per_token - known
         return Evaluation(metrics, {})
 
+    def metric_names(self, full: bool) -> list[str]:
+        names = ["loss", "perplexity"] + ["bits_per_character"] * bool(self.data.characters_per_token)
+        less = [f"{split}.loss_less_{name}" for split in self.data.held_out for name in self.data.known.get(split, {})]
+        return [f"{split}.{name}" for split in self.data.held_out for name in names] + less
+
     def evaluated_with(self) -> dict:
         rows = max(self.data.held_out.values(), key=len)
         return {"evaluation": (self.score_rows, {"tokens": rows}, EVALUATED)}

@@ -136,6 +136,13 @@ class MemoryTask:
             metrics["test.wrong_bits_to_50"] = sum(wrong_bits)
         return Evaluation(metrics, {})
 
+    def metric_names(self, full: bool) -> list[str]:
+        task, beyond = self.config.data.task, self.data.beyond if full else ()
+        names = ["valid.loss", "valid.bits_per_sequence", "valid.wrong_bits"]
+        names += ["valid.bits_over_optimum"] * (task == "ngrams")
+        names += [f"test.{kind}_{name}" for name in beyond for kind in ("bits", "wrong_bits")]
+        return names + ["test.wrong_bits_to_50"] * (full and task == "copy")
+
     def evaluated_with(self) -> dict:
         return {"evaluation": (self.costs, self.data.valid._asdict(), EVALUATED)}
 

@@ -126,6 +126,10 @@ class PointingTask:
             metrics[f"test.accuracy_{name}"] = self.accuracy(params, sets)
         return Evaluation(metrics, {})
 
+    def metric_names(self, full: bool) -> list[str]:
+        tests = self.data.tests if full else ()
+        return ["valid.loss", "valid.accuracy", *(f"test.accuracy_{name}" for name in tests)]
+
     def evaluated_with(self) -> dict:
         arrays = self.data.valid._asdict()
         return {"evaluation": (self.costs, arrays, EVALUATED), "decoding": (self.write, arrays, EVALUATED)}

@@ -35,6 +35,13 @@ def compare(data: PairData, split: str, written: np.ndarray) -> dict[str, float]
     return scores
 
 
+def score_names(data: PairData, split: str) -> list[str]:
+    """What `compare` may give."""
+    unseen = ["exact_match_unseen"] * bool((~data.seen[split]).any())
+    of_sentences = ["bleu", "bleu_low", "bleu_high", "chrf", "bleu_kept_beyond_30"] * are_sentences(data)
+    return ["exact_match", *unseen, *of_sentences]
+
+
 def write_translations(data: PairData, split: str, written: np.ndarray, name: str, directory: Path) -> Path:
     """Write the translations of a split, its BLEU with the signature, and BLEU by the length of the source, which is
     drawn too.

@@ -28,7 +28,7 @@ from attention_jax.report.attended import Answer, Attention, Looked, check_lengt
 from attention_jax.tasks import Evaluation, build_model, load_once, pictures
 from attention_jax.tasks.generation import generate, hypotheses
 from attention_jax.tasks.looking import among_tokens, with_rollout, without_heads
-from attention_jax.tasks.scoring import are_sentences, compare, write_translations
+from attention_jax.tasks.scoring import are_sentences, compare, score_names, write_translations
 from attention_jax.train.parallel import over_rows
 
 SAMPLES = 8
@@ -68,6 +68,8 @@ def build(config: Config) -> "Seq2seqTask":
                 f"packed sentences of --data.max-length {longest} tokens need as many learned positions, got "
                 f"--model.max-length {places}: raise it to {longest}, or take shorter sentences"
             )
+    if config.decode is None:
+        raise InputError("a model that writes sequences needs to know how: give its configuration decode=Decode()")
     data = load_once(corpora.load, config.data, config.train.batch_size)
     return Seq2seqTask(config, data, build_model(config, len(data.source_vocabulary), len(data.target_vocabulary)))
 
@@ -180,6 +182,14 @@ class Seq2seqTask:
             if sentences:
                 metrics[f"{split}.perplexity"] = float(np.exp(min(per_token, 50.0)))
         return Evaluation(metrics, written, self.samples(written))
+
+    def metric_names(self, full: bool) -> list[str]:
+        sentences, names = are_sentences(self.data), []
+        for split in list(self.data.held_out)[: None if full else 1]:
+            names += [f"{split}.loss", f"{split}.token_accuracy"] + [f"{split}.perplexity"] * sentences
+            if full or not sentences:
+                names += [f"{split}.{score}" for score in score_names(self.data, split)]
+        return names
 
     def samples(self, written: dict[str, np.ndarray]) -> tuple[str, ...]:
         """What was written for the first texts of the first split that was written for."""

@@ -86,6 +86,10 @@ class TextTask:
             metrics[f"{split}.balanced_accuracy"] = float(np.mean(of_class))
         return Evaluation(metrics, {})
 
+    def metric_names(self, full: bool) -> list[str]:
+        splits = self.data.held_out if full else ["valid"]
+        return [f"{split}.{name}" for split in splits for name in ("loss", "accuracy", "balanced_accuracy")]
+
     def evaluated_with(self) -> dict:
         largest = max(self.data.held_out.values(), key=lambda part: part.tokens.size)
         return {"evaluation": (self.score_rows, largest._asdict(), EVALUATED)}

@@ -156,11 +156,18 @@ class VisionTask:
 
     def evaluate(self, params, full: bool) -> Evaluation:
         """Of the test set; of the validation set instead after an epoch, and as well at the end, if there is one."""
-        held_out, metrics = self.data.held_out, {}
-        for split in ["valid"] if "valid" in held_out and not full else list(held_out):
-            rows = over_rows(self.score_rows, params, held_out[split]._asdict(), EVALUATED)
+        metrics = {}
+        for split in self.splits(full):
+            rows = over_rows(self.score_rows, params, self.data.held_out[split]._asdict(), EVALUATED)
             metrics |= {f"{split}.{name}": float(values.mean(dtype=np.float64)) for name, values in rows.items()}
         return Evaluation(metrics, {})
+
+    def splits(self, full: bool) -> list[str]:
+        """The held-out splits that are evaluated."""
+        return ["valid"] if "valid" in self.data.held_out and not full else list(self.data.held_out)
+
+    def metric_names(self, full: bool) -> list[str]:
+        return [f"{split}.{name}" for split in self.splits(full) for name in ("loss", "accuracy")]
 
     def evaluated_with(self) -> dict:
         largest = max(self.data.held_out.values(), key=lambda split: len(split.label))

@@ -170,6 +170,19 @@ def check_batches(task, train):
         )
 
 
+def check_metric(task, option: str, name: str, full: bool = False):
+    """InputError if `name`, the value of `option`, is no metric of an epoch or, in `full`, of the end.
+
+    Means over training (train.loss, ...) are known only once there are some, as are the metrics of a task that does
+    not name them.
+    """
+    if not hasattr(task, "metric_names") or name.startswith("train."):
+        return
+    known = list(dict.fromkeys([*task.metric_names(False), *(task.metric_names(True) if full else ())]))
+    if name not in known:
+        raise InputError(f"{option} must be one of {', '.join([*known, 'train.loss'])}; got {name}")
+
+
 def train_one(task, optim, train, directory: Path, *, begin=lambda params: params, quiet=False, until=math.inf):
     """Train `task` by itself in `directory` to its end or to epoch `until`: (run, its parameters or None).
 

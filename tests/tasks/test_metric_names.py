@@ -1,0 +1,49 @@
+"""Every family names the metrics that it will give, so that an option can be refused before training."""
+
+import jax
+import pytest
+from tiny import MODELS, builder
+
+from attention_jax import InputError, config as configs, runs
+from attention_jax.sweep import driver
+from attention_jax.train import loop
+
+FAMILIES = {model.task: model for model in MODELS}
+NOT_ALWAYS = {f"{split}.bleu_kept_beyond_30" for split in ("valid", "test")}
+
+
+@pytest.mark.parametrize("model", FAMILIES.values(), ids=lambda model: model.task.rpartition(".")[2])
+def test_the_metrics_that_are_named_are_those_of_an_evaluation(model, tmp_path):
+    task = builder(tmp_path)(model)
+    params = task.init(jax.random.PRNGKey(0))
+    for full in (False, True):
+        assert set(task.metric_names(full)) - NOT_ALWAYS == task.evaluate(params, full).metrics.keys() - NOT_ALWAYS
+
+
+def test_the_end_has_metrics_that_an_epoch_does_not(tmp_path):
+    task = builder(tmp_path)(configs.Transformer(1, 1, width=8, heads=2, ffn=8))
+    loop.check_metric(task, "--metric", "test.bleu", full=True)
+    loop.check_metric(task, "--train.best-metric", "train.loss")
+    with pytest.raises(InputError, match="--train.best-metric .*valid.loss.*; got test.bleu"):
+        loop.check_metric(task, "--train.best-metric", "test.bleu")
+
+
+def test_a_best_metric_that_will_not_exist_is_refused_before_training_and_leaves_nothing(tmp_path):
+    train = configs.Train(total_epochs=1, best_metric="valid.blue")
+    config = configs.Config(
+        "x", configs.Dates(examples=100), configs.LuongSeq2seq(), train=train, decode=configs.Decode()
+    )
+    with pytest.raises(InputError, match="--train.best-metric .*got valid.blue"):
+        runs.start(config, tmp_path / "runs" / "x")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_a_metric_that_no_run_of_a_sweep_will_have_is_refused_before_the_first(tmp_path, seeds):
+    model = configs.LuongSeq2seq(hidden_size=4, embed_size=4)
+    train = configs.Train(total_epochs=1, best_metric="test.loss")
+    config = configs.Config("date_luong", configs.Dates(examples=100), model, train=train, decode=configs.Decode())
+    settings = driver.settings_of(config, {"optim.learning-rate": "0.1,0.2"}, "auto", 0, seeds, "test.blue")
+    with pytest.raises(InputError, match="--metric .*test.exact_match.*got test.blue"):
+        driver.sweep(settings, tmp_path / "sweeps" / "x")
+    assert not (tmp_path / "sweeps" / "x").exists()
