@@ -11,6 +11,7 @@ from pathlib import Path
 
 from attention_jax import Diverged, InputError, Interrupted
 from attention_jax.errors import explained
+from attention_jax.files import is_utf8
 
 MAIN_JOB = "date_luong"
 PICTURES = (".png", ".svg", ".pdf")
@@ -348,6 +349,8 @@ def main(words: list[str]):
             print(f"  {name:12} {command.__doc__}")
         print("\nAll options of a command: python launch.py COMMAND --help")
         return
+    if bad := [word for word in words if not is_utf8(word)]:
+        raise InputError(f"what is on the command line must be UTF-8; got {bad[0]!a}")
     name, *rest = words or ["train", MAIN_JOB]
     if name not in COMMANDS:
         import difflib

@@ -17,7 +17,7 @@ EXTRAS = {
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS)
-MISPLACED = (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG)
+MISPLACED = (errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG)
 
 
 class InputError(ValueError):
@@ -52,7 +52,8 @@ class Diverged(Exception):
 def explained() -> Iterator[None]:
     """Within it, an optional package that is not installed is an InputError that says how to install it.
 
-    So is a full disk, which says what could not be written, and a file that this user may not read or write.
+    So is a full disk, which says what could not be written, a file that this user may not read or write, and a memory
+    that is too small.
 
     >>> with explained():
     ...     raise ModuleNotFoundError(name="optuna.storages")
@@ -72,8 +73,8 @@ def explained() -> Iterator[None]:
         where = error.filename or "a file"
         if error.errno in FULL:
             raise InputError(
-                f"{where} could not be written ({error.strerror}): make room, then repeat the command, a training with "
-                "--resume"
+                f"{where} could not be written ({error.strerror}): make room, then repeat the command, a training that "
+                "has begun with --resume"
             ) from error
         if error.errno in CLOSED:
             raise InputError(
@@ -82,6 +83,11 @@ def explained() -> Iterator[None]:
         if error.errno in MISPLACED:
             raise InputError(f"{where} is no place for a file ({error.strerror}): give another path") from error
         raise
+    except (MemoryError, RuntimeError) as error:  # NumPy raises the one, JAX the other
+        if isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        said = " ".join(str(error).split())[:160]
+        raise InputError(f"the memory is too small ({said}): give smaller sizes of the model or the batch") from error
 
 
 def lower_is_better(metric: str) -> bool:

@@ -16,6 +16,15 @@ def data_home() -> str:
     return os.path.expanduser(os.environ.get("TFDS_DATA_DIR", os.path.join("~", "tensorflow_datasets")))
 
 
+def is_utf8(text: str) -> bool:
+    """Whether `text` can be written as UTF-8: a command line or a path may have bytes that cannot.
+
+    >>> is_utf8("é"), is_utf8("\udce9")
+    (True, False)
+    """
+    return text == text.encode(errors="replace").decode()
+
+
 def read_json(path: Path):
     """What `write_json` wrote there. Raises InputError if the file is damaged."""
     try:

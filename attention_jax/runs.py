@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from attention_jax import Diverged, InputError, config as configs
-from attention_jax.files import one_at_a_time, read_json, write_json
+from attention_jax.errors import explained
+from attention_jax.files import is_utf8, one_at_a_time, read_json, write_json
 
 RESUMABLE = (
     "train.total_epochs",
@@ -98,6 +99,8 @@ def check_longer(config: configs.Config, directory: Path):
 
 def check_place(directory: Path, config: configs.Config, resume: bool):
     """InputError if a run of `config` may not begin, or go on, in `directory`."""
+    if not is_utf8(str(directory.absolute())):
+        raise InputError(f"the path of a run must be UTF-8, got {str(directory)!a}; give another --out DIR")
     if (directory / "config.json").exists():
         if not resume:
             raise InputError(
@@ -168,11 +171,27 @@ def start(
     if hosts.first():
         create(directory, bool(fresh))
     with one_at_a_time(directory, wait=False) if hosts.first() else contextlib.nullcontext():
-        return run_in(config, directory, study, fresh, quiet, until)
+        try:
+            with explained():
+                return run_in(config, directory, study, quiet, until)
+        except InputError:
+            if hosts.first() and not any((directory / "checkpoints").glob("[0-9]*")):
+                withdraw(fresh)
+            raise
 
 
-def run_in(config: configs.Config, directory: Path, study, fresh: list[Path], quiet: bool, until: float) -> dict | None:
-    """`start` in a directory that no other process is at work in; it and its parents in `fresh` were made for it."""
+def withdraw(fresh: list[Path]):
+    """Remove a run's directory, and the parents that were made for it, where it ended before there was anything to go
+    on with: bad data, batches and weights, a full disk or memory leave nothing behind. `fresh` may be empty."""
+    for path in fresh[:1]:
+        shutil.rmtree(path)
+    with contextlib.suppress(OSError):  # another run has come into it
+        for parent in fresh[1:]:
+            parent.rmdir()
+
+
+def run_in(config: configs.Config, directory: Path, study, quiet: bool, until: float) -> dict | None:
+    """`start` in a directory that no other process is at work in."""
     import jax
 
     from attention_jax import tasks
@@ -180,21 +199,13 @@ def run_in(config: configs.Config, directory: Path, study, fresh: list[Path], qu
     from attention_jax.train.loop import Interrupt, check_batches, check_metric, train_one
 
     (directory / "failure.json").unlink(missing_ok=True)
-    try:
-        task = None if study is not None else tasks.build(config)
-        if task is not None:
-            check_batches(task, config.train)
-            check_metric(task, "--train.best-metric", config.train.best_metric)
-            check_data(directory, task)
-            jax.eval_shape(task.init, jax.random.PRNGKey(0))  # a model that cannot be made says so
-            begin = begun_from(config, task, directory, quiet)
-    except InputError:
-        if fresh and hosts.first():  # bad data, batches and weights leave no directory behind
-            shutil.rmtree(directory)
-            with contextlib.suppress(OSError):  # another run has come into it
-                for parent in fresh[1:]:
-                    parent.rmdir()
-        raise
+    task = None if study is not None else tasks.build(config)
+    if task is not None:
+        check_batches(task, config.train)
+        check_metric(task, "--train.best-metric", config.train.best_metric)
+        check_data(directory, task)
+        jax.eval_shape(task.init, jax.random.PRNGKey(0))  # a model that cannot be made says so
+        begin = begun_from(config, task, directory, quiet)
     if hosts.first():
         set_aside(config, directory)
         describe(config, directory, task)

@@ -330,6 +330,31 @@ def test_a_model_that_cannot_be_made_leaves_no_directory(tmp_path):
     assert not (tmp_path / "x").exists()
 
 
+def test_a_byte_that_is_not_utf_8_is_refused_before_training(tmp_path):
+    place = f"{tmp_path}/caf\udce9"
+    assert r"caf\udce9" in refused("train", "date_luong", *TINY, "--train.max-steps", "1", "--out", place)
+    assert not list(tmp_path.iterdir())
+    config = configs.replace(catalogue.load_experiment("date_luong").smoke(), **{"train.max_steps": 1})
+    with pytest.raises(InputError, match="UTF-8"):
+        runs.start(config, Path(place))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_memory_that_is_too_small_is_one_line_and_leaves_nothing(tmp_path):
+    config = catalogue.load_experiment("date_luong").smoke()
+    error = pytest.raises(InputError, match="memory is too small")
+    with error:  # NumPy's
+        runs.start(configs.replace(config, **{"model.hidden_size": 10**9}), tmp_path / "x" / "r")
+    with error:  # JAX's
+        runs.start(configs.replace(config, **{"model.hidden_size": 8, "model.embed_size": 10**9}), tmp_path / "x" / "r")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("command", ["predict RUN 1/2/93 --attention /proc/x/y.png", "export RUN --out /proc/x"])
+def test_an_output_that_cannot_be_made_is_one_line(run, command):
+    assert "/proc/x" in refused(*command.replace("RUN", str(run)).split())
+
+
 def test_weights_need_a_name_and_one_option(tmp_path):
     assert "empty name" in refused("import", "date_luong", "", "--out", tmp_path / "r")
     assert "path" in refused("train", "date_luong", "--data.path", "x" * 300) and not (tmp_path / "r").exists()

@@ -5,6 +5,7 @@ import functools
 import typing
 
 from attention_jax import InputError
+from attention_jax.files import is_utf8
 
 AT_LEAST_1 = ("_size", "widths", "heads", "layers", "overlap", "total_epochs", "steps_per_call", "accumulate")
 """Ends of names; those that follow are whole names. The metadata of a field may give another {"least": 0}."""
@@ -53,7 +54,7 @@ def check_type(hint, option: str, value):
 
 def _has_type(hint: type, value) -> bool:
     if hint is str:
-        return isinstance(value, str) and value == value.encode(errors="replace").decode()
+        return isinstance(value, str) and is_utf8(value)
     return isinstance(value, int | float if hint is float else hint) and isinstance(value, bool) == (hint is bool)
 
 
