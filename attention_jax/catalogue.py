@@ -1,10 +1,12 @@
 """Finding the experiments: one short file each in experiments/ of a checkout, or a file of the reader's own."""
 
 import ast
+import contextlib
 import dataclasses
 import difflib
 import functools
 import importlib
+import importlib.machinery
 import importlib.util
 import inspect
 import itertools
@@ -12,7 +14,7 @@ import re
 import sys
 import textwrap
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -20,7 +22,9 @@ from types import ModuleType
 from attention_jax import InputError
 from attention_jax.config import Claim, Config, Grid, Withdrawn, replace
 
-ROOT = Path(__file__).resolve().parents[1] / "experiments"
+BESIDE = Path(__file__).resolve().parents[1] / "experiments"
+ROOT = BESIDE if BESIDE.is_dir() or not Path("launch.py").is_file() else Path("experiments").resolve()
+"""The experiments of the checkout: beside this package, or of an installed package in the working directory."""
 CHAPTERS = (
     "kernels",
     "recurrent attention",
@@ -129,17 +133,22 @@ def load_experiment(name: str) -> Experiment:
     Raises InputError for a name that does not exist, with what is near it, and where there is no checkout.
     """
     if name.endswith(".py"):
-        return _described(_module_of(Path(name)), Path(name).resolve().parent / "results")
+        path = Path(name).resolve()
+        if not path.is_file():
+            raise InputError(
+                f"there is no experiment file {name}; give a name of `launch.py list`, or a file that exists"
+            )
+        return _described(_module_of(path), path.parent / "results")
     if not ROOT.is_dir():
         raise InputError(
             "experiments and `reproduce` need a checkout of the repository, and this one is installed without; "
-            f"for {name!r} clone it, or give a file of your own, such as my/experiment.py"
+            f"for {name!r} clone it and work there, or give a file of your own, such as my/experiment.py"
         )
     if name not in names():
         near = difflib.get_close_matches(name, names(), n=3, cutoff=0.5)
         hint = f"perhaps you meant {' or '.join(near)}" if near else "`launch.py list` shows them all"
         raise InputError(f"there is no experiment {name!r}; {hint}")
-    return _described(importlib.import_module(f"experiments.{name}"), ROOT / "results")
+    return _described(_module_of(ROOT / f"{name}.py"), ROOT / "results")
 
 
 def smaller(config: Config) -> Config:
@@ -207,16 +216,46 @@ def _docs_in(source: str) -> dict[str, str]:
     return docs
 
 
+@functools.cache
 def _module_of(path: Path) -> ModuleType:
-    """The module of a file outside of experiments/, imported once."""
-    if not path.is_file():
-        raise InputError(f"there is no experiment file {path}; give a name of `launch.py list`, or a file that exists")
-    name = f"experiment_at_{path.resolve()}"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, path)
-        sys.modules[name] = module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    return sys.modules[name]
+    """The module of an experiment's file, an absolute path, imported once.
+
+    A file of the checkout is `experiments.NAME` from any working directory, as the files import each other by that
+    name. Where the reader has a package called `experiments`, it has that name again afterwards.
+    """
+    found = importlib.util.find_spec("experiments")
+    if found is None:
+        sys.modules["experiments"] = _package()
+    if path.parent == ROOT:
+        foreign = found is not None and str(ROOT) not in (found.submodule_search_locations or ())
+        with _in_the_place_of_another() if foreign else contextlib.nullcontext():
+            return importlib.import_module(f"experiments.{path.stem}")
+    spec = importlib.util.spec_from_file_location(f"experiment_at_{path}", path)
+    sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@functools.cache
+def _package() -> ModuleType:
+    """The package `experiments` of the checkout."""
+    spec = importlib.machinery.ModuleSpec("experiments", None, is_package=True)
+    spec.submodule_search_locations = [str(ROOT)]
+    return importlib.util.module_from_spec(spec)
+
+
+@contextlib.contextmanager
+def _in_the_place_of_another() -> Iterator[None]:
+    """Within it `experiments` is the checkout's package, and what had that name has it again afterwards."""
+    named = lambda: [name for name in sys.modules if name.partition(".")[0] == "experiments"]
+    others = {name: sys.modules.pop(name) for name in named()}
+    sys.modules["experiments"] = _package()
+    try:
+        yield
+    finally:
+        for name in named():
+            del sys.modules[name]
+        sys.modules.update(others)
 
 
 def _described(module: ModuleType, results: Path) -> Experiment:
