@@ -60,10 +60,10 @@ def config_before(asked):
     from attention_jax import catalogue, runs
 
     experiment = catalogue.load_experiment(asked.experiment)
-    directory = run_directory(asked, experiment.name)
+    directory, own = run_directory(asked, experiment.name), experiment.preset(asked.preset)
     if not asked.resume or runs.begins(directory):
-        return with_weights(asked.start_from, experiment.preset(asked.preset))
-    stored = runs.read_config(directory)
+        return with_weights(asked.start_from, own)
+    stored = runs.read_config(directory, asked.trust_code, own)
     if asked.start_from not in ("", stored.train.start_from):
         raise InputError(f"the run in {directory} has begun; --from {asked.start_from} is for a new one: leave it out")
     if asked.preset:
@@ -79,7 +79,7 @@ def with_weights(place: str, config):
     from attention_jax.config import replace
     from attention_jax.weights import adopt
 
-    model = adopt.options_from(runs.weights_of(Path(place)), config.model)
+    model = adopt.options_from(runs.weights_of(Path(place), like=config), config.model)
     return replace(config, model=model, **{"train.start_from": place})
 
 
@@ -111,13 +111,14 @@ def export(words: list[str]):
     if asked.to == "stablehlo":
         from attention_jax.weights import stablehlo
 
-        run = load_run(asked.run)
+        run = load_run(asked.run, trust_code=asked.trust_code)
         print(stablehlo.export(run.task, run.params, directory, asked.platforms))
     else:
         from attention_jax import runs
         from attention_jax.weights import exchange
 
-        print(exchange.write(runs.weights_of(Path(asked.run)), directory, asked.to, asked.naming))
+        weights = runs.weights_of(Path(asked.run), trust_code=asked.trust_code)
+        print(exchange.write(weights, directory, asked.to, asked.naming))
 
 
 def import_weights(words: list[str]):
@@ -139,7 +140,8 @@ def evaluate(words: list[str]):
     """RUN: evaluate a finished run on its held-out data."""
     from attention_jax import cli, load_run
 
-    run = load_run(cli.parse(cli.Evaluate, words).run)
+    asked = cli.parse(cli.Evaluate, words)
+    run = load_run(asked.run, trust_code=asked.trust_code)
     for name, value in run.task.evaluate(run.params, True).metrics.items():
         print(f"{name:32} {value:.6g}")
 
@@ -153,7 +155,7 @@ def predict(words: list[str]):
         raise InputError("launch.py predict needs at least one text after the run")
     if asked.attention and Path(asked.attention).suffix not in PICTURES:
         raise InputError(f"--attention needs a file that ends in {', '.join(PICTURES)}; got {asked.attention}")
-    outputs = load_run(asked.run).predict(asked.texts, asked.attention or None)
+    outputs = load_run(asked.run, trust_code=asked.trust_code).predict(asked.texts, asked.attention or None)
     for text, output in zip(asked.texts, outputs, strict=True):
         print(f"{text} -> {output}")
     if asked.attention:
@@ -175,7 +177,7 @@ def look(words: list[str]):
         texts += lines
     if asked.out and not asked.out.endswith((".html", ".htm")):
         raise InputError(f"--out needs a file that ends in .html; got {asked.out}")
-    page = load_run(asked.run).look(texts)
+    page = load_run(asked.run, trust_code=asked.trust_code).look(texts)
     own = "look-own.html" if texts else "look.html"
     path = page.save(asked.out or Path(asked.run) / "figures" / own)
     print(f"{page.note}\n{path}" if page.note else path)
@@ -192,7 +194,7 @@ def translate(words: list[str]):
     if asked.out and (Path(asked.out).is_dir() or not Path(asked.out).resolve().parent.is_dir()):
         raise InputError(f"--out needs a file in a directory that exists, got {asked.out}")
     full = [line for line in lines if line.strip()]
-    translated = iter(load_run(asked.run).predict(full) if full else [])
+    translated = iter(load_run(asked.run, trust_code=asked.trust_code).predict(full) if full else [])
     text = "".join((next(translated) if line.strip() else "") + "\n" for line in lines)
     if Path(asked.out).is_file():
         write_whole(Path(asked.out), text)
@@ -204,7 +206,8 @@ def plot(words: list[str]):
     """RUN: draw the figures of a finished run again."""
     from attention_jax import cli, load_run, runs
 
-    run = load_run(cli.parse(cli.Plot, words).run)
+    asked = cli.parse(cli.Plot, words)
+    run = load_run(asked.run, trust_code=asked.trust_code)
     for path in runs.draw(run.task, run.params, run.task.evaluate(run.params, True), run.directory):
         print(path)
 
@@ -301,10 +304,10 @@ def sweep_report(words: list[str]):
     """DIR: the table, figures and best command of a sweep, also while it is running."""
     from attention_jax import cli
 
-    directory = cli.parse(cli.SweepReport, words).directory
+    asked = cli.parse(cli.SweepReport, words)
     from attention_jax.sweep import answer
 
-    answer.report(Path(directory))
+    answer.report(Path(asked.directory), asked.trust_code)
 
 
 def compile_for_target(words: list[str]):

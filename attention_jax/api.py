@@ -24,7 +24,7 @@ class LoadedRun:
     @cached_property
     def _loaded(self) -> tuple:
         with explained():
-            return runs.load(self.directory)
+            return runs.load(self.directory, self.config)
 
     @property
     def task(self) -> Any:
@@ -97,10 +97,14 @@ def checked(texts, method: str) -> list[str]:
     return texts
 
 
-def load_run(directory: Path | str) -> LoadedRun:
-    """The run in `directory`. Raises InputError if there is none."""
+def load_run(directory: Path | str, *, trust_code: bool = False) -> LoadedRun:
+    """The run in `directory`. Raises InputError if there is none.
+
+    A run of a score, model or dataset from outside of this package imports its code, and is therefore refused without
+    `trust_code`.
+    """
     directory = Path(directory)
-    return LoadedRun(directory, runs.read_config(directory), runs.read_result(directory))
+    return LoadedRun(directory, runs.read_config(directory, trust_code), runs.read_result(directory))
 
 
 def train_run(
@@ -119,4 +123,4 @@ def train_run(
     directory = runs.fresh_directory(config.name) if directory is None else Path(directory)
     with explained():
         runs.start(config, directory, study=study, resume=resume, quiet=quiet)
-    return load_run(directory)
+    return LoadedRun(directory, runs.read_config(directory, like=config), runs.read_result(directory))

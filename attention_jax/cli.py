@@ -50,6 +50,8 @@ class Train:
     """Directory of the run; by default a fresh runs/NAME/001, 002, ..."""
     resume: bool = False
     """Go on with the run in --out, or with the newest one; what is not said again stays as it was."""
+    trust_code: bool = False
+    """With --resume: import code from outside of this package and the experiment that the run names."""
     start_from: Annotated[str, tyro.conf.arg(name="from")] = ""
     """Begin with these weights and their model: a run, or a file of `launch.py import --help`."""
     coordinator: str = ""
@@ -75,6 +77,8 @@ class Export:
     """Of StableHLO: a program each."""
     out: str = ""
     """The directory to make; by default RUN/export/NAMING or RUN/export/stablehlo."""
+    trust_code: bool = False
+    """Import code from outside of this package that the run names: a score, model or dataset of somebody's own."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,8 @@ class Evaluate:
 
     run: Annotated[Positional[str], place("RUN")]
     """The directory of a run, such as runs/date_luong/001."""
+    trust_code: bool = False
+    """Import code from outside of this package that the run names: a score, model or dataset of somebody's own."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +114,8 @@ class Predict:
     """The texts, each in quotes: "May 1, 1999"."""
     attention: str = ""
     """Draw where the model looks into this file: look.png."""
+    trust_code: bool = False
+    """Import code from outside of this package that the run names: a score, model or dataset of somebody's own."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +128,8 @@ class Look:
     """Texts in quotes, image files, or files that end in .txt with one of these a line; by default held-out ones."""
     out: str = ""
     """The file to write; by default figures/look.html of the run, or figures/look-own.html of texts of your own."""
+    trust_code: bool = False
+    """Import code from outside of this package that the run names: a score, model or dataset of somebody's own."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +142,8 @@ class Translate:
     """A text file in UTF-8, a sentence a line; empty lines stay empty."""
     out: str = ""
     """The file to write; by default standard output."""
+    trust_code: bool = False
+    """Import code from outside of this package that the run names: a score, model or dataset of somebody's own."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +162,8 @@ class Plot:
 
     run: Annotated[Positional[str], place("RUN")]
     """The directory of a run, such as runs/date_luong/001."""
+    trust_code: bool = False
+    """Import code from outside of this package that the run names: a score, model or dataset of somebody's own."""
 
 
 @dataclass(frozen=True)
@@ -206,6 +220,8 @@ class SweepReport:
 
     directory: Annotated[Positional[str], place("DIR")]
     """The directory of a sweep, such as runs/sweeps/date_luong."""
+    trust_code: bool = False
+    """Import code from outside of this package that the sweep names: a score, model or dataset of somebody's own."""
 
 
 @dataclass(frozen=True)

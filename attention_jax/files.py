@@ -29,7 +29,7 @@ def read_json(path: Path):
     """What `write_json` wrote there. Raises InputError if the file is damaged."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is damaged ({' '.join(str(error).split())}): put it back, or delete it") from error
 
 

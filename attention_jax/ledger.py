@@ -156,7 +156,7 @@ def run_once(config: Config, directory: Path, study) -> dict:
     """
     result = runs.read_result(directory)
     begun = (directory / "config.json").exists()
-    if begun and configs.differences(runs.read_config(directory), config):
+    if begun and configs.differences(runs.read_config(directory, like=config), config):
         directory.rename(directory.with_name(f"{directory.name}-{time.strftime('%Y%m%d-%H%M%S')}"))
         result, begun = None, False
     return result or runs.start(config, directory, study=study, resume=begun)

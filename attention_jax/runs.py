@@ -5,7 +5,7 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from attention_jax import Diverged, InputError, config as configs
@@ -45,17 +45,31 @@ def latest_directory(name: str, root: Path = Path("runs")) -> Path:
     return earlier[max(earlier)]
 
 
-def read_config(directory: Path) -> configs.Config:
-    """The configuration of the run in `directory`."""
+def read_config(directory: Path, trust_code: bool = False, like: configs.Config | None = None) -> configs.Config:
+    """The configuration of the run in `directory`, checked; `trust_code` and `like` are for `config.check_trusted`."""
     path = Path(directory) / "config.json"
     if not path.exists():
         raise InputError(
             f"{directory} is not a run: it needs a config.json; "
             "give a directory that `launch.py train` made, such as runs/date_luong/001"
         )
+    with undamaged(path):
+        values = json.loads(path.read_text(encoding="utf-8"))
+    configs.check_trusted(values, path, trust_code, like)
+    with undamaged(path):
+        config = configs.from_json(values)
+        if not isinstance(config, configs.Config):
+            raise ValueError(f"a {type(config).__name__} is no Config")
+        configs.validate(config)
+    return config
+
+
+@contextlib.contextmanager
+def undamaged(path: Path) -> Iterator[None]:
+    """Within it, whatever goes wrong with the contents of a config.json becomes one InputError."""
     try:
-        return configs.from_json(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError, AttributeError, KeyError) as error:
+        yield
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
         raise InputError(
             f"{path} is damaged, of another version, or of a package that cannot be imported from here "
             f"({' '.join(str(error).split())}); train again, or put your package beside launch.py"
@@ -106,7 +120,7 @@ def check_place(directory: Path, config: configs.Config, resume: bool):
             raise InputError(
                 f"{directory} already holds a run; add --resume to go on with it, or give another --out DIR"
             )
-        check_same(read_config(directory), config, directory)
+        check_same(read_config(directory, like=config), config, directory)
         check_longer(config, directory)
     elif (directory / "checkpoints").exists():
         raise InputError(f"{directory} has checkpoints and no config.json that says of what: give another --out DIR")
@@ -236,7 +250,7 @@ def begun_from(config: configs.Config, task, directory: Path, quiet: bool = True
     from attention_jax.weights import adopt
 
     like = jax.eval_shape(task.init, jax.random.PRNGKey(0))
-    taken = adopt.adopted(weights_of(Path(config.train.start_from)), like)
+    taken = adopt.adopted(weights_of(Path(config.train.start_from), like=config), like)
     if hosts.first() and not quiet:
         print(taken.said)
     return taken.into
@@ -263,7 +277,7 @@ def take(config: configs.Config, directory: Path):
 def set_aside(config: configs.Config, directory: Path):
     """A run that ended and is to be longer has not ended: what it ended with is kept as earlier_result.json and
     earlier_final/ until it ends anew."""
-    if read_result(directory) and configs.differences(read_config(directory), config):
+    if read_result(directory) and configs.differences(read_config(directory, like=config), config):
         if (directory / "final").is_dir():
             shutil.rmtree(directory / "earlier_final", ignore_errors=True)
             (directory / "final").replace(directory / "earlier_final")
@@ -414,33 +428,34 @@ def final_of(directory: Path, config: configs.Config) -> Path:
     return final
 
 
-def load(directory: Path):
-    """(config, task, params) of a finished run."""
+def load(directory: Path, config: configs.Config | None = None):
+    """(config, task, params) of a finished run; `config` is its configuration if that was read before."""
     import jax
 
     from attention_jax import tasks
     from attention_jax.train.checkpoint import load_params
 
-    config = read_config(directory)
+    config = config or read_config(directory)
     final = final_of(directory, config)
     task = tasks.build(config)
     check_data(directory, task)
     return config, task, load_params(final, jax.eval_shape(task.init, jax.random.PRNGKey(0)))
 
 
-def load_weights(directory: Path):
-    """(config, params) of a finished run, whose data need not be at hand."""
+def load_weights(directory: Path, **trusted):
+    """(config, params) of a finished run, whose data need not be at hand; `trusted` is for `read_config`."""
     from attention_jax.train.checkpoint import read_params
 
-    config = read_config(directory)
+    config = read_config(directory, **trusted)
     return config, read_params(final_of(directory, config))
 
 
-def weights_of(place: Path):
-    """The weights (weights/exchange.py) in a run that has ended, in a file or in a directory with one."""
+def weights_of(place: Path, **trusted):
+    """The weights (weights/exchange.py) in a run that has ended, in a file or in a directory with one; `trusted` is for
+    `read_config`."""
     from attention_jax.weights import exchange
 
     if not (place / "checkpoints").is_dir() and not (place / "final").is_dir():
         return exchange.read(place)
-    config, params = load_weights(place)
+    config, params = load_weights(place, **trusted)
     return exchange.Weights(config.model, exchange.flat(params), str(place))

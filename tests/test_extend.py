@@ -101,7 +101,7 @@ def test_the_model_the_dataset_and_the_experiment_of_the_guide_train_and_predict
     run = "runs/reproduce/smoke/mirror/seed0"
     config = json.loads((checkout / run / "config.json").read_text(encoding="utf-8"))
     assert (config["data"]["type"], config["model"]["type"]) == ("mine.data:Mirror", "mine.models:LookupOptions")
-    assert launch(checkout, f"predict {run} gnirts --attention look.png").startswith("gnirts -> ")
+    assert launch(checkout, f"predict {run} gnirts --attention look.png --trust-code").startswith("gnirts -> ")
     assert (checkout / "look.png").exists()
 
 

@@ -210,6 +210,9 @@ def to_json(config) -> dict:
 def from_json(values: dict):
     """The dataclass that `to_json` wrote. Raises ValueError naming an unknown type or field.
 
+    A type from outside of this package is imported, which runs its code: ask `foreign_code` first about values that are
+    not one's own.
+
     >>> from_json(to_json(Config("x", Dates(), LuongSeq2seq()))) == Config("x", Dates(), LuongSeq2seq())
     True
     """
@@ -227,6 +230,36 @@ def from_json(values: dict):
         )
 
     return kind(**{k: value(v) for k, v in values.items() if k != "type"})
+
+
+def foreign_code(values) -> set[str]:
+    """The places ("package.file:name") outside of this package that the values of a config.json name, except for types
+    that this process has imported already.
+
+    >>> sorted(foreign_code({"type": "evil:Thing", "model": {"type": "Bahdanau", "score": "evil:Dot"}, "name": "a:b"}))
+    ['evil:Dot', 'evil:Thing']
+    """
+    if isinstance(values, list):
+        return set().union(*map(foreign_code, values))
+    if not isinstance(values, dict):
+        return set()
+    places = {str(values.get("type", ""))} - Options.kinds.keys() | {str(values.get("score", ""))}
+    foreign = {place for place in places if ":" in place and not place.startswith("attention_jax.")}
+    return foreign.union(*map(foreign_code, values.values()))
+
+
+def check_trusted(values, path, trust_code: bool = False, like: Config | None = None):
+    """InputError if the values of the file `path` name foreign code, which `from_json` and a model would import.
+    Allowed are with `trust_code` all of it, and else what the configuration `like` names, too."""
+    try:
+        foreign = foreign_code(values) - (foreign_code(to_json(like)) if like else set())
+    except RecursionError as error:
+        raise InputError(f"{path} is damaged: it is nested too deep; put it back, or train again") from error
+    if foreign and not trust_code:
+        raise InputError(
+            f"{path} names code from outside of attention_jax, {', '.join(sorted(foreign))}, which would be run: if "
+            "you know whose it is, add --trust-code, or trust_code=True in Python"
+        )
 
 
 def differences(old, new, prefix: str = "") -> dict[str, tuple]:

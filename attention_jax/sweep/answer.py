@@ -226,10 +226,10 @@ def record(directory: Path, settings: Settings, trials: Sequence[Trial], words: 
     ledger.keep_figures(settings.config.name, directory)
 
 
-def report(directory: Path):
-    """Write the answer again; the sweep may still be running."""
+def report(directory: Path, trust_code: bool = False):
+    """Write the answer again; the sweep may still be running. `trust_code` is that of `plan.read_settings`."""
     directory = Path(directory).absolute()
-    settings = plan.read_settings(directory)
+    settings = plan.read_settings(directory, trust_code)
     write(directory, settings, plan.trials(directory, settings, plan.read_rounds(directory)))
 
 

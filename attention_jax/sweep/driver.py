@@ -92,7 +92,7 @@ def _settle(directory: Path, settings: Settings):
     """Write the settings of a new sweep; InputError if the directory holds another one."""
     if not (directory / "settings.json").exists():
         write_json(directory / "settings.json", plan.settings_json(settings))
-    stored = plan.read_settings(directory)
+    stored = plan.read_settings(directory, like=settings.config)
     for name, old, new in zip(Settings._fields, stored, settings):
         if name == "config":
             old, new = next(((f"{k} = {a}", b) for k, (a, b) in configs.differences(old, new).items()), (None, None))

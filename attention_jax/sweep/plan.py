@@ -4,7 +4,6 @@ DIR/settings.json, rounds/000.json (points, groups, comparisons), groups/000-001
 directories).
 """
 
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -67,18 +66,19 @@ def settings_json(settings: Settings) -> dict:
     return settings._asdict() | {"config": configs.to_json(settings.config), "space": spelled(settings.space)}
 
 
-def read_settings(directory: Path) -> Settings:
-    """The settings of the sweep in `directory`."""
+def read_settings(directory: Path, trust_code: bool = False, like: configs.Config | None = None) -> Settings:
+    """The settings of the sweep in `directory`; `trust_code` and `like` are for `config.check_trusted`."""
     path = Path(directory) / "settings.json"
     if not path.exists():
         raise InputError(
             f"{directory} is not a sweep: it has no settings.json; give a directory that `launch.py sweep` made"
         )
+    values = read_json(path)
+    configs.check_trusted(values, path, trust_code, like)
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
         config = configs.from_json(values["config"])
         return Settings(**values | {"config": config, "space": parse(config, values["space"])})
-    except (ValueError, TypeError, AttributeError, KeyError) as error:
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
         raise InputError(
             f"{path} is damaged or of another version ({' '.join(str(error).split())}); "
             "start the sweep anew with another --out DIR"

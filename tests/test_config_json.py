@@ -1,0 +1,82 @@
+"""A run directory from elsewhere: its config.json is checked when it is read, and runs no code unless it is trusted."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from attention_jax import InputError, config as configs, load_run, runs
+from attention_jax.config.options import OneOf, _choices
+
+CONFIG = configs.to_json(configs.Config("x", configs.Dates(), configs.LuongSeq2seq(), decode=configs.Decode()))
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        ({"data": None}, "data"),
+        ({"model": None, "data": 3}, "data"),
+        ({"model": CONFIG["data"]}, "model"),
+        ({"model": CONFIG["model"] | {"hidden_size": "large"}}, "--model.hidden-size .*'large'"),
+        ({"model": CONFIG["model"] | {"hidden_size": -4}}, "--model.hidden-size .*-4"),
+        ({"model": CONFIG["model"] | {"hidden_size": None}}, "--model.hidden-size .*None"),
+        ({"model": CONFIG["model"] | {"hidden_size": [8]}}, "--model.hidden-size .*8"),
+        ({"name": {}}, "name"),
+        ({"train": CONFIG["train"] | {"log": "wandb"}}, "--train.log"),
+        ({"type": "Train"}, "Train has no field"),
+        ({"type": ["Config"]}, "unhashable"),
+    ],
+)
+def test_a_config_with_impossible_values_is_one_line(tmp_path, change, said):
+    (tmp_path / "final").mkdir()
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG | change))
+    with pytest.raises(InputError, match=said) as error:
+        load_run(tmp_path).task
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 950 + "1" + "}" * 950, "[]", "null", '"x"', "3"])
+def test_a_config_that_is_no_object_or_nested_too_deep_is_one_line(tmp_path, text):
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(InputError, match="config.json is damaged"):
+        runs.read_config(tmp_path)
+
+
+EVIL = """
+from dataclasses import dataclass
+from pathlib import Path
+from attention_jax.config import LuongSeq2seq
+
+Path("executed").touch()
+
+@dataclass(frozen=True)
+class Thing(LuongSeq2seq):
+    pass
+"""
+
+
+@pytest.mark.parametrize("change", [{"type": "evil_code:Thing"}, {"score": "evil_code:Thing"}])
+def test_a_run_from_elsewhere_runs_no_code_unless_it_is_trusted(tmp_path, monkeypatch, change):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(configs.Options, "kinds", dict(configs.Options.kinds))
+    monkeypatch.delitem(sys.modules, "evil_code", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    Path("evil_code.py").write_text(EVIL)
+    (tmp_path / "run" / "final").mkdir(parents=True)
+    Path("run/config.json").write_text(json.dumps(CONFIG | {"model": CONFIG["model"] | change}))
+    reading = [load_run, runs.load, runs.load_weights, runs.weights_of]
+    reading += [lambda run: runs.start(configs.from_json(CONFIG), run, resume=True)]
+    for read in reading:
+        with pytest.raises(InputError, match="evil_code:Thing.*trust_code"):
+            read(tmp_path / "run")
+    assert not Path("executed").exists()
+    config = load_run(tmp_path / "run", trust_code=True).config
+    assert Path("executed").exists() == ("type" in change)
+    assert runs.read_config(tmp_path / "run", like=config) == config
+
+
+def test_only_scores_and_types_of_a_config_name_code():
+    kinds = [kind for name, kind in configs.Options.kinds.items() if ":" not in name]
+    fields = {name for kind in kinds for name, allowed in _choices(kind).items() if isinstance(allowed, OneOf)}
+    assert len(kinds) > 20 and fields == {"score"}
