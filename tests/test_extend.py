@@ -42,7 +42,7 @@ SCORE_LEARNS = """
 import jax, numpy as np
 from attention_jax import load_run
 
-run = load_run("runs/radial")
+run = load_run("runs/radial", trust_code=True)
 assert run.config.model.score == "mine.scores:Radial"
 [widths] = [x for path, x in jax.tree_util.tree_leaves_with_path(run.params) if "widths" in jax.tree_util.keystr(path)]
 assert widths.shape == (8,) and np.all(np.asarray(widths) != 1), "the score has not learned"
