@@ -12,6 +12,7 @@ from pathlib import Path
 from attention_jax import Diverged, InputError, Interrupted
 from attention_jax.errors import explained
 from attention_jax.files import is_utf8
+from attention_jax.signals import end_on_sigterm
 
 MAIN_JOB = "date_luong"
 PICTURES = (".png", ".svg", ".pdf")
@@ -333,7 +334,8 @@ def bench(words: list[str]):
     benchmarks = sorted(path.stem.removeprefix("bench_") for path in files)
     if asked.what not in benchmarks:
         raise InputError(f"there is no benchmark {asked.what!r}; choose one of {', '.join(benchmarks)}")
-    cli.parse(importlib.import_module(f"attention_jax.bench.bench_{asked.what}").main, options, "bench", asked.what)
+    benchmark = importlib.import_module(f"attention_jax.bench.bench_{asked.what}").main
+    cli.parse_call(benchmark, options, "bench", asked.what)()
 
 
 COMMANDS = {
@@ -366,7 +368,7 @@ def main(words: list[str]):
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    end_on_sigterm()
     try:
         main(sys.argv[1:])
         sys.stdout.flush()

@@ -6,6 +6,7 @@ makes one line of what tyro says about a mistake.
 
 import contextlib
 import dataclasses
+import functools
 import io
 import re
 from collections.abc import Callable, Sequence
@@ -248,8 +249,8 @@ class Bench:
     """attention, compile, date, translation, transformer, vision, ntm, sweep or input."""
 
 
-def parse(kind: Callable[..., Command], words: Sequence[str], *before: str) -> Command:
-    """The options in `words`, as a dataclass, or the outcome of a function of them.
+def parse(kind: type[Command], words: Sequence[str], *before: str) -> Command:
+    """The options in `words`, as a dataclass.
 
     `before` are the words of the command so far. --help prints and exits with code 0. Raises InputError with tyro's
     complaint in one line.
@@ -257,7 +258,18 @@ def parse(kind: Callable[..., Command], words: Sequence[str], *before: str) -> C
     return _tyro(kind, words, before or (command_name(kind),))
 
 
-def parse_known(kind: Callable[..., Command], words: Sequence[str]) -> tuple[Command, list[str]]:
+def parse_call(function: Callable, words: Sequence[str], *before: str) -> Callable[[], Any]:
+    """`function` with its options in `words`, still to be called: outside of the parser, which keeps stderr to itself
+    and takes any SystemExit for a mistake in the options."""
+
+    @functools.wraps(function)
+    def later(*args, **options):
+        return functools.partial(function, *args, **options)
+
+    return _tyro(later, words, before)
+
+
+def parse_known(kind: type[Command], words: Sequence[str]) -> tuple[Command, list[str]]:
     """What `words` say about a command whose other options depend on it, and the rest of the words.
 
     --help is the command's own only where nothing stands before it.

@@ -41,6 +41,7 @@ def launch_here(*arguments) -> subprocess.CompletedProcess:
     try:
         with pytest.MonkeyPatch.context() as patch, contextlib.chdir(ROOT):
             patch.setattr(sys, "argv", words)
+            patch.setattr(sys, "unraisablehook", sys.unraisablehook)
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
                 runpy.run_path(words[0], run_name="__main__")
     except SystemExit as stop:

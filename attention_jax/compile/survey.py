@@ -137,4 +137,4 @@ def of_target(found: dict) -> str:
 
 
 if __name__ == "__main__":
-    cli.parse(main, sys.argv[1:], "survey")
+    cli.parse_call(main, sys.argv[1:], "survey")()

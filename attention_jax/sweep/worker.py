@@ -7,7 +7,6 @@ import contextlib
 import fcntl
 import json
 import os
-import signal
 import sys
 import threading
 import time
@@ -18,6 +17,7 @@ from typing import NamedTuple
 
 from attention_jax import InputError, Interrupted, catalogue, config as configs, runs
 from attention_jax.files import write_json
+from attention_jax.signals import end_on_sigterm
 
 SLOW = "one_by_one.json"
 """The file, in a group's directory, that says why its members are no population."""
@@ -199,7 +199,7 @@ def _end_with_parent():
 
 def main(arguments: Sequence[str]):
     """What a worker process does."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    end_on_sigterm()
     _end_with_parent()
     try:
         run_group(Path(arguments[0]))

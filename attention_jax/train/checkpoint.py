@@ -34,8 +34,10 @@ def host(tree):
 
 @contextlib.contextmanager
 def _others_unheard():
-    """Where one of orbax's threads fails, those it abandons complain, some of them later: they are not heard."""
-    hook, sys.unraisablehook = sys.unraisablehook, lambda *_: None
+    """Where one of orbax's threads fails, those it abandons complain, some of them later: they are not heard. A
+    SystemExit is no complaint (signals.py)."""
+    hook = sys.unraisablehook
+    sys.unraisablehook = lambda lost: hook(lost) if isinstance(lost.exc_value, SystemExit) else None
     yield
     sys.unraisablehook = hook
 
