@@ -11,7 +11,7 @@ from pathlib import Path
 
 from attention_jax import Diverged, InputError, Interrupted
 from attention_jax.errors import explained
-from attention_jax.files import is_utf8
+from attention_jax.files import is_utf8, make_parent
 from attention_jax.signals import end_on_sigterm
 
 MAIN_JOB = "date_luong"
@@ -156,6 +156,8 @@ def predict(words: list[str]):
         raise InputError("launch.py predict needs at least one text after the run")
     if asked.attention and Path(asked.attention).suffix not in PICTURES:
         raise InputError(f"--attention needs a file that ends in {', '.join(PICTURES)}; got {asked.attention}")
+    if asked.attention:
+        make_parent(Path(asked.attention), "--attention")
     outputs = load_run(asked.run, trust_code=asked.trust_code).predict(asked.texts, asked.attention or None)
     for text, output in zip(asked.texts, outputs, strict=True):
         print(f"{text} -> {output}")
@@ -320,6 +322,8 @@ def compile_for_target(words: list[str]):
     asked, config = cli.parse_with_config(cli.Compile, words, before)
     from attention_jax.compile import command
 
+    if asked.out:
+        make_parent(Path(asked.out), "--out")
     command.run(catalogue.load_experiment(asked.experiment), config, asked.target, sum(asked.facts, ()), asked.out)
 
 

@@ -47,6 +47,16 @@ def write_whole(path: Path, text: str) -> Path:
     return path
 
 
+def make_parent(path: Path, option: str):
+    """Make the directory of a file that `option` asks for, before the work begins; InputError if that cannot be."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"{option} needs a directory that can be written, got {path} ({error.strerror}); give another path"
+        ) from error
+
+
 @contextmanager
 def one_at_a_time(directory: Path, wait: bool = True) -> Iterator[None]:
     """Wait until no other process is within this for the same directory, which must exist; without `wait`, InputError

@@ -201,7 +201,7 @@ def whole(directory: Path, fill: Callable[[Path], None]):
         part.mkdir(parents=True)
         fill(part)
         os.replace(part, directory)
-    except (PermissionError, NotADirectoryError, FileExistsError) as error:
+    except (PermissionError, NotADirectoryError, FileExistsError, FileNotFoundError) as error:
         raise InputError(f"{directory} cannot be written ({error.strerror}); give another --out DIR") from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
