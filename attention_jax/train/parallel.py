@@ -4,7 +4,7 @@ One device uses `jit`; more use `pmap` over the axis "data", with the state and 
 divided. On request the state is divided, too (`sharded`). `chunk_runner` and `placement` hide which of these it is.
 """
 
-import functools
+import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -165,14 +165,25 @@ def placement(shard: bool) -> Placement:
     return Placement(place, lambda rows: sharded.put(rows, everywhere), call, sharded.gather)
 
 
-@functools.lru_cache(maxsize=64)
+PROGRAMS = weakref.WeakKeyDictionary()
+"""{task or function: {(name, devices): compiled program}}"""
+
+
 def row_program(fn, devices=None):
     """What `over_rows` calls, for the local devices, or as in `chunk_program` for a tuple of `devices`.
 
-    The shapes of its arguments are those of the parameters, and of a batch divided at axis 0.
+    The shapes of its arguments are those of the parameters, and of a batch divided at axis 0. It is made once for a
+    function, or for a task of which `fn` is a method, and does not keep the task and its data alive.
     """
     several = (jax.local_device_count() if devices is None else len(devices)) > 1
-    return jax.pmap(fn, in_axes=(None, 0), devices=devices) if several else jax.jit(fn)
+    programs = PROGRAMS.setdefault(getattr(fn, "__self__", fn), {})
+    if (fn.__name__, devices) not in programs:
+        held = weakref.WeakMethod(fn) if hasattr(fn, "__self__") else weakref.ref(fn)
+        called = lambda params, batch: held()(params, batch)
+        called.__name__ = fn.__name__  # what the program is called
+        program = jax.pmap(called, in_axes=(None, 0), devices=devices) if several else jax.jit(called)
+        programs[fn.__name__, devices] = program
+    return programs[fn.__name__, devices]
 
 
 def over_rows(fn, params, arrays: dict[str, np.ndarray], batch_size: int):

@@ -1,5 +1,8 @@
 """Every family names the metrics that it will give, so that an option can be refused before training."""
 
+import gc
+import weakref
+
 import jax
 import pytest
 from tiny import MODELS, builder
@@ -18,6 +21,10 @@ def test_the_metrics_that_are_named_are_those_of_an_evaluation(model, tmp_path):
     params = task.init(jax.random.PRNGKey(0))
     for full in (False, True):
         assert set(task.metric_names(full)) - NOT_ALWAYS == task.evaluate(params, full).metrics.keys() - NOT_ALWAYS
+    evaluated = weakref.ref(task)
+    del task
+    gc.collect()
+    assert evaluated() is None, "an evaluation keeps its task and the data alive"
 
 
 def test_the_end_has_metrics_that_an_epoch_does_not(tmp_path):

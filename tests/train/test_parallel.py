@@ -1,5 +1,6 @@
 """Micro-batches and sharded states: they compute what the whole batch on whole copies computes."""
 
+import gc
 import json
 import os
 import re
@@ -7,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import types
+import weakref
 from pathlib import Path
 
 import jax
@@ -218,3 +220,26 @@ def test_a_sharded_run_goes_on_with_any_number_of_devices(tmp_path):
     whole, part, copy = (np.load(tmp_path / f"{name}.npz") for name in ("whole", "part", "copy"))
     assert all((part[name] == whole[name]).all() for name in whole)
     same(dict(copy), dict(whole), rtol=1e-5)
+
+
+class Scaled:
+    """A task as far as an evaluation is concerned."""
+
+    def __init__(self, data):
+        self.data = data
+
+    def score_rows(self, params, batch):
+        return params * batch["x"] + self.data.sum()
+
+
+def test_an_evaluated_task_and_its_data_do_not_outlive_their_last_user():
+    task = Scaled(np.ones(3, np.float32))
+    function = lambda params, batch: params * batch["x"]
+    kept = [weakref.ref(thing) for thing in (task, function)]
+    for _ in range(2):
+        rows = {"x": np.arange(5, dtype=np.float32)}
+        assert (parallel.over_rows(task.score_rows, jnp.float32(2), rows, 2) == 2 * rows["x"] + 3).all()
+        assert (parallel.over_rows(function, jnp.float32(2), rows, 2) == 2 * rows["x"]).all()
+    del task, function
+    gc.collect()
+    assert [reference() for reference in kept] == [None, None]
