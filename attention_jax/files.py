@@ -33,6 +33,28 @@ def read_json(path: Path):
         raise InputError(f"{path} is damaged ({' '.join(str(error).split())}): put it back, or delete it") from error
 
 
+def read_object(path: Path) -> dict:
+    """`read_json` of a file that holds an object."""
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise InputError(f"{path} is damaged (it holds no object): put it back, or delete it")
+    return value
+
+
+def metrics_row(line: str | bytes) -> dict | None:
+    """A line of metrics.jsonl, {"step": 3, "train.loss": 0.5}; None for one that is damaged or half written.
+
+    >>> metrics_row('{"step": 3, "train.loss": 0.5}'), metrics_row('{"step": 3, "tr'), metrics_row("[3]")
+    ({'step': 3, 'train.loss': 0.5}, None, None)
+    """
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    numbers = isinstance(row, dict) and all(isinstance(value, int | float) for value in row.values())
+    return row if numbers and "step" in row and ("epoch" in row or "seconds" not in row) else None
+
+
 def write_json(path: Path, value) -> Path:
     """Write `value` so that the file is either the old one or the whole new one, never a half; make its directory."""
     return write_whole(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")

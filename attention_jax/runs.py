@@ -1,6 +1,7 @@
 """A run and its directory: config.json, environment.json, metrics.jsonl, result.json, page.md, checkpoints, figures."""
 
 import contextlib
+import itertools
 import json
 import math
 import shutil
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from attention_jax import Diverged, InputError, config as configs
 from attention_jax.errors import explained
-from attention_jax.files import is_utf8, one_at_a_time, read_json, write_json
+from attention_jax.files import is_utf8, metrics_row, one_at_a_time, read_object, write_json
 
 RESUMABLE = (
     "train.total_epochs",
@@ -79,7 +80,7 @@ def undamaged(path: Path) -> Iterator[None]:
 def read_result(directory: Path) -> dict | None:
     """The run's result.json, or None while it has not ended."""
     path = Path(directory) / "result.json"
-    return read_json(path) if path.exists() else None
+    return read_object(path) if path.exists() else None
 
 
 def begins(directory: Path) -> bool:
@@ -340,7 +341,7 @@ def fail(directory: Path, error: Exception):
 def failure(directory: Path) -> str:
     """The reason that `fail` kept, or nothing."""
     path = directory / "failure.json"
-    return read_json(path)["reason"] if path.exists() else ""
+    return str(read_object(path).get("reason", "")) if path.exists() else ""
 
 
 def ended(directory: Path) -> bool:
@@ -354,12 +355,8 @@ def history(directory: Path) -> list[dict]:
     if result is not None:
         return result["history"]
     path = directory / "metrics.jsonl"
-    rows = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
-        try:
-            rows.append(json.loads(line))
-        except ValueError:  # half a line: it is being written, or its process was killed
-            break
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+    rows = itertools.takewhile(lambda row: row is not None, map(metrics_row, lines))  # half a line: it is being written
     return [row for row in rows if "seconds" in row]
 
 
@@ -405,7 +402,7 @@ def check_data(directory: Path, task):
     """Raises InputError if the data that are there now are not those that the run was trained on: another vocabulary
     gives the same numbers another meaning."""
     path = directory / "facts.json"
-    then = read_json(path) if path.exists() else (read_result(directory) or {}).get("facts", {})
+    then = read_object(path) if path.exists() else (read_result(directory) or {}).get("facts", {})
     now = json.loads(json.dumps(task.describe()))
     for name in then.keys() & now.keys():
         if then[name] != now[name]:

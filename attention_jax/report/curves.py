@@ -1,13 +1,13 @@
 """Curves and bars: learning curves, lines and grouped bars, with the spread over seeds and
 published numbers beside them."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from attention_jax import InputError
+from attention_jax.files import metrics_row
 from attention_jax.report.labels import log_scale, shortened, wrapped
 from attention_jax.report.style import (
     SMALLEST,
@@ -154,14 +154,13 @@ def read_history(source: str | Path | Sequence[Mapping]) -> list[dict]:
     if not isinstance(source, str | Path):
         return [dict(row) for row in source]
     rows = []
-    text = Path(source).read_text(encoding="utf-8").split("\n")
+    text = Path(source).read_text(encoding="utf-8", errors="replace").split("\n")
     for number, line in enumerate(text, 1):
-        try:
-            if line.strip():
-                rows.append(json.loads(line))
-        except json.JSONDecodeError as error:
-            if number < len(text):  # a complete line ends with a newline, so something follows it
-                raise InputError(f"{source}, line {number} is not JSON: {line[:60]!r}") from error
+        row = metrics_row(line)
+        if row:
+            rows.append(row)
+        elif line.strip() and number < len(text):  # a complete line ends with a newline, so something follows it
+            raise InputError(f"{source}, line {number} is no row of metrics in JSON: {line[:60]!r}; delete the line")
     epochs = [row for row in rows if "seconds" in row]
     return epochs or rows
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from attention_jax import InputError, lower_is_better
+from attention_jax.files import metrics_row
 from attention_jax.report.curves import NOT_METRICS, kinds
 from attention_jax.report.tables import number
 from attention_jax.report.terminal import COLOURS, LETTERS, Cell, beside, chart
@@ -22,6 +23,8 @@ PANEL = 56
 ROWS = 2, 8
 """Fewest and most lines of a chart."""
 SAMPLES = 4
+PROGRESS = ("state", "step", "total_steps", "seconds_left", "examples_per_second", "waiting_share", "host", "process")
+"""What progress.json tells (train/log.py)."""
 
 
 class Lines:
@@ -44,17 +47,8 @@ class Lines:
             new = file.read()
         self._at += len(new)
         *whole, self._rest = (self._rest + new).split(b"\n")
-        self.rows += [row for line in whole if (row := _row(line))]
+        self.rows += [row for line in whole if (row := metrics_row(line))]
         return self.rows
-
-
-def _row(line: bytes) -> dict | None:
-    """A line as a row; None for one that a killed process left broken."""
-    try:
-        row = json.loads(line)
-    except ValueError:
-        return None
-    return row if isinstance(row, dict) and "step" in row else None
 
 
 class Standing(NamedTuple):
@@ -66,7 +60,8 @@ class Standing(NamedTuple):
 
 def standing(directory: Path) -> Standing:
     """Whether the run has not begun, trains, or has ended, and how."""
-    result, failed, progress = (_json(directory / f"{name}.json") for name in ("result", "failure", "progress"))
+    result, failed = _json(directory / "result.json", "seconds"), _json(directory / "failure.json", "reason")
+    progress = _json(directory / "progress.json", *PROGRESS)
     name = _json(directory / "config.json").get("name", "NAME")
     again = f"go on with `launch.py train {name} --resume --out {directory}`"
     here = progress.get("host") == platform.node()
@@ -246,9 +241,10 @@ def _alive(process: int) -> bool:
     return True
 
 
-def _json(path: Path) -> dict:
-    """What a file says; {} where it is not there."""
+def _json(path: Path, *names: str) -> dict:
+    """The object in a file; {} where it is not there, or is damaged so that one of `names` is not in it."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError, RecursionError):
         return {}
+    return value if isinstance(value, dict) and value.keys() >= set(names) else {}

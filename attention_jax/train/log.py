@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from attention_jax import provenance
-from attention_jax.files import write_json, write_whole
+from attention_jax.files import metrics_row, write_json, write_whole
 from attention_jax.train import hosts
 from attention_jax.train.sinks import Sinks
 
@@ -31,7 +31,7 @@ class MetricsLog:
         if not hosts.first():
             self.file = Path(os.devnull).open("wb", buffering=0)  # noqa: SIM115
             return
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True) if path.exists() else []
         write_whole(path, "".join(line for line in lines if line.endswith("\n") and _stays(line, step, epochs)))
         self.file = path.open("ab", buffering=0)
 
@@ -48,11 +48,8 @@ class MetricsLog:
 
 def _stays(line: str, step: int, epochs: int) -> bool:
     """Whether a line of metrics.jsonl is about what was done up to `step` and the first `epochs`, and not damaged."""
-    try:
-        values = json.loads(line)
-        return values["step"] <= step and not ("seconds" in values and values["epoch"] > epochs)
-    except (ValueError, TypeError, KeyError):
-        return False
+    row = metrics_row(line)
+    return row is not None and row["step"] <= step and not ("seconds" in row and row["epoch"] > epochs)
 
 
 def environment() -> dict:

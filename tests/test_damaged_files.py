@@ -1,0 +1,65 @@
+"""Files of a run that are valid JSON and not what they should be: no traceback, and no row is taken for another."""
+
+import json
+
+import pytest
+
+from attention_jax import InputError, runs
+from attention_jax.report import watch
+from attention_jax.report.curves import read_history
+from attention_jax.train.log import MetricsLog
+
+ODD = [
+    "3",
+    "null",
+    "[]",
+    '"seconds"',
+    "{}",
+    '{"step": null}',
+    '{"step": "1", "seconds": 2}',
+    '{"step": 1, "seconds": 2}',
+]
+ODD += ["[" * 100_000, '{"step": 1, "epoch": 1, "seconds": "a", "train.loss": 1}', '{"step": 1, "train.loss": [1]}']
+ROWS = [{"step": 1, "train.loss": 2.0}, {"step": 2, "epoch": 1, "seconds": 1.0, "valid.loss": 1.0}]
+
+
+@pytest.fixture(params=ODD, ids=lambda line: line[:20])
+def directory(request, tmp_path):
+    """The directory of a run whose metrics.jsonl has an odd line between two rows and one behind them."""
+    lines = [json.dumps(ROWS[0]), request.param, json.dumps(ROWS[1]), request.param]
+    (tmp_path / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    (tmp_path / "config.json").write_text("{}")
+    return tmp_path
+
+
+def test_watch_passes_odd_lines_over(directory):
+    watch.follow(directory, once=True)
+    assert watch.Lines(directory / "metrics.jsonl").read() == ROWS
+
+
+def test_a_plot_names_the_line(directory):
+    with pytest.raises(InputError, match="metrics.jsonl, line 2"):
+        read_history(directory / "metrics.jsonl")
+
+
+def test_a_resumed_run_writes_its_log_anew_without_them(directory):
+    assert runs.history(directory) == []  # nothing behind a damaged line is trusted
+    log = MetricsLog(directory, step=2, epochs=1)
+    log.close()
+    assert [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()] == ROWS
+
+
+@pytest.mark.parametrize("name", ["result", "failure", "progress"])
+@pytest.mark.parametrize("text", ["[]", "3", "{}", "null", "[" * 100_000])
+def test_watch_survives_other_files_that_are_odd(tmp_path, name, text, capsys):
+    (tmp_path / "config.json").write_text("[]")
+    (tmp_path / f"{name}.json").write_text(text)
+    watch.follow(tmp_path, once=True)
+    assert str(tmp_path) in capsys.readouterr().out.replace("\n", "")
+
+
+@pytest.mark.parametrize("text", ["[]", "3", "null", "[" * 100_000])
+def test_a_result_that_is_no_object_is_one_line(tmp_path, text):
+    (tmp_path / "result.json").write_text(text)
+    with pytest.raises(InputError, match="result.json is damaged"):
+        runs.history(tmp_path)
