@@ -405,6 +405,23 @@ def test_two_processes_do_not_train_in_one_directory(tmp_path):
     runs.start(config, tmp_path, study=lambda config, directory: {"x": 1.0}, resume=True)
 
 
+def test_a_place_without_the_published_files_is_refused_before_anything_is_written(tmp_path, monkeypatch):
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "cache"))
+    (tmp_path / "empty").mkdir()
+    for name, place in (("cct_cifar10", "nope"), ("cct_cifar10", "empty"), ("vit_fashion_mnist", "empty")):
+        words = ("--data.path", tmp_path / place, "--out", tmp_path / "r")
+        assert str(tmp_path / place) in refused("train", name, *words)
+    assert [path.name for path in tmp_path.iterdir()] == ["empty"]
+
+
+def test_who_reproduces_beside_another_is_not_told_of_an_option_that_there_is_not(tmp_path):
+    directory = tmp_path / "smoke" / "bptt_unbiasedness" / "seed0"
+    directory.mkdir(parents=True)
+    with one_at_a_time(directory):
+        said = refused("reproduce", "bptt_unbiasedness", "--scale", "smoke", "--root", tmp_path)
+    assert str(directory) in said and "--out" not in said
+
+
 def test_resume_starts_a_run_that_has_nothing_saved_yet(tmp_path):
     (tmp_path / "figures").mkdir()  # killed before it said what it is
     config = catalogue.load_experiment("date_luong").smoke()

@@ -55,6 +55,11 @@ class _FromFiles:
         self.path = path
         super().__init__(**options)
 
+    def check_files(self):
+        """InputError before anything is written, if a published file is not in `path`."""
+        for name in self.FILES if self.path else ():
+            locate(self.path, name)
+
     def _records(self, images, labels, prefix: str = ""):
         for number, (image, label) in enumerate(zip(images, labels)):
             record = {"image": png(image), "label": int(label)}
@@ -75,6 +80,7 @@ class FashionMnist(_FromFiles, mnist.FashionMNIST, skip_registration=True):
     """Fashion-MNIST (Xiao et al. 2017): 60,000 and 10,000 grey images of 28 x 28 pixels, 10 classes."""
 
     name = "fashion_mnist"
+    FILES = tuple(FASHION_MNIST_SHA256)
 
     def _split_generators(self, dl_manager):
         directory = self.path
@@ -98,6 +104,7 @@ class Cifar10(_FromFiles, cifar.Cifar10, skip_registration=True):
     """CIFAR-10 (Krizhevsky 2009): 50,000 and 10,000 colour images of 32 x 32 pixels, 10 classes."""
 
     name = "cifar10"
+    FILES = tuple(CIFAR10_SHA256)
 
     def _split_generators(self, dl_manager):
         directory = self.path
@@ -120,6 +127,7 @@ class Digits(_FromFiles, tfds.core.GeneratorBasedBuilder, skip_registration=True
     a random fifth is the test set."""
 
     name = "digits"
+    FILES = ()
     VERSION = tfds.core.Version("1.0.0")
 
     def _info(self):

@@ -53,7 +53,10 @@ def _is_prepared(builder: tfds.core.DatasetBuilder) -> bool:
 def prepared(
     builder: type[tfds.core.DatasetBuilder], config: str | tfds.core.BuilderConfig | None = None
 ) -> tfds.core.DatasetBuilder:
-    """The builder of a dataset that is in the cache; written there first if need be, which is said in one line."""
+    """The builder of a dataset that is in the cache; written there first if need be, which is said in one line.
+
+    A builder with a method `check_files` may refuse before anything is written.
+    """
 
     def make():
         with _quiet_absl():  # a warning for every configuration that is not in BUILDER_CONFIGS
@@ -62,6 +65,8 @@ def prepared(
     built = make()
     if _is_prepared(built):
         return built
+    if hasattr(built, "check_files"):
+        built.check_files()
     try:
         with _locked(os.path.dirname(built.data_dir)):
             if not _is_prepared(built):
