@@ -25,8 +25,15 @@ def is_utf8(text: str) -> bool:
     return text == text.encode(errors="replace").decode()
 
 
+def check_regular(path: Path):
+    """InputError for a pipe, a socket or a device, of which reading might never end. What is not there passes."""
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path} must be a file; it is a directory, a pipe or a device: put the file back")
+
+
 def read_json(path: Path):
     """What `write_json` wrote there. Raises InputError if the file is damaged."""
+    check_regular(path)
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -89,7 +96,7 @@ def one_at_a_time(directory: Path, wait: bool = True) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise InputError(
-                f"another process is at work in {directory}: wait until it has ended, or give another --out DIR"
+                f"another process is at work in {directory}: wait until it has ended, or give another directory"
             ) from error
         except OSError:
             pass

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from attention_jax import Diverged, InputError, config as configs
 from attention_jax.errors import explained
-from attention_jax.files import is_utf8, metrics_row, one_at_a_time, read_object, write_json
+from attention_jax.files import check_regular, is_utf8, metrics_row, one_at_a_time, read_object, write_json
 
 RESUMABLE = (
     "train.total_epochs",
@@ -54,6 +54,7 @@ def read_config(directory: Path, trust_code: bool = False, like: configs.Config 
             f"{directory} is not a run: it needs a config.json; "
             "give a directory that `launch.py train` made, such as runs/date_luong/001"
         )
+    check_regular(path)
     with undamaged(path):
         values = json.loads(path.read_text(encoding="utf-8"))
     configs.check_trusted(values, path, trust_code, like)
@@ -149,12 +150,12 @@ def create(directory: Path, fresh: bool = False):
     except FileExistsError as error:
         if not directory.is_dir():
             raise InputError(
-                f"the output must be a directory; {directory} is a file: give another --out DIR"
+                f"the output must be a directory; {directory} is a file: give another directory"
             ) from error
         raise InputError(f"{directory} was free a moment ago, but another run has taken it: start again") from error
     except OSError as error:
         raise InputError(
-            f"the output directory must be writable; {directory} is not ({error.strerror}); give another --out DIR"
+            f"the output directory must be writable; {directory} is not ({error.strerror}); give another one"
         ) from error
 
 

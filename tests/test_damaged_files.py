@@ -1,13 +1,18 @@
-"""Files of a run that are valid JSON and not what they should be: no traceback, and no row is taken for another."""
+"""Files that are valid JSON and not what they should be, or no files at all: no traceback, and nobody waits."""
 
 import json
+import os
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from attention_jax import InputError, runs
+from attention_jax.data.image_files import decode
+from attention_jax.files import read_json
 from attention_jax.report import watch
 from attention_jax.report.curves import read_history
 from attention_jax.train.log import MetricsLog
+from attention_jax.weights import tensors
 
 ODD = [
     "3",
@@ -63,3 +68,43 @@ def test_a_result_that_is_no_object_is_one_line(tmp_path, text):
     (tmp_path / "result.json").write_text(text)
     with pytest.raises(InputError, match="result.json is damaged"):
         runs.history(tmp_path)
+
+
+def ends(function, *arguments):
+    """What `function` returns or raises; a failure if it is still waiting after 20 seconds."""
+    with ThreadPoolExecutor(1) as pool:
+        pending = pool.submit(function, *arguments)
+        try:
+            return pending.result(timeout=20)
+        except TimeoutError:
+            for path in arguments:  # a writer lets it end
+                os.close(os.open(path, os.O_WRONLY))
+            raise
+
+
+@pytest.mark.parametrize("kind", ["config", "result", "facts"])
+def test_a_pipe_in_a_run_directory_is_refused_at_once(tmp_path, kind):
+    path = tmp_path / f"{kind}.json"
+    os.mkfifo(path)
+    reads = {"config": lambda path: runs.read_config(path.parent), "result": lambda path: runs.history(path.parent)}
+    with pytest.raises(InputError, match=f"{kind}.json must be a file"):
+        ends(reads.get(kind, read_json), path)
+
+
+def test_a_pipe_that_is_called_like_an_image_is_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "a.png")
+    with pytest.raises(InputError, match="a.png must be an image file"):
+        ends(decode, str(tmp_path / "a.png"))
+
+
+def test_a_pipe_is_no_file_of_weights(tmp_path):
+    os.mkfifo(tmp_path / "model.safetensors")
+    with pytest.raises(InputError, match="one file of weights"):
+        ends(tensors.found, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "progress.json", "samples.txt"])
+def test_watch_does_not_wait_for_a_pipe(tmp_path, name, capsys):
+    (tmp_path / "config.json").write_text("{}")
+    os.mkfifo(tmp_path / name)
+    ends(lambda path: watch.follow(path.parent, True), tmp_path / name)

@@ -112,6 +112,8 @@ def decode(
     """
     from PIL import Image, ImageOps
 
+    if content is None and os.path.exists(path) and not os.path.isfile(path):
+        raise InputError(f"{path} must be an image file; it is a directory, a pipe or a device")
     try:
         with Image.open(path if content is None else content) as image:
             ImageOps.exif_transpose(image, in_place=True)

@@ -36,7 +36,7 @@ class Lines:
 
     def read(self) -> list[dict]:
         """All rows so far; from the start again where the file is another one (a run that was resumed)."""
-        if not self.path.exists():
+        if not self.path.is_file():
             return self.rows
         with self.path.open("rb") as file:
             found = os.fstat(file.fileno())
@@ -121,7 +121,7 @@ def picture(
     for start in range(0, len(panels), columns):
         lines += [[], *beside(panels[start : start + columns], width // columns)]
     samples = directory / "samples.txt"
-    if samples.exists():
+    if samples.is_file():
         shown = samples.read_text(encoding="utf-8", errors="replace").splitlines()[:SAMPLES]
         lines += [[], *([(c, -1) for c in line[:width]] for line in ["what it wrote last:", *shown])]
     return lines
@@ -243,6 +243,8 @@ def _alive(process: int) -> bool:
 
 def _json(path: Path, *names: str) -> dict:
     """The object in a file; {} where it is not there, or is damaged so that one of `names` is not in it."""
+    if not path.is_file():
+        return {}
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError, RecursionError):

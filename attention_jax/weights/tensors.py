@@ -58,7 +58,7 @@ def read(path: Path) -> Tensors:
 def found(path: Path) -> Path:
     """The file of weights that `path` is, or that is in the directory `path`."""
     if path.is_dir():
-        inside = sorted(file for kind in KINDS.values() for file in path.glob(f"*{kind}"))
+        inside = sorted(file for kind in KINDS.values() for file in path.glob(f"*{kind}") if file.is_file())
         if len(inside) != 1:
             named = ", ".join(file.name for file in inside[:3]) or "none"
             raise InputError(f"{path} must hold one file of weights, .safetensors or .npz, has {named}: give the file")
