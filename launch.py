@@ -12,6 +12,7 @@ from pathlib import Path
 from attention_jax import Diverged, InputError, Interrupted
 from attention_jax.errors import explained
 from attention_jax.files import is_utf8, make_parent
+from attention_jax.printing import escaped
 from attention_jax.signals import end_on_sigterm
 
 MAIN_JOB = "date_luong"
@@ -97,7 +98,7 @@ def say_result(result: dict, directory: Path):
     for name, value in result["metrics"].items():
         print(f"{name:32} {value:.6g}" if isinstance(value, float) else f"{name:32} {value}")
     samples = directory / "samples.txt"
-    print(samples.read_text(encoding="utf-8") if samples.exists() else "", end="")
+    print(escaped(samples.read_text(encoding="utf-8")) if samples.exists() else "", end="")
     print(f"{'seconds':32} {result['seconds']:.1f}\nin {directory}: result.json, metrics.jsonl, figures/")
 
 
@@ -160,7 +161,7 @@ def predict(words: list[str]):
         make_parent(Path(asked.attention), "--attention")
     outputs = load_run(asked.run, trust_code=asked.trust_code).predict(asked.texts, asked.attention or None)
     for text, output in zip(asked.texts, outputs, strict=True):
-        print(f"{text} -> {output}")
+        print(escaped(f"{text} -> {output}"))
     if asked.attention:
         print(f"where it looked: {asked.attention}")
 
@@ -201,8 +202,10 @@ def translate(words: list[str]):
     text = "".join((next(translated) if line.strip() else "") + "\n" for line in lines)
     if Path(asked.out).is_file():
         write_whole(Path(asked.out), text)
-    else:  # a new file, a device, or standard output
-        Path(asked.out).write_text(text, encoding="utf-8") if asked.out else sys.stdout.write(text)
+    elif asked.out:  # a new file or a device
+        Path(asked.out).write_text(text, encoding="utf-8")
+    else:
+        sys.stdout.write(escaped(text) if sys.stdout.isatty() else text)
 
 
 def plot(words: list[str]):
@@ -377,10 +380,10 @@ if __name__ == "__main__":
         main(sys.argv[1:])
         sys.stdout.flush()
     except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {escaped(str(error))}", file=sys.stderr)
         raise SystemExit(2) from None
     except Diverged as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {escaped(str(error))}", file=sys.stderr)
         raise SystemExit(1) from None
     except Interrupted as error:
         how = "the same command goes on" if sys.argv[1:2] == ["reproduce"] else "go on with --resume"

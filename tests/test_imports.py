@@ -29,8 +29,13 @@ ROOMS = {  # room -> (third-party packages, rooms of this package) it may import
     "cli": ({"tyro"}, {"config", "ledger"}),
     "files": (set(), set()),
     "errors": (set(), set()),
+    "printing": (set(), set()),
     "signals": (set(), set()),
 }
+
+
+EVERYWHERE = {"InputError", "Interrupted", "Diverged", "lower_is_better", "config as configs", "files", "printing"}
+EVERYWHERE |= {"signals"}
 
 
 def imported(path: Path) -> set[str]:
@@ -60,20 +65,7 @@ def test_a_room_imports_only_what_the_table_allows(room):
     for path in files(room):
         for name in imported(path):
             top, *rest = name.split(".")
-            if (
-                top == "attention_jax"
-                and rest
-                and rest[0]
-                not in {
-                    "InputError",
-                    "Interrupted",
-                    "Diverged",
-                    "lower_is_better",
-                    "config as configs",
-                    "files",
-                    "signals",
-                }
-            ):
+            if top == "attention_jax" and rest and rest[0] not in EVERYWHERE:
                 assert rest[0] in inside | {room}, f"{path.name} of {room} imports {name}"
             elif top not in sys.stdlib_module_names:
                 assert top in outside | ANY, f"{path.name} of {room} imports {name}"

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from attention_jax import InputError, lower_is_better
 from attention_jax.files import metrics_row
+from attention_jax.printing import escaped
 from attention_jax.report.curves import NOT_METRICS, kinds
 from attention_jax.report.tables import number
 from attention_jax.report.terminal import COLOURS, LETTERS, Cell, beside, chart
@@ -123,13 +124,13 @@ def picture(
     samples = directory / "samples.txt"
     if samples.is_file():
         shown = samples.read_text(encoding="utf-8", errors="replace").splitlines()[:SAMPLES]
-        lines += [[], *([(c, -1) for c in line[:width]] for line in ["what it wrote last:", *shown])]
+        lines += [[], *([(c, -1) for c in line[:width]] for line in ["what it wrote last:", *map(escaped, shown)])]
     return lines
 
 
 def _panel(kind: str, names: list[str], rows: list, width: int, height: int, braille: bool) -> list[list[Cell]]:
     """The title of a chart, which says the last values and the best ones, and the chart."""
-    series, title = {}, [(c, -1) for c in f"{kind.replace('_', ' ')} "]
+    series, title = {}, [(c, -1) for c in escaped(f"{kind.replace('_', ' ')} ")]
     for i, name in enumerate(names):
         calls = [row for row in rows if name in row and "seconds" not in row] if name.startswith("train.") else []
         shown = calls or [row for row in rows if name in row]
@@ -139,7 +140,7 @@ def _panel(kind: str, names: list[str], rows: list, width: int, height: int, bra
         split = name.rpartition(".")[0] or name
         said = f" {'●' if braille else LETTERS[i % len(LETTERS)]} {split} {number(float(values[-1]))}"
         said += f" (best {number(float(best))})" if not calls and best != values[-1] else ""
-        title += [(c, i) for c in said]
+        title += [(c, i) for c in escaped(said)]
     ends = 0, max(row["step"] for row in rows)
     return [title[:width], *chart(series, ends, width, height, braille)]
 
@@ -150,7 +151,7 @@ def _metrics(rows: list[Mapping]) -> list[str]:
 
 
 def _wrapped(text: str, width: int) -> list[list[Cell]]:
-    return [[(c, -1) for c in line] for line in textwrap.wrap(text, max(width, 10))]
+    return [[(c, -1) for c in line] for line in textwrap.wrap(escaped(text), max(width, 10))]
 
 
 def follow(directory: Path, once: bool = False, interval: float = 1.0):
@@ -192,10 +193,10 @@ def _tell(directory: Path, lines: Lines, interval: float):
         if len(epochs) < told:  # it was resumed from an earlier epoch
             told = len(epochs)
         for row in epochs[told:]:
-            print("  ".join(f"{name} {number(value)}" for name, value in row.items()), flush=True)
+            print(escaped("  ".join(f"{name} {number(value)}" for name, value in row.items())), flush=True)
         told = len(epochs)
         if not epochs and now.words != before and not now.over:
-            print(f"{directory}: {now.words}", flush=True)
+            print(escaped(f"{directory}: {now.words}"), flush=True)
         before = now.words
         if now.over:
             return

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from attention_jax import InputError, Interrupted
+from attention_jax.printing import escaped
 from attention_jax.train import hosts
 from attention_jax.train.checkpoint import Checkpoints, average
 from attention_jax.train.feed import START, Resident, Streamed
@@ -194,7 +195,7 @@ def train_one(task, optim, train, directory: Path, *, begin=lambda params: param
     """
     for line in (getattr(task, "said", ""), task.stream.said if streamed(task) else ""):
         if line and not quiet and hosts.first():
-            print(line)
+            print(escaped(line))
     total_steps = planned_steps(task, train)
     if total_steps <= optim.warmup_steps and not quiet:
         print(f"the learning rate warms up over {optim.warmup_steps} steps and training has {total_steps}")
