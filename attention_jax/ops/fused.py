@@ -150,7 +150,7 @@ def _forward(inputs, blocks):
         zeros = jnp.zeros((blocks.query, width + 2), precision)
         start = zeros[:, 0] - jnp.inf, zeros[:, 1], zeros[:, 2:]
         largest, total, pooled = _over_keys(ranges, i, partial(step, i), start)
-        some = total > 0
+        some = total != 0  # true of NaN, which stays
         divisor = jnp.where(some, total, 1.0)
         pooled = jnp.where(some[:, None], pooled / divisor[:, None], 0.0)
         log = jnp.where(some, largest + jnp.log(divisor), jnp.inf)
