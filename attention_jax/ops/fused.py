@@ -138,7 +138,7 @@ def _forward(inputs, blocks):
         if blocks.again:
             operands, reference = lax.optimization_barrier((tile.operands, reference))
             scores = tile.scores(*operands).astype(precision)
-        weights = jnp.exp(scores - reference[:, None])
+        weights = _exp_below(scores, reference)
         shrink = jnp.exp(largest - reference)
         total = total * shrink + weights.sum(axis=1)
         if tile.dropout is not None:
@@ -187,7 +187,7 @@ def _backward(inputs, blocks, out, normaliser, out_bar):
         row_bar, row_normaliser, row_delta = outer
         tile = _tile(inputs, blocks, i, j, masked)
         scores, pull = jax.vjp(tile.scores, *tile.operands)
-        weights = _narrow(jnp.exp(scores.astype(precision) - row_normaliser[:, None]), row_bar.dtype)
+        weights = _narrow(_exp_below(scores.astype(precision), row_normaliser), row_bar.dtype)
         weights_bar, pooling = _matmul(row_bar, tile.value.T), weights
         if tile.dropout is not None:
             factor = tile.dropout.astype(precision)
@@ -265,6 +265,15 @@ def _tile(inputs, blocks, i, j, masked):
         query_words, key_words, rate = inputs.dropout
         dropout = dropout_factor(_rows(query_words, i, blocks.query), _rows(key_words, j, blocks.key), rate)
     return Tile(scores, (rules, query, key, bias_query), value, dropout)
+
+
+def _exp_below(scores, bound):
+    """exp(scores [q, k] - bound [q]), where no score is above the bound.
+
+    The minimum changes no number. Without it XLA may contract the last multiplication of a score with the difference
+    (a fused multiply-add), which then keeps what rounding took from the bound: hundreds, where a score is about 1e10.
+    """
+    return jnp.exp(jnp.minimum(scores, bound[:, None]) - bound[:, None])
 
 
 def _matmul(a, b):

@@ -16,6 +16,7 @@ from attention_jax.ops.masks import causal, dense, lengths, segments, window
 
 WIDTH, VALUE_WIDTH = 4, 3
 KEY = jax.random.key(0)
+AS_USERS_DO = {"xla_backend_optimization_level": 3, "xla_llvm_disable_expensive_passes": False}
 
 SCORES = {
     "Dot": scores.Dot(),
@@ -215,6 +216,28 @@ def test_nan_that_a_query_attends_to_is_nan_in_its_output(broken, score, mask):
     if broken == "NaN query":
         assert nan.tolist() == [query == 3 for query in range(7)]
     assert np.isnan(gradients[2]).any() == nan.any()
+
+
+@pytest.mark.parametrize("score", ["ScaledDot", "Cosine", "Gaussian"])
+def test_scores_too_large_to_be_rounded_to_a_few_units(score):
+    """A score is one number: a multiplication that XLA contracts with the difference to the largest score would make
+    that difference hundreds where it is zero. Width 8: its root is no power of two, so that the product rounds."""
+    draw = np.random.default_rng(0).standard_normal
+    query, key, value = (jnp.asarray(draw(shape), jnp.float32) for shape in ((4, 8), (9, 8), (9, 3)))
+    rule = {"ScaledDot": scores.ScaledDot(), "Cosine": scores.Cosine(1e10), "Gaussian": scores.Gaussian(1e-5)}[score]
+    query = query * (1e10 if score == "ScaledDot" else 1.0)
+    best = value[np.argmax(rule(query, key), axis=1)]
+
+    def pooled(query, key, value):
+        out = attend(query, key, value, score=rule, implementation="fused")
+        return out.sum(), out
+
+    (_, out), gradients = jax.jit(jax.value_and_grad(pooled, (0, 1, 2), has_aux=True), compiler_options=AS_USERS_DO)(
+        query, key, value
+    )
+    np.testing.assert_array_equal(out, best)
+    assert all(np.isfinite(gradient).all() for gradient in gradients)
+    np.testing.assert_array_equal(gradients[2].sum(axis=0), [4, 4, 4])  # each query has one key
 
 
 def test_very_large_and_all_equal_scores():
