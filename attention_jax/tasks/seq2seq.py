@@ -71,7 +71,13 @@ def build(config: Config) -> "Seq2seqTask":
     if config.decode is None:
         raise InputError("a model that writes sequences needs to know how: give its configuration decode=Decode()")
     data = load_once(corpora.load, config.data, config.train.batch_size)
-    return Seq2seqTask(config, data, build_model(config, len(data.source_vocabulary), len(data.target_vocabulary)))
+    model = build_model(config, len(data.source_vocabulary), len(data.target_vocabulary))
+    if getattr(config.model, "tied", "") == "all" and data.source_vocabulary.tokens != data.target_vocabulary.tokens:
+        raise InputError(
+            "--model.tied all needs one vocabulary for both languages, got two different ones of "
+            f"{len(data.source_vocabulary)} tokens: give --data.joint-vocabulary, or --model.tied output"
+        )
+    return Seq2seqTask(config, data, model)
 
 
 @dataclass(frozen=True, eq=False)

@@ -55,6 +55,20 @@ def test_every_variant_of_the_experiments_can_be_built_and_traced(corpus, name):
         assert total.shape == (), variant
 
 
+def test_two_vocabularies_of_one_size_do_not_share_an_embedding(tmp_path):
+    """Token 5 is another word on the other side."""
+    path = tmp_path / "pairs.tsv"
+    path.write_text("a b\tb a\nb c\tc b\nc\tc\na\ta\nc b\tb c\n" * 4)
+    model, same = configs.Transformer(1, 1, width=8, heads=2, ffn=8, tied="all"), configs.Corpus(tsv_file=str(path))
+    assert build(same, model).model.source_vocab == 7  # the same words, although not joint
+    path = tmp_path / "other.tsv"
+    path.write_text("a b\ty x\nb c\tz y\nc\tz\na\tx\nc b\ty z\n" * 4)
+    other = configs.Corpus(tsv_file=str(path))
+    with pytest.raises(InputError, match="--model.tied all .* 7 .* --data.joint-vocabulary.*--model.tied output"):
+        build(other, model)
+    assert build(configs.replace(other, joint_vocabulary=True), model).model.source_vocab == 10
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_loss_counts_the_real_tokens_of_the_rows_that_have_weight(corpus, name):
     task = build(corpus, MODELS[name])
