@@ -39,7 +39,7 @@ from attention_jax.ops.attention import Implementation, attend, attention_weight
 from attention_jax.ops.dropout import is_zero
 from attention_jax.ops.positions import rotary
 from attention_jax.ops.precision import affine
-from attention_jax.ops.scores import Cosine, ScaledDot, Score
+from attention_jax.ops.scores import ScaledDot, Score
 from attention_jax.ops.trees import children
 
 
@@ -85,8 +85,6 @@ def heads_weights(query, key, *, score=ScaledDot(), bias=None, mask=None, query_
 def head_score(module: nn.Module, name: str, heads: int, size: int) -> Score:
     """The score called `name`; its leaves, if it has any, are parameters of `module` with one row per head."""
     kind = score_class(name)
-    if kind is Cosine:  # each head learns its sharpness
-        return Cosine(module.param("score_sharpness", nn.initializers.constant(size**0.5), (heads,)))
     if not hasattr(kind, "init"):
         return kind()
 

@@ -252,6 +252,11 @@ class Cosine(Score):
     def __call__(self, query, key):
         return _product(_normalised(query), _normalised(key)) * self.sharpness
 
+    @classmethod
+    def init(cls, rng: Array, query_width: int, key_width: int = 0, hidden: int = 0) -> "Cosine":
+        """The square root of D, to be learnt: on vectors of length sqrt(D) the scores are those of `ScaledDot`."""
+        return cls(jnp.full((), query_width**0.5))
+
 
 def _normalised(x: Float[Array, "N D"]) -> Float[Array, "N D"]:
     """Unit rows; a row of zeros stays zero, with zero gradient."""

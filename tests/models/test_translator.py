@@ -92,6 +92,31 @@ def test_a_decoder_that_starts_from_the_hidden_state_is_the_book_s(contract):
     np.testing.assert_allclose(logits, wanted, atol=1e-5)
 
 
+RECURRENT = {
+    "bahdanau": config.Bahdanau(**SMALL, score="cosine", **ONE_WAY),
+    "conditional-gru": config.ConditionalGru(**SMALL, score="cosine", **ONE_WAY),
+    "luong": config.Luong(**SMALL, score="cosine", input_feeding=False, **ONE_WAY),
+    "luong-feeding": config.Luong(**SMALL, score="cosine", **ONE_WAY),
+    "gnmt": config.Gnmt(**SMALL, score="cosine", **ONE_WAY),
+    "book": config.AttentionSeq2seq(hidden_size=6, embed_size=4, score="cosine"),
+    "book-luong": config.LuongSeq2seq(hidden_size=6, embed_size=4, score="cosine"),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name in ("luong-feeding", "book") else pytest.param(name, marks=pytest.mark.slow) for name in RECURRENT],
+)
+def test_a_cosine_has_a_sharpness_to_learn_as_in_the_heads_of_a_transformer(name, contract):
+    """It starts at the square root of the width, as large as what a dot product is divided by."""
+    model, call = module(RECURRENT[name]), (contract.SOURCE, contract.LENGTH, contract.TARGET)
+    params = jax.jit(model.init)(jax.random.key(0), *call)
+    gradient = jax.jit(jax.grad(lambda params: model.apply(params, *call)[0].std()))(params)
+    [(path, start)] = [(path, x) for path, x in jax.tree.leaves_with_path(params) if "score" in str(path)]
+    assert start == pytest.approx(6**0.5) and "sharpness" in str(path[-1])
+    assert np.abs(dict(jax.tree.leaves_with_path(gradient))[path]) > 0
+
+
 def test_bahdanau_step_by_hand(contract):
     """One step in NumPy: alpha = softmax(v . tanh(W s + U h)), s' = GRU([y; c], s), logits from [s'; c; y]."""
     model = module(config.Bahdanau(**SMALL, readout="linear"))
