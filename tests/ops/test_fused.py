@@ -2,6 +2,9 @@
 score, mask, bias and dropout."""
 
 import inspect
+import os
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -322,3 +325,12 @@ def test_memory_is_linear():
     small, large = (temporary(scores.Gaussian(), "fused", length) for length in (4096, 32768))
     assert np.log(large / small) / np.log(8) <= 1.1
     assert temporary(scores.ScaledDot(), "plain", 2048) > 10 * temporary(scores.ScaledDot(), "fused", 2048)
+
+
+@pytest.mark.slow
+def test_all_of_this_holds_in_the_programs_that_users_run():
+    """Once more with XLA's own flags: those of conftest.py compile without optimisation."""
+    environment = os.environ | {"XLA_FLAGS": ""}
+    command = [sys.executable, "-m", "pytest", "-n", "0", "-m", "not slow", "-p", "no:cacheprovider", __file__]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout
