@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar
 
 from attention_jax import InputError
-from attention_jax.config.claims import BAR, Bound, Claim, Grid, Withdrawn
 from attention_jax.config.checks import validate
+from attention_jax.config.claims import BAR, Bound, Claim, Grid, Withdrawn
 from attention_jax.config.data import (
     Addition,
     Algorithmic,
