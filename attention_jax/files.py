@@ -4,7 +4,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from attention_jax import InputError
@@ -68,12 +68,29 @@ def write_json(path: Path, value) -> Path:
 
 
 def write_whole(path: Path, text: str) -> Path:
-    """Write `text` beside the file, then put it in the file's place in one step."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")  # of several processes each has its own
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    """Write `text` to a file, which is the old one or the whole new one; make its directory."""
+    with whole(path) as part:
+        part.write_text(text, encoding="utf-8")
     return path
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """The name of a file to write beside `path`, which takes its place at the end, and is removed if that fails.
+
+    The directory is made. An OSError without a file's name gets that of `path`: a full disk says what it is full of.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.{os.getpid()}.part{path.suffix}")  # of several processes each has its own
+    try:
+        yield part
+        os.replace(part, path)
+    except BaseException as error:
+        with suppress(OSError):
+            part.unlink()
+        if isinstance(error, OSError) and error.filename in (None, str(part)):
+            error.filename = str(path)
+        raise
 
 
 def make_parent(path: Path, option: str):

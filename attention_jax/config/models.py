@@ -14,14 +14,14 @@ SCORES = {
     "additive": "attention_jax.ops.scores:Additive",
     "cosine": "attention_jax.ops.scores:Cosine",
     "gaussian": "attention_jax.ops.scores:Gaussian",
-    "location": "attention_jax.models.named_scores:Location",
+    "location": "attention_jax.ops.biases:Location",
     "mean": "attention_jax.ops.scores:Constant",
 }
 """Scores by name; "mean" gives every key the same weight."""
 
 Score = Annotated[str, OneOf(tuple(SCORES))]
 HeadScore = Annotated[str, OneOf(tuple(name for name in SCORES if name != "location"))]
-"""Of the heads of a Transformer, whose keys may come block by block; "location" needs the whole source at once."""
+"""Of the heads of a Transformer; "location" is a bias, of which they have their own (`Positions`)."""
 Positions = Literal["none", "sinusoidal", "learned", "shaw", "transformer_xl", "t5", "alibi", "rotary"]
 """How a Transformer learns where its tokens stand (attention_jax/models/position_encodings.py)."""
 Activation = Literal["relu", "gelu", "gelu_tanh", "swish"]

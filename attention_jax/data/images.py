@@ -9,6 +9,7 @@ import functools
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from attention_jax.data import account, crops
 from attention_jax.data.image_files import list_folder, read_folder
 from attention_jax.data.lazy_images import Files, ImageStream, LazyImages
 from attention_jax.data.streams import is_streamed, steps_in_call
-from attention_jax.files import data_home
+from attention_jax.files import data_home, whole
 
 VERSIONS = {"fashion_mnist": "3.0.1", "cifar10": "3.0.2", "digits": "1.0.0"}
 PURPOSES = {"test": "test", "valid": "validate"}
@@ -208,10 +209,8 @@ def _published(name: str, path: str) -> tuple[Split, Split, tuple[str, ...]]:
     cache = os.path.join(data_home(), "arrays", f"{name}-{VERSIONS[name]}.npz")
     if not os.path.exists(cache):
         arrays = _decoded(name, path)
-        os.makedirs(os.path.dirname(cache), exist_ok=True)
-        part = f"{cache}.{os.getpid()}.npz"
-        np.savez(part, **arrays)
-        os.replace(part, cache)
+        with whole(Path(cache)) as part:
+            np.savez(part, **arrays)
     with np.load(cache) as arrays:
         splits = [Split(arrays[f"{split}_image"], arrays[f"{split}_label"]) for split in ("train", "test")]
         return *splits, tuple(arrays["names"].tolist())

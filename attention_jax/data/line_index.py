@@ -1,6 +1,7 @@
 """Lines of text files of any length, found by their number: a file is read once for where its lines begin."""
 
 import bisect
+import contextlib
 import functools
 import glob
 import hashlib
@@ -8,13 +9,14 @@ import os
 import struct
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from attention_jax import InputError
 from attention_jax.data.text_files import check_equal, decode_line, two_columns
-from attention_jax.files import data_home
+from attention_jax.files import data_home, whole
 
 BLOCK = 2**23
 """Bytes that are read at a time."""
@@ -64,34 +66,34 @@ def index(path: str) -> Lines:
     name = os.path.join(directory, hashlib.sha256(os.path.abspath(path).encode()).hexdigest()[:16])
     offsets = f"{name}-{status.st_size}-{status.st_mtime_ns}.offsets"
     if not os.path.exists(offsets):
-        os.makedirs(directory, exist_ok=True)
         if status.st_size >= LONG:
             print(f"reading {path} for where its lines begin (once)", file=sys.stderr)
-        part = f"{offsets}.{os.getpid()}.part"
-        _write_offsets(path, part)
-        for older in glob.glob(f"{glob.escape(name)}-*.offsets"):
-            os.remove(older)
-        os.replace(part, offsets)
+        older = glob.glob(f"{glob.escape(name)}-*.offsets")
+        with whole(Path(offsets)) as part:
+            _write_offsets(path, part)
+        for file in older:
+            with contextlib.suppress(FileNotFoundError):  # another process has done so
+                os.remove(file)
     count = os.path.getsize(offsets) // 8 - 1
     if count < 1:
         raise InputError(f"{path} is empty; expected one sentence a line")
     return Lines(path, offsets, count)
 
 
-def _write_offsets(path: str, to: str):
+def _write_offsets(path: str, to: Path):
     with open(path, "rb", buffering=0) as file, open(to, "wb") as out:
         start = 3 if file.read(3) == b"\xef\xbb\xbf" else 0  # a byte order mark is no text
         file.seek(start)
         end, last = start, start  # of what was read, and of its last whole line
         if os.path.getsize(path) > start:
-            np.array([start], np.int64).tofile(out)
+            out.write(np.array([start], np.int64).tobytes())
         while block := file.read(BLOCK):
             begins = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n")) + (end + 1)
-            begins.astype(np.int64).tofile(out)
+            out.write(begins.astype(np.int64).tobytes())
             end += len(block)
             last = int(begins[-1]) if len(begins) else last
         if last < end:
-            np.array([end], np.int64).tofile(out)
+            out.write(np.array([end], np.int64).tobytes())
 
 
 class PairLines(NamedTuple):

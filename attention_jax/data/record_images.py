@@ -4,11 +4,12 @@ import functools
 import hashlib
 import os
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
 from attention_jax import InputError
-from attention_jax.files import data_home
+from attention_jax.files import data_home, whole
 
 TRAIN, TEST = ("train",), ("test", "validation")
 """Names of the splits that train and that test, the first that is there."""
@@ -80,9 +81,7 @@ def labelled(directory: str, split: str) -> tuple[Records, np.ndarray]:
     count = len(source(directory, split))
     path = os.path.join(data_home(), "attention_jax", "labels", f"{key}-{count}.npy")
     if not os.path.exists(path):
-        os.makedirs(os.path.dirname(path), exist_ok=True)
         label = np.array([source(directory, split)[row]["label"] for row in range(count)], np.int32)
-        part = f"{path}.{os.getpid()}.npy"
-        np.save(part, label)
-        os.replace(part, path)
+        with whole(Path(path)) as part:
+            np.save(part, label)
     return Records(directory, split, np.arange(count)), np.load(path)

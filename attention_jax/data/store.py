@@ -2,6 +2,7 @@
 split into memory. No TensorFlow."""
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import io
@@ -74,8 +75,14 @@ def prepared(
                 tfds.disable_progress_bar()
                 with _quiet_absl(), contextlib.redirect_stdout(io.StringIO()):
                     built.download_and_prepare()
-    except OSError as error:
-        reason = error.strerror or error
+    except (OSError, RuntimeError) as error:  # array_record raises the second
+        full = os.strerror(errno.ENOSPC)
+        if isinstance(error, RuntimeError) and full not in str(error):
+            raise
+        for empty in ("downloads/extracted", "downloads"):
+            with contextlib.suppress(OSError):
+                os.rmdir(os.path.join(data_home(), empty))
+        reason = full if full in str(error) else error.strerror or error
         raise InputError(
             f"cannot write to {data_home()}, where datasets are cached ({reason}); set TFDS_DATA_DIR"
         ) from error

@@ -7,13 +7,13 @@ import hashlib
 import importlib.util
 import itertools
 import os
-import tempfile
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from attention_jax import InputError
 from attention_jax.data import text_files
 from attention_jax.data.pairs import Tokenizer
-from attention_jax.files import data_home
+from attention_jax.files import data_home, whole
 
 
 def whitespace() -> Tokenizer:
@@ -96,10 +96,8 @@ def _cached_tokens(name: str, texts: Sequence[str], tokens: Callable[[str], list
 
 def _write(path: str, content: bytes) -> None:
     """In place only when complete, whoever else writes the same."""
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=os.path.dirname(path), delete=False) as file:
-        file.write(content)
-    os.replace(file.name, path)
+    with whole(Path(path)) as part:
+        part.write_bytes(content)
 
 
 def bpe(path: str) -> Tokenizer:

@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from attention_jax.models.named_scores import make_score, prepared_keys
+from attention_jax.models.named_scores import make_rules, prepared_keys
 from attention_jax.ops.attention import masked_softmax
+from attention_jax.ops.biases import Bias
 from attention_jax.ops.deferred import Matrix
 from attention_jax.ops.scores import Additive, Score
 from attention_jax.ops.trees import pytree
@@ -22,6 +23,7 @@ class Alignment:
     score: Score  # what is left of it when the keys are prepared
     key: Float[Array, "B S F"]
     length: Int[Array, " B"]
+    bias: Bias | None
 
     def __call__(self, query: Float[Array, "B D"], time: Int[Array, " B"] | None = None) -> Float[Array, "B S"]:
         """The weights of one query a sentence; the place `time` in the target does not matter here."""
@@ -29,8 +31,12 @@ class Alignment:
 
     def scores(self, query: Float[Array, "B D"]) -> Float[Array, "B S"]:
         """Every word's score."""
-        score, query = self.score.prepare_query(query)
-        return jax.vmap(score)(query[:, None], self.key)[:, 0]
+        score, prepared = self.score.prepare_query(query)
+        scores = jax.vmap(score)(prepared[:, None], self.key)[:, 0]
+        if self.bias is None:
+            return scores
+        positions = jnp.zeros(1, jnp.int32), jnp.arange(self.key.shape[1])
+        return scores + jax.vmap(lambda query: self.bias(query, *positions))(query[:, None])[:, 0]
 
     @property
     def real(self) -> Bool[Array, "B S"]:
@@ -47,7 +53,8 @@ class Scorer(nn.Module):
     hidden_size: int
 
     def setup(self):
-        self.whole = make_score(self, self.score, self.query_size, self.key_size, self.hidden_size)
+        sizes = self.query_size, self.key_size, self.hidden_size
+        self.whole, self.bias = make_rules(self, self.score, *sizes)
 
     def prepare(self, annotations: Float[Array, "B S C"]) -> Float[Array, "B S F"]:
         """The keys: what the score makes of the source once, before any query."""
@@ -58,4 +65,4 @@ class Scorer(nn.Module):
         score, _ = self.whole.prepare_key(jnp.zeros((1, self.key_size)))  # what is left of it for prepared keys
         if isinstance(score, Additive):
             score = replace(score, query_kernel=Matrix(score.query_kernel))
-        return Alignment(score, key, length)
+        return Alignment(score, key, length, self.bias)

@@ -14,10 +14,11 @@ from jaxtyping import Array, Float, Int
 
 from attention_jax import config
 from attention_jax.models.encoder import Encoder
-from attention_jax.models.named_scores import make_score, prepared_keys
+from attention_jax.models.named_scores import make_rules, prepared_keys
 from attention_jax.models.recurrent import Embedding, Layer, kernel_init
 from attention_jax.ops import cells
 from attention_jax.ops.attention import attend, attention_weights
+from attention_jax.ops.biases import Bias
 from attention_jax.ops.masks import lengths
 from attention_jax.ops.scores import Score
 
@@ -126,12 +127,13 @@ class PeekySeq2seq(BookModel):
         return jnp.concatenate([peek, hidden], axis=-1), {}
 
 
-def look_back(score: Score, memory: Memory, query: Float[Array, "B T H"], look: bool):
+def look_back(rules: tuple[Score, Bias | None], memory: Memory, query: Float[Array, "B T H"], look: bool):
     """Contexts [B, T, H] of all decoder states at once, and the weights if they are to be looked at."""
+    score, bias = rules
     rest, _ = score.prepare_key(memory.hidden[0, :1])  # the memory's keys are prepared already
 
     def one(query, key, value, length):
-        call = {"score": rest, "mask": lengths(length)}
+        call = {"score": rest, "bias": bias, "mask": lengths(length)}
         return attend(query, key, value, **call), attention_weights(query, key, **call) if look else None
 
     context, weights = jax.vmap(one)(query, memory.key, memory.hidden, memory.length)
@@ -146,14 +148,14 @@ class AttentionSeq2seq(BookModel):
     def make_decoder(self) -> int:
         o = self.options
         self.layer = Layer((o.embed_size,), o.hidden_size, o.cell)
-        self.attention_score = make_score(self, o.score, o.hidden_size, o.hidden_size, o.hidden_size)
+        self.rules = make_rules(self, o.score, o.hidden_size, o.hidden_size, o.hidden_size)
         return 2 * o.hidden_size
 
     def remember(self, memory):
-        return memory._replace(key=prepared_keys(self.attention_score, memory.hidden))
+        return memory._replace(key=prepared_keys(self.rules[0], memory.hidden))
 
     def read(self, memory, hidden, look):
-        context, intermediates = look_back(self.attention_score, memory, hidden, look)
+        context, intermediates = look_back(self.rules, memory, hidden, look)
         return jnp.concatenate([context, hidden], axis=-1), intermediates
 
 
@@ -165,13 +167,13 @@ class LuongSeq2seq(BookModel):
     def make_decoder(self) -> int:
         o = self.options
         self.layer = Layer((o.embed_size,), o.hidden_size, o.cell)
-        self.attention_score = make_score(self, o.score, o.hidden_size, o.hidden_size, o.hidden_size)
+        self.rules = make_rules(self, o.score, o.hidden_size, o.hidden_size, o.hidden_size)
         self.attentional = nn.Dense(o.hidden_size, kernel_init=kernel_init)
         return o.hidden_size
 
     def remember(self, memory):
-        return memory._replace(key=prepared_keys(self.attention_score, memory.hidden))
+        return memory._replace(key=prepared_keys(self.rules[0], memory.hidden))
 
     def read(self, memory, hidden, look):
-        context, intermediates = look_back(self.attention_score, memory, hidden, look)
+        context, intermediates = look_back(self.rules, memory, hidden, look)
         return jnp.tanh(self.attentional(jnp.concatenate([context, hidden], axis=-1))), intermediates

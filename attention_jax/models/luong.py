@@ -107,7 +107,7 @@ class Luong(Translator):
             self.options.window,
             self.options.window_size,
         )
-        parts = (alignment.score, alignment.key, alignment.length)
+        parts = (alignment.score, alignment.key, alignment.length, alignment.bias)
         if window == "monotonic":
             return Monotonic(*parts, reach)
         if window == "predictive":

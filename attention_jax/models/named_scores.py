@@ -10,36 +10,11 @@ from jaxtyping import Array, Float
 from attention_jax import InputError
 from attention_jax.config import SCORES, named
 from attention_jax.ops import scores
+from attention_jax.ops.biases import Bias, Location
 from attention_jax.ops.trees import children, pytree
 
 POSITIONS = 128
 """Source positions that the score "location" can tell apart."""
-
-
-@pytree
-@dataclass(frozen=True)
-class Location(scores.Score):
-    """W q: the decoder's state alone says where to look (Luong et al. 2015, eq. 8, "location"); one row of scores per
-    source position.
-
-    `kernel` [D, P] has a column for each of P source positions; shorter sentences use the first ones (as in the paper).
-    It must be given all keys at once: in blocks of keys (`block_k`) each would be taken for the first.
-    """
-
-    kernel: Float[Array, "D P"]
-
-    def __call__(self, query, key):
-        if key.shape[0] > self.kernel.shape[1]:
-            raise InputError(
-                f"score location knows {self.kernel.shape[1]} source positions, got {key.shape[0]}: "
-                "shorten the sentences"
-            )
-        return (query @ self.kernel)[:, : key.shape[0]]
-
-    @classmethod
-    def init(cls, rng: Array, query_width: int, key_width: int, hidden: int) -> "Location":
-        """Glorot-uniform over `POSITIONS` source positions."""
-        return cls(jax.nn.initializers.glorot_uniform()(rng, (query_width, POSITIONS)))
 
 
 @pytree
@@ -82,6 +57,20 @@ def make_score(module: nn.Module, name: str, query_width: int, key_width: int, h
         )
     if not hasattr(kind, "init"):
         return kind()
-    draw = lambda rng: kind.init(rng, query_width, key_width, hidden)
+    return _owned(module, kind, lambda rng: kind.init(rng, query_width, key_width, hidden))
+
+
+def make_rules(
+    module: nn.Module, name: str, query_width: int, key_width: int, hidden: int
+) -> tuple[scores.Score, Bias | None]:
+    """The score called `name` and a bias to add to it: `make_score` and None, but for "location", which depends on the
+    positions of the keys alone."""
+    if name == "location":
+        return scores.Constant(), _owned(module, Location, lambda rng: Location.init(rng, query_width, POSITIONS))
+    return make_score(module, name, query_width, key_width, hidden), None
+
+
+def _owned(module, kind, draw):
+    """What `draw(rng)` makes, with its arrays as the parameter "score" of `module`."""
     arrays = module.param("score", lambda rng: {name: getattr(draw(rng), name) for name in children(kind)})
     return dataclasses.replace(jax.eval_shape(draw, jax.random.key(0)), **arrays)

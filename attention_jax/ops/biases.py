@@ -119,6 +119,31 @@ class T5Bias(Bias):
 
 @pytree
 @dataclass(frozen=True)
+class Location(Bias):
+    """W q at the position of the key: the query alone says where to attend to (Luong et al. 2015, eq. 8, "location").
+
+    `kernel` [D, P] has a column for each of P positions. With the score `Constant` this is the paper's whole score,
+    where shorter sentences use the first columns. A key beyond them has NaN, unless a mask forbids it.
+    """
+
+    kernel: Float[Array, "D P"]
+
+    def __call__(self, query, query_positions, key_positions):
+        if key_positions.shape[0] > self.kernel.shape[1]:
+            raise InputError(
+                f"score location knows {self.kernel.shape[1]} source positions, got {key_positions.shape[0]}: "
+                "shorten the sentences"
+            )
+        return jnp.take(query @ self.kernel, key_positions, axis=1, mode="fill", fill_value=jnp.nan)
+
+    @classmethod
+    def init(cls, rng: Array, width: int, positions: int) -> "Location":
+        """Glorot-uniform over `positions` positions."""
+        return cls(jax.nn.initializers.glorot_uniform()(rng, (width, positions)))
+
+
+@pytree
+@dataclass(frozen=True)
 class ALiBi(Bias):
     """-slope * |q - k| (Press et al. 2022, section 3), the slope fixed per head."""
 

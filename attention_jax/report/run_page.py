@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from attention_jax import InputError
+from attention_jax.files import write_whole
 from attention_jax.report.tables import Table, markdown, number
 
 
@@ -30,7 +31,7 @@ def run_page(directory: str | Path) -> Path:
     if (directory / "figures" / "look.html").exists():
         parts.append("## where the model looks\n\n[figures/look.html](figures/look.html), for a browser")
     page = directory / "page.md"
-    page.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    write_whole(page, "\n\n".join(parts) + "\n")
     return page
 
 

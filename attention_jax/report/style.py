@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from attention_jax.files import whole
 from attention_jax.report.labels import fit_labels
 
 DPI = 200
@@ -99,10 +100,9 @@ def save(figure, path: str | Path) -> Path:
     path = Path(path)
     if not path.suffix:
         path = path.with_suffix(".png")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with styled():
+    with styled(), whole(path) as part:
         fit_labels(figure)
-        figure.savefig(path)
+        figure.savefig(part)
     return path
 
 

@@ -35,10 +35,10 @@ class Journal:
         path = Path(directory) / "journal.log"
         if path.exists():
             _drop_half_line(path)
-        storage = JournalStorage(JournalFileBackend(str(path), lock_obj=_Held()))
+        self.storage = JournalStorage(JournalFileBackend(str(path), lock_obj=_Held()))
         self.space = space
         self.study = optuna.create_study(
-            study_name=NAME, storage=storage, direction="minimize" if lower else "maximize", load_if_exists=True,
+            study_name=NAME, storage=self.storage, direction="minimize" if lower else "maximize", load_if_exists=True,
             sampler=optuna.samplers.RandomSampler(0),
         )  # fmt: skip
 
@@ -63,12 +63,13 @@ class Journal:
         trial = self.trials()[number]
         if trial.state.is_finished():
             return
-        storage, key = self.study._storage, trial._trial_id
+        study = self.storage.get_study_id_from_name(NAME)
+        key = self.storage.get_trial_id_from_study_id_trial_number(study, number)
         for epoch, seen in curve.items():
             if epoch not in trial.intermediate_values:
-                storage.set_trial_intermediate_value(key, epoch, seen)
+                self.storage.set_trial_intermediate_value(key, epoch, seen)
         if reason:
-            storage.set_trial_user_attr(key, "reason", reason)
+            self.storage.set_trial_user_attr(key, "reason", reason)
         if value is not None:
             self.study.tell(number, value)
         else:

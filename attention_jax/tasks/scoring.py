@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from attention_jax.data.pairs import PairData, decode_targets, references
-from attention_jax.files import write_json
+from attention_jax.files import write_json, write_whole
 from attention_jax.report import bleu
 
 
@@ -49,7 +49,7 @@ def write_translations(data: PairData, split: str, written: np.ndarray, name: st
     The figure, of the experiment `name`, goes to `directory`, the texts beside that; the path of the figure.
     """
     outputs, targets = decode_targets(data, written), references(data, split)
-    (directory.parent / f"{split}.txt").write_text("".join(f"{line}\n" for line in outputs), encoding="utf-8")
+    write_whole(directory.parent / f"{split}.txt", "".join(f"{line}\n" for line in outputs))
     lengths = data.held_out[split].source_length - 1
     bins = bleu.bleu_by_length(outputs, targets, lengths, tokenize=data.bleu_tokenize)
     scores = {

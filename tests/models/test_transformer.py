@@ -314,7 +314,7 @@ def test_heads_divide_the_width_unless_their_widths_are_given():
     Transformer(replace(SMALL, heads=3, key_width=2, value_width=5), 11, 11)
 
 
-def test_heads_refuse_the_score_that_cannot_come_block_by_block():
+def test_heads_refuse_the_score_that_is_a_bias():
     with pytest.raises(InputError, match="Transformer.score must be one of .* got 'location'"):
         replace(SMALL, score="location")
 
@@ -380,7 +380,9 @@ class Owner(nn.Module):
         self.own = make_score(self, self.place, 4, 4, 4)
 
 
-@pytest.mark.parametrize("place", ["math:sqrt", ":Foo", ".x:Foo", f"{__name__}:Owner"])
+@pytest.mark.parametrize(
+    "place", ["math:sqrt", "attention_jax.ops.biases:Location", ":Foo", ".x:Foo", f"{__name__}:Owner"]
+)
 def test_a_place_that_holds_no_score_is_named(place):
     with pytest.raises(InputError, match="must be .*(Score|package.file:name)"):
         score_class(place)

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention_jax.ops.biases import ALiBi, ShawBias, T5Bias, TransformerXLBias
+from attention_jax import InputError
+from attention_jax.ops.biases import ALiBi, Location, ShawBias, T5Bias, TransformerXLBias
 
 Q, K, D = 5, 300, 4
 QUERY = np.random.default_rng(0).standard_normal((Q, D))
@@ -34,6 +35,18 @@ def test_transformer_xl():
     wave = lambda distance: np.concatenate([np.cos(distance * frequencies), np.sin(distance * frequencies)])
     expected = [[QUERY[i] @ kernel @ wave(q - k) / 2 for k in KEY_POSITIONS] for i, q in enumerate(QUERY_POSITIONS)]
     np.testing.assert_allclose(of(bias), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_location():
+    """Luong et al. 2015, eq. 8: row k of W_a for position k, wherever the block of keys begins."""
+    bias = Location.init(jax.random.key(0), D, positions=310)
+    table = np.asarray(bias.kernel, np.float64)
+    np.testing.assert_allclose(of(bias), QUERY @ table[:, :K], rtol=1e-5, atol=1e-6)
+    block = bias(jnp.float32(QUERY), jnp.asarray(QUERY_POSITIONS), jnp.arange(308, 312))
+    np.testing.assert_allclose(block[:, :2], QUERY @ table[:, 308:], rtol=1e-5, atol=1e-6)
+    assert np.isnan(block[:, 2:]).all()  # positions that it does not know
+    with pytest.raises(InputError, match="309 source positions, got 310"):
+        Location(bias.kernel[:, :309])(jnp.float32(QUERY), jnp.asarray(QUERY_POSITIONS), jnp.arange(310))
 
 
 def bucket(relative, buckets, max_distance, bidirectional):

@@ -14,7 +14,7 @@ from hypothesis import given, settings, strategies as st
 
 from attention_jax.ops import scores
 from attention_jax.ops.attention import attend
-from attention_jax.ops.biases import ALiBi, ShawBias, T5Bias, TransformerXLBias
+from attention_jax.ops.biases import ALiBi, Location, ShawBias, T5Bias, TransformerXLBias
 from attention_jax.ops.masks import causal, dense, lengths, segments, window
 
 WIDTH, VALUE_WIDTH = 4, 3
@@ -41,6 +41,7 @@ BIASES = {
     "TransformerXL": TransformerXLBias.init(KEY, WIDTH, 6),
     "T5": T5Bias.init(KEY, 8, 16),
     "ALiBi": ALiBi(jnp.float32(0.3)),
+    "Location": Location.init(KEY, WIDTH, 16),
 }
 
 
@@ -140,8 +141,8 @@ def test_without_queries_or_keys_there_is_nothing_to_go_through():
 
 
 BIAS_NAMES = list(BIASES)
-PAIRS = [(s, list(MASKS)[i % len(MASKS)], BIAS_NAMES[(i + 1) % 5], (0, 0.3)[i % 2]) for i, s in enumerate(SCORES)]
-MORE_PAIRS = [(list(SCORES)[(4 * i + 1) % 11], m, BIAS_NAMES[i % 5], (0.3, 0)[i % 2]) for i, m in enumerate(MASKS)]
+PAIRS = [(s, list(MASKS)[i % len(MASKS)], BIAS_NAMES[(i + 1) % 6], (0, 0.3)[i % 2]) for i, s in enumerate(SCORES)]
+MORE_PAIRS = [(list(SCORES)[(4 * i + 1) % 11], m, BIAS_NAMES[i % 6], (0.3, 0)[i % 2]) for i, m in enumerate(MASKS)]
 
 
 def test_the_fast_pairs_have_every_mask_and_bias():
