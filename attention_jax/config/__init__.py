@@ -83,8 +83,13 @@ class Optim(Options):
     clip_norm: float = 0.0
     """Clip gradients to this global norm; 0 does not clip."""
     weight_decay: float = 0.0
+    """sgd and adam add it times the parameters to the gradient (L2 regularisation); adamw and rmsprop subtract it times
+    the learning rate and the parameters (decoupled, Loshchilov & Hutter 2019).
+    """
     decayed: Literal["all", "kernels"] = "all"
-    """Which parameters weight decay is for: all, or the weights of linear maps and convolutions alone."""
+    """Which parameters weight decay is for: all, or the weights of linear maps and convolutions alone (no biases,
+    norms, embeddings, positions, or parameters of scores).
+    """
     momentum: float = 0.0
     """Momentum of sgd and rmsprop."""
     b1: float = 0.9

@@ -46,8 +46,9 @@ def optimizer(optim, total_steps: int) -> optax.GradientTransformation:
         parts.append(
             optax.clip_by_global_norm(clip if isinstance(clip, int | float) else jnp.where(clip > 0, clip, jnp.inf))
         )
-    if optim.name == "sgd" and not is_zero(optim.weight_decay):
-        parts.append(decay(optim))  # L2 regularisation: part of the gradient
+    coupled = optim.name in ("sgd", "adam")  # L2 regularisation: part of the gradient
+    if coupled and not is_zero(optim.weight_decay):
+        parts.append(decay(optim))
     if optim.name in ("adam", "adamw"):
         kept_in = None if optim.moment_dtype == "float32" else optim.moment_dtype
         parts.append(optax.scale_by_adam(b1=optim.b1, b2=optim.b2, eps=optim.eps, mu_dtype=kept_in))
@@ -55,13 +56,33 @@ def optimizer(optim, total_steps: int) -> optax.GradientTransformation:
         parts.append(optax.scale_by_stddev(decay=optim.b2, eps=optim.eps))  # centred (Graves 2013, eq. 38-41)
     if optim.name in ("sgd", "rmsprop") and not is_zero(optim.momentum):
         parts.append(optax.trace(decay=optim.momentum))
-    if optim.name != "sgd" and not is_zero(optim.weight_decay):
+    if not coupled and not is_zero(optim.weight_decay):
         parts.append(decay(optim))  # decoupled (Loshchilov & Hutter 2019)
     return optax.chain(*parts, optax.scale_by_learning_rate(schedule(optim, total_steps)))
 
 
 def decay(optim) -> optax.GradientTransformation:
-    """Adds `weight_decay` times the parameters; of `decayed` "kernels", those whose name is kernel."""
-    is_kernel = lambda path, _: path[-1] == jax.tree_util.DictKey("kernel")
-    kernels = lambda params: jax.tree_util.tree_map_with_path(is_kernel, params)
+    """Adds `weight_decay` times the parameters, or with `decayed` "kernels" times those of `kernels`."""
     return optax.add_decayed_weights(optim.weight_decay, None if optim.decayed == "all" else kernels)
+
+
+NTM_KERNELS = ("controller", "heads")
+"""The weight matrices of `models.ntm`, which are named after what they feed."""
+
+
+def kernels(params):
+    """Which parameters are weights of linear maps and convolutions: a tree of booleans.
+
+    They are called kernel, input_kernel, readout_kernel, ...; biases, norms, embeddings, tables of positions and the
+    parameters of scores are not among them.
+
+    >>> kernels({"layer": {"recurrent_kernel": 0.0, "bias": 0.0}, "table": 0.0, "score": {"query_kernel": 0.0}})
+    {'layer': {'bias': False, 'recurrent_kernel': True}, 'score': {'query_kernel': False}, 'table': False}
+    """
+
+    def is_kernel(path, _) -> bool:
+        names = [str(getattr(part, "key", "")) for part in path]
+        of_a_score = any(name.startswith("score") for name in names)
+        return (names[-1].endswith("kernel") or names[-1] in NTM_KERNELS) and not of_a_score
+
+    return jax.tree_util.tree_map_with_path(is_kernel, params)

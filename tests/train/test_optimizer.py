@@ -7,7 +7,7 @@ import optax
 import pytest
 
 from attention_jax.config import Optim, replace
-from attention_jax.train.optimizer import optimizer, schedule
+from attention_jax.train.optimizer import kernels, optimizer, schedule
 
 RATES = {
     "constant": lambda t: 1.0,
@@ -70,6 +70,17 @@ def test_adamw_decays_beside_its_step():
     np.testing.assert_allclose(run(optimizer(optim, 10), GRADIENTS), w, rtol=1e-5)
 
 
+def test_adam_decays_as_l2_does():
+    """The decay is part of the gradient and of both moments, as in PyTorch's Adam; adamw is the other form."""
+    optim = Optim("adam", learning_rate=0.1, b1=0.8, b2=0.95, eps=1e-2, weight_decay=0.5)
+    w, m, v = np.array([1.0, -2.0]), 0.0, 0.0
+    for t, gradient in enumerate(map(np.array, GRADIENTS), 1):
+        gradient = gradient + 0.5 * w
+        m, v = 0.8 * m + 0.2 * gradient, 0.95 * v + 0.05 * gradient**2
+        w = w - 0.1 * m / (1 - 0.8**t) / (np.sqrt(v / (1 - 0.95**t)) + 1e-2)
+    np.testing.assert_allclose(run(optimizer(optim, 10), GRADIENTS), w, rtol=1e-5)
+
+
 def test_centred_rmsprop_with_momentum_is_graves_2013_eq_38_to_41():
     optim = Optim("rmsprop", learning_rate=1e-4, b2=0.95, momentum=0.9, eps=1e-4)
     w, n, g, delta = np.array([1.0, -2.0]), 0.0, 0.0, 0.0
@@ -108,6 +119,17 @@ def test_kernels_alone_decay():
     change, _ = update.update(nothing, update.init(params), params)
     np.testing.assert_allclose(change["layer"]["kernel"], -0.3, rtol=1e-6)
     assert not change["layer"]["bias"].any() and not change["scale"].any()
+
+
+def test_the_matrices_of_recurrent_models_and_of_the_turing_machine_decay():
+    cell = {"input_kernel": 0.0, "recurrent_kernel": 0.0, "bias": 0.0}
+    params = {"encoder": cell, "readout_kernel": 0.0, "embed": {"table": 0.0}, "score": {"key_kernel": 0.0}}
+    machine = {"controller": 0.0, "heads": 0.0, "heads_bias": 0.0, "memory_start": 0.0}
+    decayed = kernels({"seq2seq": params, "machine": machine})
+    assert decayed["seq2seq"]["encoder"] == {"input_kernel": True, "recurrent_kernel": True, "bias": False}
+    assert decayed["seq2seq"]["readout_kernel"] and not decayed["seq2seq"]["embed"]["table"]
+    assert not decayed["seq2seq"]["score"]["key_kernel"], "recorded results of scores in a Transformer have it so"
+    assert decayed["machine"] == {"controller": True, "heads": True, "heads_bias": False, "memory_start": False}
 
 
 TRACED = ("learning_rate", "clip_norm", "weight_decay", "momentum", "warmup_steps", "b1", "b2")
