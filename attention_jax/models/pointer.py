@@ -11,8 +11,6 @@ from attention_jax import config
 from attention_jax.models.named_scores import make_score
 from attention_jax.models.recurrent import Layer
 from attention_jax.ops import cells
-from attention_jax.ops.attention import attention_weights
-from attention_jax.ops.masks import lengths
 
 
 class Memory(NamedTuple):
@@ -54,12 +52,18 @@ class PointerNetwork(nn.Module):
         return Memory(inputs, length, hidden.swapaxes(0, 1), last)
 
     def point(self, memory: Memory, states: Float[Array, "B T H"]) -> Float[Array, "B T S"]:
-        """p(C_i | C_1, ..., C_{i-1}, P) = softmax_j v . tanh(W_1 e_j + W_2 d_i) (equation 3)."""
-        one = lambda d, e, length: attention_weights(d, e, score=self.score, mask=lengths(length))
+        """log p(C_i | C_1, ..., C_{i-1}, P), p = softmax_j v . tanh(W_1 e_j + W_2 d_i) (equation 3); -inf for padding.
+
+        In logarithms a probability that underflows has a finite loss.
+        """
+
+        def one(d, e, length):
+            return jax.nn.log_softmax(self.score(d, e), where=jnp.arange(len(e)) < length)
+
         return jax.vmap(one)(states, memory.states, memory.length)
 
     def decode(self, memory: Memory, before: Int[Array, "B T"]) -> Float[Array, "B T S"]:
-        """Teacher forced: the weights of every step, where `before` is what it comes after, 0 at first."""
+        """Teacher forced: log p of every step, where `before` is the index before it, 0 at first."""
         read = jnp.take_along_axis(memory.inputs, before[:, :, None], axis=1).swapaxes(0, 1)
         hidden, _ = self.decoder.scan(self.decoder.project(read), memory.last)
         return self.point(memory, hidden.swapaxes(0, 1))
@@ -72,8 +76,8 @@ class PointerNetwork(nn.Module):
         """One step: log p of each place, and the next cache."""
         read = jnp.take_along_axis(cache.memory.inputs, before[:, None, None], axis=1)[:, 0]
         state = cells.lstm_step(self.decoder.project(read), self.decoder.recurrent_kernel, cache.state)
-        return jnp.log(self.point(cache.memory, state[0][:, None])[:, 0]), cache._replace(state=state)
+        return self.point(cache.memory, state[0][:, None])[:, 0], cache._replace(state=state)
 
     def __call__(self, inputs, length, before):
-        """The weights [B, T, S] of every step, teacher forced."""
+        """log p [B, T, S] of every step, teacher forced."""
         return self.decode(self.encode(inputs, length), before)

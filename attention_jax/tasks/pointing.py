@@ -88,13 +88,17 @@ class PointingTask:
 
     def look(self, params, batch):
         """The weights [B, T, S] of every step, teacher forced."""
+        return jnp.exp(self.log_p(params, batch))
+
+    def log_p(self, params, batch):
+        """The logarithms of `look`, -inf for padding."""
         return self.model.apply({"params": params}, batch["inputs"], batch["length"], before(batch["target"]))
 
     def costs(self, params, batch):
         """The nats [B] of each row's places."""
-        weights = jnp.take_along_axis(self.look(params, batch), batch["target"][:, :, None], axis=2)[:, :, 0]
-        real = jnp.arange(weights.shape[1])[None, :] < batch["target_length"][:, None]
-        return -jnp.log(jnp.where(real, weights, 1.0)).sum(1)
+        log_p = jnp.take_along_axis(self.log_p(params, batch), batch["target"][:, :, None], axis=2)[:, :, 0]
+        real = jnp.arange(log_p.shape[1])[None, :] < batch["target_length"][:, None]
+        return -jnp.where(real, log_p, 0.0).sum(1)
 
     def loss(self, params, batch, rng):
         places = jnp.where(batch["weight"] > 0, batch["target_length"], 0)

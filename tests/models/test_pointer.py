@@ -23,7 +23,7 @@ def variables():
 
 @pytest.fixture(scope="module")
 def weights(variables):
-    return np.asarray(jax.jit(MODEL.apply)(variables, INPUTS, LENGTH, BEFORE))
+    return np.exp(jax.jit(MODEL.apply)(variables, INPUTS, LENGTH, BEFORE))
 
 
 def lstm(p, x, hidden, cell):
@@ -61,4 +61,12 @@ def test_one_step_at_a_time_is_the_same(variables, weights):
 
 def test_padding_changes_nothing(variables, weights):
     other = jnp.where((jnp.arange(5)[None] < LENGTH[:, None])[:, :, None], INPUTS, 7.0)
-    np.testing.assert_allclose(jax.jit(MODEL.apply)(variables, other, LENGTH, BEFORE), weights, atol=1e-6)
+    np.testing.assert_allclose(np.exp(jax.jit(MODEL.apply)(variables, other, LENGTH, BEFORE)), weights, atol=1e-6)
+
+
+def test_a_probability_that_underflows_has_a_finite_logarithm_and_gradient(variables):
+    score = variables["params"]["score"]
+    sure = {"params": variables["params"] | {"score": score | {"vector": 1e3 * score["vector"]}}}
+    log_p = lambda variables: MODEL.apply(variables, INPUTS, LENGTH, BEFORE)[0]
+    assert log_p(sure).min() < -200 and np.isfinite(log_p(sure)).all()
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(jax.grad(lambda v: log_p(v).sum())(sure)))
