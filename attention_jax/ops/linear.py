@@ -31,9 +31,15 @@ class Features(Score):
         """phi of every row."""
         raise NotImplementedError
 
+    def scaled(self, x: Float[Array, "N D"]) -> tuple[Float[Array, "N F"], Float[Array, "N 1"] | float]:
+        """(phi(x) exp(-c), c) with a number c for each row, or one for all, that keeps the features representable."""
+        return self.features(x), 0.0
+
     def __call__(self, query, key):
-        product = self.features(query) @ self.features(key).T
-        return jnp.where(product > 0, jnp.log(jnp.where(product > 0, product, 1.0)), -jnp.inf)
+        (query, query_scale), (key, key_scale) = self.scaled(query), self.scaled(key)
+        product = query @ key.T
+        log = jnp.log(jnp.where(product > 0, product, 1.0)) + query_scale + jnp.reshape(key_scale, (1, -1))
+        return jnp.where(product > 0, log, -jnp.inf)
 
 
 @pytree
@@ -55,9 +61,15 @@ class PositiveFeatures(Features):
     projection: Float[Array, "M D"]
 
     def features(self, x):
+        features, scale = self.scaled(x)
+        return features * jnp.exp(scale)
+
+    def scaled(self, x):
+        """The features over the largest of each row: exp overflows beyond 88 in float32 (their section 4.1)."""
         x = x.astype(accumulator(x.dtype))
         exponent = x @ self.projection.T - jnp.sum(x**2, axis=1, keepdims=True) / 2
-        return jnp.exp(exponent) * self.projection.shape[0] ** -0.5
+        largest = jax.lax.stop_gradient(exponent.max(axis=1, keepdims=True))
+        return jnp.exp(exponent - largest) * self.projection.shape[0] ** -0.5, largest
 
 
 def refusal(query, key, value, score, bias, mask, dropout, query_offset) -> str | None:
@@ -76,9 +88,17 @@ def attend(
     given = {type(part): part for part in parts(mask)}
     real = jnp.arange(key.shape[0]) < given[Lengths].length if Lengths in given else jnp.ones(key.shape[0], bool)
     key, value = shield(key, real), shield(value, real)
-    query, key = score.features(query), jnp.where(real[:, None], score.features(key), 0.0)  # [Q, F], [K, F]
+    query, key = score.scaled(query)[0], with_one_scale(score, key, real)  # [Q, F], [K, F]
     pooled = (_causal_sums if Causal in given else _sums)(query, key, with_one(value, query.dtype))
     return divided(pooled).astype(value.dtype)
+
+
+def with_one_scale(score: Features, key: Float[Array, "K D"], real) -> Float[Array, "K F"]:
+    """The features of the keys over the largest of all `real` ones: a factor that all weights share cancels."""
+    features, scale = score.scaled(key)
+    scale = jnp.broadcast_to(scale, (len(key), 1))
+    largest = jnp.max(scale, initial=-jnp.inf, where=real[:, None])
+    return jnp.where(real[:, None], features * jnp.exp(scale - jnp.where(jnp.isfinite(largest), largest, 0.0)), 0.0)
 
 
 def with_one(value: Float[Array, "K V"], dtype) -> Float[Array, "K V1"]:
@@ -120,5 +140,6 @@ def recurrent(
         state = state + jnp.outer(key, value)
         return state, query @ state
 
-    rows = score.features(query), score.features(key), with_one(value, accumulator(value.dtype))
+    real = jnp.ones(len(key), bool)
+    rows = score.scaled(query)[0], with_one_scale(score, key, real), with_one(value, accumulator(value.dtype))
     return divided(jax.lax.scan(step, jnp.zeros((rows[1].shape[1], rows[2].shape[1]), rows[1].dtype), rows)[1])

@@ -100,3 +100,29 @@ def test_memory_is_linear():
         return jax.jit(gradient).lower(x, x, x).compile().memory_analysis().temp_size_in_bytes
 
     assert cost(8192) < 2.2 * cost(4096)
+
+
+@pytest.mark.parametrize("size", [1.0, 12.0])
+def test_positive_features_of_long_vectors_neither_overflow_nor_vanish(size):
+    """At size 12 the exponents reach beyond +-88, where float32 has neither exp(x) nor exp(-x)."""
+    rng = np.random.default_rng(0)
+    query, key = size * rng.standard_normal((2, 6, 4)) / 2
+    value, projection = rng.standard_normal((6, 3)), rng.standard_normal((16, 4))
+    phi = lambda x: x @ projection.T - (x**2).sum(1, keepdims=True) / 2
+    exponents = phi(query)[:, None] + phi(key)[None]  # [Q, K, F]
+    logits = np.log(np.exp(exponents - exponents.max((1, 2), keepdims=True)).sum(-1))
+    weights = np.exp(logits - logits.max(1, keepdims=True))
+    expected = weights / weights.sum(1, keepdims=True) @ value
+    call = [jnp.asarray(x, jnp.float32) for x in (query, key, value)]
+    score = PositiveFeatures(jnp.asarray(projection, jnp.float32))
+    for implementation in ("plain", "fused", "linear"):
+        np.testing.assert_allclose(attend(*call, score=score, implementation=implementation), expected, atol=1e-4)
+
+
+def test_padding_does_not_set_the_scale_of_the_keys():
+    """Keys of long vectors have tiny features; a padded key of zeros has large ones and must not count."""
+    query, key, value = (10 * jax.random.normal(k, (5, 4)) for k in jax.random.split(jax.random.key(1), 3))
+    score = PositiveFeatures(jax.random.normal(jax.random.key(2), (8, 4)))
+    padded = [jnp.concatenate([x, jnp.zeros((3, 4))]) for x in (key, value)]
+    found = attend(query, *padded, score=score, mask=lengths(5), implementation="linear")
+    np.testing.assert_allclose(found, attend(query, key, value, score=score, implementation="linear"), rtol=1e-5)
