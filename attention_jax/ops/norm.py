@@ -37,11 +37,11 @@ def _forward(x, scale, bias, epsilon):
     inverse = jax.lax.rsqrt(jnp.square(centred).mean(axis=-1, keepdims=True) + epsilon)
     normal = centred * inverse
     out = normal * _rows(scale, x) + _rows(bias, x)
-    return out.astype(x.dtype), ((x, mean, inverse, scale) if is_half(x.dtype) else (normal, None, inverse, scale))
+    return out.astype(x.dtype), (*((x, mean) if is_half(x.dtype) else (normal, None)), inverse, scale, bias)
 
 
 def _backward(epsilon, saved, out_bar):
-    x, mean, inverse, scale = saved
+    x, mean, inverse, scale, bias = saved
     exact, dtype = accumulator(x.dtype), x.dtype
     normal, out_bar = x.astype(exact), out_bar.astype(exact)
     if mean is not None:
@@ -52,7 +52,7 @@ def _backward(epsilon, saved, out_bar):
     return (
         x_bar.astype(dtype),
         (out_bar * normal).sum(axis=over).astype(scale.dtype),
-        out_bar.sum(axis=over).astype(scale.dtype),
+        out_bar.sum(axis=over).astype(bias.dtype),
     )
 
 

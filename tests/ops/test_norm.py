@@ -65,3 +65,9 @@ def test_in_half_precision_the_gradient_is_that_of_float64_and_keeps_x():
 def test_a_constant_row_is_finite():
     value, slope = jax.value_and_grad(lambda x: layer_norm(x, jnp.ones(3), jnp.ones(3)).sum())(jnp.full((1, 3), 5.0))
     assert value == 3.0 and np.isfinite(slope).all()
+
+
+def test_the_gradients_have_the_types_of_scale_and_bias():
+    x, scale, bias = jnp.ones((3, 8)), jnp.ones(8, jnp.float32), jnp.zeros(8, jnp.bfloat16)
+    gradients = jax.grad(lambda *args: layer_norm(*args).sum(), argnums=(1, 2))(x, scale, bias)
+    assert [gradient.dtype for gradient in gradients] == [jnp.float32, jnp.bfloat16]
