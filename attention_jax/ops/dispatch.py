@@ -13,8 +13,11 @@ from attention_jax.ops.precision import is_half
 
 Implementation = Literal["plain", "fused", "cudnn", "flash", "resident", "linear"]
 
-KERNELS = {"cuda": {"cudnn": cudnn}, "tpu": {"flash": flash, "resident": resident}}
-"""Of each platform that has any, best first: the name, and the module that takes the calls it can compute exactly."""
+KERNELS = {"cuda": ("cudnn", cudnn), "tpu": ("flash", flash)}
+"""The kernel of each platform that has one: its name, and the module that takes the calls it can compute exactly."""
+
+ON_REQUEST = {"cudnn": cudnn, "flash": flash, "resident": resident, "linear": linear}
+"""What the caller may ask for by name. "resident" is never chosen by itself: it has not run on a TPU yet."""
 
 PLATFORMS = ("cpu", "cuda", "tpu", "default")
 """As `jax.lax.platform_dependent` names them; "default" is every other one."""
@@ -29,11 +32,11 @@ HALF_FUSED_FROM = FUSED_FROM | {"tpu": 128 * 128}
 gradient of 2 layers of ViT-S/16 (196 patches, batch 128) reads and writes 10.4 GB with it and 15.1 with "plain". In
 float32 a TPU does not choose it where a CPU chooses "plain", which would compute its weights twice then."""
 
-KERNEL_FROM = {"cudnn": 0, "flash": 512 * 512, "resident": 32 * 32}
+KERNEL_FROM = {"cudnn": 0, "flash": 512 * 512}
 """Pairs Q * K from which a kernel is taken. For one v5e chip, gradient of 1,024 heads of 64 at T = 256,
-256 at 512 and 64 at 1,024: 3.7, 1.9 and 0.6 GB of traffic by "flash", 3.0, 2.9 and 2.9 by "plain". Gradient of 2 layers
-of ViT-B/16 (196 patches): 4.8 GB by "resident", 9.4 by "fused"; of 2 + 2 layers of Transformer-base (32 tokens): 6.6 GB
-by "resident", 9.6 by "plain"."""
+256 at 512 and 64 at 1,024: 3.7, 1.9 and 0.6 GB of traffic by "flash", 3.0, 2.9 and 2.9 by "plain". On request, gradient
+of 2 layers of ViT-B/16 (196 patches): 4.8 GB by "resident", 9.4 by "fused"; of 2 + 2 layers of Transformer-base
+(32 tokens): 6.6 GB by "resident", 9.6 by "plain"."""
 
 PAIRS_PER_BLOCK = {"cpu": 512 * 256, "cuda": 4096 * 512, "tpu": 4096 * 512, "default": 4096 * 512}
 """Pairs in one block of a score that costs 1 per pair; divided by the cost of others, but not below 64 x 64."""
@@ -45,7 +48,7 @@ def choose(
     """The implementation on each of `PLATFORMS`, in this order:
 
     1. what the caller asks for, if it can do the call;
-    2. the platform's first kernel that can compute the call exactly (`cudnn.refusal`, ...) and pays;
+    2. the platform's kernel, if it can compute the call exactly (`cudnn.refusal`, `flash.refusal`) and pays;
     3. "plain" where the matrix is small;
     4. "linear" where the score is a product of features (`linear.refusal`);
     5. "fused".
@@ -55,19 +58,18 @@ def choose(
     if asked in ("plain", "fused"):
         return dict.fromkeys(PLATFORMS, asked)
     call = (query, key, value, score, bias, mask, dropout, query_offset)
-    for kernels in (*KERNELS.values(), {"linear": linear}):
-        if asked in kernels:
-            refusal = kernels[asked].refusal(*call)
-            if refusal is not None:
-                raise InputError(f'implementation="{asked}" {refusal}: take "fused", or None to choose by itself')
-            return dict.fromkeys(PLATFORMS, asked)
+    if asked in ON_REQUEST:
+        refusal = ON_REQUEST[asked].refusal(*call)
+        if refusal is not None:
+            raise InputError(f'implementation="{asked}" {refusal}: take "fused", or None to choose by itself')
+        return dict.fromkeys(PLATFORMS, asked)
     chosen = _by_size(score, query, key, HALF_FUSED_FROM if is_half(query.dtype) else FUSED_FROM)
     if linear.refusal(*call) is None:
         chosen = {platform: "linear" if i == "fused" else i for platform, i in chosen.items()}
     pairs = query.shape[0] * key.shape[0]
-    for platform, kernels in KERNELS.items():
-        able = (name for name, kernel in kernels.items() if pairs >= KERNEL_FROM[name] and not kernel.refusal(*call))
-        chosen[platform] = next(able, chosen[platform])
+    for platform, (name, kernel) in KERNELS.items():
+        if pairs >= KERNEL_FROM[name] and not kernel.refusal(*call):
+            chosen[platform] = name
     return chosen
 
 

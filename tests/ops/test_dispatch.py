@@ -41,7 +41,7 @@ def test_a_tpu_is_fused_where_that_costs_a_cpu_nothing_and_from_less_in_half_pre
     on_tpu = functools.partial(chosen, elsewhere="tpu")
     assert on_tpu(196, 196) == ("plain", "plain") and on_tpu(256, 256) == ("fused", "fused")
     assert on_tpu(196, 196, dtype=jnp.bfloat16, score=scores.Cosine()) == ("plain", "fused")
-    assert on_tpu(196, 196, dtype=jnp.bfloat16) == ("plain", "resident")
+    assert on_tpu(196, 196, dtype=jnp.bfloat16) == ("plain", "fused")
 
 
 def lowered(function, platform, *inputs):
