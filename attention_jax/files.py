@@ -19,7 +19,7 @@ def data_home() -> str:
 def is_utf8(text: str) -> bool:
     """Whether `text` can be written as UTF-8: a command line or a path may have bytes that cannot.
 
-    >>> is_utf8("é"), is_utf8("\udce9")
+    >>> is_utf8("é"), is_utf8(chr(0xDCE9))
     (True, False)
     """
     return text == text.encode(errors="replace").decode()

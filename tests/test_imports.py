@@ -10,7 +10,7 @@ PACKAGE = ROOT / "attention_jax"
 ANY = {"numpy", "jaxtyping", "attention_jax"}  # "attention_jax" itself: only what its __init__ defines
 ROOMS = {  # room -> (third-party packages, rooms of this package) it may import besides itself and the standard library
     "ops": ({"jax"}, set()),
-    "data": ({"tensorflow_datasets", "babel", "sentencepiece", "spacy", "PIL", "sklearn"}, {"config"}),
+    "data": ({"tensorflow_datasets", "babel", "sentencepiece", "spacy", "PIL", "sklearn"}, {"config", "provenance"}),
     "models": ({"jax", "flax"}, {"ops", "config"}),
     "decode": ({"jax"}, {"ops"}),
     "train": ({"jax", "optax", "orbax", "rich", "tensorboardX", "wandb", "mlflow"}, {"ops", "provenance"}),

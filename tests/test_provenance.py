@@ -82,3 +82,11 @@ def test_the_environment_of_a_run_names_the_cores_it_may_use(monkeypatch):
     found = log.environment()
     assert found["machine"].endswith(", 1 of 4 CPUs") and found["cores"] == 1
     assert {"commit", "changed", "instructions", "jax"} <= found.keys()
+
+
+def test_where_the_system_cannot_tell_the_usable_cores_all_count(monkeypatch):
+    monkeypatch.delattr(os, "sched_getaffinity")  # macOS
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    assert provenance.cores() == 6
+    for path in (provenance.ROOT / "attention_jax" / "data").glob("*.py"):
+        assert "sched_getaffinity" not in path.read_text(), f"{path.name} asks what macOS does not have"

@@ -14,6 +14,7 @@ from attention_jax import InputError
 from attention_jax.data import batches
 from attention_jax.data.image_files import decode
 from attention_jax.data.streams import Call, Share, Stream
+from attention_jax.provenance import cores
 
 Crop = Callable[[tuple[int, int], np.random.Generator], tuple[float, float, float, float]]
 """(width, height), random numbers -> the box (left, top, right, bottom) of an image that training sees."""
@@ -82,7 +83,7 @@ class LazyImages:
     def __getitem__(self, rows) -> np.ndarray:
         """Rows as NumPy understands them: a number, a slice, or an array of numbers."""
         numbers = np.arange(len(self))[rows]
-        image = self.read(np.atleast_1d(numbers), threads=len(os.sched_getaffinity(0))).image
+        image = self.read(np.atleast_1d(numbers), threads=cores()).image
         return image if np.ndim(numbers) else image[0]
 
     def take(self, rows, axis: int = 0) -> "LazyImages":

@@ -76,13 +76,14 @@ def prepared(
                 with _quiet_absl(), contextlib.redirect_stdout(io.StringIO()):
                     built.download_and_prepare()
     except (OSError, RuntimeError) as error:  # array_record raises the second
-        full = os.strerror(errno.ENOSPC)
-        if isinstance(error, RuntimeError) and full not in str(error):
+        reasons = (os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+        full = next((reason for reason in reasons if reason in str(error)), None)
+        if isinstance(error, RuntimeError) and full is None:
             raise
         for empty in ("downloads/extracted", "downloads"):
             with contextlib.suppress(OSError):
                 os.rmdir(os.path.join(data_home(), empty))
-        reason = full if full in str(error) else error.strerror or error
+        reason = full or error.strerror or error
         raise InputError(
             f"cannot write to {data_home()}, where datasets are cached ({reason}); set TFDS_DATA_DIR"
         ) from error

@@ -8,7 +8,6 @@ and nothing else, so the order and every draw are the same with any number of wo
 import collections
 import contextlib
 import multiprocessing.util
-import os
 import pickle
 import signal
 from collections.abc import Callable, Iterable, Iterator
@@ -20,6 +19,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from attention_jax import InputError
+from attention_jax.provenance import cores
 
 LARGEST_RESIDENT = 2**30
 """Bytes of training arrays that `--data.stream auto` still keeps on the device."""
@@ -138,7 +138,7 @@ class Threads:
 
     def __init__(self, stream: Stream, share: Share):
         self.calls, self.share = stream.calls, share
-        self.ahead = min(len(os.sched_getaffinity(0)), 8)
+        self.ahead = min(cores(), 8)
         self.pool = ThreadPoolExecutor(self.ahead)
 
     def ask(self, epoch: int, window: int) -> Callable[[], list[Call]]:
