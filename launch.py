@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Attention in JAX: launch, sweep and reproduce experiments.
 
-With no arguments, the main job: train date_luong, an attention model that learns to read dates in about a minute.
+With no arguments it trains date_luong, an attention model that converts dates, in one to three minutes on two cores.
 """
 
 import os

@@ -59,15 +59,15 @@ def explained() -> Iterator[None]:
     ...     raise ModuleNotFoundError(name="optuna.storages")
     Traceback (most recent call last):
     ...
-    attention_jax.errors.InputError: this needs optuna, which is not installed: pip install 'attention_jax[sweep]'
-    """
+    attention_jax.errors.InputError: this needs optuna, which is not installed: pip install optuna (in a checkout pip install '.[sweep]')
+    """  # noqa: E501
     try:
         yield
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in EXTRAS:
             raise
-        install = f"pip install 'attention_jax[{EXTRAS[package]}]'"
+        install = f"pip install {package} (in a checkout pip install '.[{EXTRAS[package]}]')"
         raise InputError(f"this needs {package}, which is not installed: {install}") from error
     except OSError as error:
         where = error.filename or "a file"

@@ -26,13 +26,13 @@ def existing(path: str, what: str) -> str:
     for candidate in (path, path + ".gz"):
         if os.path.isfile(candidate):
             return candidate
-    raise InputError(f"no {what} at {path} (nor {path}.gz)")
+    raise InputError(f"no {what} at {path} (nor {path}.gz): give the path of a file that exists")
 
 
 def read_bytes(path: str, what: str, member: str = "") -> bytes:
     """The file's content, unpacked: of a .gz, or of the file called `member` in a .zip."""
     if not os.path.isfile(path):
-        raise InputError(f"no {what} at {path}")
+        raise InputError(f"no {what} at {path}: give the path of a file that exists")
     try:
         if path.endswith(".zip") and not member:
             raise InputError(f"{path} is packed: unpack it and give the file that is in it")
