@@ -119,7 +119,8 @@ def test_a_missing_extra_is_one_line(package, extra, tmp_path):
     )
     done = python(code + "runpy.run_path('launch.py', run_name='__main__')", without=(package,))
     assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
-    assert f"this needs {package}, which is not installed: pip install {package} (in a checkout pip install '.[{extra}]')" in done.stderr
+    install = f"pip install {package} (in a checkout pip install '.[{extra}]')"
+    assert f"this needs {package}, which is not installed: {install}" in done.stderr
 
 
 def test_without_a_checkout_one_line_says_that_one_is_needed(monkeypatch, tmp_path):

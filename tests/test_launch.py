@@ -376,7 +376,7 @@ def test_a_sweep_that_is_refused_leaves_no_settings(tmp_path, wrong, said):
 def test_every_repetition_of_over_counts(tmp_path):
     once = ("--over", "model.hidden-size=4,8", "optim.learning-rate=0.1,0.2,0.3")
     twice = ("--over", "model.hidden-size=4,8", "--over", "optim.learning-rate=0.1,0.2,0.3")
-    place = ("--dry-run", "--out", tmp_path / "s")
+    place = ("--dry-run", "--metric", "valid.loss", "--data.validation", "100", "--out", tmp_path / "s")
     together, apart = (launch_here("sweep", "date_luong", *over, *place) for over in (once, twice))
     assert apart.returncode == 0 and "6 trials" in apart.stdout, apart.stderr
     assert apart.stdout == together.stdout

@@ -7,6 +7,7 @@ import hashlib
 import importlib.util
 import itertools
 import os
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 
-from attention_jax.files import whole
 from attention_jax.report.labels import fit_labels
 
 DPI = 200
@@ -100,9 +99,10 @@ def save(figure, path: str | Path) -> Path:
     path = Path(path)
     if not path.suffix:
         path = path.with_suffix(".png")
-    with styled(), whole(path) as part:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with styled():
         fit_labels(figure)
-        figure.savefig(part)
+        figure.savefig(path)
     return path
 
 

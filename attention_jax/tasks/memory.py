@@ -138,8 +138,9 @@ class MemoryTask:
 
     def metric_names(self, full: bool) -> list[str]:
         task, beyond = self.config.data.task, self.data.beyond if full else ()
-        names = ["valid.loss", "valid.bits_per_sequence", "valid.wrong_bits"]
-        names += ["valid.bits_over_optimum"] * (task == "ngrams")
+        scores = ["bits_per_sequence", "wrong_bits", *["bits_over_optimum"] * (task == "ngrams")]
+        splits = ("valid", "test") if full else ("valid",)
+        names = ["valid.loss", *(f"{split}.{score}" for split in splits for score in scores)]
         names += [f"test.{kind}_{name}" for name in beyond for kind in ("bits", "wrong_bits")]
         return names + ["test.wrong_bits_to_50"] * (full and task == "copy")
 

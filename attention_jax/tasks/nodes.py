@@ -90,6 +90,9 @@ class NodeTask:
                 metrics[f"{split}.{name}"] = float(found[name][0, self.data.splits[split]].mean(dtype=np.float64))
         return Evaluation(metrics, {})
 
+    def metric_names(self, full: bool) -> list[str]:
+        return [f"{split}.{name}" for split in ("valid", "test")[: 1 + full] for name in ("loss", "accuracy")]
+
     def evaluated_with(self) -> dict:
         return {"evaluation": (self.score_nodes, self.buckets[0], 1)}
 

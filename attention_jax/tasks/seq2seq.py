@@ -68,9 +68,9 @@ def build(config: Config) -> "Seq2seqTask":
                 f"packed sentences of --data.max-length {longest} tokens need as many learned positions, got "
                 f"--model.max-length {places}: raise it to {longest}, or take shorter sentences"
             )
+    data = load_once(corpora.load, config.data, config.train.batch_size)
     if config.decode is None:
         raise InputError("a model that writes sequences needs to know how: give its configuration decode=Decode()")
-    data = load_once(corpora.load, config.data, config.train.batch_size)
     model = build_model(config, len(data.source_vocabulary), len(data.target_vocabulary))
     if getattr(config.model, "tied", "") == "all" and data.source_vocabulary.tokens != data.target_vocabulary.tokens:
         raise InputError(

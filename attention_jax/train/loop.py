@@ -172,15 +172,16 @@ def check_batches(task, train):
 
 
 def check_metric(task, option: str, name: str, full: bool = False):
-    """InputError if `name`, the value of `option`, is no metric of an epoch or, in `full`, of the end.
+    """InputError if `name`, the value of `option`, is no metric of an epoch or, in `full`, of the end, nor several of
+    them with commas between.
 
     Means over training (train.loss, ...) are known only once there are some, as are the metrics of a task that does
     not name them.
     """
-    if not hasattr(task, "metric_names") or name.startswith("train."):
+    if not hasattr(task, "metric_names"):
         return
     known = list(dict.fromkeys([*task.metric_names(False), *(task.metric_names(True) if full else ())]))
-    if name not in known:
+    if any(one not in known for one in name.split(",") if not one.startswith("train.")):
         raise InputError(f"{option} must be one of {', '.join([*known, 'train.loss'])}; got {name}")
 
 

@@ -50,7 +50,7 @@ def test_a_metric_that_no_run_of_a_sweep_will_have_is_refused_before_the_first(t
     model = configs.LuongSeq2seq(hidden_size=4, embed_size=4)
     train = configs.Train(total_epochs=1, best_metric="test.loss")
     config = configs.Config("date_luong", configs.Dates(examples=100), model, train=train, decode=configs.Decode())
-    settings = driver.settings_of(config, {"optim.learning-rate": "0.1,0.2"}, "auto", 0, seeds, "test.blue")
-    with pytest.raises(InputError, match="--metric .*test.exact_match.*got test.blue"):
+    settings = driver.settings_of(config, {"optim.learning-rate": "0.1,0.2"}, "auto", 0, seeds, "valid.blue")
+    with pytest.raises(InputError, match="--metric .*test.exact_match.*got valid.blue"):
         driver.sweep(settings, tmp_path / "sweeps" / "x")
     assert not (tmp_path / "sweeps" / "x").exists()
