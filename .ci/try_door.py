@@ -32,5 +32,5 @@ def refused(call, *words):
 
 
 assert "need a checkout" in refused(load_experiment, "date_luong")
-assert "pip install 'attention_jax[" in refused(train_run, Config("x", Dates(), LuongSeq2seq()), "run")
+assert "pip install " in refused(train_run, Config("x", Dates(), LuongSeq2seq()), "run")
 print(f"the front door of {attention_jax.__file__} opens")

@@ -126,10 +126,17 @@ def attention_weights(
     mask: Mask | None = None,
     query_offset: Int[Array, ""] | int = 0,
 ) -> Float[Array, "Q K"]:
-    """The weights that `attend` would pool with, for looking at: they take Q * K memory.
+    """The attention map [Q, K] whose weights `attend` pools with. It takes Q * K memory.
 
     >>> attention_weights(jnp.ones((1, 2)), jnp.ones((4, 2))).tolist()
     [[0.25, 0.25, 0.25, 0.25]]
+
+    The five scores of an example of Luong attention, 0.9, -1.2, -2.4, -1.9 and -2.8, as the score of five keys:
+
+    >>> import jax.tree_util
+    >>> five = jax.tree_util.Partial(lambda scores, query, key: scores, jnp.array([[0.9, -1.2, -2.4, -1.9, -2.8]]))
+    >>> [round(float(weight), 3) for weight in attention_weights(jnp.ones((1, 2)), jnp.ones((5, 2)), score=five)[0]]
+    [0.803, 0.098, 0.03, 0.049, 0.02]
     """
     _check(query, key, key, score, bias, mask)
     return _weights(Inputs((score, bias), query, key, key, None, mask, None, query_offset))[0]
