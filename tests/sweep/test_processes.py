@@ -17,7 +17,7 @@ from attention_jax.config import Config, Dates, LuongSeq2seq
 from attention_jax.sweep import executors, plan
 
 ROOT = Path(__file__).resolve().parents[2]
-TINY = ["--data.examples", "440", "--data.validation", "36", "--metric", "valid.loss"]
+TINY = ["--data.examples", "440", "--data.validation", "36", "--train.best-metric", "valid.loss"]
 TINY += ["--model.embed-size", "4", "--train.batch-size", "64", "--train.steps-per-call", "3"]
 TWELVE = ["--train.total-epochs", "8", "--over", "optim.learning-rate=1e-3..1e-1:log:6", "model.hidden-size=6,8"]
 SIX = ["--train.total-epochs", "30", "--over", "optim.learning-rate=1e-3,1e-2", "model.hidden-size=4,6,8"]
@@ -207,4 +207,4 @@ def test_the_report_can_be_drawn_while_a_sweep_runs(undisturbed, tmp_path, capsy
     ]
     settings, rounds = plan.read_settings(tmp_path / "running"), plan.read_rounds(tmp_path / "running")
     assert row["state"] == "running"
-    assert row["value"] == plan.trials(tmp_path / "running", settings, rounds)[3].histories[0][-1][settings.metric]
+    assert row["value"] == plan.trials(tmp_path / "running", settings, rounds)[3].histories[0][-1]["valid.loss"]
