@@ -55,10 +55,14 @@ class Judged:
 
     @property
     def survived(self) -> bool | None:
-        """Whether the replication gives the verdict of the original; None where nothing is replicated or judged."""
-        if not self.complete or not self.claim.bounded:
-            return None
-        return judge(self.claim, self.replication)[1] == judge(self.claim, self.original)[1]
+        """Whether the replication gives the verdict of the original; None where one of them is not there."""
+        before, now = (judge(self.claim, runs)[1] for runs in (self.original, self.replication))
+        return None if not self.replicated or before == "not run" else now == before
+
+    @property
+    def replicated(self) -> bool:
+        """Whether a verdict rests on the replication."""
+        return self.complete and self.claim.bounded
 
 
 def judged(experiment: Experiment, runs: Sequence[Mapping] | None = None, rows: Mapping | None = None) -> list[Judged]:
@@ -123,8 +127,13 @@ def caveats_line(rows: Sequence[Judged]) -> str:
 
 def survival_line(rows: Sequence[Judged]) -> str:
     """How many verdicts the replication left as they were; empty before there is one."""
-    survived = [one.survived for one in rows if one.survived is not None]
-    return f"Replicated: {len(survived)} claims, of which {sum(survived)} kept their verdict." if survived else ""
+    found = [one.survived for one in rows if one.replicated]
+    if not found:
+        return ""
+    return (
+        f"Replicated with fresh seeds: {len(found)} claims; {found.count(True)} kept the verdict of the original runs, "
+        f"{found.count(False)} changed it, and {found.count(None)} had no run under the present protocol before."
+    )
 
 
 def state_today(bound: Withdrawn, runs: Sequence[Mapping]) -> tuple[str, str]:
@@ -208,12 +217,12 @@ def page(experiments: Sequence[Experiment]) -> str:
 
 
 def replication_table(rows: Sequence[Judged]) -> Table:
-    """Original and replication side by side, for every claim of which a replication is registered and complete."""
+    """Original and replication side by side, for every claim whose registered seeds have all been run."""
     lines = []
     for one in rows:
-        if one.survived is None:
+        if not one.replicated:
             continue
-        claim, change = one.claim, "kept" if one.survived else "changed"
+        claim, change = one.claim, {True: "kept", False: "changed", None: "first run"}[one.survived]
         cells = (bounds(claim), number(claim.published), ours(claim, one.original), ours(claim, one.replication))
         verdicts = (with_caveats(claim, one.original), with_caveats(claim, one.replication))
         lines.append((one.experiment, claim.text, *cells, *verdicts, change))

@@ -52,8 +52,14 @@ def test_the_replication_is_judged_once_all_registered_seeds_have_been_run(exper
     assert claim.complete and claim.verdict == "missed" and claim.survived is False
     [line] = record.replication_table([claim]).rows
     assert line[4:] == ("1.5", "6 (5-7, 2 seeds)", "above", "missed", "changed")
-    assert record.survival_line([claim]) == "Replicated: 1 claims, of which 0 kept their verdict."
+    assert "1 claims; 0 kept" in record.survival_line([claim]) and "1 changed" in record.survival_line([claim])
     assert record.claims_table([claim]).rows[0][5:8] == ("1.5", "6 (5-7, 2 seeds)", "6")
+
+
+def test_a_claim_that_had_no_run_before_neither_keeps_nor_changes_its_verdict(experiment):
+    claim, _ = record.judged(experiment, [run(1.0, 100), run(1.5, 101)], ROWS)
+    assert claim.replicated and claim.survived is None and record.replication_table([claim]).rows[0][-1] == "first run"
+    assert "1 had no run" in record.survival_line([claim])
 
 
 def test_a_difference_is_replicated_where_both_variants_are(experiment):
