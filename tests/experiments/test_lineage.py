@@ -38,7 +38,13 @@ def test_what_is_compared_is_drawn(tmp_path):
     for variant in induction_heads.variants():
         (tmp_path / variant).mkdir()
         rows = [
-            {"epoch": n, "seconds": 1.0, "valid.loss_less_bigram": 1 / n, "valid.loss_less_unigram": 1 / n - 0.1}
+            {
+                "step": n,
+                "epoch": n,
+                "seconds": 1.0,
+                "valid.loss_less_bigram": 1 / n,
+                "valid.loss_less_unigram": 1 / n - 0.1,
+            }
             for n in (1, 2, 3)
         ]
         (tmp_path / variant / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
