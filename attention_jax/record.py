@@ -205,8 +205,8 @@ def page(experiments: Sequence[Experiment]) -> str:
         for experiment in experiments
         for bound in experiment.withdrawn
     ]
-    parts = [markdown(counts_table(everything)), caveats_line(everything) + "."]
-    parts += [survival_line(everything)] if survival_line(everything) else []
+    parts = [markdown(counts_table(everything)), fill(f"{caveats_line(everything)}.", 100)]
+    parts += [fill(survival_line(everything), 100)] if survival_line(everything) else []
     missed = sum("missed" in said for said in withdrawn)
     parts += [f"Withdrawn bounds: {len(withdrawn)}, of which today's record misses {missed}."]
     for chapter in CHAPTERS:
@@ -233,7 +233,8 @@ def replication_table(rows: Sequence[Judged]) -> Table:
 
 def replication_page(rows: Sequence[Judged]) -> str:
     """The generated part of docs/replication.md."""
-    return f"{survival_line(rows) or 'No claim is replicated yet.'}\n\n{markdown(replication_table(rows))}"
+    summary = fill(survival_line(rows) or "No claim is replicated yet.", 100)
+    return f"{summary}\n\n{markdown(replication_table(rows))}"
 
 
 def readme_line(one: Judged) -> str:
