@@ -331,18 +331,19 @@ def compile_for_target(words: list[str]):
 
 
 def bench(words: list[str]):
-    """attention | card | compile | date | translation | transformer | vision | ntm | sweep | input: its peers."""
+    """attention | compile | date | input | ntm | sweep | transformer | translation | vision: beside its peers."""
     import importlib
 
     from attention_jax import cli
 
     asked, options = cli.parse_known(cli.Bench, words)
-    files = (Path(__file__).parent / "attention_jax" / "bench").glob("bench_*.py")
-    benchmarks = sorted(path.stem.removeprefix("bench_") for path in files)
-    if asked.what not in benchmarks:
-        raise InputError(f"there is no benchmark {asked.what!r}; choose one of {', '.join(benchmarks)}")
-    benchmark = importlib.import_module(f"attention_jax.bench.bench_{asked.what}").main
-    cli.parse_call(benchmark, options, "bench", asked.what)()
+    files = (Path(__file__).parent / "benchmarks").glob("[!_]*.py")
+    names = sorted(path.stem for path in files)
+    if not names:
+        raise InputError("bench needs a checkout of the repository: the benchmarks are not part of the package")
+    if asked.what not in names:
+        raise InputError(f"there is no benchmark {asked.what!r}; choose one of {', '.join(names)}")
+    cli.parse_call(importlib.import_module(f"benchmarks.{asked.what}").main, options, "bench", asked.what)()
 
 
 COMMANDS = {

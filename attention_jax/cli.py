@@ -246,7 +246,7 @@ class Bench:
     """Measure side by side with peers; each benchmark has options of its own: launch.py bench WHAT --help."""
 
     what: Annotated[Positional[str], place("WHAT")]
-    """attention, card, compile, date, translation, transformer, vision, ntm, sweep or input."""
+    """attention, compile, date, input, ntm, sweep, transformer, translation or vision."""
 
 
 def parse(kind: type[Command], words: Sequence[str], *before: str) -> Command:

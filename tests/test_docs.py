@@ -53,7 +53,7 @@ def test_commands_and_experiments_exist(page, commands):
     assert {command for command, _ in lines} <= commands
     on_experiments = {name for command, name in lines if command in ("train", "reproduce", "sweep") and name}
     assert on_experiments <= {*catalogue.names(), *NAMES}
-    benches = {path.stem.removeprefix("bench_") for path in (ROOT / "attention_jax" / "bench").glob("bench_*.py")}
+    benches = {path.stem for path in (ROOT / "benchmarks").glob("[!_]*.py")}
     assert {name for command, name in lines if command == "bench" and name} <= benches
 
 

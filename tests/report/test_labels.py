@@ -10,8 +10,8 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from attention_jax.bench import _attention_figure
 from attention_jax.report import bleu, curves, heatmaps, image_figures, panels, style
+from benchmarks import _attention_figure
 
 PACKAGE = Path(style.__file__).parents[1]
 LEGIBLE = 8
@@ -188,7 +188,7 @@ HEAVY = {ALL, "very long", "sentences", "characters", "numbers", "twelve"}
 def functions_that_draw() -> set[str]:
     """The public functions of the package that are given the path of a picture."""
     found = set()
-    for path in [*(PACKAGE / "report").glob("*.py"), *(PACKAGE / "bench").glob("_*figure*.py")]:
+    for path in [*(PACKAGE / "report").glob("*.py"), Path(_attention_figure.__file__)]:
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.FunctionDef) and "path" in {a.arg for a in node.args.args + node.args.kwonlyargs}:
                 found |= {f"{path.stem}.{node.name}"} if not node.name.startswith("_") else set()

@@ -18,8 +18,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention_jax import config
-from attention_jax.bench import _torch_transformer as torch_transformer
-from attention_jax.bench._rounds import alternate, import_torch, table
 from attention_jax.config import Optim
 from attention_jax.decode import beam_search
 from attention_jax.models.transformer import Transformer
@@ -27,6 +25,8 @@ from attention_jax.ops.losses import linear_cross_entropy
 from attention_jax.train.optimizer import optimizer
 from attention_jax.train.parallel import chunk_runner, replicate
 from attention_jax.train.step import init_state
+from benchmarks import _torch_transformer as torch_transformer
+from benchmarks._rounds import alternate, import_torch, table
 
 
 class Sizes(NamedTuple):
@@ -192,7 +192,3 @@ def main() -> dict[str, dict[str, list[float]]]:
     print("\nThe same against PyTorch's loop over one sentence at a time (20 of them, scaled)")
     print(table(seconds["beam alone"], SENTENCES, "sentences"))
     return seconds
-
-
-if __name__ == "__main__":
-    main()

@@ -15,7 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention_jax import config
-from attention_jax.bench._rounds import alternate, import_torch, table
 from attention_jax.config import Images, Optim
 from attention_jax.models.vit import Vit
 from attention_jax.ops.losses import masked_cross_entropy
@@ -23,6 +22,7 @@ from attention_jax.tasks.vision import Preparation
 from attention_jax.train.optimizer import optimizer
 from attention_jax.train.parallel import chunk_runner, replicate
 from attention_jax.train.step import init_state
+from benchmarks._rounds import alternate, import_torch, table
 
 BATCH, SIZE, PATCH, WIDTH, MLP, HEADS, LAYERS, CLASSES = 128, 96, 16, 512, 2048, 8, 2, 10
 TOKENS = (SIZE // PATCH) ** 2 + 1
@@ -154,7 +154,3 @@ def main() -> dict[str, list[float]]:
         f"{100 * pipeline / step:.1f} % of the step"
     )
     return seconds
-
-
-if __name__ == "__main__":
-    main()

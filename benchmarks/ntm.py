@@ -11,13 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention_jax import config
-from attention_jax.bench._rounds import alternate, import_torch, table
 from attention_jax.config import Optim
 from attention_jax.data.algorithmic import copy
 from attention_jax.models.ntm import NTM
 from attention_jax.train.optimizer import optimizer
 from attention_jax.train.parallel import chunk_runner, replicate
 from attention_jax.train.step import init_state
+from benchmarks._rounds import alternate, import_torch, table
 
 LENGTH, BITS, HIDDEN, LOCATIONS, WIDTH = 20, 8, 100, 128, 20
 STEPS = 10
@@ -125,7 +125,3 @@ def main() -> dict[str, list[float]]:
     )
     print(table(seconds, 1, "sequences"))
     return seconds
-
-
-if __name__ == "__main__":
-    main()

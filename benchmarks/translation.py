@@ -13,13 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention_jax import config
-from attention_jax.bench._rounds import alternate, import_torch, table
 from attention_jax.config import Optim
 from attention_jax.models.bahdanau import Bahdanau
 from attention_jax.ops.losses import linear_cross_entropy
 from attention_jax.train.optimizer import optimizer
 from attention_jax.train.parallel import chunk_runner, replicate
 from attention_jax.train.step import init_state
+from benchmarks._rounds import alternate, import_torch, table
 
 BATCH, LENGTH, VOCAB, HIDDEN, EMBED = 128, 16, 8_000, 512, 256
 STEPS = 2
@@ -117,7 +117,3 @@ def main() -> dict[str, list[float]]:
     )
     print(table(seconds, BATCH, "pairs"))
     return seconds
-
-
-if __name__ == "__main__":
-    main()

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention_jax.bench import _torch_transformer, bench_transformer as transformer
+from benchmarks import _torch_transformer, transformer
 
 torch = pytest.importorskip("torch", reason="the comparison needs torch==2.13.0, an extra")
 SIZES = transformer.Sizes("small", 30, 30, 16, 2, 24, 2, 0.0, True, 0.1)

@@ -20,7 +20,6 @@ import jax
 import jax.numpy as jnp
 
 from attention_jax import InputError, config
-from attention_jax.bench import _flax_peers as flax_peers
 from attention_jax.compile import targets as chips
 from attention_jax.compile.report import DoesNotFit, compile_for, report
 from attention_jax.models.bahdanau import Bahdanau
@@ -28,6 +27,7 @@ from attention_jax.models.transformer import Transformer
 from attention_jax.models.vit import Vit
 from attention_jax.ops.attention import attend
 from attention_jax.ops.losses import linear_cross_entropy, masked_cross_entropy
+from benchmarks import _flax_peers as flax_peers
 
 IMAGES, PIXELS, CLASSES = 128, 224, 1000
 PAIRS, LENGTH, VOCABULARY = 384, 32, 37_000
@@ -146,7 +146,7 @@ def main(
     cases: tuple[str, ...] = tuple(CASES),
     targets: tuple[str, ...] = ("v5e", "h200"),
     layers: int = 0,
-    output: str = "runs/bench_compile",
+    output: str = "runs/compile",
 ) -> list[dict]:
     """Compile ours and its peers in Flax for chips that are absent.
 
@@ -244,7 +244,3 @@ def line(row: dict, flax: dict) -> str:
         f"{row['operations'] / 1e12:>6.2f} TFLOP{1e3 * row['least_seconds']:>7.1f} ms{relative:23}"
         f"  {', '.join(f'{n} {name}' for name, n in row['kernels'].items())}{uncounted}"
     ).rstrip()
-
-
-if __name__ == "__main__":
-    main()

@@ -11,13 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention_jax import config
-from attention_jax.bench._rounds import alternate, import_torch, table
 from attention_jax.config import Optim
 from attention_jax.models.book import AttentionSeq2seq
 from attention_jax.ops.losses import masked_cross_entropy
 from attention_jax.train.optimizer import optimizer
 from attention_jax.train.parallel import chunk_runner, replicate
 from attention_jax.train.step import init_state
+from benchmarks._rounds import alternate, import_torch, table
 
 BATCH, SOURCE, TARGET, VOCAB, HIDDEN, EMBED = 128, 29, 11, 59, 256, 16
 STEPS = 16
@@ -101,7 +101,3 @@ def main() -> dict[str, list[float]]:
     )
     print(table(seconds, BATCH, "examples"))
     return seconds
-
-
-if __name__ == "__main__":
-    main()

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import pytest
 
 from attention_jax import InputError
-from attention_jax.bench import bench_compile
 from attention_jax.models.transformer import count_parameters
+from benchmarks import compile as bench_compile
 
 
 @pytest.mark.parametrize("case", bench_compile.CASES)

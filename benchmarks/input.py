@@ -69,7 +69,3 @@ def main(
             f"{found['cores']} cores beside those that train (--data.workers {found['cores']})"
         )
     return found
-
-
-if __name__ == "__main__":
-    main()

@@ -2,7 +2,7 @@
 
 Each has two forms. `exact` keeps float32 where ours does (softmax, logits, the exact GELU), so that only waste is
 compared; the other is how one commonly writes it, everything in `dtype`. They have as many parameters as ours
-(tests/bench/test_bench_compile.py).
+(tests/bench/test_compile.py).
 """
 
 import functools

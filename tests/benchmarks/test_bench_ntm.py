@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from attention_jax import config
-from attention_jax.bench import bench_ntm as ntm
 from attention_jax.data.algorithmic import copy
 from attention_jax.models.ntm import NTM
+from benchmarks import ntm
 
 torch = pytest.importorskip("torch", reason="the comparison needs torch==2.13.0, an extra")
 

@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 RATES = ("0.001", "0.002", "0.004", "0.008")
 FIXED = ("--model.hidden-size", "64", "--train.total-epochs", "2")
 
@@ -42,7 +42,3 @@ def main(seeds: int = 4) -> dict[str, float]:
         print(f"{count} train processes: {alone:.1f} s")
     print(f"the population takes {together / alone:.2f} of the time on {os.cpu_count()} cores (wanted: at most 0.5)")
     return {"population": together, "processes": alone}
-
-
-if __name__ == "__main__":
-    main()

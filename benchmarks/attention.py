@@ -23,8 +23,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention_jax import InputError
-from attention_jax.bench._attention_cases import CASES, jax_function, torch_function
-from attention_jax.bench._attention_figure import draw
+from benchmarks._attention_cases import CASES, jax_function, torch_function
+from benchmarks._attention_figure import draw
 
 TUNED = {
     "cpu": ((256, 256), (512, 256), (512, 512)),
@@ -307,11 +307,3 @@ def median_seconds(call) -> float:
         if times[-1] > 5:
             break
     return statistics.median(times)
-
-
-if (
-    __name__ == "__main__"
-):  # python -m attention_jax.bench.bench_attention '{"platform": "gpu"}' needs nothing but jax, numpy and matplotlib
-    import sys
-
-    main(**json.loads(sys.argv[1] if len(sys.argv) > 1 else "{}"))

@@ -1,1 +1,0 @@
-"""Side-by-side measurements against PyTorch: `python launch.py bench NAME`."""
