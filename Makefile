@@ -3,7 +3,7 @@ PYTHON ?= python
 WORKERS ?= 2
 TARGETS ?= v5e
 
-.PHONY: help setup fast test lint format results devices docs notebooks ci
+.PHONY: help setup fast test lint format results devices docs site notebooks ci
 
 help:     ## this list
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*## /	/' | expand -t 10
@@ -32,7 +32,10 @@ devices:  ## write the tables of docs/devices.md: TARGETS="v5e h200", those whos
 	@for target in $(TARGETS); do $(PYTHON) -m attention_jax.compile.survey --target $$target || exit 1; done
 
 docs:     ## the tests of README and docs/
-	$(PYTHON) -m pytest -n 0 tests/test_readme.py tests/test_docs.py tests/test_extend.py
+	$(PYTHON) -m pytest -n 0 tests/test_readme.py tests/test_docs.py tests/test_extend.py tests/test_site.py
+
+site:     ## build the documentation site, build/site/index.html; needs the extra `docs`
+	$(PYTHON) -m sphinx -W --keep-going -q -b html docs build/site
 
 notebooks: ## run the scripts of docs/notebooks/ and write what they show into notebooks; needs the extra `notebooks`
 	$(PYTHON) -m jupytext --to notebook --set-kernel python3 --execute --run-path . docs/notebooks/*.py

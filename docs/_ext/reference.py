@@ -1,0 +1,334 @@
+"""Write the reference pages of the documentation from the code: public names, options, commands.
+
+`pages()` returns Markdown by file name and needs nothing but the package itself. As a Sphinx extension, this file
+writes them to docs/generated/ before the pages are read. Signatures are taken from the source text, so that shapes
+look as they were written, `Float[Array, "Q D"]`, and no default shows an address in memory.
+"""
+
+import ast
+import dataclasses
+import inspect
+import re
+import textwrap
+import typing
+from pathlib import Path
+
+import attention_jax
+from attention_jax import cli, config as configs
+from attention_jax.catalogue import field_docs
+from attention_jax.config import DataOptions, ModelOptions, Options
+
+GROUPS = {
+    "attention": ("Attention functions", ("ops.attention", "ops.kernel_regression")),
+    "scores": ("Score functions", ("ops.scores",)),
+    "masks": ("Masks", ("ops.masks",)),
+    "biases": ("Biases and relative positions", ("ops.biases",)),
+    "models": ("Models (Flax Linen modules)", ("models",)),
+    "decoding": ("Greedy and beam search", ("decode",)),
+    "runs": ("Experiments and runs from Python", ("api", "catalogue")),
+    "pytrees": ("Custom pytrees", ("ops.trees",)),
+}
+"""Page of the API reference: its title, and the modules (or packages) of `attention_jax.PUBLIC` on it."""
+ERRORS = ("InputError", "Diverged", "Interrupted", "lower_is_better")
+"""Public names that `attention_jax` imports eagerly."""
+HIDDEN = {"parent", "name", "kinds"}
+MODEL_METHODS = {"__call__", "encode", "decode", "start", "step", "output"}
+"""What code outside of a Flax module calls; the other methods are its parts."""
+
+
+def pages() -> dict[str, str]:
+    """Each generated page: {file name: Markdown}."""
+    api = {f"api_{name}.md": _api_page(title, _names(modules)) for name, (title, modules) in GROUPS.items()}
+    api["api_errors.md"] = _api_page("Exceptions", [("errors", name) for name in ERRORS])
+    return api | {"api_config.md": config_functions(), "configuration.md": configuration(), "cli.md": commands()}
+
+
+def _names(modules: tuple[str, ...]) -> list[tuple[str, str]]:
+    """(module, name) of the public names of these modules, in the order of `PUBLIC`."""
+    within = lambda module: any(f"{module}.".startswith(f"{m}.") for m in modules)
+    return [(module, name) for module, names in attention_jax.PUBLIC.items() if within(module) for name in names]
+
+
+# --- public names -----------------------------------------------------------------------------------------------------
+
+
+def _api_page(title: str, names: list[tuple[str, str]]) -> str:
+    entries = [entry(getattr(attention_jax, name), f"attention_jax.{name}") for _, name in names]
+    return "\n\n".join([f"# {title}", _contents(name for _, name in names), *entries]) + "\n"
+
+
+def config_functions() -> str:
+    """The page of the functions of `attention_jax.config`; its dataclasses are in the configuration reference."""
+    named = {name: thing for name, thing in vars(configs).items() if inspect.isfunction(thing) and name[0] != "_"}
+    own = {name: thing for name, thing in named.items() if thing.__module__.startswith(configs.__name__)}
+    claims = {kind.__name__: kind for kind in (configs.Claim, configs.Withdrawn, configs.Grid)}
+    text = ["# Configurations and claims from Python", _contents([*own, *claims])]
+    text += [entry(thing, f"attention_jax.config.{name}") for name, thing in (own | claims).items()]
+    return "\n\n".join(text) + "\n"
+
+
+def _contents(names) -> str:
+    return ", ".join(f"[`{name}`](#{_anchor(name)})" for name in names)
+
+
+def _anchor(name: str) -> str:
+    return "api-" + name.lower().replace("_", "-")
+
+
+def entry(thing, path: str) -> str:
+    """The entry of a function or class: anchor, signature, docstring, and the methods that a class defines."""
+    name = path.rpartition(".")[2]
+    head = f"({_anchor(name)})="
+    if not inspect.isclass(thing):
+        return f"{head}\n" + _directive("function", f"{path}{signature(thing)}", prose(thing))
+    body = [prose(thing), *_fields(thing), *_methods(thing)]
+    return f"{head}\n" + _directive("class", f"{path}{class_signature(thing)}", "\n\n".join(filter(None, body)))
+
+
+def _directive(kind: str, line: str, body: str, option: str = "") -> str:
+    """A directive of Sphinx' Python domain; its fence is longer than any inside of it."""
+    longest = max([2, *(len(fence) for fence in re.findall(r"^`{3,}", body, re.MULTILINE))])
+    fence = "`" * (longest + 1)
+    return f"{fence}{{py:{kind}}} {line}\n{option}\n{body}\n{fence}"
+
+
+def _methods(kind: type) -> list[str]:
+    """The public methods and properties that a class of this package documents, a nested directive each."""
+    found = {}
+    for parent in reversed(_parents(kind)):
+        for name, value in vars(parent).items():
+            raw = value.__func__ if isinstance(value, classmethod | staticmethod) else value
+            raw = raw.fget if isinstance(raw, property) else getattr(raw, "func", raw)
+            public = name in MODEL_METHODS if hasattr(kind, "setup") else name == "__call__" or name[0] != "_"
+            if public and inspect.isfunction(raw) and raw.__doc__ and raw.__module__.startswith("attention_jax"):
+                found[name] = (value, raw)
+    entries = []
+    for name, (value, raw) in found.items():
+        if isinstance(value, property) or hasattr(value, "attrname"):
+            entries.append(_directive("property", name, prose(raw)))
+        else:
+            option = ":classmethod:\n" if isinstance(value, classmethod) else ""
+            entries.append(_directive("method", f"{name}{signature(raw)}", prose(raw), option))
+    return entries
+
+
+def _fields(kind: type) -> list[str]:
+    """The documented fields of a dataclass, a list."""
+    if not dataclasses.is_dataclass(kind):
+        return []
+    docs = field_docs(kind)
+    lines = [f"* `{f.name}`: {docs[f.name]}" for f in dataclasses.fields(kind) if docs.get(f.name)]
+    return ["\n".join(lines)] if lines else []
+
+
+def _parents(kind: type) -> list[type]:
+    return [parent for parent in kind.__mro__ if parent.__module__.startswith("attention_jax")]
+
+
+def _tree(thing) -> ast.AST:
+    return ast.parse(textwrap.dedent(inspect.getsource(thing))).body[0]
+
+
+def signature(function) -> str:
+    """The arguments and result of a function as its source has them, without `self` and `cls`.
+
+    >>> from attention_jax import attention_weights
+    >>> signature(attention_weights).partition(",\\\\n")[0].partition(", key")[0]
+    '(query: Float[Array, "Q D"]'
+    """
+    tree = _tree(inspect.unwrap(function))
+    arguments = tree.args
+    if arguments.args and arguments.args[0].arg in ("self", "cls"):
+        del arguments.args[0]
+    result = f" -> {_source(tree.returns)}" if tree.returns else ""
+    return f"({_source(arguments)}){result}"
+
+
+def class_signature(kind: type) -> str:
+    """The fields of a dataclass or a Flax module as arguments of its constructor; of another class its `__init__`."""
+    if "__init__" in vars(kind) and inspect.isfunction(kind.__init__) and not dataclasses.is_dataclass(kind):
+        return signature(kind.__init__).partition(" -> ")[0]
+    fields = {}
+    if dataclasses.is_dataclass(kind):
+        for parent in reversed(_parents(kind)):
+            for node in _tree(parent).body:
+                if isinstance(node, ast.AnnAssign) and "ClassVar" not in ast.unparse(node.annotation):
+                    fields[node.target.id] = node
+    shown = [_field(node) for name, node in fields.items() if name not in HIDDEN]
+    return f"({', '.join(shown)})"
+
+
+def _field(node: ast.AnnAssign) -> str:
+    text = f"{node.target.id}: {_source(node.annotation)}"
+    if node.value is None:
+        return text
+    if not isinstance(node.value, ast.Call) or ast.unparse(node.value.func) not in ("field", "dataclasses.field"):
+        return f"{text} = {_source(node.value)}"
+    default = [word.value for word in node.value.keywords if word.arg == "default"]
+    return f"{text} = {_source(default[0])}" if default else text
+
+
+def _source(node: ast.AST) -> str:
+    """The source of an expression, with the double quotes of this code."""
+    return re.sub(r"'([^'\"]*)'", r'"\1"', ast.unparse(node))
+
+
+def prose(thing) -> str:
+    """The docstring as Markdown: doctests are fenced, and the sections of Google's style become lists."""
+    text = inspect.getdoc(thing) or ""
+    text = re.sub(
+        r"^(Args|Returns|Raises|Yields|Attributes|Examples?|References?|Note):$", r"**\1**\n", text, flags=re.M
+    )
+    lines, out, section, block = text.splitlines(), [], False, []
+    for line in [*lines, ""]:
+        if line.lstrip().startswith((">>>", "...")) or (block and line.strip()):
+            block.append(line)
+            continue
+        if block:
+            out += ["```pycon", *textwrap.dedent("\n".join(block)).splitlines(), "```"]
+            block = []
+        if re.fullmatch(r"\*\*\w+\*\*", line):
+            section = True
+        elif section and line and not line.startswith(" "):
+            section = False
+        if section and (item := re.match(r"    (\*{0,2}\w+)(?: \([^)]*\))?: (.*)", line)):
+            line = f"* `{item[1]}`: {item[2]}"
+        elif section and line.startswith("    "):
+            line = line[2:] if any(previous.startswith("* `") for previous in out[-8:]) else line.strip()
+        out.append(line)
+    return "\n".join(out).strip()
+
+
+# --- options ----------------------------------------------------------------------------------------------------------
+
+SECTIONS = {"optim": configs.Optim, "train": configs.Train, "decode": configs.Decode}
+
+
+def configuration() -> str:
+    """The page of all options: optimizer, training and decoding, then each dataset and each model."""
+    text = [
+        "# Configuration reference: every option",
+        "A run is described by one `Config` with the parts `data`, `model`, `optim`, `train` and `decode`. Each "
+        "option is a field of a frozen dataclass in `attention_jax.config` and a flag of the command line: "
+        "`--optim.learning-rate 1e-3` sets `config.optim.learning_rate`. The defaults below are those of the "
+        "dataclass; an experiment may set others, which `python launch.py train NAME --help` prints. This page is "
+        "generated.",
+        "## Run",
+    ]
+    text += [options_table(kind, section) for section, kind in SECTIONS.items()]
+    kinds = [kind for kind in Options.kinds.values() if kind.__module__.startswith("attention_jax.")]
+    for title, base, section in (("Datasets", DataOptions, "data"), ("Models", ModelOptions, "model")):
+        text.append(f"## {title}")
+        named = "module" if base is ModelOptions else "loader"
+        concrete = [kind for kind in kinds if issubclass(kind, base) and hasattr(kind, named)]
+        text += [options_table(kind, section) for kind in sorted(concrete, key=lambda kind: kind.__name__)]
+    return "\n\n".join(text) + "\n"
+
+
+def options_table(kind: type, section: str) -> str:
+    """A heading, the docstring and the table of the options of one dataclass."""
+    docs, hints = field_docs(kind), typing.get_type_hints(kind, include_extras=True)
+    rows = [
+        f"| `--{section}.{f.name.replace('_', '-')}` | {_cell(type_text(hints[f.name]))} | {_cell(_default(f))} "
+        f"| {_cell(docs.get(f.name, ''))} |"
+        for f in dataclasses.fields(kind)
+    ]
+    table = ["| option | type | default | meaning |", "|---|---|---|---|", *rows] if rows else ["No options."]
+    return "\n\n".join([f"### {kind.__name__}", prose(kind), "\n".join(table)])
+
+
+def type_text(hint) -> str:
+    """A type as a user reads it: the values of a Literal, the names of a choice, or the name of the type.
+
+    >>> type_text(typing.Literal["a", "b"]), type_text(tuple[int, ...]), type_text(float | None)
+    ('`a`, `b`', '`int` ...', '`float` or `None`')
+    """
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        listed = [mark for mark in hint.__metadata__ if hasattr(mark, "names")]
+        if not listed:
+            return type_text(arguments[0])
+        return ", ".join(f"`{name}`" for name in listed[0].names) + " or `package.file:Class`"
+    if origin is typing.Literal:
+        return ", ".join(f"`{value}`" for value in arguments)
+    if origin is tuple:
+        return f"{type_text(arguments[0])} ..."
+    if arguments:
+        return " or ".join(type_text(argument) for argument in arguments)
+    return f"`{getattr(hint, '__name__', hint)}`".replace("NoneType", "None")
+
+
+def _default(field: dataclasses.Field) -> str:
+    if field.default is not dataclasses.MISSING:
+        return "" if field.default == "" or field.default == () else f"`{_plain(field.default)}`"
+    return "required" if field.default_factory is dataclasses.MISSING else ""
+
+
+def _plain(value) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", r"\|")
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+
+
+def commands() -> str:
+    """The page of the command line: arguments and options of each command."""
+    text = [
+        "# Command-line reference",
+        "`python launch.py COMMAND ...`; without a command it trains the default experiment, `date_luong`. Commands "
+        "that name an experiment also take its options ([configuration](configuration.md)), and `--help` prints both. "
+        "This page is generated.",
+    ]
+    kinds = [kind for kind in vars(cli).values() if inspect.isclass(kind) and kind.__module__ == cli.__name__]
+    return "\n\n".join([*text, *(command_section(kind) for kind in kinds if dataclasses.is_dataclass(kind))]) + "\n"
+
+
+def command_section(kind: type) -> str:
+    """A heading, the usage line, the docstring and the arguments of one command."""
+    docs, hints = field_docs(kind), typing.get_type_hints(kind, include_extras=True)
+    name, words, rows = cli.command_name(kind), [], []
+    for field in dataclasses.fields(kind):
+        marks = getattr(hints[field.name], "__metadata__", ())
+        metavar = next((mark.metavar for mark in marks if getattr(mark, "metavar", None)), None)
+        renamed = next((mark.name for mark in marks if getattr(mark, "name", None)), None)
+        flag = metavar or "--" + (renamed or field.name).replace("_", "-")
+        words += [metavar] if metavar else []
+        kept = type_text(hints[field.name]) if not metavar else ""
+        rows.append(f"| `{flag}` | {_cell(kept)} | {_cell(_default(field))} | {_cell(docs.get(field.name, ''))} |")
+    usage = f"```\npython launch.py {' '.join([name, *words])} [options]\n```"
+    table = ["| argument | type | default | meaning |", "|---|---|---|---|", *rows]
+    return "\n\n".join([f"## {name}", usage, prose(kind), "\n".join(table)])
+
+
+# --- Sphinx -----------------------------------------------------------------------------------------------------------
+
+
+def write(app) -> None:
+    """Write the pages that have changed to docs/generated/."""
+    directory = Path(app.srcdir) / "generated"
+    directory.mkdir(exist_ok=True)
+    for name, text in pages().items():
+        path = directory / name
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+
+
+def double_quotes(app, tree) -> None:
+    """Shapes in signatures with the quotes of this code: Sphinx prints strings with single ones."""
+    from docutils import nodes
+    from sphinx import addnodes
+
+    for node in tree.findall(addnodes.desc_sig_literal_string):
+        text = node.astext()
+        if text[:1] == text[-1:] == "'" and '"' not in text:
+            node.children = [nodes.Text(f'"{text[1:-1]}"')]
+
+
+def setup(app) -> dict:
+    app.connect("builder-inited", write)
+    app.connect("doctree-read", double_quotes)
+    return {"version": attention_jax.__version__, "parallel_read_safe": True}

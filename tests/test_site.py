@@ -1,0 +1,164 @@
+"""The documentation site: its table of contents has every page, its reference every public name and option, and the
+built pages need nothing from elsewhere."""
+
+import dataclasses
+import importlib.util
+import inspect
+import re
+import subprocess
+import sys
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+import attention_jax
+from attention_jax import cli
+from attention_jax.config import DataOptions, ModelOptions, Options
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+SITE_PACKAGES = ("sphinx", "furo", "myst_nb", "sphinx-mathjax-offline")
+
+
+@pytest.fixture(scope="module")
+def reference():
+    """The module that writes the reference pages."""
+    spec = importlib.util.spec_from_file_location("reference", DOCS / "_ext" / "reference.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def pages(reference) -> dict[str, str]:
+    return reference.pages()
+
+
+def test_every_page_is_in_the_table_of_contents_once(pages):
+    index = (DOCS / "index.md").read_text(encoding="utf-8")
+    trees = re.findall(r"^```\{toctree\}\n(.*?)^```$", index, re.DOTALL | re.MULTILINE)
+    listed = [line for tree in trees for line in tree.splitlines() if line and line[0] != ":" and "<self>" not in line]
+    written = {path.stem for path in DOCS.glob("*.md")} - {"index"}
+    written |= {f"notebooks/{path.stem}" for path in (DOCS / "notebooks").glob("*.ipynb")}
+    assert Counter(listed) == Counter(written | {f"generated/{Path(name).stem}" for name in pages})
+
+
+def test_every_page_has_a_title_of_its_own(pages):
+    texts = [path.read_text(encoding="utf-8") for path in DOCS.glob("*.md")] + list(pages.values())
+    blocks = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
+    titles = [re.findall(r"^# (.+)$", blocks.sub("", text), re.MULTILINE) for text in texts if "{include}" not in text]
+    assert all(len(title) == 1 for title in titles), "a page needs one heading of the first level"
+    assert max(Counter(title for [title] in titles).values()) == 1
+
+
+def test_every_public_name_is_in_the_reference_with_its_signature(pages):
+    entries = "\n".join(text for name, text in pages.items() if name.startswith("api_"))
+    documented = re.findall(r"\{py:\w+\} attention_jax\.(\w+)\(", entries)
+    errors = {name for name, value in vars(attention_jax).items() if inspect.isclass(value)} - {*attention_jax._HOME}
+    assert {*attention_jax._HOME} | errors <= {*documented} and len(documented) == len({*documented})
+    assert not re.search(r"0x[0-9a-f]{6}|_Sentinel|jaxlib", entries)
+
+
+def test_shapes_stand_in_signatures_as_they_are_written(reference):
+    line = reference.signature(attention_jax.attend)
+    assert line.startswith(
+        '(query: Float[Array, "Q D"], key: Float[Array, "K E"], value: Float[Array, "K V"], *, score'
+    )
+    assert line.endswith(') -> Float[Array, "Q V"]')
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+    """A line.
+
+    >>> 1 + 1
+    2
+
+    Args:
+        width: How wide it is,
+            in tokens.
+
+    Returns:
+        A number.
+    """
+
+    width: int = 3
+
+
+def test_a_docstring_becomes_markdown(reference):
+    text = reference.prose(Example)
+    assert "```pycon\n>>> 1 + 1\n2\n```" in text
+    assert "**Args**\n\n* `width`: How wide it is,\n  " in text and "**Returns**" in text
+
+
+OPTIONS = [kind for kind in Options.kinds.values() if kind.__module__.startswith("attention_jax.")]
+
+
+def test_every_option_is_in_the_configuration_reference(pages):
+    text = pages["configuration.md"]
+    for kind in OPTIONS:
+        concrete = hasattr(kind, "loader") or hasattr(kind, "module")
+        if issubclass(kind, DataOptions | ModelOptions) and concrete:
+            section = re.search(rf"^### {kind.__name__}$(.*?)(?=^### |^## |\Z)", text, re.DOTALL | re.MULTILINE)[1]
+            flags = re.findall(r"^\| `--\w+\.([\w-]+)` ", section, re.MULTILINE)
+            assert flags == [field.name.replace("_", "-") for field in dataclasses.fields(kind)], kind.__name__
+
+
+def test_every_argument_of_every_command_is_in_the_reference(pages):
+    command = [sys.executable, "launch.py", "--help"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    commands = set(re.findall(r"^  ([a-z-]+)\s", listed, re.MULTILINE))
+    assert set(re.findall(r"^## (.+)$", pages["cli.md"], re.MULTILINE)) == commands
+    train = pages["cli.md"].partition("## train\n")[2].partition("\n## ")[0]
+    assert {"NAME", "--from", "--resume"} <= set(re.findall(r"^\| `(\S+)` ", train, re.MULTILINE))
+    assert len(re.findall(r"^\| `(\S+)` ", train, re.MULTILINE)) == len(dataclasses.fields(cli.Train))
+
+
+class Requests(HTMLParser):
+    """What a browser fetches for a page by itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def handle_starttag(self, tag, attributes):
+        values = dict(attributes)
+        links = tag == "link" and values.get("rel") in ("stylesheet", "icon", "preload", "preconnect", "dns-prefetch")
+        if tag in ("script", "img", "iframe", "source", "video", "audio", "embed") and values.get("src"):
+            self.found.append(values["src"])
+        elif links:
+            self.found.append(values.get("href", ""))
+
+
+def requests(html: str) -> list[str]:
+    parser = Requests()
+    parser.feed(html)
+    return parser.found
+
+
+def test_requests_are_found():
+    html = '<script src="https://a/b.js"></script><a href="https://c"></a><link rel="stylesheet" href="d.css">'
+    assert requests(html) == ["https://a/b.js", "d.css"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    any(importlib.util.find_spec(name) is None for name in SITE_PACKAGES), reason="needs the docs extra"
+)
+def test_the_site_builds_without_a_warning_and_needs_nothing_from_elsewhere(tmp_path):
+    site = tmp_path / "build" / "site"
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", str(DOCS), str(site)]
+    built = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert built.returncode == 0, built.stderr[-3000:]
+    for page in site.rglob("*.html"):
+        if "_static" in page.parts:
+            continue
+        for target in requests(page.read_text(encoding="utf-8")):
+            path = target.partition("?")[0].partition("#")[0]
+            assert target.startswith("data:") or (page.parent / path).is_file(), f"{page.name} fetches {target}"
+    styles = "".join(path.read_text(encoding="utf-8") for path in (site / "_static").rglob("*.css"))
+    assert not re.search(r"(url\(|@import\s)\s*[\"']?(https?:)?//", styles)
+    assert (site / "_static" / "mathjax" / "tex-chtml.js").is_file(), "formulas need MathJax beside the pages"
+    assert (site / "searchindex.js").is_file()
