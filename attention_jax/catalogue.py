@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 
 from attention_jax import InputError
-from attention_jax.config import Claim, Config, Grid, Withdrawn, replace
+from attention_jax.config import Claim, Config, Grid, Withdrawn, info_of, replace, walk
 
 BESIDE = Path(__file__).resolve().parents[1] / "experiments"
 ROOT = BESIDE if BESIDE.is_dir() or not Path("launch.py").is_file() else Path("experiments").resolve()
@@ -38,28 +38,6 @@ CHAPTERS = (
 )
 """The story, in its order; an experiment names its own on the line "Chapter:" of its docstring."""
 
-SMALL = {
-    "data.examples": 1000,
-    "data.train_windows": 512,
-    "data.valid_windows": 100,
-    "data.sequences": 40,
-    "data.epoch_sequences": 40,
-    "data.valid_sequences": 4,
-    "model.hidden_size": 8,
-    "model.embed_size": 8,
-    "model.readout_size": 8,
-    "model.mlp_size": 16,
-    "model.width": 16,
-    "model.ffn": 16,
-    "model.heads": 2,
-    "model.encoder_layers": 1,
-    "model.decoder_layers": 1,
-    "train.total_epochs": 1,
-    "train.max_steps": 2,
-    "decode.max_length": 4,
-}
-"""The sizes that make a run of any family one of seconds."""
-
 
 @dataclass(frozen=True)
 class Experiment:
@@ -70,7 +48,7 @@ class Experiment:
     """The claim in a line; then the lines Chapter:, Source:, Data:, Command: and Cost:."""
     config: Callable[[], Config]
     smoke: Callable[[], Config]
-    """A run of seconds; by default `config` made small by the table SMALL."""
+    """A run of seconds; by default `smaller(config())`."""
     variants: Callable[[], dict[str, Config]]
     """The configurations that are compared, by name; by default the only one, named ""."""
     presets: Callable[[], dict[str, Config]]
@@ -152,22 +130,15 @@ def load_experiment(name: str) -> Experiment:
 
 
 def smaller(config: Config) -> Config:
-    """`config` with the sizes of SMALL where its own are larger; no limit on examples or steps (0) is larger, too.
+    """`config` for a run of seconds: options that have a `smoke` size are no larger than it; 0, no limit, is larger.
 
     >>> from attention_jax.config import Dates, Decode, LuongSeq2seq
     >>> small = smaller(Config("x", Dates(), LuongSeq2seq(embed_size=4), decode=Decode()))
     >>> small.data.examples, small.model.hidden_size, small.model.embed_size, small.train.max_steps
     (1000, 8, 4, 2)
     """
-    changes = {}
-    for option, size in SMALL.items():
-        section, name = option.split(".")
-        value = getattr(getattr(config, section), name, None)
-        if isinstance(value, int) and (
-            value > size or (value == 0 and name in ("examples", "max_steps", "max_length"))
-        ):
-            changes[option] = size
-    return replace(config, **changes)
+    sizes = {name: info.smoke for name, info, value in walk(config) if info.smoke and not 0 < value <= info.smoke}
+    return replace(config, **sizes)
 
 
 def field_docs(kind: type) -> dict[str, str]:
@@ -199,7 +170,7 @@ def own_data(config: Config) -> dict[str, str]:
     help_of = field_docs(kind)
     options = {}
     for field in dataclasses.fields(kind):
-        if field.name in ("path", "dataset") or field.name.endswith("_file"):
+        if info_of(field).user_data:
             *most, last = typing.get_args(typing.get_type_hints(kind)[field.name]) or ("",)
             choices = f"{', '.join(most)} or {last}." if most else ""
             options[f"--data.{field.name.replace('_', '-')}"] = help_of.get(field.name) or choices

@@ -296,7 +296,6 @@ def parse_with_config(
     )
     joined.__doc__ = kind.__doc__
     both = parse(joined, words, command_name(kind), *words[:1])
-    configs.validate(both.config)
     return both.options, both.config
 
 
@@ -312,12 +311,15 @@ def command_name(kind: type) -> str:
 def complaint(box: str) -> str:
     """One line of the box that tyro draws around a mistake: the title is left out, a rule inside becomes a semicolon.
 
+    An `InputError` of a dataclass of options names the option itself.
+
     >>> complaint("╭─ Missing argument ─╮\\n│ Missing value for  │\\n│ argument '--out'.  │\\n╰────────────────────╯")
     "Missing value for argument '--out'."
     """
     lines = [re.sub(r"^[│╰─\s]+|[│╯─\s]+$", "", line) for line in box.splitlines()[1:]]
     parts = [re.sub(r"\s+", " ", part).strip() for part in "\n".join(lines).split("\n\n")]
-    return "; ".join(part for part in parts if part and not part.startswith("For full helptext"))
+    line = "; ".join(part for part in parts if part and not part.startswith("For full helptext"))
+    return re.sub(r"^Error parsing [\w.]+: (?=--)", "", line)
 
 
 def _tyro(kind: Callable, words: Sequence[str], before: Sequence[str], **settings) -> Any:

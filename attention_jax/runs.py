@@ -13,19 +13,6 @@ from attention_jax import Diverged, InputError, config as configs
 from attention_jax.errors import explained
 from attention_jax.files import check_regular, is_utf8, metrics_row, one_at_a_time, read_object, write_json
 
-RESUMABLE = (
-    "train.total_epochs",
-    "train.max_steps",
-    "train.patience",
-    "train.keep_last",
-    "train.save_minutes",
-    "train.average_last",
-    "train.use_best",
-    "train.log",
-    "data.workers",
-    "data.damaged",
-)
-
 
 def numbered(name: str, root: Path) -> dict[int, Path]:
     """The directories runs/NAME/001, runs/NAME/002, ... by their numbers."""
@@ -62,7 +49,6 @@ def read_config(directory: Path, trust_code: bool = False, like: configs.Config 
         config = configs.from_json(values)
         if not isinstance(config, configs.Config):
             raise ValueError(f"a {type(config).__name__} is no Config")
-        configs.validate(config)
     return config
 
 
@@ -90,9 +76,10 @@ def begins(directory: Path) -> bool:
 
 
 def check_same(stored: configs.Config, asked: configs.Config, directory: Path):
-    """A run is resumed as what it is: only its length may change."""
+    """InputError if `asked` differs from the stored configuration in an option that is not `resumable`."""
+    resumable = {name for name, info, _ in configs.walk(stored) if info.resumable}
     for name, (old, new) in configs.differences(stored, asked).items():
-        if name not in RESUMABLE:
+        if name not in resumable:
             raise InputError(
                 f"the run in {directory} has {name} = {old}, asked for was {new}; "
                 "resume it with its own value, or start a new run without --resume"
@@ -176,7 +163,6 @@ def start(
     writes.
     """
     directory = Path(directory)
-    configs.validate(config)
     configs.check_selection(config.train)
     check_place(directory, config, resume)
     from attention_jax.train import hosts, sinks
@@ -265,7 +251,6 @@ def take(config: configs.Config, directory: Path):
     from attention_jax import tasks
     from attention_jax.train.checkpoint import save_params
 
-    configs.validate(config)
     if directory.exists():
         raise InputError(f"--out must be a directory that does not exist yet; {directory} does")
     task = tasks.build(config)

@@ -6,10 +6,9 @@ that experiment has: `Config[Dates, LuongSeq2seq]` has `--data.reverse-source` a
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Generic, Literal, TypeVar
+from typing import ClassVar, Generic, Literal, TypeVar
 
 from attention_jax import InputError
-from attention_jax.config.checks import validate
 from attention_jax.config.claims import BAR, Bound, Claim, Grid, Withdrawn
 from attention_jax.config.data import (
     Addition,
@@ -36,6 +35,7 @@ from attention_jax.config.data import (
     TextPairs,
     TimeMachine,
 )
+from attention_jax.config.fields import OptionInfo, info_of, option, walk
 from attention_jax.config.models import (
     NTM,
     SCORES,
@@ -75,14 +75,16 @@ DecodeConfig = TypeVar("DecodeConfig")
 class Optim(Options):
     """The optimizer and its learning-rate schedule (attention_jax/train/optimizer.py)."""
 
+    section: ClassVar[str] = "optim"
+
     name: Literal["adam", "adamw", "sgd", "rmsprop"] = "adam"
-    learning_rate: float = 1e-3
+    learning_rate: float = option(1e-3, above=0, traced=True)
     """Peak learning rate."""
     schedule: Literal["constant", "warmup_cosine", "inverse_sqrt"] = "constant"
-    warmup_steps: int = 0
-    clip_norm: float = 0.0
+    warmup_steps: int = option(0, traced=True)
+    clip_norm: float = option(0.0, traced=True)
     """Clip gradients to this global norm; 0 does not clip."""
-    weight_decay: float = 0.0
+    weight_decay: float = option(0.0, traced=True)
     """sgd and adam add it times the parameters to the gradient (L2 regularisation); adamw and rmsprop subtract it times
     the learning rate and the parameters (decoupled, Loshchilov & Hutter 2019).
     """
@@ -90,11 +92,11 @@ class Optim(Options):
     """Which parameters weight decay is for: all, or the weights of linear maps and convolutions alone (no biases,
     norms, embeddings, positions, or parameters of scores).
     """
-    momentum: float = 0.0
+    momentum: float = option(0.0, below=1, traced=True)
     """Momentum of sgd and rmsprop."""
-    b1: float = 0.9
-    b2: float = 0.999
-    eps: float = 1e-8
+    b1: float = option(0.9, below=1, traced=True)
+    b2: float = option(0.999, below=1, traced=True)
+    eps: float = option(1e-8, traced=True)
     moment_dtype: Literal["float32", "bfloat16"] = "float32"
     """What Adam keeps its first moment in; the second, which bfloat16 would stop from growing, is float32."""
 
@@ -103,18 +105,20 @@ class Optim(Options):
 class Train(Options):
     """The loop (attention_jax/train/loop.py). Batch size is global: it is divided over the devices."""
 
-    batch_size: int = 128
-    total_epochs: int = 10
-    max_steps: int = 0
+    section: ClassVar[str] = "train"
+
+    batch_size: int = option(128, at_least=1)
+    total_epochs: int = option(10, at_least=1, smoke=1, resumable=True)
+    max_steps: int = option(0, smoke=2, resumable=True)
     """Stop after this many optimizer steps; 0 has no limit."""
-    seed: int = 0
+    seed: int = option(0, at_most=2**32 - 1)
     start_from: str = ""
     """Begin with these weights: a file (`launch.py import --help`) or a run; what does not fit is drawn."""
-    steps_per_call: int = 32
+    steps_per_call: int = option(32, at_least=1)
     """Train steps scanned inside one compiled call; one where sentences are in buckets of several lengths."""
-    keep_last: int = 1
+    keep_last: int = option(1, resumable=True)
     """Checkpoints kept besides the best one."""
-    save_minutes: float = 10.0
+    save_minutes: float = option(10.0, resumable=True)
     """Also write a checkpoint when the last one is this old, in the background: it is the most that a kill loses; 0
     writes them after epochs alone.
     """
@@ -123,21 +127,21 @@ class Train(Options):
     minimised. Without validation data it is train.loss. Of several metrics with commas between them, the best epoch is
     the last one that was at least as good as all before it in every metric.
     """
-    patience: int = 0
+    patience: int = option(0, resumable=True)
     """Stop after this many epochs without a better `best_metric`, which is no metric of a test split; of several
     metrics, without one that was at least as good as in all epochs before. 0 never stops early.
     """
-    use_best: bool = False
+    use_best: bool = option(False, resumable=True)
     """End with the best checkpoint's parameters rather than the last ones; `best_metric` is no metric of a test split.
     """
-    average_last: int = 0
+    average_last: int = option(0, resumable=True)
     """End with the mean of the parameters after the last N epochs; 0 does not average."""
-    label_smoothing: float = 0.0
+    label_smoothing: float = option(0.0, below=1, traced=True)
     matmul_precision: Literal["default", "bfloat16", "tensorfloat32", "float32"] = "default"
     """JAX's setting of that name while training; "bfloat16" is obeyed by a CPU, too, in products with weights
     (ops/precision.py).
     """
-    accumulate: int = 1
+    accumulate: int = option(1, at_least=1)
     """Divide a batch into N micro-batches, computed one after another: less memory, the same gradient. Dropout and
     augmentation draw anew for each, so with them N changes a run.
     """
@@ -145,7 +149,7 @@ class Train(Options):
     """Divide parameters of 4 MiB or more and their moments over the devices, instead of a copy on each: less memory,
     more traffic, the same numbers as without, dropout included.
     """
-    log: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = ()
+    log: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = option((), resumable=True)
     """Also write the metrics for these (attention_jax/train/sinks.py); the runs of a sweep do so, too."""
 
 
@@ -153,14 +157,16 @@ class Train(Options):
 class Decode(Options):
     """How sequences are generated when a run is evaluated (attention_jax/decode.py)."""
 
-    beam_size: int = 1
+    section: ClassVar[str] = "decode"
+
+    beam_size: int = option(1, at_least=1)
     """1 is greedy."""
     length_penalty: Literal["gnmt", "simple", "none"] = "gnmt"
     alpha: float = 0.6
     """Strength of the length penalty."""
-    max_length: int = 0
+    max_length: int = option(0, smoke=4)
     """Longest output in tokens; 0 is 1.5 times the longest training or validation target."""
-    batch_size: int = 128
+    batch_size: int = option(128, at_least=1)
 
 
 @dataclass(frozen=True)
@@ -182,6 +188,7 @@ class Config(Options, Generic[DataConfig, ModelConfig, DecodeConfig]):
             value = getattr(self, part)
             if not isinstance(value, kinds):
                 raise InputError(f"a configuration needs as its {part} a {kinds[0].__name__}, got {value!r}")
+        super().__post_init__()
 
 
 def concrete(config: Config) -> type:

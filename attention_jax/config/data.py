@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from attention_jax.config.fields import option
 from attention_jax.config.options import DataOptions
 
 
@@ -12,9 +13,9 @@ class Streamed(DataOptions):
 
     stream: Literal["auto", "always", "never"] = "auto"
     """Read while training; auto: where the training arrays would be larger than 1 GiB. What is not is on the device."""
-    workers: int = 0
+    workers: int = option(0, resumable=True)
     """Processes that read ahead; 0 reads in threads of this one."""
-    damaged: Literal["error", "skip"] = "error"
+    damaged: Literal["error", "skip"] = option("error", resumable=True)
     """A record that cannot be read is one line and the end, or it is left out (while training the next one stands for
     it), said and counted.
     """
@@ -26,10 +27,10 @@ class Dates(DataOptions):
 
     loader: ClassVar[str] = "attention_jax.data.dates:load"
 
-    path: str = ""
+    path: str = option("", user_data=True)
     """A published date.txt or date.txt.gz; empty generates the data."""
     reverse_source: bool = False
-    examples: int = 50_000
+    examples: int = option(50_000, smoke=1000)
     """How many are generated; 9 of 10 train, 1 of 10 tests."""
     validation: int = 0
     """Hold out this many training dates; metrics are then also given for them."""
@@ -41,10 +42,10 @@ class Addition(DataOptions):
 
     loader: ClassVar[str] = "attention_jax.data.addition:load"
 
-    path: str = ""
+    path: str = option("", user_data=True)
     """The book's addition.txt or addition.txt.gz; empty generates the data."""
     reverse_source: bool = False
-    examples: int = 50_000
+    examples: int = option(50_000, smoke=1000)
 
 
 @dataclass(frozen=True)
@@ -58,22 +59,22 @@ class TextPairs(DataOptions):
     lowercase: bool = False
     min_frequency: int = 1
     """Rarer training tokens are unknown."""
-    vocabulary_size: int = 8_000
+    vocabulary_size: int = option(8_000, at_least=1)
     """Most pieces that sentencepiece trains; a small text has fewer."""
     joint_vocabulary: bool = False
     """One vocabulary for both languages."""
-    vocabulary_file: str = ""
+    vocabulary_file: str = option("", user_data=True)
     """A vocabulary that is there already: a sentencepiece model, or for other tokenizers a token a line; or two of
     them, source,target.
     """
     reverse_source: bool = False
-    max_length: int = 100
+    max_length: int = option(100, at_least=1)
     """Most tokens of a sentence, its end mark counted."""
     overlong: Literal["error", "truncate", "drop"] = "truncate"
     """What happens to training pairs with a longer sentence; held-out ones are never dropped."""
     batch_tokens: int = 0
     """Tokens in a batch, padding counted (the longer side); 0: batches of train.batch_size sentences."""
-    max_buckets: int = 4
+    max_buckets: int = option(4, at_least=1)
     """Groups of similar length; each is a shape to compile."""
 
 
@@ -83,7 +84,7 @@ class FraEng(TextPairs):
 
     loader: ClassVar[str] = "attention_jax.data.fra_eng:load"
 
-    path: str = ""
+    path: str = option("", user_data=True)
     """fra-eng.zip, fra.txt, or their directory; empty downloads."""
     split: Literal["d2l", "full"] = "full"
     """d2l: the first 512 pairs train, the next 128 validate. full: seeded, no source in two parts."""
@@ -93,7 +94,7 @@ class FraEng(TextPairs):
     """
     tokenizer: Literal["whitespace", "character", "words", "spacy", "bpe", "sentencepiece"] = "words"
     min_frequency: int = 2
-    max_length: int = 30
+    max_length: int = option(30, at_least=1)
 
     @property
     def downloads(self) -> str:
@@ -106,7 +107,7 @@ class Multi30k(TextPairs):
 
     loader: ClassVar[str] = "attention_jax.data.multi30k:load"
 
-    path: str = ""
+    path: str = option("", user_data=True)
     """Directory with raw/, tok/ or bpe/en-de/ in it (or such a directory); empty downloads."""
     source: Literal["en", "de", "fr"] = "de"
     target: Literal["en", "de", "fr"] = "en"
@@ -114,11 +115,11 @@ class Multi30k(TextPairs):
     """raw: plain text; tok: lower-cased, normalised, Moses tokens; bpe: tok with ready-made joint BPE, 10,000 merges
     (English, German).
     """
-    rows_of: int = 1
+    rows_of: int = option(1, at_least=1)
     """Above 1: in all splits, each pair occurs once alone and once in a row of 2 to this many pairs (long sentences are
     few).
     """
-    max_length: int = 80
+    max_length: int = option(80, at_least=1)
 
     @property
     def downloads(self) -> str:
@@ -147,7 +148,7 @@ class Reverse(TextPairs):
 
     loader: ClassVar[str] = "attention_jax.data.reverse:load"
 
-    examples: int = 50_000
+    examples: int = option(50_000, smoke=1000)
     """Training pairs of 1 to 25 numbers; 1,000 pairs of 1 to 30 numbers validate, 1,000 test."""
 
 
@@ -159,11 +160,11 @@ class Corpus(TextPairs, Streamed):
 
     loader: ClassVar[str] = "attention_jax.data.corpus:load"
 
-    source_file: str = ""
-    target_file: str = ""
-    tsv_file: str = ""
+    source_file: str = option("", user_data=True)
+    target_file: str = option("", user_data=True)
+    tsv_file: str = option("", user_data=True)
     """A file of `source TAB target` lines, instead of the other two."""
-    examples: int = 0
+    examples: int = option(0, smoke=1000)
     """Without any file, translate this many generated dates; 0 asks for files."""
     languages: tuple[str, str] = ("xx", "xx")
     """Codes of the two languages, for the spacy tokenizer and for BLEU, which without words between spaces (zh, ja, ko,
@@ -176,7 +177,7 @@ class Corpus(TextPairs, Streamed):
     that can (a Transformer). Such a corpus is always read while training; batches without batch_tokens have
     train.batch_size rows. 0: a pair a row.
     """
-    held_out_share: float = 0.02
+    held_out_share: float = option(0.02, below=1)
     """This share of the sources validates and as much tests (at most 2,000 each)."""
     overlong: Literal["error", "truncate", "drop"] = "error"
 
@@ -187,23 +188,23 @@ class LabelledFile(DataOptions):
 
     loader: ClassVar[str] = "attention_jax.data.labelled_texts:load"
 
-    tsv_file: str = ""
+    tsv_file: str = option("", user_data=True)
     """A file of `label TAB text` lines (.gz, too); empty generates dates, of which the language is the label."""
-    examples: int = 2_000
+    examples: int = option(2_000, smoke=1000)
     """How many dates are generated; 0 asks for a file."""
-    damaged: Literal["error", "skip"] = "error"
+    damaged: Literal["error", "skip"] = option("error", resumable=True)
     """A line that is no label and text is one line and the end, or it is left out, said and counted."""
-    held_out_share: float = 0.1
+    held_out_share: float = option(0.1, below=1)
     """This share of the texts of a class validates and as much tests."""
     tokenizer: Literal["words", "character", "sentencepiece"] = "words"
     """words: words and marks in lower case; sentencepiece: pieces of words, learnt from the data and cached."""
     min_frequency: int = 2
     """Rarer words and characters of the training texts are unknown."""
-    vocabulary_size: int = 4_000
+    vocabulary_size: int = option(4_000, at_least=1)
     """Most pieces that sentencepiece learns."""
-    max_length: int = 256
+    max_length: int = option(256, at_least=1)
     """Tokens of a text; what is longer is cut."""
-    max_buckets: int = 4
+    max_buckets: int = option(4, at_least=1)
     """Groups of similar length; each is a shape to compile."""
 
 
@@ -213,19 +214,19 @@ class TextFile(DataOptions):
 
     loader: ClassVar[str] = "attention_jax.data.text_windows:load"
 
-    text_file: str = ""
+    text_file: str = option("", user_data=True)
     """A text in UTF-8 (.gz, too); empty reads the manual that Python brings."""
-    damaged: Literal["error", "skip"] = "error"
+    damaged: Literal["error", "skip"] = option("error", resumable=True)
     """A line that is not UTF-8 is one line and the end, or it is left out, said and counted."""
-    held_out_share: float = 0.1
+    held_out_share: float = option(0.1, below=1)
     """The last part of the text; its first half validates, its second tests."""
     tokenizer: Literal["character", "sentencepiece"] = "character"
     """sentencepiece: pieces of words, learnt from the training part and cached."""
-    vocabulary_size: int = 2_000
+    vocabulary_size: int = option(2_000, at_least=1)
     """Most pieces that sentencepiece learns."""
-    steps: int = 128
+    steps: int = option(128, at_least=1)
     """Tokens of a window: how far back the model learns to look."""
-    overlap: int = 2
+    overlap: int = option(2, at_least=1)
     """Training windows begin every steps / overlap tokens."""
     added: int = 300
     """Tokens that `launch.py predict` adds to a text."""
@@ -239,9 +240,9 @@ class Images(Streamed):
 
     loader: ClassVar[str] = "attention_jax.data.images:load"
 
-    dataset: Literal["digits", "fashion_mnist", "cifar10", "folder", "own", "tfds"] = "digits"
+    dataset: Literal["digits", "fashion_mnist", "cifar10", "folder", "own", "tfds"] = option("digits", user_data=True)
     """digits, fashion_mnist, cifar10, folder, tfds, or own: the folder at `path`, without one the digits."""
-    path: str = ""
+    path: str = option("", user_data=True)
     """Directory of the dataset's published files (read once, then cached), or for "folder" of class/image.png; empty
     downloads. For "tfds" the name, or the directory, of a dataset prepared as array_record files, which is always read
     while training.
@@ -259,7 +260,7 @@ class Images(Streamed):
     validation: int = 0
     """Hold out this many training images; metrics are then also given for them. Of "own", 0 is a fifth of each class.
     """
-    examples: int = 0
+    examples: int = option(0, smoke=1000)
     """Train on this many images only; 0 is all."""
     crop_padding: int = 0
     """Pad by this many pixels and crop at random."""
@@ -271,7 +272,7 @@ class Images(Streamed):
     """The AutoAugment policy for CIFAR-10: two of thirteen distortions an image."""
     rand_augment: int = 0
     """This many of RandAugment's 16 distortions an image, at strength 10 of 10 (ops/randaugment.py)."""
-    erase: float = 0.0
+    erase: float = option(0.0, at_most=1)
     """Probability of erasing a random rectangle."""
     mixup: float = 0.0
     """Blend pairs of images by Beta(a, a); 0 does not."""
@@ -293,14 +294,14 @@ class TimeMachine(DataOptions):
 
     loader: ClassVar[str] = "attention_jax.data.timemachine:load"
 
-    path: str = ""
+    path: str = option("", user_data=True)
     """The published timemachine.txt or timemachine.txt.gz; empty downloads it."""
-    steps: int = 32
+    steps: int = option(32, at_least=1)
     """Characters a window predicts."""
-    train_windows: int = 10_000
+    train_windows: int = option(10_000, smoke=512)
     """Windows that start at characters 0, 1, 2 ...; validation windows follow."""
-    valid_windows: int = 5_000
-    stride: int = 1
+    valid_windows: int = option(5_000, smoke=100)
+    stride: int = option(1, at_least=1)
     """Characters from the start of one window to the start of the next."""
 
     @property
@@ -314,11 +315,11 @@ class Shakespeare(DataOptions):
 
     loader: ClassVar[str] = "attention_jax.data.shakespeare:load"
 
-    path: str = ""
+    path: str = option("", user_data=True)
     """The published input.txt (.gz, too), or its directory; empty downloads it."""
-    steps: int = 64
+    steps: int = option(64, at_least=1)
     """Characters a window predicts."""
-    overlap: int = 2
+    overlap: int = option(2, at_least=1)
     """Training windows begin every steps / overlap characters."""
 
     @property
@@ -333,14 +334,14 @@ class MarkovChains(DataOptions):
 
     loader: ClassVar[str] = "attention_jax.data.markov_chains:load"
 
-    states: int = 3
-    concentration: float = 1.0
+    states: int = option(3, at_least=1)
+    concentration: float = option(1.0, above=0)
     """Of the Dirichlet prior of the rows of a transition matrix; 1 is uniform."""
-    steps: int = 100
+    steps: int = option(100, at_least=1)
     """States a sequence predicts."""
-    train_windows: int = 20_000
+    train_windows: int = option(20_000, smoke=512)
     """Sequences, that is chains, to train on."""
-    valid_windows: int = 1_000
+    valid_windows: int = option(1_000, smoke=100)
 
 
 @dataclass(frozen=True)
@@ -349,10 +350,10 @@ class ModularAddition(DataOptions):
 
     loader: ClassVar[str] = "attention_jax.data.modular_addition:load"
 
-    modulus: int = 97
-    train_share: float = 0.5
+    modulus: int = option(97, at_least=1)
+    train_share: float = option(0.5, above=0, at_most=1)
     """Of all equations; of the rest one half validates and one tests."""
-    max_length: int = 3
+    max_length: int = option(3, at_least=1)
     """Tokens of a text that is asked about; what is longer is cut."""
 
 
@@ -365,7 +366,7 @@ class ConvexHulls(DataOptions):
     fewest: int = 5
     """Points of a set."""
     most: int = 10
-    examples: int = 200_000
+    examples: int = option(200_000, smoke=1000)
     """Sets to train on."""
     held_out: int = 10_000
     """Sets to validate on, and to test on of the fewest and of the most points each."""
@@ -377,7 +378,7 @@ class Citations(DataOptions):
 
     loader: ClassVar[str] = "attention_jax.data.citations:load"
 
-    path: str = ""
+    path: str = option("", user_data=True)
     """A cora.npz, or a file of the same arrays, which attention_jax/data/citations.py describes."""
     nodes: int = 0
     """Without a file, generate a graph of this many nodes; 0 asks for a file."""
@@ -392,11 +393,11 @@ class Algorithmic(DataOptions):
     loader: ClassVar[str] = "attention_jax.data.algorithmic:load"
 
     task: Literal["copy", "repeat_copy", "associative_recall", "ngrams", "priority_sort"] = "copy"
-    sequences: int = 50_000
+    sequences: int = option(50_000, smoke=40)
     """How many different ones there are to train on."""
-    epoch_sequences: int = 2_500
+    epoch_sequences: int = option(2_500, smoke=40)
     """How many of them make an epoch: each epoch goes on where the last one stopped."""
-    valid_sequences: int = 200
+    valid_sequences: int = option(200, smoke=4)
     """How many validate; as many fresh ones test."""
 
 

@@ -1,9 +1,10 @@
 """One dataclass per model family: every option there is, written once; the family's Flax module holds it as
 `options`."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
+from attention_jax.config.fields import option
 from attention_jax.config.options import ModelOptions, OneOf
 
 SCORES = {
@@ -28,6 +29,11 @@ Activation = Literal["relu", "gelu", "gelu_tanh", "swish"]
 """Of a feed-forward layer; gelu is the exact one, with the error function, and gelu_tanh its approximation."""
 
 
+def rate(default: float, traced: bool = False):
+    """The option of a probability of dropping something while training."""
+    return option(default, below=1, traced=traced, training_only=True)
+
+
 @dataclass(frozen=True)
 class Seq2seq(ModelOptions):
     """Encoder-decoder of "Deep Learning from Scratch 2", chapter 7, without attention
@@ -36,8 +42,8 @@ class Seq2seq(ModelOptions):
     module: ClassVar[str] = "attention_jax.models.book:Seq2seq"
     task: ClassVar[str] = "attention_jax.tasks.seq2seq:build"
     cell: Literal["lstm", "gru"] = "lstm"
-    hidden_size: int = 256
-    embed_size: int = 16
+    hidden_size: int = option(256, at_least=1, smoke=8)
+    embed_size: int = option(16, at_least=1, smoke=8)
     bidirectional: bool = False
     """Both directions of the encoder, summed, so that every size downstream stays the same."""
 
@@ -71,10 +77,10 @@ class Translator(ModelOptions):
 
     task: ClassVar[str] = "attention_jax.tasks.seq2seq:build"
     residual = False  # no option, except of GNMT
-    hidden_size: int = 512
-    embed_size: int = 256
+    hidden_size: int = option(512, at_least=1, smoke=8)
+    embed_size: int = option(256, at_least=1, smoke=8)
     cell: Literal["lstm", "gru"] = "gru"
-    layers: int = 1
+    layers: int = option(1, at_least=1)
     """Of the encoder and of the decoder."""
     bidirectional: Literal["none", "first", "all"] = "all"
     """Which layers of the encoder read in both directions."""
@@ -83,18 +89,18 @@ class Translator(ModelOptions):
     start_from: Literal["pass", "hidden", "dense", "mean"] = "dense"
     """The decoder's first state: the encoder's last one, its hidden part alone (an LSTM's cell starts at zero), a dense
     layer of it, or a dense layer of the annotations' mean."""
-    readout_size: int = 512
+    readout_size: int = option(512, at_least=1, smoke=8)
     """Width of what the output layer sees, where a readout has weights."""
     tied: bool = False
     """Share the target's embeddings with the output layer."""
     embed_scale: float = 0.0
     """Standard deviation of the embeddings at initialisation; 0 is 1/sqrt(embed_size), PyTorch's default is 1."""
-    embed_dropout: float = 0.0
-    layer_dropout: float = 0.0
+    embed_dropout: float = rate(0.0)
+    layer_dropout: float = rate(0.0)
     """Between layers."""
-    memory_dropout: float = 0.0
+    memory_dropout: float = rate(0.0)
     """Of the encoder's annotations."""
-    output_dropout: float = 0.0
+    output_dropout: float = rate(0.0)
     """Before the output layer."""
 
 
@@ -146,7 +152,7 @@ class Luong(Translator):
     """The attentional vector of a step is part of the next step's input."""
     window: Literal["all", "monotonic", "predictive"] = "all"
     """Global attention, or the paper's local-m and local-p."""
-    window_size: int = 10
+    window_size: int = option(10, at_least=1)
     """Half-width D of the local windows, in tokens."""
 
 
@@ -168,14 +174,14 @@ class Convolutional(ModelOptions):
     module: ClassVar[str] = "attention_jax.models.convolutional:ConvSeq2seq"
     task: ClassVar[str] = "attention_jax.tasks.seq2seq:build"
 
-    hidden_size: int = 512
-    embed_size: int = 256
-    layers: int = 10
+    hidden_size: int = option(512, at_least=1, smoke=8)
+    embed_size: int = option(256, at_least=1, smoke=8)
+    layers: int = option(10, at_least=1)
     """Of the encoder and of the decoder."""
-    kernel_size: int = 3
-    positions: int = 128
+    kernel_size: int = option(3, at_least=1)
+    positions: int = option(128, at_least=1)
     """Longest source and target."""
-    dropout: float = 0.25
+    dropout: float = rate(0.25, traced=True)
 
 
 @dataclass(frozen=True)
@@ -185,11 +191,11 @@ class Vit(ModelOptions):
     module: ClassVar[str] = "attention_jax.models.vit:Vit"
     task: ClassVar[str] = "attention_jax.tasks.vision:build"
 
-    patch_size: int = 2
-    hidden_size: int = 64
-    mlp_size: int = 128
-    layers: int = 4
-    heads: int = 4
+    patch_size: int = option(2, at_least=1)
+    hidden_size: int = option(64, at_least=1, smoke=8)
+    mlp_size: int = option(128, at_least=1, smoke=16)
+    layers: int = option(4, at_least=1)
+    heads: int = option(4, at_least=1, smoke=2)
     pool: Literal["token", "mean", "attention"] = "token"
     """What the classifier sees: a class token, the mean of all tokens, or attention with one learned query."""
     position: Literal["learned", "sinusoidal", "rotary", "none"] = "learned"
@@ -198,11 +204,11 @@ class Vit(ModelOptions):
     activation: Activation = "gelu"
     norm_epsilon: float = 1e-5
     """What a normalisation adds to the variance."""
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
-    stochastic_depth: float = 0.0
+    dropout: float = rate(0.0, traced=True)
+    attention_dropout: float = rate(0.0, traced=True)
+    stochastic_depth: float = rate(0.0)
     """Probability of skipping the last block for an example; earlier blocks proportionally less."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
+    dtype: Literal["float32", "bfloat16"] = option("float32", training_only=True)
     """What is computed in; parameters are float32."""
     stem: Literal["patches", "shifted", "convolutions"] = "patches"
     """What makes tokens of the image: a linear map of each patch; the same with its shifts by half a patch along the
@@ -232,17 +238,17 @@ class Cct(ModelOptions):
     module: ClassVar[str] = "attention_jax.models.cct:Cct"
     task: ClassVar[str] = "attention_jax.tasks.vision:build"
 
-    convolutions: int = 2
-    kernel_size: int = 3
-    hidden_size: int = 128
-    mlp_size: int = 128
-    layers: int = 2
-    heads: int = 2
+    convolutions: int = option(2, at_least=1)
+    kernel_size: int = option(3, at_least=1)
+    hidden_size: int = option(128, at_least=1, smoke=8)
+    mlp_size: int = option(128, at_least=1, smoke=16)
+    layers: int = option(2, at_least=1)
+    heads: int = option(2, at_least=1, smoke=2)
     position: Literal["learned", "none"] = "learned"
-    dropout: float = 0.0
-    attention_dropout: float = 0.1
-    stochastic_depth: float = 0.1
-    dtype: Literal["float32", "bfloat16"] = "float32"
+    dropout: float = rate(0.0, traced=True)
+    attention_dropout: float = rate(0.1, traced=True)
+    stochastic_depth: float = rate(0.1)
+    dtype: Literal["float32", "bfloat16"] = option("float32", training_only=True)
 
 
 @dataclass(frozen=True)
@@ -253,15 +259,15 @@ class ResNet(ModelOptions):
     module: ClassVar[str] = "attention_jax.models.resnet:ResNet"
     task: ClassVar[str] = "attention_jax.tasks.vision:build"
 
-    widths: tuple[int, ...] = (64, 128, 256, 512)
+    widths: tuple[int, ...] = option((64, 128, 256, 512), at_least=1)
     """Channels of each stage; every stage but the first halves the image."""
-    blocks: int = 2
+    blocks: int = option(2, at_least=1)
     """Residual blocks a stage."""
     stem: Literal["small", "large"] = "small"
     """A 3x3 convolution (small images), or 7x7 and pooling, both of stride 2."""
-    groups: int = 16
-    dropout: float = 0.0
-    dtype: Literal["float32", "bfloat16"] = "float32"
+    groups: int = option(16, at_least=1)
+    dropout: float = rate(0.0, traced=True)
+    dtype: Literal["float32", "bfloat16"] = option("float32", training_only=True)
 
 
 @dataclass(frozen=True)
@@ -272,12 +278,12 @@ class Transformer(ModelOptions):
     task: ClassVar[str] = "attention_jax.tasks.seq2seq:build"
     packs: ClassVar[bool] = True
 
-    encoder_layers: int = 6
-    decoder_layers: int = 6
-    width: int = 512
+    encoder_layers: int = option(6, at_least=1, smoke=1)
+    decoder_layers: int = option(6, at_least=1, smoke=1)
+    width: int = option(512, at_least=1, smoke=16)
     """Of the residual stream, d_model."""
-    heads: int = 8
-    ffn: int = 2048
+    heads: int = option(8, at_least=1, smoke=2)
+    ffn: int = option(2048, at_least=1, smoke=16)
     """Hidden units of the feed-forward layers, d_ff."""
     key_width: int = 0
     """Per head, d_k; 0 means width / heads."""
@@ -290,11 +296,11 @@ class Transformer(ModelOptions):
     """dot, scaled_dot, general, concat, additive, cosine, gaussian, mean, or package.file:Class of yours."""
     use_bias: bool = True
     """Bias terms of the attention projections."""
-    dropout: float = 0.1
+    dropout: float = rate(0.1, traced=True)
     """Of embeddings and of every sub-layer's output."""
-    attention_dropout: float = 0.0
+    attention_dropout: float = rate(0.0, traced=True)
     """Of attention weights."""
-    ffn_dropout: float = 0.0
+    ffn_dropout: float = rate(0.0, traced=True)
     """Of the feed-forward's hidden units."""
     tied: Literal["none", "output", "all"] = "none"
     """Share the target's embeddings with the output layer, or the source's too."""
@@ -307,11 +313,11 @@ class Transformer(ModelOptions):
     shared_layers: bool = False
     """Each stack is one layer, `encoder_layers` and `decoder_layers` times, as in the Universal Transformer (Dehghani
     et al. 2019, section 2.1); without its halting, and positions are added before the first layer only."""
-    max_length: int = 512
+    max_length: int = option(512, at_least=1, training_only=True)
     """Rows of a learned table of positions."""
-    remat: bool = False
+    remat: bool = option(False, training_only=True)
     """Compute each layer's activations again in the backward pass instead of keeping them."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
+    dtype: Literal["float32", "bfloat16"] = option("float32", training_only=True)
     """What is computed in; parameters are float32."""
 
 
@@ -322,22 +328,22 @@ class LanguageModel(ModelOptions):
     module: ClassVar[str] = "attention_jax.models.language_model:LanguageModel"
     task: ClassVar[str] = "attention_jax.tasks.language:build"
 
-    layers: int = 4
-    width: int = 128
-    heads: int = 4
-    ffn: int = 512
+    layers: int = option(4, at_least=1)
+    width: int = option(128, at_least=1, smoke=16)
+    heads: int = option(4, at_least=1, smoke=2)
+    ffn: int = option(512, at_least=1, smoke=16)
     norm: Literal["post", "pre"] = "pre"
     activation: Activation = "gelu"
     positions: Positions = "rotary"
     score: HeadScore = "scaled_dot"
     """dot, scaled_dot, general, concat, additive, cosine, gaussian, mean, or package.file:Class of yours."""
-    dropout: float = 0.1
-    attention_dropout: float = 0.1
-    ffn_dropout: float = 0.0
+    dropout: float = rate(0.1, traced=True)
+    attention_dropout: float = rate(0.1, traced=True)
+    ffn_dropout: float = rate(0.0, traced=True)
     tied: bool = True
-    max_length: int = 512
-    remat: bool = False
-    dtype: Literal["float32", "bfloat16"] = "float32"
+    max_length: int = option(512, at_least=1, training_only=True)
+    remat: bool = option(False, training_only=True)
+    dtype: Literal["float32", "bfloat16"] = option("float32", training_only=True)
 
 
 @dataclass(frozen=True)
@@ -347,16 +353,16 @@ class TextClassifier(ModelOptions):
     module: ClassVar[str] = "attention_jax.models.text_classifier:TextClassifier"
     task: ClassVar[str] = "attention_jax.tasks.text_classification:build"
 
-    layers: int = field(default=2, metadata={"least": 0})
+    layers: int = 2
     """0 weighs the words by themselves: no word knows its neighbours."""
-    width: int = 128
-    heads: int = 4
-    ffn: int = 256
+    width: int = option(128, at_least=1, smoke=16)
+    heads: int = option(4, at_least=1, smoke=2)
+    ffn: int = option(256, at_least=1, smoke=16)
     positions: Literal["none", "sinusoidal", "rotary"] = "sinusoidal"
-    dropout: float = 0.1
+    dropout: float = rate(0.1, traced=True)
     """Of embeddings, of every sub-layer's output and of the pooled state."""
-    attention_dropout: float = 0.1
-    dtype: Literal["float32", "bfloat16"] = "float32"
+    attention_dropout: float = rate(0.1, traced=True)
+    dtype: Literal["float32", "bfloat16"] = option("float32", training_only=True)
     """What is computed in; parameters are float32."""
 
 
@@ -367,7 +373,7 @@ class PointerNetwork(ModelOptions):
     module: ClassVar[str] = "attention_jax.models.pointer:PointerNetwork"
     task: ClassVar[str] = "attention_jax.tasks.pointing:build"
 
-    hidden_size: int = 128
+    hidden_size: int = option(128, at_least=1, smoke=8)
     """Of the encoder, of the decoder and of the score."""
 
 
@@ -378,15 +384,15 @@ class GraphAttention(ModelOptions):
     module: ClassVar[str] = "attention_jax.models.graph_attention:GraphAttention"
     task: ClassVar[str] = "attention_jax.tasks.nodes:build"
 
-    heads: int = 8
+    heads: int = option(8, at_least=1, smoke=2)
     """Of the hidden layer; the output layer has one."""
-    hidden_size: int = 8
+    hidden_size: int = option(8, at_least=1, smoke=8)
     """Units of each head of the hidden layer."""
     score: HeadScore = "attention_jax.ops.scores:LeakySum"
     """dot, scaled_dot, general, concat, additive, cosine, gaussian, mean, or package.file:Class (here the paper's)."""
-    dropout: float = 0.6
+    dropout: float = rate(0.6, traced=True)
     """Of the inputs of both layers and of the projected values."""
-    attention_dropout: float = 0.6
+    attention_dropout: float = rate(0.6, traced=True)
     """Of attention weights."""
     l2: float = 5e-4
     """This times half the sum of all squared parameters is added to the loss."""
@@ -401,13 +407,13 @@ class NTM(ModelOptions):
     task: ClassVar[str] = "attention_jax.tasks.memory:build"
 
     controller: Literal["lstm", "feedforward"] = "lstm"
-    hidden_size: int = 100
-    read_heads: int = 1
-    write_heads: int = 1
-    locations: int = 128
-    width: int = 20
+    hidden_size: int = option(100, at_least=1, smoke=8)
+    read_heads: int = option(1, at_least=1)
+    write_heads: int = option(1, at_least=1)
+    locations: int = option(128, at_least=1)
+    width: int = option(20, at_least=1, smoke=16)
     """Numbers in a memory location."""
-    shifts: int = 3
+    shifts: int = option(3, at_least=1)
     """How many shifts a head chooses from: 3 means one back, stay, one forward."""
     memory_init: Literal["constant", "learned", "random"] = "constant"
     """What memory holds before the first step; random is drawn once and not trained."""
@@ -420,8 +426,8 @@ class StackedLSTM(ModelOptions):
     module: ClassVar[str] = "attention_jax.models.ntm:StackedLSTM"
     task: ClassVar[str] = "attention_jax.tasks.memory:build"
 
-    layers: int = 3
-    hidden_size: int = 256
+    layers: int = option(3, at_least=1)
+    hidden_size: int = option(256, at_least=1, smoke=8)
 
 
 @dataclass(frozen=True)
@@ -432,10 +438,10 @@ class RecurrentLanguageModel(ModelOptions):
     task: ClassVar[str] = "attention_jax.tasks.language:build"
 
     cell: Literal["rnn", "gru", "lstm"] = "rnn"
-    hidden_size: int = 32
-    dropout: float = 0.0
+    hidden_size: int = option(32, at_least=1, smoke=8)
+    dropout: float = rate(0.0, traced=True)
     """Of the hidden states that the output layer sees."""
     truncation: Literal["full", "truncated", "randomised"] = "full"
     """How far gradients go back within a window (attention_jax/ops/bptt.py)."""
-    truncation_length: int = 8
+    truncation_length: int = option(8, at_least=1)
     """truncated: the gradient is cut every so many steps; randomised: so many steps on average."""

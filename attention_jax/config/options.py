@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from attention_jax import InputError
+from attention_jax.config.fields import check, option_name
 
 
 @dataclass(frozen=True)
@@ -36,13 +37,15 @@ def kind_name(kind: type) -> str:
 class Options:
     """Base of the frozen dataclasses of options.
 
-    A value that a `Literal` does not list is an error wherever it comes from, the command line or Python. A subclass is
-    known to `from_json` by its name as soon as it is defined, so that a new dataset or model needs no list of all of
-    them.
+    Every value is checked when the dataclass is made, from the command line or from Python: its type, its bounds (see
+    `attention_jax.config.option`), and that a `Literal` lists it. A subclass is known to `from_json` by its name as
+    soon as it is defined, so that a new dataset or model needs no list of all of them.
     """
 
     kinds: ClassVar[dict[str, type]] = {}
     """All subclasses that have been defined, by `kind_name`."""
+    section: ClassVar[str] = ""
+    """The part of a `Config` that it is: "model" for options such as --model.hidden-size."""
 
     def __init_subclass__(cls, **rest):
         super().__init_subclass__(**rest)
@@ -54,7 +57,9 @@ class Options:
                 near = difflib.get_close_matches(str(value), [str(choice) for choice in allowed], n=1)
                 hint = f"; perhaps you meant {near[0]}" if near else ""
                 listed = ", ".join(map(repr, allowed))
-                raise InputError(f"{type(self).__name__}.{name} must be one of {listed}; got {value!r}{hint}")
+                name = option_name(name, self.section)
+                raise InputError(f"{name} must be one of {listed}; got {value!r}{hint}")
+        check(self, self.section)
 
     def _chosen(self):
         """Each (field, value, values that it may have); of a tuple each of its entries."""
@@ -69,6 +74,7 @@ class ModelOptions(Options):
     "package.file:name".
     """
 
+    section: ClassVar[str] = "model"
     module: ClassVar[str]
     """Called as module(options, *sizes), the sizes being what the data decide: vocabularies, classes, bits."""
     task: ClassVar[str]
@@ -80,6 +86,7 @@ class ModelOptions(Options):
 class DataOptions(Options):
     """Options of a dataset: they name the function that loads it, as "package.file:name"."""
 
+    section: ClassVar[str] = "data"
     loader: ClassVar[str]
 
     @property

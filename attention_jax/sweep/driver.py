@@ -64,7 +64,7 @@ def proposed(settings: Settings, history: list, count: int) -> list[dict]:
     """The points of a round, each checked by the typed configuration."""
     points = suggest(settings.space, settings.method, settings.config.train.seed, history, count)
     for point in points:
-        configs.validate(configs.replace(settings.config, **point))
+        configs.replace(settings.config, **point)  # refuses what is out of bounds
     return points
 
 

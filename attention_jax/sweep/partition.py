@@ -3,21 +3,13 @@
 from collections.abc import Sequence
 
 from attention_jax import config as configs
-from attention_jax.sweep.space import get
-
-NUMBERS = tuple(
-    f"optim.{name}"
-    for name in ("learning_rate", "warmup_steps", "clip_norm", "weight_decay", "momentum", "b1", "b2", "eps")
-)
-NUMBERS += ("train.label_smoothing", "model.dropout", "model.attention_dropout", "model.ffn_dropout")
-"""What members of a population may differ in besides the seed."""
 
 
-def shape(config: configs.Config) -> configs.Config:
-    """`config` without what members of one population may differ in: what is left must be equal.
+def shape(config: configs.Config) -> tuple:
+    """What must be equal in the members of one population: all options but the seed and the `traced` numbers.
 
-    Zero is left in: no dropout, no clipping, no smoothing are other programs, in which their operations are left out.
-    So a member computes exactly what it would compute alone.
+    Of these it is whether they are zero: no dropout, no clipping, no smoothing are other programs, in which the
+    operations are left out. So a member computes exactly what it would compute alone.
 
     >>> a = configs.Config("x", configs.Dates(), configs.LuongSeq2seq())
     >>> shape(a) == shape(configs.replace(a, **{"optim.learning_rate": 0.1, "train.seed": 3}))
@@ -25,8 +17,9 @@ def shape(config: configs.Config) -> configs.Config:
     >>> [shape(a) == shape(configs.replace(a, **change)) for change in ({"model.hidden_size": 3}, {"optim.eps": 0.0})]
     [False, False]
     """
-    names = [name for name in NUMBERS if hasattr(get(config, name.split(".")[0]), name.split(".")[1])]
-    return configs.replace(config, **{name: float(get(config, name) != 0) for name in names}, **{"train.seed": 0})
+    kinds = (type(config.data), type(config.model), type(config.decode))
+    options = ((name, value != 0 if info.traced else value) for name, info, value in configs.walk(config))
+    return (*kinds, *(option for option in options if option[0] != "train.seed"))
 
 
 def why_alone(config: configs.Config, staged: bool) -> str:
@@ -60,7 +53,7 @@ def groups(members: Sequence[configs.Config], most: int, slots: int, staged: boo
     >>> groups([a, b, a, a, b], most=2, slots=1)
     [[0, 2], [3], [1, 4]]
     """
-    by_shape: dict[configs.Config, list[int]] = {}
+    by_shape: dict[tuple, list[int]] = {}
     alone = []
     for place, config in enumerate(members):
         if why_alone(config, staged):

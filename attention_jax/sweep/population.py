@@ -20,7 +20,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention_jax import InputError, Interrupted, config as configs, runs, tasks
-from attention_jax.sweep.partition import NUMBERS
 from attention_jax.sweep.space import get
 from attention_jax.train.checkpoint import Checkpoints, Earlier
 from attention_jax.train.loop import Interrupt, check_batches, fit, planned_steps
@@ -72,12 +71,12 @@ def check_traceable(config: configs.Config, names: Sequence[str], task: tasks.Ta
 def varied(members: Sequence[configs.Config]) -> dict[str, np.ndarray]:
     """The numbers in which the members differ: {dotted name: float32 [M]}."""
     fields = {name for a in members for name in configs.differences(members[0], a)} - {"train.seed"}
-    assert fields <= set(NUMBERS), fields
+    assert fields <= {name for name, info, _ in configs.walk(members[0]) if info.traced}, fields
     return {name: np.array([get(config, name) for config in members], np.float32) for name in sorted(fields)}
 
 
 def many_runs(members: Sequence[configs.Config], task: tasks.Task, total_steps: int) -> Program:
-    """Runs that differ only in `NUMBERS` and seeds; a saved state has a leading axis of members."""
+    """Runs that differ only in seeds and in options that are `traced`; a saved state has a leading axis of members."""
     count, devices, numbers = len(members), jax.local_device_count(), varied(members)
     run, rates = runner(members[0], total_steps), spread(numbers, devices)
 

@@ -101,7 +101,7 @@ def parse(config, over: Mapping[str, str]) -> Space:
         space[name] = _dimension(spelled, known[name], text)
         dimension = space[name]
         for value in dimension.choices if isinstance(dimension, Values) else (dimension.low, dimension.high):
-            configs.validate(configs.replace(config, **{name: value}))
+            configs.replace(config, **{name: value})  # refuses what is out of bounds
     if not space:
         raise InputError(
             "a sweep needs at least one parameter: "

@@ -12,9 +12,6 @@ from attention_jax.weights.exchange import Weights, flat, nested
 from attention_jax.weights.layouts import listed
 from attention_jax.weights.vit_names import prefix_of
 
-TRAINED_WITH = ("dropout", "attention_dropout", "ffn_dropout", "stochastic_depth", "remat", "dtype", "max_length")
-"""Options that say how a model is trained, not what its weights are."""
-
 
 class Adopted(NamedTuple):
     """What a model takes of given weights."""
@@ -36,7 +33,7 @@ def options_from(weights: Weights, own: configs.ModelOptions) -> configs.ModelOp
             f"weights of the kind {type(own).__name__} are needed here; those of {weights.source} are of the kind "
             f"{type(weights.options).__name__}: choose another experiment"
         )
-    kept = {f.name: getattr(own, f.name) for f in dataclasses.fields(own) if f.name in TRAINED_WITH}
+    kept = {name: value for name, info, value in configs.walk(own) if info.training_only}
     return dataclasses.replace(weights.options, **kept)
 
 

@@ -134,7 +134,6 @@ def own_options(path: Path, held: tensors.Tensors) -> configs.ModelOptions:
         if not isinstance(values, dict) or any(":" in str(value) for value in values.values()):
             raise ValueError("what it says of its model names something outside this package")
         options = configs.from_json(values)
-        configs.validate(options)
         if not isinstance(options, configs.ModelOptions):
             raise ValueError(f"a {type(options).__name__} is no model")
         if any(value > len(held.arrays) for name, value in vars(options).items() if name.endswith("layers")):

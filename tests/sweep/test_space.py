@@ -36,7 +36,7 @@ def test_ranges_and_lists_have_the_types_of_their_fields():
         ({"model.score": "1..2"}, "list its values"),
         ({"data.reverse-source": "yes"}, "true or false"),
         ({"train.label-smoothing": "0,1.5"}, "below 1"),
-        ({"optim.learning-rate": "-1..1"}, "--optim.learning-rate must be a positive number"),
+        ({"optim.learning-rate": "-1..1"}, "--optim.learning-rate must be above 0, got -1"),
         ({"train.seed": "1,2"}, "--seeds"),
         ({}, "at least one parameter"),
     ],

@@ -1,0 +1,141 @@
+"""`option`: a dataclass field that says everything about itself, and the checks of its value."""
+
+import dataclasses
+import functools
+import typing
+from dataclasses import dataclass
+from typing import Any
+
+from attention_jax import InputError
+from attention_jax.files import is_utf8
+
+LARGEST = 2**31 - 1
+"""The largest integer that an option may have unless it says otherwise: integers are int32 on the devices."""
+TYPES = {int: "an integer", float: "a finite number", bool: "true or false", str: "a text in UTF-8"}
+
+
+@dataclass(frozen=True)
+class OptionInfo:
+    """What is known about an option besides its type, its default and its help text."""
+
+    at_least: float = 0
+    """The smallest value."""
+    above: float | None = None
+    """The value must be larger than this."""
+    below: float | None = None
+    """The value must be smaller than this."""
+    at_most: float | None = None
+    """The largest value; 2**31 - 1 for integers that name none."""
+    smoke: int | None = None
+    """The size in a run of seconds (`catalogue.smaller`), where the configured one is larger, or 0 for no limit."""
+    resumable: bool = False
+    """`train --resume` may change it: it decides how long or how a run is executed, not what has been trained."""
+    traced: bool = False
+    """A number in which the runs of one population may differ: it may be a traced array, except that 0 selects another
+    program, without the operation (attention_jax/sweep/population.py).
+    """
+    training_only: bool = False
+    """Of a model: used while training or computing, without effect on the shapes of the weights. A model that begins
+    with given weights keeps its own value.
+    """
+    user_data: bool = False
+    """It puts the user's own files in the place of an experiment's data."""
+
+
+def option(default: Any = dataclasses.MISSING, **info) -> Any:
+    """A field of a dataclass of options: its default, and by keyword what `OptionInfo` has.
+
+    The docstring below the field is its help text. All values are checked when the dataclass is made.
+
+    >>> from attention_jax.config import Options
+    >>> @dataclass(frozen=True)
+    ... class Mine(Options):
+    ...     rate: float = option(0.1, below=1)
+    >>> Mine(rate=1.5)
+    Traceback (most recent call last):
+    attention_jax.errors.InputError: --rate must be below 1, got 1.5
+    """
+    return dataclasses.field(default=default, metadata={"option": OptionInfo(**info)})
+
+
+def info_of(field: dataclasses.Field) -> OptionInfo:
+    """What a field says about itself; a plain field has the defaults."""
+    return field.metadata.get("option", OptionInfo())
+
+
+def walk(options, prefix: str = ""):
+    """Dotted name, `OptionInfo` and value of every option of a dataclass and of those in it.
+
+    >>> from attention_jax.config import Config, Dates, Vit
+    >>> config = Config("x", Dates(), Vit())
+    >>> [(name, value) for name, info, value in walk(config) if info.smoke == 16]
+    [('model.mlp_size', 128)]
+    """
+    for field in dataclasses.fields(options):
+        value = getattr(options, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from walk(value, f"{prefix}{field.name}.")
+        else:
+            yield prefix + field.name, info_of(field), value
+
+
+def check(options, section: str = ""):
+    """InputError unless every value has the type of its field and lies within its bounds."""
+    for field in dataclasses.fields(options):
+        value, info = getattr(options, field.name), info_of(field)
+        if info.traced and hasattr(value, "aval"):  # of a population, inside a JAX transformation
+            continue
+        name = option_name(field.name, section)
+        check_type(_hints(type(options))[field.name], name, value)
+        for one in value if isinstance(value, tuple) else (value,):
+            if isinstance(one, int | float) and not isinstance(one, bool):
+                check_bounds(info, name, one)
+
+
+def option_name(field: str, section: str = "") -> str:
+    """How an option is written on the command line.
+
+    >>> option_name("hidden_size", "model")
+    '--model.hidden-size'
+    """
+    return "--" + f"{section}.{field}".lstrip(".").replace("_", "-")
+
+
+@functools.lru_cache
+def _hints(kind: type) -> dict:
+    return typing.get_type_hints(kind)
+
+
+def check_type(hint, name: str, value):
+    """InputError unless `value` has the type `hint`, where that is a number, a text, a truth value or a tuple."""
+    if typing.get_origin(hint) is tuple:
+        one, *rest = typing.get_args(hint)
+        if not isinstance(value, tuple) or (rest != [Ellipsis] and len(value) != 1 + len(rest)):
+            count = "any number of" if rest == [Ellipsis] else 1 + len(rest)
+            raise InputError(f"{name} must be {count} values, got {value!r}")
+        for entry in value:
+            check_type(one, name, entry)
+    elif hint in TYPES and not _has_type(hint, value):
+        raise InputError(f"{name} must be {TYPES[hint]}, got {value!a}")
+
+
+def _has_type(hint: type, value) -> bool:
+    if hint is str:
+        return isinstance(value, str) and is_utf8(value)
+    if isinstance(value, bool) or hint is bool:
+        return isinstance(value, bool) and hint is bool
+    return isinstance(value, int) or (hint is float and isinstance(value, float) and abs(value) < float("inf"))
+
+
+def check_bounds(info: OptionInfo, name: str, value: float):
+    """InputError naming the bound that `value` violates."""
+    at_most = LARGEST if info.at_most is None and isinstance(value, int) else info.at_most
+    bounds = {
+        "above": (info.above, lambda bound: value > bound),
+        "at least": (info.at_least, lambda bound: value >= bound),
+        "below": (info.below, lambda bound: value < bound),
+        "at most": (at_most, lambda bound: value <= bound),
+    }
+    for word, (bound, holds) in bounds.items():
+        if bound is not None and not holds(bound):
+            raise InputError(f"{name} must be {word} {bound}, got {value}")
