@@ -6,7 +6,7 @@ before it is added, on the sum of embeddings and positions (models/transformer.p
 the sub-layers on attention weights and on the feed-forward's hidden units.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, Literal
 
@@ -17,6 +17,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from attention_jax import InputError
+from attention_jax.config import ModelOptions
 from attention_jax.config.models import Activation, Positions
 from attention_jax.models.multihead import Linear, MultiHeadAttention
 from attention_jax.models.position_encodings import RelativeBias, relative_biases
@@ -41,34 +42,41 @@ ACTIVATIONS = {
 
 @dataclass(frozen=True)
 class Block:
-    """What all layers of a Transformer share. Each family makes it of its options: see `block` in transformer.py,
-    language_model.py and vit.py. It has no defaults, because those are the options'."""
+    """The hyperparameters that all layers of a Transformer share."""
 
     width: int
     """Width of the residual stream, d_model."""
     heads: int
     ffn: int
     """Hidden units of the feed-forward sub-layer, d_ff."""
-    key_width: int
+    key_width: int = 0
     """Per head, d_k; 0 means width / heads."""
-    value_width: int
+    value_width: int = 0
     """Per head, d_v; 0 means width / heads."""
-    norm: Literal["post", "pre"]
-    norm_epsilon: float
-    activation: Activation
-    positions: Positions
-    score: str
+    norm: Literal["post", "pre"] = "pre"
+    norm_epsilon: float = EPSILON
+    activation: Activation = "gelu"
+    positions: Positions = "none"
+    score: str = "scaled_dot"
     """A name in `config.SCORES`, or package.file:Class."""
-    use_bias: bool
+    use_bias: bool = True
     """Bias terms of the attention projections."""
-    dropout: Any
+    dropout: Any = 0.0
     """Of every sub-layer's output; like the other two rates a number, or traced."""
-    attention_dropout: Any
-    ffn_dropout: Any
-    dtype: Any
+    attention_dropout: Any = 0.0
+    ffn_dropout: Any = 0.0
+    dtype: Any = jnp.float32
     """Of the computation; parameters are always float32."""
     implementation: Implementation | None = None
     """Of `attend`; None chooses by size and platform."""
+
+    @classmethod
+    def of(cls, options: ModelOptions, **fixed) -> "Block":
+        """The block of a model: every field that `options` has under the same name, with `fixed` taking precedence, and
+        the defaults above for the rest."""
+        names = {f.name for f in fields(cls)} & {f.name for f in fields(options)}
+        shared = {name: getattr(options, name) for name in names} | fixed
+        return cls(**shared | {"dtype": jnp.dtype(shared["dtype"])})
 
     def attention(self) -> MultiHeadAttention:
         """A multi-head attention of this block's sizes."""

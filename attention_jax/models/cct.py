@@ -9,9 +9,9 @@ import jax
 from jaxtyping import Array, Float
 
 from attention_jax import InputError, config
-from attention_jax.models.blocks import check_heads, drop
+from attention_jax.models.blocks import Block, check_heads, drop
 from attention_jax.models.resnet import convolution
-from attention_jax.models.vit import Trunk, block_of, interpolate
+from attention_jax.models.vit import Trunk, interpolate
 
 
 class Tokenizer(nn.Module):
@@ -47,7 +47,9 @@ class Cct(nn.Module):
     @nn.compact
     def __call__(self, images: Float[Array, "B S S C"], *, train: bool = False, look: bool = False):
         """(logits [B, classes], {"encoder_attention": [B, layers, H, T, T], "pool_attention": [B, T]} if `look`)."""
-        options, block = self.options, block_of(self.options, use_bias=True)
+        options = self.options
+        sizes = {"width": options.hidden_size, "ffn": options.mlp_size}
+        block = Block.of(options, **sizes, positions="none", ffn_dropout=options.dropout)
         if images.shape[1] != images.shape[2]:
             raise InputError(f"images must be squares, got {images.shape[1]} x {images.shape[2]}; give --data.pixels")
         tokenizer = Tokenizer(options.convolutions, options.kernel_size, block.width, block.dtype, name="tokenizer")

@@ -6,30 +6,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from attention_jax import config
-from attention_jax.models.blocks import EPSILON, Block, check_heads
+from attention_jax.models.blocks import Block, check_heads
 from attention_jax.models.transformer import Decoder, Embedding, Past
 from attention_jax.ops.masks import causal
-
-
-def block_of(options: config.LanguageModel) -> Block:
-    """What the layers of a language model share: those of the plain Transformer but for the options there are."""
-    return Block(
-        width=options.width,
-        heads=options.heads,
-        ffn=options.ffn,
-        key_width=0,
-        value_width=0,
-        norm=options.norm,
-        norm_epsilon=EPSILON,
-        activation=options.activation,
-        positions=options.positions,
-        score=options.score,
-        use_bias=True,
-        dropout=options.dropout,
-        attention_dropout=options.attention_dropout,
-        ffn_dropout=options.ffn_dropout,
-        dtype=jnp.dtype(options.dtype),
-    )
 
 
 class LanguageModel(nn.Module):
@@ -47,7 +26,7 @@ class LanguageModel(nn.Module):
 
     def setup(self):
         options = self.options
-        block, small = block_of(options), options.width**-0.5
+        block, small = Block.of(options), options.width**-0.5
         # scaled and drawn as in the plain Transformer; learned positions begin small beside the tokens
         self.embedding = Embedding(self.vocab, block, options.max_length, True, "normal", position_deviation=small)
         self.decoder = Decoder(block, options.layers, False, options.remat)

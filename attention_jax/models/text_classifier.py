@@ -10,33 +10,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from attention_jax import config
-from attention_jax.models.blocks import EPSILON, Block, check_heads, drop
+from attention_jax.models.blocks import Block, check_heads, drop
 from attention_jax.models.multihead import Linear
 from attention_jax.models.transformer import Embedding, Encoder
 from attention_jax.ops.attention import attend, attention_weights
 from attention_jax.ops.masks import lengths
 from attention_jax.ops.scores import Dot
-
-
-def block_of(options: config.TextClassifier) -> Block:
-    """What the layers share: pre-norm and GELU."""
-    return Block(
-        width=options.width,
-        heads=options.heads,
-        ffn=options.ffn,
-        key_width=0,
-        value_width=0,
-        norm="pre",
-        norm_epsilon=EPSILON,
-        activation="gelu",
-        positions=options.positions,
-        score="scaled_dot",
-        use_bias=True,
-        dropout=options.dropout,
-        attention_dropout=options.attention_dropout,
-        ffn_dropout=0.0,
-        dtype=jnp.dtype(options.dtype),
-    )
 
 
 class AttentionPool(nn.Module):
@@ -69,7 +48,7 @@ class TextClassifier(nn.Module):
     @nn.compact
     def __call__(self, tokens: Int[Array, "B T"], length: Int[Array, "B"], *, train: bool = False, look: bool = False):
         """(logits [B, classes], {"encoder_attention": [B, layers, H, T, T], "pool_attention": [B, T]} if `look`)."""
-        options, block = self.options, block_of(self.options)
+        options, block = self.options, Block.of(self.options)
         embedding = Embedding(self.vocab, block, max_length=0, scale=True, initial="normal", name="embedding")
         x = embedding(tokens, train=train)  # [B, T, D]
         weights = {}

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from attention_jax import InputError, config
-from attention_jax.models.blocks import EPSILON, Block, DecoderLayer, EncoderLayer, check_heads, drop
+from attention_jax.models.blocks import Block, DecoderLayer, EncoderLayer, check_heads, drop
 from attention_jax.models.position_encodings import added_positions
 from attention_jax.ops.masks import causal, lengths, segments
 from attention_jax.ops.positions import within
@@ -177,27 +177,6 @@ class Cache(NamedTuple):
     memory: Shared  # per layer keys, values and mask of the source
 
 
-def block_of(options: config.Transformer) -> Block:
-    """What the layers of a Transformer share."""
-    return Block(
-        width=options.width,
-        heads=options.heads,
-        ffn=options.ffn,
-        key_width=options.key_width,
-        value_width=options.value_width,
-        norm=options.norm,
-        norm_epsilon=EPSILON,
-        activation=options.activation,
-        positions=options.positions,
-        score=options.score,
-        use_bias=options.use_bias,
-        dropout=options.dropout,
-        attention_dropout=options.attention_dropout,
-        ffn_dropout=options.ffn_dropout,
-        dtype=jnp.dtype(options.dtype),
-    )
-
-
 class Transformer(nn.Module):
     """Encoder-decoder. `tied`: "output" shares the target embeddings with the output layer, "all" the source's too."""
 
@@ -217,7 +196,7 @@ class Transformer(nn.Module):
         super().__post_init__()
 
     def setup(self):
-        options, block = self.options, block_of(self.options)
+        options, block = self.options, Block.of(self.options)
         embed = lambda size: Embedding(
             size, block, options.max_length, options.scale_embeddings, options.embedding_init
         )

@@ -13,8 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attention_jax import InputError, config
-from attention_jax.config.models import Activation
-from attention_jax.models.blocks import EPSILON, Block, FeedForward, LayerNorm, check_heads, drop
+from attention_jax.models.blocks import Block, FeedForward, LayerNorm, check_heads, drop
 from attention_jax.models.multihead import Linear
 from attention_jax.models.stem import ConvolutionalStem
 from attention_jax.ops.attention import attend, attention_weights
@@ -180,29 +179,6 @@ class ImageLayer(nn.Module):
         return stochastic_depth(y, self.skip, self.make_rng("dropout")) if skips else y
 
 
-def block_of(
-    options: config.Vit | config.Cct, use_bias: bool, activation: Activation = "gelu", norm_epsilon: float = EPSILON
-) -> Block:
-    """What the layers of an image model share: pre-norm; where a patch stands was said before the first of them."""
-    return Block(
-        width=options.hidden_size,
-        heads=options.heads,
-        ffn=options.mlp_size,
-        key_width=0,
-        value_width=0,
-        norm="pre",
-        norm_epsilon=norm_epsilon,
-        activation=activation,
-        positions="none",
-        score="scaled_dot",
-        use_bias=use_bias,
-        dropout=options.dropout,
-        attention_dropout=options.attention_dropout,
-        ffn_dropout=options.dropout,
-        dtype=jnp.dtype(options.dtype),
-    )
-
-
 class Trunk(nn.Module):
     """Layers, a last normalisation, a pool over the tokens and a linear classifier: what ViT and CCT share."""
 
@@ -278,7 +254,8 @@ class Vit(nn.Module):
     def __call__(self, images: Float[Array, "B S S C"], *, train: bool = False, look: bool = False):
         """(logits [B, classes], {"encoder_attention": [B, layers, H, T, T]} if `look`)."""
         options = self.options
-        block = block_of(options, options.bias, options.activation, options.norm_epsilon)
+        sizes = {"width": options.hidden_size, "ffn": options.mlp_size, "use_bias": options.bias}
+        block = Block.of(options, **sizes, positions="none", ffn_dropout=options.dropout)
         x = self.embedded(images, block)  # [B, N, D]
         grid = math.isqrt(x.shape[1])
         x = drop(self, self.placed(with_first_tokens(self, x), grid), block.dropout, train)

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from attention_jax.config import Transformer
-from attention_jax.models.blocks import DecoderLayer, EncoderLayer
+from attention_jax.models.blocks import Block, DecoderLayer, EncoderLayer
 from attention_jax.models.multihead import MultiHeadAttention
-from attention_jax.models.transformer import block_of
 from attention_jax.ops.masks import causal, lengths
 
 torch = pytest.importorskip("torch", reason="parity with PyTorch needs torch==2.13.0, an extra")
@@ -19,7 +18,7 @@ KEY_PADDING = torch.arange(5)[None] >= torch.tensor(LENGTHS)[:, None]  # True = 
 
 
 def block(norm, activation):
-    return block_of(Transformer(width=WIDTH, heads=HEADS, ffn=FFN, norm=norm, activation=activation))
+    return Block.of(Transformer(width=WIDTH, heads=HEADS, ffn=FFN, norm=norm, activation=activation))
 
 
 def array(tensor):

@@ -13,10 +13,10 @@ import pytest
 from attention_jax import InputError, config
 from attention_jax.config import SCORES, replace
 from attention_jax.decode import beam_search
-from attention_jax.models.blocks import Seen
+from attention_jax.models.blocks import Block, Seen
 from attention_jax.models.named_scores import make_score, score_class
 from attention_jax.models.position_encodings import KINDS, added_positions
-from attention_jax.models.transformer import Decoder, Embedding, Encoder, Transformer, block_of, count_parameters
+from attention_jax.models.transformer import Decoder, Embedding, Encoder, Transformer, count_parameters
 from attention_jax.ops.attention import attend
 from attention_jax.ops.masks import causal, dense
 from attention_jax.ops.scores import Score
@@ -186,7 +186,7 @@ LIGHT = [(kind, "plain") for kind in KINDS] + [("shaw", "fused"), ("rotary", "fu
 @pytest.mark.parametrize("case", heavy(CASES, *LIGHT), ids="-".join)
 def test_causal_jacobian_is_exactly_zero_above_the_diagonal(case):
     kind, implementation = case
-    block = dataclasses.replace(block_of(replace(SMALL, positions=kind, norm="pre")), implementation=implementation)
+    block = dataclasses.replace(Block.of(replace(SMALL, positions=kind, norm="pre")), implementation=implementation)
     decoder = Decoder(block, 1, cross=False)
     table = lambda positions: jnp.sin(jnp.arange(40, dtype=jnp.float32).reshape(5, 8))
     added = added_positions(kind, jnp.arange(5), 8, table)
@@ -205,7 +205,7 @@ def test_causal_jacobian_is_exactly_zero_above_the_diagonal(case):
 
 def encoder(kind, x):
     """An encoder with positions of this kind, as a compiled function (x, mask) -> states."""
-    module = Encoder(block_of(replace(SMALL, positions=kind)), 1)
+    module = Encoder(Block.of(replace(SMALL, positions=kind)), 1)
     params = random_params(module, x)
     run = jax.jit(lambda x, mask=None: module.apply(params, x, mask)[0])
     return lambda *inputs: np.asarray(run(*inputs))
@@ -334,13 +334,13 @@ def test_any_score_trains(score):
 
 @pytest.mark.parametrize("initial, deviation", [("normal", 16**-0.5), ("xavier", (2 / (400 + 16)) ** 0.5)])
 def test_embeddings_start_as_asked(initial, deviation):
-    table = Embedding(400, block_of(replace(SMALL, width=16)), 10, scale=True, initial=initial)
+    table = Embedding(400, Block.of(replace(SMALL, width=16)), 10, scale=True, initial=initial)
     made = table.init(jax.random.key(0), jnp.zeros((1, 2), jnp.int32))["params"]["token"]["embedding"]
     assert float(made.std()) == pytest.approx(deviation, rel=0.05)
 
 
 def test_learned_positions_start_as_large_as_the_tokens_they_are_added_to():
-    table = Embedding(400, block_of(replace(SMALL, width=16, positions="learned")), 300, scale=True, initial="normal")
+    table = Embedding(400, Block.of(replace(SMALL, width=16, positions="learned")), 300, scale=True, initial="normal")
     made = table.init(jax.random.key(0), jnp.zeros((1, 2), jnp.int32))["params"]
     tokens, places = (16**0.5 * made["token"]["embedding"]).std(), made["position"]["embedding"].std()
     assert float(tokens) == pytest.approx(1, rel=0.05) and float(places) == pytest.approx(1, rel=0.05)

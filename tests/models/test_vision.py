@@ -10,13 +10,12 @@ import pytest
 
 from attention_jax import InputError
 from attention_jax.config import VIT_SIZES, Cct, ResNet, Vit, named
-from attention_jax.models.blocks import FeedForward
+from attention_jax.models.blocks import Block, FeedForward
 from attention_jax.models.resnet import as_product
 from attention_jax.models.stem import ConvolutionalStem
 from attention_jax.models.vit import (
     ImageLayer,
     attention_pool,
-    block_of,
     interpolate,
     patches,
     rotary_2d,
@@ -266,7 +265,7 @@ def test_attention_pool_is_a_weighted_sum():
 
 def test_layer_is_pre_norm_like_torch():
     torch = pytest.importorskip("torch")
-    layer = ImageLayer(block_of(Vit(hidden_size=16, heads=2, mlp_size=32), use_bias=True))
+    layer = ImageLayer(Block(width=16, heads=2, ffn=32))
     x = jax.random.normal(jax.random.key(0), (2, 5, 16))
     noisy = lambda p: np.random.default_rng(p.size).normal(size=p.shape, scale=0.3).astype(np.float32)
     params = jax.tree.map(noisy, jax.eval_shape(layer.init, jax.random.key(1), x)["params"])
@@ -320,7 +319,7 @@ def test_a_feed_forward_in_half_precision_keeps_its_first_product_alone():
     params, x = jax.tree.map(lambda a: jnp.bfloat16(a).astype(jnp.float32), (params, draw(size=(2, 5, 8))))
     found = {}
     for dtype in ("float32", "bfloat16"):
-        ffn = FeedForward(block_of(replace(SMALL, hidden_size=8, mlp_size=24, dtype=dtype), True))
+        ffn = FeedForward(Block(width=8, heads=2, ffn=24, dtype=jnp.dtype(dtype)))
         pull = lambda params, x, ffn=ffn: jax.vjp(lambda params, x: ffn.apply({"params": params}, x), params, x)
         y, saved = jax.eval_shape(pull, params, x.astype(dtype))
         kept = [a.dtype.name for a in jax.tree.leaves(saved) if a.shape == (2, 5, 24)]
