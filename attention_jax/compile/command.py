@@ -24,7 +24,7 @@ def run(experiment: Experiment, config: configs.Config, target_name: str, facts:
     target = parse(target_name)
     devices(target)  # a missing compiler is said before anything is loaded
     task = standin.task(config, known(experiment, config) | given(facts))
-    if not standin.at_hand(config.data):
+    if not config.data.is_local:
         print("the data are not at hand: zeros of their sizes stand in for them", file=sys.stderr)
     chip, outcomes = target.chip, []
     print(f"{config.name} for {target.devices} x {chip.name}")

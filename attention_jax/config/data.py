@@ -181,6 +181,10 @@ class Corpus(TextPairs, Streamed):
     """This share of the sources validates and as much tests (at most 2,000 each)."""
     overlong: Literal["error", "truncate", "drop"] = "error"
 
+    @property
+    def is_local(self) -> bool:
+        return bool(self.source_file or self.tsv_file or self.examples)
+
 
 @dataclass(frozen=True)
 class LabelledFile(DataOptions):
@@ -285,6 +289,10 @@ class Images(Streamed):
     def downloads(self) -> str:
         return self.dataset if self.dataset in ("fashion_mnist", "cifar10") and not self.path else ""
 
+    @property
+    def is_local(self) -> bool:
+        return self.dataset in ("digits", "own") or bool(self.path)
+
 
 @dataclass(frozen=True)
 class TimeMachine(DataOptions):
@@ -326,6 +334,10 @@ class Shakespeare(DataOptions):
     def stride(self) -> int:
         """Characters from the start of one training window to the start of the next."""
         return max(self.steps // self.overlap, 1)
+
+    @property
+    def is_local(self) -> bool:
+        return bool(self.path)
 
 
 @dataclass(frozen=True)

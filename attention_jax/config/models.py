@@ -320,6 +320,14 @@ class Transformer(ModelOptions):
     dtype: Literal["float32", "bfloat16"] = option("float32", training_only=True)
     """What is computed in; parameters are float32."""
 
+    @property
+    def needs_joint_vocabulary(self) -> bool:
+        return self.tied == "all"
+
+    @property
+    def longest_input(self) -> int | None:
+        return self.max_length if self.positions == "learned" else None
+
 
 @dataclass(frozen=True)
 class LanguageModel(ModelOptions):
@@ -344,6 +352,10 @@ class LanguageModel(ModelOptions):
     max_length: int = option(512, at_least=1, training_only=True)
     remat: bool = option(False, training_only=True)
     dtype: Literal["float32", "bfloat16"] = option("float32", training_only=True)
+
+    @property
+    def longest_input(self) -> int | None:
+        return self.max_length if self.positions == "learned" else None
 
 
 @dataclass(frozen=True)

@@ -81,6 +81,10 @@ class ModelOptions(Options):
     """Called as task(config)."""
     packs: ClassVar[bool] = False
     """Whether it keeps several pairs in a row apart (attention_jax/data/packing.py)."""
+    needs_joint_vocabulary: ClassVar[bool] = False
+    """Whether source and target tokens have one table of embeddings."""
+    longest_input: ClassVar[int | None] = None
+    """The most tokens that it takes, where positions are learned; None has no limit."""
 
 
 class DataOptions(Options):
@@ -88,11 +92,27 @@ class DataOptions(Options):
 
     section: ClassVar[str] = "data"
     loader: ClassVar[str]
+    stream: ClassVar[str] = "never"
+    """Whether the data are read while training; options of `Streamed` data, as `packing` is of a `Corpus`."""
+    packing: ClassVar[int] = 0
+    reverse_source: ClassVar[bool] = False
+    predict_padding: ClassVar[bool] = False
+    max_length: ClassVar[int | None] = None
 
     @property
     def downloads(self) -> str:
         """Where in the cache the data are that are downloaded without a path: "multi30k/tok_de_en"; "" for none."""
         return ""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the data are generated, come with a package, or are files that the options name.
+
+        >>> from attention_jax.config import Dates, Multi30k
+        >>> Dates().is_local, Multi30k().is_local, Multi30k(path="multi30k").is_local
+        (True, False, True)
+        """
+        return not self.downloads
 
 
 def kind_called(name: str) -> type[Options]:

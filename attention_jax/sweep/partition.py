@@ -32,7 +32,7 @@ def why_alone(config: configs.Config, staged: bool) -> str:
     train = config.train
     if train.shard_parameters:
         return "its parameters are divided over all devices"
-    if getattr(config.data, "stream", "never") == "always" or getattr(config.data, "packing", 0):
+    if config.data is not None and (config.data.stream == "always" or config.data.packing):
         return "its data are read while it trains"
     if train.start_from:
         return "it begins with weights that were given"

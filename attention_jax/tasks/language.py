@@ -40,11 +40,11 @@ LOOKED_AT, BEGUN = 2, 14
 def build(config: Config) -> "LanguageTask":
     """The task of a language model on the text that its data name."""
     data = load_once(named(config.data.loader), config.data)
-    places = getattr(config.model, "max_length", 0)
-    if getattr(config.model, "positions", "") == "learned" and data.added >= places:
+    limit = config.model.longest_input
+    if limit is not None and data.added >= limit:
         raise InputError(
             f"a text and the {data.added} tokens that are added to it need as many learned positions, got "
-            f"--model.max-length {places}: raise it, or add fewer with --data.added"
+            f"--model.max-length {limit}: raise it, or add fewer with --data.added"
         )
     return LanguageTask(config, data, build_model(config, len(data.vocabulary)))
 
@@ -125,9 +125,8 @@ class LanguageTask:
     def remembered(self) -> slice:
         """The tokens of a text that are gone on with: the last ones, where learned positions must do for what is added
         too."""
-        options = self.config.model
-        learned = getattr(options, "positions", "none") == "learned"
-        return slice(self.data.added - options.max_length if learned else None, None)
+        limit = self.config.model.longest_input
+        return slice(None if limit is None else self.data.added - limit, None)
 
     def log_p(self, params, batch):
         """The log-probability [B] of all tokens of each window but the first."""

@@ -56,23 +56,22 @@ def segment(batch, side: str) -> dict[str, jax.Array]:
 
 def build(config: Config) -> "Seq2seqTask":
     """The task of a recurrent, convolutional or Transformer encoder-decoder."""
-    if getattr(config.data, "packing", 0) and not config.model.packs:
+    if config.data.packing and not config.model.packs:
         raise InputError(
             f"--data.packing needs a model that keeps the pairs of a row apart, which {type(config.model).__name__} "
             "does not: give --data.packing 0, or train a Transformer"
         )
-    if getattr(config.model, "positions", "") == "learned" and getattr(config.data, "packing", 0):
-        longest, places = config.data.max_length, config.model.max_length
-        if longest > places:
-            raise InputError(
-                f"packed sentences of --data.max-length {longest} tokens need as many learned positions, got "
-                f"--model.max-length {places}: raise it to {longest}, or take shorter sentences"
-            )
+    longest, limit = config.data.max_length, config.model.longest_input
+    if config.data.packing and limit is not None and longest > limit:
+        raise InputError(
+            f"packed sentences of --data.max-length {longest} tokens need as many learned positions, got "
+            f"--model.max-length {limit}: raise it to {longest}, or take shorter sentences"
+        )
     data = load_once(corpora.load, config.data, config.train.batch_size)
     if config.decode is None:
         raise InputError("a model that writes sequences needs to know how: give its configuration decode=Decode()")
     model = build_model(config, len(data.source_vocabulary), len(data.target_vocabulary))
-    if getattr(config.model, "tied", "") == "all" and data.source_vocabulary.tokens != data.target_vocabulary.tokens:
+    if config.model.needs_joint_vocabulary and data.source_vocabulary.tokens != data.target_vocabulary.tokens:
         raise InputError(
             "--model.tied all needs one vocabulary for both languages, got two different ones of "
             f"{len(data.source_vocabulary)} tokens: give --data.joint-vocabulary, or --model.tied output"
@@ -146,7 +145,7 @@ class Seq2seqTask:
             known = [*self.data.train, *(pairs for name, pairs in self.data.held_out.items() if name == "valid")]
             longest = max(int(pairs.target_length.max()) for pairs in known)
             if are_sentences(self.data):
-                longest = min(longest, getattr(self.config.data, "max_length", longest))
+                longest = min(longest, self.config.data.max_length or longest)
                 longest += longest // 2
         special = {"bos": vocabulary.bos_id, "eos": vocabulary.eos_id, "pad": vocabulary.pad_id or 0}
         return special | {"max_length": longest}

@@ -24,26 +24,12 @@ PUBLISHED = {"fashion_mnist": (60_000, 10_000, 10, 28, 1), "cifar10": (50_000, 1
 """Images to train and to test, classes, pixels of a side, channels."""
 
 
-def at_hand(data: configs.DataOptions) -> bool:
-    """Whether the data are generated, come with a package, or are files that the options name.
-
-    >>> at_hand(configs.Dates()), at_hand(configs.Multi30k()), at_hand(configs.Multi30k(path="multi30k"))
-    (True, False, True)
-    """
-    if isinstance(data, configs.Images):
-        return data.dataset in ("digits", "own") or bool(data.path)
-    if isinstance(data, configs.Corpus):
-        return bool(data.source_file or data.tsv_file or data.examples)
-    published = configs.FraEng | configs.Multi30k | configs.TimeMachine | configs.Shakespeare
-    return not isinstance(data, published) or bool(data.path)
-
-
 def task(config: configs.Config, facts: dict) -> Task:
     """The task of a configuration, with its data if they are at hand and with a stand-in of their sizes if not.
 
     Raises InputError if neither the options nor `facts` tell a size.
     """
-    if at_hand(config.data):
+    if config.data.is_local:
         return build(config)
     makers = {
         configs.Images: pictures,
@@ -65,8 +51,7 @@ def read_call(config: configs.Config, arrays: dict, shape: tuple[int, int]) -> t
     """What a call of (steps, rows a step) = `shape` becomes where the data that these arrays stand for would be read
     while training goes on: perhaps fewer steps. None where they would lie on the devices."""
     data, size = config.data, sum(array.nbytes for array in arrays.values())
-    packed = bool(getattr(data, "packing", 0))
-    if at_hand(data) or not (packed or is_streamed(getattr(data, "stream", "never"), size)):
+    if data.is_local or not (data.packing or is_streamed(data.stream, size)):
         return None
     return steps_in_call(size // len(next(iter(arrays.values()))), shape[1], shape[0]), shape[1]
 
@@ -110,7 +95,7 @@ def sentences(config: configs.Config, facts: dict) -> seq2seq.Seq2seqTask:
         if name != "train"
     }
     held_out = held_out or {"test": longest}
-    if getattr(options, "packing", 0):
+    if options.packing:
         train, widths = (_packed(train, options.packing),), [options.packing]
     letters = Tokenizer(list, "".join)
     data = PairData(
@@ -130,7 +115,7 @@ def sentences(config: configs.Config, facts: dict) -> seq2seq.Seq2seqTask:
 
 def _pairs(rows: int, source: int, target: int, options: configs.TextPairs) -> Pairs:
     """Rows of one length."""
-    target = options.max_length if getattr(options, "predict_padding", False) else target
+    target = options.max_length if options.predict_padding else target
     full = lambda width: np.broadcast_to(np.int32(width), (rows,))
     return Pairs(zeros(rows, source), full(source), zeros(rows, target + 1), full(target))
 

@@ -92,7 +92,7 @@ def _(task: Seq2seqTask) -> Service:
     words = {
         "source": _tokens(task.data.source_vocabulary),
         "target": _tokens(task.data.target_vocabulary),
-        "reversed": bool(getattr(task.config.data, "reverse_source", False)),
+        "reversed": task.config.data.reverse_source,
     }
     example = (row, pairs.source_length[:1].astype(np.int32))
     return Service(tokens, inputs, "tokens [batch, longest], to the first eos", example, words)
