@@ -13,7 +13,7 @@ from pathlib import Path
 from attention_jax import Diverged, InputError, Interrupted, catalogue, runs
 from attention_jax.catalogue import Experiment
 from attention_jax.comparison import Compared, compared, machine, table
-from attention_jax.config import Config, replace
+from attention_jax.config import Config, earlier_names, option_name, replace
 from attention_jax.files import data_home, read_json, write_json
 from attention_jax.ledger import recorded
 from attention_jax.report.tables import Table, show
@@ -149,12 +149,14 @@ def with_data(config: Config, words: Sequence[str], here: Here) -> list[str]:
     """The words of a recorded command, from the experiment's name on, as they are to be said here.
 
     A recorded command has only the names of its files: they are looked for in `here.local` and in the directories in
-    it. Data that are downloaded where no file is given may also be in the cache. Raises InputError where they are not.
+    it. Its options may have had other names. Data that are downloaded where no file is given may also be in the cache.
+    Raises InputError where the data are not available.
     """
     files = [option for option in catalogue.own_data(config) if option != "--data.dataset"]
     downloads = config.data.downloads if config.data else ""
     cached = bool(downloads) and (Path(data_home()) / downloads).is_dir()
-    words = list(words)
+    present = {option_name(old): option_name(new) for old, new in earlier_names(config).items()}
+    words = [present.get(word, word) for word in words]
     if downloads and not cached and not any(option in (*words, *here.options) for option in files):
         raise InputError(f"needs a download of {downloads.partition('/')[0]}: run it once without --check")
     for option in files:

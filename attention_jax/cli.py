@@ -289,6 +289,7 @@ def parse_with_config(
     """
     first, _ = parse_known(kind, words)
     config = default(first)
+    refuse_earlier_names(config, words)
     fields = Annotated[tyro.conf.SuppressFixed[configs.concrete(config)], tyro.conf.arg(name="")]
     own = Annotated[kind, tyro.conf.arg(name="")]
     joined = dataclasses.make_dataclass(
@@ -297,6 +298,14 @@ def parse_with_config(
     joined.__doc__ = kind.__doc__
     both = parse(joined, words, command_name(kind), *words[:1])
     return both.options, both.config
+
+
+def refuse_earlier_names(config: Config, words: Sequence[str]):
+    """InputError with the name that an option has now, where `words` have an earlier one."""
+    said = {word.partition("=")[0].replace("_", "-") for word in words}
+    for earlier, name in configs.earlier_names(config).items():
+        if configs.option_name(earlier) in said:
+            raise InputError(f"{configs.option_name(earlier)} is now called {configs.option_name(name)}")
 
 
 def command_name(kind: type) -> str:

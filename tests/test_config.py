@@ -8,7 +8,8 @@ import sys
 import jax
 import pytest
 
-from attention_jax import InputError, catalogue, config as configs, train_run
+from attention_jax import InputError, catalogue, check, cli, config as configs, train_run
+from attention_jax.sweep import space
 
 CONFIG = configs.Config("x", configs.Dates(), configs.LuongSeq2seq(), decode=configs.Decode())
 
@@ -100,6 +101,31 @@ def test_a_configuration_made_in_python_is_checked_before_anything_is_made(tmp_p
     with pytest.raises(InputError, match=f"--{option.replace('_', '-')} .*{value}"):
         train_run(configs.replace(CONFIG, **{option: value}), tmp_path / "x" / "r")
     assert not list(tmp_path.iterdir())
+
+
+@dataclasses.dataclass(frozen=True)
+class Renamed(configs.ModelOptions):
+    num_heads: int = configs.option(8, was="heads")
+    """Attention heads."""
+
+
+def test_an_earlier_name_is_read_from_json_and_refused_elsewhere():
+    config = configs.Config("x", configs.Dates(), Renamed(4))
+    written = configs.to_json(config)
+    earlier = written | {"model": {"type": written["model"]["type"], "heads": 4}}
+    assert configs.from_json(earlier) == configs.from_json(written) == config
+    with pytest.raises(ValueError, match="'heads'.*'num_heads'"):
+        configs.replace(config, **{"model.heads": 2})
+    for word in ("--model.heads", "--model.heads=2"):
+        with pytest.raises(InputError, match="^--model.heads .*--model.num-heads$"):
+            cli.parse_with_config(cli.Train, ["x", word, "2"], lambda asked: config)
+    with pytest.raises(InputError, match="^model.heads .*model.num-heads$"):
+        space.parse(config, {"model.heads": "2,4"})
+    there = check.Here("", ())
+    assert check.with_data(config, ["x", "--model.heads", "2", "--train.seed", "1"], there)[1:3] == [
+        "--model.num-heads",
+        "2",
+    ]
 
 
 def test_a_misspelt_choice_is_an_error_from_python_too():

@@ -35,7 +35,7 @@ from attention_jax.config.data import (
     TextPairs,
     TimeMachine,
 )
-from attention_jax.config.fields import OptionInfo, info_of, option, walk
+from attention_jax.config.fields import OptionInfo, earlier_names, info_of, option, option_name, renamed, walk
 from attention_jax.config.models import (
     NTM,
     SCORES,
@@ -205,7 +205,9 @@ def replace(config, **changes):
     for path, value in changes.items():
         head, _, rest = path.partition(".")
         if head not in {f.name for f in dataclasses.fields(config)}:
-            raise ValueError(f"{type(config).__name__} has no field {head!r}")
+            [now] = renamed(type(config), {head: value})
+            hint = f"; it is now called {now!r}" if now != head else ""
+            raise ValueError(f"{type(config).__name__} has no field {head!r}{hint}")
         new = replace(getattr(config, head), **{rest: value}) if rest else value
         config = dataclasses.replace(config, **{head: new})
     return config
@@ -232,6 +234,7 @@ def from_json(values: dict):
     if kind is Train and "tensorboard" in values:  # before there was `log`
         values = dict(values)
         values |= {"log": ["tensorboard"] if values.pop("tensorboard") else []}
+    values = renamed(kind, values)
     unknown = set(values) - {f.name for f in dataclasses.fields(kind)} - {"type"}
     if unknown:
         raise ValueError(f"{kind.__name__} has no field {sorted(unknown)[0]!r}")

@@ -40,6 +40,8 @@ class OptionInfo:
     """
     user_data: bool = False
     """It puts the user's own files in the place of an experiment's data."""
+    was: str = ""
+    """Its name in a config.json of an earlier version."""
 
 
 def option(default: Any = dataclasses.MISSING, **info) -> Any:
@@ -77,6 +79,35 @@ def walk(options, prefix: str = ""):
             yield from walk(value, f"{prefix}{field.name}.")
         else:
             yield prefix + field.name, info_of(field), value
+
+
+def renamed(kind: type, values: dict) -> dict:
+    """Values by the names of a dataclass's fields, where they may have earlier names.
+
+    >>> from attention_jax.config import Options
+    >>> @dataclass(frozen=True)
+    ... class Mine(Options):
+    ...     num_heads: int = option(8, was="heads")
+    >>> renamed(Mine, {"heads": 4})
+    {'num_heads': 4}
+    """
+    now = {info_of(field).was: field.name for field in dataclasses.fields(kind) if info_of(field).was}
+    return {now.get(name, name): value for name, value in values.items()}
+
+
+def earlier_names(options) -> dict[str, str]:
+    """{earlier: present} dotted names of all options that were renamed.
+
+    >>> @dataclass(frozen=True)
+    ... class Model:
+    ...     num_heads: int = option(8, was="heads")
+    >>> @dataclass(frozen=True)
+    ... class Run:
+    ...     model: Model = Model()
+    >>> earlier_names(Run())
+    {'model.heads': 'model.num_heads'}
+    """
+    return {".".join([*name.split(".")[:-1], info.was]): name for name, info, _ in walk(options) if info.was}
 
 
 def check(options, section: str = ""):
