@@ -1,5 +1,7 @@
 """What an installation without a checkout and without extras can do, and what it says about the rest."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import jax
@@ -7,7 +9,6 @@ import jax.numpy as jnp
 
 import attention_jax
 from attention_jax import Gaussian, InputError, attend, causal, load_experiment, nadaraya_watson, train_run
-from attention_jax.config import Config, Dates, LuongSeq2seq
 
 assert not (Path(attention_jax.__file__).parents[1] / "experiments").exists(), "this is a checkout"
 
@@ -31,6 +32,11 @@ def refused(call, *words):
     raise AssertionError(f"{call} was not refused")
 
 
-assert "need a checkout" in refused(load_experiment, "date_luong")
-assert "pip install " in refused(train_run, Config("x", Dates(), LuongSeq2seq()), "run")
-print(f"the front door of {attention_jax.__file__} opens")
+experiment = load_experiment("date_luong")
+assert experiment.file.parent == Path(attention_jax.__file__).parent / "experiments", experiment.file
+said = refused(train_run, experiment.smoke(), "run")
+assert all(package in said for package in ("optax", "tensorflow-datasets", "sacrebleu")), said
+assert not Path("run").exists(), "a run was begun that cannot end"
+command = subprocess.run([Path(sys.executable).with_name("attention-jax"), "list"], capture_output=True, text=True)
+assert command.returncode == 2 and "pip install tyro" in command.stderr, command
+print(f"the installed package {attention_jax.__file__} works")

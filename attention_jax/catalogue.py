@@ -22,9 +22,19 @@ from types import ModuleType
 from attention_jax import InputError
 from attention_jax.config import Claim, Config, Grid, Withdrawn, info_of, replace, walk
 
-BESIDE = Path(__file__).resolve().parents[1] / "experiments"
-ROOT = BESIDE if BESIDE.is_dir() or not Path("launch.py").is_file() else Path("experiments").resolve()
-"""The experiments of the checkout: beside this package, or of an installed package in the working directory."""
+
+def experiments_directory(package: Path, here: Path) -> Path:
+    """The directory of the built-in experiments: those of the checkout that `package` is in, or that the working
+    directory `here` is, or else the copy that the installed package carries."""
+    for checkout in (package.parent, here.resolve()):
+        if (checkout / "launch.py").is_file() and (checkout / "experiments").is_dir():
+            return checkout / "experiments"
+    return package / "experiments"
+
+
+ROOT = experiments_directory(Path(__file__).resolve().parent, here=Path())
+CHECKOUT = (ROOT.parent / "launch.py").is_file()
+"""Whether the experiments are those of a checkout, where results are recorded."""
 CHAPTERS = (
     "kernels",
     "recurrent attention",
@@ -101,14 +111,14 @@ class Experiment:
 
 
 def names() -> list[str]:
-    """The names of all experiments of the checkout, sorted."""
+    """The names of all built-in experiments, sorted."""
     return sorted(path.stem for path in ROOT.glob("*.py") if not path.stem.startswith("_"))
 
 
 def load_experiment(name: str) -> Experiment:
     """The experiment of experiments/NAME.py, or of the file that `name` is the path of ("my/experiment.py").
 
-    Raises InputError for a name that does not exist, with what is near it, and where there is no checkout.
+    Raises InputError for a name that does not exist, with what is near it.
     """
     if name.endswith(".py"):
         path = Path(name).resolve()
@@ -117,11 +127,6 @@ def load_experiment(name: str) -> Experiment:
                 f"there is no experiment file {name}; give a name of `launch.py list`, or a file that exists"
             )
         return _described(_module_of(path), path.parent / "results")
-    if not ROOT.is_dir():
-        raise InputError(
-            "experiments and `reproduce` need a checkout of the repository, and this one is installed without; "
-            f"for {name!r} clone it and work there, or give a file of your own, such as my/experiment.py"
-        )
     if name not in names():
         near = difflib.get_close_matches(name, names(), n=3, cutoff=0.5)
         hint = f"perhaps you meant {' or '.join(near)}" if near else "`launch.py list` shows them all"

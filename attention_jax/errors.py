@@ -1,8 +1,9 @@
 """What can go wrong in a way that the user can mend, and which way a metric points. Standard library only."""
 
 import errno
+import importlib.util
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 EXTRAS = {
     "optax": "train", "orbax": "train", "rich": "train", "tensorboardX": "train",
@@ -13,7 +14,12 @@ EXTRAS = {
     "optuna": "sweep", "ray": "ray", "tyro": "cli", "torch": "torch",
     "safetensors": "weights", "flatbuffers": "weights",
 }  # fmt: skip
-"""The optional packages, as they are imported, and the extra of pyproject.toml that brings each."""
+"""The optional packages, as they are imported, and the extra of pyproject.toml that installs each."""
+DISTRIBUTIONS = {
+    "orbax": "orbax-checkpoint", "tensorflow_datasets": "tensorflow-datasets", "PIL": "pillow",
+    "sklearn": "scikit-learn",
+}  # fmt: skip
+"""What pip calls a package whose distribution has another name than its import."""
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -48,6 +54,34 @@ class Diverged(Exception):
         self.step, self.loss = step, loss
 
 
+def how_to_install(packages: list[str]) -> str:
+    """The command that installs these optional packages.
+
+    >>> how_to_install(["PIL", "optax"])
+    "pip install pillow optax (in a checkout pip install '.[data,train]')"
+    """
+    distributions = " ".join(DISTRIBUTIONS.get(package, package) for package in packages)
+    extras = ",".join(dict.fromkeys(EXTRAS[package] for package in packages))
+    return f"pip install {distributions} (in a checkout pip install '.[{extras}]')"
+
+
+def require(*extras: str):
+    """Raise InputError if a package of these extras is missing, with the command that installs all that are.
+
+    A training calls it before the first step, so that nothing is missing when the result is evaluated and drawn.
+    """
+    missing = [package for package, extra in EXTRAS.items() if extra in extras and not installed(package)]
+    if missing:
+        raise InputError(f"this needs {', '.join(missing)}, not installed: {how_to_install(missing)}")
+
+
+def installed(package: str) -> bool:
+    """Whether a top-level package can be imported."""
+    with suppress(ModuleNotFoundError):
+        return importlib.util.find_spec(package) is not None
+    return False
+
+
 @contextmanager
 def explained() -> Iterator[None]:
     """Within it, an optional package that is not installed is an InputError that says how to install it.
@@ -67,8 +101,7 @@ def explained() -> Iterator[None]:
         package = (error.name or "").partition(".")[0]
         if package not in EXTRAS:
             raise
-        install = f"pip install {package} (in a checkout pip install '.[{EXTRAS[package]}]')"
-        raise InputError(f"this needs {package}, which is not installed: {install}") from error
+        raise InputError(f"this needs {package}, which is not installed: {how_to_install([package])}") from error
     except OSError as error:
         where = error.filename or "a file"
         if error.errno in FULL:

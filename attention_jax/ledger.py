@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from attention_jax import InputError, config as configs, provenance, runs
-from attention_jax.catalogue import ROOT, Experiment
+from attention_jax.catalogue import CHECKOUT, ROOT, Experiment
 from attention_jax.config import Config
 from attention_jax.files import one_at_a_time, read_json, write_json
 
@@ -70,7 +70,7 @@ def reproduce(
     if asked.scale == "recorded":
         found = recorded(experiment.name, experiment.results)["runs"]
         return [run for run in found if asked.variant in ("", run["variant"])]
-    records = asked.scale == "full" and asked.record
+    records = asked.scale == "full" and asked.record and recordable(experiment)
     command = " ".join(["python launch.py reproduce", experiment.name, *shown(words)])
     if records:
         check_committed(experiment)
@@ -119,6 +119,11 @@ def shown(words: Sequence[str]) -> list[str]:
     split = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
     kept = [word for word, before in zip(split, ["", *split]) if "--root" not in (word, before)]
     return [",".join(Path(part).name if "/" in part else part for part in word.split(",")) for word in kept]
+
+
+def recordable(experiment: Experiment) -> bool:
+    """Whether results of the experiment are kept beside it: not those that an installed package carries."""
+    return CHECKOUT or experiment.results != RESULTS
 
 
 def check_committed(experiment: Experiment):

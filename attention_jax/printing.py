@@ -1,6 +1,11 @@
-"""What is printed of data and texts cannot command a terminal. Standard library only."""
+"""Text for the terminal: control characters made harmless, commands as the user types them. Standard library only."""
 
+import sys
 import unicodedata
+from pathlib import Path
+
+PROGRAMS = {"attention-jax": "attention-jax", "__main__.py": "python -m attention_jax"}
+"""How the command line of an installed package is typed, by the name of its script."""
 
 
 def escaped(text: str) -> str:
@@ -12,3 +17,13 @@ def escaped(text: str) -> str:
     """
     control = lambda character: unicodedata.category(character) == "Cc" and character not in "\n\t"
     return "".join(f"\\x{ord(character):02x}" if control(character) else character for character in text)
+
+
+def program() -> str:
+    """How the user types the command line: `python launch.py` in a checkout, `attention-jax` after an installation."""
+    return PROGRAMS.get(Path(sys.argv[0]).name, "python launch.py")
+
+
+def as_typed(text: str) -> str:
+    """A message that names commands as `launch.py COMMAND`, with the command line that the user has."""
+    return text if program() == "python launch.py" else text.replace("launch.py", program())

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from attention_jax import Diverged, InputError, config as configs
-from attention_jax.errors import explained
+from attention_jax.errors import explained, require
 from attention_jax.files import check_regular, is_utf8, metrics_row, one_at_a_time, read_object, write_json
 
 
@@ -164,6 +164,7 @@ def start(
     """
     directory = Path(directory)
     configs.check_selection(config.train)
+    require("train", "data", "report")
     check_place(directory, config, resume)
     from attention_jax.train import hosts, sinks
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import attention_jax
-from attention_jax import InputError, api, catalogue, config as configs, errors
+from attention_jax import InputError, api, catalogue, config as configs, errors, printing
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "attention_jax"
@@ -119,16 +119,37 @@ def test_a_missing_extra_is_one_line(package, extra, tmp_path):
     )
     done = python(code + "runpy.run_path('launch.py', run_name='__main__')", without=(package,))
     assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
-    install = f"pip install {package} (in a checkout pip install '.[{extra}]')"
-    assert f"this needs {package}, which is not installed: {install}" in done.stderr
+    install = f"pip install {package.replace('_', '-')} (in a checkout pip install '.[{extra}]')"
+    assert f"this needs {package}, " in done.stderr and install in done.stderr
+    assert not (tmp_path / "run").exists()
 
 
-def test_without_a_checkout_one_line_says_that_one_is_needed(monkeypatch, tmp_path):
-    monkeypatch.setattr(catalogue, "ROOT", tmp_path / "experiments")
-    assert catalogue.names() == []
-    with pytest.raises(InputError, match="experiments and `reproduce` need a checkout") as error:
-        catalogue.load_experiment("date_luong")
-    assert "\n" not in str(error.value)
+@pytest.mark.parametrize("package, pip", [("sacrebleu", "sacrebleu"), ("PIL", "pillow"), ("matplotlib", "matplotlib")])
+def test_what_only_the_end_of_a_run_needs_is_missed_before_it_begins(package, pip, tmp_path):
+    code = (
+        "from attention_jax import train_run\nfrom attention_jax.config import Config, Dates, LuongSeq2seq\n"
+        f"train_run(Config('x', Dates(examples=300), LuongSeq2seq()), {str(tmp_path / 'run')!r})"
+    )
+    done = python(code, without=(package,))
+    assert f"InputError: this needs {package}, " in done.stderr and f"pip install {pip} " in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_experiments_are_those_of_the_checkout_or_of_the_installed_package(tmp_path):
+    package, checkout, elsewhere = tmp_path / "site" / "attention_jax", tmp_path / "checkout", tmp_path / "elsewhere"
+    for directory in (package / "experiments", checkout / "experiments", elsewhere):
+        directory.mkdir(parents=True)
+    (checkout / "launch.py").touch()
+    assert catalogue.experiments_directory(package, here=elsewhere) == package / "experiments"
+    assert catalogue.experiments_directory(package, here=checkout) == checkout / "experiments"
+    assert catalogue.experiments_directory(checkout / "attention_jax", here=elsewhere) == checkout / "experiments"
+    assert ROOT / "experiments" == catalogue.ROOT and catalogue.CHECKOUT
+
+
+def test_messages_name_the_command_line_that_the_user_has(monkeypatch):
+    for script, typed in (("launch.py", "launch.py"), ("/venv/bin/attention-jax", "attention-jax")):
+        monkeypatch.setattr(sys, "argv", [script])
+        assert printing.as_typed("see `launch.py list`") == f"see `{typed} list`"
 
 
 OWN = '''"""Dates, in a place of my own.

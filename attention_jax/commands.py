@@ -1,0 +1,405 @@
+"""Attention in JAX: train, sweep and reproduce experiments.
+
+With no arguments it trains date_luong, an attention model that converts dates, in one to three minutes on two cores.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from attention_jax import Diverged, InputError, Interrupted
+from attention_jax.errors import explained, require
+from attention_jax.files import is_utf8, make_parent
+from attention_jax.printing import as_typed, escaped, program
+from attention_jax.signals import end_on_sigterm
+
+MAIN_JOB = "date_luong"
+PICTURES = (".png", ".svg", ".pdf")
+
+
+def list_experiments(words: list[str]):
+    """The experiments by chapter, a line each; NAME: all about one, and how to give it data of your own."""
+    from attention_jax import catalogue, cli, ledger
+    from attention_jax.report.experiment_page import experiment_page
+    from attention_jax.report.tables import experiments_list
+
+    name = cli.parse(cli.List, words).experiment
+    if name:
+        experiment = catalogue.load_experiment(name)
+        runs = ledger.recorded(experiment.name, experiment.results)["runs"]
+        print(experiment_page(experiment, runs, catalogue.own_data(experiment.config())))
+    else:
+        known = [catalogue.load_experiment(name) for name in catalogue.names()]
+        print(experiments_list([(e.name, e.about("Chapter"), e.claim) for e in known], catalogue.CHAPTERS))
+
+
+def train(words: list[str]):
+    """NAME [--preset base] [--model.width 128 ...] [--out DIR] [--resume]: train an experiment, or go on with a run."""
+    from attention_jax import catalogue, cli, runs
+
+    asked, config = cli.parse_with_config(cli.Train, words, config_before)
+    if asked.start_from and config.train.start_from != asked.start_from:
+        raise InputError("--from and --train.start-from are one option: give only --from, which takes the model too")
+    experiment = catalogue.load_experiment(asked.experiment)
+    from attention_jax.train import hosts
+
+    if asked.coordinator or asked.hosts or asked.host:
+        if not asked.out or experiment.study:
+            raise InputError(
+                "several hosts need --out, a directory that all of them see, and an experiment that trains"
+            )
+        hosts.join(asked.coordinator, asked.hosts, asked.host)
+    directory = run_directory(asked, experiment.name)
+    result = runs.start(config, directory, study=experiment.study, resume=asked.resume)
+    if hosts.first():
+        say_result(result, directory)
+
+
+def config_before(asked):
+    """What the options of `launch.py train` change: the experiment's configuration, or that of a run to go on with."""
+    from attention_jax import catalogue, runs
+
+    experiment = catalogue.load_experiment(asked.experiment)
+    directory, own = run_directory(asked, experiment.name), experiment.preset(asked.preset)
+    if not asked.resume or runs.begins(directory):
+        return with_weights(asked.start_from, own)
+    stored = runs.read_config(directory, asked.trust_code, own)
+    if asked.start_from not in ("", stored.train.start_from):
+        raise InputError(f"the run in {directory} has begun; --from {asked.start_from} is for a new one: leave it out")
+    if asked.preset:
+        raise InputError(f"the run in {directory} has begun; --preset {asked.preset} is for a new one: leave it out")
+    return stored
+
+
+def with_weights(place: str, config):
+    """A configuration that begins with the weights in a file or a run, and with the model they are of."""
+    if not place:
+        return config
+    from attention_jax import runs
+    from attention_jax.config import replace
+    from attention_jax.weights import adopt
+
+    model = adopt.options_from(runs.weights_of(Path(place), like=config), config.model)
+    return replace(config, model=model, **{"train.start_from": place})
+
+
+def run_directory(asked, name: str) -> Path:
+    """Where `launch.py train` works: --out, the newest run to go on with, or a fresh one."""
+    from attention_jax import runs
+
+    if asked.out:
+        return Path(asked.out)
+    return runs.latest_directory(name) if asked.resume else runs.fresh_directory(name)
+
+
+def say_result(result: dict, directory: Path):
+    for name, value in result["metrics"].items():
+        print(f"{name:32} {value:.6g}" if isinstance(value, float) else f"{name:32} {value}")
+    samples = directory / "samples.txt"
+    print(escaped(samples.read_text(encoding="utf-8")) if samples.exists() else "", end="")
+    print(f"{'seconds':32} {result['seconds']:.1f}\nin {directory}: result.json, metrics.jsonl, figures/")
+
+
+def export(words: list[str]):
+    """RUN --to safetensors|npz|stablehlo [--naming timm|huggingface|google|marian]: take a run's weights along."""
+    from attention_jax import cli, load_run
+
+    asked = cli.parse(cli.Export, words)
+    if asked.to == "stablehlo" and asked.naming != "own":
+        raise InputError(f"--naming {asked.naming} names arrays of safetensors and npz: leave it or --to stablehlo out")
+    directory = Path(asked.out or f"{asked.run}/export/{'stablehlo' if asked.to == 'stablehlo' else asked.naming}")
+    if asked.to == "stablehlo":
+        from attention_jax.weights import stablehlo
+
+        run = load_run(asked.run, trust_code=asked.trust_code)
+        print(stablehlo.export(run.task, run.params, directory, asked.platforms))
+    else:
+        from attention_jax import runs
+        from attention_jax.weights import exchange
+
+        weights = runs.weights_of(Path(asked.run), trust_code=asked.trust_code)
+        print(exchange.write(weights, directory, asked.to, asked.naming))
+
+
+def import_weights(words: list[str]):
+    """NAME FILE [--out DIR]: a run of an experiment out of a file of weights."""
+    from attention_jax import catalogue, cli, runs
+
+    def before(asked):
+        if not asked.file:
+            raise InputError("import needs a file of weights, got an empty name: give its path")
+        return with_weights(asked.file, catalogue.load_experiment(asked.experiment).config())
+
+    asked, config = cli.parse_with_config(cli.Import, words, before)
+    directory = Path(asked.out) if asked.out else runs.fresh_directory(config.name)
+    runs.take(config, directory)
+    print(f"in {directory}: evaluate it, predict with it, or go on with train {asked.experiment} --from {directory}")
+
+
+def evaluate(words: list[str]):
+    """RUN: evaluate a finished run on its held-out data."""
+    from attention_jax import cli, load_run
+
+    asked = cli.parse(cli.Evaluate, words)
+    run = load_run(asked.run, trust_code=asked.trust_code)
+    for name, value in run.task.evaluate(run.params, True).metrics.items():
+        print(f"{name:32} {value:.6g}")
+
+
+def predict(words: list[str]):
+    """RUN TEXT ... [--attention FILE.png]: what the model of a run makes of each text."""
+    from attention_jax import cli, load_run
+
+    asked = cli.parse(cli.Predict, words)
+    if not asked.texts:
+        raise InputError("launch.py predict needs at least one text after the run")
+    if asked.attention and Path(asked.attention).suffix not in PICTURES:
+        raise InputError(f"--attention needs a file that ends in {', '.join(PICTURES)}; got {asked.attention}")
+    if asked.attention:
+        make_parent(Path(asked.attention), "--attention")
+    outputs = load_run(asked.run, trust_code=asked.trust_code).predict(asked.texts, asked.attention or None)
+    for text, output in zip(asked.texts, outputs, strict=True):
+        print(escaped(f"{text} -> {output}"))
+    if asked.attention:
+        print(f"where it looked: {asked.attention}")
+
+
+def look(words: list[str]):
+    """RUN [TEXT or FILE ...] [--out page.html]: where the model of a run looks, as one page for a browser."""
+    from attention_jax import cli, load_run
+    from attention_jax.data.text_files import read_lines
+
+    asked, texts = cli.parse(cli.Look, words), []
+    for text in asked.texts:
+        lines = [text]
+        if text.endswith(".txt"):
+            lines = [line for line in read_lines(text, "file of texts to look at") if line.strip()]
+            if not lines:
+                raise InputError(f"{text} has only empty lines; at least one text is needed")
+        texts += lines
+    if asked.out and not asked.out.endswith((".html", ".htm")):
+        raise InputError(f"--out needs a file that ends in .html; got {asked.out}")
+    page = load_run(asked.run, trust_code=asked.trust_code).look(texts)
+    own = "look-own.html" if texts else "look.html"
+    path = page.save(asked.out or Path(asked.run) / "figures" / own)
+    print(f"{page.note}\n{path}" if page.note else path)
+
+
+def translate(words: list[str]):
+    """RUN FILE [--out FILE]: translate a text file line by line (standard output without --out)."""
+    from attention_jax import cli, load_run
+    from attention_jax.data.text_files import read_lines
+    from attention_jax.files import write_whole
+
+    asked = cli.parse(cli.Translate, words)
+    lines = read_lines(asked.file, "file to translate")
+    if asked.out and (Path(asked.out).is_dir() or not Path(asked.out).resolve().parent.is_dir()):
+        raise InputError(f"--out needs a file in a directory that exists, got {asked.out}")
+    full = [line for line in lines if line.strip()]
+    translated = iter(load_run(asked.run, trust_code=asked.trust_code).predict(full) if full else [])
+    text = "".join((next(translated) if line.strip() else "") + "\n" for line in lines)
+    if Path(asked.out).is_file():
+        write_whole(Path(asked.out), text)
+    elif asked.out:  # a new file or a device
+        Path(asked.out).write_text(text, encoding="utf-8")
+    else:
+        sys.stdout.write(escaped(text) if sys.stdout.isatty() else text)
+
+
+def plot(words: list[str]):
+    """RUN: draw the figures of a finished run again."""
+    from attention_jax import cli, load_run, runs
+
+    asked = cli.parse(cli.Plot, words)
+    run = load_run(asked.run, trust_code=asked.trust_code)
+    for path in runs.draw(run.task, run.params, run.task.evaluate(run.params, True), run.directory):
+        print(path)
+
+
+def watch(words: list[str]):
+    """RUN [--once]: curves, pace, time left and newest samples of a run while it trains."""
+    from attention_jax import cli
+    from attention_jax.report.watch import follow
+
+    asked = cli.parse(cli.Watch, words)
+    follow(Path(asked.run), asked.once)
+
+
+def reproduce(words: list[str]):
+    """[NAME ...] [--scale smoke|full|recorded] [--check --minutes 30]: run experiments and judge their claims."""
+    from attention_jax import catalogue, check, cli, ledger, record, replication
+    from attention_jax.comparison import elsewhere
+    from attention_jax.report.tables import show
+
+    asked, options = cli.parse_known(cli.Reproduce, words)
+    if asked.check:
+        raise SystemExit(check_the_record(asked, options))
+    if asked.rows:
+        override = lambda config, words: cli.parse_with_config(cli.Reproduce, words, lambda _: config)[1]
+        return replication.replicate(Path(asked.rows), asked, asked.names, override, check.Here(asked.local_data))
+    if asked.local_data or asked.minutes != cli.Reproduce.minutes:
+        raise InputError("--minutes and --local-data belong to --check: add it, or leave them out")
+    override = lambda config: cli.parse_with_config(cli.Reproduce, words, lambda _: config)[1]
+    experiments = [catalogue.load_experiment(name) for name in asked.names or catalogue.names()]
+    if options:  # a misspelt one is refused before anything is run
+        [override(experiment.config()) for experiment in experiments]
+    rows = []
+    for experiment in experiments:
+        runs = ledger.reproduce(experiment, asked, override, [word for word in words if word not in asked.names])
+        whole = asked.scale == "recorded" and not asked.variant
+        rows += record.judged(experiment, None if whole else runs if asked.scale != "smoke" else [])
+    show(record.claims_table(rows))
+    print()
+    show(record.counts_table(rows))
+    print("\n".join(filter(None, [record.caveats_line(rows), record.survival_line(rows)])))
+    if asked.scale == "recorded" and not asked.names:
+        for found in elsewhere(catalogue.ROOT / "results"):
+            print()
+            show(found)
+    raise SystemExit(1 if any(one.verdict == "missed" for one in rows) else 0)
+
+
+def check_the_record(asked, options: list[str]) -> int:
+    """Recorded runs again, held against the record: the exit code of `launch.py reproduce --check`."""
+    from attention_jax import catalogue, check, cli
+
+    own = ("scale", "variant", "seeds", "root", "record")
+    if any(getattr(asked, name) != getattr(cli.Reproduce, name) for name in own):
+        raise InputError(f"--check runs what is recorded: leave --{', --'.join(own)} out")
+    if not asked.minutes > 0:
+        raise InputError(f"--minutes must be a positive number, got {asked.minutes:g}")
+    override = lambda config, words: cli.parse_with_config(cli.Reproduce, words, lambda _: config)[1]
+    experiments = [catalogue.load_experiment(name) for name in asked.names or catalogue.names()]
+    if options:  # a misspelt one is refused before anything is run
+        [override(experiment.config(), options) for experiment in experiments]
+    return check.check(experiments, asked.minutes, override, check.Here(asked.local_data, tuple(options)))
+
+
+def sweep(words: list[str]):
+    """NAME [--over PARAMETER=VALUES ...] [--seeds N] [--trials N] [--jobs N | --ray ADDRESS]: search its options."""
+    from attention_jax import catalogue, cli, ledger
+
+    named = lambda asked: catalogue.load_experiment(asked.experiment).config()
+    asked, config = cli.parse_with_config(cli.Sweep, words, named)
+    if asked.experiment.endswith(".py"):
+        raise InputError(
+            f"the workers of a sweep find an experiment by its name: put {asked.experiment} into experiments/"
+        )
+    require("train", "data", "report", "sweep")
+    from attention_jax.sweep import answer, driver
+    from attention_jax.sweep.space import assignments
+
+    over = assignments(sum(asked.over, ())) or catalogue.load_experiment(asked.experiment).sweep()
+    settings = driver.settings_of(config, over, asked.method, asked.trials, asked.seeds, asked.metric)
+    if asked.dry_run:
+        return answer.announce(settings, driver.first_points(settings))
+    if asked.record:
+        if not catalogue.CHECKOUT:
+            raise InputError("--record needs a checkout of the repository, where results are kept: leave it out")
+        ledger.check_committed(catalogue.load_experiment(asked.experiment))
+    directory = Path(asked.out or f"runs/sweeps/{asked.experiment}")
+    try:
+        trials = driver.sweep(settings, directory, jobs=asked.jobs, ray=asked.ray, population=asked.population)
+    except (Interrupted, KeyboardInterrupt):
+        print(f"interrupted; the same command goes on with the sweep in {directory}", file=sys.stderr)
+        raise SystemExit(130) from None
+    if asked.record:
+        answer.record(directory, settings, trials, words)
+
+
+def sweep_report(words: list[str]):
+    """DIR: the table, figures and best command of a sweep, also while it is running."""
+    from attention_jax import cli
+
+    asked = cli.parse(cli.SweepReport, words)
+    from attention_jax.sweep import answer
+
+    answer.report(Path(asked.directory), asked.trust_code)
+
+
+def compile_for_target(words: list[str]):
+    """NAME --target v5e:2x4 | h200:8 | ... [--train.batch-size 4096 ...]: whether it fits chips that are absent."""
+    from attention_jax import catalogue, cli
+
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # nothing runs on a chip, also where there is one
+    before = lambda asked: catalogue.load_experiment(asked.experiment).variant(asked.variant)
+    asked, config = cli.parse_with_config(cli.Compile, words, before)
+    from attention_jax.compile import command
+
+    if asked.out:
+        make_parent(Path(asked.out), "--out")
+    command.run(catalogue.load_experiment(asked.experiment), config, asked.target, sum(asked.facts, ()), asked.out)
+
+
+def bench(words: list[str]):
+    """attention | compile | date | input | ntm | sweep | transformer | translation | vision: beside its peers."""
+    import importlib
+
+    from attention_jax import catalogue, cli
+
+    asked, options = cli.parse_known(cli.Bench, words)
+    checkout = catalogue.ROOT.parent
+    names = sorted(path.stem for path in (checkout / "benchmarks").glob("[!_]*.py"))
+    if not names:
+        raise InputError("bench needs a checkout of the repository: the benchmarks are not part of the package")
+    if asked.what not in names:
+        raise InputError(f"there is no benchmark {asked.what!r}; choose one of {', '.join(names)}")
+    sys.path.insert(0, str(checkout))
+    cli.parse_call(importlib.import_module(f"benchmarks.{asked.what}").main, options, "bench", asked.what)()
+
+
+COMMANDS = {
+    "list": list_experiments, "train": train, "evaluate": evaluate, "predict": predict, "look": look,
+    "translate": translate, "watch": watch, "plot": plot, "export": export, "import": import_weights,
+    "reproduce": reproduce, "sweep": sweep, "sweep-report": sweep_report, "bench": bench,
+    "compile": compile_for_target,
+}  # fmt: skip
+
+
+def main(words: list[str]):
+    """Dispatch to the command that the first word names."""
+    if words and words[0] in ("-h", "--help"):
+        print(f"{__doc__.strip()}\n\nusage: {program()} COMMAND ...\n")
+        for name, command in COMMANDS.items():
+            print(f"  {name:12} {command.__doc__}")
+        print(f"\nAll options of a command: {program()} COMMAND --help")
+        return
+    if bad := [word for word in words if not is_utf8(word)]:
+        raise InputError(f"what is on the command line must be UTF-8; got {bad[0]!a}")
+    name, *rest = words or ["train", MAIN_JOB]
+    if name not in COMMANDS:
+        import difflib
+
+        near = difflib.get_close_matches(name, COMMANDS, n=1)
+        hint = f"perhaps you meant {near[0]}" if near else "choose one of " + ", ".join(COMMANDS)
+        raise InputError(f"there is no command {name!r}; {hint}")
+    with explained():
+        COMMANDS[name](rest)
+
+
+def run():
+    """Run the command on the command line; the entry point of launch.py, `attention-jax` and `python -m attention_jax`.
+
+    The exit code is 0 for success, 1 where a claim is missed or the loss diverges, 2 for bad input, and 130 and 143
+    after SIGINT and SIGTERM.
+    """
+    end_on_sigterm()
+    try:
+        main(sys.argv[1:])
+        sys.stdout.flush()
+    except InputError as error:
+        print(f"error: {escaped(as_typed(str(error)))}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except Diverged as error:
+        print(f"error: {escaped(str(error))}", file=sys.stderr)
+        raise SystemExit(1) from None
+    except Interrupted as error:
+        how = "the same command goes on" if sys.argv[1:2] == ["reproduce"] else "go on with --resume"
+        print(f"{error}; {how}", file=sys.stderr)
+        raise SystemExit(130) from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    except BrokenPipeError:  # the reader of `launch.py list | head` has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(128 + signal.SIGPIPE) from None
