@@ -15,7 +15,7 @@ from attention_jax.config import Optim
 from attention_jax.models.book import AttentionSeq2seq
 from attention_jax.ops.losses import masked_cross_entropy
 from attention_jax.train.optimizer import optimizer
-from attention_jax.train.parallel import chunk_runner, replicate
+from attention_jax.train.placement import Program
 from attention_jax.train.step import init_state
 from benchmarks._rounds import alternate, import_torch, table
 
@@ -40,15 +40,14 @@ def ours(source, target):
         return total, count, {}
 
     adam = optimizer(Optim(clip_norm=5.0), 1)
-    state = replicate(init_state(jax.jit(lambda rng: model.init(rng, source, length, target)), adam, 0))
-    steps = chunk_runner(loss, adam)  # the loop's own compiled call: STEPS training steps scanned
+    program = Program(loss, adam)  # the loop's own compiled call: STEPS training steps scanned
+    state = program.put_state(init_state(jax.jit(lambda rng: model.init(rng, source, length, target)), adam, 0))
     rows = np.tile(np.arange(BATCH, dtype=np.int32), (STEPS, 1))
     weight = np.ones((STEPS, BATCH), np.float32)
 
     def run():
         nonlocal state
-        state, metrics = steps(state, {"source": source, "target": target}, rows, weight)
-        jax.block_until_ready(metrics)
+        state, _ = program.train_steps(state, {"source": source, "target": target}, rows[None], weight[None])
 
     return run
 

@@ -15,7 +15,7 @@ from attention_jax.config import Optim
 from attention_jax.data.algorithmic import copy
 from attention_jax.models.ntm import NTM
 from attention_jax.train.optimizer import optimizer
-from attention_jax.train.parallel import chunk_runner, replicate
+from attention_jax.train.placement import Program
 from attention_jax.train.step import init_state
 from benchmarks._rounds import alternate, import_torch, table
 
@@ -34,14 +34,14 @@ def ours(inputs, targets, mask):
         return (cost * batch["mask"][..., None]).sum(), jnp.sum(batch["weight"]), {}
 
     rmsprop = optimizer(Optim("rmsprop", 1e-4, momentum=0.9, b2=0.95, eps=1e-4, clip_norm=10.0), 1)
-    state = replicate(init_state(jax.jit(lambda rng: model.init(rng, inputs[:1])), rmsprop, 0))
-    steps = chunk_runner(loss, rmsprop)
+    program = Program(loss, rmsprop)
+    state = program.put_state(init_state(jax.jit(lambda rng: model.init(rng, inputs[:1])), rmsprop, 0))
+    data = {"inputs": inputs, "targets": targets, "mask": mask}
     rows, weight = np.arange(STEPS, dtype=np.int32)[:, None], np.ones((STEPS, 1), np.float32)
 
     def run():
         nonlocal state
-        state, metrics = steps(state, {"inputs": inputs, "targets": targets, "mask": mask}, rows, weight)
-        jax.block_until_ready(metrics)
+        state, _ = program.train_steps(state, data, rows[None], weight[None])
 
     return run
 

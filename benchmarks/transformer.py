@@ -23,7 +23,7 @@ from attention_jax.decode import beam_search
 from attention_jax.models.transformer import Transformer
 from attention_jax.ops.losses import linear_cross_entropy
 from attention_jax.train.optimizer import optimizer
-from attention_jax.train.parallel import chunk_runner, replicate
+from attention_jax.train.placement import Program
 from attention_jax.train.step import init_state
 from benchmarks import _torch_transformer as torch_transformer
 from benchmarks._rounds import alternate, import_torch, table
@@ -93,15 +93,14 @@ def our_training(sizes: Sizes, matmul_precision: str = "default"):
 
     adam = optimizer(Optim(), 1)
     init = jax.jit(lambda rng: model.init(rng, source[:1], length[:1], target[:1, :-1]))
-    state = replicate(init_state(init, adam, 0))
-    steps = chunk_runner(loss, adam, matmul_precision)  # the loop's own compiled call: STEPS training steps scanned
+    program = Program(loss, adam, matmul_precision=matmul_precision)  # as the training loop does: STEPS steps scanned
+    state = program.put_state(init_state(init, adam, 0))
     rows = np.tile(np.arange(BATCH, dtype=np.int32), (STEPS, 1))
     weight = np.ones((STEPS, BATCH), np.float32)
 
     def run():
         nonlocal state
-        state, metrics = steps(state, data, rows, weight)
-        jax.block_until_ready(metrics)
+        state, _ = program.train_steps(state, data, rows[None], weight[None])
 
     return run
 

@@ -17,7 +17,7 @@ from attention_jax.config import Optim
 from attention_jax.models.bahdanau import Bahdanau
 from attention_jax.ops.losses import linear_cross_entropy
 from attention_jax.train.optimizer import optimizer
-from attention_jax.train.parallel import chunk_runner, replicate
+from attention_jax.train.placement import Program
 from attention_jax.train.step import init_state
 from benchmarks._rounds import alternate, import_torch, table
 
@@ -39,15 +39,14 @@ def ours(source, target, matmul_precision: str = "default"):
         return *linear_cross_entropy(hidden, *model.apply(params, method="output"), labels, jnp.ones(labels.shape)), {}
 
     adam = optimizer(Optim(clip_norm=1.0), 1)
-    state = replicate(init_state(jax.jit(lambda rng: model.init(rng, source, length, target)), adam, 0))
-    steps = chunk_runner(loss, adam, matmul_precision)  # the loop's own compiled call: STEPS training steps scanned
+    program = Program(loss, adam, matmul_precision=matmul_precision)  # as the training loop does: STEPS steps scanned
+    state = program.put_state(init_state(jax.jit(lambda rng: model.init(rng, source, length, target)), adam, 0))
     rows = np.tile(np.arange(BATCH, dtype=np.int32), (STEPS, 1))
     weight = np.ones((STEPS, BATCH), np.float32)
 
     def run():
         nonlocal state
-        state, metrics = steps(state, {"source": source, "target": target}, rows, weight)
-        jax.block_until_ready(metrics)
+        state, _ = program.train_steps(state, {"source": source, "target": target}, rows[None], weight[None])
 
     return run
 

@@ -20,7 +20,7 @@ from attention_jax.models.vit import Vit
 from attention_jax.ops.losses import masked_cross_entropy
 from attention_jax.tasks.vision import Preparation
 from attention_jax.train.optimizer import optimizer
-from attention_jax.train.parallel import chunk_runner, replicate
+from attention_jax.train.placement import Program
 from attention_jax.train.step import init_state
 from benchmarks._rounds import alternate, import_torch, table
 
@@ -65,15 +65,14 @@ def ours(image, label):
         return *masked_cross_entropy(logits, batch["label"], batch["weight"]), {}
 
     sgd = optimizer(Optim("sgd", learning_rate=0.1), 1)
-    state = replicate(init_state(lambda rng: model.init(rng, preparation.plain(image[:1])), sgd, 0))
-    steps = chunk_runner(loss, sgd)  # the loop's own compiled call: STEPS training steps scanned
+    program = Program(loss, sgd)  # the loop's own compiled call: STEPS training steps scanned
+    state = program.put_state(init_state(lambda rng: model.init(rng, preparation.plain(image[:1])), sgd, 0))
     rows, weight = np.tile(np.arange(BATCH, dtype=np.int32), (STEPS, 1)), np.ones((STEPS, BATCH), np.float32)
     prepare = jax.jit(lambda image, rows: jax.lax.map(lambda r: preparation.vary(jax.random.key(0), image[r]), rows))
 
     def run():
         nonlocal state
-        state, metrics = steps(state, {"image": image, "label": label}, rows, weight)
-        jax.block_until_ready(metrics)
+        state, _ = program.train_steps(state, {"image": image, "label": label}, rows[None], weight[None])
 
     return run, lambda: prepare(image, rows).block_until_ready()
 

@@ -128,10 +128,10 @@ def importance(task, params) -> dict:
     import jax
     import numpy as np
 
-    from attention_jax.train.parallel import over_rows
+    from attention_jax.train.placement import map_batches
 
     measure = lambda params, batch: sensitivities(task, params, batch)
-    parts = [over_rows(measure, params, bucket, 128) for bucket in task.buckets]
+    parts = [map_batches(measure, params, bucket, 128) for bucket in task.buckets]
     total = jax.tree.map(lambda *rows: sum(np.sum(part, axis=0, dtype=np.float64) for part in rows), *parts)
     return {path: x / np.linalg.norm(x) for path, x in total.items()}
 

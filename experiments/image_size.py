@@ -37,13 +37,15 @@ def smoke() -> Config:
 
 def step_seconds(config: Config, size: int) -> float:
     """The fastest of five training steps at `size` pixels."""
+    from functools import partial
+
     import jax
     import jax.numpy as jnp
 
     from attention_jax.ops.losses import masked_cross_entropy
     from attention_jax.tasks import build_model
     from attention_jax.train.optimizer import optimizer
-    from attention_jax.train.step import init_state, train_step
+    from attention_jax.train.step import gradient_sums, init_state, train_step
 
     model = build_model(config, 10, size)
     update = optimizer(config.optim, 1)
@@ -58,7 +60,8 @@ def step_seconds(config: Config, size: int) -> float:
         return *masked_cross_entropy(logits, batch["label"], jnp.ones_like(batch["label"], jnp.float32)), {}
 
     state = init_state(jax.jit(lambda rng: model.init(rng, batch["image"][:1])["params"]), update, config.train.seed)
-    step = jax.jit(lambda state: train_step(loss, update, state, batch))
+    gradients, rows = partial(gradient_sums, loss, 1), (jnp.arange(count), jnp.ones(count))
+    step = jax.jit(lambda state: train_step(gradients, update, batch, state, rows))
     jax.block_until_ready(step(state))
     seconds = []
     for _ in range(5):

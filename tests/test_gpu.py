@@ -24,7 +24,7 @@ from attention_jax.ops.masks import causal, lengths, window
 from attention_jax.sweep import population
 from attention_jax.train.loop import train_one
 from attention_jax.train.optimizer import optimizer
-from attention_jax.train.parallel import chunk_runner, replicate
+from attention_jax.train.placement import Program
 from attention_jax.train.step import init_state
 
 CARD = "gpu"
@@ -131,11 +131,11 @@ def losses_of_three_steps(task):
     """By the training loop's own compiled call, wherever arrays go by default."""
     update = optimizer(task.config.optim, 3)
     bucket, indices, weight = task.plan(0, 1)[0]
-    state = replicate(init_state(task.init, update, 0))
-    run, data = chunk_runner(task.loss, update, "highest"), replicate(task.buckets[bucket])
-    repeat = lambda rows: np.repeat(rows[:1], 3, axis=0)
-    _, metrics = run(state, data, repeat(indices), repeat(weight))
-    total, count = jax.device_get(metrics["loss"])
+    program = Program(task.loss, update, matmul_precision="highest")
+    state, data = program.put_state(init_state(task.init, update, 0)), program.put_data(task.buckets[bucket])
+    repeat = lambda rows: np.repeat(rows[None, :1], 3, axis=1)
+    _, metrics = program.train_steps(state, data, repeat(indices), repeat(weight))
+    [total], [count] = metrics["loss"]
     return total / count
 
 

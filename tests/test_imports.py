@@ -82,8 +82,9 @@ def test_experiments_and_the_command_line_compute_nothing_when_imported():
                 )
 
 
-THE_LOOP = {"plan", "call"}, {"checkpoints.save"}
-"""Methods that only the loop calls: `task.plan`, `program.call` and, of whatever is named so, `checkpoints.save`."""
+THE_LOOP = {"plan", "train_steps"}, {"checkpoints.save"}
+"""Methods that only the loop calls: `task.plan`, `program.train_steps` and
+`checkpoints.save`, by these names."""
 
 
 def of_the_loop(path: Path) -> set[str]:
@@ -100,7 +101,7 @@ def test_there_is_one_loop():
     others = [path for path in PACKAGE.rglob("*.py") if not making_plans & set(path.parents)]
     others += [*(ROOT / "experiments").glob("*.py"), ROOT / "launch.py"]
     loop = PACKAGE / "train" / "loop.py"
-    assert of_the_loop(loop) == {"run.plan", "task.plan", "program.call", "checkpoints.save"}
+    assert of_the_loop(loop) == {"run.plan", "task.plan", "program.train_steps", "checkpoints.save"}
     assert {path.name: of_the_loop(path) for path in others if path != loop and of_the_loop(path)} == {}
     [fit] = [node for node in ast.parse(loop.read_text()).body if getattr(node, "name", "") == "fit"]
     assert fit.end_lineno - fit.lineno < 60

@@ -18,7 +18,7 @@ from attention_jax.models import resnet, vit
 from attention_jax.ops.attention import attend
 from attention_jax.ops.losses import linear_cross_entropy
 from attention_jax.train.optimizer import optimizer
-from attention_jax.train.parallel import chunk_runner
+from attention_jax.train.placement import Program
 from attention_jax.train.step import init_state
 
 PLATFORMS = ("cpu", "cuda", "tpu")
@@ -28,9 +28,9 @@ ASKING = {"default_backend", "devices", "local_devices", "get_backend", "backend
 MAY_ASK = {  # what a run was made on is written down; rows and copies go to every device
     "train/log.py:environment",
     "compile/targets.py:devices_in_the_room",  # --target cpu
-    "train/parallel.py:placement",
-    "train/parallel.py:replicate",
-    "train/sharded.py:mesh",
+    "train/placement.py:put_streamed",
+    "train/placement.py:replicate",
+    "train/placement.py:mesh",
 }
 
 
@@ -139,8 +139,8 @@ def test_every_training_step_is_lowered_for_every_platform(build, model):
     task = build(model)
     update = optimizer(task.config.optim, 10)
     bucket, indices, weight = task.plan(0, 1)[0]
-    step = jax.jit(chunk_runner(task.loss, update, "bfloat16"))
-    exported = export.export(step, platforms=PLATFORMS)
+    program = Program(task.loss, update, matmul_precision="bfloat16")
+    exported = export.export(program.compiled, platforms=PLATFORMS)
     assert exported(state_of(task, update), task.buckets[bucket], indices, weight).platforms == PLATFORMS
 
 

@@ -17,7 +17,7 @@ from attention_jax.compile.targets import Target, devices
 from attention_jax.tasks import standin
 from attention_jax.train.loop import calls, planned_steps
 from attention_jax.train.optimizer import optimizer
-from attention_jax.train.parallel import absent, chunk_program, chunk_shapes, row_program
+from attention_jax.train.placement import Program, absent, row_program
 from attention_jax.train.step import init_state
 
 
@@ -86,11 +86,10 @@ def training(task, config: configs.Config, there: list) -> Named:
     rows = [jax.ShapeDtypeStruct(shape, dtype) for dtype in (jnp.int32, jnp.float32)]
     there_are = lambda a: (math.prod(shape), *a.shape[1:]) if read else a.shape
     of_type = {name: jax.ShapeDtypeStruct(there_are(a), a.dtype) for name, a in arrays.items()}
-    train, data = config.train, {"shard": config.train.shard_parameters, "streamed": bool(read)}
-    program = chunk_program(task.loss, update, train.matmul_precision, there, accumulate=train.accumulate, **data)
-    shapes = chunk_shapes(state, of_type, *rows, there, **data)
+    train, ways = config.train, {"shard": config.train.shard_parameters, "streamed": bool(read), "devices": there}
+    program = Program(task.loss, update, train.accumulate, train.matmul_precision, **ways)
     others = [] if read else [a for number, b in enumerate(task.buckets) if number != bucket for a in b.values()]
-    return Named("training", *shape, sum(array.nbytes for array in others), program.lower(*shapes))
+    return Named("training", *shape, sum(array.nbytes for array in others), program.lower(state, of_type, *rows))
 
 
 def compiled(program: Named, target: Target) -> Outcome:

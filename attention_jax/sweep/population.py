@@ -12,6 +12,7 @@ training losses may differ in their last bit, because a sum is fused with what s
 
 import contextlib
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,12 +23,12 @@ import numpy as np
 from attention_jax import InputError, Interrupted, config as configs, runs, tasks
 from attention_jax.sweep.space import get
 from attention_jax.train.checkpoint import Checkpoints, Earlier
+from attention_jax.train.feed import streamed
 from attention_jax.train.loop import Interrupt, check_batches, fit, planned_steps
 from attention_jax.train.optimizer import optimizer
-from attention_jax.train.parallel import replicate
-from attention_jax.train.program import Program, streamed
+from attention_jax.train.placement import replicate
 from attention_jax.train.run import Run
-from attention_jax.train.step import TrainState, init_state, of_rows, train_step
+from attention_jax.train.step import TrainState, gradient_sums, init_state, train_chunk
 
 
 class Member(NamedTuple):
@@ -75,60 +76,71 @@ def varied(members: Sequence[configs.Config]) -> dict[str, np.ndarray]:
     return {name: np.array([get(config, name) for config in members], np.float32) for name in sorted(fields)}
 
 
-def many_runs(members: Sequence[configs.Config], task: tasks.Task, total_steps: int) -> Program:
-    """Runs that differ only in seeds and in options that are `traced`; a saved state has a leading axis of members."""
-    count, devices, numbers = len(members), jax.local_device_count(), varied(members)
-    run, rates = runner(members[0], total_steps), spread(numbers, devices)
+class Population:
+    """Runs that differ only in seeds and in options that are `traced`: what `train.placement.Program` is for one run.
 
-    def call(state, bucket, indices, weight):
-        state, metrics = run(state, rates, bucket, spread(indices, devices), spread(weight, devices))
-        return state, collect(metrics, count)
-
-    return Program(
-        start=lambda: fresh(task, members, numbers, total_steps),
-        place=lambda saved: spread(saved, devices),
-        rows=replicate,
-        streamed_rows=None,
-        call=call,
-        fetch=lambda state: collect(state, count),
-        params=lambda saved, member: jax.tree.map(lambda x: x[member], saved.params),
-    )
-
-
-def runner(config: configs.Config, total_steps: int):
-    """The compiled call `run(members, numbers, bucket, indices, weight) -> members, metrics`.
-
-    Leaves of members are [D, m, ...], numbers [D, m], indices and weight [D, m, K, B], metrics [D, m, K]: D devices
-    hold m members each. Each member makes K training steps on its own rows of the bucket.
+    A fetched state has a leading axis of members. On D devices with m members each, leaves of the state on them are
+    [D, m, ...], numbers [D, m], indices and weight [D, m, K, B], metrics [D, m, K].
     """
 
-    def member(bucket, parts):
-        state, numbers, indices, weight = parts
-        mine = configs.replace(config, **numbers)  # numbers are tracers here
-        loss, update = tasks.build(mine).loss, optimizer(mine.optim, total_steps)
+    def __init__(self, members: Sequence[configs.Config], total_steps: int):
+        self.count, self.devices = len(members), jax.local_device_count()
+        self.numbers = spread(varied(members), self.devices)
+        self.compiled = compiled(members[0], total_steps)
 
-        def body(state, rows):
-            return train_step(of_rows(loss, bucket), update, state, rows, None, config.train.accumulate)
+    def train_steps(self, state, bucket: dict, indices: np.ndarray, weight: np.ndarray):
+        """Make K steps of each member with its own batches [M, K, B]: the state, {name: (sums, counts)} of [M, K]."""
+        batches = spread((indices, weight), self.devices)
+        state, metrics = self.compiled(state, self.numbers, bucket, *batches)
+        return state, self.fetch(metrics)
 
-        with jax.default_matmul_precision(config.train.matmul_precision):
-            return jax.lax.scan(body, state, (indices, weight))
+    def put_state(self, saved):
+        """Divide a fetched state over the devices, which the compiled call does."""
+        return spread(saved, self.devices)
 
-    def population(members, numbers, bucket, indices, weight):
-        one_after_another = lambda *parts: jax.lax.map(lambda one: member(bucket, one), parts)
-        side_by_side = lambda *parts: jax.vmap(lambda one: member(bucket, one))(parts)
-        parts = (members, numbers, indices, weight)
-        return jax.lax.platform_dependent(*parts, cpu=one_after_another, default=side_by_side)
+    def put_data(self, buckets):
+        """Copy a task's buckets to each device."""
+        return replicate(buckets)
 
+    def fetch(self, tree):
+        """The inverse of `spread`: NumPy arrays [M, ...]."""
+        return jax.tree.map(lambda x: np.array(x).reshape(-1, *x.shape[2:])[: self.count], jax.device_get(tree))
+
+    def params(self, saved, member: int):
+        """The parameters of a member in a fetched state."""
+        return jax.tree.map(lambda x: x[member], saved.params)
+
+
+def compiled(config: configs.Config, total_steps: int):
+    """Compile (states, numbers, bucket, indices, weight) -> (states, metrics) for all local devices."""
+    train = partial(train_members, config, total_steps)
     if jax.local_device_count() > 1:
-        return jax.pmap(population, in_axes=(0, 0, None, 0, 0), donate_argnums=0)
-    single = lambda *parts: jax.tree.map(
-        lambda x: x[None], population(*(_first(x) if i != 2 else x for i, x in enumerate(parts)))
-    )
-    return jax.jit(single, donate_argnums=0)
+        return jax.pmap(train, in_axes=(0, 0, None, 0, 0), donate_argnums=0)
+    return jax.jit(partial(on_one_device, train), donate_argnums=0)
 
 
-def _first(tree):
-    return jax.tree.map(lambda x: x[0], tree)
+def train_members(config: configs.Config, total_steps: int, states, numbers: dict, bucket: dict, indices, weight):
+    """K steps of m members on one device: each leaf of the arguments but `bucket` has a leading axis of m."""
+    one = partial(train_member, config, total_steps, bucket)
+    parts = (states, numbers, indices, weight)
+    one_after_another = lambda *parts: jax.lax.map(one, parts)
+    side_by_side = lambda *parts: jax.vmap(one)(parts)
+    return jax.lax.platform_dependent(*parts, cpu=one_after_another, default=side_by_side)
+
+
+def train_member(config: configs.Config, total_steps: int, bucket: dict, parts: tuple):
+    """K steps of one member, whose `numbers` are tracers in the place of those of `config`."""
+    state, numbers, indices, weight = parts
+    config = configs.replace(config, **numbers)
+    gradients = partial(gradient_sums, tasks.build(config).loss, config.train.accumulate)
+    update = optimizer(config.optim, total_steps)
+    return train_chunk(gradients, update, config.train.matmul_precision, state, bucket, indices, weight)
+
+
+def on_one_device(train, states, numbers: dict, bucket: dict, *batches):
+    """Call `train` with the axis of D = 1 devices taken away from its arguments, and add it to its results."""
+    states, numbers, batches = jax.tree.map(lambda x: x[0], (states, numbers, batches))
+    return jax.tree.map(lambda x: x[None], train(states, numbers, bucket, *batches))
 
 
 def spread(tree, devices: int):
@@ -142,23 +154,13 @@ def spread(tree, devices: int):
     return jax.tree.map(one, tree)
 
 
-def collect(tree, count: int):
-    """The inverse of `spread`: NumPy arrays [M, ...]."""
-    return jax.tree.map(lambda x: np.array(x).reshape(-1, *x.shape[2:])[:count], jax.device_get(tree))
-
-
-def fresh(task: tasks.Task, members: Sequence[configs.Config], numbers: dict, total_steps: int) -> TrainState:
-    """The members' first states, stacked: each what the run alone would begin with."""
-
-    init = task.init  # one object, so that it is compiled once
-
-    def one(place):
-        config = configs.replace(
-            members[place], **{name: jnp.float32(values[place]) for name, values in numbers.items()}
-        )
-        return jax.device_get(init_state(init, optimizer(config.optim, total_steps), members[place].train.seed))
-
-    return jax.tree.map(lambda *leaves: np.stack(leaves), *[one(place) for place in range(len(members))])
+def initial_states(task: tasks.Task, members: Sequence[configs.Config], total_steps: int) -> TrainState:
+    """The members' states before the first step, stacked: each is that of the run alone."""
+    init, numbers, states = task.init, varied(members), []  # one function, so that it is compiled once
+    for place, config in enumerate(members):
+        config = configs.replace(config, **{name: jnp.float32(values[place]) for name, values in numbers.items()})
+        states.append(jax.device_get(init_state(init, optimizer(config.optim, total_steps), config.train.seed)))
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *states)
 
 
 def train_many(
@@ -188,10 +190,11 @@ def train_many(
         Run(member.config.train, mine.plan, total_steps, member.directory, share=count, quiet=True)
         for member, mine in zip(members, built, strict=True)
     ]
-    program = many_runs([member.config for member in members], task, total_steps)
+    chosen = [member.config for member in members]
     best_of = count if train.use_best else 0  # a best checkpoint holds all members: it is kept where it is asked for
     with contextlib.closing(Checkpoints(directory / "checkpoints", train, best_of, earlier)) as checkpoints:
-        parameters = fit(program, task, population, checkpoints, until)
+        start = initial_states(task, chosen, total_steps)
+        parameters = fit(Population(chosen, total_steps), start, task, population, checkpoints, until)
     with Interrupt() as interrupt:
         for member, run, params in zip(members, population, parameters):
             if run.failure:

@@ -27,7 +27,7 @@ from attention_jax.report.figures import show_heatmaps
 from attention_jax.tasks import Evaluation, build_model, load_once
 from attention_jax.tasks.looking import among_tokens, with_rollout, without_heads
 from attention_jax.tasks.pictures import layer_names
-from attention_jax.train.parallel import over_rows
+from attention_jax.train.placement import map_batches
 
 EVALUATED = 1_000
 """Windows a batch when evaluating."""
@@ -91,7 +91,7 @@ class LanguageTask:
     def evaluate(self, params, full: bool) -> Evaluation:
         metrics = {}
         for split, rows in self.data.held_out.items():
-            nats = over_rows(self.score_rows, params, {"tokens": rows}, EVALUATED)
+            nats = map_batches(self.score_rows, params, {"tokens": rows}, EVALUATED)
             per_token = float(nats.sum(dtype=np.float64) / rows[:, 1:].size)
             metrics |= {f"{split}.loss": per_token, f"{split}.perplexity": float(np.exp(min(per_token, 50.0)))}
             if self.data.characters_per_token:
@@ -150,10 +150,10 @@ class LanguageTask:
         tokens = self.data.tokenizer.tokens(written)
         check_length(tokens, written)
         batch = {"tokens": np.asarray(self.encode(written))}
-        found = over_rows(self.look_through, params, batch, 1)
+        found = map_batches(self.look_through, params, batch, 1)
         if not found["weights"]:
             return None
-        value = float(over_rows(self.log_p, params, batch, 1)[0])
+        value = float(map_batches(self.log_p, params, batch, 1)[0])
         without = without_heads(self.log_p, params, batch, found["weights"])
         attention = among_tokens("decoder", 0, found, tuple(tokens), tuple(tokens), without)
         return Looked(text, (Answer(written, (attention,), None, "log p", value),))

@@ -10,7 +10,7 @@ import numpy as np
 from attention_jax.ops.rollout import rollout
 from attention_jax.report.attended import Attention, Side
 from attention_jax.tasks.pictures import prefix_of
-from attention_jax.train.parallel import over_rows
+from attention_jax.train.placement import map_batches
 
 STACKS = {
     "encoder_attention": (("encoder", "attention"), ("trunk", "attention")),
@@ -50,7 +50,7 @@ def without_heads(measure: Callable, params, batch: dict, weights: dict) -> dict
         for layer, head in np.ndindex(distinct, heads):
             path = (stack, f"layer_{layer}", module, "out", "kernel")
             kernel = silenced(params[stack][path[1]][module]["out"]["kernel"], head, heads)
-            measured = over_rows(measure, replaced(params, path, kernel), batch, EVALUATED)
+            measured = map_batches(measure, replaced(params, path, kernel), batch, EVALUATED)
             found[name][:, layer::distinct, head] = measured[:, None]
     return found
 

@@ -16,7 +16,7 @@ from attention_jax.data import algorithmic, batches
 from attention_jax.report.attended import LONGEST, Answer, Attention, Looked, Side, check_length
 from attention_jax.report.figures import over_time
 from attention_jax.tasks import Evaluation, build_model, initial
-from attention_jax.train.parallel import over_rows
+from attention_jax.train.placement import map_batches
 
 SHOWN = 20
 """Sequences in each set that measures generalisation."""
@@ -112,7 +112,7 @@ class MemoryTask:
 
     def measure(self, params, sequences: algorithmic.Sequences) -> tuple[np.ndarray, np.ndarray]:
         """Bits and wrong bits of every sequence of a set."""
-        nats, wrong = over_rows(self.costs, params, sequences._asdict(), EVALUATED)
+        nats, wrong = map_batches(self.costs, params, sequences._asdict(), EVALUATED)
         return nats / np.log(2.0), wrong
 
     def scores(self, params, split: str, sequences: algorithmic.Sequences) -> dict[str, float]:
@@ -157,7 +157,7 @@ class MemoryTask:
     def draw(self, params, sequences: algorithmic.Sequences, row: int, path: Path) -> Path:
         """Inputs, targets, outputs and weightings of one sequence (figures 4 to 6 of the paper)."""
         steps = int(sequences.length[row])
-        logits, weights = over_rows(self.look, params, {"inputs": sequences.inputs[row : row + 1, :steps]}, 1)
+        logits, weights = map_batches(self.look, params, {"inputs": sequences.inputs[row : row + 1, :steps]}, 1)
         mask = sequences.mask[row, :steps, None]
         panels = {
             "inputs": sequences.inputs[row, :steps],
@@ -186,7 +186,7 @@ class MemoryTask:
     def copied(self, params, text: str, figure: Path | None) -> str:
         """What the machine copies of one text."""
         sequences = self.sequence_of(text)
-        logits, _ = over_rows(self.look, params, {"inputs": sequences.inputs}, 1)
+        logits, _ = map_batches(self.look, params, {"inputs": sequences.inputs}, 1)
         if figure:
             self.draw(params, sequences, 0, Path(figure))
         return self.words(sequences, 0, logits[0])
@@ -213,7 +213,7 @@ class MemoryTask:
         """The heads over one sequence; None for a machine without memory."""
         steps = int(sequences.length[row])
         check_length(range(steps), title)
-        logits, weights = over_rows(self.look, params, {"inputs": sequences.inputs[row : row + 1, :steps]}, 1)
+        logits, weights = map_batches(self.look, params, {"inputs": sequences.inputs[row : row + 1, :steps]}, 1)
         if not weights:
             return None
         heads = np.concatenate([weights["write"][0], weights["read"][0]], axis=1).swapaxes(0, 1)  # [H, T, N]

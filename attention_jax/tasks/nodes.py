@@ -16,7 +16,7 @@ from attention_jax.ops.metrics import token_accuracy
 from attention_jax.report.attended import Answer, Attention, Looked, Side
 from attention_jax.report.panels import confusion_matrix
 from attention_jax.tasks import Evaluation, build_model, load_once
-from attention_jax.train.parallel import over_rows
+from attention_jax.train.placement import map_batches
 
 SHOWN = 3
 """Test nodes on the page of what is attended to: those with the most neighbours."""
@@ -83,7 +83,7 @@ class NodeTask:
 
     def evaluate(self, params, full: bool) -> Evaluation:
         """Of the validation nodes, and in `full` of the test nodes, too."""
-        found = over_rows(self.score_nodes, params, self.buckets[0], 1)
+        found = map_batches(self.score_nodes, params, self.buckets[0], 1)
         metrics = {}
         for split in ("valid", "test") if full else ("valid",):
             for name in ("loss", "accuracy"):
@@ -105,7 +105,7 @@ class NodeTask:
     def report(self, params, evaluation: Evaluation, directory: Path) -> list[Path]:
         """The classes of the test nodes that are confused with each other."""
         test, names = self.data.splits["test"], [f"{label}" for label in range(self.data.classes)]
-        guess = over_rows(self.score_nodes, params, self.buckets[0], 1)["guess"][0, test]
+        guess = map_batches(self.score_nodes, params, self.buckets[0], 1)["guess"][0, test]
         counts = np.zeros((len(names), len(names)), np.int64)
         np.add.at(counts, (self.data.label[test], guess), 1)
         return [confusion_matrix(counts, names, directory / "confusion.png")]
@@ -125,14 +125,14 @@ class NodeTask:
                 "--attention draws no picture of a graph: `launch.py look` shows the neighbours that a node attends to"
             )
         nodes = self.nodes_of(texts)
-        probabilities = over_rows(self.look, params, self.buckets[0], 1)["probabilities"][0, nodes]
+        probabilities = map_batches(self.look, params, self.buckets[0], 1)["probabilities"][0, nodes]
         return [f"class {row.argmax()} {row.max():.3f}" for row in probabilities]
 
     def looked(self, params, texts: list[str]) -> tuple[Looked, ...]:
         """What these nodes attend to in the hidden layer, or a few test nodes."""
         test, edges = self.data.splits["test"], self.data.edges
         most = test[np.argsort(-np.bincount(edges[:, 0])[test], kind="stable")[:SHOWN]]
-        found = over_rows(self.look, params, self.buckets[0], 1)
+        found = map_batches(self.look, params, self.buckets[0], 1)
         looked = []
         for node in self.nodes_of(texts) if texts else most.tolist():
             own, probabilities = edges[:, 0] == node, found["probabilities"][0, node]

@@ -16,7 +16,7 @@ from attention_jax.decode import greedy
 from attention_jax.report.attended import Answer, Attention, Looked, Side, check_length
 from attention_jax.report.figures import show_heatmaps
 from attention_jax.tasks import Evaluation, build_model, load_once
-from attention_jax.train.parallel import over_rows
+from attention_jax.train.placement import map_batches
 
 EVALUATED = 1_000
 """Sets a batch when evaluating."""
@@ -118,12 +118,12 @@ class PointingTask:
 
     def accuracy(self, params, sets: Hulls) -> float:
         """The share of sets whose hull is written and ended: the same polygon, from whichever corner."""
-        rows = zip(over_rows(self.write, params, sets._asdict(), EVALUATED), sets.target, strict=True)
+        rows = zip(map_batches(self.write, params, sets._asdict(), EVALUATED), sets.target, strict=True)
         return float(np.mean([polygon(written) == polygon(target) for written, target in rows]))
 
     def evaluate(self, params, full: bool) -> Evaluation:
         valid = self.data.valid
-        nats = over_rows(self.costs, params, valid._asdict(), EVALUATED).sum(dtype=np.float64)
+        nats = map_batches(self.costs, params, valid._asdict(), EVALUATED).sum(dtype=np.float64)
         metrics = {"valid.loss": float(nats / valid.target_length.sum())}
         metrics["valid.accuracy"] = self.accuracy(params, valid)
         for name, sets in self.data.tests.items() if full else ():
@@ -143,7 +143,7 @@ class PointingTask:
 
     def draw(self, params, sets: Hulls, path: Path) -> Path:
         """Where each step points on the way to the target, a panel a set."""
-        weights = over_rows(self.look, params, sets._asdict(), EVALUATED)
+        weights = map_batches(self.look, params, sets._asdict(), EVALUATED)
         sizes = list(zip(sets.target_length, sets.length, strict=True))
         panels = [weights[row, :corners, :places] for row, (corners, places) in enumerate(sizes)]
         steps = [[f"{place}" for place in sets.target[row, :corners]] for row, (corners, _) in enumerate(sizes)]
@@ -175,13 +175,13 @@ class PointingTask:
 
     def written(self, params, sets: Hulls) -> Hulls:
         """The same sets with what the network writes as their targets."""
-        target = over_rows(self.write, params, sets._asdict(), EVALUATED)
+        target = map_batches(self.write, params, sets._asdict(), EVALUATED)
         return sets._replace(target=target, target_length=ended(target))
 
     def looked(self, params, texts: list[str]) -> tuple[Looked, ...]:
         """Where each step points, in texts or in a few held-out sets."""
         sets = self.written(params, self.sets_of(texts) if texts else first(self.data.valid, DRAWN))
-        weights = over_rows(self.look, params, sets._asdict(), EVALUATED)
+        weights = map_batches(self.look, params, sets._asdict(), EVALUATED)
         looked = []
         for row, (corners, places) in enumerate(zip(sets.target_length, sets.length, strict=True)):
             points = [f"{place}: {x:.2f},{y:.2f}" for place, (x, y, _) in enumerate(sets.inputs[row, :places]) if place]

@@ -29,7 +29,7 @@ from attention_jax.tasks import Evaluation, build_model, load_once, pictures
 from attention_jax.tasks.generation import generate, hypotheses
 from attention_jax.tasks.looking import among_tokens, with_rollout, without_heads
 from attention_jax.tasks.scoring import are_sentences, compare, score_names, write_translations
-from attention_jax.train.parallel import over_rows
+from attention_jax.train.placement import map_batches
 
 SAMPLES = 8
 """Sources that a report shows with what the model wrote for them."""
@@ -175,13 +175,13 @@ class Seq2seqTask:
         metrics, written, sentences = {}, {}, are_sentences(self.data)
         for split in list(self.data.held_out)[: None if full else 1]:
             pairs = self.data.held_out[split]
-            rows = over_rows(self.score_rows, params, pairs._asdict(), self.evaluated)
+            rows = map_batches(self.score_rows, params, pairs._asdict(), self.evaluated)
             per_token = float(rows["loss"].sum() / rows["tokens"].sum())
             metrics[f"{split}.loss"] = per_token
             metrics[f"{split}.token_accuracy"] = float(rows["correct"].sum() / rows["tokens"].sum())
             if full or not sentences:
                 sources = {"source": pairs.source, "source_length": pairs.source_length}
-                written[split] = over_rows(self.generate, params, sources, self.evaluated)
+                written[split] = map_batches(self.generate, params, sources, self.evaluated)
                 scores = compare(self.data, split, written[split])
                 metrics |= {f"{split}.{name}": value for name, value in scores.items()}
             if sentences:
@@ -221,7 +221,7 @@ class Seq2seqTask:
     def write(self, params, texts: list[str]) -> tuple[np.ndarray, dict]:
         """(tokens the model writes for new texts, the batch they and their sources make)."""
         batch = self.read(texts)
-        tokens = over_rows(self.generate, params, batch, self.config.decode.batch_size)
+        tokens = map_batches(self.generate, params, batch, self.config.decode.batch_size)
         return tokens, self.forced(batch, tokens[:, None])
 
     def predict(self, params, texts: list[str], figure: Path | None) -> list[str]:
@@ -242,13 +242,13 @@ class Seq2seqTask:
             check_length(range(length), text)
         decode, scores = self.config.decode, None
         if decode.beam_size == 1:
-            tokens = over_rows(self.generate, params, batch, decode.batch_size)[:, None]
+            tokens = map_batches(self.generate, params, batch, decode.batch_size)[:, None]
         else:
-            tokens, scores = over_rows(self.hypotheses, params, batch, decode.batch_size)
+            tokens, scores = map_batches(self.hypotheses, params, batch, decode.batch_size)
         count = len(texts) or pictures.SHOWN
         texts, tokens = texts or samples[:count], tokens[:count]
         rows = self.forced({name: array[:count] for name, array in batch.items()}, tokens)
-        found = over_rows(self.look, params, rows, pictures.SHOWN)
+        found = map_batches(self.look, params, rows, pictures.SHOWN)
         if not found["weights"]:
             return ()
         without = without_heads(self.log_p, params, rows, found["weights"])
@@ -295,7 +295,7 @@ class Seq2seqTask:
     def draw(self, params, batch, tokens, path: Path) -> Path | None:
         """Which source tokens each written token looks at; None if the model has no attention."""
         rows = {name: array[: pictures.SHOWN] for name, array in batch.items()}
-        weights = over_rows(self.look, params, rows, pictures.SHOWN)["weights"]
+        weights = map_batches(self.look, params, rows, pictures.SHOWN)["weights"]
         if "cross_attention" not in weights:
             return None
         return pictures.alignment(weights, self.data, rows, tokens, self.config.data.reverse_source, path)
@@ -303,7 +303,7 @@ class Seq2seqTask:
     def draw_layers(self, params, batch, tokens, directory: Path) -> list[Path]:
         """Every attention of a Transformer; other models have none in their encoder."""
         rows = {name: array[: pictures.SHOWN] for name, array in batch.items()}
-        weights = over_rows(self.look, params, rows, pictures.SHOWN)["weights"]
+        weights = map_batches(self.look, params, rows, pictures.SHOWN)["weights"]
         return pictures.layers(weights, self.data, rows, tokens, directory) if "encoder_attention" in weights else []
 
     @property

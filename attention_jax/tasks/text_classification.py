@@ -19,7 +19,7 @@ from attention_jax.report.heatmaps import show_heatmaps
 from attention_jax.report.panels import confusion_matrix
 from attention_jax.tasks import Evaluation, build_model, load_once
 from attention_jax.tasks.looking import among_tokens, pool_attention, with_rollout, without_heads
-from attention_jax.train.parallel import over_rows
+from attention_jax.train.placement import map_batches
 
 EVALUATED = 256
 """Texts a batch when evaluating."""
@@ -80,7 +80,7 @@ class TextTask:
         classes' accuracies: a rare class counts as much as a frequent one."""
         metrics = {}
         for split, part in self.data.held_out.items() if full else [("valid", self.data.held_out["valid"])]:
-            rows = over_rows(self.score_rows, params, part._asdict(), EVALUATED)
+            rows = map_batches(self.score_rows, params, part._asdict(), EVALUATED)
             metrics |= {f"{split}.{name}": float(values.mean(dtype=np.float64)) for name, values in rows.items()}
             of_class = [rows["accuracy"][part.label == label].mean() for label in np.unique(part.label)]
             metrics[f"{split}.balanced_accuracy"] = float(np.mean(of_class))
@@ -108,7 +108,7 @@ class TextTask:
         """(the tokens of each text, probabilities [N, classes], weights [N, T] of the tokens)."""
         words, most = self.data.tokenizer.split(texts), self.config.data.max_length
         tokens, length = encode(words, self.data.vocabulary, most)
-        rows = over_rows(self.classify, params, {"tokens": tokens, "length": length}, EVALUATED)
+        rows = map_batches(self.classify, params, {"tokens": tokens, "length": length}, EVALUATED)
         return [row[:most] for row in words], *rows
 
     def said_of(self, words: list[str], probabilities: np.ndarray, weights: np.ndarray) -> str:
@@ -143,7 +143,7 @@ class TextTask:
             check_length(row[: self.config.data.max_length], text)
         tokens, length = encode(words, self.data.vocabulary, self.config.data.max_length)
         rows = {"tokens": tokens, "length": length}
-        found = over_rows(self.look_through, params, rows, EVALUATED)
+        found = map_batches(self.look_through, params, rows, EVALUATED)
         probabilities = found["probabilities"]
         rows |= {"label": probabilities.argmax(1).astype(np.int32)}
         without = without_heads(self.sureness, params, rows, found["weights"])

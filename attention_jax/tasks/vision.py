@@ -24,7 +24,7 @@ from attention_jax.report.panels import confusion_matrix
 from attention_jax.tasks import Evaluation, build_model, initial, load_once
 from attention_jax.tasks.looking import image_attentions, with_rollout, without_heads
 from attention_jax.tasks.pictures import image_maps, prefix_of
-from attention_jax.train.parallel import over_rows
+from attention_jax.train.placement import map_batches
 
 EVALUATED = 512
 """Images a batch when evaluating."""
@@ -158,7 +158,7 @@ class VisionTask:
         """Of the test set; of the validation set instead after an epoch, and as well at the end, if there is one."""
         metrics = {}
         for split in self.splits(full):
-            rows = over_rows(self.score_rows, params, self.data.held_out[split]._asdict(), EVALUATED)
+            rows = map_batches(self.score_rows, params, self.data.held_out[split]._asdict(), EVALUATED)
             metrics |= {f"{split}.{name}": float(values.mean(dtype=np.float64)) for name, values in rows.items()}
         return Evaluation(metrics, {})
 
@@ -203,7 +203,7 @@ class VisionTask:
         else:
             first = first_of_each(test.label)
             images, titles = test.image[first], [f"a held-out image of class {names[test.label[i]]}" for i in first]
-        found = over_rows(self.look, params, {"image": images}, EVALUATED)
+        found = map_batches(self.look, params, {"image": images}, EVALUATED)
         if not found["weights"]:
             return ()
         probabilities = found["probabilities"]
@@ -219,7 +219,7 @@ class VisionTask:
     def predict(self, params, texts: list[str], figure: Path | None) -> list[str]:
         """`texts` are paths of image files."""
         names, x = self.data.names, self.read(texts)
-        probabilities = over_rows(self.classify, params, {"image": x}, EVALUATED)
+        probabilities = map_batches(self.classify, params, {"image": x}, EVALUATED)
         if figure and self.show_attention(params, x[: figures.SHOWN], None, Path(figure)) is None:
             raise InputError("this model has no attention to draw; leave --attention out")
         best = np.argsort(-probabilities, axis=1)[:, :3]
@@ -228,7 +228,7 @@ class VisionTask:
     def show_attention(self, params, x, titles, path: Path) -> Path | None:
         """The maps of some images, titled by what the model sees in them unless `titles` are given; None without
         attention."""
-        found = over_rows(self.look, params, {"image": x}, EVALUATED)
+        found = map_batches(self.look, params, {"image": x}, EVALUATED)
         probabilities, maps = found["probabilities"], found["maps"]
         if titles is None:
             titles = [f"{self.data.names[i]} {p[i]:.2f}" for p, i in zip(probabilities, probabilities.argmax(1))]
@@ -236,7 +236,7 @@ class VisionTask:
 
     def report(self, params, evaluation: Evaluation, directory: Path) -> list[Path]:
         test, names = self.data.held_out["test"], self.data.names
-        probabilities = over_rows(self.classify, params, {"image": test.image}, EVALUATED)
+        probabilities = map_batches(self.classify, params, {"image": test.image}, EVALUATED)
         guesses = probabilities.argmax(1)
         confusion = np.zeros((len(names), len(names)), np.int64)
         np.add.at(confusion, (test.label, guesses), 1)

@@ -22,6 +22,11 @@ M_MMAP_THRESHOLD = -3
 """Of malloc.h."""
 
 
+def streamed(task) -> bool:
+    """Whether the data of a task are read while it trains: then it has a `stream`."""
+    return getattr(task, "stream", None) is not None
+
+
 class Resident:
     """Buckets that are on the devices; a window is one chunk of the runs' plans."""
 

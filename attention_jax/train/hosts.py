@@ -1,7 +1,7 @@
 """One training on several hosts: joining them, and what they must agree on. With one host nothing here does anything.
 
 All hosts run the same command on the same data and draw the same batches; each computes its share of a batch
-(`parallel.divide`). They see one run directory, in which the first writes; all of them read checkpoints.
+(`placement.divide`). They see one run directory, in which the first writes; all of them read checkpoints.
 """
 
 import json

@@ -1,6 +1,7 @@
-"""The one loop. Every family of models trains through `fit`, one run or a population: what differs is handed in.
+"""The training loop: every model family trains through `fit`, as a single run or as a population.
 
-`Task` is the family, `Program` makes the steps, `Run` remembers and speaks, `Checkpoints` keep.
+A `Task` has the loss, the data and the evaluation; a `Program` makes the steps; `Run` records and logs; `Checkpoints`
+saves.
 """
 
 import contextlib
@@ -16,29 +17,27 @@ import numpy as np
 from attention_jax import InputError, Interrupted
 from attention_jax.printing import escaped
 from attention_jax.train import hosts
-from attention_jax.train.checkpoint import Checkpoints, average
-from attention_jax.train.feed import START, Resident, Streamed
-from attention_jax.train.program import Program, one_run, streamed
+from attention_jax.train.checkpoint import Checkpoints, average, host
+from attention_jax.train.feed import START, Resident, Streamed, streamed
+from attention_jax.train.optimizer import optimizer
+from attention_jax.train.placement import Program
 from attention_jax.train.run import Run
+from attention_jax.train.step import init_state
 
 
-def fit(program: Program, task, runs: list[Run], checkpoints: Checkpoints, until: float = math.inf) -> list:
+def fit(program, start, task, runs: list[Run], checkpoints: Checkpoints, until: float = math.inf) -> list:
     """Train `runs` until each is over, or to epoch `until`; return the parameters each ends with.
 
-    They are None for a run that diverged or is to go on. What has a checkpoint goes on from it and gives, on the same
-    number of devices, the same numbers bit for bit as if it had never stopped. A run that is over while others go on
-    (it diverged, or ran out of patience) changes no more.
+    `program` is a `placement.Program`, or a `sweep.population.Population` of several runs; `start` is the state before
+    the first step, in NumPy arrays. Parameters are None for a run that diverged or was interrupted. A run that has a
+    checkpoint resumes from it and gives, on the same number of devices, the same numbers bit for bit as if it had never
+    stopped. A run that is over while others continue (it diverged, or ran out of patience) does not change any more.
 
     Raises:
       Interrupted: on SIGINT or SIGTERM, after a checkpoint was written.
     """
-    state, at = checkpoints.resume(program.start(), len(runs))
-    state, epoch, position = program.place(state), at["epoch"], (at["chunk"], at.get("call", 0))
-
-    def save(saved, qualities=None):
-        progress = {"epoch": epoch, "chunk": position[0], "call": position[1], "runs": [run.progress() for run in runs]}
-        checkpoints.save(sum(run.step for run in runs), saved, progress, qualities)
-
+    saved, at = checkpoints.resume(start, len(runs))
+    state, epoch, position = program.put_state(saved), at["epoch"], (at["chunk"], at.get("call", 0))
     with Interrupt() as interrupt, contextlib.ExitStack() as stack:
         for run, past in zip(runs, at["runs"], strict=True):
             run.begin(past)
@@ -48,13 +47,17 @@ def fit(program: Program, task, runs: list[Run], checkpoints: Checkpoints, until
             calls = feed.calls(epoch, position)
             while position:
                 before = position
-                with saved_first(lambda state=state: save(program.fetch(state)), checkpoints, runs):
-                    position, *rows = next(calls)
-                state = after_call(program, state, runs, rows, epoch, feed.waited)
+                try:
+                    position, *batches = next(calls)
+                except InputError:  # data that cannot be read: training ends, and keeps what it has
+                    if unsaved(runs, checkpoints):
+                        save(checkpoints, program.fetch(state), runs, epoch, position)
+                    raise
+                state = advance(program, state, runs, batches, epoch, feed.waited)
                 if not any(run.open for run in runs):
                     break
                 if position and any(asked := hosts.anywhere(interrupt.requested, checkpoints.due())):
-                    save(program.fetch(state))
+                    save(checkpoints, program.fetch(state), runs, epoch, position)
                     if asked[0]:
                         raise stopped(runs, checkpoints)
             if all(run.failure for run in runs):
@@ -62,26 +65,37 @@ def fit(program: Program, task, runs: list[Run], checkpoints: Checkpoints, until
             position = before if any(run.done for run in runs) else position
             ended, whole, saved = epoch + 1, position is None, program.fetch(state)
             evaluate(program, task, runs, saved, ended, whole)
-            if whole:  # else the last step was inside it: with more of them it goes on there
+            if whole:  # else the last step was inside the epoch: with more steps the run resumes there
                 epoch, position = ended, START
-            save(saved, [run.quality_after(ended) for run in runs])
+            save(checkpoints, saved, runs, epoch, position, [run.quality_after(ended) for run in runs])
             if any(hosts.anywhere(interrupt.requested)):
                 raise stopped(runs, checkpoints)
-    return chosen(program, runs, program.fetch(state), checkpoints)
+    return best_params(program, runs, program.fetch(state), checkpoints)
 
 
-def after_call(program: Program, state, runs: list[Run], rows: list, epoch: int, waited: float):
-    """The state after the steps of a call, which the runs have noted; `rows` are (bucket, indices, weight)."""
-    bucket, indices, weight = rows
+def advance(program, state, runs: list[Run], batches: list, epoch: int, waited: float):
+    """Make the steps of one call with `batches` (bucket, indices, weight), and record them in the runs: the state."""
+    bucket, indices, weight = batches
     weight = np.stack([run.within(weights) for run, weights in zip(runs, weight)])  # [M, K, B]
-    state, metrics = program.call(state, bucket, indices, weight)
+    state, metrics = program.train_steps(state, bucket, indices, weight)
     for member, run in enumerate(runs):
         found = {name: (s[member], n[member]) for name, (s, n) in metrics.items()}
         run.note(epoch, weight[member], found, waited)
     return state
 
 
-def evaluate(program: Program, task, runs: list[Run], saved, epoch: int, whole: bool):
+def save(checkpoints: Checkpoints, saved, runs: list[Run], epoch: int, position: tuple[int, int], qualities=None):
+    """Write a checkpoint of a fetched state: of the end of an epoch if it has `qualities`, one for each run."""
+    progress = {"epoch": epoch, "chunk": position[0], "call": position[1], "runs": [run.progress() for run in runs]}
+    checkpoints.save(sum(run.step for run in runs), saved, progress, qualities)
+
+
+def unsaved(runs: list[Run], checkpoints: Checkpoints) -> bool:
+    """Whether there are steps that no checkpoint has, and a single host, which may save them without asking others."""
+    return jax.process_count() == 1 and sum(run.step for run in runs) not in [0, *checkpoints.numbers()]
+
+
+def evaluate(program, task, runs: list[Run], saved, epoch: int, whole: bool):
     """Evaluate the runs that have trained in `epoch`, and write their rows."""
     for member, run in enumerate(runs):
         if run.calls:
@@ -95,29 +109,18 @@ def stopped(runs: list[Run], checkpoints: Checkpoints) -> Interrupted:
     return Interrupted(max(run.step for run in runs), sum(run.step for run in runs) in checkpoints.numbers())
 
 
-def feed_of(program: Program, task, runs: list[Run], epoch: int, position: tuple[int, int]):
+def feed_of(program, task, runs: list[Run], epoch: int, position: tuple[int, int]):
     """What the runs train on: the task's arrays on the devices, or what its stream reads from here on."""
     if not streamed(task):
-        return Resident(program.rows(task.buckets), lambda epoch: [run.plan(epoch) for run in runs])
+        return Resident(program.put_data(task.buckets), lambda epoch: [run.plan(epoch) for run in runs])
     [run] = runs  # a population has its data on the devices
     first, here = jax.process_index() * jax.local_device_count(), jax.local_device_count()
     share = (first, here, jax.device_count())
     read = lambda: task.stream.read(share, epoch, position[0], run.train.total_epochs)
-    return Streamed(read, program.streamed_rows, task.stream.windows, position)
+    return Streamed(read, program.put_streamed, task.stream.windows, position)
 
 
-@contextlib.contextmanager
-def saved_first(save, checkpoints: Checkpoints, runs: list[Run]):
-    """Data that cannot be read end the training, but nothing is lost: a lone host first saves what it has."""
-    try:
-        yield
-    except InputError:
-        if jax.process_count() == 1 and sum(run.step for run in runs) not in [0, *checkpoints.numbers()]:
-            save()
-        raise
-
-
-def chosen(program: Program, runs: list[Run], saved, checkpoints: Checkpoints) -> list:
+def best_params(program, runs: list[Run], saved, checkpoints: Checkpoints) -> list:
     """The parameters each run ends with: the last ones, the best ones, or the mean after the last N epochs."""
     over, train = [m for m, run in enumerate(runs) if not (run.open or run.failure)], runs[0].train
     read = lambda number: checkpoints.restore(number, saved)[0]
@@ -200,9 +203,13 @@ def train_one(task, optim, train, directory: Path, *, begin=lambda params: param
     total_steps = planned_steps(task, train)
     if total_steps <= optim.warmup_steps and not quiet:
         print(f"the learning rate warms up over {optim.warmup_steps} steps and training has {total_steps}")
+    update = optimizer(optim, total_steps)
+    options = {"shard": train.shard_parameters, "streamed": streamed(task)}
+    program = Program(task.loss, update, train.accumulate, train.matmul_precision, **options)
+    start = host(init_state(task.init, update, train.seed, begin))
     run = Run(train, task.plan, total_steps, directory, quiet=quiet)
     with contextlib.closing(Checkpoints(directory / "checkpoints", train, best_of=1)) as checkpoints:
-        [params] = fit(one_run(task, optim, train, total_steps, begin), task, [run], checkpoints, until)
+        [params] = fit(program, start, task, [run], checkpoints, until)
     if run.failure:
         raise run.failure
     return run, params

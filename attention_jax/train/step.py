@@ -1,5 +1,10 @@
-"""The training state and one pure training step."""
+"""One training step as pure functions: the state, the sums over a batch, the update, and the scan over K steps.
 
+`placement` compiles `train_chunk` and calls it. A batch is a pair `rows` of indices [B] into a bucket, which is a dict
+of arrays [N, ...], and weights [B]; a row of weight 0 is padding.
+"""
+
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -17,82 +22,79 @@ class TrainState(NamedTuple):
 
 
 def init_state(init, optimizer: optax.GradientTransformation, seed: int, begin=lambda params: params) -> TrainState:
-    """A fresh state: parameters and dropout come from two independent streams of `seed`.
+    """Return the state before the first step: parameters and dropout use two independent streams of `seed`.
 
-    `begin(params) -> params` may put others in the place of those that were drawn.
+    `begin(params) -> params` may replace initial parameters, for instance by pretrained ones.
     """
     model_rng, rng = jax.random.split(jax.random.PRNGKey(seed))
     params = begin(jax.jit(init)(model_rng))
     return TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32), rng)
 
 
-def of_rows(loss, bucket):
-    """`loss` as a function of (params, (indices [B], weight [B]), rng): the rows of `bucket` at these indices."""
+def train_chunk(gradients, optimizer, matmul_precision: str, state: TrainState, bucket: dict, indices, weight):
+    """Scan `train_step` over K batches, `indices` and `weight` [K, B]; return the state and the metrics, each a pair
+    (sums [K], counts [K]).
 
-    def loss_of_rows(params, rows, rng):
-        indices, weight = rows
-        return loss(params, {name: array[indices] for name, array in bucket.items()} | {"weight": weight}, rng)
+    `matmul_precision` is JAX's setting of that name within these steps.
+    """
+    with jax.default_matmul_precision(matmul_precision):
+        return jax.lax.scan(partial(train_step, gradients, optimizer, bucket), state, (indices, weight))
 
-    return loss_of_rows
 
+def train_step(gradients, optimizer: optax.GradientTransformation, bucket: dict, state: TrainState, rows):
+    """Update the state with the gradient of (sum of losses) / (count); return it and {"loss": (sum, count), ...}.
 
-def train_step(loss, optimizer: optax.GradientTransformation, state: TrainState, batch, axis=None, accumulate: int = 1):
-    """One update with the gradient of (sum of losses) / (count), both summed over all devices along `axis`.
-
-    Sums, not means, cross the devices: batches whose weights differ from device to device give exactly the gradient of
-    one device holding them all. A batch whose count is zero changes nothing (it is padding of the epoch's last call).
-    `accumulate` is that of `gradient_sums`. Returns the new state and {"loss": (sum, count), ...} of this step over all
-    devices.
+    `gradients(params, bucket, rows, rng)` is `gradient_sums` of a loss on one device, or its sum over all devices. Sums
+    and not means are added over devices, so batches whose weights differ between devices give exactly the gradient of
+    one device that has them all. A batch whose count is zero (padding of the last chunk of an epoch) changes nothing.
     """
     rng = jax.random.fold_in(state.rng, state.step)
-    if axis is not None:
-        rng = jax.random.fold_in(rng, jax.lax.axis_index(axis))
-    sums = gradient_sums(loss, state.params, batch, rng, accumulate)
-    return updated(optimizer, state, *(sums if axis is None else jax.lax.psum(sums, axis)))
+    gradient, metrics = gradients(state.params, bucket, rows, rng)
+    count = metrics["loss"][1]
+    update = partial(apply_gradient, optimizer, gradient, count)
+    return jax.lax.cond(count > 0, update, lambda state: state, state), metrics
 
 
-def gradient_sums(loss, params, batch, rng, accumulate: int = 1):
-    """The gradient of the sum of losses, and {"loss": (sum, count), ...}, of a batch of arrays [B, ...].
+def apply_gradient(optimizer: optax.GradientTransformation, gradient, count, state: TrainState) -> TrainState:
+    """Return the state after an update with the mean of `gradient`, a sum over `count` predictions."""
+    mean = jax.tree.map(lambda g: g / count.astype(g.dtype), gradient)
+    with jax.numpy_dtype_promotion("standard"):  # optax's Adam raises a float to an integer count
+        updates, opt_state = optimizer.update(mean, state.opt_state, state.params)
+    return state._replace(params=optax.apply_updates(state.params, updates), opt_state=opt_state, step=state.step + 1)
+
+
+def gradient_sums(loss, accumulate: int, params, bucket: dict, rows, rng):
+    """Return the gradient of the sum of losses, and {"loss": (sum, count), ...}, of a batch.
 
     With `accumulate` N > 1 the batch is divided into N micro-batches, which are computed one after another and added:
-    memory for B/N rows, the sums of B. Each has a random key of its own. Rows i, i + N, ... are micro-batch i; a batch
-    that N does not divide is filled with zeros, which `loss` has to take for rows of weight zero.
+    memory for B/N rows, the sums of B. Each has its own random key. Rows i, i + N, ... are micro-batch i; a batch whose
+    size N does not divide is padded with rows of weight zero.
     """
-
-    def sums(batch, rng):
-        def objective(params):
-            total, count, metrics = loss(params, batch, rng)
-            return total, {"loss": (total, count), **metrics}
-
-        return jax.grad(objective, has_aux=True)(params)
-
+    sums = jax.grad(partial(objective, loss), has_aux=True)
     if accumulate == 1:
-        return sums(batch, rng)
-
-    def divided(x):  # [B, ...] -> [N, B/N, ...]
-        x = jnp.pad(x, [(0, -len(x) % accumulate)] + [(0, 0)] * (x.ndim - 1))
-        return x.reshape(-1, accumulate, *x.shape[1:]).swapaxes(0, 1)
-
-    def add(so_far, part):
-        number, rows = part
-        return jax.tree.map(jnp.add, so_far, sums(rows, jax.random.fold_in(rng, number))), None
-
-    parts = jnp.arange(accumulate), jax.tree.map(divided, batch)
-    first = jax.tree.map(lambda x: x[0], parts[1])
-    nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(sums, first, rng))
-    return jax.lax.scan(add, nothing, parts)[0]
+        return sums(params, bucket, rows, rng)
+    numbers, micro_batches = jnp.arange(accumulate), jax.tree.map(partial(split_batch, accumulate), rows)  # [N, B/N]
+    first = jax.tree.map(lambda x: x[0], micro_batches)
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(sums, params, bucket, first, rng))
+    add = partial(add_micro_batch, partial(sums, params, bucket), rng)
+    return jax.lax.scan(add, zeros, (numbers, micro_batches))[0]
 
 
-def updated(optimizer: optax.GradientTransformation, state: TrainState, gradients, metrics):
-    """(the state after a step with these sums of gradients, metrics); the state itself if nothing was counted."""
-    count = metrics["loss"][1]
+def objective(loss, params, bucket: dict, rows, rng):
+    """Return the sum of losses of a batch, which is differentiated, and its metrics with "loss" among them."""
+    indices, weight = rows
+    batch = {name: array[indices] for name, array in bucket.items()} | {"weight": weight}
+    total, count, metrics = loss(params, batch, rng)
+    return total, {"loss": (total, count), **metrics}
 
-    def update(state):
-        mean = jax.tree.map(lambda g: g / count.astype(g.dtype), gradients)
-        with jax.numpy_dtype_promotion("standard"):  # optax's Adam raises a float to an integer count
-            updates, opt_state = optimizer.update(mean, state.opt_state, state.params)
-        return state._replace(
-            params=optax.apply_updates(state.params, updates), opt_state=opt_state, step=state.step + 1
-        )
 
-    return jax.lax.cond(count > 0, update, lambda state: state, state), metrics
+def split_batch(parts: int, x):
+    """Divide [B, ...] into interleaved micro-batches [N, B/N, ...], padded with zeros."""
+    x = jnp.pad(x, [(0, -len(x) % parts)] + [(0, 0)] * (x.ndim - 1))
+    return x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1)
+
+
+def add_micro_batch(sums, rng, total, numbered_rows):
+    """Add the sums of one micro-batch (its number, its rows) to `total`: the body of a scan."""
+    number, rows = numbered_rows
+    return jax.tree.map(jnp.add, total, sums(rows, jax.random.fold_in(rng, number))), None

@@ -69,7 +69,7 @@ def test_losses_are_held_against_what_is_known(monkeypatch):
     task = tasks.build(induction_heads.smoke())
     per_token = np.log(3.0, dtype=np.float32)
     even = lambda score_rows, params, arrays, size: np.full(32, 16 * per_token)
-    monkeypatch.setattr(language, "over_rows", even)
+    monkeypatch.setattr(language, "map_batches", even)
     metrics, known = task.evaluate(None, True).metrics, task.data.known["valid"]
     for name in ("bigram", "unigram"):
         assert metrics[f"valid.loss_less_{name}"] == pytest.approx(np.log(3.0) - known[name], abs=1e-6)

@@ -7,7 +7,7 @@ import pytest
 
 from attention_jax import config as configs, tasks
 from attention_jax.models.transformer import Transformer, count_parameters
-from attention_jax.train import parallel
+from attention_jax.train import placement
 from attention_jax.train.optimizer import schedule
 from experiments import (
     fra_eng_transformer,
@@ -174,7 +174,7 @@ def test_importance_is_a_slow_loop_over_positions(tiny_task):
 def test_importance_sums_the_training_set_and_has_norm_one_in_a_layer(tiny_task):
     params = tiny_task.init(jax.random.key(0))
     measure = lambda p, batch: head_pruning.sensitivities(tiny_task, p, batch)
-    parts = [parallel.over_rows(measure, params, bucket, 16) for bucket in tiny_task.buckets]
+    parts = [placement.map_batches(measure, params, bucket, 16) for bucket in tiny_task.buckets]
     for path, found in head_pruning.importance(tiny_task, params).items():
         total = sum(rows[path].sum(axis=0) for rows in parts)
         np.testing.assert_allclose(found, total / np.sqrt((total**2).sum()), rtol=1e-4)

@@ -13,7 +13,7 @@ from attention_jax.ops.cells import gru, lstm
 from attention_jax.ops.deferred import Matrix, deferred_scan
 from attention_jax.ops.losses import linear_cross_entropy
 from attention_jax.train.optimizer import optimizer
-from attention_jax.train.parallel import chunk_runner
+from attention_jax.train.placement import Program
 from attention_jax.train.step import init_state
 
 RNG = np.random.default_rng(0)
@@ -106,7 +106,6 @@ def test_training_obeys_the_option():
     task, update = tasks.build(config), optimizer(config.optim, 10)
     bucket, indices, weight = task.plan(0, 1)[0]
     call = (jax.eval_shape(lambda: init_state(task.init, update, 0)), task.buckets[bucket], indices, weight)
-    steps = [
-        jax.jit(chunk_runner(task.loss, update, setting)).lower(*call).as_text() for setting in ("default", "bfloat16")
-    ]
+    programs = [Program(task.loss, update, matmul_precision=setting) for setting in ("default", "bfloat16")]
+    steps = [program.compiled.lower(*call).as_text() for program in programs]
     assert ["bf16" in text for text in steps] == [False, True]

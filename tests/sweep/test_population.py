@@ -15,6 +15,7 @@ from attention_jax import Interrupted, runs, tasks
 from attention_jax.config import Train, replace
 from attention_jax.sweep import population
 from attention_jax.sweep.population import Member
+from attention_jax.train import step
 from attention_jax.train.checkpoint import load_params
 from attention_jax.train.run import Run
 
@@ -23,7 +24,7 @@ from attention_jax.train.run import Run
 def _one_program():
     """The compiled call of a population is a pure function of its configuration: the tests here trace it once."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(population, "runner", functools.cache(population.runner))
+        patch.setattr(population, "compiled", functools.cache(population.compiled))
         yield
 
 
@@ -115,10 +116,10 @@ def test_the_matmul_precision_is_in_force_in_the_steps(tiny, tmp_path, monkeypat
     class Seen(Exception):
         pass
 
-    def step(*given):
+    def seen(*given):
         raise Seen(jax.config.jax_default_matmul_precision)
 
-    monkeypatch.setattr(population, "train_step", step)
+    monkeypatch.setattr(step, "apply_gradient", seen)
     with pytest.raises(Seen, match="bfloat16"):
         trained([replace(tiny, **{"train.matmul_precision": "bfloat16"})], tmp_path)
 
@@ -205,20 +206,15 @@ def test_a_population_stopped_at_any_call_goes_on_to_the_same_bits(call, three, 
     import signal
 
     configs, root = three
-    made, original = [0], population.runner
+    made, train_steps = [0], population.Population.train_steps
 
-    def runner(*given):
-        run = original(*given)
+    def counted(*arguments):
+        made[0] += 1
+        if made[0] == call + 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return train_steps(*arguments)
 
-        def counted(*arguments):
-            made[0] += 1
-            if made[0] == call + 1:
-                os.kill(os.getpid(), signal.SIGTERM)
-            return run(*arguments)
-
-        return counted
-
-    monkeypatch.setattr(population, "runner", runner)
+    monkeypatch.setattr(population.Population, "train_steps", counted)
     with pytest.raises(Interrupted):
         trained(configs, tmp_path)
     assert made[0] == call + 1 and not (tmp_path / "0" / "result.json").exists()

@@ -8,7 +8,7 @@ from tiny import builder
 
 from attention_jax import InputError, catalogue, config as configs, runs
 from attention_jax.ops.rollout import rollout
-from attention_jax.train import parallel
+from attention_jax.train import placement
 from experiments import head_pruning, nadaraya_watson
 
 
@@ -80,11 +80,11 @@ def test_a_head_is_off_as_if_its_part_of_the_output_matrix_were_zero(transformer
     """Against `experiments/head_pruning.py`, which multiplies every head by a mask."""
     task, params, looked = transformer
     batch = task.read([one.title for one in looked])
-    rows = task.forced(batch, parallel.over_rows(task.hypotheses, params, batch, 32)[0])
+    rows = task.forced(batch, placement.map_batches(task.hypotheses, params, batch, 32)[0])
     for attention in looked[0].answers[0].attentions:
         place = PLACES[attention.kind]
         pruned = head_pruning.masked(params, {place: np.array([1.0, 0.0], np.float32)})
-        expected = parallel.over_rows(task.log_p, pruned, rows, 32)[0]
+        expected = placement.map_batches(task.log_p, pruned, rows, 32)[0]
         assert attention.without[int(place[1][-1]), 1] == pytest.approx(float(expected), rel=1e-4)
         assert (
             attention.without.shape == attention.weights.shape[:2]
@@ -103,7 +103,7 @@ def test_a_source_that_is_read_from_its_end_is_shown_in_reading_order(task_of):
     assert "".join(cross.keys.tokens).strip().lower() == "may 1, 1999"
     assert one.answers[0].text == task.predict(params, ["May 1, 1999"], None)[0]
     batch = task.read(["May 1, 1999"])
-    rows = task.forced(batch, parallel.over_rows(task.hypotheses, params, batch, 32)[0])
+    rows = task.forced(batch, placement.map_batches(task.hypotheses, params, batch, 32)[0])
     weights = applied(task, params, rows["source"], rows["source_length"], rows["target"][:, :-1])[1]
     np.testing.assert_allclose(cross.weights, weights["cross_attention"][0, ..., ::-1], atol=1e-5)
     assert cross.without is None and cross.rollout is None

@@ -10,7 +10,7 @@ import pytest
 
 from attention_jax import InputError, catalogue, config as configs, tasks
 from attention_jax.tasks import pictures, scoring
-from attention_jax.train import parallel
+from attention_jax.train import placement
 from experiments import bahdanau_length, input_feeding, multi30k_scores
 
 MODELS = {
@@ -114,11 +114,11 @@ def test_a_second_evaluation_compiles_nothing(corpus):
     task = build(corpus, MODELS["luong"])
     params = begin(task)
     task.evaluate(params, True)
-    compiled, made = parallel.row_program(task.score_rows), dict(parallel.PROGRAMS[task])
+    compiled, made = placement.row_program(task.score_rows), dict(placement.PROGRAMS[task])
     programs = compiled._cache_size()
     task.evaluate(params, True)
-    assert (compiled._cache_size(), parallel.PROGRAMS[task]) == (programs, made)
-    assert parallel.row_program(task.score_rows) is compiled and programs > 0
+    assert (compiled._cache_size(), placement.PROGRAMS[task]) == (programs, made)
+    assert placement.row_program(task.score_rows) is compiled and programs > 0
 
 
 def test_full_evaluation_scores_translations_and_report_draws_them(corpus, tmp_path):

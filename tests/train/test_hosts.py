@@ -33,8 +33,8 @@ SMALL = [
 
 LAUNCH = """
 import runpy, sys
-from attention_jax.train import sharded
-sharded.SHARDED_FROM = 1_000
+from attention_jax.train import placement
+placement.SHARDED_FROM = 1_000
 runpy.run_path("launch.py", run_name="__main__")
 """
 

@@ -1,5 +1,6 @@
 """The loop on least squares: what it computes, that it resumes exactly, that devices do not change it."""
 
+import functools
 import json
 import os
 import signal
@@ -19,8 +20,8 @@ from attention_jax.tasks import Evaluation
 from attention_jax.train.checkpoint import Checkpoints
 from attention_jax.train.loop import train_one
 from attention_jax.train.optimizer import optimizer
-from attention_jax.train.parallel import absent, chunk_program, row_program
-from attention_jax.train.step import init_state, train_step
+from attention_jax.train.placement import Program, absent, row_program
+from attention_jax.train.step import gradient_sums, init_state, train_step
 
 X = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
 Y = (X @ np.array([1.0, -2.0, 0.5], np.float32)).astype(np.float32)
@@ -261,13 +262,10 @@ def compiled_for(devices, rows=16):
     """The training call and an evaluation of `rows` rows, compiled for devices by their shapes alone."""
     task, update = least_squares(), optimizer(ADAM, 1)
     state = jax.eval_shape(lambda: init_state(task.init, update, 0))
-    steps, one = np.zeros((2, rows), np.int32), lambda tree, axis=None: absent(tree, devices, axis)
-    weight = steps.astype(np.float32)
-    train = chunk_program(loss, update, devices=devices).lower(
-        one(state), one(task.buckets[0]), one(steps, 1), one(weight, 1)
-    )
+    steps = np.zeros((2, rows), np.int32)
+    train = Program(loss, update, devices=devices).lower(state, task.buckets[0], steps, steps.astype(np.float32))
     predict = lambda params, batch: batch["x"] @ params["w"]
-    score = row_program(predict, devices).lower(one(state.params), one({"x": X[:rows]}, 0))
+    score = row_program(predict, devices).lower(absent(state.params, devices), absent({"x": X[:rows]}, devices, 0))
     return train.compile(), score.compile()
 
 
@@ -330,13 +328,13 @@ def test_two_and_four_devices_give_the_losses_of_one(config, steps, tmp_path):
 import json, sys, jax, numpy as np
 jax.config.update("jax_num_cpu_devices", int(sys.argv[1]))
 from attention_jax import tasks
-from attention_jax.train import loop, sharded
+from attention_jax.train import loop, placement
 from attention_jax.config import replace
 from pathlib import Path
-sharded.SHARDED_FROM = 1000
+placement.SHARDED_FROM = 1000
 {config}
 config = replace(config, **{{"train.shard_parameters": sys.argv[3:] == ["pieces"]}})
-def fetch(state, program):
+def fetch(program, state, fetch=placement.Program.fetch):
     for leaf in jax.tree.leaves(state):
         copies = [np.asarray(shard.data) for shard in leaf.addressable_shards]
         if config.train.shard_parameters and not leaf.is_fully_replicated:
@@ -344,11 +342,8 @@ def fetch(state, program):
             continue
         assert all((copy == copies[0]).all() for copy in copies), "replicas differ"
         assert len(copies) == int(sys.argv[1]) and copies[0].shape == leaf.shape
-    return program.fetch(state)
-def one_run(*given, one_run=loop.one_run):
-    program = one_run(*given)
-    return program._replace(fetch=lambda state: fetch(state, program))
-loop.one_run = one_run
+    return fetch(program, state)
+placement.Program.fetch = fetch
 task = tasks.build(config)
 type(task).evaluate = lambda *_: tasks.Evaluation({{"valid.loss": 0.0, "test.loss": 0.0}}, {{}})
 loop.train_one(task, config.optim, config.train, Path(sys.argv[2]), quiet=True)
@@ -374,8 +369,9 @@ def test_each_step_draws_anew_and_from_another_stream_than_the_parameters():
 
     update = optimizer(Optim("sgd"), 10)
     state = init_state(lambda rng: jax.random.uniform(rng, (1,)), update, 0)
+    gradients, rows = functools.partial(gradient_sums, loss, 1), (jnp.zeros(1, int), jnp.ones(1))
     step, drawn = jax.jit(train_step, static_argnums=(0, 1)), [float(state.params[0])]
     for _ in range(3):
-        state, metrics = step(loss, update, state, None)
+        state, metrics = step(gradients, update, {}, state, rows)
         drawn.append(float(metrics["drawn"][0]))
     assert len(set(drawn)) == 4

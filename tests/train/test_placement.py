@@ -20,9 +20,10 @@ from attention_jax import InputError, runs, tasks
 from attention_jax.config import Config, Images, Optim, Train, Vit
 from attention_jax.data.batches import plan
 from attention_jax.tasks import Evaluation
-from attention_jax.train import parallel, sharded
+from attention_jax.train import placement
 from attention_jax.train.loop import check_batches, train_one
 from attention_jax.train.optimizer import optimizer
+from attention_jax.train.placement import Program
 from attention_jax.train.step import gradient_sums, init_state
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,8 +75,9 @@ def same(one, two, **tolerance):
 def test_micro_batches_add_up_to_the_batch(accumulate):
     """Also where they hold unequal numbers of tokens, and where their number does not divide the batch."""
     params, rng = init(jax.random.PRNGKey(0)), jax.random.PRNGKey(1)
-    batch = {"x": X[:16], "tokens": TOKENS[:16], "weight": np.arange(16, dtype=np.float32) % 3}
-    whole, parts = (jax.jit(gradient_sums, static_argnums=(0, 4))(loss, params, batch, rng, n) for n in (1, accumulate))
+    bucket, batch = {"x": X, "tokens": TOKENS}, (np.arange(16), np.arange(16, dtype=np.float32) % 3)
+    sums = jax.jit(gradient_sums, static_argnums=(0, 1))
+    whole, parts = (sums(loss, n, params, bucket, batch, rng) for n in (1, accumulate))
     same(parts[0], whole[0], rtol=1e-5, atol=1e-4)
     same(parts[1]["loss"], whole[1]["loss"], rtol=1e-6)
     assert parts[1]["rows"] == (whole[1]["rows"][0], accumulate)
@@ -86,8 +88,9 @@ def test_each_micro_batch_has_a_key_of_its_own():
         at = jnp.arange(4) == batch["number"][0]
         return params.sum(), jnp.float32(1), {"drawn": (jnp.where(at, jax.random.uniform(rng), 0.0), jnp.float32(1))}
 
-    batch = {"number": jnp.arange(4)}
-    _, metrics = jax.jit(gradient_sums, static_argnums=(0, 4))(drawn, jnp.ones(2), batch, jax.random.PRNGKey(0), 4)
+    bucket, batch = {"number": jnp.arange(4)}, (jnp.arange(4), jnp.ones(4))
+    sums = jax.jit(gradient_sums, static_argnums=(0, 1))
+    _, metrics = sums(drawn, 4, jnp.ones(2), bucket, batch, jax.random.PRNGKey(0))
     assert len(set(metrics["drawn"][0].tolist())) == 4
 
 
@@ -102,9 +105,7 @@ def lowered(devices, rows=16, **options):
     state = jax.eval_shape(lambda: init_state(task.init, update, 0))
     steps = np.zeros((2, rows), np.int32)
     bucket = {name: np.zeros((steps.size, *x.shape[1:]), x.dtype) for name, x in task.buckets[0].items()}
-    how = {name: options.get(name, False) for name in ("shard", "streamed")}
-    shapes = parallel.chunk_shapes(state, bucket, steps, steps.astype(np.float32), devices, **how)
-    return parallel.chunk_program(task.loss, update, devices=devices, **options).lower(*shapes)
+    return Program(task.loss, update, devices=devices, **options).lower(state, bucket, steps, steps.astype(np.float32))
 
 
 def test_micro_batches_need_less_memory():
@@ -134,14 +135,14 @@ def test_a_batch_that_does_not_divide_leaves_nothing_behind(tmp_path, monkeypatc
 
 def test_the_largest_axis_that_divides_is_divided():
     array = lambda *shape: np.zeros(shape, np.float32)
-    large = sharded.SHARDED_FROM // 4
-    assert sharded.pieces(array(large - 4), 4) == jax.P()
-    assert sharded.pieces(array(large), 4) == jax.P("data")
-    assert sharded.pieces(array(large).astype(np.float16), 4) == jax.P("data")  # a moment lies with its parameter
-    assert sharded.pieces(array(4, large), 4) == jax.P(None, "data")
-    assert sharded.pieces(array(large, 4), 4) == jax.P("data")
-    assert sharded.pieces(array(6, large + 1), 2) == jax.P("data")  # the longer one does not divide
-    assert sharded.pieces(array(3, large + 1), 2) == jax.P()
+    large = placement.SHARDED_FROM // 4
+    assert placement.partition_spec(array(large - 4), 4) == jax.P()
+    assert placement.partition_spec(array(large), 4) == jax.P("data")
+    assert placement.partition_spec(array(large).astype(np.float16), 4) == jax.P("data")  # as its parameter
+    assert placement.partition_spec(array(4, large), 4) == jax.P(None, "data")
+    assert placement.partition_spec(array(large, 4), 4) == jax.P("data")
+    assert placement.partition_spec(array(6, large + 1), 2) == jax.P("data")  # the longer one does not divide
+    assert placement.partition_spec(array(3, large + 1), 2) == jax.P()
 
 
 def on(devices: int, name: str, *arguments):
@@ -155,7 +156,7 @@ def on(devices: int, name: str, *arguments):
 
 def pieces_equal_copies(directory: str):
     """In a process of several devices: a sharded training is the replicated one, dropout and micro-batches included."""
-    sharded.SHARDED_FROM = 100
+    placement.SHARDED_FROM = 100
     directory, options = Path(directory), {"dropout": 0.5, "accumulate": 2}
     copies = trained(directory / "copies", **options)
     pieces = trained(directory / "pieces", shard_parameters=True, **options)
@@ -164,7 +165,7 @@ def pieces_equal_copies(directory: str):
 
 def memory_and_collectives():
     """In a process of several devices: a device holds its share, and no collective moves more than one array."""
-    sharded.SHARDED_FROM = 100
+    placement.SHARDED_FROM = 100
     devices = tuple(jax.devices())
     copies, pieces = lowered(devices).compile(), lowered(devices, shard=True)
     assert pieces.as_text().count("stablehlo.all_gather") == 2, "w and v"
@@ -200,7 +201,7 @@ def test_on_four_devices_pieces_equal_copies(tmp_path):
 
 def goes_on(directory: str):
     """In a process of several devices: sharded, to the end, from where it is."""
-    sharded.SHARDED_FROM = 100
+    placement.SHARDED_FROM = 100
     _, params = trained(Path(directory), shard_parameters=True)
     np.savez(f"{directory}.npz", **params)
 
@@ -238,8 +239,8 @@ def test_an_evaluated_task_and_its_data_do_not_outlive_their_last_user():
     kept = [weakref.ref(thing) for thing in (task, function)]
     for _ in range(2):
         rows = {"x": np.arange(5, dtype=np.float32)}
-        assert (parallel.over_rows(task.score_rows, jnp.float32(2), rows, 2) == 2 * rows["x"] + 3).all()
-        assert (parallel.over_rows(function, jnp.float32(2), rows, 2) == 2 * rows["x"]).all()
+        assert (placement.map_batches(task.score_rows, jnp.float32(2), rows, 2) == 2 * rows["x"] + 3).all()
+        assert (placement.map_batches(function, jnp.float32(2), rows, 2) == 2 * rows["x"]).all()
     del task, function
     gc.collect()
     assert [reference() for reference in kept] == [None, None]

@@ -1,0 +1,284 @@
+"""How training and evaluation use the devices: what is compiled for them, and how arrays are laid out on them.
+
+One device is a `jax.jit`. Several are a `jax.pmap`: each has a copy of the state and its part of every batch, and sums
+are added by `psum`. A sharded state is a `jax.jit` over arrays that are divided over the devices. Nothing else in the
+package decides where an array lies.
+"""
+
+import weakref
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+
+from attention_jax.train.checkpoint import host
+from attention_jax.train.step import gradient_sums, train_chunk
+
+AXIS = "data"
+"""The name of the axis of devices."""
+SHARDED_FROM = 4 * 2**20
+"""Bytes in float32 from which on an array of a state is sharded: those of a 1,024 x 1,024 matrix. A moment in half
+precision is sharded as its parameter is."""
+
+
+class Program:
+    """The training of one run: K steps as one compiled call, and the layout of its arguments on the devices.
+
+    `loss(params, batch, rng)` returns (sum, count, {name: (sum, count)}). With `shard`, large parameters and their
+    moments are divided over the devices. With `streamed`, a bucket is the rows of one call, and each device has its
+    own. `devices` None is all there are, on all hosts; for others, those of a topology that is not installed, a program
+    can be lowered and compiled but not called.
+    """
+
+    def __init__(
+        self, loss, optimizer, accumulate=1, matmul_precision="default", *, shard=False, streamed=False, devices=None
+    ):
+        self.devices, self.streamed, self.mesh = devices, streamed, None
+        self.several = (jax.device_count() if devices is None else len(devices)) > 1
+        chunk = lambda gradients: partial(train_chunk, gradients, optimizer, matmul_precision)
+        if not self.several:
+            self.compiled = jax.jit(chunk(partial(gradient_sums, loss, accumulate)), donate_argnums=0)
+        elif not shard:
+            gradients = partial(replicated_gradients, loss, accumulate)
+            in_axes = (None, 0 if streamed else None, 1, 1)  # of state, bucket, indices and weight
+            settings = {"in_axes": in_axes, "out_axes": None, "donate_argnums": 0, "devices": devices}
+            self.compiled = jax.pmap(chunk(gradients), AXIS, **settings)
+        else:
+            self.mesh = mesh(devices)
+            gradients = partial(sharded_gradients, loss, accumulate, self.mesh, streamed)
+            self.compiled = jax.jit(partial(sharded_chunk, chunk(gradients), self.mesh), donate_argnums=0)
+
+    def train_steps(self, state, bucket: dict, indices: np.ndarray, weight: np.ndarray):
+        """Make K steps with batches [1, K, B] of `bucket`: the new state (the old one is donated) and the metrics, each
+        a pair (sums [1, K], counts [1, K]) of NumPy arrays."""
+        state, metrics = self.compiled(state, bucket, self.put_batches(indices[0]), self.put_batches(weight[0]))
+        return state, jax.tree.map(lambda x: x[None], jax.device_get(metrics))
+
+    def put_state(self, saved):
+        """Copy a state of NumPy arrays to the devices."""
+        return jax.tree.map(put, saved, shardings(saved, self.mesh)) if self.mesh else replicate(saved)
+
+    def put_data(self, buckets):
+        """Copy a task's buckets to each device."""
+        if not self.mesh:
+            return replicate(buckets)
+        return jax.tree.map(partial(put, sharding=NamedSharding(self.mesh, PartitionSpec())), buckets)
+
+    def put_streamed(self, rows: dict):
+        """Put the rows of one streamed call, arrays [n, R, ...] of n local devices, on their devices."""
+        if not self.several:
+            return {name: jax.device_put(x[0]) for name, x in rows.items()}
+        if not self.mesh:
+            return jax.device_put(rows, NamedSharding(mesh(jax.local_devices()), PartitionSpec(AXIS)))
+        by_device = NamedSharding(self.mesh, PartitionSpec(AXIS))
+        joined = lambda x: jax.make_array_from_process_local_data(by_device, x.reshape(-1, *x.shape[2:]))
+        return {name: joined(x) for name, x in rows.items()}
+
+    def put_batches(self, rows: np.ndarray):
+        """Divide indices or weights [K, B] over the devices, padded with zeros."""
+        if not self.several:
+            return rows
+        if not self.mesh:
+            return divide(rows, axis=1)
+        return put(pad(rows, axis=1), NamedSharding(self.mesh, PartitionSpec(None, AXIS)))
+
+    def fetch(self, state):
+        """Copy a state to whole NumPy arrays, which do not depend on the number of devices: what a checkpoint holds."""
+        here = lambda x: x.is_fully_addressable or x.is_fully_replicated
+        return host(jax.tree.map(lambda x: x if here(x) else multihost_utils.process_allgather(x, tiled=True), state))
+
+    def params(self, saved, member: int):
+        """Return the parameters of a fetched state; it has one member."""
+        return saved.params
+
+    def lower(self, state, bucket: dict, indices, weight) -> jax.stages.Lowered:
+        """Lower the compiled call for the `devices` that were given, from arrays or shapes; indices and weight [K, B].
+
+        A streamed bucket is the rows of all devices. So what a compiler reports (memory, traffic) is of the program
+        that trains.
+        """
+        if not self.mesh:
+            by_row, by_batch = 0 if self.streamed else None, 1
+            axes = ((state, None), (bucket, by_row), (indices, by_batch), (weight, by_batch))
+            return self.compiled.lower(*(absent(tree, self.devices, axis) for tree, axis in axes))
+        by_row, by_batch = PartitionSpec(AXIS) if self.streamed else PartitionSpec(), PartitionSpec(None, AXIS)
+        on_mesh = lambda x, spec: shape_of(x, x.shape, NamedSharding(self.mesh, spec))
+        padded = lambda x: shape_of(x, (len(x), -(-x.shape[1] // self.mesh.size) * self.mesh.size))
+        return self.compiled.lower(
+            jax.tree.map(lambda x, at: shape_of(x, x.shape, at), state, shardings(state, self.mesh)),
+            jax.tree.map(lambda x: on_mesh(x, by_row), bucket),
+            *(on_mesh(padded(x), by_batch) for x in (indices, weight)),
+        )
+
+
+def replicated_gradients(loss, accumulate: int, params, bucket, rows, rng):
+    """`gradient_sums` over all devices, inside a `jax.pmap`; each device has a random key of its own."""
+    rng = jax.random.fold_in(rng, jax.lax.axis_index(AXIS))
+    return jax.lax.psum(gradient_sums(loss, accumulate, params, bucket, rows, rng), AXIS)
+
+
+def sharded_gradients(loss, accumulate: int, across: Mesh, streamed: bool, params, bucket, rows, rng):
+    """`gradient_sums` over all devices of a mesh, with sharded parameters and gradients.
+
+    Fully sharded data parallelism (Rajbhandari et al. 2020, "ZeRO", stage 3), by the rule of big_vision
+    (github.com/google-research/big_vision, sharding.py). Random keys, sums and counts are those of
+    `replicated_gradients`.
+    """
+    specs = jax.tree.map(lambda x: partition_spec(x, across.size), params)
+    bucket_spec = PartitionSpec(AXIS) if streamed else PartitionSpec()
+    in_specs = (specs, bucket_spec, PartitionSpec(AXIS), PartitionSpec())
+    local = partial(local_gradients, loss, accumulate, specs)
+    of_devices = jax.shard_map(
+        local, mesh=across, in_specs=in_specs, out_specs=(specs, PartitionSpec()), check_vma=False
+    )
+    return of_devices(params, bucket, rows, rng)
+
+
+def local_gradients(loss, accumulate: int, specs, params, bucket, rows, rng):
+    """The part of `sharded_gradients` on one device: it gathers whole parameters for its rows of the batch.
+
+    The compiler may gather them once more for the gradient. The transpose of `all_gather` adds the devices' gradients
+    and leaves each its shard (reduce-scatter).
+    """
+    rng = jax.random.fold_in(rng, jax.lax.axis_index(AXIS))
+    of_shards = lambda params, batch, rng: loss(jax.tree.map(all_gather, params, specs), batch, rng)
+    gradients, metrics = gradient_sums(of_shards, accumulate, params, bucket, rows, rng)
+    add = lambda gradient, spec: gradient if AXIS in spec else jax.lax.psum(gradient, AXIS)
+    return jax.tree.map(add, gradients, specs), jax.lax.psum(metrics, AXIS)
+
+
+def sharded_chunk(chunk, across: Mesh, state, *batches):
+    """Call `train_chunk` and shard the new state as the old one. Updates are made outside of the `shard_map`, on the
+    shards, so a global norm is global."""
+    state, metrics = chunk(state, *batches)
+    return jax.lax.with_sharding_constraint(state, shardings(state, across)), metrics
+
+
+def mesh(devices=None) -> Mesh:
+    """Return `devices` as a mesh of one axis; None is all there are, on all hosts."""
+    return Mesh(np.array(jax.devices() if devices is None else devices), (AXIS,))
+
+
+def partition_spec(x, devices: int) -> PartitionSpec:
+    """Return how an array of a state is sharded: along its largest axis that `devices` divides, or not at all if it is
+    small.
+
+    Of axes of one size it is the last. Moments have the shapes of their parameters and are sharded as they are.
+
+    >>> tuple(partition_spec(np.zeros((1000, 2048), np.float32), 8))
+    (None, 'data')
+    >>> tuple(partition_spec(np.zeros((1001, 2051), np.float32), 8))
+    ()
+    """
+    axes = [axis for axis, size in enumerate(x.shape) if size % devices == 0]
+    if 4 * x.size < SHARDED_FROM or not axes:
+        return PartitionSpec()
+    largest = max(axes, key=lambda axis: (x.shape[axis], axis))
+    return PartitionSpec(*[AXIS if axis == largest else None for axis in range(largest + 1)])
+
+
+def shardings(tree, across: Mesh):
+    """Return the sharding of every array of a state on a mesh (`partition_spec`)."""
+    return jax.tree.map(lambda x: NamedSharding(across, partition_spec(x, across.size)), tree)
+
+
+def all_gather(x, spec: PartitionSpec):
+    """Put the shards of an array together on every device, inside a `shard_map`."""
+    return jax.lax.all_gather(x, AXIS, axis=spec.index(AXIS), tiled=True) if AXIS in spec else x
+
+
+def put(x, sharding: NamedSharding):
+    """Copy a NumPy array that every host has to the devices."""
+    x = np.asarray(x)
+    return jax.make_array_from_callback(x.shape, sharding, lambda i: np.array(x[i]))
+
+
+def replicate(tree):
+    """Copy a tree of arrays to every local device (a copy: the training step donates its state)."""
+    if jax.local_device_count() == 1:
+        return jax.tree.map(lambda x: jnp.array(x, copy=True), tree)
+    everywhere = NamedSharding(mesh(jax.local_devices()), PartitionSpec())
+    return jax.tree.map(lambda x: jax.device_put(np.array(x), everywhere), tree)
+
+
+def pad(rows: np.ndarray, axis: int) -> np.ndarray:
+    """Append zeros along `axis` until the number of devices divides it."""
+    padding = [(0, 0)] * rows.ndim
+    padding[axis] = (0, -rows.shape[axis] % jax.device_count())
+    return np.pad(rows, padding)
+
+
+def divide(rows: np.ndarray, axis: int) -> np.ndarray:
+    """Split `axis` over the devices, [..., B, ...] -> [..., n, B/n, ...], zero padded; this process's part of it.
+
+    >>> divide(np.array([[1, 2, 3]]), axis=1).shape == (1, jax.local_device_count(), -(-3 // jax.device_count()))
+    True
+    """
+    devices, rows = jax.device_count(), pad(rows, axis)
+    rows = rows.reshape(*rows.shape[:axis], devices, -1, *rows.shape[axis + 1 :])
+    first = jax.process_index() * jax.local_device_count()
+    return rows.take(range(first, first + jax.local_device_count()), axis=axis)
+
+
+def shape_of(x, shape, sharding=None) -> jax.ShapeDtypeStruct:
+    """Return `shape` with the dtype of `x`."""
+    return jax.ShapeDtypeStruct(tuple(shape), x.dtype, sharding=sharding)
+
+
+def absent(tree, devices, axis: int | None = None):
+    """Return the shapes that a `jax.jit` of one device, or a `jax.pmap` of several, takes for the arrays of `tree`.
+
+    With `axis` that axis is divided over several devices as `divide` does: [..., B, ...] -> [..., n, B/n, ...].
+    """
+    n = len(devices)
+    if n == 1:
+        return jax.tree.map(lambda x: shape_of(x, x.shape, SingleDeviceSharding(devices[0])), tree)
+    split = lambda shape: shape if axis is None else (*shape[:axis], n, -(-shape[axis] // n), *shape[axis + 1 :])
+    return jax.tree.map(lambda x: shape_of(x, split(x.shape)), tree)
+
+
+PROGRAMS = weakref.WeakKeyDictionary()
+"""{task or function: {(name, devices): compiled program}}"""
+
+
+def row_program(fn, devices=None):
+    """Compile what `map_batches` calls for the local devices, or for a tuple of `devices` that may not be installed.
+
+    It takes parameters and a batch divided at axis 0. It is made once for a function, or for a task of which `fn` is a
+    method, and does not keep the task and its data alive.
+    """
+    several = (jax.local_device_count() if devices is None else len(devices)) > 1
+    programs = PROGRAMS.setdefault(getattr(fn, "__self__", fn), {})
+    if (fn.__name__, devices) not in programs:
+        held = weakref.WeakMethod(fn) if hasattr(fn, "__self__") else weakref.ref(fn)
+        called = lambda params, batch: held()(params, batch)
+        called.__name__ = fn.__name__  # what the program is called
+        program = jax.pmap(called, in_axes=(None, 0), devices=devices) if several else jax.jit(called)
+        programs[fn.__name__, devices] = program
+    return programs[fn.__name__, devices]
+
+
+def map_batches(fn, params, arrays: dict[str, np.ndarray], batch_size: int):
+    """Return `fn(params, batch)` for all examples of `arrays`, in batches on the local devices, in order.
+
+    `fn` maps a dict of arrays [B, ...] to a pytree of arrays [B, ...] and should be a stable function object: it is
+    compiled once. The last batch is padded with copies of its last example, whose results are dropped, so every
+    example counts exactly once whatever the batch size and the number of devices.
+    """
+    devices, total = jax.local_device_count(), len(next(iter(arrays.values())))
+    if total == 0:
+        raise ValueError("map_batches needs at least one example, got none")
+    size = -(-min(batch_size, total) // devices) * devices
+    params = replicate(params)
+    results = []
+    for first in range(0, total, size):
+        rows = np.minimum(np.arange(first, first + size), total - 1)
+        batch = {name: array[rows] for name, array in arrays.items()}
+        if devices > 1:
+            batch = {name: array.reshape(devices, -1, *array.shape[1:]) for name, array in batch.items()}
+        out = jax.device_get(row_program(fn)(params, batch))
+        results.append(out if devices == 1 else jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), out))
+    return jax.tree.map(lambda *parts: np.concatenate(parts)[:total], *results)
