@@ -1,9 +1,8 @@
 # Short names for the commands of CONTRIBUTING.md. PYTHON=... chooses another interpreter, WORKERS=... other than two test processes.
 PYTHON ?= python
 WORKERS ?= 2
-TARGETS ?= v5e
 
-.PHONY: help setup fast test lint format results devices docs site notebooks ci
+.PHONY: help setup fast test lint format results docs site notebooks ci
 
 help:     ## this list
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*## /	/' | expand -t 10
@@ -27,9 +26,6 @@ format:   ## mend what can be mended by itself
 
 results:  ## write docs/results.md, docs/replication.md and README's numbers from experiments/results/*.json
 	@$(PYTHON) -m attention_jax.record
-
-devices:  ## write the tables of docs/devices.md: TARGETS="v5e h200", those whose compiler PYTHON has
-	@for target in $(TARGETS); do $(PYTHON) -m attention_jax.compile.survey --target $$target || exit 1; done
 
 docs:     ## the tests of README and docs/
 	$(PYTHON) -m pytest -n 0 tests/test_readme.py tests/test_docs.py tests/test_extend.py tests/test_site.py

@@ -1,5 +1,5 @@
-"""Programs compiled for chips that are not in the room: what they need of memory, operations and traffic.
+"""Programs compiled for chips that are absent: how much memory each needs, and whether that fits.
 
-`targets` has the chips and their figures, `hlo` reads what a compiler wrote, `report` puts one program's figures
-together.
+`targets` describes the chips, `report` reads what a compiler says of one program, `programs` makes the programs of an
+experiment, `command` is `launch.py compile`.
 """

@@ -30,7 +30,7 @@ def run(experiment: Experiment, config: configs.Config, target_name: str, facts:
     print(f"{config.name} for {target.devices} x {chip.name}")
     for program in programs(task, config, target):
         outcomes.append(compiled(program, target))
-        print("\n" + table(outcomes[-1], target), flush=True)
+        print("\n" + table(outcomes[-1]), flush=True)
     found = to_json(config.name, target, outcomes)
     if out:
         write_json(Path(out), found)

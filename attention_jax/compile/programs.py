@@ -5,11 +5,9 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from attention_jax import config as configs
 from attention_jax.compile.report import DoesNotFit, Report, finish, report
@@ -96,7 +94,7 @@ def compiled(program: Named, target: Target) -> Outcome:
     """What the compiler makes of a program."""
     facts, started = (program.name, program.steps, program.rows, program.beside), time.perf_counter()
     try:
-        found = report(finish(program.lowered, target), target)
+        found = report(finish(program.lowered, target))
     except DoesNotFit as error:
         return Outcome(*facts, time.perf_counter() - started, None, error.needs + program.beside, error.of)
     needs = found.total + program.beside
@@ -105,61 +103,39 @@ def compiled(program: Named, target: Target) -> Outcome:
 
 def to_json(name: str, target: Target, outcomes: list[Outcome]) -> dict:
     """Everything that was found, in plain values; what is not known is None."""
-    plain = lambda x: None if isinstance(x, float) and not np.isfinite(x) else x
-    cleaned = lambda tree: {key: cleaned(x) if isinstance(x, dict) else plain(x) for key, x in tree.items()}
-    found = []
-    for outcome in outcomes:
-        values: dict[str, Any] = asdict(outcome) | {"fits": outcome.fits}
-        if outcome.report:
-            values["report"] |= {
-                "collectives": [c._asdict() for c in outcome.report.collectives],
-                "largest": [b._asdict() for b in outcome.report.largest],
-                "total": outcome.report.total,
-                "least_seconds": outcome.report.least_seconds,
-            }
-        found.append(cleaned(values))
     date = datetime.date.today().isoformat()
+    found = [asdict(outcome) | {"fits": outcome.fits} for outcome in outcomes]
+    for values in found:
+        values["of"] = values["of"] if math.isfinite(values["of"]) else None
     return {"experiment": name, "target": target.name, "jax": jax.__version__, "date": date, "programs": found}
 
 
-def table(outcome: Outcome, target: Target) -> str:
-    """A program's figures for a reader, of one device."""
-    each = "a step" if outcome.name == "training" else "a batch"
-    calls = (
-        f"{outcome.steps} steps of {outcome.rows} rows in a call"
-        if outcome.name == "training"
-        else (f"{outcome.rows} rows a batch")
-    )
-    verdict = "fits" if outcome.fits else f"does not fit: needs {size(outcome.needs)} of {size(outcome.of)}"
-    lines = [f"{outcome.name}: {calls}; on each device ({outcome.seconds:.0f} s to compile)"]
+def table(outcome: Outcome) -> str:
+    """The figures of a program on one device, for a reader."""
+    rows = f"{outcome.rows} examples a batch"
+    if outcome.name == "training":
+        rows = f"{outcome.steps} steps of {outcome.rows} examples in a call"
+    of = f" of {size(outcome.of)}" if math.isfinite(outcome.of) else ""
+    verdict = f"{size(outcome.needs)}{of}: {'fits' if outcome.fits else 'does not fit'}"
+    lines = [
+        f"{outcome.name}: {rows}; on each device ({outcome.seconds:.0f} s to compile)",
+        f"  memory       {verdict}",
+    ]
     found = outcome.report
     if found is None:
-        return "\n".join([*lines, f"  memory            {verdict}; the compiler gave up here"])
-    chip, steps = target.chip, outcome.steps
+        return "\n".join([*lines, "  the compiler gave up here"])
     aliased = f", {size(found.aliased)} of it in the place of arguments" if found.aliased else ""
-    beside = f" with {size(outcome.beside)} of other buckets" if outcome.beside else ""
-    of = f" of {size(outcome.of)}" if math.isfinite(outcome.of) else ""
     lines += [
-        f"  arguments         {size(found.arguments)}",
-        f"  temporaries       {size(found.temporaries)}",
-        f"  output            {size(found.output)}{aliased}",
-        f"  program           {size(found.code)}",
-        f"  memory            {size(outcome.needs)}{of}{beside}: {verdict}",
+        f"  arguments    {size(found.arguments)}",
+        f"  temporaries  {size(found.temporaries)}",
+        f"  output       {size(found.output)}{aliased}",
+        f"  program      {size(found.code)}",
     ]
-    for dtype, operations in found.products.items():
-        lines.append(f"  products          {amount(operations / steps)}FLOP {each} in {dtype}")
-    lines.append(f"  memory traffic    {amount(found.bytes_accessed / steps)}B {each}")
-    if found.least_seconds:
-        lines.append(
-            f"  lower bound       {1e3 * found.least_seconds / steps:.3g} ms {each}: products alone "
-            f"{1e3 * found.compute_seconds / steps:.3g} ms at peak, traffic alone "
-            f"{1e3 * found.memory_seconds / steps:.3g} ms at {amount(chip.bandwidth)}B/s"
-        )
-    for kind, number, moved, largest in found.collectives:
-        lines.append(f"  {kind:17} {number / steps:.3g} {each}, {size(moved / steps)}, the largest {size(largest)}")
-    lines += [f"  not counted       {what}: {number}" for what, number in found.unknown.items()]
-    lines += ["  largest buffers"]
-    lines += [f"    {size(b.bytes):>10}  {b.shape:28} x{b.number:<3} {b.place}" for b in found.largest]
+    if outcome.beside:
+        lines.append(f"  data         {size(outcome.beside)} of other buckets")
+    if found.flops is not None:
+        work = f"{amount(found.flops)}FLOP, {amount(found.bytes_accessed)}B accessed"
+        lines.append(f"  work         {work}, as XLA counts them: the body of a loop once")
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""What one compiled program needs of a chip: memory, operations, traffic, collectives, and the least time they take."""
+"""What the compiler of a chip says of one compiled program: its memory, and its own count of operations and traffic."""
 
 import re
 from dataclasses import dataclass
@@ -6,11 +6,7 @@ from dataclasses import dataclass
 import jax
 
 from attention_jax import InputError
-from attention_jax.compile import hlo
 from attention_jax.compile.targets import Target, devices
-
-LARGEST = 8
-"""Buffers that a report shows."""
 
 EXHAUSTED = (
     r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm",
@@ -29,53 +25,23 @@ class DoesNotFit(Exception):
 
 @dataclass(frozen=True)
 class Report:
-    """The figures of one call of a program on ONE device of a target."""
+    """The memory of one call of a program on ONE device of a target, in bytes, and the compiler's count of its work."""
 
-    target: str
     arguments: int
-    """Bytes, as are the next four."""
     temporaries: int
     output: int
     aliased: int
     """Output that is written where an argument was."""
     code: int
-    memory: float
-    """What the chip has."""
-    products: dict[str, int]
-    """Operations in products, by type; a loop's body counts as often as it turns."""
-    bytes_accessed: int
-    """Read from and written to the chip's main memory; a loop's body counts as often as it turns."""
-    compute_seconds: float
-    """What the products take at the chip's peak: a lower bound."""
-    memory_seconds: float
-    """What the bytes take at its bandwidth: a lower bound."""
-    collectives: list[hlo.Collective]
-    largest: list[hlo.Buffer]
-    unknown: dict[str, int]
-    """What could not be counted, and how often it occurs."""
-    told: dict[str, float]
-    """The compiler's own count of "flops" and "bytes accessed", the body of a loop once and all memories together;
-    empty where it has none, as for cards."""
+    flops: float | None
+    """XLA's `cost_analysis`, which counts the body of a loop ONCE (jax issue 18672); None for GPUs, which have none."""
+    bytes_accessed: float | None
+    """The same of reads and writes, of all memories of the chip together."""
 
     @property
     def total(self) -> int:
         """Bytes of memory that the program needs."""
         return self.arguments + self.output - self.aliased + self.temporaries + self.code
-
-    @property
-    def fits(self) -> bool:
-        """Whether the chip has that much."""
-        return self.total <= self.memory
-
-    @property
-    def flops(self) -> int:
-        """Operations in products of all types."""
-        return sum(self.products.values())
-
-    @property
-    def least_seconds(self) -> float:
-        """No call can be faster on this chip, as far as products and bytes are known."""
-        return max(self.compute_seconds, self.memory_seconds)
 
 
 def compile_for(target: Target, fn, *shapes, donate=()) -> jax.stages.Compiled:
@@ -109,25 +75,15 @@ def _size(number: str, unit: str) -> float:
     return float(number) * 1024 ** " KMGT".index(unit or " ")
 
 
-def report(compiled: jax.stages.Compiled, target: Target) -> Report:
-    """The figures of a compiled program on one device of the target it was compiled for."""
-    memory, program = compiled.memory_analysis(), hlo.Program(compiled.as_text())
-    told, chip, cost = compiled.cost_analysis() or {}, target.chip, program.cost
-    rate = {"f32": chip.f32, "f64": chip.f32}
+def report(compiled: jax.stages.Compiled) -> Report:
+    """What the compiler says of a program on one device."""
+    memory, cost = compiled.memory_analysis(), compiled.cost_analysis() or {}
     return Report(
-        target=target.name,
         arguments=memory.argument_size_in_bytes,
         temporaries=memory.temp_size_in_bytes,
         output=memory.output_size_in_bytes,
         aliased=memory.alias_size_in_bytes,
         code=memory.generated_code_size_in_bytes,
-        memory=chip.memory,
-        products=dict(cost.products),
-        bytes_accessed=cost.bytes,
-        compute_seconds=sum(n / rate.get(dtype, chip.bf16) for dtype, n in cost.products.items()),
-        memory_seconds=cost.bytes / chip.bandwidth,
-        collectives=program.collectives(),
-        largest=program.largest(LARGEST),
-        unknown=dict(cost.unknown),
-        told={name: told[name] for name in ("flops", "bytes accessed") if name in told},
+        flops=cost.get("flops"),
+        bytes_accessed=cost.get("bytes accessed"),
     )

@@ -1,4 +1,4 @@
-"""The chips to compile for, with their published figures, and how a compiler is asked for them without having one.
+"""The chips to compile for, and how a compiler is asked for them without having one.
 
 The compilers of TPUs and of NVIDIA's cards run on any machine: `pip install "jax[tpu]"` or `"jax[cuda12]"` of the same
 version as jax, each in an environment of its own. No driver is needed, and one program at a time.
@@ -18,25 +18,17 @@ from attention_jax import InputError
 
 @dataclass(frozen=True)
 class Chip:
-    """What one device of a kind has. Rates are those of dense products, without sparsity."""
+    """One kind of device."""
 
     name: str
     platform: str
     """As JAX calls it: tpu, cuda or cpu."""
     memory: float = math.inf
     """Bytes."""
-    bandwidth: float = math.inf
-    """Bytes a second from and to that memory."""
-    bf16: float = math.inf
-    """Operations a second in products of bfloat16; a product and a sum are two."""
-    f32: float = math.inf
-    """The same of float32 at JAX's default precision: one pass in bfloat16 on a TPU, TF32 on a card."""
-    source: str = ""
-    """Where the figures are published."""
     sides: int = 0
-    """Of a TPU's topology: v5e:2x4 has two."""
+    """Dimensions of a TPU's topology: v5e:2x4 has two."""
     card: dict = field(default_factory=dict, repr=False, compare=False)
-    """What XLA has to know of a card, as fields of its GpuDeviceInfoProto beside `COMMON`."""
+    """What XLA has to know of a GPU, as fields of its GpuDeviceInfoProto beside `COMMON`."""
 
 
 @dataclass(frozen=True)
@@ -60,42 +52,31 @@ class Target:
         return absent_card if self.chip.platform == "cuda" else {}
 
 
-def _tpu(name: str, sides: int, memory: float, bandwidth: float, flops: float) -> Chip:
-    """A TPU: GiB, bytes a second, operations a second in bfloat16, in which it also multiplies float32 by default."""
-    source = f"cloud.google.com/tpu/docs/{name}"
-    return Chip(name, "tpu", memory * 2**30, bandwidth, flops, flops, source, sides)
+def _gpu(name: str, major: int, cores: int, memory: int, bandwidth: int, **card) -> Chip:
+    """A GPU as XLA describes it, in openxla/xla, xla/backends/gpu/target_config/specs."""
+    card |= {"core_count": cores, "cuda_compute_capability": {"major": major}}
+    return Chip(name, "cuda", memory, card=card | {"memory_bandwidth": bandwidth, "device_memory_size": memory})
 
 
-def _card(name: str, bf16: float, f32: float, **card) -> Chip:
-    """A card of NVIDIA: its memory and bandwidth as XLA describes it, its rates as its data sheet tells them."""
-    specs = "openxla/xla, xla/backends/gpu/target_config/specs; rates: NVIDIA's data sheet, without sparsity"
-    memory, bandwidth = card["device_memory_size"], card["memory_bandwidth"]
-    return Chip(name, "cuda", memory, bandwidth, bf16, f32, specs, card=card)
-
-
-_HOPPER = {
-    "core_count": 132, "fpus_per_core": 128, "l2_cache_size": 52428800, "clock_rate_ghz": 1.98,
-    "shared_memory_per_core": 233472, "shared_memory_per_block_optin": 232448,
-    "cuda_compute_capability": {"major": 9},
-}  # fmt: skip
+_AMPERE = {"fpus_per_core": 64, "l2_cache_size": 41943040, "clock_rate_ghz": 1.41,
+           "shared_memory_per_core": 167936, "shared_memory_per_block_optin": 166912}  # fmt: skip
+_HOPPER = {"fpus_per_core": 128, "l2_cache_size": 52428800, "clock_rate_ghz": 1.98,
+           "shared_memory_per_core": 233472, "shared_memory_per_block_optin": 232448}  # fmt: skip
+_BLACKWELL = _HOPPER | {"l2_cache_size": 132644864, "clock_rate_ghz": 1.965}
 
 CHIPS = {
     chip.name: chip
     for chip in (
-        _tpu("v5e", 2, 16, 819e9, 197e12),
-        _tpu("v5p", 3, 95, 2765e9, 459e12),
-        _tpu("v6e", 2, 32, 1640e9, 918e12),
-        _card("a100", 312e12, 156e12, core_count=108, fpus_per_core=64, l2_cache_size=41943040, clock_rate_ghz=1.41,
-              shared_memory_per_core=167936, shared_memory_per_block_optin=166912, cuda_compute_capability={"major": 8},
-              memory_bandwidth=2039040000000, device_memory_size=85100068864),
-        _card("h100", 989e12, 494e12, **_HOPPER, memory_bandwidth=3352320000000, device_memory_size=84942979072),
-        _card("h200", 989e12, 494e12, **_HOPPER, memory_bandwidth=4800000000000, device_memory_size=151397597184),
-        _card("b200", 2250e12, 1125e12, core_count=148, fpus_per_core=128, l2_cache_size=132644864,
-              clock_rate_ghz=1.965, shared_memory_per_core=233472, shared_memory_per_block_optin=232448,
-              cuda_compute_capability={"major": 10}, memory_bandwidth=7672320000000, device_memory_size=191514411008),
+        Chip("v5e", "tpu", 16 * 2**30, sides=2),  # cloud.google.com/tpu/docs
+        Chip("v5p", "tpu", 95 * 2**30, sides=3),
+        Chip("v6e", "tpu", 32 * 2**30, sides=2),
+        _gpu("a100", 8, 108, 85100068864, 2039040000000, **_AMPERE),
+        _gpu("h100", 9, 132, 84942979072, 3352320000000, **_HOPPER),
+        _gpu("h200", 9, 132, 151397597184, 4800000000000, **_HOPPER),
+        _gpu("b200", 10, 148, 191514411008, 7672320000000, **_BLACKWELL),
         Chip("cpu", "cpu"),
     )
-}  # fmt: skip
+}
 """TPU v4 is left out: its compiler gives two devices a chip, where a running one has one."""
 
 COMMON = {

@@ -39,13 +39,10 @@ def test_a_missing_compiler_is_one_line_with_the_command_that_installs_it(name, 
     assert f'pip install "{package}=={jax.__version__}"' in str(error.value) and "\n" not in str(error.value)
 
 
-def test_figures_are_those_of_the_chips():
-    """Bytes of traffic in the time of one product: between 100 and 1,000 on all of them."""
-    for chip in targets.CHIPS.values():
-        if chip.platform != "cpu":
-            assert 100 < chip.bf16 / chip.bandwidth < 1000 and 10 * 2**30 < chip.memory < 200 * 2**30
-            assert chip.source and chip.f32 <= chip.bf16
-    assert "core_count: 132 " in targets.target_config(targets.CHIPS["h200"])
+def test_a_gpu_is_described_to_its_compiler():
+    text = targets.target_config(targets.CHIPS["h200"])
+    assert "core_count: 132 " in text and "device_memory_size: 151397597184 " in text
+    assert text.count("{") == text.count("}")
 
 
 @pytest.mark.parametrize("name, package", [("v5e:2x4", "libtpu"), ("h200:8", "jax_cuda12_plugin")])
