@@ -35,7 +35,7 @@ def list_experiments(words: list[str]):
 
 
 def train(words: list[str]):
-    """NAME [--preset base] [--model.width 128 ...] [--out DIR] [--resume]: train an experiment, or go on with a run."""
+    """NAME [--preset base] [--model.hidden-size 128 ...] [--out DIR] [--resume]: train an experiment, or resume it."""
     from attention_jax import catalogue, cli, runs
 
     asked, config = cli.parse_with_config(cli.Train, words, config_before)

@@ -72,11 +72,13 @@ def flax_gradient(model, smoothing: float, *batch) -> Program:
 
 def vit(size: str, layers: int) -> dict[str, Program]:
     """A ViT with patches of 16 pixels, bfloat16."""
-    sizes = config.VIT_SIZES[size] | ({"layers": layers} if layers else {})
+    sizes = config.VIT_SIZES[size] | ({"num_layers": layers} if layers else {})
     options = config.Vit(patch_size=16, pool="mean", dtype="bfloat16", **sizes)
     batch = shape(IMAGES, PIXELS, PIXELS, 3, dtype=jnp.float32), shape(IMAGES)
     model = Vit(options, CLASSES, PIXELS)
-    peer = lambda exact: flax_peers.Vit(options.hidden_size, options.heads, options.mlp_size, options.layers, exact)
+    peer = lambda exact: flax_peers.Vit(
+        options.hidden_size, options.num_heads, options.mlp_dim, options.num_layers, exact
+    )
     ours = gradient(model, lambda p, x, y: mean_loss(model.apply(p, x, train=True)[0], y), *batch)
     return {"ours": ours} | {name: flax_gradient(peer(exact), 0.0, *batch) for name, exact in PEERS.items()}
 
@@ -99,11 +101,13 @@ def teacher_forced(model, smoothing: float, *batch) -> Program:
 
 def transformer(layers: int) -> dict[str, Program]:
     """The base model with a shared vocabulary, label smoothing 0.1, bfloat16, without dropout."""
-    depth = {"encoder_layers": layers, "decoder_layers": layers} if layers else {}
-    o = config.Transformer(tied="all", output_bias=False, dropout=0.0, dtype="bfloat16", **depth)
+    depth = {"num_encoder_layers": layers, "num_decoder_layers": layers} if layers else {}
+    o = config.Transformer(tied_embeddings="all", output_bias=False, dropout=0.0, dtype="bfloat16", **depth)
     batch = shape(PAIRS, LENGTH), shape(PAIRS), shape(PAIRS, LENGTH), shape(PAIRS, LENGTH)
     ours = teacher_forced(Transformer(o, VOCABULARY, VOCABULARY), 0.1, *batch)
-    peer = functools.partial(flax_peers.Transformer, VOCABULARY, o.width, o.heads, o.ffn, o.encoder_layers)
+    peer = functools.partial(
+        flax_peers.Transformer, VOCABULARY, o.hidden_size, o.num_heads, o.mlp_dim, o.num_encoder_layers
+    )
     return {"ours": ours} | {name: flax_gradient(peer(exact), 0.1, *batch) for name, exact in PEERS.items()}
 
 

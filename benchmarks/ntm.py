@@ -26,7 +26,7 @@ STEPS = 10
 
 def ours(inputs, targets, mask):
     """A function that makes STEPS training steps and waits for them."""
-    model = NTM(config.NTM(hidden_size=HIDDEN, locations=LOCATIONS, width=WIDTH), BITS)
+    model = NTM(config.NTM(hidden_size=HIDDEN, num_locations=LOCATIONS, word_size=WIDTH), BITS)
 
     def loss(params, batch, rng):
         logits = model.apply(params, batch["inputs"])[0]

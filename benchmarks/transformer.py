@@ -69,7 +69,7 @@ def our_model(sizes: Sizes) -> Transformer:
         sizes.heads,
         sizes.ffn,
         dropout=sizes.dropout,
-        tied="all" if sizes.tied else "none",
+        tied_embeddings="all" if sizes.tied else "none",
         output_bias=not sizes.tied,
     )
     return Transformer(options, sizes.source_vocabulary, sizes.target_vocabulary)

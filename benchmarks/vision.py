@@ -56,7 +56,7 @@ def product_rate(size: int = 2048) -> float:
 
 def ours(image, label):
     """(a function that makes STEPS training steps, a function that only prepares STEPS batches)."""
-    options = config.Vit(PATCH, WIDTH, MLP, LAYERS, HEADS, bias=False, dropout=0.1, attention_dropout=0.1)
+    options = config.Vit(PATCH, WIDTH, MLP, LAYERS, HEADS, use_bias=False, dropout=0.1, attention_dropout=0.1)
     model, preparation = Vit(options, CLASSES, SIZE), Preparation(Images(), SIZE)
 
     def loss(params, batch, rng):

@@ -32,7 +32,10 @@ def config() -> Config:
 
 
 def variants() -> dict[str, Config]:
-    return {"attention": config(), "no-attention": replace(config(), model=Sutskever(handover="every_step", **SIZES))}
+    return {
+        "attention": config(),
+        "no-attention": replace(config(), model=Sutskever(context_input="every_step", **SIZES)),
+    }
 
 
 def sweep() -> dict[str, str]:

@@ -18,16 +18,22 @@ def config() -> Config:
     return Config(
         "classify_images",
         Images("own", pixels=64, standardize=True, crop_padding=4),
-        Cct(convolutions=3, hidden_size=128, mlp_size=256, layers=2, heads=4),
+        Cct(num_conv_layers=3, hidden_size=128, mlp_dim=256, num_layers=2, num_heads=4),
         Optim("adamw", learning_rate=1e-3, schedule="warmup_cosine", warmup_steps=50, weight_decay=0.05, clip_norm=1.0),
         Train(batch_size=32, total_epochs=60, max_steps=2_000, best_metric="valid.accuracy", use_best=True),
     )
 
 
 def smoke() -> Config:
-    small = {"data.examples": 64, "data.pixels": 16, "model.layers": 1, "model.hidden_size": 16, "model.mlp_size": 16}
+    small = {
+        "data.examples": 64,
+        "data.pixels": 16,
+        "model.num_layers": 1,
+        "model.hidden_size": 16,
+        "model.mlp_dim": 16,
+    }
     return replace(config(), **small, **{"train.max_steps": 2})
 
 
 def sweep() -> dict[str, str]:
-    return {"optim.learning_rate": "3e-4..3e-3:log", "model.layers": "1,2,4", "data.pixels": "32,64"}
+    return {"optim.learning_rate": "3e-4..3e-3:log", "model.num_layers": "1,2,4", "data.pixels": "32,64"}

@@ -16,16 +16,16 @@ def config() -> Config:
     return Config(
         "classify_text",
         LabelledFile(max_buckets=3),
-        TextClassifier(layers=1, dropout=0.3),
+        TextClassifier(num_layers=1, dropout=0.3),
         Optim("adamw", learning_rate=1e-3, schedule="warmup_cosine", warmup_steps=50, weight_decay=0.01, clip_norm=1.0),
         Train(batch_size=32, total_epochs=10, max_steps=2_000, best_metric="valid.accuracy", use_best=True),
     )
 
 
 def smoke() -> Config:
-    small = {"model.width": 16, "model.heads": 2, "model.ffn": 16}
+    small = {"model.hidden_size": 16, "model.num_heads": 2, "model.mlp_dim": 16}
     return replace(config(), **small, **{"data.examples": 200, "data.max_buckets": 1, "train.max_steps": 2})
 
 
 def sweep() -> dict[str, str]:
-    return {"optim.learning_rate": "3e-4..3e-3:log", "model.layers": "0,1,2", "model.dropout": "0.1..0.5"}
+    return {"optim.learning_rate": "3e-4..3e-3:log", "model.num_layers": "0,1,2", "model.dropout": "0.1..0.5"}

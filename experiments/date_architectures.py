@@ -37,7 +37,7 @@ from attention_jax.config import (
 
 SEEDS = 3
 EPOCHS, DEEP_EPOCHS = 4, 8
-BOOK = {"cell": "lstm", "score": "dot", "bidirectional": "none", "start_from": "hidden", "embed_scale": 0.01}
+BOOK = {"cell": "lstm", "score": "dot", "bidirectional": "none", "decoder_init": "hidden", "embed_scale": 0.01}
 """Options with which a model of translator.py has the encoder, score, start and embeddings of the book's model."""
 
 
@@ -56,7 +56,7 @@ def variants() -> dict[str, Config]:
     """The book's model, one change to it at a time, and a deep model with and without skip connections."""
     book = config()
     before = Bahdanau(hidden_size=256, embed_size=16, readout="state", **BOOK)
-    stack = Gnmt(hidden_size=128, embed_size=16, layers=3, readout="linear", readout_embedding=False, **BOOK)
+    stack = Gnmt(hidden_size=128, embed_size=16, num_layers=3, readout="linear", readout_embedding=False, **BOOK)
     skip = replace(book, model=stack, **{"train.total_epochs": DEEP_EPOCHS})
     return {
         "book": book,

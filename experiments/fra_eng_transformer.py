@@ -31,7 +31,7 @@ def config() -> Config:
     return Config(
         "fra_eng_transformer",
         FraEng(split="d2l", max_length=9, max_buckets=1, predict_padding=True),
-        Transformer(2, 2, width=256, heads=4, ffn=64, use_bias=False, dropout=0.2, attention_dropout=0.2),
+        Transformer(2, 2, hidden_size=256, num_heads=4, mlp_dim=64, use_bias=False, dropout=0.2, attention_dropout=0.2),
         Optim(learning_rate=1.5e-3, clip_norm=1.0),
         Train(batch_size=128, total_epochs=30),
         Decode(max_length=9),
@@ -39,13 +39,15 @@ def config() -> Config:
 
 
 def smoke() -> Config:
-    return replace(config(), **{"model.width": 16, "model.ffn": 16, "model.heads": 2, "train.total_epochs": 1})
+    return replace(
+        config(), **{"model.hidden_size": 16, "model.mlp_dim": 16, "model.num_heads": 2, "train.total_epochs": 1}
+    )
 
 
 def variants() -> dict[str, Config]:
     return {
         "": config(),
-        "4 + 4 layers": replace(config(), **{"model.encoder_layers": 4, "model.decoder_layers": 4}),
+        "4 + 4 layers": replace(config(), **{"model.num_encoder_layers": 4, "model.num_decoder_layers": 4}),
     }
 
 

@@ -35,7 +35,7 @@ def config() -> Config:
             256,
             256,
             "lstm",
-            layers=4,
+            num_layers=4,
             bidirectional="first",
             residual=True,
             readout="tanh",
@@ -51,7 +51,7 @@ def config() -> Config:
 
 
 def variants() -> dict[str, Config]:
-    depths = {f"depth-{n}": replace(config(), **{"model.layers": n}) for n in (2, 4)}
+    depths = {f"depth-{n}": replace(config(), **{"model.num_layers": n}) for n in (2, 4)}
     plain = {f"{name}-plain": replace(c, **{"model.residual": False}) for name, c in depths.items()}
     longer = {"model.cell": "gru", "optim.learning_rate": 2e-3, "train.total_epochs": 12}
     return depths | plain | {LONGER: replace(config(), **longer)}

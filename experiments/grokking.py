@@ -35,14 +35,14 @@ def config() -> Config:
     return Config(
         "grokking",
         ModularAddition(),
-        TextClassifier(dropout=0.0, attention_dropout=0.0, ffn=512),
+        TextClassifier(dropout=0.0, attention_dropout=0.0, mlp_dim=512),
         Optim("adamw", learning_rate=1e-3, b2=0.98, weight_decay=1.0),
         Train(batch_size=512, total_epochs=400, save_minutes=0, best_metric="valid.accuracy", use_best=True),
     )
 
 
 def smoke() -> Config:
-    small = {"data.modulus": 7, "model.width": 8, "model.heads": 1, "model.ffn": 8, "model.layers": 1}
+    small = {"data.modulus": 7, "model.hidden_size": 8, "model.num_heads": 1, "model.mlp_dim": 8, "model.num_layers": 1}
     return replace(config(), **small, **{"train.total_epochs": 2})
 
 

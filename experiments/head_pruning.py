@@ -55,7 +55,7 @@ HASTE = 50.0
 
 
 def config() -> Config:
-    return replace(table3_directions.config(), name="head_pruning", **{"model.heads": 16})
+    return replace(table3_directions.config(), name="head_pruning", **{"model.num_heads": 16})
 
 
 def smoke() -> Config:
@@ -112,7 +112,7 @@ def sensitivities(task, params, batch) -> dict:
     from attention_jax.tasks.seq2seq import target_mask
 
     inputs = (batch["source"], batch["source_length"], batch["target"][:, :-1])
-    shape = lambda stack: (*inputs[0 if stack == "encoder" else 2].shape, task.config.model.heads)
+    shape = lambda stack: (*inputs[0 if stack == "encoder" else 2].shape, task.config.model.num_heads)
 
     def loss(masks):
         with with_masks(masks):
@@ -174,7 +174,7 @@ class Gated:
 
         params = self.task.init(rng)
         layers = [layer for stack, layer, _ in heads(params) if stack == "encoder"]
-        gates = {layer: jnp.full(self.config.model.heads, 2.0 / HASTE) for layer in layers}
+        gates = {layer: jnp.full(self.config.model.num_heads, 2.0 / HASTE) for layer in layers}
         return {"model": params, "gates": gates}
 
     def gated(self, params, gates):
@@ -248,7 +248,7 @@ def study(config: Config, directory) -> dict:
     def curve(order, tenths, rescale=False) -> dict[int, float]:
         """{tenths of the heads removed: BLEU}"""
         removed = {i: order[: math.ceil(len(order) * i / 10)] for i in tenths}
-        masks = lambda i: remaining(heads(params), config.model.heads, removed[i], rescale)
+        masks = lambda i: remaining(heads(params), config.model.num_heads, removed[i], rescale)
         return {i: valid(masked(params, masks(i))) for i in tenths}
 
     pruned = curve(ranked, TENTHS)

@@ -24,15 +24,20 @@ SIZES = (32, 64, 96, 128, 192, 256)
 
 def config() -> Config:
     model = Vit(
-        patch_size=16, hidden_size=512, mlp_size=2048, layers=2, heads=8, bias=False, dropout=0.1, attention_dropout=0.1
+        patch_size=16,
+        hidden_size=512,
+        mlp_dim=2048,
+        num_layers=2,
+        num_heads=8,
+        use_bias=False,
+        dropout=0.1,
+        attention_dropout=0.1,
     )
     return Config("image_size", Images(pixels=max(SIZES)), model, Optim("sgd", learning_rate=0.1), Train(batch_size=64))
 
 
 def smoke() -> Config:
-    return replace(
-        config(), **{"data.pixels": 64, "model.hidden_size": 32, "model.mlp_size": 64, "train.batch_size": 4}
-    )
+    return replace(config(), **{"data.pixels": 64, "model.hidden_size": 32, "model.mlp_dim": 64, "train.batch_size": 4})
 
 
 def step_seconds(config: Config, size: int) -> float:

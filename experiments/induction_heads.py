@@ -26,7 +26,7 @@ def config() -> Config:
     return Config(
         "induction_heads",
         MarkovChains(states=3, steps=100, train_windows=3_200),
-        LanguageModel(layers=2, width=32, heads=1, ffn=32, dropout=0.0, attention_dropout=0.0),
+        LanguageModel(num_layers=2, hidden_size=32, num_heads=1, mlp_dim=32, dropout=0.0, attention_dropout=0.0),
         Optim("adam", learning_rate=5e-3, schedule="warmup_cosine", warmup_steps=50, clip_norm=1.0),
         Train(batch_size=32, total_epochs=16, steps_per_call=50),
     )
@@ -34,15 +34,15 @@ def config() -> Config:
 
 def smoke() -> Config:
     small = {"data.steps": 16, "data.train_windows": 64, "data.valid_windows": 32}
-    return replace(config(), **small, **{"model.width": 8, "model.ffn": 8, "train.total_epochs": 2})
+    return replace(config(), **small, **{"model.hidden_size": 8, "model.mlp_dim": 8, "train.total_epochs": 2})
 
 
 def variants() -> dict[str, Config]:
-    return {"two layers": config(), "one layer": replace(config(), **{"model.layers": 1})}
+    return {"two layers": config(), "one layer": replace(config(), **{"model.num_layers": 1})}
 
 
 def sweep() -> dict[str, str]:
-    return {"model.layers": "1,2,3", "model.heads": "1,2", "optim.learning_rate": "3e-3..2e-2:log"}
+    return {"model.num_layers": "1,2,3", "model.num_heads": "1,2", "optim.learning_rate": "3e-3..2e-2:log"}
 
 
 def figure(directories: dict[str, Path], path: Path) -> Path:

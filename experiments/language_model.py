@@ -18,14 +18,22 @@ def config() -> Config:
     return Config(
         "language_model",
         TextFile(),
-        LanguageModel(layers=2, width=128, heads=4, ffn=256, positions="alibi", dropout=0.1, attention_dropout=0.0),
+        LanguageModel(
+            num_layers=2,
+            hidden_size=128,
+            num_heads=4,
+            mlp_dim=256,
+            position_embedding="alibi",
+            dropout=0.1,
+            attention_dropout=0.0,
+        ),
         Optim("adamw", learning_rate=3e-3, schedule="warmup_cosine", warmup_steps=100, weight_decay=0.1, clip_norm=1.0),
         Train(batch_size=16, total_epochs=20, max_steps=4_000, use_best=True),
     )
 
 
 def smoke() -> Config:
-    small = {"model.layers": 1, "model.width": 16, "model.heads": 2, "model.ffn": 16}
+    small = {"model.num_layers": 1, "model.hidden_size": 16, "model.num_heads": 2, "model.mlp_dim": 16}
     return replace(config(), **small, **{"data.steps": 32, "data.added": 8, "train.max_steps": 2})
 
 

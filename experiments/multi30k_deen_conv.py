@@ -27,7 +27,7 @@ def config() -> Config:
     return Config(
         "multi30k_deen_conv",
         Multi30k(source="de", target="en", form="raw", tokenizer="spacy", lowercase=True, min_frequency=2),
-        Convolutional(512, 256, layers=10, kernel_size=3, dropout=0.25),
+        Convolutional(512, 256, num_layers=10, kernel_size=3, dropout=0.25),
         Optim(learning_rate=1e-3, clip_norm=0.1),
         Train(total_epochs=10, use_best=True, matmul_precision="bfloat16"),
         Decode(batch_size=500),
@@ -35,7 +35,7 @@ def config() -> Config:
 
 
 def smoke() -> Config:
-    small = {"model.hidden_size": 8, "model.embed_size": 8, "model.layers": 2}
+    small = {"model.hidden_size": 8, "model.embed_size": 8, "model.num_layers": 2}
     return replace(config(), **small, **{"train.max_steps": 2, "train.total_epochs": 1, "decode.max_length": 4})
 
 

@@ -30,14 +30,14 @@ def config() -> Config:
         Transformer(
             3,
             3,
-            width=256,
-            heads=8,
-            ffn=512,
-            positions="learned",
+            hidden_size=256,
+            num_heads=8,
+            mlp_dim=512,
+            position_embedding="learned",
             embedding_init="xavier",
             dropout=0.1,
             attention_dropout=0.1,
-            ffn_dropout=0.1,
+            mlp_dropout=0.1,
             max_length=100,
         ),
         Optim(learning_rate=5e-4, clip_norm=1.0),
@@ -47,7 +47,13 @@ def config() -> Config:
 
 
 def smoke() -> Config:
-    small = {"model.encoder_layers": 1, "model.decoder_layers": 1, "model.width": 16, "model.heads": 2, "model.ffn": 16}
+    small = {
+        "model.num_encoder_layers": 1,
+        "model.num_decoder_layers": 1,
+        "model.hidden_size": 16,
+        "model.num_heads": 2,
+        "model.mlp_dim": 16,
+    }
     return replace(config(), **small, **{"train.max_steps": 2, "train.total_epochs": 1, "decode.max_length": 4})
 
 
@@ -62,7 +68,7 @@ def variants() -> dict[str, Config]:
         "train.total_epochs": 20,
         "model.dropout": 0.25,
         "model.norm": "pre",
-        "model.tied": "output",
+        "model.tied_embeddings": "output",
         "decode.beam_size": 5,
         "train.matmul_precision": "bfloat16",
     }

@@ -27,7 +27,9 @@ def config() -> Config:
     return Config(
         "multi30k_ende_tiny",
         Multi30k(source="en", target="de", form="bpe", tokenizer="bpe", joint_vocabulary=True, batch_tokens=8192),
-        Transformer(4, 4, width=128, heads=4, ffn=256, dropout=0.3, tied="all", output_bias=False),
+        Transformer(
+            4, 4, hidden_size=128, num_heads=4, mlp_dim=256, dropout=0.3, tied_embeddings="all", output_bias=False
+        ),
         Optim(learning_rate=5e-3, schedule="inverse_sqrt", warmup_steps=2000, b2=0.98),
         Train(total_epochs=200, max_steps=8000, patience=10, average_last=10, label_smoothing=0.1),
         Decode(beam_size=5, length_penalty="simple", alpha=1.0),
@@ -35,7 +37,13 @@ def config() -> Config:
 
 
 def smoke() -> Config:
-    small = {"model.encoder_layers": 1, "model.decoder_layers": 1, "model.width": 16, "model.heads": 2, "model.ffn": 16}
+    small = {
+        "model.num_encoder_layers": 1,
+        "model.num_decoder_layers": 1,
+        "model.hidden_size": 16,
+        "model.num_heads": 2,
+        "model.mlp_dim": 16,
+    }
     return replace(
         config(),
         **small,

@@ -22,20 +22,20 @@ DRAWS, BATCH, LENGTH, VOCABULARY = 4, 8, 16, 64
 
 def config() -> Config:
     model = LanguageModel(
-        width=64,
-        heads=1,
-        ffn=64,
+        hidden_size=64,
+        num_heads=1,
+        mlp_dim=64,
         activation="relu",
-        positions="sinusoidal",
+        position_embedding="sinusoidal",
         dropout=0.0,
         attention_dropout=0.0,
-        tied=False,
+        tied_embeddings=False,
     )
     return Config("norm_placement", None, model)
 
 
 def smoke() -> Config:
-    return replace(config(), **{"model.width": 8, "model.ffn": 8})
+    return replace(config(), **{"model.hidden_size": 8, "model.mlp_dim": 8})
 
 
 def gradient_norm(model: LanguageModel, depth: int) -> float:
@@ -46,7 +46,7 @@ def gradient_norm(model: LanguageModel, depth: int) -> float:
     from attention_jax.models import language_model
     from attention_jax.ops.losses import masked_cross_entropy
 
-    module = language_model.LanguageModel(replace(model, layers=depth), VOCABULARY)
+    module = language_model.LanguageModel(replace(model, num_layers=depth), VOCABULARY)
 
     @jax.jit
     def one(rng):

@@ -42,7 +42,7 @@ def smoke() -> Config:
 
 
 def sweep() -> dict[str, str]:
-    return {"optim.learning_rate": "3e-5..1e-3:log", "model.read_heads": "1,2"}
+    return {"optim.learning_rate": "3e-5..1e-3:log", "model.num_read_heads": "1,2"}
 
 
 OVER, KNOWN = "test.bits_over_optimum", f"{CHOSE}: 1.5 (NTM) and 7.7 (LSTM)"

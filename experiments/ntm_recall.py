@@ -41,7 +41,7 @@ def config() -> Config:
 
 
 def variants() -> dict[str, Config]:
-    table_1 = {"controller": "feedforward", "hidden_size": 256, "read_heads": 4, "write_heads": 4}
+    table_1 = {"controller": "feedforward", "hidden_size": 256, "num_read_heads": 4, "num_write_heads": 4}
     feedforward = replace(config(), **{f"model.{name}": value for name, value in table_1.items()})
     lstm = replace(config(), **{"model": StackedLSTM(3, 256), "optim.learning_rate": 3e-5})
     return {"feedforward": feedforward, "ntm": config(), "lstm": lstm}
@@ -53,7 +53,7 @@ def smoke() -> Config:
 
 
 def sweep() -> dict[str, str]:
-    return {"optim.learning_rate": "1e-4..1e-3:log", "model.read_heads": "1,2,4"}
+    return {"optim.learning_rate": "1e-4..1e-3:log", "model.num_read_heads": "1,2,4"}
 
 
 def claim(variant: str, which: str, metric: str, source: str, since: str, after: str, **more) -> Claim:

@@ -24,14 +24,14 @@ def config() -> Config:
     return Config(
         "ntm_sort",
         Algorithmic("priority_sort", sequences=200_000, epoch_sequences=2_500),
-        NTM("feedforward", hidden_size=512, read_heads=8, write_heads=8),
+        NTM("feedforward", hidden_size=512, num_read_heads=8, num_write_heads=8),
         Optim("rmsprop", learning_rate=3e-5, momentum=0.9, b2=0.95, eps=1e-4, clip_norm=50.0),
         Train(batch_size=1, total_epochs=80, steps_per_call=250, best_metric="valid.bits_per_sequence", use_best=True),
     )
 
 
 def smoke() -> Config:
-    small = {"model.hidden_size": 8, "model.read_heads": 1, "model.write_heads": 1, "train.total_epochs": 1}
+    small = {"model.hidden_size": 8, "model.num_read_heads": 1, "model.num_write_heads": 1, "train.total_epochs": 1}
     return replace(config(), **{"data.sequences": 40, "data.epoch_sequences": 40, "data.valid_sequences": 4} | small)
 
 

@@ -22,7 +22,7 @@ def config() -> Config:
     return Config(
         "pooling",
         Images("fashion_mnist", standardize=True),
-        Vit(patch_size=7, hidden_size=64, mlp_size=128, layers=2, heads=4, dropout=0.1),
+        Vit(patch_size=7, hidden_size=64, mlp_dim=128, num_layers=2, num_heads=4, dropout=0.1),
         Optim(
             "adamw", learning_rate=2e-3, schedule="warmup_cosine", warmup_steps=200, weight_decay=0.05, clip_norm=1.0
         ),
@@ -39,7 +39,7 @@ def smoke() -> Config:
     return replace(
         config(),
         **data,
-        **{"model.patch_size": 2, "model.layers": 1, "model.pool": "attention", "train.total_epochs": 1},
+        **{"model.patch_size": 2, "model.num_layers": 1, "model.pool": "attention", "train.total_epochs": 1},
     )
 
 

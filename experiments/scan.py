@@ -34,14 +34,14 @@ def config() -> Config:
         Transformer(
             3,
             3,
-            width=128,
-            heads=8,
-            ffn=256,
-            positions="transformer_xl",
+            hidden_size=128,
+            num_heads=8,
+            mlp_dim=256,
+            position_embedding="transformer_xl",
             shared_layers=True,
             attention_dropout=0.1,
-            ffn_dropout=0.1,
-            tied="output",
+            mlp_dropout=0.1,
+            tied_embeddings="output",
             output_bias=False,
             scale_embeddings=False,
             embedding_init="xavier",
@@ -53,19 +53,25 @@ def config() -> Config:
 
 
 def smoke() -> Config:
-    small = {"model.encoder_layers": 1, "model.decoder_layers": 1, "model.width": 16, "model.heads": 2, "model.ffn": 16}
+    small = {
+        "model.num_encoder_layers": 1,
+        "model.num_decoder_layers": 1,
+        "model.hidden_size": 16,
+        "model.num_heads": 2,
+        "model.mlp_dim": 16,
+    }
     return replace(config(), **small, **{"train.max_steps": 2, "train.total_epochs": 1, "decode.max_length": 4})
 
 
 def variants() -> dict[str, Config]:
-    layers = Transformer(3, 3, width=128, heads=8, ffn=256, positions="shaw")
+    layers = Transformer(3, 3, hidden_size=128, num_heads=8, mlp_dim=256, position_embedding="shaw")
     relative = replace(config(), **{"model": layers, "train.total_epochs": 20})
-    absolute = replace(relative, **{"model.positions": "sinusoidal"})
+    absolute = replace(relative, **{"model.position_embedding": "sinusoidal"})
     return {"universal": config(), "relative": relative, "absolute": absolute}
 
 
 def sweep() -> dict[str, str]:
-    return {"model.positions": "sinusoidal,shaw,transformer_xl,t5,alibi,rotary", "data.cutoff": "22,24,26"}
+    return {"model.position_embedding": "sinusoidal,shaw,transformer_xl,t5,alibi,rotary", "data.cutoff": "22,24,26"}
 
 
 DIFFERS = (

@@ -31,7 +31,14 @@ SCORES = ("scaled_dot", "gaussian", "cosine", "additive")
 
 
 def config() -> Config:
-    sizes = {"layers": 4, "width": 128, "heads": 4, "ffn": 512, "positions": "learned", "max_length": 64}
+    sizes = {
+        "num_layers": 4,
+        "hidden_size": 128,
+        "num_heads": 4,
+        "mlp_dim": 512,
+        "position_embedding": "learned",
+        "max_length": 64,
+    }
     return Config(
         "shakespeare",
         Shakespeare(),
@@ -51,7 +58,7 @@ def config() -> Config:
 
 
 def smoke() -> Config:
-    small = {"model.layers": 1, "model.width": 16, "model.heads": 2, "model.ffn": 16}
+    small = {"model.num_layers": 1, "model.hidden_size": 16, "model.num_heads": 2, "model.mlp_dim": 16}
     return replace(config(), **small, **{"data.overlap": 1, "train.max_steps": 2, "train.steps_per_call": 2})
 
 

@@ -22,24 +22,24 @@ def config() -> Config:
     return Config(
         "sweep_vit",
         Images(validation=200, crop_padding=1),
-        Vit(patch_size=2, hidden_size=64, mlp_size=128, layers=2, heads=4, dropout=0.1),
+        Vit(patch_size=2, hidden_size=64, mlp_dim=128, num_layers=2, num_heads=4, dropout=0.1),
         Optim("adamw", learning_rate=2e-3, schedule="warmup_cosine", warmup_steps=60, weight_decay=0.05),
         Train(batch_size=64, total_epochs=20, best_metric="valid.accuracy"),
     )
 
 
 def smoke() -> Config:
-    return replace(config(), **{"train.total_epochs": 2, "data.examples": 256, "model.layers": 1})
+    return replace(config(), **{"train.total_epochs": 2, "data.examples": 256, "model.num_layers": 1})
 
 
 def sweep() -> dict[str, str]:
-    return {"model.patch_size": ",".join(map(str, PATCHES)), "model.layers": ",".join(map(str, DEPTHS))}
+    return {"model.patch_size": ",".join(map(str, PATCHES)), "model.num_layers": ",".join(map(str, DEPTHS))}
 
 
 def variants() -> dict[str, Config]:
     """The sweep's points, under the names it records them by."""
     return {
-        f"patch_size={p} layers={n}": replace(config(), **{"model.patch_size": p, "model.layers": n})
+        f"patch_size={p} layers={n}": replace(config(), **{"model.patch_size": p, "model.num_layers": n})
         for p in PATCHES
         for n in DEPTHS
     }

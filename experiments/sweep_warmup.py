@@ -30,7 +30,14 @@ def config() -> Config:
         "sweep_warmup",
         Dates(examples=10_000, validation=1_000),
         Transformer(
-            encoder_layers=2, decoder_layers=2, width=64, heads=4, ffn=128, norm="post", dropout=0.0, tied="all"
+            num_encoder_layers=2,
+            num_decoder_layers=2,
+            hidden_size=64,
+            num_heads=4,
+            mlp_dim=128,
+            norm="post",
+            dropout=0.0,
+            tied_embeddings="all",
         ),
         Optim(learning_rate=1e-3, schedule="inverse_sqrt", warmup_steps=100, b2=0.98, eps=1e-9),
         Train(total_epochs=3, best_metric="valid.loss"),
@@ -41,7 +48,13 @@ def config() -> Config:
 def smoke() -> Config:
     return replace(
         config(),
-        **{"data.examples": 1000, "data.validation": 100, "model.width": 16, "model.ffn": 16, "train.total_epochs": 1},
+        **{
+            "data.examples": 1000,
+            "data.validation": 100,
+            "model.hidden_size": 16,
+            "model.mlp_dim": 16,
+            "train.total_epochs": 1,
+        },
     )
 
 

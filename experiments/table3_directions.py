@@ -42,7 +42,9 @@ def config() -> Config:
     return Config(
         "table3_directions",
         Multi30k(source="en", target="de", min_frequency=10),
-        Transformer(2, 2, width=128, heads=4, ffn=256, dropout=0.1, tied="output", output_bias=False),
+        Transformer(
+            2, 2, hidden_size=128, num_heads=4, mlp_dim=256, dropout=0.1, tied_embeddings="output", output_bias=False
+        ),
         Optim(learning_rate=2e-3, schedule="inverse_sqrt", warmup_steps=400, b2=0.98),
         Train(batch_size=128, total_epochs=12, average_last=3, label_smoothing=0.1),
         Decode(batch_size=500),
@@ -50,29 +52,35 @@ def config() -> Config:
 
 
 def smoke() -> Config:
-    small = {"model.encoder_layers": 1, "model.decoder_layers": 1, "model.width": 16, "model.heads": 2, "model.ffn": 16}
+    small = {
+        "model.num_encoder_layers": 1,
+        "model.num_decoder_layers": 1,
+        "model.hidden_size": 16,
+        "model.num_heads": 2,
+        "model.mlp_dim": 16,
+    }
     short = {"train.max_steps": 2, "train.total_epochs": 1, "train.average_last": 0, "decode.max_length": 4}
     return replace(config(), **small, **short)
 
 
 def variants() -> dict[str, Config]:
     def change(**fields):
-        """The base with the options `model__heads=...` for `model.heads`."""
+        """The base with the options `model__num_heads=...` for `model.num_heads`."""
         return replace(config(), **{name.replace("__", "."): value for name, value in fields.items()})
 
     return {
         "base": config(),
-        "one head": change(model__heads=1),
-        "d_k / 4": change(model__key_width=8),
-        "small ffn": change(model__ffn=64),
+        "one head": change(model__num_heads=1),
+        "d_k / 4": change(model__key_dim=8),
+        "small ffn": change(model__mlp_dim=64),
         "no dropout": change(model__dropout=0.0),
-        "learned positions": change(model__positions="learned"),
+        "learned positions": change(model__position_embedding="learned"),
         "no smoothing": change(train__label_smoothing=0.0),
     }
 
 
 def sweep() -> dict[str, str]:
-    return {"model.heads": "1,2,4,8,16", "model.key_width": "4,8,16,32"}
+    return {"model.num_heads": "1,2,4,8,16", "model.key_dim": "4,8,16,32"}
 
 
 PUBLISHED = {

@@ -29,22 +29,22 @@ TOLERANCE = 1.2
 
 ROWS = {  # name -> (changes to the base model, millions in the paper)
     "base": ({}, 65),
-    "B: d_k 16": ({"key_width": 16}, 58),
-    "B: d_k 32": ({"key_width": 32}, 60),
-    "C: N 2": ({"encoder_layers": 2, "decoder_layers": 2}, 36),
-    "C: N 4": ({"encoder_layers": 4, "decoder_layers": 4}, 50),
-    "C: N 8": ({"encoder_layers": 8, "decoder_layers": 8}, 80),
-    "C: d 256": ({"width": 256, "key_width": 32, "value_width": 32}, 28),
-    "C: d 1024": ({"width": 1024, "key_width": 128, "value_width": 128}, 168),
-    "C: d_ff 1024": ({"ffn": 1024}, 53),
-    "C: d_ff 4096": ({"ffn": 4096}, 90),
-    "big": ({"width": 1024, "ffn": 4096, "heads": 16}, 213),
+    "B: d_k 16": ({"key_dim": 16}, 58),
+    "B: d_k 32": ({"key_dim": 32}, 60),
+    "C: N 2": ({"num_encoder_layers": 2, "num_decoder_layers": 2}, 36),
+    "C: N 4": ({"num_encoder_layers": 4, "num_decoder_layers": 4}, 50),
+    "C: N 8": ({"num_encoder_layers": 8, "num_decoder_layers": 8}, 80),
+    "C: d 256": ({"hidden_size": 256, "key_dim": 32, "value_dim": 32}, 28),
+    "C: d 1024": ({"hidden_size": 1024, "key_dim": 128, "value_dim": 128}, 168),
+    "C: d_ff 1024": ({"mlp_dim": 1024}, 53),
+    "C: d_ff 4096": ({"mlp_dim": 4096}, 90),
+    "big": ({"hidden_size": 1024, "mlp_dim": 4096, "num_heads": 16}, 213),
 }
 OTHER_WIDTHS = ("C: d 256", "C: d 1024", "big")
 
 
 def config() -> Config:
-    return Config("table3_parameters", None, Transformer(tied="all", output_bias=False))
+    return Config("table3_parameters", None, Transformer(tied_embeddings="all", output_bias=False))
 
 
 def smoke() -> Config:
@@ -70,13 +70,15 @@ def study(config: Config, directory) -> dict:
     models = {name: replace(config.model, **changes) for name, (changes, _) in ROWS.items()}
     counts = {name: count(model) / 1e6 for name, model in models.items()}
     metrics = {f"millions.{name}": n for name, n in counts.items()}
-    fewer = {name: (VOCABULARY - STATED) * model.width / 1e6 for name, model in models.items()}
+    fewer = {name: (VOCABULARY - STATED) * model.hidden_size / 1e6 for name, model in models.items()}
     metrics |= {f"millions_of_37000.{name}": n - fewer[name] for name, n in counts.items()}
     metrics |= {f"difference.{name}": n - counts["base"] for name, n in counts.items() if name != "base"}
     for name in OTHER_WIDTHS:  # pieces with which our difference would be the paper's
         lacking = ROWS[name][1] - ROWS["base"][1] - (counts[name] - counts["base"])
-        metrics[f"vocabulary_of_{name}"] = VOCABULARY + lacking * 1e6 / (ROWS[name][0]["width"] - config.model.width)
-    metrics["vocabulary_of_base"] = VOCABULARY + (ROWS["base"][1] - counts["base"]) * 1e6 / config.model.width
+        metrics[f"vocabulary_of_{name}"] = VOCABULARY + lacking * 1e6 / (
+            ROWS[name][0]["hidden_size"] - config.model.hidden_size
+        )
+    metrics["vocabulary_of_base"] = VOCABULARY + (ROWS["base"][1] - counts["base"]) * 1e6 / config.model.hidden_size
     return metrics
 
 

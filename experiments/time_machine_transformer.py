@@ -23,7 +23,7 @@ def config() -> Config:
     return Config(
         "time_machine_transformer",
         TimeMachine(),
-        LanguageModel(layers=2, width=64, heads=4, ffn=128, dropout=0.3, attention_dropout=0.1),
+        LanguageModel(num_layers=2, hidden_size=64, num_heads=4, mlp_dim=128, dropout=0.3, attention_dropout=0.1),
         Optim(
             "adamw",
             learning_rate=3e-3,
@@ -41,8 +41,8 @@ def smoke() -> Config:
     return replace(
         config(),
         **{
-            "model.width": 16,
-            "model.ffn": 16,
+            "model.hidden_size": 16,
+            "model.mlp_dim": 16,
             "data.train_windows": 512,
             "data.valid_windows": 100,
             "train.total_epochs": 1,
@@ -51,7 +51,7 @@ def smoke() -> Config:
 
 
 def sweep() -> dict[str, str]:
-    return {"optim.learning_rate": "1e-3..1e-2:log", "model.dropout": "0.1..0.5", "model.layers": "1,2,3"}
+    return {"optim.learning_rate": "1e-3..1e-2:log", "model.dropout": "0.1..0.5", "model.num_layers": "1,2,3"}
 
 
 CLAIMS = (

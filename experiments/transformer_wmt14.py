@@ -45,7 +45,9 @@ def config() -> Config:
             packing=256,
             languages=("en", "de"),
         ),
-        Transformer(6, 6, width=512, heads=8, ffn=2048, dropout=0.1, tied="all", output_bias=False),
+        Transformer(
+            6, 6, hidden_size=512, num_heads=8, mlp_dim=2048, dropout=0.1, tied_embeddings="all", output_bias=False
+        ),
         Optim(learning_rate=512**-0.5 * WARMUP**-0.5, schedule="inverse_sqrt", warmup_steps=WARMUP, b2=0.98, eps=1e-9),
         Train(total_epochs=20, max_steps=100_000, average_last=5, label_smoothing=0.1),
         Decode(beam_size=4, alpha=0.6),
@@ -53,7 +55,13 @@ def config() -> Config:
 
 
 def smoke() -> Config:
-    small = {"model.encoder_layers": 1, "model.decoder_layers": 1, "model.width": 16, "model.heads": 2, "model.ffn": 16}
+    small = {
+        "model.num_encoder_layers": 1,
+        "model.num_decoder_layers": 1,
+        "model.hidden_size": 16,
+        "model.num_heads": 2,
+        "model.mlp_dim": 16,
+    }
     numbers = Reverse(examples=64, joint_vocabulary=True)  # generated: WMT is not at hand
     return replace(
         config(), data=numbers, **small, **{"train.max_steps": 2, "train.total_epochs": 1, "decode.max_length": 4}
@@ -62,9 +70,9 @@ def smoke() -> Config:
 
 def variants() -> dict[str, Config]:
     big = {
-        "model.width": 1024,
-        "model.heads": 16,
-        "model.ffn": 4096,
+        "model.hidden_size": 1024,
+        "model.num_heads": 16,
+        "model.mlp_dim": 4096,
         "model.dropout": 0.3,
         "train.max_steps": 300_000,
         "optim.learning_rate": 1024**-0.5 * WARMUP**-0.5,

@@ -18,7 +18,7 @@ def config() -> Config:
     return Config(
         "translate_files",
         Corpus(examples=2_000, tokenizer="sentencepiece", vocabulary_size=2_000, overlong="drop", held_out_share=0.1),
-        Transformer(2, 2, width=128, heads=4, ffn=256, norm="pre", dropout=0.2, tied="output"),
+        Transformer(2, 2, hidden_size=128, num_heads=4, mlp_dim=256, norm="pre", dropout=0.2, tied_embeddings="output"),
         Optim(learning_rate=2e-3, schedule="warmup_cosine", warmup_steps=200, clip_norm=1.0, b2=0.98),
         Train(batch_size=64, total_epochs=40, max_steps=2_500, label_smoothing=0.1, use_best=True),
         Decode(beam_size=4),
@@ -29,11 +29,11 @@ def presets() -> dict[str, Config]:
     base = {
         "data.vocabulary_size": 16_000,
         "data.batch_tokens": 8_000,
-        "model.encoder_layers": 6,
-        "model.decoder_layers": 6,
-        "model.width": 512,
-        "model.heads": 8,
-        "model.ffn": 2048,
+        "model.num_encoder_layers": 6,
+        "model.num_decoder_layers": 6,
+        "model.hidden_size": 512,
+        "model.num_heads": 8,
+        "model.mlp_dim": 2048,
         "model.dropout": 0.1,
         "optim.learning_rate": 7e-4,
         "optim.warmup_steps": 4_000,
@@ -42,9 +42,9 @@ def presets() -> dict[str, Config]:
     big = base | {
         "data.vocabulary_size": 32_000,
         "data.batch_tokens": 25_000,
-        "model.width": 1024,
-        "model.heads": 16,
-        "model.ffn": 4096,
+        "model.hidden_size": 1024,
+        "model.num_heads": 16,
+        "model.mlp_dim": 4096,
         "model.dropout": 0.3,
         "optim.learning_rate": 5e-4,
         "train.max_steps": 300_000,
@@ -53,7 +53,13 @@ def presets() -> dict[str, Config]:
 
 
 def smoke() -> Config:
-    small = {"model.encoder_layers": 1, "model.decoder_layers": 1, "model.width": 16, "model.heads": 2, "model.ffn": 16}
+    small = {
+        "model.num_encoder_layers": 1,
+        "model.num_decoder_layers": 1,
+        "model.hidden_size": 16,
+        "model.num_heads": 2,
+        "model.mlp_dim": 16,
+    }
     short = {"data.examples": 200, "data.vocabulary_size": 200, "data.max_buckets": 1, "decode.max_length": 8}
     return replace(config(), **small, **short, **{"train.max_steps": 2, "decode.beam_size": 1})
 

@@ -21,14 +21,14 @@ def config() -> Config:
     return Config(
         "vit_digits",
         Images(standardize=True),
-        Vit(patch_size=2, hidden_size=64, mlp_size=128, layers=4, heads=4, dropout=0.1),
+        Vit(patch_size=2, hidden_size=64, mlp_dim=128, num_layers=4, num_heads=4, dropout=0.1),
         Optim("adamw", learning_rate=1e-3, schedule="warmup_cosine", warmup_steps=60, weight_decay=0.05),
         Train(batch_size=64, total_epochs=60, best_metric="train.loss"),
     )
 
 
 def smoke() -> Config:
-    return replace(config(), **{"train.total_epochs": 2, "data.examples": 256, "model.layers": 1})
+    return replace(config(), **{"train.total_epochs": 2, "data.examples": 256, "model.num_layers": 1})
 
 
 def sweep() -> dict[str, str]:

@@ -22,10 +22,10 @@ def config() -> Config:
         Vit(
             patch_size=16,
             hidden_size=512,
-            mlp_size=2048,
-            layers=2,
-            heads=8,
-            bias=False,
+            mlp_dim=2048,
+            num_layers=2,
+            num_heads=8,
+            use_bias=False,
             dropout=0.1,
             attention_dropout=0.1,
         ),
@@ -36,11 +36,11 @@ def config() -> Config:
 
 def smoke() -> Config:
     data = {"data.dataset": "digits", "data.pixels": 32, "data.examples": 128}
-    return replace(config(), **data, **{"model.hidden_size": 32, "model.mlp_size": 64, "train.total_epochs": 1})
+    return replace(config(), **data, **{"model.hidden_size": 32, "model.mlp_dim": 64, "train.total_epochs": 1})
 
 
 def sweep() -> dict[str, str]:
-    return {"optim.learning_rate": "0.03..0.3:log", "model.layers": "2,4", "model.dropout": "0..0.2"}
+    return {"optim.learning_rate": "0.03..0.3:log", "model.num_layers": "2,4", "model.dropout": "0..0.2"}
 
 
 CLAIMS = (

@@ -33,10 +33,10 @@ def config() -> Config:
             4,
             128,
             256,
-            layers=4,
-            heads=4,
+            num_layers=4,
+            num_heads=4,
             pool="mean",
-            position="rotary",
+            position_embedding="rotary",
             stochastic_depth=0.1,
             stem="convolutions",
         ),
@@ -55,13 +55,13 @@ def config() -> Config:
 
 
 def variants() -> dict[str, Config]:
-    resnet = replace(config(), model=ResNet(widths=(16, 32, 64), blocks=1, groups=8))
+    resnet = replace(config(), model=ResNet(widths=(16, 32, 64), blocks_per_stage=1, num_groups=8))
     return {"vit-validated": config(), "resnet-validated": replace(resnet, **{"train.total_epochs": 5})}
 
 
 def smoke() -> Config:
     data = {"data.dataset": "digits", "data.examples": 128, "data.validation": 64}
-    return replace(config(), **data, **{"model.patch_size": 2, "model.layers": 1, "train.total_epochs": 1})
+    return replace(config(), **data, **{"model.patch_size": 2, "model.num_layers": 1, "train.total_epochs": 1})
 
 
 def sweep() -> dict[str, str]:

@@ -48,9 +48,9 @@ def config() -> Config:
         Vit(
             patch_size=16,
             pool="mean",
-            position="sinusoidal",
+            position_embedding="sinusoidal",
             dtype="bfloat16",
-            rep_width=384,
+            pre_logits_dim=384,
             zero_head=True,
             **VIT_SIZES["S"],
         ),
@@ -71,9 +71,15 @@ def config() -> Config:
 def smoke() -> Config:
     data = {"data.dataset": "digits", "data.pixels": 16, "data.resize_pixels": 18}
     data |= {"data.examples": 64, "data.validation": 32}
-    model = {"model.hidden_size": 32, "model.mlp_size": 64, "model.layers": 1, "model.heads": 2, "model.patch_size": 4}
+    model = {
+        "model.hidden_size": 32,
+        "model.mlp_dim": 64,
+        "model.num_layers": 1,
+        "model.num_heads": 2,
+        "model.patch_size": 4,
+    }
     return replace(
-        config(), **data, **model, **{"model.rep_width": 32, "train.batch_size": 32, "train.total_epochs": 1}
+        config(), **data, **model, **{"model.pre_logits_dim": 32, "train.batch_size": 32, "train.total_epochs": 1}
     )
 
 

@@ -26,20 +26,20 @@ def config() -> Config:
     return Config(
         "vit_resnet_fashion_mnist",
         Images("fashion_mnist", standardize=True, validation=5_000),
-        Vit(patch_size=4, hidden_size=64, mlp_size=160, layers=2, heads=4, dropout=0.1),
+        Vit(patch_size=4, hidden_size=64, mlp_dim=160, num_layers=2, num_heads=4, dropout=0.1),
         Optim("adamw", schedule="warmup_cosine", warmup_steps=200, weight_decay=0.05, clip_norm=1.0),
         Train(batch_size=128, total_epochs=5, best_metric="valid.accuracy"),
     )
 
 
 def variants() -> dict[str, Config]:
-    resnet = ResNet(widths=(16, 32, 64), blocks=1, stem="large", groups=8)
+    resnet = ResNet(widths=(16, 32, 64), blocks_per_stage=1, stem="large", num_groups=8)
     return {"vit": config(), "resnet": replace(config(), model=resnet)}
 
 
 def smoke() -> Config:
     data = {"data.dataset": "digits", "data.examples": 128, "data.validation": 64}
-    return replace(config(), **data, **{"model.patch_size": 2, "model.layers": 1, "train.total_epochs": 1})
+    return replace(config(), **data, **{"model.patch_size": 2, "model.num_layers": 1, "train.total_epochs": 1})
 
 
 def study(config: Config, directory) -> dict:

@@ -279,7 +279,7 @@ def test_a_memory_is_looked_at_over_time(chromium, tmp_path):
 @pytest.mark.slow
 def test_the_numbers_are_those_of_the_model(chromium, tmp_path):
     """From a model's intermediates through task, page and script to the table that a reader sees."""
-    task = builder(tmp_path)(configs.NTM(hidden_size=8, locations=8, width=4))
+    task = builder(tmp_path)(configs.NTM(hidden_size=8, num_locations=8, word_size=4))
     params = jax.jit(task.init)(jax.random.PRNGKey(0))
     text = "10110010 01101100"
     opened = Opened(chromium, runs.look(task, params, [text]).save(tmp_path / "look.html"), "#token=4")

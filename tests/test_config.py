@@ -32,15 +32,15 @@ def test_replace_reaches_nested_fields_and_leaves_the_original():
         (configs.Train, {"label_smoothing": 1.0}),
         (configs.Train, {"patience": -1}),
         (configs.Optim, {"b1": 1.0}),
-        (configs.Vit, {"heads": 0}),
+        (configs.Vit, {"num_heads": 0}),
         (configs.ResNet, {"widths": (8, -4)}),
-        (configs.Transformer, {"width": 0}),
+        (configs.Transformer, {"hidden_size": 0}),
         (configs.Vit, {"stochastic_depth": 1.5}),
-        (configs.NTM, {"shifts": 0}),
+        (configs.NTM, {"num_shifts": 0}),
         (configs.Shakespeare, {"overlap": 0}),
-        (configs.Vit, {"layers": 0}),
-        (configs.Transformer, {"encoder_layers": 0}),
-        (configs.Transformer, {"decoder_layers": 0}),
+        (configs.Vit, {"num_layers": 0}),
+        (configs.Transformer, {"num_encoder_layers": 0}),
+        (configs.Transformer, {"num_decoder_layers": 0}),
         (configs.Train, {"batch_size": 0}),
         (configs.Train, {"batch_size": 2**31}),
         (configs.Train, {"seed": 2**32}),
@@ -79,7 +79,7 @@ def test_the_bound_that_is_violated_is_named():
 
 
 def test_a_classifier_of_texts_may_have_no_layers_and_a_seed_32_bits():
-    configs.TextClassifier(layers=0)
+    configs.TextClassifier(num_layers=0)
     configs.Train(seed=2**32 - 1)
 
 

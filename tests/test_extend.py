@@ -113,6 +113,6 @@ def test_the_score_of_the_guide_learns_in_a_model_by_its_place(checkout):
 
 @pytest.mark.slow
 def test_a_file_anywhere_trains_on_ones_own_pairs(checkout):
-    small = "--model.width 8 --model.heads 2 --model.ffn 8 --train.max-steps 1 --train.total-epochs 1"
+    small = "--model.hidden-size 8 --model.num-heads 2 --model.mlp-dim 8 --train.max-steps 1 --train.total-epochs 1"
     launch(checkout, f"train my_pairs.py {small}")
     assert launch(checkout, "predict runs/my_pairs/001 w1").startswith("w1 -> ")

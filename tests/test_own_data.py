@@ -21,13 +21,14 @@ from experiments import classify_images, classify_text, language_model, translat
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "own_data.md").read_text(encoding="utf-8")
-TINY = "--train.max-steps 2 --train.total-epochs 1 --model.heads 2"
+TINY = "--train.max-steps 2 --train.total-epochs 1 --model.num-heads 2"
 SMALL = {
-    "translate_files": f"{TINY} --model.width 8 --model.ffn 8 --data.max-buckets 1 --decode.max-length 4"
-    " --decode.beam-size 1 --model.encoder-layers 1 --model.decoder-layers 1",
-    "classify_images": f"{TINY} --model.hidden-size 8 --model.mlp-size 8 --model.layers 1 --data.pixels 16",
-    "classify_text": f"{TINY} --model.width 8 --model.ffn 8 --data.max-buckets 1",
-    "language_model": f"{TINY} --model.width 8 --model.ffn 8 --model.layers 1 --data.steps 16 --data.added 4",
+    "translate_files": f"{TINY} --model.hidden-size 8 --model.mlp-dim 8 --data.max-buckets 1 --decode.max-length 4"
+    " --decode.beam-size 1 --model.num-encoder-layers 1 --model.num-decoder-layers 1",
+    "classify_images": f"{TINY} --model.hidden-size 8 --model.mlp-dim 8 --model.num-layers 1 --data.pixels 16",
+    "classify_text": f"{TINY} --model.hidden-size 8 --model.mlp-dim 8 --data.max-buckets 1",
+    "language_model": f"{TINY} --model.hidden-size 8 --model.mlp-dim 8 --model.num-layers 1 --data.steps 16"
+    " --data.added 4",
 }
 """What is added to the page's commands."""
 

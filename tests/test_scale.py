@@ -28,10 +28,10 @@ from PIL import Image
 ROOT = Path(__file__).resolve().parents[1]
 GIGABYTE = 10**9
 TINY = {
-    "images": "vit_digits --data.dataset folder --model.layers 1 --model.hidden-size 16 --model.mlp-size 16",
-    "text": "transformer_wmt14 --data.tokenizer whitespace --model.encoder-layers 1 --model.decoder-layers 1 "
-    "--model.width 16 --model.heads 2 --model.ffn 16 --train.average-last 0 --decode.beam-size 1 --data.max-length 64 "
-    "--data.packing 0",
+    "images": "vit_digits --data.dataset folder --model.num-layers 1 --model.hidden-size 16 --model.mlp-dim 16",
+    "text": "transformer_wmt14 --data.tokenizer whitespace --model.num-encoder-layers 1 --model.num-decoder-layers 1 "
+    "--model.hidden-size 16 --model.num-heads 2 --model.mlp-dim 16 --train.average-last 0 --decode.beam-size 1 "
+    "--data.max-length 64 --data.packing 0",
 }
 
 

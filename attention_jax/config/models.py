@@ -1,5 +1,9 @@
-"""One dataclass per model family: every option there is, written once; the family's Flax module holds it as
-`options`."""
+"""The options of the models, one dataclass per family; its Flax module holds it as `options`.
+
+Names are the same in all families: `hidden_size` is the width of the residual stream or the recurrent state, `mlp_dim`
+of the feed-forward layers, `embed_size` of token embeddings, `key_dim` and `value_dim` of an attention head; `num_...`
+counts layers, heads and whatever else; `position_embedding` is how positions are encoded.
+"""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
@@ -22,16 +26,16 @@ SCORES = {
 
 Score = Annotated[str, OneOf(tuple(SCORES))]
 HeadScore = Annotated[str, OneOf(tuple(name for name in SCORES if name != "location"))]
-"""Of the heads of a Transformer; "location" is a bias, of which they have their own (`Positions`)."""
-Positions = Literal["none", "sinusoidal", "learned", "shaw", "transformer_xl", "t5", "alibi", "rotary"]
-"""How a Transformer learns where its tokens stand (attention_jax/models/position_encodings.py)."""
+"""Score of an attention head; "location" is a bias over positions, which Transformers choose by `PositionEmbedding`."""
+PositionEmbedding = Literal["none", "sinusoidal", "learned", "shaw", "transformer_xl", "t5", "alibi", "rotary"]
+"""How positions are encoded in a Transformer (attention_jax/models/position_encodings.py)."""
 Activation = Literal["relu", "gelu", "gelu_tanh", "swish"]
-"""Of a feed-forward layer; gelu is the exact one, with the error function, and gelu_tanh its approximation."""
+"""Activation of a feed-forward layer; gelu is exact, with the error function, and gelu_tanh its approximation."""
 
 
-def rate(default: float, traced: bool = False):
+def rate(default: float, traced: bool = False, **info):
     """The option of a probability of dropping something while training."""
-    return option(default, below=1, traced=traced, training_only=True)
+    return option(default, below=1, traced=traced, training_only=True, **info)
 
 
 @dataclass(frozen=True)
@@ -42,22 +46,25 @@ class Seq2seq(ModelOptions):
     module: ClassVar[str] = "attention_jax.models.book:Seq2seq"
     task: ClassVar[str] = "attention_jax.tasks.seq2seq:build"
     cell: Literal["lstm", "gru"] = "lstm"
+    """Recurrent cell of the encoder and the decoder."""
     hidden_size: int = option(256, at_least=1, smoke=8)
+    """Units of the recurrent state."""
     embed_size: int = option(16, at_least=1, smoke=8)
+    """Dimensions of a token embedding."""
     bidirectional: bool = False
-    """Both directions of the encoder, summed, so that every size downstream stays the same."""
+    """Sum the states of a forward and a backward encoder, so that every later size stays the same."""
 
 
 @dataclass(frozen=True)
 class PeekySeq2seq(Seq2seq):
-    """Chapter 7.4: every decoder step sees the encoder's last state."""
+    """Chapter 7.4: every decoder step takes the encoder's last state as an input."""
 
     module: ClassVar[str] = "attention_jax.models.book:PeekySeq2seq"
 
 
 @dataclass(frozen=True)
 class AttentionSeq2seq(Seq2seq):
-    """Chapter 8: every decoder state looks at all encoder states, there with the dot product."""
+    """Chapter 8: every decoder state attends to all encoder states, there with the dot product."""
 
     module: ClassVar[str] = "attention_jax.models.book:AttentionSeq2seq"
     score: Score = "dot"
@@ -73,35 +80,39 @@ class LuongSeq2seq(AttentionSeq2seq):
 
 @dataclass(frozen=True)
 class Translator(ModelOptions):
-    """What all recurrent translation models have (attention_jax/models/translator.py)."""
+    """Options of all recurrent translation models (attention_jax/models/translator.py)."""
 
     task: ClassVar[str] = "attention_jax.tasks.seq2seq:build"
-    residual = False  # no option, except of GNMT
+    residual = False  # an option of GNMT alone
     hidden_size: int = option(512, at_least=1, smoke=8)
+    """Units of a recurrent layer, in each direction."""
     embed_size: int = option(256, at_least=1, smoke=8)
+    """Dimensions of a token embedding."""
     cell: Literal["lstm", "gru"] = "gru"
-    layers: int = option(1, at_least=1)
-    """Of the encoder and of the decoder."""
+    """Recurrent cell of the encoder and the decoder."""
+    num_layers: int = option(1, at_least=1, was="layers")
+    """Layers of the encoder, and of the decoder."""
     bidirectional: Literal["none", "first", "all"] = "all"
-    """Which layers of the encoder read in both directions."""
+    """Which encoder layers read the source in both directions."""
     layer_norm: bool = False
-    """Normalise the encoder's annotations."""
-    start_from: Literal["pass", "hidden", "dense", "mean"] = "dense"
-    """The decoder's first state: the encoder's last one, its hidden part alone (an LSTM's cell starts at zero), a dense
-    layer of it, or a dense layer of the annotations' mean."""
+    """Apply layer normalization to the encoder's annotations."""
+    decoder_init: Literal["pass", "hidden", "dense", "mean"] = option("dense", was="start_from")
+    """Initial decoder state: the encoder's last state; its hidden part alone (an LSTM's cell starts at zero); a dense
+    layer of it; or a dense layer of the annotations' mean."""
     readout_size: int = option(512, at_least=1, smoke=8)
-    """Width of what the output layer sees, where a readout has weights."""
-    tied: bool = False
-    """Share the target's embeddings with the output layer."""
+    """Dimensions of the input of the output layer, where the readout has weights."""
+    tied_embeddings: bool = option(False, was="tied")
+    """Use the target embeddings as the weights of the output layer."""
     embed_scale: float = 0.0
-    """Standard deviation of the embeddings at initialisation; 0 is 1/sqrt(embed_size), PyTorch's default is 1."""
+    """Standard deviation of the embeddings at initialization; 0 is 1/sqrt(embed_size), PyTorch's default is 1."""
     embed_dropout: float = rate(0.0)
+    """Dropout rate of the token embeddings."""
     layer_dropout: float = rate(0.0)
-    """Between layers."""
+    """Dropout rate between recurrent layers."""
     memory_dropout: float = rate(0.0)
-    """Of the encoder's annotations."""
+    """Dropout rate of the encoder's annotations."""
     output_dropout: float = rate(0.0)
-    """Before the output layer."""
+    """Dropout rate of the input of the output layer."""
 
 
 @dataclass(frozen=True)
@@ -109,8 +120,9 @@ class DeepOutput(Translator):
     """A readout of state, context and previous token (attention_jax/models/readout.py)."""
 
     readout: Literal["state", "linear", "tanh", "maxout"] = "maxout"
+    """Layer between the decoder state and the output layer; state has none."""
     readout_embedding: bool = True
-    """The readout also sees the embedded previous token."""
+    """The readout also takes the embedding of the previous token."""
 
 
 @dataclass(frozen=True)
@@ -118,8 +130,9 @@ class Sutskever(DeepOutput):
     """No attention: Sutskever et al. 2014, Cho et al. 2014 (attention_jax/models/sutskever.py)."""
 
     module: ClassVar[str] = "attention_jax.models.sutskever:Sutskever"
-    handover: Literal["start", "every_step"] = "start"
-    """What the encoder's last state does: it starts the decoder, or every step (and the readout) sees it as well."""
+    context_input: Literal["start", "every_step"] = option("start", was="handover")
+    """Where the encoder's last state goes: into the decoder's initial state, or into the input of every step and of the
+    readout as well."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +150,7 @@ class ConditionalGru(DeepOutput):
 
     module: ClassVar[str] = "attention_jax.models.conditional_gru:ConditionalGru"
     readout: Literal["state", "linear", "tanh", "maxout"] = "tanh"
+    """Layer between the decoder state and the output layer; state has none."""
     score: Score = "additive"
     """dot, scaled_dot, general, concat, additive, cosine, gaussian, location, mean, or package.file:Class of yours."""
 
@@ -149,22 +163,22 @@ class Luong(Translator):
     score: Score = "general"
     """dot, scaled_dot, general, concat, additive, cosine, gaussian, location, mean, or package.file:Class of yours."""
     input_feeding: bool = True
-    """The attentional vector of a step is part of the next step's input."""
+    """Concatenate the attentional vector of a step to the next step's input."""
     window: Literal["all", "monotonic", "predictive"] = "all"
-    """Global attention, or the paper's local-m and local-p."""
+    """Global attention (all), or the paper's local-m (monotonic) and local-p (predictive)."""
     window_size: int = option(10, at_least=1)
     """Half-width D of the local windows, in tokens."""
 
 
 @dataclass(frozen=True)
 class Gnmt(DeepOutput):
-    """A deep stack whose first layer asks: Wu et al. 2016 (attention_jax/models/gnmt.py)."""
+    """A deep stack whose first decoder layer attends: Wu et al. 2016 (attention_jax/models/gnmt.py)."""
 
     module: ClassVar[str] = "attention_jax.models.gnmt:Gnmt"
     score: Score = "additive"
     """dot, scaled_dot, general, concat, additive, cosine, gaussian, location, mean, or package.file:Class of yours."""
     residual: bool = True
-    """Add a layer's input to its output from the second layer on, in the encoder and in the decoder."""
+    """Residual connections from the second layer on, in the encoder and in the decoder."""
 
 
 @dataclass(frozen=True)
@@ -175,13 +189,17 @@ class Convolutional(ModelOptions):
     task: ClassVar[str] = "attention_jax.tasks.seq2seq:build"
 
     hidden_size: int = option(512, at_least=1, smoke=8)
+    """Channels of the convolutions."""
     embed_size: int = option(256, at_least=1, smoke=8)
-    layers: int = option(10, at_least=1)
-    """Of the encoder and of the decoder."""
+    """Dimensions of a token embedding."""
+    num_layers: int = option(10, at_least=1, was="layers")
+    """Layers of the encoder, and of the decoder."""
     kernel_size: int = option(3, at_least=1)
-    positions: int = option(128, at_least=1)
-    """Longest source and target."""
+    """Tokens that a convolution covers; odd."""
+    max_length: int = option(128, at_least=1, was="positions")
+    """Longest source and target, in tokens: rows of the table of learned positions."""
     dropout: float = rate(0.25, traced=True)
+    """Dropout rate of the embeddings and of the input of every convolution."""
 
 
 @dataclass(frozen=True)
@@ -192,42 +210,50 @@ class Vit(ModelOptions):
     task: ClassVar[str] = "attention_jax.tasks.vision:build"
 
     patch_size: int = option(2, at_least=1)
+    """Pixels of a side of a patch."""
     hidden_size: int = option(64, at_least=1, smoke=8)
-    mlp_size: int = option(128, at_least=1, smoke=16)
-    layers: int = option(4, at_least=1)
-    heads: int = option(4, at_least=1, smoke=2)
+    """Width of the residual stream."""
+    mlp_dim: int = option(128, at_least=1, smoke=16, was="mlp_size")
+    """Hidden units of the feed-forward layers."""
+    num_layers: int = option(4, at_least=1, was="layers")
+    """Transformer layers."""
+    num_heads: int = option(4, at_least=1, smoke=2, was="heads")
+    """Attention heads of a layer; they divide hidden_size."""
     pool: Literal["token", "mean", "attention"] = "token"
-    """What the classifier sees: a class token, the mean of all tokens, or attention with one learned query."""
-    position: Literal["learned", "sinusoidal", "rotary", "none"] = "learned"
-    bias: bool = True
-    """Biases in the four attention projections."""
+    """Input of the classifier: a class token, the mean of all tokens, or attention with one learned query."""
+    position_embedding: Literal["learned", "sinusoidal", "rotary", "none"] = option("learned", was="position")
+    """How the position of a patch is encoded."""
+    use_bias: bool = option(True, was="bias")
+    """Bias terms in the four attention projections."""
     activation: Activation = "gelu"
+    """Activation of the feed-forward layers."""
     norm_epsilon: float = 1e-5
-    """What a normalisation adds to the variance."""
+    """Constant that layer normalization adds to the variance."""
     dropout: float = rate(0.0, traced=True)
+    """Dropout rate of the embeddings and of the feed-forward layers."""
     attention_dropout: float = rate(0.0, traced=True)
+    """Dropout rate of the attention weights."""
     stochastic_depth: float = rate(0.0)
-    """Probability of skipping the last block for an example; earlier blocks proportionally less."""
+    """Probability of skipping the last layer for an example; earlier layers proportionally less."""
     dtype: Literal["float32", "bfloat16"] = option("float32", training_only=True)
-    """What is computed in; parameters are float32."""
+    """Type of the computation; parameters are float32."""
     stem: Literal["patches", "shifted", "convolutions"] = "patches"
-    """What makes tokens of the image: a linear map of each patch; the same with its shifts by half a patch along the
-    diagonals (Lee et al. 2021); or strided convolutions (Xiao et al. 2021). The last two help where data are few."""
-    rep_width: int = 0
-    """Width of a linear map with tanh before the classifier (`rep_size` of big_vision); 0 has none."""
+    """How an image becomes tokens: a linear map of each patch; the same with the image shifted by half a patch along
+    the diagonals (Lee et al. 2021); or strided convolutions (Xiao et al. 2021). The last two help on small datasets."""
+    pre_logits_dim: int = option(0, was="rep_width")
+    """Units of a tanh layer before the classifier (`rep_size` of big_vision); 0 has none."""
     zero_head: bool = False
-    """The classifier's weights start as zeros."""
-    registers: int = 0
-    """Further learned tokens behind the class token, which nobody reads at the end (Darcet et al. 2024); DeiT's
-    distillation token is one.
-    """
+    """Initialize the classifier's weights with zeros."""
+    num_registers: int = option(0, was="registers")
+    """Learned tokens after the class token that no output reads (Darcet et al. 2024); DeiT's distillation token is
+    one."""
 
 
 VIT_SIZES = {  # Dosovitskiy et al. 2021, table 1; S: Touvron et al. 2021, table 1
-    "S": {"hidden_size": 384, "layers": 12, "heads": 6, "mlp_size": 1536},
-    "B": {"hidden_size": 768, "layers": 12, "heads": 12, "mlp_size": 3072},
-    "L": {"hidden_size": 1024, "layers": 24, "heads": 16, "mlp_size": 4096},
-    "H": {"hidden_size": 1280, "layers": 32, "heads": 16, "mlp_size": 5120},
+    "S": {"hidden_size": 384, "num_layers": 12, "num_heads": 6, "mlp_dim": 1536},
+    "B": {"hidden_size": 768, "num_layers": 12, "num_heads": 12, "mlp_dim": 3072},
+    "L": {"hidden_size": 1024, "num_layers": 24, "num_heads": 16, "mlp_dim": 4096},
+    "H": {"hidden_size": 1280, "num_layers": 32, "num_heads": 16, "mlp_dim": 5120},
 }
 
 
@@ -238,17 +264,28 @@ class Cct(ModelOptions):
     module: ClassVar[str] = "attention_jax.models.cct:Cct"
     task: ClassVar[str] = "attention_jax.tasks.vision:build"
 
-    convolutions: int = option(2, at_least=1)
+    num_conv_layers: int = option(2, at_least=1, was="convolutions")
+    """Convolutional layers of the tokenizer, each of which halves the image."""
     kernel_size: int = option(3, at_least=1)
+    """Pixels of a side of their kernels."""
     hidden_size: int = option(128, at_least=1, smoke=8)
-    mlp_size: int = option(128, at_least=1, smoke=16)
-    layers: int = option(2, at_least=1)
-    heads: int = option(2, at_least=1, smoke=2)
-    position: Literal["learned", "none"] = "learned"
+    """Width of the residual stream."""
+    mlp_dim: int = option(128, at_least=1, smoke=16, was="mlp_size")
+    """Hidden units of the feed-forward layers."""
+    num_layers: int = option(2, at_least=1, was="layers")
+    """Transformer layers."""
+    num_heads: int = option(2, at_least=1, smoke=2, was="heads")
+    """Attention heads of a layer; they divide hidden_size."""
+    position_embedding: Literal["learned", "none"] = option("learned", was="position")
+    """How the position of a token is encoded."""
     dropout: float = rate(0.0, traced=True)
+    """Dropout rate of the embeddings and of the feed-forward layers."""
     attention_dropout: float = rate(0.1, traced=True)
+    """Dropout rate of the attention weights."""
     stochastic_depth: float = rate(0.1)
+    """Probability of skipping the last layer for an example; earlier layers proportionally less."""
     dtype: Literal["float32", "bfloat16"] = option("float32", training_only=True)
+    """Type of the computation; parameters are float32."""
 
 
 @dataclass(frozen=True)
@@ -261,13 +298,16 @@ class ResNet(ModelOptions):
 
     widths: tuple[int, ...] = option((64, 128, 256, 512), at_least=1)
     """Channels of each stage; every stage but the first halves the image."""
-    blocks: int = option(2, at_least=1)
-    """Residual blocks a stage."""
+    blocks_per_stage: int = option(2, at_least=1, was="blocks")
+    """Residual blocks of a stage."""
     stem: Literal["small", "large"] = "small"
-    """A 3x3 convolution (small images), or 7x7 and pooling, both of stride 2."""
-    groups: int = option(16, at_least=1)
+    """First layer: a 3x3 convolution (small images), or a 7x7 convolution and pooling, both of stride 2."""
+    num_groups: int = option(16, at_least=1, was="groups")
+    """Groups of the group normalization; they divide every width."""
     dropout: float = rate(0.0, traced=True)
+    """Dropout rate of the input of the classifier."""
     dtype: Literal["float32", "bfloat16"] = option("float32", training_only=True)
+    """Type of the computation; parameters are float32."""
 
 
 @dataclass(frozen=True)
@@ -278,55 +318,63 @@ class Transformer(ModelOptions):
     task: ClassVar[str] = "attention_jax.tasks.seq2seq:build"
     packs: ClassVar[bool] = True
 
-    encoder_layers: int = option(6, at_least=1, smoke=1)
-    decoder_layers: int = option(6, at_least=1, smoke=1)
-    width: int = option(512, at_least=1, smoke=16)
-    """Of the residual stream, d_model."""
-    heads: int = option(8, at_least=1, smoke=2)
-    ffn: int = option(2048, at_least=1, smoke=16)
+    num_encoder_layers: int = option(6, at_least=1, smoke=1, was="encoder_layers")
+    """Layers of the encoder."""
+    num_decoder_layers: int = option(6, at_least=1, smoke=1, was="decoder_layers")
+    """Layers of the decoder."""
+    hidden_size: int = option(512, at_least=1, smoke=16, was="width")
+    """Width of the residual stream, d_model."""
+    num_heads: int = option(8, at_least=1, smoke=2, was="heads")
+    """Attention heads of a layer."""
+    mlp_dim: int = option(2048, at_least=1, smoke=16, was="ffn")
     """Hidden units of the feed-forward layers, d_ff."""
-    key_width: int = 0
-    """Per head, d_k; 0 means width / heads."""
-    value_width: int = 0
-    """Per head, d_v; 0 means width / heads."""
+    key_dim: int = option(0, was="key_width")
+    """Dimensions of a head's queries and keys, d_k; 0 is hidden_size / num_heads."""
+    value_dim: int = option(0, was="value_width")
+    """Dimensions of a head's values, d_v; 0 is hidden_size / num_heads."""
     norm: Literal["post", "pre"] = "post"
+    """Layer normalization after each residual sum (post) or before each sub-layer (pre)."""
     activation: Activation = "relu"
-    positions: Positions = "sinusoidal"
+    """Activation of the feed-forward layers."""
+    position_embedding: PositionEmbedding = option("sinusoidal", was="positions")
+    """How the position of a token is encoded."""
     score: HeadScore = "scaled_dot"
     """dot, scaled_dot, general, concat, additive, cosine, gaussian, mean, or package.file:Class of yours."""
     use_bias: bool = True
-    """Bias terms of the attention projections."""
+    """Bias terms in the attention projections."""
     dropout: float = rate(0.1, traced=True)
-    """Of embeddings and of every sub-layer's output."""
+    """Dropout rate of the embeddings and of every sub-layer's output."""
     attention_dropout: float = rate(0.0, traced=True)
-    """Of attention weights."""
-    ffn_dropout: float = rate(0.0, traced=True)
-    """Of the feed-forward's hidden units."""
-    tied: Literal["none", "output", "all"] = "none"
-    """Share the target's embeddings with the output layer, or the source's too."""
+    """Dropout rate of the attention weights."""
+    mlp_dropout: float = rate(0.0, traced=True, was="ffn_dropout")
+    """Dropout rate of the feed-forward layers' hidden units."""
+    tied_embeddings: Literal["none", "output", "all"] = option("none", was="tied")
+    """Use the target embeddings as the weights of the output layer (output), and for the source as well (all)."""
     scale_embeddings: bool = True
-    """Multiply embeddings by sqrt(width)."""
+    """Multiply the embeddings by sqrt(hidden_size)."""
     embedding_init: Literal["normal", "xavier"] = "normal"
-    """Of token vectors and learned positions; normal: deviation 1 as they are added, so 1 / sqrt(width) of tokens that
-    are scaled."""
+    """Initialization of token embeddings and learned positions. normal: standard deviation 1 after scaling, so 1 /
+    sqrt(hidden_size) for embeddings that are scaled."""
     output_bias: bool = True
+    """Bias term of the output layer."""
     shared_layers: bool = False
-    """Each stack is one layer, `encoder_layers` and `decoder_layers` times, as in the Universal Transformer (Dehghani
-    et al. 2019, section 2.1); without its halting, and positions are added before the first layer only."""
+    """One layer per stack, applied `num_encoder_layers` and `num_decoder_layers` times, as in the Universal Transformer
+    (Dehghani et al. 2019, section 2.1); without its halting, and positions are added before the first application
+    only."""
     max_length: int = option(512, at_least=1, training_only=True)
-    """Rows of a learned table of positions."""
+    """Rows of a table of learned positions, in tokens."""
     remat: bool = option(False, training_only=True)
-    """Compute each layer's activations again in the backward pass instead of keeping them."""
+    """Recompute the activations of each layer in the backward pass instead of storing them."""
     dtype: Literal["float32", "bfloat16"] = option("float32", training_only=True)
-    """What is computed in; parameters are float32."""
+    """Type of the computation; parameters are float32."""
 
     @property
     def needs_joint_vocabulary(self) -> bool:
-        return self.tied == "all"
+        return self.tied_embeddings == "all"
 
     @property
     def longest_input(self) -> int | None:
-        return self.max_length if self.positions == "learned" else None
+        return self.max_length if self.position_embedding == "learned" else None
 
 
 @dataclass(frozen=True)
@@ -336,46 +384,65 @@ class LanguageModel(ModelOptions):
     module: ClassVar[str] = "attention_jax.models.language_model:LanguageModel"
     task: ClassVar[str] = "attention_jax.tasks.language:build"
 
-    layers: int = option(4, at_least=1)
-    width: int = option(128, at_least=1, smoke=16)
-    heads: int = option(4, at_least=1, smoke=2)
-    ffn: int = option(512, at_least=1, smoke=16)
+    num_layers: int = option(4, at_least=1, was="layers")
+    """Transformer layers."""
+    hidden_size: int = option(128, at_least=1, smoke=16, was="width")
+    """Width of the residual stream, d_model."""
+    num_heads: int = option(4, at_least=1, smoke=2, was="heads")
+    """Attention heads of a layer; they divide hidden_size."""
+    mlp_dim: int = option(512, at_least=1, smoke=16, was="ffn")
+    """Hidden units of the feed-forward layers, d_ff."""
     norm: Literal["post", "pre"] = "pre"
+    """Layer normalization after each residual sum (post) or before each sub-layer (pre)."""
     activation: Activation = "gelu"
-    positions: Positions = "rotary"
+    """Activation of the feed-forward layers."""
+    position_embedding: PositionEmbedding = option("rotary", was="positions")
+    """How the position of a token is encoded."""
     score: HeadScore = "scaled_dot"
     """dot, scaled_dot, general, concat, additive, cosine, gaussian, mean, or package.file:Class of yours."""
     dropout: float = rate(0.1, traced=True)
+    """Dropout rate of the embeddings and of every sub-layer's output."""
     attention_dropout: float = rate(0.1, traced=True)
-    ffn_dropout: float = rate(0.0, traced=True)
-    tied: bool = True
+    """Dropout rate of the attention weights."""
+    mlp_dropout: float = rate(0.0, traced=True, was="ffn_dropout")
+    """Dropout rate of the feed-forward layers' hidden units."""
+    tied_embeddings: bool = option(True, was="tied")
+    """Use the token embeddings as the weights of the output layer."""
     max_length: int = option(512, at_least=1, training_only=True)
+    """Rows of a table of learned positions, in tokens."""
     remat: bool = option(False, training_only=True)
+    """Recompute the activations of each layer in the backward pass instead of storing them."""
     dtype: Literal["float32", "bfloat16"] = option("float32", training_only=True)
+    """Type of the computation; parameters are float32."""
 
     @property
     def longest_input(self) -> int | None:
-        return self.max_length if self.positions == "learned" else None
+        return self.max_length if self.position_embedding == "learned" else None
 
 
 @dataclass(frozen=True)
 class TextClassifier(ModelOptions):
-    """A Transformer encoder whose states one learned query attends to (attention_jax/models/text_classifier.py)."""
+    """A Transformer encoder, pooled by attention with one learned query (attention_jax/models/text_classifier.py)."""
 
     module: ClassVar[str] = "attention_jax.models.text_classifier:TextClassifier"
     task: ClassVar[str] = "attention_jax.tasks.text_classification:build"
 
-    layers: int = 2
-    """0 weighs the words by themselves: no word knows its neighbours."""
-    width: int = option(128, at_least=1, smoke=16)
-    heads: int = option(4, at_least=1, smoke=2)
-    ffn: int = option(256, at_least=1, smoke=16)
-    positions: Literal["none", "sinusoidal", "rotary"] = "sinusoidal"
+    num_layers: int = option(2, was="layers")
+    """Layers of the encoder; 0 pools the word embeddings themselves."""
+    hidden_size: int = option(128, at_least=1, smoke=16, was="width")
+    """Width of the residual stream."""
+    num_heads: int = option(4, at_least=1, smoke=2, was="heads")
+    """Attention heads of a layer; they divide hidden_size."""
+    mlp_dim: int = option(256, at_least=1, smoke=16, was="ffn")
+    """Hidden units of the feed-forward layers."""
+    position_embedding: Literal["none", "sinusoidal", "rotary"] = option("sinusoidal", was="positions")
+    """How the position of a token is encoded."""
     dropout: float = rate(0.1, traced=True)
-    """Of embeddings, of every sub-layer's output and of the pooled state."""
+    """Dropout rate of the embeddings, of every sub-layer's output and of the pooled state."""
     attention_dropout: float = rate(0.1, traced=True)
+    """Dropout rate of the attention weights."""
     dtype: Literal["float32", "bfloat16"] = option("float32", training_only=True)
-    """What is computed in; parameters are float32."""
+    """Type of the computation; parameters are float32."""
 
 
 @dataclass(frozen=True)
@@ -386,7 +453,7 @@ class PointerNetwork(ModelOptions):
     task: ClassVar[str] = "attention_jax.tasks.pointing:build"
 
     hidden_size: int = option(128, at_least=1, smoke=8)
-    """Of the encoder, of the decoder and of the score."""
+    """Units of the encoder, of the decoder and of the score."""
 
 
 @dataclass(frozen=True)
@@ -396,18 +463,18 @@ class GraphAttention(ModelOptions):
     module: ClassVar[str] = "attention_jax.models.graph_attention:GraphAttention"
     task: ClassVar[str] = "attention_jax.tasks.nodes:build"
 
-    heads: int = option(8, at_least=1, smoke=2)
-    """Of the hidden layer; the output layer has one."""
+    num_heads: int = option(8, at_least=1, smoke=2, was="heads")
+    """Attention heads of the hidden layer; the output layer has one."""
     hidden_size: int = option(8, at_least=1, smoke=8)
     """Units of each head of the hidden layer."""
     score: HeadScore = "attention_jax.ops.scores:LeakySum"
     """dot, scaled_dot, general, concat, additive, cosine, gaussian, mean, or package.file:Class (here the paper's)."""
     dropout: float = rate(0.6, traced=True)
-    """Of the inputs of both layers and of the projected values."""
+    """Dropout rate of the inputs of both layers and of the projected values."""
     attention_dropout: float = rate(0.6, traced=True)
-    """Of attention weights."""
+    """Dropout rate of the attention weights."""
     l2: float = 5e-4
-    """This times half the sum of all squared parameters is added to the loss."""
+    """Weight of the L2 penalty: this times half the sum of all squared parameters is added to the loss."""
 
 
 @dataclass(frozen=True)
@@ -419,27 +486,34 @@ class NTM(ModelOptions):
     task: ClassVar[str] = "attention_jax.tasks.memory:build"
 
     controller: Literal["lstm", "feedforward"] = "lstm"
+    """Network that emits the heads' parameters."""
     hidden_size: int = option(100, at_least=1, smoke=8)
-    read_heads: int = option(1, at_least=1)
-    write_heads: int = option(1, at_least=1)
-    locations: int = option(128, at_least=1)
-    width: int = option(20, at_least=1, smoke=16)
-    """Numbers in a memory location."""
-    shifts: int = option(3, at_least=1)
-    """How many shifts a head chooses from: 3 means one back, stay, one forward."""
+    """Units of the controller."""
+    num_read_heads: int = option(1, at_least=1, was="read_heads")
+    """Read heads."""
+    num_write_heads: int = option(1, at_least=1, was="write_heads")
+    """Write heads."""
+    num_locations: int = option(128, at_least=1, was="locations")
+    """Memory locations, N."""
+    word_size: int = option(20, at_least=1, smoke=16, was="width")
+    """Numbers in a memory location, M."""
+    num_shifts: int = option(3, at_least=1, was="shifts")
+    """Shifts that a head chooses from: 3 are one back, none, one forward."""
     memory_init: Literal["constant", "learned", "random"] = "constant"
-    """What memory holds before the first step; random is drawn once and not trained."""
+    """Initial memory; random is drawn once and not trained."""
 
 
 @dataclass(frozen=True)
 class StackedLSTM(ModelOptions):
-    """The baseline of the Neural Turing Machine paper: LSTM layers and no other memory (table 3)."""
+    """LSTM baseline of the Neural Turing Machine paper (table 3)."""
 
     module: ClassVar[str] = "attention_jax.models.ntm:StackedLSTM"
     task: ClassVar[str] = "attention_jax.tasks.memory:build"
 
-    layers: int = option(3, at_least=1)
+    num_layers: int = option(3, at_least=1, was="layers")
+    """LSTM layers."""
     hidden_size: int = option(256, at_least=1, smoke=8)
+    """Units of a layer."""
 
 
 @dataclass(frozen=True)
@@ -450,10 +524,12 @@ class RecurrentLanguageModel(ModelOptions):
     task: ClassVar[str] = "attention_jax.tasks.language:build"
 
     cell: Literal["rnn", "gru", "lstm"] = "rnn"
+    """Recurrent cell."""
     hidden_size: int = option(32, at_least=1, smoke=8)
+    """Units of the recurrent state."""
     dropout: float = rate(0.0, traced=True)
-    """Of the hidden states that the output layer sees."""
+    """Dropout rate of the input of the output layer."""
     truncation: Literal["full", "truncated", "randomised"] = "full"
     """How far gradients go back within a window (attention_jax/ops/bptt.py)."""
     truncation_length: int = option(8, at_least=1)
-    """truncated: the gradient is cut every so many steps; randomised: so many steps on average."""
+    """Steps after which the gradient is cut (truncated), or their mean (randomised)."""

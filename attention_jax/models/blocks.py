@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from attention_jax import InputError
 from attention_jax.config import ModelOptions
-from attention_jax.config.models import Activation, Positions
+from attention_jax.config.models import Activation, PositionEmbedding
 from attention_jax.models.multihead import Linear, MultiHeadAttention
 from attention_jax.models.position_encodings import RelativeBias, relative_biases
 from attention_jax.ops.attention import Implementation
@@ -44,19 +44,19 @@ ACTIVATIONS = {
 class Block:
     """The hyperparameters that all layers of a Transformer share."""
 
-    width: int
+    hidden_size: int
     """Width of the residual stream, d_model."""
-    heads: int
-    ffn: int
+    num_heads: int
+    mlp_dim: int
     """Hidden units of the feed-forward sub-layer, d_ff."""
-    key_width: int = 0
-    """Per head, d_k; 0 means width / heads."""
-    value_width: int = 0
-    """Per head, d_v; 0 means width / heads."""
+    key_dim: int = 0
+    """Per head, d_k; 0 means hidden_size / num_heads."""
+    value_dim: int = 0
+    """Per head, d_v; 0 means hidden_size / num_heads."""
     norm: Literal["post", "pre"] = "pre"
     norm_epsilon: float = EPSILON
     activation: Activation = "gelu"
-    positions: Positions = "none"
+    position_embedding: PositionEmbedding = "none"
     score: str = "scaled_dot"
     """A name in `config.SCORES`, or package.file:Class."""
     use_bias: bool = True
@@ -64,7 +64,7 @@ class Block:
     dropout: Any = 0.0
     """Of every sub-layer's output; like the other two rates a number, or traced."""
     attention_dropout: Any = 0.0
-    ffn_dropout: Any = 0.0
+    mlp_dropout: Any = 0.0
     dtype: Any = jnp.float32
     """Of the computation; parameters are always float32."""
     implementation: Implementation | None = None
@@ -81,13 +81,13 @@ class Block:
     def attention(self) -> MultiHeadAttention:
         """A multi-head attention of this block's sizes."""
         return MultiHeadAttention(
-            heads=self.heads,
-            width=self.width,
-            key_width=self.key_width,
-            value_width=self.value_width,
+            num_heads=self.num_heads,
+            hidden_size=self.hidden_size,
+            key_dim=self.key_dim,
+            value_dim=self.value_dim,
             score=self.score,
             use_bias=self.use_bias,
-            rotary=self.positions == "rotary",
+            rotary=self.position_embedding == "rotary",
             dropout=self.attention_dropout,
             dtype=self.dtype,
             implementation=self.implementation,
@@ -103,14 +103,14 @@ class Block:
 
     def relative_biases(self, layers: int, bidirectional: bool) -> list[RelativeBias]:
         """The biases of a stack of this block's self-attentions."""
-        key_width = self.key_width or self.width // self.heads
-        return relative_biases(self.positions, self.heads, key_width, layers, bidirectional)
+        key_width = self.key_dim or self.hidden_size // self.num_heads
+        return relative_biases(self.position_embedding, self.num_heads, key_width, layers, bidirectional)
 
 
 def check_heads(option: str, width: int, heads: int):
     """Raise InputError unless the heads divide the width, which the option `option` of a model gives."""
     if width % heads:
-        raise InputError(f"--model.{option} must be a multiple of --model.heads, got {width} and {heads}")
+        raise InputError(f"--model.{option} must be a multiple of --model.num-heads, got {width} and {heads}")
 
 
 class FeedForward(nn.Module):
@@ -119,11 +119,11 @@ class FeedForward(nn.Module):
     block: Block
 
     def setup(self):
-        self.hidden = Linear(self.block.ffn, dtype=self.block.dtype)
-        self.out = Linear(self.block.width, dtype=self.block.dtype)
+        self.hidden = Linear(self.block.mlp_dim, dtype=self.block.dtype)
+        self.out = Linear(self.block.hidden_size, dtype=self.block.dtype)
 
     def __call__(self, x: Float[Array, "B T D"], *, train: bool = False) -> Float[Array, "B T D"]:
-        rate = self.block.ffn_dropout
+        rate = self.block.mlp_dropout
         rng = self.make_rng("dropout") if train and not is_zero(rate) else None
         rest = nn.remat(FeedForward._rest) if is_half(self.block.dtype) else FeedForward._rest
         return rest(self, self.hidden(x), rate, rng)
@@ -245,7 +245,7 @@ class DecoderLayer(nn.Module):
         queries = _together(self.attention.queries(h, position), hypotheses)
         new_keys, new_values = (_together(y, hypotheses) for y in self.attention.memory(h, h, position))
         keys, values = cache[0].write(new_keys.swapaxes(2, 3), position), cache[1].write(new_values, position)
-        bias = None if bias is None else AtPosition(bias, jnp.full((self.block.heads,), position), hypotheses)
+        bias = None if bias is None else AtPosition(bias, jnp.full((self.block.num_heads,), position), hypotheses)
         known = keys.value.swapaxes(2, 3)
         y, own = self.attention.pool(queries, known, values.value, bias=bias, mask=Seen(seen), look=look)
         own = _by_position(_by_row(own, x.shape[0]), hypotheses) if look else None

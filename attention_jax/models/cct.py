@@ -41,25 +41,26 @@ class Cct(nn.Module):
     image_size: int
 
     def __post_init__(self):
-        check_heads("hidden-size", self.options.hidden_size, self.options.heads)
+        check_heads("hidden-size", self.options.hidden_size, self.options.num_heads)
         super().__post_init__()
 
     @nn.compact
     def __call__(self, images: Float[Array, "B S S C"], *, train: bool = False, look: bool = False):
         """(logits [B, classes], {"encoder_attention": [B, layers, H, T, T], "pool_attention": [B, T]} if `look`)."""
         options = self.options
-        sizes = {"width": options.hidden_size, "ffn": options.mlp_size}
-        block = Block.of(options, **sizes, positions="none", ffn_dropout=options.dropout)
+        block = Block.of(options, position_embedding="none", mlp_dropout=options.dropout)
         if images.shape[1] != images.shape[2]:
             raise InputError(f"images must be squares, got {images.shape[1]} x {images.shape[2]}; give --data.pixels")
-        tokenizer = Tokenizer(options.convolutions, options.kernel_size, block.width, block.dtype, name="tokenizer")
+        tokenizer = Tokenizer(
+            options.num_conv_layers, options.kernel_size, block.hidden_size, block.dtype, name="tokenizer"
+        )
         x = tokenizer(images)
-        if options.position == "learned":
+        if options.position_embedding == "learned":
             side = self.image_size
-            for _ in range(options.convolutions):
+            for _ in range(options.num_conv_layers):
                 side = -(-side // 2)
-            table = self.param("positions", nn.initializers.truncated_normal(0.2), (side * side, block.width))
+            table = self.param("positions", nn.initializers.truncated_normal(0.2), (side * side, block.hidden_size))
             x = x + interpolate(table, math.isqrt(x.shape[1])).astype(block.dtype)[None, :, :]
         x = drop(self, x, block.dropout, train)
-        trunk = Trunk(self.classes, block, options.layers, "attention", options.stochastic_depth, name="trunk")
+        trunk = Trunk(self.classes, block, options.num_layers, "attention", options.stochastic_depth, name="trunk")
         return trunk(x, train=train, look=look)

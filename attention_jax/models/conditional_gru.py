@@ -35,8 +35,8 @@ class ConditionalGru(DeepOutput):
 
     def make_decoder(self, annotation_size: int) -> int:
         o = self.options
-        if o.layers != 1:
-            raise InputError(f"a conditional GRU has one layer; got layers {o.layers}: use 1")
+        if o.num_layers != 1:
+            raise InputError(f"a conditional GRU has one layer; got layers {o.num_layers}: use 1")
         self.stack = self.layers(())
         self.second = Layer((annotation_size,), o.hidden_size, o.cell)
         self.alignment = Scorer(o.score, o.hidden_size, annotation_size, o.hidden_size)

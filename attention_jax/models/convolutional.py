@@ -68,8 +68,8 @@ class Embedded(nn.Module):
         """Raises InputError if there are fewer positions."""
         if length > self.positions:
             raise InputError(
-                f"this model knows {self.positions} positions, got a sequence of {length}: raise --model.positions, or "
-                "lower --decode.max-length"
+                f"--model.max-length must be at least {length}, the length of a sequence; got {self.positions}: raise "
+                "it, or lower --decode.max-length"
             )
 
     def __call__(self, tokens: Int[Array, "B T"], first: Int[Array, "B"] | None = None) -> Float[Array, "B T D"]:
@@ -99,14 +99,14 @@ class ConvSeq2seq(nn.Module):
         options = self.options
         hidden, embed = options.hidden_size, options.embed_size
         dense = lambda width: Linear(width, kernel_init=linear_init)
-        blocks = lambda: [Convolution(hidden, options.kernel_size) for _ in range(options.layers)]
-        self.source_embed = Embedded(self.source_vocab, embed, options.positions)
-        self.target_embed = Embedded(self.target_vocab, embed, options.positions)
+        blocks = lambda: [Convolution(hidden, options.kernel_size) for _ in range(options.num_layers)]
+        self.source_embed = Embedded(self.source_vocab, embed, options.max_length)
+        self.target_embed = Embedded(self.target_vocab, embed, options.max_length)
         self.source_in, self.source_out = dense(hidden), dense(embed)
         self.target_in, self.target_out = dense(hidden), dense(embed)
         self.source_blocks, self.target_blocks = blocks(), blocks()
-        self.queries = [dense(embed) for _ in range(options.layers)]
-        self.contexts = [dense(hidden) for _ in range(options.layers)]
+        self.queries = [dense(embed) for _ in range(options.num_layers)]
+        self.contexts = [dense(hidden) for _ in range(options.num_layers)]
         self.kernel = self.param("kernel", linear_init, (embed, self.target_vocab))
         self.bias = self.param("bias", nn.initializers.zeros, (self.target_vocab,))
 
@@ -142,7 +142,7 @@ class ConvSeq2seq(nn.Module):
         """Teacher forced: hidden [B, T, embed] and intermediates."""
         embedded = self.drop(self.target_embed(target_in), train)
         x, looked = self.target_in(embedded), []
-        for layer in range(self.options.layers):
+        for layer in range(self.options.num_layers):
             inputs = jnp.pad(self.drop(x, train), ((0, 0), (self.options.kernel_size - 1, 0), (0, 0)))
             x, weights = self.block(layer, memory, inputs, x, embedded, look)
             looked.append(weights)
@@ -156,7 +156,7 @@ class ConvSeq2seq(nn.Module):
         batch = memory["length"].shape[0]
         before = [
             jnp.zeros((batch, self.options.kernel_size - 1, self.options.hidden_size), memory["key"].dtype)
-            for _ in range(self.options.layers)
+            for _ in range(self.options.num_layers)
         ]
         return memory | {"before": before, "time": jnp.zeros((batch,), jnp.int32)}
 
@@ -164,7 +164,7 @@ class ConvSeq2seq(nn.Module):
         """One step: logits [B, V], the next cache, and the weights [B, layers, 1, 1, S] it looked with."""
         embedded = self.target_embed(token[:, None], cache["time"])
         x, before, looked = self.target_in(embedded), [], []
-        for layer in range(self.options.layers):
+        for layer in range(self.options.num_layers):
             inputs = jnp.concatenate([cache["before"][layer], x], axis=1)
             before.append(inputs[:, 1:])
             x, weights = self.block(layer, cache, inputs, x, embedded, True)

@@ -91,7 +91,7 @@ class GraphAttention(nn.Module):
         """
         o = self.options
         heads = lambda name: GraphHeads(o.score, o.dropout, o.attention_dropout, name=name)
-        projected = WordProjection(self.features, o.heads, o.hidden_size, o.dropout, name="hidden_projection")(
+        projected = WordProjection(self.features, o.num_heads, o.hidden_size, o.dropout, name="hidden_projection")(
             words, values, train=train
         )
         hidden, among = heads("hidden")(projected, edges, train=train, look=look)

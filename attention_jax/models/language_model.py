@@ -21,18 +21,18 @@ class LanguageModel(nn.Module):
     vocab: int
 
     def __post_init__(self):
-        check_heads("width", self.options.width, self.options.heads)
+        check_heads("hidden-size", self.options.hidden_size, self.options.num_heads)
         super().__post_init__()
 
     def setup(self):
         options = self.options
-        block, small = Block.of(options), options.width**-0.5
+        block, small = Block.of(options), options.hidden_size**-0.5
         # scaled and drawn as in the plain Transformer; learned positions begin small beside the tokens
         self.embedding = Embedding(self.vocab, block, options.max_length, True, "normal", position_deviation=small)
-        self.decoder = Decoder(block, options.layers, False, options.remat)
-        if not options.tied:
+        self.decoder = Decoder(block, options.num_layers, False, options.remat)
+        if not options.tied_embeddings:
             glorot = nn.initializers.xavier_uniform()
-            self.kernel = self.param("kernel", glorot, (options.width, self.vocab))
+            self.kernel = self.param("kernel", glorot, (options.hidden_size, self.vocab))
         self.bias = self.param("bias", nn.initializers.zeros, (self.vocab,))
 
     def hidden(self, tokens: Int[Array, "B T"], *, train: bool = False, look: bool = False):
@@ -42,7 +42,7 @@ class LanguageModel(nn.Module):
 
     def output(self) -> tuple[Float[Array, "D V"], Float[Array, "V"]]:
         """The output layer, logits = hidden @ kernel + bias."""
-        return self.embedding.token.embedding.T if self.options.tied else self.kernel, self.bias
+        return self.embedding.token.embedding.T if self.options.tied_embeddings else self.kernel, self.bias
 
     def __call__(self, tokens: Int[Array, "B T"], *, train: bool = False, look: bool = False):
         """(logits [B, T, V] of each next token, intermediates)."""

@@ -100,14 +100,14 @@ def head_score(module: nn.Module, name: str, heads: int, size: int) -> Score:
 class MultiHeadAttention(nn.Module):
     """softmax(score(q W_q, k W_k)) v W_v for every head, concatenated and projected by W_o.
 
-    Query, key and value may have different widths; `width` is the output's, `key_width` and `value_width` are those
-    of a head's queries and keys and of its values, 0 meaning width / heads.
+    Query, key and value may have different widths; `hidden_size` is the output's, `key_dim` and `value_dim` are those
+    of a head's queries and keys and of its values, 0 meaning hidden_size / num_heads.
     """
 
-    heads: int
-    width: int
-    key_width: int = 0
-    value_width: int = 0
+    num_heads: int
+    hidden_size: int
+    key_dim: int = 0
+    value_dim: int = 0
     score: str = "scaled_dot"
     """A name in `config.SCORES`, or package.file:Class."""
     use_bias: bool = True
@@ -119,13 +119,13 @@ class MultiHeadAttention(nn.Module):
     """Of `attend`; None chooses by size and platform."""
 
     def setup(self):
-        key_width = self.key_width or self.width // self.heads
-        value_width = self.value_width or self.width // self.heads
-        self.query = Linear(self.heads * key_width, self.use_bias, self.dtype)
-        self.key = Linear(self.heads * key_width, self.use_bias, self.dtype)
-        self.value = Linear(self.heads * value_width, self.use_bias, self.dtype)
-        self.out = Linear(self.width, self.use_bias, self.dtype)
-        self.head_score = head_score(self, self.score, self.heads, key_width)
+        key_width = self.key_dim or self.hidden_size // self.num_heads
+        value_width = self.value_dim or self.hidden_size // self.num_heads
+        self.query = Linear(self.num_heads * key_width, self.use_bias, self.dtype)
+        self.key = Linear(self.num_heads * key_width, self.use_bias, self.dtype)
+        self.value = Linear(self.num_heads * value_width, self.use_bias, self.dtype)
+        self.out = Linear(self.hidden_size, self.use_bias, self.dtype)
+        self.head_score = head_score(self, self.score, self.num_heads, key_width)
 
     def __call__(self, query, key, value, *, bias=None, mask=None, train=False, look=False):
         """[B, Q, Dq], [B, K, Dk], [B, K, Dv] -> (output [B, Q, width], weights [B, H, Q, K] if `look` else None)."""
@@ -151,7 +151,7 @@ class MultiHeadAttention(nn.Module):
 
     def _split(self, x):
         """[B, T, H E] -> [B, H, T, E]."""
-        return x.reshape(*x.shape[:2], self.heads, -1).swapaxes(1, 2)
+        return x.reshape(*x.shape[:2], self.num_heads, -1).swapaxes(1, 2)
 
     def _rotate(self, x, offset):
         if not self.rotary:

@@ -21,21 +21,21 @@ from attention_jax.ops import addressing, cells
 class Shape(NamedTuple):
     """The sizes of a machine."""
 
-    read_heads: int
-    write_heads: int
-    locations: int
-    width: int
-    shifts: int
+    num_read_heads: int
+    num_write_heads: int
+    num_locations: int
+    word_size: int
+    num_shifts: int
     """Allowed shifts, centred on 0: 3 means one back, stay, one forward."""
 
     @property
-    def heads(self) -> int:
-        return self.read_heads + self.write_heads
+    def num_heads(self) -> int:
+        return self.num_read_heads + self.num_write_heads
 
     @property
     def interface(self) -> int:
         """Numbers a controller emits each step: key, beta, g, shifts, gamma per head; erase and add per write head."""
-        return self.heads * (self.width + 3 + self.shifts) + 2 * self.write_heads * self.width
+        return self.num_heads * (self.word_size + 3 + self.num_shifts) + 2 * self.num_write_heads * self.word_size
 
 
 class State(NamedTuple):
@@ -82,11 +82,11 @@ def addresses(
 ) -> tuple[addressing.Address, Float[Array, "Hw W"], Float[Array, "Hw W"]]:
     """Splits what the controller emitted into addresses (fields with a leading head axis), erase and add vectors, each
     in its range."""
-    split = shape.heads * (shape.width + 3 + shape.shifts)
-    per_head = emitted[:split].reshape(shape.heads, -1)
-    erase, add = emitted[split:].reshape(2, shape.write_heads, shape.width)
+    split = shape.num_heads * (shape.word_size + 3 + shape.num_shifts)
+    per_head = emitted[:split].reshape(shape.num_heads, -1)
+    erase, add = emitted[split:].reshape(2, shape.num_write_heads, shape.word_size)
     key, beta, gate, gamma, shift = jnp.split(
-        per_head, [shape.width, shape.width + 1, shape.width + 2, shape.width + 3], axis=-1
+        per_head, [shape.word_size, shape.word_size + 1, shape.word_size + 2, shape.word_size + 3], axis=-1
     )
     address = addressing.Address(
         jnp.tanh(key), nn.softplus(beta[:, 0]), nn.sigmoid(gate[:, 0]), nn.softmax(shift), 1 + nn.softplus(gamma[:, 0])
@@ -99,8 +99,8 @@ def turn(state: State, emitted: Float[Array, "P"], shape: Shape) -> State:
     read."""
     address, erase, add = addresses(emitted, shape)
     weights = jax.vmap(addressing.locate, in_axes=(None, 0, 0))(state.memory, state.weights, address)  # [H, N]
-    memory = addressing.write(state.memory, weights[: shape.write_heads], erase, add)
-    reads = addressing.read(memory, weights[shape.write_heads :])  # [R, W]
+    memory = addressing.write(state.memory, weights[: shape.num_write_heads], erase, add)
+    reads = addressing.read(memory, weights[shape.num_write_heads :])  # [R, W]
     return state._replace(reads=reads, weights=weights, memory=memory)
 
 
@@ -118,8 +118,14 @@ class NTM(nn.Module):
     def __call__(self, inputs: Float[Array, "B T I"], *, look: bool = False):
         """Logits `[B, T, O]` and, with `look`, {"write": [B, T, Hw, N], "read": [B, T, Hr, N]}."""
         options = self.options
-        shape = Shape(options.read_heads, options.write_heads, options.locations, options.width, options.shifts)
-        size, reads = options.hidden_size, options.read_heads * options.width
+        shape = Shape(
+            options.num_read_heads,
+            options.num_write_heads,
+            options.num_locations,
+            options.word_size,
+            options.num_shifts,
+        )
+        size, reads = options.hidden_size, options.num_read_heads * options.word_size
         dense = nn.initializers.lecun_normal()
         has_cell = options.controller == "lstm"
         gates, recurrent, first = (4 * size, reads + size, gate_order(dense)) if has_cell else (size, reads, dense)
@@ -142,7 +148,7 @@ class NTM(nn.Module):
         if not look:
             return logits, {}
         weights = looked[0].swapaxes(0, 1)  # [B, T, H, N]
-        return logits, {"write": weights[:, :, : shape.write_heads], "read": weights[:, :, shape.write_heads :]}
+        return logits, {"write": weights[:, :, : shape.num_write_heads], "read": weights[:, :, shape.num_write_heads :]}
 
     def start(self, shape: Shape) -> State:
         """The state before the first step: learned controller state and reads, all heads at location 0, an empty
@@ -153,9 +159,9 @@ class NTM(nn.Module):
             controller = tuple(
                 self.param(name, small, (self.options.hidden_size,)) for name in ("hidden_start", "cell_start")
             )
-        reads = self.param("reads_start", small, (shape.read_heads, shape.width))
-        weights = jnp.zeros((shape.heads, shape.locations)).at[:, 0].set(1.0)
-        size = (shape.locations, shape.width)
+        reads = self.param("reads_start", small, (shape.num_read_heads, shape.word_size))
+        weights = jnp.zeros((shape.num_heads, shape.num_locations)).at[:, 0].set(1.0)
+        size = (shape.num_locations, shape.word_size)
         if self.options.memory_init == "constant":
             memory = jnp.full(size, 1e-6)
         else:
@@ -174,7 +180,7 @@ class StackedLSTM(nn.Module):
     def __call__(self, inputs: Float[Array, "B T I"], *, look: bool = False):
         """Logits `[B, T, O]` and an empty dict: there are no weights to look at."""
         x = inputs.swapaxes(0, 1)
-        for number in range(self.options.layers):
+        for number in range(self.options.num_layers):
             layer = Layer((x.shape[-1],), self.options.hidden_size, name=f"layer_{number}")
             x, _ = layer.scan(layer.project(x), layer.zero(inputs.shape[0]))
         return nn.Dense(self.outputs, name="output")(x.swapaxes(0, 1)), {}

@@ -22,11 +22,11 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from attention_jax.config.models import Positions
+from attention_jax.config.models import PositionEmbedding
 from attention_jax.ops.biases import ALiBi, Bias, ShawBias, T5Bias, TransformerXLBias
 from attention_jax.ops.positions import sinusoidal
 
-KINDS: tuple[str, ...] = get_args(Positions)
+KINDS: tuple[str, ...] = get_args(PositionEmbedding)
 REACH = 16
 """Shaw: relative positions beyond this are treated alike (the paper's k = 16)."""
 BUCKETS = 32
@@ -34,7 +34,7 @@ BUCKETS = 32
 
 
 def added_positions(
-    kind: Positions, positions: Int[Array, "T"], width: int, table: nn.Embed | None
+    kind: PositionEmbedding, positions: Int[Array, "T"], width: int, table: nn.Embed | None
 ) -> Float[Array, "T D"] | None:
     """The vectors to add to the embeddings at `positions`, or None where the kind adds none.
 
@@ -49,31 +49,31 @@ def added_positions(
 class RelativeBias(nn.Module):
     """The bias of one stack's or one layer's self-attention, leaves leading with the heads; None for kinds without."""
 
-    kind: Positions
-    heads: int
-    key_width: int
+    kind: PositionEmbedding
+    num_heads: int
+    key_dim: int
     bidirectional: bool
     """Keys may come after the query (in an encoder)."""
 
     @nn.compact
     def __call__(self) -> Bias | None:
         if self.kind == "alibi":
-            return ALiBi(jnp.asarray(ALiBi.slopes(self.heads)))
+            return ALiBi(jnp.asarray(ALiBi.slopes(self.num_heads)))
         if self.kind == "t5":
-            table = self.param("table", nn.initializers.normal(0.02), (self.heads, BUCKETS))
+            table = self.param("table", nn.initializers.normal(0.02), (self.num_heads, BUCKETS))
             return T5Bias(table, bidirectional=self.bidirectional)
         if self.kind == "shaw":  # shared by the heads
-            table = self.param("table", nn.initializers.xavier_uniform(), (2 * REACH + 1, self.key_width))
-            return ShawBias(jnp.broadcast_to(table[None], (self.heads, *table.shape)))
+            table = self.param("table", nn.initializers.xavier_uniform(), (2 * REACH + 1, self.key_dim))
+            return ShawBias(jnp.broadcast_to(table[None], (self.num_heads, *table.shape)))
         if self.kind == "transformer_xl":
-            width = self.heads * self.key_width
+            width = self.num_heads * self.key_dim
             glorot = nn.initializers.xavier_uniform(batch_axis=0)
-            return TransformerXLBias(self.param("kernel", glorot, (self.heads, self.key_width, width + width % 2)))
+            return TransformerXLBias(self.param("kernel", glorot, (self.num_heads, self.key_dim, width + width % 2)))
         return None
 
 
 def relative_biases(
-    kind: Positions, heads: int, key_width: int, layers: int, bidirectional: bool
+    kind: PositionEmbedding, heads: int, key_width: int, layers: int, bidirectional: bool
 ) -> list[RelativeBias]:
     """The biases of a stack: one for all its layers, or one for each of Shaw's and Transformer-XL's."""
     own = kind in ("shaw", "transformer_xl")

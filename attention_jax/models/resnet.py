@@ -23,15 +23,15 @@ class Residual(nn.Module):
 
     channels: int
     stride: int
-    groups: int
+    num_groups: int
     dtype: Any
 
     @nn.compact
     def __call__(self, x: Float[Array, "B S S C"]) -> Float[Array, "B R R D"]:
         y = convolution(self.channels, 3, self.stride, self.dtype)(x)
-        y = jax.nn.relu(nn.GroupNorm(self.groups, dtype=self.dtype)(y))
+        y = jax.nn.relu(nn.GroupNorm(self.num_groups, dtype=self.dtype)(y))
         y = convolution(self.channels, 3, 1, self.dtype)(y)
-        y = nn.GroupNorm(self.groups, dtype=self.dtype)(y)
+        y = nn.GroupNorm(self.num_groups, dtype=self.dtype)(y)
         if x.shape != y.shape:
             x = convolution(self.channels, 1, self.stride, self.dtype)(x)
         return jax.nn.relu(x + y)
@@ -46,10 +46,10 @@ class ResNet(nn.Module):
     """Not used: images of every size have one mean."""
 
     def __post_init__(self):
-        widths, groups = self.options.widths, self.options.groups
+        widths, groups = self.options.widths, self.options.num_groups
         if not widths or any(width % groups for width in widths):
             raise InputError(
-                f"--model.widths must be one width a stage, multiples of --model.groups {groups}, got {widths}"
+                f"--model.widths must be one width a stage, multiples of --model.num-groups {groups}, got {widths}"
             )
         super().__post_init__()
 
@@ -59,13 +59,13 @@ class ResNet(nn.Module):
         options, dtype = self.options, jnp.dtype(self.options.dtype)
         size, stride = (3, 1) if options.stem == "small" else (7, 2)
         x = convolution(options.widths[0], size, stride, dtype)(images.astype(dtype))
-        x = jax.nn.relu(nn.GroupNorm(options.groups, dtype=dtype)(x))
+        x = jax.nn.relu(nn.GroupNorm(options.num_groups, dtype=dtype)(x))
         if options.stem == "large":
             x = nn.max_pool(x, (3, 3), (2, 2), padding="SAME")
         for stage, width in enumerate(options.widths):
-            for block in range(options.blocks):
+            for block in range(options.blocks_per_stage):
                 stride = 2 if stage > 0 and block == 0 else 1
-                x = Residual(width, stride, options.groups, dtype, name=f"stage_{stage}_block_{block}")(x)
+                x = Residual(width, stride, options.num_groups, dtype, name=f"stage_{stage}_block_{block}")(x)
         x = x.mean(axis=(1, 2)).astype(jnp.float32)
         return nn.Dense(self.classes, name="head")(drop(self, x, options.dropout, train)), {}
 

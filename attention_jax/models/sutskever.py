@@ -17,19 +17,19 @@ class Sutskever(DeepOutput):
     options: config.Sutskever
 
     def make_decoder(self, annotation_size: int) -> int:
-        if (o := self.options).start_from != "mean" and (o.layer_norm or o.memory_dropout):
+        if (o := self.options).decoder_init != "mean" and (o.layer_norm or o.memory_dropout):
             raise InputError(
                 "--model.layer-norm and --model.memory-dropout are of the annotations, which without attention only "
-                "--model.start-from mean reads: leave them out, or start from the mean"
+                "--model.decoder-init mean reads: leave them out, or start from the mean"
             )
-        context_size = annotation_size if self.options.handover == "every_step" else 0
+        context_size = annotation_size if self.options.context_input == "every_step" else 0
         self.stack = self.layers((context_size,))
         self.alignment = None
         return self.make_readout(context_size)
 
     def run(self, memory, states, token, train):
         context = None
-        if self.options.handover == "every_step":
+        if self.options.context_input == "every_step":
             context = jnp.broadcast_to(memory.last, (token.shape[0], *memory.last.shape))
             token = token + self.stack[0].project(memory.last, part=1)[None]
         drop = lambda x: self.drop(x, self.options.layer_dropout, train)

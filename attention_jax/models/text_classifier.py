@@ -42,7 +42,7 @@ class TextClassifier(nn.Module):
     classes: int
 
     def __post_init__(self):
-        check_heads("width", self.options.width, self.options.heads)
+        check_heads("hidden-size", self.options.hidden_size, self.options.num_heads)
         super().__post_init__()
 
     @nn.compact
@@ -52,8 +52,8 @@ class TextClassifier(nn.Module):
         embedding = Embedding(self.vocab, block, max_length=0, scale=True, initial="normal", name="embedding")
         x = embedding(tokens, train=train)  # [B, T, D]
         weights = {}
-        if options.layers:
-            x, own = Encoder(block, options.layers, name="encoder")(x, lengths(length), train, look)
+        if options.num_layers:
+            x, own = Encoder(block, options.num_layers, name="encoder")(x, lengths(length), train, look)
             weights = {"encoder_attention": own}
         pooled, pool = AttentionPool(name="pool")(x, length, look)
         pooled = drop(self, pooled.astype(jnp.float32), block.dropout, train)

@@ -92,8 +92,10 @@ class Decoder(nn.Module):
     def start(self, batch_size: int, max_length: int) -> Past:
         """Nothing written yet, with room for `max_length` positions."""
         block = self.block
-        key_width, value_width = (size or block.width // block.heads for size in (block.key_width, block.value_width))
-        empty = lambda axis, *shape: Written(jnp.zeros((batch_size, block.heads, *shape), block.dtype), axis)
+        key_width, value_width = (
+            size or block.hidden_size // block.num_heads for size in (block.key_dim, block.value_dim)
+        )
+        empty = lambda axis, *shape: Written(jnp.zeros((batch_size, block.num_heads, *shape), block.dtype), axis)
         layers = tuple((empty(3, key_width, max_length), empty(2, max_length, value_width)) for _ in range(self.layers))
         return Past(jnp.zeros((batch_size,), jnp.int32), jnp.zeros((batch_size, max_length), jnp.int32), layers)
 
@@ -131,15 +133,15 @@ class Embedding(nn.Module):
     """Of a learned table of positions at first, if `initial` is normal; 1 is as large as the scaled tokens."""
 
     def setup(self):
-        width, (normal, xavier) = self.block.width, (nn.initializers.normal, nn.initializers.xavier_uniform())
+        width, (normal, xavier) = self.block.hidden_size, (nn.initializers.normal, nn.initializers.xavier_uniform())
         draw = lambda deviation: xavier if self.initial == "xavier" else normal(deviation)
         self.token = nn.Embed(self.vocab, width, embedding_init=draw(width**-0.5 if self.scale else 1.0))
-        if self.block.positions == "learned":
+        if self.block.position_embedding == "learned":
             self.position = nn.Embed(self.max_length, width, embedding_init=draw(self.position_deviation))
 
     def check(self, length: int):
         """Raises InputError if so many tokens have no learned positions."""
-        if self.block.positions == "learned" and length > self.max_length:
+        if self.block.position_embedding == "learned" and length > self.max_length:
             raise InputError(
                 f"there are {self.max_length} learned positions, --model.max-length, for {length} tokens: give fewer "
                 "tokens, or train with more positions"
@@ -153,10 +155,10 @@ class Embedding(nn.Module):
         if segment is None:
             self.check(tokens.shape[1])
         x = self.token(tokens)
-        x = x * self.block.width**0.5 if self.scale else x
+        x = x * self.block.hidden_size**0.5 if self.scale else x
         positions = jnp.arange(tokens.shape[1], dtype=jnp.int32) + offset if segment is None else within(segment)
-        table = self.position if self.block.positions == "learned" else None
-        vectors = added_positions(self.block.positions, positions.reshape(-1), self.block.width, table)
+        table = self.position if self.block.position_embedding == "learned" else None
+        vectors = added_positions(self.block.position_embedding, positions.reshape(-1), self.block.hidden_size, table)
         if vectors is not None:
             x = x + (vectors[None] if segment is None else vectors.reshape(x.shape))
         return drop(self, x, self.block.dropout, train).astype(self.block.dtype)
@@ -186,12 +188,12 @@ class Transformer(nn.Module):
 
     def __post_init__(self):
         options = self.options
-        if not (options.key_width and options.value_width):
-            check_heads("width", options.width, options.heads)
-        if options.tied == "all" and self.source_vocab != self.target_vocab:
+        if not (options.key_dim and options.value_dim):
+            check_heads("hidden-size", options.hidden_size, options.num_heads)
+        if options.tied_embeddings == "all" and self.source_vocab != self.target_vocab:
             raise InputError(
-                f"--model.tied all needs one vocabulary for both languages, got {self.source_vocab} and "
-                f"{self.target_vocab} tokens; use a joint vocabulary, or --model.tied output"
+                f"--model.tied-embeddings all needs one vocabulary for both languages, got {self.source_vocab} and "
+                f"{self.target_vocab} tokens; use a joint vocabulary, or --model.tied-embeddings output"
             )
         super().__post_init__()
 
@@ -201,12 +203,12 @@ class Transformer(nn.Module):
             size, block, options.max_length, options.scale_embeddings, options.embedding_init
         )
         self.target_embedding = embed(self.target_vocab)
-        self.source_embedding = self.target_embedding if options.tied == "all" else embed(self.source_vocab)
-        self.encoder = Encoder(block, options.encoder_layers, options.remat, options.shared_layers)
-        self.decoder = Decoder(block, options.decoder_layers, True, options.remat, options.shared_layers)
-        if options.tied == "none":
+        self.source_embedding = self.target_embedding if options.tied_embeddings == "all" else embed(self.source_vocab)
+        self.encoder = Encoder(block, options.num_encoder_layers, options.remat, options.shared_layers)
+        self.decoder = Decoder(block, options.num_decoder_layers, True, options.remat, options.shared_layers)
+        if options.tied_embeddings == "none":
             glorot = nn.initializers.xavier_uniform()
-            self.kernel = self.param("kernel", glorot, (options.width, self.target_vocab))
+            self.kernel = self.param("kernel", glorot, (options.hidden_size, self.target_vocab))
         if options.output_bias:
             self.bias = self.param("bias", nn.initializers.zeros, (self.target_vocab,))
 
@@ -231,7 +233,7 @@ class Transformer(nn.Module):
 
     def output(self) -> tuple[Float[Array, "D V"], Float[Array, "V"]]:
         """The output layer, logits = hidden @ kernel + bias."""
-        kernel = self.kernel if self.options.tied == "none" else self.target_embedding.token.embedding.T
+        kernel = self.kernel if self.options.tied_embeddings == "none" else self.target_embedding.token.embedding.T
         return kernel, self.bias if self.options.output_bias else jnp.zeros((self.target_vocab,))
 
     def start(self, memory: Memory, max_length: int) -> Cache:

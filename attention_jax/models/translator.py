@@ -60,30 +60,28 @@ class Translator(nn.Module):
 
     def setup(self):
         o = self.options
-        if o.layers < 1:
-            raise InputError(f"--model.layers must be at least 1, got {o.layers}")
-        passes = o.start_from in ("pass", "hidden")
+        passes = o.decoder_init in ("pass", "hidden")
         if passes and o.bidirectional != "none":
             raise InputError(
-                f"start_from {o.start_from} needs bidirectional none, got {o.bidirectional}: "
-                "use start_from dense or mean"
+                f"--model.decoder-init {o.decoder_init} needs bidirectional none, got {o.bidirectional}: "
+                "use decoder_init dense or mean"
             )
         scale = o.embed_scale or o.embed_size**-0.5
         self.encoder = Encoder(
-            self.source_vocab, o.embed_size, o.hidden_size, o.cell, o.layers, o.bidirectional, "concat",
+            self.source_vocab, o.embed_size, o.hidden_size, o.cell, o.num_layers, o.bidirectional, "concat",
             residual=o.residual, embed_dropout=o.embed_dropout, layer_dropout=o.layer_dropout, embed_scale=scale,
         )  # fmt: skip
         if o.layer_norm:
             self.norm = nn.LayerNorm()
         if not passes:
-            self.bridge = [nn.Dense((2 if o.cell == "lstm" else 1) * o.hidden_size) for _ in range(o.layers)]
+            self.bridge = [nn.Dense((2 if o.cell == "lstm" else 1) * o.hidden_size) for _ in range(o.num_layers)]
         self.embed = Embedding(self.target_vocab, o.embed_size, scale)
         width = self.make_decoder(self.encoder.output_size())
-        if o.tied and width != o.embed_size:
+        if o.tied_embeddings and width != o.embed_size:
             raise InputError(
                 f"a tied output layer needs readout_size equal to embed_size, got {width} and {o.embed_size}"
             )
-        if not o.tied:
+        if not o.tied_embeddings:
             self.kernel = self.param("kernel", kernel_init, (width, self.target_vocab))
         self.bias = self.param("bias", nn.initializers.zeros, (self.target_vocab,))
 
@@ -109,7 +107,7 @@ class Translator(nn.Module):
     def layers(self, first: tuple[int, ...], above: tuple[int, ...] = ()) -> list[Layer]:
         """The decoder's layers; `first` and `above` are the widths of what they get besides token and state below."""
         o = self.options
-        rest = [Layer((o.hidden_size, *above), o.hidden_size, o.cell) for _ in range(o.layers - 1)]
+        rest = [Layer((o.hidden_size, *above), o.hidden_size, o.cell) for _ in range(o.num_layers - 1)]
         return [Layer((o.embed_size, *first), o.hidden_size, o.cell), *rest]
 
     def drop(self, x, rate: float | Array, train: bool):
@@ -133,15 +131,15 @@ class Translator(nn.Module):
         one's alone.
         """
         o = self.options
-        if o.start_from == "pass":
+        if o.decoder_init == "pass":
             return states
-        if o.start_from == "hidden":
+        if o.decoder_init == "hidden":
             return [(last, *(jnp.zeros_like(c) for c in cell)) for last, *cell in states]
         sources = [state[0] for state in states]
-        if o.start_from == "mean":
+        if o.decoder_init == "mean":
             real = (jnp.arange(hidden.shape[1])[None, :] < length[:, None]).astype(hidden.dtype)
             count = jnp.maximum(length, 1).astype(hidden.dtype)[:, None]
-            sources = [jnp.einsum("bs,bsc->bc", real, hidden) / count] * o.layers
+            sources = [jnp.einsum("bs,bsc->bc", real, hidden) / count] * o.num_layers
         start = [jnp.tanh(dense(x)) for dense, x in zip(self.bridge, sources, strict=True)]
         return [tuple(jnp.split(s, 2, axis=-1)) if o.cell == "lstm" else (s,) for s in start]
 
@@ -167,7 +165,7 @@ class Translator(nn.Module):
         if not train or is_zero(o.layer_dropout):
             return []
         ones = jnp.ones((*token.shape[:2], o.hidden_size))
-        return [self.drop(ones, o.layer_dropout, train) for _ in range(o.layers - 1)]
+        return [self.drop(ones, o.layer_dropout, train) for _ in range(o.num_layers - 1)]
 
     def start(self, memory: Memory, max_length: int) -> Cache:
         """The cache before the first step; from then on the decoder's own state stands for the first ones."""
@@ -183,7 +181,7 @@ class Translator(nn.Module):
 
     def output(self) -> tuple[Float[Array, "D V"], Float[Array, "V"]]:
         """Kernel and bias of the output layer; a tied one is the target embedding."""
-        return (self.embed.table.T if self.options.tied else self.kernel), self.bias
+        return (self.embed.table.T if self.options.tied_embeddings else self.kernel), self.bias
 
     def __call__(self, source, source_length, target_in, *, train: bool = False, look: bool = False):
         """Teacher-forced logits [B, T, V] and intermediates."""

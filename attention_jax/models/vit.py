@@ -102,19 +102,22 @@ def rotary_2d(x: Float[Array, "B H T E"], grid: int, prefix: int) -> Float[Array
 def check_registers(options: config.Vit, grid: int):
     """Raise InputError if the classifier would read registers, or if they were too many to be told from a larger
     grid."""
-    if options.registers and options.pool != "token":
-        raise InputError(f"--model.registers need --model.pool token, got {options.pool}: the pool would read them")
-    if options.registers and options.registers >= 2 * grid:
+    if options.num_registers and options.pool != "token":
+        raise InputError(f"--model.num-registers need --model.pool token, got {options.pool}: the pool would read them")
+    if options.num_registers and options.num_registers >= 2 * grid:
         raise InputError(
-            f"--model.registers must be fewer than {2 * grid}, twice the patches of a side, got {options.registers}"
+            f"--model.num-registers must be fewer than {2 * grid}, twice the patches of a side; got "
+            f"{options.num_registers}"
         )
 
 
 def with_first_tokens(module: nn.Module, x: Float[Array, "B N D"]) -> Float[Array, "B T D"]:
     """The class token, if that is what is pooled, and the registers of a module, before the tokens of each image."""
     options, (batch, _, width) = module.options, x.shape
-    if options.registers:
-        registers = module.param("registers", nn.initializers.normal(0.02), (options.registers, width)).astype(x.dtype)
+    if options.num_registers:
+        registers = module.param("registers", nn.initializers.normal(0.02), (options.num_registers, width)).astype(
+            x.dtype
+        )
         x = jnp.concatenate([jnp.broadcast_to(registers[None, :, :], (batch, *registers.shape)), x], axis=1)
     if options.pool == "token":
         token = module.param("class_token", nn.initializers.zeros, (width,)).astype(x.dtype)
@@ -188,7 +191,7 @@ class Trunk(nn.Module):
     pool: str
     """What the classifier sees, as in `config.Vit`."""
     stochastic_depth: Any
-    rep_width: int = 0
+    pre_logits_dim: int = 0
     zero_head: bool = False
     """Both as in `config.Vit`."""
 
@@ -213,8 +216,8 @@ class Trunk(nn.Module):
         else:
             pooled = x[:, 0] if self.pool == "token" else x.mean(axis=1)
         pooled = pooled.astype(jnp.float32)
-        if self.rep_width:
-            pooled = jnp.tanh(Linear(self.rep_width, name="pre_logits")(pooled))
+        if self.pre_logits_dim:
+            pooled = jnp.tanh(Linear(self.pre_logits_dim, name="pre_logits")(pooled))
         start = {"kernel_init": nn.initializers.zeros} if self.zero_head else {}
         logits = Linear(self.classes, name="head", **start)(pooled)
         if not look:
@@ -241,11 +244,11 @@ class Vit(nn.Module):
 
     def __post_init__(self):
         options = self.options
-        check_heads("hidden-size", options.hidden_size, options.heads)
-        if options.position == "rotary" and (options.hidden_size // options.heads) % 4:
+        check_heads("hidden-size", options.hidden_size, options.num_heads)
+        if options.position_embedding == "rotary" and (options.hidden_size // options.num_heads) % 4:
             raise InputError(
-                "--model.position rotary needs heads of a multiple of 4 channels, so that each axis has pairs, got "
-                f"{options.hidden_size} / {options.heads}"
+                "--model.position-embedding rotary needs heads of a multiple of 4 dimensions, pairs for each axis; got "
+                f"{options.hidden_size} / {options.num_heads}"
             )
         check_registers(options, self.image_size // options.patch_size)
         super().__post_init__()
@@ -254,36 +257,35 @@ class Vit(nn.Module):
     def __call__(self, images: Float[Array, "B S S C"], *, train: bool = False, look: bool = False):
         """(logits [B, classes], {"encoder_attention": [B, layers, H, T, T]} if `look`)."""
         options = self.options
-        sizes = {"width": options.hidden_size, "ffn": options.mlp_size, "use_bias": options.bias}
-        block = Block.of(options, **sizes, positions="none", ffn_dropout=options.dropout)
+        block = Block.of(options, position_embedding="none", mlp_dropout=options.dropout)
         x = self.embedded(images, block)  # [B, N, D]
         grid = math.isqrt(x.shape[1])
         x = drop(self, self.placed(with_first_tokens(self, x), grid), block.dropout, train)
-        head = {"rep_width": options.rep_width, "zero_head": options.zero_head}
-        depth = {"layers": options.layers, "stochastic_depth": options.stochastic_depth}
+        head = {"pre_logits_dim": options.pre_logits_dim, "zero_head": options.zero_head}
+        depth = {"layers": options.num_layers, "stochastic_depth": options.stochastic_depth}
         trunk = Trunk(self.classes, block, pool=options.pool, **depth, **head, name="trunk")
-        return trunk(x, grid=grid if options.position == "rotary" else 0, train=train, look=look)
+        return trunk(x, grid=grid if options.position_embedding == "rotary" else 0, train=train, look=look)
 
     def embedded(self, images: Float[Array, "B S S C"], block: Block) -> Float[Array, "B N D"]:
         """The patches' vectors."""
         size, stem = self.options.patch_size, self.options.stem
         if stem == "convolutions":
-            return ConvolutionalStem(size, block.width, block.dtype, name="stem")(images)
+            return ConvolutionalStem(size, block.hidden_size, block.dtype, name="stem")(images)
         shifted = stem == "shifted"
         images = with_shifts(images, size // 2) if shifted else images
         x = patches(images.astype(block.dtype), size)
         x = LayerNorm(block.norm_epsilon, name="patch_norm")(x) if shifted else x
-        return Linear(block.width, dtype=block.dtype, name="patch_embedding")(x)
+        return Linear(block.hidden_size, dtype=block.dtype, name="patch_embedding")(x)
 
     def placed(self, x: Float[Array, "B T D"], grid: int) -> Float[Array, "B T D"]:
         """The tokens with the vectors of their places added, where the kind of positions has such (rotary turns queries
         and keys)."""
         prefix, width = x.shape[1] - grid * grid, x.shape[2]
-        if self.options.position == "learned":
+        if self.options.position_embedding == "learned":
             rows = prefix + (self.image_size // self.options.patch_size) ** 2
             table = self.param("positions", nn.initializers.normal(0.02), (rows, width))
             table = jnp.concatenate([table[:prefix], interpolate(table[prefix:], grid)])
             return x + table.astype(x.dtype)[None, :, :]
-        if self.options.position == "sinusoidal":
+        if self.options.position_embedding == "sinusoidal":
             return x.at[:, prefix:].add(sinusoidal_2d(grid, width).astype(x.dtype)[None, :, :])
         return x

@@ -73,8 +73,8 @@ def build(config: Config) -> "Seq2seqTask":
     model = build_model(config, len(data.source_vocabulary), len(data.target_vocabulary))
     if config.model.needs_joint_vocabulary and data.source_vocabulary.tokens != data.target_vocabulary.tokens:
         raise InputError(
-            "--model.tied all needs one vocabulary for both languages, got two different ones of "
-            f"{len(data.source_vocabulary)} tokens: give --data.joint-vocabulary, or --model.tied output"
+            "--model.tied-embeddings all needs one vocabulary for both languages, got two different ones of "
+            f"{len(data.source_vocabulary)} tokens: give --data.joint-vocabulary, or --model.tied-embeddings output"
         )
     return Seq2seqTask(config, data, model)
 

@@ -80,8 +80,8 @@ def read(path: Path | str) -> Weights:
     theirs = {name: array for name, array in theirs.items() if not re.fullmatch(kind.ignored, name)}
     try:
         options = kind.options(theirs, held.config)
-        if options.heads < 1 or min(kind.known(options).values()) < 0:
-            raise ValueError(f"{options.heads} heads")
+        if options.num_heads < 1 or min(kind.known(options).values()) < 0:
+            raise ValueError(f"{options.num_heads} heads")
     except InputError:
         raise
     except (KeyError, ValueError, TypeError, IndexError, AttributeError, ZeroDivisionError) as error:
@@ -120,11 +120,10 @@ def translated(path: Path, kind: Naming, options, theirs: dict) -> dict[str, np.
 def wanted(ours: str, options) -> bool:
     """Whether a model with these options has the array: some come with an option."""
     if "/pre_logits/" in ours:
-        return options.rep_width > 0
+        return options.pre_logits_dim > 0
     if ours == "registers":
-        return options.registers > 0
-    biased = getattr(options, "bias", True)
-    return biased or not re.search(r"attention/\S+/bias$", ours)
+        return options.num_registers > 0
+    return options.use_bias or not re.search(r"attention/\S+/bias$", ours)
 
 
 def own_options(path: Path, held: tensors.Tensors) -> configs.ModelOptions:

@@ -76,7 +76,7 @@ def options(theirs: Arrays, facts: dict) -> config.Transformer:
         hidden.pop(),
         activation=activation(facts.get("activation_function", "swish")),
         scale_embeddings=bool(facts.get("scale_embedding", True)),
-        tied="all",
+        tied_embeddings="all",
     )
 
 
@@ -86,13 +86,17 @@ def their_config(ours_options: config.Transformer, ours: Arrays) -> dict:
     names = {"gelu_tanh": "gelu_pytorch_tanh"}
     sides = {
         f"{side}_{name}": value
-        for side, number in (("encoder", ours_options.encoder_layers), ("decoder", ours_options.decoder_layers))
-        for name, value in (("layers", number), ("attention_heads", ours_options.heads), ("ffn_dim", ours_options.ffn))
+        for side, number in (("encoder", ours_options.num_encoder_layers), ("decoder", ours_options.num_decoder_layers))
+        for name, value in (
+            ("layers", number),
+            ("attention_heads", ours_options.num_heads),
+            ("ffn_dim", ours_options.mlp_dim),
+        )
     }
     return sides | {
         "architectures": ["MarianMTModel"],
         "model_type": "marian",
-        "d_model": ours_options.width,
+        "d_model": ours_options.hidden_size,
         "vocab_size": vocabulary,
         "activation_function": names.get(ours_options.activation, ours_options.activation),
         "scale_embedding": ours_options.scale_embeddings,
@@ -108,8 +112,8 @@ def their_config(ours_options: config.Transformer, ours: Arrays) -> dict:
 
 def known(ours: config.Transformer) -> dict[str, int]:
     """The sizes that the options say."""
-    width = {"t": 2, "f": ours.width // 2, "h": ours.heads, "e": ours.width // ours.heads}
-    return width | {"m": ours.ffn}
+    width = {"t": 2, "f": ours.hidden_size // 2, "h": ours.num_heads, "e": ours.hidden_size // ours.num_heads}
+    return width | {"m": ours.mlp_dim}
 
 
 def module(ours_options: config.Transformer, ours: Arrays) -> Transformer:
@@ -122,15 +126,15 @@ def lacking(ours: config.Transformer) -> str:
     """What of our model MarianMT does not have."""
     lacks = {
         f"--model.norm {ours.norm}": ours.norm != "post",
-        f"--model.positions {ours.positions}": ours.positions != "sinusoidal",
-        f"--model.tied {ours.tied}": ours.tied != "all",
+        f"--model.position-embedding {ours.position_embedding}": ours.position_embedding != "sinusoidal",
+        f"--model.tied-embeddings {ours.tied_embeddings}": ours.tied_embeddings != "all",
         f"--model.score {ours.score}": ours.score != "scaled_dot",
         "--model.no-use-bias": not ours.use_bias,
         "--model.shared-layers": ours.shared_layers,
         "--model.no-output-bias": not ours.output_bias,
-        "--model.key-width": ours.key_width not in (0, ours.width // ours.heads),
-        "--model.value-width": ours.value_width not in (0, ours.width // ours.heads),
-        "an odd --model.width": ours.width % 2,
+        "--model.key-dim": ours.key_dim not in (0, ours.hidden_size // ours.num_heads),
+        "--model.value-dim": ours.value_dim not in (0, ours.hidden_size // ours.num_heads),
+        "an odd --model.hidden-size": ours.hidden_size % 2,
     }
     return ", ".join(name for name, is_so in lacks.items() if is_so)
 

@@ -113,8 +113,8 @@ def timm_config(options: config.Vit, ours: Arrays) -> dict:
     """What `timm.create_model("vit_base_patch16_224", **model_args)` needs for these weights."""
     size, channels, classes = sizes_of(options, ours)
     args = {"img_size": size, "patch_size": options.patch_size, "in_chans": channels, "num_classes": classes}
-    args |= {"embed_dim": options.hidden_size, "depth": options.layers, "num_heads": options.heads}
-    args["mlp_ratio"] = options.mlp_size / options.hidden_size
+    args |= {"embed_dim": options.hidden_size, "depth": options.num_layers, "num_heads": options.num_heads}
+    args["mlp_ratio"] = options.mlp_dim / options.hidden_size
     return {"architecture": "vit_base_patch16_224", "num_classes": classes, "model_args": args}
 
 
@@ -129,8 +129,8 @@ def huggingface_options(theirs: Arrays, facts: dict) -> config.Vit:
         len(mlp),
         depth("vit.encoder.layer.", theirs),
         heads,
-        bias="vit.encoder.layer.0.attention.attention.query.bias" in theirs,
-        registers=int("vit.embeddings.distillation_token" in theirs),
+        use_bias="vit.encoder.layer.0.attention.attention.query.bias" in theirs,
+        num_registers=int("vit.embeddings.distillation_token" in theirs),
         activation=activation(facts.get("hidden_act", "gelu")),
         norm_epsilon=float(facts.get("layer_norm_eps", 1e-12)),
     )
@@ -143,9 +143,9 @@ def huggingface_config(options: config.Vit, ours: Arrays) -> dict:
         "architectures": ["ViTForImageClassification"],
         "model_type": "vit",
         "hidden_size": options.hidden_size,
-        "num_hidden_layers": options.layers,
-        "num_attention_heads": options.heads,
-        "intermediate_size": options.mlp_size,
+        "num_hidden_layers": options.num_layers,
+        "num_attention_heads": options.num_heads,
+        "intermediate_size": options.mlp_dim,
         "hidden_act": {"gelu_tanh": "gelu_pytorch_tanh", "swish": "silu"}.get(options.activation, options.activation),
         "layer_norm_eps": options.norm_epsilon,
         "image_size": size,
@@ -177,7 +177,7 @@ def google_options(theirs: Arrays, facts: dict) -> config.Vit:
 
 def prefix_of(options: config.Vit) -> int:
     """How many tokens stand before those of the patches."""
-    return (options.pool == "token") + options.registers
+    return (options.pool == "token") + options.num_registers
 
 
 def sizes_of(options: config.Vit, ours: Arrays) -> tuple[int, int, int]:
@@ -190,9 +190,9 @@ def sizes_of(options: config.Vit, ours: Arrays) -> tuple[int, int, int]:
 
 def known(options: config.Vit) -> dict[str, int]:
     """The sizes that the options say."""
-    heads = {"h": options.heads, "e": options.hidden_size // options.heads, "d": options.hidden_size}
-    rest = {"p": options.patch_size, "q": options.patch_size, "m": options.mlp_size, "s": 3}
-    return heads | rest | {"r": options.rep_width, "o": options.rep_width or options.hidden_size}
+    heads = {"h": options.num_heads, "e": options.hidden_size // options.num_heads, "d": options.hidden_size}
+    rest = {"p": options.patch_size, "q": options.patch_size, "m": options.mlp_dim, "s": 3}
+    return heads | rest | {"r": options.pre_logits_dim, "o": options.pre_logits_dim or options.hidden_size}
 
 
 def module(options: config.Vit, ours: Arrays) -> Vit:
@@ -205,11 +205,11 @@ def lacking(options: config.Vit, *, activations: tuple[str, ...], rep_width: boo
     """What of our model the other library does not have; nothing if it has all of it."""
     lacks = {
         f"--model.pool {options.pool}": options.pool != "token",
-        f"--model.position {options.position}": options.position != "learned",
+        f"--model.position-embedding {options.position_embedding}": options.position_embedding != "learned",
         f"--model.stem {options.stem}": options.stem != "patches",
-        "--model.registers": options.registers,
-        "--model.rep-width": options.rep_width and not rep_width,
-        "--model.no-bias": not options.bias,
+        "--model.num-registers": options.num_registers,
+        "--model.pre-logits-dim": options.pre_logits_dim and not rep_width,
+        "--model.no-use-bias": not options.use_bias,
         f"--model.activation {options.activation}": options.activation not in activations,
     }
     return ", ".join(name for name, is_so in lacks.items() if is_so)

@@ -77,7 +77,7 @@ print(jnp.abs(dot - attention_weights(q, k, score=Gaussian(16**0.25))).max())
 # A module owns the projections; `look=True` also returns the weights of each head.
 
 # %%
-module = MultiHeadAttention(heads=4, width=32)
+module = MultiHeadAttention(num_heads=4, hidden_size=32)
 words = jax.random.normal(rng[2], (1, 10, 32))
 params = module.init(jax.random.key(1), words, words, words)
 output, weights = module.apply(params, words, words, words, look=True)

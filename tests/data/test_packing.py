@@ -78,7 +78,9 @@ POSITIONS = ["sinusoidal", *(pytest.param(p, marks=pytest.mark.slow) for p in ("
 
 @pytest.mark.parametrize("positions", POSITIONS)
 def test_packed_pairs_have_the_loss_and_gradient_of_the_pairs_by_themselves(positions):
-    model = configs.Transformer(1, 1, width=8, heads=2, ffn=8, dropout=0.0, positions=positions, max_length=14)
+    model = configs.Transformer(
+        1, 1, hidden_size=8, num_heads=2, mlp_dim=8, dropout=0.0, position_embedding=positions, max_length=14
+    )
     config = configs.Config("packed", configs.Corpus(), model, train=configs.Train(label_smoothing=0.1))
     task = Seq2seqTask(config, None, build_model(config, len(WORDS), len(WORDS)))
     some, rng = examples(12), np.random.default_rng(0)

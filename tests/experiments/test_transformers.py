@@ -81,7 +81,7 @@ def test_wmt14_schedule_is_the_paper_s(variant, peak):
     config = transformer_wmt14.variants()[variant]
     rate = schedule(config.optim, 100_000)
     for step in (1, 1_000, 4_000, 40_000):  # equation 3
-        wanted = config.model.width**-0.5 * min(step**-0.5, step * 4_000**-1.5)
+        wanted = config.model.hidden_size**-0.5 * min(step**-0.5, step * 4_000**-1.5)
         assert float(rate(step - 1)) == pytest.approx(wanted, rel=1e-5)
     assert float(rate(3_999)) == pytest.approx(peak, rel=1e-3)
 
@@ -136,7 +136,7 @@ def tiny_task(corpus):
 def test_importance_is_a_slow_loop_over_positions(tiny_task):
     """The authors' sum: |output . gradient of the output| at each position of each training sentence, one at a time."""
     params = tiny_task.init(jax.random.key(0))
-    paths, count = head_pruning.heads(params), tiny_task.config.model.heads
+    paths, count = head_pruning.heads(params), tiny_task.config.model.num_heads
 
     def outputs_and_slopes(row):
         """{path: the heads' output [1, T, H V]} of one sentence without padding, and the gradients of its loss."""

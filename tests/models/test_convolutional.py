@@ -9,7 +9,7 @@ from attention_jax import InputError
 from attention_jax.config import Convolutional, replace
 from attention_jax.models.convolutional import ConvSeq2seq, gated_convolution
 
-SMALL = Convolutional(hidden_size=6, embed_size=4, layers=2, positions=12)
+SMALL = Convolutional(hidden_size=6, embed_size=4, num_layers=2, max_length=12)
 
 
 def test_contract(contract):
@@ -31,7 +31,7 @@ def test_gated_convolution_equals_the_convolution_of_jax():
 
 
 def test_size_of_bentrevetts_model():
-    model = ConvSeq2seq(Convolutional(positions=100), 7855, 5893)
+    model = ConvSeq2seq(Convolutional(max_length=100), 7855, 5893)
     ones = jnp.ones((1, 2), jnp.int32)
     shapes = jax.eval_shape(model.init, jax.random.key(0), ones, jnp.ones(1, jnp.int32), ones)
     embed, block = lambda v: (v + 100) * 256, 3 * 512 * 1024 + 1024
@@ -43,10 +43,13 @@ def test_size_of_bentrevetts_model():
 
 
 def test_limits_are_named(contract):
-    with pytest.raises(InputError, match="knows 5 positions, got a sequence of 6"):
-        contract.variables_of(ConvSeq2seq(replace(SMALL, positions=5), 11, 9))
-    model, memory = ConvSeq2seq(replace(SMALL, positions=5), 11, 9), {"length": jnp.ones(2), "key": jnp.ones((2, 3, 4))}
-    with pytest.raises(InputError, match="knows 5 positions, got a sequence of 6.*--decode.max-length"):
+    with pytest.raises(InputError, match="--model.max-length .* 6.* got 5"):
+        contract.variables_of(ConvSeq2seq(replace(SMALL, max_length=5), 11, 9))
+    model, memory = (
+        ConvSeq2seq(replace(SMALL, max_length=5), 11, 9),
+        {"length": jnp.ones(2), "key": jnp.ones((2, 3, 4))},
+    )
+    with pytest.raises(InputError, match="--model.max-length .* 6.* got 5.*--decode.max-length"):
         jax.eval_shape(lambda: model.init(jax.random.key(0), memory, 6, method="start"))
     with pytest.raises(InputError, match="--model.kernel-size must be odd, .* got 4"):
         ConvSeq2seq(replace(SMALL, kernel_size=4), 11, 9)

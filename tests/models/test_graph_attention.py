@@ -16,7 +16,7 @@ EDGES = jnp.array([[0, 0], [0, 1], [0, 2], [1, 1], [2, 0], [2, 2], [3, 3], [3, 4
 
 
 def model(**changes):
-    return GraphAttention(config.GraphAttention(**({"heads": H, "hidden_size": U} | changes)), F, C)
+    return GraphAttention(config.GraphAttention(**({"num_heads": H, "hidden_size": U} | changes)), F, C)
 
 
 @pytest.fixture(scope="module")

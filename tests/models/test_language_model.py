@@ -11,12 +11,12 @@ from attention_jax.models.language_model import LanguageModel
 from attention_jax.models.transformer import count_parameters
 
 TOKENS = jnp.array([[1, 2, 3, 4, 5], [5, 4, 3, 2, 1]], jnp.int32)
-SMALL = config.LanguageModel(layers=2, width=8, heads=2, ffn=12, max_length=6)
+SMALL = config.LanguageModel(num_layers=2, hidden_size=8, num_heads=2, mlp_dim=12, max_length=6)
 
 
 @pytest.mark.parametrize(("tied", "positions"), [(True, "rotary"), (False, "learned")])
 def test_steps_are_teacher_forcing(tied, positions):
-    model = LanguageModel(replace(SMALL, positions=positions, tied=tied), 7)
+    model = LanguageModel(replace(SMALL, position_embedding=positions, tied_embeddings=tied), 7)
     params = jax.jit(model.init)(jax.random.key(0), TOKENS)
     run = jax.jit(lambda p, x: model.apply(p, x, look=True))
     wanted, seen = run(params, TOKENS)
@@ -36,5 +36,5 @@ def test_parameters_by_hand():
     # a table of 7 x 8, an output bias, a layer of four 8 x 8 kernels, 8 x 12 and back,
     # all with biases and two norms, a last norm
     layer = 4 * (64 + 8) + 96 + 12 + 96 + 8 + 2 * 16
-    shapes = jax.eval_shape(LanguageModel(replace(SMALL, layers=3), 7).init, jax.random.key(0), TOKENS)
+    shapes = jax.eval_shape(LanguageModel(replace(SMALL, num_layers=3), 7).init, jax.random.key(0), TOKENS)
     assert count_parameters(shapes) == 56 + 7 + 3 * layer + 16

@@ -18,7 +18,7 @@ KEY_PADDING = torch.arange(5)[None] >= torch.tensor(LENGTHS)[:, None]  # True = 
 
 
 def block(norm, activation):
-    return Block.of(Transformer(width=WIDTH, heads=HEADS, ffn=FFN, norm=norm, activation=activation))
+    return Block.of(Transformer(hidden_size=WIDTH, num_heads=HEADS, mlp_dim=FFN, norm=norm, activation=activation))
 
 
 def array(tensor):

@@ -27,7 +27,7 @@ SOURCE = jnp.array([[3, 4, 5, 6, 7], [8, 9, 0, 0, 0]], jnp.int32)
 LENGTH = jnp.array([5, 2], jnp.int32)
 TARGET = jnp.array([[1, 5, 6, 7], [1, 9, 8, 2]], jnp.int32)
 SMALL = config.Transformer(
-    1, 1, width=8, heads=2, ffn=12, dropout=0.3, attention_dropout=0.2, ffn_dropout=0.1, max_length=10
+    1, 1, hidden_size=8, num_heads=2, mlp_dim=12, dropout=0.3, attention_dropout=0.2, mlp_dropout=0.1, max_length=10
 )
 
 
@@ -70,20 +70,20 @@ def made(source, target, encoder_layers, decoder_layers, width, heads, ffn, **op
     ("model", "wanted"),
     [
         # Wu et al. 2021: one table of 9,716 x 128 for source, target and output (no bias): "about 2.57 M"
-        (made(9716, 9716, 4, 4, 128, 4, 256, tied="all", output_bias=False), 2_568_704),
+        (made(9716, 9716, 4, 4, 128, 4, 256, tied_embeddings="all", output_bias=False), 2_568_704),
         # bentrevett/pytorch-seq2seq, notebook 6: two learned tables of 100 positions, 7,853 and 5,893 words
-        (made(7853, 5893, 3, 3, 256, 8, 512, positions="learned", max_length=100), 9_038_341),
+        (made(7853, 5893, 3, 3, 256, 8, 512, position_embedding="learned", max_length=100), 9_038_341),
         # pre-norm adds one norm at the end of each stack
         (
             made(10, 12, 1, 2, 8, 2, 16, norm="pre"),
             10 * 8 + 12 * 8 + 8 * 12 + 12 + number(8, 16, 1, 0) + number(8, 16, 2, 1) + 32,
         ),
         (
-            made(10, 12, 2, 2, 8, 2, 16, positions="t5"),
+            made(10, 12, 2, 2, 8, 2, 16, position_embedding="t5"),
             10 * 8 + 12 * 8 + 8 * 12 + 12 + number(8, 16, 2, 0) + number(8, 16, 2, 1) + 2 * 64,
         ),
         (
-            made(10, 12, 2, 2, 8, 2, 16, positions="shaw"),
+            made(10, 12, 2, 2, 8, 2, 16, position_embedding="shaw"),
             10 * 8 + 12 * 8 + 8 * 12 + 12 + number(8, 16, 2, 0) + number(8, 16, 2, 1) + 4 * 33 * 4,
         ),
     ],
@@ -101,8 +101,8 @@ def test_counts_add_up_by_hand():
 
 @pytest.mark.parametrize("kind", heavy(KINDS, "sinusoidal", "t5", "shaw", "rotary", "transformer_xl"))
 def test_cached_steps_are_teacher_forcing_and_beams_share_a_memory(kind):
-    universal = {"shared_layers": True, "decoder_layers": 2} if kind == "transformer_xl" else {}
-    model, params = built(positions=kind, norm="pre" if kind in ("t5", "rotary") else "post", **universal)
+    universal = {"shared_layers": True, "num_decoder_layers": 2} if kind == "transformer_xl" else {}
+    model, params = built(position_embedding=kind, norm="pre" if kind in ("t5", "rotary") else "post", **universal)
 
     @jax.jit
     def teacher_forced_and_start(params):
@@ -142,7 +142,7 @@ def test_cached_steps_are_teacher_forcing_and_beams_share_a_memory(kind):
 @pytest.mark.parametrize("kind", heavy(KINDS, "shaw"))
 def test_the_hypotheses_of_a_beam_score_as_teacher_forced(kind):
     """Each reads the keys of its own ancestors, wherever those stood in the beam."""
-    model, params = built(positions=kind, norm="pre" if kind in ("t5", "rotary") else "post")
+    model, params = built(position_embedding=kind, norm="pre" if kind in ("t5", "rotary") else "post")
 
     @jax.jit
     def search(params):
@@ -169,7 +169,7 @@ def test_a_cache_is_read_alike_block_by_block():
 
 @pytest.mark.parametrize("kind", heavy(["sinusoidal", "t5", "shaw"], "sinusoidal", "shaw"))
 def test_padding_and_batching_change_nothing(kind):
-    model, params = built(positions=kind, norm="pre" if kind == "t5" else "post")
+    model, params = built(position_embedding=kind, norm="pre" if kind == "t5" else "post")
     together, _ = logits(model, params, SOURCE, LENGTH, TARGET)
     alone, _ = logits(model, params, SOURCE[1:, :2], LENGTH[1:], TARGET[1:])
     np.testing.assert_allclose(together[1:], alone, atol=1e-5)
@@ -186,7 +186,9 @@ LIGHT = [(kind, "plain") for kind in KINDS] + [("shaw", "fused"), ("rotary", "fu
 @pytest.mark.parametrize("case", heavy(CASES, *LIGHT), ids="-".join)
 def test_causal_jacobian_is_exactly_zero_above_the_diagonal(case):
     kind, implementation = case
-    block = dataclasses.replace(Block.of(replace(SMALL, positions=kind, norm="pre")), implementation=implementation)
+    block = dataclasses.replace(
+        Block.of(replace(SMALL, position_embedding=kind, norm="pre")), implementation=implementation
+    )
     decoder = Decoder(block, 1, cross=False)
     table = lambda positions: jnp.sin(jnp.arange(40, dtype=jnp.float32).reshape(5, 8))
     added = added_positions(kind, jnp.arange(5), 8, table)
@@ -205,7 +207,7 @@ def test_causal_jacobian_is_exactly_zero_above_the_diagonal(case):
 
 def encoder(kind, x):
     """An encoder with positions of this kind, as a compiled function (x, mask) -> states."""
-    module = Encoder(Block.of(replace(SMALL, positions=kind)), 1)
+    module = Encoder(Block.of(replace(SMALL, position_embedding=kind)), 1)
     params = random_params(module, x)
     run = jax.jit(lambda x, mask=None: module.apply(params, x, mask)[0])
     return lambda *inputs: np.asarray(run(*inputs))
@@ -233,8 +235,8 @@ def test_relative_positions_are_shift_invariant(kind):
 
 @pytest.mark.parametrize("kind", ["sinusoidal", "transformer_xl"])
 def test_shared_layers_are_a_stack_of_equal_ones(kind):
-    once, of_once = built(encoder_layers=2, decoder_layers=2, positions=kind, shared_layers=True)
-    twice, of_twice = built(encoder_layers=2, decoder_layers=2, positions=kind)
+    once, of_once = built(num_encoder_layers=2, num_decoder_layers=2, position_embedding=kind, shared_layers=True)
+    twice, of_twice = built(num_encoder_layers=2, num_decoder_layers=2, position_embedding=kind)
     repeated = {stack: {} for stack in ("encoder", "decoder")}
     for stack, layers in repeated.items():
         for name in of_twice["params"][stack]:
@@ -246,7 +248,7 @@ def test_shared_layers_are_a_stack_of_equal_ones(kind):
 
 
 def test_weights_for_looking():
-    model, params = built(encoder_layers=2, decoder_layers=2)
+    model, params = built(num_encoder_layers=2, num_decoder_layers=2)
     _, seen = logits(model, params, SOURCE, LENGTH, TARGET, look=True)
     assert {k: v.shape for k, v in seen.items()} == {
         "encoder_attention": (2, 2, 2, 5, 5),
@@ -266,7 +268,7 @@ def test_dropout_acts_in_training_only_and_its_rate_may_be_traced():
 
     @jax.jit
     def at(rate, seed):
-        options = replace(SMALL, dropout=rate, attention_dropout=rate, ffn_dropout=rate)
+        options = replace(SMALL, dropout=rate, attention_dropout=rate, mlp_dropout=rate)
         return model.clone(options=options).apply(
             params, SOURCE, LENGTH, TARGET, train=True, rngs={"dropout": jax.random.key(seed)}
         )[0]
@@ -300,18 +302,20 @@ def test_bfloat16_is_close_and_keeps_float32_parameters():
 
 
 def test_tied_embeddings_are_the_output_layer():
-    model, params = built(tied="all")
+    model, params = built(tied_embeddings="all")
     kernel, _ = model.apply(params, method="output")
     np.testing.assert_array_equal(kernel.T, params["params"]["target_embedding"]["token"]["embedding"])
     assert "source_embedding" not in params["params"] and "kernel" not in params["params"]
-    with pytest.raises(InputError, match="--model.tied all needs one vocabulary for both languages, got 5 and 6"):
-        Transformer(config.Transformer(tied="all"), 5, 6)
+    with pytest.raises(
+        InputError, match="--model.tied-embeddings all needs one vocabulary for both languages, got 5 and 6"
+    ):
+        Transformer(config.Transformer(tied_embeddings="all"), 5, 6)
 
 
 def test_heads_divide_the_width_unless_their_widths_are_given():
-    with pytest.raises(InputError, match="--model.width must be a multiple of --model.heads, got 8 and 3"):
-        Transformer(replace(SMALL, heads=3), 11, 11)
-    Transformer(replace(SMALL, heads=3, key_width=2, value_width=5), 11, 11)
+    with pytest.raises(InputError, match="--model.hidden-size must be a multiple of --model.num-heads, got 8 and 3"):
+        Transformer(replace(SMALL, num_heads=3), 11, 11)
+    Transformer(replace(SMALL, num_heads=3, key_dim=2, value_dim=5), 11, 11)
 
 
 def test_heads_refuse_the_score_that_is_a_bias():
@@ -334,13 +338,15 @@ def test_any_score_trains(score):
 
 @pytest.mark.parametrize("initial, deviation", [("normal", 16**-0.5), ("xavier", (2 / (400 + 16)) ** 0.5)])
 def test_embeddings_start_as_asked(initial, deviation):
-    table = Embedding(400, Block.of(replace(SMALL, width=16)), 10, scale=True, initial=initial)
+    table = Embedding(400, Block.of(replace(SMALL, hidden_size=16)), 10, scale=True, initial=initial)
     made = table.init(jax.random.key(0), jnp.zeros((1, 2), jnp.int32))["params"]["token"]["embedding"]
     assert float(made.std()) == pytest.approx(deviation, rel=0.05)
 
 
 def test_learned_positions_start_as_large_as_the_tokens_they_are_added_to():
-    table = Embedding(400, Block.of(replace(SMALL, width=16, positions="learned")), 300, scale=True, initial="normal")
+    table = Embedding(
+        400, Block.of(replace(SMALL, hidden_size=16, position_embedding="learned")), 300, scale=True, initial="normal"
+    )
     made = table.init(jax.random.key(0), jnp.zeros((1, 2), jnp.int32))["params"]
     tokens, places = (16**0.5 * made["token"]["embedding"]).std(), made["position"]["embedding"].std()
     assert float(tokens) == pytest.approx(1, rel=0.05) and float(places) == pytest.approx(1, rel=0.05)

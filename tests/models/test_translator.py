@@ -12,24 +12,24 @@ from attention_jax import InputError, config
 from attention_jax.models.named_scores import ScaledGeneral
 
 SMALL = {"hidden_size": 6, "embed_size": 4, "readout_size": 4}
-ONE_WAY = {"bidirectional": "none", "start_from": "pass"}
+ONE_WAY = {"bidirectional": "none", "decoder_init": "pass"}
 MODELS = {
-    "sutskever": config.Sutskever(**SMALL, readout="state", layers=2, cell="lstm", **ONE_WAY),
+    "sutskever": config.Sutskever(**SMALL, readout="state", num_layers=2, cell="lstm", **ONE_WAY),
     "sutskever-tanh": config.Sutskever(**SMALL, readout="tanh", readout_embedding=False),
-    "cho": config.Sutskever(**SMALL, handover="every_step", readout="linear"),
-    "d2l": config.Bahdanau(**SMALL, layers=2, readout="state", **ONE_WAY),
+    "cho": config.Sutskever(**SMALL, context_input="every_step", readout="linear"),
+    "d2l": config.Bahdanau(**SMALL, num_layers=2, readout="state", **ONE_WAY),
     "bahdanau": config.Bahdanau(**SMALL),
     "bahdanau-lstm": config.Bahdanau(**SMALL, readout="linear", cell="lstm"),
-    "conditional-gru": config.ConditionalGru(**SMALL, start_from="mean", tied=True, layer_norm=True),
+    "conditional-gru": config.ConditionalGru(**SMALL, decoder_init="mean", tied_embeddings=True, layer_norm=True),
     "conditional-lstm": config.ConditionalGru(**SMALL, cell="lstm"),
-    "luong": config.Luong(**SMALL, input_feeding=False, layers=2),
-    "luong-feeding": config.Luong(**SMALL, score="dot", cell="lstm", layers=2, **ONE_WAY),
+    "luong": config.Luong(**SMALL, input_feeding=False, num_layers=2),
+    "luong-feeding": config.Luong(**SMALL, score="dot", cell="lstm", num_layers=2, **ONE_WAY),
     "luong-additive": config.Luong(**SMALL, score="additive"),
     "location": config.Luong(**SMALL, score="location"),
     "local-m": config.Luong(**SMALL, input_feeding=False, window="monotonic", window_size=1),
     "local-p": config.Luong(**SMALL, window="predictive", window_size=2),
-    "gnmt": config.Gnmt(**SMALL, bidirectional="first", layers=3, cell="lstm", readout="linear"),
-    "gnmt-hidden": config.Gnmt(**SMALL, bidirectional="none", start_from="hidden", layers=2, cell="lstm"),
+    "gnmt": config.Gnmt(**SMALL, bidirectional="first", num_layers=3, cell="lstm", readout="linear"),
+    "gnmt-hidden": config.Gnmt(**SMALL, bidirectional="none", decoder_init="hidden", num_layers=2, cell="lstm"),
 }
 
 
@@ -63,7 +63,7 @@ def test_sizes_by_hand():
     # d2l's encoder-decoder with attention: 2 layers, embed = hidden = 256, vocabularies 184 and 201
     attention = 256 * 256 * 2 + 256
     want = 184 * 256 + 2 * gru(256, 256) + 201 * 256 + gru(512, 256) + gru(256, 256) + attention + 257 * 201
-    assert count(config.Bahdanau(256, 256, layers=2, readout="state", **ONE_WAY), 184, 201) == want
+    assert count(config.Bahdanau(256, 256, num_layers=2, readout="state", **ONE_WAY), 184, 201) == want
     # bentrevett's: bidirectional 512, embed 256, readout [state; context; embedding], vocabularies 7855 and 5893
     bridge, attention = 1024 * 512 + 512, 512 * 512 + 1024 * 512 + 512
     want = (
@@ -80,7 +80,7 @@ def test_sizes_by_hand():
 def test_a_decoder_that_starts_from_the_hidden_state_is_the_book_s(contract):
     """Its LSTM's cell is zero: "Deep Learning from Scratch 2", chapter 7, whose model is another implementation."""
     sizes = {"hidden_size": 6, "embed_size": 4, "cell": "lstm"}
-    ours = module(config.Sutskever(**sizes, bidirectional="none", start_from="hidden", readout="state"))
+    ours = module(config.Sutskever(**sizes, bidirectional="none", decoder_init="hidden", readout="state"))
     book = module(config.Seq2seq(**sizes))
     variables = contract.variables_of(ours)["params"]
     renamed = {{"stack_0": "layer"}.get(name, name): value for name, value in variables.items()}
@@ -237,12 +237,11 @@ def test_dropout_acts_in_training_only_and_everywhere_it_is_asked_for(contract):
 @pytest.mark.parametrize(
     "options, message",
     [
-        (config.Bahdanau(start_from="pass"), "use start_from dense or mean"),
-        (config.Bahdanau(start_from="hidden"), "use start_from dense or mean"),
+        (config.Bahdanau(decoder_init="pass"), "use decoder_init dense or mean"),
+        (config.Bahdanau(decoder_init="hidden"), "use decoder_init dense or mean"),
         (config.Bahdanau(score="dot"), "use general"),
-        (config.Bahdanau(tied=True, readout="state"), "readout_size equal to embed_size"),
-        (config.ConditionalGru(layers=2), "has one layer"),
-        (config.Bahdanau(layers=0), "layers must be at least 1, got 0"),
+        (config.Bahdanau(tied_embeddings=True, readout="state"), "readout_size equal to embed_size"),
+        (config.ConditionalGru(num_layers=2), "has one layer"),
         (config.Sutskever(memory_dropout=0.5), "start from the mean"),
     ],
 )

@@ -24,7 +24,7 @@ from attention_jax.models.vit import (
     with_shifts,
 )
 
-SMALL = Vit(patch_size=4, hidden_size=16, mlp_size=32, layers=2, heads=2)
+SMALL = Vit(patch_size=4, hidden_size=16, mlp_dim=32, num_layers=2, num_heads=2)
 
 
 def build_model(options, classes, size):
@@ -34,8 +34,8 @@ def build_model(options, classes, size):
 def counted(config, classes, size, channels):
     """Parameters; of a deep Transformer from its first two layers, since all layers are alike."""
     if getattr(config, "layers", 0) > 2:
-        one, two = (counted(replace(config, layers=n), classes, size, channels) for n in (1, 2))
-        return one + (config.layers - 1) * (two - one)
+        one, two = (counted(replace(config, num_layers=n), classes, size, channels) for n in (1, 2))
+        return one + (config.num_layers - 1) * (two - one)
     model = build_model(config, classes, size)
     shapes = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, size, size, channels)))["params"]
     return sum(x.size for x in jax.tree.leaves(shapes))
@@ -127,7 +127,7 @@ def test_parameter_counts_of_the_paper(size, patch, parameters):
 def test_parameter_count_of_d2l_vit():
     d, mlp, tokens = 512, 2048, 36 + 1
     layer = 4 * d * d + 4 * d + d * mlp + mlp + mlp * d + d  # no biases in the attention
-    config = Vit(patch_size=16, hidden_size=d, mlp_size=mlp, layers=2, heads=8, bias=False)
+    config = Vit(patch_size=16, hidden_size=d, mlp_dim=mlp, num_layers=2, num_heads=8, use_bias=False)
     assert counted(config, 10, 96, 1) == (256 * d + d) + d + tokens * d + 2 * layer + 2 * d + d * 10 + 10
 
 
@@ -150,8 +150,8 @@ def test_parameter_count_of_resnet():
 def test_images_that_cannot_be_cut_are_named(height, width):
     with pytest.raises(InputError, match=f"patch size, 4 pixels, got {height} x {width}"):
         patches(jnp.zeros((1, height, width, 3)), 4)
-    with pytest.raises(InputError, match="multiple of --model.heads, got 16 and 3"):
-        build_model(Vit(hidden_size=16, heads=3), 2, 8)
+    with pytest.raises(InputError, match="multiple of --model.num-heads, got 16 and 3"):
+        build_model(Vit(hidden_size=16, num_heads=3), 2, 8)
 
 
 def test_channels_that_make_no_groups_are_named():
@@ -163,7 +163,7 @@ def test_channels_that_make_no_groups_are_named():
 
 
 def test_the_last_layer_is_the_one_that_is_skipped_most_often_though_it_be_the_only_one():
-    model = build_model(replace(SMALL, layers=1, stochastic_depth=0.9), 2, 8)
+    model = build_model(replace(SMALL, num_layers=1, stochastic_depth=0.9), 2, 8)
     images = jax.random.normal(jax.random.key(0), (64, 8, 8, 1))
     variables = jax.jit(model.init)(jax.random.key(1), images)
     run = jax.jit(lambda rng: model.apply(variables, images, train=True, rngs={"dropout": rng})[0])
@@ -174,11 +174,11 @@ def test_the_last_layer_is_the_one_that_is_skipped_most_often_though_it_be_the_o
     "config",
     [
         SMALL,
-        replace(SMALL, pool="mean", position="sinusoidal"),
-        replace(SMALL, pool="attention", position="rotary"),
-        replace(SMALL, position="none", bias=False),
-        Cct(hidden_size=16, mlp_size=16),
-        ResNet(widths=(16, 32), blocks=1, groups=4),
+        replace(SMALL, pool="mean", position_embedding="sinusoidal"),
+        replace(SMALL, pool="attention", position_embedding="rotary"),
+        replace(SMALL, position_embedding="none", use_bias=False),
+        Cct(hidden_size=16, mlp_dim=16),
+        ResNet(widths=(16, 32), blocks_per_stage=1, num_groups=4),
     ],
 )
 def test_looking_changes_nothing_and_every_parameter_learns(config):
@@ -213,12 +213,12 @@ def test_dropout_rates_may_be_traced_and_zero_is_none():
 
 
 def test_without_positions_patches_may_be_permuted():
-    config = replace(SMALL, position="none", pool="mean")
+    config = replace(SMALL, position_embedding="none", pool="mean")
     model, params, x = made(config)
     moved = x.reshape(3, 2, 4, 8, 3)[:, ::-1].reshape(x.shape)  # the rows of patches change places
     run = quick(model.apply)
     np.testing.assert_allclose(run(params, x)[0], run(params, moved)[0], atol=1e-4)
-    model, params, x = made(replace(config, position="sinusoidal"))
+    model, params, x = made(replace(config, position_embedding="sinusoidal"))
     run = quick(model.apply)
     assert np.abs(run(params, x)[0] - run(params, moved)[0]).max() > 1e-3
 
@@ -228,7 +228,7 @@ def test_interpolated_positions_take_larger_images():
     np.testing.assert_allclose(interpolate(table, 3), table)
     got = interpolate(table, 6)[:, 0].reshape(6, 6)
     np.testing.assert_allclose(got[2:4, 2:4], [[3.0, 3.5], [4.5, 5.0]], atol=1e-5)  # inside the plane stays a plane
-    for config in (SMALL, Cct(hidden_size=16, mlp_size=16)):
+    for config in (SMALL, Cct(hidden_size=16, mlp_dim=16)):
         model, params, x = made(config)
         assert quick(model.apply)(params, jnp.ones((1, 16, 16, 3)))[0].shape == (1, 5)
 
@@ -265,7 +265,7 @@ def test_attention_pool_is_a_weighted_sum():
 
 def test_layer_is_pre_norm_like_torch():
     torch = pytest.importorskip("torch")
-    layer = ImageLayer(Block(width=16, heads=2, ffn=32))
+    layer = ImageLayer(Block(hidden_size=16, num_heads=2, mlp_dim=32))
     x = jax.random.normal(jax.random.key(0), (2, 5, 16))
     noisy = lambda p: np.random.default_rng(p.size).normal(size=p.shape, scale=0.3).astype(np.float32)
     params = jax.tree.map(noisy, jax.eval_shape(layer.init, jax.random.key(1), x)["params"])
@@ -319,7 +319,7 @@ def test_a_feed_forward_in_half_precision_keeps_its_first_product_alone():
     params, x = jax.tree.map(lambda a: jnp.bfloat16(a).astype(jnp.float32), (params, draw(size=(2, 5, 8))))
     found = {}
     for dtype in ("float32", "bfloat16"):
-        ffn = FeedForward(Block(width=8, heads=2, ffn=24, dtype=jnp.dtype(dtype)))
+        ffn = FeedForward(Block(hidden_size=8, num_heads=2, mlp_dim=24, dtype=jnp.dtype(dtype)))
         pull = lambda params, x, ffn=ffn: jax.vjp(lambda params, x: ffn.apply({"params": params}, x), params, x)
         y, saved = jax.eval_shape(pull, params, x.astype(dtype))
         kept = [a.dtype.name for a in jax.tree.leaves(saved) if a.shape == (2, 5, 24)]

@@ -15,7 +15,7 @@ from attention_jax.config import Config, LanguageModel, TimeMachine, Train
 def task(tmp_path_factory):
     path = tmp_path_factory.mktemp("text") / "timemachine.txt"
     path.write_text("abc " * 100)
-    model = LanguageModel(layers=1, width=16, heads=2, ffn=16, dropout=0.0, attention_dropout=0.0)
+    model = LanguageModel(num_layers=1, hidden_size=16, num_heads=2, mlp_dim=16, dropout=0.0, attention_dropout=0.0)
     return tasks.build(Config("test", TimeMachine(str(path), 32, 100, 20), model, train=Train(batch_size=16)))
 
 
@@ -46,7 +46,7 @@ def test_it_learns_a_text_and_goes_on_with_it(task, params):
 
 def test_learned_positions_end_and_a_text_is_gone_on_with_from_its_last_characters(task):
     """20 characters are added within 32 positions: of a longer text the last 12 are read."""
-    options = replace(task.config.model, positions="learned", max_length=32)
+    options = replace(task.config.model, position_embedding="learned", max_length=32)
     learned = tasks.build(replace(task.config, model=options))
     params = jax.jit(learned.init)(jax.random.key(0))
     short, long = learned.predict(params, ["abc abc abc ", "cab" * 20 + "abc abc abc "], None)
@@ -74,5 +74,5 @@ def test_report_draws_attention(task, params, tmp_path):
 def test_bad_sizes_are_one_line(tmp_path):
     path = tmp_path / "t.txt"
     path.write_text("abc " * 100)
-    with pytest.raises(InputError, match="multiple of --model.heads"):
-        tasks.build(Config("test", TimeMachine(str(path), 8, 10, 2), LanguageModel(width=10, heads=4)))
+    with pytest.raises(InputError, match="multiple of --model.num-heads"):
+        tasks.build(Config("test", TimeMachine(str(path), 8, 10, 2), LanguageModel(hidden_size=10, num_heads=4)))

@@ -30,14 +30,14 @@ def applied(task, params, *inputs):
 @pytest.fixture(scope="module")
 def transformer(task_of):
     """A Transformer with a beam of two, and where it looks at two texts of one length."""
-    model = configs.Transformer(2, 1, width=8, heads=2, ffn=8)
+    model = configs.Transformer(2, 1, hidden_size=8, num_heads=2, mlp_dim=8)
     task = task_of(model, **{"decode.beam_size": 2, "decode.length_penalty": "none"})
     params = begun(task)
     return task, params, task.looked(params, ["b c a 3", "c a b c"])
 
 
 def test_a_head_of_a_layer_that_is_repeated_is_off_in_all_its_turns(task_of):
-    task = task_of(configs.Transformer(2, 1, width=8, heads=2, ffn=8, shared_layers=True))
+    task = task_of(configs.Transformer(2, 1, hidden_size=8, num_heads=2, mlp_dim=8, shared_layers=True))
     params = begun(task)
     [encoder, *_] = task.looked(params, ["b c a 3"])[0].answers[0].attentions
     assert encoder.without.shape == (2, 2) and np.array_equal(*encoder.without)
@@ -124,7 +124,7 @@ def test_language_models_look_at_the_text_and_what_they_add(task_of):
 
 @pytest.mark.slow
 def test_images_are_shown_as_the_model_reads_them(task_of):
-    task = task_of(configs.Cct(hidden_size=16, mlp_size=16, layers=2))
+    task = task_of(configs.Cct(hidden_size=16, mlp_dim=16, num_layers=2))
     params = begun(task)
     looked = task.looked(params, [])
     test = task.data.held_out["test"]
@@ -142,7 +142,7 @@ def test_images_are_shown_as_the_model_reads_them(task_of):
 
 @pytest.mark.slow
 def test_a_machine_shows_its_heads_over_time(task_of):
-    task = task_of(configs.NTM(hidden_size=8, locations=8, width=4))
+    task = task_of(configs.NTM(hidden_size=8, num_locations=8, word_size=4))
     params = begun(task)
     [one] = task.looked(params, ["10110010 01101100"])
     [memory] = one.answers[0].attentions
@@ -174,5 +174,5 @@ def test_kernel_regression_shows_what_it_weighs():
 
 
 def test_a_model_without_attention_has_no_page(task_of):
-    task = task_of(configs.StackedLSTM(layers=1, hidden_size=8))
+    task = task_of(configs.StackedLSTM(num_layers=1, hidden_size=8))
     assert runs.look(task, begun(task)) is None

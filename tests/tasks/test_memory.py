@@ -11,7 +11,10 @@ from attention_jax.tasks import memory
 
 
 def configured(task="copy", **changes):
-    model, train = settings.NTM(hidden_size=6, locations=8, width=4), settings.Train(batch_size=2, total_epochs=1)
+    model, train = (
+        settings.NTM(hidden_size=6, num_locations=8, word_size=4),
+        settings.Train(batch_size=2, total_epochs=1),
+    )
     config = settings.Config("ntm", settings.Algorithmic(task, 12, 4, 6), model, settings.Optim("rmsprop"), train)
     return settings.replace(config, **changes)
 
@@ -76,7 +79,10 @@ def test_predict_writes_as_many_words_as_it_read(built):
             task.predict(params, [wrong])
 
 
-MODELS = {"ntm": settings.NTM("feedforward", hidden_size=4, locations=8, width=4), "lstm": settings.StackedLSTM(1, 4)}
+MODELS = {
+    "ntm": settings.NTM("feedforward", hidden_size=4, num_locations=8, word_size=4),
+    "lstm": settings.StackedLSTM(1, 4),
+}
 
 
 @pytest.mark.parametrize("name", ["repeat_copy", "associative_recall", "ngrams", "priority_sort"])

@@ -28,7 +28,7 @@ def test_the_metrics_that_are_named_are_those_of_an_evaluation(model, tmp_path):
 
 
 def test_the_end_has_metrics_that_an_epoch_does_not(tmp_path):
-    task = builder(tmp_path)(configs.Transformer(1, 1, width=8, heads=2, ffn=8))
+    task = builder(tmp_path)(configs.Transformer(1, 1, hidden_size=8, num_heads=2, mlp_dim=8))
     loop.check_metric(task, "--metric", "test.bleu", full=True)
     loop.check_metric(task, "--train.best-metric", "train.loss")
     with pytest.raises(InputError, match="--train.best-metric .*valid.loss.*; got test.bleu"):

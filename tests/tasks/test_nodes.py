@@ -9,7 +9,7 @@ from attention_jax import InputError, runs, tasks
 from attention_jax.config import Citations, Config, GraphAttention, Train, replace
 from experiments import gat_cora
 
-CONFIG = Config("x", Citations(nodes=70), GraphAttention(heads=2, hidden_size=4), train=Train(batch_size=1))
+CONFIG = Config("x", Citations(nodes=70), GraphAttention(num_heads=2, hidden_size=4), train=Train(batch_size=1))
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,8 @@ from experiments import bahdanau_length, input_feeding, multi30k_scores
 MODELS = {
     "luong": configs.LuongSeq2seq(hidden_size=8, embed_size=4),
     "translator": configs.Bahdanau(hidden_size=8, embed_size=4, readout_size=8),
-    "convolutional": configs.Convolutional(8, 4, layers=2),
-    "transformer": configs.Transformer(1, 1, width=8, heads=2, ffn=8),
+    "convolutional": configs.Convolutional(8, 4, num_layers=2),
+    "transformer": configs.Transformer(1, 1, hidden_size=8, num_heads=2, mlp_dim=8),
 }
 
 
@@ -59,12 +59,17 @@ def test_two_vocabularies_of_one_size_do_not_share_an_embedding(tmp_path):
     """Token 5 is another word on the other side."""
     path = tmp_path / "pairs.tsv"
     path.write_text("a b\tb a\nb c\tc b\nc\tc\na\ta\nc b\tb c\n" * 4)
-    model, same = configs.Transformer(1, 1, width=8, heads=2, ffn=8, tied="all"), configs.Corpus(tsv_file=str(path))
+    model, same = (
+        configs.Transformer(1, 1, hidden_size=8, num_heads=2, mlp_dim=8, tied_embeddings="all"),
+        configs.Corpus(tsv_file=str(path)),
+    )
     assert build(same, model).model.source_vocab == 7  # the same words, although not joint
     path = tmp_path / "other.tsv"
     path.write_text("a b\ty x\nb c\tz y\nc\tz\na\tx\nc b\ty z\n" * 4)
     other = configs.Corpus(tsv_file=str(path))
-    with pytest.raises(InputError, match="--model.tied all .* 7 .* --data.joint-vocabulary.*--model.tied output"):
+    with pytest.raises(
+        InputError, match="--model.tied-embeddings all .* 7 .* --data.joint-vocabulary.*--model.tied-embeddings output"
+    ):
         build(other, model)
     assert build(configs.replace(other, joint_vocabulary=True), model).model.source_vocab == 10
 
@@ -217,7 +222,7 @@ def test_a_target_for_which_there_was_no_room_is_not_matched(corpus):
 
 def test_packing_is_refused_where_pairs_would_meet_or_have_no_positions(corpus):
     packed = {"data.packing": 64, "data.max_length": 40}
-    learned = configs.Transformer(1, 1, 8, 2, 8, positions="learned", max_length=39)
+    learned = configs.Transformer(1, 1, 8, 2, 8, position_embedding="learned", max_length=39)
     with pytest.raises(InputError, match="--model.max-length 39: raise it to 40"):
         build(corpus, learned, **packed)
     with pytest.raises(InputError, match="which Bahdanau does not"):

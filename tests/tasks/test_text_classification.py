@@ -22,7 +22,10 @@ def task(tmp_path_factory):
         words.insert(int(rng.integers(0, len(words))), ("good", "bad")[i % 2])
         lines.append(f"{('good', 'bad')[i % 2]}\t{' '.join(words)}\n")
     path.write_text("".join(lines))
-    data, model = LabelledFile(tsv_file=str(path), max_buckets=2), TextClassifier(0, width=16, heads=2, dropout=0.0)
+    data, model = (
+        LabelledFile(tsv_file=str(path), max_buckets=2),
+        TextClassifier(0, hidden_size=16, num_heads=2, dropout=0.0),
+    )
     return tasks.build(Config("test", data, model, train=Train(batch_size=32)))
 
 
@@ -83,7 +86,7 @@ def test_the_page_has_the_weights_of_the_words(task, params):
 
 @pytest.mark.slow
 def test_the_page_has_what_words_tell_each_other(task):
-    deep = tasks.build(replace(task.config, **{"model.layers": 2}))
+    deep = tasks.build(replace(task.config, **{"model.num_layers": 2}))
     params = jax.jit(deep.init)(jax.random.key(0))
     [one] = deep.looked(params, ["a c good b d"])
     pool, encoder = one.answers[0].attentions

@@ -115,7 +115,7 @@ def test_all_augmentations_together_train(tiny):
         cutmix=1.0,
         pixels=12,
     )
-    task = build(replace(TINY, data=data, model=replace(TINY.model, stochastic_depth=0.1, dropout=0.1, layers=2)))
+    task = build(replace(TINY, data=data, model=replace(TINY.model, stochastic_depth=0.1, dropout=0.1, num_layers=2)))
     params = begin(task)
     batch = {k: jnp.asarray(v[:16]) for k, v in task.buckets[0].items()} | {"weight": jnp.ones(16)}
     step = quick(jax.value_and_grad(lambda p, rng: task.loss(p, batch, rng)[0]))
@@ -187,7 +187,7 @@ def test_options_that_contradict_each_other_are_named(options, said):
         build(replace(TINY, data=options))
 
 
-@pytest.mark.parametrize("model", [replace(TINY.model, pool="attention"), configs.ResNet((8, 8), 1, groups=2)])
+@pytest.mark.parametrize("model", [replace(TINY.model, pool="attention"), configs.ResNet((8, 8), 1, num_groups=2)])
 def test_pictures_and_predictions(model, tmp_path):
     from PIL import Image
 

@@ -20,11 +20,11 @@ EPOCHS = 6
 SMALL = [
     "--data.examples",
     "200",
-    "--model.layers",
+    "--model.num-layers",
     "1",
     "--model.hidden-size",
     "16",
-    "--model.mlp-size",
+    "--model.mlp-dim",
     "16",
     "--train.batch-size",
     "30",

@@ -123,7 +123,7 @@ def test_a_vit_of_timm_trains_on_digits_and_is_a_run(tmp_path):
 
 
 def test_a_run_begins_with_what_it_is_given_and_only_once(tmp_path, monkeypatch):
-    config = configs.Config("tiny", configs.Images(examples=32), configs.replace(OPTIONS, layers=1))
+    config = configs.Config("tiny", configs.Images(examples=32), configs.replace(OPTIONS, num_layers=1))
     state = {k: v for k, v in theirs.timm(pixels=8, channels=1).items() if "blocks.1" not in k}
     path = written(tmp_path / "there" / "model.safetensors", theirs.huggingface(state), VIT)
     config = configs.replace(config, **{"train.start_from": str(path)})

@@ -81,7 +81,7 @@ def test_marians_translator_computes_what_it_did_there_and_goes_back_unchanged(t
 
 @pytest.mark.parametrize("form", ["safetensors", "npz"])
 def test_our_own_names_keep_options_and_bits(tmp_path, form):
-    options = configs.LanguageModel(layers=1, width=8, heads=2, ffn=8)
+    options = configs.LanguageModel(num_layers=1, hidden_size=8, num_heads=2, mlp_dim=8)
     arrays = theirs.draw({"decoder/layer_0/ffn/out/bias": (8,), "bias": (5,)})
     said = exchange.write(exchange.Weights(options, arrays, "a run"), tmp_path / "out", form)
     assert said.startswith(f"{tmp_path / 'out'}: 2 tensors, 13 numbers, ")
@@ -109,12 +109,12 @@ def test_a_distillation_token_is_a_register(tmp_path):
     state["deit.embeddings.distillation_token"] = np.ones((1, 1, 16), np.float32)
     state["deit.embeddings.position_embeddings"] = np.ones((1, 11, 16), np.float32)
     weights = exchange.read(written(tmp_path / "model.safetensors", state, VIT))
-    assert weights.options.registers == 1 and exchange.module_of(weights).image_size == 6
+    assert weights.options.num_registers == 1 and exchange.module_of(weights).image_size == 6
     assert weights.arrays["registers"].shape == (1, 16) and weights.arrays["positions"].shape == (11, 16)
-    with pytest.raises(InputError, match="huggingface has no model with --model.registers"):
+    with pytest.raises(InputError, match="huggingface has no model with --model.num-registers"):
         exchange.write(weights, tmp_path / "out", "npz", "huggingface")
-    with pytest.raises(InputError, match="--model.registers need --model.pool token, got mean"):
-        Vit(configs.Vit(registers=1, pool="mean"), 2, 8)
+    with pytest.raises(InputError, match="--model.num-registers need --model.pool token, got mean"):
+        Vit(configs.Vit(num_registers=1, pool="mean"), 2, 8)
 
 
 def refused(path) -> str:
@@ -161,9 +161,11 @@ def test_what_another_library_lacks_is_not_written(tmp_path):
     write = lambda options, naming, arrays=(): exchange.write(
         exchange.Weights(options, dict(arrays), "a run"), tmp_path / "out", "npz", naming
     )
-    with pytest.raises(InputError, match=r"timm has no model with --model.pool mean, --model.position rotary: export"):
-        write(configs.Vit(pool="mean", position="rotary"), "timm")
-    with pytest.raises(InputError, match="marian has no model with --model.norm pre, --model.tied none"):
+    with pytest.raises(
+        InputError, match=r"timm has no model with --model.pool mean, --model.position-embedding rotary: export"
+    ):
+        write(configs.Vit(pool="mean", position_embedding="rotary"), "timm")
+    with pytest.raises(InputError, match="marian has no model with --model.norm pre, --model.tied-embeddings none"):
         write(configs.Transformer(norm="pre"), "marian")
     with pytest.raises(InputError, match="a LanguageModel can be written with --naming own; got timm"):
         write(configs.LanguageModel(), "timm")
@@ -188,7 +190,7 @@ def test_activations_are_the_published_formulas():
 
 
 def test_a_model_that_no_other_library_has_is_rebuilt_from_its_weights():
-    options = configs.Vit(2, 8, 16, 1, 2, stem="convolutions", position="rotary")
+    options = configs.Vit(2, 8, 16, 1, 2, stem="convolutions", position_embedding="rotary")
     arrays = exchange.flat(Vit(options, 3, 6).init(jax.random.key(0), IMAGES)["params"])
     weights = exchange.Weights(options, arrays, "here")
     assert logits(weights, IMAGES).shape == (2, 3)

@@ -163,7 +163,7 @@ def test_deit_with_its_distillation_token(tmp_path):
     model.save_pretrained(tmp_path)
     weights = exchange.read(tmp_path)
     x, theirs = images(12)
-    assert weights.options.registers == 1
+    assert weights.options.num_registers == 1
     agree(our_logits(weights, x), model(theirs).logits)
 
 

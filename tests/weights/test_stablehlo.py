@@ -66,7 +66,9 @@ def test_images_to_logits_where_this_package_is_not(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "model", [configs.Transformer(1, 1, width=8, heads=2, ffn=8), configs.Bahdanau(**tiny.TRANSLATOR)], ids=["t", "b"]
+    "model",
+    [configs.Transformer(1, 1, hidden_size=8, num_heads=2, mlp_dim=8), configs.Bahdanau(**tiny.TRANSLATOR)],
+    ids=["t", "b"],
 )
 def test_sentences_to_tokens(tmp_path, monkeypatch, model):
     monkeypatch.setattr(stablehlo, "TIMED", ())
@@ -93,7 +95,7 @@ def test_a_language_model(tmp_path, monkeypatch):
 
 
 def test_what_has_no_program_says_so(tmp_path):
-    task, params = task_of(tmp_path, configs.StackedLSTM(layers=1, hidden_size=8))
+    task, params = task_of(tmp_path, configs.StackedLSTM(num_layers=1, hidden_size=8))
     with pytest.raises(InputError, match="there is no StableHLO of a MemoryTask yet: export its weights"):
         stablehlo.export(task, params, tmp_path / "out")
     assert not (tmp_path / "out").exists()
