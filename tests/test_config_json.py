@@ -56,6 +56,16 @@ class Thing(LuongSeq2seq):
 """
 
 
+@pytest.mark.parametrize("option", ["name", "schedule"])
+def test_an_optimizer_from_elsewhere_runs_no_code_unless_it_is_trusted(tmp_path, option):
+    values = CONFIG | {"optim": CONFIG["optim"] | {option: "evil_code:thing"}}
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    with pytest.raises(InputError, match="evil_code:thing.*trust_code"):
+        runs.read_config(tmp_path)
+    config = runs.read_config(tmp_path, trust_code=True)
+    assert getattr(config.optim, option) == "evil_code:thing" and runs.read_config(tmp_path, like=config) == config
+
+
 @pytest.mark.parametrize("change", [{"type": "evil_code:Thing"}, {"score": "evil_code:Thing"}])
 def test_a_run_from_elsewhere_runs_no_code_unless_it_is_trusted(tmp_path, monkeypatch, change):
     monkeypatch.chdir(tmp_path)
@@ -79,4 +89,4 @@ def test_a_run_from_elsewhere_runs_no_code_unless_it_is_trusted(tmp_path, monkey
 def test_only_scores_and_types_of_a_config_name_code():
     kinds = [kind for name, kind in configs.Options.kinds.items() if ":" not in name]
     fields = {name for kind in kinds for name, allowed in _choices(kind).items() if isinstance(allowed, OneOf)}
-    assert len(kinds) > 20 and fields == {"score"}
+    assert len(kinds) > 20 and fields == {"score", "name", "schedule"}

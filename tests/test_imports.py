@@ -13,7 +13,7 @@ ROOMS = {  # room -> (third-party packages, rooms of this package) it may import
     "data": ({"tensorflow_datasets", "babel", "sentencepiece", "spacy", "PIL", "sklearn"}, {"config", "provenance"}),
     "models": ({"jax", "flax"}, {"ops", "config"}),
     "decode": ({"jax"}, {"ops"}),
-    "train": ({"jax", "optax", "orbax", "rich", "tensorboardX", "wandb", "mlflow"}, {"ops", "provenance"}),
+    "train": ({"jax", "optax", "orbax", "rich", "tensorboardX", "wandb", "mlflow"}, {"config", "ops", "provenance"}),
     "report": ({"matplotlib", "sacrebleu", "rich"}, set()),
     "sweep": ({"jax", "optuna", "ray", "rich"}, {"config", "train", "runs", "catalogue", "ledger", "report", "tasks"}),
     "config": (set(), set()),

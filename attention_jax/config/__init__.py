@@ -6,7 +6,7 @@ that experiment has: `Config[Dates, LuongSeq2seq]` has `--data.reverse-source` a
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import ClassVar, Generic, Literal, TypeVar
+from typing import Annotated, ClassVar, Generic, Literal, TypeVar
 
 from attention_jax import InputError
 from attention_jax.config.claims import BAR, Bound, Claim, Grid, Withdrawn
@@ -64,7 +64,17 @@ from attention_jax.config.models import (
     Translator,
     Vit,
 )
-from attention_jax.config.options import DataOptions, ModelOptions, Options, kind_called, kind_name, named
+from attention_jax.config.options import (
+    DataOptions,
+    ModelOptions,
+    OneOf,
+    Options,
+    kind_called,
+    kind_name,
+    named,
+    places_of_code,
+)
+from attention_jax.config.patterns import parse_pattern
 
 DataConfig = TypeVar("DataConfig")
 ModelConfig = TypeVar("ModelConfig")
@@ -77,28 +87,54 @@ class Optim(Options):
 
     section: ClassVar[str] = "optim"
 
-    name: Literal["adam", "adamw", "sgd", "rmsprop"] = "adam"
+    name: Annotated[str, OneOf(("adam", "adamw", "sgd", "rmsprop", "lion", "muon", "adafactor"))] = "adam"
+    """The optimizer. package.file:name is a function that returns an optax.GradientTransformation, called with those of
+    b1, b2, eps and momentum that it takes, such as optax:scale_by_yogi; the other options apply to it, too.
+    """
     learning_rate: float = option(1e-3, above=0, traced=True)
     """Peak learning rate."""
-    schedule: Literal["constant", "warmup_cosine", "inverse_sqrt"] = "constant"
+    schedule: Annotated[str, OneOf(("constant", "warmup_cosine", "inverse_sqrt"))] = "constant"
+    """The learning rate over the steps, after a linear warm-up: constant; a cosine that falls to 0 at the last step; or
+    proportional to 1 / sqrt(step). package.file:name is a function of (these options, the number of steps of the run)
+    that returns an optax schedule: a function from the step, counted from 0, to the learning rate.
+    """
     warmup_steps: int = option(0, traced=True)
+    """Steps in which the learning rate rises from 0 to its peak."""
     clip_norm: float = option(0.0, traced=True)
     """Clip gradients to this global norm; 0 does not clip."""
     weight_decay: float = option(0.0, traced=True)
-    """sgd and adam add it times the parameters to the gradient (L2 regularisation); adamw and rmsprop subtract it times
-    the learning rate and the parameters (decoupled, Loshchilov & Hutter 2019).
+    """sgd and adam add it times the parameters to the gradient (L2 regularisation); the others subtract it times the
+    learning rate and the parameters (decoupled, Loshchilov & Hutter 2019).
     """
     decayed: Literal["all", "kernels"] = "all"
     """Which parameters weight decay is for: all, or the weights of linear maps and convolutions alone (no biases,
     norms, embeddings, positions, or parameters of scores).
     """
+    rates: tuple[str, ...] = ()
+    """REGEX=FACTOR ...: multiply the learning rate by a factor where a regular expression matches the whole path of a
+    parameter, such as 'encoder/.*=0.1'; the first that matches counts, and 0 freezes.
+    """
+    decays: tuple[str, ...] = ()
+    """REGEX=FACTOR ...: multiply weight decay by a factor in the same way; `decayed` is for parameters that no pattern
+    matches.
+    """
     momentum: float = option(0.0, below=1, traced=True)
-    """Momentum of sgd and rmsprop."""
+    """Momentum of sgd, rmsprop and muon; 0 is 0.95 for muon."""
     b1: float = option(0.9, below=1, traced=True)
     b2: float = option(0.999, below=1, traced=True)
     eps: float = option(1e-8, traced=True)
     moment_dtype: Literal["float32", "bfloat16"] = "float32"
-    """What Adam keeps its first moment in; the second, which bfloat16 would stop from growing, is float32."""
+    """What adam, adamw, lion and muon keep the first moment in; the second, which bfloat16 would stop from growing, is
+    float32.
+    """
+
+    def __post_init__(self):
+        super().__post_init__()
+        for option_with_patterns, patterns in (("--optim.rates", self.rates), ("--optim.decays", self.decays)):
+            for text in patterns:
+                parse_pattern(option_with_patterns, text)
+        if self.decays and isinstance(self.weight_decay, int | float) and not self.weight_decay:
+            raise InputError("--optim.decays multiplies --optim.weight-decay, which must not be 0; got 0.0")
 
 
 @dataclass(frozen=True)
@@ -248,8 +284,8 @@ def from_json(values: dict):
 
 
 def foreign_code(values) -> set[str]:
-    """The places ("package.file:name") outside of this package that the values of a config.json name, except for types
-    that this process has imported already.
+    """The import paths ("package.file:name") outside of this package that the values of a config.json name, except for
+    types that this process has imported already, and for functions of optax.
 
     >>> sorted(foreign_code({"type": "evil:Thing", "model": {"type": "Bahdanau", "score": "evil:Dot"}, "name": "a:b"}))
     ['evil:Dot', 'evil:Thing']
@@ -258,8 +294,9 @@ def foreign_code(values) -> set[str]:
         return set().union(*map(foreign_code, values))
     if not isinstance(values, dict):
         return set()
-    places = {str(values.get("type", ""))} - Options.kinds.keys() | {str(values.get("score", ""))}
-    foreign = {place for place in places if ":" in place and not place.startswith("attention_jax.")}
+    places = {str(values.get("type", ""))} - Options.kinds.keys() | places_of_code(values)
+    own = ("attention_jax.", "optax:", "optax.contrib:")
+    foreign = {place for place in places if ":" in place and not place.startswith(own)}
     return foreign.union(*map(foreign_code, values.values()))
 
 

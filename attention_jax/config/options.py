@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from attention_jax import InputError
-from attention_jax.config.fields import check, option_name
+from attention_jax.config.fields import check, option_name, renamed
 
 
 @dataclass(frozen=True)
@@ -138,6 +138,21 @@ def _choices(kind: type) -> dict[str, tuple | OneOf]:
         elif typing.get_origin(hint) is Annotated:
             choices.update((name, mark) for mark in hint.__metadata__ if isinstance(mark, OneOf))
     return choices
+
+
+def places_of_code(values: dict) -> set[str]:
+    """The values of a dataclass in config.json that may be import paths, because their fields are a `OneOf`.
+
+    >>> from attention_jax.config import Optim
+    >>> places_of_code({"type": "Optim", "name": "a:b"}), places_of_code({"type": "Config", "name": "a:b"})
+    ({'a:b'}, set())
+    """
+    kind = Options.kinds.get(str(values.get("type", "")))
+    if kind is None:
+        return set()
+    values = renamed(kind, values)
+    names = {name for name, allowed in _choices(kind).items() if isinstance(allowed, OneOf)}
+    return {str(values[name]) for name in names & values.keys()}
 
 
 def named(place: str) -> Any:

@@ -1,28 +1,37 @@
-"""Learning-rate schedules and optimizers, from the numbers of `config.Optim`.
+"""Learning-rate schedules and optimizers, from the options of `config.Optim`.
 
 Every number may also be a traced scalar: sweeps train a whole population with one compiled program. A number that is a
 Python zero leaves its transformation out; a traced one always has it in, with the same meaning for zero.
 """
 
+import inspect
+
 import jax
 import jax.numpy as jnp
 import optax
+from optax.contrib import MuonDimensionNumbers, muon
 
+from attention_jax import InputError
+from attention_jax.config import named
+from attention_jax.config.patterns import parse_pattern
 from attention_jax.ops.dropout import is_zero
 
 
 def schedule(optim, total_steps: int):
-    """The learning rate as a function of the step, counted from 0.
+    """Return the learning rate as a function of the step, counted from 0.
 
     All three warm up linearly over `warmup_steps` and peak at `learning_rate`:
     constant; warmup_cosine, falling to 0 at `total_steps` (Loshchilov & Hutter 2017, eq. 5);
     inverse_sqrt, lr sqrt(warmup / step) (Vaswani et al. 2017, eq. 3, with the peak given instead of the width).
+    "package.file:name" is called with the same arguments.
 
     >>> from attention_jax.config import Optim
     >>> rate = schedule(Optim(learning_rate=1.0, schedule="inverse_sqrt", warmup_steps=4), 100)
     >>> [round(float(rate(step)), 3) for step in (0, 1, 3, 15)]
     [0.25, 0.5, 1.0, 0.5]
     """
+    if ":" in optim.schedule:
+        return named(optim.schedule)(optim, total_steps)
 
     def rate(step):
         step = jnp.asarray(step, jnp.float32) + 1.0
@@ -39,7 +48,7 @@ def schedule(optim, total_steps: int):
 
 
 def optimizer(optim, total_steps: int) -> optax.GradientTransformation:
-    """Clip by global norm, precondition, decay weights, scale by the scheduled rate."""
+    """Clip by global norm, precondition (`precondition`), decay weights, scale by the scheduled rate."""
     clip = optim.clip_norm
     parts = []
     if not is_zero(clip):
@@ -49,21 +58,124 @@ def optimizer(optim, total_steps: int) -> optax.GradientTransformation:
     coupled = optim.name in ("sgd", "adam")  # L2 regularisation: part of the gradient
     if coupled and not is_zero(optim.weight_decay):
         parts.append(decay(optim))
-    if optim.name in ("adam", "adamw"):
-        kept_in = None if optim.moment_dtype == "float32" else optim.moment_dtype
-        parts.append(optax.scale_by_adam(b1=optim.b1, b2=optim.b2, eps=optim.eps, mu_dtype=kept_in))
-    elif optim.name == "rmsprop":
-        parts.append(optax.scale_by_stddev(decay=optim.b2, eps=optim.eps))  # centred (Graves 2013, eq. 38-41)
-    if optim.name in ("sgd", "rmsprop") and not is_zero(optim.momentum):
-        parts.append(optax.trace(decay=optim.momentum))
+    parts += precondition(optim)
     if not coupled and not is_zero(optim.weight_decay):
         parts.append(decay(optim))  # decoupled (Loshchilov & Hutter 2019)
+    if optim.rates:
+        parts.append(scale_by_path(optim.rates))
     return optax.chain(*parts, optax.scale_by_learning_rate(schedule(optim, total_steps)))
 
 
+def precondition(optim) -> list[optax.GradientTransformation]:
+    """Return what makes a direction of a gradient, without learning rate and weight decay: what tells optimizers apart.
+
+    lion is Chen et al. 2023. muon (Jordan et al. 2024) orthogonalises the momentum of matrices of linear maps, scaled
+    to the size of Adam's updates (Liu et al. 2025, section 2.2), so that both take the same rates; other parameters get
+    Adam with Nesterov momentum. adafactor is Shazeer & Stern 2018, algorithm 4, without momentum, and with the learning
+    rate in place of their schedule.
+    """
+    first = {"mu_dtype": None if optim.moment_dtype == "float32" else optim.moment_dtype}
+    momentum = [] if is_zero(optim.momentum) else [optax.trace(decay=optim.momentum)]
+    match optim.name:
+        case "adam" | "adamw":
+            return [optax.scale_by_adam(b1=optim.b1, b2=optim.b2, eps=optim.eps, **first)]
+        case "sgd":
+            return momentum
+        case "rmsprop":  # centred (Graves 2013, eq. 38-41)
+            return [optax.scale_by_stddev(decay=optim.b2, eps=optim.eps), *momentum]
+        case "lion":
+            return [optax.scale_by_lion(b1=optim.b1, b2=optim.b2, **first)]
+        case "muon":
+            beta = 0.95 if is_zero(optim.momentum) else optim.momentum
+            adam = {"adam_b1": optim.b1, "adam_b2": optim.b2, "eps": optim.eps}
+            rms = {"consistent_rms": 0.2, "muon_weight_dimension_numbers": muon_dimensions}
+            return [muon(-1.0, beta=beta, **adam, **rms, **first)]
+        case "adafactor":
+            return [optax.scale_by_factored_rms(), optax.clip_by_block_rms(1.0), optax.scale_by_param_block_rms()]
+        case _:
+            return [own_optimizer(optim)]
+
+
+def own_optimizer(optim) -> optax.GradientTransformation:
+    """Return the transformation of the function that `optim.name` is the import path of, called with those of b1, b2,
+    eps and momentum that it takes; InputError if it does not return one."""
+    found = make = named(optim.name)
+    try:
+        taken = inspect.signature(make)
+        numbers = {name: getattr(optim, name) for name in ("b1", "b2", "eps", "momentum") if name in taken.parameters}
+        taken.bind(**numbers)
+    except (TypeError, ValueError) as error:  # not a function, or one that needs more
+        found = error
+    else:
+        found = make(**numbers)
+    if not isinstance(found, optax.GradientTransformation):
+        raise InputError(
+            f"--optim.name {optim.name} must be a function of nothing but b1, b2, eps and momentum that returns an "
+            f"optax.GradientTransformation without learning rate, such as optax:scale_by_yogi; got {found!r}"
+        )
+    return found
+
+
 def decay(optim) -> optax.GradientTransformation:
-    """Adds `weight_decay` times the parameters, or with `decayed` "kernels" times those of `kernels`."""
-    return optax.add_decayed_weights(optim.weight_decay, None if optim.decayed == "all" else kernels)
+    """Add `weight_decay` times the parameters, or with `decayed` "kernels" times those of `kernels`; `decays` are
+    factors of it by path."""
+    if not optim.decays:
+        return optax.add_decayed_weights(optim.weight_decay, None if optim.decayed == "all" else kernels)
+
+    def init(params):
+        factors_by_path("--optim.decays", optim.decays, params)
+        return optax.EmptyState()
+
+    def update(updates, state, params):
+        others = None if optim.decayed == "all" else kernels(params)
+        factors = factors_by_path("--optim.decays", optim.decays, params, others)
+        return jax.tree.map(lambda u, p, f: u + f * optim.weight_decay * p, updates, params, factors), state
+
+    return optax.GradientTransformation(init, update)
+
+
+def scale_by_path(rates: tuple[str, ...]) -> optax.GradientTransformation:
+    """Multiply updates by the factors of `rates` (`config.Optim`)."""
+
+    def init(params):
+        factors_by_path("--optim.rates", rates, params)
+        return optax.EmptyState()
+
+    def update(updates, state, params=None):
+        return jax.tree.map(lambda u, f: u * f, updates, factors_by_path("--optim.rates", rates, updates)), state
+
+    return optax.GradientTransformation(init, update)
+
+
+def factors_by_path(option: str, patterns: tuple[str, ...], params, others=None):
+    """Return the factor of each parameter by the first of `patterns` ("REGEX=FACTOR") that matches its whole path, such
+    as encoder/layer_0/kernel, and by the tree `others` (1 if it is None) where none does.
+
+    Raises:
+      InputError: a pattern matches no parameter, or none that an earlier one leaves.
+
+    >>> factors_by_path("--optim.rates", ("a/.*=0.1", ".*/w=2"), {"a": {"w": 1.0}, "b": {"w": 1.0, "v": 1.0}})
+    {'a': {'w': 0.1}, 'b': {'v': 1.0, 'w': 2.0}}
+    """
+    rules = [parse_pattern(option, text) for text in patterns]
+    used, paths = set(), []
+
+    def factor(path, _, other=1.0) -> float:
+        paths.append(jax.tree_util.keystr(path, simple=True, separator="/"))
+        for number, (pattern, value) in enumerate(rules):
+            if pattern.fullmatch(paths[-1]):
+                used.add(number)
+                return value
+        return float(other)
+
+    factors = jax.tree_util.tree_map_with_path(factor, *((params,) if others is None else (params, others)))
+    if unused := [text for number, text in enumerate(patterns) if number not in used]:
+        known = ", ".join(paths[:8]) + (", ..." if len(paths) > 8 else "")
+        raise InputError(
+            f"every pattern of {option} must match the whole path of a parameter that no earlier one matches, got "
+            f"{unused[0]!r}; the {len(paths)} parameters are {known}"
+        )
+    return factors
 
 
 NTM_KERNELS = ("controller", "heads")
@@ -71,7 +183,7 @@ NTM_KERNELS = ("controller", "heads")
 
 
 def kernels(params):
-    """Which parameters are weights of linear maps and convolutions: a tree of booleans.
+    """Return a tree of booleans: which parameters are weights of linear maps and convolutions.
 
     They are called kernel, input_kernel, readout_kernel, ...; biases, norms, embeddings, tables of positions and the
     parameters of scores are not among them.
@@ -86,3 +198,10 @@ def kernels(params):
         return (names[-1].endswith("kernel") or names[-1] in NTM_KERNELS) and not of_a_score
 
     return jax.tree_util.tree_map_with_path(is_kernel, params)
+
+
+def muon_dimensions(params):
+    """Return the dimensions of the matrices that muon orthogonalises: `kernels` of two axes; None for the others."""
+    return jax.tree.map(
+        lambda x, kernel: MuonDimensionNumbers() if kernel and x.ndim == 2 else None, params, kernels(params)
+    )

@@ -6,6 +6,7 @@ import numpy as np
 import optax
 import pytest
 
+from attention_jax import InputError
 from attention_jax.config import Optim, replace
 from attention_jax.train.optimizer import kernels, optimizer, schedule
 
@@ -112,6 +113,131 @@ def test_adam_with_its_first_moment_in_bfloat16_is_adam_with_a_rounded_moment():
     assert moments.mu["w"].dtype == jnp.bfloat16 and moments.nu["w"].dtype == jnp.float32
 
 
+def test_lion_steps_by_the_sign_of_an_interpolated_momentum():
+    """Chen et al. 2023, algorithm 2, with decoupled decay."""
+    optim = Optim("lion", learning_rate=0.01, b1=0.8, b2=0.95, weight_decay=0.1)
+    w, m = np.array([1.0, -2.0]), 0.0
+    for gradient in map(np.array, GRADIENTS):
+        w = w - 0.01 * (np.sign(0.8 * m + 0.2 * gradient) + 0.1 * w)
+        m = 0.95 * m + 0.05 * gradient
+    np.testing.assert_allclose(run(optimizer(optim, 10), GRADIENTS), w, rtol=1e-6)
+
+
+def test_adafactor_scales_by_the_second_moment_and_by_the_parameters():
+    """Shazeer & Stern 2018, algorithm 5 (a vector is not factored): eps 1e-30 and 1e-3, d = 1, b2 = 1 - t^-0.8."""
+    w, v = np.array([1.0, -2.0]), 0.0
+    rms = lambda x: np.sqrt(np.mean(x**2))
+    for t, gradient in enumerate(map(np.array, GRADIENTS), 1):
+        b2 = 1 - t**-0.8
+        v = b2 * v + (1 - b2) * (gradient**2 + 1e-30)
+        u = gradient / np.sqrt(v)
+        w = w - 0.1 * max(1e-3, rms(w)) * u / max(1.0, rms(u))
+    np.testing.assert_allclose(run(optimizer(Optim("adafactor", learning_rate=0.1), 10), GRADIENTS), w, rtol=1e-5)
+
+
+def test_adafactor_keeps_a_row_and_a_column_of_a_large_matrix():
+    state = optimizer(Optim("adafactor"), 10).init({"kernel": jnp.zeros((256, 128))})
+    assert sum(x.size for x in jax.tree.leaves(state)) < 2 * (256 + 128)
+
+
+def test_muon_orthogonalises_the_matrices_of_linear_maps():
+    """All singular values of the update are nearly 1, times 0.2 sqrt(the larger side): an RMS of 0.2 as Adam's."""
+    optim = Optim("muon", learning_rate=1.0, b1=0.9, b2=0.999)
+    params = {"kernel": jnp.zeros((12, 8)), "table": jnp.zeros((12, 8)), "bias": jnp.zeros(8)}
+    gradient = jax.tree.map(lambda x: jax.random.normal(jax.random.key(x.ndim), x.shape), params)
+    update = optimizer(optim, 10)
+    change, _ = update.update(gradient, update.init(params), params)
+    values = np.linalg.svd(np.asarray(change["kernel"]), compute_uv=False) / (0.2 * np.sqrt(12))
+    assert values.min() > 0.6 and values.max() < 1.3, values  # the quintic polynomial does not converge to 1
+    assert (np.sum(change["kernel"] * gradient["kernel"])) < 0
+    adam = optax.scale_by_adam(nesterov=True)
+    for name in ("table", "bias"):
+        expected, _ = adam.update(gradient[name], adam.init(params[name]))
+        np.testing.assert_allclose(change[name], -expected, rtol=1e-5)
+
+
+OWN = """
+import optax
+
+def plain(b2, momentum=0.0):
+    return optax.scale(b2 + momentum)
+
+def linear(optim, total_steps):
+    return optax.linear_schedule(optim.learning_rate, 0.0, total_steps)
+
+def needs_a_rate(learning_rate):
+    return optax.scale(learning_rate)
+
+returns_nothing = lambda: None
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_optimizer.py").write_text(OWN)
+
+
+def test_an_optimizer_and_a_schedule_by_import_path(own):
+    optim = Optim("own_optimizer:plain", learning_rate=0.1, b2=0.5, weight_decay=0.25, clip_norm=1.0)
+    w = np.array([1.0, -2.0])
+    w = w - 0.1 * (0.5 * np.array([0.6, 0.8]) + 0.25 * w)  # clipped, scaled, decayed apart from the gradient
+    np.testing.assert_allclose(run(optimizer(optim, 10), GRADIENTS[:1]), w, rtol=1e-6)
+    rate = schedule(Optim(learning_rate=2.0, schedule="own_optimizer:linear"), 10)
+    assert [float(rate(step)) for step in (0, 5, 10)] == [2.0, 1.0, 0.0]
+    found = run(optimizer(Optim("optax:scale_by_yogi", learning_rate=0.1, b1=0.8), 10), GRADIENTS)
+    np.testing.assert_allclose(found, run(optax.yogi(0.1, b1=0.8, eps=1e-8), GRADIENTS), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["needs_a_rate", "returns_nothing", "OWN", "absent"])
+def test_what_is_no_optimizer_is_one_line(own, name):
+    with pytest.raises(InputError, match=f"own_optimizer:{name}") as error:
+        optimizer(Optim(f"own_optimizer:{name}"), 10)
+    assert "\n" not in str(error.value)
+
+
+PARAMS = {"encoder": {"kernel": jnp.full((2, 2), 3.0), "bias": jnp.ones(2)}, "head": {"kernel": jnp.full((2, 2), 5.0)}}
+
+
+def changed(optim, gradient: float):
+    update = optimizer(optim, 10)
+    gradients = jax.tree.map(lambda x: jnp.full_like(x, gradient), PARAMS)
+    return jax.tree.map(lambda x: float(x.mean()), update.update(gradients, update.init(PARAMS), PARAMS)[0])
+
+
+def test_rates_and_decays_by_pattern():
+    optim = Optim("sgd", learning_rate=1.0, rates=("encoder/bias=0", ".*/kernel=0.5"))
+    assert changed(optim, 1.0) == {"encoder": {"bias": 0.0, "kernel": -0.5}, "head": {"kernel": -0.5}}
+    optim = Optim("adamw", learning_rate=1.0, weight_decay=0.5, decays=("head/.*=0.5", "encoder/bias=2"))
+    assert changed(optim, 0.0) == {"encoder": {"bias": -1.0, "kernel": -1.5}, "head": {"kernel": -1.25}}
+    optim = replace(optim, decayed="kernels", decays=("head/.*=0.5",), rates=("encoder/.*=0.1",))
+    expected = {"encoder": {"bias": 0.0, "kernel": -0.15}, "head": {"kernel": -1.25}}
+    jax.tree.map(
+        lambda found, value: np.testing.assert_allclose(found, value, rtol=1e-6), changed(optim, 0.0), expected
+    )
+
+
+@pytest.mark.parametrize("patterns", [("decoder/.*=0.1",), ("encoder=0.1",), (".*=1", "head/.*=2")])
+@pytest.mark.parametrize("option", ["rates", "decays"])
+def test_a_pattern_that_matches_nothing_is_refused(option, patterns):
+    """Also one that matches a part of a path, and one that comes after a pattern that matches all it would."""
+    update = optimizer(Optim("adamw", weight_decay=0.1, **{option: patterns}), 10)
+    with pytest.raises(InputError, match=f"--optim.{option} .*{patterns[-1]!r}.*3 parameters are encoder/bias"):
+        update.init(PARAMS)
+
+
+@pytest.mark.parametrize("wrong", ["encoder", "=1", "(=1", "a=-1", "a=x", "a=inf"])
+@pytest.mark.parametrize("option", ["rates", "decays"])
+def test_a_pattern_needs_a_regular_expression_and_a_factor(option, wrong):
+    with pytest.raises(InputError, match=f"--optim.{option} must be REGEX=FACTOR"):
+        Optim(weight_decay=0.1, **{option: (wrong,)})
+
+
+def test_decays_need_weight_decay():
+    with pytest.raises(InputError, match="--optim.weight-decay"):
+        Optim(decays=("a=1",))
+
+
 def test_kernels_alone_decay():
     update = optimizer(Optim("adamw", learning_rate=1.0, weight_decay=0.1, decayed="kernels"), 10)
     params = {"layer": {"kernel": jnp.full((2, 2), 3.0), "bias": jnp.ones(2)}, "scale": jnp.ones(2)}
@@ -135,7 +261,7 @@ def test_the_matrices_of_recurrent_models_and_of_the_turing_machine_decay():
 TRACED = ("learning_rate", "clip_norm", "weight_decay", "momentum", "warmup_steps", "b1", "b2")
 
 
-@pytest.mark.parametrize("name", ["adam", "adamw", "sgd", "rmsprop"])
+@pytest.mark.parametrize("name", ["adam", "adamw", "sgd", "rmsprop", "lion", "muon", "adafactor"])
 @pytest.mark.parametrize("clip", [0.0, 0.5])
 def test_a_traced_number_means_what_the_plain_one_means(name, clip):
     plain = Optim(
