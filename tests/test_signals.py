@@ -1,5 +1,6 @@
 """SIGTERM ends every command with 143, wherever it comes."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from attention_jax import InputError, cli
 
 ROOT = Path(__file__).resolve().parents[1]
 TERMINATED = 128 + signal.SIGTERM
+FRESH = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
 INSIDE = {
     "a callback of the garbage collector": """
 def callback(phase, info):
@@ -40,17 +42,17 @@ with _others_unheard():
     "plain code": "os.kill(os.getpid(), signal.SIGTERM)",
 }
 AROUND = """
-import gc, os, runpy, signal, sys, time
-from attention_jax import cli
+import gc, os, signal, sys, time
+from attention_jax import commands
 def bad_moment(words):
     try:
         {}
         time.sleep(30)
     finally:
         print("cleaned up")
-code = open("launch.py").read().replace('"list": list_experiments', '"list": bad_moment')
+commands.COMMANDS["list"] = bad_moment
 sys.argv = ["launch.py", "list"]
-exec(compile(code, "launch.py", "exec"), globals() | {{"__name__": "__main__", "__file__": "launch.py"}})
+commands.run()
 """
 
 
@@ -73,6 +75,51 @@ def test_a_benchmark_runs_outside_of_the_parser(capsys):
     assert stop.value.code == TERMINATED + 4 and capsys.readouterr().err == "measuring\n"
     with pytest.raises(InputError, match="--rounds.*see launch.py bench x --help"):
         cli.parse_call(benchmark, ["--rounds", "many"], "bench", "x")
+
+
+IN_C = """
+import hashlib, os, signal, threading
+from attention_jax import signals
+signals.GRACE = 1.0
+signals.end_on_sigterm()
+threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM)).start()
+hashlib.pbkdf2_hmac("sha256", b"key", b"salt", 100_000_000)  # a minute in which this thread runs no Python
+"""
+COMPILING = """
+import os, signal, sys, threading, time
+from attention_jax import signals
+signals.end_on_sigterm()
+import jax, jax.numpy as jnp
+def long(x):
+    for _ in range(400):
+        x = jnp.sin(x @ x)
+    return x
+lowered = jax.jit(long).lower(jnp.ones((64, 64)))
+def terminate():
+    time.sleep(1)
+    print("sent", flush=True)
+    os.kill(os.getpid(), signal.SIGTERM)
+threading.Thread(target=terminate).start()
+try:
+    lowered.compile()
+finally:
+    print("cleaned up")
+"""
+
+
+def test_sigterm_ends_a_process_whose_main_thread_runs_no_python():
+    started = time.perf_counter()
+    done = subprocess.run([sys.executable, "-c", IN_C], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == TERMINATED and "--resume" in done.stderr and time.perf_counter() - started < 20
+
+
+def test_sigterm_does_not_wait_for_a_compilation():
+    command = [sys.executable, "-c", COMPILING]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=os.environ | FRESH) as process:
+        assert process.stdout.readline() == "sent\n"
+        started = time.perf_counter()
+        assert process.communicate(timeout=100)[0] == "cleaned up\n" and process.returncode == TERMINATED
+        assert time.perf_counter() - started < 5
 
 
 @pytest.mark.slow
