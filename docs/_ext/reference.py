@@ -207,7 +207,7 @@ SECTIONS = {"optim": configs.Optim, "train": configs.Train, "decode": configs.De
 def configuration() -> str:
     """The page of all options: optimizer, training and decoding, then each dataset and each model."""
     text = [
-        "# Configuration reference: every option",
+        "(configuration-reference)=\n# Configuration reference: every option",
         "A run is described by one `Config` with the parts `data`, `model`, `optim`, `train` and `decode`. Each "
         "option is a field of a frozen dataclass in `attention_jax.config` and a flag of the command line: "
         "`--optim.learning-rate 1e-3` sets `config.optim.learning_rate`. The defaults below are those of the "
@@ -278,10 +278,10 @@ def _cell(text: str) -> str:
 def commands() -> str:
     """The page of the command line: arguments and options of each command."""
     text = [
-        "# Command-line reference",
+        "(command-line-reference)=\n# Command-line reference",
         "`python launch.py COMMAND ...`; without a command it trains the default experiment, `date_luong`. Commands "
         "that name an experiment also take its options ([configuration](configuration.md)), and `--help` prints both. "
-        "This page is generated.",
+        "Exit codes: [run directory](../run_directory.md). This page is generated.",
     ]
     kinds = [kind for kind in vars(cli).values() if inspect.isclass(kind) and kind.__module__ == cli.__name__]
     return "\n\n".join([*text, *(command_section(kind) for kind in kinds if dataclasses.is_dataclass(kind))]) + "\n"
