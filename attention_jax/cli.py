@@ -53,7 +53,7 @@ class Train:
     """Go on with the run in --out, or with the newest one; what is not said again stays as it was."""
     trust_code: bool = False
     """With --resume: import code from outside of this package and the experiment that the run names."""
-    start_from: Annotated[str, tyro.conf.arg(name="from")] = ""
+    init_weights: Annotated[str, tyro.conf.arg(name="from")] = ""
     """Begin with these weights and their model: a run, or a file of `launch.py import --help`."""
     coordinator: str = ""
     """Several hosts: HOST:PORT of the first, or auto (Slurm, Open MPI, Kubernetes, TPU pods)."""

@@ -39,8 +39,8 @@ def train(words: list[str]):
     from attention_jax import catalogue, cli, runs
 
     asked, config = cli.parse_with_config(cli.Train, words, config_before)
-    if asked.start_from and config.train.start_from != asked.start_from:
-        raise InputError("--from and --train.start-from are one option: give only --from, which takes the model too")
+    if asked.init_weights and config.train.init_weights != asked.init_weights:
+        raise InputError("--from and --train.init-weights are one option: give only --from, which takes the model too")
     experiment = catalogue.load_experiment(asked.experiment)
     from attention_jax.train import hosts
 
@@ -63,10 +63,12 @@ def config_before(asked):
     experiment = catalogue.load_experiment(asked.experiment)
     directory, own = run_directory(asked, experiment.name), experiment.preset(asked.preset)
     if not asked.resume or runs.begins(directory):
-        return with_weights(asked.start_from, own)
+        return with_weights(asked.init_weights, own)
     stored = runs.read_config(directory, asked.trust_code, own)
-    if asked.start_from not in ("", stored.train.start_from):
-        raise InputError(f"the run in {directory} has begun; --from {asked.start_from} is for a new one: leave it out")
+    if asked.init_weights not in ("", stored.train.init_weights):
+        raise InputError(
+            f"the run in {directory} has begun; --from {asked.init_weights} is for a new one: leave it out"
+        )
     if asked.preset:
         raise InputError(f"the run in {directory} has begun; --preset {asked.preset} is for a new one: leave it out")
     return stored
@@ -81,7 +83,7 @@ def with_weights(place: str, config):
     from attention_jax.weights import adopt
 
     model = adopt.options_from(runs.weights_of(Path(place), like=config), config.model)
-    return replace(config, model=model, **{"train.start_from": place})
+    return replace(config, model=model, **{"train.init_weights": place})
 
 
 def run_directory(asked, name: str) -> Path:

@@ -231,7 +231,7 @@ def begun_from(config: configs.Config, task, directory: Path, quiet: bool = True
     They are read once: a run that has a checkpoint does without them.
     """
     saved = any(path.name.isdigit() for path in (directory / "checkpoints").glob("*"))
-    if saved or not config.train.start_from:
+    if saved or not config.train.init_weights:
         return lambda params: params
     import jax
 
@@ -239,14 +239,14 @@ def begun_from(config: configs.Config, task, directory: Path, quiet: bool = True
     from attention_jax.weights import adopt
 
     like = jax.eval_shape(task.init, jax.random.PRNGKey(0))
-    taken = adopt.adopted(weights_of(Path(config.train.start_from), like=config), like)
+    taken = adopt.adopted(weights_of(Path(config.train.init_weights), like=config), like)
     if hosts.first() and not quiet:
         print(taken.said)
     return taken.into
 
 
 def take(config: configs.Config, directory: Path):
-    """Make a run in `directory` that has not trained: the weights of `train.start_from`, fitted to the data."""
+    """Make a run in `directory` that has not trained: the weights of `train.init_weights`, fitted to the data."""
     import jax
 
     from attention_jax import tasks

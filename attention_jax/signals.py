@@ -65,9 +65,7 @@ def end_late(grace: float):
         while arrived.recv(1)[0] != signal.SIGTERM:
             pass
         time.sleep(grace)
-        line = (
-            f"ended by SIGTERM, {grace:g} seconds after it came; continue a training with --resume"
-        )
+        line = f"ended by SIGTERM, {grace:g} seconds after it came; continue a training with --resume"
         print(line, file=sys.stderr, flush=True)
         os._exit(128 + signal.SIGTERM)
 

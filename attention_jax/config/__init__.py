@@ -121,10 +121,13 @@ class Optim(Options):
     momentum: float = option(0.0, below=1, traced=True)
     """Momentum of sgd, rmsprop and muon; 0 is 0.95 for muon."""
     b1: float = option(0.9, below=1, traced=True)
+    """Decay of the first moment per step (adam, adamw, lion)."""
     b2: float = option(0.999, below=1, traced=True)
+    """Decay of the second moment per step (adam, adamw, rmsprop; lion: of its moment)."""
     eps: float = option(1e-8, traced=True)
+    """Constant that is added to the denominator of an update (adam, adamw, rmsprop, muon)."""
     moment_dtype: Literal["float32", "bfloat16"] = "float32"
-    """What adam, adamw, lion and muon keep the first moment in; the second, which bfloat16 would stop from growing, is
+    """Type of the first moment of adam, adamw, lion and muon; the second, which bfloat16 would stop from growing, is
     float32.
     """
 
@@ -139,24 +142,27 @@ class Optim(Options):
 
 @dataclass(frozen=True)
 class Train(Options):
-    """The loop (attention_jax/train/loop.py). Batch size is global: it is divided over the devices."""
+    """The training loop (attention_jax/train/loop.py)."""
 
     section: ClassVar[str] = "train"
 
     batch_size: int = option(128, at_least=1)
+    """Examples per optimizer step, over all devices."""
     total_epochs: int = option(10, at_least=1, smoke=1, resumable=True)
+    """Epochs to train."""
     max_steps: int = option(0, smoke=2, resumable=True)
     """Stop after this many optimizer steps; 0 has no limit."""
     seed: int = option(0, at_most=2**32 - 1)
-    start_from: str = ""
-    """Begin with these weights: a file (`launch.py import --help`) or a run; what does not fit is drawn."""
+    """Seed of the initial parameters, the order of examples, dropout and augmentation."""
+    init_weights: str = option("", was="start_from")
+    """Begin with these weights: a file (`launch.py import --help`) or a run; parameters that do not fit are initialized
+    at random."""
     steps_per_call: int = option(32, at_least=1)
-    """Train steps scanned inside one compiled call; one where sentences are in buckets of several lengths."""
+    """Optimizer steps per call of the compiled program, which scans them; 1 with buckets of several lengths."""
     keep_last: int = option(1, resumable=True)
-    """Checkpoints kept besides the best one."""
+    """Number of checkpoints to keep besides the best one."""
     save_minutes: float = option(10.0, resumable=True)
-    """Also write a checkpoint when the last one is this old, in the background: it is the most that a kill loses; 0
-    writes them after epochs alone.
+    """Minutes after which a checkpoint is written within an epoch, in the background; 0 writes them after epochs only.
     """
     best_metric: str = "valid.loss"
     """The metric that decides the best checkpoint (and patience); one called loss, perplexity, error or bits is
@@ -173,9 +179,10 @@ class Train(Options):
     average_last: int = option(0, resumable=True)
     """End with the mean of the parameters after the last N epochs; 0 does not average."""
     label_smoothing: float = option(0.0, below=1, traced=True)
+    """Probability that the target distribution spreads uniformly over all classes."""
     matmul_precision: Literal["default", "bfloat16", "tensorfloat32", "float32"] = "default"
-    """JAX's setting of that name while training; "bfloat16" is obeyed by a CPU, too, in products with weights
-    (ops/precision.py).
+    """Value of `jax_default_matmul_precision` while training; "bfloat16" also applies to a CPU, in matrix products with
+    weights (ops/precision.py).
     """
     accumulate: int = option(1, at_least=1)
     """Divide a batch into N micro-batches, computed one after another: less memory, the same gradient. Dropout and
@@ -196,13 +203,17 @@ class Decode(Options):
     section: ClassVar[str] = "decode"
 
     beam_size: int = option(1, at_least=1)
-    """1 is greedy."""
+    """Hypotheses of beam search; 1 is greedy decoding."""
     length_penalty: Literal["gnmt", "simple", "none"] = "gnmt"
+    """Divisor of the log-probability of a hypothesis of n tokens: ((5 + n) / 6)^alpha (gnmt, Wu et al. 2016, eq. 14),
+    n^alpha (simple), or 1.
+    """
     alpha: float = 0.6
-    """Strength of the length penalty."""
+    """Exponent of the length penalty."""
     max_length: int = option(0, smoke=4)
     """Longest output in tokens; 0 is 1.5 times the longest training or validation target."""
     batch_size: int = option(128, at_least=1)
+    """Sentences that are decoded together."""
 
 
 @dataclass(frozen=True)
@@ -210,10 +221,15 @@ class Config(Options, Generic[DataConfig, ModelConfig, DecodeConfig]):
     """Everything a run depends on; written to its directory as config.json."""
 
     name: str
+    """Name of the experiment; runs are written to runs/NAME."""
     data: DataConfig
+    """Options of the dataset."""
     model: ModelConfig
+    """Options of the model."""
     optim: Optim = field(default_factory=Optim)
+    """Options of the optimizer."""
     train: Train = field(default_factory=Train)
+    """Options of the training loop."""
     decode: DecodeConfig = None
     """`Decode` for models that generate sequences."""
 

@@ -29,7 +29,7 @@ def step(w: Weights, states, x: Inputs):
 
 
 class ConditionalGru(DeepOutput):
-    """As Caglayan et al. 2017: readout tanh, tied embeddings, start_from mean, layer_norm of the annotations."""
+    """As Caglayan et al. 2017: readout tanh, tied embeddings, decoder_init mean, layer_norm of the annotations."""
 
     options: config.ConditionalGru
 

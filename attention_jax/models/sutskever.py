@@ -9,9 +9,9 @@ from attention_jax.models.translator import Step
 
 
 class Sutskever(DeepOutput):
-    """The decoder starts from the encoder's last state; with handover "every_step" each step sees it, too.
+    """The decoder starts from the encoder's last state; with context_input "every_step" each step sees it, too.
 
-    Sutskever et al.: cell lstm, 4 layers, bidirectional none, start_from pass, readout state. Cho et al.: every_step.
+    Sutskever et al.: cell lstm, 4 layers, bidirectional none, decoder_init pass, readout state. Cho et al.: every_step.
     """
 
     options: config.Sutskever

@@ -125,7 +125,7 @@ class Translator(nn.Module):
         return memory._replace(hidden=hidden, key=self.alignment.prepare(hidden))
 
     def first_states(self, hidden, states: list[cells.State], length) -> list[cells.State]:
-        """The decoder's first states, as `start_from` says: the encoder's last ones, their hidden parts, or dense.
+        """The decoder's first states, as `decoder_init` says: the encoder's last ones, their hidden parts, or dense.
 
         The dense layer sees the last states of both directions; that of Bahdanau et al. 2015 (A.2.2) sees the backward
         one's alone.

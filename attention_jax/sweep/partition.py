@@ -34,7 +34,7 @@ def why_alone(config: configs.Config, staged: bool) -> str:
         return "its parameters are divided over all devices"
     if config.data is not None and (config.data.stream == "always" or config.data.packing):
         return "its data are read while it trains"
-    if train.start_from:
+    if train.init_weights:
         return "it begins with weights that were given"
     if train.patience and train.average_last:
         return "the checkpoints of its last epochs would be gone when the others come to their end"

@@ -34,7 +34,7 @@ many, mine = write(where / "many", slice(0, 150), 8), write(where / "mine", slic
 # %% [markdown]
 # ## What there is already
 #
-# A small ViT for images of 8 x 8 pixels. In your own work this is a file: `start_from` below takes safetensors of timm
+# A small ViT for images of 8 x 8 pixels. In your own work this is a file: `init_weights` takes safetensors of timm
 # and Hugging Face and google-research's `.npz` as well ([weights.md](../weights.md)).
 
 # %%
@@ -56,7 +56,7 @@ print(known.result["metrics"]["test.accuracy"])
 # %%
 short = replace(config, **{"data.path": mine, "data.pixels": 12, "train.total_epochs": 6})
 scratch = train_run(short, where / "scratch", quiet=True)
-tuned = train_run(replace(short, **{"train.start_from": str(known.directory)}), where / "tuned", quiet=True)
+tuned = train_run(replace(short, **{"train.init_weights": str(known.directory)}), where / "tuned", quiet=True)
 for name, run in {"from scratch": scratch, "fine-tuned": tuned}.items():
     print(f"{name}: {run.result['metrics']['test.accuracy']:.2f} of the held-out images right")
 

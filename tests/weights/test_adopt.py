@@ -113,7 +113,7 @@ def test_a_vit_of_timm_trains_on_digits_and_is_a_run(tmp_path):
     done = launch_here("train", "vit_digits", "--from", path, *words, "--out", tmp_path / "run")
     assert done.returncode == 0 and "the head drawn anew for 10 classes" in done.stdout, done.stderr
     trained = load_run(tmp_path / "run")
-    assert trained.config.train.start_from == str(path)
+    assert trained.config.train.init_weights == str(path)
     moved = trained.params["trunk"]["layer_1"]["ffn"]["out"]["kernel"] - kernel
     assert 0 < abs(moved).max() < 0.05
     weights = runs.weights_of(tmp_path / "run")
@@ -126,7 +126,7 @@ def test_a_run_begins_with_what_it_is_given_and_only_once(tmp_path, monkeypatch)
     config = configs.Config("tiny", configs.Images(examples=32), configs.replace(OPTIONS, num_layers=1))
     state = {k: v for k, v in theirs.timm(pixels=8, channels=1).items() if "blocks.1" not in k}
     path = written(tmp_path / "there" / "model.safetensors", theirs.huggingface(state), VIT)
-    config = configs.replace(config, **{"train.start_from": str(path)})
+    config = configs.replace(config, **{"train.init_weights": str(path)})
     task = tasks.build(config)
     begin = runs.begun_from(config, task, tmp_path)
     like = jax.eval_shape(task.init, jax.random.PRNGKey(0))
