@@ -53,7 +53,10 @@ def fit(program, start, task, runs: list[Run], checkpoints: Checkpoints, until: 
                     if unsaved(runs, checkpoints):
                         save(checkpoints, program.fetch(state), runs, epoch, position)
                     raise
-                state = advance(program, state, runs, batches, epoch, feed.waited)
+                bucket, indices, weight = batches
+                weight = np.stack([run.within(rows) for run, rows in zip(runs, weight)])  # [M, K, B]
+                state, metrics = program.train_steps(state, bucket, indices, weight)
+                record(runs, epoch, weight, metrics, feed.waited)
                 if not any(run.open for run in runs):
                     break
                 if position and any(asked := hosts.anywhere(interrupt.requested, checkpoints.due())):
@@ -73,15 +76,11 @@ def fit(program, start, task, runs: list[Run], checkpoints: Checkpoints, until: 
     return best_params(program, runs, program.fetch(state), checkpoints)
 
 
-def advance(program, state, runs: list[Run], batches: list, epoch: int, waited: float):
-    """Make the steps of one call with `batches` (bucket, indices, weight), and record them in the runs: the state."""
-    bucket, indices, weight = batches
-    weight = np.stack([run.within(weights) for run, weights in zip(runs, weight)])  # [M, K, B]
-    state, metrics = program.train_steps(state, bucket, indices, weight)
+def record(runs: list[Run], epoch: int, weight: np.ndarray, metrics: dict, waited: float):
+    """Record the steps of one call in the runs: `weight` [M, K, B], metrics (sums [M, K], counts [M, K])."""
     for member, run in enumerate(runs):
         found = {name: (s[member], n[member]) for name, (s, n) in metrics.items()}
         run.note(epoch, weight[member], found, waited)
-    return state
 
 
 def save(checkpoints: Checkpoints, saved, runs: list[Run], epoch: int, position: tuple[int, int], qualities=None):
