@@ -82,8 +82,8 @@ def judged(experiment: Experiment, runs: Sequence[Mapping] | None = None, rows: 
 
 def judged_cell(claim: Claim, runs: Sequence[Mapping]) -> str:
     """The number that is judged, and which seed's it is where that is not the median."""
-    value = number(judged_value(claim, runs))
-    return f"{value} (seed {claim.seeds_needed} of {len(by_seed(claim, runs))})" if claim.seeds_needed else value
+    value, seeds = number(judged_value(claim, runs)), len(by_seed(claim, runs))
+    return f"{value} (seed {claim.seeds_needed} of {seeds})" if claim.seeds_needed and seeds else value
 
 
 def claims_table(rows: Sequence[Judged], sources: bool = False) -> Table:
