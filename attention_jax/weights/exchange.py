@@ -86,7 +86,8 @@ def read(path: Path | str) -> Weights:
         raise
     except (KeyError, ValueError, TypeError, IndexError, AttributeError, ZeroDivisionError) as error:
         raise InputError(f"{path} is not {naming}'s: {type(error).__name__} {error}") from error
-    return Weights(options, translated(path, kind, options, theirs), f"{path} ({naming})")
+    said = f"{path} ({naming}{kind.assumed(held.config)})"
+    return Weights(options, translated(path, kind, options, theirs), said)
 
 
 def recognised(path: Path, held: tensors.Tensors) -> str:

@@ -31,6 +31,8 @@ class Naming(NamedTuple):
     """The config.json to write beside the weights; {} for none."""
     note: Callable[[ModelOptions], str] = lambda options: ""
     """What to say when they are written."""
+    assumed: Callable[[dict], str] = lambda facts: ""
+    """What neither the tensors nor their config.json {} say and is taken to be so, to report when they are read."""
     spelt: Callable[[str], str] = lambda name: name
     """A name in the one spelling of the table."""
     ignored: str = "$^"

@@ -7,6 +7,7 @@ rows makes a batch.
 
 import importlib
 import json
+import shutil
 import time
 from collections.abc import Callable
 from functools import singledispatch
@@ -51,6 +52,8 @@ class Service(NamedTuple):
     """A row of each input, [1, ...]."""
     words: dict
     """What turns numbers into text: vocabularies, names of classes."""
+    preprocessing: dict = {}  # noqa: RUF012
+    """Of images: how a file becomes the input (`prepare_image.prepare`)."""
 
 
 @singledispatch
@@ -68,7 +71,21 @@ def _(task: VisionTask) -> Service:
         return task.model.apply({"params": params}, task.preparation.plain(image))[0]
 
     example = np.zeros((1, *image.shape), np.uint8)
-    return Service(logits, (image,), "logits [batch, classes]", (example,), {"classes": list(task.data.names)})
+    recipe = {
+        "side": side,
+        "mode": "L" if image.shape[-1] == 1 else "RGB",
+        "filter": "area" if task.config.data.resize_pixels else "bilinear",
+        "steps": [
+            "turn the image upright as its EXIF says",
+            "of 16 bits keep the upper eight; put a transparent image on white",
+            "convert it to `mode`: L is grey, RGB colour",
+            "resize the shorter side to `side`: bilinear with Pillow's antialiasing, or the mean over each area",
+            "cut out the middle square; the program scales and normalises the bytes itself",
+        ],
+        "reference": "prepare_image.py",
+    }
+    classes = {"classes": list(task.data.names)}
+    return Service(logits, (image,), "logits [batch, classes]", (example,), classes, recipe)
 
 
 @service.register
@@ -136,6 +153,8 @@ def export(task, params, directory: Path, platforms=("cpu", "cuda", "tpu")) -> s
             (place / f"{platform}.stablehlo").write_bytes(program.serialize())
         np.savez(place / "weights.npz", **params)
         (place / "words.json").write_text(json.dumps(served.words, ensure_ascii=False) + "\n", encoding="utf-8")
+        if served.preprocessing:
+            shutil.copyfile(Path(__file__).with_name("prepare_image.py"), place / "prepare_image.py")
         said = json.dumps(manifest(served, programs), indent=1)
         (place / "manifest.json").write_text(said + "\n", encoding="utf-8")
 
@@ -178,7 +197,8 @@ def manifest(served: Service, programs: dict) -> dict:
     ]
     program = next(iter(programs.values()))
     (out,) = program.out_avals
-    return {
+    recipe = {"preprocessing": served.preprocessing} if served.preprocessing else {}
+    return recipe | {
         "programs": {platform: f"{platform}.stablehlo" for platform in programs},
         "weights": "weights.npz",
         "words": "words.json",

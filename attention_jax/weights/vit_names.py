@@ -104,8 +104,9 @@ def timm_options(theirs: Arrays, facts: dict) -> config.Vit:
     embedding = theirs["patch_embed.proj.weight"]
     mlp = theirs["blocks.0.mlp.fc1.bias"]
     heads = facts.get("model_args", {}).get("num_heads") or max(len(embedding) // 64, 1)
+    epsilon = float(facts.get("norm_epsilon", 1e-6))
     return config.Vit(
-        embedding.shape[-1], len(embedding), len(mlp), depth("blocks.", theirs), int(heads), norm_epsilon=1e-6
+        embedding.shape[-1], len(embedding), len(mlp), depth("blocks.", theirs), int(heads), norm_epsilon=epsilon
     )
 
 
@@ -115,7 +116,8 @@ def timm_config(options: config.Vit, ours: Arrays) -> dict:
     args = {"img_size": size, "patch_size": options.patch_size, "in_chans": channels, "num_classes": classes}
     args |= {"embed_dim": options.hidden_size, "depth": options.num_layers, "num_heads": options.num_heads}
     args["mlp_ratio"] = options.mlp_dim / options.hidden_size
-    return {"architecture": "vit_base_patch16_224", "num_classes": classes, "model_args": args}
+    about = {"architecture": "vit_base_patch16_224", "num_classes": classes, "model_args": args}
+    return about | {"norm_epsilon": options.norm_epsilon}  # timm does not read it; we do
 
 
 def huggingface_options(theirs: Arrays, facts: dict) -> config.Vit:
@@ -171,7 +173,8 @@ def google_options(theirs: Arrays, facts: dict) -> config.Vit:
     heads = theirs[f"{THEIR_HEADS}/query/bias".replace("*", "0")].shape[0]
     mlp = theirs[f"{BLOCK}/MlpBlock_3/Dense_0/bias".replace("*", "0")]
     rep = theirs["pre_logits/bias"].shape[0] if "pre_logits/bias" in theirs else 0
-    more = {"activation": "gelu_tanh", "norm_epsilon": 1e-6, "rep_width": rep}
+    epsilon = float(facts.get("norm_epsilon", 1e-6))
+    more = {"activation": "gelu_tanh", "norm_epsilon": epsilon, "pre_logits_dim": rep}
     return config.Vit(size, width, len(mlp), depth("Transformer/encoderblock_", theirs), heads, **more)
 
 
@@ -221,6 +224,11 @@ def epsilon_note(options: config.Vit) -> str:
     return "" if there == 1e-6 else f"; theirs normalises with epsilon 1e-6, ours with {there:g}: change it there"
 
 
+def epsilon_assumed(facts: dict) -> str:
+    """Where config.json does not tell the epsilon of the norms, that it is the other library's own."""
+    return "" if "norm_epsilon" in facts else ", norms with epsilon 1e-6"
+
+
 IN_MEMORY = (
     (r"^deit\.", "vit."),
     (r"^(embeddings|encoder|layers|layernorm|pooler)\.", r"vit.\1."),
@@ -251,6 +259,7 @@ NAMINGS = {
         config=timm_config,
         lacking=lambda options: lacking(options, activations=("gelu",), rep_width=False),
         note=epsilon_note,
+        assumed=epsilon_assumed,
         **COMMON,
     ),
     "huggingface": Naming(
@@ -268,7 +277,9 @@ NAMINGS = {
         mark="Transformer/encoderblock_0/LayerNorm_0/scale",
         options=google_options,
         lacking=lambda options: lacking(options, activations=("gelu_tanh",), rep_width=True),
+        config=lambda options, ours: {"norm_epsilon": options.norm_epsilon},
         note=epsilon_note,
+        assumed=epsilon_assumed,
         **COMMON,
     ),
 }

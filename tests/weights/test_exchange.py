@@ -79,6 +79,20 @@ def test_marians_translator_computes_what_it_did_there_and_goes_back_unchanged(t
     assert exchange.read(tmp_path / "back").options == weights.options
 
 
+@pytest.mark.parametrize("naming", ["timm", "google"])
+def test_the_epsilon_of_the_norms_comes_back(tmp_path, naming):
+    """Neither library has it in its file of weights: config.json carries ours, and what is assumed is said."""
+    activation = {"timm": "gelu", "google": "gelu_tanh"}[naming]
+    there = exchange.read(written(tmp_path / "there" / "model.safetensors", theirs.timm(), {}))
+    ours = exchange.Weights(configs.replace(there.options, norm_epsilon=1e-3, activation=activation), there.arrays, "")
+    exchange.write(ours, tmp_path / "out", "safetensors", naming)
+    again = exchange.read(tmp_path / "out")
+    assert again.options.norm_epsilon == 1e-3 and "epsilon" not in again.source
+    (tmp_path / "out" / "config.json").unlink()
+    alone = exchange.read(tmp_path / "out")
+    assert alone.options.norm_epsilon == 1e-6 and f"({naming}, norms with epsilon 1e-6)" in alone.source
+
+
 @pytest.mark.parametrize("form", ["safetensors", "npz"])
 def test_our_own_names_keep_options_and_bits(tmp_path, form):
     options = configs.LanguageModel(num_layers=1, hidden_size=8, num_heads=2, mlp_dim=8)

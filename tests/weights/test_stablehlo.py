@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 import tiny
 from jax import export as exporting
+from PIL import Image
 
 from attention_jax import InputError, config as configs, tasks
-from attention_jax.weights import stablehlo
+from attention_jax.data import image_files
+from attention_jax.weights import prepare_image, stablehlo
 
 pytest.importorskip("flatbuffers")
 
@@ -56,12 +58,45 @@ def test_images_to_logits_where_this_package_is_not(tmp_path, monkeypatch):
     task, params = task_of(tmp_path, configs.Vit(2, 16, 16, 1, 2))
     said = stablehlo.export(task, params, tmp_path / "out", ("cpu", "tpu"))
     names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert names == {"cpu.stablehlo", "tpu.stablehlo", "manifest.json", "weights.npz", "words.json"}
+    programs = {"cpu.stablehlo", "tpu.stablehlo"}
+    assert names == programs | {"manifest.json", "weights.npz", "words.json", "prepare_image.py"}
+    recipe = json.loads((tmp_path / "out" / "manifest.json").read_text())["preprocessing"]
+    side, channels = task.data.train.image.shape[2:]
+    assert (recipe["side"], recipe["mode"], recipe["filter"]) == (side, {1: "L", 3: "RGB"}[channels], "bilinear")
     assert re.search(r"weights of [\d,]+ bytes; [\d.]+ ms an example at batch 2 on this CPU$", said)
     images = task.data.held_out["test"].image[:3]
     ours, _ = jax.jit(task.model.apply)({"params": params}, task.preparation.plain(images))
     np.testing.assert_allclose(elsewhere(tmp_path / "out", tmp_path, image=images), ours, atol=1e-5, rtol=1e-5)
     assert json.loads((tmp_path / "out" / "words.json").read_text())["classes"] == list(task.data.names)
+
+
+def odd_images(directory):
+    """50 files of all modes, sizes, formats and orientations."""
+    draw, files = np.random.default_rng(0), []
+    for number in range(50):
+        mode = ("L", "RGB", "RGBA", "LA", "P", "1", "I;16", "CMYK")[number % 8]
+        height, width = draw.integers(5, 90, 2)
+        values = draw.integers(0, 256, (height, width, 4), np.uint8)
+        if mode == "I;16":
+            image = Image.fromarray(draw.integers(0, 2**16, (height, width)).astype(np.uint16))
+        else:
+            image = Image.fromarray(values).convert("RGBA").convert(mode)
+        kind = "tiff" if mode in ("CMYK", "I;16") else ("png", "jpg")[mode in ("L", "RGB") and number % 2]
+        exif = Image.Exif()
+        exif[0x0112] = int(draw.integers(1, 9))  # orientation
+        files.append(directory / f"{number}.{kind}")
+        image.save(files[-1], exif=exif) if kind != "tiff" else image.save(files[-1])
+    return files
+
+
+@pytest.mark.parametrize("resized", [0, 12], ids=["bilinear", "area"])
+@pytest.mark.parametrize("mode", ["L", "RGB"])
+def test_the_reference_prepares_images_as_predict_does(tmp_path, resized, mode):
+    side = resized or 8
+    recipe = {"side": side, "mode": mode, "filter": "area" if resized else "bilinear"}
+    for path in odd_images(tmp_path):
+        ours = image_files.decode(str(path), side, mode, by_area=resized > 0)
+        np.testing.assert_array_equal(prepare_image.prepare(path, recipe), ours, str(path))
 
 
 @pytest.mark.slow
