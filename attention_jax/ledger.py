@@ -185,7 +185,8 @@ def draw_curves(experiment: Experiment):
     recorded_runs = recorded(experiment.name, experiment.results)["runs"]
     histories = [run["history"] for run in recorded_runs if run["variant"] == first and run.get("history")]
     if histories:
-        runs.draw_curves(histories, experiment.results / f"{experiment.name}-learning_curve.png", title=first)
+        path = experiment.results / f"{experiment.name}-learning_curve.png"
+        runs.draw_curves(histories, path, experiment.variants()[first], title=first)
 
 
 def draw(experiment: Experiment, asked: Reproduction):

@@ -352,7 +352,7 @@ def draw(task, params, evaluation, directory: Path) -> list[Path]:
     them."""
     from attention_jax.report.run_page import run_page
 
-    curves = draw_curves([directory / "metrics.jsonl"], directory / "figures" / "learning_curve.png")
+    curves = draw_curves([directory / "metrics.jsonl"], directory / "figures" / "learning_curve.png", task.config)
     figures = [curves, *task.report(params, evaluation, directory / "figures")]
     try:
         page = look(task, params)
@@ -378,11 +378,22 @@ def looked(task, params, texts: Sequence[str] = ()) -> tuple:
     return task.looked(params, list(texts)) if hasattr(task, "looked") else ()
 
 
-def draw_curves(histories: list, path: Path, title: str = "") -> Path:
+def draw_curves(histories: list, path: Path, config: configs.Config | None = None, title: str = "") -> Path:
     """The learning curves of one run, or of all seeds of a configuration: files (metrics.jsonl) or their rows."""
     from attention_jax.report.figures import learning_curves
 
-    return learning_curves(histories, path, title=title)
+    return learning_curves(histories, path, title=title, training=in_training_alone(config) if config else "")
+
+
+def in_training_alone(config: configs.Config) -> str:
+    """What is part of the training loss and of no other: label smoothing, dropout, and the variation of images.
+
+    >>> in_training_alone(configs.Config("x", configs.Images(mixup=0.2), configs.Vit()))
+    'mixup'
+    """
+    rates = [rate for name, rate in vars(config.model).items() if name.endswith(("dropout", "stochastic_depth"))]
+    found = ["label smoothing"] * (config.train.label_smoothing > 0) + ["dropout"] * any(rates)
+    return ", ".join([*found, *(name for name in ("mixup", "cutmix") if getattr(config.data, name, 0))])
 
 
 def check_data(directory: Path, task):

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from attention_jax.report.labels import log_scale
-from attention_jax.report.style import WIDTH, canvas, line_style, save, styled
+from attention_jax.report.style import WIDTH, canvas, line_style, log_scale, save, styled
 
 IMPLEMENTATIONS = ("fused", "plain", "cudnn", "jax.nn", "torch_sdpa", "torch_flex")
 MEASURED = {  # what a row of panels shows -> (key of a row, factor)
@@ -14,7 +13,7 @@ MEASURED = {  # what a row of panels shows -> (key of a row, factor)
 
 def draw(rows: list[dict], path: Path, platform: str):
     """Lines for rows without a problem; a cross at the last length of what ran out of memory after it."""
-    rows = [row for row in rows if row["blocks"][0] is None and row["case"] != "check"]
+    stored, rows = rows, [row for row in rows if row["blocks"][0] is None and row["case"] != "check"]
     cases = list(dict.fromkeys(row["case"] for row in rows if not row["problem"]))
     if not cases:
         return
@@ -36,7 +35,7 @@ def draw(rows: list[dict], path: Path, platform: str):
         figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=4)
         size = f"batch x heads {rows[0]['batch']} x {rows[0]['heads']}, {rows[0]['dtype']}"
         figure.suptitle(f"{rows[0]['device']}, {size} (cross: out of memory beyond)")
-    save(figure, path)
+    save(figure, path, stored)
 
 
 def _panel(axis, rows: list[dict], key: str, factor: float):

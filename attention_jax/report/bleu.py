@@ -137,7 +137,9 @@ def length_figure(series: Mapping[str, Sequence[LengthBin]], path: str | Path, t
     and how many sentences it has."""
     middle = lambda b: (b.low + b.high) / 2
     curves = {name: ([middle(b) for b in bins], [b.bleu for b in bins]) for name, bins in series.items()}
-    ticks = {middle(b): f"{b.low}-{b.high}\n({b.sentences})" for bins in series.values() for b in bins}
+    shown = {middle(b): b for bins in series.values() for b in bins}
+    between = " " if len(shown) > 7 else "\n"  # of many bins the names stand upright
+    ticks = {place: f"{b.low}-{b.high}{between}({b.sentences})" for place, b in shown.items()}
     return lines(
         curves, path, xlabel="source length in tokens (number of sentences)", ylabel="BLEU", title=title, ticks=ticks
     )

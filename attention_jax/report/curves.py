@@ -8,7 +8,6 @@ import numpy as np
 
 from attention_jax import InputError
 from attention_jax.files import metrics_row
-from attention_jax.report.labels import log_scale, shortened, wrapped
 from attention_jax.report.style import (
     SMALLEST,
     WIDTH,
@@ -19,7 +18,9 @@ from attention_jax.report.style import (
     drawable,
     ink,
     line_style,
+    log_scale,
     save,
+    short,
     styled,
 )
 
@@ -40,15 +41,16 @@ def lines(
     points: Mapping[str, tuple] | None = None,
     reference: Mapping[str, float] | None = None,
     ticks: Mapping[float, str] | None = None,
+    inputs=None,
 ) -> Path:
     """Lines over a common axis: `series` is {name: (x [N], y [N] or [seeds, N])}; seeds give
     the median and a band.
 
     `log` names the logarithmic axes: "", "x", "y" or "xy". `points`, {name: (x [N], y [N])}, are drawn as dots (the
     data that the lines explain), `reference` as horizontal lines (published numbers). `ticks` names places of the x
-    axis.
+    axis. Lines are named at their right ends, or in a legend where names would touch. `inputs` as in `style.save`.
     """
-    figure = canvas(4.4, 2.4)
+    figure = canvas(4.8, 2.6)
     with styled():
         axis = figure.subplots()
         for name, (x, y) in (points or {}).items():
@@ -59,11 +61,26 @@ def lines(
             axis.axhline(value, color=ink(), alpha=0.7, linewidth=0.9, linestyle=(0, (6, 2 + 2 * i)), label=name)
         _scales(axis, series, log)
         if ticks:
-            axis.set_xticks(list(ticks), list(ticks.values()))
-        axis.set(xlabel=xlabel, ylabel=ylabel, title=title)
+            axis.set_xticks(list(ticks), list(ticks.values()), rotation=90 * (len(ticks) > 7))
+        axis.set(xlabel=xlabel, ylabel=ylabel, title=short(title, 70))
         if len(axis.get_lines()) > 1 or list(series) != [ylabel]:
-            _legend(figure, [axis], max((np.atleast_2d(y).shape[0] for _, y in series.values()), default=1))
-    return save(figure, path)
+            runs = max((np.atleast_2d(y).shape[0] for _, y in series.values()), default=1)
+            if points or reference or runs > 1 or not _names_at_ends(axis):
+                _legend(figure, [axis], runs)
+    return save(figure, path, inputs)
+
+
+def _names_at_ends(axis) -> bool:
+    """Write the name of each line at its right end, unless two names would touch or one is long; whether it did."""
+    found = axis.get_lines()
+    places = [line.get_xydata()[np.isfinite(line.get_ydata())][-1] for line in found]
+    heights = sorted(axis.transLimits.transform(axis.transScale.transform(places))[:, 1])
+    if np.diff(heights).min(initial=1) < 0.07 or any(len(line.get_label()) > 20 for line in found):
+        return False
+    for line, place in zip(found, places):
+        beside = {"xytext": (4, 0), "textcoords": "offset points", "va": "center"}
+        axis.annotate(line.get_label(), place, **beside, color=line.get_color(), fontsize=SMALLEST + 0.5)
+    return True
 
 
 def _line(axis, name: str, x, y, style: Mapping):
@@ -93,14 +110,12 @@ def _legend(figure, axes: Sequence, runs: int = 1):
     named = {}
     for axis in axes:
         named |= {text: handle for handle, text in zip(*axis.get_legend_handles_labels()) if text not in named}
-    room = int(figure.get_figwidth() * 72 / (0.65 * SMALLEST)) - 4  # characters a line
-    names = [wrapped(name, room - 8) for name in named]
-    columns = max(1, room // (8 + max((len(line) for name in names for line in name.split("\n")), default=1)))
-    said = {"title": band_in_words(runs)} if runs > 1 else {}
-    ncols = min(columns, max(len(names), 1))
-    height = sum(line.count("\n") + 1 for line in names) / ncols + (runs > 1)
-    figure.set_figheight(figure.get_figheight() + 0.13 * height)
-    figure.legend(named.values(), names, loc="outside lower center", ncols=ncols, **said)
+    names = [short(name, 70) for name in named]
+    columns = int(figure.get_figwidth() * 72 / (0.65 * SMALLEST * (8 + max(map(len, names), default=1))))
+    columns = max(1, min(columns, len(names)))
+    title = {"title": band_in_words(runs)} if runs > 1 else {}
+    figure.set_figheight(figure.get_figheight() + 0.13 * (-(-len(names) // columns) + (runs > 1)))
+    figure.legend(named.values(), names, loc="outside lower center", ncols=columns, **title)
 
 
 def bars(
@@ -111,12 +126,12 @@ def bars(
     ylabel: str,
     title: str = "",
     reference: Mapping[str, Sequence[float | None]] | None = None,
+    inputs=None,
 ) -> Path:
-    """Grouped bars: `series` is {name: one entry per group}, an entry a number or a list over
-    seeds (median, whiskers min - max).
+    """Grouped bars: `series` is {name: one entry per group}, an entry a number or a list over seeds.
 
-    None and NaN leave a gap. `reference` is {name: one number or None per group}, drawn as a tick across
-    the group (published numbers).
+    Of several seeds the bar is the median and the whiskers are the range, as the legend says. None and NaN leave a gap.
+    `reference` is {name: one number or None per group}, drawn as a tick across the group (published numbers).
     """
     count, slot = len(groups), 0.8 / max(len(series), 1)
     figure = canvas(float(np.clip(0.5 + 0.3 * count * max(len(series), 2), 3.0, WIDTH)), 2.4)
@@ -135,14 +150,19 @@ def bars(
             places = np.array([group for group, number in enumerate(numbers) if number is not None])
             heights = [number for number in numbers if number is not None]
             axis.hlines(heights, places - 0.45, places + 0.45, color=ink(), linewidth=1.2, label=name)
-        axis.set_xticks(range(count), [shortened(drawable(group)) for group in groups])
-        axis.set(ylabel=ylabel, title=title)
+        names = [short(drawable(group)) for group in groups]
+        upright = 0.06 * max(map(len, names)) > 0.8 * figure.get_figwidth() / count
+        axis.set_xticks(range(count), names, rotation=90 if upright else 0)
+        axis.set(ylabel=ylabel, title=short(title, 70))
         axis.yaxis.set_major_formatter("{x:g}")
         axis.grid(axis="y", alpha=0.15, linewidth=0.5)
         axis.set_axisbelow(True)
-        if len(series) > 1 or reference:
+        runs = max((np.size(entry) for entries in series.values() for entry in entries if entry is not None), default=1)
+        if len(series) > 1 or reference or runs > 1:
             _legend(figure, [axis])
-    return save(figure, path)
+        if runs > 1:
+            figure.legends[0].set_title(f"median and range of up to {runs} runs")
+    return save(figure, path, inputs)
 
 
 def read_history(source: str | Path | Sequence[Mapping]) -> list[dict]:
@@ -165,13 +185,14 @@ def read_history(source: str | Path | Sequence[Mapping]) -> list[dict]:
     return epochs or rows
 
 
-def learning_curves(runs, path: str | Path, *, title: str = "") -> Path:
+def learning_curves(runs, path: str | Path, *, title: str = "", training: str = "") -> Path:
     """A panel for each kind of metric (loss first, at most `PANELS`), a line for each split, over epochs (over steps
     before the first epoch has ended).
 
     `runs` is one metrics.jsonl or history, or a list of them (the seeds of one configuration: median and band). A kind
     is what stands after the last dot: train.loss and valid.loss are of one. An axis is logarithmic where the greatest
-    value is more than a hundred times the least.
+    value is more than a hundred times the least. `training` says in the legend what the training loss has that the
+    others have not, as "dropout". The PNG tells the hash of the histories (`style.save`).
     """
     one = isinstance(runs, str | Path) or (len(runs) > 0 and isinstance(runs[0], Mapping))
     histories = [read_history(run) for run in ([runs] if one else runs)]
@@ -192,15 +213,16 @@ def learning_curves(runs, path: str | Path, *, title: str = "") -> Path:
             axis.set_visible(False)
         for axis, (kind, shown) in zip(axes, panels.items()):
             for name in shown:
-                _line(axis, _split(name), *curves[name], line_style(_place(name)))
+                said = f"{_split(name)} (with {training})" if training and _split(name) == "train" else _split(name)
+                _line(axis, said, *curves[name], line_style(_place(name)))
             values = np.concatenate([np.ravel(curves[name][1]) for name in shown])
             values = values[~np.isnan(values)]
             _scales(axis, {name: curves[name] for name in shown}, "y" if 0 < values.min() < values.max() / 100 else "")
             axis.set(xlabel=axis_name, ylabel=kind.replace("_", " "))
             axis.tick_params(labelbottom=True)
         _legend(figure, axes[: len(panels)], len(histories))
-        figure.suptitle(title)
-    return save(figure, path)
+        figure.suptitle(short(title, 70))
+    return save(figure, path, histories)
 
 
 def kinds(names: Sequence[str]) -> dict[str, list[str]]:
@@ -241,7 +263,7 @@ def trial_curves(series: Mapping[str, tuple], path: str | Path, *, ylabel: str) 
                 axis.plot(other, band(values)[0], color=ink(), alpha=0.2, linewidth=0.8)
             _line(axis, name, x, y, line_style(0) | {"color": colour(0)})
             _scales(axis, series)
-            axis.set_title(name)
+            axis.set_title(short(name, 32))
             axis.set_xlabel("epoch")
             axis.tick_params(labelbottom=True)
             if i % columns == 0:

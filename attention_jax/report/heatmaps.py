@@ -1,36 +1,45 @@
 """Heatmaps of attention weights: any grid of them, with tokens on the axes."""
 
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from attention_jax import InputError
-from attention_jax.report.labels import shortened
-from attention_jax.report.style import SMALLEST, WIDTH, canvas, drawable, families, ink, save, styled
+from attention_jax.report.style import SMALLEST, WIDTH, canvas, drawable, families, ink, save, short, styled
 
-LABEL = SMALLEST * 1.2 / 72
-"""Inches that a line of a label takes."""
-PAGE = 11.0
-"""Inches; a figure is no higher if fewer labels can help it."""
+LABEL = SMALLEST * 1.25 / 72
+"""Inches that a label takes across its line."""
+LETTER = 0.055
+"""Inches that a letter of a label takes along it."""
+PAGE = 14.0
+"""Inches; a figure whose labels need more height has numbers instead of tokens."""
 
 
 class Panel(NamedTuple):
-    """One matrix, its tokens (None: numbers) and its title."""
+    """One matrix [Q, K] with its tokens (None: numbers), its title and the name of its row."""
 
     weights: np.ndarray
-    """[Q, K]"""
     queries: list[str] | None
     keys: list[str] | None
     title: str
     row: str
-    """What its row is called."""
 
-    def labelled(self, other: "Panel | None", side: int) -> bool:
-        """Whether its labels (0: of queries, 1: of keys) are other ones than those of its neighbour."""
-        same = other and self[1 + side] == other[1 + side] and self.weights.shape[side] == other.weights.shape[side]
-        return not same
+
+class Layout(NamedTuple):
+    """How panels are arranged."""
+
+    queries: bool
+    """Whether tokens label the queries; otherwise their positions do."""
+    keys: bool
+    shared: bool
+    """Whether all panels have the same axes, which are labelled once, at the left and below."""
+    lines: list[list[Panel]]
+    """The panels side by side, from top to bottom."""
+    heights: list[float]
+    """Inches of each line."""
 
 
 def show_heatmaps(
@@ -44,16 +53,15 @@ def show_heatmaps(
     ylabel: str | Sequence[str] = "query",
     vmax: float | None = None,
 ) -> Path:
-    """Attention weights as a grid of heatmaps with one colour scale, from 0 to `vmax`
-    (default: the largest weight shown).
+    """Attention weights as a grid of heatmaps with one colour scale, from 0 to `vmax` (default: the largest weight).
 
-    A row of panels goes on in the next line where the labels would have no room otherwise. Labels stand once where
-    neighbours share them; those that no page has room for are thinned out.
+    A row of panels continues in the next line where its labels need the width. Where a page has no room for all
+    tokens, an axis shows positions, counted from 0.
 
     Args:
       weights: [rows, cols, Q, K] (as layers x heads), or [Q, K] for one; or, for panels of different sizes, a list of
         lists of arrays [Q, K]. NaN is left white.
-      query_tokens: Q strings for all panels, or rows x cols lists of strings, or None for numbers. `key_tokens`
+      query_tokens: Q strings for all panels, or rows x cols lists of strings, or None for positions. `key_tokens`
         likewise. Spaces are drawn as a mark; characters that no installed font has are drawn as their code, U+AC00.
       titles: one per column, or rows x cols of them.
       ylabel: for every row, or one per row ("layer 1", ...).
@@ -61,44 +69,43 @@ def show_heatmaps(
     """
     grid = _panels(_grid(weights), query_tokens, key_tokens, titles, ylabel)
     largest = max((np.nanmax(p.weights) for row in grid for p in row if np.isfinite(p.weights).any()), default=1.0)
-    lines = _lines(grid, _columns(grid))
-    heights = [_height(line, below) for line, below in zip(lines, [*lines[1:], []])]
-    columns = max(map(len, lines))
-    figure = canvas(_width(lines, columns), sum(heights) + 0.35)
+    layout = _layout(grid)
+    lines, columns = layout.lines, max(map(len, layout.lines))
+    keys = max(panel.weights.shape[1] for line in lines for panel in line)
+    figure = canvas(WIDTH if columns > 1 else float(np.clip(0.2 * keys + 1.8, 3.0, WIDTH)), sum(layout.heights) + 0.35)
     with styled():
-        axes = figure.subplots(len(lines), columns, squeeze=False, height_ratios=heights)
+        axes = figure.subplots(len(lines), columns, squeeze=False, height_ratios=layout.heights)
         for (i, j), axis in np.ndenumerate(axes):
             if j >= len(lines[i]):
                 axis.set_visible(False)
                 continue
-            panel = lines[i][j]
-            above = lines[i - 1][j] if i and j < len(lines[i - 1]) else None
-            below = lines[i + 1][j] if i + 1 < len(lines) and j < len(lines[i + 1]) else None
-            labelled = panel.labelled(lines[i][j - 1] if j else None, 0), panel.labelled(below, 1)
-            image = _draw(axis, panel, vmax or largest or 1.0, *labelled)
-            if above is None or panel.title != above.title:
+            panel, last = lines[i][j], i + 1 == len(lines) or j >= len(lines[i + 1])
+            left, below = not layout.shared or j == 0, not layout.shared or last
+            image = _draw(axis, panel, vmax or largest or 1.0, layout, left, below)
+            if i == 0 or j >= len(lines[i - 1]) or panel.title != lines[i - 1][j].title:
                 axis.set_title(panel.title, fontfamily=families())
-            if below is None:
-                axis.set_xlabel(xlabel)
-            if j == 0:
-                axis.set_ylabel(panel.row)
-        bar = figure.colorbar(image, ax=axes, shrink=min(1.0, 1.8 / figure.get_figheight()), aspect=18, pad=0.01)
-        bar.outline.set_linewidth(0.5)
-        bar.ax.tick_params(width=0.5)
+            axis.set_ylabel(_named(panel.row, panel.queries, layout.queries) if j == 0 else "")
+        figure.supxlabel(_named(xlabel, lines[0][0].keys, layout.keys), fontsize=SMALLEST + 1)
+        figure.colorbar(image, ax=axes, shrink=min(1.0, 1.8 / figure.get_figheight()), aspect=18, pad=0.01)
     return save(figure, path)
 
 
-def _draw(axis, panel: Panel, vmax: float, queries: bool, keys: bool):
-    """One matrix [Q, K] with a thin frame; its labels of queries and of keys if asked for."""
+def _draw(axis, panel: Panel, vmax: float, layout: Layout, left: bool, below: bool):
+    """One matrix [Q, K] with a thin frame; labels of its queries at its left and of its keys below if asked for."""
     image = axis.imshow(panel.weights, vmin=0.0, vmax=vmax, aspect="auto", interpolation="nearest")
     axis.spines[:].set(visible=True, linewidth=0.5, color=ink(), alpha=0.5)
-    sides = zip((axis.yaxis, axis.xaxis), (panel.queries, panel.keys), panel.weights.shape, (queries, keys))
-    for of_axis, tokens, count, shown in sides:
-        ticks, texts = tick_labels(tokens, count) if shown else ([], [])
-        upright = of_axis is axis.xaxis and tokens is not None and max(map(len, texts), default=0) > 1
-        of_axis.set_ticks(ticks, texts, fontfamily=families(), fontsize=SMALLEST, rotation=90 if upright else 0)
+    rows = tick_labels(panel.queries if layout.queries else None, len(panel.weights)) if left else ([], [])
+    columns = tick_labels(panel.keys if layout.keys else None, panel.weights.shape[1]) if below else ([], [])
+    upright = layout.keys and max(map(len, columns[1]), default=0) > 1
+    axis.set_yticks(*rows, fontfamily=families(), fontsize=SMALLEST)
+    axis.set_xticks(*columns, fontfamily=families(), fontsize=SMALLEST, rotation=90 if upright else 0)
     axis.tick_params(length=0, pad=2)
     return image
+
+
+def _named(name: str, tokens, shown: bool) -> str:
+    """The name of an axis, which says so where positions stand for its tokens."""
+    return f"{name} (position)" if name and tokens is not None and not shown else name
 
 
 def tick_labels(tokens: Sequence[str] | None, count: int) -> tuple[np.ndarray, list[str]]:
@@ -107,62 +114,36 @@ def tick_labels(tokens: Sequence[str] | None, count: int) -> tuple[np.ndarray, l
     >>> tick_labels(["a", "b"], 2)
     (array([0, 1]), ['a', 'b'])
     >>> tick_labels(None, 100)[1]
-    ['0', '20', '40', '60', '80']
+    ['0', '50']
     """
     if tokens is not None:
         return np.arange(count), list(tokens)
-    stride = next(s for s in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, count) if count / s <= 8 or s == count)
+    stride = next(s for s in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, count) if count / s <= 4 or s == count)
     ticks = np.arange(0, count, stride)
     return ticks, list(map(str, ticks))
 
 
-def _columns(grid: list[list[Panel]]) -> int:
-    """How many panels stand side by side: as many as leave room for every label, on a page; else as few as a page
-    has room for."""
-    most, fits = max(map(len, grid)), []
-    for columns in range(most, 0, -1):
-        lines = _lines(grid, columns)
-        if sum(_height(line, below) for line, below in zip(lines, [*lines[1:], []])) <= PAGE:
-            fits.append(columns)
-            if all(_cell(line, columns) >= LABEL for line in lines if line[0].keys):
-                return columns
-    return min(fits, default=most)
-
-
-def _lines(grid: list[list[Panel]], columns: int) -> list[list[Panel]]:
-    """The rows of panels, broken into lines of at most so many."""
-    return [row[start : start + columns] for row in grid for start in range(0, len(row), columns)]
-
-
-def _left(line: list[Panel]) -> float:
-    """Inches beside the panels of a line for their labels of queries."""
-    before = [None, *line[:-1]]
-    shown = [panel for panel, other in zip(line, before) if panel.labelled(other, 0)]
-    return 0.2 + sum(0.1 + 0.055 * max(map(len, panel.queries or ["00"])) for panel in shown)
-
-
-def _cell(line: list[Panel], columns: int) -> float:
-    """Inches that a key has across the widest panel of a line, where `columns` of them fill the width."""
-    keys = max(panel.weights.shape[1] for panel in line)
-    return max((WIDTH - 0.5 - _left(line)) / columns - 0.08, 0.3) / keys
-
-
-def _height(line: list[Panel], below: list[Panel]) -> float:
-    """Inches of a line with its labels: cells are about square, and as high as a label."""
-    queries = max(len(panel.weights) for panel in line)
-    cell = min(_cell(line, len(line)), 0.16)
-    shown = any(a.labelled(below[j] if j < len(below) else None, 1) for j, a in enumerate(line))
-    labels = 0.055 * max(len(token) for panel in line for token in panel.keys or ["00"]) + 0.15 if shown else 0.0
-    low = LABEL * queries if line[0].queries else 0.35
-    return float(np.clip(cell * queries, min(low, 8), 8)) + labels + 0.2
-
-
-def _width(lines: list[list[Panel]], columns: int) -> float:
-    """Of the figure in inches: a single panel needs less than all."""
-    if columns > 1:
-        return WIDTH
-    keys = max(panel.weights.shape[1] for line in lines for panel in line)
-    return float(np.clip(0.2 * keys + max(map(_left, lines)) + 0.8, 3.0, WIDTH))
+def _layout(grid: list[list[Panel]]) -> Layout:
+    """The arrangement with the most tokens that fits a page."""
+    panels = [panel for row in grid for panel in row]
+    axes = lambda p: (p.queries, p.keys, p.weights.shape)
+    shared = all(axes(panel) == axes(panels[0]) for panel in panels)
+    for queries, keys in product((True, False), repeat=2):
+        queries, keys = queries and panels[0].queries is not None, keys and panels[0].keys is not None
+        beside = 0.2 + (LETTER * max(len(t) for p in panels for t in p.queries) if queries else 0.15)
+        below = 0.2 + (LETTER * max(len(t) for p in panels for t in p.keys) if keys else 0.1)
+        across = max(p.weights.shape[1] for p in panels) * LABEL if keys else 0.3
+        room = WIDTH - 0.6 - (beside if shared else 0)
+        columns = max(1, min(int(room / (across + (0.08 if shared else beside))), max(map(len, grid))))
+        fits = across + (0 if shared else beside) <= room
+        lines = [row[start : start + columns] for row in grid for start in range(0, len(row), columns)]
+        each, most = (LABEL, PAGE) if queries else (0.15, room / columns)
+        highest = [max(len(panel.weights) for panel in line) for line in lines]
+        heights = [float(np.clip(each * count, 0.4, most)) + 0.25 + below * (not shared) for count in highest]
+        heights[-1] += below * shared
+        if fits and sum(heights) <= PAGE:
+            break
+    return Layout(queries, keys, shared, lines, heights)
 
 
 def _panels(grid, query_tokens, key_tokens, titles, ylabel) -> list[list[Panel]]:
@@ -175,7 +156,7 @@ def _panels(grid, query_tokens, key_tokens, titles, ylabel) -> list[list[Panel]]
             queries = _tokens(query_tokens, i, j, weights.shape[0], "queries")
             keys = _tokens(key_tokens, i, j, weights.shape[1], "keys")
             title = "" if titles is None else titles[i][j] if _nested(titles) else titles[j]
-            rows[-1].append(Panel(weights, queries, keys, drawable(title) if title else "", name))
+            rows[-1].append(Panel(weights, queries, keys, short(drawable(title)) if title else "", name))
     return rows
 
 
@@ -184,7 +165,7 @@ def _tokens(tokens, i: int, j: int, count: int, what: str) -> list[str] | None:
     mine = tokens[i][j] if _nested(tokens) else tokens
     if mine is not None and len(mine) != count:
         raise InputError(f"a heatmap with {count} {what} needs as many tokens, not {len(mine)}")
-    return mine if mine is None else [shortened(drawable(token)) for token in mine]
+    return mine if mine is None else [short(drawable(token)) for token in mine]
 
 
 def _grid(weights) -> list[list[np.ndarray]]:

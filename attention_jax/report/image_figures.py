@@ -1,11 +1,12 @@
 """Figures of image classifiers: attention of every head over images, mistakes, what the positions have learned."""
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from attention_jax.report.style import OVERLAY, SMALLEST, WIDTH, canvas, drawable, families, save, styled
+from attention_jax.report.style import OVERLAY, SMALLEST, WIDTH, canvas, drawable, families, save, short, styled
 
 SHOWN = 6
 """Images in a figure of attention."""
@@ -22,38 +23,36 @@ def _picture(axis, image, title: str = ""):
 
 
 def _overlay(axis, image, attention):
-    """A map [G, G] over an image, scaled to its own largest value."""
+    """A map [G, G] over an image, relative to its own largest value."""
     size = image.shape[0]
     _picture(axis, image)
-    axis.imshow(
-        attention,
-        cmap=OVERLAY,
-        alpha=0.65,
-        extent=(-0.5, size - 0.5, size - 0.5, -0.5),
-        interpolation="bilinear",
-        vmin=0,
-    )
+    relative = attention / max(float(np.max(attention)), 1e-12)
+    extent = (-0.5, size - 0.5, size - 0.5, -0.5)
+    return axis.imshow(relative, cmap=OVERLAY, alpha=0.65, extent=extent, interpolation="bilinear", vmin=0, vmax=1)
 
 
 def show_attention(images, maps: dict, titles: Sequence[str], path: str | Path, heads: int = 8) -> Path:
     """One row an image: the image, rollout through all layers, the last layer's mean, and
-    each of its first `heads` heads.
+    each of its first `heads` heads. Each map is relative to its own largest weight, as the colour bar says.
 
     `images` [N, S, S, C] uint8; `maps` {"rollout": [N, G, G], "last": [N, G, G], "heads": [N, H, G, G]}.
     """
     each = maps["heads"][:, :heads]
     columns = 3 + each.shape[1]
-    figure = canvas(WIDTH, 0.4 + len(images) * (WIDTH / columns + 0.02))
+    figure = canvas(WIDTH, 0.8 + len(images) * (WIDTH / columns + 0.02))
     names = ["image", "rollout", "last layer", *(f"head {h + 1}" for h in range(each.shape[1]))]
     with styled():
         axes = figure.subplots(len(images), columns, squeeze=False)
         for i, row in enumerate(axes):
             _picture(row[0], images[i])
-            row[0].set_ylabel(drawable(titles[i]).replace(" (", "\n("), fontsize=SMALLEST, fontfamily=families())
+            title = textwrap.fill(drawable(titles[i]), 11, max_lines=3, placeholder="…")
+            row[0].set_ylabel(title, fontsize=SMALLEST, fontfamily=families())
             for axis, attention in zip(row[1:], [maps["rollout"][i], maps["last"][i], *each[i]]):
-                _overlay(axis, images[i], attention)
+                overlay = _overlay(axis, images[i], attention)
         for axis, name in zip(axes[0], names):
             axis.set_title(name, fontsize=SMALLEST)
+        bar = {"location": "bottom", "shrink": 0.4, "aspect": 40, "label": "weight / largest weight of its map"}
+        figure.colorbar(overlay, ax=axes, **bar)
         figure.get_layout_engine().set(h_pad=0.02, w_pad=0.02, hspace=0.01, wspace=0.01)
     return save(figure, path)
 
@@ -73,8 +72,8 @@ def mistakes(images, labels, probabilities, names: Sequence[str], path: str | Pa
         for axis in axes.ravel():
             axis.axis("off")
         for axis, i in zip(axes.ravel(), wrong):
-            guess = f"{drawable(names[predicted[i]])} {probabilities[i, predicted[i]]:.2f}"
-            _picture(axis, images[i], f"{guess}\nis {drawable(names[labels[i]])}")
+            guess = f"{short(drawable(names[predicted[i]]), 14)} {probabilities[i, predicted[i]]:.2f}"
+            _picture(axis, images[i], f"{guess}\nis {short(drawable(names[labels[i]]), 14)}")
     return save(figure, path)
 
 

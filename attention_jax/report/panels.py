@@ -1,12 +1,12 @@
 """Pictures of single things: a memory over time, a confusion matrix, the trials of a sweep."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from attention_jax import InputError, lower_is_better
-from attention_jax.report.labels import log_scale, shortened, wrapped
 from attention_jax.report.style import (
     SMALLEST,
     WIDTH,
@@ -15,8 +15,10 @@ from attention_jax.report.style import (
     drawable,
     families,
     ink,
+    log_scale,
     paper,
     save,
+    short,
     styled,
 )
 
@@ -27,7 +29,7 @@ def over_time(
     """Matrices over one time axis, one below the other: {name: [T, channels]}, as the inputs,
     outputs and weightings of an NTM.
 
-    Each panel has its own colour scale, from its least value (at most 0) to its largest.
+    Each panel has its own colour scale, from its least value (at most 0) to its largest, as the figure says.
     """
     arrays = {name: np.asarray(array, float) for name, array in panels.items()}
     if (
@@ -46,13 +48,13 @@ def over_time(
             low, high = min(np.nanmin(array), 0.0), np.nanmax(array)
             high = high if high > low else low + 1
             image = axis.imshow(array.T, vmin=low, vmax=high, aspect="auto", interpolation="nearest")
-            axis.set_title(name, loc="left", pad=3)
+            axis.set_title(short(name, 60), loc="left", pad=3)
             axis.yaxis.get_major_locator().set_params(integer=True, nbins=3, min_n_ticks=1)
             bar = figure.colorbar(image, ax=axis, pad=0.01, aspect=10, ticks=[low, high])
             bar.ax.set_yticklabels([f"{low:.3g}", f"{high:.3g}"])
-        axes[-1].set_xlabel(xlabel)
+        axes[-1].set_xlabel(f"{xlabel} (each panel has a colour scale of its own)" if len(arrays) > 1 else xlabel)
         axes[-1].xaxis.get_major_locator().set_params(integer=True)
-        figure.suptitle(title)
+        figure.suptitle(short(title, 70))
     return save(figure, path)
 
 
@@ -71,16 +73,19 @@ def confusion_matrix(counts, classes: Sequence[str], path: str | Path, *, title:
     with styled():
         axis = figure.subplots()
         image = axis.imshow(shares, vmin=0, vmax=1, aspect="auto")
-        names = [shortened(drawable(name)) for name in classes]
-        axis.set_xticks(range(len(names)), names, fontfamily=families(), fontsize=SMALLEST)
-        axis.set_yticks(range(len(names)), names, fontfamily=families(), fontsize=SMALLEST)
+        names = [short(drawable(name)) for name in classes]
+        every = -(-len(names) // 40)  # of more classes than have room, some
+        ticks = {"ticks": range(0, len(names), every), "labels": names[::every]}
+        axis.set_xticks(**ticks, fontfamily=families(), fontsize=SMALLEST, rotation=90 * (max(map(len, names)) > 2))
+        axis.set_yticks(**ticks, fontfamily=families(), fontsize=SMALLEST)
         axis.tick_params(length=0)
         for (i, j), share in np.ndenumerate(shares):
             if share >= 0.005 and len(names) <= 20:
                 dark = np.dot(image.to_rgba(share)[:3], (0.3, 0.6, 0.1)) < 0.5
                 written = {"ha": "center", "va": "center", "fontsize": SMALLEST, "color": "white" if dark else "black"}
                 axis.text(j, i, f"{100 * share:.0f}", **written)
-        axis.set(xlabel="predicted", ylabel="true", title=title or "share of each true class, %")
+        figure.colorbar(image, ax=axis, shrink=0.7, aspect=20, format=lambda share, _: f"{100 * share:.0f} %")
+        axis.set(xlabel="predicted", ylabel="true", title=short(title, 60) or "share of each true class, %")
     return save(figure, path)
 
 
@@ -109,11 +114,11 @@ def sweep_slices(trials: Sequence[Mapping], path: str | Path, *, metric: str, lo
             if name in log:
                 log_scale(axis, "x", x)
             elif ticks:
-                axis.set_xticks(range(len(ticks)), [shortened(tick) for tick in ticks])
+                axis.set_xticks(range(len(ticks)), [short(tick, 16) for tick in ticks], rotation=90)
                 axis.margins(x=0.15)
             elif len(set(x)) <= 6:
                 axis.set_xticks(sorted(set(x)), [f"{place:g}" for place in sorted(set(x))])
-            axis.set_xlabel(name)
+            axis.set_xlabel(short(name, 32))
             if i % cols == 0:
                 axis.set_ylabel(metric)
         handles, texts = axes.flat[0].get_legend_handles_labels()
@@ -164,10 +169,10 @@ def parallel_coordinates(trials: Sequence[Mapping], path: str | Path, *, metric:
             axis.axvline(i, color=ink(), alpha=0.6, linewidth=0.8)
             ends = [low, high] if high > low else [low]
             marks = ticks or [f"{10**v if name in log else v:.3g}" for v in ends]
-            _marks(axis, i, [shortened(mark, room - 2) for mark in marks])
+            _marks(axis, i, [short(mark, room - 2) for mark in marks])
         for line in np.argsort(values):
             axis.plot(range(len(columns)), [h[line] for h in heights], color=colours[line], linewidth=1.1, alpha=0.8)
-        axis.set_xticks(range(len(columns)), [wrapped(name, room - 1) for name in (*names, metric)])
+        axis.set_xticks(range(len(columns)), ["\n".join(textwrap.wrap(name, room)) for name in (*names, metric)])
         axis.set(yticks=[], xlim=(-0.2, len(columns) - 0.4), ylim=(-0.06, 1.06))
         axis.spines[:].set_visible(False)
     return save(figure, path)

@@ -1,10 +1,14 @@
-"""The look of every figure: a canvas without global state, colours for every eye, and labels that can be read.
+"""The style of every figure: sizes, colours for every eye, fonts, and one place where a figure is saved.
 
 Figures are made as `matplotlib.figure.Figure` objects (Agg), without pyplot: no display, no window,
-nothing left open. The widest is `WIDTH` inches, so that at 600 pixels the smallest text (`SMALLEST` points) is 8 pixels
-high. `save` sees to it that no label touches another. `with dark(): ...` draws on a dark page.
+nothing left open. Matplotlib's constrained layout places everything. The widest figure has `WIDTH` inches, so that at
+600 pixels the smallest text (`SMALLEST` points) is 8 pixels high. `with dark(): ...` draws on a dark page.
 """
 
+import hashlib
+import json
+import re
+import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -12,8 +16,6 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
-
-from attention_jax.report.labels import fit_labels
 
 DPI = 200
 WIDTH = 6.0
@@ -93,17 +95,61 @@ def styled():
     return matplotlib.rc_context(TEXT | _page.get())
 
 
-def save(figure, path: str | Path) -> Path:
-    """Write the figure (its format follows the path's ending, PNG by default), creating
-    the directory; returns the path. Labels that would touch are wrapped, turned or left out."""
+def save(figure, path: str | Path, inputs=None) -> Path:
+    """Write the figure (its format follows the path's ending, PNG by default), creating the directory.
+
+    Characters that no font has are explained below the figure. A PNG tells the hash of `inputs`, the stored data that
+    it was drawn from: its text "Inputs" is `fingerprint(inputs)`. Returns the path.
+    """
     path = Path(path)
     if not path.suffix:
         path = path.with_suffix(".png")
     path.parent.mkdir(parents=True, exist_ok=True)
     with styled():
-        fit_labels(figure)
-        figure.savefig(path)
+        if note := missing_fonts(figure):
+            figure.supxlabel("\n".join(filter(None, [figure.get_supxlabel(), note])), fontsize=SMALLEST)
+        stored = inputs is not None and path.suffix == ".png"
+        figure.savefig(path, metadata={"Inputs": fingerprint(inputs)} if stored else None)
     return path
+
+
+def fingerprint(inputs) -> str:
+    """A hash of plain data, as JSON would write them.
+
+    >>> fingerprint({"b": 1, "a": [2.0]}) == fingerprint({"a": [2.0], "b": 1}) != fingerprint({})
+    True
+    """
+    text = json.dumps(inputs, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def short(text: str, most: int = 24) -> str:
+    """At most `most` characters, the last one an ellipsis where something was left out.
+
+    >>> short("orangefarbenen", 8), short("hat", 8)
+    ('orangef…', 'hat')
+    """
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def log_scale(axes, which: str, values):
+    """Make the axis `which` ("x" or "y") of the axes logarithmic, with plain numbers as labels.
+
+    Up to seven distinct `values` of x are labelled themselves; an axis of less than three decades has 2 and 5 as well.
+    """
+    from matplotlib import ticker
+
+    axes.set(**{f"{which}scale": "log"})
+    axis = getattr(axes, f"{which}axis")
+    places = sorted({float(value) for value in np.ravel(values) if np.isfinite(value) and value > 0})
+    if which == "x" and 0 < len(places) <= 7:
+        axis.set_ticks(places, [f"{place:g}" for place in places])
+    elif places:
+        decades = np.log10(places[-1] / places[0])
+        several = ticker.LogLocator(subs=(1.0,) if decades > 3 else (1.0, 2.0, 5.0), numticks=12)
+        axis.set_major_locator(several if decades > 0.8 else ticker.MaxNLocator(5))
+        axis.set_major_formatter("{x:g}")
+    axis.set_minor_locator(ticker.NullLocator())
 
 
 def line_style(i: int) -> dict:
@@ -118,7 +164,7 @@ def _fonts() -> tuple[tuple[str, frozenset[int]], ...]:
     from matplotlib import font_manager
 
     default = "DejaVu Sans"
-    wide = ("Noto Sans CJK", "Noto Sans KR", "NanumGothic", "Malgun", "Apple SD", "Hiragino", "Source Han", "WenQuanYi")
+    wide = ("Noto Sans", "NanumGothic", "Malgun", "Apple SD", "Hiragino", "Source Han", "WenQuanYi")
     fonts = {}
     for entry in font_manager.fontManager.ttflist:
         upright = entry.style == "normal" and entry.weight in (400, "normal", "regular") and entry.stretch == "normal"
@@ -133,7 +179,7 @@ def _fonts() -> tuple[tuple[str, frozenset[int]], ...]:
 
 def drawable(token: str) -> str:
     """A token as a figure can show it: spaces and other blanks become marks, what no
-    installed font has becomes its code.
+    installed font has becomes its code, which `save` explains.
 
     >>> drawable(" "), drawable("a b"), drawable("\\n"), drawable(""), drawable("<eos>")
     ('␣', 'a b', '⏎', '∅', '<eos>')
@@ -147,6 +193,18 @@ def drawable(token: str) -> str:
     known = [characters for _, characters in _fonts()]
     drawn = "".join(c if any(ord(c) in characters for characters in known) else f"U+{ord(c):04X}" for c in text)
     return drawn.replace("$", r"\$")  # a dollar would start a formula
+
+
+def missing_fonts(figure) -> str:
+    """Which fonts the codes in the texts of a figure (`drawable`) ask for, in a line; "" where there is no code."""
+    from matplotlib.text import Text
+
+    codes = re.findall(r"U\+([0-9A-F]{4,6})", " ".join(text.get_text() for text in figure.findobj(Text)))
+    scripts = sorted({unicodedata.name(chr(int(code, 16)), "such").split()[0] for code in codes})
+    if not scripts:
+        return ""
+    named = ", ".join("Noto Sans CJK" if s in ("CJK", "HANGUL", "HIRAGANA", "KATAKANA") else s.title() for s in scripts)
+    return f"U+...: no font for these characters is installed ({named})"
 
 
 def families() -> list[str]:

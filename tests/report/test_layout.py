@@ -1,0 +1,156 @@
+"""Labels can be read: matplotlib is asked for the extents of every text that it has drawn."""
+
+import itertools
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from attention_jax.report import bleu, curves, heatmaps, image_figures, panels, style
+
+rng = np.random.default_rng(0)
+WORDS = [
+    "ein",
+    "mann",
+    "mit",
+    "einem",
+    "orangefarbenen",
+    "hut",
+    "starrt",
+    "etwas",
+    "an",
+    "und",
+    "karate@@",
+    "schnee",
+    "winter@@",
+    "fuß",
+    "hintergrund",
+    ".",
+]
+
+
+def weights(queries, keys):
+    return rng.dirichlet(np.ones(keys), queries)
+
+
+def sentence(length):
+    return [WORDS[i % len(WORDS)] for i in range(length)]
+
+
+def history(scale):
+    names = [f"{split}.{kind}" for split in ("train", "valid") for kind in ("loss", "accuracy", "bleu")]
+    return [{"epoch": e, "step": e, "seconds": 1.0} | {name: scale / e for name in names} for e in range(1, 20)]
+
+
+TRIALS = [{"params": {"rate": 10.0**-i, "score": WORDS[i % 5]}, "value": 1.0 + i} for i in range(6)]
+FIGURES = {
+    "alignments": lambda path: heatmaps.show_heatmaps(
+        [[weights(n, n + 2) for n in (10, 12, 13, 20)]], [[sentence(n) for n in (10, 12, 13, 20)]],
+        [[sentence(n + 2) for n in (10, 12, 13, 20)]], path, xlabel="source", ylabel="output",
+    ),
+    "heads": lambda path: heatmaps.show_heatmaps(
+        rng.random((3, 8, 56, 56)), ["I_TURN_RIGHT", "I_WALK"] * 28, ["I_TURN_RIGHT", "I_WALK"] * 28, path,
+        titles=[f"head {i}" for i in range(8)], ylabel=["layer 1", "layer 2", "layer 3"],
+    ),
+    "curves": lambda path: curves.learning_curves([history(1), history(2)], path, training="dropout"),
+    "lines": lambda path: curves.lines(
+        {name: (range(1, 30), rng.random(29) + 3 * i) for i, name in enumerate(("dot", "general", "none"))}, path,
+        xlabel="epoch", ylabel="BLEU",
+    ),
+    "crowded": lambda path: curves.lines(
+        {f"variant {i}": ([1, 2], [1, 1]) for i in range(6)}, path, xlabel="epoch", ylabel="BLEU"
+    ),
+    "bars": lambda path: curves.bars(WORDS, {"ours": [[1, 2]] * 16, "theirs": [1] * 16}, path, ylabel="BLEU"),
+    "lengths": lambda path: bleu.length_figure(
+        {"a": [bleu.LengthBin(n, n + 9, 1234, 30.0) for n in range(1, 150, 10)]}, path
+    ),
+    "classes": lambda path: panels.confusion_matrix(np.eye(16) * 9 + 1, WORDS, path),
+    "slices": lambda path: panels.sweep_slices(TRIALS, path, metric="valid.loss", log=["rate"]),
+    "parallel": lambda path: panels.parallel_coordinates(TRIALS, path, metric="valid.loss", log=["rate"]),
+    "memory": lambda path: panels.over_time({"input": rng.random((20, 9)), "read": rng.random((20, 30))}, path),
+    "images": lambda path: image_figures.show_attention(
+        rng.integers(0, 255, (3, 8, 8, 1)),
+        {"rollout": rng.random((3, 4, 4)), "last": rng.random((3, 4, 4)), "heads": rng.random((3, 8, 4, 4))},
+        ["ankle boot (sneaker 0.98)"] * 3, path,
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture
+def texts(monkeypatch) -> dict[int, Text]:
+    """The texts of the last figure that was saved, as they were drawn."""
+    drawn, draw = {}, Text.draw
+    monkeypatch.setattr(Text, "draw", lambda self, *args: (drawn.__setitem__(id(self), self), draw(self, *args)))
+    monkeypatch.setattr(Figure, "savefig", lambda self, path, metadata: (drawn.clear(), self.draw_without_rendering()))
+    return drawn
+
+
+def drawn_by(name, texts, path) -> list[Text]:
+    FIGURES[name](path)
+    return [text for text in texts.values() if text.get_text().strip() and text.get_visible()]
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_labels_neither_touch_nor_leave_the_figure(name, texts, tmp_path):
+    found = drawn_by(name, texts, tmp_path / "figure.png")
+    boxes = [(text.get_text(), text.get_window_extent().extents) for text in found]
+    overlap = lambda p, q: (np.minimum(p[2:], q[2:]) - np.maximum(p[:2], q[:2]) > 1).all()  # pixels, of 200 an inch
+    assert not [(a, b) for (a, p), (b, q) in itertools.combinations(boxes, 2) if overlap(p, q)]
+    figure = found[0].get_figure(root=True)
+    assert not [text for text, p in boxes if (p[:2] < -1).any() or (p[2:] > figure.bbox.size + 1).any()]
+    assert figure.get_figwidth() <= style.WIDTH and min(text.get_fontsize() for text in found) >= style.SMALLEST
+
+
+def test_tokens_label_an_axis_all_or_none(texts, tmp_path):
+    """Every third token of a sentence reads as another sentence; positions are numbers, and the axis says so."""
+    all_words = {text.get_text() for text in drawn_by("alignments", texts, tmp_path / "a.png")}
+    assert all_words >= set(sentence(20)) and "output" in all_words
+    heads = {text.get_text() for text in drawn_by("heads", texts, tmp_path / "b.png")}
+    assert "I_WALK" not in heads and {"0", "key (position)", "layer 1 (position)"} <= heads
+
+
+def test_lines_are_named_at_their_ends_or_in_a_legend(texts, tmp_path):
+    drawn_by("lines", texts, tmp_path / "lines.png")
+    assert not next(iter(texts.values())).get_figure(root=True).legends
+    drawn_by("crowded", texts, tmp_path / "crowded.png")
+    [legend] = next(iter(texts.values())).get_figure(root=True).legends
+    assert len(legend.get_texts()) == 6
+
+
+def test_what_a_loss_contains_and_what_whiskers_are_is_written(texts, tmp_path):
+    assert "train (with dropout)" in {text.get_text() for text in drawn_by("curves", texts, tmp_path / "c.png")}
+    assert any("range of up to 2 runs" in text.get_text() for text in drawn_by("bars", texts, tmp_path / "b.png"))
+
+
+def test_a_missing_font_is_named(texts, tmp_path, monkeypatch):
+    monkeypatch.setattr(style, "_fonts", lambda: (("DejaVu Sans", frozenset(range(32, 127))),))
+    heatmaps.show_heatmaps(np.eye(2), ["房", "子"], ["a", "b"], tmp_path / "chinese.png")
+    written = {text.get_text() for text in texts.values()}
+    assert "U+623F" in written and any("Noto Sans CJK" in text for text in written)
+    heatmaps.show_heatmaps(np.eye(2), ["x", "y"], ["a", "b"], tmp_path / "latin.png")
+    assert not any("Noto" in text.get_text() for text in texts.values())
+
+
+def test_figures_for_a_dark_page_have_light_letters(texts, tmp_path):
+    with style.dark():
+        found = drawn_by("curves", texts, tmp_path / "dark.png")
+    assert {text.get_color() for text in found} == {style.DARK["text.color"]}
+    assert found[0].get_figure(root=True).get_facecolor()[:3] < (0.2, 0.2, 0.2)
+    assert {text.get_color() for text in drawn_by("curves", texts, tmp_path / "light.png")} == {"black"}
+
+
+def test_a_figure_tells_the_hash_of_what_it_was_drawn_from(tmp_path):
+    from PIL import Image
+
+    path = curves.learning_curves([history(1)], tmp_path / "curve.png")
+    assert Image.open(path).text["Inputs"] == style.fingerprint([history(1)]) != style.fingerprint([history(2)])
+
+
+def test_figures_are_saved_in_one_place():
+    """What is saved elsewhere has neither this style nor the hash of its inputs."""
+    from pathlib import Path
+
+    package = Path(style.__file__).parents[1]
+    saving = [path for path in package.rglob("*.py") if ".savefig(" in path.read_text(encoding="utf-8")]
+    assert saving == [package / "report" / "style.py"]
