@@ -23,7 +23,7 @@ SIZES = {"hidden_size": 384, "embed_size": 256, "readout": "linear", "embed_drop
 def config() -> Config:
     return Config(
         "bahdanau_length",
-        Multi30k(source="de", target="en", form="tok", min_frequency=2, rows_of=4, max_length=100),
+        Multi30k(source="de", target="en", form="tok", min_frequency=2, concatenated_pairs=4, max_length=100),
         Bahdanau(**SIZES),
         Optim(learning_rate=1e-3, schedule="warmup_cosine", warmup_steps=300, clip_norm=1.0),
         Train(total_epochs=6, label_smoothing=0.1, matmul_precision="bfloat16"),

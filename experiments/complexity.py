@@ -30,7 +30,7 @@ def config() -> Config:
 
 
 def smoke() -> Config:
-    return replace(config(), **{"data.longest": 64, "data.widest": 64})
+    return replace(config(), **{"data.max_length": 64, "data.max_width": 64})
 
 
 def layer(name: str, unrolled: bool = False):
@@ -147,8 +147,8 @@ def study(config: Config, directory: Path) -> dict:
     from attention_jax.report.figures import lines
     from attention_jax.report.tables import Table, markdown
 
-    lengths = [n for n in (16, 32, 64, 128, 256, 512, 1024) if n <= config.data.longest]
-    widths = [d for d in (32, 64, 128, 256, 512, 1024) if d <= config.data.widest]
+    lengths = [n for n in (16, 32, 64, 128, 256, 512, 1024) if n <= config.data.max_length]
+    widths = [d for d in (32, 64, 128, 256, 512, 1024) if d <= config.data.max_width]
     middle_n, middle_d = 32, widths[-1]
     metrics, rows, times = {}, [], {}
     for name in LAYERS:

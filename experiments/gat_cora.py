@@ -54,7 +54,7 @@ def config() -> Config:
 
 
 def smoke() -> Config:
-    return replace(config(), **{"data.nodes": 140, "model.num_heads": 2, "train.total_epochs": 3})
+    return replace(config(), **{"data.num_nodes": 140, "model.num_heads": 2, "train.total_epochs": 3})
 
 
 def variants() -> dict[str, Config]:

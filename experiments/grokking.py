@@ -51,7 +51,7 @@ def variants() -> dict[str, Config]:
 
 
 def sweep() -> dict[str, str]:
-    return {"optim.weight_decay": "0,0.1,1", "data.train_share": "0.3,0.4,0.5,0.6"}
+    return {"optim.weight_decay": "0,0.1,1", "data.train_fraction": "0.3,0.4,0.5,0.6"}
 
 
 def spectrum(table):

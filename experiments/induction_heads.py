@@ -25,7 +25,7 @@ SOURCE = "Edelman et al. 2024, figure 1"
 def config() -> Config:
     return Config(
         "induction_heads",
-        MarkovChains(states=3, steps=100, train_windows=3_200),
+        MarkovChains(num_states=3, sequence_length=100, train_windows=3_200),
         LanguageModel(num_layers=2, hidden_size=32, num_heads=1, mlp_dim=32, dropout=0.0, attention_dropout=0.0),
         Optim("adam", learning_rate=5e-3, schedule="warmup_cosine", warmup_steps=50, clip_norm=1.0),
         Train(batch_size=32, total_epochs=16, steps_per_call=50),
@@ -33,7 +33,7 @@ def config() -> Config:
 
 
 def smoke() -> Config:
-    small = {"data.steps": 16, "data.train_windows": 64, "data.valid_windows": 32}
+    small = {"data.sequence_length": 16, "data.train_windows": 64, "data.valid_windows": 32}
     return replace(config(), **small, **{"model.hidden_size": 8, "model.mlp_dim": 8, "train.total_epochs": 2})
 
 

@@ -34,8 +34,8 @@ def config() -> Config:
 
 def smoke() -> Config:
     small = {"model.num_layers": 1, "model.hidden_size": 16, "model.num_heads": 2, "model.mlp_dim": 16}
-    return replace(config(), **small, **{"data.steps": 32, "data.added": 8, "train.max_steps": 2})
+    return replace(config(), **small, **{"data.sequence_length": 32, "data.added": 8, "train.max_steps": 2})
 
 
 def sweep() -> dict[str, str]:
-    return {"optim.learning_rate": "1e-3..6e-3:log", "model.dropout": "0..0.3", "data.steps": "64,128,256"}
+    return {"optim.learning_rate": "1e-3..6e-3:log", "model.dropout": "0..0.3", "data.sequence_length": "64,128,256"}

@@ -24,11 +24,11 @@ SOURCE = "Katharopoulos et al. 2020"
 
 
 def config() -> Config:
-    return Config("linear_attention", Sizes(longest=4096), None)
+    return Config("linear_attention", Sizes(max_length=4096), None)
 
 
 def smoke() -> Config:
-    return replace(config(), **{"data.longest": 1024})
+    return replace(config(), **{"data.max_length": 1024})
 
 
 def call(implementation: str, masked: bool):
@@ -84,7 +84,7 @@ def study(config: Config, directory: Path) -> dict:
         "whole.from_weights": distance(jax.jit(call("linear", False))(*arrays), whole),
         "recurrent.from_weights": distance(jax.jit(lambda *x: recurrent(*x, Elu()))(*arrays), causal),
     }
-    lengths = [n for n in (512, 1024, 2048, 4096) if n <= config.data.longest]
+    lengths = [n for n in (512, 1024, 2048, 4096) if n <= config.data.max_length]
     series = {}
     for implementation in ("linear", "plain"):
         products, memory = np.transpose([costs(implementation, n) for n in lengths])

@@ -30,7 +30,7 @@ DIFFERS = (
 def config() -> Config:
     return Config(
         "pointer_networks",
-        ConvexHulls(fewest=5, most=10, examples=1_000_000),
+        ConvexHulls(min_points=5, max_points=10, examples=1_000_000),
         PointerNetwork(hidden_size=128),
         Optim(learning_rate=2e-3, schedule="warmup_cosine", warmup_steps=200, clip_norm=2.0),
         Train(batch_size=128, total_epochs=9, steps_per_call=100),

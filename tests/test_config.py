@@ -135,6 +135,21 @@ def test_a_misspelt_choice_is_an_error_from_python_too():
         configs.replace(configs.Config("x", None, configs.Vit()), **{"model.pool": "avg"})
 
 
+COMMANDS = [kind for kind in vars(cli).values() if dataclasses.is_dataclass(kind) and kind.__module__ == cli.__name__]
+OPTIONS = [kind for name, kind in configs.Options.kinds.items() if ":" not in name and dataclasses.is_dataclass(kind)]
+
+
+@pytest.mark.parametrize("kind", [*COMMANDS, *OPTIONS], ids=lambda kind: f"{kind.__module__}.{kind.__name__}")
+def test_every_option_has_a_help_text(kind):
+    texts = catalogue.field_docs(kind)
+    assert kind.__doc__ and [f.name for f in dataclasses.fields(kind) if len(texts.get(f.name, "").split()) < 2] == []
+
+
+def test_no_dataclass_of_options_is_missed():
+    assert {"Train", "Reproduce", "Sweep"} <= {kind.__name__ for kind in COMMANDS} and len(COMMANDS) > 10
+    assert {"Config", "Optim", "Train", "Decode", "Transformer", "Dates"} <= {kind.__name__ for kind in OPTIONS}
+
+
 OWN = """
 from dataclasses import dataclass
 from attention_jax.config import DataOptions

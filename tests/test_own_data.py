@@ -27,7 +27,7 @@ SMALL = {
     " --decode.beam-size 1 --model.num-encoder-layers 1 --model.num-decoder-layers 1",
     "classify_images": f"{TINY} --model.hidden-size 8 --model.mlp-dim 8 --model.num-layers 1 --data.pixels 16",
     "classify_text": f"{TINY} --model.hidden-size 8 --model.mlp-dim 8 --data.max-buckets 1",
-    "language_model": f"{TINY} --model.hidden-size 8 --model.mlp-dim 8 --model.num-layers 1 --data.steps 16"
+    "language_model": f"{TINY} --model.hidden-size 8 --model.mlp-dim 8 --model.num-layers 1 --data.sequence-length 16"
     " --data.added 4",
 }
 """What is added to the page's commands."""
@@ -140,7 +140,7 @@ def from_labels(path: Path, content: bytes, **changes):
 
 def from_text(path: Path, content: bytes, **changes):
     path.write_bytes(content)
-    return text_windows.load(replace(TEXT, text_file=str(path), steps=4, **changes))
+    return text_windows.load(replace(TEXT, text_file=str(path), sequence_length=4, **changes))
 
 
 GOOD = {
@@ -164,9 +164,9 @@ def test_a_damaged_line_is_named_or_left_out_and_counted(tmp_path, load, dirt):
     if load is from_text and dirt != "latin-1":
         assert load(tmp_path / "a", content).said.startswith("data: ")  # that is a text like another
         return
-    with pytest.raises(InputError, match=f"^{tmp_path}/a {said}.*--data.damaged skip$"):
+    with pytest.raises(InputError, match=f"^{tmp_path}/a {said}.*--data.on-bad-record skip$"):
         load(tmp_path / "a", content)
-    left = load(tmp_path / "a", content, damaged="skip")
+    left = load(tmp_path / "a", content, on_bad_record="skip")
     assert "1 line left out (the first: " in left.said and "line 41" in left.said
     assert left.facts == load(tmp_path / "a", b"\n".join(GOOD[load])).facts
 
@@ -207,7 +207,7 @@ def test_files_of_unequal_length_are_named(tmp_path):
     (tmp_path / "a").write_text("one\ntwo\n"), (tmp_path / "b").write_text("un\n")
     files = {"source_file": str(tmp_path / "a"), "target_file": str(tmp_path / "b")}
     with pytest.raises(InputError, match="equally many lines, but .*/a has 2 and .*/b 1"):
-        corpora.load(replace(PAIRS, **files, damaged="skip"), 4)
+        corpora.load(replace(PAIRS, **files, on_bad_record="skip"), 4)
 
 
 def test_what_is_said_of_pairs(tmp_path):
@@ -234,7 +234,7 @@ def test_what_is_said_of_labelled_texts(tmp_path):
 def test_what_is_said_of_a_text_and_its_end_is_held_out(tmp_path):
     lines = [b"the line with the number %d" % i for i in range(100)]
     lines[99] = lines[3]
-    data = from_text(tmp_path / "a", b"\n".join(lines), held_out_share=0.2)
+    data = from_text(tmp_path / "a", b"\n".join(lines), held_out_fraction=0.2)
     assert "also in the training part: 1 of 20 held-out lines" in data.said
     whole = "\n".join(line.decode() for line in lines)
     assert whole.startswith("".join(data.vocabulary.decode(data.train[0])))
@@ -264,7 +264,7 @@ def test_images_of_all_kinds_are_read_and_what_is_damaged_is_named(tmp_path):
     picture(tmp_path / "shapes" / "rare" / "one.png", (20, 20), "L", 1)
     with pytest.raises(InputError, match="cannot read the image .*/circle/bad.png"):
         images.load(options)
-    skipped = images.load(replace(options, damaged="skip"))
+    skipped = images.load(replace(options, on_bad_record="skip"))
     assert "21 images; 3 classes, from 1 (rare)" in skipped.said and "too few to be tested: rare" in skipped.said
 
 

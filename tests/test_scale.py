@@ -152,7 +152,7 @@ def parameters(out: Path) -> list[np.ndarray]:
 
 def options_of(kind: str, data: list[str], steps: int, epochs: int, workers: int) -> list[str]:
     size = {"images": "--data.pixels 16 --model.patch-size 8 --train.batch-size 8 --train.steps-per-call 2"}
-    size["text"] = "--data.batch-tokens 600 --data.held-out-share 0.02"
+    size["text"] = "--data.batch-tokens 600 --data.held-out-fraction 0.02"
     train = f"--train.max-steps {steps} --train.total-epochs {epochs} --data.workers {workers}"
     return [*TINY[kind].split(), *data, *size[kind].split(), *train.split()]
 
@@ -170,7 +170,9 @@ def watch_memory(kind: str, data: list[str], directory: Path, limit: float, step
         "images": "--data.pixels 224 --model.patch-size 32 --train.batch-size 32",
         "text": "--data.batch-tokens 4000",
     }
-    train = f"--train.max-steps {steps} --train.total-epochs 100 --data.workers {workers} --data.held-out-share 0.0005"
+    train = (
+        f"--train.max-steps {steps} --train.total-epochs 100 --data.workers {workers} --data.held-out-fraction 0.0005"
+    )
     train = train if kind == "text" else train.rpartition(" --data.held")[0]
     began = time.perf_counter()
     [process] = begin(directory, [*TINY[kind].split(), *data, *size[kind].split(), *train.split()])

@@ -50,13 +50,13 @@ def builder(place: Path):
     (place / "timemachine.txt").write_text("abc " * 100)
     (place / "pairs.tsv").write_text("".join(f"{'a b c d'[: 1 + i % 7]} {i}\t{i} a b .\n" for i in range(20)))
     data = {
-        "seq2seq": configs.Corpus(tsv_file=str(place / "pairs.tsv"), held_out_share=0.2, max_length=12),
+        "seq2seq": configs.Corpus(tsv_file=str(place / "pairs.tsv"), held_out_fraction=0.2, max_length=12),
         "language": configs.TimeMachine(str(place / "timemachine.txt"), 16, 40, 8),
-        "text_classification": configs.LabelledFile(examples=60, held_out_share=0.2),
+        "text_classification": configs.LabelledFile(examples=60, held_out_fraction=0.2),
         "memory": configs.Algorithmic(sequences=8, epoch_sequences=8, valid_sequences=4),
         "vision": configs.Images(examples=32),
-        "pointing": configs.ConvexHulls(most=6, examples=8, held_out=4),
-        "nodes": configs.Citations(nodes=70),
+        "pointing": configs.ConvexHulls(max_points=6, examples=8, held_out=4),
+        "nodes": configs.Citations(num_nodes=70),
     }
 
     def build(model, **changes):

@@ -1,4 +1,4 @@
-"""One dataclass per dataset: where it comes from and how it is prepared."""
+"""The options of the datasets, one dataclass each: where the data come from and how they are prepared."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -12,13 +12,12 @@ class Streamed(DataOptions):
     """Data that may be read while a model trains on them (attention_jax/data/streams.py)."""
 
     stream: Literal["auto", "always", "never"] = "auto"
-    """Read while training; auto: where the training arrays would be larger than 1 GiB. What is not is on the device."""
+    """Read the data while training; auto does so where the training arrays would be larger than 1 GiB, and otherwise
+    keeps them on the devices."""
     workers: int = option(0, resumable=True)
-    """Processes that read ahead; 0 reads in threads of this one."""
-    damaged: Literal["error", "skip"] = option("error", resumable=True)
-    """A record that cannot be read is one line and the end, or it is left out (while training the next one stands for
-    it), said and counted.
-    """
+    """Processes that read ahead; 0 reads in threads of the main process."""
+    on_bad_record: Literal["error", "skip"] = option("error", resumable=True, was="damaged")
+    """error: stop with a message; skip: drop the record (while training the next one takes its place) and count it."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +29,11 @@ class Dates(DataOptions):
     path: str = option("", user_data=True)
     """A published date.txt or date.txt.gz; empty generates the data."""
     reverse_source: bool = False
+    """Reverse the characters of the source."""
     examples: int = option(50_000, smoke=1000)
-    """How many are generated; 9 of 10 train, 1 of 10 tests."""
+    """Dates to generate; 9 of 10 train, 1 of 10 tests."""
     validation: int = 0
-    """Hold out this many training dates; metrics are then also given for them."""
+    """Training dates to hold out for validation metrics."""
 
 
 @dataclass(frozen=True)
@@ -45,37 +45,40 @@ class Addition(DataOptions):
     path: str = option("", user_data=True)
     """The book's addition.txt or addition.txt.gz; empty generates the data."""
     reverse_source: bool = False
+    """Reverse the characters of the source."""
     examples: int = option(50_000, smoke=1000)
+    """Sums to generate; 9 of 10 train, 1 of 10 tests."""
 
 
 @dataclass(frozen=True)
 class TextPairs(DataOptions):
-    """What all corpora of sentence pairs have in common (attention_jax/data/pair_files.py)."""
+    """Options of all corpora of sentence pairs (attention_jax/data/pair_files.py)."""
 
     tokenizer: Literal["whitespace", "character", "words", "spacy", "bpe", "sentencepiece"] = "whitespace"
     """words: d2l's preprocessing; spacy: its rules, no model; bpe: ready-made merges; sentencepiece: trained on the
     data and cached.
     """
     lowercase: bool = False
+    """Lower-case the text."""
     min_frequency: int = 1
-    """Rarer training tokens are unknown."""
+    """Training tokens that occur fewer times become the unknown token."""
     vocabulary_size: int = option(8_000, at_least=1)
-    """Most pieces that sentencepiece trains; a small text has fewer."""
+    """Most subwords that sentencepiece trains; a small text has fewer."""
     joint_vocabulary: bool = False
-    """One vocabulary for both languages."""
+    """Use one vocabulary for both languages."""
     vocabulary_file: str = option("", user_data=True)
-    """A vocabulary that is there already: a sentencepiece model, or for other tokenizers a token a line; or two of
-    them, source,target.
-    """
+    """An existing vocabulary: a sentencepiece model, or for other tokenizers one token per line; or two files,
+    source,target."""
     reverse_source: bool = False
+    """Reverse the tokens of the source."""
     max_length: int = option(100, at_least=1)
-    """Most tokens of a sentence, its end mark counted."""
+    """Most tokens of a sentence, including the end token."""
     overlong: Literal["error", "truncate", "drop"] = "truncate"
-    """What happens to training pairs with a longer sentence; held-out ones are never dropped."""
+    """What happens to training pairs with a longer sentence; held-out pairs are never dropped."""
     batch_tokens: int = 0
-    """Tokens in a batch, padding counted (the longer side); 0: batches of train.batch_size sentences."""
+    """Tokens per batch, including padding, of the longer side; 0 makes batches of train.batch_size sentences."""
     max_buckets: int = option(4, at_least=1)
-    """Groups of similar length; each is a shape to compile."""
+    """Most buckets of sentences of similar length; each is a shape to compile."""
 
 
 @dataclass(frozen=True)
@@ -89,9 +92,8 @@ class FraEng(TextPairs):
     split: Literal["d2l", "full"] = "full"
     """d2l: the first 512 pairs train, the next 128 validate. full: seeded, no source in two parts."""
     predict_padding: bool = False
-    """Targets of `max_length` tokens whose padding is predicted and counted in the loss, as sections 11.4 and 11.7 of
-    d2l do.
-    """
+    """Pad targets to `max_length` tokens, and predict the padding as a part of the loss, as sections 11.4 and 11.7 of
+    d2l do."""
     tokenizer: Literal["whitespace", "character", "words", "spacy", "bpe", "sentencepiece"] = "words"
     min_frequency: int = 2
     max_length: int = option(30, at_least=1)
@@ -108,17 +110,17 @@ class Multi30k(TextPairs):
     loader: ClassVar[str] = "attention_jax.data.multi30k:load"
 
     path: str = option("", user_data=True)
-    """Directory with raw/, tok/ or bpe/en-de/ in it (or such a directory); empty downloads."""
+    """Directory that contains raw/, tok/ or bpe/en-de/ (or such a directory); empty downloads."""
     source: Literal["en", "de", "fr"] = "de"
+    """Language of the source."""
     target: Literal["en", "de", "fr"] = "en"
+    """Language of the target."""
     form: Literal["raw", "tok", "bpe"] = "tok"
-    """raw: plain text; tok: lower-cased, normalised, Moses tokens; bpe: tok with ready-made joint BPE, 10,000 merges
-    (English, German).
-    """
-    rows_of: int = option(1, at_least=1)
-    """Above 1: in all splits, each pair occurs once alone and once in a row of 2 to this many pairs (long sentences are
-    few).
-    """
+    """raw: plain text; tok: lower-cased, normalized, Moses tokens; bpe: tok with the published joint BPE of 10,000
+    merges (English, German)."""
+    concatenated_pairs: int = option(1, at_least=1, was="rows_of")
+    """Above 1: add to each split an example that concatenates 2 to this many pairs, once for each pair, since long
+    sentences are rare."""
     max_length: int = option(80, at_least=1)
 
     @property
@@ -133,23 +135,21 @@ class Scan(TextPairs):
     loader: ClassVar[str] = "attention_jax.data.scan:load"
 
     cutoff: int = 0
-    """Train on commands of at most this many actions, test on the longer ones (22: the published length split); 0 tests
-    a fifth, drawn at random.
-    """
+    """Train on commands of at most this many actions and test on longer ones (22: the published length split); 0 tests
+    on a random fifth."""
     second_cutoff: int = 0
-    """Divide the commands longer than `cutoff`: those of at most this many actions, "valid_longer", are for choosing a
-    model that generalises, the longer ones, "test_longer", for judging it; 0: all of them are "test".
-    """
+    """Split the commands longer than `cutoff`: those of at most this many actions, "valid_longer", select a model that
+    generalizes, and longer ones, "test_longer", test it; 0: all of them are "test"."""
 
 
 @dataclass(frozen=True)
 class Reverse(TextPairs):
-    """Joey NMT's toy task: write a row of numbers backwards (attention_jax/data/reverse.py)."""
+    """Joey NMT's toy task: reverse a sequence of numbers (attention_jax/data/reverse.py)."""
 
     loader: ClassVar[str] = "attention_jax.data.reverse:load"
 
     examples: int = option(50_000, smoke=1000)
-    """Training pairs of 1 to 25 numbers; 1,000 pairs of 1 to 30 numbers validate, 1,000 test."""
+    """Training pairs of 1 to 25 numbers; 1,000 pairs of 1 to 30 numbers validate and 1,000 test."""
 
 
 @dataclass(frozen=True)
@@ -161,24 +161,24 @@ class Corpus(TextPairs, Streamed):
     loader: ClassVar[str] = "attention_jax.data.corpus:load"
 
     source_file: str = option("", user_data=True)
+    """Source sentences, one per line (.gz, too)."""
     target_file: str = option("", user_data=True)
+    """Target sentences, line by line those of the source."""
     tsv_file: str = option("", user_data=True)
     """A file of `source TAB target` lines, instead of the other two."""
     examples: int = option(0, smoke=1000)
-    """Without any file, translate this many generated dates; 0 asks for files."""
+    """Dates to generate and translate where no file is given; 0 requires files."""
     languages: tuple[str, str] = ("xx", "xx")
-    """Codes of the two languages, for the spacy tokenizer and for BLEU, which without words between spaces (zh, ja, ko,
-    th) counts characters; xx is any.
-    """
+    """Codes of the two languages, for the spacy tokenizer and for BLEU, which counts characters in languages without
+    spaces between words (zh, ja, ko, th); xx is any."""
     merges: str = ""
-    """The merges of the bpe tokenizer (the format of subword-nmt)."""
+    """Merges file of the bpe tokenizer, in the format of subword-nmt."""
     packing: int = 0
-    """Several pairs in a row of this many tokens a side, each of which sees only itself: hardly any padding, for models
-    that can (a Transformer). Such a corpus is always read while training; batches without batch_tokens have
-    train.batch_size rows. 0: a pair a row.
-    """
-    held_out_share: float = option(0.02, below=1)
-    """This share of the sources validates and as much tests (at most 2,000 each)."""
+    """Pack several pairs into sequences of this many tokens per side, with attention within each pair only, for models
+    that support it (a Transformer): hardly any padding. Such a corpus is always read while training; without
+    batch_tokens a batch has train.batch_size sequences. 0: one pair per sequence."""
+    held_out_fraction: float = option(0.02, above=0, below=0.5, was="held_out_share")
+    """Fraction of the sources for validation, and again for testing (at most 2,000 each)."""
     overlong: Literal["error", "truncate", "drop"] = "error"
 
     @property
@@ -193,23 +193,23 @@ class LabelledFile(DataOptions):
     loader: ClassVar[str] = "attention_jax.data.labelled_texts:load"
 
     tsv_file: str = option("", user_data=True)
-    """A file of `label TAB text` lines (.gz, too); empty generates dates, of which the language is the label."""
+    """A file of `label TAB text` lines (.gz, too); empty generates dates, labelled by their language."""
     examples: int = option(2_000, smoke=1000)
-    """How many dates are generated; 0 asks for a file."""
-    damaged: Literal["error", "skip"] = option("error", resumable=True)
-    """A line that is no label and text is one line and the end, or it is left out, said and counted."""
-    held_out_share: float = option(0.1, below=1)
-    """This share of the texts of a class validates and as much tests."""
+    """Dates to generate where no file is given; 0 requires a file."""
+    on_bad_record: Literal["error", "skip"] = option("error", resumable=True, was="damaged")
+    """A line that is no label and text: stop with a message (error), or drop and count it (skip)."""
+    held_out_fraction: float = option(0.1, above=0, below=0.5, was="held_out_share")
+    """Fraction of the texts of each class for validation, and again for testing."""
     tokenizer: Literal["words", "character", "sentencepiece"] = "words"
-    """words: words and marks in lower case; sentencepiece: pieces of words, learnt from the data and cached."""
+    """words: lower-cased words and punctuation; sentencepiece: subwords, trained on the data and cached."""
     min_frequency: int = 2
-    """Rarer words and characters of the training texts are unknown."""
+    """Training tokens that occur fewer times become the unknown token."""
     vocabulary_size: int = option(4_000, at_least=1)
-    """Most pieces that sentencepiece learns."""
+    """Most subwords that sentencepiece trains."""
     max_length: int = option(256, at_least=1)
-    """Tokens of a text; what is longer is cut."""
+    """Tokens to which longer texts are truncated."""
     max_buckets: int = option(4, at_least=1)
-    """Groups of similar length; each is a shape to compile."""
+    """Most buckets of texts of similar length; each is a shape to compile."""
 
 
 @dataclass(frozen=True)
@@ -219,23 +219,23 @@ class TextFile(DataOptions):
     loader: ClassVar[str] = "attention_jax.data.text_windows:load"
 
     text_file: str = option("", user_data=True)
-    """A text in UTF-8 (.gz, too); empty reads the manual that Python brings."""
-    damaged: Literal["error", "skip"] = option("error", resumable=True)
-    """A line that is not UTF-8 is one line and the end, or it is left out, said and counted."""
-    held_out_share: float = option(0.1, below=1)
-    """The last part of the text; its first half validates, its second tests."""
+    """A text in UTF-8 (.gz, too); empty reads the documentation that comes with Python."""
+    on_bad_record: Literal["error", "skip"] = option("error", resumable=True, was="damaged")
+    """A line that is not UTF-8: stop with a message (error), or drop and count it (skip)."""
+    held_out_fraction: float = option(0.1, above=0, below=0.5, was="held_out_share")
+    """Fraction of the text, from its end: the first half validates, the second tests."""
     tokenizer: Literal["character", "sentencepiece"] = "character"
-    """sentencepiece: pieces of words, learnt from the training part and cached."""
+    """sentencepiece: subwords, trained on the training part and cached."""
     vocabulary_size: int = option(2_000, at_least=1)
-    """Most pieces that sentencepiece learns."""
-    steps: int = option(128, at_least=1)
-    """Tokens of a window: how far back the model learns to look."""
+    """Most subwords that sentencepiece trains."""
+    sequence_length: int = option(128, at_least=1, was="steps")
+    """Tokens of a training window, the longest context."""
     overlap: int = option(2, at_least=1)
-    """Training windows begin every steps / overlap tokens."""
+    """Training windows start every sequence_length / overlap tokens."""
     added: int = 300
-    """Tokens that `launch.py predict` adds to a text."""
+    """Tokens that `launch.py predict` generates."""
     temperature: float = 0.7
-    """Of these: 0 takes the most probable one, higher is bolder."""
+    """Softmax temperature of generation; 0 is greedy."""
 
 
 @dataclass(frozen=True)
@@ -249,41 +249,41 @@ class Images(Streamed):
     path: str = option("", user_data=True)
     """Directory of the dataset's published files (read once, then cached), or for "folder" of class/image.png; empty
     downloads. For "tfds" the name, or the directory, of a dataset prepared as array_record files, which is always read
-    while training.
-    """
+    while training."""
     pixels: int = 0
-    """Resize to this many pixels a side; 0 keeps the files' size."""
+    """Resize images to this many pixels per side; 0 keeps the size of the files."""
     resize_pixels: int = 0
-    """Evaluate the middle `pixels` of images of this many pixels a side (a file's shorter side, by area); 0 evaluates
-    all of an image.
-    """
+    """Evaluate the central `pixels` of images resized to this many pixels (shorter side, by area); 0 evaluates the
+    whole image."""
     standardize: bool = False
-    """Subtract the mean colour of the training images and divide by its deviation; otherwise pixels are 0 to 1."""
+    """Subtract the mean color of the training images and divide by its standard deviation; otherwise pixels are 0 to
+    1."""
     signed: bool = False
-    """Pixels are -1 to 1 instead of 0 to 1."""
+    """Scale pixels to -1 to 1 instead of 0 to 1."""
     validation: int = 0
-    """Hold out this many training images; metrics are then also given for them. Of "own", 0 is a fifth of each class.
-    """
+    """Training images to hold out for validation metrics; of "own", 0 is a fifth of each class."""
     examples: int = option(0, smoke=1000)
     """Train on this many images only; 0 is all."""
     crop_padding: int = 0
-    """Pad by this many pixels and crop at random."""
+    """Pixels of padding before a random crop."""
     inception_crop: bool = False
-    """Train on boxes of 5 to 100 % of an image's area, of width to height 0.75 to 1.33, at `pixels`."""
+    """Train on random boxes of 5 to 100 % of an image's area and aspect ratio 0.75 to 1.33, resized to `pixels`."""
     flip: bool = False
-    """Mirror left and right with probability 1/2."""
+    """Mirror images left to right with probability 1/2."""
     auto_augment: bool = False
-    """The AutoAugment policy for CIFAR-10: two of thirteen distortions an image."""
+    """AutoAugment's policy for CIFAR-10: two of thirteen transforms per image."""
     rand_augment: int = 0
-    """This many of RandAugment's 16 distortions an image, at strength 10 of 10 (ops/randaugment.py)."""
+    """Transforms per image of RandAugment's 16, at strength 10 of 10 (ops/randaugment.py); 0 has none."""
     erase: float = option(0.0, at_most=1)
     """Probability of erasing a random rectangle."""
     mixup: float = 0.0
-    """Blend pairs of images by Beta(a, a); 0 does not."""
+    """Mix pairs of images with weights drawn from Beta(a, a); 0 does not."""
     mixup_rolled: bool = False
-    """Mixup with one share, at least 1/2, for a step, and the image before as partner, instead of draws an image."""
+    """Mixup with one weight, at least 1/2, per batch, and the previous image as partner, instead of a draw per
+    image."""
     cutmix: float = 0.0
-    """Paste a rectangle of another image, its area by Beta(a, a); with mixup on, too, each step draws one."""
+    """Paste a rectangle of another image, its area drawn from Beta(a, a); with mixup on as well, each step chooses one.
+    0 does not."""
 
     @property
     def downloads(self) -> str:
@@ -296,19 +296,18 @@ class Images(Streamed):
 
 @dataclass(frozen=True)
 class TimeMachine(DataOptions):
-    """The characters of "The Time Machine" (attention_jax/data/timemachine.py): a-z and space, in windows of `steps`
-    characters.
-    """
+    """The characters of "The Time Machine" (attention_jax/data/timemachine.py): a-z and space, in windows."""
 
     loader: ClassVar[str] = "attention_jax.data.timemachine:load"
 
     path: str = option("", user_data=True)
     """The published timemachine.txt or timemachine.txt.gz; empty downloads it."""
-    steps: int = option(32, at_least=1)
-    """Characters a window predicts."""
-    train_windows: int = option(10_000, smoke=512)
-    """Windows that start at characters 0, 1, 2 ...; validation windows follow."""
-    valid_windows: int = option(5_000, smoke=100)
+    sequence_length: int = option(32, at_least=1, was="steps")
+    """Characters that a window predicts."""
+    train_windows: int = option(10_000, at_least=1, smoke=512)
+    """Training windows, in order of the text; validation windows follow."""
+    valid_windows: int = option(5_000, at_least=1, smoke=100)
+    """Validation windows."""
     stride: int = option(1, at_least=1)
     """Characters from the start of one window to the start of the next."""
 
@@ -319,21 +318,21 @@ class TimeMachine(DataOptions):
 
 @dataclass(frozen=True)
 class Shakespeare(DataOptions):
-    """The characters of tiny Shakespeare (attention_jax/data/shakespeare.py), in windows of `steps` characters."""
+    """The characters of tiny Shakespeare (attention_jax/data/shakespeare.py), in windows."""
 
     loader: ClassVar[str] = "attention_jax.data.shakespeare:load"
 
     path: str = option("", user_data=True)
     """The published input.txt (.gz, too), or its directory; empty downloads it."""
-    steps: int = option(64, at_least=1)
-    """Characters a window predicts."""
+    sequence_length: int = option(64, at_least=1, was="steps")
+    """Characters that a window predicts."""
     overlap: int = option(2, at_least=1)
-    """Training windows begin every steps / overlap characters."""
+    """Training windows start every sequence_length / overlap characters."""
 
     @property
     def stride(self) -> int:
         """Characters from the start of one training window to the start of the next."""
-        return max(self.steps // self.overlap, 1)
+        return max(self.sequence_length // self.overlap, 1)
 
     @property
     def is_local(self) -> bool:
@@ -346,27 +345,30 @@ class MarkovChains(DataOptions):
 
     loader: ClassVar[str] = "attention_jax.data.markov_chains:load"
 
-    states: int = option(3, at_least=1)
+    num_states: int = option(3, at_least=2, at_most=26, was="states")
+    """States of a chain."""
     concentration: float = option(1.0, above=0)
-    """Of the Dirichlet prior of the rows of a transition matrix; 1 is uniform."""
-    steps: int = option(100, at_least=1)
-    """States a sequence predicts."""
-    train_windows: int = option(20_000, smoke=512)
-    """Sequences, that is chains, to train on."""
-    valid_windows: int = option(1_000, smoke=100)
+    """Concentration of the Dirichlet prior of the rows of a transition matrix; 1 is uniform."""
+    sequence_length: int = option(100, at_least=1, was="steps")
+    """States that a sequence predicts."""
+    train_windows: int = option(20_000, at_least=1, smoke=512)
+    """Training sequences, each of a chain of its own."""
+    valid_windows: int = option(1_000, at_least=1, smoke=100)
+    """Validation sequences."""
 
 
 @dataclass(frozen=True)
 class ModularAddition(DataOptions):
-    """The equations a + b = c modulo a number, c to be told (attention_jax/data/modular_addition.py)."""
+    """Predict c in a + b = c modulo a number (attention_jax/data/modular_addition.py)."""
 
     loader: ClassVar[str] = "attention_jax.data.modular_addition:load"
 
-    modulus: int = option(97, at_least=1)
-    train_share: float = option(0.5, above=0, at_most=1)
-    """Of all equations; of the rest one half validates and one tests."""
+    modulus: int = option(97, at_least=3)
+    """Modulus of the addition; a and b are 0 to modulus - 1."""
+    train_fraction: float = option(0.5, above=0, below=1, was="train_share")
+    """Fraction of all equations for training; half of the rest validates, half tests."""
     max_length: int = option(3, at_least=1)
-    """Tokens of a text that is asked about; what is longer is cut."""
+    """Tokens to which longer texts are truncated in prediction."""
 
 
 @dataclass(frozen=True)
@@ -375,13 +377,14 @@ class ConvexHulls(DataOptions):
 
     loader: ClassVar[str] = "attention_jax.data.convex_hulls:load"
 
-    fewest: int = 5
-    """Points of a set."""
-    most: int = 10
-    examples: int = option(200_000, smoke=1000)
-    """Sets to train on."""
-    held_out: int = 10_000
-    """Sets to validate on, and to test on of the fewest and of the most points each."""
+    min_points: int = option(5, at_least=3, was="fewest")
+    """Fewest points of a set."""
+    max_points: int = option(10, at_least=3, was="most")
+    """Most points of a set."""
+    examples: int = option(200_000, at_least=1, smoke=1000)
+    """Training sets."""
+    held_out: int = option(10_000, at_least=1)
+    """Sets for validation, and for each test: with the fewest and with the most points."""
 
 
 @dataclass(frozen=True)
@@ -392,10 +395,10 @@ class Citations(DataOptions):
 
     path: str = option("", user_data=True)
     """A cora.npz, or a file of the same arrays, which attention_jax/data/citations.py describes."""
-    nodes: int = 0
-    """Without a file, generate a graph of this many nodes; 0 asks for a file."""
+    num_nodes: int = option(0, was="nodes")
+    """Nodes of a generated graph where no file is given; 0 requires a file."""
     neighbours: bool = True
-    """Whether a node attends to its neighbours, or only to itself."""
+    """Attend to neighbouring nodes, and not to the node itself alone."""
 
 
 @dataclass(frozen=True)
@@ -405,12 +408,13 @@ class Algorithmic(DataOptions):
     loader: ClassVar[str] = "attention_jax.data.algorithmic:load"
 
     task: Literal["copy", "repeat_copy", "associative_recall", "ngrams", "priority_sort"] = "copy"
+    """Task of Graves et al. 2014, section 4."""
     sequences: int = option(50_000, smoke=40)
-    """How many different ones there are to train on."""
+    """Distinct training sequences."""
     epoch_sequences: int = option(2_500, smoke=40)
-    """How many of them make an epoch: each epoch goes on where the last one stopped."""
+    """Training sequences per epoch; each epoch continues where the previous one stopped."""
     valid_sequences: int = option(200, smoke=4)
-    """How many validate; as many fresh ones test."""
+    """Validation sequences; as many new ones test."""
 
 
 @dataclass(frozen=True)
@@ -418,6 +422,7 @@ class Influence(DataOptions):
     """The linear system of experiments/influence_balancing.py."""
 
     updates: int = 3_000
+    """Parameter updates per run."""
 
 
 @dataclass(frozen=True)
@@ -425,20 +430,24 @@ class Regression(DataOptions):
     """Points of a curve with noise, for kernel regression (experiments/nadaraya_watson.py)."""
 
     points: int = 40
+    """Training points."""
     repetitions: int = 200
-    """Data sets for each size at which consistency is measured."""
+    """Datasets per size in the consistency experiment."""
 
 
 @dataclass(frozen=True)
 class Samples(DataOptions):
-    """How many random numbers a study averages over."""
+    """Sample size of an analysis."""
 
     samples: int = 100_000
+    """Random samples to average over."""
 
 
 @dataclass(frozen=True)
 class Sizes(DataOptions):
-    """The largest sequence length and width of experiments/complexity.py."""
+    """Largest sizes of experiments/complexity.py."""
 
-    longest: int = 512
-    widest: int = 512
+    max_length: int = option(512, was="longest")
+    """Largest sequence length, in tokens."""
+    max_width: int = option(512, was="widest")
+    """Largest width of queries, keys and values."""

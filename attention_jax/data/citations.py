@@ -43,12 +43,12 @@ class Graph(NamedTuple):
 
 def load(options: settings.Citations) -> Graph:
     """The graph in the file that `options` name, or a generated one."""
-    if not options.path and not options.nodes:
+    if not options.path and not options.num_nodes:
         raise InputError(
             "--data.path must be a cora.npz (attention_jax/data/citations.py says what is in it), and none was given; "
-            "--data.nodes 200 generates a graph instead"
+            "--data.num-nodes 200 generates a graph instead"
         )
-    return assemble(read(options.path) if options.path else generate(options.nodes), options.neighbours)
+    return assemble(read(options.path) if options.path else generate(options.num_nodes), options.neighbours)
 
 
 def read(path: str) -> dict[str, np.ndarray]:
@@ -78,7 +78,7 @@ def generate(nodes: int) -> dict[str, np.ndarray]:
     """A graph whose papers use the ten words of their subject and cite papers of their subject more often than others;
     a fifth of them train and another one validates."""
     if nodes < 10 * SUBJECTS:
-        raise InputError(f"--data.nodes must be 0 or at least {10 * SUBJECTS}, got {nodes}")
+        raise InputError(f"--data.num-nodes must be 0 or at least {10 * SUBJECTS}, got {nodes}")
     rng = np.random.default_rng(0)
     label = np.arange(nodes) % SUBJECTS
     own = np.arange(WORDS)[None, :] % SUBJECTS == label[:, None]

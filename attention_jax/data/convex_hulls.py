@@ -77,12 +77,9 @@ def generate(rng: np.random.Generator, rows: int, fewest: int, most: int) -> Hul
 
 def load(options: settings.ConvexHulls) -> tuple[Hulls, Hulls, dict[str, Hulls]]:
     """Sets to train on, to validate on, and those of the fewest and of the most points, by their number, to test on."""
-    fewest, most = options.fewest, options.most
-    if not 3 <= fewest <= most or min(options.examples, options.held_out) < 1:
-        raise InputError(
-            "--data.fewest must be at least 3 and at most --data.most, --data.examples and --data.held-out at least 1; "
-            f"got {fewest}, {most}, {options.examples} and {options.held_out}"
-        )
+    fewest, most = options.min_points, options.max_points
+    if fewest > most:
+        raise InputError(f"--data.min-points must be at most --data.max-points, got {fewest} and {most}")
     draw = lambda seed, rows, *counts: generate(np.random.default_rng(seed), rows, *counts)
     tests = {str(n): draw(2 + n, options.held_out, n, n) for n in dict.fromkeys((fewest, most))}
     return draw(0, options.examples, fewest, most), draw(1, options.held_out, fewest, most), tests

@@ -76,10 +76,10 @@ def load(config: settings.Corpus, batch_size: int = 128) -> PairData:
         size = sum(os.path.getsize(path) for paths in files for path in paths if os.path.isfile(path))
         if config.packing or is_streamed(config.stream, IN_MEMORY * size):
             return load_streamed(config, index_pairs(files), batch_size)
-        texts, numbers, complaints = read(files, config.damaged)
+        texts, numbers, complaints = read(files, config.on_bad_record)
     keys = [[pair_files.cased(text, config) for text in side] for side in texts]
     sources = set(keys[0])
-    held_out = min(MOST_HELD_OUT, max(1, int(len(sources) * config.held_out_share)))
+    held_out = min(MOST_HELD_OUT, max(1, int(len(sources) * config.held_out_fraction)))
     if len(sources) < 3:
         raise InputError(f"a corpus needs at least 3 different sources, got {len(sources)}")
     rows = splitting.by_source(*keys, {"valid": held_out, "test": held_out}, seed=0)
@@ -94,7 +94,6 @@ def load(config: settings.Corpus, batch_size: int = 128) -> PairData:
 
 def check(config: settings.Corpus):
     """Raises InputError for options that cannot be obeyed."""
-    splitting.check_share(config.held_out_share)
     if config.packing and config.packing < config.max_length:
         raise InputError(
             "--data.packing is a row's room for tokens, at least those of the longest sentence, --data.max-length "
@@ -142,7 +141,7 @@ def assembled(config: settings.Corpus, parts: dict[str, Texts], rows: dict[str, 
 def load_streamed(config: settings.Corpus, lines: PairLines, batch_size: int) -> PairData:
     """A corpus that is read while training: what is held out, a vocabulary, and the widths come of a sample of it."""
     total = lines.ends[-1]
-    held_out = min(MOST_HELD_OUT, max(1, int(total * config.held_out_share)))
+    held_out = min(MOST_HELD_OUT, max(1, int(total * config.held_out_fraction)))
     size = 2 * held_out + (SAMPLE if config.vocabulary_file else VOCABULARY_SAMPLE)
     parts, rows = sample(lines, size, held_out, config)
     if config.tokenizer == "sentencepiece" and not config.vocabulary_file:
@@ -167,7 +166,7 @@ def load_streamed(config: settings.Corpus, lines: PairLines, batch_size: int) ->
         seed=0,
         window=min(total, WINDOW_BATCHES * max(batch_sizes)),
         workers=config.workers,
-        damaged=config.damaged,
+        damaged=config.on_bad_record,
         said=said,
     )
     facts = {
@@ -206,7 +205,7 @@ def sample(
         try:
             pair = lines.read(record)
         except InputError:
-            if config.damaged != "skip":
+            if config.on_bad_record != "skip":
                 raise
             continue
         found.setdefault(pair_files.cased(pair[0], config), (record, pair))

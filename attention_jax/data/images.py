@@ -176,7 +176,7 @@ def _reader(config: Images) -> Callable:
     size, by_area = config.resize_pixels or config.pixels, config.resize_pixels > 0
     count = len(list_folder(folder)[0]) if config.stream == "auto" else 0
     if not is_streamed(config.stream, count * 3 * size**2):
-        return lambda path: read_folder(path, size, config.damaged, by_area)
+        return lambda path: read_folder(path, size, config.on_bad_record, by_area)
     if not config.pixels:
         raise InputError(
             f"images that are read while training need one size: give --data.pixels (--data.path {folder})"
@@ -185,7 +185,7 @@ def _reader(config: Images) -> Callable:
     def lazy(path):
         label, files, names = list_folder(path)
         source = Files(tuple(os.path.join(path, name) for name in names), label, files)
-        return LazyImages(source, label, size, config.damaged, by_area), label, names
+        return LazyImages(source, label, size, config.on_bad_record, by_area), label, names
 
     return lazy
 
@@ -200,7 +200,7 @@ def _records(config: Images) -> tuple[Split, Split, tuple[str, ...]]:
         )
     made, names = record_images.splits(config.path)
     size, by_area = config.resize_pixels or config.pixels, config.resize_pixels > 0
-    lazy = lambda records, label: Split(LazyImages(records, label, size, config.damaged, by_area), label)
+    lazy = lambda records, label: Split(LazyImages(records, label, size, config.on_bad_record, by_area), label)
     return lazy(*made["train"]), lazy(*made["test"]), names
 
 

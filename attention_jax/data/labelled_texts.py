@@ -9,7 +9,6 @@ import numpy as np
 from attention_jax import InputError, config as settings
 from attention_jax.data import account, buckets, example_texts, text_files, tokenizers
 from attention_jax.data.pairs import Tokenizer, pad_rows
-from attention_jax.data.splits import check_share
 from attention_jax.data.vocabulary import PAD, UNK, Vocabulary
 
 Example = tuple[str, str]
@@ -137,15 +136,14 @@ def classes_of(examples: list[Example]) -> tuple[tuple[str, ...], np.ndarray]:
 
 def load(options: settings.LabelledFile, batch_size: int) -> LabelledTexts:
     """The texts of `options`, split by a fixed seed; no text is in two parts."""
-    check_share(options.held_out_share)
     if options.tsv_file:
-        found, complaints = read(options.tsv_file, options.damaged)
+        found, complaints = read(options.tsv_file, options.on_bad_record)
     else:
         found, complaints = example_texts.dates_by_language(options.examples), []
     check_labels(found)
     examples = without_doubles(found)
     names, label = classes_of(examples)
-    rows = split(label, options.held_out_share)
+    rows = split(label, options.held_out_fraction)
     texts = {name: [examples[row][1] for row in chosen] for name, chosen in rows.items()}
     tokenizer, vocabulary = make_tokenizer(options, texts["train"])
     tokens = {name: tokenizer.split(part) for name, part in texts.items()}

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from attention_jax import InputError, config as settings
+from attention_jax import config as settings
 from attention_jax.data import tokenizers
 from attention_jax.data.text_windows import Windows
 from attention_jax.data.vocabulary import UNK, Vocabulary
@@ -70,17 +70,10 @@ def nats(predict: Callable, written: np.ndarray, states: int, concentration: flo
 
 def load(options: settings.MarkovChains) -> Windows:
     """Sequences to train and to validate on, and what the two predictions cost on the latter."""
-    if not 2 <= options.states <= len(LETTERS) or not options.concentration > 0:
-        raise InputError(
-            f"--data.states must be 2 to {len(LETTERS)} and --data.concentration above 0, "
-            f"got {options.states} and {options.concentration}"
-        )
-    if min(options.steps, options.train_windows, options.valid_windows) < 1:
-        raise InputError("--data.steps, --data.train-windows and --data.valid-windows must be at least 1")
-    kind = options.states, options.concentration
-    draw = lambda seed, rows: sample(np.random.default_rng(seed), rows, options.steps + 1, *kind)[1]
+    kind = options.num_states, options.concentration
+    draw = lambda seed, rows: sample(np.random.default_rng(seed), rows, options.sequence_length + 1, *kind)[1]
     train, valid = draw(0, options.train_windows), draw(1, options.valid_windows)
-    vocabulary, tokenizer = Vocabulary(LETTERS[: options.states], unk=UNK), tokenizers.character()
+    vocabulary, tokenizer = Vocabulary(LETTERS[: options.num_states], unk=UNK), tokenizers.character()
     first = vocabulary.encode(LETTERS[0])[0]
     floors = {"bigram": nats(bigram, valid, *kind), "unigram": nats(unigram, valid, *kind)}
     return Windows(
@@ -88,7 +81,7 @@ def load(options: settings.MarkovChains) -> Windows:
         {"valid": valid + first},
         vocabulary,
         tokenizer,
-        {"states": options.states} | floors,
+        {"states": options.num_states} | floors,
         beginnings=("".join(LETTERS[state] for state in valid[0]),),
         known={"valid": floors},
     )

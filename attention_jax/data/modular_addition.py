@@ -24,13 +24,13 @@ def load(options: settings.ModularAddition, batch_size: int) -> LabelledTexts:
     it each. a + b and b + a are in one part, but for a pair at its border: the order of a sum is not what is to be
     understood.
     """
-    modulus, share = options.modulus, options.train_share
-    train = round(modulus**2 * share) if 0 < share < 1 else 0
+    modulus, share = options.modulus, options.train_fraction
+    train = round(modulus**2 * share)
     valid = (modulus**2 + train) // 2
-    if modulus < 3 or not 0 < train < valid:
+    if not 0 < train < valid:
         raise InputError(
-            "--data.modulus must be at least 3, and --data.train-share between 0 and 1 so that some equations train "
-            f"and some do not; got {modulus} and {share}"
+            f"--data.train-fraction must leave some of the {modulus**2} equations to train and some to validate, got "
+            f"{share}"
         )
     a, b, c = equations(modulus)
     numbers, tokenizer = tuple(map(str, range(modulus))), Tokenizer(str.split, " ".join)

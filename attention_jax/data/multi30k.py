@@ -135,8 +135,9 @@ def load(config: settings.Multi30k, batch_size: int = 128) -> PairData:
         name = f"{corpus}_{store.fingerprint(prints)}"
         corpus = Multi30kConfig(name=name, form=config.form, languages=languages, path=os.path.abspath(config.path))
     splits = {name: Texts(**part) for name, part in store.rows(store.prepared(Multi30k, corpus), SPLITS).items()}
-    if config.rows_of > 1:
-        splits = {name: with_rows_of(texts, config.rows_of, seed) for seed, (name, texts) in enumerate(splits.items())}
+    if config.concatenated_pairs > 1:
+        most = config.concatenated_pairs
+        splits = {name: with_rows_of(texts, most, seed) for seed, (name, texts) in enumerate(splits.items())}
     merges = merges_file(config.path or fetch("bpe", languages)) if config.form == "bpe" else ""
     plain = config.form == "raw" and config.tokenizer in ("sentencepiece", "character")
     return pair_files.assemble(

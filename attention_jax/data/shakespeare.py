@@ -11,7 +11,7 @@ import numpy as np
 from attention_jax import InputError, config as settings
 from attention_jax.data import store, text_files, tokenizers
 from attention_jax.data.download import download
-from attention_jax.data.text_windows import Windows, check_windows, windows
+from attention_jax.data.text_windows import Windows, windows
 from attention_jax.data.vocabulary import UNK, Vocabulary
 
 URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
@@ -33,18 +33,19 @@ def read(path: str) -> str:
 
 def counts(characters: int, options: settings.Shakespeare) -> dict[str, int]:
     """How many windows each part of a text of so many characters has. Raises InputError where one has none."""
-    check_windows(options)
     border = int(TRAINS * characters)
-    parts = {"train": (border, options.stride), "valid": (characters - border, options.steps)}
-    windows = {name: (length - options.steps - 1) // stride + 1 for name, (length, stride) in parts.items()}
+    parts = {"train": (border, options.stride), "valid": (characters - border, options.sequence_length)}
+    windows = {name: (length - options.sequence_length - 1) // stride + 1 for name, (length, stride) in parts.items()}
     if min(windows.values()) < 1:
-        raise InputError(f"a tenth of the text has {characters - border} characters: fewer --data.steps than that")
+        raise InputError(
+            f"--data.sequence-length must be less than a tenth of the text, {characters - border} characters"
+        )
     return windows
 
 
 def assemble(text: str, options: settings.Shakespeare) -> Windows:
     """The windows of a text."""
-    count, border, steps = counts(len(text), options), int(TRAINS * len(text)), options.steps
+    count, border, steps = counts(len(text), options), int(TRAINS * len(text)), options.sequence_length
     vocabulary = Vocabulary(sorted(set(text)), unk=UNK)
     coded = np.array(vocabulary.encode(text), np.int32)
     return Windows(

@@ -4,14 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from attention_jax import InputError
 from attention_jax.data.pairs import Texts
-
-
-def check_share(share: float):
-    """Raises InputError unless some data are left to train on when this share validates and as much tests."""
-    if not 0 < share < 0.5:
-        raise InputError(f"--data.held-out-share must be between 0 and 0.5, got {share}")
 
 
 def by_source(

@@ -75,7 +75,7 @@ def parsed(lines: Sequence, parse: Callable, damaged: Literal["error", "skip"]) 
             made.numbers.append(number - 1)
         except InputError as error:
             if damaged != "skip":
-                raise InputError(f"{error}; or leave out all such lines: --data.damaged skip") from None
+                raise InputError(f"{error}; or leave out all such lines: --data.on-bad-record skip") from None
             made.complaints.append(str(error))
     return made
 

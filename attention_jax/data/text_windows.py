@@ -9,7 +9,6 @@ import numpy as np
 from attention_jax import InputError, config as settings
 from attention_jax.data import account, example_texts, text_files, tokenizers
 from attention_jax.data.pairs import Tokenizer
-from attention_jax.data.splits import check_share
 from attention_jax.data.vocabulary import UNK, Vocabulary
 
 LARGEST = 2**27
@@ -52,14 +51,6 @@ def windows(text: np.ndarray, first: int, count: int, steps: int, stride: int) -
     return text[starts[:, None] + np.arange(steps + 1)[None, :]].astype(np.int32)
 
 
-def check_windows(options: settings.TextFile | settings.Shakespeare):
-    """Raises InputError for windows of no characters and for a stride of none."""
-    if min(options.steps, options.overlap) < 1:
-        raise InputError(
-            f"--data.steps and --data.overlap must be at least 1, got {options.steps} and {options.overlap}"
-        )
-
-
 def read(options: settings.TextFile) -> tuple[list[str], list[str]]:
     """The lines of the text, and the complaints about lines that were left out."""
     path = options.text_file
@@ -67,7 +58,7 @@ def read(options: settings.TextFile) -> tuple[list[str], list[str]]:
         return example_texts.manual().split("\n"), []
     raw = text_files.raw_lines(text_files.read_bytes(path, "text file"), path)
     made = text_files.parsed(
-        raw, lambda line, number: text_files.decode_line(line, f"{path} line {number}"), options.damaged
+        raw, lambda line, number: text_files.decode_line(line, f"{path} line {number}"), options.on_bad_record
     )
     return made.values, made.complaints
 
@@ -112,21 +103,19 @@ def make_tokenizer(options: settings.TextFile, lines: list[str]) -> tuple[Tokeni
 
 def load(options: settings.TextFile) -> Windows:
     """The windows of a text; the held-out ones are of its end, and nothing in them was trained on."""
-    check_share(options.held_out_share)
-    check_windows(options)
     lines, complaints = read(options)
     if not any(map(str.strip, lines)):
         raise InputError(f"{options.text_file} has no text in it, only empty lines")
-    parts = parted(lines, options.held_out_share)
+    parts = parted(lines, options.held_out_fraction)
     tokenizer, vocabulary = make_tokenizer(options, parts["train"])
     coded = {name: _coded(part, tokenizer, vocabulary) for name, part in parts.items()}
-    steps, stride = options.steps, max(options.steps // options.overlap, 1)
+    steps, stride = options.sequence_length, max(options.sequence_length // options.overlap, 1)
     shortest = min(coded, key=lambda name: len(coded[name]))
     if len(coded[shortest]) <= steps or len(coded["train"]) > LARGEST:
         raise InputError(
-            f"a text needs more than {steps} tokens (--data.steps) to train, to validate and to test, and at most "
-            f"{LARGEST:,}; got {', '.join(f'{len(part):,}' for part in coded.values())}: give another text, or change "
-            "--data.steps"
+            f"--data.sequence-length {steps} needs more tokens than that in each split, and at most {LARGEST:,}; "
+            f"the splits have {', '.join(f'{len(part):,}' for part in coded.values())}: give another text, or change "
+            "--data.sequence-length"
         )
     cut = lambda part, stride: windows(part, 0, (len(part) - steps - 1) // stride + 1, steps, stride)
     held_out = {name: cut(coded[name], steps) for name in ("valid", "test")}

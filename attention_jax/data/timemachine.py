@@ -81,15 +81,15 @@ def load(config: settings.TimeMachine) -> Windows:
     lines = store.rows(store.prepared(TimeMachine, corpus), ["train"])["train"]["text"]
     vocabulary = Vocabulary(CHARACTERS, unk=UNK)
     text = np.array(vocabulary.encode(letters("\n".join(lines))), np.int32)
-    room = (len(text) - config.steps - 1) // max(config.stride, 1) + 1
+    room = (len(text) - config.sequence_length - 1) // config.stride + 1
     total = config.train_windows + config.valid_windows
-    if min(config.train_windows, config.valid_windows, config.steps, config.stride) < 1 or total > room:
+    if total > room:
         raise InputError(
-            f"the text's {len(text)} characters have room for {max(room, 0)} windows of {config.steps} + 1 "
-            f"at stride {config.stride}; asked for {config.train_windows} + {config.valid_windows} "
-            "of at least one character each: change --data.train-windows or --data.steps"
+            f"the text's {len(text)} characters have room for {max(room, 0)} windows of {config.sequence_length} + 1 "
+            f"at stride {config.stride}; asked for {config.train_windows} + {config.valid_windows}: change "
+            "--data.train-windows or --data.sequence-length"
         )
-    cut = lambda first, count: windows(text, first, count, config.steps, config.stride)
+    cut = lambda first, count: windows(text, first, count, config.sequence_length, config.stride)
     held_out = {"valid": cut(config.train_windows, config.valid_windows)}
     facts = {
         "characters": len(text),

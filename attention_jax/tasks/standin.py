@@ -144,7 +144,7 @@ def plays(config: configs.Config, facts: dict) -> language.LanguageTask:
 
 
 def _windows(config: configs.Config, facts: dict, rows: Iterable[int], characters: Iterable[str]):
-    train, valid = (zeros(count, config.data.steps + 1) for count in rows)
+    train, valid = (zeros(count, config.data.sequence_length + 1) for count in rows)
     vocabulary = Vocabulary(characters, unk=UNK)
     data = Windows(train, {"valid": valid}, vocabulary, Tokenizer(list, "".join), facts)
     return language.LanguageTask(config, data, build_model(config, len(vocabulary)))

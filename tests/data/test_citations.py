@@ -70,12 +70,12 @@ def test_a_file_is_asked_for(tmp_path):
     for path in ("", tmp_path / "absent.npz", tmp_path / "text.npz", tmp_path / "one.npy", tmp_path):
         with pytest.raises(InputError, match="--data.path must be a cora.npz"):
             citations.load(Citations(str(path)))
-    with pytest.raises(InputError, match="--data.nodes must be 0 or at least 70"):
-        citations.load(Citations(nodes=10))
+    with pytest.raises(InputError, match="--data.num-nodes must be 0 or at least 70"):
+        citations.load(Citations(num_nodes=10))
 
 
 def test_a_generated_graph_links_papers_of_one_subject():
-    graph = citations.load(Citations(nodes=140))
+    graph = citations.load(Citations(num_nodes=140))
     links = graph.edges[graph.edges[:, 0] != graph.edges[:, 1]]
     assert {(a, b) for a, b in links.tolist()} == {(b, a) for a, b in links.tolist()}
     assert (graph.label[links[:, 0]] == graph.label[links[:, 1]]).mean() > 0.5

@@ -61,7 +61,7 @@ def test_tests_are_of_the_fewest_and_of_the_most_points():
     assert not (train.inputs[:7] == valid.inputs).all((1, 2)).any()
 
 
-@pytest.mark.parametrize("wrong", [{"fewest": 2}, {"fewest": 6, "most": 5}, {"examples": 0}])
+@pytest.mark.parametrize("wrong", [{"min_points": 2}, {"min_points": 6, "max_points": 5}, {"examples": 0}])
 def test_sizes_that_cannot_be_are_one_line(wrong):
-    with pytest.raises(InputError, match="--data.fewest must be at least 3"):
+    with pytest.raises(InputError, match=f"--data.{next(iter(wrong)).replace('_', '-')} must be"):
         convex_hulls.load(ConvexHulls(**wrong))

@@ -93,7 +93,7 @@ def test_multi30k_is_read_again_when_its_files_change(tmp_path):
 
 def test_multi30k_with_rows_of_pairs(tmp_path):
     write_multi30k(tmp_path, "tok")
-    data = corpora.load(Multi30k(path=str(tmp_path), rows_of=3))
+    data = corpora.load(Multi30k(path=str(tmp_path), concatenated_pairs=3))
     sources = data.texts["train"].source
     assert (
         sum(source.count(".") == 1 for source in sources) in (30, 31)
@@ -208,8 +208,8 @@ def test_own_corpus_from_two_files_and_from_one(tmp_path):
     (tmp_path / "s").write_text("".join(s + "\n" for s, _ in rows))
     (tmp_path / "t").write_text("".join(t + "\n" for _, t in rows))
     (tmp_path / "both.tsv").write_text("".join(f"{s}\t{t}\n" for s, t in rows))
-    two = corpora.load(Corpus(source_file=str(tmp_path / "s"), target_file=str(tmp_path / "t"), held_out_share=0.1))
-    one = corpora.load(Corpus(tsv_file=str(tmp_path / "both.tsv"), held_out_share=0.1))
+    two = corpora.load(Corpus(source_file=str(tmp_path / "s"), target_file=str(tmp_path / "t"), held_out_fraction=0.1))
+    one = corpora.load(Corpus(tsv_file=str(tmp_path / "both.tsv"), held_out_fraction=0.1))
     assert two.texts == one.texts and two.facts == one.facts
     assert (
         two.facts["train_pairs"],

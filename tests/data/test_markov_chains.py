@@ -43,7 +43,7 @@ def test_nothing_predicts_better_than_bigram_but_the_chain_itself():
 
 
 def test_data_are_windows_with_what_is_known_of_them():
-    data = chains.load(MarkovChains(steps=20, train_windows=50, valid_windows=10))
+    data = chains.load(MarkovChains(sequence_length=20, train_windows=50, valid_windows=10))
     assert data.train.shape == (50, 21) and data.held_out["valid"].shape == (10, 21)
     assert set(np.unique(data.train)) == set(data.vocabulary.encode("abc"))
     assert 0 < data.known["valid"]["bigram"] < data.known["valid"]["unigram"]
@@ -51,7 +51,7 @@ def test_data_are_windows_with_what_is_known_of_them():
     assert data.vocabulary.decode(data.held_out["valid"][0]) == list(data.beginnings[0])
 
 
-@pytest.mark.parametrize("wrong", [{"states": 1}, {"states": 27}, {"concentration": 0.0}, {"steps": 0}])
+@pytest.mark.parametrize("wrong", [{"num_states": 1}, {"num_states": 27}, {"concentration": 0.0}])
 def test_sizes_that_cannot_be_are_one_line(wrong):
     with pytest.raises(InputError, match="must be"):
-        chains.load(MarkovChains(**wrong))
+        MarkovChains(**wrong)

@@ -10,7 +10,7 @@ from attention_jax.data import modular_addition
 
 @pytest.fixture(scope="module")
 def data():
-    return modular_addition.load(ModularAddition(modulus=11, train_share=0.4), batch_size=8)
+    return modular_addition.load(ModularAddition(modulus=11, train_fraction=0.4), batch_size=8)
 
 
 def read(data, part):
@@ -41,10 +41,10 @@ def test_mirror_images_are_in_one_part(data):
 
 @pytest.mark.parametrize(
     "options",
-    [{"modulus": 2}, {"train_share": 0.0}, {"train_share": 1.0}, {"train_share": 1e-9}, {"train_share": np.nan}],
+    [{"modulus": 2}, *({"train_fraction": fraction} for fraction in (0.0, 1.0, 1e-9, np.nan))],
 )
 def test_what_cannot_be_divided_is_one_line(options):
-    with pytest.raises(InputError, match="--data.modulus must be at least 3, and --data.train-share between 0 and 1"):
+    with pytest.raises(InputError, match=f"--data.{next(iter(options)).replace('_', '-')} must"):
         modular_addition.load(ModularAddition(**options), batch_size=8)
 
 

@@ -42,7 +42,7 @@ def write(directory, rows=300):
             (directory / f"{part}.{name}").write_text("".join(pair[side] + "\n" for pair in some))
     (directory / "words").write_text("".join(f"w{n}\n" for n in range(20)) + "".join(f"t{n}\n" for n in range(7)))
     listed = lambda name: ",".join(str(directory / f"{part}.{name}") for part in "12")
-    options = {"vocabulary_file": str(directory / "words"), "stream": "always", "held_out_share": 0.1}
+    options = {"vocabulary_file": str(directory / "words"), "stream": "always", "held_out_fraction": 0.1}
     return Corpus(source_file=listed("en"), target_file=listed("de"), batch_tokens=60, **options), pairs
 
 
@@ -127,7 +127,7 @@ def test_bad_text_is_named_or_left_out_and_counted(home):
     for bad, what in ((b"\xff\n", "not valid UTF-8"), (b" \n", "is empty")):
         (home / "2.de").write_bytes(b"".join([*lines[:4], bad, *lines[5:]]))
         said(lambda: corpora.load(config), "2.de line 5", what)
-        stream = corpora.load(replace(config, damaged="skip")).stream
+        stream = corpora.load(replace(config, on_bad_record="skip")).stream
         [line] = [line for w in range(stream.windows) for call in stream.calls(0, w, WHOLE) for line in call.damaged]
         assert "2.de line 5" in line
     (home / "2.de").write_bytes(b"".join(lines[:-1]))
@@ -166,7 +166,7 @@ def test_too_long_a_sentence_is_named_cut_or_dropped(home):
     [
         ({"target_file": "a,b"}, ("as many of both sides",)),
         ({"tsv_file": "x"}, ("--data.source-file FILE and --data.target-file FILE",)),
-        ({"held_out_share": 0.5}, ("--data.held-out-share",)),
+        ({"held_out_fraction": 0.5}, ("--data.held-out-fraction",)),
         ({"vocabulary_file": "a,b,c"}, ("--data.vocabulary-file",)),
         ({"vocabulary_file": "nowhere"}, ("no vocabulary at nowhere",)),
         ({"vocabulary_file": "nowhere", "tokenizer": "sentencepiece"}, ("nowhere", "sentencepiece model")),

@@ -23,7 +23,7 @@ def path(tmp_path):
 
 
 def test_windows_are_the_text(path):
-    data = shakespeare.load(Shakespeare(path, steps=16, overlap=4))
+    data = shakespeare.load(Shakespeare(path, sequence_length=16, overlap=4))
     read = lambda row: "".join(data.vocabulary.decode(row))
     border = int(0.9 * len(TEXT))
     for i in (0, 1, 7, len(data.train) - 1):
@@ -37,10 +37,10 @@ def test_windows_are_the_text(path):
 def test_what_cannot_be_is_one_line(path, tmp_path):
     with pytest.raises(InputError, match="no text of Shakespeare at"):
         shakespeare.load(Shakespeare(str(tmp_path / "missing")))
-    with pytest.raises(InputError, match="a tenth of the text has 203 characters"):
-        shakespeare.load(Shakespeare(path, steps=500))
+    with pytest.raises(InputError, match="--data.sequence-length .* 203 characters"):
+        shakespeare.load(Shakespeare(path, sequence_length=500))
     with pytest.raises(InputError, match="must be at least 1"):
-        shakespeare.load(Shakespeare(path, overlap=0))
+        Shakespeare(path, overlap=0)
 
 
 @pytest.mark.skipif(not PUBLISHED.exists(), reason="the published text is not here")

@@ -125,7 +125,7 @@ def corpus(tmp_path):
     words = ["red", "blue", "big", "small", "dog", "cat", "runs", "sleeps", "here", "there"]
     rows = [[a, b, c][: 2 + len(a) % 2] for a in words for b in words for c in words[:2] if a < b]
     (tmp_path / "pairs.tsv").write_text("".join(f"{' '.join(row)}\t{' '.join(row[::-1])}\n" for row in rows))
-    return configs.Corpus(tsv_file=str(tmp_path / "pairs.tsv"), held_out_share=0.1)
+    return configs.Corpus(tsv_file=str(tmp_path / "pairs.tsv"), held_out_fraction=0.1)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from attention_jax import InputError, runs, tasks
 from attention_jax.config import Citations, Config, GraphAttention, Train, replace
 from experiments import gat_cora
 
-CONFIG = Config("x", Citations(nodes=70), GraphAttention(num_heads=2, hidden_size=4), train=Train(batch_size=1))
+CONFIG = Config("x", Citations(num_nodes=70), GraphAttention(num_heads=2, hidden_size=4), train=Train(batch_size=1))
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +102,7 @@ def test_a_whole_small_run(tmp_path):
 
 @pytest.mark.parametrize("name", gat_cora.variants())
 def test_every_variant_of_the_experiment_has_a_loss(name):
-    config = replace(gat_cora.variants()[name], **{"data.nodes": 70})
+    config = replace(gat_cora.variants()[name], **{"data.num_nodes": 70})
     task = tasks.build(config)
     loss = lambda rng: task.loss(task.init(rng), batch(task, 1.0), rng)[0]
     assert np.isfinite(jax.jit(loss)(jax.random.key(0)))

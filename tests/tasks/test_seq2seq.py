@@ -26,7 +26,7 @@ def corpus(tmp_path_factory):
     path = tmp_path_factory.mktemp("corpus") / "pairs.tsv"
     words = ["a b c", "b c d a", "c", "d a", "a a b", "b", "c d", "d d d d", "a c", "b d"] * 3
     path.write_text("".join(f"{line} {i}\t{' '.join(reversed(line.split()))} .\n" for i, line in enumerate(words)))
-    return configs.Corpus(tsv_file=str(path), held_out_share=0.2, max_length=12)
+    return configs.Corpus(tsv_file=str(path), held_out_fraction=0.2, max_length=12)
 
 
 def build(corpus, model, **changes):
@@ -196,7 +196,7 @@ def test_training_on_a_date_task_lowers_the_loss_and_beam_search_agrees_on_the_c
 
 
 def test_lengths_are_mixed_step_by_step(corpus):
-    several = configs.replace(corpus, held_out_share=0.1)
+    several = configs.replace(corpus, held_out_fraction=0.1)
     task = build(several, MODELS["luong"])
     assert len(task.buckets) > 1
     assert {indices.shape[0] for _, indices, _ in task.plan(0, 32)} == {1}
