@@ -19,7 +19,7 @@ from attention_jax.ops import addressing, cells
 
 
 class Shape(NamedTuple):
-    """The sizes of a machine."""
+    """The sizes of a machine, by the names of its options."""
 
     num_read_heads: int
     num_write_heads: int
@@ -118,13 +118,7 @@ class NTM(nn.Module):
     def __call__(self, inputs: Float[Array, "B T I"], *, look: bool = False):
         """Logits `[B, T, O]` and, with `look`, {"write": [B, T, Hw, N], "read": [B, T, Hr, N]}."""
         options = self.options
-        shape = Shape(
-            options.num_read_heads,
-            options.num_write_heads,
-            options.num_locations,
-            options.word_size,
-            options.num_shifts,
-        )
+        shape = Shape(*(getattr(options, name) for name in Shape._fields))
         size, reads = options.hidden_size, options.num_read_heads * options.word_size
         dense = nn.initializers.lecun_normal()
         has_cell = options.controller == "lstm"
