@@ -2,5 +2,5 @@
 
 from typing import Literal
 
-Method = Literal["auto", "grid", "random", "qmc", "tpe", "halving", "hyperband"]
-"""How the points to try are chosen (attention_jax/sweep/search.py)."""
+Method = Literal["auto", "grid", "random", "tpe", "halving", "hyperband"]
+"""How the points to try are chosen, and whether bad ones are stopped early (attention_jax/sweep/search.py)."""

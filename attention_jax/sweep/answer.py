@@ -1,4 +1,4 @@
-"""The answer of a sweep, from its directory alone, any time: sweep.json, table, figures, importances, one command."""
+"""The answer of a sweep, at any time: sweep.json, table, figures, importances, the best trial's command."""
 
 import math
 import shlex
@@ -7,13 +7,16 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
+import optuna
+from optuna.trial import TrialState
+
 from attention_jax import catalogue, config as configs, ledger
 from attention_jax.files import read_json, write_json
 from attention_jax.report.intervals import student
 from attention_jax.report.tables import Table, number, show
-from attention_jax.sweep import plan, worker
+from attention_jax.sweep import plan, search
 from attention_jax.sweep.plan import Settings, Trial
-from attention_jax.sweep.space import Range, Values, label, short_names
+from attention_jax.sweep.space import label, short_names, spans_decades
 
 CURVES = 6
 """Trials whose learning curves are drawn."""
@@ -26,9 +29,13 @@ def interval(values: Sequence[float]) -> float | None:
     (2.484, None)
     """
     n = len(values) - 1
-    if n < 1:
-        return None
-    return student(n) * statistics.stdev(values) / math.sqrt(n + 1)
+    return student(n) * statistics.stdev(values) / math.sqrt(n + 1) if n > 0 else None
+
+
+def standing(directory: Path, settings: Settings, study: optuna.Study) -> list[Trial]:
+    """How all trials of the study stand."""
+    pruned = [trial.number for trial in study.get_trials(deepcopy=False) if trial.state == TrialState.PRUNED]
+    return plan.trials(directory, settings, search.points(study), pruned)
 
 
 def best(settings: Settings, trials: Sequence[Trial]) -> Trial | None:
@@ -69,30 +76,18 @@ def table(settings: Settings, trials: Sequence[Trial]) -> Table:
     """All trials, best first."""
     rows = []
     for trial in ranked(settings, trials):
-        cells = [number(v) if isinstance(v, float) else str(v) for v in trial.point.values()]
-        state = (
-            trial.state
-            if not trial.reason
-            else trial.reason
-            if trial.state == "pruned"
-            else f"{trial.state}: {trial.reason}"
-        )
-        rows.append(
-            (str(trial.number), *cells, _value(trial), number(parameters(trial)), f"{seconds(trial):.1f}", state)
-        )
+        point = [number(v) if isinstance(v, float) else str(v) for v in trial.point.values()]
+        size, state = parameters(trial), ": ".join(filter(None, (trial.state, trial.reason)))
+        rows.append((str(trial.number), *point, _value(trial), number(size), f"{seconds(trial):.1f}", state))
     value = settings.metric + (f", mean of {settings.seeds} seeds +- 95 %" if settings.seeds > 1 else "")
     columns = ("trial", *short_names(settings.space), value, "parameters", "seconds", "state")
     return Table(f"Sweep of {settings.config.name}", columns, rows, right=("trial", value, "parameters", "seconds"))
 
 
 def mean_curve(settings: Settings, trial: Trial) -> dict[int, float]:
-    """The metric after each epoch that all seeds have behind them, their mean."""
-    rows = zip(*trial.histories)
-    return {
-        row[0]["epoch"]: statistics.fmean(r[settings.metric] for r in row)
-        for row in rows
-        if all(settings.metric in r for r in row)
-    }
+    """The mean of the metric over the seeds after each epoch that all of them have ended."""
+    epochs = {rows[0]["epoch"]: [row.get(settings.metric) for row in rows] for rows in zip(*trial.histories)}
+    return {epoch: statistics.fmean(values) for epoch, values in epochs.items() if None not in values}
 
 
 def command(settings: Settings, trial: Trial) -> str:
@@ -109,26 +104,15 @@ def command(settings: Settings, trial: Trial) -> str:
     return shlex.join(["python", "launch.py", "train", config.name, *words])
 
 
-def importances(settings: Settings, trials: Sequence[Trial]) -> dict[str, float]:
+def importances(study: optuna.Study, trials: Sequence[Trial]) -> dict[str, float]:
     """How much each parameter matters for a better trial (PED-ANOVA, Watanabe et al. 2023); {} with fewer than 4."""
-    import optuna
-
-    from attention_jax.sweep.search import distributions
-
-    done = [trial for trial in trials if trial.state == "done"]
-    if len(done) < 4 or len({trial.value for trial in done}) < 2:
+    done = [trial.value for trial in trials if trial.state == "done"]
+    if len(done) < 4 or len(set(done)) < 2:
         return {}
-    asked = distributions(settings.space)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # experimental
-        study = optuna.create_study(sampler=optuna.samplers.RandomSampler(0))
-        for trial in done:
-            study.add_trial(
-                optuna.trial.create_trial(params=trial.point, distributions=asked, value=settings.sign(trial.value))
-            )
-        shares = optuna.importance.get_param_importances(
-            study, evaluator=optuna.importance.PedAnovaImportanceEvaluator()
-        )
+        warnings.simplefilter("ignore")  # the evaluator is experimental
+        evaluator = optuna.importance.PedAnovaImportanceEvaluator()
+        shares = optuna.importance.get_param_importances(study, evaluator=evaluator)
     return {name: float(value) for name, value in shares.items() if math.isfinite(value)}
 
 
@@ -136,44 +120,30 @@ def figures(directory: Path, settings: Settings, trials: Sequence[Trial]) -> lis
     """Slices, parallel coordinates and learning curves, of what there is so far."""
     from attention_jax.report.figures import parallel_coordinates, sweep_slices, trial_curves
 
-    short = dict(zip(settings.space, short_names(settings.space)))
-    log = [short[name] for name, dimension in settings.space.items() if _spans_decades(dimension)]
+    names, place, paths = short_names(settings.space), directory / "figures", []
+    log = [name for name, dimension in zip(names, settings.space.values()) if spans_decades(dimension)]
     shown = [
-        {"params": {short[n]: v for n, v in t.point.items()}, "value": t.value if t.state == "done" else None}
-        for t in trials
+        {"params": dict(zip(names, trial.point.values())), "value": trial.value if trial.state == "done" else None}
+        for trial in trials
     ]
-    paths = []
     if any(trial["value"] is not None for trial in shown):
-        paths.append(sweep_slices(shown, directory / "figures" / "slices.png", metric=settings.metric, log=log))
-        paths.append(
-            parallel_coordinates(
-                shown, directory / "figures" / "parallel_coordinates.png", metric=settings.metric, log=log
-            )
-        )
+        paths.append(sweep_slices(shown, place / "slices.png", metric=settings.metric, log=log))
+        paths.append(parallel_coordinates(shown, place / "parallel_coordinates.png", metric=settings.metric, log=log))
     curves = {}
-    for trial in [t for t in ranked(settings, trials) if t.state != "failed" and any(t.histories)][:CURVES]:
-        epochs = sorted({row["epoch"] for history in trial.histories for row in history if settings.metric in row})
-        values = [
-            {row["epoch"]: row.get(settings.metric, math.nan) for row in history}
-            for history in trial.histories
-            if history
-        ]
-        if epochs:
-            curves[label(trial.point)] = (epochs, [[row.get(epoch, math.nan) for epoch in epochs] for row in values])
+    for trial in [trial for trial in ranked(settings, trials) if trial.state != "failed"]:
+        seen = [{row["epoch"]: row.get(settings.metric, math.nan) for row in rows} for rows in trial.histories if rows]
+        if epochs := sorted({epoch for values in seen for epoch in values}):
+            curves[label(trial.point)] = (
+                epochs,
+                [[values.get(epoch, math.nan) for epoch in epochs] for values in seen],
+            )
     if curves:
-        paths.append(trial_curves(curves, directory / "figures" / "learning_curves.png", ylabel=settings.metric))
+        best_ones = dict(list(curves.items())[:CURVES])
+        paths.append(trial_curves(best_ones, place / "learning_curves.png", ylabel=settings.metric))
     return paths
 
 
-def _spans_decades(dimension: Range | Values) -> bool:
-    """Whether a parameter wants a logarithmic axis."""
-    if isinstance(dimension, Range):
-        return dimension.log
-    numbers = all(isinstance(v, int | float) and not isinstance(v, bool) and v > 0 for v in dimension.choices)
-    return numbers and max(dimension.choices) >= 8 * min(dimension.choices)
-
-
-def as_json(settings: Settings, trials: Sequence[Trial]) -> dict:
+def as_json(settings: Settings, trials: Sequence[Trial], study: optuna.Study) -> dict:
     """sweep.json."""
     top = best(settings, trials)
     rows = [
@@ -191,19 +161,18 @@ def as_json(settings: Settings, trials: Sequence[Trial]) -> dict:
         "ranking": rows,
         "best": top.number if top else None,
         "command": command(settings, top) if top else None,
-        "importances": importances(settings, trials),
+        "importances": importances(study, trials),
     }
 
 
-def write(directory: Path, settings: Settings, trials: Sequence[Trial]):
+def write(directory: Path, settings: Settings, trials: Sequence[Trial], study: optuna.Study):
     """Write sweep.json and the figures, and print the table, the importances and the best trial's command."""
-    values = as_json(settings, trials)
+    values = as_json(settings, trials, study)
     write_json(directory / "sweep.json", values)
     paths = figures(directory, settings, trials)
     show(table(settings, trials))
     states = [trial.state for trial in trials]
     print(", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)) or "no trial yet")
-    print("".join(f"{line}\n" for line in worker.slow(directory)), end="")
     if values["importances"]:
         print("importance: " + ", ".join(f"{name} {share:.2f}" for name, share in values["importances"].items()))
     if values["command"]:
@@ -214,58 +183,44 @@ def write(directory: Path, settings: Settings, trials: Sequence[Trial]):
 def record(directory: Path, settings: Settings, trials: Sequence[Trial], words: Sequence[str]):
     """Keep every finished run in experiments/results/NAME.json, its point as its variant, with the `words` of the
     command, and the figures beside it."""
-    experiment = catalogue.load_experiment(settings.config.name)
+    name = settings.config.name
     command = " ".join(["python launch.py sweep", *ledger.shown(words)])
     for trial in trials:
         for run_directory, result in zip(trial.directories, trial.results):
             if result:
-                run = {"variant": label(trial.point, exact=True)} | {
-                    k: v for k, v in result.items() if k != "experiment"
-                }
-                ledger.record(settings.config.name, run | ledger.origin(experiment, run_directory, command))
-    ledger.keep_figures(settings.config.name, directory)
+                values = {key: value for key, value in result.items() if key != "experiment"}
+                origin = ledger.origin(catalogue.load_experiment(name), run_directory, command)
+                ledger.record(name, {"variant": label(trial.point, exact=True)} | values | origin)
+    ledger.keep_figures(name, directory)
 
 
 def report(directory: Path, trust_code: bool = False):
     """Write the answer again; the sweep may still be running. `trust_code` is that of `plan.read_settings`."""
     directory = Path(directory).absolute()
     settings = plan.read_settings(directory, trust_code)
-    write(directory, settings, plan.trials(directory, settings, plan.read_rounds(directory)))
-
-
-def estimate(settings: Settings) -> tuple[float, str] | None:
-    """Seconds of all runs, one after another, by a recorded or finished run of the experiment, and which that was."""
-    name = settings.config.name
-    known = [(run, f"experiments/results/{name}.json") for run in ledger.recorded(name)["runs"]]
-    for path in sorted(Path("runs", name).glob("*/result.json")):
-        known.append((read_json(path), str(path)))
-    known = [(run, where) for run, where in known if run.get("history")]
-    if not known:
-        return None
-    run, where = known[-1]
-    return run["seconds"] / len(
-        run["history"]
-    ) * settings.config.train.total_epochs * settings.trials * settings.seeds, where
+    journal = directory / "journal.log"
+    study = search.load_study(journal) if journal.exists() else search.new_study(settings)
+    write(directory, settings, standing(directory, settings, study), study)
 
 
 def announce(settings: Settings, points: Sequence[dict]):
-    """What `--dry-run` prints: the trials, and how long they might take."""
-    rows = [
-        (str(i), *(number(v) if isinstance(v, float) else str(v) for v in point.values()))
-        for i, point in enumerate(points)
-    ]
-    show(Table(f"Sweep of {settings.config.name}", ("trial", *short_names(settings.space)), rows, right=("trial",)))
+    """What `--dry-run` prints: the trials, and how long they might take, judged by the last run of the experiment that
+    was recorded or has ended here."""
+    name = settings.config.name
+    cells = [[number(v) if isinstance(v, float) else str(v) for v in point.values()] for point in points]
+    rows = [(str(place), *values) for place, values in enumerate(cells)]
+    show(Table(f"Sweep of {name}", ("trial", *short_names(settings.space)), rows, right=("trial",)))
     more = f" ({settings.trials} in all; later ones depend on results)" if len(points) < settings.trials else ""
     print(f"{len(points)} trials{more} x {settings.seeds} seeds by {settings.method}, for {settings.metric}")
-    time = estimate(settings)
-    if time is None:
-        print(
-            f"time: unknown, as no run of {settings.config.name} has ended here; "
-            f"`launch.py train {settings.config.name}` would tell"
-        )
-    else:
-        pruned = " at most (trials are pruned)" if settings.method in ("halving", "hyperband") else ""
-        print(
-            f"time: about {time[0] / 60:.1f} minutes{pruned}, one run after another as in {time[1]}; "
-            "populations and --jobs shorten it"
-        )
+    known = [(run, f"experiments/results/{name}.json") for run in ledger.recorded(name)["runs"]]
+    known += [(read_json(path), str(path)) for path in sorted(Path("runs", name).glob("*/result.json"))]
+    known = [(run["seconds"] / len(run["history"]), where) for run, where in known if run.get("history")]
+    if not known:
+        print(f"time: unknown, as no run of {name} has ended here; `launch.py train {name}` would tell")
+        return
+    epoch, where = known[-1]
+    minutes = epoch * settings.config.train.total_epochs * settings.trials * settings.seeds / 60
+    print(
+        f"time: at most about {minutes:.1f} minutes, one run after another as in {where}; populations, --jobs and "
+        "pruning shorten it"
+    )

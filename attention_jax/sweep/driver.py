@@ -1,41 +1,43 @@
-"""The sweep itself: propose, write down, run, compare, tell, until nothing is left. Every step may be repeated."""
+"""The sweep itself: ask the study for points, train them, tell the study, until no point is left.
 
-import contextlib
-import fcntl
+A sweep that was killed resumes with its own command: the study asks for the same points again, and what is in the run
+directories (results, checkpoints) is not trained again.
+"""
+
 import shutil
 import time
-from collections.abc import Iterator
+import zlib
 from pathlib import Path
 
-from attention_jax import InputError, catalogue, config as configs, runs
-from attention_jax.files import write_json
-from attention_jax.sweep import answer, partition, plan, worker
-from attention_jax.sweep.executors import InProcess, Ray, Subprocesses
-from attention_jax.sweep.journal import Journal
-from attention_jax.sweep.plan import Round, Settings
-from attention_jax.sweep.search import resolve, rounds, suggest
-from attention_jax.sweep.space import grid, is_finite, parse
+import optuna
+from optuna.trial import TrialState
+
+from attention_jax import InputError, catalogue, config as configs
+from attention_jax.files import one_at_a_time, write_json
+from attention_jax.sweep import answer, partition, plan, search, worker
+from attention_jax.sweep.executors import executor
+from attention_jax.sweep.plan import Settings
+from attention_jax.sweep.space import grid, is_finite, parse, spelled
 
 TRIALS = 20
-"""Points of a search without an end of its own."""
+"""The number of points of a search over a space that has no grid."""
 
 
 def settings_of(
     config: configs.Config, over: dict[str, str], method: str, trials: int, seeds: int, metric: str
 ) -> Settings:
-    """Checked settings; what can be wrong with them is said here, before anything starts, except for the metric: which
-    there are depends on the data, so the worker of the first runs checks it."""
+    """Checked settings. Which metrics there are depends on the data, so the worker of the first runs checks that."""
     space = parse(config, over)
-    method = resolve(method, space)
+    if method == "auto":
+        method = "grid" if is_finite(space) else "random"
     if seeds < 1 or trials < 0:
         raise InputError(f"--seeds must be at least 1 and --trials at least 0; got {seeds} and {trials}")
     size = len(grid(space)) if is_finite(space) or method == "grid" else None
     count = min(trials or size or TRIALS, size or trials or TRIALS)
-    if method in ("halving", "hyperband") and config.train.total_epochs < 3:
-        epochs = config.train.total_epochs
+    if method in ("halving", "hyperband") and config.train.total_epochs < 2:
         raise InputError(
-            f"--method {method} compares runs after 1/3 of their epochs, "
-            f"so it needs --train.total-epochs 3 or more; got {epochs}"
+            f"--method {method} compares runs after epochs 1, 3, 9, ..., so it needs --train.total-epochs 2 or more; "
+            f"got {config.train.total_epochs}"
         )
     return Settings(config, space, method, count, seeds, selecting(config, metric))
 
@@ -57,35 +59,15 @@ def selecting(config: configs.Config, metric: str) -> str:
 
 def first_points(settings: Settings) -> list[dict]:
     """The points of the first round."""
-    return proposed(settings, [], rounds(settings.method, settings.trials)[0])
+    return [trial.params for trial in _ask(search.new_study(settings), settings, 0).values()]
 
 
-def proposed(settings: Settings, history: list, count: int) -> list[dict]:
-    """The points of a round, each checked by the typed configuration."""
-    points = suggest(settings.space, settings.method, settings.config.train.seed, history, count)
-    for point in points:
-        configs.replace(settings.config, **point)  # refuses what is out of bounds
-    return points
-
-
-@contextlib.contextmanager
-def _lock(directory: Path) -> Iterator[None]:
-    """One sweep at a time in a directory; the system frees the lock of a process that was killed."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        file = (directory / "lock").open("w")
-    except OSError as error:
-        raise InputError(
-            f"the output directory must be writable; {directory} is not ({error.strerror}); give another --out DIR"
-        ) from error
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(
-                f"another process is sweeping in {directory}; wait for it, or give another --out DIR"
-            ) from None
-        yield
+def _ask(study: optuna.Study, settings: Settings, number: int) -> dict[int, optuna.Trial]:
+    """The trials of a round by number; InputError if a point is no valid configuration."""
+    asked = search.ask(study, settings.space, search.rounds(settings.method, settings.trials)[number])
+    for trial in asked.values():
+        configs.replace(settings.config, **trial.params)  # refuses what is out of bounds
+    return asked
 
 
 def _settle(directory: Path, settings: Settings):
@@ -93,134 +75,104 @@ def _settle(directory: Path, settings: Settings):
     if not (directory / "settings.json").exists():
         write_json(directory / "settings.json", plan.settings_json(settings))
     stored = plan.read_settings(directory, like=settings.config)
+    short = lambda value: spelled(value) if isinstance(value, dict) else value
     for name, old, new in zip(Settings._fields, stored, settings):
         if name == "config":
             old, new = next(((f"{k} = {a}", b) for k, (a, b) in configs.differences(old, new).items()), (None, None))
         if old != new:
-            change = f"has {name} {_short(old)}, asked for was {_short(new)}"
+            change = f"has {name} {short(old)}, asked for was {short(new)}"
             raise InputError(f"the sweep in {directory} {change}; repeat its own command, or give another --out DIR")
-
-
-def _short(value) -> str:
-    from attention_jax.sweep.space import spelled
-
-    return str(spelled(value) if isinstance(value, dict) else value)
-
-
-def executor(jobs: int, address: str):
-    """Where to run: Ray if there is an address, worker processes if a number of jobs is asked for, else here."""
-    if address and jobs:
-        raise InputError("--jobs is for this machine and --ray for a cluster; give one of them")
-    return Ray(address) if address else Subprocesses(jobs) if jobs else InProcess()
 
 
 def sweep(
     settings: Settings, directory: Path, *, jobs: int = 0, ray: str = "", population: int = 64
 ) -> list[plan.Trial]:
-    """Run a sweep in `directory`, or go on with the one that is there, and write its answer."""
-    directory = Path(directory).absolute()
-    if jobs < 0:
-        raise InputError(f"--jobs must be at least 0, got {jobs}")
+    """Run a sweep in `directory`, or resume the one that is there, and write its answer.
+
+    `jobs` worker processes or the Ray cluster at `ray` train the runs, of which at most `population` are compiled into
+    one program.
+    """
+    directory, began = Path(directory).absolute(), time.perf_counter()
     if population < 1:
         raise InputError(f"--population must be at least 1, got {population}")
     where, fresh = executor(jobs, ray), not directory.exists()
-    with _lock(directory):
-        _settle(directory, settings)
-        try:
-            journal, started = Journal(directory, settings.space, settings.lower), time.perf_counter()
-            for number, count in enumerate(rounds(settings.method, settings.trials)):
-                done = plan.read_rounds(directory)
-                if number == len(done):
-                    trials = plan.trials(directory, settings, done)
-                    value = lambda trial: settings.sign(trial.value) if trial.state == "done" else None
-                    history = [(trial.point, value(trial)) for trial in trials]
-                    points = proposed(settings, history, count)
-                    if not points:
-                        break
-                    plan.write_round(
-                        directory, number, _new_round(settings, len(trials), points, population, where.slots)
-                    )
-                _run_round(directory, settings, number, where, journal)
-            print(f"all runs have ended ({time.perf_counter() - started:.0f} s since this command began)")
-        except OSError as error:
-            said = error.strerror or error
-            raise InputError(
-                f"the sweep cannot write in {directory}: {said}; free some space or give another --out DIR"
-            ) from error
-        except InputError:
-            if fresh and not (directory / "trials").exists():  # refused before the first run
-                shutil.rmtree(directory)
-            raise
-        finally:
-            where.close()
-        trials = plan.trials(directory, settings, plan.read_rounds(directory))
-        answer.write(directory, settings, trials)
-        return trials
+    try:
+        with worker.writing(directory), one_at_a_time(directory, wait=False):
+            _settle(directory, settings)
+            study = search.new_study(settings, directory / "journal.log")
+            for number in range(len(search.rounds(settings.method, settings.trials))):
+                if asked := _ask(study, settings, number):
+                    _run_round(directory, settings, study, asked, where, population)
+            print(f"all runs have ended ({time.perf_counter() - began:.0f} s since this command began)")
+            trials = answer.standing(directory, settings, study)
+            answer.write(directory, settings, trials, study)
+            return trials
+    except InputError:
+        if fresh and directory.exists() and not (directory / "trials").exists():  # refused before the first run
+            shutil.rmtree(directory)
+        raise
+    finally:
+        where.close()
 
 
-def _new_round(settings: Settings, first: int, points: list[dict], population: int, slots: int) -> Round:
-    """A round before its first run: its groups, and its first stage."""
-    every = [(number, seed) for number in range(first, first + len(points)) for seed in plan.seeds(settings)]
-    members = [plan.run_config(settings, points[number - first], seed) for number, seed in every]
-    staged = len(plan.rungs(settings)) > 1
-    together = partition.groups(members, population, slots, staged)
-    if population > 1:
-        for reason in sorted({partition.why_alone(config, staged) for config in members} - {""}):
-            print(f"runs train one by one: {reason}", flush=True)
-    if catalogue.load_experiment(settings.config.name).study:
-        together = [[place] for members in together for place in members]
-    trials = list(range(first, first + len(points)))
-    groups = [[every[place] for place in places] for places in together]
-    return Round(first, points, groups, [(plan.rungs(settings)[0], trials)])
-
-
-def _run_round(directory: Path, settings: Settings, number: int, where, journal: Journal):
-    """Run a round to its end, comparing trials on the way; tell the journal what has ended."""
-    rungs = plan.rungs(settings)
-    while True:
-        now = plan.read_rounds(directory)[number]
-        journal.add(now.points if not number else [*_points(directory, number), *now.points], settings.config.name)
-        paths = _groups_to_do(directory, settings, number, now)
+def _run_round(directory, settings: Settings, study: optuna.Study, asked: dict, where, population: int):
+    """Train the trials of a round from rung to rung; the pruner says which of them stop there."""
+    rungs = search.rungs(settings.method, settings.config.train.total_epochs)
+    for before, until in zip([0, *rungs], rungs):
+        paths = _groups(directory, settings, asked, until, where.slots, population)
         for done, _ in enumerate(where.run(paths), 1):
-            trials = _tell(directory, settings, journal)
+            trials = _tell(directory, settings, study, asked, before)
             best = answer.best(settings, trials)
             said = f"; best so far: {answer.in_words(settings, best)}" if best else ""
-            print(f"group {done} of {len(paths)} has come to epoch {now.stages[-1][0]}{said}", flush=True)
-        trials = _tell(directory, settings, journal)
-        if len(now.stages) == len(rungs):
+            print(f"group {done} of {len(paths)} has come to epoch {until}{said}", flush=True)
+        trials = {trial.number: trial for trial in _tell(directory, settings, study, asked, before)}
+        if until == rungs[-1]:
             return
-        epoch, active = now.stages[-1]
-        stages = [*now.stages, (rungs[len(now.stages)], plan.go_on(settings, trials, active, epoch))]
-        plan.write_round(directory, number, now._replace(stages=stages))
+        for number, trial in asked.items():
+            _report(settings, trial, trials[number], before)
+        for number in [number for number, trial in asked.items() if trial.should_prune()]:
+            study.tell(asked.pop(number), state=TrialState.PRUNED)
 
 
-def _points(directory: Path, number: int) -> list[dict]:
-    return [point for round_ in plan.read_rounds(directory)[:number] for point in round_.points]
-
-
-def _groups_to_do(directory: Path, settings: Settings, number: int, now: Round) -> list[Path]:
-    """The files of the groups that have something left to do in the last stage."""
-    paths = []
-    for place, members in enumerate(now.groups):
-        path = directory / "groups" / f"{number:03d}-{place:03d}.json"
-        points = [now.points[trial - now.first] for trial, _ in members]
-        described = [
-            (plan.run_config(settings, p, s), plan.run_directory(directory, t, s)) for p, (t, s) in zip(points, members)
-        ]
-        stages = [
-            (epoch, [i for i, (trial, _) in enumerate(members) if trial in active]) for epoch, active in now.stages
-        ]
-        if not all(runs.ended(described[i][1]) for i in stages[-1][1]):
-            worker.write(path, worker.Group(path.with_suffix(""), described, stages, settings.metric))
-            paths.append(path)
-    return paths
-
-
-def _tell(directory: Path, settings: Settings, journal: Journal) -> list[plan.Trial]:
-    """Tell the journal of every trial that has ended; return how all stand."""
-    trials = plan.trials(directory, settings, plan.read_rounds(directory))
+def _tell(directory: Path, settings: Settings, study: optuna.Study, asked: dict, before: int) -> list[plan.Trial]:
+    """Tell the study of the asked trials that have ended, which are no longer asked then; return how all stand."""
+    trials = answer.standing(directory, settings, study)
     for trial in trials:
-        if trial.state in ("done", "failed", "pruned"):
-            curve = answer.mean_curve(settings, trial)
-            journal.tell(trial.number, trial.value if trial.state == "done" else None, trial.reason, curve)
+        if trial.number in asked and trial.state in ("done", "failed"):
+            ended = asked.pop(trial.number)
+            _report(settings, ended, trial, before)
+            if trial.reason:
+                ended.set_user_attr("reason", trial.reason)
+            done = trial.state == "done"
+            study.tell(ended, trial.value if done else None, TrialState.COMPLETE if done else TrialState.FAIL)
     return trials
+
+
+def _report(settings: Settings, asked: optuna.Trial, trial: plan.Trial, before: int):
+    """Report the metric after each epoch beyond epoch `before`."""
+    for epoch, value in answer.mean_curve(settings, trial).items():
+        if epoch > before:
+            asked.report(value, epoch)
+
+
+def _groups(directory: Path, settings: Settings, asked: dict, until: int, slots: int, population: int) -> list[Path]:
+    """Write the files of the groups of runs that are still to be trained to epoch `until`."""
+    members = [
+        (plan.run_config(settings, trial.params, seed), plan.run_directory(directory, number, seed))
+        for number, trial in asked.items()
+        for seed in plan.seeds(settings)
+    ]
+    staged, alone = settings.method in ("halving", "hyperband"), population == 1
+    if catalogue.load_experiment(settings.config.name).study:
+        population = 1
+    elif not alone:
+        for reason in sorted({partition.why_alone(config, staged) for config, _ in members} - {""}):
+            print(f"runs train one by one: {reason}", flush=True)
+    paths = []
+    for places in partition.groups([config for config, _ in members], population, slots, staged):
+        group = worker.Group([members[place] for place in places], until, settings.metric)
+        if not all(worker.there(*member, until) for member in group.members):
+            names = " ".join(str(run.relative_to(directory)) for _, run in group.members)
+            paths.append(directory / "groups" / f"{until:04d}-{places[0]:04d}-{zlib.crc32(names.encode()):08x}.json")
+            worker.write(paths[-1], group)
+    return paths

@@ -1,11 +1,11 @@
-"""Where groups run: in this process, in worker processes of this machine, or as Ray tasks on many machines.
+"""Where groups of runs are trained: in this process, in worker processes of this machine, or as Ray tasks on many.
 
-An executor takes the files of groups and yields each one as it ends. Nothing here computes: JAX is imported by
-`worker.run_group`.
+An executor takes the files of groups and yields each one as it ends. `slots` is how many it trains at a time. JAX is
+imported by `worker.run_group` alone.
 """
 
 import os
-import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,11 +17,20 @@ from attention_jax.sweep import worker
 
 ROOT = Path(__file__).resolve().parents[2]
 ATTEMPTS = 3
-"""How often a group is begun (and gone on with) whose worker is killed, before its runs count as failed."""
+"""How often a group is started (and resumed) whose worker is killed, before its runs count as failed."""
+
+
+def executor(jobs: int, address: str):
+    """Ray if there is an address, worker processes if a number of jobs is asked for, else this process."""
+    if jobs < 0 or (address and jobs):
+        raise InputError(
+            f"--jobs must be at least 0 and is for this machine, --ray for a cluster: give one of them; got {jobs}"
+        )
+    return Ray(address) if address else Subprocesses(jobs) if jobs else InProcess()
 
 
 class InProcess:
-    """One group after another, here."""
+    """One group after another, in this process."""
 
     slots = 1
 
@@ -56,19 +65,19 @@ def shares(jobs: int, gpus: Sequence[str]) -> list[dict[str, str]]:
         return [{} for _ in range(jobs)]
     if jobs <= len(gpus):
         return [{"CUDA_VISIBLE_DEVICES": ",".join(gpus[job::jobs])} for job in range(jobs)]
-    most = -(-jobs // len(gpus))
-    return [
-        {"CUDA_VISIBLE_DEVICES": gpus[job % len(gpus)], "XLA_PYTHON_CLIENT_MEM_FRACTION": f"{0.9 / most:.2f}"}
-        for job in range(jobs)
-    ]
+    memory = {"XLA_PYTHON_CLIENT_MEM_FRACTION": f"{0.9 / -(-jobs // len(gpus)):.2f}"}
+    return [{"CUDA_VISIBLE_DEVICES": gpus[job % len(gpus)], **memory} for job in range(jobs)]
+
+
+def environment() -> dict[str, str]:
+    """PYTHONPATH with this package, for workers."""
+    return {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])}
 
 
 class Subprocesses:
-    """`jobs` worker processes at a time, the devices divided among them."""
+    """`jobs` worker processes at a time, which share the GPUs."""
 
     def __init__(self, jobs: int):
-        if jobs < 1:
-            raise InputError(f"--jobs must be at least 1, got {jobs}")
         self.slots = jobs
 
     def run(self, paths: Sequence[Path]) -> Iterator[Path]:
@@ -80,10 +89,8 @@ class Subprocesses:
                     path, share = waiting.pop(0), free.pop(0)
                     running[path] = (self._start(path, share), share)
                     attempts[path] += 1
-                for path, (process, share) in list(running.items()):
-                    if process.poll() is None:
-                        continue
-                    del running[path]
+                for path in [path for path, (process, _) in running.items() if process.poll() is not None]:
+                    process, share = running.pop(path)
                     free.append(share)
                     code = process.returncode
                     if code == 130:
@@ -94,7 +101,7 @@ class Subprocesses:
                         waiting.append(path)
                         continue
                     if code:
-                        give_up(path, f"its worker ended {ATTEMPTS} times with {_meaning(code)}: {_last_line(path)}")
+                        give_up(path, f"its worker ended {ATTEMPTS} times with exit code {code}: {_last_line(path)}")
                     yield path
                 time.sleep(0.05)
         finally:
@@ -104,17 +111,12 @@ class Subprocesses:
                 process.wait()
 
     def _start(self, path: Path, share: dict[str, str]) -> subprocess.Popen:
-        search = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         command = [sys.executable, "-m", "attention_jax.sweep.worker", str(path)]
         with path.with_suffix(".log").open("a") as log:
-            return subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | share | {"PYTHONPATH": search})
+            return subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | share | environment())
 
     def close(self):
         pass
-
-
-def _meaning(code: int) -> str:
-    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
 def _last_line(path: Path) -> str:
@@ -132,7 +134,7 @@ def give_up(path: Path, reason: str):
 class Ray:
     """One Ray task a group, on whichever machine is free; all must see the sweep's directory under the same path.
 
-    A task has its machine's CPUs or one GPU. When a machine dies, its tasks start again on another one and go on from
+    A task has its machine's CPUs or one GPU. When a machine dies, its tasks start again on another one and resume from
     their checkpoints.
     """
 
@@ -142,26 +144,26 @@ class Ray:
         except ImportError:
             raise InputError("--ray needs Ray, which is not installed: pip install ray") from None
         self.ray = ray
-        _check_reachable(address)
-        path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        host, colon, port = address.removeprefix("ray://").rpartition(":")
         try:
-            ray.init(
-                address=address,
-                runtime_env={"env_vars": {"PYTHONPATH": path}},
-                log_to_driver=False,
-                logging_level="error",
-            )
-        except (ConnectionError, RuntimeError, ValueError) as error:
+            if colon:  # where nobody listens on the port, Ray would try for a minute
+                socket.create_connection((host, int(port)), timeout=5).close()
+            quiet = {"log_to_driver": False, "logging_level": "error"}
+            ray.init(address=address, runtime_env={"env_vars": environment()}, **quiet)
+        except (OSError, RuntimeError, ValueError) as error:
             said = " ".join(str(error).split())[:120]
-            raise InputError(f"no Ray cluster at {address} ({said}); start one with: ray start --head") from None
+            raise InputError(
+                f"no Ray cluster answers at {address} ({said}); --ray needs HOST:PORT of a running one, or auto: "
+                "start one with ray start --head"
+            ) from None
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
         gpus = int(sum(node.get("GPU", 0) for node in nodes))
         self.slots = max(1, gpus or len(nodes))
         self.resources = {"num_gpus": 1} if gpus else {"num_cpus": min((node["CPU"] for node in nodes), default=1)}
 
     def run(self, paths: Sequence[Path]) -> Iterator[Path]:
-        task = self.ray.remote(max_calls=1, max_retries=ATTEMPTS, **self.resources)(_ray_task)
-        running = {task.remote(str(path)): path for path in paths}
+        task = self.ray.remote(max_calls=1, max_retries=ATTEMPTS, **self.resources)(worker.run_group)
+        running = {task.remote(path): path for path in paths}
         try:
             while running:
                 [reference], _ = self.ray.wait(list(running), num_returns=1)
@@ -181,27 +183,3 @@ class Ray:
 
     def close(self):
         self.ray.shutdown()
-
-
-def _ray_task(path: str):
-    """The body of a Ray task; JAX is first imported inside of it."""
-    from pathlib import Path
-
-    from attention_jax.sweep.worker import run_group
-
-    run_group(Path(path))
-
-
-def _check_reachable(address: str):
-    """A port that nobody listens on is said at once; Ray would try for a minute."""
-    import socket
-
-    host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if address in ("auto", "local") or not colon:
-        return
-    try:
-        socket.create_connection((host, int(port)), timeout=5).close()
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"no Ray cluster answers at {address} ({error}); --ray needs HOST:PORT of a running one, or auto"
-        ) from None

@@ -1,22 +1,20 @@
-"""What a sweep's directory says: its settings, its rounds, and how its trials stand. Reading only needs the directory.
+"""What a sweep is, and how its trials stand, read off their run directories.
 
-DIR/settings.json, rounds/000.json (points, groups, comparisons), groups/000-001.json, trials/0007/seed0 (run
-directories).
+DIR/settings.json, journal.log (the Optuna study), groups/ (what workers are given), trials/0007/seed0 (runs).
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from attention_jax import InputError, config as configs, lower_is_better, runs
-from attention_jax.files import read_json, write_json
-from attention_jax.sweep.search import ETA, brackets, survivors
+from attention_jax.files import read_json
 from attention_jax.sweep.space import Point, Space, parse, spelled
 
 
 class Settings(NamedTuple):
-    """What makes a sweep this sweep: it goes on only with the same ones."""
+    """What makes a sweep this sweep: it resumes only with the same ones."""
 
     config: configs.Config
     space: Space
@@ -35,17 +33,6 @@ class Settings(NamedTuple):
         return value if self.lower else -value
 
 
-class Round(NamedTuple):
-    """Points that were proposed together."""
-
-    first: int
-    points: list[Point]
-    groups: list[list[tuple[int, int]]]
-    """Runs (trial, seed) that train together."""
-    stages: list[tuple[int, list[int]]]
-    """(epoch, trials that go on to it), for each comparison that was begun."""
-
-
 class Trial(NamedTuple):
     """A point of the space and how its runs stand."""
 
@@ -54,7 +41,7 @@ class Trial(NamedTuple):
     state: str
     """done, failed, pruned, running or waiting."""
     value: float | None
-    """Mean of the metric over the seeds (after the last epoch there is, unless done)."""
+    """The mean of the metric over the seeds (after the last epoch there is, unless done)."""
     values: list[float]
     reason: str
     directories: list[Path]
@@ -63,6 +50,7 @@ class Trial(NamedTuple):
 
 
 def settings_json(settings: Settings) -> dict:
+    """The contents of settings.json."""
     return settings._asdict() | {"config": configs.to_json(settings.config), "space": spelled(settings.space)}
 
 
@@ -85,25 +73,18 @@ def read_settings(directory: Path, trust_code: bool = False, like: configs.Confi
         ) from error
 
 
-def read_rounds(directory: Path) -> list[Round]:
-    """All rounds that were begun."""
-    return [Round(**read_json(path)) for path in sorted((Path(directory) / "rounds").glob("[0-9]*.json"))]
-
-
-def write_round(directory: Path, number: int, round_: Round):
-    write_json(directory / "rounds" / f"{number:03d}.json", round_._asdict())
-
-
 def run_directory(directory: Path, trial: int, seed: int) -> Path:
+    """The directory of one run of a trial."""
     return directory / "trials" / f"{trial:04d}" / f"seed{seed}"
 
 
 def run_config(settings: Settings, point: Point, seed: int) -> configs.Config:
-    """The configuration of one run; seeds count up from the experiment's own."""
+    """The configuration of one run."""
     return configs.replace(settings.config, **point, **{"train.seed": seed})
 
 
 def seeds(settings: Settings) -> list[int]:
+    """The seeds of each trial, which count up from the experiment's own."""
     return list(range(settings.config.train.seed, settings.config.train.seed + settings.seeds))
 
 
@@ -118,49 +99,26 @@ def measured(settings: Settings, result: dict | None, history: Sequence[dict]) -
     return None
 
 
-def trials(directory: Path, settings: Settings, rounds: Sequence[Round]) -> list[Trial]:
-    """How all trials stand, read off their run directories."""
+def trials(directory: Path, settings: Settings, points: Mapping[int, Point], pruned: Sequence[int] = ()) -> list[Trial]:
+    """How the trials at `points` stand; those whose numbers are in `pruned` were stopped early."""
     listed = []
-    for round_ in rounds:
-        active = round_.stages[-1][1]
-        for number, point in enumerate(round_.points, round_.first):
-            directories = [run_directory(directory, number, seed) for seed in seeds(settings)]
-            results = [runs.read_result(path) for path in directories]
-            histories = [runs.history(path) for path in directories]
-            reasons = [runs.failure(path) for path in directories]
-            reason = next((f"seed {seed}: {text}" for seed, text in zip(seeds(settings), reasons) if text), "")
-            values = [value for r, h in zip(results, histories) if (value := measured(settings, r, h)) is not None]
-            if reason:
-                state = "failed"
-            elif all(results):
-                state = "done"
-            elif number not in active:
-                state, reason = "pruned", f"pruned after epoch {max((len(h) for h in histories), default=0)}"
-            else:
-                state = "running" if any((path / "config.json").exists() for path in directories) else "waiting"
-            value = sum(values) / len(values) if len(values) == settings.seeds else None
-            if state == "done" and (value is None or not math.isfinite(value)):
-                state, reason, value = "failed", f"its {settings.metric} is {value}", None
-            listed.append(Trial(number, point, state, value, values, reason, directories, histories, results))
+    for number, point in points.items():
+        directories = [run_directory(directory, number, seed) for seed in seeds(settings)]
+        results = [runs.read_result(path) for path in directories]
+        histories = [runs.history(path) for path in directories]
+        reasons = [runs.failure(path) for path in directories]
+        reason = next((f"seed {seed}: {text}" for seed, text in zip(seeds(settings), reasons) if text), "")
+        values = [value for r, h in zip(results, histories) if (value := measured(settings, r, h)) is not None]
+        if reason:
+            state = "failed"
+        elif all(results):
+            state = "done"
+        elif number in pruned:
+            state, reason = "pruned", f"pruned after epoch {max(len(h) for h in histories)}"
+        else:
+            state = "running" if any((path / "config.json").exists() for path in directories) else "waiting"
+        value = sum(values) / len(values) if len(values) == settings.seeds else None
+        if state == "done" and (value is None or not math.isfinite(value)):
+            state, reason, value = "failed", f"its {settings.metric} is {value}", None
+        listed.append(Trial(number, point, state, value, values, reason, directories, histories, results))
     return listed
-
-
-def rungs(settings: Settings) -> list[int]:
-    """All epochs at which trials are compared; the last one is the end."""
-    return sorted(
-        {epoch for bracket in brackets(settings.method, settings.config.train.total_epochs) for epoch in bracket}
-    )
-
-
-def go_on(settings: Settings, trials: Sequence[Trial], active: Sequence[int], epoch: int) -> list[int]:
-    """Which of the `active` trials go on beyond `epoch`: not the failed, the best 1/eta where a bracket compares."""
-    chosen, all_brackets = [], brackets(settings.method, settings.config.train.total_epochs)
-    for place, bracket in enumerate(all_brackets):
-        mine = [
-            t for t in trials if t.number in active and t.number % len(all_brackets) == place and t.state != "failed"
-        ]
-        if epoch in bracket[:-1] and mine:
-            best = survivors([settings.sign(math.nan if t.value is None else t.value) for t in mine], ETA)
-            mine = [mine[i] for i in best]
-        chosen += [trial.number for trial in mine]
-    return sorted(chosen)

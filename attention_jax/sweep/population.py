@@ -22,7 +22,7 @@ import numpy as np
 
 from attention_jax import InputError, Interrupted, config as configs, runs, tasks
 from attention_jax.sweep.space import get
-from attention_jax.train.checkpoint import Checkpoints, Earlier
+from attention_jax.train.checkpoint import Checkpoints, part
 from attention_jax.train.feed import streamed
 from attention_jax.train.loop import Interrupt, check_batches, fit, planned_steps
 from attention_jax.train.optimizer import optimizer
@@ -163,18 +163,12 @@ def initial_states(task: tasks.Task, members: Sequence[configs.Config], total_st
     return jax.tree.map(lambda *leaves: np.stack(leaves), *states)
 
 
-def train_many(
-    members: Sequence[Member],
-    built: Sequence[tasks.Task],
-    directory: Path,
-    *,
-    until: int,
-    earlier: Earlier | None = None,
-):
+def train_many(members: Sequence[Member], built: Sequence[tasks.Task], directory: Path, *, until: int):
     """Train all members to their end, or to epoch `until`; each becomes an ordinary run directory, without figures.
 
-    Checkpoints are written to `directory`, and a population that finds one goes on from it; with `earlier` some members
-    of another population go on. A member that diverges gets a failure.json.
+    Checkpoints of the population are written to `directory`, from which it resumes. Members that are to go on beyond
+    `until` get a checkpoint of their own each, so that any of them can be members of the next population; this one
+    begins there. A member that diverges gets a failure.json.
 
     Raises:
       InputError: a batch cannot be divided as asked.
@@ -192,9 +186,12 @@ def train_many(
     ]
     chosen = [member.config for member in members]
     best_of = count if train.use_best else 0  # a best checkpoint holds all members: it is kept where it is asked for
-    with contextlib.closing(Checkpoints(directory / "checkpoints", train, best_of, earlier)) as checkpoints:
+    own = [member.directory / "checkpoints" for member in members]
+    with contextlib.closing(Checkpoints(directory / "checkpoints", train, best_of, begun=own)) as checkpoints:
         start = initial_states(task, chosen, total_steps)
         parameters = fit(Population(chosen, total_steps), start, task, population, checkpoints, until)
+        if any(run.open for run in population):
+            part(*checkpoints.restore(checkpoints.numbers()[-1], start), own, train)
     with Interrupt() as interrupt:
         for member, run, params in zip(members, population, parameters):
             if run.failure:

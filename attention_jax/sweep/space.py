@@ -185,6 +185,14 @@ def spelled(space: Space) -> dict[str, str]:
     return words
 
 
+def spans_decades(dimension: Values | Range) -> bool:
+    """Whether a parameter wants a logarithmic axis."""
+    if isinstance(dimension, Range):
+        return dimension.log
+    numbers = all(isinstance(v, int | float) and not isinstance(v, bool) and v > 0 for v in dimension.choices)
+    return numbers and max(dimension.choices) >= 8 * min(dimension.choices)
+
+
 def is_finite(space: Space) -> bool:
     """Whether a grid can be laid over the space."""
     return all(isinstance(dimension, Values) or dimension.points for dimension in space.values())

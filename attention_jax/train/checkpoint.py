@@ -12,6 +12,7 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -69,14 +70,6 @@ def _read_like(like, read, where: str):
     return tree
 
 
-class Earlier(NamedTuple):
-    """Runs that trained together in another directory, of which some go on here."""
-
-    directory: Path
-    members: list[int]
-    """The places there of those that go on."""
-
-
 class LastEpochs(NamedTuple):
     """Keep the last `n` of the checkpoints that were written after an epoch, those that have a quality."""
 
@@ -93,16 +86,16 @@ class Checkpoints:
     """The checkpoints of one run, or of `runs` side by side, numbered by the optimizer steps of all of them together.
 
     Kept are as many of the last ones as `train` (a `config.Train`) needs, and for each of the first `best_of` runs the
-    one after its best epoch. Where there is none yet, `earlier` may say where the runs have come from.
+    one after its best epoch. Where there is none yet, runs side by side may have begun in directories of their own.
     """
 
-    def __init__(self, directory: Path, train, best_of: int = 0, earlier: Earlier | None = None):
+    def __init__(self, directory: Path, train, best_of: int = 0, begun: Sequence[Path] = ()):
         best = [
             keep.BestN(get_metric_fn=lambda quality, m=str(m): quality[m], n=1, keep_checkpoints_without_metrics=False)
             for m in range(best_of)
         ]
         self.kept = [keep.LatestN(max(train.keep_last, 1)), LastEpochs(train.average_last), *best]
-        self.directory, self.earlier, self.train = Path(directory).absolute(), earlier, train
+        self.directory, self.begun, self.train = Path(directory).absolute(), begun, train
         self.directory.mkdir(parents=True, exist_ok=True)
         self.manager = self._open()
         self.writer, self.writing = ThreadPoolExecutor(1, "checkpoints"), Future()
@@ -202,21 +195,10 @@ class Checkpoints:
         return _read_like(like, lambda: self.manager.restore(number, args=parts).state, self._name(number)), progress
 
     def resume(self, fresh, runs: int) -> tuple[Any, dict]:
-        """Where to go on: at the latest checkpoint here, else at the one the runs have come from, else from `fresh`."""
+        """Where to go on: at the latest checkpoint here, else where the runs have begun, else from `fresh`."""
         if numbers := self.numbers():
             return self.restore(numbers[-1], fresh)
-        if self.earlier:
-            with contextlib.closing(Checkpoints(self.earlier.directory, self.train)) as there:
-                if numbers := there.numbers():
-                    return there.some(numbers[-1], fresh, self.earlier.members)
-        return fresh, {"epoch": 0, "chunk": 0, "runs": [None] * runs}
-
-    def some(self, number: int, like, members: list[int]) -> tuple[Any, dict]:
-        """`restore` for some of the runs side by side: every leaf has a leading axis of runs."""
-        count = len(self.progress(number)["runs"])
-        saved, progress = self.restore(number, jax.tree.map(lambda x: np.zeros((count, *x.shape[1:]), x.dtype), like))
-        runs = [progress["runs"][member] for member in members]
-        return jax.tree.map(lambda x: x[np.array(members)], saved), progress | {"runs": runs}
+        return joined(self.begun, self.train, fresh) or (fresh, {"epoch": 0, "chunk": 0, "runs": [None] * runs})
 
     def _name(self, number: int) -> str:
         return f"the checkpoint {self.directory / str(number)}"
@@ -224,6 +206,26 @@ class Checkpoints:
     def close(self):
         self.writer.shutdown()
         self.manager.close()
+
+
+def part(saved, progress: dict, directories: Sequence[Path], train):
+    """Write a checkpoint of each of the runs side by side, as it would be of that run alone."""
+    for member, (directory, run) in enumerate(zip(directories, progress["runs"], strict=True)):
+        with contextlib.closing(Checkpoints(directory, train)) as own:
+            own.save(run["step"], jax.tree.map(lambda x, m=member: x[m], saved), progress | {"runs": [run]})
+
+
+def joined(directories: Sequence[Path], train, like) -> tuple[Any, dict] | None:
+    """What `part` wrote, side by side again; None where a run has no checkpoint or they are of several epochs."""
+    read = []
+    for directory in directories if all(map(Path.is_dir, directories)) else ():
+        with contextlib.closing(Checkpoints(directory, train)) as own:
+            read += [own.restore(number, jax.tree.map(lambda x: x[0], like)) for number in own.numbers()[-1:]]
+    at = [{**progress, "runs": None} for _, progress in read]
+    if not read or len(read) < len(directories) or any(place != at[0] for place in at):
+        return None
+    runs = [run for _, progress in read for run in progress["runs"]]
+    return jax.tree.map(lambda *xs: np.stack(xs), *[saved for saved, _ in read]), at[0] | {"runs": runs}
 
 
 def save_params(directory: Path, params):

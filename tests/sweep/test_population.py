@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -130,22 +131,29 @@ def test_members_differ_from_each_other(three):
 
 
 def test_a_population_goes_on_where_it_stopped_also_with_fewer_members(three, tmp_path):
+    """Two of them in another population, the third by itself."""
     configs, root = three
     trained(configs, tmp_path, until=1)
     assert not (tmp_path / "0" / "result.json").exists()
-    chosen = [0, 2]
-    some = [members(configs, tmp_path)[place] for place in chosen]
-    population.train_many(
-        some,
-        [tasks.build(m.config) for m in some],
-        tmp_path / "next",
-        until=3,
-        earlier=population.Earlier(tmp_path / "group" / "checkpoints", chosen),
-    )
-    for place in chosen:
+    lines = (tmp_path / "1" / "metrics.jsonl").read_text()
+    assert len(lines.splitlines()) == 3  # two calls and one epoch
+    some = [members(configs, tmp_path)[place] for place in (2, 0)]
+    population.train_many(some, [tasks.build(m.config) for m in some], tmp_path / "next", until=3)
+    assert (tmp_path / "1" / "metrics.jsonl").read_text() == lines
+    runs.start(configs[1], tmp_path / "1", resume=True, quiet=True)
+    for place in range(3):
         assert_same(tmp_path / str(place), root / str(place))
-    assert not (tmp_path / "1" / "result.json").exists()
-    assert len((tmp_path / "1" / "metrics.jsonl").read_text().splitlines()) == 3  # two calls and one epoch
+        assert len((tmp_path / str(place) / "metrics.jsonl").read_text().splitlines()) == 9
+
+
+def test_a_member_that_lost_its_checkpoint_begins_again_with_the_others(three, tmp_path):
+    configs, root = three
+    trained(configs, tmp_path, until=1)
+    shutil.rmtree(tmp_path / "1" / "checkpoints")
+    every = members(configs, tmp_path)
+    population.train_many(every, [tasks.build(m.config) for m in every], tmp_path / "next", until=3)
+    for place in range(3):
+        assert_same(tmp_path / str(place), root / str(place))
 
 
 def test_a_member_that_diverges_says_why_and_stops_no_other(three, tmp_path):
