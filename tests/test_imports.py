@@ -14,7 +14,7 @@ ROOMS = {  # room -> (third-party packages, rooms of this package) it may import
     "models": ({"jax", "flax"}, {"ops", "config"}),
     "decode": ({"jax"}, {"ops"}),
     "train": ({"jax", "optax", "orbax", "rich", "tensorboardX", "wandb", "mlflow"}, {"config", "ops", "provenance"}),
-    "report": ({"matplotlib", "sacrebleu", "rich"}, set()),
+    "report": ({"matplotlib", "sacrebleu", "rich", "scipy"}, set()),
     "sweep": ({"jax", "optuna", "ray", "rich"}, {"config", "train", "runs", "catalogue", "ledger", "report", "tasks"}),
     "config": (set(), set()),
     "catalogue": (set(), {"config"}),

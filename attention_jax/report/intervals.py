@@ -8,12 +8,6 @@ from math import hypot, sqrt
 from statistics import fmean
 from typing import NamedTuple
 
-import numpy as np
-
-NORMAL = 1.96
-STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
-"""Quantiles of Student's t at 0.975 for 1, 2, ... degrees of freedom."""
-
 
 class Interval(NamedTuple):
     low: float
@@ -28,10 +22,10 @@ def wilson(share: float, examples: int) -> tuple[float, float]:
     >>> [round(end, 4) for end in wilson(0.9196, 10_000)], [round(end, 4) for end in wilson(1.0, 5000)]
     ([0.9141, 0.9248], [0.9992, 1.0])
     """
-    doubt = NORMAL**2 / examples
-    middle = (share + doubt / 2) / (1 + doubt)
-    half = NORMAL * sqrt(max(share * (1 - share), 0.0) / examples + doubt / (4 * examples)) / (1 + doubt)
-    return max(middle - half, 0.0), min(middle + half, 1.0)
+    from scipy.stats import binomtest
+
+    interval = binomtest(round(share * examples), examples).proportion_ci(method="wilson")
+    return float(interval.low), float(interval.high)
 
 
 def sampling(metric: str, value: float, run: Mapping) -> Interval | None:
@@ -87,13 +81,16 @@ def mean(values: Sequence[float], around: Sequence[Interval]) -> Interval:
     return Interval(middle - below / count, middle + above / count, around[0].why)
 
 
-def student(freedom: int) -> float:
-    """The quantile of Student's t at 0.975; beyond the table by Cornish and Fisher's expansion, to 0.002.
+def of_mean(values: Sequence[float]) -> float | None:
+    """Half the width of the interval of the mean of several seeds (Student's t); None for one seed.
 
-    >>> student(2), round(student(30), 3)
-    (4.303, 2.042)
+    >>> round(of_mean([1.0, 2.0, 3.0]), 3), of_mean([1.0])
+    (2.484, None)
     """
-    return STUDENT[freedom - 1] if freedom <= len(STUDENT) else NORMAL + 2.3723 / freedom + 2.8225 / freedom**2
+    from scipy.stats import sem, t
+
+    count = len(values)
+    return float(t.ppf(0.975, count - 1) * sem(values)) if count > 1 else None
 
 
 def another_seed(values: Sequence[float]) -> Interval:
@@ -103,10 +100,8 @@ def another_seed(values: Sequence[float]) -> Interval:
     >>> round(interval.low, 2), round(interval.high, 2), interval.why
     (-2.97, 6.97, '3 seeds')
     """
-    count = len(values)
-    half = student(count - 1) * float(np.std(values, ddof=1)) * sqrt(1 + 1 / count)
-    middle = float(np.mean(values))
-    return Interval(middle - half, middle + half, f"{count} seeds")
+    half = of_mean(values) * sqrt(len(values) + 1)
+    return Interval(fmean(values) - half, fmean(values) + half, f"{len(values)} seeds")
 
 
 def within(value: float, share: float) -> Interval:

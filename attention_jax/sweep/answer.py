@@ -12,7 +12,7 @@ from optuna.trial import TrialState
 
 from attention_jax import catalogue, config as configs, ledger
 from attention_jax.files import read_json, write_json
-from attention_jax.report.intervals import student
+from attention_jax.report.intervals import of_mean
 from attention_jax.report.tables import Table, number, show
 from attention_jax.sweep import plan, search
 from attention_jax.sweep.plan import Settings, Trial
@@ -20,16 +20,6 @@ from attention_jax.sweep.space import label, short_names, spans_decades
 
 CURVES = 6
 """Trials whose learning curves are drawn."""
-
-
-def interval(values: Sequence[float]) -> float | None:
-    """Half the width of the 95 % confidence interval of the mean (Student's t); None for one value.
-
-    >>> round(interval([1.0, 2.0, 3.0]), 3), interval([1.0])
-    (2.484, None)
-    """
-    n = len(values) - 1
-    return student(n) * statistics.stdev(values) / math.sqrt(n + 1) if n > 0 else None
 
 
 def standing(directory: Path, settings: Settings, study: optuna.Study) -> list[Trial]:
@@ -58,7 +48,7 @@ def in_words(settings: Settings, trial: Trial) -> str:
 
 
 def _value(trial: Trial) -> str:
-    half = interval(trial.values)
+    half = of_mean(trial.values)
     return number(trial.value) + (f" +- {half:.2g}" if trial.value is not None and half is not None else "")
 
 
@@ -149,7 +139,7 @@ def as_json(settings: Settings, trials: Sequence[Trial], study: optuna.Study) ->
     rows = [
         {
             "trial": t.number, "params": t.point, "state": t.state, "reason": t.reason,
-            "value": t.value, "values": t.values, "interval95": interval(t.values),
+            "value": t.value, "values": t.values, "interval95": of_mean(t.values),
             "parameters": parameters(t), "seconds": round(seconds(t), 2),
             "runs": ["/".join(d.parts[-3:]) for d in t.directories],
         }
