@@ -5,28 +5,31 @@ files, and scikit-learn's digits.
 read back by a plain `tfds.data_source("fashion_mnist")`. Images are handed over as PNG bytes.
 """
 
+import gzip
+import hashlib
 import io
 import logging
 import os
 import tarfile
 import urllib.parse
+import zlib
+from typing import ClassVar
 
 import numpy as np
 import tensorflow_datasets as tfds
 from tensorflow_datasets.image_classification import cifar, mnist
 
 from attention_jax import InputError
-from attention_jax.data.image_files import locate, read_cifar, read_idx_pair
 
 logging.getLogger("absl").setLevel(logging.ERROR)  # TFDS would recommend OpenCV in the middle of a run
 
-FASHION_MNIST_SHA256 = {  # of the unzipped files
+FASHION_MNIST = {  # the published files and the SHA-256 of each, unzipped
     "train-images-idx3-ubyte": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
     "train-labels-idx1-ubyte": "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
     "t10k-images-idx3-ubyte": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
     "t10k-labels-idx1-ubyte": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
 }
-CIFAR10_SHA256 = {
+CIFAR10 = {
     "data_batch_1.bin": "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
     "data_batch_2.bin": "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
     "data_batch_3.bin": "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
@@ -34,7 +37,7 @@ CIFAR10_SHA256 = {
     "data_batch_5.bin": "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
     "test_batch.bin": "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
 }
-CIFAR10_NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
 def png(image: np.ndarray) -> io.BytesIO:
@@ -47,9 +50,21 @@ def png(image: np.ndarray) -> io.BytesIO:
     return file
 
 
+def locate(directory: str, name: str) -> str:
+    """`name` or `name`.gz in `directory`."""
+    for path in (os.path.join(directory, name), os.path.join(directory, name + ".gz")):
+        if os.path.isfile(path):
+            return path
+    raise InputError(
+        f"{directory} has no file {name} or {name}.gz; give the directory of the published files with --data.path"
+    )
+
+
 class _FromFiles:
-    """What the builders share: `path`, the directory of the published files (empty: download them),
-    and records of (image, label)."""
+    """What the builders share: `path`, the directory of the published FILES (empty: download them), which are checked
+    by their digests, and records of (image, label)."""
+
+    FILES: ClassVar[dict[str, str]] = {}
 
     def __init__(self, *, path: str = "", **options):
         self.path = path
@@ -59,6 +74,22 @@ class _FromFiles:
         """InputError before anything is written, if a published file is not in `path`."""
         for name in self.FILES if self.path else ():
             locate(self.path, name)
+
+    def _bytes(self, directory: str, name: str) -> np.ndarray:
+        """The unzipped bytes of a published file; InputError if they are others."""
+        path = locate(directory, name)
+        try:
+            with (gzip.open if path.endswith(".gz") else open)(path, "rb") as file:
+                data = file.read()
+        except (OSError, EOFError, zlib.error) as error:
+            raise InputError(f"cannot read {path}: damaged or cut short ({error}); fetch it again") from error
+        digest, expected = hashlib.sha256(data).hexdigest(), self.FILES[name]
+        if digest != expected:
+            raise InputError(
+                f"{path} is not the published file: sha256 of its content is {digest[:12]}..., expected "
+                f"{expected[:12]}...; fetch it again"
+            )
+        return np.frombuffer(data, np.uint8)
 
     def _records(self, images, labels, prefix: str = ""):
         for number, (image, label) in enumerate(zip(images, labels)):
@@ -80,12 +111,12 @@ class FashionMnist(_FromFiles, mnist.FashionMNIST, skip_registration=True):
     """Fashion-MNIST (Xiao et al. 2017): 60,000 and 10,000 grey images of 28 x 28 pixels, 10 classes."""
 
     name = "fashion_mnist"
-    FILES = tuple(FASHION_MNIST_SHA256)
+    FILES = FASHION_MNIST
 
     def _split_generators(self, dl_manager):
         directory = self.path
         if not directory:
-            urls = {name: urllib.parse.urljoin(self.URL, name + ".gz") for name in FASHION_MNIST_SHA256}
+            urls = {name: urllib.parse.urljoin(self.URL, name + ".gz") for name in self.FILES}
             directory = os.path.join(self._data_dir_root, "downloads", self.name)
             os.makedirs(directory, exist_ok=True)
             for name, path in self._download(dl_manager, urls).items():
@@ -94,17 +125,16 @@ class FashionMnist(_FromFiles, mnist.FashionMNIST, skip_registration=True):
         return {split: self._generate_examples(directory, prefix) for split, prefix in splits.items()}
 
     def _generate_examples(self, directory, prefix):
-        pair = read_idx_pair(
-            directory, f"{prefix}-images-idx3-ubyte", f"{prefix}-labels-idx1-ubyte", FASHION_MNIST_SHA256
-        )
-        return self._records(*pair)
+        images = self._bytes(directory, f"{prefix}-images-idx3-ubyte")[16:]  # idx: 4 bytes, and 4 for each dimension
+        labels = self._bytes(directory, f"{prefix}-labels-idx1-ubyte")[8:]
+        return self._records(images.reshape(-1, 28, 28, 1), labels)
 
 
 class Cifar10(_FromFiles, cifar.Cifar10, skip_registration=True):
     """CIFAR-10 (Krizhevsky 2009): 50,000 and 10,000 colour images of 32 x 32 pixels, 10 classes."""
 
     name = "cifar10"
-    FILES = tuple(CIFAR10_SHA256)
+    FILES = CIFAR10
 
     def _split_generators(self, dl_manager):
         directory = self.path
@@ -113,13 +143,13 @@ class Cifar10(_FromFiles, cifar.Cifar10, skip_registration=True):
             directory = os.path.join(self._data_dir_root, "downloads", "cifar-10-batches-bin")
             with tarfile.open(archive) as tar:
                 tar.extractall(os.path.dirname(directory), filter="data")
-        self.info.features["label"].names = CIFAR10_NAMES
+        self.info.features["label"].names = CIFAR10_CLASSES
         files = {"train": [f"data_batch_{number}.bin" for number in range(1, 6)], "test": ["test_batch.bin"]}
         return {split: self._generate_examples(directory, split, names) for split, names in files.items()}
 
     def _generate_examples(self, directory, prefix, names):
-        batches = [read_cifar(locate(directory, name), CIFAR10_SHA256.get(name)) for name in names]
-        return self._records(*(np.concatenate(part) for part in zip(*batches)), prefix)
+        rows = np.concatenate([self._bytes(directory, name).reshape(-1, 1 + 3 * 32 * 32) for name in names])
+        return self._records(rows[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), rows[:, 0], prefix)
 
 
 class Digits(_FromFiles, tfds.core.GeneratorBasedBuilder, skip_registration=True):
@@ -127,7 +157,6 @@ class Digits(_FromFiles, tfds.core.GeneratorBasedBuilder, skip_registration=True
     a random fifth is the test set."""
 
     name = "digits"
-    FILES = ()
     VERSION = tfds.core.Version("1.0.0")
 
     def _info(self):

@@ -1,15 +1,10 @@
-"""Readers of image files as they are published: idx (MNIST and its relatives), CIFAR's binary
-batches, and folders of images.
+"""Reads image files and folders of them, with one sub-directory for each class.
 
-Everything is checked before it is used, and what is wrong is said in one line with the name of the file.
+A file that cannot be used is an InputError of one line with its name.
 """
 
-import gzip
-import hashlib
 import os
-import struct
 import sys
-import zlib
 
 import numpy as np
 
@@ -17,88 +12,6 @@ from attention_jax import InputError
 from attention_jax.data import crops
 
 EXTENSIONS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
-CIFAR_ROW = 1 + 3 * 32 * 32
-
-
-def content(path: str, sha256: str | None = None) -> bytes:
-    """The bytes of a file, unzipped if it ends in .gz. `sha256` is of what comes out, since the
-    same data is zipped in many ways."""
-    try:
-        with (gzip.open if path.endswith(".gz") else open)(path, "rb") as file:
-            data = file.read()
-    except FileNotFoundError:
-        raise InputError(f"no file {path}; give the directory of the published files with --data.path") from None
-    except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"cannot read {path}: damaged or cut short ({error}); fetch it again") from error
-    digest = hashlib.sha256(data).hexdigest()
-    if sha256 and digest != sha256:
-        raise InputError(
-            f"{path} is not the published file: sha256 of its content is {digest[:12]}..., "
-            f"expected {sha256[:12]}...; fetch it again"
-        )
-    return data
-
-
-def locate(directory: str, name: str) -> str:
-    """`name` or `name`.gz in `directory`."""
-    for path in (os.path.join(directory, name), os.path.join(directory, name + ".gz")):
-        if os.path.isfile(path):
-            return path
-    if not os.path.isdir(directory):
-        raise InputError(f"--data.path {directory} is not a directory; give the one that holds {name}[.gz]")
-    raise InputError(
-        f"{directory} has no file {name} or {name}.gz; give the directory of the published files with --data.path"
-    )
-
-
-def read_idx(path: str, sha256: str | None = None) -> np.ndarray:
-    """An idx file of unsigned bytes: 0, 0, 8, the number of dimensions, each dimension as
-    a big-endian int32, the values.
-
-    Raises:
-      InputError: not such a file, or its length differs from what its header says, or the content's checksum is wrong.
-    """
-    data = content(path)
-    dimensions = data[3] if len(data) > 3 else 0
-    header = 4 + 4 * dimensions
-    if data[:3] != b"\0\0\x08" or not 1 <= dimensions <= 4 or len(data) < header:
-        start = data[:4].hex() or "nothing"
-        raise InputError(
-            f"{path} is not an idx file of unsigned bytes: it starts with {start}, expected 000008 and 01 to 04"
-        )
-    shape = struct.unpack(f">{dimensions}i", data[4:header])
-    if any(n < 0 for n in shape) or len(data) - header != int(np.prod(shape, dtype=np.int64)):
-        promised = " x ".join(map(str, shape))
-        raise InputError(
-            f"{path} is cut short or damaged: its header promises {promised} bytes, it has {len(data) - header}"
-        )
-    if sha256:
-        content(path, sha256)
-    return np.frombuffer(data, np.uint8, offset=header).reshape(shape)
-
-
-def read_idx_pair(directory: str, images: str, labels: str, sha256: dict[str, str]) -> tuple[np.ndarray, np.ndarray]:
-    """Images [N, H, W, 1] and labels [N] of two idx files that belong together."""
-    image, label = (read_idx(locate(directory, name), sha256.get(name)) for name in (images, labels))
-    if image.ndim != 3 or label.ndim != 1 or len(image) != len(label) or len(image) == 0:
-        raise InputError(
-            f"{directory}: {images} has shape {image.shape} and {labels} {label.shape}; "
-            "expected N images and N labels, N > 0"
-        )
-    return image[..., None], label.astype(np.int32)
-
-
-def read_cifar(path: str, sha256: str | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """One of CIFAR-10's binary batches: rows of a label and 3 x 32 x 32 bytes. Images [N, 32, 32, 3] and labels [N]."""
-    data = content(path)
-    if len(data) == 0 or len(data) % CIFAR_ROW:
-        raise InputError(f"{path} is cut short or damaged: {len(data)} bytes, expected a multiple of {CIFAR_ROW}")
-    if sha256:
-        content(path, sha256)
-    rows = np.frombuffer(data, np.uint8).reshape(-1, CIFAR_ROW)
-    if rows[:, 0].max() > 9:
-        raise InputError(f"{path} has a label {rows[:, 0].max()}; CIFAR-10's are 0 to 9")
-    return rows[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), rows[:, 0].astype(np.int32)
 
 
 def decode(
