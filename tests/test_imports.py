@@ -9,8 +9,12 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "attention_jax"
 ANY = {"numpy", "jaxtyping", "attention_jax"}  # "attention_jax" itself: only what its __init__ defines
 ROOMS = {  # room -> (third-party packages, rooms of this package) it may import besides itself and the standard library
-    "ops": ({"jax"}, set()),
-    "data": ({"tensorflow_datasets", "babel", "sentencepiece", "spacy", "PIL", "sklearn"}, {"config", "provenance"}),
+    "boxes": (set(), set()),
+    "ops": ({"jax"}, {"boxes"}),
+    "data": (
+        {"tensorflow_datasets", "babel", "sentencepiece", "spacy", "PIL", "sklearn"},
+        {"boxes", "config", "provenance"},
+    ),
     "models": ({"jax", "flax"}, {"ops", "config"}),
     "decode": ({"jax"}, {"ops"}),
     "train": ({"jax", "optax", "orbax", "rich", "tensorboardX", "wandb", "mlflow"}, {"config", "ops", "provenance"}),

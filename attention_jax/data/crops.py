@@ -3,55 +3,26 @@
 They run where files are read, before images are an array. `ops/augment.py` crops images that are squares on the device.
 """
 
-import math
-
 import numpy as np
 
-AREA, ASPECT, TRIES = (0.05, 1.0), (0.75, 1.33), 100
-"""Of an inception crop: shares of the image, width / height, draws before the whole image is taken."""
+from attention_jax.boxes import ASPECT, TRIES, box_size
 
 
 def inception_box(size: tuple[int, int], rng: np.random.Generator) -> tuple[int, int, int, int]:
     """A box (left, top, right, bottom) of 5 to 100 % of an image of `size` (width, height): the first of 100 tries that
     fits, else the whole image.
 
-    A try draws width / height from 0.75 to 1.33, then the height from what the area allows (`box_size`), then the
-    place, of which the last is never drawn: TensorFlow's `sample_distorted_bounding_box`, which crops of Szegedy et al.
-    2015 have been made with since.
+    A try draws width / height from 0.75 to 1.33, then the height from what the area allows (`boxes.box_size`), then the
+    place, of which the last is never drawn, as in TensorFlow.
     """
     width, height = size
     for _ in range(TRIES):
-        found = box_size(size, rng.uniform(*ASPECT), rng.random())
-        if found:
-            across, down = found
+        *sides, fits = box_size(np, size, rng.uniform(*ASPECT), rng.random())
+        if fits:
+            across, down = map(int, sides)
             left, top = (int(rng.integers(max(room, 1))) for room in (width - across, height - down))
             return left, top, left + across, top + down
     return 0, 0, width, height
-
-
-def box_size(size: tuple[int, int], aspect: float, draw: float) -> tuple[int, int] | None:
-    """(width, height) of a box in an image of `size` (width, height), with the ratio `aspect` of width to height; None
-    if there is none.
-
-    `draw` in [0, 1) chooses among the heights that give the least to the most area; rounding may cost one pixel.
-
-    >>> box_size((100, 100), 1.0, 0.0), box_size((100, 100), 1.0, 0.999), box_size((400, 10), 1.0, 0.5)
-    ((23, 23), (100, 100), None)
-    """
-    width, height = size
-    least_area, most_area = (share * width * height for share in AREA)
-    across = lambda down: round(down * aspect)
-    least, most = (round(math.sqrt(area / aspect)) for area in (least_area, most_area))
-    if across(most) > width:
-        most = int((width + 0.5) / aspect)
-        most -= across(most) > width
-    most = min(most, height)
-    least = min(least, most)
-    down = least + int(draw * (most - least + 1))
-    down += down * across(down) < least_area
-    down -= down * across(down) > most_area
-    fits = 0 < across(down) <= width and 0 < down <= height and least_area <= down * across(down) <= most_area
-    return (across(down), down) if fits else None
 
 
 def resized(image, box: tuple[int, int, int, int], size: int):

@@ -8,10 +8,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, Num, UInt8
 
-Images = Float[Array, "B S S C"]
+from attention_jax.boxes import ASPECT, TRIES, box_size
 
-AREA, ASPECT, TRIES = (0.05, 1.0), (0.75, 1.33), 100
-"""Of an inception crop: shares of the image, width / height, draws before the whole image is taken."""
+Images = Float[Array, "B S S C"]
 
 
 def unit(images: UInt8[Array, "B S S C"]) -> Images:
@@ -107,35 +106,17 @@ def bilinear(start: Float[Array, ""], length: Float[Array, ""], old: int, new: i
 def inception_boxes(rng: Key[Array, ""], batch: int, side: int) -> Int[Array, "B 4"]:
     """Boxes (top, left, height, width) in squares of `side` pixels: the first of 100 tries that fits, else all of it.
 
-    A try draws width / height from 0.75 to 1.33, then the height from what the area allows (`box_size`).
+    A try draws width / height from 0.75 to 1.33, then the height from what the area allows (`boxes.box_size`).
     """
     ratios, heights, places = jax.random.split(rng, 3)
     aspect = jax.random.uniform(ratios, (batch, TRIES), minval=ASPECT[0], maxval=ASPECT[1])
-    height, width, fits = box_size(side, aspect, jax.random.uniform(heights, (batch, TRIES)))
+    width, height, fits = box_size(jnp, (side, side), aspect, jax.random.uniform(heights, (batch, TRIES)))
+    width, height = width.astype(jnp.int32), height.astype(jnp.int32)
     pick = lambda x: jnp.take_along_axis(x, jnp.argmax(fits, axis=1)[:, None], axis=1)
     sides = jnp.where(fits.any(axis=1)[:, None], jnp.concatenate([pick(height), pick(width)], axis=1), side)
     room = jnp.maximum(side - sides, 1).astype(jnp.float32)  # the last place is never drawn, as in TensorFlow
     corner = jnp.floor(jax.random.uniform(places, (batch, 2)) * room).astype(jnp.int32)
     return jnp.concatenate([corner, sides], axis=1)
-
-
-def box_size(side: int, aspect: Float[Array, "*N"], draw: Float[Array, "*N"]):
-    """(height [*N], width [*N], whether that is a box) for ratios width / height and numbers `draw` in [0, 1).
-
-    The height is uniform between those that give the least and the most area within a square of `side` pixels: the rule
-    of TensorFlow's `sample_distorted_bounding_box`. For images of any shape: `inception_box` in data/crops.py.
-    """
-    least_area, most_area = AREA[0] * side * side, AREA[1] * side * side
-    least, most = jnp.round(jnp.sqrt(least_area / aspect)), jnp.round(jnp.sqrt(most_area / aspect))
-    most = jnp.where(jnp.round(most * aspect) > side, jnp.floor((side + 0.5) / aspect), most)
-    most = jnp.minimum(jnp.where(jnp.round(most * aspect) > side, most - 1, most), side)
-    height = jnp.minimum(least, most)
-    height = height + jnp.floor(draw * (most - height + 1))
-    height = jnp.where(height * jnp.round(height * aspect) < least_area, height + 1, height)
-    height = jnp.where(height * jnp.round(height * aspect) > most_area, height - 1, height)
-    width = jnp.round(height * aspect)
-    fits = (height * width >= least_area) & (height * width <= most_area) & (height <= side) & (width <= side)
-    return height.astype(jnp.int32), width.astype(jnp.int32), fits & (height * width > 0)
 
 
 def flip(rng: Key[Array, ""], images: Num[Array, "B S S C"]) -> Num[Array, "B S S C"]:

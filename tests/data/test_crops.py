@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from attention_jax.boxes import box_size
 from attention_jax.data import crops
 from attention_jax.data.image_files import decode
 from attention_jax.ops import augment
@@ -63,13 +64,21 @@ def test_a_crop_is_a_function_of_its_random_numbers():
     assert one.shape == (16, 16, 3) and (one == same).all() and (one != other).any()
 
 
-def test_the_device_draws_boxes_by_the_same_rule():
+def test_devices_draw_boxes_by_the_same_rule_as_readers():
     aspect, draw = (RNG.random(2000).astype(np.float32) for _ in range(2))
     aspect = aspect * np.float32(0.58) + np.float32(0.75)
-    height, width, fits = map(np.asarray, augment.box_size(64, jnp.asarray(aspect), jnp.asarray(draw)))
-    want = [crops.box_size((64, 64), float(a), float(d)) for a, d in zip(aspect, draw)]
-    assert (fits == [size is not None for size in want]).all() and fits.mean() > 0.9
-    assert [(w, h) for w, h, fit in zip(width, height, fits) if fit] == [size for size in want if size]
+    found = [np.asarray(x) for x in box_size(jnp, (64, 64), jnp.asarray(aspect), jnp.asarray(draw))]
+    wanted = box_size(np, (64, 64), aspect.astype(np.float64), draw.astype(np.float64))
+    for ours, theirs in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert found[2].mean() > 0.9
+
+
+def test_a_box_by_hand():
+    """10 x 6 pixels at a ratio of 1: from 1.73 (5 % of the area) to 7.75 pixels high, of which 6 fit."""
+    width, height, fits = box_size(np, (10, 6), np.ones(3), np.array([0.0, 0.5, 0.999]))
+    assert width.tolist() == height.tolist() == [2, 4, 6] and fits.all()
+    assert not box_size(np, (400, 10), 1.0, 0.5)[2], "the least height is 14"
 
 
 def test_the_device_crops_what_its_boxes_say():
