@@ -1,16 +1,19 @@
-"""The code of the documentation runs as pasted, and troubleshooting.md has the messages that the commands print."""
+"""The code of the documentation runs as pasted, and troubleshooting.md has messages of the commands."""
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from attention_jax import InputError, commands
+
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-FAST = ("fused", "masks", "installation", "decoding", "mixed_precision", "run_directory")
+FAST = ("fused", "masks", "installation", "decoding", "troubleshooting", "mixed_precision", "run_directory")
 """Pages whose Python blocks, one after the other, are a program of seconds."""
 TRAINS = ("quickstart", "checkpoints")
 """Pages that train the default experiment: here its smoke configuration."""
@@ -42,3 +45,37 @@ def test_the_code_of_a_page_that_trains_runs_with_a_small_configuration(page, tm
     assert code.count(".config()") == 1
     ended = run(code.replace(".config()", ".smoke()"), tmp_path)
     assert ended.returncode == 0, ended.stderr[-3000:]
+
+
+def printed(page: Path) -> list[tuple[str, str]]:
+    """(command, error message) of each console block of a page."""
+    found = [block.rstrip("\n").split("\n", 1) for block in blocks(page, "console")]
+    assert all(command.startswith("$ python launch.py ") for command, _ in found)
+    return [(command.removeprefix("$ python launch.py "), message) for command, message in found]
+
+
+MESSAGES = printed(DOCS / "troubleshooting.md")
+
+
+def named(message: str) -> set[str]:
+    """The options, numbers, files and quoted values of a message: what has to be right whatever the sentence is."""
+    return set(
+        re.findall(r"--[\w.-]*\w|'[^']+'|\b[\w-]+\.(?:tsv|loss|exact_match)\b|(?<![\w.])-?\d+(?:\.\d+)?\b", message)
+    )
+
+
+def test_what_a_message_names_is_found():
+    text = "error: bad.tsv line 2: 'x y' of --data.damaged skip, got -1.0; --metric valid.loss"
+    assert named(text) == {"bad.tsv", "2", "'x y'", "--data.damaged", "-1.0", "--metric", "valid.loss"}
+
+
+@pytest.mark.parametrize(("command", "message"), MESSAGES, ids=[command for command, _ in MESSAGES])
+def test_a_command_of_troubleshooting_prints_its_message(command, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("bad.tsv").write_text("a b c\tx y z\nbad line without tab\n", encoding="utf-8")
+    Path("latin.tsv").write_bytes(b"\xff\xfe\x00")
+    Path("empty").mkdir()
+    with pytest.raises(InputError) as raised:
+        commands.main(shlex.split(command))
+    assert "\n" not in str(raised.value)
+    assert named(message) <= named(f"error: {raised.value}"), f"troubleshooting.md has another message: {raised.value}"
