@@ -66,7 +66,9 @@ def test_an_optimizer_from_elsewhere_runs_no_code_unless_it_is_trusted(tmp_path,
     assert getattr(config.optim, option) == "evil_code:thing" and runs.read_config(tmp_path, like=config) == config
 
 
-@pytest.mark.parametrize("change", [{"type": "evil_code:Thing"}, {"score": "evil_code:Thing"}])
+@pytest.mark.parametrize(
+    "change", [{"type": "evil_code:Thing"}, {"score": "evil_code:Thing"}, {"score": "evil_code:Thing(3)"}]
+)
 def test_a_run_from_elsewhere_runs_no_code_unless_it_is_trusted(tmp_path, monkeypatch, change):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(configs.Options, "kinds", dict(configs.Options.kinds))
@@ -89,4 +91,4 @@ def test_a_run_from_elsewhere_runs_no_code_unless_it_is_trusted(tmp_path, monkey
 def test_only_scores_and_types_of_a_config_name_code():
     kinds = [kind for name, kind in configs.Options.kinds.items() if ":" not in name]
     fields = {name for kind in kinds for name, allowed in _choices(kind).items() if isinstance(allowed, OneOf)}
-    assert len(kinds) > 20 and fields == {"score", "name", "schedule"}
+    assert len(kinds) > 20 and fields == {"score", "mask", "norm_layer", "mlp_layer", "name", "schedule"}

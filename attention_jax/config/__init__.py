@@ -72,6 +72,7 @@ from attention_jax.config.options import (
     kind_called,
     kind_name,
     named,
+    part,
     places_of_code,
 )
 from attention_jax.config.patterns import parse_pattern

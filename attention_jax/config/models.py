@@ -19,13 +19,21 @@ SCORES = {
     "additive": "attention_jax.ops.scores:Additive",
     "cosine": "attention_jax.ops.scores:Cosine",
     "gaussian": "attention_jax.ops.scores:Gaussian",
+    "qk_norm": "attention_jax.ops.scores:QKNorm",
+    "soft_cap": "attention_jax.ops.scores:SoftCap",
     "location": "attention_jax.ops.biases:Location",
     "mean": "attention_jax.ops.scores:Constant",
 }
-"""Scores by name; "mean" gives every key the same weight."""
+"""Scores by name; "mean" gives every key the same weight. soft_cap(30) is `SoftCap(30)`."""
+MASKS = {"window": "attention_jax.ops.masks:window"}
+"""Masks by name: window(128) lets a position attend to those at most 128 away."""
+NORMS = {"layer": "attention_jax.models.blocks:LayerNorm", "rms": "attention_jax.models.blocks:RMSNorm"}
+"""Normalisations by name: Flax modules, made as Module(epsilon)."""
+MLPS = {"dense": "attention_jax.models.blocks:FeedForward", "swiglu": "attention_jax.models.blocks:SwiGLU"}
+"""Feed-forward layers by name: Flax modules, made as Module(block)."""
 
-Score = Annotated[str, OneOf(tuple(SCORES))]
-HeadScore = Annotated[str, OneOf(tuple(name for name in SCORES if name != "location"))]
+Score = Annotated[str, OneOf(tuple(SCORES), arguments=True)]
+HeadScore = Annotated[str, OneOf(tuple(name for name in SCORES if name != "location"), arguments=True)]
 """Score of an attention head; "location" is a bias over positions, which Transformers choose by `PositionEmbedding`."""
 PositionEmbedding = Literal["none", "sinusoidal", "learned", "shaw", "transformer_xl", "t5", "alibi", "rotary"]
 """How positions are encoded in a Transformer (attention_jax/models/position_encodings.py)."""
@@ -202,8 +210,32 @@ class Convolutional(ModelOptions):
     """Dropout rate of the embeddings and of the input of every convolution."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class TransformerLayers(ModelOptions):
+    """Options of the layers of every Transformer here (attention_jax/models/blocks.py)."""
+
+    score: HeadScore = "scaled_dot"
+    """dot, scaled_dot, general, concat, additive, cosine, gaussian, qk_norm, soft_cap(50), mean, or package.file:Class
+    of yours."""
+    mask: Annotated[str, OneOf(("none", *MASKS), arguments=True)] = "none"
+    """Which positions self-attention may attend to, besides what is causal or padding: none for all, window(128) for
+    those at most 128 positions away, or package.file:Class of yours."""
+    norm_layer: Annotated[str, OneOf(tuple(NORMS))] = "layer"
+    """LayerNorm (layer), RMSNorm (rms), or package.file:Module of yours, made as Module(epsilon)."""
+    mlp_layer: Annotated[str, OneOf(tuple(MLPS))] = "dense"
+    """The feed-forward layer: two linear maps around `activation` (dense), SwiGLU (swiglu), or package.file:Module of
+    yours, made as Module(block)."""
+    num_kv_heads: int = option(0, smoke=1)
+    """Heads of keys and values, each read by num_heads / num_kv_heads heads of queries (grouped-query attention); 0 is
+    as many as of queries, 1 is multi-query attention."""
+    output_gate: bool = False
+    """Multiply the output of attention, before its last linear map, by a sigmoid gate of the layer's input."""
+    rope_theta: float = option(10_000.0, above=1)
+    """Base of the wavelengths of rotary positions."""
+
+
 @dataclass(frozen=True)
-class Vit(ModelOptions):
+class Vit(TransformerLayers):
     """Vision Transformer (attention_jax/models/vit.py)."""
 
     module: ClassVar[str] = "attention_jax.models.vit:Vit"
@@ -258,7 +290,7 @@ VIT_SIZES = {  # Dosovitskiy et al. 2021, table 1; S: Touvron et al. 2021, table
 
 
 @dataclass(frozen=True)
-class Cct(ModelOptions):
+class Cct(TransformerLayers):
     """Compact Convolutional Transformer (attention_jax/models/cct.py); the defaults are CCT-2/3x2."""
 
     module: ClassVar[str] = "attention_jax.models.cct:Cct"
@@ -311,7 +343,7 @@ class ResNet(ModelOptions):
 
 
 @dataclass(frozen=True)
-class Transformer(ModelOptions):
+class Transformer(TransformerLayers):
     """Encoder-decoder Transformers (attention_jax/models/transformer.py); the defaults are the paper's base model."""
 
     module: ClassVar[str] = "attention_jax.models.transformer:Transformer"
@@ -338,8 +370,6 @@ class Transformer(ModelOptions):
     """Activation of the feed-forward layers."""
     position_embedding: PositionEmbedding = option("sinusoidal", was="positions")
     """How the position of a token is encoded."""
-    score: HeadScore = "scaled_dot"
-    """dot, scaled_dot, general, concat, additive, cosine, gaussian, mean, or package.file:Class of yours."""
     use_bias: bool = True
     """Bias terms in the attention projections."""
     dropout: float = rate(0.1, traced=True)
@@ -378,7 +408,7 @@ class Transformer(ModelOptions):
 
 
 @dataclass(frozen=True)
-class LanguageModel(ModelOptions):
+class LanguageModel(TransformerLayers):
     """Decoder-only Transformers (attention_jax/models/language_model.py)."""
 
     module: ClassVar[str] = "attention_jax.models.language_model:LanguageModel"
@@ -398,8 +428,6 @@ class LanguageModel(ModelOptions):
     """Activation of the feed-forward layers."""
     position_embedding: PositionEmbedding = option("rotary", was="positions")
     """How the position of a token is encoded."""
-    score: HeadScore = "scaled_dot"
-    """dot, scaled_dot, general, concat, additive, cosine, gaussian, mean, or package.file:Class of yours."""
     dropout: float = rate(0.1, traced=True)
     """Dropout rate of the embeddings and of every sub-layer's output."""
     attention_dropout: float = rate(0.1, traced=True)
@@ -421,7 +449,7 @@ class LanguageModel(ModelOptions):
 
 
 @dataclass(frozen=True)
-class TextClassifier(ModelOptions):
+class TextClassifier(TransformerLayers):
     """A Transformer encoder, pooled by attention with one learned query (attention_jax/models/text_classifier.py)."""
 
     module: ClassVar[str] = "attention_jax.models.text_classifier:TextClassifier"

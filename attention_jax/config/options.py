@@ -1,9 +1,11 @@
 """What every dataclass of options is: checked when it is made, known by its name, and able to say what it is for."""
 
+import ast
 import difflib
 import functools
 import importlib
 import typing
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -16,9 +18,12 @@ class OneOf:
     """Annotation of a string that is one of these names, or the place "package.file:name" of something of one's own."""
 
     names: tuple[str, ...]
+    arguments: bool = False
+    """A name may be followed by arguments in parentheses (`part`)."""
 
     def __contains__(self, value) -> bool:
-        return value in self.names or (isinstance(value, str) and ":" in value)
+        name = value.partition("(")[0] if self.arguments and isinstance(value, str) else value
+        return name in self.names or (isinstance(value, str) and ":" in value)
 
     def __iter__(self):
         return iter((*self.names, "package.file:name"))
@@ -171,3 +176,23 @@ def named(place: str) -> Any:
             f"{place!r} must be package.file:name of something that can be imported; {error}: "
             "put the package beside launch.py or on PYTHONPATH"
         ) from error
+
+
+def part(value: str, names: Mapping[str, str]) -> Any:
+    """What the option `value` names: a key of `names`, whose values are places, or a place "package.file:name". With
+    arguments in parentheses, which are literals of Python, it is called with them. Raises InputError.
+
+    >>> part("floor", {"floor": "math:floor"})
+    <built-in function floor>
+    >>> part("math:gcd(12, 18)", {})
+    6
+    """
+    name, called, arguments = value.partition("(")
+    found = named(names.get(name, name))
+    if not called:
+        return found
+    try:
+        arguments = ast.literal_eval(f"[{arguments[:-1]}]" if arguments.endswith(")") else arguments)
+        return found(*arguments)
+    except (ValueError, SyntaxError, TypeError) as error:
+        raise InputError(f"{value} must be a name and its arguments, such as window(128): {error}") from error

@@ -17,16 +17,18 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from attention_jax import InputError
-from attention_jax.config import ModelOptions
-from attention_jax.config.models import Activation, PositionEmbedding
+from attention_jax.config import ModelOptions, part
+from attention_jax.config.models import MASKS, MLPS, NORMS, Activation, PositionEmbedding
 from attention_jax.models.multihead import Linear, MultiHeadAttention
+from attention_jax.models.named_scores import score_class
 from attention_jax.models.position_encodings import RelativeBias, relative_biases
 from attention_jax.ops.attention import Implementation
 from attention_jax.ops.biases import Bias
 from attention_jax.ops.dropout import dropout, is_zero
-from attention_jax.ops.masks import Finite
-from attention_jax.ops.norm import layer_norm
+from attention_jax.ops.masks import Finite, Mask, as_mask
+from attention_jax.ops.norm import layer_norm, rms_norm
 from attention_jax.ops.precision import is_half
+from attention_jax.ops.shared import Written
 from attention_jax.ops.trees import pytree
 
 EPSILON = 1e-5
@@ -58,7 +60,17 @@ class Block:
     activation: Activation = "gelu"
     position_embedding: PositionEmbedding = "none"
     score: str = "scaled_dot"
-    """A name in `config.SCORES`, or package.file:Class."""
+    """A name in `config.SCORES`, or package.file:Class; like those of the other parts."""
+    mask: str = "none"
+    """Of self-attention, a name in `config.MASKS`, besides what is causal or padding."""
+    norm_layer: str = "layer"
+    """A name in `config.NORMS`."""
+    mlp_layer: str = "dense"
+    """A name in `config.MLPS`."""
+    num_kv_heads: int = 0
+    output_gate: bool = False
+    rope_theta: float = 10_000.0
+    """These three as in `config.TransformerLayers`."""
     use_bias: bool = True
     """Bias terms of the attention projections."""
     dropout: Any = 0.0
@@ -78,16 +90,40 @@ class Block:
         shared = {name: getattr(options, name) for name in names} | fixed
         return cls(**shared | {"dtype": jnp.dtype(shared["dtype"])})
 
+    def __post_init__(self):
+        size, heads = self.hidden_size, self.num_heads
+        if size % heads and not (self.key_dim and self.value_dim):
+            raise InputError(f"--model.hidden-size must be a multiple of --model.num-heads, got {size} and {heads}")
+        if self.num_heads % (self.num_kv_heads or self.num_heads):
+            raise InputError(f"--model.num-kv-heads must divide the {self.num_heads} heads, got {self.num_kv_heads}")
+        score_class(self.score)
+        try:
+            jax.eval_shape(self.readable, jnp.ones((1, 1, 1), bool), jnp.int32(0))
+        except TypeError as error:
+            raise InputError(f"--model.mask must be a mask, such as window(128), got {self.mask}: {error}") from error
+        for option, names in {"norm_layer": NORMS, "mlp_layer": MLPS}.items():
+            kind = part(getattr(self, option), names)
+            if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
+                raise InputError(f"--model.{option.replace('_', '-')} must be a Flax module, got {kind!r}")
+
+    @property
+    def head_widths(self) -> tuple[int, int]:
+        """Of the keys (and queries) and of the values of a head."""
+        return self.key_dim or self.hidden_size // self.num_heads, self.value_dim or self.hidden_size // self.num_heads
+
     def attention(self) -> MultiHeadAttention:
         """A multi-head attention of this block's sizes."""
         return MultiHeadAttention(
             num_heads=self.num_heads,
+            num_kv_heads=self.num_kv_heads,
             hidden_size=self.hidden_size,
             key_dim=self.key_dim,
             value_dim=self.value_dim,
             score=self.score,
             use_bias=self.use_bias,
             rotary=self.position_embedding == "rotary",
+            rope_theta=self.rope_theta,
+            output_gate=self.output_gate,
             dropout=self.attention_dropout,
             dtype=self.dtype,
             implementation=self.implementation,
@@ -97,20 +133,47 @@ class Block:
         """The same over a memory, whose positions have no order relative to the queries': never rotary."""
         return self.attention().clone(rotary=False)
 
-    def normalisation(self) -> "LayerNorm":
+    def feed_forward(self) -> nn.Module:
+        """The feed-forward layer, called as layer(x, train=False)."""
+        return part(self.mlp_layer, MLPS)(self)
+
+    def normalisation(self, name: str | None = None) -> nn.Module:
         """One of this block's normalisations."""
-        return LayerNorm(self.norm_epsilon)
+        return part(self.norm_layer, NORMS)(self.norm_epsilon, name=name)
+
+    def self_mask(self, mask: Mask | None, batch_size: int) -> Mask | None:
+        """`mask`, whose leaves lead with the batch, and the block's own: what self-attention is masked with."""
+        own = self._own_mask()
+        if own is None:
+            return mask
+        own = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (batch_size, *jnp.shape(leaf))), own)
+        return own if mask is None else mask & own
+
+    def readable(self, entries: Bool[Array, "B k Tk"], position: Int[Array, ""]) -> Bool[Array, "B k Tk"]:
+        """Those `entries` of a cache, k of each position, to which the block's own mask lets `position` attend."""
+        own, (_, hypotheses, length) = self._own_mask(), entries.shape
+        return entries if own is None else entries & own(position[None], jnp.arange(length) // hypotheses)[None]
+
+    def _own_mask(self) -> Mask | None:
+        if self.mask == "none":
+            return None
+        if self.mask.partition("(")[0] not in MASKS and ":" not in self.mask:
+            raise InputError(f"--model.mask must be none, {', '.join(MASKS)} or package.file:Class, got {self.mask!r}")
+        own = part(self.mask, MASKS)
+        own = own() if isinstance(own, type) else own
+        return as_mask(own)
+
+    def empty_cache(self, batch_size: int, max_length: int) -> tuple[Written, Written]:
+        """Keys [B, Hkv, E, T] and values [B, Hkv, T, V] of the self-attention of one layer, of zeros."""
+        empty = lambda axis, *shape: Written(
+            jnp.zeros((batch_size, self.num_kv_heads or self.num_heads, *shape), self.dtype), axis
+        )
+        key_width, value_width = self.head_widths
+        return empty(3, key_width, max_length), empty(2, max_length, value_width)
 
     def relative_biases(self, layers: int, bidirectional: bool) -> list[RelativeBias]:
         """The biases of a stack of this block's self-attentions."""
-        key_width = self.key_dim or self.hidden_size // self.num_heads
-        return relative_biases(self.position_embedding, self.num_heads, key_width, layers, bidirectional)
-
-
-def check_heads(option: str, width: int, heads: int):
-    """Raise InputError unless the heads divide the width, which the option `option` of a model gives."""
-    if width % heads:
-        raise InputError(f"--model.{option} must be a multiple of --model.num-heads, got {width} and {heads}")
+        return relative_biases(self.position_embedding, self.num_heads, self.head_widths[0], layers, bidirectional)
 
 
 class FeedForward(nn.Module):
@@ -134,6 +197,18 @@ class FeedForward(nn.Module):
         return self.out(dropout(ACTIVATIONS[self.block.activation](x), rate, rng))
 
 
+class SwiGLU(nn.Module):
+    """(swish(x W) * x V) W_2, without biases (Shazeer 2020, eq. 6); here `gate` is W, `hidden` V and `out` W_2."""
+
+    block: Block
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B T D"], *, train: bool = False) -> Float[Array, "B T D"]:
+        linear = lambda name, width: Linear(width, use_bias=False, dtype=self.block.dtype, name=name)
+        x = jax.nn.swish(linear("gate", self.block.mlp_dim)(x)) * linear("hidden", self.block.mlp_dim)(x)
+        return linear("out", self.block.hidden_size)(drop(self, x, self.block.mlp_dropout, train))
+
+
 def drop(module: nn.Module, x: Array, rate, train: bool) -> Array:
     """Dropout with the module's own stream of randomness, in training only."""
     return dropout(x, rate, module.make_rng("dropout")) if train and not is_zero(rate) else x
@@ -150,12 +225,22 @@ class LayerNorm(nn.Module):
         return layer_norm(x, scale, self.param("bias", nn.initializers.zeros, (x.shape[-1],)), self.epsilon)
 
 
-def before(block: Block, norm: LayerNorm, x):
+class RMSNorm(nn.Module):
+    """`ops.norm.rms_norm` with its scale."""
+
+    epsilon: float = EPSILON
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... D"]:
+        return rms_norm(x, self.param("scale", nn.initializers.ones, (x.shape[-1],)), self.epsilon)
+
+
+def before(block: Block, norm: nn.Module, x):
     """What a sub-layer reads: norm(x) in pre-norm, x in post-norm."""
     return norm(x) if block.norm == "pre" else x
 
 
-def after(module: nn.Module, norm: LayerNorm, x, y, train: bool):
+def after(module: nn.Module, norm: nn.Module, x, y, train: bool):
     """The residual connection around a sub-layer: x + drop(y) in pre-norm, norm(x + drop(y)) in post-norm."""
     x = x + drop(module, y, module.block.dropout, train)
     return x if module.block.norm == "pre" else norm(x)
@@ -167,12 +252,13 @@ class EncoderLayer(nn.Module):
     block: Block
 
     def setup(self):
-        self.attention, self.ffn = self.block.attention(), FeedForward(self.block)
+        self.attention, self.ffn = self.block.attention(), self.block.feed_forward()
         self.attention_norm, self.ffn_norm = self.block.normalisation(), self.block.normalisation()
 
     def __call__(self, x: Float[Array, "B T D"], mask=None, bias=None, train: bool = False, look: bool = False):
         """(output [B, T, D], weights [B, H, T, T] or None)."""
         h = before(self.block, self.attention_norm, x)
+        mask = self.block.self_mask(mask, len(x))
         y, weights = self.attention(h, h, h, mask=mask, bias=bias, train=train, look=look)
         x = after(self, self.attention_norm, x, y, train)
         y = self.ffn(before(self.block, self.ffn_norm, x), train=train)
@@ -212,14 +298,14 @@ class AtPosition(Bias):
 class DecoderLayer(nn.Module):
     """Causal self-attention, attention over a memory if there is one (`cross`), then feed-forward.
 
-    `memory` is (keys [B, H, S, E], values [B, H, S, V], mask) as projected by `project`.
+    `memory` is (keys [B, Hkv, S, E], values [B, Hkv, S, V], mask) as projected by `project`.
     """
 
     block: Block
     cross: bool = True
 
     def setup(self):
-        self.attention, self.ffn = self.block.attention(), FeedForward(self.block)
+        self.attention, self.ffn = self.block.attention(), self.block.feed_forward()
         self.attention_norm, self.ffn_norm = self.block.normalisation(), self.block.normalisation()
         if self.cross:
             self.cross_attention, self.cross_norm = self.block.cross_attention(), self.block.normalisation()
@@ -227,7 +313,7 @@ class DecoderLayer(nn.Module):
     def __call__(self, x: Float[Array, "B T D"], mask, bias=None, memory=None, train: bool = False, look: bool = False):
         """(output [B, T, D], self-attention weights or None, cross-attention weights [B, H, T, S] or None)."""
         h = before(self.block, self.attention_norm, x)
-        y, own = self.attention(h, h, h, mask=mask, bias=bias, train=train, look=look)
+        y, own = self.attention(h, h, h, mask=self.block.self_mask(mask, len(x)), bias=bias, train=train, look=look)
         x, cross = self._rest(after(self, self.attention_norm, x, y, train), memory, train, look)
         return x, own, cross
 
@@ -238,7 +324,7 @@ class DecoderLayer(nn.Module):
     def step(self, x: Float[Array, "R 1 D"], cache, position, seen, bias=None, memory=None, look: bool = False):
         """One position of R = B k hypotheses: (output, cache, own weights [R, H, 1, T], cross weights [R, H, 1, S]).
 
-        `cache` is (keys [B, H, E, T k], values [B, H, T k, V]) as `Written`, `seen` [B, k, T k] which of them every
+        `cache` is (keys [B, Hkv, E, T k], values [B, Hkv, T k, V]) as `Written`, `seen` [B, k, T k] which of them every
         hypothesis reads; the k hypotheses of a sentence are k queries of one attention.
         """
         h, hypotheses = before(self.block, self.attention_norm, x), seen.shape[1]
@@ -246,8 +332,9 @@ class DecoderLayer(nn.Module):
         new_keys, new_values = (_together(y, hypotheses) for y in self.attention.memory(h, h, position))
         keys, values = cache[0].write(new_keys.swapaxes(2, 3), position), cache[1].write(new_values, position)
         bias = None if bias is None else AtPosition(bias, jnp.full((self.block.num_heads,), position), hypotheses)
-        known = keys.value.swapaxes(2, 3)
-        y, own = self.attention.pool(queries, known, values.value, bias=bias, mask=Seen(seen), look=look)
+        seen = self.block.readable(seen, position)
+        known, inputs = keys.value.swapaxes(2, 3), h.reshape(-1, hypotheses, h.shape[-1])
+        y, own = self.attention.pool(queries, known, values.value, inputs, bias=bias, mask=Seen(seen), look=look)
         own = _by_position(_by_row(own, x.shape[0]), hypotheses) if look else None
         x, cross = self._rest(after(self, self.attention_norm, x, y.reshape(x.shape), False), memory, False, look)
         return x, (keys, values), own, cross
@@ -264,8 +351,9 @@ class DecoderLayer(nn.Module):
     def _look_up(self, x: Float[Array, "R T D"], keys, values, mask, train, look):
         """Attention over the memory. In a beam search the hypotheses of a sentence share its memory: rows R = B k,
         memory B, and the k hypotheses are k queries of one attention."""
-        queries = self.cross_attention.queries(x.reshape(keys.shape[0], -1, x.shape[-1]))  # [B, H, k T, E]
-        y, weights = self.cross_attention.pool(queries, keys, values, mask=mask, train=train, look=look)
+        inputs = x.reshape(keys.shape[0], -1, x.shape[-1])  # [B, k T, D]
+        queries = self.cross_attention.queries(inputs)  # [B, H, k T, E]
+        y, weights = self.cross_attention.pool(queries, keys, values, inputs, mask=mask, train=train, look=look)
         return y.reshape(*x.shape[:2], -1), _by_row(weights, x.shape[0]) if look else None
 
 

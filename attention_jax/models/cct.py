@@ -9,9 +9,9 @@ import jax
 from jaxtyping import Array, Float
 
 from attention_jax import InputError, config
-from attention_jax.models.blocks import Block, check_heads, drop
+from attention_jax.models.blocks import drop
 from attention_jax.models.resnet import convolution
-from attention_jax.models.vit import Trunk, interpolate
+from attention_jax.models.vit import Trunk, image_block, interpolate
 
 
 class Tokenizer(nn.Module):
@@ -41,14 +41,13 @@ class Cct(nn.Module):
     image_size: int
 
     def __post_init__(self):
-        check_heads("hidden-size", self.options.hidden_size, self.options.num_heads)
+        image_block(self.options)  # refuses sizes and parts that do not fit
         super().__post_init__()
 
     @nn.compact
     def __call__(self, images: Float[Array, "B S S C"], *, train: bool = False, look: bool = False):
         """(logits [B, classes], {"encoder_attention": [B, layers, H, T, T], "pool_attention": [B, T]} if `look`)."""
-        options = self.options
-        block = Block.of(options, position_embedding="none", mlp_dropout=options.dropout)
+        options, block = self.options, image_block(self.options)
         if images.shape[1] != images.shape[2]:
             raise InputError(f"images must be squares, got {images.shape[1]} x {images.shape[2]}; give --data.pixels")
         tokenizer = Tokenizer(

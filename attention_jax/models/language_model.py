@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from attention_jax import config
-from attention_jax.models.blocks import Block, check_heads
+from attention_jax.models.blocks import Block
 from attention_jax.models.transformer import Decoder, Embedding, Past
 from attention_jax.ops.masks import causal
 
@@ -21,7 +21,7 @@ class LanguageModel(nn.Module):
     vocab: int
 
     def __post_init__(self):
-        check_heads("hidden-size", self.options.hidden_size, self.options.num_heads)
+        Block.of(self.options)  # refuses sizes and parts that do not fit
         super().__post_init__()
 
     def setup(self):

@@ -27,6 +27,7 @@ value):
 """
 
 import dataclasses
+from functools import partial
 from typing import Any
 
 import flax.linen as nn
@@ -68,25 +69,43 @@ def heads_attend(
         common = {"score": score, "bias": bias, "mask": mask, "query_offset": query_offset}
         return attend(q, k, v, dropout=dropout, rng=rng, implementation=implementation, **common)
 
-    over_heads = jax.vmap(one, in_axes=(0, 0, 0, 0, 0, None, 0))
-    return jax.vmap(over_heads, in_axes=(0, 0, 0, None, None, 0, 0))(query, key, value, score, bias, mask, rngs)
+    return for_each_head(one, query, key, value, score, bias, mask, rngs)
 
 
 def heads_weights(query, key, *, score=ScaledDot(), bias=None, mask=None, query_offset=0) -> Float[Array, "B H Q K"]:
-    """The weights that `heads_attend` pools with, for looking at."""
+    """The attention maps that `heads_attend` pools with."""
 
-    def one(q, k, score, bias, mask):
+    def one(q, k, _, score, bias, mask, rng):
         return attention_weights(q, k, score=score, bias=bias, mask=mask, query_offset=query_offset)
 
-    over_heads = jax.vmap(one, in_axes=(0, 0, 0, 0, None))
-    return jax.vmap(over_heads, in_axes=(0, 0, None, None, 0))(query, key, score, bias, mask)
+    return for_each_head(one, query, key, key, score, bias, mask, None)
+
+
+def for_each_head(one, query, key, value, score, bias, mask, rngs):
+    """`one` for every sequence and head of queries; groups of heads read the same keys and values where these have
+    fewer heads (Ainslie et al. 2023), which are not copied."""
+    over_heads = jax.vmap(one, in_axes=(0, 0, 0, 0, 0, None, 0))
+    over_batch = (0, 0, 0, None, None, 0, 0)
+    heads, kv_heads = query.shape[1], key.shape[1]
+    if heads == kv_heads:
+        return jax.vmap(over_heads, in_axes=over_batch)(query, key, value, score, bias, mask, rngs)
+    over_groups = jax.vmap(jax.vmap(one, in_axes=(0, None, None, 0, 0, None, 0)), in_axes=(0, 0, 0, 0, 0, None, 0))
+    query, rngs = (_in_groups(x, kv_heads, 1) for x in (query, rngs))
+    score, bias = (_in_groups(x, kv_heads, 0) for x in (score, bias))
+    found = jax.vmap(over_groups, in_axes=over_batch)(query, key, value, score, bias, mask, rngs)
+    return found.reshape(found.shape[0], heads, *found.shape[3:])
+
+
+def _in_groups(tree, groups: int, axis: int):
+    """The leaves of a pytree with their axis of heads divided: [..., H, ...] -> [..., groups, H / groups, ...]."""
+    return jax.tree.map(lambda x: x.reshape(*x.shape[:axis], groups, -1, *x.shape[axis + 1 :]), tree)
 
 
 def head_score(module: nn.Module, name: str, heads: int, size: int) -> Score:
     """The score called `name`; its leaves, if it has any, are parameters of `module` with one row per head."""
     kind = score_class(name)
     if not hasattr(kind, "init"):
-        return kind()
+        return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (heads, *jnp.shape(leaf))), kind())
 
     def draw(rng):
         return jax.vmap(lambda rng: kind.init(rng, size, size, size))(jax.random.split(rng, heads))
@@ -108,10 +127,17 @@ class MultiHeadAttention(nn.Module):
     hidden_size: int
     key_dim: int = 0
     value_dim: int = 0
+    num_kv_heads: int = 0
+    """Heads of keys and values, each read by num_heads / num_kv_heads heads of queries; 0 is as many as of queries."""
     score: str = "scaled_dot"
     """A name in `config.SCORES`, or package.file:Class."""
     use_bias: bool = True
     rotary: bool = False
+    rope_theta: float = 10_000.0
+    """Base of the wavelengths of rotary positions."""
+    output_gate: bool = False
+    """What is pooled is multiplied by sigmoid(x W_g + b_g) of the queries' inputs x, before W_o (Qiu et al. 2025, G1).
+    """
     dropout: Any = 0.0
     """Rate of attention weights to drop."""
     dtype: Any = jnp.float32
@@ -122,42 +148,51 @@ class MultiHeadAttention(nn.Module):
         key_width = self.key_dim or self.hidden_size // self.num_heads
         value_width = self.value_dim or self.hidden_size // self.num_heads
         self.query = Linear(self.num_heads * key_width, self.use_bias, self.dtype)
-        self.key = Linear(self.num_heads * key_width, self.use_bias, self.dtype)
-        self.value = Linear(self.num_heads * value_width, self.use_bias, self.dtype)
+        kv_heads = self.num_kv_heads or self.num_heads
+        self.key = Linear(kv_heads * key_width, self.use_bias, self.dtype)
+        self.value = Linear(kv_heads * value_width, self.use_bias, self.dtype)
         self.out = Linear(self.hidden_size, self.use_bias, self.dtype)
+        if self.output_gate:
+            self.gate = Linear(self.num_heads * value_width, self.use_bias, self.dtype)
         self.head_score = head_score(self, self.score, self.num_heads, key_width)
 
     def __call__(self, query, key, value, *, bias=None, mask=None, train=False, look=False):
         """[B, Q, Dq], [B, K, Dk], [B, K, Dv] -> (output [B, Q, width], weights [B, H, Q, K] if `look` else None)."""
-        return self.pool(self.queries(query), *self.memory(key, value), bias=bias, mask=mask, train=train, look=look)
+        call = {"bias": bias, "mask": mask, "train": train, "look": look}
+        return self.pool(self.queries(query), *self.memory(key, value), query, **call)
 
     def queries(self, query: Float[Array, "B Q D"], offset=0) -> Float[Array, "B H Q E"]:
         """The projected queries of all heads; `offset` is the first one's position."""
-        return self._rotate(self._split(self.query(query)), offset)
+        return self._rotate(self._split(self.query(query), self.num_heads), offset)
 
-    def memory(self, key, value, offset=0) -> tuple[Float[Array, "B H K E"], Float[Array, "B H K V"]]:
-        """The projected keys and values of all heads: what a cache holds."""
-        return self._rotate(self._split(self.key(key)), offset), self._split(self.value(value))
+    def memory(self, key, value, offset=0) -> tuple[Float[Array, "B Hkv K E"], Float[Array, "B Hkv K V"]]:
+        """The projected keys and values of all their heads: what a cache holds."""
+        kv_heads = self.num_kv_heads or self.num_heads
+        return self._rotate(self._split(self.key(key), kv_heads), offset), self._split(self.value(value), kv_heads)
 
-    def pool(self, query, key, value, *, bias=None, mask=None, query_offset=0, train=False, look=False):
-        """Attention of projected queries over projected keys and values, then W_o: (output, weights or None)."""
+    def pool(self, query, key, value, inputs, *, bias=None, mask=None, query_offset=0, train=False, look=False):
+        """Attention of projected queries over projected keys and values, then W_o: (output, weights or None). The
+        queries' `inputs` [B, Q, Dq] are what the gate, if there is one, is computed from."""
         common = {"score": self.head_score, "bias": bias, "mask": mask, "query_offset": query_offset}
         rng = self.make_rng("dropout") if train and not is_zero(self.dropout) else None
         pooled = heads_attend(
             query, key, value, dropout=self.dropout, rng=rng, implementation=self.implementation, **common
         )  # [B, H, Q, V]
         pooled = pooled.swapaxes(1, 2).reshape(query.shape[0], query.shape[2], -1)  # [B, Q, H V]
+        if self.output_gate:
+            pooled = pooled * jax.nn.sigmoid(self.gate(inputs))
         return self.out(pooled), heads_weights(query, key, **common) if look else None
 
-    def _split(self, x):
+    def _split(self, x, heads):
         """[B, T, H E] -> [B, H, T, E]."""
-        return x.reshape(*x.shape[:2], self.num_heads, -1).swapaxes(1, 2)
+        return x.reshape(*x.shape[:2], heads, -1).swapaxes(1, 2)
 
     def _rotate(self, x, offset):
         if not self.rotary:
             return x
         positions = jnp.arange(x.shape[2], dtype=jnp.int32) + offset
-        return jax.vmap(jax.vmap(rotary, in_axes=(0, None)), in_axes=(0, None))(x, positions)
+        turn = partial(rotary, theta=self.rope_theta)
+        return jax.vmap(jax.vmap(turn, in_axes=(0, None)), in_axes=(0, None))(x, positions)
 
 
 class Linear(nn.Module):

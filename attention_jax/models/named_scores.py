@@ -1,6 +1,7 @@
 """Scores by name, with their weights owned by a module."""
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import flax.linen as nn
@@ -8,7 +9,7 @@ import jax
 from jaxtyping import Array, Float
 
 from attention_jax import InputError
-from attention_jax.config import SCORES, named
+from attention_jax.config import SCORES, part
 from attention_jax.ops import scores
 from attention_jax.ops.biases import Bias, Location
 from attention_jax.ops.trees import children, pytree
@@ -29,14 +30,17 @@ class ScaledGeneral(scores.Bilinear):
         return scores.ScaledDot(), key @ self.kernel.T
 
 
-SAME_WIDTH = ("dot", "scaled_dot", "cosine", "gaussian")
+SAME_WIDTH = ("dot", "scaled_dot", "cosine", "gaussian", "qk_norm", "soft_cap")
 
 
-def score_class(name: str) -> type[scores.Score]:
-    """The score that `config.SCORES` calls `name`, or that stands at the place "package.file:Class"."""
-    if name not in SCORES and ":" not in name:
+def score_class(name: str) -> Callable[[], scores.Score]:
+    """What makes the score that `config.SCORES` calls `name`, or that stands at the place "package.file:Class": a class
+    or, where arguments are given, a function that returns the score made with them."""
+    if name.partition("(")[0] not in SCORES and ":" not in name:
         raise InputError(f"score must be one of {', '.join(SCORES)} or package.file:Class of your own, got {name!r}")
-    kind = named(SCORES.get(name, name))
+    kind = part(name, SCORES)
+    if isinstance(kind, scores.Score):
+        return lambda: kind
     if not (isinstance(kind, type) and issubclass(kind, scores.Score)):
         raise InputError(f"--model.score {name} must be a class that inherits from attention_jax.ops.scores.Score")
     return kind
@@ -50,7 +54,7 @@ def prepared_keys(score: scores.Score, hidden: Float[Array, "B S H"]) -> Float[A
 def make_score(module: nn.Module, name: str, query_width: int, key_width: int, hidden: int) -> scores.Score:
     """The score called `name`; its weights become the parameter "score" of `module` (in its setup)."""
     kind = score_class(name)
-    if name in SAME_WIDTH and query_width != key_width:
+    if name.partition("(")[0] in SAME_WIDTH and query_width != key_width:
         raise InputError(
             f"score {name} compares vectors of one width, got queries of {query_width} and keys of {key_width}: "
             "use general"

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from attention_jax import config
-from attention_jax.models.blocks import Block, check_heads, drop
+from attention_jax.models.blocks import Block, drop
 from attention_jax.models.multihead import Linear
 from attention_jax.models.transformer import Embedding, Encoder
 from attention_jax.ops.attention import attend, attention_weights
@@ -42,7 +42,7 @@ class TextClassifier(nn.Module):
     classes: int
 
     def __post_init__(self):
-        check_heads("hidden-size", self.options.hidden_size, self.options.num_heads)
+        Block.of(self.options)  # refuses sizes and parts that do not fit
         super().__post_init__()
 
     @nn.compact

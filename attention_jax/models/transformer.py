@@ -12,11 +12,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from attention_jax import InputError, config
-from attention_jax.models.blocks import Block, DecoderLayer, EncoderLayer, check_heads, drop
+from attention_jax.models.blocks import Block, DecoderLayer, EncoderLayer, drop
 from attention_jax.models.position_encodings import added_positions
 from attention_jax.ops.masks import causal, lengths, segments
 from attention_jax.ops.positions import within
-from attention_jax.ops.shared import Shared, Written, readable, sign
+from attention_jax.ops.shared import Shared, readable, sign
 
 Weights = Float[Array, "B L H Q K"]
 
@@ -56,7 +56,7 @@ class Past(NamedTuple):
 
     position: Int[Array, "R"]  # of the next token, the same in every row
     ancestors: Int[Array, "R T"]  # which hypothesis of its sentence wrote what a row reads
-    layers: Any  # per layer keys [B, H, E, T k] and values [B, H, T k, V], each `Written`
+    layers: Any  # per layer keys [B, Hkv, E, T k] and values [B, Hkv, T k, V], each `Written`
 
 
 class Decoder(nn.Module):
@@ -91,12 +91,7 @@ class Decoder(nn.Module):
 
     def start(self, batch_size: int, max_length: int) -> Past:
         """Nothing written yet, with room for `max_length` positions."""
-        block = self.block
-        key_width, value_width = (
-            size or block.hidden_size // block.num_heads for size in (block.key_dim, block.value_dim)
-        )
-        empty = lambda axis, *shape: Written(jnp.zeros((batch_size, block.num_heads, *shape), block.dtype), axis)
-        layers = tuple((empty(3, key_width, max_length), empty(2, max_length, value_width)) for _ in range(self.layers))
+        layers = tuple(self.block.empty_cache(batch_size, max_length) for _ in range(self.layers))
         return Past(jnp.zeros((batch_size,), jnp.int32), jnp.zeros((batch_size, max_length), jnp.int32), layers)
 
     def step(self, x: Float[Array, "R 1 D"], past: Past, memory=None, look: bool = False):
@@ -188,8 +183,7 @@ class Transformer(nn.Module):
 
     def __post_init__(self):
         options = self.options
-        if not (options.key_dim and options.value_dim):
-            check_heads("hidden-size", options.hidden_size, options.num_heads)
+        Block.of(options)  # refuses sizes and parts that do not fit
         if options.tied_embeddings == "all" and self.source_vocab != self.target_vocab:
             raise InputError(
                 f"--model.tied-embeddings all needs one vocabulary for both languages, got {self.source_vocab} and "

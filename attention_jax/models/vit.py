@@ -5,6 +5,7 @@ images need: 2-D rotary positions, stochastic depth, and a last layer that compu
 """
 
 import math
+from functools import partial
 from typing import Any
 
 import flax.linen as nn
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attention_jax import InputError, config
-from attention_jax.models.blocks import Block, FeedForward, LayerNorm, check_heads, drop
+from attention_jax.models.blocks import Block, LayerNorm, drop
 from attention_jax.models.multihead import Linear
 from attention_jax.models.stem import ConvolutionalStem
 from attention_jax.ops.attention import attend, attention_weights
@@ -85,7 +86,7 @@ def interpolate(table: Float[Array, "N D"], grid: int) -> Float[Array, "M D"]:
     return resize(table.reshape(1, old, old, -1), grid).reshape(grid * grid, -1)
 
 
-def rotary_2d(x: Float[Array, "B H T E"], grid: int, prefix: int) -> Float[Array, "B H T E"]:
+def rotary_2d(x: Float[Array, "B H T E"], grid: int, prefix: int, theta: float = 10_000.0) -> Float[Array, "B H T E"]:
     """Rotate one half of the channels by the row and the other by the column; the first `prefix` tokens have no place
     and stay.
 
@@ -95,7 +96,7 @@ def rotary_2d(x: Float[Array, "B H T E"], grid: int, prefix: int) -> Float[Array
     at = jnp.arange(x.shape[2]) - prefix
     row, column = (jnp.where(at < 0, 0, place) for place in jnp.divmod(at, grid))
     half = x.shape[-1] // 2
-    turn = jax.vmap(jax.vmap(rotary, in_axes=(0, None)), in_axes=(0, None))
+    turn = jax.vmap(jax.vmap(partial(rotary, theta=theta), in_axes=(0, None)), in_axes=(0, None))
     return jnp.concatenate([turn(x[..., :half], row), turn(x[..., half:], column)], axis=-1)
 
 
@@ -151,7 +152,11 @@ class ImageLayer(nn.Module):
     def setup(self):
         block = self.block
         self.attention = block.attention()
-        self.ffn, self.attention_norm, self.ffn_norm = FeedForward(block), block.normalisation(), block.normalisation()
+        self.ffn, self.attention_norm, self.ffn_norm = (
+            block.feed_forward(),
+            block.normalisation(),
+            block.normalisation(),
+        )
 
     def __call__(
         self,
@@ -171,8 +176,9 @@ class ImageLayer(nn.Module):
         query, (key, value) = self.attention.queries(h[:, :outputs]), self.attention.memory(h, h)
         if grid:
             prefix = x.shape[1] - grid * grid
-            query, key = rotary_2d(query, grid, prefix), rotary_2d(key, grid, prefix)
-        y, weights = self.attention.pool(query, key, value, train=train, look=look)
+            query, key = (rotary_2d(heads, grid, prefix, self.block.rope_theta) for heads in (query, key))
+        mask = self.block.self_mask(None, x.shape[0])
+        y, weights = self.attention.pool(query, key, value, h[:, :outputs], mask=mask, train=train, look=look)
         x = x[:, :outputs] + self._branch(y, train)
         y = drop(self, self.ffn(self.ffn_norm(x), train=train), self.block.dropout, train)
         return x + self._branch(y, train), weights
@@ -180,6 +186,11 @@ class ImageLayer(nn.Module):
     def _branch(self, y, train):
         skips = train and not is_zero(self.skip)
         return stochastic_depth(y, self.skip, self.make_rng("dropout")) if skips else y
+
+
+def image_block(options: config.Vit | config.Cct) -> Block:
+    """The block of an image model, whose positions are added to the tokens or, in `ImageLayer`, rotate the heads."""
+    return Block.of(options, position_embedding="none", mlp_dropout=options.dropout)
 
 
 class Trunk(nn.Module):
@@ -209,7 +220,7 @@ class Trunk(nn.Module):
             outputs = 1 if self.pool == "token" and i == last and not look else None
             x, w = layer(x, grid, outputs, train, look)
             weights.append(w)
-        x = LayerNorm(self.block.norm_epsilon, name="norm")(x)
+        x = self.block.normalisation("norm")(x)
         if self.pool == "attention":
             query = self.param("pool_query", nn.initializers.normal(0.02), (x.shape[-1],))
             pooled = jax.vmap(attention_pool, in_axes=(None, 0))(query, x)
@@ -244,7 +255,7 @@ class Vit(nn.Module):
 
     def __post_init__(self):
         options = self.options
-        check_heads("hidden-size", options.hidden_size, options.num_heads)
+        image_block(options)  # refuses sizes and parts that do not fit
         if options.position_embedding == "rotary" and (options.hidden_size // options.num_heads) % 4:
             raise InputError(
                 "--model.position-embedding rotary needs heads of a multiple of 4 dimensions, pairs for each axis; got "
@@ -256,8 +267,7 @@ class Vit(nn.Module):
     @nn.compact
     def __call__(self, images: Float[Array, "B S S C"], *, train: bool = False, look: bool = False):
         """(logits [B, classes], {"encoder_attention": [B, layers, H, T, T]} if `look`)."""
-        options = self.options
-        block = Block.of(options, position_embedding="none", mlp_dropout=options.dropout)
+        options, block = self.options, image_block(self.options)
         x = self.embedded(images, block)  # [B, N, D]
         grid = math.isqrt(x.shape[1])
         x = drop(self, self.placed(with_first_tokens(self, x), grid), block.dropout, train)

@@ -33,9 +33,9 @@ def sinusoidal(positions: Int[Array, "T"], width: int) -> Float[Array, "T D"]:
     return pairs.reshape(positions.shape[0], -1)[:, :width]
 
 
-def rotary(x: Float[Array, "T D"], positions: Int[Array, "T"]) -> Float[Array, "T D"]:
-    """Rotates the pairs (x_i, x_{i+D/2}) of the vector at position t by the angle
-    t / 10000^(2i/D) (Su et al. 2021, eq. 34).
+def rotary(x: Float[Array, "T D"], positions: Int[Array, "T"], theta: float = 10_000.0) -> Float[Array, "T D"]:
+    """Rotates the pairs (x_i, x_{i+D/2}) of the vector at position t by the angle t / theta^(2i/D) (Su et al. 2021,
+    eq. 34, theta = 10000).
 
     The dot product of a rotated query and a rotated key depends on their positions only through the difference. Pairs
     are halves apart rather than neighbours (as in GPT-NeoX), which is the same map up to an order of the channels.
@@ -45,13 +45,13 @@ def rotary(x: Float[Array, "T D"], positions: Int[Array, "T"]) -> Float[Array, "
     [-0.416, 0.909]
     """
     half = x.shape[-1] // 2
-    angles = _angles(positions, half, 2 * half)
+    angles = _angles(positions, half, 2 * half, theta)
     cos, sin = jnp.cos(angles).astype(x.dtype), jnp.sin(angles).astype(x.dtype)  # [T, D/2]
     first, second = x[:, :half], x[:, half : 2 * half]
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin, x[:, 2 * half :]], axis=-1)
 
 
-def _angles(positions, pairs: int, width: int):
-    """t / 10000^(2i/width) for i < pairs: [T, pairs]."""
-    frequencies = 10000.0 ** (-2.0 * jnp.arange(pairs, dtype=jnp.float32) / width)
+def _angles(positions, pairs: int, width: int, theta: float = 10_000.0):
+    """t / theta^(2i/width) for i < pairs: [T, pairs]."""
+    frequencies = theta ** (-2.0 * jnp.arange(pairs, dtype=jnp.float32) / width)
     return positions.astype(jnp.float32)[:, None] * frequencies[None, :]

@@ -32,7 +32,7 @@ What concerns one side only is done once instead of once a pair (or once a decod
 (1, 5)
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import jax
 import jax.numpy as jnp
@@ -256,6 +256,59 @@ class Cosine(Score):
     def init(cls, rng: Array, query_width: int, key_width: int = 0, hidden: int = 0) -> "Cosine":
         """The square root of D, to be learnt: on vectors of length sqrt(D) the scores are those of `ScaledDot`."""
         return cls(jnp.full((), query_width**0.5))
+
+
+@pytree
+@dataclass(frozen=True)
+class QKNorm(Score):
+    """rms(q) . rms(k) / sqrt(D), where rms(x) = scale * x / sqrt(mean(x^2)) with a learned scale [D] for queries and
+    one for keys (query-key normalisation: Henry et al. 2020; Dehghani et al. 2023, eq. 1, there with LayerNorm).
+
+    The queries and keys of a head with rotary positions are rotated first, which changes no length.
+    """
+
+    query_scale: Float[Array, " D"] | None
+    key_scale: Float[Array, " D"] | None
+
+    def __call__(self, query, key):
+        (_, query), (_, key) = self.prepare_query(query), self.prepare_key(key)
+        return _product(query, key) * query.shape[-1] ** 0.5  # unit vectors are rms(x) / sqrt(D)
+
+    def prepare_key(self, key):
+        return replace(self, key_scale=None), _scaled(key, self.key_scale)
+
+    def prepare_query(self, query):
+        return replace(self, query_scale=None), _scaled(query, self.query_scale)
+
+    @classmethod
+    def init(cls, rng: Array, query_width: int, key_width: int, hidden: int = 0) -> "QKNorm":
+        """Scales of 1."""
+        return cls(jnp.ones(query_width), jnp.ones(key_width))
+
+
+def _scaled(x: Float[Array, "N D"], scale: Float[Array, " D"] | None) -> Float[Array, "N D"]:
+    """Unit rows times `scale`; None says that they are so already."""
+    return x if scale is None else _normalised(x) * scale.astype(x.dtype)[None, :]
+
+
+@pytree
+@dataclass(frozen=True)
+class SoftCap(Score):
+    """cap * tanh(score / cap): the logits of another score, softly limited to (-cap, cap) (Gemma Team 2024, 2)."""
+
+    cap: float = field(default=50.0, metadata={"static": True})
+    score: Score = ScaledDot()
+
+    def __call__(self, query, key):
+        return self.cap * jnp.tanh(self.score(query, key) / self.cap)
+
+    def prepare_key(self, key):
+        rest, key = self.score.prepare_key(key)
+        return replace(self, score=rest), key
+
+    def prepare_query(self, query):
+        rest, query = self.score.prepare_query(query)
+        return replace(self, score=rest), query
 
 
 def _normalised(x: Float[Array, "N D"]) -> Float[Array, "N D"]:

@@ -331,7 +331,17 @@ def test_any_score_trains(score):
     rngs = {"dropout": jax.random.key(0)}
     grads = jax.jit(jax.grad(lambda p: model.apply(p, SOURCE, LENGTH, TARGET, train=True, rngs=rngs)[0].std()))(params)
     own = [g for path, g in jax.tree.leaves_with_path(grads) if "score" in jax.tree_util.keystr(path)]
-    leaves = {"dot": 0, "general": 3, "additive": 9, "concat": 6, "cosine": 3, "gaussian": 3, "mean": 0}
+    leaves = {
+        "dot": 0,
+        "general": 3,
+        "additive": 9,
+        "concat": 6,
+        "cosine": 3,
+        "gaussian": 3,
+        "mean": 0,
+        "qk_norm": 6,
+        "soft_cap": 0,
+    }
     assert len(own) == leaves[score]
     assert all(np.isfinite(g).all() and np.abs(g).max() > 0 for g in own)
 

@@ -34,6 +34,8 @@ SCORES = {
     "Epanechikov": scores.Epanechikov(jnp.float32(9.0)),
     "Constant": scores.Constant(),
     "NegativeSquaredDistance": scores.NegativeSquaredDistance(),
+    "QKNorm": scores.QKNorm(jnp.array([0.5, 1.5, 2.0, -1.0]), jnp.array([1.0, 0.7, 1.3, 2.0])),
+    "SoftCap": scores.SoftCap(0.8, scores.Bilinear.init(KEY, WIDTH, WIDTH)),
 }
 BIASES = {
     "none": None,

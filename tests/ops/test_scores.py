@@ -21,6 +21,10 @@ def norm(x):
     return np.sqrt((x**2).sum())
 
 
+def rms(x):
+    return np.sqrt((x**2).mean())
+
+
 def log(x):
     return np.log(x) if x > 0 else -np.inf
 
@@ -51,6 +55,11 @@ TABLE = {
     scores.Boxcar: (scores.Boxcar(3.0), lambda q, k: log(float(norm(q - k) < 3))),
     scores.Epanechikov: (scores.Epanechikov(3.0), lambda q, k: log(max(0, 1 - norm(q - k) / 3))),
     scores.Constant: (scores.Constant(), lambda q, k: 0.0),
+    scores.QKNorm: (
+        scores.QKNorm(jnp.float32(W[0]), jnp.float32(W[1])),
+        lambda q, k: (W[0] * q / rms(q)) @ (W[1] * k / rms(k)) / np.sqrt(D),
+    ),
+    scores.SoftCap: (scores.SoftCap(0.7, scores.Dot()), lambda q, k: 0.7 * np.tanh(q @ k / 0.7)),
 }
 
 

@@ -1,0 +1,247 @@
+"""Parts and options of heads in all Transformers: against a slow NumPy Transformer, written head by head and position
+by position; decoding against teacher forcing; the sizes of caches."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention_jax import InputError, config
+from attention_jax.config import replace
+from attention_jax.models.language_model import LanguageModel
+from attention_jax.models.text_classifier import TextClassifier
+from attention_jax.models.transformer import Transformer
+from attention_jax.models.vit import Vit
+from attention_jax.ops.shared import spread
+
+TOKENS = np.array([[1, 2, 3, 4, 5, 6], [5, 4, 3, 2, 1, 1]], np.int32)
+LENGTHS = np.array([6, 4], np.int32)
+TARGET = np.array([[1, 2, 3, 4], [5, 6, 1, 1]], np.int32)
+IMAGES = np.random.default_rng(1).uniform(size=(2, 6, 6, 1)).astype(np.float32)
+HEADS, KV_HEADS, THETA, CAP, WINDOW = 4, 2, 50.0, 1.5, 1
+PARTS = {
+    "model.num_kv_heads": KV_HEADS,
+    "model.output_gate": True,
+    "model.rope_theta": THETA,
+    "model.norm_layer": "rms",
+    "model.mlp_layer": "swiglu",
+    "model.mask": f"window({WINDOW})",
+}
+MODELS = {
+    "decoder-only": (
+        config.LanguageModel(num_layers=2, hidden_size=16, num_heads=HEADS, mlp_dim=12),
+        lambda options: (LanguageModel(options, 7), (TOKENS,)),
+    ),
+    "encoder-decoder": (
+        config.Transformer(2, 2, hidden_size=16, num_heads=HEADS, mlp_dim=12, norm="pre", position_embedding="rotary"),
+        lambda options: (Transformer(options, 7, 8), (TOKENS, LENGTHS, TARGET)),
+    ),
+    "image classifier": (
+        config.Vit(
+            patch_size=2,
+            hidden_size=16,
+            num_heads=HEADS,
+            mlp_dim=12,
+            num_layers=2,
+            position_embedding="rotary",
+            norm_epsilon=1e-5,
+        ),
+        lambda options: (Vit(options, 3, 6), (IMAGES,)),
+    ),
+    "text classifier": (
+        config.TextClassifier(num_layers=2, hidden_size=16, num_heads=HEADS, mlp_dim=12, position_embedding="rotary"),
+        lambda options: (TextClassifier(options, 7, 3), (TOKENS, LENGTHS)),
+    ),
+}
+
+
+def with_parts(options, **more):
+    config_ = config.Config("x", None, options)
+    return replace(config_, **PARTS | {f"model.{name}": value for name, value in more.items()}).model
+
+
+def made(model, inputs):
+    """Parameters that are neither zero nor tiny, so that every part matters."""
+    shapes = jax.eval_shape(model.init, jax.random.key(0), *inputs)["params"]
+    draw = np.random.default_rng(0).normal
+    return jax.tree.map(lambda x: draw(size=x.shape, scale=0.5).astype(np.float32), shapes)
+
+
+# --- the oracle: one example, float64 ---------------------------------------------------------------------------------
+
+
+def linear(p, x):
+    return x @ p["kernel"].astype(np.float64) + p.get("bias", 0.0)
+
+
+def rms(p, x):
+    return x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + 1e-5) * p["scale"]
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def swiglu(p, x):
+    gate = linear(p["gate"], x)
+    return linear(p["out"], gate * sigmoid(gate) * linear(p["hidden"], x))
+
+
+def rotated(x, position):
+    """One vector, its pairs (i, i + D/2) turned by position / theta^(2 i / D)."""
+    half, out = len(x) // 2, np.array(x)
+    for i in range(half):
+        angle = position / THETA ** (2 * i / (2 * half))
+        a, b = x[i], x[i + half]
+        out[i], out[i + half] = a * np.cos(angle) - b * np.sin(angle), b * np.cos(angle) + a * np.sin(angle)
+    return out
+
+
+def logit(p, head, query, key):
+    width = len(query)
+    if "score_query_scale" in p:
+        query = query / np.sqrt((query**2).mean()) * p["score_query_scale"][head]
+        key = key / np.sqrt((key**2).mean()) * p["score_key_scale"][head]
+        return query @ key / np.sqrt(width)
+    return CAP * np.tanh(query @ key / np.sqrt(width) / CAP)
+
+
+def attention(p, x, memory, allowed, turn):
+    """`allowed(q, k)` says who may attend, `turn(vector, position)` rotates."""
+    queries = linear(p["query"], x).reshape(len(x), HEADS, -1)
+    keys, values = (linear(p[name], memory).reshape(len(memory), KV_HEADS, -1) for name in ("key", "value"))
+    pooled = np.zeros((len(x), HEADS, values.shape[-1]))
+    for head in range(HEADS):
+        group = head // (HEADS // KV_HEADS)  # heads 0 and 1 read the first keys and values, 2 and 3 the second
+        for q in range(len(x)):
+            seen = [k for k in range(len(memory)) if allowed(q, k)]
+            logits = [logit(p, head, turn(queries[q, head], q), turn(keys[k, group], k)) for k in seen]
+            weights = np.exp(logits) / np.exp(logits).sum()
+            pooled[q, head] = sum(w * values[k, group] for w, k in zip(weights, seen))
+    return linear(p["out"], pooled.reshape(len(x), -1) * sigmoid(linear(p["gate"], x)))
+
+
+def layer(p, x, allowed, turn, memory=None, length=None):
+    h = rms(p["attention_norm"], x)
+    x = x + attention(p["attention"], h, h, lambda q, k: allowed(q, k) and abs(q - k) <= WINDOW, turn)
+    if memory is not None:
+        h = rms(p["cross_norm"], x)
+        x = x + attention(p["cross_attention"], h, memory, lambda q, k: k < length, lambda vector, position: vector)
+    return x + swiglu(p["ffn"], rms(p["ffn_norm"], x))
+
+
+def stack(p, x, allowed, turn, *memory):
+    for i in range(2):
+        x = layer(p[f"layer_{i}"], x, allowed, turn, *memory)
+    return rms(p["norm"], x)
+
+
+def embedded(p, tokens):
+    table = p["token"]["embedding"].astype(np.float64)
+    return table[tokens] * np.sqrt(table.shape[1])
+
+
+def decoder_only(p, tokens):
+    x = stack(p["decoder"], embedded(p["embedding"], tokens), lambda q, k: k <= q, rotated)
+    return x @ p["embedding"]["token"]["embedding"].T + p["bias"]
+
+
+def encoder_decoder(p, source, length, target):
+    memory = stack(p["encoder"], embedded(p["source_embedding"], source), lambda q, k: k < length, rotated)
+    x = embedded(p["target_embedding"], target)
+    return stack(p["decoder"], x, lambda q, k: k <= q, rotated, memory, length) @ p["kernel"] + p["bias"]
+
+
+def image_classifier(p, image):
+    patches = [image[r : r + 2, c : c + 2].reshape(-1) for r in (0, 2, 4) for c in (0, 2, 4)]
+    x = np.concatenate([p["class_token"][None], linear(p["patch_embedding"], np.stack(patches).astype(np.float64))])
+
+    def turn(vector, position):  # half of the channels by the row of a patch, half by its column
+        row, column = divmod(max(position - 1, 0), 3)
+        half = len(vector) // 2
+        return np.concatenate([rotated(vector[:half], row), rotated(vector[half:], column)])
+
+    x = stack(p["trunk"], x, lambda q, k: True, turn)
+    return linear(p["trunk"]["head"], x[0])
+
+
+def text_classifier(p, tokens, length):
+    x = stack(p["encoder"], embedded(p["embedding"], tokens), lambda q, k: k < length, rotated)
+    weights = np.exp(np.tanh(linear(p["pool"]["key"], x)) @ p["pool"]["query"])[:length]
+    return linear(p["head"], weights / weights.sum() @ x[:length])
+
+
+ORACLES = dict(zip(MODELS, (decoder_only, encoder_decoder, image_classifier, text_classifier)))
+
+
+@pytest.mark.parametrize("score", ["qk_norm", f"soft_cap({CAP})"])
+@pytest.mark.parametrize("kind", MODELS)
+def test_every_part_is_that_of_a_slow_transformer(kind, score):
+    options, make = MODELS[kind]
+    model, inputs = make(with_parts(options, score=score))
+    params = made(model, inputs)
+    got = jax.jit(lambda params: model.apply({"params": params}, *inputs)[0])(params)
+    for row, example in enumerate(zip(*inputs)):
+        np.testing.assert_allclose(got[row], ORACLES[kind](params, *example), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["decoder-only", "encoder-decoder"])
+def test_a_cache_of_grouped_heads_is_smaller_by_their_ratio(kind):
+    options, make = MODELS[kind]
+    sizes = {}
+    for kv_heads in (0, 1, 2):
+        model, inputs = make(options if not kv_heads else replace(options, num_kv_heads=kv_heads))
+        params = made(model, inputs)
+        if kind == "decoder-only":
+            cache = model.apply({"params": params}, 2, 10, method="start").layers
+        else:
+            memory = jax.eval_shape(lambda p, m=model: m.apply({"params": p}, TOKENS, LENGTHS, method="encode"), params)
+            begin = lambda p, memory, m=model: m.apply({"params": p}, memory, 10, method="start")
+            cache = jax.eval_shape(begin, params, memory)
+            cache = (cache.past.layers, [layer[:2] for layer in cache.memory.value])  # keys and values of both kinds
+        sizes[kv_heads] = sum(leaf.size for leaf in jax.tree.leaves(cache))
+    # keys and values of 2 layers: 2 rows, 10 positions, 16 numbers; and those of 6 source positions
+    assert sizes[0] == 2 * 2 * 2 * 16 * (10 if kind == "decoder-only" else 16)
+    assert sizes[0] == HEADS * sizes[1] == HEADS // 2 * sizes[2]
+
+
+@pytest.mark.parametrize(("kind", "score"), [("decoder-only", "soft_cap(1.5)"), ("encoder-decoder", "qk_norm")])
+def test_steps_with_every_part_are_teacher_forcing(kind, score):
+    """With two hypotheses a sentence, whose entries of the cache lie side by side."""
+    options, make = MODELS[kind]
+    model, inputs = make(with_parts(options, score=score))
+    params = made(model, inputs)
+
+    def both(params):
+        apply = lambda *args, method: model.apply({"params": params}, *args, method=method)
+        begun = (2, 6) if kind == "decoder-only" else (apply(TOKENS, LENGTHS, method="encode"), 6)
+
+        def step(cache, token):
+            logits, cache, _ = apply(cache, token, method="step")
+            return cache, logits
+
+        _, steps = jax.lax.scan(step, spread(apply(*begun, method="start"), 2), jnp.repeat(inputs[-1], 2, axis=0).T)
+        return steps.swapaxes(0, 1), jnp.repeat(apply(*inputs, method="__call__")[0], 2, axis=0)
+
+    np.testing.assert_allclose(*jax.jit(both)(params), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changed", "word"),
+    [
+        ({"num_kv_heads": 3}, "--model.num-kv-heads .* 4 heads, got 3"),
+        ({"num_heads": 3, "num_kv_heads": 0}, "--model.hidden-size .* 16 and 3"),
+        ({"mask": "window(-1)"}, "window .* -1"),
+        ({"mask": "window"}, "window"),
+        ({"mask": "window(1"}, "window"),
+        ({"mask": "math:pi"}, "--model.mask .* math:pi"),
+        ({"score": "soft_cap(1, 2, 3)"}, "soft_cap"),
+        ({"norm_layer": "math:sqrt"}, "--model.norm-layer .* sqrt"),
+        ({"mlp_layer": "swiglu(3)"}, "--model.mlp-layer .* swiglu"),
+    ],
+)
+@pytest.mark.parametrize("kind", MODELS)
+def test_what_does_not_fit_is_refused_when_the_model_is_made(kind, changed, word):
+    options, make = MODELS[kind]
+    with pytest.raises(InputError, match=word):
+        make(with_parts(options, **changed))
