@@ -23,7 +23,7 @@ __version__ = "0.1.0"
 PUBLIC = {
     "api": ("LoadedRun", "load_run", "train_run"),
     "catalogue": ("Experiment", "load_experiment"),
-    "decode": ("beam_search", "greedy"),
+    "decode": ("beam_search", "greedy", "sample"),
     "models.bahdanau": ("Bahdanau",),
     "models.conditional_gru": ("ConditionalGru",),
     "models.gnmt": ("Gnmt",),
@@ -40,7 +40,7 @@ PUBLIC = {
     "ops.masks": ("Mask", "causal", "dense", "lengths", "window"),
     "ops.scores": (
         "Additive", "Bilinear", "Boxcar", "Concat", "Constant", "Cosine", "Dot", "Epanechikov", "Gaussian",
-        "NegativeSquaredDistance", "ScaledDot", "Score",
+        "NegativeSquaredDistance", "QKNorm", "ScaledDot", "Score", "SoftCap",
     ),
     "ops.trees": ("pytree",),
 }  # fmt: skip
@@ -49,7 +49,7 @@ PUBLIC = {
 if TYPE_CHECKING:
     from attention_jax.api import LoadedRun, load_run, train_run
     from attention_jax.catalogue import Experiment, load_experiment
-    from attention_jax.decode import beam_search, greedy
+    from attention_jax.decode import beam_search, greedy, sample
     from attention_jax.models.bahdanau import Bahdanau
     from attention_jax.models.conditional_gru import ConditionalGru
     from attention_jax.models.gnmt import Gnmt
@@ -75,8 +75,10 @@ if TYPE_CHECKING:
         Epanechikov,
         Gaussian,
         NegativeSquaredDistance,
+        QKNorm,
         ScaledDot,
         Score,
+        SoftCap,
     )
     from attention_jax.ops.trees import pytree
 

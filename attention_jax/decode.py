@@ -1,6 +1,7 @@
-"""Decoding over a callback `step(tokens [B], cache) -> (logits [B, V], cache)`: greedy and beam search. Knows no model.
+"""Decoding over a callback `step(tokens [B], cache) -> (logits [B, V], cache)`: greedy and beam search, and sampling.
+Knows no model.
 
-Both functions are pure and belong inside one `jax.jit` of the caller (outside of it every
+All functions are pure and belong inside one `jax.jit` of the caller (outside of it every
 call traces the callback again):
 
     decode = jax.jit(lambda cache: greedy(step, cache, batch_size, bos=1, eos=2, max_length=40))
@@ -17,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from attention_jax import InputError
 from attention_jax.ops.platforms import by_platform
@@ -64,6 +65,68 @@ def greedy(
         cache,
     )
     return lax.while_loop(unfinished, body, start)[3]
+
+
+def truncated(logits: Float[Array, "B V"], top_k: int = 0, top_p: float = 1.0) -> Float[Array, "B V"]:
+    """The logits of the tokens that may be sampled, and -inf for all others.
+
+    These are the `top_k` most probable tokens (0: all), and of them the fewest, most probable first, whose
+    probabilities add up to `top_p` (the nucleus: Holtzman et al. 2020, eq. 2-3). The most probable one always stays; of
+    equally probable tokens the one with the smaller number comes first.
+
+    >>> logits = jnp.log(jnp.array([[0.1, 0.5, 0.15, 0.25]]))
+    >>> jnp.exp(truncated(logits, top_k=2)).round(2).tolist(), jnp.exp(truncated(logits, top_p=0.8)).round(2).tolist()
+    ([[0.0, 0.5, 0.0, 0.25]], [[0.0, 0.5, 0.15, 0.25]])
+    """
+    rows, width = logits.shape
+    if not top_k and top_p >= 1:
+        return logits
+    order = jnp.argsort(-logits, axis=-1, stable=True)
+    rank = jnp.zeros_like(order).at[jnp.arange(rows)[:, None], order].set(jnp.arange(width)[None])
+    ranked = jnp.take_along_axis(logits, order, axis=-1)
+    ranked = jnp.where(jnp.arange(width)[None] < (top_k or width), ranked, -jnp.inf)
+    probability = jax.nn.softmax(ranked, axis=-1)
+    nucleus = jnp.cumsum(probability, axis=-1) - probability < top_p  # what comes before adds up to less
+    kept = jnp.take_along_axis(nucleus & (ranked > -jnp.inf), rank, axis=-1)
+    return jnp.where(kept, logits, -jnp.inf)
+
+
+def sample(
+    step: Step,
+    cache: Cache,
+    prompt: Int[Array, "B P"],
+    length: int,
+    *,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    rng: Key[Array, ""] | None = None,
+) -> Int[Array, "B T"]:
+    """`length` tokens after each prompt, one by one, drawn from softmax(logits / temperature) as `truncated` by `top_k`
+    and `top_p`; with temperature 0 the most probable ones, for which no `rng` is needed.
+
+    >>> chain = jnp.log(jnp.array([[0.1, 0.8, 0.1], [0.1, 0.1, 0.8], [1.0, 0.0, 0.0]]))  # 0 -> 1 -> 2 -> 0
+    >>> step = lambda tokens, cache: (chain[tokens], cache)
+    >>> sample(step, None, jnp.array([[1, 2], [2, 0]]), 3, temperature=0.0).tolist()
+    [[0, 1, 2], [1, 2, 0]]
+    >>> sample(step, None, jnp.array([[1, 2]]), 3, top_k=1, rng=jax.random.key(0)).tolist()
+    [[0, 1, 2]]
+    """
+
+    def one(carry, now):
+        (cache, last), (given, rng) = carry, now
+        logits, cache = step(jnp.where(given >= 0, given, last), cache)
+        if temperature:
+            logits = truncated(logits / temperature, top_k, top_p)
+            logits = logits + jax.random.gumbel(rng, logits.shape)  # the largest one is a draw from the softmax
+        chosen = logits.argmax(-1).astype(jnp.int32)
+        return (cache, chosen), chosen
+
+    rows, begun = prompt.shape
+    given = jnp.concatenate([prompt.T, jnp.full((length - 1, rows), -1, jnp.int32)])
+    rngs = jax.random.split(jax.random.key(0) if rng is None else rng, begun + length - 1)
+    _, written = lax.scan(one, (cache, jnp.zeros((rows,), jnp.int32)), (given, rngs))
+    return written[begun - 1 :].T
 
 
 def penalty(length: Int[Array, "*n"], kind: LengthPenalty, alpha: float) -> Float[Array, "*n"]:

@@ -11,7 +11,7 @@ The last tenth of the text is held out: its first half for validation, which sel
 for the test.
 """
 
-from attention_jax.config import Config, LanguageModel, Optim, TextFile, Train, replace
+from attention_jax.config import Config, LanguageModel, Optim, Sampling, TextFile, Train, replace
 
 
 def config() -> Config:
@@ -29,12 +29,13 @@ def config() -> Config:
         ),
         Optim("adamw", learning_rate=3e-3, schedule="warmup_cosine", warmup_steps=100, weight_decay=0.1, clip_norm=1.0),
         Train(batch_size=16, total_epochs=20, max_steps=4_000, use_best=True),
+        Sampling(),
     )
 
 
 def smoke() -> Config:
     small = {"model.num_layers": 1, "model.hidden_size": 16, "model.num_heads": 2, "model.mlp_dim": 16}
-    return replace(config(), **small, **{"data.sequence_length": 32, "data.added": 8, "train.max_steps": 2})
+    return replace(config(), **small, **{"data.sequence_length": 32, "decode.length": 8, "train.max_steps": 2})
 
 
 def sweep() -> dict[str, str]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from attention_jax import InputError
-from attention_jax.decode import beam_search, greedy, largest, penalty
+from attention_jax.decode import beam_search, greedy, largest, penalty, sample, truncated
 from attention_jax.ops.shared import Written, readable, sign
 
 PAD, BOS, EOS = 0, 1, 2
@@ -239,3 +239,45 @@ def test_largest_is_top_k_on_wide_rows():
         assert jnp.array_equal(values, jax.lax.top_k(x, k)[0])
         assert jnp.array_equal(jnp.take_along_axis(x, columns, axis=1), values)
         assert all(len(set(row)) == k for row in columns.tolist())  # also among equal values
+
+
+def slow_distribution(logits, temperature, top_k, top_p):
+    """Of one row, token by token: what `sample` draws from."""
+    p = np.exp((logits - logits.max()) / temperature)
+    order = sorted(range(len(p)), key=lambda token: (-p[token], token))[: top_k or None]
+    total, kept = sum(p[token] for token in order), []
+    for token in order:
+        if sum(p[other] for other in kept) / total < top_p:
+            kept.append(token)
+    return np.array([p[token] if token in kept else 0.0 for token in range(len(p))]) / p[kept].sum()
+
+
+SAMPLED = [(1.0, 0, 1.0), (0.5, 0, 1.0), (1.0, 3, 1.0), (2.0, 0, 0.6), (1.0, 4, 0.75), (1.0, 0, 1e-6), (1.0, 99, 1.0)]
+
+
+@pytest.mark.parametrize(("temperature", "top_k", "top_p"), SAMPLED)
+def test_what_is_sampled_is_what_a_slow_definition_allows(temperature, top_k, top_p):
+    """With two equal logits, of which the first counts as the more probable one; draws of 4,000 rows."""
+    logits = np.array([0.3, 1.7, -0.4, 1.1, 1.1, -2.0, 0.9], np.float32)
+    wanted = slow_distribution(logits, temperature, top_k, top_p)
+    found = jax.nn.softmax(truncated(jnp.asarray(logits)[None] / temperature, top_k, top_p))[0]
+    np.testing.assert_allclose(found, wanted, atol=1e-6)
+    step = lambda tokens, cache: (jnp.broadcast_to(logits, (len(tokens), 7)), cache)
+    call = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "rng": jax.random.key(1)}
+    drawn = jax.jit(lambda prompt: sample(step, None, prompt, 2, **call))(jnp.zeros((4_000, 1), jnp.int32))
+    assert drawn.shape == (4_000, 2)
+    shares = np.bincount(np.asarray(drawn).ravel(), minlength=7) / 8_000
+    assert (shares[wanted == 0] == 0).all()
+    np.testing.assert_allclose(shares, wanted, atol=4 * np.sqrt(0.25 / 8_000))
+
+
+def test_a_prompt_is_read_before_anything_is_written():
+    """The next token is the sum of all that were read, modulo 7: a cache that missed one would show."""
+
+    def step(tokens, total):
+        total = (total + tokens) % 7
+        return jax.nn.one_hot(total, 7), total
+
+    prompt = jnp.array([[1, 2, 3], [6, 6, 0]])
+    written = sample(step, jnp.zeros(2, jnp.int32), prompt, 3, temperature=0.0)
+    assert written.tolist() == [[6, 5, 3], [5, 3, 6]]

@@ -58,7 +58,8 @@ def checkout(tmp_path_factory) -> Path:
     shutil.copytree(ROOT / "attention_jax", directory / "attention_jax", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "launch.py", directory)
     (directory / "experiments").mkdir()
-    shutil.copy(ROOT / "experiments" / "date_luong.py", directory / "experiments")
+    for name in ("date_luong.py", "language_model.py"):
+        shutil.copy(ROOT / "experiments" / name, directory / "experiments")
     blocks = BLOCK.findall(GUIDE.read_text(encoding="utf-8"))
     assert len(dict(blocks)) == len(blocks) >= 5, "two blocks have one name, or the page has lost its blocks"
     for name, code in blocks:
@@ -109,6 +110,33 @@ def test_the_model_the_dataset_and_the_experiment_of_the_guide_train_and_predict
 def test_the_score_of_the_guide_learns_in_a_model_by_its_place(checkout):
     launch(checkout, f"train date_luong --model.score mine.scores:Radial --data.examples 300 {SMALL} --out runs/radial")
     follow(checkout, "-c", SCORE_LEARNS)
+
+
+PARTS_LEARN = """
+import jax
+from attention_jax import load_run
+
+run = load_run("runs/parts", trust_code=True)
+shapes = {jax.tree_util.keystr(path): leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(run.params)}
+of = lambda *words: [shape for name, shape in shapes.items() if all(word in name for word in words)]
+assert of("attention_norm") == [(1, 1, 1)] and of("ffn", "kernel") == [(8, 8), (8, 8)] and not of("ffn", "bias")
+assert of("score_widths") == [(2, 4)] and of("'key'", "kernel") == [(8, 4)]
+"""
+
+
+@pytest.mark.slow
+def test_the_parts_of_the_guide_train_and_predict(checkout):
+    command = re.search(
+        r"^python launch.py (train language_model .*?)\n(?!  )", GUIDE.read_text(), re.DOTALL | re.MULTILINE
+    )
+    command = command[1].replace("\\", " ").replace('"', "")
+    small = "--model.num-layers 1 --model.hidden-size 8 --model.num-heads 2 --model.mlp-dim 8 --decode.length 4"
+    launch(
+        checkout,
+        f"{command} {small} --data.sequence-length 16 --data.text-file pairs.tsv --train.max-steps 2 --out runs/parts",
+    )
+    follow(checkout, "-c", PARTS_LEARN)
+    assert launch(checkout, "predict runs/parts w1 --trust-code").startswith("w1")
 
 
 @pytest.mark.slow

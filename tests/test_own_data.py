@@ -28,7 +28,7 @@ SMALL = {
     "classify_images": f"{TINY} --model.hidden-size 8 --model.mlp-dim 8 --model.num-layers 1 --data.pixels 16",
     "classify_text": f"{TINY} --model.hidden-size 8 --model.mlp-dim 8 --data.max-buckets 1",
     "language_model": f"{TINY} --model.hidden-size 8 --model.mlp-dim 8 --model.num-layers 1 --data.sequence-length 16"
-    " --data.added 4",
+    " --decode.length 4",
 }
 """What is added to the page's commands."""
 

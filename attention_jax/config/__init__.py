@@ -218,6 +218,24 @@ class Decode(Options):
 
 
 @dataclass(frozen=True)
+class Sampling(Options):
+    """How a language model continues a text (attention_jax/decode.py)."""
+
+    section: ClassVar[str] = "decode"
+
+    length: int = option(300, smoke=8)
+    """Tokens to add."""
+    temperature: float = 0.7
+    """Tokens are drawn from softmax(logits / temperature); 0 takes the most probable one."""
+    top_k: int = 0
+    """Draw from this many of the most probable tokens; 0 is all."""
+    top_p: float = option(1.0, above=0, at_most=1)
+    """Draw from the fewest of the most probable tokens whose probabilities add up to this."""
+    seed: int = option(0, at_most=2**32 - 1)
+    """Of the draws."""
+
+
+@dataclass(frozen=True)
 class Config(Options, Generic[DataConfig, ModelConfig, DecodeConfig]):
     """Everything a run depends on; written to its directory as config.json."""
 
@@ -232,15 +250,15 @@ class Config(Options, Generic[DataConfig, ModelConfig, DecodeConfig]):
     train: Train = field(default_factory=Train)
     """Options of the training loop."""
     decode: DecodeConfig = None
-    """`Decode` for models that generate sequences."""
+    """`Decode` for models that translate or solve, `Sampling` for those that continue a text."""
 
     def __post_init__(self):
         none = type(None)
         parts = {"name": (str,), "data": (DataOptions, none), "model": (ModelOptions, none), "optim": (Optim,)}
-        for part, kinds in (parts | {"train": (Train,), "decode": (Decode, none)}).items():
-            value = getattr(self, part)
+        for name, kinds in (parts | {"train": (Train,), "decode": (Decode, Sampling, none)}).items():
+            value = getattr(self, name)
             if not isinstance(value, kinds):
-                raise InputError(f"a configuration needs as its {part} a {kinds[0].__name__}, got {value!r}")
+                raise InputError(f"a configuration needs as its {name} a {kinds[0].__name__}, got {value!r}")
         super().__post_init__()
 
 
@@ -287,6 +305,8 @@ def from_json(values: dict):
     if kind is Train and "tensorboard" in values:  # before there was `log`
         values = dict(values)
         values |= {"log": ["tensorboard"] if values.pop("tensorboard") else []}
+    if kind is Config:
+        values = with_sampling(values)
     values = renamed(kind, values)
     unknown = set(values) - {f.name for f in dataclasses.fields(kind)} - {"type"}
     if unknown:
@@ -298,6 +318,20 @@ def from_json(values: dict):
         )
 
     return kind(**{k: value(v) for k, v in values.items() if k != "type"})
+
+
+def with_sampling(values: dict) -> dict:
+    """The values of a Config in which how a text is continued was written among the data's, before `Sampling`.
+
+    >>> with_sampling({"data": {"type": "TextFile", "added": 9, "temperature": 0.5}, "decode": None})["decode"]
+    {'type': 'Sampling', 'length': 9, 'temperature': 0.5}
+    """
+    data = values.get("data")
+    if not isinstance(data, dict) or "added" not in data:
+        return values
+    sampling = {"type": "Sampling", "length": data["added"], "temperature": data.get("temperature", 0.7)}
+    rest = {name: value for name, value in data.items() if name not in ("added", "temperature")}
+    return values | {"data": rest, "decode": values.get("decode") or sampling}
 
 
 def foreign_code(values) -> set[str]:

@@ -232,10 +232,6 @@ class TextFile(DataOptions):
     """Tokens of a training window, the longest context."""
     overlap: int = option(2, at_least=1)
     """Training windows start every sequence_length / overlap tokens."""
-    added: int = 300
-    """Tokens that `launch.py predict` generates."""
-    temperature: float = 0.7
-    """Softmax temperature of generation; 0 is greedy."""
 
 
 @dataclass(frozen=True)

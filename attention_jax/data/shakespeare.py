@@ -55,8 +55,7 @@ def assemble(text: str, options: settings.Shakespeare) -> Windows:
         tokenizers.character(),
         {"characters": len(text), "train_characters": border, "vocabulary": len(vocabulary)},
         beginnings=("ROMEO:\n", "First Citizen:\n"),
-        added=max(steps - 16, 1),  # learnt positions end with a window
-        temperature=0.8,
+        sampling=settings.Sampling(length=max(steps - 16, 1), temperature=0.8),  # learned positions end with a window
     )
 
 

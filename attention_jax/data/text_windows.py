@@ -33,10 +33,8 @@ class Windows(NamedTuple):
     """What a user's text is, in a line"""
     beginnings: tuple[str, ...] = ("it has", "time traveller")
     """What a report goes on with."""
-    added: int = 20
-    """Tokens that `predict` adds to a text; d2l adds 20 characters"""
-    temperature: float = 0.0
-    """Each is the most probable one, or, above 0, drawn from softmax(logits / temperature)"""
+    sampling: settings.Sampling = settings.Sampling(length=20, temperature=0.0)
+    """How `predict` continues a text where the configuration does not say it; d2l adds 20 characters"""
     known: Mapping[str, Mapping[str, float]] = MappingProxyType({})
     """{"valid": {name: nats a token}} of predictions that are known, against which a model's loss is held"""
 
@@ -138,8 +136,6 @@ def load(options: settings.TextFile) -> Windows:
         characters_per_token={name: characters[name] / len(part) for name, part in coded.items()},
         said=said,
         beginnings=(beginning,),
-        added=options.added,
-        temperature=options.temperature,
     )
 
 

@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention_jax import InputError
-from attention_jax.config import Config, named
+from attention_jax import InputError, decode
+from attention_jax.config import Config, Sampling, named
 from attention_jax.data import batches
 from attention_jax.data.text_windows import Windows
 from attention_jax.files import write_whole
@@ -39,14 +39,17 @@ LOOKED_AT, BEGUN = 2, 14
 
 def build(config: Config) -> "LanguageTask":
     """The task of a language model on the text that its data name."""
+    if not isinstance(config.decode, Sampling | None):
+        raise InputError("a language model continues texts: give its configuration decode=Sampling(), or none")
     data = load_once(named(config.data.loader), config.data)
     limit = config.model.longest_input
-    if limit is not None and data.added >= limit:
+    task = LanguageTask(config, data, build_model(config, len(data.vocabulary)))
+    if limit is not None and task.sampling.length >= limit:
         raise InputError(
-            f"a text and the {data.added} tokens that are added to it need as many learned positions, got "
-            f"--model.max-length {limit}: raise it, or add fewer with --data.added"
+            f"a text and the {task.sampling.length} tokens that are added to it need as many learned positions, got "
+            f"--model.max-length {limit}: raise it, or add fewer with --decode.length"
         )
-    return LanguageTask(config, data, build_model(config, len(data.vocabulary)))
+    return task
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,8 +117,8 @@ class LanguageTask:
         data, results = self.data, []
         for text in texts:
             begun, written = self.encode(text), []
-            if data.added:
-                written = continuation(self.model, params, begun[:, self.remembered], data.added, data.temperature)
+            if self.sampling.length:
+                written = continuation(self.model, params, begun[:, self.remembered], self.sampling)
             results.append(data.tokenizer.text([*data.tokenizer.tokens(text), *data.vocabulary.decode(written)]))
         if figure is not None and self.draw(params, results[0], 40, figure) is None:
             raise InputError("this model has no attention to draw; leave --attention out")
@@ -126,7 +129,12 @@ class LanguageTask:
         """The tokens of a text that are gone on with: the last ones, where learned positions must do for what is added
         too."""
         limit = self.config.model.longest_input
-        return slice(None if limit is None else self.data.added - limit, None)
+        return slice(None if limit is None else self.sampling.length - limit, None)
+
+    @property
+    def sampling(self) -> Sampling:
+        """How texts are continued: the configuration's choice, or else that of the data."""
+        return self.config.decode or self.data.sampling
 
     def log_p(self, params, batch):
         """The log-probability [B] of all tokens of each window but the first."""
@@ -183,24 +191,14 @@ class LanguageTask:
         return show_heatmaps(weights, names, names, path, xlabel="token looked at", **layer_names(weights))
 
 
-@functools.partial(jax.jit, static_argnames=("model", "length", "temperature"))
-def continuation(model, params, tokens, length: int, temperature: float = 0.0):
-    """[1, T] tokens -> `length` more, one by one: the most probable ones, or drawn from softmax(logits / temperature).
+@functools.partial(jax.jit, static_argnames=("model", "sampling"))
+def continuation(model: nn.Module, params, tokens, sampling: Sampling):
+    """[1, T] tokens -> what the model writes after them, [length]; always the same for the same options and seed."""
 
-    The same text is always gone on with in the same way.
-    """
+    def step(token, cache):
+        return model.apply({"params": params}, cache, token, method="step")[:2]
 
-    def one(carry, step):
-        (cache, last), (forced, rng) = carry, step
-        logits, cache, _ = model.apply({"params": params}, cache, jnp.where(forced >= 0, forced, last), method="step")
-        if temperature:
-            logits = logits / temperature + jax.random.gumbel(rng, logits.shape)
-        chosen = logits.argmax(-1).astype(jnp.int32)
-        return (cache, chosen), chosen
-
-    total = tokens.shape[1] + length
-    forced = jnp.concatenate([tokens[0], jnp.full((length - 1,), -1, jnp.int32)])
-    cache = model.apply({"params": params}, 1, total, method="start")
-    rngs = jax.random.split(jax.random.key(0), total - 1)
-    _, written = jax.lax.scan(one, (cache, jnp.zeros((1,), jnp.int32)), (forced, rngs))
-    return written[-length:, 0]
+    cache = model.apply({"params": params}, 1, tokens.shape[1] + sampling.length, method="start")
+    options = {"temperature": sampling.temperature, "top_k": sampling.top_k, "top_p": sampling.top_p}
+    rng = jax.random.key(sampling.seed)
+    return decode.sample(step, cache, tokens, sampling.length, **options, rng=rng)[0]

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention_jax import InputError
-from attention_jax.config import Config
+from attention_jax.config import Config, Decode
 from attention_jax.data import batches, corpora
 from attention_jax.data.pairs import PairData, decode_targets, encode_sources, references
 from attention_jax.data.streams import Stream
@@ -68,7 +68,7 @@ def build(config: Config) -> "Seq2seqTask":
             f"--model.max-length {limit}: raise it to {longest}, or take shorter sentences"
         )
     data = load_once(corpora.load, config.data, config.train.batch_size)
-    if config.decode is None:
+    if not isinstance(config.decode, Decode):
         raise InputError("a model that writes sequences needs to know how: give its configuration decode=Decode()")
     model = build_model(config, len(data.source_vocabulary), len(data.target_vocabulary))
     if config.model.needs_joint_vocabulary and data.source_vocabulary.tokens != data.target_vocabulary.tokens:

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from attention_jax import InputError, tasks
-from attention_jax.config import Config, LanguageModel, TimeMachine, Train
+from attention_jax.config import Config, Decode, LanguageModel, Sampling, TimeMachine, Train
+from attention_jax.decode import truncated
+from attention_jax.tasks.language import continuation
 
 
 @pytest.fixture(scope="module")
@@ -76,3 +78,25 @@ def test_bad_sizes_are_one_line(tmp_path):
     path.write_text("abc " * 100)
     with pytest.raises(InputError, match="multiple of --model.num-heads"):
         tasks.build(Config("test", TimeMachine(str(path), 8, 10, 2), LanguageModel(hidden_size=10, num_heads=4)))
+
+
+@pytest.mark.parametrize("sampling", [Sampling(6, 0.0), Sampling(6, 0.8, top_k=3), Sampling(6, 1.0, top_p=0.5, seed=2)])
+def test_the_cache_writes_what_the_whole_model_computed_again_would(task, sampling):
+    model = task.model.clone(options=replace(task.config.model, num_kv_heads=1, mask="window(3)", norm_layer="rms"))
+    tokens = jnp.asarray(task.buckets[0]["tokens"][:1, :5])
+    params = jax.jit(model.init)(jax.random.key(2), tokens)["params"]
+    whole = jax.jit(lambda tokens: model.apply({"params": params}, tokens)[0])
+    text, rngs = tokens, jax.random.split(jax.random.key(sampling.seed), 5 + 6 - 1)
+    for t in range(6):
+        padded = jnp.pad(text, ((0, 0), (0, 6 - t)))  # one program for all lengths: a causal model ignores the rest
+        logits = whole(padded)[:, text.shape[1] - 1]
+        if sampling.temperature:
+            logits = truncated(logits / sampling.temperature, sampling.top_k, sampling.top_p)
+            logits = logits + jax.random.gumbel(rngs[4 + t], logits.shape)
+        text = jnp.concatenate([text, logits.argmax(-1)[:, None].astype(jnp.int32)], axis=1)
+    np.testing.assert_array_equal(continuation(model, params, tokens, sampling), text[0, 5:])
+
+
+def test_options_of_translation_are_refused(task):
+    with pytest.raises(InputError, match="decode=Sampling"):
+        tasks.build(replace(task.config, decode=Decode()))
