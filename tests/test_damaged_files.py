@@ -39,7 +39,7 @@ def directory(request, tmp_path):
 
 def test_watch_passes_odd_lines_over(directory):
     watch.follow(directory, once=True)
-    assert watch.Lines(directory / "metrics.jsonl").read() == ROWS
+    assert watch.rows_of(directory / "metrics.jsonl") == ROWS
 
 
 def test_a_plot_names_the_line(directory):

@@ -1,55 +1,25 @@
-"""A run while it trains, in a terminal: curves, pace, time left, the newest samples. Reads the run's files alone."""
+"""A run while it trains, in a terminal: progress, each metric with its curve, the newest samples. Reads files alone."""
 
-import itertools
 import json
 import os
 import platform
-import shutil
 import sys
-import textwrap
 import time
 from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 from attention_jax import InputError, lower_is_better
 from attention_jax.files import metrics_row
 from attention_jax.printing import escaped
-from attention_jax.report.curves import NOT_METRICS, kinds
+from attention_jax.report.curves import NOT_METRICS
 from attention_jax.report.tables import number
-from attention_jax.report.terminal import COLOURS, LETTERS, Cell, beside, chart
 
-PANEL = 56
-"""Characters that a panel has beside others."""
-ROWS = 2, 8
-"""Fewest and most lines of a chart."""
+BLOCKS = "▁▂▃▄▅▆▇█"
 SAMPLES = 4
 PROGRESS = ("state", "step", "total_steps", "seconds_left", "examples_per_second", "waiting_share", "host", "process")
 """What progress.json tells (train/log.py)."""
-
-
-class Lines:
-    """The whole lines of a metrics.jsonl that another process writes; half a line waits for its end."""
-
-    def __init__(self, path: Path):
-        self.path, self.rows, self._begin = path, [], lambda: (None, 0, b"")
-        self._file, self._at, self._rest = self._begin()
-
-    def read(self) -> list[dict]:
-        """All rows so far; from the start again where the file is another one (a run that was resumed)."""
-        if not self.path.is_file():
-            return self.rows
-        with self.path.open("rb") as file:
-            found = os.fstat(file.fileno())
-            if found.st_ino != self._file or found.st_size < self._at:
-                self.rows, (_, self._at, self._rest) = [], self._begin()
-            self._file = found.st_ino
-            file.seek(self._at)
-            new = file.read()
-        self._at += len(new)
-        *whole, self._rest = (self._rest + new).split(b"\n")
-        self.rows += [row for line in whole if (row := metrics_row(line))]
-        return self.rows
 
 
 class Standing(NamedTuple):
@@ -64,36 +34,34 @@ def standing(directory: Path) -> Standing:
     result, failed = _json(directory / "result.json", "seconds"), _json(directory / "failure.json", "reason")
     progress = _json(directory / "progress.json", *PROGRESS)
     name = _json(directory / "config.json").get("name", "NAME")
-    again = f"go on with `launch.py train {name} --resume --out {directory}`"
+    resume = f"continue with `launch.py train {name} --resume --out {directory}`"
     here = progress.get("host") == platform.node()
     alive = here and _alive(progress["process"])
-    if result and not (alive and progress["state"] == "training"):  # which goes on with --resume
+    if result and not (alive and progress["state"] == "training"):  # a run that has ended may be resumed
         return Standing(f"ended after {duration(result['seconds'])}", True)
     if failed:
         return Standing(f"failed: {failed['reason']}", True)
     if not (directory / "config.json").exists():
         return Standing("there is no run yet; waiting for it", False)
     if not progress:
-        return Standing("not begun to train: data are read and programs compiled", False)
+        return Standing("not training yet: reading data and compiling", False)
     where = f"step {progress['step']}"
     if progress["state"] == "diverged":
         return Standing(f"diverged after {where}", True)
     if progress["state"] == "stopped":
-        return Standing(f"interrupted at {where}; {again}", True)
+        return Standing(f"interrupted at {where}; {resume}", True)
     if here and not alive:
-        return Standing(f"its process has gone after {where}; {again}", True)
+        return Standing(f"its process has ended after {where}; {resume}", True)
     if progress["state"] == "trained":
-        return Standing("trained; it is evaluated and its figures are drawn", False)
+        return Standing("trained; evaluating and drawing figures", False)
+    left = "" if progress["seconds_left"] is None else f", at most {duration(progress['seconds_left'])} left"
+    pace = f"{progress['examples_per_second']:.4g} examples/s, {progress['waiting_share']:.0%} of the time without data"
     share = progress["step"] / max(progress["total_steps"], 1)
-    left = progress["seconds_left"]
-    words = f"{where} of {progress['total_steps']} ({share:.0%})"
-    words += "" if left is None else f", {duration(left)} left at most"
-    waiting = f"{progress['waiting_share']:.0%} of the time waiting for data"
-    return Standing(f"{words}; {progress['examples_per_second']:.4g} examples/s, {waiting}", False)
+    return Standing(f"{where} of {progress['total_steps']} ({share:.0%}){left}; {pace}", False)
 
 
 def duration(seconds: float) -> str:
-    """Seconds as one says them.
+    """Seconds for a reader.
 
     >>> duration(9.4), duration(125), duration(7300)
     ('9 s', '2 min 5 s', '2 h 1 min')
@@ -104,94 +72,95 @@ def duration(seconds: float) -> str:
     return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-def picture(
-    directory: Path, rows: list[Mapping], width: int, braille: bool = True, height: int = 1000
-) -> list[list[Cell]]:
-    """The run in lines of at most `width` characters: how it stands, a chart for each kind of metric, samples.
+def sparkline(values: list[float], width: int = 32) -> str:
+    """Numbers as a row of blocks between their least and greatest, at most `width` of them, each the last of its bin.
 
-    The charts are as high as `height` lines in all leave them.
+    >>> sparkline([0.0, 1.0, 2.0, 7.0]), sparkline([1.0, 1.0]), sparkline(list(range(64)), 4)
+    ('▁▂▃█', '▁▁', '▁▃▅█')
     """
+    bins = min(width, len(values))
+    shown = [values[(i + 1) * len(values) // bins - 1] for i in range(bins)]
+    low, size = min(shown), max(shown) - min(shown) or 1
+    return "".join(BLOCKS[int((value - low) / size * (len(BLOCKS) - 1))] for value in shown)
+
+
+def rows_of(path: Path) -> list[dict]:
+    """The rows of a metrics.jsonl so far; half a line, which is being written, is left out."""
+    if not path.is_file():
+        return []
+    return [row for line in path.read_text("utf-8", "replace").splitlines() if (row := metrics_row(line))]
+
+
+def table(rows: list[Mapping], curves: bool = True):
+    """A rich table: last value, best value and curve of each metric."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    found = Table("metric", "last", "best", *["curve"] * curves, box=box.ASCII if not curves else box.SIMPLE)
+    names = dict.fromkeys(name for row in rows for name in row if name not in NOT_METRICS)
+    for name in sorted(names, key=lambda name: (name.rpartition(".")[2], name)):
+        values = [float(row[name]) for row in rows if isinstance(row.get(name), int | float)]
+        finite = [value for value in values if abs(value) < float("inf")]
+        if finite:
+            best = min(finite) if lower_is_better(name) else max(finite)
+            cells = escaped(name), number(values[-1]), number(best), sparkline(finite)
+            found.add_row(*map(Text, cells[: 3 + curves]))
+    return found
+
+
+def picture(directory: Path, rows: list[Mapping], curves: bool = True):
+    """Progress, table and newest samples, as a rich renderable."""
+    from rich.console import Group
+    from rich.text import Text
+
     epochs = [row for row in rows if "seconds" in row]
-    lines = _wrapped(f"{directory}: {standing(directory).words}", width)
+    parts = [Text(escaped(f"{directory}: {standing(directory).words}"))]
     if epochs:
-        lines += _wrapped(f"epoch {epochs[-1]['epoch']}, {duration(epochs[-1]['seconds'])} of training", width)
-    columns, shown = max(1, width // PANEL), kinds(_metrics(rows))
-    each = (height - len(lines) - SAMPLES - 3) // max(-(-len(shown) // columns), 1) - 2  # without title and space
-    size = width // columns - 1, min(max(each, ROWS[0]), ROWS[1])
-    panels = [_panel(kind, names, rows, *size, braille) for kind, names in shown.items()]
-    for start in range(0, len(panels), columns):
-        lines += [[], *beside(panels[start : start + columns], width // columns)]
-    samples = directory / "samples.txt"
-    if samples.is_file():
-        shown = samples.read_text(encoding="utf-8", errors="replace").splitlines()[:SAMPLES]
-        lines += [[], *([(c, -1) for c in line[:width]] for line in ["what it wrote last:", *map(escaped, shown)])]
-    return lines
-
-
-def _panel(kind: str, names: list[str], rows: list, width: int, height: int, braille: bool) -> list[list[Cell]]:
-    """The title of a chart, which says the last values and the best ones, and the chart."""
-    series, title = {}, [(c, -1) for c in escaped(f"{kind.replace('_', ' ')} ")]
-    for i, name in enumerate(names):
-        calls = [row for row in rows if name in row and "seconds" not in row] if name.startswith("train.") else []
-        shown = calls or [row for row in rows if name in row]
-        series[name] = [row["step"] for row in shown], [row[name] for row in shown]
-        values = [row[name] for row in rows if name in row]
-        best = min(values) if lower_is_better(name) else max(values)
-        split = name.rpartition(".")[0] or name
-        said = f" {'●' if braille else LETTERS[i % len(LETTERS)]} {split} {number(float(values[-1]))}"
-        said += f" (best {number(float(best))})" if not calls and best != values[-1] else ""
-        title += [(c, i) for c in escaped(said)]
-    ends = 0, max(row["step"] for row in rows)
-    return [title[:width], *chart(series, ends, width, height, braille)]
-
-
-def _metrics(rows: list[Mapping]) -> list[str]:
-    names = dict.fromkeys(name for row in rows for name, value in row.items() if isinstance(value, int | float))
-    return [name for name in names if name not in NOT_METRICS]
-
-
-def _wrapped(text: str, width: int) -> list[list[Cell]]:
-    return [[(c, -1) for c in line] for line in textwrap.wrap(escaped(text), max(width, 10))]
+        parts.append(Text(f"epoch {epochs[-1]['epoch']}, {duration(epochs[-1]['seconds'])} of training"))
+    if rows:
+        parts.append(table(rows, curves))
+    if (directory / "samples.txt").is_file():
+        with (directory / "samples.txt").open(encoding="utf-8", errors="replace") as file:
+            parts.append(Text("newest samples:\n" + "".join(map(escaped, islice(file, SAMPLES))), no_wrap=True))
+    return Group(*parts)
 
 
 def follow(directory: Path, once: bool = False, interval: float = 1.0):
-    """Show the run until it is over: on a terminal a picture that is drawn anew, in a pipe a line an epoch and the
-    picture at the end. A directory that is not there yet is waited for. With `once` the picture as it is now.
+    """Show the run until it is over: on a terminal a table that is drawn anew, in a pipe a line an epoch and the table
+    at the end. A directory that is not there yet is waited for. With `once` the table as it is now.
 
     Raises InputError for a directory that is no run's.
     """
-    begun = (directory / "config.json").exists()
     waits = not directory.exists() or (directory.is_dir() and not any(directory.glob("*/*")))
-    if not begun and (once or not waits):
+    if not (directory / "config.json").exists() and (once or not waits):
         raise InputError(f"there is no run in {directory}; give the directory of a run, such as runs/date_luong/001")
-    lines = Lines(directory / "metrics.jsonl")
-    if once or not sys.stdout.isatty():
-        if not once:
-            _tell(directory, lines, interval)
-        _show(directory, lines.read())
-        return
     from rich.console import Console
     from rich.live import Live
 
-    console = Console()
-    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
-        while True:
-            over = standing(directory).over
-            shown = picture(directory, lines.read(), console.width, _can(console.encoding), console.height)
-            live.update(_coloured(shown), refresh=True)
-            if over:
-                return
-            time.sleep(interval)
+    terminal, metrics = sys.stdout.isatty(), directory / "metrics.jsonl"
+    console = Console(width=None if terminal else 100, highlight=False)
+    curves = terminal and "utf" in console.encoding.lower()
+    if terminal and not once:
+        with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+            over = False
+            while not over:
+                over = standing(directory).over
+                live.update(picture(directory, rows_of(metrics), curves), refresh=True)
+                time.sleep(0 if over else interval)
+        return
+    if not once:
+        _tell(directory, metrics, interval)
+    console.print(picture(directory, rows_of(metrics), curves))
 
 
-def _tell(directory: Path, lines: Lines, interval: float):
+def _tell(directory: Path, metrics: Path, interval: float):
     """A line for each epoch that ends, until the run is over."""
     told, before = 0, ""
     while True:
         now = standing(directory)
-        epochs = [row for row in lines.read() if "seconds" in row]
-        if len(epochs) < told:  # it was resumed from an earlier epoch
-            told = len(epochs)
+        epochs = [row for row in rows_of(metrics) if "seconds" in row]
+        told = min(told, len(epochs))  # fewer after a resume from an earlier epoch
         for row in epochs[told:]:
             print(escaped("  ".join(f"{name} {number(value)}" for name, value in row.items())), flush=True)
         told = len(epochs)
@@ -201,34 +170,6 @@ def _tell(directory: Path, lines: Lines, interval: float):
         if now.over:
             return
         time.sleep(interval)
-
-
-def _show(directory: Path, rows: list[Mapping]):
-    """The picture without colours: on a terminal as wide as that is, in a pipe 100 characters."""
-    width = shutil.get_terminal_size((100, 24)).columns
-    if sys.stdout.isatty():
-        from rich.console import Console
-
-        Console(width=width).print(_coloured(picture(directory, rows, width, _can(sys.stdout.encoding))))
-        return
-    for line in picture(directory, rows, width, braille=False):
-        print("".join(character for character, _ in line).rstrip())
-
-
-def _coloured(lines: list[list[Cell]]):
-    from rich.text import Text
-
-    text = Text(no_wrap=True, overflow="crop")
-    for line in lines:
-        for place, cells in itertools.groupby(line, key=lambda cell: cell[1]):
-            text.append("".join(c for c, _ in cells), COLOURS[place % len(COLOURS)] if place >= 0 else None)
-        text.append("\n")
-    return text
-
-
-def _can(encoding: str | None) -> bool:
-    """Whether braille can be written."""
-    return "utf" in (encoding or "").lower()
 
 
 def _alive(process: int) -> bool:
