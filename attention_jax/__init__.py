@@ -37,7 +37,12 @@ PUBLIC = {
     "ops.attention": ("attend", "attention_weights", "masked_softmax"),
     "ops.biases": ("ALiBi", "Bias", "ShawBias", "T5Bias", "TransformerXLBias"),
     "ops.kernel_regression": ("nadaraya_watson",),
-    "ops.masks": ("Mask", "causal", "dense", "lengths", "window"),
+    "ops.masks": ("Mask", "causal", "dense", "lengths", "segments", "window"),
+    "ops.normalisers": (
+        "Budget", "CompactKernel", "Entmax", "Normmax", "ReluPower", "Sigmoid", "Signed", "Softmax", "Sparsemax",
+        "StickBreaking", "StudentKernel", "TopK",
+    ),
+    "ops.normalising": ("Normaliser", "Ordered", "Pointwise", "Ratio", "Threshold"),
     "ops.scores": (
         "Additive", "Bilinear", "Boxcar", "Concat", "Constant", "Cosine", "Dot", "Epanechikov", "Gaussian",
         "NegativeSquaredDistance", "QKNorm", "ScaledDot", "Score", "SoftCap",
@@ -63,7 +68,22 @@ if TYPE_CHECKING:
     from attention_jax.ops.attention import attend, attention_weights, masked_softmax
     from attention_jax.ops.biases import ALiBi, Bias, ShawBias, T5Bias, TransformerXLBias
     from attention_jax.ops.kernel_regression import nadaraya_watson
-    from attention_jax.ops.masks import Mask, causal, dense, lengths, window
+    from attention_jax.ops.masks import Mask, causal, dense, lengths, segments, window
+    from attention_jax.ops.normalisers import (
+        Budget,
+        CompactKernel,
+        Entmax,
+        Normmax,
+        ReluPower,
+        Sigmoid,
+        Signed,
+        Softmax,
+        Sparsemax,
+        StickBreaking,
+        StudentKernel,
+        TopK,
+    )
+    from attention_jax.ops.normalising import Normaliser, Ordered, Pointwise, Ratio, Threshold
     from attention_jax.ops.scores import (
         Additive,
         Bilinear,

@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+import textwrap
 import typing
 from operator import attrgetter
 from pathlib import Path
@@ -103,10 +104,15 @@ def mechanisms() -> list[tuple[str, ...]]:
     return [row for row in rows if ":" in row[2]]
 
 
-def source_lines(place: str) -> list[str]:
-    """The source of "module:name", a name of this package or "Class.method"."""
+def source_lines(place: str, documented: bool = True) -> list[str]:
+    """The source of "module:name", a name of this package or "Class.method", with or without its docstring."""
     module, name = place.split(":")
-    return inspect.getsource(attrgetter(name)(importlib.import_module(f"attention_jax.{module}"))).splitlines()
+    source = inspect.getsource(attrgetter(name)(importlib.import_module(f"attention_jax.{module}")))
+    lines, [node] = source.splitlines(), ast.parse(textwrap.dedent(source)).body
+    if documented or ast.get_docstring(node) is None:
+        return lines
+    documentation = node.body[0]
+    return lines[: documentation.lineno - 1] + lines[documentation.end_lineno :]
 
 
 def test_the_index_of_mechanisms_is_as_long_as_the_story():
@@ -116,7 +122,7 @@ def test_the_index_of_mechanisms_is_as_long_as_the_story():
 @pytest.mark.parametrize("row", mechanisms(), ids=lambda row: row[0])
 def test_a_mechanism_is_one_object_of_one_page_and_its_experiment_exists(row):
     _, _, place, experiment, _ = row
-    assert len(source_lines(place)) <= 60
+    assert len(source_lines(place, documented=False)) <= 60
     assert experiment in {*catalogue.names(), "-", "every one"}
 
 

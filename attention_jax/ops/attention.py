@@ -1,18 +1,25 @@
-"""`attend`: attention as a differentiable lookup - score, mask, normalise, pool - for any score, in one signature."""
+"""`attend`: attention as a differentiable lookup - score, mask, normalise, pool - for any of them, in one signature."""
+
+import inspect
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from attention_jax import InputError
-from attention_jax.ops import cudnn, flash, linear, resident
+from attention_jax.ops import cudnn, flash, linear, masks, resident
 from attention_jax.ops.biases import Bias
+from attention_jax.ops.derivatives import in_blocks
 from attention_jax.ops.dispatch import Implementation, choose, choose_blocks
 from attention_jax.ops.dropout import is_zero
-from attention_jax.ops.fused import Inputs, blockwise, shield
 from attention_jax.ops.masks import Finite, Mask, as_mask
+from attention_jax.ops.normalisers import Softmax, TopK, log_sum_exp
+from attention_jax.ops.normalising import Normaliser, as_normaliser
 from attention_jax.ops.platforms import by_platform
+from attention_jax.ops.score_blocks import Inputs, shield
 from attention_jax.ops.scores import ScaledDot, Score, prepare
+from attention_jax.ops.top_k import cuts
 from attention_jax.ops.trees import as_tree
 from attention_jax.ops.weight_dropout import dropout_factor, dropout_words
 
@@ -20,18 +27,17 @@ from attention_jax.ops.weight_dropout import dropout_factor, dropout_words
 def masked_softmax(
     scores: Float[Array, "... Q K"], mask: Bool[Array, "... Q K"] | None = None
 ) -> Float[Array, "... Q K"]:
-    """Softmax over the keys that `mask` allows (all, if None): the only place where a mask meets a score.
+    """Softmax over the keys that `mask` allows (all, if None).
 
-    Forbidden keys, and those whose score is -inf, weigh exactly 0 and receive no gradient. A row without any allowed
-    key is all zeros, with zero gradient: neither NaN nor a mean over what was forbidden.
+    Masked keys, and those whose score is -inf, weigh exactly 0 and receive no gradient. A row without any allowed
+    key is all zeros, with zero gradient: neither NaN nor a mean over masked keys.
 
     >>> masked_softmax(jnp.zeros((2, 2)), jnp.array([[True, True], [False, False]])).tolist()
     [[0.5, 0.5], [0.0, 0.0]]
     """
     allowed = scores != -jnp.inf
     allowed = allowed if mask is None else allowed & mask
-    scores = jnp.where(allowed, scores, 0.0)  # whatever was forbidden, NaN included, is gone: forward and backward
-    return jax.nn.softmax(scores, axis=-1, where=allowed)
+    return Softmax().weights(scores, allowed)
 
 
 def attend(
@@ -42,43 +48,64 @@ def attend(
     score: Score = ScaledDot(),
     bias: Bias | None = None,
     mask: Mask | None = None,
+    normalise: Normaliser | Callable = Softmax(),
     dropout: Float[Array, ""] | float | None = None,
     rng: Key[Array, ""] | None = None,
     query_offset: Int[Array, ""] | int = 0,
+    return_log_sum_exp: bool = False,
     implementation: Implementation | None = None,
     block_q: int | None = None,
     block_k: int | None = None,
-) -> Float[Array, "Q V"]:
-    """Pool the values by how well their keys answer each query:
-    `softmax(score(query, key) + bias, where=mask) @ value`.
+) -> Float[Array, "Q V"] | tuple[Float[Array, "Q V"], Float[Array, " Q"]]:
+    """Pool the values with weights made of the scores of their keys:
+    `normalise(score(query, key) + bias, where=mask) @ value`.
 
-    For ONE sequence and one head: `jax.vmap` over batch and heads (and over whatever leaves of
-    score, bias and mask differ there).
+    This is attention of ONE sequence and one head: use `jax.vmap` over batch and heads (and over whatever leaves of
+    score, bias, mask and normaliser differ there), or `ops.heads.attend_heads` for arrays [B, T, H, D].
 
-    * `score`, `bias`, `mask`: callable pytrees, see attention_jax/ops/{scores,biases,masks}.py, or functions without
-      parameters. True in a mask = may attend.
-    * `dropout`: the share of weights to drop, as the code of Vaswani et al. 2017 does; nothing without `rng`. Which
-      weights are dropped depends on `rng` and on the positions alone: not on the implementation, not on the blocks.
-    * `query_offset`: the position of the first query (keys start at 0), for decoding with a cache.
-    * A query that may attend to nothing gets exactly zero, and zero gradients. NaN or infinity in a key or value
-      that no query may attend to has no effect.
-    * `implementation`: "plain" materialises the weights; "fused" computes block by block in memory linear in Q + K,
-      exactly (attention_jax/ops/fused.py); "cudnn" is NVIDIA's kernel, "flash" and "resident" a TPU's, where they can
-      express the call; "linear" is for products of features. None lets `dispatch.choose` decide, for the platform
-      that is lowered for. `block_q` and `block_k` are for "fused"; None takes those of `dispatch.choose_blocks`.
-    * Derivatives: "plain" has all (in half precision reverse mode, and forward over reverse). "fused" and the kernels
-      have reverse mode, once; "fused" also forward over reverse (`jax.jacfwd` of a `jax.grad`). `jax.jvp` of "fused"
-      raises JAX's TypeError about custom_vjp, and reverse over reverse its ValueError about loops. None has what its
-      choices on all platforms have.
+    Args:
+      query, key, value: [Q, D], [K, E] and [K, V], of a floating type. E need not be D if the score allows it.
+      score, bias, mask: callable pytrees, see `ops/scores.py`, `ops/biases.py` and `ops/masks.py`, or functions without
+        parameters. True in a mask means that the query may attend to the key.
+      normalise: how scores become weights, `Softmax()` unless given: a callable pytree (`ops/normalisers.py`), or an
+        elementwise function of the scores. Its leaves receive gradients.
+      dropout: the share of weights to drop, as in the code of Vaswani et al. 2017; none are dropped without `rng`.
+        Which weights are dropped depends on `rng` and on the positions alone, not on the implementation or its blocks.
+      query_offset: the position of the first query (keys start at 0), for decoding with a cache.
+      return_log_sum_exp: also return log sum_j exp(score_j) over the keys that each query may attend to, [Q], in
+        float32 at least, -inf where there are none; a sink is not counted. It has a gradient. For the softmax only.
+      implementation: "plain" materialises the weights; "fused" computes block by block in memory linear in Q + K,
+        exactly (`ops/fused.py` for the softmax, `ops/blockwise.py` and `ops/ordered.py` for other normalisers); "cudnn"
+        is NVIDIA's kernel, "flash" and "resident" a TPU's, where they can express the call; "linear" is for products
+        of features. None lets `dispatch.choose` decide, for the platform that is lowered for.
+      block_q, block_k: the size of the blocks of "fused"; None takes those of `dispatch.choose_blocks`.
+
+    Returns:
+      [Q, V] in the type of `value`. A query that may attend to no key gets exactly zero, and zero gradients. NaN or
+      infinity in a key or value that no query may attend to has no effect.
+
+    Raises:
+      InputError: for shapes, types and rules that do not fit, and for an implementation that cannot do the call.
+
+    Derivatives: "plain" has all (in half precision reverse mode, and forward over reverse). "fused" and the kernels
+    have reverse mode, once; "fused" also forward over reverse (`jax.jacfwd` of a `jax.grad`). `jax.jvp` of "fused"
+    raises JAX's TypeError about custom_vjp, and reverse over reverse its ValueError about loops. None has what its
+    choices on all platforms have.
 
     >>> attend(jnp.eye(1, 2), 9 * jnp.eye(2), jnp.array([[1.0], [2.0]])).round(2).tolist()
     [[1.0]]
     """
-    _check(query, key, value, score, bias, mask, dropout, block_q, block_k)
-    score, bias, mask = as_tree(score), as_tree(bias), as_mask(mask)
+    _check(query, key, value, score, bias, mask, normalise, dropout, block_q, block_k)
+    score, bias, mask, normalise = as_tree(score), as_tree(bias), as_mask(mask), as_normaliser(normalise)
     if rng is None or is_zero(dropout):
         dropout = None
-    chosen = choose(query, key, value, score, bias, mask, dropout, query_offset, implementation)
+    base = normalise.of if isinstance(normalise, TopK) else normalise
+    if return_log_sum_exp and not isinstance(base, Softmax):
+        raise InputError(f"return_log_sum_exp=True needs the softmax, got the normaliser {type(base).__name__}")
+    sink = base.sink if isinstance(base, Softmax) else None
+    with_log = return_log_sum_exp or sink is not None
+    softmax_alone = isinstance(normalise, Softmax) and not with_log
+    chosen = choose(query, key, value, score, bias, mask, dropout, query_offset, implementation, softmax_alone)
     words = None
     if dropout is not None:
         words = (*dropout_words(rng, query.shape[0], key.shape[0]), jnp.asarray(dropout, jnp.float32))
@@ -89,32 +116,63 @@ def attend(
         if kernel in ("flash", "resident", "linear"):
             module = {"flash": flash, "resident": resident, "linear": linear}[kernel]
             return module.attend(query, key, value, score, mask)
-        inputs = Inputs((score, bias), query, key, value, None, mask, words, query_offset)
-        return _in_blocks(inputs, chosen, block_q, block_k) if "fused" in chosen.values() else _plain(inputs)
+        whole = _plain_with_log if with_log else _plain
+        inputs = Inputs((score, bias, normalise), query, key, value, None, mask, words, query_offset)
+        blocks = "fused" in chosen.values() and query.size and key.size  # without keys there is no block to go through
+        out, log = _in_blocks(inputs, whole, chosen, block_q, block_k) if blocks else whole(inputs)
+        if not with_log:
+            return out
+        log = jnp.where(log == jnp.inf, -jnp.inf, log)  # no key: "fused" has +inf
+        return (out if sink is None else _less_sink(out, base.kept(log))), log
 
-    return by_platform(run, {p: "xla" if i in ("plain", "fused") else i for p, i in chosen.items()})
+    found = by_platform(run, {p: "xla" if i in ("plain", "fused") else i for p, i in chosen.items()})
+    return found[0] if with_log and not return_log_sum_exp else found
 
 
-def _in_blocks(inputs, chosen, block_q, block_k):
+def _less_sink(out, kept):
+    return (out.astype(kept.dtype) * kept[:, None]).astype(out.dtype)
+
+
+def _in_blocks(inputs, whole, chosen, block_q, block_k):
     """Block by block on the platforms that have chosen "fused", all weights at once on the others."""
-    if not (inputs.query.size and inputs.key.size):  # no block to go through
-        return _plain(inputs)
-    score, bias = inputs.rules
-    score, query, key = prepare(score, inputs.query, inputs.key)
-    blocks = choose_blocks(score, query, key, block_q, block_k)
-    blocks = {platform: blocks[platform] if i == "fused" else None for platform, i in chosen.items()}
-    bias_query = None if bias is None else inputs.query
-    inputs = inputs._replace(rules=(score, bias), query=query, key=key, bias_query=bias_query)
-    return blockwise(inputs, blocks, _plain)
+    (score, bias, normalise), query = inputs.rules, inputs.query
+    score, prepared, key = prepare(score, query, inputs.key)
+    sizes = choose_blocks(score, prepared, key, block_q, block_k)
+    bias_query = None if bias is None else query
+    inputs = inputs._replace(rules=(score, bias, normalise), query=prepared, key=key, bias_query=bias_query)
+    if isinstance(normalise, TopK):
+        known = jax.lax.stop_gradient(inputs)
+        if normalise.k < key.shape[0]:
+            inputs = inputs._replace(cut=by_platform(lambda size: cuts(known, size, normalise.k), sizes))
+        normalise = normalise.of
+    if isinstance(normalise, Softmax):
+        normalise = Softmax()  # the sink is applied afterwards
+    blocks = {platform: sizes[platform] if i == "fused" else None for platform, i in chosen.items()}
+    return in_blocks(inputs._replace(rules=(score, bias, normalise)), blocks, whole)
 
 
 def _plain(inputs: Inputs):
-    """All weights at once."""
-    weights, value = _weights(inputs)
+    """All weights at once: the output, and zeros in place of the log-sum-exp (None for normalisers without)."""
+    out, log = _plain_with_log(inputs)
+    return out, None if log is None else jnp.zeros_like(log)
+
+
+def _plain_with_log(inputs: Inputs):
+    """The output [Q, V], and for the softmax the log-sum-exp [Q]; a sink is left out of both."""
+    normalise = inputs.rules[2]
+    base = normalise.of if isinstance(normalise, TopK) else normalise
+    if isinstance(base, Softmax) and base.sink is not None:
+        base = Softmax()
+        normalise = TopK(normalise.k, base) if isinstance(normalise, TopK) else base
+    scores, allowed, value = _scores(inputs)
+    weights = normalise.weights(scores, allowed)
+    log = None
+    if isinstance(base, Softmax):
+        log = log_sum_exp(scores, weights > 0 if isinstance(normalise, TopK) else allowed)
     if inputs.dropout is not None:
         weights = weights * dropout_factor(*inputs.dropout).astype(weights.dtype)
     pooled = jnp.einsum("qk,kv->qv", weights.astype(value.dtype), value, preferred_element_type=weights.dtype)
-    return pooled.astype(value.dtype)
+    return pooled.astype(value.dtype), log
 
 
 def attention_weights(
@@ -124,6 +182,7 @@ def attention_weights(
     score: Score = ScaledDot(),
     bias: Bias | None = None,
     mask: Mask | None = None,
+    normalise: Normaliser | Callable = Softmax(),
     query_offset: Int[Array, ""] | int = 0,
 ) -> Float[Array, "Q K"]:
     """The attention map [Q, K] whose weights `attend` pools with. It takes Q * K memory.
@@ -138,13 +197,16 @@ def attention_weights(
     >>> [round(float(weight), 3) for weight in attention_weights(jnp.ones((1, 2)), jnp.ones((5, 2)), score=five)[0]]
     [0.803, 0.098, 0.03, 0.049, 0.02]
     """
-    _check(query, key, key, score, bias, mask)
-    return _weights(Inputs((score, bias), query, key, key, None, mask, None, query_offset))[0]
+    _check(query, key, key, score, bias, mask, normalise)
+    rules = as_tree(score), as_tree(bias), as_normaliser(normalise)
+    scores, allowed, _ = _scores(Inputs(rules, query, key, key, None, as_mask(mask), None, query_offset))
+    return rules[2].weights(scores, allowed)
 
 
-def _weights(inputs: Inputs):
-    """Weights [Q, K], and the values without what nobody may see. A bias_query of None: the bias sees the query."""
-    (score, bias), query, key, value, bias_query, mask, _, offset = inputs
+def _scores(inputs: Inputs):
+    """Scores [Q, K], which of them are allowed, and the values without what nobody may see. A bias_query of None: the
+    bias sees the query."""
+    (score, bias, _), query, key, value, bias_query, mask, _, offset, cut = inputs
     query_positions, key_positions = offset + jnp.arange(query.shape[0]), jnp.arange(key.shape[0])
     allowed = None
     if mask is not None:
@@ -157,20 +219,34 @@ def _weights(inputs: Inputs):
     if bias is not None:
         bias_query = query if bias_query is None else bias_query
         scores = scores + bias(bias_query, query_positions, key_positions).astype(scores.dtype)
-    return masked_softmax(scores, allowed), value
+    some = scores != -jnp.inf
+    some = some if allowed is None else some & allowed
+    some = some if cut is None else some & ~(scores < cut[:, None].astype(scores.dtype))
+    return scores, some, value
 
 
-def _check(query, key, value, score, bias, mask, dropout=None, block_q=None, block_k=None):
-    if not query.ndim == key.ndim == value.ndim == 2 or key.shape[0] != value.shape[0]:
+def _check(query, key, value, score, bias, mask, normalise, dropout=None, block_q=None, block_k=None):
+    shapes = f"query {query.shape}, key {key.shape} and value {value.shape}"
+    if not query.ndim == key.ndim == value.ndim == 2:
         raise InputError(
-            f"attend needs query [Q, D], key [K, E] and value [K, V], "
-            f"got {query.shape}, {key.shape} and {value.shape}: vmap it over batch and heads"
+            f"attend needs query [Q, D], key [K, E] and value [K, V], got {shapes}: vmap it over batch and heads, "
+            "or use attend_heads for [B, T, H, D]"
+        )
+    if key.shape[0] != value.shape[0]:
+        raise InputError(
+            f"attend needs one value for each key, got {key.shape[0]} keys and {value.shape[0]} values "
+            f"({shapes}): slice or pad one of them"
         )
     if not all(jnp.issubdtype(x.dtype, jnp.floating) for x in (query, key, value)):
         raise InputError(
-            f"attend needs numbers with fractions, got query {query.dtype}, key {key.dtype} and value {value.dtype}: "
-            "convert whole numbers with x.astype(jnp.float32)"
+            f"attend needs floating types, got query {query.dtype}, key {key.dtype} and value {value.dtype}: "
+            "convert integers with x.astype(jnp.float32)"
         )
+    for name, rule in {"score": score, "bias": bias, "mask": mask, "normalise": normalise}.items():
+        if inspect.isclass(rule) or (inspect.isfunction(rule) and rule.__module__ == masks.__name__):
+            raise InputError(
+                f"{name} must be a rule, got what makes one: write {rule.__name__}(), with arguments if any"
+            )
     if mask is not None and not callable(mask):
         kind = type(mask).__name__
         raise InputError(
@@ -178,6 +254,8 @@ def _check(query, key, value, score, bias, mask, dropout=None, block_q=None, blo
         )
     if not callable(score):
         raise InputError(f"score must be a callable pytree such as ScaledDot(), got {type(score).__name__}")
+    if not (callable(normalise) or isinstance(normalise, Normaliser)):
+        raise InputError(f"normalise must be a callable pytree such as Softmax(), got {type(normalise).__name__}")
     if bias is not None and not callable(bias):
         raise InputError(
             f"bias must be a callable pytree of ops.biases, got {type(bias).__name__}: an array is not known in blocks"

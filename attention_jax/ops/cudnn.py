@@ -11,8 +11,8 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from attention_jax.ops.fused import shield
 from attention_jax.ops.masks import Causal, Lengths, Window, parts
+from attention_jax.ops.score_blocks import shield
 from attention_jax.ops.scores import ScaledDot
 
 MASKS = (set(), {Causal}, {Lengths}, {Causal, Lengths}, {Causal, Window})

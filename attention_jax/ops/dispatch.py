@@ -8,8 +8,8 @@ import jax
 
 from attention_jax import InputError
 from attention_jax.ops import cudnn, flash, linear, resident
-from attention_jax.ops.fused import Blocks
 from attention_jax.ops.precision import is_half
+from attention_jax.ops.score_blocks import Blocks
 
 Implementation = Literal["plain", "fused", "cudnn", "flash", "resident", "linear"]
 
@@ -43,7 +43,16 @@ PAIRS_PER_BLOCK = {"cpu": 512 * 256, "cuda": 4096 * 512, "tpu": 4096 * 512, "def
 
 
 def choose(
-    query, key, value, score, bias, mask, dropout, query_offset, asked: Implementation | None
+    query,
+    key,
+    value,
+    score,
+    bias,
+    mask,
+    dropout,
+    query_offset,
+    asked: Implementation | None,
+    softmax_alone: bool = True,
 ) -> dict[str, Implementation]:
     """The implementation on each of `PLATFORMS`, in this order:
 
@@ -52,6 +61,8 @@ def choose(
     3. "plain" where the matrix is small;
     4. "linear" where the score is a product of features (`linear.refusal`);
     5. "fused".
+
+    Kernels and "linear" compute the softmax alone: no other normaliser, no sink and no log-sum-exp.
     """
     if asked not in (None, *get_args(Implementation)):
         raise InputError(f"implementation must be one of {', '.join(get_args(Implementation))} or None, got {asked!r}")
@@ -60,10 +71,14 @@ def choose(
     call = (query, key, value, score, bias, mask, dropout, query_offset)
     if asked in ON_REQUEST:
         refusal = ON_REQUEST[asked].refusal(*call)
+        if not softmax_alone:
+            refusal = "computes the softmax alone, without a sink and without its log-sum-exp"
         if refusal is not None:
             raise InputError(f'implementation="{asked}" {refusal}: take "fused", or None to choose by itself')
         return dict.fromkeys(PLATFORMS, asked)
     chosen = _by_size(score, query, key, HALF_FUSED_FROM if is_half(query.dtype) else FUSED_FROM)
+    if not softmax_alone:
+        return chosen
     if linear.refusal(*call) is None:
         chosen = {platform: "linear" if i == "fused" else i for platform, i in chosen.items()}
     pairs = query.shape[0] * key.shape[0]

@@ -9,8 +9,8 @@ for 32,768 queries).
 
 import jax.numpy as jnp
 
-from attention_jax.ops.fused import shield
 from attention_jax.ops.masks import Causal, Lengths, parts, structural
+from attention_jax.ops.score_blocks import shield
 from attention_jax.ops.scores import Dot, ScaledDot
 
 BLOCKS = (512, 256, 128)

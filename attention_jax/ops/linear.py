@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from attention_jax.ops.fused import shield
 from attention_jax.ops.masks import Causal, Lengths, parts, structural
 from attention_jax.ops.precision import accumulator
+from attention_jax.ops.score_blocks import shield
 from attention_jax.ops.scores import Score
 from attention_jax.ops.trees import pytree
 

@@ -91,7 +91,7 @@ class Lengths(Mask):
 @pytree
 @dataclass(frozen=True)
 class Window(Mask):
-    """Keys at most `width` positions away, on both sides: |q - k| <= width. `width` is static."""
+    """Keys at most `width` positions away, on both sides: |q - k| <= width, 2 * width + 1 keys. `width` is static."""
 
     width: int = field(metadata={"static": True})
 
@@ -233,8 +233,10 @@ def lengths(length: Int[Array, ""] | int) -> Mask:
 
 
 def window(width: int) -> Mask:
-    """Keys at most `width` positions away; `causal() & window(w)` is the sliding window over the last w
-    positions and the query's own.
+    """Keys at most `width` positions away on either side, so that a query attends to at most 2 * width + 1 keys.
+
+    `causal() & window(w)` is the sliding window over w + 1 keys: the query's own position and the w before it. What
+    other libraries call a sliding window of size n is `causal() & window(n - 1)`.
 
     >>> window(1)(jnp.arange(3), jnp.arange(3)).astype(int).tolist()
     [[1, 1, 0], [1, 1, 1], [0, 1, 1]]

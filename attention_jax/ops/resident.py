@@ -18,8 +18,8 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from attention_jax.ops.flash import not_products
-from attention_jax.ops.fused import shield
 from attention_jax.ops.masks import Causal, Lengths, parts, structural
+from attention_jax.ops.score_blocks import shield
 from attention_jax.ops.scores import ScaledDot
 
 UNIT = 128

@@ -195,7 +195,9 @@ def test_a_function_is_a_mask_and_a_bias_without_parameters():
     "call, words",
     [
         (lambda q, k, v: attention.attend(q[None], k, v), "vmap it"),
-        (lambda q, k, v: attention.attend(q, k, v[:-1]), "vmap it"),
+        (lambda q, k, v: attention.attend(q, k, v[:-1]), "8 keys and 7 values"),
+        (lambda q, k, v: attention.attend(q, k, v, mask=causal), r"causal\(\)"),
+        (lambda q, k, v: attention.attend(q, k, v, score=Gaussian), r"Gaussian\(\)"),
         (lambda q, k, v: attention.attend(q, k, v, mask=jnp.ones((5, 8), bool)), "dense"),
         (lambda q, k, v: attention.attend(q, k, v, score="dot"), "callable pytree"),
         (lambda q, k, v: attention.attend(q, k, v, implementation="flashy"), "plain"),
@@ -205,7 +207,7 @@ def test_a_function_is_a_mask_and_a_bias_without_parameters():
         (lambda q, k, v: attention.attend(q, k, v, dropout=1.5, rng=jax.random.key(0)), "0 to 1, got 1.5"),
         (lambda q, k, v: attention.attention_weights(q, k, mask=jnp.ones((5, 8), bool)), "dense"),
         (lambda q, k, v: attention.attend(q[:, :2], k[:, :3], v, score=Gaussian()), "of one width"),
-        (lambda q, k, v: attention.attend(q, k, v.astype(int)), "convert whole numbers"),
+        (lambda q, k, v: attention.attend(q, k, v.astype(int)), "convert integers"),
     ],
 )
 def test_errors_say_what_to_do(call, words):

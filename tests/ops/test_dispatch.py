@@ -10,9 +10,11 @@ import pytest
 from attention_jax.ops import scores
 from attention_jax.ops.attention import _plain, attend
 from attention_jax.ops.biases import ALiBi
+from attention_jax.ops.derivatives import in_blocks
 from attention_jax.ops.dispatch import PLATFORMS, choose, choose_blocks, pair_cost
-from attention_jax.ops.fused import Blocks, Inputs, blockwise
 from attention_jax.ops.masks import causal
+from attention_jax.ops.normalisers import Softmax
+from attention_jax.ops.score_blocks import Blocks, Inputs
 
 SCALED_DOT = scores.ScaledDot()
 ADDITIVE = scores.Additive.init(jax.random.key(0), 8, 8, 128)
@@ -65,12 +67,12 @@ def test_each_platform_gets_its_blocks_in_value_and_gradient(length, on_cpu, els
 
 
 def test_where_no_block_is_needed_gradients_are_those_of_plain():
-    """A platform without blocks computes the whole again for the gradient: `blockwise` with blocks of None."""
+    """A platform without blocks computes the whole again for the gradient: `in_blocks` with blocks of None."""
     query, key, value = jax.random.normal(jax.random.key(0), (3, 300, 8))
-    call = lambda query, bias: Inputs((SCALED_DOT, bias), query, key, value, query, causal(), None, 0)
+    call = lambda query, bias: Inputs((SCALED_DOT, bias, Softmax()), query, key, value, query, causal(), None, 0)
     bias = ALiBi(jnp.float32(0.3))
-    whole = lambda query, bias: jnp.sin(blockwise(call(query, bias), {"default": None}, _plain)).sum()
-    plain = lambda query, bias: jnp.sin(_plain(call(query, bias))).sum()
+    whole = lambda query, bias: jnp.sin(in_blocks(call(query, bias), {"default": None}, _plain)[0]).sum()
+    plain = lambda query, bias: jnp.sin(_plain(call(query, bias))[0]).sum()
     ours, theirs = (jax.jit(jax.value_and_grad(f, argnums=(0, 1)))(query, bias) for f in (whole, plain))
     for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
@@ -82,11 +84,11 @@ def test_a_block_whose_scores_are_computed_again_gives_what_plain_gives(dtype, t
 
     def once(arrays, run):
         query, key, value = arrays
-        return jnp.sin(run(Inputs((SCALED_DOT, None), query, key, value, None, causal(), None, 0))).sum()
+        return jnp.sin(run(Inputs((SCALED_DOT, None, Softmax()), query, key, value, None, causal(), None, 0))).sum()
 
-    again = lambda inputs: blockwise(inputs, {"default": Blocks(20, 20, again=True)}, _plain)
+    again = lambda inputs: in_blocks(inputs, {"default": Blocks(20, 20, again=True)}, _plain)[0]
     ours = jax.jit(jax.value_and_grad(functools.partial(once, run=again)))((query, key, value))
-    theirs = jax.jit(jax.value_and_grad(functools.partial(once, run=_plain)))(
+    theirs = jax.jit(jax.value_and_grad(functools.partial(once, run=lambda inputs: _plain(inputs)[0])))(
         tuple(x.astype(jnp.float32) for x in (query, key, value))
     )
     for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):

@@ -1,0 +1,244 @@
+"""Attention block by block for every `Local` normaliser: memory linear in sequence length, one rule for the gradient.
+
+The weights of a `Local` normaliser (ops/normalising.py) are w_j = scale * f(s_j - shift), with two numbers for each
+query. Forward: pass over the keys for the shift (a `Threshold` needs one for the extent of the scores and one for each
+step of Newton's method; others need none), then one pass that pools the values and sums f.
+
+Backward: let dP_j = dO . v_j, O the output, and let c be the function whose sum over the keys defines the shift. Then
+
+    df_j = scale * (dP_j - dO . O)          the second term where the weights are divided by their sum
+    dc_j = -dO . O'                         O' = (sum_j w'_j v_j - O sum_j w'_j) / sum_j c'_j, again as above
+
+and `jax.vjp` of f and c takes these on to the scores and the leaves of the normaliser, `jax.vjp` of the scores to
+queries, keys and all other leaves. For entmax, where c is f and nothing is divided, dS_j = f'_j (dP_j - dO . O') with
+O' the mean of the values weighted by f' (Peters et al. 2019, proposition 2); for f = exp it is that of the softmax.
+
+Blocks in which all weights are zero are skipped in every pass after the one that finds them, if the normaliser is
+`sparse`; under `jax.vmap`, if they are zero in all examples.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from attention_jax.ops.normalising import Sums, Threshold, equations_of, find_threshold, scale_of, sums_of, values_of
+from attention_jax.ops.precision import accumulator, over_rows
+from attention_jax.ops.score_blocks import (
+    add_tile,
+    if_worth,
+    joined,
+    key_blocks,
+    matmul,
+    narrow,
+    over_keys,
+    over_queries,
+    put_rows,
+    rows_of,
+    split,
+    tile_of,
+)
+
+
+class Saved(NamedTuple):
+    """What the backward pass needs besides the output."""
+
+    shift: jax.Array  # [Q]
+    scale: jax.Array  # [Q]
+    turn: jax.Array | None  # [Q, V] O', for a Threshold
+    active: jax.Array | None  # bool: the blocks with a weight that is not zero, if the normaliser is sparse
+
+
+class Totals(NamedTuple):
+    """Sums over the keys, for a block of queries."""
+
+    pooled: jax.Array  # [q, V] of f v
+    mass: jax.Array  # [q] of f
+    count: jax.Array  # [q] keys that are allowed
+    bent: jax.Array | None  # [q, V] of f' v
+    slope: jax.Array | None  # [q] of f'
+    equation: jax.Array | None  # [q] of c'
+    active: jax.Array | None  # bool [blocks of keys]
+
+
+# --- forward ----------------------------------------------------------------------------------------------------------
+
+
+@partial(jax.jit, static_argnames=("blocks", "grid"), inline=True)
+def forward(inputs, blocks, grid):
+    """((output [Q, V], None), `Saved`). `grid` is the shape of `Saved.active`, at least as many blocks as there are."""
+    normalise = inputs.rules[2]
+    queries, width = inputs.query.shape[0], inputs.value.shape[1]
+    precision = accumulator(inputs.value.dtype)
+    ranges = key_blocks(inputs, blocks)
+    rooted = isinstance(normalise, Threshold)
+
+    def rows(i, carry):
+        out, saved = carry
+        shift, tops, count = _shifts(inputs, blocks, ranges, i, precision)
+        zeros = jnp.zeros((blocks.query, width + 2), precision)
+        vector, number = zeros[:, 2:], zeros[:, 0]
+        slopes = (vector, number, number) if rooted else (None, None, None)
+        start = Totals(vector, number, number, *slopes, jnp.zeros(grid[1:], bool) if normalise.sparse else None)
+        totals = over_keys(ranges, i, partial(_add_tile, inputs, blocks, i, shift, tops), start)
+        scale = scale_of(normalise, totals.mass, totals.count if count is None else count)
+        pooled = totals.pooled * scale[:, None]
+        turn = _turn(normalise, totals, pooled, scale) if rooted else None
+        put = lambda whole, rows: put_rows(whole, rows.astype(whole.dtype), i, blocks.query)
+        new = jax.tree.map(put, saved._replace(active=None), Saved(shift, scale, turn, None))
+        active = None if saved.active is None else saved.active.at[i].set(totals.active)
+        return put(out, pooled), new._replace(active=active)
+
+    number = jnp.zeros((queries,), precision)
+    turn = jnp.zeros((queries, width), precision) if rooted else None
+    saved = Saved(number, number, turn, jnp.zeros(grid, bool) if normalise.sparse else None)
+    start = jnp.zeros((queries, width), inputs.value.dtype), saved
+    out, saved = lax.fori_loop(0, -(-queries // blocks.query), rows, start)
+    return (out, None), saved
+
+
+def _turn(normalise, totals, pooled, scale):
+    """O' [q, V]: by how much the output changes with the sum that defines the shift."""
+    turn = totals.bent * scale[:, None]
+    turn = turn - pooled * (totals.slope * scale)[:, None] if normalise.divides else turn
+    some = totals.equation != 0
+    return jnp.where(some[:, None], turn / jnp.where(some, totals.equation, 1.0)[:, None], 0.0)
+
+
+def _add_tile(inputs, blocks, i, shift, tops, masked, j, totals):
+    """`totals` and those of block j of the keys."""
+    normalise = inputs.rules[2]
+    values, equations = partial(values_of, normalise), partial(equations_of, normalise)
+
+    def add(totals):
+        tile = tile_of(inputs, blocks, i, j, masked)
+        scores = tile.scores(*tile.operands).astype(shift.dtype)
+        allowed = scores != -jnp.inf
+        count, slopes = allowed.sum(axis=1).astype(shift.dtype), (None, None, None)
+        if isinstance(normalise, Threshold):
+            found, slope = _with_slope(values, scores, allowed, shift)
+            equation = _with_slope(equations, scores, allowed, shift)[1]
+            slopes = _pool(slope, tile), slope.sum(axis=1), equation.sum(axis=1)
+        else:
+            found = values(scores, allowed, shift)
+        more = Totals(_pool(found, tile), found.sum(axis=1), count, *slopes, None)
+        sums = jax.tree.map(jnp.add, totals._replace(active=None), more)
+        active = None if totals.active is None else totals.active.at[j].set((found != 0).any())
+        return sums._replace(active=active)
+
+    return add(totals) if tops is None else lax.cond(_worth(values, tops, j, shift), add, lambda totals: totals, totals)
+
+
+def _with_slope(function, scores, allowed, shift):
+    return jax.jvp(lambda shift: function(scores, allowed, shift), (shift,), (-jnp.ones_like(shift),))
+
+
+def _pool(weights, tile):
+    if tile.dropout is not None:
+        weights = weights * tile.dropout.astype(weights.dtype)
+    return matmul(weights.astype(tile.value.dtype), tile.value)
+
+
+def _worth(function, tops, j, shift):
+    """Whether any key of block j has a value that is not zero. `tops` are the largest scores of blocks [q, blocks]."""
+    top = lax.dynamic_slice_in_dim(tops, j, 1, axis=1)
+    return joined((function(top, top != -jnp.inf, shift) != 0).any())
+
+
+def _shifts(inputs, blocks, ranges, i, precision):
+    """The shift of a block of queries, and, for a `Threshold`, the largest score of each block of keys and the number
+    of keys."""
+    normalise = inputs.rules[2]
+    if not isinstance(normalise, Threshold):
+        return jnp.zeros((blocks.query,), precision), None, None
+
+    def scores_of(masked, j):
+        tile = tile_of(inputs, blocks, i, j, masked)
+        return tile.scores(*tile.operands).astype(precision)
+
+    def extent(masked, j, carry):
+        smallest, count, tops = carry
+        scores = scores_of(masked, j)
+        allowed = scores != -jnp.inf
+        smallest = jnp.minimum(smallest, jnp.where(allowed, scores, jnp.inf).min(axis=1))
+        tops = lax.dynamic_update_slice_in_dim(tops, scores.max(axis=1)[:, None], j, axis=1)
+        return smallest, count + allowed.sum(axis=1).astype(precision), tops
+
+    zero = jnp.zeros((blocks.query,), precision)
+    tops = jnp.full((blocks.query, -(-inputs.key.shape[0] // blocks.key)), -jnp.inf, precision)
+    smallest, count, tops = over_keys(ranges, i, extent, (zero + jnp.inf, zero, tops))
+    some, largest = count > 0, tops.max(axis=1)
+    smallest, largest = jnp.where(some, smallest, 0.0), jnp.where(some, largest, 0.0)
+
+    def sums(t, low):
+        def add(masked, j, carry):
+            scores = scores_of(masked, j)
+            return jax.tree.map(jnp.add, carry, sums_of(normalise, scores, scores != -jnp.inf, t))
+
+        def step(masked, j, carry):
+            worth = _worth(partial(equations_of, normalise), tops, j, low)
+            return lax.cond(worth, partial(add, masked, j), lambda carry: carry, carry)
+
+        return over_keys(ranges, i, step, Sums(zero, zero))
+
+    return find_threshold(normalise, sums, smallest, largest, jnp.maximum(count, 1)), tops, count
+
+
+# --- backward ---------------------------------------------------------------------------------------------------------
+
+
+@partial(jax.jit, static_argnames="blocks", inline=True)
+def backward(inputs, blocks, outputs, saved, bars):
+    """The cotangents of `Gradients`, given that of the output."""
+    out, out_bar = outputs[0], bars[0]
+    precision = saved.shift.dtype
+    ranges = key_blocks(inputs, blocks)
+    rules, others, join = split(inputs.rules)
+    divides = inputs.rules[2].divides
+    dot = lambda x: jnp.sum(x.astype(precision) * out_bar.astype(precision), axis=1)
+    deltas = dot(out) if divides else None, None if saved.turn is None else dot(saved.turn)
+
+    def rows(i, fresh, row_bar, bars):
+        row_deltas = jax.tree.map(lambda x: jnp.where(fresh, rows_of(x, i, blocks.query), 0.0), deltas)
+        shift, scale = (rows_of(x, i, blocks.query) for x in (saved.shift, saved.scale))
+
+        def step(masked, j, bars):
+            compute = partial(_pull_tile, inputs, blocks, i, j, masked, row_bar, shift, scale, *row_deltas)
+            more = compute() if saved.active is None else if_worth(joined(saved.active[i, j]), compute)
+            return add_tile(bars, *more, j, blocks.key)
+
+        bars = over_keys(ranges, i, step, bars)
+        if not divides:
+            return bars
+        extra = lambda rules: jnp.asarray(join(rules, others)[2].extra(), precision)
+        (rules_bar,) = jax.vjp(extra, rules)[1](-jnp.sum(row_deltas[0] * scale))
+        return bars._replace(rules=jax.tree.map(lambda a, b: a + b.astype(a.dtype), bars.rules, rules_bar))
+
+    return over_queries(inputs, blocks, out_bar, rows)
+
+
+def _pull_tile(inputs, blocks, i, j, masked, row_bar, shift, scale, delta, turn_delta):
+    """The cotangents of a tile's operands and of its values; delta [q] is dO . O, turn_delta dO . O', or None."""
+    tile = tile_of(inputs, blocks, i, j, masked)
+    _, others, join = split(inputs.rules)
+
+    def values(rules, *operands):
+        normalise = join(rules, others)[2]
+        scores = tile.scores(rules, *operands).astype(shift.dtype)
+        allowed = scores != -jnp.inf
+        values = values_of(normalise, scores, allowed, shift)
+        return (values,) if turn_delta is None else (values, equations_of(normalise, scores, allowed, shift))
+
+    values, pull = jax.vjp(values, *tile.operands)
+    pooling = narrow(values[0] * scale[:, None], row_bar.dtype)
+    weights_bar = matmul(row_bar, tile.value.T)
+    if tile.dropout is not None:
+        factor = tile.dropout.astype(shift.dtype)
+        weights_bar, pooling = weights_bar * factor, pooling * factor
+    values_bar = weights_bar if delta is None else weights_bar - delta[:, None]
+    bars = (values_bar * scale[:, None],)
+    if turn_delta is not None:
+        bars = *bars, jnp.broadcast_to(-turn_delta[:, None], values_bar.shape)
+    return pull(bars), over_rows(pooling.astype(row_bar.dtype), row_bar)

@@ -1,0 +1,215 @@
+"""Normalisers by name. Each class says in a few lines how scores become weights; `ops/normalising.py` has the four
+kinds that they are of, and how to write one.
+
+>>> import jax.numpy as jnp
+>>> from attention_jax.ops.attention import attention_weights
+>>> query, key = jnp.ones((1, 1)), jnp.array([[-2.0], [0.0], [0.5]])
+>>> attention_weights(query, key, normalise=Sparsemax()).tolist()
+[[0.0, 0.25, 0.75]]
+>>> attention_weights(query, key, normalise=Entmax(1.5)).round(4).tolist()
+[[0.0, 0.32600000500679016, 0.6739999651908875]]
+"""
+
+from dataclasses import dataclass, field
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from attention_jax import InputError
+from attention_jax.ops.normalising import Normaliser, Ordered, Pointwise, Ratio, Threshold
+from attention_jax.ops.trees import pytree
+
+
+@pytree
+@dataclass(frozen=True)
+class Softmax(Normaliser):
+    """exp(s_j) / (exp(sink) + sum_l exp(s_l)).
+
+    `sink` is the score of a key whose value is zero, learned per head in GPT-OSS (OpenAI 2025; compare Xiao et al.
+    2023); 0 gives the off-by-one softmax (Miller 2023), and None, the default, no sink. In `attend` the softmax is
+    computed by `ops/fused.py` or by a kernel of the platform.
+    """
+
+    sink: Float[Array, ""] | float | None = None
+
+    def weights(self, scores, allowed):
+        scores = jnp.where(allowed, scores, 0.0)
+        weights = jax.nn.softmax(scores, axis=-1, where=allowed)
+        if self.sink is None:
+            return weights
+        return weights * self.kept(log_sum_exp(scores, allowed))[:, None]
+
+    def kept(self, log_sum: Float[Array, " Q"]) -> Float[Array, " Q"]:
+        """The share of the weight that is not on the sink, given the log-sum-exp of the scores."""
+        return jax.nn.sigmoid(log_sum - self.sink)
+
+
+def log_sum_exp(scores: Float[Array, "Q K"], allowed) -> Float[Array, " Q"]:
+    """log sum_j exp(s_j) over the keys that are allowed; -inf, with zero gradient, where there are none."""
+    some = allowed.any(axis=-1)
+    log = jax.nn.logsumexp(scores, axis=-1, where=allowed | ~some[:, None])
+    return jnp.where(some, log, -jnp.inf)
+
+
+@pytree
+@dataclass(frozen=True)
+class Sigmoid(Pointwise):
+    """sigmoid(s_j + bias) (Ramapuram et al. 2024, eq. 3, who set the bias to -log of the number of keys)."""
+
+    bias: Float[Array, ""] | float = 0.0
+
+    def __call__(self, x):
+        return jax.nn.sigmoid(x + self.bias)
+
+
+@pytree
+@dataclass(frozen=True)
+class ReluPower(Pointwise):
+    """max(s_j, 0)^power / n with n the number of keys that the query may attend to (Wortsman et al. 2023; power 2: So
+    et al. 2021)."""
+
+    power: int = field(default=1, metadata={"static": True})
+    sparse = True
+
+    def __call__(self, x):
+        return jnp.maximum(x, 0) ** self.power
+
+    def factor(self, count):
+        return 1 / count
+
+
+@pytree
+@dataclass(frozen=True)
+class Signed(Pointwise):
+    """s_j itself, of either sign: with a product of features as the score this is linear attention without a
+    normaliser, and with a bias of decay RetNet (Sun et al. 2023, eq. 5)."""
+
+    def __call__(self, x):
+        return x
+
+
+@pytree
+@dataclass(frozen=True)
+class CompactKernel(Ratio):
+    """max(0, 1 + s_j)^power / sum: with `NegativeSquaredDistance` of x / width as the score, the kernels of
+    Epanechnikov (power 1), of Tukey's biweight (2) and triweight (3) (Silverman 1986, table 3.1)."""
+
+    power: int = field(default=1, metadata={"static": True})
+    sparse = True
+
+    def __call__(self, x):
+        return jnp.maximum(1 + x, 0) ** self.power
+
+
+@pytree
+@dataclass(frozen=True)
+class StudentKernel(Ratio):
+    """(1 - s_j)^-power / sum: with `NegativeSquaredDistance` as the score, a kernel with heavy tails (for power 1 that
+    of t-SNE, van der Maaten & Hinton 2008). Scores must be below 1."""
+
+    power: Float[Array, ""] | float = 1.0
+
+    def __call__(self, x):
+        return jnp.exp(-self.power * jnp.log1p(-x))
+
+
+@pytree
+@dataclass(frozen=True)
+class Sparsemax(Threshold):
+    """max(s_j - t, 0): the Euclidean projection of the scores onto the simplex (Martins & Astudillo 2016, eq. 5)."""
+
+    def __call__(self, x):
+        return jnp.maximum(x, 0)
+
+    def inverse(self, value):
+        return value
+
+
+@pytree
+@dataclass(frozen=True)
+class Entmax(Threshold):
+    """max((alpha - 1) (s_j - t), 0)^(1 / (alpha - 1)) (Peters et al. 2019, eq. 10): sparser for larger `alpha`, which
+    is above 1 and at most 2 and may be learned (Correia et al. 2019). 2 is sparsemax, 1 the limit that is softmax."""
+
+    alpha: Float[Array, ""] | float = 1.5
+
+    def __post_init__(self):
+        if isinstance(self.alpha, int | float) and not 1 < self.alpha <= 2:
+            raise InputError(f"alpha of Entmax must be above 1 and at most 2, got {self.alpha}: 1 is Softmax()")
+
+    def __call__(self, x):
+        return jnp.maximum((self.alpha - 1) * x, 0) ** (1 / (self.alpha - 1))
+
+    def inverse(self, value):
+        return value ** (self.alpha - 1) / (self.alpha - 1)
+
+
+@pytree
+@dataclass(frozen=True)
+class Normmax(Threshold):
+    """The weights p that maximise p . s - |p|_alpha (Blondel, Martins & Niculae 2020, section 4.3): u_j = max(s_j - t,
+    0)^(1 / (alpha - 1)) over their sum, where the sum of u_j^alpha is 1."""
+
+    alpha: Float[Array, ""] | float = 2.0
+    divides = True
+
+    def __call__(self, x):
+        return jnp.maximum(x, 0) ** (1 / (self.alpha - 1))
+
+    def equation(self, x):
+        return jnp.maximum(x, 0) ** (self.alpha / (self.alpha - 1))
+
+    def inverse(self, value):
+        return value ** ((self.alpha - 1) / self.alpha)
+
+
+@pytree
+@dataclass(frozen=True)
+class Budget(Threshold):
+    """min(max(s_j - t, 0), 1) that sum to `budget`, or to the number of keys where that is less: up to so many keys
+    with a weight of 1 each (Malaviya et al. 2018, eq. 5, with bounds of 1)."""
+
+    budget: int = field(metadata={"static": True})
+
+    def __post_init__(self):
+        if not isinstance(self.budget, int) or self.budget < 1:
+            raise InputError(f"Budget needs a whole number of keys >= 1, got {self.budget!r}")
+
+    def __call__(self, x):
+        return jnp.clip(x, 0, 1)
+
+    def inverse(self, value):
+        return jnp.where(value <= 1, value, jnp.inf)
+
+    def total(self, count):
+        return jnp.minimum(count, self.budget)
+
+
+@pytree
+@dataclass(frozen=True)
+class TopK(Normaliser):
+    """The normaliser `of` over the `k` keys with the largest scores (Gupta et al. 2021), and over all that are equal to
+    the last of them. Which keys they are has no gradient."""
+
+    k: int = field(metadata={"static": True})
+    of: Normaliser = Softmax()
+
+    def __post_init__(self):
+        if not isinstance(self.k, int) or self.k < 1:
+            raise InputError(f"TopK needs a whole number of keys >= 1, got {self.k!r}")
+
+    def weights(self, scores, allowed):
+        known = jax.lax.stop_gradient(jnp.where(allowed, scores, -jnp.inf))
+        last = jax.lax.top_k(known, min(self.k, scores.shape[1]))[0][:, -1:]
+        return self.of.weights(scores, allowed & ~(known < last))
+
+
+@pytree
+@dataclass(frozen=True)
+class StickBreaking(Ordered):
+    """sigmoid(s_j) times the product of 1 - sigmoid(s_i) over the keys i > j: recent keys are asked first (Tan et al.
+    2024, eq. 3). The weights sum to 1 less the product over all keys."""
+
+    def __call__(self, score):
+        return jax.nn.log_sigmoid(score), jax.nn.log_sigmoid(-score)

@@ -1,0 +1,264 @@
+"""The four kinds of normaliser: how the scores of a query become the weights of its keys.
+
+A normaliser is a callable pytree whose leaves receive gradients. Its `__call__` is elementwise, so that one
+implementation serves whole matrices of scores and blocks of them (`ops/blockwise.py`), with gradients by `jax.vjp`.
+Named normalisers are in `ops/normalisers.py`. With s_j the score of the j-th key that a query may attend to:
+
+* `Pointwise`: w_j = f(s_j). The weights of a query need not sum to 1.
+* `Ratio`: w_j = f(s_j) / (extra + sum_l f(s_l)).
+* `Threshold`: w_j = f(s_j - t), where t solves sum_j f(s_j - t) = total.
+* `Ordered`: w_j depends on the keys that come after it.
+
+Whatever the normaliser, a masked key weighs 0 before anything is normalised, even where f(0) is not 0, and so does a
+key whose score is -inf. A query without any key left has weights of zero. NaN in a score that is not masked stays NaN.
+
+A normaliser of your own inherits from one of the four:
+
+>>> from dataclasses import dataclass
+>>> from attention_jax.ops.attention import attend
+>>> @pytree
+... @dataclass(frozen=True)
+... class Softplus(Pointwise):
+...     shift: jax.Array
+...     def __call__(self, score):
+...         return jax.nn.softplus(score - self.shift)
+>>> attend(jnp.ones((1, 2)), jnp.zeros((3, 2)), jnp.ones((3, 1)), normalise=Softplus(jnp.zeros(()))).round(4).tolist()
+[[2.079400062561035]]
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float
+
+from attention_jax.ops.trees import pytree
+
+Rows = Float[Array, " Q"]
+
+ITERATIONS = 60
+"""At most so many steps to a threshold; Newton's method takes 3 to 12 of them."""
+
+
+class Normaliser:
+    """Base class of all normalisers."""
+
+    sparse = False
+    """Whether many weights are exactly zero, so that it pays to skip the blocks where all of them are."""
+
+    def weights(self, scores: Float[Array, "Q K"], allowed: Bool[Array, "Q K"]) -> Float[Array, "Q K"]:
+        """The weights of whole rows of scores; those that are not `allowed` may hold anything."""
+        raise NotImplementedError
+
+
+class Local(Normaliser):
+    """Normalisers with w_j = scale * f(s_j - shift): what keys have to do with each other is in two numbers a query."""
+
+    divides = False
+    """Whether scale is 1 / (extra + sum of f)."""
+    masked = 0.0
+    """What f is given in place of a masked score less its shift; its result is not used, but must be differentiable."""
+
+    def __call__(self, x: Float[Array, "Q K"]) -> Float[Array, "Q K"]:
+        """f, elementwise."""
+        raise NotImplementedError
+
+    def extra(self) -> Float[Array, ""] | float:
+        """What the sum of f is added to before it divides: weight that is on no key."""
+        return 0.0
+
+    def factor(self, count: Rows) -> Rows | None:
+        """`scale` of queries that may attend to `count` keys each; None means 1."""
+        return None
+
+    def weights(self, scores, allowed):
+        scores = jnp.where(allowed, scores, 0.0)
+        rooted = isinstance(self, Threshold)
+        shift = _threshold(self, scores, allowed) if rooted else jnp.zeros(scores.shape[:1], scores.dtype)
+        values = values_of(self, scores, allowed, shift)
+        count = allowed.sum(axis=1).astype(values.dtype)
+        return values * scale_of(self, values.sum(axis=1), count)[:, None]
+
+
+def values_of(normalise: Local, scores, allowed, shift: Rows) -> Float[Array, "Q K"]:
+    """f(scores - shift), and 0 where a key is not allowed."""
+    return _elementwise(normalise, normalise.masked, scores, allowed, shift)
+
+
+def _elementwise(function, masked, scores, allowed, shift):
+    return jnp.where(allowed, function(jnp.where(allowed, scores - shift[:, None], masked)), 0.0)
+
+
+def scale_of(normalise: Local, mass: Rows, count: Rows) -> Rows:
+    """`scale`, given the sum of f and the number of keys of each query; 0 where all weights are 0 anyway."""
+    if normalise.divides:
+        divisor = mass + normalise.extra()
+        some = (divisor != 0) & (count > 0)
+        return jnp.where(some, 1 / jnp.where(some, divisor, 1.0), 0.0)
+    factor = normalise.factor(jnp.maximum(count, 1))
+    return jnp.ones_like(mass) if factor is None else factor
+
+
+class Pointwise(Local):
+    """w_j = f(s_j), or f(s_j) * factor(number of keys that the query may attend to)."""
+
+
+class Ratio(Local):
+    """w_j = f(s_j) / (extra + sum_l f(s_l)) with f >= 0. Where the divisor is 0, all weights are 0.
+
+    For f = exp use `normalisers.Softmax`, which is computed so that nothing overflows.
+    """
+
+    divides = True
+
+
+class Threshold(Local):
+    """w_j = f(s_j - t) with the threshold t of each query such that sum_j f(s_j - t) = total.
+
+    f is increasing and not negative. `inverse` is its inverse: it bounds t, and makes Newton's method fast, which is
+    done on inverse(sum_j f(s_j - t)). That is nearly linear in t: for f = exp it is log-sum-exp less t, exactly linear;
+    for a power it is a norm, so convex, and the iteration from the left never overshoots.
+    """
+
+    masked = 1.0
+    sparse = True
+
+    def inverse(self, value: Rows) -> Rows:
+        """x with f(x) = value; infinity where f is below `value` everywhere."""
+        raise NotImplementedError
+
+    def total(self, count: Rows) -> Rows:
+        """What the sum over `count` keys has to be."""
+        return jnp.ones_like(count)
+
+    def equation(self, x: Float[Array, "Q K"]) -> Float[Array, "Q K"]:
+        """Elementwise c with sum_j c(s_j - t) = total, whose inverse is `inverse`. It is f unless overridden."""
+        return self(x)
+
+
+def equations_of(normalise: Threshold, scores, allowed, shift: Rows) -> Float[Array, "Q K"]:
+    """c(scores - shift), and 0 where a key is not allowed."""
+    return _elementwise(normalise.equation, normalise.masked, scores, allowed, shift)
+
+
+def _bracket(normalise: Threshold, smallest: Rows, largest: Rows, count: Rows) -> tuple[Rows, Rows]:
+    """Two numbers between which t is, for keys of scores between `smallest` and `largest`."""
+    total = normalise.total(count)
+    share = normalise.inverse(total / count)  # if all scores were equal, each would be so far above t
+    alone = largest - normalise.inverse(total)
+    low = smallest - share
+    return jnp.where(jnp.isfinite(alone) & (alone > low), alone, low), largest - share
+
+
+class Sums(NamedTuple):
+    """Of one query, for a threshold t: sum of c(s - t), and sum of its derivative."""
+
+    mass: Rows
+    slope: Rows
+
+
+def find_threshold(
+    normalise: Threshold, sums: Callable[[Rows, Rows], Sums], smallest: Rows, largest: Rows, count: Rows
+) -> Rows:
+    """The t of each query, by Newton's method within a bracket that shrinks; a step that leaves it is a bisection.
+
+    `sums(t, low)` are taken over the keys of each query; keys with c(s - low) = 0 may be left out.
+    """
+    total = normalise.total(count)
+    low, high = _bracket(normalise, smallest, largest, count)
+    close = 0.1 * jnp.finfo(low.dtype).eps ** 0.5  # each step squares the error
+
+    def step(carry):
+        n, t, low, high, _ = carry
+        mass, slope = sums(t, low)
+        low, high = jnp.where(mass >= total, t, low), jnp.where(mass <= total, t, high)
+        new = t + _newton(normalise, mass, slope, total)
+        new = jnp.where((new >= low) & (new <= high), new, low + (high - low) / 2)  # of NaN neither is true
+        done = (jnp.abs(new - t) <= close * jnp.maximum(jnp.abs(t), 1.0)) | (low == high) | jnp.isnan(low)
+        return n + 1, new, low, high, done.all()
+
+    start = 0, low, low, high, jnp.zeros((), bool)
+    return lax.while_loop(lambda carry: (carry[0] < ITERATIONS) & ~carry[-1], step, start)[1]
+
+
+def _newton(normalise, mass, slope, total):
+    """One step on inverse(mass) = inverse(total), or, where that is infinite, on mass = total."""
+    bent, stretch = jax.jvp(normalise.inverse, (mass,), (jnp.ones_like(mass),))
+    ahead, scale = bent - normalise.inverse(total), stretch * slope
+    usable = jnp.isfinite(ahead) & jnp.isfinite(scale) & (scale > 0)
+    ahead, scale = jnp.where(usable, ahead, mass - total), jnp.where(usable, scale, slope)
+    return ahead / scale
+
+
+@jax.custom_jvp
+def _threshold(normalise, scores, allowed):
+    """t [Q] of whole rows of scores that are finite wherever they are not allowed."""
+    some = allowed.any(axis=1)
+    count = jnp.maximum(allowed.sum(axis=1), 1).astype(scores.dtype)
+    smallest = jnp.where(some, jnp.min(scores, axis=1, initial=jnp.inf, where=allowed), 0.0)
+    largest = jnp.where(some, jnp.max(scores, axis=1, initial=-jnp.inf, where=allowed), 0.0)
+    sums = lambda t, low: sums_of(normalise, scores, allowed, t)
+    return find_threshold(normalise, sums, smallest, largest, count)
+
+
+def sums_of(normalise, scores, allowed, t) -> Sums:
+    """The sums of c and of its derivative over the last axis."""
+    values, slopes = jax.jvp(lambda t: equations_of(normalise, scores, allowed, t), (t,), (-jnp.ones_like(t),))
+    return Sums(values.sum(axis=1), slopes.sum(axis=1))
+
+
+@_threshold.defjvp
+def _threshold_jvp(primals, tangents):
+    """The implicit function theorem: dt = d(sum c)|_t / sum c'."""
+    normalise, scores, allowed = primals
+    t = _threshold(normalise, scores, allowed)
+    mass = lambda normalise, scores: equations_of(normalise, scores, allowed, t).sum(axis=1)
+    _, change = jax.jvp(mass, (normalise, scores), tangents[:2])
+    slope = sums_of(normalise, scores, allowed, t).slope
+    return t, jnp.where(slope != 0, change / jnp.where(slope != 0, slope, 1.0), 0.0)
+
+
+class Ordered(Normaliser):
+    """w_j = exp(take_j + sum_{i > j} leave_i), keys from last to first: the share that key j takes of what the keys
+    after it have left. `__call__` returns (take, leave), logarithms, elementwise."""
+
+    def __call__(self, score: Float[Array, "Q K"]) -> tuple[Float[Array, "Q K"], Float[Array, "Q K"]]:
+        raise NotImplementedError
+
+    def logs(self, scores, allowed) -> tuple[Float[Array, "Q K"], Float[Array, "Q K"]]:
+        """(take, leave); a key that is not allowed leaves all."""
+        take, leave = self(jnp.where(allowed, scores, 0.0))
+        return take, jnp.where(allowed, leave, 0.0)
+
+    def weights(self, scores, allowed):
+        take, leave = self.logs(scores, allowed)
+        return jnp.where(allowed, jnp.exp(take + after(leave)), 0.0)
+
+
+def after(x: Float[Array, "Q K"]) -> Float[Array, "Q K"]:
+    """The sum of the entries that come later in each row.
+
+    >>> after(jnp.array([[1.0, 2.0, 3.0]])).tolist()
+    [[5.0, 3.0, 0.0]]
+    """
+    later = jnp.concatenate([x[:, 1:], jnp.zeros_like(x[:, :1])], axis=1)
+    return lax.cumsum(later, axis=1, reverse=True)
+
+
+@pytree
+@dataclass(frozen=True)
+class Elementwise(Pointwise):
+    """A plain function of one score as a normaliser."""
+
+    function: Callable = field(metadata={"static": True})
+
+    def __call__(self, x):
+        return self.function(x)
+
+
+def as_normaliser(normalise: Normaliser | Callable) -> Normaliser:
+    """`normalise`, or a plain elementwise function as a `Pointwise` normaliser."""
+    return normalise if isinstance(normalise, Normaliser) else Elementwise(normalise)

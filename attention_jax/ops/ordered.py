@@ -1,0 +1,118 @@
+"""Attention block by block for normalisers of the kind `Ordered`, such as stick-breaking.
+
+w_j = exp(take_j + sum_{i > j} leave_i). Forward: one pass over the keys from last to first, which carries a, the sum of
+`leave` over the keys passed. Backward: the same pass again. With dP_j = dO . v_j,
+
+    d take_j  = w_j dP_j
+    d leave_i = sum_{j < i} w_j dP_j = dO . O - sum_{j >= i} w_j dP_j
+
+so that one more running sum is all that a query needs; `jax.vjp` of (take, leave) does the rest. Blocks that come when
+nothing is left, in none of the vmapped examples, are skipped.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from attention_jax.ops.normalising import after
+from attention_jax.ops.precision import accumulator, over_rows
+from attention_jax.ops.score_blocks import (
+    add_tile,
+    if_worth,
+    joined,
+    key_blocks,
+    matmul,
+    narrow,
+    over_keys_reversed,
+    over_queries,
+    put_rows,
+    rows_of,
+    split,
+    tile_of,
+)
+
+
+@partial(jax.jit, static_argnames=("blocks", "grid"), inline=True)
+def forward(inputs, blocks, grid):
+    """((output [Q, V], None), ()): nothing but the output is saved."""
+    queries, width = inputs.query.shape[0], inputs.value.shape[1]
+    precision = accumulator(inputs.value.dtype)
+    ranges = key_blocks(inputs, blocks)
+
+    def step(i, masked, j, carry):
+        def add(carry):
+            passed, pooled = carry
+            tile = tile_of(inputs, blocks, i, j, masked)
+            scores = tile.scores(*tile.operands).astype(precision)
+            weights, leave = _weights(inputs.rules[2], scores, passed)
+            if tile.dropout is not None:
+                weights = weights * tile.dropout.astype(precision)
+            return passed + leave.sum(axis=1), pooled + matmul(weights.astype(tile.value.dtype), tile.value)
+
+        return lax.cond(_some_left(carry[0]), add, lambda carry: carry, carry)
+
+    def rows(i, out):
+        start = jnp.zeros((blocks.query,), precision), jnp.zeros((blocks.query, width), precision)
+        _, pooled = over_keys_reversed(ranges, i, partial(step, i), start)
+        return put_rows(out, pooled.astype(out.dtype), i, blocks.query)
+
+    out = jnp.zeros((queries, width), inputs.value.dtype)
+    return (lax.fori_loop(0, -(-queries // blocks.query), rows, out), None), ()
+
+
+def _weights(normalise, scores, passed):
+    """The weights of a block, and its `leave`; `passed` [q] is the sum of `leave` over the keys after it."""
+    allowed = scores != -jnp.inf
+    take, leave = normalise.logs(scores, allowed)
+    return jnp.where(allowed, jnp.exp(take + after(leave) + passed[:, None]), 0.0), leave
+
+
+def _some_left(passed):
+    return joined((jnp.exp(passed) != 0).any())  # true of NaN
+
+
+@partial(jax.jit, static_argnames="blocks", inline=True)
+def backward(inputs, blocks, outputs, saved, bars):
+    """The cotangents of `Gradients`, given that of the output."""
+    out, out_bar = outputs[0], bars[0]
+    precision = accumulator(inputs.value.dtype)
+    ranges = key_blocks(inputs, blocks)
+    total = jnp.sum(out.astype(precision) * out_bar.astype(precision), axis=1)  # dO . O [Q]
+
+    def rows(i, fresh, row_bar, bars):
+        def step(masked, j, carry):
+            passed, rest, bars = carry  # rest [q]: sum of w dP over the keys to come
+            compute = partial(_pull_tile, inputs, blocks, i, j, masked, row_bar, passed, rest)
+            *more, leave, taken = if_worth(_some_left(passed), compute)
+            return passed + leave, rest - taken, add_tile(bars, *more, j, blocks.key)
+
+        rest = jnp.where(fresh, rows_of(total, i, blocks.query), 0.0)
+        start = jnp.zeros((blocks.query,), precision), rest, bars
+        return over_keys_reversed(ranges, i, step, start)[2]
+
+    return over_queries(inputs, blocks, out_bar, rows)
+
+
+def _pull_tile(inputs, blocks, i, j, masked, row_bar, passed, rest):
+    """The cotangents of a tile's operands and of its values, and the sums of `leave` and of w dP over its keys [q]."""
+    tile = tile_of(inputs, blocks, i, j, masked)
+    _, others, join = split(inputs.rules)
+
+    def logs(rules, *operands):
+        scores = tile.scores(rules, *operands).astype(passed.dtype)
+        allowed = scores != -jnp.inf
+        return join(rules, others)[2].logs(scores, allowed), allowed
+
+    (take, leave), pull, allowed = jax.vjp(logs, *tile.operands, has_aux=True)
+    weights = jnp.where(allowed, jnp.exp(take + after(leave) + passed[:, None]), 0.0)
+    pooling = narrow(weights, row_bar.dtype)
+    weights_bar = matmul(row_bar, tile.value.T)
+    if tile.dropout is not None:
+        factor = tile.dropout.astype(passed.dtype)
+        weights_bar, pooling = weights_bar * factor, pooling * factor
+    take_bar = weights * weights_bar
+    leave_bar = rest[:, None] - after(take_bar) - take_bar
+    value_bar = over_rows(pooling.astype(row_bar.dtype), row_bar)
+    return pull((take_bar, leave_bar)), value_bar, leave.sum(axis=1), take_bar.sum(axis=1)

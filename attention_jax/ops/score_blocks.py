@@ -1,0 +1,294 @@
+"""Blocks of the matrix of scores: which of them a call needs, and the scores of one, for any score, bias and mask.
+
+`ops/fused.py` (softmax) and `ops/blockwise.py` (every other normaliser) are written in terms of what is here. A mask
+says for each block of queries which keys are within reach, and where it does not have to be evaluated (`Mask.reach`,
+`Mask.open`). When lengths differ between vmapped examples, the blocks that ANY of them needs are computed.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from attention_jax.ops.masks import Finite
+from attention_jax.ops.precision import accumulator
+from attention_jax.ops.weight_dropout import dropout_factor
+
+
+class Blocks(NamedTuple):
+    """Static: how many queries and keys are worked on at a time."""
+
+    query: int
+    key: int
+    again: bool = False
+    """Scores are computed once for their largest and once more for the weights, so that they are never written."""
+
+
+class Inputs(NamedTuple):
+    """Everything traced."""
+
+    rules: tuple  # (score, bias or None, normaliser): callable pytrees
+    query: jax.Array  # [Q, D] what the score sees
+    key: jax.Array  # [K, E]
+    value: jax.Array  # [K, V]
+    bias_query: jax.Array | None  # [Q, F] what the bias sees
+    mask: object  # Mask or None
+    dropout: tuple | None  # random words [Q], [K] and the rate []
+    offset: jax.Array | int  # position of the first query
+    cut: jax.Array | None = None  # [Q] scores below it are as good as masked
+
+
+class Gradients(NamedTuple):
+    """Accumulated in float32 at least, in the order in which the leaves of `Inputs` are flattened."""
+
+    rules: list  # of the floating leaves of score, bias and normaliser
+    query: jax.Array
+    key: jax.Array
+    value: jax.Array
+    bias_query: jax.Array | None
+
+
+# --- what has gradients and what has none -----------------------------------------------------------------------------
+
+
+class Join(NamedTuple):
+    """Puts the floating and the other leaves of a pytree together again. Hashable, so that it may be static."""
+
+    structure: jax.tree_util.PyTreeDef
+    is_float: tuple[bool, ...]
+
+    def __call__(self, floats, others):
+        floats, others = iter(floats), iter(others)
+        return jax.tree.unflatten(self.structure, [next(floats if f else others) for f in self.is_float])
+
+
+def split(tree) -> tuple[list, list, Join]:
+    leaves, structure = jax.tree.flatten(tree)
+    leaves = [jnp.asarray(leaf) for leaf in leaves]
+    is_float = tuple(jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in leaves)
+    floats = [leaf for leaf, f in zip(leaves, is_float) if f]
+    return floats, [leaf for leaf, f in zip(leaves, is_float) if not f], Join(structure, is_float)
+
+
+# --- one block --------------------------------------------------------------------------------------------------------
+
+
+class Tile(NamedTuple):
+    """Block (i, j) of the matrix of scores: `scores(*operands)` is [q, k], -inf where forbidden."""
+
+    scores: Callable
+    operands: tuple
+    value: jax.Array
+    dropout: jax.Array | None
+
+
+def tile_of(inputs, blocks, i, j, masked):
+    rules, others, join = split(inputs.rules)
+    query, key, value = (
+        rows_of(inputs.query, i, blocks.query),
+        rows_of(inputs.key, j, blocks.key),
+        rows_of(inputs.value, j, blocks.key),
+    )
+    bias_query = None if inputs.bias_query is None else rows_of(inputs.bias_query, i, blocks.query)
+    cut = None if inputs.cut is None else rows_of(inputs.cut, i, blocks.query)
+    key_positions = start_of(j, blocks.key, inputs.key.shape[0]) + jnp.arange(blocks.key)
+    query_positions = inputs.offset + start_of(i, blocks.query, inputs.query.shape[0]) + jnp.arange(blocks.query)
+    allowed = None
+    if masked:
+        allowed = jnp.broadcast_to(
+            (key_positions >= j * blocks.key)[None, :], (blocks.query, blocks.key)
+        )  # nothing counts twice
+        allowed = allowed if inputs.mask is None else allowed & inputs.mask(query_positions, key_positions)
+
+    def scores(rules, query, key, bias_query):
+        score, bias, _ = join(rules, others)
+        scores = score(query, key)
+        if bias is not None:
+            scores = scores + bias(bias_query, query_positions, key_positions).astype(scores.dtype)
+        if cut is not None:
+            scores = jnp.where(scores < cut[:, None].astype(scores.dtype), -jnp.inf, scores)  # NaN stays
+        return scores if allowed is None else jnp.where(allowed, scores, -jnp.inf)
+
+    dropout = None
+    if inputs.dropout is not None:
+        query_words, key_words, rate = inputs.dropout
+        dropout = dropout_factor(rows_of(query_words, i, blocks.query), rows_of(key_words, j, blocks.key), rate)
+    return Tile(scores, (rules, query, key, bias_query), value, dropout)
+
+
+def matmul(a, b):
+    return jnp.matmul(a, b, preferred_element_type=accumulator(a.dtype))
+
+
+def narrow(x, dtype):
+    """x rounded to `dtype`, in which it is stored, where it is, whatever the compiler would rather do."""
+    return x if x.dtype == dtype else lax.optimization_barrier(x.astype(dtype)).astype(x.dtype)
+
+
+def start_of(i, size, total):
+    """Where block i begins. The last one begins early enough to be whole."""
+    return jnp.minimum(i * size, total - size)
+
+
+def rows_of(x, i, size):
+    return lax.dynamic_slice_in_dim(x, start_of(i, size, x.shape[0]), size)
+
+
+def put_rows(x, rows, i, size):
+    return lax.dynamic_update_slice_in_dim(x, rows, start_of(i, size, x.shape[0]), 0)
+
+
+def add_rows(x, rows, i, size):
+    return put_rows(x, rows_of(x, i, size) + rows.astype(x.dtype), i, size)
+
+
+# --- NaN and infinity where nobody may look ---------------------------------------------------------------------------
+
+
+def shield(x: jax.Array, alive: jax.Array) -> jax.Array:
+    """Rows of x [N, D] that no allowed pair needs, made finite: 0 * NaN would be NaN."""
+    return jnp.where(alive[:, None] | jnp.isfinite(x), x, jnp.ones_like(x))
+
+
+def shielded(inputs):
+    """All rows that no allowed pair needs made finite, at the price of one look at the
+    inputs where they are finite anyway."""
+    if inputs.mask is None or isinstance(inputs.mask, Finite):
+        return inputs
+    arrays = inputs.query, inputs.key, inputs.value, inputs.bias_query
+    finite = jnp.stack([jnp.isfinite(x).all() for x in jax.tree.leaves(arrays)]).all()
+
+    def clean(arrays):
+        query, key, value, bias_query = arrays
+        asked, answered = alive(inputs)
+        bias_query = None if bias_query is None else shield(bias_query, asked)
+        return shield(query, asked), shield(key, answered), shield(value, answered), bias_query
+
+    query, key, value, bias_query = lax.cond(joined(~finite), clean, lambda arrays: arrays, arrays)
+    return inputs._replace(query=query, key=key, value=value, bias_query=bias_query)
+
+
+def alive(inputs):
+    """Which queries [Q] may attend to something, and which keys [K] something may attend to; some rows at a time."""
+    queries, keys = inputs.query.shape[0], inputs.key.shape[0]
+    size = max(1, min(queries, 2**20 // keys))
+
+    def rows(i, carry):
+        asked, answered = carry
+        allowed = inputs.mask(inputs.offset + start_of(i, size, queries) + jnp.arange(size), jnp.arange(keys))
+        return put_rows(asked, allowed.any(axis=1), i, size), answered | allowed.any(axis=0)
+
+    return lax.fori_loop(0, -(-queries // size), rows, (jnp.zeros((queries,), bool), jnp.zeros((keys,), bool)))
+
+
+# --- which blocks -----------------------------------------------------------------------------------------------------
+
+
+def key_blocks(inputs, blocks):
+    """For each block of queries: first and last block of keys to look at, and between
+    them those where all is allowed."""
+    queries, keys = inputs.query.shape[0], inputs.key.shape[0]
+    count = -(-keys // blocks.key)
+    if inputs.mask is None:
+        return 0, keys // blocks.key, keys // blocks.key, count
+    index = jnp.arange(-(-queries // blocks.query))
+    first = inputs.offset + start_of(index, blocks.query, queries)
+    last = first + blocks.query - 1
+    low, high = (jnp.broadcast_to(jnp.clip(x, 0, keys), first.shape) for x in inputs.mask.reach(first, last))
+    open_low, open_high = (jnp.broadcast_to(jnp.clip(x, 0, keys), first.shape) for x in inputs.mask.open(first, last))
+    low, high = -joined(-(low // blocks.key)), joined(-(-high // blocks.key))
+    open_low, open_high = joined(-(-open_low // blocks.key)), -joined(-(open_high // blocks.key))
+    high = jnp.maximum(low, high)
+    open_low = jnp.clip(open_low, low, high)
+    return low, open_low, jnp.clip(open_high, open_low, high), high
+
+
+@jax.custom_batching.custom_vmap
+def joined(x):
+    """x, but under `jax.vmap` the largest of all examples, so that loop bounds stay the same for all."""
+    return x
+
+
+@joined.def_vmap
+def _joined_batch(size, batched, x):
+    return x.max(axis=0), False
+
+
+def over_keys(ranges, i, step, carry):
+    """step(masked, j, carry) over all blocks j of keys, without mask where everything is allowed."""
+    if isinstance(ranges[0], int):
+        _, open_high, _, high = ranges
+        carry = lax.fori_loop(0, open_high, partial(step, False), carry)
+        return step(True, open_high, carry) if open_high < high else carry
+    low, open_low, open_high, high = (bound[i] for bound in ranges)
+    before = open_low - low
+    masked = lambda n, carry: step(True, jnp.where(n < before, low + n, open_high + n - before), carry)
+    carry = lax.fori_loop(0, before + high - open_high, masked, carry)
+    return lax.fori_loop(open_low, open_high, partial(step, False), carry)
+
+
+def over_keys_reversed(ranges, i, step, carry):
+    """`over_keys` from the last block to the first."""
+
+    def run(masked, first, stop, carry):
+        return lax.fori_loop(0, stop - first, lambda n, carry: step(masked, stop - 1 - n, carry), carry)
+
+    if isinstance(ranges[0], int):
+        _, open_high, _, high = ranges
+        carry = step(True, open_high, carry) if open_high < high else carry
+        return run(False, 0, open_high, carry)
+    low, open_low, open_high, high = (bound[i] for bound in ranges)
+    return run(True, low, open_low, run(False, open_low, open_high, run(True, open_high, high, carry)))
+
+
+# --- gradients, block by block ----------------------------------------------------------------------------------------
+
+
+def over_queries(inputs, blocks, out_bar, over_keys) -> Gradients:
+    """The sum over the blocks of queries of what `over_keys(i, fresh, row_bar, bars)` adds to `bars`, `Gradients` whose
+    query and bias_query are those of block i alone. `fresh` [q] are the queries that no earlier block had: the last
+    block may begin early, and what it repeats must have no gradient."""
+    size, queries = blocks.query, inputs.query.shape[0]
+
+    def zeros(x, rows=None):
+        shape = x.shape if rows is None else (rows, *x.shape[1:])
+        return jnp.zeros(shape, accumulator(x.dtype))
+
+    def rows(i, bars):
+        fresh = start_of(i, size, queries) + jnp.arange(size) >= i * size
+        row_bar = rows_of(out_bar, i, size)
+        row_bar = jnp.where(fresh[:, None], row_bar, jnp.zeros_like(row_bar))
+        inner = bars._replace(query=zeros(inputs.query, size))
+        if inputs.bias_query is not None:
+            inner = inner._replace(bias_query=zeros(inputs.bias_query, size))
+        inner = over_keys(i, fresh, row_bar, inner)
+        whole = add_rows(bars.query, inner.query, i, size)
+        if inputs.bias_query is None:
+            return inner._replace(query=whole)
+        return inner._replace(query=whole, bias_query=add_rows(bars.bias_query, inner.bias_query, i, size))
+
+    rules = split(inputs.rules)[0]
+    start = jax.tree.map(zeros, Gradients(rules, inputs.query, inputs.key, inputs.value, inputs.bias_query))
+    return lax.fori_loop(0, -(-queries // size), rows, start)
+
+
+def add_tile(bars: Gradients, operand_bars, value_bar, j, size) -> Gradients:
+    """`bars` and the cotangents of the operands and values of one tile, of block j of the keys."""
+    rules_bar, query_bar, key_bar, bias_query_bar = operand_bars
+    add = lambda total, more: total + more.astype(total.dtype)
+    return Gradients(
+        jax.tree.map(add, bars.rules, rules_bar),
+        add(bars.query, query_bar),
+        add_rows(bars.key, key_bar, j, size),
+        add_rows(bars.value, value_bar, j, size),
+        None if bias_query_bar is None else add(bars.bias_query, bias_query_bar),
+    )
+
+
+def if_worth(worth, compute):
+    """`compute()`, or zeros of its shapes."""
+    nothing = lambda: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(compute))
+    return lax.cond(worth, compute, nothing)

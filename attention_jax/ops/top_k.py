@@ -1,0 +1,35 @@
+"""The k-th largest score of every query, block by block."""
+
+from functools import partial
+
+import jax.numpy as jnp
+from jax import lax
+
+from attention_jax.ops.precision import accumulator
+from attention_jax.ops.score_blocks import key_blocks, over_keys, put_rows, tile_of
+
+
+def cuts(inputs, blocks, k: int):
+    """[Q] for each query a number below its k largest scores, and above the others unless they are equal to the last
+    of the k; -inf where it may attend to no more than k keys. It takes memory for k + 1 scores of a block of queries.
+
+    The scores that are compared with it are computed again, by another program, and may come out a rounding error
+    different: hence half way between the k-th and the next.
+    """
+    precision = accumulator(inputs.value.dtype)
+    ranges = key_blocks(inputs, blocks)
+
+    def step(i, masked, j, largest):
+        tile = tile_of(inputs, blocks, i, j, masked)
+        scores = tile.scores(*tile.operands).astype(precision)
+        return lax.top_k(jnp.concatenate([largest, scores], axis=1), k + 1)[0]
+
+    def rows(i, out):
+        start = jnp.full((blocks.query, k + 1), -jnp.inf, precision)
+        largest = over_keys(ranges, i, partial(step, i), start)
+        last, following = largest[:, -2], largest[:, -1]
+        margin = 4 * jnp.finfo(precision).eps * jnp.abs(last)
+        return put_rows(out, jnp.minimum((last + following) / 2, last - margin), i, blocks.query)
+
+    queries = inputs.query.shape[0]
+    return lax.fori_loop(0, -(-queries // blocks.query), rows, jnp.full((queries,), -jnp.inf, precision))
