@@ -110,7 +110,7 @@ def opened(chromium, sentence, tmp_path):
 
 
 def row_told(opened) -> str:
-    return re.search(r"looks at “([^”]*)”", opened.status)[1]
+    return re.search(r"attends to “([^”]*)”", opened.status)[1]
 
 
 def test_looking_from_a_token_shows_where_every_head_looks(opened, sentence):
@@ -166,16 +166,16 @@ def test_the_address_comes_back_to_what_was_shown(opened):
     opened.click("#answers input[value='1']")  # a hypothesis without a cross attention
     assert "first" not in opened.one("#answers label:nth-of-type(2)").text and opened.complaints() == []
     opened.driver.get(address.partition("#")[0] + "#input=99&layer=77&head=x&token=-4&off=abc,999")
-    assert "looks at" in opened.status and opened.complaints() == []
+    assert "attends to" in opened.status and opened.complaints() == []
 
 
 def test_the_keyboard_alone_is_enough(opened, sentence):
     focused = lambda: opened.driver.switch_to.active_element
     opened.driver.execute_script("document.querySelector('#kinds input').focus()")
-    opened.press("TAB", "TAB")  # over the outputs to the tokens
+    opened.press("TAB", "TAB", "TAB")  # over the outputs and the gallery to the tokens
     assert focused().get_attribute("aria-label") == "word3" and focused().get_attribute("aria-current") == "true"
     opened.press("ARROW_RIGHT")
-    assert focused().get_attribute("aria-label") == "word4" and "“word4” looks at" in opened.status
+    assert focused().get_attribute("aria-label") == "word4" and "“word4” attends to" in opened.status
     outline = opened.driver.execute_script("return getComputedStyle(document.activeElement).outlineStyle")
     assert outline == "solid"
     opened.press("TAB", "END", "SPACE")  # the last key, off
@@ -194,7 +194,7 @@ def test_a_notebook_shows_it_in_a_frame(chromium, sentence, tmp_path):
     opened = Opened(chromium, tmp_path / "notebook.html")
     chromium.switch_to.frame(opened.one("iframe"))
     opened.click("#queries [data-i='5']")
-    assert "“word5” looks at" in opened.status
+    assert "“word5” attends to" in opened.status
     time.sleep(0.3)  # the address of a frame is not its own, which is no error
     assert opened.complaints() == []
 
@@ -251,15 +251,91 @@ def test_images_are_looked_at_where_they_are(chromium, tmp_path):
     np.testing.assert_allclose(opened.table()[:, :2], weights[1, :, 0].T, atol=6e-5)
     depth = "return [...document.querySelectorAll('#keys .cells .token')].map(b => +b.style.getPropertyValue('--w'))"
     over_image = lambda: opened.driver.execute_script(depth)
-    np.testing.assert_allclose(over_image(), weights[1, 0, 0, 1:] / weights[1, 0, 0].max(), atol=1e-3)
+    depth_of = lambda row: np.sqrt(np.minimum(row / max(weights.max(), 4 / 17), 1))  # one scale for everything
+    np.testing.assert_allclose(over_image(), depth_of(weights[1, 0, 0, 1:]), atol=3e-3)
     opened.hover("#queries .cells [data-i='6']")
-    np.testing.assert_allclose(over_image(), weights[1, 0, 6, 1:] / weights[1, 0, 6].max(), atol=1e-3)
+    np.testing.assert_allclose(over_image(), depth_of(weights[1, 0, 6, 1:]), atol=3e-3)
     pixels = opened.driver.execute_script(  # a map over the image in every tile, follows as well
         "return [...document.querySelector('.tile canvas').getContext('2d').getImageData(0, 0, 4, 4).data]"
     )
-    top = weights[0, 0, 6].max()
-    np.testing.assert_allclose(np.array(pixels[3::4]) / 255, 0.9 * weights[0, 0, 6, 1:] / top, atol=0.01)
+    np.testing.assert_allclose(np.array(pixels[3::4]) / 255, 0.9 * depth_of(weights[0, 0, 6, 1:]), atol=0.01)
+    bar = opened.one("#image-legend")
+    assert bar.is_displayed() and f"{weights.max():.2f}, half as deep at {weights.max() / 4:.2f}" in bar.text
     assert "off: -0.25" in opened.one(".tile").text and opened.complaints() == []
+
+
+PIECES = ("\u2581To", "d", "ay", "\u2581is", "\u2581a", "</s>")
+GROUPS = ((0, 1, 2), (3,), (4,), (5,))
+JOINED = ("Today", "is", "a", "</s>")
+
+
+@pytest.fixture
+def pieces(chromium, tmp_path):
+    """A page of two inputs, the first in six word pieces: (opened, weights [2, 3, 6, 6])."""
+    weights = RNG.dirichlet(np.full(6, 0.5), (2, 3, 6)).astype(np.float32)
+    side, other = Side(PIECES), Side(("\u2581Good", "\u2581night"))
+    first = Answer("Aujourd'hui", (Attention("encoder", weights, side, side, rollout=weights.mean((0, 1))),))
+    second = Answer("Bonne nuit", (Attention("encoder", weights[..., :2, :2], other, other),))
+    path = page([Looked("Today is a", (first,)), Looked("Good night", (second,))], "words").save(tmp_path / "look.html")
+    return Opened(chromium, path, "#layer=1&head=2&token=0"), weights
+
+
+def test_word_pieces_are_joined_into_words(pieces):
+    opened, weights = pieces
+    names = lambda: [element.text for element in opened.all("#queries .token")]
+    assert names() == list(JOINED) and not opened.complaints()
+    words = np.stack([weights[..., list(group)].sum(-1) for group in GROUPS], axis=-1)  # the sum over key pieces
+    words = np.stack([words[..., list(group), :].mean(-2) for group in GROUPS], axis=-2)  # the mean over query pieces
+    np.testing.assert_allclose(words.sum(-1), 1, atol=1e-6)
+    np.testing.assert_allclose(opened.table()[:, :3], words[1, :, 0].T, atol=1e-4)
+    entropy = -(words[1, 2, 0] * np.log2(words[1, 2, 0])).sum()
+    assert opened.one(".tile[aria-pressed='true'] .told:nth-child(4)").text == f"{entropy:.2f} bits"
+    opened.click("#words")
+    assert names() == ["_To", "d", "ay", "_is", "_a", "</s>"]
+    np.testing.assert_allclose(opened.table()[:, :3], weights[1, :, 0].T, atol=6e-5)
+    time.sleep(0.3)
+    assert "pieces=1" in opened.driver.current_url
+    opened.click(".card:nth-child(2)")  # whole words have nothing to join
+    assert names() == ["_Good", "_night"] and not opened.one("#join").is_displayed() and not opened.complaints()
+
+
+def test_lines_go_from_a_token_to_what_each_head_attends_to(pieces):
+    opened, weights = pieces
+    opened.click("#words")
+    opened.click("#queries [data-i='4']")
+    drawn = opened.driver.execute_script(
+        "return [...document.querySelectorAll('#lines line')].map(l => "
+        "[l.style.display === 'none' ? 0 : +l.style.opacity, +l.getAttribute('y1'), l.style.stroke])"
+    )
+    assert len(drawn) == 3 * 6 and {y for opacity, y, _ in drawn if opacity} == {4.5 * 22}
+    depth = np.sqrt(np.minimum(weights[1, :, 4] / weights.max(), 1))
+    shown = np.where(depth < 0.03, 0, depth)  # a weight below a thousandth of the largest has no line
+    np.testing.assert_allclose(np.array([opacity for opacity, _, _ in drawn]).reshape(3, 6), shown, atol=2e-3)
+    assert len({colour for _, _, colour in drawn}) == 3 == len(opened.all("#lines-heads .swatch"))
+
+
+def test_the_sentence_is_right_as_soon_as_a_key_is_off(pieces):
+    opened, weights = pieces
+    opened.click("#words")
+    key = int(weights[1, 2, 0].argmax())
+    opened.hover(f"#keys [data-i='{key}']")
+    opened.one(f"#keys [data-i='{key}']").click()  # the pointer stays on it
+    lost = weights[1, 2, 0, key]
+    assert re.search(rf"({lost:.2f}|{lost:.3f}) of its weight was on .*, which is off", opened.status), opened.status
+    told = [element.text for element in opened.all(".tile .told:nth-child(3)")]
+    assert not any("nothing" in text for text in told)
+
+
+def test_the_gallery_finds_inputs_by_title_output_and_token(pieces):
+    opened, _ = pieces
+    opened.click("#gallery summary")
+    titles = lambda: [element.text.splitlines()[0] for element in opened.all(".card") if element.is_displayed()]
+    assert titles() == ["Today is a", "Good night"]
+    for word, found in (("bonne", ["Good night"]), ("\u2581is", ["Today is a"]), ("zebra", [])):
+        search = opened.one("#search")
+        search.clear()
+        search.send_keys(word)
+        assert titles() == found and f"{len(found)} of 2" in opened.one("#found").text
 
 
 def test_a_memory_is_looked_at_over_time(chromium, tmp_path):

@@ -10,7 +10,8 @@
   const bytes = (blob) => Uint8Array.from(atob(data.blobs[blob]), (c) => c.charCodeAt(0));
   const decoded = new Map();
   function numbers(blob) {
-    // 16-bit fractions of one
+    // 16-bit fractions of one, or numbers that were computed here
+    if (blob instanceof Float32Array) return blob;
     if (!decoded.has(blob)) {
       const view = new DataView(bytes(blob).buffer),
         out = new Float32Array(view.byteLength / 2);
@@ -21,7 +22,7 @@
   }
 
   // ---- What is shown: numbers that the address keeps. `over` and `under` are where the pointer is, or null. ----
-  const state = { input: 0, answer: 0, attention: 0, layer: 0, head: 0, query: 0, off: new Set() };
+  const state = { input: 0, answer: 0, attention: 0, layer: 0, head: 0, query: 0, off: new Set(), words: true };
   let over = null,
     under = null,
     tiles = [],
@@ -30,11 +31,72 @@
     elements = { queries: [], keys: [] },
     parts = [];
   const answer = () => data.inputs[state.input].answers[state.answer];
-  const view = () => answer().attentions[state.attention];
+  const view = () => {
+    const attention = answer().attentions[state.attention];
+    return (state.words && inWords(attention)) || attention;
+  };
   const size = () => [view().queries.tokens.length, view().keys.tokens.length];
   const isImage = () => view().keys.image !== null;
   const overTime = () => view().kind === "memory";
   const query = () => (over === null ? state.query : over);
+
+  // ---- Word pieces: the weights of a word are the sum over its pieces as keys, the mean over them as queries ----
+  function wordsOf({ tokens, image, points }) {
+    // [[piece, ...], ...], or null where no token is marked as a part of a word
+    const special = (token) => /^(<[^<>]+>|\[[A-Z]+\])$/.test(token);
+    const spaced = tokens.some((token) => token.startsWith("\u2581") && token.length > 1);
+    const within = (token, i) =>
+      i > 0 &&
+      !special(token) &&
+      !special(tokens[i - 1]) &&
+      (spaced ? !token.startsWith("\u2581") : token.startsWith("##") || tokens[i - 1].endsWith("@@"));
+    if (image !== null || points || !tokens.some(within)) return null;
+    const words = [];
+    tokens.forEach((token, i) => (within(token, i) ? words[words.length - 1].push(i) : words.push([i])));
+    return words;
+  }
+  const joined = new Map();
+  function inWords(attention) {
+    // the attention between words, or null where there are no pieces to join
+    if (!joined.has(attention)) joined.set(attention, join(attention));
+    return joined.get(attention);
+  }
+  function join(attention) {
+    const { queries, keys, weights, rollout, kind } = attention;
+    if (kind === "memory" || kind === "kernel") return null;
+    const [from, to] = [queries, keys].map(wordsOf);
+    if (!from && !to) return null;
+    const alone = (side) => side.tokens.map((_, i) => [i]),
+      [rows, columns] = [from ?? alone(queries), to ?? alone(keys)],
+      [Q, K] = [queries.tokens.length, keys.tokens.length];
+    const reduced = (all) => {
+      const out = new Float32Array((all.length / (Q * K)) * rows.length * columns.length);
+      for (let m = 0, i = 0; m < all.length; m += Q * K)
+        for (const row of rows)
+          for (const column of columns) {
+            for (const q of row) for (const k of column) out[i] += all[m + q * K + k] / row.length;
+            i++;
+          }
+      return out;
+    };
+    const named = (side, words) => {
+      const clean = (token) => token.replace(/^\u2581|^##|@@$/g, "");
+      const tokens = words.map((word) =>
+        word.length > 1 || side.tokens[word[0]].length > 1
+          ? word.map((i) => clean(side.tokens[i])).join("")
+          : side.tokens[word[0]],
+      );
+      return { ...side, tokens, repeated: repeatedIn(tokens) };
+    };
+    return {
+      ...attention,
+      queries: named(queries, rows),
+      keys: named(keys, columns),
+      weights: reduced(numbers(weights)),
+      rollout: rollout === null ? null : reduced(numbers(rollout)),
+    };
+  }
+  const repeatedIn = (tokens) => new Set(tokens.filter((token, i) => tokens.indexOf(token) !== i));
 
   // ---- Weights ----
   function tileOf(layer, head, name, all, keysMayBeOff) {
@@ -105,12 +167,6 @@
   const chosen = () => tiles.find((tile) => tile.layer === state.layer && tile.head === state.head);
   const rowOf = (tile, q) => tile.values.subarray(q * size()[1], (q + 1) * size()[1]);
   const shade = (w) => Math.sqrt(Math.min(w / scale, 1));
-  function shades(row) {
-    // of a row over the keys: an image shows shares of the largest
-    if (!isImage()) return shade;
-    const most = row.reduce((a, b) => Math.max(a, b), 1e-9);
-    return (w) => w / most;
-  }
   function best(row) {
     let top = 0;
     for (let k = 1; k < row.length; k++) if (row[k] > row[top]) top = k;
@@ -133,7 +189,7 @@
     for (const a of one.answers)
       for (const t of a.attentions)
         for (const side of [t.queries, t.keys]) {
-          side.repeated = new Set(side.tokens.filter((token, i) => side.tokens.indexOf(token) !== i));
+          side.repeated = repeatedIn(side.tokens);
         }
   const percent = (w) => w.toFixed(w < 0.0995 ? 3 : 2);
   const named = (tile) =>
@@ -147,13 +203,14 @@
       q = query(),
       { queries, keys } = view(),
       row = rowOf(tile, q);
-    if (under !== null) {
+    const off = under !== null && state.off.has(under) && tile.layer !== "rollout";
+    if (under !== null && !off) {
       const column = Array.from({ length: size()[0] }, (_, i) => tile.values[i * size()[1] + under]);
       const top = best(column);
       return (
-        `${begun(named(tile))}: ${quoted(keys, under)} is looked at most by ` +
+        `${begun(named(tile))}: ${quoted(keys, under)} gets most of the attention of ` +
         `${quoted(queries, top)} ${percent(column[top])}, ` +
-        `and by ${quoted(queries, q)} ${percent(row[under])}.`
+        `and ${percent(row[under])} of that of ${quoted(queries, q)}.`
       );
     }
     const order = Array.from(row.keys())
@@ -163,12 +220,13 @@
     const told = order.map((k) => `${quoted(keys, k)} ${percent(row[k])}`).join(", ") || "nothing";
     const gone =
       state.off.size && tile.layer !== "rollout"
-        ? ` ${percent(tile.lost[q])} of its weight was on keys that are off.`
+        ? ` ${percent(tile.lost[q])} of its weight was on ` +
+          (off && state.off.size === 1 ? `${quoted(keys, under)}, which is off.` : "keys that are off.")
         : "";
     const pooled = view().values ? ` Estimate ${pool(row).toFixed(3)}.` : "";
     const who = overTime()
       ? `${named(tile)} at time step ${queries.tokens[q]} is at location`
-      : `${named(tile)}: ${quoted(queries, q)} looks at`;
+      : `${named(tile)}: ${quoted(queries, q)} attends to`;
     return `${begun(who)} ${told}. Entropy ${entropy(row).toFixed(2)} bits.${pooled}${gone}`;
   }
   const pool = (row) => row.reduce((sum, w, k) => sum + w * view().values[k], 0);
@@ -199,9 +257,8 @@
   function paintOver(canvas, row, ink) {
     // a row over the patches of an image
     const g = view().keys.grid,
-      first = row.length - g * g,
-      depth = shades(row);
-    paint(canvas, g, g, (x, y) => 0.9 * depth(row[first + y * g + x]), ink);
+      first = row.length - g * g;
+    paint(canvas, g, g, (x, y) => 0.9 * shade(row[first + y * g + x]), ink);
   }
   const source = (blob) => `data:image/png;base64,${data.blobs[blob]}`;
 
@@ -234,10 +291,10 @@
       which === "queries"
         ? overTime()
           ? "Time step"
-          : "Looks from"
+          : "Query"
         : overTime()
           ? "Locations of the memory"
-          : "Looks at";
+          : "Keys";
   }
   function drawTiles() {
     const box = $("tiles"),
@@ -259,7 +316,6 @@
         thumb.append(canvas, mark);
         paintMatrix(canvas, tile, ink);
       }
-      bits.textContent = `${tile.entropy.toFixed(2)} bits`;
       const button = make("button", { type: "button", className: "tile", tabIndex: -1 }, thumb, name, told, bits);
       const less = changeWithout(tile);
       if (less !== null)
@@ -270,7 +326,7 @@
       else if (tile.head === 0)
         rowBox(view().layers > 1 ? `layer ${tile.layer + view().lowest}` : "", box).append(button);
       else box.lastElementChild.append(button);
-      return { tile, button, canvas, mark, told };
+      return { tile, button, canvas, mark, told, bits };
     });
     box.className = overTime() ? "wide" : view().heads.length < 9 ? "few" : "";
     box.style.setProperty("--columns", view().heads.length + 1);
@@ -358,13 +414,15 @@
       less = changeWithout(tile);
     $("map-title").textContent =
       `${begun(named(tile))}: ${tile.entropy.toFixed(2)} bits on average` +
-      (time ? "; time from left to right, a row a location." : "; a row looks, a column is looked at.") +
+      (time ? "; time from left to right, one row for each location." : "; rows are queries, columns are keys.") +
       (less === null
         ? ""
         : ` Without this head ${measure} of this output is ${(value + less).toFixed(2)} ` +
           `instead of ${value.toFixed(2)}.`);
-    canvas.setAttribute("aria-label", `Weights of ${named(tile)}: ${Q} that look, ${K} that are looked at`);
-    $("largest").textContent = `${percent(scale)} (half the depth: ${percent(scale / 4)})`;
+    canvas.setAttribute("aria-label", `Weights of ${named(tile)}: ${Q} queries, ${K} keys`);
+    for (const legend of document.querySelectorAll(".legend .largest"))
+      legend.textContent = `${percent(scale)}, half as deep at ${percent(scale / 4)}: one scale for all layers and heads`;
+    $("image-legend").hidden = !isImage();
     drawChannels(wide, left);
   }
   function drawChannels(wide, left) {
@@ -399,6 +457,76 @@
     });
   }
 
+  // ---- Lines from the chosen query to the keys, a colour for each head of the layer ----
+  let lines = [];
+  const hue = (h, heads) => `hsl(${Math.round((360 * h) / heads)} 75% var(--lightness))`;
+  function drawLines() {
+    const { queries, keys, kind } = view(),
+      [Q, K] = size(),
+      own = tiles.filter((tile) => tile.layer === state.layer && tile.head !== "mean");
+    const figure = $("lines");
+    figure.hidden = isImage() || overTime() || kind === "kernel" || Math.max(Q, K) > 80;
+    lines = [];
+    if (figure.hidden) return;
+    const high = 22,
+      [left, right, width] = [190, 410, 600];
+    const root = svg("svg", { viewBox: `0 0 ${width} ${Math.max(Q, K) * high + 4}`, role: "img" });
+    root.setAttribute("aria-label", "lines from the chosen token to the tokens it attends to, a colour for each head");
+    const column = (side, x, anchor) =>
+      side.tokens.map((token, i) => {
+        const text = svg("text", { x, y: (i + 0.7) * high, "text-anchor": anchor });
+        text.textContent = short(token).slice(0, 26);
+        root.append(text);
+        return text;
+      });
+    const from = column(queries, left - 8, "end");
+    column(keys, right + 8, "start");
+    from.forEach((text, i) => {
+      text.classList.add("query");
+      text.addEventListener("pointerenter", () => hoverQuery(i));
+      text.addEventListener("pointerleave", () => hoverQuery(null));
+      text.addEventListener("click", () => pin(i));
+    });
+    for (const [h, tile] of own.entries())
+      for (let k = 0; k < K; k++) {
+        const line = svg("line", { x1: left, x2: right, y2: (k + 0.5) * high + ((h + 0.5) / own.length - 0.5) * 8 });
+        line.style.stroke = hue(h, own.length);
+        lines.push({ line, tile, k });
+        root.append(line);
+      }
+    const legend = own.map((tile, h) => {
+      const swatch = make("span", { className: "swatch" });
+      swatch.style.background = hue(h, own.length);
+      return make("span", {}, swatch, tile.name);
+    });
+    $("lines-of").replaceChildren(root);
+    $("lines-heads").replaceChildren(...legend);
+    lines.from = from;
+  }
+  function showLines() {
+    const q = query();
+    lines.from?.forEach((text, i) => text.classList.toggle("here", i === q));
+    for (const one of lines) {
+      const depth = shade(rowOf(one.tile, q)[one.k]),
+        hidden = depth < 0.03;
+      if (hidden !== one.hidden) one.line.style.display = hidden ? "none" : "";
+      one.hidden = hidden;
+      if (hidden) continue;
+      one.line.setAttribute("y1", (q + 0.5) * 22);
+      one.line.style.opacity = depth.toFixed(3);
+      one.line.style.strokeWidth = (0.5 + 3 * depth).toFixed(2);
+    }
+  }
+  function hoverQuery(i) {
+    over = i;
+    show();
+  }
+  function svg(tag, attributes) {
+    const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+    return element;
+  }
+
   // ---- Kernel regression: data, estimate and the query, in the plane ----
   const plane = { circles: [], x: null, y: null };
   function drawPlot() {
@@ -406,11 +534,6 @@
       plot = $("plot");
     plot.hidden = !(values && keys.points && queries.points && queries.points[0].length === 1);
     if (plot.hidden) return;
-    const svg = (tag, attributes) => {
-      const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
-      for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
-      return element;
-    };
     const xs = queries.points.map((p) => p[0]).concat(keys.points.map((p) => p[0]));
     const bounds = (all) => [Math.min(...all), Math.max(...all)],
       [x0, x1] = bounds(xs),
@@ -488,16 +611,16 @@
       q = query(),
       row = rowOf(tile, q),
       [Q, K] = size(),
-      ink = isImage() ? colour("--over") : null,
-      depth = shades(row);
-    elements.keys.forEach((button, k) => button.style.setProperty("--w", depth(row[k]).toFixed(3)));
+      ink = isImage() ? colour("--over") : null;
+    elements.keys.forEach((button, k) => button.style.setProperty("--w", shade(row[k]).toFixed(3)));
     elements.queries.forEach((button, i) => {
       button.style.setProperty("--w", under === null ? 0 : shade(tile.values[i * K + under]).toFixed(3));
       button.classList.toggle("here", i === q);
     });
     for (const part of parts) {
       const own = rowOf(part.tile, q),
-        top = under === null ? best(own) : under;
+        top = under === null || state.off.has(under) ? best(own) : under;
+      part.bits.textContent = `${entropy(own).toFixed(2)} bits`;
       part.told.textContent = own[top] > 0 ? `→ ${short(view().keys.tokens[top])} ${percent(own[top])}` : "→ nothing";
       if (isImage()) paintOver(part.canvas, own, ink);
       else place(part.mark, overTime() ? [(100 * q) / Q, 0, 100 / Q, 100] : [0, (100 * q) / Q, 100, 100 / Q], "%");
@@ -510,6 +633,7 @@
       "px",
     );
     showPlot(tile, row);
+    showLines();
     $("status").textContent = sentence();
     if ($("numbers").open) showNumbers();
   }
@@ -567,10 +691,11 @@
     if (first) first.tabIndex = 0;
     const unused = elements.keys.length - listed.length;
     $("hint").textContent =
-      (overTime() ? "" : "Press one to switch it off.") +
+      (overTime() ? "" : "Press a key to switch it off.") +
       (unused ? ` ${unused} locations that no head ever gave more than 0.02 are not shown.` : "");
     $("reset").hidden = !state.off.size;
     drawMap();
+    drawLines();
     show();
     remember();
   }
@@ -583,6 +708,9 @@
     state.off = new Set([...state.off].filter((k) => k < K && !overTime()));
     over = under = null;
     $("inputs").value = state.input;
+    $("join").hidden = !inWords(answer().attentions[state.attention]);
+    $("words").checked = state.words;
+    showGallery();
     options(
       "kinds",
       answer().attentions.map((t) => [t.kind]),
@@ -668,6 +796,7 @@
       layer,
       head,
       token: query,
+      ...(state.words ? {} : { pieces: 1 }),
       ...(off.size ? { off: [...off].sort((a, b) => a - b).join(".") } : {}),
     };
     return (
@@ -694,6 +823,7 @@
     state.attention = Math.max(0, kinds.indexOf(wanted));
     state.layer = told.get("layer") === "rollout" ? "rollout" : told.has("layer") ? number("layer") : -1;
     state.head = told.get("head") === "mean" ? "mean" : number("head");
+    state.words = !told.has("pieces");
     state.query = told.has("token") ? number("token") : first();
     state.off = new Set((told.get("off") ?? "").split(".").filter(Boolean).map(Number).filter(Number.isInteger));
     change();
@@ -810,6 +940,40 @@
     state.query = first();
     change();
   });
+  $("words").addEventListener("change", () => {
+    Object.assign(state, { words: $("words").checked, off: new Set() });
+    state.query = first();
+    change();
+  });
+
+  // ---- The gallery of inputs ----
+  const cards = data.inputs.map((one, i) => {
+    const best = one.answers[0],
+      image = best.attentions[0]?.keys.image ?? null;
+    const parts = [make("span", { textContent: one.title }), make("span", { className: "told", textContent: best.text })];
+    if (image !== null) parts.unshift(make("img", { src: source(image), alt: "", loading: "lazy" }));
+    const card = make("button", { type: "button", className: "card" }, ...parts);
+    card.addEventListener("click", () => {
+      Object.assign(state, { input: i, answer: 0, off: new Set() });
+      state.query = first();
+      change();
+    });
+    const tokens = best.attentions.flatMap((a) => (a.keys.image === null ? a.keys.tokens : []));
+    return { card, text: [one.title, ...one.answers.map((a) => a.text), tokens.join(" ")].join("\n").toLowerCase() };
+  });
+  function showGallery() {
+    const wanted = $("search").value.trim().toLowerCase();
+    let found = 0;
+    cards.forEach(({ card, text }, i) => {
+      card.hidden = !text.includes(wanted);
+      card.setAttribute("aria-current", i === state.input);
+      found += !card.hidden;
+    });
+    $("found").textContent = wanted ? `${found} of ${cards.length}` : `${cards.length} inputs`;
+  }
+  $("gallery").hidden = cards.length < 2;
+  $("cards").append(...cards.map(({ card }) => card));
+  $("search").addEventListener("input", showGallery);
   $("note").hidden = !data.note;
   $("note").textContent = data.note;
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", choose);
