@@ -54,11 +54,11 @@ def main(
         cases: What to compare: scaled_dot, causal, window, gaussian, additive.
         min_length: First sequence length.
         max_length: Last sequence length.
-        growth: From one length to the next.
+        growth: Factor from one length to the next.
         heads: Attention heads; on a GPU the batch is chosen to have 16,384 tokens at least.
         width: Width of a head.
         seconds_per_call: A competitor that takes longer than this for one gradient is not measured at greater lengths.
-        total_seconds: Rows that would begin later than this are skipped, and say so.
+        total_seconds: Measurements that would start later than this are skipped, with a message.
         check: First compare cudnn and fused with plain, under every mask.
         tune: First measure blocks of the fused implementation.
         torch: Measure PyTorch too, if it is installed.

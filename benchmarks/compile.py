@@ -156,8 +156,8 @@ def main(
 
     Args:
         cases: vit_s, vit_b, transformer, bahdanau, attention_4k, attention_32k.
-        targets: Chips, one of each; those whose compiler is not installed are left out, and named.
-        layers: Of the ViTs, and of the Transformer's encoder and decoder each; 0 is as published.
+        targets: GPUs and TPUs to compile for, one device of each; those whose compiler is not installed are skipped.
+        layers: Layers of the ViTs, and of each stack of the Transformer; 0 is as published.
         output: Directory of TARGET.json.
     """
     unknown = [name for name in cases if name not in CASES]

@@ -45,8 +45,21 @@ def main(
     seconds: float = 10.0,
     step_ms: float = 0.0,
 ) -> dict[str, float]:
-    """Measure images in class directories (--path) or sentence pairs (--source-file, --target-file); --step-ms is the
-    time of a training step of --batch-size images, or of --batch-tokens tokens."""
+    """Measure how fast images in class directories, or sentence pairs, are read.
+
+    Args:
+        path: Directory of class/image.png, instead of sentence pairs.
+        pixels: Size of an image, in pixels per side.
+        source_file: Source sentences, one per line.
+        target_file: Target sentences, line by line those of the source.
+        vocabulary_file: An existing vocabulary of the tokenizer.
+        tokenizer: Tokenizer of the sentences, as --data.tokenizer of translate_files.
+        batch_size: Images per training step.
+        batch_tokens: Tokens per training step; 0 makes batches of batch_size pairs.
+        processes: Processes that read.
+        seconds: Seconds to measure.
+        step_ms: Milliseconds of a training step, to compare with; 0 compares with none.
+    """
     if bool(path) == bool(source_file) or processes < 1:
         raise InputError("bench input needs --path DIR or --source-file F --target-file F, and --processes 1 or more")
     if path:

@@ -25,7 +25,11 @@ def timed(*arguments: str) -> float:
 
 
 def main(seeds: int = 4) -> dict[str, float]:
-    """Measure, print and return the seconds of both; `seeds` 4 is the comparison, 1 a quicker one."""
+    """Measure, print and return the seconds of both.
+
+    Args:
+        seeds: Runs per learning rate; 4 is the recorded comparison, 1 a quicker one.
+    """
     count = len(RATES) * seeds
     with tempfile.TemporaryDirectory() as directory:
         warm = timed(

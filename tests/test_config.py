@@ -1,8 +1,10 @@
 """Configurations: changed, checked, written and read back; and every experiment's own."""
 
+import ast
 import dataclasses
 import importlib
 import json
+import re
 import sys
 
 import jax
@@ -143,6 +145,13 @@ OPTIONS = [kind for name, kind in configs.Options.kinds.items() if ":" not in na
 def test_every_option_has_a_help_text(kind):
     texts = catalogue.field_docs(kind)
     assert kind.__doc__ and [f.name for f in dataclasses.fields(kind) if len(texts.get(f.name, "").split()) < 2] == []
+
+
+@pytest.mark.parametrize("file", sorted((catalogue.ROOT.parent / "benchmarks").glob("[!_]*.py")), ids=lambda f: f.stem)
+def test_every_option_of_a_benchmark_has_a_help_text(file):
+    main = next(node for node in ast.parse(file.read_text()).body if getattr(node, "name", "") == "main")
+    texts = ast.get_docstring(main).partition("Args:")[2]
+    assert [a.arg for a in main.args.args if not re.search(rf"^    {a.arg}: \w+", texts, re.MULTILINE)] == []
 
 
 def test_no_dataclass_of_options_is_missed():
