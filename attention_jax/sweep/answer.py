@@ -16,7 +16,7 @@ from attention_jax.report.intervals import of_mean
 from attention_jax.report.tables import Table, number, show
 from attention_jax.sweep import plan, search
 from attention_jax.sweep.plan import Settings, Trial
-from attention_jax.sweep.space import label, short_names, spans_decades
+from attention_jax.sweep.space import Point, label, short_names, spans_decades
 
 CURVES = 6
 """Trials whose learning curves are drawn."""
@@ -170,9 +170,15 @@ def write(directory: Path, settings: Settings, trials: Sequence[Trial], study: o
     print(f"in {directory}: sweep.json, " + ", ".join(str(path.relative_to(directory)) for path in paths))
 
 
+def variant(settings: Settings, point: Point) -> str:
+    """The name a point is recorded by: that of the experiment's variant with the same options, else its label."""
+    config = configs.replace(settings.config, **point)
+    variants = catalogue.load_experiment(config.name).variants().items()
+    return next((name for name, one in variants if one == config), label(point, exact=True))
+
+
 def record(directory: Path, settings: Settings, trials: Sequence[Trial], words: Sequence[str]):
-    """Keep every finished run in experiments/results/NAME.json, its point as its variant, with the `words` of the
-    command, and the figures beside it."""
+    """Keep every finished run in experiments/results/NAME.json, with the `words` of the command, and the figures."""
     name = settings.config.name
     command = " ".join(["python launch.py sweep", *ledger.shown(words)])
     for trial in trials:
@@ -180,7 +186,7 @@ def record(directory: Path, settings: Settings, trials: Sequence[Trial], words: 
             if result:
                 values = {key: value for key, value in result.items() if key != "experiment"}
                 origin = ledger.origin(catalogue.load_experiment(name), run_directory, command)
-                ledger.record(name, {"variant": label(trial.point, exact=True)} | values | origin)
+                ledger.record(name, {"variant": variant(settings, trial.point)} | values | origin)
     ledger.keep_figures(name, directory)
 
 

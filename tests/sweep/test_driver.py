@@ -50,7 +50,7 @@ def test_the_answer_names_the_best_and_how_to_repeat_it(calls, tmp_path, capsys)
     ] == 1
     assert written["ranking"][0]["value"] == pytest.approx(1e-6)
     assert written["ranking"][0]["interval95"] == pytest.approx(
-        4.303 * 1e-6 / 3**0.5
+        4.302653 * 1e-6 / 3**0.5
     )  # t(2 degrees of freedom) s / sqrt(3)
     assert written["command"] == "python launch.py train date_luong --optim.learning-rate 0.01"
     assert written["command"] in capsys.readouterr().out
@@ -191,6 +191,9 @@ def test_the_sweeps_that_are_shipped_record_what_their_claims_speak_of(name):
     shipped = driver.settings_of(experiment.config(), experiment.sweep(), "auto", 0, experiment.seeds, "")
     points, variants = driver.first_points(shipped), experiment.variants()
     [measured] = experiment.grids
-    assert [label(point) for point in points] == list(variants) == list(measured.variants)
+    names = [answer.variant(shipped, point) for point in points]
+    assert names == list(variants) == list(measured.variants)
+    other = shipped._replace(config=replace(shipped.config, **{"train.batch_size": 7}))
+    assert answer.variant(other, points[0]) == label(points[0]), "another configuration is no variant"
     assert {name for claim in experiment.claims for name in (claim.variant, claim.minus)} <= {*variants, None}
     assert [replace(experiment.config(), **point) for point in points] == list(variants.values())
