@@ -56,16 +56,38 @@ def test_readme_has_the_counts_of_every_kind_with_caveats_and_misses(experiments
     assert sum(len(experiment.claims) for experiment in experiments) == len(rows) and "| all | " in counts
 
 
+def blocks_of(page: str) -> list[str]:
+    """The Python code of a page."""
+    return re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+
+
 def test_the_code_of_readme_runs_as_pasted():
     """Each block in a fresh process; the memory that the one about `attend` speaks of is what the compiler says."""
-    blocks = re.findall(r"^```python\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+    blocks = blocks_of(README)
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     environment |= {"PYTHONPATH": str(ROOT)}
     memory = "print(jax.jit(jax.grad(loss)).lower(8.0).compile().memory_analysis().temp_size_in_bytes)"
-    assert len(blocks) == 1
+    assert len(blocks) == 2
     command = [sys.executable, "-W", "error", "-c", blocks[0] + memory]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stderr[-3000:]
     gradient, temporaries = map(float, ended.stdout.split())
     least = 3.5 * 2**20 if jax.__version__.startswith("0.10.") else 0  # later compilers need less than README says
     assert gradient != 0 and least < temporaries < 4.5 * 2**20
+
+
+def test_the_quickstart_of_readme_runs_as_pasted(tmp_path):
+    """In an empty directory, with the experiment made small: `smoke` in the place of `config`."""
+    (quickstart,) = [block for block in blocks_of(README) if "train_run" in block]
+    small = quickstart.replace(".config()", ".smoke()")
+    assert small != quickstart and len(quickstart.splitlines()) <= 8
+    ended = subprocess.run(
+        [sys.executable, "-c", small],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert ended.stdout.splitlines()[-1] == "(1, 1, 10, 29)" and (tmp_path / "attention.html").exists()
