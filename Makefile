@@ -2,7 +2,7 @@
 PYTHON ?= python
 WORKERS ?= 2
 
-.PHONY: help setup fast test lint format results docs site notebooks ci
+.PHONY: help setup fast test lint format results figures docs site notebooks ci
 
 help:     ## this list
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*## /	/' | expand -t 10
@@ -26,6 +26,9 @@ format:   ## mend what can be mended by itself
 
 results:  ## write docs/results.md, docs/replication.md and README's numbers from experiments/results/*.json
 	@$(PYTHON) -m attention_jax.record
+
+figures:  ## draw the figures of experiments/results that stored data suffice for: learning curves, comparisons
+	@$(PYTHON) -m attention_jax.ledger
 
 docs:     ## the tests of README and docs/
 	$(PYTHON) -m pytest -n 0 tests/test_readme.py tests/test_docs.py tests/test_extend.py tests/test_site.py

@@ -69,8 +69,8 @@ class Experiment:
     """Run instead of training where the experiment is a computation: (config, directory) -> metrics."""
     looked: Callable[[Config, list[str]], tuple] | None
     """Where a computation looks, (config, texts) -> inputs as `Task.looked` gives them, for `launch.py look`."""
-    figure: Callable[[dict[str, Path], Path], None] | None
-    """Compares the variants that have ended, {variant: directory}, in one picture."""
+    figure: Callable[[dict[str, list[dict]], Path], Path | None] | None
+    """Draws the recorded runs of the variants, {variant: runs}, into a file."""
     claims: tuple[Claim, ...]
     seeds: int
     results: Path

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from attention_jax import InputError, config as configs, provenance, runs
+from attention_jax import InputError, catalogue, config as configs, provenance, runs
 from attention_jax.catalogue import CHECKOUT, ROOT, Experiment
 from attention_jax.config import Config
 from attention_jax.files import one_at_a_time, read_json, write_json
@@ -60,8 +60,8 @@ def reproduce(
     """Run the variants of an experiment with every seed: what has ended is kept, what was interrupted goes on.
 
     `override` applies the options of the command line, `words`, to a configuration. At scale "full" the results are
-    recorded with these words; the figures beside them are of the first variant's first run, and the experiment's own
-    compares the first run of each variant.
+    recorded with these words. The figures beside them are those of the first variant's first run, and what `draw` makes
+    of all recorded runs.
     At "recorded" nothing is run. Returns the runs: {"variant", "seed", "metrics", "history", ...}.
     """
     if asked.seeds < 0:
@@ -82,14 +82,12 @@ def reproduce(
             run = {"variant": variant, "seed": seed} | result
             del run["experiment"]
             if records:
-                run |= origin(experiment, directory, command)
+                run |= origin(experiment, directory, command) | bleu_by_length(directory)
                 record(experiment.name, run, experiment.results)
                 if not done and variant == first_variant(experiment):
                     keep_figures(experiment.name, directory, experiment.results)
-                draw_curves(experiment)
+                draw(experiment)
             done.append(run)
-    if records and experiment.figure:
-        draw(experiment, asked)
     return done
 
 
@@ -174,31 +172,51 @@ def keep_figures(name: str, directory: Path, results: Path = RESULTS):
 
 
 def first_variant(experiment: Experiment) -> str:
-    """The variant that an experiment is known by: of those that are recorded, or to be run, the first."""
+    """The variant that an experiment is known by: of those that are recorded, or to be run, the first. It may
+    be one that the experiment no longer has, if only such are recorded."""
     measured = {run["variant"] for run in recorded(experiment.name, experiment.results)["runs"]}
-    return next(variant for variant in experiment.variants() if variant in measured or not measured)
+    return next(
+        (variant for variant in experiment.variants() if variant in measured or not measured), min(measured, default="")
+    )
 
 
-def draw_curves(experiment: Experiment):
-    """The recorded learning curves of the experiment's first variant, its seeds as a band."""
+def bleu_by_length(directory: Path) -> dict:
+    """{"bleu_by_length": {split: bins}} of a translator's run, from its SPLIT.bleu.json files; {} of any other."""
+    files = {path.name.removesuffix(".bleu.json"): read_json(path) for path in sorted(directory.glob("*.bleu.json"))}
+    bins = {split: file["by_length"] for split, file in files.items() if "by_length" in file}
+    return {"bleu_by_length": bins} if bins else {}
+
+
+def curves(experiment: Experiment) -> tuple[str, list[list[dict]]]:
+    """The first variant, and the recorded histories of its seeds, which its learning curves show."""
     first = first_variant(experiment)
-    recorded_runs = recorded(experiment.name, experiment.results)["runs"]
-    histories = [run["history"] for run in recorded_runs if run["variant"] == first and run.get("history")]
+    found = recorded(experiment.name, experiment.results)["runs"]
+    return first, [run["history"] for run in found if run["variant"] == first and run.get("history")]
+
+
+def compared(experiment: Experiment) -> dict[str, list[dict]]:
+    """The recorded runs of each variant that has some, which the experiment's own figure compares."""
+    found = recorded(experiment.name, experiment.results)["runs"]
+    variants = {variant: [run for run in found if run["variant"] == variant] for variant in experiment.variants()}
+    return {variant: its_runs for variant, its_runs in variants.items() if its_runs}
+
+
+def draw(experiment: Experiment):
+    """Draw what the recorded runs of an experiment tell: learning curves, the seeds of the first variant as a band, and
+    the experiment's own figure."""
+    first, histories = curves(experiment)
     if histories:
         path = experiment.results / f"{experiment.name}-learning_curve.png"
-        runs.draw_curves(histories, path, experiment.variants()[first], title=first)
+        runs.draw_curves(histories, path, experiment.variants().get(first), title=first)
+    if experiment.figure:
+        experiment.figure(compared(experiment), experiment.results / f"{experiment.name}.png")
 
 
-def draw(experiment: Experiment, asked: Reproduction):
-    """The experiment's own figure, of the variants whose first run has ended; the figure of more, recorded elsewhere,
-    stays."""
-    firsts = {
-        variant: asked.directory(experiment, variant, config.train.seed)
-        for variant, config in experiment.variants().items()
-    }
-    ended = {variant: directory for variant, directory in firsts.items() if runs.read_result(directory)}
-    elsewhere = {run["variant"] for run in recorded(experiment.name, experiment.results)["runs"]} - ended.keys()
-    if elsewhere & firsts.keys():
-        print(f"{experiment.name}.png stays as it is: not all that it compares was run here")
-        return
-    experiment.figure(ended, experiment.results / f"{experiment.name}.png")
+def draw_all():
+    """`make figures`: the figures of all recorded experiments, from the stored data alone."""
+    for name in catalogue.names():
+        draw(catalogue.load_experiment(name))
+
+
+if __name__ == "__main__":
+    draw_all()

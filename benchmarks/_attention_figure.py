@@ -14,10 +14,11 @@ MEASURED = {  # what a row of panels shows -> (key of a row, factor)
 def draw(rows: list[dict], path: Path, platform: str):
     """Lines for rows without a problem; a cross at the last length of what ran out of memory after it."""
     stored, rows = rows, [row for row in rows if row["blocks"][0] is None and row["case"] != "check"]
-    cases = list(dict.fromkeys(row["case"] for row in rows if not row["problem"]))
+    lengths_of = lambda case: {row["length"] for row in rows if row["case"] == case and not row["problem"]}
+    cases = [case for case in dict.fromkeys(row["case"] for row in rows) if len(lengths_of(case)) > 1]
     if not cases:
         return
-    figure = canvas(max(WIDTH * len(cases) / 4, 3.0), 4.0)
+    figure = canvas(min(max(WIDTH * len(cases) / 4, 3.0), WIDTH), 4.0)
     with styled():
         axes = figure.subplots(2, len(cases), squeeze=False, sharex="col")
         for column, case in enumerate(cases):

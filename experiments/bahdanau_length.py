@@ -12,7 +12,6 @@ with additive attention. experiments/results/bahdanau_length.png has both curves
 share of BLEU that is kept beyond 30 tokens are our own, read off the shape of the paper's figure.
 """
 
-import json
 from pathlib import Path
 
 from attention_jax.config import Bahdanau, Claim, Config, Decode, Grid, Multi30k, Optim, Sutskever, Train, replace
@@ -42,11 +41,16 @@ def sweep() -> dict[str, str]:
     return {"optim.learning_rate": "3e-4..3e-3:log", "model.hidden_size": "256,512"}
 
 
-def figure(directories: dict[str, Path], path: Path) -> Path:
+def figure(recorded: dict[str, list[dict]], path: Path) -> Path | None:
+    """BLEU by length on the test sentences, the first seed of each variant; None of runs of before 2026-11-23, which do
+    not tell it."""
     from attention_jax.report.bleu import LengthBin, length_figure
 
-    read = lambda directory: json.loads((directory / "test.bleu.json").read_text(encoding="utf-8"))["by_length"]
-    return length_figure({variant: [LengthBin(**part) for part in read(d)] for variant, d in directories.items()}, path)
+    bins = {variant: runs[0].get("bleu_by_length", {}).get("test") for variant, runs in recorded.items()}
+    if not bins or None in bins.values():
+        return None
+    series = {variant: [LengthBin(**part) for part in parts] for variant, parts in bins.items()}
+    return length_figure(series, path, inputs=bins)
 
 
 FIGURE = "Bahdanau et al. 2015, figure 2: shape only"

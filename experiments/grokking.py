@@ -81,17 +81,17 @@ def study(config: Config, directory: Path) -> dict:
     return task.evaluate(params, True).metrics | {"fourier.key_share": float(np.sort(shares)[-KEY_FREQUENCIES:].sum())}
 
 
-def figure(directories: dict[str, Path], path: Path) -> Path:
+def figure(recorded: dict[str, list[dict]], path: Path) -> Path:
     """Accuracy on training and on held-out equations, step by step."""
-    from attention_jax.report.figures import lines, read_history
+    from attention_jax.report.figures import lines
 
     series = {}
-    for variant, directory in directories.items():
-        history = read_history(directory / "metrics.jsonl")
-        steps = [row["step"] for row in history]
-        series[f"{variant}: training"] = (steps, [row["train.accuracy"] for row in history])
-        series[f"{variant}: held out"] = (steps, [row["valid.accuracy"] for row in history])
-    return lines(series, path, xlabel="step", ylabel="accuracy", log="x")
+    for variant, runs in recorded.items():
+        steps = [row["step"] for row in runs[0]["history"]]
+        for split, name in (("train", "training"), ("valid", "held out")):
+            values = [[row[f"{split}.accuracy"] for row in run["history"]] for run in runs]
+            series[f"{variant}: {name}"] = (steps, values)
+    return lines(series, path, xlabel="step", ylabel="accuracy", log="x", inputs=series)
 
 
 REGISTERED = {"kind": "aim", "since": "2026-11-22"}

@@ -45,18 +45,17 @@ def sweep() -> dict[str, str]:
     return {"model.num_layers": "1,2,3", "model.num_heads": "1,2", "optim.learning_rate": "3e-3..2e-2:log"}
 
 
-def figure(directories: dict[str, Path], path: Path) -> Path:
+def figure(recorded: dict[str, list[dict]], path: Path) -> Path:
     """Loss above the Bayes-optimal one, epoch by epoch; the dashed line is that of the count of states."""
-    from attention_jax.report.figures import lines, read_history
+    from attention_jax.report.figures import lines
 
     series, unigram = {}, 0.0
-    for name, directory in directories.items():
-        history = read_history(directory / "metrics.jsonl")
-        above = [row["valid.loss_less_bigram"] for row in history]
-        series[name] = ([row["epoch"] for row in history], above)
-        unigram = above[-1] - history[-1]["valid.loss_less_unigram"]
-    count = {"count of states": unigram}
-    return lines(series, path, xlabel="epoch", ylabel="loss above Bayes (nats)", reference=count)
+    for name, runs in recorded.items():
+        above = [[row["valid.loss_less_bigram"] for row in run["history"]] for run in runs]
+        series[name] = ([row["epoch"] for row in runs[0]["history"]], above)
+        unigram = above[0][-1] - runs[0]["history"][-1]["valid.loss_less_unigram"]
+    axes = {"xlabel": "epoch", "ylabel": "loss above Bayes (nats)"}
+    return lines(series, path, **axes, reference={"count of states": unigram}, inputs=series)
 
 
 UNIGRAM = "valid.loss_less_unigram"

@@ -35,7 +35,6 @@ sentences.
 import json
 from pathlib import Path
 
-from attention_jax import runs
 from attention_jax.config import Claim, Config, Decode, Grid, Luong, Multi30k, Optim, Train, Withdrawn, replace
 
 SIZES = {
@@ -75,18 +74,18 @@ def variants() -> dict[str, Config]:
     return {"general": general, "scaled": scaled} | feeding | local
 
 
-def figure(directories: dict[str, Path], path: Path) -> Path:
+def figure(recorded: dict[str, list[dict]], path: Path) -> Path:
     """Validation losses by epoch of the models with global attention, OpenNMT-py's beside ours."""
     from attention_jax.report.figures import lines
 
-    ours = {name: runs.read_result(directories[name])["history"] for name in GLOBAL if name in directories}
     peer = json.loads((Path(__file__).parent / "results" / "input_feeding_peer.json").read_text(encoding="utf-8"))
-    theirs = {f"OpenNMT-py {name}": history for name, history in peer["histories"].items()}
+    histories = {name: [run["history"] for run in recorded[name]] for name in GLOBAL if name in recorded}
+    histories |= {f"OpenNMT-py {name}": [history] for name, history in peer["histories"].items()}
     series = {
-        name: ([row["epoch"] for row in history], [row["valid.loss"] for row in history])
-        for name, history in (ours | theirs).items()
+        name: ([row["epoch"] for row in seeds[0]], [[row["valid.loss"] for row in history] for history in seeds])
+        for name, seeds in histories.items()
     }
-    return lines(series, path, xlabel="epoch", ylabel="validation loss, nats a token")
+    return lines(series, path, xlabel="epoch", ylabel="validation loss, nats a token", inputs=series)
 
 
 CLAIMS = (

@@ -40,7 +40,6 @@ were registered before their run: "base", "base, reversed" and "base, reversed, 
 
 from pathlib import Path
 
-from attention_jax import runs
 from attention_jax.config import (
     Claim,
     Config,
@@ -115,18 +114,16 @@ def sweep() -> dict[str, str]:
     return {"model.score": "dot,general,concat,additive", "optim.learning_rate": "5e-4..5e-3:log"}
 
 
-def figure(directories: dict[str, Path], path: Path) -> Path:
+def figure(recorded: dict[str, list[dict]], path: Path) -> Path:
     from attention_jax.report.figures import bars
 
-    scores = {
-        variant: runs.read_result(directory)["metrics"]["test.bleu"] for variant, directory in directories.items()
-    }
+    scores = {variant: [run["metrics"]["test.bleu"] for run in runs] for variant, runs in recorded.items()}
     names = [variant for variant in variants() if f"{variant}-feeding" in variants() or variant == "none"]
     series = {
         "without input feeding": [scores.get(n) for n in names],
         "with": [scores.get(f"{n}-feeding") for n in names],
     }
-    return bars(names, series, path, ylabel="BLEU on test2016")
+    return bars(names, series, path, ylabel="BLEU on test2016", inputs=series)
 
 
 STEPS = "Luong et al. 2015, table 1, the same difference"

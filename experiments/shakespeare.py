@@ -23,7 +23,6 @@ more.
 
 from pathlib import Path
 
-from attention_jax import runs
 from attention_jax.config import BAR, Claim, Config, Grid, LanguageModel, Optim, Shakespeare, Train, Withdrawn, replace
 
 PUBLISHED = 1.88
@@ -70,14 +69,14 @@ def sweep() -> dict[str, str]:
     return {"model.score": ",".join(SCORES), "optim.learning_rate": "5e-4..4e-3:log"}
 
 
-def figure(directories: dict[str, Path], path: Path) -> Path:
+def figure(recorded: dict[str, list[dict]], path: Path) -> Path:
     from attention_jax.report.figures import bars
 
-    losses = {name: runs.read_result(directory)["metrics"]["valid.loss"] for name, directory in directories.items()}
+    losses = {name: [run["metrics"]["valid.loss"] for run in runs] for name, runs in recorded.items()}
     names = [name for name in SCORES if name in losses]
     reference = {"nanoGPT": [PUBLISHED if name == "scaled_dot" else None for name in names]}
     series = {"2,000 steps": [losses[name] for name in names]}
-    return bars(names, series, path, ylabel="validation loss (nats)", reference=reference)
+    return bars(names, series, path, ylabel="validation loss (nats)", reference=reference, inputs=series)
 
 
 def worse(score: str) -> Claim:

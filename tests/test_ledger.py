@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 import toy_experiment
+from PIL import Image
 from toy_experiment import CONFIG
 
-from attention_jax import InputError, config as configs, ledger, runs
+from attention_jax import InputError, catalogue, config as configs, ledger, runs
 from attention_jax.ledger import Reproduction
+from attention_jax.report import style
 from attention_jax.report.verdicts import judge
 
 CLAIM = configs.Claim("error", "test.error", 1.0, "hand", kind="aim", at_most=1.5)
@@ -155,42 +157,50 @@ def test_an_output_that_is_a_file_is_one_line(tmp_path):
         runs.create(tmp_path / "file")
 
 
-def test_the_figure_of_an_experiment_compares_the_variants_that_have_ended(toy, tmp_path):
-    drawn = []
-    drawing = dataclasses.replace(
-        toy,
-        variants=lambda: {name: CONFIG for name in ("small", "large", "huge")},
-        figure=lambda directories, path: drawn.append((list(directories), path)),
-    )
-    reproduce(drawing, tmp_path, scale="smoke")
-    reproduce(drawing, tmp_path, variant="large")
-    reproduce(drawing, tmp_path, variant="small")
-    assert drawn == [(ended, tmp_path / "results" / "toy.png") for ended in (["large"], ["small", "large"])]
-
-
-def test_one_variant_leaves_the_figures_of_others_as_they_are(toy, tmp_path, capsys):
-    """What compares runs that were recorded elsewhere is not drawn of fewer, nor replaced by another variant's."""
+def test_figures_are_drawn_from_what_is_recorded(toy, tmp_path):
+    """The experiment's own compares all recorded runs, wherever they ran; a picture is of the first variant's run."""
     drawn, (small, large) = [], (CONFIG, configs.replace(CONFIG, **{"optim.learning_rate": 1.0}))
 
     def study(config, directory):
         (directory / "figures" / "it.png").write_text(str(config.optim.learning_rate))
-        return {"test.error": 1.0}
+        return {"test.error": config.optim.learning_rate}
 
     drawing = dataclasses.replace(
         toy,
         study=study,
         variants=lambda: {"small": small, "large": large},
-        figure=lambda directories, path: drawn.append(list(directories)),
+        figure=lambda recorded, path: drawn.append(
+            ({name: [run["metrics"]["test.error"] for run in its] for name, its in recorded.items()}, path)
+        ),
     )
     again = lambda place, variant: ledger.reproduce(
         drawing, Reproduction(root=str(tmp_path / place), variant=variant, seeds=1)
     )
+    reproduce(drawing, tmp_path, scale="smoke")
+    assert not drawn
     again("here", "large")
-    again("here", "")
-    assert drawn == [["large"], ["small", "large"]] and (toy.results / "toy-it.png").read_text() == "0.001"
-    again("there", "large")
-    assert len(drawn) == 2 and "toy.png stays as it is" in capsys.readouterr().out
-    assert (toy.results / "toy-it.png").read_text() == "0.001"
+    assert drawn == [({"large": [1.0]}, toy.results / "toy.png")]
+    again("there", "small")
+    assert drawn[-1][0] == {"small": [0.001], "large": [1.0]} and (toy.results / "toy-it.png").read_text() == "0.001"
+
+
+def figure_inputs(path) -> str | None:
+    with Image.open(path) as picture:
+        return picture.text.get("Inputs")
+
+
+@pytest.mark.parametrize("name", catalogue.names())
+def test_recorded_figures_are_those_of_the_recorded_numbers(name, tmp_path):
+    """`make figures` after a change to a JSON, or to what a comparison shows."""
+    experiment = catalogue.load_experiment(name)
+    path = experiment.results / f"{name}-learning_curve.png"
+    _, histories = ledger.curves(experiment)
+    if histories:
+        assert figure_inputs(path) == style.fingerprint(histories)
+    else:
+        assert not path.exists()
+    if experiment.figure and (drawn := experiment.figure(ledger.compared(experiment), tmp_path / "again.png")):
+        assert figure_inputs(experiment.results / f"{name}.png") == figure_inputs(drawn)
 
 
 def test_a_run_directory_is_used_once(toy, tmp_path):

@@ -132,7 +132,7 @@ def kept_beyond(
     return bins[1].bleu / bins[0].bleu
 
 
-def length_figure(series: Mapping[str, Sequence[LengthBin]], path: str | Path, title: str = "") -> Path:
+def length_figure(series: Mapping[str, Sequence[LengthBin]], path: str | Path, title: str = "", inputs=None) -> Path:
     """BLEU over source length, one line per system, a point at the middle of each bin; below it the bin
     and how many sentences it has."""
     middle = lambda b: (b.low + b.high) / 2
@@ -140,9 +140,8 @@ def length_figure(series: Mapping[str, Sequence[LengthBin]], path: str | Path, t
     shown = {middle(b): b for bins in series.values() for b in bins}
     between = " " if len(shown) > 7 else "\n"  # of many bins the names stand upright
     ticks = {place: f"{b.low}-{b.high}{between}({b.sentences})" for place, b in shown.items()}
-    return lines(
-        curves, path, xlabel="source length in tokens (number of sentences)", ylabel="BLEU", title=title, ticks=ticks
-    )
+    axes = {"xlabel": "source length in tokens (number of sentences)", "ylabel": "BLEU", "title": title}
+    return lines(curves, path, **axes, ticks=ticks, inputs=inputs)
 
 
 def d2l_bleu(hypothesis: Sequence[str], reference: Sequence[str], k: int = 2) -> float:

@@ -1,12 +1,15 @@
 """`launch.py bench` finds the benchmarks of the checkout that it stands in."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from attention_jax import InputError, catalogue, commands
+from attention_jax.report.style import fingerprint
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -23,3 +26,9 @@ def test_an_unknown_benchmark_is_one_line_with_those_that_there_are():
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     names = sorted(path.stem for path in (ROOT / "benchmarks").glob("[a-z]*.py"))
     assert done.returncode == 2 and ", ".join(names) in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_the_figure_of_attention_is_that_of_the_recorded_rows():
+    results = ROOT / "experiments" / "results"
+    with Image.open(results / "bench_attention.png") as picture:
+        assert picture.text["Inputs"] == fingerprint(json.loads((results / "bench_attention.json").read_text()))

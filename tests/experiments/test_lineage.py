@@ -1,7 +1,5 @@
 """Experiments that carry the lineage on: what can be checked of them without training them whole."""
 
-import json
-
 import jax
 import numpy as np
 import pytest
@@ -31,29 +29,6 @@ def test_a_gaussian_begins_as_the_scaled_dot_product_on_keys_of_one_length():
     gaussian = scores.Gaussian.init(jax.random.key(0), 16)
     weights = [jax.nn.softmax(score(query, key), axis=-1) for score in (gaussian, scores.ScaledDot())]
     np.testing.assert_allclose(*weights, rtol=1e-4)
-
-
-@pytest.mark.slow
-def test_what_is_compared_is_drawn(tmp_path):
-    for variant in induction_heads.variants():
-        (tmp_path / variant).mkdir()
-        rows = [
-            {
-                "step": n,
-                "epoch": n,
-                "seconds": 1.0,
-                "valid.loss_less_bigram": 1 / n,
-                "valid.loss_less_unigram": 1 / n - 0.1,
-            }
-            for n in (1, 2, 3)
-        ]
-        (tmp_path / variant / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    drawn = induction_heads.figure({name: tmp_path / name for name in induction_heads.variants()}, tmp_path / "i.png")
-    for score in shakespeare.SCORES:
-        (tmp_path / score).mkdir()
-        (tmp_path / score / "result.json").write_text(json.dumps({"metrics": {"valid.loss": 1.9}}))
-    bars = shakespeare.figure({name: tmp_path / name for name in shakespeare.SCORES}, tmp_path / "s.png")
-    assert drawn.stat().st_size > 5_000 and bars.stat().st_size > 5_000
 
 
 @pytest.mark.slow
@@ -91,5 +66,3 @@ def test_a_study_that_trains_has_a_history(tmp_path):
     assert {"train.accuracy", "valid.accuracy"} <= set(result["history"][0])
     assert {claim.metric for claim in grokking.CLAIMS if not claim.epoch} <= set(result["metrics"])
     assert 0 < result["metrics"]["fourier.key_share"] <= 1
-    drawn = grokking.figure({name: tmp_path / "run" for name in grokking.variants()}, tmp_path / "g.png")
-    assert drawn.stat().st_size > 5_000
