@@ -65,8 +65,8 @@ def named(message: str) -> set[str]:
 
 
 def test_what_a_message_names_is_found():
-    text = "error: bad.tsv line 2: 'x y' of --data.damaged skip, got -1.0; --metric valid.loss"
-    assert named(text) == {"bad.tsv", "2", "'x y'", "--data.damaged", "-1.0", "--metric", "valid.loss"}
+    text = "error: bad.tsv line 2: 'x y' of --data.on-bad-record skip, got -1.0; --metric valid.loss"
+    assert named(text) == {"bad.tsv", "2", "'x y'", "--data.on-bad-record", "-1.0", "--metric", "valid.loss"}
 
 
 @pytest.mark.parametrize(("command", "message"), MESSAGES, ids=[command for command, _ in MESSAGES])
