@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from attention_jax import InputError, runs
+from attention_jax import InputError, lifecycle, run_directory, saved_run
 from attention_jax.config import Config
 from attention_jax.errors import explained
 
@@ -24,7 +24,13 @@ class LoadedRun:
     @cached_property
     def _loaded(self) -> tuple:
         with explained():
-            return runs.load(self.directory, self.config)
+            return saved_run.load(self.directory, self.config)
+
+    @cached_property
+    def _view(self):
+        from attention_jax.views import view_of
+
+        return view_of(self.task)
 
     @property
     def task(self) -> Any:
@@ -46,7 +52,7 @@ class LoadedRun:
         if not texts:
             return []
         with explained():
-            return self.task.predict(self.params, texts, None if attention is None else Path(attention))
+            return self._view.predict(self.params, texts, None if attention is None else Path(attention))
 
     def attention(self, texts: list[str] | tuple[str, ...] = ()) -> tuple:
         """Where the model looks at each text (for a vision model: in each image file), or at some held-out inputs.
@@ -74,7 +80,7 @@ class LoadedRun:
 
     def _looked(self, texts: list[str]) -> tuple:
         if self.config.model is not None:
-            return runs.looked(self.task, self.params, texts)
+            return self._view.attention_maps(self.params, texts)
         from attention_jax import catalogue
 
         looked = catalogue.load_experiment(self.config.name).looked
@@ -104,7 +110,7 @@ def load_run(directory: Path | str, *, trust_code: bool = False) -> LoadedRun:
     `trust_code`.
     """
     directory = Path(directory)
-    return LoadedRun(directory, runs.read_config(directory, trust_code), runs.read_result(directory))
+    return LoadedRun(directory, run_directory.read_config(directory, trust_code), run_directory.read_result(directory))
 
 
 def train_run(
@@ -120,7 +126,7 @@ def train_run(
     `study(config, directory) -> metrics` is run instead where an experiment is a computation; with `resume` an
     interrupted run goes on. Raises InputError, Interrupted or Diverged.
     """
-    directory = runs.fresh_directory(config.name) if directory is None else Path(directory)
+    directory = run_directory.fresh_directory(config.name) if directory is None else Path(directory)
     with explained():
-        runs.start(config, directory, study=study, resume=resume, quiet=quiet)
-    return LoadedRun(directory, runs.read_config(directory, like=config), runs.read_result(directory))
+        lifecycle.start(config, directory, study=study, resume=resume, quiet=quiet)
+    return LoadedRun(directory, run_directory.read_config(directory, like=config), run_directory.read_result(directory))

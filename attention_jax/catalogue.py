@@ -68,7 +68,7 @@ class Experiment:
     study: Callable[[Config, Path], dict] | None
     """Run instead of training where the experiment is a computation: (config, directory) -> metrics."""
     looked: Callable[[Config, list[str]], tuple] | None
-    """Where a computation looks, (config, texts) -> inputs as `Task.looked` gives them, for `launch.py look`."""
+    """Attention maps of a computation, (config, texts) -> what `View.attention_maps` returns, for `launch.py look`."""
     figure: Callable[[dict[str, list[dict]], Path], Path | None] | None
     """Draws the recorded runs of the variants, {variant: runs}, into a file."""
     claims: tuple[Claim, ...]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from attention_jax import Diverged, InputError, Interrupted, catalogue, runs
+from attention_jax import Diverged, InputError, Interrupted, catalogue, lifecycle, run_directory
 from attention_jax.catalogue import Experiment
 from attention_jax.comparison import Compared, compared, machine, table
 from attention_jax.config import Config, earlier_names, option_name, replace
@@ -93,7 +93,7 @@ def check(experiments: Iterable[Experiment], minutes: float, override: Override,
     """
     if here.local and not Path(here.local).is_dir():
         raise InputError(f"--local-data must be a directory; {here.local} is not")
-    outcome = Outcome(runs.fresh_directory("check", ROOT))
+    outcome = Outcome(run_directory.fresh_directory("check", ROOT))
     planned = runs_to_do(experiments, minutes, here, outcome)
     announce(planned, minutes, outcome)
     run_all(planned, minutes, override, outcome)
@@ -225,7 +225,7 @@ def run_again(again: Again, override: Override, root: Path) -> dict:
     directory = root / again.experiment.name / "-".join(part for part in (variant, f"seed{again.run['seed']}") if part)
     config = replace(override(again.config, again.words), **{"train.seed": again.run["seed"]})
     try:
-        result = runs.start(config, directory, study=again.experiment.study, quiet=True)
+        result = lifecycle.start(config, directory, study=again.experiment.study, quiet=True)
     except Diverged as error:
         result = {"metrics": {}, "history": [], "failure": str(error)}
     environment = read_json(directory / "environment.json")

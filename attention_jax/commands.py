@@ -36,7 +36,7 @@ def list_experiments(words: list[str]):
 
 def train(words: list[str]):
     """NAME [--preset base] [--model.hidden-size 128 ...] [--out DIR] [--resume]: train an experiment, or resume it."""
-    from attention_jax import catalogue, cli, runs
+    from attention_jax import catalogue, cli, lifecycle
 
     asked, config = cli.parse_with_config(cli.Train, words, config_before)
     if asked.init_weights and config.train.init_weights != asked.init_weights:
@@ -50,21 +50,21 @@ def train(words: list[str]):
                 "several hosts need --out, a directory that all of them see, and an experiment that trains"
             )
         hosts.join(asked.coordinator, asked.hosts, asked.host)
-    directory = run_directory(asked, experiment.name)
-    result = runs.start(config, directory, study=experiment.study, resume=asked.resume)
+    directory = directory_of(asked, experiment.name)
+    result = lifecycle.start(config, directory, study=experiment.study, resume=asked.resume)
     if hosts.first():
         say_result(result, directory)
 
 
 def config_before(asked):
     """What the options of `launch.py train` change: the experiment's configuration, or that of a run to go on with."""
-    from attention_jax import catalogue, runs
+    from attention_jax import catalogue, run_directory
 
     experiment = catalogue.load_experiment(asked.experiment)
-    directory, own = run_directory(asked, experiment.name), experiment.preset(asked.preset)
-    if not asked.resume or runs.begins(directory):
+    directory, own = directory_of(asked, experiment.name), experiment.preset(asked.preset)
+    if not asked.resume or run_directory.begins(directory):
         return with_weights(asked.init_weights, own)
-    stored = runs.read_config(directory, asked.trust_code, own)
+    stored = run_directory.read_config(directory, asked.trust_code, own)
     if asked.init_weights not in ("", stored.train.init_weights):
         raise InputError(
             f"the run in {directory} has begun; --from {asked.init_weights} is for a new one: leave it out"
@@ -78,21 +78,21 @@ def with_weights(place: str, config):
     """A configuration that begins with the weights in a file or a run, and with the model they are of."""
     if not place:
         return config
-    from attention_jax import runs
+    from attention_jax import saved_run
     from attention_jax.config import replace
     from attention_jax.weights import adopt
 
-    model = adopt.options_from(runs.weights_of(Path(place), like=config), config.model)
+    model = adopt.options_from(saved_run.weights_of(Path(place), like=config), config.model)
     return replace(config, model=model, **{"train.init_weights": place})
 
 
-def run_directory(asked, name: str) -> Path:
+def directory_of(asked, name: str) -> Path:
     """Where `launch.py train` works: --out, the newest run to go on with, or a fresh one."""
-    from attention_jax import runs
+    from attention_jax import run_directory
 
     if asked.out:
         return Path(asked.out)
-    return runs.latest_directory(name) if asked.resume else runs.fresh_directory(name)
+    return run_directory.latest_directory(name) if asked.resume else run_directory.fresh_directory(name)
 
 
 def say_result(result: dict, directory: Path):
@@ -117,16 +117,16 @@ def export(words: list[str]):
         run = load_run(asked.run, trust_code=asked.trust_code)
         print(stablehlo.export(run.task, run.params, directory, asked.platforms))
     else:
-        from attention_jax import runs
+        from attention_jax import saved_run
         from attention_jax.weights import exchange
 
-        weights = runs.weights_of(Path(asked.run), trust_code=asked.trust_code)
+        weights = saved_run.weights_of(Path(asked.run), trust_code=asked.trust_code)
         print(exchange.write(weights, directory, asked.to, asked.naming))
 
 
 def import_weights(words: list[str]):
     """NAME FILE [--out DIR]: a run of an experiment out of a file of weights."""
-    from attention_jax import catalogue, cli, runs
+    from attention_jax import catalogue, cli, lifecycle, run_directory
 
     def before(asked):
         if not asked.file:
@@ -134,8 +134,8 @@ def import_weights(words: list[str]):
         return with_weights(asked.file, catalogue.load_experiment(asked.experiment).config())
 
     asked, config = cli.parse_with_config(cli.Import, words, before)
-    directory = Path(asked.out) if asked.out else runs.fresh_directory(config.name)
-    runs.take(config, directory)
+    directory = Path(asked.out) if asked.out else run_directory.fresh_directory(config.name)
+    lifecycle.take(config, directory)
     print(f"in {directory}: evaluate it, predict with it, or go on with train {asked.experiment} --from {directory}")
 
 
@@ -211,11 +211,12 @@ def translate(words: list[str]):
 
 def plot(words: list[str]):
     """RUN: draw the figures of a finished run again."""
-    from attention_jax import cli, load_run, runs
+    from attention_jax import cli, load_run
+    from attention_jax.views import run_figures
 
     asked = cli.parse(cli.Plot, words)
     run = load_run(asked.run, trust_code=asked.trust_code)
-    for path in runs.draw(run.task, run.params, run.task.evaluate(run.params, True), run.directory):
+    for path in run_figures.draw(run.task, run.params, run.task.evaluate(run.params, True), run.directory):
         print(path)
 
 

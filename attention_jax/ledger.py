@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from attention_jax import InputError, catalogue, config as configs, provenance, runs
+from attention_jax import InputError, catalogue, config as configs, lifecycle, provenance, run_directory
 from attention_jax.catalogue import CHECKOUT, ROOT, Experiment
 from attention_jax.config import Config
 from attention_jax.files import one_at_a_time, read_json, write_json
@@ -157,12 +157,12 @@ def run_once(config: Config, directory: Path, study) -> dict:
 
     A run with other options is kept aside, under its name and the time.
     """
-    result = runs.read_result(directory)
+    result = run_directory.read_result(directory)
     begun = (directory / "config.json").exists()
-    if begun and configs.differences(runs.read_config(directory, like=config), config):
+    if begun and configs.differences(run_directory.read_config(directory, like=config), config):
         directory.rename(directory.with_name(f"{directory.name}-{time.strftime('%Y%m%d-%H%M%S')}"))
         result, begun = None, False
-    return result or runs.start(config, directory, study=study, resume=begun)
+    return result or lifecycle.start(config, directory, study=study, resume=begun)
 
 
 def keep_figures(name: str, directory: Path, results: Path = RESULTS):
@@ -206,8 +206,10 @@ def draw(experiment: Experiment):
     the experiment's own figure."""
     first, histories = curves(experiment)
     if histories:
+        from attention_jax.report.curves import curves_of_runs
+
         path = experiment.results / f"{experiment.name}-learning_curve.png"
-        runs.draw_curves(histories, path, experiment.variants().get(first), title=first)
+        curves_of_runs(histories, path, experiment.variants().get(first), title=first)
     if experiment.figure:
         experiment.figure(compared(experiment), experiment.results / f"{experiment.name}.png")
 

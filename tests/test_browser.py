@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 from tiny import builder
 
-from attention_jax import Gaussian, attention_weights, config as configs, dense, runs
+from attention_jax import Gaussian, attention_weights, config as configs, dense
 from attention_jax.report.attended import Answer, Attention, Looked, Side
 from attention_jax.report.look import page
+from attention_jax.views import run_figures
 from experiments import nadaraya_watson
 
 FLAGS = (
@@ -358,7 +359,7 @@ def test_the_numbers_are_those_of_the_model(chromium, tmp_path):
     task = builder(tmp_path)(configs.NTM(hidden_size=8, num_locations=8, word_size=4))
     params = jax.jit(task.init)(jax.random.PRNGKey(0))
     text = "10110010 01101100"
-    opened = Opened(chromium, runs.look(task, params, [text]).save(tmp_path / "look.html"), "#token=4")
+    opened = Opened(chromium, run_figures.look(task, params, [text]).save(tmp_path / "look.html"), "#token=4")
     inputs = jnp.asarray(task.sequence_of(text).inputs)
     weights = jax.jit(lambda x: task.model.apply({"params": params}, x, look=True)[1])(inputs)
     expected = np.stack([weights[name][0, 4, 0] for name in ("write", "read")], axis=1)

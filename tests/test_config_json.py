@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from attention_jax import InputError, config as configs, load_run, runs
+from attention_jax import InputError, config as configs, lifecycle, load_run, run_directory, saved_run
 from attention_jax.config.options import OneOf, _choices
 
 CONFIG = configs.to_json(configs.Config("x", configs.Dates(), configs.LuongSeq2seq(), decode=configs.Decode()))
@@ -40,7 +40,7 @@ def test_a_config_with_impossible_values_is_one_line(tmp_path, change, said):
 def test_a_config_that_is_no_object_or_nested_too_deep_is_one_line(tmp_path, text):
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(InputError, match="config.json is damaged"):
-        runs.read_config(tmp_path)
+        run_directory.read_config(tmp_path)
 
 
 EVIL = """
@@ -61,9 +61,12 @@ def test_an_optimizer_from_elsewhere_runs_no_code_unless_it_is_trusted(tmp_path,
     values = CONFIG | {"optim": CONFIG["optim"] | {option: "evil_code:thing"}}
     (tmp_path / "config.json").write_text(json.dumps(values))
     with pytest.raises(InputError, match="evil_code:thing.*trust_code"):
-        runs.read_config(tmp_path)
-    config = runs.read_config(tmp_path, trust_code=True)
-    assert getattr(config.optim, option) == "evil_code:thing" and runs.read_config(tmp_path, like=config) == config
+        run_directory.read_config(tmp_path)
+    config = run_directory.read_config(tmp_path, trust_code=True)
+    assert (
+        getattr(config.optim, option) == "evil_code:thing"
+        and run_directory.read_config(tmp_path, like=config) == config
+    )
 
 
 @pytest.mark.parametrize(
@@ -77,15 +80,15 @@ def test_a_run_from_elsewhere_runs_no_code_unless_it_is_trusted(tmp_path, monkey
     Path("evil_code.py").write_text(EVIL)
     (tmp_path / "run" / "final").mkdir(parents=True)
     Path("run/config.json").write_text(json.dumps(CONFIG | {"model": CONFIG["model"] | change}))
-    reading = [load_run, runs.load, runs.load_weights, runs.weights_of]
-    reading += [lambda run: runs.start(configs.from_json(CONFIG), run, resume=True)]
+    reading = [load_run, saved_run.load, saved_run.load_weights, saved_run.weights_of]
+    reading += [lambda run: lifecycle.start(configs.from_json(CONFIG), run, resume=True)]
     for read in reading:
         with pytest.raises(InputError, match="evil_code:Thing.*trust_code"):
             read(tmp_path / "run")
     assert not Path("executed").exists()
     config = load_run(tmp_path / "run", trust_code=True).config
     assert Path("executed").exists() == ("type" in change)
-    assert runs.read_config(tmp_path / "run", like=config) == config
+    assert run_directory.read_config(tmp_path / "run", like=config) == config
 
 
 def test_only_scores_and_types_of_a_config_name_code():

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from attention_jax import InputError, runs
+from attention_jax import InputError, run_directory
 from attention_jax.data.image_files import decode
 from attention_jax.files import read_json
 from attention_jax.report import watch
@@ -48,7 +48,7 @@ def test_a_plot_names_the_line(directory):
 
 
 def test_a_resumed_run_writes_its_log_anew_without_them(directory):
-    assert runs.history(directory) == []  # nothing behind a damaged line is trusted
+    assert run_directory.history(directory) == []  # nothing behind a damaged line is trusted
     log = MetricsLog(directory, step=2, epochs=1)
     log.close()
     assert [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()] == ROWS
@@ -67,7 +67,7 @@ def test_watch_survives_other_files_that_are_odd(tmp_path, name, text, capsys):
 def test_a_result_that_is_no_object_is_one_line(tmp_path, text):
     (tmp_path / "result.json").write_text(text)
     with pytest.raises(InputError, match="result.json is damaged"):
-        runs.history(tmp_path)
+        run_directory.history(tmp_path)
 
 
 def ends(function, *arguments):
@@ -86,7 +86,10 @@ def ends(function, *arguments):
 def test_a_pipe_in_a_run_directory_is_refused_at_once(tmp_path, kind):
     path = tmp_path / f"{kind}.json"
     os.mkfifo(path)
-    reads = {"config": lambda path: runs.read_config(path.parent), "result": lambda path: runs.history(path.parent)}
+    reads = {
+        "config": lambda path: run_directory.read_config(path.parent),
+        "result": lambda path: run_directory.history(path.parent),
+    }
     with pytest.raises(InputError, match=f"{kind}.json must be a file"):
         ends(reads.get(kind, read_json), path)
 

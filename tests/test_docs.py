@@ -19,7 +19,7 @@ from attention_jax.config import ModelOptions, Options
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-NAMES = {"NAME", "RUN", "mirror", "my", "my_pairs"}
+NAMES = {"NAME", "RUN", "mirror", "surface", "my", "my_pairs"}
 """What stands for a name of one's own, and the experiments that docs/extend.md makes."""
 
 

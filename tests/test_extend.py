@@ -1,5 +1,6 @@
 """docs/extend.md is followed to the letter: its blocks become files, and everything that they define is used."""
 
+import ast
 import json
 import os
 import re
@@ -137,6 +138,24 @@ def test_the_parts_of_the_guide_train_and_predict(checkout):
     )
     follow(checkout, "-c", PARTS_LEARN)
     assert launch(checkout, "predict runs/parts w1 --trust-code").startswith("w1")
+
+
+@pytest.mark.slow
+def test_the_task_of_the_guide_is_short_learns_and_has_no_view(checkout):
+    [task] = [
+        node
+        for node in ast.parse((checkout / "mine/surface.py").read_text()).body
+        if getattr(node, "name", "") == "Regression"
+    ]
+    assert task.end_lineno - task.lineno < 40
+    launch(checkout, "train surface --out runs/surface")
+    history = json.loads((checkout / "runs/surface/result.json").read_text())["history"]
+    assert history[-1]["valid.loss"] < 0.3 * history[0]["valid.loss"]  # 0.0025 is the noise
+    assert "valid.loss" in launch(checkout, "evaluate runs/surface --trust-code")
+    for command in ("predict runs/surface 0.5", "look runs/surface"):
+        words = [sys.executable, "launch.py", *command.split(), "--trust-code"]
+        ended = subprocess.run(words, cwd=checkout, capture_output=True, text=True, timeout=300)
+        assert ended.returncode == 2 and "Regression" in ended.stderr and ended.stderr.count("\n") == 1, ended.stderr
 
 
 @pytest.mark.slow

@@ -18,16 +18,25 @@ ROOMS = {  # room -> (third-party packages, rooms of this package) it may import
     "models": ({"jax", "flax"}, {"ops", "config"}),
     "decode": ({"jax"}, {"ops"}),
     "train": ({"jax", "optax", "orbax", "rich", "tensorboardX", "wandb", "mlflow"}, {"config", "ops", "provenance"}),
-    "report": ({"matplotlib", "sacrebleu", "rich", "scipy"}, set()),
-    "sweep": ({"jax", "optuna", "ray", "rich"}, {"config", "train", "runs", "catalogue", "ledger", "report", "tasks"}),
+    "report": ({"matplotlib", "sacrebleu", "rich", "scipy"}, {"config"}),
+    "tasks": ({"jax", "flax"}, {"ops", "config", "data", "decode", "train", "report"}),
+    "views": ({"jax", "flax"}, {"ops", "config", "data", "decode", "train", "report", "tasks"}),
+    "run_directory": (set(), {"config"}),
+    "saved_run": ({"jax"}, {"config", "run_directory", "tasks", "train", "weights"}),
+    "lifecycle": ({"jax"}, {"config", "run_directory", "saved_run", "tasks", "train", "views", "weights", "report"}),
+    "api": (set(), {"config", "run_directory", "saved_run", "lifecycle", "views", "catalogue", "report"}),
+    "sweep": (
+        {"jax", "optuna", "ray", "rich"},
+        {"config", "train", "lifecycle", "run_directory", "catalogue", "ledger", "report", "tasks"},
+    ),
     "config": (set(), set()),
     "catalogue": (set(), {"config"}),
     "provenance": (set(), set()),
-    "ledger": (set(), {"config", "catalogue", "provenance", "runs", "files"}),
+    "ledger": (set(), {"config", "catalogue", "provenance", "lifecycle", "run_directory", "report", "files"}),
     "record": (set(), {"config", "catalogue", "comparison", "ledger", "replication", "report", "files"}),
     "replication": (set(), {"config", "catalogue", "check", "ledger", "files"}),
     "comparison": (set(), {"config", "catalogue", "ledger", "report"}),
-    "check": (set(), {"config", "catalogue", "ledger", "comparison", "runs", "files", "report"}),
+    "check": (set(), {"config", "catalogue", "ledger", "comparison", "lifecycle", "run_directory", "files", "report"}),
     "weights": ({"jax", "safetensors", "PIL"}, {"config", "data", "models", "tasks"}),
     "compile": ({"jax"}, {"config", "tasks", "train", "catalogue", "ledger"}),
     "cli": ({"tyro"}, {"config", "ledger"}),
@@ -39,7 +48,7 @@ ROOMS = {  # room -> (third-party packages, rooms of this package) it may import
 
 
 EVERYWHERE = {"InputError", "Interrupted", "Diverged", "lower_is_better", "config as configs", "files", "printing"}
-EVERYWHERE |= {"signals"}
+EVERYWHERE |= {"signals", "errors"}
 
 
 def imported(path: Path) -> set[str]:

@@ -16,7 +16,7 @@ from unittest import mock
 
 import pytest
 
-from attention_jax import InputError, catalogue, cli, config as configs, runs
+from attention_jax import InputError, catalogue, cli, config as configs, lifecycle, run_directory
 from attention_jax.files import one_at_a_time
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -270,9 +270,12 @@ def test_a_computation_has_a_page_where_its_experiment_says_what_to_look_at(tmp_
 def test_a_figure_that_cannot_be_drawn_does_not_cost_the_result(tmp_path):
     short = [*TINY, "--train.total-epochs", "1", "--out", tmp_path / "r"]
     with pytest.MonkeyPatch.context() as patch, pytest.raises(OSError, match="no room"):
-        patch.setattr("attention_jax.report.figures.learning_curves", mock.Mock(side_effect=OSError("no room")))
+        patch.setattr("attention_jax.views.run_figures.curves_of_runs", mock.Mock(side_effect=OSError("no room")))
         launch_here("train", "date_luong", *short)
-    assert runs.read_result(tmp_path / "r")["history"] and not (tmp_path / "r/figures/learning_curve.png").exists()
+    assert (
+        run_directory.read_result(tmp_path / "r")["history"]
+        and not (tmp_path / "r/figures/learning_curve.png").exists()
+    )
     assert launch_here("plot", tmp_path / "r").returncode == 0
     assert "(figures/learning_curve.png)" in (tmp_path / "r/page.md").read_text(encoding="utf-8")
 
@@ -337,7 +340,7 @@ def test_a_byte_that_is_not_utf_8_is_refused_before_training(tmp_path):
     assert not list(tmp_path.iterdir())
     config = configs.replace(catalogue.load_experiment("date_luong").smoke(), **{"train.max_steps": 1})
     with pytest.raises(InputError, match="UTF-8"):
-        runs.start(config, Path(place))
+        lifecycle.start(config, Path(place))
     assert not list(tmp_path.iterdir())
 
 
@@ -345,9 +348,11 @@ def test_a_memory_that_is_too_small_is_one_line_and_leaves_nothing(tmp_path):
     config = catalogue.load_experiment("date_luong").smoke()
     error = pytest.raises(InputError, match="memory is too small")
     with error:  # NumPy's
-        runs.start(configs.replace(config, **{"model.hidden_size": 10**9}), tmp_path / "x" / "r")
+        lifecycle.start(configs.replace(config, **{"model.hidden_size": 10**9}), tmp_path / "x" / "r")
     with error:  # JAX's
-        runs.start(configs.replace(config, **{"model.hidden_size": 8, "model.embed_size": 10**9}), tmp_path / "x" / "r")
+        lifecycle.start(
+            configs.replace(config, **{"model.hidden_size": 8, "model.embed_size": 10**9}), tmp_path / "x" / "r"
+        )
     assert not list(tmp_path.iterdir())
 
 
@@ -394,15 +399,15 @@ def test_the_newest_run_is_the_one_with_the_greatest_number(tmp_path):
         (tmp_path / "x" / number).mkdir(parents=True)
         (tmp_path / "x" / number / "config.json").touch()
     (tmp_path / "x" / "1001").mkdir()
-    assert runs.latest_directory("x", tmp_path).name == "1000"
+    assert run_directory.latest_directory("x", tmp_path).name == "1000"
 
 
 def test_two_processes_do_not_train_in_one_directory(tmp_path):
     config = catalogue.load_experiment("date_luong").smoke()
     with one_at_a_time(tmp_path), pytest.raises(InputError, match="another process is at work in"):
         (tmp_path / "figures").mkdir()
-        runs.start(config, tmp_path, study=lambda config, directory: {"x": 1.0}, resume=True)
-    runs.start(config, tmp_path, study=lambda config, directory: {"x": 1.0}, resume=True)
+        lifecycle.start(config, tmp_path, study=lambda config, directory: {"x": 1.0}, resume=True)
+    lifecycle.start(config, tmp_path, study=lambda config, directory: {"x": 1.0}, resume=True)
 
 
 def test_a_place_without_the_published_files_is_refused_before_anything_is_written(tmp_path, monkeypatch):
@@ -425,21 +430,21 @@ def test_who_reproduces_beside_another_is_not_told_of_an_option_that_there_is_no
 def test_resume_starts_a_run_that_has_nothing_saved_yet(tmp_path):
     (tmp_path / "figures").mkdir()  # killed before it said what it is
     config = catalogue.load_experiment("date_luong").smoke()
-    runs.start(config, tmp_path, study=lambda config, directory: {"x": 1.0}, resume=True)
-    assert runs.read_config(tmp_path) == config
+    lifecycle.start(config, tmp_path, study=lambda config, directory: {"x": 1.0}, resume=True)
+    assert run_directory.read_config(tmp_path) == config
     with pytest.raises(InputError, match="needs a run in"):  # of runs, but none
-        runs.start(config, tmp_path.parent, study=None, resume=True)
+        lifecycle.start(config, tmp_path.parent, study=None, resume=True)
 
 
 def test_a_run_that_cannot_begin_leaves_nothing_and_checkpoints_of_nobody_are_not_gone_on_with(tmp_path):
     config = configs.Config("x", configs.Corpus(tsv_file=str(tmp_path / "absent.tsv")), configs.LuongSeq2seq())
     (tmp_path / "runs").mkdir()
     with pytest.raises(InputError, match="absent.tsv"):
-        runs.start(config, tmp_path / "runs" / "x" / "001")
+        lifecycle.start(config, tmp_path / "runs" / "x" / "001")
     assert not list((tmp_path / "runs").iterdir())
     (tmp_path / "runs" / "x" / "001" / "checkpoints").mkdir(parents=True)
     with pytest.raises(InputError, match="has checkpoints and no config.json"):
-        runs.start(config, tmp_path / "runs" / "x" / "001")
+        lifecycle.start(config, tmp_path / "runs" / "x" / "001")
 
 
 def test_a_damaged_checkpoint_is_never_loaded(run, tmp_path):

@@ -11,7 +11,7 @@ import toy_experiment
 from PIL import Image
 from toy_experiment import CONFIG
 
-from attention_jax import InputError, catalogue, config as configs, ledger, runs
+from attention_jax import InputError, catalogue, config as configs, ledger, lifecycle, run_directory
 from attention_jax.ledger import Reproduction
 from attention_jax.report import style
 from attention_jax.report.verdicts import judge
@@ -135,16 +135,16 @@ def test_a_damaged_record_is_one_line(toy, tmp_path):
 
 def test_a_run_that_is_to_be_longer_has_not_ended_and_keeps_what_it_had(tmp_path):
     longer = configs.replace(CONFIG, **{"train.total_epochs": CONFIG.train.total_epochs + 1})
-    runs.start(CONFIG, tmp_path / "run", study=lambda config, directory: {"x": 1.0})
+    lifecycle.start(CONFIG, tmp_path / "run", study=lambda config, directory: {"x": 1.0})
     (tmp_path / "run" / "final").mkdir()
     with pytest.raises(KeyboardInterrupt):
-        runs.start(longer, tmp_path / "run", study=interrupted, resume=True)
-    assert runs.read_result(tmp_path / "run") is None and not runs.ended(tmp_path / "run")
+        lifecycle.start(longer, tmp_path / "run", study=interrupted, resume=True)
+    assert run_directory.read_result(tmp_path / "run") is None and not run_directory.ended(tmp_path / "run")
     assert (tmp_path / "run" / "earlier_result.json").exists() and (tmp_path / "run" / "earlier_final").is_dir()
     with pytest.raises(InputError, match="has not ended"):
-        runs.final_of(tmp_path / "run", longer)
-    result = runs.start(longer, tmp_path / "run", study=lambda config, directory: {"x": 2.0}, resume=True)
-    assert runs.read_result(tmp_path / "run") == result and result["metrics"] == {"x": 2.0}
+        run_directory.final_of(tmp_path / "run", longer)
+    result = lifecycle.start(longer, tmp_path / "run", study=lambda config, directory: {"x": 2.0}, resume=True)
+    assert run_directory.read_result(tmp_path / "run") == result and result["metrics"] == {"x": 2.0}
 
 
 def interrupted(config, directory):
@@ -154,7 +154,7 @@ def interrupted(config, directory):
 def test_an_output_that_is_a_file_is_one_line(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="the output must be a directory; .*file is a file"):
-        runs.create(tmp_path / "file")
+        run_directory.create(tmp_path / "file")
 
 
 def test_figures_are_drawn_from_what_is_recorded(toy, tmp_path):
@@ -205,33 +205,33 @@ def test_recorded_figures_are_those_of_the_recorded_numbers(name, tmp_path):
 
 def test_a_run_directory_is_used_once(toy, tmp_path):
     config = CONFIG
-    runs.start(config, tmp_path / "a", study=toy.study)
+    lifecycle.start(config, tmp_path / "a", study=toy.study)
     with pytest.raises(InputError, match="already holds a run"):
-        runs.start(config, tmp_path / "a", study=toy.study)
+        lifecycle.start(config, tmp_path / "a", study=toy.study)
     with pytest.raises(InputError, match="there is none"):
-        runs.start(config, tmp_path / "b", study=toy.study, resume=True)
-    assert runs.fresh_directory("toy", tmp_path) == tmp_path / "toy" / "001"
+        lifecycle.start(config, tmp_path / "b", study=toy.study, resume=True)
+    assert run_directory.fresh_directory("toy", tmp_path) == tmp_path / "toy" / "001"
     (tmp_path / "toy" / "041").mkdir(parents=True)
-    assert runs.fresh_directory("toy", tmp_path) == tmp_path / "toy" / "042"
+    assert run_directory.fresh_directory("toy", tmp_path) == tmp_path / "toy" / "042"
 
 
 def test_of_two_runs_that_begin_in_one_directory_the_second_is_told(tmp_path):
-    runs.create(tmp_path / "toy", fresh=True)
+    run_directory.create(tmp_path / "toy", fresh=True)
     with pytest.raises(InputError, match="another run has taken it"):
-        runs.create(tmp_path / "toy", fresh=True)
-    runs.create(tmp_path / "toy")  # resumed
+        run_directory.create(tmp_path / "toy", fresh=True)
+    run_directory.create(tmp_path / "toy")  # resumed
 
 
 def test_a_damaged_configuration_is_one_clear_error(tmp_path):
     (tmp_path / "config.json").write_text('{"type": "Confi')
     with pytest.raises(InputError, match="config.json is damaged"):
-        runs.read_config(tmp_path)
+        run_directory.read_config(tmp_path)
     (tmp_path / "config.json").write_text('{"type": "Config", "name": "x", "speed": 3}')
     with pytest.raises(InputError, match="speed"):
-        runs.read_config(tmp_path)
+        run_directory.read_config(tmp_path)
     (tmp_path / "config.json").write_text('{"type": "mine.models:Lookup", "name": "x"}')
     with pytest.raises(InputError, match=r"No module named 'mine'.*put your package beside launch.py") as error:
-        runs.read_config(tmp_path, trust_code=True)
+        run_directory.read_config(tmp_path, trust_code=True)
     assert "\n" not in str(error.value)
 
 

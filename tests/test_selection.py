@@ -2,7 +2,7 @@
 
 import pytest
 
-from attention_jax import InputError, api, catalogue, runs
+from attention_jax import InputError, api, catalogue, lifecycle
 from attention_jax.config import Config, Dates, LuongSeq2seq, Train, replace
 from attention_jax.sweep import driver
 
@@ -19,7 +19,7 @@ def test_no_experiment_keeps_its_best_checkpoint_by_a_test_split(name):
 
 
 @pytest.mark.parametrize("option", ["use_best", "patience"])
-@pytest.mark.parametrize("start", [runs.start, api.train_run], ids=["runs.start", "train_run"])
+@pytest.mark.parametrize("start", [lifecycle.start, api.train_run], ids=["runs.start", "train_run"])
 def test_an_epoch_is_not_chosen_on_a_test_split(tmp_path, option, start):
     with pytest.raises(InputError, match="--train.best-metric.* valid.loss; got test.loss"):
         start(replace(ON_TEST, **{f"train.{option}": True if option == "use_best" else 1}), tmp_path / "run")

@@ -52,7 +52,7 @@ class Seq2seq(ModelOptions):
     (attention_jax/models/book.py)."""
 
     module: ClassVar[str] = "attention_jax.models.book:Seq2seq"
-    task: ClassVar[str] = "attention_jax.tasks.seq2seq:build"
+    task: ClassVar[str] = "attention_jax.tasks.seq2seq:Seq2seqTask"
     cell: Literal["lstm", "gru"] = "lstm"
     """Recurrent cell of the encoder and the decoder."""
     hidden_size: int = option(256, at_least=1, smoke=8)
@@ -90,7 +90,7 @@ class LuongSeq2seq(AttentionSeq2seq):
 class Translator(ModelOptions):
     """Options of all recurrent translation models (attention_jax/models/translator.py)."""
 
-    task: ClassVar[str] = "attention_jax.tasks.seq2seq:build"
+    task: ClassVar[str] = "attention_jax.tasks.seq2seq:Seq2seqTask"
     residual = False  # an option of GNMT alone
     hidden_size: int = option(512, at_least=1, smoke=8)
     """Units of a recurrent layer, in each direction."""
@@ -194,7 +194,7 @@ class Convolutional(ModelOptions):
     """Convolutional sequence to sequence, Gehring et al. 2017 (attention_jax/models/convolutional.py)."""
 
     module: ClassVar[str] = "attention_jax.models.convolutional:ConvSeq2seq"
-    task: ClassVar[str] = "attention_jax.tasks.seq2seq:build"
+    task: ClassVar[str] = "attention_jax.tasks.seq2seq:Seq2seqTask"
 
     hidden_size: int = option(512, at_least=1, smoke=8)
     """Channels of the convolutions."""
@@ -239,7 +239,7 @@ class Vit(TransformerLayers):
     """Vision Transformer (attention_jax/models/vit.py)."""
 
     module: ClassVar[str] = "attention_jax.models.vit:Vit"
-    task: ClassVar[str] = "attention_jax.tasks.vision:build"
+    task: ClassVar[str] = "attention_jax.tasks.vision:VisionTask"
 
     patch_size: int = option(2, at_least=1)
     """Pixels of a side of a patch."""
@@ -294,7 +294,7 @@ class Cct(TransformerLayers):
     """Compact Convolutional Transformer (attention_jax/models/cct.py); the defaults are CCT-2/3x2."""
 
     module: ClassVar[str] = "attention_jax.models.cct:Cct"
-    task: ClassVar[str] = "attention_jax.tasks.vision:build"
+    task: ClassVar[str] = "attention_jax.tasks.vision:VisionTask"
 
     num_conv_layers: int = option(2, at_least=1, was="convolutions")
     """Convolutional layers of the tokenizer, each of which halves the image."""
@@ -326,7 +326,7 @@ class ResNet(ModelOptions):
     shape."""
 
     module: ClassVar[str] = "attention_jax.models.resnet:ResNet"
-    task: ClassVar[str] = "attention_jax.tasks.vision:build"
+    task: ClassVar[str] = "attention_jax.tasks.vision:VisionTask"
 
     widths: tuple[int, ...] = option((64, 128, 256, 512), at_least=1)
     """Channels of each stage; every stage but the first halves the image."""
@@ -347,7 +347,7 @@ class Transformer(TransformerLayers):
     """Encoder-decoder Transformers (attention_jax/models/transformer.py); the defaults are the paper's base model."""
 
     module: ClassVar[str] = "attention_jax.models.transformer:Transformer"
-    task: ClassVar[str] = "attention_jax.tasks.seq2seq:build"
+    task: ClassVar[str] = "attention_jax.tasks.seq2seq:Seq2seqTask"
     packs: ClassVar[bool] = True
 
     num_encoder_layers: int = option(6, at_least=1, smoke=1, was="encoder_layers")
@@ -412,7 +412,7 @@ class LanguageModel(TransformerLayers):
     """Decoder-only Transformers (attention_jax/models/language_model.py)."""
 
     module: ClassVar[str] = "attention_jax.models.language_model:LanguageModel"
-    task: ClassVar[str] = "attention_jax.tasks.language:build"
+    task: ClassVar[str] = "attention_jax.tasks.language:LanguageTask"
 
     num_layers: int = option(4, at_least=1, was="layers")
     """Transformer layers."""
@@ -453,7 +453,7 @@ class TextClassifier(TransformerLayers):
     """A Transformer encoder, pooled by attention with one learned query (attention_jax/models/text_classifier.py)."""
 
     module: ClassVar[str] = "attention_jax.models.text_classifier:TextClassifier"
-    task: ClassVar[str] = "attention_jax.tasks.text_classification:build"
+    task: ClassVar[str] = "attention_jax.tasks.text_classification:TextTask"
 
     num_layers: int = option(2, was="layers")
     """Layers of the encoder; 0 pools the word embeddings themselves."""
@@ -478,7 +478,7 @@ class PointerNetwork(ModelOptions):
     """Pointer Networks, Vinyals et al. 2015 (attention_jax/models/pointer.py)."""
 
     module: ClassVar[str] = "attention_jax.models.pointer:PointerNetwork"
-    task: ClassVar[str] = "attention_jax.tasks.pointing:build"
+    task: ClassVar[str] = "attention_jax.tasks.pointing:PointingTask"
 
     hidden_size: int = option(128, at_least=1, smoke=8)
     """Units of the encoder, of the decoder and of the score."""
@@ -489,7 +489,7 @@ class GraphAttention(ModelOptions):
     """Graph attention networks of two layers, Velickovic et al. 2018 (attention_jax/models/graph_attention.py)."""
 
     module: ClassVar[str] = "attention_jax.models.graph_attention:GraphAttention"
-    task: ClassVar[str] = "attention_jax.tasks.nodes:build"
+    task: ClassVar[str] = "attention_jax.tasks.nodes:NodeTask"
 
     num_heads: int = option(8, at_least=1, smoke=2, was="heads")
     """Attention heads of the hidden layer; the output layer has one."""
@@ -511,7 +511,7 @@ class NTM(ModelOptions):
     2)."""
 
     module: ClassVar[str] = "attention_jax.models.ntm:NTM"
-    task: ClassVar[str] = "attention_jax.tasks.memory:build"
+    task: ClassVar[str] = "attention_jax.tasks.memory:MemoryTask"
 
     controller: Literal["lstm", "feedforward"] = "lstm"
     """Network that emits the heads' parameters."""
@@ -536,7 +536,7 @@ class StackedLSTM(ModelOptions):
     """LSTM baseline of the Neural Turing Machine paper (table 3)."""
 
     module: ClassVar[str] = "attention_jax.models.ntm:StackedLSTM"
-    task: ClassVar[str] = "attention_jax.tasks.memory:build"
+    task: ClassVar[str] = "attention_jax.tasks.memory:MemoryTask"
 
     num_layers: int = option(3, at_least=1, was="layers")
     """LSTM layers."""
@@ -549,7 +549,7 @@ class RecurrentLanguageModel(ModelOptions):
     """Character models of d2l chapters 9 and 10 (attention_jax/models/recurrent_lm.py)."""
 
     module: ClassVar[str] = "attention_jax.models.recurrent_lm:RecurrentLanguageModel"
-    task: ClassVar[str] = "attention_jax.tasks.language:build"
+    task: ClassVar[str] = "attention_jax.tasks.language:LanguageTask"
 
     cell: Literal["rnn", "gru", "lstm"] = "rnn"
     """Recurrent cell."""

@@ -46,6 +46,8 @@ class ImageData(NamedTuple):
     """Of the classes."""
     said: str = ""
     """What the images of a folder are, in a line."""
+    normalization: tuple[np.ndarray, np.ndarray] | None = None
+    """(mean [C], standard deviation [C]) of images in [0, 1], by which a model's inputs are normalized, or None."""
 
 
 def load(config: Images) -> ImageData:
@@ -85,7 +87,7 @@ def load(config: Images) -> ImageData:
         )
     if config.examples:
         train = _take(train, np.sort(np.random.default_rng(1).permutation(len(train.label))[: config.examples]))
-    data = ImageData(train, held_out, names)
+    data = ImageData(train, held_out, names, normalization=normalization(config, train))
     return data._replace(said=understood(data, config)) if folder or config.dataset == "own" else data
 
 
@@ -121,6 +123,17 @@ def stream(config: Images, train: Split, seed: int, batch_size: int, steps_per_c
     row_bytes = int(np.prod(image.shape[1:]))
     steps = steps_in_call(row_bytes, batch_size, min(steps_per_call, -(-len(train.label) // batch_size)))
     return ImageStream(image, train.label, seed, batch_size, steps, config.workers, crop)
+
+
+def normalization(config: Images, train: Split) -> tuple[np.ndarray, np.ndarray] | None:
+    """Mean and standard deviation [C] of the training images, or those that map [0, 1] to [-1, 1], as options say."""
+    if config.signed:
+        half = np.full(train.image.shape[-1], 0.5, np.float32)
+        return half, half
+    if not config.standardize:
+        return None
+    rows = sample(train).astype(np.float32) / 255
+    return rows.mean((0, 1, 2)), np.maximum(rows.std((0, 1, 2)), 1e-3)
 
 
 def sample(train: Split) -> np.ndarray:

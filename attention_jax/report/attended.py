@@ -1,4 +1,4 @@
-"""What a model attended to, as plain values: tasks gather them (`Task.looked`), `report/look.py` makes a page of them.
+"""What a model attended to, as plain values: views gather them (`View.attention_maps`), `report/look.py` makes a page.
 
 One `Looked` is an input; it has an `Answer` for each thing that the model made of it, the best first; an answer has an
 `Attention` for each kind that the model has. Arrays are NumPy's, and nothing here computes a model.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from attention_jax import InputError
+from attention_jax import InputError, config as configs
 from attention_jax.files import metrics_row
 from attention_jax.report.style import (
     SMALLEST,
@@ -283,3 +283,19 @@ def _aligned(histories, axis_name: str, x: list, name: str) -> np.ndarray:
             if isinstance(row.get(name), int | float) and not isinstance(row[name], bool):
                 values[run, where[row[axis_name]]] = row[name]
     return values
+
+
+def curves_of_runs(histories: list, path: Path, config: configs.Config | None, title: str = "") -> Path:
+    """The learning curves of one run, or of all seeds of a configuration: files (metrics.jsonl) or their rows."""
+    return learning_curves(histories, path, title=title, training=in_training_alone(config) if config else "")
+
+
+def in_training_alone(config: configs.Config) -> str:
+    """What is part of the training loss and of no other: label smoothing, dropout, and the variation of images.
+
+    >>> in_training_alone(configs.Config("x", configs.Images(mixup=0.2), configs.Vit()))
+    'mixup'
+    """
+    rates = [rate for name, rate in vars(config.model).items() if name.endswith(("dropout", "stochastic_depth"))]
+    found = ["label smoothing"] * (config.train.label_smoothing > 0) + ["dropout"] * any(rates)
+    return ", ".join([*found, *(name for name in ("mixup", "cutmix") if getattr(config.data, name, 0))])

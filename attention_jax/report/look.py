@@ -1,7 +1,7 @@
 """Where a model looks, as ONE HTML file: no network, no server, under 3 MB.
 
-`page` takes what `Task.looked` gathered (`report/attended.py`) and fills look.html, look.css and look.js, which lie
-beside this file, with it. Weights go into the page as 16-bit fractions of one: within 1/131,070 of what they were.
+`page` fills look.html, look.css and look.js, which lie beside this file, with what `View.attention_maps` gathered
+(`report/attended.py`). Weights go into the page as 16-bit fractions of one: within 1/131,070 of what they were.
 """
 
 import base64

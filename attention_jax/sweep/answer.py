@@ -182,10 +182,10 @@ def record(directory: Path, settings: Settings, trials: Sequence[Trial], words: 
     name = settings.config.name
     command = " ".join(["python launch.py sweep", *ledger.shown(words)])
     for trial in trials:
-        for run_directory, result in zip(trial.directories, trial.results):
+        for place, result in zip(trial.directories, trial.results):
             if result:
                 values = {key: value for key, value in result.items() if key != "experiment"}
-                origin = ledger.origin(catalogue.load_experiment(name), run_directory, command)
+                origin = ledger.origin(catalogue.load_experiment(name), place, command)
                 ledger.record(name, {"variant": variant(settings, trial.point)} | values | origin)
     ledger.keep_figures(name, directory)
 

@@ -158,7 +158,7 @@ def _report(settings: Settings, asked: optuna.Trial, trial: plan.Trial, before: 
 def _groups(directory: Path, settings: Settings, asked: dict, until: int, slots: int, population: int) -> list[Path]:
     """Write the files of the groups of runs that are still to be trained to epoch `until`."""
     members = [
-        (plan.run_config(settings, trial.params, seed), plan.run_directory(directory, number, seed))
+        (plan.run_config(settings, trial.params, seed), plan.trial_directory(directory, number, seed))
         for number, trial in asked.items()
         for seed in plan.seeds(settings)
     ]

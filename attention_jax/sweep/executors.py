@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from attention_jax import InputError, Interrupted, runs
+from attention_jax import InputError, Interrupted, run_directory
 from attention_jax.sweep import worker
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -127,8 +127,8 @@ def _last_line(path: Path) -> str:
 def give_up(path: Path, reason: str):
     """Record all runs of a group that have not ended as failed."""
     for _, directory in worker.read(path).members:
-        if not runs.ended(directory):
-            runs.fail(directory, RuntimeError(reason))
+        if not run_directory.ended(directory):
+            run_directory.fail(directory, RuntimeError(reason))
 
 
 class Ray:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from attention_jax import InputError, config as configs, lower_is_better, runs
+from attention_jax import InputError, config as configs, lower_is_better, run_directory
 from attention_jax.files import read_json
 from attention_jax.sweep.space import Point, Space, parse, spelled
 
@@ -73,7 +73,7 @@ def read_settings(directory: Path, trust_code: bool = False, like: configs.Confi
         ) from error
 
 
-def run_directory(directory: Path, trial: int, seed: int) -> Path:
+def trial_directory(directory: Path, trial: int, seed: int) -> Path:
     """The directory of one run of a trial."""
     return directory / "trials" / f"{trial:04d}" / f"seed{seed}"
 
@@ -103,10 +103,10 @@ def trials(directory: Path, settings: Settings, points: Mapping[int, Point], pru
     """How the trials at `points` stand; those whose numbers are in `pruned` were stopped early."""
     listed = []
     for number, point in points.items():
-        directories = [run_directory(directory, number, seed) for seed in seeds(settings)]
-        results = [runs.read_result(path) for path in directories]
-        histories = [runs.history(path) for path in directories]
-        reasons = [runs.failure(path) for path in directories]
+        directories = [trial_directory(directory, number, seed) for seed in seeds(settings)]
+        results = [run_directory.read_result(path) for path in directories]
+        histories = [run_directory.history(path) for path in directories]
+        reasons = [run_directory.failure(path) for path in directories]
         reason = next((f"seed {seed}: {text}" for seed, text in zip(seeds(settings), reasons) if text), "")
         values = [value for r, h in zip(results, histories) if (value := measured(settings, r, h)) is not None]
         if reason:

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention_jax import InputError, Interrupted, config as configs, runs, tasks
+from attention_jax import InputError, Interrupted, config as configs, lifecycle, run_directory, tasks
 from attention_jax.sweep.space import get
 from attention_jax.train.checkpoint import Checkpoints, part
 from attention_jax.train.feed import streamed
@@ -178,8 +178,8 @@ def train_many(members: Sequence[Member], built: Sequence[tasks.Task], directory
     check_batches(task, train)
     total_steps = planned_steps(task, train)
     for member in members:
-        runs.create(member.directory)
-        runs.describe(member.config, member.directory)
+        run_directory.create(member.directory)
+        lifecycle.describe(member.config, member.directory)
     population = [
         Run(member.config.train, mine.plan, total_steps, member.directory, share=count, quiet=True)
         for member, mine in zip(members, built, strict=True)
@@ -195,8 +195,8 @@ def train_many(members: Sequence[Member], built: Sequence[tasks.Task], directory
     with Interrupt() as interrupt:
         for member, run, params in zip(members, population, parameters):
             if run.failure:
-                runs.fail(member.directory, run.failure)
-            elif not run.open and not runs.ended(member.directory):
-                runs.finish(member.config, task, run, params, figures=False, population=count)
+                run_directory.fail(member.directory, run.failure)
+            elif not run.open and not run_directory.ended(member.directory):
+                lifecycle.finish(member.config, task, run, params, figures=False, population=count)
             if interrupt.requested:
                 raise Interrupted(run.step)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from attention_jax import InputError, Interrupted, catalogue, config as configs, runs
+from attention_jax import InputError, Interrupted, catalogue, config as configs, lifecycle, run_directory
 from attention_jax.files import one_at_a_time, write_json
 from attention_jax.signals import end_on_sigterm
 
@@ -59,9 +59,9 @@ def writing(directory: Path) -> Iterator[None]:
 
 def there(config: configs.Config, directory: Path, until: int) -> bool:
     """Whether a run has ended, or has been trained to epoch `until` and can resume from there."""
-    if until >= config.train.total_epochs or runs.ended(directory):
-        return runs.ended(directory)
-    return any((directory / "checkpoints").glob("[0-9]*")) and len(runs.history(directory)) >= until
+    if until >= config.train.total_epochs or run_directory.ended(directory):
+        return run_directory.ended(directory)
+    return any((directory / "checkpoints").glob("[0-9]*")) and len(run_directory.history(directory)) >= until
 
 
 def run_group(path: Path):
@@ -132,20 +132,20 @@ def _population(members: list[Member], directory: Path, until: int):
         raise
     except Exception as error:
         for _, run in members:
-            if not runs.ended(run):
-                runs.fail(run, error)
+            if not run_directory.ended(run):
+                run_directory.fail(run, error)
 
 
 def _single(config: configs.Config, directory: Path, until: int):
     """Train one run by itself."""
     begun, study = (directory / "config.json").exists(), catalogue.load_experiment(config.name).study
     try:
-        runs.start(config, directory, study=study, resume=begun, quiet=True, until=until)
+        lifecycle.start(config, directory, study=study, resume=begun, quiet=True, until=until)
     except (Interrupted, OSError):
         raise
     except Exception as error:
-        if not runs.read_result(directory):  # a figure that cannot be drawn does not cost the result
-            runs.fail(directory, error)
+        if not run_directory.read_result(directory):  # a figure that cannot be drawn does not cost the result
+            run_directory.fail(directory, error)
 
 
 def _end_with_parent():

@@ -1,12 +1,13 @@
-"""`Task`: the seam that joins data, model, loss and evaluation. One class a family; the loop knows only these names.
+"""`Task`: what the training loop trains. It joins data, model, loss and evaluation, one subclass per family of models.
 
-Each family is a file, imported only when it is asked for.
+What a trained model answers, its figures and its attention maps are in `attention_jax/views`, one view per family.
 """
 
 import functools
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,26 +15,32 @@ import numpy as np
 
 from attention_jax import InputError
 from attention_jax.config import Config, named
-from attention_jax.report.attended import Looked
+from attention_jax.data import batches
 
 
 class Evaluation(NamedTuple):
-    """What an evaluation found."""
+    """The result of an evaluation."""
 
     metrics: dict[str, float]
     """{"valid.loss": ..., ...}"""
-    written: dict[str, np.ndarray]
-    """What the model wrote for each split it was made to write for: tokens [N, T], without bos. A report reads it."""
+    written: Mapping[str, np.ndarray] = MappingProxyType({})
+    """Generated tokens [N, T] without bos, for each split that was decoded."""
     samples: tuple[str, ...] = ()
-    """A few lines of it, for who watches the training."""
+    """A few lines of generated text, which are shown during training."""
 
 
-class Task(Protocol):
-    """A family of models on a dataset. Nothing in it changes once it is made.
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A model on a dataset.
 
-    The families are frozen dataclasses that are equal to themselves only (`eq=False`): compiled functions are cached by
-    method, and a bound method is equal to another one if their objects are. `loss` is traced, also with tracers in
-    `config`.
+    A subclass defines `init`, `loss` and `evaluate`, and, where the defaults do not fit, `load`, `make_model`,
+    `examples` and `describe`. Nothing in a task changes once it is made, and a task is equal to itself only
+    (`eq=False`), because compiled functions are cached by bound method.
+
+    Two further methods are optional. `metric_names(full)` lists the metrics that `evaluate(params, full)` may return,
+    so that a misspelt --train.best-metric is refused before training. `evaluated_with()` returns the functions that
+    `evaluate` maps over held-out examples, {"evaluation" or "decoding": (function of (params, batch), arrays of the
+    largest split, examples per batch)}, so that `launch.py compile` can compile them.
     """
 
     config: Config
@@ -41,68 +48,96 @@ class Task(Protocol):
     model: Any
     """The Flax module."""
 
+    view: ClassVar[str] = ""
+    """The family's `View` as "package.file:name"; without one, a run cannot `predict` or `look`."""
+
+    @classmethod
+    def load(cls, config: Config) -> Any:
+        """The dataset that the configuration names; by default the tasks of a process share one copy."""
+        return load_once(named(config.data.loader), config.data)
+
+    @classmethod
+    def make_model(cls, config: Config, data) -> Any:
+        """The Flax module; raises InputError for options that contradict each other or the data."""
+        return build_model(config)
+
     @property
-    def said(self) -> str:
-        """What was understood of a user's data, in a line that is said before training. A family may leave it out."""
+    def examples(self) -> tuple[dict[str, np.ndarray], ...]:
+        """The training examples, grouped by shape: {name: array [N, ...]} for each shape."""
+        return (self.data.train._asdict(),)
+
+    @property
+    def stream(self):
+        """A `data.streams.Stream` of data that are read during training, or None."""
+        return None
+
+    @property
+    def summary(self) -> str:
+        """One line about a user's own data, printed before training."""
+        return getattr(self.data, "said", "")
 
     @property
     def buckets(self) -> tuple[dict[str, np.ndarray], ...]:
-        """The training rows grouped by shape: {name: array [rows, ...]}."""
+        """The training examples that are kept on the devices."""
+        return () if self.stream else self.examples
+
+    @property
+    def batch_sizes(self) -> tuple[int, ...]:
+        """Examples per batch of each bucket."""
+        return (self.config.train.batch_size,) * len(self.examples)
 
     def init(self, rng) -> Any:
-        """Fresh parameters."""
+        """Initial parameters."""
+        raise NotImplementedError
 
     def loss(self, params, batch: dict, rng) -> tuple[Any, Any, dict]:
-        """(sum, count, {name: (sum, count)}) of a batch: rows of a bucket, and "weight" [B], 0 for a row that is
-        padding."""
+        """(sum, count, {metric: (sum, count)}) of a batch.
 
-    def plan(self, epoch: int, steps_per_call: int) -> list:
-        """The compiled calls of an epoch: [(bucket, indices [K, B], weight [K, B]), ...]."""
+        A batch has the arrays of `examples` [B, ...] and "weight" [B], which is 0 for an example that is padding. The
+        function is traced, in a sweep also with tracers in `config`.
+        """
+        raise NotImplementedError
+
+    def plan(self, epoch: int, steps_per_call: int) -> list[batches.Chunk]:
+        """The compiled calls of an epoch: [(bucket, indices [K, B], weight [K, B]), ...].
+
+        All steps of a call are of one bucket. With several buckets a call is one step, because many consecutive steps
+        at one length would bias the model towards that length.
+        """
+        sizes = [len(next(iter(arrays.values()))) for arrays in self.examples]
+        steps = steps_per_call if len(sizes) == 1 else 1
+        return batches.plan(self.config.train.seed, epoch, sizes, self.batch_sizes, steps)
 
     def evaluate(self, params, full: bool) -> Evaluation:
-        """On held-out data, briefly after an epoch and in `full` at the end of a run."""
-
-    def metric_names(self, full: bool) -> list[str]:
-        """The metrics that `evaluate(params, full)` may give. A family may leave it out: then an option that names a
-        metric which does not exist is refused only after the first epoch."""
-
-    def evaluated_with(self) -> dict[str, tuple[Callable, dict[str, np.ndarray], int]]:
-        """The functions that `evaluate` runs over held-out rows, {"evaluation" or "decoding": (function of (params,
-        batch), arrays of the largest split, rows a batch)}: what there is to compile besides training."""
-
-    def report(self, params, evaluation: Evaluation, directory: Path) -> list[Path]:
-        """Draw figures in `directory` and write texts beside it; the paths of the figures. `evaluation` is a full
-        one."""
-
-    def predict(self, params, texts: list[str], figure: Path | None) -> list[str]:
-        """One line for each text; with `figure` what the model looks at is drawn there."""
-
-    def looked(self, params, texts: list[str]) -> tuple[Looked, ...]:
-        """Where the model looks at each text, or at some held-out inputs without any; () if it has no attention."""
+        """Metrics on held-out data: a brief evaluation after an epoch, a full one at the end of a run."""
+        raise NotImplementedError
 
     def describe(self) -> dict:
-        """Facts of the data and the model for result.json."""
+        """Facts about the data and the model for result.json."""
+        return {}
 
 
 @functools.lru_cache(maxsize=2)
 def load_once(load: Callable, *settings):
-    """`load(*settings)`, remembered: the tasks of a sweep share one copy of their data."""
+    """`load(*settings)`, cached: the tasks of a sweep share one copy of their data."""
     return load(*settings)
 
 
-def build(config: Config) -> Task:
-    """The task of a configuration, which its model's options name."""
+def build(config: Config, data=None) -> Task:
+    """The task of a configuration, whose class the model's options name; `data` are loaded unless they are given."""
     if config.model is None or config.data is None:
         raise InputError(f"training {config.name} needs data and a model; its configuration lacks one of them")
-    return named(config.model.task)(config)
+    kind = named(config.model.task)
+    data = kind.load(config) if data is None else data
+    return kind(config, data, kind.make_model(config, data))
 
 
 def build_model(config: Config, *sizes):
-    """The Flax module that holds the model's options; `sizes` are what the data decide."""
+    """The Flax module that holds the model's options; `sizes` are those that the data determine."""
     return named(config.model.module)(config.model, *sizes)
 
 
 @functools.partial(jax.jit, static_argnames=("model", "shape"))
 def initial(model, rng, shape: tuple[int, ...]):
-    """Fresh parameters of a model that reads one array of this shape."""
+    """Initial parameters of a model that reads one array of this shape."""
     return model.init(rng, jnp.zeros(shape))["params"]

@@ -1,21 +1,15 @@
 """Learning algorithms from examples: Neural Turing Machines, and LSTMs beside them, on the tasks of
 `data/algorithmic.py`."""
 
-from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention_jax import InputError
 from attention_jax.config import Config
 from attention_jax.data import algorithmic, batches
-from attention_jax.report.attended import LONGEST, Answer, Attention, Looked, Side, check_length
-from attention_jax.report.figures import over_time
-from attention_jax.tasks import Evaluation, build_model, initial
+from attention_jax.tasks import Evaluation, Task, build_model, initial
 from attention_jax.train.placement import map_batches
 
 SHOWN = 20
@@ -57,25 +51,21 @@ class Sets(NamedTuple):
     beyond: dict[str, algorithmic.Sequences]
 
 
-def build(config: Config) -> "MemoryTask":
-    """The task of a machine on one of the five tasks."""
-    train, valid, test = algorithmic.load(config.data, config.train.seed)
-    rng, generate = np.random.default_rng([config.train.seed, 1]), algorithmic.GENERATORS[config.data.task]
-    beyond = {name: generate(rng, SHOWN, **arguments) for name, arguments in BEYOND[config.data.task].items()}
-    return MemoryTask(config, Sets(train, valid, test, beyond), build_model(config, train.targets.shape[-1]))
+class MemoryTask(Task):
+    """A network that learns an algorithm from sequences; `data` are `Sets`."""
 
+    view = "attention_jax.views.memory:MemoryView"
 
-@dataclass(frozen=True, eq=False)
-class MemoryTask:
-    """A machine on an algorithm's sequences (attention_jax/tasks/__init__.py says what the methods promise)."""
+    @classmethod
+    def load(cls, config: Config) -> Sets:
+        train, valid, test = algorithmic.load(config.data, config.train.seed)
+        rng, generate = np.random.default_rng([config.train.seed, 1]), algorithmic.GENERATORS[config.data.task]
+        beyond = {name: generate(rng, SHOWN, **arguments) for name, arguments in BEYOND[config.data.task].items()}
+        return Sets(train, valid, test, beyond)
 
-    config: Config
-    data: Sets
-    model: nn.Module
-
-    @property
-    def buckets(self) -> tuple[dict, ...]:
-        return (self.data.train._asdict(),)
+    @classmethod
+    def make_model(cls, config: Config, data: Sets):
+        return build_model(config, data.train.targets.shape[-1])
 
     def init(self, rng):
         return initial(self.model, rng, (1, 1, self.data.train.inputs.shape[-1]))
@@ -86,10 +76,6 @@ class MemoryTask:
         targets, mask = batch["targets"].astype(jnp.float32), batch["mask"][..., None].astype(jnp.float32)
         cost = jax.nn.softplus(logits) - targets * logits  # -log p(target) of independent bits
         return (cost * mask).sum((1, 2)), jnp.where((logits > 0) != (targets > 0.5), mask, 0.0).sum((1, 2))
-
-    def look(self, params, batch):
-        """(logits, weightings of the heads)."""
-        return self.model.apply({"params": params}, batch["inputs"], look=True)
 
     def loss(self, params, batch, rng):
         """A batch is cut behind its longest sequence."""
@@ -147,88 +133,6 @@ class MemoryTask:
     def evaluated_with(self) -> dict:
         return {"evaluation": (self.costs, self.data.valid._asdict(), EVALUATED)}
 
-    def report(self, params, evaluation: Evaluation, directory: Path) -> list[Path]:
-        task, longest = self.config.data.task, int(self.data.valid.length.argmax())
-        figures = [self.draw(params, self.data.valid, longest, directory / f"{task}.png")]
-        for name, sequences in list(self.data.beyond.items())[-2:]:
-            figures.append(self.draw(params, sequences, 0, directory / f"{task}_{name}.png"))
-        return figures
-
-    def draw(self, params, sequences: algorithmic.Sequences, row: int, path: Path) -> Path:
-        """Inputs, targets, outputs and weightings of one sequence (figures 4 to 6 of the paper)."""
-        steps = int(sequences.length[row])
-        logits, weights = map_batches(self.look, params, {"inputs": sequences.inputs[row : row + 1, :steps]}, 1)
-        mask = sequences.mask[row, :steps, None]
-        panels = {
-            "inputs": sequences.inputs[row, :steps],
-            "targets": sequences.targets[row, :steps],
-            "outputs": mask / (1 + np.exp(-logits[0])),
-        }
-        return over_time(panels | weight_panels(weights), path)
-
-    def predict(self, params, texts: list[str], figure: Path | None = None) -> list[str]:
-        """What the machine copies of each text, which is words of bits; the first one is drawn."""
-        return [self.copied(params, text, figure if i == 0 else None) for i, text in enumerate(texts)]
-
-    def sequence_of(self, text: str) -> algorithmic.Sequences:
-        """The sequence that asks for a copy of a text. Raises InputError where that cannot be."""
-        words, width = text.split(), self.data.train.targets.shape[-1]
-        are_bits = all(len(word) == width and set(word) <= {"0", "1"} for word in words)
-        if self.config.data.task != "copy" or not words or not are_bits:
-            raise InputError(
-                f"needed are words of {width} bits for a machine that copies, such as '10110010 01101100'; got {text!r}"
-            )
-        sequences = algorithmic.copy(np.random.default_rng(0), 1, len(words), len(words))
-        bits = [[int(bit) for bit in word] for word in words]
-        sequences.inputs[0, : len(words), :width] = sequences.targets[0, len(words) + 1 :] = bits
-        return sequences
-
-    def copied(self, params, text: str, figure: Path | None) -> str:
-        """What the machine copies of one text."""
-        sequences = self.sequence_of(text)
-        logits, _ = map_batches(self.look, params, {"inputs": sequences.inputs}, 1)
-        if figure:
-            self.draw(params, sequences, 0, Path(figure))
-        return self.words(sequences, 0, logits[0])
-
-    def words(self, sequences: algorithmic.Sequences, row: int, logits: np.ndarray) -> str:
-        """What a machine answered where it was asked, as words of bits."""
-        asked = logits[sequences.mask[row, : len(logits)] > 0]
-        return " ".join("".join("1" if x > 0 else "0" for x in bits) for bits in asked)
-
-    def looked(self, params, texts: list[str]) -> tuple[Looked, ...]:
-        """What the heads write to and read from over time: the longest held-out sequence, and one that is longer than
-        any in training; or texts, which are words of bits."""
-        if texts:
-            chosen = [(text, self.sequence_of(text), 0) for text in texts]
-        else:
-            chosen = [("the longest held-out sequence", self.data.valid, int(self.data.valid.length.argmax()))]
-            fitting = {name: one for name, one in self.data.beyond.items() if one.length[0] <= LONGEST // 2}
-            for name, longer in list(fitting.items())[-1:]:
-                chosen.append((f"{name.replace('_', ' ')}, longer than in training", longer, 0))
-        looked = [self.looked_at(params, *one) for one in chosen]
-        return () if None in looked else tuple(looked)
-
-    def looked_at(self, params, title: str, sequences: algorithmic.Sequences, row: int) -> Looked | None:
-        """The heads over one sequence; None for a machine without memory."""
-        steps = int(sequences.length[row])
-        check_length(range(steps), title)
-        logits, weights = map_batches(self.look, params, {"inputs": sequences.inputs[row : row + 1, :steps]}, 1)
-        if not weights:
-            return None
-        heads = np.concatenate([weights["write"][0], weights["read"][0]], axis=1).swapaxes(0, 1)  # [H, T, N]
-        names = [f"{name} head {i + 1}" for name in ("write", "read") for i in range(weights[name].shape[2])]
-        mask = sequences.mask[row, :steps, None]
-        channels = {
-            "inputs": sequences.inputs[row, :steps],
-            "targets": sequences.targets[row, :steps],
-            "outputs": mask / (1 + np.exp(-logits[0])),
-        }
-        times = Side(tuple(f"{t + 1}" for t in range(steps)), channels=channels)
-        locations = Side(tuple(f"{n}" for n in range(heads.shape[-1])))
-        attention = Attention("memory", heads[None], times, locations, tuple(names))
-        return Looked(title, (Answer(self.words(sequences, row, logits[0]), (attention,)),))
-
     def describe(self) -> dict:
         train = self.data.train
         asked = float(train.mask.sum(1).mean() * train.targets.shape[-1])
@@ -238,17 +142,6 @@ class MemoryTask:
             error = float(bits.std() / len(bits) ** 0.5)
             facts |= {"optimum_bits": float(bits.mean()), "optimum_standard_error": error}
         return facts
-
-
-def weight_panels(weights: dict) -> dict:
-    """{title: [T, N]} of the first row's heads, at the locations that some head ever looked at."""
-    panels = {}
-    if weights:
-        used = np.max([heads[0].max((0, 1)) for heads in weights.values()], axis=0) > 0.05
-    for name, of_heads in weights.items():
-        heads = of_heads[0][:, :, used].swapaxes(0, 1)  # [heads, T, N]
-        panels |= {f"{name} weights" + (f" {i}" if len(heads) > 1 else ""): head for i, head in enumerate(heads)}
-    return panels
 
 
 def optimum(sequences: algorithmic.Sequences) -> np.ndarray:

@@ -1,11 +1,8 @@
-"""What a model wrote, held against the references of a split: exact match, and for sentences BLEU."""
-
-from pathlib import Path
+"""Exact match of generated sequences with the references of a split, and for sentences BLEU and chrF."""
 
 import numpy as np
 
 from attention_jax.data.pairs import PairData, decode_targets, references
-from attention_jax.files import write_json, write_whole
 from attention_jax.report import bleu
 
 
@@ -40,22 +37,3 @@ def score_names(data: PairData, split: str) -> list[str]:
     unseen = ["exact_match_unseen"] * bool((~data.seen[split]).any())
     of_sentences = ["bleu", "bleu_low", "bleu_high", "chrf", "bleu_kept_beyond_30"] * are_sentences(data)
     return ["exact_match", *unseen, *of_sentences]
-
-
-def write_translations(data: PairData, split: str, written: np.ndarray, name: str, directory: Path) -> Path:
-    """Write the translations of a split, its BLEU with the signature, and BLEU by the length of the source, which is
-    drawn too.
-
-    The figure, of the experiment `name`, goes to `directory`, the texts beside that; the path of the figure.
-    """
-    outputs, targets = decode_targets(data, written), references(data, split)
-    write_whole(directory.parent / f"{split}.txt", "".join(f"{line}\n" for line in outputs))
-    lengths = data.held_out[split].source_length - 1
-    bins = bleu.bleu_by_length(outputs, targets, lengths, tokenize=data.bleu_tokenize)
-    scores = {
-        "bleu": bleu.bleu(outputs, targets, tokenize=data.bleu_tokenize)._asdict(),
-        "chrf": bleu.chrf(outputs, targets)._asdict(),
-        "by_length": [part._asdict() for part in bins],
-    }
-    write_json(directory.parent / f"{split}.bleu.json", scores)
-    return bleu.length_figure({name: bins}, directory / "bleu_by_length.png")

@@ -18,7 +18,7 @@ from attention_jax.data.streams import is_streamed, steps_in_call
 from attention_jax.data.text_windows import Windows
 from attention_jax.data.timemachine import CHARACTERS
 from attention_jax.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
-from attention_jax.tasks import Task, build, build_model, language, seq2seq, vision
+from attention_jax.tasks import Task, build
 
 PUBLISHED = {"fashion_mnist": (60_000, 10_000, 10, 28, 1), "cifar10": (50_000, 10_000, 10, 32, 3)}
 """Images to train and to test, classes, pixels of a side, channels."""
@@ -61,7 +61,7 @@ def zeros(*shape: int, dtype=np.int32) -> np.ndarray:
     return np.broadcast_to(np.zeros((), dtype), shape)
 
 
-def pictures(config: configs.Config, facts: dict) -> vision.VisionTask:
+def pictures(config: configs.Config, facts: dict) -> Task:
     """Images of a published dataset, or of a folder as large as `facts` say."""
     options = config.data
     if options.dataset in PUBLISHED:
@@ -73,14 +73,13 @@ def pictures(config: configs.Config, facts: dict) -> vision.VisionTask:
         channels = int(facts.get("channels", 3))
     split = lambda rows: Split(zeros(rows, side, side, channels, dtype=np.uint8), zeros(rows))
     held_out = {"test": split(test)} | ({"valid": split(options.validation)} if options.validation else {})
-    data = ImageData(split(train), held_out, tuple(map(str, range(classes))))
-    size, grey = options.pixels or side, np.zeros(channels, np.float32)
-    scaled = options.standardize or options.signed
-    preparation = vision.Preparation(options, size, *((grey, grey + 1) if scaled else ()))
-    return vision.VisionTask(config, data, build_model(config, classes, size), preparation)
+    grey = np.zeros(channels, np.float32)
+    normalization = (grey, grey + 1) if options.standardize or options.signed else None
+    names = tuple(map(str, range(classes)))
+    return build(config, ImageData(split(train), held_out, names, normalization=normalization))
 
 
-def sentences(config: configs.Config, facts: dict) -> seq2seq.Seq2seqTask:
+def sentences(config: configs.Config, facts: dict) -> Task:
     """Pairs of sentences in the buckets of `facts`; held-out ones are as long as the longest bucket."""
     options = config.data
     learnt = options.vocabulary_size if options.tokenizer == "sentencepiece" else None
@@ -110,7 +109,7 @@ def sentences(config: configs.Config, facts: dict) -> seq2seq.Seq2seqTask:
         target_tokenizer=letters,
         facts=facts,
     )
-    return seq2seq.Seq2seqTask(config, data, build_model(config, *vocabularies))
+    return build(config, data)
 
 
 def _pairs(rows: int, source: int, target: int, options: configs.TextPairs) -> Pairs:
@@ -131,13 +130,13 @@ def _vocabulary(size: int) -> Vocabulary:
     return Vocabulary(map(str, range(size - 4)), pad=PAD, bos=BOS, eos=EOS, unk=UNK)
 
 
-def windows(config: configs.Config, facts: dict) -> language.LanguageTask:
+def windows(config: configs.Config, facts: dict) -> Task:
     """Windows of The Time Machine."""
     options = config.data
     return _windows(config, facts, (options.train_windows, options.valid_windows), CHARACTERS)
 
 
-def plays(config: configs.Config, facts: dict) -> language.LanguageTask:
+def plays(config: configs.Config, facts: dict) -> Task:
     """Windows of tiny Shakespeare."""
     counts = shakespeare.counts(shakespeare.CHARACTERS, config.data)
     return _windows(config, facts, counts.values(), map(chr, range(shakespeare.DISTINCT)))
@@ -146,5 +145,4 @@ def plays(config: configs.Config, facts: dict) -> language.LanguageTask:
 def _windows(config: configs.Config, facts: dict, rows: Iterable[int], characters: Iterable[str]):
     train, valid = (zeros(count, config.data.sequence_length + 1) for count in rows)
     vocabulary = Vocabulary(characters, unk=UNK)
-    data = Windows(train, {"valid": valid}, vocabulary, Tokenizer(list, "".join), facts)
-    return language.LanguageTask(config, data, build_model(config, len(vocabulary)))
+    return build(config, Windows(train, {"valid": valid}, vocabulary, Tokenizer(list, "".join), facts))

@@ -1,33 +1,25 @@
-"""Image classification: ViT, CCT and ResNet on labelled images that live on the device as bytes."""
+"""Image classification: ViT, CCT and ResNet on labelled images, which stay on the device as bytes."""
 
 import functools
 from dataclasses import dataclass
-from pathlib import Path
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from attention_jax import InputError, config as configs
-from attention_jax.data import batches, images
-from attention_jax.data.image_files import decode
+from attention_jax.data import images
 from attention_jax.data.streams import Stream
 from attention_jax.ops import augment
 from attention_jax.ops.autoaugment import auto_augment
 from attention_jax.ops.losses import masked_cross_entropy
 from attention_jax.ops.metrics import token_accuracy
 from attention_jax.ops.randaugment import rand_augment
-from attention_jax.report import image_figures as figures
-from attention_jax.report.attended import Answer, Looked
-from attention_jax.report.panels import confusion_matrix
-from attention_jax.tasks import Evaluation, build_model, initial, load_once
-from attention_jax.tasks.looking import image_attentions, with_rollout, without_heads
-from attention_jax.tasks.pictures import image_maps, prefix_of
+from attention_jax.tasks import Evaluation, Task, build_model, initial, load_once
 from attention_jax.train.placement import map_batches
 
 EVALUATED = 512
-"""Images a batch when evaluating."""
+"""Images per batch in evaluation."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,20 +68,6 @@ class Preparation:
         return jax.lax.switch(jax.random.randint(which, (), 0, len(ways)), ways, rng, x)
 
 
-def build(config: configs.Config) -> "VisionTask":
-    """The task of a vision model."""
-    check(config.data)
-    data = load_once(images.load, config.data)
-    size, mean, deviation = config.data.pixels or data.train.image.shape[1], None, None
-    if config.data.standardize:
-        rows = images.sample(data.train).astype(np.float32) / 255
-        mean, deviation = rows.mean((0, 1, 2)), np.maximum(rows.std((0, 1, 2)), 1e-3)
-    if config.data.signed:
-        mean = deviation = np.full(data.train.image.shape[-1], 0.5, np.float32)
-    preparation = Preparation(config.data, size, mean, deviation, isinstance(data.train.image, images.LazyImages))
-    return VisionTask(config, data, build_model(config, len(data.names), size), preparation)
-
-
 def check(options: configs.Images) -> None:
     """Raises InputError for options that contradict each other."""
     pairs = (("standardize", "signed"), ("auto_augment", "rand_augment"), ("inception_crop", "crop_padding"))
@@ -104,22 +82,26 @@ def check(options: configs.Images) -> None:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class VisionTask:
-    """A classifier of images (attention_jax/tasks/__init__.py says what the methods promise)."""
+class VisionTask(Task):
+    """A classifier of images; `data` is an `ImageData`."""
 
-    config: configs.Config
-    data: images.ImageData
-    model: nn.Module
-    preparation: Preparation
+    view = "attention_jax.views.vision:VisionView"
 
-    @property
-    def said(self) -> str:
-        return self.data.said
+    @classmethod
+    def load(cls, config: configs.Config) -> images.ImageData:
+        check(config.data)
+        return load_once(images.load, config.data)
 
-    @property
-    def buckets(self) -> tuple[dict, ...]:
-        return () if self.stream else (self.data.train._asdict(),)
+    @classmethod
+    def make_model(cls, config: configs.Config, data: images.ImageData):
+        return build_model(config, len(data.names), config.data.pixels or data.train.image.shape[1])
+
+    @functools.cached_property
+    def preparation(self) -> Preparation:
+        """How bytes become what the model reads."""
+        options, train = self.config.data, self.data.train.image
+        cropped = isinstance(train, images.LazyImages)
+        return Preparation(options, options.pixels or train.shape[1], *self.data.normalization or (), cropped=cropped)
 
     @property
     def stream(self) -> Stream | None:
@@ -143,10 +125,6 @@ class VisionTask:
         else:
             total = entropy(label, weight)[0]
         return total, weight.sum(), {"accuracy": token_accuracy(logits.argmax(-1), label, weight)}
-
-    def plan(self, epoch: int, steps_per_call: int) -> list:
-        train = self.config.train
-        return batches.plan(train.seed, epoch, [len(self.data.train.label)], [train.batch_size], steps_per_call)
 
     def score_rows(self, params, batch):
         """Loss and correctness, an image."""
@@ -173,85 +151,6 @@ class VisionTask:
         largest = max(self.data.held_out.values(), key=lambda split: len(split.label))
         return {"evaluation": (self.score_rows, largest._asdict(), EVALUATED)}
 
-    def classify(self, params, batch):
-        """Probabilities [B, classes] of the classes."""
-        return jax.nn.softmax(self.model.apply({"params": params}, self.preparation.plain(batch["image"]))[0])
-
-    def look(self, params, batch):
-        """The probabilities, the weights with their rollout, their maps over the image, and the pixels that were read;
-        no weights and no maps if the model has no attention."""
-        seen = self.preparation.seen(batch["image"])
-        logits, weights = self.model.apply({"params": params}, self.preparation.scaled(seen), look=True)
-        maps, pixels = image_maps(weights) if weights else {}, jnp.round(seen * 255).astype(jnp.uint8)
-        return with_rollout(weights) | {"probabilities": jax.nn.softmax(logits), "maps": maps, "pixels": pixels}
-
-    def read(self, paths: list[str]) -> np.ndarray:
-        """Image files as bytes [N, S, S, C], as those of the data."""
-        train, resized = self.data.train, self.config.data.resize_pixels
-        mode = "L" if train.image.shape[-1] == 1 else "RGB"
-        return np.stack([decode(path, resized or train.image.shape[1], mode, by_area=resized > 0) for path in paths])
-
-    def sureness(self, params, batch):
-        """The probability [B] of a class, `label`."""
-        return jnp.take_along_axis(self.classify(params, batch), batch["label"][:, None], axis=1)[:, 0]
-
-    def looked(self, params, texts: list[str]) -> tuple[Looked, ...]:
-        """Where the model looks in images: files, or the first held-out one of each class."""
-        names, test = self.data.names, self.data.held_out["test"]
-        if texts:
-            images, titles = self.read(texts), [Path(text).name for text in texts]
-        else:
-            first = first_of_each(test.label)
-            images, titles = test.image[first], [f"a held-out image of class {names[test.label[i]]}" for i in first]
-        found = map_batches(self.look, params, {"image": images}, EVALUATED)
-        if not found["weights"]:
-            return ()
-        probabilities = found["probabilities"]
-        rows = {"image": images, "label": probabilities.argmax(1).astype(np.int32)}
-        without = without_heads(self.sureness, params, rows, found["weights"])
-        looked = []
-        for i, (title, label) in enumerate(zip(titles, rows["label"])):
-            sure, attentions = float(probabilities[i, label]), image_attentions(i, found, found["pixels"][i], without)
-            answer = Answer(str(names[label]), attentions, sure, "the probability", sure)
-            looked.append(Looked(str(title), (answer,)))
-        return tuple(looked)
-
-    def predict(self, params, texts: list[str], figure: Path | None) -> list[str]:
-        """`texts` are paths of image files."""
-        names, x = self.data.names, self.read(texts)
-        probabilities = map_batches(self.classify, params, {"image": x}, EVALUATED)
-        if figure and self.show_attention(params, x[: figures.SHOWN], None, Path(figure)) is None:
-            raise InputError("this model has no attention to draw; leave --attention out")
-        best = np.argsort(-probabilities, axis=1)[:, :3]
-        return [", ".join(f"{names[i]} {row[i]:.3f}" for i in top) for row, top in zip(probabilities, best)]
-
-    def show_attention(self, params, x, titles, path: Path) -> Path | None:
-        """The maps of some images, titled by what the model sees in them unless `titles` are given; None without
-        attention."""
-        found = map_batches(self.look, params, {"image": x}, EVALUATED)
-        probabilities, maps = found["probabilities"], found["maps"]
-        if titles is None:
-            titles = [f"{self.data.names[i]} {p[i]:.2f}" for p, i in zip(probabilities, probabilities.argmax(1))]
-        return figures.show_attention(x, maps, titles, path) if maps else None
-
-    def report(self, params, evaluation: Evaluation, directory: Path) -> list[Path]:
-        test, names = self.data.held_out["test"], self.data.names
-        probabilities = map_batches(self.classify, params, {"image": test.image}, EVALUATED)
-        guesses = probabilities.argmax(1)
-        confusion = np.zeros((len(names), len(names)), np.int64)
-        np.add.at(confusion, (test.label, guesses), 1)
-        paths = [
-            confusion_matrix(confusion, names, directory / "confusion.png"),
-            figures.mistakes(test.image, test.label, probabilities, names, directory / "mistakes.png"),
-        ]
-        first = first_of_each(test.label)
-        titles = [f"{names[test.label[i]]} ({names[guesses[i]]} {probabilities[i].max():.2f})" for i in first]
-        paths.append(self.show_attention(params, test.image[first], titles, directory / "attention.png"))
-        if "positions" in params:
-            table = np.asarray(params["positions"])
-            paths.append(figures.position_similarity(table[prefix_of(len(table)) :], directory / "positions.png"))
-        return [path for path in paths if path]
-
     def describe(self) -> dict:
         shapes = jax.eval_shape(self.init, jax.random.PRNGKey(0))
         facts = {"train_images": len(self.data.train.label)}
@@ -262,12 +161,3 @@ class VisionTask:
             "image": f"{size} x {size} x {channels}",
             "parameters": sum(x.size for x in jax.tree.leaves(shapes)),
         }
-
-
-def first_of_each(label: np.ndarray) -> np.ndarray:
-    """The rows of the first image of each of the first classes, as many as a figure shows.
-
-    >>> first_of_each(np.array([2, 0, 2, 1])).tolist()
-    [1, 3, 0]
-    """
-    return np.array([np.argmax(label == c) for c in np.unique(label)])[: figures.SHOWN]

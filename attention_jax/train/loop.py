@@ -196,7 +196,7 @@ def train_one(task, optim, train, directory: Path, *, begin=lambda params: param
       Interrupted: on SIGINT or SIGTERM, after a checkpoint was written.
       Diverged: the loss is no number any more; the step is named.
     """
-    for line in (getattr(task, "said", ""), task.stream.said if streamed(task) else ""):
+    for line in (getattr(task, "summary", ""), task.stream.said if streamed(task) else ""):
         if line and not quiet and hosts.first():
             print(escaped(line))
     total_steps = planned_steps(task, train)

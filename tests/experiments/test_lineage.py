@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from attention_jax import runs, tasks
+from attention_jax import lifecycle, tasks
 from attention_jax.catalogue import load_experiment
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.models.transformer import count_parameters
@@ -61,7 +61,7 @@ def test_a_wave_is_one_frequency():
 @pytest.mark.slow
 def test_a_study_that_trains_has_a_history(tmp_path):
     """What the claims about grokking read: epochs of both accuracies, and the frequencies at the end."""
-    result = runs.start(grokking.smoke(), tmp_path / "run", study=grokking.study, quiet=True)
+    result = lifecycle.start(grokking.smoke(), tmp_path / "run", study=grokking.study, quiet=True)
     assert [row["epoch"] for row in result["history"]] == [1, 2]
     assert {"train.accuracy", "valid.accuracy"} <= set(result["history"][0])
     assert {claim.metric for claim in grokking.CLAIMS if not claim.epoch} <= set(result["metrics"])

@@ -3,7 +3,7 @@
 import jax
 import pytest
 
-from attention_jax import runs
+from attention_jax import lifecycle
 from attention_jax.tasks import build_model
 from experiments import vit_resnet_fashion_mnist as compared
 
@@ -22,7 +22,7 @@ def test_both_models_have_one_size_and_all_else_is_equal():
 
 @pytest.mark.slow
 def test_the_learning_rate_is_chosen_on_validation_images(tmp_path):
-    found = runs.start(compared.smoke(), tmp_path / "run", study=compared.study, quiet=True)["metrics"]
+    found = lifecycle.start(compared.smoke(), tmp_path / "run", study=compared.study, quiet=True)["metrics"]
     accuracy = {rate: found[f"valid.accuracy_{rate}"] for rate in compared.RATES}
     assert found["valid.accuracy"] == accuracy[found["learning_rate"]] == max(accuracy.values())
     assert {claim.metric for claim in compared.CLAIMS} <= set(found)

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import pytest
 
-from attention_jax import Interrupted, runs, tasks
+from attention_jax import Interrupted, lifecycle, run_directory, tasks
 from attention_jax.config import Train, replace
 from attention_jax.sweep import population
 from attention_jax.sweep.population import Member
@@ -74,16 +74,16 @@ ALONE = """
 import sys
 from pathlib import Path
 import jax, numpy as np
-from attention_jax import runs, tasks
+from attention_jax import lifecycle, run_directory, saved_run, tasks
 from attention_jax.sweep import population
 
 old, new = Path(sys.argv[1]), Path(sys.argv[2])
-configs = [runs.read_config(old / str(i)) for i in range(2)]
+configs = [run_directory.read_config(old / str(i)) for i in range(2)]
 members = [population.Member(config, new / str(i)) for i, config in enumerate(configs)]
 population.train_many(members, [tasks.build(config) for config in configs], new / "group", until=3)
 for i, config in enumerate(configs):
-    runs.start(config, new / f"alone{i}", quiet=True)
-    ours, alone = (jax.tree.leaves(runs.load(new / name)[2]) for name in (str(i), f"alone{i}"))
+    lifecycle.start(config, new / f"alone{i}", quiet=True)
+    ours, alone = (jax.tree.leaves(saved_run.load(new / name)[2]) for name in (str(i), f"alone{i}"))
     for a, b in zip(ours, alone, strict=True):
         np.testing.assert_array_equal(a, b)
 """
@@ -98,7 +98,7 @@ def fresh_process(script: str, *words: str, environment: dict):
 def test_members_are_the_runs_alone(three, tmp_path):
     configs, root = three
     for place in (0, 1):
-        runs.start(configs[place], tmp_path / str(place), quiet=True)
+        lifecycle.start(configs[place], tmp_path / str(place), quiet=True)
         assert_same(root / str(place), tmp_path / str(place))
         for ours, alone in zip(
             params(configs[place], root / str(place)), params(configs[place], tmp_path / str(place)), strict=True
@@ -195,8 +195,8 @@ def test_members_end_as_the_runs_alone_would(end, tiny, tmp_path, monkeypatch, c
     monkeypatch.setattr(tasks, "build", scripted)
     for place, config in enumerate(configs):
         monkeypatch.setattr(runs, "draw", lambda *_: [])
-        alone = runs.start(config, tmp_path / "alone" / str(place), quiet=True)
-        together = runs.read_result(tmp_path / str(place))
+        alone = lifecycle.start(config, tmp_path / "alone" / str(place), quiet=True)
+        together = run_directory.read_result(tmp_path / str(place))
         assert [row["valid.loss"] for row in together["history"]] == [row["valid.loss"] for row in alone["history"]]
         assert (tmp_path / str(place) / "page.md").exists()
         assert any((tmp_path / str(place) / "tensorboard").iterdir())
@@ -204,7 +204,7 @@ def test_members_end_as_the_runs_alone_would(end, tiny, tmp_path, monkeypatch, c
             params(config, tmp_path / str(place)), params(config, tmp_path / "alone" / str(place)), strict=True
         ):
             np.testing.assert_array_equal(ours, theirs)
-    epochs = [len(runs.read_result(tmp_path / str(place))["history"]) for place in (0, 1)]
+    epochs = [len(run_directory.read_result(tmp_path / str(place))["history"]) for place in (0, 1)]
     assert epochs == ([3, 2] if end == "patience" else [3, 3])
 
 
@@ -273,9 +273,10 @@ def test_members_divided_over_devices_are_the_same(three, tmp_path):
     configs, root = three
     script = (
         "import jax, sys; jax.config.update('jax_num_cpu_devices', 2)\n"
-        "from pathlib import Path\nfrom attention_jax import runs, tasks\nfrom attention_jax.sweep import population\n"
+        "from pathlib import Path\nfrom attention_jax import run_directory, tasks\n"
+        "from attention_jax.sweep import population\n"
         "old, new = Path(sys.argv[1]), Path(sys.argv[2])\n"
-        "members = [population.Member(runs.read_config(old / str(i)), new / str(i)) for i in range(3)]\n"
+        "members = [population.Member(run_directory.read_config(old / str(i)), new / str(i)) for i in range(3)]\n"
         "population.train_many(members, [tasks.build(m.config) for m in members], new / 'group', until=3)\n"
     )
     fresh_process(script, str(root), str(tmp_path), environment=dict(os.environ))

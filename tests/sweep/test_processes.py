@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from attention_jax import InputError, runs
+from attention_jax import InputError, run_directory
 from attention_jax.config import Config, Dates, LuongSeq2seq
 from attention_jax.sweep import executors
 
@@ -203,4 +203,4 @@ def test_the_report_can_be_drawn_while_a_sweep_runs(undisturbed, tmp_path, capsy
     [row] = [
         row for row in json.loads((tmp_path / "running" / "sweep.json").read_text())["ranking"] if row["trial"] == 3
     ]
-    assert row["state"] == "running" and row["value"] == runs.history(log.parent)[-1]["valid.loss"]
+    assert row["state"] == "running" and row["value"] == run_directory.history(log.parent)[-1]["valid.loss"]

@@ -6,8 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention_jax import InputError, config as settings
+from attention_jax import InputError, config as settings, tasks
 from attention_jax.tasks import memory
+from attention_jax.views import view_of
 
 
 def configured(task="copy", **changes):
@@ -21,7 +22,7 @@ def configured(task="copy", **changes):
 
 @pytest.fixture(scope="module")
 def built(changed):
-    task = memory.build(configured())
+    task = tasks.build(configured())
     return changed(task, loss=jax.jit(task.loss)), jax.jit(task.init)(jax.random.key(0))
 
 
@@ -67,16 +68,16 @@ def test_full_evaluation_goes_beyond_the_training_lengths(built, tmp_path):
     np.testing.assert_allclose(values["test.wrong_bits"], wrong.mean(), rtol=1e-6)
     assert values["test.bits_per_sequence"] != values["valid.bits_per_sequence"]
     assert set(task.evaluate(params, False).metrics) == {"valid.loss", "valid.bits_per_sequence", "valid.wrong_bits"}
-    figures = task.report(params, whole, tmp_path)
+    figures = view_of(task).report(params, whole, tmp_path)
     assert len(figures) == 3 and all(figure.stat().st_size > 1000 for figure in figures)
 
 
 def test_predict_writes_as_many_words_as_it_read(built):
     task, params = built
-    assert len(task.predict(params, ["10110010 01101100"])[0].split()) == 2
+    assert len(view_of(task).predict(params, ["10110010 01101100"])[0].split()) == 2
     for wrong in ("", "hello", "1011"):
         with pytest.raises(InputError, match="words of 8 bits"):
-            task.predict(params, [wrong])
+            view_of(task).predict(params, [wrong])
 
 
 MODELS = {
@@ -88,14 +89,14 @@ MODELS = {
 @pytest.mark.parametrize("name", ["repeat_copy", "associative_recall", "ngrams", "priority_sort"])
 @pytest.mark.parametrize("kind", sorted(MODELS))
 def test_every_task_fits_every_model(name, kind):
-    task = memory.build(configured(name, model=MODELS[kind]))
+    task = tasks.build(configured(name, model=MODELS[kind]))
     batch = rows(task, [0, 1], [1, 1])
     total, count, _ = jax.eval_shape(task.loss, jax.eval_shape(task.init, jax.random.key(0)), batch, None)
     assert total.shape == count.shape == ()
 
 
 def test_ngrams_are_measured_against_their_optimum():
-    task = memory.build(configured("ngrams", model=MODELS["lstm"]))
+    task = tasks.build(configured("ngrams", model=MODELS["lstm"]))
     params = jax.jit(task.init)(jax.random.key(0))
     values, optimum = task.evaluate(params, True).metrics, task.describe()["optimum_bits"]
     assert values["valid.bits_over_optimum"] > 0 and 50 < optimum < 200

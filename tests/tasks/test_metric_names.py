@@ -7,7 +7,7 @@ import jax
 import pytest
 from tiny import MODELS, builder
 
-from attention_jax import InputError, config as configs, runs
+from attention_jax import InputError, config as configs, lifecycle
 from attention_jax.sweep import driver
 from attention_jax.train import loop
 
@@ -41,7 +41,7 @@ def test_a_best_metric_that_will_not_exist_is_refused_before_training_and_leaves
         "x", configs.Dates(examples=100), configs.LuongSeq2seq(), train=train, decode=configs.Decode()
     )
     with pytest.raises(InputError, match="--train.best-metric .*got valid.blue"):
-        runs.start(config, tmp_path / "runs" / "x")
+        lifecycle.start(config, tmp_path / "runs" / "x")
     assert not list(tmp_path.iterdir())
 
 

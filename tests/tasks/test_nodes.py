@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention_jax import InputError, runs, tasks
+from attention_jax import InputError, lifecycle, tasks
 from attention_jax.config import Citations, Config, GraphAttention, Train, replace
+from attention_jax.views import view_of
 from experiments import gat_cora
 
 CONFIG = Config("x", Citations(num_nodes=70), GraphAttention(num_heads=2, hidden_size=4), train=Train(batch_size=1))
@@ -74,26 +75,26 @@ def test_an_epoch_is_one_step(built):
 
 def test_nodes_are_asked_for_by_their_numbers(built):
     task, params = built
-    first, second = task.predict(params, ["0", "69"], None)
+    first, second = view_of(task).predict(params, ["0", "69"], None)
     assert first.startswith("class ") and second.startswith("class ")
     for wrong in ("70", "-1", "paper"):
         with pytest.raises(InputError, match="0 to 69"):
-            task.predict(params, [wrong], None)
+            view_of(task).predict(params, [wrong], None)
 
 
 def test_what_a_node_attends_to_is_its_neighbours(built):
     task, params = built
-    [one] = task.looked(params, ["5"])
+    [one] = view_of(task).attention_maps(params, ["5"])
     [attention] = one.answers[0].attentions
     own = task.data.edges[task.data.edges[:, 0] == 5, 1]
     assert [int(token.partition(":")[0]) for token in attention.keys.tokens] == own.tolist()
     assert attention.weights.shape == (1, 2, 1, len(own))
     np.testing.assert_allclose(attention.weights.sum(-1), 1.0, rtol=1e-5)
-    assert len(task.looked(params, [])) == 3
+    assert len(view_of(task).attention_maps(params, [])) == 3
 
 
 def test_a_whole_small_run(tmp_path):
-    result = runs.start(gat_cora.smoke(), tmp_path / "run", quiet=True)
+    result = lifecycle.start(gat_cora.smoke(), tmp_path / "run", quiet=True)
     assert len(result["history"]) == 3 and result["steps"] == 3
     assert not any(name.startswith("test.") for row in result["history"] for name in row)
     assert {"test.accuracy", "test.loss"} <= set(result["metrics"])

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from attention_jax import InputError, catalogue, config as configs, tasks
-from attention_jax.tasks import pictures, scoring
-from attention_jax.train import placement
+from attention_jax.tasks import scoring
+from attention_jax.views import pictures, view_of
 from experiments import bahdanau_length, input_feeding, multi30k_scores
 
 MODELS = {
@@ -138,7 +138,7 @@ def test_full_evaluation_scores_translations_and_report_draws_them(corpus, tmp_p
         split: len(pairs.source) for split, pairs in task.data.held_out.items()
     }
     (tmp_path / "figures").mkdir()
-    figures = task.report(params, evaluation, tmp_path / "figures")
+    figures = view_of(task).report(params, evaluation, tmp_path / "figures")
     assert {p.name for p in figures} == {"alignment.png", "bleu_by_length.png"} and all(
         p.stat().st_size > 2000 for p in figures
     )
@@ -173,7 +173,7 @@ def test_what_is_claimed_of_their_input_feeding_is_what_their_file_says():
 
 def test_predict_says_of_which_texts_it_does_not_know_all_words(corpus, capsys):
     task = build(corpus, MODELS["luong"])
-    task.predict(begin(task), ["a b", "a zebra c zoo", "c"], None)
+    view_of(task).predict(begin(task), ["a b", "a zebra c zoo", "c"], None)
     assert capsys.readouterr().err == "note: of 'a zebra c zoo' 2 tokens are not in the vocabulary\n"
 
 
@@ -181,8 +181,8 @@ def test_a_model_without_attention_refuses_to_draw_it(corpus, tmp_path):
     task = build(corpus, configs.Sutskever(hidden_size=8, embed_size=4, readout_size=8))
     params = begin(task)
     with pytest.raises(InputError, match="no attention"):
-        task.predict(params, ["a b"], tmp_path / "a.png")
-    assert len(task.predict(params, ["a b", "c"], None)) == 2
+        view_of(task).predict(params, ["a b"], tmp_path / "a.png")
+    assert len(view_of(task).predict(params, ["a b", "c"], None)) == 2
 
 
 def test_training_on_a_date_task_lowers_the_loss_and_beam_search_agrees_on_the_certain():

@@ -13,6 +13,7 @@ import pytest
 from attention_jax import InputError, config as configs
 from attention_jax.config import Config, Images, Optim, Train, Vit, replace
 from attention_jax.tasks import build, build_model, vision
+from attention_jax.views import view_of
 from experiments import (
     cct_cifar10,
     image_size,
@@ -193,25 +194,25 @@ def test_pictures_and_predictions(model, tmp_path):
 
     task = build(replace(TINY, model=model))
     params = begin(task)
-    names = {path.name for path in task.report(params, task.evaluate(params, True), tmp_path)}
+    names = {path.name for path in view_of(task).report(params, task.evaluate(params, True), tmp_path)}
     attends = isinstance(model, Vit)
     assert names == {"confusion.png", "mistakes.png"} | ({"attention.png", "positions.png"} if attends else set())
     assert all((tmp_path / name).stat().st_size > 5000 for name in names)
     Image.fromarray(np.zeros((20, 30), np.uint8)).save(tmp_path / "x.png")
-    [line] = task.predict(params, [str(tmp_path / "x.png")], None)
+    [line] = view_of(task).predict(params, [str(tmp_path / "x.png")], None)
     assert len(line.split(", ")) == 3
     if attends:
-        task.predict(params, [str(tmp_path / "x.png")], tmp_path / "look.png")
+        view_of(task).predict(params, [str(tmp_path / "x.png")], tmp_path / "look.png")
         assert (tmp_path / "look.png").exists()
     else:
         with pytest.raises(InputError, match="no attention to draw"):
-            task.predict(params, [str(tmp_path / "x.png")], tmp_path / "look.png")
+            view_of(task).predict(params, [str(tmp_path / "x.png")], tmp_path / "look.png")
     with pytest.raises(InputError, match="no image file"):
-        task.predict(params, [str(tmp_path / "none.png")], None)
+        view_of(task).predict(params, [str(tmp_path / "none.png")], None)
 
 
 def test_what_the_class_token_looks_at():
-    from attention_jax.tasks.pictures import image_maps
+    from attention_jax.views.pictures import image_maps
 
     weights = (
         jnp.zeros((1, 2, 1, 5, 5))

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attention_jax import InputError, runs
+from attention_jax import InputError, run_directory, saved_run
 from attention_jax.train import hosts
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -115,7 +115,7 @@ def test_two_hosts_interrupted_at_one_of_them_and_resumed_equal_one_host(tmp_pat
     (code, said, error), (other, silence, _) = ends(begin_two(tmp_path / "two", "--resume"))
     assert code == other == 0, error
     assert "test.accuracy" in said and "test.accuracy" not in silence  # the first speaks
-    histories = [runs.read_result(tmp_path / name)["history"] for name in ("one", "two")]
+    histories = [run_directory.read_result(tmp_path / name)["history"] for name in ("one", "two")]
     assert len(histories[0]) == len(histories[1]) == EPOCHS
     for one, two in zip(*histories, strict=True):
         for name in set(one) - {"seconds"}:
@@ -125,7 +125,7 @@ def test_two_hosts_interrupted_at_one_of_them_and_resumed_equal_one_host(tmp_pat
         {line["step"] for line in lines}
     )  # once each
     assert json.loads((tmp_path / "two" / "environment.json").read_text())["processes"] == 2
-    assert runs.load(tmp_path / "two")[2].keys() == runs.load(tmp_path / "one")[2].keys()
+    assert saved_run.load(tmp_path / "two")[2].keys() == saved_run.load(tmp_path / "one")[2].keys()
 
 
 @pytest.mark.slow
@@ -138,7 +138,7 @@ def test_two_hosts_with_a_sharded_state_equal_one_with_copies_and_leave_one_to_g
     assert code == 2 and "--train.batch-size must be a multiple of 4" in error and "give 32" in error, error
     [(code, _, error)] = ends([begin(tmp_path / "pieces", 2, "--resume", "--train.total-epochs", "3")])
     assert code == 0, error
-    copies, pieces = (runs.read_result(tmp_path / name)["history"] for name in ("copies", "pieces"))
+    copies, pieces = (run_directory.read_result(tmp_path / name)["history"] for name in ("copies", "pieces"))
     assert len(pieces) == 3 and pieces[2]["step"] == 3 * pieces[0]["step"]
     for one, two in zip(copies, pieces, strict=False):
         for name in set(one) - {"seconds"}:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention_jax import InputError, runs, tasks
+from attention_jax import InputError, lifecycle, tasks
 from attention_jax.config import Config, Images, Optim, Train, Vit
 from attention_jax.data.batches import plan
 from attention_jax.tasks import Evaluation
@@ -129,7 +129,7 @@ def test_a_batch_that_does_not_divide_leaves_nothing_behind(tmp_path, monkeypatc
     monkeypatch.setattr(tasks, "build", lambda config: network(batch_size=50))
     config = Config("vit_digits", Images(), Vit(), train=Train(batch_size=50, accumulate=4))
     with pytest.raises(InputError, match="give 52"):
-        runs.start(config, tmp_path / "run")
+        lifecycle.start(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

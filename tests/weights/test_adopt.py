@@ -6,7 +6,7 @@ import pytest
 import their_weights as theirs
 from their_weights import TIMM, VIT, written
 
-from attention_jax import InputError, config as configs, load_run, runs, tasks
+from attention_jax import InputError, config as configs, lifecycle, load_run, saved_run, tasks
 from attention_jax.models.vit import interpolate
 from attention_jax.weights import adopt, exchange
 
@@ -116,7 +116,7 @@ def test_a_vit_of_timm_trains_on_digits_and_is_a_run(tmp_path):
     assert trained.config.train.init_weights == str(path)
     moved = trained.params["trunk"]["layer_1"]["ffn"]["out"]["kernel"] - kernel
     assert 0 < abs(moved).max() < 0.05
-    weights = runs.weights_of(tmp_path / "run")
+    weights = saved_run.weights_of(tmp_path / "run")
     assert "40 of 40 arrays taken" in adopt.adopted(weights, trained.params).said
     done = launch_here("train", "vit_digits", "--from", tmp_path / "timm", "--resume", "--out", tmp_path / "run")
     assert done.returncode == 2 and "has begun; --from" in done.stderr
@@ -128,11 +128,11 @@ def test_a_run_begins_with_what_it_is_given_and_only_once(tmp_path, monkeypatch)
     path = written(tmp_path / "there" / "model.safetensors", theirs.huggingface(state), VIT)
     config = configs.replace(config, **{"train.init_weights": str(path)})
     task = tasks.build(config)
-    begin = runs.begun_from(config, task, tmp_path)
+    begin = lifecycle.begun_from(config, task, tmp_path)
     like = jax.eval_shape(task.init, jax.random.PRNGKey(0))
     fresh = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), like)
     assert np.array_equal(begin(fresh)["trunk"]["norm"]["scale"], state["norm.weight"])
     (tmp_path / "checkpoints" / "12.orbax-checkpoint-tmp").mkdir(parents=True)
-    assert begin(fresh) is not fresh and runs.begun_from(config, task, tmp_path)(fresh) is not fresh
+    assert begin(fresh) is not fresh and lifecycle.begun_from(config, task, tmp_path)(fresh) is not fresh
     (tmp_path / "checkpoints" / "12").mkdir()
-    assert runs.begun_from(config, task, tmp_path)(fresh) is fresh
+    assert lifecycle.begun_from(config, task, tmp_path)(fresh) is fresh

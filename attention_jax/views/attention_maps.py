@@ -9,8 +9,8 @@ import numpy as np
 
 from attention_jax.ops.rollout import rollout
 from attention_jax.report.attended import Attention, Side
-from attention_jax.tasks.pictures import prefix_of
 from attention_jax.train.placement import map_batches
+from attention_jax.views.pictures import prefix_of
 
 STACKS = {
     "encoder_attention": (("encoder", "attention"), ("trunk", "attention")),

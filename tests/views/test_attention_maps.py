@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from tiny import builder
 
-from attention_jax import InputError, catalogue, config as configs, runs
+from attention_jax import InputError, catalogue, config as configs
 from attention_jax.ops.rollout import rollout
 from attention_jax.train import placement
+from attention_jax.views import run_figures, view_of
 from experiments import head_pruning, nadaraya_watson
 
 
@@ -33,13 +34,13 @@ def transformer(task_of):
     model = configs.Transformer(2, 1, hidden_size=8, num_heads=2, mlp_dim=8)
     task = task_of(model, **{"decode.beam_size": 2, "decode.length_penalty": "none"})
     params = begun(task)
-    return task, params, task.looked(params, ["b c a 3", "c a b c"])
+    return task, params, view_of(task).attention_maps(params, ["b c a 3", "c a b c"])
 
 
 def test_a_head_of_a_layer_that_is_repeated_is_off_in_all_its_turns(task_of):
     task = task_of(configs.Transformer(2, 1, hidden_size=8, num_heads=2, mlp_dim=8, shared_layers=True))
     params = begun(task)
-    [encoder, *_] = task.looked(params, ["b c a 3"])[0].answers[0].attentions
+    [encoder, *_] = view_of(task).attention_maps(params, ["b c a 3"])[0].answers[0].attentions
     assert encoder.without.shape == (2, 2) and np.array_equal(*encoder.without)
     assert encoder.without[0, 0] != encoder.without[0, 1]
 
@@ -79,12 +80,12 @@ PLACES = {
 def test_a_head_is_off_as_if_its_part_of_the_output_matrix_were_zero(transformer):
     """Against `experiments/head_pruning.py`, which multiplies every head by a mask."""
     task, params, looked = transformer
-    batch = task.read([one.title for one in looked])
-    rows = task.forced(batch, placement.map_batches(task.hypotheses, params, batch, 32)[0])
+    batch = view_of(task).read([one.title for one in looked])
+    rows = view_of(task).forced(batch, placement.map_batches(view_of(task).hypotheses, params, batch, 32)[0])
     for attention in looked[0].answers[0].attentions:
         place = PLACES[attention.kind]
         pruned = head_pruning.masked(params, {place: np.array([1.0, 0.0], np.float32)})
-        expected = placement.map_batches(task.log_p, pruned, rows, 32)[0]
+        expected = placement.map_batches(view_of(task).log_p, pruned, rows, 32)[0]
         assert attention.without[int(place[1][-1]), 1] == pytest.approx(float(expected), rel=1e-4)
         assert (
             attention.without.shape == attention.weights.shape[:2]
@@ -98,12 +99,12 @@ def test_a_source_that_is_read_from_its_end_is_shown_in_reading_order(task_of):
         configs.LuongSeq2seq(hidden_size=8, embed_size=4), data=configs.Dates(reverse_source=True, examples=200)
     )
     params = begun(task)
-    [one] = task.looked(params, ["May 1, 1999"])
+    [one] = view_of(task).attention_maps(params, ["May 1, 1999"])
     [cross] = one.answers[0].attentions
     assert "".join(cross.keys.tokens).strip().lower() == "may 1, 1999"
-    assert one.answers[0].text == task.predict(params, ["May 1, 1999"], None)[0]
-    batch = task.read(["May 1, 1999"])
-    rows = task.forced(batch, placement.map_batches(task.hypotheses, params, batch, 32)[0])
+    assert one.answers[0].text == view_of(task).predict(params, ["May 1, 1999"], None)[0]
+    batch = view_of(task).read(["May 1, 1999"])
+    rows = view_of(task).forced(batch, placement.map_batches(view_of(task).hypotheses, params, batch, 32)[0])
     weights = applied(task, params, rows["source"], rows["source_length"], rows["target"][:, :-1])[1]
     np.testing.assert_allclose(cross.weights, weights["cross_attention"][0, ..., ::-1], atol=1e-5)
     assert cross.without is None and cross.rollout is None
@@ -113,11 +114,11 @@ def test_a_source_that_is_read_from_its_end_is_shown_in_reading_order(task_of):
 def test_language_models_look_at_the_text_and_what_they_add(task_of):
     task = task_of(configs.LanguageModel(2, 8, 2, 8))
     params = begun(task)
-    [one] = task.looked(params, ["The time"])
+    [one] = view_of(task).attention_maps(params, ["The time"])
     [own] = one.answers[0].attentions
-    text = task.predict(params, ["The time"], None)[0]
+    text = view_of(task).predict(params, ["The time"], None)[0]
     assert one.title == "The time" and one.answers[0].text == text and own.queries.tokens == tuple(text)
-    weights = applied(task, params, task.encode(text))[1]["decoder_attention"][0]
+    weights = applied(task, params, view_of(task).encode(text))[1]["decoder_attention"][0]
     np.testing.assert_allclose(own.weights, weights, atol=1e-5)
     assert np.triu(own.weights[0, 0], 1).max() == 0 and own.without.shape == (2, 2)
 
@@ -126,7 +127,7 @@ def test_language_models_look_at_the_text_and_what_they_add(task_of):
 def test_images_are_shown_as_the_model_reads_them(task_of):
     task = task_of(configs.Cct(hidden_size=16, mlp_dim=16, num_layers=2))
     params = begun(task)
-    looked = task.looked(params, [])
+    looked = view_of(task).attention_maps(params, [])
     test = task.data.held_out["test"]
     first = np.argmax(test.label == np.unique(test.label)[0])
     logits, weights = applied(task, params, task.preparation.plain(test.image[first : first + 1]))
@@ -144,16 +145,16 @@ def test_images_are_shown_as_the_model_reads_them(task_of):
 def test_a_machine_shows_its_heads_over_time(task_of):
     task = task_of(configs.NTM(hidden_size=8, num_locations=8, word_size=4))
     params = begun(task)
-    [one] = task.looked(params, ["10110010 01101100"])
+    [one] = view_of(task).attention_maps(params, ["10110010 01101100"])
     [memory] = one.answers[0].attentions
     inputs = memory.queries.channels["inputs"]
     weights = applied(task, params, inputs[None])[1]
     assert memory.heads == ("write head 1", "read head 1") and inputs.shape == (5, 9)
     np.testing.assert_allclose(memory.weights[0, 0], weights["write"][0, :, 0], atol=1e-5)
     np.testing.assert_allclose(memory.weights[0, 1], weights["read"][0, :, 0], atol=1e-5)
-    assert one.answers[0].text == task.predict(params, ["10110010 01101100"])[0]
+    assert one.answers[0].text == view_of(task).predict(params, ["10110010 01101100"])[0]
     with pytest.raises(InputError, match="words of 8 bits"):
-        task.looked(params, ["12"])
+        view_of(task).attention_maps(params, ["12"])
 
 
 def test_kernel_regression_shows_what_it_weighs():
@@ -175,4 +176,4 @@ def test_kernel_regression_shows_what_it_weighs():
 
 def test_a_model_without_attention_has_no_page(task_of):
     task = task_of(configs.StackedLSTM(num_layers=1, hidden_size=8))
-    assert runs.look(task, begun(task)) is None
+    assert run_figures.look(task, begun(task)) is None

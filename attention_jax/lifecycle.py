@@ -1,0 +1,181 @@
+"""The life of a run, from `start` to `finish`: checks, training, the final evaluation, and the files it leaves."""
+
+import contextlib
+import math
+import shutil
+import time
+from pathlib import Path
+
+from attention_jax import InputError, config as configs, run_directory, saved_run
+from attention_jax.errors import explained, require
+from attention_jax.files import one_at_a_time, write_json
+
+
+def start(
+    config: configs.Config,
+    directory: Path,
+    *,
+    study=None,
+    resume: bool = False,
+    quiet: bool = False,
+    until: float = math.inf,
+) -> dict | None:
+    """Run `config` in `directory` to its end and return its result, which is also written to result.json and page.md.
+
+    `study`, a function (config, directory) -> metrics, is run instead of training where the experiment is a
+    computation; if it trains in `directory`, its result has the history. A run that stops at epoch `until` before its
+    end has no result yet: None. Of several hosts (`train.hosts`) each calls this with the same arguments, and the first
+    writes.
+    """
+    directory = Path(directory)
+    configs.check_selection(config.train)
+    require("train", "data", "report")
+    run_directory.check_place(directory, config, resume)
+    from attention_jax.train import hosts, sinks
+
+    sinks.check(config.train.log)
+    fresh = run_directory.missing(directory)
+    hosts.together("the directory was looked at")
+    if hosts.first():
+        run_directory.create(directory, bool(fresh))
+    with one_at_a_time(directory, wait=False) if hosts.first() else contextlib.nullcontext():
+        try:
+            with explained():
+                return run_in(config, directory, study, quiet, until)
+        except InputError:
+            if hosts.first() and not any((directory / "checkpoints").glob("[0-9]*")):
+                run_directory.withdraw(fresh)
+            raise
+
+
+def run_in(config: configs.Config, directory: Path, study, quiet: bool, until: float) -> dict | None:
+    """`start` in a directory that no other process is at work in."""
+    import jax
+
+    from attention_jax import tasks
+    from attention_jax.train import hosts
+    from attention_jax.train.loop import Interrupt, check_batches, check_metric, train_one
+
+    (directory / "failure.json").unlink(missing_ok=True)
+    task = None if study is not None else tasks.build(config)
+    if task is not None:
+        check_batches(task, config.train)
+        check_metric(task, "--train.best-metric", config.train.best_metric)
+        run_directory.check_data(directory, task)
+        jax.eval_shape(task.init, jax.random.PRNGKey(0))  # a model that cannot be made says so
+        begin = begun_from(config, task, directory, quiet)
+    if hosts.first():
+        set_aside(config, directory)
+        describe(config, directory, task)
+    if task is None:
+        started = time.perf_counter()
+        metrics = study(config, directory)
+        outcome = {
+            "metrics": metrics,
+            "history": run_directory.history(directory),
+            "seconds": time.perf_counter() - started,
+        }
+        return conclude(config, directory, outcome)
+    train = config.train
+    run, params = train_one(task, config.optim, train, directory, begin=begin, quiet=quiet, until=until)
+    if run.open:
+        return None
+    with Interrupt():  # what has been trained is also evaluated and written
+        return finish(config, task, run, params)
+
+
+def begun_from(config: configs.Config, task, directory: Path, quiet: bool = True):
+    """`train.step.init_state`'s `begin`: given weights in the place of drawn ones, where the run is to begin with such.
+
+    They are read once: a run that has a checkpoint does without them.
+    """
+    saved = any(path.name.isdigit() for path in (directory / "checkpoints").glob("*"))
+    if saved or not config.train.init_weights:
+        return lambda params: params
+    import jax
+
+    from attention_jax.train import hosts
+    from attention_jax.weights import adopt
+
+    like = jax.eval_shape(task.init, jax.random.PRNGKey(0))
+    taken = adopt.adopted(saved_run.weights_of(Path(config.train.init_weights), like=config), like)
+    if hosts.first() and not quiet:
+        print(taken.said)
+    return taken.into
+
+
+def take(config: configs.Config, directory: Path):
+    """Make a run in `directory` that has not trained: the weights of `train.init_weights`, fitted to the data."""
+    import jax
+
+    from attention_jax import tasks
+    from attention_jax.train.checkpoint import save_params
+
+    if directory.exists():
+        raise InputError(f"--out must be a directory that does not exist yet; {directory} does")
+    task = tasks.build(config)
+    begin = begun_from(config, task, directory, quiet=False)
+    fresh, _ = jax.random.split(jax.random.PRNGKey(config.train.seed))
+    run_directory.create(directory, fresh=True)
+    save_params(directory / "final", begin(task.init(fresh)))
+    describe(config, directory, task)
+
+
+def set_aside(config: configs.Config, directory: Path):
+    """A run that ended and is to be longer has not ended: what it ended with is kept as earlier_result.json and
+    earlier_final/ until it ends anew."""
+    if run_directory.read_result(directory) and configs.differences(
+        run_directory.read_config(directory, like=config), config
+    ):
+        if (directory / "final").is_dir():
+            shutil.rmtree(directory / "earlier_final", ignore_errors=True)
+            (directory / "final").replace(directory / "earlier_final")
+        (directory / "result.json").replace(directory / "earlier_result.json")
+
+
+def describe(config: configs.Config, directory: Path, task=None):
+    """Write what a run is before it begins: config.json, environment.json, and of a task facts.json, its data."""
+    from attention_jax.train.log import environment
+
+    write_json(directory / "config.json", configs.to_json(config))
+    write_json(directory / "environment.json", environment())
+    if task is not None:
+        write_json(directory / "facts.json", task.describe())
+
+
+def finish(config: configs.Config, task, run, params, *, figures: bool = True, **facts) -> dict:
+    """What a run that has ended leaves, alone or in a population: final/, figures, result.json and page.md."""
+    import jax
+
+    from attention_jax.train import hosts
+    from attention_jax.train.checkpoint import save_params
+
+    evaluation = task.evaluate(params, True)
+    outcome = {
+        "metrics": evaluation.metrics,
+        "history": run.history,
+        "steps": run.step,
+        "seconds": run.seconds(),
+        "examples_per_second": run.examples / max(run.seconds(), 1e-9),
+        "parameters": sum(x.size for x in jax.tree.leaves(params)),
+        "facts": task.describe(),
+    }
+    save_params(run.directory / "final", params)
+    result = conclude(config, run.directory, outcome | facts)
+    if figures and hosts.first():  # a figure that cannot be drawn does not cost the result
+        from attention_jax.views.run_figures import draw
+
+        draw(task, params, evaluation, run.directory)
+    return result
+
+
+def conclude(config: configs.Config, directory: Path, outcome: dict) -> dict:
+    """Write result.json and its page."""
+    from attention_jax.report.run_page import run_page
+    from attention_jax.train import hosts
+
+    result = {"experiment": config.name, "seed": config.train.seed, **outcome}
+    if hosts.first():
+        write_json(directory / "result.json", result)
+        run_page(directory)
+    return result

@@ -1,0 +1,212 @@
+"""The directory of a run: its name, its files, and what is checked before a run starts or resumes in it.
+
+config.json, environment.json, facts.json, metrics.jsonl, checkpoints/, final/, result.json, page.md, figures/.
+"""
+
+import contextlib
+import itertools
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from attention_jax import Diverged, InputError, config as configs
+from attention_jax.files import check_regular, is_utf8, metrics_row, read_object, write_json
+
+
+def numbered(name: str, root: Path) -> dict[int, Path]:
+    """The directories runs/NAME/001, runs/NAME/002, ... by their numbers."""
+    return {int(path.name): path for path in (root / name).glob("[0-9]*") if path.name.isdigit()}
+
+
+def fresh_directory(name: str, root: Path = Path("runs")) -> Path:
+    """The first unused runs/NAME/001, runs/NAME/002, ...; nothing that exists is ever written over."""
+    return root / name / f"{max(numbered(name, root), default=0) + 1:03d}"
+
+
+def latest_directory(name: str, root: Path = Path("runs")) -> Path:
+    """The newest run of an experiment; InputError if there is none."""
+    earlier = {number: path for number, path in numbered(name, root).items() if (path / "config.json").exists()}
+    if not earlier:
+        where = f"an earlier run of {name} in {root / name}"
+        raise InputError(f"--resume needs {where}; there is none: leave --resume out, or give --out DIR")
+    return earlier[max(earlier)]
+
+
+def read_config(directory: Path, trust_code: bool = False, like: configs.Config | None = None) -> configs.Config:
+    """The configuration of the run in `directory`, checked; `trust_code` and `like` are for `config.check_trusted`."""
+    path = Path(directory) / "config.json"
+    if not path.exists():
+        raise InputError(
+            f"{directory} is not a run: it needs a config.json; "
+            "give a directory that `launch.py train` made, such as runs/date_luong/001"
+        )
+    check_regular(path)
+    with undamaged(path):
+        values = json.loads(path.read_text(encoding="utf-8"))
+    configs.check_trusted(values, path, trust_code, like)
+    with undamaged(path):
+        config = configs.from_json(values)
+        if not isinstance(config, configs.Config):
+            raise ValueError(f"a {type(config).__name__} is no Config")
+    return config
+
+
+@contextlib.contextmanager
+def undamaged(path: Path) -> Iterator[None]:
+    """Within it, whatever goes wrong with the contents of a config.json becomes one InputError."""
+    try:
+        yield
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
+        raise InputError(
+            f"{path} is damaged, of another version, or of a package that cannot be imported from here "
+            f"({' '.join(str(error).split())}); train again, or put your package beside launch.py"
+        ) from error
+
+
+def read_result(directory: Path) -> dict | None:
+    """The run's result.json, or None while it has not ended."""
+    path = Path(directory) / "result.json"
+    return read_object(path) if path.exists() else None
+
+
+def final_of(directory: Path, config: configs.Config) -> Path:
+    """Where the parameters are that a run ended with; InputError while it has not ended."""
+    if config.model is None:
+        raise InputError(f"{config.name} is a computation without a model; what it found is in {directory}/result.json")
+    final = Path(directory) / "final"
+    if not final.is_dir():
+        raise InputError(
+            f"the run in {directory} has not ended; "
+            f"end it with `launch.py train {config.name} --resume --out {directory}`"
+        )
+    return final
+
+
+def begins(directory: Path) -> bool:
+    """Whether a run was to be made in `directory` and has not yet said what it is: `--resume` starts it there."""
+    return directory.is_dir() and {path.name for path in directory.iterdir()} <= {"figures", ".writable"}
+
+
+def check_same(stored: configs.Config, asked: configs.Config, directory: Path):
+    """InputError if `asked` differs from the stored configuration in an option that is not `resumable`."""
+    resumable = {name for name, info, _ in configs.walk(stored) if info.resumable}
+    for name, (old, new) in configs.differences(stored, asked).items():
+        if name not in resumable:
+            raise InputError(
+                f"the run in {directory} has {name} = {old}, asked for was {new}; "
+                "resume it with its own value, or start a new run without --resume"
+            )
+
+
+def check_longer(config: configs.Config, directory: Path):
+    """What has been trained is not undone by a shorter length."""
+    done = next(reversed(history(directory)), {})
+    for option, least, count in (
+        ("epochs", config.train.total_epochs, "epoch"),
+        ("steps", config.train.max_steps, "step"),
+    ):
+        if 0 < least < done.get(count, 0):
+            raise InputError(
+                f"the run in {directory} has {done[count]} {option} behind it, asked for were {least}: ask for more, "
+                "or start a new run without --resume"
+            )
+
+
+def check_place(directory: Path, config: configs.Config, resume: bool):
+    """InputError if a run of `config` may not begin, or go on, in `directory`."""
+    if not is_utf8(str(directory.absolute())):
+        raise InputError(f"the path of a run must be UTF-8, got {str(directory)!a}; give another --out DIR")
+    if (directory / "config.json").exists():
+        if not resume:
+            raise InputError(
+                f"{directory} already holds a run; add --resume to go on with it, or give another --out DIR"
+            )
+        check_same(read_config(directory, like=config), config, directory)
+        check_longer(config, directory)
+    elif (directory / "checkpoints").exists():
+        raise InputError(f"{directory} has checkpoints and no config.json that says of what: give another --out DIR")
+    elif resume and not begins(directory):
+        raise InputError(f"--resume needs a run in {directory}; there is none: leave --resume out")
+
+
+def check_data(directory: Path, task):
+    """Raises InputError if the data that are there now are not those that the run was trained on: another vocabulary
+    gives the same numbers another meaning."""
+    path = directory / "facts.json"
+    then = read_object(path) if path.exists() else (read_result(directory) or {}).get("facts", {})
+    now = json.loads(json.dumps(task.describe()))
+    for name in then.keys() & now.keys():
+        if then[name] != now[name]:
+            raise InputError(
+                f"the data of the run in {directory} have changed since it was trained: {name} was {then[name]} and is "
+                f"{now[name]}; put the files back, or train again"
+            )
+
+
+def missing(directory: Path) -> list[Path]:
+    """Which of `directory`, its parent, the parent of that ... are to be made.
+
+    >>> missing(Path("/"))
+    []
+    """
+    return [path for path in (directory, *directory.parents) if not path.exists()]
+
+
+def create(directory: Path, fresh: bool = False):
+    """Make the directory of a run and see that it can be written. A `fresh` one was not there before: of two runs that
+    begin in it at once, the second is told."""
+    try:
+        directory.mkdir(parents=True, exist_ok=not fresh)
+        (directory / "figures").mkdir(exist_ok=True)
+        (directory / ".writable").touch()
+        (directory / ".writable").unlink()
+    except FileExistsError as error:
+        if not directory.is_dir():
+            raise InputError(
+                f"the output must be a directory; {directory} is a file: give another directory"
+            ) from error
+        raise InputError(f"{directory} was free a moment ago, but another run has taken it: start again") from error
+    except OSError as error:
+        raise InputError(
+            f"the output directory must be writable; {directory} is not ({error.strerror}); give another one"
+        ) from error
+
+
+def withdraw(fresh: list[Path]):
+    """Remove a run's directory, and the parents that were made for it, where it ended before there was anything to go
+    on with: bad data, batches and weights, a full disk or memory leave nothing behind. `fresh` may be empty."""
+    for path in fresh[:1]:
+        shutil.rmtree(path)
+    with contextlib.suppress(OSError):  # another run has come into it
+        for parent in fresh[1:]:
+            parent.rmdir()
+
+
+def fail(directory: Path, error: Exception):
+    """Keep a run's reason for having no result, in failure.json."""
+    said = " ".join(str(error).split())
+    reason = said if isinstance(error, InputError | Diverged) else f"{type(error).__name__}: {said[:300]}"
+    write_json(directory / "failure.json", {"reason": reason})
+
+
+def failure(directory: Path) -> str:
+    """The reason that `fail` kept, or nothing."""
+    path = directory / "failure.json"
+    return str(read_object(path).get("reason", "")) if path.exists() else ""
+
+
+def ended(directory: Path) -> bool:
+    """Whether a run has its result, or its reason for having none."""
+    return (directory / "result.json").exists() or (directory / "failure.json").exists()
+
+
+def history(directory: Path) -> list[dict]:
+    """A run's history so far, whether it has ended or not; [] before its first epoch has ended."""
+    result = read_result(directory)
+    if result is not None:
+        return result["history"]
+    path = directory / "metrics.jsonl"
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+    rows = itertools.takewhile(lambda row: row is not None, map(metrics_row, lines))  # half a line: it is being written
+    return [row for row in rows if "seconds" in row]

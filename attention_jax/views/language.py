@@ -1,0 +1,112 @@
+"""Language models: continuations of new texts, and attention maps over them."""
+
+import functools
+from pathlib import Path
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from attention_jax import InputError, decode
+from attention_jax.config import Sampling
+from attention_jax.files import write_whole
+from attention_jax.report.attended import Answer, Looked, check_length
+from attention_jax.report.figures import show_heatmaps
+from attention_jax.tasks import Evaluation
+from attention_jax.train.placement import map_batches
+from attention_jax.views import View
+from attention_jax.views.attention_maps import among_tokens, with_rollout, without_heads
+from attention_jax.views.pictures import layer_names
+
+DRAWN = 24
+"""Tokens in a figure of attention."""
+PROMPTS, PROMPT_TOKENS = 2, 14
+"""Held-out texts on the page of attention maps, and the tokens of each that are the prompt."""
+
+
+class LanguageView(View):
+    """What a language model adds to a text, and the tokens that it attends to."""
+
+    def predict(self, params, texts: list[str], figure: Path | None) -> list[str]:
+        """Each text and what the model adds to it."""
+        data, results = self.data, []
+        for text in texts:
+            begun, written = self.encode(text), []
+            if self.task.sampling.length:
+                written = continuation(self.model, params, begun[:, self.remembered], self.task.sampling)
+            results.append(data.tokenizer.text([*data.tokenizer.tokens(text), *data.vocabulary.decode(written)]))
+        if figure is not None and self.draw(params, results[0], 40, figure) is None:
+            raise InputError("this model has no attention to draw; leave --attention out")
+        return results
+
+    @property
+    def remembered(self) -> slice:
+        """The tokens of a text that are gone on with: the last ones, where learned positions must do for what is added
+        too."""
+        limit = self.task.config.model.longest_input
+        return slice(None if limit is None else self.task.sampling.length - limit, None)
+
+    def log_p(self, params, batch):
+        """The log-probability [B] of all tokens of each window but the first."""
+        return -self.task.score_rows(params, batch)
+
+    def attention(self, params, batch):
+        """The weights among the tokens, and their rollout."""
+        return with_rollout(self.model.apply({"params": params}, batch["tokens"], look=True)[1])
+
+    def attention_maps(self, params, texts: list[str]) -> tuple[Looked, ...]:
+        """Where the model looks in each text and in what it adds to it."""
+        if not texts:
+            rows = next(iter(self.data.held_out.values()))
+            first = rows[:: max(len(rows) // PROMPTS, 1), :PROMPT_TOKENS][:PROMPTS]
+            texts = [self.data.tokenizer.text(self.data.vocabulary.decode(row)) for row in first]
+        looked = [self.attention_map(params, *pair) for pair in zip(texts, self.predict(params, texts, None))]
+        return () if None in looked else tuple(looked)
+
+    def attention_map(self, params, text: str, written: str) -> Looked | None:
+        """Where the model looks in a text and what it wrote after it; None if it has no attention."""
+        tokens = self.data.tokenizer.tokens(written)
+        check_length(tokens, written)
+        batch = {"tokens": np.asarray(self.encode(written))}
+        found = map_batches(self.attention, params, batch, 1)
+        if not found["weights"]:
+            return None
+        value = float(map_batches(self.log_p, params, batch, 1)[0])
+        without = without_heads(self.log_p, params, batch, found["weights"])
+        attention = among_tokens("decoder", 0, found, tuple(tokens), tuple(tokens), without)
+        return Looked(text, (Answer(written, (attention,), None, "log p", value),))
+
+    def report(self, params, evaluation: Evaluation, directory: Path) -> list[Path]:
+        texts = self.predict(params, list(self.data.beginnings), None)
+        write_whole(directory.parent / "samples.txt", "\n".join(texts) + "\n")
+        figure = self.draw(params, texts[-1], DRAWN, directory / "attention.png")
+        return [] if figure is None else [figure]
+
+    def encode(self, text: str):
+        """[1, T] tokens."""
+        return jnp.asarray([self.data.vocabulary.encode(self.data.tokenizer.tokens(text))], jnp.int32)
+
+    def draw(self, params, text: str, most: int, path: Path) -> Path | None:
+        """Which tokens each token looks at, of the first `most`: one row of panels a layer, one panel a head. None if
+        the model has no attention."""
+        tokens = self.encode(text)[:, :most]
+        _, weights = self.model.apply({"params": params}, tokens, look=True)
+        if "decoder_attention" not in weights:
+            return None
+        weights = np.asarray(weights["decoder_attention"][0])  # [layers, H, T, T]
+        names = self.data.tokenizer.tokens(text)[:most]
+        return show_heatmaps(weights, names, names, path, xlabel="token looked at", **layer_names(weights))
+
+
+@functools.partial(jax.jit, static_argnames=("model", "sampling"))
+def continuation(model: nn.Module, params, tokens, sampling: Sampling):
+    """[1, T] tokens -> what the model writes after them, [length]; always the same for the same options and seed."""
+
+    def step(token, cache):
+        return model.apply({"params": params}, cache, token, method="step")[:2]
+
+    cache = model.apply({"params": params}, 1, tokens.shape[1] + sampling.length, method="start")
+    options = {"temperature": sampling.temperature, "top_k": sampling.top_k, "top_p": sampling.top_p}
+    rng = jax.random.key(sampling.seed)
+    return decode.sample(step, cache, tokens, sampling.length, **options, rng=rng)[0]

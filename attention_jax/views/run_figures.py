@@ -1,0 +1,32 @@
+"""The figures of a run: learning curves, the figures of the family's view, and the page of attention maps."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from attention_jax import InputError
+from attention_jax.report.curves import curves_of_runs
+from attention_jax.report.look import page
+from attention_jax.report.run_page import run_page
+from attention_jax.views import view_of
+
+
+def draw(task, params, evaluation, directory: Path) -> list[Path]:
+    """The learning curves, the figures of the task's view, and the page of attention maps; page.md shows them."""
+    figures = [curves_of_runs([directory / "metrics.jsonl"], directory / "figures" / "learning_curve.png", task.config)]
+    if task.view:
+        figures += view_of(task).report(params, evaluation, directory / "figures")
+    try:
+        shown = look(task, params) if task.view else None
+    except InputError:  # held-out inputs that are too long for a page; `launch.py look` says which
+        shown = None
+    if shown is not None:
+        figures.append(shown.save(directory / "figures" / "look.html"))
+    run_page(directory)
+    return figures
+
+
+def look(task, params, texts: Sequence[str] = ()):
+    """The page (report/look.py) of attention maps for `texts`, or for some held-out inputs; None for a model without
+    attention."""
+    found = view_of(task).attention_maps(params, list(texts))
+    return page(found, task.config.name) if found else None

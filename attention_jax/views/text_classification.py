@@ -1,0 +1,116 @@
+"""Text classification: the class of new texts, the words with the largest weights, and attention maps."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from attention_jax.data.labelled_texts import encode
+from attention_jax.files import write_whole
+from attention_jax.report.attended import Answer, Looked, Side, check_length
+from attention_jax.report.heatmaps import show_heatmaps
+from attention_jax.report.panels import confusion_matrix
+from attention_jax.tasks import Evaluation
+from attention_jax.tasks.text_classification import EVALUATED
+from attention_jax.train.placement import map_batches
+from attention_jax.views import View
+from attention_jax.views.attention_maps import among_tokens, pool_attention, with_rollout, without_heads
+
+WORDS = 3
+"""That are named with a prediction."""
+SAMPLES, SHOWN, WIDEST = 12, 6, 40
+"""Texts in samples.txt; texts in a picture, and tokens of each."""
+
+
+class TextView(View):
+    """The classes of texts, and the words that the model attends to."""
+
+    def look(self, params, batch):
+        """Probabilities [B, classes] and what the model attends to."""
+        logits, weights = self.model.apply({"params": params}, batch["tokens"], batch["length"], look=True)
+        return jax.nn.softmax(logits), weights
+
+    def classify(self, params, batch):
+        """Probabilities [B, classes] and the weights [B, T] with which the tokens are pooled."""
+        probabilities, weights = self.look(params, batch)
+        return probabilities, weights["pool_attention"]
+
+    def read(self, params, texts: list[str]) -> tuple[list[list[str]], np.ndarray, np.ndarray]:
+        """(the tokens of each text, probabilities [N, classes], weights [N, T] of the tokens)."""
+        words, most = self.data.tokenizer.split(texts), self.task.config.data.max_length
+        tokens, length = encode(words, self.data.vocabulary, most)
+        rows = map_batches(self.classify, params, {"tokens": tokens, "length": length}, EVALUATED)
+        return [row[:most] for row in words], *rows
+
+    def said_of(self, words: list[str], probabilities: np.ndarray, weights: np.ndarray) -> str:
+        """A class, its probability, and the words with the largest weights [T]."""
+        label = int(probabilities.argmax())
+        largest = [place for place in np.argsort(-weights, kind="stable") if place < len(words)][:WORDS]
+        looked = ", ".join(f"{words[place]} {weights[place]:.2f}" for place in largest)
+        return f"{self.data.names[label]} {probabilities[label]:.3f} (looked at: {looked or 'nothing'})"
+
+    def predict(self, params, texts: list[str], figure: Path | None) -> list[str]:
+        words, probabilities, pool = self.read(params, texts)
+        if figure is not None:
+            self.draw(words, probabilities, pool, figure)
+        return [self.said_of(*row) for row in zip(words, probabilities, pool)]
+
+    def attention(self, params, batch):
+        """Probabilities [B, classes], the weights, and their rollout."""
+        probabilities, weights = self.look(params, batch)
+        return with_rollout(weights) | {"probabilities": probabilities}
+
+    def sureness(self, params, batch):
+        """The probability [B] of `label`."""
+        return jnp.take_along_axis(self.look(params, batch)[0], batch["label"][:, None], axis=1)[:, 0]
+
+    def attention_maps(self, params, texts: list[str]) -> tuple[Looked, ...]:
+        """Where the model looks in texts, or in the first held-out one of each class."""
+        if not texts:
+            label = self.data.held_out["test"].label
+            texts = [self.data.texts["test"][int(np.argmax(label == one))] for one in np.unique(label)]
+        words = self.data.tokenizer.split(list(texts))
+        for row, text in zip(words, texts):
+            check_length(row[: self.task.config.data.max_length], text)
+        tokens, length = encode(words, self.data.vocabulary, self.task.config.data.max_length)
+        rows = {"tokens": tokens, "length": length}
+        found = map_batches(self.attention, params, rows, EVALUATED)
+        probabilities = found["probabilities"]
+        rows |= {"label": probabilities.argmax(1).astype(np.int32)}
+        without = without_heads(self.sureness, params, rows, found["weights"])
+        looked = []
+        for i, (text, label) in enumerate(zip(texts, rows["label"])):
+            shown, sure = tuple(words[i][: length[i]]) or ("",), float(probabilities[i, label])
+            attentions = [pool_attention(found["weights"]["pool_attention"][i], Side(shown))]
+            if "encoder_attention" in found["weights"]:
+                attentions.append(among_tokens("encoder", i, found, shown, shown, without))
+            answer = Answer(str(self.data.names[label]), tuple(attentions), sure, "the probability", sure)
+            looked.append(Looked(text, (answer,)))
+        return tuple(looked)
+
+    def draw(self, words: list[list[str]], probabilities: np.ndarray, pool: np.ndarray, path: Path) -> Path:
+        """The weights of the first texts, a row each, named by the class that is seen in it."""
+        shown = [row[:WIDEST] or [""] for row in words[:SHOWN]]
+        panels = [[weights[None, : len(row)]] for weights, row in zip(pool, shown)]
+        classes = [[[self.data.names[p.argmax()]]] for p in probabilities[:SHOWN]]
+        return show_heatmaps(panels, classes, [[row] for row in shown], path, xlabel="", ylabel="")
+
+    def report(self, params, evaluation: Evaluation, directory: Path) -> list[Path]:
+        """samples.txt, the classes confused with each other, and the words looked at."""
+        test, texts, names = self.data.held_out["test"], self.data.texts["test"], self.data.names
+        words, probabilities, pool = self.read(params, texts)
+        guesses = probabilities.argmax(1)
+        lines = [
+            f"{text[:100]} -> {self.said_of(*row)}{'' if guess == label else f'   (should be {names[label]})'}"
+            for text, guess, label, *row in zip(texts, guesses, test.label, words, probabilities, pool)
+        ]
+        write_whole(directory.parent / "samples.txt", "\n".join(lines[:SAMPLES]) + "\n")
+        confusion = np.zeros((len(names), len(names)), np.int64)
+        np.add.at(confusion, (test.label, guesses), 1)
+        first = [int(np.argmax(test.label == label)) for label in np.unique(test.label)]  # of each class
+        shown = [words[row] for row in first], probabilities[first], pool[first]
+        return [
+            confusion_matrix(confusion, names, directory / "confusion.png"),
+            self.draw(*shown, directory / "attention.png"),
+        ]

@@ -1,0 +1,111 @@
+"""Image classification: predicted classes, attention maps over images, and figures of mistakes."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from attention_jax import InputError
+from attention_jax.data.image_files import decode
+from attention_jax.report import image_figures as figures
+from attention_jax.report.attended import Answer, Looked
+from attention_jax.report.panels import confusion_matrix
+from attention_jax.tasks import Evaluation
+from attention_jax.tasks.vision import EVALUATED
+from attention_jax.train.placement import map_batches
+from attention_jax.views import View
+from attention_jax.views.attention_maps import image_attentions, with_rollout, without_heads
+from attention_jax.views.pictures import image_maps, prefix_of
+
+
+class VisionView(View):
+    """The classes that a model sees in images, and the patches that it attends to."""
+
+    def classify(self, params, batch):
+        """Probabilities [B, classes] of the classes."""
+        return jax.nn.softmax(self.model.apply({"params": params}, self.task.preparation.plain(batch["image"]))[0])
+
+    def attention(self, params, batch):
+        """The probabilities, the weights with their rollout, their maps over the image, and the pixels that were read;
+        no weights and no maps if the model has no attention."""
+        seen = self.task.preparation.seen(batch["image"])
+        logits, weights = self.model.apply({"params": params}, self.task.preparation.scaled(seen), look=True)
+        maps, pixels = image_maps(weights) if weights else {}, jnp.round(seen * 255).astype(jnp.uint8)
+        return with_rollout(weights) | {"probabilities": jax.nn.softmax(logits), "maps": maps, "pixels": pixels}
+
+    def read(self, paths: list[str]) -> np.ndarray:
+        """Image files as bytes [N, S, S, C], as those of the data."""
+        train, resized = self.data.train, self.task.config.data.resize_pixels
+        mode = "L" if train.image.shape[-1] == 1 else "RGB"
+        return np.stack([decode(path, resized or train.image.shape[1], mode, by_area=resized > 0) for path in paths])
+
+    def sureness(self, params, batch):
+        """The probability [B] of a class, `label`."""
+        return jnp.take_along_axis(self.classify(params, batch), batch["label"][:, None], axis=1)[:, 0]
+
+    def attention_maps(self, params, texts: list[str]) -> tuple[Looked, ...]:
+        """Where the model looks in images: files, or the first held-out one of each class."""
+        names, test = self.data.names, self.data.held_out["test"]
+        if texts:
+            images, titles = self.read(texts), [Path(text).name for text in texts]
+        else:
+            first = first_of_each(test.label)
+            images, titles = test.image[first], [f"a held-out image of class {names[test.label[i]]}" for i in first]
+        found = map_batches(self.attention, params, {"image": images}, EVALUATED)
+        if not found["weights"]:
+            return ()
+        probabilities = found["probabilities"]
+        rows = {"image": images, "label": probabilities.argmax(1).astype(np.int32)}
+        without = without_heads(self.sureness, params, rows, found["weights"])
+        looked = []
+        for i, (title, label) in enumerate(zip(titles, rows["label"])):
+            sure, attentions = float(probabilities[i, label]), image_attentions(i, found, found["pixels"][i], without)
+            answer = Answer(str(names[label]), attentions, sure, "the probability", sure)
+            looked.append(Looked(str(title), (answer,)))
+        return tuple(looked)
+
+    def predict(self, params, texts: list[str], figure: Path | None) -> list[str]:
+        """`texts` are paths of image files."""
+        names, x = self.data.names, self.read(texts)
+        probabilities = map_batches(self.classify, params, {"image": x}, EVALUATED)
+        if figure and self.show_attention(params, x[: figures.SHOWN], None, Path(figure)) is None:
+            raise InputError("this model has no attention to draw; leave --attention out")
+        best = np.argsort(-probabilities, axis=1)[:, :3]
+        return [", ".join(f"{names[i]} {row[i]:.3f}" for i in top) for row, top in zip(probabilities, best)]
+
+    def show_attention(self, params, x, titles, path: Path) -> Path | None:
+        """The maps of some images, titled by what the model sees in them unless `titles` are given; None without
+        attention."""
+        found = map_batches(self.attention, params, {"image": x}, EVALUATED)
+        probabilities, maps = found["probabilities"], found["maps"]
+        if titles is None:
+            titles = [f"{self.data.names[i]} {p[i]:.2f}" for p, i in zip(probabilities, probabilities.argmax(1))]
+        return figures.show_attention(x, maps, titles, path) if maps else None
+
+    def report(self, params, evaluation: Evaluation, directory: Path) -> list[Path]:
+        test, names = self.data.held_out["test"], self.data.names
+        probabilities = map_batches(self.classify, params, {"image": test.image}, EVALUATED)
+        guesses = probabilities.argmax(1)
+        confusion = np.zeros((len(names), len(names)), np.int64)
+        np.add.at(confusion, (test.label, guesses), 1)
+        paths = [
+            confusion_matrix(confusion, names, directory / "confusion.png"),
+            figures.mistakes(test.image, test.label, probabilities, names, directory / "mistakes.png"),
+        ]
+        first = first_of_each(test.label)
+        titles = [f"{names[test.label[i]]} ({names[guesses[i]]} {probabilities[i].max():.2f})" for i in first]
+        paths.append(self.show_attention(params, test.image[first], titles, directory / "attention.png"))
+        if "positions" in params:
+            table = np.asarray(params["positions"])
+            paths.append(figures.position_similarity(table[prefix_of(len(table)) :], directory / "positions.png"))
+        return [path for path in paths if path]
+
+
+def first_of_each(label: np.ndarray) -> np.ndarray:
+    """The rows of the first image of each of the first classes, as many as a figure shows.
+
+    >>> first_of_each(np.array([2, 0, 2, 1])).tolist()
+    [1, 3, 0]
+    """
+    return np.array([np.argmax(label == c) for c in np.unique(label)])[: figures.SHOWN]
