@@ -21,6 +21,7 @@ from attention_jax.config import DataOptions, ModelOptions, Options
 GROUPS = {
     "attention": ("Attention functions", ("ops.attention", "ops.kernel_regression")),
     "scores": ("Score functions", ("ops.scores",)),
+    "normalizers": ("Normalizers: softmax, entmax, sigmoid and others", ("ops.normalisers", "ops.normalising")),
     "masks": ("Masks", ("ops.masks",)),
     "biases": ("Biases and relative positions", ("ops.biases",)),
     "models": ("Models (Flax Linen modules)", ("models",)),
@@ -176,27 +177,32 @@ def _source(node: ast.AST) -> str:
 def prose(thing) -> str:
     """The docstring as Markdown: doctests are fenced, and the sections of Google's style become lists."""
     text = inspect.getdoc(thing) or ""
-    text = re.sub(
-        r"^(Args|Returns|Raises|Yields|Attributes|Examples?|References?|Note):$", r"**\1**\n", text, flags=re.M
-    )
-    lines, out, section, block = text.splitlines(), [], False, []
-    for line in [*lines, ""]:
-        if line.lstrip().startswith((">>>", "...")) or (block and line.strip()):
-            block.append(line)
+    sections = "Args|Returns|Raises|Yields|Attributes|Examples?|References?|Note"
+    out, code, indent = [], [], None
+    for line in [*text.splitlines(), ""]:
+        depth = len(line) - len(line.lstrip())
+        if line.lstrip().startswith((">>>", "...")) or (code and line.strip()):
+            code.append(line)
             continue
-        if block:
-            out += ["```pycon", *textwrap.dedent("\n".join(block)).splitlines(), "```"]
-            block = []
-        if re.fullmatch(r"\*\*\w+\*\*", line):
-            section = True
-        elif section and line and not line.startswith(" "):
-            section = False
-        if section and (item := re.match(r"    (\*{0,2}\w+)(?: \([^)]*\))?: (.*)", line)):
-            line = f"* `{item[1]}`: {item[2]}"
-        elif section and line.startswith("    "):
-            line = line[2:] if any(previous.startswith("* `") for previous in out[-8:]) else line.strip()
+        if code:
+            out += ["```pycon", *textwrap.dedent("\n".join(code)).splitlines(), "```"]
+            code = []
+        if re.fullmatch(rf"({sections}):", line):
+            out, indent = [*out, f"**{line[:-1]}**", ""], 0
+            continue
+        if indent is not None and line and not depth:
+            indent = None
+        if indent is not None and line:
+            indent = indent or depth
+            line = _item(line.strip()) if depth == indent else f"  {line.strip()}"
         out.append(line)
     return "\n".join(out).strip()
+
+
+def _item(line: str) -> str:
+    """A line "name, other: what it is" of a docstring's section, as an item of a list; other lines stay."""
+    named = re.match(r"(\*{0,2}\w+(?:, \*{0,2}\w+)*)(?: \([^)]*\))?: (.*)", line)
+    return "* " + ", ".join(f"`{name}`" for name in named[1].split(", ")) + f": {named[2]}" if named else line
 
 
 # --- options ----------------------------------------------------------------------------------------------------------
