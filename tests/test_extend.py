@@ -49,6 +49,32 @@ assert run.config.model.score == "mine.scores:Radial"
 assert widths.shape == (8,) and np.all(np.asarray(widths) != 1), "the score has not learned"
 """
 
+TRAINING_BY_HAND = """
+import json
+import jax, jax.numpy as jnp, numpy as np, optax
+from mine.training import focal, linear, signum
+from attention_jax import load_run
+from attention_jax.config import Optim
+from attention_jax.train.optimizer import optimizer
+
+optim = Optim("mine.training:signum", learning_rate=0.5, schedule="mine.training:linear", b1=0.5)
+params, update = {"w": jnp.array([1.0, -2.0])}, optimizer(optim, 2)
+state = update.init(params)
+for gradient in ([2.0, 1.0], [-1.0, -2.0]):  # moments [1, 0.5] and [0, -0.75], rates 0.5 and 0.25
+    change, state = update.update({"w": jnp.array(gradient)}, state, params)
+    params = optax.apply_updates(params, change)
+np.testing.assert_allclose(params["w"], [0.5, -2.25])
+
+total, count = focal(jnp.log(jnp.array([[0.5, 0.5], [0.25, 0.75]])), jnp.array([0, 0]), jnp.array([True, False]), 0.0)
+np.testing.assert_allclose([total, count], [0.25 * np.log(2), 1.0], rtol=1e-6)
+
+run = load_run("runs/signum", trust_code=True)
+assert (run.config.optim.name, run.config.train.loss) == ("mine.training:signum", "mine.training:focal")
+losses = [json.loads(line)["train.loss"] for line in open("runs/signum/metrics.jsonl") if "seconds" not in line]
+V = run.params["bias"].size  # at first every token is about as probable as any other
+np.testing.assert_allclose(losses[0], (1 - 1 / V) ** 2 * np.log(V), rtol=0.005)
+"""
+
 SMALL = "--train.max-steps=1 --train.total-epochs=1 --decode.max-length=4 --model.embed-size=4 --model.hidden-size=8"
 
 
@@ -156,6 +182,14 @@ def test_the_task_of_the_guide_is_short_learns_and_has_no_view(checkout):
         words = [sys.executable, "launch.py", *command.split(), "--trust-code"]
         ended = subprocess.run(words, cwd=checkout, capture_output=True, text=True, timeout=300)
         assert ended.returncode == 2 and "Regression" in ended.stderr and ended.stderr.count("\n") == 1, ended.stderr
+
+
+@pytest.mark.slow
+def test_the_optimizer_the_schedule_and_the_loss_of_the_guide_train(checkout):
+    parts = "--optim.name mine.training:signum --optim.schedule mine.training:linear --train.loss mine.training:focal"
+    [by_pattern] = re.findall(r"train date_luong (--optim.rates .*)", GUIDE.read_text(encoding="utf-8"))
+    launch(checkout, f"train date_luong {parts} {by_pattern} --data.examples 300 {SMALL} --out runs/signum")
+    follow(checkout, "-c", TRAINING_BY_HAND)
 
 
 @pytest.mark.slow

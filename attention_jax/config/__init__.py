@@ -179,6 +179,10 @@ class Train(Options):
     """
     average_last: int = option(0, resumable=True)
     """End with the mean of the parameters after the last N epochs; 0 does not average."""
+    loss: Annotated[str, OneOf(("cross_entropy",))] = "cross_entropy"
+    """The training loss of models that choose among classes or tokens. package.file:name is a function of (logits,
+    targets, mask, label_smoothing) that returns (sum, count), as attention_jax.ops.losses:masked_cross_entropy does.
+    """
     label_smoothing: float = option(0.0, below=1, traced=True)
     """Probability that the target distribution spreads uniformly over all classes."""
     matmul_precision: Literal["default", "bfloat16", "tensorfloat32", "float32"] = "default"
@@ -259,6 +263,11 @@ class Config(Options, Generic[DataConfig, ModelConfig, DecodeConfig]):
             value = getattr(self, name)
             if not isinstance(value, kinds):
                 raise InputError(f"a configuration needs as its {name} a {kinds[0].__name__}, got {value!r}")
+        if self.train.loss != "cross_entropy" and self.model is not None and self.model.own_loss:
+            kind = kind_name(type(self.model))
+            raise InputError(
+                f"--train.loss must be cross_entropy for {kind}, which has a loss of its own; got {self.train.loss}"
+            )
         super().__post_init__()
 
 

@@ -479,6 +479,7 @@ class PointerNetwork(ModelOptions):
 
     module: ClassVar[str] = "attention_jax.models.pointer:PointerNetwork"
     task: ClassVar[str] = "attention_jax.tasks.pointing:PointingTask"
+    own_loss: ClassVar[bool] = True
 
     hidden_size: int = option(128, at_least=1, smoke=8)
     """Units of the encoder, of the decoder and of the score."""
@@ -490,6 +491,7 @@ class GraphAttention(ModelOptions):
 
     module: ClassVar[str] = "attention_jax.models.graph_attention:GraphAttention"
     task: ClassVar[str] = "attention_jax.tasks.nodes:NodeTask"
+    own_loss: ClassVar[bool] = True
 
     num_heads: int = option(8, at_least=1, smoke=2, was="heads")
     """Attention heads of the hidden layer; the output layer has one."""
@@ -512,6 +514,7 @@ class NTM(ModelOptions):
 
     module: ClassVar[str] = "attention_jax.models.ntm:NTM"
     task: ClassVar[str] = "attention_jax.tasks.memory:MemoryTask"
+    own_loss: ClassVar[bool] = True
 
     controller: Literal["lstm", "feedforward"] = "lstm"
     """Network that emits the heads' parameters."""
@@ -537,6 +540,7 @@ class StackedLSTM(ModelOptions):
 
     module: ClassVar[str] = "attention_jax.models.ntm:StackedLSTM"
     task: ClassVar[str] = "attention_jax.tasks.memory:MemoryTask"
+    own_loss: ClassVar[bool] = True
 
     num_layers: int = option(3, at_least=1, was="layers")
     """LSTM layers."""

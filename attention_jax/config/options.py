@@ -84,6 +84,8 @@ class ModelOptions(Options):
     """Called as module(options, *sizes), the sizes being what the data decide: vocabularies, classes, bits."""
     task: ClassVar[str]
     """Called as task(config)."""
+    own_loss: ClassVar[bool] = False
+    """Whether its task has a loss of its own, so that --train.loss is refused."""
     packs: ClassVar[bool] = False
     """Whether it keeps several pairs in a row apart (attention_jax/data/packing.py)."""
     needs_joint_vocabulary: ClassVar[bool] = False

@@ -14,8 +14,9 @@ import numpy as np
 from attention_jax import InputError
 from attention_jax.config import Config, Sampling
 from attention_jax.data.text_windows import Windows
-from attention_jax.ops.losses import linear_cross_entropy, masked_cross_entropy
+from attention_jax.ops.losses import masked_cross_entropy
 from attention_jax.tasks import Evaluation, Task, build_model
+from attention_jax.tasks.objectives import readout_loss
 from attention_jax.train.placement import map_batches
 
 EVALUATED = 1_000
@@ -59,7 +60,7 @@ class LanguageTask(Task):
         targets = batch["tokens"][:, 1:]
         mask = jnp.broadcast_to((batch["weight"] > 0)[:, None], targets.shape)
         rows = (hidden.reshape(-1, hidden.shape[-1]), kernel, bias, targets.reshape(-1), mask.reshape(-1))
-        return *linear_cross_entropy(*rows, label_smoothing=self.config.train.label_smoothing), {}
+        return *readout_loss(self.config.train, *rows), {}
 
     def score_rows(self, params, batch):
         """The loss of each window (nats), summed over its tokens."""

@@ -19,10 +19,11 @@ from attention_jax.config import Config, Decode
 from attention_jax.data import corpora
 from attention_jax.data.pairs import PairData, decode_targets, references
 from attention_jax.data.streams import Stream
-from attention_jax.ops.losses import linear_cross_entropy, masked_cross_entropy
+from attention_jax.ops.losses import masked_cross_entropy
 from attention_jax.ops.positions import within
 from attention_jax.tasks import Evaluation, Task, build_model, load_once
 from attention_jax.tasks.generation import generate
+from attention_jax.tasks.objectives import readout_loss
 from attention_jax.tasks.scoring import are_sentences, compare, score_names
 from attention_jax.train.placement import map_batches
 
@@ -113,7 +114,7 @@ class Seq2seqTask(Task):
         mask = target_mask(batch) & (batch["weight"] > 0)[:, None]
         hidden, targets = hidden.reshape(-1, hidden.shape[-1]), batch["target"][:, 1:].reshape(-1)
         rows = (hidden, kernel, bias, targets, mask.reshape(-1))
-        return *linear_cross_entropy(*rows, label_smoothing=self.config.train.label_smoothing), {}
+        return *readout_loss(self.config.train, *rows), {}
 
     @property
     def evaluated(self) -> int:

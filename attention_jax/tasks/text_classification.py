@@ -9,6 +9,7 @@ from attention_jax.data.labelled_texts import LabelledTexts
 from attention_jax.ops.losses import masked_cross_entropy
 from attention_jax.ops.metrics import token_accuracy
 from attention_jax.tasks import Evaluation, Task, build_model, load_once
+from attention_jax.tasks.objectives import class_loss
 from attention_jax.train.placement import map_batches
 
 EVALUATED = 256
@@ -40,7 +41,7 @@ class TextTask(Task):
         inputs = (batch["tokens"], batch["length"])
         logits, _ = self.model.apply({"params": params}, *inputs, train=True, rngs={"dropout": rng})
         label, weight = batch["label"], batch["weight"]
-        total, _ = masked_cross_entropy(logits, label, weight, label_smoothing=self.config.train.label_smoothing)
+        total, _ = class_loss(self.config.train, logits, label, weight)
         return total, weight.sum(), {"accuracy": token_accuracy(logits.argmax(-1), label, weight)}
 
     def score_rows(self, params, batch):

@@ -16,6 +16,7 @@ from attention_jax.ops.losses import masked_cross_entropy
 from attention_jax.ops.metrics import token_accuracy
 from attention_jax.ops.randaugment import rand_augment
 from attention_jax.tasks import Evaluation, Task, build_model, initial, load_once
+from attention_jax.tasks.objectives import class_loss
 from attention_jax.train.placement import map_batches
 
 EVALUATED = 512
@@ -118,12 +119,11 @@ class VisionTask(Task):
         mixed = self.config.data.mixup or self.config.data.cutmix
         x, partner, share = self.preparation.mix(mixing, x) if mixed else (x, None, None)
         logits, _ = self.model.apply({"params": params}, x, train=True, rngs={"dropout": dropping})
-        smoothing = self.config.train.label_smoothing
-        entropy = functools.partial(masked_cross_entropy, logits, label_smoothing=smoothing)
+        loss = functools.partial(class_loss, self.config.train, logits)
         if mixed:
-            total = entropy(label, weight * share)[0] + entropy(label[partner], weight * (1 - share))[0]
+            total = loss(label, weight * share)[0] + loss(label[partner], weight * (1 - share))[0]
         else:
-            total = entropy(label, weight)[0]
+            total = loss(label, weight)[0]
         return total, weight.sum(), {"accuracy": token_accuracy(logits.argmax(-1), label, weight)}
 
     def score_rows(self, params, batch):

@@ -1,0 +1,36 @@
+"""The training loss over classes: cross-entropy, or the function that `--train.loss` names."""
+
+from attention_jax import InputError
+from attention_jax.config import Train, named
+from attention_jax.ops.losses import linear_cross_entropy, masked_cross_entropy
+
+
+def class_loss(train: Train, logits, targets, mask):
+    """Return (sum, count) of the loss of `logits` [..., V] for the classes `targets` [...] where `mask` [...] is not 0;
+    a fractional mask weights."""
+    loss = masked_cross_entropy if train.loss == "cross_entropy" else own_loss(train.loss)
+    return loss(logits, targets, mask, train.label_smoothing)
+
+
+def readout_loss(train: Train, hidden, kernel, bias, targets, mask):
+    """Return `class_loss` of the logits hidden [N, D] @ kernel [D, V] + bias [V]; cross-entropy never holds them all at
+    once (`linear_cross_entropy`)."""
+    if train.loss == "cross_entropy":
+        return linear_cross_entropy(hidden, kernel, bias, targets, mask, train.label_smoothing)
+    return own_loss(train.loss)(hidden @ kernel + bias[None], targets, mask, train.label_smoothing)
+
+
+def own_loss(path: str):
+    """Return the function with the arguments of `masked_cross_entropy` at an import path, with its results checked."""
+    function = named(path)
+
+    def loss(*arguments):
+        found = function(*arguments)
+        if not isinstance(found, tuple) or [getattr(x, "shape", None) for x in found] != [(), ()]:
+            raise InputError(
+                f"--train.loss {path} must return two arrays of shape (), the sum of the losses and the sum of the "
+                f"mask; got {found!r}"
+            )
+        return found
+
+    return loss

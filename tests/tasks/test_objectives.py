@@ -1,0 +1,76 @@
+"""`--train.loss` by import path: every family that has a choice takes it, and the others refuse it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny import MODELS, builder
+
+from attention_jax import InputError
+from attention_jax.config import Train, replace
+from attention_jax.tasks.objectives import class_loss, readout_loss
+
+SAME = "attention_jax.ops.losses:masked_cross_entropy"
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory):
+    return builder(tmp_path_factory.mktemp("data"))
+
+
+def loss_of(task):
+    """The loss of the first batch of an epoch, with fresh parameters."""
+    bucket, indices, weight = task.plan(0, 1)[0]
+    batch = {name: array[indices[0]] for name, array in task.buckets[bucket].items()} | {"weight": weight[0]}
+    total, count, _ = jax.jit(task.loss)(task.init(jax.random.key(0)), batch, jax.random.key(1))
+    return float(total), float(count)
+
+
+CHOOSE = {type(MODELS[index]).__name__: MODELS[index] for index in (3, 10, 11, 12, 13, 16)}
+
+
+@pytest.mark.parametrize("name", CHOOSE)
+def test_cross_entropy_by_its_import_path_is_the_default(build, name):
+    smooth = {"train.label_smoothing": 0.1}
+    default = loss_of(build(CHOOSE[name], **smooth))
+    np.testing.assert_allclose(loss_of(build(CHOOSE[name], **smooth, **{"train.loss": SAME})), default, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", CHOOSE)
+def test_a_loss_of_ones_own_is_what_trains(build, name):
+    total, count = loss_of(build(CHOOSE[name], **{"train.loss": f"{__name__}:ones"}))
+    assert total == 3 * count > 0
+
+
+def ones(logits, targets, mask, label_smoothing):
+    assert logits.shape[:-1] == targets.shape == mask.shape
+    return 3.0 * jnp.sum(mask, dtype=jnp.float32), jnp.sum(mask, dtype=jnp.float32)
+
+
+@pytest.mark.parametrize("model", [model for model in MODELS if model.own_loss], ids=lambda model: type(model).__name__)
+def test_a_task_with_a_loss_of_its_own_refuses_another(build, model):
+    with pytest.raises(InputError, match=f"--train.loss .*{type(model).__name__}.*{SAME}"):
+        build(model, **{"train.loss": SAME})
+
+
+def test_every_model_takes_a_loss_or_refuses_it():
+    kinds = {model.task.rpartition(":")[0].rpartition(".")[2]: model.own_loss for model in MODELS}
+    assert {kind for kind, own in kinds.items() if own} == {"memory", "nodes", "pointing"}
+    assert {model.task for model in CHOOSE.values()} == {model.task for model in MODELS if not model.own_loss}
+
+
+@pytest.mark.parametrize("wrong", ["mean", "absent"])
+def test_what_is_no_loss_is_one_line(wrong):
+    train = replace(Train(), loss=f"{__name__}:{wrong}")
+    rows = jnp.zeros((2, 4)), jnp.array([0, 3]), jnp.ones(2)
+    for call in (
+        lambda: class_loss(train, *rows),
+        lambda: readout_loss(train, rows[0], jnp.eye(4), jnp.ones(4), *rows[1:]),
+    ):
+        with pytest.raises(InputError, match=f"{__name__}:{wrong}") as error:
+            call()
+        assert "\n" not in str(error.value)
+
+
+def mean(logits, targets, mask, label_smoothing):
+    return jnp.mean(logits)
