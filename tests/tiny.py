@@ -61,7 +61,7 @@ def builder(place: Path):
 
     def build(model, **changes):
         kind = model.task.rpartition(".")[2].partition(":")[0]
-        decode = configs.Decode(max_length=6)
+        decode = configs.Sampling(length=6) if kind == "language" else configs.Decode(max_length=6)
         config = configs.Config("tiny", data[kind], model, train=configs.Train(batch_size=4), decode=decode)
         return tasks.build(configs.replace(config, **changes))
 
