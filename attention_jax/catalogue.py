@@ -1,4 +1,4 @@
-"""Finding the experiments: one short file each in experiments/ of a checkout, or a file of the reader's own."""
+"""The experiments: one short file each in experiments/ of a checkout, or a file of your own."""
 
 import ast
 import contextlib
@@ -46,12 +46,12 @@ CHAPTERS = (
     "sweeps",
     "your own data",
 )
-"""The story, in its order; an experiment names its own on the line "Chapter:" of its docstring."""
+"""Chapters in the order of `launch.py list`; an experiment names its own on the line "Chapter:" of its docstring."""
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """What an experiment's file says. All but `config` and `CLAIMS` may be left out of a file."""
+    """The contents of an experiment's file. All but `config` and `CLAIMS` are optional."""
 
     name: str
     doc: str
@@ -66,7 +66,7 @@ class Experiment:
     sweep: Callable[[], dict[str, str]]
     """The search space of `launch.py sweep`: {option: values}."""
     study: Callable[[Config, Path], dict] | None
-    """Run instead of training where the experiment is a computation: (config, directory) -> metrics."""
+    """Analysis that is run instead of training: (config, directory) -> metrics."""
     looked: Callable[[Config, list[str]], tuple] | None
     """Attention maps of a computation, (config, texts) -> what `View.attention_maps` returns, for `launch.py look`."""
     figure: Callable[[dict[str, list[dict]], Path], Path | None] | None
@@ -76,13 +76,13 @@ class Experiment:
     results: Path
     """The directory of its measured results."""
     facts: dict
-    """Sizes of data that are not at hand, as `Task.describe` gives them (its FACTS): enough to compile it."""
+    """Sizes of its data as `Task.describe` gives them (its FACTS), to compile without the data."""
     withdrawn: tuple[Withdrawn, ...] = ()
-    """Bounds that were committed once and judge no more (its WITHDRAWN)."""
+    """Committed bounds that no longer count (its WITHDRAWN)."""
     grids: tuple[Grid, ...] = ()
-    """Tables of measured numbers under the claims (its GRIDS)."""
+    """Tables of measured numbers below the claims (its GRIDS)."""
     file: Path | None = None
-    """The file that says all this."""
+    """The experiment's file."""
 
     def about(self, what: str) -> str:
         """The text of a line of the docstring: "Chapter", "Source", "Data", "Command", "Cost"; "" if there is none."""
@@ -106,7 +106,7 @@ class Experiment:
 
     @property
     def claim(self) -> str:
-        """What it shows: the first paragraph of its docstring."""
+        """The claim: the first paragraph of the docstring."""
         return " ".join(self.doc.partition("\n\n")[0].split())
 
 
@@ -161,7 +161,7 @@ def field_docs(kind: type) -> dict[str, str]:
 
 
 def own_data(config: Config) -> dict[str, str]:
-    """The options that put one's own files in the place of the experiment's data, with their help.
+    """The options that replace the experiment's data by the user's own files, with their help.
 
     >>> from attention_jax.config import Dates, Images, Vit
     >>> own_data(Config("x", Dates(), Vit()))

@@ -1,7 +1,7 @@
-"""What may stand on the command line: each command's options as a documented dataclass. The only file that knows tyro.
+"""The options of every command, a documented dataclass each. The only file that imports tyro.
 
-`parse` reads the words of a command, `parse_with_config` also those of the experiment's configuration, and `complaint`
-makes one line of what tyro says about a mistake.
+`parse` reads the arguments of a command, `parse_with_config` also the options of an experiment's configuration, and
+`complaint` turns tyro's error message into one line.
 """
 
 import contextlib
@@ -23,25 +23,25 @@ from attention_jax.ledger import Reproduction
 
 Command = TypeVar("Command")
 Lists = tyro.conf.UseAppendAction[tuple[tuple[str, ...], ...]]
-"""An option that takes several values and may be repeated: a tuple for each time that it was given."""
+"""An option that takes several values and may be repeated: one tuple per occurrence."""
 
 
 def place(metavar: str):
-    """How the help calls an argument that is known by its place."""
+    """The name of a positional argument in the help."""
     return tyro.conf.arg(metavar=metavar)
 
 
 @dataclass(frozen=True)
 class List:
-    """The experiments by chapter, a line each; all about one with its NAME."""
+    """List the experiments by chapter, one per line; with a NAME, show everything about one."""
 
     experiment: Annotated[Positional[str], place("[NAME]")] = ""
-    """An experiment: claim, source, data, command, cost, variants, verdicts, and how to give it data of your own."""
+    """An experiment: claim, source, data, command, cost, variants, results, and how to run it on your own data."""
 
 
 @dataclass(frozen=True)
 class Train:
-    """Train an experiment, any of its options changed: --model.hidden-size 128 ... (`launch.py train NAME --help`)."""
+    """Train an experiment; any of its options can be changed, such as --model.hidden-size 128."""
 
     experiment: Annotated[Positional[str], place("NAME")]
     """An experiment of `launch.py list`, or a file of your own, such as my/experiment.py; before all options."""
@@ -50,47 +50,47 @@ class Train:
     out: str = ""
     """Directory of the run; by default a fresh runs/NAME/001, 002, ..."""
     resume: bool = False
-    """Go on with the run in --out, or with the newest one; what is not said again stays as it was."""
+    """Resume the run in --out, or the newest one; unspecified options keep their stored values."""
     trust_code: bool = False
-    """With --resume: import code from outside of this package and the experiment that the run names."""
+    """With --resume: import code that the run names from outside of this package and the experiment."""
     init_weights: Annotated[str, tyro.conf.arg(name="from")] = ""
-    """Begin with these weights and their model: a run, or a file of `launch.py import --help`."""
+    """Begin with these weights and their model: a run directory, or a file that `launch.py import --help` describes."""
     coordinator: str = ""
-    """Several hosts: HOST:PORT of the first, or auto (Slurm, Open MPI, Kubernetes, TPU pods)."""
+    """Train on several hosts: HOST:PORT of the first, or auto (Slurm, Open MPI, Kubernetes, TPU pods)."""
     hosts: int = 0
-    """How many hosts there are (not with auto)."""
+    """Number of hosts (not with auto)."""
     host: int = 0
-    """Which of them this is, from 0 (not with auto)."""
+    """Index of this host, from 0 (not with auto)."""
 
 
 @dataclass(frozen=True)
 class Export:
-    """Write a run's weights as safetensors or .npz, or what it computes as StableHLO, to a new directory."""
+    """Export a run's weights as safetensors or .npz, or its computation as StableHLO, to a new directory."""
 
     run: Annotated[Positional[str], place("RUN")]
     """The directory of a run, such as runs/vit_digits/001."""
     to: Literal["safetensors", "npz", "stablehlo"] = "safetensors"
-    """Weights as one of two kinds of files, or programs that run without this package."""
+    """Weights in one of two file formats, or StableHLO programs that run without this package."""
     naming: Literal["own", "timm", "huggingface", "google", "marian"] = "own"
-    """Whose names the arrays have, with the config.json that library reads: of a ViT timm, huggingface or google
-    (AugReg), of a Transformer marian."""
+    """Names of the arrays, with the config.json that the library reads: timm, huggingface or google (AugReg) for a ViT,
+    marian for a Transformer."""
     platforms: tuple[Literal["cpu", "cuda", "tpu"], ...] = ("cpu", "cuda", "tpu")
-    """Of StableHLO: a program each."""
+    """Platforms of the StableHLO programs, one program each."""
     out: str = ""
-    """The directory to make; by default RUN/export/NAMING or RUN/export/stablehlo."""
+    """Directory to create; by default RUN/export/NAMING or RUN/export/stablehlo."""
     trust_code: bool = False
-    """Import code from outside of this package that the run names: a score, model or dataset of somebody's own."""
+    """Import code that the run names from outside of this package: a custom score, model, dataset or optimizer."""
 
 
 @dataclass(frozen=True)
 class Import:
-    """Make a run of an experiment out of a file of weights, fitted to its data: to evaluate, predict and train on."""
+    """Create a run of an experiment from a file of weights, fitted to its data, to evaluate, predict or fine-tune."""
 
     experiment: Annotated[Positional[str], place("NAME")]
     """An experiment of `launch.py list`, or a file of your own; before all options."""
     file: Annotated[Positional[str], place("FILE")]
-    """safetensors or .npz, or a directory with one and its config.json. The names tell whose it is: this package's, or
-    a ViT's of timm, Hugging Face or google-research (AugReg), or an encoder-decoder's of Marian (Hugging Face)."""
+    """safetensors or .npz, or a directory with one and its config.json. The names of the arrays determine the format:
+    this package, a ViT of timm, Hugging Face or google-research (AugReg), or MarianMT (Hugging Face)."""
     out: str = ""
     """Directory of the run; by default a fresh runs/NAME/001, 002, ..."""
 
@@ -102,35 +102,35 @@ class Evaluate:
     run: Annotated[Positional[str], place("RUN")]
     """The directory of a run, such as runs/date_luong/001."""
     trust_code: bool = False
-    """Import code from outside of this package that the run names: a score, model or dataset of somebody's own."""
+    """Import code that the run names from outside of this package: a custom score, model, dataset or optimizer."""
 
 
 @dataclass(frozen=True)
 class Predict:
-    """What the model of a run makes of each text; of a vision model's run, of each image file."""
+    """Print the output of a run's model for each text, or for each image file."""
 
     run: Annotated[Positional[str], place("RUN")]
     """The directory of a run, such as runs/date_luong/001."""
     texts: Annotated[Positional[tuple[str, ...]], place("TEXT ...")]
     """The texts, each in quotes: "May 1, 1999"."""
     attention: str = ""
-    """Draw where the model looks into this file: look.png."""
+    """Also draw the attention maps, into this file: look.png."""
     trust_code: bool = False
-    """Import code from outside of this package that the run names: a score, model or dataset of somebody's own."""
+    """Import code that the run names from outside of this package: a custom score, model, dataset or optimizer."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """Where the model of a run looks: one HTML file, which needs no network and no server."""
+    """Show the attention maps of a run's model in one HTML file, which needs no network and no server."""
 
     run: Annotated[Positional[str], place("RUN")]
     """The directory of a run, such as runs/date_luong/001."""
     texts: Annotated[Positional[tuple[str, ...]], place("[TEXT or FILE ...]")] = ()
-    """Texts in quotes, image files, or files that end in .txt with one of these a line; by default held-out ones."""
+    """Texts in quotes, image files, or .txt files with one of these per line; by default held-out examples."""
     out: str = ""
     """The file to write; by default figures/look.html of the run, or figures/look-own.html of texts of your own."""
     trust_code: bool = False
-    """Import code from outside of this package that the run names: a score, model or dataset of somebody's own."""
+    """Import code that the run names from outside of this package: a custom score, model, dataset or optimizer."""
 
 
 @dataclass(frozen=True)
@@ -140,120 +140,120 @@ class Translate:
     run: Annotated[Positional[str], place("RUN")]
     """The directory of a run, such as runs/multi30k_ende_tiny/001."""
     file: Annotated[Positional[str], place("FILE")]
-    """A text file in UTF-8, a sentence a line; empty lines stay empty."""
+    """A text file in UTF-8, one sentence per line; empty lines stay empty."""
     out: str = ""
     """The file to write; by default standard output."""
     trust_code: bool = False
-    """Import code from outside of this package that the run names: a score, model or dataset of somebody's own."""
+    """Import code that the run names from outside of this package: a custom score, model, dataset or optimizer."""
 
 
 @dataclass(frozen=True)
 class Watch:
-    """Curves, pace, time left and newest samples of a run while it trains, until it has ended."""
+    """Show curves, speed, remaining time and latest samples of a run until it finishes."""
 
     run: Annotated[Positional[str], place("RUN")]
     """The directory of a run, such as runs/date_luong/001."""
     once: bool = False
-    """Show how it stands now and stop."""
+    """Show the current state once and exit."""
 
 
 @dataclass(frozen=True)
 class Plot:
-    """Draw the figures of a finished run again."""
+    """Redraw the figures of a finished run."""
 
     run: Annotated[Positional[str], place("RUN")]
     """The directory of a run, such as runs/date_luong/001."""
     trust_code: bool = False
-    """Import code from outside of this package that the run names: a score, model or dataset of somebody's own."""
+    """Import code that the run names from outside of this package: a custom score, model, dataset or optimizer."""
 
 
 @dataclass(frozen=True)
 class Reproduce(Reproduction):
-    """Run experiments and judge their claims; options of the experiment may be added: --data.path P ..."""
+    """Run experiments and evaluate their claims; options of the experiment may be added: --data.path P ..."""
 
     names: Annotated[Positional[tuple[str, ...]], place("[NAME ...]")] = ()
-    """Experiments of `launch.py list`, or files of your own; by default all that there are."""
+    """Experiments of `launch.py list`, or files of your own; by default all of them."""
     rows: str = ""
     """Run what this file registers, such as experiments/replication.json, in its order (docs/replication.md)."""
     check: bool = False
-    """Run recorded runs again, as many as fit --minutes, in runs/check, and hold their numbers against the record."""
+    """Re-run recorded runs in runs/check, as many as fit --minutes, and compare with the recorded numbers."""
     minutes: float = 30.0
-    """Of --check: the time there is; of each chapter the cheapest run, then more."""
+    """Time budget of --check: the cheapest run of each chapter, then more."""
     local_data: str = ""
-    """Of --check and --rows: a directory with the files that recorded commands name (date.txt.gz, multi30k), in it or
-    one deeper; what is neither there nor in the cache is skipped.
+    """With --check and --rows: a directory that contains the files of recorded commands (date.txt.gz, multi30k), or one
+    level deeper; runs whose data are neither there nor in the cache are skipped.
     """
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """Search the options of an experiment; a sweep that is there goes on. Its other options may be added."""
+    """Search the options of an experiment; an existing sweep is resumed. Its other options may be added."""
 
     experiment: Annotated[Positional[str], place("NAME")]
     """An experiment of `launch.py list`; before all options."""
     over: Lists = ()
     """optim.learning-rate=1e-4..1e-2:log model.hidden-size=64,128 ...; by default the experiment's own."""
     seeds: int = 1
-    """Runs of each trial, with seeds from --train.seed on; their mean counts."""
+    """Runs per trial, with consecutive seeds from --train.seed; trials are ranked by the mean over seeds."""
     trials: int = 0
-    """Points to try; 0: the whole grid, or 20."""
+    """Trials; 0: the whole grid, or 20."""
     method: Method = "auto"
-    """auto: a grid of lists, otherwise random."""
+    """Search method; auto: a grid where all parameters are lists, otherwise random."""
     metric: str = ""
-    """What is best on validation data, such as valid.bleu; by default --train.best-metric. No metric of test data."""
+    """Validation metric that ranks the trials, such as valid.bleu; by default --train.best-metric."""
     jobs: int = 0
-    """Worker processes; 0 runs everything in this one."""
+    """Worker processes; 0 runs everything in the main process."""
     ray: str = ""
     """auto, or HOST:PORT of a Ray cluster."""
     population: int = 64
-    """Most runs in one compiled program; 1: every run by itself."""
+    """Most runs that are trained together by one compiled program; 1 trains each by itself."""
     out: str = ""
     """Directory of the sweep, by default runs/sweeps/NAME."""
     dry_run: bool = False
-    """Only show the trials and estimate the time."""
+    """Only show the trials and estimate their time."""
     record: bool = False
-    """Keep the results in experiments/results, as reproduce does."""
+    """Write the results to experiments/results, as reproduce does."""
 
 
 @dataclass(frozen=True)
 class SweepReport:
-    """The table, figures and best command of a sweep, also while it is running."""
+    """Write the table, figures and best command of a sweep, also while it is running."""
 
     directory: Annotated[Positional[str], place("DIR")]
     """The directory of a sweep, such as runs/sweeps/date_luong."""
     trust_code: bool = False
-    """Import code from outside of this package that the sweep names: a score, model or dataset of somebody's own."""
+    """Import code that the sweep names from outside of this package: a custom score, model, dataset or optimizer."""
 
 
 @dataclass(frozen=True)
 class Compile:
-    """What training, evaluating and decoding need on chips that are absent; the experiment's options may be added."""
+    """Estimate memory and FLOPs of training, evaluation and decoding on GPUs or TPUs without the hardware."""
 
     experiment: Annotated[Positional[str], place("NAME")]
     """An experiment of `launch.py list` that trains, or a file of your own; before all options."""
     target: str
-    """The chips: v5e:2x4, v6e:2x2, v5p:2x2x1, h200:8, h100, a100, b200, ...; without a size it is one."""
+    """The devices: v5e:2x4, v6e:2x2, v5p:2x2x1, h200:8, h100, a100, b200, ...; one device where no number is given."""
     variant: str = ""
-    """One of the variants that the experiment compares, instead of its own configuration."""
+    """A variant of the experiment, instead of its own configuration."""
     facts: Lists = ()
-    """Sizes of data that are not at hand: classes=1000 train_images=8192 ...; nothing is downloaded."""
+    """Sizes of data that are not available locally: classes=1000 train_images=8192 ...; nothing is downloaded."""
     out: str = ""
-    """Also write all figures to this JSON file."""
+    """Also write all numbers to this JSON file."""
 
 
 @dataclass(frozen=True)
 class Bench:
-    """Measure side by side with peers; each benchmark has options of its own: launch.py bench WHAT --help."""
+    """Benchmark against other libraries; options of a benchmark: launch.py bench WHAT --help."""
 
     what: Annotated[Positional[str], place("WHAT")]
     """attention, compile, date, input, ntm, sweep, transformer, translation or vision."""
 
 
 def parse(kind: type[Command], words: Sequence[str], *before: str) -> Command:
-    """The options in `words`, as a dataclass.
+    """The options in the arguments `words`, as a dataclass.
 
-    `before` are the words of the command so far. --help prints and exits with code 0. Raises InputError with tyro's
-    complaint in one line.
+    `before` are the preceding arguments of the command. --help prints and exits with code 0. Raises InputError with
+    tyro's message in one line.
     """
     return _tyro(kind, words, before or (command_name(kind),))
 
@@ -270,9 +270,9 @@ def parse_call(function: Callable, words: Sequence[str], *before: str) -> Callab
 
 
 def parse_known(kind: type[Command], words: Sequence[str]) -> tuple[Command, list[str]]:
-    """What `words` say about a command whose other options depend on it, and the rest of the words.
+    """The options of a command on which its further options depend, and the remaining arguments.
 
-    --help is the command's own only where nothing stands before it.
+    --help belongs to the command only where it comes first.
     """
     if words and words[0] in ("-h", "--help"):
         return parse(kind, words), []
@@ -309,7 +309,7 @@ def refuse_earlier_names(config: Config, words: Sequence[str]):
 
 
 def command_name(kind: type) -> str:
-    """The word for a command.
+    """The name of a command on the command line.
 
     >>> command_name(SweepReport)
     'sweep-report'
@@ -318,7 +318,7 @@ def command_name(kind: type) -> str:
 
 
 def complaint(box: str) -> str:
-    """One line of the box that tyro draws around a mistake: the title is left out, a rule inside becomes a semicolon.
+    """tyro's boxed error message as one line, without its title; a rule within the box becomes a semicolon.
 
     An `InputError` of a dataclass of options names the option itself.
 
@@ -332,7 +332,7 @@ def complaint(box: str) -> str:
 
 
 def _tyro(kind: Callable, words: Sequence[str], before: Sequence[str], **settings) -> Any:
-    """tyro's parser, with its complaint as an InputError."""
+    """tyro's parser, with its error message as an InputError."""
     command = " ".join(["launch.py", *before])
     box = io.StringIO()
     try:

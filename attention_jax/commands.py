@@ -19,7 +19,7 @@ PICTURES = (".png", ".svg", ".pdf")
 
 
 def list_experiments(words: list[str]):
-    """The experiments by chapter, a line each; NAME: all about one, and how to give it data of your own."""
+    """list the experiments by chapter; NAME: everything about one, and how to run it on your own data."""
     from attention_jax import catalogue, cli, ledger
     from attention_jax.report.experiment_page import experiment_page
     from attention_jax.report.tables import experiments_list
@@ -57,7 +57,7 @@ def train(words: list[str]):
 
 
 def config_before(asked):
-    """What the options of `launch.py train` change: the experiment's configuration, or that of a run to go on with."""
+    """The configuration that the options of `launch.py train` change: the experiment's, or that of the resumed run."""
     from attention_jax import catalogue, run_directory
 
     experiment = catalogue.load_experiment(asked.experiment)
@@ -87,7 +87,7 @@ def with_weights(place: str, config):
 
 
 def directory_of(asked, name: str) -> Path:
-    """Where `launch.py train` works: --out, the newest run to go on with, or a fresh one."""
+    """The run directory of `launch.py train`: --out, the newest one to resume, or a new one."""
     from attention_jax import run_directory
 
     if asked.out:
@@ -104,7 +104,7 @@ def say_result(result: dict, directory: Path):
 
 
 def export(words: list[str]):
-    """RUN --to safetensors|npz|stablehlo [--naming timm|huggingface|google|marian]: take a run's weights along."""
+    """RUN --to safetensors|npz|stablehlo [--naming timm|huggingface|google|marian]: export weights or StableHLO."""
     from attention_jax import cli, load_run
 
     asked = cli.parse(cli.Export, words)
@@ -125,7 +125,7 @@ def export(words: list[str]):
 
 
 def import_weights(words: list[str]):
-    """NAME FILE [--out DIR]: a run of an experiment out of a file of weights."""
+    """NAME FILE [--out DIR]: create a run of an experiment from a file of weights."""
     from attention_jax import catalogue, cli, lifecycle, run_directory
 
     def before(asked):
@@ -150,7 +150,7 @@ def evaluate(words: list[str]):
 
 
 def predict(words: list[str]):
-    """RUN TEXT ... [--attention FILE.png]: what the model of a run makes of each text."""
+    """RUN TEXT ... [--attention FILE.png]: print the model's output for each text."""
     from attention_jax import cli, load_run
 
     asked = cli.parse(cli.Predict, words)
@@ -168,7 +168,7 @@ def predict(words: list[str]):
 
 
 def look(words: list[str]):
-    """RUN [TEXT or FILE ...] [--out page.html]: where the model of a run looks, as one page for a browser."""
+    """RUN [TEXT or FILE ...] [--out page.html]: show attention maps in one page for a browser."""
     from attention_jax import cli, load_run
     from attention_jax.data.text_files import read_lines
 
@@ -210,7 +210,7 @@ def translate(words: list[str]):
 
 
 def plot(words: list[str]):
-    """RUN: draw the figures of a finished run again."""
+    """RUN: redraw the figures of a finished run."""
     from attention_jax import cli, load_run
     from attention_jax.views import run_figures
 
@@ -221,7 +221,7 @@ def plot(words: list[str]):
 
 
 def watch(words: list[str]):
-    """RUN [--once]: curves, pace, time left and newest samples of a run while it trains."""
+    """RUN [--once]: show curves, speed, remaining time and latest samples of a run while it trains."""
     from attention_jax import cli
     from attention_jax.report.watch import follow
 
@@ -230,7 +230,7 @@ def watch(words: list[str]):
 
 
 def reproduce(words: list[str]):
-    """[NAME ...] [--scale smoke|full|recorded] [--check --minutes 30]: run experiments and judge their claims."""
+    """[NAME ...] [--scale smoke|full|recorded] [--check --minutes 30]: run experiments and evaluate their claims."""
     from attention_jax import catalogue, check, cli, ledger, record, replication
     from attention_jax.comparison import elsewhere
     from attention_jax.report.tables import show
@@ -264,7 +264,7 @@ def reproduce(words: list[str]):
 
 
 def check_the_record(asked, options: list[str]) -> int:
-    """Recorded runs again, held against the record: the exit code of `launch.py reproduce --check`."""
+    """Re-run recorded runs and compare the results: the exit code of `launch.py reproduce --check`."""
     from attention_jax import catalogue, check, cli
 
     own = ("scale", "variant", "seeds", "root", "record")
@@ -312,7 +312,7 @@ def sweep(words: list[str]):
 
 
 def sweep_report(words: list[str]):
-    """DIR: the table, figures and best command of a sweep, also while it is running."""
+    """DIR: write the table, figures and best command of a sweep, also while it is running."""
     from attention_jax import cli
 
     asked = cli.parse(cli.SweepReport, words)
@@ -322,7 +322,7 @@ def sweep_report(words: list[str]):
 
 
 def compile_for_target(words: list[str]):
-    """NAME --target v5e:2x4 | h200:8 | ... [--train.batch-size 4096 ...]: whether it fits chips that are absent."""
+    """NAME --target v5e:2x4 | h200:8 | ... [--train.batch-size 4096 ...]: memory and FLOPs without the hardware."""
     from attention_jax import catalogue, cli
 
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # nothing runs on a chip, also where there is one
@@ -336,7 +336,7 @@ def compile_for_target(words: list[str]):
 
 
 def bench(words: list[str]):
-    """attention | compile | date | input | ntm | sweep | transformer | translation | vision: beside its peers."""
+    """attention | compile | date | input | ntm | sweep | transformer | translation | vision: benchmarks."""
     import importlib
 
     from attention_jax import catalogue, cli

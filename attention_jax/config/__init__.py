@@ -69,11 +69,11 @@ from attention_jax.config.options import (
     ModelOptions,
     OneOf,
     Options,
-    kind_called,
+    import_object,
     kind_name,
-    named,
     part,
     places_of_code,
+    type_from_name,
 )
 from attention_jax.config.patterns import parse_pattern
 
@@ -310,7 +310,7 @@ def from_json(values: dict):
     >>> from_json(to_json(Config("x", Dates(), LuongSeq2seq()))) == Config("x", Dates(), LuongSeq2seq())
     True
     """
-    kind = kind_called(values.get("type", ""))
+    kind = type_from_name(values.get("type", ""))
     if kind is Train and "tensorboard" in values:  # before there was `log`
         values = dict(values)
         values |= {"log": ["tensorboard"] if values.pop("tensorboard") else []}
@@ -393,7 +393,7 @@ def differences(old, new, prefix: str = "") -> dict[str, tuple]:
 
 
 def check_selection(train: Train):
-    """Raise InputError where the epoch of a run would be chosen on a test split.
+    """Raise InputError if the checkpoint of a run would be selected on a test split.
 
     >>> check_selection(Train(best_metric="test.loss"))
     >>> check_selection(Train(best_metric="test.loss", use_best=True))

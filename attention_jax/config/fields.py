@@ -31,8 +31,8 @@ class OptionInfo:
     resumable: bool = False
     """`train --resume` may change it: it decides how long or how a run is executed, not what has been trained."""
     traced: bool = False
-    """A number in which the runs of one population may differ: it may be a traced array, except that 0 selects another
-    program, without the operation (attention_jax/sweep/population.py).
+    """A number in which the runs of one population may differ, except that 0 selects another program, without the
+    operation (attention_jax/sweep/population.py).
     """
     training_only: bool = False
     """Of a model: used while training or computing, without effect on the shapes of the weights. A model that begins
@@ -71,7 +71,7 @@ def walk(options, prefix: str = ""):
     >>> from attention_jax.config import Config, Dates, Vit
     >>> config = Config("x", Dates(), Vit())
     >>> [(name, value) for name, info, value in walk(config) if info.smoke == 16]
-    [('model.mlp_size', 128)]
+    [('model.mlp_dim', 128)]
     """
     for field in dataclasses.fields(options):
         value = getattr(options, field.name)
@@ -114,7 +114,7 @@ def check(options, section: str = ""):
     """InputError unless every value has the type of its field and lies within its bounds."""
     for field in dataclasses.fields(options):
         value, info = getattr(options, field.name), info_of(field)
-        if info.traced and hasattr(value, "aval"):  # of a population, inside a JAX transformation
+        if hasattr(value, "aval"):  # a tracer, such as a rate of a population
             continue
         name = option_name(field.name, section)
         check_type(_hints(type(options))[field.name], name, value)

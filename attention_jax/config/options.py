@@ -1,4 +1,4 @@
-"""What every dataclass of options is: checked when it is made, known by its name, and able to say what it is for."""
+"""Base classes of the options: checked when they are made, found by the name of their type in config.json."""
 
 import ast
 import difflib
@@ -15,7 +15,7 @@ from attention_jax.config.fields import check, option_name, renamed
 
 @dataclass(frozen=True)
 class OneOf:
-    """Annotation of a string that is one of these names, or the place "package.file:name" of something of one's own."""
+    """Annotation of a string that is one of these names, or an import path "package.file:name"."""
 
     names: tuple[str, ...]
     arguments: bool = False
@@ -30,7 +30,7 @@ class OneOf:
 
 
 def kind_name(kind: type) -> str:
-    """What config.json calls a dataclass of options: its name, or the place of one that this package does not have.
+    """The name of a type in config.json: that of the class, with its import path if it is not of this package.
 
     >>> kind_name(DataOptions), kind_name(dict)
     ('DataOptions', 'builtins:dict')
@@ -67,7 +67,7 @@ class Options:
         check(self, self.section)
 
     def _chosen(self):
-        """Each (field, value, values that it may have); of a tuple each of its entries."""
+        """(field, value, allowed values) of each option with a choice of values; of a tuple each of its entries."""
         for name, allowed in _choices(type(self)).items():
             value = getattr(self, name)
             for entry in value if isinstance(value, tuple) else (value,):
@@ -87,7 +87,7 @@ class ModelOptions(Options):
     own_loss: ClassVar[bool] = False
     """Whether its task has a loss of its own, so that --train.loss is refused."""
     packs: ClassVar[bool] = False
-    """Whether it keeps several pairs in a row apart (attention_jax/data/packing.py)."""
+    """Whether it supports packed sequences (attention_jax/data/packing.py)."""
     needs_joint_vocabulary: ClassVar[bool] = False
     """Whether source and target tokens have one table of embeddings."""
     longest_input: ClassVar[int | None] = None
@@ -108,12 +108,12 @@ class DataOptions(Options):
 
     @property
     def downloads(self) -> str:
-        """Where in the cache the data are that are downloaded without a path: "multi30k/tok_de_en"; "" for none."""
+        """Directory in the cache of data that are downloaded: "multi30k/tok_de_en"; "" if nothing is downloaded."""
         return ""
 
     @property
     def is_local(self) -> bool:
-        """Whether the data are generated, come with a package, or are files that the options name.
+        """Whether the data are generated, come with a package, or are files that the options name: no download.
 
         >>> from attention_jax.config import Dates, Multi30k
         >>> Dates().is_local, Multi30k().is_local, Multi30k(path="multi30k").is_local
@@ -122,12 +122,12 @@ class DataOptions(Options):
         return not self.downloads
 
 
-def kind_called(name: str) -> type[Options]:
-    """The dataclass that `kind_name` calls so; the file of one that this package does not have is imported.
+def type_from_name(name: str) -> type[Options]:
+    """The dataclass of options with that `kind_name`; one from outside of this package is imported.
 
     Raises ValueError if there is none.
     """
-    kind = Options.kinds.get(name) or (named(name) if ":" in name else None)
+    kind = Options.kinds.get(name) or (import_object(name) if ":" in name else None)
     if not (isinstance(kind, type) and issubclass(kind, Options)):
         raise ValueError(f"unknown configuration type {name!r}")
     return kind
@@ -135,7 +135,7 @@ def kind_called(name: str) -> type[Options]:
 
 @functools.lru_cache
 def _choices(kind: type) -> dict[str, tuple | OneOf]:
-    """The fields of a dataclass that take one of a few values, and these values."""
+    """The fields of a dataclass with a choice of values, and these values."""
     choices = {}
     for name, hint in typing.get_type_hints(kind, include_extras=True).items():
         if typing.get_origin(hint) is tuple and typing.get_origin(typing.get_args(hint)[0]) is Literal:
@@ -162,10 +162,10 @@ def places_of_code(values: dict) -> set[str]:
     return {str(values[name]) for name in names & values.keys()}
 
 
-def named(place: str) -> Any:
-    """What stands at "package.file:name"; InputError if nothing does.
+def import_object(place: str) -> Any:
+    """The object with the import path "package.file:name". Raises InputError if it cannot be imported.
 
-    >>> named("math:sqrt")(9.0)
+    >>> import_object("math:sqrt")(9.0)
     3.0
     """
     file, _, name = place.partition(":")
@@ -190,7 +190,7 @@ def part(value: str, names: Mapping[str, str]) -> Any:
     6
     """
     name, called, arguments = value.partition("(")
-    found = named(names.get(name, name))
+    found = import_object(names.get(name, name))
     if not called:
         return found
     try:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention_jax import InputError
-from attention_jax.config import Config, named
+from attention_jax.config import Config, import_object
 from attention_jax.data import batches
 
 
@@ -54,7 +54,7 @@ class Task:
     @classmethod
     def load(cls, config: Config) -> Any:
         """The dataset that the configuration names; by default the tasks of a process share one copy."""
-        return load_once(named(config.data.loader), config.data)
+        return load_once(import_object(config.data.loader), config.data)
 
     @classmethod
     def make_model(cls, config: Config, data) -> Any:
@@ -127,14 +127,14 @@ def build(config: Config, data=None) -> Task:
     """The task of a configuration, whose class the model's options name; `data` are loaded unless they are given."""
     if config.model is None or config.data is None:
         raise InputError(f"training {config.name} needs data and a model; its configuration lacks one of them")
-    kind = named(config.model.task)
+    kind = import_object(config.model.task)
     data = kind.load(config) if data is None else data
     return kind(config, data, kind.make_model(config, data))
 
 
 def build_model(config: Config, *sizes):
     """The Flax module that holds the model's options; `sizes` are those that the data determine."""
-    return named(config.model.module)(config.model, *sizes)
+    return import_object(config.model.module)(config.model, *sizes)
 
 
 @functools.partial(jax.jit, static_argnames=("model", "shape"))

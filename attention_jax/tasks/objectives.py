@@ -1,7 +1,7 @@
 """The training loss over classes: cross-entropy, or the function that `--train.loss` names."""
 
 from attention_jax import InputError
-from attention_jax.config import Train, named
+from attention_jax.config import Train, import_object
 from attention_jax.ops.losses import linear_cross_entropy, masked_cross_entropy
 
 
@@ -22,7 +22,7 @@ def readout_loss(train: Train, hidden, kernel, bias, targets, mask):
 
 def own_loss(path: str):
     """Return the function with the arguments of `masked_cross_entropy` at an import path, with its results checked."""
-    function = named(path)
+    function = import_object(path)
 
     def loss(*arguments):
         found = function(*arguments)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from attention_jax.config import Config, named
+from attention_jax.config import Config, import_object
 from attention_jax.data.convex_hulls import Hulls
 from attention_jax.decode import greedy
 from attention_jax.tasks import Evaluation, Task, build_model, load_once
@@ -48,7 +48,7 @@ class PointingTask(Task):
 
     @classmethod
     def load(cls, config: Config) -> Sets:
-        return Sets(*load_once(named(config.data.loader), config.data))
+        return Sets(*load_once(import_object(config.data.loader), config.data))
 
     @classmethod
     def make_model(cls, config: Config, data: Sets):

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention_jax.config import Config, named
+from attention_jax.config import Config, import_object
 from attention_jax.data.labelled_texts import LabelledTexts
 from attention_jax.ops.losses import masked_cross_entropy
 from attention_jax.ops.metrics import token_accuracy
@@ -23,7 +23,7 @@ class TextTask(Task):
 
     @classmethod
     def load(cls, config: Config) -> LabelledTexts:
-        return load_once(named(config.data.loader), config.data, config.train.batch_size)
+        return load_once(import_object(config.data.loader), config.data, config.train.batch_size)
 
     @classmethod
     def make_model(cls, config: Config, data: LabelledTexts):

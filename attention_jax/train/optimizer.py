@@ -12,7 +12,7 @@ import optax
 from optax.contrib import MuonDimensionNumbers, muon
 
 from attention_jax import InputError
-from attention_jax.config import named
+from attention_jax.config import import_object
 from attention_jax.config.patterns import parse_pattern
 from attention_jax.ops.dropout import is_zero
 
@@ -31,7 +31,7 @@ def schedule(optim, total_steps: int):
     [0.25, 0.5, 1.0, 0.5]
     """
     if ":" in optim.schedule:
-        return named(optim.schedule)(optim, total_steps)
+        return import_object(optim.schedule)(optim, total_steps)
 
     def rate(step):
         step = jnp.asarray(step, jnp.float32) + 1.0
@@ -99,7 +99,7 @@ def precondition(optim) -> list[optax.GradientTransformation]:
 def own_optimizer(optim) -> optax.GradientTransformation:
     """Return the transformation of the function that `optim.name` is the import path of, called with those of b1, b2,
     eps and momentum that it takes; InputError if it does not return one."""
-    found = make = named(optim.name)
+    found = make = import_object(optim.name)
     try:
         taken = inspect.signature(make)
         numbers = {name: getattr(optim, name) for name in ("b1", "b2", "eps", "momentum") if name in taken.parameters}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from attention_jax import InputError
-from attention_jax.config import named
+from attention_jax.config import import_object
 from attention_jax.report.attended import Looked
 from attention_jax.tasks import Evaluation, Task
 
@@ -50,4 +50,4 @@ def view_of(task: Task) -> View:
         raise InputError(
             f'{type(task).__name__} has no view: predict and look need one, `view = "package.file:Name"` of a View'
         )
-    return named(task.view)(task)
+    return import_object(task.view)(task)

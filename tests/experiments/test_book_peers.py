@@ -35,7 +35,7 @@ def test_the_spread_of_the_peeky_dates_is_the_range_of_the_book_s_seeds(claim):
 def shapes(variant: str) -> dict[tuple, tuple[int, ...]]:
     """The shape of each parameter of a variant with the published file's vocabulary of 59."""
     options = date_architectures.variants()[variant].model
-    model = configs.named(options.module)(options, 59, 59)
+    model = configs.import_object(options.module)(options, 59, 59)
     tokens, length = jnp.ones((1, 3), jnp.int32), jnp.full(1, 3, jnp.int32)
     params = jax.eval_shape(model.init, jax.random.key(0), tokens, length, tokens)["params"]
     return {tuple(str(key.key) for key in path): x.shape for path, x in jax.tree_util.tree_leaves_with_path(params)}

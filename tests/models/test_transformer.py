@@ -319,7 +319,7 @@ def test_heads_divide_the_width_unless_their_widths_are_given():
 
 
 def test_heads_refuse_the_score_that_is_a_bias():
-    with pytest.raises(InputError, match="Transformer.score must be one of .* got 'location'"):
+    with pytest.raises(InputError, match="--model.score must be one of .* got 'location'"):
         replace(SMALL, score="location")
 
 

@@ -34,7 +34,7 @@ MODELS = {
 
 
 def module(options, source_vocab=11, target_vocab=9):
-    return config.named(options.module)(options, source_vocab, target_vocab)
+    return config.import_object(options.module)(options, source_vocab, target_vocab)
 
 
 EACH_DECODER = ("sutskever", "bahdanau", "conditional-gru", "luong-feeding", "local-p", "gnmt")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from attention_jax import InputError
-from attention_jax.config import VIT_SIZES, Cct, ResNet, Vit, named
+from attention_jax.config import VIT_SIZES, Cct, ResNet, Vit, import_object
 from attention_jax.models.blocks import Block, FeedForward
 from attention_jax.models.resnet import as_product
 from attention_jax.models.stem import ConvolutionalStem
@@ -28,7 +28,7 @@ SMALL = Vit(patch_size=4, hidden_size=16, mlp_dim=32, num_layers=2, num_heads=2)
 
 
 def build_model(options, classes, size):
-    return named(options.module)(options, classes, size)
+    return import_object(options.module)(options, classes, size)
 
 
 def counted(config, classes, size, channels):
@@ -155,7 +155,7 @@ def test_images_that_cannot_be_cut_are_named(height, width):
 
 
 def test_channels_that_make_no_groups_are_named():
-    with pytest.raises(InputError, match="multiples of --model.groups 16, got .20, 40."):
+    with pytest.raises(InputError, match="multiples of --model.num-groups 16, got .20, 40."):
         build_model(ResNet(widths=(20, 40)), 10, 28)
     stem = ConvolutionalStem(16, 48, jnp.float32)
     with pytest.raises(InputError, match="must be a multiple of 64, got 48"):
