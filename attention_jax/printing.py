@@ -2,6 +2,7 @@
 
 import sys
 import unicodedata
+from collections.abc import Mapping
 from pathlib import Path
 
 PROGRAMS = {"attention-jax": "attention-jax", "__main__.py": "python -m attention_jax"}
@@ -17,6 +18,17 @@ def escaped(text: str) -> str:
     """
     control = lambda character: unicodedata.category(character) == "Cc" and character not in "\n\t"
     return "".join(f"\\x{ord(character):02x}" if control(character) else character for character in text)
+
+
+def in_a_line(facts: Mapping) -> str:
+    """The numbers and names in a dictionary of facts about data, for a reader; what is nested is left out.
+
+    >>> in_a_line({"train_pairs": 32000, "buckets": [{"pairs": 1}], "streamed": True})
+    'data: train pairs 32,000, streamed True'
+    """
+    plain = {name.replace("_", " "): value for name, value in facts.items() if isinstance(value, int | float | str)}
+    number = lambda value: f"{value:,}" if isinstance(value, int | float) and not isinstance(value, bool) else value
+    return "data: " + ", ".join(f"{name} {number(value)}" for name, value in plain.items()) if plain else ""
 
 
 def program() -> str:

@@ -1,4 +1,4 @@
-"""What is said of data of one's own before a model trains on them: counts, lengths, classes, in words."""
+"""Facts about data of one's own, for facts.json and for the line that is printed before training."""
 
 import zlib
 from collections.abc import Iterable, Sequence
@@ -6,48 +6,39 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 
-def counted(number: int, word: str) -> str:
-    """A number and what it counts.
-
-    >>> counted(1, "pair"), counted(5000, "pair"), counted(2, "class")
-    ('1 pair', '5,000 pairs', '2 classes')
-    """
-    return f"{number:,} {word if number == 1 else word + ('es' if word.endswith('s') else 's')}"
-
-
-def spread(lengths: np.ndarray, unit: str = "tokens") -> str:
+def lengths(tokens: np.ndarray, unit: str = "tokens") -> dict[str, float]:
     """The mean and the largest of some lengths.
 
-    >>> spread(np.array([2, 3]))
-    '2.5 tokens in the mean, 3 at most'
+    >>> lengths(np.array([2, 3]))
+    {'mean_tokens': 2.5, 'longest_tokens': 3}
     """
-    return f"{lengths.mean():.1f} {unit} in the mean, {int(lengths.max())} at most"
+    return {f"mean_{unit}": round(float(tokens.mean()), 1), f"longest_{unit}": int(tokens.max())}
 
 
-def classes(names: Sequence[str], label: np.ndarray) -> str:
-    """How many examples the classes have, and what share the most frequent one has.
+def classes(names: Sequence[str], label: np.ndarray) -> dict:
+    """The number of classes, the least and the most frequent one, and the share of the latter, which is the accuracy of
+    always answering it.
 
     >>> classes(("cat", "dog", "owl"), np.array([0, 0, 1, 2, 2, 2]))
-    '3 classes, from 1 (dog) to 3 (owl; always saying so would be right for 50.0%)'
+    {'classes': 3, 'rarest_class': 'dog (1)', 'largest_class': 'owl (3)', 'largest_class_share': 0.5}
     """
     counts = np.bincount(label, minlength=len(names))
     least, most = int(counts.argmin()), int(counts.argmax())
-    if counts[least] == counts[most]:
-        return f"{counted(len(names), 'class')} of {counts[most]:,} each"
-    share = counts[most] / counts.sum()
-    return (
-        f"{counted(len(names), 'class')}, from {counts[least]:,} ({names[least]}) to {counts[most]:,} ({names[most]}; "
-        f"always saying so would be right for {share:.1%})"
-    )
+    return {
+        "classes": len(names),
+        "rarest_class": f"{names[least]} ({counts[least]})",
+        "largest_class": f"{names[most]} ({counts[most]})",
+        "largest_class_share": round(float(counts[most] / counts.sum()), 4),
+    }
 
 
-def left_out(complaints: Sequence[str]) -> str:
-    """How many lines were left out, and why the first of them was; nothing where none was.
+def damaged(complaints: Sequence[str]) -> dict:
+    """How many lines were left out because they are damaged, and why the first of them was; {} where none was.
 
-    >>> left_out([]), left_out(["a.tsv line 3 is empty"])
-    ('', '1 line left out (the first: a.tsv line 3 is empty)')
+    >>> damaged([]), damaged(["a.tsv line 3 is empty"])
+    ({}, {'damaged_lines': 1, 'first_damaged_line': 'a.tsv line 3 is empty'})
     """
-    return f"{counted(len(complaints), 'line')} left out (the first: {complaints[0]})" if complaints else ""
+    return {"damaged_lines": len(complaints), "first_damaged_line": complaints[0]} if complaints else {}
 
 
 def fingerprint(texts: Iterable[str]) -> str:
@@ -60,12 +51,3 @@ def fingerprint(texts: Iterable[str]) -> str:
     for text in texts:
         digits = zlib.crc32(text.encode() + b"\n", digits)
     return f"{digits:08x}"
-
-
-def sentence(*parts: str) -> str:
-    """The parts that say something, in one line.
-
-    >>> sentence("data: 3 pairs", "", "en -> de")
-    'data: 3 pairs; en -> de'
-    """
-    return "; ".join(part for part in parts if part)

@@ -20,7 +20,6 @@ from attention_jax.data.streams import is_streamed
 MOST_HELD_OUT = 2_000
 BLEU_TOKENS = {"zh": "zh", "ja": "char", "ko": "char", "th": "char"}
 """sacrebleu's tokenizer of plain text by the language's code, where words have no spaces between them; else 13a."""
-PURPOSES = {"train": "train", "valid": "validate", "test": "test"}
 """What the pairs of each split do."""
 IN_MEMORY = 16
 """Bytes of tokens as Python holds them, for each byte of a text file, about."""
@@ -87,9 +86,8 @@ def load(config: settings.Corpus, batch_size: int = 128) -> PairData:
     lines = {name: np.array(numbers, np.int64)[chosen] for name, chosen in rows.items()}
     data = assembled(config, parts, lines, batch_size)
     duplicates = len(texts.source) - sum(map(len, rows.values()))
-    said = understood(config, data, len(texts.source), duplicates, complaints)
     facts = {"pairs_left_out": duplicates, "fingerprint": account.fingerprint([*texts.source, *texts.target])}
-    return data._replace(facts=data.facts | facts, said=said)
+    return data._replace(facts=data.facts | facts | counted(data) | account.damaged(complaints))
 
 
 def check(config: settings.Corpus):
@@ -105,23 +103,13 @@ def check(config: settings.Corpus):
         )
 
 
-def understood(config: settings.Corpus, data: PairData, pairs: int, duplicates: int, complaints: list[str]) -> str:
-    """A line about the corpus."""
-    facts, every = data.facts, [*data.train, *data.held_out.values()]
-    over = sum(facts[f"overlong_{name}"] for name in ("train", *data.held_out))
-    lengths = {side: np.concatenate([getattr(part, f"{side}_length") - 1 for part in every]) for side in Texts._fields}
-    tokens = [f"{side} {account.spread(found)}" for side, found in lengths.items()]
-    vocabularies = " and ".join(f"{facts[f'{side}_vocabulary']:,}" for side in Texts._fields)
-    return account.sentence(
-        f"data: {account.counted(pairs, 'pair')}"
-        + (" " + " -> ".join(config.languages) if set(config.languages) != {"xx"} else ""),
-        ", ".join(f"{facts[f'{name}_pairs']:,} {what}" for name, what in PURPOSES.items()),
-        ", ".join(tokens),
-        f"{over:,} longer than {config.max_length - 1}, {facts['overlong_train_pairs']} for training" * bool(over),
-        f"vocabularies of {vocabularies}",
-        f"{account.counted(duplicates, 'pair')} left out, there already or with a held-out source" * bool(duplicates),
-        account.left_out(complaints),
-    )
+def counted(data: PairData) -> dict:
+    """The lengths of the sentences on both sides."""
+    every, found = [*data.train, *data.held_out.values()], {}
+    for side in Texts._fields:
+        tokens = np.concatenate([getattr(part, f"{side}_length") - 1 for part in every])
+        found |= {f"{side}_{name}": value for name, value in account.lengths(tokens).items()}
+    return found
 
 
 def assembled(config: settings.Corpus, parts: dict[str, Texts], rows: dict[str, np.ndarray], batch_size) -> PairData:
@@ -154,9 +142,9 @@ def load_streamed(config: settings.Corpus, lines: PairLines, batch_size: int) ->
     widths = (max(part.source.shape[1], part.target.shape[1] - 1) for part in data.train)
     limits = (*(width for width in widths if width < config.max_length), config.max_length)
     batch_sizes = buckets.sentences_in_batch(limits, batch_size, config.batch_tokens)
-    group, said, packed = Buckets(limits, batch_sizes, vocabularies), "", {}
+    group, packed = Buckets(limits, batch_sizes, vocabularies), {}
     if config.packing:
-        group, said, packed = packing(config, data, batch_size)
+        group, packed = packing(config, data, batch_size)
     stream = PairStream(
         lines,
         Coder(config, config.languages, config.merges),
@@ -167,7 +155,6 @@ def load_streamed(config: settings.Corpus, lines: PairLines, batch_size: int) ->
         window=min(total, WINDOW_BATCHES * max(batch_sizes)),
         workers=config.workers,
         damaged=config.on_bad_record,
-        said=said,
     )
     facts = {
         **data.facts,
@@ -177,22 +164,17 @@ def load_streamed(config: settings.Corpus, lines: PairLines, batch_size: int) ->
         "streamed": True,
         "fingerprint": account.fingerprint(text for part in parts.values() for side in part for text in side),
     }
-    counts = ", ".join(f"{facts[f'{name}_pairs']:,} {what}" for name, what in PURPOSES.items())
-    return data._replace(stream=stream, facts=facts, said=f"data: {total:,} pairs, read while training; {counts}")
+    return data._replace(stream=stream, facts=facts)
 
 
-def packing(config: settings.Corpus, data: PairData, batch_size: int) -> tuple[Packing, str, dict]:
-    """How the pairs of a corpus are packed, and by a sample of it, `data`, how much padding that saves: in words, and
-    as facts."""
+def packing(config: settings.Corpus, data: PairData, batch_size: int) -> tuple[Packing, dict]:
+    """How the pairs of a corpus are packed, and by a sample of it, `data`, how much padding is left (it was
+    "padding_share")."""
     [rows] = buckets.sentences_in_batch([config.packing], batch_size, config.batch_tokens)
     lengths = np.concatenate([np.stack([part.source_length, part.target_length], axis=1) for part in data.train])
     lengths = np.random.default_rng(0).permutation(lengths)[:SAMPLE].astype(np.int64)
-    before, after = data.facts["padding_share"], round(packed_padding(lengths, config.packing), 4)
-    said = (
-        f"padding: {before:.1%} of a batch of similar lengths, {after:.1%} of rows of {config.packing} tokens, packed"
-    )
     made = Packing(config.packing, rows, config.max_length, (data.source_vocabulary, data.target_vocabulary))
-    return made, said, {"packed_padding_share": after}
+    return made, {"packed_padding_share": round(packed_padding(lengths, config.packing), 4)}
 
 
 def sample(

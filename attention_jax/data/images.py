@@ -7,9 +7,10 @@ images are there in 0.1 s instead of 15. "folder" reads a user's own class/image
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +24,6 @@ from attention_jax.data.streams import is_streamed, steps_in_call
 from attention_jax.files import data_home, whole
 
 VERSIONS = {"fashion_mnist": "3.0.1", "cifar10": "3.0.2", "digits": "1.0.0"}
-PURPOSES = {"test": "test", "valid": "validate"}
 HELD_OUT = 5
 """Of a user's images every fifth of a class tests, and for "own" every fifth of the others validates."""
 
@@ -44,8 +44,8 @@ class ImageData(NamedTuple):
     held_out: dict[str, Split]
     names: tuple[str, ...]
     """Of the classes."""
-    said: str = ""
-    """What the images of a folder are, in a line."""
+    facts: Mapping = MappingProxyType({})
+    """About the images of a folder, for facts.json."""
     normalization: tuple[np.ndarray, np.ndarray] | None = None
     """(mean [C], standard deviation [C]) of images in [0, 1], by which a model's inputs are normalized, or None."""
 
@@ -88,29 +88,20 @@ def load(config: Images) -> ImageData:
     if config.examples:
         train = _take(train, np.sort(np.random.default_rng(1).permutation(len(train.label))[: config.examples]))
     data = ImageData(train, held_out, names, normalization=normalization(config, train))
-    return data._replace(said=understood(data, config)) if folder or config.dataset == "own" else data
+    return data._replace(facts=counted(data)) if folder or config.dataset == "own" else data
 
 
-def understood(data: ImageData, config: Images) -> str:
-    """A line about the images."""
-    train, test, names = data.train, data.held_out["test"], data.names
+def counted(data: ImageData) -> dict:
+    """The classes of the images, those of which no image tests, and how many test images are trained on as well."""
+    train, test = data.train, data.held_out["test"]
     label = np.concatenate([train.label, *(part.label for part in data.held_out.values())])
-    untested = [name for number, name in enumerate(names) if number not in test.label]
-    side, channels, doubles = config.pixels or train.image.shape[1], train.image.shape[3], 0
+    facts = account.classes(data.names, label)
+    untested = [name for number, name in enumerate(data.names) if number not in test.label]
+    facts |= {"untested_classes": ", ".join(untested)[:60]} if untested else {}
     if not isinstance(train.image, LazyImages):
         known = {image.tobytes() for image in train.image}
-        doubles = sum(image.tobytes() in known for image in test.image)
-    return account.sentence(
-        f"data: {account.counted(len(label), 'image')}",
-        account.classes(names, label),
-        ", ".join(
-            f"{len(part.label):,} {name}"
-            for name, part in (("train", train), *((PURPOSES[name], part) for name, part in data.held_out.items()))
-        ),
-        f"read at {side} x {side} pixels, {'grey' if channels == 1 else 'in colour'}",
-        f"too few to be tested: {', '.join(untested)[:60]}" * bool(untested),
-        f"also in the training part: {doubles:,} of {len(test.label):,} test images" * bool(doubles),
-    )
+        facts["test_images_also_in_train"] = sum(image.tobytes() in known for image in test.image)
+    return facts
 
 
 def stream(config: Images, train: Split, seed: int, batch_size: int, steps_per_call: int) -> ImageStream | None:

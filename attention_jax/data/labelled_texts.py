@@ -40,7 +40,6 @@ class LabelledTexts(NamedTuple):
     vocabulary: Vocabulary
     tokenizer: Tokenizer
     facts: dict
-    said: str
 
 
 def read(path: str, damaged: str) -> tuple[list[Example], list[str]]:
@@ -154,13 +153,10 @@ def load(options: settings.LabelledFile, batch_size: int) -> LabelledTexts:
     facts = {
         "train_texts": len(train.label),
         **{f"{name}_texts": len(part.label) for name, part in whole.items()},
-        "classes": len(names),
         "vocabulary": len(vocabulary),
-        "texts_left_out": len(found) - len(examples),
-        "fingerprint": account.fingerprint(column for example in found for column in example),
+        **account.classes(names, label),
+        **counted(options, found, examples, tokens, complaints),
     }
-    lengths = np.array([len(row) for part in tokens.values() for row in part])
-    said = understood(options, found, (names, label), lengths, facts, complaints)
     return LabelledTexts(
         train=tuple(Labelled(*(_cut(column[group], train.length[group]) for column in train)) for group in groups),
         held_out=whole,
@@ -169,7 +165,6 @@ def load(options: settings.LabelledFile, batch_size: int) -> LabelledTexts:
         vocabulary=vocabulary,
         tokenizer=tokenizer,
         facts=facts,
-        said=said,
     )
 
 
@@ -178,22 +173,15 @@ def _cut(column: np.ndarray, length: np.ndarray) -> np.ndarray:
     return column[:, : length.max()] if column.ndim == 2 else column
 
 
-def understood(options, found: list[Example], classes, lengths, facts: dict, complaints: list[str]) -> str:
-    """A line about the texts."""
-    (names, label), over = classes, int((lengths > options.max_length).sum())
-    single = [names[number] for number in np.flatnonzero(np.bincount(label) < 3)]
+def counted(options, found: list[Example], examples, tokens: dict[str, list], complaints: list[str]) -> dict:
+    """Facts about the texts: how many there are and were left out, their lengths, and their labels."""
+    length = np.array([len(row) for part in tokens.values() for row in part])
     labels = Counter(text for _, text in set(found))
-    contradictions = sum(count > 1 for count in labels.values())
-    doubles = facts["texts_left_out"]
-    return account.sentence(
-        f"data: {account.counted(len(found), 'text')}",
-        account.classes(names, label),
-        f"{facts['train_texts']:,} train, {facts['valid_texts']:,} validate, {facts['test_texts']:,} test",
-        account.spread(lengths),
-        f"{over:,} cut after {options.max_length}" * bool(over),
-        f"a vocabulary of {facts['vocabulary']:,}",
-        f"too few to be tested: {', '.join(single)[:60]}" * bool(single),
-        f"{doubles:,} left out that were there already" * bool(doubles),
-        f"the first label counts of {account.counted(contradictions, 'text')} with several" * bool(contradictions),
-        account.left_out(complaints),
-    )
+    return {
+        "texts_left_out": len(found) - len(examples),
+        "texts_of_several_labels": sum(count > 1 for count in labels.values()),
+        "texts_cut": int((length > options.max_length).sum()),
+        **account.lengths(length),
+        **account.damaged(complaints),
+        "fingerprint": account.fingerprint(column for example in found for column in example),
+    }

@@ -106,7 +106,6 @@ class PairStream(Stream):
     """Records in one."""
     workers: int = 0
     damaged: str = "error"
-    said: str = ""
 
     epoch_steps = None  # known only when an epoch has been read
 

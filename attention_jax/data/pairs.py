@@ -67,8 +67,6 @@ class PairData(NamedTuple):
     """sacrebleu's tokenizer for this data: "13a" for plain text, "none" where the references are tokens already"""
     stream: Stream | None = None
     """what trains, where it is read while training; `train` is a sample of it then"""
-    said: str = ""
-    """what a user's data are, in a line"""
 
 
 def pad_rows(rows: Sequence[Sequence[int]], pad: int | None, width: int | None = None) -> tuple[np.ndarray, np.ndarray]:

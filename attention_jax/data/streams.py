@@ -65,8 +65,6 @@ class Stream:
     """Processes that read; 0 reads in threads of this one."""
     epoch_steps: int | None
     """Training steps of an epoch; None where that is known only after one."""
-    said: str = ""
-    """A line for when training begins."""
 
     def calls(self, epoch: int, window: int, share: Share) -> list[Call]:
         """The calls of a window, at least one."""

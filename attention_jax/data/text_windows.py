@@ -29,8 +29,6 @@ class Windows(NamedTuple):
     facts: dict
     characters_per_token: dict[str, float] | None = None
     """Of each part; None where it is not asked how many bits a character costs"""
-    said: str = ""
-    """What a user's text is, in a line"""
     beginnings: tuple[str, ...] = ("it has", "time traveller")
     """What a report goes on with."""
     sampling: settings.Sampling = settings.Sampling(length=20, temperature=0.0)
@@ -124,8 +122,8 @@ def load(options: settings.TextFile) -> Windows:
         "vocabulary": len(vocabulary),
         **{f"{name}_tokens": len(part) for name, part in coded.items()},
         "fingerprint": account.fingerprint(lines),
+        **counted(parts, complaints),
     }
-    said = understood(parts, facts, options, complaints)
     beginning = next(line for line in [*parts["valid"], *parts["train"]] if line.strip())[:40]
     return Windows(
         train=cut(coded["train"], stride),
@@ -134,7 +132,6 @@ def load(options: settings.TextFile) -> Windows:
         tokenizer=tokenizer,
         facts=facts,
         characters_per_token={name: characters[name] / len(part) for name, part in coded.items()},
-        said=said,
         beginnings=(beginning,),
     )
 
@@ -143,18 +140,14 @@ def _coded(lines: list[str], tokenizer: Tokenizer, vocabulary: Vocabulary) -> np
     return np.array(vocabulary.encode(tokenizer.tokens("\n".join([*lines, ""]))), np.int32)
 
 
-def understood(parts: dict[str, list[str]], facts: dict, options: settings.TextFile, complaints: list[str]) -> str:
-    """A line about the text."""
-    lengths = np.array([len(line) for part in parts.values() for line in part])
+def counted(parts: dict[str, list[str]], complaints: list[str]) -> dict:
+    """The lengths of the lines, and how many held-out ones of 20 characters or more are in the training part, too."""
+    length = np.array([len(line) for part in parts.values() for line in part])
     held_out = [line for name in ("valid", "test") for line in parts[name] if len(line.strip()) >= 20]
     known = set(parts["train"])
-    doubles = sum(line in known for line in held_out)
-    tokens = "" if options.tokenizer == "character" else f" ({facts['tokens']:,} tokens)"
-    return account.sentence(
-        f"data: {facts['characters']:,} characters{tokens} in {account.counted(len(lengths), 'line')}",
-        f"lines of {account.spread(lengths, 'characters')}",
-        f"{facts['train_tokens']:,} tokens train, {facts['valid_tokens']:,} validate, {facts['test_tokens']:,} test",
-        f"a vocabulary of {facts['vocabulary']:,}",
-        f"also in the training part: {doubles:,} of {len(held_out):,} held-out lines" * bool(doubles),
-        account.left_out(complaints),
-    )
+    return {
+        "lines": len(length),
+        **account.lengths(length, "characters"),
+        "held_out_lines_also_in_train": sum(line in known for line in held_out),
+        **account.damaged(complaints),
+    }

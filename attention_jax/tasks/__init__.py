@@ -72,11 +72,6 @@ class Task:
         return None
 
     @property
-    def summary(self) -> str:
-        """One line about a user's own data, printed before training."""
-        return getattr(self.data, "said", "")
-
-    @property
     def buckets(self) -> tuple[dict[str, np.ndarray], ...]:
         """The training examples that are kept on the devices."""
         return () if self.stream else self.examples

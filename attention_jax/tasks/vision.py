@@ -160,4 +160,5 @@ class VisionTask(Task):
             "classes": len(self.data.names),
             "image": f"{size} x {size} x {channels}",
             "parameters": sum(x.size for x in jax.tree.leaves(shapes)),
+            **self.data.facts,
         }

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from attention_jax import InputError, Interrupted
-from attention_jax.printing import escaped
+from attention_jax.printing import escaped, in_a_line
 from attention_jax.train import hosts
 from attention_jax.train.checkpoint import Checkpoints, average, host
 from attention_jax.train.feed import START, Resident, Streamed, streamed
@@ -196,9 +196,8 @@ def train_one(task, optim, train, directory: Path, *, begin=lambda params: param
       Interrupted: on SIGINT or SIGTERM, after a checkpoint was written.
       Diverged: the loss is no number any more; the step is named.
     """
-    for line in (getattr(task, "summary", ""), task.stream.said if streamed(task) else ""):
-        if line and not quiet and hosts.first():
-            print(escaped(line))
+    if (line := in_a_line(task.describe())) and not quiet and hosts.first():
+        print(escaped(line))
     total_steps = planned_steps(task, train)
     if total_steps <= optim.warmup_steps and not quiet:
         print(f"the learning rate warms up over {optim.warmup_steps} steps and training has {total_steps}")
