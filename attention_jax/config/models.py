@@ -25,6 +25,17 @@ SCORES = {
     "mean": "attention_jax.ops.scores:Constant",
 }
 """Scores by name; "mean" gives every key the same weight. soft_cap(30) is `SoftCap(30)`."""
+NORMALISERS = {
+    "softmax": "attention_jax.ops.normalisers:Softmax",
+    "learned_sink": "attention_jax.models.named_scores:LearnedSink",
+    "sigmoid": "attention_jax.ops.normalisers:Sigmoid",
+    "relu": "attention_jax.ops.normalisers:ReluPower",
+    "sparsemax": "attention_jax.ops.normalisers:Sparsemax",
+    "entmax": "attention_jax.ops.normalisers:Entmax",
+    "top_k": "attention_jax.ops.normalisers:TopK",
+    "stick_breaking": "attention_jax.ops.normalisers:StickBreaking",
+}
+"""Normalisers by name: softmax(0) has a sink of score 0, learned_sink one that each head learns; top_k(8)."""
 MASKS = {"window": "attention_jax.ops.masks:window"}
 """Masks by name: window(128) lets a position attend to those at most 128 away."""
 NORMS = {"layer": "attention_jax.models.blocks:LayerNorm", "rms": "attention_jax.models.blocks:RMSNorm"}
@@ -217,6 +228,9 @@ class TransformerLayers(ModelOptions):
     score: HeadScore = "scaled_dot"
     """dot, scaled_dot, general, concat, additive, cosine, gaussian, qk_norm, soft_cap(50), mean, or package.file:Class
     of yours."""
+    normaliser: Annotated[str, OneOf(tuple(NORMALISERS), arguments=True)] = "softmax"
+    """How scores become weights: softmax, softmax(0) with a sink, learned_sink, sigmoid(-4), relu, sparsemax,
+    entmax(1.5), top_k(8), stick_breaking, or package.file:Class of yours."""
     mask: Annotated[str, OneOf(("none", *MASKS), arguments=True)] = "none"
     """Which positions self-attention may attend to, besides what is causal or padding: none for all, window(128) for
     those at most 128 positions away, or package.file:Class of yours."""

@@ -20,7 +20,7 @@ from attention_jax import InputError
 from attention_jax.config import ModelOptions, part
 from attention_jax.config.models import MASKS, MLPS, NORMS, Activation, PositionEmbedding
 from attention_jax.models.multihead import Linear, MultiHeadAttention
-from attention_jax.models.named_scores import score_class
+from attention_jax.models.named_scores import normaliser_class, score_class
 from attention_jax.models.position_encodings import RelativeBias, relative_biases
 from attention_jax.ops.attention import Implementation
 from attention_jax.ops.biases import Bias
@@ -61,6 +61,8 @@ class Block:
     position_embedding: PositionEmbedding = "none"
     score: str = "scaled_dot"
     """A name in `config.SCORES`, or package.file:Class; like those of the other parts."""
+    normaliser: str = "softmax"
+    """A name in `config.NORMALISERS`."""
     mask: str = "none"
     """Of self-attention, a name in `config.MASKS`, besides what is causal or padding."""
     norm_layer: str = "layer"
@@ -97,6 +99,7 @@ class Block:
         if self.num_heads % (self.num_kv_heads or self.num_heads):
             raise InputError(f"--model.num-kv-heads must divide the {self.num_heads} heads, got {self.num_kv_heads}")
         score_class(self.score)
+        normaliser_class(self.normaliser)
         try:
             jax.eval_shape(self.readable, jnp.ones((1, 1, 1), bool), jnp.int32(0))
         except TypeError as error:
@@ -120,6 +123,7 @@ class Block:
             key_dim=self.key_dim,
             value_dim=self.value_dim,
             score=self.score,
+            normaliser=self.normaliser,
             use_bias=self.use_bias,
             rotary=self.position_embedding == "rotary",
             rope_theta=self.rope_theta,

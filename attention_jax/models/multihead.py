@@ -35,9 +35,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from attention_jax.models.named_scores import score_class
+from attention_jax.models.named_scores import normaliser_class, score_class
 from attention_jax.ops.attention import Implementation, attend, attention_weights
 from attention_jax.ops.dropout import is_zero
+from attention_jax.ops.normalisers import Softmax
+from attention_jax.ops.normalising import Normaliser
 from attention_jax.ops.positions import rotary
 from attention_jax.ops.precision import affine
 from attention_jax.ops.scores import ScaledDot, Score
@@ -52,12 +54,14 @@ def heads_attend(
     score=ScaledDot(),
     bias=None,
     mask=None,
+    normalise=Softmax(),
     dropout=0.0,
     rng=None,
     query_offset=0,
     implementation=None,
 ) -> Float[Array, "B H Q V"]:
-    """`attend` for every sequence and head. Leaves of `mask` lead with B, leaves of `bias` and `score` with H.
+    """`attend` for every sequence and head. Leaves of `mask` lead with B, those of `score`, `bias` and
+    `normalise` with H.
 
     >>> x = jnp.ones((1, 2, 3, 4))
     >>> heads_attend(x, x, x).shape
@@ -65,34 +69,38 @@ def heads_attend(
     """
     rngs = None if rng is None else jax.random.split(rng, query.shape[:2])
 
-    def one(q, k, v, score, bias, mask, rng):
-        common = {"score": score, "bias": bias, "mask": mask, "query_offset": query_offset}
+    def one(q, k, v, rules, mask, rng):
+        score, bias, normalise = rules
+        common = {"score": score, "bias": bias, "mask": mask, "normalise": normalise, "query_offset": query_offset}
         return attend(q, k, v, dropout=dropout, rng=rng, implementation=implementation, **common)
 
-    return for_each_head(one, query, key, value, score, bias, mask, rngs)
+    return for_each_head(one, query, key, value, (score, bias, normalise), mask, rngs)
 
 
-def heads_weights(query, key, *, score=ScaledDot(), bias=None, mask=None, query_offset=0) -> Float[Array, "B H Q K"]:
+def heads_weights(
+    query, key, *, score=ScaledDot(), bias=None, mask=None, normalise=Softmax(), query_offset=0
+) -> Float[Array, "B H Q K"]:
     """The attention maps that `heads_attend` pools with."""
 
-    def one(q, k, _, score, bias, mask, rng):
-        return attention_weights(q, k, score=score, bias=bias, mask=mask, query_offset=query_offset)
+    def one(q, k, _, rules, mask, rng):
+        score, bias, normalise = rules
+        common = {"score": score, "bias": bias, "mask": mask, "normalise": normalise, "query_offset": query_offset}
+        return attention_weights(q, k, **common)
 
-    return for_each_head(one, query, key, key, score, bias, mask, None)
+    return for_each_head(one, query, key, key, (score, bias, normalise), mask, None)
 
 
-def for_each_head(one, query, key, value, score, bias, mask, rngs):
+def for_each_head(one, query, key, value, rules, mask, rngs):
     """`one` for every sequence and head of queries; groups of heads read the same keys and values where these have
     fewer heads (Ainslie et al. 2023), which are not copied."""
-    over_heads = jax.vmap(one, in_axes=(0, 0, 0, 0, 0, None, 0))
-    over_batch = (0, 0, 0, None, None, 0, 0)
+    over_heads = jax.vmap(one, in_axes=(0, 0, 0, 0, None, 0))
+    over_batch = (0, 0, 0, None, 0, 0)
     heads, kv_heads = query.shape[1], key.shape[1]
     if heads == kv_heads:
-        return jax.vmap(over_heads, in_axes=over_batch)(query, key, value, score, bias, mask, rngs)
-    over_groups = jax.vmap(jax.vmap(one, in_axes=(0, None, None, 0, 0, None, 0)), in_axes=(0, 0, 0, 0, 0, None, 0))
-    query, rngs = (_in_groups(x, kv_heads, 1) for x in (query, rngs))
-    score, bias = (_in_groups(x, kv_heads, 0) for x in (score, bias))
-    found = jax.vmap(over_groups, in_axes=over_batch)(query, key, value, score, bias, mask, rngs)
+        return jax.vmap(over_heads, in_axes=over_batch)(query, key, value, rules, mask, rngs)
+    over_groups = jax.vmap(jax.vmap(one, in_axes=(0, None, None, 0, None, 0)), in_axes=(0, 0, 0, 0, None, 0))
+    query, rngs, rules = _in_groups(query, kv_heads, 1), _in_groups(rngs, kv_heads, 1), _in_groups(rules, kv_heads, 0)
+    found = jax.vmap(over_groups, in_axes=over_batch)(query, key, value, rules, mask, rngs)
     return found.reshape(found.shape[0], heads, *found.shape[3:])
 
 
@@ -103,17 +111,26 @@ def _in_groups(tree, groups: int, axis: int):
 
 def head_score(module: nn.Module, name: str, heads: int, size: int) -> Score:
     """The score called `name`; its leaves, if it has any, are parameters of `module` with one row per head."""
-    kind = score_class(name)
+    return _per_head(module, "score", score_class(name), heads, size)
+
+
+def head_normaliser(module: nn.Module, name: str, heads: int, size: int) -> Normaliser:
+    """The normaliser called `name`; what it learns, if anything, are parameters of `module` with one row per head."""
+    return _per_head(module, "normaliser", normaliser_class(name), heads, size)
+
+
+def _per_head(module: nn.Module, prefix: str, kind, heads: int, size: int):
+    """A pytree whose leaves lead with the heads: what `kind.init` draws for each, or where it has none `kind()` for
+    all."""
     if not hasattr(kind, "init"):
         return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (heads, *jnp.shape(leaf))), kind())
 
     def draw(rng):
         return jax.vmap(lambda rng: kind.init(rng, size, size, size))(jax.random.split(rng, heads))
 
-    arrays = {
-        name: module.param(f"score_{name}", lambda rng, name=name: getattr(draw(rng), name)) for name in children(kind)
-    }
-    return dataclasses.replace(jax.eval_shape(draw, jax.random.key(0)), **arrays)
+    shapes = jax.eval_shape(draw, jax.random.key(0))
+    parameter = lambda name: module.param(f"{prefix}_{name}", lambda rng: getattr(draw(rng), name))
+    return dataclasses.replace(shapes, **{name: parameter(name) for name in children(type(shapes))})
 
 
 class MultiHeadAttention(nn.Module):
@@ -131,6 +148,8 @@ class MultiHeadAttention(nn.Module):
     """Heads of keys and values, each read by num_heads / num_kv_heads heads of queries; 0 is as many as of queries."""
     score: str = "scaled_dot"
     """A name in `config.SCORES`, or package.file:Class."""
+    normaliser: str = "softmax"
+    """A name in `config.NORMALISERS`, or package.file:Class."""
     use_bias: bool = True
     rotary: bool = False
     rope_theta: float = 10_000.0
@@ -155,6 +174,7 @@ class MultiHeadAttention(nn.Module):
         if self.output_gate:
             self.gate = Linear(self.num_heads * value_width, self.use_bias, self.dtype)
         self.head_score = head_score(self, self.score, self.num_heads, key_width)
+        self.head_normaliser = head_normaliser(self, self.normaliser, self.num_heads, key_width)
 
     def __call__(self, query, key, value, *, bias=None, mask=None, train=False, look=False):
         """[B, Q, Dq], [B, K, Dk], [B, K, Dv] -> (output [B, Q, width], weights [B, H, Q, K] if `look` else None)."""
@@ -173,7 +193,8 @@ class MultiHeadAttention(nn.Module):
     def pool(self, query, key, value, inputs, *, bias=None, mask=None, query_offset=0, train=False, look=False):
         """Attention of projected queries over projected keys and values, then W_o: (output, weights or None). The
         queries' `inputs` [B, Q, Dq] are what the gate, if there is one, is computed from."""
-        common = {"score": self.head_score, "bias": bias, "mask": mask, "query_offset": query_offset}
+        rules = {"score": self.head_score, "bias": bias, "mask": mask, "normalise": self.head_normaliser}
+        common = rules | {"query_offset": query_offset}
         rng = self.make_rng("dropout") if train and not is_zero(self.dropout) else None
         pooled = heads_attend(
             query, key, value, dropout=self.dropout, rng=rng, implementation=self.implementation, **common

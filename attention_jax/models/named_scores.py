@@ -1,4 +1,4 @@
-"""Scores by name, with their weights owned by a module."""
+"""Scores and normalisers by name, with their weights owned by a module."""
 
 import dataclasses
 from collections.abc import Callable
@@ -6,12 +6,16 @@ from dataclasses import dataclass
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attention_jax import InputError
 from attention_jax.config import SCORES, part
+from attention_jax.config.models import NORMALISERS
 from attention_jax.ops import scores
 from attention_jax.ops.biases import Bias, Location
+from attention_jax.ops.normalisers import Softmax
+from attention_jax.ops.normalising import Normaliser, as_normaliser
 from attention_jax.ops.trees import children, pytree
 
 POSITIONS = 128
@@ -44,6 +48,27 @@ def score_class(name: str) -> Callable[[], scores.Score]:
     if not (isinstance(kind, type) and issubclass(kind, scores.Score)):
         raise InputError(f"--model.score {name} must be a class that inherits from attention_jax.ops.scores.Score")
     return kind
+
+
+class LearnedSink:
+    """A softmax with a sink of a learned score, at first 0 (OpenAI 2025, GPT-OSS)."""
+
+    @classmethod
+    def init(cls, rng: Array, query_width: int, key_width: int, hidden: int) -> Softmax:
+        return Softmax(jnp.zeros(()))
+
+
+def normaliser_class(name: str) -> Callable[[], Normaliser]:
+    """What makes the normaliser that `config.NORMALISERS` calls `name`, or that stands at "package.file:Class": a class
+    (with `init`, where it learns) or a function."""
+    kind = part(name, NORMALISERS)
+    try:
+        made = kind if hasattr(kind, "init") else as_normaliser(kind() if isinstance(kind, type) else kind)
+    except TypeError as error:
+        raise InputError(
+            f"--model.normaliser {name} must be made without arguments, or with those given: {error}"
+        ) from error
+    return made if hasattr(kind, "init") else lambda: made
 
 
 def prepared_keys(score: scores.Score, hidden: Float[Array, "B S H"]) -> Float[Array, "B S F"]:

@@ -8,6 +8,7 @@ import pytest
 
 from attention_jax import InputError, config
 from attention_jax.config import replace
+from attention_jax.config.models import NORMALISERS
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.models.text_classifier import TextClassifier
 from attention_jax.models.transformer import Transformer
@@ -106,6 +107,12 @@ def logit(p, head, query, key):
     return CAP * np.tanh(query @ key / np.sqrt(width) / CAP)
 
 
+def normalised(p, head, logits):
+    """With the sink that a head has learned, which takes its share of the softmax."""
+    sink = np.exp(p["normaliser_sink"][head]) if "normaliser_sink" in p else 0.0
+    return np.exp(logits) / (np.exp(logits).sum() + sink)
+
+
 def attention(p, x, memory, allowed, turn):
     """`allowed(q, k)` says who may attend, `turn(vector, position)` rotates."""
     queries = linear(p["query"], x).reshape(len(x), HEADS, -1)
@@ -116,7 +123,7 @@ def attention(p, x, memory, allowed, turn):
         for q in range(len(x)):
             seen = [k for k in range(len(memory)) if allowed(q, k)]
             logits = [logit(p, head, turn(queries[q, head], q), turn(keys[k, group], k)) for k in seen]
-            weights = np.exp(logits) / np.exp(logits).sum()
+            weights = normalised(p, head, logits)
             pooled[q, head] = sum(w * values[k, group] for w, k in zip(weights, seen))
     return linear(p["out"], pooled.reshape(len(x), -1) * sigmoid(linear(p["gate"], x)))
 
@@ -174,11 +181,11 @@ def text_classifier(p, tokens, length):
 ORACLES = dict(zip(MODELS, (decoder_only, encoder_decoder, image_classifier, text_classifier)))
 
 
-@pytest.mark.parametrize("score", ["qk_norm", f"soft_cap({CAP})"])
+@pytest.mark.parametrize(("score", "normaliser"), [("qk_norm", "softmax"), (f"soft_cap({CAP})", "learned_sink")])
 @pytest.mark.parametrize("kind", MODELS)
-def test_every_part_is_that_of_a_slow_transformer(kind, score):
+def test_every_part_is_that_of_a_slow_transformer(kind, score, normaliser):
     options, make = MODELS[kind]
-    model, inputs = make(with_parts(options, score=score))
+    model, inputs = make(with_parts(options, score=score, normaliser=normaliser))
     params = made(model, inputs)
     got = jax.jit(lambda params: model.apply({"params": params}, *inputs)[0])(params)
     for row, example in enumerate(zip(*inputs)):
@@ -236,6 +243,7 @@ def test_steps_with_every_part_are_teacher_forcing(kind, score):
         ({"mask": "window(1"}, "window"),
         ({"mask": "math:pi"}, "--model.mask .* math:pi"),
         ({"score": "soft_cap(1, 2, 3)"}, "soft_cap"),
+        ({"normaliser": "top_k"}, "--model.normaliser top_k"),
         ({"norm_layer": "math:sqrt"}, "--model.norm-layer .* sqrt"),
         ({"mlp_layer": "swiglu(3)"}, "--model.mlp-layer .* swiglu"),
     ],
@@ -245,3 +253,15 @@ def test_what_does_not_fit_is_refused_when_the_model_is_made(kind, changed, word
     options, make = MODELS[kind]
     with pytest.raises(InputError, match=word):
         make(with_parts(options, **changed))
+
+
+@pytest.mark.parametrize(
+    "name", [*(name for name in NORMALISERS if name != "top_k"), "top_k(2)", "entmax(1.3)", "softmax(0.0)"]
+)
+def test_every_normaliser_has_heads_of_its_own_in_a_model(name):
+    """Shapes alone: what they compute is tested where they are defined."""
+    options, make = MODELS["decoder-only"]
+    model, inputs = make(replace(options, normaliser=name))
+    (logits, _), params = jax.eval_shape(lambda: model.init_with_output(jax.random.key(0), *inputs))
+    learned = [x.shape for path, x in jax.tree.leaves_with_path(params) if "normaliser" in jax.tree_util.keystr(path)]
+    assert logits.shape == (2, 6, 7) and learned == [(HEADS,)] * (2 if name == "learned_sink" else 0)
