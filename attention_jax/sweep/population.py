@@ -58,15 +58,14 @@ def classes(built: Sequence[tasks.Task], seeds: Sequence[int]) -> list[list[int]
 
 
 def check_traceable(config: configs.Config, names: Sequence[str], task: tasks.Task):
-    """Trace the loss with tracers for the numbers `names`; raises if a model looks at one (it must be compiled in)."""
+    """Trace a training step with tracers for the numbers `names`; raises if a model or an optimizer of one's own uses
+    the value of one in Python (it must be compiled in)."""
     if streamed(task):
         raise InputError("data that are read while training are trained on by one run at a time")
-    rng = jax.eval_shape(lambda: jax.random.PRNGKey(0))
-    rows = {name: jax.ShapeDtypeStruct((2, *array.shape[1:]), array.dtype) for name, array in task.buckets[0].items()}
-    rows["weight"] = jax.ShapeDtypeStruct((2,), jnp.float32)
+    state = jax.eval_shape(lambda: init_state(task.init, optimizer(config.optim, 1), config.train.seed))
     numbers = {name: jax.ShapeDtypeStruct((), jnp.float32) for name in names}
-    loss = lambda numbers, params, batch, rng: tasks.build(configs.replace(config, **numbers)).loss(params, batch, rng)
-    jax.eval_shape(loss, numbers, jax.eval_shape(task.init, rng), rows, rng)
+    batches = [jax.ShapeDtypeStruct((1, 2), dtype) for dtype in (jnp.int32, jnp.float32)]
+    jax.eval_shape(partial(train_member, config, 1), task.buckets[0], (state, numbers, *batches))
 
 
 def varied(members: Sequence[configs.Config]) -> dict[str, np.ndarray]:

@@ -258,6 +258,17 @@ def test_data_that_is_not_shared_is_found(tiny, changed):
     assert population.classes([two, two, two], [0, 1, 0]) == [[0, 2], [1]]
 
 
+def peeking(optim, total_steps):
+    return lambda step: 0.1 if optim.learning_rate > 0.5 else 0.2
+
+
+def test_a_number_that_a_schedule_looks_at_is_found(tiny):
+    config = replace(tiny, **{"optim.schedule": f"{__name__}:peeking"})
+    population.check_traceable(config, ["optim.b1"], tasks.build(config))
+    with pytest.raises(jax.errors.TracerBoolConversionError):
+        population.check_traceable(config, ["optim.learning_rate"], tasks.build(config))
+
+
 def test_a_number_that_a_model_looks_at_is_found(tiny, monkeypatch, changed):
     task = tasks.build(tiny)
     population.check_traceable(tiny, ["optim.learning_rate", "train.label_smoothing"], task)
