@@ -40,7 +40,9 @@ def task(stream):
 
     init = lambda rng: {"w": jnp.zeros(3)}
     plan = lambda epoch, steps: [(0, np.zeros((1, 4), np.int32), np.ones((1, 4), np.float32))] * 99
-    return types.SimpleNamespace(init=init, loss=loss, stream=stream, buckets=(), plan=plan, evaluate=evaluate)
+    return types.SimpleNamespace(
+        init=init, loss=loss, stream=stream, buckets=(), plan=plan, evaluate=evaluate, describe=dict
+    )
 
 
 def by_hand(epochs):

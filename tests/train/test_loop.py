@@ -52,7 +52,8 @@ def scripted(values):
 def least_squares(loss=loss, *, evaluate=evaluate, plan=plan):
     """What the loop needs of a task."""
     init = lambda rng: {"w": jax.random.normal(rng, (3,))}
-    return types.SimpleNamespace(init=init, loss=loss, buckets=({"x": X, "y": Y},), plan=plan, evaluate=evaluate)
+    buckets = ({"x": X, "y": Y},)
+    return types.SimpleNamespace(init=init, loss=loss, buckets=buckets, plan=plan, evaluate=evaluate, describe=dict)
 
 
 OPTIM = Optim("sgd", learning_rate=0.1)

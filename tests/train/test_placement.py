@@ -54,6 +54,7 @@ def network(dropout=0.0, batch_size=16):
         buckets=({"x": X, "tokens": TOKENS},),
         plan=lambda epoch, steps: plan(0, epoch, [ROWS], [batch_size], 2),
         evaluate=lambda params, full: Evaluation({"valid.loss": 0.0}, {}),
+        describe=dict,
     )
 
 
