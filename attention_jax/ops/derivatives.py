@@ -1,16 +1,28 @@
-"""The custom derivative of attention in blocks: which program computes it, on each platform, and what is saved."""
+"""The derivatives of attention in blocks: which program computes which, on each platform.
+
+| derivative | computed by |
+|---|---|
+| reverse mode | `backward` of `ops/fused.py`, `ops/blockwise.py` or `ops/ordered.py` |
+| forward mode | `jax.jvp` of `ops/tiles.py`, with what the forward pass has found already |
+| any of a higher order | JAX, of `ops/tiles.py` |
+
+All of them take memory linear in Q + K.
+"""
 
 from collections.abc import Callable, Mapping
 from functools import partial
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from attention_jax.ops import blockwise, fused, ordered
+from attention_jax.ops.linear_maps import Pair, is_symbolic_zero, linear
 from attention_jax.ops.normalisers import Softmax
 from attention_jax.ops.normalising import Ordered
 from attention_jax.ops.platforms import by_platform
 from attention_jax.ops.score_blocks import Blocks, Inputs, shielded, split
+from attention_jax.ops.tiles import attend_by_tiles
 
 Outputs = tuple[jax.Array, jax.Array | None]
 """Pooled values [Q, V], and for the softmax the log-normaliser [Q] (+inf where a query may attend to nothing)."""
@@ -26,7 +38,7 @@ def in_blocks(inputs: Inputs, blocks: Mapping[str, Blocks | None], whole: Whole)
     is needed for, a second time for the gradient, so that all platforms save the same and nothing of size Q * K.
     """
     floats, others, join = split(inputs)
-    return _attend(tuple(blocks.items()), whole, join, floats, others)
+    return _attend(tuple(blocks.items()), whole, join, floats, others)[0]
 
 
 def _program(inputs):
@@ -37,22 +49,14 @@ def _program(inputs):
     return ordered if isinstance(normalise, Ordered) else blockwise
 
 
-def _grid(inputs, some):
-    """As many blocks of queries and of keys as there are on any platform."""
-    sizes = inputs.query.shape[0], inputs.key.shape[0]
-    return tuple(-(-size // min(b[axis] for b in some)) for axis, size in enumerate(sizes))
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
+@partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2))
 def _attend(blocks, whole, join, floats, others):
-    return _attend_fwd(blocks, whole, join, floats, others)[0]
-
-
-def _attend_fwd(blocks, whole, join, floats, others):
+    """(outputs, what is saved for the derivatives and has none itself, `floats` without what nobody may see)."""
     inputs = shielded(join(floats, others))
     program = _program(inputs)
     some = [b for _, b in blocks if b is not None] or [Blocks(1, 1)]
-    grid = _grid(inputs, some)
+    sizes = inputs.query.shape[0], inputs.key.shape[0]
+    grid = tuple(-(-size // min(b[axis] for b in some)) for axis, size in enumerate(sizes))  # of the smallest blocks
 
     def run(blocks):
         if blocks is None:
@@ -60,22 +64,79 @@ def _attend_fwd(blocks, whole, join, floats, others):
             return whole(inputs), jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), saved)
         return program.forward(inputs, blocks, grid)
 
-    outputs, saved = by_platform(run, dict(blocks))
-    return outputs, (*split(inputs)[:2], outputs, saved)
+    return *by_platform(run, dict(blocks)), split(inputs)[0]
 
 
-def _attend_bwd(blocks, whole, join, residuals, bars):
-    floats, others, outputs, saved = residuals
-    program = _program(join(floats, others))
+@partial(_attend.defjvp, symbolic_zeros=True)
+def _attend_jvp(blocks, whole, join, primals, dots):
+    floats, others = primals
+    outputs, saved, clean = _attend(blocks, whole, join, floats, others)
+    moving = tuple(n for n, dot in enumerate(dots[0]) if not is_symbolic_zero(dot))
+    found, structure = jax.tree.flatten(outputs)
+    kept, kept_structure = jax.tree.flatten(lax.stop_gradient((outputs, saved)))
+    sizes = len(floats), len(others)
 
-    def run(blocks):
-        if blocks is None:
-            return jax.vjp(lambda floats: whole(join(floats, others)), floats)[1](bars)[0]
-        found = jax.tree.leaves(program.backward(join(floats, others), blocks, outputs, saved, bars))
-        found += [jnp.zeros_like(x) for x in floats[len(found) :]]  # mask, dropout rate and cut
-        return [bar.astype(x.dtype) for bar, x in zip(found, floats, strict=True)]
+    def unpacked(constants):
+        floats, constants = constants[: sizes[0]], constants[sizes[0] :]
+        others, kept = constants[: sizes[1]], constants[sizes[1] :]
+        return floats, others, *jax.tree.unflatten(kept_structure, kept)
 
-    return by_platform(run, dict(blocks)), None
+    def differentiable(constants):
+        """For each `blocks`, the outputs as a function of what moves, and what moves."""
+        floats, others, outputs, saved = unpacked(constants)
+
+        def run(blocks, *some):
+            inner = _replaced(floats, moving, some)
+            if blocks is None:
+                return jax.tree.leaves(whole(join(inner, others)))
+            return jax.tree.leaves(attend_by_tiles(join, blocks, inner, others, _shift(outputs, saved)))
+
+        return run, tuple(floats[n] for n in moving)
+
+    def forward(constants, dots):
+        run, some = differentiable(constants)
+        return by_platform(lambda blocks: jax.jvp(partial(run, blocks), some, tuple(dots))[1], dict(blocks))
+
+    def transpose_again(constants, bars):
+        run, some = differentiable(constants)
+        return by_platform(lambda blocks: list(jax.vjp(partial(run, blocks), *some)[1](list(bars))), dict(blocks))
+
+    def transpose(constants, bars):
+        floats, others, outputs, saved = unpacked(constants)
+        bars = jax.tree.unflatten(structure, bars)
+
+        def run(blocks):
+            inputs = join(floats, others)
+            if blocks is None:
+                found = jax.vjp(lambda floats: whole(join(floats, others)), floats)[1](bars)[0]
+            else:
+                found = jax.tree.leaves(_program(inputs).backward(inputs, blocks, outputs, saved, bars))
+                found += [jnp.zeros_like(x) for x in floats[len(found) :]]  # mask, dropout rate and cut
+            return [found[n].astype(floats[n].dtype) for n in moving]
+
+        return by_platform(run, dict(blocks))
+
+    constants = [*clean, *others, *kept]
+    tangents = jax.tree.map(jnp.zeros_like, found)
+    if moving:
+        pair, again = Pair(forward, transpose), Pair(forward, transpose_again)
+        tangents = linear(pair, again, found, constants, [dots[0][n] for n in moving])
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, _tangent_type(x)), saved)
+    clean_dots = [dot if n in moving else jnp.zeros_like(x) for n, (x, dot) in enumerate(zip(floats, dots[0]))]
+    return (outputs, saved, clean), (jax.tree.unflatten(structure, tangents), zeros, clean_dots)
 
 
-_attend.defvjp(_attend_fwd, _attend_bwd)
+def _replaced(arrays, places, new):
+    arrays = list(arrays)
+    for place, x in zip(places, new, strict=True):
+        arrays[place] = x
+    return arrays
+
+
+def _shift(outputs, saved):
+    """What `tiles` needs to know of the forward pass: the log-normaliser, or the shift."""
+    return outputs[1] if outputs[1] is not None else getattr(saved, "shift", None)
+
+
+def _tangent_type(x):
+    return x.dtype if jnp.issubdtype(x.dtype, jnp.floating) else jax.dtypes.float0

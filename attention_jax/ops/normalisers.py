@@ -23,7 +23,7 @@ from attention_jax.ops.trees import pytree
 
 @pytree
 @dataclass(frozen=True)
-class Softmax(Normaliser):
+class Softmax(Ratio):
     """exp(s_j) / (exp(sink) + sum_l exp(s_l)).
 
     `sink` is the score of a key whose value is zero, learned per head in GPT-OSS (OpenAI 2025; compare Xiao et al.
@@ -32,6 +32,9 @@ class Softmax(Normaliser):
     """
 
     sink: Float[Array, ""] | float | None = None
+
+    def __call__(self, x):
+        return jnp.exp(x)
 
     def weights(self, scores, allowed):
         scores = jnp.where(allowed, scores, 0.0)

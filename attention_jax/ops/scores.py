@@ -39,6 +39,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attention_jax import InputError
+from attention_jax.ops.linear_maps import Pair, linear
 from attention_jax.ops.precision import accumulator, over_rows
 from attention_jax.ops.trees import pytree
 
@@ -51,20 +52,29 @@ def _einsum(formula, *arrays):
     return jnp.einsum(formula, *arrays, preferred_element_type=accumulator(arrays[0].dtype))
 
 
-@jax.custom_vjp
+@jax.custom_jvp
 def _half_product(query, key):
     """The product of arrays in half precision, whose gradients are products in half
     precision too (all summed in float32)."""
     return _einsum("qd,kd->qk", query, key)
 
 
-def _half_product_bwd(saved, bar):
-    query, key = saved
-    bar = bar.astype(query.dtype)
-    return _einsum("qk,kd->qd", bar, key).astype(query.dtype), over_rows(bar, query).astype(key.dtype)
+@_half_product.defjvp
+def _half_product_jvp(primals, tangents):
+    out = _half_product(*primals)
+    return out, linear(HALF, HALF, [out], list(primals), list(tangents))[0]
 
 
-_half_product.defvjp(lambda query, key: (_einsum("qd,kd->qk", query, key), (query, key)), _half_product_bwd)
+def _half_forward(primals, tangents):
+    return [_half_product(tangents[0], primals[1]) + _half_product(primals[0], tangents[1])]
+
+
+def _half_transpose(primals, bars):
+    (query, key), bar = primals, bars[0].astype(primals[0].dtype)
+    return [_einsum("qk,kd->qd", bar, key).astype(query.dtype), over_rows(bar, query).astype(key.dtype)]
+
+
+HALF = Pair(_half_forward, _half_transpose)
 
 
 class Score:

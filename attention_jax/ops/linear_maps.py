@@ -1,0 +1,107 @@
+"""Linear functions whose transpose is given, so that a `jax.custom_jvp` has a reverse mode of its own as well.
+
+`jax.custom_vjp` has no forward mode, and `jax.custom_jvp` leaves the reverse mode to JAX, which cannot transpose loops
+whose length depends on data and would save what each step computes. A tangent made by `linear` has both: JAX runs
+`forward` in forward mode and `transpose` in reverse mode. For derivatives of a higher order it differentiates `again`,
+the same two functions written so that it can.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+Arrays = list[jax.Array]
+
+
+class Pair(NamedTuple):
+    """A function of (constants, tangents) that is linear in the tangents, and its transpose, of (constants, bars)."""
+
+    forward: Callable[[Arrays, Arrays], Arrays]
+    transpose: Callable[[Arrays, Arrays], Arrays]
+
+    def swapped(self) -> "Pair":
+        return Pair(self.transpose, self.forward)
+
+
+def linear(pair: Pair, again: Pair, outputs: Sequence[Any], constants: Arrays, tangents: Arrays) -> Arrays:
+    """`pair.forward(constants, tangents)`, whose transpose is `pair.transpose`. `again` are the same two functions, by
+    means that JAX can differentiate in every mode; `outputs` have the shapes and types of the result."""
+    return _bind(pair, again, outputs, constants, tangents)
+
+
+def _bind(pair, again, outputs, constants, tangents):
+    shapes = tuple((tuple(x.shape), jnp.dtype(x.dtype)) for x in outputs)
+    return _linear.bind(*constants, *tangents, count=len(constants), shapes=shapes, pair=pair, again=again)
+
+
+_linear = Primitive("linear")
+_linear.multiple_results = True
+
+
+def _run(*arrays, pair, count, **_):
+    return pair.forward(list(arrays[:count]), list(arrays[count:]))
+
+
+def _abstract(*arrays, shapes, **_):
+    return [jax.core.ShapedArray(shape, dtype) for shape, dtype in shapes]
+
+
+def _jvp(primals, tangents, *, again, count, **params):
+    out = _linear.bind(*primals, again=again, count=count, **params)
+    fixed, moving = tangents[:count], tangents[count:]
+    if all(type(x) is ad.Zero for x in fixed):
+        moving = [ad.instantiate_zeros(x) for x in moving]
+        return out, _linear.bind(*primals[:count], *moving, again=again, count=count, **params)
+    dots = [None if _is_zero(x) else x for x in tangents]  # integers have no tangent
+
+    def run(*some):
+        some = iter(some)
+        arrays = [x if dot is None else next(some) for x, dot in zip(primals, dots, strict=True)]
+        return again.forward(arrays[:count], arrays[count:])
+
+    moved = [(x, dot) for x, dot in zip(primals, dots, strict=True) if dot is not None]
+    return out, jax.jvp(run, *(tuple(each) for each in zip(*moved, strict=True)))[1]
+
+
+def _is_zero(tangent) -> bool:
+    return type(tangent) is ad.Zero or tangent.dtype == jax.dtypes.float0
+
+
+def _transpose(bars, *arrays, pair, again, count, shapes):
+    bars = [jnp.zeros(*shape) if type(bar) is ad.Zero else bar for bar, shape in zip(bars, shapes, strict=True)]
+    wanted = [ad.is_undefined_primal(x) for x in arrays[count:]]
+    outputs = [x.aval if want else x for want, x in zip(wanted, arrays[count:], strict=True)]
+    found = _bind(pair.swapped(), again.swapped(), outputs, arrays[:count], bars)
+    return [None] * count + [bar if want else None for bar, want in zip(found, wanted, strict=True)]
+
+
+def _batch(arrays, axes, *, count, shapes, pair, again):
+    size = next(x.shape[axis] for x, axis in zip(arrays, axes, strict=True) if axis is not None)
+
+    def first(x, axis, must):
+        if axis is not None:
+            return jnp.moveaxis(x, axis, 0)
+        return jnp.broadcast_to(x[None], (size, *x.shape)) if must else x
+
+    moved = [first(x, axis, n >= count) for n, (x, axis) in enumerate(zip(arrays, axes, strict=True))]
+    constants = [None if axis is None else 0 for axis in axes[:count]]
+    pair, again = (Pair(*(jax.vmap(function, in_axes=(constants, 0)) for function in each)) for each in (pair, again))
+    shapes = tuple(((size, *shape), dtype) for shape, dtype in shapes)
+    return _linear.bind(*moved, count=count, shapes=shapes, pair=pair, again=again), [0] * len(shapes)
+
+
+_linear.def_impl(_run)
+_linear.def_abstract_eval(_abstract)
+ad.primitive_jvps[_linear] = _jvp
+ad.primitive_transposes[_linear] = _transpose
+batching.primitive_batchers[_linear] = _batch
+mlir.register_lowering(_linear, mlir.lower_fun(_run, multiple_results=True))
+
+
+def is_symbolic_zero(tangent: Any) -> bool:
+    """Whether a tangent that a rule of `jax.custom_jvp(symbolic_zeros=True)` was given is known to be zero."""
+    return isinstance(tangent, jax.custom_derivatives.SymbolicZero) or tangent.dtype == jax.dtypes.float0

@@ -1,0 +1,140 @@
+"""Attention in blocks, written so that JAX can differentiate it in every mode and as often as asked for.
+
+`ops/fused.py`, `ops/blockwise.py` and `ops/ordered.py` are faster, but their loops have no reverse mode. Here a scan
+goes over all blocks of keys, each block is a `jax.checkpoint`, and what a scan carries is only added to: derivatives
+compute the scores of a block again and keep nothing of it. What connects the keys of a query, the `shift`, comes from
+the forward pass of those modules; its derivative is that of the equation that it solves.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from attention_jax.ops.normalisers import Softmax
+from attention_jax.ops.normalising import Ordered, Threshold, after, equations_of, scale_of, values_of
+from attention_jax.ops.precision import accumulator
+from attention_jax.ops.score_blocks import Blocks, Inputs, Join, joined, key_blocks, matmul, rows_of, tile_of
+
+
+def attend_by_tiles(join: Join, blocks: Blocks, floats: list, others: list, shift: jax.Array | None):
+    """(output [Q, V], log-sum-exp [Q] or None) of the `Inputs` that `join(floats, others)` are. `shift` [Q] is that of
+    the normaliser, the log-sum-exp for the softmax; None if it has none."""
+    inputs = join(floats, others)
+    normalise, precision = inputs.rules[2], accumulator(inputs.value.dtype)
+    if isinstance(normalise, Ordered):
+        return _ordered(inputs, blocks).astype(inputs.value.dtype), None
+    shift = jnp.zeros(inputs.query.shape[:1], precision) if shift is None else lax.stop_gradient(shift)
+    if isinstance(normalise, Threshold):
+        shift = _moving(join, blocks, floats, others, shift)
+
+    def contribute(inputs, tile, scores, shift):
+        allowed = scores != -jnp.inf
+        values = values_of(inputs.rules[2], scores, allowed, shift)
+        return _pool(values, tile), values.sum(axis=1), allowed.sum(axis=1).astype(values.dtype)
+
+    pooled, mass, count = _over_tiles(inputs, blocks, contribute, shift)
+    out = (pooled * scale_of(normalise, mass, count)[:, None]).astype(inputs.value.dtype)
+    if not isinstance(normalise, Softmax):
+        return out, None
+    some = mass != 0
+    return out, jnp.where(some, shift + jnp.log(jnp.where(some, mass, 1.0)), jnp.inf)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0, 1))
+def _moving(join, blocks, floats, others, shift):
+    """`shift`, which moves with the inputs so that the sum of c(s - shift) stays the same."""
+    return shift
+
+
+@_moving.defjvp
+def _moving_jvp(join, blocks, primals, tangents):
+    floats, others, shift = primals
+    shift = _moving(join, blocks, floats, others, shift)
+
+    def equation(inputs, tile, scores, shift):
+        return equations_of(inputs.rules[2], scores, scores != -jnp.inf, shift)
+
+    def mass(floats, shift):
+        contribute = lambda *tile: equation(*tile).sum(axis=1)
+        return _over_tiles(join(floats, others), blocks, contribute, shift)
+
+    change = jax.jvp(lambda floats: mass(floats, shift), (floats,), (tangents[0],))[1]
+    slope = -jax.jvp(lambda shift: mass(floats, shift), (shift,), (jnp.ones_like(shift),))[1]
+    return shift, jnp.where(slope != 0, change / jnp.where(slope != 0, slope, 1.0), 0.0)
+
+
+def _pool(weights, tile):
+    if tile.dropout is not None:
+        weights = weights * tile.dropout.astype(weights.dtype)
+    return matmul(weights.astype(tile.value.dtype), tile.value)
+
+
+def _bounds(inputs, blocks):
+    """First and last block of keys that each block of queries needs."""
+    low, _, _, high = key_blocks(lax.stop_gradient(inputs), blocks)
+    count = -(-inputs.query.shape[0] // blocks.query)
+    return jnp.broadcast_to(jnp.asarray(low), (count,)), jnp.broadcast_to(jnp.asarray(high), (count,))
+
+
+def _over_tiles(inputs: Inputs, blocks: Blocks, contribute, shift):
+    """The sum of `contribute(inputs, tile, scores, shift of the block's queries)` over the keys, for every query."""
+    low, high = _bounds(inputs, blocks)
+    precision = shift.dtype
+
+    def compute(inputs, shift, i, j):
+        tile = tile_of(inputs, blocks, i, j, True)
+        scores = tile.scores(*tile.operands).astype(precision)
+        return contribute(inputs, tile, scores, rows_of(shift, i, blocks.query))
+
+    shapes = jax.eval_shape(compute, inputs, shift, 0, 0)
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+
+    @jax.checkpoint
+    def needed(inputs, shift, i, j):
+        worth = joined((low[i] <= j) & (j < high[i]))
+        return lax.cond(worth, lambda: compute(inputs, shift, i, j), lambda: zeros)
+
+    def rows(i):
+        step = lambda total, j: (jax.tree.map(jnp.add, total, needed(inputs, shift, i, j)), None)
+        return lax.scan(step, zeros, jnp.arange(-(-inputs.key.shape[0] // blocks.key)))[0]
+
+    return jax.tree.map(partial(_unblocked, inputs.query.shape[0]), lax.map(rows, jnp.arange(low.shape[0])))
+
+
+def _unblocked(total, x):
+    """[blocks, q, ...] as [total, ...]; the last block repeats rows of the one before it."""
+    size = x.shape[1]
+    last = total - (x.shape[0] - 1) * size
+    return jnp.concatenate([x[:-1].reshape(-1, *x.shape[2:]), x[-1, size - last :]])
+
+
+def _ordered(inputs, blocks):
+    low, high = _bounds(inputs, blocks)
+    precision = accumulator(inputs.value.dtype)
+    width = inputs.value.shape[1]
+
+    def compute(inputs, passed, i, j):
+        tile = tile_of(inputs, blocks, i, j, True)
+        scores = tile.scores(*tile.operands).astype(precision)
+        allowed = scores != -jnp.inf
+        take, leave = inputs.rules[2].logs(scores, allowed)
+        total = jnp.where(allowed, take + after(leave) + passed[:, None], 0.0)
+        return leave.sum(axis=1), _pool(jnp.where(allowed, jnp.exp(total), 0.0), tile)
+
+    @jax.checkpoint
+    def needed(inputs, passed, i, j):
+        nothing = jnp.zeros((blocks.query,), precision), jnp.zeros((blocks.query, width), precision)
+        worth = joined((low[i] <= j) & (j < high[i]))
+        return lax.cond(worth, lambda: compute(inputs, passed, i, j), lambda: nothing)
+
+    def rows(i):
+        def step(carry, j):
+            leave, pooled = needed(inputs, carry[0], i, j)
+            return (carry[0] + leave, carry[1] + pooled), None
+
+        start = jnp.zeros((blocks.query,), precision), jnp.zeros((blocks.query, width), precision)
+        return lax.scan(step, start, jnp.arange(-(-inputs.key.shape[0] // blocks.key)), reverse=True)[0][1]
+
+    return _unblocked(inputs.query.shape[0], lax.map(rows, jnp.arange(low.shape[0])))
