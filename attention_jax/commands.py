@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from attention_jax import Diverged, InputError, Interrupted
+from attention_jax.compiled import keep_compiled_programs
 from attention_jax.errors import explained, require
 from attention_jax.files import is_utf8, make_parent
 from attention_jax.printing import as_typed, escaped, program
@@ -388,6 +389,7 @@ def run():
     after SIGINT and SIGTERM.
     """
     end_on_sigterm()
+    keep_compiled_programs()
     try:
         main(sys.argv[1:])
         sys.stdout.flush()

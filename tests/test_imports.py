@@ -44,6 +44,7 @@ ROOMS = {  # room -> (third-party packages, rooms of this package) it may import
     "errors": (set(), set()),
     "printing": (set(), set()),
     "signals": (set(), set()),
+    "compiled": (set(), {"provenance"}),
 }
 
 
