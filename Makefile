@@ -7,20 +7,20 @@ WORKERS ?= 2
 help:     ## this list
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*## /	/' | expand -t 10
 
-setup:    ## install everything the main job and the tests need
+setup:    ## install everything the default experiment and the tests need
 	$(PYTHON) -m pip install -r requirements.txt
 
-fast:     ## the fast tests, every room covered
+fast:     ## the fast tests, of every package
 	$(PYTHON) -m pytest -n $(WORKERS) -m "not slow"
 
 test:     ## all tests
 	$(PYTHON) -m pytest -n $(WORKERS)
 
-lint:     ## what .ci/run asks of the source
+lint:     ## the linters of .ci/run
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
 
-format:   ## mend what can be mended by itself
+format:   ## fix what can be fixed automatically
 	$(PYTHON) -m ruff check --fix .
 	$(PYTHON) -m ruff format .
 

@@ -207,7 +207,7 @@ def _item(line: str) -> str:
 
 # --- options ----------------------------------------------------------------------------------------------------------
 
-SECTIONS = {"optim": configs.Optim, "train": configs.Train, "decode": configs.Decode}
+RUN = (("optim", configs.Optim), ("train", configs.Train), ("decode", configs.Decode), ("decode", configs.Sampling))
 
 
 def configuration() -> str:
@@ -221,7 +221,7 @@ def configuration() -> str:
         "generated.",
         "## Run",
     ]
-    text += [options_table(kind, section) for section, kind in SECTIONS.items()]
+    text += [options_table(kind, section) for section, kind in RUN]
     kinds = [kind for kind in Options.kinds.values() if kind.__module__.startswith("attention_jax.")]
     for title, base, section in (("Datasets", DataOptions, "data"), ("Models", ModelOptions, "model")):
         text.append(f"## {title}")
