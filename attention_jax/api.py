@@ -22,25 +22,29 @@ class LoadedRun:
     """{"metrics": {name: number}, "history": [...], "seconds": ...}, or None while the run has not ended."""
 
     @cached_property
-    def _loaded(self) -> tuple:
+    def task(self) -> Any:
+        """Data, model, loss and evaluation (attention_jax/tasks), with all data, which are loaded again. Raises
+        InputError if they are missing or have changed, or if the run has no checkpoint."""
         with explained():
-            return saved_run.load(self.directory, self.config)
+            return saved_run.load(self.directory, self.config)[1]
 
     @cached_property
-    def _view(self):
-        from attention_jax.views import view_of
-
-        return view_of(self.task)
-
-    @property
-    def task(self) -> Any:
-        """Data, model, loss and evaluation (attention_jax/tasks). Raises InputError if the run has not ended."""
-        return self._loaded[1]
+    def _answering(self) -> tuple:
+        with explained():
+            return saved_run.load(self.directory, self.config, whole_data=False)[1:]
 
     @property
     def params(self) -> dict:
-        """The parameters the run ended with: a tree of arrays. Raises InputError if the run has not ended."""
-        return self._loaded[2]
+        """The parameters the run ended with: a tree of arrays. Of an interrupted run those of its best epoch or latest
+        checkpoint, with a note. Raises InputError if the run has no checkpoint."""
+        return self._answering[1]
+
+    @cached_property
+    def view(self) -> Any:
+        """Predictions and attention maps (attention_jax/views), with what the run keeps of its data."""
+        from attention_jax.views import view_of
+
+        return view_of(self._answering[0])
 
     def predict(self, texts: list[str] | tuple[str, ...], attention: Path | str | None = None) -> list[str]:
         """What the model makes of each text (for a vision model: of each image file).
@@ -52,7 +56,7 @@ class LoadedRun:
         if not texts:
             return []
         with explained():
-            return self._view.predict(self.params, texts, None if attention is None else Path(attention))
+            return self.view.predict(self.params, texts, None if attention is None else Path(attention))
 
     def attention(self, texts: list[str] | tuple[str, ...] = ()) -> tuple:
         """Where the model looks at each text (for a vision model: in each image file), or at some held-out inputs.
@@ -80,7 +84,7 @@ class LoadedRun:
 
     def _looked(self, texts: list[str]) -> tuple:
         if self.config.model is not None:
-            return self._view.attention_maps(self.params, texts)
+            return self.view.attention_maps(self.params, texts)
         from attention_jax import catalogue
 
         looked = catalogue.load_experiment(self.config.name).looked

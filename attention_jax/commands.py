@@ -116,7 +116,7 @@ def export(words: list[str]):
         from attention_jax.weights import stablehlo
 
         run = load_run(asked.run, trust_code=asked.trust_code)
-        print(stablehlo.export(run.task, run.params, directory, asked.platforms))
+        print(stablehlo.export(run.view.task, run.params, directory, asked.platforms))
     else:
         from attention_jax import saved_run
         from attention_jax.weights import exchange

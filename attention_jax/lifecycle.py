@@ -89,8 +89,7 @@ def begun_from(config: configs.Config, task, directory: Path, quiet: bool = True
 
     They are read once: a run that has a checkpoint does without them.
     """
-    saved = any(path.name.isdigit() for path in (directory / "checkpoints").glob("*"))
-    if saved or not config.train.init_weights:
+    if run_directory.has_checkpoint(directory) or not config.train.init_weights:
         return lambda params: params
     import jax
 
@@ -141,6 +140,7 @@ def describe(config: configs.Config, directory: Path, task=None):
     write_json(directory / "environment.json", environment())
     if task is not None:
         write_json(directory / "facts.json", task.describe())
+        saved_run.store_preprocessing(directory, task)
 
 
 def finish(config: configs.Config, task, run, params, *, figures: bool = True, **facts) -> dict:
@@ -161,6 +161,8 @@ def finish(config: configs.Config, task, run, params, *, figures: bool = True, *
         "facts": task.describe(),
     }
     save_params(run.directory / "final", params)
+    if hosts.first() and not (run.directory / "preprocessing.json").exists():  # of a population
+        saved_run.store_preprocessing(run.directory, task)
     result = conclude(config, run.directory, outcome | facts)
     if figures and hosts.first():  # a figure that cannot be drawn does not cost the result
         from attention_jax.views.run_figures import draw

@@ -70,6 +70,11 @@ def read_result(directory: Path) -> dict | None:
     return read_object(path) if path.exists() else None
 
 
+def has_checkpoint(directory: Path) -> bool:
+    """Whether a run has a checkpoint from which it would resume."""
+    return any(path.name.isdigit() for path in (directory / "checkpoints").glob("*"))
+
+
 def final_of(directory: Path, config: configs.Config) -> Path:
     """Where the parameters are that a run ended with; InputError while it has not ended."""
     if config.model is None:
@@ -136,12 +141,13 @@ def check_data(directory: Path, task):
     path = directory / "facts.json"
     then = read_object(path) if path.exists() else (read_result(directory) or {}).get("facts", {})
     now = json.loads(json.dumps(task.describe()))
-    for name in then.keys() & now.keys():
-        if then[name] != now[name]:
-            raise InputError(
-                f"the data of the run in {directory} have changed since it was trained: {name} was {then[name]} and is "
-                f"{now[name]}; put the files back, or train again"
-            )
+    changed = [name for name in then if name in now and then[name] != now[name]]
+    if changed:
+        name = min(changed, key=lambda name: len(str(then[name])))
+        raise InputError(
+            f"the data of the run in {directory} have changed since it was trained ({name} was {str(then[name])[:40]}, "
+            f"now {str(now[name])[:40]}): put the files back, or train again"
+        )
 
 
 def missing(directory: Path) -> list[Path]:

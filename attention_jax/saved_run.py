@@ -1,27 +1,100 @@
-"""Load what a run left: its task with the parameters, or its weights alone."""
+"""Load what a run left: its task with the parameters, or its weights alone.
 
+A run keeps the part of its data that answers need (`View.excerpt`) in preprocessing.json and preprocessing.npz, so that
+`predict`, `look` and `export` need no training data. Runs from before 2026-11-23 do without these files: their data are
+loaded again.
+"""
+
+import sys
+import zipfile
 from pathlib import Path
 
-from attention_jax import config as configs
-from attention_jax.run_directory import check_data, final_of, read_config
+import numpy as np
+
+from attention_jax import InputError, config as configs
+from attention_jax.files import check_regular, read_object, whole, write_json
+from attention_jax.run_directory import check_data, final_of, has_checkpoint, read_config
+
+FORMAT = 1
+"""Of preprocessing.json."""
 
 
-def load(directory: Path, config: configs.Config | None = None):
-    """(config, task, params) of a finished run; `config` is its configuration if that was read before."""
-    import jax
+def store_preprocessing(directory: Path, task):
+    """Keep what answers need of a task's data; nothing for a task without a view, or with data of one's own types."""
+    from attention_jax.data import stored
+    from attention_jax.views import view_of
 
+    excerpt, arrays = view_of(task).excerpt() if task.view else None, {}
+    if excerpt is None:
+        return
+    try:
+        data = stored.encode(excerpt, arrays)
+    except stored.NotStored:
+        return
+    with whole(directory / "preprocessing.npz") as part, part.open("wb") as file:
+        np.savez_compressed(file, **arrays)
+    write_json(directory / "preprocessing.json", {"format": FORMAT, "data": data})
+
+
+def read_preprocessing(directory: Path):
+    """What `store_preprocessing` kept, or None."""
+    path = directory / "preprocessing.json"
+    if not path.exists():
+        return None
+    from attention_jax.data import stored
+
+    content = read_object(path)
+    if content.get("format") != FORMAT:
+        raise InputError(
+            f"{path} has format {content.get('format')}, this version reads {FORMAT}: install the version that wrote it"
+        )
+    check_regular(path.with_suffix(".npz"))
+    try:
+        with np.load(path.with_suffix(".npz"), allow_pickle=False) as arrays:
+            return stored.decode(content["data"], dict(arrays))
+    except (OSError, ValueError, KeyError, TypeError, StopIteration, zipfile.BadZipFile) as error:
+        raise InputError(f"{path} or preprocessing.npz is damaged ({error}): put them back, or delete both") from error
+
+
+def load(directory: Path, config: configs.Config | None = None, whole_data: bool = True):
+    """(config, task, params) of a run; `config` is its configuration if that was read before.
+
+    With `whole_data` the task is loaded with all its data, to evaluate it; without, with what the run keeps of them.
+    """
     from attention_jax import tasks
-    from attention_jax.train.checkpoint import load_params
 
     config = config or read_config(directory)
-    final = final_of(directory, config)
-    task = tasks.build(config)
-    check_data(directory, task)
-    return config, task, load_params(final, jax.eval_shape(task.init, jax.random.PRNGKey(0)))
+    check_answers(directory, config)
+    data = None if whole_data else read_preprocessing(directory)
+    task = tasks.build(config, data)
+    if data is None:
+        check_data(directory, task)
+    return config, task, params_of(directory, config, task)
+
+
+def check_answers(directory: Path, config: configs.Config):
+    """InputError if a run has neither ended nor a checkpoint."""
+    if config.model is None or not has_checkpoint(directory):
+        final_of(directory, config)
+
+
+def params_of(directory: Path, config: configs.Config, task):
+    """The parameters that a run ended with; of an interrupted run, with a note, those of its best epoch or, if no epoch
+    has ended, of its latest checkpoint."""
+    import jax
+
+    from attention_jax.train.checkpoint import load_params, read_checkpoint
+
+    like = jax.eval_shape(task.init, jax.random.PRNGKey(0))
+    if not (directory / "final").is_dir():
+        number, params = read_checkpoint(directory / "checkpoints", like)
+        print(f"note: {directory} has not ended; these are the parameters of step {number}", file=sys.stderr)
+        return params
+    return load_params(final_of(directory, config), like)
 
 
 def load_weights(directory: Path, **trusted):
-    """(config, params) of a finished run, whose data need not be at hand; `trusted` is for `read_config`."""
+    """(config, params) of a finished run, whose data need not be available; `trusted` is for `read_config`."""
     from attention_jax.train.checkpoint import read_params
 
     config = read_config(directory, **trusted)

@@ -22,7 +22,7 @@ ROOMS = {  # room -> (third-party packages, rooms of this package) it may import
     "tasks": ({"jax", "flax"}, {"ops", "config", "data", "decode", "train", "report"}),
     "views": ({"jax", "flax"}, {"ops", "config", "data", "decode", "train", "report", "tasks"}),
     "run_directory": (set(), {"config"}),
-    "saved_run": ({"jax"}, {"config", "run_directory", "tasks", "train", "weights"}),
+    "saved_run": ({"jax"}, {"config", "data", "run_directory", "tasks", "train", "views", "weights"}),
     "lifecycle": ({"jax"}, {"config", "run_directory", "saved_run", "tasks", "train", "views", "weights", "report"}),
     "api": (set(), {"config", "run_directory", "saved_run", "lifecycle", "views", "catalogue", "report"}),
     "sweep": (

@@ -97,15 +97,18 @@ def test_the_page_is_followed(name, tmp_path):
     assert (tmp_path / "look.png").exists() or name == "language_model"
     assert (tmp_path / "lettre.txt").exists() or name != "translate_files"
     if name == "classify_text":
-        refuses_data_that_have_changed(tmp_path, others[-1])
+        needs_no_data_to_predict_and_the_same_to_evaluate(tmp_path, others[-1])
 
 
-def refuses_data_that_have_changed(place: Path, predict: list[str]):
+def needs_no_data_to_predict_and_the_same_to_evaluate(place: Path, predict: list[str]):
+    before = launch(predict, place).stdout
     text = (place / "labels.tsv").read_text(encoding="utf-8")
     (place / "labels.tsv").write_text(text.replace("Ein Hund läuft 7", "Ein Hund bellt 7"), encoding="utf-8")
     tasks.load_once.cache_clear()
-    done = launch(predict, place)
-    assert done.returncode == 2 and "have changed since it was trained: fingerprint was" in done.stderr
+    done = launch(["evaluate", predict[1]], place)
+    assert done.returncode == 2 and "have changed since it was trained (fingerprint was" in done.stderr
+    (place / "labels.tsv").unlink()
+    assert launch(predict, place).stdout == before
 
 
 EXPERIMENTS = (translate_files, classify_images, classify_text, language_model)

@@ -24,6 +24,16 @@ class Sequences(NamedTuple):
     """[N] int32: steps of each row"""
 
 
+class SequenceSets(NamedTuple):
+    """Sequences to train on, to choose the best epoch on, to test on, and, by name, of sizes that do not occur in
+    training."""
+
+    train: Sequences
+    valid: Sequences
+    test: Sequences
+    beyond: dict[str, Sequences]
+
+
 def _empty(rows: int, steps: int, inputs: int, outputs: int) -> Sequences:
     zeros = (
         np.zeros((rows, steps, inputs), np.float32),

@@ -27,6 +27,14 @@ class Hulls(NamedTuple):
     """[N] int32: the corners of a row's hull, and 2"""
 
 
+class HullSets(NamedTuple):
+    """Sets of points to train on, to validate on, and by the name of a test to test on."""
+
+    train: Hulls
+    valid: Hulls
+    tests: dict[str, Hulls]
+
+
 def successors(points: np.ndarray, count: np.ndarray) -> np.ndarray:
     """Which point follows each one on the hull of its set, counterclockwise: [N, P, 2] -> [N, P], -1 inside.
 

@@ -158,11 +158,6 @@ def assemble(splits: dict[str, Texts], alphabet: str, reverse_source: bool, batc
     seen = {name: occurs_in(splits[name].source, splits["train"].source) for name in held_out}
     width = pairs["train"].source.shape[1]
 
-    def tokens(text: str) -> list[str]:
-        if len(text) > width:
-            raise InputError(f"an input has at most {width} characters, but {text[:60]!r} has {len(text)}")
-        return list(text.ljust(width))[::step]
-
     facts = {f"{name}_pairs": len(part.source) for name, part in splits.items()}
     facts |= {
         "vocabulary": len(vocabulary),
@@ -177,7 +172,23 @@ def assemble(splits: dict[str, Texts], alphabet: str, reverse_source: bool, batc
         seen=seen,
         source_vocabulary=vocabulary,
         target_vocabulary=vocabulary,
-        source_tokenizer=Tokenizer(tokens, "".join),
-        target_tokenizer=Tokenizer(list, lambda characters: "".join(characters).rstrip()),
+        source_tokenizer=padded(width, step),
+        target_tokenizer=stripped(),
         facts=facts,
     )
+
+
+def padded(width: int, step: int) -> Tokenizer:
+    """The characters of a text, filled up with spaces to `width`; in reverse order with a `step` of -1."""
+
+    def tokens(text: str) -> list[str]:
+        if len(text) > width:
+            raise InputError(f"an input has at most {width} characters, but {text[:60]!r} has {len(text)}")
+        return list(text.ljust(width))[::step]
+
+    return Tokenizer(tokens, "".join, recipe=("padded", width, step))
+
+
+def stripped() -> Tokenizer:
+    """Characters; a text made of them has no spaces at its end."""
+    return Tokenizer(list, lambda characters: "".join(characters).rstrip(), recipe=("stripped",))

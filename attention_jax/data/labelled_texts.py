@@ -95,13 +95,18 @@ def words(text: str) -> list[str]:
     return re.findall(r"\w+(?:['\u2019]\w+)*|[^\w\s]", text.lower())
 
 
+def words_and_marks() -> Tokenizer:
+    """The tokenizer of `words`."""
+    return Tokenizer(words, " ".join, recipe=("words and marks",))
+
+
 def make_tokenizer(options: settings.LabelledFile, train: list[str]) -> tuple[Tokenizer, Vocabulary]:
     """What `options` say, learnt from the training texts."""
     special = {"pad": PAD, "unk": UNK}
     if options.tokenizer == "sentencepiece":
         tokenizer, pieces = tokenizers.sentencepiece(train, options.vocabulary_size)
         return tokenizer, Vocabulary(pieces, **special)
-    tokenizer = Tokenizer(words, " ".join) if options.tokenizer == "words" else tokenizers.character()
+    tokenizer = words_and_marks() if options.tokenizer == "words" else tokenizers.character()
     rows = tokenizer.split(train)
     return tokenizer, Vocabulary.of_sentences(rows, min_frequency=options.min_frequency, **special)
 

@@ -4,8 +4,8 @@ understood (Power et al. 2022, arXiv 2201.02177, section 2)."""
 import numpy as np
 
 from attention_jax import InputError, config as settings
+from attention_jax.data import tokenizers
 from attention_jax.data.labelled_texts import Labelled, LabelledTexts, encode
-from attention_jax.data.pairs import Tokenizer
 from attention_jax.data.vocabulary import PAD, UNK, Vocabulary
 
 
@@ -33,7 +33,7 @@ def load(options: settings.ModularAddition, batch_size: int) -> LabelledTexts:
             f"{share}"
         )
     a, b, c = equations(modulus)
-    numbers, tokenizer = tuple(map(str, range(modulus))), Tokenizer(str.split, " ".join)
+    numbers, tokenizer = tuple(map(str, range(modulus))), tokenizers.whitespace()
     vocabulary = Vocabulary((*numbers, "+"), pad=PAD, unk=UNK)
     texts = [f"{x} + {y}" for x, y in zip(a, b)]
     tokens, length = encode(tokenizer.split(texts), vocabulary, options.max_length)

@@ -30,8 +30,8 @@ def make_tokenizers(
     """Source and target tokenizer as `options` say, and their pieces where training the tokenizer makes the
     vocabulary."""
     (source, target), pieces = _as_written(options, train, languages, merges)
-    source = _lowered(source) if options.lowercase else source
-    return [_reversed(source) if options.reverse_source else source, target], pieces
+    source = lowercased(source) if options.lowercase else source
+    return [reversed_order(source) if options.reverse_source else source, target], pieces
 
 
 def _as_written(
@@ -92,20 +92,23 @@ def _encoded(
     return ids, vocabularies
 
 
-def _lowered(tokenizer: Tokenizer) -> Tokenizer:
-    """For new texts: those of the dataset are `cased` already."""
+def lowercased(tokenizer: Tokenizer) -> Tokenizer:
+    """A tokenizer of lower-cased text. It is for new texts: those of the dataset are `cased` already."""
     return Tokenizer(
         lambda text: tokenizer.tokens(text.lower()),
         tokenizer.text,
         lambda texts: tokenizer.split([text.lower() for text in texts]),
+        ("lowercased", tokenizer),
     )
 
 
-def _reversed(tokenizer: Tokenizer) -> Tokenizer:
+def reversed_order(tokenizer: Tokenizer) -> Tokenizer:
+    """A tokenizer whose tokens are in reverse order."""
     return Tokenizer(
         lambda text: tokenizer.tokens(text)[::-1],
         lambda tokens: tokenizer.text(tokens[::-1]),
         lambda texts: [tokens[::-1] for tokens in tokenizer.split(texts)],
+        ("reversed", tokenizer),
     )
 
 

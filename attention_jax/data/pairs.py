@@ -37,6 +37,8 @@ class Tokenizer(NamedTuple):
     tokens: Callable[[str], list[str]]
     text: Callable[[Sequence[str]], str]
     all_tokens: Callable[[Sequence[str]], list[list[str]]] | None = None
+    recipe: tuple = ()
+    """How a run stores it: a name in `stored.TOKENIZERS` and the arguments of the function there; () if it cannot."""
 
     def split(self, texts: Sequence[str]) -> list[list[str]]:
         """The tokens of each text."""

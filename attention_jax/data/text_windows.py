@@ -83,6 +83,11 @@ def make_tokenizer(options: settings.TextFile, lines: list[str]) -> tuple[Tokeni
         return tokenizer, Vocabulary(sorted({character for line in lines for character in line} | {"\n"}), unk=UNK)
     short = [line[at : at + PIECE] for line in lines for at in range(0, len(line), PIECE) if line.strip()]
     model, pieces = tokenizers.sentencepiece(short, options.vocabulary_size, exact=True)
+    return by_line(model), Vocabulary(["\n", *pieces], unk=UNK)
+
+
+def by_line(model: Tokenizer) -> Tokenizer:
+    """The tokens of each line by a tokenizer, with a token for the end of a line."""
 
     def tokens(text: str) -> list[str]:
         first, *rest = text.split("\n")
@@ -94,7 +99,7 @@ def make_tokenizer(options: settings.TextFile, lines: list[str]) -> tuple[Tokeni
             lines.append([]) if token == "\n" else lines[-1].append(token)
         return "\n".join(map(model.text, lines))
 
-    return Tokenizer(tokens, text), Vocabulary(["\n", *pieces], unk=UNK)
+    return Tokenizer(tokens, text, recipe=("lines", model))
 
 
 def load(options: settings.TextFile) -> Windows:

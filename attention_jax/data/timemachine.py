@@ -63,6 +63,11 @@ def find(path: str) -> str:
     )
 
 
+def letters_and_spaces() -> Tokenizer:
+    """The characters of `letters`."""
+    return Tokenizer(lambda text: list(letters(text) or " "), "".join, recipe=("letters",))
+
+
 def letters(text: str) -> str:
     """Lower-cased letters, and one space for every run of anything else.
 
@@ -97,5 +102,5 @@ def load(config: settings.TimeMachine) -> Windows:
         "train_windows": config.train_windows,
         "valid_windows": config.valid_windows,
     }
-    tokenizer = Tokenizer(lambda text: list(letters(text) or " "), "".join)
+    tokenizer = letters_and_spaces()
     return Windows(cut(0, config.train_windows), held_out, vocabulary, tokenizer, facts)

@@ -23,7 +23,7 @@ def whitespace() -> Tokenizer:
     >>> whitespace().tokens("one  line")
     ['one', 'line']
     """
-    return Tokenizer(str.split, " ".join)
+    return Tokenizer(str.split, " ".join, recipe=("whitespace",))
 
 
 def character() -> Tokenizer:
@@ -32,7 +32,7 @@ def character() -> Tokenizer:
     >>> character().text(character().tokens("a b"))
     'a b'
     """
-    return Tokenizer(list, "".join)
+    return Tokenizer(list, "".join, recipe=("character",))
 
 
 def words() -> Tokenizer:
@@ -48,7 +48,7 @@ def words() -> Tokenizer:
             text = text.replace(mark, " " + mark)
         return [token for token in text.split(" ") if token]
 
-    return Tokenizer(tokens, " ".join)
+    return Tokenizer(tokens, " ".join, recipe=("words",))
 
 
 def spacy(language: str) -> Tokenizer:
@@ -79,7 +79,8 @@ def spacy(language: str) -> Tokenizer:
     def tokens(text: str) -> list[str]:
         return [token.text for token in pipeline()(text) if not any(map(str.isspace, token.text))]
 
-    return Tokenizer(tokens, " ".join, lambda texts: _cached_tokens(f"spacy-{language}", texts, tokens))
+    every = lambda texts: _cached_tokens(f"spacy-{language}", texts, tokens)
+    return Tokenizer(tokens, " ".join, every, ("spacy", language))
 
 
 def _cached_tokens(name: str, texts: Sequence[str], tokens: Callable[[str], list[str]]) -> list[list[str]]:
@@ -109,7 +110,13 @@ def bpe(path: str) -> Tokenizer:
     for number, merge in enumerate(merges, start=1 + len(lines) - len(merges)):
         if len(merge) != 2:
             raise InputError(f"{path} line {number}: expected two symbols to merge, got {lines[number - 1][:60]!r}")
-    return merge_tokenizer({merge: rank for rank, merge in enumerate(merges)})
+    return bpe_of_merges(merges)
+
+
+def bpe_of_merges(merges: Sequence[tuple[str, str]]) -> Tokenizer:
+    """The BPE tokenizer of merges, the first ones before the others."""
+    merges = [tuple(merge) for merge in merges]
+    return merge_tokenizer({merge: rank for rank, merge in enumerate(merges)})._replace(recipe=("bpe", merges))
 
 
 def merge_tokenizer(ranks: dict[tuple[str, str], int]) -> Tokenizer:
@@ -149,17 +156,20 @@ def sentencepiece(texts: Sequence[str], vocabulary_size: int, exact: bool = Fals
     return sentencepiece_model(train_sentencepiece(texts, vocabulary_size, exact))
 
 
-def sentencepiece_model(path: str) -> tuple[Tokenizer, list[str]]:
-    """The sentencepiece model in a file, and its pieces, specials left out."""
+def sentencepiece_model(source: str | bytes) -> tuple[Tokenizer, list[str]]:
+    """The sentencepiece model in a file, or in the bytes of one, and its pieces, specials left out."""
     import sentencepiece as library
 
+    path = "what the run stored" if isinstance(source, bytes) else source
     try:
-        model = library.SentencePieceProcessor(model_file=path)
+        content = source if isinstance(source, bytes) else Path(source).read_bytes()
+        model = library.SentencePieceProcessor(model_proto=content)
     except (OSError, RuntimeError) as error:
         raise InputError(f"{path} is not the file of a sentencepiece model; give one that ends in .model") from error
     ordinary = lambda number: not (model.is_unknown(number) or model.is_control(number))
     pieces = [model.id_to_piece(number) for number in filter(ordinary, range(model.get_piece_size()))]
-    return Tokenizer(lambda text: model.encode(text, out_type=str), lambda tokens: model.decode(list(tokens))), pieces
+    tokens, text = lambda text: model.encode(text, out_type=str), lambda tokens: model.decode(list(tokens))
+    return Tokenizer(tokens, text, recipe=("sentencepiece", content)), pieces
 
 
 def train_sentencepiece(texts: Sequence[str], vocabulary_size: int, exact: bool = False) -> str:

@@ -1,14 +1,13 @@
 """Learning algorithms from examples: Neural Turing Machines, and LSTMs beside them, on the tasks of
 `data/algorithmic.py`."""
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from attention_jax.config import Config
 from attention_jax.data import algorithmic, batches
+from attention_jax.data.algorithmic import SequenceSets
 from attention_jax.tasks import Evaluation, Task, build_model, initial
 from attention_jax.train.placement import map_batches
 
@@ -41,30 +40,20 @@ def ends(length: np.ndarray) -> tuple[int, ...]:
     return tuple(cut for cut in cuts if cut >= length.min())
 
 
-class Sets(NamedTuple):
-    """Sequences to train on, to choose the best epoch on, to test on, and, by name, of sizes that do not occur in
-    training."""
-
-    train: algorithmic.Sequences
-    valid: algorithmic.Sequences
-    test: algorithmic.Sequences
-    beyond: dict[str, algorithmic.Sequences]
-
-
 class MemoryTask(Task):
-    """A network that learns an algorithm from sequences; `data` are `Sets`."""
+    """A network that learns an algorithm from sequences; `data` are `SequenceSets`."""
 
     view = "attention_jax.views.memory:MemoryView"
 
     @classmethod
-    def load(cls, config: Config) -> Sets:
+    def load(cls, config: Config) -> SequenceSets:
         train, valid, test = algorithmic.load(config.data, config.train.seed)
         rng, generate = np.random.default_rng([config.train.seed, 1]), algorithmic.GENERATORS[config.data.task]
         beyond = {name: generate(rng, SHOWN, **arguments) for name, arguments in BEYOND[config.data.task].items()}
-        return Sets(train, valid, test, beyond)
+        return SequenceSets(train, valid, test, beyond)
 
     @classmethod
-    def make_model(cls, config: Config, data: Sets):
+    def make_model(cls, config: Config, data: SequenceSets):
         return build_model(config, data.train.targets.shape[-1])
 
     def init(self, rng):

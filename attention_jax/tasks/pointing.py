@@ -1,26 +1,16 @@
 """Pointing at positions of the input: Pointer Networks on convex hulls."""
 
-from typing import NamedTuple
-
 import jax.numpy as jnp
 import numpy as np
 
 from attention_jax.config import Config, import_object
-from attention_jax.data.convex_hulls import Hulls
+from attention_jax.data.convex_hulls import Hulls, HullSets
 from attention_jax.decode import greedy
 from attention_jax.tasks import Evaluation, Task, build_model, load_once
 from attention_jax.train.placement import map_batches
 
 EVALUATED = 1_000
 """Sets per batch in evaluation."""
-
-
-class Sets(NamedTuple):
-    """Sets of points to train on, to validate on, and by the name of a test to test on."""
-
-    train: Hulls
-    valid: Hulls
-    tests: dict[str, Hulls]
 
 
 def before(target):
@@ -42,16 +32,16 @@ def polygon(row: np.ndarray) -> tuple[int, ...]:
 
 
 class PointingTask(Task):
-    """A network that points at the corners of a convex hull; `data` are `Sets`."""
+    """A network that points at the corners of a convex hull; `data` are `HullSets`."""
 
     view = "attention_jax.views.pointing:PointingView"
 
     @classmethod
-    def load(cls, config: Config) -> Sets:
-        return Sets(*load_once(import_object(config.data.loader), config.data))
+    def load(cls, config: Config) -> HullSets:
+        return HullSets(*load_once(import_object(config.data.loader), config.data))
 
     @classmethod
-    def make_model(cls, config: Config, data: Sets):
+    def make_model(cls, config: Config, data: HullSets):
         return build_model(config, data.train.inputs.shape[-1])
 
     def init(self, rng):

@@ -254,6 +254,18 @@ def read_params(directory: Path):
     return load_params(directory, like)
 
 
+def read_checkpoint(directory: Path, like) -> tuple[int, Any]:
+    """(number, parameters) of a run's best epoch, or of its latest checkpoint if no epoch has ended; InputError if it
+    is damaged or of another model. Nothing is written: the run may go on meanwhile."""
+    options = ocp.CheckpointManagerOptions(read_only=True, best_fn=lambda quality: max(quality.values()))
+    with contextlib.closing(ocp.CheckpointManager(Path(directory).absolute(), options=options)) as manager:
+        quality = {number: (manager.metrics(number) or {}).get("0") for number in manager.all_steps()}
+    known = [(value, number) for number, value in quality.items() if value is not None]
+    number = max(known)[1] if known else max(quality)
+    state = read_params(Path(directory) / str(number) / "state")
+    return number, _read_like(like, lambda: state["params"], f"the checkpoint {Path(directory) / str(number)}")
+
+
 def _empty(like):
     return jax.tree.map(lambda x: np.zeros(np.shape(x), x.dtype), like)
 

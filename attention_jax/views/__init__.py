@@ -39,6 +39,11 @@ class View:
         """Attention maps for each text, or for some held-out inputs without any; () for a model without attention."""
         return ()
 
+    def excerpt(self):
+        """The part of the data that answers need, which a run keeps (`data/stored.py`): vocabularies, names, shapes,
+        and the examples that `attention_maps` shows. None where a run cannot do without its data."""
+        return None
+
     def report(self, params, evaluation: Evaluation, directory: Path) -> list[Path]:
         """Draw figures in `directory` and write texts beside it, after a full evaluation; the figures' paths."""
         return []

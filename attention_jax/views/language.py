@@ -10,6 +10,7 @@ import numpy as np
 
 from attention_jax import InputError, decode
 from attention_jax.config import Sampling
+from attention_jax.data.text_windows import Windows
 from attention_jax.files import write_whole
 from attention_jax.report.attended import Answer, Looked, check_length
 from attention_jax.report.figures import show_heatmaps
@@ -28,7 +29,7 @@ PROMPTS, PROMPT_TOKENS = 2, 14
 class LanguageView(View):
     """What a language model adds to a text, and the tokens that it attends to."""
 
-    def predict(self, params, texts: list[str], figure: Path | None) -> list[str]:
+    def predict(self, params, texts: list[str], figure: Path | None = None) -> list[str]:
         """Each text and what the model adds to it."""
         data, results = self.data, []
         for text in texts:
@@ -76,6 +77,11 @@ class LanguageView(View):
         without = without_heads(self.log_p, params, batch, found["weights"])
         attention = among_tokens("decoder", 0, found, tuple(tokens), tuple(tokens), without)
         return Looked(text, (Answer(written, (attention,), None, "log p", value),))
+
+    def excerpt(self) -> Windows:
+        """One training window, for its shape, and the held-out windows that begin `attention_maps`."""
+        held_out = {name: rows[:: max(len(rows) // PROMPTS, 1)][:PROMPTS] for name, rows in self.data.held_out.items()}
+        return self.data._replace(train=self.data.train[:1], held_out=held_out)
 
     def report(self, params, evaluation: Evaluation, directory: Path) -> list[Path]:
         texts = self.predict(params, list(self.data.beginnings), None)

@@ -6,6 +6,7 @@ import numpy as np
 
 from attention_jax import InputError
 from attention_jax.data import algorithmic
+from attention_jax.data.algorithmic import SequenceSets
 from attention_jax.report.attended import LONGEST, Answer, Attention, Looked, Side, check_length
 from attention_jax.report.figures import over_time
 from attention_jax.tasks import Evaluation
@@ -19,6 +20,13 @@ class MemoryView(View):
     def attention(self, params, batch):
         """(logits, weightings of the heads)."""
         return self.model.apply({"params": params}, batch["inputs"], look=True)
+
+    def excerpt(self) -> SequenceSets:
+        """One training sequence, for its shape, the longest validation sequence, and one of each greater size."""
+        one = lambda part, row=0: type(part)(*(column[[row]] for column in part))
+        train, valid, test, beyond = self.data
+        longest = one(valid, int(valid.length.argmax()))
+        return SequenceSets(one(train), longest, one(test), {name: one(part) for name, part in beyond.items()})
 
     def report(self, params, evaluation: Evaluation, directory: Path) -> list[Path]:
         task, longest = self.task.config.data.task, int(self.data.valid.length.argmax())

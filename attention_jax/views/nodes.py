@@ -6,6 +6,7 @@ import jax
 import numpy as np
 
 from attention_jax import InputError
+from attention_jax.data.citations import Graph
 from attention_jax.report.attended import Answer, Attention, Looked, Side
 from attention_jax.report.panels import confusion_matrix
 from attention_jax.tasks import Evaluation
@@ -25,6 +26,10 @@ class NodeView(View):
         logits, weights = jax.vmap(one)(batch["words"], batch["values"], batch["edges"])
         return {"probabilities": jax.nn.softmax(logits), **weights}
 
+    def excerpt(self) -> Graph:
+        """The whole graph: a node is classified by its neighbours."""
+        return self.data
+
     def report(self, params, evaluation: Evaluation, directory: Path) -> list[Path]:
         """The classes of the test nodes that are confused with each other."""
         test, names = self.data.splits["test"], [f"{label}" for label in range(self.data.classes)]
@@ -41,7 +46,7 @@ class NodeView(View):
                 raise InputError(f"a node must be a number from 0 to {count - 1}, got {text!r}")
         return [int(text) for text in texts]
 
-    def predict(self, params, texts: list[str], figure: Path | None) -> list[str]:
+    def predict(self, params, texts: list[str], figure: Path | None = None) -> list[str]:
         """The class of each node that a text is the number of, and its probability."""
         if figure is not None:
             raise InputError(

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention_jax import InputError
-from attention_jax.data.convex_hulls import Hulls
+from attention_jax.data.convex_hulls import Hulls, HullSets
 from attention_jax.report.attended import Answer, Attention, Looked, Side, check_length
 from attention_jax.report.figures import show_heatmaps
 from attention_jax.tasks import Evaluation
@@ -39,6 +39,10 @@ class PointingView(View):
         """The weights [B, T, S] of every step, teacher forced."""
         return jnp.exp(self.task.log_p(params, batch))
 
+    def excerpt(self) -> HullSets:
+        """One training set, for its shape, and the validation sets that `attention_maps` shows."""
+        return HullSets(first(self.data.train, 1), first(self.data.valid, DRAWN), {})
+
     def report(self, params, evaluation: Evaluation, directory: Path) -> list[Path]:
         return [self.draw(params, first(self.data.valid, DRAWN), directory / "pointers.png")]
 
@@ -67,7 +71,7 @@ class PointingView(View):
         length = np.array([len(text.split()) + 1 for text in texts], np.int32)
         return Hulls(inputs, length, np.zeros((len(texts), room), np.int32), np.full(len(texts), room, np.int32))
 
-    def predict(self, params, texts: list[str], figure: Path | None) -> list[str]:
+    def predict(self, params, texts: list[str], figure: Path | None = None) -> list[str]:
         """The numbers of the corners of each text's hull, counted from 1, the first one again at the end."""
         sets = self.written(params, self.sets_of(texts))
         if figure is not None:

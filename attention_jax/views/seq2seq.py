@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from attention_jax import InputError
-from attention_jax.data.pairs import PairData, decode_targets, encode_sources, references
+from attention_jax.data.pairs import PairData, Texts, decode_targets, encode_sources, references
 from attention_jax.files import write_json, write_whole
 from attention_jax.ops.losses import masked_cross_entropy
 from attention_jax.report import bleu
@@ -41,7 +41,7 @@ class Seq2seqView(View):
         tokens = map_batches(self.task.generate, params, batch, self.task.config.decode.batch_size)
         return tokens, self.forced(batch, tokens[:, None])
 
-    def predict(self, params, texts: list[str], figure: Path | None) -> list[str]:
+    def predict(self, params, texts: list[str], figure: Path | None = None) -> list[str]:
         tokens, batch = self.write(params, texts)
         if figure is not None and self.draw(params, batch, tokens, figure) is None:
             raise InputError("this model has no attention to draw; leave --attention out")
@@ -144,6 +144,22 @@ class Seq2seqView(View):
         """The held-out split that a report and a page show something of."""
         splits = list(self.data.held_out)
         return splits[min(1, len(splits) - 1)] if are_sentences(self.data) else splits[-1]
+
+    def excerpt(self) -> PairData:
+        """The first pairs of each held-out split; of each bucket and split the pair with the longest target, which
+        decides how long a translation may be."""
+        data, rows = self.data, {}
+        for split, pairs in data.held_out.items():
+            rows[split] = np.append(np.arange(min(SAMPLES, len(pairs.source))), pairs.target_length.argmax())
+        chosen = lambda part, at: type(part)(*(column[at] for column in part))
+        texts = {name: [data.texts[name], at] for name, at in rows.items()}
+        return data._replace(
+            train=tuple(chosen(pairs, [pairs.target_length.argmax()]) for pairs in data.train),
+            held_out={split: chosen(data.held_out[split], at) for split, at in rows.items()},
+            texts={name: Texts(*([side[row] for row in at] for side in both)) for name, (both, at) in texts.items()},
+            seen={split: data.seen[split][at] for split, at in rows.items()},
+            stream=None,
+        )
 
     def report(self, params, evaluation: Evaluation, directory: Path) -> list[Path]:
         """samples.txt, alignments, and for sentences the translations of the test set with their BLEU."""

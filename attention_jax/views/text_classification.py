@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention_jax.data.labelled_texts import encode
+from attention_jax.data.labelled_texts import LabelledTexts, encode
 from attention_jax.files import write_whole
 from attention_jax.report.attended import Answer, Looked, Side, check_length
 from attention_jax.report.heatmaps import show_heatmaps
@@ -50,7 +50,7 @@ class TextView(View):
         looked = ", ".join(f"{words[place]} {weights[place]:.2f}" for place in largest)
         return f"{self.data.names[label]} {probabilities[label]:.3f} (looked at: {looked or 'nothing'})"
 
-    def predict(self, params, texts: list[str], figure: Path | None) -> list[str]:
+    def predict(self, params, texts: list[str], figure: Path | None = None) -> list[str]:
         words, probabilities, pool = self.read(params, texts)
         if figure is not None:
             self.draw(words, probabilities, pool, figure)
@@ -95,6 +95,17 @@ class TextView(View):
         panels = [[weights[None, : len(row)]] for weights, row in zip(pool, shown)]
         classes = [[[self.data.names[p.argmax()]]] for p in probabilities[:SHOWN]]
         return show_heatmaps(panels, classes, [[row] for row in shown], path, xlabel="", ylabel="")
+
+    def excerpt(self) -> LabelledTexts:
+        """One training text of each bucket, for its shape, and the first test text of each class."""
+        first = lambda part, rows: type(part)(*(column[rows] for column in part))
+        test, texts = self.data.held_out["test"], self.data.texts["test"]
+        rows = [int(np.argmax(test.label == label)) for label in np.unique(test.label)]
+        return self.data._replace(
+            train=tuple(first(part, [0]) for part in self.data.train),
+            held_out={"test": first(test, rows)},
+            texts={"test": [texts[row] for row in rows]},
+        )
 
     def report(self, params, evaluation: Evaluation, directory: Path) -> list[Path]:
         """samples.txt, the classes confused with each other, and the words looked at."""

@@ -8,6 +8,7 @@ import numpy as np
 
 from attention_jax import InputError
 from attention_jax.data.image_files import decode
+from attention_jax.data.images import ImageData, Split
 from attention_jax.report import image_figures as figures
 from attention_jax.report.attended import Answer, Looked
 from attention_jax.report.panels import confusion_matrix
@@ -65,7 +66,7 @@ class VisionView(View):
             looked.append(Looked(str(title), (answer,)))
         return tuple(looked)
 
-    def predict(self, params, texts: list[str], figure: Path | None) -> list[str]:
+    def predict(self, params, texts: list[str], figure: Path | None = None) -> list[str]:
         """`texts` are paths of image files."""
         names, x = self.data.names, self.read(texts)
         probabilities = map_batches(self.classify, params, {"image": x}, EVALUATED)
@@ -82,6 +83,13 @@ class VisionView(View):
         if titles is None:
             titles = [f"{self.data.names[i]} {p[i]:.2f}" for p, i in zip(probabilities, probabilities.argmax(1))]
         return figures.show_attention(x, maps, titles, path) if maps else None
+
+    def excerpt(self) -> ImageData:
+        """One training image, for its shape, and the first test image of each class."""
+        train, test = self.data.train, self.data.held_out["test"]
+        rows = first_of_each(test.label)
+        held_out = {"test": Split(np.asarray(test.image[rows]), test.label[rows])}
+        return self.data._replace(train=Split(np.asarray(train.image[:1]), train.label[:1]), held_out=held_out)
 
     def report(self, params, evaluation: Evaluation, directory: Path) -> list[Path]:
         test, names = self.data.held_out["test"], self.data.names

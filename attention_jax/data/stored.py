@@ -1,0 +1,118 @@
+"""A dataset as a run keeps it: vocabularies, tokenizers, names, normalization, and a few examples, as JSON and arrays.
+
+What is read back is of the types below and of nothing else: a file names no code.
+"""
+
+import base64
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from attention_jax import InputError, config as configs
+from attention_jax.data import (
+    algorithmic,
+    citations,
+    convex_hulls,
+    fixed_width,
+    images,
+    labelled_texts,
+    packing,
+    pair_files,
+    pairs,
+    text_windows,
+    timemachine,
+    tokenizers,
+)
+from attention_jax.data.pairs import Tokenizer
+from attention_jax.data.vocabulary import Vocabulary
+
+TYPES = {
+    kind.__name__: kind
+    for kind in (
+        pairs.Pairs, pairs.Texts, pairs.PairData, packing.PackedPairs, text_windows.Windows, images.Split,
+        images.ImageData, labelled_texts.Labelled, labelled_texts.LabelledTexts, algorithmic.Sequences,
+        algorithmic.SequenceSets, convex_hulls.Hulls, convex_hulls.HullSets, citations.Graph,
+    )
+}  # fmt: skip
+TOKENIZERS = {
+    "whitespace": tokenizers.whitespace,
+    "character": tokenizers.character,
+    "words": tokenizers.words,
+    "spacy": tokenizers.spacy,
+    "bpe": tokenizers.bpe_of_merges,
+    "sentencepiece": lambda model: tokenizers.sentencepiece_model(model)[0],
+    "lowercased": pair_files.lowercased,
+    "reversed": pair_files.reversed_order,
+    "padded": fixed_width.padded,
+    "stripped": fixed_width.stripped,
+    "lines": text_windows.by_line,
+    "words and marks": labelled_texts.words_and_marks,
+    "letters": timemachine.letters_and_spaces,
+}
+"""The function that makes a tokenizer of each recipe (`Tokenizer.recipe`)."""
+SPECIAL = ("pad", "bos", "eos", "unk")
+
+
+class NotStored(Exception):
+    """The data have a part of a kind that a run does not keep, such as a tokenizer of one's own."""
+
+
+def encode(value: Any, arrays: dict[str, np.ndarray]) -> Any:
+    """A dataset as plain JSON values; arrays go into `arrays` under names. Raises NotStored."""
+    inside = lambda values: [encode(each, arrays) for each in values]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        name = f"array{len(arrays)}"
+        arrays[name] = value
+        return {"array": name}
+    if isinstance(value, bytes):
+        return {"bytes": base64.b64encode(value).decode()}
+    if isinstance(value, Tokenizer):
+        if value.recipe[:1] not in [(name,) for name in TOKENIZERS]:
+            raise NotStored("a tokenizer without a recipe")
+        return {"tokenizer": inside(value.recipe)}
+    if isinstance(value, Vocabulary):
+        return {"vocabulary": value.tokens} | {name: getattr(value, f"{name}_id") for name in SPECIAL}
+    if isinstance(value, configs.Sampling):
+        return {"sampling": vars(value)}
+    if TYPES.get(type(value).__name__) is type(value):
+        return {"type": type(value).__name__, "fields": encode(value._asdict(), arrays)}
+    if isinstance(value, Mapping):
+        return {"mapping": {name: encode(each, arrays) for name, each in value.items()}}
+    if isinstance(value, tuple | list):
+        return {"tuple": inside(value)} if isinstance(value, tuple) else inside(value)
+    raise NotStored(type(value).__name__)
+
+
+def decode(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    """The inverse of `encode`. Raises InputError, KeyError, TypeError or ValueError for what `encode` did not write."""
+    inside = lambda values: [decode(each, arrays) for each in values]
+    if isinstance(value, list):
+        return inside(value)
+    if not isinstance(value, dict):
+        return value
+    kind, content = next(iter(value.items()))
+    match kind:
+        case "array":
+            return arrays[content]
+        case "bytes":
+            return base64.b64decode(content)
+        case "tokenizer":
+            name, *arguments = inside(content)
+            return TOKENIZERS[name](*arguments)
+        case "vocabulary":
+            special = {name: None if value[name] is None else content[value[name]] for name in SPECIAL}
+            return Vocabulary(content, **special)
+        case "sampling":
+            return configs.Sampling(**content)
+        case "type":
+            return TYPES[content](**decode(value["fields"], arrays))
+        case "mapping":
+            return {name: decode(each, arrays) for name, each in content.items()}
+        case "tuple":
+            return tuple(inside(content))
+    raise InputError(f"unknown kind of stored value: {kind!r}")
