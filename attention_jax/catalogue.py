@@ -135,15 +135,17 @@ def load_experiment(name: str) -> Experiment:
 
 
 def smaller(config: Config) -> Config:
-    """`config` for a run of seconds: options that have a `smoke` size are no larger than it; 0, no limit, is larger.
+    """`config` for a run of seconds: options that have a `smoke` size are no larger than it.
 
     >>> from attention_jax.config import Dates, Decode, LuongSeq2seq
     >>> small = smaller(Config("x", Dates(), LuongSeq2seq(embed_size=4), decode=Decode()))
     >>> small.data.examples, small.model.hidden_size, small.model.embed_size, small.train.max_steps
     (1000, 8, 4, 2)
     """
-    sizes = {name: info.smoke for name, info, value in walk(config) if info.smoke and not 0 < value <= info.smoke}
-    return replace(config, **sizes)
+    larger = lambda info, value: value > info.smoke or (value == 0 and info.unlimited)
+    return replace(
+        config, **{name: info.smoke for name, info, value in walk(config) if info.smoke and larger(info, value)}
+    )
 
 
 def field_docs(kind: type) -> dict[str, str]:

@@ -137,6 +137,13 @@ def test_a_misspelt_choice_is_an_error_from_python_too():
         configs.replace(configs.Config("x", None, configs.Vit()), **{"model.pool": "avg"})
 
 
+def test_a_smoke_run_has_smaller_sizes_and_leaves_0_unless_it_is_no_limit():
+    large = configs.Config("x", configs.Images(), configs.Vit(num_heads=1), train=configs.Train(max_steps=0))
+    small = catalogue.smaller(large)
+    assert (small.data.examples, small.train.max_steps, small.train.total_epochs) == (1000, 2, 1)
+    assert (small.model.num_heads, small.model.num_kv_heads, small.model.hidden_size) == (1, 0, 8)
+
+
 COMMANDS = [kind for kind in vars(cli).values() if dataclasses.is_dataclass(kind) and kind.__module__ == cli.__name__]
 OPTIONS = [kind for name, kind in configs.Options.kinds.items() if ":" not in name and dataclasses.is_dataclass(kind)]
 

@@ -151,7 +151,7 @@ class Train(Options):
     """Examples per optimizer step, over all devices."""
     total_epochs: int = option(10, at_least=1, smoke=1, resumable=True)
     """Epochs to train."""
-    max_steps: int = option(0, smoke=2, resumable=True)
+    max_steps: int = option(0, smoke=2, unlimited=True, resumable=True)
     """Stop after this many optimizer steps; 0 has no limit."""
     seed: int = option(0, at_most=2**32 - 1)
     """Seed of the initial parameters, the order of examples, dropout and augmentation."""
@@ -215,7 +215,7 @@ class Decode(Options):
     """
     alpha: float = 0.6
     """Exponent of the length penalty."""
-    max_length: int = option(0, smoke=4)
+    max_length: int = option(0, smoke=4, unlimited=True)
     """Longest output in tokens; 0 is 1.5 times the longest training or validation target."""
     batch_size: int = option(128, at_least=1)
     """Sentences that are decoded together."""

@@ -30,7 +30,7 @@ class Dates(DataOptions):
     """A published date.txt or date.txt.gz; empty generates the data."""
     reverse_source: bool = False
     """Reverse the characters of the source."""
-    examples: int = option(50_000, smoke=1000)
+    examples: int = option(50_000, smoke=1000, unlimited=True)
     """Dates to generate; 9 of 10 train, 1 of 10 tests."""
     validation: int = 0
     """Training dates to hold out for validation metrics."""
@@ -46,7 +46,7 @@ class Addition(DataOptions):
     """The book's addition.txt or addition.txt.gz; empty generates the data."""
     reverse_source: bool = False
     """Reverse the characters of the source."""
-    examples: int = option(50_000, smoke=1000)
+    examples: int = option(50_000, smoke=1000, unlimited=True)
     """Sums to generate; 9 of 10 train, 1 of 10 tests."""
 
 
@@ -148,7 +148,7 @@ class Reverse(TextPairs):
 
     loader: ClassVar[str] = "attention_jax.data.reverse:load"
 
-    examples: int = option(50_000, smoke=1000)
+    examples: int = option(50_000, smoke=1000, unlimited=True)
     """Training pairs of 1 to 25 numbers; 1,000 pairs of 1 to 30 numbers validate and 1,000 test."""
 
 
@@ -166,7 +166,7 @@ class Corpus(TextPairs, Streamed):
     """Target sentences, line by line those of the source."""
     tsv_file: str = option("", user_data=True)
     """A file of `source TAB target` lines, instead of the other two."""
-    examples: int = option(0, smoke=1000)
+    examples: int = option(0, smoke=1000, unlimited=True)
     """Dates to generate and translate where no file is given; 0 requires files."""
     languages: tuple[str, str] = ("xx", "xx")
     """Codes of the two languages, for the spacy tokenizer and for BLEU, which counts characters in languages without
@@ -194,7 +194,7 @@ class LabelledFile(DataOptions):
 
     tsv_file: str = option("", user_data=True)
     """A file of `label TAB text` lines (.gz, too); empty generates dates, labelled by their language."""
-    examples: int = option(2_000, smoke=1000)
+    examples: int = option(2_000, smoke=1000, unlimited=True)
     """Dates to generate where no file is given; 0 requires a file."""
     on_bad_record: Literal["error", "skip"] = option("error", resumable=True, was="damaged")
     """A line that is no label and text: stop with a message (error), or drop and count it (skip)."""
@@ -258,7 +258,7 @@ class Images(Streamed):
     """Scale pixels to -1 to 1 instead of 0 to 1."""
     validation: int = 0
     """Training images to hold out for validation metrics; of "own", 0 is a fifth of each class."""
-    examples: int = option(0, smoke=1000)
+    examples: int = option(0, smoke=1000, unlimited=True)
     """Train on this many images only; 0 is all."""
     crop_padding: int = 0
     """Pixels of padding before a random crop."""
@@ -377,7 +377,7 @@ class ConvexHulls(DataOptions):
     """Fewest points of a set."""
     max_points: int = option(10, at_least=3, was="most")
     """Most points of a set."""
-    examples: int = option(200_000, at_least=1, smoke=1000)
+    examples: int = option(200_000, at_least=1, smoke=1000, unlimited=True)
     """Training sets."""
     held_out: int = option(10_000, at_least=1)
     """Sets for validation, and for each test: with the fewest and with the most points."""

@@ -27,7 +27,9 @@ class OptionInfo:
     at_most: float | None = None
     """The largest value; 2**31 - 1 for integers that name none."""
     smoke: int | None = None
-    """The size in a run of seconds (`catalogue.smaller`), where the configured one is larger, or 0 for no limit."""
+    """The size in a run of seconds (`catalogue.smaller`), where the configured one is larger."""
+    unlimited: bool = False
+    """0 is no limit, and so larger than any other value."""
     resumable: bool = False
     """`train --resume` may change it: it decides how long or how a run is executed, not what has been trained."""
     traced: bool = False
