@@ -36,6 +36,7 @@ PUBLIC = {
     "models.vit": ("Vit",),
     "ops.attention": ("attend", "attention_weights", "masked_softmax"),
     "ops.biases": ("ALiBi", "Bias", "ShawBias", "T5Bias", "TransformerXLBias"),
+    "ops.heads": ("attend_heads",),
     "ops.kernel_regression": ("nadaraya_watson",),
     "ops.masks": ("Mask", "causal", "dense", "lengths", "segments", "window"),
     "ops.normalisers": (
@@ -43,6 +44,7 @@ PUBLIC = {
         "StickBreaking", "StudentKernel", "TopK",
     ),
     "ops.normalising": ("Normaliser", "Ordered", "Pointwise", "Ratio", "Threshold"),
+    "ops.pooling": ("LocalLinear", "LogMixture", "Mean", "Moments", "Pool"),
     "ops.scores": (
         "Additive", "Bilinear", "Boxcar", "Concat", "Constant", "Cosine", "Dot", "Epanechikov", "Gaussian",
         "NegativeSquaredDistance", "QKNorm", "ScaledDot", "Score", "SoftCap",
@@ -67,6 +69,7 @@ if TYPE_CHECKING:
     from attention_jax.models.vit import Vit
     from attention_jax.ops.attention import attend, attention_weights, masked_softmax
     from attention_jax.ops.biases import ALiBi, Bias, ShawBias, T5Bias, TransformerXLBias
+    from attention_jax.ops.heads import attend_heads
     from attention_jax.ops.kernel_regression import nadaraya_watson
     from attention_jax.ops.masks import Mask, causal, dense, lengths, segments, window
     from attention_jax.ops.normalisers import (
@@ -84,6 +87,7 @@ if TYPE_CHECKING:
         TopK,
     )
     from attention_jax.ops.normalising import Normaliser, Ordered, Pointwise, Ratio, Threshold
+    from attention_jax.ops.pooling import LocalLinear, LogMixture, Mean, Moments, Pool
     from attention_jax.ops.scores import (
         Additive,
         Bilinear,

@@ -17,7 +17,8 @@ from attention_jax.ops.masks import Finite, Mask, as_mask
 from attention_jax.ops.normalisers import Softmax, TopK, log_sum_exp
 from attention_jax.ops.normalising import Normaliser, as_normaliser
 from attention_jax.ops.platforms import by_platform
-from attention_jax.ops.score_blocks import Inputs, shield
+from attention_jax.ops.pooling import Mean, Pool
+from attention_jax.ops.score_blocks import Inputs, alive as reached, shield
 from attention_jax.ops.scores import ScaledDot, Score, prepare
 from attention_jax.ops.top_k import cuts
 from attention_jax.ops.trees import as_tree
@@ -49,6 +50,7 @@ def attend(
     bias: Bias | None = None,
     mask: Mask | None = None,
     normalise: Normaliser | Callable = Softmax(),
+    pool: Pool = Mean(),
     dropout: Float[Array, ""] | float | None = None,
     rng: Key[Array, ""] | None = None,
     query_offset: Int[Array, ""] | int = 0,
@@ -69,6 +71,7 @@ def attend(
         parameters. True in a mask means that the query may attend to the key.
       normalise: how scores become weights, `Softmax()` unless given: a callable pytree (`ops/normalisers.py`), or an
         elementwise function of the scores. Its leaves receive gradients.
+      pool: what is made of the weights and the values, `Mean()` unless given: a pytree of `ops/pooling.py`.
       dropout: the share of weights to drop, as in the code of Vaswani et al. 2017; none are dropped without `rng`.
         Which weights are dropped depends on `rng` and on the positions alone, not on the implementation or its blocks.
       query_offset: the position of the first query (keys start at 0), for decoding with a cache.
@@ -87,15 +90,18 @@ def attend(
     Raises:
       InputError: for shapes, types and rules that do not fit, and for an implementation that cannot do the call.
 
-    Derivatives: "plain" has all (in half precision reverse mode, and forward over reverse). "fused" and the kernels
-    have reverse mode, once; "fused" also forward over reverse (`jax.jacfwd` of a `jax.grad`). `jax.jvp` of "fused"
-    raises JAX's TypeError about custom_vjp, and reverse over reverse its ValueError about loops. None has what its
-    choices on all platforms have.
+    Derivatives: "plain", "fused" and "linear" have forward and reverse mode, of any order and in any combination;
+    "fused" in memory linear in Q + K, too (`ops/derivatives.py`). The kernels "cudnn", "flash" and "resident" have
+    reverse mode, once: JAX raises a TypeError about custom_vjp for others, and then "fused" is what to ask for.
 
     >>> attend(jnp.eye(1, 2), 9 * jnp.eye(2), jnp.array([[1.0], [2.0]])).round(2).tolist()
     [[1.0]]
     """
     _check(query, key, value, score, bias, mask, normalise, dropout, block_q, block_k)
+    if not isinstance(pool, Mean):
+        call = {"score": score, "bias": bias, "mask": mask, "normalise": normalise, "dropout": dropout, "rng": rng}
+        call |= {"query_offset": query_offset, "implementation": implementation, "block_q": block_q, "block_k": block_k}
+        return _pooled(pool, query, key, value, call, return_log_sum_exp)
     score, bias, mask, normalise = as_tree(score), as_tree(bias), as_mask(mask), as_normaliser(normalise)
     if rng is None or is_zero(dropout):
         dropout = None
@@ -127,6 +133,23 @@ def attend(
 
     found = by_platform(run, {p: "xla" if i in ("plain", "fused") else i for p, i in chosen.items()})
     return found[0] if with_log and not return_log_sum_exp else found
+
+
+def _pooled(pool, query, key, value, call, return_log_sum_exp):
+    """`attend` with another pooling than the mean, by attention over lifted values."""
+    if not isinstance(pool, Pool):
+        raise InputError(f"pool must be a pooling such as Mean(), got {pool!r}")
+    mask, alive = as_mask(call["mask"]), jnp.ones(key.shape[:1], bool)
+    if mask is not None:
+        inputs = Inputs((call["score"], None, None), query, key, value, None, mask, None, call["query_offset"])
+        alive = reached(inputs)[1]
+    clean = (jnp.where(alive[:, None], x, jnp.zeros_like(x)) for x in (key, value))
+    lifted, known = pool.lift(*clean, alive)
+    out, log = attend(query, key, lifted, return_log_sum_exp=return_log_sum_exp, **call), None
+    if return_log_sum_exp:
+        out, log = out
+    out = pool.finish(query, out, known, value.shape[1]).astype(value.dtype)
+    return (out, log) if return_log_sum_exp else out
 
 
 def _less_sink(out, kept):

@@ -1,0 +1,134 @@
+"""Poolings: what is made of the weights and values of a query. `attend(..., pool=...)` takes one of these.
+
+A pooling is a pytree with two functions: `lift` says what the values of `attend` are replaced by, and `finish` makes
+the output of their weighted sums. So every pooling works with every score, mask, normaliser and implementation, and has
+all their derivatives.
+
+>>> import jax.numpy as jnp
+>>> from attention_jax.ops.attention import attend
+>>> x = jnp.array([[0.0], [1.0], [2.0]])
+>>> attend(jnp.array([[0.5]]), x, 3 * x, pool=LocalLinear()).round(4).tolist()
+[[1.5]]
+"""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from attention_jax import InputError
+from attention_jax.ops.precision import accumulator
+from attention_jax.ops.trees import pytree
+
+
+class Pool:
+    """Base class: the weighted sum of the values."""
+
+    def lift(
+        self, key: Float[Array, "K E"], value: Float[Array, "K V"], alive: Bool[Array, " K"]
+    ) -> tuple[Float[Array, "K P"], object]:
+        """What is summed in place of the values, and what `finish` has to know besides; `alive` are the keys that some
+        query may attend to, to which alone the second may refer."""
+        return value, None
+
+    def finish(
+        self, query: Float[Array, "Q D"], pooled: Float[Array, "Q P"], known: object, width: int
+    ) -> Float[Array, "Q W"]:
+        """The output, given the weighted sums and the width V of the values."""
+        return pooled
+
+
+@pytree
+@dataclass(frozen=True)
+class Mean(Pool):
+    """sum_j w_j v_j, [Q, V]."""
+
+
+@pytree
+@dataclass(frozen=True)
+class Moments(Pool):
+    """The mean of the values and their variance about it, [Q, 2 V]: attention with an error bar. The variance is that
+    of weights divided by their sum."""
+
+    def lift(self, key, value, alive):
+        value = value.astype(accumulator(value.dtype))
+        centre = _mean(value, alive)
+        moved = value - centre[None]
+        return jnp.concatenate([jnp.ones_like(moved[:, :1]), moved, moved**2], axis=1), centre
+
+    def finish(self, query, pooled, known, width):
+        mass, pooled = _divided(pooled)
+        first, second = pooled[:, :width], pooled[:, width:]
+        return jnp.concatenate([(first + known[None]) * mass, jnp.maximum(second - first**2, 0)], axis=1)
+
+
+@pytree
+@dataclass(frozen=True)
+class LocalLinear(Pool):
+    """Local linear regression: a at the (a, b) that minimise sum_j w_j |v_j - a - b (k_j - q)|^2 + ridge |b|^2 / sum_j
+    w_j, [Q, V] (Stone 1977; Fan 1992; as attention: Zuo et al. 2025).
+
+    Plain attention is the same with b = 0. Queries and keys have one width D. The sums have 1 + D + D (D + 1) / 2 + V +
+    D V numbers for each key, and each query needs a solution of D equations: this is for D up to about 16.
+    """
+
+    ridge: Float[Array, ""] | float = 1e-6
+
+    def lift(self, key, value, alive):
+        precision = accumulator(value.dtype)
+        key, value = key.astype(precision), value.astype(precision)
+        centre = _mean(key, alive), _mean(value, alive)  # or differences of large numbers
+        key, value = key - centre[0][None], value - centre[1][None]
+        rows, columns = jnp.triu_indices(key.shape[1])
+        mixed = (key[:, :, None] * value[:, None, :]).reshape(len(key), -1)
+        lifted = [jnp.ones_like(key[:, :1]), key, key[:, rows] * key[:, columns], value, mixed]
+        return jnp.concatenate(lifted, axis=1), centre
+
+    def finish(self, query, pooled, known, width):
+        features = query.shape[1]
+        if features != len(known[0]):
+            raise InputError(f"LocalLinear needs queries as wide as keys, got {features} and {len(known[0])}")
+        mass, pooled = _divided(pooled)
+        rows, columns = jnp.triu_indices(features)
+        ends = [features, features + len(rows), features + len(rows) + width]
+        key, squares, value, mixed = jnp.split(pooled, ends, axis=1)
+        square = jnp.zeros((len(query), features, features), pooled.dtype)
+        square = square.at[:, rows, columns].set(squares).at[:, columns, rows].set(squares)
+        covariance = square - key[:, :, None] * key[:, None, :]
+        covariance = covariance + self.ridge * jnp.eye(features, dtype=pooled.dtype)[None]
+        mixed = mixed.reshape(-1, features, width) - key[:, :, None] * value[:, None, :]
+        slopes = jnp.linalg.solve(covariance, mixed)  # [Q, D, V]
+        away = query.astype(pooled.dtype) - known[0][None] - key
+        return (value + known[1][None] + jnp.einsum("qd,qdv->qv", away, slopes)) * mass
+
+
+@pytree
+@dataclass(frozen=True)
+class LogMixture(Pool):
+    """log sum_j w_j exp(v_j), [Q, V], for values that are log-probabilities: a mixture whose component is chosen by the
+    weights, which are those of hard latent attention summed over (Wu et al. 2018, eq. 5). -inf without any key."""
+
+    def lift(self, key, value, alive):
+        value = value.astype(accumulator(value.dtype))
+        largest = jnp.max(value, axis=0, initial=-jnp.inf, where=alive[:, None])
+        largest = jax.lax.stop_gradient(jnp.where(jnp.isfinite(largest), largest, 0.0))
+        return jnp.exp(value - largest[None]), largest
+
+    def finish(self, query, pooled, known, width):
+        some = pooled != 0
+        return jnp.where(some, jnp.log(jnp.where(some, pooled, 1.0)) + known[None], -jnp.inf)
+
+
+def _mean(x, alive):
+    """The mean of the rows that are alive; a constant for derivatives, since what is centred about it does not depend
+    on it."""
+    count = jnp.maximum(alive.sum(), 1).astype(x.dtype)
+    return jax.lax.stop_gradient(jnp.sum(x, axis=0, where=alive[:, None]) / count)
+
+
+def _divided(pooled):
+    """Whether a query has any weight, as 0 or 1 [Q, 1], and the other sums divided by that of the weights."""
+    mass = pooled[:, :1]
+    some = mass != 0
+    return some.astype(pooled.dtype), jnp.where(some, pooled[:, 1:] / jnp.where(some, mass, 1.0), 0.0)

@@ -1,0 +1,118 @@
+"""Poolings against their definitions in NumPy, and attention of [batch, position, head, feature] with shared keys."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention_jax import InputError
+from attention_jax.ops.attention import attend, attention_weights
+from attention_jax.ops.heads import attend_heads
+from attention_jax.ops.masks import causal, lengths
+from attention_jax.ops.normalisers import CompactKernel, Entmax, Sigmoid, Softmax
+from attention_jax.ops.pooling import LocalLinear, LogMixture, Moments
+from attention_jax.ops.scores import Gaussian, NegativeSquaredDistance
+
+
+def data(queries=7, keys=40, width=2, dtype=np.float64):
+    draw = np.random.default_rng(0)
+    key = draw.uniform(-1, 1, (keys, width)) + 5  # far from the origin
+    return draw.uniform(-0.8, 0.8, (queries, width)).astype(dtype) + 5, key, draw.standard_normal((keys, 3))
+
+
+NORMALISERS = {"softmax": Softmax(), "sigmoid": Sigmoid(), "entmax": Entmax(1.5), "compact": CompactKernel(1)}
+
+
+@pytest.mark.parametrize("implementation", ["plain", "fused"])
+@pytest.mark.parametrize("name", NORMALISERS)
+def test_local_linear_regression_solves_the_normal_equations(name, implementation):
+    with jax.enable_x64(True):
+        query, key, value = (jnp.asarray(x) for x in data())
+        call = {"score": Gaussian(0.5), "normalise": NORMALISERS[name], "mask": lengths(35)}
+        ridge = 1e-3
+        ours = attend(query, key, value, pool=LocalLinear(ridge), implementation=implementation, block_k=16, **call)
+        weights = np.asarray(attention_weights(query, key, **call))
+    for q, w in enumerate(weights):
+        w = w / w.sum()
+        design = np.concatenate([np.ones((40, 1)), np.asarray(key) - np.asarray(query[q])], axis=1)
+        normal = design.T @ (w[:, None] * design) + ridge * np.diag([0, 1, 1])
+        line = np.linalg.solve(normal, design.T @ (w[:, None] * np.asarray(value)))
+        np.testing.assert_allclose(ours[q], line[0], atol=1e-8)
+
+
+def test_a_linear_function_is_reproduced_at_the_boundary_too_and_has_its_slope():
+    """Fan 1992: exactly, whatever the kernel. The plain mean is not."""
+    with jax.enable_x64(True):
+        x = jnp.sort(jax.random.uniform(jax.random.key(0), (50, 1), minval=0, maxval=1), axis=0)
+        ends = jnp.array([[0.0], [0.3], [1.0]])
+        for score, normalise in ((Gaussian(0.2), Softmax()), (NegativeSquaredDistance(), CompactKernel(1))):
+            call = {"score": score, "normalise": normalise}
+            line = lambda query: attend(query, x, 2 * x - 1, pool=LocalLinear(0.0), **call)[:, 0]
+            np.testing.assert_allclose(line(ends), 2 * ends[:, 0] - 1, atol=1e-9)
+            np.testing.assert_allclose(jax.jacfwd(line)(ends)[0, 0], 2.0, atol=1e-6)
+            assert abs(attend(ends, x, 2 * x - 1, **call)[0, 0] + 1) > 0.1
+
+
+@pytest.mark.parametrize("implementation", ["plain", "fused"])
+def test_moments_and_mixtures(implementation):
+    query, key, value = (jnp.asarray(x, jnp.float32) for x in data())
+    call = {"score": Gaussian(0.5), "mask": causal()}
+    weights = np.asarray(attention_weights(query, key, **call), np.float64)
+    exact = np.asarray(value, np.float64)
+    moments = attend(query, key, value + 100, pool=Moments(), implementation=implementation, **call)
+    mean = weights @ exact
+    np.testing.assert_allclose(moments[:, :3], mean + 100, rtol=1e-6)
+    np.testing.assert_allclose(moments[:, 3:], weights @ exact**2 - mean**2, atol=1e-5)
+    logs = value - 200  # exp of it is 0 in float32
+    mixture = attend(query, key, logs, pool=LogMixture(), implementation=implementation, **call)
+    np.testing.assert_allclose(mixture, np.log(weights @ np.exp(exact)) - 200, rtol=1e-6)
+
+
+@pytest.mark.parametrize("pool", [LocalLinear(), Moments(), LogMixture()], ids=lambda pool: type(pool).__name__)
+def test_masked_keys_have_no_effect_and_no_key_gives_no_gradient(pool):
+    query, key, value = (jnp.asarray(x, jnp.float32) for x in data())
+    run = lambda query, key, value: attend(query, key, value, mask=lengths(20), pool=pool)
+    poisoned = query, key.at[30].set(jnp.nan), value.at[33].set(1e30)
+    assert np.array_equal(run(*poisoned), run(query, key, value))
+    empty = lambda key: attend(query, key, value, mask=lengths(0), pool=pool)
+    assert (empty(key) == (-jnp.inf if isinstance(pool, LogMixture) else 0)).all()
+    assert not jax.grad(lambda key: jnp.where(jnp.isfinite(empty(key)), empty(key), 0).sum())(key).any()
+    gradients = jax.grad(lambda *inputs: jnp.sin(run(*inputs)).sum(), (0, 1, 2))(*poisoned)
+    assert all(jnp.isfinite(x).all() for x in gradients)
+
+
+@pytest.mark.parametrize("implementation", ["plain", "fused"])
+def test_heads_share_keys_without_repeating_them(implementation):
+    draw = jax.random.normal
+    shapes = (2, 6, 4, 5), (2, 7, 2, 5), (2, 7, 2, 3)
+    query, key, value = (draw(jax.random.key(n), shape) for n, shape in enumerate(shapes))
+    sinks, length = jnp.arange(4.0), jnp.array([7, 4])
+    call = {"normalise": Softmax(sinks), "mask": lengths(length), "implementation": implementation}
+    out = attend_heads(query, key, value, **call)
+    assert out.shape == (2, 6, 4, 3)
+    for b in range(2):
+        for h in range(4):
+            one = {"normalise": Softmax(sinks[h]), "mask": lengths(length[b])}
+            expected = attend(query[b, :, h], key[b, :, h // 2], value[b, :, h // 2], **one)
+            np.testing.assert_allclose(out[b, :, h], expected, atol=1e-5)
+    gradients = jax.grad(lambda *x: jnp.sin(attend_heads(*x, **call)).sum(), (0, 1, 2))(query, key, value)
+    repeated = [jnp.repeat(x, 2, axis=2) for x in (key, value)]
+    wide = jax.grad(lambda *x: jnp.sin(attend_heads(*x, **call)).sum(), (0, 1, 2))(query, *repeated)
+    np.testing.assert_allclose(gradients[0], wide[0], atol=1e-5)
+    for ours, theirs in zip(gradients[1:], wide[1:], strict=True):
+        np.testing.assert_allclose(ours, theirs.reshape(2, 7, 2, 2, -1).sum(axis=3), atol=1e-5)
+
+
+def test_shapes_that_heads_cannot_have():
+    x = jnp.ones((2, 6, 4, 5))
+    for query, key, value, more in (
+        (x[0], x[0], x[0], {}),
+        (x, x[:, :, :3], x[:, :, :3], {}),
+        (x, x, x[:, :, :2], {}),
+        (x, x, x, {"normalise": Softmax(jnp.zeros(3))}),
+        (x, x, x, {"mask": lengths(jnp.ones(3, int))}),
+    ):
+        with pytest.raises(InputError):
+            attend_heads(query, key, value, **more)
+    with pytest.raises(InputError):
+        attend(x[0, 0], x[0, 0], x[0, 0], pool="mean")
