@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from attention_jax import InputError, lifecycle, run_directory, saved_run
+from attention_jax import InputError, lifecycle, packed, run_directory, saved_run
 from attention_jax.config import Config
 from attention_jax.errors import explained
 
@@ -108,12 +108,12 @@ def checked(texts, method: str) -> list[str]:
 
 
 def load_run(directory: Path | str, *, trust_code: bool = False) -> LoadedRun:
-    """The run in `directory`. Raises InputError if there is none.
+    """The run in `directory`, or in a file that `launch.py pack` wrote. Raises InputError if there is none.
 
     A run of a score, model or dataset from outside of this package imports its code, and is therefore refused without
     `trust_code`.
     """
-    directory = Path(directory)
+    directory = packed.opened(directory)
     return LoadedRun(directory, run_directory.read_config(directory, trust_code), run_directory.read_result(directory))
 
 

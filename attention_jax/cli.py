@@ -83,6 +83,18 @@ class Export:
 
 
 @dataclass(frozen=True)
+class Pack:
+    """Write a finished run to one file, with which predict, translate, look, evaluate and export work anywhere."""
+
+    run: Annotated[Positional[str], place("RUN")]
+    """The directory of a run, such as runs/date_luong/001."""
+    out: str = ""
+    """The file to write, which ends in .zip; by default RUN.zip."""
+    trust_code: bool = False
+    """Import code from outside of this package that the run names: a score, model or dataset of somebody's own."""
+
+
+@dataclass(frozen=True)
 class Import:
     """Create a run of an experiment from a file of weights, fitted to its data, to evaluate, predict or fine-tune."""
 

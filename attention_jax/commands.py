@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-from attention_jax import Diverged, InputError, Interrupted
+from attention_jax import Diverged, InputError, Interrupted, packed
 from attention_jax.compiled import keep_compiled_programs
 from attention_jax.errors import explained, require
 from attention_jax.files import is_utf8, make_parent
@@ -111,7 +111,8 @@ def export(words: list[str]):
     asked = cli.parse(cli.Export, words)
     if asked.to == "stablehlo" and asked.naming != "own":
         raise InputError(f"--naming {asked.naming} names arrays of safetensors and npz: leave it or --to stablehlo out")
-    directory = Path(asked.out or f"{asked.run}/export/{'stablehlo' if asked.to == 'stablehlo' else asked.naming}")
+    name = "stablehlo" if asked.to == "stablehlo" else asked.naming
+    directory = Path(asked.out) if asked.out else packed.beside(asked.run) / "export" / name
     if asked.to == "stablehlo":
         from attention_jax.weights import stablehlo
 
@@ -123,6 +124,19 @@ def export(words: list[str]):
 
         weights = saved_run.weights_of(Path(asked.run), trust_code=asked.trust_code)
         print(exchange.write(weights, directory, asked.to, asked.naming))
+
+
+def pack(words: list[str]):
+    """RUN [--out FILE.zip]: write a finished run to one file, which every command accepts."""
+    from attention_jax import cli, saved_run
+
+    asked = cli.parse(cli.Pack, words)
+    out = Path(asked.out or f"{asked.run.rstrip('/')}{packed.PACKED}")
+    if out.suffix != packed.PACKED:
+        raise InputError(f"--out needs a file that ends in {packed.PACKED}; got {asked.out}")
+    _, params = saved_run.load_weights(Path(asked.run), trust_code=asked.trust_code)
+    packed.write(Path(asked.run), params, out)
+    print(f"{out}: {out.stat().st_size:,} bytes")
 
 
 def import_weights(words: list[str]):
@@ -185,7 +199,7 @@ def look(words: list[str]):
         raise InputError(f"--out needs a file that ends in .html; got {asked.out}")
     page = load_run(asked.run, trust_code=asked.trust_code).look(texts)
     own = "look-own.html" if texts else "look.html"
-    path = page.save(asked.out or Path(asked.run) / "figures" / own)
+    path = page.save(asked.out or packed.beside(asked.run) / "figures" / own)
     print(f"{page.note}\n{path}" if page.note else path)
 
 
@@ -355,7 +369,7 @@ def bench(words: list[str]):
 
 COMMANDS = {
     "list": list_experiments, "train": train, "evaluate": evaluate, "predict": predict, "look": look,
-    "translate": translate, "watch": watch, "plot": plot, "export": export, "import": import_weights,
+    "translate": translate, "watch": watch, "plot": plot, "export": export, "pack": pack, "import": import_weights,
     "reproduce": reproduce, "sweep": sweep, "sweep-report": sweep_report, "bench": bench,
     "compile": compile_for_target,
 }  # fmt: skip

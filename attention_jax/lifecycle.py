@@ -136,7 +136,7 @@ def describe(config: configs.Config, directory: Path, task=None):
     """Write what a run is before it begins: config.json, environment.json, and of a task facts.json, its data."""
     from attention_jax.train.log import environment
 
-    write_json(directory / "config.json", configs.to_json(config))
+    write_json(directory / "config.json", {"format": run_directory.FORMAT, **configs.to_json(config)})
     write_json(directory / "environment.json", environment())
     if task is not None:
         write_json(directory / "facts.json", task.describe())

@@ -13,6 +13,9 @@ from pathlib import Path
 from attention_jax import Diverged, InputError, config as configs
 from attention_jax.files import check_regular, is_utf8, metrics_row, read_object, write_json
 
+FORMAT = 1
+"""Of config.json. A later version of this package reads all earlier formats."""
+
 
 def numbered(name: str, root: Path) -> dict[int, Path]:
     """The directories runs/NAME/001, runs/NAME/002, ... by their numbers."""
@@ -44,6 +47,9 @@ def read_config(directory: Path, trust_code: bool = False, like: configs.Config 
     check_regular(path)
     with undamaged(path):
         values = json.loads(path.read_text(encoding="utf-8"))
+        found = values.pop("format", FORMAT)  # runs from before 2026-11-23 do not have it
+    if found != FORMAT:
+        raise InputError(f"{path} has format {found}, this version reads {FORMAT}: install the version that wrote it")
     configs.check_trusted(values, path, trust_code, like)
     with undamaged(path):
         config = configs.from_json(values)

@@ -13,6 +13,7 @@ import numpy as np
 
 from attention_jax import InputError, config as configs
 from attention_jax.files import check_regular, read_object, whole, write_json
+from attention_jax.packed import PACKED, opened, read_weights
 from attention_jax.run_directory import check_data, final_of, has_checkpoint, read_config
 
 FORMAT = 1
@@ -74,7 +75,7 @@ def load(directory: Path, config: configs.Config | None = None, whole_data: bool
 
 def check_answers(directory: Path, config: configs.Config):
     """InputError if a run has neither ended nor a checkpoint."""
-    if config.model is None or not has_checkpoint(directory):
+    if config.model is None or not (has_checkpoint(directory) or (directory / "weights.safetensors").exists()):
         final_of(directory, config)
 
 
@@ -86,6 +87,11 @@ def params_of(directory: Path, config: configs.Config, task):
     from attention_jax.train.checkpoint import load_params, read_checkpoint
 
     like = jax.eval_shape(task.init, jax.random.PRNGKey(0))
+    if (kept := read_weights(directory)) is not None:
+        wanted, found = (jax.tree.map(lambda x: (x.shape, str(x.dtype)), tree) for tree in (like, kept))
+        if wanted != found:
+            raise InputError(f"the weights of the packed run are not those of its model {config.name}: pack it again")
+        return jax.tree.map(jax.numpy.asarray, kept)
     if not (directory / "final").is_dir():
         number, params = read_checkpoint(directory / "checkpoints", like)
         print(f"note: {directory} has not ended; these are the parameters of step {number}", file=sys.stderr)
@@ -98,7 +104,8 @@ def load_weights(directory: Path, **trusted):
     from attention_jax.train.checkpoint import read_params
 
     config = read_config(directory, **trusted)
-    return config, read_params(final_of(directory, config))
+    kept = read_weights(directory)
+    return config, read_params(final_of(directory, config)) if kept is None else kept
 
 
 def weights_of(place: Path, **trusted):
@@ -106,7 +113,8 @@ def weights_of(place: Path, **trusted):
     `read_config`."""
     from attention_jax.weights import exchange
 
-    if not (place / "checkpoints").is_dir() and not (place / "final").is_dir():
+    directory = opened(place) if zipfile.is_zipfile(place) and place.suffix == PACKED else place
+    if not any((directory / name).exists() for name in ("checkpoints", "final", "weights.safetensors")):
         return exchange.read(place)
-    config, params = load_weights(place, **trusted)
+    config, params = load_weights(directory, **trusted)
     return exchange.Weights(config.model, exchange.flat(params), str(place))

@@ -22,9 +22,10 @@ ROOMS = {  # room -> (third-party packages, rooms of this package) it may import
     "tasks": ({"jax", "flax"}, {"ops", "config", "data", "decode", "train", "report"}),
     "views": ({"jax", "flax"}, {"ops", "config", "data", "decode", "train", "report", "tasks"}),
     "run_directory": (set(), {"config"}),
-    "saved_run": ({"jax"}, {"config", "data", "run_directory", "tasks", "train", "views", "weights"}),
+    "packed": ({"safetensors"}, {"files", "weights"}),
+    "saved_run": ({"jax"}, {"config", "data", "packed", "run_directory", "tasks", "train", "views", "weights"}),
     "lifecycle": ({"jax"}, {"config", "run_directory", "saved_run", "tasks", "train", "views", "weights", "report"}),
-    "api": (set(), {"config", "run_directory", "saved_run", "lifecycle", "views", "catalogue", "report"}),
+    "api": (set(), {"config", "packed", "run_directory", "saved_run", "lifecycle", "views", "catalogue", "report"}),
     "sweep": (
         {"jax", "optuna", "ray", "rich"},
         {"config", "train", "lifecycle", "run_directory", "catalogue", "ledger", "report", "tasks"},
