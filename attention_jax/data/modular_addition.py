@@ -49,5 +49,4 @@ def load(options: settings.ModularAddition, batch_size: int) -> LabelledTexts:
         vocabulary=vocabulary,
         tokenizer=tokenizer,
         facts={"modulus": modulus} | {f"{name}_equations": len(chosen) for name, chosen in parts.items()},
-        said="",
     )

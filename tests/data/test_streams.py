@@ -113,7 +113,7 @@ def test_what_cannot_be_read_is_one_line_or_left_out_and_counted(folder, capfd):
     for workers in (0, 1):
         data, stream = made(folder, workers=workers)
         said(lambda stream=stream: read(stream), "cannot read the image", "b/2.png", "repair or remove it")
-    data, stream = made(folder, damaged="skip")
+    data, stream = made(folder, on_bad_record="skip")
     lines = [line for *_, [call] in read(stream, epochs=1) for line in call.damaged]
     row = 4 + 2  # of each class 4 are for training
     assert len(lines) == 1 and "b/2.png" in lines[0]
@@ -121,7 +121,7 @@ def test_what_cannot_be_read_is_one_line_or_left_out_and_counted(folder, capfd):
     (folder / "b" / "3.png").write_bytes(b"")  # the last of its class: another of b, not the first of c
     assert np.array_equal(data.train.image[row + 1], data.train.image[4])
     (folder / "b" / "3.png").write_bytes((folder / "b" / "0.png").read_bytes())
-    in_memory, _ = made(folder, "never", damaged="skip")
+    in_memory, _ = made(folder, "never", on_bad_record="skip")
     assert in_memory.train.label.tolist() == [0] * 4 + [1] * 4 + [2] * 4  # 4 of b are left, none for testing
     assert in_memory.held_out["test"].label.tolist() == [0, 2] and "1 of 15 images" in capfd.readouterr().err
     for path in folder.glob("*/*.png"):

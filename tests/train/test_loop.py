@@ -309,7 +309,7 @@ config = replace(date_luong.smoke(), **small)
 """
 TOKENS = """
 from attention_jax.config import Config, Decode, Optim, Reverse, Train, Transformer
-model = Transformer(1, 1, width=16, heads=2, ffn=16, dropout=0.0, tied="all")
+model = Transformer(1, 1, hidden_size=16, num_heads=2, mlp_dim=16, dropout=0.0, tied_embeddings="all")
 optim = Optim(schedule="inverse_sqrt", warmup_steps=10)
 train = Train(total_epochs=4, steps_per_call=1, label_smoothing=0.1)
 data = Reverse(examples=400, batch_tokens=777, joint_vocabulary=True, max_buckets=2)
