@@ -151,7 +151,7 @@ def test_a_full_disk_is_one_clear_line(calls, tmp_path, monkeypatch):
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(driver.worker.runs, "start", full)
+    monkeypatch.setattr(driver.worker.lifecycle, "start", full)
     with pytest.raises(InputError, match="No space left on device; free some space"):
         driver.sweep(settings(RATES), tmp_path)
 
@@ -179,7 +179,7 @@ def test_a_group_that_is_no_population_says_why(tiny, tmp_path, monkeypatch, cap
 
     started = []
     monkeypatch.setattr(population, "check_traceable", refuse)
-    monkeypatch.setattr(driver.worker.runs, "start", lambda config, directory, **_: started.append(directory))
+    monkeypatch.setattr(driver.worker.lifecycle, "start", lambda config, directory, **_: started.append(directory))
     driver.sweep(settings({"optim.learning-rate": "0.01,0.02"}, config=tiny), tmp_path)
     assert "2 runs one by one: TypeError: this model looks at its learning rate" in capsys.readouterr().err
     assert len(started) == 2
