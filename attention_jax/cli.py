@@ -337,7 +337,9 @@ def complaint(box: str) -> str:
     >>> complaint("╭─ Missing argument ─╮\\n│ Missing value for  │\\n│ argument '--out'.  │\\n╰────────────────────╯")
     "Missing value for argument '--out'."
     """
-    lines = [re.sub(r"^[│╰─\s]+|[│╯─\s]+$", "", line) for line in box.splitlines()[1:]]
+    titled = [line for line in box.splitlines() if not re.match(r"\s*(╭─|\+-|--- ?)", line)]
+    lines = [re.sub(r"^\s*[│|]\s*|\s*[│|]\s*$", "", line) for line in titled]
+    lines = ["" if re.fullmatch(r"[\s─╰╯+-]*", line) else line for line in lines]
     parts = [re.sub(r"\s+", " ", part).strip() for part in "\n".join(lines).split("\n\n")]
     line = "; ".join(part for part in parts if part and not part.startswith("For full helptext"))
     return re.sub(r"^Error parsing [\w.]+: (?=--)", "", line)

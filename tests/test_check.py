@@ -2,12 +2,11 @@
 
 import dataclasses
 import json
-import runpy
 from pathlib import Path
 
 import pytest
 
-from attention_jax import Diverged, InputError, check, comparison, config as configs, ledger
+from attention_jax import Diverged, InputError, check, commands, comparison, config as configs, ledger
 from attention_jax.catalogue import Experiment
 from attention_jax.config import Claim
 
@@ -191,7 +190,7 @@ def test_the_command_line_checks_an_experiment_of_ones_own_with_the_options_it_w
     words = "python launch.py reproduce mine --train.batch-size 7"
     run = {"variant": "", "seed": 0, "metrics": {"test.number": 7.0}, "history": [], "seconds": 1.0, "command": words}
     ledger.record("mine", run | {"environment": ENVIRONMENT}, tmp_path / "results")
-    reproduce = runpy.run_path(str(ROOT / "launch.py"))["reproduce"]
+    reproduce = commands.reproduce
     with pytest.raises(SystemExit) as stop:
         reproduce([str(tmp_path / "mine.py"), "--check", "--minutes", "1"])
     assert stop.value.code == 0 and report(tmp_path)["numbers"][0]["here"] == 7.0

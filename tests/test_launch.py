@@ -136,7 +136,7 @@ MISTAKES = {
         ["--model.cell", "rnn"],
         "invalid choice 'rnn' for argument '--model.cell'. Expected one of ('lstm', 'gru')",
     ),
-    "no score": (["--model.score", "dotty"], "LuongSeq2seq.score must be one of 'dot', 'scaled_dot', "),
+    "no score": (["--model.score", "dotty"], "--model.score must be one of 'dot', 'scaled_dot', "),
     "no value": (["--out"], "Missing value for argument '--out'. Expected 1 values."),
     "one word too many": (["more"], "Unrecognized options: more"),
 }
@@ -196,7 +196,7 @@ def test_misspelt_names_are_suggested():
         (["--model.hidden-size", "big"], "--model.hidden-size"),
         (["--model.score", "dotty"], "scaled_dot"),
         (["--model.hidden-size", "0"], "at least 1"),
-        (["--optim.learning-rate", "-1"], "positive"),
+        (["--optim.learning-rate", "-1"], "--optim.learning-rate must be above 0"),
         (["--data.path", "no/such/file.txt"], "no/such/file.txt"),
         (["--out", "/proc/nowhere"], "writable"),
         (["--resume", "--out", "no/such/run"], "no/such/run"),

@@ -19,6 +19,7 @@ from attention_jax.sweep.population import Member
 from attention_jax.train import step
 from attention_jax.train.checkpoint import load_params
 from attention_jax.train.run import Run
+from attention_jax.views import run_figures
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -140,7 +141,7 @@ def test_a_population_goes_on_where_it_stopped_also_with_fewer_members(three, tm
     some = [members(configs, tmp_path)[place] for place in (2, 0)]
     population.train_many(some, [tasks.build(m.config) for m in some], tmp_path / "next", until=3)
     assert (tmp_path / "1" / "metrics.jsonl").read_text() == lines
-    runs.start(configs[1], tmp_path / "1", resume=True, quiet=True)
+    lifecycle.start(configs[1], tmp_path / "1", resume=True, quiet=True)
     for place in range(3):
         assert_same(tmp_path / str(place), root / str(place))
         assert len((tmp_path / str(place) / "metrics.jsonl").read_text().splitlines()) == 9
@@ -194,7 +195,7 @@ def test_members_end_as_the_runs_alone_would(end, tiny, tmp_path, monkeypatch, c
     population.train_many(members(configs, tmp_path), [shared, build(configs[1])], tmp_path / "group", until=3)
     monkeypatch.setattr(tasks, "build", scripted)
     for place, config in enumerate(configs):
-        monkeypatch.setattr(runs, "draw", lambda *_: [])
+        monkeypatch.setattr(run_figures, "draw", lambda *_: [])
         alone = lifecycle.start(config, tmp_path / "alone" / str(place), quiet=True)
         together = run_directory.read_result(tmp_path / str(place))
         assert [row["valid.loss"] for row in together["history"]] == [row["valid.loss"] for row in alone["history"]]

@@ -10,6 +10,7 @@ import pytest
 
 from attention_jax import InputError, catalogue, config as configs, tasks
 from attention_jax.tasks import scoring
+from attention_jax.train import placement
 from attention_jax.views import pictures, view_of
 from experiments import bahdanau_length, input_feeding, multi30k_scores
 
@@ -156,12 +157,9 @@ def test_the_scores_are_drawn_as_far_as_they_have_ended(tmp_path):
 
 
 def test_the_curves_of_input_feeding_are_drawn_beside_theirs(tmp_path):
-    for variant in ("general", "scaled-feeding"):
-        (tmp_path / variant).mkdir()
-        history = [{"epoch": 1, "valid.loss": 4.8}, {"epoch": 2, "valid.loss": 3.9}]
-        (tmp_path / variant / "result.json").write_text(json.dumps({"history": history}))
-    drawn = input_feeding.figure({p.name: p for p in tmp_path.iterdir()}, tmp_path / "curves.png")
-    assert drawn.stat().st_size > 2000
+    history = [{"epoch": 1, "valid.loss": 4.8}, {"epoch": 2, "valid.loss": 3.9}]
+    recorded = {variant: [{"history": history}] for variant in ("general", "scaled-feeding")}
+    assert input_feeding.figure(recorded, tmp_path / "curves.png").stat().st_size > 2000
 
 
 def test_what_is_claimed_of_their_input_feeding_is_what_their_file_says():
