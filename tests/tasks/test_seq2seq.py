@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from attention_jax import InputError, catalogue, config as configs, tasks
+from attention_jax import InputError, catalogue, config as configs, ledger, tasks
 from attention_jax.tasks import scoring
 from attention_jax.train import placement
 from attention_jax.views import pictures, view_of
@@ -144,16 +144,15 @@ def test_full_evaluation_scores_translations_and_report_draws_them(corpus, tmp_p
         p.stat().st_size > 2000 for p in figures
     )
     assert "signature" in (tmp_path / "test.bleu.json").read_text()
-    curves = bahdanau_length.figure({"attention": tmp_path, "no-attention": tmp_path}, tmp_path / "curves.png")
-    assert curves.stat().st_size > 2000  # drawn from what the run left
+    run = ledger.bleu_by_length(tmp_path)  # what the record keeps of what the run left
+    curves = bahdanau_length.figure({"attention": [run], "no-attention": [run]}, tmp_path / "curves.png")
+    assert curves.stat().st_size > 2000 and bahdanau_length.figure({"attention": [{}]}, tmp_path / "none.png") is None
 
 
 def test_the_scores_are_drawn_as_far_as_they_have_ended(tmp_path):
-    for variant, bleu in {"none": 14.0, "dot": 36.5, "dot-feeding": 37.0}.items():
-        (tmp_path / variant).mkdir()
-        (tmp_path / variant / "result.json").write_text(f'{{"metrics": {{"test.bleu": {bleu}}}}}')
-    drawn = multi30k_scores.figure({p.name: p for p in tmp_path.iterdir()}, tmp_path / "scores.png")
-    assert drawn.stat().st_size > 2000
+    scores = {"none": 14.0, "dot": 36.5, "dot-feeding": 37.0}
+    recorded = {variant: [{"metrics": {"test.bleu": bleu}}] for variant, bleu in scores.items()}
+    assert multi30k_scores.figure(recorded, tmp_path / "scores.png").stat().st_size > 2000
 
 
 def test_the_curves_of_input_feeding_are_drawn_beside_theirs(tmp_path):
