@@ -26,7 +26,7 @@ class LoadedRun:
         """Data, model, loss and evaluation (attention_jax/tasks), with all data, which are loaded again. Raises
         InputError if they are missing or have changed, or if the run has no checkpoint."""
         with explained():
-            return saved_run.load(self.directory, self.config)[1]
+            return saved_run.load_task(self.directory, self.config)
 
     @cached_property
     def _answering(self) -> tuple:

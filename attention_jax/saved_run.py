@@ -62,15 +62,21 @@ def load(directory: Path, config: configs.Config | None = None, whole_data: bool
 
     With `whole_data` the task is loaded with all its data, to evaluate it; without, with what the run keeps of them.
     """
+    config = config or read_config(directory)
+    task = load_task(directory, config, whole_data)
+    return config, task, params_of(directory, config, task)
+
+
+def load_task(directory: Path, config: configs.Config, whole_data: bool = True):
+    """The task of a run that has ended or has a checkpoint, without its parameters; `whole_data` as in `load`."""
     from attention_jax import tasks
 
-    config = config or read_config(directory)
     check_answers(directory, config)
     data = None if whole_data else read_preprocessing(directory)
     task = tasks.build(config, data)
     if data is None:
         check_data(directory, task)
-    return config, task, params_of(directory, config, task)
+    return task
 
 
 def check_answers(directory: Path, config: configs.Config):
