@@ -48,14 +48,19 @@ def read_config(directory: Path, trust_code: bool = False, like: configs.Config 
     with undamaged(path):
         values = json.loads(path.read_text(encoding="utf-8"))
         found = values.pop("format", FORMAT)  # runs from before 2026-11-23 do not have it
-    if found != FORMAT:
-        raise InputError(f"{path} has format {found}, this version reads {FORMAT}: install the version that wrote it")
+    check_format(path, found, FORMAT)
     configs.check_trusted(values, path, trust_code, like)
     with undamaged(path):
         config = configs.from_json(values)
         if not isinstance(config, configs.Config):
             raise ValueError(f"a {type(config).__name__} is no Config")
     return config
+
+
+def check_format(path: Path, found, known: int):
+    """InputError if the file `path` of a run has a format other than the `known` one."""
+    if found != known:
+        raise InputError(f"{path} has format {found}, this version reads {known}: install the version that wrote it")
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ import numpy as np
 from attention_jax import InputError, config as configs
 from attention_jax.files import check_regular, read_object, whole, write_json
 from attention_jax.packed import PACKED, opened, read_weights
-from attention_jax.run_directory import check_data, final_of, has_checkpoint, read_config
+from attention_jax.run_directory import check_data, check_format, final_of, has_checkpoint, read_config
 
 FORMAT = 1
 """Of preprocessing.json."""
@@ -45,10 +45,7 @@ def read_preprocessing(directory: Path):
     from attention_jax.data import stored
 
     content = read_object(path)
-    if content.get("format") != FORMAT:
-        raise InputError(
-            f"{path} has format {content.get('format')}, this version reads {FORMAT}: install the version that wrote it"
-        )
+    check_format(path, content.get("format"), FORMAT)
     check_regular(path.with_suffix(".npz"))
     try:
         with np.load(path.with_suffix(".npz"), allow_pickle=False) as arrays:
