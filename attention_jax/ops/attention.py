@@ -227,7 +227,7 @@ def attention_weights(
 
 
 def _scores(inputs: Inputs):
-    """Scores [Q, K], which of them are allowed, and the values without what nobody may see. A bias_query of None: the
+    """Scores [Q, K], which of them are allowed, and the values, finite in fully masked keys. A bias_query of None: the
     bias sees the query."""
     (score, bias, _), query, key, value, bias_query, mask, _, offset, cut = inputs
     query_positions, key_positions = offset + jnp.arange(query.shape[0]), jnp.arange(key.shape[0])

@@ -51,7 +51,7 @@ def _program(inputs):
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2))
 def _attend(blocks, whole, join, floats, others):
-    """(outputs, what is saved for the derivatives and has none itself, `floats` without what nobody may see)."""
+    """(outputs, what is saved for the derivatives and has none itself, `floats`, finite in fully masked rows)."""
     inputs = shielded(join(floats, others))
     program = _program(inputs)
     some = [b for _, b in blocks if b is not None] or [Blocks(1, 1)]

@@ -145,7 +145,7 @@ def add_rows(x, rows, i, size):
     return put_rows(x, rows_of(x, i, size) + rows.astype(x.dtype), i, size)
 
 
-# --- NaN and infinity where nobody may look ---------------------------------------------------------------------------
+# --- NaN and infinity in fully masked rows ----------------------------------------------------------------------------
 
 
 def shield(x: jax.Array, alive: jax.Array) -> jax.Array:

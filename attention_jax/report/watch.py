@@ -127,7 +127,7 @@ def picture(directory: Path, rows: list[Mapping], curves: bool = True):
 
 
 def follow(directory: Path, once: bool = False, interval: float = 1.0):
-    """Show the run until it is over: on a terminal a table that is drawn anew, in a pipe a line an epoch and the table
+    """Show the run until it is over: on a terminal a table that is refreshed, in a pipe a line an epoch and the table
     at the end. A directory that is not there yet is waited for. With `once` the table as it is now.
 
     Raises InputError for a directory that is no run's.
