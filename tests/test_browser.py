@@ -16,7 +16,7 @@ from tiny import builder
 from attention_jax import Gaussian, attention_weights, config as configs, dense
 from attention_jax.report.attended import Answer, Attention, Looked, Side
 from attention_jax.report.look import page
-from attention_jax.views import run_figures
+from attention_jax.views import run_figures, view_of
 from experiments import nadaraya_watson
 
 FLAGS = (
@@ -360,7 +360,7 @@ def test_the_numbers_are_those_of_the_model(chromium, tmp_path):
     params = jax.jit(task.init)(jax.random.PRNGKey(0))
     text = "10110010 01101100"
     opened = Opened(chromium, run_figures.look(task, params, [text]).save(tmp_path / "look.html"), "#token=4")
-    inputs = jnp.asarray(task.sequence_of(text).inputs)
+    inputs = jnp.asarray(view_of(task).sequence_of(text).inputs)
     weights = jax.jit(lambda x: task.model.apply({"params": params}, x, look=True)[1])(inputs)
     expected = np.stack([weights[name][0, 4, 0] for name in ("write", "read")], axis=1)
     np.testing.assert_allclose(opened.table(), expected, atol=6e-5)

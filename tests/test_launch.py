@@ -36,18 +36,17 @@ def launch(*arguments, timeout=300) -> subprocess.CompletedProcess:
 
 def launch_here(*arguments) -> subprocess.CompletedProcess:
     """`python launch.py ...` in this process, which has imported everything before: what it prints, its exit code."""
-    words, handler, code = [str(ROOT / "launch.py"), *map(str, arguments)], signal.getsignal(signal.SIGTERM), 0
+    words, code = [str(ROOT / "launch.py"), *map(str, arguments)], 0
     out, error = io.StringIO(), io.StringIO()
     try:
         with pytest.MonkeyPatch.context() as patch, contextlib.chdir(ROOT):
             patch.setattr(sys, "argv", words)
-            patch.setattr(sys, "unraisablehook", sys.unraisablehook)
+            # It starts a thread that would end this worker some seconds after the SIGTERM of a later test.
+            patch.setattr("attention_jax.commands.end_on_sigterm", lambda: None)
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
                 runpy.run_path(words[0], run_name="__main__")
     except SystemExit as stop:
         code = stop.code or 0
-    finally:
-        signal.signal(signal.SIGTERM, handler)
     return subprocess.CompletedProcess(words, code, out.getvalue(), error.getvalue())
 
 

@@ -6,7 +6,6 @@ import json
 import re
 import runpy
 import shlex
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -57,16 +56,15 @@ def make_files(directory: Path):
 
 def launch(words: list[str], place: Path) -> subprocess.CompletedProcess:
     """`python launch.py ...` in this process, which stands at `place`."""
-    handler, code, out, error = signal.getsignal(signal.SIGTERM), 0, io.StringIO(), io.StringIO()
+    code, out, error = 0, io.StringIO(), io.StringIO()
     try:
         with pytest.MonkeyPatch.context() as patch, contextlib.chdir(place):
             patch.setattr(sys, "argv", [str(ROOT / "launch.py"), *words])
+            patch.setattr("attention_jax.commands.end_on_sigterm", lambda: None)  # as in test_launch.py
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
                 runpy.run_path(sys.argv[0], run_name="__main__")
     except SystemExit as stop:
         code = stop.code or 0
-    finally:
-        signal.signal(signal.SIGTERM, handler)
     return subprocess.CompletedProcess(words, code, out.getvalue(), error.getvalue())
 
 

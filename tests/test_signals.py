@@ -91,7 +91,7 @@ from attention_jax import signals
 signals.end_on_sigterm()
 import jax, jax.numpy as jnp
 def long(x):
-    for _ in range(400):
+    for _ in range(2000):
         x = jnp.sin(x @ x)
     return x
 lowered = jax.jit(long).lower(jnp.ones((64, 64)))

@@ -262,7 +262,7 @@ class EncoderLayer(nn.Module):
     def __call__(self, x: Float[Array, "B T D"], mask=None, bias=None, train: bool = False, look: bool = False):
         """(output [B, T, D], weights [B, H, T, T] or None)."""
         h = before(self.block, self.attention_norm, x)
-        mask = self.block.self_mask(mask, len(x))
+        mask = self.block.self_mask(mask, x.shape[0])
         y, weights = self.attention(h, h, h, mask=mask, bias=bias, train=train, look=look)
         x = after(self, self.attention_norm, x, y, train)
         y = self.ffn(before(self.block, self.ffn_norm, x), train=train)
@@ -317,7 +317,7 @@ class DecoderLayer(nn.Module):
     def __call__(self, x: Float[Array, "B T D"], mask, bias=None, memory=None, train: bool = False, look: bool = False):
         """(output [B, T, D], self-attention weights or None, cross-attention weights [B, H, T, S] or None)."""
         h = before(self.block, self.attention_norm, x)
-        y, own = self.attention(h, h, h, mask=self.block.self_mask(mask, len(x)), bias=bias, train=train, look=look)
+        y, own = self.attention(h, h, h, mask=self.block.self_mask(mask, x.shape[0]), bias=bias, train=train, look=look)
         x, cross = self._rest(after(self, self.attention_norm, x, y, train), memory, train, look)
         return x, own, cross
 
