@@ -87,7 +87,7 @@ def table(found: Sequence[Compared]) -> Table:
         low, high, why = one.expected
         cells = (str(one.seed), number(one.recorded), number(one.here), f"{span(low, high)} ({why})", one.verdict)
         rows.append((one.experiment, one.claim.text, *cells))
-    return Table("Held against the record", columns, rows, right=("seed", "recorded", "here"))
+    return Table("Re-run compared with the recorded results", columns, rows, right=("seed", "recorded", "here"))
 
 
 def machine(environment: Mapping) -> str:
@@ -97,15 +97,17 @@ def machine(environment: Mapping) -> str:
 
 
 def elsewhere(results: Path) -> list[Table]:
-    """What `reproduce --check` found on other machines: a table for each check_NAME.json, which is its check.json. What
-    was recorded then may have been measured again since."""
+    """Tabulate `reproduce --check` on other machines, one table per check_NAME.json (a copy of its check.json).
+
+    The recorded values are those of the day of the check; some have been measured again since.
+    """
     tables = []
     for path in sorted(results.glob("check_*.json")):
-        said = read_json(path)
-        numbers = [one for one in said["numbers"] if one["verdict"] != "a time"]
+        check = read_json(path)
+        numbers = [one for one in check["numbers"] if one["verdict"] != "a time"]
         cells = lambda one: (str(one["seed"]), number(one["recorded"]), number(one["here"]), one["verdict"])
         rows = [(one["experiment"], one["claim"], *cells(one)) for one in numbers]
-        columns = ("experiment", "claim", "seed", "recorded then", "there", "verdict")
-        where = machine(said["runs"][0]["environment"]["here"])
-        tables.append(Table(f"Once more on {where}", columns, rows, right=("seed", "recorded then", "there")))
+        columns = ("experiment", "claim", "seed", "recorded", "re-run", "verdict")
+        where = machine(check["runs"][0]["environment"]["here"])
+        tables.append(Table(f"Re-run on {where}", columns, rows, right=("seed", "recorded", "re-run")))
     return tables

@@ -1,4 +1,4 @@
-"""The record: every claim with its verdict, withdrawn bounds, tables of measurements, and the replication.
+"""Tables of the recorded results: claims with verdicts, withdrawn bounds, measurements, and the replication.
 
 `launch.py reproduce` prints it; `make results` (`python -m attention_jax.record`) writes docs/results.md,
 docs/replication.md and README's numbers from experiments/results/*.json.
@@ -35,18 +35,18 @@ VERDICTS = ("reproduced", "beaten", "above", "below", "holds", "missed", "measur
 
 @dataclass(frozen=True)
 class Judged:
-    """A claim with its runs: those of the original record, and those of the replication (fresh, registered seeds)."""
+    """A claim with its original runs and those of the replication, whose seeds are fresh and registered."""
 
     experiment: str
     claim: Claim
     original: Sequence[Mapping]
     replication: Sequence[Mapping] = ()
     complete: bool = False
-    """Whether all registered seeds have been run; from then on the replication is judged."""
+    """Whether all registered seeds have been run; if so, the verdict rests on the replication."""
 
     @property
     def runs(self) -> Sequence[Mapping]:
-        """The runs that are judged."""
+        """The runs on which the verdict rests."""
         return self.replication if self.complete else self.original
 
     @property
@@ -55,13 +55,13 @@ class Judged:
 
     @property
     def survived(self) -> bool | None:
-        """Whether the replication gives the verdict of the original; None where one of them is not there."""
+        """Whether original and replication have the same verdict; None if one of them has not been run."""
         before, now = (judge(self.claim, runs)[1] for runs in (self.original, self.replication))
         return None if not self.replicated or before == "not run" else now == before
 
     @property
     def replicated(self) -> bool:
-        """Whether a verdict rests on the replication."""
+        """Whether the claim has bounds and a complete replication."""
         return self.complete and self.claim.bounded
 
 
@@ -81,13 +81,13 @@ def judged(experiment: Experiment, runs: Sequence[Mapping] | None = None, rows: 
 
 
 def judged_cell(claim: Claim, runs: Sequence[Mapping]) -> str:
-    """The number that is judged, and which seed's it is where that is not the median."""
+    """The judged value, with its rank among the seeds where it is not the median."""
     value, seeds = number(judged_value(claim, runs)), len(by_seed(claim, runs))
     return f"{value} (seed {claim.seeds_needed} of {seeds})" if claim.seeds_needed and seeds else value
 
 
 def claims_table(rows: Sequence[Judged], sources: bool = False) -> Table:
-    """A line for each claim; `sources` adds the source, with what differs from it and when the bound was set."""
+    """Tabulate claims; `sources` adds a column with source, differences in protocol, and date of the bound."""
     columns = ("experiment", "claim", "kind", "bound", "published", "original", "replication", "judged", "verdict")
     lines = []
     for one in rows:
@@ -99,16 +99,16 @@ def claims_table(rows: Sequence[Judged], sources: bool = False) -> Table:
 
 
 def source_cell(claim: Claim) -> str:
-    """The source, what differs from it, and the day of the bound."""
-    spread = f"its own runs: {span(*claim.spread)}" if claim.spread else ""
+    """Describe the source, the differences in protocol, and when the bound was set."""
+    spread = f"runs of the source: {span(*claim.spread)}" if claim.spread else ""
     differs = f"differs: {claim.differs}" if claim.differs else ""
-    since = f"bound of {claim.since}" if claim.since and claim.bounded else ""
-    after = f"set after a result: {claim.after}" if claim.after else ""
+    since = f"bound set {claim.since}" if claim.since and claim.bounded else ""
+    after = f"known at that time: {claim.after}" if claim.after else ""
     return "; ".join(part for part in (claim.source, spread, differs, since, after) if part)
 
 
 def counts_table(rows: Sequence[Judged]) -> Table:
-    """How many claims of each kind have which verdict, and how many of these have which caveat."""
+    """Cross-tabulate kinds and verdicts."""
     counts = Counter((one.claim.kind, one.verdict) for one in rows)
     shown = [verdict for verdict in VERDICTS if any(counts[kind, verdict] for kind in KINDS)]
     line = lambda name, kinds: (name, *(str(sum(counts[kind, verdict] for kind in kinds)) for verdict in shown))
@@ -117,53 +117,51 @@ def counts_table(rows: Sequence[Judged]) -> Table:
 
 
 def caveats_line(rows: Sequence[Judged]) -> str:
-    """The numbers of caveats among the claims that have a bound and a run, and of withdrawn bounds elsewhere."""
-    counts = Counter(doubt for one in rows for doubt in caveats(one.claim, one.runs))
+    """Count the caveats of all claims that have a verdict."""
+    counts = Counter(caveat for one in rows for caveat in caveats(one.claim, one.runs))
     total = sum(one.verdict not in ("measured", "not run") for one in rows)
-    return f"Of {total} judged claims: " + (
-        ", ".join(f"{doubt} {counts[doubt]}" for doubt in sorted(counts)) or "no caveat"
-    )
+    listed = ", ".join(f"{caveat} ({counts[caveat]})" for caveat in sorted(counts))
+    return f"Caveats of {total} judged claims: {listed or 'none'}"
 
 
 def survival_line(rows: Sequence[Judged]) -> str:
-    """How many verdicts the replication left as they were; empty before there is one."""
+    """Count the verdicts that the replication kept; empty if nothing has been replicated."""
     found = [one.survived for one in rows if one.replicated]
     if not found:
         return ""
     return (
-        f"Replicated with fresh seeds: {len(found)} claims; {found.count(True)} kept the verdict of the original runs, "
-        f"{found.count(False)} changed it, and {found.count(None)} had no run under the present protocol before."
+        f"Replication with fresh seeds: {len(found)} claims so far. Verdict kept: {found.count(True)}; changed: "
+        f"{found.count(False)}; no original run under the current protocol: {found.count(None)}."
     )
 
 
 def state_today(bound: Withdrawn, runs: Sequence[Mapping]) -> tuple[str, str]:
-    """The number of today's record, and what the withdrawn bound would say about it."""
+    """The current value, and whether the withdrawn bound and its threshold for "beaten" would be met."""
     value = judged_value(bound.on_record, runs)
     if value is None:
-        return "-", "no such run"
-    said = [("met" if within(bound, value) else "missed")] if bound.bounded else []
+        return "-", "not run"
+    states = [("met" if within(bound, value) else "missed")] if bound.bounded else []
     if bound.bar is not None:
-        reached = value >= bound.bar if upward(bound) else value <= bound.bar
-        said.append("bar reached" if reached else "bar not reached")
-    return number(value), ", ".join(said)
+        states.append("beaten" if (value >= bound.bar if upward(bound) else value <= bound.bar) else "not beaten")
+    return number(value), ", ".join(states)
 
 
 def withdrawn_table(withdrawn: Sequence[Withdrawn], runs: Sequence[Mapping]) -> Table:
-    """Bounds that were committed once and judge no more, held against today's record."""
+    """Tabulate bounds that were committed once and no longer apply, with the current value of their metric."""
     lines = []
     for bound in withdrawn:
-        bar = f"bar {number(bound.bar)}" if bound.bar is not None else ""
-        shown = ", ".join(part for part in (bounds(bound) if bound.bounded else "", bar) if part)
-        value, said = state_today(bound, runs)
+        threshold = f"beaten {'>=' if upward(bound) else '<='} {number(bound.bar)}" if bound.bar is not None else ""
+        shown = ", ".join(part for part in (bounds(bound) if bound.bounded else "", threshold) if part)
+        value, state = state_today(bound, runs)
         lines.append(
-            (bound.text, shown, number(bound.published), f"{bound.since} to {bound.until}", value, said, bound.reason)
+            (bound.text, shown, number(bound.published), f"{bound.since} to {bound.until}", value, state, bound.reason)
         )
-    columns = ("withdrawn bound", "bound", "published", "in force", "today", "it would be", "reason")
-    return Table("", columns, lines, right=("published", "today"))
+    columns = ("withdrawn bound", "bound", "published", "in force", "current value", "status", "reason")
+    return Table("", columns, lines, right=("published", "current value"))
 
 
 def grid_table(grid: Grid, runs: Sequence[Mapping]) -> Table:
-    """The measured numbers of a grid, a line for each variant that has any."""
+    """Tabulate a grid of measurements, one row per variant."""
     cell = lambda variant, metric: ours(
         Claim(variant, metric, None, "", variant=variant, minus=grid.minus, kind="measurement"), runs
     )
@@ -174,7 +172,7 @@ def grid_table(grid: Grid, runs: Sequence[Mapping]) -> Table:
 
 
 def section(experiment: Experiment, rows: Sequence[Judged]) -> str:
-    """The part of docs/results.md about one experiment."""
+    """Write an experiment's section of docs/results.md."""
     runs = [*rows[0].original, *rows[0].replication] if rows else recorded(experiment.name, experiment.results)["runs"]
     table = claims_table(rows, sources=True)
     parts = [f"### {experiment.name}", experiment.claim]
@@ -197,7 +195,7 @@ def without(table: Table, column: str) -> Table:
 
 
 def page(experiments: Sequence[Experiment]) -> str:
-    """The generated part of docs/results.md: counts, then each chapter's experiments."""
+    """Write the generated part of docs/results.md: counts, then the experiments by chapter."""
     rows = {experiment.name: judged(experiment) for experiment in experiments}
     everything = [one for some in rows.values() for one in some]
     withdrawn = [
@@ -207,8 +205,8 @@ def page(experiments: Sequence[Experiment]) -> str:
     ]
     parts = [markdown(counts_table(everything)), fill(f"{caveats_line(everything)}.", 100)]
     parts += [fill(survival_line(everything), 100)] if survival_line(everything) else []
-    missed = sum("missed" in said for said in withdrawn)
-    parts += [f"Withdrawn bounds: {len(withdrawn)}, of which today's record misses {missed}."]
+    missed = sum("missed" in state for state in withdrawn)
+    parts += [f"Withdrawn bounds: {len(withdrawn)}; the current results would miss {missed} of them."]
     for chapter in CHAPTERS:
         inside = [e for e in experiments if e.about("Chapter") == chapter and (rows[e.name] or e.withdrawn or e.grids)]
         parts += [f"## {chapter[0].upper()}{chapter[1:]}"] if inside else []
@@ -217,7 +215,7 @@ def page(experiments: Sequence[Experiment]) -> str:
 
 
 def replication_table(rows: Sequence[Judged]) -> Table:
-    """Original and replication side by side, for every claim whose registered seeds have all been run."""
+    """Tabulate original and replicated results of every claim whose replication is complete."""
     lines = []
     for one in rows:
         if not one.replicated:
@@ -227,25 +225,25 @@ def replication_table(rows: Sequence[Judged]) -> Table:
         verdicts = (with_caveats(claim, one.original), with_caveats(claim, one.replication))
         lines.append((one.experiment, claim.text, *cells, *verdicts, change))
     columns = ("experiment", "claim", "bound", "published", "original", "replication")
-    columns += ("original verdict", "replicated verdict", "verdict")
+    columns += ("original verdict", "replicated verdict", "change")
     return Table("", columns, lines, right=("published", "original", "replication"))
 
 
 def replication_page(rows: Sequence[Judged]) -> str:
-    """The generated part of docs/replication.md."""
-    summary = fill(survival_line(rows) or "No claim is replicated yet.", 100)
+    """Write the generated part of docs/replication.md."""
+    summary = fill(survival_line(rows) or "No claim has been replicated yet.", 100)
     return f"{summary}\n\n{markdown(replication_table(rows))}"
 
 
 def readme_line(one: Judged) -> str:
-    """A line of README's table of results."""
+    """Write a claim's row in README's table of results."""
     claim, runs = one.claim, one.runs
     cells = (claim.kind, bounds(claim), number(claim.published), ours(claim, runs), with_caveats(claim, runs))
     return "| " + " | ".join((one.experiment, claim.text, *cells)) + " |"
 
 
 def readme_counts(experiments: Sequence[Experiment], rows: Sequence[Judged]) -> str:
-    """README's counts by kind, caveats, withdrawn bounds and misses."""
+    """Write README's counts of verdicts, caveats, withdrawn bounds and misses."""
     misses = Counter(one.experiment for one in rows if one.verdict == "missed")
     named = ", ".join(f"`{name}` {count}" for name, count in sorted(misses.items()))
     withdrawn = sum(len(experiment.withdrawn) for experiment in experiments)
@@ -254,7 +252,7 @@ def readme_counts(experiments: Sequence[Experiment], rows: Sequence[Judged]) -> 
 
 
 def fresh_readme(text: str, experiments: Sequence[Experiment], rows: Sequence[Judged]) -> str:
-    """README with today's numbers: the lines of its table of results, and what stands between the marks of counts."""
+    """Update README's table of results and the counts between its two comment markers."""
     lines = {f"| {one.experiment} | {one.claim.text} |": readme_line(one) for one in rows}
     starts = lambda line: "|".join(line.split("|")[:3]) + "|"
     text = "\n".join(lines.get(starts(line), line) for line in text.split("\n"))
@@ -265,7 +263,7 @@ def fresh_readme(text: str, experiments: Sequence[Experiment], rows: Sequence[Ju
 
 
 def write_pages(root: Path = ROOT.parent):
-    """Write README's numbers and the generated parts of docs/results.md and docs/replication.md."""
+    """Update README and the generated parts of docs/results.md and docs/replication.md."""
     experiments = [load_experiment(name) for name in names()]
     rows = [one for experiment in experiments for one in judged(experiment)]
     others = [f"\n## {table.title}\n\n{markdown(table)}\n" for table in elsewhere(ROOT / "results")]

@@ -68,7 +68,7 @@ def test_what_was_found_on_another_machine_is_a_table_of_its_own(toy, tmp_path):
     kept = {**report(tmp_path), "runs": [{"environment": {"here": ENVIRONMENT}}]}
     (tmp_path / "check_board.json").write_text(json.dumps(kept))
     [table] = comparison.elsewhere(tmp_path)
-    assert table.title == "Once more on abacus, a board, 1 CPU, cpu: cpu, jax 0.1"
+    assert table.title == "Re-run on abacus, a board, 1 CPU, cpu: cpu, jax 0.1"
     assert table.rows == [("toy", "the number", "0", "10.5", "10", "differs")]
 
 

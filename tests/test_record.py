@@ -52,14 +52,14 @@ def test_the_replication_is_judged_once_all_registered_seeds_have_been_run(exper
     assert claim.complete and claim.verdict == "missed" and claim.survived is False
     [line] = record.replication_table([claim]).rows
     assert line[4:] == ("1.5", "6 (5-7, 2 seeds)", "above", "missed", "changed")
-    assert "1 claims; 0 kept" in record.survival_line([claim]) and "1 changed" in record.survival_line([claim])
+    assert "1 claims so far. Verdict kept: 0; changed: 1;" in record.survival_line([claim])
     assert record.claims_table([claim]).rows[0][5:8] == ("1.5", "6 (5-7, 2 seeds)", "6")
 
 
 def test_a_claim_that_had_no_run_before_neither_keeps_nor_changes_its_verdict(experiment):
     claim, _ = record.judged(experiment, [run(1.0, 100), run(1.5, 101)], ROWS)
     assert claim.replicated and claim.survived is None and record.replication_table([claim]).rows[0][-1] == "first run"
-    assert "1 had no run" in record.survival_line([claim])
+    assert record.survival_line([claim]).endswith("no original run under the current protocol: 1.")
 
 
 def test_a_difference_is_replicated_where_both_variants_are(experiment):
@@ -76,13 +76,11 @@ def test_counts_are_by_kind_and_the_sum_is_the_number_of_claims(experiment):
     assert table.columns == ("kind", "above", "holds")
     assert table.rows == [("other protocol", "1", "0"), ("order", "0", "1"), ("all", "1", "1")]
     late = dataclasses.replace(rows[0], claim=dataclasses.replace(CLAIM, after="the runs"))
-    assert record.caveats_line([late, rows[1]]) == "Of 2 judged claims: bound set after a result 1"
+    assert record.caveats_line([late, rows[1]]) == "Caveats of 2 judged claims: bound set after a result (1)"
 
 
-@pytest.mark.parametrize(
-    "value, said", [(1.5, "met, bar not reached"), (0.4, "met, bar reached"), (3.0, "missed, bar not reached")]
-)
-def test_a_withdrawn_bound_is_held_against_todays_record(value, said):
+@pytest.mark.parametrize("value, state", [(1.5, "met, not beaten"), (0.4, "met, beaten"), (3.0, "missed, not beaten")])
+def test_a_withdrawn_bound_is_compared_with_current_results(value, state):
     old = Withdrawn(
         "error",
         "test.error",
@@ -96,10 +94,10 @@ def test_a_withdrawn_bound_is_held_against_todays_record(value, said):
         until="2026-01-02",
         reason="it was wrong",
     )
-    assert record.state_today(old, [run(value, variant="is")])[1] == said
-    assert record.state_today(old, [run(value, variant="was")]) == ("-", "no such run")
+    assert record.state_today(old, [run(value, variant="is")])[1] == state
+    assert record.state_today(old, [run(value, variant="was")]) == ("-", "not run")
     [line] = record.withdrawn_table([old], [run(value, variant="is")]).rows
-    assert line[1] == "<= 2, bar 0.5" and line[3] == "2026-01-01 to 2026-01-02" and line[-1] == "it was wrong"
+    assert line[1] == "<= 2, beaten <= 0.5" and line[3] == "2026-01-01 to 2026-01-02" and line[-1] == "it was wrong"
 
 
 def test_the_page_has_every_claim_withdrawn_bound_and_grid(experiment):
