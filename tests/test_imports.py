@@ -38,7 +38,7 @@ ROOMS = {  # room -> (third-party packages, rooms of this package) it may import
     "replication": (set(), {"config", "catalogue", "check", "ledger", "files"}),
     "comparison": (set(), {"config", "catalogue", "ledger", "report"}),
     "check": (set(), {"config", "catalogue", "ledger", "comparison", "lifecycle", "run_directory", "files", "report"}),
-    "weights": ({"jax", "safetensors", "PIL"}, {"config", "data", "models", "tasks"}),
+    "weights": ({"jax", "safetensors", "PIL", "sentencepiece", "spacy"}, {"config", "data", "models", "tasks"}),
     "compile": ({"jax"}, {"config", "tasks", "train", "catalogue", "ledger"}),
     "cli": ({"tyro"}, {"config", "ledger"}),
     "files": (set(), set()),

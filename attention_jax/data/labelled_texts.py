@@ -13,6 +13,8 @@ from attention_jax.data.vocabulary import PAD, UNK, Vocabulary
 
 Example = tuple[str, str]
 """A label and a text."""
+WORD = r"\w+(?:['\u2019]\w+)*|[^\w\s]"
+"""The pattern of a word, or of a mark."""
 
 
 class Labelled(NamedTuple):
@@ -92,7 +94,7 @@ def words(text: str) -> list[str]:
     >>> words("It's late: go!")
     ["it's", 'late', ':', 'go', '!']
     """
-    return re.findall(r"\w+(?:['\u2019]\w+)*|[^\w\s]", text.lower())
+    return re.findall(WORD, text.lower())
 
 
 def words_and_marks() -> Tokenizer:

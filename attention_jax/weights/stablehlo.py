@@ -23,8 +23,10 @@ from attention_jax import InputError
 from attention_jax.data.vocabulary import Vocabulary
 from attention_jax.tasks.language import LanguageTask
 from attention_jax.tasks.seq2seq import Seq2seqTask
+from attention_jax.tasks.text_classification import TextTask
 from attention_jax.tasks.vision import VisionTask
 from attention_jax.weights.exchange import flat, nested, whole
+from attention_jax.weights.text_steps import steps
 
 TIMED = (1, 32)
 """Rows of the batches that are timed."""
@@ -52,8 +54,10 @@ class Service(NamedTuple):
     """A row of each input, [1, ...]."""
     words: dict
     """What turns numbers into text: vocabularies, names of classes."""
-    preprocessing: dict = {}  # noqa: RUF012
-    """Of images: how a file becomes the input (`prepare_image.prepare`)."""
+    preprocessing: dict
+    """How an image file or a text becomes the inputs, for the file "reference": prepare_image.py or prepare_text.py."""
+    files: dict[str, bytes] = {}  # noqa: RUF012
+    """Files that the preprocessing reads, by name."""
 
 
 @singledispatch
@@ -90,8 +94,7 @@ def _(task: VisionTask) -> Service:
 
 @service.register
 def _(task: Seq2seqTask) -> Service:
-    longest = task.data.train[0].source.shape[1]
-    longest = max([longest, *(pairs.source.shape[1] for pairs in task.data.held_out.values())])
+    longest = max(pairs.source.shape[1] for pairs in (*task.data.train, *task.data.held_out.values()))
     inputs = (
         Input("source", (longest,), "int32", "tokens, eos at the end where there is one, filled up with padding"),
         Input("source_length", (), "int32", "tokens without padding"),
@@ -111,27 +114,65 @@ def _(task: Seq2seqTask) -> Service:
         "target": _tokens(task.data.target_vocabulary),
         "reversed": task.config.data.reverse_source,
     }
-    example = (row, pairs.source_length[:1].astype(np.int32))
-    return Service(tokens, inputs, "tokens [batch, longest], to the first eos", example, words)
+    example, files = (row, pairs.source_length[:1].astype(np.int32)), {}
+    encode, _ = steps(task.data.source_tokenizer, "source", files)
+    _, decode = steps(task.data.target_tokenizer, "target", files)
+    recipe = text_recipe(encode, "source", task.data.source_vocabulary, end=True) | decoding(decode, "target")
+    return Service(tokens, inputs, "tokens [batch, longest], to the first eos", example, words, recipe, files)
+
+
+@service.register
+def _(task: TextTask) -> Service:
+    widest = task.config.data.max_length
+    inputs = (
+        Input("tokens", (widest,), "int32", "tokens, filled up with padding"),
+        Input("length", (), "int32", "tokens without padding"),
+    )
+
+    def logits(params, tokens, length):
+        return task.model.apply({"params": params}, tokens, length)[0]
+
+    vocabulary, files = task.data.vocabulary, {}
+    encode, _ = steps(task.data.tokenizer, "tokens", files)
+    recipe = text_recipe(encode, "tokens", vocabulary, most=widest, empty=vocabulary.decode([vocabulary.unk_id]))
+    words = {"tokens": _tokens(vocabulary), "classes": list(task.data.names)}
+    example = (np.zeros((1, widest), np.int32), np.array([widest], np.int32))
+    return Service(logits, inputs, "logits [batch, classes]", example, words, recipe, files)
 
 
 @service.register
 def _(task: LanguageTask) -> Service:
-    steps = task.data.train.shape[1] - 1
-    tokens = Input("tokens", (steps,), "int32", "what was written so far; logits at a place see what is before it")
+    width = task.data.train.shape[1] - 1
+    tokens = Input("tokens", (width,), "int32", "the tokens so far; the logits of a position depend on those up to it")
 
     def logits(params, tokens):
         return task.model.apply({"params": params}, tokens)[0]
 
-    example = task.data.train[:1, :-1].astype(np.int32)
+    example, files = task.data.train[:1, :-1].astype(np.int32), {}
     words = {"tokens": _tokens(task.data.vocabulary)}
-    return Service(logits, (tokens,), "logits [batch, places, tokens] of each next token", (example,), words)
+    encode, decode = steps(task.data.tokenizer, "tokens", files)
+    recipe = text_recipe(encode, "tokens", task.data.vocabulary) | decoding(decode, "tokens")
+    output = "logits [batch, positions, tokens] of each next token"
+    return Service(logits, (tokens,), output, (example,), words, recipe, files)
 
 
 def _with_beam_of_one(config):
     from attention_jax.config import replace
 
     return replace(config, **{"decode.beam_size": 1})
+
+
+def text_recipe(encode: list, words: str, vocabulary: Vocabulary, end=False, most=None, empty=()) -> dict:
+    """The preprocessing of texts: the steps to tokens, the entry of words.json with their ids, whether eos ends a text,
+    how many tokens of a text are kept, and the tokens of a text that has none."""
+    ends = vocabulary.decode([vocabulary.eos_id]) if end and vocabulary.eos_id is not None else []
+    recipe = {"steps": encode, "vocabulary": words, "end": ends, "most": most, "empty": list(empty)}
+    return {"reference": "prepare_text.py", "encode": recipe}
+
+
+def decoding(decode: list, words: str) -> dict:
+    """The steps from tokens to a text, for the ids in an entry of words.json."""
+    return {"decode": {"steps": decode, "vocabulary": words}}
 
 
 def _tokens(vocabulary: Vocabulary) -> dict:
@@ -153,8 +194,10 @@ def export(task, params, directory: Path, platforms=("cpu", "cuda", "tpu")) -> s
             (place / f"{platform}.stablehlo").write_bytes(program.serialize())
         np.savez(place / "weights.npz", **params)
         (place / "words.json").write_text(json.dumps(served.words, ensure_ascii=False) + "\n", encoding="utf-8")
-        if served.preprocessing:
-            shutil.copyfile(Path(__file__).with_name("prepare_image.py"), place / "prepare_image.py")
+        reference = served.preprocessing["reference"]
+        shutil.copyfile(Path(__file__).with_name(reference), place / reference)
+        for name, content in served.files.items():
+            (place / name).write_bytes(content)
         said = json.dumps(manifest(served, programs), indent=1)
         (place / "manifest.json").write_text(said + "\n", encoding="utf-8")
 
@@ -197,8 +240,8 @@ def manifest(served: Service, programs: dict) -> dict:
     ]
     program = next(iter(programs.values()))
     (out,) = program.out_avals
-    recipe = {"preprocessing": served.preprocessing} if served.preprocessing else {}
-    return recipe | {
+    return {
+        "preprocessing": served.preprocessing,
         "programs": {platform: f"{platform}.stablehlo" for platform in programs},
         "weights": "weights.npz",
         "words": "words.json",

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 
@@ -13,8 +14,19 @@ from jax import export as exporting
 from PIL import Image
 
 from attention_jax import InputError, config as configs, tasks
-from attention_jax.data import image_files
-from attention_jax.weights import prepare_image, stablehlo
+from attention_jax.data import (
+    fixed_width,
+    image_files,
+    labelled_texts,
+    pair_files,
+    text_windows,
+    timemachine,
+    tokenizers,
+)
+from attention_jax.data.pairs import Tokenizer, decode_targets
+from attention_jax.views import view_of
+from attention_jax.weights import prepare_image, prepare_text, stablehlo
+from attention_jax.weights.text_steps import steps
 
 pytest.importorskip("flatbuffers")
 
@@ -46,6 +58,57 @@ def here(directory, *inputs) -> np.ndarray:
     """What the exported program makes of the inputs in this process."""
     program = exporting.deserialize((directory / "cpu.stablehlo").read_bytes())
     return np.asarray(program.call(dict(np.load(directory / "weights.npz")), *inputs))
+
+
+ACCENTS = [
+    "\u00dcn\u00efc\u00f6d\u00e9 \u0130stanbul \ufb01ne \u00bd",
+    "e\u0301 x\u200by \u05e9\u05dc\u05d5\u05dd",
+    "\u4f60\u597d\u3002 3.14,15",
+]
+PLAIN = ["a b c", "Go now, it's late: GO!", "don\u2019t can't _x_ a_b", "Cours\u202f! Va,\xa0va.", "low lower lowest"]
+MARKS = ["", " ", "  a   b ", "<unk> <eos> <pad>", "a@@ b @@ c@@", "tab\tand\x1cfile", "a\nb\n\n c\n"]
+EMOJI = ["\u4f60\u597d\u3002 3.14,15", "\U0001f468\u200d\U0001f469 \U0001f44d\U0001f3fd"]
+DRAWN = ["".join(np.random.default_rng(seed).choice(list("abc .,!?A\n\u00e9@"), 9)) for seed in range(40)]
+TEXTS = [*ACCENTS, *PLAIN, *MARKS, *EMOJI, *DRAWN]
+
+
+def prepared(directory, place, code: str):
+    """The value of `code`, with prepare_text.py of `directory` as p and TEXTS as t, where this package is not."""
+    (place / "texts.json").write_text(json.dumps(TEXTS))
+    script = f"""
+import json, sys
+sys.modules["attention_jax"] = None
+sys.path.insert(0, {str(directory)!r})
+import prepare_text as p
+t = json.load(open({str(place / "texts.json")!r}))
+print(json.dumps({code}))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=place, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_steps_tokenize_as_the_tokenizer_of_a_run_does(tmp_path):
+    lines = [f"low lower lowest {'abc'[i % 3]} new newer {i}" for i in range(60)]
+    piece, exact = (tokenizers.sentencepiece(lines, 40, exact)[0] for exact in (False, True))
+    merges = [("l", "o"), ("lo", "w"), ("e", "r</w>"), ("a", "a"), ("low", "er</w>"), ("a", "b</w>")]
+    plain = [tokenizers.whitespace(), tokenizers.character(), tokenizers.words(), timemachine.letters_and_spaces()]
+    more = [labelled_texts.words_and_marks(), fixed_width.stripped(), fixed_width.padded(99, -1)]
+    nested = [pair_files.lowercased(piece), pair_files.reversed_order(tokenizers.words()), text_windows.by_line(exact)]
+    every = [*plain, *more, piece, tokenizers.bpe_of_merges(merges), *nested]
+    files, both = {}, []
+    for number, tokenizer in enumerate(every):
+        both.append(steps(tokenizer, f"t{number}", files))
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "steps.json").write_text(json.dumps(both))
+    shutil.copy(prepare_text.__file__, tmp_path)
+    code = "[[(p.apply(e, x), p.apply(d, p.apply(e, x))) for x in t] for e, d in p.read('steps.json')]"
+    for tokenizer, found in zip(every, prepared(tmp_path, tmp_path, code), strict=True):
+        tokens = [tokenizer.tokens(text) for text in TEXTS]
+        assert found == [[row, tokenizer.text(row)] for row in tokens], tokenizer.recipe[0]
+    with pytest.raises(InputError, match="tokenizer of this run"):
+        steps(Tokenizer(str.split, " ".join), "t", {})
 
 
 def task_of(place, model):
@@ -117,6 +180,29 @@ def test_sentences_to_tokens(tmp_path, monkeypatch, model):
     np.testing.assert_array_equal(theirs, jax.jit(task.generate)(params, batch))
     words = json.loads((tmp_path / "out" / "words.json").read_text())
     assert words["target"]["tokens"] == task.data.target_vocabulary.tokens
+    fitting = [text for text in TEXTS if len(task.data.source_tokenizer.tokens(text)) < wide]
+    ids, length = prepared(tmp_path / "out", tmp_path, f"[x.tolist() for x in p.prepare({fitting!r})]")
+    ours = view_of(task).read(fitting)
+    np.testing.assert_array_equal(length, ours["source_length"])
+    np.testing.assert_array_equal(np.array(ids)[:, : ours["source"].shape[1]], ours["source"])
+    written = prepared(tmp_path / "out", tmp_path, f"[p.text(row) for row in {theirs.tolist()}]")
+    assert written == decode_targets(task.data, theirs) and any(written)
+
+
+@pytest.mark.slow
+def test_texts_to_classes(tmp_path, monkeypatch):
+    monkeypatch.setattr(stablehlo, "TIMED", ())
+    task, params = task_of(tmp_path, configs.TextClassifier(1, 8, 2, 8))
+    stablehlo.export(task, params, tmp_path / "out", ("cpu",))
+    inputs = prepared(tmp_path / "out", tmp_path, "[x.tolist() for x in p.prepare(t)]")
+    tokens, length = (np.array(x, np.int32) for x in inputs)
+    view, most = view_of(task), task.config.data.max_length
+    ours, lengths = labelled_texts.encode(task.data.tokenizer.split(TEXTS), task.data.vocabulary, most)
+    np.testing.assert_array_equal(length, lengths)
+    np.testing.assert_array_equal(tokens[:, : ours.shape[1]], ours)
+    _, probabilities, _ = view.read(params, TEXTS)
+    theirs = jax.nn.softmax(here(tmp_path / "out", tokens, length))
+    np.testing.assert_allclose(theirs, probabilities, atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.slow
@@ -127,6 +213,11 @@ def test_a_language_model(tmp_path, monkeypatch):
     tokens = task.data.train[:5, :-1]
     ours, _ = jax.jit(task.model.apply)({"params": params}, tokens)
     np.testing.assert_allclose(here(tmp_path / "out", tokens), ours, atol=1e-5, rtol=1e-5)
+    texts = ["abc", "a  b", "C\u00e9"]
+    (ids,) = prepared(tmp_path / "out", tmp_path, f"[x.tolist() for x in p.prepare({texts!r})]")
+    for text, row in zip(texts, ids, strict=True):
+        expected = view_of(task).encode(text)[0]
+        np.testing.assert_array_equal(row[: len(expected)], expected)
 
 
 def test_what_has_no_program_says_so(tmp_path):

@@ -1,0 +1,113 @@
+"""Encode texts for an exported model, and decode token ids. Needs NumPy; sentencepiece or spaCy for their tokenizers.
+
+`launch.py export RUN --to stablehlo` copies this file beside the programs. The steps of both directions are under
+"preprocessing" in manifest.json (`attention_jax.weights.text_steps` writes them), the vocabularies in words.json.
+"""
+
+import functools
+import itertools
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+
+HERE = Path(__file__).parent
+
+
+def prepare(texts: list[str]) -> tuple[np.ndarray, ...]:
+    """The inputs of the program for these texts: token ids [N, T] and, where the program asks for them, lengths [N]."""
+    manifest, words = read("manifest.json"), read("words.json")
+    recipe, width = manifest["preprocessing"]["encode"], manifest["inputs"][0]["shape"][1]
+    known = words[recipe["vocabulary"]]
+    ids = {token: number for number, token in enumerate(known["tokens"])}
+    array, lengths = np.full((len(texts), width), known["pad"] or 0, np.int32), np.zeros(len(texts), np.int32)
+    for row, text in enumerate(texts):
+        tokens = apply(recipe["steps"], text)[: recipe["most"]] + recipe["end"] or recipe["empty"]
+        numbers, lengths[row] = [ids.get(token, known["unk"]) for token in tokens], len(tokens)
+        if len(tokens) > width or None in numbers:
+            raise ValueError(f"at most {width} tokens of the vocabulary are needed, got {tokens}")
+        array[row, : len(tokens)] = numbers
+    return (array, lengths)[: len(manifest["inputs"])]
+
+
+def text(numbers) -> str:
+    """The text of a row of token ids that the model wrote, up to the end of the sequence."""
+    recipe, numbers = read("manifest.json")["preprocessing"]["decode"], [int(number) for number in numbers]
+    known = read("words.json")[recipe["vocabulary"]]
+    numbers = numbers[: numbers.index(known["eos"])] if known["eos"] in numbers else numbers
+    return apply(recipe["steps"], [known["tokens"][i] for i in numbers if i not in (known["pad"], known["bos"])])
+
+
+@functools.cache
+def read(name: str) -> dict:
+    return json.loads((HERE / name).read_text(encoding="utf-8"))
+
+
+def apply(steps: list, value):
+    """What the steps make of a text, or of a list of tokens."""
+    for name, *arguments in steps:
+        value = STEPS[name](value, *arguments)
+    return value
+
+
+def bpe(text: str, file: str) -> list[str]:
+    """The pieces of all words by the merges in a file, one merge a line (Sennrich et al. 2016, Algorithm 1)."""
+    ranks, tokens = merges(file), []
+    for word in text.split():
+        symbols = [*word[:-1], word[-1] + "</w>"]
+        while known := [pair for pair in itertools.pairwise(symbols) if pair in ranks]:
+            pair = min(known, key=ranks.get)
+            pattern = rf"(?<!\S){re.escape(' '.join(pair))}(?!\S)"
+            symbols = re.sub(pattern, lambda found: found[0].replace(" ", ""), " ".join(symbols)).split(" ")
+        tokens += [*(symbol + "@@" for symbol in symbols[:-1]), symbols[-1].removesuffix("</w>")]
+    return tokens
+
+
+def each_line(text: str, steps: list) -> list[str]:
+    """The tokens of each line, and a token for the end of a line."""
+    lines = re.split("(\n)", text)
+    return [token for line in lines for token in ([line] if line == "\n" else apply(steps, line))]
+
+
+def join_lines(tokens: list[str], steps: list) -> str:
+    """The text of the tokens of `each_line`."""
+    ends = [-1, *(place for place, token in enumerate(tokens) if token == "\n"), len(tokens)]
+    return "\n".join(apply(steps, tokens[begin + 1 : end]) for begin, end in itertools.pairwise(ends))
+
+
+@functools.cache
+def merges(file: str) -> dict:
+    lines = (HERE / file).read_text(encoding="utf-8").split("\n")
+    return {tuple(line.split(" ")): rank for rank, line in enumerate(lines)}
+
+
+@functools.cache
+def model(file: str):
+    from sentencepiece import SentencePieceProcessor
+
+    return SentencePieceProcessor(model_file=str(HERE / file))
+
+
+def spacy_tokens(text: str, language: str) -> list[str]:
+    """The tokens of spaCy's rules of a language that are not whitespace."""
+    import spacy
+
+    return [token.text for token in spacy.blank(language).tokenizer(text) if not any(map(str.isspace, token.text))]
+
+
+STEPS = {
+    "lower": str.lower,
+    "replace": lambda text, pattern, new: re.sub(pattern, new, text),
+    "pad": str.ljust,
+    "find": lambda text, pattern: re.findall(pattern, text),
+    "reverse": lambda tokens: tokens[::-1],
+    "join": lambda tokens, separator: separator.join(tokens),
+    "strip": str.rstrip,
+    "bpe": bpe,
+    "spacy": spacy_tokens,
+    "sentencepiece": lambda text, file: model(file).encode(text, out_type=str),
+    "sentencepiece text": lambda tokens, file: model(file).decode(tokens),
+    "lines": each_line,
+    "join lines": join_lines,
+}

@@ -1,0 +1,47 @@
+"""How an exported model's texts become tokens and its tokens texts: the steps that `prepare_text.py` carries out."""
+
+from attention_jax import InputError
+from attention_jax.data.labelled_texts import WORD
+from attention_jax.data.pairs import Tokenizer
+
+CHARACTERS, JOINED, SPACED = ["find", "(?s)."], ["join", ""], ["join", " "]
+MARKS = ["replace", "[\u202f\xa0]", " "], ["lower"], ["replace", "([,.!?])", r" \1"]
+LETTERS = ["replace", "[^A-Za-z]+", " "], ["lower"], ["replace", r"\A\Z", " "]
+RULES = {
+    "whitespace": ([["find", r"\S+"]], [SPACED]),
+    "character": ([CHARACTERS], [JOINED]),
+    "stripped": ([CHARACTERS], [JOINED, ["strip"]]),
+    "letters": ([*LETTERS, CHARACTERS], [JOINED]),
+    "words": ([*MARKS, ["find", "[^ ]+"]], [SPACED]),
+    "words and marks": ([["lower"], ["find", WORD]], [SPACED]),
+}
+"""The steps (from a text to its tokens, from tokens to a text) of the tokenizers without arguments, by recipe."""
+
+
+def steps(tokenizer: Tokenizer, name: str, files: dict[str, bytes]) -> tuple[list, list]:
+    """(the steps from a text to its tokens, the steps from tokens to a text) of a tokenizer, as JSON values.
+
+    Files that the steps read are added to `files`, under names that begin with `name`. Raises InputError for a
+    tokenizer that is not one of this package.
+    """
+    match tokenizer.recipe:
+        case [rule] if rule in RULES:
+            return RULES[rule]
+        case ["padded", width, step]:
+            return [["pad", width], CHARACTERS, *[["reverse"]] * (step < 0)], [JOINED]
+        case ["spacy", language]:
+            return [["spacy", language]], [SPACED]
+        case ["bpe", merges]:
+            files[f"{name}.bpe"] = "\n".join(map(" ".join, merges)).encode()
+            return [["bpe", f"{name}.bpe"]], [SPACED, ["replace", "@@ ", ""], ["replace", r"@@\Z", ""]]
+        case ["sentencepiece", model]:
+            files[f"{name}.model"] = model
+            return [["sentencepiece", f"{name}.model"]], [["sentencepiece text", f"{name}.model"]]
+        case ["lowercased" | "reversed" | "lines" as change, inner]:
+            encode, decode = steps(inner, name, files)
+            if change == "lines":
+                return [["lines", encode]], [["join lines", decode]]
+            if change == "reversed":
+                return [*encode, ["reverse"]], [["reverse"], *decode]
+            return [["lower"], *encode], decode
+    raise InputError("the tokenizer of this run is not one of this package: --to stablehlo cannot describe it")
