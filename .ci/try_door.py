@@ -37,6 +37,7 @@ assert experiment.file.parent == Path(attention_jax.__file__).parent / "experime
 said = refused(train_run, experiment.smoke(), "run")
 assert all(package in said for package in ("optax", "tensorflow-datasets", "sacrebleu")), said
 assert not Path("run").exists(), "a run was begun that cannot end"
-command = subprocess.run([Path(sys.executable).with_name("attention-jax"), "list"], capture_output=True, text=True)
-assert command.returncode == 2 and "pip install tyro" in command.stderr, command
+for words, expected in ((["list"], "date_luong"), (["predict", "date_luong.zip", "May 1, 1999"], "May 1, 1999 -> ")):
+    command = subprocess.run([Path(sys.executable).with_name("attention-jax"), *words], capture_output=True, text=True)
+    assert command.returncode == 0 and expected in command.stdout, command
 print(f"the installed package {attention_jax.__file__} works")

@@ -11,8 +11,8 @@ EXTRAS = {
     "tensorflow_datasets": "data", "importlib_resources": "data", "array_record": "data", "PIL": "data",
     "babel": "data", "sentencepiece": "data", "sklearn": "data", "spacy": "spacy",
     "matplotlib": "report", "sacrebleu": "report",
-    "optuna": "sweep", "ray": "ray", "tyro": "cli", "torch": "torch",
-    "safetensors": "weights", "flatbuffers": "weights",
+    "optuna": "sweep", "ray": "ray", "torch": "torch",
+    "flatbuffers": "weights",
 }  # fmt: skip
 """The optional packages, as they are imported, and the extra of pyproject.toml that installs each."""
 DISTRIBUTIONS = {

@@ -18,7 +18,7 @@ from attention_jax import InputError, api, catalogue, config as configs, errors,
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "attention_jax"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-CORE = {"jax", "flax", "numpy", "scipy", "jaxtyping"}
+CORE = {"jax", "flax", "numpy", "scipy", "jaxtyping", "tyro", "safetensors"}
 
 
 def python(code: str, *, without: tuple[str, ...] = ()) -> subprocess.CompletedProcess:
@@ -37,7 +37,7 @@ def python(code: str, *, without: tuple[str, ...] = ()) -> subprocess.CompletedP
 
 def test_importing_the_package_imports_nothing_heavy():
     done = python("import attention_jax, sys; print(*sorted({name.partition('.')[0] for name in sys.modules}))")
-    assert not set(done.stdout.split()) & {"jax", "flax", "numpy", *errors.EXTRAS}, done.stderr
+    assert not set(done.stdout.split()) & CORE and not set(done.stdout.split()) & set(errors.EXTRAS), done.stderr
 
 
 @pytest.mark.parametrize("name", sorted(attention_jax._HOME))
@@ -75,7 +75,7 @@ print(*sorted({name.partition('.')[0] for name in sys.modules}))
 
 def test_the_mechanisms_need_the_required_packages_only():
     """flax itself imports rich; every other optional package cannot even be found here."""
-    done = python(MECHANISMS, without=tuple(set(errors.EXTRAS) - {"rich"}))
+    done = python(MECHANISMS, without=("tyro", "safetensors", *(set(errors.EXTRAS) - {"rich"})))
     assert done.returncode == 0 and done.stdout.startswith("(4, 2) (4, 2)\n"), done.stderr
 
 
@@ -89,7 +89,7 @@ def imported(room: str) -> set[str]:
 
 
 def test_every_package_that_is_imported_is_required_or_in_an_extra():
-    assert imported("ops/*.py") | imported("models/*.py") | imported("decode.py") <= CORE
+    assert imported("ops/*.py") | imported("models/*.py") | imported("decode.py") <= CORE - {"tyro", "safetensors"}
     assert imported("**/*.py") <= CORE | set(errors.EXTRAS)
     distributions = importlib.metadata.packages_distributions()
     bare = lambda requirement: re.match(r"[\w-]+", requirement)[0].lower().replace("_", "-")
@@ -110,7 +110,18 @@ def test_the_requirements_are_those_of_the_package_with_all_its_extras():
     assert [line for line in lines if line and not line.startswith("#")] == wanted
 
 
-@pytest.mark.parametrize("package, extra", [("optax", "train"), ("tyro", "cli"), ("tensorflow_datasets", "data")])
+def test_a_packed_run_answers_with_the_required_packages_only():
+    code = (
+        "from attention_jax import load_run\n"
+        "run = load_run('tests/runs/date_luong.zip')\n"
+        "print(run.predict(['May 1, 1999']), len(run.look(['May 1, 1999']).html))"
+    )
+    brought_by_flax = {"rich", "optax", "orbax"}
+    done = python(code, without=tuple(set(errors.EXTRAS) - brought_by_flax))
+    assert done.returncode == 0 and done.stdout.startswith("['"), done.stderr
+
+
+@pytest.mark.parametrize("package, extra", [("optax", "train"), ("tensorflow_datasets", "data")])
 def test_a_missing_extra_is_one_line(package, extra, tmp_path):
     nothing_prepared = f"import os; os.environ['TFDS_DATA_DIR'] = {str(tmp_path)!r}\n"
     code = (

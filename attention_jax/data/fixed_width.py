@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow_datasets as tfds
 
 from attention_jax import InputError
-from attention_jax.data import store
-from attention_jax.data.pairs import PairData, Pairs, Texts, Tokenizer, occurs_in
+from attention_jax.data import store, tokenizers
+from attention_jax.data.pairs import PairData, Pairs, Texts, occurs_in
 from attention_jax.data.vocabulary import Vocabulary
 
 START = "_"
@@ -172,23 +172,7 @@ def assemble(splits: dict[str, Texts], alphabet: str, reverse_source: bool, batc
         seen=seen,
         source_vocabulary=vocabulary,
         target_vocabulary=vocabulary,
-        source_tokenizer=padded(width, step),
-        target_tokenizer=stripped(),
+        source_tokenizer=tokenizers.padded(width, step),
+        target_tokenizer=tokenizers.stripped(),
         facts=facts,
     )
-
-
-def padded(width: int, step: int) -> Tokenizer:
-    """The characters of a text, filled up with spaces to `width`; in reverse order with a `step` of -1."""
-
-    def tokens(text: str) -> list[str]:
-        if len(text) > width:
-            raise InputError(f"an input has at most {width} characters, but {text[:60]!r} has {len(text)}")
-        return list(text.ljust(width))[::step]
-
-    return Tokenizer(tokens, "".join, recipe=("padded", width, step))
-
-
-def stripped() -> Tokenizer:
-    """Characters; a text made of them has no spaces at its end."""
-    return Tokenizer(list, lambda characters: "".join(characters).rstrip(), recipe=("stripped",))

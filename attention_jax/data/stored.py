@@ -14,14 +14,12 @@ from attention_jax.data import (
     algorithmic,
     citations,
     convex_hulls,
-    fixed_width,
     images,
     labelled_texts,
     packing,
     pair_files,
     pairs,
     text_windows,
-    timemachine,
     tokenizers,
 )
 from attention_jax.data.pairs import Tokenizer
@@ -44,11 +42,11 @@ TOKENIZERS = {
     "sentencepiece": lambda model: tokenizers.sentencepiece_model(model)[0],
     "lowercased": pair_files.lowercased,
     "reversed": pair_files.reversed_order,
-    "padded": fixed_width.padded,
-    "stripped": fixed_width.stripped,
+    "padded": tokenizers.padded,
+    "stripped": tokenizers.stripped,
     "lines": text_windows.by_line,
     "words and marks": labelled_texts.words_and_marks,
-    "letters": timemachine.letters_and_spaces,
+    "letters": tokenizers.letters,
 }
 """The function that makes a tokenizer of each recipe (`Tokenizer.recipe`)."""
 SPECIAL = ("pad", "bos", "eos", "unk")

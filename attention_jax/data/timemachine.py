@@ -7,7 +7,6 @@ the last training window's text.
 """
 
 import os
-import re
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,9 +14,8 @@ import numpy as np
 import tensorflow_datasets as tfds
 
 from attention_jax import InputError, config as settings
-from attention_jax.data import store, text_files
+from attention_jax.data import store, text_files, tokenizers
 from attention_jax.data.download import digest, download
-from attention_jax.data.pairs import Tokenizer
 from attention_jax.data.text_windows import Windows, windows
 from attention_jax.data.vocabulary import UNK, Vocabulary
 
@@ -63,20 +61,6 @@ def find(path: str) -> str:
     )
 
 
-def letters_and_spaces() -> Tokenizer:
-    """The characters of `letters`."""
-    return Tokenizer(lambda text: list(letters(text) or " "), "".join, recipe=("letters",))
-
-
-def letters(text: str) -> str:
-    """Lower-cased letters, and one space for every run of anything else.
-
-    >>> letters("The Time Traveller (for so\\nit will be")
-    'the time traveller for so it will be'
-    """
-    return re.sub("[^A-Za-z]+", " ", text).lower()
-
-
 def load(config: settings.TimeMachine) -> Windows:
     """The windows of `config`, from the file at `config.path`, or downloaded."""
     corpus = "d2l"
@@ -84,8 +68,8 @@ def load(config: settings.TimeMachine) -> Windows:
         path = find(config.path)
         corpus = TimeMachineConfig(name=f"file_{store.fingerprint([digest(path)])}", path=os.path.abspath(path))
     lines = store.rows(store.prepared(TimeMachine, corpus), ["train"])["train"]["text"]
-    vocabulary = Vocabulary(CHARACTERS, unk=UNK)
-    text = np.array(vocabulary.encode(letters("\n".join(lines))), np.int32)
+    vocabulary, tokenizer = Vocabulary(CHARACTERS, unk=UNK), tokenizers.letters()
+    text = np.array(vocabulary.encode(tokenizer.tokens("\n".join(lines))), np.int32)
     room = (len(text) - config.sequence_length - 1) // config.stride + 1
     total = config.train_windows + config.valid_windows
     if total > room:
@@ -102,5 +86,4 @@ def load(config: settings.TimeMachine) -> Windows:
         "train_windows": config.train_windows,
         "valid_windows": config.valid_windows,
     }
-    tokenizer = letters_and_spaces()
     return Windows(cut(0, config.train_windows), held_out, vocabulary, tokenizer, facts)

@@ -7,6 +7,7 @@ import hashlib
 import importlib.util
 import itertools
 import os
+import re
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -33,6 +34,31 @@ def character() -> Tokenizer:
     'a b'
     """
     return Tokenizer(list, "".join, recipe=("character",))
+
+
+def letters() -> Tokenizer:
+    """Characters of lower-cased letters, and one space for every run of anything else; an empty text is a space.
+
+    >>> "".join(letters().tokens("The Time Traveller (for so\\nit will be"))
+    'the time traveller for so it will be'
+    """
+    return Tokenizer(lambda text: list(re.sub("[^A-Za-z]+", " ", text).lower() or " "), "".join, recipe=("letters",))
+
+
+def padded(width: int, step: int) -> Tokenizer:
+    """The characters of a text, filled up with spaces to `width`; in reverse order with a `step` of -1."""
+
+    def tokens(text: str) -> list[str]:
+        if len(text) > width:
+            raise InputError(f"an input has at most {width} characters, but {text[:60]!r} has {len(text)}")
+        return list(text.ljust(width))[::step]
+
+    return Tokenizer(tokens, "".join, recipe=("padded", width, step))
+
+
+def stripped() -> Tokenizer:
+    """Characters; a text made of them has no spaces at its end."""
+    return Tokenizer(list, lambda characters: "".join(characters).rstrip(), recipe=("stripped",))
 
 
 def words() -> Tokenizer:

@@ -8,7 +8,7 @@ import pytest
 
 from attention_jax import InputError
 from attention_jax.config import TimeMachine
-from attention_jax.data import timemachine
+from attention_jax.data import timemachine, tokenizers
 
 TEXT = "The Time Machine, by H. G. Wells [1898]\n\n\nI\n\n" + "The Time Traveller (for so it will be convenient)\n" * 8
 
@@ -24,7 +24,7 @@ def test_windows_are_the_text_and_predict_its_next_character(path):
     data = timemachine.load(TimeMachine(path=path, sequence_length=10, train_windows=20, valid_windows=5))
     assert len(data.vocabulary) == 28 and data.train.shape == (20, 11) and data.held_out["valid"].shape == (5, 11)
     read = lambda row: "".join(data.vocabulary.decode(row))
-    plain = timemachine.letters(TEXT.rstrip("\n"))
+    plain = "".join(tokenizers.letters().tokens(TEXT.rstrip("\n")))
     assert plain.startswith("the time machine by h g wells i the time traveller")
     for i in range(20):
         assert read(data.train[i]) == plain[i : i + 11]

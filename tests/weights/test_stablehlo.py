@@ -15,12 +15,10 @@ from PIL import Image
 
 from attention_jax import InputError, config as configs, tasks
 from attention_jax.data import (
-    fixed_width,
     image_files,
     labelled_texts,
     pair_files,
     text_windows,
-    timemachine,
     tokenizers,
 )
 from attention_jax.data.pairs import Tokenizer, decode_targets
@@ -92,8 +90,8 @@ def test_steps_tokenize_as_the_tokenizer_of_a_run_does(tmp_path):
     lines = [f"low lower lowest {'abc'[i % 3]} new newer {i}" for i in range(60)]
     piece, exact = (tokenizers.sentencepiece(lines, 40, exact)[0] for exact in (False, True))
     merges = [("l", "o"), ("lo", "w"), ("e", "r</w>"), ("a", "a"), ("low", "er</w>"), ("a", "b</w>")]
-    plain = [tokenizers.whitespace(), tokenizers.character(), tokenizers.words(), timemachine.letters_and_spaces()]
-    more = [labelled_texts.words_and_marks(), fixed_width.stripped(), fixed_width.padded(99, -1)]
+    plain = [tokenizers.whitespace(), tokenizers.character(), tokenizers.words(), tokenizers.letters()]
+    more = [labelled_texts.words_and_marks(), tokenizers.stripped(), tokenizers.padded(99, -1)]
     nested = [pair_files.lowercased(piece), pair_files.reversed_order(tokenizers.words()), text_windows.by_line(exact)]
     every = [*plain, *more, piece, tokenizers.bpe_of_merges(merges), *nested]
     files, both = {}, []
