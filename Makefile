@@ -19,6 +19,7 @@ test:     ## all tests
 lint:     ## the linters of .ci/run
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
+	$(PYTHON) .ci/vocabulary.py
 
 format:   ## fix what can be fixed automatically
 	$(PYTHON) -m ruff check --fix .

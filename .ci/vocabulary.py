@@ -1,0 +1,133 @@
+"""Report everyday words used as terms, which docs/glossary.md lists with what to write instead; exit code 1 if found.
+
+Checked are the pages, and of the code docstrings, comments and the texts of options, errors and printed lines. Text in
+backquotes and code blocks are left out.
+"""
+
+import ast
+import io
+import re
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+GENERATED = ("docs/results.md", "docs/replication.md")
+"""Written from claims, whose texts are frozen."""
+PENDING = (
+    "235",
+    "discouraged",
+    "words;",
+    "see",
+    "docs/glossary.md",
+    "attention_jax/__init__.py",
+    "attention_jax/api.py",
+    "attention_jax/catalogue.py",
+    "attention_jax/check.py",
+    "attention_jax/cli.py",
+    "attention_jax/commands.py",
+    "attention_jax/comparison.py",
+    "attention_jax/compile/",
+    "attention_jax/config/",
+    "attention_jax/data/",
+    "attention_jax/errors.py",
+    "attention_jax/files.py",
+    "attention_jax/ledger.py",
+    "attention_jax/lifecycle.py",
+    "attention_jax/models/",
+    "attention_jax/ops/",
+    "attention_jax/replication.py",
+    "attention_jax/report/",
+    "attention_jax/run_directory.py",
+    "attention_jax/saved_run.py",
+    "attention_jax/sweep/",
+    "attention_jax/tasks/",
+    "attention_jax/train/",
+    "attention_jax/views/",
+    "attention_jax/weights/",
+    "benchmarks/compile.py",
+    "docs/design.md",
+    "docs/devices.md",
+    "docs/extend.md",
+    "docs/faq.md",
+    "docs/fused.md",
+    "docs/own_data.md",
+    "docs/performance.md",
+    "docs/reproduce.md",
+    "docs/streaming.md",
+    "docs/watch.md",
+    "docs/weights.md",
+)
+"""Paths not checked yet; this list only shrinks."""
+SPEAKING = ("InputError", "option", "require", "print", "warn", "add_argument")
+"""Functions whose string arguments are read by users."""
+
+
+def discouraged() -> list[tuple[re.Pattern, str]]:
+    """The (pattern, replacement) pairs of the glossary's table; a row may have several patterns."""
+    text = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")
+    table = text.partition("## Discouraged words")[2].partition("\n## ")[0]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| `")]
+    words = [(word.replace("\\|", "|"), say) for words, say in rows for word in re.findall("`(.+?)`", words)]
+    return [(re.compile(rf"\b(?:{word})\b", re.I), say) for word, say in words]
+
+
+def page_lines(text: str) -> Iterator[tuple[int, str]]:
+    """The (number, text) of the lines of a Markdown page outside code blocks and the table of discouraged words."""
+    code = listed = False
+    for number, line in enumerate(text.splitlines(), 1):
+        code ^= line.lstrip().startswith("```")
+        listed = line == "## Discouraged words" or (listed and not line.startswith("## "))
+        if not (code or listed):
+            yield number, line
+
+
+def strings(node: ast.AST) -> Iterator[tuple[int, str]]:
+    """The (line, text) of all string literals in an expression."""
+    for part in ast.walk(node):
+        if isinstance(part, ast.Constant) and isinstance(part.value, str):
+            yield part.lineno, part.value
+
+
+def code_lines(source: str) -> Iterator[tuple[int, str]]:
+    """The (number, text) of all prose in a Python file: comments, docstrings and what the program tells its user."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+    for node in ast.walk(ast.parse(source)):
+        found = ()
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            found = strings(node.value)
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) in SPEAKING:
+            found = strings(node)
+        for first, text in found:
+            yield from ((first + i, line) for i, line in enumerate(text.splitlines()) if ">>>" not in line)
+
+
+def problems(path: str, text: str, words: list[tuple[re.Pattern, str]]) -> list[str]:
+    """One line for each discouraged word in a file."""
+    lines = code_lines(text) if path.endswith(".py") else page_lines(text)
+    found = set()
+    for number, line in lines:
+        prose = re.sub(r"`[^`]*`|https?://\S+|\]\([^)]*\)", " ", line)
+        found |= {(number, match.group(), say) for word, say in words for match in word.finditer(prose)}
+    return [f'{path}:{number}: "{word}" (say: {say})' for number, word, say in sorted(found)]
+
+
+def files() -> list[str]:
+    """The paths of all checked files, from the root of the repository."""
+    patterns = ("*.md", "docs/*.md", "*.py", "attention_jax/**/*.py", "benchmarks/*.py")
+    paths = sorted({path.relative_to(ROOT).as_posix() for pattern in patterns for path in ROOT.glob(pattern)})
+    return [path for path in paths if path not in GENERATED and not path.startswith(PENDING)]
+
+
+def main() -> int:
+    words = discouraged()
+    found = [line for path in files() for line in problems(path, (ROOT / path).read_text(encoding="utf-8"), words)]
+    print("\n".join([*found, f"{len(found)} discouraged words; see docs/glossary.md"]) if found else "vocabulary: ok")
+    return bool(found)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
