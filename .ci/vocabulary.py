@@ -43,7 +43,6 @@ PENDING = (
     "attention_jax/saved_run.py",
     "attention_jax/sweep/",
     "attention_jax/tasks/",
-    "attention_jax/train/",
     "attention_jax/views/",
     "attention_jax/weights/",
     "benchmarks/compile.py",

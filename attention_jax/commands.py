@@ -53,7 +53,7 @@ def train(words: list[str]):
         hosts.join(asked.coordinator, asked.hosts, asked.host)
     directory = directory_of(asked, experiment.name)
     result = lifecycle.start(config, directory, study=experiment.study, resume=asked.resume)
-    if hosts.first():
+    if hosts.is_primary():
         say_result(result, directory)
 
 

@@ -106,8 +106,8 @@ def explained() -> Iterator[None]:
         where = error.filename or "a file"
         if error.errno in FULL:
             raise InputError(
-                f"{where} could not be written ({error.strerror}): make room, then repeat the command, a training that "
-                "has begun with --resume"
+                f"{where} could not be written ({error.strerror}): free disk space and repeat the "
+                "command, with --resume if it was training"
             ) from error
         if error.errno in CLOSED:
             raise InputError(

@@ -35,15 +35,15 @@ def start(
 
     sinks.check(config.train.log)
     fresh = run_directory.missing(directory)
-    hosts.together("the directory was looked at")
-    if hosts.first():
+    hosts.barrier("the directory was looked at")
+    if hosts.is_primary():
         run_directory.create(directory, bool(fresh))
-    with one_at_a_time(directory, wait=False) if hosts.first() else contextlib.nullcontext():
+    with one_at_a_time(directory, wait=False) if hosts.is_primary() else contextlib.nullcontext():
         try:
             with explained():
                 return run_in(config, directory, study, quiet, until)
         except InputError:
-            if hosts.first() and not any((directory / "checkpoints").glob("[0-9]*")):
+            if hosts.is_primary() and not any((directory / "checkpoints").glob("[0-9]*")):
                 run_directory.withdraw(fresh)
             raise
 
@@ -63,8 +63,8 @@ def run_in(config: configs.Config, directory: Path, study, quiet: bool, until: f
         check_metric(task, "--train.best-metric", config.train.best_metric)
         run_directory.check_data(directory, task)
         jax.eval_shape(task.init, jax.random.PRNGKey(0))  # a model that cannot be made says so
-        begin = begun_from(config, task, directory, quiet)
-    if hosts.first():
+        begin = initial_params(config, task, directory, quiet)
+    if hosts.is_primary():
         set_aside(config, directory)
         describe(config, directory, task)
     if task is None:
@@ -78,13 +78,13 @@ def run_in(config: configs.Config, directory: Path, study, quiet: bool, until: f
         return conclude(config, directory, outcome)
     train = config.train
     run, params = train_one(task, config.optim, train, directory, begin=begin, quiet=quiet, until=until)
-    if run.open:
+    if run.active:
         return None
     with Interrupt():  # what has been trained is also evaluated and written
         return finish(config, task, run, params)
 
 
-def begun_from(config: configs.Config, task, directory: Path, quiet: bool = True):
+def initial_params(config: configs.Config, task, directory: Path, quiet: bool = True):
     """`train.step.init_state`'s `begin`: given weights in the place of drawn ones, where the run is to begin with such.
 
     They are read once: a run that has a checkpoint does without them.
@@ -98,7 +98,7 @@ def begun_from(config: configs.Config, task, directory: Path, quiet: bool = True
 
     like = jax.eval_shape(task.init, jax.random.PRNGKey(0))
     taken = adopt.adopted(saved_run.weights_of(Path(config.train.init_weights), like=config), like)
-    if hosts.first() and not quiet:
+    if hosts.is_primary() and not quiet:
         print(taken.said)
     return taken.into
 
@@ -113,7 +113,7 @@ def take(config: configs.Config, directory: Path):
     if directory.exists():
         raise InputError(f"--out must be a directory that does not exist yet; {directory} does")
     task = tasks.build(config)
-    begin = begun_from(config, task, directory, quiet=False)
+    begin = initial_params(config, task, directory, quiet=False)
     fresh, _ = jax.random.split(jax.random.PRNGKey(config.train.seed))
     run_directory.create(directory, fresh=True)
     save_params(directory / "final", begin(task.init(fresh)))
@@ -161,10 +161,10 @@ def finish(config: configs.Config, task, run, params, *, figures: bool = True, *
         "facts": task.describe(),
     }
     save_params(run.directory / "final", params)
-    if hosts.first() and not (run.directory / "preprocessing.json").exists():  # of a population
+    if hosts.is_primary() and not (run.directory / "preprocessing.json").exists():  # of a population
         saved_run.store_preprocessing(run.directory, task)
     result = conclude(config, run.directory, outcome | facts)
-    if figures and hosts.first():  # a figure that cannot be drawn does not cost the result
+    if figures and hosts.is_primary():  # a figure that cannot be drawn does not cost the result
         from attention_jax.views.run_figures import draw
 
         draw(task, params, evaluation, run.directory)
@@ -177,7 +177,7 @@ def conclude(config: configs.Config, directory: Path, outcome: dict) -> dict:
     from attention_jax.train import hosts
 
     result = {"experiment": config.name, "seed": config.train.seed, **outcome}
-    if hosts.first():
+    if hosts.is_primary():
         write_json(directory / "result.json", result)
         run_page(directory)
     return result

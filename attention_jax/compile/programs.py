@@ -13,7 +13,7 @@ from attention_jax import config as configs
 from attention_jax.compile.report import DoesNotFit, Report, finish, report
 from attention_jax.compile.targets import Target, devices
 from attention_jax.tasks import standin
-from attention_jax.train.loop import calls, planned_steps
+from attention_jax.train.loop import compiled_shapes, planned_steps
 from attention_jax.train.optimizer import optimizer
 from attention_jax.train.placement import Program, absent, row_program
 from attention_jax.train.step import init_state
@@ -75,7 +75,7 @@ def training(task, config: configs.Config, there: list) -> Named:
     """The call that `train` makes for the bucket whose batches are largest; data that it would read while it trains are
     the rows of one call."""
     size = lambda bucket, shape: shape[1] * sum(math.prod(a.shape[1:]) for a in task.buckets[bucket].values())
-    bucket, shape = max(calls(task, config.train), key=lambda call: size(*call))
+    bucket, shape = max(compiled_shapes(task, config.train), key=lambda call: size(*call))
     update = optimizer(config.optim, planned_steps(task, config.train))
     state = jax.eval_shape(lambda: init_state(task.init, update, config.train.seed))
     arrays = task.buckets[bucket]

@@ -22,7 +22,7 @@ import numpy as np
 
 from attention_jax import InputError, Interrupted, config as configs, lifecycle, run_directory, tasks
 from attention_jax.sweep.space import get
-from attention_jax.train.checkpoint import Checkpoints, part
+from attention_jax.train.checkpoint import Checkpoints, split_checkpoint
 from attention_jax.train.feed import streamed
 from attention_jax.train.loop import Interrupt, check_batches, fit, planned_steps
 from attention_jax.train.optimizer import optimizer
@@ -185,17 +185,17 @@ def train_many(members: Sequence[Member], built: Sequence[tasks.Task], directory
     ]
     chosen = [member.config for member in members]
     best_of = count if train.use_best else 0  # a best checkpoint holds all members: it is kept where it is asked for
-    own = [member.directory / "checkpoints" for member in members]
-    with contextlib.closing(Checkpoints(directory / "checkpoints", train, best_of, begun=own)) as checkpoints:
+    alone = [member.directory / "checkpoints" for member in members]
+    with contextlib.closing(Checkpoints(directory / "checkpoints", train, best_of, alone)) as checkpoints:
         start = initial_states(task, chosen, total_steps)
         parameters = fit(Population(chosen, total_steps), start, task, population, checkpoints, until)
-        if any(run.open for run in population):
-            part(*checkpoints.restore(checkpoints.numbers()[-1], start), own, train)
+        if any(run.active for run in population):
+            split_checkpoint(*checkpoints.restore(checkpoints.numbers()[-1], start), alone, train)
     with Interrupt() as interrupt:
         for member, run, params in zip(members, population, parameters):
             if run.failure:
                 run_directory.fail(member.directory, run.failure)
-            elif not run.open and not run_directory.ended(member.directory):
+            elif not run.active and not run_directory.ended(member.directory):
                 lifecycle.finish(member.config, task, run, params, figures=False, population=count)
             if interrupt.requested:
                 raise Interrupted(run.step)

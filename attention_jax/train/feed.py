@@ -1,7 +1,7 @@
-"""What the loop trains on next: rows of arrays on the devices, or calls that are read ahead while it trains.
+"""Input of the training loop: batches of arrays on the devices (`Resident`), or prefetched while training (`Streamed`).
 
-Both give (position after the call, bucket, indices [M, K, b], weight [M, K, B]) for each call of an epoch from a
-position on; a position is (window, call), the beginning of an epoch (0, 0), its end None.
+Both iterate over the compiled calls of an epoch from a position on, each (position after the call, bucket, indices
+[M, K, b], weight [M, K, B]). A position is (window, call); an epoch begins at (0, 0) and ends at None.
 """
 
 import contextlib
@@ -17,18 +17,18 @@ import numpy as np
 
 START = (0, 0)
 AHEAD = 2
-"""Calls on the devices besides the one that trains."""
+"""The number of calls whose data are prefetched to the devices."""
 M_MMAP_THRESHOLD = -3
-"""Of malloc.h."""
+"""From malloc.h."""
 
 
 def streamed(task) -> bool:
-    """Whether the data of a task are read while it trains: then it has a `stream`."""
+    """Whether a task reads its data while it trains: then it has a `stream`."""
     return getattr(task, "stream", None) is not None
 
 
 class Resident:
-    """Buckets that are on the devices; a window is one chunk of the runs' plans."""
+    """Buckets on the devices; a window is one chunk of the runs' plans."""
 
     waited = 0.0
 
@@ -47,27 +47,27 @@ class Resident:
 
 
 def side_by_side(chunks: list) -> tuple[int, np.ndarray, np.ndarray]:
-    """The same chunk of M plans as (bucket, indices [M, K, B], weight [M, K, B])."""
+    """Stack the same chunk of M plans: (bucket, indices [M, K, B], weight [M, K, B])."""
     buckets, indices, weight = zip(*chunks)
-    assert len(set(buckets)) == 1, "runs beside each other need buckets in the same order"
+    assert len(set(buckets)) == 1, "the runs of a population need buckets in the same order"
     return buckets[0], np.stack(indices), np.stack(weight)
 
 
 def give_memory_back():
-    """Make glibc return large blocks to the system when they are freed, where there is glibc.
+    """Make glibc, if present, return large blocks to the system when they are freed.
 
-    By itself it comes to keep them, and the resident memory of a run that streams grows by a fifth in 1,000 steps. The
-    setting is of the whole process and stays: glibc cannot be asked for the value before.
+    Without this it retains them, and the resident memory of a streaming run grows by a fifth in 1,000 steps. The
+    setting holds for the whole process: glibc offers no way to read the previous value.
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**20)
 
 
 class Streamed:
-    """Calls of `reading` (data/streams.py: an iterator over (epoch, window, calls)), put on the devices ahead of time.
+    """The calls of a stream (data/streams.py: an iterator over (epoch, window, calls)), prefetched to the devices.
 
-    `open_reading` is called in the thread that reads, `put` puts the rows of a call on the devices. `waited` counts the
-    seconds in which the loop had nothing to do.
+    `open_reading` is called in the reading thread; `put` copies the examples of a call to the devices. `waited` is the
+    number of seconds in which the loop waited for data.
     """
 
     def __init__(self, open_reading, put, windows: int, position: tuple[int, int]):
@@ -87,10 +87,10 @@ class Streamed:
             if isinstance(found, BaseException):
                 raise found
             after, bucket, indices, weight, damaged = found
-            self._tell(damaged)
+            self._report(damaged)
             yield after, bucket, indices, weight
 
-    def _tell(self, damaged: tuple[str, ...]):
+    def _report(self, damaged: tuple[str, ...]):
         self.damaged += len(damaged)
         if damaged and self.damaged == len(damaged):
             print(f"left out, the next one is read instead: {damaged[0]}", file=sys.stderr)
@@ -106,7 +106,7 @@ class Streamed:
                     if not self._put(self._placed(after, calls[number])):
                         return
                 self.skip = 0
-            self._put(RuntimeError("the stream came to its end before the training did"))
+            self._put(RuntimeError("the stream ended before the training"))
         except BaseException as error:
             self._put(error)
         finally:
@@ -116,11 +116,11 @@ class Streamed:
     def _placed(self, after, call) -> tuple:
         rows = next(iter(call.bucket.values())).shape[1]
         indices = np.arange(rows, dtype=np.int32).reshape(1, len(call.weight), -1)
-        indices = np.tile(indices, (1, 1, jax.device_count()))  # every device counts through its own
+        indices = np.tile(indices, (1, 1, jax.device_count()))  # each device indexes its own examples
         return after, self.put(call.bucket), indices, call.weight[None], call.damaged
 
     def _put(self, found) -> bool:
-        """Hand over; False where nobody wants any more."""
+        """Queue an item for the loop; False if the loop has closed."""
         while not self.closing.is_set():
             try:
                 self.ready.put(found, timeout=0.1)

@@ -1,7 +1,7 @@
-"""One training on several hosts: joining them, and what they must agree on. With one host nothing here does anything.
+"""Multi-host training: joining the hosts, and collectives between them, which do nothing on a single host.
 
-All hosts run the same command on the same data and draw the same batches; each computes its share of a batch
-(`placement.divide`). They see one run directory, in which the first writes; all of them read checkpoints.
+All hosts run the same command on the same data and sample the same batches; each computes its part of a batch
+(`placement.divide`). They share one run directory, in which host 0 writes; all of them read checkpoints.
 """
 
 import json
@@ -22,10 +22,16 @@ JOINING = 300
 
 
 def join(coordinator: str, hosts: int, host: int):
-    """Wait for all hosts; afterwards `jax.devices()` are the devices of all of them.
+    """Initialize `jax.distributed`; afterwards `jax.devices()` are the devices of all hosts.
 
-    `coordinator` is HOST:PORT of host 0, the same on every host, or "auto" where jax knows the cluster (Slurm, Open
-    MPI, Kubernetes, TPU pods) and finds the other two numbers by itself.
+    Args:
+      coordinator: HOST:PORT of host 0, the same on every host, or "auto" on a cluster that JAX detects (Slurm, Open
+        MPI, Kubernetes, TPU pods), which then sets the other two arguments.
+      hosts: the number of hosts, at least 2.
+      host: the index of this host.
+
+    Raises:
+      InputError: a bad argument, or not all hosts have joined within `JOINING` seconds.
     """
     if coordinator != "auto":
         if not re.fullmatch(r".+:\d+", coordinator):
@@ -39,7 +45,7 @@ def join(coordinator: str, hosts: int, host: int):
                 f"got {hosts} and {host}"
             )
         if host:
-            reach(coordinator)
+            wait_for_coordinator(coordinator)
         print(f"host {host} of {hosts}: joined when all have come, within {JOINING} seconds", file=sys.stderr)
     known = (
         {}
@@ -54,11 +60,11 @@ def join(coordinator: str, hosts: int, host: int):
         raise InputError(
             f"the hosts could not be joined through --coordinator {coordinator} ({reason}); start one command on each"
         ) from error
-    signal.signal(signal.SIGTERM, handler)  # jax puts its own in the way of the loop's
+    signal.signal(signal.SIGTERM, handler)  # jax has replaced it
 
 
-def reach(coordinator: str):
-    """Wait until host 0 listens; what jax itself does if it never does is to abort the process."""
+def wait_for_coordinator(coordinator: str):
+    """Wait until host 0 accepts connections; without one JAX would abort the process."""
     address, port = coordinator.rsplit(":", 1)
     end, reason = time.monotonic() + JOINING, ""
     while time.monotonic() < end:
@@ -68,34 +74,32 @@ def reach(coordinator: str):
         except (OSError, OverflowError) as error:
             reason = str(error)
             time.sleep(0.2)
-    raise InputError(
-        f"nobody listened at --coordinator {coordinator} for {JOINING} seconds ({reason}); start host 0 there"
-    )
+    raise InputError(f"--coordinator {coordinator} did not answer for {JOINING} seconds ({reason}); start host 0 there")
 
 
-def first() -> bool:
-    """Whether this is the host that writes, draws and speaks."""
+def is_primary() -> bool:
+    """Whether this is host 0, the only one that writes files, plots and prints."""
     return jax.process_index() == 0
 
 
-def agree(value):
-    """The first host's `value` (anything that JSON can say), on every host."""
+def broadcast(value):
+    """Return host 0's `value`, which JSON can represent, on every host."""
     if jax.process_count() == 1:
         return value
-    said = np.frombuffer(json.dumps(value).encode(), np.uint8).astype(np.int32)
-    length = int(multihost_utils.broadcast_one_to_all(np.int32(len(said))))
-    said = said if first() else np.zeros(length, np.int32)
-    return json.loads(multihost_utils.broadcast_one_to_all(said).astype(np.uint8).tobytes())
+    encoded = np.frombuffer(json.dumps(value).encode(), np.uint8).astype(np.int32)
+    length = int(multihost_utils.broadcast_one_to_all(np.int32(len(encoded))))
+    encoded = encoded if is_primary() else np.zeros(length, np.int32)
+    return json.loads(multihost_utils.broadcast_one_to_all(encoded).astype(np.uint8).tobytes())
 
 
-def anywhere(*flags: bool) -> list[bool]:
-    """Of each flag whether it is set on any host, in one exchange."""
+def any_host(*flags: bool) -> list[bool]:
+    """Whether each flag is set on any host, with one collective for all flags."""
     if jax.process_count() == 1:
         return list(flags)
     return multihost_utils.process_allgather(np.array(flags, np.int32)).any(0).tolist()
 
 
-def together(where: str):
-    """Go on when all hosts have come here."""
+def barrier(where: str):
+    """Wait for all hosts; `where` is the name of the barrier."""
     if jax.process_count() > 1:
         multihost_utils.sync_global_devices(where)

@@ -1,4 +1,4 @@
-"""What a run says and writes: metrics.jsonl, and progress on a terminal or as plain lines."""
+"""Logging of a run: metrics.jsonl, progress.json, environment.json, and progress on the terminal."""
 
 import contextlib
 import json
@@ -19,20 +19,20 @@ from attention_jax.train.sinks import Sinks
 
 
 class MetricsLog:
-    """metrics.jsonl: one object a line, each with its step; an epoch's row has its seconds, too.
+    """Writer of metrics.jsonl: one JSON object a line with its "step"; the line of an epoch has "seconds", too.
 
-    Lines after `step` go, and so do rows after those of the first `epochs`: a resumed run writes them again. A full
-    disk ends no training: what cannot be written is written with the next line that can.
+    On resuming, lines after `step` and after the first `epochs` epochs are removed, since the run writes them again. A
+    full disk does not stop training: lines that could not be written are written with the next one that can.
     """
 
     def __init__(self, directory: Path, step: int, epochs: int, sinks: tuple[str, ...] = ()):
         path, self.unwritten = directory / "metrics.jsonl", b""
-        self.sinks = Sinks(sinks if hosts.first() else (), directory)
-        if not hosts.first():
+        self.sinks = Sinks(sinks if hosts.is_primary() else (), directory)
+        if not hosts.is_primary():
             self.file = Path(os.devnull).open("wb", buffering=0)  # noqa: SIM115
             return
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True) if path.exists() else []
-        write_whole(path, "".join(line for line in lines if line.endswith("\n") and _stays(line, step, epochs)))
+        write_whole(path, "".join(line for line in lines if line.endswith("\n") and _is_kept(line, step, epochs)))
         self.file = path.open("ab", buffering=0)
 
     def write(self, step: int, **values):
@@ -46,14 +46,14 @@ class MetricsLog:
         self.sinks.close()
 
 
-def _stays(line: str, step: int, epochs: int) -> bool:
-    """Whether a line of metrics.jsonl is about what was done up to `step` and the first `epochs`, and not damaged."""
+def _is_kept(line: str, step: int, epochs: int) -> bool:
+    """Whether a line of metrics.jsonl is valid and belongs to the steps up to `step` and the first `epochs` epochs."""
     row = metrics_row(line)
     return row is not None and row["step"] <= step and not ("seconds" in row and row["epoch"] > epochs)
 
 
 def environment() -> dict:
-    """Versions, machine, devices and provenance, for environment.json."""
+    """Return versions, machine, devices and provenance: the contents of environment.json."""
     names = ("jax", "jaxlib", "flax", "optax", "numpy", "orbax-checkpoint", "tensorflow-datasets")
     processor, instructions = provenance.processor()
     cores, total = provenance.cores(), os.cpu_count()
@@ -73,34 +73,34 @@ def environment() -> dict:
 
 
 def _version(package: str) -> str | None:
-    """None where a package is not installed: not every run needs every one."""
+    """Return the version of a package, or None if it is not installed."""
     with contextlib.suppress(metadata.PackageNotFoundError):
         return metadata.version(package)
     return None
 
 
 class Pace:
-    """Examples a second and the share of the time in which data were waited for, from a `begin` to the last `note`.
+    """Throughput in examples per second, and the fraction of the time spent waiting for data, since `begin`.
 
     >>> pace = Pace()
-    >>> pace.begin(examples=100, now=0.0); pace.note(examples=300, waited=0.5, now=2.0); str(pace)
+    >>> pace.begin(examples=100, now=0.0); pace.update(examples=300, waited=0.5, now=2.0); str(pace)
     '100 examples/s, 25 % of the time waiting for data'
     """
 
     def __init__(self):
-        self.waited = 0.0  # at the last note
+        self.waited = 0.0  # at the last update
         self.begin(0)
 
     def begin(self, examples: int, now: float | None = None):
         now = time.perf_counter() if now is None else now
         self.first = self.last = (now, examples, self.waited)
 
-    def note(self, examples: int, waited: float, now: float | None = None):
+    def update(self, examples: int, waited: float, now: float | None = None):
         self.waited = waited
         self.last = (time.perf_counter() if now is None else now, examples, waited)
 
     def rates(self) -> tuple[float, float]:
-        """Examples a second, and the share of the time in which data were waited for."""
+        """Return examples per second, and the input-bound fraction of the time."""
         seconds, examples, waited = (b - a for a, b in zip(self.first, self.last))
         return examples / max(seconds, 1e-9), waited / max(seconds, 1e-9)
 
@@ -110,30 +110,29 @@ class Pace:
 
 
 class Status:
-    """progress.json: how far a run is, for `launch.py watch`; at most once a second, as it is not worth more.
+    """Writer of progress.json, the state of a run for `launch.py watch`, at most once per second.
 
-    It stands beside metrics.jsonl, whose steps say nothing about time: they are the same for a run that was interrupted
-    and one that was not.
+    Its times are not in metrics.jsonl, whose steps are the same whether or not a run was interrupted.
     """
 
     def __init__(self, directory: Path, total_steps: int):
         self.path, self.total_steps, self.due = directory / "progress.json", total_steps, 0.0
 
     def write(self, state: str, step: int, pace: Pace, seconds_left: float | None):
-        """`state`: training, trained (its evaluation follows), stopped (it can be resumed) or diverged."""
+        """Write the file; `state` is training, trained (evaluation follows), stopped (can be resumed) or diverged."""
         now = time.monotonic()
-        if not hosts.first() or (state == "training" and now < self.due):
+        if not hosts.is_primary() or (state == "training" and now < self.due):
             return
         self.due = now + 1.0
         rate, waiting = pace.rates()
         values = {"state": state, "step": step, "total_steps": self.total_steps, "seconds_left": seconds_left}
         values |= {"examples_per_second": rate, "waiting_share": waiting}
-        with contextlib.suppress(OSError):  # a full disk ends no training
+        with contextlib.suppress(OSError):  # a full disk does not stop training
             write_json(self.path, values | {"host": platform.node(), "process": os.getpid()})
 
 
 class Progress:
-    """A bar with the running loss on a terminal; otherwise one plain line an epoch."""
+    """A progress bar with the current loss on a terminal; otherwise one plain line per epoch."""
 
     def __init__(self, total_steps: int, done: int, quiet: bool = False):
         self.quiet, self.bar = quiet, None
@@ -155,7 +154,7 @@ class Progress:
             self.bar.update(self.task, completed=done, description=f"loss {loss:.4f}, {pace}")
 
     def epoch(self, values: dict, pace: Pace):
-        """One line: epoch, step, seconds, then every metric; and the pace."""
+        """Print one line: epoch, step, seconds, every metric, and the throughput."""
         if self.quiet:
             return
         shown = "  ".join(
@@ -172,7 +171,7 @@ class Progress:
 
 
 def scalars(sums: dict) -> dict[str, float]:
-    """{"name": (sums, counts)} of several steps as {"train.name": their weighted mean}."""
+    """Return the weighted means {"train.name": mean} of {"name": (sums, counts)} of several steps."""
     return {
         f"train.{name}": float(np.sum(total)) / max(float(np.sum(count)), 1e-9) for name, (total, count) in sums.items()
     }

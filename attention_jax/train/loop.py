@@ -26,12 +26,12 @@ from attention_jax.train.step import init_state
 
 
 def fit(program, start, task, runs: list[Run], checkpoints: Checkpoints, until: float = math.inf) -> list:
-    """Train `runs` until each is over, or to epoch `until`; return the parameters each ends with.
+    """Train `runs` to their ends, or to epoch `until`; return the final parameters of each.
 
     `program` is a `placement.Program`, or a `sweep.population.Population` of several runs; `start` is the state before
     the first step, in NumPy arrays. Parameters are None for a run that diverged or was interrupted. A run that has a
-    checkpoint resumes from it and gives, on the same number of devices, the same numbers bit for bit as if it had never
-    stopped. A run that is over while others continue (it diverged, or ran out of patience) does not change any more.
+    checkpoint resumes from it and gives, on the same number of devices, the same numbers bit for bit as an
+    uninterrupted run. A finished run (diverged, or out of patience) stays unchanged while others train.
 
     Raises:
       Interrupted: on SIGINT or SIGTERM, after a checkpoint was written.
@@ -43,35 +43,35 @@ def fit(program, start, task, runs: list[Run], checkpoints: Checkpoints, until: 
             run.begin(past)
             stack.callback(run.close)
         feed = stack.enter_context(contextlib.closing(feed_of(program, task, runs, epoch, position)))
-        while epoch < until and any(run.open for run in runs):
+        while epoch < until and any(run.active for run in runs):
             calls = feed.calls(epoch, position)
             while position:
                 before = position
                 try:
                     position, *batches = next(calls)
-                except InputError:  # data that cannot be read: training ends, and keeps what it has
-                    if unsaved(runs, checkpoints):
+                except InputError:  # unreadable data: training ends with a checkpoint
+                    if has_unsaved_steps(runs, checkpoints):
                         save(checkpoints, program.fetch(state), runs, epoch, position)
                     raise
                 bucket, indices, weight = batches
-                weight = np.stack([run.within(rows) for run, rows in zip(runs, weight)])  # [M, K, B]
+                weight = np.stack([run.mask_finished_steps(rows) for run, rows in zip(runs, weight)])  # [M, K, B]
                 state, metrics = program.train_steps(state, bucket, indices, weight)
                 record(runs, epoch, weight, metrics, feed.waited)
-                if not any(run.open for run in runs):
+                if not any(run.active for run in runs):
                     break
-                if position and any(asked := hosts.anywhere(interrupt.requested, checkpoints.due())):
+                if position and any(requests := hosts.any_host(interrupt.requested, checkpoints.due())):
                     save(checkpoints, program.fetch(state), runs, epoch, position)
-                    if asked[0]:
+                    if requests[0]:
                         raise stopped(runs, checkpoints)
             if all(run.failure for run in runs):
-                break  # nothing worth keeping
+                break
             position = before if any(run.done for run in runs) else position
             ended, whole, saved = epoch + 1, position is None, program.fetch(state)
             evaluate(program, task, runs, saved, ended, whole)
             if whole:  # else the last step was inside the epoch: with more steps the run resumes there
                 epoch, position = ended, START
             save(checkpoints, saved, runs, epoch, position, [run.quality_after(ended) for run in runs])
-            if any(hosts.anywhere(interrupt.requested)):
+            if any(hosts.any_host(interrupt.requested)):
                 raise stopped(runs, checkpoints)
     return best_params(program, runs, program.fetch(state), checkpoints)
 
@@ -80,36 +80,36 @@ def record(runs: list[Run], epoch: int, weight: np.ndarray, metrics: dict, waite
     """Record the steps of one call in the runs: `weight` [M, K, B], metrics (sums [M, K], counts [M, K])."""
     for member, run in enumerate(runs):
         found = {name: (s[member], n[member]) for name, (s, n) in metrics.items()}
-        run.note(epoch, weight[member], found, waited)
+        run.record(epoch, weight[member], found, waited)
 
 
 def save(checkpoints: Checkpoints, saved, runs: list[Run], epoch: int, position: tuple[int, int], qualities=None):
-    """Write a checkpoint of a fetched state: of the end of an epoch if it has `qualities`, one for each run."""
+    """Write a checkpoint of a fetched state; at the end of an epoch with `qualities`, one for each run."""
     progress = {"epoch": epoch, "chunk": position[0], "call": position[1], "runs": [run.progress() for run in runs]}
     checkpoints.save(sum(run.step for run in runs), saved, progress, qualities)
 
 
-def unsaved(runs: list[Run], checkpoints: Checkpoints) -> bool:
-    """Whether there are steps that no checkpoint has, and a single host, which may save them without asking others."""
+def has_unsaved_steps(runs: list[Run], checkpoints: Checkpoints) -> bool:
+    """Whether steps are in no checkpoint, and there is a single host, which can save without a barrier."""
     return jax.process_count() == 1 and sum(run.step for run in runs) not in [0, *checkpoints.numbers()]
 
 
 def evaluate(program, task, runs: list[Run], saved, epoch: int, whole: bool):
-    """Evaluate the runs that have trained in `epoch`, and write their rows."""
+    """Evaluate the runs that have trained in `epoch`, and log the metrics."""
     for member, run in enumerate(runs):
         if run.calls:
             evaluation = task.evaluate(program.params(saved, member), False)
             run.end_epoch(epoch, evaluation.metrics, whole)
-            run.show(evaluation.samples)
+            run.write_samples(evaluation.samples)
 
 
 def stopped(runs: list[Run], checkpoints: Checkpoints) -> Interrupted:
-    """What an interrupt ends in: it says whether the checkpoint that was begun is on the disk."""
+    """Return the exception after an interrupt, with whether its checkpoint is on the disk."""
     return Interrupted(max(run.step for run in runs), sum(run.step for run in runs) in checkpoints.numbers())
 
 
 def feed_of(program, task, runs: list[Run], epoch: int, position: tuple[int, int]):
-    """What the runs train on: the task's arrays on the devices, or what its stream reads from here on."""
+    """Return the input of the loop from a position on: the task's arrays on the devices, or its stream."""
     if not streamed(task):
         return Resident(program.put_data(task.buckets), lambda epoch: [run.plan(epoch) for run in runs])
     [run] = runs  # a population has its data on the devices
@@ -120,12 +120,13 @@ def feed_of(program, task, runs: list[Run], epoch: int, position: tuple[int, int
 
 
 def best_params(program, runs: list[Run], saved, checkpoints: Checkpoints) -> list:
-    """The parameters each run ends with: the last ones, the best ones, or the mean after the last N epochs."""
-    over, train = [m for m, run in enumerate(runs) if not (run.open or run.failure)], runs[0].train
+    """Return the final parameters of each run: the latest, those of the best epoch, or a mean of the last epochs."""
+    over, train = [m for m, run in enumerate(runs) if not (run.active or run.failure)], runs[0].train
     read = lambda number: checkpoints.restore(number, saved)[0]
     params = [program.params(saved, m) if m in over else None for m in range(len(runs))]
-    if checkpoints.lost and (train.average_last or train.use_best):
-        print(f"warning: chosen without the checkpoints that could not be written, {checkpoints.lost}", file=sys.stderr)
+    if checkpoints.failed_saves and (train.average_last or train.use_best):
+        lost = f"the checkpoints that could not be written, {checkpoints.failed_saves}"
+        print(f"warning: chosen without {lost}", file=sys.stderr)
     if train.average_last and over:
         states = [read(number) for number in checkpoints.last_epochs(train.average_last)]
         for m in over if states else []:
@@ -138,30 +139,29 @@ def best_params(program, runs: list[Run], saved, checkpoints: Checkpoints) -> li
     return params
 
 
-def calls(task, train) -> set[tuple[int, tuple[int, int]]]:
-    """The compiled calls of an epoch that differ: (bucket, (K, B)) of K steps of B rows."""
+def compiled_shapes(task, train) -> set[tuple[int, tuple[int, int]]]:
+    """Return the shapes for which the training step is compiled: (bucket, (K, B)) of K steps of B examples."""
     return {(bucket, indices.shape) for bucket, indices, _ in task.plan(0, train.steps_per_call)}
 
 
 def planned_steps(task, train) -> int:
-    """The optimizer steps of a whole run, on which schedules depend."""
+    """Return the number of optimizer steps of a run, on which schedules depend; InputError if it is unknown."""
     if streamed(task):
         in_epoch = task.stream.epoch_steps
     else:
         in_epoch = sum(int((weight.sum(1) > 0).sum()) for _, _, weight in task.plan(0, train.steps_per_call))
     if in_epoch is None and not train.max_steps:
         raise InputError(
-            "how many steps there are in an epoch of text that is read while training is known only after it: "
-            "give --train.max-steps"
+            "the number of steps in an epoch of streamed text is not known before its end: give --train.max-steps"
         )
     return min(train.max_steps or math.inf, math.inf if in_epoch is None else train.total_epochs * in_epoch)
 
 
 def check_batches(task, train):
-    """InputError unless the batches of `train` (a `config.Train`) can be divided as it asks.
+    """Raise InputError unless batches of `train` (a `config.Train`) divide into micro-batches and over devices.
 
-    Only a batch size that was chosen has to fit. Batches counted in tokens are filled with rows of weight zero, and so
-    is a batch of replicated training that is divided over devices alone.
+    Only an explicit batch size has to fit. Batches counted in tokens are padded with examples of weight zero, and so
+    are those of replicated training without gradient accumulation.
     """
     devices = jax.device_count() if train.shard_parameters or train.accumulate > 1 else 1
     parts, size = devices * train.accumulate, train.batch_size
@@ -174,11 +174,10 @@ def check_batches(task, train):
 
 
 def check_metric(task, option: str, name: str, full: bool = False):
-    """InputError if `name`, the value of `option`, is no metric of an epoch or, in `full`, of the end, nor several of
-    them with commas between.
+    """Raise InputError unless `name`, the value of `option`, is a metric or several with commas between them.
 
-    Means over training (train.loss, ...) are known only once there are some, as are the metrics of a task that does
-    not name them.
+    Valid are metrics of every epoch and, with `full`, those of the final evaluation. Names of training means
+    (train.loss, ...) are not checked, nor those of a task without `metric_names`.
     """
     if not hasattr(task, "metric_names"):
         return
@@ -188,15 +187,15 @@ def check_metric(task, option: str, name: str, full: bool = False):
 
 
 def train_one(task, optim, train, directory: Path, *, begin=lambda params: params, quiet=False, until=math.inf):
-    """Train `task` by itself in `directory` to its end or to epoch `until`: (run, its parameters or None).
+    """Train `task` in `directory` to its end or to epoch `until`; return (run, its parameters or None).
 
     `optim` and `train` are `config.Optim` and `config.Train`; `begin` is that of `step.init_state`.
 
     Raises:
       Interrupted: on SIGINT or SIGTERM, after a checkpoint was written.
-      Diverged: the loss is no number any more; the step is named.
+      Diverged: the loss is not finite, with the step.
     """
-    if (line := in_a_line(task.describe())) and not quiet and hosts.first():
+    if (line := in_a_line(task.describe())) and not quiet and hosts.is_primary():
         print(escaped(line))
     total_steps = planned_steps(task, train)
     if total_steps <= optim.warmup_steps and not quiet:
@@ -214,7 +213,7 @@ def train_one(task, optim, train, directory: Path, *, begin=lambda params: param
 
 
 class Interrupt:
-    """While open, SIGINT and SIGTERM set `requested` instead of ending the process."""
+    """Context in which SIGINT and SIGTERM set `requested` instead of ending the process."""
 
     requested = False
 

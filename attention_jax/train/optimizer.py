@@ -1,7 +1,7 @@
 """Learning-rate schedules and optimizers, from the options of `config.Optim`.
 
-Every number may also be a traced scalar: sweeps train a whole population with one compiled program. A number that is a
-Python zero leaves its transformation out; a traced one always has it in, with the same meaning for zero.
+Every number may also be a traced scalar, so that a sweep trains a population with one compiled program. For a Python
+zero the transformation is left out; for a traced scalar it is always present, and zero has the same effect.
 """
 
 import inspect
@@ -67,7 +67,7 @@ def optimizer(optim, total_steps: int) -> optax.GradientTransformation:
 
 
 def precondition(optim) -> list[optax.GradientTransformation]:
-    """Return what makes a direction of a gradient, without learning rate and weight decay: what tells optimizers apart.
+    """Return the transformations that turn a gradient into an update direction, without learning rate and weight decay.
 
     lion is Chen et al. 2023. muon (Jordan et al. 2024) orthogonalises the momentum of matrices of linear maps, scaled
     to the size of Adam's updates (Liu et al. 2025, section 2.2), so that both take the same rates; other parameters get
@@ -93,12 +93,12 @@ def precondition(optim) -> list[optax.GradientTransformation]:
         case "adafactor":
             return [optax.scale_by_factored_rms(), optax.clip_by_block_rms(1.0), optax.scale_by_param_block_rms()]
         case _:
-            return [own_optimizer(optim)]
+            return [custom_optimizer(optim)]
 
 
-def own_optimizer(optim) -> optax.GradientTransformation:
-    """Return the transformation of the function that `optim.name` is the import path of, called with those of b1, b2,
-    eps and momentum that it takes; InputError if it does not return one."""
+def custom_optimizer(optim) -> optax.GradientTransformation:
+    """Return the transformation made by the function with import path `optim.name`, called with those of b1, b2, eps
+    and momentum that it takes; InputError if it does not return one."""
     found = make = import_object(optim.name)
     try:
         taken = inspect.signature(make)
@@ -179,14 +179,14 @@ def factors_by_path(option: str, patterns: tuple[str, ...], params, others=None)
 
 
 NTM_KERNELS = ("controller", "heads")
-"""The weight matrices of `models.ntm`, which are named after what they feed."""
+"""The weight matrices of `models.ntm`, which are not named kernels."""
 
 
 def kernels(params):
     """Return a tree of booleans: which parameters are weights of linear maps and convolutions.
 
-    They are called kernel, input_kernel, readout_kernel, ...; biases, norms, embeddings, tables of positions and the
-    parameters of scores are not among them.
+    They are named kernel, input_kernel, readout_kernel, ...; not among them are biases, norms, token and position
+    embeddings and the parameters of scores.
 
     >>> kernels({"layer": {"recurrent_kernel": 0.0, "bias": 0.0}, "table": 0.0, "score": {"query_kernel": 0.0}})
     {'layer': {'bias': False, 'recurrent_kernel': True}, 'score': {'query_kernel': False}, 'table': False}

@@ -1,8 +1,8 @@
-"""How training and evaluation use the devices: what is compiled for them, and how arrays are laid out on them.
+"""Device placement: the compiled training and evaluation programs, and how their arrays are laid out on the devices.
 
-One device is a `jax.jit`. Several are a `jax.pmap`: each has a copy of the state and its part of every batch, and sums
-are added by `psum`. A sharded state is a `jax.jit` over arrays that are divided over the devices. Nothing else in the
-package decides where an array lies.
+One device uses `jax.jit`. Several use `jax.pmap`: each has a copy of the state and its part of every batch, and sums
+are added by `psum`. A sharded state uses `jax.jit` over arrays that are divided over the devices. No other module
+places arrays.
 """
 
 import weakref
@@ -28,9 +28,9 @@ class Program:
     """The training of one run: K steps as one compiled call, and the layout of its arguments on the devices.
 
     `loss(params, batch, rng)` returns (sum, count, {name: (sum, count)}). With `shard`, large parameters and their
-    moments are divided over the devices. With `streamed`, a bucket is the rows of one call, and each device has its
-    own. `devices` None is all there are, on all hosts; for others, those of a topology that is not installed, a program
-    can be lowered and compiled but not called.
+    moments are divided over the devices. With `streamed`, a bucket holds the examples of one call, and each device has
+    its own. `devices` None means all devices of all hosts; for devices that are not installed (of a compile-only
+    topology) a program can be lowered and compiled but not called.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Program:
         return jax.tree.map(partial(put, sharding=NamedSharding(self.mesh, PartitionSpec())), buckets)
 
     def put_streamed(self, rows: dict):
-        """Put the rows of one streamed call, arrays [n, R, ...] of n local devices, on their devices."""
+        """Copy the examples of one streamed call, arrays [n, R, ...], to the n local devices."""
         if not self.several:
             return {name: jax.device_put(x[0]) for name, x in rows.items()}
         if not self.mesh:
@@ -115,7 +115,7 @@ class Program:
 
 
 def replicated_gradients(loss, accumulate: int, params, bucket, rows, rng):
-    """`gradient_sums` over all devices, inside a `jax.pmap`; each device has a random key of its own."""
+    """`gradient_sums` over all devices, inside a `jax.pmap`; each device has its own random key."""
     rng = jax.random.fold_in(rng, jax.lax.axis_index(AXIS))
     return jax.lax.psum(gradient_sums(loss, accumulate, params, bucket, rows, rng), AXIS)
 
@@ -158,15 +158,14 @@ def sharded_chunk(chunk, across: Mesh, state, *batches):
 
 
 def mesh(devices=None) -> Mesh:
-    """Return `devices` as a mesh of one axis; None is all there are, on all hosts."""
+    """Return `devices` as a mesh of one axis; None means all devices of all hosts."""
     return Mesh(np.array(jax.devices() if devices is None else devices), (AXIS,))
 
 
 def partition_spec(x, devices: int) -> PartitionSpec:
-    """Return how an array of a state is sharded: along its largest axis that `devices` divides, or not at all if it is
-    small.
+    """Return how to shard an array of a state: along its largest axis that `devices` divides, or not if it is small.
 
-    Of axes of one size it is the last. Moments have the shapes of their parameters and are sharded as they are.
+    Of several largest axes it is the last. Moments have the shapes of their parameters and are sharded alike.
 
     >>> tuple(partition_spec(np.zeros((1000, 2048), np.float32), 8))
     (None, 'data')
@@ -186,7 +185,7 @@ def shardings(tree, across: Mesh):
 
 
 def all_gather(x, spec: PartitionSpec):
-    """Put the shards of an array together on every device, inside a `shard_map`."""
+    """Gather the whole array on every device, inside a `shard_map`."""
     return jax.lax.all_gather(x, AXIS, axis=spec.index(AXIS), tiled=True) if AXIS in spec else x
 
 
@@ -247,15 +246,15 @@ PROGRAMS = weakref.WeakKeyDictionary()
 def row_program(fn, devices=None):
     """Compile what `map_batches` calls for the local devices, or for a tuple of `devices` that may not be installed.
 
-    It takes parameters and a batch divided at axis 0. It is made once for a function, or for a task of which `fn` is a
-    method, and does not keep the task and its data alive.
+    It takes parameters and a batch divided at axis 0. It is cached for the function, or for the task of which `fn` is a
+    method, through a weak reference: it does not keep the task and its data alive.
     """
     several = (jax.local_device_count() if devices is None else len(devices)) > 1
     programs = PROGRAMS.setdefault(getattr(fn, "__self__", fn), {})
     if (fn.__name__, devices) not in programs:
         held = weakref.WeakMethod(fn) if hasattr(fn, "__self__") else weakref.ref(fn)
         called = lambda params, batch: held()(params, batch)
-        called.__name__ = fn.__name__  # what the program is called
+        called.__name__ = fn.__name__  # the name of the program
         program = jax.pmap(called, in_axes=(None, 0), devices=devices) if several else jax.jit(called)
         programs[fn.__name__, devices] = program
     return programs[fn.__name__, devices]

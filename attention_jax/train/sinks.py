@@ -1,7 +1,7 @@
-"""Where metrics go besides metrics.jsonl: `--train.log tensorboard wandb mlflow`. Each is a few lines over its package.
+"""Metric loggers besides metrics.jsonl: TensorBoard, Weights & Biases and MLflow (`--train.log`).
 
-A sink is a function of a run's directory; it returns `write(step, {name: number})` and `close()`. A package that is
-missing is said before anything is trained; a sink that fails later is said once and left out, and training goes on.
+A sink is a function of a run's directory that returns `write(step, {name: number})` and `close()`. A missing package is
+an error before training; a sink that fails later is disabled with one warning.
 """
 
 import importlib.util
@@ -18,7 +18,7 @@ Sink = tuple[Callable[[int, dict[str, float]], object], Callable[[], object]]
 
 
 def tensorboard(directory: Path) -> Sink:
-    """Files in DIRECTORY/tensorboard."""
+    """Write event files to DIRECTORY/tensorboard."""
     from tensorboardX import SummaryWriter
 
     board = SummaryWriter(str(directory / "tensorboard"))
@@ -31,8 +31,8 @@ def tensorboard(directory: Path) -> Sink:
 
 
 def wandb(directory: Path) -> Sink:
-    """A run of the project that the experiment's name is, gone on with when the run is; WANDB_MODE=offline writes files
-    in DIRECTORY/wandb alone."""
+    """Log to a run of the project named after the experiment, and resume it with the run. With WANDB_MODE=offline only
+    files in DIRECTORY/wandb are written."""
     import wandb
 
     kept = directory / "wandb_id.txt"
@@ -51,7 +51,7 @@ def wandb(directory: Path) -> Sink:
 
 
 def mlflow(directory: Path) -> Sink:
-    """A run of the MLflow experiment of the same name, gone on with when the run is, where MLFLOW_TRACKING_URI says."""
+    """Log to a run of the MLflow experiment of the same name at MLFLOW_TRACKING_URI, and resume it with the run."""
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # training does not wait minutes for a server
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
     from mlflow import MlflowClient
@@ -81,7 +81,7 @@ def check(names: Sequence[str]):
 
 
 class Sinks:
-    """The sinks of one run, those that have failed left out."""
+    """The sinks of one run, without those that have failed."""
 
     def __init__(self, names: Sequence[str], directory: Path):
         check(names)
@@ -90,7 +90,7 @@ class Sinks:
             self._try(name, lambda name=name: self.open.update({name: SINKS[name](directory)}))
 
     def write(self, step: int, values: dict):
-        """Hand the numbers among `values` to every sink."""
+        """Write the numbers among `values` to every sink."""
         numbers = {name: float(x) for name, x in values.items() if isinstance(x, int | float)}
         for name, (write, _) in list(self.open.items()):
             self._try(name, lambda write=write: write(step, numbers))
@@ -102,13 +102,13 @@ class Sinks:
     def _try(self, name: str, act: Callable[[], object]):
         try:
             act()
-        except Exception as error:  # whatever a server or its client does, training goes on
+        except Exception as error:  # a failing server or client does not stop training
             self.open.pop(name, None)
-            said = " ".join(str(error).split())[:200]
-            print(f"warning: --train.log {name} failed and is left out from here on: {said}", file=sys.stderr)
+            reason = " ".join(str(error).split())[:200]
+            print(f"warning: --train.log {name} failed and is disabled: {reason}", file=sys.stderr)
 
 
 def _config(directory: Path) -> dict:
-    """The run's config.json; a run in memory alone has its directory's name."""
+    """Return the run's config.json; without one, its directory's name."""
     path = directory / "config.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"name": directory.name}

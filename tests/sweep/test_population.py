@@ -244,10 +244,10 @@ def test_a_loss_that_stays_finite_but_has_no_square_is_divergence(tmp_path):
     run = Run(Train(), lambda *_: [], 9, tmp_path, quiet=True)
     run.begin(None)
     ones = np.ones((2, 4), np.float32)
-    run.note(0, ones, {"loss": (np.float32([4.0, 8.0]), np.float32([4.0, 4.0]))})
-    assert run.open and run.step == 2
-    run.note(0, ones, {"loss": (np.float32([4.0, 1e30]), np.float32([4.0, 4.0]))})
-    assert not run.open and str(run.failure).startswith("the loss was 2.5e+29 at step 4;")
+    run.record(0, ones, {"loss": (np.float32([4.0, 8.0]), np.float32([4.0, 4.0]))})
+    assert run.active and run.step == 2
+    run.record(0, ones, {"loss": (np.float32([4.0, 1e30]), np.float32([4.0, 4.0]))})
+    assert not run.active and str(run.failure).startswith("the loss was 2.5e+29 at step 4;")
     run.close()
 
 

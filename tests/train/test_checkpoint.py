@@ -158,7 +158,7 @@ def test_lines_that_find_no_room_are_written_with_the_next(tmp_path):
 
 
 def test_a_full_disk_is_one_line():
-    with pytest.raises(InputError, match=r"result.json could not be written \(No space.*make room"), explained():
+    with pytest.raises(InputError, match=r"result.json could not be written \(No space.*free disk space"), explained():
         raise OSError(errno.ENOSPC, "No space left on device", "result.json")
 
 

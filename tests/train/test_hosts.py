@@ -85,9 +85,9 @@ import json, sys
 from attention_jax.train import hosts
 host = int(sys.argv[2])
 hosts.join(sys.argv[1], 2, host)
-hosts.together("here")
-flags = hosts.anywhere(False, host == 1)
-print(json.dumps([hosts.first(), hosts.agree({"host": host}), flags]))
+hosts.barrier("here")
+flags = hosts.any_host(False, host == 1)
+print(json.dumps([hosts.is_primary(), hosts.broadcast({"host": host}), flags]))
 """
 
 
@@ -152,7 +152,7 @@ def test_two_hosts_with_a_sharded_state_equal_one_with_copies_and_leave_one_to_g
         (("", 2, 0), "HOST:PORT of the first host"),
         (("127.0.0.1:9000", 1, 0), "at least 2"),
         (("127.0.0.1:9000", 2, 2), "0 to N - 1"),
-        (("127.0.0.1:1", 2, 1), "nobody listened"),
+        (("127.0.0.1:1", 2, 1), "did not answer"),
     ],
 )
 def test_what_does_not_name_the_hosts_is_said_in_one_line(arguments, message, monkeypatch):
@@ -163,6 +163,5 @@ def test_what_does_not_name_the_hosts_is_said_in_one_line(arguments, message, mo
 
 
 def test_one_host_agrees_with_itself():
-    assert (
-        hosts.first() and hosts.agree({"loss": 1.5}) == {"loss": 1.5} and hosts.anywhere(False, True) == [False, True]
-    )
+    assert hosts.is_primary() and hosts.broadcast({"loss": 1.5}) == {"loss": 1.5}
+    assert hosts.any_host(False, True) == [False, True]

@@ -116,9 +116,9 @@ def test_stopping_after_any_epoch_and_going_on_gives_the_same_bits(epochs, tmp_p
     train = Train(total_epochs=4)
     _, whole = train_one(least_squares(), ADAM, train, tmp_path / "whole", quiet=True)
     run, nothing = train_one(least_squares(), ADAM, train, tmp_path / "part", quiet=True, until=epochs)
-    assert run.open and nothing is None and len(run.history) == epochs
+    assert run.active and nothing is None and len(run.history) == epochs
     run, part = train_one(least_squares(), ADAM, train, tmp_path / "part", quiet=True)
-    assert not run.open and (part["w"] == whole["w"]).all()
+    assert not run.active and (part["w"] == whole["w"]).all()
     assert [line["epoch"] for line in logged(tmp_path / "part") if "valid.loss" in line] == [1, 2, 3, 4]
 
 

@@ -175,15 +175,15 @@ returns_nothing = lambda: None
 @pytest.fixture
 def own(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "own_optimizer.py").write_text(OWN)
+    (tmp_path / "custom_optimizer.py").write_text(OWN)
 
 
 def test_an_optimizer_and_a_schedule_by_import_path(own):
-    optim = Optim("own_optimizer:plain", learning_rate=0.1, b2=0.5, weight_decay=0.25, clip_norm=1.0)
+    optim = Optim("custom_optimizer:plain", learning_rate=0.1, b2=0.5, weight_decay=0.25, clip_norm=1.0)
     w = np.array([1.0, -2.0])
     w = w - 0.1 * (0.5 * np.array([0.6, 0.8]) + 0.25 * w)  # clipped, scaled, decayed apart from the gradient
     np.testing.assert_allclose(run(optimizer(optim, 10), GRADIENTS[:1]), w, rtol=1e-6)
-    rate = schedule(Optim(learning_rate=2.0, schedule="own_optimizer:linear"), 10)
+    rate = schedule(Optim(learning_rate=2.0, schedule="custom_optimizer:linear"), 10)
     assert [float(rate(step)) for step in (0, 5, 10)] == [2.0, 1.0, 0.0]
     found = run(optimizer(Optim("optax:scale_by_yogi", learning_rate=0.1, b1=0.8), 10), GRADIENTS)
     np.testing.assert_allclose(found, run(optax.yogi(0.1, b1=0.8, eps=1e-8), GRADIENTS), rtol=1e-6)
@@ -191,8 +191,8 @@ def test_an_optimizer_and_a_schedule_by_import_path(own):
 
 @pytest.mark.parametrize("name", ["needs_a_rate", "returns_nothing", "OWN", "absent"])
 def test_what_is_no_optimizer_is_one_line(own, name):
-    with pytest.raises(InputError, match=f"own_optimizer:{name}") as error:
-        optimizer(Optim(f"own_optimizer:{name}"), 10)
+    with pytest.raises(InputError, match=f"custom_optimizer:{name}") as error:
+        optimizer(Optim(f"custom_optimizer:{name}"), 10)
     assert "\n" not in str(error.value)
 
 
