@@ -61,14 +61,15 @@ def ours(image, label):
 
     def loss(params, batch, rng):
         rng, dropping = jax.random.split(rng)
-        logits, _ = model.apply(params, preparation.vary(rng, batch["image"]), train=True, rngs={"dropout": dropping})
+        x = preparation.augment(rng, batch["image"])
+        logits, _ = model.apply(params, x, train=True, rngs={"dropout": dropping})
         return *masked_cross_entropy(logits, batch["label"], batch["weight"]), {}
 
     sgd = optimizer(Optim("sgd", learning_rate=0.1), 1)
     program = Program(loss, sgd)  # the loop's own compiled call: STEPS training steps scanned
-    state = program.put_state(init_state(lambda rng: model.init(rng, preparation.plain(image[:1])), sgd, 0))
+    state = program.put_state(init_state(lambda rng: model.init(rng, preparation.for_evaluation(image[:1])), sgd, 0))
     rows, weight = np.tile(np.arange(BATCH, dtype=np.int32), (STEPS, 1)), np.ones((STEPS, BATCH), np.float32)
-    prepare = jax.jit(lambda image, rows: jax.lax.map(lambda r: preparation.vary(jax.random.key(0), image[r]), rows))
+    prepare = jax.jit(lambda image, rows: jax.lax.map(lambda r: preparation.augment(jax.random.key(0), image[r]), rows))
 
     def run():
         nonlocal state

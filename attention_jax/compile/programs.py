@@ -59,11 +59,11 @@ class Outcome:
 
 def programs(task, config: configs.Config, target: Target) -> Iterator[Named]:
     """The programs of a run on the devices of a target: the training call of the bucket with the most numbers, and what
-    `task.evaluated_with` names."""
+    `task.eval_functions` names."""
     there = devices(target)
     yield training(task, config, there)
     params = jax.eval_shape(task.init, jax.random.PRNGKey(0))
-    for name, (fn, arrays, batch_size) in task.evaluated_with().items():
+    for name, (fn, arrays, batch_size) in task.eval_functions().items():
         total = len(next(iter(arrays.values())))
         size = -(-min(batch_size, total) // len(there)) * len(there)
         batch = {key: jax.ShapeDtypeStruct((size, *array.shape[1:]), array.dtype) for key, array in arrays.items()}

@@ -263,7 +263,7 @@ class Config(Options, Generic[DataConfig, ModelConfig, DecodeConfig]):
             value = getattr(self, name)
             if not isinstance(value, kinds):
                 raise InputError(f"a configuration needs as its {name} a {kinds[0].__name__}, got {value!r}")
-        if self.train.loss != "cross_entropy" and self.model is not None and self.model.own_loss:
+        if self.train.loss != "cross_entropy" and self.model is not None and self.model.custom_loss:
             kind = kind_name(type(self.model))
             raise InputError(
                 f"--train.loss must be cross_entropy for {kind}, which has a loss of its own; got {self.train.loss}"

@@ -362,7 +362,7 @@ class Transformer(TransformerLayers):
 
     module: ClassVar[str] = "attention_jax.models.transformer:Transformer"
     task: ClassVar[str] = "attention_jax.tasks.seq2seq:Seq2seqTask"
-    packs: ClassVar[bool] = True
+    supports_packing: ClassVar[bool] = True
 
     num_encoder_layers: int = option(6, at_least=1, smoke=1, was="encoder_layers")
     """Layers of the encoder."""
@@ -493,7 +493,7 @@ class PointerNetwork(ModelOptions):
 
     module: ClassVar[str] = "attention_jax.models.pointer:PointerNetwork"
     task: ClassVar[str] = "attention_jax.tasks.pointing:PointingTask"
-    own_loss: ClassVar[bool] = True
+    custom_loss: ClassVar[bool] = True
 
     hidden_size: int = option(128, at_least=1, smoke=8)
     """Units of the encoder, of the decoder and of the score."""
@@ -505,7 +505,7 @@ class GraphAttention(ModelOptions):
 
     module: ClassVar[str] = "attention_jax.models.graph_attention:GraphAttention"
     task: ClassVar[str] = "attention_jax.tasks.nodes:NodeTask"
-    own_loss: ClassVar[bool] = True
+    custom_loss: ClassVar[bool] = True
 
     num_heads: int = option(8, at_least=1, smoke=2, was="heads")
     """Attention heads of the hidden layer; the output layer has one."""
@@ -528,7 +528,7 @@ class NTM(ModelOptions):
 
     module: ClassVar[str] = "attention_jax.models.ntm:NTM"
     task: ClassVar[str] = "attention_jax.tasks.memory:MemoryTask"
-    own_loss: ClassVar[bool] = True
+    custom_loss: ClassVar[bool] = True
 
     controller: Literal["lstm", "feedforward"] = "lstm"
     """Network that emits the heads' parameters."""
@@ -554,7 +554,7 @@ class StackedLSTM(ModelOptions):
 
     module: ClassVar[str] = "attention_jax.models.ntm:StackedLSTM"
     task: ClassVar[str] = "attention_jax.tasks.memory:MemoryTask"
-    own_loss: ClassVar[bool] = True
+    custom_loss: ClassVar[bool] = True
 
     num_layers: int = option(3, at_least=1, was="layers")
     """LSTM layers."""

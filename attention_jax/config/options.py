@@ -84,9 +84,9 @@ class ModelOptions(Options):
     """Called as module(options, *sizes), the sizes being what the data decide: vocabularies, classes, bits."""
     task: ClassVar[str]
     """Called as task(config)."""
-    own_loss: ClassVar[bool] = False
+    custom_loss: ClassVar[bool] = False
     """Whether its task has a loss of its own, so that --train.loss is refused."""
-    packs: ClassVar[bool] = False
+    supports_packing: ClassVar[bool] = False
     """Whether it supports packed sequences (attention_jax/data/packing.py)."""
     needs_joint_vocabulary: ClassVar[bool] = False
     """Whether source and target tokens have one table of embeddings."""

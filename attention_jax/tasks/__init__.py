@@ -1,6 +1,6 @@
-"""`Task`: what the training loop trains. It joins data, model, loss and evaluation, one subclass per family of models.
+"""`Task`: the data, model, loss and evaluation that the training loop works with, one subclass per model family.
 
-What a trained model answers, its figures and its attention maps are in `attention_jax/views`, one view per family.
+Predictions, figures and attention maps of trained models are in `attention_jax/views`.
 """
 
 import functools
@@ -24,9 +24,9 @@ class Evaluation(NamedTuple):
     metrics: dict[str, float]
     """{"valid.loss": ..., ...}"""
     written: Mapping[str, np.ndarray] = MappingProxyType({})
-    """Generated tokens [N, T] without bos, for each split that was decoded."""
+    """Generated tokens [N, T] without bos, for each decoded split."""
     samples: tuple[str, ...] = ()
-    """A few lines of generated text, which are shown during training."""
+    """A few lines of generated text to show during training."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +38,7 @@ class Task:
     (`eq=False`), because compiled functions are cached by bound method.
 
     Two further methods are optional. `metric_names(full)` lists the metrics that `evaluate(params, full)` may return,
-    so that a misspelt --train.best-metric is refused before training. `evaluated_with()` returns the functions that
+    so that a misspelt --train.best-metric is refused before training. `eval_functions()` returns the functions that
     `evaluate` maps over held-out examples, {"evaluation" or "decoding": (function of (params, batch), arrays of the
     largest split, examples per batch)}, so that `launch.py compile` can compile them.
     """
@@ -53,12 +53,12 @@ class Task:
 
     @classmethod
     def load(cls, config: Config) -> Any:
-        """The dataset that the configuration names; by default the tasks of a process share one copy."""
+        """Load the dataset of a configuration; by default the tasks of a process share one copy."""
         return load_once(import_object(config.data.loader), config.data)
 
     @classmethod
     def make_model(cls, config: Config, data) -> Any:
-        """The Flax module; raises InputError for options that contradict each other or the data."""
+        """Return the Flax module; InputError for options that contradict each other or the data."""
         return build_model(config)
 
     @property
@@ -82,44 +82,44 @@ class Task:
         return (self.config.train.batch_size,) * len(self.examples)
 
     def init(self, rng) -> Any:
-        """Initial parameters."""
+        """Return initial parameters."""
         raise NotImplementedError
 
     def loss(self, params, batch: dict, rng) -> tuple[Any, Any, dict]:
-        """(sum, count, {metric: (sum, count)}) of a batch.
+        """Return (sum, count, {metric: (sum, count)}) over a batch; gradients are those of sum / count.
 
-        A batch has the arrays of `examples` [B, ...] and "weight" [B], which is 0 for an example that is padding. The
-        function is traced, in a sweep also with tracers in `config`.
+        A batch has the arrays of `examples` [B, ...] and "weight" [B], which is 0 for padding. The method is traced, in
+        a sweep also with tracers in `config`.
         """
         raise NotImplementedError
 
     def plan(self, epoch: int, steps_per_call: int) -> list[batches.Chunk]:
-        """The compiled calls of an epoch: [(bucket, indices [K, B], weight [K, B]), ...].
+        """Return the compiled calls of an epoch: [(bucket, indices [K, B], weight [K, B]), ...] of K steps each.
 
-        All steps of a call are of one bucket. With several buckets a call is one step, because many consecutive steps
-        at one length would bias the model towards that length.
+        All steps of a call use one bucket. With several buckets K is 1, because many consecutive steps at one length
+        would bias the model towards that length.
         """
         sizes = [len(next(iter(arrays.values()))) for arrays in self.examples]
         steps = steps_per_call if len(sizes) == 1 else 1
         return batches.plan(self.config.train.seed, epoch, sizes, self.batch_sizes, steps)
 
     def evaluate(self, params, full: bool) -> Evaluation:
-        """Metrics on held-out data: a brief evaluation after an epoch, a full one at the end of a run."""
+        """Compute metrics on held-out data, briefly after an epoch or in `full` at the end of a run."""
         raise NotImplementedError
 
     def describe(self) -> dict:
-        """Facts about the data and the model for result.json."""
+        """Return facts about data and model for result.json."""
         return {}
 
 
 @functools.lru_cache(maxsize=2)
 def load_once(load: Callable, *settings):
-    """`load(*settings)`, cached: the tasks of a sweep share one copy of their data."""
+    """Return `load(*settings)`, cached, so that the tasks of a sweep share one copy of their data."""
     return load(*settings)
 
 
 def build(config: Config, data=None) -> Task:
-    """The task of a configuration, whose class the model's options name; `data` are loaded unless they are given."""
+    """Return the task of a configuration, of the class named by the model's options; loads `data` unless given."""
     if config.model is None or config.data is None:
         raise InputError(f"training {config.name} needs data and a model; its configuration lacks one of them")
     kind = import_object(config.model.task)
@@ -128,11 +128,11 @@ def build(config: Config, data=None) -> Task:
 
 
 def build_model(config: Config, *sizes):
-    """The Flax module that holds the model's options; `sizes` are those that the data determine."""
+    """Return the Flax module with the model's options; `sizes` are determined by the data, such as of a vocabulary."""
     return import_object(config.model.module)(config.model, *sizes)
 
 
 @functools.partial(jax.jit, static_argnames=("model", "shape"))
 def initial(model, rng, shape: tuple[int, ...]):
-    """Initial parameters of a model that reads one array of this shape."""
+    """Return initial parameters of a model with one input array of this shape."""
     return model.init(rng, jnp.zeros(shape))["params"]

@@ -1,4 +1,4 @@
-"""What an encoder-decoder writes by itself."""
+"""Decoding with encoder-decoder models, greedily or by beam search."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,13 +12,13 @@ from attention_jax.decode import beam_search, greedy
 def generate(
     model, params, batch: dict, options: Decode, *, bos: int, eos: int | None, pad: int, max_length: int
 ) -> Int[Array, "B T"]:
-    """The tokens [B, max_length] that a model writes for the sources of `batch`, greedily or as the best of a beam.
+    """Generate tokens [B, max_length] for the sources of `batch`, greedily or as the best of a beam.
 
-    All hypotheses of a sentence read what the model's cache holds as `Shared`: a beam search has nothing to copy there.
+    The hypotheses of a sentence share the encoder memory in the model's cache; a beam search does not copy it.
     """
     ends = {"bos": bos, "eos": eos, "pad": pad, "max_length": max_length}
     if options.beam_size == 1:
-        step, cache = begun(model, params, batch, max_length)
+        step, cache = start_decoding(model, params, batch, max_length)
         return greedy(step, cache, batch["source"].shape[0], **ends)
     return hypotheses(model, params, batch, options, n_best=1, **ends)[0][:, 0]
 
@@ -26,15 +26,15 @@ def generate(
 def hypotheses(
     model, params, batch: dict, options: Decode, *, n_best: int, max_length: int, **ends
 ) -> tuple[Int[Array, "B N T"], Float[Array, "B N"]]:
-    """The `n_best` that a beam finds for the sources of `batch`, best first, and their scores."""
-    step, cache = begun(model, params, batch, max_length)
+    """Return the `n_best` hypotheses of a beam search for the sources of `batch`, best first, and their scores."""
+    step, cache = start_decoding(model, params, batch, max_length)
     penalty = {"length_penalty": options.length_penalty, "alpha": options.alpha}
     beam = {"beam_size": options.beam_size, "n_best": n_best}
     return beam_search(step, cache, batch["source"].shape[0], **beam, **penalty, max_length=max_length, **ends)
 
 
-def begun(model, params, batch: dict, max_length: int) -> tuple[Callable, Any]:
-    """The callback that decoding calls, and the cache before the first token."""
+def start_decoding(model, params, batch: dict, max_length: int) -> tuple[Callable, Any]:
+    """Return the `step(tokens, cache)` of `attention_jax.decode`, and the cache before the first token."""
 
     def begin(module):
         return module.start(module.encode(batch["source"], batch["source_length"]), max_length)

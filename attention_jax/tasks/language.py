@@ -1,5 +1,4 @@
-"""Language models: the next character, or piece of a word, from those before it. Transformers and recurrent networks
-alike.
+"""Language modelling: predict the next character or subword, with Transformers or recurrent networks.
 
 A model has these methods (all batch-major): `hidden(tokens [B, T], train=, look=) -> (hidden [B, T, D],
 intermediates)`, `output() -> (kernel [D, V], bias [V])`, `start(batch_size, max_length) -> cache`, `step(cache, token
@@ -42,7 +41,7 @@ class LanguageTask(Task):
 
     @property
     def sampling(self) -> Sampling:
-        """How texts are continued: the configuration's choice, or else that of the data."""
+        """The sampling options of the configuration, or else those of the data."""
         return self.config.decode or self.data.sampling
 
     @property
@@ -63,7 +62,7 @@ class LanguageTask(Task):
         return *readout_loss(self.config.train, *rows), {}
 
     def score_rows(self, params, batch):
-        """The loss of each window (nats), summed over its tokens."""
+        """Return the loss of each window [B] in nats, summed over its tokens."""
         logits, _ = self.model.apply({"params": params}, batch["tokens"][:, :-1])
         targets = batch["tokens"][:, 1:]
         return jax.vmap(masked_cross_entropy)(logits, targets, jnp.ones_like(targets, bool))[0]
@@ -85,7 +84,7 @@ class LanguageTask(Task):
         less = [f"{split}.loss_less_{name}" for split in self.data.held_out for name in self.data.known.get(split, {})]
         return [f"{split}.{name}" for split in self.data.held_out for name in names] + less
 
-    def evaluated_with(self) -> dict:
+    def eval_functions(self) -> dict:
         rows = max(self.data.held_out.values(), key=len)
         return {"evaluation": (self.score_rows, {"tokens": rows}, EVALUATED)}
 

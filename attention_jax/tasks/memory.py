@@ -1,5 +1,4 @@
-"""Learning algorithms from examples: Neural Turing Machines, and LSTMs beside them, on the tasks of
-`data/algorithmic.py`."""
+"""Algorithm learning: Neural Turing Machines and LSTMs on the tasks of `data/algorithmic.py` (Graves et al. 2014)."""
 
 import jax
 import jax.numpy as jnp
@@ -12,10 +11,10 @@ from attention_jax.tasks import Evaluation, Task, build_model, initial
 from attention_jax.train.placement import map_batches
 
 SHOWN = 20
-"""Sequences in each set that measures generalisation."""
+"""The number of sequences in each set that measures length generalization."""
 EVALUATED = 200
-"""Sequences a batch when evaluating."""
-BEYOND = {  # task -> {name of a set: arguments of its generator}; sizes the machine never saw in training
+"""Sequences per batch in evaluation."""
+BEYOND = {  # task -> {name of a set: arguments of its generator}; sizes that training does not contain
     "copy": {f"length_{n}": {"shortest": n, "longest": n} for n in (10, 20, 30, 50, 120)},
     "repeat_copy": {
         "length_10_times_10": {"shortest": 10, "longest": 10, "fewest": 10, "most": 10},
@@ -28,11 +27,12 @@ BEYOND = {  # task -> {name of a set: arguments of its generator}; sizes the mac
 }
 
 
-def ends(length: np.ndarray) -> tuple[int, ...]:
-    """Where sequences may be cut: at quarters of the longest one. A program is compiled for each, and padding costs a
-    quarter at most.
+def cut_lengths(length: np.ndarray) -> tuple[int, ...]:
+    """Return the lengths to which batches may be truncated: quarters of the longest sequence.
 
-    >>> ends(np.array([3, 41, 11])), ends(np.array([200, 200]))
+    One program is compiled for each, and at most a quarter of the longest sequence is padding.
+
+    >>> cut_lengths(np.array([3, 41, 11])), cut_lengths(np.array([200, 200]))
     ((11, 21, 31, 41), (200,))
     """
     longest = int(length.max())
@@ -59,17 +59,17 @@ class MemoryTask(Task):
     def init(self, rng):
         return initial(self.model, rng, (1, 1, self.data.train.inputs.shape[-1]))
 
-    def costs(self, params, batch):
-        """Each row's cost in nats and its number of wrong bits, [B]."""
+    def nll(self, params, batch):
+        """Return the negative log-likelihood of each sequence in nats [B], and its number of wrong bits [B]."""
         logits, _ = self.model.apply({"params": params}, batch["inputs"])
         targets, mask = batch["targets"].astype(jnp.float32), batch["mask"][..., None].astype(jnp.float32)
         cost = jax.nn.softplus(logits) - targets * logits  # -log p(target) of independent bits
         return (cost * mask).sum((1, 2)), jnp.where((logits > 0) != (targets > 0.5), mask, 0.0).sum((1, 2))
 
     def loss(self, params, batch, rng):
-        """A batch is cut behind its longest sequence."""
-        cuts, names = ends(self.data.train.length), ("inputs", "targets", "mask")
-        until = lambda end: lambda: self.costs(params, {name: batch[name][:, :end] for name in names})
+        """Computed up to the `cut_lengths` of the longest sequence of the batch."""
+        cuts, names = cut_lengths(self.data.train.length), ("inputs", "targets", "mask")
+        until = lambda end: lambda: self.nll(params, {name: batch[name][:, :end] for name in names})
         nats, wrong = jax.lax.switch(
             jnp.searchsorted(jnp.array(cuts), jnp.max(batch["length"])), [until(end) for end in cuts]
         )
@@ -78,7 +78,7 @@ class MemoryTask(Task):
         return total, count, {"bits_per_sequence": bits, "wrong_bits": errors}
 
     def plan(self, epoch: int, steps_per_call: int) -> list[batches.Chunk]:
-        """An epoch takes the next `epoch_sequences` of the training set, from its start again once they are used up."""
+        """An epoch is the next `epoch_sequences` of the training set, cyclically."""
         data, train = self.config.data, self.config.train
         rows = [min(data.epoch_sequences, data.sequences)]
         chunks = batches.plan(train.seed, epoch, rows, [train.batch_size], steps_per_call)
@@ -86,12 +86,12 @@ class MemoryTask(Task):
         return [chunk._replace(indices=(chunk.indices + first) % data.sequences) for chunk in chunks]
 
     def measure(self, params, sequences: algorithmic.Sequences) -> tuple[np.ndarray, np.ndarray]:
-        """Bits and wrong bits of every sequence of a set."""
-        nats, wrong = map_batches(self.costs, params, sequences._asdict(), EVALUATED)
+        """Return the bits [N] and the wrong bits [N] of the sequences of a set."""
+        nats, wrong = map_batches(self.nll, params, sequences._asdict(), EVALUATED)
         return nats / np.log(2.0), wrong
 
     def scores(self, params, split: str, sequences: algorithmic.Sequences) -> dict[str, float]:
-        """Mean bits and wrong bits of a sequence, for n-grams also the bits above those of the best predictor."""
+        """Return mean bits and wrong bits per sequence, for n-grams also the bits above the optimal predictor's."""
         bits, wrong = self.measure(params, sequences)
         scores = {f"{split}.bits_per_sequence": float(bits.mean()), f"{split}.wrong_bits": float(wrong.mean())}
         if self.config.data.task == "ngrams":
@@ -99,7 +99,7 @@ class MemoryTask(Task):
         return scores
 
     def evaluate(self, params, full: bool) -> Evaluation:
-        """The validation sequences; if `full`, also fresh test sequences and those of sizes beyond training."""
+        """Evaluate the validation set; in `full` also the test set and sequences longer than in training."""
         scores = self.scores(params, "valid", self.data.valid)
         metrics = {"valid.loss": float(scores["valid.bits_per_sequence"] * np.log(2.0))} | scores
         metrics |= self.scores(params, "test", self.data.test) if full else {}
@@ -119,13 +119,13 @@ class MemoryTask(Task):
         names += [f"test.{kind}_{name}" for name in beyond for kind in ("bits", "wrong_bits")]
         return names + ["test.wrong_bits_to_50"] * (full and task == "copy")
 
-    def evaluated_with(self) -> dict:
-        return {"evaluation": (self.costs, self.data.valid._asdict(), EVALUATED)}
+    def eval_functions(self) -> dict:
+        return {"evaluation": (self.nll, self.data.valid._asdict(), EVALUATED)}
 
     def describe(self) -> dict:
         train = self.data.train
-        asked = float(train.mask.sum(1).mean() * train.targets.shape[-1])
-        facts = {"sequences": len(train.length), "longest": int(train.length.max()), "bits_asked_for": asked}
+        bits = float(train.mask.sum(1).mean() * train.targets.shape[-1])
+        facts = {"sequences": len(train.length), "longest": int(train.length.max()), "bits_asked_for": bits}
         if self.config.data.task == "ngrams":
             bits = optimum(self.data.valid)
             error = float(bits.std() / len(bits) ** 0.5)
@@ -134,7 +134,7 @@ class MemoryTask(Task):
 
 
 def optimum(sequences: algorithmic.Sequences) -> np.ndarray:
-    """The bits that the best predictor of n-grams needs for each sequence."""
+    """Return the bits [N] that the optimal predictor of n-grams needs for each sequence."""
     bits = sequences.targets[..., 0]
     best = algorithmic.ngram_optimum(bits)
     return -np.log2(np.where(bits == 1, best, 1 - best)).sum(1)

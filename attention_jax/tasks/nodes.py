@@ -1,4 +1,4 @@
-"""Classes of the nodes of one graph, of which a few are known: an epoch is one step on the whole graph."""
+"""Semi-supervised node classification on one graph, full batch: an epoch is one step on the whole graph."""
 
 import jax
 import jax.numpy as jnp
@@ -11,10 +11,10 @@ from attention_jax.tasks import Evaluation, Task, build_model
 from attention_jax.train.placement import map_batches
 
 
-def half_squares(params) -> jax.Array:
-    """Half the sum of all squared parameters, biases included, as the authors' code has it.
+def l2_penalty(params) -> jax.Array:
+    """Return half the sum of all squared parameters, including biases as in the authors' code.
 
-    >>> half_squares({"kernel": jnp.array([1.0, 2.0]), "bias": jnp.array([3.0])}).item()
+    >>> l2_penalty({"kernel": jnp.array([1.0, 2.0]), "bias": jnp.array([3.0])}).item()
     7.0
     """
     return 0.5 * sum(jnp.square(leaf).sum() for leaf in jax.tree.leaves(params))
@@ -32,7 +32,7 @@ class NodeTask(Task):
 
     @property
     def examples(self) -> tuple[dict, ...]:
-        """One row, the graph; "train" is 1 for the nodes whose class is known."""
+        """One example, the graph; "train" is 1 for the labelled nodes."""
         graph = self.data
         train = np.zeros(len(graph.label), np.float32)
         train[graph.splits["train"]] = 1.0
@@ -44,27 +44,27 @@ class NodeTask(Task):
         return self.model.init(rng, *(jnp.asarray(x) for x in (graph.words, graph.values, graph.edges)))["params"]
 
     def logits(self, params, batch, rng=None):
-        """[B, N, C], with dropout where there is an `rng`."""
+        """Return class logits [B, N, C] of the nodes, with dropout if `rng` is given."""
         rngs = None if rng is None else {"dropout": rng}
         one = lambda *graph: self.model.apply({"params": params}, *graph, train=rng is not None, rngs=rngs)[0]
         return jax.vmap(one)(batch["words"], batch["values"], batch["edges"])
 
     def loss(self, params, batch, rng):
-        """The mean over the known nodes of their cross-entropy, and the L2 penalty."""
+        """Mean cross-entropy of the labelled nodes, plus the L2 penalty."""
         logits, label = self.logits(params, batch, rng), batch["label"]
         weight = batch["train"] * batch["weight"][:, None]
         total = (cross_entropy(logits, label) * weight).sum()
-        penalty = self.config.model.l2 * half_squares(params) * weight.sum()
+        penalty = self.config.model.l2 * l2_penalty(params) * weight.sum()
         return total + penalty, weight.sum(), {"accuracy": token_accuracy(logits.argmax(-1), label, weight)}
 
     def score_nodes(self, params, batch):
-        """Loss, correctness and predicted class of each node."""
+        """Return loss, correctness and predicted class of each node."""
         logits, label = self.logits(params, batch), batch["label"]
         guess = logits.argmax(-1)
         return {"loss": cross_entropy(logits, label), "accuracy": (guess == label).astype(jnp.float32), "guess": guess}
 
     def evaluate(self, params, full: bool) -> Evaluation:
-        """Of the validation nodes, and in `full` of the test nodes, too."""
+        """Evaluate the validation nodes, in `full` also the test nodes."""
         found = map_batches(self.score_nodes, params, self.examples[0], 1)
         metrics = {}
         for split in ("valid", "test") if full else ("valid",):
@@ -75,7 +75,7 @@ class NodeTask(Task):
     def metric_names(self, full: bool) -> list[str]:
         return [f"{split}.{name}" for split in ("valid", "test")[: 1 + full] for name in ("loss", "accuracy")]
 
-    def evaluated_with(self) -> dict:
+    def eval_functions(self) -> dict:
         return {"evaluation": (self.score_nodes, self.examples[0], 1)}
 
     def describe(self) -> dict:
@@ -90,5 +90,5 @@ class NodeTask(Task):
 
 
 def cross_entropy(logits, label):
-    """Nats of each node: logits [..., C] and label [...] -> [...]."""
+    """Return the cross-entropy in nats [...] of logits [..., C] and labels [...]."""
     return -jnp.take_along_axis(jax.nn.log_softmax(logits), label[..., None], axis=-1)[..., 0]

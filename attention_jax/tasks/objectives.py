@@ -8,7 +8,7 @@ from attention_jax.ops.losses import linear_cross_entropy, masked_cross_entropy
 def class_loss(train: Train, logits, targets, mask):
     """Return (sum, count) of the loss of `logits` [..., V] for the classes `targets` [...] where `mask` [...] is not 0;
     a fractional mask weights."""
-    loss = masked_cross_entropy if train.loss == "cross_entropy" else own_loss(train.loss)
+    loss = masked_cross_entropy if train.loss == "cross_entropy" else custom_loss(train.loss)
     return loss(logits, targets, mask, train.label_smoothing)
 
 
@@ -17,10 +17,10 @@ def readout_loss(train: Train, hidden, kernel, bias, targets, mask):
     once (`linear_cross_entropy`)."""
     if train.loss == "cross_entropy":
         return linear_cross_entropy(hidden, kernel, bias, targets, mask, train.label_smoothing)
-    return own_loss(train.loss)(hidden @ kernel + bias[None], targets, mask, train.label_smoothing)
+    return custom_loss(train.loss)(hidden @ kernel + bias[None], targets, mask, train.label_smoothing)
 
 
-def own_loss(path: str):
+def custom_loss(path: str):
     """Return the function with the arguments of `masked_cross_entropy` at an import path, with its results checked."""
     function = import_object(path)
 

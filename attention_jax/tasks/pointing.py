@@ -1,4 +1,4 @@
-"""Pointing at positions of the input: Pointer Networks on convex hulls."""
+"""Pointer Networks on convex hulls (Vinyals et al. 2015): the output is a sequence of input positions."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,13 +13,13 @@ EVALUATED = 1_000
 """Sets per batch in evaluation."""
 
 
-def before(target):
-    """What each step comes after: the target one step later, 0 at first; [B, T] -> [B, T]."""
+def shift_right(target):
+    """Shift targets [B, T] right by one step, 0 first: the decoder's inputs with teacher forcing."""
     return jnp.pad(target[:, :-1], ((0, 0), (1, 0)))
 
 
 def polygon(row: np.ndarray) -> tuple[int, ...]:
-    """The corners of a row of places up to the 0 that ends it, from the lowest on; () where nothing ends it.
+    """Return the corners of a sequence of positions that ends with 0, starting from the lowest; () without a 0.
 
     >>> polygon(np.array([3, 1, 2, 3, 0])), polygon(np.array([1, 2, 3, 0, 0])), polygon(np.array([3, 1, 2]))
     ((1, 2, 3), (1, 2, 3), ())
@@ -49,35 +49,35 @@ class PointingTask(Task):
         return self.model.init(rng, rows[0], rows[1], rows[2])["params"]
 
     def log_p(self, params, batch):
-        """The logarithms of `look`, -inf for padding."""
-        return self.model.apply({"params": params}, batch["inputs"], batch["length"], before(batch["target"]))
+        """Return log-probabilities [B, T, S] of the input positions, -inf for padding."""
+        return self.model.apply({"params": params}, batch["inputs"], batch["length"], shift_right(batch["target"]))
 
-    def costs(self, params, batch):
-        """The nats [B] of each row's places."""
+    def nll(self, params, batch):
+        """Return the negative log-likelihood of each hull in nats [B]."""
         log_p = jnp.take_along_axis(self.log_p(params, batch), batch["target"][:, :, None], axis=2)[:, :, 0]
         real = jnp.arange(log_p.shape[1])[None, :] < batch["target_length"][:, None]
         return -jnp.where(real, log_p, 0.0).sum(1)
 
     def loss(self, params, batch, rng):
-        places = jnp.where(batch["weight"] > 0, batch["target_length"], 0)
-        return (self.costs(params, batch) * batch["weight"]).sum(), places.sum().astype(jnp.float32), {}
+        count = jnp.where(batch["weight"] > 0, batch["target_length"], 0)
+        return (self.nll(params, batch) * batch["weight"]).sum(), count.sum().astype(jnp.float32), {}
 
-    def write(self, params, batch):
-        """The places [B, T] that the network points at by itself, the most probable one at each step."""
+    def generate(self, params, batch):
+        """Decode positions [B, T] greedily."""
         apply = lambda *arguments, method: self.model.apply({"params": params}, *arguments, method=method)
         cache = apply(apply(batch["inputs"], batch["length"], method="encode"), method="start")
-        step = lambda places, cache: apply(cache, places, method="step")
+        step = lambda positions, cache: apply(cache, positions, method="step")
         rows, most = batch["target"].shape
         return greedy(step, cache, rows, bos=0, eos=0, max_length=most)
 
     def accuracy(self, params, sets: Hulls) -> float:
-        """The share of sets whose hull is written and ended: the same polygon, from whichever corner."""
-        rows = zip(map_batches(self.write, params, sets._asdict(), EVALUATED), sets.target, strict=True)
+        """Return the fraction of point sets whose decoded sequence is the hull, from any starting corner."""
+        rows = zip(map_batches(self.generate, params, sets._asdict(), EVALUATED), sets.target, strict=True)
         return float(np.mean([polygon(written) == polygon(target) for written, target in rows]))
 
     def evaluate(self, params, full: bool) -> Evaluation:
         valid = self.data.valid
-        nats = map_batches(self.costs, params, valid._asdict(), EVALUATED).sum(dtype=np.float64)
+        nats = map_batches(self.nll, params, valid._asdict(), EVALUATED).sum(dtype=np.float64)
         metrics = {"valid.loss": float(nats / valid.target_length.sum())}
         metrics["valid.accuracy"] = self.accuracy(params, valid)
         for name, sets in self.data.tests.items() if full else ():
@@ -88,9 +88,9 @@ class PointingTask(Task):
         tests = self.data.tests if full else ()
         return ["valid.loss", "valid.accuracy", *(f"test.accuracy_{name}" for name in tests)]
 
-    def evaluated_with(self) -> dict:
+    def eval_functions(self) -> dict:
         arrays = self.data.valid._asdict()
-        return {"evaluation": (self.costs, arrays, EVALUATED), "decoding": (self.write, arrays, EVALUATED)}
+        return {"evaluation": (self.nll, arrays, EVALUATED), "decoding": (self.generate, arrays, EVALUATED)}
 
     def describe(self) -> dict:
         return {"longest_hull": int(self.data.train.target_length.max())}

@@ -1,4 +1,4 @@
-"""Exact match of generated sequences with the references of a split, and for sentences BLEU and chrF."""
+"""Metrics of generated sequences: exact match with the references, and for sentences BLEU and chrF."""
 
 import numpy as np
 
@@ -7,13 +7,13 @@ from attention_jax.report import bleu
 
 
 def are_sentences(data: PairData) -> bool:
-    """Whether targets end where the model says so (eos), and not at one length as dates and sums do."""
+    """Whether targets end with eos; dates and sums have one fixed length instead."""
     return data.target_vocabulary.eos_id is not None
 
 
 def compare(data: PairData, split: str, written: np.ndarray) -> dict[str, float]:
-    """Exact match of the tokens [N, T] written for a split (a target longer than T is not matched); if they are
-    sentences BLEU, where 95 % of it lie (bleu_low, bleu_high), and chrF."""
+    """Return the exact match of tokens [N, T] generated for a split (a target longer than T does not match); for
+    sentences also BLEU with its 95 % interval (bleu_low, bleu_high), and chrF."""
     pairs = data.held_out[split]
     size = min(written.shape[1], pairs.target.shape[1] - 1)
     beyond = np.arange(size)[None] >= pairs.target_length[:, None]
@@ -33,7 +33,7 @@ def compare(data: PairData, split: str, written: np.ndarray) -> dict[str, float]
 
 
 def score_names(data: PairData, split: str) -> list[str]:
-    """What `compare` may give."""
+    """Return the names of the metrics of `compare`."""
     unseen = ["exact_match_unseen"] * bool((~data.seen[split]).any())
     of_sentences = ["bleu", "bleu_low", "bleu_high", "chrf", "bleu_kept_beyond_30"] * are_sentences(data)
     return ["exact_match", *unseen, *of_sentences]

@@ -1,11 +1,11 @@
-"""Sequence to sequence: every encoder-decoder of `models` on every pair dataset of `data`.
+"""Sequence-to-sequence learning: every encoder-decoder of `models` on every pair dataset of `data`.
 
 A model has these methods (all batch-major): `encode(source [B, S], source_length [B], train=) -> memory`,
 `decode(memory, target_in [B, T], train=, look=) -> (hidden [B, T, D], intermediates)`, `output() -> (kernel [D, V],
 bias [V])`, `start(memory, max_length) -> cache`, `step(cache, token [B]) -> (logits [B, V], cache, intermediates)` and
-`__call__(source, source_length, target_in, train=, look=) -> (logits [B, T, V], intermediates)`. Where the options of a
-model say `packs`, its `encode` and `decode` also take `segment=`, the number of the pair that each token of a packed
-row belongs to.
+`__call__(source, source_length, target_in, train=, look=) -> (logits [B, T, V], intermediates)`. If the options of a
+model have `supports_packing`, its `encode` and `decode` also take `segment=`, the number of the pair that each token of
+a packed sequence belongs to.
 """
 
 from dataclasses import replace
@@ -28,16 +28,16 @@ from attention_jax.tasks.scoring import are_sentences, compare, score_names
 from attention_jax.train.placement import map_batches
 
 SAMPLES = 8
-"""Held-out sources that are shown with the generated targets, during training and in samples.txt."""
+"""The number of held-out sources in samples.txt, with generated targets."""
 
 
 def target_mask(batch) -> jax.Array:
-    """[B, T] bool: the positions of `target` after bos that hold a token to predict."""
+    """Return the padding mask [B, T] of the targets after bos; True for a token to predict."""
     return jnp.arange(batch["target"].shape[1] - 1)[None] < batch["target_length"][:, None]
 
 
 def target_in(batch) -> jax.Array:
-    """[B, T]: what precedes each token to predict. In a packed row every target begins with bos, the row's first."""
+    """Return the decoder's inputs [B, T] with teacher forcing; in a packed sequence every target begins with bos."""
     if "target_segment" not in batch:
         return batch["target"][:, :-1]
     begins = within(batch["target_segment"]) == 0
@@ -45,16 +45,16 @@ def target_in(batch) -> jax.Array:
 
 
 def segment(batch, side: str) -> dict[str, jax.Array]:
-    """The keyword argument with the pair of each token of one side of packed rows; {} for rows of one pair."""
+    """Return {"segment": pair of each token} of one side of packed sequences, {} without packing."""
     name = f"{side}_segment"
     return {"segment": batch[name]} if name in batch else {}
 
 
 def check_packing(config: Config) -> None:
-    """Raises InputError for packed rows that the model cannot keep apart or has too few positions for."""
-    if config.data.packing and not config.model.packs:
+    """Raise InputError for sequence packing that the model does not support or has too few positions for."""
+    if config.data.packing and not config.model.supports_packing:
         raise InputError(
-            f"--data.packing needs a model that keeps the pairs of a row apart, which {type(config.model).__name__} "
+            f"--data.packing needs a model that supports packed sequences, which {type(config.model).__name__} "
             "does not: give --data.packing 0, or train a Transformer"
         )
     longest, limit = config.data.max_length, config.model.longest_input
@@ -78,7 +78,7 @@ class Seq2seqTask(Task):
     @classmethod
     def make_model(cls, config: Config, data: PairData):
         if not isinstance(config.decode, Decode):
-            raise InputError("a model that writes sequences needs decoding options: give its configuration Decode()")
+            raise InputError("a sequence-to-sequence model needs decoding options: give its configuration Decode()")
         source, target = data.source_vocabulary, data.target_vocabulary
         if config.model.needs_joint_vocabulary and source.tokens != target.tokens:
             raise InputError(
@@ -117,12 +117,12 @@ class Seq2seqTask(Task):
         return *readout_loss(self.config.train, *rows), {}
 
     @property
-    def evaluated(self) -> int:
-        """Sequences a batch when evaluating."""
+    def eval_batch_size(self) -> int:
+        """Sequences per batch in evaluation."""
         return self.config.decode.batch_size if are_sentences(self.data) else 512
 
     def score_rows(self, params, batch):
-        """Teacher forced, a row: sum of the loss, tokens, correct tokens."""
+        """Return summed loss, tokens and correct tokens of each pair [B], with teacher forcing."""
         inputs = (batch["source"], batch["source_length"], batch["target"][:, :-1])
         logits, _ = self.model.apply({"params": params}, *inputs)
         mask, targets = target_mask(batch), batch["target"][:, 1:]
@@ -130,9 +130,12 @@ class Seq2seqTask(Task):
         return {"loss": total, "tokens": count, "correct": ((logits.argmax(-1) == targets) & mask).sum(1)}
 
     @property
-    def ends(self) -> dict:
-        """Where decoding begins and ends: T is `decode.max_length`, or 1.5 times the longest training or validation
-        target, which a packed row does not exceed; targets of one length (dates) are as long as those."""
+    def decoding_limits(self) -> dict:
+        """The special tokens and the maximum length T of decoding.
+
+        T is `decode.max_length`, or 1.5 times the longest training or validation target (with packing at most
+        `data.max_length`). Targets of one fixed length, such as dates, have that length.
+        """
         vocabulary, longest = self.data.target_vocabulary, self.config.decode.max_length
         if not longest:
             known = [*self.data.train, *(pairs for name, pairs in self.data.held_out.items() if name == "valid")]
@@ -144,21 +147,21 @@ class Seq2seqTask(Task):
         return special | {"max_length": longest}
 
     def generate(self, params, batch):
-        """The tokens [B, T] the model writes by itself."""
-        return generate(self.model, params, batch, self.config.decode, **self.ends)
+        """Decode tokens [B, T]."""
+        return generate(self.model, params, batch, self.config.decode, **self.decoding_limits)
 
     def evaluate(self, params, full: bool) -> Evaluation:
-        """Of every held-out split; after an epoch of the first one, where sentences are not written."""
+        """Evaluate the first held-out split without decoding sentences; in `full` every split, with decoding."""
         metrics, written, sentences = {}, {}, are_sentences(self.data)
         for split in list(self.data.held_out)[: None if full else 1]:
             pairs = self.data.held_out[split]
-            rows = map_batches(self.score_rows, params, pairs._asdict(), self.evaluated)
+            rows = map_batches(self.score_rows, params, pairs._asdict(), self.eval_batch_size)
             per_token = float(rows["loss"].sum() / rows["tokens"].sum())
             metrics[f"{split}.loss"] = per_token
             metrics[f"{split}.token_accuracy"] = float(rows["correct"].sum() / rows["tokens"].sum())
             if full or not sentences:
                 sources = {"source": pairs.source, "source_length": pairs.source_length}
-                written[split] = map_batches(self.generate, params, sources, self.evaluated)
+                written[split] = map_batches(self.generate, params, sources, self.eval_batch_size)
                 scores = compare(self.data, split, written[split])
                 metrics |= {f"{split}.{name}": value for name, value in scores.items()}
             if sentences:
@@ -174,14 +177,14 @@ class Seq2seqTask(Task):
         return names
 
     def samples(self, written: dict[str, np.ndarray]) -> tuple[str, ...]:
-        """What was written for the first texts of the first split that was written for."""
+        """Return lines with the outputs for the first texts of the first decoded split."""
         split = next(iter(written), None)
         return sample_lines(self.data, split, written[split][:SAMPLES]) if split else ()
 
-    def evaluated_with(self) -> dict:
+    def eval_functions(self) -> dict:
         largest = max(self.data.held_out.values(), key=lambda pairs: pairs.source.size + pairs.target.size)._asdict()
         sources = {name: largest[name] for name in ("source", "source_length")}
-        size = self.evaluated
+        size = self.eval_batch_size
         return {"evaluation": (self.score_rows, largest, size), "decoding": (self.generate, sources, size)}
 
     def describe(self) -> dict:
@@ -193,7 +196,7 @@ class Seq2seqTask(Task):
 
 
 def sample_lines(data: PairData, split: str, tokens: np.ndarray) -> tuple[str, ...]:
-    """A line for each of the first texts of a split: what the model wrote, [N, T] tokens, and what it should be."""
+    """Return one line for each of the first texts of a split: source, output of `tokens` [N, T], and reference."""
     targets = references(data, split) if are_sentences(data) else data.texts[split].target
     return tuple(
         f"{text.strip()} -> {output}{'' if output == target else f'   (should be {target})'}"

@@ -1,7 +1,7 @@
-"""Tasks whose data are not at hand: all sizes are right, all values are zero, and nothing is read, made or downloaded.
+"""Tasks with placeholder data of the right shapes, all zeros, to compile programs for data that are not available.
 
-They are there to be compiled. Sizes are those of `facts`, which a run of the data wrote into its result.json
-(`Task.describe`), and of the options. The arrays take no memory, however large they say they are.
+Sizes are taken from the options and from `facts`, which a run on the data has written to its result.json
+(`Task.describe`). The arrays are broadcast scalars and take no memory.
 """
 
 from collections.abc import Iterable
@@ -21,35 +21,36 @@ from attention_jax.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
 from attention_jax.tasks import Task, build
 
 PUBLISHED = {"fashion_mnist": (60_000, 10_000, 10, 28, 1), "cifar10": (50_000, 10_000, 10, 32, 3)}
-"""Images to train and to test, classes, pixels of a side, channels."""
+"""(training images, test images, classes, pixels of a side, channels)"""
 
 
 def task(config: configs.Config, facts: dict) -> Task:
-    """The task of a configuration, with its data if they are at hand and with a stand-in of their sizes if not.
+    """Return the task of a configuration, with its data if they are stored locally, else with placeholders.
 
-    Raises InputError if neither the options nor `facts` tell a size.
+    Raises:
+      InputError: a size is neither in the options nor in `facts`.
     """
     if config.data.is_local:
         return build(config)
     makers = {
-        configs.Images: pictures,
-        configs.TextPairs: sentences,
-        configs.TimeMachine: windows,
-        configs.Shakespeare: plays,
+        configs.Images: image_task,
+        configs.TextPairs: pair_task,
+        configs.TimeMachine: time_machine_task,
+        configs.Shakespeare: shakespeare_task,
     }
     make = next(make for kind, make in makers.items() if isinstance(config.data, kind))
     try:
         return make(config, facts)
     except KeyError as error:
         raise InputError(
-            f"the data of {config.name} are not at hand and {error.args[0]} is not known of them: "
-            f"give their place (--data.path), or --facts {error.args[0]}=NUMBER"
+            f"the data of {config.name} are not stored locally and their {error.args[0]} is not known: "
+            f"give their directory (--data.path), or --facts {error.args[0]}=NUMBER"
         ) from error
 
 
 def read_call(config: configs.Config, arrays: dict, shape: tuple[int, int]) -> tuple[int, int] | None:
-    """What a call of (steps, rows a step) = `shape` becomes where the data that these arrays stand for would be read
-    while training goes on: perhaps fewer steps. None where they would lie on the devices."""
+    """Return the (steps, examples per step) of a compiled call if the data would be streamed, which may have fewer
+    steps than `shape`; None if they would be resident on the devices."""
     data, size = config.data, sum(array.nbytes for array in arrays.values())
     if data.is_local or not (data.packing or is_streamed(data.stream, size)):
         return None
@@ -57,12 +58,12 @@ def read_call(config: configs.Config, arrays: dict, shape: tuple[int, int]) -> t
 
 
 def zeros(*shape: int, dtype=np.int32) -> np.ndarray:
-    """An array without memory of its own."""
+    """Return zeros that take no memory: a broadcast scalar."""
     return np.broadcast_to(np.zeros((), dtype), shape)
 
 
-def pictures(config: configs.Config, facts: dict) -> Task:
-    """Images of a published dataset, or of a folder as large as `facts` say."""
+def image_task(config: configs.Config, facts: dict) -> Task:
+    """Return the task of a published image dataset, or of a folder with the sizes in `facts`."""
     options = config.data
     if options.dataset in PUBLISHED:
         train, test, classes, side, channels = PUBLISHED[options.dataset]
@@ -79,11 +80,11 @@ def pictures(config: configs.Config, facts: dict) -> Task:
     return build(config, ImageData(split(train), held_out, names, normalization=normalization))
 
 
-def sentences(config: configs.Config, facts: dict) -> Task:
-    """Pairs of sentences in the buckets of `facts`; held-out ones are as long as the longest bucket."""
+def pair_task(config: configs.Config, facts: dict) -> Task:
+    """Return the task of sentence pairs in the buckets of `facts`; held-out pairs have the longest bucket's lengths."""
     options = config.data
-    learnt = options.vocabulary_size if options.tokenizer == "sentencepiece" else None
-    vocabularies = [learnt or facts[name] for name in ("source_vocabulary", "target_vocabulary")]
+    learned = options.vocabulary_size if options.tokenizer == "sentencepiece" else None
+    vocabularies = [learned or facts[name] for name in ("source_vocabulary", "target_vocabulary")]
     train = tuple(_pairs(bucket["pairs"], bucket["source"], bucket["target"], options) for bucket in facts["buckets"])
     widths = [max(bucket.source.shape[1], bucket.target.shape[1] - 1) for bucket in train]
     longest = train[int(np.argmax(widths))]
@@ -113,16 +114,16 @@ def sentences(config: configs.Config, facts: dict) -> Task:
 
 
 def _pairs(rows: int, source: int, target: int, options: configs.TextPairs) -> Pairs:
-    """Rows of one length."""
+    """Return pairs of one length."""
     target = options.max_length if options.predict_padding else target
     full = lambda width: np.broadcast_to(np.int32(width), (rows,))
     return Pairs(zeros(rows, source), full(source), zeros(rows, target + 1), full(target))
 
 
-def _packed(buckets: tuple[Pairs, ...], room: int) -> PackedPairs:
-    """As many rows as the pairs of these buckets fill."""
+def _packed(buckets: tuple[Pairs, ...], length: int) -> PackedPairs:
+    """Return packed sequences of `length` tokens for the pairs of these buckets."""
     tokens = max(sum(pairs.source.size for pairs in buckets), sum(pairs.target[:, 1:].size for pairs in buckets))
-    rows = _pairs(-(-tokens // room), room, room, configs.Corpus())
+    rows = _pairs(-(-tokens // length), length, length, configs.Corpus())
     return PackedPairs(*rows, zeros(*rows.source.shape), zeros(*rows.source.shape))
 
 
@@ -130,14 +131,14 @@ def _vocabulary(size: int) -> Vocabulary:
     return Vocabulary(map(str, range(size - 4)), pad=PAD, bos=BOS, eos=EOS, unk=UNK)
 
 
-def windows(config: configs.Config, facts: dict) -> Task:
-    """Windows of The Time Machine."""
+def time_machine_task(config: configs.Config, facts: dict) -> Task:
+    """Return the language modelling task of The Time Machine."""
     options = config.data
     return _windows(config, facts, (options.train_windows, options.valid_windows), CHARACTERS)
 
 
-def plays(config: configs.Config, facts: dict) -> Task:
-    """Windows of tiny Shakespeare."""
+def shakespeare_task(config: configs.Config, facts: dict) -> Task:
+    """Return the language modelling task of tiny Shakespeare."""
     counts = shakespeare.counts(shakespeare.CHARACTERS, config.data)
     return _windows(config, facts, counts.values(), map(chr, range(shakespeare.DISTINCT)))
 

@@ -1,4 +1,4 @@
-"""Text classification: an encoder with attention pooling on a user's own labelled texts."""
+"""Text classification: an encoder with attention pooling on labelled texts."""
 
 import jax
 import jax.numpy as jnp
@@ -45,14 +45,16 @@ class TextTask(Task):
         return total, weight.sum(), {"accuracy": token_accuracy(logits.argmax(-1), label, weight)}
 
     def score_rows(self, params, batch):
-        """Loss and correctness, a text."""
+        """Return loss and correctness of each text [B]."""
         logits, _ = self.model.apply({"params": params}, batch["tokens"], batch["length"])
         nats, _ = jax.vmap(masked_cross_entropy)(logits, batch["label"], jnp.ones_like(batch["label"], jnp.float32))
         return {"loss": nats, "accuracy": (logits.argmax(-1) == batch["label"]).astype(jnp.float32)}
 
     def evaluate(self, params, full: bool) -> Evaluation:
-        """Of the validation texts, and in `full` of the test texts, too. Balanced accuracy is the mean of the
-        classes' accuracies: a rare class counts as much as a frequent one."""
+        """Evaluate the validation texts, in `full` also the test texts.
+
+        Balanced accuracy is the mean of the accuracies of the classes: a rare class weighs as much as a frequent one.
+        """
         metrics = {}
         for split, part in self.data.held_out.items() if full else [("valid", self.data.held_out["valid"])]:
             rows = map_batches(self.score_rows, params, part._asdict(), EVALUATED)
@@ -65,7 +67,7 @@ class TextTask(Task):
         splits = self.data.held_out if full else ["valid"]
         return [f"{split}.{name}" for split in splits for name in ("loss", "accuracy", "balanced_accuracy")]
 
-    def evaluated_with(self) -> dict:
+    def eval_functions(self) -> dict:
         largest = max(self.data.held_out.values(), key=lambda part: part.tokens.size)
         return {"evaluation": (self.score_rows, largest._asdict(), EVALUATED)}
 

@@ -1,4 +1,4 @@
-"""Image classification: ViT, CCT and ResNet on labelled images, which stay on the device as bytes."""
+"""Image classification with ViT, CCT and ResNet; images stay on the devices as bytes, and are augmented there."""
 
 import functools
 from dataclasses import dataclass
@@ -25,31 +25,31 @@ EVALUATED = 512
 
 @dataclass(frozen=True, eq=False)
 class Preparation:
-    """From the bytes of square images to what a model reads."""
+    """Preprocessing and augmentation of square images, from bytes to a model's inputs."""
 
     options: configs.Images
     size: int
-    """Pixels of a side."""
+    """Pixels of a side of a model's input."""
     mean: np.ndarray | None = None
-    """Of each channel, [C], of images in [0, 1]; None leaves them as they are."""
+    """The mean of each channel [C] of images in [0, 1]; None means no normalization."""
     deviation: np.ndarray | None = None
     cropped: bool = False
-    """Training images come as inception crops from whoever reads them."""
+    """Training images are inception crops already, made when they were read."""
 
-    def plain(self, x):
-        """For evaluation."""
-        return self.scaled(self.seen(x))
+    def for_evaluation(self, x):
+        """Return model inputs for evaluation."""
+        return self.normalize(self.center(x))
 
-    def seen(self, x):
-        """What of the images is read, in [0, 1]."""
+    def center(self, x):
+        """Resize and crop the center of images, scaled to [0, 1]."""
         return augment.middle(augment.resize(augment.unit(x), self.options.resize_pixels or self.size), self.size)
 
-    def scaled(self, x):
-        """Images in [0, 1] in the range that a model reads."""
+    def normalize(self, x):
+        """Standardize the channels of images in [0, 1]."""
         return x if self.mean is None else augment.standardize(x, jnp.asarray(self.mean), jnp.asarray(self.deviation))
 
-    def vary(self, rng, x):
-        """For training: with what the options say of cropping, flipping, distorting and erasing."""
+    def augment(self, rng, x):
+        """Return model inputs for training: randomly cropped, flipped, distorted and erased as the options say."""
         options = self.options
         policy, crop, flip, erase = jax.random.split(rng, 4)
         x = auto_augment(policy, x) if options.auto_augment else x
@@ -57,25 +57,25 @@ class Preparation:
         x = augment.crop(crop, x, options.crop_padding)
         x = augment.flip(flip, x) if options.flip else x
         x = rand_augment(policy, x, options.rand_augment) if options.rand_augment else x
-        x = self.scaled(augment.resize(augment.unit(x), self.size))
+        x = self.normalize(augment.resize(augment.unit(x), self.size))
         return augment.erase(erase, x, options.erase) if options.erase else x
 
     def mix(self, rng, x):
-        """Mixup or cutmix, or one of the two at random if both are on: (images, partners, shares)."""
+        """Apply mixup or cutmix, or one of them at random; return (images, partners [B], weights [B])."""
         which, rng = jax.random.split(rng)
         mixup = augment.mixup_rolled if self.options.mixup_rolled else augment.mixup
         rates = ((mixup, self.options.mixup), (augment.cutmix, self.options.cutmix))
-        ways = [functools.partial(way, alpha=alpha) for way, alpha in rates if alpha]
-        return jax.lax.switch(jax.random.randint(which, (), 0, len(ways)), ways, rng, x)
+        mixes = [functools.partial(mix, alpha=alpha) for mix, alpha in rates if alpha]
+        return jax.lax.switch(jax.random.randint(which, (), 0, len(mixes)), mixes, rng, x)
 
 
 def check(options: configs.Images) -> None:
-    """Raises InputError for options that contradict each other."""
+    """Raise InputError for options that contradict each other."""
     pairs = (("standardize", "signed"), ("auto_augment", "rand_augment"), ("inception_crop", "crop_padding"))
     for one, other in pairs:
         if getattr(options, one) and getattr(options, other):
             flags = [f"--data.{name.replace('_', '-')}" for name in (one, other)]
-            raise InputError(f"{flags[0]} and {flags[1]} are two ways to do one thing: leave one of them out")
+            raise InputError(f"{flags[0]} and {flags[1]} exclude each other: leave one of them out")
     if options.resize_pixels and not 0 < options.pixels <= options.resize_pixels:
         raise InputError(
             "--data.resize-pixels needs --data.pixels, the middle of the resized image, of at most as many; got "
@@ -99,7 +99,7 @@ class VisionTask(Task):
 
     @functools.cached_property
     def preparation(self) -> Preparation:
-        """How bytes become what the model reads."""
+        """Preprocessing and augmentation."""
         options, train = self.config.data, self.data.train.image
         cropped = isinstance(train, images.LazyImages)
         return Preparation(options, options.pixels or train.shape[1], *self.data.normalization or (), cropped=cropped)
@@ -115,7 +115,7 @@ class VisionTask(Task):
 
     def loss(self, params, batch, rng):
         varying, mixing, dropping = jax.random.split(rng, 3)
-        x, label, weight = self.preparation.vary(varying, batch["image"]), batch["label"], batch["weight"]
+        x, label, weight = self.preparation.augment(varying, batch["image"]), batch["label"], batch["weight"]
         mixed = self.config.data.mixup or self.config.data.cutmix
         x, partner, share = self.preparation.mix(mixing, x) if mixed else (x, None, None)
         logits, _ = self.model.apply({"params": params}, x, train=True, rngs={"dropout": dropping})
@@ -127,13 +127,13 @@ class VisionTask(Task):
         return total, weight.sum(), {"accuracy": token_accuracy(logits.argmax(-1), label, weight)}
 
     def score_rows(self, params, batch):
-        """Loss and correctness, an image."""
-        logits, _ = self.model.apply({"params": params}, self.preparation.plain(batch["image"]))
+        """Return loss and correctness of each image [B]."""
+        logits, _ = self.model.apply({"params": params}, self.preparation.for_evaluation(batch["image"]))
         nats, _ = jax.vmap(masked_cross_entropy)(logits, batch["label"], jnp.ones_like(batch["label"], jnp.float32))
         return {"loss": nats, "accuracy": (logits.argmax(-1) == batch["label"]).astype(jnp.float32)}
 
     def evaluate(self, params, full: bool) -> Evaluation:
-        """Of the test set; of the validation set instead after an epoch, and as well at the end, if there is one."""
+        """Evaluate the validation set if there is one, else the test set; in `full` both."""
         metrics = {}
         for split in self.splits(full):
             rows = map_batches(self.score_rows, params, self.data.held_out[split]._asdict(), EVALUATED)
@@ -141,13 +141,13 @@ class VisionTask(Task):
         return Evaluation(metrics, {})
 
     def splits(self, full: bool) -> list[str]:
-        """The held-out splits that are evaluated."""
+        """Return the names of the splits to evaluate."""
         return ["valid"] if "valid" in self.data.held_out and not full else list(self.data.held_out)
 
     def metric_names(self, full: bool) -> list[str]:
         return [f"{split}.{name}" for split in self.splits(full) for name in ("loss", "accuracy")]
 
-    def evaluated_with(self) -> dict:
+    def eval_functions(self) -> dict:
         largest = max(self.data.held_out.values(), key=lambda split: len(split.label))
         return {"evaluation": (self.score_rows, largest._asdict(), EVALUATED)}
 

@@ -80,7 +80,7 @@ class PointingView(View):
 
     def written(self, params, sets: Hulls) -> Hulls:
         """The same sets with what the network writes as their targets."""
-        target = map_batches(self.task.write, params, sets._asdict(), EVALUATED)
+        target = map_batches(self.task.generate, params, sets._asdict(), EVALUATED)
         return sets._replace(target=target, target_length=ended(target))
 
     def attention_maps(self, params, texts: list[str]) -> tuple[Looked, ...]:

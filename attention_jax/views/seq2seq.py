@@ -54,7 +54,7 @@ class Seq2seqView(View):
     def hypotheses(self, params, batch):
         """All that the beam holds in the end: (tokens [B, N, T], scores [B, N]), best first."""
         size = self.task.config.decode.beam_size
-        return hypotheses(self.model, params, batch, self.task.config.decode, n_best=size, **self.task.ends)
+        return hypotheses(self.model, params, batch, self.task.config.decode, n_best=size, **self.task.decoding_limits)
 
     def attention(self, params, batch):
         """The weights with which the model writes `target`, their rollout, and the log-probability [B] of `target`."""

@@ -25,13 +25,14 @@ class VisionView(View):
 
     def classify(self, params, batch):
         """Probabilities [B, classes] of the classes."""
-        return jax.nn.softmax(self.model.apply({"params": params}, self.task.preparation.plain(batch["image"]))[0])
+        x = self.task.preparation.for_evaluation(batch["image"])
+        return jax.nn.softmax(self.model.apply({"params": params}, x)[0])
 
     def attention(self, params, batch):
         """The probabilities, the weights with their rollout, their maps over the image, and the pixels that were read;
         no weights and no maps if the model has no attention."""
-        seen = self.task.preparation.seen(batch["image"])
-        logits, weights = self.model.apply({"params": params}, self.task.preparation.scaled(seen), look=True)
+        seen = self.task.preparation.center(batch["image"])
+        logits, weights = self.model.apply({"params": params}, self.task.preparation.normalize(seen), look=True)
         maps, pixels = image_maps(weights) if weights else {}, jnp.round(seen * 255).astype(jnp.uint8)
         return with_rollout(weights) | {"probabilities": jax.nn.softmax(logits), "maps": maps, "pixels": pixels}
 

@@ -72,7 +72,7 @@ def _(task: VisionTask) -> Service:
     image = Input("image", (side, side, task.data.train.image.shape[-1]), "uint8", "rows, columns, channels; 0 to 255")
 
     def logits(params, image):
-        return task.model.apply({"params": params}, task.preparation.plain(image))[0]
+        return task.model.apply({"params": params}, task.preparation.for_evaluation(image))[0]
 
     example = np.zeros((1, *image.shape), np.uint8)
     recipe = {

@@ -103,7 +103,7 @@ def test_data_that_are_not_at_hand_are_stood_in_for(name, monkeypatch):
     expected = {"vit_i1k_s16": 22_122_472, "transformer_wmt14": 63_082_496, "cct_cifar10": 284_490}
     assert parameters == expected.get(name, parameters)
     assert all(not any(array.strides) for bucket in task.buckets for array in bucket.values())
-    assert set(task.evaluated_with()) == {"evaluation"} | ({"decoding"} if config.decode else set())
+    assert set(task.eval_functions()) == {"evaluation"} | ({"decoding"} if config.decode else set())
     read = standin.read_call(config, task.buckets[0], (32, 1024))  # calls of 16 MiB at most, or of one step
     assert read == {"vit_i1k_s16": (1, 1024), "transformer_wmt14": (3, 1024)}.get(name)
 

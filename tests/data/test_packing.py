@@ -123,7 +123,7 @@ def test_a_packed_corpus_is_read_while_training_with_little_padding(corpus):
 @pytest.mark.parametrize(
     "model, changes, said",
     [
-        (configs.Luong(), {}, "needs a model that keeps the pairs of a row apart, which Luong does not"),
+        (configs.Luong(), {}, "supports packed sequences, which Luong does not"),
         (configs.Transformer(), {"packing": 11}, "--data.max-length 12; got 11"),
         (configs.Transformer(), {"stream": "never"}, "leave --data.stream never out"),
     ],

@@ -47,16 +47,19 @@ def ones(logits, targets, mask, label_smoothing):
     return 3.0 * jnp.sum(mask, dtype=jnp.float32), jnp.sum(mask, dtype=jnp.float32)
 
 
-@pytest.mark.parametrize("model", [model for model in MODELS if model.own_loss], ids=lambda model: type(model).__name__)
+TRAINED = [model for model in MODELS if model.custom_loss]
+
+
+@pytest.mark.parametrize("model", TRAINED, ids=lambda model: type(model).__name__)
 def test_a_task_with_a_loss_of_its_own_refuses_another(build, model):
     with pytest.raises(InputError, match=f"--train.loss .*{type(model).__name__}.*{SAME}"):
         build(model, **{"train.loss": SAME})
 
 
 def test_every_model_takes_a_loss_or_refuses_it():
-    kinds = {model.task.rpartition(":")[0].rpartition(".")[2]: model.own_loss for model in MODELS}
+    kinds = {model.task.rpartition(":")[0].rpartition(".")[2]: model.custom_loss for model in MODELS}
     assert {kind for kind, own in kinds.items() if own} == {"memory", "nodes", "pointing"}
-    assert {model.task for model in CHOOSE.values()} == {model.task for model in MODELS if not model.own_loss}
+    assert {model.task for model in CHOOSE.values()} == {model.task for model in MODELS if not model.custom_loss}
 
 
 @pytest.mark.parametrize("wrong", ["mean", "absent"])

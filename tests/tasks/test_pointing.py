@@ -7,7 +7,7 @@ import pytest
 
 from attention_jax import InputError, tasks
 from attention_jax.config import Config, ConvexHulls, PointerNetwork, Train
-from attention_jax.tasks.pointing import before, polygon
+from attention_jax.tasks.pointing import polygon, shift_right
 from attention_jax.views import view_of
 
 SQUARE = "0.1,0.1 0.9,0.9 0.9,0.1 0.1,0.9 0.5,0.4"
@@ -40,7 +40,7 @@ def test_loss_counts_places_and_leaves_padding_out(built):
 
 
 def test_steps_come_after_the_place_before():
-    assert before(jnp.array([[3, 1, 0]])).tolist() == [[0, 3, 1]]
+    assert shift_right(jnp.array([[3, 1, 0]])).tolist() == [[0, 3, 1]]
 
 
 @pytest.mark.slow

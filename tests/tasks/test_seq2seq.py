@@ -105,15 +105,16 @@ def test_evaluation_is_the_loss_of_every_held_out_row_once_whatever_the_batch(co
 def test_the_longest_output_does_not_depend_on_test_references(corpus):
     task = build(corpus, MODELS["luong"], **{"decode.max_length": 0})
     longest = max(int(pairs.target_length.max()) for pairs in (*task.data.train, task.data.held_out["valid"]))
-    assert task.ends["max_length"] == longest + longest // 2
+    assert task.decoding_limits["max_length"] == longest + longest // 2
     test = task.data.held_out["test"]
     longer = task.data.held_out | {"test": test._replace(target_length=test.target_length + 50)}
-    assert dataclasses.replace(task, data=task.data._replace(held_out=longer)).ends == task.ends
+    assert dataclasses.replace(task, data=task.data._replace(held_out=longer)).decoding_limits == task.decoding_limits
 
 
 def test_the_longest_output_of_packed_pairs_is_that_of_a_pair(corpus):
     packed = dataclasses.replace(corpus, packing=40)
-    assert build(packed, MODELS["transformer"], **{"decode.max_length": 0}).ends["max_length"] <= 18  # 1.5 x 12
+    limits = build(packed, MODELS["transformer"], **{"decode.max_length": 0}).decoding_limits
+    assert limits["max_length"] <= 18  # 1.5 x 12
 
 
 def test_a_second_evaluation_compiles_nothing(corpus):

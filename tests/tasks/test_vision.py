@@ -160,9 +160,9 @@ def test_the_published_recipe_trains():
 def test_what_varies_is_in_range_and_of_one_size():
     options = replace(vit_i1k_s16.config().data, rand_augment=0)
     preparation = vision.Preparation(options, 6, *[np.full(3, 0.5, np.float32)] * 2)
-    x = jax.eval_shape(preparation.vary, jax.random.PRNGKey(0), jnp.zeros((2, 8, 8, 3), jnp.uint8))
+    x = jax.eval_shape(preparation.augment, jax.random.PRNGKey(0), jnp.zeros((2, 8, 8, 3), jnp.uint8))
     assert x.shape == (2, 6, 6, 3) and x.dtype == jnp.float32
-    ends = preparation.scaled(jnp.array([0.0, 1.0]).reshape(1, 1, 2, 1) * jnp.ones((1, 1, 1, 3)))
+    ends = preparation.normalize(jnp.array([0.0, 1.0]).reshape(1, 1, 2, 1) * jnp.ones((1, 1, 1, 3)))
     assert ends.min() == -1 and ends.max() == 1
 
 
@@ -170,7 +170,7 @@ def test_evaluation_sees_the_middle():
     options = Images(pixels=4, resize_pixels=8, signed=True)
     preparation = build(replace(TINY, data=options)).preparation
     x = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 1)).astype(np.uint8)
-    np.testing.assert_allclose(preparation.plain(jnp.asarray(x)), x[:, 2:6, 2:6] / 127.5 - 1, atol=1e-5)
+    np.testing.assert_allclose(preparation.for_evaluation(jnp.asarray(x)), x[:, 2:6, 2:6] / 127.5 - 1, atol=1e-5)
 
 
 @pytest.mark.parametrize(

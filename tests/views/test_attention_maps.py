@@ -130,7 +130,7 @@ def test_images_are_shown_as_the_model_reads_them(task_of):
     looked = view_of(task).attention_maps(params, [])
     test = task.data.held_out["test"]
     first = np.argmax(test.label == np.unique(test.label)[0])
-    logits, weights = applied(task, params, task.preparation.plain(test.image[first : first + 1]))
+    logits, weights = applied(task, params, task.preparation.for_evaluation(test.image[first : first + 1]))
     [answer], images = looked[0].answers, [one.answers[0].attentions[0].keys.image for one in looked]
     assert answer.value == pytest.approx(float(jax.nn.softmax(logits[0]).max()), rel=1e-4)
     np.testing.assert_allclose(answer.attentions[0].weights, weights["encoder_attention"][0], atol=1e-5)

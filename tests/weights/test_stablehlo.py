@@ -126,7 +126,7 @@ def test_images_to_logits_where_this_package_is_not(tmp_path, monkeypatch):
     assert (recipe["side"], recipe["mode"], recipe["filter"]) == (side, {1: "L", 3: "RGB"}[channels], "bilinear")
     assert re.search(r"weights of [\d,]+ bytes; [\d.]+ ms an example at batch 2 on this CPU$", said)
     images = task.data.held_out["test"].image[:3]
-    ours, _ = jax.jit(task.model.apply)({"params": params}, task.preparation.plain(images))
+    ours, _ = jax.jit(task.model.apply)({"params": params}, task.preparation.for_evaluation(images))
     np.testing.assert_allclose(elsewhere(tmp_path / "out", tmp_path, image=images), ours, atol=1e-5, rtol=1e-5)
     assert json.loads((tmp_path / "out" / "words.json").read_text())["classes"] == list(task.data.names)
 
