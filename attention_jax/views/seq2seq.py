@@ -49,6 +49,14 @@ class Seq2seqView(View):
         for text, count in zip(texts, np.sum(unknown, axis=1)):
             if count:
                 print(f"note: of {text!r} {count} tokens are not in the vocabulary", file=sys.stderr)
+        longest = max(pairs.source.shape[1] for pairs in self.data.train)
+        for text, length in zip(texts, batch["source_length"]):
+            if length > longest:
+                print(
+                    f"note: {text[:40]!r}... has {length} tokens, the longest source in training has {longest}: its "
+                    "output may lack a part",
+                    file=sys.stderr,
+                )
         return decode_targets(self.data, tokens)
 
     def hypotheses(self, params, batch):

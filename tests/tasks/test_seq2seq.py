@@ -175,6 +175,15 @@ def test_predict_says_of_which_texts_it_does_not_know_all_words(corpus, capsys):
     assert capsys.readouterr().err == "note: of 'a zebra c zoo' 2 tokens are not in the vocabulary\n"
 
 
+def test_predict_names_a_text_that_is_longer_than_all_it_was_trained_on(corpus, capsys):
+    task = build(corpus, MODELS["luong"])
+    longest = max(pairs.source.shape[1] for pairs in task.data.train)
+    texts = [" ".join("a" * (longest - 1 + more)) for more in (0, 3)]  # and the end of the sequence
+    view_of(task).predict(begin(task), texts, None)
+    (note,) = capsys.readouterr().err.splitlines()
+    assert f"has {longest + 3} tokens, the longest source in training has {longest}" in note
+
+
 def test_a_model_without_attention_refuses_to_draw_it(corpus, tmp_path):
     task = build(corpus, configs.Sutskever(hidden_size=8, embed_size=4, readout_size=8))
     params = begin(task)
