@@ -72,8 +72,14 @@ def plain(image):
     return seen.convert("L" if image.mode == "LA" else "RGB")
 
 
-def list_folder(directory: str) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
-    """Labels [N], file names [N] as bytes and class names of a directory with one sub-directory of images per class."""
+SKIP = "or leave out all such images: --data.on-bad-record skip"
+
+
+def list_folder(directory: str, damaged: str = "error") -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
+    """Labels [N], file names [N] as bytes and class names of a directory with one sub-directory of images per class.
+
+    A class without images is an error, or is left out with a note if `damaged` is "skip".
+    """
     if not os.path.isdir(directory):
         raise InputError(
             f"--data.path {directory or '(empty)'} is not a directory; "
@@ -86,12 +92,17 @@ def list_folder(directory: str) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]
         [os.fsencode(file) for file in sorted(os.listdir(os.path.join(directory, name))) if is_image(file)]
         for name in names
     ]
+    if damaged == "skip" and not all(files):
+        empty = [name for name, of_class in zip(names, files) if not of_class]
+        print(f"left out: {len(empty)} classes in {directory} have no images ({', '.join(empty)})", file=sys.stderr)
+        names, files = tuple(name for name in names if name not in empty), [of_class for of_class in files if of_class]
     counts = [len(of_class) for of_class in files]
     if len(names) < 2:
         raise InputError(f"{directory} has {len(names)} classes (sub-directories of images); at least 2 are needed")
     if 0 in counts:
         raise InputError(
-            f"the class {names[counts.index(0)]} in {directory} has no images (known: {' '.join(EXTENSIONS)})"
+            f"the class {names[counts.index(0)]} in {directory} has no images (known: {' '.join(EXTENSIONS)}); "
+            "or leave it out: --data.on-bad-record skip"
         )
     return np.repeat(np.arange(len(names), dtype=np.int32), counts), np.concatenate([*map(np.array, files)]), names
 
@@ -109,7 +120,7 @@ def read_folder(
     Grey only if every file is grey. `size` crops and resizes them all; without it they must
     be squares of one size already. What is damaged is an error, or is left out and counted.
     """
-    label, file_names, names = list_folder(directory)
+    label, file_names, names = list_folder(directory, damaged)
     files = [os.path.join(directory, names[number], os.fsdecode(file)) for number, file in zip(label, file_names)]
     images, bad = [], []
     for path in files:
@@ -117,7 +128,7 @@ def read_folder(
             images.append(decode(path, size, by_area=by_area))
         except InputError as error:
             if damaged == "error":
-                raise
+                raise InputError(f"{error}; {SKIP}") from None
             bad.append(path)
             print(f"left out: {error}", file=sys.stderr) if len(bad) == 1 else None
     if bad:

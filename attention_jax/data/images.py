@@ -178,7 +178,7 @@ def _reader(config: Images) -> Callable:
     parts = [os.path.join(config.path, part) for part in ("train", "test")]
     folder = parts[0] if all(map(os.path.isdir, parts)) else config.path
     size, by_area = config.resize_pixels or config.pixels, config.resize_pixels > 0
-    count = len(list_folder(folder)[0]) if config.stream == "auto" else 0
+    count = len(list_folder(folder, config.on_bad_record)[0]) if config.stream == "auto" else 0
     if not is_streamed(config.stream, count * 3 * size**2):
         return lambda path: read_folder(path, size, config.on_bad_record, by_area)
     if not config.pixels:
@@ -187,7 +187,7 @@ def _reader(config: Images) -> Callable:
         )
 
     def lazy(path):
-        label, files, names = list_folder(path)
+        label, files, names = list_folder(path, config.on_bad_record)
         source = Files(tuple(os.path.join(path, name) for name in names), label, files)
         return LazyImages(source, label, size, config.on_bad_record, by_area), label, names
 

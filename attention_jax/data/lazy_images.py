@@ -12,7 +12,7 @@ import numpy as np
 
 from attention_jax import InputError
 from attention_jax.data import batches
-from attention_jax.data.image_files import decode
+from attention_jax.data.image_files import SKIP, decode
 from attention_jax.data.streams import Call, Share, Stream
 from attention_jax.provenance import cores
 
@@ -114,7 +114,7 @@ class LazyImages:
                 return decode(path, self.size, "RGB", file, box, self.by_area), lines
             except InputError as error:
                 if self.damaged != "skip":
-                    raise
+                    raise InputError(f"{error}; {SKIP}") from None
                 lines.append(str(error))
             same = np.flatnonzero(self.label == self.label[row])
             number = int(same[(np.searchsorted(same, number) + 1) % len(same)])

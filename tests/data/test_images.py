@@ -176,9 +176,17 @@ def test_bad_folders_are_named(tmp_path):
     folder(tmp_path / "a", classes=("cat",))
     said(lambda: read_folder(str(tmp_path / "a")), "has 1 classes")
     (tmp_path / "a" / "dog").mkdir()
-    said(lambda: read_folder(str(tmp_path / "a")), "class dog", "has no images")
+    said(lambda: read_folder(str(tmp_path / "a")), "class dog", "has no images", "--data.on-bad-record skip")
+    folder(tmp_path / "a", classes=("bird",))
+    _, label, names = read_folder(str(tmp_path / "a"), damaged="skip")
+    assert names == ("bird", "cat") and set(label) == {0, 1}
     (tmp_path / "a" / "dog" / "bad.png").write_bytes((tmp_path / "a" / "cat" / "0.png").read_bytes()[:60])
-    said(lambda: read_folder(str(tmp_path / "a")), str(tmp_path / "a" / "dog" / "bad.png"), "cannot read the image")
+    said(
+        lambda: read_folder(str(tmp_path / "a")),
+        str(tmp_path / "a" / "dog" / "bad.png"),
+        "cannot read the image",
+        "bad-record skip",
+    )
     said(lambda: images.load(Images("folder", path=str(folder(tmp_path / "few", count=4)))), "fewer than 5 images")
 
 

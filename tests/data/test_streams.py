@@ -112,7 +112,13 @@ def test_what_cannot_be_read_is_one_line_or_left_out_and_counted(folder, capfd):
     damaged.write_bytes(damaged.read_bytes()[:60])
     for workers in (0, 1):
         data, stream = made(folder, workers=workers)
-        said(lambda stream=stream: read(stream), "cannot read the image", "b/2.png", "repair or remove it")
+        said(
+            lambda stream=stream: read(stream),
+            "cannot read the image",
+            "b/2.png",
+            "repair or remove it",
+            "bad-record skip",
+        )
     data, stream = made(folder, on_bad_record="skip")
     lines = [line for *_, [call] in read(stream, epochs=1) for line in call.damaged]
     row = 4 + 2  # of each class 4 are for training
