@@ -42,7 +42,6 @@ PENDING = (
     "attention_jax/run_directory.py",
     "attention_jax/saved_run.py",
     "attention_jax/sweep/",
-    "attention_jax/views/",
     "attention_jax/weights/",
     "benchmarks/compile.py",
     "docs/design.md",

@@ -59,36 +59,39 @@ class LoadedRun:
             return self.view.predict(self.params, texts, None if attention is None else Path(attention))
 
     def attention(self, texts: list[str] | tuple[str, ...] = ()) -> tuple:
-        """Where the model looks at each text (for a vision model: in each image file), or at some held-out inputs.
+        """Compute attention maps for each text (for a vision model: each image file), or for some held-out inputs.
 
-        A `Looked` (attention_jax/report/attended.py) for each input: `looked.answers[0].attentions` are what the best
-        answer attended to, each with `kind` ("encoder", "decoder", "cross", ...), `weights` [layers, heads, queries,
-        keys] and the tokens of both sides. Raises InputError for a model without attention, and for a text that it
-        cannot read.
+        Returns:
+          An `AttentionRecord` (attention_jax/report/attention_data.py) for each input. Its `predictions[0].attentions`
+          belong to the best prediction; each has `kind` ("encoder", "decoder", "cross", ...), `weights` [layers, heads,
+          queries, keys], and the tokens of queries and keys.
+
+        Raises:
+          InputError: the model has no attention, or a text cannot be read.
         """
         texts = checked(texts, "attention")
         with explained():
-            looked = self._looked(texts)
-        if not looked:
-            raise InputError(f"{self.config.name} has no model that attends, so there is nothing to look at")
-        return looked
+            records = self._attention_maps(texts)
+        if not records:
+            raise InputError(f"{self.config.name} has no model with attention, so there are no attention maps")
+        return records
 
     def look(self, texts: list[str] | tuple[str, ...] = ()) -> Any:
-        """What `attention` returns, as a page (`attention_jax.report.look.Page`).
+        """Show the result of `attention` as an interactive page (`attention_jax.report.attention_page.Page`).
 
-        It shows itself in a notebook, and `.save("look.html")` writes it as one file. Raises what `attention` raises.
+        A notebook displays it, and `.save("attention.html")` writes it as one file. Raises what `attention` raises.
         """
-        from attention_jax.report.look import page
+        from attention_jax.report.attention_page import page
 
         return page(self.attention(checked(texts, "look")), self.config.name)
 
-    def _looked(self, texts: list[str]) -> tuple:
+    def _attention_maps(self, texts: list[str]) -> tuple:
         if self.config.model is not None:
             return self.view.attention_maps(self.params, texts)
         from attention_jax import catalogue
 
-        looked = catalogue.load_experiment(self.config.name).looked
-        return () if looked is None else tuple(looked(self.config, texts))
+        compute = catalogue.load_experiment(self.config.name).attention_maps
+        return () if compute is None else tuple(compute(self.config, texts))
 
 
 def checked(texts, method: str) -> list[str]:

@@ -67,7 +67,7 @@ class Experiment:
     """The search space of `launch.py sweep`: {option: values}."""
     study: Callable[[Config, Path], dict] | None
     """Analysis that is run instead of training: (config, directory) -> metrics."""
-    looked: Callable[[Config, list[str]], tuple] | None
+    attention_maps: Callable[[Config, list[str]], tuple] | None
     """Attention maps of a computation, (config, texts) -> what `View.attention_maps` returns, for `launch.py look`."""
     figure: Callable[[dict[str, list[dict]], Path], Path | None] | None
     """Draws the recorded runs of the variants, {variant: runs}, into a file."""
@@ -250,7 +250,7 @@ def _described(module: ModuleType, results: Path) -> Experiment:
         presets=getattr(module, "presets", dict),
         sweep=getattr(module, "sweep", dict),
         study=getattr(module, "study", None),
-        looked=getattr(module, "looked", None),
+        attention_maps=getattr(module, "attention_maps", None),
         figure=getattr(module, "figure", None),
         claims=getattr(module, "CLAIMS", ()),
         seeds=getattr(module, "SEEDS", 1),

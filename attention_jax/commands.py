@@ -179,7 +179,7 @@ def predict(words: list[str]):
     for text, output in zip(asked.texts, outputs, strict=True):
         print(escaped(f"{text} -> {output}"))
     if asked.attention:
-        print(f"where it looked: {asked.attention}")
+        print(f"attention map: {asked.attention}")
 
 
 def look(words: list[str]):

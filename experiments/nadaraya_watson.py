@@ -89,13 +89,13 @@ def classification(rng: np.random.Generator) -> float:
     return float(np.mean(np.asarray(votes).argmax(1) == labels))
 
 
-def looked(config: Config, texts: list[str]):
+def attention_maps(config: Config, texts: list[str]):
     """What each query weighs, for `launch.py look`: of a grid of queries, or of the numbers that `texts` are."""
     import jax.numpy as jnp
 
     from attention_jax.ops.attention import attention_weights
     from attention_jax.ops.scores import Gaussian
-    from attention_jax.report.attended import Answer, Attention, Looked, Side
+    from attention_jax.report.attention_data import Attention, AttentionRecord, Axis, Prediction
 
     try:
         at = sorted(map(float, texts)) or np.arange(0, 5, 0.1)
@@ -105,15 +105,15 @@ def looked(config: Config, texts: list[str]):
     if not np.isfinite(at).all():
         raise InputError(f"a query of a kernel regression is a finite number, such as 2.5; got {', '.join(texts)}")
     query = np.asarray(at, np.float32)[:, None]
-    queries = Side(tuple(f"{value:.4g}" for value in at), points=query)
-    points = Side(tuple(f"({a:.2f}, {b:.2f})" for (a,), (b,) in zip(x, y)), points=x)
+    queries = Axis(tuple(f"{value:.4g}" for value in at), points=query)
+    points = Axis(tuple(f"({a:.2f}, {b:.2f})" for (a,), (b,) in zip(x, y)), points=x)
     by_width = {f"width {width}": Gaussian(width) for width in WIDTHS}
     answers = []
     for text, shown in (("four kernels", scores()), ("a Gaussian of four widths", by_width)):
         weights = [attention_weights(jnp.asarray(query), jnp.asarray(x), score=score) for score in shown.values()]
         kernels = np.stack(list(map(np.asarray, weights)))[None]
-        answers.append(Answer(text, (Attention("kernel", kernels, queries, points, tuple(shown), values=y[:, 0]),)))
-    return (Looked(f"{len(x)} points of 2 sin x + x with noise", tuple(answers)),)
+        answers.append(Prediction(text, (Attention("kernel", kernels, queries, points, tuple(shown), values=y[:, 0]),)))
+    return (AttentionRecord(f"{len(x)} points of 2 sin x + x with noise", tuple(answers)),)
 
 
 def study(config: Config, directory: Path) -> dict:
@@ -122,8 +122,8 @@ def study(config: Config, directory: Path) -> dict:
     from attention_jax.ops import kernel_regression as nw
     from attention_jax.ops.attention import attention_weights
     from attention_jax.ops.scores import Boxcar, Gaussian
+    from attention_jax.report.attention_page import page
     from attention_jax.report.figures import lines, show_heatmaps
-    from attention_jax.report.look import page
 
     rng, figures = np.random.default_rng(config.train.seed), directory / "figures"
     x, y = map(jnp.asarray, sample(rng, config.data.points))
@@ -146,7 +146,7 @@ def study(config: Config, directory: Path) -> dict:
             [maps], None, None, figures / f"{name}.png", titles=list(shown), xlabel="inputs, in order", ylabel="queries"
         )
 
-    page(looked(config, []), config.name).save(figures / "look.html")
+    page(attention_maps(config, []), config.name).save(figures / "look.html")
 
     errors = consistency(config.data.repetitions)
     slope, height = np.polyfit(np.log(SIZES), np.log(errors), 1)

@@ -14,8 +14,8 @@ import pytest
 from tiny import builder
 
 from attention_jax import Gaussian, attention_weights, config as configs, dense
-from attention_jax.report.attended import Answer, Attention, Looked, Side
-from attention_jax.report.look import page
+from attention_jax.report.attention_data import Attention, AttentionRecord, Axis, Prediction
+from attention_jax.report.attention_page import page
 from attention_jax.views import run_figures, view_of
 from experiments import nadaraya_watson
 
@@ -99,14 +99,16 @@ WORDS = (*(f"word{i}" for i in range(28)), "</script><b>", "the end")
 def sentence() -> Attention:
     """30 tokens, 4 layers, 4 heads."""
     weights = RNG.dirichlet(np.full(30, 0.2), (4, 4, 30)).astype(np.float32)
-    return Attention("encoder", weights, Side(WORDS), Side(WORDS), rollout=weights.mean((0, 1)))
+    return Attention("encoder", weights, Axis(WORDS), Axis(WORDS), rollout=weights.mean((0, 1)))
 
 
 @pytest.fixture
 def opened(chromium, sentence, tmp_path):
-    cross = Attention("cross", sentence.weights[:2, :, :5], Side(WORDS[:5]), Side(WORDS), without=np.ones((2, 4)))
-    answers = (Answer("first", (sentence, cross), -0.5, "log p", -2.0), Answer("second", (sentence,), -1.25))
-    path = page([Looked("one", answers), Looked("two", answers[1:])], "a run").save(tmp_path / "look.html")
+    cross = Attention("cross", sentence.weights[:2, :, :5], Axis(WORDS[:5]), Axis(WORDS), head_ablation=np.ones((2, 4)))
+    answers = (Prediction("first", (sentence, cross), -0.5, "log p", -2.0), Prediction("second", (sentence,), -1.25))
+    path = page([AttentionRecord("one", answers), AttentionRecord("two", answers[1:])], "a run").save(
+        tmp_path / "look.html"
+    )
     return Opened(chromium, path, "#attention=encoder&layer=1&head=2&token=3")
 
 
@@ -190,7 +192,7 @@ def test_the_keyboard_alone_is_enough(opened, sentence):
 
 
 def test_a_notebook_shows_it_in_a_frame(chromium, sentence, tmp_path):
-    frame = page([Looked("one", (Answer("first", (sentence,)),))], "a run")._repr_html_()
+    frame = page([AttentionRecord("one", (Prediction("first", (sentence,)),))], "a run")._repr_html_()
     (tmp_path / "notebook.html").write_text(f"<!DOCTYPE html><meta charset='utf-8'>{frame}", encoding="utf-8")
     opened = Opened(chromium, tmp_path / "notebook.html")
     chromium.switch_to.frame(opened.one("iframe"))
@@ -227,9 +229,9 @@ def luminance(colour: str) -> float:
 
 
 def test_switching_a_point_off_is_regression_without_it(chromium, tmp_path):
-    [one] = nadaraya_watson.looked(nadaraya_watson.config(), ["1.5", "2.5"])
+    [one] = nadaraya_watson.attention_maps(nadaraya_watson.config(), ["1.5", "2.5"])
     opened = Opened(chromium, page([one], "kernels").save(tmp_path / "look.html"), "#token=1&off=20.21")
-    kernels = one.answers[0].attentions[0]
+    kernels = one.predictions[0].attentions[0]
     x, y = (jnp.asarray(a, jnp.float32) for a in (kernels.keys.points, kernels.values))
     others = np.ones((1, len(y)), bool)
     others[:, [20, 21]] = False
@@ -245,9 +247,9 @@ def test_switching_a_point_off_is_regression_without_it(chromium, tmp_path):
 def test_images_are_looked_at_where_they_are(chromium, tmp_path):
     image, tokens = RNG.integers(0, 256, (8, 8, 1), np.uint8), ("class token", *map(str, range(16)))
     weights = RNG.dirichlet(np.full(17, 0.3), (2, 2, 17)).astype(np.float32)
-    side = Side(tokens, image=image)
-    shown = Attention("encoder", weights, side, side, without=np.full((2, 2), 0.25))
-    looked = Looked("x.png", (Answer("three", (shown,), 0.5, "the probability of three", 0.5),))
+    side = Axis(tokens, image=image)
+    shown = Attention("encoder", weights, side, side, head_ablation=np.full((2, 2), 0.25))
+    looked = AttentionRecord("x.png", (Prediction("three", (shown,), 0.5, "the probability of three", 0.5),))
     opened = Opened(chromium, page([looked], "images").save(tmp_path / "look.html"), "#layer=1&head=0&token=0")
     np.testing.assert_allclose(opened.table()[:, :2], weights[1, :, 0].T, atol=6e-5)
     depth = "return [...document.querySelectorAll('#keys .cells .token')].map(b => +b.style.getPropertyValue('--w'))"
@@ -274,10 +276,12 @@ JOINED = ("Today", "is", "a", "</s>")
 def pieces(chromium, tmp_path):
     """A page of two inputs, the first in six word pieces: (opened, weights [2, 3, 6, 6])."""
     weights = RNG.dirichlet(np.full(6, 0.5), (2, 3, 6)).astype(np.float32)
-    side, other = Side(PIECES), Side(("\u2581Good", "\u2581night"))
-    first = Answer("Aujourd'hui", (Attention("encoder", weights, side, side, rollout=weights.mean((0, 1))),))
-    second = Answer("Bonne nuit", (Attention("encoder", weights[..., :2, :2], other, other),))
-    path = page([Looked("Today is a", (first,)), Looked("Good night", (second,))], "words").save(tmp_path / "look.html")
+    side, other = Axis(PIECES), Axis(("\u2581Good", "\u2581night"))
+    first = Prediction("Aujourd'hui", (Attention("encoder", weights, side, side, rollout=weights.mean((0, 1))),))
+    second = Prediction("Bonne nuit", (Attention("encoder", weights[..., :2, :2], other, other),))
+    path = page([AttentionRecord("Today is a", (first,)), AttentionRecord("Good night", (second,))], "words").save(
+        tmp_path / "look.html"
+    )
     return Opened(chromium, path, "#layer=1&head=2&token=0"), weights
 
 
@@ -342,9 +346,9 @@ def test_the_gallery_finds_inputs_by_title_output_and_token(pieces):
 def test_a_memory_is_looked_at_over_time(chromium, tmp_path):
     weights = np.zeros((1, 2, 12, 50), np.float32)
     weights[0, 0, np.arange(12), np.arange(12)] = weights[0, 1, np.arange(12), 11 - np.arange(12)] = 1
-    times = Side(tuple(map(str, range(1, 13))), channels={"inputs": RNG.integers(0, 2, (12, 8))})
-    shown = Attention("memory", weights, times, Side(tuple(map(str, range(50)))), ("write head 1", "read head 1"))
-    path = page([Looked("a", (Answer("b", (shown,)),))], "memory").save(tmp_path / "look.html")
+    times = Axis(tuple(map(str, range(1, 13))), channels={"inputs": RNG.integers(0, 2, (12, 8))})
+    shown = Attention("memory", weights, times, Axis(tuple(map(str, range(50)))), ("write head 1", "read head 1"))
+    path = page([AttentionRecord("a", (Prediction("b", (shown,)),))], "memory").save(tmp_path / "look.html")
     opened = Opened(chromium, path, "#layer=0&head=1&token=3&off=8")
     assert opened.status == "Read head 1 at time step 4 is at location “8” 1.00. Entropy 0.00 bits."
     listed = [element for element in opened.all("#keys .token") if element.is_displayed()]
@@ -359,7 +363,7 @@ def test_the_numbers_are_those_of_the_model(chromium, tmp_path):
     task = builder(tmp_path)(configs.NTM(hidden_size=8, num_locations=8, word_size=4))
     params = jax.jit(task.init)(jax.random.PRNGKey(0))
     text = "10110010 01101100"
-    opened = Opened(chromium, run_figures.look(task, params, [text]).save(tmp_path / "look.html"), "#token=4")
+    opened = Opened(chromium, run_figures.attention_page(task, params, [text]).save(tmp_path / "look.html"), "#token=4")
     inputs = jnp.asarray(view_of(task).sequence_of(text).inputs)
     weights = jax.jit(lambda x: task.model.apply({"params": params}, x, look=True)[1])(inputs)
     expected = np.stack([weights[name][0, 4, 0] for name in ("write", "read")], axis=1)

@@ -25,7 +25,7 @@ def toy(tmp_path, monkeypatch):
         experiment = Experiment(
             name=name, doc=f"A toy.\n\nChapter: {chapter}\n", config=lambda: CONFIG, smoke=lambda: CONFIG,
             variants=lambda: {variant: CONFIG for variant, _ in numbers}, presets=dict, sweep=dict,
-            study=lambda config, directory: {"test.number": 10.0 + config.train.seed}, looked=None, figure=None,
+            study=lambda config, directory: {"test.number": 10.0 + config.train.seed}, attention_maps=None, figure=None,
             claims=claims, seeds=1, results=tmp_path / "results", facts={},
         )  # fmt: skip
         for (variant, seed), (number, seconds) in numbers.items():

@@ -38,7 +38,7 @@ def test_a_run_of_the_first_format_still_answers():
 def test_a_packed_run_gives_the_numbers_of_its_directory(tmp_path):
     texts = ["May 1, 1999", "TUESDAY, SEPTEMBER 25, 1984"]
     run = train_run(tiny(), tmp_path / "run", quiet=True)
-    maps = run.attention(texts)[0].answers[0].attentions[0].weights
+    maps = run.attention(texts)[0].predictions[0].attentions[0].weights
     with pytest.raises(InputError, match="--out must be a file that does not exist"):
         packed.write(tmp_path / "run", run.params, tmp_path / "run" / "config.json")
     done = launch_here("pack", tmp_path / "run")
@@ -46,7 +46,7 @@ def test_a_packed_run_gives_the_numbers_of_its_directory(tmp_path):
     (tmp_path / "run").rename(tmp_path / "gone")
     again = load_run(tmp_path / "run.zip")
     assert again.predict(texts) == run.predict(texts) and again.result == run.result
-    np.testing.assert_array_equal(again.attention(texts)[0].answers[0].attentions[0].weights, maps)
+    np.testing.assert_array_equal(again.attention(texts)[0].predictions[0].attentions[0].weights, maps)
     for ours, theirs in zip(jax.tree.leaves(run.params), jax.tree.leaves(again.params), strict=True):
         np.testing.assert_array_equal(ours, theirs)
     weights, same = (saved_run.weights_of(tmp_path / name) for name in ("gone", "run.zip"))

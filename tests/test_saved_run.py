@@ -37,7 +37,7 @@ def test_what_a_run_keeps_is_enough_to_answer(name, tmp_path):
         assert ours == theirs and len(ours) == len(TEXTS[name])
     for one, other in zip(*(view.attention_maps(params, []) for view in views), strict=True):
         assert one.title == other.title
-        for answer, same in zip(one.answers, other.answers, strict=True):
+        for answer, same in zip(one.predictions, other.predictions, strict=True):
             assert answer.text == same.text
             for attention, equal in zip(answer.attentions, same.attentions, strict=True):
                 np.testing.assert_array_equal(attention.weights, equal.weights)

@@ -19,7 +19,7 @@ def toy(results: Path, **fields) -> Experiment:
         "presets": dict,
         "sweep": dict,
         "study": None,
-        "looked": None,
+        "attention_maps": None,
         "figure": None,
         "claims": (),
         "seeds": 1,

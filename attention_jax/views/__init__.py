@@ -1,6 +1,6 @@
-"""Views: what a trained model answers, its figures, and its attention maps. One view per family of models.
+"""Views: predictions, figures and attention maps of trained models, one view per model family.
 
-A task names its view (`Task.view`), so training imports none of this.
+A task names its view (`Task.view`), so training does not import this package.
 """
 
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ from pathlib import Path
 
 from attention_jax import InputError
 from attention_jax.config import import_object
-from attention_jax.report.attended import Looked
+from attention_jax.report.attention_data import AttentionRecord
 from attention_jax.tasks import Evaluation, Task
 
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """The answers and figures of a task's model; a family overrides what it has.
+    """Predictions, figures and attention maps of a task's model; a family overrides what it supports.
 
     A view is equal to itself only (`eq=False`), because compiled functions are cached by bound method.
     """
@@ -32,25 +32,28 @@ class View:
         return self.task.model
 
     def predict(self, params, texts: list[str], figure: Path | None = None) -> list[str]:
-        """One line of output per text; the attention is drawn to the file `figure`, if one is given."""
-        raise InputError(f"a {type(self.task).__name__} predicts nothing from texts: evaluate it instead")
+        """Return one line of output per text; plot the attention to the file `figure`, if given."""
+        raise InputError(f"a {type(self.task).__name__} has no predictions for texts: evaluate it instead")
 
-    def attention_maps(self, params, texts: list[str]) -> tuple[Looked, ...]:
-        """Attention maps for each text, or for some held-out inputs without any; () for a model without attention."""
+    def attention_maps(self, params, texts: list[str]) -> tuple[AttentionRecord, ...]:
+        """Return attention maps for each text, or for some held-out inputs if there are none; () without attention."""
         return ()
 
     def excerpt(self):
-        """The part of the data that answers need, which a run keeps (`data/stored.py`): vocabularies, names, shapes,
-        and the examples that `attention_maps` shows. None where a run cannot do without its data."""
+        """Return the part of the data that predictions need, which a run stores (`data/stored.py`).
+
+        It has vocabularies, names, shapes, and the examples that `attention_maps` shows. None means that a run needs
+        its dataset.
+        """
         return None
 
     def report(self, params, evaluation: Evaluation, directory: Path) -> list[Path]:
-        """Draw figures in `directory` and write texts beside it, after a full evaluation; the figures' paths."""
+        """Plot figures to `directory` and write texts to its parent after a full evaluation; return the figures."""
         return []
 
 
 def view_of(task: Task) -> View:
-    """The view that a task names. Raises InputError if it names none."""
+    """Return the view that a task names; InputError if it names none."""
     if not task.view:
         raise InputError(
             f'{type(task).__name__} has no view: predict and look need one, `view = "package.file:Name"` of a View'

@@ -12,12 +12,12 @@ from attention_jax import InputError, decode
 from attention_jax.config import Sampling
 from attention_jax.data.text_windows import Windows
 from attention_jax.files import write_whole
-from attention_jax.report.attended import Answer, Looked, check_length
+from attention_jax.report.attention_data import AttentionRecord, Prediction, check_length
 from attention_jax.report.figures import show_heatmaps
 from attention_jax.tasks import Evaluation
 from attention_jax.train.placement import map_batches
 from attention_jax.views import View
-from attention_jax.views.attention_maps import among_tokens, with_rollout, without_heads
+from attention_jax.views.attention_maps import ablate_heads, token_attention, with_rollout
 from attention_jax.views.pictures import layer_names
 
 DRAWN = 24
@@ -27,46 +27,45 @@ PROMPTS, PROMPT_TOKENS = 2, 14
 
 
 class LanguageView(View):
-    """What a language model adds to a text, and the tokens that it attends to."""
+    """Continuations by a language model, and its self-attention."""
 
     def predict(self, params, texts: list[str], figure: Path | None = None) -> list[str]:
-        """Each text and what the model adds to it."""
+        """Return each text with its continuation."""
         data, results = self.data, []
         for text in texts:
-            begun, written = self.encode(text), []
+            written = []
             if self.task.sampling.length:
-                written = continuation(self.model, params, begun[:, self.remembered], self.task.sampling)
+                written = continuation(self.model, params, self.encode(text)[:, self.context], self.task.sampling)
             results.append(data.tokenizer.text([*data.tokenizer.tokens(text), *data.vocabulary.decode(written)]))
         if figure is not None and self.draw(params, results[0], 40, figure) is None:
             raise InputError("this model has no attention to draw; leave --attention out")
         return results
 
     @property
-    def remembered(self) -> slice:
-        """The tokens of a text that are gone on with: the last ones, where learned positions must do for what is added
-        too."""
+    def context(self) -> slice:
+        """The tokens of a prompt that fit the learned positions together with the continuation: the last ones."""
         limit = self.task.config.model.longest_input
         return slice(None if limit is None else self.task.sampling.length - limit, None)
 
     def log_p(self, params, batch):
-        """The log-probability [B] of all tokens of each window but the first."""
+        """Return the log-probability [B] of each window, without its first token."""
         return -self.task.score_rows(params, batch)
 
     def attention(self, params, batch):
-        """The weights among the tokens, and their rollout."""
+        """Return the self-attention weights and their rollout."""
         return with_rollout(self.model.apply({"params": params}, batch["tokens"], look=True)[1])
 
-    def attention_maps(self, params, texts: list[str]) -> tuple[Looked, ...]:
-        """Where the model looks in each text and in what it adds to it."""
+    def attention_maps(self, params, texts: list[str]) -> tuple[AttentionRecord, ...]:
+        """Return the self-attention over each text and its continuation."""
         if not texts:
             rows = next(iter(self.data.held_out.values()))
             first = rows[:: max(len(rows) // PROMPTS, 1), :PROMPT_TOKENS][:PROMPTS]
             texts = [self.data.tokenizer.text(self.data.vocabulary.decode(row)) for row in first]
-        looked = [self.attention_map(params, *pair) for pair in zip(texts, self.predict(params, texts, None))]
-        return () if None in looked else tuple(looked)
+        records = [self.attention_map(params, *pair) for pair in zip(texts, self.predict(params, texts, None))]
+        return () if None in records else tuple(records)
 
-    def attention_map(self, params, text: str, written: str) -> Looked | None:
-        """Where the model looks in a text and what it wrote after it; None if it has no attention."""
+    def attention_map(self, params, text: str, written: str) -> AttentionRecord | None:
+        """Return the self-attention over `written`, a text with its continuation; None without attention."""
         tokens = self.data.tokenizer.tokens(written)
         check_length(tokens, written)
         batch = {"tokens": np.asarray(self.encode(written))}
@@ -74,12 +73,12 @@ class LanguageView(View):
         if not found["weights"]:
             return None
         value = float(map_batches(self.log_p, params, batch, 1)[0])
-        without = without_heads(self.log_p, params, batch, found["weights"])
-        attention = among_tokens("decoder", 0, found, tuple(tokens), tuple(tokens), without)
-        return Looked(text, (Answer(written, (attention,), None, "log p", value),))
+        without = ablate_heads(self.log_p, params, batch, found["weights"])
+        attention = token_attention("decoder", 0, found, tuple(tokens), tuple(tokens), without)
+        return AttentionRecord(text, (Prediction(written, (attention,), None, "log p", value),))
 
     def excerpt(self) -> Windows:
-        """One training window, for its shape, and the held-out windows that begin `attention_maps`."""
+        """Return one training window, for its shape, and the held-out windows of `attention_maps`."""
         held_out = {name: rows[:: max(len(rows) // PROMPTS, 1)][:PROMPTS] for name, rows in self.data.held_out.items()}
         return self.data._replace(train=self.data.train[:1], held_out=held_out)
 
@@ -90,24 +89,23 @@ class LanguageView(View):
         return [] if figure is None else [figure]
 
     def encode(self, text: str):
-        """[1, T] tokens."""
+        """Return tokens [1, T]."""
         return jnp.asarray([self.data.vocabulary.encode(self.data.tokenizer.tokens(text))], jnp.int32)
 
     def draw(self, params, text: str, most: int, path: Path) -> Path | None:
-        """Which tokens each token looks at, of the first `most`: one row of panels a layer, one panel a head. None if
-        the model has no attention."""
+        """Plot the self-attention of the first `most` tokens, layers by heads; None without attention."""
         tokens = self.encode(text)[:, :most]
         _, weights = self.model.apply({"params": params}, tokens, look=True)
         if "decoder_attention" not in weights:
             return None
         weights = np.asarray(weights["decoder_attention"][0])  # [layers, H, T, T]
         names = self.data.tokenizer.tokens(text)[:most]
-        return show_heatmaps(weights, names, names, path, xlabel="token looked at", **layer_names(weights))
+        return show_heatmaps(weights, names, names, path, xlabel="key", **layer_names(weights))
 
 
 @functools.partial(jax.jit, static_argnames=("model", "sampling"))
 def continuation(model: nn.Module, params, tokens, sampling: Sampling):
-    """[1, T] tokens -> what the model writes after them, [length]; always the same for the same options and seed."""
+    """Sample a continuation [length] of tokens [1, T]; deterministic given the options and the seed."""
 
     def step(token, cache):
         return model.apply({"params": params}, cache, token, method="step")[:2]

@@ -1,4 +1,4 @@
-"""Algorithms: copies of new bit sequences, and what the heads of a memory write to and read from."""
+"""Neural Turing Machines: copies of new bit sequences, and the addressing of the memory by the heads."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import numpy as np
 from attention_jax import InputError
 from attention_jax.data import algorithmic
 from attention_jax.data.algorithmic import SequenceSets
-from attention_jax.report.attended import LONGEST, Answer, Attention, Looked, Side, check_length
+from attention_jax.report.attention_data import LONGEST, Attention, AttentionRecord, Axis, Prediction, check_length
 from attention_jax.report.figures import over_time
 from attention_jax.tasks import Evaluation
 from attention_jax.train.placement import map_batches
@@ -15,14 +15,14 @@ from attention_jax.views import View
 
 
 class MemoryView(View):
-    """The answers of a machine, and the memory locations that its heads attend to."""
+    """Outputs of a machine, and the memory locations that its heads attend to."""
 
     def attention(self, params, batch):
-        """(logits, weightings of the heads)."""
+        """Return (logits, address weightings of the heads)."""
         return self.model.apply({"params": params}, batch["inputs"], look=True)
 
     def excerpt(self) -> SequenceSets:
-        """One training sequence, for its shape, the longest validation sequence, and one of each greater size."""
+        """Return one training sequence, for its shape, the longest validation sequence, and one of each test length."""
         one = lambda part, row=0: type(part)(*(column[[row]] for column in part))
         train, valid, test, beyond = self.data
         longest = one(valid, int(valid.length.argmax()))
@@ -36,7 +36,7 @@ class MemoryView(View):
         return figures
 
     def draw(self, params, sequences: algorithmic.Sequences, row: int, path: Path) -> Path:
-        """Inputs, targets, outputs and weightings of one sequence (figures 4 to 6 of the paper)."""
+        """Plot inputs, targets, outputs and weightings of one sequence (Graves et al. 2014, figures 4 to 6)."""
         steps = int(sequences.length[row])
         logits, weights = map_batches(self.attention, params, {"inputs": sequences.inputs[row : row + 1, :steps]}, 1)
         mask = sequences.mask[row, :steps, None]
@@ -48,16 +48,16 @@ class MemoryView(View):
         return over_time(panels | weight_panels(weights), path)
 
     def predict(self, params, texts: list[str], figure: Path | None = None) -> list[str]:
-        """What the machine copies of each text, which is words of bits; the first one is drawn."""
+        """Return the machine's copy of each text, which consists of words of bits; `figure` shows the first one."""
         return [self.copied(params, text, figure if i == 0 else None) for i, text in enumerate(texts)]
 
     def sequence_of(self, text: str) -> algorithmic.Sequences:
-        """The sequence that asks for a copy of a text. Raises InputError where that cannot be."""
+        """Return the input sequence of the copy task for a text; InputError unless it consists of words of bits."""
         words, width = text.split(), self.data.train.targets.shape[-1]
         are_bits = all(len(word) == width and set(word) <= {"0", "1"} for word in words)
         if self.task.config.data.task != "copy" or not words or not are_bits:
             raise InputError(
-                f"needed are words of {width} bits for a machine that copies, such as '10110010 01101100'; got {text!r}"
+                f"expected words of {width} bits for a machine that copies, such as '10110010 01101100'; got {text!r}"
             )
         sequences = algorithmic.copy(np.random.default_rng(0), 1, len(words), len(words))
         bits = [[int(bit) for bit in word] for word in words]
@@ -65,7 +65,7 @@ class MemoryView(View):
         return sequences
 
     def copied(self, params, text: str, figure: Path | None) -> str:
-        """What the machine copies of one text."""
+        """Return the machine's copy of one text."""
         sequences = self.sequence_of(text)
         logits, _ = map_batches(self.attention, params, {"inputs": sequences.inputs}, 1)
         if figure:
@@ -73,13 +73,13 @@ class MemoryView(View):
         return self.words(sequences, 0, logits[0])
 
     def words(self, sequences: algorithmic.Sequences, row: int, logits: np.ndarray) -> str:
-        """What a machine answered where it was asked, as words of bits."""
-        asked = logits[sequences.mask[row, : len(logits)] > 0]
-        return " ".join("".join("1" if x > 0 else "0" for x in bits) for bits in asked)
+        """Return the outputs [T, C] of the steps with a target as words of bits."""
+        outputs = logits[sequences.mask[row, : len(logits)] > 0]
+        return " ".join("".join("1" if x > 0 else "0" for x in bits) for bits in outputs)
 
-    def attention_maps(self, params, texts: list[str]) -> tuple[Looked, ...]:
-        """What the heads write to and read from over time: the longest held-out sequence, and one that is longer than
-        any in training; or texts, which are words of bits."""
+    def attention_maps(self, params, texts: list[str]) -> tuple[AttentionRecord, ...]:
+        """Return the addressing over time for texts of words of bits, or for the longest held-out sequence and one that
+        is longer than any in training."""
         if texts:
             chosen = [(text, self.sequence_of(text), 0) for text in texts]
         else:
@@ -87,11 +87,11 @@ class MemoryView(View):
             fitting = {name: one for name, one in self.data.beyond.items() if one.length[0] <= LONGEST // 2}
             for name, longer in list(fitting.items())[-1:]:
                 chosen.append((f"{name.replace('_', ' ')}, longer than in training", longer, 0))
-        looked = [self.attention_map(params, *one) for one in chosen]
-        return () if None in looked else tuple(looked)
+        records = [self.attention_map(params, *one) for one in chosen]
+        return () if None in records else tuple(records)
 
-    def attention_map(self, params, title: str, sequences: algorithmic.Sequences, row: int) -> Looked | None:
-        """The heads over one sequence; None for a machine without memory."""
+    def attention_map(self, params, title: str, sequences: algorithmic.Sequences, row: int) -> AttentionRecord | None:
+        """Return the addressing of all heads over one sequence; None for a machine without memory."""
         steps = int(sequences.length[row])
         check_length(range(steps), title)
         logits, weights = map_batches(self.attention, params, {"inputs": sequences.inputs[row : row + 1, :steps]}, 1)
@@ -105,14 +105,14 @@ class MemoryView(View):
             "targets": sequences.targets[row, :steps],
             "outputs": mask / (1 + np.exp(-logits[0])),
         }
-        times = Side(tuple(f"{t + 1}" for t in range(steps)), channels=channels)
-        locations = Side(tuple(f"{n}" for n in range(heads.shape[-1])))
+        times = Axis(tuple(f"{t + 1}" for t in range(steps)), channels=channels)
+        locations = Axis(tuple(f"{n}" for n in range(heads.shape[-1])))
         attention = Attention("memory", heads[None], times, locations, tuple(names))
-        return Looked(title, (Answer(self.words(sequences, row, logits[0]), (attention,)),))
+        return AttentionRecord(title, (Prediction(self.words(sequences, row, logits[0]), (attention,)),))
 
 
 def weight_panels(weights: dict) -> dict:
-    """{title: [T, N]} of the first row's heads, at the locations that some head ever looked at."""
+    """Return {title: weights [T, N]} of the heads for the first sequence, at locations with a weight above 0.05."""
     panels = {}
     if weights:
         used = np.max([heads[0].max((0, 1)) for heads in weights.values()], axis=0) > 0.05

@@ -1,4 +1,4 @@
-"""Classes of nodes: the predicted class of a node, and the neighbours that it attends to."""
+"""Graph attention networks: the predicted class of a node, and the neighbours that it attends to."""
 
 from pathlib import Path
 
@@ -7,31 +7,31 @@ import numpy as np
 
 from attention_jax import InputError
 from attention_jax.data.citations import Graph
-from attention_jax.report.attended import Answer, Attention, Looked, Side
+from attention_jax.report.attention_data import Attention, AttentionRecord, Axis, Prediction
 from attention_jax.report.panels import confusion_matrix
 from attention_jax.tasks import Evaluation
 from attention_jax.train.placement import map_batches
 from attention_jax.views import View
 
 SHOWN = 3
-"""Test nodes on the page of attention maps: those with the most neighbours."""
+"""The number of test nodes on the page of attention maps: those with the most neighbours."""
 
 
 class NodeView(View):
-    """The classes of nodes, and the neighbours that they attend to."""
+    """Predicted classes of nodes, and the neighbours that they attend to."""
 
     def attention(self, params, batch):
-        """Probabilities [B, N, C] and the weights of the edges in both layers, {"hidden": [B, H, P], ...}."""
+        """Return probabilities [B, N, C] and the edge weights of both layers, {"hidden": [B, H, P], ...}."""
         one = lambda *graph: self.model.apply({"params": params}, *graph, look=True)
         logits, weights = jax.vmap(one)(batch["words"], batch["values"], batch["edges"])
         return {"probabilities": jax.nn.softmax(logits), **weights}
 
     def excerpt(self) -> Graph:
-        """The whole graph: a node is classified by its neighbours."""
+        """Return the whole graph, since a node is classified by its neighbours."""
         return self.data
 
     def report(self, params, evaluation: Evaluation, directory: Path) -> list[Path]:
-        """The classes of the test nodes that are confused with each other."""
+        """Plot the confusion matrix of the test nodes."""
         test, names = self.data.splits["test"], [f"{label}" for label in range(self.data.classes)]
         guess = map_batches(self.task.score_nodes, params, self.task.examples[0], 1)["guess"][0, test]
         counts = np.zeros((len(names), len(names)), np.int64)
@@ -39,7 +39,7 @@ class NodeView(View):
         return [confusion_matrix(counts, names, directory / "confusion.png")]
 
     def nodes_of(self, texts: list[str]) -> list[int]:
-        """Nodes from texts such as "1708". Raises InputError where one is none."""
+        """Parse node numbers such as "1708"; InputError for other texts."""
         count = len(self.data.label)
         for text in texts:
             if not (text.strip().isdecimal() and int(text) < count):
@@ -47,28 +47,30 @@ class NodeView(View):
         return [int(text) for text in texts]
 
     def predict(self, params, texts: list[str], figure: Path | None = None) -> list[str]:
-        """The class of each node that a text is the number of, and its probability."""
+        """Return class and probability for each node number."""
         if figure is not None:
             raise InputError(
-                "--attention draws no picture of a graph: `launch.py look` shows the neighbours that a node attends to"
+                "--attention cannot plot a graph: `launch.py look` shows the neighbours that a node attends to"
             )
         nodes = self.nodes_of(texts)
         probabilities = map_batches(self.attention, params, self.task.examples[0], 1)["probabilities"][0, nodes]
         return [f"class {row.argmax()} {row.max():.3f}" for row in probabilities]
 
-    def attention_maps(self, params, texts: list[str]) -> tuple[Looked, ...]:
-        """What these nodes attend to in the hidden layer, or a few test nodes."""
+    def attention_maps(self, params, texts: list[str]) -> tuple[AttentionRecord, ...]:
+        """Return the hidden layer's attention of these nodes, or of a few test nodes."""
         test, edges = self.data.splits["test"], self.data.edges
         most = test[np.argsort(-np.bincount(edges[:, 0])[test], kind="stable")[:SHOWN]]
         found = map_batches(self.attention, params, self.task.examples[0], 1)
-        looked = []
+        records = []
         for node in self.nodes_of(texts) if texts else most.tolist():
             own, probabilities = edges[:, 0] == node, found["probabilities"][0, node]
             keys = tuple(f"{key}: class {self.data.label[key]}" for key in edges[own, 1])
             weights = found["hidden"][0][None, :, None, own]  # [1, H, 1, K]
-            attention = Attention("encoder", weights, Side((f"{node}",)), Side(keys))
+            attention = Attention("encoder", weights, Axis((f"{node}",)), Axis(keys))
             best, sure = int(probabilities.argmax()), float(probabilities.max())
-            looked.append(
-                Looked(f"node {node}", (Answer(f"class {best}", (attention,), sure, "the probability", sure),))
+            records.append(
+                AttentionRecord(
+                    f"node {node}", (Prediction(f"class {best}", (attention,), sure, "the probability", sure),)
+                )
             )
-        return tuple(looked)
+        return tuple(records)

@@ -1,4 +1,4 @@
-"""What models look at, as pictures: alignments of sentences, layers x heads of a Transformer, maps over images."""
+"""Figures of attention: alignments of sentences, layers by heads of a Transformer, and maps over images."""
 
 import math
 from pathlib import Path
@@ -13,16 +13,16 @@ from attention_jax.ops.rollout import rollout
 from attention_jax.report.figures import show_heatmaps
 
 SHOWN = 4
-"""Sentences in a picture of alignments."""
+"""The number of sentences in a figure of alignments."""
 
 
 def alignment(
     weights: dict, data: PairData, batch: dict, tokens: np.ndarray, reversed_source: bool, path: Path
 ) -> Path:
-    """Heatmaps of the last layer's cross-attention for the first few rows, a panel a sentence: the mean of the heads.
+    """Plot the last layer's cross-attention, averaged over heads, with one panel for each of the first sentences.
 
-    `weights` are a model's intermediates for the rows of `batch`, for which it wrote `tokens` [N, T]. A source that the
-    model reads from its end is shown in reading order.
+    `weights` are the model's intermediates for `batch` and its outputs `tokens` [N, T]. A source that the model has
+    read in reverse is shown in its original order.
     """
     cross = weights["cross_attention"][:SHOWN, -1]  # [rows, heads, T, S]
     panels, outputs, sources = [], [], []
@@ -32,7 +32,7 @@ def alignment(
         if reversed_source:
             mean, words = mean[:, len(words) - 1 :: -1], words[::-1]
         panels.append(mean[: max(len(written), 1), : len(words)])
-        outputs.append(written or [""])  # nothing written: the step that ended at once
+        outputs.append(written or [""])  # an empty output: the step of eos
         sources.append(words)
     heads = cross.shape[1]
     output = "output" if heads == 1 else f"output (last layer, mean of {heads} heads)"
@@ -40,7 +40,7 @@ def alignment(
 
 
 def layers(weights: dict, data: PairData, batch: dict, tokens: np.ndarray, directory: Path) -> list[Path]:
-    """Layers x heads of every attention of a Transformer on the first row (d2l 11.7.5)."""
+    """Plot layers by heads of every attention of a Transformer for the first example (d2l 11.7.5)."""
     source = data.source_vocabulary.decode(batch["source"][0, : batch["source_length"][0]])
     target = data.target_vocabulary.sentence(tokens[0])
     sides = {
@@ -57,7 +57,7 @@ def layers(weights: dict, data: PairData, batch: dict, tokens: np.ndarray, direc
 
 
 def layer_names(weights: np.ndarray) -> dict:
-    """What the rows and columns of [layers, heads, Q, K] are called in a picture.
+    """Return the titles of the panels of weights [layers, heads, Q, K].
 
     >>> layer_names(np.zeros((1, 2, 3, 3)))
     {'titles': ['head 1', 'head 2'], 'ylabel': ['layer 1']}
@@ -67,7 +67,7 @@ def layer_names(weights: np.ndarray) -> dict:
 
 
 def prefix_of(tokens: int) -> int:
-    """How many of an image's tokens stand before the G x G of its patches: none, or a class token and some registers.
+    """Return the number of an image's tokens before its G x G patches: 0, or a class token and registers.
 
     >>> prefix_of(16), prefix_of(17), prefix_of(19)
     (0, 1, 3)
@@ -76,11 +76,10 @@ def prefix_of(tokens: int) -> int:
 
 
 def image_maps(weights: dict) -> dict[str, Float[Array, "..."]]:
-    """Maps [B, G, G] (heads: [B, H, G, G]) over the G x G tokens of an image, from a model's intermediates.
+    """Return attention maps [B, G, G] over the patches of an image, from a model's intermediates.
 
-    "heads": what each head of the last layer looks at, as asked by the class token if there is one, else on average
-    over the tokens; "last": their mean; "rollout": through all layers (Abnar and Zuidema 2020), weighed as the tokens
-    are pooled.
+    "heads" [B, H, G, G] are the last layer's weights from the class token, or pooled over all tokens without one;
+    "last" is their mean over heads; "rollout" is the attention rollout (Abnar & Zuidema 2020), pooled alike.
     """
     own = weights["encoder_attention"]  # [B, layers, H, T, T]
     size = math.isqrt(own.shape[-1])

@@ -4,19 +4,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from attention_jax import InputError
+from attention_jax.report.attention_page import page
 from attention_jax.report.curves import curves_of_runs
-from attention_jax.report.look import page
 from attention_jax.report.run_page import run_page
 from attention_jax.views import view_of
 
 
 def draw(task, params, evaluation, directory: Path) -> list[Path]:
-    """The learning curves, the figures of the task's view, and the page of attention maps; page.md shows them."""
+    """Plot learning curves and the figures of the task's view, write the page of attention maps and page.md, which
+    shows them all; return the figures' paths."""
     figures = [curves_of_runs([directory / "metrics.jsonl"], directory / "figures" / "learning_curve.png", task.config)]
     if task.view:
         figures += view_of(task).report(params, evaluation, directory / "figures")
     try:
-        shown = look(task, params) if task.view else None
+        shown = attention_page(task, params) if task.view else None
     except InputError:  # held-out inputs that are too long for a page; `launch.py look` says which
         shown = None
     if shown is not None:
@@ -25,8 +26,7 @@ def draw(task, params, evaluation, directory: Path) -> list[Path]:
     return figures
 
 
-def look(task, params, texts: Sequence[str] = ()):
-    """The page (report/look.py) of attention maps for `texts`, or for some held-out inputs; None for a model without
-    attention."""
+def attention_page(task, params, texts: Sequence[str] = ()):
+    """Return the page of attention maps for `texts`, or for some held-out inputs; None without attention."""
     found = view_of(task).attention_maps(params, list(texts))
     return page(found, task.config.name) if found else None

@@ -1,4 +1,4 @@
-"""Sequence to sequence: translations of new texts, alignments, and attention maps of each hypothesis."""
+"""Encoder-decoder models: outputs for new texts, alignments, and attention maps of each hypothesis."""
 
 import sys
 from pathlib import Path
@@ -11,21 +11,21 @@ from attention_jax.data.pairs import PairData, Texts, decode_targets, encode_sou
 from attention_jax.files import write_json, write_whole
 from attention_jax.ops.losses import masked_cross_entropy
 from attention_jax.report import bleu
-from attention_jax.report.attended import Answer, Attention, Looked, check_length
+from attention_jax.report.attention_data import Attention, AttentionRecord, Prediction, check_length
 from attention_jax.tasks import Evaluation
 from attention_jax.tasks.generation import hypotheses
 from attention_jax.tasks.scoring import are_sentences
 from attention_jax.tasks.seq2seq import SAMPLES, sample_lines, target_mask
 from attention_jax.train.placement import map_batches
 from attention_jax.views import View, pictures
-from attention_jax.views.attention_maps import among_tokens, with_rollout, without_heads
+from attention_jax.views.attention_maps import ablate_heads, token_attention, with_rollout
 
 
 class Seq2seqView(View):
-    """What an encoder-decoder writes, and what it attends to meanwhile."""
+    """Outputs of an encoder-decoder, and its attention maps."""
 
     def read(self, texts: list[str]) -> dict[str, np.ndarray]:
-        """The sources of new texts. Raises InputError for a text that is too long."""
+        """Encode the sources of new texts; InputError for a text that is too long."""
         source, length = encode_sources(self.data, texts, None)
         limit = self.data.train[0].source.shape[1]
         if not are_sentences(self.data) and source.shape[1] > limit:
@@ -36,10 +36,10 @@ class Seq2seqView(View):
         return {"source": source, "source_length": length}
 
     def write(self, params, texts: list[str]) -> tuple[np.ndarray, dict]:
-        """(tokens the model writes for new texts, the batch they and their sources make)."""
+        """Decode new texts; return the tokens [N, T] and a batch with them as targets."""
         batch = self.read(texts)
         tokens = map_batches(self.task.generate, params, batch, self.task.config.decode.batch_size)
-        return tokens, self.forced(batch, tokens[:, None])
+        return tokens, self.teacher_forced(batch, tokens[:, None])
 
     def predict(self, params, texts: list[str], figure: Path | None = None) -> list[str]:
         tokens, batch = self.write(params, texts)
@@ -60,24 +60,24 @@ class Seq2seqView(View):
         return decode_targets(self.data, tokens)
 
     def hypotheses(self, params, batch):
-        """All that the beam holds in the end: (tokens [B, N, T], scores [B, N]), best first."""
+        """Return all final hypotheses of the beam, best first: tokens [B, N, T] and scores [B, N]."""
         size = self.task.config.decode.beam_size
         return hypotheses(self.model, params, batch, self.task.config.decode, n_best=size, **self.task.decoding_limits)
 
     def attention(self, params, batch):
-        """The weights with which the model writes `target`, their rollout, and the log-probability [B] of `target`."""
+        """Return the attention weights for `target` with teacher forcing, their rollout, and its log p [B]."""
         inputs = (batch["source"], batch["source_length"], batch["target"][:, :-1])
         logits, weights = self.model.apply({"params": params}, *inputs, look=True)
         nats, _ = jax.vmap(masked_cross_entropy)(logits, batch["target"][:, 1:], target_mask(batch))
         return with_rollout(weights) | {"log_p": -nats}
 
     def log_p(self, params, batch):
-        """The log-probability [B] of `target`."""
+        """Return the log-probability [B] of `target`."""
         return -self.task.score_rows(params, batch)["loss"]
 
-    def attention_maps(self, params, texts: list[str]) -> tuple[Looked, ...]:
-        """Where the model looks while it writes each hypothesis of its beam; or, greedily, what it writes."""
-        samples = self.data.texts[self.sampled].source[:SAMPLES]  # as in `report`: nothing new to compile
+    def attention_maps(self, params, texts: list[str]) -> tuple[AttentionRecord, ...]:
+        """Return the attention maps of every hypothesis of the beam, or of the greedy output."""
+        samples = self.data.texts[self.sample_split].source[:SAMPLES]  # as in `report`: nothing new to compile
         batch = self.read(texts or samples)
         for text, length in zip(texts, batch["source_length"]):
             check_length(range(length), text)
@@ -88,13 +88,13 @@ class Seq2seqView(View):
             tokens, scores = map_batches(self.hypotheses, params, batch, decode.batch_size)
         count = len(texts) or pictures.SHOWN
         texts, tokens = texts or samples[:count], tokens[:count]
-        rows = self.forced({name: array[:count] for name, array in batch.items()}, tokens)
+        rows = self.teacher_forced({name: array[:count] for name, array in batch.items()}, tokens)
         found = map_batches(self.attention, params, rows, pictures.SHOWN)
         if not found["weights"]:
             return ()
-        without = without_heads(self.log_p, params, rows, found["weights"])
+        without = ablate_heads(self.log_p, params, rows, found["weights"])
         scores = (found["log_p"] if scores is None else scores[:count]).reshape(tokens.shape[:2])
-        answer = lambda row, score: Answer(
+        answer = lambda row, score: Prediction(
             decode_targets(self.data, rows["target"][row : row + 1, 1:])[0],
             self.attentions(rows, row, found, without),
             float(score),
@@ -103,12 +103,14 @@ class Seq2seqView(View):
         )
         each = tokens.shape[1]
         return tuple(
-            Looked(text, tuple(answer(i * each + n, score) for n, score in enumerate(own) if np.isfinite(score)))
+            AttentionRecord(
+                text, tuple(answer(i * each + n, score) for n, score in enumerate(own) if np.isfinite(score))
+            )
             for i, (text, own) in enumerate(zip(texts, scores))
         )
 
-    def forced(self, batch: dict, tokens: np.ndarray) -> dict[str, np.ndarray]:
-        """The batch in which the model is made to write every hypothesis, `tokens` [B, N, T], of its source."""
+    def teacher_forced(self, batch: dict, tokens: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the batch with every hypothesis, `tokens` [B, N, T], as a target of its source."""
         count, written = tokens.shape[1], tokens.reshape(-1, tokens.shape[-1]).astype(np.int32)
         eos, bos = self.data.target_vocabulary.eos_id, self.data.target_vocabulary.bos_id
         ended = (written == eos) if eos is not None else np.zeros(written.shape, bool)
@@ -118,7 +120,7 @@ class Seq2seqView(View):
         return sources | {"target": target, "target_length": length}
 
     def attentions(self, rows: dict, row: int, found: dict, without: dict) -> tuple[Attention, ...]:
-        """The kinds of attention that a model has, of one row of `forced`."""
+        """Return every kind of attention that the model has, for one example of `teacher_forced`."""
         source = self.data.source_vocabulary.decode(rows["source"][row, : rows["source_length"][row]])
         target = self.data.target_vocabulary.decode(rows["target"][row, : rows["target_length"][row] + 1])
         turned = self.task.config.data.reverse_source
@@ -128,13 +130,13 @@ class Seq2seqView(View):
             "cross": (target[1:], source, "k" if turned else ""),
         }
         return tuple(
-            among_tokens(kind, row, found, queries, keys, without, turn)
+            token_attention(kind, row, found, queries, keys, without, turn)
             for kind, (queries, keys, turn) in sides.items()
             if f"{kind}_attention" in found["weights"]
         )
 
     def draw(self, params, batch, tokens, path: Path) -> Path | None:
-        """Which source tokens each written token looks at; None if the model has no attention."""
+        """Plot the cross-attention of the first sentences; None without attention."""
         rows = {name: array[: pictures.SHOWN] for name, array in batch.items()}
         weights = map_batches(self.attention, params, rows, pictures.SHOWN)["weights"]
         if "cross_attention" not in weights:
@@ -142,20 +144,20 @@ class Seq2seqView(View):
         return pictures.alignment(weights, self.data, rows, tokens, self.task.config.data.reverse_source, path)
 
     def draw_layers(self, params, batch, tokens, directory: Path) -> list[Path]:
-        """Every attention of a Transformer; other models have none in their encoder."""
+        """Plot every attention of a Transformer; [] for models without self-attention."""
         rows = {name: array[: pictures.SHOWN] for name, array in batch.items()}
         weights = map_batches(self.attention, params, rows, pictures.SHOWN)["weights"]
         return pictures.layers(weights, self.data, rows, tokens, directory) if "encoder_attention" in weights else []
 
     @property
-    def sampled(self) -> str:
-        """The held-out split that a report and a page show something of."""
+    def sample_split(self) -> str:
+        """The held-out split with the examples of reports and pages."""
         splits = list(self.data.held_out)
         return splits[min(1, len(splits) - 1)] if are_sentences(self.data) else splits[-1]
 
     def excerpt(self) -> PairData:
-        """The first pairs of each held-out split; of each bucket and split the pair with the longest target, which
-        decides how long a translation may be."""
+        """Return the first pairs of each held-out split, and the pair with the longest target of each bucket and split,
+        which determines the maximum length of an output."""
         data, rows = self.data, {}
         for split, pairs in data.held_out.items():
             rows[split] = np.append(np.arange(min(SAMPLES, len(pairs.source))), pairs.target_length.argmax())
@@ -170,8 +172,8 @@ class Seq2seqView(View):
         )
 
     def report(self, params, evaluation: Evaluation, directory: Path) -> list[Path]:
-        """samples.txt, alignments, and for sentences the translations of the test set with their BLEU."""
-        data, split, sentences = self.data, self.sampled, are_sentences(self.data)
+        """Write samples.txt, alignments, and for sentences the translations of the test set with their BLEU."""
+        data, split, sentences = self.data, self.sample_split, are_sentences(self.data)
         tokens, batch = self.write(params, data.texts[split].source[:SAMPLES])
         lines = sample_lines(data, split, tokens)
         write_whole(directory.parent / "samples.txt", "\n".join(lines) + "\n")
@@ -183,11 +185,8 @@ class Seq2seqView(View):
 
 
 def write_translations(data: PairData, split: str, written: np.ndarray, name: str, directory: Path) -> Path:
-    """Write the translations of a split, its BLEU with the signature, and BLEU by the length of the source, which is
-    drawn too.
-
-    The figure, of the experiment `name`, goes to `directory`, the texts beside that; the path of the figure.
-    """
+    """Write the translations of a split, their BLEU with its signature, and BLEU by source length, to the parent of
+    `directory`; plot the latter for the experiment `name` in `directory` and return the figure's path."""
     outputs, targets = decode_targets(data, written), references(data, split)
     write_whole(directory.parent / f"{split}.txt", "".join(f"{line}\n" for line in outputs))
     lengths = data.held_out[split].source_length - 1

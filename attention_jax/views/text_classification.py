@@ -8,65 +8,65 @@ import numpy as np
 
 from attention_jax.data.labelled_texts import LabelledTexts, encode
 from attention_jax.files import write_whole
-from attention_jax.report.attended import Answer, Looked, Side, check_length
+from attention_jax.report.attention_data import AttentionRecord, Axis, Prediction, check_length
 from attention_jax.report.heatmaps import show_heatmaps
 from attention_jax.report.panels import confusion_matrix
 from attention_jax.tasks import Evaluation
 from attention_jax.tasks.text_classification import EVALUATED
 from attention_jax.train.placement import map_batches
 from attention_jax.views import View
-from attention_jax.views.attention_maps import among_tokens, pool_attention, with_rollout, without_heads
+from attention_jax.views.attention_maps import ablate_heads, pool_attention, token_attention, with_rollout
 
 WORDS = 3
-"""That are named with a prediction."""
+"""The number of words that a prediction lists."""
 SAMPLES, SHOWN, WIDEST = 12, 6, 40
-"""Texts in samples.txt; texts in a picture, and tokens of each."""
+"""The numbers of texts in samples.txt, of texts in a figure, and of tokens of each."""
 
 
 class TextView(View):
-    """The classes of texts, and the words that the model attends to."""
+    """Predicted classes of texts, and the words that the model attends to."""
 
-    def look(self, params, batch):
-        """Probabilities [B, classes] and what the model attends to."""
+    def apply(self, params, batch):
+        """Return probabilities [B, classes] and the attention weights."""
         logits, weights = self.model.apply({"params": params}, batch["tokens"], batch["length"], look=True)
         return jax.nn.softmax(logits), weights
 
     def classify(self, params, batch):
-        """Probabilities [B, classes] and the weights [B, T] with which the tokens are pooled."""
-        probabilities, weights = self.look(params, batch)
+        """Return probabilities [B, classes] and the attention pooling weights [B, T]."""
+        probabilities, weights = self.apply(params, batch)
         return probabilities, weights["pool_attention"]
 
     def read(self, params, texts: list[str]) -> tuple[list[list[str]], np.ndarray, np.ndarray]:
-        """(the tokens of each text, probabilities [N, classes], weights [N, T] of the tokens)."""
+        """Return the tokens of each text, probabilities [N, classes], and pooling weights [N, T]."""
         words, most = self.data.tokenizer.split(texts), self.task.config.data.max_length
         tokens, length = encode(words, self.data.vocabulary, most)
         rows = map_batches(self.classify, params, {"tokens": tokens, "length": length}, EVALUATED)
         return [row[:most] for row in words], *rows
 
-    def said_of(self, words: list[str], probabilities: np.ndarray, weights: np.ndarray) -> str:
-        """A class, its probability, and the words with the largest weights [T]."""
+    def summary(self, words: list[str], probabilities: np.ndarray, weights: np.ndarray) -> str:
+        """Return a line with the class, its probability, and the words with the largest weights [T]."""
         label = int(probabilities.argmax())
-        largest = [place for place in np.argsort(-weights, kind="stable") if place < len(words)][:WORDS]
-        looked = ", ".join(f"{words[place]} {weights[place]:.2f}" for place in largest)
-        return f"{self.data.names[label]} {probabilities[label]:.3f} (looked at: {looked or 'nothing'})"
+        largest = [index for index in np.argsort(-weights, kind="stable") if index < len(words)][:WORDS]
+        attended = ", ".join(f"{words[index]} {weights[index]:.2f}" for index in largest)
+        return f"{self.data.names[label]} {probabilities[label]:.3f} (attends to: {attended or 'nothing'})"
 
     def predict(self, params, texts: list[str], figure: Path | None = None) -> list[str]:
         words, probabilities, pool = self.read(params, texts)
         if figure is not None:
             self.draw(words, probabilities, pool, figure)
-        return [self.said_of(*row) for row in zip(words, probabilities, pool)]
+        return [self.summary(*row) for row in zip(words, probabilities, pool)]
 
     def attention(self, params, batch):
-        """Probabilities [B, classes], the weights, and their rollout."""
-        probabilities, weights = self.look(params, batch)
+        """Return probabilities [B, classes], the attention weights, and their rollout."""
+        probabilities, weights = self.apply(params, batch)
         return with_rollout(weights) | {"probabilities": probabilities}
 
-    def sureness(self, params, batch):
-        """The probability [B] of `label`."""
-        return jnp.take_along_axis(self.look(params, batch)[0], batch["label"][:, None], axis=1)[:, 0]
+    def confidence(self, params, batch):
+        """Return the probability [B] of `label`."""
+        return jnp.take_along_axis(self.apply(params, batch)[0], batch["label"][:, None], axis=1)[:, 0]
 
-    def attention_maps(self, params, texts: list[str]) -> tuple[Looked, ...]:
-        """Where the model looks in texts, or in the first held-out one of each class."""
+    def attention_maps(self, params, texts: list[str]) -> tuple[AttentionRecord, ...]:
+        """Return the attention over texts, or over the first held-out text of each class."""
         if not texts:
             label = self.data.held_out["test"].label
             texts = [self.data.texts["test"][int(np.argmax(label == one))] for one in np.unique(label)]
@@ -78,26 +78,26 @@ class TextView(View):
         found = map_batches(self.attention, params, rows, EVALUATED)
         probabilities = found["probabilities"]
         rows |= {"label": probabilities.argmax(1).astype(np.int32)}
-        without = without_heads(self.sureness, params, rows, found["weights"])
-        looked = []
+        without = ablate_heads(self.confidence, params, rows, found["weights"])
+        records = []
         for i, (text, label) in enumerate(zip(texts, rows["label"])):
             shown, sure = tuple(words[i][: length[i]]) or ("",), float(probabilities[i, label])
-            attentions = [pool_attention(found["weights"]["pool_attention"][i], Side(shown))]
+            attentions = [pool_attention(found["weights"]["pool_attention"][i], Axis(shown))]
             if "encoder_attention" in found["weights"]:
-                attentions.append(among_tokens("encoder", i, found, shown, shown, without))
-            answer = Answer(str(self.data.names[label]), tuple(attentions), sure, "the probability", sure)
-            looked.append(Looked(text, (answer,)))
-        return tuple(looked)
+                attentions.append(token_attention("encoder", i, found, shown, shown, without))
+            answer = Prediction(str(self.data.names[label]), tuple(attentions), sure, "the probability", sure)
+            records.append(AttentionRecord(text, (answer,)))
+        return tuple(records)
 
     def draw(self, words: list[list[str]], probabilities: np.ndarray, pool: np.ndarray, path: Path) -> Path:
-        """The weights of the first texts, a row each, named by the class that is seen in it."""
+        """Plot the pooling weights of the first texts, labelled with the predicted classes."""
         shown = [row[:WIDEST] or [""] for row in words[:SHOWN]]
         panels = [[weights[None, : len(row)]] for weights, row in zip(pool, shown)]
         classes = [[[self.data.names[p.argmax()]]] for p in probabilities[:SHOWN]]
         return show_heatmaps(panels, classes, [[row] for row in shown], path, xlabel="", ylabel="")
 
     def excerpt(self) -> LabelledTexts:
-        """One training text of each bucket, for its shape, and the first test text of each class."""
+        """Return one training text of each bucket, for its shape, and the first test text of each class."""
         first = lambda part, rows: type(part)(*(column[rows] for column in part))
         test, texts = self.data.held_out["test"], self.data.texts["test"]
         rows = [int(np.argmax(test.label == label)) for label in np.unique(test.label)]
@@ -108,12 +108,12 @@ class TextView(View):
         )
 
     def report(self, params, evaluation: Evaluation, directory: Path) -> list[Path]:
-        """samples.txt, the classes confused with each other, and the words looked at."""
+        """Write samples.txt, plot the confusion matrix and the pooling weights."""
         test, texts, names = self.data.held_out["test"], self.data.texts["test"], self.data.names
         words, probabilities, pool = self.read(params, texts)
         guesses = probabilities.argmax(1)
         lines = [
-            f"{text[:100]} -> {self.said_of(*row)}{'' if guess == label else f'   (should be {names[label]})'}"
+            f"{text[:100]} -> {self.summary(*row)}{'' if guess == label else f'   (should be {names[label]})'}"
             for text, guess, label, *row in zip(texts, guesses, test.label, words, probabilities, pool)
         ]
         write_whole(directory.parent / "samples.txt", "\n".join(lines[:SAMPLES]) + "\n")

@@ -10,44 +10,44 @@ from attention_jax import InputError
 from attention_jax.data.image_files import decode
 from attention_jax.data.images import ImageData, Split
 from attention_jax.report import image_figures as figures
-from attention_jax.report.attended import Answer, Looked
+from attention_jax.report.attention_data import AttentionRecord, Prediction
 from attention_jax.report.panels import confusion_matrix
 from attention_jax.tasks import Evaluation
 from attention_jax.tasks.vision import EVALUATED
 from attention_jax.train.placement import map_batches
 from attention_jax.views import View
-from attention_jax.views.attention_maps import image_attentions, with_rollout, without_heads
+from attention_jax.views.attention_maps import ablate_heads, image_attentions, with_rollout
 from attention_jax.views.pictures import image_maps, prefix_of
 
 
 class VisionView(View):
-    """The classes that a model sees in images, and the patches that it attends to."""
+    """Predicted classes of images, and the patches that the model attends to."""
 
     def classify(self, params, batch):
-        """Probabilities [B, classes] of the classes."""
+        """Return probabilities [B, classes]."""
         x = self.task.preparation.for_evaluation(batch["image"])
         return jax.nn.softmax(self.model.apply({"params": params}, x)[0])
 
     def attention(self, params, batch):
-        """The probabilities, the weights with their rollout, their maps over the image, and the pixels that were read;
-        no weights and no maps if the model has no attention."""
+        """Return probabilities, attention weights with their rollout, maps over the image, and the pixels of the input;
+        without attention, weights and maps are empty."""
         seen = self.task.preparation.center(batch["image"])
         logits, weights = self.model.apply({"params": params}, self.task.preparation.normalize(seen), look=True)
         maps, pixels = image_maps(weights) if weights else {}, jnp.round(seen * 255).astype(jnp.uint8)
         return with_rollout(weights) | {"probabilities": jax.nn.softmax(logits), "maps": maps, "pixels": pixels}
 
     def read(self, paths: list[str]) -> np.ndarray:
-        """Image files as bytes [N, S, S, C], as those of the data."""
+        """Read image files as bytes [N, S, S, C], like those of the data."""
         train, resized = self.data.train, self.task.config.data.resize_pixels
         mode = "L" if train.image.shape[-1] == 1 else "RGB"
         return np.stack([decode(path, resized or train.image.shape[1], mode, by_area=resized > 0) for path in paths])
 
-    def sureness(self, params, batch):
-        """The probability [B] of a class, `label`."""
+    def confidence(self, params, batch):
+        """Return the probability [B] of the class `label`."""
         return jnp.take_along_axis(self.classify(params, batch), batch["label"][:, None], axis=1)[:, 0]
 
-    def attention_maps(self, params, texts: list[str]) -> tuple[Looked, ...]:
-        """Where the model looks in images: files, or the first held-out one of each class."""
+    def attention_maps(self, params, texts: list[str]) -> tuple[AttentionRecord, ...]:
+        """Return the attention over image files, or over the first held-out image of each class."""
         names, test = self.data.names, self.data.held_out["test"]
         if texts:
             images, titles = self.read(texts), [Path(text).name for text in texts]
@@ -59,16 +59,16 @@ class VisionView(View):
             return ()
         probabilities = found["probabilities"]
         rows = {"image": images, "label": probabilities.argmax(1).astype(np.int32)}
-        without = without_heads(self.sureness, params, rows, found["weights"])
-        looked = []
+        without = ablate_heads(self.confidence, params, rows, found["weights"])
+        records = []
         for i, (title, label) in enumerate(zip(titles, rows["label"])):
             sure, attentions = float(probabilities[i, label]), image_attentions(i, found, found["pixels"][i], without)
-            answer = Answer(str(names[label]), attentions, sure, "the probability", sure)
-            looked.append(Looked(str(title), (answer,)))
-        return tuple(looked)
+            answer = Prediction(str(names[label]), attentions, sure, "the probability", sure)
+            records.append(AttentionRecord(str(title), (answer,)))
+        return tuple(records)
 
     def predict(self, params, texts: list[str], figure: Path | None = None) -> list[str]:
-        """`texts` are paths of image files."""
+        """Return the three most probable classes of each image file."""
         names, x = self.data.names, self.read(texts)
         probabilities = map_batches(self.classify, params, {"image": x}, EVALUATED)
         if figure and self.show_attention(params, x[: figures.SHOWN], None, Path(figure)) is None:
@@ -77,8 +77,7 @@ class VisionView(View):
         return [", ".join(f"{names[i]} {row[i]:.3f}" for i in top) for row, top in zip(probabilities, best)]
 
     def show_attention(self, params, x, titles, path: Path) -> Path | None:
-        """The maps of some images, titled by what the model sees in them unless `titles` are given; None without
-        attention."""
+        """Plot the attention maps of some images, with predictions as default titles; None without attention."""
         found = map_batches(self.attention, params, {"image": x}, EVALUATED)
         probabilities, maps = found["probabilities"], found["maps"]
         if titles is None:
@@ -86,7 +85,7 @@ class VisionView(View):
         return figures.show_attention(x, maps, titles, path) if maps else None
 
     def excerpt(self) -> ImageData:
-        """One training image, for its shape, and the first test image of each class."""
+        """Return one training image, for its shape, and the first test image of each class."""
         train, test = self.data.train, self.data.held_out["test"]
         rows = first_of_each(test.label)
         held_out = {"test": Split(np.asarray(test.image[rows]), test.label[rows])}
@@ -112,7 +111,7 @@ class VisionView(View):
 
 
 def first_of_each(label: np.ndarray) -> np.ndarray:
-    """The rows of the first image of each of the first classes, as many as a figure shows.
+    """Return the indices of the first image of each class, for as many classes as a figure shows.
 
     >>> first_of_each(np.array([2, 0, 2, 1])).tolist()
     [1, 3, 0]

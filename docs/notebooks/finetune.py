@@ -63,14 +63,14 @@ for name, run in {"from scratch": scratch, "fine-tuned": tuned}.items():
 # %% [markdown]
 # ## Use it
 #
-# A run predicts, and says where it looked. `look` gives the page of all layers and heads, as it is shown in a notebook
+# A run predicts, and returns its attention maps. `look` makes a page of all layers and heads, shown in a notebook
 # or saved as one file.
 
 # %%
 image = str(next(Path(mine, "7").glob("*.png")))
 print(tuned.predict([image]))
-[looked] = tuned.attention([image])
-encoder = looked.answers[0].attentions[0]
+[record] = tuned.attention([image])
+encoder = record.predictions[0].attentions[0]
 print(encoder.kind, encoder.weights.shape, "layers, heads, queries, keys")
 
 # %%

@@ -85,7 +85,7 @@ def test_nodes_are_asked_for_by_their_numbers(built):
 def test_what_a_node_attends_to_is_its_neighbours(built):
     task, params = built
     [one] = view_of(task).attention_maps(params, ["5"])
-    [attention] = one.answers[0].attentions
+    [attention] = one.predictions[0].attentions
     own = task.data.edges[task.data.edges[:, 0] == 5, 1]
     assert [int(token.partition(":")[0]) for token in attention.keys.tokens] == own.tolist()
     assert attention.weights.shape == (1, 2, 1, len(own))

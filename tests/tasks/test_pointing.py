@@ -83,7 +83,7 @@ def test_texts_are_points(built, tmp_path):
     np.testing.assert_allclose(sets.inputs[0, 2], [0.9, 0.9, 0.0])
     assert sets.length.tolist() == [6]
     for wrong in ("0.1,0.2 0.3,0.4", "0.1 0.2 0.3", "a,b c,d e,f", SQUARE + " 1,1"):
-        with pytest.raises(InputError, match="needed are 3 to 5 points"):
+        with pytest.raises(InputError, match="expected 3 to 5 points"):
             view_of(task).predict(params, [wrong], None)
 
 
@@ -91,7 +91,7 @@ def test_texts_are_points(built, tmp_path):
 def test_where_it_looks_is_what_it_computes(built):
     task, params = built
     [one] = view_of(task).attention_maps(params, [SQUARE])
-    [attention] = one.answers[0].attentions
+    [attention] = one.predictions[0].attentions
     written = view_of(task).written(params, view_of(task).sets_of([SQUARE]))
     weights = np.asarray(jax.jit(view_of(task).attention)(params, written._asdict()))[0, : written.target_length[0], :6]
     np.testing.assert_allclose(attention.weights[0, 0], weights, atol=1e-6)

@@ -49,13 +49,13 @@ def test_it_learns_which_word_decides_and_looks_at_it(task, params):
     assert metrics["test.accuracy"] == metrics["valid.accuracy"] == metrics["test.balanced_accuracy"] == 1.0
     assert set(task.evaluate(params, False).metrics) == {"valid.loss", "valid.accuracy", "valid.balanced_accuracy"}
     [good, bad] = view_of(task).predict(params, ["a c good b d", "Bad b c"], None)
-    assert re.match(r"good (0\.9|1\.0)\d+ \(looked at: good (0\.9|1\.0)", good)
-    assert re.match(r"bad (0\.9|1\.0)\d+ \(looked at: ", bad)  # of two classes it is enough to look for one's word
+    assert re.match(r"good (0\.9|1\.0)\d+ \(attends to: good (0\.9|1\.0)", good)
+    assert re.match(r"bad (0\.9|1\.0)\d+ \(attends to: ", bad)  # of two classes it is enough to look for one's word
 
 
 def test_a_text_without_known_words_still_has_an_answer(task, params):
     [unknown, spaces] = view_of(task).predict(params, ["xyzzy", "\u00a0"], None)
-    assert "(looked at: xyzzy 1.00)" in unknown and "(looked at: nothing)" in spaces
+    assert "(attends to: xyzzy 1.00)" in unknown and "(attends to: nothing)" in spaces
 
 
 def test_rows_of_weight_zero_do_not_count(task):
@@ -77,11 +77,11 @@ def test_every_text_trains_once_an_epoch(task):
 
 def test_the_page_has_the_weights_of_the_words(task, params):
     one, nothing = view_of(task).attention_maps(params, ["a c good b d", "\u00a0"])
-    [pool] = one.answers[0].attentions  # without layers there is nothing else
+    [pool] = one.predictions[0].attentions  # without layers there is nothing else
     words, probabilities, weights = view_of(task).read(params, ["a c good b d"])
-    assert pool.keys.tokens == tuple(words[0]) and one.answers[0].text == "good"
+    assert pool.keys.tokens == tuple(words[0]) and one.predictions[0].text == "good"
     np.testing.assert_allclose(pool.weights[0, 0, 0], weights[0, :5], atol=1e-6)
-    assert one.answers[0].score == pytest.approx(probabilities.max()) and nothing.title == "\u00a0"
+    assert one.predictions[0].score == pytest.approx(probabilities.max()) and nothing.title == "\u00a0"
     assert len(view_of(task).attention_maps(params, [])) == 2  # a held-out text of each class
 
 
@@ -90,11 +90,11 @@ def test_the_page_has_what_words_tell_each_other(task):
     deep = tasks.build(replace(task.config, **{"model.num_layers": 2}))
     params = jax.jit(deep.init)(jax.random.key(0))
     [one] = view_of(deep).attention_maps(params, ["a c good b d"])
-    pool, encoder = one.answers[0].attentions
+    pool, encoder = one.predictions[0].attentions
     tokens, length = encode([["a", "c", "good", "b", "d"]], deep.data.vocabulary, 99)
-    _, weights = view_of(deep).look(params, {"tokens": tokens, "length": length})
+    _, weights = view_of(deep).apply(params, {"tokens": tokens, "length": length})
     np.testing.assert_allclose(encoder.weights, weights["encoder_attention"][0], atol=1e-6)
-    assert encoder.without.shape == (2, 2) and encoder.rollout.shape == (5, 5) and pool.kind == "pool"
+    assert encoder.head_ablation.shape == (2, 2) and encoder.rollout.shape == (5, 5) and pool.kind == "pool"
 
 
 @pytest.mark.slow
@@ -103,4 +103,4 @@ def test_report_draws_the_words_and_the_classes(task, params, tmp_path):
     paths = view_of(task).report(params, task.evaluate(params, True), tmp_path / "figures")
     assert [path.name for path in paths] == ["confusion.png", "attention.png"]
     assert all(path.stat().st_size > 3_000 for path in paths)
-    assert "(looked at: " in (tmp_path / "samples.txt").read_text()
+    assert "(attends to: " in (tmp_path / "samples.txt").read_text()

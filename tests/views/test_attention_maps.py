@@ -40,17 +40,20 @@ def transformer(task_of):
 def test_a_head_of_a_layer_that_is_repeated_is_off_in_all_its_turns(task_of):
     task = task_of(configs.Transformer(2, 1, hidden_size=8, num_heads=2, mlp_dim=8, shared_layers=True))
     params = begun(task)
-    [encoder, *_] = view_of(task).attention_maps(params, ["b c a 3"])[0].answers[0].attentions
-    assert encoder.without.shape == (2, 2) and np.array_equal(*encoder.without)
-    assert encoder.without[0, 0] != encoder.without[0, 1]
+    [encoder, *_] = view_of(task).attention_maps(params, ["b c a 3"])[0].predictions[0].attentions
+    assert encoder.head_ablation.shape == (2, 2) and np.array_equal(*encoder.head_ablation)
+    assert encoder.head_ablation[0, 0] != encoder.head_ablation[0, 1]
 
 
 @pytest.mark.slow
 def test_each_hypothesis_is_shown_with_the_weights_that_wrote_it(transformer):
     task, params, looked = transformer
     source, target = task.data.source_vocabulary, task.data.target_vocabulary
-    assert [one.title for one in looked] == ["b c a 3", "c a b c"] and [len(one.answers) for one in looked] == [2, 2]
-    for answer in (answer for one in looked for answer in one.answers):
+    assert [one.title for one in looked] == ["b c a 3", "c a b c"] and [len(one.predictions) for one in looked] == [
+        2,
+        2,
+    ]
+    for answer in (answer for one in looked for answer in one.predictions):
         encoder, decoder, cross = answer.attentions
         assert (encoder.kind, decoder.kind, cross.kind) == ("encoder", "decoder", "cross")
         read, words = cross.keys.tokens, cross.queries.tokens
@@ -65,8 +68,8 @@ def test_each_hypothesis_is_shown_with_the_weights_that_wrote_it(transformer):
         each = np.asarray(jax.nn.log_softmax(logits[0]))[np.arange(len(words)), target.encode(words)]
         assert answer.value == pytest.approx(each.sum(), rel=1e-4)
         assert answer.score == pytest.approx(answer.value, rel=1e-4)  # of a beam without a penalty
-    assert all(one.answers[0].score >= one.answers[1].score for one in looked)
-    assert len({one.answers[0].attentions[0].keys.tokens for one in looked}) == 2
+    assert all(one.predictions[0].score >= one.predictions[1].score for one in looked)
+    assert len({one.predictions[0].attentions[0].keys.tokens for one in looked}) == 2
 
 
 PLACES = {
@@ -81,15 +84,15 @@ def test_a_head_is_off_as_if_its_part_of_the_output_matrix_were_zero(transformer
     """Against `experiments/head_pruning.py`, which multiplies every head by a mask."""
     task, params, looked = transformer
     batch = view_of(task).read([one.title for one in looked])
-    rows = view_of(task).forced(batch, placement.map_batches(view_of(task).hypotheses, params, batch, 32)[0])
-    for attention in looked[0].answers[0].attentions:
+    rows = view_of(task).teacher_forced(batch, placement.map_batches(view_of(task).hypotheses, params, batch, 32)[0])
+    for attention in looked[0].predictions[0].attentions:
         place = PLACES[attention.kind]
         pruned = head_pruning.masked(params, {place: np.array([1.0, 0.0], np.float32)})
         expected = placement.map_batches(view_of(task).log_p, pruned, rows, 32)[0]
-        assert attention.without[int(place[1][-1]), 1] == pytest.approx(float(expected), rel=1e-4)
+        assert attention.head_ablation[int(place[1][-1]), 1] == pytest.approx(float(expected), rel=1e-4)
         assert (
-            attention.without.shape == attention.weights.shape[:2]
-            and abs(attention.without - looked[0].answers[0].value).max() > 1e-4
+            attention.head_ablation.shape == attention.weights.shape[:2]
+            and abs(attention.head_ablation - looked[0].predictions[0].value).max() > 1e-4
         )
 
 
@@ -100,14 +103,14 @@ def test_a_source_that_is_read_from_its_end_is_shown_in_reading_order(task_of):
     )
     params = begun(task)
     [one] = view_of(task).attention_maps(params, ["May 1, 1999"])
-    [cross] = one.answers[0].attentions
+    [cross] = one.predictions[0].attentions
     assert "".join(cross.keys.tokens).strip().lower() == "may 1, 1999"
-    assert one.answers[0].text == view_of(task).predict(params, ["May 1, 1999"], None)[0]
+    assert one.predictions[0].text == view_of(task).predict(params, ["May 1, 1999"], None)[0]
     batch = view_of(task).read(["May 1, 1999"])
-    rows = view_of(task).forced(batch, placement.map_batches(view_of(task).hypotheses, params, batch, 32)[0])
+    rows = view_of(task).teacher_forced(batch, placement.map_batches(view_of(task).hypotheses, params, batch, 32)[0])
     weights = applied(task, params, rows["source"], rows["source_length"], rows["target"][:, :-1])[1]
     np.testing.assert_allclose(cross.weights, weights["cross_attention"][0, ..., ::-1], atol=1e-5)
-    assert cross.without is None and cross.rollout is None
+    assert cross.head_ablation is None and cross.rollout is None
 
 
 @pytest.mark.slow
@@ -115,12 +118,12 @@ def test_language_models_look_at_the_text_and_what_they_add(task_of):
     task = task_of(configs.LanguageModel(2, 8, 2, 8))
     params = begun(task)
     [one] = view_of(task).attention_maps(params, ["The time"])
-    [own] = one.answers[0].attentions
+    [own] = one.predictions[0].attentions
     text = view_of(task).predict(params, ["The time"], None)[0]
-    assert one.title == "The time" and one.answers[0].text == text and own.queries.tokens == tuple(text)
+    assert one.title == "The time" and one.predictions[0].text == text and own.queries.tokens == tuple(text)
     weights = applied(task, params, view_of(task).encode(text))[1]["decoder_attention"][0]
     np.testing.assert_allclose(own.weights, weights, atol=1e-5)
-    assert np.triu(own.weights[0, 0], 1).max() == 0 and own.without.shape == (2, 2)
+    assert np.triu(own.weights[0, 0], 1).max() == 0 and own.head_ablation.shape == (2, 2)
 
 
 @pytest.mark.slow
@@ -131,14 +134,14 @@ def test_images_are_shown_as_the_model_reads_them(task_of):
     test = task.data.held_out["test"]
     first = np.argmax(test.label == np.unique(test.label)[0])
     logits, weights = applied(task, params, task.preparation.for_evaluation(test.image[first : first + 1]))
-    [answer], images = looked[0].answers, [one.answers[0].attentions[0].keys.image for one in looked]
+    [answer], images = looked[0].predictions, [one.predictions[0].attentions[0].keys.image for one in looked]
     assert answer.value == pytest.approx(float(jax.nn.softmax(logits[0]).max()), rel=1e-4)
     np.testing.assert_allclose(answer.attentions[0].weights, weights["encoder_attention"][0], atol=1e-5)
     assert all(image.shape == images[0].shape and image.dtype == np.uint8 for image in images)
     np.testing.assert_array_equal(images[0], test.image[first])
     encoder, pool = answer.attentions
     np.testing.assert_allclose(pool.weights[0, 0, 0], weights["pool_attention"][0], atol=1e-5)
-    assert encoder.without.shape == encoder.weights.shape[:2] and (encoder.kind, pool.kind) == ("encoder", "pool")
+    assert encoder.head_ablation.shape == encoder.weights.shape[:2] and (encoder.kind, pool.kind) == ("encoder", "pool")
 
 
 @pytest.mark.slow
@@ -146,13 +149,13 @@ def test_a_machine_shows_its_heads_over_time(task_of):
     task = task_of(configs.NTM(hidden_size=8, num_locations=8, word_size=4))
     params = begun(task)
     [one] = view_of(task).attention_maps(params, ["10110010 01101100"])
-    [memory] = one.answers[0].attentions
+    [memory] = one.predictions[0].attentions
     inputs = memory.queries.channels["inputs"]
     weights = applied(task, params, inputs[None])[1]
     assert memory.heads == ("write head 1", "read head 1") and inputs.shape == (5, 9)
     np.testing.assert_allclose(memory.weights[0, 0], weights["write"][0, :, 0], atol=1e-5)
     np.testing.assert_allclose(memory.weights[0, 1], weights["read"][0, :, 0], atol=1e-5)
-    assert one.answers[0].text == view_of(task).predict(params, ["10110010 01101100"])[0]
+    assert one.predictions[0].text == view_of(task).predict(params, ["10110010 01101100"])[0]
     with pytest.raises(InputError, match="words of 8 bits"):
         view_of(task).attention_maps(params, ["12"])
 
@@ -161,19 +164,19 @@ def test_kernel_regression_shows_what_it_weighs():
     from attention_jax import Gaussian, attend
 
     config = nadaraya_watson.config()
-    [one] = nadaraya_watson.looked(config, ["1.5", "2.5"])
-    kernels = one.answers[0].attentions[0]
+    [one] = nadaraya_watson.attention_maps(config, ["1.5", "2.5"])
+    kernels = one.predictions[0].attentions[0]
     estimate = kernels.weights[0, 0] @ kernels.values
     x = jnp.asarray(kernels.keys.points)
     again = attend(jnp.array([[1.5], [2.5]]), x, jnp.asarray(kernels.values)[:, None], score=Gaussian())
     np.testing.assert_allclose(estimate, again[:, 0], rtol=1e-5)
     assert kernels.heads == ("Gaussian", "Boxcar", "Constant", "Epanechikov")
-    assert len(nadaraya_watson.looked(config, [])[0].answers[0].attentions[0].queries.tokens) == 50
+    assert len(nadaraya_watson.attention_maps(config, [])[0].predictions[0].attentions[0].queries.tokens) == 50
     with pytest.raises(InputError, match="is a number, such as 2.5"):
-        nadaraya_watson.looked(config, ["two"])
-    assert catalogue.load_experiment("nadaraya_watson").looked is nadaraya_watson.looked
+        nadaraya_watson.attention_maps(config, ["two"])
+    assert catalogue.load_experiment("nadaraya_watson").attention_maps is nadaraya_watson.attention_maps
 
 
 def test_a_model_without_attention_has_no_page(task_of):
     task = task_of(configs.StackedLSTM(num_layers=1, hidden_size=8))
-    assert run_figures.look(task, begun(task)) is None
+    assert run_figures.attention_page(task, begun(task)) is None

@@ -9,23 +9,23 @@ import numpy as np
 import pytest
 
 from attention_jax import InputError
-from attention_jax.report import look
-from attention_jax.report.attended import LONGEST, Answer, Attention, Looked, Side, check_length
+from attention_jax.report import attention_page
+from attention_jax.report.attention_data import LONGEST, Attention, AttentionRecord, Axis, Prediction, check_length
 
 RNG = np.random.default_rng(0)
 
 
 def attention(kind="encoder", layers=2, heads=3, queries=4, keys=5, **more) -> Attention:
     weights = RNG.dirichlet(np.ones(keys), (layers, heads, queries)).astype(np.float32)
-    side = lambda n: Side(tuple(f"t{i}" for i in range(n)))
+    side = lambda n: Axis(tuple(f"t{i}" for i in range(n)))
     return Attention(kind, weights, side(queries), side(keys), **more)
 
 
-def one(*attentions, text="out", title="in", **more) -> Looked:
-    return Looked(title, (Answer(text, attentions, **more),))
+def one(*attentions, text="out", title="in", **more) -> AttentionRecord:
+    return AttentionRecord(title, (Prediction(text, attentions, **more),))
 
 
-def data_of(page: look.Page) -> dict:
+def data_of(page: attention_page.Page) -> dict:
     return json.loads(re.search(r'id="data">(.*?)</script>', page.html, re.DOTALL)[1])
 
 
@@ -34,8 +34,10 @@ def array(data: dict, blob: int, *shape: int) -> np.ndarray:
 
 
 def test_the_numbers_of_the_page_are_the_weights():
-    shown = attention(rollout=RNG.dirichlet(np.ones(5), 4), without=np.array([[1.0, 2.0, np.nan], [3.0, 4.0, 5.0]]))
-    data = data_of(look.page([one(shown, score=-0.25, measure="log p", value=-1.5)], "a run"))
+    shown = attention(
+        rollout=RNG.dirichlet(np.ones(5), 4), head_ablation=np.array([[1.0, 2.0, np.nan], [3.0, 4.0, 5.0]])
+    )
+    data = data_of(attention_page.page([one(shown, score=-0.25, measure="log p", value=-1.5)], "a run"))
     [answer] = data["inputs"][0]["answers"]
     [told] = answer["attentions"]
     assert (answer["text"], answer["score"], answer["measure"], answer["value"]) == ("out", -0.25, "log p", -1.5)
@@ -46,9 +48,9 @@ def test_the_numbers_of_the_page_are_the_weights():
 
 def test_no_text_can_break_out_of_the_page():
     nasty = "</script><script>alert(1)</script><!-- \u2028 {{DATA}} \" ' & <b>"
-    sides = Side((nasty,)), Side((nasty, "{{SCRIPT}}"))
+    sides = Axis((nasty,)), Axis((nasty, "{{SCRIPT}}"))
     shown = Attention("cross", np.array([[[[0.5, 0.5]]]]), *sides, heads=(nasty,))
-    page = look.page([one(shown, text=nasty, title=nasty)], nasty)
+    page = attention_page.page([one(shown, text=nasty, title=nasty)], nasty)
     assert page.html.count("<script") == page.html.count("</script>") == 2 and "<!--" not in page.html
     assert html.escape(nasty) in page.html and "alert(1)</script>" not in page.html
     data = data_of(page)
@@ -58,38 +60,40 @@ def test_no_text_can_break_out_of_the_page():
 
 def test_the_page_asks_the_network_for_nothing():
     image = RNG.integers(0, 256, (8, 8, 1), np.uint8)
-    side = Side(("class token", *("abcd")), image=image)
-    text = look.page([one(Attention("encoder", np.full((1, 1, 5, 5), 0.2), side, side))], "x").html
+    side = Axis(("class token", *("abcd")), image=image)
+    text = attention_page.page([one(Attention("encoder", np.full((1, 1, 5, 5), 0.2), side, side))], "x").html
     assert "default-src 'none'" in text and not re.search(r"https?://(?!www\.w3\.org/2000/svg)", text)
     assert not re.search(r"<(link|iframe|object)|@import|\b(src|href)=|fetch\(|XMLHttpRequest", text)
-    data = data_of(look.Page(text))
+    data = data_of(attention_page.Page(text))
     png = data["blobs"][data["inputs"][0]["answers"][0]["attentions"][0]["keys"]["image"]]
     assert base64.b64decode(png).startswith(b"\x89PNG")
 
 
 def test_what_is_equal_is_in_the_page_once():
     shared = attention()
-    data = data_of(look.page([Looked("in", (Answer("a", (shared,)), Answer("b", (shared,))))], "x"))
+    data = data_of(
+        attention_page.page([AttentionRecord("in", (Prediction("a", (shared,)), Prediction("b", (shared,))))], "x")
+    )
     assert len(data["blobs"]) == 1
 
 
 def test_a_page_stays_under_three_megabytes_and_says_what_it_left_out():
     big = lambda: one(attention(layers=4, heads=4, queries=150, keys=150))
-    page = look.page([big(), big(), big()], "x")
-    assert len(page.html.encode()) <= look.LARGEST and len(data_of(page)["inputs"]) == 2
+    page = attention_page.page([big(), big(), big()], "x")
+    assert len(page.html.encode()) <= attention_page.LARGEST and len(data_of(page)["inputs"]) == 2
     assert page.note == "So that the page stays under 3 MB it shows 2 of 3 inputs."
     assert data_of(page)["note"] == page.note
-    deep = attention(layers=12, heads=12, queries=100, keys=100, without=np.arange(144.0).reshape(12, 12))
-    page = look.page([one(deep)], "x")
+    deep = attention(layers=12, heads=12, queries=100, keys=100, head_ablation=np.arange(144.0).reshape(12, 12))
+    page = attention_page.page([one(deep)], "x")
     [told] = data_of(page)["inputs"][0]["answers"][0]["attentions"]
-    assert (told["layers"], told["lowest"]) == (8, 5) and told["without"] == deep.without[-8:].tolist()
-    assert page.note.endswith("8 of 12 layers, the uppermost.") and look.page([big()], "x").note == ""
+    assert (told["layers"], told["lowest"]) == (8, 5) and told["without"] == deep.head_ablation[-8:].tolist()
+    assert page.note.endswith("8 of 12 layers, the uppermost.") and attention_page.page([big()], "x").note == ""
     with pytest.raises(InputError, match=r"'in'... is too long for a page of 2,900,000 bytes; shorten it"):
-        look.page([one(attention(layers=1, heads=4, queries=600, keys=600))], "x")
+        attention_page.page([one(attention(layers=1, heads=4, queries=600, keys=600))], "x")
 
 
 def test_what_cannot_be_shown_is_refused_in_a_line():
-    side = Side(("a", "b"))
+    side = Axis(("a", "b"))
     for kind, shape in (("sideways", (1, 1, 2, 2)), ("encoder", (1, 2, 2)), ("encoder", (1, 1, 2, 3))):
         with pytest.raises(InputError, match=r"needs a kind of encoder, .* for 2 queries and 2 keys; got"):
             Attention(kind, np.zeros(shape), side, side)
@@ -97,11 +101,11 @@ def test_what_cannot_be_shown_is_refused_in_a_line():
     with pytest.raises(InputError, match=f"at most {LONGEST} tokens; 'a'... has {LONGEST + 1}: shorten it"):
         check_length("a" * (LONGEST + 1), "a")
     with pytest.raises(InputError, match="cannot be written"):
-        look.Page("").save("/proc/nowhere/look.html")
+        attention_page.Page("").save("/proc/nowhere/attention_page.html")
 
 
 def test_a_notebook_shows_the_page_in_a_frame_of_its_own(tmp_path):
-    page = look.page([one(attention(), title='"quoted"')], "x")
+    page = attention_page.page([one(attention(), title='"quoted"')], "x")
     frame = page._repr_html_()
     assert html.unescape(re.search(r'srcdoc="([^"]*)"', frame)[1]) == page.html and 'sandbox="allow-scripts"' in frame
-    assert page.save(tmp_path / "new" / "look.html").read_text(encoding="utf-8") == page.html
+    assert page.save(tmp_path / "new" / "attention_page.html").read_text(encoding="utf-8") == page.html

@@ -1,0 +1,182 @@
+"""Interactive page of attention maps in one self-contained HTML file under 3 MB.
+
+`page` fills attention_page.html, .css and .js with the records of `View.attention_maps`
+(`report/attention_data.py`). Weights are stored as 16-bit fractions of one, with an error of at most 1/131,070.
+"""
+
+import base64
+import html
+import io
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from attention_jax import InputError
+from attention_jax.files import write_whole
+from attention_jax.report.attention_data import KINDS, Attention, AttentionRecord, Axis, Prediction
+
+LARGEST = 2_900_000
+"""The largest page in bytes. To fit, inputs are dropped first, then all but the best prediction, then lower layers."""
+UNIT = 65_535
+"""The integer for a weight of one."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page that can be saved, and that a notebook displays."""
+
+    html: str
+    note: str = ""
+    """A sentence about omitted parts, or ""."""
+
+    def save(self, path: Path | str) -> Path:
+        """Write the page to a file, creating its directory, and return the path; InputError if that fails."""
+        path = Path(path)
+        try:
+            return write_whole(path, self.html)
+        except OSError as error:
+            raise InputError(f"{path} cannot be written ({error.strerror}); give another --out FILE.html") from error
+
+    def _repr_html_(self) -> str:
+        """The page in a sandboxed frame, isolated from the notebook's scripts and styles."""
+        frame = 'title="Attention maps" sandbox="allow-scripts" style="width:100%;height:820px;border:0"'
+        return f'<iframe {frame} srcdoc="{html.escape(self.html)}"></iframe>'
+
+
+def page(records: Sequence[AttentionRecord], title: str) -> Page:
+    """Return the page of one or more inputs; InputError if not even one layer of one input fits."""
+    for tried in truncations(records):
+        note = omission_note(records, tried)
+        text = render(tried, title, note)
+        if len(text.encode()) <= LARGEST:
+            return Page(text, note)
+    raise InputError(f"{records[0].title[:40]!r}... is too long for a page of {LARGEST:,} bytes; shorten it")
+
+
+def truncations(records: Sequence[AttentionRecord]) -> Iterator[Sequence[AttentionRecord]]:
+    """Iterate over all records, then smaller and smaller parts of them."""
+    count = len(records)
+    while count:
+        yield records[:count]
+        count -= max(count // 8, 1)
+    best = replace(records[0], predictions=records[0].predictions[:1])
+    yield [best]
+    for layers in range(layers_of(best) - 1, 0, -1):
+        answer = best.predictions[0]
+        upper = tuple(last_layers(attention, layers) for attention in answer.attentions)
+        yield [replace(best, predictions=(replace(answer, attentions=upper),))]
+
+
+def layers_of(records: AttentionRecord) -> int:
+    """Return the largest number of layers among the attentions of the best prediction."""
+    return max(len(attention.weights) for attention in records.predictions[0].attentions)
+
+
+def last_layers(attention: Attention, layers: int) -> Attention:
+    """Return an attention with its uppermost layers only."""
+    without = None if attention.head_ablation is None else attention.head_ablation[-layers:]
+    lowest = attention.first_layer + max(len(attention.weights) - layers, 0)
+    return replace(attention, weights=attention.weights[-layers:], head_ablation=without, first_layer=lowest)
+
+
+def omission_note(records: Sequence[AttentionRecord], shown: Sequence[AttentionRecord]) -> str:
+    """Return a sentence about the parts of `records` that are not in `shown`, or ""."""
+    counts = (
+        (len(records), len(shown), "inputs"),
+        (len(records[0].predictions), len(shown[0].predictions), "answers"),
+        (layers_of(records[0]), layers_of(shown[0]), "layers, the uppermost"),
+    )
+    parts = [f"{less} of {all_} {what}" for all_, less, what in counts if less < all_]
+    return f"So that the page stays under 3 MB it shows {', '.join(parts)}." if parts else ""
+
+
+def render(records: Sequence[AttentionRecord], title: str, note: str) -> str:
+    """Return the HTML text."""
+    blobs: dict[str, int] = {}
+    inputs = [as_json(one, blobs) for one in records]
+    data = {"title": title, "note": note, "unit": UNIT, "kinds": KINDS, "inputs": inputs, "blobs": list(blobs)}
+    here = Path(__file__)
+    parts = {
+        "TITLE": html.escape(title),
+        "STYLE": here.with_suffix(".css").read_text(encoding="utf-8"),
+        "DATA": in_script(data),
+        "SCRIPT": here.with_suffix(".js").read_text(encoding="utf-8"),
+    }
+    before, *pieces = here.with_suffix(".html").read_text(encoding="utf-8").split("{{")
+    named = (piece.split("}}", 1) for piece in pieces)  # in one pass: inserted text may contain braces
+    return before + "".join(parts[name] + rest for name, rest in named)
+
+
+def in_script(data) -> str:
+    """Return JSON that is safe in a script element: no text can end the element or begin a comment.
+
+    >>> in_script(["</script><!--"])
+    '["\\\\u003c/script>\\\\u003c!--"]'
+    """
+    return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+
+
+def as_json(records: AttentionRecord, blobs: dict[str, int]) -> dict:
+    """Return an input as JSON values. Arrays go to `blobs`, {base64: number}, without duplicates."""
+
+    def answer(one: Prediction) -> dict:
+        attentions = [attention(each) for each in one.attentions]
+        facts = {"text": one.text, "score": finite(one.score), "measure": one.measure, "value": finite(one.value)}
+        return facts | {"attentions": attentions}
+
+    def attention(one: Attention) -> dict:
+        layers, heads = one.weights.shape[:2]
+        facts = {
+            "kind": one.kind,
+            "layers": layers,
+            "lowest": one.first_layer,
+            "heads": list(one.heads) or [f"head {h + 1}" for h in range(heads)],
+            "queries": side(one.queries),
+            "keys": side(one.keys),
+            "weights": fractions(one.weights, blobs),
+        }
+        return facts | {
+            "rollout": None if one.rollout is None else fractions(one.rollout, blobs),
+            "values": None if one.values is None else np.asarray(one.values, float).tolist(),
+            "without": None if one.head_ablation is None else [[finite(x) for x in row] for row in one.head_ablation],
+        }
+
+    def side(one: Axis) -> dict:
+        channels = {name: {"width": x.shape[1], "blob": fractions(x, blobs)} for name, x in one.channels.items()}
+        return {
+            "tokens": list(one.tokens),
+            "image": None if one.image is None else add(picture(one.image), blobs),
+            "grid": 0 if one.image is None else math.isqrt(len(one.tokens)),
+            "points": None if one.points is None else np.asarray(one.points, float).tolist(),
+            "channels": channels,
+        }
+
+    return {"title": records.title, "answers": [answer(one) for one in records.predictions]}
+
+
+def finite(x) -> float | None:
+    """Return a finite number, or None, since JSON has no NaN or infinity."""
+    return None if x is None or not math.isfinite(x) else float(x)
+
+
+def fractions(array, blobs: dict[str, int]) -> int:
+    """Store an array of values in [0, 1] as little-endian 16-bit fractions; return the number of its blob."""
+    return add(np.rint(np.clip(np.asarray(array, np.float64), 0, 1) * UNIT).astype("<u2").tobytes(), blobs)
+
+
+def add(content: bytes, blobs: dict[str, int]) -> int:
+    """Store bytes as a blob and return its number."""
+    return blobs.setdefault(base64.b64encode(content).decode("ascii"), len(blobs))
+
+
+def picture(image: np.ndarray) -> bytes:
+    """Encode an image [S, S, 1 or 3] of bytes as a PNG file."""
+    from matplotlib.image import imsave
+
+    file = io.BytesIO()
+    imsave(file, np.repeat(image, 3, axis=-1) if image.shape[-1] == 1 else image, format="png")
+    return file.getvalue()
