@@ -30,7 +30,6 @@ PENDING = (
     "attention_jax/comparison.py",
     "attention_jax/compile/",
     "attention_jax/config/",
-    "attention_jax/data/",
     "attention_jax/errors.py",
     "attention_jax/files.py",
     "attention_jax/ledger.py",

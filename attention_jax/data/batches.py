@@ -1,5 +1,4 @@
-"""Which rows make up which step of an epoch: a plan of indices, computed on the host and
-drawn from arrays on the device."""
+"""Batch plans: the indices of the examples of every step of an epoch, computed on the host; devices gather them."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -8,25 +7,23 @@ import numpy as np
 
 
 class Chunk(NamedTuple):
-    """K steps of one bucket: one compiled call. Batch size B is global; dividing it over
-    devices is the caller's business."""
+    """K steps of one bucket: one compiled call. Batch size B is global."""
 
     bucket: int
     indices: np.ndarray
-    """[K, B] int32: rows of the bucket"""
+    """[K, B] int32: indices of examples of the bucket"""
     weight: np.ndarray
-    """[K, B] float32: 0 for rows that only fill a batch. A step whose weights are all 0 only fills the
-    chunk: no update belongs to it"""
+    """[K, B] float32: 0 for padding. A step whose weights are all 0 makes no update"""
 
 
 def plan(
     seed: int, epoch: int, bucket_sizes: Sequence[int], batch_sizes: Sequence[int], steps_per_call: int
 ) -> list[Chunk]:
-    """The chunks of one epoch, in order; a function of its arguments and nothing else, so a resumed run sees the same.
+    """Return the chunks of one epoch in order; a pure function, so that a resumed run trains on the same batches.
 
-    Every row occurs exactly once with weight 1. The rows of a bucket are permuted and cut into batches, the last one
-    filled with weight 0; batches are grouped in chunks of `steps_per_call` steps (fewer only where no bucket has that
-    many, so that a bucket has ONE compiled shape); the chunks of all buckets are shuffled.
+    Every example occurs exactly once with weight 1. The examples of a bucket are permuted and divided into batches, of
+    which the last is padded; batches are grouped in chunks of `steps_per_call` steps (fewer if a bucket has fewer, so
+    that each bucket has one compiled shape); the chunks of all buckets are shuffled.
 
     >>> [chunk] = plan(seed=0, epoch=0, bucket_sizes=[5], batch_sizes=[2], steps_per_call=4)
     >>> chunk.indices.shape, sorted(chunk.indices[chunk.weight == 1].tolist()), chunk.weight.sum(1).tolist()

@@ -1,4 +1,4 @@
-"""Pairs of similar length together: a few shapes to compile, little padding, and a batch size for each."""
+"""Length buckets: pairs of similar length are batched together, with few shapes to compile and little padding."""
 
 from collections.abc import Sequence
 
@@ -55,8 +55,8 @@ def assign(source_length: np.ndarray, target_length: np.ndarray, most: int) -> l
 
 
 def sentences_in_batch(widths: Sequence[int], batch_size: int, batch_tokens: int, multiple: int = 8) -> tuple[int, ...]:
-    """Batch size of each bucket: `batch_size` sentences, or as many as hold `batch_tokens` tokens of its width, padding
-    counted (a multiple of 8 where possible, so that it can be divided over devices).
+    """Return the batch size of each bucket: `batch_size` sentences, or as many as hold `batch_tokens` tokens with
+    padding (a multiple of 8 where possible, which divides over devices).
 
     >>> sentences_in_batch([10, 40], 128, 0), sentences_in_batch([10, 40], 128, 1000)
     ((128, 128), (96, 24))

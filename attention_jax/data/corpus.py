@@ -1,6 +1,6 @@
-"""Your own sentence pairs, from two files (a sentence a line) or one file of two columns, or from several such files.
+"""Sentence pairs from user files: two files with one sentence per line, or one file of two columns, or several such.
 
-What fits is read as it is (plain or .gz) and never cached; what does not is read line by line while a model trains.
+Files that fit in memory are read whole (plain or .gz) and never cached; larger ones are streamed while training.
 """
 
 import functools
@@ -10,25 +10,32 @@ from typing import Literal
 import numpy as np
 
 from attention_jax import InputError, config as settings
-from attention_jax.data import account, buckets, example_texts, pair_files, splits as splitting, text_files, tokenizers
+from attention_jax.data import (
+    buckets,
+    data_summary,
+    example_texts,
+    pair_files,
+    splits as splitting,
+    text_files,
+    tokenizers,
+)
 from attention_jax.data.line_index import PairLines, index_pairs
 from attention_jax.data.packing import Packing, packed_padding
-from attention_jax.data.pair_streams import WINDOW_BATCHES, Buckets, Coder, PairStream, shuffled
+from attention_jax.data.pair_streams import WINDOW_BATCHES, Buckets, PairEncoder, PairStream, shuffled
 from attention_jax.data.pairs import PairData, Texts
 from attention_jax.data.streams import is_streamed
 
 MOST_HELD_OUT = 2_000
 BLEU_TOKENS = {"zh": "zh", "ja": "char", "ko": "char", "th": "char"}
-"""sacrebleu's tokenizer of plain text by the language's code, where words have no spaces between them; else 13a."""
-"""What the pairs of each split do."""
+"""sacrebleu's tokenizer by language code, for languages without spaces between words; 13a for the others."""
 IN_MEMORY = 16
-"""Bytes of tokens as Python holds them, for each byte of a text file, about."""
+"""Bytes of Python objects for each byte of a text file, approximately."""
 SAMPLE, VOCABULARY_SAMPLE = 10_000, 200_000
-"""Pairs of a streamed corpus that tell the widths of the buckets; that make a vocabulary where none is given."""
+"""Pairs of a streamed corpus from which bucket widths are estimated, and a vocabulary is built unless one is given."""
 
 
 def file_pairs(config: settings.Corpus) -> list[tuple[str, ...]]:
-    """The files of `config`: (source, target), or (both,) for one of two columns."""
+    """Return the files of `config`: (source, target), or (both,) for a file of two columns."""
     listed = lambda files: [path.strip() for path in files.split(",") if path.strip()]
     source, target, both = map(listed, (config.source_file, config.target_file, config.tsv_file))
     if len(source) != len(target) or bool(source) == bool(both):
@@ -40,8 +47,8 @@ def file_pairs(config: settings.Corpus) -> list[tuple[str, ...]]:
 
 
 def read(files: list[tuple[str, ...]], damaged: Literal["error", "skip"] = "error") -> tuple[Texts, list, list[str]]:
-    """All pairs in the order of the lines, the number of the line of each (from 0), and the complaints about lines that
-    were left out."""
+    """Read all pairs in the order of the lines; return them, the number of each line (from 0), and an error message for
+    every line that was skipped."""
     texts, numbers, complaints = Texts([], []), [], []
     for paths in files:
         sides = [text_files.raw_lines(text_files.read_bytes(path, "file of sentence pairs"), path) for path in paths]
@@ -55,7 +62,7 @@ def read(files: list[tuple[str, ...]], damaged: Literal["error", "skip"] = "erro
 
 
 def pair_of(paths: tuple[str, ...], lines: tuple[bytes, ...], number: int) -> tuple[str, str]:
-    """The pair that stands in a line of one file, or in a line of two files."""
+    """Parse a pair from a line of one file, or from a line of two files."""
     decoded = [text_files.decode_line(line, f"{path} line {number}") for path, line in zip(paths, lines)]
     if len(paths) == 1:
         return text_files.two_columns(decoded[0], f"{paths[0]} line {number}")
@@ -86,21 +93,19 @@ def load(config: settings.Corpus, batch_size: int = 128) -> PairData:
     lines = {name: np.array(numbers, np.int64)[chosen] for name, chosen in rows.items()}
     data = assembled(config, parts, lines, batch_size)
     duplicates = len(texts.source) - sum(map(len, rows.values()))
-    facts = {"pairs_left_out": duplicates, "fingerprint": account.fingerprint([*texts.source, *texts.target])}
-    return data._replace(facts=data.facts | facts | counted(data) | account.damaged(complaints))
+    facts = {"pairs_left_out": duplicates, "fingerprint": data_summary.fingerprint([*texts.source, *texts.target])}
+    return data._replace(facts=data.facts | facts | counted(data) | data_summary.damaged(complaints))
 
 
 def check(config: settings.Corpus):
     """Raises InputError for options that cannot be obeyed."""
     if config.packing and config.packing < config.max_length:
         raise InputError(
-            "--data.packing is a row's room for tokens, at least those of the longest sentence, --data.max-length "
-            f"{config.max_length}; got {config.packing}: raise it, or give 0, a pair a row"
+            "--data.packing is the number of tokens of a packed row, at least those of the longest sentence, "
+            f"--data.max-length {config.max_length}; got {config.packing}: raise it, or give 0 for one pair per row"
         )
     if config.packing and config.stream == "never":
-        raise InputError(
-            "--data.packing packs what is read while training: leave --data.stream never out, or give --data.packing 0"
-        )
+        raise InputError("--data.packing needs streamed data: leave --data.stream never out, or give --data.packing 0")
 
 
 def counted(data: PairData) -> dict:
@@ -108,7 +113,7 @@ def counted(data: PairData) -> dict:
     every, found = [*data.train, *data.held_out.values()], {}
     for side in Texts._fields:
         tokens = np.concatenate([getattr(part, f"{side}_length") - 1 for part in every])
-        found |= {f"{side}_{name}": value for name, value in account.lengths(tokens).items()}
+        found |= {f"{side}_{name}": value for name, value in data_summary.lengths(tokens).items()}
     return found
 
 
@@ -127,7 +132,7 @@ def assembled(config: settings.Corpus, parts: dict[str, Texts], rows: dict[str, 
 
 
 def load_streamed(config: settings.Corpus, lines: PairLines, batch_size: int) -> PairData:
-    """A corpus that is read while training: what is held out, a vocabulary, and the widths come of a sample of it."""
+    """Load a streamed corpus: held-out pairs, vocabulary and bucket widths come from a sample of it."""
     total = lines.ends[-1]
     held_out = min(MOST_HELD_OUT, max(1, int(total * config.held_out_fraction)))
     size = 2 * held_out + (SAMPLE if config.vocabulary_file else VOCABULARY_SAMPLE)
@@ -147,7 +152,7 @@ def load_streamed(config: settings.Corpus, lines: PairLines, batch_size: int) ->
         group, packed = packing(config, data, batch_size)
     stream = PairStream(
         lines,
-        Coder(config, config.languages, config.merges),
+        PairEncoder(config, config.languages, config.merges),
         vocabularies,
         frozenset(pair_files.cased(source, config) for name in ("valid", "test") for source in parts[name].source),
         group,
@@ -162,7 +167,7 @@ def load_streamed(config: settings.Corpus, lines: PairLines, batch_size: int) ->
         "train_pairs": total - 2 * held_out,
         "sampled_pairs": len(parts["train"].source),
         "streamed": True,
-        "fingerprint": account.fingerprint(text for part in parts.values() for side in part for text in side),
+        "fingerprint": data_summary.fingerprint(text for part in parts.values() for side in part for text in side),
     }
     return data._replace(stream=stream, facts=facts)
 

@@ -1,7 +1,4 @@
-"""What of an image file a model sees: pure functions from an image, and random numbers, to an image.
-
-They run where files are read, before images are an array. `ops/augment.py` crops images that are squares on the device.
-"""
+"""Crops of image files on the host, where files are read; `ops/augment.py` crops square images on the devices."""
 
 import numpy as np
 
@@ -9,25 +6,25 @@ from attention_jax.boxes import ASPECT, TRIES, box_size
 
 
 def inception_box(size: tuple[int, int], rng: np.random.Generator) -> tuple[int, int, int, int]:
-    """A box (left, top, right, bottom) of 5 to 100 % of an image of `size` (width, height): the first of 100 tries that
-    fits, else the whole image.
+    """Sample a box (left, top, right, bottom) with 5 to 100 % of the area of an image of `size` (width, height): the
+    first of 100 attempts that fits, else the whole image.
 
-    A try draws width / height from 0.75 to 1.33, then the height from what the area allows (`boxes.box_size`), then the
-    place, of which the last is never drawn, as in TensorFlow.
+    An attempt samples the aspect ratio from 0.75 to 1.33, then the height that the area allows (`boxes.box_size`), then
+    the position, whose largest value is never sampled, as in TensorFlow.
     """
     width, height = size
     for _ in range(TRIES):
         *sides, fits = box_size(np, size, rng.uniform(*ASPECT), rng.random())
         if fits:
             across, down = map(int, sides)
-            left, top = (int(rng.integers(max(room, 1))) for room in (width - across, height - down))
+            left, top = (int(rng.integers(max(space, 1))) for space in (width - across, height - down))
             return left, top, left + across, top + down
     return 0, 0, width, height
 
 
 def resized(image, box: tuple[int, int, int, int], size: int):
-    """The `box` (left, top, right, bottom) of a Pillow image at size x size: bilinear between pixel centres, without
-    averaging over what falls together (Pillow's own `resize` averages)."""
+    """Resize the `box` (left, top, right, bottom) of a Pillow image to size x size: bilinear between pixel centers,
+    without antialiasing (Pillow's `resize` averages)."""
     from PIL import Image
 
     scale = [(high - low) / size for low, high in zip(box[:2], box[2:])]

@@ -4,8 +4,8 @@ Learning from Scratch 2", chapter 8.
 The book's 50,000 lines have four formats in equal shares - "9/25/84", "Sep 25, 1984", "September 25, 1984",
 "Tuesday, September 25, 1984" (the short, medium, long and full format of Unicode CLDR, English) -, half of the
 worded ones as they are, a quarter in lower and a quarter in upper case, and uniform days from 1970-01-01 to
-2017-07-24 (counted on the published file). Days are drawn with replacement, so about 28 % of the test inputs occur
-in train as well; `PairData.seen` says which.
+2017-07-24 (counted on the published file). Days are sampled with replacement, so about 28 % of the test inputs occur
+in train as well; `PairData.seen` marks them.
 """
 
 import datetime

@@ -1,5 +1,4 @@
-"""One file from its published address: resumed where it stopped, checked against its digest,
-and in place only when complete."""
+"""Download of published files: resumable, checked against a digest, and renamed into place when complete."""
 
 import hashlib
 import os
@@ -20,11 +19,13 @@ def digest(path: str, algorithm: str = "sha256") -> str:
 
 
 def download(url: str, path: str, expected: str) -> str:
-    """The file of `url` at `path`, downloaded unless it is there. Returns `path`.
+    """Download `url` to `path` unless the file exists; return `path`.
 
-    `expected` is "sha256:..." or "sha1:...", as its publisher (or whoever measured it) names it. An interrupted
-    download leaves `path + ".part"`, and the next call asks only for the rest; a file whose digest is wrong is removed.
-    What goes wrong is one line, with the way around it.
+    `expected` is the published digest, "sha256:..." or "sha1:...". An interrupted download leaves `path + ".part"`, and
+    the next call requests only the rest; a file with a wrong digest is removed.
+
+    Raises:
+      InputError: the download failed; the message has a workaround.
     """
     if os.path.exists(path):
         return path
@@ -62,7 +63,7 @@ _WAY_AROUND = "get the data elsewhere and give its place with --data.path"
 
 
 def _fetch(url: str, part: str) -> None:
-    """Append to `part` what is missing of `url`; a server that cannot resume sends everything again."""
+    """Append the missing bytes of `url` to `part`; a server that cannot resume sends everything again."""
     have = os.path.getsize(part) if os.path.exists(part) else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
     with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as response:

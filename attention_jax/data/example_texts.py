@@ -13,7 +13,7 @@ LANGUAGES = ("de", "en", "es", "fr", "it", "nl")
 
 
 def dates(locales: Sequence[str], count: int, seed: int = 0) -> list[list[str]]:
-    """`count` different days, each written in every language, half of them with the day of the week.
+    """Format `count` different days in every language, half of them with the day of the week.
 
     >>> dates(("en", "de"), 1)
     [['April 13, 1948'], ['13. April 1948']]

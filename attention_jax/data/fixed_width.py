@@ -63,7 +63,7 @@ def split(texts: Texts) -> dict[str, Texts]:
 
 
 def with_validation(splits: dict[str, Texts], count: int) -> dict[str, Texts]:
-    """The splits with the last `count` training pairs as "valid"; with 0 as they are.
+    """Move the last `count` training pairs to the split "valid"; 0 changes nothing.
 
     Raises InputError unless some pairs are left to train on.
 
@@ -116,7 +116,7 @@ class Generated(tfds.core.GeneratorBasedBuilder, skip_registration=True):
 
 
 def generated(builder: type[Generated], examples: int, most: int) -> dict[str, Texts]:
-    """The splits of a generated dataset, from its cache where it has been generated before."""
+    """Return the splits of a generated dataset, from its cache if there is one."""
     if not 10 <= examples <= most:
         raise InputError(f"--data.examples must be between 10 and {most}, got {examples}")
     name = f"generated_{examples}"
@@ -126,7 +126,7 @@ def generated(builder: type[Generated], examples: int, most: int) -> dict[str, T
 
 
 def _characters(texts: list[str], vocabulary: Vocabulary, start: str = "") -> np.ndarray:
-    """[N, width] int32; one table look-up for all characters."""
+    """Encode texts as [N, width] int32 with one table look-up for all characters."""
     width = len(start) + len(texts[0])
     codes = np.array([ord(character) for character in "".join(start + text for text in texts)])
     table = np.zeros(max(codes.max(), max(map(ord, vocabulary.tokens))) + 1, np.int32)
@@ -139,7 +139,7 @@ def assemble(splits: dict[str, Texts], alphabet: str, reverse_source: bool, batc
     """The dataset: one character vocabulary for both sides, bos = "_", no eos; spaces are ordinary
     characters, so nothing is padding.
 
-    `alphabet` holds the characters there are anyway; others that occur are added.
+    The vocabulary has the characters of `alphabet` and all others that occur.
     """
     characters = {character for part in splits.values() for texts in part for character in set("".join(texts))}
     vocabulary = Vocabulary(sorted(characters | set(alphabet) | {START}), bos=START)

@@ -37,7 +37,7 @@ def find(path: str) -> str:
 
 @dataclass(kw_only=True)
 class FraEngConfig(tfds.core.BuilderConfig):
-    """Where from."""
+    """The directory of the file, or "" for generated data."""
 
     path: str = ""
 

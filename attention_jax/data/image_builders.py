@@ -2,7 +2,7 @@
 files, and scikit-learn's digits.
 
 `FashionMnist` and `Cifar10` are subclasses of TFDS's builders under their names and versions, so what they prepare is
-read back by a plain `tfds.data_source("fashion_mnist")`. Images are handed over as PNG bytes.
+read back by a plain `tfds.data_source("fashion_mnist")`. Images are passed as PNG bytes.
 """
 
 import gzip
@@ -61,8 +61,8 @@ def locate(directory: str, name: str) -> str:
 
 
 class _FromFiles:
-    """What the builders share: `path`, the directory of the published FILES (empty: download them), which are checked
-    by their digests, and records of (image, label)."""
+    """Base of the builders: `path` is the directory of the published FILES ("" downloads them), whose digests are
+    checked; records are (image, label)."""
 
     FILES: ClassVar[dict[str, str]] = {}
 

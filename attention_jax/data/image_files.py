@@ -17,11 +17,11 @@ EXTENSIONS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", 
 def decode(
     path: str, size: int = 0, mode: str | None = None, content=None, box=None, by_area: bool = False
 ) -> np.ndarray:
-    """One image as uint8 [H, W, C], grey or RGB, upright as its EXIF says; with `size`, its shorter side is resized to
-    that (bilinear with an antialiasing filter, or `by_area`) and the middle cut out.
+    """Read an image as uint8 [H, W, C], gray or RGB, rotated as its EXIF requires; with `size`, its shorter side is
+    resized to that (bilinear with an antialiasing filter, or `by_area`) and the center cropped.
 
     `content` is an open file to read instead of the one at `path`. With `box`, a function of the image's (width,
-    height), the box (left, top, right, bottom) that it gives is resized to `size` instead (`crops.resized`).
+    height), the returned box (left, top, right, bottom) is resized to `size` instead (`crops.resized`).
     """
     from PIL import Image, ImageOps
 
@@ -54,7 +54,7 @@ def decode(
 
 
 def plain(image):
-    """A PIL image of bytes that all count: of 16 bits the upper eight, of a transparent one what is seen on white."""
+    """Convert a PIL image to 8 bits per channel: the upper eight of 16 bits; transparency is blended with white."""
     from PIL import Image
 
     if image.mode == "I" or image.mode.startswith("I;16"):

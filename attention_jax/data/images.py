@@ -17,7 +17,7 @@ import numpy as np
 
 from attention_jax import InputError
 from attention_jax.config import Images
-from attention_jax.data import account, crops
+from attention_jax.data import crops, data_summary
 from attention_jax.data.image_files import list_folder, read_folder
 from attention_jax.data.lazy_images import Files, ImageStream, LazyImages
 from attention_jax.data.streams import is_streamed, steps_in_call
@@ -25,7 +25,7 @@ from attention_jax.files import data_home, whole
 
 VERSIONS = {"fashion_mnist": "3.0.1", "cifar10": "3.0.2", "digits": "1.0.0"}
 HELD_OUT = 5
-"""Of a user's images every fifth of a class tests, and for "own" every fifth of the others validates."""
+"""Of a user's images every fifth of a class is in the test set, and for "own" every fifth of the others validates."""
 
 
 class Split(NamedTuple):
@@ -92,10 +92,10 @@ def load(config: Images) -> ImageData:
 
 
 def counted(data: ImageData) -> dict:
-    """The classes of the images, those of which no image tests, and how many test images are trained on as well."""
+    """Return facts: the classes, those without test images, and the number of test images that are trained on, too."""
     train, test = data.train, data.held_out["test"]
     label = np.concatenate([train.label, *(part.label for part in data.held_out.values())])
-    facts = account.classes(data.names, label)
+    facts = data_summary.classes(data.names, label)
     untested = [name for number, name in enumerate(data.names) if number not in test.label]
     facts |= {"untested_classes": ", ".join(untested)[:60]} if untested else {}
     if not isinstance(train.image, LazyImages):
@@ -105,7 +105,7 @@ def counted(data: ImageData) -> dict:
 
 
 def stream(config: Images, train: Split, seed: int, batch_size: int, steps_per_call: int) -> ImageStream | None:
-    """What reads the images of `train` while training; None where they are in memory."""
+    """Return the stream of the images of `train`; None for images in memory."""
     if not isinstance(train.image, LazyImages):
         return None
     image, crop = train.image, None
@@ -117,7 +117,7 @@ def stream(config: Images, train: Split, seed: int, batch_size: int, steps_per_c
 
 
 def normalization(config: Images, train: Split) -> tuple[np.ndarray, np.ndarray] | None:
-    """Mean and standard deviation [C] of the training images, or those that map [0, 1] to [-1, 1], as options say."""
+    """Return mean and standard deviation [C] of the training images, or those that map [0, 1] to [-1, 1]."""
     if config.signed:
         half = np.full(train.image.shape[-1], 0.5, np.float32)
         return half, half
@@ -128,7 +128,7 @@ def normalization(config: Images, train: Split) -> tuple[np.ndarray, np.ndarray]
 
 
 def sample(train: Split) -> np.ndarray:
-    """Images for the mean colour: the first 10,000, or about 1,000 of all classes where each has to be read."""
+    """Return images for the mean color: the first 10,000, or about 1,000 of all classes if they are streamed."""
     return (
         train.image[:: max(1, len(train.label) // 1_000)]
         if isinstance(train.image, LazyImages)
@@ -141,7 +141,7 @@ def _take(split: Split, rows) -> Split:
 
 
 def _parted(split: Split, path: str, purpose: str) -> tuple[Split, Split]:
-    """A split without every `HELD_OUT`-th image of each class, and these images.
+    """Divide a split into one without every `HELD_OUT`-th image of each class, and these images.
 
     Raises InputError if there are none.
     """
@@ -174,7 +174,7 @@ def _folder(config: Images) -> tuple[Split, Split, tuple[str, ...]]:
 
 
 def _reader(config: Images) -> Callable:
-    """What reads a folder: (path) -> images, labels, names. The images are read now, or when they are asked for."""
+    """Return the reader of a folder: (path) -> images, labels, names; of images read now, or lazily if streamed."""
     parts = [os.path.join(config.path, part) for part in ("train", "test")]
     folder = parts[0] if all(map(os.path.isdir, parts)) else config.path
     size, by_area = config.resize_pixels or config.pixels, config.resize_pixels > 0

@@ -1,4 +1,4 @@
-"""Your own texts with a label each, from one file of two columns; without a file, dates in six languages."""
+"""Labelled texts from a user's file of two columns; without a file, dates in six languages."""
 
 import re
 from collections import Counter
@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attention_jax import InputError, config as settings
-from attention_jax.data import account, buckets, example_texts, text_files, tokenizers
+from attention_jax.data import buckets, data_summary, example_texts, text_files, tokenizers
 from attention_jax.data.pairs import Tokenizer, pad_rows
 from attention_jax.data.vocabulary import PAD, UNK, Vocabulary
 
@@ -103,7 +103,7 @@ def words_and_marks() -> Tokenizer:
 
 
 def make_tokenizer(options: settings.LabelledFile, train: list[str]) -> tuple[Tokenizer, Vocabulary]:
-    """What `options` say, learnt from the training texts."""
+    """Return the tokenizer of `options`, trained on the training texts if necessary."""
     special = {"pad": PAD, "unk": UNK}
     if options.tokenizer == "sentencepiece":
         tokenizer, pieces = tokenizers.sentencepiece(train, options.vocabulary_size)
@@ -114,12 +114,13 @@ def make_tokenizer(options: settings.LabelledFile, train: list[str]) -> tuple[To
 
 
 def encode(rows: list[list[str]], vocabulary: Vocabulary, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers [N, T] and lengths [N] of the tokens of N texts, cut after `most`; no token is one unknown token."""
+    """Encode the tokens of N texts, truncated after `most`, as indices [N, T] and lengths [N]; an empty text has one
+    unknown token."""
     return pad_rows([vocabulary.encode(row[:most]) or [vocabulary.unk_id] for row in rows], vocabulary.pad_id)
 
 
 def check_labels(found: list[Example]):
-    """Raises InputError where there is nothing to tell apart, or where the columns seem to be the other way round."""
+    """Raise InputError for fewer than two classes, or if the columns seem to be swapped."""
     names = sorted({label for label, _ in found})
     if len(names) < 2:
         raise InputError(f"labelled texts need at least 2 classes, got {len(names)}: {', '.join(names)[:60] or 'none'}")
@@ -131,7 +132,7 @@ def check_labels(found: list[Example]):
 
 
 def classes_of(examples: list[Example]) -> tuple[tuple[str, ...], np.ndarray]:
-    """The names of the classes and the label [N] of each example. Raises InputError where none can be tested."""
+    """Return the names of the classes and the label [N] of each example; InputError if no class can be tested."""
     names = tuple(sorted({label for label, _ in examples}))
     number = {name: number for number, name in enumerate(names)}
     label = np.array([number[label] for label, _ in examples], np.int32)
@@ -161,7 +162,7 @@ def load(options: settings.LabelledFile, batch_size: int) -> LabelledTexts:
         "train_texts": len(train.label),
         **{f"{name}_texts": len(part.label) for name, part in whole.items()},
         "vocabulary": len(vocabulary),
-        **account.classes(names, label),
+        **data_summary.classes(names, label),
         **counted(options, found, examples, tokens, complaints),
     }
     return LabelledTexts(
@@ -181,14 +182,14 @@ def _cut(column: np.ndarray, length: np.ndarray) -> np.ndarray:
 
 
 def counted(options, found: list[Example], examples, tokens: dict[str, list], complaints: list[str]) -> dict:
-    """Facts about the texts: how many there are and were left out, their lengths, and their labels."""
+    """Return facts: the number of texts, of duplicates and of damaged lines, lengths, and labels."""
     length = np.array([len(row) for part in tokens.values() for row in part])
     labels = Counter(text for _, text in set(found))
     return {
         "texts_left_out": len(found) - len(examples),
         "texts_of_several_labels": sum(count > 1 for count in labels.values()),
         "texts_cut": int((length > options.max_length).sum()),
-        **account.lengths(length),
-        **account.damaged(complaints),
-        "fingerprint": account.fingerprint(column for example in found for column in example),
+        **data_summary.lengths(length),
+        **data_summary.damaged(complaints),
+        "fingerprint": data_summary.fingerprint(column for example in found for column in example),
     }

@@ -1,4 +1,4 @@
-"""Images that are read from their files when they are asked for: what stands where an array of them would not fit."""
+"""Lazily read images, for datasets that do not fit in memory."""
 
 import functools
 import io
@@ -21,7 +21,7 @@ Crop = Callable[[tuple[int, int], np.random.Generator], tuple[float, float, floa
 
 
 class Source(Protocol):
-    """Where images are: numbered, and small enough to be sent to the processes that read."""
+    """Numbered image files; pickled to worker processes."""
 
     def __len__(self) -> int: ...
 
@@ -29,7 +29,7 @@ class Source(Protocol):
         """Some of them."""
 
     def open(self, row: int) -> tuple[str, bytes | None]:
-        """What an image is called in an error, which is its path where there is no content; and its file's content."""
+        """Return the name of an image for messages, and its open file; without one, the name is its path."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +53,7 @@ class Files:
 
 
 class Read(NamedTuple):
-    """Images, and a line for each that could not be read."""
+    """Images, and an error message for each that could not be read."""
 
     image: np.ndarray
     """[n, S, S, 3] uint8"""
@@ -69,7 +69,7 @@ class LazyImages:
     """[N] int32"""
     size: int
     damaged: str = "error"
-    """"skip" gives the next image of the same class that can be read instead of one that cannot."""
+    """"skip" replaces an unreadable image by the next readable one of the same class."""
     by_area: bool = False
     """How a whole image is resized (`image_files.decode`)."""
 
@@ -91,7 +91,7 @@ class LazyImages:
         return replace(self, source=self.source.take(rows), label=self.label[rows])
 
     def read(self, rows: np.ndarray, crop: Crop | None = None, draws: tuple[int, ...] = (), threads: int = 1) -> Read:
-        """The images of `rows` [n]; with `crop` the part of each that it chooses by random numbers of (*draws, row)."""
+        """Read the images of `rows` [n]; with `crop`, random crops seeded with (*draws, row)."""
         different, places = np.unique(rows, return_inverse=True)
         one = functools.partial(self._one, crop=crop, draws=draws)
         if threads == 1:

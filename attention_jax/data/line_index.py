@@ -1,4 +1,4 @@
-"""Lines of text files of any length, found by their number: a file is read once for where its lines begin."""
+"""Random access to the lines of large text files: an index of where the lines begin is built once and cached."""
 
 import bisect
 import contextlib
@@ -19,13 +19,13 @@ from attention_jax.data.text_files import check_equal, decode_line, two_columns
 from attention_jax.files import data_home, whole
 
 BLOCK = 2**23
-"""Bytes that are read at a time."""
+"""Bytes per read."""
 LONG = 2**26
-"""Bytes of a file from which on it is said that it is being read."""
+"""The size in bytes from which on indexing prints a line."""
 
 
 class Lines(NamedTuple):
-    """The lines of one file. Only their numbers are in memory; a line is read from the file by two system calls."""
+    """The lines of one file, each read by two system calls; the index is memory-mapped."""
 
     path: str
     offsets: str
@@ -48,7 +48,7 @@ class Lines(NamedTuple):
 
 @functools.cache
 def _opened(path: str) -> int:
-    """A descriptor that stays open: a file that is removed while training goes on being read."""
+    """Open a file for the whole training: a file removed meanwhile can still be read."""
     try:
         return os.open(path, os.O_RDONLY)
     except OSError as error:
@@ -56,7 +56,7 @@ def _opened(path: str) -> int:
 
 
 def index(path: str) -> Lines:
-    """The lines of the file at `path`; where they begin is kept in the data home, for this size and time of change."""
+    """Index the lines of the file at `path`; the index is cached in the data home by size and modification time."""
     if not os.path.isfile(path):
         raise InputError(f"no text file at {path}: give the file itself")
     status = os.stat(path)
@@ -102,7 +102,7 @@ class PairLines(NamedTuple):
     files: tuple[tuple[Lines, ...], ...]
     """(source, target) of each pair of files; or (both,), two columns with a tab between them"""
     ends: tuple[int, ...]
-    """How many pairs there are up to the end of each."""
+    """The number of pairs up to the end of each file."""
 
     def read(self, number: int) -> tuple[str, str]:
         """Source and target. Raises InputError that names the file and the line."""
@@ -112,7 +112,7 @@ class PairLines(NamedTuple):
         return lines[0].read(row), lines[1].read(row)
 
     def place(self, number: int) -> str:
-        """What a pair is called in an error: its (source) file and line."""
+        """Return the (source) file and line of a pair, for messages."""
         lines, row = self._find(number)
         return f"{lines[0].path} line {row + 1}"
 
@@ -122,7 +122,7 @@ class PairLines(NamedTuple):
 
 
 def index_pairs(files: Sequence[tuple[str, ...]]) -> PairLines:
-    """The pairs of (source file, target file), or of files of two columns (file,), one after another."""
+    """Index the pairs of (source file, target file), or of files of two columns (file,), in order."""
     indexed = tuple(tuple(map(index, paths)) for paths in files)
     for lines in indexed:
         check_equal([side.path for side in lines], [side.count for side in lines])

@@ -1,8 +1,8 @@
-"""Sequences of Markov chains, each of a chain of its own: what can be learnt of it stands in the sequence itself.
+"""In-context learning of Markov chains: each sequence is sampled from a different random chain.
 
-The task of Edelman et al. 2024 (arXiv 2402.11004, section 2): the rows of a transition matrix are drawn from a
-symmetric Dirichlet prior, then a sequence from the chain. The first state is uniform here, so that it says nothing of
-the matrix and `bigram` is exactly the posterior mean.
+The task of Edelman et al. 2024 (arXiv 2402.11004, section 2): the rows of a transition matrix are sampled from a
+symmetric Dirichlet prior, then a sequence from the chain. The first state is uniform here and independent of the
+matrix, so that `bigram` is exactly the posterior mean.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from attention_jax.data.text_windows import Windows
 from attention_jax.data.vocabulary import UNK, Vocabulary
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-"""What states are called."""
+"""The names of the states."""
 
 
 def sample(
@@ -34,8 +34,8 @@ def sample(
 
 
 def bigram(written: np.ndarray, states: int, concentration: float = 1.0) -> np.ndarray:
-    """The best prediction there is: p(next | sequence so far) [N, T, S] after each of `written` [N, T], the posterior
-    mean of the row of the last state,
+    """Return the Bayes-optimal prediction p(next | sequence so far) [N, T, S] after each of `written` [N, T]: the
+    posterior mean of the row of the last state,
 
         (n(i, j) + a) / (n(i) + S a),   n(i, j) the transitions from i to j so far.
 
@@ -49,7 +49,7 @@ def bigram(written: np.ndarray, states: int, concentration: float = 1.0) -> np.n
 
 
 def unigram(written: np.ndarray, states: int, concentration: float = 1.0) -> np.ndarray:
-    """What is left without the order: (n(j) + a) / (t + S a), n(j) the visits of j so far.
+    """Return the prediction without the order: (n(j) + a) / (t + S a), n(j) the visits of j so far.
 
     >>> unigram(np.array([[0, 1, 0]]), states=2)[0, -1].tolist()
     [0.6, 0.4]
@@ -63,13 +63,13 @@ def _smoothed(counts: np.ndarray, concentration: float) -> np.ndarray:
 
 
 def nats(predict: Callable, written: np.ndarray, states: int, concentration: float = 1.0) -> float:
-    """What a prediction costs a state, in the mean over sequences [N, T + 1] of which the first state is given."""
+    """Return the mean loss per state of a prediction on sequences [N, T + 1], without the first state."""
     probabilities = predict(written[:, :-1], states, concentration)
     return float(-np.log(np.take_along_axis(probabilities, written[:, 1:, None], axis=-1)).mean())
 
 
 def load(options: settings.MarkovChains) -> Windows:
-    """Sequences to train and to validate on, and what the two predictions cost on the latter."""
+    """Return training and validation sequences, with the losses of the two predictions on the latter."""
     kind = options.num_states, options.concentration
     draw = lambda seed, rows: sample(np.random.default_rng(seed), rows, options.sequence_length + 1, *kind)[1]
     train, valid = draw(0, options.train_windows), draw(1, options.valid_windows)

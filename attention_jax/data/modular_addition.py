@@ -1,5 +1,5 @@
-"""All equations a + b = c modulo a number, as texts "a + b" of class c: a table that can be learnt by heart or
-understood (Power et al. 2022, arXiv 2201.02177, section 2)."""
+"""All equations a + b = c modulo a number, as texts "a + b" of class c: the task of grokking, generalization long after
+memorization (Power et al. 2022, arXiv 2201.02177, section 2)."""
 
 import numpy as np
 
@@ -20,9 +20,9 @@ def equations(modulus: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def load(options: settings.ModularAddition, batch_size: int) -> LabelledTexts:
-    """The equations of `options`, divided at random by a fixed seed: what does not train validates and tests, half of
-    it each. a + b and b + a are in one part, but for a pair at its border: the order of a sum is not what is to be
-    understood.
+    """Return the equations of `options`, divided at random by a fixed seed; those not trained on are divided equally
+    into validation and test. a + b and b + a are in the same split, except for one pair at each border, since
+    commutativity is not what should be generalized.
     """
     modulus, share = options.modulus, options.train_fraction
     train = round(modulus**2 * share)

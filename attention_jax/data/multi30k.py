@@ -42,7 +42,7 @@ def check_languages(form: str, source: str, target: str) -> None:
 
 
 def files(directory: str, form: str, languages: tuple[str, str]) -> dict[str, list[str]]:
-    """The paths of each split, source first, in `directory`/FORM or `directory` itself; plain or .gz."""
+    """Return the paths of each split, source first, in `directory`/FORM or `directory`; plain or .gz."""
     nested = os.path.join(directory, SUBDIRECTORY[form])
     where = nested if os.path.isdir(nested) else directory
     if not os.path.isdir(where):
@@ -80,7 +80,7 @@ def merges_file(directory: str) -> str:
 
 @dataclass(kw_only=True)
 class Multi30kConfig(tfds.core.BuilderConfig):
-    """Which form and languages, and where from."""
+    """The form and languages of the files, and their directory."""
 
     form: str
     languages: tuple[str, str]

@@ -1,5 +1,4 @@
-"""From parallel texts to a `PairData`: tokens, vocabularies, limits, buckets, and the facts
-one should know about all that."""
+"""Preparation of parallel texts as a `PairData`: tokens, vocabularies, length limits, buckets, and summary facts."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,20 +14,19 @@ from attention_jax.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
 Rows = list[list[str]]
 Ids = list[list[int]]
 OVERLONG = {"truncate": "truncated", "drop": "dropped", "error": "error"}
-"""What became of pairs beyond the limit, by `TextPairs.overlong`."""
+"""The facts' name for pairs beyond the length limit, by `TextPairs.overlong`."""
 SPECIAL = {"pad": PAD, "bos": BOS, "eos": EOS, "unk": UNK}
 
 
 def cased(text: str, options: TextPairs) -> str:
-    """A text as the tokenizers see it: in lower case if `options` say so."""
+    """Lower-case a text if `options` require it."""
     return text.lower() if options.lowercase else text
 
 
 def make_tokenizers(
     options: TextPairs, train: Texts, languages: tuple[str, str], merges: str
 ) -> tuple[list[Tokenizer], list[list[str] | None]]:
-    """Source and target tokenizer as `options` say, and their pieces where training the tokenizer makes the
-    vocabulary."""
+    """Return source and target tokenizer, and their subwords if training a tokenizer makes the vocabulary."""
     (source, target), pieces = _as_written(options, train, languages, merges)
     source = lowercased(source) if options.lowercase else source
     return [reversed_order(source) if options.reverse_source else source, target], pieces
@@ -37,7 +35,7 @@ def make_tokenizers(
 def _as_written(
     options: TextPairs, train: Texts, languages: tuple[str, str], merges: str
 ) -> tuple[list[Tokenizer], list[list[str] | None]]:
-    """The same, of which no side is turned around."""
+    """Source and target words in their original order, without `reverse_source`."""
     given = [path.strip() for path in options.vocabulary_file.split(",")] if options.vocabulary_file else []
     if len(given) > 2:
         raise InputError(f"--data.vocabulary-file is one file or source,target; got {options.vocabulary_file}")
@@ -64,7 +62,7 @@ def _as_written(
 def make_vocabularies(
     options: TextPairs, source: Rows, target: Rows, pieces: list[list[str] | None]
 ) -> list[Vocabulary]:
-    """Source and target vocabulary; one and the same object where they are joint."""
+    """Return source and target vocabulary; the same object if they are joint."""
 
     def vocabulary(pieces: list[str] | None, rows: Rows) -> Vocabulary:
         if pieces:
@@ -113,7 +111,8 @@ def reversed_order(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def _overlong(split: str, sides: tuple[Rows, Rows], options: TextPairs, lines: np.ndarray | None) -> np.ndarray:
-    """[N] bool: pairs with a side longer than the limit, the end mark counted. An error where `options` says so."""
+    """Return which pairs [N] are longer than the limit, including eos, on either side; InputError if `options` refuse
+    them."""
     lengths = np.array([[len(row) + 1 for row in rows] for rows in sides])
     over = (lengths > options.max_length).any(0)
     if over.any() and options.overlong == "error":
@@ -129,7 +128,7 @@ def _overlong(split: str, sides: tuple[Rows, Rows], options: TextPairs, lines: n
 
 
 def _within_limit(overlong: np.ndarray, options: TextPairs) -> np.ndarray:
-    """The rows that train: all of them, or only those within the limit where the others are dropped."""
+    """Return the indices of the training pairs: all, or those within the limit if the others are dropped."""
     rows = np.flatnonzero(~overlong) if options.overlong == "drop" else np.arange(len(overlong))
     if not len(rows):
         raise InputError(f"no training pair is within --data.max-length {options.max_length}; raise it")

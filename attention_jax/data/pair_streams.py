@@ -1,7 +1,7 @@
-"""Sentence pairs of any number, read and tokenised while a model trains on them.
+"""Streamed sentence pairs: read, tokenized and batched while a model trains.
 
-An epoch is a random order of all records, cut into windows. A window's pairs are its examples; `group` makes the calls
-of them, as many as it takes, so that a place in an epoch is (window, call).
+An epoch is a random order of all records, divided into windows. `group` batches the pairs of a window into calls of the
+training step, so that a position in an epoch is (window, call).
 """
 
 import functools
@@ -26,10 +26,10 @@ WINDOW_BATCHES = 32
 
 
 def shuffled(places: np.ndarray, total: int, *draws: int) -> np.ndarray:
-    """The records at `places` of a random order of `total` records, which is nowhere written down.
+    """Return the records at `places` of a pseudorandom order of `total` records, computed without storing it.
 
-    A Feistel network is a permutation of 2^(2h) numbers; what it gives beyond `total` goes through it again (Black and
-    Rogaway 2002, "Ciphers with arbitrary finite domains").
+    A Feistel network permutes 2^(2h) numbers; outputs beyond `total` are permuted again until they are below (cycle
+    walking: Black & Rogaway 2002, "Ciphers with arbitrary finite domains").
 
     >>> sorted(shuffled(np.arange(10), 10, 3, 0).tolist())
     [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
@@ -55,7 +55,7 @@ def _mixed(x: np.ndarray) -> np.ndarray:
 
 
 class Examples(NamedTuple):
-    """The pairs of a window as numbers, without marks, and a line for each record that could not be read."""
+    """The encoded pairs of a window, without bos and eos, and an error message for each unreadable record."""
 
     source: list[list[int]]
     target: list[list[int]]
@@ -70,8 +70,8 @@ class Batch(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Coder:
-    """Texts to numbers; it is sent to the processes that read, and makes its tokenizers there."""
+class PairEncoder:
+    """Encoder of texts as token indices; pickled to worker processes, which create the tokenizers."""
 
     options: TextPairs
     languages: tuple[str, str]
@@ -84,9 +84,9 @@ class Coder:
 
 
 @functools.lru_cache(maxsize=2)
-def _tokenizers(coder: Coder):
-    """Which keep nothing on the disk: no window is ever read again."""
-    made = pair_files.make_tokenizers(coder.options, Texts([], []), coder.languages, coder.merges)[0]
+def _tokenizers(encoder: PairEncoder):
+    """Return tokenizers without a cache on disk, since no window is read twice."""
+    made = pair_files.make_tokenizers(encoder.options, Texts([], []), encoder.languages, encoder.merges)[0]
     return [tokenizer._replace(all_tokens=None) for tokenizer in made]
 
 
@@ -95,10 +95,10 @@ class PairStream(Stream):
     """Pairs of files, without those whose source is held out."""
 
     lines: PairLines
-    coder: Coder
+    encoder: PairEncoder
     vocabularies: tuple[Vocabulary, Vocabulary]
     held_out: frozenset[str]
-    """Sources of which no pair trains, in lower case where all are."""
+    """The sources of held-out pairs, which are left out of training; in lower case if the texts are."""
     group: Callable[[Examples, np.random.Generator], list[Batch]]
     """The steps that a window's examples make, in the order in which they are trained on."""
     seed: int
@@ -120,7 +120,7 @@ class PairStream(Stream):
     def examples(self, epoch: int, window: int) -> Examples:
         """The pairs of a window of an epoch, tokenised."""
         places = np.arange(window * self.window, min((window + 1) * self.window, self.records))
-        source, target, where, damaged, options = [], [], [], [], self.coder.options
+        source, target, where, damaged, options = [], [], [], [], self.encoder.options
         for record in shuffled(places, self.records, self.seed, epoch).tolist():
             try:
                 pair = self.lines.read(record)
@@ -134,7 +134,7 @@ class PairStream(Stream):
                 source.append(pair[0])
                 target.append(pair[1])
                 where.append(record)
-        ids = self.coder(Texts(source, target), self.vocabularies)
+        ids = self.encoder(Texts(source, target), self.vocabularies)
         over = [max(len(a), len(b)) >= options.max_length for a, b in zip(*ids)]
         if options.overlong == "error" and any(over):
             record = where[over.index(True)]
@@ -161,12 +161,12 @@ class Buckets:
     """Pairs of similar length in a batch: one shape for each limit, of the longer side, its end mark counted."""
 
     limits: tuple[int, ...]
-    """Tokens, ascending; the last is the most there can be."""
+    """The lengths of the buckets in tokens, ascending; the last is the length limit."""
     batch_sizes: tuple[int, ...]
     vocabularies: tuple[Vocabulary, Vocabulary]
 
     def __call__(self, examples: Examples, rng: np.random.Generator) -> list[Batch]:
-        """What does not fill a batch goes to the next wider bucket, and only the last batch is not full."""
+        """Batch the examples by bucket; the rest moves to the next wider bucket, so only the last batch is padded."""
         longest = np.array([max(len(a), len(b)) + 1 for a, b in zip(examples.source, examples.target)], np.int64)
         bucket = np.searchsorted(self.limits[:-1], longest)
         batches, left = [], np.zeros(0, np.int64)

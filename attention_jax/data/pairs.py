@@ -1,4 +1,4 @@
-"""Pairs of sequences in memory, and everything a task wants to know about where they came from."""
+"""Datasets of sequence pairs in memory, with vocabularies, tokenizers and texts."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -20,7 +20,7 @@ class Pairs(NamedTuple):
     target: np.ndarray
     """[N, T + 1] int32: starts with bos, ends with eos where the vocabulary has one"""
     target_length: np.ndarray
-    """[N] int32: the tokens to predict, that is what follows bos, eos included"""
+    """[N] int32: the number of tokens to predict, without bos and including eos"""
 
 
 class Texts(NamedTuple):
@@ -31,8 +31,7 @@ class Texts(NamedTuple):
 
 
 class Tokenizer(NamedTuple):
-    """Two functions, text -> tokens and tokens -> text; and, where that is faster than one by
-    one, many texts -> their tokens."""
+    """Functions text -> tokens and tokens -> text, and an optional batched texts -> tokens."""
 
     tokens: Callable[[str], list[str]]
     text: Callable[[Sequence[str]], str]
@@ -68,7 +67,7 @@ class PairData(NamedTuple):
     bleu_tokenize: str = "none"
     """sacrebleu's tokenizer for this data: "13a" for plain text, "none" where the references are tokens already"""
     stream: Stream | None = None
-    """what trains, where it is read while training; `train` is a sample of it then"""
+    """the streamed training data; `train` is a sample of it then"""
 
 
 def pad_rows(rows: Sequence[Sequence[int]], pad: int | None, width: int | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -95,11 +94,11 @@ def make_pairs(
     source_width: int | None = None,
     target_width: int | None = None,
 ) -> Pairs:
-    """Pairs from rows of numbers: eos is appended to the source (where its vocabulary has one) and to the
-    target, bos put before the target.
+    """Return padded pairs: eos is appended to source and target (if the vocabulary has one), and bos prepended to the
+    target.
 
-    `source_width` and `target_width` are S and T; without them the longest row decides. What
-    is cut loses its eos, as in d2l.
+    `source_width` and `target_width` are S and T, by default those of the longest pair. A truncated sequence loses its
+    eos, as in d2l.
     """
     bos, eos = target_vocabulary.bos_id, target_vocabulary.eos_id
     if bos is None:
@@ -118,7 +117,7 @@ def make_pairs(
 
 
 def padding_share(buckets: Sequence[Pairs]) -> float:
-    """The share of positions, of sources and targets together, that hold padding."""
+    """Return the fraction of padding over sources and targets."""
     positions = sum(b.source.size + b.target[:, 1:].size for b in buckets)
     return 1.0 - sum(int(b.source_length.sum()) + int(b.target_length.sum()) for b in buckets) / max(positions, 1)
 
@@ -130,10 +129,10 @@ def occurs_in(texts: Sequence[str], others: Sequence[str]) -> np.ndarray:
 
 
 def encode_sources(data: PairData, texts: Sequence[str], limit: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """New texts as (source [N, S], source_length [N]), through the dataset's own tokenizer and vocabulary.
+    """Encode new texts as (source [N, S], source_length [N]) with the dataset's tokenizer and vocabulary.
 
-    More than `limit` tokens in a text is an error that names the text; characters outside a
-    vocabulary without unk are, too.
+    Raises:
+      InputError: a text has more than `limit` tokens, or characters outside a vocabulary without unk.
     """
     vocabulary = data.source_vocabulary
     end = [] if vocabulary.eos_id is None else [vocabulary.eos_id]
@@ -148,10 +147,9 @@ def encode_sources(data: PairData, texts: Sequence[str], limit: int | None = Non
 
 
 def references(data: PairData, split: str) -> list[str]:
-    """What BLEU compares with: plain text as it is, or (`bleu_tokenize` "none") the target's
-    tokens with spaces between them.
+    """Return the references for BLEU: plain text, or with `bleu_tokenize` "none" the target's tokens joined by spaces.
 
-    Targets that were cut for training are whole here.
+    They are not truncated like the training targets.
     """
     texts = data.texts[split].target
     tokenizer = data.target_tokenizer

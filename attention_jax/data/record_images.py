@@ -1,4 +1,4 @@
-"""Images in the array_record files that TFDS writes, read when they are asked for."""
+"""Lazily read images in the array_record files that TFDS writes."""
 
 import functools
 import hashlib
@@ -37,7 +37,7 @@ class Records:
 
 @functools.cache
 def source(directory: str, split: str):
-    """The split, its images as the bytes of their files. Every process opens it for itself."""
+    """Open the split with undecoded images, once in every process."""
     import tensorflow_datasets as tfds
 
     return builder(directory).as_data_source(split=split, decoders={"image": tfds.decode.SkipDecoding()})
@@ -76,7 +76,7 @@ def splits(place: str) -> tuple[dict[str, tuple[Records, np.ndarray]], tuple[str
 
 
 def labelled(directory: str, split: str) -> tuple[Records, np.ndarray]:
-    """The records of a split and their labels, which are read once and kept in the data home."""
+    """Return the records of a split and their labels, which are cached in the data home."""
     key = hashlib.sha256(f"{directory} {split}".encode()).hexdigest()[:16]
     count = len(source(directory, split))
     path = os.path.join(data_home(), "attention_jax", "labels", f"{key}-{count}.npy")

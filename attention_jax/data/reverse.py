@@ -1,7 +1,7 @@
 """Joey NMT's toy task: a row of numbers below 50, to be written backwards. Train rows have 1 to 25
 numbers, valid and test rows 1 to 30.
 
-The draws are those of Joey's scripts/generate_reverse_task.py with its seed (NumPy's legacy generator, 42), in its
+The samples are those of Joey's scripts/generate_reverse_task.py with its seed (NumPy's legacy generator, 42), in its
 order: train, dev, test; so the default is its data.
 """
 
@@ -60,7 +60,7 @@ class ReverseTask(tfds.core.GeneratorBasedBuilder):
 
 
 def load(config: settings.Reverse, batch_size: int = 128) -> PairData:
-    """The dataset of `config`, from its cache where it has been generated before."""
+    """Return the dataset of `config`, from its cache if there is one."""
     if not 1 <= config.examples <= 10_000_000:
         raise InputError(f"--data.examples must be between 1 and 10,000,000, got {config.examples}")
     name = f"generated_{config.examples}"

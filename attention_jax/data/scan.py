@@ -21,14 +21,14 @@ VERBS, SIDES = ("walk", "look", "run", "jump", "turn"), ("left", "right")
 VALIDATE = 1_000
 """Commands that validate."""
 TESTED = 0.2
-"""The share that is tested where that is drawn at random."""
+"""The test fraction of a random split."""
 
 Meaning = tuple[str, list[str]]
 """Words and actions."""
 
 
 def phrases() -> Iterator[Meaning]:
-    """What is done once.
+    """Return {phrase: actions}, the commands without repetition.
 
     >>> dict(phrases())["jump opposite left"]
     ['I_TURN_LEFT', 'I_TURN_LEFT', 'I_JUMP']
@@ -45,7 +45,7 @@ def phrases() -> Iterator[Meaning]:
 
 
 def sentences() -> Iterator[Meaning]:
-    """What is done once, twice or three times."""
+    """Return {sentence: actions}: phrases done once, twice or three times."""
     for words, actions in phrases():
         yield words, actions
         yield f"{words} twice", 2 * actions
@@ -67,7 +67,7 @@ def commands() -> Iterator[Meaning]:
 
 
 def divided(length: np.ndarray, cutoff: int, second_cutoff: int = 0) -> dict[str, np.ndarray]:
-    """The commands of each split, by row: `length` [N] are their numbers of actions. It is a function of its arguments.
+    """Return the indices of the commands of each split, for commands of `length` [N] actions.
 
     Commands longer than `cutoff` are the split "test"; with a `second_cutoff` those of at most that length are
     "valid_longer" and the rest "test_longer". What trains and validates does not depend on `second_cutoff`.
@@ -96,7 +96,7 @@ def divided(length: np.ndarray, cutoff: int, second_cutoff: int = 0) -> dict[str
 
 
 def load(options: settings.Scan, batch_size: int = 128) -> PairData:
-    """Commands and actions, divided as `options` say."""
+    """Return commands and actions in the splits of `options`."""
     words, actions = zip(*commands())
     parts = divided(np.array([len(row) for row in actions]), options.cutoff, options.second_cutoff)
     splits = {

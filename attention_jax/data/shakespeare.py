@@ -32,7 +32,7 @@ def read(path: str) -> str:
 
 
 def counts(characters: int, options: settings.Shakespeare) -> dict[str, int]:
-    """How many windows each part of a text of so many characters has. Raises InputError where one has none."""
+    """Return the number of windows of each split for a text of `characters`; InputError if a split has none."""
     border = int(TRAINS * characters)
     parts = {"train": (border, options.stride), "valid": (characters - border, options.sequence_length)}
     windows = {name: (length - options.sequence_length - 1) // stride + 1 for name, (length, stride) in parts.items()}

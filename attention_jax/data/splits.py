@@ -43,7 +43,7 @@ def take(texts: Texts, rows: np.ndarray) -> Texts:
 
 
 def with_rows_of(texts: Texts, most: int, seed: int) -> Texts:
-    """Every pair alone, and once more in a row of 2 to `most` randomly chosen pairs: long
+    """Return every pair, followed by concatenations of 2 to `most` randomly chosen pairs with each pair once: long
     sentences for a corpus that has few.
 
     >>> with_rows_of(Texts(["a", "b"], ["A", "B"]), most=2, seed=0)

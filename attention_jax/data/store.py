@@ -1,5 +1,4 @@
-"""The bridge to TFDS: prepare a builder's dataset once, as array_record files, and read a whole
-split into memory. No TensorFlow."""
+"""TFDS without TensorFlow: prepare a dataset once as array_record files, and read a whole split into memory."""
 
 import contextlib
 import errno
@@ -20,7 +19,7 @@ from attention_jax.files import data_home
 def text_features(
     builder: tfds.core.DatasetBuilder, description: str, names: Iterable[str] = ("source", "target"), **info: str
 ) -> tfds.core.DatasetInfo:
-    """The DatasetInfo of a dataset whose rows are texts, kept in their order."""
+    """Return the DatasetInfo of a dataset of texts in a fixed order."""
     features = tfds.features.FeaturesDict({name: tfds.features.Text() for name in names})
     return tfds.core.DatasetInfo(
         builder=builder, description=description, features=features, disable_shuffling=True, **info
@@ -54,9 +53,9 @@ def _is_prepared(builder: tfds.core.DatasetBuilder) -> bool:
 def prepared(
     builder: type[tfds.core.DatasetBuilder], config: str | tfds.core.BuilderConfig | None = None
 ) -> tfds.core.DatasetBuilder:
-    """The builder of a dataset that is in the cache; written there first if need be, which is said in one line.
+    """Return the builder of a dataset in the cache, after preparing it if necessary, which prints one line.
 
-    A builder with a method `check_files` may refuse before anything is written.
+    A builder's method `check_files`, if there is one, is called before anything is written.
     """
 
     def make():
@@ -108,5 +107,5 @@ def _plain(value):
 
 
 def fingerprint(digests: Iterable[str]) -> str:
-    """Eight characters for the content of some files, to name what is made of them."""
+    """Return an eight-character digest of the content of files, to name derived files."""
     return hashlib.sha256(" ".join(digests).encode()).hexdigest()[:8]

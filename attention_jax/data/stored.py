@@ -1,6 +1,6 @@
-"""A dataset as a run keeps it: vocabularies, tokenizers, names, normalization, and a few examples, as JSON and arrays.
+"""Serialization of preprocessing for a run: vocabularies, tokenizers, names, normalization and a few examples.
 
-What is read back is of the types below and of nothing else: a file names no code.
+Only the types below are read back: a file cannot name code to import.
 """
 
 import base64
@@ -53,7 +53,7 @@ SPECIAL = ("pad", "bos", "eos", "unk")
 
 
 class NotStored(Exception):
-    """The data have a part of a kind that a run does not keep, such as a tokenizer of one's own."""
+    """Raised for data of a type that a run cannot store, such as a custom tokenizer."""
 
 
 def encode(value: Any, arrays: dict[str, np.ndarray]) -> Any:
@@ -87,7 +87,7 @@ def encode(value: Any, arrays: dict[str, np.ndarray]) -> Any:
 
 
 def decode(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
-    """The inverse of `encode`. Raises InputError, KeyError, TypeError or ValueError for what `encode` did not write."""
+    """Invert `encode`; InputError, KeyError, TypeError or ValueError for values that `encode` did not write."""
     inside = lambda values: [decode(each, arrays) for each in values]
     if isinstance(value, list):
         return inside(value)

@@ -1,8 +1,8 @@
-"""Data that are read while a model trains on them: which window comes when, who reads it, and how far ahead.
+"""Streaming input pipeline: worker processes read windows of data ahead of the training loop.
 
-A window is a part of an epoch that one worker reads at a time. What it holds is a function of (seed, epoch, window)
-and nothing else, so the order and every draw are the same with any number of workers and hosts, and a run goes on from
-(epoch, window, call) without a reader's state.
+A window is a part of an epoch that one worker reads. Its content is a function of (seed, epoch, window) only, so the
+order and all random numbers are the same with any number of workers and hosts, and a run resumes from (epoch, window,
+call) without any state of the readers.
 """
 
 import collections
@@ -35,7 +35,7 @@ class Share(NamedTuple):
     of: int = 1
 
     def cut(self, rows: np.ndarray) -> np.ndarray:
-        """[K, B] -> [here, K, b], b = B / of, the batch filled with zeros where that is no whole number.
+        """Divide batches over devices: [K, B] -> [here, K, b] with b = B / of, zero padded if `of` does not divide B.
 
         >>> Share(first=1, here=1, of=2).cut(np.array([[1, 2, 3]])).tolist()
         [[[3, 0]]]
@@ -46,37 +46,37 @@ class Share(NamedTuple):
 
 
 class Call(NamedTuple):
-    """What one compiled call trains on."""
+    """The examples of one compiled call."""
 
     bucket: dict[str, np.ndarray]
     """{name: [here, K * b, ...]}: the rows of this host's devices, those of its first step first."""
     weight: np.ndarray
     """[K, B] float32, of all hosts; 0 for rows that only fill a batch."""
     damaged: tuple[str, ...] = ()
-    """What could not be read and was replaced, a line each."""
+    """An error message for each example that was unreadable and replaced."""
 
 
 class Stream:
-    """Base of a dataset that is read while it is trained on. It is sent to the workers, so it pickles and is small."""
+    """Base class of streamed datasets; pickled to the workers, so it should be small."""
 
     windows: int
     """Of an epoch."""
     workers: int
-    """Processes that read; 0 reads in threads of this one."""
+    """The number of worker processes; 0 reads in threads of this process."""
     epoch_steps: int | None
-    """Training steps of an epoch; None where that is known only after one."""
+    """The number of training steps of an epoch; None if it is unknown before the first epoch ends."""
 
     def calls(self, epoch: int, window: int, share: Share) -> list[Call]:
         """The calls of a window, at least one."""
         raise NotImplementedError
 
     def read(self, share: tuple[int, int, int], epoch: int, window: int, epochs: int) -> "Reading":
-        """An iterator over (epoch, window, calls) from a place on to the end of `epochs`."""
+        """Iterate over (epoch, window, calls) from a position to the end of `epochs`."""
         return Reading(self, Share(*share), epoch, window, epochs)
 
 
 def is_streamed(stream: Literal["auto", "always", "never"], size: int) -> bool:
-    """Whether training arrays of `size` bytes are read while training.
+    """Whether training arrays of `size` bytes are streamed.
 
     >>> is_streamed("auto", 2**30), is_streamed("auto", 2**30 + 1), is_streamed("always", 1)
     (False, True, True)
@@ -85,7 +85,7 @@ def is_streamed(stream: Literal["auto", "always", "never"], size: int) -> bool:
 
 
 def steps_in_call(row_bytes: int, batch_size: int, most: int) -> int:
-    """How many steps a streamed call has: at most `most`, as long as its rows are within `CALL_BYTES`.
+    """Return the number of steps of a streamed call: at most `most`, with at most `CALL_BYTES` of examples.
 
     >>> steps_in_call(3 * 224 * 224, 1024, 32), steps_in_call(3 * 32 * 32, 128, 32)
     (1, 32)
@@ -94,14 +94,14 @@ def steps_in_call(row_bytes: int, batch_size: int, most: int) -> int:
 
 
 class Reading:
-    """An iterator over (epoch, window, calls) from a place on to the end of `epochs`, read ahead in order.
+    """Iterator over (epoch, window, calls) from a position to the end of `epochs`, prefetched in order.
 
-    Processes that read do not hear SIGINT and SIGTERM, which are for the training to answer, and they end when their
-    pipe does: with `close`, or however the training ends. What they read comes through the pipe, so a process that dies
-    leaves nothing behind and is noticed even in the middle of an answer.
+    Workers ignore SIGINT and SIGTERM, which the training process handles, and end when their pipe closes: with `close`,
+    or whenever the training process ends. Data are sent through the pipe, so that a dead worker leaves nothing behind
+    and is detected immediately, even in the middle of a message.
 
     Raises:
-      InputError: a record cannot be read, or a process that reads died.
+      InputError: a record cannot be read, or a worker died.
     """
 
     def __init__(self, stream: Stream, share: Share, epoch: int, window: int, epochs: int):
@@ -132,7 +132,7 @@ class Reading:
 
 
 class Threads:
-    """Reading in threads of this process: PIL and NumPy let others go on while they work."""
+    """Reader in threads of this process; PIL and NumPy release the GIL."""
 
     def __init__(self, stream: Stream, share: Share):
         self.calls, self.share = stream.calls, share
@@ -140,7 +140,7 @@ class Threads:
         self.pool = ThreadPoolExecutor(self.ahead)
 
     def ask(self, epoch: int, window: int) -> Callable[[], list[Call]]:
-        """What waits for the calls of a window."""
+        """Return a function that waits for the calls of a window."""
         return self.pool.submit(self.calls, epoch, window, self.share).result
 
     def close(self):
@@ -148,9 +148,9 @@ class Threads:
 
 
 class Reader:
-    """Reading in a process of its own."""
+    """Reader in a worker process."""
 
-    ahead = 2  # a window that it reads and one that it is asked for already
+    ahead = 2  # the window that it reads, and the next request
 
     def __init__(self, stream: Stream, share: Share):
         context = multiprocessing.get_context("spawn")
@@ -159,11 +159,11 @@ class Reader:
         with without_signals():
             self.process.start()
         theirs.close()
-        # also where nobody calls it, before multiprocessing itself waits for the end of its children
+        # if not called before, ahead of multiprocessing, which waits for its children
         self.close = multiprocessing.util.Finalize(self, end, (self.pipe, self.process), exitpriority=1)
 
     def ask(self, epoch: int, window: int) -> Callable[[], list[Call]]:
-        """What waits for the calls of a window, in the order in which they were asked for."""
+        """Return a function that waits for the calls of a window, in the order of the requests."""
         with self._alive():
             send(self.pipe, (epoch, window))
         return self._answer
@@ -183,12 +183,12 @@ class Reader:
             self.process.join()
             raise InputError(
                 f"a process that reads the data died (exit code {self.process.exitcode}; -9 is what a lack of memory "
-                "gives): go on with --resume, with fewer --data.workers if memory is short"
+                "gives): resume with --resume, with fewer --data.workers if memory is short"
             ) from error
 
 
 def end(pipe: Connection, process):
-    """End a process that reads: it holds nothing that could be lost."""
+    """Kill a worker process, which has no state to lose."""
     pipe.close()
     process.kill()
     process.join()
@@ -206,7 +206,7 @@ def without_signals():
 
 
 def serve(pipe: Connection, stream: Stream, share: Share):
-    """Answer with the calls of windows, or with what was wrong, until the pipe ends."""
+    """Send the calls of requested windows, or an error, until the pipe closes."""
     with contextlib.suppress(EOFError, OSError):
         while True:
             epoch, window = receive(pipe)
@@ -218,9 +218,9 @@ def serve(pipe: Connection, stream: Stream, share: Share):
 
 
 def send(pipe: Connection, value):
-    """Send a value, its arrays as they lie in memory.
+    """Send a value with out-of-band buffers for its arrays.
 
-    As bytes: what `Connection.send` leaves behind in a pipe that breaks, Python 3.13 complains about when it frees it.
+    Sent as bytes: the buffer of `Connection.send` on a broken pipe causes a warning in Python 3.13 when it is freed.
     """
     arrays = []
     said = pickle.dumps(value, 5, buffer_callback=arrays.append)

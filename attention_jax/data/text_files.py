@@ -12,7 +12,7 @@ from attention_jax.data.pairs import Texts
 
 
 class Parsed(NamedTuple):
-    """What was made of the lines of a file."""
+    """The parsed lines of a file."""
 
     values: list
     numbers: list[int]
@@ -22,7 +22,7 @@ class Parsed(NamedTuple):
 
 
 def existing(path: str, what: str) -> str:
-    """`path` or `path` + ".gz", whichever exists."""
+    """Return `path` or `path` + ".gz", whichever exists."""
     for candidate in (path, path + ".gz"):
         if os.path.isfile(candidate):
             return candidate
@@ -64,9 +64,9 @@ def decode_lines(content: bytes, path: str) -> list[str]:
 
 
 def parsed(lines: Sequence, parse: Callable, damaged: Literal["error", "skip"]) -> Parsed:
-    """`parse(line, number)` of each line, its number counted from 1.
+    """Apply `parse(line, number)` to each line, counted from 1.
 
-    Raises the InputError of the first line that is damaged, or leaves such lines out.
+    Raises the InputError of the first damaged line, or skips such lines.
     """
     made = Parsed([], [], [])
     for number, line in enumerate(lines, 1):
@@ -81,7 +81,7 @@ def parsed(lines: Sequence, parse: Callable, damaged: Literal["error", "skip"]) 
 
 
 def decode_line(line: bytes, place: str) -> str:
-    """A line of UTF-8 text without its end; `place` is what it is called in an error."""
+    """Decode a line of UTF-8 text and remove its end; `place` is its name in error messages."""
     try:
         return line.decode("utf-8").rstrip("\r\n")
     except UnicodeDecodeError as error:
@@ -108,7 +108,7 @@ def parallel(source_path: str, target_path: str) -> Texts:
 
 
 def check_equal(paths: Sequence[str], counts: Iterable[int]):
-    """Raises InputError unless the files that belong together have equally many lines."""
+    """Raise InputError unless parallel files have the same number of lines."""
     counts = list(counts)
     if len(set(counts)) > 1:
         (source, target), (of_source, of_target) = paths, counts
@@ -118,7 +118,7 @@ def check_equal(paths: Sequence[str], counts: Iterable[int]):
 
 
 def two_columns(line: str, place: str) -> tuple[str, str]:
-    """What stands before and after the first tab; what follows a second one is ignored."""
+    """Return the two columns before and after the first tab; a third column is ignored."""
     first, _, rest = line.partition("\t")
     second = rest.partition("\t")[0]
     if not (first.strip() and second.strip()):
@@ -127,7 +127,7 @@ def two_columns(line: str, place: str) -> tuple[str, str]:
 
 
 def columns(content: bytes, path: str) -> Texts:
-    """A file of two columns with a tab between them (what follows a second tab is ignored)."""
+    """Read a file of two tab-separated columns (a third column is ignored)."""
     source, target = [], []
     for number, line in enumerate(decode_lines(content, path), start=1):
         first, second = two_columns(line, f"{path} line {number}")

@@ -1,4 +1,4 @@
-"""Windows of a text for language models, and your own text file in such windows."""
+"""Windows of a text for language models, from a user's text file or other sources."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -7,14 +7,14 @@ from typing import NamedTuple
 import numpy as np
 
 from attention_jax import InputError, config as settings
-from attention_jax.data import account, example_texts, text_files, tokenizers
+from attention_jax.data import data_summary, example_texts, text_files, tokenizers
 from attention_jax.data.pairs import Tokenizer
 from attention_jax.data.vocabulary import UNK, Vocabulary
 
 LARGEST = 2**27
 """Tokens of a text."""
 PIECE = 1_000
-"""Characters of a line that sentencepiece learns from at once; it passes over lines of more than 4,192 bytes."""
+"""The longest line for training sentencepiece, in characters; it skips lines of more than 4,192 bytes."""
 
 
 class Windows(NamedTuple):
@@ -28,13 +28,13 @@ class Windows(NamedTuple):
     tokenizer: Tokenizer
     facts: dict
     characters_per_token: dict[str, float] | None = None
-    """Of each part; None where it is not asked how many bits a character costs"""
+    """Characters per token of each split; None if bits per character are not reported"""
     beginnings: tuple[str, ...] = ("it has", "time traveller")
-    """What a report goes on with."""
+    """Prompts that a report continues."""
     sampling: settings.Sampling = settings.Sampling(length=20, temperature=0.0)
-    """How `predict` continues a text where the configuration does not say it; d2l adds 20 characters"""
+    """The default sampling options of `predict`; d2l adds 20 characters"""
     known: Mapping[str, Mapping[str, float]] = MappingProxyType({})
-    """{"valid": {name: nats a token}} of predictions that are known, against which a model's loss is held"""
+    """{"valid": {name: nats per token}} of known baselines, which are subtracted from a model's loss"""
 
 
 def windows(text: np.ndarray, first: int, count: int, steps: int, stride: int) -> np.ndarray:
@@ -60,8 +60,10 @@ def read(options: settings.TextFile) -> tuple[list[str], list[str]]:
 
 
 def parted(lines: list[str], share: float) -> dict[str, list[str]]:
-    """The text's beginning to train on; of its end the first half validates, the second tests. Cut between lines where
-    there are enough, else between characters.
+    """Divide a text: its beginning trains, the first half of the rest validates, the second half tests.
+
+    The divisions are between lines if there are enough, else between characters.
+
 
     >>> parted(["a", "b", "c", "d"], 0.5)
     {'train': ['a', 'b'], 'valid': ['c'], 'test': ['d']}
@@ -77,7 +79,7 @@ def parted(lines: list[str], share: float) -> dict[str, list[str]]:
 
 
 def make_tokenizer(options: settings.TextFile, lines: list[str]) -> tuple[Tokenizer, Vocabulary]:
-    """Characters, or pieces that are learnt from `lines`; a line's end is a token of its own."""
+    """Return a tokenizer of characters, or of subwords trained on `lines`; a line's end is a separate token."""
     if options.tokenizer == "character":
         tokenizer = tokenizers.character()
         return tokenizer, Vocabulary(sorted({character for line in lines for character in line} | {"\n"}), unk=UNK)
@@ -103,7 +105,7 @@ def by_line(model: Tokenizer) -> Tokenizer:
 
 
 def load(options: settings.TextFile) -> Windows:
-    """The windows of a text; the held-out ones are of its end, and nothing in them was trained on."""
+    """Return the windows of a text; held-out windows are from its end and do not overlap with training."""
     lines, complaints = read(options)
     if not any(map(str.strip, lines)):
         raise InputError(f"{options.text_file} has no text in it, only empty lines")
@@ -126,7 +128,7 @@ def load(options: settings.TextFile) -> Windows:
         "tokens": sum(map(len, coded.values())),
         "vocabulary": len(vocabulary),
         **{f"{name}_tokens": len(part) for name, part in coded.items()},
-        "fingerprint": account.fingerprint(lines),
+        "fingerprint": data_summary.fingerprint(lines),
         **counted(parts, complaints),
     }
     beginning = next(line for line in [*parts["valid"], *parts["train"]] if line.strip())[:40]
@@ -152,7 +154,7 @@ def counted(parts: dict[str, list[str]], complaints: list[str]) -> dict:
     known = set(parts["train"])
     return {
         "lines": len(length),
-        **account.lengths(length, "characters"),
+        **data_summary.lengths(length, "characters"),
         "held_out_lines_also_in_train": sum(line in known for line in held_out),
-        **account.damaged(complaints),
+        **data_summary.damaged(complaints),
     }

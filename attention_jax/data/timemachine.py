@@ -27,7 +27,7 @@ CHARACTERS = " abcdefghijklmnopqrstuvwxyz"
 
 @dataclass(kw_only=True)
 class TimeMachineConfig(tfds.core.BuilderConfig):
-    """Where from."""
+    """The path of the text."""
 
     path: str = ""
 
@@ -70,12 +70,12 @@ def load(config: settings.TimeMachine) -> Windows:
     lines = store.rows(store.prepared(TimeMachine, corpus), ["train"])["train"]["text"]
     vocabulary, tokenizer = Vocabulary(CHARACTERS, unk=UNK), tokenizers.letters()
     text = np.array(vocabulary.encode(tokenizer.tokens("\n".join(lines))), np.int32)
-    room = (len(text) - config.sequence_length - 1) // config.stride + 1
+    capacity = (len(text) - config.sequence_length - 1) // config.stride + 1
     total = config.train_windows + config.valid_windows
-    if total > room:
+    if total > capacity:
         raise InputError(
-            f"the text's {len(text)} characters have room for {max(room, 0)} windows of {config.sequence_length} + 1 "
-            f"at stride {config.stride}; asked for {config.train_windows} + {config.valid_windows}: change "
+            f"the text's {len(text)} characters fit at most {max(capacity, 0)} windows of {config.sequence_length} + 1 "
+            f"at stride {config.stride}; got {config.train_windows} + {config.valid_windows}: change "
             "--data.train-windows or --data.sequence-length"
         )
     cut = lambda first, count: windows(text, first, count, config.sequence_length, config.stride)

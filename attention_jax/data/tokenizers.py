@@ -19,7 +19,7 @@ from attention_jax.files import data_home, whole
 
 
 def whitespace() -> Tokenizer:
-    """Tokens are what stands between spaces.
+    """Split at spaces.
 
     >>> whitespace().tokens("one  line")
     ['one', 'line']
@@ -110,7 +110,7 @@ def spacy(language: str) -> Tokenizer:
 
 
 def _cached_tokens(name: str, texts: Sequence[str], tokens: Callable[[str], list[str]]) -> list[list[str]]:
-    """`[tokens(text) for text in texts]`, kept in a file named after its input."""
+    """Return `[tokens(text) for text in texts]`, cached in a file named after a digest of its input."""
     key = hashlib.sha256("\n".join([name, *texts]).encode()).hexdigest()[:24]
     path = os.path.join(data_home(), "attention_jax", "tokens", f"{name}-{key}.gz")
     if os.path.exists(path):
@@ -123,14 +123,14 @@ def _cached_tokens(name: str, texts: Sequence[str], tokens: Callable[[str], list
 
 
 def _write(path: str, content: bytes) -> None:
-    """In place only when complete, whoever else writes the same."""
+    """Write a file atomically, also with concurrent writers."""
     with whole(Path(path)) as part:
         part.write_bytes(content)
 
 
 def bpe(path: str) -> Tokenizer:
     """Ready-made byte-pair encoding (Sennrich et al. 2016): merges of a subword-nmt file split
-    words; "@@": the word goes on."""
+    words; "@@" marks a word's continuation."""
     lines = text_files.read_lines(path, "file of BPE merges")
     merges = [tuple(line.split()) for line in lines if not line.startswith("#version")]
     for number, merge in enumerate(merges, start=1 + len(lines) - len(merges)):
@@ -176,14 +176,16 @@ def merge_tokenizer(ranks: dict[tuple[str, str], int]) -> Tokenizer:
 
 
 def sentencepiece(texts: Sequence[str], vocabulary_size: int, exact: bool = False) -> tuple[Tokenizer, list[str]]:
-    """A sentencepiece model (unigram; Kudo 2018) of at most `vocabulary_size` pieces, trained on `texts`, once and for
-    all; and its pieces, specials left out. A small text has fewer. An `exact` one gives every text back as it was;
-    else spaces in a row become one, and characters are normalised (NFKC)."""
+    """Train a sentencepiece model (unigram; Kudo 2018) of at most `vocabulary_size` subwords on `texts`, cached.
+
+    Returns the tokenizer and its subwords without special tokens; a small text has fewer. An `exact` model is lossless;
+    otherwise repeated spaces are merged and characters normalized (NFKC).
+    """
     return sentencepiece_model(train_sentencepiece(texts, vocabulary_size, exact))
 
 
 def sentencepiece_model(source: str | bytes) -> tuple[Tokenizer, list[str]]:
-    """The sentencepiece model in a file, or in the bytes of one, and its pieces, specials left out."""
+    """Load a sentencepiece model from a file or its bytes; return it with its subwords, without special tokens."""
     import sentencepiece as library
 
     path = "what the run stored" if isinstance(source, bytes) else source
@@ -199,7 +201,7 @@ def sentencepiece_model(source: str | bytes) -> tuple[Tokenizer, list[str]]:
 
 
 def train_sentencepiece(texts: Sequence[str], vocabulary_size: int, exact: bool = False) -> str:
-    """The file of a model of so many pieces, trained on `texts` if it is not there yet."""
+    """Return the file of a model with so many subwords, trained on `texts` unless it is cached."""
     import sentencepiece as library
 
     content = "\n".join(texts)

@@ -11,10 +11,10 @@ PAD, BOS, EOS, UNK = "<pad>", "<bos>", "<eos>", "<unk>"
 
 
 class Vocabulary:
-    """A list of tokens, numbered by their place.
+    """A list of tokens; a token's index is its number.
 
-    The special tokens are named by their strings; a name that is None does not exist in this vocabulary, and one that
-    is not among `tokens` is put in front of them (in the order pad, bos, eos, unk).
+    Special tokens are given by their strings, None for those that the vocabulary does not have. Those that are not in
+    `tokens` are prepended in the order pad, bos, eos, unk.
 
     >>> v = Vocabulary("_ab", bos="_")
     >>> v.encode("ab"), v.bos_id, v.eos_id, len(v)
@@ -48,7 +48,7 @@ class Vocabulary:
     def of_sentences(
         cls, sentences: Iterable[Sequence[str]], *, min_frequency: int = 1, **special: str | None
     ) -> "Vocabulary":
-        """All tokens that occur at least `min_frequency` times, the most frequent first (ties alphabetically).
+        """Return the tokens that occur at least `min_frequency` times, most frequent first (ties alphabetically).
 
         >>> Vocabulary.of_sentences([["b", "a"], ["b"]], unk="?").tokens
         ['?', 'b', 'a']
@@ -65,7 +65,7 @@ class Vocabulary:
         return token in self._ids
 
     def encode(self, tokens: Iterable[str]) -> list[int]:
-        """The tokens' numbers; what is not in the vocabulary becomes unk, or is an error where there is no unk."""
+        """Return the indices of tokens; unknown tokens become unk, or raise InputError without one."""
         if self.unk_id is not None:
             return [self._ids.get(token, self.unk_id) for token in tokens]
         tokens = list(tokens)
@@ -82,7 +82,7 @@ class Vocabulary:
         return [self.tokens[number] for number in np.asarray(ids, np.int64).tolist()]
 
     def sentence(self, ids: Iterable[int]) -> list[str]:
-        """The tokens up to the first eos, without pad and bos: what a reader wants to see."""
+        """Return the tokens up to the first eos, without pad and bos."""
         tokens = []
         for number in np.asarray(ids, np.int64).tolist():
             if number == self.eos_id:

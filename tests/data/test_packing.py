@@ -45,10 +45,10 @@ def test_wmt_like_lengths_leave_less_than_five_percent_of_padding():
 
 @pytest.mark.parametrize("lengths", [np.zeros((0, 2), int), np.full((5, 2), 10), wmt_like(200)])
 def test_every_pair_is_in_one_row_that_has_room_for_it(lengths):
-    room = int(lengths.max(initial=10))
-    rows = best_fit(lengths, room)
+    capacity = int(lengths.max(initial=10))
+    rows = best_fit(lengths, capacity)
     assert sorted(pair for row in rows for pair in row) == list(range(len(lengths)))
-    assert all((lengths[row].sum(0) <= room).all() for row in rows)
+    assert all((lengths[row].sum(0) <= capacity).all() for row in rows)
 
 
 def pairs_of(batches):

@@ -134,7 +134,7 @@ def test_bpe_needs_merges():
 
 
 def test_every_option_is_used():
-    """No dead options: each field of TextPairs appears in this room."""
+    """No dead options: each field of TextPairs appears in this package."""
     import inspect
 
     text = inspect.getsource(pair_files)

@@ -11,7 +11,7 @@ from attention_jax import InputError
 from attention_jax.config import Corpus
 from attention_jax.data import corpora, corpus, line_index, tokenizers
 from attention_jax.data.line_index import index, index_pairs
-from attention_jax.data.pair_streams import Coder, shuffled
+from attention_jax.data.pair_streams import PairEncoder, shuffled
 from attention_jax.data.pairs import Texts
 from attention_jax.data.streams import Reading, Share
 from attention_jax.data.vocabulary import Vocabulary
@@ -192,8 +192,8 @@ def test_a_stream_knows_its_data_again_and_keeps_no_tokens_of_it(home, monkeypat
     assert corpora.load(config).facts["fingerprint"] != first
     spacy = lambda language: tokenizers.whitespace()._replace(all_tokens=lambda texts: pytest.fail("kept on the disk"))
     monkeypatch.setattr(tokenizers, "spacy", spacy)
-    coder = Coder(Corpus(tokenizer="spacy"), ("en", "de"), "")
-    assert coder(Texts(["a"], ["a"]), [Vocabulary("a")] * 2) == ([[0]], [[0]])
+    encoder = PairEncoder(Corpus(tokenizer="spacy"), ("en", "de"), "")
+    assert encoder(Texts(["a"], ["a"]), [Vocabulary("a")] * 2) == ([[0]], [[0]])
 
 
 def test_sentencepiece_is_trained_on_a_sample_and_two_columns_are_read(home, monkeypatch):

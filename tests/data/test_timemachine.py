@@ -46,7 +46,7 @@ def test_stride(path):
 
 
 def test_too_many_windows_is_one_line(path):
-    with pytest.raises(InputError, match="room for .* windows") as error:
+    with pytest.raises(InputError, match="fit at most .* windows") as error:
         timemachine.load(TimeMachine(path=path, train_windows=10_000))
     assert "\n" not in str(error.value)
     with pytest.raises(InputError, match="no text of The Time Machine"):

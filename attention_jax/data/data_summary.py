@@ -1,4 +1,4 @@
-"""Facts about data of one's own, for facts.json and for the line that is printed before training."""
+"""Summary statistics of user data, for facts.json and for the line that is printed before training."""
 
 import zlib
 from collections.abc import Iterable, Sequence
@@ -7,7 +7,7 @@ import numpy as np
 
 
 def lengths(tokens: np.ndarray, unit: str = "tokens") -> dict[str, float]:
-    """The mean and the largest of some lengths.
+    """Return the mean and the maximum of lengths.
 
     >>> lengths(np.array([2, 3]))
     {'mean_tokens': 2.5, 'longest_tokens': 3}
@@ -16,8 +16,8 @@ def lengths(tokens: np.ndarray, unit: str = "tokens") -> dict[str, float]:
 
 
 def classes(names: Sequence[str], label: np.ndarray) -> dict:
-    """The number of classes, the least and the most frequent one, and the share of the latter, which is the accuracy of
-    always answering it.
+    """Return the number of classes, the least and the most frequent class, and the fraction of the latter, which is the
+    majority-class accuracy.
 
     >>> classes(("cat", "dog", "owl"), np.array([0, 0, 1, 2, 2, 2]))
     {'classes': 3, 'rarest_class': 'dog (1)', 'largest_class': 'owl (3)', 'largest_class_share': 0.5}
@@ -33,7 +33,7 @@ def classes(names: Sequence[str], label: np.ndarray) -> dict:
 
 
 def damaged(complaints: Sequence[str]) -> dict:
-    """How many lines were left out because they are damaged, and why the first of them was; {} where none was.
+    """Return the number of damaged lines that were skipped, and the reason for the first one; {} without any.
 
     >>> damaged([]), damaged(["a.tsv line 3 is empty"])
     ({}, {'damaged_lines': 1, 'first_damaged_line': 'a.tsv line 3 is empty'})
@@ -42,7 +42,7 @@ def damaged(complaints: Sequence[str]) -> dict:
 
 
 def fingerprint(texts: Iterable[str]) -> str:
-    """A few digits that other texts do not have, but for one in four thousand million.
+    """Return a 32-bit checksum of texts, in hexadecimal.
 
     >>> fingerprint(["a", "b"]), fingerprint(["ab"])
     ('18572a97', '014a983e')
