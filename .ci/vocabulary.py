@@ -29,7 +29,6 @@ PENDING = (
     "attention_jax/commands.py",
     "attention_jax/comparison.py",
     "attention_jax/compile/",
-    "attention_jax/config/",
     "attention_jax/errors.py",
     "attention_jax/files.py",
     "attention_jax/ledger.py",

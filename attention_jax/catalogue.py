@@ -162,13 +162,13 @@ def field_docs(kind: type) -> dict[str, str]:
     return docs
 
 
-def own_data(config: Config) -> dict[str, str]:
+def user_data(config: Config) -> dict[str, str]:
     """The options that replace the experiment's data by the user's own files, with their help.
 
     >>> from attention_jax.config import Dates, Images, Vit
-    >>> own_data(Config("x", Dates(), Vit()))
+    >>> user_data(Config("x", Dates(), Vit()))
     {'--data.path': 'A published date.txt or date.txt.gz; empty generates the data.'}
-    >>> own_data(Config("x", Images(), Vit()))["--data.dataset"]
+    >>> user_data(Config("x", Images(), Vit()))["--data.dataset"]
     'digits, fashion_mnist, cifar10, folder, tfds, or own: the folder at `path`, without one the digits.'
     """
     if config.data is None:

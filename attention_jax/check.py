@@ -152,7 +152,7 @@ def with_data(config: Config, words: Sequence[str], here: Here) -> list[str]:
     it. Its options may have had other names. Data that are downloaded where no file is given may also be in the cache.
     Raises InputError where the data are not available.
     """
-    files = [option for option in catalogue.own_data(config) if option != "--data.dataset"]
+    files = [option for option in catalogue.user_data(config) if option != "--data.dataset"]
     downloads = config.data.downloads if config.data else ""
     cached = bool(downloads) and (Path(data_home()) / downloads).is_dir()
     present = {option_name(old): option_name(new) for old, new in earlier_names(config).items()}

@@ -29,7 +29,7 @@ def list_experiments(words: list[str]):
     if name:
         experiment = catalogue.load_experiment(name)
         runs = ledger.recorded(experiment.name, experiment.results)["runs"]
-        print(experiment_page(experiment, runs, catalogue.own_data(experiment.config())))
+        print(experiment_page(experiment, runs, catalogue.user_data(experiment.config())))
     else:
         known = [catalogue.load_experiment(name) for name in catalogue.names()]
         print(experiments_list([(e.name, e.about("Chapter"), e.claim) for e in known], catalogue.CHAPTERS))

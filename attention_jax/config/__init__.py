@@ -1,7 +1,7 @@
-"""Typed configurations: frozen dataclasses, one per dataset and one per model family, and nothing that computes.
+"""Typed configurations: frozen dataclasses, one per dataset and one per model family, without computation.
 
-A `Config` is generic in its data and its model, so that the command line of an experiment shows exactly the options
-that experiment has: `Config[Dates, LuongSeq2seq]` has `--data.reverse-source` and `--model.hidden-size`.
+A `Config` is generic in its data and its model, so that the command line of an experiment has exactly its options:
+`Config[Dates, LuongSeq2seq]` has `--data.reverse-source` and `--model.hidden-size`.
 """
 
 import dataclasses
@@ -108,12 +108,12 @@ class Optim(Options):
     learning rate and the parameters (decoupled, Loshchilov & Hutter 2019).
     """
     decayed: Literal["all", "kernels"] = "all"
-    """Which parameters weight decay is for: all, or the weights of linear maps and convolutions alone (no biases,
-    norms, embeddings, positions, or parameters of scores).
+    """Parameters with weight decay: all, or only the weights of linear maps and convolutions (no biases, norms,
+    embeddings, positions, or parameters of scores).
     """
     rates: tuple[str, ...] = ()
     """REGEX=FACTOR ...: multiply the learning rate by a factor where a regular expression matches the whole path of a
-    parameter, such as 'encoder/.*=0.1'; the first that matches counts, and 0 freezes.
+    parameter, such as 'encoder/.*=0.1'; the first match applies, and 0 freezes.
     """
     decays: tuple[str, ...] = ()
     """REGEX=FACTOR ...: multiply weight decay by a factor in the same way; `decayed` is for parameters that no pattern
@@ -189,9 +189,9 @@ class Train(Options):
     """Value of `jax_default_matmul_precision` while training; "bfloat16" also applies to a CPU, in matrix products with
     weights (ops/precision.py).
     """
-    accumulate: int = option(1, at_least=1)
+    accumulation_steps: int = option(1, at_least=1, was="accumulate")
     """Divide a batch into N micro-batches, computed one after another: less memory, the same gradient. Dropout and
-    augmentation draw anew for each, so with them N changes a run.
+    augmentation have other random numbers for each, so with them N changes a run.
     """
     shard_parameters: bool = False
     """Divide parameters of 4 MiB or more and their moments over the devices, instead of a copy on each: less memory,
@@ -218,7 +218,7 @@ class Decode(Options):
     max_length: int = option(0, smoke=4, unlimited=True)
     """Longest output in tokens; 0 is 1.5 times the longest training or validation target."""
     batch_size: int = option(128, at_least=1)
-    """Sentences that are decoded together."""
+    """Sentences per batch of decoding."""
 
 
 @dataclass(frozen=True)
@@ -230,18 +230,18 @@ class Sampling(Options):
     length: int = option(300, smoke=8)
     """Tokens to add."""
     temperature: float = 0.7
-    """Tokens are drawn from softmax(logits / temperature); 0 takes the most probable one."""
+    """Sample tokens from softmax(logits / temperature); 0 takes the most probable one."""
     top_k: int = 0
-    """Draw from this many of the most probable tokens; 0 is all."""
+    """Sample from this many of the most probable tokens (top-k); 0 is all."""
     top_p: float = option(1.0, above=0, at_most=1)
-    """Draw from the fewest of the most probable tokens whose probabilities add up to this."""
+    """Sample from the fewest of the most probable tokens whose probabilities add up to this (nucleus sampling)."""
     seed: int = option(0, at_most=2**32 - 1)
-    """Of the draws."""
+    """The random seed of sampling."""
 
 
 @dataclass(frozen=True)
 class Config(Options, Generic[DataConfig, ModelConfig, DecodeConfig]):
-    """Everything a run depends on; written to its directory as config.json."""
+    """All settings of a run; written to its directory as config.json."""
 
     name: str
     """Name of the experiment; runs are written to runs/NAME."""
@@ -266,13 +266,13 @@ class Config(Options, Generic[DataConfig, ModelConfig, DecodeConfig]):
         if self.train.loss != "cross_entropy" and self.model is not None and self.model.custom_loss:
             kind = kind_name(type(self.model))
             raise InputError(
-                f"--train.loss must be cross_entropy for {kind}, which has a loss of its own; got {self.train.loss}"
+                f"--train.loss must be cross_entropy for {kind}, whose loss is fixed; got {self.train.loss}"
             )
         super().__post_init__()
 
 
 def concrete(config: Config) -> type:
-    """The type of `config` with its data and model types filled in, which is what tyro reads the options from."""
+    """Return the type of `config` with its data and model types, from which tyro reads the options."""
     return Config[type(config.data), type(config.model), type(config.decode)]
 
 
@@ -302,10 +302,10 @@ def to_json(config) -> dict:
 
 
 def from_json(values: dict):
-    """The dataclass that `to_json` wrote. Raises ValueError naming an unknown type or field.
+    """Return the dataclass that `to_json` wrote. Raises ValueError naming an unknown type or field.
 
-    A type from outside of this package is imported, which runs its code: ask `foreign_code` first about values that are
-    not one's own.
+    A type from outside of this package is imported, which runs its code: call `foreign_code` first for values from an
+    untrusted source.
 
     >>> from_json(to_json(Config("x", Dates(), LuongSeq2seq()))) == Config("x", Dates(), LuongSeq2seq())
     True
@@ -330,7 +330,7 @@ def from_json(values: dict):
 
 
 def with_sampling(values: dict) -> dict:
-    """The values of a Config in which how a text is continued was written among the data's, before `Sampling`.
+    """Convert the values of a Config from before `Sampling`, when sampling options were among those of the data.
 
     >>> with_sampling({"data": {"type": "TextFile", "added": 9, "temperature": 0.5}, "decode": None})["decode"]
     {'type': 'Sampling', 'length': 9, 'temperature': 0.5}
@@ -361,8 +361,8 @@ def foreign_code(values) -> set[str]:
 
 
 def check_trusted(values, path, trust_code: bool = False, like: Config | None = None):
-    """InputError if the values of the file `path` name foreign code, which `from_json` and a model would import.
-    Allowed are with `trust_code` all of it, and else what the configuration `like` names, too."""
+    """Raise InputError if the values of the file `path` name foreign code, which `from_json` and a model would import,
+    unless the configuration `like` names it, too, or `trust_code` is set."""
     try:
         foreign = foreign_code(values) - (foreign_code(to_json(like)) if like else set())
     except RecursionError as error:

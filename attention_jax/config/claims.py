@@ -23,7 +23,7 @@ class Bound:
 
     text: str
     metric: str
-    """A value of the run's result, such as "test.bleu"."""
+    """The metric in the run's result, such as "test.bleu"."""
     published: float | None
     """The number in the source, or None."""
     source: str
@@ -67,7 +67,7 @@ class _Registered:
     since: str = ""
     """The day on which the bounds were committed, as YYYY-MM-DD."""
     after: str = ""
-    """Which results were known on that day; empty for bounds that were set before any."""
+    """The results known on that day; empty for bounds that were set before any."""
     timed: bool = False
     """The number is a time, which another machine changes: `reproduce --check` shows it without a verdict."""
 
@@ -114,12 +114,12 @@ class _Ended:
     bar: float | None = None
     """A former bar: the value from which the record once said "beaten"."""
     today: str | None = None
-    """The variant of today's record that has the number, where it is not called as it was."""
+    """The present name of the variant, if it has been renamed."""
 
 
 @dataclass(frozen=True)
 class Withdrawn(_Ended, Bound):
-    """A bound that was committed once and judges no more: kept, and held against today's record in docs/results.md."""
+    """A former bound that no longer decides a status; docs/results.md compares it with the recorded results."""
 
     @property
     def on_record(self) -> "Withdrawn":

@@ -1,4 +1,4 @@
-"""The options of the datasets, one dataclass each: where the data come from and how they are prepared."""
+"""The options of the datasets, one dataclass each: the source of the data, and their preparation."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -9,13 +9,13 @@ from attention_jax.config.options import DataOptions
 
 @dataclass(frozen=True, kw_only=True)
 class Streamed(DataOptions):
-    """Data that may be read while a model trains on them (attention_jax/data/streams.py)."""
+    """Data that may be streamed during training (attention_jax/data/streams.py)."""
 
     stream: Literal["auto", "always", "never"] = "auto"
-    """Read the data while training; auto does so where the training arrays would be larger than 1 GiB, and otherwise
+    """Stream the data during training; auto does so if the training arrays would be larger than 1 GiB, and otherwise
     keeps them on the devices."""
     workers: int = option(0, resumable=True)
-    """Processes that read ahead; 0 reads in threads of the main process."""
+    """Worker processes that read ahead; 0 reads in threads of the main process."""
     on_bad_record: Literal["error", "skip"] = option("error", resumable=True, was="damaged")
     """error: stop with a message; skip: drop the record (while training the next one takes its place) and count it."""
 
@@ -72,13 +72,13 @@ class TextPairs(DataOptions):
     reverse_source: bool = False
     """Reverse the tokens of the source."""
     max_length: int = option(100, at_least=1)
-    """Most tokens of a sentence, including the end token."""
+    """The maximum number of tokens of a sentence, including the end token."""
     overlong: Literal["error", "truncate", "drop"] = "truncate"
-    """What happens to training pairs with a longer sentence; held-out pairs are never dropped."""
+    """The treatment of training pairs with a longer sentence; held-out pairs are never dropped."""
     batch_tokens: int = 0
     """Tokens per batch, including padding, of the longer side; 0 makes batches of train.batch_size sentences."""
     max_buckets: int = option(4, at_least=1)
-    """Most buckets of sentences of similar length; each is a shape to compile."""
+    """The maximum number of length buckets; each is a shape to compile."""
 
 
 @dataclass(frozen=True)
@@ -154,8 +154,8 @@ class Reverse(TextPairs):
 
 @dataclass(frozen=True)
 class Corpus(TextPairs, Streamed):
-    """Your own sentence pairs: two files with a sentence a line, or one with two columns; or several such files, with
-    commas between them (attention_jax/data/corpus.py). Text counts 16 times its bytes in --data.stream auto.
+    """Your own sentence pairs: two files with one sentence per line, or one with two columns; or several such files,
+    with commas between them (attention_jax/data/corpus.py). --data.stream auto counts 16 times the bytes of the text.
     """
 
     loader: ClassVar[str] = "attention_jax.data.corpus:load"
@@ -167,7 +167,7 @@ class Corpus(TextPairs, Streamed):
     tsv_file: str = option("", user_data=True)
     """A file of `source TAB target` lines, instead of the other two."""
     examples: int = option(0, smoke=1000, unlimited=True)
-    """Dates to generate and translate where no file is given; 0 requires files."""
+    """The number of generated dates to translate if no file is given; 0 requires files."""
     languages: tuple[str, str] = ("xx", "xx")
     """Codes of the two languages, for the spacy tokenizer and for BLEU, which counts characters in languages without
     spaces between words (zh, ja, ko, th); xx is any."""
@@ -195,7 +195,7 @@ class LabelledFile(DataOptions):
     tsv_file: str = option("", user_data=True)
     """A file of `label TAB text` lines (.gz, too); empty generates dates, labelled by their language."""
     examples: int = option(2_000, smoke=1000, unlimited=True)
-    """Dates to generate where no file is given; 0 requires a file."""
+    """The number of generated dates if no file is given; 0 requires a file."""
     on_bad_record: Literal["error", "skip"] = option("error", resumable=True, was="damaged")
     """A line that is no label and text: stop with a message (error), or drop and count it (skip)."""
     held_out_fraction: float = option(0.1, above=0, below=0.5, was="held_out_share")
@@ -273,13 +273,13 @@ class Images(Streamed):
     erase: float = option(0.0, at_most=1)
     """Probability of erasing a random rectangle."""
     mixup: float = 0.0
-    """Mix pairs of images with weights drawn from Beta(a, a); 0 does not."""
+    """Mixup: average pairs of images with weights sampled from Beta(a, a); 0 turns it off."""
     mixup_rolled: bool = False
-    """Mixup with one weight, at least 1/2, per batch, and the previous image as partner, instead of a draw per
+    """Mixup with one weight, at least 1/2, per batch, and the previous image as partner, instead of random ones per
     image."""
     cutmix: float = 0.0
-    """Paste a rectangle of another image, its area drawn from Beta(a, a); with mixup on as well, each step chooses one.
-    0 does not."""
+    """Cutmix: paste a rectangle of another image, with an area sampled from Beta(a, a); 0 turns it off. Together with
+    mixup, each step chooses one at random."""
 
     @property
     def downloads(self) -> str:
@@ -337,7 +337,7 @@ class Shakespeare(DataOptions):
 
 @dataclass(frozen=True)
 class MarkovChains(DataOptions):
-    """Sequences of random Markov chains, each of a chain of its own (attention_jax/data/markov_chains.py)."""
+    """Sequences of random Markov chains, each of a different chain (attention_jax/data/markov_chains.py)."""
 
     loader: ClassVar[str] = "attention_jax.data.markov_chains:load"
 
@@ -348,7 +348,7 @@ class MarkovChains(DataOptions):
     sequence_length: int = option(100, at_least=1, was="steps")
     """States that a sequence predicts."""
     train_windows: int = option(20_000, at_least=1, smoke=512)
-    """Training sequences, each of a chain of its own."""
+    """Training sequences, each of a different chain."""
     valid_windows: int = option(1_000, at_least=1, smoke=100)
     """Validation sequences."""
 
@@ -376,11 +376,11 @@ class ConvexHulls(DataOptions):
     min_points: int = option(5, at_least=3, was="fewest")
     """Fewest points of a set."""
     max_points: int = option(10, at_least=3, was="most")
-    """Most points of a set."""
+    """The maximum number of points of a set."""
     examples: int = option(200_000, at_least=1, smoke=1000, unlimited=True)
     """Training sets."""
     held_out: int = option(10_000, at_least=1)
-    """Sets for validation, and for each test: with the fewest and with the most points."""
+    """Point sets for validation, and for each test set: with the minimum and with the maximum number of points."""
 
 
 @dataclass(frozen=True)
@@ -392,9 +392,9 @@ class Citations(DataOptions):
     path: str = option("", user_data=True)
     """A cora.npz, or a file of the same arrays, which attention_jax/data/citations.py describes."""
     num_nodes: int = option(0, was="nodes")
-    """Nodes of a generated graph where no file is given; 0 requires a file."""
+    """Nodes of a generated graph if no file is given; 0 requires a file."""
     neighbours: bool = True
-    """Attend to neighbouring nodes, and not to the node itself alone."""
+    """Attend to neighbouring nodes and the node itself; without, only to the node itself."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""`option`: a dataclass field that says everything about itself, and the checks of its value."""
+"""`option`: a dataclass field with its validation rules and metadata, and the checks of its value."""
 
 import dataclasses
 import functools
@@ -10,13 +10,13 @@ from attention_jax import InputError
 from attention_jax.files import is_utf8
 
 LARGEST = 2**31 - 1
-"""The largest integer that an option may have unless it says otherwise: integers are int32 on the devices."""
+"""The default upper limit of integer options: integers are int32 on the devices."""
 TYPES = {int: "an integer", float: "a finite number", bool: "true or false", str: "a text in UTF-8"}
 
 
 @dataclass(frozen=True)
 class OptionInfo:
-    """What is known about an option besides its type, its default and its help text."""
+    """Metadata of an option besides its type, default and help text."""
 
     at_least: float = 0
     """The smallest value."""
@@ -27,29 +27,27 @@ class OptionInfo:
     at_most: float | None = None
     """The largest value; 2**31 - 1 for integers that name none."""
     smoke: int | None = None
-    """The size in a run of seconds (`catalogue.smaller`), where the configured one is larger."""
+    """The upper limit of a size in smoke runs of a few seconds (`catalogue.smaller`)."""
     unlimited: bool = False
     """0 is no limit, and so larger than any other value."""
     resumable: bool = False
-    """`train --resume` may change it: it decides how long or how a run is executed, not what has been trained."""
+    """Whether `train --resume` may change it: it affects how long or how a run is executed, not its past training."""
     traced: bool = False
     """A number in which the runs of one population may differ, except that 0 selects another program, without the
     operation (attention_jax/sweep/population.py).
     """
     training_only: bool = False
-    """Of a model: used while training or computing, without effect on the shapes of the weights. A model that begins
-    with given weights keeps its own value.
-    """
+    """Whether a model option does not affect the weights; it is not taken over with pretrained weights."""
     user_data: bool = False
-    """It puts the user's own files in the place of an experiment's data."""
+    """Whether the option replaces an experiment's data by the user's files."""
     was: str = ""
     """Its name in a config.json of an earlier version."""
 
 
 def option(default: Any = dataclasses.MISSING, **info) -> Any:
-    """A field of a dataclass of options: its default, and by keyword what `OptionInfo` has.
+    """Return a dataclass field with a default and the metadata of `OptionInfo`.
 
-    The docstring below the field is its help text. All values are checked when the dataclass is made.
+    The docstring below the field is its help text. Values are checked when the dataclass is created.
 
     >>> from attention_jax.config import Options
     >>> @dataclass(frozen=True)
@@ -63,7 +61,7 @@ def option(default: Any = dataclasses.MISSING, **info) -> Any:
 
 
 def info_of(field: dataclasses.Field) -> OptionInfo:
-    """What a field says about itself; a plain field has the defaults."""
+    """Return the metadata of a field; a plain field has the defaults."""
     return field.metadata.get("option", OptionInfo())
 
 
@@ -84,7 +82,7 @@ def walk(options, prefix: str = ""):
 
 
 def renamed(kind: type, values: dict) -> dict:
-    """Values by the names of a dataclass's fields, where they may have earlier names.
+    """Replace earlier names of options in `values` by the present names.
 
     >>> from attention_jax.config import Options
     >>> @dataclass(frozen=True)
@@ -126,7 +124,7 @@ def check(options, section: str = ""):
 
 
 def option_name(field: str, section: str = "") -> str:
-    """How an option is written on the command line.
+    """Return the command-line flag of an option.
 
     >>> option_name("hidden_size", "model")
     '--model.hidden-size'
@@ -140,7 +138,7 @@ def _hints(kind: type) -> dict:
 
 
 def check_type(hint, name: str, value):
-    """InputError unless `value` has the type `hint`, where that is a number, a text, a truth value or a tuple."""
+    """Raise InputError unless `value` has the type `hint`, for numbers, strings, booleans and tuples."""
     if typing.get_origin(hint) is tuple:
         one, *rest = typing.get_args(hint)
         if not isinstance(value, tuple) or (rest != [Ellipsis] and len(value) != 1 + len(rest)):

@@ -1,4 +1,4 @@
-"""What a sweep may be asked for."""
+"""Options of a sweep."""
 
 from typing import Literal
 

@@ -9,10 +9,10 @@ from attention_jax.report.verdicts import bounds, ours, with_caveats
 WIDTH = 100
 
 
-def experiment_page(experiment, runs: Sequence[Mapping], own_data: Mapping[str, str]) -> str:
+def experiment_page(experiment, runs: Sequence[Mapping], user_data: Mapping[str, str]) -> str:
     """Claim, source, data, command, cost, variants, verdicts on its recorded `runs`, and the options for own data.
 
-    `experiment` is a catalogue.Experiment; `own_data` is {option: help}.
+    `experiment` is a catalogue.Experiment; `user_data` is {option: help}.
     """
     lines = [f"{experiment.name}: {experiment.claim}"]
     for what in ("Chapter", "Claim", "Source", "Data", "Command", "Cost"):
@@ -24,7 +24,7 @@ def experiment_page(experiment, runs: Sequence[Mapping], own_data: Mapping[str, 
     if experiment.presets():
         lines.append(f"Presets: {', '.join(experiment.presets())}")
     page = "\n".join(fill(line, WIDTH, subsequent_indent=" " * 10, break_on_hyphens=False) for line in lines)
-    parts = [page, verdicts(experiment.claims, runs), your_data(experiment.name, own_data)]
+    parts = [page, verdicts(experiment.claims, runs), your_data(experiment.name, user_data)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -38,11 +38,11 @@ def verdicts(claims: Sequence, runs: Sequence[Mapping]) -> str:
     return "\n".join(lines) if claims else ""
 
 
-def your_data(name: str, own_data: Mapping[str, str]) -> str:
+def your_data(name: str, user_data: Mapping[str, str]) -> str:
     """How to run the experiment on data of one's own."""
-    if not own_data:
+    if not user_data:
         return "Your own data: it makes or needs its own; there is no option for a file."
     lines = [f"Your own data: python launch.py train {name}, with"]
-    for option, text in own_data.items():
+    for option, text in user_data.items():
         lines.append(fill(f"  {option}  {text}", WIDTH, subsequent_indent="    ", break_on_hyphens=False).rstrip())
     return "\n".join(lines)

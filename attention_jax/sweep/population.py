@@ -131,7 +131,7 @@ def train_member(config: configs.Config, total_steps: int, bucket: dict, parts: 
     """K steps of one member, whose `numbers` are tracers in the place of those of `config`."""
     state, numbers, indices, weight = parts
     config = configs.replace(config, **numbers)
-    gradients = partial(gradient_sums, tasks.build(config).loss, config.train.accumulate)
+    gradients = partial(gradient_sums, tasks.build(config).loss, config.train.accumulation_steps)
     update = optimizer(config.optim, total_steps)
     return train_chunk(gradients, update, config.train.matmul_precision, state, bucket, indices, weight)
 

@@ -163,13 +163,13 @@ def check_batches(task, train):
     Only an explicit batch size has to fit. Batches counted in tokens are padded with examples of weight zero, and so
     are those of replicated training without gradient accumulation.
     """
-    devices = jax.device_count() if train.shard_parameters or train.accumulate > 1 else 1
-    parts, size = devices * train.accumulate, train.batch_size
+    devices = jax.device_count() if train.shard_parameters or train.accumulation_steps > 1 else 1
+    parts, size = devices * train.accumulation_steps, train.batch_size
     sizes = {chunk.indices.shape[1] for chunk in task.plan(0, train.steps_per_call)} if size % parts else ()
     if size in sizes:
         raise InputError(
             f"--train.batch-size must be a multiple of {parts}, which is {devices} device{'s' * (devices > 1)} times "
-            f"--train.accumulate {train.accumulate}; got {size}: give {-(-size // parts) * parts}"
+            f"--train.accumulation-steps {train.accumulation_steps}; got {size}: give {-(-size // parts) * parts}"
         )
 
 
@@ -202,7 +202,7 @@ def train_one(task, optim, train, directory: Path, *, begin=lambda params: param
         print(f"the learning rate warms up over {optim.warmup_steps} steps and training has {total_steps}")
     update = optimizer(optim, total_steps)
     options = {"shard": train.shard_parameters, "streamed": streamed(task)}
-    program = Program(task.loss, update, train.accumulate, train.matmul_precision, **options)
+    program = Program(task.loss, update, train.accumulation_steps, train.matmul_precision, **options)
     start = host(init_state(task.init, update, train.seed, begin))
     run = Run(train, task.plan, total_steps, directory, quiet=quiet)
     with contextlib.closing(Checkpoints(directory / "checkpoints", train, best_of=1)) as checkpoints:

@@ -34,21 +34,29 @@ class Program:
     """
 
     def __init__(
-        self, loss, optimizer, accumulate=1, matmul_precision="default", *, shard=False, streamed=False, devices=None
+        self,
+        loss,
+        optimizer,
+        accumulation_steps=1,
+        matmul_precision="default",
+        *,
+        shard=False,
+        streamed=False,
+        devices=None,
     ):
         self.devices, self.streamed, self.mesh = devices, streamed, None
         self.several = (jax.device_count() if devices is None else len(devices)) > 1
         chunk = lambda gradients: partial(train_chunk, gradients, optimizer, matmul_precision)
         if not self.several:
-            self.compiled = jax.jit(chunk(partial(gradient_sums, loss, accumulate)), donate_argnums=0)
+            self.compiled = jax.jit(chunk(partial(gradient_sums, loss, accumulation_steps)), donate_argnums=0)
         elif not shard:
-            gradients = partial(replicated_gradients, loss, accumulate)
+            gradients = partial(replicated_gradients, loss, accumulation_steps)
             in_axes = (None, 0 if streamed else None, 1, 1)  # of state, bucket, indices and weight
             settings = {"in_axes": in_axes, "out_axes": None, "donate_argnums": 0, "devices": devices}
             self.compiled = jax.pmap(chunk(gradients), AXIS, **settings)
         else:
             self.mesh = mesh(devices)
-            gradients = partial(sharded_gradients, loss, accumulate, self.mesh, streamed)
+            gradients = partial(sharded_gradients, loss, accumulation_steps, self.mesh, streamed)
             self.compiled = jax.jit(partial(sharded_chunk, chunk(gradients), self.mesh), donate_argnums=0)
 
     def train_steps(self, state, bucket: dict, indices: np.ndarray, weight: np.ndarray):
@@ -114,13 +122,13 @@ class Program:
         )
 
 
-def replicated_gradients(loss, accumulate: int, params, bucket, rows, rng):
+def replicated_gradients(loss, accumulation_steps: int, params, bucket, rows, rng):
     """`gradient_sums` over all devices, inside a `jax.pmap`; each device has its own random key."""
     rng = jax.random.fold_in(rng, jax.lax.axis_index(AXIS))
-    return jax.lax.psum(gradient_sums(loss, accumulate, params, bucket, rows, rng), AXIS)
+    return jax.lax.psum(gradient_sums(loss, accumulation_steps, params, bucket, rows, rng), AXIS)
 
 
-def sharded_gradients(loss, accumulate: int, across: Mesh, streamed: bool, params, bucket, rows, rng):
+def sharded_gradients(loss, accumulation_steps: int, across: Mesh, streamed: bool, params, bucket, rows, rng):
     """`gradient_sums` over all devices of a mesh, with sharded parameters and gradients.
 
     Fully sharded data parallelism (Rajbhandari et al. 2020, "ZeRO", stage 3), by the rule of big_vision
@@ -130,14 +138,14 @@ def sharded_gradients(loss, accumulate: int, across: Mesh, streamed: bool, param
     specs = jax.tree.map(lambda x: partition_spec(x, across.size), params)
     bucket_spec = PartitionSpec(AXIS) if streamed else PartitionSpec()
     in_specs = (specs, bucket_spec, PartitionSpec(AXIS), PartitionSpec())
-    local = partial(local_gradients, loss, accumulate, specs)
+    local = partial(local_gradients, loss, accumulation_steps, specs)
     of_devices = jax.shard_map(
         local, mesh=across, in_specs=in_specs, out_specs=(specs, PartitionSpec()), check_vma=False
     )
     return of_devices(params, bucket, rows, rng)
 
 
-def local_gradients(loss, accumulate: int, specs, params, bucket, rows, rng):
+def local_gradients(loss, accumulation_steps: int, specs, params, bucket, rows, rng):
     """The part of `sharded_gradients` on one device: it gathers whole parameters for its rows of the batch.
 
     The compiler may gather them once more for the gradient. The transpose of `all_gather` adds the devices' gradients
@@ -145,7 +153,7 @@ def local_gradients(loss, accumulate: int, specs, params, bucket, rows, rng):
     """
     rng = jax.random.fold_in(rng, jax.lax.axis_index(AXIS))
     of_shards = lambda params, batch, rng: loss(jax.tree.map(all_gather, params, specs), batch, rng)
-    gradients, metrics = gradient_sums(of_shards, accumulate, params, bucket, rows, rng)
+    gradients, metrics = gradient_sums(of_shards, accumulation_steps, params, bucket, rows, rng)
     add = lambda gradient, spec: gradient if AXIS in spec else jax.lax.psum(gradient, AXIS)
     return jax.tree.map(add, gradients, specs), jax.lax.psum(metrics, AXIS)
 

@@ -63,17 +63,18 @@ def apply_gradient(optimizer: optax.GradientTransformation, gradient, count, sta
     return state._replace(params=optax.apply_updates(state.params, updates), opt_state=opt_state, step=state.step + 1)
 
 
-def gradient_sums(loss, accumulate: int, params, bucket: dict, rows, rng):
+def gradient_sums(loss, accumulation_steps: int, params, bucket: dict, rows, rng):
     """Return the gradient of the sum of losses, and {"loss": (sum, count), ...}, of a batch.
 
-    With `accumulate` N > 1 the batch is divided into N micro-batches, which are computed one after another and added:
-    memory for B/N rows, the sums of B. Each has its own random key. Rows i, i + N, ... are micro-batch i; a batch whose
-    size N does not divide is padded with rows of weight zero.
+    With `accumulation_steps` N > 1 the batch is divided into N micro-batches, which are computed one after another and
+    added: memory for B/N examples, the sums of B. Each has its own random key. Examples i, i + N, ... are micro-batch
+    i; a batch whose size N does not divide is padded with examples of weight zero.
     """
     sums = jax.grad(partial(objective, loss), has_aux=True)
-    if accumulate == 1:
+    if accumulation_steps == 1:
         return sums(params, bucket, rows, rng)
-    numbers, micro_batches = jnp.arange(accumulate), jax.tree.map(partial(split_batch, accumulate), rows)  # [N, B/N]
+    numbers = jnp.arange(accumulation_steps)
+    micro_batches = jax.tree.map(partial(split_batch, accumulation_steps), rows)  # [N, B/N]
     first = jax.tree.map(lambda x: x[0], micro_batches)
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(sums, params, bucket, first, rng))
     add = partial(add_micro_batch, partial(sums, params, bucket), rng)

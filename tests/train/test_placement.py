@@ -72,16 +72,16 @@ def same(one, two, **tolerance):
         np.testing.assert_allclose(a, b, **tolerance)
 
 
-@pytest.mark.parametrize("accumulate", [2, 3, 16])
-def test_micro_batches_add_up_to_the_batch(accumulate):
+@pytest.mark.parametrize("accumulation_steps", [2, 3, 16])
+def test_micro_batches_add_up_to_the_batch(accumulation_steps):
     """Also where they hold unequal numbers of tokens, and where their number does not divide the batch."""
     params, rng = init(jax.random.PRNGKey(0)), jax.random.PRNGKey(1)
     bucket, batch = {"x": X, "tokens": TOKENS}, (np.arange(16), np.arange(16, dtype=np.float32) % 3)
     sums = jax.jit(gradient_sums, static_argnums=(0, 1))
-    whole, parts = (sums(loss, n, params, bucket, batch, rng) for n in (1, accumulate))
+    whole, parts = (sums(loss, n, params, bucket, batch, rng) for n in (1, accumulation_steps))
     same(parts[0], whole[0], rtol=1e-5, atol=1e-4)
     same(parts[1]["loss"], whole[1]["loss"], rtol=1e-6)
-    assert parts[1]["rows"] == (whole[1]["rows"][0], accumulate)
+    assert parts[1]["rows"] == (whole[1]["rows"][0], accumulation_steps)
 
 
 def test_each_micro_batch_has_a_key_of_its_own():
@@ -96,7 +96,7 @@ def test_each_micro_batch_has_a_key_of_its_own():
 
 
 def test_a_run_of_micro_batches_is_the_run_of_batches(tmp_path):
-    whole, parts = trained(tmp_path / "whole"), trained(tmp_path / "parts", accumulate=4)
+    whole, parts = trained(tmp_path / "whole"), trained(tmp_path / "parts", accumulation_steps=4)
     same(parts, whole, rtol=1e-5)
 
 
@@ -110,25 +110,25 @@ def lowered(devices, rows=16, **options):
 
 
 def test_micro_batches_need_less_memory():
-    programs = [lowered(tuple(jax.devices()[:1]), 4096, accumulate=n).compile() for n in (1, 8)]
+    programs = [lowered(tuple(jax.devices()[:1]), 4096, accumulation_steps=n).compile() for n in (1, 8)]
     temporaries = [program.memory_analysis().temp_size_in_bytes for program in programs]
     assert temporaries[1] < temporaries[0] / 3, temporaries
 
 
-@pytest.mark.parametrize("accumulate, message", [(3, "multiple of 3, .* got 16: give 18"), (32, "got 16: give 32")])
-def test_a_batch_that_does_not_divide_is_one_line(accumulate, message):
+@pytest.mark.parametrize("steps, message", [(3, "multiple of 3, .* got 16: give 18"), (32, "got 16: give 32")])
+def test_a_batch_that_does_not_divide_is_one_line(steps, message):
     with pytest.raises(InputError, match=message) as error:
-        check_batches(network(), Train(batch_size=16, accumulate=accumulate))
+        check_batches(network(), Train(batch_size=16, accumulation_steps=steps))
     assert "\n" not in str(error.value)
 
 
 def test_batches_counted_in_tokens_are_filled():
-    check_batches(network(batch_size=7), Train(batch_size=16, accumulate=3))
+    check_batches(network(batch_size=7), Train(batch_size=16, accumulation_steps=3))
 
 
 def test_a_batch_that_does_not_divide_leaves_nothing_behind(tmp_path, monkeypatch):
     monkeypatch.setattr(tasks, "build", lambda config: network(batch_size=50))
-    config = Config("vit_digits", Images(), Vit(), train=Train(batch_size=50, accumulate=4))
+    config = Config("vit_digits", Images(), Vit(), train=Train(batch_size=50, accumulation_steps=4))
     with pytest.raises(InputError, match="give 52"):
         lifecycle.start(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -158,7 +158,7 @@ def on(devices: int, name: str, *arguments):
 def pieces_equal_copies(directory: str):
     """In a process of several devices: a sharded training is the replicated one, dropout and micro-batches included."""
     placement.SHARDED_FROM = 100
-    directory, options = Path(directory), {"dropout": 0.5, "accumulate": 2}
+    directory, options = Path(directory), {"dropout": 0.5, "accumulation_steps": 2}
     copies = trained(directory / "copies", **options)
     pieces = trained(directory / "pieces", shard_parameters=True, **options)
     same(pieces, copies, rtol=1e-6, atol=1e-6)
