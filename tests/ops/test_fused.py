@@ -2,9 +2,6 @@
 score, mask, bias and dropout."""
 
 import inspect
-import os
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +17,9 @@ from attention_jax.ops.masks import causal, dense, lengths, segments, window
 WIDTH, VALUE_WIDTH = 4, 3
 KEY = jax.random.key(0)
 AS_USERS_DO = {"xla_backend_optimization_level": 3, "xla_llvm_disable_expensive_passes": False}
+"""XLA's own options: those of conftest.py compile without optimisation."""
+if jax.__version__.startswith("0.10."):
+    AS_USERS_DO["xla_cpu_use_fusion_emitters"] = True
 
 SCORES = {
     "Dot": scores.Dot(),
@@ -90,14 +90,15 @@ def value_and_gradients(implementation, blocks, dropout, offset, *case):
     return out, gradients
 
 
-compiled = jax.jit(value_and_gradients, static_argnums=(0, 1, 2, 3))
+quickly, optimised = (
+    jax.jit(value_and_gradients, static_argnums=(0, 1, 2, 3), compiler_options=options)
+    for options in (None, AS_USERS_DO)
+)
 
 
-def run(implementation, query, key, value, score, bias, mask, blocks=(None, None), dropout=None, offset=0):
-    """Output and all gradients, of queries, keys, values and the parameters of score and bias."""
-    return jax.tree.map(
-        np.asarray, compiled(implementation, blocks, dropout, offset, query, key, value, score, bias, mask)
-    )
+def run(implementation, *case, blocks=(None, None), dropout=None, offset=0, compiled=quickly):
+    """Output and all gradients of a case (query, key, value, score, bias, mask), of all but the mask."""
+    return jax.tree.map(np.asarray, compiled(implementation, blocks, dropout, offset, *case))
 
 
 def in_float64(tree):
@@ -106,9 +107,9 @@ def in_float64(tree):
     )
 
 
-def assert_exact(case, blocks, tolerance=1e-5, **more):
+def assert_exact(case, blocks, tolerance=1e-5, compiled=quickly, **more):
     """Fused in float32 against plain in float64; `case` is (query, key, value, score, bias, mask)."""
-    fused = run("fused", *case, blocks=blocks, **more)
+    fused = run("fused", *case, blocks=blocks, compiled=compiled, **more)
     with jax.enable_x64(True):
         exact = run("plain", *in_float64(case), **more)
     scale = max([1.0] + [np.abs(x).max() for x in jax.tree.leaves(exact)])
@@ -144,19 +145,36 @@ def test_without_queries_or_keys_there_is_nothing_to_go_through():
 
 BIAS_NAMES = list(BIASES)
 PAIRS = [(s, list(MASKS)[i % len(MASKS)], BIAS_NAMES[(i + 1) % 6], (0, 0.3)[i % 2]) for i, s in enumerate(SCORES)]
-MORE_PAIRS = [(list(SCORES)[(4 * i + 1) % 11], m, BIAS_NAMES[i % 6], (0.3, 0)[i % 2]) for i, m in enumerate(MASKS)]
 
 
 def test_the_fast_pairs_have_every_mask_and_bias():
     assert ({mask for _, mask, _, _ in PAIRS}, {bias for _, _, bias, _ in PAIRS}) == (set(MASKS), set(BIASES))
 
 
-@pytest.mark.parametrize(
-    "score, mask, bias, dropout", [*PAIRS, *(pytest.param(*pair, marks=pytest.mark.slow) for pair in MORE_PAIRS)]
-)
+@pytest.mark.parametrize("score, mask, bias, dropout", PAIRS)
 def test_every_score_mask_and_bias(score, mask, bias, dropout):
     case = *arrays(7, 9), SCORES[score], BIASES[bias], MASKS[mask](table(7, 9))
     assert_exact(case, (3, 4), dropout=dropout)
+
+
+OPTIMISED = [PAIRS[i] for i in (1, 3, 4, 6, 7, 8, 11)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("score, mask, bias, dropout", OPTIMISED)
+def test_the_programs_that_users_run(score, mask, bias, dropout):
+    """XLA's optimisation may reorder sums and contract products: the same oracle, and hidden NaN stays hidden."""
+    case = *arrays(7, 9), SCORES[score], BIASES[bias], MASKS[mask](table(7, 9))
+    assert_exact(case, (3, 4), dropout=dropout, compiled=optimised)
+    if mask.startswith("causal"):  # nobody attends to the last key
+        fused = lambda: run("fused", *case, blocks=(3, 4), dropout=dropout, compiled=optimised)
+        clean = fused()
+        case[1][8], case[2][8] = np.nan, np.nan
+        jax.tree.map(np.testing.assert_array_equal, fused(), clean)
+
+
+def test_the_optimised_pairs_have_every_bias():
+    assert {bias for _, _, bias, _ in OPTIMISED} == set(BIASES)
 
 
 @pytest.mark.parametrize("queries, keys, blocks, offset", [(1, 3, (2, 3), 3), (5, 11, (64, 64), 0)])
@@ -166,7 +184,7 @@ def test_a_few_shapes(queries, keys, blocks, offset):
 
 
 @pytest.mark.slow
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(st.data())
 def test_any_shape(data):
     draw = lambda *options: data.draw(st.sampled_from(options))
@@ -187,10 +205,10 @@ def test_any_shape(data):
 @pytest.mark.parametrize("score", ["ScaledDot", "Additive", "Gaussian"])
 def test_what_nobody_may_see_does_not_leak(score, implementation, poison):
     query, key, value = arrays(7, 9)
-    mask = causal() & lengths(5)
-    expected = run(implementation, query, key, value, SCORES[score], BIASES["Shaw"], mask, (3, 4), offset=-2)
+    hidden = SCORES[score], BIASES["Shaw"], causal() & lengths(5)
+    expected = run(implementation, query, key, value, *hidden, blocks=(3, 4), offset=-2)
     key[5:], value[6:], query[:2] = poison, poison, poison  # queries at -2 and -1 see nothing
-    out, gradients = run(implementation, query, key, value, SCORES[score], BIASES["Shaw"], mask, (3, 4), offset=-2)
+    out, gradients = run(implementation, query, key, value, *hidden, blocks=(3, 4), offset=-2)
     for ours, clean in zip(jax.tree.leaves((out, gradients)), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(ours, clean, rtol=1e-5, atol=1e-6)
     assert (
@@ -213,7 +231,9 @@ def test_nan_that_a_query_attends_to_is_nan_in_its_output(broken, score, mask):
     """And never a row of zeros, the output of a query without any key."""
     case, (array, index, number) = arrays(7, 9), BROKEN[broken]
     case[array][index] = number
-    (plain, _), (fused, gradients) = (run(i, *case, SCORES[score], None, mask, (3, 4)) for i in ("plain", "fused"))
+    (plain, _), (fused, gradients) = (
+        run(i, *case, SCORES[score], None, mask, blocks=(3, 4)) for i in ("plain", "fused")
+    )
     if score != "Additive" or broken.startswith("NaN"):  # tanh makes infinity finite where nothing is prepared
         np.testing.assert_allclose(fused, plain, rtol=1e-5, atol=1e-6)  # NaN at the same queries
     nan = np.isnan(fused).all(axis=1)
@@ -248,12 +268,12 @@ def test_scores_too_large_to_be_rounded_to_a_few_units(score):
 
 def test_very_large_and_all_equal_scores():
     query, key, value = arrays(7, 9)
-    out, gradients = run("fused", query * 1e2, key * 1e2, value, scores.Dot(), None, causal(), (3, 4))
+    out, gradients = run("fused", query * 1e2, key * 1e2, value, scores.Dot(), None, causal(), blocks=(3, 4))
     plain = run("plain", query * 1e2, key * 1e2, value, scores.Dot(), None, causal())
     assert (np.abs(query @ key.T).max() * 1e4) > 1e4
     for ours, theirs in zip(jax.tree.leaves((out, gradients)), jax.tree.leaves(plain), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-3)
-    equal = run("fused", query, np.ones_like(key), value, scores.ScaledDot(), None, None, (3, 4))[0]
+    equal = run("fused", query, np.ones_like(key), value, scores.ScaledDot(), None, None, blocks=(3, 4))[0]
     np.testing.assert_allclose(equal, np.broadcast_to(value.mean(axis=0), equal.shape), rtol=1e-5, atol=1e-6)
 
 
@@ -326,12 +346,3 @@ def test_memory_is_linear():
     small, large = (temporary(scores.Gaussian(), "fused", length) for length in (4096, 32768))
     assert np.log(large / small) / np.log(8) <= 1.1
     assert temporary(scores.ScaledDot(), "plain", 2048) > 10 * temporary(scores.ScaledDot(), "fused", 2048)
-
-
-@pytest.mark.slow
-def test_all_of_this_holds_in_the_programs_that_users_run():
-    """Once more with XLA's own flags: those of conftest.py compile without optimisation."""
-    environment = os.environ | {"XLA_FLAGS": ""}
-    command = [sys.executable, "-m", "pytest", "-n", "0", "-m", "not slow", "-p", "no:cacheprovider", __file__]
-    run = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert run.returncode == 0, run.stdout
