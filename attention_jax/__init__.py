@@ -36,8 +36,10 @@ PUBLIC = {
     "models.vit": ("Vit",),
     "ops.attention": ("attend", "attention_weights", "masked_softmax"),
     "ops.biases": ("ALiBi", "Bias", "ShawBias", "T5Bias", "TransformerXLBias"),
+    "ops.delta": ("chunked_delta", "recurrent_delta"),
     "ops.heads": ("attend_heads",),
     "ops.kernel_regression": ("nadaraya_watson",),
+    "ops.lattice": ("expected_monotonic", "hard_attention", "hidden_markov", "monotonic_transitions"),
     "ops.masks": ("Mask", "causal", "dense", "lengths", "segments", "window"),
     "ops.normalisers": (
         "Budget", "CompactKernel", "Entmax", "Normmax", "ReluPower", "Sigmoid", "Signed", "Softmax", "Sparsemax",
@@ -45,6 +47,7 @@ PUBLIC = {
     ),
     "ops.normalising": ("Normaliser", "Ordered", "Pointwise", "Ratio", "Threshold"),
     "ops.pooling": ("LocalLinear", "LogMixture", "Mean", "Moments", "Pool"),
+    "ops.retention": ("chunked_retention", "quadratic_retention", "recurrent_retention", "retnet_decays"),
     "ops.scores": (
         "Additive", "Bilinear", "Boxcar", "Concat", "Constant", "Cosine", "Dot", "Epanechikov", "Gaussian",
         "NegativeSquaredDistance", "QKNorm", "ScaledDot", "Score", "SoftCap",
@@ -69,8 +72,10 @@ if TYPE_CHECKING:
     from attention_jax.models.vit import Vit
     from attention_jax.ops.attention import attend, attention_weights, masked_softmax
     from attention_jax.ops.biases import ALiBi, Bias, ShawBias, T5Bias, TransformerXLBias
+    from attention_jax.ops.delta import chunked_delta, recurrent_delta
     from attention_jax.ops.heads import attend_heads
     from attention_jax.ops.kernel_regression import nadaraya_watson
+    from attention_jax.ops.lattice import expected_monotonic, hard_attention, hidden_markov, monotonic_transitions
     from attention_jax.ops.masks import Mask, causal, dense, lengths, segments, window
     from attention_jax.ops.normalisers import (
         Budget,
@@ -88,6 +93,12 @@ if TYPE_CHECKING:
     )
     from attention_jax.ops.normalising import Normaliser, Ordered, Pointwise, Ratio, Threshold
     from attention_jax.ops.pooling import LocalLinear, LogMixture, Mean, Moments, Pool
+    from attention_jax.ops.retention import (
+        chunked_retention,
+        quadratic_retention,
+        recurrent_retention,
+        retnet_decays,
+    )
     from attention_jax.ops.scores import (
         Additive,
         Bilinear,

@@ -85,8 +85,8 @@ class ReluPower(Pointwise):
 @pytree
 @dataclass(frozen=True)
 class Signed(Pointwise):
-    """s_j itself, of either sign: with a product of features as the score this is linear attention without a
-    normaliser, and with a bias of decay RetNet (Sun et al. 2023, eq. 5)."""
+    """s_j itself, of either sign: with dot products as the score this is linear attention without a normaliser. With
+    decay it is retention (`ops/retention.py`)."""
 
     def __call__(self, x):
         return x

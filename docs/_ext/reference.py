@@ -23,6 +23,8 @@ GROUPS = {
     "scores": ("Score functions", ("ops.scores",)),
     "normalizers": ("Normalizers: softmax, entmax, sigmoid and others", ("ops.normalisers", "ops.normalising")),
     "pooling": ("Pooling: mean, variance and local linear attention", ("ops.pooling",)),
+    "recurrences": ("Retention (RetNet, Mamba-2) and the delta rule", ("ops.retention", "ops.delta")),
+    "alignments": ("Latent alignments: hard, hidden Markov and monotonic attention", ("ops.lattice",)),
     "masks": ("Masks", ("ops.masks",)),
     "biases": ("Biases and relative positions", ("ops.biases",)),
     "models": ("Models (Flax Linen modules)", ("models",)),

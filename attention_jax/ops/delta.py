@@ -1,0 +1,81 @@
+"""The delta rule: a state that is corrected towards each new value, one position at a time or in chunks.
+
+    S_t = exp(g_t) (I - beta_t k_t k_t^T) S_{t-1} + beta_t k_t v_t^T        o_t = q_t S_t
+
+(Yang et al. 2024a, DeltaNet, with g = 0; Yang et al. 2024b, gated DeltaNet, eq. 10). The state [D, V] predicts the
+value of k_t as k_t S; a step moves this prediction by beta_t towards v_t, where linear attention only adds. With keys
+of norm 1 the state is stable for beta in [0, 2], and with beta = 1 the last pair is stored exactly.
+
+A chunk is computed at once by solving for the corrections u_t = beta_t (v_t - exp(g_t) k_t S_{t-1}) (the UT transform,
+Yang et al. 2024a, section 3.2): they solve a triangular system, and then the chunk is that of `ops/retention.py` with u
+as values.
+
+All functions are for one sequence and one head; use `jax.vmap` for more.
+
+>>> key, value = jnp.array([[1.0], [1.0]]), jnp.array([[3.0], [5.0]])
+>>> output, state = recurrent_delta(key, key, value, jnp.ones(2), jnp.zeros(2))
+>>> output.tolist()  # the second value replaces the first
+[[3.0], [5.0]]
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Float
+
+from attention_jax.ops import retention
+from attention_jax.ops.retention import CHUNK, Length, decays, first_state, over_chunks, padded
+
+
+def recurrent_delta(
+    query: Float[Array, "T D"],
+    key: Float[Array, "T D"],
+    value: Float[Array, "T V"],
+    beta: Float[Array, " T"],
+    log_decay: Float[Array, " T"],
+    length: Length = None,
+    state: Float[Array, "D V"] | None = None,
+) -> tuple[Float[Array, "T V"], Float[Array, "D V"]]:
+    """The outputs and the last state, one position at a time.
+
+    `beta` is the rate of correction and `log_decay` g, zero for DeltaNet. Positions from `length` on, if it is given,
+    are padding: they change nothing, and their output is zero. `state` is that before the first position, zero unless
+    given.
+    """
+    rows = padded((query, key, value, beta, log_decay), length)
+
+    def step(state, row):
+        query, key, value, beta, decay = row
+        state = jnp.exp(decay) * state
+        state = state + jnp.outer(key, beta * (value - key @ state))
+        return state, query @ state
+
+    state, output = jax.lax.scan(step, first_state(state, *rows[1:3]), rows)
+    return output.astype(value.dtype), state
+
+
+def chunked_delta(
+    query: Float[Array, "T D"],
+    key: Float[Array, "T D"],
+    value: Float[Array, "T V"],
+    beta: Float[Array, " T"],
+    log_decay: Float[Array, " T"],
+    length: Length = None,
+    state: Float[Array, "D V"] | None = None,
+    chunk: int = CHUNK,
+) -> tuple[Float[Array, "T V"], Float[Array, "D V"]]:
+    """What `recurrent_delta` returns, computed `chunk` positions at a time."""
+    rows = padded((query, key, value, beta, log_decay), length)
+    return over_chunks(one_chunk, first_state(state, *rows[1:3]), rows, chunk, value.dtype)
+
+
+def one_chunk(state, query, key, value, beta, log_decay):
+    """(state after, outputs) of one chunk."""
+    start = jnp.exp(jnp.cumsum(log_decay))
+    earlier = jnp.tril(decays(log_decay) * (key @ key.T), -1)
+    target = value - start[:, None] * (key @ state)
+    solve = partial(solve_triangular, lower=True, unit_diagonal=True)
+    correction = solve(jnp.eye(len(key), dtype=key.dtype) + beta[:, None] * earlier, beta[:, None] * target)
+    return retention.one_chunk(state, query, key, correction, log_decay)

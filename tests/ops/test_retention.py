@@ -1,0 +1,140 @@
+"""Retention and the delta rule: each form against the definition in NumPy, and the forms against each other."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention_jax.ops import delta, linear, retention
+from attention_jax.ops.attention import attend
+from attention_jax.ops.masks import causal
+from attention_jax.ops.normalisers import Signed
+from attention_jax.ops.scores import Dot
+
+T, D, V = 37, 5, 3
+
+
+def case(seed=0, length=T):
+    draw = np.random.default_rng(seed)
+    query, key = draw.normal(size=(2, length, D))
+    key = key / np.linalg.norm(key, axis=1, keepdims=True)
+    value, decay = draw.normal(size=(length, V)), -draw.exponential(0.2, size=length)
+    return [jnp.asarray(x, jnp.float32) for x in (query, key, value, draw.uniform(0, 2, length), decay)]
+
+
+def oracle(query, key, value, beta, decay):
+    """The recurrence in float64; without beta nothing is taken away from the state."""
+    state, out = np.zeros((key.shape[1], value.shape[1])), []
+    for t in range(len(query)):
+        state = np.exp(decay[t]) * state
+        if beta is None:
+            state = state + np.outer(key[t], value[t])
+        else:
+            state = (np.eye(len(key[t])) - beta[t] * np.outer(key[t], key[t])) @ state
+            state = state + beta[t] * np.outer(key[t], value[t])
+        out.append(query[t] @ state)
+    return np.array(out), state
+
+
+def forms(rule):
+    """Functions of (query, key, value, beta, decay, length=None) that return the outputs alone."""
+    if rule == "delta":
+        return {
+            "recurrent": lambda *x, **call: delta.recurrent_delta(*x, **call)[0],
+            "chunked": lambda *x, **call: delta.chunked_delta(*x, **call, chunk=8)[0],
+            "one chunk": lambda *x, **call: delta.chunked_delta(*x, **call, chunk=100)[0],
+        }
+    return {
+        "quadratic": lambda q, k, v, _, g, **call: retention.quadratic_retention(q, k, v, g, **call),
+        "recurrent": lambda q, k, v, _, g, **call: retention.recurrent_retention(q, k, v, g, **call)[0],
+        "chunked": lambda q, k, v, _, g, **call: retention.chunked_retention(q, k, v, g, **call, chunk=8)[0],
+    }
+
+
+every = pytest.mark.parametrize("rule, form", [(rule, form) for rule in ("retention", "delta") for form in forms(rule)])
+
+
+@every
+def test_values_are_those_of_the_recurrence_and_gradients_those_of_the_recurrent_form(rule, form):
+    function, arrays = forms(rule)[form], case()
+    expected = oracle(*(np.asarray(x, np.float64) if n != 3 or rule == "delta" else None for n, x in enumerate(arrays)))
+    np.testing.assert_allclose(jax.jit(function)(*arrays), expected[0], atol=1e-5)
+    loss = lambda function: lambda *x: jnp.sum(jnp.sin(function(*x)))
+    found = jax.jit(jax.grad(loss(function), (0, 1, 2, 3, 4)))(*arrays)
+    wanted = jax.jit(jax.grad(loss(forms(rule)["recurrent"]), (0, 1, 2, 3, 4)))(*arrays)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), found, wanted)
+
+
+@every
+def test_padding_changes_nothing_even_if_it_is_nan_and_vmap_is_a_loop(rule, form):
+    function, (first, second) = forms(rule)[form], (case(1), case(2))
+    nan = lambda x: x.at[20:].set(jnp.nan)
+    batch = [jnp.stack([nan(a), b]) for a, b in zip(first, second)]
+    run = lambda length, *arrays: function(*arrays, length=length)
+    found = jax.jit(jax.vmap(run))(jnp.array([20, T]), *batch)
+    short = function(*(x[:20] for x in first))
+    np.testing.assert_allclose(found[0], np.concatenate([short, np.zeros((T - 20, V))]), atol=1e-5)
+    np.testing.assert_allclose(found[1], function(*second), atol=1e-5)
+    total = lambda query, key, value: run(20, query, key, value, *(x[0] for x in batch[3:])).sum()
+    for gradient in jax.grad(total, (0, 1, 2))(*(x[0] for x in batch[:3])):
+        assert np.isfinite(gradient).all() and not np.asarray(gradient[20:]).any()
+
+
+@pytest.mark.parametrize("rule", ["retention", "delta"])
+def test_a_sequence_may_be_continued_from_its_state(rule):
+    query, key, value, beta, decay = case(3)
+    recurrent, chunked = {
+        "retention": (retention.recurrent_retention, retention.chunked_retention),
+        "delta": (delta.recurrent_delta, delta.chunked_delta),
+    }[rule]
+    rows = (query, key, value, beta, decay) if rule == "delta" else (query, key, value, decay)
+    whole, last = recurrent(*rows)
+    first, state = chunked(*(x[:30] for x in rows), chunk=16)
+    padded, same = chunked(*rows, length=30, chunk=16)
+    np.testing.assert_allclose(same, state, atol=1e-6)
+    np.testing.assert_allclose(padded[:30], first, atol=1e-6)
+    rest, end = recurrent(*(x[30:] for x in rows), state=state)
+    np.testing.assert_allclose(np.concatenate([first, rest]), whole, atol=1e-5)
+    np.testing.assert_allclose(end, last, atol=1e-5)
+
+
+def test_without_decay_retention_is_linear_attention_without_a_normaliser():
+    query, key, value, _, _ = case()
+    expected = attend(query, key, value, score=Dot(), normalise=Signed(), mask=causal())
+    np.testing.assert_allclose(retention.chunked_retention(query, key, value, jnp.zeros(T))[0], expected, atol=1e-5)
+    # and with positive features and a column of ones, that with one
+    phi = linear.Elu().features
+    pooled = retention.chunked_retention(phi(query), phi(key), linear.with_one(value, value.dtype), jnp.zeros(T))[0]
+    expected = linear.recurrent(query, key, value, linear.Elu())
+    np.testing.assert_allclose(linear.divided(pooled), expected, atol=1e-5)
+
+
+def test_the_decays_of_retnet_double_the_reach_from_head_to_head():
+    np.testing.assert_allclose(np.exp(retention.retnet_decays(3)), [31 / 32, 63 / 64, 127 / 128], rtol=1e-6)
+
+
+def test_the_delta_rule_stores_as_many_orthogonal_pairs_as_the_keys_are_wide():
+    """In any order and however often written, where linear attention returns multiples."""
+    keys, values = jnp.eye(D), case()[2][:D]
+    order = jnp.array([3, 1, 4, 1, 0, 2, 3])
+    state = delta.chunked_delta(keys[order], keys[order], values[order], jnp.ones(7), jnp.zeros(7), chunk=4)[1]
+    np.testing.assert_allclose(keys @ state, values, atol=1e-6)
+    added = retention.chunked_retention(keys[order], keys[order], values[order], jnp.zeros(7), chunk=4)[1]
+    np.testing.assert_allclose(added[1], 2 * values[1], atol=1e-6)
+
+
+def test_delta_states_may_flip_signs_which_parity_needs():
+    """beta = 2 reflects the state (Grazzi et al. 2024): the product of the signs of 9 inputs is kept exactly."""
+    ones = jnp.ones((9, 1))
+    flips = jnp.array([1.0, 0, 1, 1, 0, 0, 1, 1, 1])
+    out, _ = delta.chunked_delta(ones, ones, 0 * ones, 2.0 * flips, jnp.zeros(9), state=jnp.ones((1, 1)), chunk=4)
+    np.testing.assert_allclose(out[:, 0], np.cumprod(1 - 2 * np.asarray(flips)), atol=1e-6)
+
+
+@pytest.mark.parametrize("rule, form", [("retention", "quadratic"), ("retention", "chunked"), ("delta", "chunked")])
+def test_half_precision_is_summed_in_float32(rule, form):
+    half = [x.astype(jnp.bfloat16) for x in case()]
+    found = forms(rule)[form](*half)
+    expected = forms(rule)[form](*(x.astype(jnp.float32) for x in half))
+    assert found.dtype == jnp.bfloat16
+    np.testing.assert_allclose(found.astype(jnp.float32), expected, rtol=2**-8, atol=1e-6)
