@@ -43,7 +43,6 @@ PENDING = (
     "attention_jax/weights/",
     "benchmarks/compile.py",
     "docs/design.md",
-    "docs/devices.md",
     "docs/extend.md",
     "docs/faq.md",
     "docs/fused.md",
