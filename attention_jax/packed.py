@@ -1,4 +1,4 @@
-"""A finished run in one file: JSON, arrays and safetensors in a zip. It has no pickle and no code."""
+"""A run in one file: JSON, arrays and safetensors in a zip. It has no pickle and no code."""
 
 import atexit
 import tempfile

@@ -73,6 +73,8 @@ def load_task(directory: Path, config: configs.Config, whole_data: bool = True):
     task = tasks.build(config, data)
     if data is None:
         check_data(directory, task)
+        if not whole_data and task.view:
+            print(f"note: {directory} keeps no preprocessing; its training data were loaded", file=sys.stderr)
     return task
 
 
@@ -83,11 +85,8 @@ def check_answers(directory: Path, config: configs.Config):
 
 
 def params_of(directory: Path, config: configs.Config, task):
-    """The parameters that a run ended with; of an interrupted run, with a note, those of its best epoch or, if no epoch
-    has ended, of its latest checkpoint."""
+    """The parameters of a run as a tree of JAX arrays. Raises InputError for those of another model than the task's."""
     import jax
-
-    from attention_jax.train.checkpoint import load_params, read_checkpoint
 
     like = jax.eval_shape(task.init, jax.random.PRNGKey(0))
     if (kept := read_weights(directory)) is not None:
@@ -95,24 +94,31 @@ def params_of(directory: Path, config: configs.Config, task):
         if wanted != found:
             raise InputError(f"the weights of the packed run are not those of its model {config.name}: pack it again")
         return jax.tree.map(jax.numpy.asarray, kept)
-    if not (directory / "final").is_dir():
-        number, params = read_checkpoint(directory / "checkpoints", like)
-        print(f"note: {directory} has not ended; these are the parameters of step {number}", file=sys.stderr)
-        return params
-    return load_params(final_of(directory, config), like)
+    return read_parameters(directory, config, like)
+
+
+def read_parameters(directory: Path, config: configs.Config, like=None):
+    """The parameters that a run ended with; of an interrupted run, with a note, those of its best epoch or, if no epoch
+    has ended, of its latest checkpoint. Their shapes must be those of `like`, if it is given."""
+    from attention_jax.train.checkpoint import load_params, read_checkpoint, read_params
+
+    if (directory / "final").is_dir() or not has_checkpoint(directory):
+        final = final_of(directory, config)
+        return read_params(final) if like is None else load_params(final, like)
+    number, params = read_checkpoint(directory / "checkpoints", like)
+    print(f"note: {directory} has not ended; these are the parameters of step {number}", file=sys.stderr)
+    return params
 
 
 def load_weights(directory: Path, **trusted):
-    """(config, params) of a finished run, whose data need not be available; `trusted` is for `read_config`."""
-    from attention_jax.train.checkpoint import read_params
-
+    """(config, params) of a run, whose data need not be available; `trusted` is for `read_config`."""
     config = read_config(directory, **trusted)
     kept = read_weights(directory)
-    return config, read_params(final_of(directory, config)) if kept is None else kept
+    return config, read_parameters(directory, config) if kept is None else kept
 
 
 def weights_of(place: Path, **trusted):
-    """The weights (weights/exchange.py) in a run that has ended, in a file or in a directory with one; `trusted` is for
+    """The weights (weights/exchange.py) in a run, in a file or in a directory with one; `trusted` is for
     `read_config`."""
     from attention_jax.weights import exchange
 

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from tiny import MODELS, builder
 
-from attention_jax import InputError, config as configs, load_run, saved_run, tasks, train_run
+from attention_jax import InputError, config as configs, load_run, packed, saved_run, tasks, train_run
 from attention_jax.data import stored
 from attention_jax.data.pairs import Tokenizer
 from attention_jax.views import view_of
+from attention_jax.weights import exchange
 
 FAMILIES = {model.task.rpartition(":")[2]: model for model in reversed(MODELS)}
 TEXTS = {
@@ -55,7 +56,7 @@ def pairs(place, words: str) -> configs.Config:
 
 
 @pytest.mark.slow
-def test_a_run_answers_elsewhere_after_its_data_are_gone_and_asks_for_them_to_evaluate(tmp_path):
+def test_a_run_answers_elsewhere_after_its_data_are_gone_and_asks_for_them_to_evaluate(tmp_path, capsys):
     config = pairs(tmp_path / "pairs.tsv", "abcdefgh")
     before = train_run(config, tmp_path / "run", quiet=True).predict(["a b c", "c d e"])
     shutil.move(tmp_path / "run", tmp_path / "elsewhere")
@@ -71,7 +72,33 @@ def test_a_run_answers_elsewhere_after_its_data_are_gone_and_asks_for_them_to_ev
     assert len(str(refused.value)) < 400 and "\n" not in str(refused.value)
     assert run.predict(["a b c", "c d e"]) == before
     shutil.rmtree(tmp_path / "elsewhere" / "final")  # as if it had been interrupted before its end
-    assert load_run(tmp_path / "elsewhere").predict(["a b c"]) is not None
+    interrupted = load_run(tmp_path / "elsewhere")
+    assert interrupted.predict(["a b c"]) is not None
+    capsys.readouterr()
+    weights = saved_run.weights_of(tmp_path / "elsewhere")
+    assert "has not ended; these are the parameters of step" in capsys.readouterr().err
+    flat = exchange.flat(interrupted.params)
+    assert weights.arrays.keys() == flat.keys()
+    for name, array in flat.items():
+        np.testing.assert_array_equal(weights.arrays[name], array)
+    answer = interrupted.predict(["a b c"])
+    packed.write(tmp_path / "elsewhere", interrupted.params, tmp_path / "run.zip")
+    assert load_run(tmp_path / "run.zip").predict(["a b c"]) == answer
+
+
+@pytest.mark.slow
+def test_a_run_of_an_earlier_version_answers_from_its_data_with_one_note(tmp_path, capsys):
+    run = train_run(pairs(tmp_path / "pairs.tsv", "abcdefgh"), tmp_path / "run", quiet=True)
+    before = run.predict(["a b c", "c d e"])
+    for kept in (tmp_path / "run").glob("preprocessing.*"):
+        kept.unlink()
+    capsys.readouterr()
+    old = load_run(tmp_path / "run")
+    assert old.predict(["a b c", "c d e"]) == before and len(old.attention(["a b c"])) == 1
+    (note,) = capsys.readouterr().err.splitlines()
+    assert note == f"note: {tmp_path / 'run'} keeps no preprocessing; its training data were loaded"
+    with pytest.raises(InputError, match=r"preprocessing\.json"):
+        packed.write(tmp_path / "run", old.params, tmp_path / "run.zip")
 
 
 def test_a_damaged_or_later_file_is_one_line(tmp_path):

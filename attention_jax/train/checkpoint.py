@@ -255,10 +255,11 @@ def read_params(directory: Path):
     return load_params(directory, like)
 
 
-def read_checkpoint(directory: Path, like) -> tuple[int, Any]:
+def read_checkpoint(directory: Path, like=None) -> tuple[int, Any]:
     """Return (number, parameters) of the best epoch of a run, or of its latest checkpoint before the first epoch ends.
 
-    The directory is opened for reading only, so the run may train meanwhile.
+    The directory is opened for reading only, so the run may train meanwhile. The parameters must have the shapes of
+    `like`, if it is given.
 
     Raises:
       InputError: the checkpoint is damaged or of another model.
@@ -269,6 +270,8 @@ def read_checkpoint(directory: Path, like) -> tuple[int, Any]:
     known = [(value, number) for number, value in quality.items() if value is not None]
     number = max(known)[1] if known else max(quality)
     state = read_params(Path(directory) / str(number) / "state")
+    if like is None:
+        return number, state["params"]
     return number, _read_like(like, lambda: state["params"], f"the checkpoint {Path(directory) / str(number)}")
 
 

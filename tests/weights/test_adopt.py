@@ -126,11 +126,11 @@ def test_a_run_begins_with_what_it_is_given_and_only_once(tmp_path, monkeypatch)
     path = written(tmp_path / "there" / "model.safetensors", theirs.huggingface(state), VIT)
     config = configs.replace(config, **{"train.init_weights": str(path)})
     task = tasks.build(config)
-    begin = lifecycle.begun_from(config, task, tmp_path)
+    begin = lifecycle.initial_params(config, task, tmp_path)
     like = jax.eval_shape(task.init, jax.random.PRNGKey(0))
     fresh = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), like)
     assert np.array_equal(begin(fresh)["trunk"]["norm"]["scale"], state["norm.weight"])
     (tmp_path / "checkpoints" / "12.orbax-checkpoint-tmp").mkdir(parents=True)
-    assert begin(fresh) is not fresh and lifecycle.begun_from(config, task, tmp_path)(fresh) is not fresh
+    assert begin(fresh) is not fresh and lifecycle.initial_params(config, task, tmp_path)(fresh) is not fresh
     (tmp_path / "checkpoints" / "12").mkdir()
-    assert lifecycle.begun_from(config, task, tmp_path)(fresh) is fresh
+    assert lifecycle.initial_params(config, task, tmp_path)(fresh) is fresh
