@@ -305,13 +305,13 @@ def sweep(words: list[str]):
             f"the workers of a sweep find an experiment by its name: put {asked.experiment} into experiments/"
         )
     require("train", "data", "report", "sweep")
-    from attention_jax.sweep import answer, driver
+    from attention_jax.sweep import driver, summary
     from attention_jax.sweep.space import assignments
 
     over = assignments(sum(asked.over, ())) or catalogue.load_experiment(asked.experiment).sweep()
     settings = driver.settings_of(config, over, asked.method, asked.trials, asked.seeds, asked.metric)
     if asked.dry_run:
-        return answer.announce(settings, driver.first_points(settings))
+        return summary.announce(settings, driver.first_points(settings))
     if asked.record:
         if not catalogue.CHECKOUT:
             raise InputError("--record needs a checkout of the repository, where results are kept: leave it out")
@@ -323,7 +323,7 @@ def sweep(words: list[str]):
         print(f"interrupted; the same command goes on with the sweep in {directory}", file=sys.stderr)
         raise SystemExit(130) from None
     if asked.record:
-        answer.record(directory, settings, trials, words)
+        summary.record(directory, settings, trials, words)
 
 
 def sweep_report(words: list[str]):
@@ -331,9 +331,9 @@ def sweep_report(words: list[str]):
     from attention_jax import cli
 
     asked = cli.parse(cli.SweepReport, words)
-    from attention_jax.sweep import answer
+    from attention_jax.sweep import summary
 
-    answer.report(Path(asked.directory), asked.trust_code)
+    summary.report(Path(asked.directory), asked.trust_code)
 
 
 def compile_for_target(words: list[str]):

@@ -1,8 +1,7 @@
-"""How good translations are: sacrebleu's corpus BLEU and chrF with their signatures, BLEU by
-source length, and d2l's own score.
+"""Translation metrics: sacrebleu's corpus BLEU and chrF with their signatures, BLEU by source length, and d2l's score.
 
-`tokenize="13a"` scores plain text (sacrebleu's default); `tokenize="none"` scores text that is already tokenised, as
-many papers do. The two are different numbers, so a score never travels without its signature.
+`tokenize="13a"` scores plain text (sacrebleu's default); `tokenize="none"` scores text that is already tokenized, as
+many papers do. The two are not comparable, so every score is stored with its signature.
 """
 
 import itertools
@@ -23,7 +22,7 @@ Tokenize = Literal["13a", "none", "char", "zh", "ja-mecab", "ko-mecab", "intl"]
 
 class Score(NamedTuple):
     score: float  # 0 .. 100
-    signature: str  # what exactly was computed, by which version
+    signature: str  # settings and version of sacrebleu
 
 
 def bleu(
@@ -46,9 +45,7 @@ def bleu(
 def bleu_interval(
     hypotheses: Sequence[str], references: Sequence[str], tokenize: Tokenize = "13a", resamples: int = 1000
 ) -> tuple[float, float]:
-    """Where 95 % of the BLEU lie of so many test sets drawn from this one with replacement (Koehn 2004), by sacrebleu.
-
-    The draws are always the same ones (sacrebleu's seed).
+    """Return sacrebleu's 95 % bootstrap interval of BLEU over resampled test sets (Koehn 2004), with a fixed seed.
 
     >>> bleu_interval(["the cat sat on the mat"], ["the cat sat on the mat"], resamples=10)
     (100.0, 100.0)
@@ -59,7 +56,7 @@ def bleu_interval(
     metric = BLEU(tokenize=tokenize, force=True)
     score = metric.corpus_score(list(hypotheses), [list(references)], n_bootstrap=resamples)
     found = json.loads(score.format(width=4, is_json=True, signature=str(metric.get_signature())))
-    middle, half = found.get("confidence_mean", 0.0), found.get("confidence_var", 0.0)  # all draws score 0: not there
+    middle, half = found.get("confidence_mean", 0.0), found.get("confidence_var", 0.0)  # missing if all samples score 0
     return round(middle - half, 4), round(middle + half, 4)
 
 
@@ -121,7 +118,7 @@ def kept_beyond(
     source_lengths: Sequence[int],
     tokenize: Tokenize = "13a",
 ) -> float | None:
-    """BLEU of the sentences whose source is longer than `length` tokens, divided by BLEU of the others (Bahdanau
+    """Return BLEU of the sentences whose source is longer than `length` tokens, divided by BLEU of the others (Bahdanau
     et al. 2015, figure 2, in a number).
 
     None where either side has fewer than 100 sentences, or the shorter ones score 0.
@@ -138,17 +135,19 @@ def length_figure(series: Mapping[str, Sequence[LengthBin]], path: str | Path, t
     middle = lambda b: (b.low + b.high) / 2
     curves = {name: ([middle(b) for b in bins], [b.bleu for b in bins]) for name, bins in series.items()}
     shown = {middle(b): b for bins in series.values() for b in bins}
-    between = " " if len(shown) > 7 else "\n"  # of many bins the names stand upright
+    between = " " if len(shown) > 7 else "\n"  # vertical labels for many bins
     ticks = {place: f"{b.low}-{b.high}{between}({b.sentences})" for place, b in shown.items()}
     axes = {"xlabel": "source length in tokens (number of sentences)", "ylabel": "BLEU", "title": title}
     return lines(curves, path, **axes, ticks=ticks, inputs=inputs)
 
 
 def d2l_bleu(hypothesis: Sequence[str], reference: Sequence[str], k: int = 2) -> float:
-    """The score of "Dive into Deep Learning" (section 10.7.6) for ONE sentence of tokens;
-    comparable with nothing but that book.
+    """Return the score of "Dive into Deep Learning" (section 10.7.6) for one sentence of tokens, comparable only with
+    that book.
 
-        exp(min(0, 1 - len_reference / len_hypothesis)) * prod_{n=1..k} p_n^(1 / 2^n),  p_n the share of matched n-grams
+        exp(min(0, 1 - len_reference / len_hypothesis)) * prod_{n=1..k} p_n^(1 / 2^n)
+
+    where p_n is the fraction of matched n-grams
 
     n-grams up to `k` are counted (the book uses 2), a sentence shorter than n leaves p_n
     out, and the result is in 0 .. 1.

@@ -1,5 +1,4 @@
-"""Curves and bars: learning curves, lines and grouped bars, with the spread over seeds and
-published numbers beside them."""
+"""Line plots, learning curves and grouped bars, with the spread over seeds and published numbers for comparison."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -46,9 +45,9 @@ def lines(
     """Lines over a common axis: `series` is {name: (x [N], y [N] or [seeds, N])}; seeds give
     the median and a band.
 
-    `log` names the logarithmic axes: "", "x", "y" or "xy". `points`, {name: (x [N], y [N])}, are drawn as dots (the
-    data that the lines explain), `reference` as horizontal lines (published numbers). `ticks` names places of the x
-    axis. Lines are named at their right ends, or in a legend where names would touch. `inputs` as in `style.save`.
+    `log` names the logarithmic axes: "", "x", "y" or "xy". `points`, {name: (x [N], y [N])}, are plotted as dots (the
+    data that the lines explain), `reference` as horizontal lines (published numbers). `ticks` names positions of the x
+    axis. Lines are labelled at their right ends, or in a legend if labels would overlap. `inputs` as in `style.save`.
     """
     figure = canvas(4.8, 2.6)
     with styled():
@@ -93,7 +92,7 @@ def _line(axis, name: str, x, y, style: Mapping):
 
 
 def _scales(axis, series: Mapping[str, tuple], log: str = ""):
-    """Logarithmic axes where asked for; whole numbers on an axis of whole numbers."""
+    """Set logarithmic axes, and integer ticks on an axis of integers."""
     places, values = ([np.ravel(pair[i]).astype(float) for pair in series.values()] for i in (0, 1))
     if "x" in log:
         log_scale(axis, "x", np.concatenate(places))
@@ -106,7 +105,7 @@ def _scales(axis, series: Mapping[str, tuple], log: str = ""):
 
 
 def _legend(figure, axes: Sequence, runs: int = 1):
-    """One legend below all axes, each name once, in as many columns as there is room for."""
+    """Add one legend below all axes, each name once, in as many columns as fit."""
     named = {}
     for axis in axes:
         named |= {text: handle for handle, text in zip(*axis.get_legend_handles_labels()) if text not in named}
@@ -166,10 +165,10 @@ def bars(
 
 
 def read_history(source: str | Path | Sequence[Mapping]) -> list[dict]:
-    """The rows of a learning curve: of a metrics.jsonl (its epochs; before the first one has
-    ended, its steps) or of a history.
+    """Return the rows of a learning curve, from a metrics.jsonl (its epochs, or steps before the first epoch ends) or
+    from a history.
 
-    A last line that a killed run left half-written is passed over; any other malformed line is named.
+    An incomplete last line of a killed run is ignored; any other malformed line is an InputError.
     """
     if not isinstance(source, str | Path):
         return [dict(row) for row in source]
@@ -186,13 +185,13 @@ def read_history(source: str | Path | Sequence[Mapping]) -> list[dict]:
 
 
 def learning_curves(runs, path: str | Path, *, title: str = "", training: str = "") -> Path:
-    """A panel for each kind of metric (loss first, at most `PANELS`), a line for each split, over epochs (over steps
-    before the first epoch has ended).
+    """Plot one panel for each kind of metric (loss first, at most `PANELS`) with a line for each split, over epochs, or
+    over steps before the first epoch ends.
 
-    `runs` is one metrics.jsonl or history, or a list of them (the seeds of one configuration: median and band). A kind
-    is what stands after the last dot: train.loss and valid.loss are of one. An axis is logarithmic where the greatest
-    value is more than a hundred times the least. `training` says in the legend what the training loss has that the
-    others have not, as "dropout". The PNG tells the hash of the histories (`style.save`).
+    `runs` is one metrics.jsonl or history, or a list of them (the seeds of one configuration: median and band). The
+    kind is the part after the last dot: train.loss and valid.loss have the same. An axis is logarithmic if the largest
+    value is more than a hundred times the smallest. `training` is a note in the legend on the training loss, such as
+    "dropout". The PNG stores the hash of the histories (`style.save`).
     """
     one = isinstance(runs, str | Path) or (len(runs) > 0 and isinstance(runs[0], Mapping))
     histories = [read_history(run) for run in ([runs] if one else runs)]
@@ -226,7 +225,7 @@ def learning_curves(runs, path: str | Path, *, title: str = "", training: str = 
 
 
 def kinds(names: Sequence[str]) -> dict[str, list[str]]:
-    """Metrics by what they measure, loss first, at most `PANELS`.
+    """Group metrics by kind, loss first, at most `PANELS`.
 
     >>> kinds(["train.accuracy", "train.loss", "test.accuracy", "test.loss"])
     {'loss': ['train.loss', 'test.loss'], 'accuracy': ['train.accuracy', 'test.accuracy']}
@@ -238,7 +237,7 @@ def kinds(names: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _split(name: str) -> str:
-    """What a metric was measured on, or its name if it does not say so."""
+    """Return the split of a metric, or its name without one."""
     return name.rpartition(".")[0] or name
 
 
@@ -248,8 +247,8 @@ def _place(name: str) -> int:
 
 
 def trial_curves(series: Mapping[str, tuple], path: str | Path, *, ylabel: str) -> Path:
-    """Learning curves of the trials of a sweep, {name: (epochs [N], values [seeds, N])}, a panel each: its median and
-    band, and in grey the medians of the others. At most `PANELS` of them are shown."""
+    """Plot learning curves of the trials of a sweep, {name: (epochs [N], values [seeds, N])}: one panel for each of at
+    most `PANELS` trials with its median and band, and in gray the medians of the others."""
     series = dict(list(series.items())[:PANELS])
     columns = min(len(series), 3)
     count = -(-len(series) // columns)
@@ -275,7 +274,7 @@ def trial_curves(series: Mapping[str, tuple], path: str | Path, *, ylabel: str) 
 
 
 def _aligned(histories, axis_name: str, x: list, name: str) -> np.ndarray:
-    """One metric of several runs over the common axis: [runs, len(x)], NaN where a run has no number."""
+    """Return one metric of several runs over a common axis, [runs, len(x)], NaN for missing values."""
     values = np.full((len(histories), len(x)), np.nan)
     where = {at: i for i, at in enumerate(x)}
     for run, history in enumerate(histories):
@@ -291,7 +290,7 @@ def curves_of_runs(histories: list, path: Path, config: configs.Config | None, t
 
 
 def in_training_alone(config: configs.Config) -> str:
-    """What is part of the training loss and of no other: label smoothing, dropout, and the variation of images.
+    """Return what affects the training loss only: label smoothing, dropout and augmentation.
 
     >>> in_training_alone(configs.Config("x", configs.Images(mixup=0.2), configs.Vit()))
     'mixup'

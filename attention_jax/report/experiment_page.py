@@ -10,7 +10,8 @@ WIDTH = 100
 
 
 def experiment_page(experiment, runs: Sequence[Mapping], user_data: Mapping[str, str]) -> str:
-    """Claim, source, data, command, cost, variants, verdicts on its recorded `runs`, and the options for own data.
+    """Return a page with claim, source, data, command, cost, variants, status of its recorded `runs`, and the options
+    for user data.
 
     `experiment` is a catalogue.Experiment; `user_data` is {option: help}.
     """
@@ -39,7 +40,7 @@ def verdicts(claims: Sequence, runs: Sequence[Mapping]) -> str:
 
 
 def your_data(name: str, user_data: Mapping[str, str]) -> str:
-    """How to run the experiment on data of one's own."""
+    """Return the section on running the experiment on your own data."""
     if not user_data:
         return "Your own data: it makes or needs its own; there is no option for a file."
     lines = [f"Your own data: python launch.py train {name}, with"]

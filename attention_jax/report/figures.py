@@ -1,4 +1,4 @@
-"""Every figure this project draws, in one place to import from. Each function writes a PNG and returns its path."""
+"""Import all figure functions from here. Each writes a PNG and returns its path."""
 
 from attention_jax.report.curves import bars, learning_curves, lines, read_history, trial_curves
 from attention_jax.report.heatmaps import show_heatmaps

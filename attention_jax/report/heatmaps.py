@@ -53,19 +53,19 @@ def show_heatmaps(
     ylabel: str | Sequence[str] = "query",
     vmax: float | None = None,
 ) -> Path:
-    """Attention weights as a grid of heatmaps with one colour scale, from 0 to `vmax` (default: the largest weight).
+    """Plot attention weights as a grid of heatmaps with one color scale, 0 to `vmax` (default: the largest weight).
 
-    A row of panels continues in the next line where its labels need the width. Where a page has no room for all
-    tokens, an axis shows positions, counted from 0.
+    A row of panels continues in the next line if its labels need the width. If not all tokens fit, an axis shows
+    positions, counted from 0.
 
     Args:
       weights: [rows, cols, Q, K] (as layers x heads), or [Q, K] for one; or, for panels of different sizes, a list of
         lists of arrays [Q, K]. NaN is left white.
       query_tokens: Q strings for all panels, or rows x cols lists of strings, or None for positions. `key_tokens`
-        likewise. Spaces are drawn as a mark; characters that no installed font has are drawn as their code, U+AC00.
+        likewise. Spaces are shown as a mark; characters that no installed font has are shown as their code, U+AC00.
       titles: one per column, or rows x cols of them.
       ylabel: for every row, or one per row ("layer 1", ...).
-      path: where the PNG goes; returned.
+      path: the PNG file; returned.
     """
     grid = _panels(_grid(weights), query_tokens, key_tokens, titles, ylabel)
     largest = max((np.nanmax(p.weights) for row in grid for p in row if np.isfinite(p.weights).any()), default=1.0)
@@ -91,7 +91,7 @@ def show_heatmaps(
 
 
 def _draw(axis, panel: Panel, vmax: float, layout: Layout, left: bool, below: bool):
-    """One matrix [Q, K] with a thin frame; labels of its queries at its left and of its keys below if asked for."""
+    """Plot one matrix [Q, K] with a thin frame, and optionally labels of queries on the left and of keys below."""
     image = axis.imshow(panel.weights, vmin=0.0, vmax=vmax, aspect="auto", interpolation="nearest")
     axis.spines[:].set(visible=True, linewidth=0.5, color=ink(), alpha=0.5)
     rows = tick_labels(panel.queries if layout.queries else None, len(panel.weights)) if left else ([], [])
@@ -104,12 +104,12 @@ def _draw(axis, panel: Panel, vmax: float, layout: Layout, left: bool, below: bo
 
 
 def _named(name: str, tokens, shown: bool) -> str:
-    """The name of an axis, which says so where positions stand for its tokens."""
+    """Return the label of an axis, with a note if it shows positions instead of tokens."""
     return f"{name} (position)" if name and tokens is not None and not shown else name
 
 
 def tick_labels(tokens: Sequence[str] | None, count: int) -> tuple[np.ndarray, list[str]]:
-    """Tick positions and texts for an axis of `count` places: the tokens, or a few numbers.
+    """Return tick positions and labels of an axis of `count` tokens: the tokens, or a few numbers.
 
     >>> tick_labels(["a", "b"], 2)
     (array([0, 1]), ['a', 'b'])
@@ -124,7 +124,7 @@ def tick_labels(tokens: Sequence[str] | None, count: int) -> tuple[np.ndarray, l
 
 
 def _layout(grid: list[list[Panel]]) -> Layout:
-    """The arrangement with the most tokens that fits a page."""
+    """Return the layout with the most tokens that fits a page."""
     panels = [panel for row in grid for panel in row]
     axes = lambda p: (p.queries, p.keys, p.weights.shape)
     shared = all(axes(panel) == axes(panels[0]) for panel in panels)
@@ -147,7 +147,7 @@ def _layout(grid: list[list[Panel]]) -> Layout:
 
 
 def _panels(grid, query_tokens, key_tokens, titles, ylabel) -> list[list[Panel]]:
-    """Each matrix with what belongs to it."""
+    """Return each matrix with its tokens and titles."""
     rows = []
     for i, row in enumerate(grid):
         name = ylabel if isinstance(ylabel, str) else ylabel[i]
@@ -161,7 +161,7 @@ def _panels(grid, query_tokens, key_tokens, titles, ylabel) -> list[list[Panel]]
 
 
 def _tokens(tokens, i: int, j: int, count: int, what: str) -> list[str] | None:
-    """The tokens of one axis of a panel as they are drawn."""
+    """Return the labels of one axis of a panel."""
     mine = tokens[i][j] if _nested(tokens) else tokens
     if mine is not None and len(mine) != count:
         raise InputError(f"a heatmap with {count} {what} needs as many tokens, not {len(mine)}")

@@ -1,4 +1,4 @@
-"""Figures of image classifiers: attention of every head over images, mistakes, what the positions have learned."""
+"""Figures of image classifiers: attention of every head over images, mistakes, similarity of position embeddings."""
 
 import textwrap
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ def _picture(axis, image, title: str = ""):
 
 
 def _overlay(axis, image, attention):
-    """A map [G, G] over an image, relative to its own largest value."""
+    """Overlay a map [G, G] on an image, normalized by its largest value."""
     size = image.shape[0]
     _picture(axis, image)
     relative = attention / max(float(np.max(attention)), 1e-12)
@@ -32,8 +32,8 @@ def _overlay(axis, image, attention):
 
 
 def show_attention(images, maps: dict, titles: Sequence[str], path: str | Path, heads: int = 8) -> Path:
-    """One row an image: the image, rollout through all layers, the last layer's mean, and
-    each of its first `heads` heads. Each map is relative to its own largest weight, as the colour bar says.
+    """Plot one row per image: the image, attention rollout through all layers, the last layer's mean, and each of its
+    first `heads` heads. Each map is normalized by its largest weight, as the color bar says.
 
     `images` [N, S, S, C] uint8; `maps` {"rollout": [N, G, G], "last": [N, G, G], "heads": [N, H, G, G]}.
     """
@@ -58,7 +58,7 @@ def show_attention(images, maps: dict, titles: Sequence[str], path: str | Path, 
 
 
 def mistakes(images, labels, probabilities, names: Sequence[str], path: str | Path, shown: int = 24) -> Path | None:
-    """The wrong answers given with the most confidence; None if there is no wrong answer."""
+    """Plot the misclassified images with the highest confidence; None without any."""
     predicted = probabilities.argmax(1)
     wrong = np.flatnonzero(predicted != labels)
     if not len(wrong):

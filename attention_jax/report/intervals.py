@@ -1,7 +1,4 @@
-"""How far a recorded number may be off: what other test examples, or another seed, would have given.
-
-All are 95 % intervals. `sampling` is about the test examples of one run, `another_seed` about the draws of training.
-"""
+"""95 % intervals of recorded numbers, for other test examples (`sampling`) and for another seed (`another_seed`)."""
 
 from collections.abc import Mapping, Sequence
 from math import hypot, sqrt
@@ -13,7 +10,7 @@ class Interval(NamedTuple):
     low: float
     high: float
     why: str
-    """Where it comes from, in a few words."""
+    """The method, in a few words."""
 
 
 def wilson(share: float, examples: int) -> tuple[float, float]:
@@ -29,8 +26,8 @@ def wilson(share: float, examples: int) -> tuple[float, float]:
 
 
 def sampling(metric: str, value: float, run: Mapping) -> Interval | None:
-    """What other test examples might have given instead of `value`: a share's by Wilson, BLEU's by the bootstrap that
-    its evaluation recorded as METRIC_low and METRIC_high; None for metrics that have neither.
+    """Return the interval of `value` over other test examples: of a fraction by Wilson, of BLEU by the bootstrap that
+    was recorded as METRIC_low and METRIC_high; None for other metrics.
     """
     metrics, (split, _, kind) = run["metrics"], metric.partition(".")
     if f"{metric}_low" in metrics and metrics[metric] == value:
@@ -42,7 +39,7 @@ def sampling(metric: str, value: float, run: Mapping) -> Interval | None:
 
 
 def counted(facts: Mapping, split: str, kind: str) -> int:
-    """The examples that a share of a split was counted over; 0 where `kind` is no such share, or no fact says it.
+    """Return the number of examples of a fraction over a split; 0 if `kind` is no such fraction, or it is unknown.
 
     >>> facts = {"test_pairs": 5000, "test_inputs_also_in_train": 1435}
     >>> [counted(facts, "test", kind) for kind in ("exact_match", "exact_match_unseen", "loss")]
@@ -94,7 +91,7 @@ def of_mean(values: Sequence[float]) -> float | None:
 
 
 def another_seed(values: Sequence[float]) -> Interval:
-    """Where one more seed is to be expected after three or more: Student's prediction interval.
+    """Return Student's prediction interval for one more seed after three or more.
 
     >>> interval = another_seed([1.0, 2.0, 3.0])
     >>> round(interval.low, 2), round(interval.high, 2), interval.why
@@ -105,7 +102,7 @@ def another_seed(values: Sequence[float]) -> Interval:
 
 
 def within(value: float, share: float) -> Interval:
-    """The interval of a number of which no noise was measured: a share of it to both sides.
+    """Return the interval of a number without a measured noise: a fraction of it to both sides.
 
     >>> within(-20.0, 0.05)
     Interval(low=-21.0, high=-19.0, why='+-5 %')

@@ -26,10 +26,9 @@ from attention_jax.report.style import (
 def over_time(
     panels: Mapping[str, np.ndarray], path: str | Path, *, xlabel: str = "time step", title: str = ""
 ) -> Path:
-    """Matrices over one time axis, one below the other: {name: [T, channels]}, as the inputs,
-    outputs and weightings of an NTM.
+    """Plot matrices {name: [T, channels]} over a common time axis, such as inputs, outputs and weightings of an NTM.
 
-    Each panel has its own colour scale, from its least value (at most 0) to its largest, as the figure says.
+    Each panel has its own color scale, from its smallest value (at most 0) to its largest, as the figure says.
     """
     arrays = {name: np.asarray(array, float) for name, array in panels.items()}
     if (
@@ -59,8 +58,7 @@ def over_time(
 
 
 def confusion_matrix(counts, classes: Sequence[str], path: str | Path, *, title: str = "") -> Path:
-    """Counts [C, C] (row: true class, column: predicted) as shares of each true class,
-    with the percentages written in."""
+    """Plot counts [C, C] (row: true class, column: predicted) as percentages of each true class."""
     counts = np.asarray(counts, float)
     if counts.shape != (len(classes), len(classes)):
         raise InputError(
@@ -74,7 +72,7 @@ def confusion_matrix(counts, classes: Sequence[str], path: str | Path, *, title:
         axis = figure.subplots()
         image = axis.imshow(shares, vmin=0, vmax=1, aspect="auto")
         names = [short(drawable(name)) for name in classes]
-        every = -(-len(names) // 40)  # of more classes than have room, some
+        every = -(-len(names) // 40)  # only some labels, if not all fit
         ticks = {"ticks": range(0, len(names), every), "labels": names[::every]}
         axis.set_xticks(**ticks, fontfamily=families(), fontsize=SMALLEST, rotation=90 * (max(map(len, names)) > 2))
         axis.set_yticks(**ticks, fontfamily=families(), fontsize=SMALLEST)
@@ -90,12 +88,12 @@ def confusion_matrix(counts, classes: Sequence[str], path: str | Path, *, title:
 
 
 def sweep_slices(trials: Sequence[Mapping], path: str | Path, *, metric: str, log: Sequence[str] = ()) -> Path:
-    """The result of every trial over each of its parameters: `trials` are {"params": {name:
-    value}, "value": number or None}.
+    """Plot the result of every trial over each of its parameters: `trials` are {"params": {name: value}, "value":
+    number or None}.
 
-    A line joins the medians where a value was tried more than once; a star is the best trial. Trials without a finite
+    A line joins the medians of values that were tried more than once; a star is the best trial. Trials without a finite
     value (failed, pruned) are crosses on the lower edge. `log` names the parameters on a logarithmic axis; parameters
-    that are not numbers are spread over places.
+    that are not numbers are categorical.
     """
     names, values = _parameters(trials), _values(trials)
     cols = min(len(names), 3)
@@ -127,7 +125,7 @@ def sweep_slices(trials: Sequence[Mapping], path: str | Path, *, metric: str, lo
 
 
 def _slice(axis, x, values, best: int | None):
-    """The trials at their places x, the medians of equal places, the best trial, and what has no value."""
+    """Plot the trials at positions x, the medians of equal positions, the best trial, and trials without a value."""
     done = np.isfinite(values)
     places = np.unique(x[done])
     if len(places) < done.sum():
@@ -200,7 +198,7 @@ def _values(trials: Sequence[Mapping]) -> np.ndarray:
 
 
 def _positions(values: list) -> tuple[np.ndarray, list[str]]:
-    """Numbers as they are; anything else as places 0, 1, ... with their names."""
+    """Return numbers unchanged, and other values as positions 0, 1, ... with labels."""
     if all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
         return np.array(values, float), []
     places = sorted(set(map(str, values)))
@@ -208,6 +206,6 @@ def _positions(values: list) -> tuple[np.ndarray, list[str]]:
 
 
 def _unit(x: np.ndarray) -> tuple[np.ndarray, float, float]:
-    """x scaled to 0 .. 1 (0.5 where all are equal), with its ends."""
+    """Scale x to 0 .. 1 (0.5 if all are equal); return it with its ends."""
     low, high = float(x.min()), float(x.max())
     return (np.full(len(x), 0.5) if high == low else (x - low) / (high - low)), low, high

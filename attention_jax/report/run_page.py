@@ -1,5 +1,4 @@
-"""One page for one run: what it was, what it reached, what it looks like. Markdown, readable
-on any forge and in any editor."""
+"""Markdown page of one run: its settings, metrics and figures."""
 
 import json
 from collections.abc import Mapping

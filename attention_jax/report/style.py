@@ -1,8 +1,8 @@
-"""The style of every figure: sizes, colours for every eye, fonts, and one place where a figure is saved.
+"""The style of all figures: sizes, colors (safe for color blindness), fonts, and `save`.
 
-Figures are made as `matplotlib.figure.Figure` objects (Agg), without pyplot: no display, no window,
-nothing left open. Matplotlib's constrained layout places everything. The widest figure has `WIDTH` inches, so that at
-600 pixels the smallest text (`SMALLEST` points) is 8 pixels high. `with dark(): ...` draws on a dark page.
+Figures are `matplotlib.figure.Figure` objects (Agg) with constrained layout, without pyplot, which needs no display.
+The widest figure has `WIDTH` inches, so that at 600 pixels the smallest text (`SMALLEST` points) is 8 pixels high.
+`with dark(): ...` plots for a dark page.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8
 DASHES = ("-", "--", "-.", ":")
 MARKERS = "osD^vP*X"
 OVERLAY = "inferno"
-"""Over photographs: dark where nothing is looked at, bright where all is."""
+"""Overlay on photographs: dark for weight 0, bright for the largest weight."""
 
 TEXT = {"font.size": 7, "axes.titlesize": 7.5, "axes.labelsize": 7, "legend.fontsize": 6.5, "legend.frameon": False}
 TEXT |= {"xtick.labelsize": 6.5, "ytick.labelsize": 6.5, "figure.titlesize": 8, "legend.title_fontsize": 6.5}
@@ -44,15 +44,15 @@ def _colours(paper: str, ink: str, cmap: str) -> dict[str, str]:
 
 
 LIGHT = _colours("white", "black", "Blues")
-"""Weights go from white (nothing) to dark blue (all): lightness carries the value, so it survives grey printing too."""
+"""Weights from white (0) to dark blue (1): lightness carries the value, also when printed in gray."""
 DARK = _colours("#16181d", "#e6e6e6", "viridis")
-"""Weights go from dark (nothing) to bright (all)."""
+"""Weights from dark (0) to bright (1)."""
 _page = ContextVar("page", default=LIGHT)
 
 
 @contextmanager
 def dark() -> Iterator[None]:
-    """Figures that are drawn inside are for a dark page.
+    """Context in which figures are plotted for a dark page.
 
     >>> with dark(), styled():
     ...     ink(), line_style(0)["color"]
@@ -76,7 +76,7 @@ def paper() -> str:
 
 
 def colour(i: int) -> str:
-    """The i-th colour of lines and bars: on a dark page the light ones come first."""
+    """Return the i-th color of lines and bars; on a dark page the light ones come first."""
     order = range(len(PALETTE)) if _page.get() is LIGHT else (5, 4, 2, 3, 1, 0, 6)
     return PALETTE[order[i % len(PALETTE)]]
 
@@ -98,8 +98,8 @@ def styled():
 def save(figure, path: str | Path, inputs=None) -> Path:
     """Write the figure (its format follows the path's ending, PNG by default), creating the directory.
 
-    Characters that no font has are explained below the figure. A PNG tells the hash of `inputs`, the stored data that
-    it was drawn from: its text "Inputs" is `fingerprint(inputs)`. Returns the path.
+    Characters that no font has are explained below the figure. A PNG stores the hash of `inputs`, the data of the
+    figure: its text "Inputs" is `fingerprint(inputs)`. Returns the path.
     """
     path = Path(path)
     if not path.suffix:
@@ -124,7 +124,7 @@ def fingerprint(inputs) -> str:
 
 
 def short(text: str, most: int = 24) -> str:
-    """At most `most` characters, the last one an ellipsis where something was left out.
+    """Truncate to at most `most` characters with an ellipsis.
 
     >>> short("orangefarbenen", 8), short("hat", 8)
     ('orangef…', 'hat')
@@ -135,7 +135,7 @@ def short(text: str, most: int = 24) -> str:
 def log_scale(axes, which: str, values):
     """Make the axis `which` ("x" or "y") of the axes logarithmic, with plain numbers as labels.
 
-    Up to seven distinct `values` of x are labelled themselves; an axis of less than three decades has 2 and 5 as well.
+    Up to seven distinct `values` of x are labelled; an axis of less than three decades also has labels at 2 and 5.
     """
     from matplotlib import ticker
 
@@ -153,14 +153,14 @@ def log_scale(axes, which: str, values):
 
 
 def line_style(i: int) -> dict:
-    """Colour, dash and marker of the i-th line: two lines never differ by colour alone."""
+    """Return color, dash and marker of the i-th line: no two lines differ by color alone."""
     dash, marker = DASHES[(i // 2) % len(DASHES)], MARKERS[i % len(MARKERS)]
     return {"color": colour(i), "linestyle": dash, "marker": marker, "markersize": 3}
 
 
 @lru_cache(maxsize=1)
 def _fonts() -> tuple[tuple[str, frozenset[int]], ...]:
-    """Installed font families with the characters each can draw, matplotlib's default first."""
+    """Return installed font families with the characters of each, matplotlib's default first."""
     from matplotlib import font_manager
 
     default = "DejaVu Sans"
@@ -178,8 +178,8 @@ def _fonts() -> tuple[tuple[str, frozenset[int]], ...]:
 
 
 def drawable(token: str) -> str:
-    """A token as a figure can show it: spaces and other blanks become marks, what no
-    installed font has becomes its code, which `save` explains.
+    """Return a token as it can be plotted: spaces and other blanks become marks, and characters that no installed font
+    has become their code, which `save` explains.
 
     >>> drawable(" "), drawable("a b"), drawable("\\n"), drawable(""), drawable("<eos>")
     ('␣', 'a b', '⏎', '∅', '<eos>')
@@ -196,7 +196,7 @@ def drawable(token: str) -> str:
 
 
 def missing_fonts(figure) -> str:
-    """Which fonts the codes in the texts of a figure (`drawable`) ask for, in a line; "" where there is no code."""
+    """Return a line about the fonts that the codes in the texts of a figure (`drawable`) need; "" without codes."""
     from matplotlib.text import Text
 
     codes = re.findall(r"U\+([0-9A-F]{4,6})", " ".join(text.get_text() for text in figure.findobj(Text)))
@@ -208,7 +208,7 @@ def missing_fonts(figure) -> str:
 
 
 def families() -> list[str]:
-    """Font families to try in turn, for `fontfamily=`."""
+    """Return font families in order of preference, for `fontfamily=`."""
     return [name for name, _ in _fonts()]
 
 
@@ -217,9 +217,9 @@ QUARTILES_FROM = 5
 
 
 def band(y) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Median, lower and upper edge over runs: y is [N] (one run) or [runs, N], NaN where a run has no value.
+    """Return median, lower and upper edge over runs: y is [N] (one run) or [runs, N], NaN for missing values.
 
-    The edges are least and greatest, of five runs or more the quartiles.
+    The edges are minimum and maximum, with five runs or more the quartiles.
 
     >>> [x.tolist() for x in band([[1.0, 2.0], [3.0, 6.0], [2.0, 9.0]])]
     [[2.0, 6.0], [1.0, 2.0], [3.0, 9.0]]
@@ -235,7 +235,7 @@ def band(y) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def band_in_words(runs: int) -> str:
-    """What a band over so many runs shows.
+    """Return the legend of a band over so many runs.
 
     >>> band_in_words(3), band_in_words(5), band_in_words(1)
     ('median and range of 3 runs', 'median and quartiles of 5 runs', '')

@@ -48,7 +48,7 @@ def span(low: float, high: float) -> str:
 
 
 def experiments_list(entries: Sequence[tuple[str, str, str]], chapters: Sequence[str], width: int = 100) -> str:
-    """The experiments, (name, chapter, claim), under the `chapters` in their order: a line each, at most `width` wide.
+    """List experiments (name, chapter, claim) under the `chapters`, one line each of at most `width` characters.
 
     >>> print(experiments_list([("b", "two", "B is  so."), ("a", "one", "A."), ("c", "", "Or not.")], ("one", "two")))
     one

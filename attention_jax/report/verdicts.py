@@ -1,4 +1,4 @@
-"""Verdicts: what recorded numbers say about a claim. `judge` is the only place where a number becomes a verdict.
+"""Status of claims, given recorded numbers; `judge` is the only function that decides it.
 
 Runs are mappings {"variant": str, "seed": int, "metrics": {name: number}, "history": [{"epoch": int, name: number},
 ...], "environment": {"commit": str | None, ...}, ...}, as experiments/results/NAME.json holds them.
@@ -17,7 +17,7 @@ from attention_jax.report.tables import number, span
 
 Verdict = Literal["reproduced", "beaten", "above", "below", "holds", "missed", "measured", "not run"]
 SEEDS = 3
-"""With fewer runs than this nothing counts as beaten: the noise of our own training is not known."""
+"""The number of runs below which no claim is beaten, because the variance of our training is unknown."""
 
 
 def upward(bound) -> bool:
@@ -46,7 +46,7 @@ def value_of(bound, run: Mapping) -> float | None:
 
 
 def parts_of(bound, run: Mapping) -> dict[str, float | None]:
-    """The final numbers whose mean is judged where `also` names more than one metric."""
+    """Return the final metrics whose mean is judged, if `also` names more than one."""
     return {name: run["metrics"].get(name) for name in (bound.metric, *bound.also)}
 
 
@@ -78,7 +78,7 @@ def judged_value(bound, runs: Sequence[Mapping]) -> float | None:
 
 
 def judge(claim, runs: Sequence[Mapping]) -> tuple[float | None, Verdict]:
-    """The number of a `config.Claim` and its verdict.
+    """Return the number of a `config.Claim` and its status.
 
     not run: no run, or too few seeds, have the number. measured: the claim sets no bound. missed: outside of the bounds
     (NaN, too). Within the bounds the kind of the claim decides. exact, order, aim: holds. other protocol: above (at or
@@ -111,7 +111,7 @@ def within(bound, value: float) -> bool:
 def beats(claim, runs: Sequence[Mapping]) -> bool:
     """Whether at least SEEDS numbers are better than every run of the source, whose `spread` has to be known.
 
-    Where it is known what other test examples might have given (`noise`), the worse end of that counts.
+    With a known interval over other test examples (`noise`) its worse end is compared.
     """
     values = by_seed(claim, runs)
     if claim.spread is None or len(values) < SEEDS:
@@ -122,9 +122,9 @@ def beats(claim, runs: Sequence[Mapping]) -> bool:
 
 
 def noise(bound, runs: Sequence[Mapping], seed: int, otherwise: float = 0.0) -> Interval | None:
-    """What other test examples might have given instead of the number of one seed (`intervals.sampling`).
+    """Return the interval of one seed's number over other test examples (`intervals.sampling`).
 
-    Where that is not known it is `otherwise`, a fraction of the number, to both sides, or None.
+    If that is unknown it is `otherwise`, a fraction of the number, to both sides, or None.
     """
     own = {run.get("variant", ""): run for run in runs if run.get("seed", 0) == seed}
 
@@ -144,7 +144,7 @@ def noise(bound, runs: Sequence[Mapping], seed: int, otherwise: float = 0.0) -> 
 
 
 def interval(bound, runs: Sequence[Mapping]) -> Interval | None:
-    """The range of several seeds; of one seed what its test examples leave open, or None."""
+    """Return the range of several seeds, or the interval of one seed over test examples, or None."""
     values = by_seed(bound, runs)
     if len(values) > 1:
         return Interval(min(values.values()), max(values.values()), f"{len(values)} seeds")
@@ -152,7 +152,7 @@ def interval(bound, runs: Sequence[Mapping]) -> Interval | None:
 
 
 def caveats(claim, runs: Sequence[Mapping]) -> list[str]:
-    """What a reader should know beside a verdict; it changes no count.
+    """Return the caveats of a status, which do not change it.
 
     one seed: a model was trained once. within noise (of one seed), seeds disagree: at one end of the `interval` the
     claim would be missed, or would not. bound set after a result: `Claim.after` says which. no commit: a run does not
@@ -192,7 +192,7 @@ def bounds(bound) -> str:
 
 
 def ours(bound, runs: Sequence[Mapping]) -> str:
-    """The median over seeds with their range, or the number of one seed with what its test examples leave open, such as
+    """Format the median over seeds with their range, or the number of one seed with its interval, such as
     "95.1 (94.7-95.6, 3 seeds)", "0.92 (0.914-0.925, 10,000 examples)", "37.5 (36.4-38.6, bootstrap)"."""
     values, found = list(by_seed(bound, runs).values()), interval(bound, runs)
     if not values:

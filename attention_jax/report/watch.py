@@ -1,4 +1,4 @@
-"""A run while it trains, in a terminal: progress, each metric with its curve, the newest samples. Reads files alone."""
+"""Terminal monitor of a run: progress, metrics with sparklines, and the latest samples, all read from its files."""
 
 import json
 import os
@@ -19,18 +19,18 @@ from attention_jax.report.tables import number
 BLOCKS = "▁▂▃▄▅▆▇█"
 SAMPLES = 4
 PROGRESS = ("state", "step", "total_steps", "seconds_left", "examples_per_second", "waiting_share", "host", "process")
-"""What progress.json tells (train/log.py)."""
+"""The contents of progress.json (train/log.py)."""
 
 
 class Standing(NamedTuple):
-    """How a run stands, in words, and whether nothing more will come."""
+    """The state of a run in words, and whether it is final."""
 
     words: str
     over: bool
 
 
 def standing(directory: Path) -> Standing:
-    """Whether the run has not begun, trains, or has ended, and how."""
+    """Return the state of a run: not started, training, or ended, and how."""
     result, failed = _json(directory / "result.json", "seconds"), _json(directory / "failure.json", "reason")
     progress = _json(directory / "progress.json", *PROGRESS)
     name = _json(directory / "config.json").get("name", "NAME")
@@ -73,7 +73,7 @@ def duration(seconds: float) -> str:
 
 
 def sparkline(values: list[float], width: int = 32) -> str:
-    """Numbers as a row of blocks between their least and greatest, at most `width` of them, each the last of its bin.
+    """Return a sparkline of at most `width` blocks between minimum and maximum, each the last number of its bin.
 
     >>> sparkline([0.0, 1.0, 2.0, 7.0]), sparkline([1.0, 1.0]), sparkline(list(range(64)), 4)
     ('▁▂▃█', '▁▁', '▁▃▅█')
@@ -85,7 +85,7 @@ def sparkline(values: list[float], width: int = 32) -> str:
 
 
 def rows_of(path: Path) -> list[dict]:
-    """The rows of a metrics.jsonl so far; half a line, which is being written, is left out."""
+    """Return the rows of a metrics.jsonl so far, without an incomplete last line."""
     if not path.is_file():
         return []
     return [row for line in path.read_text("utf-8", "replace").splitlines() if (row := metrics_row(line))]
@@ -184,7 +184,7 @@ def _alive(process: int) -> bool:
 
 
 def _json(path: Path, *names: str) -> dict:
-    """The object in a file; {} where it is not there, or is damaged so that one of `names` is not in it."""
+    """Return the JSON object in a file; {} if the file is missing or damaged, or lacks one of `names`."""
     if not path.is_file():
         return {}
     try:

@@ -1,16 +1,16 @@
-"""Sweeps: search spaces, proposals, populations in one compiled program, executors, and the answer at the end.
+"""Sweeps: search spaces, samplers and pruners, populations in one compiled program, executors, and the summary.
 
 A sweep is a directory of ordinary run directories (trials/0007/seed0) and an Optuna study. It is a deterministic
-function of its settings and of what its runs found: the same command asks for the same points and trains what is not
-trained yet, so a sweep may be killed at any moment. To read it, in this order:
+function of its settings and of the results of its runs: the same command proposes the same points and trains those
+that have no result yet, so a sweep may be killed at any moment. The modules, in reading order:
 
-  space       the points that `--over` describes
+  space       the search space of `--over`
   search      the Optuna study: which points to try next, which trials to stop early
-  plan        the settings of a sweep, and how its trials stand
+  plan        the settings of a sweep, and the state of its trials
   partition   which runs can train in one compiled program
-  driver      ask, train, tell, until no point is left
-  executors   where groups of runs are trained: here, in worker processes, on a Ray cluster
+  driver      the loop of proposing, training and reporting points to the study
+  executors   training of groups in this process, in worker processes, or on a Ray cluster
   worker      trains one group
   population  the compiled program of a group, which `train.loop` trains
-  answer      the table, the figures and the best command
+  summary      the table, the figures and the best command
 """

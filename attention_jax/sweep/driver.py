@@ -1,7 +1,7 @@
-"""The sweep itself: ask the study for points, train them, tell the study, until no point is left.
+"""The sweep loop: ask the study for points, train them, and tell it the results, until no point is left.
 
-A sweep that was killed resumes with its own command: the study asks for the same points again, and what is in the run
-directories (results, checkpoints) is not trained again.
+A killed sweep resumes with the same command: the study proposes the same points again, and results and checkpoints in
+the run directories are reused.
 """
 
 import shutil
@@ -14,7 +14,7 @@ from optuna.trial import TrialState
 
 from attention_jax import InputError, catalogue, config as configs
 from attention_jax.files import one_at_a_time, write_json
-from attention_jax.sweep import answer, partition, plan, search, worker
+from attention_jax.sweep import partition, plan, search, summary, worker
 from attention_jax.sweep.executors import executor
 from attention_jax.sweep.plan import Settings
 from attention_jax.sweep.space import grid, is_finite, parse, spelled
@@ -26,7 +26,7 @@ TRIALS = 20
 def settings_of(
     config: configs.Config, over: dict[str, str], method: str, trials: int, seeds: int, metric: str
 ) -> Settings:
-    """Checked settings. Which metrics there are depends on the data, so the worker of the first runs checks that."""
+    """Return checked settings. The metric's name is checked by the first worker, because metrics depend on the data."""
     space = parse(config, over)
     if method == "auto":
         method = "grid" if is_finite(space) else "random"
@@ -43,9 +43,10 @@ def settings_of(
 
 
 def selecting(config: configs.Config, metric: str) -> str:
-    """The metric that a sweep selects by: `metric`, or with "" the one by which the experiment keeps checkpoints.
+    """Return the metric that a sweep selects by: `metric`, or with "" the one by which the experiment keeps
+    checkpoints.
 
-    Raises InputError for a metric of a test split, and for training loss that was not asked for.
+    Raises InputError for a metric of a test split, and for the training loss unless it is given explicitly.
     """
     chosen = metric or config.train.best_metric.partition(",")[0]
     if chosen.startswith("test") or (chosen.startswith("train") and not metric):
@@ -87,7 +88,7 @@ def _settle(directory: Path, settings: Settings):
 def sweep(
     settings: Settings, directory: Path, *, jobs: int = 0, ray: str = "", population: int = 64
 ) -> list[plan.Trial]:
-    """Run a sweep in `directory`, or resume the one that is there, and write its answer.
+    """Run or resume a sweep in `directory` and write its summary.
 
     `jobs` worker processes or the Ray cluster at `ray` train the runs, of which at most `population` are compiled into
     one program.
@@ -104,8 +105,8 @@ def sweep(
                 if asked := _ask(study, settings, number):
                     _run_round(directory, settings, study, asked, where, population)
             print(f"all runs have ended ({time.perf_counter() - began:.0f} s since this command began)")
-            trials = answer.standing(directory, settings, study)
-            answer.write(directory, settings, trials, study)
+            trials = summary.standing(directory, settings, study)
+            summary.write(directory, settings, trials, study)
             return trials
     except InputError:
         if fresh and directory.exists() and not (directory / "trials").exists():  # refused before the first run
@@ -116,15 +117,15 @@ def sweep(
 
 
 def _run_round(directory, settings: Settings, study: optuna.Study, asked: dict, where, population: int):
-    """Train the trials of a round from rung to rung; the pruner says which of them stop there."""
+    """Train the trials of a round rung by rung (successive halving); the pruner stops trials after each rung."""
     rungs = search.rungs(settings.method, settings.config.train.total_epochs)
     for before, until in zip([0, *rungs], rungs):
         paths = _groups(directory, settings, asked, until, where.slots, population)
         for done, _ in enumerate(where.run(paths), 1):
             trials = _tell(directory, settings, study, asked, before)
-            best = answer.best(settings, trials)
-            said = f"; best so far: {answer.in_words(settings, best)}" if best else ""
-            print(f"group {done} of {len(paths)} has come to epoch {until}{said}", flush=True)
+            best = summary.best(settings, trials)
+            best_so_far = f"; best so far: {summary.in_words(settings, best)}" if best else ""
+            print(f"group {done} of {len(paths)} has come to epoch {until}{best_so_far}", flush=True)
         trials = {trial.number: trial for trial in _tell(directory, settings, study, asked, before)}
         if until == rungs[-1]:
             return
@@ -135,8 +136,8 @@ def _run_round(directory, settings: Settings, study: optuna.Study, asked: dict, 
 
 
 def _tell(directory: Path, settings: Settings, study: optuna.Study, asked: dict, before: int) -> list[plan.Trial]:
-    """Tell the study of the asked trials that have ended, which are no longer asked then; return how all stand."""
-    trials = answer.standing(directory, settings, study)
+    """Report finished trials to the study and remove them from `asked`; return the states of all trials."""
+    trials = summary.standing(directory, settings, study)
     for trial in trials:
         if trial.number in asked and trial.state in ("done", "failed"):
             ended = asked.pop(trial.number)
@@ -150,7 +151,7 @@ def _tell(directory: Path, settings: Settings, study: optuna.Study, asked: dict,
 
 def _report(settings: Settings, asked: optuna.Trial, trial: plan.Trial, before: int):
     """Report the metric after each epoch beyond epoch `before`."""
-    for epoch, value in answer.mean_curve(settings, trial).items():
+    for epoch, value in summary.mean_curve(settings, trial).items():
         if epoch > before:
             asked.report(value, epoch)
 

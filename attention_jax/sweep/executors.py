@@ -1,7 +1,7 @@
-"""Where groups of runs are trained: in this process, in worker processes of this machine, or as Ray tasks on many.
+"""Executors, which train groups of runs: in this process, in worker processes, or as Ray tasks on many machines.
 
-An executor takes the files of groups and yields each one as it ends. `slots` is how many it trains at a time. JAX is
-imported by `worker.run_group` alone.
+An executor takes the files of groups and yields each one when it is finished. `slots` is the number of groups that it
+trains at a time. Only `worker.run_group` imports JAX.
 """
 
 import os
@@ -21,7 +21,7 @@ ATTEMPTS = 3
 
 
 def executor(jobs: int, address: str):
-    """Ray if there is an address, worker processes if a number of jobs is asked for, else this process."""
+    """Return the executor: Ray if there is an address, worker processes for a number of jobs, else this process."""
     if jobs < 0 or (address and jobs):
         raise InputError(
             f"--jobs must be at least 0 and is for this machine, --ray for a cluster: give one of them; got {jobs}"
@@ -52,7 +52,8 @@ def devices() -> list[str]:
 
 
 def shares(jobs: int, gpus: Sequence[str]) -> list[dict[str, str]]:
-    """The environment of each of `jobs` workers: whole devices if there are enough, else a share of one's memory.
+    """Return the environment of each of `jobs` workers: whole devices if there are enough, else a fraction of the
+    memory of one.
 
     >>> shares(2, ["0", "1", "2"])
     [{'CUDA_VISIBLE_DEVICES': '0,2'}, {'CUDA_VISIBLE_DEVICES': '1'}]
@@ -125,14 +126,14 @@ def _last_line(path: Path) -> str:
 
 
 def give_up(path: Path, reason: str):
-    """Record all runs of a group that have not ended as failed."""
+    """Record all unfinished runs of a group as failed."""
     for _, directory in worker.read(path).members:
         if not run_directory.ended(directory):
             run_directory.fail(directory, RuntimeError(reason))
 
 
 class Ray:
-    """One Ray task a group, on whichever machine is free; all must see the sweep's directory under the same path.
+    """Executor with one Ray task for each group; all machines must share the sweep's directory under the same path.
 
     A task has its machine's CPUs or one GPU. When a machine dies, its tasks start again on another one and resume from
     their checkpoints.
@@ -146,7 +147,7 @@ class Ray:
         self.ray = ray
         host, colon, port = address.removeprefix("ray://").rpartition(":")
         try:
-            if colon:  # where nobody listens on the port, Ray would try for a minute
+            if colon:  # Ray would retry an unreachable address for a minute
                 socket.create_connection((host, int(port)), timeout=5).close()
             quiet = {"log_to_driver": False, "logging_level": "error"}
             ray.init(address=address, runtime_env={"env_vars": environment()}, **quiet)

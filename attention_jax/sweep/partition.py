@@ -1,4 +1,4 @@
-"""Which runs can train together, by their configurations alone (no JAX: the scheduler must not touch a device)."""
+"""Grouping of runs that can train in one compiled program, without JAX: the scheduler must not use a device."""
 
 from collections.abc import Sequence
 
@@ -6,10 +6,10 @@ from attention_jax import config as configs
 
 
 def shape(config: configs.Config) -> tuple:
-    """What must be equal in the members of one population: all options but the seed and the `traced` numbers.
+    """Return what the members of one population have in common: all options but the seed and the `traced` numbers.
 
-    Of these it is whether they are zero: no dropout, no clipping, no smoothing are other programs, in which the
-    operations are left out. So a member computes exactly what it would compute alone.
+    Of the latter only whether they are zero: without dropout, clipping or smoothing the program lacks the operation. So
+    a member computes exactly what it would compute alone.
 
     >>> a = configs.Config("x", configs.Dates(), configs.LuongSeq2seq())
     >>> shape(a) == shape(configs.replace(a, **{"optim.learning_rate": 0.1, "train.seed": 3}))
@@ -23,7 +23,7 @@ def shape(config: configs.Config) -> tuple:
 
 
 def why_alone(config: configs.Config, staged: bool) -> str:
-    """Why a run cannot be one of a population, or nothing. `staged`: its sweep compares runs before their end.
+    """Return why a run cannot be in a population, or "". `staged`: its sweep compares runs before their end.
 
     >>> a = configs.Config("x", configs.Dates(), configs.LuongSeq2seq(), train=configs.Train(use_best=True))
     >>> why_alone(a, staged=False), why_alone(a, staged=True)
@@ -44,9 +44,10 @@ def why_alone(config: configs.Config, staged: bool) -> str:
 
 
 def groups(members: Sequence[configs.Config], most: int, slots: int, staged: bool = False) -> list[list[int]]:
-    """Places of the members that train together: at most `most`, and enough groups to keep `slots` executors busy.
+    """Return groups of indices of members that train together: at most `most` each, and at least `slots` groups if
+    possible.
 
-    Members of a group have equal shapes; those with a reason to be alone are alone.
+    Members of a group have equal shapes; those that cannot be in a population are alone.
 
     >>> a = configs.Config("x", configs.Dates(), configs.LuongSeq2seq())
     >>> b = configs.replace(a, **{"model.hidden_size": 3})

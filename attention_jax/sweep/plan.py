@@ -1,6 +1,7 @@
-"""What a sweep is, and how its trials stand, read off their run directories.
+"""Settings of a sweep, and the states of its trials, which are read from their run directories.
 
-DIR/settings.json, journal.log (the Optuna study), groups/ (what workers are given), trials/0007/seed0 (runs).
+The sweep's directory has settings.json, journal.log (the Optuna study), groups/ (input of the workers), and
+trials/0007/seed0 (runs).
 """
 
 import math
@@ -14,7 +15,7 @@ from attention_jax.sweep.space import Point, Space, parse, spelled
 
 
 class Settings(NamedTuple):
-    """What makes a sweep this sweep: it resumes only with the same ones."""
+    """The settings of a sweep, which cannot change when it resumes."""
 
     config: configs.Config
     space: Space
@@ -34,14 +35,14 @@ class Settings(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """A point of the space and how its runs stand."""
+    """A point of the search space, and the state of its runs."""
 
     number: int
     point: Point
     state: str
     """done, failed, pruned, running or waiting."""
     value: float | None
-    """The mean of the metric over the seeds (after the last epoch there is, unless done)."""
+    """The mean of the metric over the seeds, after their last epochs if the trial is not done."""
     values: list[float]
     reason: str
     directories: list[Path]
@@ -69,7 +70,7 @@ def read_settings(directory: Path, trust_code: bool = False, like: configs.Confi
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
         raise InputError(
             f"{path} is damaged or of another version ({' '.join(str(error).split())}); "
-            "start the sweep anew with another --out DIR"
+            "start a new sweep with another --out DIR"
         ) from error
 
 
@@ -84,7 +85,7 @@ def run_config(settings: Settings, point: Point, seed: int) -> configs.Config:
 
 
 def seeds(settings: Settings) -> list[int]:
-    """The seeds of each trial, which count up from the experiment's own."""
+    """Return the seeds of each trial, which count up from the experiment's seed."""
     return list(range(settings.config.train.seed, settings.config.train.seed + settings.seeds))
 
 
@@ -100,7 +101,7 @@ def measured(settings: Settings, result: dict | None, history: Sequence[dict]) -
 
 
 def trials(directory: Path, settings: Settings, points: Mapping[int, Point], pruned: Sequence[int] = ()) -> list[Trial]:
-    """How the trials at `points` stand; those whose numbers are in `pruned` were stopped early."""
+    """Return the states of the trials at `points`; those whose numbers are in `pruned` were stopped early."""
     listed = []
     for number, point in points.items():
         directories = [trial_directory(directory, number, seed) for seed in seeds(settings)]

@@ -1,13 +1,12 @@
-"""Many runs in ONE compiled program: runs that differ only in numbers and seeds train side by side.
+"""Population training: runs that differ only in traced numbers and seeds share one compiled program.
 
-Compiling is most of a short run's time, and numbers need not be compiled in: a learning rate, a dropout rate or a
-seed is an argument. The task is built again inside the trace with such numbers in place of the configured ones, so
-that no model and no task knows of populations. Members go one after another on a CPU (`lax.map`: a step fills its
-cores anyway), side by side on an accelerator (`vmap`), and are divided over the devices (`pmap`). What trains them is
-`train.loop.fit`.
+Compilation takes most of a short run's time, and learning rates, dropout rates and seeds can be arguments of the
+program. The task is built again inside the trace with tracers in place of the configured numbers, so that models and
+tasks need no support for populations. Members run one after another on a CPU (`lax.map`: a step uses all cores anyway),
+in parallel on an accelerator (`vmap`), and are divided over the devices (`pmap`). `train.loop.fit` trains them.
 
-On one CPU a member's parameters are those of the same run alone, bit for bit (tests/sweep/test_population.py); logged
-training losses may differ in their last bit, because a sum is fused with what stands around it.
+On one CPU a member's parameters equal those of the same run alone, bit for bit (tests/sweep/test_population.py); logged
+training losses may differ in their last bit, because a sum is fused with its surroundings.
 """
 
 import contextlib
@@ -39,9 +38,10 @@ class Member(NamedTuple):
 
 
 def classes(built: Sequence[tasks.Task], seeds: Sequence[int]) -> list[list[int]]:
-    """Places of the tasks that can share a compiled call: one set of training arrays, and one order of their buckets.
+    """Return groups of indices of the tasks that can share a compiled call: the same training arrays, and the same
+    order of their buckets.
 
-    (Tasks that are generated draw their data by seed, and the chunks of several buckets are shuffled by seed.)
+    (Generated data depend on the seed, and so does the order of the chunks of several buckets.)
     """
     shared: list[list[int]] = []
     for place, task in enumerate(built):
@@ -58,10 +58,10 @@ def classes(built: Sequence[tasks.Task], seeds: Sequence[int]) -> list[list[int]
 
 
 def check_traceable(config: configs.Config, names: Sequence[str], task: tasks.Task):
-    """Trace a training step with tracers for the numbers `names`; raises if a model or an optimizer of one's own uses
-    the value of one in Python (it must be compiled in)."""
+    """Trace a training step with tracers for the numbers `names`; raises if a custom model or optimizer uses the value
+    of one in Python, so that it must be compiled in."""
     if streamed(task):
-        raise InputError("data that are read while training are trained on by one run at a time")
+        raise InputError("streamed data are supported for one run at a time")
     state = jax.eval_shape(lambda: init_state(task.init, optimizer(config.optim, 1), config.train.seed))
     numbers = {name: jax.ShapeDtypeStruct((), jnp.float32) for name in names}
     batches = [jax.ShapeDtypeStruct((1, 2), dtype) for dtype in (jnp.int32, jnp.float32)]
@@ -76,7 +76,8 @@ def varied(members: Sequence[configs.Config]) -> dict[str, np.ndarray]:
 
 
 class Population:
-    """Runs that differ only in seeds and in options that are `traced`: what `train.placement.Program` is for one run.
+    """The training program of runs that differ only in seeds and in `traced` options; `train.placement.Program` for
+    several runs.
 
     A fetched state has a leading axis of members. On D devices with m members each, leaves of the state on them are
     [D, m, ...], numbers [D, m], indices and weight [D, m, K, B], metrics [D, m, K].
@@ -88,7 +89,7 @@ class Population:
         self.compiled = compiled(members[0], total_steps)
 
     def train_steps(self, state, bucket: dict, indices: np.ndarray, weight: np.ndarray):
-        """Make K steps of each member with its own batches [M, K, B]: the state, {name: (sums, counts)} of [M, K]."""
+        """Make K steps of each member with batches [M, K, B]; return the state and {name: (sums, counts)} of [M, K]."""
         batches = spread((indices, weight), self.devices)
         state, metrics = self.compiled(state, self.numbers, bucket, *batches)
         return state, self.fetch(metrics)
@@ -128,7 +129,7 @@ def train_members(config: configs.Config, total_steps: int, states, numbers: dic
 
 
 def train_member(config: configs.Config, total_steps: int, bucket: dict, parts: tuple):
-    """K steps of one member, whose `numbers` are tracers in the place of those of `config`."""
+    """Make K steps of one member, with the tracers `numbers` in place of the numbers of `config`."""
     state, numbers, indices, weight = parts
     config = configs.replace(config, **numbers)
     gradients = partial(gradient_sums, tasks.build(config).loss, config.train.accumulation_steps)
@@ -143,7 +144,7 @@ def on_one_device(train, states, numbers: dict, bucket: dict, *batches):
 
 
 def spread(tree, devices: int):
-    """[M, ...] as [D, m, ...]; the places that are left over repeat the first member."""
+    """Reshape [M, ...] to [D, m, ...], padded with copies of the first member."""
 
     def one(x):
         x = np.asarray(x)
@@ -154,7 +155,7 @@ def spread(tree, devices: int):
 
 
 def initial_states(task: tasks.Task, members: Sequence[configs.Config], total_steps: int) -> TrainState:
-    """The members' states before the first step, stacked: each is that of the run alone."""
+    """Return the stacked initial states of the members, each equal to that of the run alone."""
     init, numbers, states = task.init, varied(members), []  # one function, so that it is compiled once
     for place, config in enumerate(members):
         config = configs.replace(config, **{name: jnp.float32(values[place]) for name, values in numbers.items()})
@@ -165,12 +166,12 @@ def initial_states(task: tasks.Task, members: Sequence[configs.Config], total_st
 def train_many(members: Sequence[Member], built: Sequence[tasks.Task], directory: Path, *, until: int):
     """Train all members to their end, or to epoch `until`; each becomes an ordinary run directory, without figures.
 
-    Checkpoints of the population are written to `directory`, from which it resumes. Members that are to go on beyond
-    `until` get a checkpoint of their own each, so that any of them can be members of the next population; this one
-    begins there. A member that diverges gets a failure.json.
+    Checkpoints of the population are written to `directory`, from which it resumes. Members that continue beyond
+    `until` get separate checkpoints, so that any of them can be in the next population, which starts from there. A
+    member that diverges gets a failure.json.
 
     Raises:
-      InputError: a batch cannot be divided as asked.
+      InputError: a batch cannot be divided over devices and micro-batches.
       Interrupted: on SIGINT or SIGTERM, after a checkpoint was written.
     """
     task, train, count = built[0], members[0].config.train, len(members)
@@ -184,7 +185,7 @@ def train_many(members: Sequence[Member], built: Sequence[tasks.Task], directory
         for member, mine in zip(members, built, strict=True)
     ]
     chosen = [member.config for member in members]
-    best_of = count if train.use_best else 0  # a best checkpoint holds all members: it is kept where it is asked for
+    best_of = count if train.use_best else 0  # one best checkpoint holds all members
     alone = [member.directory / "checkpoints" for member in members]
     with contextlib.closing(Checkpoints(directory / "checkpoints", train, best_of, alone)) as checkpoints:
         start = initial_states(task, chosen, total_steps)

@@ -1,7 +1,7 @@
-"""Which points to try next and which trials to stop early: an Optuna study with its samplers and pruners.
+"""Search and early stopping: an Optuna study with its samplers and pruners.
 
 The study is never restored. A sweep is a deterministic function of its settings and of the results of its runs, so the
-same command asks the same questions again and finds the results of the runs that have ended (driver.py).
+same command proposes the same points again and finds the results of finished runs (driver.py).
 """
 
 import math
@@ -24,7 +24,7 @@ NAME = "sweep"
 ETA = 3
 """The reduction factor of successive halving (Li et al. 2018 recommend 3 or 4)."""
 STARTUP, BATCH = 10, 4
-"""TPE: the number of random points at the start, and of the points asked for at a time, which train together."""
+"""TPE: the number of random points at the start, and of the points per round, which train together."""
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
@@ -41,7 +41,7 @@ def distributions(space: Space) -> dict[str, BaseDistribution]:
 
 
 def new_study(settings: Settings, journal: Path | None = None) -> optuna.Study:
-    """A study without trials, in memory or in a new journal, a file that every Optuna tool can read."""
+    """Create a study without trials, in memory or in a new journal, a file that every Optuna tool can read."""
     epochs, seed = settings.config.train.total_epochs, settings.config.train.seed
     storage, pruner = None, NopPruner()
     if settings.method == "halving":
@@ -62,7 +62,7 @@ def new_study(settings: Settings, journal: Path | None = None) -> optuna.Study:
         direction="minimize" if settings.lower else "maximize",
     )
     every = grid(settings.space) if is_finite(settings.space) else []
-    if settings.method in ("halving", "hyperband"):  # a trial competes with those before it: their order must not tell
+    if settings.method in ("halving", "hyperband"):  # a trial competes with those before it: shuffle their order
         random.Random(seed).shuffle(every)
     if settings.method == "grid" or len(every) <= settings.trials:
         for point in every[: settings.trials]:
@@ -76,7 +76,7 @@ def load_study(journal: Path) -> optuna.Study:
 
 
 def points(study: optuna.Study) -> dict[int, Point]:
-    """The points of the trials that were asked for, by number, without those whose point was tried before."""
+    """Return {number: point} of the proposed trials, without repeated points."""
     found: dict[int, Point] = {}
     for trial in study.get_trials(deepcopy=False):
         if trial.state != TrialState.WAITING and trial.params not in found.values():
@@ -85,7 +85,7 @@ def points(study: optuna.Study) -> dict[int, Point]:
 
 
 def ask(study: optuna.Study, space: Space, count: int) -> dict[int, optuna.Trial]:
-    """Up to `count` trials by number, each at a new point: fewer if none is found in 100 attempts each."""
+    """Propose up to `count` trials at new points, {number: trial}; fewer if 100 attempts find no new one."""
     known, asked = list(points(study).values()), {}
     for _ in range(100 * count):
         if len(asked) == count:
@@ -100,7 +100,7 @@ def ask(study: optuna.Study, space: Space, count: int) -> dict[int, optuna.Trial
 
 
 def rounds(method: str, trials: int) -> list[int]:
-    """How many points each round asks for; a round sees the results of those before it.
+    """Return the number of points of each round; a round uses the results of those before it.
 
     >>> rounds("random", 20), rounds("tpe", 20)
     ([20], [10, 4, 4, 2])

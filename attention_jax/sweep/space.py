@@ -1,4 +1,4 @@
-"""Search spaces: `--over NAME=VALUES` read against the typed configuration, so that all that starts can be configured.
+"""Search spaces: `--over NAME=VALUES`, validated against the typed configuration before anything is trained.
 
 `optim.learning-rate=1e-4..1e-2:log` is a range, `model.hidden-size=128,256` a list; `1e-4..1e-2:log:5` is a range
 that a grid takes at 5 points.
@@ -85,7 +85,7 @@ def assignments(words: Sequence[str]) -> dict[str, str]:
 
 
 def parse(config, over: Mapping[str, str]) -> Space:
-    """The space `over`, a range or a list by name, checked by the types of `config`; InputError says what is wrong.
+    """Parse the space `over`: a range or a list for each name, validated by the types of `config`, or InputError.
 
     >>> config = configs.Config("x", configs.Dates(), configs.LuongSeq2seq())
     >>> parse(config, {"optim.learning-rate": "1e-4..1e-2:log", "model.hidden-size": "64,128"})["model.hidden_size"]
@@ -113,7 +113,7 @@ def parse(config, over: Mapping[str, str]) -> Space:
 
 
 def _hint(name: str, known: Mapping[str, type]) -> str:
-    """What else a misspelt name could be."""
+    """Return suggestions for a misspelled name."""
     last = {option.rsplit(".", 1)[-1]: option for option in known}
     near = difflib.get_close_matches(name, known, n=2)
     near = near or [last[n] for n in difflib.get_close_matches(name.rsplit(".", 1)[-1], last, n=2)]
@@ -174,7 +174,7 @@ def _example(kind: type) -> str:
 
 
 def spelled(space: Space) -> dict[str, str]:
-    """The space as `--over` writes it; what a sweep's settings.json keeps."""
+    """Format the space as `--over` has it, for a sweep's settings.json."""
     words = {}
     for name, dimension in space.items():
         if isinstance(dimension, Values):
@@ -211,7 +211,7 @@ def grid(space: Space) -> list[Point]:
 
 
 def short_names(names: Sequence[str]) -> list[str]:
-    """The last parts of dotted names, or the names as they are if two would look the same.
+    """Return the last parts of dotted names, or the full names if two would be equal.
 
     >>> short_names(["optim.name", "model.kind"]), short_names(["optim.name", "name"])
     (['name', 'kind'], ['optim.name', 'name'])

@@ -1,6 +1,6 @@
-"""Trains one group of runs of a sweep: in this process, or as `python -m attention_jax.sweep.worker FILE`.
+"""Worker that trains one group of runs of a sweep, in this process or as `python -m attention_jax.sweep.worker FILE`.
 
-FILE describes the group. It may be trained again at any time: runs that have ended are kept, others resume.
+FILE describes the group. Training it again is safe: finished runs are kept, others resume.
 """
 
 import contextlib
@@ -22,13 +22,13 @@ Member = tuple[configs.Config, Path]
 
 
 class Group(NamedTuple):
-    """What FILE holds."""
+    """The contents of FILE."""
 
     members: list[Member]
     until: int
     """The epoch to train to."""
     metric: str = ""
-    """What the sweep compares; "" is not checked."""
+    """The metric that the sweep selects by; "" is not checked."""
 
 
 def write(path: Path, group: Group):
@@ -38,7 +38,7 @@ def write(path: Path, group: Group):
 
 
 def read(path: Path) -> Group:
-    """Read what `write` wrote."""
+    """Read a file of `write`."""
     values = json.loads(Path(path).read_text(encoding="utf-8"))
     members = [(configs.from_json(m["config"]), Path(m["directory"])) for m in values.pop("members")]
     return Group(members, **values)
@@ -58,18 +58,18 @@ def writing(directory: Path) -> Iterator[None]:
 
 
 def there(config: configs.Config, directory: Path, until: int) -> bool:
-    """Whether a run has ended, or has been trained to epoch `until` and can resume from there."""
+    """Whether a run is finished, or has been trained to epoch `until` and can resume from there."""
     if until >= config.train.total_epochs or run_directory.ended(directory):
         return run_directory.ended(directory)
     return any((directory / "checkpoints").glob("[0-9]*")) and len(run_directory.history(directory)) >= until
 
 
 def run_group(path: Path):
-    """Train a group. A run that fails gets a failure.json and stops no other.
+    """Train a group. A run that fails gets a failure.json and does not stop the others.
 
     Raises:
       Interrupted: on SIGINT or SIGTERM, with a checkpoint written.
-      InputError: nothing can be written where the sweep is, or no run will have the metric.
+      InputError: the sweep's directory is not writable, or no run will have the metric.
     """
     group, shared = read(path), path.with_suffix("")
     with writing(shared), one_at_a_time(shared):  # a worker may outlive its killed sweep by half a second
@@ -84,8 +84,8 @@ def run_group(path: Path):
 
 
 def _check_metric(group: Group):
-    """InputError before the first run of a group that will not have the sweep's metric, if that can be known. What else
-    is wrong with a run is its own reason to fail."""
+    """Raise InputError before the first run of a group that will not have the sweep's metric, if that is known; other
+    errors make the run fail."""
     config = group.members[0][0]
     begun = any((directory / "config.json").exists() for _, directory in group.members)
     if begun or not group.metric or config.model is None or catalogue.load_experiment(config.name).study:
@@ -113,7 +113,7 @@ def _populations(path: Path, group: Group) -> list[list[Member]]:
         built = [tasks.build(config) for config in every]
         population.check_traceable(every[0], list(population.varied(every)), built[0])
         classes = population.classes(built, [config.train.seed for config in every])
-    except Exception as error:  # slower, but the runs are the same; each says an error of its own itself
+    except Exception as error:  # slower, with the same results; each run reports its error
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
         print(f"group {path.stem} trains its {len(members)} runs one by one: {reason}", file=sys.stderr)
         return [[member] for member in members]
@@ -137,19 +137,19 @@ def _population(members: list[Member], directory: Path, until: int):
 
 
 def _single(config: configs.Config, directory: Path, until: int):
-    """Train one run by itself."""
+    """Train a single run."""
     begun, study = (directory / "config.json").exists(), catalogue.load_experiment(config.name).study
     try:
         lifecycle.start(config, directory, study=study, resume=begun, quiet=True, until=until)
     except (Interrupted, OSError):
         raise
     except Exception as error:
-        if not run_directory.read_result(directory):  # a figure that cannot be drawn does not cost the result
+        if not run_directory.read_result(directory):  # the result is kept if plotting fails
             run_directory.fail(directory, error)
 
 
 def _end_with_parent():
-    """End this worker when the process that started it has ended: the sweep that resumes starts another."""
+    """End this worker when its parent process has ended; a resumed sweep starts another."""
     parent = os.getppid()
 
     def watch():

@@ -12,7 +12,7 @@ from optuna.trial import TrialState
 from attention_jax import InputError, catalogue
 from attention_jax.config import Config, Dates, LuongSeq2seq, replace
 from attention_jax.files import one_at_a_time
-from attention_jax.sweep import answer, driver
+from attention_jax.sweep import driver, summary
 from attention_jax.sweep.space import label
 
 STUDY = Config("date_luong", Dates(), LuongSeq2seq())
@@ -128,7 +128,7 @@ def test_what_cannot_be_is_said_before_anything_starts(calls, tmp_path):
             lambda: driver.sweep(settings(RATES, metric="valid.blue"), tmp_path / "metric"),
             "--metric must be one of valid.loss",
         ),
-        (lambda: answer.report(tmp_path / "nothing"), "is not a sweep"),
+        (lambda: summary.report(tmp_path / "nothing"), "is not a sweep"),
     ]:
         with pytest.raises(InputError, match=said):
             wrong()
@@ -191,9 +191,9 @@ def test_the_sweeps_that_are_shipped_record_what_their_claims_speak_of(name):
     shipped = driver.settings_of(experiment.config(), experiment.sweep(), "auto", 0, experiment.seeds, "")
     points, variants = driver.first_points(shipped), experiment.variants()
     [measured] = experiment.grids
-    names = [answer.variant(shipped, point) for point in points]
+    names = [summary.variant(shipped, point) for point in points]
     assert names == list(variants) == list(measured.variants)
     other = shipped._replace(config=replace(shipped.config, **{"train.batch_size": 7}))
-    assert answer.variant(other, points[0]) == label(points[0]), "another configuration is no variant"
+    assert summary.variant(other, points[0]) == label(points[0]), "another configuration is no variant"
     assert {name for claim in experiment.claims for name in (claim.variant, claim.minus)} <= {*variants, None}
     assert [replace(experiment.config(), **point) for point in points] == list(variants.values())

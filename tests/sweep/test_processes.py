@@ -192,13 +192,13 @@ def test_without_ray_the_command_says_what_to_install(monkeypatch):
 def test_the_report_can_be_drawn_while_a_sweep_runs(undisturbed, tmp_path, capsys):
     import shutil
 
-    from attention_jax.sweep import answer
+    from attention_jax.sweep import summary
 
     shutil.copytree(undisturbed, tmp_path / "running")
     log = tmp_path / "running" / "trials" / "0003" / "seed0" / "metrics.jsonl"
     (log.parent / "result.json").unlink()
     log.write_text("\n".join(log.read_text().splitlines()[:4]) + '\n{"step": 9, "ep')  # half a line is being written
-    answer.report(tmp_path / "running")
+    summary.report(tmp_path / "running")
     assert "1 running" in capsys.readouterr().out
     [row] = [
         row for row in json.loads((tmp_path / "running" / "sweep.json").read_text())["ranking"] if row["trial"] == 3

@@ -1,4 +1,4 @@
-"""The answer of a sweep, at any time: sweep.json, table, figures, importances, the best trial's command."""
+"""Summary of a finished or running sweep: sweep.json, table, figures, importances, the best trial's command."""
 
 import math
 import shlex
@@ -19,11 +19,11 @@ from attention_jax.sweep.plan import Settings, Trial
 from attention_jax.sweep.space import Point, label, short_names, spans_decades
 
 CURVES = 6
-"""Trials whose learning curves are drawn."""
+"""The number of trials whose learning curves are plotted."""
 
 
 def standing(directory: Path, settings: Settings, study: optuna.Study) -> list[Trial]:
-    """How all trials of the study stand."""
+    """Return the states of all trials of the study."""
     pruned = [trial.number for trial in study.get_trials(deepcopy=False) if trial.state == TrialState.PRUNED]
     return plan.trials(directory, settings, search.points(study), pruned)
 
@@ -58,7 +58,7 @@ def seconds(trial: Trial) -> float:
 
 
 def parameters(trial: Trial) -> int | None:
-    """How many parameters the model has, once a run has ended."""
+    """Return the number of the model's parameters, or None before a run has ended."""
     return next((r["parameters"] for r in trial.results if r and "parameters" in r), None)
 
 
@@ -75,7 +75,7 @@ def table(settings: Settings, trials: Sequence[Trial]) -> Table:
 
 
 def mean_curve(settings: Settings, trial: Trial) -> dict[int, float]:
-    """The mean of the metric over the seeds after each epoch that all of them have ended."""
+    """Return {epoch: mean of the metric over the seeds} of the epochs that all seeds have finished."""
     epochs = {rows[0]["epoch"]: [row.get(settings.metric) for row in rows] for rows in zip(*trial.histories)}
     return {epoch: statistics.fmean(values) for epoch, values in epochs.items() if None not in values}
 
@@ -107,7 +107,7 @@ def importances(study: optuna.Study, trials: Sequence[Trial]) -> dict[str, float
 
 
 def figures(directory: Path, settings: Settings, trials: Sequence[Trial]) -> list[Path]:
-    """Slices, parallel coordinates and learning curves, of what there is so far."""
+    """Plot slices, parallel coordinates and learning curves of the results so far."""
     from attention_jax.report.figures import parallel_coordinates, sweep_slices, trial_curves
 
     names, place, paths = short_names(settings.space), directory / "figures", []
@@ -191,7 +191,7 @@ def record(directory: Path, settings: Settings, trials: Sequence[Trial], words: 
 
 
 def report(directory: Path, trust_code: bool = False):
-    """Write the answer again; the sweep may still be running. `trust_code` is that of `plan.read_settings`."""
+    """Rewrite the summary; the sweep may still be running. `trust_code` is that of `plan.read_settings`."""
     directory = Path(directory).absolute()
     settings = plan.read_settings(directory, trust_code)
     journal = directory / "journal.log"
@@ -200,8 +200,8 @@ def report(directory: Path, trust_code: bool = False):
 
 
 def announce(settings: Settings, points: Sequence[dict]):
-    """What `--dry-run` prints: the trials, and how long they might take, judged by the last run of the experiment that
-    was recorded or has ended here."""
+    """Print the trials for `--dry-run`, with an estimate of their time from the last recorded or local run of the
+    experiment."""
     name = settings.config.name
     cells = [[number(v) if isinstance(v, float) else str(v) for v in point.values()] for point in points]
     rows = [(str(place), *values) for place, values in enumerate(cells)]
