@@ -196,10 +196,12 @@ def value_and_gradients(implementation, name, masked, query, key, value, normali
 compiled = jax.jit(value_and_gradients, static_argnums=(0, 1, 2))
 
 
-@pytest.mark.parametrize("masked", [False, True], ids=["open", "bias, mask and dropout"])
-@every
+OPEN = "softmax", "signed", "entmax 1.5", "top-k", "stick-breaking"
+
+
+@pytest.mark.parametrize(("name", "masked"), [*((name, True) for name in ORACLES), *((name, False) for name in OPEN)])
 def test_blockwise_is_plain(name, masked):
-    """Blockwise in float32 against plain in float64: output and all gradients."""
+    """Blockwise in float32 against plain in float64, with bias, mask and dropout or none: output, all gradients."""
     inputs = (*case(13, 11, seed=1), ORACLES[name][0], np.float32(0.2))
     floats = lambda dtype: jax.tree.map(lambda x: jnp.asarray(x, dtype), inputs)
     fused = jax.tree.map(np.asarray, compiled("fused", name, masked, *floats(jnp.float32)))
@@ -222,15 +224,17 @@ def test_over_heads_with_leaves_and_lengths_of_their_own(name):
         return attend(query, key, value, implementation="fused", **call)
 
     every_head = jax.jit(jax.vmap(one))(query, key, value, normalise, length)
-    half = jax.jit(jax.vmap(one))(*(x.astype(jnp.bfloat16) for x in (query, key, value)), normalise, length)
-    assert half.dtype == jnp.bfloat16
+    half = None
+    if name not in ("top-k", "top-k entmax", "entmax 1.2", "relu"):  # rounding may exchange keys; two have a twin
+        half = jax.jit(jax.vmap(one))(*(x.astype(jnp.bfloat16) for x in (query, key, value)), normalise, length)
+        assert half.dtype == jnp.bfloat16
     for head in range(2):
         alone = jax.tree.map(lambda x: np.asarray(x[head], np.float64), (query, key, value))
         leaves = [np.float64(leaf[head]) for leaf in jax.tree.leaves(normalise)]
         allowed = np.broadcast_to(np.arange(8) < int(length[head]), (8, 8))
         exact = oracle(name, *alone, leaves, allowed)
         np.testing.assert_allclose(every_head[head], exact, atol=2e-5 * max(1, np.abs(exact).max()))
-        if name not in ("top-k", "top-k entmax"):  # rounding may exchange keys
+        if half is not None:
             assert np.abs(half[head].astype(np.float32) - exact).max() < 0.05 * max(1, np.abs(exact).max())
 
 
@@ -246,18 +250,20 @@ def test_the_contract_of_attend(name, implementation):
         call = {"score": score_of(name), "mask": dense(jnp.asarray(allowed)), "normalise": ORACLES[name][0]}
         return attend(query, key, value, implementation=implementation, **call)
 
-    def loss(*arrays):
-        return jnp.square(run(*arrays)).sum()
+    @jax.jit
+    def both(*arrays):
+        out, pull = jax.vjp(run, *arrays)
+        return out, pull(2 * out)
 
-    run, gradient = jax.jit(run), jax.jit(jax.grad(loss, (0, 1, 2)))
-    clean, gradients = run(query, key, value), gradient(query, key, value)
+    clean, gradients = both(query, key, value)
     assert not clean[5].any() and not gradients[0][5].any()
     assert not gradients[1][2].any() and not gradients[2][2].any()
     poisoned = query, key.at[2].set(jnp.nan), value.at[2].set(jnp.inf)
-    assert np.array_equal(run(*poisoned), clean)
-    for ours, theirs in zip(gradient(*poisoned), gradients, strict=True):
+    ours, bars = both(*poisoned)
+    assert np.array_equal(ours, clean)
+    for ours, theirs in zip(bars, gradients, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-6)
-    spoiled = run(query, key.at[3].set(jnp.nan), value)
+    spoiled, _ = both(query, key.at[3].set(jnp.nan), value)
     assert np.isnan(spoiled[np.arange(8) != 5]).all() and not spoiled[5].any()
 
 
