@@ -40,7 +40,6 @@ PENDING = (
     "attention_jax/saved_run.py",
     "attention_jax/weights/",
     "benchmarks/compile.py",
-    "docs/design.md",
     "docs/extend.md",
     "docs/faq.md",
     "docs/fused.md",
