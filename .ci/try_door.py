@@ -35,7 +35,7 @@ def refused(call, *words):
 experiment = load_experiment("date_luong")
 assert experiment.file.parent == Path(attention_jax.__file__).parent / "experiments", experiment.file
 said = refused(train_run, experiment.smoke(), "run")
-assert all(package in said for package in ("optax", "tensorflow-datasets", "sacrebleu")), said
+assert all(package in said for package in ("tensorboardX", "tensorflow-datasets", "sacrebleu")), said
 assert not Path("run").exists(), "a run was begun that cannot end"
 for words, expected in ((["list"], "date_luong"), (["predict", "date_luong.zip", "May 1, 1999"], "May 1, 1999 -> ")):
     command = subprocess.run([Path(sys.executable).with_name("attention-jax"), *words], capture_output=True, text=True)
