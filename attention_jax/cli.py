@@ -139,8 +139,11 @@ class Look:
     """The directory of a run, such as runs/date_luong/001."""
     texts: Annotated[Positional[tuple[str, ...]], place("[TEXT or FILE ...]")] = ()
     """Texts in quotes, image files, or .txt files with one of these per line; by default held-out examples."""
+    hf: bool = False
+    """RUN is the local directory of a Hugging Face model, ViT or MarianMT, instead of a run."""
     out: str = ""
-    """The file to write; by default figures/look.html of the run, or figures/look-own.html of texts of your own."""
+    """The file to write; by default figures/look.html of the run, or figures/look-own.html of texts of your own;
+    DIR.html with --hf."""
     trust_code: bool = False
     """Import code that the run names from outside of this package: a custom score, model, dataset or optimizer."""
 

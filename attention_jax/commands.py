@@ -183,7 +183,7 @@ def predict(words: list[str]):
 
 
 def look(words: list[str]):
-    """RUN [TEXT or FILE ...] [--out page.html]: show attention maps in one page for a browser."""
+    """RUN | --hf DIR [TEXT or FILE ...] [--out page.html]: show attention maps in one page for a browser."""
     from attention_jax import cli, load_run
     from attention_jax.data.text_files import read_lines
 
@@ -197,10 +197,24 @@ def look(words: list[str]):
         texts += lines
     if asked.out and not asked.out.endswith((".html", ".htm")):
         raise InputError(f"--out needs a file that ends in .html; got {asked.out}")
-    page = load_run(asked.run, trust_code=asked.trust_code).look(texts)
-    own = "look-own.html" if texts else "look.html"
-    path = page.save(asked.out or packed.beside(asked.run) / "figures" / own)
+    if asked.hf:
+        page, usual = look_at_weights(asked.run, texts), Path(f"{Path(asked.run).resolve().name}.html")
+    else:
+        page = load_run(asked.run, trust_code=asked.trust_code).look(texts)
+        usual = packed.beside(asked.run) / "figures" / ("look-own.html" if texts else "look.html")
+    path = page.save(asked.out or usual)
     print(f"{page.note}\n{path}" if page.note else path)
+
+
+def look_at_weights(directory: str, texts: list[str]):
+    """Return the page of attention maps of the Hugging Face model in a directory."""
+    from attention_jax.report.attention_page import page
+    from attention_jax.views import huggingface
+
+    if not texts:
+        raise InputError("look --hf needs at least one text, or image file, after the directory of the model")
+    view, params = huggingface.view(directory)
+    return page(view.attention_maps(params, texts), view.task.config.name)
 
 
 def translate(words: list[str]):

@@ -20,7 +20,7 @@ ROOMS = {  # room -> (third-party packages, rooms of this package) it may import
     "train": ({"jax", "optax", "orbax", "rich", "tensorboardX", "wandb", "mlflow"}, {"config", "ops", "provenance"}),
     "report": ({"matplotlib", "sacrebleu", "rich", "scipy"}, {"config"}),
     "tasks": ({"jax", "flax"}, {"ops", "config", "data", "decode", "train", "report"}),
-    "views": ({"jax", "flax"}, {"ops", "config", "data", "decode", "train", "report", "tasks"}),
+    "views": ({"jax", "flax"}, {"ops", "config", "data", "decode", "train", "report", "tasks", "weights"}),
     "run_directory": (set(), {"config"}),
     "packed": ({"safetensors"}, {"files", "weights"}),
     "saved_run": ({"jax"}, {"config", "data", "packed", "run_directory", "tasks", "train", "views", "weights"}),

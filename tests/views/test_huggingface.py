@@ -1,0 +1,90 @@
+"""The attention page of Hugging Face models in a local directory, against their forward passes in NumPy."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import their_weights as theirs
+from PIL import Image
+from test_launch import launch_here, refused
+
+from attention_jax.data import tokenizers
+from attention_jax.views import huggingface
+
+PAIRS = ["a dog runs", "the dog sleeps", "a cat sleeps", "the cat runs and runs"]
+
+
+def softmax(x):
+    return np.exp(x - x.max(-1, keepdims=True)) / np.exp(x - x.max(-1, keepdims=True)).sum(-1, keepdims=True)
+
+
+def marian(directory, monkeypatch, beams=1):
+    """The weights of a MarianMT model that is written to `directory`, and the ids of its tokens."""
+    path = tokenizers.train_sentencepiece(PAIRS * 5, 24)
+    _, pieces = tokenizers.sentencepiece_model(path)
+    tokens = ["</s>", "<unk>", *pieces, "<pad>"]
+    monkeypatch.setitem(theirs.MARIAN, "vocab_size", len(tokens))
+    state = theirs.marian()
+    about = theirs.MARIAN | {"num_beams": beams, "max_length": 6, "pad_token_id": len(tokens) - 1, "eos_token_id": 0}
+    theirs.written(directory / "model.safetensors", state, about)
+    ids = {token: number for number, token in enumerate(tokens)}
+    (directory / "vocab.json").write_text(json.dumps(ids))
+    for side in ("source", "target"):
+        (directory / f"{side}.spm").write_bytes(Path(path).read_bytes())
+    return state, ids
+
+
+@pytest.mark.parametrize("beams", [1, 2])
+def test_a_translator_attends_and_writes_as_its_own_library_computes(tmp_path, monkeypatch, beams):
+    state, ids = marian(tmp_path / "opus", monkeypatch, beams)
+    view, params = huggingface.view(tmp_path / "opus")
+    (record,) = view.attention_maps(params, ["a dog sleeps"])
+    assert len(record.predictions) == beams
+    best = record.predictions[0]
+    kinds = {attention.kind: attention for attention in best.attentions}
+    assert kinds.keys() == {"encoder", "decoder", "cross"}
+    source = kinds["cross"].keys.tokens
+    assert source[-1] == "</s>" and "".join(source[:-1]).replace("\u2581", " ").strip() == "a dog sleeps"
+    assert kinds["encoder"].weights.shape == (2, 2, len(source), len(source))
+    written = [ids[token] for token in kinds["cross"].queries.tokens]
+    target = np.array([[len(ids) - 1, *written[:-1]]])
+    rows = np.array([[ids[token] for token in source]])
+    logits = theirs.marian_logits(state, rows, np.array([len(source)]), target)[0]
+    logits[:, -1] = -50  # padding is never written
+    assert best.value == pytest.approx(np.log(softmax(logits))[range(len(written)), written].sum(), abs=1e-4)
+    if beams == 1:
+        assert written == logits.argmax(-1).tolist()
+
+
+def test_a_vision_transformer_sees_the_normalized_image(tmp_path):
+    state = theirs.timm()
+    about = theirs.VIT | {"id2label": {str(k): f"kind {k}" for k in range(5)}}
+    theirs.written(tmp_path / "vit" / "model.safetensors", theirs.huggingface(state), about)
+    mean, deviation = [0.4, 0.5, 0.6], [0.2, 0.25, 0.3]
+    recipe = {"image_mean": mean, "image_std": deviation}
+    (tmp_path / "vit" / "preprocessor_config.json").write_text(json.dumps(recipe))
+    pixels = np.random.default_rng(0).integers(0, 256, (6, 6, 3), np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "x.png")
+    view, params = huggingface.view(tmp_path / "vit")
+    (record,) = view.attention_maps(params, [str(tmp_path / "x.png")])
+    seen = (pixels[None] / 255 - mean) / deviation
+    probabilities = softmax(theirs.vit_logits(state, seen, 2, 1e-12, theirs.gelu)[0])
+    (prediction,) = record.predictions
+    assert prediction.text == f"kind {probabilities.argmax()}"
+    assert prediction.score == pytest.approx(probabilities.max(), abs=1e-5)
+    assert prediction.attentions[0].weights.shape == (2, 2, 10, 10)
+
+
+def test_look_hf_writes_a_page_and_names_what_is_missing(tmp_path, monkeypatch):
+    marian(tmp_path / "opus", monkeypatch)
+    done = launch_here("look", "--hf", tmp_path / "opus", "a dog runs", "--out", tmp_path / "page.html")
+    assert done.returncode == 0 and "a dog runs" in (tmp_path / "page.html").read_text(), done.stderr
+    assert "at least one text" in refused("look", "--hf", tmp_path / "opus")
+    assert "local directory" in refused("look", "--hf", tmp_path / "none", "a")
+    (tmp_path / "opus" / "target.spm").unlink()
+    assert "target.spm" in refused("look", "--hf", tmp_path / "opus", "a")
+    (tmp_path / "opus" / "vocab.json").write_text('{"a": 3}')
+    assert "vocab.json must number" in refused("look", "--hf", tmp_path / "opus", "a")
+    (tmp_path / "opus" / "vocab.json").write_text("[")
+    assert "vocab.json, a JSON object" in refused("look", "--hf", tmp_path / "opus", "a")
