@@ -75,7 +75,7 @@ print(*sorted({name.partition('.')[0] for name in sys.modules}))
 
 def test_the_mechanisms_need_the_required_packages_only():
     """flax itself imports rich; every other optional package cannot even be found here."""
-    done = python(MECHANISMS, head_ablation=("tyro", "safetensors", *(set(errors.EXTRAS) - {"rich"})))
+    done = python(MECHANISMS, without=("tyro", "safetensors", *(set(errors.EXTRAS) - {"rich"})))
     assert done.returncode == 0 and done.stdout.startswith("(4, 2) (4, 2)\n"), done.stderr
 
 
@@ -117,7 +117,7 @@ def test_a_packed_run_answers_with_the_required_packages_only():
         "print(run.predict(['May 1, 1999']), len(run.look(['May 1, 1999']).html))"
     )
     brought_by_flax = {"rich", "optax", "orbax"}
-    done = python(code, head_ablation=tuple(set(errors.EXTRAS) - brought_by_flax))
+    done = python(code, without=tuple(set(errors.EXTRAS) - brought_by_flax))
     assert done.returncode == 0 and done.stdout.startswith("['"), done.stderr
 
 
@@ -128,7 +128,7 @@ def test_a_missing_extra_is_one_line(package, extra, tmp_path):
         nothing_prepared
         + f"import runpy, sys; sys.argv = ['launch.py', 'train', 'vit_digits', '--out', {str(tmp_path / 'run')!r}];"
     )
-    done = python(code + "runpy.run_path('launch.py', run_name='__main__')", head_ablation=(package,))
+    done = python(code + "runpy.run_path('launch.py', run_name='__main__')", without=(package,))
     assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
     install = f"pip install {package.replace('_', '-')} (in a checkout pip install '.[{extra}]')"
     assert f"this needs {package}, " in done.stderr and install in done.stderr
@@ -141,7 +141,7 @@ def test_what_only_the_end_of_a_run_needs_is_missed_before_it_begins(package, pi
         "from attention_jax import train_run\nfrom attention_jax.config import Config, Dates, LuongSeq2seq\n"
         f"train_run(Config('x', Dates(examples=300), LuongSeq2seq()), {str(tmp_path / 'run')!r})"
     )
-    done = python(code, head_ablation=(package,))
+    done = python(code, without=(package,))
     assert f"InputError: this needs {package}, " in done.stderr and f"pip install {pip} " in done.stderr
     assert not (tmp_path / "run").exists()
 

@@ -28,6 +28,8 @@ SCORES = {
 NORMALISERS = {
     "softmax": "attention_jax.ops.normalisers:Softmax",
     "learned_sink": "attention_jax.models.named_scores:LearnedSink",
+    "learned_sigmoid": "attention_jax.models.named_scores:LearnedSigmoid",
+    "learned_entmax": "attention_jax.models.named_scores:LearnedEntmax",
     "sigmoid": "attention_jax.ops.normalisers:Sigmoid",
     "relu": "attention_jax.ops.normalisers:ReluPower",
     "sparsemax": "attention_jax.ops.normalisers:Sparsemax",
@@ -35,7 +37,7 @@ NORMALISERS = {
     "top_k": "attention_jax.ops.normalisers:TopK",
     "stick_breaking": "attention_jax.ops.normalisers:StickBreaking",
 }
-"""Normalisers by name: softmax(0) has a sink of score 0, learned_sink one that each head learns; top_k(8)."""
+"""Normalisers by name: softmax(0) has a sink of score 0; those called learned_ have a number that each head learns."""
 MASKS = {"window": "attention_jax.ops.masks:window"}
 """Masks by name: window(128) lets a position attend to those at most 128 away."""
 NORMS = {"layer": "attention_jax.models.blocks:LayerNorm", "rms": "attention_jax.models.blocks:RMSNorm"}
@@ -229,8 +231,8 @@ class TransformerLayers(ModelOptions):
     """dot, scaled_dot, general, concat, additive, cosine, gaussian, qk_norm, soft_cap(50), mean, or package.file:Class
     of yours."""
     normaliser: Annotated[str, OneOf(tuple(NORMALISERS), arguments=True)] = "softmax"
-    """How scores become weights: softmax, softmax(0) with a sink, learned_sink, sigmoid(-4), relu, sparsemax,
-    entmax(1.5), top_k(8), stick_breaking, or package.file:Class of yours."""
+    """How scores become weights: softmax, softmax(0) with a sink, learned_sink, sigmoid(-4), learned_sigmoid, relu,
+    sparsemax, entmax(1.5), learned_entmax, top_k(8), stick_breaking, or package.file:Class of yours."""
     mask: Annotated[str, OneOf(("none", *MASKS), arguments=True)] = "none"
     """Which positions self-attention may attend to, besides what is causal or padding: none for all, window(128) for
     those at most 128 positions away, or package.file:Class of yours."""

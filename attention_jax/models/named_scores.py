@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import flax.linen as nn
 import jax
@@ -14,8 +15,8 @@ from attention_jax.config import SCORES, part
 from attention_jax.config.models import NORMALISERS
 from attention_jax.ops import scores
 from attention_jax.ops.biases import Bias, Location
-from attention_jax.ops.normalisers import Softmax
-from attention_jax.ops.normalising import Normaliser, as_normaliser
+from attention_jax.ops.normalisers import Entmax, Sigmoid, Softmax
+from attention_jax.ops.normalising import Normaliser, Threshold, as_normaliser
 from attention_jax.ops.trees import children, pytree
 
 POSITIONS = 128
@@ -50,18 +51,64 @@ def score_class(name: str) -> Callable[[], scores.Score]:
     return kind
 
 
-class LearnedSink:
-    """A softmax with a sink of a learned score, at first 0 (OpenAI 2025, GPT-OSS)."""
+@dataclass(frozen=True)
+class Learned:
+    """Base class: a normaliser with one number that each head learns, `start` at first."""
 
-    @classmethod
-    def init(cls, rng: Array, query_width: int, key_width: int, hidden: int) -> Softmax:
-        return Softmax(jnp.zeros(()))
+    start: float
+    kind: ClassVar[type[Normaliser]]
+
+    def init(self, rng: Array, query_width: int, key_width: int, hidden: int) -> Normaliser:
+        return self.kind(jnp.asarray(self.start, jnp.float32))
+
+
+@dataclass(frozen=True)
+class LearnedSink(Learned):
+    """A softmax with a sink of a learned score (OpenAI 2025, GPT-OSS)."""
+
+    start: float = 0.0
+    kind = Softmax
+
+
+@dataclass(frozen=True)
+class LearnedSigmoid(Learned):
+    """sigmoid(score + b) with a learned bias b (Ramapuram et al. 2024). -log of the number of keys is a good start."""
+
+    start: float = -4.0
+    kind = Sigmoid
+
+
+@pytree
+@dataclass(frozen=True)
+class AdaptiveEntmax(Threshold):
+    """Entmax with alpha = 1 + sigmoid(`logit`), between softmax and sparsemax (Correia et al. 2019, section 3)."""
+
+    logit: Float[Array, ""]
+
+    @property
+    def entmax(self) -> Entmax:
+        return Entmax(1 + jax.nn.sigmoid(self.logit))
+
+    def __call__(self, x):
+        return self.entmax(x)
+
+    def inverse(self, value):
+        return self.entmax.inverse(value)
+
+
+@dataclass(frozen=True)
+class LearnedEntmax(Learned):
+    """Entmax with a learned alpha, 1.5 where the logit `start` is 0."""
+
+    start: float = 0.0
+    kind = AdaptiveEntmax
 
 
 def normaliser_class(name: str) -> Callable[[], Normaliser]:
     """What makes the normaliser that `config.NORMALISERS` calls `name`, or that stands at "package.file:Class": a class
     (with `init`, where it learns) or a function."""
     kind = part(name, NORMALISERS)
+    kind = kind() if isinstance(kind, type) and issubclass(kind, Learned) else kind
     try:
         made = kind if hasattr(kind, "init") else as_normaliser(kind() if isinstance(kind, type) else kind)
     except TypeError as error:

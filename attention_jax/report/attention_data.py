@@ -46,7 +46,7 @@ class Attention:
     kind: str
     """One of KINDS."""
     weights: np.ndarray
-    """[L, H, Q, K], non-negative; a query's weights sum to one, or to zero if it is fully masked."""
+    """[L, H, Q, K] in [0, 1]; with the softmax, a query's weights sum to one, or to zero if it is fully masked."""
     queries: Axis
     keys: Axis
     heads: tuple[str, ...] = ()

@@ -191,6 +191,7 @@
         for (const side of [t.queries, t.keys]) {
           side.repeated = repeatedIn(side.tokens);
         }
+  const exact = (w) => (w === 0 ? "0" : w.toFixed(4)); // 0 where the weight is exactly zero
   const percent = (w) => w.toFixed(w < 0.0995 ? 3 : 2);
   const named = (tile) =>
     tile.layer === "rollout"
@@ -652,7 +653,7 @@
         "tr",
         {},
         make("th", { textContent: spoken(keys, k), scope: "row" }),
-        ...own.map((t) => make("td", { textContent: rowOf(t, q)[k].toFixed(4) })),
+        ...own.map((t) => make("td", { textContent: exact(rowOf(t, q)[k]) })),
       ),
     );
     const caption = make("caption", {

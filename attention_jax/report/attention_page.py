@@ -1,7 +1,7 @@
 """Interactive page of attention maps in one self-contained HTML file under 3 MB.
 
 `page` fills attention_page.html, .css and .js with the records of `View.attention_maps`
-(`report/attention_data.py`). Weights are stored as 16-bit fractions of one, with an error of at most 1/131,070.
+(`report/attention_data.py`). Weights are stored as 16-bit fractions of one, with an error of at most 1/65,535.
 """
 
 import base64
@@ -164,8 +164,13 @@ def finite(x) -> float | None:
 
 
 def fractions(array, blobs: dict[str, int]) -> int:
-    """Store an array of values in [0, 1] as little-endian 16-bit fractions; return the number of its blob."""
-    return add(np.rint(np.clip(np.asarray(array, np.float64), 0, 1) * UNIT).astype("<u2").tobytes(), blobs)
+    """Store an array of values in [0, 1] as little-endian 16-bit fractions; return the number of its blob.
+
+    Only a value of 0 is stored as 0: small positive ones are rounded up to the smallest fraction.
+    """
+    values = np.clip(np.asarray(array, np.float64), 0, 1)
+    units = np.where(values > 0, np.maximum(np.rint(values * UNIT), 1), 0)
+    return add(units.astype("<u2").tobytes(), blobs)
 
 
 def add(content: bytes, blobs: dict[str, int]) -> int:

@@ -216,7 +216,11 @@ def test_a_cache_of_grouped_heads_is_smaller_by_their_ratio(kind):
 def test_steps_with_every_part_are_teacher_forcing(kind, score):
     """With two hypotheses a sentence, whose entries of the cache lie side by side."""
     options, make = MODELS[kind]
-    model, inputs = make(with_parts(options, score=score))
+    np.testing.assert_allclose(*stepped(kind, *make(with_parts(options, score=score))), atol=1e-5, rtol=1e-5)
+
+
+def stepped(kind, model, inputs):
+    """The logits of all positions, one position at a time and at once."""
     params = made(model, inputs)
 
     def both(params):
@@ -230,7 +234,7 @@ def test_steps_with_every_part_are_teacher_forcing(kind, score):
         _, steps = jax.lax.scan(step, spread(apply(*begun, method="start"), 2), jnp.repeat(inputs[-1], 2, axis=0).T)
         return steps.swapaxes(0, 1), jnp.repeat(apply(*inputs, method="__call__")[0], 2, axis=0)
 
-    np.testing.assert_allclose(*jax.jit(both)(params), atol=1e-5, rtol=1e-5)
+    return jax.jit(both)(params)
 
 
 @pytest.mark.parametrize(
@@ -264,4 +268,22 @@ def test_every_normaliser_has_heads_of_its_own_in_a_model(name):
     model, inputs = make(replace(options, normaliser=name))
     (logits, _), params = jax.eval_shape(lambda: model.init_with_output(jax.random.key(0), *inputs))
     learned = [x.shape for path, x in jax.tree.leaves_with_path(params) if "normaliser" in jax.tree_util.keystr(path)]
-    assert logits.shape == (2, 6, 7) and learned == [(HEADS,)] * (2 if name == "learned_sink" else 0)
+    assert logits.shape == (2, 6, 7) and learned == [(HEADS,)] * (2 if name.startswith("learned") else 0)
+
+
+@pytest.mark.parametrize("name", ["learned_sink", "learned_sigmoid", "learned_entmax"])
+def test_what_a_normaliser_learns_has_a_gradient_in_every_head(name):
+    options, make = MODELS["decoder-only"]
+    model, inputs = make(replace(options, normaliser=name))
+    params = made(model, inputs)
+    loss = lambda params: jnp.square(model.apply({"params": params}, *inputs)[0]).sum()
+    gradient = jax.jit(jax.grad(loss))(params)
+    found = [x for path, x in jax.tree.leaves_with_path(gradient) if "normaliser" in jax.tree_util.keystr(path)]
+    assert len(found) == 2 and all(np.all(np.isfinite(x) & (x != 0)) for x in found)
+
+
+@pytest.mark.parametrize("name", ["learned_entmax", "sigmoid(-1.0)", "relu", "top_k(2)", "stick_breaking"])
+def test_steps_with_other_normalisers_are_teacher_forcing(name):
+    """A cache holds entries that are not written yet, and those of other hypotheses: none of them may count."""
+    options, make = MODELS["decoder-only"]
+    np.testing.assert_allclose(*stepped("decoder-only", *make(replace(options, normaliser=name))), atol=1e-5, rtol=1e-5)

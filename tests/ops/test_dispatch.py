@@ -1,19 +1,21 @@
 """The rule of `implementation=None`, and the blocks."""
 
 import functools
+import types
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention_jax.ops import scores
+from attention_jax import InputError
+from attention_jax.ops import attention, dispatch, scores
 from attention_jax.ops.attention import _plain, attend
 from attention_jax.ops.biases import ALiBi
 from attention_jax.ops.derivatives import in_blocks
 from attention_jax.ops.dispatch import PLATFORMS, choose, choose_blocks, pair_cost
 from attention_jax.ops.masks import causal
-from attention_jax.ops.normalisers import Softmax
+from attention_jax.ops.normalisers import Sigmoid, Softmax, Sparsemax, StickBreaking, TopK
 from attention_jax.ops.score_blocks import Blocks, Inputs
 
 SCALED_DOT = scores.ScaledDot()
@@ -130,3 +132,27 @@ def test_the_cost_of_your_own_score_is_read_off_its_trace():
         return -jnp.abs(query[:, None, :] - key[None, :, :]).sum(axis=-1)
 
     assert pair_cost(absolute, jnp.ones((5, 8)), jnp.ones((5, 8))) == 8
+
+
+@pytest.mark.parametrize("normalise", [Softmax(), Softmax(0.0), Sparsemax(), Sigmoid(), TopK(4), StickBreaking(), abs])
+def test_kernels_are_chosen_for_the_softmax_alone(monkeypatch, normalise):
+    """Even those that refuse no score, mask or shape: they would compute the softmax instead."""
+    accepting = types.SimpleNamespace(refusal=lambda *call: None)
+    monkeypatch.setattr(dispatch, "KERNELS", {"cuda": ("cudnn", accepting), "tpu": ("flash", accepting)})
+    monkeypatch.setattr(dispatch, "ON_REQUEST", dict.fromkeys(dispatch.ON_REQUEST, accepting))
+    found = []
+    spied = lambda *call: found.append(choose(*call)) or dict.fromkeys(PLATFORMS, "plain")
+    monkeypatch.setattr(attention, "choose", spied)
+    x = jax.ShapeDtypeStruct((1024, 64), jnp.bfloat16)
+    call = lambda implementation: jax.eval_shape(
+        lambda x: attend(x, x, x, normalise=normalise, implementation=implementation), x
+    )
+    call(None)
+    alone = normalise == Softmax()
+    assert {found[0]["cuda"], found[0]["tpu"]} == ({"cudnn", "flash"} if alone else {"fused"})
+    for kernel in ("cudnn", "flash", "resident", "linear"):
+        if alone:
+            call(kernel)
+        else:
+            with pytest.raises(InputError, match=f'"{kernel}".* softmax alone'):
+                call(kernel)
