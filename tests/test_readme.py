@@ -67,7 +67,10 @@ def test_the_code_of_readme_runs_as_pasted():
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     environment |= {"PYTHONPATH": str(ROOT)}
     memory = "print(jax.jit(jax.grad(loss)).lower(8.0).compile().memory_analysis().temp_size_in_bytes)"
-    assert len(blocks) == 2
+    assert len(blocks) == 3
+    batched = [sys.executable, "-W", "error", "-c", blocks[1]]
+    ended = subprocess.run(batched, env=environment, capture_output=True, text=True, timeout=300)
+    assert ended.stdout == "(2, 4, 128, 16)\n", ended.stderr[-3000:]
     command = [sys.executable, "-W", "error", "-c", blocks[0] + memory]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stderr[-3000:]
