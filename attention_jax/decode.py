@@ -7,9 +7,9 @@ call traces the callback again):
     decode = jax.jit(lambda cache: greedy(step, cache, batch_size, bos=1, eos=2, max_length=40))
 
 `cache` is any pytree whose leaves have the batch as their leading axis; that is what lets beam search tile and reorder
-it. What all hypotheses of a sentence read, such as its encoded source, may stand in the cache as `Shared`, and what
-they write, such as a decoder's keys, as `Written` (ops/shared.py): neither is reordered. The callback may return logits
-or log-probabilities: normalising log-probabilities again changes nothing.
+it. Two kinds of parts are not reordered (ops/shared.py): a `BeamInvariant`, which all hypotheses of a sentence have in
+common, such as the encoded source, and a `BeamKVCache`. The callback may return logits or log-probabilities:
+normalising log-probabilities again changes nothing.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from attention_jax import InputError
 from attention_jax.ops.platforms import by_platform
-from attention_jax.ops.shared import map_own, spread
+from attention_jax.ops.shared import map_per_hypothesis, repeat_for_beams
 
 Cache = Any
 Step = Callable[[Array, Cache], tuple[Array, Cache]]
@@ -245,7 +245,7 @@ def beam_search(
         length=jnp.zeros(shape, jnp.int32),
         ended=jnp.zeros(shape, bool),
         last=jnp.full(shape, bos, jnp.int32),
-        cache=spread(cache, beam_size),
+        cache=repeat_for_beams(cache, beam_size),
     )
     beams = lax.while_loop(unfinished, body, beams)
     scores, order = lax.top_k(score(beams.log_prob, beams.length), n_best)
@@ -289,5 +289,5 @@ def _extend(
         length=pick(length),
         ended=was_ended if eos is None else was_ended | (last == eos),
         last=last,
-        cache=map_own(lambda leaf: leaf[rows], cache),
+        cache=map_per_hypothesis(lambda leaf: leaf[rows], cache),
     )

@@ -365,7 +365,7 @@ def test_the_numbers_are_those_of_the_model(chromium, tmp_path):
     text = "10110010 01101100"
     opened = Opened(chromium, run_figures.attention_page(task, params, [text]).save(tmp_path / "look.html"), "#token=4")
     inputs = jnp.asarray(view_of(task).sequence_of(text).inputs)
-    weights = jax.jit(lambda x: task.model.apply({"params": params}, x, look=True)[1])(inputs)
+    weights = jax.jit(lambda x: task.model.apply({"params": params}, x, return_weights=True)[1])(inputs)
     expected = np.stack([weights[name][0, 4, 0] for name in ("write", "read")], axis=1)
     np.testing.assert_allclose(opened.table(), expected, atol=6e-5)
     assert opened.complaints() == []

@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 
 from attention_jax import InputError
 from attention_jax.decode import beam_search, greedy, largest, penalty, sample, truncated
-from attention_jax.ops.shared import Written, readable, sign
+from attention_jax.ops.shared import BeamKVCache, ancestor_mask, mark_self
 
 PAD, BOS, EOS = 0, 1, 2
 
@@ -184,8 +184,8 @@ def left_where_written(cache, tokens):
     """The same in a cache whose entries stay where they were written: a row reads those of its ancestors."""
     words, ancestors, t = cache
     hypotheses = tokens.shape[0] // words.value.shape[0]
-    words, ancestors = words.write(tokens.reshape(-1, hypotheses), t[0]), sign(ancestors, t[0], hypotheses)
-    read = jnp.where(readable(ancestors, t[0], hypotheses), words.value[:, None], 0)
+    words, ancestors = words.write(tokens.reshape(-1, hypotheses), t[0]), mark_self(ancestors, t[0], hypotheses)
+    read = jnp.where(ancestor_mask(ancestors, t[0], hypotheses), words.value[:, None], 0)
     return read.sum(-1).reshape(-1), (words, ancestors, t + 1)
 
 
@@ -202,7 +202,7 @@ def test_the_cache_follows_its_hypothesis(read):
         return table[tokens] + 0.3 * jnp.sin(total.astype(jnp.float32))[:, None] * table[0][None, :], cache
 
     paths, t = jnp.zeros((2, steps), jnp.int32), jnp.zeros(2, jnp.int32)
-    cache = (paths, t) if read is moved else (Written(paths, 1), paths, t)
+    cache = (paths, t) if read is moved else (BeamKVCache(paths, 1), paths, t)
     tokens, scores = beam_search(
         step, cache, 2, beam_size=4, bos=BOS, eos=None, pad=PAD, max_length=steps, length_penalty="none", n_best=4
     )

@@ -1,4 +1,5 @@
-"""Where a decoder state looks in the source: a callable from queries to weights, made once for a batch of sentences."""
+"""Attention of decoder states over the encoder's states, as a callable from queries to weights: the keys are prepared
+once for a batch of sentences, before the scan of the decoder."""
 
 from dataclasses import dataclass, replace
 
@@ -10,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 from attention_jax.models.named_scores import make_rules, prepared_keys
 from attention_jax.ops.attention import masked_softmax
 from attention_jax.ops.biases import Bias
-from attention_jax.ops.deferred import Matrix
+from attention_jax.ops.deferred import DeferredWeight
 from attention_jax.ops.scores import Additive, Score
 from attention_jax.ops.trees import pytree
 
@@ -64,5 +65,5 @@ class Scorer(nn.Module):
         """The alignment to sentences of these keys and lengths."""
         score, _ = self.whole.prepare_key(jnp.zeros((1, self.key_size)))  # what is left of it for prepared keys
         if isinstance(score, Additive):
-            score = replace(score, query_kernel=Matrix(score.query_kernel))
+            score = replace(score, query_kernel=DeferredWeight(score.query_kernel))
         return Alignment(score, key, length, self.bias)

@@ -25,10 +25,10 @@ from attention_jax.models.position_encodings import RelativeBias, relative_biase
 from attention_jax.ops.attention import Implementation
 from attention_jax.ops.biases import Bias
 from attention_jax.ops.dropout import dropout, is_zero
-from attention_jax.ops.masks import Finite, Mask, as_mask
+from attention_jax.ops.masks import AssumeFinite, Mask, as_mask
 from attention_jax.ops.norm import layer_norm, rms_norm
 from attention_jax.ops.precision import is_half
-from attention_jax.ops.shared import Written
+from attention_jax.ops.shared import BeamKVCache
 from attention_jax.ops.trees import pytree
 
 EPSILON = 1e-5
@@ -101,7 +101,7 @@ class Block:
         score_class(self.score)
         normaliser_class(self.normaliser)
         try:
-            jax.eval_shape(self.readable, jnp.ones((1, 1, 1), bool), jnp.int32(0))
+            jax.eval_shape(self.masked_entries, jnp.ones((1, 1, 1), bool), jnp.int32(0))
         except TypeError as error:
             raise InputError(f"--model.mask must be a mask, such as window(128), got {self.mask}: {error}") from error
         for option, names in {"norm_layer": NORMS, "mlp_layer": MLPS}.items():
@@ -153,8 +153,8 @@ class Block:
         own = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (batch_size, *jnp.shape(leaf))), own)
         return own if mask is None else mask & own
 
-    def readable(self, entries: Bool[Array, "B k Tk"], position: Int[Array, ""]) -> Bool[Array, "B k Tk"]:
-        """Those `entries` of a cache, k of each position, to which the block's own mask lets `position` attend."""
+    def masked_entries(self, entries: Bool[Array, "B k Tk"], position: Int[Array, ""]) -> Bool[Array, "B k Tk"]:
+        """Those `entries` of a cache, k of each position, that the block's own mask shows to the query `position`."""
         own, (_, hypotheses, length) = self._own_mask(), entries.shape
         return entries if own is None else entries & own(position[None], jnp.arange(length) // hypotheses)[None]
 
@@ -167,9 +167,9 @@ class Block:
         own = own() if isinstance(own, type) else own
         return as_mask(own)
 
-    def empty_cache(self, batch_size: int, max_length: int) -> tuple[Written, Written]:
+    def empty_cache(self, batch_size: int, max_length: int) -> tuple[BeamKVCache, BeamKVCache]:
         """Keys [B, Hkv, E, T] and values [B, Hkv, T, V] of the self-attention of one layer, of zeros."""
-        empty = lambda axis, *shape: Written(
+        empty = lambda axis, *shape: BeamKVCache(
             jnp.zeros((batch_size, self.num_kv_heads or self.num_heads, *shape), self.dtype), axis
         )
         key_width, value_width = self.head_widths
@@ -239,12 +239,12 @@ class RMSNorm(nn.Module):
         return rms_norm(x, self.param("scale", nn.initializers.ones, (x.shape[-1],)), self.epsilon)
 
 
-def before(block: Block, norm: nn.Module, x):
-    """What a sub-layer reads: norm(x) in pre-norm, x in post-norm."""
+def pre_norm(block: Block, norm: nn.Module, x):
+    """The input of a sub-layer: norm(x) in pre-norm, x in post-norm."""
     return norm(x) if block.norm == "pre" else x
 
 
-def after(module: nn.Module, norm: nn.Module, x, y, train: bool):
+def add_residual(module: nn.Module, norm: nn.Module, x, y, train: bool):
     """The residual connection around a sub-layer: x + drop(y) in pre-norm, norm(x + drop(y)) in post-norm."""
     x = x + drop(module, y, module.block.dropout, train)
     return x if module.block.norm == "pre" else norm(x)
@@ -259,23 +259,25 @@ class EncoderLayer(nn.Module):
         self.attention, self.ffn = self.block.attention(), self.block.feed_forward()
         self.attention_norm, self.ffn_norm = self.block.normalisation(), self.block.normalisation()
 
-    def __call__(self, x: Float[Array, "B T D"], mask=None, bias=None, train: bool = False, look: bool = False):
+    def __call__(
+        self, x: Float[Array, "B T D"], mask=None, bias=None, train: bool = False, return_weights: bool = False
+    ):
         """(output [B, T, D], weights [B, H, T, T] or None)."""
-        h = before(self.block, self.attention_norm, x)
+        h = pre_norm(self.block, self.attention_norm, x)
         mask = self.block.self_mask(mask, x.shape[0])
-        y, weights = self.attention(h, h, h, mask=mask, bias=bias, train=train, look=look)
-        x = after(self, self.attention_norm, x, y, train)
-        y = self.ffn(before(self.block, self.ffn_norm, x), train=train)
-        return after(self, self.ffn_norm, x, y, train), weights
+        y, weights = self.attention(h, h, h, mask=mask, bias=bias, train=train, return_weights=return_weights)
+        x = add_residual(self, self.attention_norm, x, y, train)
+        y = self.ffn(pre_norm(self.block, self.ffn_norm, x), train=train)
+        return add_residual(self, self.ffn_norm, x, y, train), weights
 
 
 @pytree
 @dataclass(frozen=True)
-class Seen(Finite):
-    """Which entries of a cache, which holds finite numbers everywhere, each of its hypotheses reads.
+class AncestorMask(AssumeFinite):
+    """The entries of a `BeamKVCache` that each hypothesis may attend to, `entries` [k, T k].
 
-    A slice, for the runs of positions that `attend` asks for: of all positions that is the matrix itself, where
-    `Dense` takes half as long as the attention to pick it up.
+    A slice is read for the consecutive positions that `attend` evaluates, which is the matrix itself for all of them;
+    gathering it, as `Dense` does, takes half as long as the attention. Caches hold finite numbers everywhere.
     """
 
     entries: Bool[Array, "k Tk"]
@@ -287,9 +289,8 @@ class Seen(Finite):
 
 @pytree
 @dataclass(frozen=True)
-class AtPosition(Bias):
-    """`bias` for hypotheses that all stand at one position, over keys of which each position has as many as there are
-    hypotheses (ops/shared.py: `Written`)."""
+class BeamBias(Bias):
+    """`bias` over a `BeamKVCache`: all k queries are at one `position`, and key j is at position j // k."""
 
     bias: Bias
     position: Int[Array, ""]
@@ -300,7 +301,7 @@ class AtPosition(Bias):
 
 
 class DecoderLayer(nn.Module):
-    """Causal self-attention, attention over a memory if there is one (`cross`), then feed-forward.
+    """Causal self-attention, cross-attention over `memory` if `cross`, then feed-forward.
 
     `memory` is (keys [B, Hkv, S, E], values [B, Hkv, S, V], mask) as projected by `project`.
     """
@@ -314,64 +315,64 @@ class DecoderLayer(nn.Module):
         if self.cross:
             self.cross_attention, self.cross_norm = self.block.cross_attention(), self.block.normalisation()
 
-    def __call__(self, x: Float[Array, "B T D"], mask, bias=None, memory=None, train: bool = False, look: bool = False):
+    def __call__(self, x: Float[Array, "B T D"], mask, bias=None, memory=None, train=False, return_weights=False):
         """(output [B, T, D], self-attention weights or None, cross-attention weights [B, H, T, S] or None)."""
-        h = before(self.block, self.attention_norm, x)
-        y, own = self.attention(h, h, h, mask=self.block.self_mask(mask, x.shape[0]), bias=bias, train=train, look=look)
-        x, cross = self._rest(after(self, self.attention_norm, x, y, train), memory, train, look)
+        h, flags = pre_norm(self.block, self.attention_norm, x), {"train": train, "return_weights": return_weights}
+        y, own = self.attention(h, h, h, mask=self.block.self_mask(mask, x.shape[0]), bias=bias, **flags)
+        x, cross = self._rest(add_residual(self, self.attention_norm, x, y, train), memory, flags)
         return x, own, cross
 
     def project(self, states: Float[Array, "B S D"]):
         """Keys and values of the cross-attention: computed once per sentence, read at every step."""
-        return self.cross_attention.memory(states, states)
+        return self.cross_attention.project_kv(states, states)
 
-    def step(self, x: Float[Array, "R 1 D"], cache, position, seen, bias=None, memory=None, look: bool = False):
+    def step(self, x: Float[Array, "R 1 D"], cache, position, entries, bias=None, memory=None, return_weights=False):
         """One position of R = B k hypotheses: (output, cache, own weights [R, H, 1, T], cross weights [R, H, 1, S]).
 
-        `cache` is (keys [B, Hkv, E, T k], values [B, Hkv, T k, V]) as `Written`, `seen` [B, k, T k] which of them every
-        hypothesis reads; the k hypotheses of a sentence are k queries of one attention.
+        `cache` is a pair of `BeamKVCache`, keys [B, Hkv, E, T k] and values [B, Hkv, T k, V]; `entries` [B, k, T k] are
+        those that each hypothesis may attend to. The k hypotheses of a sentence are k queries of one attention.
         """
-        h, hypotheses = before(self.block, self.attention_norm, x), seen.shape[1]
-        queries = _together(self.attention.queries(h, position), hypotheses)
-        new_keys, new_values = (_together(y, hypotheses) for y in self.attention.memory(h, h, position))
-        keys, values = cache[0].write(new_keys.swapaxes(2, 3), position), cache[1].write(new_values, position)
-        bias = None if bias is None else AtPosition(bias, jnp.full((self.block.num_heads,), position), hypotheses)
-        seen = self.block.readable(seen, position)
+        h, hypotheses = pre_norm(self.block, self.attention_norm, x), entries.shape[1]
+        query = _together(self.attention.project_q(h, position), hypotheses)
+        key, value = (_together(y, hypotheses) for y in self.attention.project_kv(h, h, position))
+        keys, values = cache[0].write(key.swapaxes(2, 3), position), cache[1].write(value, position)
+        bias = None if bias is None else BeamBias(bias, jnp.full((self.block.num_heads,), position), hypotheses)
+        flags = {"train": False, "return_weights": return_weights}
+        rules = {"bias": bias, "mask": AncestorMask(self.block.masked_entries(entries, position))}
         known, inputs = keys.value.swapaxes(2, 3), h.reshape(-1, hypotheses, h.shape[-1])
-        y, own = self.attention.pool(queries, known, values.value, inputs, bias=bias, mask=Seen(seen), look=look)
-        own = _by_position(_by_row(own, x.shape[0]), hypotheses) if look else None
-        x, cross = self._rest(after(self, self.attention_norm, x, y.reshape(x.shape), False), memory, False, look)
+        y, own = self.attention.attend(query, known, values.value, inputs, **rules, **flags)
+        own = _by_position(_by_hypothesis(own, x.shape[0]), hypotheses) if return_weights else None
+        x, cross = self._rest(add_residual(self, self.attention_norm, x, y.reshape(x.shape), False), memory, flags)
         return x, (keys, values), own, cross
 
-    def _rest(self, x: Float[Array, "R T D"], memory, train, look):
+    def _rest(self, x: Float[Array, "R T D"], memory, flags):
         """The sub-layers after self-attention: (output, cross-attention weights or None)."""
         weights = None
         if self.cross:
-            y, weights = self._look_up(before(self.block, self.cross_norm, x), *memory, train, look)
-            x = after(self, self.cross_norm, x, y, train)
-        y = self.ffn(before(self.block, self.ffn_norm, x), train=train)
-        return after(self, self.ffn_norm, x, y, train), weights
+            y, weights = self._attend_to(pre_norm(self.block, self.cross_norm, x), *memory, flags)
+            x = add_residual(self, self.cross_norm, x, y, flags["train"])
+        y = self.ffn(pre_norm(self.block, self.ffn_norm, x), train=flags["train"])
+        return add_residual(self, self.ffn_norm, x, y, flags["train"]), weights
 
-    def _look_up(self, x: Float[Array, "R T D"], keys, values, mask, train, look):
-        """Attention over the memory. In a beam search the hypotheses of a sentence share its memory: rows R = B k,
-        memory B, and the k hypotheses are k queries of one attention."""
+    def _attend_to(self, x: Float[Array, "R T D"], keys, values, mask, flags):
+        """Cross-attention; in a beam search the k hypotheses of a sentence are k queries over one memory, R = B k."""
         inputs = x.reshape(keys.shape[0], -1, x.shape[-1])  # [B, k T, D]
-        queries = self.cross_attention.queries(inputs)  # [B, H, k T, E]
-        y, weights = self.cross_attention.pool(queries, keys, values, inputs, mask=mask, train=train, look=look)
-        return y.reshape(*x.shape[:2], -1), _by_row(weights, x.shape[0]) if look else None
+        query = self.cross_attention.project_q(inputs)  # [B, H, k T, E]
+        y, weights = self.cross_attention.attend(query, keys, values, inputs, mask=mask, **flags)
+        return y.reshape(*x.shape[:2], -1), _by_hypothesis(weights, x.shape[0]) if flags["return_weights"] else None
 
 
 def _together(x: Float[Array, "R H 1 E"], hypotheses: int) -> Float[Array, "B H k E"]:
-    """The hypotheses of a sentence side by side."""
+    """The k hypotheses of a sentence as k positions of one sequence."""
     return x.reshape(-1, hypotheses, x.shape[1], x.shape[3]).swapaxes(1, 2)
 
 
-def _by_row(weights: Float[Array, "B H q S"], rows: int) -> Float[Array, "R H T S"]:
-    """The weights of every hypothesis, of the q = k T queries that its sentence made."""
+def _by_hypothesis(weights: Float[Array, "B H kT S"], rows: int) -> Float[Array, "R H T S"]:
+    """The weights of a sentence's k T queries as those of its k hypotheses."""
     b, h, _, s = weights.shape
     return weights.reshape(b, h, rows // b, -1, s).swapaxes(1, 2).reshape(rows, h, -1, s)
 
 
 def _by_position(weights: Float[Array, "R H 1 Tk"], hypotheses: int) -> Float[Array, "R H 1 T"]:
-    """The weight of every position, of the one entry that its row reads there."""
+    """The weight of each position: only one of its k entries has any."""
     return weights.reshape(*weights.shape[:3], -1, hypotheses).sum(axis=-1)

@@ -1,4 +1,4 @@
-"""The four date models of "Deep Learning from Scratch 2", chapters 7 and 8: the decoder runs, then it looks back.
+"""The four date models of "Deep Learning from Scratch 2", chapters 7 and 8: attention after the recurrence.
 
 Attention here does not feed the recurrence, so the whole decoder is one fused scan and attention is one product for all
 target positions. Models for translation, with deeper stacks and attention inside the recurrence, are in
@@ -61,7 +61,9 @@ class BookModel(nn.Module):
         """The decoder's state after each step."""
         return self.layer.scan(projected, memory.state)
 
-    def read(self, memory: Memory, hidden: Float[Array, "B T H"], look: bool) -> tuple[Float[Array, "B T D"], dict]:
+    def read(
+        self, memory: Memory, hidden: Float[Array, "B T H"], return_weights: bool
+    ) -> tuple[Float[Array, "B T D"], dict]:
         """What the output layer sees, and the intermediates."""
         raise NotImplementedError
 
@@ -71,17 +73,19 @@ class BookModel(nn.Module):
         state = (last, *(jnp.zeros_like(c) for c in cell))
         return self.remember(Memory(hidden, source_length, last, state))
 
-    def decode(self, memory: Memory, target_in: Int[Array, "B T"], *, train: bool = False, look: bool = False):
+    def decode(
+        self, memory: Memory, target_in: Int[Array, "B T"], *, train: bool = False, return_weights: bool = False
+    ):
         """Teacher forced: hidden [B, T, D] and intermediates; logits are `hidden @ kernel + bias` (see `output`)."""
         hidden = self.run(memory, self.layer.lookup(self.embed.table, target_in.T))[0]
-        return self.read(memory, hidden.swapaxes(0, 1), look)
+        return self.read(memory, hidden.swapaxes(0, 1), return_weights)
 
     def start(self, memory: Memory, max_length: int) -> Memory:
         """The cache before the first step; a recurrent cache does not grow with `max_length`."""
         return memory
 
     def step(self, cache: Memory, token: Int[Array, "B"]):
-        """One step: logits [B, V], the next cache, and the weights [B, 1, 1, 1, S] it looked with."""
+        """One step: logits [B, V], the next cache, and its attention weights [B, 1, 1, 1, S]."""
         steps = self.run(cache, self.layer.project(self.embed(token))[None])  # T = 1
         state = tuple(part[0] for part in steps)
         features, intermediates = self.read(cache, state[0][:, None], True)
@@ -91,9 +95,11 @@ class BookModel(nn.Module):
         """Kernel and bias of the output layer."""
         return self.kernel, self.bias
 
-    def __call__(self, source, source_length, target_in, *, train: bool = False, look: bool = False):
+    def __call__(self, source, source_length, target_in, *, train: bool = False, return_weights: bool = False):
         """Teacher-forced logits [B, T, V] and intermediates."""
-        hidden, intermediates = self.decode(self.encode(source, source_length), target_in, look=look)
+        hidden, intermediates = self.decode(
+            self.encode(source, source_length), target_in, return_weights=return_weights
+        )
         return hidden @ self.kernel + self.bias[None, None], intermediates
 
 
@@ -105,7 +111,7 @@ class Seq2seq(BookModel):
         self.layer = Layer((o.embed_size,), o.hidden_size, o.cell)
         return o.hidden_size
 
-    def read(self, memory, hidden, look):
+    def read(self, memory, hidden, return_weights):
         return hidden, {}
 
 
@@ -122,22 +128,24 @@ class PeekySeq2seq(BookModel):
     def run(self, memory, projected):
         return self.layer.scan(projected + self.layer.project(memory.last, part=1)[None], memory.state)
 
-    def read(self, memory, hidden, look):
+    def read(self, memory, hidden, return_weights):
         peek = jnp.broadcast_to(memory.last[:, None], hidden.shape)
         return jnp.concatenate([peek, hidden], axis=-1), {}
 
 
-def look_back(rules: tuple[Score, Bias | None], memory: Memory, query: Float[Array, "B T H"], look: bool):
-    """Contexts [B, T, H] of all decoder states at once, and the weights if they are to be looked at."""
+def attend_to_source(
+    rules: tuple[Score, Bias | None], memory: Memory, query: Float[Array, "B T H"], return_weights: bool
+):
+    """Contexts [B, T, H] of all decoder states at once, and, if `return_weights`, the weights [B, 1, 1, T, S]."""
     score, bias = rules
     rest, _ = score.prepare_key(memory.hidden[0, :1])  # the memory's keys are prepared already
 
     def one(query, key, value, length):
         call = {"score": rest, "bias": bias, "mask": lengths(length)}
-        return attend(query, key, value, **call), attention_weights(query, key, **call) if look else None
+        return attend(query, key, value, **call), attention_weights(query, key, **call) if return_weights else None
 
     context, weights = jax.vmap(one)(query, memory.key, memory.hidden, memory.length)
-    return context, {"cross_attention": weights[:, None, None]} if look else {}
+    return context, {"cross_attention": weights[:, None, None]} if return_weights else {}
 
 
 class AttentionSeq2seq(BookModel):
@@ -154,8 +162,8 @@ class AttentionSeq2seq(BookModel):
     def remember(self, memory):
         return memory._replace(key=prepared_keys(self.rules[0], memory.hidden))
 
-    def read(self, memory, hidden, look):
-        context, intermediates = look_back(self.rules, memory, hidden, look)
+    def read(self, memory, hidden, return_weights):
+        context, intermediates = attend_to_source(self.rules, memory, hidden, return_weights)
         return jnp.concatenate([context, hidden], axis=-1), intermediates
 
 
@@ -174,6 +182,6 @@ class LuongSeq2seq(BookModel):
     def remember(self, memory):
         return memory._replace(key=prepared_keys(self.rules[0], memory.hidden))
 
-    def read(self, memory, hidden, look):
-        context, intermediates = look_back(self.rules, memory, hidden, look)
+    def read(self, memory, hidden, return_weights):
+        context, intermediates = attend_to_source(self.rules, memory, hidden, return_weights)
         return jnp.tanh(self.attentional(jnp.concatenate([context, hidden], axis=-1))), intermediates

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from attention_jax import InputError, config
 from attention_jax.models.blocks import drop
 from attention_jax.models.resnet import convolution
-from attention_jax.models.vit import Trunk, image_block, interpolate
+from attention_jax.models.vit import EncoderWithHead, image_block, interpolate
 
 
 class Tokenizer(nn.Module):
@@ -34,7 +34,7 @@ class Tokenizer(nn.Module):
 
 
 class Cct(nn.Module):
-    """Convolutional tokens, learned positions, the trunk, and sequence pooling."""
+    """A convolutional tokenizer, learned positions, an encoder and sequence pooling (figure 2)."""
 
     options: config.Cct
     classes: int
@@ -45,8 +45,9 @@ class Cct(nn.Module):
         super().__post_init__()
 
     @nn.compact
-    def __call__(self, images: Float[Array, "B S S C"], *, train: bool = False, look: bool = False):
-        """(logits [B, classes], {"encoder_attention": [B, layers, H, T, T], "pool_attention": [B, T]} if `look`)."""
+    def __call__(self, images: Float[Array, "B S S C"], *, train: bool = False, return_weights: bool = False):
+        """Logits [B, classes] and, with `return_weights`, {"encoder_attention": [B, layers, H, T, T], "pool_attention":
+        [B, T]}."""
         options, block = self.options, image_block(self.options)
         if images.shape[1] != images.shape[2]:
             raise InputError(f"images must be squares, got {images.shape[1]} x {images.shape[2]}; give --data.pixels")
@@ -61,5 +62,7 @@ class Cct(nn.Module):
             table = self.param("positions", nn.initializers.truncated_normal(0.2), (side * side, block.hidden_size))
             x = x + interpolate(table, math.isqrt(x.shape[1])).astype(block.dtype)[None, :, :]
         x = drop(self, x, block.dropout, train)
-        trunk = Trunk(self.classes, block, options.num_layers, "attention", options.stochastic_depth, name="trunk")
-        return trunk(x, train=train, look=look)
+        trunk = EncoderWithHead(
+            self.classes, block, options.num_layers, "attention", options.stochastic_depth, name="trunk"
+        )
+        return trunk(x, train=train, return_weights=return_weights)

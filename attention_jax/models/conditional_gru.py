@@ -7,14 +7,14 @@ from attention_jax.models.alignment import Alignment, Scorer
 from attention_jax.models.readout import DeepOutput
 from attention_jax.models.recurrent import Cell, Layer
 from attention_jax.models.translator import Inputs, Step
-from attention_jax.ops.deferred import Matrix, deferred_scan
+from attention_jax.ops.deferred import DeferredWeight, deferred_scan
 
 
 class Weights(NamedTuple):
     """What a step multiplies with."""
 
-    look: Alignment  # query [B, H] -> weights [B, S]
-    annotations: Matrix  # h_i, [B, S, C]
+    align: Alignment  # query [B, H] -> weights [B, S]
+    annotations: DeferredWeight  # h_i, [B, S, C]
     first: Cell
     second: Cell  # its input is the context
 
@@ -22,7 +22,7 @@ class Weights(NamedTuple):
 def step(w: Weights, states, x: Inputs):
     """Sennrich et al. 2017 (arXiv:1703.04357), section 2; x.token is E y_{j-1}, projected before the scan."""
     between = w.first.step(x.token, states[0])  # eq. 2: s'_j = GRU_1(y_{j-1}, s_{j-1})
-    alpha = w.look(between[0])  # eq. 3, its weights
+    alpha = w.align(between[0])  # eq. 3, its weights
     context = alpha @ w.annotations  # eq. 3: c_j = ATT(C, s'_j)
     state = w.second.step(context @ w.second.input + w.second.bias[None], between)  # eq. 4: s_j = GRU_2(s'_j, c_j)
     return [state], Step(state[0], context, alpha)
@@ -43,6 +43,8 @@ class ConditionalGru(DeepOutput):
         return self.make_readout(annotation_size)
 
     def run(self, memory, states, token, train):
-        look = self.alignment(memory.key, memory.length)
+        align = self.alignment(memory.key, memory.length)
         first, second = self.stack[0].cell_weights(first=True), self.second.cell_weights(first=False)
-        return deferred_scan(step, Weights(look, Matrix(memory.hidden), first, second), states, Inputs(token, []))
+        return deferred_scan(
+            step, Weights(align, DeferredWeight(memory.hidden), first, second), states, Inputs(token, [])
+        )

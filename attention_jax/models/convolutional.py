@@ -90,7 +90,7 @@ class ConvSeq2seq(nn.Module):
     def __post_init__(self):
         if self.options.kernel_size % 2 == 0:
             raise InputError(
-                "--model.kernel-size must be odd, so that the encoder looks equally far to both sides, got "
+                "--model.kernel-size must be odd, so that the encoder's windows are symmetric, got "
                 f"{self.options.kernel_size}"
             )
         super().__post_init__()
@@ -124,7 +124,7 @@ class ConvSeq2seq(nn.Module):
         z = self.source_out(x)
         return {"key": z, "value": (z + embedded) * SCALE, "length": source_length}
 
-    def block(self, layer: int, memory, inputs, residual, embedded, look: bool):
+    def block(self, layer: int, memory, inputs, residual, embedded, return_weights: bool):
         """A decoder block on inputs [B, T + K - 1, H] that hold the K - 1 steps before: next x [B, T, H] and the
         weights [B, T, S]."""
         x = self.target_blocks[layer](inputs)
@@ -132,23 +132,25 @@ class ConvSeq2seq(nn.Module):
 
         def one(query, key, value, length):
             common = dict(score=Dot(), mask=lengths(length))
-            return attend(query, key, value, **common), attention_weights(query, key, **common) if look else None
+            return attend(query, key, value, **common), attention_weights(
+                query, key, **common
+            ) if return_weights else None
 
         context, weights = jax.vmap(one)(query, memory["key"], memory["value"], memory["length"])
         x = (x + self.contexts[layer](context)) * SCALE
         return (x + residual) * SCALE, weights
 
-    def decode(self, memory, target_in: Int[Array, "B T"], *, train: bool = False, look: bool = False):
+    def decode(self, memory, target_in: Int[Array, "B T"], *, train: bool = False, return_weights: bool = False):
         """Teacher forced: hidden [B, T, embed] and intermediates."""
         embedded = self.drop(self.target_embed(target_in), train)
-        x, looked = self.target_in(embedded), []
+        x, maps = self.target_in(embedded), []
         for layer in range(self.options.num_layers):
             inputs = jnp.pad(self.drop(x, train), ((0, 0), (self.options.kernel_size - 1, 0), (0, 0)))
-            x, weights = self.block(layer, memory, inputs, x, embedded, look)
-            looked.append(weights)
+            x, weights = self.block(layer, memory, inputs, x, embedded, return_weights)
+            maps.append(weights)
         return self.drop(self.target_out(x), train), {
-            "cross_attention": jnp.stack(looked, axis=1)[:, :, None]
-        } if look else {}
+            "cross_attention": jnp.stack(maps, axis=1)[:, :, None]
+        } if return_weights else {}
 
     def start(self, memory, max_length: int):
         """The cache before the first step: each layer's last kernel_size - 1 inputs."""
@@ -161,23 +163,25 @@ class ConvSeq2seq(nn.Module):
         return memory | {"before": before, "time": jnp.zeros((batch,), jnp.int32)}
 
     def step(self, cache, token: Int[Array, "B"]):
-        """One step: logits [B, V], the next cache, and the weights [B, layers, 1, 1, S] it looked with."""
+        """One step: logits [B, V], the next cache, and its attention weights [B, layers, 1, 1, S]."""
         embedded = self.target_embed(token[:, None], cache["time"])
-        x, before, looked = self.target_in(embedded), [], []
+        x, before, maps = self.target_in(embedded), [], []
         for layer in range(self.options.num_layers):
             inputs = jnp.concatenate([cache["before"][layer], x], axis=1)
             before.append(inputs[:, 1:])
             x, weights = self.block(layer, cache, inputs, x, embedded, True)
-            looked.append(weights)
+            maps.append(weights)
         logits = self.target_out(x)[:, 0] @ self.kernel + self.bias[None]
         cache = cache | {"before": before, "time": cache["time"] + 1}
-        return logits, cache, {"cross_attention": jnp.stack(looked, axis=1)[:, :, None]}
+        return logits, cache, {"cross_attention": jnp.stack(maps, axis=1)[:, :, None]}
 
     def output(self) -> tuple[Float[Array, "D V"], Float[Array, "V"]]:
         """Kernel and bias of the output layer."""
         return self.kernel, self.bias
 
-    def __call__(self, source, source_length, target_in, *, train: bool = False, look: bool = False):
+    def __call__(self, source, source_length, target_in, *, train: bool = False, return_weights: bool = False):
         """Teacher-forced logits [B, T, V] and intermediates."""
-        hidden, looked = self.decode(self.encode(source, source_length, train=train), target_in, train=train, look=look)
-        return hidden @ self.kernel + self.bias[None, None], looked
+        hidden, maps = self.decode(
+            self.encode(source, source_length, train=train), target_in, train=train, return_weights=return_weights
+        )
+        return hidden @ self.kernel + self.bias[None, None], maps

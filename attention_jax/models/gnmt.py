@@ -6,7 +6,7 @@ from attention_jax.models.alignment import Scorer
 from attention_jax.models.readout import DeepOutput
 from attention_jax.models.recurrent import cells_of
 from attention_jax.models.translator import Inputs
-from attention_jax.ops.deferred import Matrix, deferred_scan
+from attention_jax.ops.deferred import DeferredWeight, deferred_scan
 
 
 class Gnmt(DeepOutput):
@@ -22,8 +22,8 @@ class Gnmt(DeepOutput):
 
     def run(self, memory, states, token, train):
         first, *above = self.stack
-        look = self.alignment(memory.key, memory.length)
-        w = bahdanau.Weights(look, Matrix(memory.hidden), Matrix(first.kernel(1)), cells_of([first]))
+        align = self.alignment(memory.key, memory.length)
+        w = bahdanau.Weights(align, DeferredWeight(memory.hidden), DeferredWeight(first.kernel(1)), cells_of([first]))
         last, steps = deferred_scan(
             bahdanau.step, w, states[:1], Inputs(token, [])
         )  # eq. 4: layer 1 asks, step by step

@@ -48,8 +48,10 @@ class GraphHeads(nn.Module):
     attention_dropout: Any
 
     @nn.compact
-    def __call__(self, projected: Float[Array, "N H U"], edges: Int[Array, "P 2"], *, train=False, look=False):
-        """The vectors W h of all nodes -> (output [N, H, U], weights of the edges [H, P] if `look` else None)."""
+    def __call__(
+        self, projected: Float[Array, "N H U"], edges: Int[Array, "P 2"], *, train=False, return_weights=False
+    ):
+        """The projected nodes W h -> (output [N, H, U], edge weights [H, P] if `return_weights` else None)."""
         _, heads, units = projected.shape
         score, bias = (
             head_score(self, self.score, heads, units),
@@ -65,7 +67,7 @@ class GraphHeads(nn.Module):
 
         pooled = jax.vmap(pool)(vectors, values, score, rngs)
         weigh = lambda vectors, score: edge_weights(vectors, vectors, edges, score=score)
-        return pooled.swapaxes(0, 1) + bias[None], jax.vmap(weigh)(vectors, score) if look else None
+        return pooled.swapaxes(0, 1) + bias[None], jax.vmap(weigh)(vectors, score) if return_weights else None
 
 
 class GraphAttention(nn.Module):
@@ -83,9 +85,9 @@ class GraphAttention(nn.Module):
         edges: Int[Array, "P 2"],
         *,
         train: bool = False,
-        look: bool = False,
+        return_weights: bool = False,
     ) -> tuple[Float[Array, "N C"], dict]:
-        """Logits, and with `look` the weights of the edges: {"hidden": [H, P], "output": [1, P]}.
+        """Logits, and with `return_weights` the weights of the edges: {"hidden": [H, P], "output": [1, P]}.
 
         `words` and `values` are those of `WordProjection`; node q attends to node k for each (q, k) in `edges`.
         """
@@ -94,9 +96,9 @@ class GraphAttention(nn.Module):
         projected = WordProjection(self.features, o.num_heads, o.hidden_size, o.dropout, name="hidden_projection")(
             words, values, train=train
         )
-        hidden, among = heads("hidden")(projected, edges, train=train, look=look)
+        hidden, among = heads("hidden")(projected, edges, train=train, return_weights=return_weights)
         hidden = nn.elu(hidden).reshape(len(words), -1)  # [N, H U]
         hidden = dropout(hidden, o.dropout, self.make_rng("dropout") if train else None)
         projected = Linear(self.classes, use_bias=False, name="output_projection")(hidden)
-        logits, last = heads("output")(projected[:, None], edges, train=train, look=look)
-        return logits[:, 0], {"hidden": among, "output": last} if look else {}
+        logits, last = heads("output")(projected[:, None], edges, train=train, return_weights=return_weights)
+        return logits[:, 0], {"hidden": among, "output": last} if return_weights else {}

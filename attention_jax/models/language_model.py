@@ -7,7 +7,7 @@ from jaxtyping import Array, Float, Int
 
 from attention_jax import config
 from attention_jax.models.blocks import Block
-from attention_jax.models.transformer import Decoder, Embedding, Past
+from attention_jax.models.transformer import Decoder, Embedding, KVCache
 from attention_jax.ops.masks import causal
 
 
@@ -35,31 +35,31 @@ class LanguageModel(nn.Module):
             self.kernel = self.param("kernel", glorot, (options.hidden_size, self.vocab))
         self.bias = self.param("bias", nn.initializers.zeros, (self.vocab,))
 
-    def hidden(self, tokens: Int[Array, "B T"], *, train: bool = False, look: bool = False):
+    def hidden(self, tokens: Int[Array, "B T"], *, train: bool = False, return_weights: bool = False):
         """(states [B, T, D] in float32, intermediates)."""
-        x, own, _ = self.decoder(self.embedding(tokens, train=train), causal(), None, train, look)
-        return x.astype(jnp.float32), {"decoder_attention": own} if look else {}
+        x, own, _ = self.decoder(self.embedding(tokens, train=train), causal(), None, train, return_weights)
+        return x.astype(jnp.float32), {"decoder_attention": own} if return_weights else {}
 
     def output(self) -> tuple[Float[Array, "D V"], Float[Array, "V"]]:
         """The output layer, logits = hidden @ kernel + bias."""
         return self.embedding.token.embedding.T if self.options.tied_embeddings else self.kernel, self.bias
 
-    def __call__(self, tokens: Int[Array, "B T"], *, train: bool = False, look: bool = False):
+    def __call__(self, tokens: Int[Array, "B T"], *, train: bool = False, return_weights: bool = False):
         """(logits [B, T, V] of each next token, intermediates)."""
-        hidden, weights = self.hidden(tokens, train=train, look=look)
+        hidden, weights = self.hidden(tokens, train=train, return_weights=return_weights)
         return self._logits(hidden), weights
 
-    def start(self, batch_size: int, max_length: int) -> Past:
+    def start(self, batch_size: int, max_length: int) -> KVCache:
         """The cache before the first token."""
         self.embedding.check(max_length)
         return self.decoder.start(batch_size, max_length)
 
-    def step(self, cache: Past, token: Int[Array, "B"], *, look: bool = False):
+    def step(self, cache: KVCache, token: Int[Array, "B"], *, return_weights: bool = False):
         """One more token: (logits [B, V], cache, intermediates)."""
         x = self.embedding(token[:, None], cache.position[0])
-        x, cache, weights, _ = self.decoder.step(x, cache, None, look)
+        x, cache, weights, _ = self.decoder.step(x, cache, None, return_weights)
         logits = self._logits(x.astype(jnp.float32))[:, 0]
-        return logits, cache, {"decoder_attention": weights} if look else {}
+        return logits, cache, {"decoder_attention": weights} if return_weights else {}
 
     def _logits(self, hidden):
         kernel, bias = self.output()

@@ -10,10 +10,10 @@ from jaxtyping import Array, Float, Int
 
 from attention_jax import config
 from attention_jax.models.alignment import Alignment, Scorer
-from attention_jax.models.recurrent import Cell, cells_of, climb, kernel_init, run_stack
+from attention_jax.models.recurrent import Cell, cells_of, kernel_init, run_stack, stacked_step
 from attention_jax.models.translator import Inputs, Memory, Step, Translator
 from attention_jax.ops.attention import masked_softmax
-from attention_jax.ops.deferred import Matrix, deferred_scan
+from attention_jax.ops.deferred import DeferredWeight, deferred_scan
 from attention_jax.ops.precision import matmul
 from attention_jax.ops.trees import pytree
 
@@ -50,15 +50,15 @@ class Predictive(Alignment):
 class Weights(NamedTuple):
     """What a step with input feeding multiplies with."""
 
-    look: Alignment  # query [B, H], time [B] -> weights [B, S]
-    annotations: Matrix  # [B, S, C]
-    feed: Matrix  # from the last attentional vector to the first layer's gates
+    align: Alignment  # query [B, H], time [B] -> weights [B, S]
+    annotations: DeferredWeight  # [B, S, C]
+    feed: DeferredWeight  # from the last attentional vector to the first layer's gates
     layers: list[Cell]
-    readout: Matrix  # W_c
+    readout: DeferredWeight  # W_c
     bias: Float[Array, " R"]
 
 
-class Feeding(NamedTuple):
+class InputFeedingState(NamedTuple):
     """The state of a decoder with input feeding."""
 
     states: list
@@ -66,13 +66,13 @@ class Feeding(NamedTuple):
     time: Int[Array, " B"]
 
 
-def feeding_step(w: Weights, state: Feeding, x: Inputs):
+def feeding_step(w: Weights, state: InputFeedingState, x: Inputs):
     """Section 3.3: the attentional vector of the last step enters this one."""
-    states = climb(w.layers, state.states, x.token + state.fed @ w.feed, x.noise)  # h_t
-    alpha = w.look(states[-1][0], state.time)  # eq. 7
+    states = stacked_step(w.layers, state.states, x.token + state.fed @ w.feed, x.noise)  # h_t
+    alpha = w.align(states[-1][0], state.time)  # eq. 7
     context = alpha @ w.annotations  # c_t
     fed = jnp.tanh(jnp.concatenate([states[-1][0], context], axis=-1) @ w.readout + w.bias[None])  # eq. 5: h~_t
-    return Feeding(states, fed, state.time + 1), Step(fed, context, alpha)
+    return InputFeedingState(states, fed, state.time + 1), Step(fed, context, alpha)
 
 
 class PredictiveScorer(Scorer):
@@ -100,7 +100,7 @@ class Luong(Translator):
         self.readout_bias = self.param("readout_bias", nn.initializers.zeros, (o.readout_size,))
         return o.readout_size
 
-    def look(self, memory: Memory) -> Alignment:
+    def align(self, memory: Memory) -> Alignment:
         """Global attention, or one of the local windows."""
         alignment, window, reach = (
             self.alignment(memory.key, memory.length),
@@ -114,30 +114,32 @@ class Luong(Translator):
             return Predictive(*parts, reach, self.alignment.position_kernel, self.alignment.position_vector)
         return alignment
 
-    def begin(self, memory: Memory) -> Feeding:
+    def begin(self, memory: Memory) -> InputFeedingState:
         batch = memory.length.shape[0]
-        return Feeding(memory.states, jnp.zeros((batch, self.options.readout_size)), jnp.zeros((batch,), jnp.int32))
+        return InputFeedingState(
+            memory.states, jnp.zeros((batch, self.options.readout_size)), jnp.zeros((batch,), jnp.int32)
+        )
 
     def run(self, memory, state, token, train):
         if not self.options.input_feeding:
             return self.run_without_feeding(memory, state, token, train)
-        feed = Matrix(self.stack[0].kernel(1))
-        readout = Matrix(self.readout_kernel), self.readout_bias
-        w = Weights(self.look(memory), Matrix(memory.hidden), feed, cells_of(self.stack), *readout)
+        feed = DeferredWeight(self.stack[0].kernel(1))
+        readout = DeferredWeight(self.readout_kernel), self.readout_bias
+        w = Weights(self.align(memory), DeferredWeight(memory.hidden), feed, cells_of(self.stack), *readout)
         return deferred_scan(feeding_step, w, state, Inputs(token, self.noise(token, train)))
 
-    def run_without_feeding(self, memory: Memory, state: Feeding, token, train):
+    def run_without_feeding(self, memory: Memory, state: InputFeedingState, token, train):
         """The recurrence first, then attention of all its states at once."""
         drop = lambda x: self.drop(x, self.options.layer_dropout, train)
         hidden, states = run_stack(self.stack, token, state.states, drop)  # [T, B, H]
         time = state.time[:, None] + jnp.arange(hidden.shape[0])[None]  # [B, T]
         hidden = hidden.swapaxes(0, 1)
-        alpha = jax.vmap(self.look(memory), in_axes=1, out_axes=1)(hidden, time)  # eq. 7: [B, T, S]
+        alpha = jax.vmap(self.align(memory), in_axes=1, out_axes=1)(hidden, time)  # eq. 7: [B, T, S]
         context = jnp.einsum("bts,bsc->btc", alpha, memory.hidden)
         both = jnp.concatenate([hidden, context], axis=-1)
         attentional = jnp.tanh(matmul(both, self.readout_kernel) + self.readout_bias[None, None])  # eq. 5
         steps = jax.tree.map(lambda x: x.swapaxes(0, 1), Step(attentional, context, alpha))
-        return Feeding(states, state.fed, state.time + hidden.shape[1]), steps
+        return InputFeedingState(states, state.fed, state.time + hidden.shape[1]), steps
 
     def read(self, step: Step, embedded):
         return step.hidden  # h~_t

@@ -176,23 +176,26 @@ class MultiHeadAttention(nn.Module):
         self.head_score = head_score(self, self.score, self.num_heads, key_width)
         self.head_normaliser = head_normaliser(self, self.normaliser, self.num_heads, key_width)
 
-    def __call__(self, query, key, value, *, bias=None, mask=None, train=False, look=False):
-        """[B, Q, Dq], [B, K, Dk], [B, K, Dv] -> (output [B, Q, width], weights [B, H, Q, K] if `look` else None)."""
-        call = {"bias": bias, "mask": mask, "train": train, "look": look}
-        return self.pool(self.queries(query), *self.memory(key, value), query, **call)
+    def __call__(self, query, key, value, *, bias=None, mask=None, train=False, return_weights=False):
+        """[B, Q, Dq], [B, K, Dk], [B, K, Dv] -> output [B, Q, hidden_size] and, if `return_weights`, the weights
+        [B, H, Q, K], else None."""
+        call = {"bias": bias, "mask": mask, "train": train, "return_weights": return_weights}
+        return self.attend(self.project_q(query), *self.project_kv(key, value), query, **call)
 
-    def queries(self, query: Float[Array, "B Q D"], offset=0) -> Float[Array, "B H Q E"]:
-        """The projected queries of all heads; `offset` is the first one's position."""
+    def project_q(self, query: Float[Array, "B Q D"], offset=0) -> Float[Array, "B H Q E"]:
+        """The queries of all heads; `offset` is the position of the first."""
         return self._rotate(self._split(self.query(query), self.num_heads), offset)
 
-    def memory(self, key, value, offset=0) -> tuple[Float[Array, "B Hkv K E"], Float[Array, "B Hkv K V"]]:
-        """The projected keys and values of all their heads: what a cache holds."""
+    def project_kv(self, key, value, offset=0) -> tuple[Float[Array, "B Hkv K E"], Float[Array, "B Hkv K V"]]:
+        """The keys and values of all heads, as a KV cache holds them; `offset` is the position of the first."""
         kv_heads = self.num_kv_heads or self.num_heads
         return self._rotate(self._split(self.key(key), kv_heads), offset), self._split(self.value(value), kv_heads)
 
-    def pool(self, query, key, value, inputs, *, bias=None, mask=None, query_offset=0, train=False, look=False):
+    def attend(
+        self, query, key, value, inputs, *, bias=None, mask=None, query_offset=0, train=False, return_weights=False
+    ):
         """Attention of projected queries over projected keys and values, then W_o: (output, weights or None). The
-        queries' `inputs` [B, Q, Dq] are what the gate, if there is one, is computed from."""
+        output gate, if there is one, is computed from `inputs` [B, Q, Dq]."""
         rules = {"score": self.head_score, "bias": bias, "mask": mask, "normalise": self.head_normaliser}
         common = rules | {"query_offset": query_offset}
         rng = self.make_rng("dropout") if train and not is_zero(self.dropout) else None
@@ -202,7 +205,7 @@ class MultiHeadAttention(nn.Module):
         pooled = pooled.swapaxes(1, 2).reshape(query.shape[0], query.shape[2], -1)  # [B, Q, H V]
         if self.output_gate:
             pooled = pooled * jax.nn.sigmoid(self.gate(inputs))
-        return self.out(pooled), heads_weights(query, key, **common) if look else None
+        return self.out(pooled), heads_weights(query, key, **common) if return_weights else None
 
     def _split(self, x, heads):
         """[B, T, H E] -> [B, H, T, E]."""

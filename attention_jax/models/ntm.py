@@ -115,8 +115,8 @@ class NTM(nn.Module):
     outputs: int
 
     @nn.compact
-    def __call__(self, inputs: Float[Array, "B T I"], *, look: bool = False):
-        """Logits `[B, T, O]` and, with `look`, {"write": [B, T, Hw, N], "read": [B, T, Hr, N]}."""
+    def __call__(self, inputs: Float[Array, "B T I"], *, return_weights: bool = False):
+        """Logits `[B, T, O]` and, with `return_weights`, {"write": [B, T, Hw, N], "read": [B, T, Hr, N]}."""
         options = self.options
         shape = Shape(*(getattr(options, name) for name in Shape._fields))
         size, reads = options.hidden_size, options.num_read_heads * options.word_size
@@ -134,14 +134,14 @@ class NTM(nn.Module):
             emitted = hidden @ head_kernel + head_bias[None]
             state = jax.vmap(turn, in_axes=(0, 0, None))(state._replace(controller=controller), emitted, shape)
             features = jnp.concatenate([hidden, state.reads.reshape(len(x), -1)], axis=1)
-            return state, (features, *((state.weights,) if look else ()))
+            return state, (features, *((state.weights,) if return_weights else ()))
 
         projected = nn.Dense(gates, kernel_init=first, name="input")(inputs)  # [B, T, G]
-        _, (features, *looked) = jax.lax.scan(step, state, projected.swapaxes(0, 1))
+        _, (features, *weights) = jax.lax.scan(step, state, projected.swapaxes(0, 1))
         logits = nn.Dense(self.outputs, name="output")(features.swapaxes(0, 1))
-        if not look:
+        if not return_weights:
             return logits, {}
-        weights = looked[0].swapaxes(0, 1)  # [B, T, H, N]
+        weights = weights[0].swapaxes(0, 1)  # [B, T, H, N]
         return logits, {"write": weights[:, :, : shape.num_write_heads], "read": weights[:, :, shape.num_write_heads :]}
 
     def start(self, shape: Shape) -> State:
@@ -171,8 +171,8 @@ class StackedLSTM(nn.Module):
     outputs: int
 
     @nn.compact
-    def __call__(self, inputs: Float[Array, "B T I"], *, look: bool = False):
-        """Logits `[B, T, O]` and an empty dict: there are no weights to look at."""
+    def __call__(self, inputs: Float[Array, "B T I"], *, return_weights: bool = False):
+        """Logits `[B, T, O]` and an empty dict: the model has no attention."""
         x = inputs.swapaxes(0, 1)
         for number in range(self.options.num_layers):
             layer = Layer((x.shape[-1],), self.options.hidden_size, name=f"layer_{number}")

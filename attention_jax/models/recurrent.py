@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from attention_jax.ops import cells
-from attention_jax.ops.deferred import Matrix
+from attention_jax.ops.deferred import DeferredWeight
 from attention_jax.ops.precision import matmul
 
 GATES = {"lstm": 4, "gru": 3}
@@ -75,14 +75,19 @@ class Layer(nn.Module):
     def cell_weights(self, first: bool) -> "Cell":
         """The weights for a scan over steps; the first layer of a stack gets its input projected."""
         inner_bias = self.inner_bias if self.cell == "gru" else None
-        return Cell(None if first else Matrix(self.kernel(0)), Matrix(self.recurrent_kernel), self.bias, inner_bias)
+        return Cell(
+            None if first else DeferredWeight(self.kernel(0)),
+            DeferredWeight(self.recurrent_kernel),
+            self.bias,
+            inner_bias,
+        )
 
 
 class Cell(NamedTuple):
     """One layer, as a step of a recurrence multiplies with it (`ops.deferred`)."""
 
-    input: Matrix | None  # of the hidden state of the layer below; None for the first layer
-    recurrent: Matrix
+    input: DeferredWeight | None  # of the hidden state of the layer below; None for the first layer
+    recurrent: DeferredWeight
     bias: Float[Array, " G"]
     inner_bias: Float[Array, " H"] | None  # of a GRU
 
@@ -96,7 +101,9 @@ def cells_of(layers: Sequence[Layer]) -> list[Cell]:
     return [layer.cell_weights(first=i == 0) for i, layer in enumerate(layers)]
 
 
-def climb(layers: Sequence[Cell], states: Sequence[cells.State], z: Float[Array, "B G"], noise) -> list[cells.State]:
+def stacked_step(
+    layers: Sequence[Cell], states: Sequence[cells.State], z: Float[Array, "B G"], noise
+) -> list[cells.State]:
     """One step of a stack: z is the first layer's projected input, `noise` the dropout [B, H] between layers, or []."""
     states = list(states)
     for i, layer in enumerate(layers):

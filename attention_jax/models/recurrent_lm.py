@@ -62,7 +62,7 @@ class RecurrentLanguageModel(nn.Module):
         return (jnp.zeros((batch, self.options.hidden_size)),) * (2 if self.options.cell == "lstm" else 1)
 
     def hidden(
-        self, tokens: Int[Array, "B T"], *, train: bool = False, look: bool = False
+        self, tokens: Int[Array, "B T"], *, train: bool = False, return_weights: bool = False
     ) -> tuple[Float[Array, "B T H"], dict]:
         """The hidden states of every step; in training, as the output layer sees them: with dropout."""
         hidden = self.states(tokens, train)
@@ -110,8 +110,8 @@ class RecurrentLanguageModel(nn.Module):
         return state[0] @ self.output_kernel + self.output_bias[None], state, {}
 
     def __call__(
-        self, tokens: Int[Array, "B T"], *, train: bool = False, look: bool = False
+        self, tokens: Int[Array, "B T"], *, train: bool = False, return_weights: bool = False
     ) -> tuple[Float[Array, "B T V"], dict]:
         """Logits of the character after each one."""
-        hidden, intermediates = self.hidden(tokens, train=train, look=look)
+        hidden, intermediates = self.hidden(tokens, train=train, return_weights=return_weights)
         return hidden @ self.output_kernel + self.output_bias[None, None], intermediates

@@ -54,8 +54,8 @@ class ResNet(nn.Module):
         super().__post_init__()
 
     @nn.compact
-    def __call__(self, images: Float[Array, "B S S C"], *, train: bool = False, look: bool = False):
-        """(logits [B, classes], {}): there is no attention to look at."""
+    def __call__(self, images: Float[Array, "B S S C"], *, train: bool = False, return_weights: bool = False):
+        """(logits [B, classes], {}): the model has no attention."""
         options, dtype = self.options, jnp.dtype(self.options.dtype)
         size, stride = (3, 1) if options.stem == "small" else (7, 2)
         x = convolution(options.widths[0], size, stride, dtype)(images.astype(dtype))

@@ -22,14 +22,16 @@ class AttentionPool(nn.Module):
     """u_t = tanh(W h_t + b), a_t = softmax(u_t . u), s = sum a_t h_t with a learned u (Yang et al. 2016, eq. 5-7)."""
 
     @nn.compact
-    def __call__(self, states: Float[Array, "B T D"], length: Int[Array, "B"], look: bool = False):
-        """(s [B, D], a [B, T] if `look` else None)."""
+    def __call__(self, states: Float[Array, "B T D"], length: Int[Array, "B"], return_weights: bool = False):
+        """(s [B, D], a [B, T] if `return_weights` else None)."""
         key = jnp.tanh(Linear(states.shape[-1], dtype=states.dtype, name="key")(states))  # [B, T, D]
         query = self.param("query", nn.initializers.normal(0.1), (states.shape[-1],)).astype(key.dtype)[None]
 
         def one(key, value, length):
             call = {"score": Dot(), "mask": lengths(length)}
-            return attend(query, key, value, **call)[0], attention_weights(query, key, **call)[0] if look else None
+            return attend(query, key, value, **call)[0], attention_weights(query, key, **call)[
+                0
+            ] if return_weights else None
 
         return jax.vmap(one)(key, states, length)
 
@@ -46,16 +48,19 @@ class TextClassifier(nn.Module):
         super().__post_init__()
 
     @nn.compact
-    def __call__(self, tokens: Int[Array, "B T"], length: Int[Array, "B"], *, train: bool = False, look: bool = False):
-        """(logits [B, classes], {"encoder_attention": [B, layers, H, T, T], "pool_attention": [B, T]} if `look`)."""
+    def __call__(
+        self, tokens: Int[Array, "B T"], length: Int[Array, "B"], *, train: bool = False, return_weights: bool = False
+    ):
+        """Logits [B, classes] and, with `return_weights`, {"encoder_attention": [B, layers, H, T, T], "pool_attention":
+        [B, T]}."""
         options, block = self.options, Block.of(self.options)
         embedding = Embedding(self.vocab, block, max_length=0, scale=True, initial="normal", name="embedding")
         x = embedding(tokens, train=train)  # [B, T, D]
         weights = {}
         if options.num_layers:
-            x, own = Encoder(block, options.num_layers, name="encoder")(x, lengths(length), train, look)
+            x, own = Encoder(block, options.num_layers, name="encoder")(x, lengths(length), train, return_weights)
             weights = {"encoder_attention": own}
-        pooled, pool = AttentionPool(name="pool")(x, length, look)
+        pooled, pool = AttentionPool(name="pool")(x, length, return_weights)
         pooled = drop(self, pooled.astype(jnp.float32), block.dropout, train)
         logits = Linear(self.classes, name="head")(pooled)
-        return logits, weights | {"pool_attention": pool} if look else {}
+        return logits, weights | {"pool_attention": pool} if return_weights else {}

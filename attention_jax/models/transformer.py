@@ -16,13 +16,13 @@ from attention_jax.models.blocks import Block, DecoderLayer, EncoderLayer, drop
 from attention_jax.models.position_encodings import added_positions
 from attention_jax.ops.masks import causal, lengths, segments
 from attention_jax.ops.positions import within
-from attention_jax.ops.shared import Shared, readable, sign
+from attention_jax.ops.shared import BeamInvariant, ancestor_mask, mark_self
 
 Weights = Float[Array, "B L H Q K"]
 
 
-def in_order(stack: "Encoder | Decoder") -> list[tuple]:
-    """(layer, bias) of each of the stack's layers; those that it has once come again."""
+def layers_with_biases(stack: "Encoder | Decoder") -> list[tuple]:
+    """(layer, bias) of each layer of a stack, in which one module may stand for several layers."""
     return [(stack.layer[i % len(stack.layer)], stack.bias[i % len(stack.bias)]) for i in range(stack.layers)]
 
 
@@ -32,9 +32,9 @@ class Encoder(nn.Module):
     block: Block
     layers: int
     remat: bool = False
-    """Keep only the layers' inputs for the backward pass and compute the rest again."""
+    """Save only the layers' inputs for the backward pass and recompute the rest."""
     shared: bool = False
-    """All layers are the same one."""
+    """All layers share one set of weights (Dehghani et al. 2019)."""
 
     def setup(self):
         layer = nn.remat(EncoderLayer, static_argnums=(4, 5)) if self.remat else EncoderLayer
@@ -42,21 +42,21 @@ class Encoder(nn.Module):
         self.bias = self.block.relative_biases(len(self.layer), bidirectional=True)
         self.norm = self.block.normalisation() if self.block.norm == "pre" else None
 
-    def __call__(self, x: Float[Array, "B T D"], mask=None, train: bool = False, look: bool = False):
+    def __call__(self, x: Float[Array, "B T D"], mask=None, train: bool = False, return_weights: bool = False):
         """(states [B, T, D], weights [B, layers, H, T, T] or None)."""
         weights = []
-        for layer, bias in in_order(self):
-            x, w = layer(x, mask, bias(), train, look)
+        for layer, bias in layers_with_biases(self):
+            x, w = layer(x, mask, bias(), train, return_weights)
             weights.append(w)
-        return (x if self.norm is None else self.norm(x)), jnp.stack(weights, axis=1) if look else None
+        return (x if self.norm is None else self.norm(x)), jnp.stack(weights, axis=1) if return_weights else None
 
 
-class Past(NamedTuple):
-    """What a decoder remembers while it decodes step by step; see ops/shared.py."""
+class KVCache(NamedTuple):
+    """The keys and values of the positions generated so far, for R = B k hypotheses (ops/shared.py)."""
 
-    position: Int[Array, "R"]  # of the next token, the same in every row
-    ancestors: Int[Array, "R T"]  # which hypothesis of its sentence wrote what a row reads
-    layers: Any  # per layer keys [B, Hkv, E, T k] and values [B, Hkv, T k, V], each `Written`
+    position: Int[Array, "R"]  # of the next token, the same for all
+    ancestors: Int[Array, "R T"]  # the hypothesis of its sentence from which each one descends, by position
+    layers: Any  # per layer keys [B, Hkv, E, T k] and values [B, Hkv, T k, V], each `BeamKVCache`
 
 
 class Decoder(nn.Module):
@@ -74,58 +74,61 @@ class Decoder(nn.Module):
         self.bias = self.block.relative_biases(len(self.layer), bidirectional=False)
         self.norm = self.block.normalisation() if self.block.norm == "pre" else None
 
-    def __call__(self, x: Float[Array, "B T D"], mask, memory=None, train: bool = False, look: bool = False):
-        """(states, own weights [B, layers, H, T, T] or None, weights over the memory or None); `memory` from
-        `project`."""
+    def __call__(self, x: Float[Array, "B T D"], mask, memory=None, train: bool = False, return_weights: bool = False):
+        """(states [B, T, D], self-attention weights [B, layers, H, T, T] or None, cross-attention weights [B,
+        layers, H, T, S] or None); `memory` is that of `project`."""
         own, cross = [], []
-        for i, (layer, bias) in enumerate(in_order(self)):
+        for i, (layer, bias) in enumerate(layers_with_biases(self)):
             projected = None if memory is None else memory[i]
-            x, w, c = layer(x, mask, bias(), projected, train, look)
+            x, w, c = layer(x, mask, bias(), projected, train, return_weights)
             own.append(w)
             cross.append(c)
-        return self._finish(x, own, cross, look)
+        return self._finish(x, own, cross, return_weights)
 
     def project(self, states: Float[Array, "B S D"], mask):
-        """What the layers' cross-attentions read: a tuple over layers of (keys, values, mask)."""
-        return tuple((*layer.project(states), mask) for layer, _ in in_order(self))
+        """(keys, values, mask) for the cross-attention of each layer."""
+        return tuple((*layer.project(states), mask) for layer, _ in layers_with_biases(self))
 
-    def start(self, batch_size: int, max_length: int) -> Past:
-        """Nothing written yet, with room for `max_length` positions."""
+    def start(self, batch_size: int, max_length: int) -> KVCache:
+        """An empty cache for `max_length` positions."""
         layers = tuple(self.block.empty_cache(batch_size, max_length) for _ in range(self.layers))
-        return Past(jnp.zeros((batch_size,), jnp.int32), jnp.zeros((batch_size, max_length), jnp.int32), layers)
+        return KVCache(jnp.zeros((batch_size,), jnp.int32), jnp.zeros((batch_size, max_length), jnp.int32), layers)
 
-    def step(self, x: Float[Array, "R 1 D"], past: Past, memory=None, look: bool = False):
-        """The states at one position and the past with it added: (states [R, 1, D], past, own weights, cross
-        weights)."""
+    def step(self, x: Float[Array, "R 1 D"], past: KVCache, memory=None, return_weights: bool = False):
+        """One position: (states [R, 1, D], the extended cache, self-attention weights, cross-attention weights)."""
         position, hypotheses = past.position[0], x.shape[0] // past.layers[0][0].value.shape[0]
-        ancestors = sign(past.ancestors, position, hypotheses)
-        seen = readable(ancestors, position, hypotheses)
+        ancestors = mark_self(past.ancestors, position, hypotheses)
+        entries = ancestor_mask(ancestors, position, hypotheses)
         own, cross, new = [], [], []
-        for i, (layer, bias) in enumerate(in_order(self)):
+        for i, (layer, bias) in enumerate(layers_with_biases(self)):
             projected = None if memory is None else memory[i]
-            x, kv, w, c = layer.step(x, past.layers[i], position, seen, bias(), projected, look)
+            x, kv, w, c = layer.step(x, past.layers[i], position, entries, bias(), projected, return_weights)
             new.append(kv)
             own.append(w)
             cross.append(c)
-        x, own, cross = self._finish(x, own, cross, look)
-        return x, Past(past.position + 1, ancestors, tuple(new)), own, cross
+        x, own, cross = self._finish(x, own, cross, return_weights)
+        return x, KVCache(past.position + 1, ancestors, tuple(new)), own, cross
 
-    def _finish(self, x, own, cross, look):
+    def _finish(self, x, own, cross, return_weights):
         x = x if self.norm is None else self.norm(x)
-        return x, jnp.stack(own, axis=1) if look else None, jnp.stack(cross, axis=1) if look and self.cross else None
+        return (
+            x,
+            jnp.stack(own, axis=1) if return_weights else None,
+            jnp.stack(cross, axis=1) if return_weights and self.cross else None,
+        )
 
 
 class Embedding(nn.Module):
-    """Token embeddings, times sqrt(d) if `scale`, plus the positions' vectors, with dropout on the sum."""
+    """Token embeddings, times sqrt(d) if `scale`, plus position embeddings, with dropout on the sum."""
 
     vocab: int
     block: Block
     max_length: int
-    """The longest sequence: rows of a learned table of positions."""
+    """Rows of a learned table of positions."""
     scale: bool
     initial: Literal["normal", "xavier"]
     position_deviation: float = 1.0
-    """Of a learned table of positions at first, if `initial` is normal; 1 is as large as the scaled tokens."""
+    """Standard deviation of a learned table of positions if `initial` is normal; 1 is that of the scaled tokens."""
 
     def setup(self):
         width, (normal, xavier) = self.block.hidden_size, (nn.initializers.normal, nn.initializers.xavier_uniform())
@@ -135,7 +138,7 @@ class Embedding(nn.Module):
             self.position = nn.Embed(self.max_length, width, embedding_init=draw(self.position_deviation))
 
     def check(self, length: int):
-        """Raises InputError if so many tokens have no learned positions."""
+        """Raise InputError if there are fewer learned positions than `length`."""
         if self.block.position_embedding == "learned" and length > self.max_length:
             raise InputError(
                 f"there are {self.max_length} learned positions, --model.max-length, for {length} tokens: give fewer "
@@ -145,8 +148,7 @@ class Embedding(nn.Module):
     def __call__(
         self, tokens: Int[Array, "B T"], offset=0, train: bool = False, segment: Int[Array, "B T"] | None = None
     ) -> Float[Array, "B T D"]:
-        """The vectors of `tokens`, the first of which stands at position `offset`; or the first of each segment at
-        0."""
+        """The embeddings of `tokens` at positions `offset`, `offset` + 1, ...; from 0 in each `segment`."""
         if segment is None:
             self.check(tokens.shape[1])
         x = self.token(tokens)
@@ -160,22 +162,34 @@ class Embedding(nn.Module):
 
 
 class Memory(NamedTuple):
-    """What the encoder hands to the decoder."""
+    """The encoder's output."""
 
     states: Float[Array, "B S D"]
     source_length: Int[Array, "B"]
-    segment: Int[Array, "B S"] | None = None  # of packed rows
+    segment: Int[Array, "B S"] | None = None  # of packed sequences
 
 
 class Cache(NamedTuple):
-    """The decoder's state while it decodes step by step."""
+    """The state of incremental decoding."""
 
-    past: Past
-    memory: Shared  # per layer keys, values and mask of the source
+    past: KVCache
+    memory: BeamInvariant  # per layer keys, values and mask of the source
 
 
 class Transformer(nn.Module):
-    """Encoder-decoder. `tied`: "output" shares the target embeddings with the output layer, "all" the source's too."""
+    """The encoder-decoder of Vaswani et al. (2017), figure 1.
+
+    Call it with source [B, S], source_length [B] and target_in [B, T], the target shifted right behind `bos`; returns
+    logits [B, T, V] and a dict of attention weights, empty unless `return_weights`. `encode`, `start` and `step` decode
+    one token at a time with a KV cache. Raises InputError for sizes and parts that do not fit each other.
+
+    >>> from attention_jax import config
+    >>> model = Transformer(config.Transformer(hidden_size=8, mlp_dim=16, num_heads=2), source_vocab=9, target_vocab=7)
+    >>> batch = jnp.ones((2, 5), jnp.int32), jnp.array([5, 3]), jnp.ones((2, 4), jnp.int32)
+    >>> (logits, _), params = jax.eval_shape(model.init_with_output, jax.random.key(0), *batch)
+    >>> logits.shape
+    (2, 4, 7)
+    """
 
     options: config.Transformer
     source_vocab: int
@@ -209,21 +223,27 @@ class Transformer(nn.Module):
     def encode(
         self, source: Int[Array, "B S"], source_length: Int[Array, "B"], *, train: bool = False, segment=None
     ) -> Memory:
-        """The encoder's states of a batch of padded sentences, or with `segment` [B, S] of rows of several each."""
+        """The encoder's output for padded sentences, or with `segment` [B, S] for packed ones."""
         return self._encode(source, source_length, train, False, segment)[0]
 
     def decode(
-        self, memory: Memory, target_in: Int[Array, "B T"], *, train: bool = False, look: bool = False, segment=None
+        self,
+        memory: Memory,
+        target_in: Int[Array, "B T"],
+        *,
+        train: bool = False,
+        return_weights: bool = False,
+        segment=None,
     ):
-        """Teacher forced: (hidden [B, T, D] in float32, intermediates). With `segment` [B, T] each target sees itself
-        and the source of its own segment."""
+        """Teacher forcing: (hidden [B, T, D] in float32, intermediates). With `segment` [B, T] tokens attend within
+        their own segment and to its source."""
         past, source = causal(), lengths(memory.source_length)
         if segment is not None:
             past, source = past & segments(segment, segment), segments(segment, memory.segment)
         projected = self.decoder.project(memory.states, source)
         x = self.target_embedding(target_in, train=train, segment=segment)
-        x, own, cross = self.decoder(x, past, projected, train, look)
-        return x.astype(jnp.float32), {"decoder_attention": own, "cross_attention": cross} if look else {}
+        x, own, cross = self.decoder(x, past, projected, train, return_weights)
+        return x.astype(jnp.float32), {"decoder_attention": own, "cross_attention": cross} if return_weights else {}
 
     def output(self) -> tuple[Float[Array, "D V"], Float[Array, "V"]]:
         """The output layer, logits = hidden @ kernel + bias."""
@@ -234,26 +254,26 @@ class Transformer(nn.Module):
         """The cache for `max_length` steps of decoding; the source's keys and values are projected once, here."""
         self.target_embedding.check(max_length)
         projected = self.decoder.project(memory.states, lengths(memory.source_length))
-        return Cache(self.decoder.start(memory.source_length.shape[0], max_length), Shared(projected))
+        return Cache(self.decoder.start(memory.source_length.shape[0], max_length), BeamInvariant(projected))
 
-    def step(self, cache: Cache, token: Int[Array, "B"], *, look: bool = False):
+    def step(self, cache: Cache, token: Int[Array, "B"], *, return_weights: bool = False):
         """One more token: (logits [B, V], cache, intermediates)."""
         x = self.target_embedding(token[:, None], cache.past.position[0])
-        x, past, own, cross = self.decoder.step(x, cache.past, cache.memory.value, look)
-        weights = {"decoder_attention": own, "cross_attention": cross} if look else {}
+        x, past, own, cross = self.decoder.step(x, cache.past, cache.memory.value, return_weights)
+        weights = {"decoder_attention": own, "cross_attention": cross} if return_weights else {}
         return self._logits(x.astype(jnp.float32))[:, 0], cache._replace(past=past), weights
 
-    def __call__(self, source, source_length, target_in, *, train: bool = False, look: bool = False):
-        """(logits [B, T, V], intermediates); `look` adds the weights of all three attentions, [B, layers, heads, Q,
-        K]."""
-        memory, encoder_weights = self._encode(source, source_length, train, look)
-        hidden, weights = self.decode(memory, target_in, train=train, look=look)
-        return self._logits(hidden), weights | {"encoder_attention": encoder_weights} if look else {}
+    def __call__(self, source, source_length, target_in, *, train: bool = False, return_weights: bool = False):
+        """Teacher-forced logits [B, T, V] and, with `return_weights`, {"encoder_attention", "decoder_attention",
+        "cross_attention": [B, layers, H, Q, K]}."""
+        memory, encoder_weights = self._encode(source, source_length, train, return_weights)
+        hidden, weights = self.decode(memory, target_in, train=train, return_weights=return_weights)
+        return self._logits(hidden), weights | {"encoder_attention": encoder_weights} if return_weights else {}
 
-    def _encode(self, source, source_length, train, look, segment=None):
+    def _encode(self, source, source_length, train, return_weights, segment=None):
         x = self.source_embedding(source, train=train, segment=segment)
         mask = lengths(source_length) if segment is None else segments(segment, segment)
-        states, weights = self.encoder(x, mask, train, look)
+        states, weights = self.encoder(x, mask, train, return_weights)
         return Memory(states, source_length, segment), weights
 
     def _logits(self, hidden):

@@ -41,7 +41,7 @@ class Step(NamedTuple):
 
     hidden: Float[Array, "B H"]  # the top layer's state s_t
     context: Float[Array, "B C"] | None = None  # c_t
-    weights: Float[Array, "B S"] | None = None  # alpha_t, for looking at
+    weights: Float[Array, "B S"] | None = None  # alpha_t, for attention maps
 
 
 class Cache(NamedTuple):
@@ -143,13 +143,15 @@ class Translator(nn.Module):
         start = [jnp.tanh(dense(x)) for dense, x in zip(self.bridge, sources, strict=True)]
         return [tuple(jnp.split(s, 2, axis=-1)) if o.cell == "lstm" else (s,) for s in start]
 
-    def decode(self, memory: Memory, target_in: Int[Array, "B T"], *, train: bool = False, look: bool = False):
+    def decode(
+        self, memory: Memory, target_in: Int[Array, "B T"], *, train: bool = False, return_weights: bool = False
+    ):
         """Teacher forced: hidden [B, T, D] and intermediates; logits are `hidden @ kernel + bias` (see `output`)."""
         embedded, token = self.inputs(target_in.T, train)
         _, steps = self.run(memory, self.begin(memory), token, train)
         steps, embedded = jax.tree.map(lambda x: x.swapaxes(0, 1), (steps, embedded))  # [B, T, ...]
         hidden = self.drop(self.read(steps, embedded), self.options.output_dropout, train)
-        return hidden, _heads(steps) if look else {}
+        return hidden, _heads(steps) if return_weights else {}
 
     def inputs(self, tokens: Int[Array, "T B"], train: bool) -> tuple[Float[Array, "T B E"], Float[Array, "T B G"]]:
         """The embedded tokens, and the first layer's product with them."""
@@ -172,7 +174,7 @@ class Translator(nn.Module):
         return Cache(memory._replace(states=[]), self.begin(memory))
 
     def step(self, cache: Cache, token: Int[Array, "B"]):
-        """One step: logits [B, V], the next cache, and the weights [B, 1, 1, 1, S] it looked with."""
+        """One step: logits [B, V], the next cache, and its attention weights [B, 1, 1, 1, S]."""
         embedded = self.embed(token)[None]  # T = 1
         state, steps = self.run(cache.memory, cache.state, self.stack[0].project(embedded), train=False)
         kernel, bias = self.output()
@@ -183,10 +185,10 @@ class Translator(nn.Module):
         """Kernel and bias of the output layer; a tied one is the target embedding."""
         return (self.embed.table.T if self.options.tied_embeddings else self.kernel), self.bias
 
-    def __call__(self, source, source_length, target_in, *, train: bool = False, look: bool = False):
+    def __call__(self, source, source_length, target_in, *, train: bool = False, return_weights: bool = False):
         """Teacher-forced logits [B, T, V] and intermediates."""
         memory = self.encode(source, source_length, train=train)
-        hidden, intermediates = self.decode(memory, target_in, train=train, look=look)
+        hidden, intermediates = self.decode(memory, target_in, train=train, return_weights=return_weights)
         kernel, bias = self.output()
         return hidden @ kernel + bias[None, None], intermediates
 

@@ -164,7 +164,7 @@ class ImageLayer(nn.Module):
         grid: int = 0,
         outputs: int | None = None,
         train: bool = False,
-        look: bool = False,
+        return_weights: bool = False,
     ):
         """(output [B, T, D], weights [B, H, T, T] or None); with `outputs` those of the first tokens only, [B, outputs,
         D].
@@ -173,12 +173,14 @@ class ImageLayer(nn.Module):
         not.
         """
         h = self.attention_norm(x)
-        query, (key, value) = self.attention.queries(h[:, :outputs]), self.attention.memory(h, h)
+        query, (key, value) = self.attention.project_q(h[:, :outputs]), self.attention.project_kv(h, h)
         if grid:
             prefix = x.shape[1] - grid * grid
             query, key = (rotary_2d(heads, grid, prefix, self.block.rope_theta) for heads in (query, key))
         mask = self.block.self_mask(None, x.shape[0])
-        y, weights = self.attention.pool(query, key, value, h[:, :outputs], mask=mask, train=train, look=look)
+        y, weights = self.attention.attend(
+            query, key, value, h[:, :outputs], mask=mask, train=train, return_weights=return_weights
+        )
         x = x[:, :outputs] + self._branch(y, train)
         y = drop(self, self.ffn(self.ffn_norm(x), train=train), self.block.dropout, train)
         return x + self._branch(y, train), weights
@@ -193,7 +195,7 @@ def image_block(options: config.Vit | config.Cct) -> Block:
     return Block.of(options, position_embedding="none", mlp_dropout=options.dropout)
 
 
-class Trunk(nn.Module):
+class EncoderWithHead(nn.Module):
     """Layers, a last normalisation, a pool over the tokens and a linear classifier: what ViT and CCT share."""
 
     classes: int
@@ -207,7 +209,7 @@ class Trunk(nn.Module):
     """Both as in `config.Vit`."""
 
     @nn.compact
-    def __call__(self, x: Float[Array, "B T D"], *, grid: int = 0, train: bool = False, look: bool = False):
+    def __call__(self, x: Float[Array, "B T D"], *, grid: int = 0, train: bool = False, return_weights: bool = False):
         """(logits [B, classes], intermediates); with pool="token" the classifier reads the first token.
 
         The last layer then computes that token alone: the same logits for 60 % of a two-layer model's products (36
@@ -217,8 +219,8 @@ class Trunk(nn.Module):
         for i in range(self.layers):
             skip = self.stochastic_depth * (i / last if last else 1.0)
             layer = ImageLayer(self.block, skip=skip, name=f"layer_{i}")
-            outputs = 1 if self.pool == "token" and i == last and not look else None
-            x, w = layer(x, grid, outputs, train, look)
+            outputs = 1 if self.pool == "token" and i == last and not return_weights else None
+            x, w = layer(x, grid, outputs, train, return_weights)
             weights.append(w)
         x = self.block.normalisation("norm")(x)
         if self.pool == "attention":
@@ -231,7 +233,7 @@ class Trunk(nn.Module):
             pooled = jnp.tanh(Linear(self.pre_logits_dim, name="pre_logits")(pooled))
         start = {"kernel_init": nn.initializers.zeros} if self.zero_head else {}
         logits = Linear(self.classes, name="head", **start)(pooled)
-        if not look:
+        if not return_weights:
             return logits, {}
         intermediates = {"encoder_attention": jnp.stack(weights, axis=1)}  # [B, layers, H, T, T]
         if self.pool == "attention":
@@ -265,16 +267,18 @@ class Vit(nn.Module):
         super().__post_init__()
 
     @nn.compact
-    def __call__(self, images: Float[Array, "B S S C"], *, train: bool = False, look: bool = False):
-        """(logits [B, classes], {"encoder_attention": [B, layers, H, T, T]} if `look`)."""
+    def __call__(self, images: Float[Array, "B S S C"], *, train: bool = False, return_weights: bool = False):
+        """(logits [B, classes], {"encoder_attention": [B, layers, H, T, T]} if `return_weights`)."""
         options, block = self.options, image_block(self.options)
         x = self.embedded(images, block)  # [B, N, D]
         grid = math.isqrt(x.shape[1])
         x = drop(self, self.placed(with_first_tokens(self, x), grid), block.dropout, train)
         head = {"pre_logits_dim": options.pre_logits_dim, "zero_head": options.zero_head}
         depth = {"layers": options.num_layers, "stochastic_depth": options.stochastic_depth}
-        trunk = Trunk(self.classes, block, pool=options.pool, **depth, **head, name="trunk")
-        return trunk(x, grid=grid if options.position_embedding == "rotary" else 0, train=train, look=look)
+        trunk = EncoderWithHead(self.classes, block, pool=options.pool, **depth, **head, name="trunk")
+        return trunk(
+            x, grid=grid if options.position_embedding == "rotary" else 0, train=train, return_weights=return_weights
+        )
 
     def embedded(self, images: Float[Array, "B S S C"], block: Block) -> Float[Array, "B N D"]:
         """The patches' vectors."""

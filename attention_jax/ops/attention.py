@@ -13,16 +13,16 @@ from attention_jax.ops.biases import Bias
 from attention_jax.ops.derivatives import in_blocks
 from attention_jax.ops.dispatch import Implementation, choose, choose_blocks
 from attention_jax.ops.dropout import is_zero
-from attention_jax.ops.masks import Finite, Mask, as_mask
+from attention_jax.ops.masks import AssumeFinite, Mask, as_mask
 from attention_jax.ops.normalisers import Softmax, TopK, log_sum_exp
 from attention_jax.ops.normalising import Normaliser, as_normaliser
 from attention_jax.ops.platforms import by_platform
 from attention_jax.ops.pooling import Mean, Pool
-from attention_jax.ops.score_blocks import Inputs, alive as reached, shield
+from attention_jax.ops.score_blocks import Inputs, attended_positions, replace_nonfinite
 from attention_jax.ops.scores import ScaledDot, Score, prepare
 from attention_jax.ops.top_k import cuts
 from attention_jax.ops.trees import as_tree
-from attention_jax.ops.weight_dropout import dropout_factor, dropout_words
+from attention_jax.ops.weight_dropout import dropout_bits, dropout_factor
 
 
 def masked_softmax(
@@ -114,7 +114,7 @@ def attend(
     chosen = choose(query, key, value, score, bias, mask, dropout, query_offset, implementation, softmax_alone)
     words = None
     if dropout is not None:
-        words = (*dropout_words(rng, query.shape[0], key.shape[0]), jnp.asarray(dropout, jnp.float32))
+        words = (*dropout_bits(rng, query.shape[0], key.shape[0]), jnp.asarray(dropout, jnp.float32))
 
     def run(kernel):
         if kernel == "cudnn":
@@ -139,12 +139,12 @@ def _pooled(pool, query, key, value, call, return_log_sum_exp):
     """`attend` with another pooling than the mean, by attention over lifted values."""
     if not isinstance(pool, Pool):
         raise InputError(f"pool must be a pooling such as Mean(), got {pool!r}")
-    mask, alive = as_mask(call["mask"]), jnp.ones(key.shape[:1], bool)
+    mask, attended = as_mask(call["mask"]), jnp.ones(key.shape[:1], bool)
     if mask is not None:
         inputs = Inputs((call["score"], None, None), query, key, value, None, mask, None, call["query_offset"])
-        alive = reached(inputs)[1]
-    clean = (jnp.where(alive[:, None], x, jnp.zeros_like(x)) for x in (key, value))
-    lifted, known = pool.lift(*clean, alive)
+        attended = attended_positions(inputs)[1]
+    clean = (jnp.where(attended[:, None], x, jnp.zeros_like(x)) for x in (key, value))
+    lifted, known = pool.lift(*clean, attended)
     out, log = attend(query, key, lifted, return_log_sum_exp=return_log_sum_exp, **call), None
     if return_log_sum_exp:
         out, log = out
@@ -234,10 +234,10 @@ def _scores(inputs: Inputs):
     allowed = None
     if mask is not None:
         allowed = mask(query_positions, key_positions)
-    if mask is not None and not isinstance(mask, Finite):
-        query = shield(query, allowed.any(axis=1))
-        bias_query = None if bias_query is None else shield(bias_query, allowed.any(axis=1))
-        key, value = (shield(x, allowed.any(axis=0)) for x in (key, value))
+    if mask is not None and not isinstance(mask, AssumeFinite):
+        query = replace_nonfinite(query, allowed.any(axis=1))
+        bias_query = None if bias_query is None else replace_nonfinite(bias_query, allowed.any(axis=1))
+        key, value = (replace_nonfinite(x, allowed.any(axis=0)) for x in (key, value))
     scores = score(query, key)
     if bias is not None:
         bias_query = query if bias_query is None else bias_query

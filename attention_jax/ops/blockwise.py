@@ -25,19 +25,19 @@ import jax.numpy as jnp
 from jax import lax
 
 from attention_jax.ops.normalising import Sums, Threshold, equations_of, find_threshold, scale_of, sums_of, values_of
-from attention_jax.ops.precision import accumulator, over_rows
+from attention_jax.ops.precision import accumulator, matmul_transposed
 from attention_jax.ops.score_blocks import (
     add_tile,
     if_worth,
-    joined,
     key_blocks,
     matmul,
+    max_over_batch,
     narrow,
     over_keys,
     over_queries,
+    partition,
     put_rows,
     rows_of,
-    split,
     tile_of,
 )
 
@@ -144,7 +144,7 @@ def _pool(weights, tile):
 def _worth(function, tops, j, shift):
     """Whether any key of block j has a value that is not zero. `tops` are the largest scores of blocks [q, blocks]."""
     top = lax.dynamic_slice_in_dim(tops, j, 1, axis=1)
-    return joined((function(top, top != -jnp.inf, shift) != 0).any())
+    return max_over_batch((function(top, top != -jnp.inf, shift) != 0).any())
 
 
 def _shifts(inputs, blocks, ranges, i, precision):
@@ -195,7 +195,7 @@ def backward(inputs, blocks, outputs, saved, bars):
     out, out_bar = outputs[0], bars[0]
     precision = saved.shift.dtype
     ranges = key_blocks(inputs, blocks)
-    rules, others, join = split(inputs.rules)
+    rules, others, combine = partition(inputs.rules)
     divides = inputs.rules[2].divides
     dot = lambda x: jnp.sum(x.astype(precision) * out_bar.astype(precision), axis=1)
     deltas = dot(out) if divides else None, None if saved.turn is None else dot(saved.turn)
@@ -206,13 +206,13 @@ def backward(inputs, blocks, outputs, saved, bars):
 
         def step(masked, j, bars):
             compute = partial(_pull_tile, inputs, blocks, i, j, masked, row_bar, shift, scale, *row_deltas)
-            more = compute() if saved.active is None else if_worth(joined(saved.active[i, j]), compute)
+            more = compute() if saved.active is None else if_worth(max_over_batch(saved.active[i, j]), compute)
             return add_tile(bars, *more, j, blocks.key)
 
         bars = over_keys(ranges, i, step, bars)
         if not divides:
             return bars
-        extra = lambda rules: jnp.asarray(join(rules, others)[2].extra(), precision)
+        extra = lambda rules: jnp.asarray(combine(rules, others)[2].extra(), precision)
         (rules_bar,) = jax.vjp(extra, rules)[1](-jnp.sum(row_deltas[0] * scale))
         return bars._replace(rules=jax.tree.map(lambda a, b: a + b.astype(a.dtype), bars.rules, rules_bar))
 
@@ -222,10 +222,10 @@ def backward(inputs, blocks, outputs, saved, bars):
 def _pull_tile(inputs, blocks, i, j, masked, row_bar, shift, scale, delta, turn_delta):
     """The cotangents of a tile's operands and of its values; delta [q] is dO . O, turn_delta dO . O', or None."""
     tile = tile_of(inputs, blocks, i, j, masked)
-    _, others, join = split(inputs.rules)
+    _, others, combine = partition(inputs.rules)
 
     def values(rules, *operands):
-        normalise = join(rules, others)[2]
+        normalise = combine(rules, others)[2]
         scores = tile.scores(rules, *operands).astype(shift.dtype)
         allowed = scores != -jnp.inf
         values = values_of(normalise, scores, allowed, shift)
@@ -241,4 +241,4 @@ def _pull_tile(inputs, blocks, i, j, masked, row_bar, shift, scale, delta, turn_
     bars = (values_bar * scale[:, None],)
     if turn_delta is not None:
         bars = *bars, jnp.broadcast_to(-turn_delta[:, None], values_bar.shape)
-    return pull(bars), over_rows(pooling.astype(row_bar.dtype), row_bar)
+    return pull(bars), matmul_transposed(pooling.astype(row_bar.dtype), row_bar)

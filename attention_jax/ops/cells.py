@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from attention_jax.ops.precision import factor, product, weight_gradient
+from attention_jax.ops.precision import cast_for_matmul, product, weight_gradient
 
 State = tuple[Float[Array, "B H"], ...]
 """LSTM: (hidden, cell). GRU: (hidden,)."""
@@ -59,7 +59,7 @@ def lstm(
 
 
 def _lstm_forward(inputs, kernel, state):
-    kernel = factor(kernel)
+    kernel = cast_for_matmul(kernel)
 
     def step(carry, x):
         hidden, cell, gates = _lstm_step(x, kernel, *carry)
@@ -141,7 +141,7 @@ def gru(
 
 
 def _gru_forward(inputs, kernel, bias, state):
-    kernel = factor(kernel)
+    kernel = cast_for_matmul(kernel)
 
     def step(hidden, x):
         hidden, *rest = _gru_step(x, kernel, bias, hidden)

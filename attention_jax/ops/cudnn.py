@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from attention_jax.ops.masks import Causal, Lengths, Window, parts
-from attention_jax.ops.score_blocks import shield
+from attention_jax.ops.score_blocks import replace_nonfinite
 from attention_jax.ops.scores import ScaledDot
 
 MASKS = (set(), {Causal}, {Lengths}, {Causal, Lengths}, {Causal, Window})
@@ -30,7 +30,7 @@ def missing() -> str | None:
     return None
 
 
-def refusal(query, key, value, score, bias, mask, dropout, query_offset) -> str | None:
+def unsupported_reason(query, key, value, score, bias, mask, dropout, query_offset) -> str | None:
     """Why cuDNN cannot compute this call exactly; None if it can."""
     if missing() is not None:
         return f"needs an NVIDIA GPU's cuDNN, which JAX looks for while it traces ({missing()})"
@@ -61,13 +61,13 @@ def refusal(query, key, value, score, bias, mask, dropout, query_offset) -> str 
 
 
 def attend(query, key, value, mask):
-    """softmax(q k^T / sqrt(D), where=mask) v [Q, V] by cuDNN; the call must have passed `refusal`."""
+    """softmax(q k^T / sqrt(D), where=mask) v [Q, V] by cuDNN; the call must have passed `unsupported_reason`."""
     given = {type(part): part for part in parts(mask)}
     length = jnp.asarray(key.shape[0], jnp.int32)
     if Lengths in given:
         length = jnp.clip(jnp.asarray(given[Lengths].length), 0, key.shape[0]).astype(jnp.int32)
         real = jnp.arange(key.shape[0]) < length
-        key, value = shield(key, real), shield(value, real)
+        key, value = replace_nonfinite(key, real), replace_nonfinite(value, real)
     padded = Lengths in given
     query, key, value, rows, length = _joined(query, key, value, jnp.asarray(query.shape[0], jnp.int32), length)
     out = jax.nn.dot_product_attention(

@@ -1,9 +1,9 @@
-"""A scan whose weight gradients are products made once, after it.
+"""A scan that computes each weight gradient as a single matmul after it.
 
-The gradient of `lax.scan` adds one small product per step to the gradient of every weight matrix the step uses. But
-sum_t input_t^T d_output_t over all steps is a single large product, if the inputs and the output cotangents are kept,
-and keeping them is cheap. `deferred_scan` does that for any step function: the weights that the step multiplies with
-are wrapped as `Matrix`, and the rest of its gradient is ordinary autodiff.
+The gradient of `lax.scan` adds one small matmul per step to the gradient of every weight matrix of the step. But
+sum_t input_t^T d_output_t over all steps is one large matmul, if the inputs and the cotangents of the outputs are kept,
+which is cheap. `deferred_scan` does that for any step function: the weights that a step multiplies by are wrapped as
+`DeferredWeight`, and the rest of its gradient is ordinary autodiff.
 """
 
 import functools
@@ -19,10 +19,10 @@ from attention_jax.ops.trees import pytree
 
 @pytree
 @dataclass(frozen=True)
-class Matrix:
+class DeferredWeight:
     """A weight [K, N] of a recurrence, or one for each example, [B, K, N]: `x [B, K] @ matrix` is [B, N].
 
-    >>> jnp.ones((1, 2)) @ Matrix(jnp.eye(2))
+    >>> jnp.ones((1, 2)) @ DeferredWeight(jnp.eye(2))
     Array([[1., 1.]], dtype=float32)
     """
 
@@ -39,17 +39,17 @@ def _product(x, weight):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def deferred_scan(step, w, carry, xs):
-    """`lax.scan(partial(step, w), carry, xs)`; only the gradient of each `Matrix` in `w` is computed otherwise, after
-    the scan.
+    """`lax.scan(partial(step, w), carry, xs)`; the gradient of each `DeferredWeight` in `w` is computed after it.
 
     Args:
       step: `step(w, carry, x) -> (carry, y)`, a pure function of its arguments.
-      w: a pytree. What is not a `Matrix` in it is differentiated as usual.
+      w: a pytree. All other leaves are differentiated as usual.
       carry, xs: as in `lax.scan`; leaves of xs are [T, B, ...].
 
-    Raises ValueError, when the gradient is taken, if the step multiplies with one `Matrix` twice.
+    Raises ValueError, when the gradient is taken, if the step multiplies by one `DeferredWeight` twice.
+
     >>> step = lambda w, h, x: (jnp.tanh(x + h @ w), h.sum())
-    >>> h, y = deferred_scan(step, Matrix(jnp.eye(2)), jnp.zeros((1, 2)), jnp.ones((3, 1, 2)))
+    >>> h, y = deferred_scan(step, DeferredWeight(jnp.eye(2)), jnp.zeros((1, 2)), jnp.ones((3, 1, 2)))
     >>> y.shape
     (3,)
     """
@@ -57,7 +57,7 @@ def deferred_scan(step, w, carry, xs):
 
 
 class _Tapped:
-    """Stands in for a `Matrix` in one step of the gradient's forward pass; keeps what was multiplied with it."""
+    """A `DeferredWeight` in one step of the gradient's forward pass, which records its left factor."""
 
     __array_ufunc__ = None
 
@@ -66,7 +66,9 @@ class _Tapped:
 
     def __rmatmul__(self, x):
         if self.input is not None:
-            raise ValueError("a step multiplied with one Matrix twice: wrap the weight in another Matrix for each use")
+            raise ValueError(
+                "a step used one DeferredWeight twice: wrap the weight in another DeferredWeight for each use"
+            )
         self.input = x
         return _tapped(x, self.array, self.tap)
 
@@ -85,7 +87,7 @@ _tapped.defvjp(lambda x, weight, tap: (_product(x, weight), weight), _tapped_bac
 
 
 def _is_matrix(leaf) -> bool:
-    return isinstance(leaf, Matrix)
+    return isinstance(leaf, DeferredWeight)
 
 
 def _forward(step, w, carry, xs):
@@ -94,7 +96,7 @@ def _forward(step, w, carry, xs):
     arrays = [leaf.array for leaf in leaves if _is_matrix(leaf)]
     steps, batch = jax.tree.leaves(xs)[0].shape[:2]
     taps = [jnp.zeros((steps, batch, array.shape[-1]), array.dtype) for array in arrays]
-    arrays = [precision.factor(array) if array.ndim == 2 else array for array in arrays]
+    arrays = [precision.cast_for_matmul(array) if array.ndim == 2 else array for array in arrays]
 
     def run(rest, carry, xs, taps):
         def body(carry, x):
@@ -123,10 +125,14 @@ def _backward(step, residuals, cotangents):
     return jax.tree.unflatten(tree, d_w), d_carry, d_xs
 
 
-def _weight_gradient(x: Float[Array, "T B K"] | None, d: Float[Array, "T B N"], matrix: Matrix) -> Matrix:
+def _weight_gradient(
+    x: Float[Array, "T B K"] | None, d: Float[Array, "T B N"], matrix: DeferredWeight
+) -> DeferredWeight:
     if x is None:  # the step did not use this one
-        return Matrix(jnp.zeros_like(matrix.array))
-    return Matrix(precision.weight_gradient(x, d) if matrix.array.ndim == 2 else jnp.einsum("tbk,tbn->bkn", x, d))
+        return DeferredWeight(jnp.zeros_like(matrix.array))
+    return DeferredWeight(
+        precision.weight_gradient(x, d) if matrix.array.ndim == 2 else jnp.einsum("tbk,tbn->bkn", x, d)
+    )
 
 
 deferred_scan.defvjp(_forward, _backward)

@@ -21,7 +21,7 @@ from attention_jax.ops.linear_maps import Pair, is_symbolic_zero, linear
 from attention_jax.ops.normalisers import Softmax
 from attention_jax.ops.normalising import Ordered
 from attention_jax.ops.platforms import by_platform
-from attention_jax.ops.score_blocks import Blocks, Inputs, shielded, split
+from attention_jax.ops.score_blocks import Blocks, Inputs, finite_where_unattended, partition
 from attention_jax.ops.tiles import attend_by_tiles
 
 Outputs = tuple[jax.Array, jax.Array | None]
@@ -37,8 +37,8 @@ def in_blocks(inputs: Inputs, blocks: Mapping[str, Blocks | None], whole: Whole)
     `blocks` are those of each platform (`platforms.by_platform`). Where they are None, `whole` computes what no block
     is needed for, a second time for the gradient, so that all platforms save the same and nothing of size Q * K.
     """
-    floats, others, join = split(inputs)
-    return _attend(tuple(blocks.items()), whole, join, floats, others)[0]
+    floats, others, combine = partition(inputs)
+    return _attend(tuple(blocks.items()), whole, combine, floats, others)[0]
 
 
 def _program(inputs):
@@ -50,9 +50,9 @@ def _program(inputs):
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2))
-def _attend(blocks, whole, join, floats, others):
+def _attend(blocks, whole, combine, floats, others):
     """(outputs, what is saved for the derivatives and has none itself, `floats`, finite in fully masked rows)."""
-    inputs = shielded(join(floats, others))
+    inputs = finite_where_unattended(combine(floats, others))
     program = _program(inputs)
     some = [b for _, b in blocks if b is not None] or [Blocks(1, 1)]
     sizes = inputs.query.shape[0], inputs.key.shape[0]
@@ -64,13 +64,13 @@ def _attend(blocks, whole, join, floats, others):
             return whole(inputs), jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), saved)
         return program.forward(inputs, blocks, grid)
 
-    return *by_platform(run, dict(blocks)), split(inputs)[0]
+    return *by_platform(run, dict(blocks)), partition(inputs)[0]
 
 
 @partial(_attend.defjvp, symbolic_zeros=True)
-def _attend_jvp(blocks, whole, join, primals, dots):
+def _attend_jvp(blocks, whole, combine, primals, dots):
     floats, others = primals
-    outputs, saved, clean = _attend(blocks, whole, join, floats, others)
+    outputs, saved, clean = _attend(blocks, whole, combine, floats, others)
     moving = tuple(n for n, dot in enumerate(dots[0]) if not is_symbolic_zero(dot))
     found, structure = jax.tree.flatten(outputs)
     kept, kept_structure = jax.tree.flatten(lax.stop_gradient((outputs, saved)))
@@ -88,8 +88,8 @@ def _attend_jvp(blocks, whole, join, primals, dots):
         def run(blocks, *some):
             inner = _replaced(floats, moving, some)
             if blocks is None:
-                return jax.tree.leaves(whole(join(inner, others)))
-            return jax.tree.leaves(attend_by_tiles(join, blocks, inner, others, _shift(outputs, saved)))
+                return jax.tree.leaves(whole(combine(inner, others)))
+            return jax.tree.leaves(attend_by_tiles(combine, blocks, inner, others, _shift(outputs, saved)))
 
         return run, tuple(floats[n] for n in moving)
 
@@ -106,9 +106,9 @@ def _attend_jvp(blocks, whole, join, primals, dots):
         bars = jax.tree.unflatten(structure, bars)
 
         def run(blocks):
-            inputs = join(floats, others)
+            inputs = combine(floats, others)
             if blocks is None:
-                found = jax.vjp(lambda floats: whole(join(floats, others)), floats)[1](bars)[0]
+                found = jax.vjp(lambda floats: whole(combine(floats, others)), floats)[1](bars)[0]
             else:
                 found = jax.tree.leaves(_program(inputs).backward(inputs, blocks, outputs, saved, bars))
                 found += [jnp.zeros_like(x) for x in floats[len(found) :]]  # mask, dropout rate and cut
@@ -119,8 +119,8 @@ def _attend_jvp(blocks, whole, join, primals, dots):
     constants = [*clean, *others, *kept]
     tangents = jax.tree.map(jnp.zeros_like, found)
     if moving:
-        pair, again = Pair(forward, transpose), Pair(forward, transpose_again)
-        tangents = linear(pair, again, found, constants, [dots[0][n] for n in moving])
+        pair, differentiable_pair = Pair(forward, transpose), Pair(forward, transpose_again)
+        tangents = linear(pair, differentiable_pair, found, constants, [dots[0][n] for n in moving])
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, _tangent_type(x)), saved)
     clean_dots = [dot if n in moving else jnp.zeros_like(x) for n, (x, dot) in enumerate(zip(floats, dots[0]))]
     return (outputs, saved, clean), (jax.tree.unflatten(structure, tangents), zeros, clean_dots)

@@ -70,20 +70,20 @@ def choose(
         return dict.fromkeys(PLATFORMS, asked)
     call = (query, key, value, score, bias, mask, dropout, query_offset)
     if asked in ON_REQUEST:
-        refusal = ON_REQUEST[asked].refusal(*call)
+        unsupported_reason = ON_REQUEST[asked].unsupported_reason(*call)
         if not softmax_alone:
-            refusal = "computes the softmax alone, without a sink and without its log-sum-exp"
-        if refusal is not None:
+            unsupported_reason = "computes the softmax alone, without a sink and without its log-sum-exp"
+        if unsupported_reason is not None:
             raise InputError(f'implementation="{asked}" {refusal}: take "fused", or None to choose by itself')
         return dict.fromkeys(PLATFORMS, asked)
     chosen = _by_size(score, query, key, HALF_FUSED_FROM if is_half(query.dtype) else FUSED_FROM)
     if not softmax_alone:
         return chosen
-    if linear.refusal(*call) is None:
+    if linear.unsupported_reason(*call) is None:
         chosen = {platform: "linear" if i == "fused" else i for platform, i in chosen.items()}
     pairs = query.shape[0] * key.shape[0]
     for platform, (name, kernel) in KERNELS.items():
-        if pairs >= KERNEL_FROM[name] and not kernel.refusal(*call):
+        if pairs >= KERNEL_FROM[name] and not kernel.unsupported_reason(*call):
             chosen[platform] = name
     return chosen
 
@@ -113,7 +113,7 @@ def choose_blocks(score, query, key, block_q: int | None = None, block_k: int | 
         height = 2 ** int(math.log2(pairs // width))
         size = min(block_q or height, query.shape[0]), min(block_k or width, key.shape[0])
         one = size == (query.shape[0], key.shape[0])
-        blocks[platform] = Blocks(*size, again=platform == "tpu" and one and cost == 1)
+        blocks[platform] = Blocks(*size, recompute_scores=platform == "tpu" and one and cost == 1)
     return blocks
 
 

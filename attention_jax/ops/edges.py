@@ -7,7 +7,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from attention_jax.ops.dropout import is_zero
 from attention_jax.ops.scores import Score, prepare
-from attention_jax.ops.weight_dropout import dropout_factor, dropout_words
+from attention_jax.ops.weight_dropout import dropout_bits, dropout_factor
 
 
 def edge_weights(
@@ -50,7 +50,7 @@ def attend_edges(
     """
     weights = edge_weights(query, key, edges, score=score)
     if rng is not None and dropout is not None and not is_zero(dropout):
-        for_queries, for_keys = dropout_words(rng, len(query), len(key))
+        for_queries, for_keys = dropout_bits(rng, len(query), len(key))
         one = lambda q, k: dropout_factor(q[None], k[None], dropout)[0, 0]
         weights = weights * jax.vmap(one)(for_queries[edges[:, 0]], for_keys[edges[:, 1]])
     pooled = weights[:, None] * value[edges[:, 1]].astype(weights.dtype)

@@ -9,8 +9,8 @@ for 32,768 queries).
 
 import jax.numpy as jnp
 
-from attention_jax.ops.masks import Causal, Lengths, parts, structural
-from attention_jax.ops.score_blocks import shield
+from attention_jax.ops.masks import Causal, Lengths, parts, unsupported_mask
+from attention_jax.ops.score_blocks import replace_nonfinite
 from attention_jax.ops.scores import Dot, ScaledDot
 
 BLOCKS = (512, 256, 128)
@@ -28,7 +28,7 @@ def not_products(query, key, value, score, bias, dropout) -> str | None:
     return None
 
 
-def refusal(query, key, value, score, bias, mask, dropout, query_offset) -> str | None:
+def unsupported_reason(query, key, value, score, bias, mask, dropout, query_offset) -> str | None:
     """Why the kernel cannot compute this call exactly; None if it can."""
     unusual = not_products(query, key, value, score, bias, dropout)
     if unusual is not None:
@@ -41,11 +41,11 @@ def refusal(query, key, value, score, bias, mask, dropout, query_offset) -> str 
         )
     if query.shape[0] % BLOCKS[-1] or key.shape[0] % BLOCKS[-1]:
         return f"needs lengths that {BLOCKS[-1]} divides, got {query.shape[0]} queries and {key.shape[0]} keys"
-    return structural(mask, query, key, query_offset)
+    return unsupported_mask(mask, query, key, query_offset)
 
 
 def attend(query, key, value, score, mask):
-    """softmax(score(query, key), where=mask) value, [Q, V]; the call must have passed `refusal`."""
+    """softmax(score(query, key), where=mask) value, [Q, V]; the call must have passed `unsupported_reason`."""
     from jax.experimental.pallas.ops.tpu import flash_attention as library  # Pallas is slow to import
 
     given = {type(part): part for part in parts(mask)}
@@ -53,8 +53,8 @@ def attend(query, key, value, score, mask):
     if Lengths in given:
         length = jnp.asarray(given[Lengths].length)
         real = jnp.arange(keys) < length
-        query = shield(query, jnp.broadcast_to(length > 0, queries))
-        key, value = shield(key, real), shield(value, real)
+        query = replace_nonfinite(query, jnp.broadcast_to(length > 0, queries))
+        key, value = replace_nonfinite(key, real), replace_nonfinite(value, real)
         segments = library.SegmentIds(jnp.ones((1, queries), jnp.int32), real.astype(jnp.int32)[None])
     block = next(size for size in BLOCKS if queries % size == 0 and keys % size == 0)
     out = library.flash_attention(

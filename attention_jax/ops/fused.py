@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from attention_jax.ops.precision import accumulator, over_rows
+from attention_jax.ops.precision import accumulator, matmul_transposed
 from attention_jax.ops.score_blocks import (
     Gradients,
     add_rows,
@@ -25,9 +25,9 @@ from attention_jax.ops.score_blocks import (
     matmul,
     narrow,
     over_keys,
+    partition,
     put_rows,
     rows_of,
-    split,
     start_of,
     tile_of,
 )
@@ -48,7 +48,7 @@ def forward(inputs, blocks, grid=None):
         scores = tile.scores(*tile.operands).astype(precision)
         new = jnp.maximum(largest, scores.max(axis=1))
         reference = jnp.where(new == -jnp.inf, 0.0, new)  # nothing allowed so far
-        if blocks.again:
+        if blocks.recompute_scores:
             operands, reference = lax.optimization_barrier((tile.operands, reference))
             scores = tile.scores(*operands).astype(precision)
         weights = _exp_below(scores, reference)
@@ -100,7 +100,7 @@ def backward(inputs, blocks, outputs, saved, bars):
             weights_bar, pooling = weights_bar * factor, weights * factor
         scores_bar = weights * (weights_bar - row_delta[:, None])
         rules_bar, query_bar, key_bar, bias_query_bar = pull(scores_bar.astype(scores.dtype))
-        value_bar = over_rows(pooling.astype(row_bar.dtype), row_bar)
+        value_bar = matmul_transposed(pooling.astype(row_bar.dtype), row_bar)
         add = lambda total, more: total + more.astype(total.dtype)
         return Gradients(
             jax.tree.map(add, bars.rules, rules_bar),
@@ -127,7 +127,7 @@ def backward(inputs, blocks, outputs, saved, bars):
         return inner._replace(query=query_bar, bias_query=bias_query_bar)
 
     start = jax.tree.map(
-        zeros, Gradients(split(inputs.rules)[0], inputs.query, inputs.key, inputs.value, inputs.bias_query)
+        zeros, Gradients(partition(inputs.rules)[0], inputs.query, inputs.key, inputs.value, inputs.bias_query)
     )
     return lax.fori_loop(0, -(-inputs.query.shape[0] // blocks.query), rows, start)
 

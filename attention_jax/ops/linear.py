@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from attention_jax.ops.masks import Causal, Lengths, parts, structural
+from attention_jax.ops.masks import Causal, Lengths, parts, unsupported_mask
 from attention_jax.ops.precision import accumulator
-from attention_jax.ops.score_blocks import shield
+from attention_jax.ops.score_blocks import replace_nonfinite
 from attention_jax.ops.scores import Score
 from attention_jax.ops.trees import pytree
 
@@ -72,24 +72,24 @@ class PositiveFeatures(Features):
         return jnp.exp(exponent - largest) * self.projection.shape[0] ** -0.5, largest
 
 
-def refusal(query, key, value, score, bias, mask, dropout, query_offset) -> str | None:
+def unsupported_reason(query, key, value, score, bias, mask, dropout, query_offset) -> str | None:
     """Why the sums cannot compute this call; None if they can."""
     if not isinstance(score, Features):
         return f"needs a score that is a product of features (ops/linear.py), not {type(score).__name__}"
     if bias is not None or dropout is not None:
         return "is used without bias and without dropout"
-    return structural(mask, query, key, query_offset)
+    return unsupported_mask(mask, query, key, query_offset)
 
 
 def attend(
     query: Float[Array, "Q D"], key: Float[Array, "K D"], value: Float[Array, "K V"], score: Features, mask
 ) -> Float[Array, "Q V"]:
-    """What `ops.attention.attend` computes, in time and memory linear in Q + K; the call must have passed `refusal`."""
+    """`ops.attention.attend` in time and memory linear in Q + K, for calls without an `unsupported_reason`."""
     given = {type(part): part for part in parts(mask)}
     real = jnp.arange(key.shape[0]) < given[Lengths].length if Lengths in given else jnp.ones(key.shape[0], bool)
-    key, value = shield(key, real), shield(value, real)
+    key, value = replace_nonfinite(key, real), replace_nonfinite(value, real)
     query, key = score.scaled(query)[0], with_one_scale(score, key, real)  # [Q, F], [K, F]
-    pooled = (_causal_sums if Causal in given else _sums)(query, key, with_one(value, query.dtype))
+    pooled = (_causal_sums if Causal in given else _sums)(query, key, append_ones(value, query.dtype))
     return divided(pooled).astype(value.dtype)
 
 
@@ -101,7 +101,7 @@ def with_one_scale(score: Features, key: Float[Array, "K D"], real) -> Float[Arr
     return jnp.where(real[:, None], features * jnp.exp(scale - jnp.where(jnp.isfinite(largest), largest, 0.0)), 0.0)
 
 
-def with_one(value: Float[Array, "K V"], dtype) -> Float[Array, "K V1"]:
+def append_ones(value: Float[Array, "K V"], dtype) -> Float[Array, "K V1"]:
     """The values and a one, of which the weights' sum is made as the rest is."""
     return jnp.concatenate([value.astype(dtype), jnp.ones((value.shape[0], 1), dtype)], axis=1)
 
@@ -141,5 +141,5 @@ def recurrent(
         return state, query @ state
 
     real = jnp.ones(len(key), bool)
-    rows = score.scaled(query)[0], with_one_scale(score, key, real), with_one(value, accumulator(value.dtype))
+    rows = score.scaled(query)[0], with_one_scale(score, key, real), append_ones(value, accumulator(value.dtype))
     return divided(jax.lax.scan(step, jnp.zeros((rows[1].shape[1], rows[2].shape[1]), rows[1].dtype), rows)[1])

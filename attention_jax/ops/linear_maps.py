@@ -27,15 +27,17 @@ class Pair(NamedTuple):
         return Pair(self.transpose, self.forward)
 
 
-def linear(pair: Pair, again: Pair, outputs: Sequence[Any], constants: Arrays, tangents: Arrays) -> Arrays:
+def linear(pair: Pair, differentiable: Pair, outputs: Sequence[Any], constants: Arrays, tangents: Arrays) -> Arrays:
     """`pair.forward(constants, tangents)`, whose transpose is `pair.transpose`. `again` are the same two functions, by
     means that JAX can differentiate in every mode; `outputs` have the shapes and types of the result."""
-    return _bind(pair, again, outputs, constants, tangents)
+    return _bind(pair, differentiable, outputs, constants, tangents)
 
 
-def _bind(pair, again, outputs, constants, tangents):
+def _bind(pair, differentiable, outputs, constants, tangents):
     shapes = tuple((tuple(x.shape), jnp.dtype(x.dtype)) for x in outputs)
-    return _linear.bind(*constants, *tangents, count=len(constants), shapes=shapes, pair=pair, again=again)
+    return _linear.bind(
+        *constants, *tangents, count=len(constants), shapes=shapes, pair=pair, differentiable=differentiable
+    )
 
 
 _linear = Primitive("linear")
@@ -50,18 +52,18 @@ def _abstract(*arrays, shapes, **_):
     return [jax.core.ShapedArray(shape, dtype) for shape, dtype in shapes]
 
 
-def _jvp(primals, tangents, *, again, count, **params):
-    out = _linear.bind(*primals, again=again, count=count, **params)
+def _jvp(primals, tangents, *, differentiable, count, **params):
+    out = _linear.bind(*primals, differentiable=differentiable, count=count, **params)
     fixed, moving = tangents[:count], tangents[count:]
     if all(type(x) is ad.Zero for x in fixed):
         moving = [ad.instantiate_zeros(x) for x in moving]
-        return out, _linear.bind(*primals[:count], *moving, again=again, count=count, **params)
+        return out, _linear.bind(*primals[:count], *moving, differentiable=differentiable, count=count, **params)
     dots = [None if _is_zero(x) else x for x in tangents]  # integers have no tangent
 
     def run(*some):
         some = iter(some)
         arrays = [x if dot is None else next(some) for x, dot in zip(primals, dots, strict=True)]
-        return again.forward(arrays[:count], arrays[count:])
+        return differentiable.forward(arrays[:count], arrays[count:])
 
     moved = [(x, dot) for x, dot in zip(primals, dots, strict=True) if dot is not None]
     return out, jax.jvp(run, *(tuple(each) for each in zip(*moved, strict=True)))[1]
@@ -71,15 +73,15 @@ def _is_zero(tangent) -> bool:
     return type(tangent) is ad.Zero or tangent.dtype == jax.dtypes.float0
 
 
-def _transpose(bars, *arrays, pair, again, count, shapes):
+def _transpose(bars, *arrays, pair, differentiable, count, shapes):
     bars = [jnp.zeros(*shape) if type(bar) is ad.Zero else bar for bar, shape in zip(bars, shapes, strict=True)]
     wanted = [ad.is_undefined_primal(x) for x in arrays[count:]]
     outputs = [x.aval if want else x for want, x in zip(wanted, arrays[count:], strict=True)]
-    found = _bind(pair.swapped(), again.swapped(), outputs, arrays[:count], bars)
+    found = _bind(pair.swapped(), differentiable.swapped(), outputs, arrays[:count], bars)
     return [None] * count + [bar if want else None for bar, want in zip(found, wanted, strict=True)]
 
 
-def _batch(arrays, axes, *, count, shapes, pair, again):
+def _batch(arrays, axes, *, count, shapes, pair, differentiable):
     size = next(x.shape[axis] for x, axis in zip(arrays, axes, strict=True) if axis is not None)
 
     def first(x, axis, must):
@@ -89,9 +91,11 @@ def _batch(arrays, axes, *, count, shapes, pair, again):
 
     moved = [first(x, axis, n >= count) for n, (x, axis) in enumerate(zip(arrays, axes, strict=True))]
     constants = [None if axis is None else 0 for axis in axes[:count]]
-    pair, again = (Pair(*(jax.vmap(function, in_axes=(constants, 0)) for function in each)) for each in (pair, again))
+    pair, differentiable = (
+        Pair(*(jax.vmap(function, in_axes=(constants, 0)) for function in each)) for each in (pair, differentiable)
+    )
     shapes = tuple(((size, *shape), dtype) for shape, dtype in shapes)
-    return _linear.bind(*moved, count=count, shapes=shapes, pair=pair, again=again), [0] * len(shapes)
+    return _linear.bind(*moved, count=count, shapes=shapes, pair=pair, differentiable=differentiable), [0] * len(shapes)
 
 
 _linear.def_impl(_run)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from attention_jax.ops.platforms import by_platform
-from attention_jax.ops.precision import factor, input_gradient, product, weight_gradient
+from attention_jax.ops.precision import cast_for_matmul, input_gradient, product, weight_gradient
 
 ROWS = 256
 """Rows of logits alive at one time in `linear_cross_entropy` on a CPU: what stays in its cache. Nowhere fewer."""
@@ -71,7 +71,7 @@ def linear_cross_entropy(
     return _linear_loss(hidden, kernel, bias, targets, weight, jnp.float32(label_smoothing)), weight.sum()
 
 
-class Way(NamedTuple):
+class ChunkPlan(NamedTuple):
     """Static: how a platform goes through the rows."""
 
     chunks: int
@@ -82,16 +82,16 @@ class Way(NamedTuple):
     """Products round their factors to bfloat16, whatever the precision asked for."""
 
 
-def _ways(rows: int, classes: int) -> dict[str, Way]:
+def _plans(rows: int, classes: int) -> dict[str, ChunkPlan]:
     """Of each platform. A TPU multiplies float32 in one pass of bfloat16 by default: rounded before, the factors are
     the same, and half as large."""
     count = lambda size: max(1, -(-rows // size))
     most = {platform: count(max(ROWS, logits // classes)) for platform, logits in LOGITS.items()}
     one_pass = jax.config.jax_default_matmul_precision in (None, "default", "fastest")
     return {
-        "cpu": Way(count(ROWS), gathers=True, rounds=False),
-        "tpu": Way(most["tpu"], gathers=False, rounds=one_pass),
-        "default": Way(most["default"], gathers=False, rounds=False),
+        "cpu": ChunkPlan(count(ROWS), gathers=True, rounds=False),
+        "tpu": ChunkPlan(most["tpu"], gathers=False, rounds=one_pass),
+        "default": ChunkPlan(most["default"], gathers=False, rounds=False),
     }
 
 
@@ -141,7 +141,7 @@ def _linear_loss(hidden, kernel, bias, targets, weight, smoothing):
 
         return jax.lax.fori_loop(0, used, add, jnp.float32(0))
 
-    return by_platform(run, _ways(hidden.shape[0], kernel.shape[1]))
+    return by_platform(run, _plans(hidden.shape[0], kernel.shape[1]))
 
 
 def _linear_loss_forward(hidden, kernel, bias, targets, weight, smoothing):
@@ -151,12 +151,12 @@ def _linear_loss_forward(hidden, kernel, bias, targets, weight, smoothing):
         with jax.default_matmul_precision("bfloat16") if way.rounds else contextlib.nullcontext():
             return _loss_and_gradients(hidden, kernel, bias, targets, weight, smoothing, way)
 
-    return by_platform(run, _ways(hidden.shape[0], kernel.shape[1]))
+    return by_platform(run, _plans(hidden.shape[0], kernel.shape[1]))
 
 
 def _loss_and_gradients(hidden, kernel, bias, targets, weight, smoothing, way):
     chunks, used, place = _chunks(way.chunks, hidden, targets, weight)
-    factors = factor(kernel)
+    factors = cast_for_matmul(kernel)
 
     def add(i, sums):
         (total, d_kernel, d_bias, d_hidden), (h, y, w) = sums, (x[i] for x in chunks)

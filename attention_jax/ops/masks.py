@@ -35,11 +35,11 @@ class Mask:
     def __call__(self, query_positions: Int[Array, " Q"], key_positions: Int[Array, " K"]) -> Bool[Array, "Q K"]:
         raise NotImplementedError
 
-    def reach(self, first: Array | int, last: Array | int) -> Interval:
+    def key_range(self, first: Array | int, last: Array | int) -> Interval:
         """An interval that holds every key that any query in first..last (inclusive) may attend to."""
         return EVERYWHERE
 
-    def open(self, first: Array | int, last: Array | int) -> Interval:
+    def unmasked_range(self, first: Array | int, last: Array | int) -> Interval:
         """An interval of keys that every query in first..last (inclusive) may attend to."""
         return NOWHERE
 
@@ -50,7 +50,7 @@ class Mask:
         return Either(self, other)
 
 
-class Finite(Mask):
+class AssumeFinite(Mask):
     """A mask over keys and values that are known to hold neither NaN nor infinity: `attend` need not make finite what
     nobody may see, which takes longer than the attention of one decoding step over its cache."""
 
@@ -63,10 +63,10 @@ class Causal(Mask):
     def __call__(self, query_positions, key_positions):
         return key_positions[None, :] <= query_positions[:, None]
 
-    def reach(self, first, last):
+    def key_range(self, first, last):
         return 0, last + 1
 
-    def open(self, first, last):
+    def unmasked_range(self, first, last):
         return 0, first + 1
 
 
@@ -81,10 +81,10 @@ class Lengths(Mask):
         allowed = key_positions < self.length  # [K]
         return jnp.broadcast_to(allowed[None, :], (query_positions.shape[0], key_positions.shape[0]))
 
-    def reach(self, first, last):
+    def key_range(self, first, last):
         return 0, self.length
 
-    def open(self, first, last):
+    def unmasked_range(self, first, last):
         return 0, self.length
 
 
@@ -98,10 +98,10 @@ class Window(Mask):
     def __call__(self, query_positions, key_positions):
         return jnp.abs(query_positions[:, None] - key_positions[None, :]) <= self.width
 
-    def reach(self, first, last):
+    def key_range(self, first, last):
         return first - self.width, last + self.width + 1
 
-    def open(self, first, last):
+    def unmasked_range(self, first, last):
         return last - self.width, first + self.width + 1
 
 
@@ -129,10 +129,10 @@ class Segments(Mask):
     def __call__(self, query_positions, key_positions):
         return self.query_ids[query_positions][:, None] == self.key_ids[key_positions][None, :]
 
-    def reach(self, first, last):
+    def key_range(self, first, last):
         return self._keys_before(first, "left"), self._keys_before(last, "right")
 
-    def open(self, first, last):  # empty where first and last are of different segments
+    def unmasked_range(self, first, last):  # empty where first and last are of different segments
         return self._keys_before(last, "left"), self._keys_before(first, "right")
 
     def _keys_before(self, query_position, side):
@@ -151,11 +151,11 @@ class Both(Mask):
     def __call__(self, query_positions, key_positions):
         return self.left(query_positions, key_positions) & self.right(query_positions, key_positions)
 
-    def reach(self, first, last):
-        return _intersection(self.left.reach(first, last), self.right.reach(first, last))
+    def key_range(self, first, last):
+        return _intersection(self.left.key_range(first, last), self.right.key_range(first, last))
 
-    def open(self, first, last):
-        return _intersection(self.left.open(first, last), self.right.open(first, last))
+    def unmasked_range(self, first, last):
+        return _intersection(self.left.unmasked_range(first, last), self.right.unmasked_range(first, last))
 
 
 @pytree
@@ -169,12 +169,12 @@ class Either(Mask):
     def __call__(self, query_positions, key_positions):
         return self.left(query_positions, key_positions) | self.right(query_positions, key_positions)
 
-    def reach(self, first, last):
-        (a, b), (c, d) = self.left.reach(first, last), self.right.reach(first, last)
+    def key_range(self, first, last):
+        (a, b), (c, d) = self.left.key_range(first, last), self.right.key_range(first, last)
         return jnp.minimum(a, c), jnp.maximum(b, d)
 
-    def open(self, first, last):  # the longer of the two: a union need not be an interval
-        (a, b), (c, d) = self.left.open(first, last), self.right.open(first, last)
+    def unmasked_range(self, first, last):  # the longer of the two: a union need not be an interval
+        (a, b), (c, d) = self.left.unmasked_range(first, last), self.right.unmasked_range(first, last)
         longer = (b - a) >= (d - c)
         return jnp.where(longer, a, c), jnp.where(longer, b, d)
 
@@ -206,7 +206,7 @@ def parts(mask: Mask | None) -> list[Mask]:
     return [] if mask is None else [mask]
 
 
-def structural(mask: Mask | None, query, key, query_offset) -> str | None:
+def unsupported_mask(mask: Mask | None, query, key, query_offset) -> str | None:
     """Why an implementation that knows causal() and lengths(n) alone cannot take this mask of queries [Q, D] and keys
     [K, E]; None if it can."""
     kinds = [type(part) for part in parts(mask)]

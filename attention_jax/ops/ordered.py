@@ -17,19 +17,19 @@ import jax.numpy as jnp
 from jax import lax
 
 from attention_jax.ops.normalising import after
-from attention_jax.ops.precision import accumulator, over_rows
+from attention_jax.ops.precision import accumulator, matmul_transposed
 from attention_jax.ops.score_blocks import (
     add_tile,
     if_worth,
-    joined,
     key_blocks,
     matmul,
+    max_over_batch,
     narrow,
     over_keys_reversed,
     over_queries,
+    partition,
     put_rows,
     rows_of,
-    split,
     tile_of,
 )
 
@@ -70,7 +70,7 @@ def _weights(normalise, scores, passed):
 
 
 def _some_left(passed):
-    return joined((jnp.exp(passed) != 0).any())  # true of NaN
+    return max_over_batch((jnp.exp(passed) != 0).any())  # true of NaN
 
 
 @partial(jax.jit, static_argnames="blocks", inline=True)
@@ -98,12 +98,12 @@ def backward(inputs, blocks, outputs, saved, bars):
 def _pull_tile(inputs, blocks, i, j, masked, row_bar, passed, rest):
     """The cotangents of a tile's operands and of its values, and the sums of `leave` and of w dP over its keys [q]."""
     tile = tile_of(inputs, blocks, i, j, masked)
-    _, others, join = split(inputs.rules)
+    _, others, combine = partition(inputs.rules)
 
     def logs(rules, *operands):
         scores = tile.scores(rules, *operands).astype(passed.dtype)
         allowed = scores != -jnp.inf
-        return join(rules, others)[2].logs(scores, allowed), allowed
+        return combine(rules, others)[2].logs(scores, allowed), allowed
 
     (take, leave), pull, allowed = jax.vjp(logs, *tile.operands, has_aux=True)
     weights = jnp.where(allowed, jnp.exp(take + after(leave) + passed[:, None]), 0.0)
@@ -114,5 +114,5 @@ def _pull_tile(inputs, blocks, i, j, masked, row_bar, passed, rest):
         weights_bar, pooling = weights_bar * factor, pooling * factor
     take_bar = weights * weights_bar
     leave_bar = rest[:, None] - after(take_bar) - take_bar
-    value_bar = over_rows(pooling.astype(row_bar.dtype), row_bar)
+    value_bar = matmul_transposed(pooling.astype(row_bar.dtype), row_bar)
     return pull((take_bar, leave_bar)), value_bar, leave.sum(axis=1), take_bar.sum(axis=1)

@@ -26,7 +26,7 @@ class Pool:
     """Base class: the weighted sum of the values."""
 
     def lift(
-        self, key: Float[Array, "K E"], value: Float[Array, "K V"], alive: Bool[Array, " K"]
+        self, key: Float[Array, "K E"], value: Float[Array, "K V"], attended: Bool[Array, " K"]
     ) -> tuple[Float[Array, "K P"], object]:
         """What is summed in place of the values, and what `finish` has to know besides; `alive` are the keys that some
         query may attend to, to which alone the second may refer."""
@@ -51,9 +51,9 @@ class Moments(Pool):
     """The mean of the values and their variance about it, [Q, 2 V]: attention with an error bar. The variance is that
     of weights divided by their sum."""
 
-    def lift(self, key, value, alive):
+    def lift(self, key, value, attended):
         value = value.astype(accumulator(value.dtype))
-        centre = _mean(value, alive)
+        centre = _mean(value, attended)
         moved = value - centre[None]
         return jnp.concatenate([jnp.ones_like(moved[:, :1]), moved, moved**2], axis=1), centre
 
@@ -75,10 +75,10 @@ class LocalLinear(Pool):
 
     ridge: Float[Array, ""] | float = 1e-6
 
-    def lift(self, key, value, alive):
+    def lift(self, key, value, attended):
         precision = accumulator(value.dtype)
         key, value = key.astype(precision), value.astype(precision)
-        centre = _mean(key, alive), _mean(value, alive)  # or differences of large numbers
+        centre = _mean(key, attended), _mean(value, attended)  # or differences of large numbers
         key, value = key - centre[0][None], value - centre[1][None]
         rows, columns = jnp.triu_indices(key.shape[1])
         mixed = (key[:, :, None] * value[:, None, :]).reshape(len(key), -1)
@@ -109,9 +109,9 @@ class LogMixture(Pool):
     """log sum_j w_j exp(v_j), [Q, V], for values that are log-probabilities: a mixture whose component is chosen by the
     weights, which are those of hard latent attention summed over (Wu et al. 2018, eq. 5). -inf without any key."""
 
-    def lift(self, key, value, alive):
+    def lift(self, key, value, attended):
         value = value.astype(accumulator(value.dtype))
-        largest = jnp.max(value, axis=0, initial=-jnp.inf, where=alive[:, None])
+        largest = jnp.max(value, axis=0, initial=-jnp.inf, where=attended[:, None])
         largest = jax.lax.stop_gradient(jnp.where(jnp.isfinite(largest), largest, 0.0))
         return jnp.exp(value - largest[None]), largest
 
@@ -120,11 +120,11 @@ class LogMixture(Pool):
         return jnp.where(some, jnp.log(jnp.where(some, pooled, 1.0)) + known[None], -jnp.inf)
 
 
-def _mean(x, alive):
+def _mean(x, attended):
     """The mean of the rows that are alive; a constant for derivatives, since what is centred about it does not depend
     on it."""
-    count = jnp.maximum(alive.sum(), 1).astype(x.dtype)
-    return jax.lax.stop_gradient(jnp.sum(x, axis=0, where=alive[:, None]) / count)
+    count = jnp.maximum(attended.sum(), 1).astype(x.dtype)
+    return jax.lax.stop_gradient(jnp.sum(x, axis=0, where=attended[:, None]) / count)
 
 
 def _divided(pooled):

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 
 from attention_jax.ops.platforms import by_platform
 
-ONE_AXIS = {"cpu": True, "default": False}
+FLATTEN_BATCH = {"cpu": True, "default": False}
 """Where all leading axes are one axis of rows while they are multiplied.
 
 XLA's CPU backend then computes the gradient of a weight twice as fast, as one plain product. A TPU would copy: its
@@ -41,11 +41,11 @@ def is_half(dtype) -> bool:
     return accumulator(dtype) != dtype
 
 
-def factor(x: Float[Array, "..."]) -> Float[Array, "..."]:
+def cast_for_matmul(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """`x` as a product multiplies it: float32 is rounded to bfloat16 if that is the precision asked for.
 
     >>> with jax.default_matmul_precision("bfloat16"):
-    ...     factor(jnp.float32(1.001)).dtype, factor(jnp.float16(1)).dtype
+    ...     cast_for_matmul(jnp.float32(1.001)).dtype, cast_for_matmul(jnp.float16(1)).dtype
     (dtype(bfloat16), dtype('float16'))
     """
     return (
@@ -65,18 +65,18 @@ def product(x: Float[Array, "... K"], weight: Float[Array, "K N"]) -> Float[Arra
     )
 
 
-def weight_gradient(x: Float[Array, "... K"], d: Float[Array, "... N"], one_axis: bool = True) -> Float[Array, "K N"]:
+def weight_gradient(x: Float[Array, "... K"], d: Float[Array, "... N"], flatten: bool = True) -> Float[Array, "K N"]:
     """The gradient of the weight in `x @ weight` whose cotangent is d: x^T d over all rows of
     all leading axes, as ONE product; these are made one axis first unless told otherwise (`ONE_AXIS`)."""
-    rounded = factor(d)
-    if not one_axis:
+    rounded = cast_for_matmul(d)
+    if not flatten:
         over = (tuple(range(x.ndim - 1)),) * 2
         return jax.lax.dot_general(x.astype(rounded.dtype), rounded, (over, ((), ())), preferred_element_type=d.dtype)
     x, rounded = x.reshape(-1, x.shape[-1]), rounded.reshape(-1, d.shape[-1])
-    return x.T @ rounded if rounded.dtype == d.dtype else over_rows(x.astype(rounded.dtype), rounded)
+    return x.T @ rounded if rounded.dtype == d.dtype else matmul_transposed(x.astype(rounded.dtype), rounded)
 
 
-def over_rows(x: Float[Array, "R K"], d: Float[Array, "R N"]) -> Float[Array, "K N"]:
+def matmul_transposed(x: Float[Array, "R K"], d: Float[Array, "R N"]) -> Float[Array, "K N"]:
     """x^T d, summed in float32 at least.
 
     For half precision the rows are contracted together with an axis of one. Without it XLA's CPU backend multiplies
@@ -106,12 +106,12 @@ def matmul(x: Float[Array, "... K"], weight: Float[Array, "K N"]) -> Float[Array
     ...     round(float(matmul(x, weight)[0, 0]), 3), round(float((x @ weight)[0, 0]), 3)
     (3.0, 3.003)
     """
-    return x @ weight if factor(weight).dtype == weight.dtype else _rounded(x, weight)
+    return x @ weight if cast_for_matmul(weight).dtype == weight.dtype else _rounded(x, weight)
 
 
 @jax.custom_vjp
 def _rounded(x, weight):
-    return product(x, factor(weight))
+    return product(x, cast_for_matmul(weight))
 
 
 def _rounded_backward(saved, d):
@@ -119,7 +119,9 @@ def _rounded_backward(saved, d):
     return input_gradient(d, weight), by_platform(functools.partial(weight_gradient, x, d), _axes(x))
 
 
-_rounded.defvjp(lambda x, weight: (_rounded(x, weight), (factor(x), factor(weight))), _rounded_backward)
+_rounded.defvjp(
+    lambda x, weight: (_rounded(x, weight), (cast_for_matmul(x), cast_for_matmul(weight))), _rounded_backward
+)
 
 
 @jax.custom_vjp
@@ -129,15 +131,15 @@ def affine(x: Float[Array, "... K"], weight: Float[Array, "K N"], bias: Float[Ar
     >>> affine(jnp.ones((2, 3, 4)), jnp.ones((4, 5)), jnp.ones(5)).shape
     (2, 3, 5)
     """
-    return by_platform(lambda one_axis: _affine(x, weight, bias, one_axis), _axes(x))
+    return by_platform(lambda flatten: _affine(x, weight, bias, flatten), _axes(x))
 
 
 def _axes(x):
-    return ONE_AXIS if x.ndim > 2 else {"default": True}
+    return FLATTEN_BATCH if x.ndim > 2 else {"default": True}
 
 
-def _affine(x, weight, bias, one_axis):
-    rows = x.reshape(-1, x.shape[-1]) if one_axis else x
+def _affine(x, weight, bias, flatten):
+    rows = x.reshape(-1, x.shape[-1]) if flatten else x
     y = matmul(rows, weight.astype(x.dtype))
     if bias is not None:
         y = y + bias.astype(x.dtype).reshape((1,) * (y.ndim - 1) + bias.shape)
@@ -145,7 +147,7 @@ def _affine(x, weight, bias, one_axis):
 
 
 def _affine_backward(saved, y_bar):
-    run = lambda one_axis: jax.vjp(lambda *saved: _affine(*saved, one_axis), *saved)[1](y_bar)
+    run = lambda flatten: jax.vjp(lambda *saved: _affine(*saved, flatten), *saved)[1](y_bar)
     return by_platform(run, _axes(saved[0]))
 
 

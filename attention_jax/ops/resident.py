@@ -18,8 +18,8 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from attention_jax.ops.flash import not_products
-from attention_jax.ops.masks import Causal, Lengths, parts, structural
-from attention_jax.ops.score_blocks import shield
+from attention_jax.ops.masks import Causal, Lengths, parts, unsupported_mask
+from attention_jax.ops.score_blocks import replace_nonfinite
 from attention_jax.ops.scores import ScaledDot
 
 UNIT = 128
@@ -32,7 +32,7 @@ ROWS = 1024
 """Of queries or keys in a program, if a sequence has fewer."""
 
 
-def refusal(query, key, value, score, bias, mask, dropout, query_offset) -> str | None:
+def unsupported_reason(query, key, value, score, bias, mask, dropout, query_offset) -> str | None:
     """Why the kernel cannot compute this call exactly; None if it can."""
     unusual = not_products(query, key, value, score, bias, dropout)
     if unusual is not None:
@@ -45,11 +45,11 @@ def refusal(query, key, value, score, bias, mask, dropout, query_offset) -> str 
             f"holds up to {LONGEST} queries and keys, below {UNIT} a multiple of {TILE}, "
             f"got {lengths[0]} queries and {lengths[1]} keys"
         )
-    return structural(mask, query, key, query_offset)
+    return unsupported_mask(mask, query, key, query_offset)
 
 
 def attend(query: Float[Array, "Q D"], key: Float[Array, "K D"], value: Float[Array, "K D"], score, mask):
-    """softmax(score(query, key), where=mask) value, [Q, D]; the call must have passed `refusal`."""
+    """softmax(score(query, key), where=mask) value, [Q, D]; the call must have passed `unsupported_reason`."""
     given = {type(part): part for part in parts(mask)}
     scale, real = query.shape[1] ** -0.5 if type(score) is ScaledDot else 1.0, None
     if Lengths in given:
@@ -65,8 +65,8 @@ def _attend(scale, causal, *inputs):
 def _attend_forward(scale, causal, query, key, value, real):
     if real is not None:  # what this changes has no gradient, so that only what it makes is kept
         there = real[0] > 0
-        query = shield(query, jnp.broadcast_to(there[0], query.shape[:1]))
-        key, value = shield(key, there), shield(value, there)
+        query = replace_nonfinite(query, jnp.broadcast_to(there[0], query.shape[:1]))
+        key, value = replace_nonfinite(key, there), replace_nonfinite(value, there)
     return _run(_forward, scale, causal, (0,), real, query, key, value)[0], (query, key, value, real)
 
 

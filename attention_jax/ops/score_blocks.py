@@ -1,8 +1,9 @@
 """Blocks of the matrix of scores: which of them a call needs, and the scores of one, for any score, bias and mask.
 
-`ops/fused.py` (softmax) and `ops/blockwise.py` (every other normaliser) are written in terms of what is here. A mask
-says for each block of queries which keys are within reach, and where it does not have to be evaluated (`Mask.reach`,
-`Mask.open`). When lengths differ between vmapped examples, the blocks that ANY of them needs are computed.
+`ops/fused.py` (softmax), `ops/blockwise.py` and `ops/ordered.py` (other normalisers) are built from these functions. A
+mask gives for each block of queries the range of keys that it needs, and the range in which the mask need not be
+evaluated (`Mask.key_range`, `Mask.unmasked_range`). Where lengths differ between vmapped examples, every block that ANY
+of them needs is computed.
 """
 
 from collections.abc import Callable
@@ -13,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from attention_jax.ops.masks import Finite
+from attention_jax.ops.masks import AssumeFinite
 from attention_jax.ops.precision import accumulator
 from attention_jax.ops.weight_dropout import dropout_factor
 
@@ -23,7 +24,7 @@ class Blocks(NamedTuple):
 
     query: int
     key: int
-    again: bool = False
+    recompute_scores: bool = False
     """Scores are computed once for their largest and once more for the weights, so that they are never written."""
 
 
@@ -54,7 +55,7 @@ class Gradients(NamedTuple):
 # --- what has gradients and what has none -----------------------------------------------------------------------------
 
 
-class Join(NamedTuple):
+class Combine(NamedTuple):
     """Puts the floating and the other leaves of a pytree together again. Hashable, so that it may be static."""
 
     structure: jax.tree_util.PyTreeDef
@@ -65,12 +66,12 @@ class Join(NamedTuple):
         return jax.tree.unflatten(self.structure, [next(floats if f else others) for f in self.is_float])
 
 
-def split(tree) -> tuple[list, list, Join]:
+def partition(tree) -> tuple[list, list, Combine]:
     leaves, structure = jax.tree.flatten(tree)
     leaves = [jnp.asarray(leaf) for leaf in leaves]
     is_float = tuple(jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in leaves)
     floats = [leaf for leaf, f in zip(leaves, is_float) if f]
-    return floats, [leaf for leaf, f in zip(leaves, is_float) if not f], Join(structure, is_float)
+    return floats, [leaf for leaf, f in zip(leaves, is_float) if not f], Combine(structure, is_float)
 
 
 # --- one block --------------------------------------------------------------------------------------------------------
@@ -86,7 +87,7 @@ class Tile(NamedTuple):
 
 
 def tile_of(inputs, blocks, i, j, masked):
-    rules, others, join = split(inputs.rules)
+    rules, others, combine = partition(inputs.rules)
     query, key, value = (
         rows_of(inputs.query, i, blocks.query),
         rows_of(inputs.key, j, blocks.key),
@@ -104,7 +105,7 @@ def tile_of(inputs, blocks, i, j, masked):
         allowed = allowed if inputs.mask is None else allowed & inputs.mask(query_positions, key_positions)
 
     def scores(rules, query, key, bias_query):
-        score, bias, _ = join(rules, others)
+        score, bias, _ = combine(rules, others)
         scores = score(query, key)
         if bias is not None:
             scores = scores + bias(bias_query, query_positions, key_positions).astype(scores.dtype)
@@ -148,30 +149,35 @@ def add_rows(x, rows, i, size):
 # --- NaN and infinity in fully masked rows ----------------------------------------------------------------------------
 
 
-def shield(x: jax.Array, alive: jax.Array) -> jax.Array:
+def replace_nonfinite(x: jax.Array, attended_positions: jax.Array) -> jax.Array:
     """Rows of x [N, D] that no allowed pair needs, made finite: 0 * NaN would be NaN."""
-    return jnp.where(alive[:, None] | jnp.isfinite(x), x, jnp.ones_like(x))
+    return jnp.where(attended_positions[:, None] | jnp.isfinite(x), x, jnp.ones_like(x))
 
 
-def shielded(inputs):
+def finite_where_unattended(inputs):
     """All rows that no allowed pair needs made finite, at the price of one look at the
     inputs where they are finite anyway."""
-    if inputs.mask is None or isinstance(inputs.mask, Finite):
+    if inputs.mask is None or isinstance(inputs.mask, AssumeFinite):
         return inputs
     arrays = inputs.query, inputs.key, inputs.value, inputs.bias_query
     finite = jnp.stack([jnp.isfinite(x).all() for x in jax.tree.leaves(arrays)]).all()
 
     def clean(arrays):
         query, key, value, bias_query = arrays
-        asked, answered = alive(inputs)
-        bias_query = None if bias_query is None else shield(bias_query, asked)
-        return shield(query, asked), shield(key, answered), shield(value, answered), bias_query
+        asked, answered = attended_positions(inputs)
+        bias_query = None if bias_query is None else replace_nonfinite(bias_query, asked)
+        return (
+            replace_nonfinite(query, asked),
+            replace_nonfinite(key, answered),
+            replace_nonfinite(value, answered),
+            bias_query,
+        )
 
-    query, key, value, bias_query = lax.cond(joined(~finite), clean, lambda arrays: arrays, arrays)
+    query, key, value, bias_query = lax.cond(max_over_batch(~finite), clean, lambda arrays: arrays, arrays)
     return inputs._replace(query=query, key=key, value=value, bias_query=bias_query)
 
 
-def alive(inputs):
+def attended_positions(inputs):
     """Which queries [Q] may attend to something, and which keys [K] something may attend to; some rows at a time."""
     queries, keys = inputs.query.shape[0], inputs.key.shape[0]
     size = max(1, min(queries, 2**20 // keys))
@@ -197,22 +203,24 @@ def key_blocks(inputs, blocks):
     index = jnp.arange(-(-queries // blocks.query))
     first = inputs.offset + start_of(index, blocks.query, queries)
     last = first + blocks.query - 1
-    low, high = (jnp.broadcast_to(jnp.clip(x, 0, keys), first.shape) for x in inputs.mask.reach(first, last))
-    open_low, open_high = (jnp.broadcast_to(jnp.clip(x, 0, keys), first.shape) for x in inputs.mask.open(first, last))
-    low, high = -joined(-(low // blocks.key)), joined(-(-high // blocks.key))
-    open_low, open_high = joined(-(-open_low // blocks.key)), -joined(-(open_high // blocks.key))
+    low, high = (jnp.broadcast_to(jnp.clip(x, 0, keys), first.shape) for x in inputs.mask.key_range(first, last))
+    open_low, open_high = (
+        jnp.broadcast_to(jnp.clip(x, 0, keys), first.shape) for x in inputs.mask.unmasked_range(first, last)
+    )
+    low, high = -max_over_batch(-(low // blocks.key)), max_over_batch(-(-high // blocks.key))
+    open_low, open_high = max_over_batch(-(-open_low // blocks.key)), -max_over_batch(-(open_high // blocks.key))
     high = jnp.maximum(low, high)
     open_low = jnp.clip(open_low, low, high)
     return low, open_low, jnp.clip(open_high, open_low, high), high
 
 
 @jax.custom_batching.custom_vmap
-def joined(x):
+def max_over_batch(x):
     """x, but under `jax.vmap` the largest of all examples, so that loop bounds stay the same for all."""
     return x
 
 
-@joined.def_vmap
+@max_over_batch.def_vmap
 def _joined_batch(size, batched, x):
     return x.max(axis=0), False
 
@@ -270,7 +278,7 @@ def over_queries(inputs, blocks, out_bar, over_keys) -> Gradients:
             return inner._replace(query=whole)
         return inner._replace(query=whole, bias_query=add_rows(bars.bias_query, inner.bias_query, i, size))
 
-    rules = split(inputs.rules)[0]
+    rules = partition(inputs.rules)[0]
     start = jax.tree.map(zeros, Gradients(rules, inputs.query, inputs.key, inputs.value, inputs.bias_query))
     return lax.fori_loop(0, -(-queries // size), rows, start)
 

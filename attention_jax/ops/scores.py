@@ -40,7 +40,7 @@ from jaxtyping import Array, Float
 
 from attention_jax import InputError
 from attention_jax.ops.linear_maps import Pair, linear
-from attention_jax.ops.precision import accumulator, over_rows
+from attention_jax.ops.precision import accumulator, matmul_transposed
 from attention_jax.ops.trees import pytree
 
 
@@ -71,7 +71,7 @@ def _half_forward(primals, tangents):
 
 def _half_transpose(primals, bars):
     (query, key), bar = primals, bars[0].astype(primals[0].dtype)
-    return [_einsum("qk,kd->qd", bar, key).astype(query.dtype), over_rows(bar, query).astype(key.dtype)]
+    return [_einsum("qk,kd->qd", bar, key).astype(query.dtype), matmul_transposed(bar, query).astype(key.dtype)]
 
 
 HALF = Pair(_half_forward, _half_transpose)

@@ -1,8 +1,8 @@
-"""What the hypotheses of one sentence share while it is decoded: nobody has to copy or reorder it.
+"""Decoding caches in which a beam search moves small tables of integers instead of keys and values.
 
-A decoding cache is a pytree whose leaves lead with the k hypotheses of all B sentences, rows R = B k, hypotheses of one
-sentence side by side. A beam search reorders it at every step. Two parts of it stay where they are, and lead with B:
-what is `Shared`, and what is `Written`, in which every row finds its own by a table of its `ancestors`.
+The leaves of a decoding cache have the k hypotheses of all B sentences as their leading axis, R = B k, with the
+hypotheses of one sentence side by side. Beam search reorders them at every step, except for two kinds of parts, whose
+leading axis is B: `BeamInvariant`, equal for all hypotheses, and `BeamKVCache`, indexed by a table of ancestors.
 """
 
 import dataclasses
@@ -17,42 +17,42 @@ from jaxtyping import Array, Bool, Int
 from attention_jax.ops.trees import pytree
 
 
-class Shared(NamedTuple):
-    """A part of a decoding cache that all hypotheses of a sentence read, such as the projected source."""
+class BeamInvariant(NamedTuple):
+    """A part of a decoding cache that is the same for all hypotheses of a sentence, such as the encoded source."""
 
     value: Any
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class Written:
-    """What the hypotheses of a sentence have written, position by position, such as a decoder's keys: the k entries of
-    position 0 along `axis`, then those of position 1, ...
+class BeamKVCache:
+    """The keys or values of all hypotheses of a sentence: along `axis` the k entries of position 0, then those of
+    position 1, ...
 
-    A hypothesis reads the entries of its `ancestors`, in place: when a beam search reorders its hypotheses, the table
-    of small integers moves and the large entries do not.
+    A hypothesis attends to the entries of its ancestors. When hypotheses are reordered, only the table of their
+    ancestors [R, T] is, and the entries stay where they were written.
     """
 
     value: Array
     axis: int = dataclasses.field(metadata={"static": True})
 
-    def write(self, entries: Array, position: Int[Array, ""]) -> "Written":
-        """The same with the k `entries` of one position, side by side along `axis`."""
+    def write(self, entries: Array, position: Int[Array, ""]) -> "BeamKVCache":
+        """A copy with the k `entries` of one position, side by side along `axis`."""
         start = position * entries.shape[self.axis]
         value = lax.dynamic_update_slice_in_dim(self.value, entries.astype(self.value.dtype), start, self.axis)
         return dataclasses.replace(self, value=value)
 
 
-def sign(ancestors: Int[Array, "R T"], position: Int[Array, ""], hypotheses: int) -> Int[Array, "R T"]:
-    """Every hypothesis is its own ancestor at the position that it now writes."""
+def mark_self(ancestors: Int[Array, "R T"], position: Int[Array, ""], hypotheses: int) -> Int[Array, "R T"]:
+    """The ancestors with every hypothesis as its own ancestor at `position`, which it writes now."""
     number = jnp.arange(ancestors.shape[0], dtype=ancestors.dtype) % hypotheses
     return lax.dynamic_update_slice_in_dim(ancestors, number[:, None], position, 1)
 
 
-def readable(ancestors: Int[Array, "R T"], position: Int[Array, ""], hypotheses: int) -> Bool[Array, "B k Tk"]:
-    """Which of the T k entries that are `Written` each hypothesis reads: those of its ancestors up to `position`.
+def ancestor_mask(ancestors: Int[Array, "R T"], position: Int[Array, ""], hypotheses: int) -> Bool[Array, "B k Tk"]:
+    """Which of the T k entries of a `BeamKVCache` belong to the ancestors of each hypothesis, up to `position`.
 
-    >>> readable(jnp.array([[0, 0, 0], [0, 1, 0]]), 1, 2).astype(int).tolist()
+    >>> ancestor_mask(jnp.array([[0, 0, 0], [0, 1, 0]]), 1, 2).astype(int).tolist()
     [[[1, 0, 1, 0, 0, 0], [1, 0, 0, 1, 0, 0]]]
     """
     rows, length = ancestors.shape
@@ -61,27 +61,26 @@ def readable(ancestors: Int[Array, "R T"], position: Int[Array, ""], hypotheses:
     return (own & (entry[None] // hypotheses <= position)).reshape(rows // hypotheses, hypotheses, -1)
 
 
-def map_own(function: Callable, cache: Any) -> Any:
-    """`jax.tree.map(function, cache)`, in which everything that is `Shared` or `Written` stays as it is.
+def map_per_hypothesis(function: Callable, cache: Any) -> Any:
+    """`jax.tree.map(function, cache)` over the leaves that differ between hypotheses.
 
-    >>> map_own(lambda x: -x, {"state": 1, "memory": Shared(2)})
-    {'memory': Shared(value=2), 'state': -1}
+    >>> map_per_hypothesis(lambda x: -x, {"state": 1, "memory": BeamInvariant(2)})
+    {'memory': BeamInvariant(value=2), 'state': -1}
     """
-    return _map(function, lambda stays: stays, cache)
+    return _map(function, lambda part: part, cache)
 
 
-def spread(cache: Any, hypotheses: int) -> Any:
-    """The cache of B sentences, for `hypotheses` equal rows of each."""
+def repeat_for_beams(cache: Any, hypotheses: int) -> Any:
+    """The cache of B sentences as that of B * `hypotheses` equal hypotheses."""
 
-    def make_room(stays):
-        if isinstance(stays, Shared):
-            return stays
-        return dataclasses.replace(stays, value=jnp.repeat(stays.value, hypotheses, axis=stays.axis))
+    def resize(part):
+        if isinstance(part, BeamInvariant):
+            return part
+        return dataclasses.replace(part, value=jnp.repeat(part.value, hypotheses, axis=part.axis))
 
-    return _map(lambda leaf: jnp.repeat(leaf, hypotheses, axis=0), make_room, cache)
+    return _map(lambda leaf: jnp.repeat(leaf, hypotheses, axis=0), resize, cache)
 
 
-def _map(own: Callable, stays: Callable, cache: Any) -> Any:
-    """`own` of the leaves that move with their hypotheses, `stays` of every `Shared` and `Written`."""
-    kept = lambda node: isinstance(node, Shared | Written)
-    return jax.tree.map(lambda node: stays(node) if kept(node) else own(node), cache, is_leaf=kept)
+def _map(per_hypothesis: Callable, per_sentence: Callable, cache: Any) -> Any:
+    in_place = lambda node: isinstance(node, BeamInvariant | BeamKVCache)
+    return jax.tree.map(lambda x: per_sentence(x) if in_place(x) else per_hypothesis(x), cache, is_leaf=in_place)

@@ -15,19 +15,19 @@ from jax import lax
 from attention_jax.ops.normalisers import Softmax
 from attention_jax.ops.normalising import Ordered, Threshold, after, equations_of, scale_of, values_of
 from attention_jax.ops.precision import accumulator
-from attention_jax.ops.score_blocks import Blocks, Inputs, Join, joined, key_blocks, matmul, rows_of, tile_of
+from attention_jax.ops.score_blocks import Blocks, Combine, Inputs, key_blocks, matmul, max_over_batch, rows_of, tile_of
 
 
-def attend_by_tiles(join: Join, blocks: Blocks, floats: list, others: list, shift: jax.Array | None):
+def attend_by_tiles(combine: Combine, blocks: Blocks, floats: list, others: list, shift: jax.Array | None):
     """(output [Q, V], log-sum-exp [Q] or None) of the `Inputs` that `join(floats, others)` are. `shift` [Q] is that of
     the normaliser, the log-sum-exp for the softmax; None if it has none."""
-    inputs = join(floats, others)
+    inputs = combine(floats, others)
     normalise, precision = inputs.rules[2], accumulator(inputs.value.dtype)
     if isinstance(normalise, Ordered):
         return _ordered(inputs, blocks).astype(inputs.value.dtype), None
     shift = jnp.zeros(inputs.query.shape[:1], precision) if shift is None else lax.stop_gradient(shift)
     if isinstance(normalise, Threshold):
-        shift = _moving(join, blocks, floats, others, shift)
+        shift = _moving(combine, blocks, floats, others, shift)
 
     def contribute(inputs, tile, scores, shift):
         allowed = scores != -jnp.inf
@@ -43,22 +43,22 @@ def attend_by_tiles(join: Join, blocks: Blocks, floats: list, others: list, shif
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def _moving(join, blocks, floats, others, shift):
+def _moving(combine, blocks, floats, others, shift):
     """`shift`, which moves with the inputs so that the sum of c(s - shift) stays the same."""
     return shift
 
 
 @_moving.defjvp
-def _moving_jvp(join, blocks, primals, tangents):
+def _moving_jvp(combine, blocks, primals, tangents):
     floats, others, shift = primals
-    shift = _moving(join, blocks, floats, others, shift)
+    shift = _moving(combine, blocks, floats, others, shift)
 
     def equation(inputs, tile, scores, shift):
         return equations_of(inputs.rules[2], scores, scores != -jnp.inf, shift)
 
     def mass(floats, shift):
         contribute = lambda *tile: equation(*tile).sum(axis=1)
-        return _over_tiles(join(floats, others), blocks, contribute, shift)
+        return _over_tiles(combine(floats, others), blocks, contribute, shift)
 
     change = jax.jvp(lambda floats: mass(floats, shift), (floats,), (tangents[0],))[1]
     slope = -jax.jvp(lambda shift: mass(floats, shift), (shift,), (jnp.ones_like(shift),))[1]
@@ -93,7 +93,7 @@ def _over_tiles(inputs: Inputs, blocks: Blocks, contribute, shift):
 
     @jax.checkpoint
     def needed(inputs, shift, i, j):
-        worth = joined((low[i] <= j) & (j < high[i]))
+        worth = max_over_batch((low[i] <= j) & (j < high[i]))
         return lax.cond(worth, lambda: compute(inputs, shift, i, j), lambda: zeros)
 
     def rows(i):
@@ -126,7 +126,7 @@ def _ordered(inputs, blocks):
     @jax.checkpoint
     def needed(inputs, passed, i, j):
         nothing = jnp.zeros((blocks.query,), precision), jnp.zeros((blocks.query, width), precision)
-        worth = joined((low[i] <= j) & (j < high[i]))
+        worth = max_over_batch((low[i] <= j) & (j < high[i]))
         return lax.cond(worth, lambda: compute(inputs, passed, i, j), lambda: nothing)
 
     def rows(i):

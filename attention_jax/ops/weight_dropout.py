@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, UInt32
 
 
-def dropout_words(rng: Key[Array, ""], queries: int, keys: int) -> tuple[UInt32[Array, " Q"], UInt32[Array, " K"]]:
+def dropout_bits(rng: Key[Array, ""], queries: int, keys: int) -> tuple[UInt32[Array, " Q"], UInt32[Array, " K"]]:
     """One random word per query and one per key; what happens to a pair is a hash of its two words."""
     for_queries, for_keys = jax.random.split(rng)
     return jax.random.bits(for_queries, (queries,), jnp.uint32), jax.random.bits(for_keys, (keys,), jnp.uint32)

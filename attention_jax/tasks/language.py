@@ -1,8 +1,8 @@
 """Language modelling: predict the next character or subword, with Transformers or recurrent networks.
 
-A model has these methods (all batch-major): `hidden(tokens [B, T], train=, look=) -> (hidden [B, T, D],
+A model has these methods (all batch-major): `hidden(tokens [B, T], train=, return_weights=) -> (hidden [B, T, D],
 intermediates)`, `output() -> (kernel [D, V], bias [V])`, `start(batch_size, max_length) -> cache`, `step(cache, token
-[B]) -> (logits [B, V], cache, intermediates)` and `__call__(tokens, train=, look=) -> (logits [B, T, V],
+[B]) -> (logits [B, V], cache, intermediates)` and `__call__(tokens, train=, return_weights=) -> (logits [B, T, V],
 intermediates)`.
 """
 

@@ -1,11 +1,11 @@
 """Sequence-to-sequence learning: every encoder-decoder of `models` on every pair dataset of `data`.
 
 A model has these methods (all batch-major): `encode(source [B, S], source_length [B], train=) -> memory`,
-`decode(memory, target_in [B, T], train=, look=) -> (hidden [B, T, D], intermediates)`, `output() -> (kernel [D, V],
-bias [V])`, `start(memory, max_length) -> cache`, `step(cache, token [B]) -> (logits [B, V], cache, intermediates)` and
-`__call__(source, source_length, target_in, train=, look=) -> (logits [B, T, V], intermediates)`. If the options of a
-model have `supports_packing`, its `encode` and `decode` also take `segment=`, the number of the pair that each token of
-a packed sequence belongs to.
+`decode(memory, target_in [B, T], train=, return_weights=) -> (hidden [B, T, D], intermediates)`, `output() ->
+(kernel [D, V], bias [V])`, `start(memory, max_length) -> cache`, `step(cache, token [B]) -> (logits [B, V], cache,
+intermediates)` and `__call__(source, source_length, target_in, train=, return_weights=) -> (logits [B, T, V],
+intermediates)`. If the options of a model have `supports_packing`, its `encode` and `decode` also take `segment=`, the
+number of the pair that each token of a packed sequence belongs to.
 """
 
 from dataclasses import replace

@@ -53,7 +53,7 @@ class LanguageView(View):
 
     def attention(self, params, batch):
         """Return the self-attention weights and their rollout."""
-        return with_rollout(self.model.apply({"params": params}, batch["tokens"], look=True)[1])
+        return with_rollout(self.model.apply({"params": params}, batch["tokens"], return_weights=True)[1])
 
     def attention_maps(self, params, texts: list[str]) -> tuple[AttentionRecord, ...]:
         """Return the self-attention over each text and its continuation."""
@@ -95,7 +95,7 @@ class LanguageView(View):
     def draw(self, params, text: str, most: int, path: Path) -> Path | None:
         """Plot the self-attention of the first `most` tokens, layers by heads; None without attention."""
         tokens = self.encode(text)[:, :most]
-        _, weights = self.model.apply({"params": params}, tokens, look=True)
+        _, weights = self.model.apply({"params": params}, tokens, return_weights=True)
         if "decoder_attention" not in weights:
             return None
         weights = np.asarray(weights["decoder_attention"][0])  # [layers, H, T, T]

@@ -19,7 +19,7 @@ class MemoryView(View):
 
     def attention(self, params, batch):
         """Return (logits, address weightings of the heads)."""
-        return self.model.apply({"params": params}, batch["inputs"], look=True)
+        return self.model.apply({"params": params}, batch["inputs"], return_weights=True)
 
     def excerpt(self) -> SequenceSets:
         """Return one training sequence, for its shape, the longest validation sequence, and one of each test length."""

@@ -22,7 +22,7 @@ class NodeView(View):
 
     def attention(self, params, batch):
         """Return probabilities [B, N, C] and the edge weights of both layers, {"hidden": [B, H, P], ...}."""
-        one = lambda *graph: self.model.apply({"params": params}, *graph, look=True)
+        one = lambda *graph: self.model.apply({"params": params}, *graph, return_weights=True)
         logits, weights = jax.vmap(one)(batch["words"], batch["values"], batch["edges"])
         return {"probabilities": jax.nn.softmax(logits), **weights}
 

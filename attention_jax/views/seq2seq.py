@@ -67,7 +67,7 @@ class Seq2seqView(View):
     def attention(self, params, batch):
         """Return the attention weights for `target` with teacher forcing, their rollout, and its log p [B]."""
         inputs = (batch["source"], batch["source_length"], batch["target"][:, :-1])
-        logits, weights = self.model.apply({"params": params}, *inputs, look=True)
+        logits, weights = self.model.apply({"params": params}, *inputs, return_weights=True)
         nats, _ = jax.vmap(masked_cross_entropy)(logits, batch["target"][:, 1:], target_mask(batch))
         return with_rollout(weights) | {"log_p": -nats}
 

@@ -28,7 +28,7 @@ class TextView(View):
 
     def apply(self, params, batch):
         """Return probabilities [B, classes] and the attention weights."""
-        logits, weights = self.model.apply({"params": params}, batch["tokens"], batch["length"], look=True)
+        logits, weights = self.model.apply({"params": params}, batch["tokens"], batch["length"], return_weights=True)
         return jax.nn.softmax(logits), weights
 
     def classify(self, params, batch):

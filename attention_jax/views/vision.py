@@ -32,7 +32,9 @@ class VisionView(View):
         """Return probabilities, attention weights with their rollout, maps over the image, and the pixels of the input;
         without attention, weights and maps are empty."""
         seen = self.task.preparation.center(batch["image"])
-        logits, weights = self.model.apply({"params": params}, self.task.preparation.normalize(seen), look=True)
+        logits, weights = self.model.apply(
+            {"params": params}, self.task.preparation.normalize(seen), return_weights=True
+        )
         maps, pixels = image_maps(weights) if weights else {}, jnp.round(seen * 255).astype(jnp.uint8)
         return with_rollout(weights) | {"probabilities": jax.nn.softmax(logits), "maps": maps, "pixels": pixels}
 

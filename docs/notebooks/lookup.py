@@ -74,13 +74,13 @@ dot = attention_weights(q, k, score=ScaledDot())  # divides by sqrt(16)
 print(jnp.abs(dot - attention_weights(q, k, score=Gaussian(16**0.25))).max())
 
 # %% [markdown]
-# A module owns the projections; `look=True` also returns the weights of each head.
+# A module owns the projections; `return_weights=True` also returns the weights of each head.
 
 # %%
 module = MultiHeadAttention(num_heads=4, hidden_size=32)
 words = jax.random.normal(rng[2], (1, 10, 32))
 params = module.init(jax.random.key(1), words, words, words)
-output, weights = module.apply(params, words, words, words, look=True)
+output, weights = module.apply(params, words, words, words, return_weights=True)
 print(output.shape, weights.shape)
 
 # %% [markdown]
@@ -100,10 +100,14 @@ def batch(rng):
     return letters, asked, jnp.take_along_axis(letters, asked[:, None], 1)[:, 0]
 
 
-def answers(params, letters, asked, look=False):
+def answers(params, letters, asked, return_weights=False):
     cells = jnp.broadcast_to(params["names"], (64, CELLS, SIZE))
     found, weights = module.apply(
-        params["attention"], params["names"][asked][:, None], cells, params["letters"][letters], look=look
+        params["attention"],
+        params["names"][asked][:, None],
+        cells,
+        params["letters"][letters],
+        return_weights=return_weights,
     )
     return found[:, 0] @ params["out"], weights
 
@@ -130,7 +134,7 @@ def train(params, rngs):
 
 tables, losses = train(tables, jax.random.split(jax.random.key(2), 1500))
 letters, asked, wanted = batch(jax.random.key(3))
-logits, weights = answers(tables, letters, asked, look=True)
+logits, weights = answers(tables, letters, asked, return_weights=True)
 print("loss", losses[0], "->", losses[-1], "right:", (logits.argmax(1) == wanted).mean())
 
 # %%

@@ -30,7 +30,7 @@ def check(model):
 
     def teacher_forced(v):
         memory = model.apply(v, SOURCE, LENGTH, method="encode")
-        hidden, seen = model.apply(v, memory, TARGET, look=True, method="decode")
+        hidden, seen = model.apply(v, memory, TARGET, return_weights=True, method="decode")
         kernel, bias = model.apply(v, method="output")
         logits = hidden @ kernel + bias[None, None]
         return jnp.square(logits).sum(), (memory, logits, seen)

@@ -105,7 +105,7 @@ def test_each_head_has_its_own_dropout_of_the_inputs():
 
 
 def test_weights_that_are_shown_sum_to_one(variables):
-    _, weights = apply(variables, WORDS, VALUES, EDGES, look=True)
+    _, weights = apply(variables, WORDS, VALUES, EDGES, return_weights=True)
     assert weights["hidden"].shape == (H, len(EDGES)) and weights["output"].shape == (1, len(EDGES))
     for row in (*weights["hidden"], *weights["output"]):
         np.testing.assert_allclose(np.bincount(EDGES[:, 0], row), 1.0, rtol=1e-5)

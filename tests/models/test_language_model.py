@@ -18,7 +18,7 @@ SMALL = config.LanguageModel(num_layers=2, hidden_size=8, num_heads=2, mlp_dim=1
 def test_steps_are_teacher_forcing(tied, positions):
     model = LanguageModel(replace(SMALL, position_embedding=positions, tied_embeddings=tied), 7)
     params = jax.jit(model.init)(jax.random.key(0), TOKENS)
-    run = jax.jit(lambda p, x: model.apply(p, x, look=True))
+    run = jax.jit(lambda p, x: model.apply(p, x, return_weights=True))
     wanted, seen = run(params, TOKENS)
     assert seen["decoder_attention"].shape == (2, 2, 2, 5, 5)
     cache, step = (

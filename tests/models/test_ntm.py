@@ -57,7 +57,7 @@ def test_random_memory_is_not_trained_and_learned_memory_is():
 def test_first_step_by_hand(small):
     model, params, inputs = small
     p = jax.tree.map(np.asarray, params["params"])
-    logits, seen = jax.jit(lambda: model.apply(params, inputs, look=True))()
+    logits, seen = jax.jit(lambda: model.apply(params, inputs, return_weights=True))()
     reads, hidden, cell = p["reads_start"].reshape(-1), p["hidden_start"], p["cell_start"]
     gates = (
         np.asarray(inputs[0, 0]) @ p["input"]["kernel"]
@@ -113,7 +113,7 @@ def test_causal_finite_and_rows_do_not_meet(controller):
 
 def test_weights_are_distributions(small):
     model, params, inputs = small
-    logits, seen = jax.jit(lambda: model.apply(params, inputs, look=True))()
+    logits, seen = jax.jit(lambda: model.apply(params, inputs, return_weights=True))()
     assert seen["write"].shape == (2, 4, 1, 6) and seen["read"].shape == (2, 4, 2, 6)
     for weights in seen.values():
         np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)

@@ -69,7 +69,7 @@ def test_multihead_attention(widths):
     given = [torch.tensor(x) for x in (query, key, value)]
     wanted, weights = theirs(*given, key_padding_mask=KEY_PADDING, average_attn_weights=False)
     got, looked = MultiHeadAttention(HEADS, WIDTH).apply(
-        {"params": attention(theirs)}, query, key, value, mask=lengths(jnp.asarray(LENGTHS)), look=True
+        {"params": attention(theirs)}, query, key, value, mask=lengths(jnp.asarray(LENGTHS)), return_weights=True
     )
     close(got, wanted)
     close(looked, weights)

@@ -13,7 +13,7 @@ from attention_jax.models.language_model import LanguageModel
 from attention_jax.models.text_classifier import TextClassifier
 from attention_jax.models.transformer import Transformer
 from attention_jax.models.vit import Vit
-from attention_jax.ops.shared import spread
+from attention_jax.ops.shared import repeat_for_beams
 
 TOKENS = np.array([[1, 2, 3, 4, 5, 6], [5, 4, 3, 2, 1, 1]], np.int32)
 LENGTHS = np.array([6, 4], np.int32)
@@ -231,7 +231,9 @@ def stepped(kind, model, inputs):
             logits, cache, _ = apply(cache, token, method="step")
             return cache, logits
 
-        _, steps = jax.lax.scan(step, spread(apply(*begun, method="start"), 2), jnp.repeat(inputs[-1], 2, axis=0).T)
+        _, steps = jax.lax.scan(
+            step, repeat_for_beams(apply(*begun, method="start"), 2), jnp.repeat(inputs[-1], 2, axis=0).T
+        )
         return steps.swapaxes(0, 1), jnp.repeat(apply(*inputs, method="__call__")[0], 2, axis=0)
 
     return jax.jit(both)(params)

@@ -23,7 +23,9 @@ def test_the_pool_is_that_of_the_paper():
     """Yang et al. 2016, eq. 5-7, written out in NumPy."""
     states = np.random.default_rng(0).normal(size=(2, 6, 4)).astype(np.float32)
     pool = text_classifier.AttentionPool()
-    (pooled, weights), made = jax.jit(lambda: pool.init_with_output(jax.random.key(1), states, LENGTH, look=True))()
+    (pooled, weights), made = jax.jit(
+        lambda: pool.init_with_output(jax.random.key(1), states, LENGTH, return_weights=True)
+    )()
     params = made["params"]
     for row, length in enumerate(LENGTH):
         h = states[row, :length]
@@ -46,7 +48,7 @@ def test_padding_and_what_stands_in_it_change_nothing(made):
 def test_without_layers_a_weight_is_of_a_word_and_its_place_alone():
     options = TextClassifier(num_layers=0, hidden_size=8, num_heads=2)
     model = text_classifier.TextClassifier(options, 9, 3)
-    (_, seen), made = jax.jit(lambda: model.init_with_output(jax.random.key(0), TOKENS, LENGTH, look=True))()
+    (_, seen), made = jax.jit(lambda: model.init_with_output(jax.random.key(0), TOKENS, LENGTH, return_weights=True))()
     assert set(made["params"]) == {"embedding", "pool", "head"}
     assert set(seen) == {"pool_attention"} and seen["pool_attention"].shape == (2, 6)
 

@@ -13,14 +13,14 @@ import pytest
 from attention_jax import InputError, config
 from attention_jax.config import SCORES, replace
 from attention_jax.decode import beam_search
-from attention_jax.models.blocks import Block, Seen
+from attention_jax.models.blocks import AncestorMask, Block
 from attention_jax.models.named_scores import make_score, score_class
 from attention_jax.models.position_encodings import KINDS, added_positions
 from attention_jax.models.transformer import Decoder, Embedding, Encoder, Transformer, count_parameters
 from attention_jax.ops.attention import attend
 from attention_jax.ops.masks import causal, dense
 from attention_jax.ops.scores import Score
-from attention_jax.ops.shared import spread
+from attention_jax.ops.shared import repeat_for_beams
 from attention_jax.ops.trees import pytree
 
 SOURCE = jnp.array([[3, 4, 5, 6, 7], [8, 9, 0, 0, 0]], jnp.int32)
@@ -108,7 +108,7 @@ def test_cached_steps_are_teacher_forcing_and_beams_share_a_memory(kind):
     def teacher_forced_and_start(params):
         memory = model.apply(params, SOURCE, LENGTH, method="encode")
         cache = model.apply(params, memory, 6, method="start")
-        return model.apply(params, SOURCE, LENGTH, TARGET, look=True), cache, spread(cache, 3)
+        return model.apply(params, SOURCE, LENGTH, TARGET, return_weights=True), cache, repeat_for_beams(cache, 3)
 
     (wanted, seen), cache, twice = jax.device_get(teacher_forced_and_start(params))
     traced = []
@@ -116,7 +116,7 @@ def test_cached_steps_are_teacher_forcing_and_beams_share_a_memory(kind):
     @jax.jit
     def step(cache, token):
         traced.append(1)
-        return model.apply(params, cache, token, look=True, method="step")
+        return model.apply(params, cache, token, return_weights=True, method="step")
 
     target = np.asarray(TARGET)
     for t in range(4):
@@ -162,7 +162,7 @@ def test_the_hypotheses_of_a_beam_score_as_teacher_forced(kind):
 
 def test_a_cache_is_read_alike_block_by_block():
     draw = lambda *shape: np.random.default_rng(len(shape)).standard_normal(shape).astype(np.float32)
-    seen = Seen(jnp.asarray(draw(5, 21, 1)[..., 0] > 0).at[:, 0].set(True))
+    seen = AncestorMask(jnp.asarray(draw(5, 21, 1)[..., 0] > 0).at[:, 0].set(True))
     run = lambda how, **blocks: attend(draw(5, 4), draw(21, 4), draw(21, 4), mask=seen, implementation=how, **blocks)
     np.testing.assert_allclose(run("fused", block_q=2, block_k=8), run("plain"), atol=1e-6)
 
@@ -249,7 +249,7 @@ def test_shared_layers_are_a_stack_of_equal_ones(kind):
 
 def test_weights_for_looking():
     model, params = built(num_encoder_layers=2, num_decoder_layers=2)
-    _, seen = logits(model, params, SOURCE, LENGTH, TARGET, look=True)
+    _, seen = logits(model, params, SOURCE, LENGTH, TARGET, return_weights=True)
     assert {k: v.shape for k, v in seen.items()} == {
         "encoder_attention": (2, 2, 2, 5, 5),
         "decoder_attention": (2, 2, 2, 4, 4),

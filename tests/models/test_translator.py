@@ -139,7 +139,7 @@ def test_bahdanau_step_by_hand(contract):
     r, z = sigmoid(r + ur), sigmoid(z + uz)
     new = (1 - z) * np.tanh(n + r * (un + layer["inner_bias"])) + z * s
     want = np.concatenate([new, c, y]) @ p["kernel"] + p["bias"]
-    call = jax.jit(functools.partial(model.apply, look=True))
+    call = jax.jit(functools.partial(model.apply, return_weights=True))
     logits, intermediates = call(variables, contract.SOURCE[:1], contract.LENGTH[:1], jnp.array([[1]]))
     np.testing.assert_allclose(logits[0, 0], want, atol=1e-5)
     np.testing.assert_allclose(intermediates["cross_attention"][0, 0, 0, 0], alpha, atol=1e-5)
@@ -179,7 +179,7 @@ def test_scaled_general_is_general_over_the_root_of_the_width():
 def test_windows(contract):
     def weights(**options):
         model = module(config.Luong(**SMALL, input_feeding=False, **options))
-        call = jax.jit(lambda *a: model.apply(*a, look=True))
+        call = jax.jit(lambda *a: model.apply(*a, return_weights=True))
         _, intermediates = call(contract.variables_of(model), contract.SOURCE, contract.LENGTH, contract.TARGET)
         return np.asarray(intermediates["cross_attention"][:, 0, 0])  # [B, T, S]
 

@@ -186,7 +186,7 @@ def test_looking_changes_nothing_and_every_parameter_learns(config):
 
     def everything(p):
         gradient = jax.grad(lambda p: jnp.square(model.apply(p, x)[0]).sum())(p)
-        return model.apply(p, x), model.apply(p, x, look=True), gradient
+        return model.apply(p, x), model.apply(p, x, return_weights=True), gradient
 
     (plain, nothing), (looked, seen), gradient = quick(everything)(params)
     assert plain.shape == (3, 5) and nothing == {}

@@ -101,7 +101,7 @@ def test_what_cudnn_cannot_do_goes_elsewhere(library, change):
 def test_without_the_library_there_is_no_cudnn():
     call = (X, X, X, ScaledDot(), None, None, None, 0)
     if cudnn.missing() is None:
-        assert cudnn.refusal(*call) is None
+        assert cudnn.unsupported_reason(*call) is None
     else:
-        assert "cuDNN" in cudnn.missing() and cudnn.missing() in cudnn.refusal(*call)
+        assert "cuDNN" in cudnn.missing() and cudnn.missing() in cudnn.unsupported_reason(*call)
         assert choose(*call, asked=None) == dict.fromkeys(PLATFORMS, "plain")

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention_jax.ops.deferred import Matrix, deferred_scan
+from attention_jax.ops.deferred import DeferredWeight, deferred_scan
 
 T, B, K, N = 4, 3, 5, 2
 
@@ -32,11 +32,11 @@ def loss(scan, arguments):
 
 
 def deferred(arrays, carry, xs, step=step):
-    return deferred_scan(step, {name: x if name == "s" else Matrix(x) for name, x in arrays.items()}, carry, xs)
+    return deferred_scan(step, {name: x if name == "s" else DeferredWeight(x) for name, x in arrays.items()}, carry, xs)
 
 
 def plain(arrays, carry, xs):
-    """The same by NumPy-like code without a Matrix."""
+    """The same by NumPy-like code without a DeferredWeight."""
 
     def body(carry, x):
         inner = jnp.tanh(carry @ arrays["w"] + x["a"] * arrays["s"][None, :])

@@ -88,7 +88,7 @@ def test_a_block_whose_scores_are_computed_again_gives_what_plain_gives(dtype, t
         query, key, value = arrays
         return jnp.sin(run(Inputs((SCALED_DOT, None, Softmax()), query, key, value, None, causal(), None, 0))).sum()
 
-    again = lambda inputs: in_blocks(inputs, {"default": Blocks(20, 20, again=True)}, _plain)[0]
+    again = lambda inputs: in_blocks(inputs, {"default": Blocks(20, 20, recompute_scores=True)}, _plain)[0]
     ours = jax.jit(jax.value_and_grad(functools.partial(once, run=again)))((query, key, value))
     theirs = jax.jit(jax.value_and_grad(functools.partial(once, run=lambda inputs: _plain(inputs)[0])))(
         tuple(x.astype(jnp.float32) for x in (query, key, value))

@@ -100,7 +100,7 @@ def test_on_a_tpu_what_it_can_do_goes_there(mask):
 def test_everything_else_is_refused_and_goes_elsewhere(change):
     call = {"query": X, "key": X, "value": X, "score": ScaledDot(), "bias": None, "mask": None, "dropout": None}
     call |= {"query_offset": 0} | change
-    assert flash.refusal(**call) is not None
+    assert flash.unsupported_reason(**call) is not None
     assert choose(**call, asked=None)["tpu"] != "flash"
     with pytest.raises(InputError, match=r'implementation="flash" '):
         choose(**call, asked="flash")

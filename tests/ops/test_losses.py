@@ -61,8 +61,8 @@ def test_other_platforms_chunks_give_the_same_loss_and_gradients(monkeypatch, pl
     hidden, kernel, bias, targets, mask = numbers(600)
     mask = mask & (jnp.arange(600) < 300)
     monkeypatch.setattr(losses, "LOGITS", dict.fromkeys(losses.LOGITS, losses.ROWS * V))
-    way = losses._ways(600, V)[platform]
-    assert way == losses.Way(3, gathers=False, rounds=platform == "tpu")
+    way = losses._plans(600, V)[platform]
+    assert way == losses.ChunkPlan(3, gathers=False, rounds=platform == "tpu")
     run = lambda *weights: losses._loss_and_gradients(*weights, targets, mask.astype(jnp.float32), 0.1, way)
     exact = lambda weights: losses.linear_cross_entropy(*weights, targets, mask, 0.1)[0]
     with jax.default_matmul_precision("bfloat16") if way.rounds else contextlib.nullcontext():
@@ -73,7 +73,7 @@ def test_other_platforms_chunks_give_the_same_loss_and_gradients(monkeypatch, pl
 
 
 def test_on_a_tpu_a_precision_that_was_asked_for_is_kept():
-    rounds = lambda: {platform: way.rounds for platform, way in losses._ways(600, V).items()}
+    rounds = lambda: {platform: way.rounds for platform, way in losses._plans(600, V).items()}
     assert rounds() == {"cpu": False, "tpu": True, "default": False}
     with jax.default_matmul_precision("highest"):
         assert not rounds()["tpu"]

@@ -41,19 +41,19 @@ def test_masks_keep_their_promises(rule, first, last):
     expected = np.array([[allowed(q, k) for k in range(K)] for q in range(Q)])
     np.testing.assert_array_equal(mask(jnp.arange(Q), jnp.arange(K)), expected)
     rows = expected[first : last + 1]
-    low, high = (int(x) for x in mask.reach(first, last))
+    low, high = (int(x) for x in mask.key_range(first, last))
     assert not rows[:, : max(low, 0)].any() and not rows[:, max(high, 0) :].any()  # nothing outside of the reach
-    low, high = (int(x) for x in mask.open(first, last))
+    low, high = (int(x) for x in mask.unmasked_range(first, last))
     assert rows[:, max(low, 0) : max(high, 0)].all()  # everything inside of the open part
 
 
 def test_segments_reach_no_further_than_they_have_to():
     """Blocks of other segments are skipped, and blocks inside of one are not masked."""
     seen = lambda interval: np.arange(max(int(interval[0]), 0), int(interval[1])).tolist()
-    assert seen(SEGMENTS.reach(0, 1)) == seen(SEGMENTS.open(0, 1)) == [0, 1, 2]
-    assert seen(SEGMENTS.reach(2, 4)) == [3, 4, 5, 6] and seen(SEGMENTS.open(2, 4)) == []
-    assert seen(SEGMENTS.open(3, 5)) == [5, 6]
-    low, high = SEGMENTS.reach(jnp.array([0, 3]), jnp.array([2, 5]))
+    assert seen(SEGMENTS.key_range(0, 1)) == seen(SEGMENTS.unmasked_range(0, 1)) == [0, 1, 2]
+    assert seen(SEGMENTS.key_range(2, 4)) == [3, 4, 5, 6] and seen(SEGMENTS.unmasked_range(2, 4)) == []
+    assert seen(SEGMENTS.unmasked_range(3, 5)) == [5, 6]
+    low, high = SEGMENTS.key_range(jnp.array([0, 3]), jnp.array([2, 5]))
     assert (low.tolist(), high.tolist()) == ([0, 5], [4, 7])
 
 

@@ -10,7 +10,7 @@ import pytest
 from attention_jax import catalogue, tasks
 from attention_jax.ops import precision
 from attention_jax.ops.cells import gru, lstm
-from attention_jax.ops.deferred import Matrix, deferred_scan
+from attention_jax.ops.deferred import DeferredWeight, deferred_scan
 from attention_jax.ops.losses import linear_cross_entropy
 from attention_jax.train.optimizer import optimizer
 from attention_jax.train.placement import Program
@@ -39,11 +39,11 @@ def test_a_product_and_its_gradients_are_those_of_rounded_factors():
     assert np.abs(np.asarray(y) - np.asarray(x) @ np.asarray(weight)).max() > 1e-3  # and factors are
 
 
-@pytest.mark.parametrize("one_axis", [True, False])
+@pytest.mark.parametrize("flatten", [True, False])
 @pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-6), ("bfloat16", 1e-2)])
-def test_affine_is_the_same_on_one_axis_of_rows_and_on_several(dtype, tolerance, one_axis, monkeypatch):
+def test_affine_is_the_same_on_one_axis_of_rows_and_on_several(dtype, tolerance, flatten, monkeypatch):
     """In value and gradient, against float64."""
-    monkeypatch.setattr(precision, "ONE_AXIS", {"default": one_axis})
+    monkeypatch.setattr(precision, "FLATTEN_BATCH", {"default": flatten})
     x, d = (normal(3, 5, width).astype(dtype) for width in (8, 7))
     weight, bias = normal(8, 7).astype(dtype).astype(jnp.float32), normal(7).astype(dtype).astype(jnp.float32)
     y, back = jax.vjp(precision.affine, x, weight, bias)
@@ -72,7 +72,9 @@ CASES = {
     "lstm": recurrent(lstm, 4, ()),
     "gru": recurrent(gru, 3, (normal(8),)),
     "deferred_scan": (
-        lambda w, x: deferred_scan(lambda w, h, x: (jnp.tanh(x + h @ w),) * 2, Matrix(w), jnp.zeros((3, 8)), x)[1],
+        lambda w, x: deferred_scan(lambda w, h, x: (jnp.tanh(x + h @ w),) * 2, DeferredWeight(w), jnp.zeros((3, 8)), x)[
+            1
+        ],
         (normal(8, 8) / 3, normal(4, 3, 8)),
     ),
     "linear_cross_entropy": (

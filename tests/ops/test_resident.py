@@ -119,7 +119,7 @@ def test_an_exported_batch_may_be_of_any_size():
 def test_everything_else_is_refused_and_goes_elsewhere(change):
     call = {"query": X, "key": X, "value": X, "score": ScaledDot(), "bias": None, "mask": None, "dropout": None}
     call |= {"query_offset": 0} | change
-    assert resident.refusal(**call) is not None
+    assert resident.unsupported_reason(**call) is not None
     assert choose(**call, asked=None)["tpu"] in ("plain", "fused")
     with pytest.raises(InputError, match=r'implementation="resident" '):
         choose(**call, asked="resident")

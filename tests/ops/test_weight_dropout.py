@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from attention_jax.ops.attention import attend
-from attention_jax.ops.weight_dropout import dropout_factor, dropout_words
+from attention_jax.ops.weight_dropout import dropout_bits, dropout_factor
 
-WORDS = dropout_words(jax.random.key(0), 200, 300)
+WORDS = dropout_bits(jax.random.key(0), 200, 300)
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.25, 0.5])

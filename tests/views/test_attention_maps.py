@@ -24,7 +24,7 @@ def begun(task):
 
 def applied(task, params, *inputs):
     """(output, intermediates) of the model itself."""
-    look = jax.jit(lambda params, *inputs: task.model.apply({"params": params}, *inputs, look=True))
+    look = jax.jit(lambda params, *inputs: task.model.apply({"params": params}, *inputs, return_weights=True))
     return look(params, *map(jnp.asarray, inputs))
 
 
