@@ -263,7 +263,7 @@ def test_a_computation_has_a_page_where_its_experiment_says_what_to_look_at(tmp_
             assert launch_here("look", directory, "1.5", "--out", directory / "look.html").returncode == 0
             assert (directory / "look.html").stat().st_size > size
         else:
-            assert "no model that attends" in refused("look", directory)
+            assert "no model with attention" in refused("look", directory)
 
 
 def test_a_figure_that_cannot_be_drawn_does_not_cost_the_result(tmp_path):

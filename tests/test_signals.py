@@ -31,8 +31,8 @@ class Ended:
 Ended()
 """,
     "a thread that orbax abandons": """
-from attention_jax.train.checkpoint import _others_unheard
-with _others_unheard():
+from attention_jax.train.checkpoint import _suppress_thread_errors
+with _suppress_thread_errors():
     class Ended:
         def __del__(self):
             os.kill(os.getpid(), signal.SIGTERM)
@@ -59,7 +59,7 @@ commands.run()
 @pytest.mark.parametrize("place", INSIDE)
 def test_sigterm_is_never_lost_and_cleans_up(place):
     code = AROUND.format(INSIDE[place].strip().replace("\n", "\n        "))
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=25)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=200)
     assert (done.returncode, done.stdout) == (TERMINATED, "cleaned up\n"), done.stderr
 
 
