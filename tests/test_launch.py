@@ -468,7 +468,7 @@ def parameters(directory: Path) -> dict:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name, code", [("SIGTERM", 130), ("SIGINT", 130), ("SIGKILL", -9)])
+@pytest.mark.parametrize("name, code", [("SIGINT", 130), ("SIGKILL", -9)])
 def test_interrupted_and_resumed_ends_in_the_same_parameters(tmp_path, run, name, code):
     """The process is stopped somewhere in its second epoch; the run then goes on with --resume."""
     command = [
