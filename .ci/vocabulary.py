@@ -37,7 +37,6 @@ PENDING = (
     "benchmarks/compile.py",
     "docs/extend.md",
     "docs/faq.md",
-    "docs/fused.md",
     "docs/performance.md",
     "docs/reproduce.md",
 )

@@ -25,5 +25,6 @@ html_show_sourcelink = False
 html_copy_source = False
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_search_scorer = str(HERE / "_ext" / "scorer.js")
 python_maximum_signature_line_length = 88
 python_use_unqualified_type_names = True

@@ -57,3 +57,26 @@ def changed():
 def _data_home(tmp_path_factory):
     """Prepared datasets are cached in a directory of this test session, never in the user's."""
     os.environ["TFDS_DATA_DIR"] = str(tmp_path_factory.mktemp("tfds"))
+
+
+FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync --window-size=1400,1000"
+)
+
+
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory):
+    """Chromium without a window, driven by its own driver, with the messages of its console."""
+    browser, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if not browser or not driver:
+        pytest.skip("needs chromium and chromedriver (Debian: chromium, chromium-driver)")
+    webdriver = pytest.importorskip("selenium.webdriver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = browser
+    for flag in (*FLAGS.split(), f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    yield driver
+    driver.quit()

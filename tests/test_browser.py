@@ -4,7 +4,6 @@ Skipped with a reason where there is no Chromium (Debian: chromium and chromium-
 """
 
 import re
-import shutil
 import time
 
 import jax
@@ -19,29 +18,8 @@ from attention_jax.report.attention_page import page
 from attention_jax.views import run_figures, view_of
 from experiments import nadaraya_watson
 
-FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync --window-size=1400,1000"
-)
 QUICK_MS = 50
 """What a reader may have to wait for when the pointer moves to a token."""
-
-
-@pytest.fixture(scope="module")
-def chromium(tmp_path_factory):
-    """A browser that keeps the complaints of its console."""
-    browser, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if not browser or not driver:
-        pytest.skip("needs chromium and chromedriver (Debian: chromium, chromium-driver)")
-    webdriver = pytest.importorskip("selenium.webdriver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = browser
-    for flag in (*FLAGS.split(), f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    yield driver
-    driver.quit()
 
 
 class Opened:

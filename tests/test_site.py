@@ -7,9 +7,11 @@ import inspect
 import re
 import subprocess
 import sys
+import time
 from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import quote_plus
 
 import pytest
 
@@ -145,15 +147,20 @@ def test_requests_are_found():
     assert requests(html) == ["https://a/b.js", "d.css"]
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(
-    any(importlib.util.find_spec(name) is None for name in SITE_PACKAGES), reason="needs the docs extra"
-)
-def test_the_site_builds_without_a_warning_and_needs_nothing_from_elsewhere(tmp_path):
-    site = tmp_path / "build" / "site"
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    """The built site; a warning is an error."""
+    if any(importlib.util.find_spec(name) is None for name in SITE_PACKAGES):
+        pytest.skip("needs the docs extra")
+    site = tmp_path_factory.mktemp("docs") / "build" / "site"
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", str(DOCS), str(site)]
     built = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert built.returncode == 0, built.stderr[-3000:]
+    return site
+
+
+@pytest.mark.slow
+def test_the_site_needs_nothing_from_elsewhere(site):
     for page in site.rglob("*.html"):
         if "_static" in page.parts:
             continue
@@ -164,3 +171,40 @@ def test_the_site_builds_without_a_warning_and_needs_nothing_from_elsewhere(tmp_
     assert not re.search(r"(url\(|@import\s)\s*[\"']?(https?:)?//", styles)
     assert (site / "_static" / "mathjax" / "tex-chtml.js").is_file(), "formulas need MathJax beside the pages"
     assert (site / "searchindex.js").is_file()
+
+
+QUERIES = {
+    "jax attention custom score gradient": {"index", "fused"},
+    "resume training": {"checkpoints"},
+    "mixed precision bfloat16": {"mixed_precision"},
+    "gradient accumulation": {"devices"},
+    "checkpoint format": {"checkpoints"},
+    "learning rate schedules": {"extend", "generated/configuration"},
+    "config reference": {"generated/configuration"},
+    "beam search options": {"decoding"},
+    "out of memory": {"devices"},
+    "segment mask packing": {"masks"},
+    "linear attention jax": {"fused"},
+    "attention maps": {"attention_maps"},
+}
+"""What readers type, and the pages that answer it."""
+
+
+def first_pages(driver, site: Path, query: str) -> list[str]:
+    """The first three pages that the search of the site lists."""
+    driver.get("about:blank")
+    driver.get(f"{(site / 'search.html').as_uri()}?q={quote_plus(query)}")
+    for _ in range(100):
+        summary = driver.find_elements("css selector", ".search-summary")
+        if summary and "finished" in summary[0].text:
+            break
+        time.sleep(0.1)
+    links = driver.find_elements("css selector", "#search-results .search li a")
+    pages = [link.get_attribute("href").partition("/site/")[2].partition(".html")[0] for link in links]
+    return list(dict.fromkeys(pages))[:3]
+
+
+@pytest.mark.slow
+def test_a_query_finds_its_page_by_the_search_of_the_site(site, chromium):
+    found = {query: first_pages(chromium, site, query) for query in QUERIES}
+    assert not {query: pages for query, pages in found.items() if not QUERIES[query] & {*pages}}
