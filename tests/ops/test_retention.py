@@ -104,7 +104,7 @@ def test_without_decay_retention_is_linear_attention_without_a_normaliser():
     np.testing.assert_allclose(retention.chunked_retention(query, key, value, jnp.zeros(T))[0], expected, atol=1e-5)
     # and with positive features and a column of ones, that with one
     phi = linear.Elu().features
-    pooled = retention.chunked_retention(phi(query), phi(key), linear.with_one(value, value.dtype), jnp.zeros(T))[0]
+    pooled = retention.chunked_retention(phi(query), phi(key), linear.append_ones(value, value.dtype), jnp.zeros(T))[0]
     expected = linear.recurrent(query, key, value, linear.Elu())
     np.testing.assert_allclose(linear.divided(pooled), expected, atol=1e-5)
 
