@@ -57,9 +57,9 @@ def choose(
     """The implementation on each of `PLATFORMS`, in this order:
 
     1. what the caller asks for, if it can do the call;
-    2. the platform's kernel, if it can compute the call exactly (`cudnn.refusal`, `flash.refusal`) and pays;
+    2. the platform's kernel, if it can compute the call exactly (`unsupported_reason` of cudnn and flash) and pays;
     3. "plain" where the matrix is small;
-    4. "linear" where the score is a product of features (`linear.refusal`);
+    4. "linear" where the score is a product of features (`linear.unsupported_reason`);
     5. "fused".
 
     Kernels and "linear" compute the softmax alone: no other normaliser, no sink and no log-sum-exp.
@@ -70,11 +70,11 @@ def choose(
         return dict.fromkeys(PLATFORMS, asked)
     call = (query, key, value, score, bias, mask, dropout, query_offset)
     if asked in ON_REQUEST:
-        unsupported_reason = ON_REQUEST[asked].unsupported_reason(*call)
+        reason = ON_REQUEST[asked].unsupported_reason(*call)
         if not softmax_alone:
-            unsupported_reason = "computes the softmax alone, without a sink and without its log-sum-exp"
-        if unsupported_reason is not None:
-            raise InputError(f'implementation="{asked}" {refusal}: take "fused", or None to choose by itself')
+            reason = "computes the softmax alone, without a sink and without its log-sum-exp"
+        if reason is not None:
+            raise InputError(f'implementation="{asked}" {reason}: take "fused", or None to choose by itself')
         return dict.fromkeys(PLATFORMS, asked)
     chosen = _by_size(score, query, key, HALF_FUSED_FROM if is_half(query.dtype) else FUSED_FROM)
     if not softmax_alone:

@@ -55,7 +55,7 @@ def linear_cross_entropy(
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """`masked_cross_entropy(hidden @ kernel + bias, targets, mask)` without ever holding the [N, V] matrix.
 
-    Rows are taken in chunks (`_ways`); when a gradient is asked for, the loss and the gradients of a chunk are
+    Rows are taken in chunks (`_plans`); when a gradient is asked for, the loss and the gradients of a chunk are
     computed together while its logits are at hand, so nothing of size N x V is stored for the backward pass. Masked
     rows are gathered at the end, and chunks that hold nothing else are never computed: padding costs (almost) nothing.
     The mask and the smoothing are constants: they have no gradient. A masked row may share a chunk with others, so for

@@ -67,7 +67,7 @@ def product(x: Float[Array, "... K"], weight: Float[Array, "K N"]) -> Float[Arra
 
 def weight_gradient(x: Float[Array, "... K"], d: Float[Array, "... N"], flatten: bool = True) -> Float[Array, "K N"]:
     """The gradient of the weight in `x @ weight` whose cotangent is d: x^T d over all rows of
-    all leading axes, as ONE product; these are made one axis first unless told otherwise (`ONE_AXIS`)."""
+    all leading axes, as ONE product; these are made one axis first unless told otherwise (`FLATTEN_BATCH`)."""
     rounded = cast_for_matmul(d)
     if not flatten:
         over = (tuple(range(x.ndim - 1)),) * 2

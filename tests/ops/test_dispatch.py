@@ -137,7 +137,7 @@ def test_the_cost_of_your_own_score_is_read_off_its_trace():
 @pytest.mark.parametrize("normalise", [Softmax(), Softmax(0.0), Sparsemax(), Sigmoid(), TopK(4), StickBreaking(), abs])
 def test_kernels_are_chosen_for_the_softmax_alone(monkeypatch, normalise):
     """Even those that refuse no score, mask or shape: they would compute the softmax instead."""
-    accepting = types.SimpleNamespace(refusal=lambda *call: None)
+    accepting = types.SimpleNamespace(unsupported_reason=lambda *call: None)
     monkeypatch.setattr(dispatch, "KERNELS", {"cuda": ("cudnn", accepting), "tpu": ("flash", accepting)})
     monkeypatch.setattr(dispatch, "ON_REQUEST", dict.fromkeys(dispatch.ON_REQUEST, accepting))
     found = []
