@@ -1,6 +1,6 @@
-"""attention_jax: attention is a differentiable lookup - score, mask, normalise, pool.
+"""attention_jax: attention is a differentiable lookup - score, mask, normalize, pool.
 
-What a program needs is imported from here, and loaded when it is first asked for: importing the package imports no JAX.
+This is the public API. Names are loaded on first use: importing the package does not import JAX.
 Kernel regression, for example, [Q, D], [K, D], [K, V] -> [Q, V]:
 
 >>> import jax.numpy as jnp
@@ -9,8 +9,8 @@ Kernel regression, for example, [Q, D], [K, D], [K, V] -> [Q, V]:
 >>> attend(jnp.array([[1.5]]), x, y, score=Gaussian())
 Array([[0.5]], dtype=float32)
 
-The rooms: `ops` (pure mathematics), `data`, `models`, `decode`, `train`, `report`, `sweep`, and `tasks`, which joins
-them. `tests/test_imports.py` holds the table of who may import whom.
+The packages: `ops` (pure functions), `data`, `models`, `decode`, `train`, `report`, `sweep`, and `tasks`, which joins
+them. `tests/test_imports.py` has the table of permitted imports.
 """
 
 import importlib
@@ -54,7 +54,7 @@ PUBLIC = {
     ),
     "ops.trees": ("pytree",),
 }  # fmt: skip
-"""The public names by the module that defines them. The block below tells editors the same; a test holds them equal."""
+"""{module: public names}. The block below repeats them for editors; a test compares the two."""
 
 if TYPE_CHECKING:
     from attention_jax.api import LoadedRun, load_run, train_run

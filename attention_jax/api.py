@@ -1,4 +1,4 @@
-"""Training from Python, and what a finished run is good for. `launch.py` does the same from the command line."""
+"""Python API for training runs and for using trained ones; `launch.py` is the command line."""
 
 import os
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from attention_jax.errors import explained
 
 @dataclass(frozen=True)
 class LoadedRun:
-    """A run and its directory. Data and parameters are loaded when they are first asked for."""
+    """A run and its directory. Data and parameters are loaded on first use."""
 
     directory: Path
     config: Config
@@ -35,22 +35,22 @@ class LoadedRun:
 
     @property
     def params(self) -> dict:
-        """The parameters the run ended with: a tree of arrays. Of an interrupted run those of its best epoch or latest
-        checkpoint, with a note. Raises InputError if the run has no checkpoint."""
+        """The final parameters, a tree of arrays; of an interrupted run those of its best epoch or latest checkpoint,
+        with a note. Raises InputError if the run has no checkpoint."""
         return self._answering[1]
 
     @cached_property
     def view(self) -> Any:
-        """Predictions and attention maps (attention_jax/views), with what the run keeps of its data."""
+        """The `View` (attention_jax/views) for predictions and attention maps, with the run's stored preprocessing."""
         from attention_jax.views import view_of
 
         return view_of(self._answering[0])
 
     def predict(self, texts: list[str] | tuple[str, ...], attention: Path | str | None = None) -> list[str]:
-        """What the model makes of each text (for a vision model: of each image file).
+        """Return the model's output for each text (for a vision model: each image file) as a line of text.
 
-        Where it looks is drawn to the file `attention`, if one is given. Raises InputError for a text that is empty or
-        that the model cannot read.
+        Attention maps are plotted to the file `attention`, if given. Raises InputError for a text that is empty or that
+        the model cannot read.
         """
         texts = checked(texts, "predict")
         if not texts:
@@ -95,9 +95,9 @@ class LoadedRun:
 
 
 def checked(texts, method: str) -> list[str]:
-    """Texts, or paths of image files, as a list of strings.
+    """Return texts, or paths of image files, as a list of strings.
 
-    Raises InputError for one text instead of a list, for a text that is empty, and for what is no text.
+    Raises InputError for a single string instead of a list, and for elements that are empty or not strings.
     """
     if isinstance(texts, str | os.PathLike):
         raise InputError(f"{method} takes a list of texts; got one: {method}([{str(texts)!r}])")
@@ -111,10 +111,9 @@ def checked(texts, method: str) -> list[str]:
 
 
 def load_run(directory: Path | str, *, trust_code: bool = False) -> LoadedRun:
-    """The run in `directory`, or in a file that `launch.py pack` wrote. Raises InputError if there is none.
+    """Load the run in `directory`, or in a file of `launch.py pack`. Raises InputError if there is none.
 
-    A run of a score, model or dataset from outside of this package imports its code, and is therefore refused without
-    `trust_code`.
+    A run with a score, model or dataset from outside of this package imports their code, which needs `trust_code`.
     """
     directory = packed.opened(directory)
     return LoadedRun(directory, run_directory.read_config(directory, trust_code), run_directory.read_result(directory))
@@ -130,8 +129,8 @@ def train_run(
 ) -> LoadedRun:
     """Train `config` in `directory`, by default a fresh runs/NAME/001, 002, ..., and return the run.
 
-    `study(config, directory) -> metrics` is run instead where an experiment is a computation; with `resume` an
-    interrupted run goes on. Raises InputError, Interrupted or Diverged.
+    `study(config, directory) -> metrics` is called instead of training for an experiment without training; with
+    `resume` an interrupted run continues. Raises InputError, Interrupted or Diverged.
     """
     directory = run_directory.fresh_directory(config.name) if directory is None else Path(directory)
     with explained():

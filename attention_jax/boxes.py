@@ -1,7 +1,7 @@
 """The boxes of inception crops (Szegedy et al. 2015), for arrays of NumPy in readers and of JAX on devices."""
 
 AREA, ASPECT, TRIES = (0.05, 1.0), (0.75, 1.33), 100
-"""Shares of the image's area, width / height, and draws before the whole image is taken."""
+"""Range of area fractions, range of width / height, and attempts before the whole image is used."""
 
 
 def box_size(xp, size: tuple[int, int], aspect, draw):

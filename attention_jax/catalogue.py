@@ -1,4 +1,4 @@
-"""The experiments: one short file each in experiments/ of a checkout, or a file of your own."""
+"""Loading of experiments: one file each in experiments/ of a checkout, or your own file."""
 
 import ast
 import contextlib
@@ -46,7 +46,7 @@ CHAPTERS = (
     "sweeps",
     "your own data",
 )
-"""Chapters in the order of `launch.py list`; an experiment names its own on the line "Chapter:" of its docstring."""
+"""Chapters in the order of `launch.py list`; the line "Chapter:" of an experiment's docstring names one."""
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,9 @@ class Experiment:
     study: Callable[[Config, Path], dict] | None
     """Analysis that is run instead of training: (config, directory) -> metrics."""
     attention_maps: Callable[[Config, list[str]], tuple] | None
-    """Attention maps of a computation, (config, texts) -> what `View.attention_maps` returns, for `launch.py look`."""
+    """Attention maps of an experiment without a model: (config, texts) -> the type of `View.attention_maps`."""
     figure: Callable[[dict[str, list[dict]], Path], Path | None] | None
-    """Draws the recorded runs of the variants, {variant: runs}, into a file."""
+    """Plots the recorded runs of the variants, {variant: runs}, to a file."""
     claims: tuple[Claim, ...]
     seeds: int
     results: Path
@@ -85,11 +85,11 @@ class Experiment:
     """The experiment's file."""
 
     def about(self, what: str) -> str:
-        """The text of a line of the docstring: "Chapter", "Source", "Data", "Command", "Cost"; "" if there is none."""
+        """Return the text of a line of the docstring: "Chapter", "Source", "Data", "Command", "Cost"; "" without it."""
         return _paragraphs(self.doc).get(what, "")
 
     def variant(self, name: str) -> Config:
-        """The configuration of that variant, or with no name the experiment's own."""
+        """Return the configuration of a variant, or with no name the experiment's configuration."""
         variants = self.variants() if name else {"": self.config()}
         if name not in variants:
             listed = ", ".join(map(repr, variants))
@@ -97,7 +97,7 @@ class Experiment:
         return variants[name]
 
     def preset(self, name: str) -> Config:
-        """The configuration of that size, or with no name the experiment's own."""
+        """Return the configuration of a preset, or with no name the experiment's configuration."""
         presets = self.presets() if name else {"": self.config()}
         if name not in presets:
             listed = f"choose one of {', '.join(presets)}" if presets else "it has none: leave --preset out"
@@ -116,9 +116,9 @@ def names() -> list[str]:
 
 
 def load_experiment(name: str) -> Experiment:
-    """The experiment of experiments/NAME.py, or of the file that `name` is the path of ("my/experiment.py").
+    """Load the experiment experiments/NAME.py, or of the file with the path `name` ("my/experiment.py").
 
-    Raises InputError for a name that does not exist, with what is near it.
+    Raises InputError for an unknown name, with suggestions.
     """
     if name.endswith(".py"):
         path = Path(name).resolve()
@@ -163,7 +163,7 @@ def field_docs(kind: type) -> dict[str, str]:
 
 
 def user_data(config: Config) -> dict[str, str]:
-    """The options that replace the experiment's data by the user's own files, with their help.
+    """Return {option: help} of the options that replace the experiment's data by the user's files.
 
     >>> from attention_jax.config import Dates, Images, Vit
     >>> user_data(Config("x", Dates(), Vit()))
@@ -196,10 +196,10 @@ def _docs_in(source: str) -> dict[str, str]:
 
 @functools.cache
 def _module_of(path: Path) -> ModuleType:
-    """The module of an experiment's file, an absolute path, imported once.
+    """Import an experiment's file, given by an absolute path, once.
 
-    A file of the checkout is `experiments.NAME` from any working directory, as the files import each other by that
-    name. Where the reader has a package called `experiments`, it has that name again afterwards.
+    A file of the checkout is `experiments.NAME` from any working directory, because the files import each other by that
+    name. A user's package of the name `experiments` is restored afterwards.
     """
     found = importlib.util.find_spec("experiments")
     if found is None:
@@ -224,7 +224,7 @@ def _package() -> ModuleType:
 
 @contextlib.contextmanager
 def _in_the_place_of_another() -> Iterator[None]:
-    """Within it `experiments` is the checkout's package, and what had that name has it again afterwards."""
+    """Context in which `experiments` is the checkout's package; a module of that name is restored afterwards."""
     named = lambda: [name for name in sys.modules if name.partition(".")[0] == "experiments"]
     others = {name: sys.modules.pop(name) for name in named()}
     sys.modules["experiments"] = _package()
@@ -237,7 +237,7 @@ def _in_the_place_of_another() -> Iterator[None]:
 
 
 def _described(module: ModuleType, results: Path) -> Experiment:
-    """The experiment that a module describes, with defaults for what it leaves out."""
+    """Return the experiment of a module, with defaults for optional names."""
     if not hasattr(module, "config"):
         raise InputError(f"{module.__file__} is no experiment: it needs a function config() -> Config")
     variants = getattr(module, "variants", lambda: {"": module.config()})
@@ -264,6 +264,6 @@ def _described(module: ModuleType, results: Path) -> Experiment:
 
 @functools.lru_cache
 def _paragraphs(doc: str) -> dict[str, str]:
-    """The lines "Word: text" of a docstring, each with the lines that go on with it."""
+    """Return the lines "Word: text" of a docstring, with their continuation lines."""
     parts = re.findall(r"^([A-Z][a-z]+): (.*(?:\n(?![A-Z][a-z]+: |\n).*)*)", doc, re.MULTILINE)
     return {word: " ".join(text.split()) for word, text in parts}

@@ -1,8 +1,7 @@
-"""`launch.py reproduce --check`: recorded runs again, as many as fit a time, their numbers held against the recorded
-ones.
+"""`launch.py reproduce --check`: repeat recorded runs within a time budget, and compare their numbers with the record.
 
-Bit for bit the same is expected nowhere but on the machine of the record: another one rounds differently, and training
-makes a difference of that grow. What is expected is `comparison.expected`. Nothing is written into experiments/results.
+Bit-identical numbers are expected only on the machine of the record: others round differently, and training amplifies
+the difference. `comparison.expected` is the tolerance. Nothing is written to experiments/results.
 """
 
 import time
@@ -33,13 +32,13 @@ class Again:
     config: Config
     """Of its variant and seed, without the options of its command."""
     words: Sequence[str]
-    """Its command from the name on, its files as they lie here."""
+    """Its command from the name on, with local paths of its files."""
     repeat: int
     """How many seeds of its variant are recorded before it."""
 
     @property
     def seconds(self) -> float:
-        """What it took when it was recorded, and what it saved there if it was one of a population."""
+        """Its recorded seconds, plus those that it saved if it was in a population."""
         return self.run["seconds"] + (COMPILING if self.run.get("population", 1) > 1 else 0.0)
 
     @property
@@ -51,7 +50,7 @@ class Again:
 
 @dataclass
 class Outcome:
-    """What a check has found so far."""
+    """The results of a check so far."""
 
     directory: Path
     done: list[tuple[Again, dict]] = field(default_factory=list)
@@ -63,7 +62,7 @@ class Outcome:
 
     @property
     def results(self) -> list[tuple[Experiment, dict]]:
-        """What the runs that were done gave."""
+        """The results of finished runs."""
         return [(again.experiment, result) for again, result in self.done]
 
     def skip(self, name: str, reason: str):
@@ -74,12 +73,12 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Here:
-    """What this machine adds to recorded commands."""
+    """Local settings that are added to recorded commands."""
 
     local: str = ""
     """A directory with data files."""
     options: tuple[str, ...] = ()
-    """Options in the place of recorded ones: ("--data.path", "date.txt")."""
+    """Options that replace recorded ones: ("--data.path", "date.txt")."""
 
 
 Override = Callable[[Config, Sequence[str]], Config]
@@ -87,9 +86,9 @@ Override = Callable[[Config, Sequence[str]], Config]
 
 
 def check(experiments: Iterable[Experiment], minutes: float, override: Override, here: Here) -> int:
-    """Do what fits into `minutes`, say it, and return the exit code: 0 if all agrees, 1 if something differs.
+    """Repeat the runs that fit into `minutes`; return the exit code, 0 if all numbers agree and 1 if any differs.
 
-    Raises InputError where nothing can be run.
+    Raises InputError if nothing can be run.
     """
     if here.local and not Path(here.local).is_dir():
         raise InputError(f"--local-data must be a directory; {here.local} is not")
@@ -108,7 +107,7 @@ def check(experiments: Iterable[Experiment], minutes: float, override: Override,
 
 
 def runs_to_do(experiments: Iterable[Experiment], minutes: float, here: Here, outcome: Outcome) -> list[Again]:
-    """The runs to do, in their order. Raises InputError if there are none."""
+    """Return the runs to repeat in their order; InputError if there are none."""
     able = [again for experiment in experiments for again in candidates(experiment, here, outcome)]
     if not able:
         why = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in outcome.skipped.items())
@@ -122,7 +121,7 @@ def runs_to_do(experiments: Iterable[Experiment], minutes: float, here: Here, ou
 
 
 def candidates(experiment: Experiment, here: Here, outcome: Outcome) -> list[Again]:
-    """The recorded runs that some claim is about and whose data are at hand; the others are noted as skipped."""
+    """Return the recorded runs with a claim whose data are available; the others are noted as skipped."""
     found, seeds, variants = [], {}, experiment.variants()
     judged = {variant for claim in experiment.claims for variant in (claim.variant, claim.minus)}
     recorded_runs = recorded(experiment.name, experiment.results)["runs"]
@@ -146,11 +145,10 @@ def candidates(experiment: Experiment, here: Here, outcome: Outcome) -> list[Aga
 
 
 def with_data(config: Config, words: Sequence[str], here: Here) -> list[str]:
-    """The words of a recorded command, from the experiment's name on, as they are to be said here.
+    """Return the words of a recorded command from the experiment's name on, with local files and present option names.
 
-    A recorded command has only the names of its files: they are looked for in `here.local` and in the directories in
-    it. Its options may have had other names. Data that are downloaded where no file is given may also be in the cache.
-    Raises InputError where the data are not available.
+    A recorded command has only the names of its files: `here.local` and its directories are searched for them. Data
+    that are downloaded by default may also be in the cache. Raises InputError if the data are not available.
     """
     files = [option for option in catalogue.user_data(config) if option != "--data.dataset"]
     downloads = config.data.downloads if config.data else ""
@@ -180,8 +178,8 @@ def located(name: str, local: str) -> Path | None:
 
 
 def chosen(able: Sequence[Again], seconds: float) -> list[Again]:
-    """The cheapest run of every chapter, then of every experiment, of every variant, and all seeds, while the time
-    lasts; of a variant its first seed comes first.
+    """Select the cheapest run of every chapter, then of every experiment, of every variant, and all seeds, within the
+    time budget; the first seed of a variant comes first.
     """
     taken, left = [], seconds
     for kind in (
@@ -200,7 +198,7 @@ def chosen(able: Sequence[Again], seconds: float) -> list[Again]:
 
 
 def run_all(planned: Sequence[Again], minutes: float, override: Override, outcome: Outcome):
-    """Run what is planned, as long as the next one should end in time; what has ended is kept in `outcome`."""
+    """Run the plan while the next run should end in time; results are added to `outcome`."""
     began = time.monotonic()
     for count, again in enumerate(planned, 1):
         outcome.seconds = time.monotonic() - began
@@ -220,7 +218,7 @@ def run_all(planned: Sequence[Again], minutes: float, override: Override, outcom
 
 
 def run_again(again: Again, override: Override, root: Path) -> dict:
-    """The result of a run done again, in a directory of its own below `root`."""
+    """Repeat a run in a new directory below `root` and return its result."""
     variant = again.run["variant"].replace("/", "-")
     directory = root / again.experiment.name / "-".join(part for part in (variant, f"seed{again.run['seed']}") if part)
     config = replace(override(again.config, again.words), **{"train.seed": again.run["seed"]})
@@ -233,7 +231,7 @@ def run_again(again: Again, override: Override, root: Path) -> dict:
 
 
 def announce(planned: Sequence[Again], minutes: float, outcome: Outcome):
-    """Say what will be run and what will not."""
+    """Print what will be run and what will be skipped."""
     chapters = {again.experiment.about("Chapter") for again in planned}
     total = sum(again.seconds for again in planned) / 60
     rows = [(again.name, f"{again.seconds:.0f}", again.experiment.about("Chapter")) for again in planned]
@@ -251,7 +249,7 @@ def left_out(outcome: Outcome) -> list[str]:
 
 
 def summary(found: Sequence[Compared], outcome: Outcome) -> list[str]:
-    """What came of it: counts, time, what was left out, the machines on both sides, and where the JSON is."""
+    """Print the summary: counts, time, skipped runs, both machines, and the path of the JSON."""
     verdicts = [one.verdict for one in found]
     counts = ", ".join(f"{verdicts.count(kind)} {kind}" for kind in dict.fromkeys(verdicts)) or "nothing compared"
     exact = sum(one.recorded == one.here for one in found)
@@ -272,7 +270,7 @@ def summary(found: Sequence[Compared], outcome: Outcome) -> list[str]:
 
 
 def as_json(outcome: Outcome) -> dict:
-    """What check.json says: each run with the environments of both sides, each number with what was expected of it."""
+    """Return the contents of check.json: each run with both environments, each number with its expected interval."""
     one_run = lambda again, result: {
         "run": again.name,
         "seconds": {"recorded": again.seconds, "here": result.get("seconds")},

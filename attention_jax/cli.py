@@ -44,7 +44,7 @@ class Train:
     """Train an experiment; any of its options can be changed, such as --model.hidden-size 128."""
 
     experiment: Annotated[Positional[str], place("NAME")]
-    """An experiment of `launch.py list`, or a file of your own, such as my/experiment.py; before all options."""
+    """An experiment of `launch.py list`, or your own file, such as my/experiment.py; before all options."""
     preset: str = ""
     """One of the sizes that the experiment offers (`launch.py list NAME`): small, base, big."""
     out: str = ""
@@ -91,7 +91,7 @@ class Pack:
     out: str = ""
     """The file to write, which ends in .zip; by default RUN.zip."""
     trust_code: bool = False
-    """Import code from outside of this package that the run names: a score, model or dataset of somebody's own."""
+    """Import code from outside of this package that the run names: a custom score, model or dataset."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class Predict:
     texts: Annotated[Positional[tuple[str, ...]], place("TEXT ...")]
     """The texts, each in quotes: "May 1, 1999"."""
     attention: str = ""
-    """Also draw the attention maps, into this file: look.png."""
+    """Also plot attention maps to this file: look.png."""
     trust_code: bool = False
     """Import code that the run names from outside of this package: a custom score, model, dataset or optimizer."""
 
@@ -207,7 +207,7 @@ class Sweep:
     experiment: Annotated[Positional[str], place("NAME")]
     """An experiment of `launch.py list`; before all options."""
     over: Lists = ()
-    """optim.learning-rate=1e-4..1e-2:log model.hidden-size=64,128 ...; by default the experiment's own."""
+    """optim.learning-rate=1e-4..1e-2:log model.hidden-size=64,128 ...; by default that of the experiment."""
     seeds: int = 1
     """Runs per trial, with consecutive seeds from --train.seed; trials are ranked by the mean over seeds."""
     trials: int = 0
@@ -221,7 +221,7 @@ class Sweep:
     ray: str = ""
     """auto, or HOST:PORT of a Ray cluster."""
     population: int = 64
-    """Most runs that are trained together by one compiled program; 1 trains each by itself."""
+    """The maximum number of runs that one compiled program trains together; 1 trains each separately."""
     out: str = ""
     """Directory of the sweep, by default runs/sweeps/NAME."""
     dry_run: bool = False
@@ -247,9 +247,9 @@ class Compile:
     experiment: Annotated[Positional[str], place("NAME")]
     """An experiment of `launch.py list` that trains, or a file of your own; before all options."""
     target: str
-    """The devices: v5e:2x4, v6e:2x2, v5p:2x2x1, h200:8, h100, a100, b200, ...; one device where no number is given."""
+    """The devices: v5e:2x4, v6e:2x2, v5p:2x2x1, h200:8, h100, a100, b200, ...; one device by default."""
     variant: str = ""
-    """A variant of the experiment, instead of its own configuration."""
+    """A variant of the experiment, instead of its default configuration."""
     facts: Lists = ()
     """Sizes of data that are not available locally: classes=1000 train_images=8192 ...; nothing is downloaded."""
     out: str = ""
@@ -274,8 +274,8 @@ def parse(kind: type[Command], words: Sequence[str], *before: str) -> Command:
 
 
 def parse_call(function: Callable, words: Sequence[str], *before: str) -> Callable[[], Any]:
-    """`function` with its options in `words`, still to be called: outside of the parser, which keeps stderr to itself
-    and takes any SystemExit for a mistake in the options."""
+    """Return `function` with its options from `words`, to be called outside of the parser, which captures stderr and
+    takes any SystemExit for an error in the options."""
 
     @functools.wraps(function)
     def later(*args, **options):
@@ -285,9 +285,9 @@ def parse_call(function: Callable, words: Sequence[str], *before: str) -> Callab
 
 
 def parse_known(kind: type[Command], words: Sequence[str]) -> tuple[Command, list[str]]:
-    """The options of a command on which its further options depend, and the remaining arguments.
+    """Return the options of a command on which its further options depend, and the remaining arguments.
 
-    --help belongs to the command only where it comes first.
+    --help belongs to the command only if it comes first.
     """
     if words and words[0] in ("-h", "--help"):
         return parse(kind, words), []
@@ -297,10 +297,10 @@ def parse_known(kind: type[Command], words: Sequence[str]) -> tuple[Command, lis
 def parse_with_config(
     kind: Callable[..., Command], words: Sequence[str], default: Callable[[Command], Config]
 ) -> tuple[Command, Config]:
-    """The options of a command and the configuration of an experiment, checked.
+    """Return the validated options of a command and the configuration of an experiment.
 
-    Two passes: the first reads the command's own options, from which `default` finds the configuration (a stored one
-    for --resume); the second reads all words, the fields of that configuration among them.
+    There are two passes: the first reads the command's options, from which `default` finds the configuration (a stored
+    one for --resume); the second reads all words, including the fields of that configuration.
     """
     first, _ = parse_known(kind, words)
     config = default(first)
@@ -316,7 +316,7 @@ def parse_with_config(
 
 
 def refuse_earlier_names(config: Config, words: Sequence[str]):
-    """InputError with the name that an option has now, where `words` have an earlier one."""
+    """Raise InputError with the present name of an option if `words` have an earlier one."""
     said = {word.partition("=")[0].replace("_", "-") for word in words}
     for earlier, name in configs.earlier_names(config).items():
         if configs.option_name(earlier) in said:
@@ -333,7 +333,7 @@ def command_name(kind: type) -> str:
 
 
 def complaint(box: str) -> str:
-    """tyro's boxed error message as one line, without its title; a rule within the box becomes a semicolon.
+    """Convert tyro's boxed error message to one line, without its title; a rule within the box becomes a semicolon.
 
     An `InputError` of a dataclass of options names the option itself.
 

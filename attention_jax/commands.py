@@ -151,7 +151,7 @@ def import_weights(words: list[str]):
     asked, config = cli.parse_with_config(cli.Import, words, before)
     directory = Path(asked.out) if asked.out else run_directory.fresh_directory(config.name)
     lifecycle.take(config, directory)
-    print(f"in {directory}: evaluate it, predict with it, or go on with train {asked.experiment} --from {directory}")
+    print(f"in {directory}: evaluate it, predict with it, or continue with train {asked.experiment} --from {directory}")
 
 
 def evaluate(words: list[str]):
@@ -191,7 +191,7 @@ def look(words: list[str]):
     for text in asked.texts:
         lines = [text]
         if text.endswith(".txt"):
-            lines = [line for line in read_lines(text, "file of texts to look at") if line.strip()]
+            lines = [line for line in read_lines(text, "file of texts") if line.strip()]
             if not lines:
                 raise InputError(f"{text} has only empty lines; at least one text is needed")
         texts += lines
@@ -334,7 +334,7 @@ def sweep(words: list[str]):
     try:
         trials = driver.sweep(settings, directory, jobs=asked.jobs, ray=asked.ray, population=asked.population)
     except (Interrupted, KeyboardInterrupt):
-        print(f"interrupted; the same command goes on with the sweep in {directory}", file=sys.stderr)
+        print(f"interrupted; the same command resumes the sweep in {directory}", file=sys.stderr)
         raise SystemExit(130) from None
     if asked.record:
         summary.record(directory, settings, trials, words)
@@ -428,7 +428,7 @@ def run():
         print(f"error: {escaped(str(error))}", file=sys.stderr)
         raise SystemExit(1) from None
     except Interrupted as error:
-        how = "the same command goes on" if sys.argv[1:2] == ["reproduce"] else "go on with --resume"
+        how = "the same command resumes" if sys.argv[1:2] == ["reproduce"] else "resume with --resume"
         print(f"{error}; {how}", file=sys.stderr)
         raise SystemExit(130) from None
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""A number that came now, held against the recorded one: what is expected of it, and what is said."""
+"""Comparison of repeated numbers with recorded ones: the expected interval, and the report."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ from attention_jax.report.tables import Table, number, span
 from attention_jax.report.verdicts import by_seed, noise
 
 TRAINED, COMPUTED = 0.05, 0.02
-"""How far a number of which no noise was recorded may be off, as a share of it: of a training, of a computation."""
+"""The relative tolerance of a number without recorded noise: of a training, of a computation without training."""
 ROUNDING = 1e-3
 """This share of a number is never a difference."""
 
 
 @dataclass(frozen=True)
 class Compared:
-    """A claim's number as it was recorded and as it came now."""
+    """A claim's number, as recorded and as measured again."""
 
     experiment: str
     claim: Claim
@@ -42,7 +42,7 @@ class Compared:
 
 
 def compared(done: Sequence[tuple[Experiment, Mapping]]) -> list[Compared]:
-    """Every claim of which all runs were done again; of a difference these are two of the same seed."""
+    """Return every claim whose runs were all repeated; a difference has two runs of the same seed."""
     found = []
     for experiment in {experiment.name: experiment for experiment, _ in done}.values():
         now = [result for one, result in done if one is experiment]
@@ -58,12 +58,11 @@ def compared(done: Sequence[tuple[Experiment, Mapping]]) -> list[Compared]:
 
 
 def expected(claim: Claim, then: Sequence[Mapping], seed: int) -> Interval:
-    """Where the number of a seed has to lie that is run again: the union of what is known of its noise.
+    """Return the interval in which the number of a repeated seed is expected: the union of its known noise.
 
-    That is where another seed would lie, by Student's t of three or more recorded ones, or between two; and what other
-    test examples might give (`intervals.sampling`), or, where neither that nor three seeds are known, TRAINED or
-    COMPUTED. An error that a claim bounds from above and that was computed to a tenth of the bound or less is rounding:
-    up to the tenth.
+    These are the interval for another seed, by Student's t of three or more recorded ones, or between two; and that for
+    other test examples (`intervals.sampling`), or, if neither that nor three seeds are known, TRAINED or COMPUTED. An
+    error that a claim bounds from above and that is at most a tenth of the bound is rounding: up to the tenth.
     """
     values = by_seed(claim, then)
     value, seeds = values[seed], list(values.values())
@@ -80,7 +79,7 @@ def expected(claim: Claim, then: Sequence[Mapping], seed: int) -> Interval:
 
 
 def table(found: Sequence[Compared]) -> Table:
-    """Recorded beside what came now, a claim and seed a row."""
+    """Return a table of recorded and repeated numbers, with one row for each claim and seed."""
     columns = ("experiment", "claim", "seed", "recorded", "here", "expected", "verdict")
     rows = []
     for one in found:
@@ -91,7 +90,7 @@ def table(found: Sequence[Compared]) -> Table:
 
 
 def machine(environment: Mapping) -> str:
-    """What makes numbers differ between two machines."""
+    """Return the differences between two machines that affect numbers."""
     processor = environment.get("processor") or "processor not recorded"
     return f"{processor}, {environment['machine']}, {', '.join(environment['devices'])}, jax {environment['jax']}"
 

@@ -12,14 +12,13 @@ from attention_jax import provenance
 LARGEST = 1 << 30
 """Bytes that all cached programs of this user may take; the oldest go first."""
 DECIDED = ("JAX_COMPILATION_CACHE_DIR", "JAX_ENABLE_COMPILATION_CACHE")
-"""Environment variables by which the user decides about the cache: JAX_ENABLE_COMPILATION_CACHE=false turns it off."""
+"""Environment variables that configure JAX's cache: JAX_ENABLE_COMPILATION_CACHE=false turns it off."""
 
 
 def keep_compiled_programs():
-    """Let JAX keep compiled programs in the user's cache directory, before it is imported.
+    """Enable JAX's persistent compilation cache in the user's cache directory, before JAX is imported.
 
-    A later process loads them instead of compiling them again. Nothing is done where the environment already says what
-    JAX's cache is to do (DECIDED), or where the directory cannot be written.
+    Nothing is done if the environment configures JAX's cache (DECIDED), or if the directory cannot be written.
     """
     if any(name in os.environ for name in DECIDED):
         return
@@ -37,7 +36,7 @@ def keep_compiled_programs():
 
 
 def cache_home() -> Path:
-    """The directory for files of this user that can be made again: $XDG_CACHE_HOME, or the system's own place."""
+    """Return the user's cache directory: $XDG_CACHE_HOME, or the system's default."""
     if home := os.environ.get("XDG_CACHE_HOME"):
         return Path(home)
     parts = {"darwin": ("Library", "Caches"), "win32": ("AppData", "Local")}.get(sys.platform, (".cache",))
@@ -45,15 +44,15 @@ def cache_home() -> Path:
 
 
 def environment_key() -> str:
-    """A name for what a compiled program depends on besides its source: the processor with its vector instructions,
-    the versions of jax and jaxlib, the flags of XLA and the platform that JAX is to use."""
+    """Return a key for the environment of compiled programs: the processor with its vector instructions, the versions
+    of jax and jaxlib, the flags of XLA, and JAX's platform."""
     versions = [importlib.metadata.version(package) for package in ("jax", "jaxlib")]
     variables = [os.environ.get(name, "") for name in ("XLA_FLAGS", "JAX_PLATFORMS", "LIBTPU_INIT_ARGS")]
     return hashlib.sha256(repr([provenance.processor(), versions, variables]).encode()).hexdigest()[:16]
 
 
 def trim(root: Path, largest: int):
-    """Delete the files under `root` that were used longest ago until at most `largest` bytes are left."""
+    """Delete the least recently used files under `root` until at most `largest` bytes are left."""
     found = []
     for path in root.glob("*/*"):
         with contextlib.suppress(OSError):  # another process has deleted it

@@ -1,15 +1,13 @@
-"""Decoding over a callback `step(tokens [B], cache) -> (logits [B, V], cache)`: greedy and beam search, and sampling.
-Knows no model.
+"""Decoding for any model, given `step(tokens [B], cache) -> (logits [B, V], cache)`: greedy and beam search, sampling.
 
-All functions are pure and belong inside one `jax.jit` of the caller (outside of it every
-call traces the callback again):
+All functions are pure and belong inside a `jax.jit` of the caller (outside of it every call traces the callback again):
 
     decode = jax.jit(lambda cache: greedy(step, cache, batch_size, bos=1, eos=2, max_length=40))
 
-`cache` is any pytree whose leaves have the batch as their leading axis; that is what lets beam search tile and reorder
-it. Two kinds of parts are not reordered (ops/shared.py): a `BeamInvariant`, which all hypotheses of a sentence have in
-common, such as the encoded source, and a `BeamKVCache`. The callback may return logits or log-probabilities:
-normalising log-probabilities again changes nothing.
+`cache` is any pytree whose leaves have the batch as their leading axis, so that beam search can tile and reorder it.
+Two kinds of parts are not reordered (ops/shared.py): a `BeamInvariant`, which all hypotheses of a sentence have in
+common, such as the encoded source, and a `BeamKVCache`. The callback may return logits or log-probabilities, since the
+latter are already normalized.
 """
 
 from collections.abc import Callable
@@ -32,9 +30,9 @@ LengthPenalty = Literal["gnmt", "simple", "none"]
 def greedy(
     step: Step, cache: Cache, batch_size: int, *, bos: int, eos: int | None, max_length: int, pad: int = 0
 ) -> Int[Array, "B T"]:
-    """The most probable next token, again and again: tokens [B, max_length], `eos` included and `pad` after it.
+    """Decode greedily: tokens [B, max_length], including `eos` and `pad` after it.
 
-    Stops as soon as every row has ended; `eos=None` always takes `max_length` steps.
+    Stops as soon as every sequence has ended; `eos=None` always takes `max_length` steps.
 
     >>> chain = jnp.log(jnp.array([[0.1, 0.8, 0.1], [0.1, 0.1, 0.8], [1.0, 0.0, 0.0]]))  # 0 -> 1 -> 2
     >>> greedy(lambda tokens, cache: (chain[tokens], cache), None, 2, bos=0, eos=2, max_length=4).tolist()
@@ -68,11 +66,11 @@ def greedy(
 
 
 def truncated(logits: Float[Array, "B V"], top_k: int = 0, top_p: float = 1.0) -> Float[Array, "B V"]:
-    """The logits of the tokens that may be sampled, and -inf for all others.
+    """Set the logits of tokens outside of the top k and the nucleus to -inf.
 
-    These are the `top_k` most probable tokens (0: all), and of them the fewest, most probable first, whose
-    probabilities add up to `top_p` (the nucleus: Holtzman et al. 2020, eq. 2-3). The most probable one always stays; of
-    equally probable tokens the one with the smaller number comes first.
+    The remaining ones are the `top_k` most probable tokens (0: all), and of them the fewest, most probable first, whose
+    probabilities add up to `top_p` (nucleus sampling: Holtzman et al. 2020, eq. 2-3). The most probable one is always
+    kept; ties are resolved by the smaller index.
 
     >>> logits = jnp.log(jnp.array([[0.1, 0.5, 0.15, 0.25]]))
     >>> [jnp.isfinite(kept).tolist() for kept in (truncated(logits, top_k=2), truncated(logits, top_p=0.8))]
@@ -102,8 +100,8 @@ def sample(
     top_p: float = 1.0,
     rng: Key[Array, ""] | None = None,
 ) -> Int[Array, "B T"]:
-    """`length` tokens after each prompt, one by one, drawn from softmax(logits / temperature) as `truncated` by `top_k`
-    and `top_p`; with temperature 0 the most probable ones, for which no `rng` is needed.
+    """Sample `length` tokens after each prompt from softmax(logits / temperature), `truncated` by `top_k` and `top_p`;
+    temperature 0 takes the most probable tokens and needs no `rng`.
 
     >>> chain = jnp.log(jnp.array([[0.1, 0.8, 0.1], [0.1, 0.1, 0.8], [1.0, 0.0, 0.0]]))  # 0 -> 1 -> 2 -> 0
     >>> step = lambda tokens, cache: (chain[tokens], cache)
@@ -118,7 +116,7 @@ def sample(
         logits, cache = step(jnp.where(given >= 0, given, last), cache)
         if temperature:
             logits = truncated(logits / temperature, top_k, top_p)
-            logits = logits + jax.random.gumbel(rng, logits.shape)  # the largest one is a draw from the softmax
+            logits = logits + jax.random.gumbel(rng, logits.shape)  # the argmax is a sample from the softmax
         chosen = logits.argmax(-1).astype(jnp.int32)
         return (cache, chosen), chosen
 
@@ -130,7 +128,7 @@ def sample(
 
 
 def penalty(length: Int[Array, "*n"], kind: LengthPenalty, alpha: float) -> Float[Array, "*n"]:
-    """What a hypothesis' log-probability is divided by; `length` counts the predicted tokens, eos included.
+    """Return the divisor of a hypothesis' log-probability; `length` is the number of predicted tokens, including eos.
 
     gnmt: ((5 + length) / 6)^alpha (Wu et al. 2016, eq. 14); simple: length^alpha; none: 1.
 
@@ -186,11 +184,11 @@ class _Beams(NamedTuple):
 
     t: Int[Array, ""]
     tokens: Int[Array, "B K T"]
-    log_prob: Float[Array, "B K"]  # true log-probability so far; -inf marks an empty place
+    log_prob: Float[Array, "B K"]  # log-probability so far; -inf marks an empty slot
     length: Int[Array, "B K"]  # predicted tokens, eos included
     ended: Bool[Array, "B K"]
-    last: Int[Array, "B K"]  # what the next step reads
-    cache: Cache  # leaves lead with B * K, those of what is shared or written with B
+    last: Int[Array, "B K"]  # input of the next step
+    cache: Cache  # leaves lead with B * K, shared and written ones with B
 
 
 def beam_search(
@@ -207,14 +205,13 @@ def beam_search(
     alpha: float = 0.6,
     n_best: int = 1,
 ) -> tuple[Int[Array, "B N T"], Float[Array, "B N"]]:
-    """The `n_best` hypotheses that a beam of `beam_size` finds: tokens [B, n_best, max_length],
-    scores [B, n_best], best first.
+    """Return the `n_best` hypotheses of a beam search, best first: tokens [B, n_best, max_length], scores [B, n_best].
 
     score = log p(tokens) / penalty(length), so `length_penalty="none"` returns the model's log-probabilities. A
-    hypothesis that has ended keeps its place in the beam and competes by its score; one cut off at `max_length`
-    competes as it stands. Hence a beam of 1 is `greedy`, and a beam wide enough to prune nothing is exhaustive search.
-    An example is done once no open hypothesis can overtake its n best: log p only falls, so log p / penalty(max_length)
-    bounds every continuation. Places that no hypothesis could fill (fewer sequences than `n_best`) have the score -inf.
+    finished hypothesis stays in the beam and competes by its score, as does one truncated at `max_length`. Hence a beam
+    of 1 is `greedy`, and a beam wide enough to prune nothing is exhaustive search. An example is done once no open
+    hypothesis can overtake its n best: log p only decreases, so log p / penalty(max_length) bounds every continuation.
+    Missing hypotheses (fewer sequences than `n_best`) have the score -inf.
     """
     if beam_size < 1 or not 1 <= n_best <= beam_size:
         raise InputError(f"beam search needs 1 <= n_best <= beam_size, not n_best {n_best} and beam_size {beam_size}")
@@ -241,7 +238,7 @@ def beam_search(
         tokens=jnp.full((*shape, max_length), pad, jnp.int32),
         log_prob=jnp.full(shape, -jnp.inf, jnp.float32)
         .at[:, 0]
-        .set(0.0),  # one root; the other places fill in the first step
+        .set(0.0),  # one root; the other slots are filled in the first step
         length=jnp.zeros(shape, jnp.int32),
         ended=jnp.zeros(shape, bool),
         last=jnp.full(shape, bos, jnp.int32),
@@ -255,10 +252,10 @@ def beam_search(
 def _extend(
     beams: _Beams, logits: Array, cache: Cache, score: Callable, beam_size: int, eos: int | None, pad: int
 ) -> _Beams:
-    """One step: every open hypothesis by every token, every ended one by nothing; the best `beam_size` stay.
+    """Extend every open hypothesis by every token, and keep the best `beam_size` of these and the finished ones.
 
-    Within one hypothesis all continuations have one length, so the order by logit is the order by score and its best
-    min(K, V) continuations suffice: the K x V table of log-probabilities is never built.
+    All continuations of a hypothesis have the same length, so the order by logit is the order by score, and its best
+    min(K, V) continuations suffice: the K x V matrix of log-probabilities is never computed.
     """
     batch_size, width = beams.ended.shape
     logits = logits.astype(jnp.float32)

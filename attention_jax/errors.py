@@ -1,4 +1,4 @@
-"""What can go wrong in a way that the user can mend, and which way a metric points. Standard library only."""
+"""Errors that a user can fix, optional packages, and the direction of metrics. Standard library only."""
 
 import errno
 import importlib.util
@@ -14,12 +14,12 @@ EXTRAS = {
     "optuna": "sweep", "ray": "ray", "torch": "torch",
     "flatbuffers": "weights",
 }  # fmt: skip
-"""The optional packages, as they are imported, and the extra of pyproject.toml that installs each."""
+"""{import name of an optional package: extra of pyproject.toml that installs it}"""
 DISTRIBUTIONS = {
     "orbax": "orbax-checkpoint", "tensorflow_datasets": "tensorflow-datasets", "PIL": "pillow",
     "sklearn": "scikit-learn",
 }  # fmt: skip
-"""What pip calls a package whose distribution has another name than its import."""
+"""{import name: distribution name} if they differ"""
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -27,14 +27,14 @@ MISPLACED = (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG)
 
 
 class InputError(ValueError):
-    """Something the user gave is wrong. The message is ONE line: what was required, what came, what to do.
+    """Invalid input. The message is one line: what was required, what was given, what to do.
 
     `launch.py` prints it as `error: ...` and exits with code 2, without a traceback.
     """
 
 
 class Interrupted(Exception):
-    """SIGINT or SIGTERM came; everything up to `step` is in a checkpoint if it could be `saved`."""
+    """Interruption by SIGINT or SIGTERM; everything up to `step` is in a checkpoint if it was `saved`."""
 
     def __init__(self, step: int, saved: bool = True):
         super().__init__(
@@ -66,9 +66,9 @@ def how_to_install(packages: list[str]) -> str:
 
 
 def require(*extras: str):
-    """Raise InputError if a package of these extras is missing, with the command that installs all that are.
+    """Raise InputError if packages of these extras are missing, with the command that installs them.
 
-    A training calls it before the first step, so that nothing is missing when the result is evaluated and drawn.
+    Training calls it before the first step, so that nothing is missing for evaluation and figures.
     """
     missing = [package for package, extra in EXTRAS.items() if extra in extras and not installed(package)]
     if missing:
@@ -84,10 +84,9 @@ def installed(package: str) -> bool:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Within it, an optional package that is not installed is an InputError that says how to install it.
+    """Context in which a missing optional package becomes an InputError with the command that installs it.
 
-    So is a full disk, which says what could not be written, a file that this user may not read or write, and a memory
-    that is too small.
+    So do a full disk, a file without permission, and insufficient memory.
 
     >>> with explained():
     ...     raise ModuleNotFoundError(name="optuna.storages")
@@ -124,7 +123,7 @@ def explained() -> Iterator[None]:
 
 
 def lower_is_better(metric: str) -> bool:
-    """Whether less of a metric is more, by its name.
+    """Whether lower is better for a metric, by its name.
 
     >>> lower_is_better("valid.loss"), lower_is_better("valid.bleu")
     (True, False)

@@ -1,4 +1,4 @@
-"""Files that are whole or not there, with the standard library alone: a sweep's scheduler does without JAX."""
+"""Atomic file writes, locks and paths, with the standard library only: a sweep's scheduler does not import JAX."""
 
 import fcntl
 import json
@@ -11,8 +11,7 @@ from attention_jax import InputError
 
 
 def data_home() -> str:
-    """Where datasets are cached: `TFDS_DATA_DIR`, by default ~/tensorflow_datasets
-    (read at each call, not at import)."""
+    """Return the cache directory of datasets: `TFDS_DATA_DIR`, by default ~/tensorflow_datasets (read at each call)."""
     return os.path.expanduser(os.environ.get("TFDS_DATA_DIR", os.path.join("~", "tensorflow_datasets")))
 
 
@@ -26,13 +25,13 @@ def is_utf8(text: str) -> bool:
 
 
 def check_regular(path: Path):
-    """InputError for a pipe, a socket or a device, of which reading might never end. What is not there passes."""
+    """Raise InputError for a pipe, a socket or a device, from which reading might never end; missing files pass."""
     if path.exists() and not path.is_file():
         raise InputError(f"{path} must be a file; it is a directory, a pipe or a device: put the file back")
 
 
 def read_json(path: Path):
-    """What `write_json` wrote there. Raises InputError if the file is damaged."""
+    """Read a file of `write_json`; InputError if it is damaged."""
     check_regular(path)
     try:
         return json.loads(path.read_text(encoding="utf-8"))
@@ -49,7 +48,7 @@ def read_object(path: Path) -> dict:
 
 
 def metrics_row(line: str | bytes) -> dict | None:
-    """A line of metrics.jsonl, {"step": 3, "train.loss": 0.5}; None for one that is damaged or half written.
+    """Parse a line of metrics.jsonl, {"step": 3, "train.loss": 0.5}; None if it is damaged or incomplete.
 
     >>> metrics_row('{"step": 3, "train.loss": 0.5}'), metrics_row('{"step": 3, "tr'), metrics_row("[3]")
     ({'step': 3, 'train.loss': 0.5}, None, None)
@@ -76,12 +75,12 @@ def write_whole(path: Path, text: str) -> Path:
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """The name of a file to write beside `path`, which takes its place at the end, and is removed if that fails.
+    """Context with the name of a temporary file, which is renamed to `path` at the end, or removed on failure.
 
-    The directory is made. An OSError without a file's name gets that of `path`: a full disk says what it is full of.
+    The directory is created. An OSError without a file name gets that of `path`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.{os.getpid()}.part{path.suffix}")  # of several processes each has its own
+    part = path.with_name(f"{path.name}.{os.getpid()}.part{path.suffix}")  # a different one for each process
     try:
         yield part
         os.replace(part, path)
@@ -94,7 +93,7 @@ def whole(path: Path) -> Iterator[Path]:
 
 
 def make_parent(path: Path, option: str):
-    """Make the directory of a file that `option` asks for, before the work begins; InputError if that cannot be."""
+    """Create the directory of the file given by `option` before the work begins; InputError if that fails."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

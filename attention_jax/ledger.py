@@ -1,4 +1,4 @@
-"""Measured results of the experiments: run, and kept beside them with the command that measured them."""
+"""Recording of results: run the variants of an experiment, and store their numbers with the command."""
 
 import datetime
 import shutil
@@ -18,16 +18,16 @@ RESULTS = ROOT / "results"
 
 @dataclass(frozen=True)
 class Reproduction:
-    """What of an experiment to run, and where."""
+    """The variants and seeds of an experiment to run, and their directory."""
 
     scale: Literal["smoke", "full", "recorded"] = "full"
-    """smoke: seconds, no verdict; recorded: only show what is committed."""
+    """smoke: takes seconds, decides no status; recorded: only shows committed results."""
     variant: str = ""
     """Run only this one of the variants the experiment compares."""
     seeds: int = 0
-    """Number of seeds; 0 is the experiment's own."""
+    """Number of seeds; 0 is that of the experiment."""
     root: str = "runs/reproduce"
-    """Where the runs are kept."""
+    """The directory of the runs."""
     record: bool = True
     """Write the results of full scale into experiments/results/NAME.json, which needs a clean working tree."""
 
@@ -43,7 +43,7 @@ def recorded(name: str, results: Path = RESULTS) -> dict:
 
 
 def record(name: str, run: dict, results: Path = RESULTS):
-    """Put `run` into experiments/results/NAME.json, in the place of an earlier run of the same variant and seed."""
+    """Write `run` to experiments/results/NAME.json, replacing an earlier run of the same variant and seed."""
     identity = lambda run: (run["variant"], run["seed"])
     results.mkdir(exist_ok=True)
     with one_at_a_time(results):
@@ -57,12 +57,11 @@ def reproduce(
     override: Callable[[Config], Config] = lambda config: config,
     words: Sequence[str] = (),
 ) -> list[dict]:
-    """Run the variants of an experiment with every seed: what has ended is kept, what was interrupted goes on.
+    """Run the variants of an experiment with every seed; finished runs are kept, interrupted ones resume.
 
     `override` applies the options of the command line, `words`, to a configuration. At scale "full" the results are
-    recorded with these words. The figures beside them are those of the first variant's first run, and what `draw` makes
-    of all recorded runs.
-    At "recorded" nothing is run. Returns the runs: {"variant", "seed", "metrics", "history", ...}.
+    recorded with these words, with the figures of the first variant's first run and those that `draw` plots from all
+    recorded runs. At "recorded" nothing is run. Returns the runs: {"variant", "seed", "metrics", "history", ...}.
     """
     if asked.seeds < 0:
         raise InputError(f"--seeds must be 0, for the experiment's own number, or more; got {asked.seeds}")
@@ -103,13 +102,13 @@ def chosen(experiment: Experiment, asked: Reproduction) -> dict[str, Config]:
 
 
 def seeds_of(experiment: Experiment, asked: Reproduction, config: Config) -> range:
-    """The seeds a configuration is run with, from its own on."""
+    """Return the seeds of a configuration, which count up from that in it."""
     count = 1 if asked.scale == "smoke" else asked.seeds or experiment.seeds
     return range(config.train.seed, config.train.seed + count)
 
 
 def shown(words: Sequence[str]) -> list[str]:
-    """The words of a command for others to read: of files only the names, and of the runs' own place nothing.
+    """Return the words of a command for the record: files without their directories, and no output directory.
 
     >>> shown(["--data.path=/home/me/date.txt.gz", "--root", "/tmp/runs", "--data.source-file", "/a/x.de,/a/y.de"])
     ['--data.path', 'date.txt.gz', '--data.source-file', 'x.de,y.de']
@@ -120,15 +119,15 @@ def shown(words: Sequence[str]) -> list[str]:
 
 
 def recordable(experiment: Experiment) -> bool:
-    """Whether results of the experiment are kept beside it: not those that an installed package carries."""
+    """Whether results of the experiment are recorded: those of a checkout, not of an installed package."""
     return CHECKOUT or experiment.results != RESULTS
 
 
 def check_committed(experiment: Experiment):
-    """A recorded number names its commit: raise InputError where the working tree differs from it.
+    """Raise InputError if the working tree differs from the commit that a recorded number names.
 
-    An experiment of the checkout needs all code committed. One's own file elsewhere needs to be committed where it lies
-    in a repository. An `Experiment` that was made in Python has no file, and nothing is checked.
+    An experiment of the checkout needs all code committed. A user's file elsewhere must be committed if it is in a
+    repository. An `Experiment` that was made in Python has no file, and nothing is checked.
     """
     if experiment.file is None:
         return
@@ -143,7 +142,7 @@ def check_committed(experiment: Experiment):
 
 
 def origin(experiment: Experiment, directory: Path, command: str) -> dict:
-    """When, how and where a run was measured, and the hash of the experiment's file."""
+    """Return date, command, machine and commit of a run, and the hash of the experiment's file."""
     return {
         "date": str(datetime.date.today()),
         "command": command,
@@ -153,9 +152,9 @@ def origin(experiment: Experiment, directory: Path, command: str) -> dict:
 
 
 def run_once(config: Config, directory: Path, study) -> dict:
-    """The result of `config` in `directory`: read if there, gone on with if begun, else run from the start.
+    """Return the result of `config` in `directory`: read if finished, resumed if interrupted, else run from the start.
 
-    A run with other options is kept aside, under its name and the time.
+    A run with other options is archived under its name and the time.
     """
     result = run_directory.read_result(directory)
     begun = (directory / "config.json").exists()
@@ -172,8 +171,8 @@ def keep_figures(name: str, directory: Path, results: Path = RESULTS):
 
 
 def first_variant(experiment: Experiment) -> str:
-    """The variant that an experiment is known by: of those that are recorded, or to be run, the first. It may
-    be one that the experiment no longer has, if only such are recorded."""
+    """Return the main variant of an experiment: the first of those recorded, or to be run. It may be one that the
+    experiment no longer has, if only such are recorded."""
     measured = {run["variant"] for run in recorded(experiment.name, experiment.results)["runs"]}
     return next(
         (variant for variant in experiment.variants() if variant in measured or not measured), min(measured, default="")
@@ -195,15 +194,15 @@ def curves(experiment: Experiment) -> tuple[str, list[list[dict]]]:
 
 
 def compared(experiment: Experiment) -> dict[str, list[dict]]:
-    """The recorded runs of each variant that has some, which the experiment's own figure compares."""
+    """Return the recorded runs of each variant that has some, for the experiment's figure."""
     found = recorded(experiment.name, experiment.results)["runs"]
     variants = {variant: [run for run in found if run["variant"] == variant] for variant in experiment.variants()}
     return {variant: its_runs for variant, its_runs in variants.items() if its_runs}
 
 
 def draw(experiment: Experiment):
-    """Draw what the recorded runs of an experiment tell: learning curves, the seeds of the first variant as a band, and
-    the experiment's own figure."""
+    """Plot the recorded runs of an experiment: learning curves, with the seeds of the first variant as a band, and the
+    experiment's figure."""
     first, histories = curves(experiment)
     if histories:
         from attention_jax.report.curves import curves_of_runs

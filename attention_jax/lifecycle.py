@@ -22,9 +22,9 @@ def start(
 ) -> dict | None:
     """Run `config` in `directory` to its end and return its result, which is also written to result.json and page.md.
 
-    `study`, a function (config, directory) -> metrics, is run instead of training where the experiment is a
-    computation; if it trains in `directory`, its result has the history. A run that stops at epoch `until` before its
-    end has no result yet: None. Of several hosts (`train.hosts`) each calls this with the same arguments, and the first
+    `study`, a function (config, directory) -> metrics, is called instead of training for an experiment without
+    training; if it trains in `directory`, its result has the history. A run that stops at epoch `until` before its end
+    has no result yet: None. With several hosts (`train.hosts`) each calls this with the same arguments, and host 0
     writes.
     """
     directory = Path(directory)
@@ -35,7 +35,7 @@ def start(
 
     sinks.check(config.train.log)
     fresh = run_directory.missing(directory)
-    hosts.barrier("the directory was looked at")
+    hosts.barrier("the directory was checked")
     if hosts.is_primary():
         run_directory.create(directory, bool(fresh))
     with one_at_a_time(directory, wait=False) if hosts.is_primary() else contextlib.nullcontext():
@@ -62,7 +62,7 @@ def run_in(config: configs.Config, directory: Path, study, quiet: bool, until: f
         check_batches(task, config.train)
         check_metric(task, "--train.best-metric", config.train.best_metric)
         run_directory.check_data(directory, task)
-        jax.eval_shape(task.init, jax.random.PRNGKey(0))  # a model that cannot be made says so
+        jax.eval_shape(task.init, jax.random.PRNGKey(0))  # InputError for an invalid model
         begin = initial_params(config, task, directory, quiet)
     if hosts.is_primary():
         set_aside(config, directory)
@@ -85,9 +85,9 @@ def run_in(config: configs.Config, directory: Path, study, quiet: bool, until: f
 
 
 def initial_params(config: configs.Config, task, directory: Path, quiet: bool = True):
-    """`train.step.init_state`'s `begin`: given weights in the place of drawn ones, where the run is to begin with such.
+    """Return `begin` of `train.step.init_state`, which replaces initial parameters by pretrained weights, if given.
 
-    They are read once: a run that has a checkpoint does without them.
+    They are read once: a run with a checkpoint does not need them.
     """
     if run_directory.has_checkpoint(directory) or not config.train.init_weights:
         return lambda params: params
@@ -121,8 +121,8 @@ def take(config: configs.Config, directory: Path):
 
 
 def set_aside(config: configs.Config, directory: Path):
-    """A run that ended and is to be longer has not ended: what it ended with is kept as earlier_result.json and
-    earlier_final/ until it ends anew."""
+    """Reopen a finished run that is to be trained longer: its result is kept as earlier_result.json and earlier_final/
+    until it is finished again."""
     if run_directory.read_result(directory) and configs.differences(
         run_directory.read_config(directory, like=config), config
     ):
@@ -133,7 +133,7 @@ def set_aside(config: configs.Config, directory: Path):
 
 
 def describe(config: configs.Config, directory: Path, task=None):
-    """Write what a run is before it begins: config.json, environment.json, and of a task facts.json, its data."""
+    """Write config.json, environment.json and, for a task, facts.json about its data, before a run begins."""
     from attention_jax.train.log import environment
 
     write_json(directory / "config.json", {"format": run_directory.FORMAT, **configs.to_json(config)})
@@ -144,7 +144,7 @@ def describe(config: configs.Config, directory: Path, task=None):
 
 
 def finish(config: configs.Config, task, run, params, *, figures: bool = True, **facts) -> dict:
-    """What a run that has ended leaves, alone or in a population: final/, figures, result.json and page.md."""
+    """Write the results of a finished run, alone or in a population: final/, figures, result.json and page.md."""
     import jax
 
     from attention_jax.train import hosts
@@ -164,7 +164,7 @@ def finish(config: configs.Config, task, run, params, *, figures: bool = True, *
     if hosts.is_primary() and not (run.directory / "preprocessing.json").exists():  # of a population
         saved_run.store_preprocessing(run.directory, task)
     result = conclude(config, run.directory, outcome | facts)
-    if figures and hosts.is_primary():  # a figure that cannot be drawn does not cost the result
+    if figures and hosts.is_primary():  # the result is kept if plotting fails
         from attention_jax.views.run_figures import draw
 
         draw(task, params, evaluation, run.directory)

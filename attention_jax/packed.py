@@ -26,10 +26,10 @@ LARGEST = 1 << 36
 
 
 def write(directory: Path, params, out: Path) -> Path:
-    """Write the run in `directory`, which ended with the parameters `params`, to the zip file `out`: all or nothing.
+    """Write the finished run in `directory` with the parameters `params` to the zip file `out`, atomically.
 
-    Raises InputError for a run whose data have no part that can be kept (`saved_run.store_preprocessing`): its
-    predictions would need the training data.
+    Raises InputError for a run without stored preprocessing (`saved_run.store_preprocessing`), whose predictions would
+    need the training data.
     """
     from safetensors.numpy import save
 
@@ -53,8 +53,8 @@ def write(directory: Path, params, out: Path) -> Path:
 
 
 def opened(run: Path | str) -> Path:
-    """The directory of a run: `run` itself, or the directory that a packed run has been unpacked into, which is deleted
-    at the end of the process. Raises InputError for a file that is no packed run."""
+    """Return the directory of a run: `run`, or the temporary directory of an unpacked run, which is deleted at the end
+    of the process. Raises InputError for a file that is not a packed run."""
     run = Path(run)
     if not run.is_file():
         return run
@@ -75,7 +75,7 @@ def opened(run: Path | str) -> Path:
 
 
 def read_weights(directory: Path) -> dict | None:
-    """The parameters of an unpacked run as a tree of arrays, None where `directory` has none."""
+    """Return the parameters of an unpacked run as a tree of arrays, or None if `directory` has none."""
     path = directory / "weights.safetensors"
     if not path.exists():
         return None
@@ -90,7 +90,7 @@ def read_weights(directory: Path) -> dict | None:
 
 
 def beside(run: Path | str) -> Path:
-    """The directory for what is made of a run: its own, and of a packed run one of its name beside it.
+    """Return the directory for files derived from a run: its directory, or for a packed run one of its name beside it.
 
     >>> beside("models/dates.zip").as_posix()
     'models/dates'

@@ -10,8 +10,8 @@ PROGRAMS = {"attention-jax": "attention-jax", "__main__.py": "python -m attentio
 
 
 def escaped(text: str) -> str:
-    """`text` with its control characters, other than newline and tab, as Python writes them: an escape sequence in a
-    data file would set a terminal's title or clear its screen.
+    """Escape the control characters of `text` other than newline and tab, since escape sequences in a data file could
+    change a terminal's title or clear its screen.
 
     >>> print(escaped("ça \\x1b[2J"))
     ça \\x1b[2J
@@ -21,7 +21,7 @@ def escaped(text: str) -> str:
 
 
 def in_a_line(facts: Mapping) -> str:
-    """The numbers and names in a dictionary of facts about data, for a reader; what is nested is left out.
+    """Format the numbers and names in a dictionary of facts about data in one line, without nested values.
 
     >>> in_a_line({"train_pairs": 32000, "buckets": [{"pairs": 1}], "streamed": True})
     'data: train pairs 32,000, streamed True'

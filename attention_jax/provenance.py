@@ -1,4 +1,4 @@
-"""Where a number comes from: the commit, whether the working tree was clean, the experiment's file, the processor."""
+"""Provenance of a number: the commit, whether the working tree was clean, the experiment's file, the processor."""
 
 import contextlib
 import hashlib
@@ -9,13 +9,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 CODE = ("attention_jax", "experiments", "launch.py", ":!experiments/results", ":!experiments/replication.json")
-"""What a number depends on, as git pathspecs: recorded results are not code."""
+"""Git pathspecs of the code that numbers depend on, without recorded results."""
 INSTRUCTIONS = ("amx_bf16", "avx512_bf16", "avx512f", "avx2", "fma", "sve", "asimd")
 """Vector instructions that make results differ in the last digits, the widest first, as Linux names them."""
 
 
 def git(*words: str, directory: Path = ROOT) -> str | None:
-    """What a git command prints, without the final newline; None without git or outside of a repository."""
+    """Return the output of a git command, without the final newline; None without git or outside of a repository."""
     with contextlib.suppress(OSError):
         ended = subprocess.run(["git", "-C", str(directory), *words], capture_output=True, text=True, check=False)
         return ended.stdout.rstrip("\n") if ended.returncode == 0 else None
@@ -50,7 +50,7 @@ def cores() -> int:
 
 
 def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> tuple[str | None, list[str]]:
-    """The processor's name, None where the system does not tell, and those of INSTRUCTIONS that it has."""
+    """Return the processor's name, or None if it is unknown, and those of INSTRUCTIONS that it has."""
     values = {}
     with contextlib.suppress(OSError):
         lines = cpuinfo.read_text(encoding="utf-8").splitlines()

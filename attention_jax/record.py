@@ -81,7 +81,7 @@ def judged(experiment: Experiment, runs: Sequence[Mapping] | None = None, rows: 
 
 
 def judged_cell(claim: Claim, runs: Sequence[Mapping]) -> str:
-    """The judged value, with its rank among the seeds where it is not the median."""
+    """Return the judged value, with its rank among the seeds if it is not the median."""
     value, seeds = number(judged_value(claim, runs)), len(by_seed(claim, runs))
     return f"{value} (seed {claim.seeds_needed} of {seeds})" if claim.seeds_needed and seeds else value
 

@@ -1,4 +1,4 @@
-"""The registered replication: which variants are trained again with which fresh seeds, and the command that does it.
+"""The registered replication: variants that are trained again with fresh seeds, and the command that does it.
 
 experiments/replication.json is committed before the first of these runs. It has the "commit" at which code and claims
 are frozen, and the "rows" in the order in which they are to be run: {"experiment": name, "variant": name,
@@ -20,7 +20,7 @@ REGISTRATION = ROOT / "replication.json"
 
 
 def rows(path: Path = REGISTRATION) -> list[Mapping]:
-    """The rows that a file registers, in their order; none where there is no file."""
+    """Return the registered rows of a file in their order; none without a file."""
     return read_json(path)["rows"] if path.exists() else []
 
 
@@ -33,8 +33,8 @@ def registered(path: Path = REGISTRATION) -> dict[tuple[str, str], frozenset[int
 def replicate(path: Path, asked: Reproduction, names: Sequence[str], override: Override, here: Here):
     """Run and record the rows of `path` that are not recorded yet, those of the experiments `names` if there are any.
 
-    Several processes may do this side by side with the same `asked.root`: a run that another one is at work on is left
-    to it. A run whose data are not at hand is skipped with a line that says so.
+    Several processes may do this at the same time with the same `asked.root`; each skips runs that another one has
+    locked. A run whose data are not available is skipped with a line.
     """
     if not path.exists():
         raise InputError(f"--rows needs a file of registered rows, such as {REGISTRATION.name}; {path} does not exist")

@@ -1,4 +1,4 @@
-"""The directory of a run: its name, its files, and what is checked before a run starts or resumes in it.
+"""The directory of a run: its name, its files, and the checks before a run starts or resumes in it.
 
 config.json, environment.json, facts.json, metrics.jsonl, checkpoints/, final/, result.json, page.md, figures/.
 """
@@ -23,12 +23,12 @@ def numbered(name: str, root: Path) -> dict[int, Path]:
 
 
 def fresh_directory(name: str, root: Path = Path("runs")) -> Path:
-    """The first unused runs/NAME/001, runs/NAME/002, ...; nothing that exists is ever written over."""
+    """Return the first unused runs/NAME/001, runs/NAME/002, ...; existing directories are never overwritten."""
     return root / name / f"{max(numbered(name, root), default=0) + 1:03d}"
 
 
 def latest_directory(name: str, root: Path = Path("runs")) -> Path:
-    """The newest run of an experiment; InputError if there is none."""
+    """Return the newest run of an experiment; InputError if there is none."""
     earlier = {number: path for number, path in numbered(name, root).items() if (path / "config.json").exists()}
     if not earlier:
         where = f"an earlier run of {name} in {root / name}"
@@ -58,14 +58,14 @@ def read_config(directory: Path, trust_code: bool = False, like: configs.Config 
 
 
 def check_format(path: Path, found, known: int):
-    """InputError if the file `path` of a run has a format other than the `known` one."""
+    """Raise InputError if the file `path` of a run has a format other than the `known` one."""
     if found != known:
         raise InputError(f"{path} has format {found}, this version reads {known}: install the version that wrote it")
 
 
 @contextlib.contextmanager
 def undamaged(path: Path) -> Iterator[None]:
-    """Within it, whatever goes wrong with the contents of a config.json becomes one InputError."""
+    """Context in which any error in the contents of a config.json becomes an InputError."""
     try:
         yield
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
@@ -76,7 +76,7 @@ def undamaged(path: Path) -> Iterator[None]:
 
 
 def read_result(directory: Path) -> dict | None:
-    """The run's result.json, or None while it has not ended."""
+    """Return the contents of the run's result.json, or None while the run is unfinished."""
     path = Path(directory) / "result.json"
     return read_object(path) if path.exists() else None
 
@@ -87,7 +87,7 @@ def has_checkpoint(directory: Path) -> bool:
 
 
 def final_of(directory: Path, config: configs.Config) -> Path:
-    """Where the parameters are that a run ended with; InputError while it has not ended."""
+    """Return the directory of a run's final parameters; InputError while the run is unfinished."""
     if config.model is None:
         raise InputError(f"{config.name} is a computation without a model; what it found is in {directory}/result.json")
     final = Path(directory) / "final"
@@ -100,23 +100,23 @@ def final_of(directory: Path, config: configs.Config) -> Path:
 
 
 def begins(directory: Path) -> bool:
-    """Whether a run was to be made in `directory` and has not yet said what it is: `--resume` starts it there."""
+    """Whether `directory` was created for a run that ended before it wrote config.json: `--resume` starts it there."""
     return directory.is_dir() and {path.name for path in directory.iterdir()} <= {"figures", ".writable"}
 
 
 def check_same(stored: configs.Config, asked: configs.Config, directory: Path):
-    """InputError if `asked` differs from the stored configuration in an option that is not `resumable`."""
+    """Raise InputError if `asked` differs from the stored configuration in an option that is not `resumable`."""
     resumable = {name for name, info, _ in configs.walk(stored) if info.resumable}
     for name, (old, new) in configs.differences(stored, asked).items():
         if name not in resumable:
             raise InputError(
-                f"the run in {directory} has {name} = {old}, asked for was {new}; "
+                f"the run in {directory} has {name} = {old}, got {new}; "
                 "resume it with its own value, or start a new run without --resume"
             )
 
 
 def check_longer(config: configs.Config, directory: Path):
-    """What has been trained is not undone by a shorter length."""
+    """Raise InputError for a length shorter than the training so far."""
     done = next(reversed(history(directory)), {})
     for option, least, count in (
         ("epochs", config.train.total_epochs, "epoch"),
@@ -124,20 +124,18 @@ def check_longer(config: configs.Config, directory: Path):
     ):
         if 0 < least < done.get(count, 0):
             raise InputError(
-                f"the run in {directory} has {done[count]} {option} behind it, asked for were {least}: ask for more, "
+                f"the run in {directory} has {done[count]} {option} behind it, got {least}: give more, "
                 "or start a new run without --resume"
             )
 
 
 def check_place(directory: Path, config: configs.Config, resume: bool):
-    """InputError if a run of `config` may not begin, or go on, in `directory`."""
+    """Raise InputError if a run of `config` may not start, or resume, in `directory`."""
     if not is_utf8(str(directory.absolute())):
         raise InputError(f"the path of a run must be UTF-8, got {str(directory)!a}; give another --out DIR")
     if (directory / "config.json").exists():
         if not resume:
-            raise InputError(
-                f"{directory} already holds a run; add --resume to go on with it, or give another --out DIR"
-            )
+            raise InputError(f"{directory} already holds a run; add --resume to continue it, or give another --out DIR")
         check_same(read_config(directory, like=config), config, directory)
         check_longer(config, directory)
     elif (directory / "checkpoints").exists():
@@ -171,8 +169,8 @@ def missing(directory: Path) -> list[Path]:
 
 
 def create(directory: Path, fresh: bool = False):
-    """Make the directory of a run and see that it can be written. A `fresh` one was not there before: of two runs that
-    begin in it at once, the second is told."""
+    """Create the directory of a run and check that it is writable. A `fresh` one must not exist yet: of two runs that
+    start in it at the same time, the second gets an InputError."""
     try:
         directory.mkdir(parents=True, exist_ok=not fresh)
         (directory / "figures").mkdir(exist_ok=True)
@@ -191,8 +189,8 @@ def create(directory: Path, fresh: bool = False):
 
 
 def withdraw(fresh: list[Path]):
-    """Remove a run's directory, and the parents that were made for it, where it ended before there was anything to go
-    on with: bad data, batches and weights, a full disk or memory leave nothing behind. `fresh` may be empty."""
+    """Remove the directory of a run that failed before it could be resumed, and the parents that were created for it:
+    bad data, batches or weights, a full disk or memory leave nothing behind. `fresh` may be empty."""
     for path in fresh[:1]:
         shutil.rmtree(path)
     with contextlib.suppress(OSError):  # another run has come into it
@@ -208,7 +206,7 @@ def fail(directory: Path, error: Exception):
 
 
 def failure(directory: Path) -> str:
-    """The reason that `fail` kept, or nothing."""
+    """Return the reason that `fail` stored, or ""."""
     path = directory / "failure.json"
     return str(read_object(path).get("reason", "")) if path.exists() else ""
 
@@ -219,11 +217,13 @@ def ended(directory: Path) -> bool:
 
 
 def history(directory: Path) -> list[dict]:
-    """A run's history so far, whether it has ended or not; [] before its first epoch has ended."""
+    """Return a run's history so far; [] before its first epoch has ended."""
     result = read_result(directory)
     if result is not None:
         return result["history"]
     path = directory / "metrics.jsonl"
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
-    rows = itertools.takewhile(lambda row: row is not None, map(metrics_row, lines))  # half a line: it is being written
+    rows = itertools.takewhile(
+        lambda row: row is not None, map(metrics_row, lines)
+    )  # an incomplete line that is being written
     return [row for row in rows if "seconds" in row]

@@ -1,7 +1,7 @@
-"""Load what a run left: its task with the parameters, or its weights alone.
+"""Loading of runs: the task with its parameters, or the weights only.
 
-A run keeps the part of its data that answers need (`View.excerpt`) in preprocessing.json and preprocessing.npz, so that
-`predict`, `look` and `export` need no training data. Runs from before 2026-11-23 do without these files: their data are
+A run stores the part of its data that predictions need (`View.excerpt`) in preprocessing.json and preprocessing.npz, so
+that `predict`, `look` and `export` need no training data. Runs from before 2026-11-23 lack these files: their data are
 loaded again.
 """
 
@@ -21,7 +21,7 @@ FORMAT = 1
 
 
 def store_preprocessing(directory: Path, task):
-    """Keep what answers need of a task's data; nothing for a task without a view, or with data of one's own types."""
+    """Store what predictions need of a task's data; nothing for a task without a view, or for custom data types."""
     from attention_jax.data import stored
     from attention_jax.views import view_of
 
@@ -38,7 +38,7 @@ def store_preprocessing(directory: Path, task):
 
 
 def read_preprocessing(directory: Path):
-    """What `store_preprocessing` kept, or None."""
+    """Return the data of `store_preprocessing`, or None."""
     path = directory / "preprocessing.json"
     if not path.exists():
         return None
@@ -55,9 +55,9 @@ def read_preprocessing(directory: Path):
 
 
 def load(directory: Path, config: configs.Config | None = None, whole_data: bool = True):
-    """(config, task, params) of a run; `config` is its configuration if that was read before.
+    """Return (config, task, params) of a run; `config` is its configuration if that was read before.
 
-    With `whole_data` the task is loaded with all its data, to evaluate it; without, with what the run keeps of them.
+    With `whole_data` the task has its dataset, for evaluation; otherwise the stored preprocessing.
     """
     config = config or read_config(directory)
     task = load_task(directory, config, whole_data)
@@ -65,7 +65,7 @@ def load(directory: Path, config: configs.Config | None = None, whole_data: bool
 
 
 def load_task(directory: Path, config: configs.Config, whole_data: bool = True):
-    """The task of a run that has ended or has a checkpoint, without its parameters; `whole_data` as in `load`."""
+    """Return the task of a run that is finished or has a checkpoint, without parameters; `whole_data` as in `load`."""
     from attention_jax import tasks
 
     check_answers(directory, config)
@@ -79,13 +79,13 @@ def load_task(directory: Path, config: configs.Config, whole_data: bool = True):
 
 
 def check_answers(directory: Path, config: configs.Config):
-    """InputError if a run has neither ended nor a checkpoint."""
+    """Raise InputError if a run is neither finished nor has a checkpoint."""
     if config.model is None or not (has_checkpoint(directory) or (directory / "weights.safetensors").exists()):
         final_of(directory, config)
 
 
 def params_of(directory: Path, config: configs.Config, task):
-    """The parameters of a run as a tree of JAX arrays. Raises InputError for those of another model than the task's."""
+    """Return the parameters of a run as a tree of JAX arrays; InputError for those of another model than the task's."""
     import jax
 
     like = jax.eval_shape(task.init, jax.random.PRNGKey(0))
@@ -98,8 +98,8 @@ def params_of(directory: Path, config: configs.Config, task):
 
 
 def read_parameters(directory: Path, config: configs.Config, like=None):
-    """The parameters that a run ended with; of an interrupted run, with a note, those of its best epoch or, if no epoch
-    has ended, of its latest checkpoint. Their shapes must be those of `like`, if it is given."""
+    """Return a run's final parameters; of an interrupted run, with a note, those of its best epoch, or of its latest
+    checkpoint before the first epoch ends. Their shapes must be those of `like`, if it is given."""
     from attention_jax.train.checkpoint import load_params, read_checkpoint, read_params
 
     if (directory / "final").is_dir() or not has_checkpoint(directory):
@@ -118,7 +118,7 @@ def load_weights(directory: Path, **trusted):
 
 
 def weights_of(place: Path, **trusted):
-    """The weights (weights/exchange.py) in a run, in a file or in a directory with one; `trusted` is for
+    """Return the weights (weights/exchange.py) of a run, of a file, or of a directory with one; `trusted` is passed to
     `read_config`."""
     from attention_jax.weights import exchange
 

@@ -1,4 +1,4 @@
-"""SIGTERM ends a process with exit code 143, whatever it is doing, within GRACE seconds. Standard library only."""
+"""Handling of SIGTERM: a process ends with exit code 143 within GRACE seconds. Standard library only."""
 
 import atexit
 import contextlib
@@ -16,11 +16,11 @@ GRACE = 20.0
 
 
 def end_on_sigterm():
-    """From now on SIGTERM raises SystemExit(143) in the main thread, so that `finally` and `with` clean up.
+    """Install a handler of SIGTERM that raises SystemExit(143) in the main thread, so that `finally` and `with` run.
 
     Python drops an exception that is raised inside a callback of its garbage collector (JAX has one) or inside a
-    `__del__`, and tells `sys.unraisablehook`: a SystemExit that is lost there is raised again a moment later. A process
-    that is still there after GRACE seconds ends without cleaning up (`end_late`).
+    `__del__`, and calls `sys.unraisablehook`: a SystemExit that is lost there is raised again a moment later. A process
+    that still runs after GRACE seconds ends without cleaning up (`end_late`).
     """
     heard = sys.unraisablehook
 
@@ -41,7 +41,7 @@ def end_on_sigterm():
 
 
 def end_at_once():
-    """End the process without the interpreter's own end, which would wait for a compilation and then crash in it."""
+    """End the process without the interpreter's shutdown, which would wait for a compilation and then crash in it."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):  # a closed pipe
             stream.flush()

@@ -1,4 +1,4 @@
-"""What `bench attention` compares: the cases, and each competitor's function of query, key and value [B, H, T, D]."""
+"""The cases of `bench attention`, and each competitor's function of query, key and value [B, H, T, D]."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -61,7 +61,7 @@ def jax_function(case: Case, competitor: str, dtype, blocks: tuple = (None, None
 
 
 def torch_function(name: str, competitor: str, query) -> Callable:
-    """The same in PyTorch, compiled where PyTorch wants that."""
+    """Return the cases in PyTorch, compiled where PyTorch requires it."""
     import torch
     from torch.nn.functional import scaled_dot_product_attention
 
@@ -80,7 +80,7 @@ def torch_function(name: str, competitor: str, query) -> Callable:
         return lambda q, k, v: flex(q, k, v, block_mask=block_mask)
 
     def gaussian(q, k, v):
-        # -|q - k|^2 / 2 s^2 is q.k / s^2 - |k|^2 / 2 s^2 but for what is the same for all keys of a query
+        # -|q - k|^2 / 2 s^2 is q.k / s^2 - |k|^2 / 2 s^2 up to a constant for all keys of a query
         squares = k.float().square().sum(dim=-1) / (2 * SIGMA**2)
         return flex(q, k, v, score_mod=lambda score, b, h, i, j: score - squares[b, h, j], scale=1 / SIGMA**2)
 

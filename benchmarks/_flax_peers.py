@@ -1,7 +1,7 @@
-"""Models as one writes them plainly in Flax Linen, to hold the compiled form of ours against.
+"""Straightforward Flax Linen models, whose compiled programs are compared with ours.
 
-Each has two forms. `exact` keeps float32 where ours does (softmax, logits, the exact GELU), so that only waste is
-compared; the other is how one commonly writes it, everything in `dtype`. They have as many parameters as ours
+Each has two forms. `exact` keeps float32 where ours does (softmax, logits, the exact GELU), so that only overhead is
+compared; the other is the usual one, everything in `dtype`. They have as many parameters as ours
 (tests/bench/test_compile.py).
 """
 
@@ -142,5 +142,5 @@ class Bahdanau(nn.Module):
 
 
 def attention_function(exact: bool):
-    """`jax.nn.dot_product_attention` of [B, T, H, D]: in XLA, or (not exact) whatever JAX finds best on a card."""
+    """`jax.nn.dot_product_attention` of [B, T, H, D]: in XLA, or (not exact) JAX's default on a GPU."""
     return functools.partial(jax.nn.dot_product_attention, implementation="xla" if exact else "cudnn")

@@ -8,7 +8,7 @@ from attention_jax import InputError
 
 
 def import_torch():
-    """PyTorch, which nothing but these comparisons needs."""
+    """Import PyTorch, which only these comparisons need."""
     try:
         import torch
     except ImportError:

@@ -1,5 +1,4 @@
-"""A Transformer as one writes it in PyTorch: eager, its own scaled_dot_product_attention, a
-key/value cache for beam search.
+"""A Transformer in PyTorch: eager, with scaled_dot_product_attention and a KV cache for beam search.
 
 The same mathematics as models/transformer.py (post-norm, ReLU, sinusoidal positions, embeddings shared with the output
 layer where `tied`), to measure against. `build(torch, ...)` because PyTorch is not needed by anything else here.

@@ -3,7 +3,7 @@ as a table, JSON and a figure.
 
 Times are medians of forward and of forward with gradient (to query, key and value), side by side in one
 process. Memory of JAX is XLA's own plan of temporary buffers for the gradient; of torch it is the growth of the
-process's (on a GPU, of the device's) peak. What does not fit, fails or takes too long is a row that says so.
+process's (on a GPU, of the device's) peak. A failure, a timeout or a lack of memory is a row with the reason.
 The JSON is written after every row.
 """
 
@@ -50,8 +50,8 @@ def main(
     """Measure attention implementations side by side.
 
     Args:
-        platform: Fail unless JAX runs there; auto takes what there is.
-        cases: What to compare: scaled_dot, causal, window, gaussian, additive.
+        platform: Fail unless JAX runs on it; auto accepts any.
+        cases: The cases: scaled_dot, causal, window, gaussian, additive.
         min_length: First sequence length.
         max_length: Last sequence length.
         growth: Factor from one length to the next.
@@ -111,7 +111,7 @@ class Bench:
                         self.row(name, length, "fused", blocks)
 
     def compare(self, name, lengths, seconds_per_call, torch: bool):
-        """One case for all its competitors, each up to the length where it fails or takes too long."""
+        """Measure one case for all its competitors, each up to the length at which it fails or takes too long."""
         competitors = [c for c in CASES[name].competitors if torch or not c.startswith("torch")]
         if self.platform == "cpu":
             competitors = [c for c in competitors if c not in ("cudnn", "torch_flex")]
@@ -122,7 +122,7 @@ class Bench:
                     competitors.remove(competitor)
 
     def row(self, name, length, competitor, blocks=(None, None)):
-        """Measure one cell, whatever happens."""
+        """Measure one cell; an exception becomes its error."""
         batch = max(1, 16384 // length) if self.platform == "gpu" else 1
         row = {
             "case": name,
@@ -164,7 +164,7 @@ class Bench:
         )
 
     def jax(self, row, name, shape, competitor, blocks):
-        """Fill the row with what XLA needs and takes."""
+        """Measure JAX: XLA's memory and the time, written into the row."""
         inputs = jax.jit(lambda: [x.astype(self.dtype) for x in jax.random.normal(jax.random.key(0), (3, *shape))])()
         forward = jax_function(CASES[name], competitor, self.dtype, blocks)
         gradient = jax.grad(lambda *qkv: (forward(*qkv).astype(jnp.float32) ** 2).sum(), argnums=(0, 1, 2))
@@ -177,7 +177,7 @@ class Bench:
         row["forward_seconds"] = median_seconds(lambda: jax.block_until_ready(once(*inputs)))
 
     def torch(self, row, name, shape, competitor):
-        """Fill the row with what PyTorch needs and takes."""
+        """Measure PyTorch: memory and time, written into the row."""
         import torch
 
         device = "cuda" if self.platform == "gpu" else "cpu"

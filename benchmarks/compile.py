@@ -1,12 +1,12 @@
-"""`python launch.py bench compile`: what the compilers of absent chips make of our models, and of the same ones written
-plainly in Flax Linen.
+"""`python launch.py bench compile`: compile our models, and straightforward ones in Flax Linen, for GPUs and TPUs that
+are not installed.
 
-A loss and the gradient of all parameters (of query, key and value for attention), compiled for one chip: temporary
-memory, and bytes and operations as XLA counts them (the body of a loop once). Nothing is run. "flax" keeps float32
-where ours does; "flax, usual" is how one commonly writes it (softmax and logits in bfloat16, tanh GELU; attention by
-cuDNN on a GPU): what it needs less than "flax" is what our exactness costs.
+The program is a loss and the gradient of all parameters (of query, key and value for attention), compiled for one
+device: temporary memory, and bytes and operations as XLA counts them (the body of a loop once). Nothing is run. "flax"
+keeps float32 where ours does; "flax, usual" is the common form (softmax and logits in bfloat16, tanh GELU; attention by
+cuDNN on a GPU): its difference from "flax" is the cost of our precision.
 
-Each compiler wants an environment of its own (docs/devices.md), so there is a file for each target.
+Each compiler needs a separate environment (docs/devices.md), so there is a file for each target.
 """
 
 import functools
@@ -31,7 +31,7 @@ from benchmarks import _flax_peers as flax_peers
 
 IMAGES, PIXELS, CLASSES = 128, 224, 1000
 PAIRS, LENGTH, VOCABULARY = 384, 32, 37_000
-"""24,576 tokens, source and target together."""
+"""24,576 source and target tokens."""
 SENTENCES, WORDS = 80, 50
 GRU = {"vocabulary": 30_000, "embed": 620, "hidden": 1000, "readout": 500}
 """Bahdanau et al. 2015, appendix B."""
@@ -41,7 +41,7 @@ KERNELS = ("tpu_custom_call", "fmha")
 
 
 class Program(NamedTuple):
-    """What is compiled: `function(*shapes)`."""
+    """A program to compile: `function(*shapes)`."""
 
     function: Callable
     shapes: tuple
@@ -152,7 +152,7 @@ def main(
     layers: int = 0,
     output: str = "runs/compile",
 ) -> list[dict]:
-    """Compile ours and its peers in Flax for chips that are absent.
+    """Compile our programs and their Flax peers for GPUs and TPUs that are not installed.
 
     Args:
         cases: vit_s, vit_b, transformer, bahdanau, attention_4k, attention_32k.
@@ -176,7 +176,7 @@ def main(
 
 
 def compilers(names: tuple[str, ...]) -> list[chips.Target]:
-    """The targets whose compiler is here; a line for each of the others, an InputError if there is none."""
+    """Return the targets with an installed compiler, after a line for each of the others; InputError without any."""
     found, missing = [], None
     for target in map(chips.parse, names):
         try:
@@ -195,7 +195,7 @@ HEADER = f"{'case':14}{'program':13}{'temporaries':>12}{'of flax':>9}{'GB':>9}{'
 
 
 def measured(name: str, layers: int, target: chips.Target) -> list[dict]:
-    """The rows of a case, printed as they come; "flax" first, because the others are relative to it."""
+    """Compile a case and print its rows; "flax" first, because the others are relative to it."""
     programs, rows = CASES[name](layers), {}
     for which in ("flax", "ours", "flax, usual"):
         common = {"case": name, "target": target.name, "layers": layers, "program": which, "jax": jax.__version__}
@@ -205,7 +205,7 @@ def measured(name: str, layers: int, target: chips.Target) -> list[dict]:
 
 
 def figures(program: Program, target: chips.Target) -> dict:
-    """Of one compiled program; or "error", why there is none."""
+    """Return the measurements of one compiled program, or {"error": reason}."""
     begin = time.perf_counter()
     try:
         with jax.default_matmul_precision("bfloat16"):

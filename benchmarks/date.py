@@ -40,7 +40,7 @@ def ours(source, target):
         return total, count, {}
 
     adam = optimizer(Optim(clip_norm=5.0), 1)
-    program = Program(loss, adam)  # the loop's own compiled call: STEPS training steps scanned
+    program = Program(loss, adam)  # the compiled call of the training loop: STEPS steps scanned
     state = program.put_state(init_state(jax.jit(lambda rng: model.init(rng, source, length, target)), adam, 0))
     rows = np.tile(np.arange(BATCH, dtype=np.int32), (STEPS, 1))
     weight = np.ones((STEPS, BATCH), np.float32)

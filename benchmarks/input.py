@@ -1,9 +1,9 @@
-"""`python launch.py bench input`: how fast a source of data is by itself, and how many cores a training step needs.
+"""`python launch.py bench input`: throughput of an input pipeline, and the number of cores that training needs for it.
 
     python launch.py bench input --path DIR --pixels 224 --batch-size 1024 --step-ms 250
     python launch.py bench input --source-file a.en --target-file a.de --vocabulary-file my.model --batch-tokens 25000
 
-A step of `--step-ms` milliseconds is waited for by data unless the cores read a batch in that time.
+Training with steps of `--step-ms` milliseconds is input-bound unless the cores read a batch in that time.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from attention_jax.data.streams import Reading, Share, Stream
 
 
 def measured(stream: Stream, processes: int, seconds: float) -> tuple[float, float]:
-    """(examples a second, examples in a step), `processes` reading for `seconds` after all have begun."""
+    """Return (examples per second, examples per step) of `processes` that read for `seconds` after all have started."""
     examples, steps, begin = 0, 0, 0.0
     with contextlib.closing(Reading(stream, Share(), 0, 0, 10**6)) as reading:
         for number, (*_, calls) in enumerate(reading):
@@ -56,7 +56,7 @@ def main(
         tokenizer: Tokenizer of the sentences, as --data.tokenizer of translate_files.
         batch_size: Images per training step.
         batch_tokens: Tokens per training step; 0 makes batches of batch_size pairs.
-        processes: Processes that read.
+        processes: Number of worker processes.
         seconds: Seconds to measure.
         step_ms: Milliseconds of a training step, to compare with; 0 compares with none.
     """

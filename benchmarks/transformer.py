@@ -1,5 +1,4 @@
-"""`python launch.py bench transformer`: training and beam search of two Transformers, ours and
-PyTorch's (eager, its own SDPA).
+"""`python launch.py bench transformer`: training and beam search of a Transformer, ours and PyTorch's (eager, SDPA).
 
 Training: 128 sentence pairs of 32 + 32 tokens with random lengths, dropout on every sub-layer's output, Adam; 4+4
 layers of width 128 with one shared vocabulary of 9,716 and label smoothing (Transformer-tiny), and 3+3 layers of width
@@ -30,7 +29,7 @@ from benchmarks._rounds import alternate, import_torch, table
 
 
 class Sizes(NamedTuple):
-    """What is measured."""
+    """The sizes of a measurement."""
 
     name: str
     source_vocabulary: int

@@ -1,10 +1,9 @@
-"""`python launch.py bench vision`: one training step of d2l's Vision Transformer, ours and
-a straightforward PyTorch one.
+"""`python launch.py bench vision`: a training step of d2l's Vision Transformer, ours and a simple PyTorch one.
 
 Both: 128 grey images of 28 x 28 pixels resized to 96, patches of 16, width 512, feed-forward 2,048, 8 heads, 2 layers,
-dropout 0.1, plain SGD (Zhang et al., "Dive into Deep Learning", 11.8). Ours is the training loop's own compiled call,
-so it also resizes and draws its batches; PyTorch gets resized images. Also printed: the rate of a large matrix product
-on this machine, the share of it that our step reaches, and what the input pipeline costs.
+dropout 0.1, plain SGD (Zhang et al., "Dive into Deep Learning", 11.8). Ours is the compiled call of the training loop,
+so it also resizes and gathers its batches; PyTorch gets resized images. Also printed: the rate of a large matmul on
+this machine, the fraction of it that our step reaches, and the cost of the input pipeline.
 """
 
 import os
@@ -31,10 +30,9 @@ STEPS = 2
 
 
 def products() -> float:
-    """Floating-point operations of the matrix products in one of OUR steps: forward once,
-    backward twice (patches: once).
+    """Return the matmul FLOPs of one of our steps: forward once, backward twice (patches: once).
 
-    The last layer computes keys and values of all tokens, and everything else of the class token alone.
+    The last layer computes keys and values of all tokens, and everything else for the class token only.
     """
     rows = BATCH * TOKENS
     whole = 2 * rows * WIDTH * (4 * WIDTH + 2 * MLP) + 4 * rows * TOKENS * WIDTH
@@ -66,7 +64,7 @@ def ours(image, label):
         return *masked_cross_entropy(logits, batch["label"], batch["weight"]), {}
 
     sgd = optimizer(Optim("sgd", learning_rate=0.1), 1)
-    program = Program(loss, sgd)  # the loop's own compiled call: STEPS training steps scanned
+    program = Program(loss, sgd)  # the compiled call of the training loop: STEPS steps scanned
     state = program.put_state(init_state(lambda rng: model.init(rng, preparation.for_evaluation(image[:1])), sgd, 0))
     rows, weight = np.tile(np.arange(BATCH, dtype=np.int32), (STEPS, 1)), np.ones((STEPS, BATCH), np.float32)
     prepare = jax.jit(lambda image, rows: jax.lax.map(lambda r: preparation.augment(jax.random.key(0), image[r]), rows))

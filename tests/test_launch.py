@@ -317,7 +317,7 @@ def test_a_run_is_resumed_only_as_what_it_is(run):
     )
     again = ("train", "date_luong", "--resume", "--out", run)
     assert "optim.learning_rate = 0.0" in refused(*again, "--optim.learning-rate", "1")
-    assert "has 2 epochs behind it, asked for were 1" in refused(*again, "--train.total-epochs", "1")
+    assert "has 2 epochs behind it, got 1" in refused(*again, "--train.total-epochs", "1")
     facts = (run / "facts.json").read_text(encoding="utf-8")
     try:
         (run / "facts.json").write_text(facts.replace('"train_pairs": 540', '"train_pairs": 541'), encoding="utf-8")

@@ -81,7 +81,7 @@ def _settle(directory: Path, settings: Settings):
         if name == "config":
             old, new = next(((f"{k} = {a}", b) for k, (a, b) in configs.differences(old, new).items()), (None, None))
         if old != new:
-            change = f"has {name} {short(old)}, asked for was {short(new)}"
+            change = f"has {name} {short(old)}, got {short(new)}"
             raise InputError(f"the sweep in {directory} {change}; repeat its own command, or give another --out DIR")
 
 

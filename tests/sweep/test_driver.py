@@ -136,7 +136,7 @@ def test_what_cannot_be_is_said_before_anything_starts(calls, tmp_path):
 
 def test_a_directory_holds_one_sweep_at_a_time_and_only_its_own(calls, tmp_path):
     driver.sweep(settings(RATES), tmp_path)
-    with pytest.raises(InputError, match="has space .*0.001,0.01,0.1.* asked for was"):
+    with pytest.raises(InputError, match="has space .*0.001,0.01,0.1.* got"):
         driver.sweep(settings({"optim.learning-rate": "0.5"}), tmp_path)
     with pytest.raises(InputError, match="optim.clip_norm = 0.0"):
         driver.sweep(settings(RATES, config=replace(STUDY, **{"optim.clip_norm": 2.0})), tmp_path)

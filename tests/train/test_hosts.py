@@ -111,7 +111,7 @@ def test_two_hosts_interrupted_at_one_of_them_and_resumed_equal_one_host(tmp_pat
         time.sleep(0.02)
     pair[1].send_signal(signal.SIGTERM)
     for code, out, error in ends(pair):
-        assert code == 130 and "is complete; go on with --resume" in error, (code, out, error)
+        assert code == 130 and "is complete; resume with --resume" in error, (code, out, error)
     (code, said, error), (other, silence, _) = ends(begin_two(tmp_path / "two", "--resume"))
     assert code == other == 0, error
     assert "test.accuracy" in said and "test.accuracy" not in silence  # the first speaks
