@@ -5,7 +5,7 @@ AREA, ASPECT, TRIES = (0.05, 1.0), (0.75, 1.33), 100
 
 
 def box_size(xp, size: tuple[int, int], aspect, draw):
-    """(width, height, whether that is a box) in an image of `size` (width, height), by the rule of TensorFlow's
+    """Return (width, height, whether that is a box) in an image of `size` (width, height), by the rule of TensorFlow's
     `sample_distorted_bounding_box`; `xp` is the module `numpy` or `jax.numpy`.
 
     `aspect` is the ratio of width to height. `draw` in [0, 1) chooses among the heights that give the least to the most

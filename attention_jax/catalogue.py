@@ -206,7 +206,7 @@ def _module_of(path: Path) -> ModuleType:
         sys.modules["experiments"] = _package()
     if path.parent == ROOT:
         foreign = found is not None and str(ROOT) not in (found.submodule_search_locations or ())
-        with _in_the_place_of_another() if foreign else contextlib.nullcontext():
+        with _replacing_user_package() if foreign else contextlib.nullcontext():
             return importlib.import_module(f"experiments.{path.stem}")
     spec = importlib.util.spec_from_file_location(f"experiment_at_{path}", path)
     sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
@@ -223,7 +223,7 @@ def _package() -> ModuleType:
 
 
 @contextlib.contextmanager
-def _in_the_place_of_another() -> Iterator[None]:
+def _replacing_user_package() -> Iterator[None]:
     """Context in which `experiments` is the checkout's package; a module of that name is restored afterwards."""
     named = lambda: [name for name in sys.modules if name.partition(".")[0] == "experiments"]
     others = {name: sys.modules.pop(name) for name in named()}

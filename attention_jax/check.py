@@ -28,13 +28,13 @@ class Again:
 
     experiment: Experiment
     run: Mapping
-    """As it is recorded."""
+    """The recorded run."""
     config: Config
-    """Of its variant and seed, without the options of its command."""
+    """The configuration of its variant and seed, without the options of its command."""
     words: Sequence[str]
     """Its command from the name on, with local paths of its files."""
     repeat: int
-    """How many seeds of its variant are recorded before it."""
+    """The number of seeds of its variant that are recorded before it."""
 
     @property
     def seconds(self) -> float:
@@ -161,20 +161,20 @@ def with_data(config: Config, words: Sequence[str], here: Here) -> list[str]:
         if option not in words:
             continue
         at = words.index(option)
-        place = located(words[at + 1], here.local)
-        if place:
-            words[at + 1] = str(place)
+        path = located(words[at + 1], here.local)
+        if path:
+            words[at + 1] = str(path)
         elif not cached and option not in here.options:
             raise InputError(f"needs {words[at + 1]}: --local-data DIR, a directory that has it")
-        if option in here.options or not place:
+        if option in here.options or not path:
             del words[at : at + 2]
     return [*words, *here.options]
 
 
 def located(name: str, local: str) -> Path | None:
     """The file or directory called `name` in the directory `local`, or in one of the directories in it."""
-    places = (Path(local, name), *sorted(Path(local).glob(f"*/{name}"))) if local else ()
-    return next((place for place in places if place.exists()), None)
+    paths = (Path(local, name), *sorted(Path(local).glob(f"*/{name}"))) if local else ()
+    return next((path for path in paths if path.exists()), None)
 
 
 def chosen(able: Sequence[Again], seconds: float) -> list[Again]:

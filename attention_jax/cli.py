@@ -26,7 +26,7 @@ Lists = tyro.conf.UseAppendAction[tuple[tuple[str, ...], ...]]
 """An option that takes several values and may be repeated: one tuple per occurrence."""
 
 
-def place(metavar: str):
+def positional(metavar: str):
     """The name of a positional argument in the help."""
     return tyro.conf.arg(metavar=metavar)
 
@@ -35,7 +35,7 @@ def place(metavar: str):
 class List:
     """List the experiments by chapter, one per line; with a NAME, show everything about one."""
 
-    experiment: Annotated[Positional[str], place("[NAME]")] = ""
+    experiment: Annotated[Positional[str], positional("[NAME]")] = ""
     """An experiment: claim, source, data, command, cost, variants, results, and how to run it on your own data."""
 
 
@@ -43,7 +43,7 @@ class List:
 class Train:
     """Train an experiment; any of its options can be changed, such as --model.hidden-size 128."""
 
-    experiment: Annotated[Positional[str], place("NAME")]
+    experiment: Annotated[Positional[str], positional("NAME")]
     """An experiment of `launch.py list`, or your own file, such as my/experiment.py; before all options."""
     preset: str = ""
     """One of the sizes that the experiment offers (`launch.py list NAME`): small, base, big."""
@@ -67,7 +67,7 @@ class Train:
 class Export:
     """Export a run's weights as safetensors or .npz, or its computation as StableHLO, to a new directory."""
 
-    run: Annotated[Positional[str], place("RUN")]
+    run: Annotated[Positional[str], positional("RUN")]
     """The directory of a run, such as runs/vit_digits/001."""
     to: Literal["safetensors", "npz", "stablehlo"] = "safetensors"
     """Weights in one of two file formats, or StableHLO programs that run without this package."""
@@ -86,7 +86,7 @@ class Export:
 class Pack:
     """Write a finished run to one file, with which predict, translate, look, evaluate and export work anywhere."""
 
-    run: Annotated[Positional[str], place("RUN")]
+    run: Annotated[Positional[str], positional("RUN")]
     """The directory of a run, such as runs/date_luong/001."""
     out: str = ""
     """The file to write, which ends in .zip; by default RUN.zip."""
@@ -98,9 +98,9 @@ class Pack:
 class Import:
     """Create a run of an experiment from a file of weights, fitted to its data, to evaluate, predict or fine-tune."""
 
-    experiment: Annotated[Positional[str], place("NAME")]
+    experiment: Annotated[Positional[str], positional("NAME")]
     """An experiment of `launch.py list`, or a file of your own; before all options."""
-    file: Annotated[Positional[str], place("FILE")]
+    file: Annotated[Positional[str], positional("FILE")]
     """safetensors or .npz, or a directory with one and its config.json. The names of the arrays determine the format:
     this package, a ViT of timm, Hugging Face or google-research (AugReg), or MarianMT (Hugging Face)."""
     out: str = ""
@@ -111,7 +111,7 @@ class Import:
 class Evaluate:
     """Evaluate a finished run on its held-out data."""
 
-    run: Annotated[Positional[str], place("RUN")]
+    run: Annotated[Positional[str], positional("RUN")]
     """The directory of a run, such as runs/date_luong/001."""
     trust_code: bool = False
     """Import code that the run names from outside of this package: a custom score, model, dataset or optimizer."""
@@ -121,9 +121,9 @@ class Evaluate:
 class Predict:
     """Print the output of a run's model for each text, or for each image file."""
 
-    run: Annotated[Positional[str], place("RUN")]
+    run: Annotated[Positional[str], positional("RUN")]
     """The directory of a run, such as runs/date_luong/001."""
-    texts: Annotated[Positional[tuple[str, ...]], place("TEXT ...")]
+    texts: Annotated[Positional[tuple[str, ...]], positional("TEXT ...")]
     """The texts, each in quotes: "May 1, 1999"."""
     attention: str = ""
     """Also plot attention maps to this file: look.png."""
@@ -135,9 +135,9 @@ class Predict:
 class Look:
     """Show the attention maps of a run's model in one HTML file, which needs no network and no server."""
 
-    run: Annotated[Positional[str], place("RUN")]
+    run: Annotated[Positional[str], positional("RUN")]
     """The directory of a run, such as runs/date_luong/001."""
-    texts: Annotated[Positional[tuple[str, ...]], place("[TEXT or FILE ...]")] = ()
+    texts: Annotated[Positional[tuple[str, ...]], positional("[TEXT or FILE ...]")] = ()
     """Texts in quotes, image files, or .txt files with one of these per line; by default held-out examples."""
     hf: bool = False
     """RUN is the local directory of a Hugging Face model, ViT or MarianMT, instead of a run."""
@@ -152,9 +152,9 @@ class Look:
 class Translate:
     """Translate a text file line by line."""
 
-    run: Annotated[Positional[str], place("RUN")]
+    run: Annotated[Positional[str], positional("RUN")]
     """The directory of a run, such as runs/multi30k_ende_tiny/001."""
-    file: Annotated[Positional[str], place("FILE")]
+    file: Annotated[Positional[str], positional("FILE")]
     """A text file in UTF-8, one sentence per line; empty lines stay empty."""
     out: str = ""
     """The file to write; by default standard output."""
@@ -166,7 +166,7 @@ class Translate:
 class Watch:
     """Show curves, speed, remaining time and latest samples of a run until it finishes."""
 
-    run: Annotated[Positional[str], place("RUN")]
+    run: Annotated[Positional[str], positional("RUN")]
     """The directory of a run, such as runs/date_luong/001."""
     once: bool = False
     """Show the current state once and exit."""
@@ -176,7 +176,7 @@ class Watch:
 class Plot:
     """Redraw the figures of a finished run."""
 
-    run: Annotated[Positional[str], place("RUN")]
+    run: Annotated[Positional[str], positional("RUN")]
     """The directory of a run, such as runs/date_luong/001."""
     trust_code: bool = False
     """Import code that the run names from outside of this package: a custom score, model, dataset or optimizer."""
@@ -186,7 +186,7 @@ class Plot:
 class Reproduce(Reproduction):
     """Run experiments and evaluate their claims; options of the experiment may be added: --data.path P ..."""
 
-    names: Annotated[Positional[tuple[str, ...]], place("[NAME ...]")] = ()
+    names: Annotated[Positional[tuple[str, ...]], positional("[NAME ...]")] = ()
     """Experiments of `launch.py list`, or files of your own; by default all of them."""
     rows: str = ""
     """Run what this file registers, such as experiments/replication.json, in its order (docs/replication.md)."""
@@ -204,7 +204,7 @@ class Reproduce(Reproduction):
 class Sweep:
     """Search the options of an experiment; an existing sweep is resumed. Its other options may be added."""
 
-    experiment: Annotated[Positional[str], place("NAME")]
+    experiment: Annotated[Positional[str], positional("NAME")]
     """An experiment of `launch.py list`; before all options."""
     over: Lists = ()
     """optim.learning-rate=1e-4..1e-2:log model.hidden-size=64,128 ...; by default that of the experiment."""
@@ -234,7 +234,7 @@ class Sweep:
 class SweepReport:
     """Write the table, figures and best command of a sweep, also while it is running."""
 
-    directory: Annotated[Positional[str], place("DIR")]
+    directory: Annotated[Positional[str], positional("DIR")]
     """The directory of a sweep, such as runs/sweeps/date_luong."""
     trust_code: bool = False
     """Import code that the sweep names from outside of this package: a custom score, model, dataset or optimizer."""
@@ -244,7 +244,7 @@ class SweepReport:
 class Compile:
     """Estimate memory and FLOPs of training, evaluation and decoding on GPUs or TPUs without the hardware."""
 
-    experiment: Annotated[Positional[str], place("NAME")]
+    experiment: Annotated[Positional[str], positional("NAME")]
     """An experiment of `launch.py list` that trains, or a file of your own; before all options."""
     target: str
     """The devices: v5e:2x4, v6e:2x2, v5p:2x2x1, h200:8, h100, a100, b200, ...; one device by default."""
@@ -260,7 +260,7 @@ class Compile:
 class Bench:
     """Benchmark against other libraries; options of a benchmark: launch.py bench WHAT --help."""
 
-    what: Annotated[Positional[str], place("WHAT")]
+    what: Annotated[Positional[str], positional("WHAT")]
     """attention, compile, date, input, ntm, sweep, transformer, translation or vision."""
 
 

@@ -75,16 +75,16 @@ def config_before(asked):
     return stored
 
 
-def with_weights(place: str, config):
+def with_weights(weights: str, config):
     """A configuration that begins with the weights in a file or a run, and with the model they are of."""
-    if not place:
+    if not weights:
         return config
     from attention_jax import saved_run
     from attention_jax.config import replace
     from attention_jax.weights import adopt
 
-    model = adopt.options_from(saved_run.weights_of(Path(place), like=config), config.model)
-    return replace(config, model=model, **{"train.init_weights": place})
+    model = adopt.options_from(saved_run.weights_of(Path(weights), like=config), config.model)
+    return replace(config, model=model, **{"train.init_weights": weights})
 
 
 def directory_of(asked, name: str) -> Path:

@@ -29,12 +29,12 @@ class Compared:
     seed: int
     recorded: float
     here: float | None
-    """None if the run has no such number, as one that diverged."""
+    """The number of the new run; None if it diverged."""
     expected: Interval
 
     @property
     def verdict(self) -> Literal["OK", "differs", "a time"]:
-        """a time is another one on another machine, and not judged."""
+        """Whether the number lies in the expected interval; a time depends on the machine and is not judged."""
         if self.claim.timed:
             return "a time"
         agrees = self.here is not None and self.expected.low <= self.here <= self.expected.high

@@ -175,8 +175,8 @@ def largest(x: Float[Array, "B V"], k: int) -> tuple[Float[Array, "B k"], Int[Ar
     _, group = lax.top_k(by_platform(maxima, {"cpu": True, "default": False}), k)  # [B, k]
     columns = (group[:, :, None] * GROUP + jnp.arange(GROUP)[None, None, :]).reshape(rows, k * GROUP)
     candidates = jnp.take_along_axis(x, jnp.minimum(columns, width - 1), axis=1)
-    values, place = lax.top_k(jnp.where(columns < width, candidates, -jnp.inf), k)
-    return values, jnp.take_along_axis(columns, place, axis=1)
+    values, index = lax.top_k(jnp.where(columns < width, candidates, -jnp.inf), k)
+    return values, jnp.take_along_axis(columns, index, axis=1)
 
 
 class _Beams(NamedTuple):

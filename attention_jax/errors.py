@@ -113,7 +113,7 @@ def explained() -> Iterator[None]:
                 f"{where} is not open to this user ({error.strerror}): change that, or give another path"
             ) from error
         if error.errno in MISPLACED:
-            raise InputError(f"{where} is no place for a file ({error.strerror}): give another path") from error
+            raise InputError(f"{where} cannot be written ({error.strerror}): give another path") from error
         raise
     except (MemoryError, RuntimeError) as error:  # NumPy raises the one, JAX the other
         if isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):

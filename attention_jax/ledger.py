@@ -180,7 +180,7 @@ def first_variant(experiment: Experiment) -> str:
 
 
 def bleu_by_length(directory: Path) -> dict:
-    """{"bleu_by_length": {split: bins}} of a translator's run, from its SPLIT.bleu.json files; {} of any other."""
+    """{"bleu_by_length": {split: bins}} of a translation run, from its SPLIT.bleu.json files; {} for others."""
     files = {path.name.removesuffix(".bleu.json"): read_json(path) for path in sorted(directory.glob("*.bleu.json"))}
     bins = {split: file["by_length"] for split, file in files.items() if "by_length" in file}
     return {"bleu_by_length": bins} if bins else {}

@@ -30,7 +30,7 @@ def start(
     directory = Path(directory)
     configs.check_selection(config.train)
     require("train", "data", "report")
-    run_directory.check_place(directory, config, resume)
+    run_directory.check_directory(directory, config, resume)
     from attention_jax.train import hosts, sinks
 
     sinks.check(config.train.log)

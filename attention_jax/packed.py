@@ -22,7 +22,7 @@ KEPT = (
 )
 """The files of a packed run. A packed run lacks checkpoints, metrics and figures, so that it cannot be resumed."""
 LARGEST = 1 << 36
-"""Bytes that a packed run may have unpacked: a damaged or malicious zip does not fill the disk."""
+"""The maximum size of an unpacked run in bytes, so that a damaged or malicious zip cannot fill the disk."""
 
 
 def write(directory: Path, params, out: Path) -> Path:
@@ -63,15 +63,15 @@ def opened(run: Path | str) -> Path:
             held = {info.filename: info.file_size for info in archive.infolist()}
             if "config.json" not in held or not held.keys() <= set(KEPT) or sum(held.values()) > LARGEST:
                 raise zipfile.BadZipFile("it has other files than a packed run")
-            place = tempfile.TemporaryDirectory(prefix="attention_jax-")
-            atexit.register(place.cleanup)
-            archive.extractall(place.name)
+            unpacked = tempfile.TemporaryDirectory(prefix="attention_jax-")
+            atexit.register(unpacked.cleanup)
+            archive.extractall(unpacked.name)
     except (zipfile.BadZipFile, OSError, EOFError, ValueError) as error:
         raise InputError(
             f"{run} is not a packed run ({error}); give a directory that `launch.py train` made, or a file that "
             "`launch.py pack` wrote"
         ) from error
-    return Path(place.name)
+    return Path(unpacked.name)
 
 
 def read_weights(directory: Path) -> dict | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 PROGRAMS = {"attention-jax": "attention-jax", "__main__.py": "python -m attention_jax"}
-"""How the command line of an installed package is typed, by the name of its script."""
+"""The command of an installed package, by the name of its script."""
 
 
 def escaped(text: str) -> str:
@@ -32,7 +32,7 @@ def in_a_line(facts: Mapping) -> str:
 
 
 def program() -> str:
-    """How the user types the command line: `python launch.py` in a checkout, `attention-jax` after an installation."""
+    """Return the command: `python launch.py` in a checkout, `attention-jax` after an installation."""
     return PROGRAMS.get(Path(sys.argv[0]).name, "python launch.py")
 
 

@@ -14,7 +14,7 @@ from attention_jax import Diverged, InputError, config as configs
 from attention_jax.files import check_regular, is_utf8, metrics_row, read_object, write_json
 
 FORMAT = 1
-"""Of config.json. A later version of this package reads all earlier formats."""
+"""The format version of config.json. A later version of this package reads all earlier formats."""
 
 
 def numbered(name: str, root: Path) -> dict[int, Path]:
@@ -129,7 +129,7 @@ def check_longer(config: configs.Config, directory: Path):
             )
 
 
-def check_place(directory: Path, config: configs.Config, resume: bool):
+def check_directory(directory: Path, config: configs.Config, resume: bool):
     """Raise InputError if a run of `config` may not start, or resume, in `directory`."""
     if not is_utf8(str(directory.absolute())):
         raise InputError(f"the path of a run must be UTF-8, got {str(directory)!a}; give another --out DIR")
@@ -160,7 +160,7 @@ def check_data(directory: Path, task):
 
 
 def missing(directory: Path) -> list[Path]:
-    """Which of `directory`, its parent, the parent of that ... are to be made.
+    """Return those of `directory` and its parents that do not exist.
 
     >>> missing(Path("/"))
     []

@@ -17,7 +17,7 @@ from attention_jax.packed import PACKED, opened, read_weights
 from attention_jax.run_directory import check_data, check_format, final_of, has_checkpoint, read_config
 
 FORMAT = 1
-"""Of preprocessing.json."""
+"""The format version of preprocessing.json."""
 
 
 def store_preprocessing(directory: Path, task):
@@ -111,19 +111,19 @@ def read_parameters(directory: Path, config: configs.Config, like=None):
 
 
 def load_weights(directory: Path, **trusted):
-    """(config, params) of a run, whose data need not be available; `trusted` is for `read_config`."""
+    """Return (config, params) of a run, whose data need not be available; `trusted` is for `read_config`."""
     config = read_config(directory, **trusted)
     kept = read_weights(directory)
     return config, read_parameters(directory, config) if kept is None else kept
 
 
-def weights_of(place: Path, **trusted):
+def weights_of(path: Path, **trusted):
     """Return the weights (weights/exchange.py) of a run, of a file, or of a directory with one; `trusted` is passed to
     `read_config`."""
     from attention_jax.weights import exchange
 
-    directory = opened(place) if zipfile.is_zipfile(place) and place.suffix == PACKED else place
+    directory = opened(path) if zipfile.is_zipfile(path) and path.suffix == PACKED else path
     if not any((directory / name).exists() for name in ("checkpoints", "final", "weights.safetensors")):
-        return exchange.read(place)
+        return exchange.read(path)
     config, params = load_weights(directory, **trusted)
-    return exchange.Weights(config.model, exchange.flat(params), str(place))
+    return exchange.Weights(config.model, exchange.flat(params), str(path))

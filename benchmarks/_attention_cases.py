@@ -39,7 +39,7 @@ CASES = {
 
 
 def jax_function(case: Case, competitor: str, dtype, blocks: tuple = (None, None)) -> Callable:
-    """(query, key, value) -> output in JAX; the parameters of the score are constants."""
+    """Return the function (query, key, value) -> output in JAX; the parameters of the score are constants."""
     if competitor == "jax.nn":
         swap = lambda x: x.swapaxes(1, 2)
         return lambda *qkv: swap(jax.nn.dot_product_attention(*map(swap, qkv), is_causal=case.mask is not None))

@@ -40,7 +40,7 @@ def draw(rows: list[dict], path: Path, platform: str):
 
 
 def _panel(axis, rows: list[dict], key: str, factor: float):
-    """One quantity of one case: a line an implementation."""
+    """Plot one quantity of one case, with a line for each implementation."""
     values = []
     for i, name in enumerate(IMPLEMENTATIONS):
         mine = [row for row in rows if row["implementation"] == name]

@@ -38,7 +38,7 @@ def alternate(programs: dict, rounds: int = 12, calls: int = 5) -> dict[str, lis
 
 
 def table(seconds: dict[str, list[float]], examples: int, unit: str) -> str:
-    """One line a program: median step time, `unit` per second, and the speed relative to the first one.
+    """Print one line for each program: median step time, `unit` per second, and the speed relative to the first one.
 
     >>> print(table({"torch": [0.2, 0.2], "jax": [0.1, 0.1]}, 10, "examples"))
     torch             200.0 ms (200.0 - 200.0)        50 examples/s    1.00x

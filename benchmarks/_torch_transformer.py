@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Sizes(NamedTuple):
-    """Of the whole model, which has as many encoder as decoder layers."""
+    """The options of the model, which has as many encoder as decoder layers."""
 
     source_vocabulary: int
     target_vocabulary: int

@@ -263,7 +263,7 @@ class Bench:
 
 
 class Peak:
-    """How far the peak of memory rises from here: of the device with torch, of this process without."""
+    """Increase of peak memory in this context: of the device with `torch`, else of this process."""
 
     def __init__(self, torch=None):
         self.torch = torch
@@ -275,7 +275,7 @@ class Peak:
             self.before = self._status("VmRSS")
 
     def growth(self) -> int:
-        """Bytes."""
+        """Return the increase in bytes."""
         peak = self._status("VmHWM") if self.torch is None else self.torch.cuda.max_memory_allocated()
         return peak - self.before
 
@@ -297,7 +297,7 @@ def free_bytes() -> float:
 
 
 def median_seconds(call) -> float:
-    """Of 3 to 20 calls after one that does not count, within about a second."""
+    """Return the median seconds of 3 to 20 calls after a warm-up, within about a second."""
     call()
     start, times = time.perf_counter(), []
     while len(times) < 3 or (len(times) < 20 and time.perf_counter() - start < 1.0):

@@ -48,7 +48,7 @@ class Program(NamedTuple):
 
 
 def shape(*sizes, dtype=jnp.int32) -> jax.ShapeDtypeStruct:
-    """Of an argument."""
+    """Return the shape of an argument."""
     return jax.ShapeDtypeStruct(sizes, dtype)
 
 
@@ -66,7 +66,7 @@ def mean_loss(logits, targets, smoothing: float = 0.0):
 
 
 def flax_gradient(model, smoothing: float, *batch) -> Program:
-    """Of a peer, which returns logits."""
+    """Return the gradient of a peer, which returns logits."""
     return gradient(model, lambda p, *b: mean_loss(model.apply(p, *b[:-1]), b[-1], smoothing), *batch)
 
 
@@ -84,7 +84,7 @@ def vit(size: str, layers: int) -> dict[str, Program]:
 
 
 def teacher_forced(model, smoothing: float, *batch) -> Program:
-    """Of one of our models from sequence to sequence, as the task computes its loss."""
+    """Return the gradient of one of our encoder-decoders, with the loss of its task."""
 
     def loss(params, source, length, target_in, target):
         def run(module):

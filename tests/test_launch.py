@@ -246,7 +246,7 @@ def test_a_run_ends_with_a_page_of_where_its_model_looks_and_makes_others(run, t
     launch_here("look", run, "May 1, 1999")
     assert (run / "figures" / "look.html").read_text(encoding="utf-8") == ended  # the run's own page stays
     assert "'title'" not in shown and (run / "figures" / "look-own.html").exists()
-    assert "no file of texts to look at" in refused("look", run, tmp_path / "none.txt")
+    assert "no file of texts" in refused("look", run, tmp_path / "none.txt")
     assert "ends in .html; got own.png" in refused("look", run, "--out", "own.png")
     assert "characters" in refused("look", run, "May 1, 1999" * 9)
     assert "text 1 of 1 is ' '" in refused("look", run, " ")

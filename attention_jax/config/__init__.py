@@ -69,10 +69,10 @@ from attention_jax.config.options import (
     ModelOptions,
     OneOf,
     Options,
+    code_paths,
     import_object,
     kind_name,
     part,
-    places_of_code,
     type_from_name,
 )
 from attention_jax.config.patterns import parse_pattern
@@ -203,7 +203,7 @@ class Train(Options):
 
 @dataclass(frozen=True)
 class Decode(Options):
-    """How sequences are generated when a run is evaluated (attention_jax/decode.py)."""
+    """Decoding options of the evaluation (attention_jax/decode.py)."""
 
     section: ClassVar[str] = "decode"
 
@@ -223,7 +223,7 @@ class Decode(Options):
 
 @dataclass(frozen=True)
 class Sampling(Options):
-    """How a language model continues a text (attention_jax/decode.py)."""
+    """Sampling options of language models (attention_jax/decode.py)."""
 
     section: ClassVar[str] = "decode"
 
@@ -354,9 +354,9 @@ def foreign_code(values) -> set[str]:
         return set().union(*map(foreign_code, values))
     if not isinstance(values, dict):
         return set()
-    places = {str(values.get("type", ""))} - Options.kinds.keys() | places_of_code(values)
+    paths = {str(values.get("type", ""))} - Options.kinds.keys() | code_paths(values)
     own = ("attention_jax.", "optax:", "optax.contrib:")
-    foreign = {place for place in places if ":" in place and not place.startswith(own)}
+    foreign = {path for path in paths if ":" in path and not path.startswith(own)}
     return foreign.union(*map(foreign_code, values.values()))
 
 

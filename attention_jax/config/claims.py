@@ -1,4 +1,4 @@
-"""What an experiment claims: a number, its bounds, and what the number is compared with."""
+"""Claims of experiments: a number, its bounds, and the kind of its comparison."""
 
 import dataclasses
 import math
@@ -54,14 +54,14 @@ class Bound:
 @dataclass(frozen=True, kw_only=True)
 class _Registered:
     kind: Kind
-    """What the number is compared with:
+    """The kind of comparison:
 
     same protocol: a published number obtained with the same data, preprocessing, metric, training budget and model
     selection; other protocol: a published number where something differs (`differs`); exact: a theorem or a closed
     form; order: only a sign or an order; aim: a bound of our own; measurement: no bound.
     """
     differs: str = ""
-    """What differs from the source, in one line, where the kind is "other protocol"."""
+    """The difference from the source, in one line, if the kind is "other protocol"."""
     spread: tuple[float, float] | None = None
     """The lowest and the highest of the source's own runs, editions or seeds."""
     since: str = ""
@@ -97,7 +97,7 @@ class Claim(_Registered, Bound):
 
     @property
     def near(self) -> tuple[float, float]:
-        """Where a number of the same protocol counts as reproduced: within the source's spread or 5 % of its number."""
+        """The interval of reproduced numbers of the same protocol: the source's spread or 5 % of its number."""
         share = 0.05 * abs(self.published)
         low, high = self.spread or (math.inf, -math.inf)
         return min(low, self.published - share), max(high, self.published + share)

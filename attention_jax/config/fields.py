@@ -111,7 +111,7 @@ def earlier_names(options) -> dict[str, str]:
 
 
 def check(options, section: str = ""):
-    """InputError unless every value has the type of its field and lies within its bounds."""
+    """Raise InputError unless every value has the type of its field and lies within its bounds."""
     for field in dataclasses.fields(options):
         value, info = getattr(options, field.name), info_of(field)
         if hasattr(value, "aval"):  # a tracer, such as a rate of a population
@@ -159,7 +159,7 @@ def _has_type(hint: type, value) -> bool:
 
 
 def check_bounds(info: OptionInfo, name: str, value: float):
-    """InputError naming the bound that `value` violates."""
+    """Raise InputError with the bound that `value` violates."""
     at_most = LARGEST if info.at_most is None and isinstance(value, int) else info.at_most
     bounds = {
         "above": (info.above, lambda bound: value > bound),

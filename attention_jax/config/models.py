@@ -2,7 +2,7 @@
 
 Names are the same in all families: `hidden_size` is the width of the residual stream or the recurrent state, `mlp_dim`
 of the feed-forward layers, `embed_size` of token embeddings, `key_dim` and `value_dim` of an attention head; `num_...`
-counts layers, heads and whatever else; `position_embedding` is how positions are encoded.
+counts layers, heads and so on; `position_embedding` is how positions are encoded.
 """
 
 from dataclasses import dataclass
@@ -114,7 +114,7 @@ class Translator(ModelOptions):
     num_layers: int = option(1, at_least=1, was="layers")
     """Layers of the encoder, and of the decoder."""
     bidirectional: Literal["none", "first", "all"] = "all"
-    """Which encoder layers read the source in both directions."""
+    """The bidirectional encoder layers."""
     layer_norm: bool = False
     """Apply layer normalization to the encoder's annotations."""
     decoder_init: Literal["pass", "hidden", "dense", "mean"] = option("dense", was="start_from")
@@ -231,10 +231,10 @@ class TransformerLayers(ModelOptions):
     """dot, scaled_dot, general, concat, additive, cosine, gaussian, qk_norm, soft_cap(50), mean, or package.file:Class
     of yours."""
     normaliser: Annotated[str, OneOf(tuple(NORMALISERS), arguments=True)] = "softmax"
-    """How scores become weights: softmax, softmax(0) with a sink, learned_sink, sigmoid(-4), learned_sigmoid, relu,
+    """Normalizer of the scores: softmax, softmax(0) with a sink, learned_sink, sigmoid(-4), learned_sigmoid, relu,
     sparsemax, entmax(1.5), learned_entmax, top_k(8), stick_breaking, or package.file:Class of yours."""
     mask: Annotated[str, OneOf(("none", *MASKS), arguments=True)] = "none"
-    """Which positions self-attention may attend to, besides what is causal or padding: none for all, window(128) for
+    """Mask of self-attention besides causal and padding masks: none for all positions, window(128) for
     those at most 128 positions away, or package.file:Class of yours."""
     norm_layer: Annotated[str, OneOf(tuple(NORMS))] = "layer"
     """LayerNorm (layer), RMSNorm (rms), or package.file:Module of yours, made as Module(epsilon)."""
@@ -547,7 +547,7 @@ class NTM(ModelOptions):
     num_shifts: int = option(3, at_least=1, was="shifts")
     """Shifts that a head chooses from: 3 are one back, none, one forward."""
     memory_init: Literal["constant", "learned", "random"] = "constant"
-    """Initial memory; random is drawn once and not trained."""
+    """Initial memory; random is sampled once and not trained."""
 
 
 @dataclass(frozen=True)
@@ -578,6 +578,6 @@ class RecurrentLanguageModel(ModelOptions):
     dropout: float = rate(0.0, traced=True)
     """Dropout rate of the input of the output layer."""
     truncation: Literal["full", "truncated", "randomised"] = "full"
-    """How far gradients go back within a window (attention_jax/ops/bptt.py)."""
+    """Backpropagation through time within a window (attention_jax/ops/bptt.py)."""
     truncation_length: int = option(8, at_least=1)
     """Steps after which the gradient is cut (truncated), or their mean (randomised)."""

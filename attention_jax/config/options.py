@@ -1,4 +1,4 @@
-"""Base classes of the options: checked when they are made, found by the name of their type in config.json."""
+"""Base classes of the options, which are validated on creation and registered by name for config.json."""
 
 import ast
 import difflib
@@ -42,15 +42,15 @@ def kind_name(kind: type) -> str:
 class Options:
     """Base of the frozen dataclasses of options.
 
-    Every value is checked when the dataclass is made, from the command line or from Python: its type, its bounds (see
-    `attention_jax.config.option`), and that a `Literal` lists it. A subclass is known to `from_json` by its name as
-    soon as it is defined, so that a new dataset or model needs no list of all of them.
+    Every value is checked on creation, from the command line or from Python: its type, its bounds (see
+    `attention_jax.config.option`), and that a `Literal` lists it. Defining a subclass registers its name for
+    `from_json`.
     """
 
     kinds: ClassVar[dict[str, type]] = {}
     """All subclasses that have been defined, by `kind_name`."""
     section: ClassVar[str] = ""
-    """The part of a `Config` that it is: "model" for options such as --model.hidden-size."""
+    """The field of `Config` that has these options: "model" for --model.hidden-size."""
 
     def __init_subclass__(cls, **rest):
         super().__init_subclass__(**rest)
@@ -67,7 +67,7 @@ class Options:
         check(self, self.section)
 
     def _chosen(self):
-        """(field, value, allowed values) of each option with a choice of values; of a tuple each of its entries."""
+        """Iterate over (field, value, allowed values) of options with a choice, and of each entry of a tuple."""
         for name, allowed in _choices(type(self)).items():
             value = getattr(self, name)
             for entry in value if isinstance(value, tuple) else (value,):
@@ -81,17 +81,17 @@ class ModelOptions(Options):
 
     section: ClassVar[str] = "model"
     module: ClassVar[str]
-    """Called as module(options, *sizes), the sizes being what the data decide: vocabularies, classes, bits."""
+    """Import path of the Flax module: module(options, *sizes), with sizes from the data such as vocabularies."""
     task: ClassVar[str]
     """Called as task(config)."""
     custom_loss: ClassVar[bool] = False
-    """Whether its task has a loss of its own, so that --train.loss is refused."""
+    """Whether its task has a fixed loss, so that --train.loss is refused."""
     supports_packing: ClassVar[bool] = False
     """Whether it supports packed sequences (attention_jax/data/packing.py)."""
     needs_joint_vocabulary: ClassVar[bool] = False
     """Whether source and target tokens have one table of embeddings."""
     longest_input: ClassVar[int | None] = None
-    """The most tokens that it takes, where positions are learned; None has no limit."""
+    """The maximum number of tokens with learned positions; None has no limit."""
 
 
 class DataOptions(Options):
@@ -100,7 +100,7 @@ class DataOptions(Options):
     section: ClassVar[str] = "data"
     loader: ClassVar[str]
     stream: ClassVar[str] = "never"
-    """Whether the data are read while training; options of `Streamed` data, as `packing` is of a `Corpus`."""
+    """Whether the data are streamed; options of `Streamed` data, as `packing` is of a `Corpus`."""
     packing: ClassVar[int] = 0
     reverse_source: ClassVar[bool] = False
     predict_padding: ClassVar[bool] = False
@@ -123,7 +123,7 @@ class DataOptions(Options):
 
 
 def type_from_name(name: str) -> type[Options]:
-    """The dataclass of options with that `kind_name`; one from outside of this package is imported.
+    """Return the dataclass of options with that `kind_name`; one from outside of this package is imported.
 
     Raises ValueError if there is none.
     """
@@ -147,11 +147,11 @@ def _choices(kind: type) -> dict[str, tuple | OneOf]:
     return choices
 
 
-def places_of_code(values: dict) -> set[str]:
+def code_paths(values: dict) -> set[str]:
     """The values of a dataclass in config.json that may be import paths, because their fields are a `OneOf`.
 
     >>> from attention_jax.config import Optim
-    >>> places_of_code({"type": "Optim", "name": "a:b"}), places_of_code({"type": "Config", "name": "a:b"})
+    >>> code_paths({"type": "Optim", "name": "a:b"}), code_paths({"type": "Config", "name": "a:b"})
     ({'a:b'}, set())
     """
     kind = Options.kinds.get(str(values.get("type", "")))
@@ -162,27 +162,27 @@ def places_of_code(values: dict) -> set[str]:
     return {str(values[name]) for name in names & values.keys()}
 
 
-def import_object(place: str) -> Any:
-    """The object with the import path "package.file:name". Raises InputError if it cannot be imported.
+def import_object(import_path: str) -> Any:
+    """Return the object with the import path "package.file:name"; InputError if it cannot be imported.
 
     >>> import_object("math:sqrt")(9.0)
     3.0
     """
-    file, _, name = place.partition(":")
+    file, _, name = import_path.partition(":")
     try:
         return getattr(importlib.import_module(file), name)
     except (ModuleNotFoundError, AttributeError, ValueError, TypeError) as error:
         if isinstance(error, ModuleNotFoundError) and not f"{file}.".startswith(f"{error.name}."):
             raise  # the file is there; a package that it imports is not
         raise InputError(
-            f"{place!r} must be package.file:name of something that can be imported; {error}: "
+            f"{import_path!r} must be package.file:name of something that can be imported; {error}: "
             "put the package beside launch.py or on PYTHONPATH"
         ) from error
 
 
 def part(value: str, names: Mapping[str, str]) -> Any:
-    """What the option `value` names: a key of `names`, whose values are places, or a place "package.file:name". With
-    arguments in parentheses, which are literals of Python, it is called with them. Raises InputError.
+    """Return the object that the option `value` names: a key of `names`, whose values are import paths, or an import
+    path "package.file:name". With arguments in parentheses, Python literals, it is called. Raises InputError.
 
     >>> part("floor", {"floor": "math:floor"})
     <built-in function floor>

@@ -3,4 +3,4 @@
 from typing import Literal
 
 Method = Literal["auto", "grid", "random", "tpe", "halving", "hyperband"]
-"""How the points to try are chosen, and whether bad ones are stopped early (attention_jax/sweep/search.py)."""
+"""Search methods, of which the last two stop bad trials early (attention_jax/sweep/search.py)."""

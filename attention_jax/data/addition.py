@@ -17,7 +17,7 @@ from attention_jax.data.pairs import PairData, Texts
 SOURCE_WIDTH, TARGET_WIDTH = 7, 4
 ALPHABET = " +_" + string.digits
 MOST = 200_000
-"""There are 500,500 different sums; drawing nearly all of them would take forever."""
+"""The maximum number of examples: there are 500,500 different sums, and rejection sampling of nearly all is slow."""
 
 
 def generate(examples: int, seed: int = 1984) -> Texts:

@@ -74,7 +74,7 @@ def repeat_copy(
 ) -> Sequences:
     """Section 4.2: copy a sequence a given number of times, then raise an end marker.
 
-    The number of copies comes as a scalar on a channel of its own, scaled as if uniform on 1 .. 10 to mean 0 and
+    The number of copies comes as a scalar on a separate channel, scaled as if uniform on 1 .. 10 to mean 0 and
     variance 1. The output has one more channel than bits, the marker.
 
     >>> data = repeat_copy(np.random.default_rng(0), 1, shortest=1, longest=1, fewest=2, most=2, bits=1)
@@ -123,7 +123,7 @@ def associative_recall(
 
 
 def ngrams(rng: np.random.Generator, rows: int, steps: int = 200, order: int = 6) -> Sequences:
-    """Section 4.4: predict each next bit, drawn from a table of 2^(order-1) probabilities
+    """Section 4.4: predict each next bit, sampled from a table of 2^(order-1) probabilities
     by the order-1 bits before it.
 
     The table is new for every sequence, each probability from Beta(1/2, 1/2). The first order-1 bits are fair coins.
@@ -193,8 +193,8 @@ GENERATORS = {
 
 
 def load(config: settings.Algorithmic, seed: int = 0) -> tuple[Sequences, Sequences, Sequences]:
-    """(train, valid, test) of a configuration, a function of its arguments. Each comes from a stream of random numbers
-    of its own; there are as many test as validation sequences.
+    """Return (train, valid, test) of a configuration, a pure function. Each has a separate stream of random numbers;
+    there are as many test as validation sequences.
 
     Raises InputError unless every set has a sequence.
     """

@@ -54,7 +54,7 @@ def assign(source_length: np.ndarray, target_length: np.ndarray, most: int) -> l
     return [np.flatnonzero(bucket == number) for number in range(len(limits))]
 
 
-def sentences_in_batch(widths: Sequence[int], batch_size: int, batch_tokens: int, multiple: int = 8) -> tuple[int, ...]:
+def sentences_in_batch(widths: Sequence[int], batch_size: int, batch_tokens: int) -> tuple[int, ...]:
     """Return the batch size of each bucket: `batch_size` sentences, or as many as hold `batch_tokens` tokens with
     padding (a multiple of 8 where possible, which divides over devices).
 
@@ -64,4 +64,4 @@ def sentences_in_batch(widths: Sequence[int], batch_size: int, batch_tokens: int
     if not batch_tokens:
         return (batch_size,) * len(widths)
     counts = [max(batch_tokens // width, 1) for width in widths]
-    return tuple(count // multiple * multiple or count for count in counts)
+    return tuple(count // 8 * 8 or count for count in counts)

@@ -1,7 +1,7 @@
 """Points of the unit square and their convex hulls, generated from a seed (Vinyals et al. 2015, section 3.1).
 
-A row of inputs begins with a symbol, (0, 0, 1), and then has a point (x, y, 0) a place: place 0 is the symbol's. The
-target names places: the hull from its point of lowest number counterclockwise, that point again, and 0.
+The inputs are an end symbol (0, 0, 1) at position 0, followed by the points (x, y, 0). The target is a sequence of
+positions: the hull counterclockwise from its point of lowest number, that point again, and 0.
 """
 
 from typing import NamedTuple
@@ -20,11 +20,11 @@ class Hulls(NamedTuple):
     inputs: np.ndarray
     """[N, S, 3] float32"""
     length: np.ndarray
-    """[N] int32: the points of a row, and 1"""
+    """[N] int32: the number of points plus 1"""
     target: np.ndarray
-    """[N, T] int32: places"""
+    """[N, T] int32: positions"""
     target_length: np.ndarray
-    """[N] int32: the corners of a row's hull, and 2"""
+    """[N] int32: the number of corners of the hull plus 2"""
 
 
 class HullSets(NamedTuple):
@@ -36,7 +36,7 @@ class HullSets(NamedTuple):
 
 
 def successors(points: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """Which point follows each one on the hull of its set, counterclockwise: [N, P, 2] -> [N, P], -1 inside.
+    """Return the successor of each point on the hull of its set, counterclockwise: [N, P, 2] -> [N, P], -1 inside.
 
     j follows i if all other points are to the left of the line from i to j.
 
@@ -44,13 +44,13 @@ def successors(points: np.ndarray, count: np.ndarray) -> np.ndarray:
     >>> successors(square, np.array([5])).tolist()
     [[2, 3, 1, 0, -1]]
     """
-    places = np.arange(points.shape[1])
+    positions = np.arange(points.shape[1])
     away = points[:, None, :, :] - points[:, :, None, :]  # [N, i, j, 2]: from i to j
     left = away[:, :, :, None, 0] * away[:, :, None, :, 1] - away[:, :, :, None, 1] * away[:, :, None, :, 0] > 0
-    real = places[None, :] < count[:, None]  # [N, P]
-    same = (places[:, None, None] == places) | (places[None, :, None] == places)  # k is i or j
+    real = positions[None, :] < count[:, None]  # [N, P]
+    same = (positions[:, None, None] == positions) | (positions[None, :, None] == positions)  # k is i or j
     follows = (left | same | ~real[:, None, None, :]).all(-1)  # [N, i, j]
-    follows &= real[:, :, None] & real[:, None, :] & (places[:, None] != places[None, :])
+    follows &= real[:, :, None] & real[:, None, :] & (positions[:, None] != positions[None, :])
     return np.where(follows.any(-1), follows.argmax(-1), -1)
 
 

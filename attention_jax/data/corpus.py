@@ -173,7 +173,7 @@ def load_streamed(config: settings.Corpus, lines: PairLines, batch_size: int) ->
 
 
 def packing(config: settings.Corpus, data: PairData, batch_size: int) -> tuple[Packing, dict]:
-    """How the pairs of a corpus are packed, and by a sample of it, `data`, how much padding is left (it was
+    """Return the packing of a corpus, and the fraction of padding estimated from a sample of it, `data` (it was
     "padding_share")."""
     [rows] = buckets.sentences_in_batch([config.packing], batch_size, config.batch_tokens)
     lengths = np.concatenate([np.stack([part.source_length, part.target_length], axis=1) for part in data.train])

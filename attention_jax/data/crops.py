@@ -59,7 +59,7 @@ def by_area(image: np.ndarray, height: int, width: int) -> np.ndarray:
 
 
 def means(values: np.ndarray, count: int) -> np.ndarray:
-    """[N, ...] -> [count, ...]: the means over `count` equal lengths of the first axis.
+    """Average [N, ...] -> [count, ...]: the means over `count` equal lengths of the first axis.
 
     >>> means(np.array([0, 30, 60]), 2).tolist()
     [10.0, 50.0]

@@ -84,7 +84,7 @@ def with_validation(splits: dict[str, Texts], count: int) -> dict[str, Texts]:
 
 @dataclass(kw_only=True)
 class GeneratedConfig(tfds.core.BuilderConfig):
-    """How many pairs are generated."""
+    """The number of generated pairs."""
 
     examples: int = 50_000
 

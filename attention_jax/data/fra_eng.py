@@ -20,7 +20,7 @@ from attention_jax.data.pairs import PairData, Pairs, Texts
 
 URL = "http://d2l-data.s3-accelerate.amazonaws.com/fra-eng.zip"
 SHA1 = "94646ad1522d915e7b0f9296181140edcf86a4f5"
-"""As d2l publishes it."""
+"""The file as published by d2l."""
 TRAIN, VALID = 512, 128
 HELD_OUT = 2_000
 
@@ -113,7 +113,7 @@ def load(config: settings.FraEng, batch_size: int = 128) -> PairData:
 
 
 def with_padding(pairs: Pairs, width: int, pad: int) -> Pairs:
-    """The same pairs with `width` tokens to predict in every target, its padding among them.
+    """Return the pairs with `width` tokens to predict in every target, including padding.
 
     >>> rows = Pairs(np.array([[5]]), np.array([1]), np.array([[1, 7, 2]]), np.array([2]))
     >>> with_padding(rows, 4, pad=0).target.tolist(), with_padding(rows, 4, pad=0).target_length.tolist()

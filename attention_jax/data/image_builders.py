@@ -71,7 +71,7 @@ class _FromFiles:
         super().__init__(**options)
 
     def check_files(self):
-        """InputError before anything is written, if a published file is not in `path`."""
+        """Raise InputError before anything is written, if a published file is not in `path`."""
         for name in self.FILES if self.path else ():
             locate(self.path, name)
 

@@ -43,7 +43,7 @@ class ImageData(NamedTuple):
     train: Split
     held_out: dict[str, Split]
     names: tuple[str, ...]
-    """Of the classes."""
+    """The names of the classes."""
     facts: Mapping = MappingProxyType({})
     """About the images of a folder, for facts.json."""
     normalization: tuple[np.ndarray, np.ndarray] | None = None
@@ -209,7 +209,7 @@ def _records(config: Images) -> tuple[Split, Split, tuple[str, ...]]:
 
 
 def _published(name: str, path: str) -> tuple[Split, Split, tuple[str, ...]]:
-    """From the cache of arrays, or from TFDS and into that cache."""
+    """Load from the cache of arrays, or from TFDS, whose arrays are then cached."""
     cache = os.path.join(data_home(), "arrays", f"{name}-{VERSIONS[name]}.npz")
     if not os.path.exists(cache):
         arrays = _decoded(name, path)

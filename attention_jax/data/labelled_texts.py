@@ -36,9 +36,9 @@ class LabelledTexts(NamedTuple):
     held_out: dict[str, Labelled]
     """"valid", "test"."""
     texts: dict[str, list[str]]
-    """Of the held-out parts, as a person reads them."""
+    """The held-out texts by split."""
     names: tuple[str, ...]
-    """Of the classes."""
+    """The names of the classes."""
     vocabulary: Vocabulary
     tokenizer: Tokenizer
     facts: dict
@@ -49,10 +49,10 @@ def read(path: str, damaged: str) -> tuple[list[Example], list[str]]:
     lines = text_files.raw_lines(text_files.read_bytes(path, "file of labelled texts"), path)
 
     def parse(line: bytes, number: int) -> Example:
-        place = f"{path} line {number}"
-        columns = text_files.decode_line(line, place).split("\t")
+        location = f"{path} line {number}"
+        columns = text_files.decode_line(line, location).split("\t")
         if len(columns) != 2 or not all(map(str.strip, columns)):
-            raise InputError(f"{place}: expected `label TAB text`, got {'    '.join(columns)[:60]!r}")
+            raise InputError(f"{location}: expected `label TAB text`, got {'    '.join(columns)[:60]!r}")
         return columns[0].strip(), columns[1]
 
     made = text_files.parsed(lines, parse, damaged)
@@ -60,7 +60,7 @@ def read(path: str, damaged: str) -> tuple[list[Example], list[str]]:
 
 
 def without_doubles(examples: list[Example]) -> list[Example]:
-    """Each text once, with the label that it has first.
+    """Remove repeated texts, of which the first label is kept.
 
     >>> without_doubles([("a", "x"), ("b", "x"), ("b", "y")])
     [('a', 'x'), ('b', 'y')]
@@ -71,17 +71,17 @@ def without_doubles(examples: list[Example]) -> list[Example]:
     return [(label, text) for text, label in first.items()]
 
 
-def split(label: np.ndarray, share: float, seed: int = 0) -> dict[str, np.ndarray]:
-    """Rows of "train", "valid" and "test", which have this share of every class: one of each where there are three, and
-    always one that trains.
+def split(label: np.ndarray, fraction: float) -> dict[str, np.ndarray]:
+    """Return indices of "train", "valid" and "test"; the latter two have this fraction of every class: at least one
+    each of classes with three texts, and always one for training.
 
     >>> {name: len(rows) for name, rows in split(np.array([0] * 20 + [1] * 3 + [2]), 0.1).items()}
     {'train': 18, 'valid': 3, 'test': 3}
     """
-    rng, parts = np.random.default_rng(seed), {"train": [], "valid": [], "test": []}
+    rng, parts = np.random.default_rng(0), {"train": [], "valid": [], "test": []}
     for number in np.unique(label):
         rows = rng.permutation(np.flatnonzero(label == number))
-        held = min(max(round(len(rows) * share), 1), (len(rows) - 1) // 2)
+        held = min(max(round(len(rows) * fraction), 1), (len(rows) - 1) // 2)
         parts["valid"].append(rows[:held])
         parts["test"].append(rows[held : 2 * held])
         parts["train"].append(rows[2 * held :])

@@ -26,7 +26,7 @@ class Source(Protocol):
     def __len__(self) -> int: ...
 
     def take(self, rows: np.ndarray) -> "Source":
-        """Some of them."""
+        """Return a subset."""
 
     def open(self, row: int) -> tuple[str, bytes | None]:
         """Return the name of an image for messages, and its open file; without one, the name is its path."""
@@ -38,9 +38,9 @@ class Files:
 
     directories: tuple[str, ...]
     label: np.ndarray
-    """[N] int32: which directory"""
+    """[N] int32: the index of the directory"""
     name: np.ndarray
-    """[N] bytes: in that directory"""
+    """[N] bytes: the file name in that directory"""
 
     def __len__(self) -> int:
         return len(self.label)
@@ -71,7 +71,7 @@ class LazyImages:
     damaged: str = "error"
     """"skip" replaces an unreadable image by the next readable one of the same class."""
     by_area: bool = False
-    """How a whole image is resized (`image_files.decode`)."""
+    """Resizing of whole images (`image_files.decode`)."""
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -87,12 +87,12 @@ class LazyImages:
         return image if np.ndim(numbers) else image[0]
 
     def take(self, rows, axis: int = 0) -> "LazyImages":
-        """Some of the images, still unread."""
+        """Return a subset of the images, still unread."""
         return replace(self, source=self.source.take(rows), label=self.label[rows])
 
     def read(self, rows: np.ndarray, crop: Crop | None = None, draws: tuple[int, ...] = (), threads: int = 1) -> Read:
         """Read the images of `rows` [n]; with `crop`, random crops seeded with (*draws, row)."""
-        different, places = np.unique(rows, return_inverse=True)
+        different, inverse = np.unique(rows, return_inverse=True)
         one = functools.partial(self._one, crop=crop, draws=draws)
         if threads == 1:
             found = [one(row) for row in different.tolist()]
@@ -100,7 +100,7 @@ class LazyImages:
             with ThreadPoolExecutor(threads) as pool:
                 found = list(pool.map(one, different.tolist()))
         return Read(
-            np.stack([image for image, _ in found])[places.reshape(-1)],
+            np.stack([image for image, _ in found])[inverse.reshape(-1)],
             tuple(line for _, lines in found for line in lines),
         )
 
@@ -138,7 +138,7 @@ class ImageStream(Stream):
     seed: int
     batch_size: int
     steps: int
-    """Of a call."""
+    """Examples per call."""
     workers: int = 0
     crop: Crop | None = None
 

@@ -37,12 +37,12 @@ class Lines(NamedTuple):
         """Line `number`, from 0. Raises InputError for one that is empty, not UTF-8, or no longer there."""
         first, end = struct.unpack("<qq", os.pread(_opened(self.offsets), 16, 8 * number))
         line = os.pread(_opened(self.path), end - first, first)
-        place = f"{self.path} line {number + 1}"
+        location = f"{self.path} line {number + 1}"
         if len(line) < end - first:
-            raise InputError(f"{place}: the file became shorter since it was indexed; leave it as it is while training")
-        text = decode_line(line, place)
+            raise InputError(f"{location}: the file became shorter since it was indexed; leave it unchanged")
+        text = decode_line(line, location)
         if not text.strip():
-            raise InputError(f"{place} is empty; remove the pair from both files")
+            raise InputError(f"{location} is empty; remove the pair from both files")
         return text
 
 
@@ -105,20 +105,20 @@ class PairLines(NamedTuple):
     """The number of pairs up to the end of each file."""
 
     def read(self, number: int) -> tuple[str, str]:
-        """Source and target. Raises InputError that names the file and the line."""
+        """Return source and target; InputError with file and line if they cannot be read."""
         lines, row = self._find(number)
         if len(lines) == 1:
-            return two_columns(lines[0].read(row), self.place(number))
+            return two_columns(lines[0].read(row), self.location(number))
         return lines[0].read(row), lines[1].read(row)
 
-    def place(self, number: int) -> str:
+    def location(self, number: int) -> str:
         """Return the (source) file and line of a pair, for messages."""
         lines, row = self._find(number)
         return f"{lines[0].path} line {row + 1}"
 
     def _find(self, number: int) -> tuple[tuple[Lines, ...], int]:
-        place = bisect.bisect_right(self.ends, number)
-        return self.files[place], number - (self.ends[place - 1] if place else 0)
+        index = bisect.bisect_right(self.ends, number)
+        return self.files[index], number - (self.ends[index - 1] if index else 0)
 
 
 def index_pairs(files: Sequence[tuple[str, ...]]) -> PairLines:

@@ -20,13 +20,13 @@ from attention_jax.data.streams import Call, Share, Stream
 from attention_jax.data.vocabulary import Vocabulary
 
 ROUNDS = 6
-"""Of the network that shuffles."""
+"""Rounds of the Feistel network."""
 WINDOW_BATCHES = 32
 """Batches of the narrowest bucket that a window's pairs would make."""
 
 
-def shuffled(places: np.ndarray, total: int, *draws: int) -> np.ndarray:
-    """Return the records at `places` of a pseudorandom order of `total` records, computed without storing it.
+def shuffled(indices: np.ndarray, total: int, *draws: int) -> np.ndarray:
+    """Return the records at `indices` of a pseudorandom order of `total` records, computed without storing it.
 
     A Feistel network permutes 2^(2h) numbers; outputs beyond `total` are permuted again until they are below (cycle
     walking: Black & Rogaway 2002, "Ciphers with arbitrary finite domains").
@@ -37,7 +37,7 @@ def shuffled(places: np.ndarray, total: int, *draws: int) -> np.ndarray:
     half = np.uint64(max(1, (int(total - 1).bit_length() + 1) // 2))
     mask = (np.uint64(1) << half) - np.uint64(1)
     keys = np.random.default_rng(draws).integers(0, 2**63, ROUNDS, np.uint64)
-    records, outside = places.astype(np.uint64), np.ones(len(places), bool)
+    records, outside = indices.astype(np.uint64), np.ones(len(indices), bool)
     while outside.any():
         left, right = records[outside] >> half, records[outside] & mask
         for key in keys:
@@ -63,7 +63,7 @@ class Examples(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """One step: arrays [B, ...] by name, and the weight [B] of their rows."""
+    """The batch of one step: arrays [B, ...] by name, and weights [B]."""
 
     rows: dict[str, np.ndarray]
     weight: np.ndarray
@@ -119,9 +119,9 @@ class PairStream(Stream):
 
     def examples(self, epoch: int, window: int) -> Examples:
         """The pairs of a window of an epoch, tokenised."""
-        places = np.arange(window * self.window, min((window + 1) * self.window, self.records))
+        indices = np.arange(window * self.window, min((window + 1) * self.window, self.records))
         source, target, where, damaged, options = [], [], [], [], self.encoder.options
-        for record in shuffled(places, self.records, self.seed, epoch).tolist():
+        for record in shuffled(indices, self.records, self.seed, epoch).tolist():
             try:
                 pair = self.lines.read(record)
             except InputError as error:
@@ -139,8 +139,8 @@ class PairStream(Stream):
         if options.overlong == "error" and any(over):
             record = where[over.index(True)]
             raise InputError(
-                f"{self.lines.place(record)}: a sentence has more tokens than --data.max-length {options.max_length}, "
-                "its end mark counted; raise it, or give --data.overlong truncate (or drop)"
+                f"{self.lines.location(record)}: a sentence has more tokens than --data.max-length "
+                f"{options.max_length}, including its end token; raise it, or give --data.overlong truncate (or drop)"
             )
         if options.overlong == "drop":
             ids = ([row for row, long in zip(side, over) if not long] for side in ids)

@@ -24,7 +24,7 @@ class Pairs(NamedTuple):
 
 
 class Texts(NamedTuple):
-    """The same pairs as the text a person reads (and BLEU compares), in the order of the rows."""
+    """The pairs as plain text, which BLEU compares, in the same order."""
 
     source: list[str]
     target: list[str]
@@ -37,7 +37,7 @@ class Tokenizer(NamedTuple):
     text: Callable[[Sequence[str]], str]
     all_tokens: Callable[[Sequence[str]], list[list[str]]] | None = None
     recipe: tuple = ()
-    """How a run stores it: a name in `stored.TOKENIZERS` and the arguments of the function there; () if it cannot."""
+    """Its stored form: a name in `stored.TOKENIZERS` and the arguments of the function there; () if it cannot."""
 
     def split(self, texts: Sequence[str]) -> list[list[str]]:
         """The tokens of each text."""
@@ -123,7 +123,7 @@ def padding_share(buckets: Sequence[Pairs]) -> float:
 
 
 def occurs_in(texts: Sequence[str], others: Sequence[str]) -> np.ndarray:
-    """[N] bool: which of the texts also occur among the others."""
+    """Return which of the texts [N] also occur among the others."""
     others = set(others)
     return np.fromiter((text in others for text in texts), bool, len(texts))
 

@@ -61,7 +61,7 @@ def builder(place: str):
 
 
 def splits(place: str) -> tuple[dict[str, tuple[Records, np.ndarray]], tuple[str, ...]]:
-    """{"train": (records, labels), "test": ...} of the dataset, and the names of its classes."""
+    """Return {"train": (records, labels), "test": ...} of the dataset, and the names of its classes."""
     built = builder(place)
     features, known = built.info.features, built.info.splits
     found = {"train": [name for name in TRAIN if name in known], "test": [name for name in TEST if name in known]}

@@ -33,7 +33,7 @@ def generate(examples: int, seed: int = 42) -> dict[str, Texts]:
 
 @dataclass(kw_only=True)
 class ReverseConfig(tfds.core.BuilderConfig):
-    """How many pairs train."""
+    """The number of training pairs."""
 
     examples: int = 50_000
 

@@ -28,7 +28,7 @@ def text_features(
 
 @contextlib.contextmanager
 def _locked(directory: str):
-    """One process prepares, others wait: a sweep starts many runs on the same data."""
+    """Context in which one process prepares a dataset and others wait: a sweep starts many runs on the same data."""
     os.makedirs(directory, exist_ok=True)
     with open(os.path.join(directory, ".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

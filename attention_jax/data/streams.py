@@ -22,9 +22,9 @@ from attention_jax import InputError
 from attention_jax.provenance import cores
 
 LARGEST_RESIDENT = 2**30
-"""Bytes of training arrays that `--data.stream auto` still keeps on the device."""
+"""The largest training arrays, in bytes, that `--data.stream auto` keeps on the device."""
 CALL_BYTES = 2**24
-"""Bytes of rows that a streamed call of several steps may hold."""
+"""The maximum number of bytes of a streamed call of several steps."""
 
 
 class Share(NamedTuple):
@@ -49,9 +49,9 @@ class Call(NamedTuple):
     """The examples of one compiled call."""
 
     bucket: dict[str, np.ndarray]
-    """{name: [here, K * b, ...]}: the rows of this host's devices, those of its first step first."""
+    """{name: [here, K * b, ...]}: the examples of this host's devices, in the order of the steps."""
     weight: np.ndarray
-    """[K, B] float32, of all hosts; 0 for rows that only fill a batch."""
+    """[K, B] float32, of all hosts; 0 for padding."""
     damaged: tuple[str, ...] = ()
     """An error message for each example that was unreadable and replaced."""
 
@@ -60,7 +60,7 @@ class Stream:
     """Base class of streamed datasets; pickled to the workers, so it should be small."""
 
     windows: int
-    """Of an epoch."""
+    """Windows per epoch."""
     workers: int
     """The number of worker processes; 0 reads in threads of this process."""
     epoch_steps: int | None

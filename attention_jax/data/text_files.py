@@ -16,7 +16,7 @@ class Parsed(NamedTuple):
 
     values: list
     numbers: list[int]
-    """Of the line of each, from 0"""
+    """Line numbers, from 0"""
     complaints: list[str]
     """About the lines that were left out"""
 
@@ -80,13 +80,13 @@ def parsed(lines: Sequence, parse: Callable, damaged: Literal["error", "skip"]) 
     return made
 
 
-def decode_line(line: bytes, place: str) -> str:
-    """Decode a line of UTF-8 text and remove its end; `place` is its name in error messages."""
+def decode_line(line: bytes, location: str) -> str:
+    """Decode a line of UTF-8 text and remove its end; `location` is its name in error messages."""
     try:
         return line.decode("utf-8").rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise InputError(
-            f"{place}: not valid UTF-8 (byte {error.object[error.start]:#04x} at {error.start + 1}); "
+            f"{location}: not valid UTF-8 (byte {error.object[error.start]:#04x} at {error.start + 1}); "
             "save the file as UTF-8"
         ) from None
 
@@ -117,12 +117,12 @@ def check_equal(paths: Sequence[str], counts: Iterable[int]):
         )
 
 
-def two_columns(line: str, place: str) -> tuple[str, str]:
+def two_columns(line: str, location: str) -> tuple[str, str]:
     """Return the two columns before and after the first tab; a third column is ignored."""
     first, _, rest = line.partition("\t")
     second = rest.partition("\t")[0]
     if not (first.strip() and second.strip()):
-        raise InputError(f"{place}: expected `source TAB target`, got {line[:60]!r}")
+        raise InputError(f"{location}: expected `source TAB target`, got {line[:60]!r}")
     return first, second
 
 

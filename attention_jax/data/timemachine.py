@@ -21,7 +21,7 @@ from attention_jax.data.vocabulary import UNK, Vocabulary
 
 URL = "http://d2l-data.s3-accelerate.amazonaws.com/timemachine.txt"
 SHA1 = "090b5e7e70c295757f55df93cb0a180b9691891a"
-"""As d2l publishes it."""
+"""The file as published by d2l."""
 CHARACTERS = " abcdefghijklmnopqrstuvwxyz"
 
 

@@ -1,4 +1,4 @@
-"""From text to tokens and back: whitespace, characters, d2l's words, spaCy's rules, ready-made BPE,
+"""Tokenizers and detokenizers: whitespace, characters, d2l's words, spaCy's rules, ready-made BPE,
 sentencepiece trained on the data."""
 
 import functools

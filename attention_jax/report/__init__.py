@@ -1,1 +1,1 @@
-"""What a run looks like: figures, BLEU, tables. Reads files and arrays; computes no model and never imports jax."""
+"""Figures, BLEU and tables of runs, from files and arrays, without JAX."""

@@ -87,7 +87,6 @@ def bleu_by_length(
     source_lengths: Sequence[int],
     edges: Sequence[int] = (0, 10, 20, 30, 40, 50, 60),
     tokenize: Tokenize = "13a",
-    lowercase: bool = False,
 ) -> list[LengthBin]:
     """Corpus BLEU of the sentences whose source has low < length <= high tokens, for neighbouring
     `edges`; empty bins are left out.
@@ -106,7 +105,7 @@ def bleu_by_length(
     for low, high in itertools.pairwise(edges):
         chosen = np.flatnonzero((lengths > low) & (lengths <= high))
         if len(chosen):
-            score = bleu([hypotheses[i] for i in chosen], [references[i] for i in chosen], tokenize, lowercase)
+            score = bleu([hypotheses[i] for i in chosen], [references[i] for i in chosen], tokenize)
             bins.append(LengthBin(low + 1, high, len(chosen), score.score))
     return bins
 
@@ -129,15 +128,15 @@ def kept_beyond(
     return bins[1].bleu / bins[0].bleu
 
 
-def length_figure(series: Mapping[str, Sequence[LengthBin]], path: str | Path, title: str = "", inputs=None) -> Path:
+def length_figure(series: Mapping[str, Sequence[LengthBin]], path: str | Path, inputs=None) -> Path:
     """BLEU over source length, one line per system, a point at the middle of each bin; below it the bin
     and how many sentences it has."""
     middle = lambda b: (b.low + b.high) / 2
     curves = {name: ([middle(b) for b in bins], [b.bleu for b in bins]) for name, bins in series.items()}
     shown = {middle(b): b for bins in series.values() for b in bins}
     between = " " if len(shown) > 7 else "\n"  # vertical labels for many bins
-    ticks = {place: f"{b.low}-{b.high}{between}({b.sentences})" for place, b in shown.items()}
-    axes = {"xlabel": "source length in tokens (number of sentences)", "ylabel": "BLEU", "title": title}
+    ticks = {x: f"{b.low}-{b.high}{between}({b.sentences})" for x, b in shown.items()}
+    axes = {"xlabel": "source length in tokens (number of sentences)", "ylabel": "BLEU"}
     return lines(curves, path, **axes, ticks=ticks, inputs=inputs)
 
 

@@ -72,13 +72,13 @@ def lines(
 def _names_at_ends(axis) -> bool:
     """Write the name of each line at its right end, unless two names would touch or one is long; whether it did."""
     found = axis.get_lines()
-    places = [line.get_xydata()[np.isfinite(line.get_ydata())][-1] for line in found]
-    heights = sorted(axis.transLimits.transform(axis.transScale.transform(places))[:, 1])
+    positions = [line.get_xydata()[np.isfinite(line.get_ydata())][-1] for line in found]
+    heights = sorted(axis.transLimits.transform(axis.transScale.transform(positions))[:, 1])
     if np.diff(heights).min(initial=1) < 0.07 or any(len(line.get_label()) > 20 for line in found):
         return False
-    for line, place in zip(found, places):
+    for line, position in zip(found, positions):
         beside = {"xytext": (4, 0), "textcoords": "offset points", "va": "center"}
-        axis.annotate(line.get_label(), place, **beside, color=line.get_color(), fontsize=SMALLEST + 0.5)
+        axis.annotate(line.get_label(), position, **beside, color=line.get_color(), fontsize=SMALLEST + 0.5)
     return True
 
 
@@ -93,10 +93,10 @@ def _line(axis, name: str, x, y, style: Mapping):
 
 def _scales(axis, series: Mapping[str, tuple], log: str = ""):
     """Set logarithmic axes, and integer ticks on an axis of integers."""
-    places, values = ([np.ravel(pair[i]).astype(float) for pair in series.values()] for i in (0, 1))
+    positions, values = ([np.ravel(pair[i]).astype(float) for pair in series.values()] for i in (0, 1))
     if "x" in log:
-        log_scale(axis, "x", np.concatenate(places))
-    elif places and all(np.all(x == np.round(x)) for x in places):
+        log_scale(axis, "x", np.concatenate(positions))
+    elif positions and all(np.all(x == np.round(x)) for x in positions):
         axis.xaxis.get_major_locator().set_params(integer=True)
     if "y" in log:
         log_scale(axis, "y", np.concatenate(values))
@@ -130,7 +130,7 @@ def bars(
     """Grouped bars: `series` is {name: one entry per group}, an entry a number or a list over seeds.
 
     Of several seeds the bar is the median and the whiskers are the range, as the legend says. None and NaN leave a gap.
-    `reference` is {name: one number or None per group}, drawn as a tick across the group (published numbers).
+    `reference` is {name: one number or None per group}, shown as a tick across the group (published numbers).
     """
     count, slot = len(groups), 0.8 / max(len(series), 1)
     figure = canvas(float(np.clip(0.5 + 0.3 * count * max(len(series), 2), 3.0, WIDTH)), 2.4)
@@ -146,9 +146,9 @@ def bars(
                 spread = np.stack([middle - low, high - middle])[:, many]
                 axis.errorbar(x[many], middle[many], spread, fmt="none", ecolor=ink(), elinewidth=0.9, capsize=2)
         for name, numbers in (reference or {}).items():
-            places = np.array([group for group, number in enumerate(numbers) if number is not None])
+            positions = np.array([group for group, number in enumerate(numbers) if number is not None])
             heights = [number for number in numbers if number is not None]
-            axis.hlines(heights, places - 0.45, places + 0.45, color=ink(), linewidth=1.2, label=name)
+            axis.hlines(heights, positions - 0.45, positions + 0.45, color=ink(), linewidth=1.2, label=name)
         names = [short(drawable(group)) for group in groups]
         upright = 0.06 * max(map(len, names)) > 0.8 * figure.get_figwidth() / count
         axis.set_xticks(range(count), names, rotation=90 if upright else 0)
@@ -213,7 +213,7 @@ def learning_curves(runs, path: str | Path, *, title: str = "", training: str = 
         for axis, (kind, shown) in zip(axes, panels.items()):
             for name in shown:
                 said = f"{_split(name)} (with {training})" if training and _split(name) == "train" else _split(name)
-                _line(axis, said, *curves[name], line_style(_place(name)))
+                _line(axis, said, *curves[name], line_style(_position(name)))
             values = np.concatenate([np.ravel(curves[name][1]) for name in shown])
             values = values[~np.isnan(values)]
             _scales(axis, {name: curves[name] for name in shown}, "y" if 0 < values.min() < values.max() / 100 else "")
@@ -241,8 +241,8 @@ def _split(name: str) -> str:
     return name.rpartition(".")[0] or name
 
 
-def _place(name: str) -> int:
-    """The same style for the same split in every figure."""
+def _position(name: str) -> int:
+    """Return the index of the style of a split, the same in every figure."""
     return SPLITS.index(_split(name)) if _split(name) in SPLITS else len(SPLITS)
 
 

@@ -29,7 +29,7 @@ class Panel(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """How panels are arranged."""
+    """The layout of panels."""
 
     queries: bool
     """Whether tokens label the queries; otherwise their positions do."""

@@ -9,7 +9,9 @@ import numpy as np
 from attention_jax.report.style import OVERLAY, SMALLEST, WIDTH, canvas, drawable, families, save, short, styled
 
 SHOWN = 6
-"""Images in a figure of attention."""
+"""The number of images in a figure of attention."""
+HEADS, MISTAKES, GRID = 8, 24, 8
+"""The numbers of heads, of misclassified images, and of position embeddings per axis in a figure."""
 
 
 def _picture(axis, image, title: str = ""):
@@ -31,13 +33,13 @@ def _overlay(axis, image, attention):
     return axis.imshow(relative, cmap=OVERLAY, alpha=0.65, extent=extent, interpolation="bilinear", vmin=0, vmax=1)
 
 
-def show_attention(images, maps: dict, titles: Sequence[str], path: str | Path, heads: int = 8) -> Path:
+def show_attention(images, maps: dict, titles: Sequence[str], path: str | Path) -> Path:
     """Plot one row per image: the image, attention rollout through all layers, the last layer's mean, and each of its
-    first `heads` heads. Each map is normalized by its largest weight, as the color bar says.
+    first `HEADS` heads. Each map is normalized by its largest weight, as the color bar says.
 
     `images` [N, S, S, C] uint8; `maps` {"rollout": [N, G, G], "last": [N, G, G], "heads": [N, H, G, G]}.
     """
-    each = maps["heads"][:, :heads]
+    each = maps["heads"][:, :HEADS]
     columns = 3 + each.shape[1]
     figure = canvas(WIDTH, 0.8 + len(images) * (WIDTH / columns + 0.02))
     names = ["image", "rollout", "last layer", *(f"head {h + 1}" for h in range(each.shape[1]))]
@@ -57,13 +59,13 @@ def show_attention(images, maps: dict, titles: Sequence[str], path: str | Path, 
     return save(figure, path)
 
 
-def mistakes(images, labels, probabilities, names: Sequence[str], path: str | Path, shown: int = 24) -> Path | None:
+def mistakes(images, labels, probabilities, names: Sequence[str], path: str | Path) -> Path | None:
     """Plot the misclassified images with the highest confidence; None without any."""
     predicted = probabilities.argmax(1)
     wrong = np.flatnonzero(predicted != labels)
     if not len(wrong):
         return None
-    wrong = wrong[np.argsort(-probabilities[wrong, predicted[wrong]], kind="stable")][:shown]
+    wrong = wrong[np.argsort(-probabilities[wrong, predicted[wrong]], kind="stable")][:MISTAKES]
     columns = min(6, len(wrong))
     rows = -(-len(wrong) // columns)
     figure = canvas(WIDTH * columns / 6, 1.35 * rows)
@@ -77,7 +79,7 @@ def mistakes(images, labels, probabilities, names: Sequence[str], path: str | Pa
     return save(figure, path)
 
 
-def position_similarity(table, path: str | Path, most: int = 8) -> Path:
+def position_similarity(table, path: str | Path) -> Path:
     """Cosine similarity of each learned position with all others, as an image per position (Dosovitskiy
     et al. 2021, figure 7, centre).
 
@@ -86,7 +88,7 @@ def position_similarity(table, path: str | Path, most: int = 8) -> Path:
     size = int(np.sqrt(len(table)))
     unit = table / np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-12)
     similar = (unit @ unit.T).reshape(size, size, size, size)
-    at = np.unique(np.linspace(0, size - 1, min(size, most)).round().astype(int))
+    at = np.unique(np.linspace(0, size - 1, min(size, GRID)).round().astype(int))
     figure = canvas(4.4, 3.9)
     with styled():
         axes = figure.subplots(len(at), len(at), squeeze=False)

@@ -112,7 +112,7 @@ def within(value: float, share: float) -> Interval:
 
 
 def union(parts: Sequence[Interval]) -> Interval:
-    """From the lowest to the highest end, with all reasons.
+    """Return the union of intervals, from the lowest to the highest end, with all methods.
 
     >>> union([Interval(1, 3, "3 seeds"), Interval(2, 4, "bootstrap")])
     Interval(low=1, high=4, why='3 seeds, bootstrap')

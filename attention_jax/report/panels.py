@@ -23,9 +23,7 @@ from attention_jax.report.style import (
 )
 
 
-def over_time(
-    panels: Mapping[str, np.ndarray], path: str | Path, *, xlabel: str = "time step", title: str = ""
-) -> Path:
+def over_time(panels: Mapping[str, np.ndarray], path: str | Path, *, title: str = "") -> Path:
     """Plot matrices {name: [T, channels]} over a common time axis, such as inputs, outputs and weightings of an NTM.
 
     Each panel has its own color scale, from its smallest value (at most 0) to its largest, as the figure says.
@@ -51,13 +49,13 @@ def over_time(
             axis.yaxis.get_major_locator().set_params(integer=True, nbins=3, min_n_ticks=1)
             bar = figure.colorbar(image, ax=axis, pad=0.01, aspect=10, ticks=[low, high])
             bar.ax.set_yticklabels([f"{low:.3g}", f"{high:.3g}"])
-        axes[-1].set_xlabel(f"{xlabel} (each panel has a colour scale of its own)" if len(arrays) > 1 else xlabel)
+        axes[-1].set_xlabel("time step" + " (each panel has a separate color scale)" * (len(arrays) > 1))
         axes[-1].xaxis.get_major_locator().set_params(integer=True)
         figure.suptitle(short(title, 70))
     return save(figure, path)
 
 
-def confusion_matrix(counts, classes: Sequence[str], path: str | Path, *, title: str = "") -> Path:
+def confusion_matrix(counts, classes: Sequence[str], path: str | Path) -> Path:
     """Plot counts [C, C] (row: true class, column: predicted) as percentages of each true class."""
     counts = np.asarray(counts, float)
     if counts.shape != (len(classes), len(classes)):
@@ -83,7 +81,7 @@ def confusion_matrix(counts, classes: Sequence[str], path: str | Path, *, title:
                 written = {"ha": "center", "va": "center", "fontsize": SMALLEST, "color": "white" if dark else "black"}
                 axis.text(j, i, f"{100 * share:.0f}", **written)
         figure.colorbar(image, ax=axis, shrink=0.7, aspect=20, format=lambda share, _: f"{100 * share:.0f} %")
-        axis.set(xlabel="predicted", ylabel="true", title=short(title, 60) or "share of each true class, %")
+        axis.set(xlabel="predicted", ylabel="true", title="% of each true class")
     return save(figure, path)
 
 
@@ -115,7 +113,7 @@ def sweep_slices(trials: Sequence[Mapping], path: str | Path, *, metric: str, lo
                 axis.set_xticks(range(len(ticks)), [short(tick, 16) for tick in ticks], rotation=90)
                 axis.margins(x=0.15)
             elif len(set(x)) <= 6:
-                axis.set_xticks(sorted(set(x)), [f"{place:g}" for place in sorted(set(x))])
+                axis.set_xticks(sorted(set(x)), [f"{position:g}" for position in sorted(set(x))])
             axis.set_xlabel(short(name, 32))
             if i % cols == 0:
                 axis.set_ylabel(metric)
@@ -127,10 +125,10 @@ def sweep_slices(trials: Sequence[Mapping], path: str | Path, *, metric: str, lo
 def _slice(axis, x, values, best: int | None):
     """Plot the trials at positions x, the medians of equal positions, the best trial, and trials without a value."""
     done = np.isfinite(values)
-    places = np.unique(x[done])
-    if len(places) < done.sum():
-        medians = [np.median(values[done & (x == place)]) for place in places]
-        axis.plot(places, medians, color=colour(0), linewidth=1.0, alpha=0.7, label="median")
+    positions = np.unique(x[done])
+    if len(positions) < done.sum():
+        medians = [np.median(values[done & (x == position)]) for position in positions]
+        axis.plot(positions, medians, color=colour(0), linewidth=1.0, alpha=0.7, label="median")
     axis.plot(x[done], values[done], "o", color=colour(0), markersize=3.5, alpha=0.6, markeredgewidth=0, label="trial")
     if best is not None:
         label = f"best, trial {best}"
@@ -143,7 +141,7 @@ def _slice(axis, x, values, best: int | None):
 
 
 def parallel_coordinates(trials: Sequence[Mapping], path: str | Path, *, metric: str, log: Sequence[str] = ()) -> Path:
-    """One line per finished trial through all of its parameters to its result (last axis);
+    """Plot one line per finished trial through all of its parameters to its result (last axis);
     brighter lines have larger results.
 
     `trials` and `log` as in `sweep_slices`; a trial without a finite value is left out.
@@ -176,14 +174,14 @@ def parallel_coordinates(trials: Sequence[Mapping], path: str | Path, *, metric:
     return save(figure, path)
 
 
-def _marks(axis, place: int, marks: list[str], most: int = 14):
-    """The values of one of the parallel axes, from its foot to its top; of many, some."""
+def _marks(axis, position: int, marks: list[str]):
+    """Label at most 14 values of one of the parallel axes."""
     heights = np.linspace(0, 1, len(marks)) if len(marks) > 1 else [0.5]
-    every = -(-len(marks) // most)
+    every = -(-len(marks) // 14)
     box = {"boxstyle": "round,pad=0.1", "color": paper(), "alpha": 0.8}
     for mark, height in list(zip(marks, heights))[::every]:
         offset = {"xytext": (4, 0), "textcoords": "offset points", "va": "center"}
-        axis.annotate(mark, (place, height), **offset, fontsize=SMALLEST, bbox=box, zorder=5)
+        axis.annotate(mark, (position, height), **offset, fontsize=SMALLEST, bbox=box, zorder=5)
 
 
 def _parameters(trials: Sequence[Mapping]) -> list[str]:
@@ -201,8 +199,8 @@ def _positions(values: list) -> tuple[np.ndarray, list[str]]:
     """Return numbers unchanged, and other values as positions 0, 1, ... with labels."""
     if all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
         return np.array(values, float), []
-    places = sorted(set(map(str, values)))
-    return np.array([places.index(str(v)) for v in values], float), places
+    positions = sorted(set(map(str, values)))
+    return np.array([positions.index(str(v)) for v in values], float), positions
 
 
 def _unit(x: np.ndarray) -> tuple[np.ndarray, float, float]:

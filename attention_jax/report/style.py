@@ -141,11 +141,11 @@ def log_scale(axes, which: str, values):
 
     axes.set(**{f"{which}scale": "log"})
     axis = getattr(axes, f"{which}axis")
-    places = sorted({float(value) for value in np.ravel(values) if np.isfinite(value) and value > 0})
-    if which == "x" and 0 < len(places) <= 7:
-        axis.set_ticks(places, [f"{place:g}" for place in places])
-    elif places:
-        decades = np.log10(places[-1] / places[0])
+    positions = sorted({float(value) for value in np.ravel(values) if np.isfinite(value) and value > 0})
+    if which == "x" and 0 < len(positions) <= 7:
+        axis.set_ticks(positions, [f"{position:g}" for position in positions])
+    elif positions:
+        decades = np.log10(positions[-1] / positions[0])
         several = ticker.LogLocator(subs=(1.0,) if decades > 3 else (1.0, 2.0, 5.0), numticks=12)
         axis.set_major_locator(several if decades > 0.8 else ticker.MaxNLocator(5))
         axis.set_major_formatter("{x:g}")

@@ -39,7 +39,7 @@ def number(value: float | None) -> str:
 
 
 def span(low: float, high: float) -> str:
-    """From one number to another, as a table shows it.
+    """Format an interval of numbers.
 
     >>> span(94.7, 95.6), span(-2.0, 1.0)
     ('94.7-95.6', '-2 to 1')

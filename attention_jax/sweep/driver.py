@@ -170,10 +170,10 @@ def _groups(directory: Path, settings: Settings, asked: dict, until: int, slots:
         for reason in sorted({partition.why_alone(config, staged) for config, _ in members} - {""}):
             print(f"runs train one by one: {reason}", flush=True)
     paths = []
-    for places in partition.groups([config for config, _ in members], population, slots, staged):
-        group = worker.Group([members[place] for place in places], until, settings.metric)
+    for indices in partition.groups([config for config, _ in members], population, slots, staged):
+        group = worker.Group([members[index] for index in indices], until, settings.metric)
         if not all(worker.there(*member, until) for member in group.members):
             names = " ".join(str(run.relative_to(directory)) for _, run in group.members)
-            paths.append(directory / "groups" / f"{until:04d}-{places[0]:04d}-{zlib.crc32(names.encode()):08x}.json")
+            paths.append(directory / "groups" / f"{until:04d}-{indices[0]:04d}-{zlib.crc32(names.encode()):08x}.json")
             worker.write(paths[-1], group)
     return paths

@@ -17,7 +17,7 @@ from attention_jax.sweep import worker
 
 ROOT = Path(__file__).resolve().parents[2]
 ATTEMPTS = 3
-"""How often a group is started (and resumed) whose worker is killed, before its runs count as failed."""
+"""The number of starts of a group whose worker is killed, before its runs are recorded as failed."""
 
 
 def executor(jobs: int, address: str):
@@ -30,7 +30,7 @@ def executor(jobs: int, address: str):
 
 
 class InProcess:
-    """One group after another, in this process."""
+    """Executor that trains one group after another in this process."""
 
     slots = 1
 

@@ -56,10 +56,10 @@ def groups(members: Sequence[configs.Config], most: int, slots: int, staged: boo
     """
     by_shape: dict[tuple, list[int]] = {}
     alone = []
-    for place, config in enumerate(members):
+    for index, config in enumerate(members):
         if why_alone(config, staged):
-            alone.append([place])
+            alone.append([index])
         else:
-            by_shape.setdefault(shape(config), []).append(place)
+            by_shape.setdefault(shape(config), []).append(index)
     size = max(1, min(most, -(-len(members) // slots)))
-    return [places[i : i + size] for places in by_shape.values() for i in range(0, len(places), size)] + alone
+    return [indices[i : i + size] for indices in by_shape.values() for i in range(0, len(indices), size)] + alone

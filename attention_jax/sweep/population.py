@@ -31,7 +31,7 @@ from attention_jax.train.step import TrainState, gradient_sums, init_state, trai
 
 
 class Member(NamedTuple):
-    """One run of a population."""
+    """A run of a population."""
 
     config: configs.Config
     directory: Path
@@ -44,16 +44,16 @@ def classes(built: Sequence[tasks.Task], seeds: Sequence[int]) -> list[list[int]
     (Generated data depend on the seed, and so does the order of the chunks of several buckets.)
     """
     shared: list[list[int]] = []
-    for place, task in enumerate(built):
+    for index, task in enumerate(built):
         for group in shared:
             first = built[group[0]]
             pairs = zip(jax.tree.leaves(first.buckets), jax.tree.leaves(task.buckets), strict=True)
-            same_order = len(task.buckets) == 1 or seeds[group[0]] == seeds[place]
+            same_order = len(task.buckets) == 1 or seeds[group[0]] == seeds[index]
             if same_order and all(a is b or np.array_equal(a, b) for a, b in pairs):
-                group.append(place)
+                group.append(index)
                 break
         else:
-            shared.append([place])
+            shared.append([index])
     return shared
 
 
@@ -148,8 +148,8 @@ def spread(tree, devices: int):
 
     def one(x):
         x = np.asarray(x)
-        places = np.arange(-(-len(x) // devices) * devices)
-        return x[np.where(places < len(x), places, 0)].reshape(devices, -1, *x.shape[1:])
+        indices = np.arange(-(-len(x) // devices) * devices)
+        return x[np.where(indices < len(x), indices, 0)].reshape(devices, -1, *x.shape[1:])
 
     return jax.tree.map(one, tree)
 
@@ -157,8 +157,8 @@ def spread(tree, devices: int):
 def initial_states(task: tasks.Task, members: Sequence[configs.Config], total_steps: int) -> TrainState:
     """Return the stacked initial states of the members, each equal to that of the run alone."""
     init, numbers, states = task.init, varied(members), []  # one function, so that it is compiled once
-    for place, config in enumerate(members):
-        config = configs.replace(config, **{name: jnp.float32(values[place]) for name, values in numbers.items()})
+    for index, config in enumerate(members):
+        config = configs.replace(config, **{name: jnp.float32(values[index]) for name, values in numbers.items()})
         states.append(jax.device_get(init_state(init, optimizer(config.optim, total_steps), config.train.seed)))
     return jax.tree.map(lambda *leaves: np.stack(leaves), *states)
 

@@ -31,7 +31,7 @@ class Range(NamedTuple):
     whole: bool
     """Whole numbers only."""
     points: int
-    """How many a grid takes; 0: the range has no grid."""
+    """The number of grid points; 0: the range has no grid."""
 
     def grid(self) -> tuple:
         """`points` values, evenly spaced (by ratio if `log`).
@@ -39,12 +39,12 @@ class Range(NamedTuple):
         >>> Range(1e-4, 1e-2, True, False, 3).grid(), Range(1, 4, False, True, 9).grid()
         ((0.0001, 0.001, 0.01), (1, 2, 3, 4))
         """
-        places = (
+        values = (
             np.geomspace(self.low, self.high, self.points)
             if self.log
             else np.linspace(self.low, self.high, self.points)
         )
-        rounded = [round(float(x)) if self.whole else min(max(float(f"{x:.6g}"), self.low), self.high) for x in places]
+        rounded = [round(float(x)) if self.whole else min(max(float(f"{x:.6g}"), self.low), self.high) for x in values]
         return tuple(dict.fromkeys(rounded))
 
 
@@ -123,7 +123,7 @@ def _hint(name: str, known: Mapping[str, type]) -> str:
 
 
 def _dimension(name: str, kind: type, text: str) -> Values | Range:
-    """One parameter's range or list."""
+    """Parse the range or list of a parameter."""
     low, dots, rest = text.partition("..")
     if not dots or (kind not in (int, float) and "," in text):
         return Values(tuple(dict.fromkeys(_value(name, kind, word) for word in text.split(","))))
@@ -142,7 +142,7 @@ def _dimension(name: str, kind: type, text: str) -> Values | Range:
 
 
 def _value(name: str, kind: type, word: str):
-    """One value of a parameter's type."""
+    """Parse a value of a parameter's type."""
     if typing.get_origin(kind) is Literal:
         allowed = typing.get_args(kind)
         if word not in allowed:

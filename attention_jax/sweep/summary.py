@@ -53,7 +53,7 @@ def _value(trial: Trial) -> str:
 
 
 def seconds(trial: Trial) -> float:
-    """Of all its runs so far."""
+    """Return the seconds of all runs of a trial so far."""
     return sum((r["seconds"] if r else h[-1]["seconds"] if h else 0.0) for r, h in zip(trial.results, trial.histories))
 
 
@@ -95,7 +95,7 @@ def command(settings: Settings, trial: Trial) -> str:
 
 
 def importances(study: optuna.Study, trials: Sequence[Trial]) -> dict[str, float]:
-    """How much each parameter matters for a better trial (PED-ANOVA, Watanabe et al. 2023); {} with fewer than 4."""
+    """Return the importance of each parameter (PED-ANOVA, Watanabe et al. 2023); {} with fewer than 4."""
     done = [trial.value for trial in trials if trial.state == "done"]
     if len(done) < 4 or len(set(done)) < 2:
         return {}
@@ -110,15 +110,15 @@ def figures(directory: Path, settings: Settings, trials: Sequence[Trial]) -> lis
     """Plot slices, parallel coordinates and learning curves of the results so far."""
     from attention_jax.report.figures import parallel_coordinates, sweep_slices, trial_curves
 
-    names, place, paths = short_names(settings.space), directory / "figures", []
+    names, root, paths = short_names(settings.space), directory / "figures", []
     log = [name for name, dimension in zip(names, settings.space.values()) if spans_decades(dimension)]
     shown = [
         {"params": dict(zip(names, trial.point.values())), "value": trial.value if trial.state == "done" else None}
         for trial in trials
     ]
     if any(trial["value"] is not None for trial in shown):
-        paths.append(sweep_slices(shown, place / "slices.png", metric=settings.metric, log=log))
-        paths.append(parallel_coordinates(shown, place / "parallel_coordinates.png", metric=settings.metric, log=log))
+        paths.append(sweep_slices(shown, root / "slices.png", metric=settings.metric, log=log))
+        paths.append(parallel_coordinates(shown, root / "parallel_coordinates.png", metric=settings.metric, log=log))
     curves = {}
     for trial in [trial for trial in ranked(settings, trials) if trial.state != "failed"]:
         seen = [{row["epoch"]: row.get(settings.metric, math.nan) for row in rows} for rows in trial.histories if rows]
@@ -129,7 +129,7 @@ def figures(directory: Path, settings: Settings, trials: Sequence[Trial]) -> lis
             )
     if curves:
         best_ones = dict(list(curves.items())[:CURVES])
-        paths.append(trial_curves(best_ones, place / "learning_curves.png", ylabel=settings.metric))
+        paths.append(trial_curves(best_ones, root / "learning_curves.png", ylabel=settings.metric))
     return paths
 
 
@@ -182,10 +182,10 @@ def record(directory: Path, settings: Settings, trials: Sequence[Trial], words: 
     name = settings.config.name
     command = " ".join(["python launch.py sweep", *ledger.shown(words)])
     for trial in trials:
-        for place, result in zip(trial.directories, trial.results):
+        for run_directory, result in zip(trial.directories, trial.results):
             if result:
                 values = {key: value for key, value in result.items() if key != "experiment"}
-                origin = ledger.origin(catalogue.load_experiment(name), place, command)
+                origin = ledger.origin(catalogue.load_experiment(name), run_directory, command)
                 ledger.record(name, {"variant": variant(settings, trial.point)} | values | origin)
     ledger.keep_figures(name, directory)
 
@@ -204,7 +204,7 @@ def announce(settings: Settings, points: Sequence[dict]):
     experiment."""
     name = settings.config.name
     cells = [[number(v) if isinstance(v, float) else str(v) for v in point.values()] for point in points]
-    rows = [(str(place), *values) for place, values in enumerate(cells)]
+    rows = [(str(index), *values) for index, values in enumerate(cells)]
     show(Table(f"Sweep of {name}", ("trial", *short_names(settings.space)), rows, right=("trial",)))
     more = f" ({settings.trials} in all; later ones depend on results)" if len(points) < settings.trials else ""
     print(f"{len(points)} trials{more} x {settings.seeds} seeds by {settings.method}, for {settings.metric}")

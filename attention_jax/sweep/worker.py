@@ -117,7 +117,7 @@ def _populations(path: Path, group: Group) -> list[list[Member]]:
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
         print(f"group {path.stem} trains its {len(members)} runs one by one: {reason}", file=sys.stderr)
         return [[member] for member in members]
-    return [[members[place] for place in places] for places in classes]
+    return [[members[index] for index in indices] for indices in classes]
 
 
 def _population(members: list[Member], directory: Path, until: int):

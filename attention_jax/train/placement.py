@@ -20,8 +20,8 @@ from attention_jax.train.step import gradient_sums, train_chunk
 AXIS = "data"
 """The name of the axis of devices."""
 SHARDED_FROM = 4 * 2**20
-"""Bytes in float32 from which on an array of a state is sharded: those of a 1,024 x 1,024 matrix. A moment in half
-precision is sharded as its parameter is."""
+"""The smallest array of a state that is sharded, in bytes of float32: a 1,024 x 1,024 matrix. A moment in half
+precision is sharded like its parameter."""
 
 
 class Program:

@@ -13,7 +13,7 @@ import optax
 
 
 class TrainState(NamedTuple):
-    """What a training step changes. All leaves are ordinary arrays, so a checkpoint fits any number of devices."""
+    """The state of training. Its leaves are ordinary arrays, so a checkpoint fits any number of devices."""
 
     params: Any  # the model's parameters
     opt_state: Any  # the optimizer's moments and count
