@@ -210,7 +210,14 @@ def _module_of(path: Path) -> ModuleType:
             return importlib.import_module(f"experiments.{path.stem}")
     spec = importlib.util.spec_from_file_location(f"experiment_at_{path}", path)
     sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except ModuleNotFoundError as error:
+        del sys.modules[spec.name]
+        raise InputError(
+            f"{path} imports {error.name}, which is not found here: put it beside launch.py, install it, or add the "
+            "directory that it lies in to PYTHONPATH"
+        ) from error
     return module
 
 

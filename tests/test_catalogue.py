@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from attention_jax import InputError, load_experiment
+
 ROOT = Path(__file__).resolve().parents[1]
 LOAD = "from attention_jax import load_experiment; print(load_experiment({!r}).config().name)"
 
@@ -58,3 +60,9 @@ def test_an_installed_package_finds_the_checkout_it_is_started_in(tmp_path):
     said = "import attention_jax; print(attention_jax.__file__)\n" + LOAD.format("date_luong")
     file, name = python(said, ROOT, tmp_path / "site", PYTHONSAFEPATH="1").split()
     assert file.startswith(str(tmp_path)) and name == "date_luong"
+
+
+def test_a_module_that_an_experiment_file_lacks_is_named(tmp_path):
+    (tmp_path / "mine.py").write_text("import a_package_of_mine\n")
+    with pytest.raises(InputError, match="mine.py.*a_package_of_mine.*PYTHONPATH"):
+        load_experiment(str(tmp_path / "mine.py"))
