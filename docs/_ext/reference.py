@@ -21,7 +21,7 @@ from attention_jax.config import DataOptions, ModelOptions, Options
 GROUPS = {
     "attention": ("Attention functions", ("ops.attention", "ops.heads", "ops.kernel_regression")),
     "scores": ("Score functions", ("ops.scores",)),
-    "normalizers": ("Normalizers: softmax, entmax, sigmoid and others", ("ops.normalisers", "ops.normalising")),
+    "normalisers": ("Normalisers: softmax, entmax, sigmoid and others", ("ops.normalisers", "ops.normalising")),
     "pooling": ("Pooling: mean, variance and local linear attention", ("ops.pooling",)),
     "recurrences": ("Retention (RetNet, Mamba-2) and the delta rule", ("ops.retention", "ops.delta")),
     "alignments": ("Latent alignments: hard, hidden Markov and monotonic attention", ("ops.lattice",)),
