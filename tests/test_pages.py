@@ -13,7 +13,17 @@ from attention_jax import InputError, commands
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-FAST = ("index", "fused", "masks", "installation", "decoding", "troubleshooting", "mixed_precision", "run_directory")
+FAST = (
+    "index",
+    "fused",
+    "masks",
+    "recipes",
+    "installation",
+    "decoding",
+    "troubleshooting",
+    "mixed_precision",
+    "run_directory",
+)
 """Pages whose Python blocks, one after the other, are a program of seconds."""
 TRAINS = ("quickstart", "checkpoints")
 """Pages that train the default experiment: here its smoke configuration."""
