@@ -1,4 +1,4 @@
-"""Programs compiled for chips that are absent: how much memory each needs, and whether that fits.
+"""Compiles programs for accelerators that are not installed: how much memory each needs, and whether it fits.
 
 `targets` describes the chips, `report` reads what a compiler says of one program, `programs` makes the programs of an
 experiment, `command` is `launch.py compile`.

@@ -1,4 +1,5 @@
-"""Attention before the recurrence (Bahdanau et al. 2015): the last state asks, the context is input."""
+"""The encoder-decoder of Bahdanau et al. (2015): the previous decoder state queries the source, and the context vector
+is an input of the recurrence."""
 
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ from attention_jax.ops.deferred import DeferredWeight, deferred_scan
 
 
 class Weights(NamedTuple):
-    """What a step multiplies with."""
+    """The weights of a decoder step."""
 
     align: Alignment  # query [B, H] -> weights [B, S]
     annotations: DeferredWeight  # h_j, [B, S, C]
@@ -28,7 +29,21 @@ def step(w: Weights, states, x: Inputs):
 
 
 class Bahdanau(DeepOutput):
-    """The paper's: score additive, cell gru, bidirectional all, readout maxout."""
+    """The encoder-decoder with additive attention of Bahdanau et al. (2015), appendix A.2.
+
+    Call it with source [B, S], source_length [B] and target_in [B, T], the target shifted right behind `bos`; returns
+    logits [B, T, V] and a dict of attention weights, empty unless `return_weights`.
+    The paper has score additive, cell gru, bidirectional all and readout maxout.
+
+    >>> import jax, jax.numpy as jnp
+    >>> from attention_jax import config
+    >>> options = config.Bahdanau(hidden_size=4, embed_size=4, readout_size=4)
+    >>> model = Bahdanau(options, source_vocab=9, target_vocab=7)
+    >>> batch = jnp.ones((2, 5), jnp.int32), jnp.array([5, 3]), jnp.ones((2, 3), jnp.int32)
+    >>> (logits, _), params = jax.eval_shape(model.init_with_output, jax.random.key(0), *batch)
+    >>> logits.shape
+    (2, 3, 7)
+    """
 
     options: config.Bahdanau
 

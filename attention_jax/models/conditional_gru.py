@@ -11,7 +11,7 @@ from attention_jax.ops.deferred import DeferredWeight, deferred_scan
 
 
 class Weights(NamedTuple):
-    """What a step multiplies with."""
+    """The weights of a decoder step."""
 
     align: Alignment  # query [B, H] -> weights [B, S]
     annotations: DeferredWeight  # h_i, [B, S, C]
@@ -29,7 +29,21 @@ def step(w: Weights, states, x: Inputs):
 
 
 class ConditionalGru(DeepOutput):
-    """As Caglayan et al. 2017: readout tanh, tied embeddings, decoder_init mean, layer_norm of the annotations."""
+    """The encoder-decoder with a conditional GRU of Firat & Cho (2016); Sennrich et al. 2017, section 2.
+
+    Call it with source [B, S], source_length [B] and target_in [B, T], the target shifted right behind `bos`; returns
+    logits [B, T, V] and a dict of attention weights, empty unless `return_weights`.
+    Caglayan et al. 2017 have readout tanh, tied embeddings, decoder_init mean and layer_norm of the annotations.
+
+    >>> import jax, jax.numpy as jnp
+    >>> from attention_jax import config
+    >>> options = config.ConditionalGru(hidden_size=4, embed_size=4, readout_size=4)
+    >>> model = ConditionalGru(options, source_vocab=9, target_vocab=7)
+    >>> batch = jnp.ones((2, 5), jnp.int32), jnp.array([5, 3]), jnp.ones((2, 3), jnp.int32)
+    >>> (logits, _), params = jax.eval_shape(model.init_with_output, jax.random.key(0), *batch)
+    >>> logits.shape
+    (2, 3, 7)
+    """
 
     options: config.ConditionalGru
 

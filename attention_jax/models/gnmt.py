@@ -1,4 +1,5 @@
-"""GNMT (Wu et al. 2016, arXiv:1609.08144): a deep residual stack whose first layer alone asks."""
+"""GNMT (Wu et al. 2016, arXiv:1609.08144): a deep residual stack in which the bottom decoder layer alone
+computes attention."""
 
 from attention_jax import config
 from attention_jax.models import bahdanau
@@ -10,7 +11,21 @@ from attention_jax.ops.deferred import DeferredWeight, deferred_scan
 
 
 class Gnmt(DeepOutput):
-    """Figure 1: bidirectional first, cell lstm, residual connections (section 3.1), the context fed to all layers."""
+    """The deep residual encoder-decoder of Wu et al. (2016), figure 1: one attention, whose context all layers read.
+
+    Call it with source [B, S], source_length [B] and target_in [B, T], the target shifted right behind `bos`; returns
+    logits [B, T, V] and a dict of attention weights, empty unless `return_weights`.
+    The paper has bidirectional first, cell lstm and residual connections (section 3.1).
+
+    >>> import jax, jax.numpy as jnp
+    >>> from attention_jax import config
+    >>> options = config.Gnmt(hidden_size=4, embed_size=4, readout_size=4)
+    >>> model = Gnmt(options, source_vocab=9, target_vocab=7)
+    >>> batch = jnp.ones((2, 5), jnp.int32), jnp.array([5, 3]), jnp.ones((2, 3), jnp.int32)
+    >>> (logits, _), params = jax.eval_shape(model.init_with_output, jax.random.key(0), *batch)
+    >>> logits.shape
+    (2, 3, 7)
+    """
 
     options: config.Gnmt
 
@@ -26,7 +41,7 @@ class Gnmt(DeepOutput):
         w = bahdanau.Weights(align, DeferredWeight(memory.hidden), DeferredWeight(first.kernel(1)), cells_of([first]))
         last, steps = deferred_scan(
             bahdanau.step, w, states[:1], Inputs(token, [])
-        )  # eq. 4: layer 1 asks, step by step
+        )  # eq. 4: layer 1 attends, step by step
         hidden = steps.hidden
         for layer, state in zip(above, states[1:], strict=True):  # the others are one fused scan each
             below = self.drop(hidden, self.options.layer_dropout, train)

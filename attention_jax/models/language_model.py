@@ -1,5 +1,4 @@
-"""Encoder-only and decoder-only Transformers: token representations that see everything, and language models that see
-the past."""
+"""The decoder-only Transformer as a language model."""
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -12,9 +11,18 @@ from attention_jax.ops.masks import causal
 
 
 class LanguageModel(nn.Module):
-    """A decoder-only Transformer: the next token from those before it (Radford et al. 2018).
+    """A decoder-only Transformer language model (Radford et al. 2018).
 
-    The methods of every language model: `__call__` (teacher forced), `start`, `step`, `output`.
+    Call it with tokens [B, T]; returns the logits [B, T, V] of each next token and, with `return_weights`,
+    {"decoder_attention": [B, layers, H, T, T]}. `start` and `step` decode one token at a time with a KV cache. Raises
+    InputError for sizes and parts that do not fit each other.
+
+    >>> from attention_jax import config
+    >>> import jax
+    >>> model = LanguageModel(config.LanguageModel(hidden_size=8, mlp_dim=16, num_heads=2), vocab=11)
+    >>> (logits, _), params = jax.eval_shape(model.init_with_output, jax.random.key(0), jnp.ones((2, 5), jnp.int32))
+    >>> logits.shape
+    (2, 5, 11)
     """
 
     options: config.LanguageModel

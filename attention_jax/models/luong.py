@@ -1,4 +1,5 @@
-"""Attention after the recurrence, input feeding, and local attention (Luong et al. 2015, arXiv:1508.04025)."""
+"""The encoder-decoder of Luong et al. (2015, arXiv:1508.04025): attention after the recurrence, input feeding, and
+local attention."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -21,7 +22,7 @@ from attention_jax.ops.trees import pytree
 @pytree
 @dataclass(frozen=True)
 class Monotonic(Alignment):
-    """local-m (section 3.2): only the words within `reach` of p_t = t."""
+    """Monotonic local attention, local-m (section 3.2): source positions within `reach` of p_t = t."""
 
     reach: int = field(metadata={"static": True})  # D
 
@@ -33,7 +34,8 @@ class Monotonic(Alignment):
 @pytree
 @dataclass(frozen=True)
 class Predictive(Alignment):
-    """local-p (section 3.2): the words within `reach` of a predicted place, under a Gaussian, not renormalised."""
+    """Predictive local attention, local-p (section 3.2): source positions within `reach` of a predicted one p_t, times
+    a Gaussian about it, not renormalized."""
 
     reach: int = field(metadata={"static": True})  # D
     kernel: Float[Array, "D H"]  # W_p
@@ -48,7 +50,7 @@ class Predictive(Alignment):
 
 
 class Weights(NamedTuple):
-    """What a step with input feeding multiplies with."""
+    """The weights of a decoder step with input feeding."""
 
     align: Alignment  # query [B, H], time [B] -> weights [B, S]
     annotations: DeferredWeight  # [B, S, C]
@@ -67,7 +69,7 @@ class InputFeedingState(NamedTuple):
 
 
 def feeding_step(w: Weights, state: InputFeedingState, x: Inputs):
-    """Section 3.3: the attentional vector of the last step enters this one."""
+    """Section 3.3: the attentional vector of the previous step is an input of this one."""
     states = stacked_step(w.layers, state.states, x.token + state.fed @ w.feed, x.noise)  # h_t
     alpha = w.align(states[-1][0], state.time)  # eq. 7
     context = alpha @ w.annotations  # c_t
@@ -76,7 +78,7 @@ def feeding_step(w: Weights, state: InputFeedingState, x: Inputs):
 
 
 class PredictiveScorer(Scorer):
-    """Owns the weights of the predicted place, too."""
+    """A `Scorer` with the weights of the predicted position (eq. 9)."""
 
     def setup(self):
         super().setup()
@@ -86,7 +88,21 @@ class PredictiveScorer(Scorer):
 
 
 class Luong(Translator):
-    """The output layer sees h~_t = tanh(W_c [h_t; c_t]); with input feeding so does the next step."""
+    """The encoder-decoder of Luong et al. (2015): logits from the attentional vector h~_t = tanh(W_c [h_t; c_t]) (eq.
+    5), which with input feeding is also an input of the next step.
+
+    Call it with source [B, S], source_length [B] and target_in [B, T], the target shifted right behind `bos`; returns
+    logits [B, T, V] and a dict of attention weights, empty unless `return_weights`.
+
+    >>> import jax, jax.numpy as jnp
+    >>> from attention_jax import config
+    >>> options = config.Luong(hidden_size=4, embed_size=4, readout_size=4)
+    >>> model = Luong(options, source_vocab=9, target_vocab=7)
+    >>> batch = jnp.ones((2, 5), jnp.int32), jnp.array([5, 3]), jnp.ones((2, 3), jnp.int32)
+    >>> (logits, _), params = jax.eval_shape(model.init_with_output, jax.random.key(0), *batch)
+    >>> logits.shape
+    (2, 3, 7)
+    """
 
     options: config.Luong
 
@@ -129,7 +145,7 @@ class Luong(Translator):
         return deferred_scan(feeding_step, w, state, Inputs(token, self.noise(token, train)))
 
     def run_without_feeding(self, memory: Memory, state: InputFeedingState, token, train):
-        """The recurrence first, then attention of all its states at once."""
+        """The recurrence over all steps, then attention of all its states at once."""
         drop = lambda x: self.drop(x, self.options.layer_dropout, train)
         hidden, states = run_stack(self.stack, token, state.states, drop)  # [T, B, H]
         time = state.time[:, None] + jnp.arange(hidden.shape[0])[None]  # [B, T]

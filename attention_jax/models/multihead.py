@@ -134,10 +134,17 @@ def _per_head(module: nn.Module, prefix: str, kind, heads: int, size: int):
 
 
 class MultiHeadAttention(nn.Module):
-    """softmax(score(q W_q, k W_k)) v W_v for every head, concatenated and projected by W_o.
+    """Multi-head attention with its projections: softmax(score(q W_q, k W_k)) v W_v for every head, concatenated and
+    projected by W_o (Vaswani et al. 2017, section 3.2.2).
 
     Query, key and value may have different widths; `hidden_size` is the output's, `key_dim` and `value_dim` are those
-    of a head's queries and keys and of its values, 0 meaning hidden_size / num_heads.
+    of a head's queries and keys and of its values, 0 meaning hidden_size / num_heads. Leaves of `mask` have the batch
+    as their leading axis, those of `bias` the heads.
+
+    >>> model, x = MultiHeadAttention(num_heads=2, hidden_size=8), jnp.ones((3, 5, 8))
+    >>> (out, weights), _ = model.init_with_output(jax.random.key(0), x, x, x, return_weights=True)
+    >>> out.shape, weights.shape
+    ((3, 5, 8), (3, 2, 5, 5))
     """
 
     num_heads: int

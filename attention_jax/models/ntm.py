@@ -39,7 +39,7 @@ class Shape(NamedTuple):
 
 
 class State(NamedTuple):
-    """Everything a machine remembers; in a batch every field has a leading axis B."""
+    """The recurrent state of a machine; in a batch every field has a leading axis B."""
 
     controller: tuple[Float[Array, "C"], ...]
     """(hidden, cell) of an LSTM, () of a feed-forward controller."""
@@ -95,8 +95,7 @@ def addresses(
 
 
 def turn(state: State, emitted: Float[Array, "P"], shape: Shape) -> State:
-    """What a machine does to its memory in one step: all heads move, the write heads write, then the read heads
-    read."""
+    """One memory access: all heads are addressed, the write heads write, then the read heads read."""
     address, erase, add = addresses(emitted, shape)
     weights = jax.vmap(addressing.locate, in_axes=(None, 0, 0))(state.memory, state.weights, address)  # [H, N]
     memory = addressing.write(state.memory, weights[: shape.num_write_heads], erase, add)
@@ -105,10 +104,18 @@ def turn(state: State, emitted: Float[Array, "P"], shape: Shape) -> State:
 
 
 class NTM(nn.Module):
-    """A Neural Turing Machine over a batch of sequences.
+    """A Neural Turing Machine (Graves et al. 2014, figure 1) over a batch of sequences.
 
-    `memory_init`: "constant" 1e-6, "learned", or "random" (a truncated normal draw, part of the parameters but never
-    trained); compared by Collier & Beel 2018 (arXiv 1807.08518). Every head starts at location 0.
+    Call it with inputs [B, T, I]; returns logits [B, T, `outputs`] and, with `return_weights`, the weights of the
+    heads over the memory locations. `memory_init`: "constant" 1e-6, "learned", or "random" (a truncated normal draw,
+    part of the parameters but never trained); compared by Collier & Beel 2018 (arXiv 1807.08518). Every head starts at
+    location 0.
+
+    >>> from attention_jax import config
+    >>> model = NTM(config.NTM(hidden_size=4, num_locations=6, word_size=3), outputs=2)
+    >>> (logits, _), params = jax.eval_shape(model.init_with_output, jax.random.key(0), jnp.ones((5, 7, 2)))
+    >>> logits.shape
+    (5, 7, 2)
     """
 
     options: config.NTM
@@ -165,7 +172,7 @@ class NTM(nn.Module):
 
 
 class StackedLSTM(nn.Module):
-    """The paper's baseline: LSTM layers over the inputs, then the output layer; all it remembers is in its cells."""
+    """The paper's baseline: LSTM layers over the inputs, then the output layer, without an external memory."""
 
     options: config.StackedLSTM
     outputs: int

@@ -1,4 +1,4 @@
-"""Sequence to sequence without attention (Sutskever et al. 2014; Cho et al. 2014): one vector stands for the source."""
+"""Sequence to sequence without attention (Sutskever et al. 2014; Cho et al. 2014): the source is one vector."""
 
 import jax.numpy as jnp
 
@@ -9,9 +9,22 @@ from attention_jax.models.translator import Step
 
 
 class Sutskever(DeepOutput):
-    """The decoder starts from the encoder's last state; with context_input "every_step" each step sees it, too.
+    """The encoder-decoder without attention of Sutskever et al. (2014), and of Cho et al. (2014).
 
-    Sutskever et al.: cell lstm, 4 layers, bidirectional none, decoder_init pass, readout state. Cho et al.: every_step.
+    The decoder starts from the encoder's last state; with context_input "every_step" (Cho et al.) it is also an input
+    of every step. Sutskever et al. have cell lstm, 4 layers, bidirectional none, decoder_init pass and readout state.
+
+    Call it with source [B, S], source_length [B] and target_in [B, T], the target shifted right behind `bos`; returns
+    logits [B, T, V] and a dict of attention weights, empty unless `return_weights`.
+
+    >>> import jax, jax.numpy as jnp
+    >>> from attention_jax import config
+    >>> options = config.Sutskever(hidden_size=4, embed_size=4, readout_size=4)
+    >>> model = Sutskever(options, source_vocab=9, target_vocab=7)
+    >>> batch = jnp.ones((2, 5), jnp.int32), jnp.array([5, 3]), jnp.ones((2, 3), jnp.int32)
+    >>> (logits, _), params = jax.eval_shape(model.init_with_output, jax.random.key(0), *batch)
+    >>> logits.shape
+    (2, 3, 7)
     """
 
     options: config.Sutskever

@@ -146,8 +146,8 @@ class ImageLayer(nn.Module):
     """x + attention(norm(x)), then x + ffn(norm(x)), each branch under stochastic depth."""
 
     block: Block
-    skip: Any = 0.0
-    """Probability of skipping a branch."""
+    drop_path_rate: Any = 0.0
+    """Probability of dropping a residual branch (stochastic depth)."""
 
     def setup(self):
         block = self.block
@@ -186,8 +186,8 @@ class ImageLayer(nn.Module):
         return x + self._branch(y, train), weights
 
     def _branch(self, y, train):
-        skips = train and not is_zero(self.skip)
-        return stochastic_depth(y, self.skip, self.make_rng("dropout")) if skips else y
+        skips = train and not is_zero(self.drop_path_rate)
+        return stochastic_depth(y, self.drop_path_rate, self.make_rng("dropout")) if skips else y
 
 
 def image_block(options: config.Vit | config.Cct) -> Block:
@@ -196,7 +196,7 @@ def image_block(options: config.Vit | config.Cct) -> Block:
 
 
 class EncoderWithHead(nn.Module):
-    """Layers, a last normalisation, a pool over the tokens and a linear classifier: what ViT and CCT share."""
+    """Layers, a last normalisation, pooling over the tokens and a linear classifier, of both ViT and CCT."""
 
     classes: int
     block: Block
@@ -218,7 +218,7 @@ class EncoderWithHead(nn.Module):
         weights, last = [], self.layers - 1
         for i in range(self.layers):
             skip = self.stochastic_depth * (i / last if last else 1.0)
-            layer = ImageLayer(self.block, skip=skip, name=f"layer_{i}")
+            layer = ImageLayer(self.block, drop_path_rate=skip, name=f"layer_{i}")
             outputs = 1 if self.pool == "token" and i == last and not return_weights else None
             x, w = layer(x, grid, outputs, train, return_weights)
             weights.append(w)
@@ -245,10 +245,16 @@ class EncoderWithHead(nn.Module):
 
 
 class Vit(nn.Module):
-    """Patches, a linear map, a class token if that is what is pooled, positions, and the trunk.
+    """The Vision Transformer (Dosovitskiy et al. 2021, section 3.1): images [B, S, S, C] to logits [B, classes].
 
-    A model made for `image_size` also takes images of another size: learned positions are interpolated. With the
-    stem "shifted" it reads patches of the image and of its shifts by half a patch, normalised (Lee et al. 2021, eq. 4).
+    Patch embeddings, a class token if it is pooled, positions, and an encoder with a head. A model made for
+    `image_size` also takes images of another size: learned positions are interpolated. With the stem "shifted" it
+    reads patches of the image and of its shifts by half a patch, normalised (Lee et al. 2021, eq. 4).
+
+    >>> model = Vit(config.Vit(patch_size=2, hidden_size=8, mlp_dim=16, num_heads=2), classes=10, image_size=8)
+    >>> (logits, _), params = jax.eval_shape(model.init_with_output, jax.random.key(0), jnp.ones((3, 8, 8, 1)))
+    >>> logits.shape
+    (3, 10)
     """
 
     options: config.Vit
@@ -270,9 +276,9 @@ class Vit(nn.Module):
     def __call__(self, images: Float[Array, "B S S C"], *, train: bool = False, return_weights: bool = False):
         """(logits [B, classes], {"encoder_attention": [B, layers, H, T, T]} if `return_weights`)."""
         options, block = self.options, image_block(self.options)
-        x = self.embedded(images, block)  # [B, N, D]
+        x = self.patch_embed(images, block)  # [B, N, D]
         grid = math.isqrt(x.shape[1])
-        x = drop(self, self.placed(with_first_tokens(self, x), grid), block.dropout, train)
+        x = drop(self, self.add_positions(with_first_tokens(self, x), grid), block.dropout, train)
         head = {"pre_logits_dim": options.pre_logits_dim, "zero_head": options.zero_head}
         depth = {"layers": options.num_layers, "stochastic_depth": options.stochastic_depth}
         trunk = EncoderWithHead(self.classes, block, pool=options.pool, **depth, **head, name="trunk")
@@ -280,8 +286,8 @@ class Vit(nn.Module):
             x, grid=grid if options.position_embedding == "rotary" else 0, train=train, return_weights=return_weights
         )
 
-    def embedded(self, images: Float[Array, "B S S C"], block: Block) -> Float[Array, "B N D"]:
-        """The patches' vectors."""
+    def patch_embed(self, images: Float[Array, "B S S C"], block: Block) -> Float[Array, "B N D"]:
+        """Patch embeddings, by the stem."""
         size, stem = self.options.patch_size, self.options.stem
         if stem == "convolutions":
             return ConvolutionalStem(size, block.hidden_size, block.dtype, name="stem")(images)
@@ -291,9 +297,8 @@ class Vit(nn.Module):
         x = LayerNorm(block.norm_epsilon, name="patch_norm")(x) if shifted else x
         return Linear(block.hidden_size, dtype=block.dtype, name="patch_embedding")(x)
 
-    def placed(self, x: Float[Array, "B T D"], grid: int) -> Float[Array, "B T D"]:
-        """The tokens with the vectors of their places added, where the kind of positions has such (rotary turns queries
-        and keys)."""
+    def add_positions(self, x: Float[Array, "B T D"], grid: int) -> Float[Array, "B T D"]:
+        """The tokens plus their position embeddings, if there are any (rotary ones act on queries and keys)."""
         prefix, width = x.shape[1] - grid * grid, x.shape[2]
         if self.options.position_embedding == "learned":
             rows = prefix + (self.image_size // self.options.patch_size) ** 2

@@ -28,10 +28,10 @@ from attention_jax.ops.weight_dropout import dropout_bits, dropout_factor
 def masked_softmax(
     scores: Float[Array, "... Q K"], mask: Bool[Array, "... Q K"] | None = None
 ) -> Float[Array, "... Q K"]:
-    """Softmax over the keys that `mask` allows (all, if None).
+    """Softmax of `scores` over the keys that `mask` allows, all if None.
 
-    Masked keys, and those whose score is -inf, weigh exactly 0 and receive no gradient. A row without any allowed
-    key is all zeros, with zero gradient: neither NaN nor a mean over masked keys.
+    Masked keys, and those whose score is -inf, weigh exactly 0 and receive no gradient. A fully masked query has
+    weights of zero, with zero gradient: neither NaN nor a mean over masked keys.
 
     >>> masked_softmax(jnp.zeros((2, 2)), jnp.array([[True, True], [False, False]])).tolist()
     [[0.5, 0.5], [0.0, 0.0]]
@@ -59,20 +59,19 @@ def attend(
     block_q: int | None = None,
     block_k: int | None = None,
 ) -> Float[Array, "Q V"] | tuple[Float[Array, "Q V"], Float[Array, " Q"]]:
-    """Pool the values with weights made of the scores of their keys:
-    `normalise(score(query, key) + bias, where=mask) @ value`.
+    """Exact attention, `normalise(score(query, key) + bias, where=mask) @ value`.
 
-    This is attention of ONE sequence and one head: use `jax.vmap` over batch and heads (and over whatever leaves of
+    It is written for ONE sequence and one head: use `jax.vmap` over batch and heads (and over whatever leaves of
     score, bias, mask and normaliser differ there), or `ops.heads.attend_heads` for arrays [B, T, H, D].
 
     Args:
       query, key, value: [Q, D], [K, E] and [K, V], of a floating type. E need not be D if the score allows it.
       score, bias, mask: callable pytrees, see `ops/scores.py`, `ops/biases.py` and `ops/masks.py`, or functions without
         parameters. True in a mask means that the query may attend to the key.
-      normalise: how scores become weights, `Softmax()` unless given: a callable pytree (`ops/normalisers.py`), or an
-        elementwise function of the scores. Its leaves receive gradients.
-      pool: what is made of the weights and the values, `Mean()` unless given: a pytree of `ops/pooling.py`.
-      dropout: the share of weights to drop, as in the code of Vaswani et al. 2017; none are dropped without `rng`.
+      normalise: how logits become weights: a callable pytree (`ops/normalisers.py`) whose leaves receive gradients,
+        or an elementwise function.
+      pool: how weights and values become outputs: a pytree of `ops/pooling.py`.
+      dropout: the fraction of weights to drop, as in the code of Vaswani et al. 2017; none are dropped without `rng`.
         Which weights are dropped depends on `rng` and on the positions alone, not on the implementation or its blocks.
       query_offset: the position of the first query (keys start at 0), for decoding with a cache.
       return_log_sum_exp: also return log sum_j exp(score_j) over the keys that each query may attend to, [Q], in
@@ -92,7 +91,7 @@ def attend(
 
     Derivatives: "plain", "fused" and "linear" have forward and reverse mode, of any order and in any combination;
     "fused" in memory linear in Q + K, too (`ops/derivatives.py`). The kernels "cudnn", "flash" and "resident" have
-    reverse mode, once: JAX raises a TypeError about custom_vjp for others, and then "fused" is what to ask for.
+    reverse mode, once: JAX raises a TypeError about custom_vjp for others; then use "fused".
 
     >>> attend(jnp.eye(1, 2), 9 * jnp.eye(2), jnp.array([[1.0], [2.0]])).round(2).tolist()
     [[1.0]]
@@ -208,7 +207,7 @@ def attention_weights(
     normalise: Normaliser | Callable = Softmax(),
     query_offset: Int[Array, ""] | int = 0,
 ) -> Float[Array, "Q K"]:
-    """The attention map [Q, K] whose weights `attend` pools with. It takes Q * K memory.
+    """The attention map [Q, K] of `attend`, whose arguments it takes. It needs memory for Q * K weights.
 
     >>> attention_weights(jnp.ones((1, 2)), jnp.ones((4, 2))).tolist()
     [[0.25, 0.25, 0.25, 0.25]]

@@ -1,7 +1,5 @@
-"""Biases: callable pytrees `bias(query [Q, D], query_positions [Q], key_positions [K]) -> [Q, K]`, added to the score.
-
-They are how attention learns about (relative) positions. Parameters are leaves; biases per
-head are vmapped with the heads.
+"""Position biases: callable pytrees `bias(query [Q, D], query_positions [Q], key_positions [K]) -> [Q, K]` that are
+added to the logits. Their parameters are leaves; a bias per head is vmapped with the heads.
 """
 
 import math
@@ -23,7 +21,13 @@ def _relative(query_positions: Int[Array, " Q"], key_positions: Int[Array, " K"]
 
 
 class Bias:
-    """What all biases share: their signature."""
+    """Base class of position biases, added to the logits [Q, K] of a score.
+
+    A subclass is a dataclass registered by `pytree` that defines `__call__`.
+
+    >>> ALiBi(slope=1.0)(jnp.ones((1, 2)), jnp.array([2]), jnp.arange(3)).tolist()
+    [[-2.0, -1.0, -0.0]]
+    """
 
     def __call__(
         self, query: Float[Array, "Q D"], query_positions: Int[Array, " Q"], key_positions: Int[Array, " K"]
@@ -37,7 +41,11 @@ class ShawBias(Bias):
     """q . a[clip(k - q, -c, c)] / sqrt(D) with `table` a [2 c + 1, D] (Shaw et al. 2018, eq. 4-5;
     values get no vectors of positions, eq. 3).
 
-    With the score `ScaledDot` this is q . (k + a) / sqrt(D). One product with the table serves all keys.
+    With the score `ScaledDot` this is q . (k + a) / sqrt(D). One matmul with the table serves all keys.
+
+    >>> bias = ShawBias(jnp.array([[1.0], [0.0], [2.0]]))  # relative positions -1, 0 and 1
+    >>> bias(jnp.array([[1.0]]), jnp.array([1]), jnp.arange(4)).tolist()
+    [[1.0, 0.0, 2.0, 2.0]]
     """
 
     table: Float[Array, "R D"]
@@ -58,13 +66,17 @@ class ShawBias(Bias):
 @pytree
 @dataclass(frozen=True)
 class TransformerXLBias(Bias):
-    """q . W r(q - k) / sqrt(D), where r is the sinusoid of the distance and `kernel` W [D, S] is learned (Dai et al.
-    2019, section 3.3, terms b and d). S is even: half of r are cosines, the other half sines.
+    """q . W r(i - j) / sqrt(D) for a query at i and a key at j, with r the sinusoid of the distance and a learned
+    `kernel` W [D, S] (Dai et al. 2019, section 3.3, terms b and d). S is even: half of r are cosines, half sines.
 
-    With the score `ScaledDot` this is q . (k + W r), for distances never seen in training too. Their u and v (terms c
-    and d) are here one vector a layer, the bias term of the projection that makes q, if it has one. r(i - j) is r(-j)
-    rotated by i, so W^T q is rotated instead and meets the sinusoids of the keys: products of width S a pair, where
-    `ShawBias` picks from a table. Angles are of positions, in float32: about 2e-4 off at position 16,000.
+    With the score `ScaledDot` this is q . (k + W r), also for distances beyond those in training. The paper's u and v
+    (terms c and d) are one vector per layer here, the bias of the query projection, if it has one. r(i - j) is r(-j)
+    rotated by i, so W^T q is rotated instead and multiplied by the sinusoids of the keys: S multiplications per pair,
+    where `ShawBias` gathers from a table. Angles are in float32: an error of about 2e-4 at position 16,000.
+
+    >>> bias = TransformerXLBias.init(jax.random.key(0), width=4, sinusoids=6)
+    >>> bias(jnp.ones((2, 4)), jnp.arange(2), jnp.arange(3)).shape
+    (2, 3)
     """
 
     kernel: Float[Array, "D S"]
@@ -78,7 +90,7 @@ class TransformerXLBias(Bias):
 
     @classmethod
     def init(cls, rng: Array, width: int, sinusoids: int) -> "TransformerXLBias":
-        """Distances as `sinusoids` numbers, which must be even."""
+        """Glorot-uniform W with S = `sinusoids`; InputError if that is odd."""
         if sinusoids % 2:
             raise InputError(f"sinusoids must be even, half of them cosines; got {sinusoids}")
         return cls(jax.nn.initializers.glorot_uniform()(rng, (width, sinusoids)))
@@ -87,11 +99,16 @@ class TransformerXLBias(Bias):
 @pytree
 @dataclass(frozen=True)
 class T5Bias(Bias):
-    """A learned scalar for each bucket of k - q, `table` [buckets] (Raffel et al. 2020, section 2.1).
+    """A learned scalar for each bucket of relative positions k - q, `table` [buckets] (Raffel et al. 2020, section
+    2.1).
 
-    Half of the buckets are for single steps, the other half grow logarithmically up to `max_distance`,
-    beyond which all share the last one. `bidirectional` gives half of all buckets to keys after the query;
-    otherwise these share bucket 0.
+    Half of the buckets hold one distance each, the other half grow logarithmically up to `max_distance` (positions),
+    beyond which all share the last one. `bidirectional` gives half of all buckets to keys after the query; otherwise
+    these share bucket 0.
+
+    >>> bias = T5Bias(jnp.arange(4.0), max_distance=8, bidirectional=False)
+    >>> bias(jnp.ones((1, 2)), jnp.array([9]), jnp.array([9, 8, 4, 0])).tolist()
+    [[0.0, 1.0, 3.0, 3.0]]
     """
 
     table: Float[Array, " buckets"]
@@ -113,17 +130,17 @@ class T5Bias(Bias):
 
     @classmethod
     def init(cls, rng: Array, buckets: int = 32, max_distance: int = 128, bidirectional: bool = True) -> "T5Bias":
-        """A small normal table, as for any embedding."""
+        """A table drawn from N(0, 0.02^2)."""
         return cls(0.02 * jax.random.normal(rng, (buckets,)), max_distance, bidirectional)
 
 
 @pytree
 @dataclass(frozen=True)
 class Location(Bias):
-    """W q at the position of the key: the query alone says where to attend to (Luong et al. 2015, eq. 8, "location").
+    """Location-based score W q at the position of the key (Luong et al. 2015, eq. 8, "location").
 
     `kernel` [D, P] has a column for each of P positions. With the score `Constant` this is the paper's whole score,
-    where shorter sentences use the first columns. A key beyond them has NaN, unless a mask forbids it.
+    of which shorter sentences use the first columns. A key beyond them scores NaN, unless it is masked.
     """
 
     kernel: Float[Array, "D P"]
@@ -145,7 +162,11 @@ class Location(Bias):
 @pytree
 @dataclass(frozen=True)
 class ALiBi(Bias):
-    """-slope * |q - k| (Press et al. 2022, section 3), the slope fixed per head."""
+    """-slope * |i - j| for positions i and j (Press et al. 2022, section 3); the slope is fixed per head (`slopes`).
+
+    >>> ALiBi(slope=0.5)(jnp.ones((1, 2)), jnp.array([2]), jnp.arange(3)).tolist()
+    [[-1.0, -0.5, -0.0]]
+    """
 
     slope: Float[Array, ""] | float
 
@@ -155,8 +176,8 @@ class ALiBi(Bias):
 
     @staticmethod
     def slopes(heads: int) -> Float[np.ndarray, " heads"]:
-        """The geometric sequence of the paper: 2^(-8/n), 2^(-16/n), ...; for n no power of two,
-        every other slope of 2n fills up.
+        """The geometric sequence of the paper: 2^(-8/n), 2^(-16/n), ... for n heads; if n is not a power of two, every
+        other slope of the next one is appended.
 
         >>> ALiBi.slopes(4).tolist()
         [0.25, 0.0625, 0.015625, 0.00390625]

@@ -2,7 +2,7 @@
 
     f(q) = sum_i k(q, x_i) y_i / sum_j k(q, x_j) = softmax_i(log k(q, x_i)) y
 
-Queries are the places asked about, keys the inputs seen, values the outputs seen. Everything here is `attend` with a
+Keys are the inputs x_i, values the outputs y_i, queries the points to predict. Everything here is `attend` with a
 score of `ops.scores`: Gaussian, Boxcar, Epanechikov, Constant. One-hot values make it a classifier.
 """
 
@@ -18,8 +18,8 @@ from attention_jax.ops.scores import Gaussian, Score
 def nadaraya_watson(
     query: Float[Array, "Q D"], x: Float[Array, "K D"], y: Float[Array, "K V"], score: Score = Gaussian()
 ) -> Float[Array, "Q V"]:
-    """The estimate at every query: the mean of the outputs weighted by the kernel. 0 where no input is
-    near enough to weigh anything.
+    """The Nadaraya-Watson estimate at every query: the kernel-weighted mean of the outputs y, 0 where all
+    weights are 0.
 
     >>> x, y = jnp.array([[0.0], [1.0], [9.0]]), jnp.array([[1.0], [3.0], [5.0]])
     >>> nadaraya_watson(jnp.array([[0.5], [9.0]]), x, y).tolist()
@@ -29,7 +29,7 @@ def nadaraya_watson(
 
 
 def neighbours(query: Float[Array, "Q D"], x: Float[Array, "K D"], score: Score) -> Float[Array, "Q"]:
-    """How many inputs each query gives any weight: 0 means that the estimate there rests on nothing."""
+    """The number of inputs with a weight above 0 for each query; where it is 0 there is no estimate."""
     return (attention_weights(query, x, score=score) > 0).sum(axis=1)
 
 

@@ -1,15 +1,15 @@
-"""Masks: callable pytrees `mask(query_positions [Q], key_positions [K]) -> bool [Q, K]`; True = may attend.
+"""Attention masks: callable pytrees `mask(query_positions [Q], key_positions [K]) -> bool [Q, K]`; True = may attend.
 
-A mask is a rule, not an array, so that a block-by-block computation never needs the full
-matrix. Combine with `&` and `|`:
+A mask is a function of positions, not an array, so that attention in blocks never needs the whole matrix. Masks combine
+by `&` and `|`:
 
 >>> import jax.numpy as jnp
 >>> (causal() & lengths(2))(jnp.arange(3), jnp.arange(3)).astype(int).tolist()
 [[1, 0, 0], [1, 1, 0], [1, 1, 0]]
 
-Your own mask is a registered dataclass that inherits from `Mask` and defines `__call__`. If it also tells for a run of
-queries which keys are possible (`reach`) and which are certain (`open`), the fused implementation of `attend` skips
-what is impossible and does not evaluate the mask where everything is certain; without them it is merely slower.
+A custom mask is a registered dataclass that inherits from `Mask` and defines `__call__`. It may also bound, for
+consecutive queries, which keys any of them may attend to (`key_range`) and which all of them may (`unmasked_range`):
+the fused `attend` then skips fully masked blocks and does not evaluate the mask in unmasked ones.
 """
 
 from collections.abc import Callable
@@ -23,14 +23,21 @@ from attention_jax import InputError
 from attention_jax.ops.trees import as_tree, pytree
 
 Interval = tuple[Array | int, Array | int]
-"""Key positions first <= k < stop."""
+"""Key positions k with first <= k < stop."""
 
 EVERYWHERE = (0, int(np.iinfo(np.int32).max))
 NOWHERE = (0, 0)
 
 
 class Mask:
-    """What all masks share: `&`, `|`, and answers about blocks that are always right (though never helpful)."""
+    """Base class of masks: which keys each query may attend to, as a function of positions.
+
+    A subclass is a dataclass registered by `pytree` that defines `__call__`. It may bound `key_range` and
+    `unmasked_range`, with which the fused `attend` skips fully masked blocks and evaluates the mask less often.
+
+    >>> (causal() & window(1))(jnp.arange(3), jnp.arange(3)).astype(int).tolist()
+    [[1, 0, 0], [1, 1, 0], [0, 1, 1]]
+    """
 
     def __call__(self, query_positions: Int[Array, " Q"], key_positions: Int[Array, " K"]) -> Bool[Array, "Q K"]:
         raise NotImplementedError
@@ -51,8 +58,8 @@ class Mask:
 
 
 class AssumeFinite(Mask):
-    """A mask over keys and values that are known to hold neither NaN nor infinity: `attend` need not make finite what
-    nobody may see, which takes longer than the attention of one decoding step over its cache."""
+    """A mask over keys and values without NaN and infinity: `attend` then need not replace these in masked keys, which
+    takes longer than the attention of one decoding step over its KV cache."""
 
 
 @pytree
@@ -120,8 +127,7 @@ class Dense(Mask):
 @pytree
 @dataclass(frozen=True)
 class Segments(Mask):
-    """Keys of the query's own segment. The ids do not decrease along a row, so what a run of queries sees is an
-    interval."""
+    """Keys of the query's own segment; ids do not decrease, so the keys of consecutive queries are an interval."""
 
     query_ids: Int[Array, " Q"]
     key_ids: Int[Array, " K"]
@@ -182,7 +188,7 @@ class Either(Mask):
 @pytree
 @dataclass(frozen=True)
 class Rule(Mask):
-    """A function of positions, or a pytree that is one, as a mask of which no more is known."""
+    """A plain function of positions as a mask."""
 
     allowed: Callable
 
@@ -196,7 +202,7 @@ def as_mask(mask: Mask | Callable | None) -> Mask | None:
 
 
 def parts(mask: Mask | None) -> list[Mask]:
-    """What is joined by `&`.
+    """The masks that `&` combines.
 
     >>> [type(part).__name__ for part in parts(causal() & lengths(3))], parts(None)
     (['Causal', 'Lengths'], [])
@@ -222,13 +228,21 @@ def _intersection(left: Interval, right: Interval) -> Interval:
 
 
 def causal() -> Mask:
-    """Each query sees its own position and what came before it."""
+    """A causal mask: each query attends to its own position and to those before it.
+
+    >>> causal()(jnp.arange(2), jnp.arange(2)).astype(int).tolist()
+    [[1, 0], [1, 1]]
+    """
     return Causal()
 
 
 def lengths(length: Int[Array, ""] | int) -> Mask:
-    """Only the first `length` keys are real. Per example:
-    `jax.vmap(lambda q, k, v, n: attend(q, k, v, mask=lengths(n)))`."""
+    """A padding mask: only the first `length` keys may be attended to. For a batch of lengths [B], vmap it:
+    `jax.vmap(lambda q, k, v, n: attend(q, k, v, mask=lengths(n)))`.
+
+    >>> lengths(2)(jnp.arange(1), jnp.arange(3)).astype(int).tolist()
+    [[1, 1, 0]]
+    """
     return Lengths(length)
 
 
@@ -247,8 +261,8 @@ def window(width: int) -> Mask:
 
 
 def segments(query_ids: Int[Array, " Q"], key_ids: Int[Array, " K"]) -> Mask:
-    """Each query sees the keys of its own segment: sequences that stand one after the other in a row. Ids must not
-    decrease along a row, and there is one for every position.
+    """A mask for sequence packing: each query attends to the keys of its own segment. There is one id per position, and
+    ids do not decrease. Raises InputError if they are not integers.
 
     >>> segments(jnp.array([0, 1, 1]), jnp.array([0, 0, 1]))(jnp.arange(3), jnp.arange(3)).astype(int).tolist()
     [[1, 1, 0], [0, 0, 1], [0, 0, 1]]
@@ -260,7 +274,11 @@ def segments(query_ids: Int[Array, " Q"], key_ids: Int[Array, " K"]) -> Mask:
 
 
 def dense(allowed: Bool[Array, "Q K"]) -> Mask:
-    """A mask from a boolean matrix [Q, K], True = may attend."""
+    """A mask from a boolean matrix [Q, K], True = may attend; other shapes and types raise InputError.
+
+    >>> dense(jnp.eye(2, dtype=bool))(jnp.arange(2), jnp.arange(2)).astype(int).tolist()
+    [[1, 0], [0, 1]]
+    """
     if allowed.ndim != 2 or allowed.dtype != bool:
         raise InputError(
             f"dense needs a boolean matrix [Q, K] (True = may attend), got {allowed.dtype} of shape {allowed.shape}"

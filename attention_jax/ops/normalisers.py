@@ -1,5 +1,5 @@
-"""Normalisers by name. Each class says in a few lines how scores become weights; `ops/normalising.py` has the four
-kinds that they are of, and how to write one.
+"""Normalisers: how the logits of a query become attention weights. `ops/normalising.py` has their four kinds, and how
+to write one.
 
 >>> import jax.numpy as jnp
 >>> from attention_jax.ops.attention import attention_weights
@@ -24,11 +24,14 @@ from attention_jax.ops.trees import pytree
 @pytree
 @dataclass(frozen=True)
 class Softmax(Ratio):
-    """exp(s_j) / (exp(sink) + sum_l exp(s_l)).
+    """Softmax, exp(s_j) / sum_l exp(s_l), with exp(sink) added to the sum if there is a sink.
 
     `sink` is the score of a key whose value is zero, learned per head in GPT-OSS (OpenAI 2025; compare Xiao et al.
     2023); 0 gives the off-by-one softmax (Miller 2023), and None, the default, no sink. In `attend` the softmax is
     computed by `ops/fused.py` or by a kernel of the platform.
+
+    >>> Softmax(sink=0.0).weights(jnp.zeros((1, 3)), jnp.ones((1, 3), bool)).round(4).tolist()
+    [[0.25, 0.25, 0.25]]
     """
 
     sink: Float[Array, ""] | float | None = None
@@ -44,12 +47,12 @@ class Softmax(Ratio):
         return weights * self.kept(log_sum_exp(scores, allowed))[:, None]
 
     def kept(self, log_sum: Float[Array, " Q"]) -> Float[Array, " Q"]:
-        """The share of the weight that is not on the sink, given the log-sum-exp of the scores."""
+        """The fraction of the weight that is not on the sink, given the log-sum-exp of the scores."""
         return jax.nn.sigmoid(log_sum - self.sink)
 
 
 def log_sum_exp(scores: Float[Array, "Q K"], allowed) -> Float[Array, " Q"]:
-    """log sum_j exp(s_j) over the keys that are allowed; -inf, with zero gradient, where there are none."""
+    """log sum_j exp(s_j) over the allowed keys; -inf, with zero gradient, if there are none."""
     some = allowed.any(axis=-1)
     log = jax.nn.logsumexp(scores, axis=-1, where=allowed | ~some[:, None])
     return jnp.where(some, log, -jnp.inf)
@@ -58,7 +61,12 @@ def log_sum_exp(scores: Float[Array, "Q K"], allowed) -> Float[Array, " Q"]:
 @pytree
 @dataclass(frozen=True)
 class Sigmoid(Pointwise):
-    """sigmoid(s_j + bias) (Ramapuram et al. 2024, eq. 3, who set the bias to -log of the number of keys)."""
+    """Sigmoid attention, sigmoid(s_j + bias) (Ramapuram et al. 2024, eq. 3, where the bias is -log of the number of
+    keys). Weights do not sum to 1.
+
+    >>> Sigmoid().weights(jnp.zeros((1, 3)), jnp.ones((1, 3), bool)).tolist()
+    [[0.5, 0.5, 0.5]]
+    """
 
     bias: Float[Array, ""] | float = 0.0
 
@@ -70,7 +78,11 @@ class Sigmoid(Pointwise):
 @dataclass(frozen=True)
 class ReluPower(Pointwise):
     """max(s_j, 0)^power / n with n the number of keys that the query may attend to (Wortsman et al. 2023; power 2: So
-    et al. 2021)."""
+    et al. 2021).
+
+    >>> ReluPower(2).weights(jnp.array([[2.0, -1.0]]), jnp.ones((1, 2), bool)).tolist()
+    [[2.0, 0.0]]
+    """
 
     power: int = field(default=1, metadata={"static": True})
     sparse = True
@@ -85,8 +97,12 @@ class ReluPower(Pointwise):
 @pytree
 @dataclass(frozen=True)
 class Signed(Pointwise):
-    """s_j itself, of either sign: with dot products as the score this is linear attention without a normaliser. With
-    decay it is retention (`ops/retention.py`)."""
+    """The score s_j itself, of either sign: with dot products this is linear attention without normalization, and with
+    decay retention (`ops/retention.py`).
+
+    >>> Signed().weights(jnp.array([[2.0, -1.0]]), jnp.array([[True, False]])).tolist()
+    [[2.0, 0.0]]
+    """
 
     def __call__(self, x):
         return x
@@ -96,7 +112,11 @@ class Signed(Pointwise):
 @dataclass(frozen=True)
 class CompactKernel(Ratio):
     """max(0, 1 + s_j)^power / sum: with `NegativeSquaredDistance` of x / width as the score, the kernels of
-    Epanechnikov (power 1), of Tukey's biweight (2) and triweight (3) (Silverman 1986, table 3.1)."""
+    Epanechnikov (power 1), of Tukey's biweight (2) and triweight (3) (Silverman 1986, table 3.1).
+
+    >>> CompactKernel(1).weights(jnp.array([[0.0, 0.0, -2.0]]), jnp.ones((1, 3), bool)).tolist()
+    [[0.5, 0.5, 0.0]]
+    """
 
     power: int = field(default=1, metadata={"static": True})
     sparse = True
@@ -109,7 +129,11 @@ class CompactKernel(Ratio):
 @dataclass(frozen=True)
 class StudentKernel(Ratio):
     """(1 - s_j)^-power / sum: with `NegativeSquaredDistance` as the score, a kernel with heavy tails (for power 1 that
-    of t-SNE, van der Maaten & Hinton 2008). Scores must be below 1."""
+    of t-SNE, van der Maaten & Hinton 2008). Scores must be below 1.
+
+    >>> StudentKernel().weights(jnp.array([[0.0, -2.0]]), jnp.ones((1, 2), bool)).round(4).tolist()
+    [[0.75, 0.25]]
+    """
 
     power: Float[Array, ""] | float = 1.0
 
@@ -120,7 +144,11 @@ class StudentKernel(Ratio):
 @pytree
 @dataclass(frozen=True)
 class Sparsemax(Threshold):
-    """max(s_j - t, 0): the Euclidean projection of the scores onto the simplex (Martins & Astudillo 2016, eq. 5)."""
+    """max(s_j - t, 0): the Euclidean projection of the scores onto the simplex (Martins & Astudillo 2016, eq. 5).
+
+    >>> Sparsemax().weights(jnp.array([[0.5, 0.0, -3.0]]), jnp.ones((1, 3), bool)).round(4).tolist()
+    [[0.75, 0.25, 0.0]]
+    """
 
     def __call__(self, x):
         return jnp.maximum(x, 0)
@@ -133,7 +161,11 @@ class Sparsemax(Threshold):
 @dataclass(frozen=True)
 class Entmax(Threshold):
     """max((alpha - 1) (s_j - t), 0)^(1 / (alpha - 1)) (Peters et al. 2019, eq. 10): sparser for larger `alpha`, which
-    is above 1 and at most 2 and may be learned (Correia et al. 2019). 2 is sparsemax, 1 the limit that is softmax."""
+    is above 1 and at most 2 and may be learned (Correia et al. 2019). 2 is sparsemax; the limit 1 is softmax.
+
+    >>> Entmax(2.0).weights(jnp.array([[0.5, 0.0, -3.0]]), jnp.ones((1, 3), bool)).round(4).tolist()
+    [[0.75, 0.25, 0.0]]
+    """
 
     alpha: Float[Array, ""] | float = 1.5
 
@@ -163,7 +195,11 @@ def positive_power(x: Float[Array, "..."], exponent: Float[Array, ""] | float) -
 @dataclass(frozen=True)
 class Normmax(Threshold):
     """The weights p that maximise p . s - |p|_alpha (Blondel, Martins & Niculae 2020, section 4.3): u_j = max(s_j - t,
-    0)^(1 / (alpha - 1)) over their sum, where the sum of u_j^alpha is 1."""
+    0)^(1 / (alpha - 1)) over their sum, where the sum of u_j^alpha is 1.
+
+    >>> Normmax(2.0).weights(jnp.zeros((1, 4)), jnp.ones((1, 4), bool)).round(4).tolist()
+    [[0.25, 0.25, 0.25, 0.25]]
+    """
 
     alpha: Float[Array, ""] | float = 2.0
     divides = True
@@ -181,8 +217,12 @@ class Normmax(Threshold):
 @pytree
 @dataclass(frozen=True)
 class Budget(Threshold):
-    """min(max(s_j - t, 0), 1) that sum to `budget`, or to the number of keys where that is less: up to so many keys
-    with a weight of 1 each (Malaviya et al. 2018, eq. 5, with bounds of 1)."""
+    """Weights min(max(s_j - t, 0), 1) that sum to `budget`, or to the number of keys if there are fewer (Malaviya et
+    al. 2018, eq. 5, with bounds of 1).
+
+    >>> Budget(2).weights(jnp.array([[9.0, 5.0, 0.0]]), jnp.ones((1, 3), bool)).round(4).tolist()
+    [[1.0, 1.0, 0.0]]
+    """
 
     budget: int = field(metadata={"static": True})
 
@@ -203,8 +243,12 @@ class Budget(Threshold):
 @pytree
 @dataclass(frozen=True)
 class TopK(Normaliser):
-    """The normaliser `of` over the `k` keys with the largest scores (Gupta et al. 2021), and over all that are equal to
-    the last of them. Which keys they are has no gradient."""
+    """The normaliser `of` over the `k` keys with the largest scores, ties included (Gupta et al. 2021). The choice of
+    keys has no gradient.
+
+    >>> TopK(2).weights(jnp.array([[1.0, 0.0, 1.0]]), jnp.ones((1, 3), bool)).tolist()
+    [[0.5, 0.0, 0.5]]
+    """
 
     k: int = field(metadata={"static": True})
     of: Normaliser = Softmax()
@@ -222,8 +266,12 @@ class TopK(Normaliser):
 @pytree
 @dataclass(frozen=True)
 class StickBreaking(Ordered):
-    """sigmoid(s_j) times the product of 1 - sigmoid(s_i) over the keys i > j: recent keys are asked first (Tan et al.
-    2024, eq. 3). The weights sum to 1 less the product over all keys."""
+    """Stick-breaking attention: sigmoid(s_j) times the product of 1 - sigmoid(s_i) over the keys i > j, which favors
+    recent keys (Tan et al. 2024, eq. 3). The weights sum to 1 minus that product over all keys.
+
+    >>> StickBreaking().weights(jnp.zeros((1, 3)), jnp.ones((1, 3), bool)).round(4).tolist()
+    [[0.125, 0.25, 0.5]]
+    """
 
     def __call__(self, score):
         return jax.nn.log_sigmoid(score), jax.nn.log_sigmoid(-score)

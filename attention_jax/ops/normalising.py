@@ -12,7 +12,7 @@ Named normalisers are in `ops/normalisers.py`. With s_j the score of the j-th ke
 Whatever the normaliser, a masked key weighs 0 before anything is normalised, even where f(0) is not 0, and so does a
 key whose score is -inf. A query without any key left has weights of zero. NaN in a score that is not masked stays NaN.
 
-A normaliser of your own inherits from one of the four:
+A custom normaliser inherits from one of the four:
 
 >>> from dataclasses import dataclass
 >>> from attention_jax.ops.attention import attend
@@ -44,7 +44,13 @@ ITERATIONS = 60
 
 
 class Normaliser:
-    """Base class of all normalisers."""
+    """Base class of normalisers: logits [Q, K] and which of them are allowed to attention weights [Q, K].
+
+    Inherit from one of its four kinds, `Pointwise`, `Ratio`, `Threshold` and `Ordered`.
+
+    >>> Elementwise(jnp.tanh).weights(jnp.zeros((1, 2)), jnp.ones((1, 2), bool)).tolist()
+    [[0.0, 0.0]]
+    """
 
     sparse = False
     """Whether many weights are exactly zero, so that it pays to skip the blocks where all of them are."""
@@ -55,19 +61,19 @@ class Normaliser:
 
 
 class Local(Normaliser):
-    """Normalisers with w_j = scale * f(s_j - shift): what keys have to do with each other is in two numbers a query."""
+    """Normalisers with w_j = scale * f(s_j - shift): keys interact only through two numbers per query."""
 
     divides = False
     """Whether scale is 1 / (extra + sum of f)."""
     masked = 0.0
-    """What f is given in place of a masked score less its shift; its result is not used, but must be differentiable."""
+    """The argument of f in place of a masked score; its value is not used, but must be differentiable."""
 
     def __call__(self, x: Float[Array, "Q K"]) -> Float[Array, "Q K"]:
         """f, elementwise."""
         raise NotImplementedError
 
     def extra(self) -> Float[Array, ""] | float:
-        """What the sum of f is added to before it divides: weight that is on no key."""
+        """Added to the sum of f before it divides: weight that is on no key."""
         return 0.0
 
     def factor(self, count: Rows) -> Rows | None:
@@ -103,13 +109,26 @@ def scale_of(normalise: Local, mass: Rows, count: Rows) -> Rows:
 
 
 class Pointwise(Local):
-    """w_j = f(s_j), or f(s_j) * factor(number of keys that the query may attend to)."""
+    """w_j = f(s_j), or f(s_j) * factor(number of keys that the query may attend to); define f as `__call__`.
+
+    >>> class Relu(Pointwise):
+    ...     def __call__(self, x):
+    ...         return jnp.maximum(x, 0)
+    >>> Relu().weights(jnp.array([[2.0, -1.0]]), jnp.ones((1, 2), bool)).tolist()
+    [[2.0, 0.0]]
+    """
 
 
 class Ratio(Local):
     """w_j = f(s_j) / (extra + sum_l f(s_l)) with f >= 0. Where the divisor is 0, all weights are 0.
 
-    For f = exp use `normalisers.Softmax`, which is computed so that nothing overflows.
+    For f = exp use `normalisers.Softmax`, which does not overflow.
+
+    >>> class Square(Ratio):
+    ...     def __call__(self, x):
+    ...         return x**2
+    >>> Square().weights(jnp.array([[1.0, -1.0]]), jnp.ones((1, 2), bool)).tolist()
+    [[0.5, 0.5]]
     """
 
     divides = True
@@ -118,9 +137,13 @@ class Ratio(Local):
 class Threshold(Local):
     """w_j = f(s_j - t) with the threshold t of each query such that sum_j f(s_j - t) = total.
 
-    f is increasing and not negative. `inverse` is its inverse: it bounds t, and makes Newton's method fast, which is
-    done on inverse(sum_j f(s_j - t)). That is nearly linear in t: for f = exp it is log-sum-exp less t, exactly linear;
-    for a power it is a norm, so convex, and the iteration from the left never overshoots.
+    f is increasing and not negative. Its `inverse` bounds t, and makes Newton's method fast, which is applied to
+    inverse(sum_j f(s_j - t)). That is nearly linear in t: for f = exp it is log-sum-exp minus t, exactly linear; for a
+    power it is a norm, so convex, and the iteration from the left never overshoots.
+
+    >>> from attention_jax.ops.normalisers import Sparsemax  # f(x) = max(x, 0)
+    >>> Sparsemax().weights(jnp.array([[0.5, 0.0, -3.0]]), jnp.ones((1, 3), bool)).round(4).tolist()
+    [[0.75, 0.25, 0.0]]
     """
 
     masked = 1.0
@@ -131,7 +154,7 @@ class Threshold(Local):
         raise NotImplementedError
 
     def total(self, count: Rows) -> Rows:
-        """What the sum over `count` keys has to be."""
+        """The required sum over `count` keys."""
         return jnp.ones_like(count)
 
     def equation(self, x: Float[Array, "Q K"]) -> Float[Array, "Q K"]:
@@ -145,7 +168,7 @@ def equations_of(normalise: Threshold, scores, allowed, shift: Rows) -> Float[Ar
 
 
 def _bracket(normalise: Threshold, smallest: Rows, largest: Rows, count: Rows) -> tuple[Rows, Rows]:
-    """Two numbers between which t is, for keys of scores between `smallest` and `largest`."""
+    """An interval that contains t, for scores between `smallest` and `largest`."""
     total = normalise.total(count)
     share = normalise.inverse(total / count)  # if all scores were equal, each would be so far above t
     alone = largest - normalise.inverse(total)
@@ -222,8 +245,15 @@ def _threshold_jvp(primals, tangents):
 
 
 class Ordered(Normaliser):
-    """w_j = exp(take_j + sum_{i > j} leave_i), keys from last to first: the share that key j takes of what the keys
-    after it have left. `__call__` returns (take, leave), logarithms, elementwise."""
+    """w_j = exp(take_j + sum_{i > j} leave_i): from the last key to the first, the fraction that key j takes of
+    what the keys after it leave. `__call__` returns the logarithms (take, leave), elementwise.
+
+    >>> class Half(Ordered):
+    ...     def __call__(self, score):
+    ...         return jnp.full_like(score, jnp.log(0.5)), jnp.full_like(score, jnp.log(0.5))
+    >>> Half().weights(jnp.zeros((1, 3)), jnp.ones((1, 3), bool)).tolist()
+    [[0.125, 0.25, 0.5]]
+    """
 
     def __call__(self, score: Float[Array, "Q K"]) -> tuple[Float[Array, "Q K"], Float[Array, "Q K"]]:
         raise NotImplementedError

@@ -1,8 +1,8 @@
-"""Poolings: what is made of the weights and values of a query. `attend(..., pool=...)` takes one of these.
+"""Poolings: how attention weights and values become outputs, `attend(..., pool=...)`.
 
-A pooling is a pytree with two functions: `lift` says what the values of `attend` are replaced by, and `finish` makes
-the output of their weighted sums. So every pooling works with every score, mask, normaliser and implementation, and has
-all their derivatives.
+A pooling is a pytree with two methods: `lift` replaces the values of `attend`, and `finish` computes the output from
+their weighted sums. So every pooling works with every score, mask, normaliser and implementation, and has all their
+derivatives.
 
 >>> import jax.numpy as jnp
 >>> from attention_jax.ops.attention import attend
@@ -23,13 +23,17 @@ from attention_jax.ops.trees import pytree
 
 
 class Pool:
-    """Base class: the weighted sum of the values."""
+    """Base class of poolings; without overrides the weighted sum of the values.
+
+    >>> Pool().lift(jnp.ones((2, 1)), jnp.ones((2, 3)), jnp.ones(2, bool))[0].shape
+    (2, 3)
+    """
 
     def lift(
         self, key: Float[Array, "K E"], value: Float[Array, "K V"], attended: Bool[Array, " K"]
     ) -> tuple[Float[Array, "K P"], object]:
-        """What is summed in place of the values, and what `finish` has to know besides; `alive` are the keys that some
-        query may attend to, to which alone the second may refer."""
+        """(What is summed in place of the values, anything else that `finish` needs). The second may depend only on the
+        `attended` keys, those that some query may attend to."""
         return value, None
 
     def finish(
@@ -42,14 +46,24 @@ class Pool:
 @pytree
 @dataclass(frozen=True)
 class Mean(Pool):
-    """sum_j w_j v_j, [Q, V]."""
+    """The weighted sum of the values, sum_j w_j v_j [Q, V]: the default of `attend`.
+
+    >>> from attention_jax.ops.attention import attend
+    >>> attend(jnp.ones((1, 2)), jnp.ones((2, 2)), jnp.array([[1.0], [3.0]]), pool=Mean()).tolist()
+    [[2.0]]
+    """
 
 
 @pytree
 @dataclass(frozen=True)
 class Moments(Pool):
-    """The mean of the values and their variance about it, [Q, 2 V]: attention with an error bar. The variance is that
-    of weights divided by their sum."""
+    """The weighted mean of the values and their variance about it, [Q, 2 V]: attention with an error bar. The weights
+    are divided by their sum.
+
+    >>> from attention_jax.ops.attention import attend
+    >>> attend(jnp.ones((1, 2)), jnp.ones((2, 2)), jnp.array([[1.0], [3.0]]), pool=Moments()).tolist()
+    [[2.0, 1.0]]
+    """
 
     def lift(self, key, value, attended):
         value = value.astype(accumulator(value.dtype))
@@ -66,11 +80,16 @@ class Moments(Pool):
 @pytree
 @dataclass(frozen=True)
 class LocalLinear(Pool):
-    """Local linear regression: a at the (a, b) that minimise sum_j w_j |v_j - a - b (k_j - q)|^2 + ridge |b|^2 / sum_j
-    w_j, [Q, V] (Stone 1977; Fan 1992; as attention: Zuo et al. 2025).
+    """Local linear regression [Q, V]: the a of the (a, b) that minimize sum_j w_j |v_j - a - b (k_j - q)|^2 + ridge
+    |b|^2 / sum_j w_j (Stone 1977; Fan 1992; as attention: Zuo et al. 2025).
 
-    Plain attention is the same with b = 0. Queries and keys have one width D. The sums have 1 + D + D (D + 1) / 2 + V +
-    D V numbers for each key, and each query needs a solution of D equations: this is for D up to about 16.
+    Plain attention has b = 0. Queries and keys have one width D, else InputError. The sums have 1 + D + D (D + 1) / 2 +
+    V + D V numbers per key, and each query solves D equations: for D up to about 16.
+
+    >>> from attention_jax.ops.attention import attend
+    >>> x = jnp.array([[0.0], [1.0], [2.0]])
+    >>> attend(jnp.array([[0.5]]), x, 3 * x, pool=LocalLinear()).round(4).tolist()
+    [[1.5]]
     """
 
     ridge: Float[Array, ""] | float = 1e-6
@@ -106,8 +125,14 @@ class LocalLinear(Pool):
 @pytree
 @dataclass(frozen=True)
 class LogMixture(Pool):
-    """log sum_j w_j exp(v_j), [Q, V], for values that are log-probabilities: a mixture whose component is chosen by the
-    weights, which are those of hard latent attention summed over (Wu et al. 2018, eq. 5). -inf without any key."""
+    """log sum_j w_j exp(v_j) [Q, V] for values that are log-probabilities: a mixture with the attention weights as its
+    mixture weights, as in latent attention (Wu et al. 2018, eq. 5). -inf for a fully masked query.
+
+    >>> from attention_jax.ops.attention import attend
+    >>> x, log_p = jnp.ones((2, 2)), jnp.log(jnp.array([[0.5], [1.0]]))
+    >>> jnp.exp(attend(x[:1], x, log_p, pool=LogMixture())).round(4).tolist()
+    [[0.75]]
+    """
 
     def lift(self, key, value, attended):
         value = value.astype(accumulator(value.dtype))

@@ -1,12 +1,11 @@
-"""Scores: callable pytrees `score(query [Q, D], key [K, D]) -> [Q, K]` that say how well each key answers each query.
+"""Score functions: callable pytrees `score(query [Q, D], key [K, E]) -> logits [Q, K]`.
 
 The parameters of a score are its leaves, so `jax.grad`, `jax.vmap` (one score per head), `jax.pmap` and checkpoints
-work on it as on any tuple of arrays. Scores come out in float32 at least, whatever the inputs are. Kernels are
-log-kernels: pooling with weights proportional to kappa(q, k) is softmax over log kappa, so Nadaraya-Watson regression
-(1964) is the same `attend`; -inf is a weight of 0.
+work on it as on any tuple of arrays. Logits are float32 at least, whatever the inputs are. Kernels are given as their
+logarithms: weights proportional to kappa(q, k) are the softmax of log kappa, so Nadaraya-Watson regression (1964) is
+the same `attend`; -inf is a weight of 0.
 
-Writing your own takes ten lines, here a radial basis function with a width per feature, and it runs
-in the fused `attend` at once:
+A custom score takes ten lines, here a radial basis function with a width per feature, and works in the fused `attend`:
 
 >>> from dataclasses import dataclass
 >>> import jax, jax.numpy as jnp
@@ -22,8 +21,8 @@ in the fused `attend` at once:
 >>> attend(query, key, value, score=Radial(jnp.ones(3)), implementation="fused").tolist()
 [[1.0], [1.0]]
 
-What concerns one side only is done once instead of once a pair (or once a decoding step): `prepare_key` and
-`prepare_query` return the score that is left and the transformed array, with
+Work on one side is done once instead of per pair (or per decoding step): `prepare_key` and `prepare_query` return the
+remaining score and the transformed array, with
 `score(query, key) == rest(query, prepared)` up to rounding:
 
 >>> score = Additive.init(jax.random.key(0), query_width=4, key_width=6, hidden=8)
@@ -78,26 +77,31 @@ HALF = Pair(_half_forward, _half_transpose)
 
 
 class Score:
-    """What all scores share: by default nothing can be prepared."""
+    """Base class of score functions: maps queries [Q, D] and keys [K, E] to logits [Q, K].
+
+    A subclass is a dataclass registered by `pytree` that defines `__call__`; its array fields receive gradients.
+
+    >>> Dot()(jnp.ones((2, 3)), jnp.ones((4, 3))).shape
+    (2, 4)
+    """
 
     def __call__(self, query: Float[Array, "Q D"], key: Float[Array, "K E"]) -> Float[Array, "Q K"]:
         raise NotImplementedError
 
     def prepare_key(self, key: Float[Array, "K E"]) -> tuple["Score", Float[Array, "K F"]]:
-        """(rest, prepared) with `rest(query, prepared) == self(query, key)`."""
+        """(rest, prepared keys) such that `rest(query, prepared) == self(query, key)`; by default (self, key)."""
         return self, key
 
     def prepare_query(self, query: Float[Array, "Q D"]) -> tuple["Score", Float[Array, "Q F"]]:
-        """(rest, prepared) with `rest(prepared, key) == self(query, key)`."""
+        """(rest, prepared queries) such that `rest(prepared, key) == self(query, key)`."""
         return self, query
 
 
 def prepare(score: Score, query: Float[Array, "Q D"], key: Float[Array, "K E"]) -> tuple[Score, Array, Array]:
-    """(rest, query, key) with all that can be done once per query and once per key done; a callable
-    that is no `Score` stays as it is.
+    """(rest, query, key) after `prepare_key` and `prepare_query`; unchanged for a callable that is not a `Score`.
 
-    A row with NaN or infinity becomes a row of NaN and takes no part in the gradient of the parameters, so that one
-    which a mask excludes later cannot reach them.
+    A query or key with NaN or infinity becomes all NaN and has no part in the gradient of the parameters, so that one
+    that is masked later has no effect.
     """
     if not isinstance(score, Score):
         return score, query, key
@@ -118,7 +122,11 @@ def _isolated(prepare_side, x):
 @pytree
 @dataclass(frozen=True)
 class Dot(Score):
-    """q . k (Luong et al. 2015, 3.1, "dot")."""
+    """Dot product q . k (Luong et al. 2015, section 3.1, "dot"); queries and keys of equal width.
+
+    >>> Dot()(jnp.array([[1.0, 2.0]]), jnp.array([[3.0, 4.0]])).tolist()
+    [[11.0]]
+    """
 
     def __call__(self, query, key):
         return _product(query, key)
@@ -127,7 +135,11 @@ class Dot(Score):
 @pytree
 @dataclass(frozen=True)
 class ScaledDot(Score):
-    """q . k / sqrt(D) (Vaswani et al. 2017, eq. 1)."""
+    """Scaled dot product q . k / sqrt(D) (Vaswani et al. 2017, eq. 1); the default of `attend`.
+
+    >>> ScaledDot()(jnp.ones((1, 4)), jnp.ones((1, 4))).tolist()
+    [[2.0]]
+    """
 
     def __call__(self, query, key):
         return _product(query, key) * query.shape[-1] ** -0.5
@@ -136,7 +148,11 @@ class ScaledDot(Score):
 @pytree
 @dataclass(frozen=True)
 class Bilinear(Score):
-    """q^T W k, `kernel` W [D, E] (Luong et al. 2015, 3.1, "general")."""
+    """Bilinear form q^T W k with `kernel` W [D, E] (Luong et al. 2015, section 3.1, "general").
+
+    >>> Bilinear(jnp.array([[2.0], [3.0]]))(jnp.array([[1.0, 1.0]]), jnp.array([[10.0]])).tolist()
+    [[50.0]]
+    """
 
     kernel: Float[Array, "D E"]
 
@@ -155,9 +171,13 @@ class Bilinear(Score):
 @pytree
 @dataclass(frozen=True)
 class Additive(Score):
-    """v . tanh(W_q q + W_k k) (Bahdanau et al. 2015, A.1.2), kernels [D, H] and [E, H], `vector` v [H].
+    """Additive score v . tanh(W_q q + W_k k) (Bahdanau et al. 2015, A.1.2): kernels [D, H] and [E, H], `vector` v [H].
 
-    A kernel of None says that this side is projected already: what `prepare_query` and `prepare_key` leave behind.
+    A kernel of None means that this side is already projected, by `prepare_query` or `prepare_key`.
+
+    >>> score = Additive.init(jax.random.key(0), query_width=4, key_width=6, hidden=8)
+    >>> score(jnp.ones((2, 4)), jnp.ones((5, 6))).shape
+    (2, 5)
     """
 
     query_kernel: Float[Array, "D H"] | None
@@ -187,9 +207,13 @@ class Additive(Score):
 @pytree
 @dataclass(frozen=True)
 class Concat(Score):
-    """v . tanh(W [q; k]) (Luong et al. 2015, 3.1, "concat"), one `kernel` W [D + E, H] over both, `vector` v [H].
+    """v . tanh(W [q; k]) (Luong et al. 2015, section 3.1, "concat"): `kernel` W [D + E, H], `vector` v [H].
 
-    W [q; k] is W_q q + W_k k with the rows of W divided, so it computes, and prepares, as `Additive` does.
+    W [q; k] is W_q q + W_k k for the two blocks of W, so it is computed and prepared as `Additive`.
+
+    >>> score = Concat.init(jax.random.key(0), query_width=4, key_width=6, hidden=8)
+    >>> score.kernel.shape, score(jnp.ones((2, 4)), jnp.ones((5, 6))).shape
+    ((10, 8), (2, 5))
     """
 
     kernel: Float[Array, "DE H"]
@@ -221,8 +245,7 @@ class LeakySum(Score):
     """LeakyReLU((a_q . q + b_q) + (a_k . k + b_k)) with slope 0.2 below zero (Velickovic et al. 2018, eq. 3).
 
     The paper's vector a is `query_vector` a_q [D] and `key_vector` a_k [E] one after the other; the biases b_q and b_k
-    are those of the authors' code. Vectors of None say that this side is a number already: what `prepare_query` and
-    `prepare_key` leave behind.
+    are those of the authors' code. A vector of None means that this side is already projected to one number.
     """
 
     query_vector: Float[Array, " D"] | None
@@ -254,8 +277,12 @@ class LeakySum(Score):
 @pytree
 @dataclass(frozen=True)
 class Cosine(Score):
-    """sharpness * cos(q, k) (content addressing; Graves et al. 2014, eq. 5-6, where
-    `sharpness` is the key strength beta)."""
+    """Cosine similarity times `sharpness`, sharpness * cos(q, k) (Graves et al. 2014, eq. 5-6, where it is the key
+    strength beta). A query or key of zeros scores 0.
+
+    >>> Cosine(2.0)(jnp.array([[3.0, 0.0]]), jnp.array([[5.0, 0.0], [0.0, 1.0]])).tolist()
+    [[2.0, 0.0]]
+    """
 
     sharpness: Float[Array, ""] | float = 1.0
 
@@ -264,7 +291,7 @@ class Cosine(Score):
 
     @classmethod
     def init(cls, rng: Array, query_width: int, key_width: int = 0, hidden: int = 0) -> "Cosine":
-        """The square root of D, to be learnt: on vectors of length sqrt(D) the scores are those of `ScaledDot`."""
+        """A learned sharpness, at first sqrt(D): on vectors of length sqrt(D) the logits are those of `ScaledDot`."""
         return cls(jnp.full((), query_width**0.5))
 
 
@@ -274,7 +301,10 @@ class QKNorm(Score):
     """rms(q) . rms(k) / sqrt(D), where rms(x) = scale * x / sqrt(mean(x^2)) with a learned scale [D] for queries and
     one for keys (query-key normalisation: Henry et al. 2020; Dehghani et al. 2023, eq. 1, there with LayerNorm).
 
-    The queries and keys of a head with rotary positions are rotated first, which changes no length.
+    In a head with rotary positions, queries and keys are rotated first, which does not change their lengths.
+
+    >>> QKNorm.init(jax.random.key(0), 4, 4)(jnp.full((1, 4), 3.0), jnp.full((1, 4), 5.0)).tolist()
+    [[2.0]]
     """
 
     query_scale: Float[Array, " D"] | None
@@ -297,14 +327,18 @@ class QKNorm(Score):
 
 
 def _scaled(x: Float[Array, "N D"], scale: Float[Array, " D"] | None) -> Float[Array, "N D"]:
-    """Unit rows times `scale`; None says that they are so already."""
+    """Unit rows times `scale`; x itself if `scale` is None."""
     return x if scale is None else _normalised(x) * scale.astype(x.dtype)[None, :]
 
 
 @pytree
 @dataclass(frozen=True)
 class SoftCap(Score):
-    """cap * tanh(score / cap): the logits of another score, softly limited to (-cap, cap) (Gemma Team 2024, 2)."""
+    """The logits of another score, softly limited to (-cap, cap): cap * tanh(score / cap) (Gemma Team 2024, section 2).
+
+    >>> SoftCap(1.0, Dot())(jnp.array([[100.0]]), jnp.array([[1.0], [0.0]])).tolist()
+    [[1.0, 0.0]]
+    """
 
     cap: float = field(default=50.0, metadata={"static": True})
     score: Score = ScaledDot()
@@ -331,7 +365,7 @@ def _normalised(x: Float[Array, "N D"]) -> Float[Array, "N D"]:
 def _squared_distance(query: Float[Array, "Q D"], key: Float[Array, "K D"]) -> Float[Array, "Q K"]:
     """||q - k||^2, by differences for few features (exact where points are close), else by one matrix product."""
     if query.shape[-1] != key.shape[-1]:
-        raise InputError(f"a distance is of vectors of one width, got queries {query.shape} and keys {key.shape}")
+        raise InputError(f"a distance needs queries and keys of one width, got {query.shape} and {key.shape}")
     query, key = query.astype(accumulator(query.dtype)), key.astype(accumulator(key.dtype))
     if query.shape[-1] <= 4:
         return sum(jnp.square(query[:, None, d] - key[None, :, d]) for d in range(query.shape[-1]))
@@ -342,7 +376,11 @@ def _squared_distance(query: Float[Array, "Q D"], key: Float[Array, "K D"]) -> F
 @pytree
 @dataclass(frozen=True)
 class NegativeSquaredDistance(Score):
-    """-||q - k||^2."""
+    """Negative squared Euclidean distance -||q - k||^2; queries and keys of equal width, else InputError.
+
+    >>> NegativeSquaredDistance()(jnp.array([[1.0]]), jnp.array([[1.0], [4.0]])).tolist()
+    [[-0.0, -9.0]]
+    """
 
     def __call__(self, query, key):
         return -_squared_distance(query, key)
@@ -351,7 +389,13 @@ class NegativeSquaredDistance(Score):
 @pytree
 @dataclass(frozen=True)
 class Gaussian(Score):
-    """log of the Gaussian kernel: -||q - k||^2 / (2 sigma^2) (Nadaraya 1964; Watson 1964)."""
+    """Logarithm of the Gaussian kernel, -||q - k||^2 / (2 sigma^2) (Nadaraya 1964; Watson 1964).
+
+    `sigma` is in the units of the features; it may be one number, or [Q, 1] for a width per query.
+
+    >>> Gaussian(sigma=0.5)(jnp.array([[0.0]]), jnp.array([[1.0]])).tolist()
+    [[-2.0]]
+    """
 
     sigma: Float[Array, ""] | float = 1.0
 
@@ -360,14 +404,18 @@ class Gaussian(Score):
 
     @classmethod
     def init(cls, rng: Array, query_width: int, key_width: int = 0, hidden: int = 0) -> "Gaussian":
-        """The fourth root of D, to be learnt: on vectors of one length the weights are those of `ScaledDot`."""
+        """A learned sigma, at first D^(1/4): on vectors of equal length the weights are those of `ScaledDot`."""
         return cls(jnp.full((), query_width**0.25))
 
 
 @pytree
 @dataclass(frozen=True)
 class Boxcar(Score):
-    """log of 1[||q - k|| < width]: a plain mean over the neighbours. Its gradient is zero."""
+    """Logarithm of the boxcar kernel 1[||q - k|| < width]: a plain mean over the neighbors. Its gradient is zero.
+
+    >>> Boxcar(2.0)(jnp.array([[0.0]]), jnp.array([[1.0], [3.0]])).tolist()
+    [[0.0, -inf]]
+    """
 
     width: Float[Array, ""] | float = 1.0
 
@@ -379,8 +427,13 @@ class Boxcar(Score):
 @pytree
 @dataclass(frozen=True)
 class Epanechikov(Score):
-    """log of max(0, 1 - ||q - k|| / width), named as in "Dive into Deep Learning" 11.2 (Epanechnikov's
-    own kernel is 1 - ||q - k||^2)."""
+    """Logarithm of the triangular kernel max(0, 1 - ||q - k|| / width), spelled as in "Dive into Deep Learning" 11.2.
+
+    Epanechnikov's own kernel is 1 - ||q - k||^2: `normalisers.CompactKernel` with `NegativeSquaredDistance`.
+
+    >>> jnp.exp(Epanechikov(2.0)(jnp.array([[0.0]]), jnp.array([[1.0], [3.0]]))).tolist()
+    [[0.5, 0.0]]
+    """
 
     width: Float[Array, ""] | float = 1.0
 
@@ -394,7 +447,11 @@ class Epanechikov(Score):
 @pytree
 @dataclass(frozen=True)
 class Constant(Score):
-    """log of 1: every key weighs the same, so attention is the mean of the values that the mask allows."""
+    """A constant score of 0: attention is the mean of the values that the mask allows.
+
+    >>> Constant()(jnp.ones((1, 3)), jnp.ones((2, 3))).tolist()
+    [[0.0, 0.0]]
+    """
 
     def __call__(self, query, key):
         return jnp.zeros((query.shape[0], key.shape[0]), accumulator(query.dtype))

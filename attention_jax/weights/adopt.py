@@ -1,4 +1,4 @@
-"""Weights given to a model that is not quite theirs: other classes, another grid of patches, grey instead of colour."""
+"""Pretrained weights for a model that differs from theirs in classes, patch grid or color channels."""
 
 import dataclasses
 from typing import NamedTuple
@@ -14,20 +14,20 @@ from attention_jax.weights.vit_names import prefix_of
 
 
 class Adopted(NamedTuple):
-    """What a model takes of given weights."""
+    """The parameters of a model that are initialized from given weights."""
 
     arrays: dict[str, np.ndarray]
     said: str
-    """In a line: what was taken, resampled, left out and drawn anew."""
+    """One line: what was taken, resampled, left out and re-initialized."""
 
     def into(self, fresh):
-        """Fresh parameters with the given ones in their places."""
+        """The parameters `fresh` with the given ones replaced."""
         arrays = flat(fresh)
         return nested({path: jnp.asarray(self.arrays.get(path, array)) for path, array in arrays.items()})
 
 
 def options_from(weights: Weights, own: configs.ModelOptions) -> configs.ModelOptions:
-    """The options of the weights' model, trained as `own` are; InputError if they are of another family."""
+    """The options of the weights' model, with `own` training options; InputError if the family differs."""
     if type(weights.options) is not type(own):
         raise InputError(
             f"weights of the kind {type(own).__name__} are needed here; those of {weights.source} are of the kind "
@@ -38,11 +38,11 @@ def options_from(weights: Weights, own: configs.ModelOptions) -> configs.ModelOp
 
 
 def adopted(weights: Weights, like) -> Adopted:
-    """What parameters of the shapes of `like` take of `weights`.
+    """The arrays of `weights` that fit parameters of the shapes of `like`.
 
-    Arrays of the same place and shape are taken. Positions of a grid are resampled, and the pixels of colours are added
-    or divided, where an image model differs in these. All else stays as it was drawn, a head for other classes first of
-    all. Raises InputError if nothing but that is left.
+    Arrays of the same path and shape are taken. Positions of another grid are resampled, and patch embeddings for other
+    numbers of channels are summed or divided. All else keeps its initial values, such as a head for other classes.
+    Raises InputError if nothing fits.
     """
     wanted = {path: leaf.shape for path, leaf in flat(like).items()}
     given = {path: np.asarray(array) for path, array in weights.arrays.items()}
@@ -58,13 +58,13 @@ def adopted(weights: Weights, like) -> Adopted:
     for path in sorted(wanted.keys() - taken.keys()):
         (head if "/head/" in path else rest).append(path)
     if head:
-        said.append(f"the head drawn anew for {wanted[head[0]][-1]} classes")
-    said += listed("drawn anew", rest) + listed("left out", sorted(given.keys() - taken.keys() - set(head)))
+        said.append(f"the head re-initialized for {wanted[head[0]][-1]} classes")
+    said += listed("re-initialized", rest) + listed("left out", sorted(given.keys() - taken.keys() - set(head)))
     return Adopted(taken, f"from {weights.source}: " + "; ".join(said))
 
 
 def _positions(options: configs.Vit, given, wanted) -> dict:
-    """The positions of another grid (Dosovitskiy et al. 2021, section 3.2)."""
+    """Position embeddings resampled to another grid (Dosovitskiy et al. 2021, section 3.2)."""
     old, new = given.get("positions"), wanted.get("positions")
     if old is None or new is None or old.shape == new or old.shape[1] != new[1]:
         return {}
@@ -77,7 +77,7 @@ def _positions(options: configs.Vit, given, wanted) -> dict:
 
 
 def _colours(options: configs.Vit, given, wanted) -> dict:
-    """Grey images give the same as their copies in all colours; colours of weights for grey count a third each."""
+    """Patch embeddings for another number of channels: summed for grey images, divided by it for colors."""
     path, area = "patch_embedding/kernel", options.patch_size**2
     old, new = given.get(path), wanted.get(path)
     if old is None or new is None or old.shape[1] != new[1] or len(old) % area or new[0] % area:

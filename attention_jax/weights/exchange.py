@@ -1,4 +1,4 @@
-"""Weights from files and to files: of this package and of other libraries."""
+"""Reads and writes model weights in files, under the names of this package or of other libraries."""
 
 import json
 import os

@@ -32,7 +32,7 @@ def test_positions_are_resampled_colours_added_and_the_head_is_drawn(tmp_path):
     taken = adopt.adopted(weights, fresh)
     assert taken.said == (
         f"from {weights.source}: 36 of 40 arrays taken; positions resampled from 3 x 3 to 4 x 4; "
-        "patches of 3 channels read as 1; the head drawn anew for 10 classes"
+        "patches of 3 channels read as 1; the head re-initialized for 10 classes"
     )
     params = exchange.flat(taken.into(fresh))
     assert {path: array.shape for path, array in params.items()} == like
@@ -58,7 +58,7 @@ def test_what_does_not_fit_is_named(tmp_path):
     like = {path: array.shape for path, array in weights.arrays.items() if "layer_1" not in path}
     like |= {"trunk/norm/scale": (99,)}
     said = adopt.adopted(weights, shapes(**like)).said
-    assert "1 drawn anew (trunk/norm/scale)" in said
+    assert "1 re-initialized (trunk/norm/scale)" in said
     assert "17 left out (trunk/layer_1/attention/key/bias, trunk/layer_1/attention/key/kernel, " in said
     with pytest.raises(InputError, match="nothing of .* fits"):
         adopt.adopted(weights, shapes(other=(3,)))
@@ -99,7 +99,7 @@ def test_a_vit_of_timm_trains_on_digits_and_is_a_run(tmp_path):
     done = launch_here("import", "vit_digits", path, "--data.examples", 64, "--out", tmp_path / "taken")
     assert done.returncode == 0, done.stderr
     assert "(timm, norms with epsilon 1e-6): 37 of 40 arrays taken; patches of 3 channels read as 1" in done.stdout
-    assert "the head drawn anew for 10 classes" in done.stdout
+    assert "the head re-initialized for 10 classes" in done.stdout
     taken = load_run(tmp_path / "taken")
     assert taken.config.model == configs.replace(OPTIONS, dropout=0.1) and taken.result is None
     given = exchange.read(path)
@@ -109,7 +109,7 @@ def test_a_vit_of_timm_trains_on_digits_and_is_a_run(tmp_path):
 
     words = ("--data.examples", 64, "--train.total-epochs", 1, "--optim.warmup-steps", 0)
     done = launch_here("train", "vit_digits", "--from", path, *words, "--out", tmp_path / "run")
-    assert done.returncode == 0 and "the head drawn anew for 10 classes" in done.stdout, done.stderr
+    assert done.returncode == 0 and "the head re-initialized for 10 classes" in done.stdout, done.stderr
     trained = load_run(tmp_path / "run")
     assert trained.config.train.init_weights == str(path)
     moved = trained.params["trunk"]["layer_1"]["ffn"]["out"]["kernel"] - kernel
