@@ -492,7 +492,7 @@ def test_interrupted_and_resumed_ends_in_the_same_parameters(tmp_path, run, name
     if process.returncode != 0:  # it may have been faster than the signal
         assert process.returncode == code, said
         assert not (tmp_path / "b" / "result.json").exists()
-        resumed = launch("train", "date_luong", "--resume", "--out", tmp_path / "b")
+        resumed = launch_here("train", "date_luong", "--resume", "--out", tmp_path / "b")
         assert resumed.returncode == 0, resumed.stderr
     ours, theirs = parameters(tmp_path / "b"), parameters(run)
     assert ours.keys() == theirs.keys() and all((ours[k] == theirs[k]).all() for k in ours)

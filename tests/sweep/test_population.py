@@ -82,11 +82,10 @@ old, new = Path(sys.argv[1]), Path(sys.argv[2])
 configs = [run_directory.read_config(old / str(i)) for i in range(2)]
 members = [population.Member(config, new / str(i)) for i, config in enumerate(configs)]
 population.train_many(members, [tasks.build(config) for config in configs], new / "group", until=3)
-for i, config in enumerate(configs):
-    lifecycle.start(config, new / f"alone{i}", quiet=True)
-    ours, alone = (jax.tree.leaves(saved_run.load(new / name)[2]) for name in (str(i), f"alone{i}"))
-    for a, b in zip(ours, alone, strict=True):
-        np.testing.assert_array_equal(a, b)
+lifecycle.start(configs[1], new / "alone", quiet=True)
+ours, alone = (jax.tree.leaves(saved_run.load(new / name)[2]) for name in ("1", "alone"))
+for a, b in zip(ours, alone, strict=True):
+    np.testing.assert_array_equal(a, b)
 """
 
 
@@ -98,13 +97,10 @@ def fresh_process(script: str, *words: str, environment: dict):
 
 def test_members_are_the_runs_alone(three, tmp_path):
     configs, root = three
-    for place in (0, 1):
-        lifecycle.start(configs[place], tmp_path / str(place), quiet=True)
-        assert_same(root / str(place), tmp_path / str(place))
-        for ours, alone in zip(
-            params(configs[place], root / str(place)), params(configs[place], tmp_path / str(place)), strict=True
-        ):
-            np.testing.assert_allclose(ours, alone, atol=1e-6)
+    lifecycle.start(configs[1], tmp_path / "1", quiet=True)
+    assert_same(root / "1", tmp_path / "1")
+    for ours, alone in zip(params(configs[1], root / "1"), params(configs[1], tmp_path / "1"), strict=True):
+        np.testing.assert_allclose(ours, alone, atol=1e-6)
 
 
 @pytest.mark.slow

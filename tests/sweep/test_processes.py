@@ -1,4 +1,4 @@
-"""Real processes: a sweep that is killed five times, worker processes, and a Ray cluster that loses a machine."""
+"""Real processes: a sweep that is killed three times, worker processes, and a Ray cluster that loses a machine."""
 
 import contextlib
 import json
@@ -19,7 +19,8 @@ from attention_jax.sweep import executors
 ROOT = Path(__file__).resolve().parents[2]
 TINY = ["--data.examples", "440", "--data.validation", "36", "--train.best-metric", "valid.loss"]
 TINY += ["--model.embed-size", "4", "--train.batch-size", "64", "--train.steps-per-call", "3"]
-TWELVE = ["--train.total-epochs", "8", "--over", "optim.learning-rate=1e-3..1e-1:log:6", "model.hidden-size=6,8"]
+SEARCH = ["--train.total-epochs", "4", "--over", "optim.learning-rate=1e-3..1e-1:log:3", "model.hidden-size=6,8"]
+"""Six trials in two groups."""
 SIX = ["--train.total-epochs", "30", "--over", "optim.learning-rate=1e-3,1e-2", "model.hidden-size=4,6,8"]
 SILENT = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 
@@ -43,17 +44,17 @@ def epochs(directory: Path) -> list[list[int]]:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     directory = tmp_path_factory.mktemp("whole")
-    done = subprocess.run(command(*TWELVE, "--out", directory), capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command(*SEARCH, "--out", directory), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "the best trial again: python launch.py train date_luong" in done.stdout
     return directory
 
 
 @pytest.mark.slow
-def test_killing_a_sweep_five_times_changes_nothing(undisturbed, tmp_path):
+def test_killing_a_sweep_three_times_changes_nothing(undisturbed, tmp_path):
     chance, kills = random.Random(0), 0
-    while kills < 5:
-        process = subprocess.Popen(command(*TWELVE, "--out", tmp_path), **SILENT)
+    while kills < 3:
+        process = subprocess.Popen(command(*SEARCH, "--out", tmp_path), **SILENT)
         started, size = time.monotonic(), progress(tmp_path)
         while progress(tmp_path) == size and process.poll() is None:  # something of its own was written: it is at work
             time.sleep(0.01)
@@ -63,9 +64,9 @@ def test_killing_a_sweep_five_times_changes_nothing(undisturbed, tmp_path):
         process.wait()
         kills += 1
         assert time.monotonic() - started < 200
-    subprocess.run(command(*TWELVE, "--out", tmp_path), check=True, stdout=subprocess.DEVNULL, timeout=300)
+    subprocess.run(command(*SEARCH, "--out", tmp_path), check=True, stdout=subprocess.DEVNULL, timeout=300)
     assert table(tmp_path) == table(undisturbed)
-    assert epochs(tmp_path) == [list(range(1, 9))] * 12
+    assert epochs(tmp_path) == [list(range(1, 5))] * 6
 
 
 def progress(directory: Path) -> int:
@@ -76,13 +77,13 @@ def progress(directory: Path) -> int:
 
 @pytest.mark.slow
 def test_worker_processes_give_the_same_table_and_end_with_their_sweep(undisturbed, tmp_path):
-    process = subprocess.Popen(command(*TWELVE, "--out", tmp_path, "--jobs", 2), **SILENT)
+    process = subprocess.Popen(command(*SEARCH, "--out", tmp_path, "--jobs", 2), **SILENT)
     wait_for(lambda: list(tmp_path.glob("trials/*/*/metrics.jsonl")), process)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    subprocess.run(command(*TWELVE, "--out", tmp_path, "--jobs", 2), check=True, stdout=subprocess.DEVNULL, timeout=300)
+    subprocess.run(command(*SEARCH, "--out", tmp_path, "--jobs", 2), check=True, stdout=subprocess.DEVNULL, timeout=300)
     assert table(tmp_path) == table(undisturbed)
-    assert epochs(tmp_path) == [list(range(1, 9))] * 12
+    assert epochs(tmp_path) == [list(range(1, 5))] * 6
 
 
 class Worker(executors.Subprocesses):

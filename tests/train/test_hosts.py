@@ -16,7 +16,7 @@ from attention_jax import InputError, run_directory, saved_run
 from attention_jax.train import hosts
 
 ROOT = Path(__file__).resolve().parents[2]
-EPOCHS = 6
+EPOCHS = 4
 SMALL = [
     "--data.examples",
     "200",
