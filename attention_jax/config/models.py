@@ -231,7 +231,7 @@ class TransformerLayers(ModelOptions):
     """dot, scaled_dot, general, concat, additive, cosine, gaussian, qk_norm, soft_cap(50), mean, or package.file:Class
     of yours."""
     normaliser: Annotated[str, OneOf(tuple(NORMALISERS), arguments=True)] = "softmax"
-    """Normalizer of the scores: softmax, softmax(0) with a sink, learned_sink, sigmoid(-4), learned_sigmoid, relu,
+    """Normaliser of the scores: softmax, softmax(0) with a sink, learned_sink, sigmoid(-4), learned_sigmoid, relu,
     sparsemax, entmax(1.5), learned_entmax, top_k(8), stick_breaking, or package.file:Class of yours."""
     mask: Annotated[str, OneOf(("none", *MASKS), arguments=True)] = "none"
     """Mask of self-attention besides causal and padding masks: none for all positions, window(128) for
