@@ -232,7 +232,8 @@ def test_images_are_looked_at_where_they_are(chromium, tmp_path):
     np.testing.assert_allclose(opened.table()[:, :2], weights[1, :, 0].T, atol=6e-5)
     depth = "return [...document.querySelectorAll('#keys .cells .token')].map(b => +b.style.getPropertyValue('--w'))"
     over_image = lambda: opened.driver.execute_script(depth)
-    depth_of = lambda row: np.sqrt(np.minimum(row / max(weights.max(), 4 / 17), 1))  # one scale for everything
+    stored = lambda row: np.maximum(row, 1 / 65535)  # the smallest 16-bit fraction that is not 0
+    depth_of = lambda row: np.sqrt(np.minimum(stored(row) / max(weights.max(), 4 / 17), 1))  # one scale for everything
     np.testing.assert_allclose(over_image(), depth_of(weights[1, 0, 0, 1:]), atol=3e-3)
     opened.hover("#queries .cells [data-i='6']")
     np.testing.assert_allclose(over_image(), depth_of(weights[1, 0, 6, 1:]), atol=3e-3)
