@@ -18,7 +18,7 @@ BLOCK = re.compile(r"^```python\n# (\S+\.py)\n(.*?)^```$", re.DOTALL | re.MULTIL
 ATTENDS = """
 import jax, jax.numpy as jnp, numpy as np
 from attention_jax.ops.attention import attend
-from mine.normalizers import SquarePlus
+from mine.normalisers import SquarePlus
 from mine.rules import Recency, Strided
 from mine.scores import Radial
 
@@ -45,7 +45,7 @@ by_hand = (values / values.sum(1, keepdims=True)) @ value
 pooled = lambda width, i: attend(query, key, value, normalise=SquarePlus(width), implementation=i).sum()
 for implementation in ("plain", "fused"):
     np.testing.assert_allclose(pooled(jnp.float32(0.3), implementation), by_hand.sum(), rtol=1e-5)
-    assert jax.grad(pooled)(jnp.float32(0.3), implementation) != 0, "the normalizer has no gradient"
+    assert jax.grad(pooled)(jnp.float32(0.3), implementation) != 0, "the normaliser has no gradient"
 """
 
 SCORE_LEARNS = """
@@ -168,8 +168,8 @@ def test_the_parts_of_the_guide_train_and_predict(python, launch):
     command = re.search(
         r"^python launch.py (train language_model .*?)\n(?!  )", GUIDE.read_text(), re.DOTALL | re.MULTILINE
     )
-    [normalizer] = re.findall(r"--model.normaliser mine\.\S+", GUIDE.read_text(encoding="utf-8"))
-    command = f"{command[1]} {normalizer}".replace("\\", " ").replace('"', "")
+    [normaliser] = re.findall(r"--model.normaliser mine\.\S+", GUIDE.read_text(encoding="utf-8"))
+    command = f"{command[1]} {normaliser}".replace("\\", " ").replace('"', "")
     small = "--model.num-layers 1 --model.hidden-size 8 --model.num-heads 2 --model.mlp-dim 8 --decode.length 4"
     launch(
         f"{command} {small} --data.sequence-length 16 --data.text-file pairs.tsv --train.max-steps 2 --out runs/parts",
