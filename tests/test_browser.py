@@ -18,8 +18,8 @@ from attention_jax.report.attention_page import page
 from attention_jax.views import run_figures, view_of
 from experiments import nadaraya_watson
 
-QUICK_MS = 50
-"""What a reader may have to wait for when the pointer moves to a token."""
+BUSY_MS = 50
+"""What the page may compute when the pointer moves to a token."""
 
 
 class Opened:
@@ -112,27 +112,37 @@ def test_looking_from_a_token_shows_where_every_head_looks(opened, sentence):
     assert opened.complaints() == []
 
 
-def test_it_answers_within_50_ms(opened):
-    """From the pointer's event until the next frame has been laid out and painted, the median of all 30 tokens.
+def test_a_token_under_the_pointer_costs_under_50_ms(opened):
+    """Processor time of the page's main thread from the pointer's event to the painted frame: script, style and layout.
 
-    The best of five rounds, as other work on the machine only adds to it.
+    The clock of the thread, as that of the wall also counts the other tests that run on the machine.
     """
     opened.click("#numbers summary")
-    measure = lambda: opened.driver.execute_async_script("""
-        const done = arguments[0], waited = [];
-        (async () => {
-          for (const button of document.querySelectorAll("#queries .token")) {
-            const start = performance.now(), channel = new MessageChannel();
-            button.dispatchEvent(new PointerEvent("pointerover", { bubbles: true }));
-            await new Promise(requestAnimationFrame);
-            await new Promise((painted) => { channel.port1.onmessage = painted; channel.port2.postMessage(0); });
-            waited.push(performance.now() - start);
-          }
-          done(waited);
-        })();""")
-    waited = min((measure() for _ in range(5)), key=np.median)
-    assert len(waited) == 30 and np.median(waited) < QUICK_MS
-    print(f"median {np.median(waited):.1f} ms, longest {max(waited):.1f} ms")
+    opened.driver.execute_cdp_cmd("Performance.enable", {"timeDomain": "threadTicks"})
+
+    def busy_ms():
+        metrics = opened.driver.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
+        return 1000 * next(metric["value"] for metric in metrics if metric["name"] == "TaskDuration")
+
+    rounds = []
+    for _ in range(3):
+        before = busy_ms()
+        moved = opened.driver.execute_async_script("""
+            const done = arguments[0];
+            (async () => {
+              const buttons = document.querySelectorAll("#queries .token");
+              for (const button of buttons) {
+                const channel = new MessageChannel();
+                button.dispatchEvent(new PointerEvent("pointerover", { bubbles: true }));
+                await new Promise(requestAnimationFrame);
+                await new Promise((painted) => { channel.port1.onmessage = painted; channel.port2.postMessage(0); });
+              }
+              done(buttons.length);
+            })();""")
+        assert moved == 30
+        rounds.append((busy_ms() - before) / moved)
+    print(f"{sorted(rounds)[1]:.1f} ms a token")
+    assert 0.1 < sorted(rounds)[1] < BUSY_MS
 
 
 def test_the_address_comes_back_to_what_was_shown(opened):
