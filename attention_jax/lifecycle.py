@@ -46,6 +46,10 @@ def start(
             if hosts.is_primary() and not any((directory / "checkpoints").glob("[0-9]*")):
                 run_directory.withdraw(fresh)
             raise
+        except (SystemExit, KeyboardInterrupt):  # stopped by a signal
+            if hosts.is_primary() and not (directory / "config.json").exists():
+                run_directory.withdraw(fresh)
+            raise
 
 
 def run_in(config: configs.Config, directory: Path, study, quiet: bool, until: float) -> dict | None:

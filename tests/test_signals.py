@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from attention_jax import InputError, cli
+from attention_jax import InputError, catalogue, cli, lifecycle, run_directory
 
 ROOT = Path(__file__).resolve().parents[1]
 TERMINATED = 128 + signal.SIGTERM
@@ -131,3 +131,22 @@ def test_a_benchmark_ends_at_sigterm_and_keeps_what_it_said():
         process.send_signal(signal.SIGTERM)
         _, error = process.communicate(timeout=120)
     assert process.returncode == TERMINATED and "see launch.py bench" not in error
+
+
+def test_a_training_that_is_stopped_while_it_reads_its_data_leaves_nothing(tmp_path, monkeypatch):
+    def stopped(*_, **__):
+        raise SystemExit(TERMINATED)
+
+    config = catalogue.load_experiment("date_luong").smoke()
+    monkeypatch.setattr("attention_jax.tasks.build", stopped)
+    (tmp_path / "mine").mkdir()
+    for directory in (tmp_path / "runs" / "dates" / "001", tmp_path / "mine"):
+        with pytest.raises(SystemExit):
+            lifecycle.start(config, directory, quiet=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"], "a directory of the user's is kept"
+    monkeypatch.undo()
+    monkeypatch.setattr("attention_jax.train.loop.train_one", stopped)
+    for resume in (False, True):
+        with pytest.raises(SystemExit):
+            lifecycle.start(config, tmp_path / "runs" / "dates", resume=resume, quiet=True)
+    assert run_directory.read_config(tmp_path / "runs" / "dates") == config
