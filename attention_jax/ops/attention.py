@@ -264,6 +264,15 @@ def _check(query, key, value, score, bias, mask, normalise, dropout=None, block_
             f"attend needs floating types, got query {query.dtype}, key {key.dtype} and value {value.dtype}: "
             "convert integers with x.astype(jnp.float32)"
         )
+    check_rules(score, bias, mask, normalise)
+    if isinstance(dropout, int | float) and not 0 <= dropout <= 1:
+        raise InputError(f"dropout must be a share of the weights, 0 to 1, got {dropout}")
+    if any(block is not None and block < 1 for block in (block_q, block_k)):
+        raise InputError(f"block_q and block_k must be at least 1, got {block_q} and {block_k}")
+
+
+def check_rules(score, bias, mask, normalise):
+    """Raise InputError unless these are rules: neither arrays nor the classes and functions that make rules."""
     for name, rule in {"score": score, "bias": bias, "mask": mask, "normalise": normalise}.items():
         if inspect.isclass(rule) or (inspect.isfunction(rule) and rule.__module__ == masks.__name__):
             raise InputError(
@@ -282,7 +291,3 @@ def _check(query, key, value, score, bias, mask, normalise, dropout=None, block_
         raise InputError(
             f"bias must be a callable pytree of ops.biases, got {type(bias).__name__}: an array is not known in blocks"
         )
-    if isinstance(dropout, int | float) and not 0 <= dropout <= 1:
-        raise InputError(f"dropout must be a share of the weights, 0 to 1, got {dropout}")
-    if any(block is not None and block < 1 for block in (block_q, block_k)):
-        raise InputError(f"block_q and block_k must be at least 1, got {block_q} and {block_k}")

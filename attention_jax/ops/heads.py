@@ -7,13 +7,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from attention_jax import InputError
-from attention_jax.ops.attention import attend
+from attention_jax.ops.attention import attend, check_rules
 from attention_jax.ops.biases import Bias
 from attention_jax.ops.dispatch import Implementation
-from attention_jax.ops.masks import Mask
+from attention_jax.ops.masks import Mask, as_mask
 from attention_jax.ops.normalisers import Softmax
-from attention_jax.ops.normalising import Normaliser
+from attention_jax.ops.normalising import Normaliser, as_normaliser
 from attention_jax.ops.scores import ScaledDot, Score
+from attention_jax.ops.trees import as_tree
 
 
 def attend_heads(
@@ -54,8 +55,9 @@ def attend_heads(
             f"attend_heads needs as many heads of values as of keys, and a number that divides the heads of queries, "
             f"got {heads}, {groups} and {value.shape[2]} heads of queries, keys and values"
         )
-    rules, structure = jax.tree.flatten((score, bias, normalise))
-    parts, mask_structure = jax.tree.flatten(mask)
+    check_rules(score, bias, mask, normalise)
+    rules, structure = jax.tree.flatten((as_tree(score), as_tree(bias), as_normaliser(normalise)))
+    parts, mask_structure = jax.tree.flatten(as_mask(mask))
     rules, parts = [jnp.asarray(x) for x in rules], [jnp.asarray(x) for x in parts]
     _check_axes("a leaf of score, bias or normalise", rules, "heads", heads)
     _check_axes("a leaf of the mask", parts, "sequences", query.shape[0])

@@ -44,6 +44,8 @@ from attention_jax.ops.trees import pytree
 
 
 def _product(query: Float[Array, "Q D"], key: Float[Array, "K D"]) -> Float[Array, "Q K"]:
+    if query.shape[-1] != key.shape[-1]:
+        raise InputError(f"a product needs queries and keys of one width, got {query.shape} and {key.shape}")
     return _einsum("qd,kd->qk", query, key) if query.dtype == accumulator(query.dtype) else _half_product(query, key)
 
 

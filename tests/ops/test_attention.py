@@ -11,7 +11,9 @@ from attention_jax import InputError
 from attention_jax.ops import attention
 from attention_jax.ops.attention import attention_weights, masked_softmax
 from attention_jax.ops.biases import ALiBi
+from attention_jax.ops.heads import attend_heads
 from attention_jax.ops.masks import causal, dense, lengths, window
+from attention_jax.ops.normalisers import Softmax
 from attention_jax.ops.scores import Additive, Constant, Dot, Gaussian, NegativeSquaredDistance
 
 IMPLEMENTATIONS = ("plain", "fused")
@@ -37,6 +39,11 @@ def oracle(scores, allowed, value):
 def arrays(queries, keys, width=4, value_width=3, seed=0):
     draw = np.random.default_rng(seed).standard_normal
     return [jnp.asarray(draw(shape), jnp.float32) for shape in ((queries, width), (keys, width), (keys, value_width))]
+
+
+def heads(*arrays):
+    """The arrays of `attend` as those of `attend_heads`, of one sequence and one head."""
+    return [x[None, :, None] for x in arrays]
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
@@ -187,6 +194,8 @@ def test_a_function_is_a_mask_and_a_bias_without_parameters():
     for implementation in IMPLEMENTATIONS:
         out = attention.attend(query, key, value, **rules, implementation=implementation, block_k=3)
         np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-6)
+    out = attend_heads(*heads(query, key, value), **rules)
+    np.testing.assert_allclose(out[0, :, 0], expected, rtol=1e-5, atol=1e-6)
     both = attention.attend(query, key, value, mask=causal() & attention.as_mask(rules["mask"]))
     np.testing.assert_allclose(both, attention.attend(query, key, value, mask=causal() & window(2)), rtol=1e-5)
 
@@ -207,7 +216,11 @@ def test_a_function_is_a_mask_and_a_bias_without_parameters():
         (lambda q, k, v: attention.attend(q, k, v, dropout=1.5, rng=jax.random.key(0)), "0 to 1, got 1.5"),
         (lambda q, k, v: attention.attention_weights(q, k, mask=jnp.ones((5, 8), bool)), "dense"),
         (lambda q, k, v: attention.attend(q[:, :2], k[:, :3], v, score=Gaussian()), "of one width"),
+        (lambda q, k, v: attention.attend(q[:, :2], k[:, :3], v), "of one width"),
         (lambda q, k, v: attention.attend(q, k, v.astype(int)), "convert integers"),
+        (lambda q, k, v: attend_heads(*heads(q, k, v), mask=causal), r"causal\(\)"),
+        (lambda q, k, v: attend_heads(*heads(q, k, v), normalise=Softmax), r"Softmax\(\)"),
+        (lambda q, k, v: attend_heads(*heads(q, k, v), mask=jnp.ones((5, 8), bool)), "dense"),
     ],
 )
 def test_errors_say_what_to_do(call, words):
