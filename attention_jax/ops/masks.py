@@ -1,7 +1,7 @@
 """Attention masks: callable pytrees `mask(query_positions [Q], key_positions [K]) -> bool [Q, K]`; True = may attend.
 
 A mask is a function of positions, not an array, so that attention in blocks never needs the whole matrix. Masks combine
-by `&` and `|`:
+by `&` and `|`, with each other and with plain functions of positions:
 
 >>> import jax.numpy as jnp
 >>> (causal() & lengths(2))(jnp.arange(3), jnp.arange(3)).astype(int).tolist()
@@ -50,11 +50,17 @@ class Mask:
         """An interval of keys that every query in first..last (inclusive) may attend to."""
         return NOWHERE
 
-    def __and__(self, other: "Mask") -> "Mask":
-        return Both(self, other)
+    def __and__(self, other: "Mask | Callable") -> "Mask":
+        return Both(self, as_mask(other))
 
-    def __or__(self, other: "Mask") -> "Mask":
-        return Either(self, other)
+    def __rand__(self, other: Callable) -> "Mask":
+        return Both(as_mask(other), self)
+
+    def __or__(self, other: "Mask | Callable") -> "Mask":
+        return Either(self, as_mask(other))
+
+    def __ror__(self, other: Callable) -> "Mask":
+        return Either(as_mask(other), self)
 
 
 class AssumeFinite(Mask):

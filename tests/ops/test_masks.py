@@ -62,6 +62,19 @@ def test_lengths_are_vmapped():
     np.testing.assert_array_equal(masks, [[[False] * 3] * 2, [[True] * 3] * 2])
 
 
+def test_masks_combine_with_plain_functions_from_either_side():
+    even = lambda query, key: jnp.broadcast_to(key % 2 == 0, (query.size, key.size))
+    positions, both = jnp.arange(4), [[1, 0, 0, 0], [1, 0, 0, 0], [1, 0, 1, 0], [1, 0, 1, 0]]
+    either = [[1, 0, 1, 0], [1, 1, 1, 0], [1, 1, 1, 0], [1, 1, 1, 1]]
+    for combined, expected in (
+        (causal() & even, both),
+        (even & causal(), both),
+        (causal() | even, either),
+        (even | causal(), either),
+    ):
+        assert combined(positions, positions).astype(int).tolist() == expected
+
+
 def test_outside_of_a_dense_mask_nothing_is_allowed():
     assert not dense(jnp.ones((2, 2), bool))(jnp.array([1, 2]), jnp.array([1, 2]))[1:].any()
 
