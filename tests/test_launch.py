@@ -34,12 +34,12 @@ def launch(*arguments, timeout=300) -> subprocess.CompletedProcess:
     )
 
 
-def launch_here(*arguments) -> subprocess.CompletedProcess:
-    """`python launch.py ...` in this process, which has imported everything before: what it prints, its exit code."""
+def launch_here(*arguments, cwd=ROOT) -> subprocess.CompletedProcess:
+    """`python launch.py ...` in `cwd` and in this process, which has imported everything: output and exit code."""
     words, code = [str(ROOT / "launch.py"), *map(str, arguments)], 0
     out, error = io.StringIO(), io.StringIO()
     try:
-        with pytest.MonkeyPatch.context() as patch, contextlib.chdir(ROOT):
+        with pytest.MonkeyPatch.context() as patch, contextlib.chdir(cwd):
             patch.setattr(sys, "argv", words)
             # It starts a thread that would end this worker some seconds after the SIGTERM of a later test.
             patch.setattr("attention_jax.commands.end_on_sigterm", lambda: None)

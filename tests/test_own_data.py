@@ -1,18 +1,14 @@
 """docs/own_data.md is followed: the files it speaks of are made, its commands run; and damaged files are one line."""
 
-import contextlib
-import io
 import json
 import re
-import runpy
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+from test_launch import launch_here
 
 from attention_jax import InputError, tasks
 from attention_jax.config import replace
@@ -54,20 +50,6 @@ def make_files(directory: Path):
     (directory / "book.txt").write_text("First Citizen:\nSpeak, speak.\n\n" * 60, encoding="utf-8")
 
 
-def launch(words: list[str], place: Path) -> subprocess.CompletedProcess:
-    """`python launch.py ...` in this process, which stands at `place`."""
-    code, out, error = 0, io.StringIO(), io.StringIO()
-    try:
-        with pytest.MonkeyPatch.context() as patch, contextlib.chdir(place):
-            patch.setattr(sys, "argv", [str(ROOT / "launch.py"), *words])
-            patch.setattr("attention_jax.commands.end_on_sigterm", lambda: None)  # as in test_launch.py
-            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
-                runpy.run_path(sys.argv[0], run_name="__main__")
-    except SystemExit as stop:
-        code = stop.code or 0
-    return subprocess.CompletedProcess(words, code, out.getvalue(), error.getvalue())
-
-
 def commands() -> dict[str, list[list[str]]]:
     """{experiment: the words of each of its commands}, in the order of the page."""
     blocks = re.findall(r"^```\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
@@ -85,11 +67,11 @@ def test_every_command_of_the_page_is_in_a_block_that_is_followed():
 def test_the_page_is_followed(name, tmp_path):
     make_files(tmp_path)
     (train, *others) = commands()[name]
-    done = launch([*train, *SMALL[name].split()], tmp_path)
+    done = launch_here(*train, *SMALL[name].split(), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("data: ") and f"in runs/{name}/001" in done.stdout
     for words in others:
-        done = launch(words, tmp_path)
+        done = launch_here(*words, cwd=tmp_path)
         assert done.returncode == 0, f"{words}: {done.stderr}"
         assert done.stdout or "--out" in words
     assert (tmp_path / "look.png").exists() or name == "language_model"
@@ -99,14 +81,14 @@ def test_the_page_is_followed(name, tmp_path):
 
 
 def needs_no_data_to_predict_and_the_same_to_evaluate(place: Path, predict: list[str]):
-    before = launch(predict, place).stdout
+    before = launch_here(*predict, cwd=place).stdout
     text = (place / "labels.tsv").read_text(encoding="utf-8")
     (place / "labels.tsv").write_text(text.replace("Ein Hund läuft 7", "Ein Hund bellt 7"), encoding="utf-8")
     tasks.load_once.cache_clear()
-    done = launch(["evaluate", predict[1]], place)
+    done = launch_here("evaluate", predict[1], cwd=place)
     assert done.returncode == 2 and "have changed since it was trained (fingerprint was" in done.stderr
     (place / "labels.tsv").unlink()
-    assert launch(predict, place).stdout == before
+    assert launch_here(*predict, cwd=place).stdout == before
 
 
 EXPERIMENTS = (translate_files, classify_images, classify_text, language_model)
@@ -283,11 +265,11 @@ def test_a_test_image_that_is_also_trained_on_is_counted(tmp_path):
 
 
 def test_a_preset_is_chosen_by_name_and_others_are_one_line(tmp_path):
-    done = launch(["train", "translate_files", "--preset", "base", "--help"], tmp_path)
+    done = launch_here("train", "translate_files", "--preset", "base", "--help", cwd=tmp_path)
     assert done.returncode == 0 and "(default: 512)" in done.stdout
-    done = launch(["train", "translate_files", "--preset", "huge"], tmp_path)
+    done = launch_here("train", "translate_files", "--preset", "huge", cwd=tmp_path)
     assert done.returncode == 2 and "choose one of small, base, big" in done.stderr
-    done = launch(["train", "date_luong", "--preset", "big"], tmp_path)
+    done = launch_here("train", "date_luong", "--preset", "big", cwd=tmp_path)
     assert done.returncode == 2 and "it has none" in done.stderr and done.stderr.count("\n") == 1
 
 
