@@ -36,6 +36,7 @@ from attention_jax.ops.score_blocks import (
     over_keys,
     over_queries,
     partition,
+    pool,
     put_rows,
     rows_of,
     tile_of,
@@ -120,10 +121,10 @@ def _add_tile(inputs, blocks, i, shift, tops, masked, j, totals):
         if isinstance(normalise, Threshold):
             found, slope = _with_slope(values, scores, allowed, shift)
             equation = _with_slope(equations, scores, allowed, shift)[1]
-            slopes = _pool(slope, tile), slope.sum(axis=1), equation.sum(axis=1)
+            slopes = pool(slope, tile), slope.sum(axis=1), equation.sum(axis=1)
         else:
             found = values(scores, allowed, shift)
-        more = Totals(_pool(found, tile), found.sum(axis=1), count, *slopes, None)
+        more = Totals(pool(found, tile), found.sum(axis=1), count, *slopes, None)
         sums = jax.tree.map(jnp.add, totals._replace(active=None), more)
         active = None if totals.active is None else totals.active.at[j].set((found != 0).any())
         return sums._replace(active=active)
@@ -133,12 +134,6 @@ def _add_tile(inputs, blocks, i, shift, tops, masked, j, totals):
 
 def _with_slope(function, scores, allowed, shift):
     return jax.jvp(lambda shift: function(scores, allowed, shift), (shift,), (-jnp.ones_like(shift),))
-
-
-def _pool(weights, tile):
-    if tile.dropout is not None:
-        weights = weights * tile.dropout.astype(weights.dtype)
-    return matmul(weights.astype(tile.value.dtype), tile.value)
 
 
 def _worth(function, tops, j, shift):

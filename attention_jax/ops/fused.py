@@ -19,16 +19,15 @@ from jax import lax
 
 from attention_jax.ops.precision import accumulator, matmul_transposed
 from attention_jax.ops.score_blocks import (
-    Gradients,
-    add_rows,
+    add_tile,
     key_blocks,
     matmul,
     narrow,
     over_keys,
-    partition,
+    over_queries,
+    pool,
     put_rows,
     rows_of,
-    start_of,
     tile_of,
 )
 
@@ -54,9 +53,7 @@ def forward(inputs, blocks, grid=None):
         weights = _exp_below(scores, reference)
         shrink = jnp.exp(largest - reference)
         total = total * shrink + weights.sum(axis=1)
-        if tile.dropout is not None:
-            weights = weights * tile.dropout.astype(precision)
-        return new, total, pooled * shrink[:, None] + matmul(weights.astype(tile.value.dtype), tile.value)
+        return new, total, pooled * shrink[:, None] + pool(weights, tile)
 
     def rows(i, carry):
         out, normaliser = carry
@@ -85,51 +82,25 @@ def backward(inputs, blocks, outputs, saved, bars):
     delta = jnp.sum(out.astype(precision) * out_bar.astype(precision), axis=1)  # rowsum(dO * O) [Q]
     delta = delta - normaliser_bar  # the gradient of L is P
 
-    def zeros(x, rows=None):
-        shape = x.shape if rows is None else (rows, *x.shape[1:])
-        return jnp.zeros(shape, accumulator(x.dtype))
+    def rows(i, fresh, row_bar, bars):
+        row_normaliser = rows_of(normaliser, i, blocks.query)
+        row_delta = jnp.where(fresh, rows_of(delta, i, blocks.query), 0.0)
 
-    def step(i, outer, masked, j, bars):
-        row_bar, row_normaliser, row_delta = outer
-        tile = tile_of(inputs, blocks, i, j, masked)
-        scores, pull = jax.vjp(tile.scores, *tile.operands)
-        weights = narrow(_exp_below(scores.astype(precision), row_normaliser), row_bar.dtype)
-        weights_bar, pooling = matmul(row_bar, tile.value.T), weights
-        if tile.dropout is not None:
-            factor = tile.dropout.astype(precision)
-            weights_bar, pooling = weights_bar * factor, weights * factor
-        scores_bar = weights * (weights_bar - row_delta[:, None])
-        rules_bar, query_bar, key_bar, bias_query_bar = pull(scores_bar.astype(scores.dtype))
-        value_bar = matmul_transposed(pooling.astype(row_bar.dtype), row_bar)
-        add = lambda total, more: total + more.astype(total.dtype)
-        return Gradients(
-            jax.tree.map(add, bars.rules, rules_bar),
-            add(bars.query, query_bar),
-            add_rows(bars.key, key_bar, j, blocks.key),
-            add_rows(bars.value, value_bar, j, blocks.key),
-            None if bias_query_bar is None else add(bars.bias_query, bias_query_bar),
-        )
+        def step(masked, j, bars):
+            tile = tile_of(inputs, blocks, i, j, masked)
+            scores, pull = jax.vjp(tile.scores, *tile.operands)
+            weights = narrow(_exp_below(scores.astype(precision), row_normaliser), row_bar.dtype)
+            weights_bar, pooling = matmul(row_bar, tile.value.T), weights
+            if tile.dropout is not None:
+                factor = tile.dropout.astype(precision)
+                weights_bar, pooling = weights_bar * factor, weights * factor
+            scores_bar = weights * (weights_bar - row_delta[:, None])
+            value_bar = matmul_transposed(pooling.astype(row_bar.dtype), row_bar)
+            return add_tile(bars, pull(scores_bar.astype(scores.dtype)), value_bar, j, blocks.key)
 
-    def rows(i, bars):
-        # the last block of queries may begin early: what it repeats has no gradient
-        fresh = start_of(i, blocks.query, inputs.query.shape[0]) + jnp.arange(blocks.query) >= i * blocks.query
-        row_bar = rows_of(out_bar, i, blocks.query)
-        row_bar = jnp.where(fresh[:, None], row_bar, jnp.zeros_like(row_bar))
-        outer = row_bar, rows_of(normaliser, i, blocks.query), jnp.where(fresh, rows_of(delta, i, blocks.query), 0.0)
-        inner = bars._replace(query=zeros(inputs.query, blocks.query))
-        if inputs.bias_query is not None:
-            inner = inner._replace(bias_query=zeros(inputs.bias_query, blocks.query))
-        inner = over_keys(ranges, i, partial(step, i, outer), inner)
-        query_bar = add_rows(bars.query, inner.query, i, blocks.query)
-        bias_query_bar = (
-            None if inputs.bias_query is None else add_rows(bars.bias_query, inner.bias_query, i, blocks.query)
-        )
-        return inner._replace(query=query_bar, bias_query=bias_query_bar)
+        return over_keys(ranges, i, step, bars)
 
-    start = jax.tree.map(
-        zeros, Gradients(partition(inputs.rules)[0], inputs.query, inputs.key, inputs.value, inputs.bias_query)
-    )
-    return lax.fori_loop(0, -(-inputs.query.shape[0] // blocks.query), rows, start)
+    return over_queries(inputs, blocks, out_bar, rows)
 
 
 def _exp_below(scores, bound):

@@ -28,6 +28,7 @@ from attention_jax.ops.score_blocks import (
     over_keys_reversed,
     over_queries,
     partition,
+    pool,
     put_rows,
     rows_of,
     tile_of,
@@ -47,9 +48,7 @@ def forward(inputs, blocks, grid):
             tile = tile_of(inputs, blocks, i, j, masked)
             scores = tile.scores(*tile.operands).astype(precision)
             weights, leave = _weights(inputs.rules[2], scores, passed)
-            if tile.dropout is not None:
-                weights = weights * tile.dropout.astype(precision)
-            return passed + leave.sum(axis=1), pooled + matmul(weights.astype(tile.value.dtype), tile.value)
+            return passed + leave.sum(axis=1), pooled + pool(weights, tile)
 
         return lax.cond(_some_left(carry[0]), add, lambda carry: carry, carry)
 

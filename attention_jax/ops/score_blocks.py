@@ -124,6 +124,13 @@ def matmul(a, b):
     return jnp.matmul(a, b, preferred_element_type=accumulator(a.dtype))
 
 
+def pool(weights, tile):
+    """The values of a tile pooled with `weights` [q, k], after dropout: [q, V]."""
+    if tile.dropout is not None:
+        weights = weights * tile.dropout.astype(weights.dtype)
+    return matmul(weights.astype(tile.value.dtype), tile.value)
+
+
 def narrow(x, dtype):
     """x rounded to `dtype`, in which it is stored, where it is, whatever the compiler would rather do."""
     return x if x.dtype == dtype else lax.optimization_barrier(x.astype(dtype)).astype(x.dtype)

@@ -15,12 +15,12 @@ from jax import lax
 from attention_jax.ops.normalisers import Softmax
 from attention_jax.ops.normalising import Ordered, Threshold, after, equations_of, scale_of, values_of
 from attention_jax.ops.precision import accumulator
-from attention_jax.ops.score_blocks import Blocks, Combine, Inputs, key_blocks, matmul, max_over_batch, rows_of, tile_of
+from attention_jax.ops.score_blocks import Blocks, Combine, Inputs, key_blocks, max_over_batch, pool, rows_of, tile_of
 
 
 def attend_by_tiles(combine: Combine, blocks: Blocks, floats: list, others: list, shift: jax.Array | None):
-    """(output [Q, V], log-sum-exp [Q] or None) of the `Inputs` that `join(floats, others)` are. `shift` [Q] is that of
-    the normaliser, the log-sum-exp for the softmax; None if it has none."""
+    """(output [Q, V], log-sum-exp [Q] or None) of the `Inputs` that `combine(floats, others)` returns. `shift` [Q] is
+    that of the normaliser, the log-sum-exp for the softmax; None if it has none."""
     inputs = combine(floats, others)
     normalise, precision = inputs.rules[2], accumulator(inputs.value.dtype)
     if isinstance(normalise, Ordered):
@@ -32,7 +32,7 @@ def attend_by_tiles(combine: Combine, blocks: Blocks, floats: list, others: list
     def contribute(inputs, tile, scores, shift):
         allowed = scores != -jnp.inf
         values = values_of(inputs.rules[2], scores, allowed, shift)
-        return _pool(values, tile), values.sum(axis=1), allowed.sum(axis=1).astype(values.dtype)
+        return pool(values, tile), values.sum(axis=1), allowed.sum(axis=1).astype(values.dtype)
 
     pooled, mass, count = _over_tiles(inputs, blocks, contribute, shift)
     out = (pooled * scale_of(normalise, mass, count)[:, None]).astype(inputs.value.dtype)
@@ -63,12 +63,6 @@ def _moving_jvp(combine, blocks, primals, tangents):
     change = jax.jvp(lambda floats: mass(floats, shift), (floats,), (tangents[0],))[1]
     slope = -jax.jvp(lambda shift: mass(floats, shift), (shift,), (jnp.ones_like(shift),))[1]
     return shift, jnp.where(slope != 0, change / jnp.where(slope != 0, slope, 1.0), 0.0)
-
-
-def _pool(weights, tile):
-    if tile.dropout is not None:
-        weights = weights * tile.dropout.astype(weights.dtype)
-    return matmul(weights.astype(tile.value.dtype), tile.value)
 
 
 def _bounds(inputs, blocks):
@@ -121,7 +115,7 @@ def _ordered(inputs, blocks):
         allowed = scores != -jnp.inf
         take, leave = inputs.rules[2].logs(scores, allowed)
         total = jnp.where(allowed, take + after(leave) + passed[:, None], 0.0)
-        return leave.sum(axis=1), _pool(jnp.where(allowed, jnp.exp(total), 0.0), tile)
+        return leave.sum(axis=1), pool(jnp.where(allowed, jnp.exp(total), 0.0), tile)
 
     @jax.checkpoint
     def needed(inputs, passed, i, j):
