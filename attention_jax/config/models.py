@@ -48,6 +48,7 @@ MLPS = {"dense": "attention_jax.models.blocks:FeedForward", "swiglu": "attention
 Score = Annotated[str, OneOf(tuple(SCORES), arguments=True)]
 HeadScore = Annotated[str, OneOf(tuple(name for name in SCORES if name != "location"), arguments=True)]
 """Score of an attention head; "location" is a bias over positions, which Transformers choose by `PositionEmbedding`."""
+NormaliserName = Annotated[str, OneOf(tuple(NORMALISERS), arguments=True)]
 PositionEmbedding = Literal["none", "sinusoidal", "learned", "shaw", "transformer_xl", "t5", "alibi", "rotary"]
 """How positions are encoded in a Transformer (attention_jax/models/position_encodings.py)."""
 Activation = Literal["relu", "gelu", "gelu_tanh", "swish"]
@@ -90,6 +91,9 @@ class AttentionSeq2seq(Seq2seq):
     module: ClassVar[str] = "attention_jax.models.book:AttentionSeq2seq"
     score: Score = "dot"
     """dot, scaled_dot, general, concat, additive, cosine, gaussian, location, mean, or package.file:Class of yours."""
+    normaliser: NormaliserName = "softmax"
+    """Normaliser of the scores: softmax, softmax(0) with a sink, learned_sink, sigmoid(-4), learned_sigmoid, relu,
+    sparsemax, entmax(1.5), learned_entmax, top_k(8), stick_breaking, or package.file:Class of yours."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +167,9 @@ class Bahdanau(DeepOutput):
     module: ClassVar[str] = "attention_jax.models.bahdanau:Bahdanau"
     score: Score = "additive"
     """dot, scaled_dot, general, concat, additive, cosine, gaussian, location, mean, or package.file:Class of yours."""
+    normaliser: NormaliserName = "softmax"
+    """Normaliser of the scores: softmax, softmax(0) with a sink, learned_sink, sigmoid(-4), learned_sigmoid, relu,
+    sparsemax, entmax(1.5), learned_entmax, top_k(8), stick_breaking, or package.file:Class of yours."""
 
 
 @dataclass(frozen=True)
@@ -174,6 +181,9 @@ class ConditionalGru(DeepOutput):
     """Layer between the decoder state and the output layer; state has none."""
     score: Score = "additive"
     """dot, scaled_dot, general, concat, additive, cosine, gaussian, location, mean, or package.file:Class of yours."""
+    normaliser: NormaliserName = "softmax"
+    """Normaliser of the scores: softmax, softmax(0) with a sink, learned_sink, sigmoid(-4), learned_sigmoid, relu,
+    sparsemax, entmax(1.5), learned_entmax, top_k(8), stick_breaking, or package.file:Class of yours."""
 
 
 @dataclass(frozen=True)
@@ -183,6 +193,9 @@ class Luong(Translator):
     module: ClassVar[str] = "attention_jax.models.luong:Luong"
     score: Score = "general"
     """dot, scaled_dot, general, concat, additive, cosine, gaussian, location, mean, or package.file:Class of yours."""
+    normaliser: NormaliserName = "softmax"
+    """Normaliser of the scores: softmax, softmax(0) with a sink, learned_sink, sigmoid(-4), learned_sigmoid, relu,
+    sparsemax, entmax(1.5), learned_entmax, top_k(8), stick_breaking, or package.file:Class of yours."""
     input_feeding: bool = True
     """Concatenate the attentional vector of a step to the next step's input."""
     window: Literal["all", "monotonic", "predictive"] = "all"
@@ -198,6 +211,9 @@ class Gnmt(DeepOutput):
     module: ClassVar[str] = "attention_jax.models.gnmt:Gnmt"
     score: Score = "additive"
     """dot, scaled_dot, general, concat, additive, cosine, gaussian, location, mean, or package.file:Class of yours."""
+    normaliser: NormaliserName = "softmax"
+    """Normaliser of the scores: softmax, softmax(0) with a sink, learned_sink, sigmoid(-4), learned_sigmoid, relu,
+    sparsemax, entmax(1.5), learned_entmax, top_k(8), stick_breaking, or package.file:Class of yours."""
     residual: bool = True
     """Residual connections from the second layer on, in the encoder and in the decoder."""
 
@@ -219,6 +235,9 @@ class Convolutional(ModelOptions):
     """Tokens that a convolution covers; odd."""
     max_length: int = option(128, at_least=1, was="positions")
     """Longest source and target, in tokens: rows of the table of learned positions."""
+    normaliser: NormaliserName = "softmax"
+    """Normaliser of the scores: softmax, softmax(0) with a sink, learned_sink, sigmoid(-4), learned_sigmoid, relu,
+    sparsemax, entmax(1.5), learned_entmax, top_k(8), stick_breaking, or package.file:Class of yours."""
     dropout: float = rate(0.25, traced=True)
     """Dropout rate of the embeddings and of the input of every convolution."""
 
@@ -230,7 +249,7 @@ class TransformerLayers(ModelOptions):
     score: HeadScore = "scaled_dot"
     """dot, scaled_dot, general, concat, additive, cosine, gaussian, qk_norm, soft_cap(50), mean, or package.file:Class
     of yours."""
-    normaliser: Annotated[str, OneOf(tuple(NORMALISERS), arguments=True)] = "softmax"
+    normaliser: NormaliserName = "softmax"
     """Normaliser of the scores: softmax, softmax(0) with a sink, learned_sink, sigmoid(-4), learned_sigmoid, relu,
     sparsemax, entmax(1.5), learned_entmax, top_k(8), stick_breaking, or package.file:Class of yours."""
     mask: Annotated[str, OneOf(("none", *MASKS), arguments=True)] = "none"

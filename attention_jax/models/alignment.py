@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from attention_jax import config
 from attention_jax.models.named_scores import make_rules, prepared_keys
-from attention_jax.ops.attention import masked_softmax
 from attention_jax.ops.biases import Bias
 from attention_jax.ops.deferred import DeferredWeight
+from attention_jax.ops.normalising import Normaliser
 from attention_jax.ops.scores import Additive, Score
 from attention_jax.ops.trees import pytree
 
@@ -19,16 +20,23 @@ from attention_jax.ops.trees import pytree
 @pytree
 @dataclass(frozen=True)
 class Alignment:
-    """Global attention: alpha_i = softmax_j score(s_i, h_j) over a sentence (Bahdanau et al. 2015, eq. 6)."""
+    """Global attention: alpha_i = softmax_j score(s_i, h_j) over a sentence (Bahdanau et al. 2015, eq. 6), or with
+    another normaliser."""
 
     score: Score  # what is left of it when the keys are prepared
     key: Float[Array, "B S F"]
     length: Int[Array, " B"]
     bias: Bias | None
+    normalise: Normaliser
 
     def __call__(self, query: Float[Array, "B D"], time: Int[Array, " B"] | None = None) -> Float[Array, "B S"]:
         """The weights of one query a sentence; the place `time` in the target does not matter here."""
-        return masked_softmax(self.scores(query), self.real)
+        return self.weights(query, self.real)
+
+    def weights(self, query: Float[Array, "B D"], allowed: Bool[Array, "B S"]) -> Float[Array, "B S"]:
+        """The weights of one query a sentence over its `allowed` positions."""
+        scores = self.scores(query)
+        return self.normalise.weights(scores, (scores != -jnp.inf) & allowed)
 
     def scores(self, query: Float[Array, "B D"]) -> Float[Array, "B S"]:
         """Every word's score."""
@@ -46,24 +54,21 @@ class Alignment:
 
 
 class Scorer(nn.Module):
-    """Owns the weights of a score between decoder states and annotations."""
+    """Owns the weights of the score between decoder states and annotations, and of its normaliser."""
 
-    score: str
-    query_size: int
+    options: config.Bahdanau | config.ConditionalGru | config.Luong | config.Gnmt
     key_size: int
-    hidden_size: int
 
     def setup(self):
-        sizes = self.query_size, self.key_size, self.hidden_size
-        self.whole, self.bias = make_rules(self, self.score, *sizes)
+        self.rules = make_rules(self, self.options, self.options.hidden_size, self.key_size)
 
     def prepare(self, annotations: Float[Array, "B S C"]) -> Float[Array, "B S F"]:
         """The keys: what the score makes of the source once, before any query."""
-        return prepared_keys(self.whole, annotations)
+        return prepared_keys(self.rules.score, annotations)
 
     def __call__(self, key: Float[Array, "B S F"], length: Int[Array, " B"]) -> Alignment:
         """The alignment to sentences of these keys and lengths."""
-        score, _ = self.whole.prepare_key(jnp.zeros((1, self.key_size)))  # what is left of it for prepared keys
+        score, _ = self.rules.score.prepare_key(jnp.zeros((1, self.key_size)))  # what is left of it for prepared keys
         if isinstance(score, Additive):
             score = replace(score, query_kernel=DeferredWeight(score.query_kernel))
-        return Alignment(score, key, length, self.bias)
+        return Alignment(score, key, length, self.rules.bias, self.rules.normalise)

@@ -14,13 +14,11 @@ from jaxtyping import Array, Float, Int
 
 from attention_jax import config
 from attention_jax.models.encoder import Encoder
-from attention_jax.models.named_scores import make_rules, prepared_keys
+from attention_jax.models.named_scores import Rules, make_rules, prepared_keys
 from attention_jax.models.recurrent import Embedding, Layer, kernel_init
 from attention_jax.ops import cells
 from attention_jax.ops.attention import attend, attention_weights
-from attention_jax.ops.biases import Bias
 from attention_jax.ops.masks import lengths
-from attention_jax.ops.scores import Score
 
 
 class Memory(NamedTuple):
@@ -133,15 +131,12 @@ class PeekySeq2seq(BookModel):
         return jnp.concatenate([peek, hidden], axis=-1), {}
 
 
-def attend_to_source(
-    rules: tuple[Score, Bias | None], memory: Memory, query: Float[Array, "B T H"], return_weights: bool
-):
+def attend_to_source(rules: Rules, memory: Memory, query: Float[Array, "B T H"], return_weights: bool):
     """Contexts [B, T, H] of all decoder states at once, and, if `return_weights`, the weights [B, 1, 1, T, S]."""
-    score, bias = rules
-    rest, _ = score.prepare_key(memory.hidden[0, :1])  # the memory's keys are prepared already
+    rest, _ = rules.score.prepare_key(memory.hidden[0, :1])  # the memory's keys are prepared already
 
     def one(query, key, value, length):
-        call = {"score": rest, "bias": bias, "mask": lengths(length)}
+        call = {"score": rest, "bias": rules.bias, "mask": lengths(length), "normalise": rules.normalise}
         return attend(query, key, value, **call), attention_weights(query, key, **call) if return_weights else None
 
     context, weights = jax.vmap(one)(query, memory.key, memory.hidden, memory.length)
@@ -156,11 +151,11 @@ class AttentionSeq2seq(BookModel):
     def make_decoder(self) -> int:
         o = self.options
         self.layer = Layer((o.embed_size,), o.hidden_size, o.cell)
-        self.rules = make_rules(self, o.score, o.hidden_size, o.hidden_size, o.hidden_size)
+        self.rules = make_rules(self, o, o.hidden_size, o.hidden_size)
         return 2 * o.hidden_size
 
     def remember(self, memory):
-        return memory._replace(key=prepared_keys(self.rules[0], memory.hidden))
+        return memory._replace(key=prepared_keys(self.rules.score, memory.hidden))
 
     def read(self, memory, hidden, return_weights):
         context, intermediates = attend_to_source(self.rules, memory, hidden, return_weights)
@@ -175,12 +170,12 @@ class LuongSeq2seq(BookModel):
     def make_decoder(self) -> int:
         o = self.options
         self.layer = Layer((o.embed_size,), o.hidden_size, o.cell)
-        self.rules = make_rules(self, o.score, o.hidden_size, o.hidden_size, o.hidden_size)
+        self.rules = make_rules(self, o, o.hidden_size, o.hidden_size)
         self.attentional = nn.Dense(o.hidden_size, kernel_init=kernel_init)
         return o.hidden_size
 
     def remember(self, memory):
-        return memory._replace(key=prepared_keys(self.rules[0], memory.hidden))
+        return memory._replace(key=prepared_keys(self.rules.score, memory.hidden))
 
     def read(self, memory, hidden, return_weights):
         context, intermediates = attend_to_source(self.rules, memory, hidden, return_weights)

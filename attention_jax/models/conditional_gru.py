@@ -53,7 +53,7 @@ class ConditionalGru(DeepOutput):
             raise InputError(f"a conditional GRU has one layer; got layers {o.num_layers}: use 1")
         self.stack = self.layers(())
         self.second = Layer((annotation_size,), o.hidden_size, o.cell)
-        self.alignment = Scorer(o.score, o.hidden_size, annotation_size, o.hidden_size)
+        self.alignment = Scorer(o, annotation_size)
         return self.make_readout(annotation_size)
 
     def run(self, memory, states, token, train):

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int
 
 from attention_jax import InputError, config
 from attention_jax.models.multihead import Linear
+from attention_jax.models.named_scores import make_normaliser
 from attention_jax.ops.attention import attend, attention_weights
 from attention_jax.ops.dropout import dropout
 from attention_jax.ops.masks import lengths
@@ -107,6 +108,10 @@ class ConvSeq2seq(nn.Module):
         self.source_blocks, self.target_blocks = blocks(), blocks()
         self.queries = [dense(embed) for _ in range(options.num_layers)]
         self.contexts = [dense(hidden) for _ in range(options.num_layers)]
+        self.normalisers = [
+            make_normaliser(self, options.normaliser, embed, embed, embed, f"normaliser_{layer}")
+            for layer in range(options.num_layers)
+        ]
         self.kernel = self.param("kernel", linear_init, (embed, self.target_vocab))
         self.bias = self.param("bias", nn.initializers.zeros, (self.target_vocab,))
 
@@ -131,7 +136,7 @@ class ConvSeq2seq(nn.Module):
         query = (self.queries[layer](x) + embedded) * SCALE
 
         def one(query, key, value, length):
-            common = dict(score=Dot(), mask=lengths(length))
+            common = dict(score=Dot(), mask=lengths(length), normalise=self.normalisers[layer])
             return attend(query, key, value, **common), attention_weights(
                 query, key, **common
             ) if return_weights else None

@@ -32,7 +32,7 @@ class Gnmt(DeepOutput):
     def make_decoder(self, annotation_size: int) -> int:
         o = self.options
         self.stack = self.layers(first=(annotation_size,), above=(annotation_size,))
-        self.alignment = Scorer(o.score, o.hidden_size, annotation_size, o.hidden_size)
+        self.alignment = Scorer(o, annotation_size)
         return self.make_readout(annotation_size)
 
     def run(self, memory, states, token, train):

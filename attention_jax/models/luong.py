@@ -13,7 +13,6 @@ from attention_jax import config
 from attention_jax.models.alignment import Alignment, Scorer
 from attention_jax.models.recurrent import Cell, cells_of, kernel_init, run_stack, stacked_step
 from attention_jax.models.translator import Inputs, Memory, Step, Translator
-from attention_jax.ops.attention import masked_softmax
 from attention_jax.ops.deferred import DeferredWeight, deferred_scan
 from attention_jax.ops.precision import matmul
 from attention_jax.ops.trees import pytree
@@ -28,7 +27,7 @@ class Monotonic(Alignment):
 
     def __call__(self, query, time):
         distance = jnp.arange(self.key.shape[1])[None] - time[:, None]
-        return masked_softmax(self.scores(query), self.real & (jnp.abs(distance) <= self.reach))
+        return self.weights(query, self.real & (jnp.abs(distance) <= self.reach))
 
 
 @pytree
@@ -45,7 +44,7 @@ class Predictive(Alignment):
         place = jax.nn.sigmoid(jnp.tanh(query @ self.kernel) @ self.vector)
         centre = place * self.length[:, None].astype(jnp.float32)  # eq. 9: p_t = S sigmoid(v_p . tanh(W_p h_t))
         distance = jnp.arange(self.key.shape[1]).astype(jnp.float32)[None] - centre
-        weights = masked_softmax(self.scores(query), self.real & (jnp.abs(distance) <= self.reach))
+        weights = self.weights(query, self.real & (jnp.abs(distance) <= self.reach))
         return weights * jnp.exp(-jnp.square(distance) / (2.0 * (self.reach / 2.0) ** 2))  # eq. 10, sigma = D / 2
 
 
@@ -82,9 +81,9 @@ class PredictiveScorer(Scorer):
 
     def setup(self):
         super().setup()
-        glorot = nn.initializers.glorot_uniform()
-        self.position_kernel = self.param("position_kernel", glorot, (self.query_size, self.hidden_size))
-        self.position_vector = self.param("position_vector", glorot, (self.hidden_size, 1))
+        glorot, size = nn.initializers.glorot_uniform(), self.options.hidden_size
+        self.position_kernel = self.param("position_kernel", glorot, (size, size))
+        self.position_vector = self.param("position_vector", glorot, (size, 1))
 
 
 class Luong(Translator):
@@ -110,7 +109,7 @@ class Luong(Translator):
         o = self.options
         self.stack = self.layers((o.readout_size if o.input_feeding else 0,))
         scorer = PredictiveScorer if o.window == "predictive" else Scorer
-        self.alignment = scorer(o.score, o.hidden_size, annotation_size, o.hidden_size)
+        self.alignment = scorer(o, annotation_size)
         both = o.hidden_size + annotation_size
         self.readout_kernel = self.param("readout_kernel", kernel_init, (both, o.readout_size))
         self.readout_bias = self.param("readout_bias", nn.initializers.zeros, (o.readout_size,))
@@ -123,7 +122,7 @@ class Luong(Translator):
             self.options.window,
             self.options.window_size,
         )
-        parts = (alignment.score, alignment.key, alignment.length, alignment.bias)
+        parts = (alignment.score, alignment.key, alignment.length, alignment.bias, alignment.normalise)
         if window == "monotonic":
             return Monotonic(*parts, reach)
         if window == "predictive":

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -133,20 +133,40 @@ def make_score(module: nn.Module, name: str, query_width: int, key_width: int, h
         )
     if not hasattr(kind, "init"):
         return kind()
-    return _owned(module, kind, lambda rng: kind.init(rng, query_width, key_width, hidden))
+    return _owned(module, "score", lambda rng: kind.init(rng, query_width, key_width, hidden))
 
 
-def make_rules(
-    module: nn.Module, name: str, query_width: int, key_width: int, hidden: int
-) -> tuple[scores.Score, Bias | None]:
-    """The score called `name` and a bias to add to it: `make_score` and None, but for "location", which depends on the
-    positions of the keys alone."""
+class Rules(NamedTuple):
+    """How a recurrent decoder's states attend to the source."""
+
+    score: scores.Score
+    bias: Bias | None
+    normalise: Normaliser
+
+
+def make_rules(module: nn.Module, options, query_width: int, key_width: int) -> Rules:
+    """The rules that `options.score` and `options.normaliser` name, with their weights owned by `module`. The bias is
+    None but for the score "location", which depends on the positions of the keys alone."""
+    name, hidden = options.score, options.hidden_size
+    normalise = make_normaliser(module, options.normaliser, query_width, key_width, hidden)
     if name == "location":
-        return scores.Constant(), _owned(module, Location, lambda rng: Location.init(rng, query_width, POSITIONS))
-    return make_score(module, name, query_width, key_width, hidden), None
+        location = _owned(module, "score", lambda rng: Location.init(rng, query_width, POSITIONS))
+        return Rules(scores.Constant(), location, normalise)
+    return Rules(make_score(module, name, query_width, key_width, hidden), None, normalise)
 
 
-def _owned(module, kind, draw):
-    """What `draw(rng)` makes, with its arrays as the parameter "score" of `module`."""
-    arrays = module.param("score", lambda rng: {name: getattr(draw(rng), name) for name in children(kind)})
-    return dataclasses.replace(jax.eval_shape(draw, jax.random.key(0)), **arrays)
+def make_normaliser(
+    module: nn.Module, name: str, query_width: int, key_width: int, hidden: int, prefix: str = "normaliser"
+) -> Normaliser:
+    """The normaliser called `name`; what it learns, if anything, becomes the parameter `prefix` of `module`."""
+    kind = normaliser_class(name)
+    if not hasattr(kind, "init"):
+        return kind()
+    return _owned(module, prefix, lambda rng: kind.init(rng, query_width, key_width, hidden))
+
+
+def _owned(module, name, draw):
+    """What `draw(rng)` makes, with its arrays as the parameter `name` of `module`."""
+    shapes = jax.eval_shape(draw, jax.random.key(0))
+    arrays = module.param(name, lambda rng: {child: getattr(draw(rng), child) for child in children(type(shapes))})
+    return dataclasses.replace(shapes, **arrays)

@@ -117,6 +117,71 @@ def test_a_cosine_has_a_sharpness_to_learn_as_in_the_heads_of_a_transformer(name
     assert np.abs(dict(jax.tree.leaves_with_path(gradient))[path]) > 0
 
 
+def sparsemax(row):
+    """Martins & Astudillo 2016, algorithm 1, of the finite entries."""
+    ordered = np.sort(row[np.isfinite(row)])[::-1]
+    sums = np.cumsum(ordered)
+    k = np.arange(1, len(ordered) + 1)
+    support = k[1 + k * ordered > sums][-1]
+    return np.where(np.isfinite(row), np.maximum(row - (sums[support - 1] - 1) / support, 0), 0)
+
+
+NORMALISED = {name: dataclasses.replace(options, score="general") for name, options in RECURRENT.items()}
+NORMALISED["local-m"] = config.Luong(**SMALL, window="monotonic", window_size=1)
+NORMALISED["convolutional"] = config.Convolutional(hidden_size=6, embed_size=4, num_layers=1)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name in ("luong-feeding", "book") else pytest.param(name, marks=pytest.mark.slow) for name in NORMALISED],
+)
+def test_any_normaliser_weighs_the_source(name, contract):
+    """Of the same scores: a sparsemax does not change when they are shifted, so log softmax does as well as scores.
+    One step, since later scores depend on what the first has read."""
+    call = contract.SOURCE, contract.LENGTH, contract.TARGET[:, :1]
+    dense, sparse = (module(dataclasses.replace(NORMALISED[name], normaliser=n)) for n in ("softmax", "sparsemax"))
+    variables = contract.variables_of(dense)
+    assert jax.tree.structure(variables) == jax.tree.structure(contract.variables_of(sparse))
+    run = lambda model: jax.jit(functools.partial(model.apply, return_weights=True))(variables, *call)[1]
+    weights, found = (np.asarray(run(model)["cross_attention"])[:, 0, 0, 0] for model in (dense, sparse))
+    with np.errstate(divide="ignore"):
+        wanted = np.stack([sparsemax(row) for row in np.log(weights)])
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    assert not np.allclose(weights, wanted, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        config.Luong(**SMALL, normaliser="learned_entmax", **ONE_WAY),
+        pytest.param(config.Bahdanau(**SMALL, normaliser="learned_sink"), marks=pytest.mark.slow),
+        pytest.param(
+            config.LuongSeq2seq(hidden_size=6, embed_size=4, normaliser="learned_sigmoid"), marks=pytest.mark.slow
+        ),
+        pytest.param(
+            config.Convolutional(hidden_size=6, embed_size=4, num_layers=2, normaliser="learned_sigmoid"),
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=lambda options: type(options).__name__,
+)
+def test_contract_of_a_normaliser_with_a_learned_number(options, contract):
+    contract.check(module(options))
+    shapes = jax.eval_shape(
+        module(options).init, jax.random.key(0), *(contract.SOURCE, contract.LENGTH, contract.TARGET)
+    )
+    learned = [x.shape for path, x in jax.tree.leaves_with_path(shapes) if "normaliser" in jax.tree_util.keystr(path)]
+    assert learned == [()] * (options.num_layers if isinstance(options, config.Convolutional) else 1)
+
+
+def test_a_normaliser_that_does_not_exist_is_refused(contract):
+    with pytest.raises(InputError, match="--model.normaliser.*sparsemax.*sparsmax"):
+        config.Bahdanau(**SMALL, normaliser="sparsmax")
+    with pytest.raises(InputError, match="--model.normaliser top_k"):
+        model = module(config.Luong(**SMALL, normaliser="top_k"))
+        jax.eval_shape(model.init, jax.random.key(0), contract.SOURCE, contract.LENGTH, contract.TARGET)
+
+
 def test_bahdanau_step_by_hand(contract):
     """One step in NumPy: alpha = softmax(v . tanh(W s + U h)), s' = GRU([y; c], s), logits from [s'; c; y]."""
     model = module(config.Bahdanau(**SMALL, readout="linear"))
