@@ -10,9 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy
 from tiny import builder
 
 from attention_jax import Gaussian, attention_weights, config as configs, dense
+from attention_jax.ops.normalisers import Sigmoid, Softmax, Sparsemax, StudentKernel
 from attention_jax.report.attention_data import Attention, AttentionRecord, Axis, Prediction
 from attention_jax.report.attention_page import page
 from attention_jax.views import run_figures, view_of
@@ -233,6 +235,32 @@ def test_switching_a_point_off_is_regression_without_it(chromium, tmp_path):
         float(weights[0] @ np.asarray(y)), abs=2e-3
     )
     assert len(opened.all("#plot circle.point")) == 40 and len(opened.all("#plot circle.off")) == 2
+    assert opened.complaints() == []
+
+
+REMOVED = {  # {normaliser: Attention.without_key}
+    Softmax(sink=0.5): "divided",
+    StudentKernel(): "divided",
+    Sigmoid(-1.0): "unchanged",
+    Sparsemax(): "unknown",
+}
+
+
+@pytest.mark.parametrize("normalise", REMOVED, ids=lambda normalise: type(normalise).__name__)
+def test_a_key_is_switched_off_as_its_normaliser_has_it(normalise, chromium, tmp_path):
+    scores, allowed = jnp.asarray(RNG.normal(size=(5, 5)) - 2.5, jnp.float32), jnp.tril(jnp.ones((5, 5), bool))
+    weights = np.asarray(normalise.weights(scores, allowed))
+    shown = Attention("encoder", weights[None, None], Axis(WORDS[:5]), Axis(WORDS[:5]), without_key=REMOVED[normalise])
+    one = AttentionRecord("one", (Prediction("out", (shown,)),))
+    opened = Opened(chromium, page([one], "a run").save(tmp_path / "look.html"), "#token=4")
+    bits = scipy.stats.entropy(weights[4], base=2)
+    assert f"Entropy {bits:.2f} bits" in opened.status
+    opened.one("#keys [data-i='1']").click()
+    time.sleep(0.3)  # the address follows later
+    may = REMOVED[normalise] != "unknown"
+    left = normalise.weights(scores, allowed.at[:, 1].set(False)) if may else weights
+    np.testing.assert_allclose(opened.table()[:, 0], left[4], atol=2e-4)
+    assert ("Press a key" in opened.one("#hint").text) == may == ("off=1" in opened.driver.current_url)
     assert opened.complaints() == []
 
 

@@ -6,6 +6,7 @@ attention of the model. Arrays are NumPy's.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
@@ -59,6 +60,9 @@ class Attention:
     """[L, H]: the prediction's `measure` with the output of one head set to zero."""
     first_layer: int = 1
     """The number of the first layer in `weights`."""
+    without_key: Literal["divided", "unchanged", "unknown"] = "divided"
+    """What the other weights of a query are without one key: divided by the rest of the sum, as with the softmax and
+    other `Ratio` normalisers; unchanged, with a `Pointwise` one; or not a function of the weights alone."""
 
     def __post_init__(self):
         shape = (len(self.queries.tokens), len(self.keys.tokens))

@@ -38,6 +38,7 @@
   const size = () => [view().queries.tokens.length, view().keys.tokens.length];
   const isImage = () => view().keys.image !== null;
   const overTime = () => view().kind === "memory";
+  const keysMayBeOff = () => !overTime() && view().without_key !== "unknown";
   const query = () => (over === null ? state.query : over);
 
   // ---- Word pieces: the weights of a word are the sum over its pieces as keys, the mean over them as queries ----
@@ -99,38 +100,42 @@
   const repeatedIn = (tokens) => new Set(tokens.filter((token, i) => tokens.indexOf(token) !== i));
 
   // ---- Weights ----
-  function tileOf(layer, head, name, all, keysMayBeOff) {
+  function tileOf(layer, head, name, all, mayChange) {
     // the weights [Q, K] of a head, without the keys that are off
     const [Q, K] = size(),
       values = Float32Array.from(all),
       lost = new Float32Array(Q);
-    for (let q = 0; keysMayBeOff && q < Q && state.off.size; q++) {
+    for (let q = 0; mayChange && q < Q && state.off.size; q++) {
+      const sink = 1 - total(values.subarray(q * K, (q + 1) * K)); // the weight on no key
       for (const k of state.off) {
         lost[q] += values[q * K + k];
         values[q * K + k] = 0;
       }
-      let left = 0;
-      for (let k = 0; k < K; k++) left += values[q * K + k];
+      if (view().without_key === "unchanged") continue;
+      const left = total(values.subarray(q * K, (q + 1) * K)) + (sink > K / data.unit ? sink : 0); // more than rounding
       for (let k = 0; k < K; k++) values[q * K + k] = left > 1e-9 ? values[q * K + k] / left : 0;
     }
     return { layer, head, name, values, lost, entropy: meanEntropy(values, Q, K) };
   }
+  const total = (row) => row.reduce((sum, w) => sum + w, 0);
   function entropy(row) {
+    // of the weights divided by their sum
+    const mass = total(row);
     let bits = 0;
-    for (const w of row) if (w > 0) bits -= w * Math.log2(w);
+    for (const w of row) if (w > 0) bits -= (w / mass) * Math.log2(w / mass);
     return bits;
   }
   function meanEntropy(values, Q, K) {
-    let total = 0,
+    let bits = 0,
       rows = 0;
     for (let q = 0; q < Q; q++) {
       const row = values.subarray(q * K, (q + 1) * K);
       if (row.some((w) => w > 0)) {
-        total += entropy(row);
+        bits += entropy(row);
         rows++;
       }
     }
-    return rows ? total / rows : 0;
+    return rows ? bits / rows : 0;
   }
   function compute() {
     // all tiles of the attention that is chosen
@@ -683,7 +688,7 @@
     });
     const rolled = state.layer === "rollout";
     elements.keys.forEach((button, k) => {
-      if (!overTime()) button.setAttribute("aria-pressed", !state.off.has(k));
+      if (keysMayBeOff()) button.setAttribute("aria-pressed", !state.off.has(k));
       button.classList.toggle("off", state.off.has(k) && !rolled);
       button.hidden = !listed.includes(k);
       button.tabIndex = -1;
@@ -692,7 +697,7 @@
     if (first) first.tabIndex = 0;
     const unused = elements.keys.length - listed.length;
     $("hint").textContent =
-      (overTime() ? "" : "Press a key to switch it off.") +
+      (keysMayBeOff() ? "Press a key to switch it off." : "") +
       (unused ? ` ${unused} locations that no head ever gave more than 0.02 are not shown.` : "");
     $("reset").hidden = !state.off.size;
     drawMap();
@@ -706,7 +711,7 @@
     state.attention = Math.min(state.attention, answer().attentions.length - 1);
     const [Q, K] = size();
     state.query = Math.min(state.query, Q - 1);
-    state.off = new Set([...state.off].filter((k) => k < K && !overTime()));
+    state.off = new Set([...state.off].filter((k) => k < K && keysMayBeOff()));
     over = under = null;
     $("inputs").value = state.input;
     $("join").hidden = !inWords(answer().attentions[state.attention]);
@@ -729,6 +734,21 @@
     );
     $("tiles-title").textContent = view().layers > 1 ? "Layers and heads" : "Heads";
     $("about-kind").textContent = data.kinds[view().kind];
+    $("about-keys").textContent = overTime()
+      ? "Locations of a memory cannot be switched off: where a head is depends on where it was."
+      : {
+          divided:
+            "A key can be switched off: press it. Its value goes with it, and the rest of the row is divided by what " +
+            "is left, which is what the normaliser (the softmax) without that key would give in this layer. Layers " +
+            "above it would change, too; that needs the model and is not shown.",
+          unchanged:
+            "A key can be switched off: press it. Its value goes with it, and the other weights of the row stay, " +
+            "since this normaliser weighs each key by its own score. Layers above it would change, too; that needs " +
+            "the model and is not shown.",
+          unknown:
+            "Keys cannot be switched off here: what this normaliser would give without one depends on scores that " +
+            "are not in this page.",
+        }[view().without_key];
     $("about-heads").textContent = view().without
       ? `A head off: “off: x” on a tile is by how much ${answer().measure} of this output changes ` +
         `when that head alone is silent; the model computed it. Several heads off at once are not in this page.`
@@ -769,7 +789,7 @@
     remember();
   }
   function toggle(k) {
-    if (overTime()) return; // where a head is depends on where it was: there is nothing to divide by
+    if (!keysMayBeOff()) return;
     if (!state.off.delete(k)) state.off.add(k);
     choose();
   }

@@ -138,6 +138,7 @@ def as_json(records: AttentionRecord, blobs: dict[str, int]) -> dict:
             "queries": side(one.queries),
             "keys": side(one.keys),
             "weights": fractions(one.weights, blobs),
+            "without_key": one.without_key,
         }
         return facts | {
             "rollout": None if one.rollout is None else fractions(one.rollout, blobs),

@@ -7,6 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from attention_jax.config import ModelOptions, part
+from attention_jax.config.models import NORMALISERS
+from attention_jax.ops.normalising import Pointwise, Ratio, as_normaliser
 from attention_jax.ops.rollout import rollout
 from attention_jax.report.attention_data import Attention, Axis
 from attention_jax.train.placement import map_batches
@@ -86,10 +89,34 @@ def replaced(tree: dict, path: tuple[str, ...], leaf) -> dict:
     return tree | {first: replaced(tree[first], tuple(rest), leaf) if rest else leaf}
 
 
+def without_key(options: ModelOptions) -> str:
+    """Return `Attention.without_key` of the attention of a model.
+
+    >>> from attention_jax.config import Bahdanau
+    >>> [without_key(Bahdanau(normaliser=name)) for name in ("learned_sink", "sigmoid(-4)", "sparsemax")]
+    ['divided', 'unchanged', 'unknown']
+    """
+    if getattr(options, "window", "all") == "predictive":
+        return "unknown"  # a Gaussian multiplies the weights
+    normaliser = part(getattr(options, "normaliser", "softmax"), NORMALISERS)
+    normaliser = getattr(normaliser, "kind", normaliser)  # of those with a learned number
+    kind = normaliser if isinstance(normaliser, type) else type(as_normaliser(normaliser))
+    if issubclass(kind, Ratio):
+        return "divided"
+    return "unchanged" if issubclass(kind, Pointwise) and kind.factor is Pointwise.factor else "unknown"
+
+
 def token_attention(
-    kind: str, row: int, found: dict, queries: tuple, keys: tuple, without: dict, reverse: str = ""
+    options: ModelOptions,
+    kind: str,
+    row: int,
+    found: dict,
+    queries: tuple,
+    keys: tuple,
+    without: dict,
+    reverse: str = "",
 ) -> Attention:
-    """Return the attention `kind` of one example of `with_rollout`, without padding.
+    """Return the attention `kind` of one example of `with_rollout`, without padding, of a model with these options.
 
     `reverse` names the axes ("q", "k") whose tokens the model has read in reverse order.
     """
@@ -104,16 +131,20 @@ def token_attention(
         Axis(tuple(keys[:: -1 if "k" in reverse else 1])),
         rollout=None if rolled is None or found["weights"][name].shape[1] < 2 else cut(rolled[row]),
         head_ablation=without[name][row] if name in without else None,
+        without_key=without_key(options),
     )
 
 
-def image_attentions(row: int, found: dict, image: np.ndarray, without: dict) -> tuple[Attention, ...]:
+def image_attentions(
+    options: ModelOptions, row: int, found: dict, image: np.ndarray, without: dict
+) -> tuple[Attention, ...]:
     """Return the self-attention of one image's tokens in `with_rollout`, and attention pooling over them if any."""
     weights = np.asarray(found["weights"]["encoder_attention"][row], np.float32)  # [L, H, T, T]
     tokens = image_tokens(weights.shape[-1])
     side, rolled = Axis(tokens, image=image), np.asarray(found["rollout"]["encoder_attention"][row])
     of_head = without["encoder_attention"][row] if without else None
-    attentions = [Attention("encoder", weights, side, side, rollout=rolled, head_ablation=of_head)]
+    keywords = {"rollout": rolled, "head_ablation": of_head, "without_key": without_key(options)}
+    attentions = [Attention("encoder", weights, side, side, **keywords)]
     if "pool_attention" in found["weights"]:
         attentions.append(pool_attention(found["weights"]["pool_attention"][row], side))
     return tuple(attentions)

@@ -74,7 +74,7 @@ class LanguageView(View):
             return None
         value = float(map_batches(self.log_p, params, batch, 1)[0])
         without = ablate_heads(self.log_p, params, batch, found["weights"])
-        attention = token_attention("decoder", 0, found, tuple(tokens), tuple(tokens), without)
+        attention = token_attention(self.task.config.model, "decoder", 0, found, tuple(tokens), tuple(tokens), without)
         return AttentionRecord(text, (Prediction(written, (attention,), None, "log p", value),))
 
     def excerpt(self) -> Windows:

@@ -130,7 +130,7 @@ class Seq2seqView(View):
             "cross": (target[1:], source, "k" if turned else ""),
         }
         return tuple(
-            token_attention(kind, row, found, queries, keys, without, turn)
+            token_attention(self.task.config.model, kind, row, found, queries, keys, without, turn)
             for kind, (queries, keys, turn) in sides.items()
             if f"{kind}_attention" in found["weights"]
         )

@@ -84,7 +84,7 @@ class TextView(View):
             shown, sure = tuple(words[i][: length[i]]) or ("",), float(probabilities[i, label])
             attentions = [pool_attention(found["weights"]["pool_attention"][i], Axis(shown))]
             if "encoder_attention" in found["weights"]:
-                attentions.append(token_attention("encoder", i, found, shown, shown, without))
+                attentions.append(token_attention(self.task.config.model, "encoder", i, found, shown, shown, without))
             answer = Prediction(str(self.data.names[label]), tuple(attentions), sure, "the probability", sure)
             records.append(AttentionRecord(text, (answer,)))
         return tuple(records)

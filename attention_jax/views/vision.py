@@ -64,7 +64,10 @@ class VisionView(View):
         without = ablate_heads(self.confidence, params, rows, found["weights"])
         records = []
         for i, (title, label) in enumerate(zip(titles, rows["label"])):
-            sure, attentions = float(probabilities[i, label]), image_attentions(i, found, found["pixels"][i], without)
+            sure, attentions = (
+                float(probabilities[i, label]),
+                image_attentions(self.task.config.model, i, found, found["pixels"][i], without),
+            )
             answer = Prediction(str(names[label]), attentions, sure, "the probability", sure)
             records.append(AttentionRecord(str(title), (answer,)))
         return tuple(records)
