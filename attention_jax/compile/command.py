@@ -22,10 +22,10 @@ def run(experiment: Experiment, config: configs.Config, target_name: str, facts:
             f"compile needs an experiment that trains; {experiment.name} is a computation without training"
         )
     target = parse(target_name)
-    devices(target)  # a missing compiler is said before anything is loaded
+    devices(target)  # a missing compiler is reported before anything is loaded
     task = standin.task(config, known(experiment, config) | given(facts))
     if not config.data.is_local:
-        print("the data are not at hand: zeros of their sizes stand in for them", file=sys.stderr)
+        print("the data are not available: arrays of zeros with their shapes replace them", file=sys.stderr)
     chip, outcomes = target.chip, []
     print(f"{config.name} for {target.devices} x {chip.name}")
     for program in programs(task, config, target):

@@ -1,4 +1,4 @@
-"""The chips to compile for, and how a compiler is asked for them without having one.
+"""Accelerators as targets of compilation, which need not be present.
 
 The compilers of TPUs and of NVIDIA's cards run on any machine: `pip install "jax[tpu]"` or `"jax[cuda12]"` of the same
 version as jax, each in an environment of its own. No driver is needed, and one program at a time.
@@ -47,7 +47,7 @@ class Target:
 
     @property
     def options(self) -> dict:
-        """What its compiler has to be told: nothing can be tuned by measuring on a card that is not there."""
+        """Compiler options of the target: nothing can be tuned by measuring on a GPU that is not there."""
         absent_card = {"xla_gpu_enable_triton_gemm": False, "xla_gpu_autotune_level": 0}
         return absent_card if self.chip.platform == "cuda" else {}
 

@@ -102,7 +102,7 @@ class BookModel(nn.Module):
 
 
 class Seq2seq(BookModel):
-    """Without attention (chapter 7; Sutskever et al. 2014): one vector stands for the source."""
+    """Without attention (chapter 7; Sutskever et al. 2014): one vector represents the source."""
 
     def make_decoder(self) -> int:
         o = self.options

@@ -35,7 +35,7 @@ class LanguageModel(nn.Module):
     def setup(self):
         options = self.options
         block, small = Block.of(options), options.hidden_size**-0.5
-        # scaled and drawn as in the plain Transformer; learned positions begin small beside the tokens
+        # scaled and initialised as in the plain Transformer; learned positions begin small beside the tokens
         self.embedding = Embedding(self.vocab, block, options.max_length, True, "normal", position_deviation=small)
         self.decoder = Decoder(block, options.num_layers, False, options.remat)
         if not options.tied_embeddings:

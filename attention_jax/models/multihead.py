@@ -227,7 +227,7 @@ class MultiHeadAttention(nn.Module):
 
 
 class Linear(nn.Module):
-    """x W + b, Glorot-uniform W unless told otherwise; computes in `dtype`, keeps float32 parameters."""
+    """x W + b, Glorot-uniform W by default; computes in `dtype`, keeps float32 parameters."""
 
     features: int
     use_bias: bool = True

@@ -39,8 +39,8 @@ SAME_WIDTH = ("dot", "scaled_dot", "cosine", "gaussian", "qk_norm", "soft_cap")
 
 
 def score_class(name: str) -> Callable[[], scores.Score]:
-    """What makes the score that `config.SCORES` calls `name`, or that stands at the place "package.file:Class": a class
-    or, where arguments are given, a function that returns the score made with them."""
+    """The constructor of a score, by its name in `config.SCORES` or its import path "package.file:Class": a class or,
+    where arguments are given, a function that returns the score made with them."""
     if name.partition("(")[0] not in SCORES and ":" not in name:
         raise InputError(f"score must be one of {', '.join(SCORES)} or package.file:Class of your own, got {name!r}")
     kind = part(name, SCORES)
@@ -105,8 +105,8 @@ class LearnedEntmax(Learned):
 
 
 def normaliser_class(name: str) -> Callable[[], Normaliser]:
-    """What makes the normaliser that `config.NORMALISERS` calls `name`, or that stands at "package.file:Class": a class
-    (with `init`, where it learns) or a function."""
+    """The constructor of a normaliser, by its name in `config.NORMALISERS` or its import path "package.file:Class": a
+    class (with `init`, if it has parameters) or a function."""
     kind = part(name, NORMALISERS)
     kind = kind() if isinstance(kind, type) and issubclass(kind, Learned) else kind
     try:

@@ -1,5 +1,4 @@
-"""How a Transformer learns where its tokens stand: by vectors added to the embeddings, by rotation, or by biases of the
-scores.
+"""Position encodings of a Transformer: vectors added to the embeddings, rotation, or biases of the scores.
 
 | kind       | acts on                        | parameters              | source                              |
 |------------|--------------------------------|-------------------------|-------------------------------------|

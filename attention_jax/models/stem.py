@@ -15,10 +15,10 @@ GROUP = 8
 
 
 class ConvolutionalStem(nn.Module):
-    """3 x 3 convolutions of stride 2 until a place stands for a patch, then a 1 x 1 convolution to the tokens' width
+    """3 x 3 convolutions of stride 2 until a position covers a patch, then a 1 x 1 convolution to the tokens' width
     (section 4).
 
-    The channels double with every convolution and end at `width`. Group normalisation stands for the paper's batch
+    The channels double with every convolution and end at `width`. Group normalisation replaces the paper's batch
     normalisation: it has no running averages.
     """
 

@@ -22,7 +22,7 @@ Weights = Float[Array, "B L H Q K"]
 
 
 def layers_with_biases(stack: "Encoder | Decoder") -> list[tuple]:
-    """(layer, bias) of each layer of a stack, in which one module may stand for several layers."""
+    """(layer, bias) of each layer of a stack, in which several layers may share one module."""
     return [(stack.layer[i % len(stack.layer)], stack.bias[i % len(stack.bias)]) for i in range(stack.layers)]
 
 

@@ -170,7 +170,7 @@ class Translator(nn.Module):
         return [self.drop(ones, o.layer_dropout, train) for _ in range(o.num_layers - 1)]
 
     def start(self, memory: Memory, max_length: int) -> Cache:
-        """The cache before the first step; from then on the decoder's own state stands for the first ones."""
+        """The cache before the first step; after it the decoder's own state replaces the initial ones."""
         return Cache(memory._replace(states=[]), self.begin(memory))
 
     def step(self, cache: Cache, token: Int[Array, "B"]):

@@ -101,8 +101,8 @@ def rotary_2d(x: Float[Array, "B H T E"], grid: int, prefix: int, theta: float =
 
 
 def check_registers(options: config.Vit, grid: int):
-    """Raise InputError if the classifier would read registers, or if they were too many to be told from a larger
-    grid."""
+    """Raise InputError if the classifier would read registers, or if there are so many that they look like a
+    larger grid."""
     if options.num_registers and options.pool != "token":
         raise InputError(f"--model.num-registers need --model.pool token, got {options.pool}: the pool would read them")
     if options.num_registers and options.num_registers >= 2 * grid:

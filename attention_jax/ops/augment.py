@@ -1,7 +1,7 @@
 """Random variations of a batch of images, as pure functions of (rng, images) that run on the device.
 
 Images are [B, S, S, C]. `crop` and `flip` only move pixels, so they also take uint8; the others take floats.
-Randomness is drawn per image.
+Randomness is sampled per image.
 """
 
 import jax
@@ -97,7 +97,7 @@ def inception_crop(rng: Key[Array, ""], images: UInt8[Array, "B S S C"], size: i
 
 
 def bilinear(start: Float[Array, ""], length: Float[Array, ""], old: int, new: int) -> Float[Array, "new old"]:
-    """The matrix that looks at `new` places spread evenly over `length` of `old` values, from `start` on."""
+    """The matrix that interpolates `old` values at `new` positions spread evenly over `length`, from `start` on."""
     place = (jnp.arange(new, dtype=jnp.float32) + 0.5) * (length / new) - 0.5
     place = start + jnp.clip(place, 0.0, length - 1.0)
     return jnp.maximum(1.0 - jnp.abs(place[:, None] - jnp.arange(old, dtype=jnp.float32)[None, :]), 0.0)
@@ -114,7 +114,7 @@ def inception_boxes(rng: Key[Array, ""], batch: int, side: int) -> Int[Array, "B
     width, height = width.astype(jnp.int32), height.astype(jnp.int32)
     pick = lambda x: jnp.take_along_axis(x, jnp.argmax(fits, axis=1)[:, None], axis=1)
     sides = jnp.where(fits.any(axis=1)[:, None], jnp.concatenate([pick(height), pick(width)], axis=1), side)
-    room = jnp.maximum(side - sides, 1).astype(jnp.float32)  # the last place is never drawn, as in TensorFlow
+    room = jnp.maximum(side - sides, 1).astype(jnp.float32)  # the last position is never sampled, as in TensorFlow
     corner = jnp.floor(jax.random.uniform(places, (batch, 2)) * room).astype(jnp.int32)
     return jnp.concatenate([corner, sides], axis=1)
 

@@ -1,6 +1,6 @@
 """AutoAugment's policy for CIFAR-10 (Cubuk et al. 2019, table 7) as a function of (rng, images) on the device.
 
-For each image one of 25 pairs of distortions is drawn; each of the two is done with its own probability and
+For each image one of 25 pairs of distortions is sampled; each of the two is done with its own probability and
 strength (table 6 has the ranges). As in torchvision, strengths of colour, contrast, sharpness and brightness are
 distances from 1, up to 0.9 at level 9, of a random sign; those of the paper go from 0.1 to 1.9. Every distortion is
 computed and one is selected: thirty-odd cheap operations on a small image, without a branch.

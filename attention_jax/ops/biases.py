@@ -130,7 +130,7 @@ class T5Bias(Bias):
 
     @classmethod
     def init(cls, rng: Array, buckets: int = 32, max_distance: int = 128, bidirectional: bool = True) -> "T5Bias":
-        """A table drawn from N(0, 0.02^2)."""
+        """A table sampled from N(0, 0.02^2)."""
         return cls(0.02 * jax.random.normal(rng, (buckets,)), max_distance, bidirectional)
 
 

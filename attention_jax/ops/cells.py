@@ -187,6 +187,6 @@ def reverse_within(x: Float[Array, "T B D"] | Int[Array, "T B"], length: Int[Arr
 
 
 def at_length(x: Float[Array, "T B H"], length: Int[Array, "B"]) -> Float[Array, "B H"]:
-    """Each row's last real step: `x[length[b] - 1, b]`, each length at least 1. The states computed on the padding
-    behind it are never looked at."""
+    """The last step of each example before its padding: `x[length[b] - 1, b]`, each length at least 1. The states that
+    were computed on padding are never read."""
     return x[length - 1, jnp.arange(x.shape[1])]

@@ -17,7 +17,7 @@ KERNELS = {"cuda": ("cudnn", cudnn), "tpu": ("flash", flash)}
 """The kernel of each platform that has one: its name, and the module that takes the calls it can compute exactly."""
 
 ON_REQUEST = {"cudnn": cudnn, "flash": flash, "resident": resident, "linear": linear}
-"""What the caller may ask for by name. "resident" is never chosen by itself: it has not run on a TPU yet."""
+"""Implementations that a caller selects by name. "resident" is never the default: it has not run on a TPU yet."""
 
 PLATFORMS = ("cpu", "cuda", "tpu", "default")
 """As `jax.lax.platform_dependent` names them; "default" is every other one."""
@@ -56,7 +56,7 @@ def choose(
 ) -> dict[str, Implementation]:
     """The implementation on each of `PLATFORMS`, in this order:
 
-    1. what the caller asks for, if it can do the call;
+    1. the one that the caller names, if it can compute the call;
     2. the platform's kernel, if it can compute the call exactly (`unsupported_reason` of cudnn and flash) and pays;
     3. "plain" where the matrix is small;
     4. "linear" where the score is a product of features (`linear.unsupported_reason`);

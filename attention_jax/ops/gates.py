@@ -18,7 +18,7 @@ def stretched(share: Float[Array, "*N"]) -> Float[Array, "*N"]:
 
 
 def draw_gates(rng, log_alpha: Float[Array, "*N"]) -> Float[Array, "*N"]:
-    """Gates drawn for one step of training (equations 10 and 11); differentiable in `log_alpha`."""
+    """Gates sampled for one training step (equations 10 and 11); differentiable in `log_alpha`."""
     noise = jax.random.logistic(rng, log_alpha.shape)  # log u - log(1 - u)
     return stretched(jax.nn.sigmoid((noise + log_alpha) / TEMPERATURE))
 
@@ -33,7 +33,7 @@ def settled_gates(log_alpha: Float[Array, "*N"]) -> Float[Array, "*N"]:
 
 
 def open_probability(log_alpha: Float[Array, "*N"]) -> Float[Array, "*N"]:
-    """The probability that a drawn gate is not 0 (equation 12).
+    """The probability that a sampled gate is not 0 (equation 12).
 
     >>> print(f"{open_probability(jnp.array(0.0)):.3f}")
     0.832

@@ -107,7 +107,7 @@ def append_ones(value: Float[Array, "K V"], dtype) -> Float[Array, "K V1"]:
 
 
 def divided(pooled: Float[Array, "Q V1"]) -> Float[Array, "Q V"]:
-    """The pooled values by the sum of the weights, which stands last; zero where nothing weighs anything."""
+    """The pooled values divided by the sum of the weights, the last column; zero where that sum is zero."""
     total = pooled[:, -1:]
     return jnp.where(total > 0, pooled[:, :-1] / jnp.where(total > 0, total, 1.0), 0.0)
 

@@ -55,8 +55,8 @@ def linear_cross_entropy(
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """`masked_cross_entropy(hidden @ kernel + bias, targets, mask)` without ever holding the [N, V] matrix.
 
-    Rows are taken in chunks (`_plans`); when a gradient is asked for, the loss and the gradients of a chunk are
-    computed together while its logits are at hand, so nothing of size N x V is stored for the backward pass. Masked
+    Rows are taken in chunks (`_plans`); under differentiation, the loss and the gradients of a chunk are
+    computed together while its logits are in memory, so nothing of size N x V is stored for the backward pass. Masked
     rows are gathered at the end, and chunks that hold nothing else are never computed: padding costs (almost) nothing.
     The mask and the smoothing are constants: they have no gradient. A masked row may share a chunk with others, so for
     the gradient of the kernel it must be finite.
@@ -79,7 +79,7 @@ class ChunkPlan(NamedTuple):
     """The logit of the right class is gathered, and its gradient scattered; else both are part of the passes over all
     logits, which then need not be written for it."""
     rounds: bool
-    """Products round their factors to bfloat16, whatever the precision asked for."""
+    """Matmuls round their operands to bfloat16, whatever precision is set."""
 
 
 def _plans(rows: int, classes: int) -> dict[str, ChunkPlan]:

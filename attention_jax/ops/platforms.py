@@ -1,4 +1,4 @@
-"""Choices that follow the platform a program is lowered for, never the machine in the room where it is traced.
+"""Choices by the platform that a program is lowered for, never by the machine on which it is traced.
 
 So one trace serves every platform, `jax.export` lowers on a laptop what a TPU will run, and a program for the CPU is
 the same on a machine that has a GPU.

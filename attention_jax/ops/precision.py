@@ -42,7 +42,7 @@ def is_half(dtype) -> bool:
 
 
 def cast_for_matmul(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """`x` as a product multiplies it: float32 is rounded to bfloat16 if that is the precision asked for.
+    """`x` as an operand of a matmul: float32 is rounded to bfloat16 if that is the precision that is set.
 
     >>> with jax.default_matmul_precision("bfloat16"):
     ...     cast_for_matmul(jnp.float32(1.001)).dtype, cast_for_matmul(jnp.float16(1)).dtype
@@ -67,7 +67,7 @@ def product(x: Float[Array, "... K"], weight: Float[Array, "K N"]) -> Float[Arra
 
 def weight_gradient(x: Float[Array, "... K"], d: Float[Array, "... N"], flatten: bool = True) -> Float[Array, "K N"]:
     """The gradient of the weight in `x @ weight` whose cotangent is d: x^T d over all rows of
-    all leading axes, as ONE product; these are made one axis first unless told otherwise (`FLATTEN_BATCH`)."""
+    all leading axes, as ONE product; these are flattened to one axis first, by default (`FLATTEN_BATCH`)."""
     rounded = cast_for_matmul(d)
     if not flatten:
         over = (tuple(range(x.ndim - 1)),) * 2
@@ -98,7 +98,7 @@ def input_gradient(d: Float[Array, "... N"], weight: Float[Array, "K N"]) -> Flo
 
 
 def matmul(x: Float[Array, "... K"], weight: Float[Array, "K N"]) -> Float[Array, "... N"]:
-    """`x @ weight` in the precision asked for, forwards and backwards. Rows are leading axes; under vmap each
+    """`x @ weight` in the precision that is set, forward and backward. Rows are leading axes; under vmap each
     would have a gradient of its own.
 
     >>> x, weight = jnp.float32([[1.001]]), jnp.float32([[3]])

@@ -1,7 +1,8 @@
 """RandAugment (Cubuk et al. 2020) as big_vision runs it: some of 16 distortions an image, all of one strength.
 
-The plain ViT-S/16 of Beyer et al. 2022 trains with two distortions at strength 10 of 10, drawn uniformly and always
-done. Strengths are those of big_vision's `pp/autoaugment.py`, oddities included, for its 76.5 % were reached with them:
+The plain ViT-S/16 of Beyer et al. 2022 trains with two distortions at strength 10 of 10, sampled uniformly and always
+applied. Strengths are those of big_vision's `pp/autoaugment.py`, oddities included, as its 76.5 % were reached with
+them:
 
 * Solarize inverts from level 256 on, which no pixel has: it does nothing. One draw of 16 leaves an image as it is.
 * Contrast blends with one grey for all images, (number of pixels) / 256 and at most 255: 196 at 224 x 224. (Pillow

@@ -4,8 +4,8 @@ images, whose 196 patches no tile of 128 divides.
 A program of the kernel takes some sequences and 128 of their channels, that is one head or several narrow ones side by
 side, from [B, T, H D] as a projection leaves it. Weights never reach the main memory, forwards or backwards: the
 gradient reads query, key, value and the output's gradient, and computes the weights and the row sums of softmax again.
-Products have the size that the unit multiplies at a time: heads beside each other are told apart by channels of zeros,
-and of sequences shorter than 128 several are one, told apart by a mask. Hence NaN that a query does see reaches the
+Products have the size that the unit multiplies at a time: heads beside each other are separated by channels of zeros,
+and of sequences shorter than 128 several are one, separated by a mask. Hence NaN that a query does see reaches the
 sequences beside it; NaN that no query sees has no effect.
 """
 
@@ -27,7 +27,7 @@ UNIT = 128
 TILE = 16
 """Rows of bfloat16 that lie together."""
 LONGEST = 640
-"""Queries or keys: some float32 arrays of all their pairs lie in 16 MiB with room for the rest."""
+"""Queries or keys: some float32 arrays of all their pairs fit into 16 MiB beside the rest."""
 ROWS = 1024
 """Of queries or keys in a program, if a sequence has fewer."""
 
@@ -247,6 +247,6 @@ def _exponentials(q, k, allowed, scale):
 
 
 def _product(a, b, over_a: int, over_b: int):
-    """Of two matrices over one axis of each, added in float32; factors in bfloat16 need no precision asked for."""
+    """Of two matrices over one axis of each, added in float32; factors in bfloat16 need no precision set."""
     over = (((over_a,), (over_b,)), ((), ()))
     return lax.dot_general(a, b, over, precision=lax.Precision.DEFAULT, preferred_element_type=jnp.float32)

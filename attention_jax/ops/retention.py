@@ -26,7 +26,7 @@ from jaxtyping import Array, Float, Int
 from attention_jax.ops.precision import accumulator
 
 CHUNK = 64
-"""Positions that `chunked_retention` computes together, unless told otherwise."""
+"""Positions that `chunked_retention` computes together by default."""
 
 Length = Int[Array, ""] | int | None
 

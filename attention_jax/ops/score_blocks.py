@@ -162,8 +162,8 @@ def replace_nonfinite(x: jax.Array, attended_positions: jax.Array) -> jax.Array:
 
 
 def finite_where_unattended(inputs):
-    """All rows that no allowed pair needs made finite, at the price of one look at the
-    inputs where they are finite anyway."""
+    """`inputs` with every row that no allowed pair needs made finite. Where they are finite anyway, this costs one pass
+    over them."""
     if inputs.mask is None or isinstance(inputs.mask, AssumeFinite):
         return inputs
     arrays = inputs.query, inputs.key, inputs.value, inputs.bias_query
@@ -201,8 +201,8 @@ def attended_positions(inputs):
 
 
 def key_blocks(inputs, blocks):
-    """For each block of queries: first and last block of keys to look at, and between
-    them those where all is allowed."""
+    """For each block of queries: the first and the last block of keys with an allowed pair, and between them those in
+    which all pairs are allowed."""
     queries, keys = inputs.query.shape[0], inputs.key.shape[0]
     count = -(-keys // blocks.key)
     if inputs.mask is None:

@@ -1,4 +1,4 @@
-"""Attention in blocks, written so that JAX can differentiate it in every mode and as often as asked for.
+"""Blockwise attention that JAX can differentiate in every mode and to any order.
 
 `ops/fused.py`, `ops/blockwise.py` and `ops/ordered.py` are faster, but their loops have no reverse mode. Here a scan
 goes over all blocks of keys, each block is a `jax.checkpoint`, and what a scan carries is only added to: derivatives

@@ -21,7 +21,7 @@ NAMINGS: dict[str, Naming] = vit_names.NAMINGS | marian_names.NAMINGS
 
 
 class Weights(NamedTuple):
-    """A model's options and its parameters, {"room/array": float32 array}, wherever they come from."""
+    """A model's options and its parameters, {"module/array": float32 array}, wherever they come from."""
 
     options: configs.ModelOptions
     arrays: dict[str, np.ndarray]
@@ -104,7 +104,7 @@ def recognised(path: Path, held: tensors.Tensors) -> str:
 
 
 def translated(path: Path, kind: Naming, options, theirs: dict) -> dict[str, np.ndarray]:
-    """Their arrays as ours; InputError unless all are there, in the shapes that the options and each other ask for."""
+    """Their arrays under our names; InputError if one is missing or its shape contradicts the options or another."""
     rows = expanded(kind.table, theirs)
     there = [(row.their_layout, theirs[row.theirs].shape) for row in rows if row.theirs in theirs]
     sizes = solved(there, kind.known(options))

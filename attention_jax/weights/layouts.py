@@ -6,8 +6,8 @@ how to bring an array from one into the other and back, so that a table of names
     Row("patch_embed.proj.weight", "d c p q", "patch_embedding/kernel", "(p q c) d")
 
 is PyTorch's convolution on the left and our product with patches on the right. "1" is an axis of length one. A `*` in
-both names is the number of a layer. `query|key|value` in a name of ours stands for three arrays, which are stacked to
-be one: the first letter of our layout is that axis.
+both names is the number of a layer. `query|key|value` in a name of ours denotes three arrays, which are stacked into
+one: the first letter of our layout is that axis.
 """
 
 import math
@@ -96,7 +96,7 @@ def expanded(table: Iterable[Row], names: Iterable[str]) -> list[Row]:
 
 
 def depth(stack: str, names: Iterable[str]) -> int:
-    """How many layers there are of a stack, whose names go on with the number of one.
+    """The number of layers of a stack, counted from the layer numbers in the names.
 
     >>> depth("blocks.", ["blocks.0.norm.weight", "blocks.11.norm.bias", "norm.weight"])
     12
@@ -106,7 +106,7 @@ def depth(stack: str, names: Iterable[str]) -> int:
 
 
 def parts(ours: str) -> list[str]:
-    """The arrays that a name of ours stands for.
+    """The arrays that a name of ours denotes.
 
     >>> parts("attention/query|key/bias"), parts("class_token")
     (['attention/query/bias', 'attention/key/bias'], ['class_token'])

@@ -16,7 +16,7 @@ HERE = Path(__file__).parent
 
 
 def prepare(texts: list[str]) -> tuple[np.ndarray, ...]:
-    """The inputs of the program for these texts: token ids [N, T] and, where the program asks for them, lengths [N]."""
+    """The inputs of the program for these texts: token ids [N, T] and, where the program takes them, lengths [N]."""
     manifest, words = read("manifest.json"), read("words.json")
     recipe, width = manifest["preprocessing"]["encode"], manifest["inputs"][0]["shape"][1]
     known = words[recipe["vocabulary"]]

@@ -179,7 +179,7 @@ def google_options(theirs: Arrays, facts: dict) -> config.Vit:
 
 
 def prefix_of(options: config.Vit) -> int:
-    """How many tokens stand before those of the patches."""
+    """The number of tokens before those of the patches."""
     return (options.pool == "token") + options.num_registers
 
 
