@@ -76,8 +76,32 @@ def test_the_page_is_followed(name, tmp_path):
         assert done.stdout or "--out" in words
     assert (tmp_path / "look.png").exists() or name == "language_model"
     assert (tmp_path / "lettre.txt").exists() or name != "translate_files"
+    if name in ("translate_files", "classify_images"):
+        gives_the_same_answers_packed_and_elsewhere(tmp_path, name)
     if name == "classify_text":
         needs_no_data_to_predict_and_the_same_to_evaluate(tmp_path, others[-1])
+
+
+def gives_the_same_answers_packed_and_elsewhere(place: Path, name: str):
+    """In another directory, without the run and its data: the same output, attention maps and weights, to the bit."""
+    elsewhere, run, image = place / "elsewhere", f"runs/{name}/001", place / "image.png"
+    (place / "shapes" / "circle" / "000.png").rename(image)
+    given = str(image) if name == "classify_images" else "I have 3 dogs."
+    commands = {"predict": [given], "look": [given, "--out", "look.html"], "export": ["--out", "own"]}
+    if name == "translate_files":
+        commands["translate"] = [str(place / "letter.txt"), "--out", "translated.txt"]
+    elsewhere.mkdir()
+    assert launch(["pack", run, "--out", str(elsewhere / "run.zip")], place).returncode == 0
+    before = [launch([command, run, *more], place).stdout for command, more in commands.items()]
+    for data in ("runs", "pairs.tsv", "shapes"):
+        (place / data).rename(place / f"{data}.gone")
+    tasks.load_once.cache_clear()
+    after = [launch([command, "run.zip", *more], elsewhere) for command, more in commands.items()]
+    assert [(done.returncode, done.stdout, done.stderr) for done in after] == [(0, text, "") for text in before]
+    made = [path.relative_to(elsewhere) for path in elsewhere.rglob("*") if path.is_file() and path.suffix != ".zip"]
+    assert len(made) == len(commands)  # export writes two files, predict none
+    for path in made:
+        assert (elsewhere / path).read_bytes() == (place / path).read_bytes(), path
 
 
 def needs_no_data_to_predict_and_the_same_to_evaluate(place: Path, predict: list[str]):
