@@ -28,8 +28,9 @@ format:   ## fix what can be fixed automatically
 results:  ## write docs/results.md, docs/replication.md and README's numbers from experiments/results/*.json
 	@$(PYTHON) -m attention_jax.record
 
-figures:  ## draw the figures of experiments/results that stored data suffice for: learning curves, comparisons
+figures:  ## draw the figures of experiments/results that stored data suffice for: learning curves, comparisons, sweeps
 	@$(PYTHON) -m attention_jax.ledger
+	@$(PYTHON) -m attention_jax.sweep.summary
 
 docs:     ## the tests of README and docs/
 	$(PYTHON) -m pytest -n 0 tests/test_readme.py tests/test_docs.py tests/test_extend.py tests/test_site.py

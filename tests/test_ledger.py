@@ -15,6 +15,7 @@ from attention_jax import InputError, catalogue, config as configs, ledger, life
 from attention_jax.ledger import Reproduction
 from attention_jax.report import style
 from attention_jax.report.verdicts import judge
+from attention_jax.sweep import summary
 
 CLAIM = configs.Claim("error", "test.error", 1.0, "hand", kind="aim", at_most=1.5)
 
@@ -201,6 +202,15 @@ def test_recorded_figures_are_those_of_the_recorded_numbers(name, tmp_path):
         assert not path.exists()
     if experiment.figure and (drawn := experiment.figure(ledger.compared(experiment), tmp_path / "again.png")):
         assert figure_inputs(experiment.results / f"{name}.png") == figure_inputs(drawn)
+
+
+@pytest.mark.parametrize("name", [name for name in catalogue.names() if name.startswith("sweep_")])
+def test_recorded_figures_of_a_sweep_are_those_of_its_recorded_runs(name, tmp_path):
+    experiment = catalogue.load_experiment(name)
+    drawn = summary.draw(experiment, f"{tmp_path / name}-")
+    assert len(drawn) == 3
+    for path in drawn:
+        assert figure_inputs(path) == figure_inputs(experiment.results / path.name) is not None
 
 
 def test_a_run_directory_is_used_once(toy, tmp_path):

@@ -1,5 +1,6 @@
 """Line plots, learning curves and grouped bars, with the spread over seeds and published numbers for comparison."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -246,9 +247,10 @@ def _position(name: str) -> int:
     return SPLITS.index(_split(name)) if _split(name) in SPLITS else len(SPLITS)
 
 
-def trial_curves(series: Mapping[str, tuple], path: str | Path, *, ylabel: str) -> Path:
+def trial_curves(series: Mapping[str, tuple], path: str | Path, *, ylabel: str, inputs=None) -> Path:
     """Plot learning curves of the trials of a sweep, {name: (epochs [N], values [seeds, N])}: one panel for each of at
-    most `PANELS` trials with its median and band, and in gray the medians of the others."""
+    most `PANELS` trials with its median and band, and in gray the medians of the others. `inputs` as in `style.save`.
+    """
     series = dict(list(series.items())[:PANELS])
     columns = min(len(series), 3)
     count = -(-len(series) // columns)
@@ -262,7 +264,7 @@ def trial_curves(series: Mapping[str, tuple], path: str | Path, *, ylabel: str) 
                 axis.plot(other, band(values)[0], color=ink(), alpha=0.2, linewidth=0.8)
             _line(axis, name, x, y, line_style(0) | {"color": colour(0)})
             _scales(axis, series)
-            axis.set_title(short(name, 32))
+            axis.set_title(textwrap.fill(name, 26, max_lines=3, placeholder="…"))
             axis.set_xlabel("epoch")
             axis.tick_params(labelbottom=True)
             if i % columns == 0:
@@ -270,7 +272,7 @@ def trial_curves(series: Mapping[str, tuple], path: str | Path, *, ylabel: str) 
         runs = max(np.atleast_2d(y).shape[0] for _, y in series.values())
         said = band_in_words(runs) or "one run each"
         figure.supxlabel(f"{said}; in grey the other trials", fontsize=SMALLEST + 0.5)
-    return save(figure, path)
+    return save(figure, path, inputs)
 
 
 def _aligned(histories, axis_name: str, x: list, name: str) -> np.ndarray:

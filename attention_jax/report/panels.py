@@ -85,13 +85,15 @@ def confusion_matrix(counts, classes: Sequence[str], path: str | Path) -> Path:
     return save(figure, path)
 
 
-def sweep_slices(trials: Sequence[Mapping], path: str | Path, *, metric: str, log: Sequence[str] = ()) -> Path:
+def sweep_slices(
+    trials: Sequence[Mapping], path: str | Path, *, metric: str, log: Sequence[str] = (), inputs=None
+) -> Path:
     """Plot the result of every trial over each of its parameters: `trials` are {"params": {name: value}, "value":
-    number or None}.
+    number or None, "values": the numbers of its seeds, if there are several}.
 
-    A line joins the medians of values that were tried more than once; a star is the best trial. Trials without a finite
-    value (failed, pruned) are crosses on the lower edge. `log` names the parameters on a logarithmic axis; parameters
-    that are not numbers are categorical.
+    A line joins the medians of values that were tried more than once; a star is the best trial; a whisker is the range
+    over a trial's seeds. Trials without a finite value (failed, pruned) are crosses on the lower edge. `log` names the
+    parameters on a logarithmic axis; parameters that are not numbers are categorical. `inputs` as in `style.save`.
     """
     names, values = _parameters(trials), _values(trials)
     cols = min(len(names), 3)
@@ -107,6 +109,7 @@ def sweep_slices(trials: Sequence[Mapping], path: str | Path, *, metric: str, lo
         for i, (axis, name) in enumerate(zip(axes.flat, names)):
             x, ticks = _positions([trial["params"][name] for trial in trials])
             _slice(axis, x, values, best)
+            _whiskers(axis, x, trials)
             if name in log:
                 log_scale(axis, "x", x)
             elif ticks:
@@ -118,8 +121,8 @@ def sweep_slices(trials: Sequence[Mapping], path: str | Path, *, metric: str, lo
             if i % cols == 0:
                 axis.set_ylabel(metric)
         handles, texts = axes.flat[0].get_legend_handles_labels()
-        figure.legend(handles, texts, loc="outside lower center", ncols=4)
-    return save(figure, path)
+        figure.legend(handles, texts, loc="outside lower center", ncols=4 if len(texts) <= 4 else 3)
+    return save(figure, path, inputs)
 
 
 def _slice(axis, x, values, best: int | None):
@@ -140,11 +143,22 @@ def _slice(axis, x, values, best: int | None):
     axis.grid(alpha=0.15, linewidth=0.5)
 
 
-def parallel_coordinates(trials: Sequence[Mapping], path: str | Path, *, metric: str, log: Sequence[str] = ()) -> Path:
+def _whiskers(axis, x, trials: Sequence[Mapping]):
+    """Mark the range over the seeds of each trial that has several."""
+    many = [(place, trial["values"]) for place, trial in zip(x, trials) if len(trial.get("values", ())) > 1]
+    if many:
+        places, values = zip(*many)
+        low, high = ([pick(seeds) for seeds in values] for pick in (min, max))
+        axis.vlines(places, low, high, color=colour(0), alpha=0.5, linewidth=0.8, label="range over its seeds")
+
+
+def parallel_coordinates(
+    trials: Sequence[Mapping], path: str | Path, *, metric: str, log: Sequence[str] = (), inputs=None
+) -> Path:
     """Plot one line per finished trial through all of its parameters to its result (last axis);
     brighter lines have larger results.
 
-    `trials` and `log` as in `sweep_slices`; a trial without a finite value is left out.
+    `trials`, `log` and `inputs` as in `sweep_slices`; a trial without a finite value is left out.
     """
     names = _parameters(trials)
     values = _values(trials)
@@ -171,7 +185,7 @@ def parallel_coordinates(trials: Sequence[Mapping], path: str | Path, *, metric:
         axis.set_xticks(range(len(columns)), ["\n".join(textwrap.wrap(name, room)) for name in (*names, metric)])
         axis.set(yticks=[], xlim=(-0.2, len(columns) - 0.4), ylim=(-0.06, 1.06))
         axis.spines[:].set_visible(False)
-    return save(figure, path)
+    return save(figure, path, inputs)
 
 
 def _marks(axis, position: int, marks: list[str]):

@@ -16,7 +16,7 @@ from attention_jax.report.intervals import of_mean
 from attention_jax.report.tables import Table, number, show
 from attention_jax.sweep import plan, search
 from attention_jax.sweep.plan import Settings, Trial
-from attention_jax.sweep.space import Point, label, short_names, spans_decades
+from attention_jax.sweep.space import Point, grid, label, parse, short_names, spans_decades
 
 CURVES = 6
 """The number of trials whose learning curves are plotted."""
@@ -106,19 +106,21 @@ def importances(study: optuna.Study, trials: Sequence[Trial]) -> dict[str, float
     return {name: float(value) for name, value in shares.items() if math.isfinite(value)}
 
 
-def figures(directory: Path, settings: Settings, trials: Sequence[Trial]) -> list[Path]:
-    """Plot slices, parallel coordinates and learning curves of the results so far."""
+def figures(stem: str, settings: Settings, trials: Sequence[Trial]) -> list[Path]:
+    """Plot slices, parallel coordinates and learning curves of the results so far, in files that begin with `stem`."""
     from attention_jax.report.figures import parallel_coordinates, sweep_slices, trial_curves
 
-    names, root, paths = short_names(settings.space), directory / "figures", []
+    names, paths = short_names(settings.space), []
     log = [name for name, dimension in zip(names, settings.space.values()) if spans_decades(dimension)]
     shown = [
-        {"params": dict(zip(names, trial.point.values())), "value": trial.value if trial.state == "done" else None}
+        {"params": dict(zip(names, trial.point.values()))}
+        | ({"value": trial.value, "values": trial.values} if trial.state == "done" else {"value": None})
         for trial in trials
     ]
     if any(trial["value"] is not None for trial in shown):
-        paths.append(sweep_slices(shown, root / "slices.png", metric=settings.metric, log=log))
-        paths.append(parallel_coordinates(shown, root / "parallel_coordinates.png", metric=settings.metric, log=log))
+        axes = {"metric": settings.metric, "log": log, "inputs": shown}
+        paths.append(sweep_slices(shown, f"{stem}slices.png", **axes))
+        paths.append(parallel_coordinates(shown, f"{stem}parallel_coordinates.png", **axes))
     curves = {}
     for trial in [trial for trial in ranked(settings, trials) if trial.state != "failed"]:
         seen = [{row["epoch"]: row.get(settings.metric, math.nan) for row in rows} for rows in trial.histories if rows]
@@ -129,7 +131,7 @@ def figures(directory: Path, settings: Settings, trials: Sequence[Trial]) -> lis
             )
     if curves:
         best_ones = dict(list(curves.items())[:CURVES])
-        paths.append(trial_curves(best_ones, root / "learning_curves.png", ylabel=settings.metric))
+        paths.append(trial_curves(best_ones, f"{stem}learning_curves.png", ylabel=settings.metric, inputs=best_ones))
     return paths
 
 
@@ -159,7 +161,7 @@ def write(directory: Path, settings: Settings, trials: Sequence[Trial], study: o
     """Write sweep.json and the figures, and print the table, the importances and the best trial's command."""
     values = as_json(settings, trials, study)
     write_json(directory / "sweep.json", values)
-    paths = figures(directory, settings, trials)
+    paths = figures(f"{directory}/figures/", settings, trials)
     show(table(settings, trials))
     states = [trial.state for trial in trials]
     print(", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)) or "no trial yet")
@@ -187,7 +189,42 @@ def record(directory: Path, settings: Settings, trials: Sequence[Trial], words: 
                 values = {key: value for key, value in result.items() if key != "experiment"}
                 origin = ledger.origin(catalogue.load_experiment(name), run_directory, command)
                 ledger.record(name, {"variant": variant(settings, trial.point)} | values | origin)
-    ledger.keep_figures(name, directory)
+    experiment = catalogue.load_experiment(name)
+    ledger.draw(experiment)
+    draw(experiment, f"{experiment.results / name}-")
+
+
+def recorded(experiment: catalogue.Experiment) -> tuple[Settings, list[Trial]]:
+    """The settings and trials of the recorded runs of an experiment's own grid; no trials where it has none.
+
+    The metric is the one that the sweep selects by, or that of the test split if not every recorded run has it.
+    """
+    runs, config, metric = ledger.compared(experiment), experiment.config(), experiment.config().train.best_metric
+    if any(metric not in run["metrics"] for its_runs in runs.values() for run in its_runs):
+        metric = f"test.{metric.rpartition('.')[2]}"
+    space, seeds = parse(config, experiment.sweep()), max(map(len, runs.values()), default=0)
+    settings = Settings(config, space, "grid", len(runs), seeds, metric)
+    trials = []
+    for point in grid(space):
+        if found := runs.get(variant(settings, point)):
+            values, histories = [run["metrics"][metric] for run in found], [run["history"] for run in found]
+            mean = statistics.fmean(values)
+            trials.append(Trial(len(trials), point, "done", mean, values, "", [], histories, found))
+    return settings, trials
+
+
+def draw(experiment: catalogue.Experiment, stem: str) -> list[Path]:
+    """Plot the recorded trials of an experiment's own grid."""
+    settings, trials = recorded(experiment)
+    return figures(stem, settings, trials) if trials else []
+
+
+def draw_all():
+    """`make figures`: the figures of all recorded sweeps, from the stored data alone."""
+    for name in catalogue.names():
+        experiment = catalogue.load_experiment(name)
+        if experiment.about("Chapter") == "sweeps":
+            draw(experiment, f"{experiment.results / name}-")
 
 
 def report(directory: Path, trust_code: bool = False):
@@ -220,3 +257,7 @@ def announce(settings: Settings, points: Sequence[dict]):
         f"time: at most about {minutes:.1f} minutes, one run after another as in {where}; populations, --jobs and "
         "pruning shorten it"
     )
+
+
+if __name__ == "__main__":
+    draw_all()

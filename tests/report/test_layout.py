@@ -43,7 +43,10 @@ def history(scale):
     return [{"epoch": e, "step": e, "seconds": 1.0} | {name: scale / e for name in names} for e in range(1, 20)]
 
 
-TRIALS = [{"params": {"rate": 10.0**-i, "score": WORDS[i % 5]}, "value": 1.0 + i} for i in range(6)]
+TRIALS = [
+    {"params": {"rate": 10.0**-i, "score": WORDS[i % 5]}, "value": 1.0 + i, "values": [1.0 + i, 2.0 + i]}
+    for i in range(6)
+]
 FIGURES = {
     "alignments": lambda path: heatmaps.show_heatmaps(
         [[weights(n, n + 2) for n in (10, 12, 13, 20)]], [[sentence(n) for n in (10, 12, 13, 20)]],
@@ -68,6 +71,10 @@ FIGURES = {
     "classes": lambda path: panels.confusion_matrix(np.eye(16) * 9 + 1, WORDS, path),
     "slices": lambda path: panels.sweep_slices(TRIALS, path, metric="valid.loss", log=["rate"]),
     "parallel": lambda path: panels.parallel_coordinates(TRIALS, path, metric="valid.loss", log=["rate"]),
+    "trials": lambda path: curves.trial_curves(
+        {f"learning_rate=0.00{i} warmup_steps={50 * i}": ([1, 2, 3], rng.random((3, 3))) for i in range(6)}, path,
+        ylabel="valid.loss",
+    ),
     "memory": lambda path: panels.over_time({"input": rng.random((20, 9)), "read": rng.random((20, 30))}, path),
     "images": lambda path: image_figures.show_attention(
         rng.integers(0, 255, (3, 8, 8, 1)),
@@ -120,6 +127,7 @@ def test_lines_are_named_at_their_ends_or_in_a_legend(texts, tmp_path):
 
 def test_what_a_loss_contains_and_what_whiskers_are_is_written(texts, tmp_path):
     assert "train (with dropout)" in {text.get_text() for text in drawn_by("curves", texts, tmp_path / "c.png")}
+    assert any(text.get_text() == "range over its seeds" for text in drawn_by("slices", texts, tmp_path / "s.png"))
     assert any("range of up to 2 runs" in text.get_text() for text in drawn_by("bars", texts, tmp_path / "b.png"))
 
 
