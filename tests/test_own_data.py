@@ -91,12 +91,12 @@ def gives_the_same_answers_packed_and_elsewhere(place: Path, name: str):
     if name == "translate_files":
         commands["translate"] = [str(place / "letter.txt"), "--out", "translated.txt"]
     elsewhere.mkdir()
-    assert launch(["pack", run, "--out", str(elsewhere / "run.zip")], place).returncode == 0
-    before = [launch([command, run, *more], place).stdout for command, more in commands.items()]
+    assert launch_here("pack", run, "--out", elsewhere / "run.zip", cwd=place).returncode == 0
+    before = [launch_here(command, run, *more, cwd=place).stdout for command, more in commands.items()]
     for data in ("runs", "pairs.tsv", "shapes"):
         (place / data).rename(place / f"{data}.gone")
     tasks.load_once.cache_clear()
-    after = [launch([command, "run.zip", *more], elsewhere) for command, more in commands.items()]
+    after = [launch_here(command, "run.zip", *more, cwd=elsewhere) for command, more in commands.items()]
     assert [(done.returncode, done.stdout, done.stderr) for done in after] == [(0, text, "") for text in before]
     made = [path.relative_to(elsewhere) for path in elsewhere.rglob("*") if path.is_file() and path.suffix != ".zip"]
     assert len(made) == len(commands)  # export writes two files, predict none
