@@ -52,6 +52,7 @@ PUBLIC = {
         "Additive", "Bilinear", "Boxcar", "Concat", "Constant", "Cosine", "Dot", "Epanechikov", "Gaussian",
         "NegativeSquaredDistance", "QKNorm", "ScaledDot", "Score", "SoftCap",
     ),
+    "ops.sequence_parallel": ("attend_sharded",),
     "ops.trees": ("pytree",),
 }  # fmt: skip
 """{module: public names}. The block below repeats them for editors; a test compares the two."""
@@ -115,6 +116,7 @@ if TYPE_CHECKING:
         Score,
         SoftCap,
     )
+    from attention_jax.ops.sequence_parallel import attend_sharded
     from attention_jax.ops.trees import pytree
 
 _HOME = {name: module for module, names in PUBLIC.items() for name in names}

@@ -96,7 +96,7 @@ def attend(
     >>> attend(jnp.eye(1, 2), 9 * jnp.eye(2), jnp.array([[1.0], [2.0]])).round(2).tolist()
     [[1.0]]
     """
-    _check(query, key, value, score, bias, mask, normalise, dropout, block_q, block_k)
+    check_call(query, key, value, score, bias, mask, normalise, dropout, block_q, block_k)
     if not isinstance(pool, Mean):
         call = {"score": score, "bias": bias, "mask": mask, "normalise": normalise, "dropout": dropout, "rng": rng}
         call |= {"query_offset": query_offset, "implementation": implementation, "block_q": block_q, "block_k": block_k}
@@ -219,7 +219,7 @@ def attention_weights(
     >>> [round(float(weight), 3) for weight in attention_weights(jnp.ones((1, 2)), jnp.ones((5, 2)), score=five)[0]]
     [0.803, 0.098, 0.03, 0.049, 0.02]
     """
-    _check(query, key, key, score, bias, mask, normalise)
+    check_call(query, key, key, score, bias, mask, normalise)
     rules = as_tree(score), as_tree(bias), as_normaliser(normalise)
     scores, allowed, _ = _scores(Inputs(rules, query, key, key, None, as_mask(mask), None, query_offset))
     return rules[2].weights(scores, allowed)
@@ -247,7 +247,8 @@ def _scores(inputs: Inputs):
     return scores, some, value
 
 
-def _check(query, key, value, score, bias, mask, normalise, dropout=None, block_q=None, block_k=None):
+def check_call(query, key, value, score, bias, mask, normalise, dropout=None, block_q=None, block_k=None):
+    """Raise an InputError for arguments that `attend` does not take."""
     shapes = f"query {query.shape}, key {key.shape} and value {value.shape}"
     if not query.ndim == key.ndim == value.ndim == 2:
         raise InputError(

@@ -83,10 +83,10 @@ def forward(inputs, blocks, grid):
         vector, number = zeros[:, 2:], zeros[:, 0]
         slopes = (vector, number, number) if rooted else (None, None, None)
         start = Totals(vector, number, number, *slopes, jnp.zeros(grid[1:], bool) if normalise.sparse else None)
-        totals = over_keys(ranges, i, partial(_add_tile, inputs, blocks, i, shift, tops), start)
+        totals = over_keys(ranges, i, partial(add_totals, inputs, blocks, i, shift, tops), start)
         scale = scale_of(normalise, totals.mass, totals.count if count is None else count)
         pooled = totals.pooled * scale[:, None]
-        turn = _turn(normalise, totals, pooled, scale) if rooted else None
+        turn = turn_of(normalise, totals, pooled, scale) if rooted else None
         put = lambda whole, rows: put_rows(whole, rows.astype(whole.dtype), i, blocks.query)
         new = jax.tree.map(put, saved._replace(active=None), Saved(shift, scale, turn, None))
         active = None if saved.active is None else saved.active.at[i].set(totals.active)
@@ -100,7 +100,7 @@ def forward(inputs, blocks, grid):
     return (out, None), saved
 
 
-def _turn(normalise, totals, pooled, scale):
+def turn_of(normalise, totals, pooled, scale):
     """O' [q, V]: by how much the output changes with the sum that defines the shift."""
     turn = totals.bent * scale[:, None]
     turn = turn - pooled * (totals.slope * scale)[:, None] if normalise.divides else turn
@@ -108,7 +108,7 @@ def _turn(normalise, totals, pooled, scale):
     return jnp.where(some[:, None], turn / jnp.where(some, totals.equation, 1.0)[:, None], 0.0)
 
 
-def _add_tile(inputs, blocks, i, shift, tops, masked, j, totals):
+def add_totals(inputs, blocks, i, shift, tops, masked, j, totals):
     """`totals` and those of block j of the keys."""
     normalise = inputs.rules[2]
     values, equations = partial(values_of, normalise), partial(equations_of, normalise)
@@ -187,13 +187,30 @@ def _shifts(inputs, blocks, ranges, i, precision):
 @partial(jax.jit, static_argnames="blocks", inline=True)
 def backward(inputs, blocks, outputs, saved, bars):
     """The cotangents of `Gradients`, given that of the output."""
-    out, out_bar = outputs[0], bars[0]
-    precision = saved.shift.dtype
-    ranges = key_blocks(inputs, blocks)
+    return add_extra(inputs, outputs, saved, bars, backward_of_keys(inputs, blocks, outputs, saved, bars))
+
+
+def add_extra(inputs, outputs, saved, bars, found):
+    """`found`, and the gradient by way of `extra`, which the divisor has besides the keys."""
+    if not inputs.rules[2].divides:
+        return found
     rules, others, combine = partition(inputs.rules)
-    divides = inputs.rules[2].divides
-    dot = lambda x: jnp.sum(x.astype(precision) * out_bar.astype(precision), axis=1)
-    deltas = dot(out) if divides else None, None if saved.turn is None else dot(saved.turn)
+    delta = _dot(saved.shift.dtype, outputs[0], bars[0])
+    extra = lambda rules: jnp.asarray(combine(rules, others)[2].extra(), delta.dtype)
+    (rules_bar,) = jax.vjp(extra, rules)[1](-jnp.sum(delta * saved.scale))
+    return found._replace(rules=jax.tree.map(lambda a, b: a + b.astype(a.dtype), found.rules, rules_bar))
+
+
+def _dot(precision, x, out_bar):
+    return jnp.sum(x.astype(precision) * out_bar.astype(precision), axis=1)
+
+
+def backward_of_keys(inputs, blocks, outputs, saved, bars):
+    """The cotangents by way of the keys."""
+    out, out_bar = outputs[0], bars[0]
+    ranges = key_blocks(inputs, blocks)
+    dot = lambda x: _dot(saved.shift.dtype, x, out_bar)
+    deltas = dot(out) if inputs.rules[2].divides else None, None if saved.turn is None else dot(saved.turn)
 
     def rows(i, fresh, row_bar, bars):
         row_deltas = jax.tree.map(lambda x: jnp.where(fresh, rows_of(x, i, blocks.query), 0.0), deltas)
@@ -204,12 +221,7 @@ def backward(inputs, blocks, outputs, saved, bars):
             more = compute() if saved.active is None else if_worth(max_over_batch(saved.active[i, j]), compute)
             return add_tile(bars, *more, j, blocks.key)
 
-        bars = over_keys(ranges, i, step, bars)
-        if not divides:
-            return bars
-        extra = lambda rules: jnp.asarray(combine(rules, others)[2].extra(), precision)
-        (rules_bar,) = jax.vjp(extra, rules)[1](-jnp.sum(row_deltas[0] * scale))
-        return bars._replace(rules=jax.tree.map(lambda a, b: a + b.astype(a.dtype), bars.rules, rules_bar))
+        return over_keys(ranges, i, step, bars)
 
     return over_queries(inputs, blocks, out_bar, rows)
 

@@ -184,11 +184,17 @@ class Sums(NamedTuple):
 
 
 def find_threshold(
-    normalise: Threshold, sums: Callable[[Rows, Rows], Sums], smallest: Rows, largest: Rows, count: Rows
+    normalise: Threshold,
+    sums: Callable[[Rows, Rows], Sums],
+    smallest: Rows,
+    largest: Rows,
+    count: Rows,
+    agreed: Callable = lambda done: done,
 ) -> Rows:
     """The t of each query, by Newton's method within a bracket that shrinks; a step that leaves it is a bisection.
 
-    `sums(t, low)` are taken over the keys of each query; keys with c(s - low) = 0 may be left out.
+    `sums(t, low)` are taken over the keys of each query; keys with c(s - low) = 0 may be left out. Where the
+    sums are taken over several devices, `agreed` makes of each device's flag that it is done one of all.
     """
     total = normalise.total(count)
     low, high = _bracket(normalise, smallest, largest, count)
@@ -201,7 +207,7 @@ def find_threshold(
         new = t + _newton(normalise, mass, slope, total)
         new = jnp.where((new >= low) & (new <= high), new, low + (high - low) / 2)  # of NaN neither is true
         done = (jnp.abs(new - t) <= close * jnp.maximum(jnp.abs(t), 1.0)) | (low == high) | jnp.isnan(low)
-        return n + 1, new, low, high, done.all()
+        return n + 1, new, low, high, agreed(done.all())
 
     start = 0, low, low, high, jnp.zeros((), bool)
     return lax.while_loop(lambda carry: (carry[0] < ITERATIONS) & ~carry[-1], step, start)[1]

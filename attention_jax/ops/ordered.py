@@ -42,23 +42,26 @@ def forward(inputs, blocks, grid):
     precision = accumulator(inputs.value.dtype)
     ranges = key_blocks(inputs, blocks)
 
-    def step(i, masked, j, carry):
-        def add(carry):
-            passed, pooled = carry
-            tile = tile_of(inputs, blocks, i, j, masked)
-            scores = tile.scores(*tile.operands).astype(precision)
-            weights, leave = _weights(inputs.rules[2], scores, passed)
-            return passed + leave.sum(axis=1), pooled + pool(weights, tile)
-
-        return lax.cond(_some_left(carry[0]), add, lambda carry: carry, carry)
-
     def rows(i, out):
         start = jnp.zeros((blocks.query,), precision), jnp.zeros((blocks.query, width), precision)
-        _, pooled = over_keys_reversed(ranges, i, partial(step, i), start)
+        _, pooled = over_keys_reversed(ranges, i, partial(add_block, inputs, blocks, i), start)
         return put_rows(out, pooled.astype(out.dtype), i, blocks.query)
 
     out = jnp.zeros((queries, width), inputs.value.dtype)
     return (lax.fori_loop(0, -(-queries // blocks.query), rows, out), None), ()
+
+
+def add_block(inputs, blocks, i, masked, j, carry):
+    """(passed [q], pooled [q, V]) after block j of the keys."""
+
+    def add(carry):
+        passed, pooled = carry
+        tile = tile_of(inputs, blocks, i, j, masked)
+        scores = tile.scores(*tile.operands).astype(passed.dtype)
+        weights, leave = _weights(inputs.rules[2], scores, passed)
+        return passed + leave.sum(axis=1), pooled + pool(weights, tile)
+
+    return lax.cond(_some_left(carry[0]), add, lambda carry: carry, carry)
 
 
 def _weights(normalise, scores, passed):
@@ -74,11 +77,13 @@ def _some_left(passed):
 
 @partial(jax.jit, static_argnames="blocks", inline=True)
 def backward(inputs, blocks, outputs, saved, bars):
-    """The cotangents of `Gradients`, given that of the output."""
+    """The cotangents of `Gradients`, given that of the output. `saved` is (), or, where more keys come after these,
+    the sum of their `leave` [Q] and the sum of w dP over these keys and those before [Q]."""
     out, out_bar = outputs[0], bars[0]
     precision = accumulator(inputs.value.dtype)
     ranges = key_blocks(inputs, blocks)
     total = jnp.sum(out.astype(precision) * out_bar.astype(precision), axis=1)  # dO . O [Q]
+    first, total = saved or (jnp.zeros_like(total), total)
 
     def rows(i, fresh, row_bar, bars):
         def step(masked, j, carry):
@@ -88,7 +93,7 @@ def backward(inputs, blocks, outputs, saved, bars):
             return passed + leave, rest - taken, add_tile(bars, *more, j, blocks.key)
 
         rest = jnp.where(fresh, rows_of(total, i, blocks.query), 0.0)
-        start = jnp.zeros((blocks.query,), precision), rest, bars
+        start = rows_of(first, i, blocks.query), rest, bars
         return over_keys_reversed(ranges, i, step, start)[2]
 
     return over_queries(inputs, blocks, out_bar, rows)

@@ -94,10 +94,10 @@ def _over_tiles(inputs: Inputs, blocks: Blocks, contribute, shift):
         step = lambda total, j: (jax.tree.map(jnp.add, total, needed(inputs, shift, i, j)), None)
         return lax.scan(step, zeros, jnp.arange(-(-inputs.key.shape[0] // blocks.key)))[0]
 
-    return jax.tree.map(partial(_unblocked, inputs.query.shape[0]), lax.map(rows, jnp.arange(low.shape[0])))
+    return jax.tree.map(partial(unblocked, inputs.query.shape[0]), lax.map(rows, jnp.arange(low.shape[0])))
 
 
-def _unblocked(total, x):
+def unblocked(total, x):
     """[blocks, q, ...] as [total, ...]; the last block repeats rows of the one before it."""
     size = x.shape[1]
     last = total - (x.shape[0] - 1) * size
@@ -131,4 +131,4 @@ def _ordered(inputs, blocks):
         start = jnp.zeros((blocks.query,), precision), jnp.zeros((blocks.query, width), precision)
         return lax.scan(step, start, jnp.arange(-(-inputs.key.shape[0] // blocks.key)), reverse=True)[0][1]
 
-    return _unblocked(inputs.query.shape[0], lax.map(rows, jnp.arange(low.shape[0])))
+    return unblocked(inputs.query.shape[0], lax.map(rows, jnp.arange(low.shape[0])))

@@ -22,14 +22,23 @@ def cuts(inputs, blocks, k: int):
     def step(i, masked, j, largest):
         tile = tile_of(inputs, blocks, i, j, masked)
         scores = tile.scores(*tile.operands).astype(precision)
-        return lax.top_k(jnp.concatenate([largest, scores], axis=1), k + 1)[0]
+        return largest_of(largest, scores)
 
     def rows(i, out):
         start = jnp.full((blocks.query, k + 1), -jnp.inf, precision)
-        largest = over_keys(ranges, i, partial(step, i), start)
-        last, following = largest[:, -2], largest[:, -1]
-        margin = 4 * jnp.finfo(precision).eps * jnp.abs(last)
-        return put_rows(out, jnp.minimum((last + following) / 2, last - margin), i, blocks.query)
+        return put_rows(out, cut_of(over_keys(ranges, i, partial(step, i), start)), i, blocks.query)
 
     queries = inputs.query.shape[0]
     return lax.fori_loop(0, -(-queries // blocks.query), rows, jnp.full((queries,), -jnp.inf, precision))
+
+
+def largest_of(largest, scores):
+    """The k + 1 largest of [q, k + 1] and [q, keys]."""
+    return lax.top_k(jnp.concatenate([largest, scores], axis=1), largest.shape[1])[0]
+
+
+def cut_of(largest):
+    """The cuts [q], given the k + 1 largest scores [q, k + 1]."""
+    last, following = largest[:, -2], largest[:, -1]
+    margin = 4 * jnp.finfo(largest.dtype).eps * jnp.abs(last)
+    return jnp.minimum((last + following) / 2, last - margin)

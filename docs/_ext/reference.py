@@ -19,7 +19,10 @@ from attention_jax.catalogue import field_docs
 from attention_jax.config import DataOptions, ModelOptions, Options
 
 GROUPS = {
-    "attention": ("Attention functions", ("ops.attention", "ops.heads", "ops.kernel_regression")),
+    "attention": (
+        "Attention functions",
+        ("ops.attention", "ops.heads", "ops.sequence_parallel", "ops.kernel_regression"),
+    ),
     "scores": ("Score functions", ("ops.scores",)),
     "normalisers": ("Normalisers: softmax, entmax, sigmoid and others", ("ops.normalisers", "ops.normalising")),
     "pooling": ("Pooling: mean, variance and local linear attention", ("ops.pooling",)),
