@@ -16,6 +16,7 @@ DOCS = ROOT / "docs"
 FAST = (
     "index",
     "fused",
+    "lineage",
     "masks",
     "recipes",
     "installation",
