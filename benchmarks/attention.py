@@ -25,6 +25,7 @@ import numpy as np
 from attention_jax import InputError
 from benchmarks._attention_cases import CASES, jax_function, torch_function
 from benchmarks._attention_figure import draw
+from benchmarks._rounds import conditions, machine
 
 TUNED = {
     "cpu": ((256, 256), (512, 256), (512, 512)),
@@ -78,8 +79,10 @@ def main(
         bench.check()
     if tune:
         bench.tune([name for name in cases if name in ("scaled_dot", "gaussian")], lengths)
+    before = conditions()
     for name in cases:
         bench.compare(name, lengths, seconds_per_call, torch)
+    print(f"before: {before}\nafter: {conditions()}")
     draw(bench.rows, Path(output) / "attention.png", here)
     print(f"written: {output}/attention.json, {output}/attention.png")
     return bench.rows
@@ -93,10 +96,7 @@ class Bench:
         self.dtype = jnp.bfloat16 if platform == "gpu" else jnp.float32
         self.end = time.monotonic() + total_seconds
         output.mkdir(parents=True, exist_ok=True)
-        device = jax.devices()[0].device_kind
-        print(
-            f"{device}, jax {jax.__version__}, {heads} heads of {width}, {jnp.dtype(self.dtype).name}; seconds and MiB"
-        )
+        print(f"{machine()}; {heads} heads of {width}, {jnp.dtype(self.dtype).name}; seconds and MiB")
         print(
             f"{'case':11} {'length':>7} {'implementation':24} {'batch':>5} "
             f"{'forward':>10} {'gradient':>10} {'memory':>9}"

@@ -4,8 +4,6 @@ Both: 128 examples of 29 + 10 steps, LSTM of 256 units, vocabulary 59, dot-produ
   gradients clipped to norm 5, Adam.
 """
 
-import os
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,9 +13,7 @@ from attention_jax.config import Optim
 from attention_jax.models.book import AttentionSeq2seq
 from attention_jax.ops.losses import masked_cross_entropy
 from attention_jax.train.optimizer import optimizer
-from attention_jax.train.placement import Program
-from attention_jax.train.step import init_state
-from benchmarks._rounds import alternate, import_torch, table
+from benchmarks._rounds import compare, import_torch, training
 
 BATCH, SOURCE, TARGET, VOCAB, HIDDEN, EMBED = 128, 29, 11, 59, 256, 16
 STEPS = 16
@@ -39,17 +35,9 @@ def ours(source, target):
         )
         return total, count, {}
 
-    adam = optimizer(Optim(clip_norm=5.0), 1)
-    program = Program(loss, adam)  # the compiled call of the training loop: STEPS steps scanned
-    state = program.put_state(init_state(jax.jit(lambda rng: model.init(rng, source, length, target)), adam, 0))
-    rows = np.tile(np.arange(BATCH, dtype=np.int32), (STEPS, 1))
-    weight = np.ones((STEPS, BATCH), np.float32)
-
-    def run():
-        nonlocal state
-        state, _ = program.train_steps(state, {"source": source, "target": target}, rows[None], weight[None])
-
-    return run
+    init = jax.jit(lambda rng: model.init(rng, source, length, target))
+    data = {"source": source, "target": target}
+    return training(loss, optimizer(Optim(clip_norm=5.0), 1), init, data, np.arange(BATCH), STEPS)
 
 
 def theirs(torch, source, target):
@@ -84,8 +72,12 @@ def theirs(torch, source, target):
     return run
 
 
-def main() -> dict[str, list[float]]:
-    """Measure, print the table, and return the seconds per step of every round."""
+def main(anyway: bool = False) -> dict[str, list[float]]:
+    """Measure, print the table, and return the seconds per step of every round.
+
+    Args:
+        anyway: Print ratios even where other processes or the spread of the rounds make them meaningless.
+    """
     torch = import_torch()
     draw = np.random.default_rng(0).integers
     source, target = jnp.asarray(draw(VOCAB, size=(BATCH, SOURCE))), jnp.asarray(draw(VOCAB, size=(BATCH, TARGET)))
@@ -93,10 +85,5 @@ def main() -> dict[str, list[float]]:
         f"torch {torch.__version__.split('+')[0]}": theirs(torch, source, target),
         "attention_jax": ours(source, target),
     }
-    seconds = {name: [t / STEPS for t in times] for name, times in alternate(programs, calls=1).items()}
-    print(
-        f"date attention, one training step of {BATCH} examples, {os.cpu_count()} cores, "
-        "median of rounds (fastest - slowest)"
-    )
-    print(table(seconds, BATCH, "examples"))
-    return seconds
+    title = f"date attention, one training step of {BATCH} examples"
+    return compare(title, programs, BATCH, "examples", steps=STEPS, rounds=12, anyway=anyway)

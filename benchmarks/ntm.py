@@ -4,8 +4,6 @@ Both: the copy task at length 20 (41 steps), one sequence at a time, LSTM contro
 write head, memory of 128 x 20, gradients clipped by global norm, centred RMSProp with momentum 0.9.
 """
 
-import os
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,9 +13,7 @@ from attention_jax.config import Optim
 from attention_jax.data.algorithmic import copy
 from attention_jax.models.ntm import NTM
 from attention_jax.train.optimizer import optimizer
-from attention_jax.train.placement import Program
-from attention_jax.train.step import init_state
-from benchmarks._rounds import alternate, import_torch, table
+from benchmarks._rounds import compare, import_torch, training
 
 LENGTH, BITS, HIDDEN, LOCATIONS, WIDTH = 20, 8, 100, 128, 20
 STEPS = 10
@@ -34,16 +30,9 @@ def ours(inputs, targets, mask):
         return (cost * batch["mask"][..., None]).sum(), jnp.sum(batch["weight"]), {}
 
     rmsprop = optimizer(Optim("rmsprop", 1e-4, momentum=0.9, b2=0.95, eps=1e-4, clip_norm=10.0), 1)
-    program = Program(loss, rmsprop)
-    state = program.put_state(init_state(jax.jit(lambda rng: model.init(rng, inputs[:1])), rmsprop, 0))
+    init = jax.jit(lambda rng: model.init(rng, inputs[:1]))
     data = {"inputs": inputs, "targets": targets, "mask": mask}
-    rows, weight = np.arange(STEPS, dtype=np.int32)[:, None], np.ones((STEPS, 1), np.float32)
-
-    def run():
-        nonlocal state
-        state, _ = program.train_steps(state, data, rows[None], weight[None])
-
-    return run
+    return training(loss, rmsprop, init, data, np.arange(STEPS)[:, None], STEPS)
 
 
 def plain_torch(torch):
@@ -109,8 +98,12 @@ def theirs(torch, inputs, targets, mask):
     return run
 
 
-def main() -> dict[str, list[float]]:
-    """Measure, print the table, and return the seconds per sequence of every round."""
+def main(anyway: bool = False) -> dict[str, list[float]]:
+    """Measure, print the table, and return the seconds per sequence of every round.
+
+    Args:
+        anyway: Print ratios even where other processes or the spread of the rounds make them meaningless.
+    """
     torch = import_torch()
     data = copy(np.random.default_rng(0), STEPS, LENGTH, LENGTH, BITS)
     arrays = data.inputs, data.targets.astype(np.float32), data.mask.astype(np.float32)
@@ -118,10 +111,5 @@ def main() -> dict[str, list[float]]:
         f"torch {torch.__version__.split('+')[0]}": theirs(torch, *arrays),
         "attention_jax": ours(*map(jnp.asarray, arrays)),
     }
-    seconds = {name: [t / STEPS for t in times] for name, times in alternate(programs, rounds=5, calls=1).items()}
-    print(
-        f"NTM, training on one sequence of {2 * LENGTH + 1} steps, {os.cpu_count()} cores, "
-        "median of alternating rounds (least - most)"
-    )
-    print(table(seconds, 1, "sequences"))
-    return seconds
+    title = f"NTM, training on one sequence of {2 * LENGTH + 1} steps"
+    return compare(title, programs, 1, "sequences", steps=STEPS, rounds=5, anyway=anyway)

@@ -5,12 +5,13 @@ included on both sides. A trained run also draws its figures; the sweep draws th
 """
 
 import itertools
-import os
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+from benchmarks._rounds import conditions, machine, unreliable
 
 ROOT = Path(__file__).resolve().parents[1]
 RATES = ("0.001", "0.002", "0.004", "0.008")
@@ -24,13 +25,15 @@ def timed(*arguments: str) -> float:
     return time.perf_counter() - begin
 
 
-def main(seeds: int = 4) -> dict[str, float]:
+def main(seeds: int = 4, anyway: bool = False) -> dict[str, float]:
     """Measure, print and return the seconds of both.
 
     Args:
         seeds: Runs per learning rate; 4 is the recorded comparison, 1 a quicker one.
+        anyway: Print the ratio even where other processes make it meaningless.
     """
-    count = len(RATES) * seeds
+    count, before = len(RATES) * seeds, conditions()
+    print(f"machine: {machine()}\nbefore: {before}", flush=True)
     with tempfile.TemporaryDirectory() as directory:
         warm = timed(
             "train", "date_luong", *FIXED, "--train.max-steps", "1", "--out", f"{directory}/warm"
@@ -44,5 +47,10 @@ def main(seeds: int = 4) -> dict[str, float]:
             numbers = ("--optim.learning-rate", rate, "--train.seed", str(seed))
             alone += timed("train", "date_luong", *FIXED, *numbers, "--out", f"{directory}/{place}")
         print(f"{count} train processes: {alone:.1f} s")
-    print(f"the population takes {together / alone:.2f} of the time on {os.cpu_count()} cores (wanted: at most 0.5)")
+    after = conditions()
+    print(f"after: {after}")
+    if (problem := unreliable({}, before, after)) and not anyway:
+        print(f"{problem}: no ratio is shown; --anyway shows it")
+    else:
+        print(f"the population takes {together / alone:.2f} of the time (wanted: at most 0.5)")
     return {"population": together, "processes": alone}

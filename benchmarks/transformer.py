@@ -9,7 +9,6 @@ scores: tests/bench/test_transformer.py.
 """
 
 import functools
-import os
 from typing import NamedTuple
 
 import jax
@@ -22,10 +21,8 @@ from attention_jax.decode import beam_search
 from attention_jax.models.transformer import Transformer
 from attention_jax.ops.losses import linear_cross_entropy
 from attention_jax.train.optimizer import optimizer
-from attention_jax.train.placement import Program
-from attention_jax.train.step import init_state
 from benchmarks import _torch_transformer as torch_transformer
-from benchmarks._rounds import alternate, import_torch, table
+from benchmarks._rounds import alternate, compare, import_torch, training
 
 
 class Sizes(NamedTuple):
@@ -92,16 +89,7 @@ def our_training(sizes: Sizes, matmul_precision: str = "default"):
 
     adam = optimizer(Optim(), 1)
     init = jax.jit(lambda rng: model.init(rng, source[:1], length[:1], target[:1, :-1]))
-    program = Program(loss, adam, matmul_precision=matmul_precision)  # as the training loop does: STEPS steps scanned
-    state = program.put_state(init_state(init, adam, 0))
-    rows = np.tile(np.arange(BATCH, dtype=np.int32), (STEPS, 1))
-    weight = np.ones((STEPS, BATCH), np.float32)
-
-    def run():
-        nonlocal state
-        state, _ = program.train_steps(state, data, rows[None], weight[None])
-
-    return run
+    return training(loss, adam, init, data, np.arange(BATCH), STEPS, matmul_precision)
 
 
 def their_training(torch, sizes: Sizes, rounded: bool = False):
@@ -162,31 +150,28 @@ def their_beam(torch, sizes: Sizes, together: int = TOGETHER, sentences: int = S
     return run
 
 
-def main() -> dict[str, dict[str, list[float]]]:
-    """Measure, print the tables, and return the seconds of every round."""
+def main(anyway: bool = False) -> dict[str, dict[str, list[float]]]:
+    """Measure, print the tables, and return the seconds of every round.
+
+    Args:
+        anyway: Print ratios even where other processes or the spread of the rounds make them meaningless.
+    """
     torch = import_torch()
     name, seconds = f"torch {torch.__version__.split('+')[0]}", {}
-    print(f"{os.cpu_count()} cores, median of alternating rounds (fastest - slowest)")
     for sizes in (TINY, D256):
         programs = {name: their_training(torch, sizes), "attention_jax": our_training(sizes)}
         programs |= {
             "torch, bfloat16": their_training(torch, sizes, True),
             "ours, bfloat16": our_training(sizes, "bfloat16"),
         }
-        seconds[sizes.name] = {
-            k: [t / STEPS for t in times] for k, times in alternate(programs, rounds=6, calls=1).items()
-        }
-        print(f"\n{sizes.name}: one training step of {BATCH} pairs of {LENGTH} + {LENGTH} tokens")
-        print(table(seconds[sizes.name], 2 * BATCH * LENGTH, "tokens"))
+        title = f"{sizes.name}: one training step of {BATCH} pairs of {LENGTH} + {LENGTH} tokens"
+        counted = 2 * BATCH * LENGTH, "tokens"
+        seconds[sizes.name] = compare(title, programs, *counted, steps=STEPS, rounds=6, anyway=anyway)
+        print()
     programs = {name: their_beam(torch, TINY), "attention_jax": our_beam(TINY)[0]}
-    seconds["beam"] = alternate(programs, rounds=5, calls=1)
-    print(f"\n{TINY.name}: beam {BEAM}, {SENTENCES} sentences of {WRITTEN} tokens in batches of {TOGETHER}")
-    print(table(seconds["beam"], SENTENCES, "sentences"))
+    title = f"{TINY.name}: beam {BEAM}, {SENTENCES} sentences of {WRITTEN} tokens in batches of {TOGETHER}"
+    seconds["beam"] = compare(title, programs, SENTENCES, "sentences", rounds=5, anyway=anyway)
     alone = alternate({"alone": their_beam(torch, TINY, 1, 20)}, rounds=3, calls=1)["alone"]
-    seconds["beam alone"] = {
-        f"{name} alone": [t * SENTENCES / 20 for t in alone],
-        "attention_jax": seconds["beam"]["attention_jax"],
-    }
-    print("\nThe same against PyTorch's loop over one sentence at a time (20 of them, scaled)")
-    print(table(seconds["beam alone"], SENTENCES, "sentences"))
+    print(f"PyTorch's loop over one sentence at a time: {1e3 * np.median(alone) / 20:.1f} ms a sentence")
+    seconds["beam alone"] = {f"{name} alone": [t * SENTENCES / 20 for t in alone]}
     return seconds

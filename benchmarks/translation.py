@@ -6,8 +6,6 @@ clipped to norm 1, Adam. Then both again with products in bfloat16: ours with --
 bfloat16, theirs under torch.autocast.
 """
 
-import os
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,9 +15,7 @@ from attention_jax.config import Optim
 from attention_jax.models.bahdanau import Bahdanau
 from attention_jax.ops.losses import linear_cross_entropy
 from attention_jax.train.optimizer import optimizer
-from attention_jax.train.placement import Program
-from attention_jax.train.step import init_state
-from benchmarks._rounds import alternate, import_torch, table
+from benchmarks._rounds import compare, import_torch, training
 
 BATCH, LENGTH, VOCAB, HIDDEN, EMBED = 128, 16, 8_000, 512, 256
 STEPS = 2
@@ -39,16 +35,9 @@ def ours(source, target, matmul_precision: str = "default"):
         return *linear_cross_entropy(hidden, *model.apply(params, method="output"), labels, jnp.ones(labels.shape)), {}
 
     adam = optimizer(Optim(clip_norm=1.0), 1)
-    program = Program(loss, adam, matmul_precision=matmul_precision)  # as the training loop does: STEPS steps scanned
-    state = program.put_state(init_state(jax.jit(lambda rng: model.init(rng, source, length, target)), adam, 0))
-    rows = np.tile(np.arange(BATCH, dtype=np.int32), (STEPS, 1))
-    weight = np.ones((STEPS, BATCH), np.float32)
-
-    def run():
-        nonlocal state
-        state, _ = program.train_steps(state, {"source": source, "target": target}, rows[None], weight[None])
-
-    return run
+    init = jax.jit(lambda rng: model.init(rng, source, length, target))
+    data = {"source": source, "target": target}
+    return training(loss, adam, init, data, np.arange(BATCH), STEPS, matmul_precision)
 
 
 def theirs(torch, source, target, rounded: bool = False):
@@ -96,8 +85,12 @@ def theirs(torch, source, target, rounded: bool = False):
     return run
 
 
-def main() -> dict[str, list[float]]:
-    """Measure, print the table, and return the seconds per step of every round."""
+def main(anyway: bool = False) -> dict[str, list[float]]:
+    """Measure, print the table, and return the seconds per step of every round.
+
+    Args:
+        anyway: Print ratios even where other processes or the spread of the rounds make them meaningless.
+    """
     torch = import_torch()
     draw = np.random.default_rng(0).integers
     source, target = jnp.asarray(draw(VOCAB, size=(BATCH, LENGTH))), jnp.asarray(draw(VOCAB, size=(BATCH, LENGTH + 1)))
@@ -109,10 +102,5 @@ def main() -> dict[str, list[float]]:
         "torch, bfloat16": theirs(torch, source, target, True),
         "ours, bfloat16": ours(source, target, "bfloat16"),
     }
-    seconds = {name: [t / STEPS for t in times] for name, times in alternate(programs, rounds=5, calls=1).items()}
-    print(
-        f"Bahdanau model, one training step of {BATCH} pairs, {os.cpu_count()} cores, "
-        "median of alternating rounds (fastest - slowest)"
-    )
-    print(table(seconds, BATCH, "pairs"))
-    return seconds
+    title = f"Bahdanau model, one training step of {BATCH} pairs"
+    return compare(title, programs, BATCH, "pairs", steps=STEPS, rounds=5, anyway=anyway)

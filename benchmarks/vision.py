@@ -6,9 +6,6 @@ so it also resizes and gathers its batches; PyTorch gets resized images. Also pr
 this machine, the fraction of it that our step reaches, and the cost of the input pipeline.
 """
 
-import os
-import time
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,37 +16,12 @@ from attention_jax.models.vit import Vit
 from attention_jax.ops.losses import masked_cross_entropy
 from attention_jax.tasks.vision import Preparation
 from attention_jax.train.optimizer import optimizer
-from attention_jax.train.placement import Program
-from attention_jax.train.step import init_state
-from benchmarks._rounds import alternate, import_torch, table
+from benchmarks._rounds import alternate, compare, import_torch, training
 
 BATCH, SIZE, PATCH, WIDTH, MLP, HEADS, LAYERS, CLASSES = 128, 96, 16, 512, 2048, 8, 2, 10
 TOKENS = (SIZE // PATCH) ** 2 + 1
 STEPS = 2
 """Training steps per call."""
-
-
-def products() -> float:
-    """Return the matmul FLOPs of one of our steps: forward once, backward twice (patches: once).
-
-    The last layer computes keys and values of all tokens, and everything else for the class token only.
-    """
-    rows = BATCH * TOKENS
-    whole = 2 * rows * WIDTH * (4 * WIDTH + 2 * MLP) + 4 * rows * TOKENS * WIDTH
-    last = 2 * rows * WIDTH * 2 * WIDTH + 2 * BATCH * WIDTH * (2 * WIDTH + 2 * MLP) + 4 * rows * WIDTH
-    return 3 * ((LAYERS - 1) * whole + last) + 2 * 2 * BATCH * (TOKENS - 1) * PATCH**2 * WIDTH
-
-
-def product_rate(size: int = 2048) -> float:
-    """Operations per second of a size x size matrix product, the best of ten."""
-    a = jax.random.normal(jax.random.key(0), (size, size))
-    product = jax.jit(lambda a: a @ a)
-    seconds = []
-    for _ in range(10):
-        begin = time.perf_counter()
-        product(a).block_until_ready()
-        seconds.append(time.perf_counter() - begin)
-    return 2 * size**3 / min(seconds)
 
 
 def ours(image, label):
@@ -64,15 +36,10 @@ def ours(image, label):
         return *masked_cross_entropy(logits, batch["label"], batch["weight"]), {}
 
     sgd = optimizer(Optim("sgd", learning_rate=0.1), 1)
-    program = Program(loss, sgd)  # the compiled call of the training loop: STEPS steps scanned
-    state = program.put_state(init_state(lambda rng: model.init(rng, preparation.for_evaluation(image[:1])), sgd, 0))
-    rows, weight = np.tile(np.arange(BATCH, dtype=np.int32), (STEPS, 1)), np.ones((STEPS, BATCH), np.float32)
+    init = lambda rng: model.init(rng, preparation.for_evaluation(image[:1]))
+    rows = np.tile(np.arange(BATCH, dtype=np.int32), (STEPS, 1))
     prepare = jax.jit(lambda image, rows: jax.lax.map(lambda r: preparation.augment(jax.random.key(0), image[r]), rows))
-
-    def run():
-        nonlocal state
-        state, _ = program.train_steps(state, {"image": image, "label": label}, rows[None], weight[None])
-
+    run = training(loss, sgd, init, {"image": image, "label": label}, rows, STEPS)
     return run, lambda: prepare(image, rows).block_until_ready()
 
 
@@ -126,29 +93,23 @@ def theirs(torch, image, label):
     return run
 
 
-def main() -> dict[str, list[float]]:
-    """Measure, print the table, and return the seconds per step of every round."""
+def main(anyway: bool = False) -> dict[str, list[float]]:
+    """Measure, print the table, and return the seconds per step of every round.
+
+    Args:
+        anyway: Print ratios even where other processes or the spread of the rounds make them meaningless.
+    """
     torch = import_torch()
     draw = np.random.default_rng(0).integers
     image = jnp.asarray(draw(256, size=(1024, 28, 28, 1)).astype(np.uint8))
     label = jnp.asarray(draw(CLASSES, size=1024).astype(np.int32))
     train, prepare = ours(image, label)
     programs = {f"torch {torch.__version__.split('+')[0]}": theirs(torch, image, label), "attention_jax": train}
-    seconds = {name: [t / STEPS for t in times] for name, times in alternate(programs, rounds=6, calls=1).items()}
+    title = f"d2l Vision Transformer, a training step of {BATCH} images"
+    seconds = compare(title, programs, BATCH, "images", steps=STEPS, rounds=6, anyway=anyway)
     pipeline = np.median(alternate({"input": prepare}, rounds=5, calls=2)["input"]) / STEPS
-    step, rate = np.median(seconds["attention_jax"]), product_rate()
     print(
-        f"d2l Vision Transformer, a training step of {BATCH} images, {os.cpu_count()} cores, "
-        "median of rounds (fastest - slowest)"
-    )
-    print(table(seconds, BATCH, "images"))
-    share = products() / rate / step
-    print(
-        f"matrix product: {rate / 1e9:.0f} GFLOP/s; our step needs {products() / 1e9:.0f} GFLOP: "
-        f"{100 * share:.0f} % of that rate"
-    )
-    print(
-        f"input pipeline (draw, resize to {SIZE} pixels): {1e3 * pipeline:.1f} ms, "
-        f"{100 * pipeline / step:.1f} % of the step"
+        f"input pipeline (sample, resize to {SIZE} pixels): {1e3 * pipeline:.1f} ms, "
+        f"{100 * pipeline / np.median(seconds['attention_jax']):.1f} % of the step"
     )
     return seconds
