@@ -1,5 +1,6 @@
 """What an installation without a checkout and without extras can do, and what it says about the rest."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -37,7 +38,13 @@ assert experiment.file.parent == Path(attention_jax.__file__).parent / "experime
 said = refused(train_run, experiment.smoke(), "run")
 assert all(package in said for package in ("tensorboardX", "tensorflow-datasets", "sacrebleu")), said
 assert not Path("run").exists(), "a run was begun that cannot end"
-for words, expected in ((["list"], "date_luong"), (["predict", "date_luong.zip", "May 1, 1999"], "May 1, 1999 -> ")):
+known = json.loads(Path("date_luong.json").read_text(encoding="utf-8"))["predictions"]
+for words, expected in (
+    (["list"], "date_luong"),
+    (["predict", "date_luong.zip", *known], "".join(f"{text} -> {output}\n" for text, output in known.items())),
+    (["look", "date_luong.zip", *known, "--out", "look.html"], "look.html"),
+    (["export", "date_luong.zip", "--out", "exported"], "exported"),
+):
     command = subprocess.run([Path(sys.executable).with_name("attention-jax"), *words], capture_output=True, text=True)
     assert command.returncode == 0 and expected in command.stdout, command
 print(f"the installed package {attention_jax.__file__} works")
