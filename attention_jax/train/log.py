@@ -132,22 +132,19 @@ class Status:
 
 
 class Progress:
-    """A progress bar with the current loss on a terminal; otherwise one plain line per epoch."""
+    """A progress bar on a terminal, with the seconds of compilation and then the current loss; otherwise one plain
+    line per epoch."""
 
     def __init__(self, total_steps: int, done: int, quiet: bool = False):
         self.quiet, self.bar = quiet, None
         if sys.stderr.isatty() and not quiet:
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bar, TextColumn, TimeRemainingColumn
+            from rich import progress
 
-            self.bar = Bar(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TimeRemainingColumn(),
-                transient=True,
-            )
+            columns = (progress.BarColumn, progress.MofNCompleteColumn, progress.TimeElapsedColumn)
+            text, left = progress.TextColumn("{task.description}"), progress.TimeRemainingColumn()
+            self.bar = progress.Progress(text, *(column() for column in columns), left, transient=True)
             self.bar.start()
-            self.task = self.bar.add_task("training", total=total_steps, completed=done)
+            self.task = self.bar.add_task("compiling", total=total_steps, completed=done)  # until the first call ends
 
     def step(self, done: int, loss: float, pace: Pace):
         if self.bar:
