@@ -252,6 +252,9 @@ class Compile:
     """A variant of the experiment, instead of its default configuration."""
     facts: Lists = ()
     """Sizes of data that are not available locally: classes=1000 train_images=8192 ...; nothing is downloaded."""
+    normalisers: Lists = ()
+    """Also compile the training step with these and compare them with the softmax: all, or names as in
+    --model.normaliser: sparsemax "entmax(1.3)" ..."""
     out: str = ""
     """Also write all numbers to this JSON file."""
 

@@ -361,7 +361,8 @@ def compile_for_target(words: list[str]):
 
     if asked.out:
         make_parent(Path(asked.out), "--out")
-    command.run(catalogue.load_experiment(asked.experiment), config, asked.target, sum(asked.facts, ()), asked.out)
+    facts, normalisers = sum(asked.facts, ()), sum(asked.normalisers, ())
+    command.run(catalogue.load_experiment(asked.experiment), config, asked.target, facts, asked.out, normalisers)
 
 
 def bench(words: list[str]):

@@ -6,14 +6,23 @@ from pathlib import Path
 
 from attention_jax import InputError, catalogue, config as configs, ledger
 from attention_jax.catalogue import Experiment
+from attention_jax.compile.compared import chosen, compare
 from attention_jax.compile.programs import compiled, programs, table, to_json
 from attention_jax.compile.targets import devices, parse
 from attention_jax.files import write_json
 from attention_jax.tasks import standin
 
 
-def run(experiment: Experiment, config: configs.Config, target_name: str, facts: Sequence[str], out: str = "") -> dict:
-    """Compile the programs of `config` for a target, print each and write all to the file `out`, if one is given.
+def run(
+    experiment: Experiment,
+    config: configs.Config,
+    target_name: str,
+    facts: Sequence[str],
+    out: str = "",
+    normalisers: Sequence[str] = (),
+) -> dict:
+    """Compile the programs of `config` for a target, print each and write all to the file `out`, if one is given. With
+    `normalisers` ("all", or their names) also compile the training call with each of them.
 
     Raises InputError for a wrong target, a compiler or data that are missing, and an experiment that trains nothing.
     """
@@ -23,7 +32,9 @@ def run(experiment: Experiment, config: configs.Config, target_name: str, facts:
         )
     target = parse(target_name)
     devices(target)  # a missing compiler is reported before anything is loaded
-    task = standin.task(config, known(experiment, config) | given(facts))
+    names = chosen(normalisers, config) if normalisers else ()
+    facts = known(experiment, config) | given(facts)
+    task = standin.task(config, facts)
     if not config.data.is_local:
         print("the data are not available: arrays of zeros with their shapes replace them", file=sys.stderr)
     chip, outcomes = target.chip, []
@@ -32,6 +43,10 @@ def run(experiment: Experiment, config: configs.Config, target_name: str, facts:
         outcomes.append(compiled(program, target))
         print("\n" + table(outcomes[-1]), flush=True)
     found = to_json(config.name, target, outcomes)
+    if names:
+        compared = compare(config, facts, names, target)
+        rows = to_json(config.name, target, list(compared.values()))["programs"]
+        found["normalisers"] = dict(zip(compared, rows, strict=True))
     if out:
         write_json(Path(out), found)
     return found

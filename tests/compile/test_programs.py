@@ -13,6 +13,7 @@ import pytest
 
 from attention_jax import InputError, catalogue, config as configs
 from attention_jax.compile import command
+from attention_jax.compile.compared import chosen, compare
 from attention_jax.compile.programs import compiled, programs, size, table, to_json
 from attention_jax.compile.report import DoesNotFit, compile_for, finish, report
 from attention_jax.compile.targets import parse
@@ -106,6 +107,28 @@ def test_data_that_are_not_at_hand_are_stood_in_for(name, monkeypatch):
     assert set(task.eval_functions()) == {"evaluation"} | ({"decoding"} if config.decode else set())
     read = standin.read_call(config, task.buckets[0], (32, 1024))  # calls of 16 MiB at most, or of one step
     assert read == {"vit_i1k_s16": (1, 1024), "transformer_wmt14": (3, 1024)}.get(name)
+
+
+def test_each_normaliser_is_compared_with_the_softmax(capsys):
+    """A sigmoid needs no more work than a softmax, a threshold more; a learned sink is a number of each head, with two
+    moments in Adam."""
+    experiment = catalogue.load_experiment("vit_digits")
+    config = configs.replace(experiment.config(), **{"model.num_layers": 1, "train.steps_per_call": 1})
+    names = chosen(["sigmoid(-4)", "sparsemax", "learned_sink"], config)
+    found = compare(config, command.known(experiment, config), names, CPU)
+    assert list(found) == ["softmax", "sigmoid(-4)", "sparsemax", "learned_sink"]
+    flops, arguments = ([get(outcome.report) for outcome in found.values()] for get in (
+        lambda report: report.flops, lambda report: report.arguments
+    ))  # fmt: skip
+    assert flops[1] < 1.01 * flops[0] and flops[2] > flops[0]
+    assert arguments[1:3] == [arguments[0]] * 2 and arguments[3] == arguments[0] + 3 * 4 * config.model.num_heads
+    said = capsys.readouterr().out
+    for name, outcome in found.items():
+        assert re.search(rf"{re.escape(name)} +{re.escape(size(outcome.needs))} .*\d\.\d\d\)", said)
+    with pytest.raises(InputError, match="--normalisers.*ResNet"):
+        chosen(["all"], configs.replace(config, model=configs.ResNet()))
+    with pytest.raises(InputError, match="sparsemax.*sparsmax"):
+        chosen(["sparsmax"], config)
 
 
 def test_a_size_that_nobody_knows_is_one_line():

@@ -1,0 +1,62 @@
+"""What each normaliser of the attention weights costs in the training step of an experiment, beside the softmax."""
+
+from collections.abc import Sequence
+
+from attention_jax import InputError, config as configs
+from attention_jax.compile.programs import Outcome, amount, compiled, size, training
+from attention_jax.compile.targets import Target, devices
+from attention_jax.config.models import NORMALISERS
+from attention_jax.tasks import standin
+
+ALL = tuple("top_k(8)" if name == "top_k" else name for name in NORMALISERS)
+"""What `--normalisers all` means."""
+
+
+def chosen(names: Sequence[str], config: configs.Config) -> tuple[str, ...]:
+    """The softmax and the normalisers to compare it with.
+
+    Raises InputError for a name that is none, and for a model without normaliser.
+
+    >>> chosen(["sigmoid(-4)"], configs.Config("x", None, configs.Vit()))
+    ('softmax', 'sigmoid(-4)')
+    """
+    if not hasattr(config.model, "normaliser"):
+        raise InputError(
+            f"--normalisers needs a model with the option --model.normaliser; {type(config.model).__name__} has none"
+        )
+    names = ALL if tuple(names) == ("all",) else tuple(names)
+    for name in names:
+        configs.replace(config.model, normaliser=name)  # refuses what is none
+    return tuple(dict.fromkeys(("softmax", *names)))
+
+
+def compare(config: configs.Config, facts: dict, names: Sequence[str], target: Target) -> dict[str, Outcome]:
+    """Compile the training call with each normaliser of `names`, print a line of each, and return {name: outcome}."""
+    print(f"\ntraining with each normaliser, in brackets relative to {names[0]}; XLA counts loops once,")
+    print("such as the search for a threshold")
+    print(f"  {'normaliser':16} {'memory':>20} {'temporaries':>20} {'FLOP':>16} {'B accessed':>16}")
+    found: dict[str, Outcome] = {}
+    for name in names:
+        with_it = configs.replace(config, **{"model.normaliser": name})
+        found[name] = compiled(training(standin.task(with_it, facts), with_it, devices(target)), target)
+        print(line(name, found[name], found[names[0]]), flush=True)
+    return found
+
+
+def line(name: str, outcome: Outcome, first: Outcome) -> str:
+    """One row of the table."""
+    if outcome.report is None:
+        return f"  {name:16} {size(outcome.needs):>20}: does not fit"
+
+    def cell(of, shown, width):
+        value, start = of(outcome), first.report and of(first)
+        share = f" ({value / start:.2f})" if start and value is not None else ""
+        return f"{'-' if value is None else shown(value) + share:>{width}}"
+
+    cells = (
+        cell(lambda o: o.needs, size, 20),
+        cell(lambda o: o.report.temporaries, size, 20),
+        cell(lambda o: o.report.flops, amount, 16),
+        cell(lambda o: o.report.bytes_accessed, amount, 16),
+    )
+    return f"  {name:16} {' '.join(cells)}"
