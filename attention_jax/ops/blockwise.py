@@ -24,7 +24,16 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from attention_jax.ops.normalising import Sums, Threshold, equations_of, find_threshold, scale_of, sums_of, values_of
+from attention_jax.ops.normalising import (
+    Sums,
+    Threshold,
+    equations_of,
+    find_threshold,
+    has_factor,
+    scale_of,
+    sums_of,
+    values_of,
+)
 from attention_jax.ops.precision import accumulator, matmul_transposed
 from attention_jax.ops.score_blocks import (
     add_tile,
@@ -50,6 +59,7 @@ class Saved(NamedTuple):
     scale: jax.Array  # [Q]
     turn: jax.Array | None  # [Q, V] O', for a Threshold
     active: jax.Array | None  # bool: the blocks with a weight that is not zero, if the normaliser is sparse
+    count: jax.Array | None  # [Q] keys that are allowed, for a normaliser with a `factor`
 
 
 class Totals(NamedTuple):
@@ -88,13 +98,15 @@ def forward(inputs, blocks, grid):
         pooled = totals.pooled * scale[:, None]
         turn = turn_of(normalise, totals, pooled, scale) if rooted else None
         put = lambda whole, rows: put_rows(whole, rows.astype(whole.dtype), i, blocks.query)
-        new = jax.tree.map(put, saved._replace(active=None), Saved(shift, scale, turn, None))
+        counted = None if saved.count is None else totals.count
+        new = jax.tree.map(put, saved._replace(active=None), Saved(shift, scale, turn, None, counted))
         active = None if saved.active is None else saved.active.at[i].set(totals.active)
         return put(out, pooled), new._replace(active=active)
 
     number = jnp.zeros((queries,), precision)
     turn = jnp.zeros((queries, width), precision) if rooted else None
-    saved = Saved(number, number, turn, jnp.zeros(grid, bool) if normalise.sparse else None)
+    active, counted = jnp.zeros(grid, bool) if normalise.sparse else None, number if has_factor(normalise) else None
+    saved = Saved(number, number, turn, active, counted)
     start = jnp.zeros((queries, width), inputs.value.dtype), saved
     out, saved = lax.fori_loop(0, -(-queries // blocks.query), rows, start)
     return (out, None), saved
@@ -191,13 +203,16 @@ def backward(inputs, blocks, outputs, saved, bars):
 
 
 def add_extra(inputs, outputs, saved, bars, found):
-    """`found`, and the gradient by way of `extra`, which the divisor has besides the keys."""
-    if not inputs.rules[2].divides:
+    """`found`, and the gradient by way of `extra` or `factor`, which the scale has besides the keys."""
+    divides = inputs.rules[2].divides
+    if not divides and saved.count is None:
         return found
     rules, others, combine = partition(inputs.rules)
     delta = _dot(saved.shift.dtype, outputs[0], bars[0])
     extra = lambda rules: jnp.asarray(combine(rules, others)[2].extra(), delta.dtype)
-    (rules_bar,) = jax.vjp(extra, rules)[1](-jnp.sum(delta * saved.scale))
+    factor = lambda rules: combine(rules, others)[2].factor(jnp.maximum(saved.count, 1))
+    bar = -jnp.sum(delta * saved.scale) if divides else per_scale(delta, saved.scale)
+    (rules_bar,) = jax.vjp(extra if divides else factor, rules)[1](bar)
     return found._replace(rules=jax.tree.map(lambda a, b: a + b.astype(a.dtype), found.rules, rules_bar))
 
 
@@ -224,6 +239,11 @@ def backward_of_keys(inputs, blocks, outputs, saved, bars):
         return over_keys(ranges, i, step, bars)
 
     return over_queries(inputs, blocks, out_bar, rows)
+
+
+def per_scale(x, scale):
+    """x / scale, and 0 where all weights are 0."""
+    return jnp.where(scale != 0, x / jnp.where(scale != 0, scale, 1.0), 0.0)
 
 
 def _pull_tile(inputs, blocks, i, j, masked, row_bar, shift, scale, delta, turn_delta):

@@ -3,10 +3,10 @@
 | derivative | computed by |
 |---|---|
 | reverse mode | `backward` of `ops/fused.py`, `ops/blockwise.py` or `ops/ordered.py` |
-| forward mode | `jax.jvp` of `ops/tiles.py`, with what the forward pass has found already |
+| forward mode | `ops/tangents.py`; for an `Ordered` normaliser `jax.jvp` of `ops/tiles.py` |
 | any of a higher order | JAX, of `ops/tiles.py` |
 
-All of them take memory linear in Q + K.
+All of them take memory linear in Q + K, and what the forward pass has found already.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,6 +22,7 @@ from attention_jax.ops.normalisers import Softmax
 from attention_jax.ops.normalising import Ordered
 from attention_jax.ops.platforms import by_platform
 from attention_jax.ops.score_blocks import Blocks, Inputs, finite_where_unattended, partition
+from attention_jax.ops.tangents import tangents
 from attention_jax.ops.tiles import attend_by_tiles
 
 Outputs = tuple[jax.Array, jax.Array | None]
@@ -93,37 +94,53 @@ def _attend_jvp(blocks, whole, combine, primals, dots):
 
         return run, tuple(floats[n] for n in moving)
 
-    def forward(constants, dots):
+    def pushed(constants, dots):
         run, some = differentiable(constants)
-        return by_platform(lambda blocks: jax.jvp(partial(run, blocks), some, tuple(dots))[1], dict(blocks))
+        return lambda blocks: jax.jvp(partial(run, blocks), some, tuple(dots))[1]
+
+    def forward(constants, dots):
+        call = combine, *unpacked(constants), moving, dots
+        return by_platform(partial(_forward, pushed(constants, dots), call), dict(blocks))
+
+    def again(constants, dots):
+        return by_platform(pushed(constants, dots), dict(blocks))
 
     def transpose_again(constants, bars):
         run, some = differentiable(constants)
         return by_platform(lambda blocks: list(jax.vjp(partial(run, blocks), *some)[1](list(bars))), dict(blocks))
 
     def transpose(constants, bars):
-        floats, others, outputs, saved = unpacked(constants)
-        bars = jax.tree.unflatten(structure, bars)
-
-        def run(blocks):
-            inputs = combine(floats, others)
-            if blocks is None:
-                found = jax.vjp(lambda floats: whole(combine(floats, others)), floats)[1](bars)[0]
-            else:
-                found = jax.tree.leaves(_program(inputs).backward(inputs, blocks, outputs, saved, bars))
-                found += [jnp.zeros_like(x) for x in floats[len(found) :]]  # mask, dropout rate and cut
-            return [found[n].astype(floats[n].dtype) for n in moving]
-
-        return by_platform(run, dict(blocks))
+        call = whole, combine, *unpacked(constants), moving, jax.tree.unflatten(structure, bars)
+        return by_platform(partial(_backward, call), dict(blocks))
 
     constants = [*clean, *others, *kept]
-    tangents = jax.tree.map(jnp.zeros_like, found)
+    found_dots = jax.tree.map(jnp.zeros_like, found)
     if moving:
-        pair, differentiable_pair = Pair(forward, transpose), Pair(forward, transpose_again)
-        tangents = linear(pair, differentiable_pair, found, constants, [dots[0][n] for n in moving])
+        pair, differentiable_pair = Pair(forward, transpose), Pair(again, transpose_again)
+        found_dots = linear(pair, differentiable_pair, found, constants, [dots[0][n] for n in moving])
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, _tangent_type(x)), saved)
     clean_dots = [dot if n in moving else jnp.zeros_like(x) for n, (x, dot) in enumerate(zip(floats, dots[0]))]
-    return (outputs, saved, clean), (jax.tree.unflatten(structure, tangents), zeros, clean_dots)
+    return (outputs, saved, clean), (jax.tree.unflatten(structure, found_dots), zeros, clean_dots)
+
+
+def _forward(otherwise, call, blocks):
+    """The tangents in forward mode, where `tangents(*call)` has no program for them those of `otherwise(blocks)`."""
+    combine, floats, others, *_ = call
+    if blocks is None or isinstance(combine(floats, others).rules[2], Ordered):
+        return otherwise(blocks)
+    return jax.tree.leaves(tangents(blocks, *call))
+
+
+def _backward(call, blocks):
+    """The cotangents of what moves."""
+    whole, combine, floats, others, outputs, saved, moving, bars = call
+    inputs = combine(floats, others)
+    if blocks is None:
+        found = jax.vjp(lambda floats: whole(combine(floats, others)), floats)[1](bars)[0]
+    else:
+        found = jax.tree.leaves(_program(inputs).backward(inputs, blocks, outputs, saved, bars))
+        found += [jnp.zeros_like(x) for x in floats[len(found) :]]  # mask, dropout rate and cut
+    return [found[n].astype(floats[n].dtype) for n in moving]
 
 
 def _replaced(arrays, places, new):

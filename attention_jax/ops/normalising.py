@@ -108,6 +108,11 @@ def scale_of(normalise: Local, mass: Rows, count: Rows) -> Rows:
     return jnp.ones_like(mass) if factor is None else factor
 
 
+def has_factor(normalise: Local) -> bool:
+    """Whether `scale` is a function of the number of keys."""
+    return not normalise.divides and type(normalise).factor is not Local.factor
+
+
 class Pointwise(Local):
     """w_j = f(s_j), or f(s_j) * factor(number of keys that the query may attend to); define f as `__call__`.
 

@@ -39,6 +39,7 @@ from attention_jax.ops.normalising import (
     Threshold,
     as_normaliser,
     find_threshold,
+    has_factor,
     scale_of,
     sums_of,
 )
@@ -290,7 +291,8 @@ def _local(ring, inputs):
     scale = scale_of(normalise, totals.mass, totals.count)
     pooled = totals.pooled * scale[:, None]
     turn = blockwise.turn_of(normalise, totals, pooled, scale) if rooted else None
-    return (pooled.astype(inputs.value.dtype), None), blockwise.Saved(shift, scale, turn, None)
+    count = totals.count if has_factor(normalise) else None
+    return (pooled.astype(inputs.value.dtype), None), blockwise.Saved(shift, scale, turn, None, count)
 
 
 def _scores(inputs, blocks, i, masked, j):

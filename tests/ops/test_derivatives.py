@@ -1,5 +1,6 @@
 """All derivatives of blockwise attention are those of plain attention: forward mode, reverse mode, and both twice."""
 
+from dataclasses import dataclass
 from functools import partial
 
 import jax
@@ -11,9 +12,28 @@ from attention_jax.ops.attention import attend
 from attention_jax.ops.linear_maps import Pair, linear
 from attention_jax.ops.masks import causal, lengths
 from attention_jax.ops.normalisers import Entmax, Normmax, Sigmoid, Softmax, StickBreaking
+from attention_jax.ops.normalising import Pointwise
 from attention_jax.ops.scores import Gaussian, ScaledDot
+from attention_jax.ops.trees import pytree
+
+
+@pytree
+@dataclass(frozen=True)
+class Share(Pointwise):
+    """max(s + 2, 0) / count^power with a power to learn."""
+
+    power: jax.Array
+    sparse = True
+
+    def __call__(self, x):
+        return jnp.maximum(x + 2, 0)
+
+    def factor(self, count):
+        return count**-self.power
+
 
 NORMALISERS = {
+    "factor": Share(jnp.float32(0.5)),
     "sink": Softmax(jnp.float32(0.3)),
     "sigmoid": Sigmoid(jnp.float32(0.2)),
     "entmax": Entmax(jnp.float32(1.5)),
@@ -65,10 +85,16 @@ def reverse_over_reverse(run, inputs, dots):
     return jax.grad(lambda *inputs: sum(jnp.square(x).sum() for x in gradient(*inputs)), range(5))(*inputs)
 
 
+def reverse(run, inputs, dots):
+    return jax.grad(lambda *inputs: run(*inputs).sum(), range(5))(*inputs)
+
+
 MODES = forward, linearised, forward_over_reverse, reverse_over_forward, reverse_over_reverse
 CASES = [  # the softmax in every mode; the others, whose rules are composed by the same code, each twice
     *(("sink", mode) for mode in MODES),
     *((name, forward) for name in ("entmax", "normmax", "stick-breaking")),
+    ("factor", forward),
+    ("factor", reverse),
     ("sigmoid", linearised),
     ("sigmoid", reverse_over_reverse),
     ("entmax", reverse_over_forward),
