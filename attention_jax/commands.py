@@ -92,6 +92,7 @@ def directory_of(asked, name: str) -> Path:
     from attention_jax import run_directory
 
     if asked.out:
+        packed.check_directory(asked.out, "train")
         return Path(asked.out)
     return run_directory.latest_directory(name) if asked.resume else run_directory.fresh_directory(name)
 
@@ -127,10 +128,11 @@ def export(words: list[str]):
 
 
 def pack(words: list[str]):
-    """RUN [--out FILE.zip]: write a finished run to one file, which every command accepts."""
+    """RUN [--out FILE.zip]: write a run to one file for predict, translate, look, evaluate and export."""
     from attention_jax import cli, saved_run
 
     asked = cli.parse(cli.Pack, words)
+    packed.check_directory(asked.run, "pack")
     out = Path(asked.out or f"{asked.run.rstrip('/')}{packed.PACKED}")
     if out.suffix != packed.PACKED:
         raise InputError(f"--out needs a file that ends in {packed.PACKED}; got {asked.out}")
@@ -244,6 +246,7 @@ def plot(words: list[str]):
     from attention_jax.views import run_figures
 
     asked = cli.parse(cli.Plot, words)
+    packed.check_directory(asked.run, "plot")
     run = load_run(asked.run, trust_code=asked.trust_code)
     for path in run_figures.draw(run.task, run.params, run.task.evaluate(run.params, True), run.directory):
         print(path)
@@ -255,6 +258,7 @@ def watch(words: list[str]):
     from attention_jax.report.watch import follow
 
     asked = cli.parse(cli.Watch, words)
+    packed.check_directory(asked.run, "watch")
     follow(Path(asked.run), asked.once)
 
 

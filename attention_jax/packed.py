@@ -52,6 +52,15 @@ def write(directory: Path, params, out: Path) -> Path:
     return out
 
 
+def check_directory(run: Path | str, command: str):
+    """Raise InputError if `run` is a packed run, which lacks the log and the checkpoints that `command` needs."""
+    if Path(run).is_file() and zipfile.is_zipfile(run):
+        raise InputError(
+            f"{command} needs the directory of a run, with its log and checkpoints; {run} is a packed run: "
+            "give the directory that it was made of"
+        )
+
+
 def opened(run: Path | str) -> Path:
     """Return the directory of a run: `run`, or the temporary directory of an unpacked run, which is deleted at the end
     of the process. Raises InputError for a file that is not a packed run."""

@@ -91,3 +91,8 @@ def test_a_run_that_has_not_ended_cannot_be_packed(tmp_path):
     (tmp_path / "run" / "config.json").write_text(json.dumps(configs.to_json(tiny())))
     assert "has not ended" in refused("pack", tmp_path / "run") and not (tmp_path / "run.zip").exists()
     assert "--out needs a file that ends in .zip" in refused("pack", tmp_path / "run", "--out", tmp_path / "x")
+
+
+@pytest.mark.parametrize("command", ["plot", "watch", "pack", "train date_luong --resume --out"])
+def test_a_command_that_needs_the_log_of_a_run_says_so(command):
+    assert f"{command.split()[0]} needs the directory of a run" in refused(*command.split(), OLD)
