@@ -108,4 +108,14 @@ def write(path: Path, arrays: Mapping[str, np.ndarray], said: dict):
         return
     from safetensors.numpy import save
 
-    path.write_bytes(save(arrays, metadata={"format": "pt"} | ({OWN: json.dumps(said)} if said else {})))
+    content = save(arrays, metadata={"format": "pt"} | ({OWN: json.dumps(said)} if said else {}))
+    path.write_bytes(_in_order(content))
+
+
+def _in_order(content: bytes) -> bytes:
+    """The same safetensors file with the entries of its metadata in alphabetical order, which is random otherwise."""
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:end])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    written = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    return content[:8] + written.ljust(end - 8) + content[end:] if len(written) <= end - 8 else content

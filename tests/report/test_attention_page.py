@@ -2,11 +2,14 @@
 
 import base64
 import html
+import io
 import json
 import re
+import sys
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from attention_jax import InputError
 from attention_jax.report import attention_page
@@ -109,3 +112,11 @@ def test_a_notebook_shows_the_page_in_a_frame_of_its_own(tmp_path):
     frame = page._repr_html_()
     assert html.unescape(re.search(r'srcdoc="([^"]*)"', frame)[1]) == page.html and 'sandbox="allow-scripts"' in frame
     assert page.save(tmp_path / "new" / "attention_page.html").read_text(encoding="utf-8") == page.html
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_picture_is_the_image_and_needs_no_other_package(channels, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.image", None)
+    image = RNG.integers(0, 256, (5, 7, channels)).astype(np.uint8)
+    read = np.asarray(Image.open(io.BytesIO(attention_page.picture(image))))
+    np.testing.assert_array_equal(read.reshape(image.shape), image)

@@ -160,3 +160,12 @@ def test_nothing_half_written_stays(tmp_path):
     (tmp_path / "out").mkdir()
     with pytest.raises(InputError, match="--out must be a directory that does not exist yet"):
         exchange.whole(tmp_path / "out", fill)
+
+
+def test_the_same_weights_are_the_same_file(tmp_path):
+    options, arrays = configs.Vit(2, 4, 4, 1, 1), {"class_token": np.arange(5, dtype=np.float32)}
+    made = set()
+    for _ in range(10):  # the order of the metadata was random
+        tensors.write(tmp_path / "model.safetensors", arrays, {"model": configs.to_json(options), "number": "\u00e9"})
+        made.add((tmp_path / "model.safetensors").read_bytes())
+    assert len(made) == 1 and (safetensors.load(made.pop())["class_token"] == arrays["class_token"]).all()
