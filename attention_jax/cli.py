@@ -264,7 +264,7 @@ class Bench:
     """Benchmark against other libraries; options of a benchmark: launch.py bench WHAT --help."""
 
     what: Annotated[Positional[str], positional("WHAT")]
-    """attention, compile, date, input, ntm, sweep, transformer, translation or vision."""
+    """attention, compile, date, input, normalisers, ntm, sweep, transformer, translation or vision."""
 
 
 def parse(kind: type[Command], words: Sequence[str], *before: str) -> Command:

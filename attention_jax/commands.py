@@ -370,7 +370,7 @@ def compile_for_target(words: list[str]):
 
 
 def bench(words: list[str]):
-    """attention | compile | date | input | ntm | sweep | transformer | translation | vision: benchmarks."""
+    """attention | compile | date | input | normalisers | ntm | sweep | transformer | ...: benchmarks."""
     import importlib
 
     from attention_jax import catalogue, cli
