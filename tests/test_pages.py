@@ -15,6 +15,8 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 FAST = (
     "index",
+    "comparison",
+    "faq",
     "fused",
     "lineage",
     "masks",
