@@ -145,8 +145,8 @@ def check_directory(directory: Path, config: configs.Config, resume: bool):
 
 
 def check_data(directory: Path, task):
-    """Raises InputError if the data that are there now are not those that the run was trained on: another vocabulary
-    gives the same numbers another meaning."""
+    """Raise InputError if the data have changed since the run was trained: with another vocabulary, the same token ids
+    mean other tokens."""
     path = directory / "facts.json"
     then = read_object(path) if path.exists() else (read_result(directory) or {}).get("facts", {})
     now = json.loads(json.dumps(task.describe()))

@@ -53,7 +53,7 @@ def run(
 
 
 def known(experiment: Experiment, config: configs.Config) -> dict:
-    """What is known of the data: from a recorded run of the same, as the experiment's file says, or from a recorded
+    """Return facts about the data: from a recorded run of the experiment, from the experiment's file, or from a recorded
     run of another experiment with the same data."""
     if found := recorded_facts(experiment, config) or experiment.facts:
         return found

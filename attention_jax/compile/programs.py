@@ -36,7 +36,7 @@ class Named:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a program."""
+    """The result of compiling a program: its report, or the memory that it lacks."""
 
     name: str
     steps: int
@@ -91,7 +91,7 @@ def training(task, config: configs.Config, there: list) -> Named:
 
 
 def compiled(program: Named, target: Target) -> Outcome:
-    """What the compiler makes of a program."""
+    """Compile a program and report its memory and cost, or by how much it does not fit."""
     facts, started = (program.name, program.steps, program.rows, program.beside), time.perf_counter()
     try:
         found = report(finish(program.lowered, target))

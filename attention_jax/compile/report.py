@@ -76,7 +76,7 @@ def _size(number: str, unit: str) -> float:
 
 
 def report(compiled: jax.stages.Compiled) -> Report:
-    """What the compiler says of a program on one device."""
+    """Return the memory and cost analysis of a compiled program on one device."""
     memory, cost = compiled.memory_analysis(), compiled.cost_analysis() or {}
     return Report(
         arguments=memory.argument_size_in_bytes,

@@ -42,7 +42,7 @@ class Target:
 
     @property
     def devices(self) -> int:
-        """How many there are."""
+        """The number of devices."""
         return math.prod(self.shape)
 
     @property

@@ -123,7 +123,7 @@ class Withdrawn(_Ended, Bound):
 
     @property
     def on_record(self) -> "Withdrawn":
-        """The same bound on the variant of today's record."""
+        """The withdrawn bound, applied to the variant of today's record."""
         return self if self.today is None else dataclasses.replace(self, variant=self.today)
 
 

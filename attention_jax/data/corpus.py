@@ -98,7 +98,7 @@ def load(config: settings.Corpus, batch_size: int = 128) -> PairData:
 
 
 def check(config: settings.Corpus):
-    """Raises InputError for options that cannot be obeyed."""
+    """Raise InputError if options contradict each other or the files."""
     if config.packing and config.packing < config.max_length:
         raise InputError(
             "--data.packing is the number of tokens of a packed row, at least those of the longest sentence, "

@@ -26,7 +26,7 @@ HELD_OUT = 2_000
 
 
 def find(path: str) -> str:
-    """fra.txt or an archive with it, at `path` or in the directory `path`."""
+    """Return the path of fra.txt, or of an archive with it, at `path` or in the directory `path`."""
     if not os.path.isdir(path):
         return path
     for name in ("fra.txt", "fra.txt.gz", "fra-eng.zip"):

@@ -105,7 +105,7 @@ def by_line(model: Tokenizer) -> Tokenizer:
 
 
 def load(options: settings.TextFile) -> Windows:
-    """Return the windows of a text; held-out windows are from its end and do not overlap with training."""
+    """Load a text as windows. Held-out windows are from its end and do not overlap with training."""
     lines, complaints = read(options)
     if not any(map(str.strip, lines)):
         raise InputError(f"{options.text_file} has no text in it, only empty lines")

@@ -49,7 +49,7 @@ class Alignment:
 
     @property
     def real(self) -> Bool[Array, "B S"]:
-        """Which positions are words and no padding."""
+        """A mask of the positions that are not padding."""
         return jnp.arange(self.key.shape[1])[None] < self.length[:, None]
 
 

@@ -21,7 +21,8 @@ class Weights(NamedTuple):
 
 
 def step(w: Weights, states, x: Inputs):
-    """Bahdanau et al. 2015, A.2.2; x.token is E y_{i-1}, projected for all steps before the scan."""
+    """One decoder step with additive attention (Bahdanau et al. 2015, A.2.2). `x.token` is E y_{i-1}, projected for all
+    steps before the scan."""
     alpha = w.align(states[-1][0])  # eq. 6: alpha_ij = softmax_j a(s_{i-1}, h_j)
     context = alpha @ w.annotations  # eq. 5: c_i = sum_j alpha_ij h_j
     states = stacked_step(w.layers, states, x.token + context @ w.context, x.noise)  # s_i = f(s_{i-1}, y_{i-1}, c_i)

@@ -111,7 +111,7 @@ class Block:
 
     @property
     def head_widths(self) -> tuple[int, int]:
-        """Of the keys (and queries) and of the values of a head."""
+        """The widths (keys and queries, values) of one head."""
         return self.key_dim or self.hidden_size // self.num_heads, self.value_dim or self.hidden_size // self.num_heads
 
     def attention(self) -> MultiHeadAttention:
@@ -134,7 +134,8 @@ class Block:
         )
 
     def cross_attention(self) -> MultiHeadAttention:
-        """The same over a memory, whose positions have no order relative to the queries': never rotary."""
+        """Multi-head attention over an encoder's output, without rotary positions: keys and queries belong to different
+        sequences."""
         return self.attention().clone(rotary=False)
 
     def feed_forward(self) -> nn.Module:
@@ -154,7 +155,7 @@ class Block:
         return own if mask is None else mask & own
 
     def masked_entries(self, entries: Bool[Array, "B k Tk"], position: Int[Array, ""]) -> Bool[Array, "B k Tk"]:
-        """Those `entries` of a cache, k of each position, that the block's own mask shows to the query `position`."""
+        """The `entries` of a cache, k of each position, that the block's mask lets the query at `position` attend to."""
         own, (_, hypotheses, length) = self._own_mask(), entries.shape
         return entries if own is None else entries & own(position[None], jnp.arange(length) // hypotheses)[None]
 
@@ -196,8 +197,8 @@ class FeedForward(nn.Module):
         return rest(self, self.hidden(x), rate, rng)
 
     def _rest(self, x, rate, rng):
-        """What follows the first product. In half precision the gradient keeps that product alone: of these widest
-        arrays of a layer, neither a GELU's output, nor the error function inside it, nor a float32 copy is stored."""
+        """Activation, dropout and second layer. In half precision the gradient stores the first matmul alone: of these
+        widest arrays of a layer, neither a GELU's output, nor the error function inside it, nor a float32 copy is stored."""
         return self.out(dropout(ACTIVATIONS[self.block.activation](x), rate, rng))
 
 

@@ -22,7 +22,7 @@ from attention_jax.ops.masks import lengths
 
 
 class Memory(NamedTuple):
-    """What a decoder has of the source, and its own state."""
+    """The encoder's output and the decoder's state."""
 
     hidden: Float[Array, "B S H"]  # the encoder's
     length: Int[Array, " B"]
@@ -62,7 +62,7 @@ class BookModel(nn.Module):
     def read(
         self, memory: Memory, hidden: Float[Array, "B T H"], return_weights: bool
     ) -> tuple[Float[Array, "B T D"], dict]:
-        """What the output layer sees, and the intermediates."""
+        """The inputs of the output layer, and the intermediates."""
         raise NotImplementedError
 
     def encode(self, source: Int[Array, "B S"], source_length: Int[Array, "B"], *, train: bool = False) -> Memory:
@@ -144,7 +144,8 @@ def attend_to_source(rules: Rules, memory: Memory, query: Float[Array, "B T H"],
 
 
 class AttentionSeq2seq(BookModel):
-    """Each decoder state queries all encoder states; [context; state] goes to the output layer (chapter 8: dot)."""
+    """An encoder-decoder with attention: each decoder state is the query over all encoder states, and the output layer
+    reads [context; state]."""
 
     options: config.AttentionSeq2seq
 

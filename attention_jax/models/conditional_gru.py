@@ -20,7 +20,8 @@ class Weights(NamedTuple):
 
 
 def step(w: Weights, states, x: Inputs):
-    """Sennrich et al. 2017 (arXiv:1703.04357), section 2; x.token is E y_{j-1}, projected before the scan."""
+    """One step of the conditional GRU (Sennrich et al. 2017, arXiv:1703.04357, section 2). `x.token` is E y_{j-1},
+    projected for all steps before the scan."""
     between = w.first.step(x.token, states[0])  # eq. 2: s'_j = GRU_1(y_{j-1}, s_{j-1})
     alpha = w.align(between[0])  # eq. 3, its weights
     context = alpha @ w.annotations  # eq. 3: c_j = ATT(C, s'_j)

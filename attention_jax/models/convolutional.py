@@ -31,8 +31,8 @@ linear_init = nn.initializers.variance_scaling(1.0, "fan_in", "normal")
 def gated_convolution(
     x: Float[Array, "B T D"], kernel: Float[Array, "KD E"], bias: Float[Array, "E"]
 ) -> Float[Array, "B U F"]:
-    """Convolve without padding (U = T - K + 1) as one product over the K * D inputs of each window, then a *
-    sigmoid(b), E = 2 F."""
+    """A convolution with a gated linear unit, a * sigmoid(b): without padding (U = T - K + 1), as one matmul over the
+    K * D inputs of each window; E = 2 F."""
     width = kernel.shape[0] // x.shape[-1]
     steps = x.shape[1] - width + 1
     windows = jnp.concatenate([x[:, k : k + steps] for k in range(width)], axis=-1)  # [B, U, K D]
@@ -66,7 +66,7 @@ class Embedded(nn.Module):
         self.places = self.param("places", init, (self.positions, self.size))
 
     def check(self, length: int):
-        """Raises InputError if there are fewer positions."""
+        """Raise InputError if `length` exceeds the number of positions."""
         if length > self.positions:
             raise InputError(
                 f"--model.max-length must be at least {length}, the length of a sequence; got {self.positions}: raise "

@@ -119,7 +119,7 @@ def normaliser_class(name: str) -> Callable[[], Normaliser]:
 
 
 def prepared_keys(score: scores.Score, hidden: Float[Array, "B S H"]) -> Float[Array, "B S F"]:
-    """What the score makes of the source once, before any query."""
+    """Features of the keys that a score computes once for all queries."""
     return jax.vmap(lambda row: score.prepare_key(row)[1])(hidden)
 
 
@@ -137,7 +137,7 @@ def make_score(module: nn.Module, name: str, query_width: int, key_width: int, h
 
 
 class Rules(NamedTuple):
-    """How a recurrent decoder's states attend to the source."""
+    """Score, bias and normaliser with which a recurrent decoder attends to the source."""
 
     score: scores.Score
     bias: Bias | None
@@ -166,7 +166,7 @@ def make_normaliser(
 
 
 def _owned(module, name, draw):
-    """What `draw(rng)` makes, with its arrays as the parameter `name` of `module`."""
+    """The object that `draw(rng)` returns, with its arrays as the parameter `name` of `module`."""
     shapes = jax.eval_shape(draw, jax.random.key(0))
     arrays = module.param(name, lambda rng: {child: getattr(draw(rng), child) for child in children(type(shapes))})
     return dataclasses.replace(shapes, **arrays)

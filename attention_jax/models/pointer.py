@@ -14,7 +14,7 @@ from attention_jax.ops import cells
 
 
 class Memory(NamedTuple):
-    """What the encoder hands to the decoder."""
+    """The encoder's output."""
 
     inputs: Float[Array, "B S F"]
     length: Int[Array, " B"]

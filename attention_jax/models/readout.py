@@ -32,7 +32,7 @@ class DeepOutput(Translator):
         return o.readout_size
 
     def read(self, step: Step, embedded: Float[Array, "*shape E"]) -> Float[Array, "*shape D"]:
-        """What the output layer sees of a step and the previous token."""
+        """The input of the output layer, from a decoder step and the previous token."""
         if self.options.readout == "state":
             return step.hidden
         token = embedded if self.options.readout_embedding else None

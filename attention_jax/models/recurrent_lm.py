@@ -91,7 +91,7 @@ class RecurrentLanguageModel(nn.Module):
         return hidden.swapaxes(0, 1)
 
     def factors(self, steps: int) -> Float[Array, "T"]:
-        """What each step's gradient into the past is multiplied by."""
+        """Factors by which each step multiplies the gradient that flows into the past."""
         if self.options.truncation == "truncated":
             return bptt.truncated_factors(steps, self.options.truncation_length)
         return bptt.randomised_factors(self.make_rng("dropout"), steps, 1 / self.options.truncation_length)

@@ -282,5 +282,5 @@ class Transformer(nn.Module):
 
 
 def count_parameters(params) -> int:
-    """How many numbers a tree of arrays or of shapes (from `jax.eval_shape`) holds."""
+    """Return the number of elements in a pytree of arrays or of shapes (from `jax.eval_shape`)."""
     return sum(leaf.size for leaf in jax.tree.leaves(params))

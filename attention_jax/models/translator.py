@@ -20,7 +20,7 @@ from attention_jax.ops.dropout import dropout, is_zero
 
 
 class Memory(NamedTuple):
-    """What a decoder has of the source."""
+    """The encoder's output and the initial state of the decoder."""
 
     length: Int[Array, " B"]
     states: list[cells.State]  # the decoder's first ones
@@ -30,14 +30,14 @@ class Memory(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """What a decoder step gets besides its state; over all time, [T, B, ...]."""
+    """Inputs of a decoder step besides its state; stacked over time, [T, B, ...]."""
 
     token: Float[Array, "B G"]  # the embedded token E y_{t-1}, projected by the first layer
     noise: list[Float[Array, "B H"]]  # dropout between layers, in training
 
 
 class Step(NamedTuple):
-    """What one decoder step says; over all time, [T, B, ...]."""
+    """Outputs of a decoder step; stacked over time, [T, B, ...]."""
 
     hidden: Float[Array, "B H"]  # the top layer's state s_t
     context: Float[Array, "B C"] | None = None  # c_t
@@ -101,7 +101,7 @@ class Translator(nn.Module):
         raise NotImplementedError
 
     def read(self, step: Step, embedded: Float[Array, "*shape E"]) -> Float[Array, "*shape D"]:
-        """What the output layer sees, from a step and the embedded previous token."""
+        """The input of the output layer, from a decoder step and the embedded previous token."""
         raise NotImplementedError
 
     def layers(self, first: tuple[int, ...], above: tuple[int, ...] = ()) -> list[Layer]:

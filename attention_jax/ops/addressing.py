@@ -23,7 +23,7 @@ above its underflow when squared."""
 
 
 class Address(NamedTuple):
-    """What one head emits to say where to look (section 3.3); every field already in its range."""
+    """The addressing parameters that one head emits (section 3.3), each already in its range."""
 
     key: Float[Array, "W"]
     strength: Float[Array, ""]

@@ -73,7 +73,7 @@ def table() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def auto_augment(rng: Key[Array, ""], images: UInt8[Array, "B S S C"]) -> UInt8[Array, "B S S C"]:
-    """Each image with a random pair of the policy's distortions.
+    """Apply a random pair of the policy's distortions to each image.
 
     >>> jax.jit(auto_augment)(jax.random.key(0), jnp.zeros((2, 4, 4, 3), jnp.uint8)).shape
     (2, 4, 4, 3)

@@ -53,7 +53,7 @@ from attention_jax.ops.score_blocks import (
 
 
 class Saved(NamedTuple):
-    """What the backward pass needs besides the output."""
+    """Residuals of the forward pass besides the output."""
 
     shift: jax.Array  # [Q]
     scale: jax.Array  # [Q]

@@ -86,7 +86,7 @@ def attend(query, key, value, mask):
 
 @jax.custom_batching.custom_vmap
 def _together(*arrays):
-    """The same arrays, but under `jax.vmap` all are batched, on their first axis."""
+    """The identity; under `jax.vmap` it batches all arrays on their first axis."""
     return arrays
 
 
@@ -106,7 +106,7 @@ _joined.defvjp(lambda *arrays: (_together(*arrays), None), lambda _, bars: (*bar
 
 @jax.custom_vjp
 def _settled(out):
-    """The same array, whose gradient comes back batched like the array itself."""
+    """The identity; its gradient is batched as the array is."""
     return out
 
 

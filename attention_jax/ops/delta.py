@@ -66,7 +66,7 @@ def chunked_delta(
     state: Float[Array, "D V"] | None = None,
     chunk: int = CHUNK,
 ) -> tuple[Float[Array, "T V"], Float[Array, "D V"]]:
-    """What `recurrent_delta` returns, computed `chunk` positions at a time."""
+    """The delta rule computed in chunks: equal to `recurrent_delta`, `chunk` positions at a time."""
     rows = padded((query, key, value, beta, log_decay), length)
     return over_chunks(one_chunk, first_state(state, *rows[1:3]), rows, chunk, value.dtype)
 

@@ -83,7 +83,7 @@ def _attend_jvp(blocks, whole, combine, primals, dots):
         return floats, others, *jax.tree.unflatten(kept_structure, kept)
 
     def differentiable(constants):
-        """For each `blocks`, the outputs as a function of what moves, and what moves."""
+        """Return (the outputs as a function of the arguments that have tangents, those arguments)."""
         floats, others, outputs, saved = unpacked(constants)
 
         def run(blocks, *some):
@@ -151,7 +151,7 @@ def _replaced(arrays, places, new):
 
 
 def _shift(outputs, saved):
-    """What `tiles` needs to know of the forward pass: the log-normaliser, or the shift."""
+    """The result of the forward pass that `tiles` needs: the log-normaliser, or the shift."""
     return outputs[1] if outputs[1] is not None else getattr(saved, "shift", None)
 
 

@@ -13,7 +13,7 @@ LOWEST, HIGHEST = -0.1, 1.1
 
 
 def stretched(share: Float[Array, "*N"]) -> Float[Array, "*N"]:
-    """From (0, 1) to (LOWEST, HIGHEST) and cut back to [0, 1], which puts weight on both ends (equation 11)."""
+    """Stretch (0, 1) to (LOWEST, HIGHEST) and clip to [0, 1], which puts probability on both ends (equation 11)."""
     return jnp.clip(LOWEST + (HIGHEST - LOWEST) * share, 0.0, 1.0)
 
 

@@ -83,8 +83,8 @@ class ChunkPlan(NamedTuple):
 
 
 def _plans(rows: int, classes: int) -> dict[str, ChunkPlan]:
-    """Of each platform. A TPU multiplies float32 in one pass of bfloat16 by default: rounded before, the factors are
-    the same, and half as large."""
+    """The chunk plan of each platform. A TPU multiplies float32 in one pass of bfloat16 by default: rounded before, the
+    operands are the same and take half the memory."""
     count = lambda size: max(1, -(-rows // size))
     most = {platform: count(max(ROWS, logits // classes)) for platform, logits in LOGITS.items()}
     one_pass = jax.config.jax_default_matmul_precision in (None, "default", "fastest")
@@ -125,7 +125,7 @@ def _chunk_loss(logits, targets, weight, smoothing, way):
 
 
 def _hits(targets, logits):
-    """Where the right class is, [R, V]."""
+    """A one-hot mask of the target classes, [R, V]."""
     return targets[:, None] == jnp.arange(logits.shape[1], dtype=targets.dtype)[None, :]
 
 

@@ -148,7 +148,7 @@ class Segments(Mask):
         return self._keys_before(last, "left"), self._keys_before(first, "right")
 
     def _keys_before(self, query_position, side):
-        """How many keys come before the segment of a query, or before its end ("right")."""
+        """The number of keys before the segment of a query, or before its end ("right")."""
         return jnp.searchsorted(self.key_ids, self.query_ids[query_position], side=side, method="compare_all")
 
 

@@ -7,7 +7,7 @@ from jaxtyping import Array, Bool, Float, Int
 def token_accuracy(
     predicted: Int[Array, "*shape"], targets: Int[Array, "*shape"], mask: Bool[Array, "*shape"] | Float[Array, "*shape"]
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """How many of the masked-in tokens are right, and how many there are.
+    """Count the correct tokens under the mask, and all tokens under it.
 
     >>> import jax.numpy as jnp
     >>> right, count = token_accuracy(jnp.array([1, 2, 3]), jnp.array([1, 9, 9]), jnp.array([True, True, False]))
@@ -21,7 +21,7 @@ def token_accuracy(
 def sequence_accuracy(
     predicted: Int[Array, "*B T"], targets: Int[Array, "*B T"], mask: Bool[Array, "*B T"] | Float[Array, "*B T"]
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """How many sequences are right in every masked-in token (exact match), and how many sequences have such a token.
+    """Count the sequences that are correct in every token under the mask (exact match), and all that have such a token.
 
     >>> import jax.numpy as jnp
     >>> predicted, target = jnp.array([[1, 2], [3, 4]]), jnp.array([[1, 9], [3, 9]])

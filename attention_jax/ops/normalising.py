@@ -182,7 +182,7 @@ def _bracket(normalise: Threshold, smallest: Rows, largest: Rows, count: Rows) -
 
 
 class Sums(NamedTuple):
-    """Of one query, for a threshold t: sum of c(s - t), and sum of its derivative."""
+    """Sums over the keys of a query for a threshold t: of c(s - t), and of its derivative."""
 
     mass: Rows
     slope: Rows

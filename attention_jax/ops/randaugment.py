@@ -54,7 +54,7 @@ CHUNK = 64
 
 
 def rand_augment(rng: Key[Array, ""], images: UInt8[Array, "B S S C"], count: int = 2) -> UInt8[Array, "B S S C"]:
-    """Each image with `count` random distortions, one after another; `CHUNK` images at a time."""
+    """Apply `count` random distortions to each image, one after another; `CHUNK` images at a time."""
     batch, size = images.shape[:2]
     ops, signs, places = jax.random.split(rng, 3)
     op = jax.random.randint(ops, (batch, count), 0, len(OPS))
@@ -111,7 +111,7 @@ def move(image: Image, op: Int[Array, ""], sign: Float[Array, ""]) -> Image:
 
 
 def contrast_grey(image: Image) -> Image:
-    """What contrast blends with: see above."""
+    """The grey value that contrast blends with (see the module's docstring)."""
     return jnp.full_like(image, min(image.shape[0] * image.shape[1] // 256, 255))
 
 

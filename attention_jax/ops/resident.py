@@ -212,13 +212,13 @@ def _group(n, inside):
 
 
 def _heads(width):
-    """For each head, which of the 128 channels are its own, [1, 128]."""
+    """For each head, a mask [1, 128] of its own channels."""
     channel = lax.broadcasted_iota(jnp.int32, (1, UNIT), 1)
     return [(channel >= first) & (channel < first + width) for first in range(0, UNIT, width)]
 
 
 def _allowed(inside, q, k, real, n, head):
-    """Which pairs there are, [joined Q, joined K]; None for all."""
+    """A mask of the allowed pairs, [joined Q, joined K]; None if all are."""
     shape, conditions = (q.shape[0], k.shape[0]), []
     row, column = (lax.broadcasted_iota(jnp.int32, shape, axis) for axis in (0, 1))
     if inside.joined > 1:
@@ -231,7 +231,7 @@ def _allowed(inside, q, k, real, n, head):
 
 
 def _sequence(place, size, joined):
-    """Which of the joined sequences a row or column belongs to."""
+    """The index of the joined sequence that a row or column belongs to."""
     return sum((place >= first).astype(jnp.int32) for first in range(size // joined, size, size // joined))
 
 
@@ -247,6 +247,6 @@ def _exponentials(q, k, allowed, scale):
 
 
 def _product(a, b, over_a: int, over_b: int):
-    """Of two matrices over one axis of each, added in float32; factors in bfloat16 need no precision set."""
+    """A matmul over one axis of each matrix, accumulated in float32; bfloat16 operands need no precision."""
     over = (((over_a,), (over_b,)), ((), ()))
     return lax.dot_general(a, b, over, precision=lax.Precision.DEFAULT, preferred_element_type=jnp.float32)

@@ -89,7 +89,7 @@ def chunked_retention(
     state: Float[Array, "D V"] | None = None,
     chunk: int = CHUNK,
 ) -> tuple[Float[Array, "T V"], Float[Array, "D V"]]:
-    """What `recurrent_retention` returns, computed `chunk` positions at a time: those before a chunk are in the state,
+    """Retention computed in chunks, equal to `recurrent_retention`: the positions before a chunk are in the state,
     pairs within it are multiplied out (Sun et al. 2023, eq. 7; Dao & Gu 2024, section 6)."""
     rows = padded((query, key, value, log_decay), length)
     return over_chunks(one_chunk, first_state(state, *rows[1:3]), rows, chunk, value.dtype)

@@ -137,7 +137,7 @@ def narrow(x, dtype):
 
 
 def start_of(i, size, total):
-    """Where block i begins. The last one begins early enough to be whole."""
+    """The first row of block i. The last block begins early enough to be whole."""
     return jnp.minimum(i * size, total - size)
 
 
@@ -185,7 +185,8 @@ def finite_where_unattended(inputs):
 
 
 def attended_positions(inputs):
-    """Which queries [Q] may attend to something, and which keys [K] something may attend to; some rows at a time."""
+    """Masks of the queries [Q] that may attend to a key, and of the keys [K] that a query may attend to; computed some
+    rows at a time."""
     queries, keys = inputs.query.shape[0], inputs.key.shape[0]
     size = max(1, min(queries, 2**20 // keys))
 

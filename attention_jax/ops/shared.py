@@ -50,7 +50,7 @@ def mark_self(ancestors: Int[Array, "R T"], position: Int[Array, ""], hypotheses
 
 
 def ancestor_mask(ancestors: Int[Array, "R T"], position: Int[Array, ""], hypotheses: int) -> Bool[Array, "B k Tk"]:
-    """Which of the T k entries of a `BeamKVCache` belong to the ancestors of each hypothesis, up to `position`.
+    """A mask of the T k entries of a `BeamKVCache` that belong to the ancestors of each hypothesis, up to `position`.
 
     >>> ancestor_mask(jnp.array([[0, 0, 0], [0, 1, 0]]), 1, 2).astype(int).tolist()
     [[[1, 0, 1, 0, 0, 0], [1, 0, 0, 1, 0, 0]]]

@@ -22,7 +22,7 @@ class MemoryView(View):
         return self.model.apply({"params": params}, batch["inputs"], return_weights=True)
 
     def excerpt(self) -> SequenceSets:
-        """Return one training sequence, for its shape, the longest validation sequence, and one of each test length."""
+        """Return example sequences: one of training, the longest of validation, and one of each test length."""
         one = lambda part, row=0: type(part)(*(column[[row]] for column in part))
         train, valid, test, beyond = self.data
         longest = one(valid, int(valid.length.argmax()))

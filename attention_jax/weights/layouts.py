@@ -138,12 +138,12 @@ def to_theirs(rows: Iterable[Row], ours: Mapping[str, np.ndarray], sizes: Mappin
 
 
 def listed(what: str, names: list[str]) -> list[str]:
-    """How many there are, and a few of them; nothing of none."""
+    """Their number and the first three names; [] if there are none."""
     return [f"{len(names)} {what} ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})"] if names else []
 
 
 def check(where: str, wanted: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[int, ...]]):
-    """Raises InputError unless `found` has the names and shapes of `wanted`: one line with a few of each."""
+    """Raise InputError unless `found` has the names and shapes of `wanted`: one line with a few of each."""
     missing, unexpected = sorted(wanted.keys() - found.keys()), sorted(found.keys() - wanted.keys())
     differ = [
         f"{name} is {list(found[name])} instead of {list(wanted[name])}"

@@ -123,7 +123,7 @@ def module(ours_options: config.Transformer, ours: Arrays) -> Transformer:
 
 
 def lacking(ours: config.Transformer) -> str:
-    """What of our model MarianMT does not have."""
+    """Describe the options of our model that MarianMT does not have."""
     lacks = {
         f"--model.norm {ours.norm}": ours.norm != "post",
         f"--model.position-embedding {ours.position_embedding}": ours.position_embedding != "sinusoidal",

@@ -45,7 +45,7 @@ def read(name: str) -> dict:
 
 
 def apply(steps: list, value):
-    """What the steps make of a text, or of a list of tokens."""
+    """Apply preprocessing steps to a text, or to a list of tokens."""
     for name, *arguments in steps:
         value = STEPS[name](value, *arguments)
     return value

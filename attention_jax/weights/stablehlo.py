@@ -43,7 +43,7 @@ class Input(NamedTuple):
 
 
 class Service(NamedTuple):
-    """What is exported of a task."""
+    """The exported computation of a task, with its inputs and output."""
 
     compute: Callable
     """(params, *inputs) -> an array with a row for each row of the inputs."""
@@ -62,7 +62,7 @@ class Service(NamedTuple):
 
 @singledispatch
 def service(task) -> Service:
-    """What is exported of a task; InputError for a family that has nothing to export yet."""
+    """Return the exported computation of a task; InputError for a family that has none."""
     raise InputError(f"there is no StableHLO of a {type(task).__name__} yet: export its weights")
 
 
@@ -233,7 +233,7 @@ def exported(served: Service, params: dict, platform: str) -> exporting.Exported
 
 
 def manifest(served: Service, programs: dict) -> dict:
-    """What a program needs to be run, as plain values."""
+    """Return the manifest of a program: what a caller needs to run it, as plain values."""
     inputs = [
         {"name": given.name, "shape": ["batch", *given.shape], "dtype": given.dtype, "meaning": given.meaning}
         for given in served.inputs

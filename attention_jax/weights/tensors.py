@@ -20,7 +20,7 @@ KINDS = {"safetensors": ".safetensors", "npz": ".npz"}
 
 
 class Tensors(NamedTuple):
-    """What a file holds."""
+    """The contents of a file of weights."""
 
     arrays: dict[str, np.ndarray]
     """In float32."""

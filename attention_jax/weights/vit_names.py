@@ -111,7 +111,7 @@ def timm_options(theirs: Arrays, facts: dict) -> config.Vit:
 
 
 def timm_config(options: config.Vit, ours: Arrays) -> dict:
-    """What `timm.create_model("vit_base_patch16_224", **model_args)` needs for these weights."""
+    """Return the arguments of `timm.create_model("vit_base_patch16_224", **model_args)` for these weights."""
     size, channels, classes = sizes_of(options, ours)
     args = {"img_size": size, "patch_size": options.patch_size, "in_chans": channels, "num_classes": classes}
     args |= {"embed_dim": options.hidden_size, "depth": options.num_layers, "num_heads": options.num_heads}
@@ -205,7 +205,7 @@ def module(options: config.Vit, ours: Arrays) -> Vit:
 
 
 def lacking(options: config.Vit, *, activations: tuple[str, ...], rep_width: bool) -> str:
-    """What of our model the other library does not have; nothing if it has all of it."""
+    """Describe the options of our model that the other library does not have; empty if it has all."""
     lacks = {
         f"--model.pool {options.pool}": options.pool != "token",
         f"--model.position-embedding {options.position_embedding}": options.position_embedding != "learned",
@@ -219,13 +219,13 @@ def lacking(options: config.Vit, *, activations: tuple[str, ...], rep_width: boo
 
 
 def epsilon_note(options: config.Vit) -> str:
-    """What cannot be written for those whose epsilon is in their program."""
+    """A note for libraries whose epsilon is fixed in their code; empty if it is ours."""
     there = options.norm_epsilon
     return "" if there == 1e-6 else f"; theirs normalises with epsilon 1e-6, ours with {there:g}: change it there"
 
 
 def epsilon_assumed(facts: dict) -> str:
-    """Where config.json does not tell the epsilon of the norms, that it is the other library's own."""
+    """A note that the epsilon of the norms is the other library's default, if config.json does not have it."""
     return "" if "norm_epsilon" in facts else ", norms with epsilon 1e-6"
 
 
