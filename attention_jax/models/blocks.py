@@ -155,7 +155,7 @@ class Block:
         return own if mask is None else mask & own
 
     def masked_entries(self, entries: Bool[Array, "B k Tk"], position: Int[Array, ""]) -> Bool[Array, "B k Tk"]:
-        """The `entries` of a cache, k of each position, that the block's mask lets the query at `position` attend to."""
+        """The `entries` of a cache, k of each position, to which the block's mask lets `position` attend."""
         own, (_, hypotheses, length) = self._own_mask(), entries.shape
         return entries if own is None else entries & own(position[None], jnp.arange(length) // hypotheses)[None]
 
@@ -198,7 +198,7 @@ class FeedForward(nn.Module):
 
     def _rest(self, x, rate, rng):
         """Activation, dropout and second layer. In half precision the gradient stores the first matmul alone: of these
-        widest arrays of a layer, neither a GELU's output, nor the error function inside it, nor a float32 copy is stored."""
+        widest arrays of a layer, neither a GELU's output nor the error function inside it nor a float32 copy is kept."""
         return self.out(dropout(ACTIVATIONS[self.block.activation](x), rate, rng))
 
 
