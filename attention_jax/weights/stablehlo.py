@@ -5,6 +5,7 @@ them), the weights, which all of them read, and manifest.json, which says what g
 rows makes a batch.
 """
 
+import contextlib
 import importlib
 import json
 import shutil
@@ -187,7 +188,8 @@ def export(task, params, directory: Path, platforms=("cpu", "cuda", "tpu")) -> s
     params = jax.tree.map(lambda x: np.asarray(x, np.float32), flat(params))
     if not platforms:
         raise InputError("--platforms needs at least one of cpu, cuda, tpu")
-    programs = {platform: exported(served, params, platform) for platform in dict.fromkeys(platforms)}
+    with without_locations():
+        programs = {platform: exported(served, params, platform) for platform in dict.fromkeys(platforms)}
 
     def fill(place: Path):
         for platform, program in programs.items():
@@ -205,6 +207,17 @@ def export(task, params, directory: Path, platforms=("cpu", "cuda", "tpu")) -> s
     sizes = [f"{platform} {(directory / f'{platform}.stablehlo').stat().st_size:,}" for platform in programs]
     line = f"{directory}: programs of {', '.join(sizes)} bytes, weights of {_size(directory):,} bytes"
     return line + (f"; {timed(served, params, programs['cpu'])} on this CPU" if "cpu" in programs else "")
+
+
+@contextlib.contextmanager
+def without_locations():
+    """Context in which programs do not hold the paths of the source files on this machine."""
+    before = jax.config.jax_traceback_in_locations_limit
+    jax.config.update("jax_traceback_in_locations_limit", 0)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_traceback_in_locations_limit", before)
 
 
 def _size(directory: Path) -> int:

@@ -121,6 +121,7 @@ def test_images_to_logits_where_this_package_is_not(tmp_path, monkeypatch):
     names = {path.name for path in (tmp_path / "out").iterdir()}
     programs = {"cpu.stablehlo", "tpu.stablehlo"}
     assert names == programs | {"manifest.json", "weights.npz", "words.json", "prepare_image.py"}
+    assert not any(b"attention_jax/" in (tmp_path / "out" / name).read_bytes() for name in programs)  # no local path
     recipe = json.loads((tmp_path / "out" / "manifest.json").read_text())["preprocessing"]
     side, channels = task.data.train.image.shape[2:]
     assert (recipe["side"], recipe["mode"], recipe["filter"]) == (side, {1: "L", 3: "RGB"}[channels], "bilinear")
