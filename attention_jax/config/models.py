@@ -38,6 +38,13 @@ NORMALISERS = {
     "stick_breaking": "attention_jax.ops.normalisers:StickBreaking",
 }
 """Normalisers by name: softmax(0) has a sink of score 0; those called learned_ have a number that each head learns."""
+POOLS = {
+    "mean": "attention_jax.ops.pooling:Mean",
+    "moments": "attention_jax.ops.pooling:Moments",
+    "local_linear": "attention_jax.ops.pooling:LocalLinear",
+    "log_mixture": "attention_jax.ops.pooling:LogMixture",
+}
+"""How the weights and values of an attention head become its output, by name."""
 MASKS = {"window": "attention_jax.ops.masks:window"}
 """Masks by name: window(128) lets a position attend to those at most 128 away."""
 NORMS = {"layer": "attention_jax.models.blocks:LayerNorm", "rms": "attention_jax.models.blocks:RMSNorm"}
@@ -252,6 +259,9 @@ class TransformerLayers(ModelOptions):
     normaliser: NormaliserName = "softmax"
     """Normaliser of the scores: softmax, softmax(0) with a sink, learned_sink, sigmoid(-4), learned_sigmoid, relu,
     sparsemax, entmax(1.5), learned_entmax, top_k(8), stick_breaking, or package.file:Class of yours."""
+    head_pool: Annotated[str, OneOf(tuple(POOLS), arguments=True)] = "mean"
+    """Pooling of a head's values: mean, moments (mean and variance), local_linear (for heads of up to about 16
+    dimensions), log_mixture, or package.file:Class of yours."""
     mask: Annotated[str, OneOf(("none", *MASKS), arguments=True)] = "none"
     """Mask of self-attention besides causal and padding masks: none for all positions, window(128) for
     those at most 128 positions away, or package.file:Class of yours."""

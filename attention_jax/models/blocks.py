@@ -20,7 +20,7 @@ from attention_jax import InputError
 from attention_jax.config import ModelOptions, part
 from attention_jax.config.models import MASKS, MLPS, NORMS, Activation, PositionEmbedding
 from attention_jax.models.multihead import Linear, MultiHeadAttention
-from attention_jax.models.named_scores import normaliser_class, score_class
+from attention_jax.models.named_scores import normaliser_class, pool_class, score_class
 from attention_jax.models.position_encodings import RelativeBias, relative_biases
 from attention_jax.ops.attention import Implementation
 from attention_jax.ops.biases import Bias
@@ -62,6 +62,7 @@ class Block:
     score: str = "scaled_dot"
     """A name in `config.SCORES`, or package.file:Class; like those of the other parts."""
     normaliser: str = "softmax"
+    head_pool: str = "mean"
     """A name in `config.NORMALISERS`."""
     mask: str = "none"
     """Of self-attention, a name in `config.MASKS`, besides what is causal or padding."""
@@ -100,6 +101,7 @@ class Block:
             raise InputError(f"--model.num-kv-heads must divide the {self.num_heads} heads, got {self.num_kv_heads}")
         score_class(self.score)
         normaliser_class(self.normaliser)
+        pool_class(self.head_pool)
         try:
             jax.eval_shape(self.masked_entries, jnp.ones((1, 1, 1), bool), jnp.int32(0))
         except TypeError as error:
@@ -124,6 +126,7 @@ class Block:
             value_dim=self.value_dim,
             score=self.score,
             normaliser=self.normaliser,
+            head_pool=self.head_pool,
             use_bias=self.use_bias,
             rotary=self.position_embedding == "rotary",
             rope_theta=self.rope_theta,

@@ -35,11 +35,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from attention_jax.models.named_scores import normaliser_class, score_class
+from attention_jax.models.named_scores import normaliser_class, pool_class, score_class
 from attention_jax.ops.attention import Implementation, attend, attention_weights
 from attention_jax.ops.dropout import is_zero
 from attention_jax.ops.normalisers import Softmax
 from attention_jax.ops.normalising import Normaliser
+from attention_jax.ops.pooling import Mean, Pool
 from attention_jax.ops.positions import rotary
 from attention_jax.ops.precision import affine
 from attention_jax.ops.scores import ScaledDot, Score
@@ -55,13 +56,14 @@ def heads_attend(
     bias=None,
     mask=None,
     normalise=Softmax(),
+    pool=Mean(),
     dropout=0.0,
     rng=None,
     query_offset=0,
     implementation=None,
 ) -> Float[Array, "B H Q V"]:
-    """`attend` for every sequence and head. Leaves of `mask` lead with B, those of `score`, `bias` and
-    `normalise` with H.
+    """`attend` for every sequence and head. Leaves of `mask` lead with B, those of `score`, `bias`, `normalise` and
+    `pool` with H.
 
     >>> x = jnp.ones((1, 2, 3, 4))
     >>> heads_attend(x, x, x).shape
@@ -70,11 +72,11 @@ def heads_attend(
     rngs = None if rng is None else jax.random.split(rng, query.shape[:2])
 
     def one(q, k, v, rules, mask, rng):
-        score, bias, normalise = rules
+        score, bias, normalise, pool = rules
         common = {"score": score, "bias": bias, "mask": mask, "normalise": normalise, "query_offset": query_offset}
-        return attend(q, k, v, dropout=dropout, rng=rng, implementation=implementation, **common)
+        return attend(q, k, v, pool=pool, dropout=dropout, rng=rng, implementation=implementation, **common)
 
-    return for_each_head(one, query, key, value, (score, bias, normalise), mask, rngs)
+    return for_each_head(one, query, key, value, (score, bias, normalise, pool), mask, rngs)
 
 
 def heads_weights(
@@ -119,6 +121,27 @@ def head_normaliser(module: nn.Module, name: str, heads: int, size: int) -> Norm
     return _per_head(module, "normaliser", normaliser_class(name), heads, size)
 
 
+def head_pool(module: nn.Module, name: str, heads: int, size: int) -> Pool:
+    """The pooling called `name`; what it learns, if anything, are parameters of `module` with one row per head."""
+    return _per_head(module, "pool", pool_class(name), heads, size)
+
+
+def pooled_width(pool: Pool, key_width: int, value_width: int) -> int:
+    """The width of what a head pools.
+
+    >>> from attention_jax.ops.pooling import Moments
+    >>> pooled_width(Moments(), 4, 8)
+    16
+    """
+
+    def width(key, value):
+        lifted, known = pool.lift(key, value, jnp.ones(1, bool))
+        return pool.finish(key, lifted, known, value_width)
+
+    shapes = (jax.ShapeDtypeStruct((1, width), jnp.float32) for width in (key_width, value_width))
+    return jax.eval_shape(width, *shapes).shape[1]
+
+
 def _per_head(module: nn.Module, prefix: str, kind, heads: int, size: int):
     """A pytree whose leaves lead with the heads: what `kind.init` draws for each, or where it has none `kind()` for
     all."""
@@ -157,6 +180,8 @@ class MultiHeadAttention(nn.Module):
     """A name in `config.SCORES`, or package.file:Class."""
     normaliser: str = "softmax"
     """A name in `config.NORMALISERS`, or package.file:Class."""
+    head_pool: str = "mean"
+    """A name in `config.models.POOLS`, or package.file:Class."""
     use_bias: bool = True
     rotary: bool = False
     rope_theta: float = 10_000.0
@@ -178,8 +203,10 @@ class MultiHeadAttention(nn.Module):
         self.key = Linear(kv_heads * key_width, self.use_bias, self.dtype)
         self.value = Linear(kv_heads * value_width, self.use_bias, self.dtype)
         self.out = Linear(self.hidden_size, self.use_bias, self.dtype)
+        self.pool = head_pool(self, self.head_pool, self.num_heads, key_width)
         if self.output_gate:
-            self.gate = Linear(self.num_heads * value_width, self.use_bias, self.dtype)
+            width = pooled_width(jax.tree.map(lambda x: x[0], self.pool), key_width, value_width)
+            self.gate = Linear(self.num_heads * width, self.use_bias, self.dtype)
         self.head_score = head_score(self, self.score, self.num_heads, key_width)
         self.head_normaliser = head_normaliser(self, self.normaliser, self.num_heads, key_width)
 
@@ -207,7 +234,14 @@ class MultiHeadAttention(nn.Module):
         common = rules | {"query_offset": query_offset}
         rng = self.make_rng("dropout") if train and not is_zero(self.dropout) else None
         pooled = heads_attend(
-            query, key, value, dropout=self.dropout, rng=rng, implementation=self.implementation, **common
+            query,
+            key,
+            value,
+            pool=self.pool,
+            dropout=self.dropout,
+            rng=rng,
+            implementation=self.implementation,
+            **common,
         )  # [B, H, Q, V]
         pooled = pooled.swapaxes(1, 2).reshape(query.shape[0], query.shape[2], -1)  # [B, Q, H V]
         if self.output_gate:

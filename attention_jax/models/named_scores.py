@@ -12,11 +12,12 @@ from jaxtyping import Array, Float
 
 from attention_jax import InputError
 from attention_jax.config import SCORES, part
-from attention_jax.config.models import NORMALISERS
+from attention_jax.config.models import NORMALISERS, POOLS
 from attention_jax.ops import scores
 from attention_jax.ops.biases import Bias, Location
 from attention_jax.ops.normalisers import Entmax, Sigmoid, Softmax
 from attention_jax.ops.normalising import Normaliser, Threshold, as_normaliser
+from attention_jax.ops.pooling import Pool
 from attention_jax.ops.trees import children, pytree
 
 POSITIONS = 128
@@ -116,6 +117,23 @@ def normaliser_class(name: str) -> Callable[[], Normaliser]:
             f"--model.normaliser {name} must be made without arguments, or with those given: {error}"
         ) from error
     return made if hasattr(kind, "init") else lambda: made
+
+
+def pool_class(name: str) -> Callable[[], Pool]:
+    """What makes the pooling that `config.models.POOLS` calls `name`, or that stands at "package.file:Class": a class
+    (with `init`, where it learns) or a function."""
+    kind = part(name, POOLS)
+    if hasattr(kind, "init"):
+        return kind
+    try:
+        made = kind() if isinstance(kind, type) else kind
+    except TypeError as error:
+        raise InputError(
+            f"--model.head-pool {name} must be made without arguments, or with those given: {error}"
+        ) from error
+    if not isinstance(made, Pool):
+        raise InputError(f"--model.head-pool must be a pooling that inherits from ops.pooling.Pool, got {name}")
+    return lambda: made
 
 
 def prepared_keys(score: scores.Score, hidden: Float[Array, "B S H"]) -> Float[Array, "B S F"]:

@@ -10,6 +10,7 @@ from attention_jax import InputError, config
 from attention_jax.config import replace
 from attention_jax.config.models import NORMALISERS
 from attention_jax.models.language_model import LanguageModel
+from attention_jax.models.multihead import MultiHeadAttention
 from attention_jax.models.text_classifier import TextClassifier
 from attention_jax.models.transformer import Transformer
 from attention_jax.models.vit import Vit
@@ -250,6 +251,8 @@ def stepped(kind, model, inputs):
         ({"mask": "math:pi"}, "--model.mask .* math:pi"),
         ({"score": "soft_cap(1, 2, 3)"}, "soft_cap"),
         ({"normaliser": "top_k"}, "--model.normaliser top_k"),
+        ({"head_pool": "math:pi"}, "--model.head-pool .* math:pi"),
+        ({"head_pool": "local_linear(1, 2)"}, "local_linear"),
         ({"norm_layer": "math:sqrt"}, "--model.norm-layer .* sqrt"),
         ({"mlp_layer": "swiglu(3)"}, "--model.mlp-layer .* swiglu"),
     ],
@@ -282,6 +285,35 @@ def test_what_a_normaliser_learns_has_a_gradient_in_every_head(name):
     gradient = jax.jit(jax.grad(loss))(params)
     found = [x for path, x in jax.tree.leaves_with_path(gradient) if "normaliser" in jax.tree_util.keystr(path)]
     assert len(found) == 2 and all(np.all(np.isfinite(x) & (x != 0)) for x in found)
+
+
+@pytest.mark.parametrize("normaliser", ["softmax", "sigmoid"])
+def test_a_head_that_pools_local_linearly_reproduces_linear_values(normaliser):
+    """With W_v = W_k every value is its key, so that a head returns its query: the output is x W_q W_o."""
+    heads = MultiHeadAttention(2, 8, head_pool="local_linear", normaliser=normaliser, use_bias=False, num_kv_heads=2)
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 24, 8)), jnp.float32)
+    params = jax.jit(heads.init)(jax.random.key(0), x, x, x)["params"]
+    params = params | {"value": params["key"]}
+    out = jax.jit(heads.apply)({"params": params}, x, x, x)[0]
+    np.testing.assert_allclose(out, x @ params["query"]["kernel"] @ params["out"]["kernel"], atol=2e-3)
+
+
+@pytest.mark.parametrize("kind", ["decoder-only", "image classifier"])
+@pytest.mark.parametrize(("pool", "width"), [("moments", 32), ("log_mixture", 16), ("local_linear(0.1)", 16)])
+def test_every_pooling_of_heads_in_a_model(kind, pool, width):
+    """Shapes alone: the gate and the last linear map are as wide as what the heads pool, here 4 heads of 4."""
+    options, make = MODELS[kind]
+    model, inputs = make(replace(options, head_pool=pool, output_gate=True))
+    params = jax.eval_shape(lambda: model.init(jax.random.key(0), *inputs))["params"]
+    kernels = {str(path): x.shape for path, x in jax.tree.leaves_with_path(params) if "kernel" in str(path[-1])}
+    shapes = lambda name: {shape for path, shape in kernels.items() if "'attention'" in path and f"'{name}'" in path}
+    assert shapes("out") == {(width, 16)} and shapes("gate") == {(16, width)}
+
+
+def test_steps_with_another_pooling_are_teacher_forcing():
+    options, make = MODELS["decoder-only"]
+    model = make(replace(options, head_pool="moments"))
+    np.testing.assert_allclose(*stepped("decoder-only", *model), atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["learned_entmax", "sigmoid(-1.0)", "relu", "top_k(2)", "stick_breaking"])
