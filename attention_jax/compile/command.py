@@ -53,8 +53,8 @@ def run(
 
 
 def known(experiment: Experiment, config: configs.Config) -> dict:
-    """Return facts about the data: of a recorded run of the experiment, from the experiment's file, or of a recorded run
-    of another experiment with the same data."""
+    """Return facts about the data: of a recorded run of the experiment, from the experiment's file, or of a recorded
+    run of another experiment with the same data."""
     if found := recorded_facts(experiment, config) or experiment.facts:
         return found
     others = (catalogue.load_experiment(name) for name in catalogue.names())

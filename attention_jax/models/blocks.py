@@ -201,7 +201,7 @@ class FeedForward(nn.Module):
 
     def _rest(self, x, rate, rng):
         """Activation, dropout and second layer. In half precision the gradient stores the first matmul alone: of these
-        widest arrays of a layer, neither a GELU's output nor the error function inside it nor a float32 copy is kept."""
+        widest arrays of a layer, neither a GELU's output, its error function nor a float32 copy is kept."""
         return self.out(dropout(ACTIVATIONS[self.block.activation](x), rate, rng))
 
 
