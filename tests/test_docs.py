@@ -179,3 +179,15 @@ def test_a_file_of_a_model_asks_for_no_option_of_another_one(file):
     foreign = vocabulary([kind for kinds in families().values() for kind in kinds]) - vocabulary(own)
     words = asked((ROOT / "attention_jax" / "models" / f"{file}.py").read_text(encoding="utf-8"))
     assert not words & foreign, f"models/{file}.py asks for options of other models"
+
+
+def test_papers_that_are_cited_are_in_the_bibliography():
+    """Each "Author et al. year" of the package and of the pages written by hand; experiments name titles themselves."""
+    rows = re.findall(r"^\| ([^|]+\d{4}[^|]*) \|", (ROOT / "docs" / "references.md").read_text("utf-8"), re.MULTILINE)
+    listed = {(row.split()[0].rstrip(","), year) for row in rows for year in re.findall(r"\d{4}", row)}
+    generated = ("results.md", "replication.md", "references.md")
+    pages = [page for page in PAGES if page.name not in generated]
+    text = " ".join(path.read_text("utf-8") for path in [*pages, *(ROOT / "attention_jax").rglob("*.py")])
+    cited = set(re.findall(r"\b([A-Z][\w-]+) et al\.,?\s+\(?((?:19|20)\d\d)", text))
+    assert len(cited) > 60
+    assert cited - listed == set()
