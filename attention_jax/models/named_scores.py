@@ -120,7 +120,7 @@ def normaliser_class(name: str) -> Callable[[], Normaliser]:
 
 
 def pool_class(name: str) -> Callable[[], Pool]:
-    """What makes the pooling that `config.models.POOLS` calls `name`, or that stands at "package.file:Class": a class
+    """What makes the pooling that `config.models.POOLS` calls `name`, or the import path "package.file:Class": a class
     (with `init`, where it learns) or a function."""
     kind = part(name, POOLS)
     if hasattr(kind, "init"):
