@@ -54,7 +54,7 @@ def train(words: list[str]):
     directory = directory_of(asked, experiment.name)
     result = lifecycle.start(config, directory, study=experiment.study, resume=asked.resume)
     if hosts.is_primary():
-        say_result(result, directory)
+        print_result(result, directory)
 
 
 def config_before(asked):
@@ -97,7 +97,7 @@ def directory_of(asked, name: str) -> Path:
     return run_directory.latest_directory(name) if asked.resume else run_directory.fresh_directory(name)
 
 
-def say_result(result: dict, directory: Path):
+def print_result(result: dict, directory: Path):
     for name, value in result["metrics"].items():
         print(f"{name:32} {value:.6g}" if isinstance(value, float) else f"{name:32} {value}")
     samples = directory / "samples.txt"
@@ -113,7 +113,7 @@ def export(words: list[str]):
     if asked.to == "stablehlo" and asked.naming != "own":
         raise InputError(f"--naming {asked.naming} names arrays of safetensors and npz: leave it or --to stablehlo out")
     name = "stablehlo" if asked.to == "stablehlo" else asked.naming
-    directory = Path(asked.out) if asked.out else packed.beside(asked.run) / "export" / name
+    directory = Path(asked.out) if asked.out else packed.output_directory(asked.run) / "export" / name
     if asked.to == "stablehlo":
         from attention_jax.weights import stablehlo
 
@@ -200,15 +200,15 @@ def look(words: list[str]):
     if asked.out and not asked.out.endswith((".html", ".htm")):
         raise InputError(f"--out needs a file that ends in .html; got {asked.out}")
     if asked.hf:
-        page, usual = look_at_weights(asked.run, texts), Path(f"{Path(asked.run).resolve().name}.html")
+        page, usual = attention_of_weights(asked.run, texts), Path(f"{Path(asked.run).resolve().name}.html")
     else:
         page = load_run(asked.run, trust_code=asked.trust_code).look(texts)
-        usual = packed.beside(asked.run) / "figures" / ("look-own.html" if texts else "look.html")
+        usual = packed.output_directory(asked.run) / "figures" / ("look-own.html" if texts else "look.html")
     path = page.save(asked.out or usual)
     print(f"{page.note}\n{path}" if page.note else path)
 
 
-def look_at_weights(directory: str, texts: list[str]):
+def attention_of_weights(directory: str, texts: list[str]):
     """Return the page of attention maps of the Hugging Face model in a directory."""
     from attention_jax.report.attention_page import page
     from attention_jax.views import huggingface
@@ -223,7 +223,7 @@ def translate(words: list[str]):
     """RUN FILE [--out FILE]: translate a text file line by line (standard output without --out)."""
     from attention_jax import cli, load_run
     from attention_jax.data.text_files import read_lines
-    from attention_jax.files import write_whole
+    from attention_jax.files import write_atomically
 
     asked = cli.parse(cli.Translate, words)
     lines = read_lines(asked.file, "file to translate")
@@ -233,7 +233,7 @@ def translate(words: list[str]):
     translated = iter(load_run(asked.run, trust_code=asked.trust_code).predict(full) if full else [])
     text = "".join((next(translated) if line.strip() else "") + "\n" for line in lines)
     if Path(asked.out).is_file():
-        write_whole(Path(asked.out), text)
+        write_atomically(Path(asked.out), text)
     elif asked.out:  # a new file or a device
         Path(asked.out).write_text(text, encoding="utf-8")
     else:

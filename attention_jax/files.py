@@ -63,18 +63,18 @@ def metrics_row(line: str | bytes) -> dict | None:
 
 def write_json(path: Path, value) -> Path:
     """Write `value` so that the file is either the old one or the whole new one, never a half; make its directory."""
-    return write_whole(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+    return write_atomically(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
-def write_whole(path: Path, text: str) -> Path:
+def write_atomically(path: Path, text: str) -> Path:
     """Write `text` to a file, which is the old one or the whole new one; make its directory."""
-    with whole(path) as part:
+    with temporary(path) as part:
         part.write_text(text, encoding="utf-8")
     return path
 
 
 @contextmanager
-def whole(path: Path) -> Iterator[Path]:
+def temporary(path: Path) -> Iterator[Path]:
     """Context with the name of a temporary file, which is renamed to `path` at the end, or removed on failure.
 
     The directory is created. An OSError without a file name gets that of `path`.

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from attention_jax import InputError
-from attention_jax.files import whole
+from attention_jax.files import temporary
 
 PACKED = ".zip"
 KEPT = (
@@ -44,7 +44,7 @@ def write(directory: Path, params, out: Path) -> Path:
         )
     arrays = {name: np.ascontiguousarray(array) for name, array in flat(params).items()}
     out.parent.mkdir(parents=True, exist_ok=True)
-    with whole(out) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:
+    with temporary(out) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in KEPT:
             if (directory / name).exists():
                 archive.write(directory / name, name)
@@ -98,10 +98,10 @@ def read_weights(directory: Path) -> dict | None:
         raise InputError(f"{path.name} of the packed run is damaged ({error}); pack the run again") from error
 
 
-def beside(run: Path | str) -> Path:
+def output_directory(run: Path | str) -> Path:
     """Return the directory for files derived from a run: its directory, or for a packed run one of its name beside it.
 
-    >>> beside("models/dates.zip").as_posix()
+    >>> output_directory("models/dates.zip").as_posix()
     'models/dates'
     """
     return Path(run).with_suffix("") if Path(run).suffix == PACKED else Path(run)

@@ -13,7 +13,7 @@ from textwrap import fill
 from attention_jax.catalogue import CHAPTERS, ROOT, Experiment, load_experiment, names
 from attention_jax.comparison import elsewhere
 from attention_jax.config import Claim, Grid, Withdrawn
-from attention_jax.files import write_whole
+from attention_jax.files import write_atomically
 from attention_jax.ledger import recorded
 from attention_jax.replication import registered
 from attention_jax.report.tables import Table, markdown, number, span
@@ -271,9 +271,9 @@ def write_pages(root: Path = ROOT.parent):
     for name, generated in (("results", results), ("replication", f"{replication_page(rows)}\n")):
         path = root / "docs" / f"{name}.md"
         kept = path.read_text(encoding="utf-8").partition("<!-- generated -->\n")[0]
-        write_whole(path, f"{kept}<!-- generated -->\n{generated}")
+        write_atomically(path, f"{kept}<!-- generated -->\n{generated}")
     readme = root / "README.md"
-    write_whole(readme, fresh_readme(readme.read_text(encoding="utf-8"), experiments, rows))
+    write_atomically(readme, fresh_readme(readme.read_text(encoding="utf-8"), experiments, rows))
 
 
 if __name__ == "__main__":

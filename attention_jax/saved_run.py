@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from attention_jax import InputError, config as configs
-from attention_jax.files import check_regular, read_object, whole, write_json
+from attention_jax.files import check_regular, read_object, temporary, write_json
 from attention_jax.packed import PACKED, opened, read_weights
 from attention_jax.run_directory import check_data, check_format, final_of, has_checkpoint, read_config
 
@@ -32,7 +32,7 @@ def store_preprocessing(directory: Path, task):
         data = stored.encode(excerpt, arrays)
     except stored.NotStored:
         return
-    with whole(directory / "preprocessing.npz") as part, part.open("wb") as file:
+    with temporary(directory / "preprocessing.npz") as part, part.open("wb") as file:
         np.savez_compressed(file, **arrays)
     write_json(directory / "preprocessing.json", {"format": FORMAT, "data": data})
 
@@ -68,7 +68,7 @@ def load_task(directory: Path, config: configs.Config, whole_data: bool = True):
     """Return the task of a run that is finished or has a checkpoint, without parameters; `whole_data` as in `load`."""
     from attention_jax import tasks
 
-    check_answers(directory, config)
+    check_usable(directory, config)
     data = None if whole_data else read_preprocessing(directory)
     task = tasks.build(config, data)
     if data is None:
@@ -78,7 +78,7 @@ def load_task(directory: Path, config: configs.Config, whole_data: bool = True):
     return task
 
 
-def check_answers(directory: Path, config: configs.Config):
+def check_usable(directory: Path, config: configs.Config):
     """Raise InputError if a run is neither finished nor has a checkpoint."""
     if config.model is None or not (has_checkpoint(directory) or (directory / "weights.safetensors").exists()):
         final_of(directory, config)

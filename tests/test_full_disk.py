@@ -8,7 +8,7 @@ import pytest
 
 from attention_jax import InputError
 from attention_jax.errors import explained
-from attention_jax.files import whole, write_json
+from attention_jax.files import temporary, write_json
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -22,6 +22,6 @@ def test_what_could_not_be_written_is_named_and_gone(tmp_path):
 
 def filled(path: Path, number: int):
     """Half a file, then an error as a file that is open raises it: without a name."""
-    with whole(path) as part:
+    with temporary(path) as part:
         part.write_text("half")
         raise OSError(number, os.strerror(number))

@@ -113,7 +113,7 @@ def devices(target: Target) -> list:
     """The absent devices of a target. Raises InputError where the package with its compiler is missing."""
     platform = target.chip.platform
     if platform == "cpu":
-        return devices_in_the_room(target)
+        return present_devices(target)
     extra, packages = {"tpu": ("tpu", ("libtpu",)), "cuda": ("cuda12", ("jax_cuda12_plugin", "jax_cuda13_plugin"))}[
         platform
     ]
@@ -131,7 +131,7 @@ def devices(target: Target) -> list:
         raise InputError(f"there is no {target.name} for its compiler; give another --target ({reason})") from error
 
 
-def devices_in_the_room(target: Target) -> list:
+def present_devices(target: Target) -> list:
     """CPU devices, emulated if there are several: to try things out without a compiler for a chip."""
     there = jax.devices("cpu")
     if len(there) < target.devices:

@@ -16,7 +16,7 @@ import numpy as np
 
 from attention_jax import InputError
 from attention_jax.data.text_files import check_equal, decode_line, two_columns
-from attention_jax.files import data_home, whole
+from attention_jax.files import data_home, temporary
 
 BLOCK = 2**23
 """Bytes per read."""
@@ -69,7 +69,7 @@ def index(path: str) -> Lines:
         if status.st_size >= LONG:
             print(f"reading {path} for where its lines begin (once)", file=sys.stderr)
         older = glob.glob(f"{glob.escape(name)}-*.offsets")
-        with whole(Path(offsets)) as part:
+        with temporary(Path(offsets)) as part:
             _write_offsets(path, part)
         for file in older:
             with contextlib.suppress(FileNotFoundError):  # another process has done so

@@ -15,7 +15,7 @@ from pathlib import Path
 from attention_jax import InputError
 from attention_jax.data import text_files
 from attention_jax.data.pairs import Tokenizer
-from attention_jax.files import data_home, whole
+from attention_jax.files import data_home, temporary
 
 
 def whitespace() -> Tokenizer:
@@ -124,7 +124,7 @@ def _cached_tokens(name: str, texts: Sequence[str], tokens: Callable[[str], list
 
 def _write(path: str, content: bytes) -> None:
     """Write a file atomically, also with concurrent writers."""
-    with whole(Path(path)) as part:
+    with temporary(Path(path)) as part:
         part.write_bytes(content)
 
 

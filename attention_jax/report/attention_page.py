@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from attention_jax import InputError
-from attention_jax.files import write_whole
+from attention_jax.files import write_atomically
 from attention_jax.report.attention_data import KINDS, Attention, AttentionRecord, Axis, Prediction
 
 LARGEST = 2_900_000
@@ -38,7 +38,7 @@ class Page:
         """Write the page to a file, creating its directory, and return the path; InputError if that fails."""
         path = Path(path)
         try:
-            return write_whole(path, self.html)
+            return write_atomically(path, self.html)
         except OSError as error:
             raise InputError(f"{path} cannot be written ({error.strerror}); give another --out FILE.html") from error
 

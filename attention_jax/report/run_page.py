@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from attention_jax import InputError
-from attention_jax.files import write_whole
+from attention_jax.files import write_atomically
 from attention_jax.report.tables import Table, markdown, number
 
 
@@ -30,7 +30,7 @@ def run_page(directory: str | Path) -> Path:
     if (directory / "figures" / "look.html").exists():
         parts.append("## where the model looks\n\n[figures/look.html](figures/look.html), for a browser")
     page = directory / "page.md"
-    write_whole(page, "\n\n".join(parts) + "\n")
+    write_atomically(page, "\n\n".join(parts) + "\n")
     return page
 
 

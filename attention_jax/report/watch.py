@@ -22,14 +22,14 @@ PROGRESS = ("state", "step", "total_steps", "seconds_left", "examples_per_second
 """The contents of progress.json (train/log.py)."""
 
 
-class Standing(NamedTuple):
+class Status(NamedTuple):
     """The state of a run in words, and whether it is final."""
 
     words: str
     over: bool
 
 
-def standing(directory: Path) -> Standing:
+def status(directory: Path) -> Status:
     """Return the state of a run: not started, training, or ended, and how."""
     result, failed = _json(directory / "result.json", "seconds"), _json(directory / "failure.json", "reason")
     progress = _json(directory / "progress.json", *PROGRESS)
@@ -38,26 +38,26 @@ def standing(directory: Path) -> Standing:
     here = progress.get("host") == platform.node()
     alive = here and _alive(progress["process"])
     if result and not (alive and progress["state"] == "training"):  # a run that has ended may be resumed
-        return Standing(f"ended after {duration(result['seconds'])}", True)
+        return Status(f"ended after {duration(result['seconds'])}", True)
     if failed:
-        return Standing(f"failed: {failed['reason']}", True)
+        return Status(f"failed: {failed['reason']}", True)
     if not (directory / "config.json").exists():
-        return Standing("there is no run yet; waiting for it", False)
+        return Status("there is no run yet; waiting for it", False)
     if not progress:
-        return Standing("not training yet: reading data and compiling", False)
+        return Status("not training yet: reading data and compiling", False)
     where = f"step {progress['step']}"
     if progress["state"] == "diverged":
-        return Standing(f"diverged after {where}", True)
+        return Status(f"diverged after {where}", True)
     if progress["state"] == "stopped":
-        return Standing(f"interrupted at {where}; {resume}", True)
+        return Status(f"interrupted at {where}; {resume}", True)
     if here and not alive:
-        return Standing(f"its process has ended after {where}; {resume}", True)
+        return Status(f"its process has ended after {where}; {resume}", True)
     if progress["state"] == "trained":
-        return Standing("trained; evaluating and drawing figures", False)
+        return Status("trained; evaluating and drawing figures", False)
     left = "" if progress["seconds_left"] is None else f", at most {duration(progress['seconds_left'])} left"
     pace = f"{progress['examples_per_second']:.4g} examples/s, {progress['waiting_share']:.0%} of the time without data"
     share = progress["step"] / max(progress["total_steps"], 1)
-    return Standing(f"{where} of {progress['total_steps']} ({share:.0%}){left}; {pace}", False)
+    return Status(f"{where} of {progress['total_steps']} ({share:.0%}){left}; {pace}", False)
 
 
 def duration(seconds: float) -> str:
@@ -115,7 +115,7 @@ def picture(directory: Path, rows: list[Mapping], curves: bool = True):
     from rich.text import Text
 
     epochs = [row for row in rows if "seconds" in row]
-    parts = [Text(escaped(f"{directory}: {standing(directory).words}"))]
+    parts = [Text(escaped(f"{directory}: {status(directory).words}"))]
     if epochs:
         parts.append(Text(f"epoch {epochs[-1]['epoch']}, {duration(epochs[-1]['seconds'])} of training"))
     if rows:
@@ -145,7 +145,7 @@ def follow(directory: Path, once: bool = False, interval: float = 1.0):
         with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
             over = False
             while not over:
-                over = standing(directory).over
+                over = status(directory).over
                 live.update(picture(directory, rows_of(metrics), curves), refresh=True)
                 time.sleep(0 if over else interval)
         return
@@ -158,7 +158,7 @@ def _tell(directory: Path, metrics: Path, interval: float):
     """A line for each epoch that ends, until the run is over."""
     told, before = 0, ""
     while True:
-        now = standing(directory)
+        now = status(directory)
         epochs = [row for row in rows_of(metrics) if "seconds" in row]
         told = min(told, len(epochs))  # fewer after a resume from an earlier epoch
         for row in epochs[told:]:

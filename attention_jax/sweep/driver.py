@@ -105,7 +105,7 @@ def sweep(
                 if asked := _ask(study, settings, number):
                     _run_round(directory, settings, study, asked, where, population)
             print(f"all runs have ended ({time.perf_counter() - began:.0f} s since this command began)")
-            trials = summary.standing(directory, settings, study)
+            trials = summary.current_trials(directory, settings, study)
             summary.write(directory, settings, trials, study)
             return trials
     except InputError:
@@ -137,7 +137,7 @@ def _run_round(directory, settings: Settings, study: optuna.Study, asked: dict, 
 
 def _tell(directory: Path, settings: Settings, study: optuna.Study, asked: dict, before: int) -> list[plan.Trial]:
     """Report finished trials to the study and remove them from `asked`; return the states of all trials."""
-    trials = summary.standing(directory, settings, study)
+    trials = summary.current_trials(directory, settings, study)
     for trial in trials:
         if trial.number in asked and trial.state in ("done", "failed"):
             ended = asked.pop(trial.number)
@@ -172,7 +172,7 @@ def _groups(directory: Path, settings: Settings, asked: dict, until: int, slots:
     paths = []
     for indices in partition.groups([config for config, _ in members], population, slots, staged):
         group = worker.Group([members[index] for index in indices], until, settings.metric)
-        if not all(worker.there(*member, until) for member in group.members):
+        if not all(worker.is_trained(*member, until) for member in group.members):
             names = " ".join(str(run.relative_to(directory)) for _, run in group.members)
             paths.append(directory / "groups" / f"{until:04d}-{indices[0]:04d}-{zlib.crc32(names.encode()):08x}.json")
             worker.write(paths[-1], group)

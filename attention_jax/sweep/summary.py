@@ -22,7 +22,7 @@ CURVES = 6
 """The number of trials whose learning curves are plotted."""
 
 
-def standing(directory: Path, settings: Settings, study: optuna.Study) -> list[Trial]:
+def current_trials(directory: Path, settings: Settings, study: optuna.Study) -> list[Trial]:
     """Return the states of all trials of the study."""
     pruned = [trial.number for trial in study.get_trials(deepcopy=False) if trial.state == TrialState.PRUNED]
     return plan.trials(directory, settings, search.points(study), pruned)
@@ -233,7 +233,7 @@ def report(directory: Path, trust_code: bool = False):
     settings = plan.read_settings(directory, trust_code)
     journal = directory / "journal.log"
     study = search.load_study(journal) if journal.exists() else search.new_study(settings)
-    write(directory, settings, standing(directory, settings, study), study)
+    write(directory, settings, current_trials(directory, settings, study), study)
 
 
 def announce(settings: Settings, points: Sequence[dict]):

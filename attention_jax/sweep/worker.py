@@ -57,7 +57,7 @@ def writing(directory: Path) -> Iterator[None]:
         ) from error
 
 
-def there(config: configs.Config, directory: Path, until: int) -> bool:
+def is_trained(config: configs.Config, directory: Path, until: int) -> bool:
     """Whether a run is finished, or has been trained to epoch `until` and can resume from there."""
     if until >= config.train.total_epochs or run_directory.ended(directory):
         return run_directory.ended(directory)
@@ -75,7 +75,7 @@ def run_group(path: Path):
     with writing(shared), one_at_a_time(shared):  # a worker may outlive its killed sweep by half a second
         _check_metric(group)
         for number, members in enumerate(_populations(path, group)):
-            if all(there(*member, group.until) for member in members):
+            if all(is_trained(*member, group.until) for member in members):
                 continue
             if len(members) == 1:
                 _single(*members[0], group.until)

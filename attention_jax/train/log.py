@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from attention_jax import provenance
-from attention_jax.files import metrics_row, write_json, write_whole
+from attention_jax.files import metrics_row, write_atomically, write_json
 from attention_jax.train import hosts
 from attention_jax.train.sinks import Sinks
 
@@ -32,7 +32,7 @@ class MetricsLog:
             self.file = Path(os.devnull).open("wb", buffering=0)  # noqa: SIM115
             return
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True) if path.exists() else []
-        write_whole(path, "".join(line for line in lines if line.endswith("\n") and _is_kept(line, step, epochs)))
+        write_atomically(path, "".join(line for line in lines if line.endswith("\n") and _is_kept(line, step, epochs)))
         self.file = path.open("ab", buffering=0)
 
     def write(self, step: int, **values):

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from attention_jax import Diverged, InputError, lower_is_better
-from attention_jax.files import write_whole
+from attention_jax.files import write_atomically
 from attention_jax.train import hosts
 from attention_jax.train.log import MetricsLog, Pace, Progress, Status, scalars
 
@@ -134,7 +134,7 @@ class Run:
         """Write text that the model generated after an epoch to samples.txt, until the final report replaces it."""
         if samples and hosts.is_primary():
             with contextlib.suppress(OSError):
-                write_whole(self.directory / "samples.txt", "\n".join(samples) + "\n")
+                write_atomically(self.directory / "samples.txt", "\n".join(samples) + "\n")
 
     def quality_after(self, epoch: int) -> float:
         """Return the metric after `epoch`, signed so that higher is better, or -inf if the run had ended before.

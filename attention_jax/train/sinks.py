@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from attention_jax.files import write_whole
+from attention_jax.files import write_atomically
 
 Sink = tuple[Callable[[int, dict[str, float]], object], Callable[[], object]]
 
@@ -46,7 +46,7 @@ def wandb(directory: Path) -> Sink:
         reinit="create_new",
         settings=wandb.Settings(silent=True, init_timeout=30),
     )
-    write_whole(kept, run.id)
+    write_atomically(kept, run.id)
     return lambda step, values: run.log(values, step=step), run.finish
 
 
@@ -62,7 +62,7 @@ def mlflow(directory: Path) -> Sink:
         known = client.get_experiment_by_name(config["name"])
         experiment = known.experiment_id if known else client.create_experiment(config["name"])
         run = client.create_run(experiment, run_name="/".join(directory.parts[-2:]))
-        write_whole(kept, run.info.run_id)
+        write_atomically(kept, run.info.run_id)
         client.set_tag(run.info.run_id, "config", json.dumps(config)[:5000])
     run, now = kept.read_text(), lambda: int(1000 * time.time())
     write = lambda step, values: client.log_batch(run, [Metric(name, x, now(), step) for name, x in values.items()])

@@ -11,7 +11,7 @@ import numpy as np
 from attention_jax import InputError, decode
 from attention_jax.config import Sampling
 from attention_jax.data.text_windows import Windows
-from attention_jax.files import write_whole
+from attention_jax.files import write_atomically
 from attention_jax.report.attention_data import AttentionRecord, Prediction, check_length
 from attention_jax.report.figures import show_heatmaps
 from attention_jax.tasks import Evaluation
@@ -84,7 +84,7 @@ class LanguageView(View):
 
     def report(self, params, evaluation: Evaluation, directory: Path) -> list[Path]:
         texts = self.predict(params, list(self.data.beginnings), None)
-        write_whole(directory.parent / "samples.txt", "\n".join(texts) + "\n")
+        write_atomically(directory.parent / "samples.txt", "\n".join(texts) + "\n")
         figure = self.draw(params, texts[-1], DRAWN, directory / "attention.png")
         return [] if figure is None else [figure]
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from attention_jax import InputError
 from attention_jax.data.pairs import PairData, Texts, decode_targets, encode_sources, references
-from attention_jax.files import write_json, write_whole
+from attention_jax.files import write_atomically, write_json
 from attention_jax.ops.losses import masked_cross_entropy
 from attention_jax.report import bleu
 from attention_jax.report.attention_data import Attention, AttentionRecord, Prediction, check_length
@@ -176,7 +176,7 @@ class Seq2seqView(View):
         data, split, sentences = self.data, self.sample_split, are_sentences(self.data)
         tokens, batch = self.write(params, data.texts[split].source[:SAMPLES])
         lines = sample_lines(data, split, tokens)
-        write_whole(directory.parent / "samples.txt", "\n".join(lines) + "\n")
+        write_atomically(directory.parent / "samples.txt", "\n".join(lines) + "\n")
         figures = [self.draw(params, batch, tokens, directory / "alignment.png")]
         figures += self.draw_layers(params, batch, tokens, directory)
         if sentences:
@@ -188,7 +188,7 @@ def write_translations(data: PairData, split: str, written: np.ndarray, name: st
     """Write the translations of a split, their BLEU with its signature, and BLEU by source length, to the parent of
     `directory`; plot the latter for the experiment `name` in `directory` and return the figure's path."""
     outputs, targets = decode_targets(data, written), references(data, split)
-    write_whole(directory.parent / f"{split}.txt", "".join(f"{line}\n" for line in outputs))
+    write_atomically(directory.parent / f"{split}.txt", "".join(f"{line}\n" for line in outputs))
     lengths = data.held_out[split].source_length - 1
     bins = bleu.bleu_by_length(outputs, targets, lengths, tokenize=data.bleu_tokenize)
     scores = {

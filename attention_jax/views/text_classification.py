@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention_jax.data.labelled_texts import LabelledTexts, encode
-from attention_jax.files import write_whole
+from attention_jax.files import write_atomically
 from attention_jax.report.attention_data import AttentionRecord, Axis, Prediction, check_length
 from attention_jax.report.heatmaps import show_heatmaps
 from attention_jax.report.panels import confusion_matrix
@@ -116,7 +116,7 @@ class TextView(View):
             f"{text[:100]} -> {self.summary(*row)}{'' if guess == label else f'   (should be {names[label]})'}"
             for text, guess, label, *row in zip(texts, guesses, test.label, words, probabilities, pool)
         ]
-        write_whole(directory.parent / "samples.txt", "\n".join(lines[:SAMPLES]) + "\n")
+        write_atomically(directory.parent / "samples.txt", "\n".join(lines[:SAMPLES]) + "\n")
         confusion = np.zeros((len(names), len(names)), np.int64)
         np.add.at(confusion, (test.label, guesses), 1)
         first = [int(np.argmax(test.label == label)) for label in np.unique(test.label)]  # of each class

@@ -172,7 +172,7 @@ def write(weights: Weights, directory: Path, form: str, naming: str = OWN) -> st
         if beside:
             (place / "config.json").write_text(json.dumps(beside, indent=1) + "\n", encoding="utf-8")
 
-    whole(directory, fill)
+    make_directory(directory, fill)
     size = sum(file.stat().st_size for file in directory.iterdir())
     count = sum(array.size for array in arrays.values())
     return f"{directory}: {len(arrays)} tensors, {count:,} numbers, {size / 1e6:.1f} MB, named as {naming}{note}"
@@ -190,7 +190,7 @@ def renamed(kind: Naming, weights: Weights) -> dict[str, np.ndarray]:
     return to_theirs(rows, ours, sizes)
 
 
-def whole(directory: Path, fill: Callable[[Path], None]):
+def make_directory(directory: Path, fill: Callable[[Path], None]):
     """Make a directory that `fill` has filled, or none: it is written under another name and then renamed."""
     if directory.exists():
         raise InputError(f"--out must be a directory that does not exist yet; {directory} does")

@@ -26,7 +26,7 @@ from attention_jax.tasks.language import LanguageTask
 from attention_jax.tasks.seq2seq import Seq2seqTask
 from attention_jax.tasks.text_classification import TextTask
 from attention_jax.tasks.vision import VisionTask
-from attention_jax.weights.exchange import flat, nested, whole
+from attention_jax.weights.exchange import flat, make_directory, nested
 from attention_jax.weights.text_steps import steps
 
 TIMED = (1, 32)
@@ -203,7 +203,7 @@ def export(task, params, directory: Path, platforms=("cpu", "cuda", "tpu")) -> s
         said = json.dumps(manifest(served, programs), indent=1)
         (place / "manifest.json").write_text(said + "\n", encoding="utf-8")
 
-    whole(directory, fill)
+    make_directory(directory, fill)
     sizes = [f"{platform} {(directory / f'{platform}.stablehlo').stat().st_size:,}" for platform in programs]
     line = f"{directory}: programs of {', '.join(sizes)} bytes, weights of {_size(directory):,} bytes"
     return line + (f"; {timed(served, params, programs['cpu'])} on this CPU" if "cpu" in programs else "")

@@ -56,12 +56,12 @@ def shown(directory, rows, width=100, curves=True) -> str:
 
 
 def test_a_run_that_trains_is_told_with_its_pace(run):
-    assert not watch.standing(run).over
+    assert not watch.status(run).over
     progress(run)
-    words, over = watch.standing(run)
+    words, over = watch.status(run)
     assert "step 30 of 60 (50%)" in words and "1 min 30 s" in words and "123 examples/s, 25%" in words and not over
     progress(run, state="trained")
-    assert not watch.standing(run).over
+    assert not watch.status(run).over
 
 
 @pytest.mark.parametrize(
@@ -74,22 +74,22 @@ def test_a_run_that_trains_is_told_with_its_pace(run):
 )
 def test_a_run_that_is_over_says_so(run, changes, words):
     progress(run, **(changes if "state" in changes else {"process": gone()}))
-    assert words in watch.standing(run).words and watch.standing(run).over
+    assert words in watch.status(run).words and watch.status(run).over
     (run / "result.json").write_text(json.dumps({"seconds": 61.0}))
-    assert watch.standing(run) == ("ended after 1 min 1 s", True)
+    assert watch.status(run) == ("ended after 1 min 1 s", True)
 
 
 def test_a_run_that_goes_on_after_its_end_trains(run):
     (run / "result.json").write_text(json.dumps({"seconds": 61.0}))
     progress(run)
-    assert watch.standing(run).words.startswith("step 30 of 60") and not watch.standing(run).over
+    assert watch.status(run).words.startswith("step 30 of 60") and not watch.status(run).over
     progress(run, state="trained")
-    assert watch.standing(run).over
+    assert watch.status(run).over
 
 
 def test_a_process_on_another_machine_may_live(run):
     progress(run, process=gone(), host="another")
-    assert not watch.standing(run).over
+    assert not watch.status(run).over
 
 
 def test_half_a_line_waits_for_its_end(run):

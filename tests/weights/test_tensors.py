@@ -155,11 +155,11 @@ def test_nothing_half_written_stays(tmp_path):
         raise OSError(28, "No space left on device")
 
     with pytest.raises(OSError, match="No space"):
-        exchange.whole(tmp_path / "out", fill)
+        exchange.make_directory(tmp_path / "out", fill)
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "out").mkdir()
     with pytest.raises(InputError, match="--out must be a directory that does not exist yet"):
-        exchange.whole(tmp_path / "out", fill)
+        exchange.make_directory(tmp_path / "out", fill)
 
 
 def test_the_same_weights_are_the_same_file(tmp_path):

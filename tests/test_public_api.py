@@ -1,4 +1,4 @@
-"""The front door: what the package exports, what it needs, and what it says when something is not there."""
+"""The public API: exported names, required packages, and the errors where one is missing."""
 
 import ast
 import importlib.metadata
@@ -237,7 +237,7 @@ def test_a_run_trained_from_python_predicts(own, tmp_path):
         api.load_run(tmp_path)
 
 
-def test_kernel_regression_through_the_door_is_the_formula():
+def test_kernel_regression_is_the_formula():
     query, x, y = np.array([[0.3]]), np.array([[0.0], [1.0], [2.0]]), np.array([[1.0], [3.0], [2.0]])
     weight = np.exp(-((query - x.T) ** 2) / 2)
     arrays = (jnp.asarray(a, jnp.float32) for a in (query, x, y))
