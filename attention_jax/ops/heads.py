@@ -29,9 +29,10 @@ def attend_heads(
     dropout: float = 0.0,
     rng: Key[Array, ""] | None = None,
     query_offset: int = 0,
+    return_log_sum_exp: bool = False,
     implementation: Implementation | None = None,
-) -> Float[Array, "B T H V"]:
-    """`attend` for every sequence of a batch and every head, [B, T, H, V].
+) -> Float[Array, "B T H V"] | tuple[Float[Array, "B T H V"], Float[Array, "B T H"]]:
+    """`attend` for every sequence of a batch and every head, [B, T, H, V]; with `return_log_sum_exp` also [B, T, H].
 
     There may be fewer heads of keys and values than of queries: G must divide H, and the heads h of queries with the
     same h // (H / G) share one (grouped queries, Ainslie et al. 2023; G = 1 is Shazeer 2019's multi-query attention).
@@ -67,8 +68,9 @@ def attend_heads(
     def one(query, key, value, rules, parts, rng):
         score, bias, normalise = jax.tree.unflatten(structure, rules)
         call = {"score": score, "bias": bias, "normalise": normalise, "implementation": implementation}
+        call |= {"query_offset": query_offset, "return_log_sum_exp": return_log_sum_exp}
         mask = jax.tree.unflatten(mask_structure, parts)
-        return attend(query, key, value, mask=mask, dropout=dropout, rng=rng, query_offset=query_offset, **call)
+        return attend(query, key, value, mask=mask, dropout=dropout, rng=rng, **call)
 
     leading = lambda leaves: [0 if x.ndim else None for x in leaves]
     over = jax.vmap(one, in_axes=(0, None, None, leading(rules), None, 0))  # the heads of one group
@@ -76,8 +78,9 @@ def attend_heads(
     over = jax.vmap(over, in_axes=(0, 0, 0, None, leading(parts), 0))
     grouped = query.reshape(*query.shape[:2], groups, heads // groups, -1).transpose(0, 2, 3, 1, 4)
     key, value = key.transpose(0, 2, 1, 3), value.transpose(0, 2, 1, 3)
-    out = over(grouped, key, value, [by_group(x) for x in rules], parts, rngs)  # [B, G, H / G, T, V]
-    return out.transpose(0, 3, 1, 2, 4).reshape(*query.shape[:3], -1)
+    out = over(grouped, key, value, [by_group(x) for x in rules], parts, rngs)
+    in_order = lambda x: jnp.moveaxis(x, 3, 1).reshape(*query.shape[:3], *x.shape[4:])  # x [B, G, H / G, T, ...]
+    return jax.tree.map(in_order, out)
 
 
 def _check_axes(what, leaves, of, size):

@@ -1,5 +1,7 @@
 """Poolings against their definitions in NumPy, and attention of [batch, position, head, feature] with shared keys."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -101,6 +103,30 @@ def test_heads_share_keys_without_repeating_them(implementation):
     np.testing.assert_allclose(gradients[0], wide[0], atol=1e-5)
     for ours, theirs in zip(gradients[1:], wide[1:], strict=True):
         np.testing.assert_allclose(ours, theirs.reshape(2, 7, 2, 2, -1).sum(axis=3), atol=1e-5)
+
+
+@pytest.mark.parametrize("implementation", ["plain", "fused"])
+def test_two_caches_are_merged_by_their_log_sums(implementation):
+    """As in ring attention: the sum of both outputs by their shares of the sum of exponentials, gradients too."""
+    draw, shapes = jax.random.normal, ((2, 6, 4, 5), (2, 7, 2, 5), (2, 7, 2, 3))
+    inputs = [draw(jax.random.key(n), shape) for n, shape in enumerate(shapes)]
+    heads = functools.partial(attend_heads, return_log_sum_exp=True, implementation=implementation)
+
+    def merged(query, key, value):
+        caches = [heads(query, key[:, part], value[:, part]) for part in (slice(3), slice(3, 7))]
+        out, log = (jnp.stack(each) for each in zip(*caches))
+        return (jax.nn.softmax(log, axis=0)[..., None] * out).sum(axis=0), jax.nn.logsumexp(log, axis=0)
+
+    query, key = np.asarray(inputs[0], np.float64), np.repeat(np.asarray(inputs[1], np.float64), 2, axis=2)
+    exponentials = np.exp(np.einsum("bthd,bshd->bths", query, key) / np.sqrt(5))
+    np.testing.assert_allclose(heads(*inputs)[1], np.log(exponentials.sum(axis=-1)), atol=1e-5)
+    total = lambda function: lambda *inputs: sum(jnp.sin(x).sum() for x in function(*inputs))
+    for ours, theirs in zip(merged(*inputs), heads(*inputs), strict=True):
+        assert ours.shape[:3] == (2, 6, 4)
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    gradients = [jax.grad(total(function), (0, 1, 2))(*inputs) for function in (merged, heads)]
+    for ours, theirs in zip(*gradients, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=2e-5)
 
 
 def test_shapes_that_heads_cannot_have():
