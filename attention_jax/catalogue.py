@@ -215,8 +215,7 @@ def _module_of(path: Path) -> ModuleType:
     except ModuleNotFoundError as error:
         del sys.modules[spec.name]
         raise InputError(
-            f"{path} imports {error.name}, which is not found here: put it beside launch.py, install it, or add the "
-            "directory that it lies in to PYTHONPATH"
+            f"{path} imports {error.name}, which is not found here: install it, or add its directory to PYTHONPATH"
         ) from error
     return module
 

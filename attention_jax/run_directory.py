@@ -71,7 +71,7 @@ def undamaged(path: Path) -> Iterator[None]:
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
         raise InputError(
             f"{path} is damaged, of another version, or of a package that cannot be imported from here "
-            f"({' '.join(str(error).split())}); train again, or put your package beside launch.py"
+            f"({' '.join(str(error).split())}); train again, or add the directory of your package to PYTHONPATH"
         ) from error
 
 

@@ -240,7 +240,7 @@ def test_a_damaged_configuration_is_one_clear_error(tmp_path):
     with pytest.raises(InputError, match="speed"):
         run_directory.read_config(tmp_path)
     (tmp_path / "config.json").write_text('{"type": "mine.models:Lookup", "name": "x"}')
-    with pytest.raises(InputError, match=r"No module named 'mine'.*put your package beside launch.py") as error:
+    with pytest.raises(InputError, match=r"No module named 'mine'.*directory of your package to PYTHONPATH") as error:
         run_directory.read_config(tmp_path, trust_code=True)
     assert "\n" not in str(error.value)
 

@@ -176,7 +176,7 @@ def import_object(import_path: str) -> Any:
             raise  # the file is there; a package that it imports is not
         raise InputError(
             f"{import_path!r} must be package.file:name of something that can be imported; {error}: "
-            "put the package beside launch.py or on PYTHONPATH"
+            "install the package, or add its directory to PYTHONPATH"
         ) from error
 
 
