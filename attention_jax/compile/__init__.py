@@ -1,5 +1,5 @@
-"""Compiles programs for accelerators that are not installed: how much memory each needs, and whether it fits.
+"""Ahead-of-time compilation for accelerators that are not installed: the memory of each program and whether it fits.
 
-`targets` describes the accelerators, `report` reads what a compiler says of one program, `programs` makes the programs
-of an experiment, `compared` compares normalisers in one of them, `command` is `launch.py compile`.
+`targets` describes the accelerators, `report` reads the compiler's analysis of one program, `programs` builds the
+programs of an experiment, `compared` compares normalisers in one of them, and `command` is `launch.py compile`.
 """

@@ -1,4 +1,4 @@
-"""`launch.py compile`: the programs of one experiment for one target, printed as they are done."""
+"""`launch.py compile`: compile the programs of one experiment for one target and print their memory and cost."""
 
 import sys
 from collections.abc import Sequence
@@ -21,10 +21,12 @@ def run(
     out: str = "",
     normalisers: Sequence[str] = (),
 ) -> dict:
-    """Compile the programs of `config` for a target, print each and write all to the file `out`, if one is given. With
-    `normalisers` ("all", or their names) also compile the training call with each of them.
+    """Compile the programs of `config` for a target, print each, and write all to the JSON file `out` if it is given.
 
-    Raises InputError for a wrong target, a compiler or data that are missing, and an experiment that trains nothing.
+    With `normalisers` ("all", or their names) the training program is also compiled with each of them. `facts` are
+    sizes of the data such as "classes=1000", which override the recorded ones. Returns the contents of the file.
+
+    Raises InputError for an unknown target, a missing compiler, missing data, and an experiment without training.
     """
     if experiment.study:
         raise InputError(
@@ -53,8 +55,8 @@ def run(
 
 
 def known(experiment: Experiment, config: configs.Config) -> dict:
-    """Return facts about the data: of a recorded run of the experiment, from the experiment's file, or of a recorded
-    run of another experiment with the same data."""
+    """Return the sizes of the data, by priority: from a recorded run of the experiment, from the experiment's file, or
+    from a recorded run of another experiment with the same data."""
     if found := recorded_facts(experiment, config) or experiment.facts:
         return found
     others = (catalogue.load_experiment(name) for name in catalogue.names())
@@ -62,7 +64,7 @@ def known(experiment: Experiment, config: configs.Config) -> dict:
 
 
 def recorded_facts(experiment: Experiment, config: configs.Config) -> dict:
-    """The facts of a recorded run of this experiment whose data are those of `config`."""
+    """Return the data sizes that a recorded run of this experiment with the data of `config` has; {} without one."""
     variants = experiment.variants()
     for recorded in ledger.recorded(experiment.name, experiment.results)["runs"]:
         variant = variants.get(recorded["variant"])
@@ -72,7 +74,7 @@ def recorded_facts(experiment: Experiment, config: configs.Config) -> dict:
 
 
 def given(facts: Sequence[str]) -> dict[str, int]:
-    """Sizes as numbers.
+    """Parse `--facts name=size ...`; InputError unless every size is a positive integer.
 
     >>> given(["classes=1000"])
     {'classes': 1000}

@@ -1,4 +1,4 @@
-"""What each normaliser of the attention weights costs in the training step of an experiment, beside the softmax."""
+"""Memory, FLOPs and bytes accessed of an experiment's training step with each normaliser, relative to softmax."""
 
 from collections.abc import Sequence
 
@@ -9,13 +9,13 @@ from attention_jax.config.models import NORMALISERS
 from attention_jax.tasks import standin
 
 ALL = tuple("top_k(8)" if name == "top_k" else name for name in NORMALISERS)
-"""What `--normalisers all` means."""
+"""The normalisers of `--normalisers all`."""
 
 
 def chosen(names: Sequence[str], config: configs.Config) -> tuple[str, ...]:
-    """The softmax and the normalisers to compare it with.
+    """Return the normalisers to compile: the softmax as the baseline, then `names`.
 
-    Raises InputError for a name that is none, and for a model without normaliser.
+    Raises InputError for an unknown normaliser, and for a model without the option `normaliser`.
 
     >>> chosen(["sigmoid(-4)"], configs.Config("x", None, configs.Vit()))
     ('softmax', 'sigmoid(-4)')
@@ -26,12 +26,12 @@ def chosen(names: Sequence[str], config: configs.Config) -> tuple[str, ...]:
         )
     names = ALL if tuple(names) == ("all",) else tuple(names)
     for name in names:
-        configs.replace(config.model, normaliser=name)  # refuses what is none
+        configs.replace(config.model, normaliser=name)  # raises InputError for an unknown name
     return tuple(dict.fromkeys(("softmax", *names)))
 
 
 def compare(config: configs.Config, facts: dict, names: Sequence[str], target: Target) -> dict[str, Outcome]:
-    """Compile the training call with each normaliser of `names`, print a line of each, and return {name: outcome}."""
+    """Compile the training program with each normaliser, print a table row for each, and return {name: outcome}."""
     print(f"\ntraining with each normaliser, in brackets relative to {names[0]}; XLA counts loops once,")
     print("such as the search for a threshold")
     print(f"  {'normaliser':16} {'memory':>20} {'temporaries':>20} {'FLOP':>16} {'B accessed':>16}")
@@ -44,7 +44,7 @@ def compare(config: configs.Config, facts: dict, names: Sequence[str], target: T
 
 
 def line(name: str, outcome: Outcome, first: Outcome) -> str:
-    """One row of the table."""
+    """Format a table row: memory, temporaries, FLOP and bytes accessed, with ratios to those of `first`."""
     if outcome.report is None:
         return f"  {name:16} {size(outcome.needs):>20}: does not fit"
 

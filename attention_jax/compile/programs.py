@@ -1,4 +1,4 @@
-"""The programs of an experiment, compiled for a target: the call that trains, what evaluates, what decodes."""
+"""The training, evaluation and decoding programs of an experiment, compiled for a target."""
 
 import datetime
 import math
@@ -21,45 +21,45 @@ from attention_jax.train.step import init_state
 
 @dataclass(frozen=True)
 class Named:
-    """A program before it is compiled."""
+    """A lowered program, ready to be compiled."""
 
     name: str
     """training, evaluation or decoding."""
     steps: int
-    """That one call makes; rows are of each."""
+    """Optimizer steps in one call of the program."""
     rows: int
-    """Examples of a step, on all devices together."""
+    """Examples in a step, over all devices."""
     beside: int
-    """Bytes of data that lie on each device beside the arguments: the buckets that this call does not read."""
+    """Bytes of resident data on each device that are not arguments: the buckets that this program does not read."""
     lowered: jax.stages.Lowered
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of compiling a program: its report, or the memory that it lacks."""
+    """The result of compiling a program: its memory report, or the memory it would need if it does not fit."""
 
     name: str
     steps: int
     rows: int
     beside: int
     seconds: float
-    """That it took to compile."""
+    """Compilation time."""
     report: Report | None
-    """None where the compiler gave up."""
+    """None if compilation failed for lack of memory."""
     needs: float
-    """Bytes on a device."""
+    """Bytes required on each device."""
     of: float
-    """Bytes that it has."""
+    """Memory of a device in bytes; infinite if unknown."""
 
     @property
     def fits(self) -> bool:
-        """Whether a device has as many."""
+        """Whether the program fits into the memory of a device."""
         return self.needs <= self.of
 
 
 def programs(task, config: configs.Config, target: Target) -> Iterator[Named]:
-    """The programs of a run on the devices of a target: the training call of the bucket with the most numbers, and what
-    `task.eval_functions` names."""
+    """Lower the programs of a run for the devices of a target: training on the bucket with the largest batches, and the
+    programs of `task.eval_functions()`."""
     there = devices(target)
     yield training(task, config, there)
     params = jax.eval_shape(task.init, jax.random.PRNGKey(0))
@@ -72,8 +72,8 @@ def programs(task, config: configs.Config, target: Target) -> Iterator[Named]:
 
 
 def training(task, config: configs.Config, there: list) -> Named:
-    """The call that `train` makes for the bucket whose batches are largest; data that it would read while it trains are
-    the rows of one call."""
+    """Lower the training program for the bucket with the largest batches. Of streamed data, only the rows of one call
+    are on the devices."""
     size = lambda bucket, shape: shape[1] * sum(math.prod(a.shape[1:]) for a in task.buckets[bucket].values())
     bucket, shape = max(compiled_shapes(task, config.train), key=lambda call: size(*call))
     update = optimizer(config.optim, planned_steps(task, config.train))
@@ -91,7 +91,7 @@ def training(task, config: configs.Config, there: list) -> Named:
 
 
 def compiled(program: Named, target: Target) -> Outcome:
-    """Compile a program and report its memory and cost, or by how much it does not fit."""
+    """Compile a program and return its memory and cost, or the memory it would need if it does not fit."""
     facts, started = (program.name, program.steps, program.rows, program.beside), time.perf_counter()
     try:
         found = report(finish(program.lowered, target))
@@ -102,7 +102,7 @@ def compiled(program: Named, target: Target) -> Outcome:
 
 
 def to_json(name: str, target: Target, outcomes: list[Outcome]) -> dict:
-    """Everything that was found, in plain values; what is not known is None."""
+    """Return the outcomes as JSON values; unknown values are None."""
     date = datetime.date.today().isoformat()
     found = [asdict(outcome) | {"fits": outcome.fits} for outcome in outcomes]
     for values in found:
@@ -111,7 +111,7 @@ def to_json(name: str, target: Target, outcomes: list[Outcome]) -> dict:
 
 
 def table(outcome: Outcome) -> str:
-    """The figures of a program on one device, for a reader."""
+    """Format the memory and cost of a program on one device as text."""
     rows = f"{outcome.rows} examples a batch"
     if outcome.name == "training":
         rows = f"{outcome.steps} steps of {outcome.rows} examples in a call"
@@ -140,8 +140,7 @@ def table(outcome: Outcome) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes for a reader.
-
+    """Format a number of bytes with a binary unit prefix.
     >>> size(1536), size(2**31)
     ('1.5 KiB', '2.0 GiB')
     """
@@ -150,8 +149,7 @@ def size(count: float) -> str:
 
 
 def amount(count: float) -> str:
-    """A number with the prefix of its unit.
-
+    """Format a number with a decimal unit prefix, to be followed by the unit.
     >>> amount(3.6e12), amount(512)
     ('3.6 T', '512 ')
     """

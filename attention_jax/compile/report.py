@@ -1,4 +1,4 @@
-"""What the compiler of a chip says of one compiled program: its memory, and its own count of operations and traffic."""
+"""XLA's memory and cost analysis of one compiled program."""
 
 import re
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ EXHAUSTED = (
     r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm",
     r"temporaries \(([\d.]+)([KMGT]?)\) exceeds available HBM \(([\d.]+)([KMGT]?)\)",
 )
-"""How a TPU's compiler says that a program needs more than the chip has."""
+"""The TPU compiler's out-of-memory messages; groups: needed, its unit, available, its unit."""
 
 
 class DoesNotFit(Exception):
-    """The compiler gave up: the program needs more memory than the chip has."""
+    """Compilation failed because the program needs `needs` bytes of device memory and the device has `of`."""
 
     def __init__(self, needs: float, of: float, message: str):
         super().__init__(f"does not fit: needs {needs / 2**30:.2f} GiB of {of / 2**30:.2f} GiB")
@@ -25,37 +25,40 @@ class DoesNotFit(Exception):
 
 @dataclass(frozen=True)
 class Report:
-    """The memory of one call of a program on ONE device of a target, in bytes, and the compiler's count of its work."""
+    """Memory of one call of a program on ONE device of a target, in bytes, and XLA's count of its work."""
 
     arguments: int
     temporaries: int
     output: int
     aliased: int
-    """Output that is written where an argument was."""
+    """Bytes of output that reuse the memory of donated arguments."""
     code: int
     flops: float | None
-    """XLA's `cost_analysis`, which counts the body of a loop ONCE (jax issue 18672); None for GPUs, which have none."""
+    """From XLA's `cost_analysis`, which counts a loop body ONCE (jax issue 18672); None on GPUs, which lack it."""
     bytes_accessed: float | None
-    """The same of reads and writes, of all memories of the chip together."""
+    """Bytes read and written, over all memories of the device, counted like `flops`."""
 
     @property
     def total(self) -> int:
-        """Bytes of memory that the program needs."""
+        """Bytes of device memory that the program needs."""
         return self.arguments + self.output - self.aliased + self.temporaries + self.code
 
 
 def compile_for(target: Target, fn, *shapes, donate=()) -> jax.stages.Compiled:
-    """`fn` compiled for one device of a target from shapes (`jax.ShapeDtypeStruct`s or trees of them) alone.
+    """Compile `fn` for one device of a target from shapes alone (`jax.ShapeDtypeStruct`s or pytrees of them).
 
-    `donate` are the positions of arguments whose memory the output may take. Raises InputError if the compiler is not
-    installed, DoesNotFit if it says that the program cannot fit.
+    `donate` are the positions of donated arguments, whose memory the output may reuse. Raises InputError if the
+    compiler is not installed, DoesNotFit if the program exceeds the device's memory.
     """
     there = jax.sharding.SingleDeviceSharding(devices(target)[0])
     return finish(jax.jit(fn, in_shardings=there, out_shardings=there, donate_argnums=donate).lower(*shapes), target)
 
 
 def finish(lowered: jax.stages.Lowered, target: Target) -> jax.stages.Compiled:
-    """A program that was lowered for the devices of a target, compiled. Raises DoesNotFit."""
+    """Compile a program that was lowered for the devices of a target.
+
+    Raises DoesNotFit if it exceeds their memory, InputError if the compiler fails for another reason.
+    """
     try:
         return lowered.compile(compiler_options=target.options)
     except jax.errors.JaxRuntimeError as error:
@@ -67,8 +70,7 @@ def finish(lowered: jax.stages.Lowered, target: Target) -> jax.stages.Compiled:
 
 
 def _size(number: str, unit: str) -> float:
-    """Bytes.
-
+    """Convert a number with a binary prefix to bytes.
     >>> _size("1.5", "K")
     1536.0
     """

@@ -1,7 +1,7 @@
-"""Accelerators as targets of compilation, which need not be present.
+"""Accelerators as targets of ahead-of-time compilation; the hardware itself is not needed.
 
-The compilers of TPUs and of NVIDIA's cards run on any machine: `pip install "jax[tpu]"` or `"jax[cuda12]"` of the same
-version as jax, each in an environment of its own. No driver is needed, and one program at a time.
+The compilers for TPUs and NVIDIA GPUs run on any machine: install `"jax[tpu]"` or `"jax[cuda12]"` in the version of
+jax, each in a separate environment. No driver is needed. Run one process at a time.
 """
 
 import difflib
@@ -18,27 +18,27 @@ from attention_jax import InputError
 
 @dataclass(frozen=True)
 class Chip:
-    """One kind of device."""
+    """A device type: a TPU generation, a GPU model or the CPU."""
 
     name: str
     platform: str
-    """As JAX calls it: tpu, cuda or cpu."""
+    """JAX platform name: tpu, cuda or cpu."""
     memory: float = math.inf
-    """Bytes."""
+    """Device memory in bytes."""
     sides: int = 0
-    """Dimensions of a TPU's topology: v5e:2x4 has two."""
+    """Number of dimensions of a TPU topology: 2 for v5e:2x4."""
     card: dict = field(default_factory=dict, repr=False, compare=False)
-    """What XLA has to know of a GPU, as fields of its GpuDeviceInfoProto beside `COMMON`."""
+    """Fields of XLA's GpuDeviceInfoProto for a GPU, in addition to `COMMON`."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """Devices of one kind, as "v5e:2x4" or "h200:8" names them."""
+    """A number of devices of one type, written as "v5e:2x4" or "h200:8"."""
 
     name: str
     chip: Chip
     shape: tuple[int, ...]
-    """Of the topology."""
+    """Shape of the topology: (2, 4) for v5e:2x4, (8,) for h200:8."""
 
     @property
     def devices(self) -> int:
@@ -47,13 +47,13 @@ class Target:
 
     @property
     def options(self) -> dict:
-        """Compiler options of the target: nothing can be tuned by measuring on a GPU that is not there."""
+        """XLA compiler options; autotuning is off for GPUs because it measures on the device, which is absent."""
         absent_card = {"xla_gpu_enable_triton_gemm": False, "xla_gpu_autotune_level": 0}
         return absent_card if self.chip.platform == "cuda" else {}
 
 
 def _gpu(name: str, major: int, cores: int, memory: int, bandwidth: int, **card) -> Chip:
-    """A GPU as XLA describes it, in openxla/xla, xla/backends/gpu/target_config/specs."""
+    """Describe a GPU with the values of openxla/xla, xla/backends/gpu/target_config/specs."""
     card |= {"core_count": cores, "cuda_compute_capability": {"major": major}}
     return Chip(name, "cuda", memory, card=card | {"memory_bandwidth": bandwidth, "device_memory_size": memory})
 
@@ -77,19 +77,18 @@ CHIPS = {
         Chip("cpu", "cpu"),
     )
 }
-"""TPU v4 is left out: its compiler gives two devices a chip, where a running one has one."""
+"""TPU v4 is left out: its compiler reports two devices for each TPU, the running hardware one."""
 
 COMMON = {
     "threads_per_block_limit": 1024, "threads_per_warp": 32, "threads_per_core_limit": 2048,
     "shared_memory_per_block": 49152, "registers_per_core_limit": 65536, "registers_per_block_limit": 65536,
     "block_dim_limit_x": 2147483647, "block_dim_limit_y": 65535, "block_dim_limit_z": 65535,
 }  # fmt: skip
-"""Of all these cards."""
+"""GpuDeviceInfoProto fields that all these GPUs share."""
 
 
 def parse(name: str) -> Target:
-    """The target that a name such as v5e:2x4, h200:8 or h200 means; without a size it is one chip.
-
+    """Parse a target such as v5e:2x4, h200:8 or h200 (a single device); InputError for an unknown type or shape.
     >>> parse("v5e:2x4").devices, parse("h200:8").shape, parse("a100").devices
     (8, (8,), 1)
     """
@@ -110,7 +109,7 @@ def parse(name: str) -> Target:
 
 
 def devices(target: Target) -> list:
-    """The absent devices of a target. Raises InputError where the package with its compiler is missing."""
+    """Return device descriptions to compile for; InputError if the package with the target's compiler is missing."""
     platform = target.chip.platform
     if platform == "cpu":
         return present_devices(target)
@@ -132,7 +131,7 @@ def devices(target: Target) -> list:
 
 
 def present_devices(target: Target) -> list:
-    """CPU devices, emulated if there are several: to try things out without a compiler for a chip."""
+    """Return CPU devices, several of them emulated, for tests without the compiler of an accelerator."""
     there = jax.devices("cpu")
     if len(there) < target.devices:
         raise InputError(
@@ -143,18 +142,17 @@ def present_devices(target: Target) -> list:
 
 
 def _description(target: Target) -> dict:
-    """The target in the words of its compiler."""
+    """Return the arguments of `get_topology_desc` that describe the target."""
     if target.chip.platform == "cuda":
         return {"topology": f"1x1x{target.devices}", "target_config": target_config(target.chip)}
-    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # else it looks for the metadata of a machine in Google's cloud
+    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # otherwise it queries Google Cloud's metadata server
     size = "x".join(map(str, target.shape))
     host = {} if target.devices > 8 else {"chips_per_host_bounds": [*target.shape, *(1,) * (3 - len(target.shape))]}
     return {"topology_name": f"{target.chip.name}:{size}", **host}
 
 
 def target_config(chip: Chip) -> str:
-    """A card as XLA's GpuTargetConfigProto, in text.
-
+    """Format a GPU as XLA's GpuTargetConfigProto, in text format.
     >>> print(target_config(CHIPS["h200"])[:46])
     gpu_device_info { threads_per_block_limit: 102
     """
@@ -164,8 +162,7 @@ def target_config(chip: Chip) -> str:
 
 
 def _proto(fields: dict) -> str:
-    """Fields as a text proto.
-
+    """Format fields as a text-format protobuf.
     >>> _proto({"a": 1, "b": {"c": 2}})
     'a: 1 b { c: 2 }'
     """
