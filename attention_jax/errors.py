@@ -44,7 +44,7 @@ class Interrupted(Exception):
 
 
 class Diverged(Exception):
-    """The loss was no finite number at `step`, or one so large that its square is none in float32."""
+    """The loss at `step` is not finite, or so large that its square overflows float32."""
 
     def __init__(self, step: int, loss: float):
         super().__init__(

@@ -165,7 +165,7 @@ def run_once(config: Config, directory: Path, study) -> dict:
 
 
 def keep_figures(name: str, directory: Path, results: Path = RESULTS):
-    """Copy the figures of the first run beside its results."""
+    """Copy the figures of the first run to the directory of the results."""
     for figure in sorted((directory / "figures").glob("*.png")):
         shutil.copyfile(figure, results / f"{name}-{figure.name}")
 

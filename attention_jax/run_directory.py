@@ -189,8 +189,9 @@ def create(directory: Path, fresh: bool = False):
 
 
 def withdraw(fresh: list[Path]):
-    """Remove the directory of a run that failed before it could be resumed, and the parents that were created for it:
-    bad data, batches or weights, a full disk or memory leave nothing behind. `fresh` may be empty."""
+    """Remove the directory of a run that failed before its first checkpoint, and the parents that were created for it.
+
+    Invalid data, batches or weights, a full disk and a lack of memory then leave no files. `fresh` may be empty."""
     for path in fresh[:1]:
         shutil.rmtree(path)
     with contextlib.suppress(OSError):  # another run has come into it

@@ -410,7 +410,7 @@ class Algorithmic(DataOptions):
     epoch_sequences: int = option(2_500, smoke=40)
     """Training sequences per epoch; each epoch continues where the previous one stopped."""
     valid_sequences: int = option(200, smoke=4)
-    """Validation sequences; as many new ones test."""
+    """Number of validation sequences, and of test sequences."""
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ class OptionInfo:
     smoke: int | None = None
     """The upper limit of a size in smoke runs of a few seconds (`catalogue.smaller`)."""
     unlimited: bool = False
-    """0 is no limit, and so larger than any other value."""
+    """0 means no limit, so it is larger than any other value."""
     resumable: bool = False
     """Whether `train --resume` may change it: it affects how long or how a run is executed, not its past training."""
     traced: bool = False

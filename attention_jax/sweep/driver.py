@@ -1,4 +1,4 @@
-"""The sweep loop: ask the study for points, train them, and tell it the results, until no point is left.
+"""The sweep loop: request points from the study, train them, and report the results until no point is left.
 
 A killed sweep resumes with the same command: the study proposes the same points again, and results and checkpoints in
 the run directories are reused.

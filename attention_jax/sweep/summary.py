@@ -173,7 +173,7 @@ def write(directory: Path, settings: Settings, trials: Sequence[Trial], study: o
 
 
 def variant(settings: Settings, point: Point) -> str:
-    """The name a point is recorded by: that of the experiment's variant with the same options, else its label."""
+    """Return the name of a point in records: the experiment's variant with the same options, else its label."""
     config = configs.replace(settings.config, **point)
     variants = catalogue.load_experiment(config.name).variants().items()
     return next((name for name, one in variants if one == config), label(point, exact=True))

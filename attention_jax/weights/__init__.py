@@ -1,5 +1,5 @@
-"""Weights in and out: files of arrays, other libraries' names for them, and programs that run without this package.
+"""Import and export: weight files, conversion to and from other libraries' parameter names, and StableHLO programs.
 
-The tables in `vit_names` and `marian_names` can be read beside the published code. `exchange` reads and writes, `adopt`
-fits what was read to another model, and `stablehlo` exports what a model computes.
+`vit_names` and `marian_names` hold the conversion tables, which can be compared with the published code. `exchange`
+reads and writes weight files, `adopt` initializes another model from them, `stablehlo` exports the forward computation.
 """

@@ -1,4 +1,4 @@
-"""Pretrained weights for a model that differs from theirs in classes, patch grid or color channels."""
+"""Initialization from pretrained weights of a model with other classes, another patch grid or other color channels."""
 
 import dataclasses
 from typing import NamedTuple
@@ -14,20 +14,23 @@ from attention_jax.weights.vit_names import prefix_of
 
 
 class Adopted(NamedTuple):
-    """The parameters of a model that are initialized from given weights."""
+    """The parameters of a model that are initialized from pretrained weights."""
 
     arrays: dict[str, np.ndarray]
     said: str
-    """One line: what was taken, resampled, left out and re-initialized."""
+    """One-line summary: the arrays that were copied, resampled, ignored and re-initialized."""
 
     def into(self, fresh):
-        """The parameters `fresh` with the given ones replaced."""
+        """Return the parameters `fresh` with the pretrained ones in place."""
         arrays = flat(fresh)
         return nested({path: jnp.asarray(self.arrays.get(path, array)) for path, array in arrays.items()})
 
 
 def options_from(weights: Weights, own: configs.ModelOptions) -> configs.ModelOptions:
-    """The options of the weights' model, with `own` training options; InputError if the family differs."""
+    """Return the options of the pretrained model with the training-only options of `own`, such as dropout rates.
+
+    Raises InputError if the two are of different model families.
+    """
     if type(weights.options) is not type(own):
         raise InputError(
             f"weights of the kind {type(own).__name__} are needed here; those of {weights.source} are of the kind "
@@ -38,11 +41,11 @@ def options_from(weights: Weights, own: configs.ModelOptions) -> configs.ModelOp
 
 
 def adopted(weights: Weights, like) -> Adopted:
-    """The arrays of `weights` that fit parameters of the shapes of `like`.
+    """Match pretrained arrays with the parameters of a model, a pytree `like` of arrays or shapes.
 
-    Arrays of the same path and shape are taken. Positions of another grid are resampled, and patch embeddings for other
-    numbers of channels are summed or divided. All else keeps its initial values, such as a head for other classes.
-    Raises InputError if nothing fits.
+    Arrays of the same path and shape are copied. Position embeddings of another patch grid are resampled, and patch
+    embeddings for another number of channels are summed or divided. All other parameters, such as a head for other
+    classes, keep their initial values. Raises InputError if no array matches.
     """
     wanted = {path: leaf.shape for path, leaf in flat(like).items()}
     given = {path: np.asarray(array) for path, array in weights.arrays.items()}
@@ -64,7 +67,7 @@ def adopted(weights: Weights, like) -> Adopted:
 
 
 def _positions(options: configs.Vit, given, wanted) -> dict:
-    """Position embeddings resampled to another grid (Dosovitskiy et al. 2021, section 3.2)."""
+    """Resample position embeddings to another patch grid (Dosovitskiy et al. 2021, section 3.2)."""
     old, new = given.get("positions"), wanted.get("positions")
     if old is None or new is None or old.shape == new or old.shape[1] != new[1]:
         return {}
@@ -77,7 +80,7 @@ def _positions(options: configs.Vit, given, wanted) -> dict:
 
 
 def _colours(options: configs.Vit, given, wanted) -> dict:
-    """Patch embeddings for another number of channels: summed for grey images, divided by it for colors."""
+    """Convert patch embeddings to another number of channels: the sum for grayscale, scaled copies for color."""
     path, area = "patch_embedding/kernel", options.patch_size**2
     old, new = given.get(path), wanted.get(path)
     if old is None or new is None or old.shape[1] != new[1] or len(old) % area or new[0] % area:

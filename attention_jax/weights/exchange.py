@@ -21,16 +21,16 @@ NAMINGS: dict[str, Naming] = vit_names.NAMINGS | marian_names.NAMINGS
 
 
 class Weights(NamedTuple):
-    """A model's options and its parameters, {"module/array": float32 array}, wherever they come from."""
+    """The options of a model and its parameters, {"module/array": float32 array}."""
 
     options: configs.ModelOptions
     arrays: dict[str, np.ndarray]
     source: str
-    """What to call them."""
+    """Description of the origin, for messages."""
 
 
 def flat(params) -> dict[str, np.ndarray]:
-    """The arrays of a tree by their paths.
+    """Flatten a nested dict of arrays to {path: array}.
 
     >>> flat({"a": {"b": np.zeros(2), "c": np.zeros(3)}}).keys()
     dict_keys(['a/b', 'a/c'])
@@ -40,7 +40,7 @@ def flat(params) -> dict[str, np.ndarray]:
 
 
 def nested(arrays: dict) -> dict:
-    """The tree that `flat` took apart.
+    """Rebuild the nested dict from {path: array}: the inverse of `flat`.
 
     >>> nested({"a/b": 1, "a/c": 2})
     {'a': {'b': 1, 'c': 2}}
@@ -58,7 +58,7 @@ def nested(arrays: dict) -> dict:
 
 
 def module_of(weights: Weights):
-    """The Flax module that `nested(weights.arrays)` are the parameters of, of a ViT or an encoder-decoder."""
+    """Return the Flax module whose parameters are `nested(weights.arrays)`: a ViT or a Marian encoder-decoder."""
     naming = next((naming for naming in NAMINGS.values() if naming.kind is type(weights.options)), None)
     if naming is None:
         raise InputError(f"only the data know the sizes of a {type(weights.options).__name__}: load a run of it")
@@ -66,9 +66,9 @@ def module_of(weights: Weights):
 
 
 def read(path: Path | str) -> Weights:
-    """The weights in a file or in a directory, in our names; whose they are, their own names tell.
+    """Read weights from a file or directory and convert them to this package's names; the format is detected.
 
-    Raises InputError for a file that is damaged, of another architecture, or could run a program.
+    Raises InputError for a damaged file, an unsupported architecture, and a file that could execute code (a pickle).
     """
     path = Path(path)
     held = tensors.read(path)
@@ -91,7 +91,7 @@ def read(path: Path | str) -> Weights:
 
 
 def recognised(path: Path, held: tensors.Tensors) -> str:
-    """Whose names the tensors have."""
+    """Detect the naming scheme of tensors; InputError if it is none that is supported."""
     if held.said:
         return OWN
     for name, naming in NAMINGS.items():
@@ -104,7 +104,7 @@ def recognised(path: Path, held: tensors.Tensors) -> str:
 
 
 def translated(path: Path, kind: Naming, options, theirs: dict) -> dict[str, np.ndarray]:
-    """Their arrays under our names; InputError if one is missing or its shape contradicts the options or another."""
+    """Convert arrays to this package's names; InputError if one is missing or shapes contradict each other."""
     rows = expanded(kind.table, theirs)
     there = [(row.their_layout, theirs[row.theirs].shape) for row in rows if row.theirs in theirs]
     sizes = solved(there, kind.known(options))
@@ -119,7 +119,7 @@ def translated(path: Path, kind: Naming, options, theirs: dict) -> dict[str, np.
 
 
 def wanted(ours: str, options) -> bool:
-    """Whether a model with these options has the array: some come with an option."""
+    """Whether a model with these options has the parameter named `ours`."""
     if "/pre_logits/" in ours:
         return options.pre_logits_dim > 0
     if ours == "registers":
@@ -128,7 +128,7 @@ def wanted(ours: str, options) -> bool:
 
 
 def own_options(path: Path, held: tensors.Tensors) -> configs.ModelOptions:
-    """The options that this package wrote beside the arrays; a file cannot name code to be imported."""
+    """Parse the model options in the metadata that this package wrote; they cannot trigger an import."""
     values = held.said.get("model") if isinstance(held.said, dict) else None
     try:
         if not isinstance(values, dict) or any(":" in str(value) for value in values.values()):
@@ -147,9 +147,9 @@ def own_options(path: Path, held: tensors.Tensors) -> configs.ModelOptions:
 
 
 def write(weights: Weights, directory: Path, form: str, naming: str = OWN) -> str:
-    """Write model.safetensors or model.npz and config.json to a new directory, all of it or nothing; what to say of it.
+    """Write model.safetensors or model.npz, and config.json, to a new directory, atomically; return a one-line summary.
 
-    Raises InputError where the other library has no such model.
+    Raises InputError if the library of `naming` has no such model.
     """
     arrays, said, beside, note = {k: np.asarray(v) for k, v in weights.arrays.items()}, {}, {}, ""
     if naming == OWN:
@@ -179,7 +179,7 @@ def write(weights: Weights, directory: Path, form: str, naming: str = OWN) -> st
 
 
 def renamed(kind: Naming, weights: Weights) -> dict[str, np.ndarray]:
-    """Our arrays as theirs; InputError naming what they have no place for."""
+    """Convert arrays to the names and layouts of another library; InputError for arrays that it does not have."""
     ours = weights.arrays
     rows = [row for row in expanded(kind.table, ours) if set(parts(row.ours)) <= ours.keys()]
     left = sorted(ours.keys() - {name for row in rows for name in parts(row.ours)})
@@ -191,7 +191,7 @@ def renamed(kind: Naming, weights: Weights) -> dict[str, np.ndarray]:
 
 
 def make_directory(directory: Path, fill: Callable[[Path], None]):
-    """Make a directory that `fill` has filled, or none: it is written under another name and then renamed."""
+    """Create a directory atomically: `fill` writes to a temporary directory, which is then renamed."""
     if directory.exists():
         raise InputError(f"--out must be a directory that does not exist yet; {directory} does")
     part = directory.with_name(directory.name + ".part")

@@ -1,13 +1,13 @@
-"""Tables of names: what another library calls a tensor, how its axes lie there, and the same here.
+"""Tables that map another library's tensor names and layouts to this package's.
 
-A layout names axes: "(p q c) d" is a matrix whose rows run over p, then q, then c. Two layouts of the same letters say
-how to bring an array from one into the other and back, so that a table of names is all there is to a format:
+A layout names axes as einops does: "(p q c) d" is a matrix whose rows run over p, then q, then c. Two layouts with the
+same letters define how to convert an array in both directions, so a format is fully described by a table of rows:
 
     Row("patch_embed.proj.weight", "d c p q", "patch_embedding/kernel", "(p q c) d")
 
-is PyTorch's convolution on the left and our product with patches on the right. "1" is an axis of length one. A `*` in
-both names is the number of a layer. `query|key|value` in a name of ours denotes three arrays, which are stacked into
-one: the first letter of our layout is that axis.
+is PyTorch's convolution on the left and our matmul with flattened patches on the right. "1" is an axis of length one.
+A `*` in both names is the index of a layer. `query|key|value` in a name of ours denotes three arrays, which are stacked
+along the first axis of our layout.
 """
 
 import math
@@ -21,7 +21,7 @@ from attention_jax import InputError
 
 
 class Row(NamedTuple):
-    """One tensor of another library and the array, or arrays, that it is here."""
+    """A table row: name and layout of a tensor in another library, and of the corresponding array or arrays here."""
 
     theirs: str
     their_layout: str
@@ -30,7 +30,7 @@ class Row(NamedTuple):
 
 
 def axes(layout: str) -> list[list[str]]:
-    """The letters of each axis of an array.
+    """Parse layouts into the letters of each axis.
 
     >>> axes("(p q c) d"), axes("1 1 d")
     ([['p', 'q', 'c'], ['d']], [[], [], ['d']])
@@ -40,7 +40,7 @@ def axes(layout: str) -> list[list[str]]:
 
 
 def shape(layout: str, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """The shape of an array in a layout.
+    """Compute the shape of an array from its layout and the sizes of the letters.
 
     >>> shape("(h e) 1 d", {"h": 2, "e": 3, "d": 5})
     (6, 1, 5)
@@ -49,7 +49,7 @@ def shape(layout: str, sizes: Mapping[str, int]) -> tuple[int, ...]:
 
 
 def rearrange(x: np.ndarray, before: str, after: str, sizes: Mapping[str, int]) -> np.ndarray:
-    """An array in the layout `before` brought into the layout `after`.
+    """Convert an array from the layout `before` to the layout `after`.
 
     >>> halves_to_pairs = rearrange(np.arange(6), "(half pair)", "(pair half)", {"half": 2, "pair": 3})
     >>> halves_to_pairs.tolist()
@@ -61,9 +61,9 @@ def rearrange(x: np.ndarray, before: str, after: str, sizes: Mapping[str, int]) 
 
 
 def solved(layouts: Iterable[tuple[str, tuple[int, ...]]], known: Mapping[str, int]) -> dict[str, int]:
-    """The sizes of all letters, from what is known and the shapes of arrays in their layouts.
+    """Infer the sizes of all letters from the known ones and from pairs of a layout and a shape.
 
-    What does not come out even is no size of anything, and found when shapes are compared.
+    Sizes that do not divide evenly are left for `check`, which compares the shapes.
 
     >>> solved([("(p q c) d", (12, 7))], {"p": 2, "q": 2})
     {'p': 2, 'q': 2, 'c': 3, 'd': 7}
@@ -78,7 +78,7 @@ def solved(layouts: Iterable[tuple[str, tuple[int, ...]]], known: Mapping[str, i
 
 
 def expanded(table: Iterable[Row], names: Iterable[str]) -> list[Row]:
-    """The rows of all layers that occur in `names`, theirs or ours.
+    """Expand the rows with a `*` to one row for each layer that occurs in `names`, theirs or ours.
 
     >>> [row.theirs for row in expanded([Row("b.*.w", "d", "layer_*/w", "d")], ["b.0.w", "b.1.v", "c"])]
     ['b.0.w', 'b.1.w']
@@ -96,7 +96,7 @@ def expanded(table: Iterable[Row], names: Iterable[str]) -> list[Row]:
 
 
 def depth(stack: str, names: Iterable[str]) -> int:
-    """The number of layers of a stack, counted from the layer numbers in the names.
+    """Return the number of layers of a stack, from the layer indices in the names.
 
     >>> depth("blocks.", ["blocks.0.norm.weight", "blocks.11.norm.bias", "norm.weight"])
     12
@@ -106,7 +106,7 @@ def depth(stack: str, names: Iterable[str]) -> int:
 
 
 def parts(ours: str) -> list[str]:
-    """The arrays that a name of ours denotes.
+    """Expand `a|b|c` in a name of ours to the names of its arrays.
 
     >>> parts("attention/query|key/bias"), parts("class_token")
     (['attention/query/bias', 'attention/key/bias'], ['class_token'])
@@ -118,7 +118,7 @@ def parts(ours: str) -> list[str]:
 
 
 def to_ours(rows: Iterable[Row], theirs: Mapping[str, np.ndarray], sizes: Mapping[str, int]) -> dict[str, np.ndarray]:
-    """Our arrays by our names."""
+    """Convert another library's arrays to ours, {our name: array in our layout}."""
     found = {}
     for row in rows:
         array = rearrange(theirs[row.theirs], row.their_layout, row.our_layout, sizes)
@@ -128,7 +128,7 @@ def to_ours(rows: Iterable[Row], theirs: Mapping[str, np.ndarray], sizes: Mappin
 
 
 def to_theirs(rows: Iterable[Row], ours: Mapping[str, np.ndarray], sizes: Mapping[str, int]) -> dict[str, np.ndarray]:
-    """Their arrays by their names: what `to_ours` undoes."""
+    """Convert our arrays to another library's, {their name: array in their layout}: the inverse of `to_ours`."""
     found = {}
     for row in rows:
         names = parts(row.ours)
@@ -138,12 +138,12 @@ def to_theirs(rows: Iterable[Row], ours: Mapping[str, np.ndarray], sizes: Mappin
 
 
 def listed(what: str, names: list[str]) -> list[str]:
-    """Their number and the first three names; [] if there are none."""
+    """Format a count and the first three names; [] if there are none."""
     return [f"{len(names)} {what} ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})"] if names else []
 
 
 def check(where: str, wanted: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[int, ...]]):
-    """Raise InputError unless `found` has the names and shapes of `wanted`: one line with a few of each."""
+    """Raise InputError unless `found` has the names and shapes of `wanted`; the message lists the first differences."""
     missing, unexpected = sorted(wanted.keys() - found.keys()), sorted(found.keys() - wanted.keys())
     differ = [
         f"{name} is {list(found[name])} instead of {list(wanted[name])}"

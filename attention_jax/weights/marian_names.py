@@ -1,8 +1,9 @@
-"""Marian's encoder-decoders as Hugging Face's MarianMT has them, and what their weights are called here.
+"""Name table for Marian's encoder-decoders in Hugging Face's `MarianMTModel`.
 
-A post-norm Transformer with shared embeddings. Its sinusoidal positions hold all sines and then all cosines, where ours
-(and the paper's) take turns: `t` is sine or cosine and f the frequency, and the residual stream is "(t f)" there and
-"(f t)" here. No other letter: v tokens, h heads of width e, m hidden units of the feed-forward.
+They are post-norm Transformers with shared embeddings. Their sinusoidal position encoding holds all sines, then all
+cosines, where ours (and the paper's) interleaves them: with `t` for sine or cosine and f for the frequency, the
+residual stream is "(t f)" there and "(f t)" here. Other letters: v tokens, h heads of width e, m hidden units of the
+feed-forward network.
 """
 
 from attention_jax import InputError, config
@@ -15,31 +16,31 @@ THERE, HERE = "(t f)", "(f t)"
 
 
 def norm(theirs: str, ours: str) -> list[Row]:
-    """A layer normalisation."""
+    """Rows of a layer normalization."""
     return [Row(f"{theirs}.weight", THERE, f"{ours}/scale", HERE), Row(f"{theirs}.bias", THERE, f"{ours}/bias", HERE)]
 
 
 def into(theirs: str, ours: str, inner: str) -> list[Row]:
-    """A linear map of the stream to something `inner`."""
+    """Rows of a linear layer from the residual stream to the axes `inner`."""
     kernel = Row(f"{theirs}.weight", f"{inner} {THERE}", f"{ours}/kernel", f"{HERE} {inner}")
     return [kernel, Row(f"{theirs}.bias", inner, f"{ours}/bias", inner)]
 
 
 def back(theirs: str, ours: str, inner: str) -> list[Row]:
-    """A linear map of something `inner` to the stream."""
+    """Rows of a linear layer from the axes `inner` to the residual stream."""
     kernel = Row(f"{theirs}.weight", f"{THERE} {inner}", f"{ours}/kernel", f"{inner} {HERE}")
     return [kernel, Row(f"{theirs}.bias", THERE, f"{ours}/bias", HERE)]
 
 
 def attention(theirs: str, ours: str) -> list[Row]:
-    """Four projections."""
+    """Rows of the query, key, value and output projections."""
     inputs = [(f"{theirs}.{name[0]}_proj", f"{ours}/{name}") for name in ("query", "key", "value")]
     rows = [row for there, here in inputs for row in into(there, here, "(h e)")]
     return rows + back(f"{theirs}.out_proj", f"{ours}/out", "(h e)")
 
 
 def stack(theirs: str, ours: str, cross: bool) -> list[Row]:
-    """The layers of an encoder or of a decoder."""
+    """Rows of all layers of an encoder or decoder."""
     rows = attention(f"{theirs}.self_attn", f"{ours}/attention")
     rows += norm(f"{theirs}.self_attn_layer_norm", f"{ours}/attention_norm")
     if cross:
@@ -58,7 +59,7 @@ MARIAN = (
 
 
 def options(theirs: Arrays, facts: dict) -> config.Transformer:
-    """config.json says what the shapes do not; without it heads are 64 wide, and the rest is as in OPUS-MT's models."""
+    """Infer the options from shapes and config.json; without the latter from the defaults of OPUS-MT, 64 per head."""
     if facts.get("normalize_before") or facts.get("normalize_embedding") or facts.get("add_final_layer_norm"):
         raise InputError("Marian's weights must be of a post-norm model without further normalisations")
     if not facts.get("share_encoder_decoder_embeddings", True) or not facts.get("tie_word_embeddings", True):
@@ -81,7 +82,7 @@ def options(theirs: Arrays, facts: dict) -> config.Transformer:
 
 
 def their_config(ours_options: config.Transformer, ours: Arrays) -> dict:
-    """The config.json of a `MarianMTModel`; tokens are numbered as Marian does: eos 0, pad last, and first of all."""
+    """Build the config.json of a `MarianMTModel`. As in Marian, eos is token 0; pad is the last and starts decoding."""
     vocabulary = len(ours["bias"])
     names = {"gelu_tanh": "gelu_pytorch_tanh"}
     sides = {
@@ -111,13 +112,13 @@ def their_config(ours_options: config.Transformer, ours: Arrays) -> dict:
 
 
 def known(ours: config.Transformer) -> dict[str, int]:
-    """The sizes that the options say."""
+    """Return the layout sizes that follow from the options."""
     width = {"t": 2, "f": ours.hidden_size // 2, "h": ours.num_heads, "e": ours.hidden_size // ours.num_heads}
     return width | {"m": ours.mlp_dim}
 
 
 def module(ours_options: config.Transformer, ours: Arrays) -> Transformer:
-    """The model of these weights."""
+    """Return the Flax module of these weights."""
     vocabulary = len(ours["target_embedding/token/embedding"])
     return Transformer(ours_options, vocabulary, vocabulary)
 

@@ -1,4 +1,4 @@
-"""`Naming`: what there is to say about another library's weights."""
+"""`Naming`: the conversion between another library's weights and this package's."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -12,30 +12,30 @@ Arrays = Mapping[str, np.ndarray]
 
 
 class Naming(NamedTuple):
-    """The names, layouts and defaults of another library's model; `theirs` and `ours` are arrays by their names."""
+    """Names, layouts and defaults of another library's model; `theirs` and `ours` are {name: array}."""
 
     kind: type[ModelOptions]
-    """The options of our model."""
+    """Options class of our model."""
     table: tuple[Row, ...]
     mark: str
-    """A tensor by which a file is recognised."""
+    """Name of a tensor that identifies the format."""
     options: Callable[[Arrays, dict], ModelOptions]
     """(theirs, their config.json or {}) -> the options of our model."""
     known: Callable[[ModelOptions], dict[str, int]]
-    """The sizes of letters that the options say; the rest follows from shapes."""
+    """options -> sizes of layout letters; the others follow from the shapes."""
     module: Callable[[ModelOptions, Arrays], Any]
     """(options, ours) -> the Flax module."""
     lacking: Callable[[ModelOptions], str]
-    """What of our model theirs does not have, as a text; "" where it has all."""
+    """options -> description of the options that the other library does not support; "" if it supports all."""
     config: Callable[[ModelOptions, Arrays], dict] = lambda options, ours: {}
-    """The config.json to write beside the weights; {} for none."""
+    """(options, ours) -> the config.json to write with the weights; {} for none."""
     note: Callable[[ModelOptions], str] = lambda options: ""
-    """What to say when they are written."""
+    """options -> note in the summary of an export."""
     assumed: Callable[[dict], str] = lambda facts: ""
-    """What neither the tensors nor their config.json {} say and is taken to be so, to report when they are read."""
+    """config.json or {} -> note on import about defaults that neither the tensors nor config.json specify."""
     spelt: Callable[[str], str] = lambda name: name
-    """A name in the one spelling of the table."""
+    """Normalizes a tensor name to the spelling in the table."""
     ignored: str = "$^"
-    """A pattern of names that say nothing new: copies, and what our model does not compute."""
+    """Regular expression of tensors to ignore: tied copies, and buffers that our model computes."""
     optional: str = "-"
-    """Names of ours that may be missing in a file: those of a head."""
+    """Prefix of our names that may be missing in a file: the head."""

@@ -1,4 +1,4 @@
-"""Read an image file as the array that an exported classifier takes. Needs Pillow and NumPy alone.
+"""Preprocessing of image files for an exported classifier. Needs only Pillow and NumPy.
 
 `launch.py export RUN --to stablehlo` copies this file beside the programs; `recipe` is "preprocessing" in
 manifest.json. The same images go through `attention_jax.data.image_files.decode` when a run predicts.
@@ -9,9 +9,9 @@ from PIL import Image, ImageOps
 
 
 def prepare(path, recipe: dict) -> np.ndarray:
-    """The image as uint8 [side, side, channels]: upright, transparency on white, the middle square of side `side`."""
+    """Decode an image to uint8 [side, side, channels]: EXIF rotation, white background, resize, center crop."""
     image, side = ImageOps.exif_transpose(Image.open(path)), recipe["side"]
-    if image.mode == "I" or image.mode.startswith("I;16"):  # 16 bits: the upper eight
+    if image.mode == "I" or image.mode.startswith("I;16"):  # 16-bit images: keep the high byte
         values = np.asarray(image)
         deep = image.mode != "I" or values.max() > 255
         image = Image.fromarray((values >> 8 if deep else values).astype(np.uint8))
@@ -31,7 +31,7 @@ def prepare(path, recipe: dict) -> np.ndarray:
 
 
 def area(values: np.ndarray, count: int) -> np.ndarray:
-    """[N, ...] -> [count, ...]: the means of `values` over `count` equal intervals of the first axis."""
+    """Area-resample the first axis: [N, ...] -> [count, ...], the means over `count` equal intervals."""
     edges = np.arange(count + 1) * (len(values) / count)
     total = np.concatenate([np.zeros_like(values[:1]), np.cumsum(values, axis=0)])
     whole = np.minimum(edges.astype(int), len(values) - 1)

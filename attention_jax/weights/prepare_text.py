@@ -16,7 +16,7 @@ HERE = Path(__file__).parent
 
 
 def prepare(texts: list[str]) -> tuple[np.ndarray, ...]:
-    """The inputs of the program for these texts: token ids [N, T] and, where the program takes them, lengths [N]."""
+    """Tokenize N texts: token ids [N, T] and, if the program has that input, lengths [N]."""
     manifest, words = read("manifest.json"), read("words.json")
     recipe, width = manifest["preprocessing"]["encode"], manifest["inputs"][0]["shape"][1]
     known = words[recipe["vocabulary"]]
@@ -32,7 +32,7 @@ def prepare(texts: list[str]) -> tuple[np.ndarray, ...]:
 
 
 def text(numbers) -> str:
-    """The text of a row of token ids that the model wrote, up to the end of the sequence."""
+    """Decode a sequence of generated token ids to text, up to the end-of-sequence token."""
     recipe, numbers = read("manifest.json")["preprocessing"]["decode"], [int(number) for number in numbers]
     known = read("words.json")[recipe["vocabulary"]]
     numbers = numbers[: numbers.index(known["eos"])] if known["eos"] in numbers else numbers
@@ -52,7 +52,7 @@ def apply(steps: list, value):
 
 
 def bpe(text: str, file: str) -> list[str]:
-    """The pieces of all words by the merges in a file, one merge a line (Sennrich et al. 2016, Algorithm 1)."""
+    """Split words into subwords with the merges in a file, one per line (Sennrich et al. 2016, Algorithm 1)."""
     ranks, tokens = merges(file), []
     for word in text.split():
         symbols = [*word[:-1], word[-1] + "</w>"]
@@ -65,13 +65,13 @@ def bpe(text: str, file: str) -> list[str]:
 
 
 def each_line(text: str, steps: list) -> list[str]:
-    """The tokens of each line, and a token for the end of a line."""
+    """Tokenize line by line, with a token for each line break."""
     lines = re.split("(\n)", text)
     return [token for line in lines for token in ([line] if line == "\n" else apply(steps, line))]
 
 
 def join_lines(tokens: list[str], steps: list) -> str:
-    """The text of the tokens of `each_line`."""
+    """Join tokens to text: the inverse of `each_line`."""
     ends = [-1, *(place for place, token in enumerate(tokens) if token == "\n"), len(tokens)]
     return "\n".join(apply(steps, tokens[begin + 1 : end]) for begin, end in itertools.pairwise(ends))
 
@@ -90,7 +90,7 @@ def model(file: str):
 
 
 def spacy_tokens(text: str, language: str) -> list[str]:
-    """The tokens of spaCy's rules of a language that are not whitespace."""
+    """Tokenize with spaCy's rules of a language and drop whitespace tokens."""
     import spacy
 
     return [token.text for token in spacy.blank(language).tokenizer(text) if not any(map(str.isspace, token.text))]

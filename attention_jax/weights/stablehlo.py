@@ -1,8 +1,8 @@
-"""What a trained model computes, as StableHLO programs that run without this package (`jax.export`).
+"""Export of trained models as StableHLO programs, which run without this package (`jax.export`).
 
-A directory holds a program for each platform (one for several would have every platform's attention lowered for all of
-them), the weights, which all of them read, and manifest.json, which says what goes in and what comes out. Any number of
-rows makes a batch.
+The directory holds a program for each platform (a single one for several platforms would lower each platform's
+attention for all of them), the weights, which they share, and manifest.json, which describes inputs and outputs. The
+batch size is dynamic.
 """
 
 import contextlib
@@ -30,15 +30,15 @@ from attention_jax.weights.exchange import flat, make_directory, nested
 from attention_jax.weights.text_steps import steps
 
 TIMED = (1, 32)
-"""Rows of the batches that are timed."""
+"""Batch sizes of the timings in the summary."""
 
 
 class Input(NamedTuple):
-    """An array that a program reads."""
+    """An input of an exported program."""
 
     name: str
     shape: tuple[int, ...]
-    """Of a row."""
+    """Shape of an example, without the batch axis."""
     dtype: str
     meaning: str
 
@@ -47,23 +47,23 @@ class Service(NamedTuple):
     """The exported computation of a task, with its inputs and output."""
 
     compute: Callable
-    """(params, *inputs) -> an array with a row for each row of the inputs."""
+    """(params, *inputs [N, ...]) -> output [N, ...]."""
     inputs: tuple[Input, ...]
     output: str
-    """What it means."""
+    """Description of the output, for the manifest."""
     example: tuple[np.ndarray, ...]
-    """A row of each input, [1, ...]."""
+    """A batch of one example: each input as [1, ...]."""
     words: dict
-    """What turns numbers into text: vocabularies, names of classes."""
+    """Vocabularies and class names, which map indices to text; written to words.json."""
     preprocessing: dict
-    """How an image file or a text becomes the inputs, for the file "reference": prepare_image.py or prepare_text.py."""
+    """Preprocessing recipe for the manifest; "reference" names prepare_image.py or prepare_text.py."""
     files: dict[str, bytes] = {}  # noqa: RUF012
     """Files that the preprocessing reads, by name."""
 
 
 @singledispatch
 def service(task) -> Service:
-    """Return the exported computation of a task; InputError for a family that has none."""
+    """Return the exported computation of a task; InputError for a task that does not support it."""
     raise InputError(f"there is no StableHLO of a {type(task).__name__} yet: export its weights")
 
 
@@ -164,15 +164,18 @@ def _with_beam_of_one(config):
 
 
 def text_recipe(encode: list, words: str, vocabulary: Vocabulary, end=False, most=None, empty=()) -> dict:
-    """The preprocessing of texts: the steps to tokens, the entry of words.json with their ids, whether eos ends a text,
-    how many tokens of a text are kept, and the tokens of a text that has none."""
+    """Return the preprocessing recipe of texts.
+
+    It holds the steps to tokens, the entry of words.json with their ids, whether eos is appended, the number of tokens
+    that are kept, and the tokens that replace an empty text.
+    """
     ends = vocabulary.decode([vocabulary.eos_id]) if end and vocabulary.eos_id is not None else []
     recipe = {"steps": encode, "vocabulary": words, "end": ends, "most": most, "empty": list(empty)}
     return {"reference": "prepare_text.py", "encode": recipe}
 
 
 def decoding(decode: list, words: str) -> dict:
-    """The steps from tokens to a text, for the ids in an entry of words.json."""
+    """Return the steps from tokens to text, for the vocabulary in an entry of words.json."""
     return {"decode": {"steps": decode, "vocabulary": words}}
 
 
@@ -182,7 +185,7 @@ def _tokens(vocabulary: Vocabulary) -> dict:
 
 
 def export(task, params, directory: Path, platforms=("cpu", "cuda", "tpu")) -> str:
-    """Write programs, weights and manifest to a new directory; a line about their size and speed here."""
+    """Write programs, weights and manifest to a new directory; return a summary with their size and speed here."""
     importlib.import_module("flatbuffers")  # jax writes programs with it, and says so at the very end
     served = service(task)
     params = jax.tree.map(lambda x: np.asarray(x, np.float32), flat(params))
@@ -211,7 +214,7 @@ def export(task, params, directory: Path, platforms=("cpu", "cuda", "tpu")) -> s
 
 @contextlib.contextmanager
 def without_locations():
-    """Context in which programs do not hold the paths of the source files on this machine."""
+    """Context manager that keeps source file paths of this machine out of lowered programs."""
     before = jax.config.jax_traceback_in_locations_limit
     jax.config.update("jax_traceback_in_locations_limit", 0)
     try:
@@ -225,9 +228,9 @@ def _size(directory: Path) -> int:
 
 
 def exported(served: Service, params: dict, platform: str) -> exporting.Exported:
-    """The program for a platform, of (weights by name, inputs), for batches of any size.
+    """Export the program of (weights by name, inputs) for a platform, with a symbolic batch size.
 
-    A model that asks how many rows there are computes each by itself, side by side.
+    Models that need a concrete batch size are vmapped over single examples.
     """
     (rows,) = exporting.symbolic_shape("batch")
     shapes = [jax.ShapeDtypeStruct((rows, *given.shape), given.dtype) for given in served.inputs]
@@ -246,7 +249,7 @@ def exported(served: Service, params: dict, platform: str) -> exporting.Exported
 
 
 def manifest(served: Service, programs: dict) -> dict:
-    """Return the manifest of a program: what a caller needs to run it, as plain values."""
+    """Return the manifest of a program, which describes how to call it, as JSON values."""
     inputs = [
         {"name": given.name, "shape": ["batch", *given.shape], "dtype": given.dtype, "meaning": given.meaning}
         for given in served.inputs
@@ -266,7 +269,7 @@ def manifest(served: Service, programs: dict) -> dict:
 
 
 def timed(served: Service, params: dict, program: exporting.Exported) -> str:
-    """Milliseconds an example, the best of five calls."""
+    """Measure the milliseconds per example, the best of five calls."""
     said = []
     call = jax.jit(program.call)
     for rows in TIMED:

@@ -1,6 +1,6 @@
-"""Files of named arrays: safetensors and .npz. Neither is ever executed: a pickle is refused, whatever it is called.
+"""Reading and writing of named arrays in safetensors and .npz files. Pickles are refused, by content and by suffix.
 
-Beside the arrays a file may say what they are: JSON in a safetensors header, a text array `metadata` in an .npz, or a
+Metadata about the arrays may be JSON in a safetensors header, a text array `metadata` in an .npz file, or a
 config.json in the same directory, as Hugging Face's libraries write it.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 from attention_jax import InputError
 
 OWN = "attention_jax"
-"""The key under which a file says what of this package it holds."""
+"""Key of this package's metadata in a file."""
 KINDS = {"safetensors": ".safetensors", "npz": ".npz"}
 
 
@@ -23,17 +23,17 @@ class Tensors(NamedTuple):
     """The contents of a file of weights."""
 
     arrays: dict[str, np.ndarray]
-    """In float32."""
+    """{name: float32 array}."""
     said: dict
-    """What this package wrote about them, or {}."""
+    """Metadata that this package wrote, or {}."""
     config: dict
-    """config.json beside the file, or {}."""
+    """Contents of config.json in the same directory, or {}."""
 
 
 def read(path: Path) -> Tensors:
-    """The arrays of a safetensors or .npz file, or of the one in a directory.
+    """Read a safetensors or .npz file, or the only one in a directory.
 
-    Raises InputError, in one line, for everything that is not a whole such file.
+    Raises InputError for a damaged or truncated file, a pickle, and arrays that are not numeric.
     """
     path = Path(path)
     try:
@@ -44,7 +44,7 @@ def read(path: Path) -> Tensors:
         config = json.loads(beside.read_text(encoding="utf-8")) if beside.is_file() else {}
     except InputError:
         raise
-    except Exception as error:  # a damaged file makes each library raise its own kinds
+    except Exception as error:  # libraries raise different types for a damaged file
         reason = " ".join(str(error).split())[:160]
         raise InputError(
             f"{path} must be a whole safetensors or .npz file with a whole config.json, if any, beside it; "
@@ -56,7 +56,7 @@ def read(path: Path) -> Tensors:
 
 
 def found(path: Path) -> Path:
-    """The file of weights that `path` is, or that is in the directory `path`."""
+    """Return `path` if it is a weight file, or the only weight file in the directory `path`."""
     if path.is_dir():
         inside = sorted(file for kind in KINDS.values() for file in path.glob(f"*{kind}") if file.is_file())
         if len(inside) != 1:
@@ -101,7 +101,7 @@ def _float32(name: str, array: np.ndarray) -> np.ndarray:
 
 
 def write(path: Path, arrays: Mapping[str, np.ndarray], said: dict):
-    """Write arrays as float32; the ending of the name decides the format."""
+    """Write arrays as float32, in the format of the file name's suffix."""
     arrays = {name: np.ascontiguousarray(array, np.float32) for name, array in arrays.items()}
     if path.suffix == KINDS["npz"]:
         np.savez(path, metadata=np.array(json.dumps(said)), **arrays)
@@ -113,7 +113,7 @@ def write(path: Path, arrays: Mapping[str, np.ndarray], said: dict):
 
 
 def _in_order(content: bytes) -> bytes:
-    """The same safetensors file with the entries of its metadata in alphabetical order, which is random otherwise."""
+    """Sort the metadata of a serialized safetensors file, whose order is random otherwise, to make it reproducible."""
     end = 8 + int.from_bytes(content[:8], "little")
     header = json.loads(content[8:end])
     header["__metadata__"] = dict(sorted(header["__metadata__"].items()))

@@ -1,4 +1,4 @@
-"""How an exported model's texts become tokens and its tokens texts: the steps that `prepare_text.py` carries out."""
+"""Tokenization and detokenization of an exported model, as the JSON steps that `prepare_text.py` carries out."""
 
 from attention_jax import InputError
 from attention_jax.data.labelled_texts import WORD
@@ -15,14 +15,14 @@ RULES = {
     "words": ([*MARKS, ["find", "[^ ]+"]], [SPACED]),
     "words and marks": ([["lower"], ["find", WORD]], [SPACED]),
 }
-"""The steps (from a text to its tokens, from tokens to a text) of the tokenizers without arguments, by recipe."""
+"""{recipe: (steps from text to tokens, steps from tokens to text)} for tokenizers without arguments."""
 
 
 def steps(tokenizer: Tokenizer, name: str, files: dict[str, bytes]) -> tuple[list, list]:
-    """(the steps from a text to its tokens, the steps from tokens to a text) of a tokenizer, as JSON values.
+    """Return the steps from text to tokens and from tokens to text of a tokenizer, as JSON values.
 
     Files that the steps read are added to `files`, under names that begin with `name`. Raises InputError for a
-    tokenizer that is not one of this package.
+    custom tokenizer.
     """
     match tokenizer.recipe:
         case [rule] if rule in RULES:

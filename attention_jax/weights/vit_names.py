@@ -1,4 +1,4 @@
-"""Vision Transformers of timm, of Hugging Face and of google-research (AugReg), and what their weights are called here.
+"""Name tables for Vision Transformers of timm, of Hugging Face and of google-research (AugReg).
 
 Layouts: p, q rows and columns of a patch, c channels, d width, n positions, m hidden units of the feed-forward, h heads
 of width e, k classes, r `rep_width`, g registers, s query, key and value (layouts.py says how to read a row).
@@ -100,7 +100,7 @@ GOOGLE = (
 
 
 def timm_options(theirs: Arrays, facts: dict) -> config.Vit:
-    """The shapes tell all but the heads, which are 64 wide in every published size below "huge"."""
+    """Infer the options from shapes; the width of a head is 64, as in every published size below "huge"."""
     embedding = theirs["patch_embed.proj.weight"]
     mlp = theirs["blocks.0.mlp.fc1.bias"]
     heads = facts.get("model_args", {}).get("num_heads") or max(len(embedding) // 64, 1)
@@ -117,11 +117,11 @@ def timm_config(options: config.Vit, ours: Arrays) -> dict:
     args |= {"embed_dim": options.hidden_size, "depth": options.num_layers, "num_heads": options.num_heads}
     args["mlp_ratio"] = options.mlp_dim / options.hidden_size
     about = {"architecture": "vit_base_patch16_224", "num_classes": classes, "model_args": args}
-    return about | {"norm_epsilon": options.norm_epsilon}  # timm does not read it; we do
+    return about | {"norm_epsilon": options.norm_epsilon}  # ignored by timm, read by this package
 
 
 def huggingface_options(theirs: Arrays, facts: dict) -> config.Vit:
-    """config.json says what the shapes do not; without it heads are 64 wide, and the rest is as Hugging Face has it."""
+    """Infer the options from shapes and config.json; without the latter from Hugging Face's defaults, 64 per head."""
     embedding = theirs["vit.embeddings.patch_embeddings.projection.weight"]
     mlp = theirs["vit.encoder.layer.0.intermediate.dense.bias"]
     heads = int(facts.get("num_attention_heads") or max(len(embedding) // 64, 1))
@@ -139,7 +139,7 @@ def huggingface_options(theirs: Arrays, facts: dict) -> config.Vit:
 
 
 def huggingface_config(options: config.Vit, ours: Arrays) -> dict:
-    """The config.json of a `ViTForImageClassification`."""
+    """Build the config.json of a `ViTForImageClassification`."""
     size, channels, classes = sizes_of(options, ours)
     return {
         "architectures": ["ViTForImageClassification"],
@@ -159,7 +159,7 @@ def huggingface_config(options: config.Vit, ours: Arrays) -> dict:
 
 
 def activation(name: str) -> str:
-    """Hugging Face's name of an activation as ours; InputError for one that we lack."""
+    """Convert Hugging Face's name of an activation to ours; InputError if it is not supported."""
     names = {"gelu": "gelu", "relu": "relu", "silu": "swish", "swish": "swish"}
     names |= dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_fast"), "gelu_tanh")
     if name not in names:
@@ -168,7 +168,7 @@ def activation(name: str) -> str:
 
 
 def google_options(theirs: Arrays, facts: dict) -> config.Vit:
-    """The shapes tell everything but what is Flax's default: tanh-GELU and 1e-6."""
+    """Infer the options from shapes; activation and epsilon are Flax's defaults, tanh-GELU and 1e-6."""
     size, _, _, width = theirs["embedding/kernel"].shape
     heads = theirs[f"{THEIR_HEADS}/query/bias".replace("*", "0")].shape[0]
     mlp = theirs[f"{BLOCK}/MlpBlock_3/Dense_0/bias".replace("*", "0")]
@@ -179,12 +179,12 @@ def google_options(theirs: Arrays, facts: dict) -> config.Vit:
 
 
 def prefix_of(options: config.Vit) -> int:
-    """The number of tokens before those of the patches."""
+    """Return the number of tokens before the patch tokens."""
     return (options.pool == "token") + options.num_registers
 
 
 def sizes_of(options: config.Vit, ours: Arrays) -> tuple[int, int, int]:
-    """(pixels of a side, channels, classes) of our weights; no channels where there is no linear map of patches."""
+    """Return (image side in pixels, channels, classes) of our weights; channels are 0 without a patch projection."""
     prefix = prefix_of(options)
     size = math.isqrt(max(len(ours["positions"]) - prefix, 0)) * options.patch_size if "positions" in ours else 0
     classes = len(ours["trunk/head/bias"]) if "trunk/head/bias" in ours else 0
@@ -192,14 +192,14 @@ def sizes_of(options: config.Vit, ours: Arrays) -> tuple[int, int, int]:
 
 
 def known(options: config.Vit) -> dict[str, int]:
-    """The sizes that the options say."""
+    """Return the layout sizes that follow from the options."""
     heads = {"h": options.num_heads, "e": options.hidden_size // options.num_heads, "d": options.hidden_size}
     rest = {"p": options.patch_size, "q": options.patch_size, "m": options.mlp_dim, "s": 3}
     return heads | rest | {"r": options.pre_logits_dim, "o": options.pre_logits_dim or options.hidden_size}
 
 
 def module(options: config.Vit, ours: Arrays) -> Vit:
-    """The model of these weights."""
+    """Return the Flax module of these weights."""
     size, _, classes = sizes_of(options, ours)
     return Vit(options, classes, size)
 
