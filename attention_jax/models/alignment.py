@@ -1,5 +1,5 @@
-"""Attention of decoder states over the encoder's states, as a callable from queries to weights: the keys are prepared
-once for a batch of sentences, before the scan of the decoder."""
+"""Attention of decoder states over encoder states, as a callable from queries to weights. The keys are projected once
+per batch of sentences, before the decoder's scan."""
 
 from dataclasses import dataclass, replace
 
@@ -23,23 +23,23 @@ class Alignment:
     """Global attention: alpha_i = softmax_j score(s_i, h_j) over a sentence (Bahdanau et al. 2015, eq. 6), or with
     another normaliser."""
 
-    score: Score  # what is left of it when the keys are prepared
+    score: Score  # the score that remains after `prepare_key`
     key: Float[Array, "B S F"]
     length: Int[Array, " B"]
     bias: Bias | None
     normalise: Normaliser
 
     def __call__(self, query: Float[Array, "B D"], time: Int[Array, " B"] | None = None) -> Float[Array, "B S"]:
-        """The weights of one query a sentence; the place `time` in the target does not matter here."""
+        """Return the attention weights [B, S] of one query per sentence; the target position `time` is not used."""
         return self.weights(query, self.real)
 
     def weights(self, query: Float[Array, "B D"], allowed: Bool[Array, "B S"]) -> Float[Array, "B S"]:
-        """The weights of one query a sentence over its `allowed` positions."""
+        """Return the attention weights [B, S] of one query per sentence over its `allowed` source positions."""
         scores = self.scores(query)
         return self.normalise.weights(scores, (scores != -jnp.inf) & allowed)
 
     def scores(self, query: Float[Array, "B D"]) -> Float[Array, "B S"]:
-        """Every word's score."""
+        """Return the scores of all source positions."""
         score, prepared = self.score.prepare_query(query)
         scores = jax.vmap(score)(prepared[:, None], self.key)[:, 0]
         if self.bias is None:
@@ -49,7 +49,7 @@ class Alignment:
 
     @property
     def real(self) -> Bool[Array, "B S"]:
-        """A mask of the positions that are not padding."""
+        """Return the padding mask of the source: True for tokens."""
         return jnp.arange(self.key.shape[1])[None] < self.length[:, None]
 
 
@@ -63,12 +63,12 @@ class Scorer(nn.Module):
         self.rules = make_rules(self, self.options, self.options.hidden_size, self.key_size)
 
     def prepare(self, annotations: Float[Array, "B S C"]) -> Float[Array, "B S F"]:
-        """The keys: what the score makes of the source once, before any query."""
+        """Compute the part of the score that depends only on the keys, once per source sentence."""
         return prepared_keys(self.rules.score, annotations)
 
     def __call__(self, key: Float[Array, "B S F"], length: Int[Array, " B"]) -> Alignment:
-        """The alignment to sentences of these keys and lengths."""
-        score, _ = self.rules.score.prepare_key(jnp.zeros((1, self.key_size)))  # what is left of it for prepared keys
+        """Return the alignment over sentences with these prepared keys and lengths."""
+        score, _ = self.rules.score.prepare_key(jnp.zeros((1, self.key_size)))  # what remains after it
         if isinstance(score, Additive):
             score = replace(score, query_kernel=DeferredWeight(score.query_kernel))
         return Alignment(score, key, length, self.rules.bias, self.rules.normalise)

@@ -1,9 +1,8 @@
-"""The blocks of a Transformer: residual connections in post-norm and pre-norm, feed-forward, encoder and decoder
-layers.
+"""Transformer blocks: residual connections in post-norm and pre-norm, feed-forward, encoder and decoder layers.
 
-Dropout sits at the paper's three places (Vaswani et al. 2017, section 5.4, and its code): on every sub-layer's output
-before it is added, on the sum of embeddings and positions (models/transformer.py), and, with rates of their own, inside
-the sub-layers on attention weights and on the feed-forward's hidden units.
+Dropout is applied at the paper's three positions (Vaswani et al. 2017, section 5.4, and its code): on every sub-layer's
+output before it is added, on the sum of embeddings and positions (models/transformer.py), and, with separate rates,
+inside the sub-layers on attention weights and on the feed-forward network's hidden units.
 """
 
 from dataclasses import dataclass, field, fields
@@ -32,14 +31,14 @@ from attention_jax.ops.shared import BeamKVCache
 from attention_jax.ops.trees import pytree
 
 EPSILON = 1e-5
-"""What a normalisation adds to the variance, where no option says so."""
+"""Default epsilon of the normalizations, added to the variance."""
 ACTIVATIONS = {
     "relu": jax.nn.relu,
     "gelu": partial(jax.nn.gelu, approximate=False),
     "gelu_tanh": partial(jax.nn.gelu, approximate=True),
     "swish": jax.nn.swish,
 }
-"""By the names of `config.models.Activation`."""
+"""Activation functions by the names of `config.models.Activation`."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ class Block:
     head_pool: str = "mean"
     """A name in `config.NORMALISERS`."""
     mask: str = "none"
-    """Of self-attention, a name in `config.MASKS`, besides what is causal or padding."""
+    """Mask of self-attention, a name in `config.MASKS`, in addition to causal and padding masks."""
     norm_layer: str = "layer"
     """A name in `config.NORMS`."""
     mlp_layer: str = "dense"
@@ -77,11 +76,11 @@ class Block:
     use_bias: bool = True
     """Bias terms of the attention projections."""
     dropout: Any = 0.0
-    """Of every sub-layer's output; like the other two rates a number, or traced."""
+    """Residual dropout rate; like the other two rates, a float or a traced scalar."""
     attention_dropout: Any = 0.0
     mlp_dropout: Any = 0.0
     dtype: Any = jnp.float32
-    """Of the computation; parameters are always float32."""
+    """Type of the computation; parameters are always float32."""
     implementation: Implementation | None = None
     """Of `attend`; None chooses by size and platform."""
 
@@ -113,11 +112,11 @@ class Block:
 
     @property
     def head_widths(self) -> tuple[int, int]:
-        """The widths (keys and queries, values) of one head."""
+        """Return the widths (of keys and queries, of values) of one head."""
         return self.key_dim or self.hidden_size // self.num_heads, self.value_dim or self.hidden_size // self.num_heads
 
     def attention(self) -> MultiHeadAttention:
-        """A multi-head attention of this block's sizes."""
+        """Create a multi-head attention layer with this block's sizes."""
         return MultiHeadAttention(
             num_heads=self.num_heads,
             num_kv_heads=self.num_kv_heads,
@@ -137,20 +136,20 @@ class Block:
         )
 
     def cross_attention(self) -> MultiHeadAttention:
-        """Multi-head attention over an encoder's output, without rotary positions: keys and queries belong to different
-        sequences."""
+        """Create cross-attention over an encoder's output, without rotary positions, since keys and queries belong to
+        different sequences."""
         return self.attention().clone(rotary=False)
 
     def feed_forward(self) -> nn.Module:
-        """The feed-forward layer, called as layer(x, train=False)."""
+        """Create the feed-forward layer, called as layer(x, train=False)."""
         return part(self.mlp_layer, MLPS)(self)
 
     def normalisation(self, name: str | None = None) -> nn.Module:
-        """One of this block's normalisations."""
+        """Create a normalization layer of this block."""
         return part(self.norm_layer, NORMS)(self.norm_epsilon, name=name)
 
     def self_mask(self, mask: Mask | None, batch_size: int) -> Mask | None:
-        """`mask`, whose leaves lead with the batch, and the block's own: what self-attention is masked with."""
+        """Combine `mask`, whose leaves have a leading batch axis, with the block's self-attention mask."""
         own = self._own_mask()
         if own is None:
             return mask
@@ -158,7 +157,7 @@ class Block:
         return own if mask is None else mask & own
 
     def masked_entries(self, entries: Bool[Array, "B k Tk"], position: Int[Array, ""]) -> Bool[Array, "B k Tk"]:
-        """The `entries` of a cache, k of each position, to which the block's mask lets `position` attend."""
+        """Restrict the `entries` of a cache, k per position, to those that the block's mask allows for `position`."""
         own, (_, hypotheses, length) = self._own_mask(), entries.shape
         return entries if own is None else entries & own(position[None], jnp.arange(length) // hypotheses)[None]
 
@@ -172,7 +171,7 @@ class Block:
         return as_mask(own)
 
     def empty_cache(self, batch_size: int, max_length: int) -> tuple[BeamKVCache, BeamKVCache]:
-        """Keys [B, Hkv, E, T] and values [B, Hkv, T, V] of the self-attention of one layer, of zeros."""
+        """Create an empty KV cache of a self-attention layer: zeros, keys [B, Hkv, E, T] and values [B, Hkv, T, V]."""
         empty = lambda axis, *shape: BeamKVCache(
             jnp.zeros((batch_size, self.num_kv_heads or self.num_heads, *shape), self.dtype), axis
         )
@@ -180,7 +179,7 @@ class Block:
         return empty(3, key_width, max_length), empty(2, max_length, value_width)
 
     def relative_biases(self, layers: int, bidirectional: bool) -> list[RelativeBias]:
-        """The biases of a stack of this block's self-attentions."""
+        """Create the relative position biases of a stack of this block's self-attention layers."""
         return relative_biases(self.position_embedding, self.num_heads, self.head_widths[0], layers, bidirectional)
 
 
@@ -200,8 +199,8 @@ class FeedForward(nn.Module):
         return rest(self, self.hidden(x), rate, rng)
 
     def _rest(self, x, rate, rng):
-        """Activation, dropout and second layer. In half precision the gradient stores the first matmul alone: of these
-        widest arrays of a layer, neither a GELU's output, its error function nor a float32 copy is kept."""
+        """Apply activation, dropout and the second layer. In half precision only the first matmul's output is saved for
+        the gradient: of these widest arrays, neither a GELU's output, its error function nor a float32 copy is kept."""
         return self.out(dropout(ACTIVATIONS[self.block.activation](x), rate, rng))
 
 
@@ -218,7 +217,7 @@ class SwiGLU(nn.Module):
 
 
 def drop(module: nn.Module, x: Array, rate, train: bool) -> Array:
-    """Dropout with the module's own stream of randomness, in training only."""
+    """Apply dropout with the module's "dropout" random stream, in training only."""
     return dropout(x, rate, module.make_rng("dropout")) if train and not is_zero(rate) else x
 
 
@@ -266,7 +265,7 @@ class EncoderLayer(nn.Module):
     def __call__(
         self, x: Float[Array, "B T D"], mask=None, bias=None, train: bool = False, return_weights: bool = False
     ):
-        """(output [B, T, D], weights [B, H, T, T] or None)."""
+        """Return (output [B, T, D], weights [B, H, T, T] or None)."""
         h = pre_norm(self.block, self.attention_norm, x)
         mask = self.block.self_mask(mask, x.shape[0])
         y, weights = self.attention(h, h, h, mask=mask, bias=bias, train=train, return_weights=return_weights)
@@ -320,14 +319,14 @@ class DecoderLayer(nn.Module):
             self.cross_attention, self.cross_norm = self.block.cross_attention(), self.block.normalisation()
 
     def __call__(self, x: Float[Array, "B T D"], mask, bias=None, memory=None, train=False, return_weights=False):
-        """(output [B, T, D], self-attention weights or None, cross-attention weights [B, H, T, S] or None)."""
+        """Return (output [B, T, D], self-attention weights or None, cross-attention weights [B, H, T, S] or None)."""
         h, flags = pre_norm(self.block, self.attention_norm, x), {"train": train, "return_weights": return_weights}
         y, own = self.attention(h, h, h, mask=self.block.self_mask(mask, x.shape[0]), bias=bias, **flags)
         x, cross = self._rest(add_residual(self, self.attention_norm, x, y, train), memory, flags)
         return x, own, cross
 
     def project(self, states: Float[Array, "B S D"]):
-        """Keys and values of the cross-attention: computed once per sentence, read at every step."""
+        """Project the memory to the keys and values of the cross-attention, once per sentence."""
         return self.cross_attention.project_kv(states, states)
 
     def step(self, x: Float[Array, "R 1 D"], cache, position, entries, bias=None, memory=None, return_weights=False):
@@ -350,7 +349,7 @@ class DecoderLayer(nn.Module):
         return x, (keys, values), own, cross
 
     def _rest(self, x: Float[Array, "R T D"], memory, flags):
-        """The sub-layers after self-attention: (output, cross-attention weights or None)."""
+        """Apply the sub-layers after self-attention: (output, cross-attention weights or None)."""
         weights = None
         if self.cross:
             y, weights = self._attend_to(pre_norm(self.block, self.cross_norm, x), *memory, flags)
@@ -359,7 +358,7 @@ class DecoderLayer(nn.Module):
         return add_residual(self, self.ffn_norm, x, y, flags["train"]), weights
 
     def _attend_to(self, x: Float[Array, "R T D"], keys, values, mask, flags):
-        """Cross-attention; in a beam search the k hypotheses of a sentence are k queries over one memory, R = B k."""
+        """Apply cross-attention; in beam search the k hypotheses of a sentence share its memory, R = B k."""
         inputs = x.reshape(keys.shape[0], -1, x.shape[-1])  # [B, k T, D]
         query = self.cross_attention.project_q(inputs)  # [B, H, k T, E]
         y, weights = self.cross_attention.attend(query, keys, values, inputs, mask=mask, **flags)
@@ -367,16 +366,16 @@ class DecoderLayer(nn.Module):
 
 
 def _together(x: Float[Array, "R H 1 E"], hypotheses: int) -> Float[Array, "B H k E"]:
-    """The k hypotheses of a sentence as k positions of one sequence."""
+    """Reshape the k hypotheses of a sentence to k positions of one sequence."""
     return x.reshape(-1, hypotheses, x.shape[1], x.shape[3]).swapaxes(1, 2)
 
 
 def _by_hypothesis(weights: Float[Array, "B H kT S"], rows: int) -> Float[Array, "R H T S"]:
-    """The weights of a sentence's k T queries as those of its k hypotheses."""
+    """Reshape the attention weights of a sentence's k T queries to those of its k hypotheses."""
     b, h, _, s = weights.shape
     return weights.reshape(b, h, rows // b, -1, s).swapaxes(1, 2).reshape(rows, h, -1, s)
 
 
 def _by_position(weights: Float[Array, "R H 1 Tk"], hypotheses: int) -> Float[Array, "R H 1 T"]:
-    """The weight of each position: only one of its k entries has any."""
+    """Sum the weights over the k cache entries of each position, of which only one is nonzero."""
     return weights.reshape(*weights.shape[:3], -1, hypotheses).sum(axis=-1)

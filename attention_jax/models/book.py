@@ -28,7 +28,7 @@ class Memory(NamedTuple):
     length: Int[Array, " B"]
     last: Float[Array, "B H"]  # the encoder's last state
     state: cells.State  # the decoder's
-    key: Float[Array, "B S F"] | None = None  # what a score made of `hidden`
+    key: Float[Array, "B S F"] | None = None  # keys after the score's `prepare_key`
 
 
 class BookModel(nn.Module):
@@ -48,11 +48,11 @@ class BookModel(nn.Module):
         self.bias = self.param("bias", nn.initializers.zeros, (self.target_vocab,))
 
     def make_decoder(self) -> int:
-        """Create the decoder's `layer` and readout, in `setup`; return the width of what the output layer sees."""
+        """Create the decoder's `layer` and readout, in `setup`; return the width of the output layer's input."""
         raise NotImplementedError
 
     def remember(self, memory: Memory) -> Memory:
-        """The memory with what a model computes once for all steps."""
+        """Precompute what depends only on the source, such as the projected keys, and store it in the memory."""
         return memory
 
     def run(self, memory: Memory, projected: Float[Array, "T B G"]) -> tuple[Float[Array, "T B H"], ...]:
@@ -62,11 +62,11 @@ class BookModel(nn.Module):
     def read(
         self, memory: Memory, hidden: Float[Array, "B T H"], return_weights: bool
     ) -> tuple[Float[Array, "B T D"], dict]:
-        """The inputs of the output layer, and the intermediates."""
+        """Return the inputs of the output layer, and the intermediates."""
         raise NotImplementedError
 
     def encode(self, source: Int[Array, "B S"], source_length: Int[Array, "B"], *, train: bool = False) -> Memory:
-        """Read the source."""
+        """Encode the source."""
         hidden, ((last, *cell),) = self.encoder(source, source_length, train=train)
         state = (last, *(jnp.zeros_like(c) for c in cell))
         return self.remember(Memory(hidden, source_length, last, state))
@@ -133,7 +133,7 @@ class PeekySeq2seq(BookModel):
 
 def attend_to_source(rules: Rules, memory: Memory, query: Float[Array, "B T H"], return_weights: bool):
     """Contexts [B, T, H] of all decoder states at once, and, if `return_weights`, the weights [B, 1, 1, T, S]."""
-    rest, _ = rules.score.prepare_key(memory.hidden[0, :1])  # the memory's keys are prepared already
+    rest, _ = rules.score.prepare_key(memory.hidden[0, :1])  # the memory holds prepared keys
 
     def one(query, key, value, length):
         call = {"score": rest, "bias": rules.bias, "mask": lengths(length), "normalise": rules.normalise}

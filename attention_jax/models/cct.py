@@ -41,7 +41,7 @@ class Cct(nn.Module):
     image_size: int
 
     def __post_init__(self):
-        image_block(self.options)  # refuses sizes and parts that do not fit
+        image_block(self.options)  # raises InputError for incompatible options
         super().__post_init__()
 
     @nn.compact

@@ -1,4 +1,4 @@
-"""The encoder of every recurrent sequence-to-sequence model. Tokens go in and memories come out batch first."""
+"""The encoder of all recurrent sequence-to-sequence models. Its inputs and outputs are batch-major."""
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -19,8 +19,8 @@ def merge(forward, backward, how: str):
 class Encoder(nn.Module):
     """Embeds the source and runs a stack of recurrent layers over it.
 
-    No step is masked: the forward direction's state is read at each row's last real token, and the backward direction
-    reads the row reversed within its length, so the padding behind it is computed and never seen.
+    No step is masked: the forward state is read at each sequence's last token, and the backward direction runs over the
+    sequence reversed within its length, so padding comes last and its states are discarded.
     `bidirectional`: "none", "first" (only the first layer, as GNMT, Wu et al. 2016) or "all".
     `residual` adds a layer's input to its output from the second layer on, where both have one width.
     """

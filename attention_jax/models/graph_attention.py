@@ -71,7 +71,7 @@ class GraphHeads(nn.Module):
 
 
 class GraphAttention(nn.Module):
-    """Two layers (section 3.3): heads side by side with an ELU, then one head that gives the logits of the classes."""
+    """Two layers (section 3.3): concatenated heads with an ELU, then one head that outputs the class logits."""
 
     options: config.GraphAttention
     features: int

@@ -117,12 +117,12 @@ def head_score(module: nn.Module, name: str, heads: int, size: int) -> Score:
 
 
 def head_normaliser(module: nn.Module, name: str, heads: int, size: int) -> Normaliser:
-    """The normaliser called `name`; what it learns, if anything, are parameters of `module` with one row per head."""
+    """Create the normaliser `name`; its learned parameters, if any, belong to `module`, with a leading head axis."""
     return _per_head(module, "normaliser", normaliser_class(name), heads, size)
 
 
 def head_pool(module: nn.Module, name: str, heads: int, size: int) -> Pool:
-    """The pooling called `name`; what it learns, if anything, are parameters of `module` with one row per head."""
+    """Create the pooling `name`; its learned parameters, if any, belong to `module`, with a leading head axis."""
     return _per_head(module, "pool", pool_class(name), heads, size)
 
 
@@ -187,7 +187,7 @@ class MultiHeadAttention(nn.Module):
     rope_theta: float = 10_000.0
     """Base of the wavelengths of rotary positions."""
     output_gate: bool = False
-    """What is pooled is multiplied by sigmoid(x W_g + b_g) of the queries' inputs x, before W_o (Qiu et al. 2025, G1).
+    """Multiply the pooled values by sigmoid(x W_g + b_g) of the queries' inputs x, before W_o (Qiu et al. 2025, G1).
     """
     dropout: Any = 0.0
     """Rate of attention weights to drop."""

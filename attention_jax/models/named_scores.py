@@ -21,7 +21,7 @@ from attention_jax.ops.pooling import Pool
 from attention_jax.ops.trees import children, pytree
 
 POSITIONS = 128
-"""Source positions that the score "location" can tell apart."""
+"""Maximum number of source positions of the score "location"."""
 
 
 @pytree
@@ -176,7 +176,7 @@ def make_rules(module: nn.Module, options, query_width: int, key_width: int) -> 
 def make_normaliser(
     module: nn.Module, name: str, query_width: int, key_width: int, hidden: int, prefix: str = "normaliser"
 ) -> Normaliser:
-    """The normaliser called `name`; what it learns, if anything, becomes the parameter `prefix` of `module`."""
+    """Create the normaliser `name`; its learned parameter, if any, becomes the parameter `prefix` of `module`."""
     kind = normaliser_class(name)
     if not hasattr(kind, "init"):
         return kind()

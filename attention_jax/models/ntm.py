@@ -45,7 +45,7 @@ class State(NamedTuple):
     """(hidden, cell) of an LSTM, () of a feed-forward controller."""
     reads: Float[Array, "R W"]
     weights: Float[Array, "H N"]
-    """Of the write heads, then of the read heads."""
+    """Addressing weights of the write heads, then of the read heads."""
     memory: Float[Array, "N W"]
 
 

@@ -1,4 +1,4 @@
-"""Pointer Networks (Vinyals, Fortunato, Jaitly 2015): attention weights are the output, a place in the input."""
+"""Pointer Networks (Vinyals, Fortunato, Jaitly 2015): the attention weights are the output distribution over inputs."""
 
 from typing import NamedTuple
 
@@ -30,11 +30,11 @@ class Cache(NamedTuple):
 
 
 class PointerNetwork(nn.Module):
-    """An LSTM reads the inputs, another one points at them: each step reads the input that was pointed at before.
+    """An LSTM encodes the inputs, and another one selects from them; each step's input is the one selected before.
 
-    The first input is the symbol that begins an output, and pointing at it ends one. Attention goes nowhere else, so
-    no step waits for the weights of the one before: in training the decoder runs first and then looks, all steps at
-    once. What was pointed at may be pointed at again, as in the paper, which excludes it for tours alone.
+    The first input is the symbol that begins an output, and selecting it ends the output. Attention does not feed the
+    recurrence, so in training the decoder runs first and the attention of all steps is computed at once. An input may
+    be selected repeatedly, as in the paper, which excludes that only for tours.
     """
 
     options: config.PointerNetwork
@@ -46,7 +46,7 @@ class PointerNetwork(nn.Module):
         self.score = make_score(self, "additive", size, size, size)
 
     def encode(self, inputs: Float[Array, "B S F"], length: Int[Array, " B"]) -> Memory:
-        """Read the inputs in their order."""
+        """Encode the inputs in the given order."""
         hidden, cell = self.encoder.scan(self.encoder.project(inputs.swapaxes(0, 1)), self.encoder.zero(len(inputs)))
         last = cells.at_length(hidden, length), cells.at_length(cell, length)
         return Memory(inputs, length, hidden.swapaxes(0, 1), last)
@@ -73,11 +73,11 @@ class PointerNetwork(nn.Module):
         return Cache(memory, memory.last)
 
     def step(self, cache: Cache, before: Int[Array, " B"]) -> tuple[Float[Array, "B S"], Cache]:
-        """One step: log p of each place, and the next cache."""
+        """Run one step: log p [B, S] of each input, and the next cache."""
         read = jnp.take_along_axis(cache.memory.inputs, before[:, None, None], axis=1)[:, 0]
         state = cells.lstm_step(self.decoder.project(read), self.decoder.recurrent_kernel, cache.state)
         return self.point(cache.memory, state[0][:, None])[:, 0], cache._replace(state=state)
 
     def __call__(self, inputs, length, before):
-        """log p [B, T, S] of every step, teacher forced."""
+        """Return log p [B, T, S] of every step, with teacher forcing."""
         return self.decode(self.encode(inputs, length), before)

@@ -1,4 +1,4 @@
-"""What the output layer sees of a decoder step: its state, or a mixture of state, context and the previous token."""
+"""Inputs of the output layer: the decoder state, or a function of state, context and previous token ("deep output")."""
 
 import jax.numpy as jnp
 from flax import linen as nn
@@ -19,7 +19,7 @@ class DeepOutput(Translator):
     options: config.DeepOutput
 
     def make_readout(self, context_size: int) -> int:
-        """Create the weights, in `setup`; return the width of what the output layer sees."""
+        """Create the weights, in `setup`; return the width of the output layer's input."""
         o = self.options
         everything = o.hidden_size + context_size + (o.embed_size if o.readout_embedding else 0)
         if o.readout == "state":

@@ -20,7 +20,7 @@ kernel_init = nn.initializers.lecun_normal()
 
 
 class Embedding(nn.Module):
-    """A table of token vectors, N(0, 0.01^2) as in "Deep Learning from Scratch 2" unless `scale` says otherwise."""
+    """Token embeddings, initialized to N(0, scale^2); the default 0.01 is that of "Deep Learning from Scratch 2"."""
 
     vocab: int
     size: int
@@ -54,12 +54,12 @@ class Layer(nn.Module):
         return self.input_kernel[start : start + self.sizes[part]]
 
     def project(self, x: Float[Array, "*shape I"], part: int = 0) -> Float[Array, "*shape G"]:
-        """Multiply one part of the input by its weights; part 0 brings the bias."""
+        """Multiply one part of the input by its weights; part 0 includes the bias."""
         y = matmul(x, self.kernel(part))
         return y + self.bias.reshape((1,) * (y.ndim - 1) + (-1,)) if part == 0 else y
 
     def lookup(self, table: Float[Array, "V I"], tokens: Int[Array, "*shape"]) -> Float[Array, "*shape G"]:
-        """`project(table[tokens])`, projecting the table instead where it has fewer rows than there are tokens."""
+        """Compute `project(table[tokens])`; the table is projected first if it has fewer rows than there are tokens."""
         return self.project(table)[tokens] if table.shape[0] < tokens.size else self.project(table[tokens])
 
     def zero(self, batch: int) -> cells.State:
@@ -67,7 +67,7 @@ class Layer(nn.Module):
         return (jnp.zeros((batch, self.hidden_size), self.bias.dtype),) * (2 if self.cell == "lstm" else 1)
 
     def scan(self, projected: Float[Array, "T B G"], state: cells.State) -> tuple[Float[Array, "T B H"], ...]:
-        """Run over a sequence of projected inputs; every step's state."""
+        """Scan over a sequence of projected inputs; return the state of every step."""
         if self.cell == "lstm":
             return cells.lstm(projected, self.recurrent_kernel, state)
         return cells.gru(projected, self.recurrent_kernel, self.inner_bias, state)
@@ -84,7 +84,7 @@ class Layer(nn.Module):
 
 
 class Cell(NamedTuple):
-    """One layer, as a step of a recurrence multiplies with it (`ops.deferred`)."""
+    """The weights of one layer for a scan over steps, wrapped as `ops.deferred.DeferredWeight`."""
 
     input: DeferredWeight | None  # of the hidden state of the layer below; None for the first layer
     recurrent: DeferredWeight

@@ -27,7 +27,7 @@ def rnn_step(inputs: Float[Array, "B H"], kernel: Float[Array, "H H"], state: ce
 
 
 class RecurrentLanguageModel(nn.Module):
-    """The next character from those before it; the state is a tuple of arrays and starts at zero.
+    """A character-level recurrent language model; the state is a tuple of arrays and starts at zero.
 
     `truncation` is how far gradients go back in training: "full" (the window), "truncated" (cut every
     `truncation_length` steps) or "randomised" (`truncation_length` steps on average, unbiased); the values are the
@@ -64,7 +64,7 @@ class RecurrentLanguageModel(nn.Module):
     def hidden(
         self, tokens: Int[Array, "B T"], *, train: bool = False, return_weights: bool = False
     ) -> tuple[Float[Array, "B T H"], dict]:
-        """The hidden states of every step; in training, as the output layer sees them: with dropout."""
+        """Return the hidden states of all steps, the input of the output layer; in training with dropout."""
         hidden = self.states(tokens, train)
         if train:
             hidden = dropout(hidden, self.options.dropout, self.make_rng("dropout"))
@@ -101,7 +101,7 @@ class RecurrentLanguageModel(nn.Module):
         return self.output_kernel, self.output_bias
 
     def start(self, batch_size: int, max_length: int) -> cells.State:
-        """The state before the first character: nothing grows with the length."""
+        """Return the state before the first character; its size does not depend on `max_length`."""
         return self.zero(batch_size)
 
     def step(self, cache: cells.State, token: Int[Array, "B"]):

@@ -71,7 +71,7 @@ class ResNet(nn.Module):
 
 
 def convolution(channels: int, size: int, stride: int, dtype) -> nn.Conv:
-    """A size x size convolution without bias: the normalisation after it has one."""
+    """Create a size x size convolution without bias, which the normalization after it has."""
     initial = nn.initializers.he_normal()
     return nn.Conv(
         channels,
@@ -98,7 +98,7 @@ def convolve(x: Float[Array, "B S S C"], kernel: Float[Array, "K K C D"], stride
 def as_product(
     x: Float[Array, "B S S C"], kernel: Float[Array, "K K C D"], strides, padding
 ) -> Float[Array, "B R R D"]:
-    """The convolution as one matrix product over its windows.
+    """Compute the convolution as one matmul over its windows (im2col).
 
     On CPUs XLA runs the gradient of its own convolution with respect to the kernel some 200 times slower inside a loop
     than outside (jax issue 12868), and the train steps of an epoch are a loop.

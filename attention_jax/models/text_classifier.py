@@ -1,7 +1,7 @@
-"""A text's class by attention: an encoder reads the words, one learned query asks which of them matter (Yang et al.
-2016, "Hierarchical Attention Networks for Document Classification", section 2.2).
+"""Text classification by attention pooling: one learned query attends to an encoder's word states (Yang et al. 2016,
+"Hierarchical Attention Networks for Document Classification", section 2.2).
 
-There the states h_t come from a bidirectional GRU, here from a Transformer's encoder.
+The paper's states h_t come from a bidirectional GRU, here they come from a Transformer encoder.
 """
 
 import flax.linen as nn
@@ -37,14 +37,14 @@ class AttentionPool(nn.Module):
 
 
 class TextClassifier(nn.Module):
-    """Words, encoder, attention pooling and a linear classifier."""
+    """A Transformer encoder over words, attention pooling and a linear classifier."""
 
     options: config.TextClassifier
     vocab: int
     classes: int
 
     def __post_init__(self):
-        Block.of(self.options)  # refuses sizes and parts that do not fit
+        Block.of(self.options)  # raises InputError for incompatible options
         super().__post_init__()
 
     @nn.compact

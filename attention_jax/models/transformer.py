@@ -90,12 +90,12 @@ class Decoder(nn.Module):
         return tuple((*layer.project(states), mask) for layer, _ in layers_with_biases(self))
 
     def start(self, batch_size: int, max_length: int) -> KVCache:
-        """An empty cache for `max_length` positions."""
+        """Create an empty cache for `max_length` positions."""
         layers = tuple(self.block.empty_cache(batch_size, max_length) for _ in range(self.layers))
         return KVCache(jnp.zeros((batch_size,), jnp.int32), jnp.zeros((batch_size, max_length), jnp.int32), layers)
 
     def step(self, x: Float[Array, "R 1 D"], past: KVCache, memory=None, return_weights: bool = False):
-        """One position: (states [R, 1, D], the extended cache, self-attention weights, cross-attention weights)."""
+        """Run one position: (states [R, 1, D], the extended cache, self-attention weights, cross-attention weights)."""
         position, hypotheses = past.position[0], x.shape[0] // past.layers[0][0].value.shape[0]
         ancestors = mark_self(past.ancestors, position, hypotheses)
         entries = ancestor_mask(ancestors, position, hypotheses)
@@ -197,7 +197,7 @@ class Transformer(nn.Module):
 
     def __post_init__(self):
         options = self.options
-        Block.of(options)  # refuses sizes and parts that do not fit
+        Block.of(options)  # raises InputError for incompatible options
         if options.tied_embeddings == "all" and self.source_vocab != self.target_vocab:
             raise InputError(
                 f"--model.tied-embeddings all needs one vocabulary for both languages, got {self.source_vocab} and "
@@ -223,7 +223,7 @@ class Transformer(nn.Module):
     def encode(
         self, source: Int[Array, "B S"], source_length: Int[Array, "B"], *, train: bool = False, segment=None
     ) -> Memory:
-        """The encoder's output for padded sentences, or with `segment` [B, S] for packed ones."""
+        """Encode padded sentences or, with `segment` [B, S], packed ones."""
         return self._encode(source, source_length, train, False, segment)[0]
 
     def decode(
@@ -246,18 +246,18 @@ class Transformer(nn.Module):
         return x.astype(jnp.float32), {"decoder_attention": own, "cross_attention": cross} if return_weights else {}
 
     def output(self) -> tuple[Float[Array, "D V"], Float[Array, "V"]]:
-        """The output layer, logits = hidden @ kernel + bias."""
+        """Return (kernel, bias) of the output layer, logits = hidden @ kernel + bias."""
         kernel = self.kernel if self.options.tied_embeddings == "none" else self.target_embedding.token.embedding.T
         return kernel, self.bias if self.options.output_bias else jnp.zeros((self.target_vocab,))
 
     def start(self, memory: Memory, max_length: int) -> Cache:
-        """The cache for `max_length` steps of decoding; the source's keys and values are projected once, here."""
+        """Create the cache for `max_length` decoding steps; the source's keys and values are projected once, here."""
         self.target_embedding.check(max_length)
         projected = self.decoder.project(memory.states, lengths(memory.source_length))
         return Cache(self.decoder.start(memory.source_length.shape[0], max_length), BeamInvariant(projected))
 
     def step(self, cache: Cache, token: Int[Array, "B"], *, return_weights: bool = False):
-        """One more token: (logits [B, V], cache, intermediates)."""
+        """Decode one token: (logits [B, V], cache, intermediates)."""
         x = self.target_embedding(token[:, None], cache.past.position[0])
         x, past, own, cross = self.decoder.step(x, cache.past, cache.memory.value, return_weights)
         weights = {"decoder_attention": own, "cross_attention": cross} if return_weights else {}

@@ -1,8 +1,7 @@
-"""What all recurrent translation models share: the encoder, the decoder's first state, embeddings, the output layer.
+"""Base class of the recurrent translation models: encoder, initial decoder state, embeddings and output layer.
 
-How a decoder goes through time and where attention meets it is each model's own file: `sutskever`, `bahdanau`,
-`conditional_gru`, `luong`, `gnmt`. A decoder is run over all target positions in training and over one at a time in
-decoding, by the same `run`.
+Each model's file defines the decoder's recurrence and its attention: `sutskever`, `bahdanau`, `conditional_gru`,
+`luong`, `gnmt`. The same `run` processes all target positions in training and a single one in decoding.
 """
 
 from typing import Any, NamedTuple
@@ -45,14 +44,14 @@ class Step(NamedTuple):
 
 
 class Cache(NamedTuple):
-    """A decoder in the middle of a sentence; it does not grow."""
+    """The state of incremental decoding; its size does not depend on the length."""
 
     memory: Memory
     state: Any
 
 
 class Translator(nn.Module):
-    """Abstract. A model defines `make_decoder`, `run` and `read`, and `begin` where its layers' state is not all."""
+    """Abstract. A model defines `make_decoder`, `run` and `read`, and `begin` if its state is more than its layers'."""
 
     options: config.Translator
     source_vocab: int
@@ -86,26 +85,26 @@ class Translator(nn.Module):
         self.bias = self.param("bias", nn.initializers.zeros, (self.target_vocab,))
 
     def make_decoder(self, annotation_size: int) -> int:
-        """Create the `stack` of layers, the `alignment` (or None) and what else the decoder has, in `setup`.
+        """Create the `stack` of layers, the `alignment` (or None) and other parts of the decoder, in `setup`.
 
-        Returns the width of what the output layer sees.
+        Returns the width of the output layer's input.
         """
         raise NotImplementedError
 
     def begin(self, memory: Memory):
-        """The decoder's state before the first step."""
+        """Return the decoder's state before the first step."""
         return memory.states
 
     def run(self, memory: Memory, state, token: Float[Array, "T B G"], train: bool) -> tuple[Any, Step]:
-        """All steps of a target whose tokens are projected: the last state, and what every step says, [T, B, ...]."""
+        """Run all steps of a target with projected tokens; return the last state and the outputs, [T, B, ...]."""
         raise NotImplementedError
 
     def read(self, step: Step, embedded: Float[Array, "*shape E"]) -> Float[Array, "*shape D"]:
-        """The input of the output layer, from a decoder step and the embedded previous token."""
+        """Return the input of the output layer, from a decoder step and the embedded previous token."""
         raise NotImplementedError
 
     def layers(self, first: tuple[int, ...], above: tuple[int, ...] = ()) -> list[Layer]:
-        """The decoder's layers; `first` and `above` are the widths of what they get besides token and state below."""
+        """Create the decoder's layers; `first` and `above` are the widths of inputs besides token and state below."""
         o = self.options
         rest = [Layer((o.hidden_size, *above), o.hidden_size, o.cell) for _ in range(o.num_layers - 1)]
         return [Layer((o.embed_size, *first), o.hidden_size, o.cell), *rest]
@@ -114,7 +113,7 @@ class Translator(nn.Module):
         return dropout(x, rate, self.make_rng("dropout") if train else None)
 
     def encode(self, source: Int[Array, "B S"], source_length: Int[Array, "B"], *, train: bool = False) -> Memory:
-        """Read the source."""
+        """Encode the source."""
         hidden, states = self.encoder(source, source_length, train=train)
         if self.options.layer_norm:
             hidden = self.norm(hidden)
@@ -125,10 +124,10 @@ class Translator(nn.Module):
         return memory._replace(hidden=hidden, key=self.alignment.prepare(hidden))
 
     def first_states(self, hidden, states: list[cells.State], length) -> list[cells.State]:
-        """The decoder's first states, as `decoder_init` says: the encoder's last ones, their hidden parts, or dense.
+        """Return the initial decoder states by `decoder_init`: the encoder's last, their hidden parts, or a dense layer.
 
-        The dense layer sees the last states of both directions; that of Bahdanau et al. 2015 (A.2.2) sees the backward
-        one's alone.
+        The dense layer reads the last states of both directions; that of Bahdanau et al. 2015 (A.2.2) reads only the
+        backward one's.
         """
         o = self.options
         if o.decoder_init == "pass":
@@ -154,7 +153,7 @@ class Translator(nn.Module):
         return hidden, _heads(steps) if return_weights else {}
 
     def inputs(self, tokens: Int[Array, "T B"], train: bool) -> tuple[Float[Array, "T B E"], Float[Array, "T B G"]]:
-        """The embedded tokens, and the first layer's product with them."""
+        """Return the embedded tokens, and their projection by the first layer."""
         first, rate = self.stack[0], self.options.embed_dropout
         if train and not is_zero(rate):
             embedded = self.drop(self.embed(tokens), rate, train)
@@ -194,5 +193,5 @@ class Translator(nn.Module):
 
 
 def _heads(steps: Step) -> dict[str, Float[Array, "B 1 1 T S"]]:
-    """The weights of steps [B, T, S] as the intermediates that all models return: [B, layers, heads, T, S]."""
+    """Convert attention weights [B, T, S] to the intermediates that all models return: [B, layers, heads, T, S]."""
     return {} if steps.weights is None else {"cross_attention": steps.weights[:, None, None]}

@@ -62,7 +62,7 @@ def with_shifts(images: Float[Array, "B S S C"], by: int) -> Float[Array, "B S S
 
 
 def sinusoidal_2d(grid: int, width: int) -> Float[Array, "N D"]:
-    """Sinusoidal positions of a grid x grid image, row by row: half of the channels tell the row and half the column.
+    """Sinusoidal positions of a grid x grid image, row by row: half of the channels encode the row, half the column.
 
     >>> sinusoidal_2d(3, 8).shape
     (9, 8)
@@ -87,8 +87,8 @@ def interpolate(table: Float[Array, "N D"], grid: int) -> Float[Array, "M D"]:
 
 
 def rotary_2d(x: Float[Array, "B H T E"], grid: int, prefix: int, theta: float = 10_000.0) -> Float[Array, "B H T E"]:
-    """Rotate one half of the channels by the row and the other by the column; the first `prefix` tokens have no place
-    and stay.
+    """Rotate one half of the channels by the row and the other by the column; the first `prefix` tokens
+    are not rotated.
 
     The product of a rotated query and a rotated key depends on their two displacements alone (rotary, Su et al. 2021,
     per axis).
@@ -113,7 +113,7 @@ def check_registers(options: config.Vit, grid: int):
 
 
 def with_first_tokens(module: nn.Module, x: Float[Array, "B N D"]) -> Float[Array, "B T D"]:
-    """The class token, if that is what is pooled, and the registers of a module, before the tokens of each image."""
+    """Prepend the registers and, if it is pooled, the class token to the tokens of each image."""
     options, (batch, _, width) = module.options, x.shape
     if options.num_registers:
         registers = module.param("registers", nn.initializers.normal(0.02), (options.num_registers, width)).astype(
@@ -202,7 +202,7 @@ class EncoderWithHead(nn.Module):
     block: Block
     layers: int
     pool: str
-    """What the classifier sees, as in `config.Vit`."""
+    """Pooling before the classifier, as in `config.Vit`."""
     stochastic_depth: Any
     pre_logits_dim: int = 0
     zero_head: bool = False
@@ -298,7 +298,7 @@ class Vit(nn.Module):
         return Linear(block.hidden_size, dtype=block.dtype, name="patch_embedding")(x)
 
     def add_positions(self, x: Float[Array, "B T D"], grid: int) -> Float[Array, "B T D"]:
-        """The tokens plus their position embeddings, if there are any (rotary ones act on queries and keys)."""
+        """Add position embeddings to the tokens, if the model has any (rotary ones act on queries and keys)."""
         prefix, width = x.shape[1] - grid * grid, x.shape[2]
         if self.options.position_embedding == "learned":
             rows = prefix + (self.image_size // self.options.patch_size) ** 2
