@@ -124,7 +124,7 @@ class Translator(nn.Module):
         return memory._replace(hidden=hidden, key=self.alignment.prepare(hidden))
 
     def first_states(self, hidden, states: list[cells.State], length) -> list[cells.State]:
-        """Return the initial decoder states by `decoder_init`: the encoder's last, their hidden parts, or a dense layer.
+        """Return the initial decoder states: by `decoder_init` the encoder's last, their hidden parts, or a dense map.
 
         The dense layer reads the last states of both directions; that of Bahdanau et al. 2015 (A.2.2) reads only the
         backward one's.

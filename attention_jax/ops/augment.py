@@ -14,7 +14,7 @@ Images = Float[Array, "B S S C"]
 
 
 def unit(images: UInt8[Array, "B S S C"]) -> Images:
-    """Bytes to floats from 0 to 1.
+    """Convert uint8 images to floats from 0 to 1.
 
     >>> unit(jnp.array([0, 255], jnp.uint8).reshape(1, 1, 2, 1)).ravel().tolist()
     [0.0, 1.0]
@@ -43,7 +43,7 @@ def resize(images: Images, size: int) -> Float[Array, "B R R C"]:
 
 
 def interpolation(old: int, new: int) -> Float[Array, "new old"]:
-    """The matrix that interpolates `old` values at `new` places; its rows add up to 1.
+    """Return the [new, old] matrix of bilinear interpolation at `new` positions; its rows sum to 1.
 
     >>> interpolation(2, 3).tolist()
     [[1.0, 0.0], [0.5, 0.5], [0.0, 1.0]]
@@ -56,7 +56,7 @@ def interpolation(old: int, new: int) -> Float[Array, "new old"]:
 
 
 def crop(rng: Key[Array, ""], images: Num[Array, "B S S C"], padding: int) -> Num[Array, "B S S C"]:
-    """Pad all sides with `padding` zeros and cut out the old size at a uniformly random place.
+    """Pad all sides with `padding` zeros and crop to the original size at a uniformly random offset.
 
     >>> crop(jax.random.key(0), jnp.ones((2, 4, 4, 1)), 1).shape
     (2, 4, 4, 1)
@@ -71,7 +71,7 @@ def crop(rng: Key[Array, ""], images: Num[Array, "B S S C"], padding: int) -> Nu
 
 
 def middle(images: Num[Array, "B S S C"], size: int) -> Num[Array, "B R R C"]:
-    """The middle size x size pixels.
+    """Crop the central size x size pixels.
 
     >>> middle(jnp.arange(16).reshape(1, 4, 4, 1), 2).ravel().tolist()
     [5, 6, 9, 10]
@@ -97,7 +97,7 @@ def inception_crop(rng: Key[Array, ""], images: UInt8[Array, "B S S C"], size: i
 
 
 def bilinear(start: Float[Array, ""], length: Float[Array, ""], old: int, new: int) -> Float[Array, "new old"]:
-    """The matrix that interpolates `old` values at `new` positions spread evenly over `length`, from `start` on."""
+    """Interpolation matrix [new, old] for `new` positions spread evenly over `length` from `start` on."""
     place = (jnp.arange(new, dtype=jnp.float32) + 0.5) * (length / new) - 0.5
     place = start + jnp.clip(place, 0.0, length - 1.0)
     return jnp.maximum(1.0 - jnp.abs(place[:, None] - jnp.arange(old, dtype=jnp.float32)[None, :]), 0.0)
@@ -120,7 +120,7 @@ def inception_boxes(rng: Key[Array, ""], batch: int, side: int) -> Int[Array, "B
 
 
 def flip(rng: Key[Array, ""], images: Num[Array, "B S S C"]) -> Num[Array, "B S S C"]:
-    """Mirror left and right with probability 1/2."""
+    """Flip horizontally with probability 1/2."""
     mirrored = jax.random.bernoulli(rng, 0.5, (images.shape[0],))
     return jnp.where(mirrored[:, None, None, None], images[:, :, ::-1], images)
 

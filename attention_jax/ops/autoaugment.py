@@ -40,7 +40,7 @@ MOST = {
     "posterize": 4.0,
     "solarize": 256.0,
 }
-"""What strength 9 of 0 to 9 means: a slope, a share of the image, radians, a blending weight,
+"""The magnitude at strength 9 of 0 to 9: a slope, a fraction of the image, radians, a blending weight,
 bits removed, levels inverted."""
 POLICY = (
     "invert .1 7 contrast .2 6, rotate .7 2 translate_x .3 9, sharpness .8 1 sharpness .9 3, "
@@ -54,7 +54,7 @@ POLICY = (
     "translate_y .7 9 auto_contrast .9 1"
 )
 GREY = 128.0
-"""What is moved in from outside the image."""
+"""Fill value outside the image."""
 
 Image = Float[Array, "S S C"]  # values 0 to 255
 

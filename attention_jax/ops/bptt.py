@@ -29,7 +29,7 @@ Step = Callable[[object, State, object], tuple[State, Float[Array, ""]]]
 
 @jax.custom_vjp
 def scale_gradient(x: Float[Array, "..."], factor: Float[Array, ""]) -> Float[Array, "..."]:
-    """`x`, unchanged; its gradient times `factor`: 0 cuts the graph here, 1 does nothing.
+    """Return `x` and multiply its gradient by `factor`: 0 stops the gradient, 1 changes nothing.
 
     >>> jax.grad(lambda x: 3.0 * scale_gradient(x, jnp.array(0.5)))(1.0).item()
     1.5
@@ -71,7 +71,7 @@ def _steps(xs) -> int:
 
 
 def full(step: Step, params, state: State, xs) -> tuple[Float[Array, ""], State]:
-    """The whole sequence; its gradient is exact (d2l 9.7.1.1), also into the first state."""
+    """Run the whole sequence with the exact gradient (d2l 9.7.1.1), also with respect to the first state."""
     return reweighted(step, params, state, xs, jnp.ones(_steps(xs)))
 
 
@@ -85,8 +85,8 @@ def truncated_factors(steps: int, length: int) -> Float[Array, "T"]:
 
 
 def truncated(step: Step, params, state: State, xs, length: int) -> tuple[Float[Array, ""], State]:
-    """The gradient is cut at steps 0, length, 2 length, ...: no loss looks back
-    further than its block (d2l 9.7.1.2)."""
+    """The gradient is cut at steps 0, length, 2 length, ...: no gradient flows
+    beyond its block (d2l 9.7.1.2)."""
     return reweighted(step, params, state, xs, truncated_factors(_steps(xs), length))
 
 
@@ -113,10 +113,10 @@ def randomised(step: Step, params, state: State, xs, probability: float, rng: Ar
 
 def forward(step: Step, params, state: State, tangent, xs) -> tuple[object, State, object]:
     """Forward mode for a SCALAR parameter:
-    `(gradient of the sum of losses, last state, its derivative)`; carry both on.
+    `(gradient of the sum of losses, last state, its derivative)`; pass both to the next call.
 
-    Real-time recurrent learning: with d state / d params carried along, the gradient of each loss is there the moment
-    it is computed, through the whole past, and parameters may be changed after every step.
+    Real-time recurrent learning: with d state / d params carried along, the gradient of each loss through the whole
+    past is available as soon as the loss is, and parameters may be updated after every step.
     """
 
     def body(carry, x):
@@ -131,7 +131,7 @@ def forward(step: Step, params, state: State, tangent, xs) -> tuple[object, Stat
 
 
 def gradient_norms(step: Step, params, state: Float[Array, "H"], xs) -> Float[Array, "T"]:
-    """`|d last loss / d state entering step t|` for every t: what is left of a gradient
+    """Compute `|d last loss / d state entering step t|` for every t: the norm of a gradient
     after T - t steps back (d2l 9.7.2).
 
     It vanishes or explodes like powers of the spectral radius of the step's Jacobian.

@@ -1,9 +1,9 @@
 """LSTM and GRU layers as pure functions over a whole sequence, with hand-written gradients.
 
 Unlike the rest of `ops` these take a batch, and time comes first: `inputs [T, B, gates * H]` are the inputs already
-multiplied by their weights (one large product for the whole sequence, made by the caller), so that only the recurrent
-product is left inside the scan. The gradient keeps the activated gates, and computes the recurrent weight gradient as
-ONE product over all steps after the scan instead of one small product per step.
+multiplied by their weights (one large matmul for the whole sequence, made by the caller), so that only the recurrent
+matmul is inside the scan. The gradient keeps the activated gates, and computes the recurrent weight gradient as
+ONE matmul over all steps after the scan instead of a small one per step.
 
 All sigmoids are computed as sigmoid(x) = tanh(x / 2) / 2 + 1 / 2, so the gates of a step are one tanh over one block.
 """
@@ -97,8 +97,8 @@ lstm.defvjp(_lstm_forward, _lstm_backward)
 def advance(
     inputs: Float[Array, "B G"], product: Float[Array, "B G"], state: State, bias: Float[Array, "H"] | None = None
 ) -> State:
-    """One step whose recurrent product `hidden @ kernel` has been made already: of an LSTM, or of a
-    GRU if the state has one part."""
+    """Run one step, given the recurrent product `hidden @ kernel`: of an LSTM, or of a GRU if the
+    state has one part."""
     if len(state) == 2:
         return _lstm_gates(inputs + product, state[1])[:2]
     return (_gru_gates(inputs, product, bias, state[0])[0],)
@@ -109,7 +109,7 @@ def gru_step(inputs: Float[Array, "B G"], kernel: Float[Array, "H G"], bias: Flo
 
     r, z = sigmoid(inputs + h @ kernel);  n = tanh(inputs_n + r (h @ kernel_n + bias));  h' = (1 - z) n + z h.
     Cho et al. (2014) reset before the product, tanh(inputs_n + (r h) @ kernel_n); the two train
-    alike, this one needs one product.
+    equally well, and this one needs a single matmul.
 
     >>> import jax.numpy as jnp
     >>> gru_step(jnp.zeros((1, 3)), jnp.zeros((1, 3)), jnp.zeros(1), (jnp.full((1, 1), 2.0),))[0].tolist()
@@ -175,7 +175,7 @@ gru.defvjp(_gru_forward, _gru_backward)
 
 
 def reverse_within(x: Float[Array, "T B D"] | Int[Array, "T B"], length: Int[Array, "B"]):
-    """Reverse each row's first `length` steps and leave its padding behind them; it is its own inverse.
+    """Reverse each sequence's first `length` steps and leave its padding at the end; this is its own inverse.
 
     >>> import jax.numpy as jnp
     >>> reverse_within(jnp.array([[1, 1], [2, 2], [3, 0]]), jnp.array([3, 2])).T.tolist()

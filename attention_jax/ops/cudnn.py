@@ -1,5 +1,5 @@
-"""NVIDIA's flash attention kernel for what it can express: plain scaled dot products in half
-precision, with structural masks.
+"""NVIDIA's flash attention kernel for the calls that it supports: scaled dot products in half precision, with
+structural masks.
 
 It is reached through `jax.nn.dot_product_attention(implementation="cudnn")`, whose batching rules
 (JAX 0.10 to 0.12) need every operand to be batched, and on its first axis. `_together` sees to that, so that
@@ -20,8 +20,8 @@ MASKS = (set(), {Causal}, {Lengths}, {Causal, Lengths}, {Causal, Window})
 
 @functools.cache
 def missing() -> str | None:
-    """Why JAX refuses to trace cuDNN's kernel here, for whatever platform; None where its CUDA libraries are installed,
-    with a GPU or without."""
+    """Return why JAX cannot trace cuDNN's kernel here, for any platform; None if its CUDA libraries are installed, with
+    a GPU or without."""
     x = jax.ShapeDtypeStruct((1, 8, 1, 8), jnp.bfloat16)
     try:
         jax.eval_shape(functools.partial(jax.nn.dot_product_attention, implementation="cudnn"), x, x, x)
@@ -31,7 +31,7 @@ def missing() -> str | None:
 
 
 def unsupported_reason(query, key, value, score, bias, mask, dropout, query_offset) -> str | None:
-    """Why cuDNN cannot compute this call exactly; None if it can."""
+    """Return why cuDNN cannot compute this call exactly; None if it can."""
     if missing() is not None:
         return f"needs an NVIDIA GPU's cuDNN, which JAX looks for while it traces ({missing()})"
     if type(score) is not ScaledDot:

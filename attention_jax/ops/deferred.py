@@ -27,7 +27,7 @@ class DeferredWeight:
     """
 
     array: Float[Array, "K N"] | Float[Array, "B K N"]
-    __array_ufunc__ = None  # so that NumPy arrays, too, leave the product to us
+    __array_ufunc__ = None  # NumPy arrays then defer to `__rmatmul__`
 
     def __rmatmul__(self, x: Float[Array, "B K"]) -> Float[Array, "B N"]:
         return _product(x, self.array)
@@ -75,7 +75,7 @@ class _Tapped:
 
 @jax.custom_vjp
 def _tapped(x, weight, tap):
-    """x times weight. The tap is not read: it is where the cotangent of the product comes out."""
+    """Compute x times weight. The tap is an unused input whose cotangent is that of the product."""
     return _product(x, weight)
 
 

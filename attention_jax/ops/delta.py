@@ -38,7 +38,7 @@ def recurrent_delta(
     length: Length = None,
     state: Float[Array, "D V"] | None = None,
 ) -> tuple[Float[Array, "T V"], Float[Array, "D V"]]:
-    """The outputs and the last state, one position at a time.
+    """Compute the outputs and the last state of the delta rule, one position at a time.
 
     `beta` is the rate of correction and `log_decay` g, zero for DeltaNet. Positions from `length` on, if it is given,
     are padding: they change nothing, and their output is zero. `state` is that before the first position, zero unless

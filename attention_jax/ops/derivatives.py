@@ -1,4 +1,4 @@
-"""The derivatives of attention in blocks: which program computes which, on each platform.
+"""Derivatives of blockwise attention: which program computes each of them, on each platform.
 
 | derivative | computed by |
 |---|---|
@@ -6,7 +6,7 @@
 | forward mode | `ops/tangents.py`; for an `Ordered` normaliser `jax.jvp` of `ops/tiles.py` |
 | any of a higher order | JAX, of `ops/tiles.py` |
 
-All of them take memory linear in Q + K, and what the forward pass has found already.
+All of them need memory linear in Q + K and use the residuals of the forward pass.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,17 +33,17 @@ Whole = Callable[[Inputs], Outputs]
 
 
 def in_blocks(inputs: Inputs, blocks: Mapping[str, Blocks | None], whole: Whole) -> Outputs:
-    """Attention block by block, exactly, in memory linear in Q + K.
+    """Compute exact attention block by block, in memory linear in Q + K.
 
-    `blocks` are those of each platform (`platforms.by_platform`). Where they are None, `whole` computes what no block
-    is needed for, a second time for the gradient, so that all platforms save the same and nothing of size Q * K.
+    `blocks` are the block sizes of each platform (`platforms.by_platform`). On a platform where they are None, `whole`
+    computes all weights at once, and again for the gradient: every platform saves the same arrays, none of size Q * K.
     """
     floats, others, combine = partition(inputs)
     return _attend(tuple(blocks.items()), whole, combine, floats, others)[0]
 
 
 def _program(inputs):
-    """The module with `forward` and `backward` for the normaliser of these inputs."""
+    """Return the module with `forward` and `backward` for the normaliser of these inputs."""
     normalise = inputs.rules[2]
     if isinstance(normalise, Softmax):
         return fused
@@ -124,7 +124,7 @@ def _attend_jvp(blocks, whole, combine, primals, dots):
 
 
 def _forward(otherwise, call, blocks):
-    """The tangents in forward mode, where `tangents(*call)` has no program for them those of `otherwise(blocks)`."""
+    """Compute the tangents in forward mode by `tangents(*call)`, or by `otherwise(blocks)` if that is unsupported."""
     combine, floats, others, *_ = call
     if blocks is None or isinstance(combine(floats, others).rules[2], Ordered):
         return otherwise(blocks)
@@ -132,7 +132,7 @@ def _forward(otherwise, call, blocks):
 
 
 def _backward(call, blocks):
-    """The cotangents of what moves."""
+    """Compute the cotangents of the differentiated arguments."""
     whole, combine, floats, others, outputs, saved, moving, bars = call
     inputs = combine(floats, others)
     if blocks is None:

@@ -1,4 +1,4 @@
-"""Which implementation `attend` takes on each platform, and how large its blocks are. Measured with
+"""Selection of the implementation and block sizes of `attend` on each platform. Measured with
 `python launch.py bench attention`."""
 
 import math
@@ -20,7 +20,7 @@ ON_REQUEST = {"cudnn": cudnn, "flash": flash, "resident": resident, "linear": li
 """Implementations that a caller selects by name. "resident" is never the default: it has not run on a TPU yet."""
 
 PLATFORMS = ("cpu", "cuda", "tpu", "default")
-"""As `jax.lax.platform_dependent` names them; "default" is every other one."""
+"""Platform names of `jax.lax.platform_dependent`; "default" is any other one."""
 
 FUSED_FROM = {"cpu": 256 * 256, "cuda": 1024 * 1024, "tpu": 256 * 256, "default": 1024 * 1024}
 """Pairs Q * K, times the score's `pair_cost`, from which "fused" is taken: where its gradient is clearly faster than
@@ -54,7 +54,7 @@ def choose(
     asked: Implementation | None,
     softmax_alone: bool = True,
 ) -> dict[str, Implementation]:
-    """The implementation on each of `PLATFORMS`, in this order:
+    """Choose the implementation on each of `PLATFORMS`, in this order:
 
     1. the one that the caller names, if it can compute the call;
     2. the platform's kernel, if it can compute the call exactly (`unsupported_reason` of cudnn and flash) and pays;
@@ -62,7 +62,7 @@ def choose(
     4. "linear" where the score is a product of features (`linear.unsupported_reason`);
     5. "fused".
 
-    Kernels and "linear" compute the softmax alone: no other normaliser, no sink and no log-sum-exp.
+    Kernels and "linear" compute only the softmax: no other normaliser, no sink and no log-sum-exp.
     """
     if asked not in (None, *get_args(Implementation)):
         raise InputError(f"implementation must be one of {', '.join(get_args(Implementation))} or None, got {asked!r}")
@@ -99,8 +99,8 @@ def _by_size(score, query, key, fused_from) -> dict[str, Implementation]:
 
 
 def choose_blocks(score, query, key, block_q: int | None = None, block_k: int | None = None) -> dict[str, Blocks]:
-    """On each of `PLATFORMS` blocks as tall as wide or twice as tall, in powers of two, of about PAIRS_PER_BLOCK /
-    `pair_cost` pairs; no larger than the matrix.
+    """Choose block sizes for each of `PLATFORMS`: powers of two, as many queries as keys or twice as many, with about
+    PAIRS_PER_BLOCK / `pair_cost` pairs; no larger than the matrix.
 
     Tall, because a block of queries is loaded once and the keys go by. On 2 cores, gradient of 8 heads of 64,
     T = 2048: 512 x 256 0.121 s, 512 x 512 0.150, 256 x 256 0.164; `Additive` with 128 hidden units, 512 x 512:

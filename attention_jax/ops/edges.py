@@ -1,5 +1,5 @@
-"""Attention over the edges of a graph: the same function as `attend` with the adjacency matrix as its mask, at a cost
-that grows with the number of edges instead of queries times keys."""
+"""Attention over the edges of a graph: equal to `attend` with the adjacency matrix as mask, at a cost linear in the
+number of edges instead of queries times keys."""
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from attention_jax.ops.weight_dropout import dropout_bits, dropout_factor
 def edge_weights(
     query: Float[Array, "Q D"], key: Float[Array, "K E"], edges: Int[Array, "P 2"], *, score: Score
 ) -> Float[Array, " P"]:
-    """The attention weight of each pair (q, k) in `edges`: a softmax over the pairs of the same query.
+    """Compute the attention weight of each pair (q, k) in `edges`: a softmax over the pairs of the same query.
 
     A pair whose score is -inf has weight 0.
     """

@@ -1,5 +1,4 @@
-"""A TPU's flash attention kernel for what it can express: products of queries and keys in bfloat16, with structural
-masks.
+"""The TPU flash attention kernel for the calls that it supports: dot products in bfloat16, with structural masks.
 
 It is JAX's own, `jax.experimental.pallas.ops.tpu.flash_attention`, which is written for [B, H, T, D]; under `jax.vmap`
 Pallas adds an axis to its grid for each axis of `attend`'s caller. Its sibling `splash_attention` is not taken: it has
@@ -18,7 +17,7 @@ BLOCKS = (512, 256, 128)
 
 
 def not_products(query, key, value, score, bias, dropout) -> str | None:
-    """Why a call is not of dot products in bfloat16 alone, all that a TPU's kernels compute; None if it is."""
+    """Return why a call is not a dot product in bfloat16, the only score of the TPU kernels; None if it is."""
     if type(score) not in (Dot, ScaledDot):
         return f"computes dot products, scaled or not, but not {type(score).__name__}"
     if bias is not None or dropout is not None:
@@ -29,7 +28,7 @@ def not_products(query, key, value, score, bias, dropout) -> str | None:
 
 
 def unsupported_reason(query, key, value, score, bias, mask, dropout, query_offset) -> str | None:
-    """Why the kernel cannot compute this call exactly; None if it can."""
+    """Return why the kernel cannot compute this call exactly; None if it can."""
     unusual = not_products(query, key, value, score, bias, dropout)
     if unusual is not None:
         return unusual

@@ -1,7 +1,7 @@
-"""Gates that learn to be closed: the hard concrete distribution (Louizos, Welling, Kingma 2018, arXiv 1712.01312).
+"""Learned gates: the hard concrete distribution (Louizos, Welling, Kingma 2018, arXiv 1712.01312).
 
-A gate is a number from 0 to 1 that something is multiplied by. It is exactly 0 with a probability that has a gradient,
-so the expected number of open gates can be a term of the loss (an "L0 penalty").
+A gate is a factor from 0 to 1. The probability that it is exactly 0 is differentiable, so the expected number of open
+gates can be a term of the loss (an "L0 penalty").
 """
 
 import jax
@@ -18,13 +18,13 @@ def stretched(share: Float[Array, "*N"]) -> Float[Array, "*N"]:
 
 
 def draw_gates(rng, log_alpha: Float[Array, "*N"]) -> Float[Array, "*N"]:
-    """Gates sampled for one training step (equations 10 and 11); differentiable in `log_alpha`."""
+    """Sample gates for one training step (equations 10 and 11); differentiable in `log_alpha`."""
     noise = jax.random.logistic(rng, log_alpha.shape)  # log u - log(1 - u)
     return stretched(jax.nn.sigmoid((noise + log_alpha) / TEMPERATURE))
 
 
 def settled_gates(log_alpha: Float[Array, "*N"]) -> Float[Array, "*N"]:
-    """The gates after training, without noise (equation 13).
+    """Return the gates for evaluation, without noise (equation 13).
 
     >>> settled_gates(jnp.array([-3.0, 0.0, 3.0])).tolist()
     [0.0, 0.5, 1.0]
@@ -33,7 +33,7 @@ def settled_gates(log_alpha: Float[Array, "*N"]) -> Float[Array, "*N"]:
 
 
 def open_probability(log_alpha: Float[Array, "*N"]) -> Float[Array, "*N"]:
-    """The probability that a sampled gate is not 0 (equation 12).
+    """Return the probability that a sampled gate is not 0 (equation 12).
 
     >>> print(f"{open_probability(jnp.array(0.0)):.3f}")
     0.832

@@ -29,12 +29,12 @@ def nadaraya_watson(
 
 
 def neighbours(query: Float[Array, "Q D"], x: Float[Array, "K D"], score: Score) -> Float[Array, "Q"]:
-    """The number of inputs with a weight above 0 for each query; where it is 0 there is no estimate."""
+    """Count the inputs with a weight above 0 for each query; the estimate is undefined where the count is 0."""
     return (attention_weights(query, x, score=score) > 0).sum(axis=1)
 
 
 def leave_one_out(x: Float[Array, "K D"], y: Float[Array, "K V"], score: Score) -> Float[Array, ""]:
-    """Mean squared error of every output's estimate from the others: differentiable, so
+    """Leave-one-out error: the mean squared error of each output's estimate from the others. Differentiable, so
     a score's width can be learned."""
     others = dense(~jnp.eye(x.shape[0], dtype=bool))
     estimates = attend(x, x, y, score=score, mask=others, implementation="plain")
@@ -60,10 +60,10 @@ def silverman_width(x: Float[Array, "K D"]) -> Float[Array, ""]:
 
 
 def local_widths(query: Float[Array, "Q D"], x: Float[Array, "K D"], pilot: Float[Array, ""]) -> Float[Array, "Q 1"]:
-    """A width for each query: the pilot width times `(density / geometric mean density)^(-1/2)`
+    """Compute a width for each query: the pilot width times `(density / geometric mean density)^(-1/2)`
     (after Silverman 1986, section 5.3, where each observation has a width).
 
-    Wide where inputs are rare, narrow where they are many; hand it to the score as `Gaussian(local_widths(...))`.
+    Wide where inputs are rare, narrow where they are many; pass it to the score as `Gaussian(local_widths(...))`.
     """
     density = lambda points: jnp.exp(Gaussian(pilot)(points, x)).mean(axis=1)  # [Q]
     reference = jnp.exp(jnp.log(density(x)).mean())

@@ -81,7 +81,7 @@ def monotonic_transitions(scores: Float[Array, "... S S"], source_length: Length
     scores = _real(scores, source_length)
     scores = jnp.where(jnp.broadcast_to(ahead, scores.shape), scores, -jnp.inf)
     total = _log_sum(scores.reshape(-1, size)).reshape(scores.shape[:-1])
-    some = jnp.isfinite(total)  # rows from source_length on have nothing ahead
+    some = jnp.isfinite(total)  # rows from source_length on have no allowed position
     return scores - jnp.where(some, total, 0.0)[..., None]
 
 
@@ -112,7 +112,7 @@ def expected_monotonic(
 
 
 def _compose(first, second):
-    """x -> b x + c after x -> a x + d, as pairs of slope and intercept."""
+    """Compose affine maps, pairs of slope and intercept: x -> b x + c after x -> a x + d."""
     return second[0] * first[0], second[0] * first[1] + second[1]
 
 

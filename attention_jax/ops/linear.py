@@ -1,10 +1,10 @@
-"""Linear attention: where a weight is a product of features, the keys are added up once instead of once a query.
+"""Linear attention: if a weight is a product of features, the sum over keys is computed once instead of per query.
 
     weight(q, k) = phi(q) . phi(k) / sum_j phi(q) . phi(k_j)
     attend(q)    = phi(q) (sum_j phi(k_j) v_j^T) / phi(q) . sum_j phi(k_j)
 
-(Katharopoulos et al. 2020, eq. 4-5). The score is log(phi(q) . phi(k)), so it is a score as any other, and the
-quadratic implementations of `attend` give the same numbers. With a causal mask the sums grow from position to position,
+(Katharopoulos et al. 2020, eq. 4-5). The score is log(phi(q) . phi(k)), so it is an ordinary score, and the
+quadratic implementations of `attend` return the same values. With a causal mask the sums accumulate over positions,
 which is a recurrent network whose state is a matrix (eq. 18-20): `recurrent`.
 """
 
@@ -28,11 +28,11 @@ class Features(Score):
     """log(phi(q) . phi(k)) for features phi that are not negative."""
 
     def features(self, x: Float[Array, "N D"]) -> Float[Array, "N F"]:
-        """phi of every row."""
+        """Return phi(x) for every row."""
         raise NotImplementedError
 
     def scaled(self, x: Float[Array, "N D"]) -> tuple[Float[Array, "N F"], Float[Array, "N 1"] | float]:
-        """(phi(x) exp(-c), c) with a number c for each row, or one for all, that keeps the features representable."""
+        """Return (phi(x) exp(-c), c), with c per row or common to all, so that the features do not overflow."""
         return self.features(x), 0.0
 
     def __call__(self, query, key):
@@ -65,7 +65,7 @@ class PositiveFeatures(Features):
         return features * jnp.exp(scale)
 
     def scaled(self, x):
-        """The features over the largest of each row: exp overflows beyond 88 in float32 (their section 4.1)."""
+        """Divide the features by the largest of each row: exp overflows beyond 88 in float32 (their section 4.1)."""
         x = x.astype(accumulator(x.dtype))
         exponent = x @ self.projection.T - jnp.sum(x**2, axis=1, keepdims=True) / 2
         largest = jax.lax.stop_gradient(exponent.max(axis=1, keepdims=True))
@@ -73,7 +73,7 @@ class PositiveFeatures(Features):
 
 
 def unsupported_reason(query, key, value, score, bias, mask, dropout, query_offset) -> str | None:
-    """Why the sums cannot compute this call; None if they can."""
+    """Return why this implementation does not support a call; None if it does."""
     if not isinstance(score, Features):
         return f"needs a score that is a product of features (ops/linear.py), not {type(score).__name__}"
     if bias is not None or dropout is not None:
@@ -94,7 +94,7 @@ def attend(
 
 
 def with_one_scale(score: Features, key: Float[Array, "K D"], real) -> Float[Array, "K F"]:
-    """The features of the keys over the largest of all `real` ones: a factor that all weights share cancels."""
+    """Divide the key features by the largest of all `real` ones: a factor that all weights share cancels."""
     features, scale = score.scaled(key)
     scale = jnp.broadcast_to(scale, (len(key), 1))
     largest = jnp.max(scale, initial=-jnp.inf, where=real[:, None])
@@ -102,12 +102,12 @@ def with_one_scale(score: Features, key: Float[Array, "K D"], real) -> Float[Arr
 
 
 def append_ones(value: Float[Array, "K V"], dtype) -> Float[Array, "K V1"]:
-    """The values and a one, of which the weights' sum is made as the rest is."""
+    """Append a column of ones to the values, whose pooled value is the sum of the weights."""
     return jnp.concatenate([value.astype(dtype), jnp.ones((value.shape[0], 1), dtype)], axis=1)
 
 
 def divided(pooled: Float[Array, "Q V1"]) -> Float[Array, "Q V"]:
-    """The pooled values divided by the sum of the weights, the last column; zero where that sum is zero."""
+    """Divide the pooled values by the sum of the weights, the last column; zero where that sum is zero."""
     total = pooled[:, -1:]
     return jnp.where(total > 0, pooled[:, :-1] / jnp.where(total > 0, total, 1.0), 0.0)
 
@@ -117,7 +117,7 @@ def _sums(query, key, value):
 
 
 def _causal_sums(query, key, value):
-    """Chunk by chunk: what came before is in the state, pairs within the chunk are multiplied out."""
+    """Compute causal sums in chunks: earlier chunks are summed in the state, pairs within a chunk are explicit."""
     size = min(CHUNK, len(query))
     chunks = lambda x: jnp.pad(x, ((0, -len(x) % size), (0, 0))).reshape(-1, size, x.shape[1])
 
@@ -133,7 +133,7 @@ def _causal_sums(query, key, value):
 def recurrent(
     query: Float[Array, "T D"], key: Float[Array, "T D"], value: Float[Array, "T V"], score: Features
 ) -> Float[Array, "T V"]:
-    """Causal linear attention one position at a time (Katharopoulos et al. 2020, eq. 16-20): what a decoder does."""
+    """Causal linear attention one position at a time (Katharopoulos et al. 2020, eq. 16-20), as in decoding."""
 
     def step(state, row):  # state [F, V + 1]: the sums over the keys seen so far
         query, key, value = row

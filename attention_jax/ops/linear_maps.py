@@ -1,4 +1,4 @@
-"""Linear functions whose transpose is given, so that a `jax.custom_jvp` has a reverse mode of its own as well.
+"""Linear functions with a custom transpose, which give a `jax.custom_jvp` a custom reverse mode.
 
 `jax.custom_vjp` has no forward mode, and `jax.custom_jvp` leaves the reverse mode to JAX, which cannot transpose loops
 whose length depends on data and would save what each step computes. A tangent made by `linear` has both: JAX runs

@@ -1,4 +1,4 @@
-"""Cross-entropy losses that return (sum, count): the mean is taken once, after every batch and device has been added.
+"""Cross-entropy losses that return (sum, count); the mean is taken once, after the sum over batches and devices.
 
 With label smoothing e over V classes the target is (1 - e) on the right class plus e / V everywhere (Szegedy et al.
 2016, section 7), so the loss of one row of logits z with class y is  log sum exp(z) - (1 - e) z_y - e mean(z).
@@ -32,7 +32,7 @@ def masked_cross_entropy(
     mask: Bool[Array, "*shape"] | Float[Array, "*shape"],
     label_smoothing: float = 0.0,
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Sum of the cross-entropy (nats) over the masked-in positions, and the sum of the mask.
+    """Sum the cross-entropy in nats over the positions where the mask is 1; return it with the sum of the mask.
 
     >>> import jax.numpy as jnp
     >>> total, count = masked_cross_entropy(jnp.zeros((2, 4)), jnp.array([0, 3]), jnp.array([True, False]))
@@ -53,11 +53,11 @@ def linear_cross_entropy(
     mask: Bool[Array, "N"] | Float[Array, "N"],
     label_smoothing: float = 0.0,
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """`masked_cross_entropy(hidden @ kernel + bias, targets, mask)` without ever holding the [N, V] matrix.
+    """Compute `masked_cross_entropy(hidden @ kernel + bias, targets, mask)` without storing the [N, V] logits.
 
     Rows are taken in chunks (`_plans`); under differentiation, the loss and the gradients of a chunk are
     computed together while its logits are in memory, so nothing of size N x V is stored for the backward pass. Masked
-    rows are gathered at the end, and chunks that hold nothing else are never computed: padding costs (almost) nothing.
+    rows are moved to the end, and chunks with only masked rows are skipped: padding costs (almost) nothing.
     The mask and the smoothing are constants: they have no gradient. A masked row may share a chunk with others, so for
     the gradient of the kernel it must be finite.
 
@@ -72,7 +72,7 @@ def linear_cross_entropy(
 
 
 class ChunkPlan(NamedTuple):
-    """Static: how a platform goes through the rows."""
+    """Static chunking strategy of a platform."""
 
     chunks: int
     gathers: bool
@@ -83,8 +83,8 @@ class ChunkPlan(NamedTuple):
 
 
 def _plans(rows: int, classes: int) -> dict[str, ChunkPlan]:
-    """The chunk plan of each platform. A TPU multiplies float32 in one pass of bfloat16 by default: rounded before, the
-    operands are the same and take half the memory."""
+    """Return the chunk plan of each platform. A TPU multiplies float32 in one bfloat16 pass by default; casting first
+    gives the same operands at half the memory."""
     count = lambda size: max(1, -(-rows // size))
     most = {platform: count(max(ROWS, logits // classes)) for platform, logits in LOGITS.items()}
     one_pass = jax.config.jax_default_matmul_precision in (None, "default", "fastest")
@@ -96,10 +96,11 @@ def _plans(rows: int, classes: int) -> dict[str, ChunkPlan]:
 
 
 def _chunks(count, hidden, targets, weight):
-    """The rows with a weight first, then padding, cut into equal chunks: [C, R, D], [C, R], [C, R]; how many chunks
-    hold any row with a weight; and the place each row went to, [N]."""
+    """Split the rows, those with nonzero weight first, into equal chunks: hidden [C, R, D], targets and weights [C, R].
+
+    Also returns the number of chunks with a nonzero weight, and the new index of each row, [N]."""
     rows = hidden.shape[0]
-    size = -(-rows // count)  # equal chunks waste fewer padded rows than full chunks and a rest
+    size = -(-rows // count)  # equal chunks need less padding than full chunks and a remainder
     there = weight != 0
     order = jnp.argsort(~there, stable=True)
     place = jnp.where(there, jnp.cumsum(there), there.sum() + jnp.cumsum(~there)) - 1  # the inverse, without a sort
@@ -112,7 +113,7 @@ def _chunks(count, hidden, targets, weight):
 
 
 def _chunk_loss(logits, targets, weight, smoothing, way):
-    """Weighted loss of a chunk, and the (max, sum of exponentials) of its rows."""
+    """Return the weighted loss of a chunk, and the (max, sum of exponentials) of its rows."""
     top = logits.max(axis=-1, keepdims=True)
     exp = jnp.exp(logits - top)
     total = exp.sum(axis=-1, keepdims=True)
@@ -125,7 +126,7 @@ def _chunk_loss(logits, targets, weight, smoothing, way):
 
 
 def _hits(targets, logits):
-    """A one-hot mask of the target classes, [R, V]."""
+    """Return a one-hot mask of the target classes, [R, V]."""
     return targets[:, None] == jnp.arange(logits.shape[1], dtype=targets.dtype)[None, :]
 
 
@@ -145,7 +146,7 @@ def _linear_loss(hidden, kernel, bias, targets, weight, smoothing):
 
 
 def _linear_loss_forward(hidden, kernel, bias, targets, weight, smoothing):
-    """The loss, and its gradients by hidden, kernel and bias."""
+    """Compute the loss and its gradients with respect to hidden, kernel and bias."""
 
     def run(way):
         with jax.default_matmul_precision("bfloat16") if way.rounds else contextlib.nullcontext():

@@ -16,9 +16,9 @@ def layer_norm(
     """(x - mean) / sqrt(variance + epsilon) * scale + bias over the last axis (Ba et al. 2016, eq. 4).
 
     Statistics are in float32 (of float64 in float64). The backward pass keeps the normalised x and uses the closed
-    form; derived automatically, XLA's CPU backend computes the statistics again for every place their gradient is
-    needed, which takes three times as long. In half precision it keeps x itself, which a residual stream holds anyway,
-    and the two statistics: nothing of the size of x is written for it.
+    form; with autodiff, XLA's CPU backend recomputes the statistics for every use of their gradient, which takes three
+    times as long. In half precision x itself is saved, which a residual stream holds anyway, and the two statistics, so
+    no additional array of the size of x is stored.
 
     >>> print(layer_norm(jnp.array([[1.0, 3.0]]), jnp.ones(2), jnp.zeros(2)).round(3))
     [[-1.  1.]]

@@ -1,7 +1,7 @@
 """Choices by the platform that a program is lowered for, never by the machine on which it is traced.
 
-So one trace serves every platform, `jax.export` lowers on a laptop what a TPU will run, and a program for the CPU is
-the same on a machine that has a GPU.
+One trace then serves every platform: `jax.export` can lower for a TPU on a laptop, and a program for the CPU is the
+same on a machine with a GPU.
 """
 
 from collections.abc import Callable, Hashable, Mapping
@@ -15,12 +15,12 @@ Result = TypeVar("Result")
 
 
 def by_platform(run: Callable[[Choice], Result], choices: Mapping[str, Choice]) -> Result:
-    """`run(choice)` with the choice of the platform that is lowered for: "cpu", "cuda", "rocm", "tpu" or "default", the
-    choice for all that are not named.
+    """Call `run(choice)` with the choice for the platform that is lowered for: "cpu", "cuda", "rocm", "tpu", or
+    "default" for all others.
 
-    While tracing, `run` is called once for each choice that differs; where all are alike that is once, and nothing is
-    left to decide. Under `jax.grad` the arrays that one branch saves are outputs of every branch, zeros in the others:
-    XLA drops them where gradient and value are one program, so what a branch saves should be small.
+    While tracing, `run` is called once for each distinct choice; if all are equal, no branch remains. Under `jax.grad`
+    the residuals of one branch are outputs of every branch, zeros in the others. XLA removes them if value and gradient
+    are one program; otherwise they cost memory, so keep the residuals of a branch small.
 
     >>> jax.jit(lambda x: by_platform(lambda n: n * x, {"cpu": 2, "default": 3}))(1.0).item()
     2.0

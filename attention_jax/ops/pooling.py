@@ -32,14 +32,14 @@ class Pool:
     def lift(
         self, key: Float[Array, "K E"], value: Float[Array, "K V"], attended: Bool[Array, " K"]
     ) -> tuple[Float[Array, "K P"], object]:
-        """(What is summed in place of the values, anything else that `finish` needs). The second may depend only on the
+        """Return (arrays to sum in place of the values, auxiliary data for `finish`). The latter may depend only on the
         `attended` keys, those that some query may attend to."""
         return value, None
 
     def finish(
         self, query: Float[Array, "Q D"], pooled: Float[Array, "Q P"], known: object, width: int
     ) -> Float[Array, "Q W"]:
-        """The output, given the weighted sums and the width V of the values."""
+        """Compute the output from the weighted sums and the width V of the values."""
         return pooled
 
 
@@ -146,14 +146,14 @@ class LogMixture(Pool):
 
 
 def _mean(x, attended):
-    """The mean of the rows that are alive; a constant for derivatives, since what is centred about it does not depend
-    on it."""
+    """Compute the mean of the unmasked rows, without gradient: quantities centred about it do not depend on it."""
     count = jnp.maximum(attended.sum(), 1).astype(x.dtype)
     return jax.lax.stop_gradient(jnp.sum(x, axis=0, where=attended[:, None]) / count)
 
 
 def _divided(pooled):
-    """Whether a query has any weight, as 0 or 1 [Q, 1], and the other sums divided by that of the weights."""
+    """Return whether each query has a nonzero weight, as 0 or 1 [Q, 1], and the other sums divided by that of the
+    weights."""
     mass = pooled[:, :1]
     some = mass != 0
     return some.astype(pooled.dtype), jnp.where(some, pooled[:, 1:] / jnp.where(some, mass, 1.0), 0.0)

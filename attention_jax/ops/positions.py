@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 
 
 def within(segment: Int[Array, "B T"]) -> Int[Array, "B T"]:
-    """The position of each token in its own segment: 0, 1, ... from wherever the id in a row changes.
+    """Return the position of each token within its segment: 0, 1, ... from each change of the segment id.
 
     >>> within(jnp.array([[4, 4, 4, 7, 8, 8]])).tolist()
     [[0, 1, 2, 0, 0, 1]]
@@ -52,6 +52,6 @@ def rotary(x: Float[Array, "T D"], positions: Int[Array, "T"], theta: float = 10
 
 
 def _angles(positions, pairs: int, width: int, theta: float = 10_000.0):
-    """t / theta^(2i/width) for i < pairs: [T, pairs]."""
+    """Compute t / theta^(2i/width) for i < pairs: [T, pairs]."""
     frequencies = theta ** (-2.0 * jnp.arange(pairs, dtype=jnp.float32) / width)
     return positions.astype(jnp.float32)[:, None] * frequencies[None, :]

@@ -1,9 +1,9 @@
-"""In which type products with weights are multiplied, and in which type sums are taken.
+"""Matmul precision: the types of the operands and of the accumulation.
 
-JAX's own setting decides: under `jax.default_matmul_precision("bfloat16")` products with weights multiply
-bfloat16 factors and add in float32. A TPU does so by default; XLA ignores the setting on a CPU, so that here the
-factors are rounded by hand, in the gradients too. Everything else stays float32, which on a CPU is what makes it
-faster than a model in bfloat16.
+JAX's setting decides: under `jax.default_matmul_precision("bfloat16")` matmuls with weights have bfloat16 operands and
+accumulate in float32. A TPU does so by default; XLA ignores the setting on a CPU, so the operands are rounded
+explicitly here, in the gradients too. Everything else stays in float32, which on a CPU is faster than a model in
+bfloat16.
 """
 
 import functools
@@ -32,8 +32,8 @@ def accumulator(dtype) -> jnp.dtype:
 
 
 def is_half(dtype) -> bool:
-    """Whether sums of numbers of this type are taken in a wider one. Then memory traffic matters more than operations:
-    a gradient keeps what is in this type, and computes the rest again.
+    """Whether a type is a half-precision one, whose sums are accumulated in a wider type. Memory traffic then costs
+    more than operations: gradients save only arrays of this type and recompute the others.
 
     >>> is_half(jnp.bfloat16), is_half(jnp.float32)
     (True, False)
@@ -42,7 +42,7 @@ def is_half(dtype) -> bool:
 
 
 def cast_for_matmul(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """`x` as an operand of a matmul: float32 is rounded to bfloat16 if that is the precision that is set.
+    """Cast `x` to the operand type of a matmul: float32 becomes bfloat16 if the matmul precision is set to that.
 
     >>> with jax.default_matmul_precision("bfloat16"):
     ...     cast_for_matmul(jnp.float32(1.001)).dtype, cast_for_matmul(jnp.float16(1)).dtype
@@ -66,8 +66,8 @@ def product(x: Float[Array, "... K"], weight: Float[Array, "K N"]) -> Float[Arra
 
 
 def weight_gradient(x: Float[Array, "... K"], d: Float[Array, "... N"], flatten: bool = True) -> Float[Array, "K N"]:
-    """The gradient of the weight in `x @ weight` whose cotangent is d: x^T d over all rows of
-    all leading axes, as ONE product; these are flattened to one axis first, by default (`FLATTEN_BATCH`)."""
+    """Compute the gradient of the weight in `x @ weight` with cotangent d: x^T d over all rows of
+    all leading axes, as ONE matmul; these are flattened to one axis first, by default (`FLATTEN_BATCH`)."""
     rounded = cast_for_matmul(d)
     if not flatten:
         over = (tuple(range(x.ndim - 1)),) * 2
@@ -89,7 +89,7 @@ def matmul_transposed(x: Float[Array, "R K"], d: Float[Array, "R N"]) -> Float[A
 
 
 def input_gradient(d: Float[Array, "... N"], weight: Float[Array, "K N"]) -> Float[Array, "... K"]:
-    """The gradient of the input in `product(x, weight)` whose cotangent is d: d times the transposed weight."""
+    """Compute the gradient of the input in `product(x, weight)` with cotangent d: d times the transposed weight."""
     if d.dtype == weight.dtype:
         return d @ weight.T
     return jax.lax.dot_general(
@@ -98,8 +98,8 @@ def input_gradient(d: Float[Array, "... N"], weight: Float[Array, "K N"]) -> Flo
 
 
 def matmul(x: Float[Array, "... K"], weight: Float[Array, "K N"]) -> Float[Array, "... N"]:
-    """`x @ weight` in the precision that is set, forward and backward. Rows are leading axes; under vmap each
-    would have a gradient of its own.
+    """Compute `x @ weight` in the matmul precision that is set, forward and backward. Pass rows as leading axes: under
+    vmap each would have a separate gradient.
 
     >>> x, weight = jnp.float32([[1.001]]), jnp.float32([[3]])
     >>> with jax.default_matmul_precision("bfloat16"):

@@ -1,10 +1,10 @@
-"""RandAugment (Cubuk et al. 2020) as big_vision runs it: some of 16 distortions an image, all of one strength.
+"""RandAugment (Cubuk et al. 2020) as in big_vision: random distortions of 16 types per image, all of one strength.
 
 The plain ViT-S/16 of Beyer et al. 2022 trains with two distortions at strength 10 of 10, sampled uniformly and always
-applied. Strengths are those of big_vision's `pp/autoaugment.py`, oddities included, as its 76.5 % were reached with
-them:
+applied. Strengths are those of big_vision's `pp/autoaugment.py`, including its
+peculiarities, with which its 76.5 % were reached:
 
-* Solarize inverts from level 256 on, which no pixel has: it does nothing. One draw of 16 leaves an image as it is.
+* Solarize inverts from level 256 on, which no pixel has: it does nothing. One of the 16 types leaves an image unchanged.
 * Contrast blends with one grey for all images, (number of pixels) / 256 and at most 255: 196 at 224 x 224. (Pillow
   blends with the image's own mean.)
 * Shears keep the corner at the top left in place, not the centre.
@@ -72,7 +72,7 @@ def rand_augment(rng: Key[Array, ""], images: UInt8[Array, "B S S C"], count: in
 
 
 def distort(image: Image, op: Int[Array, ""], sign: Float[Array, ""], centre: Int[Array, "2"]) -> Image:
-    """The distortion number `op` of `OPS`. Whole numbers 0 to 255.
+    """Apply distortion number `op` of `OPS` to an image with integer values from 0 to 255.
 
     `sign` (1 or -1) is the direction of those that have one, `centre` (row, column) is where cutout cuts.
     """
@@ -96,7 +96,7 @@ def distort(image: Image, op: Int[Array, ""], sign: Float[Array, ""], centre: In
 
 
 def move(image: Image, op: Int[Array, ""], sign: Float[Array, ""]) -> Image:
-    """Rotated, sheared or shifted, as `op` says; what comes from outside is grey."""
+    """Rotate, shear or translate an image, by `op`; the outside is filled with grey."""
     corner = (image.shape[0] - 1) / 2  # `affine` counts from the centre
     on = lambda name, most: jnp.where(op == OPS.index(name), sign * most, 0.0)
     angle, shear_x, shear_y = on("rotate", ROTATION), on("shear_x", SHEAR), on("shear_y", SHEAR)
@@ -111,12 +111,12 @@ def move(image: Image, op: Int[Array, ""], sign: Float[Array, ""]) -> Image:
 
 
 def contrast_grey(image: Image) -> Image:
-    """The grey value that contrast blends with (see the module's docstring)."""
+    """Return the grey value that contrast blends with (see the module's docstring)."""
     return jnp.full_like(image, min(image.shape[0] * image.shape[1] // 256, 255))
 
 
 def cutout(image: Image, centre: Int[Array, "2"]) -> Image:
-    """A grey square of `CUTOUT` pixels around the pixel `centre`, cut at the border (DeVries & Taylor 2017)."""
+    """Paint a grey square with a side of `CUTOUT` pixels around `centre`, cut at the border (DeVries & Taylor 2017)."""
     at = jnp.arange(image.shape[0])
     rows, columns = ((at >= middle - CUTOUT // 2) & (at < middle + CUTOUT // 2) for middle in (centre[0], centre[1]))
     return jnp.where((rows[:, None] & columns[None, :])[..., None], GREY, image)

@@ -1,12 +1,12 @@
-"""Attention of short sequences on a TPU, each of them whole in the memory beside the units: for sentences and for
-images, whose 196 patches no tile of 128 divides.
+"""TPU attention kernel for short sequences, each held entirely in VMEM: sentences, and images, whose 196 patches are
+not a multiple of the tile size 128.
 
-A program of the kernel takes some sequences and 128 of their channels, that is one head or several narrow ones side by
-side, from [B, T, H D] as a projection leaves it. Weights never reach the main memory, forwards or backwards: the
-gradient reads query, key, value and the output's gradient, and computes the weights and the row sums of softmax again.
-Products have the size that the unit multiplies at a time: heads beside each other are separated by channels of zeros,
-and of sequences shorter than 128 several are one, separated by a mask. Hence NaN that a query does see reaches the
-sequences beside it; NaN that no query sees has no effect.
+A program of the kernel processes some sequences and 128 of their channels, which are one head or several narrow ones,
+from the layout [B, T, H D] of a projection. Weights never reach HBM, forward or backward: the gradient reads query,
+key, value and the output's gradient, and recomputes the weights and the row sums of the softmax. Matmuls have the size
+of the matrix unit: neighbouring heads are separated by zeroed channels, and several sequences shorter than 128 are
+joined, separated by a mask. Hence an unmasked NaN spreads to the sequences joined with its own; a masked NaN has no
+effect.
 """
 
 import functools
@@ -25,15 +25,15 @@ from attention_jax.ops.scores import ScaledDot
 UNIT = 128
 """Rows and columns that are multiplied at a time; channels in a program."""
 TILE = 16
-"""Rows of bfloat16 that lie together."""
+"""Sublanes of a bfloat16 tile: rows that are stored together."""
 LONGEST = 640
-"""Queries or keys: some float32 arrays of all their pairs fit into 16 MiB beside the rest."""
+"""Maximum number of queries or keys, for which a few float32 arrays [Q, K] fit into 16 MiB of VMEM with the rest."""
 ROWS = 1024
 """Of queries or keys in a program, if a sequence has fewer."""
 
 
 def unsupported_reason(query, key, value, score, bias, mask, dropout, query_offset) -> str | None:
-    """Why the kernel cannot compute this call exactly; None if it can."""
+    """Return why the kernel cannot compute this call exactly; None if it can."""
     unusual = not_products(query, key, value, score, bias, dropout)
     if unusual is not None:
         return unusual
@@ -82,14 +82,14 @@ _attend.defvjp(_attend_forward, _attend_backward)
 
 
 def _run(kernel, scale, causal, like, real, *arrays):
-    """`kernel` over arrays [T, D] and `real` [1, K], which keys there are, or None for all; results shaped like the
-    arrays at the places `like`. Axes that `jax.vmap` adds are heads, then sequences."""
+    """Run `kernel` over arrays [T, D] and the key padding mask `real` [1, K], or None; the results have the shapes of
+    the arrays at the indices `like`. Axes that `jax.vmap` adds are heads, then sequences."""
     call = functools.partial(_call, kernel, scale, causal, like, real is not None)
     return _over_heads(call)(*([] if real is None else [real]), *arrays)
 
 
 def _over_heads(function, axes=2):
-    """`function` of arrays [B, H, T, D] as one of [T, D] to which `jax.vmap` gives these axes, the innermost first."""
+    """Convert a function of arrays [B, H, T, D] to one of [T, D], to which `jax.vmap` adds heads, then the batch."""
     if not axes:
         return function
     outer = _over_heads(function, axes - 1)
@@ -108,7 +108,7 @@ def _over_heads(function, axes=2):
 
 
 def _call(kernel, scale, causal, like, has_real, *arrays):
-    """The kernel over arrays [B, H, T, D], of which the first is [B, H, 1, K] if `has_real`."""
+    """Call the kernel on arrays [B, H, T, D]; if `has_real`, the first is the padding mask [B, H, 1, K]."""
     from jax.experimental import pallas as pl  # slow to import
 
     real, arrays = (arrays[0], arrays[1:]) if has_real else (None, arrays)
@@ -135,12 +135,12 @@ def _call(kernel, scale, causal, like, has_real, *arrays):
 
 
 def _divisor(number: int, limit: int) -> int:
-    """The largest divisor of a number up to a limit; 1 of one that is not known, in an exported program."""
+    """Return the largest divisor of a number up to a limit; 1 for a symbolic dimension of an exported program."""
     return 1 if not isinstance(number, int) else max(n for n in range(1, limit + 1) if number % n == 0)
 
 
 def _beside(x: Float[Array, "B H T D"], spare: int) -> Float[Array, "B T HD"]:
-    """The heads side by side, and `spare` heads of zeros."""
+    """Concatenate the heads along the channels, followed by `spare` heads of zeros."""
     x = jnp.pad(x, ((0, 0), (0, spare), (0, 0), (0, 0))) if spare else x
     return x.swapaxes(1, 2).reshape(x.shape[0], x.shape[2], -1)
 
@@ -149,16 +149,16 @@ def _beside(x: Float[Array, "B H T D"], spare: int) -> Float[Array, "B T HD"]:
 
 
 class Inside(NamedTuple):
-    """Static: what a program of the kernel knows of its references [N, T, 128]."""
+    """Static description of a kernel program's references [N, T, 128]."""
 
     width: int
-    """Of a head."""
+    """Width of a head."""
     scale: float
     causal: bool
     joined: int
     """Sequences that are multiplied as one."""
     has_real: bool
-    """The first reference is [N / joined, 1, heads, joined K], 0 for keys that there are not."""
+    """Whether the first reference is the padding mask [N / joined, 1, heads, joined K], 0 for padding."""
 
 
 def _forward(inside, *references):
@@ -197,7 +197,7 @@ def _backward(inside, *references):
 
 
 def _rows(reference, n, inside):
-    """The n-th group of sequences, [joined T, 128]."""
+    """Return the n-th group of joined sequences, [joined T, 128]."""
     return reference[_group(n, inside)].reshape(-1, UNIT)
 
 
@@ -212,13 +212,13 @@ def _group(n, inside):
 
 
 def _heads(width):
-    """For each head, a mask [1, 128] of its own channels."""
+    """Return the channel mask [1, 128] of each head."""
     channel = lax.broadcasted_iota(jnp.int32, (1, UNIT), 1)
     return [(channel >= first) & (channel < first + width) for first in range(0, UNIT, width)]
 
 
 def _allowed(inside, q, k, real, n, head):
-    """A mask of the allowed pairs, [joined Q, joined K]; None if all are."""
+    """Return the mask of allowed pairs, [joined Q, joined K]; None if all are allowed."""
     shape, conditions = (q.shape[0], k.shape[0]), []
     row, column = (lax.broadcasted_iota(jnp.int32, shape, axis) for axis in (0, 1))
     if inside.joined > 1:
@@ -231,12 +231,12 @@ def _allowed(inside, q, k, real, n, head):
 
 
 def _sequence(place, size, joined):
-    """The index of the joined sequence that a row or column belongs to."""
+    """Return the index of the joined sequence that each row or column belongs to."""
     return sum((place >= first).astype(jnp.int32) for first in range(size // joined, size, size // joined))
 
 
 def _exponentials(q, k, allowed, scale):
-    """exp(score - largest of the row) [Q, K], and its sums over the keys [Q, 1], 1 where no key is allowed."""
+    """Compute exp(score - row maximum) [Q, K], and its sums over the keys [Q, 1], 1 where no key is allowed."""
     scores = _product(q, k, 1, 1) * scale
     if allowed is None:
         exp = jnp.exp(scores - scores.max(axis=1, keepdims=True))
@@ -247,6 +247,6 @@ def _exponentials(q, k, allowed, scale):
 
 
 def _product(a, b, over_a: int, over_b: int):
-    """A matmul over one axis of each matrix, accumulated in float32; bfloat16 operands need no precision."""
+    """Contract one axis of each matrix, accumulated in float32; bfloat16 operands need no precision setting."""
     over = (((over_a,), (over_b,)), ((), ()))
     return lax.dot_general(a, b, over, precision=lax.Precision.DEFAULT, preferred_element_type=jnp.float32)

@@ -6,7 +6,7 @@ with a log decay g_t <= 0 for every position. A constant g is the retention of R
 log(gamma); a g_t that depends on the input is the state space duality of Mamba-2 (Dao & Gu 2024, sections 5 and 6),
 with q = C, k = B, v = Delta x and g = Delta A. Weights may be negative and are not normalised, so this is not a special
 case of `attend`. The three forms give the same numbers: `quadratic_retention` is a product of matrices as in attention,
-`recurrent_retention` is what a decoder does, and `chunked_retention` is the fastest on long sequences, in time and
+`recurrent_retention` is for decoding, and `chunked_retention` is the fastest on long sequences, in time and
 memory linear in T.
 
 All functions are for one sequence and one head; use `jax.vmap` for more.
@@ -32,7 +32,7 @@ Length = Int[Array, ""] | int | None
 
 
 def retnet_decays(heads: int) -> Float[Array, " H"]:
-    """The log decay of each head, log(1 - 2^(-5 - h)) (Sun et al. 2023, section 2.2).
+    """Return the log decay of each head, log(1 - 2^(-5 - h)) (Sun et al. 2023, section 2.2).
 
     >>> print(jnp.exp(retnet_decays(2)))
     [0.96875  0.984375]
@@ -64,10 +64,10 @@ def recurrent_retention(
     length: Length = None,
     state: Float[Array, "D V"] | None = None,
 ) -> tuple[Float[Array, "T V"], Float[Array, "D V"]]:
-    """S_t = exp(g_t) S_{t-1} + k_t v_t^T and o_t = q_t S_t (Sun et al. 2023, eq. 6): the outputs and the last state.
+    """Return the outputs and last state of S_t = exp(g_t) S_{t-1} + k_t v_t^T, o_t = q_t S_t (Sun et al. 2023, eq. 6).
 
-    `state` is that before the first position, zero unless given; `length` as in `quadratic_retention`. The returned
-    state is that at the end of the sequence without its padding.
+    `state` is the initial state, zero by default; `length` as in `quadratic_retention`. The returned state is the one
+    after the last position before the padding.
     """
     rows = padded((query, key, value, log_decay), length)
 
@@ -104,7 +104,7 @@ def one_chunk(state, query, key, value, log_decay):
 
 
 def decays(log_decay: Float[Array, " T"]) -> Float[Array, "T T"]:
-    """exp(g_{s+1} + ... + g_t) in row t and column s <= t, and 0 in the columns after t.
+    """Return the matrix of exp(g_{s+1} + ... + g_t) in row t and column s <= t, and 0 in the columns after t.
 
     >>> print(decays(jnp.log(jnp.array([0.1, 0.5, 0.2]))).round(3))
     [[1.  0.  0. ]
@@ -117,7 +117,7 @@ def decays(log_decay: Float[Array, " T"]) -> Float[Array, "T T"]:
 
 
 def padded(rows: tuple[jax.Array, ...], length: Length) -> tuple[jax.Array, ...]:
-    """The arrays in the type of their sums, with zeros for all positions from `length` on."""
+    """Cast the arrays to the accumulation type and zero all positions from `length` on."""
     precision = accumulator(jnp.result_type(*rows))
     rows = tuple(x.astype(precision) for x in rows)
     if length is None:
@@ -127,7 +127,7 @@ def padded(rows: tuple[jax.Array, ...], length: Length) -> tuple[jax.Array, ...]
 
 
 def first_state(state, key, value) -> Float[Array, "D V"]:
-    """`state`, or zeros if there is none."""
+    """Return `state`, or zeros if it is None."""
     return jnp.zeros((key.shape[1], value.shape[1]), key.dtype) if state is None else state.astype(key.dtype)
 
 

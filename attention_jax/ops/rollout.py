@@ -9,8 +9,8 @@ def rollout(weights: Float[Array, "L H T T"], residual: float = 0.5) -> Float[Ar
     """The product over layers of `residual * I + (1 - residual) * mean over heads of the layer's weights`,
     row-normalised.
 
-    Row q tells the share of every input position in output position q; rows sum to one. `residual` is the share of a
-    layer's output that the residual connection carries past its attention (one half in the paper, section 3).
+    Row q holds the contribution of every input position to output position q; rows sum to one. `residual` in [0, 1]
+    is the weight of the residual connection (one half in the paper, section 3).
 
     >>> uniform = jnp.full((1, 2, 2, 2), 0.5)
     >>> rollout(uniform).tolist()

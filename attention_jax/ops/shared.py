@@ -1,7 +1,7 @@
-"""Decoding caches in which a beam search moves small tables of integers instead of keys and values.
+"""Decoding caches for which beam search reorders small integer tables instead of keys and values.
 
 The leaves of a decoding cache have the k hypotheses of all B sentences as their leading axis, R = B k, with the
-hypotheses of one sentence side by side. Beam search reorders them at every step, except for two kinds of parts, whose
+hypotheses of one sentence adjacent. Beam search reorders them at every step, except for two kinds of parts, whose
 leading axis is B: `BeamInvariant`, equal for all hypotheses, and `BeamKVCache`, indexed by a table of ancestors.
 """
 
@@ -29,28 +29,28 @@ class BeamKVCache:
     """The keys or values of all hypotheses of a sentence: along `axis` the k entries of position 0, then those of
     position 1, ...
 
-    A hypothesis attends to the entries of its ancestors. When hypotheses are reordered, only the table of their
-    ancestors [R, T] is, and the entries stay where they were written.
+    A hypothesis attends to the entries of its ancestors. Reordering hypotheses changes only the table of their
+    ancestors [R, T]; the entries are never moved.
     """
 
     value: Array
     axis: int = dataclasses.field(metadata={"static": True})
 
     def write(self, entries: Array, position: Int[Array, ""]) -> "BeamKVCache":
-        """A copy with the k `entries` of one position, side by side along `axis`."""
+        """Return a copy in which the k `entries` of one position are written along `axis`."""
         start = position * entries.shape[self.axis]
         value = lax.dynamic_update_slice_in_dim(self.value, entries.astype(self.value.dtype), start, self.axis)
         return dataclasses.replace(self, value=value)
 
 
 def mark_self(ancestors: Int[Array, "R T"], position: Int[Array, ""], hypotheses: int) -> Int[Array, "R T"]:
-    """The ancestors with every hypothesis as its own ancestor at `position`, which it writes now."""
+    """Return the ancestor table with every hypothesis as its own ancestor at `position`, the one being written."""
     number = jnp.arange(ancestors.shape[0], dtype=ancestors.dtype) % hypotheses
     return lax.dynamic_update_slice_in_dim(ancestors, number[:, None], position, 1)
 
 
 def ancestor_mask(ancestors: Int[Array, "R T"], position: Int[Array, ""], hypotheses: int) -> Bool[Array, "B k Tk"]:
-    """A mask of the T k entries of a `BeamKVCache` that belong to the ancestors of each hypothesis, up to `position`.
+    """Return the mask of the T k entries of a `BeamKVCache` that are ancestors of each hypothesis, up to `position`.
 
     >>> ancestor_mask(jnp.array([[0, 0, 0], [0, 1, 0]]), 1, 2).astype(int).tolist()
     [[[1, 0, 1, 0, 0, 0], [1, 0, 0, 1, 0, 0]]]
@@ -62,7 +62,7 @@ def ancestor_mask(ancestors: Int[Array, "R T"], position: Int[Array, ""], hypoth
 
 
 def map_per_hypothesis(function: Callable, cache: Any) -> Any:
-    """`jax.tree.map(function, cache)` over the leaves that differ between hypotheses.
+    """Apply `jax.tree.map(function, cache)` to the leaves that differ between hypotheses.
 
     >>> map_per_hypothesis(lambda x: -x, {"state": 1, "memory": BeamInvariant(2)})
     {'memory': BeamInvariant(value=2), 'state': -1}
@@ -71,7 +71,7 @@ def map_per_hypothesis(function: Callable, cache: Any) -> Any:
 
 
 def repeat_for_beams(cache: Any, hypotheses: int) -> Any:
-    """The cache of B sentences as that of B * `hypotheses` equal hypotheses."""
+    """Repeat the cache of B sentences for B * `hypotheses` equal hypotheses."""
 
     def resize(part):
         if isinstance(part, BeamInvariant):

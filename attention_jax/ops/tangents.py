@@ -1,4 +1,4 @@
-"""The forward mode of attention in blocks: one pass over the keys that pools nothing but tangents.
+"""Forward-mode differentiation of blockwise attention, in a single pass over the keys.
 
 With the weights w_j = scale * f(s_j - t) of `ops/blockwise.py`, and O and O' as there, the tangent of the output is
 
@@ -33,8 +33,8 @@ from attention_jax.ops.score_blocks import (
 
 @partial(jax.jit, static_argnames=("combine", "blocks", "moving"), inline=True)
 def tangents(blocks: Blocks, combine: Combine, floats, others, outputs, saved, moving: tuple[int, ...], dots):
-    """The tangents of `outputs`, (output [Q, V], log-normaliser [Q] or None), given those of the leaves `moving` of
-    `floats`. `saved` is the `Saved` of `ops/blockwise.py`, or () for the softmax."""
+    """Compute the tangents of `outputs`, (output [Q, V], log-normaliser [Q] or None), from those of the leaves `moving`
+    of `floats`. `saved` is the `Saved` of `ops/blockwise.py`, or () for the softmax."""
     out, log = outputs
     inputs = combine(floats, others)
     normalise, shift = inputs.rules[2], saved.shift if log is None else log

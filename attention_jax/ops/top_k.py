@@ -10,11 +10,11 @@ from attention_jax.ops.score_blocks import key_blocks, over_keys, put_rows, tile
 
 
 def cuts(inputs, blocks, k: int):
-    """[Q] for each query a number below its k largest scores, and above the others unless they are equal to the last
-    of the k; -inf where it may attend to no more than k keys. It takes memory for k + 1 scores of a block of queries.
+    """Compute a threshold [Q] below the k largest scores of each query, and above all others that do not tie with the
+    k-th; -inf if at most k keys are allowed. It needs memory for k + 1 scores per query of a block.
 
-    The scores that are compared with it are computed again, by another program, and may come out a rounding error
-    different: hence half way between the k-th and the next.
+    The threshold is halfway between the k-th and the next score, because the scores are recomputed by another program
+    for the comparison and may differ by a rounding error.
     """
     precision = accumulator(inputs.value.dtype)
     ranges = key_blocks(inputs, blocks)
@@ -33,7 +33,7 @@ def cuts(inputs, blocks, k: int):
 
 
 def largest_of(largest, scores):
-    """The k + 1 largest of [q, k + 1] and [q, keys]."""
+    """Return the k + 1 largest per row of [q, k + 1] and [q, keys] together."""
     return lax.top_k(jnp.concatenate([largest, scores], axis=1), largest.shape[1])[0]
 
 

@@ -1,9 +1,9 @@
-"""Dataclasses as pytrees: scores, masks, biases, and what else a program is handed that is not an array.
+"""Dataclasses as pytrees: scores, masks, biases and other arguments of programs that are not arrays.
 
-`jax.tree_util.register_dataclass` does not do. The structures of two classes that it has registered are equal where
-both have as many fields: `jax.tree.structure(Gaussian(1.0)) == jax.tree.structure(Cosine(1.0))` was true (jax 0.10.2
-and 0.12.0.1), with different hashes. A compiled program is found by the structure of its arguments, so that now and
-then, where hashes met, one score was computed by the program of another.
+`jax.tree_util.register_dataclass` is not sufficient. The tree structures of two classes that it has registered are
+equal if both have the same number of fields: `jax.tree.structure(Gaussian(1.0)) == jax.tree.structure(Cosine(1.0))` was
+true (jax 0.10.2 and 0.12.0.1), with different hashes. Compiled programs are cached by the structure of their
+arguments, so on a hash collision one score was computed by the program of another.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ Class = TypeVar("Class", bound=type)
 
 
 def as_tree(rule):
-    """`rule`; a plain function as a pytree without children. None stays None.
+    """Return `rule` as a pytree: a plain function becomes one without children, None stays None.
 
     >>> jax.tree.leaves(as_tree(abs)), as_tree(abs)(-2)
     ([], 2)
@@ -24,14 +24,15 @@ def as_tree(rule):
 
 
 def children(cls: type) -> tuple[str, ...]:
-    """The names of a dataclass's fields that are children of its pytrees: those that are not marked static."""
+    """Return the names of a dataclass's fields that are pytree children, that is, not marked static."""
     return tuple(field.name for field in dataclasses.fields(cls) if not field.metadata.get("static"))
 
 
 def pytree(cls: Class) -> Class:
-    """Register a dataclass as a pytree whose children are its fields, in their order; a structure knows its class.
+    """Register a dataclass as a pytree whose children are its fields, in their order.
 
-    Fields with `metadata={"static": True}` are no children: they are hashable, and part of the structure.
+    Fields with `metadata={"static": True}` are not children but part of the tree structure; their values must be
+    hashable. Tree structures of different classes differ.
 
     >>> @pytree
     ... @dataclasses.dataclass(frozen=True)
@@ -54,7 +55,7 @@ def pytree(cls: Class) -> Class:
         return tuple((jax.tree_util.GetAttrKey(name), getattr(tree, name)) for name in names), known(tree)
 
     def unflatten(known, children):
-        tree = object.__new__(cls)  # what JAX puts in place of arrays need not pass the checks of __init__
+        tree = object.__new__(cls)  # JAX's placeholders for arrays need not pass the checks of __init__
         for name, value in (*zip(names, children), *zip(static, known[1])):
             object.__setattr__(tree, name, value)
         return tree

@@ -1,7 +1,6 @@
-"""Dropout of attention weights by position: any block of the matrix can be had at any time, at no memory.
+"""Counter-based dropout of attention weights: any block of the mask can be recomputed and none is stored.
 
-Plain and blockwise attention, forward and backward, whatever the blocks are: all drop the
-same pairs for the same `rng`.
+Plain and blockwise attention, forward and backward, with any block sizes, all drop the same pairs for the same `rng`.
 """
 
 import jax
@@ -10,7 +9,7 @@ from jaxtyping import Array, Float, Key, UInt32
 
 
 def dropout_bits(rng: Key[Array, ""], queries: int, keys: int) -> tuple[UInt32[Array, " Q"], UInt32[Array, " K"]]:
-    """One random word per query and one per key; what happens to a pair is a hash of its two words."""
+    """Sample one random word per query and one per key; whether a pair is dropped is a hash of its two words."""
     for_queries, for_keys = jax.random.split(rng)
     return jax.random.bits(for_queries, (queries,), jnp.uint32), jax.random.bits(for_keys, (keys,), jnp.uint32)
 
@@ -18,8 +17,8 @@ def dropout_bits(rng: Key[Array, ""], queries: int, keys: int) -> tuple[UInt32[A
 def dropout_factor(
     query_words: UInt32[Array, " Q"], key_words: UInt32[Array, " K"], rate: Float[Array, ""] | float
 ) -> Float[Array, "Q K"]:
-    """0 where the weight is dropped (with probability `rate`), 1 / (1 - rate) where it is kept
-    (Srivastava et al. 2014, inverted).
+    """Return 0 where the weight is dropped (with probability `rate`), 1 / (1 - rate) where it is kept (inverted
+    dropout, Srivastava et al. 2014).
 
     The hash is the "lowbias32" finaliser found by C. Wellons' search (2018): every output
     bit depends on every input bit.
