@@ -131,18 +131,42 @@ def _write(path: str, content: bytes) -> None:
 def bpe(path: str) -> Tokenizer:
     """Ready-made byte-pair encoding (Sennrich et al. 2016): merges of a subword-nmt file split
     words; "@@" marks a word's continuation."""
+    return bpe_of_merges(read_merges(path))
+
+
+def read_merges(path: str) -> list[tuple[str, str]]:
+    """The merges in a file, one a line; a first line "#version ..." is left out."""
     lines = text_files.read_lines(path, "file of BPE merges")
     merges = [tuple(line.split()) for line in lines if not line.startswith("#version")]
     for number, merge in enumerate(merges, start=1 + len(lines) - len(merges)):
         if len(merge) != 2:
             raise InputError(f"{path} line {number}: expected two symbols to merge, got {lines[number - 1][:60]!r}")
-    return bpe_of_merges(merges)
+    return merges
 
 
 def bpe_of_merges(merges: Sequence[tuple[str, str]]) -> Tokenizer:
     """The BPE tokenizer of merges, the first ones before the others."""
     merges = [tuple(merge) for merge in merges]
     return merge_tokenizer({merge: rank for rank, merge in enumerate(merges)})._replace(recipe=("bpe", merges))
+
+
+def merged(symbols: list[str], ranks: dict[tuple[str, str], int]) -> list[str]:
+    """The symbols of a word after all merges, those of the lowest rank first.
+
+    >>> merged(list("aab"), {("a", "b"): 0, ("a", "a"): 1})
+    ['a', 'ab']
+    """
+    while len(symbols) > 1:
+        best = min(itertools.pairwise(symbols), key=lambda pair: ranks.get(pair, len(ranks)))
+        if best not in ranks:
+            break
+        after, place = [], 0
+        while place < len(symbols):
+            width = 2 if tuple(symbols[place : place + 2]) == best else 1
+            after.append("".join(symbols[place : place + width]))
+            place += width
+        symbols = after
+    return symbols
 
 
 def merge_tokenizer(ranks: dict[tuple[str, str], int]) -> Tokenizer:
@@ -155,17 +179,7 @@ def merge_tokenizer(ranks: dict[tuple[str, str], int]) -> Tokenizer:
 
     @functools.cache
     def pieces(word: str) -> tuple[str, ...]:
-        symbols = [*word[:-1], word[-1] + "</w>"]
-        while len(symbols) > 1:
-            best = min(itertools.pairwise(symbols), key=lambda pair: ranks.get(pair, len(ranks)))
-            if best not in ranks:
-                break
-            merged, place = [], 0
-            while place < len(symbols):
-                width = 2 if tuple(symbols[place : place + 2]) == best else 1
-                merged.append("".join(symbols[place : place + width]))
-                place += width
-            symbols = merged
+        symbols = merged([*word[:-1], word[-1] + "</w>"], ranks)
         symbols[-1] = symbols[-1].removesuffix("</w>")
         return (*(symbol + "@@" for symbol in symbols[:-1]), symbols[-1])
 
