@@ -71,9 +71,9 @@ class Export:
     """The directory of a run, such as runs/vit_digits/001."""
     to: Literal["safetensors", "npz", "stablehlo"] = "safetensors"
     """Weights in one of two file formats, or StableHLO programs that run without this package."""
-    naming: Literal["own", "timm", "huggingface", "google", "marian"] = "own"
+    naming: Literal["own", "timm", "huggingface", "google", "marian", "gpt2"] = "own"
     """Names of the arrays, with the config.json that the library reads: timm, huggingface or google (AugReg) for a ViT,
-    marian for a Transformer."""
+    marian for a Transformer, gpt2 for a LanguageModel."""
     platforms: tuple[Literal["cpu", "cuda", "tpu"], ...] = ("cpu", "cuda", "tpu")
     """Platforms of the StableHLO programs, one program each."""
     out: str = ""

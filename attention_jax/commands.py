@@ -106,7 +106,7 @@ def print_result(result: dict, directory: Path):
 
 
 def export(words: list[str]):
-    """RUN --to safetensors|npz|stablehlo [--naming timm|huggingface|google|marian]: export weights or StableHLO."""
+    """RUN --to safetensors|npz|stablehlo [--naming timm|huggingface|google|marian|gpt2]: write weights or StableHLO."""
     from attention_jax import cli, load_run
 
     asked = cli.parse(cli.Export, words)

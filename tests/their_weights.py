@@ -216,3 +216,39 @@ def marian_logits(of: dict, source, source_length, target) -> np.ndarray:
     x = embedded(target)
     x = attended(f"{at}.encoder_attn", attended(f"{at}.self_attn", x, x, past), memory, real)
     return fed(at, x) @ of["model.shared.weight"].T + of["final_logits_bias"]
+
+
+GPT2 = {"n_embd": 12, "n_head": 3, "n_layer": 2, "n_inner": 20, "n_positions": 9, "vocab_size": 11}
+GPT2 |= {"activation_function": "gelu_new", "layer_norm_epsilon": 1e-5}
+
+
+def gpt2(vocabulary: int = GPT2["vocab_size"]) -> dict[str, np.ndarray]:
+    """A `GPT2LMHeadModel` of two layers."""
+    width, hidden = GPT2["n_embd"], GPT2["n_inner"]
+    shapes = {"transformer.wte.weight": (vocabulary, width), "transformer.wpe.weight": (GPT2["n_positions"], width)}
+    for i in range(GPT2["n_layer"]):
+        maps = {"attn.c_attn": (width, 3 * width), "attn.c_proj": (width, width)}
+        maps |= {"mlp.c_fc": (width, hidden), "mlp.c_proj": (hidden, width)}
+        shapes |= {f"transformer.h.{i}.{name}.weight": shape for name, shape in maps.items()}
+        shapes |= {f"transformer.h.{i}.{name}.bias": shape[1:] for name, shape in maps.items()}
+        shapes |= {
+            f"transformer.h.{i}.{name}.{what}": (width,) for name in ("ln_1", "ln_2") for what in ("weight", "bias")
+        }
+    return draw(shapes | {f"transformer.ln_f.{what}": (width,) for what in ("weight", "bias")}, 2)
+
+
+def gpt2_outputs(of: dict, tokens) -> tuple[np.ndarray, np.ndarray]:
+    """What GPT-2 computes of tokens [T]: logits [T, V] and attention weights [layers, H, T, T]."""
+    of = {name.removeprefix("transformer."): array.astype(np.float64) for name, array in of.items()}
+    linear = lambda name, x: x @ of[f"{name}.weight"] + of[f"{name}.bias"]
+    normal = lambda name, x: norm(x, of[f"{name}.weight"], of[f"{name}.bias"], 1e-5)
+    gelu_new = lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    x, maps = of["wte.weight"][tokens] + of["wpe.weight"][: len(tokens)], []
+    for i in range(GPT2["n_layer"]):
+        query, key, value = np.split(linear(f"h.{i}.attn.c_attn", normal(f"h.{i}.ln_1", x)), 3, axis=-1)
+        heads = [np.stack(np.split(part, GPT2["n_head"], axis=-1)) for part in (query, key, value)]
+        scores = heads[0] @ heads[1].swapaxes(1, 2) / math.sqrt(heads[0].shape[-1])
+        maps.append(softmax(np.where(np.tri(len(tokens), dtype=bool), scores, -1e30)))
+        x = x + linear(f"h.{i}.attn.c_proj", np.concatenate(maps[-1] @ heads[2], axis=-1))
+        x = x + linear(f"h.{i}.mlp.c_proj", gelu_new(linear(f"h.{i}.mlp.c_fc", normal(f"h.{i}.ln_2", x))))
+    return normal("ln_f", x) @ of["wte.weight"].T, np.stack(maps)

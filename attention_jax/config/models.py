@@ -481,6 +481,10 @@ class LanguageModel(TransformerLayers):
     """Dropout rate of the feed-forward layers' hidden units."""
     tied_embeddings: bool = option(True, was="tied")
     """Use the token embeddings as the weights of the output layer."""
+    scale_embeddings: bool = True
+    """Multiply the embeddings by sqrt(hidden_size); GPT-2 does not."""
+    output_bias: bool = True
+    """Bias term of the output layer; GPT-2 has none."""
     max_length: int = option(512, at_least=1, training_only=True)
     """Rows of a table of learned positions, in tokens."""
     remat: bool = option(False, training_only=True)

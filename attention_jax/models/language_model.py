@@ -36,12 +36,15 @@ class LanguageModel(nn.Module):
         options = self.options
         block, small = Block.of(options), options.hidden_size**-0.5
         # scaled and initialised as in the plain Transformer; learned positions begin small beside the tokens
-        self.embedding = Embedding(self.vocab, block, options.max_length, True, "normal", position_deviation=small)
+        self.embedding = Embedding(
+            self.vocab, block, options.max_length, options.scale_embeddings, "normal", position_deviation=small
+        )
         self.decoder = Decoder(block, options.num_layers, False, options.remat)
         if not options.tied_embeddings:
             glorot = nn.initializers.xavier_uniform()
             self.kernel = self.param("kernel", glorot, (options.hidden_size, self.vocab))
-        self.bias = self.param("bias", nn.initializers.zeros, (self.vocab,))
+        if options.output_bias:
+            self.bias = self.param("bias", nn.initializers.zeros, (self.vocab,))
 
     def hidden(self, tokens: Int[Array, "B T"], *, train: bool = False, return_weights: bool = False):
         """(states [B, T, D] in float32, intermediates)."""
@@ -50,7 +53,8 @@ class LanguageModel(nn.Module):
 
     def output(self) -> tuple[Float[Array, "D V"], Float[Array, "V"]]:
         """The output layer, logits = hidden @ kernel + bias."""
-        return self.embedding.token.embedding.T if self.options.tied_embeddings else self.kernel, self.bias
+        kernel = self.embedding.token.embedding.T if self.options.tied_embeddings else self.kernel
+        return kernel, self.bias if self.options.output_bias else jnp.zeros((self.vocab,))
 
     def __call__(self, tokens: Int[Array, "B T"], *, train: bool = False, return_weights: bool = False):
         """(logits [B, T, V] of each next token, intermediates)."""

@@ -12,12 +12,12 @@ import jax
 import numpy as np
 
 from attention_jax import InputError, config as configs
-from attention_jax.weights import marian_names, tensors, vit_names
+from attention_jax.weights import gpt2_names, marian_names, tensors, vit_names
 from attention_jax.weights.layouts import check, expanded, parts, shape, solved, to_ours, to_theirs
 from attention_jax.weights.naming import Naming
 
 OWN = "own"
-NAMINGS: dict[str, Naming] = vit_names.NAMINGS | marian_names.NAMINGS
+NAMINGS: dict[str, Naming] = vit_names.NAMINGS | marian_names.NAMINGS | gpt2_names.NAMINGS
 
 
 class Weights(NamedTuple):
@@ -58,7 +58,8 @@ def nested(arrays: dict) -> dict:
 
 
 def module_of(weights: Weights):
-    """Return the Flax module whose parameters are `nested(weights.arrays)`: a ViT or a Marian encoder-decoder."""
+    """Return the Flax module whose parameters are `nested(weights.arrays)`: a ViT, a Marian encoder-decoder or a
+    language model."""
     naming = next((naming for naming in NAMINGS.values() if naming.kind is type(weights.options)), None)
     if naming is None:
         raise InputError(f"only the data know the sizes of a {type(weights.options).__name__}: load a run of it")
@@ -124,7 +125,7 @@ def wanted(ours: str, options) -> bool:
         return options.pre_logits_dim > 0
     if ours == "registers":
         return options.num_registers > 0
-    return options.use_bias or not re.search(r"attention/\S+/bias$", ours)
+    return getattr(options, "use_bias", True) or not re.search(r"attention/\S+/bias$", ours)
 
 
 def own_options(path: Path, held: tensors.Tensors) -> configs.ModelOptions:

@@ -79,6 +79,36 @@ def test_marians_translator_computes_what_it_did_there_and_goes_back_unchanged(t
     assert exchange.read(tmp_path / "back").options == weights.options
 
 
+def test_gpt2_computes_what_it_did_there_and_goes_back_unchanged(tmp_path):
+    state = theirs.gpt2()
+    weights = exchange.read(written(tmp_path / "there" / "model.safetensors", state, theirs.GPT2))
+    tokens = np.array([3, 10, 0, 0, 7, 1])
+    found, maps = exchange.module_of(weights).apply(
+        {"params": exchange.nested(weights.arrays)}, tokens[None], return_weights=True
+    )
+    wanted, wanted_maps = theirs.gpt2_outputs(state, tokens)
+    np.testing.assert_allclose(found[0], wanted, atol=1e-4, rtol=1e-4)
+    np.testing.assert_allclose(maps["decoder_attention"][0], wanted_maps, atol=1e-5)
+    exchange.write(weights, tmp_path / "back", "safetensors", "gpt2")
+    after = tensors.read(tmp_path / "back").arrays
+    assert after.keys() == state.keys() and all(np.array_equal(state[name], after[name]) for name in state)
+    assert exchange.read(tmp_path / "back").options == weights.options
+    older = {name.removeprefix("transformer."): array for name, array in state.items()}
+    older |= {"h.0.attn.bias": np.tri(9)[None, None], "lm_head.weight": state["transformer.wte.weight"]}
+    again = exchange.read(written(tmp_path / "older" / "model.safetensors", older, theirs.GPT2))
+    assert again.options == weights.options and again.arrays.keys() == weights.arrays.keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("layer_norm_epsilon", 1e-6), ("tie_word_embeddings", False), ("scale_attn_by_inverse_layer_idx", True)],
+)
+def test_a_gpt2_that_computes_otherwise_is_refused(tmp_path, name, value):
+    path = written(tmp_path / "model.safetensors", theirs.gpt2(), theirs.GPT2 | {name: value})
+    with pytest.raises(InputError, match=f"{name} .*, has {value}"):
+        exchange.read(path)
+
+
 @pytest.mark.parametrize("naming", ["timm", "google"])
 def test_the_epsilon_of_the_norms_comes_back(tmp_path, naming):
     """Neither library has it in its file of weights: config.json carries ours, and what is assumed is said."""
@@ -149,7 +179,7 @@ def test_another_architecture_is_named_by_what_differs(tmp_path):
     other = state | {"norm.bias": np.ones(17, np.float32)}
     assert "1 of another shape (norm.bias is [17] instead of [16])" in refused(written(path, other, TIMM))
     unknown = {"layer1.0.conv1.weight": np.ones((2, 2), np.float32)}
-    assert "must have the names of own, timm, huggingface, google, marian; it has 1 others" in refused(
+    assert "must have the names of own, timm, huggingface, google, marian, gpt2; it has 1 others" in refused(
         written(path, unknown)
     )
     assert "normalisations" in _marian(tmp_path, {"normalize_before": True})
@@ -181,8 +211,10 @@ def test_what_another_library_lacks_is_not_written(tmp_path):
         write(configs.Vit(pool="mean", position_embedding="rotary"), "timm")
     with pytest.raises(InputError, match="marian has no model with --model.norm pre, --model.tied-embeddings none"):
         write(configs.Transformer(norm="pre"), "marian")
-    with pytest.raises(InputError, match="a LanguageModel can be written with --naming own; got timm"):
+    with pytest.raises(InputError, match="a LanguageModel can be written with --naming own, gpt2; got timm"):
         write(configs.LanguageModel(), "timm")
+    with pytest.raises(InputError, match="gpt2 has no model with --model.position-embedding rotary, --model.scale-emb"):
+        write(configs.LanguageModel(), "gpt2")
     with pytest.raises(InputError, match="no place for 1 of our arrays .patch_norm/scale."):
         write(configs.Vit(), "huggingface", {"patch_norm/scale": np.ones(4), "patch_embedding/kernel": np.ones((4, 4))})
     assert list(tmp_path.iterdir()) == []

@@ -4,6 +4,7 @@ The fast tests have small models; the slow ones have the published sizes. Nothin
 """
 
 import dataclasses
+import functools
 import importlib.abc
 import importlib.machinery
 import json
@@ -214,3 +215,33 @@ def test_marian(tmp_path, options):
     assert not told["missing_keys"] - {"lm_head.weight"} and not told["unexpected_keys"]
     theirs = again.eval()(given[0], attention_mask=given[1], decoder_input_ids=torch.tensor(target)).logits
     agree(our_logits(ours, source, length, target), theirs)
+
+
+TINY_GPT2 = {"n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": 16, "vocab_size": 30}
+GPT2 = [
+    pytest.param(TINY_GPT2, id="small"),
+    pytest.param(TINY_GPT2 | {"n_inner": 40, "activation_function": "relu"}, id="relu"),
+    pytest.param({}, id="GPT-2", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize("options", GPT2)
+def test_gpt2(tmp_path, options):
+    kind = transformers.GPT2LMHeadModel
+    about = transformers.GPT2Config(bos_token_id=None, eos_token_id=None, attn_implementation="eager", **options)
+    model = drawn(kind(about))
+    model.save_pretrained(tmp_path / "there")
+    weights = exchange.read(tmp_path / "there")
+    tokens = np.random.default_rng(0).integers(0, about.vocab_size, (2, 13))
+    there = model(torch.tensor(tokens), output_attentions=True)
+    params = {"params": exchange.nested(weights.arrays)}
+    logits, maps = jax.jit(functools.partial(exchange.module_of(weights).apply, return_weights=True))(params, tokens)
+    agree(logits, there.logits)
+    attentions = torch.stack(there.attentions, 1).detach().numpy()
+    np.testing.assert_allclose(maps["decoder_attention"], attentions, atol=1e-5)
+
+    ours = weights._replace(arrays={name: 0.9 * array for name, array in weights.arrays.items()})
+    exchange.write(ours, tmp_path / "back", "safetensors", "gpt2")
+    again, told = kind.from_pretrained(tmp_path / "back", output_loading_info=True)
+    assert not set(told["missing_keys"]) - {"lm_head.weight"} and not told["unexpected_keys"]
+    agree(our_logits(ours, tokens), again.eval()(torch.tensor(tokens)).logits)

@@ -1,0 +1,130 @@
+"""GPT-2 (Radford et al. 2019) as Hugging Face's GPT2LMHeadModel has it, and what its weights are called here.
+
+Kernels are [in, out] there, too, and those of query, key and value are one matrix. Layouts: v tokens, n positions, d
+width, m hidden units of the feed-forward, h heads of width e, s query, key and value.
+"""
+
+import re
+
+from attention_jax import InputError, config
+from attention_jax.models.blocks import EPSILON
+from attention_jax.models.language_model import LanguageModel
+from attention_jax.weights.layouts import Row, depth
+from attention_jax.weights.naming import Arrays, Naming
+from attention_jax.weights.vit_names import activation
+
+THERE, HERE = "transformer.h.*", "decoder/layer_*"
+GPT2 = (
+    Row("transformer.wte.weight", "v d", "embedding/token/embedding", "v d"),
+    Row("transformer.wpe.weight", "n d", "embedding/position/embedding", "n d"),
+    Row(f"{THERE}.ln_1.weight", "d", f"{HERE}/attention_norm/scale", "d"),
+    Row(f"{THERE}.ln_1.bias", "d", f"{HERE}/attention_norm/bias", "d"),
+    Row(f"{THERE}.attn.c_attn.weight", "d (s h e)", f"{HERE}/attention/query|key|value/kernel", "s d (h e)"),
+    Row(f"{THERE}.attn.c_attn.bias", "(s h e)", f"{HERE}/attention/query|key|value/bias", "s (h e)"),
+    Row(f"{THERE}.attn.c_proj.weight", "(h e) d", f"{HERE}/attention/out/kernel", "(h e) d"),
+    Row(f"{THERE}.attn.c_proj.bias", "d", f"{HERE}/attention/out/bias", "d"),
+    Row(f"{THERE}.ln_2.weight", "d", f"{HERE}/ffn_norm/scale", "d"),
+    Row(f"{THERE}.ln_2.bias", "d", f"{HERE}/ffn_norm/bias", "d"),
+    Row(f"{THERE}.mlp.c_fc.weight", "d m", f"{HERE}/ffn/hidden/kernel", "d m"),
+    Row(f"{THERE}.mlp.c_fc.bias", "m", f"{HERE}/ffn/hidden/bias", "m"),
+    Row(f"{THERE}.mlp.c_proj.weight", "m d", f"{HERE}/ffn/out/kernel", "m d"),
+    Row(f"{THERE}.mlp.c_proj.bias", "d", f"{HERE}/ffn/out/bias", "d"),
+    Row("transformer.ln_f.weight", "d", "decoder/norm/scale", "d"),
+    Row("transformer.ln_f.bias", "d", "decoder/norm/bias", "d"),
+)
+REQUIRED = {
+    "layer_norm_epsilon": EPSILON,
+    "tie_word_embeddings": True,
+    "scale_attn_weights": True,
+    "scale_attn_by_inverse_layer_idx": False,
+    "add_cross_attention": False,
+}
+"""The settings in config.json that have no other value here."""
+
+
+def options(theirs: Arrays, facts: dict) -> config.LanguageModel:
+    """Infer the options from shapes and config.json; without the latter from the defaults of GPT-2, 64 per head."""
+    for name, value in REQUIRED.items():
+        if facts.get(name, value) != value:
+            raise InputError(f"GPT-2's config.json must have {name} {value}, has {facts[name]}")
+    positions, width = theirs["transformer.wpe.weight"].shape
+    return config.LanguageModel(
+        depth("transformer.h.", theirs),
+        width,
+        int(facts.get("n_head") or max(width // 64, 1)),
+        len(theirs["transformer.h.0.mlp.c_fc.bias"]),
+        activation=activation(facts.get("activation_function", "gelu_new")),
+        position_embedding="learned",
+        scale_embeddings=False,
+        output_bias=False,
+        max_length=positions,
+    )
+
+
+def their_config(ours_options: config.LanguageModel, ours: Arrays) -> dict:
+    """Build the config.json of a `GPT2LMHeadModel`; the special tokens are not in the weights."""
+    names = {"gelu_tanh": "gelu_new", "swish": "silu"}
+    return REQUIRED | {
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        "vocab_size": len(ours["embedding/token/embedding"]),
+        "n_positions": len(ours["embedding/position/embedding"]),
+        "n_embd": ours_options.hidden_size,
+        "n_layer": ours_options.num_layers,
+        "n_head": ours_options.num_heads,
+        "n_inner": ours_options.mlp_dim,
+        "activation_function": names.get(ours_options.activation, ours_options.activation),
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }
+
+
+def known(ours: config.LanguageModel) -> dict[str, int]:
+    """Return the layout sizes that follow from the options."""
+    heads = {"h": ours.num_heads, "e": ours.hidden_size // ours.num_heads}
+    return heads | {"d": ours.hidden_size, "m": ours.mlp_dim, "s": 3}
+
+
+def module(ours_options: config.LanguageModel, ours: Arrays) -> LanguageModel:
+    """Return the model of these weights."""
+    return LanguageModel(ours_options, len(ours["embedding/token/embedding"]))
+
+
+HAS = {
+    "norm": "pre",
+    "position_embedding": "learned",
+    "tied_embeddings": True,
+    "scale_embeddings": False,
+    "output_bias": False,
+    "score": "scaled_dot",
+    "normaliser": "softmax",
+    "head_pool": "mean",
+    "mask": "none",
+    "norm_layer": "layer",
+    "mlp_layer": "dense",
+    "num_kv_heads": 0,
+    "output_gate": False,
+}
+"""The options that have no other value there."""
+
+
+def lacking(ours: config.LanguageModel) -> str:
+    """Describe the options of our model that GPT-2 does not have."""
+    flag = lambda name, value: f"--model.{name.replace('_', '-')} {value}"
+    return ", ".join(flag(name, getattr(ours, name)) for name, value in HAS.items() if getattr(ours, name) != value)
+
+
+NAMINGS = {
+    "gpt2": Naming(
+        kind=config.LanguageModel,
+        table=GPT2,
+        mark="transformer.h.0.attn.c_attn.weight",
+        options=options,
+        config=their_config,
+        known=known,
+        module=module,
+        lacking=lacking,
+        spelt=lambda name: re.sub(r"^(wte|wpe|h|ln_f)\.", r"transformer.\1.", name),
+        ignored=r"transformer\.h\.\d+\.attn\.(masked_)?bias|lm_head\.weight",
+    ),
+}
