@@ -68,6 +68,10 @@ class LanguageView(View):
         """Return the self-attention over `written`, a text with its continuation; None without attention."""
         tokens = self.data.tokenizer.tokens(written)
         check_length(tokens, written)
+        if len(tokens) < 2:
+            raise InputError(
+                f"attention maps of a language model need at least two tokens; {written!r} has {len(tokens)}"
+            )
         batch = {"tokens": np.asarray(self.encode(written))}
         found = map_batches(self.attention, params, batch, 1)
         if not found["weights"]:

@@ -9,7 +9,9 @@ import their_weights as theirs
 from PIL import Image
 from test_launch import launch_here, refused
 
+from attention_jax import InputError
 from attention_jax.data import tokenizers
+from attention_jax.data.byte_pairs import byte_characters
 from attention_jax.views import huggingface
 
 PAIRS = ["a dog runs", "the dog sleeps", "a cat sleeps", "the cat runs and runs"]
@@ -74,6 +76,45 @@ def test_a_vision_transformer_sees_the_normalized_image(tmp_path):
     assert prediction.text == f"kind {probabilities.argmax()}"
     assert prediction.score == pytest.approx(probabilities.max(), abs=1e-5)
     assert prediction.attentions[0].weights.shape == (2, 2, 10, 10)
+
+
+def gpt2(directory):
+    """The weights of a GPT-2 model with its tokenizer, which are written to `directory`, and the ids of its tokens."""
+    merges = [("Ġ", "d"), ("o", "g"), ("Ġd", "og")]
+    tokens = [*byte_characters(), *map("".join, merges), "<|endoftext|>"]
+    state, ids = theirs.gpt2(len(tokens)), {token: number for number, token in enumerate(tokens)}
+    theirs.written(directory / "model.safetensors", state, theirs.GPT2 | {"vocab_size": len(tokens)})
+    (directory / "vocab.json").write_text(json.dumps(ids))
+    lines = ["#version: 0.2", *map(" ".join, merges), ""]
+    (directory / "merges.txt").write_text("\n".join(lines), encoding="utf-8")
+    return state, ids
+
+
+def test_a_language_model_attends_to_the_text_as_its_own_library_computes(tmp_path):
+    state, ids = gpt2(tmp_path / "gpt2")
+    view, params = huggingface.view(tmp_path / "gpt2")
+    (record,) = view.attention_maps(params, ["A dog\u2019s"])
+    (prediction,) = record.predictions
+    (attention,) = prediction.attentions
+    tokens = ["A", "Ġdog", "â", "Ģ", "Ļ", "s"]
+    assert list(attention.keys.tokens) == tokens and prediction.text == "A dog\u2019s"
+    logits, maps = theirs.gpt2_outputs(state, [ids[token] for token in tokens])
+    np.testing.assert_allclose(attention.weights, maps, atol=1e-5)
+    next_tokens = [ids[token] for token in tokens[1:]]
+    assert prediction.value == pytest.approx(np.log(softmax(logits[:-1]))[range(5), next_tokens].sum(), abs=1e-4)
+
+
+def test_a_language_model_names_what_is_missing(tmp_path):
+    gpt2(tmp_path)
+    view, params = huggingface.view(tmp_path)
+    with pytest.raises(InputError, match="9 learned positions"):
+        view.attention_maps(params, ["ten tokens"])
+    for short in ("", "a"):
+        with pytest.raises(InputError, match="at least two tokens"):
+            view.attention_maps(params, [short])
+    (tmp_path / "merges.txt").unlink()
+    with pytest.raises(InputError, match="merges.txt"):
+        huggingface.view(tmp_path)
 
 
 def test_look_hf_writes_a_page_and_names_what_is_missing(tmp_path, monkeypatch):
