@@ -114,13 +114,13 @@ def test_sigterm_ends_a_process_whose_main_thread_runs_no_python():
     assert os.times().children_user - before.children_user < 20  # computing time: the machine may be busy
 
 
-def test_sigterm_does_not_wait_for_a_compilation():
+def test_sigterm_during_a_short_compilation_ends_with_cleaning_up():
+    """Within the grace period, of which the test above has the end."""
     command = [sys.executable, "-c", COMPILING]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=os.environ | FRESH) as process:
         assert process.stdout.readline() == "sent\n"
-        started = time.perf_counter()
-        assert process.communicate(timeout=100)[0] == "cleaned up\n" and process.returncode == TERMINATED
-        assert time.perf_counter() - started < 5
+        rest = process.stdout.read()  # not communicate(), which loses what readline() has read ahead
+        assert (process.wait(), rest) == (TERMINATED, "cleaned up\n")
 
 
 @pytest.mark.slow
