@@ -21,7 +21,7 @@ MOST = 200_000
 
 
 def generate(examples: int, seed: int = 1984) -> Texts:
-    """`examples` different additions; a function of its arguments."""
+    """Generate `examples` different additions, deterministically."""
     rng = np.random.default_rng(seed)
     used, sources, targets = set(), [], []
     while len(sources) < examples:
@@ -43,7 +43,7 @@ class AdditionText(fixed_width.Generated):
 
 
 def load(config: settings.Addition, batch_size: int = 128) -> PairData:
-    """The dataset of `config`: the book's file at `config.path`, or generated and cached."""
+    """Load the dataset of `config`: the book's file at `config.path`, or generated pairs, which are cached."""
     if config.path:
         splits = fixed_width.split(fixed_width.read_file(config.path, "addition"))
     else:

@@ -1,4 +1,4 @@
-"""Citation networks: papers, the words in them, who cites whom, and the subject of each paper.
+"""Citation networks: graphs of papers with bag-of-words features, citation edges and subject labels.
 
 A file is an .npz with these arrays, as of Cora in the split of Yang et al. 2016 ("Planetoid"):
 
@@ -21,7 +21,7 @@ from attention_jax import InputError, config as settings
 SPLITS = ("train", "valid", "test")
 ARRAYS = ("feature_row", "feature_column", "shape", "label", "edges", *SPLITS)
 SUBJECTS, WORDS = 7, 70
-"""Classes and words of a generated graph."""
+"""Number of classes and vocabulary size of a generated graph."""
 
 
 class Graph(NamedTuple):
@@ -42,7 +42,7 @@ class Graph(NamedTuple):
 
 
 def load(options: settings.Citations) -> Graph:
-    """The graph in the file that `options` name, or a generated one."""
+    """Load the graph from the file in `options`, or generate one."""
     if not options.path and not options.num_nodes:
         raise InputError(
             "--data.path must be a cora.npz (attention_jax/data/citations.py says what is in it), and none was given; "
@@ -52,7 +52,7 @@ def load(options: settings.Citations) -> Graph:
 
 
 def read(path: str) -> dict[str, np.ndarray]:
-    """The arrays of a file. Raises InputError where it is no such file."""
+    """Read the arrays of a file; InputError if it does not contain a graph."""
     try:
         with open(path, "rb") as file, np.lib.npyio.NpzFile(file) as found:
             arrays = {name: found[name] for name in ARRAYS if name in found}
@@ -75,8 +75,8 @@ def read(path: str) -> dict[str, np.ndarray]:
 
 
 def generate(nodes: int) -> dict[str, np.ndarray]:
-    """A graph whose papers use the ten words of their subject and cite papers of their subject more often than others;
-    a fifth of them train and another one validates."""
+    """Generate a graph whose papers use the ten words of their subject, and cite papers of their subject, more often
+    than others; one fifth of the nodes is the training set and another one the validation set."""
     if nodes < 10 * SUBJECTS:
         raise InputError(f"--data.num-nodes must be 0 or at least {10 * SUBJECTS}, got {nodes}")
     rng = np.random.default_rng(0)
@@ -99,7 +99,7 @@ def generate(nodes: int) -> dict[str, np.ndarray]:
 
 
 def assemble(arrays: dict[str, np.ndarray], neighbours: bool = True) -> Graph:
-    """The graph of these arrays, each node linked to itself as well; without `neighbours` to itself alone."""
+    """Build the graph with self-loops; without `neighbours` the self-loops are its only edges."""
     nodes, features = (int(size) for size in arrays["shape"])
     row, column = np.unique(np.stack([arrays["feature_row"], arrays["feature_column"]]), axis=1)
     count = np.bincount(row, minlength=nodes)

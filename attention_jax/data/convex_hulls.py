@@ -55,7 +55,7 @@ def successors(points: np.ndarray, count: np.ndarray) -> np.ndarray:
 
 
 def hulls(points: np.ndarray, count: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Targets [N, P + 2] of sets [N, P, 2] of `count` points each, and their lengths.
+    """Compute targets [N, P + 2] of sets [N, P, 2] of `count` points each, and their lengths.
 
     >>> hulls(np.array([[[0, 0], [1, 1], [1, 0], [0, 1], [0.5, 0.4]]]), np.array([5]))[0].tolist()
     [[1, 3, 2, 4, 1, 0, 0]]
@@ -72,7 +72,7 @@ def hulls(points: np.ndarray, count: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 def generate(rng: np.random.Generator, rows: int, fewest: int, most: int) -> Hulls:
-    """Sets of `fewest` to `most` points, uniform in the unit square."""
+    """Sample sets of `fewest` to `most` points, uniform in the unit square."""
     count = rng.integers(fewest, most + 1, rows)
     real = np.arange(most) < count[:, None]
     points = np.where(real[:, :, None], rng.random((rows, most, 2)), 0.0)

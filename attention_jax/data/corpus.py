@@ -73,7 +73,7 @@ def pair_of(paths: tuple[str, ...], lines: tuple[bytes, ...], number: int) -> tu
 
 
 def load(config: settings.Corpus, batch_size: int = 128) -> PairData:
-    """The corpus of `config`, split by a fixed seed into train, valid and test without a source in two of them."""
+    """Load the corpus of `config`, split by a fixed seed into train, valid and test with disjoint source sentences."""
     check(config)
     if config.examples and not (config.source_file or config.target_file or config.tsv_file):
         texts, numbers, complaints = example_texts.dates_to_translate(config.examples), range(config.examples), []
@@ -109,7 +109,7 @@ def check(config: settings.Corpus):
 
 
 def counted(data: PairData) -> dict:
-    """The lengths of the sentences on both sides."""
+    """Summarize the sentence lengths on both sides."""
     every, found = [*data.train, *data.held_out.values()], {}
     for side in Texts._fields:
         tokens = np.concatenate([getattr(part, f"{side}_length") - 1 for part in every])
@@ -118,7 +118,7 @@ def counted(data: PairData) -> dict:
 
 
 def assembled(config: settings.Corpus, parts: dict[str, Texts], rows: dict[str, np.ndarray], batch_size) -> PairData:
-    """These splits under `config`; `rows` are their line numbers."""
+    """Build the corpus from splits under `config`; `rows` are their line numbers."""
     plain = config.tokenizer in ("sentencepiece", "character")
     return pair_files.assemble(
         parts,
@@ -185,8 +185,7 @@ def packing(config: settings.Corpus, data: PairData, batch_size: int) -> tuple[P
 def sample(
     lines: PairLines, size: int, held_out: int, config: settings.Corpus
 ) -> tuple[dict[str, Texts], dict[str, np.ndarray]]:
-    """About `size` pairs at random, "valid" and "test" with as many different sources, the others "train"; and their
-    records."""
+    """Sample about `size` pairs and their records; "valid" and "test" have disjoint sources, the rest is "train"."""
     found = {}  # the first record of each source
     for record in shuffled(np.arange(min(size, lines.ends[-1])), lines.ends[-1], 0).tolist():
         try:

@@ -33,12 +33,12 @@ def resized(image, box: tuple[int, int, int, int], size: int):
 
 
 def inception_crop(image, rng: np.random.Generator, size: int):
-    """A random box of a Pillow image at size x size."""
+    """Crop a random box of a Pillow image and resize it to size x size."""
     return resized(image, inception_box(image.size, rng), size)
 
 
 def middle(image, size: int):
-    """The middle size x size pixels of a Pillow image whose shorter side is first resized to `size`, by area."""
+    """Resize the shorter side of a Pillow image to `size`, by area, and crop the central size x size pixels."""
     from PIL import Image
 
     scale = size / min(image.size)

@@ -24,7 +24,7 @@ MOST = 10_000_000
 
 
 def generate(examples: int, seed: int = 1984) -> Texts:
-    """`examples` conversions, written by Babel; a function of its arguments."""
+    """Generate `examples` date conversions with Babel, deterministically."""
     from babel.dates import format_date
 
     rng = np.random.default_rng(seed)
@@ -48,7 +48,7 @@ class DateConversion(fixed_width.Generated):
 
 
 def load(config: settings.Dates, batch_size: int = 128) -> PairData:
-    """The dataset of `config`: the published file at `config.path`, or generated and cached."""
+    """Load the dataset of `config`: the published file at `config.path`, or generated pairs, which are cached."""
     if config.path:
         splits = fixed_width.split(fixed_width.read_file(config.path, "date"))
     else:

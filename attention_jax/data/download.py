@@ -13,7 +13,7 @@ TIMEOUT_SECONDS = 30
 
 
 def digest(path: str, algorithm: str = "sha256") -> str:
-    """The file's hexadecimal digest."""
+    """Return the file's hexadecimal digest."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, algorithm).hexdigest()
 

@@ -1,4 +1,4 @@
-"""Texts for a first run without a file: dates in several languages, by Babel, and the manual that Python brings."""
+"""Example texts for a first run without data: dates in several languages, by Babel, and Python's built-in manual."""
 
 import datetime
 from collections.abc import Sequence
@@ -29,12 +29,12 @@ def dates(locales: Sequence[str], count: int) -> list[list[str]]:
 
 
 def dates_to_translate(count: int) -> Texts:
-    """Dates in English and in German."""
+    """Generate pairs of dates in English and German."""
     return Texts(*dates(("en", "de"), count))
 
 
 def dates_by_language(count: int) -> list[tuple[str, str]]:
-    """Return (language, date) of `count` dates, each in one of six languages."""
+    """Generate `count` pairs (language, date) in six languages."""
     languages = np.random.default_rng(1).integers(0, len(LANGUAGES), count).tolist()
     written = dates(LANGUAGES, count)
     return [(LANGUAGES[number], written[number][row]) for row, number in enumerate(languages)]

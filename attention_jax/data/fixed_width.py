@@ -21,7 +21,7 @@ SPLIT_SEED = 1984
 
 
 def read_file(path: str, what: str) -> Texts:
-    """A published file, plain or gzipped. A malformed line is an InputError that names it."""
+    """Read a published file, plain or gzipped; InputError with the line number for a malformed line."""
     if not os.path.isfile(path):
         raise InputError(
             f"no {what} file at {path}; give the path of a published file, or leave the option out to generate the data"
@@ -52,7 +52,7 @@ def read_file(path: str, what: str) -> Texts:
 
 
 def split(texts: Texts) -> dict[str, Texts]:
-    """9 of 10 rows to train and 1 of 10 to test, permuted as the book does (NumPy's legacy generator, seed 1984)."""
+    """Split 9:1 into train and test, permuted as in the book (NumPy's legacy generator, seed 1984)."""
     if len(texts.source) < 10:
         raise InputError(f"at least 10 pairs are needed, of which one tests; got {len(texts.source)}")
     order = np.arange(len(texts.source))
@@ -84,7 +84,7 @@ def with_validation(splits: dict[str, Texts], count: int) -> dict[str, Texts]:
 
 @dataclass(kw_only=True)
 class GeneratedConfig(tfds.core.BuilderConfig):
-    """The number of generated pairs."""
+    """TFDS builder configuration with the number of generated pairs."""
 
     examples: int = 50_000
 
@@ -98,7 +98,7 @@ class Generated(tfds.core.GeneratorBasedBuilder, skip_registration=True):
 
     @staticmethod
     def generate(examples: int) -> Texts:
-        """The pairs; a function of its argument."""
+        """Generate the pairs, deterministically."""
         raise NotImplementedError
 
     def _info(self):

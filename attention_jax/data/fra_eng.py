@@ -37,7 +37,7 @@ def find(path: str) -> str:
 
 @dataclass(kw_only=True)
 class FraEngConfig(tfds.core.BuilderConfig):
-    """The directory of the file, or "" for generated data."""
+    """TFDS builder configuration with the directory of the file, or "" for generated data."""
 
     path: str = ""
 
@@ -66,7 +66,7 @@ class FraEng(tfds.core.GeneratorBasedBuilder):
 
 
 def load(config: settings.FraEng, batch_size: int = 128) -> PairData:
-    """The dataset of `config`: the file at `config.path`, or downloaded."""
+    """Load the dataset of `config` from the file at `config.path`, or download it."""
     corpus = "d2l"
     if config.path:
         path = find(config.path)

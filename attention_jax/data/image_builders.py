@@ -41,7 +41,7 @@ CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog
 
 
 def png(image: np.ndarray) -> io.BytesIO:
-    """A uint8 image [H, W, 1 or 3] as a PNG file."""
+    """Encode a uint8 image [H, W, 1 or 3] as PNG."""
     from PIL import Image
 
     file = io.BytesIO()
@@ -51,7 +51,7 @@ def png(image: np.ndarray) -> io.BytesIO:
 
 
 def locate(directory: str, name: str) -> str:
-    """`name` or `name`.gz in `directory`."""
+    """Return the path of `name` or `name`.gz in `directory`."""
     for path in (os.path.join(directory, name), os.path.join(directory, name + ".gz")):
         if os.path.isfile(path):
             return path
@@ -76,7 +76,7 @@ class _FromFiles:
             locate(self.path, name)
 
     def _bytes(self, directory: str, name: str) -> np.ndarray:
-        """The unzipped bytes of a published file; InputError if they are others."""
+        """Return the decompressed bytes of a published file; InputError if their digest differs."""
         path = locate(directory, name)
         try:
             with (gzip.open if path.endswith(".gz") else open)(path, "rb") as file:

@@ -76,7 +76,7 @@ SKIP = "or leave out all such images: --data.on-bad-record skip"
 
 
 def list_folder(directory: str, damaged: str = "error") -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
-    """Labels [N], file names [N] as bytes and class names of a directory with one sub-directory of images per class.
+    """List labels [N], file names [N] as bytes and class names of a directory with one sub-directory per class.
 
     A class without images is an error, or is left out with a note if `damaged` is "skip".
     """
@@ -108,14 +108,14 @@ def list_folder(directory: str, damaged: str = "error") -> tuple[np.ndarray, np.
 
 
 def is_image(file: str) -> bool:
-    """Whether a file is called as an image is."""
+    """Whether a file has the suffix of an image."""
     return file.lower().endswith(EXTENSIONS)
 
 
 def read_folder(
     directory: str, size: int = 0, damaged: str = "error", by_area: bool = False
 ) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
-    """Images [N, S, S, C], labels [N] and class names of a directory with one sub-directory of images per class.
+    """Read images [N, S, S, C], labels [N] and class names of a directory with one sub-directory per class.
 
     Grey only if every file is grey. `size` crops and resizes them all; without it they must
     be squares of one size already. What is damaged is an error, or is left out and counted.

@@ -51,7 +51,7 @@ class ImageData(NamedTuple):
 
 
 def load(config: Images) -> ImageData:
-    """The dataset of `config`.
+    """Load the dataset of `config`.
 
     Raises:
       InputError: files are missing, damaged or not the published ones; the message names the file.
@@ -195,7 +195,7 @@ def _reader(config: Images) -> Callable:
 
 
 def _records(config: Images) -> tuple[Split, Split, tuple[str, ...]]:
-    """A dataset that TFDS has prepared."""
+    """Load a dataset that TFDS has prepared."""
     from attention_jax.data import record_images  # TFDS takes seconds to import: only where it is needed
 
     if not config.pixels or config.stream == "never":

@@ -45,7 +45,7 @@ class LabelledTexts(NamedTuple):
 
 
 def read(path: str, damaged: str) -> tuple[list[Example], list[str]]:
-    """The examples of a file of `label TAB text` lines, and the complaints about lines that were left out."""
+    """Read the examples of a file of `label TAB text` lines, and the error messages of skipped lines."""
     lines = text_files.raw_lines(text_files.read_bytes(path, "file of labelled texts"), path)
 
     def parse(line: bytes, number: int) -> Example:
@@ -89,7 +89,7 @@ def split(label: np.ndarray, fraction: float) -> dict[str, np.ndarray]:
 
 
 def words(text: str) -> list[str]:
-    """Words and marks in lower case.
+    """Split into lower-case words and punctuation marks.
 
     >>> words("It's late: go!")
     ["it's", 'late', ':', 'go', '!']
@@ -98,7 +98,7 @@ def words(text: str) -> list[str]:
 
 
 def words_and_marks() -> Tokenizer:
-    """The tokenizer of `words`."""
+    """Return the tokenizer of `words`."""
     return Tokenizer(words, " ".join, recipe=("words and marks",))
 
 
@@ -142,7 +142,7 @@ def classes_of(examples: list[Example]) -> tuple[tuple[str, ...], np.ndarray]:
 
 
 def load(options: settings.LabelledFile, batch_size: int) -> LabelledTexts:
-    """The texts of `options`, split by a fixed seed; no text is in two parts."""
+    """Load the texts of `options`, split by a fixed seed into parts without common texts."""
     if options.tsv_file:
         found, complaints = read(options.tsv_file, options.on_bad_record)
     else:
@@ -177,7 +177,7 @@ def load(options: settings.LabelledFile, batch_size: int) -> LabelledTexts:
 
 
 def _cut(column: np.ndarray, length: np.ndarray) -> np.ndarray:
-    """Rows of tokens only as wide as the longest of them."""
+    """Trim padding to the longest of the given rows."""
     return column[:, : length.max()] if column.ndim == 2 else column
 
 

@@ -124,13 +124,13 @@ class LazyImages:
 
 @functools.lru_cache(maxsize=2)
 def planned(seed: int, epoch: int, rows: int, batch_size: int, steps: int) -> list[batches.Chunk]:
-    """`batches.plan` of one bucket, remembered: a worker reads many chunks of an epoch."""
+    """Cached `batches.plan` of one bucket, since a worker reads many chunks of an epoch."""
     return batches.plan(seed, epoch, [rows], [batch_size], steps)
 
 
 @dataclass(frozen=True, eq=False)
 class ImageStream(Stream):
-    """Labelled images, a compiled call a window, in the order in which `batches.plan` has them in memory."""
+    """A stream of labelled images in the order of `batches.plan`, one window for each compiled call."""
 
     image: LazyImages
     label: np.ndarray

@@ -10,7 +10,7 @@ from attention_jax.data.pairs import Texts
 def by_source(
     source_keys: Sequence[str], target_keys: Sequence[str], sizes: Mapping[str, int], seed: int
 ) -> dict[str, np.ndarray]:
-    """Row numbers of each split: the named ones with as many sources, and "train" with all other pairs.
+    """Return the row numbers of each split: the named ones with the given number of sources, and "train" with the rest.
 
     Pairs with equal keys count once. A source with several targets is in one part only: all its pairs in train, or the
     first of them in a held-out split.

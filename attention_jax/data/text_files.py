@@ -97,7 +97,7 @@ def read_lines(path: str, what: str) -> list[str]:
 
 
 def parallel(source_path: str, target_path: str) -> Texts:
-    """Two files, line by line: as many lines in both, none empty."""
+    """Read two files with one sentence per line; both must have the same number of lines, none of them empty."""
     source, target = read_lines(source_path, "source file"), read_lines(target_path, "target file")
     check_equal((source_path, target_path), (len(source), len(target)))
     for path, lines in ((source_path, source), (target_path, target)):

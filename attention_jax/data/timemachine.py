@@ -27,13 +27,13 @@ CHARACTERS = " abcdefghijklmnopqrstuvwxyz"
 
 @dataclass(kw_only=True)
 class TimeMachineConfig(tfds.core.BuilderConfig):
-    """The path of the text."""
+    """TFDS builder configuration with the path of the text."""
 
     path: str = ""
 
 
 class TimeMachine(tfds.core.GeneratorBasedBuilder):
-    """The book, a line an example."""
+    """The book, with one example per line."""
 
     VERSION = tfds.core.Version("1.0.0")
     BUILDER_CONFIGS: ClassVar = [TimeMachineConfig(name="d2l")]
@@ -55,14 +55,14 @@ class TimeMachine(tfds.core.GeneratorBasedBuilder):
 
 
 def find(path: str) -> str:
-    """timemachine.txt or timemachine.txt.gz, at `path` or in the directory `path`."""
+    """Return the path of timemachine.txt or timemachine.txt.gz, at `path` or in the directory `path`."""
     return text_files.existing(
         os.path.join(path, "timemachine.txt") if os.path.isdir(path) else path, "text of The Time Machine"
     )
 
 
 def load(config: settings.TimeMachine) -> Windows:
-    """The windows of `config`, from the file at `config.path`, or downloaded."""
+    """Load the windows of `config` from the file at `config.path`, or download it."""
     corpus = "d2l"
     if config.path:
         path = find(config.path)

@@ -28,7 +28,7 @@ def whitespace() -> Tokenizer:
 
 
 def character() -> Tokenizer:
-    """Every character is a token, spaces included.
+    """Split into characters, including spaces.
 
     >>> character().text(character().tokens("a b"))
     'a b'
@@ -37,7 +37,7 @@ def character() -> Tokenizer:
 
 
 def letters() -> Tokenizer:
-    """Characters of lower-cased letters, and one space for every run of anything else; an empty text is a space.
+    """Split into lower-case letters, with one space for every run of other characters; an empty text is a space.
 
     >>> "".join(letters().tokens("The Time Traveller (for so\\nit will be"))
     'the time traveller for so it will be'
@@ -46,7 +46,7 @@ def letters() -> Tokenizer:
 
 
 def padded(width: int, step: int) -> Tokenizer:
-    """The characters of a text, filled up with spaces to `width`; in reverse order with a `step` of -1."""
+    """Split into characters, padded with spaces to `width`; in reverse order with a `step` of -1."""
 
     def tokens(text: str) -> list[str]:
         if len(text) > width:
@@ -57,7 +57,7 @@ def padded(width: int, step: int) -> Tokenizer:
 
 
 def stripped() -> Tokenizer:
-    """Characters; a text made of them has no spaces at its end."""
+    """Split into characters; the detokenizer strips trailing spaces."""
     return Tokenizer(list, lambda characters: "".join(characters).rstrip(), recipe=("stripped",))
 
 
@@ -145,7 +145,7 @@ def read_merges(path: str) -> list[tuple[str, str]]:
 
 
 def bpe_of_merges(merges: Sequence[tuple[str, str]]) -> Tokenizer:
-    """The BPE tokenizer of merges, the first ones before the others."""
+    """Return the BPE tokenizer of a list of merges, in order of priority."""
     merges = [tuple(merge) for merge in merges]
     return merge_tokenizer({merge: rank for rank, merge in enumerate(merges)})._replace(recipe=("bpe", merges))
 
@@ -170,7 +170,7 @@ def merged(symbols: list[str], ranks: dict[tuple[str, str], int]) -> list[str]:
 
 
 def merge_tokenizer(ranks: dict[tuple[str, str], int]) -> Tokenizer:
-    """The BPE tokenizer of ranked merges; a word's last symbol carries "</w>".
+    """Return the BPE tokenizer of ranked merges; a word's last symbol ends in "</w>".
 
     >>> t = merge_tokenizer({("l", "o"): 0, ("lo", "w</w>"): 1})
     >>> t.tokens("low lot"), t.text(["lo@@", "t"])
@@ -215,7 +215,7 @@ def sentencepiece_model(source: str | bytes) -> tuple[Tokenizer, list[str]]:
 
 
 def train_sentencepiece(texts: Sequence[str], vocabulary_size: int, exact: bool = False) -> str:
-    """Return the file of a model with so many subwords, trained on `texts` unless it is cached."""
+    """Return the file of a model with the given number of subwords, trained on `texts` unless it is cached."""
     import sentencepiece as library
 
     content = "\n".join(texts)

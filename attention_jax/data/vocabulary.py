@@ -1,4 +1,4 @@
-"""Tokens and their numbers: the one home of pad, bos, eos and unk."""
+"""Vocabularies: tokens and their indices, including the special tokens pad, bos, eos and unk."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ PAD, BOS, EOS, UNK = "<pad>", "<bos>", "<eos>", "<unk>"
 
 
 class Vocabulary:
-    """A list of tokens; a token's index is its number.
+    """A list of tokens; a token's id is its index.
 
     Special tokens are given by their strings, None for those that the vocabulary does not have. Those that are not in
     `tokens` are prepended in the order pad, bos, eos, unk.
@@ -78,7 +78,7 @@ class Vocabulary:
         return [self._ids[token] for token in tokens]
 
     def decode(self, ids: Iterable[int]) -> list[str]:
-        """The tokens of these numbers, special ones included."""
+        """Return the tokens of the given ids, including special tokens."""
         return [self.tokens[number] for number in np.asarray(ids, np.int64).tolist()]
 
     def sentence(self, ids: Iterable[int]) -> list[str]:

@@ -1,10 +1,10 @@
 """RandAugment (Cubuk et al. 2020) as in big_vision: random distortions of 16 types per image, all of one strength.
 
 The plain ViT-S/16 of Beyer et al. 2022 trains with two distortions at strength 10 of 10, sampled uniformly and always
-applied. Strengths are those of big_vision's `pp/autoaugment.py`, including its
-peculiarities, with which its 76.5 % were reached:
+applied. Strengths are those of big_vision's `pp/autoaugment.py`, including its peculiarities, with which its 76.5 %
+were reached:
 
-* Solarize inverts from level 256 on, which no pixel has: it does nothing. One of the 16 types leaves an image unchanged.
+* Solarize inverts from level 256 on, which no pixel reaches: one of the 16 types leaves an image unchanged.
 * Contrast blends with one grey for all images, (number of pixels) / 256 and at most 255: 196 at 224 x 224. (Pillow
   blends with the image's own mean.)
 * Shears keep the corner at the top left in place, not the centre.

@@ -1,4 +1,4 @@
-"""All about one experiment on a page of plain text: `launch.py list NAME`."""
+"""Description of one experiment as plain text: `launch.py list NAME`."""
 
 from collections.abc import Mapping, Sequence
 from textwrap import fill
@@ -30,7 +30,7 @@ def experiment_page(experiment, runs: Sequence[Mapping], user_data: Mapping[str,
 
 
 def verdicts(claims: Sequence, runs: Sequence[Mapping]) -> str:
-    """The claims with kind, bound, published and measured number, each after its verdict; empty without claims."""
+    """Format the claims with verdict, kind, bound, published and measured number; empty without claims."""
     lines = ["Recorded:"]
     for claim in claims:
         published = f"{claim.kind}, bound {bounds(claim)}, published {number(claim.published)} ({claim.source})"

@@ -169,7 +169,7 @@ def _tokens(tokens, i: int, j: int, count: int, what: str) -> list[str] | None:
 
 
 def _grid(weights) -> list[list[np.ndarray]]:
-    """Any accepted form of weights as rows of float arrays [Q, K]."""
+    """Convert any accepted form of weights to rows of float arrays [Q, K]."""
     if isinstance(weights, Sequence):
         grid = [[np.asarray(w, float) for w in row] for row in weights]
     else:

@@ -15,7 +15,7 @@ HEADS, MISTAKES, GRID = 8, 24, 8
 
 
 def _picture(axis, image, title: str = ""):
-    """An image [S, S, 1 or 3] of bytes, without ticks."""
+    """Plot an image [S, S, 1 or 3] of bytes, without ticks."""
     axis.imshow(
         image if image.shape[-1] == 3 else image[..., 0], cmap="gray", vmin=0, vmax=255, interpolation="nearest"
     )

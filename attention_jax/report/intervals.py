@@ -14,7 +14,7 @@ class Interval(NamedTuple):
 
 
 def wilson(share: float, examples: int) -> tuple[float, float]:
-    """The interval of a share that was counted over `examples` (Wilson 1927, equation 2).
+    """Return the 95 % interval of a fraction of `examples` (Wilson 1927, equation 2).
 
     >>> [round(end, 4) for end in wilson(0.9196, 10_000)], [round(end, 4) for end in wilson(1.0, 5000)]
     ([0.9141, 0.9248], [0.9992, 1.0])
@@ -54,7 +54,7 @@ def counted(facts: Mapping, split: str, kind: str) -> int:
 
 
 def difference(mine: float, around_mine: Interval, other: float, around_other: Interval) -> Interval:
-    """The interval of `mine - other` as if the two were independent (Newcombe 1998, method 10).
+    """Return the interval of `mine - other`, treated as independent (Newcombe 1998, method 10).
 
     >>> difference(5.0, Interval(2.0, 9.0, "bootstrap"), 1.0, Interval(-2.0, 5.0, ""))
     Interval(low=-1.0, high=9.0, why='bootstrap')
@@ -67,7 +67,7 @@ def difference(mine: float, around_mine: Interval, other: float, around_other: I
 
 
 def mean(values: Sequence[float], around: Sequence[Interval]) -> Interval:
-    """The interval of the mean of numbers that were measured independently of each other.
+    """Return the interval of the mean of independent measurements.
 
     >>> mean([3.0, 5.0], [Interval(0.0, 6.0, "bootstrap"), Interval(1.0, 9.0, "bootstrap")])
     Interval(low=1.5, high=6.5, why='bootstrap')
@@ -79,7 +79,7 @@ def mean(values: Sequence[float], around: Sequence[Interval]) -> Interval:
 
 
 def of_mean(values: Sequence[float]) -> float | None:
-    """Half the width of the interval of the mean of several seeds (Student's t); None for one seed.
+    """Return half the width of the interval of the mean over seeds (Student's t); None for one seed.
 
     >>> round(of_mean([1.0, 2.0, 3.0]), 3), of_mean([1.0])
     (2.484, None)

@@ -1,4 +1,4 @@
-"""Pictures of single things: a memory over time, a confusion matrix, the trials of a sweep."""
+"""Figures of memory accesses over time, confusion matrices and the trials of sweeps."""
 
 import textwrap
 from collections.abc import Mapping, Sequence

@@ -35,7 +35,7 @@ def run_page(directory: str | Path) -> Path:
 
 
 def _flat(value: Mapping, prefix: str = "") -> list[tuple[str, object]]:
-    """Nested mappings as (dotted name, scalar); lists and None are passed over."""
+    """Flatten nested mappings to (dotted name, scalar); lists and None are skipped."""
     rows = []
     for name, entry in value.items():
         if isinstance(entry, Mapping):

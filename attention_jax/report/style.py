@@ -37,7 +37,7 @@ TEXT |= {"axes.spines.top": False, "axes.spines.right": False, "axes.titleweight
 
 
 def _colours(paper: str, ink: str, cmap: str) -> dict[str, str]:
-    """Matplotlib's settings for a page: every line and letter is `ink`."""
+    """Return Matplotlib settings with `ink` as the color of lines and text."""
     inks = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "grid.color")
     papers = ("figure.facecolor", "axes.facecolor", "savefig.facecolor")
     return dict.fromkeys(inks, ink) | dict.fromkeys(papers, paper) | {"image.cmap": cmap}
@@ -66,12 +66,12 @@ def dark() -> Iterator[None]:
 
 
 def ink() -> str:
-    """The colour of text and thin lines on this page."""
+    """Return the color of text and thin lines of the current theme."""
     return _page.get()["text.color"]
 
 
 def paper() -> str:
-    """The colour of this page."""
+    """Return the background color of the current theme."""
     return _page.get()["figure.facecolor"]
 
 
@@ -82,7 +82,7 @@ def colour(i: int) -> str:
 
 
 def canvas(width: float = WIDTH, height: float = 3.0):
-    """An empty figure of this size in inches, laid out by matplotlib's constrained layout."""
+    """Create an empty figure of this size in inches, with Matplotlib's constrained layout."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), dpi=DPI, layout="constrained", facecolor=paper())
@@ -114,7 +114,7 @@ def save(figure, path: str | Path, inputs=None) -> Path:
 
 
 def fingerprint(inputs) -> str:
-    """A hash of plain data, as JSON would write them.
+    """Return a hash of JSON-serializable data.
 
     >>> fingerprint({"b": 1, "a": [2.0]}) == fingerprint({"a": [2.0], "b": 1}) != fingerprint({})
     True
@@ -235,7 +235,7 @@ def band(y) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def band_in_words(runs: int) -> str:
-    """Return the legend of a band over so many runs.
+    """Return the legend text of a band over the given number of runs.
 
     >>> band_in_words(3), band_in_words(5), band_in_words(1)
     ('median and range of 3 runs', 'median and quartiles of 5 runs', '')

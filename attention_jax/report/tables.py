@@ -1,4 +1,4 @@
-"""Tables for people: columns and lines of strings, as plain text, in colour on a terminal, or as markdown."""
+"""Formatting of tables of strings as plain text, in color on a terminal, or as Markdown."""
 
 import sys
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ class Table(NamedTuple):
 
 
 def number(value: float | None) -> str:
-    """A number as a table shows it: four significant digits, no needless zeros.
+    """Format a number with four significant digits, without trailing zeros.
 
     >>> number(0.99984), number(38.0412), number(591259), number(None), number(2.5e-06)
     ('0.9998', '38.04', '591,259', '-', '2.5e-06')
@@ -73,7 +73,7 @@ def experiments_list(entries: Sequence[tuple[str, str, str]], chapters: Sequence
 
 
 def plain(table: Table) -> str:
-    """The table as aligned text without colours, one line per row, for logs and pipes.
+    """Format the table as aligned text without colors, one line per row, for logs and pipes.
 
     >>> print(plain(Table("", ("name", "bleu"), [("a", "38.04"), ("bc", "9.1")], right=("bleu",))))
     name   bleu

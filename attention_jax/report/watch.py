@@ -61,7 +61,7 @@ def status(directory: Path) -> Status:
 
 
 def duration(seconds: float) -> str:
-    """Seconds for a reader.
+    """Format a duration in seconds.
 
     >>> duration(9.4), duration(125), duration(7300)
     ('9 s', '2 min 5 s', '2 h 1 min')
@@ -127,8 +127,9 @@ def picture(directory: Path, rows: list[Mapping], curves: bool = True):
 
 
 def follow(directory: Path, once: bool = False, interval: float = 1.0):
-    """Show the run until it is over: on a terminal a table that is refreshed, in a pipe a line an epoch and the table
-    at the end. A directory that is not there yet is waited for. With `once` the table as it is now.
+    """Show a run until it ends: a refreshed table on a terminal; in a pipe one line per epoch, then the table.
+
+    Waits for the directory if it does not exist yet. With `once` the current table is shown once.
 
     Raises InputError for a directory that is no run's.
     """
@@ -173,7 +174,7 @@ def _tell(directory: Path, metrics: Path, interval: float):
 
 
 def _alive(process: int) -> bool:
-    """Whether a process of this machine is there."""
+    """Whether a process with this id is running on this machine."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
