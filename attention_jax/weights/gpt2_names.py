@@ -10,7 +10,7 @@ from attention_jax import InputError, config
 from attention_jax.models.blocks import EPSILON
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.weights.layouts import Row, depth
-from attention_jax.weights.naming import Arrays, Naming
+from attention_jax.weights.naming import LAYERS, Arrays, Naming, differing
 from attention_jax.weights.vit_names import activation
 
 THERE, HERE = "transformer.h.*", "decoder/layer_*"
@@ -96,22 +96,14 @@ HAS = {
     "tied_embeddings": True,
     "scale_embeddings": False,
     "output_bias": False,
-    "score": "scaled_dot",
-    "normaliser": "softmax",
-    "head_pool": "mean",
-    "mask": "none",
-    "norm_layer": "layer",
-    "mlp_layer": "dense",
-    "num_kv_heads": 0,
-    "output_gate": False,
+    **LAYERS,
 }
 """The options that have no other value there."""
 
 
 def lacking(ours: config.LanguageModel) -> str:
     """Describe the options of our model that GPT-2 does not have."""
-    flag = lambda name, value: f"--model.{name.replace('_', '-')} {value}"
-    return ", ".join(flag(name, getattr(ours, name)) for name, value in HAS.items() if getattr(ours, name) != value)
+    return ", ".join(differing(ours, HAS))
 
 
 NAMINGS = {

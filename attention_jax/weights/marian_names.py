@@ -9,7 +9,7 @@ feed-forward network.
 from attention_jax import InputError, config
 from attention_jax.models.transformer import Transformer
 from attention_jax.weights.layouts import Row, depth
-from attention_jax.weights.naming import Arrays, Naming
+from attention_jax.weights.naming import Arrays, Naming, differing
 from attention_jax.weights.vit_names import activation
 
 THERE, HERE = "(t f)", "(f t)"
@@ -129,7 +129,6 @@ def lacking(ours: config.Transformer) -> str:
         f"--model.norm {ours.norm}": ours.norm != "post",
         f"--model.position-embedding {ours.position_embedding}": ours.position_embedding != "sinusoidal",
         f"--model.tied-embeddings {ours.tied_embeddings}": ours.tied_embeddings != "all",
-        f"--model.score {ours.score}": ours.score != "scaled_dot",
         "--model.no-use-bias": not ours.use_bias,
         "--model.shared-layers": ours.shared_layers,
         "--model.no-output-bias": not ours.output_bias,
@@ -137,7 +136,7 @@ def lacking(ours: config.Transformer) -> str:
         "--model.value-dim": ours.value_dim not in (0, ours.hidden_size // ours.num_heads),
         "an odd --model.hidden-size": ours.hidden_size % 2,
     }
-    return ", ".join(name for name, is_so in lacks.items() if is_so)
+    return ", ".join([*(name for name, is_so in lacks.items() if is_so), *differing(ours)])
 
 
 NAMINGS = {

@@ -39,3 +39,27 @@ class Naming(NamedTuple):
     """Regular expression of tensors to ignore: tied copies, and buffers that our model computes."""
     optional: str = "-"
     """Prefix of our names that may be missing in a file: the head."""
+
+
+LAYERS = {
+    "score": "scaled_dot",
+    "normaliser": "softmax",
+    "head_pool": "mean",
+    "mask": "none",
+    "norm_layer": "layer",
+    "mlp_layer": "dense",
+    "num_kv_heads": 0,
+    "output_gate": False,
+}
+"""Options of Transformer layers (config.TransformerLayers) with the one value that the other libraries have."""
+
+
+def differing(options: ModelOptions, expected: Mapping[str, Any] = LAYERS) -> list[str]:
+    """The flags of `options` that have another value than the expected one.
+
+    >>> from attention_jax.config import Transformer
+    >>> differing(Transformer(normaliser="sparsemax", num_kv_heads=2))
+    ['--model.normaliser sparsemax', '--model.num-kv-heads 2']
+    """
+    values = {name: getattr(options, name) for name in expected}
+    return [f"--model.{k.replace('_', '-')} {value}" for k, value in values.items() if value != expected[k]]

@@ -10,7 +10,7 @@ import re
 from attention_jax import InputError, config
 from attention_jax.models.vit import Vit
 from attention_jax.weights.layouts import Row, depth
-from attention_jax.weights.naming import Arrays, Naming
+from attention_jax.weights.naming import Arrays, Naming, differing
 
 EMBEDDING = "patch_embedding/kernel", "(p q c) d"
 ATTENTION = "trunk/layer_*/attention"
@@ -215,7 +215,7 @@ def lacking(options: config.Vit, *, activations: tuple[str, ...], rep_width: boo
         "--model.no-use-bias": not options.use_bias,
         f"--model.activation {options.activation}": options.activation not in activations,
     }
-    return ", ".join(name for name, is_so in lacks.items() if is_so)
+    return ", ".join([*(name for name, is_so in lacks.items() if is_so), *differing(options)])
 
 
 def epsilon_note(options: config.Vit) -> str:
