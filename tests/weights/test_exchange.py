@@ -211,9 +211,7 @@ def test_what_another_library_lacks_is_not_written(tmp_path):
         write(configs.Vit(pool="mean", position_embedding="rotary"), "timm")
     with pytest.raises(InputError, match="marian has no model with --model.norm pre, --model.tied-embeddings none"):
         write(configs.Transformer(norm="pre"), "marian")
-    with pytest.raises(
-        InputError, match="timm has no model with --model.normaliser sparsemax, --model.mask win"
-    ):
+    with pytest.raises(InputError, match="timm has no model with --model.normaliser sparsemax, --model.mask win"):
         write(configs.Vit(normaliser="sparsemax", mask="window(2)"), "timm")
     parts = {"norm": "post", "tied_embeddings": "all", "head_pool": "moments", "output_bias": True}
     with pytest.raises(InputError, match="marian has no model with --model.head-pool moments: export"):
