@@ -93,14 +93,14 @@ class Optim(Options):
     b1, b2, eps and momentum that it takes, such as optax:scale_by_yogi; the other options apply to it, too.
     """
     learning_rate: float = option(1e-3, above=0, traced=True)
-    """Peak learning rate."""
+    """Peak learning rate, reached after `warmup_steps`."""
     schedule: Annotated[str, OneOf(("constant", "warmup_cosine", "inverse_sqrt"))] = "constant"
-    """The learning rate over the steps, after a linear warm-up: constant; a cosine that falls to 0 at the last step; or
-    proportional to 1 / sqrt(step). package.file:name is a function of (these options, the number of steps of the run)
-    that returns an optax schedule: a function from the step, counted from 0, to the learning rate.
+    """Learning rate at step s, from 1, of S, after a linear warm-up of w steps to the peak r: r (constant);
+    r (1 + cos(pi (s - w) / (S - w))) / 2 (warmup_cosine); r sqrt(w / s) (inverse_sqrt). package.file:name is a function
+    of (these options, S) that returns an optax schedule: a function from the step, from 0, to the learning rate.
     """
     warmup_steps: int = option(0, traced=True)
-    """Steps in which the learning rate rises from 0 to its peak."""
+    """Optimizer steps in which the learning rate rises linearly from 0 to its peak."""
     clip_norm: float = option(0.0, traced=True)
     """Clip gradients to this global norm; 0 does not clip."""
     weight_decay: float = option(0.0, traced=True)
@@ -150,7 +150,7 @@ class Train(Options):
     batch_size: int = option(128, at_least=1)
     """Examples per optimizer step, over all devices."""
     total_epochs: int = option(10, at_least=1, smoke=1, resumable=True)
-    """Epochs to train."""
+    """Passes over the training data."""
     max_steps: int = option(0, smoke=2, unlimited=True, resumable=True)
     """Stop after this many optimizer steps; 0 has no limit."""
     seed: int = option(0, at_most=2**32 - 1)
@@ -184,7 +184,7 @@ class Train(Options):
     targets, mask, label_smoothing) that returns (sum, count), as attention_jax.ops.losses:masked_cross_entropy does.
     """
     label_smoothing: float = option(0.0, below=1, traced=True)
-    """Probability that the target distribution spreads uniformly over all classes."""
+    """Probability e spread uniformly over all V classes: the target is (1 - e) onehot + e / V (Szegedy et al. 2016)."""
     matmul_precision: Literal["default", "bfloat16", "tensorfloat32", "float32"] = "default"
     """Value of `jax_default_matmul_precision` while training; "bfloat16" also applies to a CPU, in matrix products with
     weights (ops/precision.py).
@@ -228,7 +228,7 @@ class Sampling(Options):
     section: ClassVar[str] = "decode"
 
     length: int = option(300, smoke=8)
-    """Tokens to add."""
+    """Number of tokens to generate."""
     temperature: float = 0.7
     """Sample tokens from softmax(logits / temperature); 0 takes the most probable one."""
     top_k: int = 0
@@ -236,7 +236,7 @@ class Sampling(Options):
     top_p: float = option(1.0, above=0, at_most=1)
     """Sample from the fewest of the most probable tokens whose probabilities add up to this (nucleus sampling)."""
     seed: int = option(0, at_most=2**32 - 1)
-    """The random seed of sampling."""
+    """Seed of sampling."""
 
 
 @dataclass(frozen=True)

@@ -31,9 +31,9 @@ class Dates(DataOptions):
     reverse_source: bool = False
     """Reverse the characters of the source."""
     examples: int = option(50_000, smoke=1000, unlimited=True)
-    """Dates to generate; 9 of 10 train, 1 of 10 tests."""
+    """Number of generated dates; 90 % are for training, 10 % for testing."""
     validation: int = 0
-    """Training dates to hold out for validation metrics."""
+    """Number of training dates to hold out for validation metrics."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Addition(DataOptions):
     reverse_source: bool = False
     """Reverse the characters of the source."""
     examples: int = option(50_000, smoke=1000, unlimited=True)
-    """Sums to generate; 9 of 10 train, 1 of 10 tests."""
+    """Number of generated sums; 90 % are for training, 10 % for testing."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,9 @@ class TextPairs(DataOptions):
     lowercase: bool = False
     """Lower-case the text."""
     min_frequency: int = 1
-    """Training tokens that occur fewer times become the unknown token."""
+    """Minimum count of a token in the training data; rarer ones become the unknown token."""
     vocabulary_size: int = option(8_000, at_least=1)
-    """Most subwords that sentencepiece trains; a small text has fewer."""
+    """Maximum number of subwords that sentencepiece trains; a small text has fewer."""
     joint_vocabulary: bool = False
     """Use one vocabulary for both languages."""
     vocabulary_file: str = option("", user_data=True)
@@ -163,14 +163,14 @@ class Corpus(TextPairs, Streamed):
     source_file: str = option("", user_data=True)
     """Source sentences, one per line (.gz, too)."""
     target_file: str = option("", user_data=True)
-    """Target sentences, line by line those of the source."""
+    """Target sentences, line-aligned with the source."""
     tsv_file: str = option("", user_data=True)
     """A file of `source TAB target` lines, instead of the other two."""
     examples: int = option(0, smoke=1000, unlimited=True)
     """The number of generated dates to translate if no file is given; 0 requires files."""
     languages: tuple[str, str] = ("xx", "xx")
-    """Codes of the two languages, for the spacy tokenizer and for BLEU, which counts characters in languages without
-    spaces between words (zh, ja, ko, th); xx is any."""
+    """Codes of the source and target languages, for the spacy tokenizer and for BLEU, which counts characters in
+    languages without spaces between words (zh, ja, ko, th); xx is any."""
     merges: str = ""
     """Merges file of the bpe tokenizer, in the format of subword-nmt."""
     packing: int = 0
@@ -203,13 +203,13 @@ class LabelledFile(DataOptions):
     tokenizer: Literal["words", "character", "sentencepiece"] = "words"
     """words: lower-cased words and punctuation; sentencepiece: subwords, trained on the data and cached."""
     min_frequency: int = 2
-    """Training tokens that occur fewer times become the unknown token."""
+    """Minimum count of a token in the training data; rarer ones become the unknown token."""
     vocabulary_size: int = option(4_000, at_least=1)
-    """Most subwords that sentencepiece trains."""
+    """Maximum number of subwords that sentencepiece trains."""
     max_length: int = option(256, at_least=1)
-    """Tokens to which longer texts are truncated."""
+    """Maximum length in tokens, to which longer texts are truncated."""
     max_buckets: int = option(4, at_least=1)
-    """Most buckets of texts of similar length; each is a shape to compile."""
+    """Maximum number of buckets of texts of similar length; each is a shape to compile."""
 
 
 @dataclass(frozen=True)
@@ -227,9 +227,9 @@ class TextFile(DataOptions):
     tokenizer: Literal["character", "sentencepiece"] = "character"
     """sentencepiece: subwords, trained on the training part and cached."""
     vocabulary_size: int = option(2_000, at_least=1)
-    """Most subwords that sentencepiece trains."""
+    """Maximum number of subwords that sentencepiece trains."""
     sequence_length: int = option(128, at_least=1, was="steps")
-    """Tokens of a training window, the longest context."""
+    """Length of a training window in tokens, the longest context."""
     overlap: int = option(2, at_least=1)
     """Training windows start every sequence_length / overlap tokens."""
 
@@ -259,9 +259,9 @@ class Images(Streamed):
     validation: int = 0
     """Training images to hold out for validation metrics; of "own", 0 is a fifth of each class."""
     examples: int = option(0, smoke=1000, unlimited=True)
-    """Train on this many images only; 0 is all."""
+    """Number of training images to use; 0 is all."""
     crop_padding: int = 0
-    """Pixels of padding before a random crop."""
+    """Zero padding on each side before a random crop, in pixels; 0 does not crop."""
     inception_crop: bool = False
     """Train on random boxes of 5 to 100 % of an image's area and aspect ratio 0.75 to 1.33, resized to `pixels`."""
     flip: bool = False
@@ -271,7 +271,7 @@ class Images(Streamed):
     rand_augment: int = 0
     """Transforms per image of RandAugment's 16, at strength 10 of 10 (ops/randaugment.py); 0 has none."""
     erase: float = option(0.0, at_most=1)
-    """Probability of erasing a random rectangle."""
+    """Probability of replacing a random rectangle by noise (random erasing, Zhong et al. 2020)."""
     mixup: float = 0.0
     """Mixup: average pairs of images with weights sampled from Beta(a, a); 0 turns it off."""
     mixup_rolled: bool = False
@@ -299,7 +299,7 @@ class TimeMachine(DataOptions):
     path: str = option("", user_data=True)
     """The published timemachine.txt or timemachine.txt.gz; empty downloads it."""
     sequence_length: int = option(32, at_least=1, was="steps")
-    """Characters that a window predicts."""
+    """Length of a window: the number of characters it predicts."""
     train_windows: int = option(10_000, at_least=1, smoke=512)
     """Training windows, in order of the text; validation windows follow."""
     valid_windows: int = option(5_000, at_least=1, smoke=100)
@@ -321,7 +321,7 @@ class Shakespeare(DataOptions):
     path: str = option("", user_data=True)
     """The published input.txt (.gz, too), or its directory; empty downloads it."""
     sequence_length: int = option(64, at_least=1, was="steps")
-    """Characters that a window predicts."""
+    """Length of a window: the number of characters it predicts."""
     overlap: int = option(2, at_least=1)
     """Training windows start every sequence_length / overlap characters."""
 
@@ -342,11 +342,11 @@ class MarkovChains(DataOptions):
     loader: ClassVar[str] = "attention_jax.data.markov_chains:load"
 
     num_states: int = option(3, at_least=2, at_most=26, was="states")
-    """States of a chain."""
+    """Number of states of a chain."""
     concentration: float = option(1.0, above=0)
     """Concentration of the Dirichlet prior of the rows of a transition matrix; 1 is uniform."""
     sequence_length: int = option(100, at_least=1, was="steps")
-    """States that a sequence predicts."""
+    """Length of a sequence: the number of states it predicts."""
     train_windows: int = option(20_000, at_least=1, smoke=512)
     """Training sequences, each of a different chain."""
     valid_windows: int = option(1_000, at_least=1, smoke=100)
@@ -374,11 +374,11 @@ class ConvexHulls(DataOptions):
     loader: ClassVar[str] = "attention_jax.data.convex_hulls:load"
 
     min_points: int = option(5, at_least=3, was="fewest")
-    """Fewest points of a set."""
+    """The minimum number of points of a set."""
     max_points: int = option(10, at_least=3, was="most")
     """The maximum number of points of a set."""
     examples: int = option(200_000, at_least=1, smoke=1000, unlimited=True)
-    """Training sets."""
+    """Number of training sets."""
     held_out: int = option(10_000, at_least=1)
     """Point sets for validation, and for each test set: with the minimum and with the maximum number of points."""
 
@@ -392,9 +392,9 @@ class Citations(DataOptions):
     path: str = option("", user_data=True)
     """A cora.npz, or a file of the same arrays, which attention_jax/data/citations.py describes."""
     num_nodes: int = option(0, was="nodes")
-    """Nodes of a generated graph if no file is given; 0 requires a file."""
+    """Number of nodes of a generated graph if no file is given; 0 requires a file."""
     neighbours: bool = True
-    """Attend to neighbouring nodes and the node itself; without, only to the node itself."""
+    """Let nodes attend to their neighbours and themselves; otherwise only to themselves."""
 
 
 @dataclass(frozen=True)

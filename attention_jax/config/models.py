@@ -204,11 +204,11 @@ class Luong(Translator):
     """Normaliser of the scores: softmax, softmax(0) with a sink, learned_sink, sigmoid(-4), learned_sigmoid, relu,
     sparsemax, entmax(1.5), learned_entmax, top_k(8), stick_breaking, or package.file:Class of yours."""
     input_feeding: bool = True
-    """Concatenate the attentional vector of a step to the next step's input."""
+    """Concatenate the attentional vector h~ of a step to the next step's input (Luong et al. 2015, section 3.3)."""
     window: Literal["all", "monotonic", "predictive"] = "all"
     """Global attention (all), or the paper's local-m (monotonic) and local-p (predictive)."""
     window_size: int = option(10, at_least=1)
-    """Half-width D of the local windows, in tokens."""
+    """Half-width D of the local windows, in tokens: positions p - D to p + D."""
 
 
 @dataclass(frozen=True)
@@ -239,7 +239,7 @@ class Convolutional(ModelOptions):
     num_layers: int = option(10, at_least=1, was="layers")
     """Layers of the encoder, and of the decoder."""
     kernel_size: int = option(3, at_least=1)
-    """Tokens that a convolution covers; odd."""
+    """Width of a convolution, in tokens; odd."""
     max_length: int = option(128, at_least=1, was="positions")
     """Longest source and target, in tokens: rows of the table of learned positions."""
     normaliser: NormaliserName = "softmax"
@@ -274,9 +274,9 @@ class TransformerLayers(ModelOptions):
     """Heads of keys and values, each read by num_heads / num_kv_heads heads of queries (grouped-query attention); 0 is
     as many as of queries, 1 is multi-query attention."""
     output_gate: bool = False
-    """Multiply the output of attention, before its last linear map, by a sigmoid gate of the layer's input."""
+    """Multiply the pooled values, before W_o, by sigmoid(x W_g + b_g) of the layer's input x (Qiu et al. 2025)."""
     rope_theta: float = option(10_000.0, above=1)
-    """Base of the wavelengths of rotary positions."""
+    """Base of rotary positions: pair i of D/2 rotates by position / theta^(2i/D) radians."""
 
 
 @dataclass(frozen=True)
@@ -287,7 +287,7 @@ class Vit(TransformerLayers):
     task: ClassVar[str] = "attention_jax.tasks.vision:VisionTask"
 
     patch_size: int = option(2, at_least=1)
-    """Pixels of a side of a patch."""
+    """Side of a square patch, in pixels; it divides the side of the image."""
     hidden_size: int = option(64, at_least=1, smoke=8)
     """Width of the residual stream."""
     mlp_dim: int = option(128, at_least=1, smoke=16, was="mlp_size")
@@ -297,9 +297,9 @@ class Vit(TransformerLayers):
     num_heads: int = option(4, at_least=1, smoke=2, was="heads")
     """Attention heads of a layer; they divide hidden_size."""
     pool: Literal["token", "mean", "attention"] = "token"
-    """Input of the classifier: a class token, the mean of all tokens, or attention with one learned query."""
+    """Input of the classifier: a class token, the mean of all tokens, or attention pooling with one learned query."""
     position_embedding: Literal["learned", "sinusoidal", "rotary", "none"] = option("learned", was="position")
-    """How the position of a patch is encoded."""
+    """Position encoding of the patches."""
     use_bias: bool = option(True, was="bias")
     """Bias terms in the four attention projections."""
     activation: Activation = "gelu"
@@ -309,9 +309,9 @@ class Vit(TransformerLayers):
     dropout: float = rate(0.0, traced=True)
     """Dropout rate of the embeddings and of the feed-forward layers."""
     attention_dropout: float = rate(0.0, traced=True)
-    """Dropout rate of the attention weights."""
+    """Dropout rate of the attention weights, after normalization."""
     stochastic_depth: float = rate(0.0)
-    """Probability of skipping the last layer for an example; earlier layers proportionally less."""
+    """Probability p of skipping the last of L layers for an example; layer i, from 0, has p i / (L - 1)."""
     dtype: Literal["float32", "bfloat16"] = option("float32", training_only=True)
     """Type of the computation; parameters are float32."""
     stem: Literal["patches", "shifted", "convolutions"] = "patches"
@@ -322,8 +322,8 @@ class Vit(TransformerLayers):
     zero_head: bool = False
     """Initialize the classifier's weights with zeros."""
     num_registers: int = option(0, was="registers")
-    """Learned tokens after the class token that no output reads (Darcet et al. 2024); DeiT's distillation token is
-    one."""
+    """Learned tokens after the class token, which are discarded at the output (Darcet et al. 2024); DeiT's
+    distillation token is one."""
 
 
 VIT_SIZES = {  # Dosovitskiy et al. 2021, table 1; S: Touvron et al. 2021, table 1
@@ -344,7 +344,7 @@ class Cct(TransformerLayers):
     num_conv_layers: int = option(2, at_least=1, was="convolutions")
     """Convolutional layers of the tokenizer, each of which halves the image."""
     kernel_size: int = option(3, at_least=1)
-    """Pixels of a side of their kernels."""
+    """Side of the convolution kernels, in pixels."""
     hidden_size: int = option(128, at_least=1, smoke=8)
     """Width of the residual stream."""
     mlp_dim: int = option(128, at_least=1, smoke=16, was="mlp_size")
@@ -354,13 +354,13 @@ class Cct(TransformerLayers):
     num_heads: int = option(2, at_least=1, smoke=2, was="heads")
     """Attention heads of a layer; they divide hidden_size."""
     position_embedding: Literal["learned", "none"] = option("learned", was="position")
-    """How the position of a token is encoded."""
+    """Position encoding of the tokens (attention_jax/models/position_encodings.py)."""
     dropout: float = rate(0.0, traced=True)
     """Dropout rate of the embeddings and of the feed-forward layers."""
     attention_dropout: float = rate(0.1, traced=True)
-    """Dropout rate of the attention weights."""
+    """Dropout rate of the attention weights, after normalization."""
     stochastic_depth: float = rate(0.1)
-    """Probability of skipping the last layer for an example; earlier layers proportionally less."""
+    """Probability p of skipping the last of L layers for an example; layer i, from 0, has p i / (L - 1)."""
     dtype: Literal["float32", "bfloat16"] = option("float32", training_only=True)
     """Type of the computation; parameters are float32."""
 
@@ -410,17 +410,17 @@ class Transformer(TransformerLayers):
     value_dim: int = option(0, was="value_width")
     """Dimensions of a head's values, d_v; 0 is hidden_size / num_heads."""
     norm: Literal["post", "pre"] = "post"
-    """Layer normalization after each residual sum (post) or before each sub-layer (pre)."""
+    """post: x = norm(x + sublayer(x)) (Vaswani et al. 2017); pre: x = x + sublayer(norm(x)), with a norm at the end."""
     activation: Activation = "relu"
     """Activation of the feed-forward layers."""
     position_embedding: PositionEmbedding = option("sinusoidal", was="positions")
-    """How the position of a token is encoded."""
+    """Position encoding of the tokens (attention_jax/models/position_encodings.py)."""
     use_bias: bool = True
     """Bias terms in the attention projections."""
     dropout: float = rate(0.1, traced=True)
     """Dropout rate of the embeddings and of every sub-layer's output."""
     attention_dropout: float = rate(0.0, traced=True)
-    """Dropout rate of the attention weights."""
+    """Dropout rate of the attention weights, after normalization."""
     mlp_dropout: float = rate(0.0, traced=True, was="ffn_dropout")
     """Dropout rate of the feed-forward layers' hidden units."""
     tied_embeddings: Literal["none", "output", "all"] = option("none", was="tied")
@@ -437,7 +437,7 @@ class Transformer(TransformerLayers):
     (Dehghani et al. 2019, section 2.1); without its halting, and positions are added before the first application
     only."""
     max_length: int = option(512, at_least=1, training_only=True)
-    """Rows of a table of learned positions, in tokens."""
+    """Length of the table of learned positions, in tokens."""
     remat: bool = option(False, training_only=True)
     """Recompute the activations of each layer in the backward pass instead of storing them."""
     dtype: Literal["float32", "bfloat16"] = option("float32", training_only=True)
@@ -468,15 +468,15 @@ class LanguageModel(TransformerLayers):
     mlp_dim: int = option(512, at_least=1, smoke=16, was="ffn")
     """Hidden units of the feed-forward layers, d_ff."""
     norm: Literal["post", "pre"] = "pre"
-    """Layer normalization after each residual sum (post) or before each sub-layer (pre)."""
+    """post: x = norm(x + sublayer(x)) (Vaswani et al. 2017); pre: x = x + sublayer(norm(x)), with a norm at the end."""
     activation: Activation = "gelu"
     """Activation of the feed-forward layers."""
     position_embedding: PositionEmbedding = option("rotary", was="positions")
-    """How the position of a token is encoded."""
+    """Position encoding of the tokens (attention_jax/models/position_encodings.py)."""
     dropout: float = rate(0.1, traced=True)
     """Dropout rate of the embeddings and of every sub-layer's output."""
     attention_dropout: float = rate(0.1, traced=True)
-    """Dropout rate of the attention weights."""
+    """Dropout rate of the attention weights, after normalization."""
     mlp_dropout: float = rate(0.0, traced=True, was="ffn_dropout")
     """Dropout rate of the feed-forward layers' hidden units."""
     tied_embeddings: bool = option(True, was="tied")
@@ -486,7 +486,7 @@ class LanguageModel(TransformerLayers):
     output_bias: bool = True
     """Bias term of the output layer; GPT-2 has none."""
     max_length: int = option(512, at_least=1, training_only=True)
-    """Rows of a table of learned positions, in tokens."""
+    """Length of the table of learned positions, in tokens."""
     remat: bool = option(False, training_only=True)
     """Recompute the activations of each layer in the backward pass instead of storing them."""
     dtype: Literal["float32", "bfloat16"] = option("float32", training_only=True)
@@ -513,11 +513,11 @@ class TextClassifier(TransformerLayers):
     mlp_dim: int = option(256, at_least=1, smoke=16, was="ffn")
     """Hidden units of the feed-forward layers."""
     position_embedding: Literal["none", "sinusoidal", "rotary"] = option("sinusoidal", was="positions")
-    """How the position of a token is encoded."""
+    """Position encoding of the tokens (attention_jax/models/position_encodings.py)."""
     dropout: float = rate(0.1, traced=True)
     """Dropout rate of the embeddings, of every sub-layer's output and of the pooled state."""
     attention_dropout: float = rate(0.1, traced=True)
-    """Dropout rate of the attention weights."""
+    """Dropout rate of the attention weights, after normalization."""
     dtype: Literal["float32", "bfloat16"] = option("float32", training_only=True)
     """Type of the computation; parameters are float32."""
 
@@ -551,7 +551,7 @@ class GraphAttention(ModelOptions):
     dropout: float = rate(0.6, traced=True)
     """Dropout rate of the inputs of both layers and of the projected values."""
     attention_dropout: float = rate(0.6, traced=True)
-    """Dropout rate of the attention weights."""
+    """Dropout rate of the attention weights, after normalization."""
     l2: float = 5e-4
     """Weight of the L2 penalty: this times half the sum of all squared parameters is added to the loss."""
 
@@ -576,11 +576,11 @@ class NTM(ModelOptions):
     num_locations: int = option(128, at_least=1, was="locations")
     """Memory locations, N."""
     word_size: int = option(20, at_least=1, smoke=16, was="width")
-    """Numbers in a memory location, M."""
+    """Width of a memory location, M."""
     num_shifts: int = option(3, at_least=1, was="shifts")
-    """Shifts that a head chooses from: 3 are one back, none, one forward."""
+    """Number of allowed location shifts around 0: 3 are -1, 0 and +1."""
     memory_init: Literal["constant", "learned", "random"] = "constant"
-    """Initial memory; random is sampled once and not trained."""
+    """Initial memory: constant, learned, or sampled once and not trained (random)."""
 
 
 @dataclass(frozen=True)
