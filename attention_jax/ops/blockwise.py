@@ -9,7 +9,7 @@ Backward: let dP_j = dO . v_j, O the output, and let c be the function whose sum
     df_j = scale * (dP_j - dO . O)          the second term where the weights are divided by their sum
     dc_j = -dO . O'                         O' = (sum_j w'_j v_j - O sum_j w'_j) / sum_j c'_j, again as above
 
-and `jax.vjp` of f and c takes these on to the scores and the leaves of the normaliser, `jax.vjp` of the scores to
+and `jax.vjp` of f and c propagates these to the scores and the leaves of the normaliser, `jax.vjp` of the scores to
 queries, keys and all other leaves. For entmax, where c is f and nothing is divided, dS_j = f'_j (dP_j - dO . O') with
 O' the mean of the values weighted by f' (Peters et al. 2019, proposition 2); for f = exp it is that of the softmax.
 
@@ -79,7 +79,7 @@ class Totals(NamedTuple):
 
 @partial(jax.jit, static_argnames=("blocks", "grid"), inline=True)
 def forward(inputs, blocks, grid):
-    """((output [Q, V], None), `Saved`). `grid` is the shape of `Saved.active`, at least as many blocks as there are."""
+    """Return ((output [Q, V], None), `Saved`). `grid` is the shape of `Saved.active`, at least the number of blocks."""
     normalise = inputs.rules[2]
     queries, width = inputs.query.shape[0], inputs.value.shape[1]
     precision = accumulator(inputs.value.dtype)
@@ -113,7 +113,7 @@ def forward(inputs, blocks, grid):
 
 
 def turn_of(normalise, totals, pooled, scale):
-    """O' [q, V]: by how much the output changes with the sum that defines the shift."""
+    """Compute O' [q, V], the derivative of the output with respect to the sum that defines the shift."""
     turn = totals.bent * scale[:, None]
     turn = turn - pooled * (totals.slope * scale)[:, None] if normalise.divides else turn
     some = totals.equation != 0
@@ -121,7 +121,7 @@ def turn_of(normalise, totals, pooled, scale):
 
 
 def add_totals(inputs, blocks, i, shift, tops, masked, j, totals):
-    """`totals` and those of block j of the keys."""
+    """Add the sums over block j of the keys to `totals`."""
     normalise = inputs.rules[2]
     values, equations = partial(values_of, normalise), partial(equations_of, normalise)
 
@@ -155,8 +155,8 @@ def _worth(function, tops, j, shift):
 
 
 def _shifts(inputs, blocks, ranges, i, precision):
-    """The shift of a block of queries, and, for a `Threshold`, the largest score of each block of keys and the number
-    of keys."""
+    """Compute the shift of a block of queries, and, for a `Threshold`, the largest score of each block of keys and the
+    number of keys."""
     normalise = inputs.rules[2]
     if not isinstance(normalise, Threshold):
         return jnp.zeros((blocks.query,), precision), None, None
@@ -198,12 +198,12 @@ def _shifts(inputs, blocks, ranges, i, precision):
 
 @partial(jax.jit, static_argnames="blocks", inline=True)
 def backward(inputs, blocks, outputs, saved, bars):
-    """The cotangents of `Gradients`, given that of the output."""
+    """Compute the cotangents, as `Gradients`, from that of the output."""
     return add_extra(inputs, outputs, saved, bars, backward_of_keys(inputs, blocks, outputs, saved, bars))
 
 
 def add_extra(inputs, outputs, saved, bars, found):
-    """`found`, and the gradient by way of `extra` or `factor`, which the scale has besides the keys."""
+    """Add to `found` the gradient through `extra` or `factor`, on which the scale depends besides the keys."""
     divides = inputs.rules[2].divides
     if not divides and saved.count is None:
         return found
@@ -221,7 +221,7 @@ def _dot(precision, x, out_bar):
 
 
 def backward_of_keys(inputs, blocks, outputs, saved, bars):
-    """The cotangents by way of the keys."""
+    """Compute the cotangents through the keys."""
     out, out_bar = outputs[0], bars[0]
     ranges = key_blocks(inputs, blocks)
     dot = lambda x: _dot(saved.shift.dtype, x, out_bar)
@@ -242,12 +242,12 @@ def backward_of_keys(inputs, blocks, outputs, saved, bars):
 
 
 def per_scale(x, scale):
-    """x / scale, and 0 where all weights are 0."""
+    """Compute x / scale, and 0 where all weights are 0."""
     return jnp.where(scale != 0, x / jnp.where(scale != 0, scale, 1.0), 0.0)
 
 
 def _pull_tile(inputs, blocks, i, j, masked, row_bar, shift, scale, delta, turn_delta):
-    """The cotangents of a tile's operands and of its values; delta [q] is dO . O, turn_delta dO . O', or None."""
+    """Compute the cotangents of a tile's operands and values; delta [q] is dO . O, turn_delta dO . O', or None."""
     tile = tile_of(inputs, blocks, i, j, masked)
     _, others, combine = partition(inputs.rules)
 

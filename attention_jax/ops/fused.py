@@ -6,9 +6,9 @@ exp(score - m) and the pooled values; what is saved for the backward pass is the
 log-normaliser L = m + log l of each query.
 
 Backward: with P = exp(S - L) and dP = dO V^T, the gradient of the scores is dS = P * (dP - rowsum(dO * O)) (Dao
-et al. 2022, algorithm 4). The scores of each block are computed again through `jax.vjp` of score and bias,
-which takes dS on to the queries, the keys and all parameters. That is why any differentiable score works:
-nothing here knows what a score is.
+et al. 2022, algorithm 4). The scores of each block are recomputed through `jax.vjp` of score and bias,
+which propagates dS to the queries, the keys and all parameters. That is why any differentiable score works:
+the algorithm treats the score as a black box.
 """
 
 from functools import partial
@@ -36,7 +36,7 @@ from attention_jax.ops.score_blocks import (
 
 @partial(jax.jit, static_argnames=("blocks", "grid"), inline=True)  # layers of one shape are traced once
 def forward(inputs, blocks, grid=None):
-    """((output [Q, V], log-normaliser [Q]), ()); +inf where a query may attend to no key. `grid` is not used."""
+    """Return ((output [Q, V], log-normaliser [Q]), ()); +inf for fully masked queries. `grid` is unused."""
     queries, width = inputs.query.shape[0], inputs.value.shape[1]
     precision = accumulator(inputs.value.dtype)
     ranges = key_blocks(inputs, blocks)
@@ -60,7 +60,7 @@ def forward(inputs, blocks, grid=None):
         zeros = jnp.zeros((blocks.query, width + 2), precision)
         start = zeros[:, 0] - jnp.inf, zeros[:, 1], zeros[:, 2:]
         largest, total, pooled = over_keys(ranges, i, partial(step, i), start)
-        some = total != 0  # true of NaN, which stays
+        some = total != 0  # true for NaN, which is kept
         divisor = jnp.where(some, total, 1.0)
         pooled = jnp.where(some[:, None], pooled / divisor[:, None], 0.0)
         log = jnp.where(some, largest + jnp.log(divisor), jnp.inf)
@@ -75,7 +75,7 @@ def forward(inputs, blocks, grid=None):
 
 @partial(jax.jit, static_argnames="blocks", inline=True)
 def backward(inputs, blocks, outputs, saved, bars):
-    """The cotangents of `Gradients`, given those of output and log-normaliser."""
+    """Compute the cotangents, as `Gradients`, from those of output and log-normaliser."""
     (out, normaliser), (out_bar, normaliser_bar) = outputs, bars
     precision = normaliser.dtype
     ranges = key_blocks(inputs, blocks)
@@ -104,7 +104,7 @@ def backward(inputs, blocks, outputs, saved, bars):
 
 
 def _exp_below(scores, bound):
-    """exp(scores [q, k] - bound [q]), where no score is above the bound.
+    """Compute exp(scores [q, k] - bound [q]), where no score exceeds the bound.
 
     The minimum changes no number. Without it XLA may contract the last multiplication of a score with the difference
     (a fused multiply-add), which then keeps what rounding took from the bound: hundreds, where a score is about 1e10.

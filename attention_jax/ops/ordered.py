@@ -6,7 +6,7 @@ w_j = exp(take_j + sum_{i > j} leave_i). Forward: one pass over the keys from la
     d take_j  = w_j dP_j
     d leave_i = sum_{j < i} w_j dP_j = dO . O - sum_{j >= i} w_j dP_j
 
-so that one more running sum is all that a query needs; `jax.vjp` of (take, leave) does the rest. Blocks that come when
+so a query needs a single additional running sum; `jax.vjp` of (take, leave) does the rest. Blocks that come when
 nothing is left, in none of the vmapped examples, are skipped.
 """
 
@@ -37,7 +37,7 @@ from attention_jax.ops.score_blocks import (
 
 @partial(jax.jit, static_argnames=("blocks", "grid"), inline=True)
 def forward(inputs, blocks, grid):
-    """((output [Q, V], None), ()): nothing but the output is saved."""
+    """Return ((output [Q, V], None), ()): only the output is saved."""
     queries, width = inputs.query.shape[0], inputs.value.shape[1]
     precision = accumulator(inputs.value.dtype)
     ranges = key_blocks(inputs, blocks)
@@ -52,7 +52,7 @@ def forward(inputs, blocks, grid):
 
 
 def add_block(inputs, blocks, i, masked, j, carry):
-    """(passed [q], pooled [q, V]) after block j of the keys."""
+    """Return (passed [q], pooled [q, V]) after block j of the keys."""
 
     def add(carry):
         passed, pooled = carry
@@ -65,7 +65,7 @@ def add_block(inputs, blocks, i, masked, j, carry):
 
 
 def _weights(normalise, scores, passed):
-    """The weights of a block, and its `leave`; `passed` [q] is the sum of `leave` over the keys after it."""
+    """Compute the weights of a block, and its `leave`; `passed` [q] is the sum of `leave` over the keys after it."""
     allowed = scores != -jnp.inf
     take, leave = normalise.logs(scores, allowed)
     return jnp.where(allowed, jnp.exp(take + after(leave) + passed[:, None]), 0.0), leave
@@ -77,8 +77,8 @@ def _some_left(passed):
 
 @partial(jax.jit, static_argnames="blocks", inline=True)
 def backward(inputs, blocks, outputs, saved, bars):
-    """The cotangents of `Gradients`, given that of the output. `saved` is (), or, where more keys come after these,
-    the sum of their `leave` [Q] and the sum of w dP over these keys and those before [Q]."""
+    """Compute the cotangents, as `Gradients`, from that of the output. `saved` is (), or, if more keys follow
+    these, the sum of their `leave` [Q] and the sum of w dP over these keys and those before [Q]."""
     out, out_bar = outputs[0], bars[0]
     precision = accumulator(inputs.value.dtype)
     ranges = key_blocks(inputs, blocks)
@@ -100,7 +100,7 @@ def backward(inputs, blocks, outputs, saved, bars):
 
 
 def _pull_tile(inputs, blocks, i, j, masked, row_bar, passed, rest):
-    """The cotangents of a tile's operands and of its values, and the sums of `leave` and of w dP over its keys [q]."""
+    """Compute the cotangents of a tile's operands and values, and the sums of `leave` and w dP over its keys [q]."""
     tile = tile_of(inputs, blocks, i, j, masked)
     _, others, combine = partition(inputs.rules)
 

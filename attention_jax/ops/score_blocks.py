@@ -20,7 +20,7 @@ from attention_jax.ops.weight_dropout import dropout_factor
 
 
 class Blocks(NamedTuple):
-    """Static: how many queries and keys are worked on at a time."""
+    """Static block sizes: the numbers of queries and keys that are processed at a time."""
 
     query: int
     key: int
@@ -29,7 +29,7 @@ class Blocks(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """Everything traced."""
+    """The traced inputs of an attention call."""
 
     rules: tuple  # (score, bias or None, normaliser): callable pytrees
     query: jax.Array  # [Q, D] what the score sees
@@ -56,7 +56,7 @@ class Gradients(NamedTuple):
 
 
 class Combine(NamedTuple):
-    """Puts the floating and the other leaves of a pytree together again. Hashable, so that it may be static."""
+    """Recombines the floating-point and the other leaves of a pytree. Hashable, so that it can be static."""
 
     structure: jax.tree_util.PyTreeDef
     is_float: tuple[bool, ...]
@@ -125,19 +125,19 @@ def matmul(a, b):
 
 
 def pool(weights, tile):
-    """The values of a tile pooled with `weights` [q, k], after dropout: [q, V]."""
+    """Pool the values of a tile with `weights` [q, k], after dropout: [q, V]."""
     if tile.dropout is not None:
         weights = weights * tile.dropout.astype(weights.dtype)
     return matmul(weights.astype(tile.value.dtype), tile.value)
 
 
 def narrow(x, dtype):
-    """x rounded to `dtype`, in which it is stored, where it is, whatever the compiler would rather do."""
+    """Round x to its storage type `dtype`; the barrier keeps the compiler from removing the conversion."""
     return x if x.dtype == dtype else lax.optimization_barrier(x.astype(dtype)).astype(x.dtype)
 
 
 def start_of(i, size, total):
-    """The first row of block i. The last block begins early enough to be whole."""
+    """Return the first row of block i. The last block begins early enough to be complete."""
     return jnp.minimum(i * size, total - size)
 
 
@@ -157,12 +157,12 @@ def add_rows(x, rows, i, size):
 
 
 def replace_nonfinite(x: jax.Array, attended_positions: jax.Array) -> jax.Array:
-    """Rows of x [N, D] that no allowed pair needs, made finite: 0 * NaN would be NaN."""
+    """Replace nonfinite numbers by 1 in the rows of x [N, D] that no allowed pair needs, since 0 * NaN is NaN."""
     return jnp.where(attended_positions[:, None] | jnp.isfinite(x), x, jnp.ones_like(x))
 
 
 def finite_where_unattended(inputs):
-    """`inputs` with every row that no allowed pair needs made finite. Where they are finite anyway, this costs one pass
+    """Make every row of `inputs` finite that no allowed pair needs. If they are finite already, this costs one pass
     over them."""
     if inputs.mask is None or isinstance(inputs.mask, AssumeFinite):
         return inputs
@@ -185,8 +185,8 @@ def finite_where_unattended(inputs):
 
 
 def attended_positions(inputs):
-    """Masks of the queries [Q] that may attend to a key, and of the keys [K] that a query may attend to; computed some
-    rows at a time."""
+    """Compute masks of the queries [Q] that may attend to a key, and of the keys [K] that a query may attend to, in
+    chunks of rows."""
     queries, keys = inputs.query.shape[0], inputs.key.shape[0]
     size = max(1, min(queries, 2**20 // keys))
 
@@ -202,8 +202,8 @@ def attended_positions(inputs):
 
 
 def key_blocks(inputs, blocks):
-    """For each block of queries: the first and the last block of keys with an allowed pair, and between them those in
-    which all pairs are allowed."""
+    """Return, for each block of queries, the first and the last block of keys with an allowed pair, and the range of
+    blocks between them in which all pairs are allowed."""
     queries, keys = inputs.query.shape[0], inputs.key.shape[0]
     count = -(-keys // blocks.key)
     if inputs.mask is None:
@@ -224,7 +224,7 @@ def key_blocks(inputs, blocks):
 
 @jax.custom_batching.custom_vmap
 def max_over_batch(x):
-    """x, but under `jax.vmap` the largest of all examples, so that loop bounds stay the same for all."""
+    """Return x, or under `jax.vmap` its maximum over the batch, so that all examples have the same loop bounds."""
     return x
 
 
@@ -234,7 +234,7 @@ def _joined_batch(size, batched, x):
 
 
 def over_keys(ranges, i, step, carry):
-    """step(masked, j, carry) over all blocks j of keys, without mask where everything is allowed."""
+    """Loop step(masked, j, carry) over the blocks j of keys, without the mask where all pairs are allowed."""
     if isinstance(ranges[0], int):
         _, open_high, _, high = ranges
         carry = lax.fori_loop(0, open_high, partial(step, False), carry)
@@ -247,7 +247,7 @@ def over_keys(ranges, i, step, carry):
 
 
 def over_keys_reversed(ranges, i, step, carry):
-    """`over_keys` from the last block to the first."""
+    """Loop like `over_keys`, from the last block to the first."""
 
     def run(masked, first, stop, carry):
         return lax.fori_loop(0, stop - first, lambda n, carry: step(masked, stop - 1 - n, carry), carry)
@@ -264,9 +264,9 @@ def over_keys_reversed(ranges, i, step, carry):
 
 
 def over_queries(inputs, blocks, out_bar, over_keys) -> Gradients:
-    """The sum over the blocks of queries of what `over_keys(i, fresh, row_bar, bars)` adds to `bars`, `Gradients` whose
-    query and bias_query are those of block i alone. `fresh` [q] are the queries that no earlier block had: the last
-    block may begin early, and what it repeats must have no gradient."""
+    """Accumulate gradients over the blocks of queries: `over_keys(i, fresh, row_bar, bars)` adds to `bars`, `Gradients`
+    whose query and bias_query are those of block i alone. `fresh` [q] marks the queries of no earlier block: the last
+    block may begin early, and the rows that it repeats must have no gradient."""
     size, queries = blocks.query, inputs.query.shape[0]
 
     def zeros(x, rows=None):
@@ -292,7 +292,7 @@ def over_queries(inputs, blocks, out_bar, over_keys) -> Gradients:
 
 
 def add_tile(bars: Gradients, operand_bars, value_bar, j, size) -> Gradients:
-    """`bars` and the cotangents of the operands and values of one tile, of block j of the keys."""
+    """Add the cotangents of the operands and values of a tile, in block j of the keys, to `bars`."""
     rules_bar, query_bar, key_bar, bias_query_bar = operand_bars
     add = lambda total, more: total + more.astype(total.dtype)
     return Gradients(
@@ -305,6 +305,6 @@ def add_tile(bars: Gradients, operand_bars, value_bar, j, size) -> Gradients:
 
 
 def if_worth(worth, compute):
-    """`compute()`, or zeros of its shapes."""
+    """Return `compute()`, or zeros of its shapes."""
     nothing = lambda: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(compute))
     return lax.cond(worth, compute, nothing)

@@ -1,9 +1,9 @@
 """Blockwise attention that JAX can differentiate in every mode and to any order.
 
 `ops/fused.py`, `ops/blockwise.py` and `ops/ordered.py` are faster, but their loops have no reverse mode. Here a scan
-goes over all blocks of keys, each block is a `jax.checkpoint`, and what a scan carries is only added to: derivatives
-compute the scores of a block again and keep nothing of it. What connects the keys of a query, the `shift`, comes from
-the forward pass of those modules; its derivative is that of the equation that it solves.
+runs over all blocks of keys, each under `jax.checkpoint`, and its carry is only accumulated: derivatives recompute the
+scores of a block and store none. The `shift`, which couples the keys of a query, comes from the forward pass of those
+modules; its derivative follows from the equation that it solves (implicit differentiation).
 """
 
 from functools import partial
@@ -44,7 +44,7 @@ def attend_by_tiles(combine: Combine, blocks: Blocks, floats: list, others: list
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1))
 def _moving(combine, blocks, floats, others, shift):
-    """`shift`, which moves with the inputs so that the sum of c(s - shift) stays the same."""
+    """Return `shift` with the derivative that keeps the sum of c(s - shift) constant."""
     return shift
 
 
@@ -66,14 +66,14 @@ def _moving_jvp(combine, blocks, primals, tangents):
 
 
 def _bounds(inputs, blocks):
-    """First and last block of keys that each block of queries needs."""
+    """Return the first and the last block of keys that each block of queries needs."""
     low, _, _, high = key_blocks(lax.stop_gradient(inputs), blocks)
     count = -(-inputs.query.shape[0] // blocks.query)
     return jnp.broadcast_to(jnp.asarray(low), (count,)), jnp.broadcast_to(jnp.asarray(high), (count,))
 
 
 def _over_tiles(inputs: Inputs, blocks: Blocks, contribute, shift):
-    """The sum of `contribute(inputs, tile, scores, shift of the block's queries)` over the keys, for every query."""
+    """Sum `contribute(inputs, tile, scores, shift of the block's queries)` over the keys, for every query."""
     low, high = _bounds(inputs, blocks)
     precision = shift.dtype
 
@@ -98,7 +98,7 @@ def _over_tiles(inputs: Inputs, blocks: Blocks, contribute, shift):
 
 
 def unblocked(total, x):
-    """[blocks, q, ...] as [total, ...]; the last block repeats rows of the one before it."""
+    """Reshape [blocks, q, ...] to [total, ...]; the last block repeats rows of the one before it."""
     size = x.shape[1]
     last = total - (x.shape[0] - 1) * size
     return jnp.concatenate([x[:-1].reshape(-1, *x.shape[2:]), x[-1, size - last :]])
