@@ -77,7 +77,7 @@ def feeding_step(w: Weights, state: InputFeedingState, x: Inputs):
 
 
 class PredictiveScorer(Scorer):
-    """A `Scorer` with the weights of the predicted position (eq. 9)."""
+    """A `Scorer` with the weights of the predicted position p_t (Luong et al. 2015, eq. 9)."""
 
     def setup(self):
         super().setup()

@@ -29,9 +29,10 @@ def rnn_step(inputs: Float[Array, "B H"], kernel: Float[Array, "H H"], state: ce
 class RecurrentLanguageModel(nn.Module):
     """A character-level recurrent language model; the state is a tuple of arrays and starts at zero.
 
-    `truncation` is how far gradients go back in training: "full" (the window), "truncated" (cut every
-    `truncation_length` steps) or "randomised" (`truncation_length` steps on average, unbiased); the values are the
-    same.
+    Call it with characters [B, T]; returns logits [B, T, V] of the next character and a dict of intermediates.
+    `truncation` sets how far gradients flow back in training: "full" (the whole window), "truncated" (cut every
+    `truncation_length` steps) or "randomised" (every `truncation_length` steps on average, unbiased). Outputs
+    are the same.
     """
 
     options: config.RecurrentLanguageModel

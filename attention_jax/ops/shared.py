@@ -18,7 +18,7 @@ from attention_jax.ops.trees import pytree
 
 
 class BeamInvariant(NamedTuple):
-    """A part of a decoding cache that is the same for all hypotheses of a sentence, such as the encoded source."""
+    """A part of a decoding cache with leaves [B, ...] that all hypotheses of a sentence share, such as the source."""
 
     value: Any
 

@@ -71,7 +71,7 @@ def new_study(settings: Settings, journal: Path | None = None) -> optuna.Study:
 
 
 def load_study(journal: Path) -> optuna.Study:
-    """The study in a journal, which a sweep may still be writing."""
+    """Load the study from a journal, to which a running sweep may still append."""
     return optuna.load_study(study_name=NAME, storage=JournalStorage(JournalFileBackend(str(journal))))
 
 
