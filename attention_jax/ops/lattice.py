@@ -30,10 +30,14 @@ def hard_attention(
     source_length: Length = None,
     target_length: Length = None,
 ) -> Float[Array, ""]:
-    """log p(y) = sum_t log sum_s p(a_t = s) p(y_t | a_t = s): hard attention with independent alignments (Deng et al.
-    2018; Wu et al. 2018, eq. 5).
+    """Compute the log-likelihood of hard attention with independent alignments, log p(y) = sum_t log sum_s p(a_t = s)
+    p(y_t | a_t = s), in nats (Deng et al. 2018; Wu et al. 2018, eq. 5).
 
     `align` holds log p(a_t = s), a log-softmax of attention scores, and `emission` log p(y_t | a_t = s).
+
+    >>> align, emission = jnp.log(jnp.array([[0.5, 0.5]])), jnp.log(jnp.array([[0.8, 0.4]]))
+    >>> print(jnp.exp(hard_attention(align, emission)).round(3))  # 0.5 * 0.8 + 0.5 * 0.4
+    0.6
     """
     joint = _real(align, source_length) + _real(emission, source_length)
     return _before(target_length, _log_sum(joint)).sum()

@@ -89,8 +89,16 @@ def chunked_retention(
     state: Float[Array, "D V"] | None = None,
     chunk: int = CHUNK,
 ) -> tuple[Float[Array, "T V"], Float[Array, "D V"]]:
-    """Retention computed in chunks, equal to `recurrent_retention`: the positions before a chunk are in the state,
-    pairs within it are multiplied out (Sun et al. 2023, eq. 7; Dao & Gu 2024, section 6)."""
+    """Retention in chunks of `chunk` positions, equal to `recurrent_retention`: earlier chunks are summed in the state,
+    pairs within a chunk are computed as a matrix (Sun et al. 2023, eq. 7; Dao & Gu 2024, section 6).
+
+    Returns the outputs and the last state; `length` and `state` are those of `recurrent_retention`.
+
+    >>> query, key, value = jnp.ones((3, 1)), jnp.ones((3, 1)), jnp.array([[1.0], [0.0], [0.0]])
+    >>> output, state = chunked_retention(query, key, value, jnp.full(3, jnp.log(0.5)), chunk=2)
+    >>> output.tolist(), state.tolist()
+    ([[1.0], [0.5], [0.25]], [[0.25]])
+    """
     rows = padded((query, key, value, log_decay), length)
     return over_chunks(one_chunk, first_state(state, *rows[1:3]), rows, chunk, value.dtype)
 
