@@ -64,7 +64,7 @@ def finish(lowered: jax.stages.Lowered, target: Target) -> jax.stages.Compiled:
     except jax.errors.JaxRuntimeError as error:
         exhausted = next(filter(None, (re.search(pattern, str(error)) for pattern in EXHAUSTED)), None)
         if not exhausted:
-            raise InputError(f"the compiler of {target.name} refuses: {' '.join(str(error).split())[:300]}") from error
+            raise InputError(f"the compiler of {target.name} fails: {' '.join(str(error).split())[:300]}") from error
         used, used_unit, of, of_unit = exhausted.groups()
         raise DoesNotFit(_size(used, used_unit), _size(of, of_unit), str(error)) from error
 

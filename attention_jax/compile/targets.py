@@ -96,7 +96,7 @@ def parse(name: str) -> Target:
     if kind not in CHIPS:
         near = difflib.get_close_matches(kind, CHIPS, n=1)
         hint = f"perhaps you meant {near[0]}" if near else "choose one of " + ", ".join(CHIPS)
-        raise InputError(f"--target needs a chip that is known, such as v5e:2x4 or h200:8; got {name!r}; {hint}")
+        raise InputError(f"--target needs a known device, such as v5e:2x4 or h200:8; got {name!r}; {hint}")
     chip = CHIPS[kind]
     sides = chip.sides or 1
     shape = tuple(map(int, size.split("x"))) if re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", size) else ()

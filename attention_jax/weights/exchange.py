@@ -62,7 +62,7 @@ def module_of(weights: Weights):
     language model."""
     naming = next((naming for naming in NAMINGS.values() if naming.kind is type(weights.options)), None)
     if naming is None:
-        raise InputError(f"only the data know the sizes of a {type(weights.options).__name__}: load a run of it")
+        raise InputError(f"the sizes of a {type(weights.options).__name__} depend on its data: load a run of it")
     return naming.module(weights.options, weights.arrays)
 
 

@@ -72,7 +72,7 @@ def found(path: Path) -> Path:
     raw = start[:1] == b"\x80" and start[1:] in (b"\x02", b"\x03", b"\x04", b"\x05")
     if raw or path.suffix in (".pt", ".pth", ".bin", ".pkl", ".ckpt") or any(name.endswith(".pkl") for name in names):
         raise InputError(
-            f"{path} is a pickle, or is called like one, and could run any program when it is read: it is not opened; "
+            f"{path} is a pickle, or is called like one, and could execute code when it is read: it is not opened; "
             "save the weights as safetensors"
         )
     return path
