@@ -186,7 +186,7 @@ def compilers(names: tuple[str, ...]) -> list[chips.Target]:
             missing = error
             print(f"{target.name} left out: {error}")
     if not found:
-        raise missing or InputError("--targets needs a chip, such as v5e")
+        raise missing or InputError("--targets needs a device, such as v5e")
     return found
 
 
