@@ -80,7 +80,7 @@ def busy_cores(seconds: float = 1.0, counters: Path = Path("/proc/stat")) -> flo
         return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
 
 
-def matmul_rate(size: int = 2048, calls: int = 5) -> float:
+def matmul_rate(size: int = 2048, calls: int = 20) -> float:
     """Return the FLOP/s of a size x size float32 matmul in JAX, the best of `calls`."""
     a = jax.random.normal(jax.random.key(0), (size, size))
     matmul, seconds = jax.jit(lambda a: a @ a), []
@@ -91,16 +91,19 @@ def matmul_rate(size: int = 2048, calls: int = 5) -> float:
     return 2 * size**3 / min(seconds[1:])
 
 
-def matmul_flops(jaxpr) -> float:
+def matmul_flops(jaxpr, while_flops: float = math.nan) -> float:
     """Return the FLOPs of the matmuls and convolutions in a jaxpr.
 
-    The body of a scan counts once per iteration, and of the branches of a `cond` the most expensive counts. NaN if a
-    `while` loop has any, as it does not say how often it runs.
+    The body of a scan counts once per iteration, and of the branches of a `cond` the most expensive counts. A `while`
+    loop does not say how often it runs: one that has any counts as `while_flops`.
 
     >>> step = lambda x, _: (x @ x, None)
     >>> traced = jax.jit(lambda x: jax.lax.scan(step, x, length=5)).trace(np.ones((10, 10), np.float32))
     >>> matmul_flops(traced.jaxpr.jaxpr)
     10000.0
+    >>> loop = jax.jit(lambda x, n: jax.lax.fori_loop(0, n, lambda i, y: y @ y, x) @ x).trace(np.ones((10, 10)), 5)
+    >>> matmul_flops(loop.jaxpr.jaxpr), matmul_flops(loop.jaxpr.jaxpr, while_flops=5 * 2000)
+    (nan, 12000.0)
     """
     is_jaxpr, total = lambda value: hasattr(value, "eqns"), 0.0
     for eqn in jaxpr.eqns:
@@ -113,10 +116,12 @@ def matmul_flops(jaxpr) -> float:
             total += 2.0 * size * math.prod(kernel) / kernel[channels]
         leaves = jax.tree.leaves(list(eqn.params.values()), is_leaf=is_jaxpr)
         inner = [
-            matmul_flops(getattr(leaf, "jaxpr", leaf)) for leaf in leaves if is_jaxpr(getattr(leaf, "jaxpr", leaf))
+            matmul_flops(getattr(leaf, "jaxpr", leaf), while_flops)
+            for leaf in leaves
+            if is_jaxpr(getattr(leaf, "jaxpr", leaf))
         ]
         if eqn.primitive.name == "while":
-            total += math.nan if any(inner) else 0.0
+            total += while_flops if any(inner) else 0.0
         elif eqn.primitive.name == "cond":
             total += max(inner, default=0.0)
         else:
@@ -146,9 +151,19 @@ def alternate(programs: dict[str, Callable], rounds: int = 12, calls: int = 5) -
     return seconds
 
 
-def training(loss, optimizer, init, data: dict, rows, steps: int, matmul_precision: str = "default"):
+def training(
+    loss,
+    optimizer,
+    init,
+    data: dict,
+    rows,
+    steps: int,
+    matmul_precision: str = "default",
+    while_flops: float = math.nan,
+):
     """A function that makes `steps` training steps, one compiled call of the training loop, and waits for them; its
-    `flops` are those of one call's matmuls. `rows` [B] or [steps, B] are the examples of each batch."""
+    `flops` are those of one call's matmuls. `rows` [B] or [steps, B] are the examples of each batch; `while_flops` are
+    those of each `while` loop, as in `matmul_flops`."""
     program = Program(loss, optimizer, matmul_precision=matmul_precision)
     state = program.put_state(init_state(init, optimizer, 0))
     rows = np.broadcast_to(np.asarray(rows, np.int32), (steps, np.shape(rows)[-1]))
@@ -159,7 +174,7 @@ def training(loss, optimizer, init, data: dict, rows, steps: int, matmul_precisi
         state, _ = program.train_steps(state, data, rows[None], weight[None])
 
     traced = program.compiled.trace(state, data, program.put_batches(rows), program.put_batches(weight))
-    run.flops = matmul_flops(traced.jaxpr.jaxpr)
+    run.flops = matmul_flops(traced.jaxpr.jaxpr, while_flops)
     return run
 
 
@@ -231,7 +246,7 @@ def compare(
     for name, program in programs.items():
         if flops := getattr(program, "flops", 0) / steps:
             share = flops / statistics.median(seconds[name]) / before.rate
-            print(f"{name}: {flops / 1e9:.2f} GFLOP of float32 matmuls a step, {100 * share:.0f} % of the matmul rate")
+            print(f"{name}: {flops / 1e9:.2f} GFLOP of matmuls a step, {100 * share:.0f} % of the float32 matmul rate")
     if problem:
         shown = "the ratios above mean little" if anyway else "no ratios are shown; --anyway shows them"
         print(f"{problem}: {shown}")

@@ -89,7 +89,8 @@ def our_training(sizes: Sizes, matmul_precision: str = "default"):
 
     adam = optimizer(Optim(), 1)
     init = jax.jit(lambda rng: model.init(rng, source[:1], length[:1], target[:1, :-1]))
-    return training(loss, adam, init, data, np.arange(BATCH), STEPS, matmul_precision)
+    loss_flops = 6 * BATCH * LENGTH * sizes.width * sizes.target_vocabulary  # logits, and both factors' gradients
+    return training(loss, adam, init, data, np.arange(BATCH), STEPS, matmul_precision, loss_flops)
 
 
 def their_training(torch, sizes: Sizes, rounded: bool = False):
