@@ -117,11 +117,12 @@ def counts_table(rows: Sequence[Judged]) -> Table:
 
 
 def caveats_line(rows: Sequence[Judged]) -> str:
-    """Count the caveats of all claims that have a verdict."""
+    """Count the claims that are met and missed, and their caveats."""
     counts = Counter(caveat for one in rows for caveat in caveats(one.claim, one.runs))
     total = sum(one.verdict not in ("measured", "not run") for one in rows)
+    missed = sum(one.verdict == "missed" for one in rows)
     listed = ", ".join(f"{caveat} ({counts[caveat]})" for caveat in sorted(counts))
-    return f"Caveats of {total} judged claims: {listed or 'none'}"
+    return f"Of {total} judged claims, {total - missed} are met and {missed} missed. Caveats: {listed or 'none'}"
 
 
 def survival_line(rows: Sequence[Judged]) -> str:

@@ -76,7 +76,9 @@ def test_counts_are_by_kind_and_the_sum_is_the_number_of_claims(experiment):
     assert table.columns == ("kind", "above", "holds")
     assert table.rows == [("other protocol", "1", "0"), ("order", "0", "1"), ("all", "1", "1")]
     late = dataclasses.replace(rows[0], claim=dataclasses.replace(CLAIM, after="the runs"))
-    assert record.caveats_line([late, rows[1]]) == "Caveats of 2 judged claims: bound set after a result (1)"
+    assert record.caveats_line([late, rows[1]]) == (
+        "Of 2 judged claims, 2 are met and 0 missed. Caveats: bound set after a result (1)"
+    )
 
 
 @pytest.mark.parametrize("value, state", [(1.5, "met, not beaten"), (0.4, "met, beaten"), (3.0, "missed, not beaten")])
