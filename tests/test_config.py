@@ -58,6 +58,7 @@ def test_replace_reaches_nested_fields_and_leaves_the_original():
         (configs.Corpus, {"languages": ("en",)}),
         (configs.NTM, {"controller": "ltsm"}),
         (configs.Bahdanau, {"score": "dott"}),
+        (configs.Decode, {"max_length": 10**9}),
     ],
 )
 def test_an_impossible_value_is_refused_when_the_options_are_made(kind, values):

@@ -215,8 +215,8 @@ class Decode(Options):
     """
     alpha: float = 0.6
     """Exponent of the length penalty."""
-    max_length: int = option(0, smoke=4, unlimited=True)
-    """Longest output in tokens; 0 is 1.5 times the longest training or validation target."""
+    max_length: int = option(0, at_most=100_000, smoke=4, unlimited=True)
+    """Longest output in tokens, at most 100,000; 0 is 1.5 times the longest training or validation target."""
     batch_size: int = option(128, at_least=1)
     """Sentences per batch of decoding."""
 
