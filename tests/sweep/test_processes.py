@@ -21,7 +21,7 @@ TINY = ["--data.examples", "440", "--data.validation", "36", "--train.best-metri
 TINY += ["--model.embed-size", "4", "--train.batch-size", "64", "--train.steps-per-call", "3"]
 SEARCH = ["--train.total-epochs", "4", "--over", "optim.learning-rate=1e-3..1e-1:log:3", "model.hidden-size=6,8"]
 """Six trials in two groups."""
-SIX = ["--train.total-epochs", "30", "--over", "optim.learning-rate=1e-3,1e-2", "model.hidden-size=4,6,8"]
+SIX = ["--train.total-epochs", "50", "--over", "optim.learning-rate=1e-3,1e-2", "model.hidden-size=4,6,8"]
 SILENT = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 
 
@@ -117,11 +117,13 @@ def test_a_killed_worker_is_begun_again_and_given_up_after_three_times(tmp_path)
 
 
 def wait_for(happened, process, limit: float = 200):
+    """Return what `happened` returns as soon as it is true."""
     until = time.monotonic() + limit
-    while not happened():
+    while not (found := happened()):
         assert process.poll() is None, f"the process ended with {process.returncode}"
         assert time.monotonic() < until, "nothing happened"
         time.sleep(0.02)
+    return found
 
 
 def groups_of(node, directory: Path) -> list[Path]:
@@ -155,8 +157,7 @@ def test_a_ray_cluster_that_loses_a_machine_loses_nothing(tmp_path):
         begun = lambda: [
             (node, group) for node in nodes for group in groups_of(node, tmp_path / "cluster") if has_checkpoint(group)
         ]
-        wait_for(begun, process)
-        [node, group], *_ = begun()
+        [node, group], *_ = wait_for(begun, process)
         cluster.remove_node(node, allow_graceful=False)
         members = [
             Path(member["directory"]) for member in json.loads(group.with_suffix(".json").read_text())["members"]
@@ -169,7 +170,7 @@ def test_a_ray_cluster_that_loses_a_machine_loses_nothing(tmp_path):
         cluster.shutdown()
     subprocess.run(command(*SIX, "--out", tmp_path / "here"), check=True, stdout=subprocess.DEVNULL, timeout=300)
     assert table(tmp_path / "cluster") == table(tmp_path / "here")
-    assert epochs(tmp_path / "cluster") == [list(range(1, 31))] * 6
+    assert epochs(tmp_path / "cluster") == [list(range(1, 51))] * 6
     best = [json.loads((tmp_path / where / "sweep.json").read_text())["best"] for where in ("cluster", "here")]
     assert best[0] == best[1] is not None
 
