@@ -26,7 +26,7 @@ class Source(Protocol):
     def __len__(self) -> int: ...
 
     def take(self, rows: np.ndarray) -> "Source":
-        """Return a subset."""
+        """Return a source with the images of `rows` [n] alone, in that order."""
 
     def open(self, row: int) -> tuple[str, bytes | None]:
         """Return the name of an image for messages, and its open file; without one, the name is its path."""
@@ -34,7 +34,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Files:
-    """Files in directories, a directory a class."""
+    """Image files in one directory per class."""
 
     directories: tuple[str, ...]
     label: np.ndarray

@@ -88,7 +88,7 @@ class Multi30kConfig(tfds.core.BuilderConfig):
 
 
 class Multi30k(tfds.core.GeneratorBasedBuilder):
-    """Multi30k, two of its languages, in one of its forms. BPE is undone: rows are words, as `tok` has them."""
+    """Two languages of Multi30k, raw, tokenized or with BPE. BPE is undone: texts consist of words, as in "tok"."""
 
     VERSION = tfds.core.Version("1.0.0")
     BUILDER_CONFIGS: ClassVar = [

@@ -155,7 +155,7 @@ class Location(Bias):
 
     @classmethod
     def init(cls, rng: Array, width: int, positions: int) -> "Location":
-        """Glorot-uniform over `positions` positions."""
+        """Draw a Glorot-uniform kernel [width, positions]."""
         return cls(jax.nn.initializers.glorot_uniform()(rng, (width, positions)))
 
 

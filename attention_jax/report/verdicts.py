@@ -172,7 +172,7 @@ def caveats(claim, runs: Sequence[Mapping]) -> list[str]:
 
 
 def with_caveats(claim, runs: Sequence[Mapping]) -> str:
-    """The verdict and its caveats: "reproduced (one seed, no commit)"."""
+    """Return the verdict with its caveats, such as "reproduced (one seed, no commit)"."""
     verdict, doubts = judge(claim, runs)[1], caveats(claim, runs)
     return f"{verdict} ({', '.join(doubts)})" if doubts else verdict
 

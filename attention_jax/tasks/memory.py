@@ -78,7 +78,7 @@ class MemoryTask(Task):
         return total, count, {"bits_per_sequence": bits, "wrong_bits": errors}
 
     def plan(self, epoch: int, steps_per_call: int) -> list[batches.Chunk]:
-        """An epoch is the next `epoch_sequences` of the training set, cyclically."""
+        """Plan an epoch: the next `epoch_sequences` of the training set, which starts again at its end."""
         data, train = self.config.data, self.config.train
         rows = [min(data.epoch_sequences, data.sequences)]
         chunks = batches.plan(train.seed, epoch, rows, [train.batch_size], steps_per_call)
@@ -86,7 +86,7 @@ class MemoryTask(Task):
         return [chunk._replace(indices=(chunk.indices + first) % data.sequences) for chunk in chunks]
 
     def measure(self, params, sequences: algorithmic.Sequences) -> tuple[np.ndarray, np.ndarray]:
-        """Return the bits [N] and the wrong bits [N] of the sequences of a set."""
+        """Return the negative log-likelihood in bits, [N], and the number of wrong bits, [N], of each sequence."""
         nats, wrong = map_batches(self.nll, params, sequences._asdict(), EVALUATED)
         return nats / np.log(2.0), wrong
 

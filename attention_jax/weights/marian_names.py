@@ -40,7 +40,7 @@ def attention(theirs: str, ours: str) -> list[Row]:
 
 
 def stack(theirs: str, ours: str, cross: bool) -> list[Row]:
-    """Rows of all layers of an encoder or decoder."""
+    """Map the parameters of all layers of an encoder, or with cross-attention of a decoder, by `Row`s."""
     rows = attention(f"{theirs}.self_attn", f"{ours}/attention")
     rows += norm(f"{theirs}.self_attn_layer_norm", f"{ours}/attention_norm")
     if cross:
