@@ -18,7 +18,7 @@ from attention_jax.ops.normalisers import Softmax, TopK, log_sum_exp
 from attention_jax.ops.normalising import Normaliser, as_normaliser
 from attention_jax.ops.platforms import by_platform
 from attention_jax.ops.pooling import Mean, Pool
-from attention_jax.ops.score_blocks import Inputs, attended_positions, replace_nonfinite
+from attention_jax.ops.score_blocks import Inputs, attended_positions, biased_scores, replace_nonfinite
 from attention_jax.ops.scores import ScaledDot, Score, prepare
 from attention_jax.ops.top_k import cuts
 from attention_jax.ops.trees import as_tree
@@ -237,10 +237,8 @@ def _scores(inputs: Inputs):
         query = replace_nonfinite(query, allowed.any(axis=1))
         bias_query = None if bias_query is None else replace_nonfinite(bias_query, allowed.any(axis=1))
         key, value = (replace_nonfinite(x, allowed.any(axis=0)) for x in (key, value))
-    scores = score(query, key)
-    if bias is not None:
-        bias_query = query if bias_query is None else bias_query
-        scores = scores + bias(bias_query, query_positions, key_positions).astype(scores.dtype)
+    bias_query = query if bias_query is None else bias_query
+    scores = biased_scores(score, bias, query, key, bias_query, query_positions, key_positions)
     some = scores != -jnp.inf
     some = some if allowed is None else some & allowed
     some = some if cut is None else some & ~(scores < cut[:, None].astype(scores.dtype))

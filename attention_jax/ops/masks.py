@@ -199,7 +199,23 @@ class Rule(Mask):
     allowed: Callable
 
     def __call__(self, query_positions, key_positions):
-        return self.allowed(query_positions, key_positions)
+        allowed = self.allowed(query_positions, key_positions)
+        needed = (query_positions.shape[0], key_positions.shape[0])
+        if jnp.ndim(allowed) != 2 or not broadcasts(allowed.shape, needed):
+            raise InputError(
+                f"a mask must return booleans [Q, K] = {list(needed)}, got {list(jnp.shape(allowed))}: write "
+                "positions as query_positions[:, None] and key_positions[None, :]"
+            )
+        return jnp.broadcast_to(allowed, needed)
+
+
+def broadcasts(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    """Whether an array of `shape` broadcasts to the shape `wanted`.
+
+    >>> broadcasts((8,), (5, 8)), broadcasts((5, 1), (5, 8)), broadcasts((5,), (5, 8)), broadcasts((1, 5, 8), (5, 8))
+    (True, True, False, False)
+    """
+    return len(shape) <= len(wanted) and all(size in (1, n) for size, n in zip(shape[::-1], wanted[::-1]))
 
 
 def as_mask(mask: Mask | Callable | None) -> Mask | None:

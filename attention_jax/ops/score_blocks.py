@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from attention_jax.ops.masks import AssumeFinite
+from attention_jax import InputError
+from attention_jax.ops.masks import AssumeFinite, broadcasts
 from attention_jax.ops.precision import accumulator
 from attention_jax.ops.weight_dropout import dropout_factor
 
@@ -86,6 +87,27 @@ class Tile(NamedTuple):
     dropout: jax.Array | None
 
 
+def biased_scores(score, bias, query, key, bias_query, query_positions, key_positions):
+    """Compute score + bias, [Q, K]; raise InputError if the score or the bias returns another shape, as [K] would
+    broadcast without notice."""
+    scores, needed = score(query, key), (query.shape[0], key.shape[0])
+    name_of = lambda rule: getattr(rule, "func", type(rule)).__name__  # a function is in a Partial
+    if scores.shape != needed:
+        raise InputError(
+            f"the score {name_of(score)} must return logits [Q, K] = {list(needed)} for query "
+            f"{list(query.shape)} and key {list(key.shape)}, got {list(scores.shape)}"
+        )
+    if bias is None:
+        return scores
+    added = bias(bias_query, query_positions, key_positions)
+    if not broadcasts(added.shape, needed):
+        raise InputError(
+            f"the bias {name_of(bias)} must return an array that broadcasts to [Q, K] = {list(needed)}, "
+            f"got {list(added.shape)}"
+        )
+    return scores + added.astype(scores.dtype)
+
+
 def tile_of(inputs, blocks, i, j, masked):
     rules, others, combine = partition(inputs.rules)
     query, key, value = (
@@ -106,9 +128,7 @@ def tile_of(inputs, blocks, i, j, masked):
 
     def scores(rules, query, key, bias_query):
         score, bias, _ = combine(rules, others)
-        scores = score(query, key)
-        if bias is not None:
-            scores = scores + bias(bias_query, query_positions, key_positions).astype(scores.dtype)
+        scores = biased_scores(score, bias, query, key, bias_query, query_positions, key_positions)
         if cut is not None:
             scores = jnp.where(scores < cut[:, None].astype(scores.dtype), -jnp.inf, scores)  # NaN stays
         return scores if allowed is None else jnp.where(allowed, scores, -jnp.inf)

@@ -200,6 +200,29 @@ def test_a_function_is_a_mask_and_a_bias_without_parameters():
     np.testing.assert_allclose(both, attention.attend(query, key, value, mask=causal() & window(2)), rtol=1e-5)
 
 
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("gradient", [False, True])
+def test_a_score_bias_or_mask_of_the_wrong_shape_is_refused_instead_of_broadcast(implementation, gradient):
+    query, key, value = arrays(5, 8)
+
+    def run(**rules):
+        call = lambda q: attention.attend(q, key, value, implementation=implementation, block_k=3, **rules).sum()
+        return (jax.grad(call) if gradient else call)(query)
+
+    shape = r"\[Q, K\] = \[\d, \d\]"
+    for wrong in (lambda q, k: (q @ k.T)[0], lambda q, k: k @ q.T, lambda q, k: (q @ k.T)[None], lambda q, k: q[:, :1]):
+        with pytest.raises(InputError, match=shape):
+            run(score=wrong)
+    for wrong in (lambda x, q, k: jnp.zeros((2, 1, 1)), lambda x, q, k: jnp.zeros((len(q), len(k) + 1))):
+        with pytest.raises(InputError, match=shape):
+            run(bias=wrong)
+    for wrong in (lambda q, k: k < 3, lambda q, k: (k < 3)[None, None], lambda q, k: k[:, None] < 3):
+        with pytest.raises(InputError, match=shape):
+            run(mask=wrong)
+    whole = run(bias=lambda x, q, k: 0.1 * jnp.arange(8.0)[k][None])  # one row for all queries
+    np.testing.assert_allclose(whole, run(bias=lambda x, q, k: 0.1 * jnp.arange(8.0)[k][None].repeat(len(q), 0)))
+
+
 @pytest.mark.parametrize(
     "call, words",
     [
