@@ -21,15 +21,14 @@ PICTURES = (".png", ".svg", ".pdf")
 
 def list_experiments(words: list[str]):
     """list the experiments by chapter; NAME: everything about one, and how to run it on your own data."""
-    from attention_jax import catalogue, cli, ledger
+    from attention_jax import catalogue, cli, record
     from attention_jax.report.experiment_page import experiment_page
     from attention_jax.report.tables import experiments_list
 
     name = cli.parse(cli.List, words).experiment
     if name:
         experiment = catalogue.load_experiment(name)
-        runs = ledger.recorded(experiment.name, experiment.results)["runs"]
-        print(experiment_page(experiment, runs, catalogue.user_data(experiment.config())))
+        print(experiment_page(experiment, record.judged(experiment), catalogue.user_data(experiment.config())))
     else:
         known = [catalogue.load_experiment(name) for name in catalogue.names()]
         print(experiments_list([(e.name, e.about("Chapter"), e.claim) for e in known], catalogue.CHAPTERS))

@@ -12,7 +12,7 @@ from textwrap import fill
 
 from attention_jax.catalogue import CHAPTERS, ROOT, Experiment, load_experiment, names
 from attention_jax.comparison import elsewhere
-from attention_jax.config import Claim, Grid, Withdrawn
+from attention_jax.config import Bound, Claim, Grid, Withdrawn
 from attention_jax.files import write_atomically
 from attention_jax.ledger import recorded
 from attention_jax.replication import registered
@@ -69,15 +69,31 @@ def judged(experiment: Experiment, runs: Sequence[Mapping] | None = None, rows: 
     """All claims of an experiment on its recorded runs, or on `runs`."""
     runs = recorded(experiment.name, experiment.results)["runs"] if runs is None else runs
     rows = registered() if rows is None else rows
+    return [Judged(experiment.name, claim, *divided(experiment, claim, runs, rows)) for claim in experiment.claims]
+
+
+def divided(
+    experiment: Experiment, bound: Bound, runs: Sequence[Mapping], rows: Mapping
+) -> tuple[list[Mapping], list[Mapping], bool]:
+    """Return original and replicated runs, and whether the replication has every registered seed of the bound."""
     fresh = lambda run: run["seed"] in rows.get((experiment.name, run["variant"]), ())
     original, replication = [run for run in runs if not fresh(run)], [run for run in runs if fresh(run)]
+    wanted = rows.get((experiment.name, bound.variant), frozenset())
+    return original, replication, bool(wanted) and wanted <= by_seed(bound, replication).keys()
 
-    def one(claim: Claim) -> Judged:
-        wanted = rows.get((experiment.name, claim.variant), frozenset())
-        complete = bool(wanted) and wanted <= by_seed(claim, replication).keys()
-        return Judged(experiment.name, claim, original, replication, complete)
 
-    return [one(claim) for claim in experiment.claims]
+def withdrawn_today(
+    experiment: Experiment, runs: Sequence[Mapping] | None = None, rows: Mapping | None = None
+) -> list[tuple[Withdrawn, str, str]]:
+    """Return each withdrawn bound with its current value and status, on the runs that would decide a claim."""
+    runs = recorded(experiment.name, experiment.results)["runs"] if runs is None else runs
+    rows = registered() if rows is None else rows
+
+    def one(bound: Withdrawn) -> tuple[Withdrawn, str, str]:
+        original, replication, complete = divided(experiment, bound.on_record, runs, rows)
+        return bound, *state_today(bound, replication if complete else original)
+
+    return [one(bound) for bound in experiment.withdrawn]
 
 
 def judged_cell(claim: Claim, runs: Sequence[Mapping]) -> str:
@@ -147,13 +163,12 @@ def state_today(bound: Withdrawn, runs: Sequence[Mapping]) -> tuple[str, str]:
     return number(value), ", ".join(states)
 
 
-def withdrawn_table(withdrawn: Sequence[Withdrawn], runs: Sequence[Mapping]) -> Table:
+def withdrawn_table(withdrawn: Sequence[tuple[Withdrawn, str, str]]) -> Table:
     """Tabulate bounds that were committed once and no longer apply, with the current value of their metric."""
     lines = []
-    for bound in withdrawn:
+    for bound, value, state in withdrawn:
         threshold = f"beaten {'>=' if upward(bound) else '<='} {number(bound.bar)}" if bound.bar is not None else ""
         shown = ", ".join(part for part in (bounds(bound) if bound.bounded else "", threshold) if part)
-        value, state = state_today(bound, runs)
         lines.append(
             (bound.text, shown, number(bound.published), f"{bound.since} to {bound.until}", value, state, bound.reason)
         )
@@ -180,7 +195,7 @@ def section(experiment: Experiment, rows: Sequence[Judged]) -> str:
     parts += [markdown(without(table, "experiment"))] if rows else []
     parts += [f"{grid.caption}:\n\n{markdown(grid_table(grid, runs))}" for grid in experiment.grids]
     if experiment.withdrawn:
-        parts += [f"Withdrawn bounds:\n\n{markdown(withdrawn_table(experiment.withdrawn, runs))}"]
+        parts += [f"Withdrawn bounds:\n\n{markdown(withdrawn_table(withdrawn_today(experiment, runs)))}"]
     return "\n\n".join(parts)
 
 
@@ -199,11 +214,7 @@ def page(experiments: Sequence[Experiment]) -> str:
     """Write the generated part of docs/results.md: counts, then the experiments by chapter."""
     rows = {experiment.name: judged(experiment) for experiment in experiments}
     everything = [one for some in rows.values() for one in some]
-    withdrawn = [
-        state_today(bound, recorded(experiment.name, experiment.results)["runs"])[1]
-        for experiment in experiments
-        for bound in experiment.withdrawn
-    ]
+    withdrawn = [state for experiment in experiments for _, _, state in withdrawn_today(experiment)]
     parts = [markdown(counts_table(everything)), fill(f"{caveats_line(everything)}.", 100)]
     parts += [fill(survival_line(everything), 100)] if survival_line(everything) else []
     missed = sum("missed" in state for state in withdrawn)

@@ -7,6 +7,7 @@ from toy_experiment import toy
 
 from attention_jax import record
 from attention_jax.config import Claim, Grid, Withdrawn
+from attention_jax.report.experiment_page import experiment_page
 
 CLAIM = Claim("the error", "test.error", 1.0, "table 1", kind="other protocol", differs="half the data", at_most=2.0)
 ORDER = Claim("a - b", "test.error", None, "table 2", kind="order", variant="", minus="b", at_most=0.0)
@@ -81,25 +82,43 @@ def test_counts_are_by_kind_and_the_sum_is_the_number_of_claims(experiment):
     )
 
 
+OLD = Withdrawn(
+    "error",
+    "test.error",
+    1.0,
+    "table 1",
+    variant="was",
+    today="b",
+    at_most=2.0,
+    bar=0.5,
+    since="2026-01-01",
+    until="2026-01-02",
+    reason="it was wrong",
+)
+
+
 @pytest.mark.parametrize("value, state", [(1.5, "met, not beaten"), (0.4, "met, beaten"), (3.0, "missed, not beaten")])
-def test_a_withdrawn_bound_is_compared_with_current_results(value, state):
-    old = Withdrawn(
-        "error",
-        "test.error",
-        1.0,
-        "table 1",
-        variant="was",
-        today="is",
-        at_most=2.0,
-        bar=0.5,
-        since="2026-01-01",
-        until="2026-01-02",
-        reason="it was wrong",
-    )
-    assert record.state_today(old, [run(value, variant="is")])[1] == state
-    assert record.state_today(old, [run(value, variant="was")]) == ("-", "not run")
-    [line] = record.withdrawn_table([old], [run(value, variant="is")]).rows
+def test_a_withdrawn_bound_is_compared_with_current_results(experiment, value, state):
+    old = dataclasses.replace(experiment, withdrawn=(OLD,))
+    [(bound, _, found)] = record.withdrawn_today(old, [run(value, variant="b")], {})
+    assert bound is OLD and found == state
+    assert record.withdrawn_today(old, [run(value, variant="was")], {}) == [(OLD, "-", "not run")]
+    [line] = record.withdrawn_table(record.withdrawn_today(old, [run(value, variant="b")], {})).rows
     assert line[1] == "<= 2, beaten <= 0.5" and line[3] == "2026-01-01 to 2026-01-02" and line[-1] == "it was wrong"
+
+
+def test_a_withdrawn_bound_is_compared_with_the_replication_once_it_is_complete(experiment):
+    old = dataclasses.replace(experiment, withdrawn=(OLD,))
+    runs = [run(1.0, seed, "b") for seed in (0, 1, 2)] + [run(3.0, 100, "b")]
+    assert [found[1:] for found in record.withdrawn_today(old, runs, ROWS)] == [("1", "met, not beaten")]
+    runs.append(run(5.0, 101, "b"))
+    assert [found[1:] for found in record.withdrawn_today(old, runs, ROWS)] == [("4", "missed, not beaten")]
+
+
+def test_the_page_of_an_experiment_judges_as_the_record_does(experiment):
+    runs = [run(1.5), run(5.0, 100), run(7.0, 101)]
+    page = experiment_page(experiment, record.judged(experiment, runs, ROWS), {})
+    assert "missed: the error; ours 6 (5-7, 2 seeds)" in " ".join(page.split())
 
 
 def test_the_page_has_every_claim_withdrawn_bound_and_grid(experiment):

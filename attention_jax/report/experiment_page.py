@@ -9,11 +9,11 @@ from attention_jax.report.verdicts import bounds, ours, with_caveats
 WIDTH = 100
 
 
-def experiment_page(experiment, runs: Sequence[Mapping], user_data: Mapping[str, str]) -> str:
-    """Return a page with claim, source, data, command, cost, variants, status of its recorded `runs`, and the options
-    for user data.
+def experiment_page(experiment, judged: Sequence, user_data: Mapping[str, str]) -> str:
+    """Return a page with claim, source, data, command, cost, variants, status of the claims, and the options for user
+    data.
 
-    `experiment` is a catalogue.Experiment; `user_data` is {option: help}.
+    `experiment` is a catalogue.Experiment, `judged` its claims as record.Judged; `user_data` is {option: help}.
     """
     lines = [f"{experiment.name}: {experiment.claim}"]
     for what in ("Chapter", "Claim", "Source", "Data", "Command", "Cost"):
@@ -25,18 +25,22 @@ def experiment_page(experiment, runs: Sequence[Mapping], user_data: Mapping[str,
     if experiment.presets():
         lines.append(f"Presets: {', '.join(experiment.presets())}")
     page = "\n".join(fill(line, WIDTH, subsequent_indent=" " * 10, break_on_hyphens=False) for line in lines)
-    parts = [page, verdicts(experiment.claims, runs), your_data(experiment.name, user_data)]
+    parts = [page, verdicts(judged), your_data(experiment.name, user_data)]
     return "\n\n".join(part for part in parts if part)
 
 
-def verdicts(claims: Sequence, runs: Sequence[Mapping]) -> str:
-    """Format the claims with verdict, kind, bound, published and measured number; empty without claims."""
+def verdicts(judged: Sequence) -> str:
+    """Format the claims with verdict, kind, bound, published and measured number; empty without claims.
+
+    The number comes from the runs that decide the verdict: those of the replication as soon as it is complete.
+    """
     lines = ["Recorded:"]
-    for claim in claims:
+    for one in judged:
+        claim, runs = one.claim, one.runs
         published = f"{claim.kind}, bound {bounds(claim)}, published {number(claim.published)} ({claim.source})"
         text = f"{with_caveats(claim, runs)}: {claim.text}; ours {ours(claim, runs)}; {published}"
         lines.append(fill(text, WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False))
-    return "\n".join(lines) if claims else ""
+    return "\n".join(lines) if judged else ""
 
 
 def your_data(name: str, user_data: Mapping[str, str]) -> str:
