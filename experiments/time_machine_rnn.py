@@ -58,6 +58,7 @@ CLAIMS = (
         at_least=7.02,
         at_most=7.65,
         since="2026-11-20",
+        after="three seeds, 7.24 to 7.36, were known when 7.19 replaced 7.43 as the published number on 2026-11-23",
     ),
 )
 WITHDRAWN = (

@@ -113,6 +113,7 @@ class History:
         log = self.git("log", "--reverse", "--date-order", "--format=%H %cs", "--", "experiments")
         self.commits = [tuple(line.split()) for line in log.splitlines()]
         self.first: dict[Entry, int] = {}
+        self.published: dict[Entry, set[float]] = {}
         self.results: dict[tuple[str, str, str], int] = {}
         self._read()
 
@@ -134,6 +135,8 @@ class History:
             for claim in claims_in(self.git("cat-file", "blob", blob), match[1], self.repository / "experiments"):
                 for entry in entries(match[1], claim.fields.get):
                     self.first.setdefault(entry, number)
+                    if (value := claim.fields.get("published")) is not None:
+                        self.published.setdefault(entry, set()).add(value)
         elif match := re.fullmatch(r"experiments/results/(\w+)\.json", path):
             content = json.loads(self.git("cat-file", "blob", blob))
             for run in content.get("runs", ()) if isinstance(content, dict) else ():

@@ -66,6 +66,21 @@ def test_a_bound_that_came_after_a_result_says_so(history, kept, renamed):
     assert not silent, "a result was there when these were committed: say which in `after`"
 
 
+def test_a_published_number_that_was_replaced_stays_in_the_record(history):
+    same = lambda a, b: abs(a - b) <= 0.02 * abs(b)
+    lost = []
+    for name in catalogue.names():
+        experiment = catalogue.load_experiment(name)
+        number = lambda bound: (bound.metric, bound.variant, bound.minus, bound.epoch, bound.best)
+        for claim in experiment.claims:
+            shown = [b.published for b in experiment.withdrawn if number(b) == number(claim)]
+            for entry in entries_of(name, claim) if claim.published is not None else ():
+                for old in history.published.get(entry, ()):
+                    if not same(old, claim.published) and not (claim.after and old in shown):
+                        lost.append(f"{name}: {claim.text}: {old}, now {claim.published}")
+    assert not lost, "say in `after` which results were known, and keep the old number in WITHDRAWN"
+
+
 def test_a_bound_of_any_age_can_be_read():
     source = (
         "from attention_jax import runs\nfrom attention_jax.config import Claim, Dates, replace\n"
