@@ -18,6 +18,7 @@ from attention_jax.ledger import recorded
 from attention_jax.replication import registered
 from attention_jax.report.tables import Table, markdown, number, span
 from attention_jax.report.verdicts import (
+    alike,
     bounds,
     by_seed,
     caveats,
@@ -75,11 +76,17 @@ def judged(experiment: Experiment, runs: Sequence[Mapping] | None = None, rows: 
 def divided(
     experiment: Experiment, bound: Bound, runs: Sequence[Mapping], rows: Mapping
 ) -> tuple[list[Mapping], list[Mapping], bool]:
-    """Return original and replicated runs, and whether the replication has every registered seed of the bound."""
-    fresh = lambda run: run["seed"] in rows.get((experiment.name, run["variant"]), ())
-    original, replication = [run for run in runs if not fresh(run)], [run for run in runs if fresh(run)]
-    wanted = rows.get((experiment.name, bound.variant), frozenset())
-    return original, replication, bool(wanted) and wanted <= by_seed(bound, replication).keys()
+    """Return original and replicated runs, and whether the replication is complete.
+
+    It is complete for a bound once every registered seed of its variant has been run. A measurement is not registered:
+    for it, any run with a registered seed of the experiment will do.
+    """
+    fresh = {seed for (name, _), seeds in rows.items() if name == experiment.name for seed in seeds}
+    replication = [run for run in runs if run["seed"] in fresh]
+    original = [run for run in runs if run["seed"] not in fresh]
+    wanted, found = rows.get((experiment.name, bound.variant), frozenset()), by_seed(bound, replication).keys()
+    complete = bool(wanted) and wanted <= found if bound.bounded else bool(found)
+    return original, replication, complete
 
 
 def withdrawn_today(
@@ -142,13 +149,18 @@ def caveats_line(rows: Sequence[Judged]) -> str:
 
 
 def survival_line(rows: Sequence[Judged]) -> str:
-    """Count the verdicts that the replication kept; empty if nothing has been replicated."""
-    found = [one.survived for one in rows if one.replicated]
-    if not found:
+    """Count the verdicts that the replication kept, without claims whose number is the same for every seed.
+
+    Empty if nothing has been replicated.
+    """
+    replicated = [one for one in rows if one.replicated]
+    found = [one.survived for one in replicated if not alike([*by_seed(one.claim, one.replication).values()])]
+    if not replicated:
         return ""
     return (
-        f"Replication with fresh seeds: {len(found)} claims so far. Verdict kept: {found.count(True)}; changed: "
-        f"{found.count(False)}; no original run under the current protocol: {found.count(None)}."
+        f"Replication with fresh seeds: {len(replicated)} claims so far; {len(replicated) - len(found)} of them have "
+        f"the same number for every seed. Of the other {len(found)}, the verdict was kept: {found.count(True)}; "
+        f"changed: {found.count(False)}; no original run under the current protocol: {found.count(None)}."
     )
 
 
@@ -255,12 +267,17 @@ def readme_line(one: Judged) -> str:
 
 
 def readme_counts(experiments: Sequence[Experiment], rows: Sequence[Judged]) -> str:
-    """Write README's counts of verdicts, caveats, withdrawn bounds and misses."""
-    misses = Counter(one.experiment for one in rows if one.verdict == "missed")
-    named = ", ".join(f"`{name}` {count}" for name, count in sorted(misses.items()))
+    """Write README's counts of verdicts, caveats and withdrawn bounds, and where the reproduced and missed ones are."""
     withdrawn = sum(len(experiment.withdrawn) for experiment in experiments)
-    lines = [f"{caveats_line(rows)}. Withdrawn bounds: {withdrawn}.", survival_line(rows), f"Misses: {named}."]
+    lines = [f"{caveats_line(rows)}. Withdrawn bounds: {withdrawn}.", survival_line(rows)]
+    lines += [f"Reproduced: {by_experiment(rows, 'reproduced')}.", f"Missed: {by_experiment(rows, 'missed')}."]
     return "\n\n".join([markdown(counts_table(rows)), *(fill(line, 100) for line in lines if line)])
+
+
+def by_experiment(rows: Sequence[Judged], verdict: str) -> str:
+    """Count the claims with a verdict in each experiment, such as "`ntm_copy` 1, `ntm_init` 2"."""
+    counts = Counter(one.experiment for one in rows if one.verdict == verdict)
+    return ", ".join(f"`{name}` {count}" for name, count in sorted(counts.items())) or "none"
 
 
 def fresh_readme(text: str, experiments: Sequence[Experiment], rows: Sequence[Judged]) -> str:

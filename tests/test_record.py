@@ -53,8 +53,25 @@ def test_the_replication_is_judged_once_all_registered_seeds_have_been_run(exper
     assert claim.complete and claim.verdict == "missed" and claim.survived is False
     [line] = record.replication_table([claim]).rows
     assert line[4:] == ("1.5", "6 (5-7, 2 seeds)", "above", "missed", "changed")
-    assert "1 claims so far. Verdict kept: 0; changed: 1;" in record.survival_line([claim])
+    line = record.survival_line([claim])
+    assert line.startswith("Replication with fresh seeds: 1 claims so far; 0 ") and "kept: 0; changed: 1;" in line
     assert record.claims_table([claim]).rows[0][5:8] == ("1.5", "6 (5-7, 2 seeds)", "6")
+
+
+def test_a_number_that_is_the_same_for_every_seed_counts_apart(experiment):
+    claim, _ = record.judged(experiment, [run(1.5), run(1.5, 100), run(1.5, 101)], ROWS)
+    line = record.survival_line([claim])
+    assert "1 claims so far; 1 of them" in line and "the other 0, the verdict was kept: 0; changed: 0;" in line
+    assert record.replication_table([claim]).rows[0][5] == "1.5 (equal for 2 seeds)"
+
+
+def test_a_measurement_is_not_registered_and_shows_the_fresh_seeds_of_both_variants(experiment):
+    measured = Claim("a - b", "test.error", None, "s", kind="measurement", variant="c", minus="")
+    one = dataclasses.replace(experiment, claims=(measured, CLAIM))
+    runs = [run(1.0, 100), run(3.0, 100, "c"), run(9.0)]
+    difference, bounded = record.judged(one, runs, ROWS)
+    assert difference.verdict == "measured" and record.claims_table([difference]).rows[0][5:8] == ("-", "2", "2")
+    assert not bounded.complete, "one of its two registered seeds is missing"
 
 
 def test_a_claim_that_had_no_run_before_neither_keeps_nor_changes_its_verdict(experiment):

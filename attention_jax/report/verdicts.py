@@ -191,11 +191,19 @@ def bounds(bound) -> str:
     return "-" if bound.at_most is None else f"<= {number(bound.at_most)}"
 
 
+def alike(values: Sequence[float]) -> bool:
+    """Whether several seeds gave one number, to the digits that are shown."""
+    return len(values) > 1 and number(min(values)) == number(max(values))
+
+
 def ours(bound, runs: Sequence[Mapping]) -> str:
     """Format the median over seeds with their range, or the number of one seed with its interval, such as
-    "95.1 (94.7-95.6, 3 seeds)", "0.92 (0.914-0.925, 10,000 examples)", "37.5 (36.4-38.6, bootstrap)"."""
+    "95.1 (94.7-95.6, 3 seeds)", "1 (equal for 3 seeds)", "0.92 (0.914-0.925, 10,000 examples)" or
+    "37.5 (36.4-38.6, bootstrap)"."""
     values, found = list(by_seed(bound, runs).values()), interval(bound, runs)
     if not values:
         return "-"
     middle = number(float(np.median(values)))
+    if alike(values):
+        return f"{middle} (equal for {len(values)} seeds)"
     return f"{middle} ({span(found.low, found.high)}, {found.why})" if found else middle
