@@ -76,8 +76,10 @@ def reproduce(
     done = []
     for variant, config in variants.items():
         for seed in seeds_of(experiment, asked, config):
-            directory = asked.directory(experiment, variant, seed)
-            result = run_once(configs.replace(config, **{"train.seed": seed}), directory, experiment.study)
+            directory, one = asked.directory(experiment, variant, seed), configs.replace(config, **{"train.seed": seed})
+            if records:
+                check_begun(experiment, directory, one)
+            result = run_once(one, directory, experiment.study)
             run = {"variant": variant, "seed": seed} | result
             del run["experiment"]
             if records:
@@ -123,15 +125,25 @@ def recordable(experiment: Experiment) -> bool:
     return CHECKOUT or experiment.results != RESULTS
 
 
+def built_in(experiment: Experiment) -> bool:
+    """Whether the experiment's file is in experiments/ of the checkout."""
+    return experiment.file is not None and experiment.file.is_relative_to(ROOT)
+
+
 def check_committed(experiment: Experiment):
     """Raise InputError if the working tree differs from the commit that a recorded number names.
 
-    An experiment of the checkout needs all code committed. A user's file elsewhere must be committed if it is in a
-    repository. An `Experiment` that was made in Python has no file, and nothing is checked.
+    An experiment of the checkout needs git and all code committed. A user's file elsewhere must be committed if it is
+    in a repository. An `Experiment` that was made in Python has no file, and nothing is checked.
     """
     if experiment.file is None:
         return
-    own = not experiment.file.is_relative_to(ROOT)
+    own = not built_in(experiment)
+    if not own and provenance.commit() is None:
+        raise InputError(
+            f"recording {experiment.name} needs git and a clone of the repository, whose commit the record names; "
+            "add --no-record to run without recording"
+        )
     changed = provenance.changes(experiment.file.parent, (experiment.file.name,)) if own else provenance.changes()
     if changed:
         listed = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
@@ -141,13 +153,36 @@ def check_committed(experiment: Experiment):
         )
 
 
+def check_begun(experiment: Experiment, directory: Path, config: Config):
+    """Raise InputError if `directory` has a run of `config` that was begun with code other than a commit's.
+
+    A finished run may be recorded if its code was committed. An interrupted one must also go on with the same code.
+    """
+    begun = (directory / "config.json").exists() and (directory / "environment.json").exists()
+    same = begun and not configs.differences(run_directory.read_config(directory, like=config), config)
+    if not same or not built_in(experiment):
+        return
+    then, finished = read_json(directory / "environment.json"), run_directory.read_result(directory)
+    problem = ""
+    if then.get("commit") is None or then.get("changed"):
+        problem = f"was begun with code that is not committed ({', '.join(then.get('changed') or ['no commit'])})"
+    elif not finished and provenance.code_differs(then["commit"]):
+        problem = f"was begun at commit {then['commit'][:10]}, and the code has changed since"
+    if problem:
+        raise InputError(
+            f"recording {experiment.name}: {directory} {problem}; remove it to start again, or --no-record"
+        )
+
+
 def origin(experiment: Experiment, directory: Path, command: str) -> dict:
-    """Return date, command, machine and commit of a run, and the hash of the experiment's file."""
+    """Return date, command, machine and commit of a run, and the hash of the experiment's file at that commit."""
+    environment = read_json(directory / "environment.json")
+    commit = environment["commit"] if built_in(experiment) else None
     return {
         "date": str(datetime.date.today()),
         "command": command,
-        "experiment_sha256": provenance.file_hash(experiment.file) if experiment.file else None,
-        "environment": read_json(directory / "environment.json"),
+        "experiment_sha256": provenance.file_hash(experiment.file, commit) if experiment.file else None,
+        "environment": environment,
     }
 
 

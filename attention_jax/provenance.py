@@ -39,9 +39,17 @@ def changes(directory: Path = ROOT, paths: tuple[str, ...] = CODE) -> list[str]:
     return [line[3:] for line in said.splitlines()]
 
 
-def file_hash(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def code_differs(since: str, directory: Path = ROOT, paths: tuple[str, ...] = CODE) -> bool:
+    """Whether the code of the checked-out commit differs from that of the commit `since`, or `since` is unknown."""
+    return git("diff", "--quiet", since, "HEAD", "--", *paths, directory=directory) is None
+
+
+def file_hash(path: Path, at: str | None = None) -> str:
+    """The SHA-256 of a file in hexadecimal: of the file on disk, or of its content in the commit `at`."""
+    if at is None:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    command = ["git", "-C", str(path.parent), "show", f"{at}:./{path.name}"]
+    return hashlib.sha256(subprocess.run(command, capture_output=True, check=True).stdout).hexdigest()
 
 
 def cores() -> int:

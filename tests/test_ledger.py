@@ -11,7 +11,8 @@ import toy_experiment
 from PIL import Image
 from toy_experiment import CONFIG
 
-from attention_jax import InputError, catalogue, config as configs, ledger, lifecycle, run_directory
+from attention_jax import InputError, catalogue, config as configs, ledger, lifecycle, provenance, run_directory
+from attention_jax.files import read_json, write_json
 from attention_jax.ledger import Reproduction
 from attention_jax.report import style
 from attention_jax.report.verdicts import judge
@@ -99,6 +100,40 @@ def test_a_built_in_experiment_needs_the_whole_checkout_committed(toy, monkeypat
     monkeypatch.setattr(ledger.provenance, "changes", lambda *asked: [] if asked else ["attention_jax/ops/fused.py"])
     with pytest.raises(InputError, match="attention_jax/ops/fused.py"):
         ledger.check_committed(built_in)
+
+
+def test_a_built_in_experiment_needs_a_commit_to_name(toy, monkeypatch):
+    monkeypatch.setattr(ledger.provenance, "commit", lambda *asked: None)
+    with pytest.raises(InputError, match="recording toy needs git .*--no-record"):
+        ledger.check_committed(dataclasses.replace(toy, file=ledger.ROOT / "date_luong.py"))
+
+
+def begun(tmp_path, **environment) -> Path:
+    """The directory of a run with seed 0 that was begun in `environment`."""
+    directory = tmp_path / "runs" / "full" / "toy" / "seed0"
+    found = read_json(directory / "environment.json") | environment
+    write_json(directory / "environment.json", found)
+    return directory
+
+
+@pytest.mark.skipif(provenance.commit() is None, reason="needs a clone of the repository")
+def test_a_run_with_uncommitted_code_is_not_recorded_after_a_commit(toy, tmp_path, monkeypatch):
+    monkeypatch.setattr(ledger.provenance, "changes", lambda *asked: [])
+    toy = dataclasses.replace(toy, file=ledger.ROOT / "date_luong.py")
+    reproduce(toy, tmp_path, seeds=1, record=False)
+    directory = begun(tmp_path, changed=["attention_jax/ops/fused.py"])
+    with pytest.raises(InputError, match=r"seed0 .*not committed \(attention_jax/ops/fused.py\).*--no-record"):
+        reproduce(toy, tmp_path, seeds=1)
+    assert not ledger.recorded("toy", toy.results)["runs"]
+    assert reproduce(toy, tmp_path, seeds=1, record=False), "without recording it is as good as any"
+    old = "0" * 40
+    begun(tmp_path, changed=[], commit=old)
+    (directory / "result.json").unlink()
+    with pytest.raises(InputError, match=f"begun at commit {old[:10]}"):
+        reproduce(toy, tmp_path, seeds=1)
+    reproduce(toy, tmp_path, rate=0.5, seeds=1)
+    [run] = ledger.recorded("toy", toy.results)["runs"]
+    assert run["metrics"]["test.error"] == 0.5, "with other options it is another run"
 
 
 def test_one_variant_may_be_chosen(toy, tmp_path):

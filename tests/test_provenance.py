@@ -1,5 +1,6 @@
 """A recorded number names its commit, also in a worktree and with packed refs, and its processor."""
 
+import hashlib
 import os
 import subprocess
 
@@ -45,6 +46,16 @@ def test_a_tree_is_clean_until_a_file_differs_or_is_new(repository):
     run(repository, "add", "-A")
     run(repository, "commit", "-q", "-m", "second")
     assert provenance.changes(repository, paths) == []
+
+
+def test_the_code_and_the_hash_of_a_file_at_an_earlier_commit(repository):
+    first, one = run(repository, "rev-parse", "HEAD"), hashlib.sha256(b"1").hexdigest()
+    assert not provenance.code_differs(first, repository, ("a",))
+    (repository / "a").write_text("2")
+    run(repository, "commit", "-q", "-a", "-m", "second")
+    assert provenance.code_differs(first, repository, ("a",)) and not provenance.code_differs(first, repository, ("b",))
+    assert provenance.code_differs("0" * 40, repository, ("a",)), "an unknown commit"
+    assert provenance.file_hash(repository / "a", first) == one != provenance.file_hash(repository / "a")
 
 
 def test_recorded_results_are_not_code(repository):
