@@ -156,7 +156,7 @@ def check_committed(experiment: Experiment):
 def check_begun(experiment: Experiment, directory: Path, config: Config):
     """Raise InputError if `directory` has a run of `config` that was begun with code other than a commit's.
 
-    A finished run may be recorded if its code was committed. An interrupted one must also go on with the same code.
+    A finished run may be recorded if its code was committed. An interrupted one must also resume with the same code.
     """
     begun = (directory / "config.json").exists() and (directory / "environment.json").exists()
     same = begun and not configs.differences(run_directory.read_config(directory, like=config), config)

@@ -22,7 +22,7 @@ differ by 1 to 11 dates of 5,000.
 from attention_jax.config import BAR, AttentionSeq2seq, Claim, Config, Dates, Decode, Optim, Train, Withdrawn, replace
 
 SEEDS = 3
-SOURCE = "Deep Learning from Scratch 2, ch. 8: its own code, one run"
+SOURCE = "Deep Learning from Scratch 2, ch. 8: its own code, one run; spread: four more runs, histories not kept"
 
 
 def config() -> Config:

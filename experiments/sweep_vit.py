@@ -46,5 +46,9 @@ def variants() -> dict[str, Config]:
 
 
 GRIDS = (
-    Grid("Accuracy after 20 epochs", {"validation": "valid.accuracy", "test": "test.accuracy"}, tuple(variants())),
+    Grid(
+        "Accuracy after 20 epochs, from before there was a validation split",
+        {"validation": "valid.accuracy", "test": "test.accuracy"},
+        tuple(variants()),
+    ),
 )
