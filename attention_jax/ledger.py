@@ -1,6 +1,7 @@
 """Recording of results: run the variants of an experiment, and store their numbers with the command."""
 
 import datetime
+import math
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -14,6 +15,8 @@ from attention_jax.config import Config
 from attention_jax.files import one_at_a_time, read_json, write_json
 
 RESULTS = ROOT / "results"
+LONG = 200
+"""The number of epochs above which a recorded history is thinned."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,7 @@ def reproduce(
             run = {"variant": variant, "seed": seed} | result
             del run["experiment"]
             if records:
+                run["history"] = thinned(experiment, run["history"])
                 run |= origin(experiment, directory, command) | bleu_by_length(directory)
                 record(experiment.name, run, experiment.results)
                 if not done and variant == first_variant(experiment):
@@ -197,6 +201,18 @@ def run_once(config: Config, directory: Path, study) -> dict:
         directory.rename(directory.with_name(f"{directory.name}-{time.strftime('%Y%m%d-%H%M%S')}"))
         result, begun = None, False
     return result or lifecycle.start(config, directory, study=study, resume=begun)
+
+
+def thinned(experiment: Experiment, history: list[dict]) -> list[dict]:
+    """Return the epochs to record: all; of more than LONG every 10th, 100th, ... and the last.
+
+    Seeds of different lengths then share most epochs. A history stays whole if a claim reads single epochs of it.
+    """
+    by_epoch = any(bound.epoch or bound.best or bound.last for bound in (*experiment.claims, *experiment.withdrawn))
+    if by_epoch or len(history) <= LONG:
+        return history
+    every = 10 ** math.ceil(math.log10(len(history) / LONG))
+    return [row for number, row in enumerate(history, 1) if number % every == 0 or number == len(history)]
 
 
 def keep_figures(name: str, directory: Path, results: Path = RESULTS):

@@ -136,6 +136,15 @@ def test_a_run_with_uncommitted_code_is_not_recorded_after_a_commit(toy, tmp_pat
     assert run["metrics"]["test.error"] == 0.5, "with other options it is another run"
 
 
+def test_a_long_history_is_thinned_unless_a_claim_reads_single_epochs(toy):
+    history = [{"epoch": epoch} for epoch in range(1, 2004)]
+    epochs = lambda count: [row["epoch"] for row in ledger.thinned(toy, history[:count])]
+    assert epochs(200) == [*range(1, 201)] and epochs(201) == [*range(10, 201, 10), 201]
+    assert epochs(2000) == [*range(10, 2001, 10)] and epochs(2003) == [*range(100, 2001, 100), 2003]
+    late = dataclasses.replace(toy, claims=(dataclasses.replace(CLAIM, epoch=7),))
+    assert ledger.thinned(late, history) == history
+
+
 def test_one_variant_may_be_chosen(toy, tmp_path):
     large = configs.replace(CONFIG, **{"optim.learning_rate": 1.0})
     two = dataclasses.replace(toy, variants=lambda: {"small": CONFIG, "large": large})
