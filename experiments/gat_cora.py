@@ -6,7 +6,7 @@ Source: Velickovic, Cucurull, Casanova, Romero, Lio, Bengio 2018, "Graph Attenti
 Data: Cora in the split of Yang et al. 2016 (github.com/kimiyoung/planetoid): 2,708 papers, 1,433 words, 140 labels to
   train on, 500 to validate and 1,000 to test; `attention_jax/data/citations.py` describes the file
 Command: python launch.py reproduce gat_cora --data.path cora.npz
-Cost: about 5 minutes a run (1,000 epochs) on one CPU core, much other work beside it; 3 variants, 10 seeds each
+Cost: 1 to 2 minutes a run (500 to 1,100 epochs) on one CPU core; 3 variants, 10 seeds each
 
 Section 3.3 and the code agree with what is done here: two layers, eight heads of eight units with an ELU, then one head
 that gives the logits; each node attends to its neighbours and to itself; features that sum to one for each paper;
@@ -24,7 +24,10 @@ moment before its bias is corrected, optax afterwards.
 same network where each node attends to itself alone, without dropout of that one weight: a perceptron of two layers.
 
 The bounds were set before the first full training run; only the validation loss and accuracy of the first 20 epochs of
-one seed had been seen.
+one seed had been seen. Ten seeds have an accuracy of 83.4 +- 0.4 % (mean and standard deviation; the paper: 83.0 +- 0.7
+over 100 runs). Equal weights have 83.2 +- 0.3 %, and attention is above them with seven of ten seeds: on Cora almost
+all of the gain over a perceptron (59.7 +- 1.4 %) comes from averaging over neighbours, and hardly any from weighing
+them.
 """
 
 from attention_jax.config import Citations, Claim, Config, GraphAttention, Optim, Train, replace
