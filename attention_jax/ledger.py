@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from attention_jax import InputError, catalogue, config as configs, lifecycle, provenance, run_directory
+from attention_jax import Diverged, InputError, catalogue, config as configs, lifecycle, provenance, run_directory
 from attention_jax.catalogue import CHECKOUT, ROOT, Experiment
 from attention_jax.config import Config
 from attention_jax.files import one_at_a_time, read_json, write_json
@@ -54,6 +54,12 @@ def record(name: str, run: dict, results: Path = RESULTS):
         write_json(results / f"{name}.json", {"experiment": name, "runs": sorted([*others, run], key=identity)})
 
 
+def record_diverged(experiment: Experiment, variant: str, seed: int, error: Diverged, directory: Path, command: str):
+    """Record that a run diverged: a claim counts NaN as its number, and is missed."""
+    run = {"variant": variant, "seed": seed, "metrics": {}, "history": [], "diverged": str(error)}
+    record(experiment.name, run | origin(experiment, directory, command), experiment.results)
+
+
 def reproduce(
     experiment: Experiment,
     asked: Reproduction,
@@ -73,7 +79,7 @@ def reproduce(
         found = recorded(experiment.name, experiment.results)["runs"]
         return [run for run in found if asked.variant in ("", run["variant"])]
     records = asked.scale == "full" and asked.record and recordable(experiment)
-    command = " ".join(["python launch.py reproduce", experiment.name, *shown(words)])
+    command = command_of(experiment, words)
     if records:
         check_committed(experiment)
     done = []
@@ -111,6 +117,11 @@ def seeds_of(experiment: Experiment, asked: Reproduction, config: Config) -> ran
     """Return the seeds of a configuration, which count up from that in it."""
     count = 1 if asked.scale == "smoke" else asked.seeds or experiment.seeds
     return range(config.train.seed, config.train.seed + count)
+
+
+def command_of(experiment: Experiment, words: Sequence[str]) -> str:
+    """Return the command of a run for the record."""
+    return " ".join(["python launch.py reproduce", experiment.name, *shown(words)])
 
 
 def shown(words: Sequence[str]) -> list[str]:

@@ -34,7 +34,7 @@ def replicate(path: Path, asked: Reproduction, names: Sequence[str], override: O
     """Run and record the rows of `path` that are not recorded yet, those of the experiments `names` if there are any.
 
     Several processes may do this at the same time with the same `asked.root`; each skips runs that another one has
-    locked. A run whose data are not available is skipped with a line.
+    locked. A run whose data are not available is skipped with a line, and one that diverges is recorded as such.
     """
     if not path.exists():
         raise InputError(f"--rows needs a file of registered rows, such as {REGISTRATION.name}; {path} does not exist")
@@ -44,7 +44,7 @@ def replicate(path: Path, asked: Reproduction, names: Sequence[str], override: O
         for seed in range(row["first_seed"], row["first_seed"] + row["seeds"]):
             try:
                 replicate_once(row, seed, asked, override, here)
-            except (InputError, Diverged) as error:
+            except InputError as error:
                 print(f"  not recorded: {error}", flush=True)
 
 
@@ -59,4 +59,10 @@ def replicate_once(row: Mapping, seed: int, asked: Reproduction, override: Overr
     seeded = lambda config: configs.replace(override(config, words), **{"train.seed": seed})
     once = replace(asked, scale="full", variant=variant, seeds=1)
     named = ["--variant", variant] if variant else []
-    ledger.reproduce(experiment, once, seeded, [*named, *words, "--train.seed", str(seed), "--seeds", "1"])
+    recorded = [*named, *words, "--train.seed", str(seed), "--seeds", "1"]
+    try:
+        ledger.reproduce(experiment, once, seeded, recorded)
+    except Diverged as error:
+        directory = once.directory(experiment, variant, seed)
+        ledger.record_diverged(experiment, variant, seed, error, directory, ledger.command_of(experiment, recorded))
+        print(f"  diverged: {error}", flush=True)

@@ -1,12 +1,17 @@
 """A replication runs what is registered, once, and leaves to others what they are at work on."""
 
+import dataclasses
+import math
+
 import pytest
 from toy_experiment import CONFIG, toy
 
-from attention_jax import InputError, ledger, replication
+from attention_jax import Diverged, InputError, ledger, replication
 from attention_jax.check import Here
+from attention_jax.config import Claim
 from attention_jax.files import one_at_a_time, write_json
 from attention_jax.ledger import Reproduction
+from attention_jax.report import verdicts
 
 OVERRIDE = lambda config, words: config
 
@@ -49,6 +54,26 @@ def test_a_run_of_another_process_is_left_to_it(experiment, tmp_path, capsys):
     with one_at_a_time(busy):
         replication.replicate(tmp_path / "rows.json", Reproduction(root=str(tmp_path / "runs")), (), OVERRIDE, Here())
     assert recorded(experiment) == [("a", 101, 101)] and "not recorded" in capsys.readouterr().out
+
+
+def test_a_run_that_diverges_is_recorded_and_misses(experiment, tmp_path, monkeypatch, capsys):
+    def study(config, directory):
+        if config.train.seed == 100:
+            raise Diverged(7, math.nan)
+        return {"test.error": 0.5}
+
+    diverging = dataclasses.replace(experiment, study=study)
+    monkeypatch.setattr(replication.catalogue, "load_experiment", lambda name: diverging)
+    for _ in range(2):
+        replication.replicate(tmp_path / "rows.json", Reproduction(root=str(tmp_path / "runs")), (), OVERRIDE, Here())
+    assert capsys.readouterr().out.count("diverged") == 1, "what is recorded is not run again"
+    [first, second] = runs = ledger.recorded("toy", experiment.results)["runs"]
+    assert "step 7" in first["diverged"] and second["metrics"] == {"test.error": 0.5}
+    assert first["command"] == "python launch.py reproduce toy --variant a --train.seed 100 --seeds 1"
+    claim = Claim("error", "test.error", None, "s", kind="aim", variant="a", at_most=1.0)
+    assert verdicts.judge(claim, [second])[1] == "holds" and verdicts.judge(claim, runs)[1] == "missed"
+    best = dataclasses.replace(claim, seeds_needed=1)
+    assert verdicts.judge(best, runs)[1] == "holds", "the best of the two seeds is the one that ended"
 
 
 def test_a_registration_that_is_not_there_is_one_line(tmp_path):

@@ -4,6 +4,7 @@ Runs are mappings {"variant": str, "seed": int, "metrics": {name: number}, "hist
 ...], "environment": {"commit": str | None, ...}, ...}, as experiments/results/NAME.json holds them.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Literal
@@ -30,8 +31,10 @@ def upward(bound) -> bool:
 def value_of(bound, run: Mapping) -> float | None:
     """The number of one run: of the final evaluation, one epoch, the best epoch, or the mean of the last epochs.
 
-    None if the run does not have it.
+    None if the run does not have it, NaN if the run diverged.
     """
+    if run.get("diverged"):
+        return math.nan
     if bound.also:
         parts = parts_of(bound, run).values()
         return None if None in parts else fmean(parts)
