@@ -174,18 +174,25 @@ def check_begun(experiment: Experiment, directory: Path, config: Config):
     A finished run may be recorded if its code was committed. An interrupted one must also resume with the same code.
     """
     begun = (directory / "config.json").exists() and (directory / "environment.json").exists()
-    same = begun and not configs.differences(run_directory.read_config(directory, like=config), config)
-    if not same or not built_in(experiment):
+    if not begun or configs.differences(run_directory.read_config(directory, like=config), config):
         return
-    then, finished = read_json(directory / "environment.json"), run_directory.read_result(directory)
-    problem = ""
-    if then.get("commit") is None or then.get("changed"):
-        problem = f"was begun with code that is not committed ({', '.join(then.get('changed') or ['no commit'])})"
-    elif not finished and provenance.code_differs(then["commit"]):
-        problem = f"was begun at commit {then['commit'][:10]}, and the code has changed since"
-    if problem:
+    check_run(experiment, directory)
+    commit = read_json(directory / "environment.json").get("commit")
+    if built_in(experiment) and not run_directory.read_result(directory) and provenance.code_differs(commit):
         raise InputError(
-            f"recording {experiment.name}: {directory} {problem}; remove it to start again, or --no-record"
+            f"recording {experiment.name}: {directory} was begun at commit {commit[:10]}, and the code has changed "
+            "since; remove it to start again, or add --no-record"
+        )
+
+
+def check_run(experiment: Experiment, directory: Path):
+    """Raise InputError if the run in `directory` was begun with code that was not committed."""
+    then = read_json(directory / "environment.json")
+    if built_in(experiment) and (then.get("commit") is None or then.get("changed")):
+        listed = ", ".join(then.get("changed") or ["no commit is known"])
+        raise InputError(
+            f"recording {experiment.name}: {directory} was begun with code that is not committed ({listed}); "
+            "remove it to start again, or do not record it"
         )
 
 

@@ -5,6 +5,7 @@ import hashlib
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import toy_experiment
@@ -122,7 +123,7 @@ def test_a_run_with_uncommitted_code_is_not_recorded_after_a_commit(toy, tmp_pat
     toy = dataclasses.replace(toy, file=ledger.ROOT / "date_luong.py")
     reproduce(toy, tmp_path, seeds=1, record=False)
     directory = begun(tmp_path, changed=["attention_jax/ops/fused.py"])
-    with pytest.raises(InputError, match=r"seed0 .*not committed \(attention_jax/ops/fused.py\).*--no-record"):
+    with pytest.raises(InputError, match=r"seed0 .*not committed \(attention_jax/ops/fused.py\)"):
         reproduce(toy, tmp_path, seeds=1)
     assert not ledger.recorded("toy", toy.results)["runs"]
     assert reproduce(toy, tmp_path, seeds=1, record=False), "without recording it is as good as any"
@@ -134,6 +135,17 @@ def test_a_run_with_uncommitted_code_is_not_recorded_after_a_commit(toy, tmp_pat
     reproduce(toy, tmp_path, rate=0.5, seeds=1)
     [run] = ledger.recorded("toy", toy.results)["runs"]
     assert run["metrics"]["test.error"] == 0.5, "with other options it is another run"
+
+
+def test_a_sweep_that_was_run_with_uncommitted_code_is_not_recorded(tmp_path, monkeypatch):
+    monkeypatch.setattr(ledger, "record", lambda *run: pytest.fail("recorded"))
+    clean, dirty = tmp_path / "clean", tmp_path / "dirty"
+    write_json(clean / "environment.json", {"commit": "c", "changed": []})
+    write_json(dirty / "environment.json", {"commit": "c", "changed": ["experiments/x.py"]})
+    trial = SimpleNamespace(directories=[clean, dirty], results=[{"metrics": {}}, {"metrics": {}}])
+    settings = SimpleNamespace(config=SimpleNamespace(name="date_luong"))
+    with pytest.raises(InputError, match="experiments/x.py"):
+        summary.record(tmp_path, settings, [trial], [])
 
 
 def test_a_long_history_is_thinned_unless_a_claim_reads_single_epochs(toy):

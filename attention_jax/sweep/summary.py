@@ -182,14 +182,15 @@ def variant(settings: Settings, point: Point) -> str:
 def record(directory: Path, settings: Settings, trials: Sequence[Trial], words: Sequence[str]):
     """Keep every finished run in experiments/results/NAME.json, with the `words` of the command, and the figures."""
     name = settings.config.name
-    command = " ".join(["python launch.py sweep", *ledger.shown(words)])
+    command, experiment = " ".join(["python launch.py sweep", *ledger.shown(words)]), catalogue.load_experiment(name)
+    for run_directory in (run for trial in trials for run, result in zip(trial.directories, trial.results) if result):
+        ledger.check_run(experiment, run_directory)
     for trial in trials:
         for run_directory, result in zip(trial.directories, trial.results):
             if result:
                 values = {key: value for key, value in result.items() if key != "experiment"}
-                origin = ledger.origin(catalogue.load_experiment(name), run_directory, command)
+                origin = ledger.origin(experiment, run_directory, command)
                 ledger.record(name, {"variant": variant(settings, trial.point)} | values | origin)
-    experiment = catalogue.load_experiment(name)
     ledger.draw(experiment)
     draw(experiment, f"{experiment.results / name}-")
 
