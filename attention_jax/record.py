@@ -15,7 +15,7 @@ from attention_jax.comparison import elsewhere
 from attention_jax.config import Bound, Claim, Grid, Withdrawn
 from attention_jax.files import write_atomically
 from attention_jax.ledger import recorded
-from attention_jax.replication import registered
+from attention_jax.replication import registered as registered_seeds
 from attention_jax.report.tables import Table, markdown, number, span
 from attention_jax.report.verdicts import (
     alike,
@@ -44,6 +44,8 @@ class Judged:
     replication: Sequence[Mapping] = ()
     complete: bool = False
     """Whether all registered seeds have been run; if so, the verdict rests on the replication."""
+    registered: bool = False
+    """Whether the claim has bounds and its variant is registered for the replication."""
 
     @property
     def runs(self) -> Sequence[Mapping]:
@@ -69,14 +71,14 @@ class Judged:
 def judged(experiment: Experiment, runs: Sequence[Mapping] | None = None, rows: Mapping | None = None) -> list[Judged]:
     """All claims of an experiment on its recorded runs, or on `runs`."""
     runs = recorded(experiment.name, experiment.results)["runs"] if runs is None else runs
-    rows = registered() if rows is None else rows
+    rows = registered_seeds() if rows is None else rows
     return [Judged(experiment.name, claim, *divided(experiment, claim, runs, rows)) for claim in experiment.claims]
 
 
 def divided(
     experiment: Experiment, bound: Bound, runs: Sequence[Mapping], rows: Mapping
-) -> tuple[list[Mapping], list[Mapping], bool]:
-    """Return original and replicated runs, and whether the replication is complete.
+) -> tuple[list[Mapping], list[Mapping], bool, bool]:
+    """Return original and replicated runs, and whether the replication is complete and whether it is registered.
 
     It is complete for a bound once every registered seed of its variant has been run. A measurement is not registered:
     for it, any run with a registered seed of the experiment will do.
@@ -86,7 +88,7 @@ def divided(
     original = [run for run in runs if run["seed"] not in fresh]
     wanted, found = rows.get((experiment.name, bound.variant), frozenset()), by_seed(bound, replication).keys()
     complete = bool(wanted) and wanted <= found if bound.bounded else bool(found)
-    return original, replication, complete
+    return original, replication, complete, bool(wanted) and bound.bounded
 
 
 def withdrawn_today(
@@ -94,10 +96,10 @@ def withdrawn_today(
 ) -> list[tuple[Withdrawn, str, str]]:
     """Return each withdrawn bound with its current value and status, on the runs that would decide a claim."""
     runs = recorded(experiment.name, experiment.results)["runs"] if runs is None else runs
-    rows = registered() if rows is None else rows
+    rows = registered_seeds() if rows is None else rows
 
     def one(bound: Withdrawn) -> tuple[Withdrawn, str, str]:
-        original, replication, complete = divided(experiment, bound.on_record, runs, rows)
+        original, replication, complete, _ = divided(experiment, bound.on_record, runs, rows)
         return bound, *state_today(bound, replication if complete else original)
 
     return [one(bound) for bound in experiment.withdrawn]
@@ -154,13 +156,18 @@ def survival_line(rows: Sequence[Judged]) -> str:
     Empty if nothing has been replicated.
     """
     replicated = [one for one in rows if one.replicated]
-    found = [one.survived for one in replicated if not alike([*by_seed(one.claim, one.replication).values()])]
     if not replicated:
         return ""
+    varied = [one for one in replicated if not alike([*by_seed(one.claim, one.replication).values()])]
+    kept, changed, first = ([one for one in varied if one.survived is kind] for kind in (True, False, None))
+    change = Counter(f"{judge(one.claim, one.original)[1]} to {one.verdict}" for one in changed)
+    listed = ", ".join(f"{name} ({count})" for name, count in sorted(change.items()))
+    registered = sum(one.registered for one in rows)
     return (
-        f"Replication with fresh seeds: {len(replicated)} claims so far; {len(replicated) - len(found)} of them have "
-        f"the same number for every seed. Of the other {len(found)}, the verdict was kept: {found.count(True)}; "
-        f"changed: {found.count(False)}; no original run under the current protocol: {found.count(None)}."
+        f"Replication with fresh seeds: {len(replicated)} of {registered} registered claims so far. "
+        f"{len(replicated) - len(varied)} of them have the same number for every seed. Of the other {len(varied)}, "
+        f"{len(kept)} keep the verdict of the original runs, {len(first)} had no original run under the current "
+        f"protocol, and {len(changed)} change it{': ' if listed else ''}{listed}."
     )
 
 

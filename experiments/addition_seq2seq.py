@@ -1,4 +1,4 @@
-"""Addition of numbers as text: reversing the source and letting the decoder peek decide between failure and success.
+"""Addition of numbers as text by an encoder-decoder: plain, with a reversed source, and with a peeking decoder.
 
 Chapter: recurrent attention
 Source: "Deep Learning from Scratch 2" (Saito 2018), chapter 7, figures 7-14 and 7-19; its NumPy code with three

@@ -1,4 +1,4 @@
-"""Without attention BLEU falls with the length of the sentence; with attention it does not.
+"""BLEU by sentence length, with and without attention.
 
 Chapter: recurrent attention
 Source: Bahdanau et al. 2015, figure 2 and table 1 (WMT English-French: other data, so only shape and sign are compared)

@@ -97,7 +97,7 @@ CLAIMS = (
 )
 GRIDS = (
     Grid(
-        "Held-out dates after the last epoch, the fourth or, of deep and skip, the eighth",
+        "Held-out dates after the last epoch (the eighth for deep and skip, otherwise the fourth)",
         {"exact match": "test.exact_match", "on unseen texts": "test.exact_match_unseen", "loss": "test.loss"},
         variants=("book", "bidirectional", "before", "deep", "skip"),
     ),

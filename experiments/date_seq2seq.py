@@ -1,4 +1,4 @@
-"""Date conversion by a plain encoder-decoder: one vector is not enough within 10 epochs.
+"""Date conversion by a plain encoder-decoder: the state after the source is given to the decoder once, at its start.
 
 Chapter: recurrent attention
 Source: "Deep Learning from Scratch 2" (Saito 2018), chapter 7, Seq2seq; one run of its NumPy code on the published
