@@ -14,7 +14,7 @@ from attention_jax.catalogue import Experiment
 from attention_jax.comparison import Compared, compared, machine, table
 from attention_jax.config import Config, earlier_names, option_name, replace
 from attention_jax.files import data_home, read_json, write_json
-from attention_jax.ledger import recorded
+from attention_jax.ledger import ended
 from attention_jax.report.tables import Table, show
 
 COMPILING = 10.0
@@ -124,7 +124,7 @@ def candidates(experiment: Experiment, here: Here, outcome: Outcome) -> list[Aga
     """Return the recorded runs with a claim whose data are available; the others are noted as skipped."""
     found, seeds, variants = [], {}, experiment.variants()
     judged = {variant for claim in experiment.claims for variant in (claim.variant, claim.minus)}
-    recorded_runs = recorded(experiment.name, experiment.results)["runs"]
+    recorded_runs = ended(experiment)
     if experiment.claims and not recorded_runs:
         outcome.skip(experiment.name, "nothing is recorded")
     for run in recorded_runs:

@@ -8,7 +8,7 @@ from typing import Literal
 from attention_jax.catalogue import Experiment
 from attention_jax.config import Claim
 from attention_jax.files import read_json
-from attention_jax.ledger import recorded
+from attention_jax.ledger import ended
 from attention_jax.report import intervals
 from attention_jax.report.intervals import Interval
 from attention_jax.report.tables import Table, number, span
@@ -46,7 +46,7 @@ def compared(done: Sequence[tuple[Experiment, Mapping]]) -> list[Compared]:
     found = []
     for experiment in {experiment.name: experiment for experiment, _ in done}.values():
         now = [result for one, result in done if one is experiment]
-        then = recorded(experiment.name, experiment.results)["runs"]
+        then = ended(experiment)
         ran = {(run["variant"], run["seed"]) for run in now}
         for claim in experiment.claims:
             here = by_seed(claim, now)

@@ -78,20 +78,20 @@ def reproduce(
     if asked.scale == "recorded":
         found = recorded(experiment.name, experiment.results)["runs"]
         return [run for run in found if asked.variant in ("", run["variant"])]
-    records = asked.scale == "full" and asked.record and recordable(experiment)
-    command = command_of(experiment, words)
-    if records:
+    recording, command = records(experiment, asked), command_of(experiment, words)
+    if recording:
         check_committed(experiment)
     done = []
     for variant, config in variants.items():
         for seed in seeds_of(experiment, asked, config):
             directory, one = asked.directory(experiment, variant, seed), configs.replace(config, **{"train.seed": seed})
-            if records:
-                check_begun(experiment, directory, one)
+            archive_other(one, directory)
+            if recording:
+                check_begun(experiment, directory)
             result = run_once(one, directory, experiment.study)
             run = {"variant": variant, "seed": seed} | result
             del run["experiment"]
-            if records:
+            if recording:
                 run["history"] = thinned(experiment, run["history"])
                 run |= origin(experiment, directory, command) | bleu_by_length(directory)
                 record(experiment.name, run, experiment.results)
@@ -135,9 +135,9 @@ def shown(words: Sequence[str]) -> list[str]:
     return [",".join(Path(part).name if "/" in part else part for part in word.split(",")) for word in kept]
 
 
-def recordable(experiment: Experiment) -> bool:
-    """Whether results of the experiment are recorded: those of a checkout, not of an installed package."""
-    return CHECKOUT or experiment.results != RESULTS
+def records(experiment: Experiment, asked: Reproduction) -> bool:
+    """Whether results are recorded: at full scale, and those of a checkout, not of an installed package."""
+    return asked.scale == "full" and asked.record and (CHECKOUT or experiment.results != RESULTS)
 
 
 def built_in(experiment: Experiment) -> bool:
@@ -153,13 +153,15 @@ def check_committed(experiment: Experiment):
     """
     if experiment.file is None:
         return
-    own = not built_in(experiment)
-    if not own and provenance.commit() is None:
-        raise InputError(
-            f"recording {experiment.name} needs git and a clone of the repository, whose commit the record names; "
-            "add --no-record to run without recording"
-        )
-    changed = provenance.changes(experiment.file.parent, (experiment.file.name,)) if own else provenance.changes()
+    if built_in(experiment):
+        changed = provenance.changes()
+        if provenance.commit() is None:
+            raise InputError(
+                f"recording {experiment.name} needs git and a clone of the repository, whose commit the record names; "
+                "add --no-record to run without recording"
+            )
+    else:
+        changed = provenance.changes(experiment.file.parent, (experiment.file.name,))
     if changed:
         listed = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
         raise InputError(
@@ -168,25 +170,23 @@ def check_committed(experiment: Experiment):
         )
 
 
-def check_begun(experiment: Experiment, directory: Path, config: Config):
-    """Raise InputError if `directory` has a run of `config` that was begun with code other than a commit's.
+def check_begun(experiment: Experiment, directory: Path):
+    """Raise InputError if `directory` has a run that was begun with code other than a commit's.
 
     A finished run may be recorded if its code was committed. An interrupted one must also resume with the same code.
     """
-    begun = (directory / "config.json").exists() and (directory / "environment.json").exists()
-    if not begun or configs.differences(run_directory.read_config(directory, like=config), config):
+    if not built_in(experiment) or not (directory / "environment.json").exists():
         return
-    check_run(experiment, directory)
-    commit = read_json(directory / "environment.json").get("commit")
-    if built_in(experiment) and not run_directory.read_result(directory) and provenance.code_differs(commit):
+    commit = check_run(experiment, directory)["commit"]
+    if not run_directory.read_result(directory) and provenance.code_differs(commit):
         raise InputError(
             f"recording {experiment.name}: {directory} was begun at commit {commit[:10]}, and the code has changed "
             "since; remove it to start again, or add --no-record"
         )
 
 
-def check_run(experiment: Experiment, directory: Path):
-    """Raise InputError if the run in `directory` was begun with code that was not committed."""
+def check_run(experiment: Experiment, directory: Path) -> dict:
+    """Return the environment of a run; InputError if it was begun with code that was not committed."""
     then = read_json(directory / "environment.json")
     if built_in(experiment) and (then.get("commit") is None or then.get("changed")):
         listed = ", ".join(then.get("changed") or ["no commit is known"])
@@ -194,31 +194,40 @@ def check_run(experiment: Experiment, directory: Path):
             f"recording {experiment.name}: {directory} was begun with code that is not committed ({listed}); "
             "remove it to start again, or do not record it"
         )
+    return then
 
 
 def origin(experiment: Experiment, directory: Path, command: str) -> dict:
     """Return date, command, machine and commit of a run, and the hash of the experiment's file at that commit."""
-    environment = read_json(directory / "environment.json")
-    commit = environment["commit"] if built_in(experiment) else None
+    environment, digest = read_json(directory / "environment.json"), None
+    if built_in(experiment):
+        digest = provenance.file_hash(experiment.file, environment["commit"])
+        if digest is None:
+            raise InputError(
+                f"recording {experiment.name}: the commit {environment['commit'][:10]} of {directory} is not in this "
+                "repository; remove it to start again, or do not record it"
+            )
+    elif experiment.file:
+        digest = provenance.file_hash(experiment.file)
     return {
         "date": str(datetime.date.today()),
         "command": command,
-        "experiment_sha256": provenance.file_hash(experiment.file, commit) if experiment.file else None,
+        "experiment_sha256": digest,
         "environment": environment,
     }
 
 
-def run_once(config: Config, directory: Path, study) -> dict:
-    """Return the result of `config` in `directory`: read if finished, resumed if interrupted, else run from the start.
-
-    A run with other options is archived under its name and the time.
-    """
-    result = run_directory.read_result(directory)
+def archive_other(config: Config, directory: Path):
+    """Rename `directory` by its time if it has a run with other options than `config`."""
     begun = (directory / "config.json").exists()
     if begun and configs.differences(run_directory.read_config(directory, like=config), config):
         directory.rename(directory.with_name(f"{directory.name}-{time.strftime('%Y%m%d-%H%M%S')}"))
-        result, begun = None, False
-    return result or lifecycle.start(config, directory, study=study, resume=begun)
+
+
+def run_once(config: Config, directory: Path, study) -> dict:
+    """Return the result of `config` in `directory`: read it if finished, resume it if interrupted, or run it."""
+    begun = (directory / "config.json").exists()
+    return run_directory.read_result(directory) or lifecycle.start(config, directory, study=study, resume=begun)
 
 
 def thinned(experiment: Experiment, history: list[dict]) -> list[dict]:
@@ -262,9 +271,14 @@ def curves(experiment: Experiment) -> tuple[str, list[list[dict]]]:
     return first, [run["history"] for run in found if run["variant"] == first and run.get("history")]
 
 
+def ended(experiment: Experiment) -> list[dict]:
+    """Return the recorded runs that did not diverge."""
+    return [run for run in recorded(experiment.name, experiment.results)["runs"] if not run.get("diverged")]
+
+
 def compared(experiment: Experiment) -> dict[str, list[dict]]:
     """Return the recorded runs of each variant that has some, for the experiment's figure."""
-    found = recorded(experiment.name, experiment.results)["runs"]
+    found = ended(experiment)
     variants = {variant: [run for run in found if run["variant"] == variant] for variant in experiment.variants()}
     return {variant: its_runs for variant, its_runs in variants.items() if its_runs}
 

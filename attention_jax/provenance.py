@@ -14,12 +14,18 @@ INSTRUCTIONS = ("amx_bf16", "avx512_bf16", "avx512f", "avx2", "fma", "sve", "asi
 """Vector instructions that make results differ in the last digits, the widest first, as Linux names them."""
 
 
-def git(*words: str, directory: Path = ROOT) -> str | None:
-    """Return the output of a git command, without the final newline; None without git or outside of a repository."""
+def git_output(*words: str, directory: Path = ROOT) -> bytes | None:
+    """Return the output of a git command; None without git, outside of a repository, or if the command fails."""
     with contextlib.suppress(OSError):
-        ended = subprocess.run(["git", "-C", str(directory), *words], capture_output=True, text=True, check=False)
-        return ended.stdout.rstrip("\n") if ended.returncode == 0 else None
+        ended = subprocess.run(["git", "-C", str(directory), *words], capture_output=True, check=False)
+        return ended.stdout if ended.returncode == 0 else None
     return None
+
+
+def git(*words: str, directory: Path = ROOT) -> str | None:
+    """Return the output of a git command as text, without the final newline; None where `git_output` gives None."""
+    found = git_output(*words, directory=directory)
+    return None if found is None else found.decode().rstrip("\n")
 
 
 def commit(directory: Path = ROOT) -> str | None:
@@ -44,12 +50,13 @@ def code_differs(since: str, directory: Path = ROOT, paths: tuple[str, ...] = CO
     return git("diff", "--quiet", since, "HEAD", "--", *paths, directory=directory) is None
 
 
-def file_hash(path: Path, at: str | None = None) -> str:
-    """The SHA-256 of a file in hexadecimal: of the file on disk, or of its content in the commit `at`."""
-    if at is None:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    command = ["git", "-C", str(path.parent), "show", f"{at}:./{path.name}"]
-    return hashlib.sha256(subprocess.run(command, capture_output=True, check=True).stdout).hexdigest()
+def file_hash(path: Path, at: str | None = None) -> str | None:
+    """The SHA-256 of a file in hexadecimal: of the file on disk, or of its content in the commit `at`.
+
+    None if the repository of the file does not have that commit, or the commit does not have the file.
+    """
+    content = git_output("show", f"{at}:./{path.name}", directory=path.parent) if at else path.read_bytes()
+    return None if content is None else hashlib.sha256(content).hexdigest()
 
 
 def cores() -> int:

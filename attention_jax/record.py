@@ -15,7 +15,7 @@ from attention_jax.comparison import elsewhere
 from attention_jax.config import Bound, Claim, Grid, Withdrawn
 from attention_jax.files import write_atomically
 from attention_jax.ledger import recorded
-from attention_jax.replication import registered as registered_seeds
+from attention_jax.replication import registered
 from attention_jax.report.tables import Table, markdown, number, span
 from attention_jax.report.verdicts import (
     alike,
@@ -43,7 +43,8 @@ class Judged:
     original: Sequence[Mapping]
     replication: Sequence[Mapping] = ()
     complete: bool = False
-    """Whether all registered seeds have been run; if so, the verdict rests on the replication."""
+    """Whether all registered seeds have been run, or, as measurements are not registered, any fresh seed; if so, the
+    verdict rests on the replication."""
     registered: bool = False
     """Whether the claim has bounds and its variant is registered for the replication."""
 
@@ -68,41 +69,33 @@ class Judged:
         return self.complete and self.claim.bounded
 
 
-def judged(experiment: Experiment, runs: Sequence[Mapping] | None = None, rows: Mapping | None = None) -> list[Judged]:
-    """All claims of an experiment on its recorded runs, or on `runs`."""
+def judged(
+    experiment: Experiment,
+    runs: Sequence[Mapping] | None = None,
+    rows: Mapping | None = None,
+    others: Sequence[Bound] | None = None,
+) -> list[Judged]:
+    """All claims of an experiment, or `others` instead, on its recorded runs, or on `runs`."""
     runs = recorded(experiment.name, experiment.results)["runs"] if runs is None else runs
-    rows = registered_seeds() if rows is None else rows
-    return [Judged(experiment.name, claim, *divided(experiment, claim, runs, rows)) for claim in experiment.claims]
-
-
-def divided(
-    experiment: Experiment, bound: Bound, runs: Sequence[Mapping], rows: Mapping
-) -> tuple[list[Mapping], list[Mapping], bool, bool]:
-    """Return original and replicated runs, and whether the replication is complete and whether it is registered.
-
-    It is complete for a bound once every registered seed of its variant has been run. A measurement is not registered:
-    for it, any run with a registered seed of the experiment will do.
-    """
+    rows = registered() if rows is None else rows
     fresh = {seed for (name, _), seeds in rows.items() if name == experiment.name for seed in seeds}
-    replication = [run for run in runs if run["seed"] in fresh]
     original = [run for run in runs if run["seed"] not in fresh]
-    wanted, found = rows.get((experiment.name, bound.variant), frozenset()), by_seed(bound, replication).keys()
-    complete = bool(wanted) and wanted <= found if bound.bounded else bool(found)
-    return original, replication, complete, bool(wanted) and bound.bounded
+    replication = [run for run in runs if run["seed"] in fresh]
+
+    def one(bound: Bound) -> Judged:
+        wanted, found = rows.get((experiment.name, bound.variant), frozenset()), by_seed(bound, replication).keys()
+        complete = bool(wanted) and wanted <= found if bound.bounded else bool(found)
+        return Judged(experiment.name, bound, original, replication, complete, bool(wanted) and bound.bounded)
+
+    return [one(bound) for bound in (experiment.claims if others is None else others)]
 
 
 def withdrawn_today(
     experiment: Experiment, runs: Sequence[Mapping] | None = None, rows: Mapping | None = None
 ) -> list[tuple[Withdrawn, str, str]]:
     """Return each withdrawn bound with its current value and status, on the runs that would decide a claim."""
-    runs = recorded(experiment.name, experiment.results)["runs"] if runs is None else runs
-    rows = registered_seeds() if rows is None else rows
-
-    def one(bound: Withdrawn) -> tuple[Withdrawn, str, str]:
-        original, replication, complete, _ = divided(experiment, bound.on_record, runs, rows)
-        return bound, *state_today(bound, replication if complete else original)
-
-    return [one(bound) for bound in experiment.withdrawn]
+    today = judged(experiment, runs, rows, [bound.on_record for bound in experiment.withdrawn])
+    return [(bound, *state_today(bound, one.runs)) for bound, one in zip(experiment.withdrawn, today)]
 
 
 def judged_cell(claim: Claim, runs: Sequence[Mapping]) -> str:
@@ -162,9 +155,9 @@ def survival_line(rows: Sequence[Judged]) -> str:
     kept, changed, first = ([one for one in varied if one.survived is kind] for kind in (True, False, None))
     change = Counter(f"{judge(one.claim, one.original)[1]} to {one.verdict}" for one in changed)
     listed = ", ".join(f"{name} ({count})" for name, count in sorted(change.items()))
-    registered = sum(one.registered for one in rows)
+    total = sum(one.registered for one in rows)
     return (
-        f"Replication with fresh seeds: {len(replicated)} of {registered} registered claims so far. "
+        f"Replication with fresh seeds: {len(replicated)} of {total} registered claims so far. "
         f"{len(replicated) - len(varied)} of them have the same number for every seed. Of the other {len(varied)}, "
         f"{len(kept)} keep the verdict of the original runs, {len(first)} had no original run under the current "
         f"protocol, and {len(changed)} change it{': ' if listed else ''}{listed}."

@@ -63,6 +63,7 @@ def replicate_once(row: Mapping, seed: int, asked: Reproduction, override: Overr
     try:
         ledger.reproduce(experiment, once, seeded, recorded)
     except Diverged as error:
-        directory = once.directory(experiment, variant, seed)
-        ledger.record_diverged(experiment, variant, seed, error, directory, ledger.command_of(experiment, recorded))
+        if ledger.records(experiment, once):
+            directory = once.directory(experiment, variant, seed)
+            ledger.record_diverged(experiment, variant, seed, error, directory, ledger.command_of(experiment, recorded))
         print(f"  diverged: {error}", flush=True)

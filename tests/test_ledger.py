@@ -132,6 +132,8 @@ def test_a_run_with_uncommitted_code_is_not_recorded_after_a_commit(toy, tmp_pat
     (directory / "result.json").unlink()
     with pytest.raises(InputError, match=f"begun at commit {old[:10]}"):
         reproduce(toy, tmp_path, seeds=1)
+    with pytest.raises(InputError, match=f"the commit {old[:10]} of .* is not in this"):
+        ledger.origin(toy, directory, "command")
     reproduce(toy, tmp_path, rate=0.5, seeds=1)
     [run] = ledger.recorded("toy", toy.results)["runs"]
     assert run["metrics"]["test.error"] == 0.5, "with other options it is another run"

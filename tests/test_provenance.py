@@ -56,6 +56,7 @@ def test_the_code_and_the_hash_of_a_file_at_an_earlier_commit(repository):
     assert provenance.code_differs(first, repository, ("a",)) and not provenance.code_differs(first, repository, ("b",))
     assert provenance.code_differs("0" * 40, repository, ("a",)), "an unknown commit"
     assert provenance.file_hash(repository / "a", first) == one != provenance.file_hash(repository / "a")
+    assert provenance.file_hash(repository / "a", "0" * 40) is None
 
 
 def test_recorded_results_are_not_code(repository):

@@ -64,6 +64,9 @@ def test_a_run_that_diverges_is_recorded_and_misses(experiment, tmp_path, monkey
 
     diverging = dataclasses.replace(experiment, study=study)
     monkeypatch.setattr(replication.catalogue, "load_experiment", lambda name: diverging)
+    unrecorded = Reproduction(root=str(tmp_path / "other"), record=False)
+    replication.replicate(tmp_path / "rows.json", unrecorded, (), OVERRIDE, Here())
+    assert "diverged" in capsys.readouterr().out and not ledger.recorded("toy", experiment.results)["runs"]
     for _ in range(2):
         replication.replicate(tmp_path / "rows.json", Reproduction(root=str(tmp_path / "runs")), (), OVERRIDE, Here())
     assert capsys.readouterr().out.count("diverged") == 1, "what is recorded is not run again"
@@ -74,6 +77,7 @@ def test_a_run_that_diverges_is_recorded_and_misses(experiment, tmp_path, monkey
     assert verdicts.judge(claim, [second])[1] == "holds" and verdicts.judge(claim, runs)[1] == "missed"
     best = dataclasses.replace(claim, seeds_needed=1)
     assert verdicts.judge(best, runs)[1] == "holds", "the best of the two seeds is the one that ended"
+    assert ledger.ended(experiment) == [second], "figures and --check leave a diverged run out"
 
 
 def test_a_registration_that_is_not_there_is_one_line(tmp_path):

@@ -182,15 +182,20 @@ def variant(settings: Settings, point: Point) -> str:
 def record(directory: Path, settings: Settings, trials: Sequence[Trial], words: Sequence[str]):
     """Keep every finished run in experiments/results/NAME.json, with the `words` of the command, and the figures."""
     name = settings.config.name
-    command, experiment = " ".join(["python launch.py sweep", *ledger.shown(words)]), catalogue.load_experiment(name)
-    for run_directory in (run for trial in trials for run, result in zip(trial.directories, trial.results) if result):
+    experiment = catalogue.load_experiment(name)
+    command = " ".join(["python launch.py sweep", *ledger.shown(words)])
+    finished = [
+        (trial, run_directory, result)
+        for trial in trials
+        for run_directory, result in zip(trial.directories, trial.results)
+        if result
+    ]
+    for _, run_directory, _ in finished:
         ledger.check_run(experiment, run_directory)
-    for trial in trials:
-        for run_directory, result in zip(trial.directories, trial.results):
-            if result:
-                values = {key: value for key, value in result.items() if key != "experiment"}
-                origin = ledger.origin(experiment, run_directory, command)
-                ledger.record(name, {"variant": variant(settings, trial.point)} | values | origin)
+    for trial, run_directory, result in finished:
+        values = {key: value for key, value in result.items() if key != "experiment"}
+        origin = ledger.origin(experiment, run_directory, command)
+        ledger.record(name, {"variant": variant(settings, trial.point)} | values | origin)
     ledger.draw(experiment)
     draw(experiment, f"{experiment.results / name}-")
 
