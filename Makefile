@@ -26,7 +26,7 @@ format:   ## fix what can be fixed automatically
 	$(PYTHON) -m ruff format .
 
 results:  ## write docs/results.md, docs/replication.md and README's numbers from experiments/results/*.json
-	@$(PYTHON) -m attention_jax.record
+	@$(PYTHON) -m attention_jax.results
 
 figures:  ## draw the figures of experiments/results that stored data suffice for: learning curves, comparisons, sweeps
 	@$(PYTHON) -m attention_jax.ledger

@@ -21,14 +21,14 @@ PICTURES = (".png", ".svg", ".pdf")
 
 def list_experiments(words: list[str]):
     """list the experiments by chapter; NAME: everything about one, and how to run it on your own data."""
-    from attention_jax import catalogue, cli, record
+    from attention_jax import catalogue, cli, results
     from attention_jax.report.experiment_page import experiment_page
     from attention_jax.report.tables import experiments_list
 
     name = cli.parse(cli.List, words).experiment
     if name:
         experiment = catalogue.load_experiment(name)
-        print(experiment_page(experiment, record.judged(experiment), catalogue.user_data(experiment.config())))
+        print(experiment_page(experiment, results.judged(experiment), catalogue.user_data(experiment.config())))
     else:
         known = [catalogue.load_experiment(name) for name in catalogue.names()]
         print(experiments_list([(e.name, e.about("Chapter"), e.claim) for e in known], catalogue.CHAPTERS))
@@ -263,7 +263,7 @@ def watch(words: list[str]):
 
 def reproduce(words: list[str]):
     """[NAME ...] [--scale smoke|full|recorded] [--check --minutes 30]: run experiments and evaluate their claims."""
-    from attention_jax import catalogue, check, cli, ledger, record, replication
+    from attention_jax import catalogue, check, cli, ledger, replication, results
     from attention_jax.comparison import elsewhere
     from attention_jax.report.tables import show
 
@@ -283,11 +283,11 @@ def reproduce(words: list[str]):
     for experiment in experiments:
         runs = ledger.reproduce(experiment, asked, override, [word for word in words if word not in asked.names])
         whole = asked.scale == "recorded" and not asked.variant
-        rows += record.judged(experiment, None if whole else runs if asked.scale != "smoke" else [])
-    show(record.claims_table(rows))
+        rows += results.judged(experiment, None if whole else runs if asked.scale != "smoke" else [])
+    show(results.claims_table(rows))
     print()
-    show(record.counts_table(rows))
-    print("\n".join(filter(None, [record.caveats_line(rows), record.survival_line(rows)])))
+    show(results.counts_table(rows))
+    print("\n".join(filter(None, [results.caveats_line(rows), results.survival_line(rows)])))
     if asked.scale == "recorded" and not asked.names:
         for found in elsewhere(catalogue.ROOT / "results"):
             print()

@@ -39,10 +39,10 @@ class Reproduction:
         return Path(self.root, self.scale, experiment.name, f"{variant}-seed{seed}" if variant else f"seed{seed}")
 
 
-def recorded(name: str, results: Path = RESULTS) -> dict:
-    """The committed results of an experiment: {"experiment": name, "runs": [...]}."""
+def recorded_runs(name: str, results: Path = RESULTS) -> list[dict]:
+    """Return the runs in experiments/results/NAME.json, sorted by variant and seed; none without a file."""
     path = results / f"{name}.json"
-    return read_json(path) if path.exists() else {"experiment": name, "runs": []}
+    return read_json(path)["runs"] if path.exists() else []
 
 
 def record(name: str, run: dict, results: Path = RESULTS):
@@ -50,7 +50,7 @@ def record(name: str, run: dict, results: Path = RESULTS):
     identity = lambda run: (run["variant"], run["seed"])
     results.mkdir(exist_ok=True)
     with one_at_a_time(results):
-        others = [old for old in recorded(name, results)["runs"] if identity(old) != identity(run)]
+        others = [old for old in recorded_runs(name, results) if identity(old) != identity(run)]
         write_json(results / f"{name}.json", {"experiment": name, "runs": sorted([*others, run], key=identity)})
 
 
@@ -76,22 +76,22 @@ def reproduce(
         raise InputError(f"--seeds must be 0, for the experiment's own number, or more; got {asked.seeds}")
     variants = {variant: override(config) for variant, config in chosen(experiment, asked).items()}
     if asked.scale == "recorded":
-        found = recorded(experiment.name, experiment.results)["runs"]
+        found = recorded_runs(experiment.name, experiment.results)
         return [run for run in found if asked.variant in ("", run["variant"])]
-    recording, command = records(experiment, asked), command_of(experiment, words)
-    if recording:
+    keep, command = should_record(experiment, asked), command_of(experiment, words)
+    if keep:
         check_committed(experiment)
     done = []
     for variant, config in variants.items():
         for seed in seeds_of(experiment, asked, config):
             directory, one = asked.directory(experiment, variant, seed), configs.replace(config, **{"train.seed": seed})
             archive_other(one, directory)
-            if recording:
+            if keep:
                 check_begun(experiment, directory)
             result = run_once(one, directory, experiment.study)
             run = {"variant": variant, "seed": seed} | result
             del run["experiment"]
-            if recording:
+            if keep:
                 run["history"] = thinned(experiment, run["history"])
                 run |= origin(experiment, directory, command) | bleu_by_length(directory)
                 record(experiment.name, run, experiment.results)
@@ -135,8 +135,8 @@ def shown(words: Sequence[str]) -> list[str]:
     return [",".join(Path(part).name if "/" in part else part for part in word.split(",")) for word in kept]
 
 
-def records(experiment: Experiment, asked: Reproduction) -> bool:
-    """Whether results are recorded: at full scale, and those of a checkout, not of an installed package."""
+def should_record(experiment: Experiment, asked: Reproduction) -> bool:
+    """Whether to record the results: at full scale, and in a checkout, not for an installed package."""
     return asked.scale == "full" and asked.record and (CHECKOUT or experiment.results != RESULTS)
 
 
@@ -251,7 +251,7 @@ def keep_figures(name: str, directory: Path, results: Path = RESULTS):
 def first_variant(experiment: Experiment) -> str:
     """Return the main variant of an experiment: the first of those recorded, or to be run. It may be one that the
     experiment no longer has, if only such are recorded."""
-    measured = {run["variant"] for run in recorded(experiment.name, experiment.results)["runs"]}
+    measured = {run["variant"] for run in recorded_runs(experiment.name, experiment.results)}
     return next(
         (variant for variant in experiment.variants() if variant in measured or not measured), min(measured, default="")
     )
@@ -267,13 +267,13 @@ def bleu_by_length(directory: Path) -> dict:
 def curves(experiment: Experiment) -> tuple[str, list[list[dict]]]:
     """The first variant, and the recorded histories of its seeds, which its learning curves show."""
     first = first_variant(experiment)
-    found = recorded(experiment.name, experiment.results)["runs"]
+    found = recorded_runs(experiment.name, experiment.results)
     return first, [run["history"] for run in found if run["variant"] == first and run.get("history")]
 
 
 def ended(experiment: Experiment) -> list[dict]:
     """Return the recorded runs that did not diverge."""
-    return [run for run in recorded(experiment.name, experiment.results)["runs"] if not run.get("diverged")]
+    return [run for run in recorded_runs(experiment.name, experiment.results) if not run.get("diverged")]
 
 
 def compared(experiment: Experiment) -> dict[str, list[dict]]:

@@ -51,7 +51,7 @@ def replicate(path: Path, asked: Reproduction, names: Sequence[str], override: O
 def replicate_once(row: Mapping, seed: int, asked: Reproduction, override: Override, here: Here):
     """Run and record one row with one seed, if it is not recorded."""
     experiment, variant = catalogue.load_experiment(row["experiment"]), row["variant"]
-    done = ledger.recorded(experiment.name, experiment.results)["runs"]
+    done = ledger.recorded_runs(experiment.name, experiment.results)
     if (variant, seed) in {(run["variant"], run["seed"]) for run in done}:
         return
     print(" ".join(filter(None, [experiment.name, variant, f"seed {seed}"])), flush=True)
@@ -63,7 +63,7 @@ def replicate_once(row: Mapping, seed: int, asked: Reproduction, override: Overr
     try:
         ledger.reproduce(experiment, once, seeded, recorded)
     except Diverged as error:
-        if ledger.records(experiment, once):
+        if ledger.should_record(experiment, once):
             directory = once.directory(experiment, variant, seed)
             ledger.record_diverged(experiment, variant, seed, error, directory, ledger.command_of(experiment, recorded))
         print(f"  diverged: {error}", flush=True)

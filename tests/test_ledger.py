@@ -47,15 +47,15 @@ def reproduce(toy, tmp_path, rate=0.25, words=(), **asked):
 def test_every_seed_is_run_once_and_recorded_with_its_command_but_not_its_place(toy, calls, tmp_path):
     done = reproduce(toy, tmp_path, words=["--data.path", "/somewhere/date.txt.gz", "--root", "/elsewhere"])
     assert [run["metrics"]["test.error"] for run in done] == [0.25, 1.25, 2.25] and calls == [0, 1, 2]
-    (recorded, *_) = ledger.recorded("toy", toy.results)["runs"]
+    (recorded, *_) = ledger.recorded_runs("toy", toy.results)
     assert recorded["command"] == "python launch.py reproduce toy --data.path date.txt.gz"
     text = (tmp_path / "results" / "toy.json").read_text()
     assert "somewhere" not in text and "elsewhere" not in text
     reproduce(toy, tmp_path)
     assert calls == [0, 1, 2], "what had ended was run again"
-    assert [run["seed"] for run in ledger.recorded("toy", toy.results)["runs"]] == [0, 1, 2]
+    assert [run["seed"] for run in ledger.recorded_runs("toy", toy.results)] == [0, 1, 2]
     assert judge(CLAIM, done) == (1.25, "holds")
-    assert reproduce(toy, tmp_path, scale="recorded") == ledger.recorded("toy", toy.results)["runs"]
+    assert reproduce(toy, tmp_path, scale="recorded") == ledger.recorded_runs("toy", toy.results)
 
 
 def test_other_options_are_another_run_and_the_old_one_is_kept(toy, tmp_path):
@@ -83,14 +83,14 @@ def test_nothing_is_recorded_from_an_experiment_that_is_not_committed(toy, calls
     file = repository(tmp_path / "mine")
     own = dataclasses.replace(toy, file=file)
     reproduce(own, tmp_path, seeds=1)
-    [run] = ledger.recorded("toy", toy.results)["runs"]
+    [run] = ledger.recorded_runs("toy", toy.results)
     assert run["experiment_sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
     file.write_text('"""Changed."""\n')
     with pytest.raises(InputError, match=r"x\.py.*--no-record"):
         reproduce(own, tmp_path, seeds=2)
     assert calls == [0], "refused before anything was run"
     reproduce(own, tmp_path, seeds=2, record=False)
-    assert calls == [0, 1] and len(ledger.recorded("toy", toy.results)["runs"]) == 1
+    assert calls == [0, 1] and len(ledger.recorded_runs("toy", toy.results)) == 1
     ledger.check_committed(
         dataclasses.replace(toy, file=tmp_path / "y.py")
     )  # outside of a repository: no commit to name
@@ -125,7 +125,7 @@ def test_a_run_with_uncommitted_code_is_not_recorded_after_a_commit(toy, tmp_pat
     directory = begun(tmp_path, changed=["attention_jax/ops/fused.py"])
     with pytest.raises(InputError, match=r"seed0 .*not committed \(attention_jax/ops/fused.py\)"):
         reproduce(toy, tmp_path, seeds=1)
-    assert not ledger.recorded("toy", toy.results)["runs"]
+    assert not ledger.recorded_runs("toy", toy.results)
     assert reproduce(toy, tmp_path, seeds=1, record=False), "without recording it is as good as any"
     old = "0" * 40
     begun(tmp_path, changed=[], commit=old)
@@ -135,7 +135,7 @@ def test_a_run_with_uncommitted_code_is_not_recorded_after_a_commit(toy, tmp_pat
     with pytest.raises(InputError, match=f"the commit {old[:10]} of .* is not in this"):
         ledger.origin(toy, directory, "command")
     reproduce(toy, tmp_path, rate=0.5, seeds=1)
-    [run] = ledger.recorded("toy", toy.results)["runs"]
+    [run] = ledger.recorded_runs("toy", toy.results)
     assert run["metrics"]["test.error"] == 0.5, "with other options it is another run"
 
 
@@ -311,5 +311,5 @@ def test_processes_that_record_at_once_lose_nothing(tmp_path):
     )
     writers = [subprocess.Popen([sys.executable, "-c", code, name, str(tmp_path)]) for name in "abc"]
     assert [writer.wait(timeout=120) for writer in writers] == [0, 0, 0]
-    assert len(ledger.recorded("toy", tmp_path)["runs"]) == 60
+    assert len(ledger.recorded_runs("toy", tmp_path)) == 60
     assert [path.name for path in tmp_path.iterdir()] == ["toy.json"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from attention_jax import catalogue, record
+from attention_jax import catalogue, results
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -22,9 +22,9 @@ def experiments() -> list:
 
 
 @pytest.fixture(scope="module")
-def rows(experiments) -> list[record.Judged]:
+def rows(experiments) -> list[results.Judged]:
     """Every claim there is, with its recorded runs."""
-    return [one for experiment in experiments for one in record.judged(experiment)]
+    return [one for experiment in experiments for one in results.judged(experiment)]
 
 
 def test_the_pages_are_those_of_the_committed_results(tmp_path):
@@ -32,7 +32,7 @@ def test_the_pages_are_those_of_the_committed_results(tmp_path):
     (tmp_path / "docs").mkdir()
     for name in pages:
         (tmp_path / name).write_text((ROOT / name).read_text(encoding="utf-8"), encoding="utf-8")
-    record.write_pages(tmp_path)
+    results.write_pages(tmp_path)
     stale = [name for name in pages if (tmp_path / name).read_text() != (ROOT / name).read_text()]
     assert not stale, "the results have changed: make results"
 
@@ -41,7 +41,7 @@ def test_readme_shows_committed_results_with_misses_among_them(rows):
     lines = README.splitlines()
     start = lines.index("| experiment | claim | kind | bound | published | ours | verdict |") + 2
     shown = lines[start : lines.index("", start)]
-    stale = set(shown) - {record.readme_line(one) for one in rows}
+    stale = set(shown) - {results.readme_line(one) for one in rows}
     assert len(shown) >= 12 and not stale, f"README's table shows lines that are no recorded results: {sorted(stale)}"
     missed = sum("| missed" in line for line in shown)
     share = sum(one.verdict == "missed" for one in rows) / len(rows)
@@ -50,7 +50,7 @@ def test_readme_shows_committed_results_with_misses_among_them(rows):
 
 def test_readme_has_the_counts_of_every_kind_with_caveats_and_misses(experiments, rows):
     counts = README.partition("<!-- counts -->\n")[2].partition("\n<!-- end -->")[0]
-    assert counts == record.readme_counts(experiments, rows)
+    assert counts == results.readme_counts(experiments, rows)
     misses = Counter(one.experiment for one in rows if one.verdict == "missed")
     counts = " ".join(counts.split())
     missed = counts.partition("Missed: ")[2]

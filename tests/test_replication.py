@@ -31,7 +31,7 @@ def experiment(tmp_path, monkeypatch):
 
 
 def recorded(experiment) -> list[tuple]:
-    runs = ledger.recorded("toy", experiment.results)["runs"]
+    runs = ledger.recorded_runs("toy", experiment.results)
     return [(run["variant"], run["seed"], run["metrics"]["test.error"]) for run in runs]
 
 
@@ -40,7 +40,7 @@ def test_the_registered_seeds_are_run_and_recorded_once(experiment, tmp_path, ca
     assert replication.registered(tmp_path / "rows.json") == {("toy", "a"): frozenset({100, 101})}
     replication.replicate(tmp_path / "rows.json", asked, (), OVERRIDE, Here())
     assert recorded(experiment) == [("a", 100, 100), ("a", 101, 101)]
-    first = ledger.recorded("toy", experiment.results)["runs"][0]
+    first = ledger.recorded_runs("toy", experiment.results)[0]
     assert first["command"] == "python launch.py reproduce toy --variant a --train.seed 100 --seeds 1"
     capsys.readouterr()
     replication.replicate(tmp_path / "rows.json", asked, (), OVERRIDE, Here())
@@ -66,11 +66,11 @@ def test_a_run_that_diverges_is_recorded_and_misses(experiment, tmp_path, monkey
     monkeypatch.setattr(replication.catalogue, "load_experiment", lambda name: diverging)
     unrecorded = Reproduction(root=str(tmp_path / "other"), record=False)
     replication.replicate(tmp_path / "rows.json", unrecorded, (), OVERRIDE, Here())
-    assert "diverged" in capsys.readouterr().out and not ledger.recorded("toy", experiment.results)["runs"]
+    assert "diverged" in capsys.readouterr().out and not ledger.recorded_runs("toy", experiment.results)
     for _ in range(2):
         replication.replicate(tmp_path / "rows.json", Reproduction(root=str(tmp_path / "runs")), (), OVERRIDE, Here())
     assert capsys.readouterr().out.count("diverged") == 1, "what is recorded is not run again"
-    [first, second] = runs = ledger.recorded("toy", experiment.results)["runs"]
+    [first, second] = runs = ledger.recorded_runs("toy", experiment.results)
     assert "step 7" in first["diverged"] and second["metrics"] == {"test.error": 0.5}
     assert first["command"] == "python launch.py reproduce toy --variant a --train.seed 100 --seeds 1"
     claim = Claim("error", "test.error", None, "s", kind="aim", variant="a", at_most=1.0)

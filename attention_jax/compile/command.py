@@ -66,7 +66,7 @@ def known(experiment: Experiment, config: configs.Config) -> dict:
 def recorded_facts(experiment: Experiment, config: configs.Config) -> dict:
     """Return the data sizes that a recorded run of this experiment with the data of `config` has; {} without one."""
     variants = experiment.variants()
-    for recorded in ledger.recorded(experiment.name, experiment.results)["runs"]:
+    for recorded in ledger.recorded_runs(experiment.name, experiment.results):
         variant = variants.get(recorded["variant"])
         if variant and variant.data == config.data:
             return recorded.get("facts", {})

@@ -200,7 +200,7 @@ def record(directory: Path, settings: Settings, trials: Sequence[Trial], words: 
     draw(experiment, f"{experiment.results / name}-")
 
 
-def recorded(experiment: catalogue.Experiment) -> tuple[Settings, list[Trial]]:
+def recorded_trials(experiment: catalogue.Experiment) -> tuple[Settings, list[Trial]]:
     """The settings and trials of the recorded runs of an experiment's own grid; no trials where it has none.
 
     The metric is the one that the sweep selects by, or that of the test split if not every recorded run has it.
@@ -221,7 +221,7 @@ def recorded(experiment: catalogue.Experiment) -> tuple[Settings, list[Trial]]:
 
 def draw(experiment: catalogue.Experiment, stem: str) -> list[Path]:
     """Plot the recorded trials of an experiment's own grid."""
-    settings, trials = recorded(experiment)
+    settings, trials = recorded_trials(experiment)
     return figures(stem, settings, trials) if trials else []
 
 
@@ -251,7 +251,7 @@ def announce(settings: Settings, points: Sequence[dict]):
     show(Table(f"Sweep of {name}", ("trial", *short_names(settings.space)), rows, right=("trial",)))
     more = f" ({settings.trials} in all; later ones depend on results)" if len(points) < settings.trials else ""
     print(f"{len(points)} trials{more} x {settings.seeds} seeds by {settings.method}, for {settings.metric}")
-    known = [(run, f"experiments/results/{name}.json") for run in ledger.recorded(name)["runs"]]
+    known = [(run, f"experiments/results/{name}.json") for run in ledger.recorded_runs(name)]
     known += [(read_json(path), str(path)) for path in sorted(Path("runs", name).glob("*/result.json"))]
     known = [(run["seconds"] / len(run["history"]), where) for run, where in known if run.get("history")]
     if not known:

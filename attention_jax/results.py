@@ -1,6 +1,6 @@
 """Tables of the recorded results: claims with verdicts, withdrawn bounds, measurements, and the replication.
 
-`launch.py reproduce` prints it; `make results` (`python -m attention_jax.record`) writes docs/results.md,
+`launch.py reproduce` prints it; `make results` (`python -m attention_jax.results`) writes docs/results.md,
 docs/replication.md and README's numbers from experiments/results/*.json.
 """
 
@@ -14,7 +14,7 @@ from attention_jax.catalogue import CHAPTERS, ROOT, Experiment, load_experiment,
 from attention_jax.comparison import elsewhere
 from attention_jax.config import Bound, Claim, Grid, Withdrawn
 from attention_jax.files import write_atomically
-from attention_jax.ledger import recorded
+from attention_jax.ledger import recorded_runs
 from attention_jax.replication import registered
 from attention_jax.report.tables import Table, markdown, number, span
 from attention_jax.report.verdicts import (
@@ -42,16 +42,16 @@ class Judged:
     claim: Claim
     original: Sequence[Mapping]
     replication: Sequence[Mapping] = ()
-    complete: bool = False
-    """Whether all registered seeds have been run, or, as measurements are not registered, any fresh seed; if so, the
-    verdict rests on the replication."""
+    replication_decides: bool = False
+    """Whether the verdict rests on the replication: every registered seed has been run, or, for a measurement, whose
+    seeds are not registered, any fresh seed."""
     registered: bool = False
     """Whether the claim has bounds and its variant is registered for the replication."""
 
     @property
     def runs(self) -> Sequence[Mapping]:
         """The runs on which the verdict rests."""
-        return self.replication if self.complete else self.original
+        return self.replication if self.replication_decides else self.original
 
     @property
     def verdict(self) -> str:
@@ -66,35 +66,38 @@ class Judged:
     @property
     def replicated(self) -> bool:
         """Whether the claim has bounds and a complete replication."""
-        return self.complete and self.claim.bounded
+        return self.replication_decides and self.claim.bounded
 
 
 def judged(
     experiment: Experiment,
     runs: Sequence[Mapping] | None = None,
-    rows: Mapping | None = None,
+    seeds: Mapping[tuple[str, str], frozenset[int]] | None = None,
     others: Sequence[Bound] | None = None,
 ) -> list[Judged]:
-    """All claims of an experiment, or `others` instead, on its recorded runs, or on `runs`."""
-    runs = recorded(experiment.name, experiment.results)["runs"] if runs is None else runs
-    rows = registered() if rows is None else rows
-    fresh = {seed for (name, _), seeds in rows.items() if name == experiment.name for seed in seeds}
+    """Judge all claims of an experiment, or `others` instead, on its recorded runs, or on `runs`.
+
+    `seeds` are the registered seeds by experiment and variant; those of experiments/replication.json by default.
+    """
+    runs = recorded_runs(experiment.name, experiment.results) if runs is None else runs
+    seeds = registered() if seeds is None else seeds
+    fresh = frozenset().union(*(some for (name, _), some in seeds.items() if name == experiment.name))
     original = [run for run in runs if run["seed"] not in fresh]
     replication = [run for run in runs if run["seed"] in fresh]
 
     def one(bound: Bound) -> Judged:
-        wanted, found = rows.get((experiment.name, bound.variant), frozenset()), by_seed(bound, replication).keys()
-        complete = bool(wanted) and wanted <= found if bound.bounded else bool(found)
-        return Judged(experiment.name, bound, original, replication, complete, bool(wanted) and bound.bounded)
+        wanted, found = seeds.get((experiment.name, bound.variant), frozenset()), by_seed(bound, replication).keys()
+        decides = bool(wanted) and wanted <= found if bound.bounded else bool(found)
+        return Judged(experiment.name, bound, original, replication, decides, bool(wanted) and bound.bounded)
 
     return [one(bound) for bound in (experiment.claims if others is None else others)]
 
 
 def withdrawn_today(
-    experiment: Experiment, runs: Sequence[Mapping] | None = None, rows: Mapping | None = None
+    experiment: Experiment, runs: Sequence[Mapping], seeds: Mapping | None = None
 ) -> list[tuple[Withdrawn, str, str]]:
     """Return each withdrawn bound with its current value and status, on the runs that would decide a claim."""
-    today = judged(experiment, runs, rows, [bound.on_record for bound in experiment.withdrawn])
+    today = judged(experiment, runs, seeds, [bound.on_record for bound in experiment.withdrawn])
     return [(bound, *state_today(bound, one.runs)) for bound, one in zip(experiment.withdrawn, today)]
 
 
@@ -199,9 +202,8 @@ def grid_table(grid: Grid, runs: Sequence[Mapping]) -> Table:
     return Table(grid.caption, ("variant", *grid.columns), lines, right=tuple(grid.columns))
 
 
-def section(experiment: Experiment, rows: Sequence[Judged]) -> str:
-    """Write an experiment's section of docs/results.md."""
-    runs = [*rows[0].original, *rows[0].replication] if rows else recorded(experiment.name, experiment.results)["runs"]
+def section(experiment: Experiment, rows: Sequence[Judged], runs: Sequence[Mapping]) -> str:
+    """Write an experiment's section of docs/results.md: its claims as `rows`, with measurements of all `runs`."""
     table = claims_table(rows, sources=True)
     parts = [f"### {experiment.name}", experiment.claim]
     parts += [markdown(without(table, "experiment"))] if rows else []
@@ -222,11 +224,15 @@ def without(table: Table, column: str) -> Table:
     )
 
 
-def page(experiments: Sequence[Experiment]) -> str:
-    """Write the generated part of docs/results.md: counts, then the experiments by chapter."""
-    rows = {experiment.name: judged(experiment) for experiment in experiments}
+def page(
+    experiments: Sequence[Experiment], rows: Mapping[str, Sequence[Judged]], runs: Mapping[str, Sequence[Mapping]]
+) -> str:
+    """Write the generated part of docs/results.md: counts, then the experiments by chapter.
+
+    `rows` are the judged claims and `runs` the recorded runs, by experiment.
+    """
     everything = [one for some in rows.values() for one in some]
-    withdrawn = [state for experiment in experiments for _, _, state in withdrawn_today(experiment)]
+    withdrawn = [state for one in experiments for _, _, state in withdrawn_today(one, runs[one.name])]
     parts = [markdown(counts_table(everything)), fill(f"{caveats_line(everything)}.", 100)]
     parts += [fill(survival_line(everything), 100)] if survival_line(everything) else []
     missed = sum("missed" in state for state in withdrawn)
@@ -234,7 +240,7 @@ def page(experiments: Sequence[Experiment]) -> str:
     for chapter in CHAPTERS:
         inside = [e for e in experiments if e.about("Chapter") == chapter and (rows[e.name] or e.withdrawn or e.grids)]
         parts += [f"## {chapter[0].upper()}{chapter[1:]}"] if inside else []
-        parts += [section(experiment, rows[experiment.name]) for experiment in inside]
+        parts += [section(experiment, rows[experiment.name], runs[experiment.name]) for experiment in inside]
     return "\n\n".join(parts)
 
 
@@ -294,9 +300,11 @@ def fresh_readme(text: str, experiments: Sequence[Experiment], rows: Sequence[Ju
 def write_pages(root: Path = ROOT.parent):
     """Update README and the generated parts of docs/results.md and docs/replication.md."""
     experiments = [load_experiment(name) for name in names()]
-    rows = [one for experiment in experiments for one in judged(experiment)]
+    runs = {experiment.name: recorded_runs(experiment.name, experiment.results) for experiment in experiments}
+    by_name = {experiment.name: judged(experiment, runs[experiment.name]) for experiment in experiments}
+    rows = [one for some in by_name.values() for one in some]
     others = [f"\n## {table.title}\n\n{markdown(table)}\n" for table in elsewhere(ROOT / "results")]
-    results = f"{page(experiments)}\n" + "".join(others)
+    results = f"{page(experiments, by_name, runs)}\n" + "".join(others)
     for name, generated in (("results", results), ("replication", f"{replication_page(rows)}\n")):
         path = root / "docs" / f"{name}.md"
         kept = path.read_text(encoding="utf-8").partition("<!-- generated -->\n")[0]

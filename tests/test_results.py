@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from toy_experiment import toy
 
-from attention_jax import record
+from attention_jax import results
 from attention_jax.config import Claim, Grid, Withdrawn
 from attention_jax.report.experiment_page import experiment_page
 
@@ -29,7 +29,7 @@ def experiment(tmp_path):
 
 
 def test_every_claim_has_a_line_with_kind_bound_and_what_is_judged(experiment):
-    [first, second] = record.claims_table(record.judged(experiment, [run(1.5)], {}), sources=True).rows
+    [first, second] = results.claims_table(results.judged(experiment, [run(1.5)], {}), sources=True).rows
     assert first[:5] == ("toy", "the error", "other protocol", "<= 2", "1")
     assert first[5:9] == ("1.5", "-", "1.5", "above") and first[9] == "table 1; differs: half the data"
     assert second[3:9] == ("<= 0", "-", "-", "-", "-", "not run")
@@ -38,7 +38,7 @@ def test_every_claim_has_a_line_with_kind_bound_and_what_is_judged(experiment):
 def test_the_nth_best_seed_is_shown_as_what_is_judged_beside_the_median(experiment):
     counted = dataclasses.replace(CLAIM, seeds_needed=1)
     one = dataclasses.replace(experiment, claims=(counted,))
-    [line] = record.claims_table(record.judged(one, [run(1.5), run(9.0, 1), run(8.0, 2)], {})).rows
+    [line] = results.claims_table(results.judged(one, [run(1.5), run(9.0, 1), run(8.0, 2)], {})).rows
     assert line[5] == "8 (1.5-9, 3 seeds)" and line[7] == "1.5 (seed 1 of 3)" and line[8] == "above"
 
 
@@ -47,54 +47,54 @@ ROWS = {("toy", ""): frozenset({100, 101}), ("toy", "b"): frozenset({100, 101})}
 
 def test_the_replication_is_judged_once_all_registered_seeds_have_been_run(experiment):
     runs = [run(1.5), run(5.0, 100)]
-    claim, _ = record.judged(experiment, runs, ROWS)
-    assert not claim.complete and claim.verdict == "above" and claim.survived is None
-    claim, _ = record.judged(experiment, [*runs, run(7.0, 101)], ROWS)
-    assert claim.complete and claim.verdict == "missed" and claim.survived is False
-    [line] = record.replication_table([claim]).rows
+    claim, _ = results.judged(experiment, runs, ROWS)
+    assert not claim.replication_decides and claim.verdict == "above" and claim.survived is None
+    claim, _ = results.judged(experiment, [*runs, run(7.0, 101)], ROWS)
+    assert claim.replication_decides and claim.verdict == "missed" and claim.survived is False
+    [line] = results.replication_table([claim]).rows
     assert line[4:] == ("1.5", "6 (5-7, 2 seeds)", "above", "missed", "changed")
-    line = record.survival_line([claim])
+    line = results.survival_line([claim])
     assert "1 of 1 registered" in line and "0 keep" in line and "1 change it: above to missed (1)." in line
-    assert record.claims_table([claim]).rows[0][5:8] == ("1.5", "6 (5-7, 2 seeds)", "6")
+    assert results.claims_table([claim]).rows[0][5:8] == ("1.5", "6 (5-7, 2 seeds)", "6")
 
 
 def test_a_number_that_is_the_same_for_every_seed_counts_apart(experiment):
-    claim, _ = record.judged(experiment, [run(1.5), run(1.5, 100), run(1.5, 101)], ROWS)
-    line = record.survival_line([claim])
+    claim, _ = results.judged(experiment, [run(1.5), run(1.5, 100), run(1.5, 101)], ROWS)
+    line = results.survival_line([claim])
     assert "1 of 1 registered claims so far. 1 of them" in line and "the other 0, 0 keep" in line
-    assert record.replication_table([claim]).rows[0][5] == "1.5 (equal for 2 seeds)"
+    assert results.replication_table([claim]).rows[0][5] == "1.5 (equal for 2 seeds)"
 
 
 def test_a_measurement_is_not_registered_and_shows_the_fresh_seeds_of_both_variants(experiment):
     measured = Claim("a - b", "test.error", None, "s", kind="measurement", variant="c", minus="")
     one = dataclasses.replace(experiment, claims=(measured, CLAIM))
     runs = [run(1.0, 100), run(3.0, 100, "c"), run(9.0)]
-    difference, bounded = record.judged(one, runs, ROWS)
-    assert difference.verdict == "measured" and record.claims_table([difference]).rows[0][5:8] == ("-", "2", "2")
-    assert not bounded.complete, "one of its two registered seeds is missing"
+    difference, bounded = results.judged(one, runs, ROWS)
+    assert difference.verdict == "measured" and results.claims_table([difference]).rows[0][5:8] == ("-", "2", "2")
+    assert not bounded.replication_decides, "one of its two registered seeds is missing"
 
 
 def test_a_claim_that_had_no_run_before_neither_keeps_nor_changes_its_verdict(experiment):
-    claim, _ = record.judged(experiment, [run(1.0, 100), run(1.5, 101)], ROWS)
-    assert claim.replicated and claim.survived is None and record.replication_table([claim]).rows[0][-1] == "first run"
-    assert "1 had no original run" in record.survival_line([claim])
+    claim, _ = results.judged(experiment, [run(1.0, 100), run(1.5, 101)], ROWS)
+    assert claim.replicated and claim.survived is None and results.replication_table([claim]).rows[0][-1] == "first run"
+    assert "1 had no original run" in results.survival_line([claim])
 
 
 def test_a_difference_is_replicated_where_both_variants_are(experiment):
     fresh = [run(1.0, 100), run(2.0, 101), run(3.0, 100, "b")]
-    _, order = record.judged(experiment, fresh, ROWS)
-    assert not order.complete
-    _, order = record.judged(experiment, [*fresh, run(3.0, 101, "b")], ROWS)
-    assert order.complete and order.verdict == "holds"
+    _, order = results.judged(experiment, fresh, ROWS)
+    assert not order.replication_decides
+    _, order = results.judged(experiment, [*fresh, run(3.0, 101, "b")], ROWS)
+    assert order.replication_decides and order.verdict == "holds"
 
 
 def test_counts_are_by_kind_and_the_sum_is_the_number_of_claims(experiment):
-    rows = record.judged(experiment, [run(1.5), run(9.0, variant="b")], {})
-    table = record.counts_table(rows)
+    rows = results.judged(experiment, [run(1.5), run(9.0, variant="b")], {})
+    table = results.counts_table(rows)
     assert table.columns == ("kind", "above", "holds")
     assert table.rows == [("other protocol", "1", "0"), ("order", "0", "1"), ("all", "1", "1")]
     late = dataclasses.replace(rows[0], claim=dataclasses.replace(CLAIM, after="the runs"))
-    assert record.caveats_line([late, rows[1]]) == (
+    assert results.caveats_line([late, rows[1]]) == (
         "Of 2 judged claims, 2 are met and 0 missed. Caveats: bound set after a result (1)"
     )
 
@@ -117,24 +117,24 @@ OLD = Withdrawn(
 @pytest.mark.parametrize("value, state", [(1.5, "met, not beaten"), (0.4, "met, beaten"), (3.0, "missed, not beaten")])
 def test_a_withdrawn_bound_is_compared_with_current_results(experiment, value, state):
     old = dataclasses.replace(experiment, withdrawn=(OLD,))
-    [(bound, _, found)] = record.withdrawn_today(old, [run(value, variant="b")], {})
+    [(bound, _, found)] = results.withdrawn_today(old, [run(value, variant="b")], {})
     assert bound is OLD and found == state
-    assert record.withdrawn_today(old, [run(value, variant="was")], {}) == [(OLD, "-", "not run")]
-    [line] = record.withdrawn_table(record.withdrawn_today(old, [run(value, variant="b")], {})).rows
+    assert results.withdrawn_today(old, [run(value, variant="was")], {}) == [(OLD, "-", "not run")]
+    [line] = results.withdrawn_table(results.withdrawn_today(old, [run(value, variant="b")], {})).rows
     assert line[1] == "<= 2, beaten <= 0.5" and line[3] == "2026-01-01 to 2026-01-02" and line[-1] == "it was wrong"
 
 
 def test_a_withdrawn_bound_is_compared_with_the_replication_once_it_is_complete(experiment):
     old = dataclasses.replace(experiment, withdrawn=(OLD,))
     runs = [run(1.0, seed, "b") for seed in (0, 1, 2)] + [run(3.0, 100, "b")]
-    assert [found[1:] for found in record.withdrawn_today(old, runs, ROWS)] == [("1", "met, not beaten")]
+    assert [found[1:] for found in results.withdrawn_today(old, runs, ROWS)] == [("1", "met, not beaten")]
     runs.append(run(5.0, 101, "b"))
-    assert [found[1:] for found in record.withdrawn_today(old, runs, ROWS)] == [("4", "missed, not beaten")]
+    assert [found[1:] for found in results.withdrawn_today(old, runs, ROWS)] == [("4", "missed, not beaten")]
 
 
 def test_the_page_of_an_experiment_judges_as_the_record_does(experiment):
     runs = [run(1.5), run(5.0, 100), run(7.0, 101)]
-    page = experiment_page(experiment, record.judged(experiment, runs, ROWS), {})
+    page = experiment_page(experiment, results.judged(experiment, runs, ROWS), {})
     assert "missed: the error; ours 6 (5-7, 2 seeds)" in " ".join(page.split())
 
 
@@ -144,6 +144,7 @@ def test_the_page_has_every_claim_withdrawn_bound_and_grid(experiment):
     )
     grid = Grid("Errors", {"error": "test.error"}, ("", "b"))
     full = dataclasses.replace(experiment, withdrawn=(old,), grids=(grid,))
-    page = record.section(full, record.judged(full, [run(1.5), run(0.25, variant="b")], {}))
+    runs = [run(1.5), run(0.25, variant="b")]
+    page = results.section(full, results.judged(full, runs, {}), runs)
     for text in ("### toy", "It works.", "the error", "a - b", "old error", "missed", "why", "| b | 0.25 |"):
         assert text in page
