@@ -253,7 +253,7 @@ def announce(settings: Settings, points: Sequence[dict]):
     print(f"{len(points)} trials{more} x {settings.seeds} seeds by {settings.method}, for {settings.metric}")
     known = [(run, f"experiments/results/{name}.json") for run in ledger.recorded_runs(name)]
     known += [(read_json(path), str(path)) for path in sorted(Path("runs", name).glob("*/result.json"))]
-    known = [(run["seconds"] / len(run["history"]), where) for run, where in known if run.get("history")]
+    known = [(run["seconds"] / run["history"][-1]["epoch"], where) for run, where in known if run.get("history")]
     if not known:
         print(f"time: unknown, as no run of {name} has ended here; `launch.py train {name}` would tell")
         return

@@ -9,7 +9,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
-from attention_jax import InputError, catalogue
+from attention_jax import InputError, catalogue, ledger
 from attention_jax.config import Config, Dates, LuongSeq2seq, replace
 from attention_jax.files import one_at_a_time
 from attention_jax.sweep import driver, summary
@@ -197,3 +197,12 @@ def test_the_sweeps_that_are_shipped_record_what_their_claims_speak_of(name):
     assert summary.variant(other, points[0]) == label(points[0]), "another configuration is no variant"
     assert {name for claim in experiment.claims for name in (claim.variant, claim.minus)} <= {*variants, None}
     assert [replace(experiment.config(), **point) for point in points] == list(variants.values())
+
+
+def test_the_estimate_counts_the_epochs_of_a_recorded_run_whose_history_is_thinned(tmp_path, monkeypatch, capsys):
+    recorded = {"seconds": 600.0, "history": [{"epoch": epoch} for epoch in range(100, 1001, 100)]}
+    monkeypatch.setattr(ledger, "recorded_runs", lambda name: [recorded])
+    monkeypatch.chdir(tmp_path)
+    ours = settings(RATES, config=replace(STUDY, **{"train.total_epochs": 100}))
+    summary.announce(ours, driver.first_points(ours))
+    assert "about 3.0 minutes" in capsys.readouterr().out
