@@ -4,7 +4,7 @@ Chapter: recurrent attention
 Source: Vinyals, Fortunato, Jaitly 2015, "Pointer Networks" (arXiv 1506.03134), section 3.1 and table 1
 Data: generated; 5 to 10 points uniform in the unit square
 Command: python launch.py reproduce pointer_networks
-Cost: 64 minutes on one CPU core, with much other work beside it
+Cost: 37 minutes on one CPU core (64 beside much other work)
 
 The output has as many classes as there are points: no output layer of a fixed size can have them, but the attention
 weights do. A hull is right if it is the same polygon, as in the paper: from whichever corner, whether or not the first
@@ -15,7 +15,8 @@ train on 5 to 10 points, as here, is easier. Training has a million sets as ther
 units instead of 256 or 512, and Adam instead of SGD. And the length of training was found on the test accuracy: three
 were tried, with 0.880 and 0.729 on 5 and 10 points after 1.4 million sets (200,000 different ones; a polygon that began
 at another corner counted as wrong then), 0.935 and 0.841 after 6 million, and the recorded numbers after 9 million. So
-the recorded accuracy is tuned on the test sets that it reports.
+the recorded accuracy is tuned on the test sets that it reports. Another seed (1001, 2026-11-24), which chose nothing,
+has 0.949 and 0.860 on the same sets.
 """
 
 from attention_jax.config import BAR, Claim, Config, ConvexHulls, Optim, PointerNetwork, Train, Withdrawn, replace
