@@ -34,7 +34,7 @@ ROOMS = {  # room -> (third-party packages, rooms of this package) it may import
     "catalogue": (set(), {"config"}),
     "provenance": (set(), set()),
     "ledger": (set(), {"config", "catalogue", "provenance", "lifecycle", "run_directory", "report", "files"}),
-    "record": (set(), {"config", "catalogue", "comparison", "ledger", "replication", "report", "files"}),
+    "results": (set(), {"config", "catalogue", "comparison", "ledger", "replication", "report", "files"}),
     "replication": (set(), {"config", "catalogue", "check", "ledger", "files"}),
     "comparison": (set(), {"config", "catalogue", "ledger", "report"}),
     "check": (set(), {"config", "catalogue", "ledger", "comparison", "lifecycle", "run_directory", "files", "report"}),
