@@ -4,6 +4,7 @@ Bit-identical numbers are expected only on the machine of the record: others rou
 the difference. `comparison.expected` is the tolerance. Nothing is written to experiments/results.
 """
 
+import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from attention_jax.catalogue import Experiment
 from attention_jax.comparison import Compared, compared, machine, table
 from attention_jax.config import Config, earlier_names, option_name, replace
 from attention_jax.files import data_home, read_json, write_json
-from attention_jax.ledger import ended
+from attention_jax.ledger import ended, shown
 from attention_jax.report.tables import Table, show
 
 COMPILING = 10.0
@@ -134,7 +135,7 @@ def candidates(experiment: Experiment, here: Here, outcome: Outcome) -> list[Aga
         try:
             if variant not in variants:
                 raise InputError(f"{variant!r} is no variant any more")
-            words = with_data(variants[variant], run["command"].split()[3:], here)
+            words = with_data(variants[variant], recorded_words(run), here)
         except InputError as error:
             outcome.skip(experiment.name, str(error))
             continue
@@ -142,6 +143,19 @@ def candidates(experiment: Experiment, here: Here, outcome: Outcome) -> list[Aga
         repeat = seeds[variant] = seeds.get(variant, -1) + 1
         found.append(Again(experiment, run, config, words, repeat))
     return found
+
+
+def recorded_words(run: Mapping) -> list[str]:
+    """Return a run's command from the experiment's name on, without its variant and its output directory.
+
+    Commands recorded before 2026-11-24 do not quote a variant that has spaces.
+
+    >>> recorded_words({"variant": "a b", "command": "python launch.py reproduce x --variant a b --seeds 1"})
+    ['x', '--seeds', '1']
+    """
+    quoted = f"--variant {shlex.quote(run['variant'])}"
+    command = run["command"].replace(quoted, "").replace(f"--variant {run['variant']}", "")
+    return shown(shlex.split(command)[3:])
 
 
 def with_data(config: Config, words: Sequence[str], here: Here) -> list[str]:

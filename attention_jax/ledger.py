@@ -2,6 +2,7 @@
 
 import datetime
 import math
+import shlex
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -121,7 +122,7 @@ def seeds_of(experiment: Experiment, asked: Reproduction, config: Config) -> ran
 
 def command_of(experiment: Experiment, words: Sequence[str]) -> str:
     """Return the command of a run for the record."""
-    return " ".join(["python launch.py reproduce", experiment.name, *shown(words)])
+    return shlex.join(["python", "launch.py", "reproduce", experiment.name, *shown(words)])
 
 
 def shown(words: Sequence[str]) -> list[str]:
@@ -131,7 +132,7 @@ def shown(words: Sequence[str]) -> list[str]:
     ['--data.path', 'date.txt.gz', '--data.source-file', 'x.de,y.de']
     """
     split = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
-    kept = [word for word, before in zip(split, ["", *split]) if "--root" not in (word, before)]
+    kept = [word for word, before in zip(split, ["", *split]) if not {"--root", "--out"} & {word, before}]
     return [",".join(Path(part).name if "/" in part else part for part in word.split(",")) for word in kept]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from attention_jax import Diverged, InputError, check, commands, comparison, config as configs, ledger
+from attention_jax import Diverged, InputError, catalogue, check, cli, commands, comparison, config as configs, ledger
 from attention_jax.catalogue import Experiment
 from attention_jax.config import Claim
 
@@ -177,6 +177,25 @@ def test_an_interrupt_keeps_what_has_ended(toy, tmp_path, capsys):
         in capsys.readouterr().out
     )
     assert [run["run"] for run in report(tmp_path)["runs"]] == ["ended seed 0"]
+
+
+@pytest.mark.parametrize("command", ["--variant two words --seeds 1", "--variant 'two words' --seeds 1 --out sw"])
+def test_a_recorded_command_is_repeated_without_its_variant_and_output(toy, tmp_path, command):
+    toy, given = toy("toy", {("two words", 0): (10.1, 2.0)}, command=command), []
+    claim = dataclasses.replace(CLAIM, variant="two words")
+    toy = dataclasses.replace(toy, claims=(claim,))
+    checked([toy], override=lambda config, words: given.append(words) or config)
+    assert given == [["toy", "--seeds", "1"]]
+
+
+def test_every_recorded_command_is_understood_today(tmp_path):
+    """Those whose data need no files; the published files are not in the repository."""
+    outcome, understood = check.Outcome(tmp_path), 0
+    for name in catalogue.names():
+        for again in check.candidates(catalogue.load_experiment(name), check.Here(), outcome):
+            cli.parse_with_config(cli.Reproduce, again.words, lambda _, again=again: again.config)
+            understood += 1
+    assert understood > 200
 
 
 def test_the_command_line_checks_an_experiment_of_ones_own_with_the_options_it_was_recorded_with(tmp_path, monkeypatch):
