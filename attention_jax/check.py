@@ -4,6 +4,7 @@ Bit-identical numbers are expected only on the machine of the record: others rou
 the difference. `comparison.expected` is the tolerance. Nothing is written to experiments/results.
 """
 
+import re
 import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,7 +16,7 @@ from attention_jax.catalogue import Experiment
 from attention_jax.comparison import Compared, compared, machine, table
 from attention_jax.config import Config, earlier_names, option_name, replace
 from attention_jax.files import data_home, read_json, write_json
-from attention_jax.ledger import ended, shown
+from attention_jax.ledger import ended
 from attention_jax.report.tables import Table, show
 
 COMPILING = 10.0
@@ -150,12 +151,10 @@ def recorded_words(run: Mapping) -> list[str]:
 
     Commands recorded before 2026-11-24 do not quote a variant that has spaces.
 
-    >>> recorded_words({"variant": "a b", "command": "python launch.py reproduce x --variant a b --seeds 1"})
+    >>> recorded_words({"command": "python launch.py reproduce x --variant a b --seeds 1"})
     ['x', '--seeds', '1']
     """
-    quoted = f"--variant {shlex.quote(run['variant'])}"
-    command = run["command"].replace(quoted, "").replace(f"--variant {run['variant']}", "")
-    return shown(shlex.split(command)[3:])
+    return shlex.split(re.sub(r" --(variant|out) .*?(?= --|$)", "", run["command"]))[3:]
 
 
 def with_data(config: Config, words: Sequence[str], here: Here) -> list[str]:

@@ -282,8 +282,7 @@ def reproduce(words: list[str]):
     rows = []
     for experiment in experiments:
         runs = ledger.reproduce(experiment, asked, override, [word for word in words if word not in asked.names])
-        whole = asked.scale == "recorded" and not asked.variant
-        rows += results.judged(experiment, None if whole else runs if asked.scale != "smoke" else [])
+        rows += results.judged(experiment, [] if asked.scale == "smoke" else runs)
     show(results.claims_table(rows))
     print()
     show(results.counts_table(rows))
