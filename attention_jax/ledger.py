@@ -130,10 +130,13 @@ def shown(words: Sequence[str]) -> list[str]:
 
     >>> shown(["--data.path=/home/me/date.txt.gz", "--root", "/tmp/runs", "--data.source-file", "/a/x.de,/a/y.de"])
     ['--data.path', 'date.txt.gz', '--data.source-file', 'x.de,y.de']
+    >>> shown(["--variant", "d_k / 4"])
+    ['--variant', 'd_k / 4']
     """
     split = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
-    kept = [word for word, before in zip(split, ["", *split]) if not {"--root", "--out"} & {word, before}]
-    return [",".join(Path(part).name if "/" in part else part for part in word.split(",")) for word in kept]
+    kept = [pair for pair in zip(split, ["", *split]) if not {"--root", "--out"} & set(pair)]
+    name = lambda word: ",".join(Path(part).name if "/" in part else part for part in word.split(","))
+    return [word if before == "--variant" else name(word) for word, before in kept]
 
 
 def should_record(experiment: Experiment, asked: Reproduction) -> bool:
