@@ -158,10 +158,12 @@ def recorded_words(run: Mapping) -> list[str]:
 
 
 def with_data(config: Config, words: Sequence[str], here: Here) -> list[str]:
-    """Return the words of a recorded command from the experiment's name on, with local files and present option names.
+    """Return the words of a command with the paths of data files on this machine, and with current option names.
 
-    A recorded command has only the names of its files: `here.local` and its directories are searched for them. Data
-    that are downloaded by default may also be in the cache. Raises InputError if the data are not available.
+    `words` come from a recorded run (`recorded_words`) or from a row of the replication, and name data files without
+    their directories: `here.local` and the directories in it are searched for them. A file that is not found is left
+    out if the same data have been downloaded; options that were renamed since get their new names. Raises InputError
+    if the data are not available.
     """
     files = [option for option in catalogue.user_data(config) if option != "--data.dataset"]
     downloads = config.data.downloads if config.data else ""

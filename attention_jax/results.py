@@ -43,8 +43,8 @@ class Judged:
     original: Sequence[Mapping]
     replication: Sequence[Mapping] = ()
     replication_decides: bool = False
-    """Whether the verdict rests on the replication: every registered seed has been run, or, for a measurement, whose
-    seeds are not registered, any fresh seed."""
+    """Whether the verdict rests on the replication. A claim needs all its registered seeds; a measurement, which has no
+    registered seeds, needs one fresh seed."""
     registered: bool = False
     """Whether the claim has bounds and its variant is registered for the replication."""
 
