@@ -8,8 +8,9 @@ Command: python launch.py reproduce bahdanau_length
 Cost: 75 minutes on one CPU core for the two models with one seed
 
 Two models of equal width train on the same pairs: an encoder-decoder whose encoder hands over one vector, and the same
-with additive attention. experiments/results/bahdanau_length.png has both curves of BLEU by length. The bounds on the
-share of BLEU that is kept beyond 30 tokens are our own, read off the shape of the paper's figure.
+with additive attention. experiments/results/bahdanau_length.png has both curves of BLEU by length, drawn on 2026-11-20
+from runs whose BLEU by length was not stored. The bounds on the share of BLEU that is kept beyond 30 tokens are our
+own, read off the shape of the paper's figure.
 """
 
 from pathlib import Path
@@ -42,8 +43,8 @@ def sweep() -> dict[str, str]:
 
 
 def figure(recorded: dict[str, list[dict]], path: Path) -> Path | None:
-    """BLEU by length on the test sentences, the first seed of each variant; None of runs of before 2026-11-23, which do
-    not tell it."""
+    """BLEU by length on the test sentences, the first seed of each variant; None if a run was recorded before
+    2026-11-23, when BLEU by length was not yet stored."""
     from attention_jax.report.bleu import LengthBin, length_figure
 
     bins = {variant: runs[0].get("bleu_by_length", {}).get("test") for variant, runs in recorded.items()}

@@ -83,7 +83,7 @@ CLAIMS = (
 
 
 def withdrawn(text: str, until: str, reason: str, **bound) -> Withdrawn:
-    """A bound of one of the two claims that there were, on the last and on the best epoch; never run."""
+    """A former bound on the last or the best epoch; neither was ever run."""
     return Withdrawn(text, "test.accuracy", 0.8917, PUBLISHED, bar=0.8922, until=until, reason=reason, **bound)
 
 

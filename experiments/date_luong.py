@@ -11,7 +11,7 @@ Nobody has published a number for this model on these data, so both bounds are o
 and a learning rate that warms up to 0.002 and falls to zero let half of the book's width learn the task in 4 epochs.
 
 Days are sampled with replacement: 28.7 % of the 5,000 generated test dates occur in training as well (28.1 % in the
-published file). So the second claim counts the other 3,565 alone. With one seed of three a single test date is wrong.
+published file). So the second claim counts the other 3,565 alone. With one seed of six a single test date is wrong.
 There is no validation set, and nothing is selected.
 """
 

@@ -312,7 +312,7 @@ CLAIMS = (
         2.95,
     ),
     Claim(
-        "n sum p^2 without the scaling over e: the softmax saturates",
+        "n sum p^2 of unscaled scores, divided by e: the softmax saturates",
         "participation.dot_64_over_scaled",
         None,
         "Vaswani et al. 2017, section 3.2.1: regions of extremely small gradients",

@@ -15,9 +15,9 @@ The claim is about the validation loss of the best epoch.
 The book's plots have 2.54 (PyTorch), 2.57 (JAX), 2.56 (MXNet) and 1.51 (TensorFlow) there. Its reader of the file takes
 one validation pair more, which becomes a batch of its own, and the plot is the mean of the two batches. So counted, the
 book's PyTorch code has 2.51 here (2.39 to 2.52, 5 seeds); on the 128 pairs alone 2.86 (2.78 to 2.90). Ours is held
-against the latter. All three of our seeds (2.65 to 2.72) are outside of that range, on the better side, and the cause
-is not known: some part of the model or of its training is not the book's. Until 2026-11-22 ours was held against 2.54,
-and missed the bound with the same runs.
+against the latter. All six of our seeds (2.64 to 2.72) are outside of that range, on the better side. The cause is not
+known; probably some part of the model or of its training differs from the book's. Until 2026-11-22 ours was held
+against 2.54, and missed the bound with the same runs.
 
 Section 10.7 masks padding in its loss and section 11.4 does not, so the two published numbers do not compare.
 """

@@ -4,7 +4,7 @@ Chapter: recurrent attention
 Source: Luong et al. 2015, tables 1 and 4 (WMT English-German, other data: only the order is compared)
 Data: Multi30k German to English, lower-cased Moses tokens; `--data.path DIR` reads the published files
 Command: python launch.py reproduce multi30k_scores
-Cost: 4 to 7 minutes on one CPU core for each of the models of 6 epochs; for 12 epochs 20 to 50 minutes each (other work
+Cost: 3 to 21 minutes on one CPU core for each of the models of 6 epochs, and 20 to 50 for those of 12 (other work
   beside them). The replication has three seeds of every model of 6 epochs but mean and the divided scores
 
 One GRU of width 256 reads the source, in one direction as Luong's does, so that dot products are of equal widths;
@@ -18,21 +18,23 @@ table 4 all scores have input feeding, here the comparisons of scores have none.
 are above location, too, is our own claim. The difference to no attention is far larger here (17 instead of 2.8) mostly
 because the model without attention is far from the end of its training after 6 epochs.
 
-After 6 epochs the orders of the scores hold, with one exception: the BLEU of general is 5.3 above location's, not
-below (5.5 with the original seeds). Feeding lost with every score, in the median of three fresh seeds: 0.2 to 0.8 BLEU
-with additive, scaled_dot, dot, concat and location, 4.4 with general, 3.8 and 7.0 with the local windows, which use
-general, too. With additive, scaled_dot and location the seeds disagree about the sign. The original runs, most of one
-seed, had lost with every score but scaled_dot (+0.4). These eight differences were claims (at least 0) before any run.
-They were removed on 2026-11-22, when seven were missed, and are claims again since 2026-11-23. One cause with general
-is the size of its scores, which put all weight on one word before anything is learnt (`input_feeding`): divided by
-sqrt(256) ("scaled_general") feeding costs nothing (36.6 BLEU with and without it, validation loss 1.78 and 1.72).
+After 6 epochs the orders of the scores hold, with one exception: the BLEU of general is 5.3 above location's, not below
+(5.5 with the original seeds). Feeding lost with every score, in the median of three fresh seeds: 0.2 to 0.8 BLEU with
+additive, scaled_dot, dot, concat and location, 4.4 with general, 3.8 and 7.0 with the local windows, which use general,
+too. With additive, scaled_dot and location the seeds disagree about the sign. The original runs, most of one seed, had
+lost with every score but scaled_dot (+0.4). These eight differences were claims (at least 0) before any run. They were
+removed on 2026-11-22, when seven were missed, and are claims again since 2026-11-23. One cause with general is the size
+of its scores, which put all weight on one word before anything is learnt (`input_feeding`): divided by sqrt(256)
+("scaled_general") feeding costs no BLEU (36.6 with and without it, one seed) but 0.06 of validation loss (1.78 and
+1.72).
 
 Two steps of Luong's table 1 were set again for models that train for 12 epochs, as Luong's with dropout do, after the
-rows of 6 epochs had missed them. The window, now with the divided score, has the best model of all (38.3 BLEU, +3.5);
-score, window and scaling change at once in this step. Feeding location changes nothing (-0.2 and -0.3 with two seeds,
-where chance alone makes 2 either way). With 12 epochs location itself, which had lost most by short training, gains
-4.3. Location's scores do not depend on the keys, so their size is not the cause. On 29,000 short captions a decoder may
-have little use for its previous attention. (Luong's models read a reversed source; these do not.)
+rows of 6 epochs had missed them. The window, now with the divided score, has 38.3 BLEU, +3.5 over location (one seed,
+both with feeding); score, window and scaling change at once in this step. Feeding location changes nothing (-0.2 and
+-0.3 with two seeds, where chance alone makes 2 either way). With 12 epochs location itself, which had lost most by
+short training, gains 4.3. Location's scores do not depend on the keys, so their size is not the cause. On 29,000 short
+captions a decoder may have little use for its previous attention. (Luong's models read a reversed source; these do
+not.)
 
 The first two steps of table 1, a reversed source (+1.3) and dropout (+1.4), both without attention, are claims that
 were registered before their run: "base", "base, reversed" and "base, reversed, dropout", each for 12 epochs.

@@ -1,11 +1,11 @@
-"""Commands longer than any in training: relative positions, and one layer used again, carry out more of them.
+"""Commands longer than any in training: do relative positions, and one layer used again, carry out more of them?
 
 Chapter: Transformer
 Source: Csordas, Irie, Schmidhuber 2021, "The Devil is in the Detail" (EMNLP, arXiv 2108.12284), abstract: 100 % of
   SCAN's commands longer than a cutoff of 26; section 3
 Data: SCAN's 20,910 commands (Lake & Baroni 2018, arXiv 1711.00350), generated; those of at most 26 actions train
 Command: python launch.py reproduce scan
-Cost: 28 minutes on one CPU core for "universal", 11 and 9 for the others; three seeds
+Cost: 28 minutes on one CPU core for "universal", 11 and 9 for the others; one seed is recorded under this protocol
 
 "universal" is their best model: three times the same layer of width 128 with eight heads (`--model.shared-layers`),
 Transformer-XL's relative positions (`ops.biases:TransformerXLBias`), dropout wherever they have it; 10,880 steps of 64
@@ -27,8 +27,8 @@ rested would have missed it, too: its 252 errors were all among the longest comm
 That run was one of four models that were compared on those 2,624 themselves, one seed each (AMD EPYC, 2026-11-22):
 "absolute" had 37 %, "relative" 49 %, Transformer-XL's positions in three layers with less dropout 42 %, "universal"
 82 % after 20 epochs and 90 % after 40. The last was right up to 36 actions, had half of those with 40 and one in twenty
-of those with 48, and 229 of its 252 errors ended too early. A position that was never seen
-tells the model nothing, while the distances were all seen.
+of those with 48, and 229 of its 252 errors ended too early. A position that was never seen tells the model nothing.
+Shaw's distances are clipped at 16, so all of them were seen; Transformer-XL's distances beyond 26 were not.
 """
 
 from attention_jax.config import Claim, Config, Decode, Grid, Optim, Scan, Train, Transformer, Withdrawn, replace

@@ -6,9 +6,9 @@ Data: scikit-learn's digits: 1,238 images train, 200 validate, 359 test
 Command: python launch.py sweep sweep_vit --seeds 3 --record
 Cost: see results/sweep_vit.json
 
-Every run has 20 epochs whatever a step costs, so that the table shows accuracy beside seconds. The published numbers
-are of large models on large data, and every combination is only measured. The sweep selects on the validation images.
-The runs of 2026-11-20 trained on these, too, and have test metrics alone.
+Every run has 20 epochs whatever a step costs, so that the sweep's summary shows accuracy beside seconds. The published
+numbers are of large models on large data, and every combination is only measured. The sweep selects on the validation
+images. The runs of 2026-11-20 trained on these, too, and have test metrics alone.
 """
 
 from attention_jax.config import Config, Grid, Images, Optim, Train, Vit, replace

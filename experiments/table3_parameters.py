@@ -7,15 +7,15 @@ Command: python launch.py reproduce table3_parameters
 Cost: seconds: nothing is computed, `jax.eval_shape` only traces the initialisation
 
 The paper's vocabulary has "about 37,000" joint pieces; one table serves both languages and the output layer. With
-37,000 pieces every row but one is within 5 % of the paper: N = 2 has 33.7 million instead of 36, and base 63.1 instead
-of 65. The base row asks for 40,745 pieces, 10 % more than the paper states.
+37,000 pieces every row but one is within 5 % of the paper: N = 2 has 33.7 million instead of 36. The base row has 63.1
+million instead of 65; it asks for 40,745 pieces, 10 % more than the paper states.
 
-With 40,745 pieces, which are fitted to the base row, the differences of the other rows to it are judged, two numbers
-that the paper rounds to a million. Nine of ten agree. "big" does not, with any vocabulary that the other rows of
-another width allow: its 148 million more than the base row ask for about 30,800 pieces, those of d = 1024 for 41,300
-and those of d = 256 for 39,900. Until 2026-11-22 the differences were judged with 37,000 pieces, and d = 1024, with
-100.8 million, was missed, too; "big" had 151.2. Rows of the base model's width do not depend on the vocabulary; the
-three of another width, which do, are claims of another protocol.
+With 40,745 pieces, which are fitted to the base row, the differences of the other rows to it are judged; each is one of
+two numbers that the paper rounds to a million. Nine of ten agree. "big" does not, with any vocabulary that the other
+rows of another width allow: its 148 million more than the base row ask for about 30,800 pieces, those of d = 1024 for
+41,300 and those of d = 256 for 39,900. Until 2026-11-22 the differences were judged with 37,000 pieces, and d = 1024,
+with 100.8 million, was missed, too; "big" had 151.2. Rows of the base model's width do not depend on the vocabulary;
+the three of another width, which do, are claims of another protocol.
 """
 
 from attention_jax.config import Claim, Config, Grid, Transformer, replace
@@ -26,7 +26,7 @@ STATED = 37_000
 VOCABULARY = 40_745
 """Pieces with which the base row has 65 million."""
 TOLERANCE = 1.2
-"""Millions: two numbers rounded to a million, and a fifth."""
+"""Millions: half a million of rounding for each of two numbers, and 0.2 more."""
 
 ROWS = {  # name -> (changes to the base model, millions in the paper)
     "base": ({}, 65),
