@@ -10,7 +10,7 @@ The paper's vocabulary has "about 37,000" joint pieces; one table serves both la
 37,000 pieces every row but one is within 5 % of the paper: N = 2 has 33.7 million instead of 36. The base row has 63.1
 million instead of 65; it asks for 40,745 pieces, 10 % more than the paper states.
 
-With 40,745 pieces, which are fitted to the base row, the differences of the other rows to it are judged; each is one of
+With 40,745 pieces, which are fitted to the base row, the differences of the other rows to it are judged, each between
 two numbers that the paper rounds to a million. Nine of ten agree. "big" does not, with any vocabulary that the other
 rows of another width allow: its 148 million more than the base row ask for about 30,800 pieces, those of d = 1024 for
 41,300 and those of d = 256 for 39,900. Until 2026-11-22 the differences were judged with 37,000 pieces, and d = 1024,
