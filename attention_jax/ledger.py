@@ -79,7 +79,7 @@ def reproduce(
     if asked.scale == "recorded":
         found = recorded_runs(experiment.name, experiment.results)
         return [run for run in found if asked.variant in ("", run["variant"])]
-    keep, command = should_record(experiment, asked), command_of(experiment, words)
+    keep, command = should_record(experiment, asked), command_of(["reproduce", experiment.name, *words])
     if keep:
         check_committed(experiment)
     done = []
@@ -120,9 +120,9 @@ def seeds_of(experiment: Experiment, asked: Reproduction, config: Config) -> ran
     return range(config.train.seed, config.train.seed + count)
 
 
-def command_of(experiment: Experiment, words: Sequence[str]) -> str:
-    """Return the command of a run for the record."""
-    return shlex.join(["python", "launch.py", "reproduce", experiment.name, *shown(words)])
+def command_of(words: Sequence[str]) -> str:
+    """Return the command `launch.py words` for the record."""
+    return shlex.join(["python", "launch.py", *shown(words)])
 
 
 def shown(words: Sequence[str]) -> list[str]:

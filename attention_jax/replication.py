@@ -65,5 +65,6 @@ def replicate_once(row: Mapping, seed: int, asked: Reproduction, override: Overr
     except Diverged as error:
         if ledger.should_record(experiment, once):
             directory = once.directory(experiment, variant, seed)
-            ledger.record_diverged(experiment, variant, seed, error, directory, ledger.command_of(experiment, recorded))
+            command = ledger.command_of(["reproduce", experiment.name, *recorded])
+            ledger.record_diverged(experiment, variant, seed, error, directory, command)
         print(f"  diverged: {error}", flush=True)

@@ -183,7 +183,7 @@ def record(directory: Path, settings: Settings, trials: Sequence[Trial], words: 
     """Keep every finished run in experiments/results/NAME.json, with the `words` of the command, and the figures."""
     name = settings.config.name
     experiment = catalogue.load_experiment(name)
-    command = shlex.join(["python", "launch.py", "sweep", *ledger.shown(words)])
+    command = ledger.command_of(["sweep", *words])
     finished = [
         (trial, run_directory, result)
         for trial in trials
