@@ -136,7 +136,8 @@ def candidates(experiment: Experiment, here: Here, outcome: Outcome) -> list[Aga
         try:
             if variant not in variants:
                 raise InputError(f"{variant!r} is no variant any more")
-            words = with_data(variants[variant], recorded_words(run), here)
+            words = current_names(variants[variant], recorded_words(run))
+            words = with_data(variants[variant], words, here)
         except InputError as error:
             outcome.skip(experiment.name, str(error))
             continue
@@ -157,19 +158,23 @@ def recorded_words(run: Mapping) -> list[str]:
     return shlex.split(re.sub(r" --(variant|out) .*?(?= --|$)", "", run["command"]))[3:]
 
 
+def current_names(config: Config, words: Sequence[str]) -> list[str]:
+    """Return the words of a recorded command, where options that were renamed since have their current names."""
+    present = {option_name(old): option_name(new) for old, new in earlier_names(config).items()}
+    return [present.get(word, word) for word in words]
+
+
 def with_data(config: Config, words: Sequence[str], here: Here) -> list[str]:
-    """Return the words of a command with the paths of data files on this machine, and with current option names.
+    """Return the words of a command with the paths of data files on this machine.
 
     `words` come from a recorded run (`recorded_words`) or from a row of the replication, and name data files without
     their directories: `here.local` and the directories in it are searched for them. A file that is not found is left
-    out if the same data have been downloaded; options that were renamed since get their new names. Raises InputError
-    if the data are not available.
+    out if the same data have been downloaded. Raises InputError if the data are not available.
     """
+    words = list(words)
     files = [option for option in catalogue.user_data(config) if option != "--data.dataset"]
     downloads = config.data.downloads if config.data else ""
     cached = bool(downloads) and (Path(data_home()) / downloads).is_dir()
-    present = {option_name(old): option_name(new) for old, new in earlier_names(config).items()}
-    words = [present.get(word, word) for word in words]
     if downloads and not cached and not any(option in (*words, *here.options) for option in files):
         raise InputError(f"needs a download of {downloads.partition('/')[0]}: run it once without --check")
     for option in files:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from attention_jax import Diverged, InputError, catalogue, config as configs, ledger
 from attention_jax.catalogue import ROOT
-from attention_jax.check import Here, Override, with_data
+from attention_jax.check import Here, Override, current_names, with_data
 from attention_jax.files import read_json
 from attention_jax.ledger import Reproduction
 
@@ -55,7 +55,8 @@ def replicate_once(row: Mapping, seed: int, asked: Reproduction, override: Overr
     if (variant, seed) in {(run["variant"], run["seed"]) for run in done}:
         return
     print(" ".join(filter(None, [experiment.name, variant, f"seed {seed}"])), flush=True)
-    words = with_data(experiment.variant(variant), row.get("options", []), here)
+    config = experiment.variant(variant)
+    words = with_data(config, current_names(config, row.get("options", [])), here)
     seeded = lambda config: configs.replace(override(config, words), **{"train.seed": seed})
     once = replace(asked, scale="full", variant=variant, seeds=1)
     named = ["--variant", variant] if variant else []
