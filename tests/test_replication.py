@@ -75,6 +75,10 @@ def test_a_run_that_diverges_is_recorded_and_misses(experiment, tmp_path, monkey
     assert first["command"] == "python launch.py reproduce toy --variant a --train.seed 100 --seeds 1"
     claim = Claim("error", "test.error", None, "s", kind="aim", variant="a", at_most=1.0)
     assert verdicts.judge(claim, [second])[1] == "holds" and verdicts.judge(claim, runs)[1] == "missed"
+    for shown in (runs, runs[::-1]):
+        assert verdicts.ours(claim, shown) == "nan (0.5-0.5, 2 seeds, 1 diverged)"
+        assert "seeds disagree" in verdicts.caveats(claim, shown)
+    assert verdicts.ours(claim, [first, first | {"seed": 101}]) == "nan (nan-nan, 2 seeds, 2 diverged)"
     best = dataclasses.replace(claim, seeds_needed=1)
     assert verdicts.judge(best, runs)[1] == "holds", "the best of the two seeds is the one that ended"
     assert ledger.ended(experiment) == [second], "figures and --check leave a diverged run out"

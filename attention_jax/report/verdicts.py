@@ -147,10 +147,16 @@ def noise(bound, runs: Sequence[Mapping], seed: int, otherwise: float = 0.0) -> 
 
 
 def interval(bound, runs: Sequence[Mapping]) -> Interval | None:
-    """Return the range of several seeds, or the interval of one seed over test examples, or None."""
+    """Return the range of several seeds, or the interval of one seed over test examples, or None.
+
+    Diverged runs, whose number is NaN, are left out of the range and counted: "3 seeds, 1 diverged".
+    """
     values = by_seed(bound, runs)
     if len(values) > 1:
-        return Interval(min(values.values()), max(values.values()), f"{len(values)} seeds")
+        ended = [value for value in values.values() if not math.isnan(value)] or [math.nan]
+        diverged = sum(map(math.isnan, values.values()))
+        why = f"{len(values)} seeds" + (f", {diverged} diverged" if diverged else "")
+        return Interval(min(ended), max(ended), why)
     return noise(bound, runs, *values) if values else None
 
 
@@ -195,8 +201,8 @@ def bounds(bound) -> str:
 
 
 def alike(values: Sequence[float]) -> bool:
-    """Whether several seeds gave one number, to the digits that are shown."""
-    return len(values) > 1 and number(min(values)) == number(max(values))
+    """Whether several seeds gave one number, to the digits that are shown; not if one diverged."""
+    return len(values) > 1 and not any(map(math.isnan, values)) and number(min(values)) == number(max(values))
 
 
 def ours(bound, runs: Sequence[Mapping]) -> str:
