@@ -55,8 +55,8 @@ def replicate_once(row: Mapping, seed: int, asked: Reproduction, override: Overr
     if (variant, seed) in {(run["variant"], run["seed"]) for run in done}:
         return
     print(" ".join(filter(None, [experiment.name, variant, f"seed {seed}"])), flush=True)
-    config = experiment.variant(variant)
-    words = with_data(config, current_names(config, row.get("options", [])), here)
+    declared = experiment.variant(variant)
+    words = with_data(declared, current_names(declared, row.get("options", [])), here)
     seeded = lambda config: configs.replace(override(config, words), **{"train.seed": seed})
     once = replace(asked, scale="full", variant=variant, seeds=1)
     named = ["--variant", variant] if variant else []

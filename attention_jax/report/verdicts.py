@@ -153,10 +153,10 @@ def interval(bound, runs: Sequence[Mapping]) -> Interval | None:
     """
     values = by_seed(bound, runs)
     if len(values) > 1:
-        ended = [value for value in values.values() if not math.isnan(value)] or [math.nan]
-        diverged = sum(map(math.isnan, values.values()))
+        ended = [value for value in values.values() if not math.isnan(value)]
+        diverged = len(values) - len(ended)
         why = f"{len(values)} seeds" + (f", {diverged} diverged" if diverged else "")
-        return Interval(min(ended), max(ended), why)
+        return Interval(min(ended, default=math.nan), max(ended, default=math.nan), why)
     return noise(bound, runs, *values) if values else None
 
 
