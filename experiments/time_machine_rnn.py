@@ -12,9 +12,11 @@ book plots it. The book prints two implementations of the same network. From scr
 7.43 in TensorFlow, 7.31 in JAX and 7.36 in MXNet; with the library's layer (9.6) 7.19 in PyTorch, 7.24 in TensorFlow
 and 7.32 in MXNet. Ours is initialised like the latter.
 
-At this learning rate training amplifies rounding. Six recorded seeds have 7.24 to 7.36; on a processor with other
-vector instructions (AMD EPYC, avx512_bf16, one core, 2026-11-24) seed 0 ends at 7.62 instead of 7.36, with the
-code of commit 4f73ccc as with today's. So `reproduce --check` can say "differs" there.
+At this learning rate training amplifies rounding, so a seed has another number on another processor. Seed 0 has 7.36 in
+the record and 7.62 on an AMD EPYC with avx512_bf16 (one core, 2026-11-24), with the code of commit 4f73ccc as with
+today's. Ten registered seeds have 7.16 to 7.50; the seven of them that ran on that processor, 1004 to 1010, vary more
+than twice as much as the six recorded before (standard deviations 0.13 and 0.05). Seed 0 stays outside of what 13 seeds
+predict (7.09 to 7.54), so `reproduce --check` says "differs" when it repeats it there.
 """
 
 from attention_jax.config import (
