@@ -12,7 +12,7 @@ from attention_jax.ledger import ended
 from attention_jax.report import intervals
 from attention_jax.report.intervals import Interval
 from attention_jax.report.tables import Table, number, span
-from attention_jax.report.verdicts import by_seed, noise
+from attention_jax.report.verdicts import by_seed, noise, trained
 
 TRAINED, COMPUTED = 0.05, 0.02
 """The relative tolerance of a number without recorded noise: of a training, of a computation without training."""
@@ -66,7 +66,7 @@ def expected(claim: Claim, then: Sequence[Mapping], seed: int) -> Interval:
     """
     values = by_seed(claim, then)
     value, seeds = values[seed], list(values.values())
-    computed = not any("steps" in run for run in then)
+    computed = not any(map(trained, then))
     parts = [intervals.another_seed(seeds)] if len(seeds) > 2 else []
     if len(seeds) == 2:
         parts = [Interval(min(seeds), max(seeds), "2 seeds")]

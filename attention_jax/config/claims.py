@@ -1,7 +1,6 @@
 """Claims of experiments: a number, its bounds, and the kind of its comparison."""
 
 import dataclasses
-import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -94,13 +93,18 @@ class Claim(_Registered, Bound):
             raise InputError(f"the claim {self.text!r} is of kind {self.kind!r}, which needs a published number")
         if self.kind == "other protocol" and not self.differs:
             raise InputError(f"the claim {self.text!r} of another protocol needs `differs`: say what differs in a line")
+        if sum(map(bool, (self.also, self.epoch is not None, self.best, self.last))) > 1:
+            raise InputError(f"the claim {self.text!r} has more than one of `also`, `epoch`, `best` and `last`")
+        if self.best and self.metric.startswith("test"):
+            raise InputError(
+                f"the claim {self.text!r} takes the best epoch of {self.metric}, a test split: name an epoch"
+            )
 
     @property
-    def near(self) -> tuple[float, float]:
-        """The interval of reproduced numbers of the same protocol: the source's spread or 5 % of its number."""
+    def near(self) -> list[tuple[float, float]]:
+        """The intervals of reproduced numbers of the same protocol: the source's spread, and 5 % around its number."""
         share = 0.05 * abs(self.published)
-        low, high = self.spread or (math.inf, -math.inf)
-        return min(low, self.published - share), max(high, self.published + share)
+        return [(self.published - share, self.published + share), *([self.spread] if self.spread else [])]
 
 
 @dataclass(frozen=True, kw_only=True)

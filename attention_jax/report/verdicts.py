@@ -5,7 +5,7 @@ Runs are mappings {"variant": str, "seed": int, "metrics": {name: number}, "hist
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Literal
 
@@ -45,7 +45,9 @@ def value_of(bound, run: Mapping) -> float | None:
         return by_epoch.get(bound.epoch)
     if bound.last:
         return fmean(list(by_epoch.values())[-bound.last :]) if len(by_epoch) >= bound.last else None
-    return (max if upward(bound) else min)(by_epoch.values(), default=None)
+    better = min if lower_is_better(bound.metric) else max
+    finite = [value for value in by_epoch.values() if not math.isnan(value)]
+    return better(finite, default=None if not by_epoch else math.nan)
 
 
 def parts_of(bound, run: Mapping) -> dict[str, float | None]:
@@ -101,7 +103,7 @@ def judge(claim, runs: Sequence[Mapping]) -> tuple[float | None, Verdict]:
     if claim.kind == "same protocol":
         if beats(claim, runs):
             return value, "beaten"
-        if claim.near[0] <= value <= claim.near[1]:
+        if any(low <= value <= high for low, high in claim.near):
             return value, "reproduced"
     return value, "above" if value >= claim.published else "below"
 
@@ -160,21 +162,46 @@ def interval(bound, runs: Sequence[Mapping]) -> Interval | None:
     return noise(bound, runs, *values) if values else None
 
 
+def trained(run: Mapping) -> bool:
+    """Whether a run trained a model, as opposed to a computation; a study that trains has a history."""
+    return "steps" in run or bool(run.get("history") or run.get("diverged"))
+
+
+def uncertain(claim, runs: Sequence[Mapping]) -> bool:
+    """Whether the interval of the only seed (`noise`) has numbers that meet the claim and numbers that miss it."""
+    [seed] = by_seed(claim, runs)
+    found = noise(claim, runs, seed)
+    if found is None:
+        return False
+    low = -math.inf if claim.at_least is None else claim.at_least
+    high = math.inf if claim.at_most is None else claim.at_most
+    meets_none, meets_all = found.high < low or found.low > high, low <= found.low and found.high <= high
+    return not (meets_none or meets_all)
+
+
+def disagree(claim, values: Iterable[float]) -> bool:
+    """Whether single seeds have another verdict, missed or met, than their median; not asked of a claim that counts
+    seeds (`seeds_needed`)."""
+    met = within(claim, float(np.median(list(values))))
+    return not claim.seeds_needed and any(within(claim, value) != met for value in values)
+
+
 def caveats(claim, runs: Sequence[Mapping]) -> list[str]:
     """Return the caveats of a status, which do not change it.
 
-    one seed: a model was trained once. within noise (of one seed), seeds disagree: at one end of the `interval` the
-    claim would be missed, or would not. bound set after a result: `Claim.after` says which. no commit: a run does not
-    name the commit that it ran.
+    one seed: a model was trained once. within noise: one seed misses the claim, and other numbers in its interval
+    (`noise`) would not, or the other way round. seeds disagree: single seeds miss a claim that the median meets, or the
+    other way round. bound set after a result: `Claim.after` says which. no commit: a run does not name the commit that
+    it ran.
     """
-    verdict, values, found = judge(claim, runs)[1], by_seed(claim, runs), interval(claim, runs)
+    verdict, values = judge(claim, runs)[1], by_seed(claim, runs)
     if verdict in ("measured", "not run"):
         return []
-    trained = any("steps" in run for run in runs_of(claim, runs))
-    ends = {within(claim, end) for end in found[:2]} if found and not claim.seeds_needed else set()
+    one_seed = len(values) == 1
+    doubtful = uncertain(claim, runs) if one_seed else disagree(claim, values.values())
     return [
-        *(["one seed"] if trained and len(values) == 1 else []),
-        *(["within noise" if len(values) == 1 else "seeds disagree"] if {verdict == "missed"} & ends else []),
+        *(["one seed"] if one_seed and any(map(trained, runs_of(claim, runs))) else []),
+        *(["within noise" if one_seed else "seeds disagree"] if doubtful else []),
         *(["bound set after a result"] if claim.after else []),
         *(["no commit"] if any(not run.get("environment", {}).get("commit") for run in runs_of(claim, runs)) else []),
     ]

@@ -51,6 +51,8 @@ def test_the_same_protocol_is_reproduced_within_5_percent_of_the_published_numbe
 def test_the_spread_of_the_source_counts_where_it_is_wider_than_5_percent():
     assert judge(claim("same protocol", at_least=30.0, spread=(34.0, 39.5)), [run(34.5)])[1] == "reproduced"
     assert judge(claim("same protocol", at_least=30.0, spread=(34.0, 39.5)), [run(33.5)])[1] == "below"
+    between = claim("same protocol", at_least=30.0, spread=(31.0, 32.0))
+    assert [judge(between, [run(value)])[1] for value in (31.5, 35.0, 38.0)] == ["reproduced", "below", "reproduced"]
 
 
 @pytest.mark.parametrize(
@@ -92,6 +94,9 @@ def test_a_number_without_a_bound_is_measured():
         ({"kind": "aim"}, "bounds"),
         ({"kind": "same protocol", "published": None, "at_least": 1.0}, "published"),
         ({"kind": "other protocol", "at_least": 1.0}, "differs"),
+        ({"kind": "measurement", "best": True, "epoch": 2}, "more than one of"),
+        ({"kind": "measurement", "also": ("b",), "last": 2}, "more than one of"),
+        ({"kind": "measurement", "metric": "test_2017.bleu", "best": True}, "best epoch of test_2017.bleu"),
     ],
 )
 def test_a_claim_whose_kind_does_not_fit_is_refused(fields, words):
@@ -144,17 +149,25 @@ def test_an_order_is_judged_by_differences_of_the_same_seed():
 
 
 def test_epoch_and_best_come_from_the_history():
-    history = [{"epoch": 1, "valid.loss": 3.0, "test.bleu": 1.0}, {"epoch": 2, "valid.loss": 1.5}]
-    history += [{"epoch": 3, "valid.loss": 2.0, "test.bleu": 9.0}]
+    history = [{"epoch": 1, "valid.loss": 3.0, "test.bleu": 1.0, "valid.bleu": 2.0}, {"epoch": 2, "valid.loss": 1.5}]
+    history += [{"epoch": 3, "valid.loss": 2.0, "test.bleu": 9.0, "valid.bleu": 8.0}]
     runs = [run(2.0, metric="valid.loss", history=history)]
     assert judge(claim(metric="valid.loss", best=True), runs)[0] == 1.5
     assert (
         judge(claim(metric="valid.loss", best=True, at_least=1.0, at_most=2.0), runs)[0] == 1.5
     )  # a loss, whatever its bounds
-    assert judge(claim(metric="test.bleu", best=True), runs)[0] == 9.0
+    assert judge(claim(metric="valid.bleu", best=True), runs)[0] == 8.0
     assert judge(claim(metric="test.bleu", epoch=1), runs)[0] == 1.0
     assert judge(claim(metric="test.bleu", epoch=2), runs) == (None, "not run")
     assert judge(claim(metric="valid.loss"), runs)[0] == 2.0
+
+
+def test_a_difference_of_best_epochs_takes_the_best_of_both_whatever_its_bound():
+    curve = lambda *values: {"history": [{"epoch": i, "valid.accuracy": value} for i, value in enumerate(values, 1)]}
+    runs = [run(0.0, **curve(0.1, 0.5)), run(0.0, "wide", **curve(0.1, 0.9, float("nan")))]
+    gain = claim(metric="valid.accuracy", best=True, variant="wide", minus="", at_most=0.01)
+    value, verdict = judge(gain, runs)
+    assert value == pytest.approx(0.4) and verdict == "missed"
 
 
 def test_a_claim_of_several_numbers_is_judged_by_their_mean_within_an_interval_that_is_narrower():
@@ -197,6 +210,10 @@ def test_a_computation_has_no_seeds_to_speak_of_and_several_seeds_may_disagree()
     seeds = [trained(37.0), trained(39.0, 1), trained(40.0, 2)]
     assert with_caveats(claim(at_least=38.0), seeds) == "holds (seeds disagree)"
     assert with_caveats(claim(at_least=39.5), seeds) == "missed (seeds disagree)"
+    inside = [trained(value, seed) for seed, value in enumerate((0.0, 5.0, 10.0, 11.0))]
+    assert with_caveats(claim(at_least=4.0, at_most=6.0), inside) == "missed (seeds disagree)", "seed 1 meets it"
+    apart = [trained(value, seed) for seed, value in enumerate((1.0, 9.0))]
+    assert with_caveats(claim(at_least=4.0, at_most=6.0), apart) == "holds (seeds disagree)", "no seed meets it"
     assert with_caveats(claim(at_least=37.0), seeds) == "holds" and ours(claim(), seeds) == "39 (37-40, 3 seeds)"
     assert with_caveats(claim(at_least=38.0, seeds_needed=2), seeds) == "holds", "how many have to is in the claim"
 
@@ -206,8 +223,12 @@ def test_a_bound_after_a_result_and_a_run_without_its_commit_are_caveats():
     assert caveats(claim(at_least=1.0), [run(39.0), run(38.0, seed=1) | {"environment": {"commit": None}}]) == [
         "no commit"
     ]
-    other = run(38.0, variant="other") | {"environment": {}}
+    other = trained(38.0) | {"variant": "other", "environment": {}}
     assert caveats(claim(at_least=1.0), [run(39.0), other]) == [], "its runs are not judged here"
+    study = run(39.0, history=[{"epoch": 1, "valid.loss": 1.0}])
+    assert caveats(claim(at_least=1.0), [study]) == ["one seed"], "a study that trains has a history"
+    diverged = run(0.0) | {"diverged": "the loss is nan"}
+    assert with_caveats(claim(at_least=1.0), [diverged]) == "missed (one seed)"
 
 
 def test_a_share_of_counted_examples_has_an_interval_and_so_has_a_difference_of_two():
@@ -215,6 +236,9 @@ def test_a_share_of_counted_examples_has_an_interval_and_so_has_a_difference_of_
     runs = [trained(0.9196, metric="test.accuracy")]
     assert ours(accuracy, runs) == "0.9196 (0.9141-0.9248, 10,000 examples)"
     assert with_caveats(accuracy, runs) == "missed (one seed, within noise)"
+    narrow = claim(metric="test.accuracy", at_least=0.92, at_most=0.921)
+    assert with_caveats(narrow, runs) == "missed (one seed, within noise)", "the interval has both bounds in it"
+    assert with_caveats(claim(metric="test.accuracy", at_least=0.93), runs) == "missed (one seed)"
     runs.append(trained(0.9196, metric="test.accuracy") | {"variant": "other"})
     low, high = wilson(0.9196, 10_000)
     half = hypot(0.9196 - low, high - 0.9196)
