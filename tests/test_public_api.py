@@ -181,7 +181,7 @@ from attention_jax.config import Config, Dates, Decode, LuongSeq2seq, Train
 
 def config():
     small = LuongSeq2seq(hidden_size=8, embed_size=4)
-    return Config("mine", Dates(examples=300), small, train=Train(best_metric="test.loss"), decode=Decode())
+    return Config("mine", Dates(examples=300), small, train=Train(best_metric="train.loss"), decode=Decode())
 '''
 
 

@@ -166,17 +166,16 @@ class Train(Options):
     """Minutes after which a checkpoint is written within an epoch, in the background; 0 writes them after epochs only.
     """
     best_metric: str = "valid.loss"
-    """The metric that decides the best checkpoint (and patience); one called loss, perplexity, error or bits is
-    minimised. Without validation data it is train.loss. Of several metrics with commas between them, the best epoch is
-    the last one that was at least as good as all before it in every metric.
+    """The metric that decides the best checkpoint (and patience), of the validation or training data; one called loss,
+    perplexity, error or bits is minimised. Give train.loss if there are no validation data. Of several metrics with
+    commas between them, the best epoch is the last one that was at least as good as all before it in every metric.
     """
     patience: int = option(0, resumable=True)
-    """Stop after this many epochs without a better `best_metric`, which is no metric of a test split; of several
-    metrics, without one that was at least as good as in all epochs before. 0 never stops early.
+    """Stop after this many epochs without a better `best_metric`; of several metrics, without one that was at least as
+    good as in all epochs before. 0 never stops early.
     """
     use_best: bool = option(False, resumable=True)
-    """End with the best checkpoint's parameters rather than the last ones; `best_metric` is no metric of a test split.
-    """
+    """End with the best checkpoint's parameters rather than the last ones."""
     average_last: int = option(0, resumable=True)
     """End with the mean of the parameters after the last N epochs; 0 does not average."""
     loss: Annotated[str, OneOf(("cross_entropy",))] = "cross_entropy"
@@ -393,16 +392,15 @@ def differences(old, new, prefix: str = "") -> dict[str, tuple]:
 
 
 def check_selection(train: Train):
-    """Raise InputError if the checkpoint of a run would be selected on a test split.
+    """Raise InputError if a test split would decide which checkpoint of a run is the best.
 
-    >>> check_selection(Train(best_metric="test.loss"))
-    >>> check_selection(Train(best_metric="test.loss", use_best=True))
+    >>> check_selection(Train(best_metric="valid.loss"))
+    >>> check_selection(Train(best_metric="valid.bleu,test.loss"))
     Traceback (most recent call last):
-    attention_jax.errors.InputError: a test split chooses no epoch: ...; got test.loss
+    attention_jax.errors.InputError: --train.best-metric must be of validation or training data, ...; got ...,test.loss
     """
-    selects = train.use_best or train.patience
-    if selects and any(name.strip().startswith("test") for name in train.best_metric.split(",")):
+    if any(name.strip().startswith("test") for name in train.best_metric.split(",")):
         raise InputError(
-            "a test split chooses no epoch: with --train.use-best or --train.patience, --train.best-metric must be of "
-            f"validation data, such as valid.loss; got {train.best_metric}"
+            "--train.best-metric must be of validation or training data, such as valid.loss or train.loss, as a test "
+            f"split selects no checkpoint; got {train.best_metric}"
         )

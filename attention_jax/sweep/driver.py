@@ -46,10 +46,10 @@ def selecting(config: configs.Config, metric: str) -> str:
     """Return the metric that a sweep selects by: `metric`, or with "" the one by which the experiment keeps
     checkpoints.
 
-    Raises InputError for a metric of a test split, and for the training loss unless it is given explicitly.
+    Raises InputError unless it is of validation data, or of training data and given explicitly.
     """
     chosen = metric or config.train.best_metric.partition(",")[0]
-    if chosen.startswith("test") or (chosen.startswith("train") and not metric):
+    if not chosen.startswith(("valid", "train") if metric else "valid"):
         raise InputError(
             f"a sweep selects on validation data: give --metric valid.loss or another of them; got {chosen} "
             "(where an experiment has none, --data.validation N holds some out)"

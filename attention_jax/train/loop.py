@@ -176,12 +176,13 @@ def check_batches(task, train):
 def check_metric(task, option: str, name: str, full: bool = False):
     """Raise InputError unless `name`, the value of `option`, is a metric or several with commas between them.
 
-    Valid are metrics of every epoch and, with `full`, those of the final evaluation. Names of training means
-    (train.loss, ...) are not checked, nor those of a task without `metric_names`.
+    Valid are metrics of every epoch and, with `full`, those of the final evaluation, except for those of test splits.
+    Names of training means (train.loss, ...) are not checked, nor those of a task without `metric_names`.
     """
     if not hasattr(task, "metric_names"):
         return
-    known = list(dict.fromkeys([*task.metric_names(False), *(task.metric_names(True) if full else ())]))
+    measured = [*task.metric_names(False), *(task.metric_names(True) if full else ())]
+    known = [metric for metric in dict.fromkeys(measured) if not metric.startswith("test")]
     if any(one not in known for one in name.split(",") if not one.startswith("train.")):
         raise InputError(f"{option} must be one of {', '.join([*known, 'train.loss'])}; got {name}")
 

@@ -29,10 +29,10 @@ def test_the_metrics_that_are_named_are_those_of_an_evaluation(model, tmp_path):
 
 def test_the_end_has_metrics_that_an_epoch_does_not(tmp_path):
     task = builder(tmp_path)(configs.Transformer(1, 1, hidden_size=8, num_heads=2, mlp_dim=8))
-    loop.check_metric(task, "--metric", "test.bleu", full=True)
+    loop.check_metric(task, "--metric", "valid.bleu", full=True)
     loop.check_metric(task, "--train.best-metric", "train.loss")
-    with pytest.raises(InputError, match="--train.best-metric .*valid.loss.*; got test.bleu"):
-        loop.check_metric(task, "--train.best-metric", "test.bleu")
+    with pytest.raises(InputError, match="--train.best-metric .*valid.loss.*; got valid.bleu"):
+        loop.check_metric(task, "--train.best-metric", "valid.bleu")
 
 
 def test_a_best_metric_that_will_not_exist_is_refused_before_training_and_leaves_nothing(tmp_path):
@@ -48,9 +48,9 @@ def test_a_best_metric_that_will_not_exist_is_refused_before_training_and_leaves
 @pytest.mark.parametrize("seeds", [1, 2])
 def test_a_metric_that_no_run_of_a_sweep_will_have_is_refused_before_the_first(tmp_path, seeds):
     model = configs.LuongSeq2seq(hidden_size=4, embed_size=4)
-    train = configs.Train(total_epochs=1, best_metric="test.loss")
+    train = configs.Train(total_epochs=1, best_metric="train.loss")
     config = configs.Config("date_luong", configs.Dates(examples=100), model, train=train, decode=configs.Decode())
     settings = driver.settings_of(config, {"optim.learning-rate": "0.1,0.2"}, "auto", 0, seeds, "valid.blue")
-    with pytest.raises(InputError, match="--metric .*test.exact_match.*got valid.blue"):
+    with pytest.raises(InputError, match="--metric .*train.loss; got valid.blue"):
         driver.sweep(settings, tmp_path / "sweeps" / "x")
     assert not (tmp_path / "sweeps" / "x").exists()

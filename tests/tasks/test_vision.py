@@ -30,7 +30,7 @@ TINY = Config(
     Images(examples=64),
     Vit(2, 16, 16, 1, 2),
     Optim(),
-    Train(batch_size=32, total_epochs=1, best_metric="test.loss"),
+    Train(batch_size=32, total_epochs=1, best_metric="train.loss"),
 )
 
 UNOPTIMIZED = {
@@ -235,7 +235,7 @@ from attention_jax.tasks import build
 from attention_jax.train.loop import train_one
 from pathlib import Path
 config = Config("tiny", Images(examples=90), Vit(4, 8, 8, 1, 2), Optim("sgd", learning_rate=0.1),
-                Train(batch_size=32, total_epochs=1, best_metric="test.loss"))
+                Train(batch_size=32, total_epochs=1, best_metric="train.loss"))
 task = build(config)
 _, params = train_one(task, config.optim, config.train, Path(sys.argv[2]), quiet=True)
 metrics = [task.evaluate(params, True).metrics[f"test.{name}"] for name in ("loss", "accuracy")]
