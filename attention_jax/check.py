@@ -18,6 +18,8 @@ from attention_jax.config import Config, earlier_names, option_name, replace
 from attention_jax.files import data_home, read_json, write_json
 from attention_jax.ledger import ended
 from attention_jax.report.tables import Table, show
+from attention_jax.report.verdicts import runs_of
+from attention_jax.results import judged
 
 COMPILING = 10.0
 """Seconds, about: members of a population share one compiled program."""
@@ -36,7 +38,7 @@ class Again:
     words: Sequence[str]
     """Its command from the name on, with local paths of its files."""
     repeat: int
-    """The number of seeds of its variant that are recorded before it."""
+    """The number of seeds of its variant that come before it (`deciding_first`)."""
 
     @property
     def seconds(self) -> float:
@@ -123,15 +125,17 @@ def runs_to_do(experiments: Iterable[Experiment], minutes: float, here: Here, ou
 
 
 def candidates(experiment: Experiment, here: Here, outcome: Outcome) -> list[Again]:
-    """Return the recorded runs with a claim whose data are available; the others are noted as skipped."""
+    """Return the recorded runs with a claim whose data are available, those that decide a verdict first; the others are
+    noted as skipped.
+    """
     found, seeds, variants = [], {}, experiment.variants()
-    judged = {variant for claim in experiment.claims for variant in (claim.variant, claim.minus)}
-    recorded_runs = ended(experiment)
+    claimed = {variant for claim in experiment.claims for variant in (claim.variant, claim.minus)}
+    recorded_runs = deciding_first(experiment)
     if experiment.claims and not recorded_runs:
         outcome.skip(experiment.name, "nothing is recorded")
     for run in recorded_runs:
         variant = run["variant"]
-        if variant not in judged:
+        if variant not in claimed:
             continue
         try:
             if variant not in variants:
@@ -145,6 +149,13 @@ def candidates(experiment: Experiment, here: Here, outcome: Outcome) -> list[Aga
         repeat = seeds[variant] = seeds.get(variant, -1) + 1
         found.append(Again(experiment, run, config, words, repeat))
     return found
+
+
+def deciding_first(experiment: Experiment) -> list[dict]:
+    """Return the recorded runs that ended: first those on which verdicts rest, of a complete replication its own."""
+    identity = lambda run: (run["variant"], run["seed"])
+    deciding = {identity(run) for one in judged(experiment) for run in runs_of(one.claim, one.runs)}
+    return sorted(ended(experiment), key=lambda run: identity(run) not in deciding)
 
 
 def recorded_words(run: Mapping) -> list[str]:

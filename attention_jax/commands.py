@@ -271,6 +271,9 @@ def reproduce(words: list[str]):
     if asked.check:
         raise SystemExit(check_the_record(asked, options))
     if asked.rows:
+        own = ("scale", "variant", "seeds", "minutes")
+        if options or any(getattr(asked, name) != getattr(cli.Reproduce, name) for name in own):
+            raise InputError(f"--rows runs what is registered: leave --{', --'.join(own)} and experiment options out")
         override = lambda config, words: cli.parse_with_config(cli.Reproduce, words, lambda _: config)[1]
         return replication.replicate(Path(asked.rows), asked, asked.names, override, check.Here(asked.local_data))
     if asked.local_data or asked.minutes != cli.Reproduce.minutes:
@@ -282,7 +285,8 @@ def reproduce(words: list[str]):
     rows = []
     for experiment in experiments:
         runs = ledger.reproduce(experiment, asked, override, [word for word in words if word not in asked.names])
-        rows += results.judged(experiment, [] if asked.scale == "smoke" else runs)
+        registered = None if asked.scale == "recorded" else {}  # a new run is judged, whatever its seed
+        rows += results.judged(experiment, [] if asked.scale == "smoke" else runs, registered)
     show(results.claims_table(rows))
     print()
     show(results.counts_table(rows))

@@ -1,21 +1,26 @@
-"""Recording of results: run the variants of an experiment, and store their numbers with the command."""
+"""Recording of results: run the variants of an experiment, and store their numbers with the command.
+
+experiments/results/NAME.json has the recorded runs, and experiments/replication.json the rows of the registered
+replication (`attention_jax/replication.py`).
+"""
 
 import datetime
 import math
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from attention_jax import Diverged, InputError, catalogue, config as configs, lifecycle, provenance, run_directory
 from attention_jax.catalogue import CHECKOUT, ROOT, Experiment
-from attention_jax.config import Config
+from attention_jax.config import Config, option_name
 from attention_jax.files import one_at_a_time, read_json, write_json
 
 RESULTS = ROOT / "results"
+REGISTRATION = ROOT / "replication.json"
 LONG = 200
 """The number of epochs above which a recorded history is thinned."""
 
@@ -26,8 +31,8 @@ class Reproduction:
 
     scale: Literal["smoke", "full", "recorded"] = "full"
     """smoke: takes seconds, decides no status; recorded: only shows committed results."""
-    variant: str = ""
-    """Run only this one of the variants the experiment compares."""
+    variant: str | None = None
+    """Run only this one of the variants that the experiment compares; by default all of them."""
     seeds: int = 0
     """Number of seeds; 0 is that of the experiment."""
     root: str = "runs/reproduce"
@@ -46,6 +51,21 @@ def recorded_runs(name: str, results: Path = RESULTS) -> list[dict]:
     return read_json(path)["runs"] if path.exists() else []
 
 
+def rows(path: Path = REGISTRATION) -> list[dict]:
+    """Return the registered rows of a file in their order; none without a file."""
+    return read_json(path)["rows"] if path.exists() else []
+
+
+def seeds_of_row(row: Mapping) -> range:
+    """The registered seeds of a row."""
+    return range(row["first_seed"], row["first_seed"] + row["seeds"])
+
+
+def registered(path: Path = REGISTRATION) -> dict[tuple[str, str], frozenset[int]]:
+    """The registered seeds by experiment and variant."""
+    return {(row["experiment"], row["variant"]): frozenset(seeds_of_row(row)) for row in rows(path)}
+
+
 def record(name: str, run: dict, results: Path = RESULTS):
     """Write `run` to experiments/results/NAME.json, replacing an earlier run of the same variant and seed."""
     identity = lambda run: (run["variant"], run["seed"])
@@ -53,12 +73,6 @@ def record(name: str, run: dict, results: Path = RESULTS):
     with one_at_a_time(results):
         others = [old for old in recorded_runs(name, results) if identity(old) != identity(run)]
         write_json(results / f"{name}.json", {"experiment": name, "runs": sorted([*others, run], key=identity)})
-
-
-def record_diverged(experiment: Experiment, variant: str, seed: int, error: Diverged, directory: Path, command: str):
-    """Record that a run diverged: a claim counts NaN as its number, and is missed."""
-    run = {"variant": variant, "seed": seed, "metrics": {}, "history": [], "diverged": str(error)}
-    record(experiment.name, run | origin(experiment, directory, command), experiment.results)
 
 
 def reproduce(
@@ -71,17 +85,20 @@ def reproduce(
 
     `override` applies the options of the command line, `words`, to a configuration. At scale "full" the results are
     recorded with these words, with the figures of the first variant's first run and those that `draw` plots from all
-    recorded runs. At "recorded" nothing is run. Returns the runs: {"variant", "seed", "metrics", "history", ...}.
+    recorded runs. A run that diverges is recorded as {"diverged": reason}, without metrics. At "recorded" nothing is
+    run. Returns the runs: {"variant", "seed", "metrics", "history", ...}.
     """
     if asked.seeds < 0:
         raise InputError(f"--seeds must be 0, for the experiment's own number, or more; got {asked.seeds}")
-    variants = {variant: override(config) for variant, config in chosen(experiment, asked).items()}
+    declared = variants_to_run(experiment, asked)
+    variants = {variant: override(config) for variant, config in declared.items()}
     if asked.scale == "recorded":
         found = recorded_runs(experiment.name, experiment.results)
-        return [run for run in found if asked.variant in ("", run["variant"])]
+        return [run for run in found if asked.variant in (None, run["variant"])]
     keep, command = should_record(experiment, asked), command_of(["reproduce", experiment.name, *words])
     if keep:
         check_committed(experiment)
+        check_options(experiment, declared, variants)
     done = []
     for variant, config in variants.items():
         for seed in seeds_of(experiment, asked, config):
@@ -89,9 +106,7 @@ def reproduce(
             archive_other(one, directory)
             if keep:
                 check_begun(experiment, directory)
-            result = run_once(one, directory, experiment.study)
-            run = {"variant": variant, "seed": seed} | result
-            del run["experiment"]
+            run = {"variant": variant, "seed": seed} | run_or_diverge(one, directory, experiment, asked)
             if keep:
                 run["history"] = thinned(experiment, run["history"])
                 run |= origin(experiment, directory, command) | bleu_by_length(directory)
@@ -103,10 +118,23 @@ def reproduce(
     return done
 
 
-def chosen(experiment: Experiment, asked: Reproduction) -> dict[str, Config]:
+def run_or_diverge(config: Config, directory: Path, experiment: Experiment, asked: Reproduction) -> dict:
+    """Return the result of `run_once`, or {"metrics": {}, "history": [], "diverged": reason}; in a smoke run, which
+    judges no claim, Diverged is raised."""
+    try:
+        result = run_once(config, directory, experiment.study)
+    except Diverged as error:
+        if asked.scale == "smoke":
+            raise
+        print(f"  diverged: {error}", flush=True)
+        return {"metrics": {}, "history": [], "diverged": str(error)}
+    return {name: value for name, value in result.items() if name != "experiment"}
+
+
+def variants_to_run(experiment: Experiment, asked: Reproduction) -> dict[str, Config]:
     """The configurations to run, by variant."""
     variants = {"": experiment.smoke()} if asked.scale == "smoke" else experiment.variants()
-    if not asked.variant:
+    if asked.variant is None:
         return variants
     if asked.variant not in variants:
         listed = ", ".join(map(repr, variants))
@@ -172,6 +200,22 @@ def check_committed(experiment: Experiment):
             f"recording {experiment.name} needs a clean working tree; not committed: {listed}; "
             "commit, or add --no-record to run without recording"
         )
+
+
+def check_options(experiment: Experiment, declared: dict[str, Config], asked: dict[str, Config]):
+    """Raise InputError if options of a built-in experiment, other than data files and the seed, are not those of its
+    file: a recorded run is judged by the claims about its variant.
+    """
+    if not built_in(experiment):
+        return
+    for variant, config in declared.items():
+        allowed = {"--train.seed", *catalogue.user_data(config)}
+        changed = [option_name(field) for field in configs.differences(config, asked[variant])]
+        if others := ", ".join(option for option in changed if option not in allowed):
+            raise InputError(
+                f"recording {experiment.name} needs the options of its file; got another value of {others}: leave it "
+                "out, or add --no-record to run without recording"
+            )
 
 
 def check_begun(experiment: Experiment, directory: Path):

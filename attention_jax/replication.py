@@ -1,33 +1,19 @@
-"""The registered replication: variants that are trained again with fresh seeds, and the command that does it.
+"""`launch.py reproduce --rows`: run and record what experiments/replication.json registers.
 
-experiments/replication.json is committed before the first of these runs. It has the "commit" at which code and claims
-are frozen, and the "rows" in the order in which they are to be run: {"experiment": name, "variant": name,
-"first_seed": n, "seeds": n, "options": [...]}, where the options name data files. docs/replication.md says what counts
-as failure.
+The file is committed before the first of these runs. It has the "commit" at which code and claims are frozen, and the
+"rows" in the order in which they are to be run: {"experiment": name, "variant": name, "first_seed": n, "seeds": n,
+"options": [...]}, where the options name data files. docs/replication.md says what counts as failure.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from attention_jax import Diverged, InputError, catalogue, config as configs, ledger
-from attention_jax.catalogue import ROOT
+from attention_jax import InputError, catalogue, config as configs, ledger, provenance
+from attention_jax.catalogue import CHECKOUT
 from attention_jax.check import Here, Override, current_names, with_data
 from attention_jax.files import read_json
 from attention_jax.ledger import Reproduction
-
-REGISTRATION = ROOT / "replication.json"
-
-
-def rows(path: Path = REGISTRATION) -> list[Mapping]:
-    """Return the registered rows of a file in their order; none without a file."""
-    return read_json(path)["rows"] if path.exists() else []
-
-
-def registered(path: Path = REGISTRATION) -> dict[tuple[str, str], frozenset[int]]:
-    """The registered seeds by experiment and variant."""
-    seeds = lambda row: range(row["first_seed"], row["first_seed"] + row["seeds"])
-    return {(row["experiment"], row["variant"]): frozenset(seeds(row)) for row in rows(path)}
 
 
 def replicate(path: Path, asked: Reproduction, names: Sequence[str], override: Override, here: Here):
@@ -35,13 +21,22 @@ def replicate(path: Path, asked: Reproduction, names: Sequence[str], override: O
 
     Several processes may do this at the same time with the same `asked.root`; each skips runs that another one has
     locked. A run whose data are not available is skipped with a line, and one that diverges is recorded as such.
+    Raises InputError if it would record from code other than that of the registered commit.
     """
     if not path.exists():
-        raise InputError(f"--rows needs a file of registered rows, such as {REGISTRATION.name}; {path} does not exist")
-    for row in rows(path):
+        raise InputError(
+            f"--rows needs a file of registered rows, such as {ledger.REGISTRATION.name}; {path} does not exist"
+        )
+    frozen = read_json(path)["commit"]
+    if asked.record and CHECKOUT and provenance.code_differs(frozen):
+        raise InputError(
+            f"--rows records from the commit at which {path.name} froze the code, {frozen[:10]}, and the code of this "
+            "checkout is another: check that commit out in a clone, or add --no-record to run without recording"
+        )
+    for row in ledger.rows(path):
         if names and row["experiment"] not in names:
             continue
-        for seed in range(row["first_seed"], row["first_seed"] + row["seeds"]):
+        for seed in ledger.seeds_of_row(row):
             try:
                 replicate_once(row, seed, asked, override, here)
             except InputError as error:
@@ -59,13 +54,5 @@ def replicate_once(row: Mapping, seed: int, asked: Reproduction, override: Overr
     words = with_data(declared, current_names(declared, row.get("options", [])), here)
     seeded = lambda config: configs.replace(override(config, words), **{"train.seed": seed})
     once = replace(asked, scale="full", variant=variant, seeds=1)
-    named = ["--variant", variant] if variant else []
-    recorded = [*named, *words, "--train.seed", str(seed), "--seeds", "1"]
-    try:
-        ledger.reproduce(experiment, once, seeded, recorded)
-    except Diverged as error:
-        if ledger.should_record(experiment, once):
-            directory = once.directory(experiment, variant, seed)
-            command = ledger.command_of(["reproduce", experiment.name, *recorded])
-            ledger.record_diverged(experiment, variant, seed, error, directory, command)
-        print(f"  diverged: {error}", flush=True)
+    named = ["--variant", variant] if len(experiment.variants()) > 1 else []
+    ledger.reproduce(experiment, once, seeded, [*named, *words, "--train.seed", str(seed), "--seeds", "1"])

@@ -4,6 +4,7 @@
 docs/replication.md and README's numbers from experiments/results/*.json.
 """
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,8 +15,7 @@ from attention_jax.catalogue import CHAPTERS, ROOT, Experiment, load_experiment,
 from attention_jax.comparison import elsewhere
 from attention_jax.config import Bound, Claim, Grid, Withdrawn
 from attention_jax.files import write_atomically
-from attention_jax.ledger import recorded_runs
-from attention_jax.replication import registered
+from attention_jax.ledger import recorded_runs, registered
 from attention_jax.report.tables import Table, markdown, number, span
 from attention_jax.report.verdicts import (
     alike,
@@ -43,10 +43,10 @@ class Judged:
     original: Sequence[Mapping]
     replication: Sequence[Mapping] = ()
     replication_decides: bool = False
-    """Whether the verdict rests on the replication. A claim needs all its registered seeds; a measurement, which has no
-    registered seeds, needs one fresh seed."""
+    """Whether the verdict rests on the replication. A bound needs all registered seeds of its variants; a measurement,
+    which has no registered seeds, needs one fresh seed."""
     registered: bool = False
-    """Whether the claim has bounds and its variant is registered for the replication."""
+    """Whether the claim has bounds and its variants are registered for the replication."""
 
     @property
     def runs(self) -> Sequence[Mapping]:
@@ -77,18 +77,27 @@ def judged(
 ) -> list[Judged]:
     """Judge all claims of an experiment, or `others` instead, on its recorded runs, or on `runs`.
 
-    `seeds` are the registered seeds by experiment and variant; those of experiments/replication.json by default.
+    `seeds` are the registered seeds by experiment and variant; those of experiments/replication.json by default. Runs
+    with a seed below all of the experiment's are original. The others replicate a bound if they are registered; a
+    measurement takes them all.
     """
     runs = recorded_runs(experiment.name, experiment.results) if runs is None else runs
     seeds = registered() if seeds is None else seeds
-    fresh = frozenset().union(*(some for (name, _), some in seeds.items() if name == experiment.name))
-    original = [run for run in runs if run["seed"] not in fresh]
-    replication = [run for run in runs if run["seed"] in fresh]
+    mine = {variant: some for (name, variant), some in seeds.items() if name == experiment.name}
+    first = min(frozenset().union(*mine.values()), default=math.inf)
+    original = [run for run in runs if run["seed"] < first]
+    fresh = [run for run in runs if run["seed"] >= first]
+    ran = {(run["variant"], run["seed"]) for run in fresh}
 
     def one(bound: Bound) -> Judged:
-        wanted, found = seeds.get((experiment.name, bound.variant), frozenset()), by_seed(bound, replication).keys()
-        decides = bool(wanted) and wanted <= found if bound.bounded else bool(found)
-        return Judged(experiment.name, bound, original, replication, decides, bool(wanted) and bound.bounded)
+        if isinstance(bound, Claim) and not bound.bounded:
+            return Judged(experiment.name, bound, original, fresh, bool(by_seed(bound, fresh)))
+        wanted = {variant: mine.get(variant, frozenset()) for variant in {bound.variant, bound.minus} - {None}}
+        common = frozenset.intersection(*wanted.values())
+        replication = [run for run in fresh if run["seed"] in common]
+        complete = bool(common) and common <= by_seed(bound, replication).keys()
+        complete &= all((variant, seed) in ran for variant, some in wanted.items() for seed in some)
+        return Judged(experiment.name, bound, original, replication, complete, bool(common) and bound.bounded)
 
     return [one(bound) for bound in (experiment.claims if others is None else others)]
 
@@ -105,6 +114,12 @@ def judged_cell(claim: Claim, runs: Sequence[Mapping]) -> str:
     """Return the judged value, with its rank among the seeds if it is not the median."""
     value, seeds = number(judged_value(claim, runs)), len(by_seed(claim, runs))
     return f"{value} (seed {claim.seeds_needed} of {seeds})" if claim.seeds_needed and seeds else value
+
+
+def with_rank(claim: Claim, runs: Sequence[Mapping]) -> str:
+    """Return the median with its range, and the judged value if that is another seed's."""
+    judged_seed = f"; judged: {judged_cell(claim, runs)}" if claim.seeds_needed and by_seed(claim, runs) else ""
+    return f"{ours(claim, runs)}{judged_seed}"
 
 
 def claims_table(rows: Sequence[Judged], sources: bool = False) -> Table:
@@ -147,21 +162,24 @@ def caveats_line(rows: Sequence[Judged]) -> str:
 
 
 def survival_line(rows: Sequence[Judged]) -> str:
-    """Count the verdicts that the replication kept, without claims whose number is the same for every seed.
+    """Count the verdicts that the replication kept or changed; of the claims whose number is the same for every fresh
+    seed, only those with another verdict.
 
     Empty if nothing has been replicated.
     """
     replicated = [one for one in rows if one.replicated]
     if not replicated:
         return ""
-    varied = [one for one in replicated if not alike([*by_seed(one.claim, one.replication).values()])]
+    same = lambda one: alike([*by_seed(one.claim, one.replication).values()])
+    varied = [one for one in replicated if one.survived is False or not same(one)]
     kept, changed, first = ([one for one in varied if one.survived is kind] for kind in (True, False, None))
     change = Counter(f"{judge(one.claim, one.original)[1]} to {one.verdict}" for one in changed)
     listed = ", ".join(f"{name} ({count})" for name, count in sorted(change.items()))
     total = sum(one.registered for one in rows)
     return (
         f"Replication with fresh seeds: {len(replicated)} of {total} registered claims so far. "
-        f"{len(replicated) - len(varied)} of them have the same number for every seed. Of the other {len(varied)}, "
+        f"{len(replicated) - len(varied)} of them have the same number for every fresh seed. Of the other "
+        f"{len(varied)}, "
         f"{len(kept)} keep the verdict of the original runs, {len(first)} had no original run under the current "
         f"protocol, and {len(changed)} change it{': ' if listed else ''}{listed}."
     )
@@ -251,7 +269,8 @@ def replication_table(rows: Sequence[Judged]) -> Table:
         if not one.replicated:
             continue
         claim, change = one.claim, {True: "kept", False: "changed", None: "first run"}[one.survived]
-        cells = (bounds(claim), number(claim.published), ours(claim, one.original), ours(claim, one.replication))
+        cells = (bounds(claim), number(claim.published), with_rank(claim, one.original))
+        cells += (with_rank(claim, one.replication),)
         verdicts = (with_caveats(claim, one.original), with_caveats(claim, one.replication))
         lines.append((one.experiment, claim.text, *cells, *verdicts, change))
     columns = ("experiment", "claim", "bound", "published", "original", "replication")
@@ -268,7 +287,7 @@ def replication_page(rows: Sequence[Judged]) -> str:
 def readme_line(one: Judged) -> str:
     """Write a claim's row in README's table of results."""
     claim, runs = one.claim, one.runs
-    cells = (claim.kind, bounds(claim), number(claim.published), ours(claim, runs), with_caveats(claim, runs))
+    cells = (claim.kind, bounds(claim), number(claim.published), with_rank(claim, runs), with_caveats(claim, runs))
     return "| " + " | ".join((one.experiment, claim.text, *cells)) + " |"
 
 

@@ -12,7 +12,16 @@ import toy_experiment
 from PIL import Image
 from toy_experiment import CONFIG
 
-from attention_jax import InputError, catalogue, config as configs, ledger, lifecycle, provenance, run_directory
+from attention_jax import (
+    Diverged,
+    InputError,
+    catalogue,
+    config as configs,
+    ledger,
+    lifecycle,
+    provenance,
+    run_directory,
+)
 from attention_jax.files import read_json, write_json
 from attention_jax.ledger import Reproduction
 from attention_jax.report import style
@@ -37,6 +46,12 @@ def toy(tmp_path, calls):
         return {"test.error": config.train.seed + config.optim.learning_rate}
 
     return toy_experiment.toy(tmp_path / "results", study=study, claims=(CLAIM,), seeds=3)
+
+
+def built_in(toy, rate=0.25):
+    """The toy as an experiment of the checkout, with a learning rate of its own."""
+    declared = configs.replace(CONFIG, **{"optim.learning_rate": rate})
+    return dataclasses.replace(toy, file=ledger.ROOT / "date_luong.py", variants=lambda: {"": declared})
 
 
 def reproduce(toy, tmp_path, rate=0.25, words=(), **asked):
@@ -120,7 +135,7 @@ def begun(tmp_path, **environment) -> Path:
 @pytest.mark.skipif(provenance.commit() is None, reason="needs a clone of the repository")
 def test_a_run_with_uncommitted_code_is_not_recorded_after_a_commit(toy, tmp_path, monkeypatch):
     monkeypatch.setattr(ledger.provenance, "changes", lambda *asked: [])
-    toy = dataclasses.replace(toy, file=ledger.ROOT / "date_luong.py")
+    toy = built_in(toy)
     reproduce(toy, tmp_path, seeds=1, record=False)
     directory = begun(tmp_path, changed=["attention_jax/ops/fused.py"])
     with pytest.raises(InputError, match=r"seed0 .*not committed \(attention_jax/ops/fused.py\)"):
@@ -134,9 +149,45 @@ def test_a_run_with_uncommitted_code_is_not_recorded_after_a_commit(toy, tmp_pat
         reproduce(toy, tmp_path, seeds=1)
     with pytest.raises(InputError, match=f"the commit {old[:10]} of .* is not in this"):
         ledger.origin(toy, directory, "command")
-    reproduce(toy, tmp_path, rate=0.5, seeds=1)
+    reproduce(built_in(toy, rate=0.5), tmp_path, rate=0.5, seeds=1)
     [run] = ledger.recorded_runs("toy", toy.results)
     assert run["metrics"]["test.error"] == 0.5, "with other options it is another run"
+
+
+@pytest.mark.skipif(provenance.commit() is None, reason="needs a clone of the repository")
+def test_a_built_in_experiment_is_recorded_with_the_options_of_its_file(toy, calls, tmp_path, monkeypatch):
+    monkeypatch.setattr(ledger.provenance, "changes", lambda *asked: [])
+    with pytest.raises(InputError, match=r"value of --optim.learning-rate: .*--no-record"):
+        reproduce(built_in(toy), tmp_path, rate=0.5)
+    assert calls == [], "refused before anything was run"
+    assert len(reproduce(built_in(toy), tmp_path, rate=0.5, record=False)) == 3
+    data = {"train.seed": 7, "data.path": "date.txt"}
+    asked = Reproduction(root=str(tmp_path / "runs"), seeds=1)
+    ledger.reproduce(built_in(toy), asked, lambda config: configs.replace(config, **data))
+    assert [run["seed"] for run in ledger.recorded_runs("toy", toy.results)] == [7]
+
+
+def test_a_seed_that_diverges_is_recorded_and_the_next_one_runs(toy, tmp_path, capsys):
+    def study(config, directory):
+        if config.train.seed == 1:
+            raise Diverged(7, float("nan"))
+        return {"test.error": 1.0}
+
+    diverging = dataclasses.replace(toy, study=study)
+    done = reproduce(diverging, tmp_path)
+    assert [run["seed"] for run in done] == [0, 1, 2] and "diverged" in capsys.readouterr().out
+    assert judge(CLAIM, done)[1] == judge(CLAIM, ledger.recorded_runs("toy", toy.results))[1] == "missed"
+    assert "step 7" in ledger.recorded_runs("toy", toy.results)[1]["diverged"]
+    smoke = dataclasses.replace(diverging, smoke=lambda: configs.replace(CONFIG, **{"train.seed": 1}))
+    with pytest.raises(Diverged):
+        reproduce(smoke, tmp_path, scale="smoke")
+
+
+def test_the_variant_without_a_name_may_be_chosen(toy, tmp_path):
+    two = dataclasses.replace(toy, variants=lambda: {"": CONFIG, "large": CONFIG})
+    assert {run["variant"] for run in reproduce(two, tmp_path, variant="")} == {""}
+    assert {run["variant"] for run in reproduce(two, tmp_path)} == {"", "large"}
+    assert {run["variant"] for run in reproduce(two, tmp_path, scale="recorded", variant="")} == {""}
 
 
 def test_a_sweep_that_was_run_with_uncommitted_code_is_not_recorded(tmp_path, monkeypatch):

@@ -65,6 +65,27 @@ def test_a_number_that_is_the_same_for_every_seed_counts_apart(experiment):
     assert results.replication_table([claim]).rows[0][5] == "1.5 (equal for 2 seeds)"
 
 
+def test_fresh_seeds_that_agree_on_another_verdict_change_it(experiment):
+    claim, _ = results.judged(experiment, [run(9.0), run(1.5, 100), run(1.5, 101)], ROWS)
+    assert claim.survived is False and "1 change it: missed to above (1)." in results.survival_line([claim])
+
+
+def test_a_seed_that_is_not_registered_is_neither_original_nor_replication(experiment):
+    runs = [run(1.5), run(1.5, 100), run(1.5, 101), run(9.0, 102)]
+    claim, _ = results.judged(experiment, runs, ROWS)
+    assert [one["seed"] for one in claim.original] == [0] and claim.survived is True
+    sibling = ROWS | {("toy", "c"): frozenset({100, 101, 102})}
+    claim, _ = results.judged(experiment, runs, sibling)
+    assert [one["seed"] for one in claim.replication] == [100, 101] and claim.verdict == "above"
+
+
+def test_the_number_that_decides_a_claim_about_n_seeds_stands_beside_the_median(experiment):
+    counted = dataclasses.replace(experiment, claims=(dataclasses.replace(CLAIM, seeds_needed=1),))
+    [claim] = results.judged(counted, [run(9.0), run(1.5, 100), run(7.0, 101)], ROWS)
+    assert results.replication_table([claim]).rows[0][5] == "4.25 (1.5-7, 2 seeds); judged: 1.5 (seed 1 of 2)"
+    assert "4.25 (1.5-7, 2 seeds); judged: 1.5 (seed 1 of 2) | above" in results.readme_line(claim)
+
+
 def test_a_measurement_is_not_registered_and_shows_the_fresh_seeds_of_both_variants(experiment):
     measured = Claim("a - b", "test.error", None, "s", kind="measurement", variant="c", minus="")
     one = dataclasses.replace(experiment, claims=(measured, CLAIM))
@@ -86,6 +107,24 @@ def test_a_difference_is_replicated_where_both_variants_are(experiment):
     assert not order.replication_decides
     _, order = results.judged(experiment, [*fresh, run(3.0, 101, "b")], ROWS)
     assert order.replication_decides and order.verdict == "holds"
+
+
+@pytest.mark.parametrize(
+    "seeds, ran, decides",
+    [
+        (({100}, {100, 101}), {100}, False),  # the second variant has a registered seed that has not been run
+        (({100}, {100, 101}), {100, 101}, True),
+        (({100, 101}, {100}), {100, 101}, True),
+        (({100, 101}, set()), {100, 101}, False),
+    ],
+)
+def test_a_difference_is_judged_once_every_registered_seed_of_both_variants_has_been_run(
+    experiment, seeds, ran, decides
+):
+    registered = {("toy", name): frozenset(some) for name, some in zip(("", "b"), seeds)}
+    runs = [run(1.0, seed, name) for name, some in zip(("", "b"), seeds) for seed in some or ran if seed in ran]
+    _, order = results.judged(experiment, runs, registered)
+    assert order.replication_decides == decides and order.registered == bool(seeds[1])
 
 
 def test_counts_are_by_kind_and_the_sum_is_the_number_of_claims(experiment):
@@ -130,6 +169,15 @@ def test_a_withdrawn_bound_is_compared_with_the_replication_once_it_is_complete(
     assert [found[1:] for found in results.withdrawn_today(old, runs, ROWS)] == [("1", "met, not beaten")]
     runs.append(run(5.0, 101, "b"))
     assert [found[1:] for found in results.withdrawn_today(old, runs, ROWS)] == [("4", "missed, not beaten")]
+
+
+def test_a_withdrawn_bar_is_compared_with_the_runs_that_decide_a_claim(experiment):
+    bar = dataclasses.replace(OLD, at_most=None)
+    runs = [run(1.0, variant="b"), run(0.25, 100, "b")]
+    old = dataclasses.replace(experiment, withdrawn=(bar,))
+    assert [found[1:] for found in results.withdrawn_today(old, runs, ROWS)] == [("1", "not beaten")]
+    runs.append(run(0.25, 101, "b"))
+    assert [found[1:] for found in results.withdrawn_today(old, runs, ROWS)] == [("0.25", "beaten")]
 
 
 def test_the_page_of_an_experiment_judges_as_the_record_does(experiment):
