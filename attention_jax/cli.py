@@ -102,7 +102,7 @@ class Import:
     """An experiment of `launch.py list`, or a file of your own; before all options."""
     file: Annotated[Positional[str], positional("FILE")]
     """safetensors or .npz, or a directory with one and its config.json. The names of the arrays determine the format:
-    this package, a ViT of timm, Hugging Face or google-research (AugReg), or MarianMT (Hugging Face)."""
+    this package, a ViT of timm, Hugging Face or google-research (AugReg), or MarianMT or GPT-2 (Hugging Face)."""
     out: str = ""
     """Directory of the run; by default a fresh runs/NAME/001, 002, ..."""
 
@@ -140,7 +140,7 @@ class Look:
     texts: Annotated[Positional[tuple[str, ...]], positional("[TEXT or FILE ...]")] = ()
     """Texts in quotes, image files, or .txt files with one of these per line; by default held-out examples."""
     hf: bool = False
-    """RUN is the local directory of a Hugging Face model, ViT or MarianMT, instead of a run."""
+    """RUN is the local directory of a Hugging Face model, ViT, MarianMT or GPT-2, instead of a run."""
     out: str = ""
     """The file to write; by default figures/look.html of the run, or figures/look-own.html of texts of your own;
     DIR.html with --hf."""

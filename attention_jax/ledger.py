@@ -30,7 +30,7 @@ class Reproduction:
     """The variants and seeds of an experiment to run, and their directory."""
 
     scale: Literal["smoke", "full", "recorded"] = "full"
-    """smoke: takes seconds, decides no status; recorded: only shows committed results."""
+    """smoke: takes seconds, gives no verdicts; recorded: only shows committed results."""
     variant: str | None = None
     """Run only this one of the variants that the experiment compares; by default all of them."""
     seeds: int = 0

@@ -54,7 +54,7 @@ def status(directory: Path) -> Status:
         return Status(f"its process has ended after {where}; {resume}", True)
     if progress["state"] == "trained":
         return Status("trained; evaluating and drawing figures", False)
-    left = "" if progress["seconds_left"] is None else f", at most {duration(progress['seconds_left'])} left"
+    left = "" if progress["seconds_left"] is None else f", about {duration(progress['seconds_left'])} left"
     pace = f"{progress['examples_per_second']:.4g} examples/s, {progress['waiting_share']:.0%} of the time without data"
     share = progress["step"] / max(progress["total_steps"], 1)
     return Status(f"{where} of {progress['total_steps']} ({share:.0%}){left}; {pace}", False)
