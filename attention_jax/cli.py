@@ -32,6 +32,16 @@ def positional(metavar: str):
 
 
 @dataclass(frozen=True)
+class RunCommand:
+    """Arguments of every command about a run."""
+
+    run: Annotated[Positional[str], positional("RUN")]
+    """The directory of a run, such as runs/date_luong/001."""
+    trust_code: bool = dataclasses.field(default=False, kw_only=True)
+    """Import code that the run names from outside of this package: a custom score, model, dataset or optimizer."""
+
+
+@dataclass(frozen=True)
 class List:
     """List the experiments by chapter, one per line; with a NAME, show everything about one."""
 
@@ -64,11 +74,9 @@ class Train:
 
 
 @dataclass(frozen=True)
-class Export:
+class Export(RunCommand):
     """Export a run's weights as safetensors or .npz, or its computation as StableHLO, to a new directory."""
 
-    run: Annotated[Positional[str], positional("RUN")]
-    """The directory of a run, such as runs/vit_digits/001."""
     to: Literal["safetensors", "npz", "stablehlo"] = "safetensors"
     """Weights in one of two file formats, or StableHLO programs that run without this package."""
     naming: Literal["own", "timm", "huggingface", "google", "marian", "gpt2"] = "own"
@@ -78,20 +86,14 @@ class Export:
     """Platforms of the StableHLO programs, one program each."""
     out: str = ""
     """Directory to create; by default RUN/export/NAMING or RUN/export/stablehlo."""
-    trust_code: bool = False
-    """Import code that the run names from outside of this package: a custom score, model, dataset or optimizer."""
 
 
 @dataclass(frozen=True)
-class Pack:
+class Pack(RunCommand):
     """Write a finished run to one file, with which predict, translate, look, evaluate and export work anywhere."""
 
-    run: Annotated[Positional[str], positional("RUN")]
-    """The directory of a run, such as runs/date_luong/001."""
     out: str = ""
     """The file to write, which ends in .zip; by default RUN.zip."""
-    trust_code: bool = False
-    """Import code from outside of this package that the run names: a custom score, model or dataset."""
 
 
 @dataclass(frozen=True)
@@ -108,35 +110,24 @@ class Import:
 
 
 @dataclass(frozen=True)
-class Evaluate:
+class Evaluate(RunCommand):
     """Evaluate a finished run on its held-out data."""
-
-    run: Annotated[Positional[str], positional("RUN")]
-    """The directory of a run, such as runs/date_luong/001."""
-    trust_code: bool = False
-    """Import code that the run names from outside of this package: a custom score, model, dataset or optimizer."""
 
 
 @dataclass(frozen=True)
-class Predict:
+class Predict(RunCommand):
     """Print the output of a run's model for each text, or for each image file."""
 
-    run: Annotated[Positional[str], positional("RUN")]
-    """The directory of a run, such as runs/date_luong/001."""
     texts: Annotated[Positional[tuple[str, ...]], positional("TEXT ...")]
     """The texts, each in quotes: "May 1, 1999"."""
     attention: str = ""
     """Also plot attention maps to this file: look.png."""
-    trust_code: bool = False
-    """Import code that the run names from outside of this package: a custom score, model, dataset or optimizer."""
 
 
 @dataclass(frozen=True)
-class Look:
+class Look(RunCommand):
     """Show the attention maps of a run's model in one HTML file, which needs no network and no server."""
 
-    run: Annotated[Positional[str], positional("RUN")]
-    """The directory of a run, such as runs/date_luong/001."""
     texts: Annotated[Positional[tuple[str, ...]], positional("[TEXT or FILE ...]")] = ()
     """Texts in quotes, image files, or .txt files with one of these per line; by default held-out examples."""
     hf: bool = False
@@ -144,22 +135,16 @@ class Look:
     out: str = ""
     """The file to write; by default figures/look.html of the run, or figures/look-own.html of texts of your own;
     DIR.html with --hf."""
-    trust_code: bool = False
-    """Import code that the run names from outside of this package: a custom score, model, dataset or optimizer."""
 
 
 @dataclass(frozen=True)
-class Translate:
+class Translate(RunCommand):
     """Translate a text file line by line."""
 
-    run: Annotated[Positional[str], positional("RUN")]
-    """The directory of a run, such as runs/multi30k_ende_tiny/001."""
     file: Annotated[Positional[str], positional("FILE")]
     """A text file in UTF-8, one sentence per line; empty lines stay empty."""
     out: str = ""
     """The file to write; by default standard output."""
-    trust_code: bool = False
-    """Import code that the run names from outside of this package: a custom score, model, dataset or optimizer."""
 
 
 @dataclass(frozen=True)
@@ -173,13 +158,8 @@ class Watch:
 
 
 @dataclass(frozen=True)
-class Plot:
+class Plot(RunCommand):
     """Redraw the figures of a finished run."""
-
-    run: Annotated[Positional[str], positional("RUN")]
-    """The directory of a run, such as runs/date_luong/001."""
-    trust_code: bool = False
-    """Import code that the run names from outside of this package: a custom score, model, dataset or optimizer."""
 
 
 @dataclass(frozen=True)

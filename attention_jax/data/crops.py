@@ -32,11 +32,6 @@ def resized(image, box: tuple[int, int, int, int], size: int):
     return image.crop(box).transform((size, size), Image.Transform.AFFINE, across, Image.Resampling.BILINEAR)
 
 
-def inception_crop(image, rng: np.random.Generator, size: int):
-    """Crop a random box of a Pillow image and resize it to size x size."""
-    return resized(image, inception_box(image.size, rng), size)
-
-
 def middle(image, size: int):
     """Resize the shorter side of a Pillow image to `size`, by area, and crop the central size x size pixels."""
     from PIL import Image

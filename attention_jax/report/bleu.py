@@ -6,9 +6,7 @@ many papers do. The two are not comparable, so every score is stored with its si
 
 import itertools
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from math import exp
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -138,30 +136,6 @@ def length_figure(series: Mapping[str, Sequence[LengthBin]], path: str | Path, i
     ticks = {x: f"{b.low}-{b.high}{between}({b.sentences})" for x, b in shown.items()}
     axes = {"xlabel": "source length in tokens (number of sentences)", "ylabel": "BLEU"}
     return lines(curves, path, **axes, ticks=ticks, inputs=inputs)
-
-
-def d2l_bleu(hypothesis: Sequence[str], reference: Sequence[str], k: int = 2) -> float:
-    """Return the score of "Dive into Deep Learning" (section 10.7.6) for one sentence of tokens, comparable only with
-    that book.
-
-        exp(min(0, 1 - len_reference / len_hypothesis)) * prod_{n=1..k} p_n^(1 / 2^n)
-
-    where p_n is the fraction of matched n-grams
-
-    n-grams up to `k` are counted (the book uses 2), a sentence shorter than n leaves p_n
-    out, and the result is in 0 .. 1.
-
-    >>> d2l_bleu("va !".split(), "va !".split()), round(d2l_bleu("il est mort .".split(), "il est calme .".split()), 4)
-    (1.0, 0.658)
-    """
-    if not hypothesis:
-        return 0.0
-    score = exp(min(0.0, 1 - len(reference) / len(hypothesis)))
-    for n in range(1, min(k, len(hypothesis)) + 1):
-        ours, theirs = (Counter(zip(*(tokens[i:] for i in range(n)))) for tokens in (hypothesis, reference))
-        matched = sum((ours & theirs).values())
-        score *= (matched / (len(hypothesis) - n + 1)) ** (0.5**n)
-    return score
 
 
 def _paired(hypotheses: Sequence[str], references: Sequence[str]):

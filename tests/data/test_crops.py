@@ -58,9 +58,8 @@ def test_an_image_that_no_box_fits_is_taken_whole():
 
 def test_a_crop_is_a_function_of_its_random_numbers():
     image = Image.fromarray(NOISE)
-    one, same, other = (
-        np.asarray(crops.inception_crop(image, np.random.default_rng(draws), 16)) for draws in ([0, 1], [0, 1], [0, 2])
-    )
+    box = lambda draws: crops.inception_box(image.size, np.random.default_rng(draws))
+    one, same, other = (np.asarray(crops.resized(image, box(draws), 16)) for draws in ([0, 1], [0, 1], [0, 2]))
     assert one.shape == (16, 16, 3) and (one == same).all() and (one != other).any()
 
 

@@ -236,7 +236,7 @@ def test_readers_take_inception_crops_of_whole_files_and_evaluation_the_middle(f
     rows = batches.plan(3, 0, [len(data.train.label)], [BATCH], 2)[0].indices.reshape(-1)
     for row, seen in zip(rows, np.asarray(first.bucket["image"]).reshape(-1, SIDE, SIDE, 3)):
         file = Image.open(data.train.image.source.open(row)[0])
-        want = crops.inception_crop(file, np.random.default_rng([3, 0, row]), SIDE)
+        want = crops.resized(file, crops.inception_box(file.size, np.random.default_rng([3, 0, row])), SIDE)
         np.testing.assert_array_equal(seen, np.asarray(want))
     file = Image.open(data.held_out["test"].image.source.open(0)[0])
     np.testing.assert_array_equal(data.held_out["test"].image[0], np.asarray(crops.middle(file, SIDE + 1)))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from attention_jax import InputError
-from attention_jax.report.bleu import bleu, bleu_by_length, bleu_interval, chrf, d2l_bleu, kept_beyond, length_figure
+from attention_jax.report.bleu import bleu, bleu_by_length, bleu_interval, chrf, kept_beyond, length_figure
 
 
 def test_corpus_bleu_by_hand():
@@ -70,21 +70,6 @@ def test_length_figure_is_written(tmp_path):
     bins = bleu_by_length(["a b c d", "e f g h i"], ["a b c d", "e f g h i"], [5, 15], tokenize="none")
     path = length_figure({"attention": bins, "none": bins[:1]}, tmp_path / "lengths.png")
     assert path.stat().st_size > 5000
-
-
-@pytest.mark.parametrize(
-    "hypothesis, reference, score",
-    [
-        ("va !", "va !", 1.0),
-        ("va", "va !", math.exp(1 - 2 / 1)),  # one word: exp(1 - 2/1) * 1, bigrams are left out
-        ("je suis chez moi .", "je suis chez moi .", 1.0),
-        ("il est mouillé .", "il est calme .", (3 / 4) ** 0.5 * (1 / 3) ** 0.25),
-        ("tom tom tom .", "tom est la .", (2 / 4) ** 0.5 * 0.0),  # a repeated word is matched once
-        ("", "va !", 0.0),
-    ],
-)
-def test_d2l_score_by_hand(hypothesis, reference, score):
-    assert d2l_bleu(hypothesis.split(), reference.split()) == pytest.approx(score)
 
 
 @pytest.mark.parametrize("hypotheses, references", [(["a"], []), ([], []), ("a b", ["a b"])])
