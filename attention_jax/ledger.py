@@ -324,7 +324,7 @@ def ended(experiment: Experiment) -> list[dict]:
     return [run for run in recorded_runs(experiment.name, experiment.results) if not run.get("diverged")]
 
 
-def compared(experiment: Experiment) -> dict[str, list[dict]]:
+def runs_by_variant(experiment: Experiment) -> dict[str, list[dict]]:
     """Return the recorded runs of each variant that has some, for the experiment's figure."""
     found = ended(experiment)
     variants = {variant: [run for run in found if run["variant"] == variant] for variant in experiment.variants()}
@@ -341,7 +341,7 @@ def draw(experiment: Experiment):
         path = experiment.results / f"{experiment.name}-learning_curve.png"
         curves_of_runs(histories, path, experiment.variants().get(first), title=first)
     if experiment.figure:
-        experiment.figure(compared(experiment), experiment.results / f"{experiment.name}.png")
+        experiment.figure(runs_by_variant(experiment), experiment.results / f"{experiment.name}.png")
 
 
 def draw_all():

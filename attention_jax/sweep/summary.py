@@ -107,7 +107,10 @@ def importances(study: optuna.Study, trials: Sequence[Trial]) -> dict[str, float
 
 
 def figures(stem: str, settings: Settings, trials: Sequence[Trial]) -> list[Path]:
-    """Plot slices, parallel coordinates and learning curves of the results so far, in files that begin with `stem`."""
+    """Plot slices, parallel coordinates and learning curves of the results so far, in files that begin with `stem`.
+
+    The curves are those of the best trials; there are none if the metric is of a test split, which ranks no trials.
+    """
     from attention_jax.report.figures import parallel_coordinates, sweep_slices, trial_curves
 
     names, paths = short_names(settings.space), []
@@ -121,8 +124,8 @@ def figures(stem: str, settings: Settings, trials: Sequence[Trial]) -> list[Path
         axes = {"metric": settings.metric, "log": log, "inputs": shown}
         paths.append(sweep_slices(shown, f"{stem}slices.png", **axes))
         paths.append(parallel_coordinates(shown, f"{stem}parallel_coordinates.png", **axes))
-    curves = {}
-    for trial in [trial for trial in ranked(settings, trials) if trial.state != "failed"]:
+    curves, selects = {}, not settings.metric.startswith("test")
+    for trial in [trial for trial in ranked(settings, trials) if selects and trial.state != "failed"]:
         seen = [{row["epoch"]: row.get(settings.metric, math.nan) for row in rows} for rows in trial.histories if rows]
         if epochs := sorted({epoch for values in seen for epoch in values}):
             curves[label(trial.point)] = (
@@ -203,11 +206,15 @@ def record(directory: Path, settings: Settings, trials: Sequence[Trial], words: 
 def recorded_trials(experiment: catalogue.Experiment) -> tuple[Settings, list[Trial]]:
     """The settings and trials of the recorded runs of an experiment's own grid; no trials where it has none.
 
-    The metric is the one that the sweep selects by, or that of the test split if not every recorded run has it.
+    The metric is the one that the sweep selects by, of the recorded runs that have it. If none has it, as with runs from
+    before there were validation data, it is that of the test split.
     """
-    runs, config, metric = ledger.compared(experiment), experiment.config(), experiment.config().train.best_metric
-    if any(metric not in run["metrics"] for its_runs in runs.values() for run in its_runs):
-        metric = f"test.{metric.rpartition('.')[2]}"
+    config = experiment.config()
+    metric, everything = config.train.best_metric, ledger.runs_by_variant(experiment)
+    runs = {variant: [run for run in some if metric in run["metrics"]] for variant, some in everything.items()}
+    runs = {variant: some for variant, some in runs.items() if some}
+    if not runs:
+        metric, runs = f"test.{metric.rpartition('.')[2]}", everything
     space, seeds = parse(config, experiment.sweep()), max(map(len, runs.values()), default=0)
     settings = Settings(config, space, "grid", len(runs), seeds, metric)
     trials = []
