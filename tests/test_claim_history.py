@@ -1,12 +1,14 @@
 """No bound leaves the record: each one that was ever committed is a claim today, or stands among the withdrawn."""
 
 import subprocess
+from itertools import groupby
 from pathlib import Path
 
 import pytest
 from claim_history import Entry, History, claims_in, entries
 
-from attention_jax import catalogue
+from attention_jax import catalogue, ledger
+from attention_jax.files import read_json
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -79,6 +81,28 @@ def test_a_published_number_that_was_replaced_stays_in_the_record(history):
                     if not same(old, claim.published) and not (claim.after and old in shown):
                         lost.append(f"{name}: {claim.text}: {old}, now {claim.published}")
     assert not lost, "say in `after` which results were known, and keep the old number in WITHDRAWN"
+
+
+CORRECTED = {  # kinds that became "other protocol" on 2026-11-24 (docs/replication.md)
+    f"{row}: difference to base, millions" for row in ("C: d 256", "C: d 1024", "big")
+}
+
+
+def test_registered_claims_are_those_of_the_frozen_commit(history):
+    """Kind, published number and spread decide a verdict, too; entries have the metric and the bounds."""
+    frozen = read_json(ledger.REGISTRATION)["commit"]
+    for name, variants in groupby(sorted(ledger.registered()), key=lambda row: row[0]):
+        source = history.git("show", f"{frozen}:experiments/{name}.py")
+        then = {e: c.fields for c in claims_in(source, name, ROOT / "experiments") for e in entries(name, c.fields.get)}
+        registered = {variant for _, variant in variants}
+        for claim in catalogue.load_experiment(name).claims:
+            if not claim.bounded or claim.variant not in registered:
+                continue
+            [entry] = entries_of(name, claim)
+            assert entry in then, "bounds are frozen"
+            spread = then[entry].get("spread")
+            assert claim.spread == (spread and tuple(spread)) and claim.published == then[entry]["published"]
+            assert claim.kind == ("other protocol" if claim.text in CORRECTED else then[entry]["kind"])
 
 
 def test_a_bound_of_any_age_can_be_read():

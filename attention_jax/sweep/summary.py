@@ -206,8 +206,8 @@ def record(directory: Path, settings: Settings, trials: Sequence[Trial], words: 
 def recorded_trials(experiment: catalogue.Experiment) -> tuple[Settings, list[Trial]]:
     """The settings and trials of the recorded runs of an experiment's own grid; no trials where it has none.
 
-    The metric is the one that the sweep selects by, of the recorded runs that have it. If none has it, as with runs from
-    before there were validation data, it is that of the test split.
+    The metric is the one that the sweep selects by, of the recorded runs that have it. If none has it, as with runs
+    from before there were validation data, it is that of the test split.
     """
     config = experiment.config()
     metric, everything = config.train.best_metric, ledger.runs_by_variant(experiment)
