@@ -19,7 +19,7 @@ def test_no_two_modules_share_a_name():
 
 
 def lengths() -> dict[str, int]:
-    """{"room/file.py:function": lines} of all functions and methods of the package."""
+    """{"package/file.py:function": lines} of all functions and methods of the package."""
     longest = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

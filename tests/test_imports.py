@@ -1,4 +1,4 @@
-"""The rooms import one way only: the table of docs/design.md, read off the syntax trees."""
+"""The packages and modules import one way only: the table of docs/design.md, read off the syntax trees."""
 
 import ast
 from pathlib import Path
@@ -8,7 +8,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "attention_jax"
 ANY = {"numpy", "jaxtyping", "attention_jax"}  # "attention_jax" itself: only what its __init__ defines
-ROOMS = {  # room -> (third-party packages, rooms of this package) it may import besides itself and the standard library
+# {package or module: (third-party packages, packages and modules of this one)} that it may import, besides itself and
+# the standard library
+PACKAGES = {
     "boxes": (set(), set()),
     "ops": ({"jax"}, {"boxes"}),
     "data": (
@@ -70,23 +72,27 @@ def imported(path: Path) -> set[str]:
     return names
 
 
-def files(room: str) -> list[Path]:
-    return [PACKAGE / f"{room}.py"] if (PACKAGE / f"{room}.py").exists() else sorted((PACKAGE / room).rglob("*.py"))
+def files(package: str) -> list[Path]:
+    return (
+        [PACKAGE / f"{package}.py"]
+        if (PACKAGE / f"{package}.py").exists()
+        else sorted((PACKAGE / package).rglob("*.py"))
+    )
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_a_room_imports_only_what_the_table_allows(room):
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_package_imports_only_what_the_table_allows(package):
     import sys
 
-    outside, inside = ROOMS[room]
-    assert files(room)
-    for path in files(room):
+    outside, inside = PACKAGES[package]
+    assert files(package)
+    for path in files(package):
         for name in imported(path):
             top, *rest = name.split(".")
             if top == "attention_jax" and rest and rest[0] not in EVERYWHERE:
-                assert rest[0] in inside | {room}, f"{path.name} of {room} imports {name}"
+                assert rest[0] in inside | {package}, f"{path.name} of {package} imports {name}"
             elif top not in sys.stdlib_module_names:
-                assert top in outside | ANY, f"{path.name} of {room} imports {name}"
+                assert top in outside | ANY, f"{path.name} of {package} imports {name}"
 
 
 def test_experiments_and_the_command_line_compute_nothing_when_imported():
@@ -115,7 +121,7 @@ def of_the_loop(path: Path) -> set[str]:
 
 def test_there_is_one_loop():
     """Nothing else goes through a plan, makes training steps or saves checkpoints of them."""
-    making_plans = {PACKAGE / room for room in ("data", "tasks")}
+    making_plans = {PACKAGE / package for package in ("data", "tasks")}
     others = [path for path in PACKAGE.rglob("*.py") if not making_plans & set(path.parents)]
     others += [*(ROOT / "experiments").glob("*.py"), ROOT / "launch.py"]
     loop = PACKAGE / "train" / "loop.py"

@@ -40,7 +40,7 @@ def lowered(jitted, *inputs) -> dict[str, str]:
 
 
 def askers(source: str, place: str) -> set[str]:
-    """The functions of a file that look at the machine in the room."""
+    """The functions of a file that read which devices the machine has."""
     tree, inside = ast.parse(source), {}
     for function in ast.walk(tree):
         if isinstance(function, ast.FunctionDef):
@@ -55,7 +55,7 @@ def askers(source: str, place: str) -> set[str]:
     return {f"{place}:{inside.get(id(node), '')}" for node in ast.walk(tree) if asks(node)}
 
 
-def test_nothing_looks_at_the_machine_in_the_room():
+def test_no_function_reads_which_devices_the_machine_has():
     files = {path.relative_to(PACKAGE).as_posix(): path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")}
     asking = {name for place, source in files.items() for name in askers(source, place)}
     assert asking == MAY_ASK

@@ -85,9 +85,9 @@ def test_the_mechanisms_need_the_required_packages_only():
     assert done.returncode == 0 and done.stdout.startswith("(4, 2) (4, 2)\n"), done.stderr
 
 
-def imported(room: str) -> set[str]:
-    """The top-level packages that the files of a room import anywhere."""
-    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in PACKAGE.glob(room)]
+def imported(pattern: str) -> set[str]:
+    """The top-level packages that the files that match `pattern` import anywhere."""
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in PACKAGE.glob(pattern)]
     nodes = [node for tree in trees for node in ast.walk(tree)]
     names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom)}

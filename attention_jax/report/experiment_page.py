@@ -13,7 +13,7 @@ def experiment_page(experiment, judged: Sequence, user_data: Mapping[str, str]) 
     """Return a page with claim, source, data, command, cost, variants, status of the claims, and the options for user
     data.
 
-    `experiment` is a catalogue.Experiment, `judged` its claims as record.Judged; `user_data` is {option: help}.
+    `experiment` is a catalogue.Experiment, `judged` its claims as `results.Judged`; `user_data` is {option: help}.
     """
     lines = [f"{experiment.name}: {experiment.claim}"]
     for what in ("Chapter", "Claim", "Source", "Data", "Command", "Cost"):

@@ -53,6 +53,6 @@ def test_absent_devices_are_described_by_their_compiler(name, package):
     assert len(absent) == 8 and {device.process_index for device in absent} == {0}
 
 
-def test_too_few_devices_in_the_room_are_said():
+def test_too_few_devices_are_an_error():
     with pytest.raises(InputError, match="JAX_NUM_CPU_DEVICES=4096"):
         targets.devices(targets.parse("cpu:4096"))
