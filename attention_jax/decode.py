@@ -77,6 +77,8 @@ def truncated(logits: Float[Array, "B V"], top_k: int = 0, top_p: float = 1.0) -
     [[[False, True, False, True]], [[False, True, True, True]]]
     """
     rows, width = logits.shape
+    if top_k < 0 or top_p <= 0:
+        raise InputError(f"top_k must be 0 (all tokens) or more, and top_p above 0; got {top_k} and {top_p}")
     if not top_k and top_p >= 1:
         return logits
     order = jnp.argsort(-logits, axis=-1, stable=True)
@@ -101,7 +103,8 @@ def sample(
     rng: Key[Array, ""] | None = None,
 ) -> Int[Array, "B T"]:
     """Sample `length` tokens after each prompt from softmax(logits / temperature), `truncated` by `top_k` and `top_p`;
-    temperature 0 takes the most probable tokens and needs no `rng`.
+    temperature 0 takes the most probable tokens and needs no `rng`. Without `rng` the samples are those of
+    `jax.random.key(0)`. Raises InputError for a prompt without tokens or a length below 1.
 
     >>> chain = jnp.log(jnp.array([[0.1, 0.8, 0.1], [0.1, 0.1, 0.8], [1.0, 0.0, 0.0]]))  # 0 -> 1 -> 2 -> 0
     >>> step = lambda tokens, cache: (chain[tokens], cache)
@@ -121,6 +124,8 @@ def sample(
         return (cache, chosen), chosen
 
     rows, begun = prompt.shape
+    if begun < 1 or length < 1:
+        raise InputError(f"sample needs a prompt of at least one token and a length >= 1, got {begun} and {length}")
     given = jnp.concatenate([prompt.T, jnp.full((length - 1, rows), -1, jnp.int32)])
     rngs = jax.random.split(jax.random.key(0) if rng is None else rng, begun + length - 1)
     _, written = lax.scan(one, (cache, jnp.zeros((rows,), jnp.int32)), (given, rngs))

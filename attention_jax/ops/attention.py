@@ -67,12 +67,15 @@ def attend(
     Args:
       query, key, value: [Q, D], [K, E] and [K, V], of a floating type. E need not be D if the score allows it.
       score, bias, mask: callable pytrees, see `ops/scores.py`, `ops/biases.py` and `ops/masks.py`, or functions without
-        parameters. True in a mask means that the query may attend to the key.
+        parameters. True in a mask means that the query may attend to the key. As under `jax.jit`, a function is traced
+        once: pass arrays that change, or that are traced, as leaves (`jax.tree_util.Partial(function, array)`), not
+        through a closure or a global variable.
       normalise: how logits become weights: a callable pytree (`ops/normalisers.py`) whose leaves receive gradients,
         or an elementwise function.
       pool: how weights and values become outputs: a pytree of `ops/pooling.py`.
       dropout: the fraction of weights to drop, as in the code of Vaswani et al. 2017; none are dropped without `rng`.
-        Which weights are dropped depends on `rng` and on the positions alone, not on the implementation or its blocks.
+        Which weights are dropped depends on `rng` and on the rows of query and key alone, not on the implementation or
+        its blocks.
       query_offset: the position of the first query (keys start at 0), for decoding with a cache.
       return_log_sum_exp: also return log sum_j exp(score_j) over the keys that each query may attend to, [Q], in
         float32 at least, -inf where there are none; a sink is not counted. It has a gradient. For the softmax only.

@@ -76,7 +76,7 @@ def attend_heads(
     over = jax.vmap(one, in_axes=(0, None, None, leading(rules), None, 0))  # the heads of one group
     over = jax.vmap(over, in_axes=(0, 0, 0, leading(rules), None, 0))
     over = jax.vmap(over, in_axes=(0, 0, 0, None, leading(parts), 0))
-    grouped = query.reshape(*query.shape[:2], groups, heads // groups, -1).transpose(0, 2, 3, 1, 4)
+    grouped = query.reshape(*query.shape[:2], groups, heads // groups, query.shape[3]).transpose(0, 2, 3, 1, 4)
     key, value = key.transpose(0, 2, 1, 3), value.transpose(0, 2, 1, 3)
     out = over(grouped, key, value, [by_group(x) for x in rules], parts, rngs)
     in_order = lambda x: jnp.moveaxis(x, 3, 1).reshape(*query.shape[:3], *x.shape[4:])  # x [B, G, H / G, T, ...]

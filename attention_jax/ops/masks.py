@@ -15,6 +15,7 @@ the fused `attend` then skips fully masked blocks and does not evaluate the mask
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
@@ -201,6 +202,11 @@ class Rule(Mask):
     def __call__(self, query_positions, key_positions):
         allowed = self.allowed(query_positions, key_positions)
         needed = (query_positions.shape[0], key_positions.shape[0])
+        if not jnp.issubdtype(jnp.result_type(allowed), jnp.bool_):
+            raise InputError(
+                f"a mask must return booleans, True = may attend, got {jnp.result_type(allowed)}: compare, as in "
+                "x != 0, or pass an additive mask as a bias"
+            )
         if jnp.ndim(allowed) != 2 or not broadcasts(allowed.shape, needed):
             raise InputError(
                 f"a mask must return booleans [Q, K] = {list(needed)}, got {list(jnp.shape(allowed))}: write "
@@ -260,12 +266,15 @@ def causal() -> Mask:
 
 def lengths(length: Int[Array, ""] | int) -> Mask:
     """A padding mask: only the first `length` keys may be attended to. For a batch of lengths [B], vmap it:
-    `jax.vmap(lambda q, k, v, n: attend(q, k, v, mask=lengths(n)))`.
+    `jax.vmap(lambda q, k, v, n: attend(q, k, v, mask=lengths(n)))`. Raises InputError if it is not an integer.
 
     >>> lengths(2)(jnp.arange(1), jnp.arange(3)).astype(int).tolist()
     [[1, 1, 0]]
     """
-    return Lengths(length)
+    kind = jnp.result_type(length)
+    if not jnp.issubdtype(kind, jnp.integer):
+        raise InputError(f"lengths needs a whole number of keys, got {kind}")
+    return Lengths(length.astype(jnp.int32) if jnp.issubdtype(kind, jnp.unsignedinteger) else length)
 
 
 def window(width: int) -> Mask:
@@ -279,12 +288,13 @@ def window(width: int) -> Mask:
     """
     if not isinstance(width, int | np.integer) or width < 0:
         raise InputError(f"window needs a whole number of positions >= 0, got {width!r}")
-    return Window(int(width))
+    return Window(min(int(width), 2**30))  # a sum of positions and widths stays an int32
 
 
 def segments(query_ids: Int[Array, " Q"], key_ids: Int[Array, " K"]) -> Mask:
     """A mask for sequence packing: each query attends to the keys of its own segment. There is one id per position, and
-    ids do not decrease. Raises InputError if they are not integers.
+    ids do not decrease, so padding at the end has the largest id. Raises InputError for ids that are not integers, and
+    for known ones (outside of `jax.jit`) that decrease.
 
     >>> segments(jnp.array([0, 1, 1]), jnp.array([0, 0, 1]))(jnp.arange(3), jnp.arange(3)).astype(int).tolist()
     [[1, 1, 0], [0, 0, 1], [0, 0, 1]]
@@ -292,6 +302,11 @@ def segments(query_ids: Int[Array, " Q"], key_ids: Int[Array, " K"]) -> Mask:
     for ids in (query_ids, key_ids):
         if ids.ndim == 0 or not jnp.issubdtype(ids.dtype, jnp.integer):
             raise InputError(f"segments needs integer ids of every position, got {ids.dtype} of shape {ids.shape}")
+        if not isinstance(ids, jax.core.Tracer) and (np.diff(np.asarray(ids)) < 0).any():
+            raise InputError(
+                f"segments needs ids that do not decrease, got {np.asarray(ids).tolist()}: number the segments in "
+                "their order, and give padding at the end the largest id"
+            )
     return Segments(query_ids, key_ids)
 
 

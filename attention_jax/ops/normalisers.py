@@ -205,10 +205,10 @@ class Normmax(Threshold):
     divides = True
 
     def __call__(self, x):
-        return jnp.maximum(x, 0) ** (1 / (self.alpha - 1))
+        return positive_power(x, 1 / (self.alpha - 1))
 
     def equation(self, x):
-        return jnp.maximum(x, 0) ** (self.alpha / (self.alpha - 1))
+        return positive_power(x, self.alpha / (self.alpha - 1))
 
     def inverse(self, value):
         return value ** ((self.alpha - 1) / self.alpha)

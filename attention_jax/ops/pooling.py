@@ -80,8 +80,8 @@ class Moments(Pool):
 @pytree
 @dataclass(frozen=True)
 class LocalLinear(Pool):
-    """Local linear regression [Q, V]: the a of the (a, b) that minimize sum_j w_j |v_j - a - b (k_j - q)|^2 + ridge
-    |b|^2 / sum_j w_j (Stone 1977; Fan 1992; as attention: Zuo et al. 2025).
+    """Local linear regression [Q, V]: the a of the (a, b) that minimize sum_j w_j (|v_j - a - b (k_j - q)|^2 +
+    ridge |b|^2) (Stone 1977; Fan 1992; as attention: Zuo et al. 2025).
 
     Plain attention has b = 0. Queries and keys have one width D, else InputError. The sums have 1 + D + D (D + 1) / 2 +
     V + D V numbers per key, and each query solves D equations: for D up to about 16.
@@ -126,7 +126,8 @@ class LocalLinear(Pool):
 @dataclass(frozen=True)
 class LogMixture(Pool):
     """log sum_j w_j exp(v_j) [Q, V] for values that are log-probabilities: a mixture with the attention weights as its
-    mixture weights, as in latent attention (Wu et al. 2018, eq. 5). -inf for a fully masked query.
+    mixture weights, as in latent attention (Wu et al. 2018, eq. 5). -inf for a fully masked query, and for one whose
+    values are all more than 87 (the range of float32) below the largest value that any query attends to.
 
     >>> from attention_jax.ops.attention import attend
     >>> x, log_p = jnp.ones((2, 2)), jnp.log(jnp.array([[0.5], [1.0]]))

@@ -88,8 +88,8 @@ class Tile(NamedTuple):
 
 
 def biased_scores(score, bias, query, key, bias_query, query_positions, key_positions):
-    """Compute score + bias, [Q, K]; raise InputError if the score or the bias returns another shape, as [K] would
-    broadcast without notice."""
+    """Compute score + bias, [Q, K], in float32 at least; raise InputError if the score or the bias returns another
+    shape, as [K] would broadcast without notice."""
     scores, needed = score(query, key), (query.shape[0], key.shape[0])
     name_of = lambda rule: getattr(rule, "func", type(rule)).__name__  # a function is in a Partial
     if scores.shape != needed:
@@ -97,6 +97,7 @@ def biased_scores(score, bias, query, key, bias_query, query_positions, key_posi
             f"the score {name_of(score)} must return logits [Q, K] = {list(needed)} for query "
             f"{list(query.shape)} and key {list(key.shape)}, got {list(scores.shape)}"
         )
+    scores = scores.astype(accumulator(scores.dtype))
     if bias is None:
         return scores
     added = bias(bias_query, query_positions, key_positions)
@@ -145,9 +146,12 @@ def matmul(a, b):
 
 
 def pool(weights, tile):
-    """Pool the values of a tile with `weights` [q, k], after dropout: [q, V]."""
+    """Pool the values of a tile with `weights` [q, k], after dropout: [q, V]. The weights are not divided by their sum
+    yet, and may be outside of the range of float16."""
     if tile.dropout is not None:
         weights = weights * tile.dropout.astype(weights.dtype)
+    if tile.value.dtype == jnp.float16:
+        return matmul(weights, tile.value.astype(weights.dtype))
     return matmul(weights.astype(tile.value.dtype), tile.value)
 
 

@@ -361,7 +361,7 @@ def _normalised(x: Float[Array, "N D"]) -> Float[Array, "N D"]:
     """Unit rows; a row of zeros stays zero, with zero gradient."""
     square = jnp.sum(jnp.square(x.astype(accumulator(x.dtype))), axis=-1, keepdims=True)
     inverse = jnp.where(square > 0, jax.lax.rsqrt(jnp.where(square > 0, square, 1.0)), 0.0)
-    return (x * inverse.astype(x.dtype)).astype(x.dtype)
+    return (x.astype(inverse.dtype) * inverse).astype(x.dtype)  # the inverse of a short vector overflows float16
 
 
 def _squared_distance(query: Float[Array, "Q D"], key: Float[Array, "K D"]) -> Float[Array, "Q K"]:
@@ -393,7 +393,8 @@ class NegativeSquaredDistance(Score):
 class Gaussian(Score):
     """Logarithm of the Gaussian kernel, -||q - k||^2 / (2 sigma^2) (Nadaraya 1964; Watson 1964).
 
-    `sigma` is in the units of the features; it may be one number, or [Q, 1] for a width per query.
+    `sigma` is in the units of the features. It is one number, or [Q, 1] for a width per query; the latter needs all
+    queries at once, implementation="plain", else InputError.
 
     >>> Gaussian(sigma=0.5)(jnp.array([[0.0]]), jnp.array([[1.0]])).tolist()
     [[-2.0]]
@@ -402,6 +403,11 @@ class Gaussian(Score):
     sigma: Float[Array, ""] | float = 1.0
 
     def __call__(self, query, key):
+        if jnp.ndim(self.sigma) and self.sigma.shape[0] not in (1, len(query)):
+            raise InputError(
+                f'a Gaussian with a width per query needs sigma [Q, 1] and implementation="plain"; got sigma '
+                f"{list(jnp.shape(self.sigma))} for {len(query)} queries"
+            )
         return _squared_distance(query, key) * (-0.5 / self.sigma**2)
 
     @classmethod

@@ -1,0 +1,93 @@
+"""Calls at the edges of what `attend` takes: numbers near the limits of a type, and arguments that it refuses."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention_jax import InputError, attend, attend_heads, lengths, segments, window
+from attention_jax.decode import sample, truncated
+from attention_jax.ops.kernel_regression import local_widths
+from attention_jax.ops.normalisers import CompactKernel, Normmax, StudentKernel
+from attention_jax.ops.scores import Cosine, Gaussian, NegativeSquaredDistance
+
+BLOCKS = {"implementation": "fused", "block_q": 2, "block_k": 4}
+
+
+def normal(*shape, seed=0):
+    return jax.random.normal(jax.random.key(seed), shape)
+
+
+@pytest.mark.parametrize("alpha", [1.5, 2.0, 2.5, 3.0])
+@pytest.mark.parametrize("call", [{"implementation": "plain"}, BLOCKS], ids=["plain", "fused"])
+def test_normmax_has_a_gradient_for_every_alpha(alpha, call):
+    rng, step = np.random.default_rng(0), 1e-5
+    with jax.enable_x64(True):
+        x, direction = (jnp.asarray(rng.normal(size=(8, 3))) for _ in range(2))
+        total = lambda query, alpha: (attend(query, x, x, normalise=Normmax(alpha), **call) * direction).sum()
+        query, at = jax.grad(total, argnums=(0, 1))(x, alpha)
+        numeric = (total(x, alpha + step) - total(x, alpha - step)) / (2 * step)
+        moved = (total(x + step * direction, alpha) - total(x - step * direction, alpha)) / (2 * step)
+        assert float((query * direction).sum()) == pytest.approx(float(moved), rel=1e-4)
+        assert float(at) == pytest.approx(float(numeric), rel=1e-4)
+
+
+@pytest.mark.parametrize("normalise", [StudentKernel(6.0), CompactKernel(3)])
+def test_weights_before_division_may_leave_the_range_of_float16(normalise):
+    x = normal(8, 4).astype(jnp.float16)
+    key, value = x + jnp.float16(6), normal(8, 1, seed=1).astype(jnp.float16)
+    call = {"score": NegativeSquaredDistance(), "normalise": normalise}
+    if isinstance(normalise, CompactKernel):
+        call, key = {"normalise": normalise}, 9 * x
+    exact = attend(*(y.astype(jnp.float32) for y in (x, key, value)), implementation="plain", **call)
+    np.testing.assert_allclose(attend(x, key, value, **call, **BLOCKS), exact, atol=4e-3)
+
+
+def test_a_score_in_bfloat16_is_normalised_in_float32():
+    query, key, value = (normal(16, 8, seed=seed).astype(jnp.bfloat16) for seed in range(3))
+    logits = normal(16, 16).astype(jnp.bfloat16)
+    score = jax.tree_util.Partial(lambda logits, query, key: logits, logits)
+    _, log = attend(query, key, value, score=score, return_log_sum_exp=True, implementation="plain")
+    np.testing.assert_allclose(log, jax.nn.logsumexp(logits.astype(jnp.float32), axis=1), rtol=1e-6)
+
+
+def test_the_cosine_of_short_float16_vectors():
+    x = jnp.array([[1e-5, 0.0, 0.0]], jnp.float16)
+    assert Cosine(1.0)(x, x) == pytest.approx(1.0, abs=2e-3)
+
+
+def test_a_window_wider_than_any_sequence_masks_nothing():
+    x = normal(8, 2)
+    for width in (2**31 - 1, 10**12):
+        np.testing.assert_allclose(attend(x, x, x, mask=window(width), **BLOCKS), attend(x, x, x), atol=1e-6)
+
+
+def test_lengths_of_an_unsigned_type():
+    x = normal(8, 2)
+    want = attend(x, x, x, mask=lengths(5))
+    np.testing.assert_allclose(attend(x, x, x, mask=lengths(jnp.uint32(5)), **BLOCKS), want, atol=1e-6)
+
+
+def test_an_empty_batch_has_an_empty_output():
+    x = jnp.zeros((0, 8, 2, 4))
+    assert attend_heads(x, x, x).shape == x.shape
+
+
+@pytest.mark.parametrize(
+    "call, words",
+    [
+        (lambda x: attend(x, x, x, mask=lambda q, k: (q[:, None] >= k[None]).astype(int)), "booleans.*int32"),
+        (lambda x: attend(x, x, x, mask=lambda q, k: jnp.zeros((8, 8))), "booleans.*float32"),
+        (lambda x: lengths(5.0), "lengths.*float32"),
+        (lambda x: segments(jnp.array([1, 1, 0]), jnp.array([0, 1, 1])), r"segments.*\[1, 1, 0\]"),
+        (lambda x: attend(x, x, x, score=Gaussian(local_widths(x, x, 1.0)), **BLOCKS), 'implementation="plain"'),
+        (lambda x: truncated(x, top_p=0.0), "top_p"),
+        (lambda x: truncated(x, top_k=-1), "top_k.*-1"),
+        (lambda x: sample(None, None, jnp.zeros((2, 0), jnp.int32), 3), "prompt"),
+        (lambda x: sample(None, None, jnp.zeros((2, 1), jnp.int32), 0), "length"),
+    ],
+)
+def test_what_cannot_be_computed_is_refused_in_one_line(call, words):
+    with pytest.raises(InputError, match=words) as error:
+        call(normal(8, 2))
+    assert "\n" not in str(error.value)
