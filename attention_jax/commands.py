@@ -241,11 +241,13 @@ def translate(words: list[str]):
 
 def plot(words: list[str]):
     """RUN: redraw the figures of a finished run."""
-    from attention_jax import cli, load_run
+    from attention_jax import cli, load_run, run_directory
     from attention_jax.views import run_figures
 
     asked = cli.parse(cli.Plot, words)
     packed.check_directory(asked.run, "plot")
+    if run_directory.read_result(Path(asked.run)) is None:
+        raise InputError(f"{asked.run} has no result.json: plot needs a run that has ended")
     run = load_run(asked.run, trust_code=asked.trust_code)
     for path in run_figures.draw(run.task, run.params, run.task.evaluate(run.params, True), run.directory):
         print(path)

@@ -6,7 +6,7 @@ import shutil
 import time
 from pathlib import Path
 
-from attention_jax import InputError, config as configs, run_directory, saved_run
+from attention_jax import InputError, Interrupted, config as configs, run_directory, saved_run
 from attention_jax.errors import explained, require
 from attention_jax.files import one_at_a_time, write_json
 
@@ -84,8 +84,11 @@ def run_in(config: configs.Config, directory: Path, study, quiet: bool, until: f
     run, params = train_one(task, config.optim, train, directory, begin=begin, quiet=quiet, until=until)
     if run.active:
         return None
-    with Interrupt():  # what has been trained is also evaluated and written
-        return finish(config, task, run, params)
+    with Interrupt() as interrupt:  # what has been trained is also evaluated and written
+        result = finish(config, task, run, params)
+    if interrupt.requested:
+        raise Interrupted(run.step)
+    return result
 
 
 def initial_params(config: configs.Config, task, directory: Path, quiet: bool = True):

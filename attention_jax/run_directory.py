@@ -116,8 +116,9 @@ def check_same(stored: configs.Config, asked: configs.Config, directory: Path):
 
 
 def check_longer(config: configs.Config, directory: Path):
-    """Raise InputError for a length shorter than the training so far."""
+    """Raise InputError for a length shorter than the training so far, of which metrics.jsonl has the steps."""
     done = next(reversed(history(directory)), {})
+    done |= {"step": max((row["step"] for row in rows(directory) if "step" in row), default=0)}
     for option, least, count in (
         ("epochs", config.train.total_epochs, "epoch"),
         ("steps", config.train.max_steps, "step"),
@@ -222,9 +223,11 @@ def history(directory: Path) -> list[dict]:
     result = read_result(directory)
     if result is not None:
         return result["history"]
+    return [row for row in rows(directory) if "seconds" in row]
+
+
+def rows(directory: Path) -> list[dict]:
+    """Return the rows of a run's metrics.jsonl, up to an incomplete line that is being written."""
     path = directory / "metrics.jsonl"
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
-    rows = itertools.takewhile(
-        lambda row: row is not None, map(metrics_row, lines)
-    )  # an incomplete line that is being written
-    return [row for row in rows if "seconds" in row]
+    return list(itertools.takewhile(lambda row: row is not None, map(metrics_row, lines)))

@@ -11,8 +11,9 @@ One rung of the ladder "no attention, Cho, Bahdanau, convolution". Sizes and opt
 embeddings of 256, 10 layers, Adam 0.001, batch 128, 10 epochs, the epoch of the best validation loss, greedy decoding.
 
 The model is not the tutorial's. As in the paper, each decoder layer has its own projections around its attention, the
-weights start as Gehring et al. draw them, and padding is set to zero before every convolution; the tutorial shares one
-pair of projections among the layers, has PyTorch's initial values, and its convolutions and its attention read padding.
+weights start as Gehring et al. draw them without dropout, and padding is set to zero before every convolution; the
+tutorial shares one pair of projections among the layers, has PyTorch's initial values, and its convolutions and its
+attention read padding.
 Ours has 39,730,692 parameters, the tutorial's 37,351,173. The test loss is 1.63 here and 1.834 there; a higher BLEU is
 no better implementation of the same model.
 """

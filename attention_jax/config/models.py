@@ -389,7 +389,8 @@ class ResNet(ModelOptions):
 
 @dataclass(frozen=True)
 class Transformer(TransformerLayers):
-    """Encoder-decoder Transformers (attention_jax/models/transformer.py); the defaults are the paper's base model."""
+    """Encoder-decoder Transformers (attention_jax/models/transformer.py); the defaults are the paper's base model,
+    except for separate embeddings of source and target, and biases in attention."""
 
     module: ClassVar[str] = "attention_jax.models.transformer:Transformer"
     task: ClassVar[str] = "attention_jax.tasks.seq2seq:Seq2seqTask"

@@ -4,8 +4,9 @@ A block is a convolution to twice the width, a gated linear unit a * sigmoid(b),
 sqrt(1/2). In decoder layer l the query is d = (W_d h + b_d + g) sqrt(1/2) with g the embedded target (eq. 1), the keys
 are the encoder's outputs z, the values z + e with e the embedded source (eq. 2). As in bentrevett/pytorch-seq2seq
 (tutorial 5) every sum of two is scaled by sqrt(1/2), there is no weight normalisation, and section 3.4's factors of the
-context (m sqrt(1/m)) and of the encoder's gradients are left out; unlike there, padding is zeroed before every
-convolution and each layer has its own W_d (as in the paper).
+context (m sqrt(1/m)) and of the encoder's gradients are left out, as is section 3.5's factor p of the initial
+variances, the probability that dropout keeps an input; unlike there, padding is zeroed before every convolution and
+each layer has its own W_d (as in the paper).
 """
 
 import flax.linen as nn

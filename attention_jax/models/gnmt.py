@@ -15,7 +15,9 @@ class Gnmt(DeepOutput):
 
     Call it with source [B, S], source_length [B] and target_in [B, T], the target shifted right behind `bos`; returns
     logits [B, T, V] and a dict of attention weights, empty unless `return_weights`.
-    The paper has bidirectional first, cell lstm and residual connections (section 3.1).
+    The paper has bidirectional first, cell lstm and residual connections (section 3.1), which begin at its third layer
+    from the bottom (figure 1). Here they begin at the second layer of the decoder, and in the encoder at the first one
+    whose input is as wide as its output.
 
     >>> import jax, jax.numpy as jnp
     >>> from attention_jax import config

@@ -143,7 +143,11 @@ def attention_pool(query: Float[Array, "D"], tokens: Float[Array, "T D"]) -> Flo
 
 
 class ImageLayer(nn.Module):
-    """x + attention(norm(x)), then x + ffn(norm(x)), each branch under stochastic depth."""
+    """x + attention(norm(x)), then x + ffn(norm(x)), each branch under stochastic depth.
+
+    Dropout is applied to the attention weights and in the feed-forward layer, and not to the output of attention as in
+    Dosovitskiy et al. 2021 (appendix B.1).
+    """
 
     block: Block
     drop_path_rate: Any = 0.0

@@ -100,6 +100,8 @@ def parse(config, over: Mapping[str, str]) -> Space:
             raise InputError(f"{spelled} is now called {earlier[name].replace('_', '-')}")
         if name not in known:
             raise InputError(f"there is no parameter {spelled}; {_hint(name, known)}")
+        if name in space:
+            raise InputError(f"--over has {spelled} twice, in two spellings: give it once, with all values")
         space[name] = _dimension(spelled, known[name], text)
         dimension = space[name]
         for value in dimension.choices if isinstance(dimension, Values) else (dimension.low, dimension.high):

@@ -12,8 +12,12 @@ def are_sentences(data: PairData) -> bool:
 
 
 def compare(data: PairData, split: str, written: np.ndarray) -> dict[str, float]:
-    """Return the exact match of tokens [N, T] generated for a split (a target longer than T does not match); for
-    sentences also BLEU with its 95 % interval (bleu_low, bleu_high), and chrF."""
+    """Return the exact match of tokens [N, T] generated for a split; for sentences also BLEU with its 95 % interval
+    (bleu_low, bleu_high), and chrF.
+
+    Exact match compares token ids. A target longer than T does not match; one that was truncated to `data.max_length`
+    counts as truncated, and unknown words match each other. BLEU and chrF compare with the whole texts.
+    """
     pairs = data.held_out[split]
     size = min(written.shape[1], pairs.target.shape[1] - 1)
     beyond = np.arange(size)[None] >= pairs.target_length[:, None]

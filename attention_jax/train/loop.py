@@ -128,7 +128,14 @@ def best_params(program, runs: list[Run], saved, checkpoints: Checkpoints) -> li
         lost = f"the checkpoints that could not be written, {checkpoints.failed_saves}"
         print(f"warning: chosen without {lost}", file=sys.stderr)
     if train.average_last and over:
-        states = [read(number) for number in checkpoints.last_epochs(train.average_last)]
+        numbers, epochs = checkpoints.last_epochs(train.average_last), max(len(runs[m].history) for m in over)
+        if len(numbers) < min(train.average_last, epochs) and not checkpoints.failed_saves:
+            print(
+                f"warning: --train.average-last {train.average_last} averages {len(numbers)} epochs, whose checkpoints "
+                "are there: earlier ones were not kept",
+                file=sys.stderr,
+            )
+        states = [read(number) for number in numbers]
         for m in over if states else []:
             params[m] = average([program.params(state, m) for state in states])
     elif train.use_best:

@@ -47,6 +47,11 @@ def test_what_is_wrong_is_said_in_one_line(over, said):
     assert "\n" not in str(error.value)
 
 
+def test_one_option_in_two_spellings_is_refused():
+    with pytest.raises(InputError, match="optim.learning_rate twice"):
+        parse(DATE, assignments(["optim.learning-rate=1e-3,1e-2", "optim.learning_rate=5"]))
+
+
 @pytest.mark.parametrize("words, said", [(["x"], "NAME=VALUES"), (["=1"], "NAME=VALUES"), (["a=1", "a=2"], "twice")])
 def test_assignments_are_checked(words, said):
     with pytest.raises(InputError, match=said):

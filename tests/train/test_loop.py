@@ -222,6 +222,15 @@ def test_the_best_and_the_last_checkpoints_are_kept_and_averaged(tmp_path):
     kept.close()
 
 
+def test_a_mean_over_fewer_epochs_than_asked_for_is_said(tmp_path, capsys):
+    train_one(least_squares(), OPTIM, Train(total_epochs=3), tmp_path, quiet=True)
+    assert "average" not in capsys.readouterr().err
+    train_one(least_squares(), OPTIM, Train(total_epochs=3, average_last=3), tmp_path, quiet=True)
+    assert "--train.average-last 3 averages 1 epochs" in capsys.readouterr().err
+    train_one(least_squares(), OPTIM, Train(total_epochs=2, average_last=5), tmp_path / "all", quiet=True)
+    assert "average" not in capsys.readouterr().err, "there are no more than two"
+
+
 def test_a_run_may_end_with_the_parameters_of_its_best_epoch(tmp_path):
     task = least_squares(evaluate=scripted([3.0, 1.0, 2.0, 2.5]))
     _, best = train_one(task, OPTIM, Train(total_epochs=4, use_best=True), tmp_path / "best", quiet=True)
