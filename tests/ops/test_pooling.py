@@ -32,8 +32,9 @@ def test_local_linear_regression_solves_the_normal_equations(name, implementatio
         query, key, value = (jnp.asarray(x) for x in data())
         call = {"score": Gaussian(0.5), "normalise": NORMALISERS[name], "mask": lengths(35)}
         ridge = 1e-3
-        ours = attend(query, key, value, pool=LocalLinear(ridge), implementation=implementation, block_k=16, **call)
-        weights = np.asarray(attention_weights(query, key, **call))
+        more = {"pool": LocalLinear(ridge), "implementation": implementation, "block_k": 16}
+        both = jax.jit(lambda q, k, v: (attend(q, k, v, **call, **more), attention_weights(q, k, **call)))
+        ours, weights = jax.device_get(both(query, key, value))
     for q, w in enumerate(weights):
         w = w / w.sum()
         design = np.concatenate([np.ones((40, 1)), np.asarray(key) - np.asarray(query[q])], axis=1)
@@ -49,38 +50,50 @@ def test_a_linear_function_is_reproduced_at_the_boundary_too_and_has_its_slope()
         ends = jnp.array([[0.0], [0.3], [1.0]])
         for score, normalise in ((Gaussian(0.2), Softmax()), (NegativeSquaredDistance(), CompactKernel(1))):
             call = {"score": score, "normalise": normalise}
-            line = lambda query: attend(query, x, 2 * x - 1, pool=LocalLinear(0.0), **call)[:, 0]
-            np.testing.assert_allclose(line(ends), 2 * ends[:, 0] - 1, atol=1e-9)
-            np.testing.assert_allclose(jax.jacfwd(line)(ends)[0, 0], 2.0, atol=1e-6)
-            assert abs(attend(ends, x, 2 * x - 1, **call)[0, 0] + 1) > 0.1
+
+            @jax.jit
+            def regression(query, x):
+                line = lambda query: attend(query, x, 2 * x - 1, pool=LocalLinear(0.0), **call)[:, 0]
+                return line(query), jax.jacfwd(line)(query), attend(query, x, 2 * x - 1, **call)
+
+            values, slopes, mean = jax.device_get(regression(ends, x))
+            np.testing.assert_allclose(values, 2 * ends[:, 0] - 1, atol=1e-9)
+            np.testing.assert_allclose(slopes[0, 0], 2.0, atol=1e-6)
+            assert abs(mean[0, 0] + 1) > 0.1
 
 
 @pytest.mark.parametrize("implementation", ["plain", "fused"])
 def test_moments_and_mixtures(implementation):
     query, key, value = (jnp.asarray(x, jnp.float32) for x in data())
     call = {"score": Gaussian(0.5), "mask": causal()}
-    weights = np.asarray(attention_weights(query, key, **call), np.float64)
-    exact = np.asarray(value, np.float64)
-    moments = attend(query, key, value + 100, pool=Moments(), implementation=implementation, **call)
+    pooled = lambda *arrays, pool: attend(*arrays, pool=pool, implementation=implementation, **call)
+
+    @jax.jit
+    def everything(query, key, value):
+        moments = pooled(query, key, value + 100, pool=Moments())
+        mixture = pooled(query, key, value - 200, pool=LogMixture())  # exp of these logs is 0 in float32
+        return attention_weights(query, key, **call), moments, mixture
+
+    weights, moments, mixture = jax.device_get(everything(query, key, value))
+    weights, exact = weights.astype(np.float64), np.asarray(value, np.float64)
     mean = weights @ exact
     np.testing.assert_allclose(moments[:, :3], mean + 100, rtol=1e-6)
     np.testing.assert_allclose(moments[:, 3:], weights @ exact**2 - mean**2, atol=1e-5)
-    logs = value - 200  # exp of it is 0 in float32
-    mixture = attend(query, key, logs, pool=LogMixture(), implementation=implementation, **call)
     np.testing.assert_allclose(mixture, np.log(weights @ np.exp(exact)) - 200, rtol=1e-6)
 
 
 @pytest.mark.parametrize("pool", [LocalLinear(), Moments(), LogMixture()], ids=lambda pool: type(pool).__name__)
 def test_masked_keys_have_no_effect_and_no_key_gives_no_gradient(pool):
     query, key, value = (jnp.asarray(x, jnp.float32) for x in data())
-    run = lambda query, key, value: attend(query, key, value, mask=lengths(20), pool=pool)
+    run = jax.jit(lambda query, key, value: attend(query, key, value, mask=lengths(20), pool=pool))
     poisoned = query, key.at[30].set(jnp.nan), value.at[33].set(1e30)
     assert np.array_equal(run(*poisoned), run(query, key, value))
-    empty = lambda key: attend(query, key, value, mask=lengths(0), pool=pool)
+    empty = jax.jit(lambda key: attend(query, key, value, mask=lengths(0), pool=pool))
     assert (empty(key) == (-jnp.inf if isinstance(pool, LogMixture) else 0)).all()
-    assert not jax.grad(lambda key: jnp.where(jnp.isfinite(empty(key)), empty(key), 0).sum())(key).any()
-    gradients = jax.grad(lambda *inputs: jnp.sin(run(*inputs)).sum(), (0, 1, 2))(*poisoned)
-    assert all(jnp.isfinite(x).all() for x in gradients)
+    of_key = jax.jit(jax.grad(lambda key: jnp.where(jnp.isfinite(empty(key)), empty(key), 0).sum()))
+    assert not np.any(of_key(key))
+    gradients = jax.jit(jax.grad(lambda *inputs: jnp.sin(run(*inputs)).sum(), (0, 1, 2)))(*poisoned)
+    assert all(np.isfinite(x).all() for x in gradients)
 
 
 @pytest.mark.parametrize("implementation", ["plain", "fused"])
@@ -90,16 +103,18 @@ def test_heads_share_keys_without_repeating_them(implementation):
     query, key, value = (draw(jax.random.key(n), shape) for n, shape in enumerate(shapes))
     sinks, length = jnp.arange(4.0), jnp.array([7, 4])
     call = {"normalise": Softmax(sinks), "mask": lengths(length), "implementation": implementation}
-    out = attend_heads(query, key, value, **call)
+    query, key, value = (np.asarray(x) for x in (query, key, value))
+    out = jax.jit(lambda *x: attend_heads(*x, **call))(query, key, value)
     assert out.shape == (2, 6, 4, 3)
+    alone = jax.jit(lambda *x, sink, length: attend(*x, normalise=Softmax(sink), mask=lengths(length)))
     for b in range(2):
         for h in range(4):
-            one = {"normalise": Softmax(sinks[h]), "mask": lengths(length[b])}
-            expected = attend(query[b, :, h], key[b, :, h // 2], value[b, :, h // 2], **one)
+            one = {"sink": sinks[h], "length": length[b]}
+            expected = alone(query[b, :, h], key[b, :, h // 2], value[b, :, h // 2], **one)
             np.testing.assert_allclose(out[b, :, h], expected, atol=1e-5)
-    gradients = jax.grad(lambda *x: jnp.sin(attend_heads(*x, **call)).sum(), (0, 1, 2))(query, key, value)
-    repeated = [jnp.repeat(x, 2, axis=2) for x in (key, value)]
-    wide = jax.grad(lambda *x: jnp.sin(attend_heads(*x, **call)).sum(), (0, 1, 2))(query, *repeated)
+    gradient = jax.jit(jax.grad(lambda *x: jnp.sin(attend_heads(*x, **call)).sum(), (0, 1, 2)))
+    gradients = gradient(query, key, value)
+    wide = gradient(query, *(np.repeat(x, 2, axis=2) for x in (key, value)))
     np.testing.assert_allclose(gradients[0], wide[0], atol=1e-5)
     for ours, theirs in zip(gradients[1:], wide[1:], strict=True):
         np.testing.assert_allclose(ours, theirs.reshape(2, 7, 2, 2, -1).sum(axis=3), atol=1e-5)
@@ -119,12 +134,12 @@ def test_two_caches_are_merged_by_their_log_sums(implementation):
 
     query, key = np.asarray(inputs[0], np.float64), np.repeat(np.asarray(inputs[1], np.float64), 2, axis=2)
     exponentials = np.exp(np.einsum("bthd,bshd->bths", query, key) / np.sqrt(5))
-    np.testing.assert_allclose(heads(*inputs)[1], np.log(exponentials.sum(axis=-1)), atol=1e-5)
+    np.testing.assert_allclose(jax.jit(heads)(*inputs)[1], np.log(exponentials.sum(axis=-1)), atol=1e-5)
     total = lambda function: lambda *inputs: sum(jnp.sin(x).sum() for x in function(*inputs))
-    for ours, theirs in zip(merged(*inputs), heads(*inputs), strict=True):
+    for ours, theirs in zip(jax.jit(merged)(*inputs), jax.jit(heads)(*inputs), strict=True):
         assert ours.shape[:3] == (2, 6, 4)
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
-    gradients = [jax.grad(total(function), (0, 1, 2))(*inputs) for function in (merged, heads)]
+    gradients = [jax.jit(jax.grad(total(function), (0, 1, 2)))(*inputs) for function in (merged, heads)]
     for ours, theirs in zip(*gradients, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=2e-5)
 
