@@ -296,7 +296,8 @@ def commands() -> str:
         "Exit codes: [run directory](../run_directory.md). This page is generated.",
     ]
     kinds = [kind for kind in vars(cli).values() if inspect.isclass(kind) and kind.__module__ == cli.__name__]
-    return "\n\n".join([*text, *(command_section(kind) for kind in kinds if dataclasses.is_dataclass(kind))]) + "\n"
+    commands = [kind for kind in kinds if dataclasses.is_dataclass(kind) and kind is not cli.RunCommand]
+    return "\n\n".join([*text, *map(command_section, commands)]) + "\n"
 
 
 def command_section(kind: type) -> str:
