@@ -302,9 +302,12 @@ def segments(query_ids: Int[Array, " Q"], key_ids: Int[Array, " K"]) -> Mask:
     for ids in (query_ids, key_ids):
         if ids.ndim == 0 or not jnp.issubdtype(ids.dtype, jnp.integer):
             raise InputError(f"segments needs integer ids of every position, got {ids.dtype} of shape {ids.shape}")
-        if not isinstance(ids, jax.core.Tracer) and (np.diff(np.asarray(ids)) < 0).any():
+        falls = () if isinstance(ids, jax.core.Tracer) else np.argwhere(np.diff(np.asarray(ids)) < 0)
+        if len(falls):
+            *row, at = map(int, falls[0])
+            around = np.asarray(ids)[tuple(row)][max(at - 1, 0) : at + 2].tolist()
             raise InputError(
-                f"segments needs ids that do not decrease, got {np.asarray(ids).tolist()}: number the segments in "
+                f"segments needs ids that do not decrease, got {around} at position {at}: number the segments in "
                 "their order, and give padding at the end the largest id"
             )
     return Segments(query_ids, key_ids)

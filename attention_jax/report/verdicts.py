@@ -5,7 +5,7 @@ Runs are mappings {"variant": str, "seed": int, "metrics": {name: number}, "hist
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Literal
 
@@ -179,26 +179,20 @@ def uncertain(claim, runs: Sequence[Mapping]) -> bool:
     return not (meets_none or meets_all)
 
 
-def disagree(claim, values: Iterable[float]) -> bool:
-    """Whether single seeds have another verdict, missed or met, than their median; not asked of a claim that counts
-    seeds (`seeds_needed`)."""
-    met = within(claim, float(np.median(list(values))))
-    return not claim.seeds_needed and any(within(claim, value) != met for value in values)
-
-
 def caveats(claim, runs: Sequence[Mapping]) -> list[str]:
     """Return the caveats of a status, which do not change it.
 
     one seed: a model was trained once. within noise: one seed misses the claim, and other numbers in its interval
     (`noise`) would not, or the other way round. seeds disagree: single seeds miss a claim that the median meets, or the
-    other way round. bound set after a result: `Claim.after` says which. no commit: a run does not name the commit that
-    it ran.
+    other way round; a claim that counts seeds (`seeds_needed`) has no such caveat. bound set after a result:
+    `Claim.after` says which. no commit: a run does not name the commit that it ran.
     """
     verdict, values = judge(claim, runs)[1], by_seed(claim, runs)
     if verdict in ("measured", "not run"):
         return []
-    one_seed = len(values) == 1
-    doubtful = uncertain(claim, runs) if one_seed else disagree(claim, values.values())
+    one_seed, met = len(values) == 1, verdict != "missed"
+    disagree = not claim.seeds_needed and any(within(claim, value) != met for value in values.values())
+    doubtful = uncertain(claim, runs) if one_seed else disagree
     return [
         *(["one seed"] if one_seed and any(map(trained, runs_of(claim, runs))) else []),
         *(["within noise" if one_seed else "seeds disagree"] if doubtful else []),
