@@ -114,6 +114,7 @@ class History:
         self.commits = [tuple(line.split()) for line in log.splitlines()]
         self.first: dict[Entry, int] = {}
         self.published: dict[Entry, set[float]] = {}
+        self.spreads: dict[tuple[Entry, tuple[float, float]], int] = {}
         self.results: dict[tuple[str, str, str], int] = {}
         self._read()
 
@@ -137,6 +138,8 @@ class History:
                     self.first.setdefault(entry, number)
                     if (value := claim.fields.get("published")) is not None:
                         self.published.setdefault(entry, set()).add(value)
+                    if (spread := claim.fields.get("spread")) is not None:
+                        self.spreads.setdefault((entry, tuple(spread)), number)
         elif match := re.fullmatch(r"experiments/results/(\w+)\.json", path):
             content = json.loads(self.git("cat-file", "blob", blob))
             for run in content.get("runs", ()) if isinstance(content, dict) else ():
@@ -147,8 +150,9 @@ class History:
         """The day on which a bound was first committed, as YYYY-MM-DD; None before that."""
         return self.commits[self.first[entry]][1] if entry in self.first else None
 
-    def after_result(self, entry: Entry) -> bool:
-        """Whether a result of that number was committed before the bound, or in the same commit."""
+    def after_result(self, entry: Entry, spread: tuple[float, float] | None = None) -> bool:
+        """Whether a result of that number was committed before the bound, or its `spread`, or in the same commit."""
         metric, variant, *_ = entry.key
         result = self.results.get((entry.experiment, variant, metric))
-        return entry in self.first and result is not None and result <= self.first[entry]
+        committed = self.first.get(entry) if spread is None else self.spreads.get((entry, spread))
+        return committed is not None and result is not None and result <= committed

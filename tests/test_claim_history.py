@@ -1,6 +1,7 @@
 """No bound leaves the record: each one that was ever committed is a claim today, or stands among the withdrawn."""
 
 import subprocess
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from claim_history import Entry, History, claims_in, entries
 
 from attention_jax import catalogue, ledger
 from attention_jax.files import read_json
+from attention_jax.report.verdicts import judge
+from attention_jax.results import judged
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -66,6 +69,19 @@ def test_a_bound_that_came_after_a_result_says_so(history, kept, renamed):
     late = [entry for entry in kept if history.after_result(renamed.get(entry, entry))]
     silent = [str(entry) for entry in late if not getattr(kept[entry], "after", "withdrawn")]
     assert not silent, "a result was there when these were committed: say which in `after`"
+
+
+def test_a_spread_that_decides_a_verdict_and_came_after_a_result_says_so(history):
+    silent = []
+    for name in catalogue.names():
+        experiment = catalogue.load_experiment(name)
+        for one in judged(experiment) if any(claim.spread for claim in experiment.claims) else ():
+            claim, without = one.claim, replace(one.claim, spread=None)
+            if claim.bounded and judge(without, one.runs) != judge(claim, one.runs):
+                [entry] = entries_of(name, claim)
+                if history.after_result(entry, claim.spread) and not claim.after:
+                    silent.append(f"{name}: {claim.text}: {claim.spread}")
+    assert not silent, "a result was there when these ranges of the source were committed: say which in `after`"
 
 
 def test_a_published_number_that_was_replaced_stays_in_the_record(history):
