@@ -248,6 +248,10 @@ class Convolutional(ModelOptions):
     dropout: float = rate(0.25, traced=True)
     """Dropout rate of the embeddings and of the input of every convolution."""
 
+    @property
+    def longest_input(self) -> int | None:
+        return self.max_length
+
 
 @dataclass(frozen=True, kw_only=True)
 class TransformerLayers(ModelOptions):

@@ -100,6 +100,12 @@ class Seq2seqTask(Task):
         return self.data.batch_sizes
 
     def init(self, rng):
+        limit, longest = self.config.model.longest_input, self.decoding_limits["max_length"]
+        if limit is not None and longest > limit:  # found here, and not when the final evaluation decodes
+            raise InputError(
+                f"decoding up to {longest} tokens needs as many learned positions, got --model.max-length {limit}: "
+                "raise it, or lower --decode.max-length"
+            )
         first = self.data.train[0]
         row = map(jnp.asarray, (first.source[:1], first.source_length[:1], first.target[:1, :-1]))
         return self.model.init(rng, *row)["params"]

@@ -234,3 +234,12 @@ def test_packing_is_refused_where_pairs_would_meet_or_have_no_positions(corpus):
         build(corpus, learned, **packed)
     with pytest.raises(InputError, match="which Bahdanau does not"):
         build(corpus, MODELS["translator"], **packed)
+
+
+@pytest.mark.parametrize("name", ["learned", "convolutional"])
+def test_decoding_beyond_the_learned_positions_is_refused_before_training(corpus, name):
+    learned = configs.Transformer(1, 1, 8, 2, 8, position_embedding="learned", max_length=16)
+    model = learned if name == "learned" else dataclasses.replace(MODELS["convolutional"], max_length=16)
+    begin(build(corpus, model, **{"decode.max_length": 16}))
+    with pytest.raises(InputError, match="17.* --model.max-length 16.*--decode.max-length"):
+        begin(build(corpus, model, **{"decode.max_length": 17}))
