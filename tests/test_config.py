@@ -11,6 +11,7 @@ import jax
 import pytest
 
 from attention_jax import InputError, catalogue, check, cli, config as configs, train_run
+from attention_jax.config.models import MASKS, SCORES
 from attention_jax.sweep import space
 
 CONFIG = configs.Config("x", configs.Dates(), configs.LuongSeq2seq(), decode=configs.Decode())
@@ -186,6 +187,14 @@ def test_options_of_ones_own_are_written_by_their_place_and_imported_from_there(
     for place in ("own_words:Words.letters", "own_words:Nothing", "nowhere.words:Words", "math:sqrt", "Words"):
         with pytest.raises(ValueError, match=place):
             configs.from_json({"type": place})
+
+
+@pytest.mark.parametrize("value", ["soft_cap('a')", "soft_cap(1, 2)", "soft_cap([3])", "soft_cap(", "window()"])
+def test_a_built_in_part_takes_one_number(value):
+    names = {**SCORES, **MASKS}
+    assert configs.part("soft_cap(30)", names).cap == 30
+    with pytest.raises(InputError, match=re.escape(value)):
+        configs.part(value, names)
 
 
 @pytest.mark.parametrize("name", catalogue.names())

@@ -182,12 +182,13 @@ def import_object(import_path: str) -> Any:
 
 def part(value: str, names: Mapping[str, str]) -> Any:
     """Return the object that the option `value` names: a key of `names`, whose values are import paths, or an import
-    path "package.file:name". With arguments in parentheses, Python literals, it is called. Raises InputError.
+    path "package.file:name". With arguments in parentheses, Python literals, it is called; a key of `names` takes at
+    most one, a number. Raises InputError.
 
     >>> part("floor", {"floor": "math:floor"})
     <built-in function floor>
-    >>> part("math:gcd(12, 18)", {})
-    6
+    >>> part("floor(2.5)", {"floor": "math:floor"}), part("math:gcd(12, 18)", {})
+    (2, 6)
     """
     name, called, arguments = value.partition("(")
     found = import_object(names.get(name, name))
@@ -195,6 +196,8 @@ def part(value: str, names: Mapping[str, str]) -> Any:
         return found
     try:
         arguments = ast.literal_eval(f"[{arguments[:-1]}]" if arguments.endswith(")") else arguments)
+        if name in names and not (len(arguments) <= 1 and all(isinstance(one, int | float) for one in arguments)):
+            raise ValueError(f"{name} takes one number")
         return found(*arguments)
     except (ValueError, SyntaxError, TypeError) as error:
         raise InputError(f"{value} must be a name and its arguments, such as window(128): {error}") from error
