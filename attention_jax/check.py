@@ -152,7 +152,10 @@ def candidates(experiment: Experiment, here: Here, outcome: Outcome) -> list[Aga
 
 
 def deciding_first(experiment: Experiment) -> list[dict]:
-    """Return the recorded runs that ended: first those on which verdicts rest, of a complete replication its own."""
+    """Return the recorded runs that ended, those on which a verdict rests before the others.
+
+    The verdict of a claim whose replication is complete rests on the replication, and no longer on the original runs.
+    """
     identity = lambda run: (run["variant"], run["seed"])
     deciding = {identity(run) for one in judged(experiment) for run in runs_of(one.claim, one.runs)}
     return sorted(ended(experiment), key=lambda run: identity(run) not in deciding)
