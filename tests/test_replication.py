@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 
 import pytest
 from toy_experiment import CONFIG, toy
@@ -127,6 +128,15 @@ def test_every_bound_is_registered_and_every_registered_run_is_of_the_frozen_com
     for run in ledger.recorded_runs(name):
         if run["seed"] in registered.get((name, run["variant"]), ()):
             assert run["environment"]["commit"] == frozen and run["environment"]["changed"] == []
+
+
+@pytest.mark.parametrize("name", catalogue.names())
+def test_every_run_since_the_freeze_says_where_its_number_comes_from(name):
+    for run in ledger.recorded_runs(name):
+        if run["date"] >= "2026-11-24":
+            then = run["environment"]
+            assert then["commit"] and then["changed"] == [] and re.fullmatch("[0-9a-f]{64}", run["experiment_sha256"])
+            assert then["processor"] and then["instructions"] and then["cores"] and then["jax"]
 
 
 def test_a_registration_that_is_not_there_is_one_line(tmp_path):
