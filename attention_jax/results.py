@@ -28,6 +28,7 @@ from attention_jax.report.verdicts import (
     upward,
     with_caveats,
     within,
+    without_commit,
 )
 
 KINDS = ("same protocol", "other protocol", "exact", "order", "aim", "measurement")
@@ -136,7 +137,7 @@ def claims_table(rows: Sequence[Judged], sources: bool = False) -> Table:
 
 def source_cell(claim: Claim) -> str:
     """Describe the source, the differences in protocol, and when the bound was set."""
-    spread = f"runs of the source: {span(*claim.spread)}" if claim.spread else ""
+    spread = f"range of the source: {span(*claim.spread)}" if claim.spread else ""
     differs = f"differs: {claim.differs}" if claim.differs else ""
     since = f"bound set {claim.since}" if claim.since and claim.bounded else ""
     after = f"known at that time: {claim.after}" if claim.after else ""
@@ -186,13 +187,13 @@ def survival_line(rows: Sequence[Judged]) -> str:
 
 
 def state_today(bound: Withdrawn, runs: Sequence[Mapping]) -> tuple[str, str]:
-    """The current value, and whether the withdrawn bound and its threshold for "beaten" would be met."""
+    """The current value, and whether the withdrawn bound and its bar, the threshold for "beaten", would be met."""
     value = judged_value(bound.on_record, runs)
     if value is None:
         return "-", "not run"
     states = [("met" if within(bound, value) else "missed")] if bound.bounded else []
     if bound.bar is not None:
-        states.append("beaten" if (value >= bound.bar if upward(bound) else value <= bound.bar) else "not beaten")
+        states.append("bar met" if (value >= bound.bar if upward(bound) else value <= bound.bar) else "bar not met")
     return number(value), ", ".join(states)
 
 
@@ -200,7 +201,7 @@ def withdrawn_table(withdrawn: Sequence[tuple[Withdrawn, str, str]]) -> Table:
     """Tabulate bounds that were committed once and no longer apply, with the current value of their metric."""
     lines = []
     for bound, value, state in withdrawn:
-        threshold = f"beaten {'>=' if upward(bound) else '<='} {number(bound.bar)}" if bound.bar is not None else ""
+        threshold = f"bar {'>=' if upward(bound) else '<='} {number(bound.bar)}" if bound.bar is not None else ""
         shown = ", ".join(part for part in (bounds(bound) if bound.bounded else "", threshold) if part)
         lines.append(
             (bound.text, shown, number(bound.published), f"{bound.since} to {bound.until}", value, state, bound.reason)
@@ -210,10 +211,12 @@ def withdrawn_table(withdrawn: Sequence[tuple[Withdrawn, str, str]]) -> Table:
 
 
 def grid_table(grid: Grid, runs: Sequence[Mapping]) -> Table:
-    """Tabulate a grid of measurements, one row per variant."""
-    cell = lambda variant, metric: ours(
-        Claim(variant, metric, None, "", variant=variant, minus=grid.minus, kind="measurement"), runs
-    )
+    """Tabulate a grid of measurements, one row per variant; "(no commit)" marks a cell with a run that names none."""
+
+    def cell(variant: str, metric: str) -> str:
+        claim = Claim(variant, metric, None, "", variant=variant, minus=grid.minus, kind="measurement")
+        return ours(claim, runs) + (" (no commit)" if without_commit(claim, runs) else "")
+
     lines = [
         (variant or "-", *(cell(variant, metric) for metric in grid.columns.values())) for variant in grid.variants
     ]

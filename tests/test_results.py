@@ -153,31 +153,33 @@ OLD = Withdrawn(
 )
 
 
-@pytest.mark.parametrize("value, state", [(1.5, "met, not beaten"), (0.4, "met, beaten"), (3.0, "missed, not beaten")])
+@pytest.mark.parametrize(
+    "value, state", [(1.5, "met, bar not met"), (0.4, "met, bar met"), (3.0, "missed, bar not met")]
+)
 def test_a_withdrawn_bound_is_compared_with_current_results(experiment, value, state):
     old = dataclasses.replace(experiment, withdrawn=(OLD,))
     [(bound, _, found)] = results.withdrawn_today(old, [run(value, variant="b")], {})
     assert bound is OLD and found == state
     assert results.withdrawn_today(old, [run(value, variant="was")], {}) == [(OLD, "-", "not run")]
     [line] = results.withdrawn_table(results.withdrawn_today(old, [run(value, variant="b")], {})).rows
-    assert line[1] == "<= 2, beaten <= 0.5" and line[3] == "2026-01-01 to 2026-01-02" and line[-1] == "it was wrong"
+    assert line[1] == "<= 2, bar <= 0.5" and line[3] == "2026-01-01 to 2026-01-02" and line[-1] == "it was wrong"
 
 
 def test_a_withdrawn_bound_is_compared_with_the_replication_once_it_is_complete(experiment):
     old = dataclasses.replace(experiment, withdrawn=(OLD,))
     runs = [run(1.0, seed, "b") for seed in (0, 1, 2)] + [run(3.0, 100, "b")]
-    assert [found[1:] for found in results.withdrawn_today(old, runs, ROWS)] == [("1", "met, not beaten")]
+    assert [found[1:] for found in results.withdrawn_today(old, runs, ROWS)] == [("1", "met, bar not met")]
     runs.append(run(5.0, 101, "b"))
-    assert [found[1:] for found in results.withdrawn_today(old, runs, ROWS)] == [("4", "missed, not beaten")]
+    assert [found[1:] for found in results.withdrawn_today(old, runs, ROWS)] == [("4", "missed, bar not met")]
 
 
 def test_a_withdrawn_bar_is_compared_with_the_runs_that_decide_a_claim(experiment):
     bar = dataclasses.replace(OLD, at_most=None)
     runs = [run(1.0, variant="b"), run(0.25, 100, "b")]
     old = dataclasses.replace(experiment, withdrawn=(bar,))
-    assert [found[1:] for found in results.withdrawn_today(old, runs, ROWS)] == [("1", "not beaten")]
+    assert [found[1:] for found in results.withdrawn_today(old, runs, ROWS)] == [("1", "bar not met")]
     runs.append(run(0.25, 101, "b"))
-    assert [found[1:] for found in results.withdrawn_today(old, runs, ROWS)] == [("0.25", "beaten")]
+    assert [found[1:] for found in results.withdrawn_today(old, runs, ROWS)] == [("0.25", "bar met")]
 
 
 def test_the_page_of_an_experiment_judges_as_the_record_does(experiment):

@@ -197,8 +197,13 @@ def caveats(claim, runs: Sequence[Mapping]) -> list[str]:
         *(["one seed"] if one_seed and any(map(trained, runs_of(claim, runs))) else []),
         *(["within noise" if one_seed else "seeds disagree"] if doubtful else []),
         *(["bound set after a result"] if claim.after else []),
-        *(["no commit"] if any(not run.get("environment", {}).get("commit") for run in runs_of(claim, runs)) else []),
+        *(["no commit"] if without_commit(claim, runs) else []),
     ]
+
+
+def without_commit(bound, runs: Sequence[Mapping]) -> bool:
+    """Whether a run of this number does not name the commit that it ran."""
+    return any(not run.get("environment", {}).get("commit") for run in runs_of(bound, runs))
 
 
 def with_caveats(claim, runs: Sequence[Mapping]) -> str:
