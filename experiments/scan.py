@@ -29,6 +29,9 @@ That run was one of four models that were compared on those 2,624 themselves, on
 82 % after 20 epochs and 90 % after 40. The last was right up to 36 actions, had half of those with 40 and one in twenty
 of those with 48, and 229 of its 252 errors ended too early. A position that was never seen tells the model nothing.
 Shaw's distances are clipped at 16, so all of them were seen; Transformer-XL's distances beyond 26 were not.
+
+"relative" and "absolute" are measured without a bound: the paper's numbers for such models could not be confirmed, and
+they are scores on all commands longer than 26.
 """
 
 from attention_jax.config import Claim, Config, Decode, Grid, Optim, Scan, Train, Transformer, Withdrawn, replace
@@ -132,9 +135,10 @@ def withdrawn(variant: str, reason: str, until: str = "2026-11-23", **more) -> W
 
 
 CHOSE = "the same commands had chosen the model; registered again on commands of more than 30 actions"
+LOWERED = "before its first commit it was 0.5, and lowered when 0.12 had been seen"
 WITHDRAWN = (
     withdrawn("universal", CHOSE, at_least=0.9),
-    withdrawn("relative", CHOSE, minus="absolute", at_least=0.0),
+    withdrawn("relative", f"{CHOSE}; {LOWERED}", minus="absolute", at_least=0.0),
     withdrawn("relative", "missed with 0.49; the bound moved to another model, universal", "2026-11-22", at_least=0.9),
     withdrawn(
         "absolute",
