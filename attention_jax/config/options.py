@@ -197,7 +197,7 @@ def part(value: str, names: Mapping[str, str]) -> Any:
     try:
         arguments = ast.literal_eval(f"[{arguments[:-1]}]" if arguments.endswith(")") else arguments)
         if name in names and not (len(arguments) <= 1 and all(isinstance(one, int | float) for one in arguments)):
-            raise ValueError(f"{name} takes one number")
+            raise ValueError(f"{name} takes at most one number")
         return found(*arguments)
     except (ValueError, SyntaxError, TypeError) as error:
-        raise InputError(f"{value} must be a name and its arguments, such as window(128): {error}") from error
+        raise InputError(f"{value} must be a name and its arguments, such as {name}(30): {error}") from error
