@@ -16,7 +16,8 @@ The variant "notebook" misses its bound of 35.5 in the replication: 34.7, 34.9 a
 notebook has 36.5 with one; the original run had 35.9. The cause is not known. Its losses are worse, too: 1.70 to 1.72
 against 1.613 on validation and 1.73 against 1.671 on the test set. A part of this may be the average: the notebook's
 loss is the mean over batches of sentences of similar length, ours the mean over tokens. "better" trains twice as long
-with other settings and decodes with a beam; that it exceeds the notebook says nothing about the implementation.
+with other settings and decodes with a beam; that it exceeds the notebook says nothing about the implementation. Its
+three fresh seeds have 38.5, 37.4 and 38.1 BLEU and the original run 38.9, so its bound of 38 is met in the median.
 """
 
 from attention_jax.config import BAR, Claim, Config, Decode, Multi30k, Optim, Train, Transformer, Withdrawn, replace
