@@ -30,6 +30,7 @@ os.environ.setdefault("NPROC", "8")  # emulated devices need at least two thread
 
 import jax
 import pytest
+from costs import pytest_addoption, pytest_configure  # noqa: F401  (the option --costs)
 
 gc.set_threshold(50_000, 20, 100)  # tracing makes many small objects, and JAX does work of its own at each collection
 

@@ -1,0 +1,86 @@
+"""`pytest --costs`: what every test costs, as a table of tests, one of files and the peak memory of each worker.
+
+A cost has four numbers: seconds by the clock, seconds of processor time (with the processes that the test waited for),
+programs that XLA compiled or loaded, and the seconds that this took. Setup and teardown count as a part of their test, so
+that a fixture of a module is paid for by its first test. `--costs N` prints N rows of each table, `--costs 0` all.
+"""
+
+import os
+import resource
+import sys
+import time
+from collections import defaultdict
+
+import pytest
+
+COMPILED = "/jax/core/compile/backend_compile_duration"
+COLUMNS = ("seconds", "cpu", "programs", "compiling")
+
+
+class Meter:
+    """The running totals of one worker: clock, processor time, programs and seconds of compilation."""
+
+    def __init__(self):
+        self.programs, self.compiling, self.listening = 0, 0.0, False
+
+    def read(self) -> tuple[float, float, int, float]:
+        """The totals so far; begins to listen to the compiler as soon as something has imported jax."""
+        if not self.listening and "jax" in sys.modules:
+            sys.modules["jax"].monitoring.register_event_duration_secs_listener(self.add)
+            self.listening = True
+        return time.perf_counter(), sum(os.times()[:4]), self.programs, self.compiling
+
+    def add(self, event: str, seconds: float, **_):
+        if event == COMPILED:
+            self.programs += 1
+            self.compiling += seconds
+
+
+class Costs:
+    """The plugin: each worker measures its tests, the reporting process adds the reports up."""
+
+    def __init__(self, rows: int):
+        self.rows, self.meter, self.start = rows, Meter(), None
+        self.tests, self.peaks = {}, defaultdict(float)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item):
+        self.start = self.meter.read()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item, call):
+        report = yield
+        if call.when == "teardown":
+            spent = [round(now - then, 3) for now, then in zip(self.meter.read(), self.start, strict=True)]
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # GB; Linux counts in KiB
+            report.user_properties.append(("costs", [spent, peak, os.environ.get("PYTEST_XDIST_WORKER", "main")]))
+        return report
+
+    def pytest_runtest_logreport(self, report):
+        for spent, peak, worker in (value for name, value in report.user_properties if name == "costs"):
+            self.tests[report.nodeid] = spent
+            self.peaks[worker] = max(self.peaks[worker], peak)
+
+    def pytest_terminal_summary(self, terminalreporter):
+        files = defaultdict(lambda: [0.0] * len(COLUMNS))
+        for name, spent in self.tests.items():
+            file = name.split("::")[0]
+            files[file] = [a + b for a, b in zip(files[file], spent, strict=True)]
+        for title, costs in (("file", files), ("test", self.tests)):
+            total = [sum(column) for column in zip(*costs.values(), strict=True)] or [0.0] * len(COLUMNS)
+            terminalreporter.section(f"costs by {title}")
+            terminalreporter.write_line("".join(f"{name:>11}" for name in COLUMNS) + f"  {title}")
+            ordered = sorted(costs.items(), key=lambda entry: -entry[1][1])
+            for name, spent in [("all", total), *ordered[: self.rows or None]]:
+                terminalreporter.write_line("".join(f"{number:11.1f}" for number in spent) + f"  {name}")
+        for worker, peak in sorted(self.peaks.items()):
+            terminalreporter.write_line(f"peak memory of {worker}: {peak:.2f} GB")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--costs", type=int, nargs="?", const=20, metavar="ROWS", help="print what each test costs")
+
+
+def pytest_configure(config):
+    if config.getoption("--costs") is not None:
+        config.pluginmanager.register(Costs(config.getoption("--costs")), "costs")
