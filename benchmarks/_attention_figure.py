@@ -13,7 +13,7 @@ MEASURED = {  # what a row of panels shows -> (key of a row, factor)
 
 def draw(rows: list[dict], path: Path, platform: str):
     """Plot lines of successful measurements, and a cross at the last length before running out of memory."""
-    stored, rows = rows, [row for row in rows if row["blocks"][0] is None and row["case"] != "check"]
+    stored, rows = rows, [row for row in rows if row["blocks"][0] is None]
     lengths_of = lambda case: {row["length"] for row in rows if row["case"] == case and not row["problem"]}
     cases = [case for case in dict.fromkeys(row["case"] for row in rows) if len(lengths_of(case)) > 1]
     if not cases:

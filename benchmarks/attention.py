@@ -1,29 +1,28 @@
 """`python launch.py bench attention`: attention over score x length x implementation, time and memory,
 as a table, JSON and a figure.
 
-Times are medians of forward and of forward with gradient (to query, key and value), side by side in one
-process. Memory of JAX is XLA's own plan of temporary buffers for the gradient; of torch it is the growth of the
-process's (on a GPU, of the device's) peak. A failure, a timeout or a lack of memory is a row with the reason.
-The JSON is written after every row.
+Each implementation is measured in a process of its own, in alternating rounds of all of them. Times are the fastest
+and the median of all calls, of forward and of forward with gradient (to query, key and value). The ratio is the median
+gradient of torch's SDPA (without it, of `plain`) divided by that of the row: above 1, the row is faster. Memory of JAX
+is XLA's own plan of temporary buffers for the gradient; of torch it is the growth of the process's (on a GPU, of the
+device's) peak. A failure, a timeout or a lack of memory is a row with the reason. The JSON is written after every
+length.
 """
 
-import functools
 import json
 import math
-import os
 import statistics
 import time
 from pathlib import Path
 from typing import Literal
 
-os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # torch wants memory on the same GPU
+from benchmarks._attention_cell import Cell, measured  # first: it sets how XLA takes memory
 
-import jax
-import jax.numpy as jnp
-import numpy as np
+import jax  # isort: skip
 
 from attention_jax import InputError
-from benchmarks._attention_cases import CASES, jax_function, torch_function
+from benchmarks._attention_cases import CASES
+from benchmarks._attention_check import differences
 from benchmarks._attention_figure import draw
 from benchmarks._rounds import conditions, machine
 
@@ -31,6 +30,9 @@ TUNED = {
     "cpu": ((256, 256), (512, 256), (512, 512)),
     "gpu": tuple((q, k) for q in (1024, 4096, 16384) for k in (256, 1024, 4096)),
 }
+REFERENCES = ("torch_sdpa", "torch_flex", "plain")
+"""The first of these that was measured is what the ratios of a length relate to."""
+LINE = "{:11} {:>7} {:24} {:>5} {:>9} {:>9} {:>9} {:>9} {:>6} {:>9}  {}"
 
 
 def main(
@@ -41,6 +43,7 @@ def main(
     growth: int = 2,
     heads: int = 8,
     width: int = 64,
+    rounds: int = 3,
     seconds_per_call: float = 2.0,
     total_seconds: float = 600.0,
     check: bool = False,
@@ -58,6 +61,7 @@ def main(
         growth: Factor from one length to the next.
         heads: Attention heads; on a GPU the batch is chosen to have 16,384 tokens at least.
         width: Width of a head.
+        rounds: Processes of each implementation at a length; those of all implementations alternate.
         seconds_per_call: A competitor that takes longer than this for one gradient is not measured at greater lengths.
         total_seconds: Measurements that would start later than this are skipped, with a message.
         check: First compare cudnn and fused with plain, under every mask.
@@ -73,10 +77,11 @@ def main(
     unknown = [name for name in cases if name not in CASES]
     if unknown:
         raise InputError(f"--cases knows {', '.join(CASES)}, got {', '.join(unknown)}")
-    bench = Bench(here, heads, width, total_seconds, Path(output))
+    bench = Bench(here, heads, width, rounds, total_seconds, Path(output))
     lengths = [min_length * growth**i for i in range(1 + int(math.log(max_length / min_length, growth) + 1e-9))]
     if check:
-        bench.check()
+        for line in differences(bench.dtype, width):
+            print(line, flush=True)
     if tune:
         bench.tune([name for name in cases if name in ("scaled_dot", "gaussian")], lengths)
     before = conditions()
@@ -91,24 +96,21 @@ def main(
 class Bench:
     """The rows so far, and how to measure one more."""
 
-    def __init__(self, platform, heads, width, total_seconds, output):
-        self.platform, self.heads, self.width, self.output, self.rows = platform, heads, width, output, []
-        self.dtype = jnp.bfloat16 if platform == "gpu" else jnp.float32
+    def __init__(self, platform, heads, width, rounds, total_seconds, output):
+        self.platform, self.heads, self.width, self.rounds, self.output = platform, heads, width, rounds, output
+        self.rows, self.dtype = [], "bfloat16" if platform == "gpu" else "float32"
         self.end = time.monotonic() + total_seconds
         output.mkdir(parents=True, exist_ok=True)
-        print(f"{machine()}; {heads} heads of {width}, {jnp.dtype(self.dtype).name}; seconds and MiB")
-        print(
-            f"{'case':11} {'length':>7} {'implementation':24} {'batch':>5} "
-            f"{'forward':>10} {'gradient':>10} {'memory':>9}"
-        )
+        print(f"{machine()}; {heads} heads of {width}, {self.dtype}; milliseconds (fastest, median) and MiB")
+        columns = ("forward", "median", "gradient", "median", "ratio", "memory", "")
+        print(LINE.format("case", "length", "implementation", "batch", *columns).rstrip())
 
     def tune(self, names, lengths):
         """The fused implementation with the blocks of `TUNED`, at 4,096 and 16,384 (or at the greatest length)."""
         for name in names:
             for length in [n for n in lengths if n in (4096, 16384)] or lengths[-1:]:
-                for blocks in TUNED[self.platform]:
-                    if blocks[0] <= length:
-                        self.row(name, length, "fused", blocks)
+                blocks = [b for b in TUNED[self.platform] if b[0] <= length]
+                self.add(self.alternate(name, length, [("fused", b) for b in blocks]))
 
     def compare(self, name, lengths, seconds_per_call, torch: bool):
         """Measure one case for all its competitors, each up to the length at which it fails or takes too long."""
@@ -116,194 +118,59 @@ class Bench:
         if self.platform == "cpu":
             competitors = [c for c in competitors if c not in ("cudnn", "torch_flex")]
         for length in lengths:
-            for competitor in list(competitors):
-                row = self.row(name, length, competitor)
-                if row["problem"] or row["gradient_seconds"] > seconds_per_call:
-                    competitors.remove(competitor)
+            rows = self.alternate(name, length, [(competitor, (None, None)) for competitor in competitors])
+            self.add(rows)
+            slow = lambda row: row["problem"] or row["gradient_seconds"] > seconds_per_call
+            competitors = [row["implementation"] for row in rows if not slow(row)]
 
-    def row(self, name, length, competitor, blocks=(None, None)):
-        """Measure one cell; an exception becomes its error."""
+    def alternate(self, name, length, competitors) -> list[dict]:
+        """One row for each (implementation, blocks), from `rounds` processes each."""
         batch = max(1, 16384 // length) if self.platform == "gpu" else 1
-        row = {
-            "case": name,
-            "length": length,
-            "implementation": competitor,
-            "batch": batch,
-            "heads": self.heads,
-            "width": self.width,
-        }
-        row |= {"dtype": jnp.dtype(self.dtype).name, "device": jax.devices()[0].device_kind, "blocks": list(blocks)}
-        row |= {"forward_seconds": None, "gradient_seconds": None, "temporary_bytes": None, "problem": ""}
-        try:
-            if time.monotonic() > self.end:
-                raise TimeoutError("skipped: --total-seconds are over")
-            measure = self.torch if competitor.startswith("torch") else functools.partial(self.jax, blocks=blocks)
-            measure(row, name, (batch, self.heads, length, self.width), competitor)
-        except Exception as error:  # one competitor's failure is a result, not the end
-            text = (str(error).strip().splitlines() or [""])[0]
-            out_of_memory = any(
-                words in str(error).lower() for words in ("out of memory", "resource_exhausted", "can't allocate")
-            )
-            row["problem"] = "out of memory" if out_of_memory else f"{type(error).__name__}: {text}"[:160]
-        self.add(row)
+        shape = (batch, self.heads, length, self.width)
+        cells = [Cell(name, implementation, shape, self.dtype, blocks) for implementation, blocks in competitors]
+        found = {cell: [] for cell in cells}
+        for _ in range(self.rounds):
+            for cell in cells:
+                if not any(result["problem"] for result in found[cell]):
+                    found[cell].append(self.once(cell))
+        return [self.row(cell, results) for cell, results in found.items()]
+
+    def once(self, cell: Cell) -> dict:
+        if time.monotonic() > self.end:
+            return {"problem": "skipped: --total-seconds are over"}
+        return measured(cell)
+
+    def row(self, cell: Cell, results: list[dict]) -> dict:
+        """The fastest and the median call of all rounds; a problem of one round is that of the row."""
+        batch, heads, length, width = cell.shape
+        row = {"case": cell.case, "length": length, "implementation": cell.implementation, "batch": batch}
+        row |= {"heads": heads, "width": width, "dtype": cell.dtype, "device": jax.devices()[0].device_kind}
+        row |= {"blocks": list(cell.blocks), "problem": results[-1]["problem"]}
+        for kind in ("forward", "gradient"):
+            seconds = [] if row["problem"] else [second for result in results for second in result[f"{kind}_seconds"]]
+            row[f"{kind}_fastest_seconds"] = min(seconds, default=None)
+            row[f"{kind}_seconds"] = statistics.median(seconds) if seconds else None
+        row["temporary_bytes"] = None if row["problem"] else results[0]["temporary_bytes"]
         return row
 
-    def add(self, row):
-        """Print and save."""
-        self.rows.append(row)
+    def add(self, rows: list[dict]):
+        """Print and save the rows of one length, with the ratio of each to the first of `REFERENCES` among them."""
+        times = {row["implementation"]: row["gradient_seconds"] for row in rows if not row["problem"]}
+        reference = next((times[name] for name in REFERENCES if name in times), None)
+        number = lambda x, factor, form: "-" if x is None else format(x * factor, form)
+        for row in rows:
+            fast = reference is not None and not row["problem"]
+            row["ratio"] = reference / row["gradient_seconds"] if fast else None
+            label = row["implementation"] + (" {}x{}".format(*row["blocks"]) if row["blocks"][0] else "")
+            kinds = ("forward_fastest_seconds", "forward_seconds", "gradient_fastest_seconds", "gradient_seconds")
+            numbers = [number(row[kind], 1e3, ".2f") for kind in kinds]
+            numbers += [number(row["ratio"], 1, ".2f"), number(row["temporary_bytes"], 2**-20, ".1f")]
+            print(
+                LINE.format(row["case"], row["length"], label, row["batch"], *numbers, row["problem"]).rstrip(),
+                flush=True,
+            )
+        self.save(rows)
+
+    def save(self, rows: list[dict]):
+        self.rows += rows
         (self.output / "attention.json").write_text(json.dumps(self.rows, indent=1) + "\n")
-        number = lambda x, form: "-" if x is None else format(x, form)
-        label = row["implementation"] + (" {}x{}".format(*row["blocks"]) if row["blocks"][0] else "")
-        memory = None if row["temporary_bytes"] is None else row["temporary_bytes"] / 2**20
-        forward = number(row["forward_seconds"], "10.5f")
-        gradient = number(row["gradient_seconds"], "10.5f")
-        numbers = f"{forward:>10} {gradient:>10} {number(memory, '9.1f'):>9}"
-        print(
-            f"{row['case']:11} {row['length']:7} {label:24} {row['batch']:5} {numbers}  {row['problem']}".rstrip(),
-            flush=True,
-        )
-
-    def jax(self, row, name, shape, competitor, blocks):
-        """Measure JAX: XLA's memory and the time, written into the row."""
-        inputs = jax.jit(lambda: [x.astype(self.dtype) for x in jax.random.normal(jax.random.key(0), (3, *shape))])()
-        forward = jax_function(CASES[name], competitor, self.dtype, blocks)
-        gradient = jax.grad(lambda *qkv: (forward(*qkv).astype(jnp.float32) ** 2).sum(), argnums=(0, 1, 2))
-        compiled = jax.jit(gradient).lower(*inputs).compile()
-        row["temporary_bytes"] = compiled.memory_analysis().temp_size_in_bytes
-        if row["temporary_bytes"] > 0.9 * free_bytes():
-            raise MemoryError(f"out of memory: {row['temporary_bytes'] / 2**30:.1f} GiB needed")
-        row["gradient_seconds"] = median_seconds(lambda: jax.block_until_ready(compiled(*inputs)))
-        once = jax.jit(forward)
-        row["forward_seconds"] = median_seconds(lambda: jax.block_until_ready(once(*inputs)))
-
-    def torch(self, row, name, shape, competitor):
-        """Measure PyTorch: memory and time, written into the row."""
-        import torch
-
-        device = "cuda" if self.platform == "gpu" else "cpu"
-        wait = torch.cuda.synchronize if device == "cuda" else lambda: None
-        dtype = torch.bfloat16 if self.dtype == jnp.bfloat16 else torch.float32
-        generator = torch.Generator(device).manual_seed(0)
-        inputs = [torch.randn(shape, generator=generator, device=device).to(dtype).requires_grad_() for _ in range(3)]
-        function = torch_function(name, competitor, inputs[0])
-
-        def forward():
-            with torch.no_grad():
-                function(*inputs)
-            wait()
-
-        def gradient():
-            torch.autograd.grad(function(*inputs).float().square().sum(), inputs)
-            wait()
-
-        peak = Peak(torch if device == "cuda" else None)
-        gradient()
-        row["temporary_bytes"] = peak.growth()
-        row["gradient_seconds"] = median_seconds(gradient)
-        row["forward_seconds"] = median_seconds(forward)
-
-    def check(self):
-        """The largest difference from plain in float32, relative to its largest value, of
-        output and gradients: cudnn, fused."""
-        from attention_jax.ops.attention import attend
-        from attention_jax.ops.masks import causal, lengths, window
-
-        masks = {
-            "none": lambda n: None,
-            "causal": lambda n: causal(),
-            "lengths": lengths,
-            "causal&lengths": lambda n: causal() & lengths(n),
-            "causal&window": lambda n: causal() & window(100),
-        }
-        qkv = [
-            jax.random.normal(key, (3, 512, 4, self.width)) for key in jax.random.split(jax.random.key(0), 3)
-        ]  # [B, T, H, D]
-        qkv = [x.astype(self.dtype).astype(jnp.float32) for x in qkv]  # what half precision can hold
-        n = jnp.array([512, 0, 301], jnp.int32)
-        for name, mask in masks.items():
-
-            def run(implementation, dtype, mask=mask):
-                def loss(q, k, v):
-                    one = lambda q, k, v, n: attend(q, k, v, mask=mask(n), implementation=implementation)
-                    heads = jax.vmap(one, (1, 1, 1, None), 1)
-                    out = jax.vmap(heads, (0, 0, 0, 0))(q, k, v, n).astype(jnp.float32)
-                    return jnp.sin(3 * out).sum(), out
-
-                (_, out), bars = jax.jit(jax.value_and_grad(loss, (0, 1, 2), has_aux=True))(
-                    *(x.astype(dtype) for x in qkv)
-                )
-                return [np.asarray(x, np.float32) for x in (out, *bars)]
-
-            with jax.default_matmul_precision("highest"):
-                exact = run("plain", jnp.float32)
-            for implementation in ("cudnn", "fused"):
-                row = {
-                    "case": "check",
-                    "length": 512,
-                    "implementation": f"{implementation} {name}",
-                    "batch": 3,
-                    "blocks": [None, None],
-                }
-                row |= {
-                    "forward_seconds": None,
-                    "gradient_seconds": None,
-                    "temporary_bytes": None,
-                    "problem": "",
-                    "difference": None,
-                }
-                try:
-                    ours = run(implementation, self.dtype)
-                    row["difference"] = [
-                        float(abs(a - b).max() / abs(b).max()) for a, b in zip(ours, exact, strict=True)
-                    ]
-                    row["problem"] = "differs by " + ", ".join(f"{d:.1e}" for d in row["difference"])
-                except Exception as error:
-                    row["problem"] = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"[:160]
-                self.add(row)
-
-
-class Peak:
-    """Increase of peak memory in this context: of the device with `torch`, else of this process."""
-
-    def __init__(self, torch=None):
-        self.torch = torch
-        if torch is not None:
-            torch.cuda.reset_peak_memory_stats()
-            self.before = torch.cuda.memory_allocated()
-        else:
-            Path("/proc/self/clear_refs").write_text("5")  # Linux: forget the peak so far
-            self.before = self._status("VmRSS")
-
-    def growth(self) -> int:
-        """Return the increase in bytes."""
-        peak = self._status("VmHWM") if self.torch is None else self.torch.cuda.max_memory_allocated()
-        return peak - self.before
-
-    @staticmethod
-    def _status(name):
-        return next(
-            int(line.split()[1]) * 1024
-            for line in Path("/proc/self/status").read_text().splitlines()
-            if line.startswith(name)
-        )
-
-
-def free_bytes() -> float:
-    """Memory that an implementation may still take."""
-    stats = jax.devices()[0].memory_stats()
-    if stats:
-        return stats["bytes_limit"] - stats["bytes_in_use"]
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def median_seconds(call) -> float:
-    """Return the median seconds of 3 to 20 calls after a warm-up, within about a second."""
-    call()
-    start, times = time.perf_counter(), []
-    while len(times) < 3 or (len(times) < 20 and time.perf_counter() - start < 1.0):
-        begin = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - begin)
-        if times[-1] > 5:
-            break
-    return statistics.median(times)

@@ -1,0 +1,50 @@
+"""`bench attention --check`: cuDNN and fused against plain in float32, under every mask, with gradients."""
+
+from collections.abc import Iterator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from attention_jax.ops.attention import attend
+from attention_jax.ops.masks import causal, lengths, window
+
+MASKS = {
+    "none": lambda n: None,
+    "causal": lambda n: causal(),
+    "lengths": lengths,
+    "causal&lengths": lambda n: causal() & lengths(n),
+    "causal&window": lambda n: causal() & window(100),
+}
+
+
+def differences(dtype: str, width: int) -> Iterator[str]:
+    """A line for each mask and implementation: the largest difference of output and gradients from plain in float32,
+    relative to the largest value of each."""
+    draw = lambda key: jax.random.normal(key, (3, 512, 4, width))  # [B, T, H, D]
+    qkv = [draw(key).astype(dtype).astype(jnp.float32) for key in jax.random.split(jax.random.key(0), 3)]
+    for name, mask in MASKS.items():
+        with jax.default_matmul_precision("highest"):
+            exact = _run(mask, "plain", qkv)
+        for implementation in ("cudnn", "fused"):
+            try:
+                ours = _run(mask, implementation, [x.astype(dtype) for x in qkv])
+                far = [float(abs(a - b).max() / abs(b).max()) for a, b in zip(ours, exact, strict=True)]
+                found = "differs by " + ", ".join(f"{d:.1e}" for d in far)
+            except Exception as error:
+                found = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"[:160]
+            yield f"check {implementation} {name}: {found}"
+
+
+def _run(mask, implementation: str, qkv) -> list[np.ndarray]:
+    """Output [B, T, H, D] and the gradients of a loss with respect to query, key and value, in float32."""
+    n = jnp.array([512, 0, 301], jnp.int32)
+
+    def loss(q, k, v):
+        one = lambda q, k, v, n: attend(q, k, v, mask=mask(n), implementation=implementation)
+        heads = jax.vmap(one, (1, 1, 1, None), 1)
+        out = jax.vmap(heads)(q, k, v, n).astype(jnp.float32)
+        return jnp.sin(3 * out).sum(), out
+
+    (_, out), bars = jax.jit(jax.value_and_grad(loss, (0, 1, 2), has_aux=True))(*qkv)
+    return [np.asarray(x, np.float32) for x in (out, *bars)]

@@ -1,0 +1,50 @@
+"""`launch.py bench attention`: each implementation in its own process, alternating rounds, ratios of medians."""
+
+import functools
+import json
+
+import pytest
+
+from benchmarks import _attention_cell, attention
+from benchmarks._attention_cell import Cell, measured
+
+CELL = Cell("causal", "fused", (1, 2, 32, 8), "float32")
+SECONDS = {"fused": [4.0, 1.0, 2.0], "plain": [8.0, 8.0, 8.0], "jax.nn": [1.0]}
+
+
+def test_rounds_alternate_and_ratios_are_of_medians(tmp_path, monkeypatch):
+    """Two rounds: the calls of both count, and the ratio is that of the medians of all of them."""
+    order = []
+
+    def fake(cell):
+        order.append(cell.implementation)
+        if cell.implementation == "jax.nn":
+            return {"problem": "out of memory"}
+        seconds = SECONDS[cell.implementation]
+        return {"forward_seconds": seconds, "gradient_seconds": seconds, "temporary_bytes": 2**20, "problem": ""}
+
+    monkeypatch.setattr(attention, "measured", fake)
+    monkeypatch.setattr(attention, "conditions", lambda: "")
+    rows = attention.main("cpu", ("causal",), 64, 64, rounds=2, torch=False, output=str(tmp_path))
+    assert order == ["fused", "plain", "jax.nn", "fused", "plain"]  # a problem is not tried twice
+    fused, plain, jax_nn = rows
+    assert (fused["gradient_fastest_seconds"], fused["gradient_seconds"], fused["ratio"]) == (1.0, 2.0, 4.0)
+    assert plain["ratio"] == 1.0 and (jax_nn["ratio"], jax_nn["problem"]) == (None, "out of memory")
+    assert json.loads((tmp_path / "attention.json").read_text()) == rows
+
+
+def test_a_failure_is_a_result(monkeypatch):
+    monkeypatch.setattr(_attention_cell, "_jax", lambda cell: (_ for _ in ()).throw(ValueError("no such thing")))
+    assert _attention_cell._measure(CELL)["problem"] == "ValueError: no such thing"
+
+
+@pytest.mark.slow
+def test_a_killed_process_is_a_result(monkeypatch):
+    monkeypatch.setattr(_attention_cell, "_measure", functools.partial(exec, "import os; os.abort()"))
+    assert "the process was killed" in measured({})["problem"]  # the globals of exec
+
+
+@pytest.mark.slow
+def test_a_process_measures_one_cell():
+    found = measured(CELL)
+    assert found["problem"] == "" and min(found["forward_seconds"] + found["gradient_seconds"]) > 0
