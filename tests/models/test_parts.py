@@ -182,8 +182,14 @@ def text_classifier(p, tokens, length):
 ORACLES = dict(zip(MODELS, (decoder_only, encoder_decoder, image_classifier, text_classifier)))
 
 
-@pytest.mark.parametrize(("score", "normaliser"), [("qk_norm", "softmax"), (f"soft_cap({CAP})", "learned_sink")])
-@pytest.mark.parametrize("kind", MODELS)
+PARTED = [
+    *((kind, f"soft_cap({CAP})", "learned_sink") for kind in MODELS),
+    ("decoder-only", "qk_norm", "softmax"),
+    *(pytest.param(k, "qk_norm", "softmax", marks=pytest.mark.slow) for k in MODELS if k != "decoder-only"),
+]
+
+
+@pytest.mark.parametrize(("kind", "score", "normaliser"), PARTED)
 def test_every_part_is_that_of_a_slow_transformer(kind, score, normaliser):
     options, make = MODELS[kind]
     model, inputs = make(with_parts(options, score=score, normaliser=normaliser))
@@ -316,7 +322,10 @@ def test_steps_with_another_pooling_are_teacher_forcing():
     np.testing.assert_allclose(*stepped("decoder-only", *model), atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["learned_entmax", "sigmoid(-1.0)", "relu", "top_k(2)", "stick_breaking"])
+STEPPED = ["learned_entmax", "sigmoid(-1.0)", "relu", "top_k(2)", "stick_breaking"]
+
+
+@pytest.mark.parametrize("name", [*STEPPED[:1], *(pytest.param(n, marks=pytest.mark.slow) for n in STEPPED[1:])])
 def test_steps_with_other_normalisers_are_teacher_forcing(name):
     """A cache holds entries that are not written yet, and those of other hypotheses: none of them may count."""
     options, make = MODELS["decoder-only"]

@@ -109,6 +109,13 @@ ORACLES = {  # normaliser, the same in NumPy for the allowed scores of one query
     "stick-breaking": (StickBreaking(), stick_breaking, None),
 }
 every = pytest.mark.parametrize("name", ORACLES)
+EACH_KIND = ("softmax", "sigmoid", "sparsemax", "top-k", "stick-breaking")
+"""One of each way in which weights are computed; the others of a test over all of them are slow."""
+
+
+def slow_but(chosen, cases):
+    """The cases as parameters, marked slow unless they are among the chosen ones."""
+    return [case if case in chosen else pytest.param(*case, marks=pytest.mark.slow) for case in cases]
 
 
 def negative(query, key):
@@ -197,9 +204,10 @@ compiled = jax.jit(value_and_gradients, static_argnums=(0, 1, 2))
 
 
 OPEN = "softmax", "signed", "entmax 1.5", "top-k", "stick-breaking"
+MASKED = [(name, True) for name in ORACLES]
 
 
-@pytest.mark.parametrize(("name", "masked"), [*((name, True) for name in ORACLES), *((name, False) for name in OPEN)])
+@pytest.mark.parametrize(("name", "masked"), slow_but(MASKED, [*MASKED, *((name, False) for name in OPEN)]))
 def test_blockwise_is_plain(name, masked):
     """Blockwise in float32 against plain in float64, with bias, mask and dropout or none: output, all gradients."""
     inputs = (*case(13, 11, seed=1), ORACLES[name][0], np.float32(0.2))
@@ -212,7 +220,9 @@ def test_blockwise_is_plain(name, masked):
         np.testing.assert_allclose(ours, exact, rtol=1e-5, atol=1e-5 * max(1.0, np.abs(exact).max()))
 
 
-@every
+@pytest.mark.parametrize(
+    "name", [name if name in EACH_KIND else pytest.param(name, marks=pytest.mark.slow) for name in ORACLES]
+)
 def test_over_heads_with_leaves_and_lengths_of_their_own(name):
     """Under `jax.vmap` and `jax.jit` each head is as it is alone, in bfloat16 too, up to its rounding."""
     query, key, value = (jnp.asarray(np.stack([x, x[::-1] * 0.5]), jnp.float32) for x in case(8, 8))
@@ -238,8 +248,13 @@ def test_over_heads_with_leaves_and_lengths_of_their_own(name):
             assert np.abs(half[head].astype(np.float32) - exact).max() < 0.05 * max(1, np.abs(exact).max())
 
 
-@pytest.mark.parametrize("implementation", ["plain", "fused"])
-@every
+CONTRACTS = [(name, implementation) for name in ORACLES for implementation in ("plain", "fused")]
+
+
+@pytest.mark.parametrize(
+    ("name", "implementation"),
+    slow_but([(n, i) for n, i in CONTRACTS if i == "fused" or n in EACH_KIND], CONTRACTS),
+)
 def test_the_contract_of_attend(name, implementation):
     """A masked key has no effect, not even NaN; NaN that is not masked stays; a query without keys gets zeros."""
     query, key, value = (jnp.asarray(x, jnp.float32) for x in case(8, 8))
@@ -292,7 +307,7 @@ def test_the_gradient_of_alpha_in_the_example_of_the_package_entmax(implementati
     key, first = jnp.array([[-1.0], [0.0], [0.5]]), jnp.array([[1.0], [0.0], [0.0]])
     call = {"implementation": implementation}
     weight = lambda alpha: attend(jnp.ones((1, 1)), key, first, normalise=Entmax(alpha), **call)[0, 0]
-    value, slope = jax.value_and_grad(weight)(jnp.float32(1.33))
+    value, slope = jax.jit(jax.value_and_grad(weight))(jnp.float32(1.33))
     assert abs(value - 0.0460) < 5e-5 and abs(slope + 0.2562) < 5e-5
 
 
@@ -309,8 +324,12 @@ def test_a_sink_is_a_key_whose_value_is_zero(implementation):
         return attend(query, key, value, score=dot, normalise=Softmax(sink), implementation=implementation)
 
     bar = jnp.asarray(np.random.default_rng(1).standard_normal((9, 3)), jnp.float32)
-    (out, pull), (expected, pull_expected) = (jax.vjp(f, query, key, value, sink) for f in (ours, padded))
-    for a, b in zip((out, *pull(bar)), (expected, *pull_expected(bar)), strict=True):
+
+    def pulled(function):
+        out, pull = jax.vjp(function, query, key, value, sink)
+        return out, *pull(bar)
+
+    for a, b in zip(*jax.jit(lambda: [pulled(ours), pulled(padded)])(), strict=True):
         np.testing.assert_allclose(a, b, atol=2e-6)
 
 
@@ -376,7 +395,8 @@ def test_the_log_sum_exp_and_its_gradient(implementation):
         scores = query @ key[:6].T
         return (jax.nn.logsumexp(scores, axis=1) * bar).sum() + (jax.nn.softmax(scores) @ value[:6]).sum()
 
-    for a, b in zip(jax.grad(ours, (0, 1))(query, key), jax.grad(exact, (0, 1))(query, key), strict=True):
+    both = jax.jit(lambda *arrays: [jax.grad(function, (0, 1))(*arrays) for function in (ours, exact)])
+    for a, b in zip(*both(query, key), strict=True):
         np.testing.assert_allclose(a, b, atol=3e-6)
     _, log = attend(query, key, value, mask=lengths(0), return_log_sum_exp=True, implementation=implementation)
     assert (log == -jnp.inf).all()

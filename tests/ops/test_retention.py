@@ -72,11 +72,12 @@ def test_padding_changes_nothing_even_if_it_is_nan_and_vmap_is_a_loop(rule, form
     batch = [jnp.stack([nan(a), b]) for a, b in zip(first, second)]
     run = lambda length, *arrays: function(*arrays, length=length)
     found = jax.jit(jax.vmap(run))(jnp.array([20, T]), *batch)
-    short = function(*(x[:20] for x in first))
+    alone = jax.jit(function)
+    short = alone(*(x[:20] for x in first))
     np.testing.assert_allclose(found[0], np.concatenate([short, np.zeros((T - 20, V))]), atol=1e-5)
-    np.testing.assert_allclose(found[1], function(*second), atol=1e-5)
+    np.testing.assert_allclose(found[1], alone(*second), atol=1e-5)
     total = lambda query, key, value: run(20, query, key, value, *(x[0] for x in batch[3:])).sum()
-    for gradient in jax.grad(total, (0, 1, 2))(*(x[0] for x in batch[:3])):
+    for gradient in jax.jit(jax.grad(total, (0, 1, 2)))(*(x[0] for x in batch[:3])):
         assert np.isfinite(gradient).all() and not np.asarray(gradient[20:]).any()
 
 
@@ -88,6 +89,7 @@ def test_a_sequence_may_be_continued_from_its_state(rule):
         "delta": (delta.recurrent_delta, delta.chunked_delta),
     }[rule]
     rows = (query, key, value, beta, decay) if rule == "delta" else (query, key, value, decay)
+    recurrent, chunked = jax.jit(recurrent), jax.jit(chunked, static_argnames="chunk")
     whole, last = recurrent(*rows)
     first, state = chunked(*(x[:30] for x in rows), chunk=16)
     padded, same = chunked(*rows, length=30, chunk=16)
@@ -134,7 +136,7 @@ def test_delta_states_may_flip_signs_which_parity_needs():
 @pytest.mark.parametrize("rule, form", [("retention", "quadratic"), ("retention", "chunked"), ("delta", "chunked")])
 def test_half_precision_is_summed_in_float32(rule, form):
     half = [x.astype(jnp.bfloat16) for x in case()]
-    found = forms(rule)[form](*half)
-    expected = forms(rule)[form](*(x.astype(jnp.float32) for x in half))
+    run = jax.jit(forms(rule)[form])
+    found, expected = run(*half), run(*(x.astype(jnp.float32) for x in half))
     assert found.dtype == jnp.bfloat16
     np.testing.assert_allclose(found.astype(jnp.float32), expected, rtol=2**-8, atol=1e-6)
