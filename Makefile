@@ -1,4 +1,5 @@
 # Short names for the commands of CONTRIBUTING.md. PYTHON=... chooses another interpreter, WORKERS=... other than two test processes.
+# A file of tests is run by one process, so that what its tests share is made once.
 PYTHON ?= python
 WORKERS ?= 2
 
@@ -10,11 +11,11 @@ help:     ## this list
 setup:    ## install everything the default experiment and the tests need
 	$(PYTHON) -m pip install -r requirements.txt
 
-fast:     ## the fast tests, of every package
-	$(PYTHON) -m pytest -n $(WORKERS) -m "not slow"
+fast:     ## the default tests: one member of every family of checks, of every package
+	$(PYTHON) -m pytest -n $(WORKERS) --dist loadfile -m "not slow"
 
 test:     ## all tests
-	$(PYTHON) -m pytest -n $(WORKERS)
+	$(PYTHON) -m pytest -n $(WORKERS) --dist loadfile
 
 lint:     ## the linters of .ci/run
 	$(PYTHON) -m ruff check .

@@ -30,12 +30,32 @@ os.environ.setdefault("NPROC", "8")  # emulated devices need at least two thread
 
 import jax
 import pytest
-from costs import pytest_addoption, pytest_configure  # noqa: F401  (the option --costs)
+from costs import Costs
 
 gc.set_threshold(50_000, 20, 100)  # tracing makes many small objects, and JAX does work of its own at each collection
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--costs", type=int, nargs="?", const=20, metavar="ROWS", help="print what each test costs")
+
+
+class OneFile:
+    """A worker keeps the compiled programs of one file of tests at a time; those of all would take 4 GB."""
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_teardown(self, item, nextitem):
+        if nextitem is None or nextitem.path != item.path:
+            jax.clear_caches()
+            gc.collect()
+
+
+def pytest_configure(config):
+    config.pluginmanager.register(OneFile())
+    if config.getoption("--costs") is not None:
+        config.pluginmanager.register(Costs(config.getoption("--costs")))
 
 
 class Changed:

@@ -76,11 +76,3 @@ class Costs:
         for worker, peak in sorted(self.peaks.items()):
             terminalreporter.write_line(f"peak memory of {worker}: {peak:.2f} GB")
 
-
-def pytest_addoption(parser):
-    parser.addoption("--costs", type=int, nargs="?", const=20, metavar="ROWS", help="print what each test costs")
-
-
-def pytest_configure(config):
-    if config.getoption("--costs") is not None:
-        config.pluginmanager.register(Costs(config.getoption("--costs")), "costs")
