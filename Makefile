@@ -3,7 +3,7 @@
 PYTHON ?= python
 WORKERS ?= 2
 
-.PHONY: help setup fast test lint format results figures docs site notebooks ci
+.PHONY: help setup fast test lint format results figures docs site notebooks mutants ci
 
 help:     ## this list
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*## /	/' | expand -t 10
@@ -41,6 +41,9 @@ site:     ## build the documentation site, build/site/index.html; needs the extr
 
 notebooks: ## run the scripts of docs/notebooks/ and write what they show into notebooks; needs the extra `notebooks`
 	$(PYTHON) -m jupytext --to notebook --set-kernel python3 --execute --run-path . docs/notebooks/*.py
+
+mutants:  ## do the tests see small wrong edits of the code? An hour or two; tests/mutants/run.py --help says how to run some
+	$(PYTHON) tests/mutants/run.py
 
 ci:       ## all that .ci/run checks, in fresh environments
 	.ci/run

@@ -1,0 +1,129 @@
+"""Mutants of attention_jax/models."""
+
+from mutants.mutant import Mutant
+
+TRANSLATOR = ("tests/models/test_translator.py",)
+TRANSFORMER = ("tests/models/test_transformer.py", "tests/models/test_parts.py")
+VISION = ("tests/models/test_vision.py",)
+
+MUTANTS = (
+    Mutant(
+        "bottom-layer-queries-the-source",
+        "attention_jax/models/bahdanau.py",
+        "alpha = w.align(states[-1][0])",
+        "alpha = w.align(states[0][0])",
+        TRANSLATOR,
+    ),
+    Mutant(
+        "mean-state-over-the-padding",
+        "attention_jax/models/translator.py",
+        "count = jnp.maximum(length, 1).astype(hidden.dtype)[:, None]",
+        "count = jnp.full_like(hidden[:, 0, :1], hidden.shape[1])",
+        TRANSLATOR,
+    ),
+    Mutant(
+        "local-window-one-position-late",
+        "attention_jax/models/luong.py",
+        "distance = jnp.arange(self.key.shape[1])[None] - time[:, None]",
+        "distance = jnp.arange(self.key.shape[1])[None] - time[:, None] - 1",
+        TRANSLATOR,
+    ),
+    Mutant(
+        "local-gaussian-twice-as-wide",
+        "attention_jax/models/luong.py",
+        "(self.reach / 2.0) ** 2",
+        "self.reach**2.0",
+        TRANSLATOR,
+    ),
+    Mutant(
+        "input-feeding-forgets-the-time",
+        "attention_jax/models/luong.py",
+        "return InputFeedingState(states, fed, state.time + 1)",
+        "return InputFeedingState(states, fed, state.time)",
+        TRANSLATOR,
+    ),
+    Mutant(
+        "backward-states-stay-reversed",
+        "attention_jax/models/encoder.py",
+        "hidden = merge(hidden, turn(back[0]), self.merge)",
+        "hidden = merge(hidden, back[0], self.merge)",
+        (*TRANSLATOR, "tests/models/test_book.py"),
+    ),
+    Mutant(
+        "layer-dropout-after-the-last-layer",
+        "attention_jax/models/encoder.py",
+        "if i + 1 < self.layers:",
+        "if i < self.layers:",
+        TRANSLATOR,
+    ),
+    Mutant(
+        "swiglu-gates-the-other-half",
+        "attention_jax/models/blocks.py",
+        'jax.nn.swish(linear("gate", self.block.mlp_dim)(x)) * linear("hidden", self.block.mlp_dim)(x)',
+        'linear("gate", self.block.mlp_dim)(x) * jax.nn.swish(linear("hidden", self.block.mlp_dim)(x))',
+        TRANSFORMER,
+    ),
+    Mutant(
+        "embeddings-not-scaled",
+        "attention_jax/models/transformer.py",
+        "x = x * self.block.hidden_size**0.5 if self.scale else x",
+        "x = x * self.block.hidden_size if self.scale else x",
+        TRANSFORMER,
+    ),
+    Mutant(
+        "packed-target-attends-to-other-sources",
+        "attention_jax/models/transformer.py",
+        "past & segments(segment, segment), segments(segment, memory.segment)",
+        "past & segments(segment, segment), lengths(memory.source_length)",
+        (*TRANSFORMER, "tests/data/test_packing.py"),
+    ),
+    Mutant(
+        "cached-key-at-the-position-before",
+        "attention_jax/models/blocks.py",
+        "self.attention.project_kv(h, h, position))",
+        "self.attention.project_kv(h, h, position - 1))",
+        TRANSFORMER,
+    ),
+    Mutant(
+        "cached-bias-of-the-wrong-position",
+        "attention_jax/models/blocks.py",
+        "key_positions // self.hypotheses)",
+        "key_positions)",
+        (*TRANSFORMER, "tests/test_decode.py"),
+    ),
+    Mutant(
+        "stochastic-depth-drops-tokens",
+        "attention_jax/models/vit.py",
+        "dropout(jnp.ones((x.shape[0], 1, 1), x.dtype), rate, rng)",
+        "dropout(jnp.ones((x.shape[0], x.shape[1], 1), x.dtype), rate, rng)",
+        VISION,
+    ),
+    Mutant(
+        "mean-pool-reads-the-first-token",
+        "attention_jax/models/vit.py",
+        'pooled = x[:, 0] if self.pool == "token" else x.mean(axis=1)',
+        "pooled = x[:, 0]",
+        VISION,
+    ),
+    Mutant(
+        "graph-attention-keeps-its-dropout-in-evaluation",
+        "attention_jax/models/graph_attention.py",
+        'hidden = dropout(hidden, o.dropout, self.make_rng("dropout") if train else None)',
+        "hidden = dropout(hidden, o.dropout, jax.random.key(0))",
+        ("tests/models/test_graph_attention.py", "tests/tasks/test_nodes.py"),
+    ),
+    Mutant(
+        "memory-read-before-it-is-written",
+        "attention_jax/models/ntm.py",
+        "reads = addressing.read(memory, weights[shape.num_write_heads :])",
+        "reads = addressing.read(state.memory, weights[shape.num_write_heads :])",
+        ("tests/models/test_ntm.py",),
+    ),
+    Mutant(
+        "pointer-feeds-the-wrong-input",
+        "attention_jax/models/pointer.py",
+        "jnp.take_along_axis(cache.memory.inputs, before[:, None, None], axis=1)[:, 0]",
+        "jnp.take_along_axis(cache.memory.inputs, before[:, None, None] - 1, axis=1)[:, 0]",
+        ("tests/models/test_pointer.py", "tests/tasks/test_pointing.py"),
+    ),
+)

@@ -1,0 +1,92 @@
+"""Mutants of attention_jax/tasks."""
+
+from mutants.mutant import Mutant
+
+SEQ2SEQ = ("tests/tasks/test_seq2seq.py",)
+
+MUTANTS = (
+    Mutant(
+        "padding-counted-in-the-loss",
+        "attention_jax/tasks/seq2seq.py",
+        '[None] < batch["target_length"][:, None]',
+        '[None] <= batch["target_length"][:, None]',
+        SEQ2SEQ,
+    ),
+    Mutant(
+        "teacher-forcing-shifted",
+        "attention_jax/tasks/seq2seq.py",
+        'return batch["target"][:, :-1]\n',
+        'return batch["target"][:, 1:]\n',
+        SEQ2SEQ,
+    ),
+    Mutant(
+        "loss-per-sentence-instead-of-per-token",
+        "attention_jax/tasks/seq2seq.py",
+        'float(rows["loss"].sum() / rows["tokens"].sum())',
+        'float((rows["loss"] / rows["tokens"]).mean())',
+        SEQ2SEQ,
+    ),
+    Mutant(
+        "decoding-limit-knows-the-test-targets",
+        "attention_jax/tasks/seq2seq.py",
+        'for name, pairs in self.data.held_out.items() if name == "valid")',
+        "for name, pairs in self.data.held_out.items())",
+        SEQ2SEQ,
+    ),
+    Mutant(
+        "packed-target-begins-with-its-neighbor",
+        "attention_jax/tasks/seq2seq.py",
+        'begins = within(batch["target_segment"]) == 0',
+        'begins = within(batch["target_segment"]) < 0',
+        (*SEQ2SEQ, "tests/data/test_packing.py"),
+    ),
+    Mutant(
+        "mixed-loss-ignores-the-partner",
+        "attention_jax/tasks/vision.py",
+        "loss(label[partner], weight * (1 - share))[0]",
+        "loss(label, weight * (1 - share))[0]",
+        ("tests/tasks/test_vision.py",),
+    ),
+    Mutant(
+        "dropout-uses-the-key-of-the-augmentation",
+        "attention_jax/tasks/vision.py",
+        'rngs={"dropout": dropping}',
+        'rngs={"dropout": varying}',
+        ("tests/tasks/test_vision.py",),
+    ),
+    Mutant(
+        "match-of-a-target-longer-than-the-output",
+        "attention_jax/tasks/scoring.py",
+        ".all(1) & (pairs.target_length <= size)",
+        ".all(1)",
+        SEQ2SEQ,
+    ),
+    Mutant(
+        "bits-per-character-in-nats",
+        "attention_jax/tasks/language.py",
+        "per_token / self.data.characters_per_token[split] / np.log(2.0)",
+        "per_token / self.data.characters_per_token[split]",
+        ("tests/tasks/test_language.py",),
+    ),
+    Mutant(
+        "sequences-cut-before-their-end",
+        "attention_jax/tasks/memory.py",
+        "cuts = (-(-longest * quarter // 4) for quarter in (1, 2, 3, 4))",
+        "cuts = (longest * quarter // 4 for quarter in (1, 2, 3, 4))",
+        ("tests/tasks/test_memory.py",),
+    ),
+    Mutant(
+        "hull-must-start-at-the-same-corner",
+        "attention_jax/tasks/pointing.py",
+        "return tuple(corners[at:] + corners[:at])",
+        "return tuple(corners)",
+        ("tests/tasks/test_pointing.py",),
+    ),
+    Mutant(
+        "hull-loss-of-the-padding",
+        "attention_jax/tasks/pointing.py",
+        "return -jnp.where(real, log_p, 0.0).sum(1)",
+        "return -log_p.sum(1)",
+        ("tests/tasks/test_pointing.py",),
+    ),
+)

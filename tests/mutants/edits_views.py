@@ -1,0 +1,86 @@
+"""Mutants of attention_jax/views."""
+
+from mutants.mutant import Mutant
+
+MAPS = ("tests/views/test_attention_maps.py",)
+HUGGINGFACE = ("tests/views/test_huggingface.py",)
+
+MUTANTS = (
+    Mutant(
+        "ablation-of-the-wrong-rows",
+        "attention_jax/views/attention_maps.py",
+        "reshape(heads, -1, kernel.shape[-1]).at[head].set(0)",
+        "reshape(-1, heads, kernel.shape[-1]).at[:, head].set(0)",
+        MAPS,
+    ),
+    Mutant(
+        "ablation-of-one-of-the-shared-layers",
+        "attention_jax/views/attention_maps.py",
+        "found[name][:, layer::distinct, head]",
+        "found[name][:, layer : layer + 1, head]",
+        MAPS,
+    ),
+    Mutant(
+        "alignment-reversed-on-the-wrong-axis",
+        "attention_jax/views/attention_maps.py",
+        'x[..., :: -1 if "q" in reverse else 1, :: -1 if "k" in reverse else 1]',
+        'x[..., :: -1 if "k" in reverse else 1, :: -1 if "q" in reverse else 1]',
+        MAPS,
+    ),
+    Mutant(
+        "removed-key-of-a-sigmoid-renormalizes",
+        "attention_jax/views/attention_maps.py",
+        "if issubclass(kind, Ratio):",
+        "if issubclass(kind, Ratio | Pointwise):",
+        MAPS,
+    ),
+    Mutant(
+        "least-probable-class-first",
+        "attention_jax/views/vision.py",
+        "best = np.argsort(-probabilities, axis=1)[:, :3]",
+        "best = np.argsort(probabilities, axis=1)[:, :3]",
+        ("tests/test_packed.py", "tests/test_own_data.py", "tests/test_saved_run.py"),
+    ),
+    Mutant(
+        "channels-normalized-by-mean-for-deviation",
+        "attention_jax/views/huggingface.py",
+        'for x in ("mean", "std"))',
+        'for x in ("std", "mean"))',
+        HUGGINGFACE,
+    ),
+    Mutant(
+        "their-beam-size-ignored",
+        "attention_jax/views/huggingface.py",
+        'int(about.get("num_beams", 1))',
+        "1",
+        HUGGINGFACE,
+    ),
+    Mutant(
+        "padding-may-be-written",
+        "attention_jax/views/huggingface.py",
+        'weights.arrays["bias"][pad] = -1e9',
+        'weights.arrays["bias"][pad] = 0',
+        HUGGINGFACE,
+    ),
+    Mutant(
+        "hypothesis-of-another-source",
+        "attention_jax/views/seq2seq.py",
+        "np.repeat(array, count, axis=0)",
+        "np.concatenate([array] * count)",
+        MAPS,
+    ),
+    Mutant(
+        "prompt-keeps-its-first-tokens",
+        "attention_jax/views/language.py",
+        "return slice(None if limit is None else self.task.sampling.length - limit, None)",
+        "return slice(None, None if limit is None else limit - self.task.sampling.length)",
+        ("tests/tasks/test_language.py", "tests/models/test_language_model.py", *MAPS),
+    ),
+    Mutant(
+        "image-maps-of-the-first-layer",
+        "attention_jax/views/pictures.py",
+        "heads, through = own[:, -1, :, 0, prefix:], flow[:, 0, prefix:]",
+        "heads, through = own[:, 0, :, 0, prefix:], flow[:, 0, prefix:]",
+        ("tests/tasks/test_vision.py", "tests/models/test_vision.py", *MAPS),
+    ),
+)

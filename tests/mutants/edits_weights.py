@@ -1,0 +1,85 @@
+"""Mutants of attention_jax/weights."""
+
+from mutants.mutant import Mutant
+
+EXCHANGE = ("tests/weights/test_exchange.py", "tests/weights/test_libraries.py")
+
+MUTANTS = (
+    Mutant(
+        "qkv-of-timm-interleaved-by-head",
+        "attention_jax/weights/vit_names.py",
+        'Row("blocks.*.attn.qkv.weight", "(s h e) d"',
+        'Row("blocks.*.attn.qkv.weight", "(h s e) d"',
+        EXCHANGE,
+    ),
+    Mutant(
+        "patches-of-timm-transposed",
+        "attention_jax/weights/vit_names.py",
+        'Row("patch_embed.proj.weight", "d c p q"',
+        'Row("patch_embed.proj.weight", "d c q p"',
+        EXCHANGE,
+    ),
+    Mutant(
+        "query-and-key-of-hugging-face-swapped",
+        "attention_jax/weights/vit_names.py",
+        'Row(f"{THEIR_ATTENTION}.query.weight", "(h e) d", f"{ATTENTION}/query/kernel"',
+        'Row(f"{THEIR_ATTENTION}.query.weight", "(e h) d", f"{ATTENTION}/query/kernel"',
+        EXCHANGE,
+    ),
+    Mutant(
+        "marian-positions-not-interleaved",
+        "attention_jax/weights/marian_names.py",
+        'THERE, HERE = "(t f)", "(f t)"',
+        'THERE, HERE = "(f t)", "(f t)"',
+        ("tests/views/test_huggingface.py", *EXCHANGE),
+    ),
+    Mutant(
+        "export-transposed",
+        "attention_jax/weights/layouts.py",
+        "rearrange(array, row.our_layout, row.their_layout, sizes)",
+        "rearrange(array, row.our_layout, row.their_layout, sizes).T",
+        EXCHANGE,
+    ),
+    Mutant(
+        "color-patches-of-gray-weights-not-divided",
+        "attention_jax/weights/adopt.py",
+        "kernel = np.repeat(kernel, after, axis=1) / after",
+        "kernel = np.repeat(kernel, after, axis=1)",
+        ("tests/weights/test_adopt.py",),
+    ),
+    Mutant(
+        "class-position-resampled-with-the-grid",
+        "attention_jax/weights/adopt.py",
+        "np.concatenate([old[:prefix], interpolate(jnp.asarray(old[prefix:]), after)])",
+        "np.concatenate([old[-1:].repeat(prefix, 0), interpolate(jnp.asarray(old[prefix:]), after)])",
+        ("tests/weights/test_adopt.py",),
+    ),
+    Mutant(
+        "training-options-of-the-weights-kept",
+        "attention_jax/weights/adopt.py",
+        "return dataclasses.replace(weights.options, **kept)",
+        "return weights.options",
+        ("tests/weights/test_adopt.py",),
+    ),
+    Mutant(
+        "pickle-in-a-zip-is-opened",
+        "attention_jax/weights/tensors.py",
+        'or any(name.endswith(".pkl") for name in names)',
+        "",
+        ("tests/weights/test_tensors.py",),
+    ),
+    Mutant(
+        "gpt2-settings-not-checked",
+        "attention_jax/weights/gpt2_names.py",
+        "if facts.get(name, value) != value:",
+        "if facts.get(name, value) is None:",
+        ("tests/weights/test_exchange.py", "tests/views/test_huggingface.py", "tests/weights/test_libraries.py"),
+    ),
+    Mutant(
+        "program-pads-the-source-with-tokens",
+        "attention_jax/weights/stablehlo.py",
+        'recipe = text_recipe(encode, "source", task.data.source_vocabulary, end=True)',
+        'recipe = text_recipe(encode, "source", task.data.source_vocabulary)',
+        ("tests/weights/test_stablehlo.py",),
+    ),
+)
