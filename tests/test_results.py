@@ -198,3 +198,9 @@ def test_the_page_has_every_claim_withdrawn_bound_and_grid(experiment):
     page = results.section(full, results.judged(full, runs, {}), runs)
     for text in ("### toy", "It works.", "the error", "a - b", "old error", "missed", "why", "| b | 0.25 |"):
         assert text in page
+
+
+def test_a_registered_run_without_the_number_does_not_complete_a_replication(experiment):
+    without = run(None, 101) | {"metrics": {"test.loss": 1.0}}
+    claim, _ = results.judged(experiment, [run(1.5), run(5.0, 100), without], ROWS)
+    assert not claim.replication_decides and claim.verdict == "above"

@@ -64,7 +64,7 @@ class Broken(Exception):
 def copy_checkout(root: Path, place: Path) -> Path:
     """Copy the files that git tracks or does not ignore to `place`; a directory `shared` beside the checkout is linked.
 
-    Without git all files are copied.
+    Outside of a repository all files are copied. The copy is a repository, because some tests need a commit.
     """
     listed = ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     found = subprocess.run(listed, capture_output=True, text=True)
@@ -76,6 +76,9 @@ def copy_checkout(root: Path, place: Path) -> Path:
             shutil.copyfile(source, target)
     if (root.parent / "shared").is_dir() and not (place.parent / "shared").exists():
         (place.parent / "shared").symlink_to((root.parent / "shared").resolve())
+    who = ("-c", "user.name=mutants", "-c", "user.email=mutants@localhost", "-c", "commit.gpgsign=false")
+    for words in (("init", "--quiet"), ("add", "--all"), (*who, "commit", "--quiet", "--message", "A copy")):
+        subprocess.run(["git", "-C", str(place), *words], check=True)
     return place
 
 

@@ -1,5 +1,7 @@
 """Masks against their definitions, pair by pair, and their promises about blocks against themselves."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -92,3 +94,15 @@ def test_outside_of_a_dense_mask_nothing_is_allowed():
 def test_errors(make):
     with pytest.raises(InputError):
         make()
+
+
+@pytest.mark.parametrize("mask", [causal(), lengths(4), window(0), window(2), SEGMENTS, causal() & window(1)], ids=lambda mask: type(mask).__name__)
+def test_the_promises_of_every_block_of_queries(mask):
+    """All blocks instead of some at random: an interval that is wrong by one is wrong for few of them."""
+    allowed = np.asarray(mask(jnp.arange(Q), jnp.arange(K)))
+    for first, last in itertools.combinations_with_replacement(range(Q), 2):
+        rows = allowed[first : last + 1]
+        low, high = (max(int(x), 0) for x in mask.key_range(first, last))
+        assert not rows[:, :low].any() and not rows[:, high:].any()
+        low, high = (max(int(x), 0) for x in mask.unmasked_range(first, last))
+        assert rows[:, low:high].all()

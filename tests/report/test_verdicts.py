@@ -245,3 +245,14 @@ def test_a_share_of_counted_examples_has_an_interval_and_so_has_a_difference_of_
     assert interval(claim(metric="test.accuracy", variant="other", minus=""), runs)[:2] == pytest.approx((-half, half))
     loss = trained(0.5, metric="test.loss")
     assert ours(claim(metric="test.loss"), [loss]) == "0.5", "a loss is no share"
+
+
+def test_a_loss_between_two_bounds_is_better_the_lower_it_is():
+    """Two bounds do not say which way is better, so the name of the metric does."""
+    loss = claim("same protocol", metric="test.loss", published=1.0, at_least=0.5, at_most=1.2, spread=(0.97, 1.03))
+    runs = [run(value, seed=seed, metric="test.loss") for seed, value in enumerate((0.8, 0.7, 0.9))]
+    assert judge(loss, runs) == (0.8, "beaten")
+    first = claim(metric="test.loss", at_least=0.5, at_most=1.2, seeds_needed=1)
+    assert judge(first, runs) == (0.7, "holds")
+    noisy = [one | {"metrics": one["metrics"] | {"test.loss_low": 0.6, "test.loss_high": 0.98}} for one in runs]
+    assert judge(loss, noisy) == (0.8, "below"), "with other test examples the loss might be the source's"
