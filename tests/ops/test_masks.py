@@ -96,7 +96,11 @@ def test_errors(make):
         make()
 
 
-@pytest.mark.parametrize("mask", [causal(), lengths(4), window(0), window(2), SEGMENTS, causal() & window(1)], ids=lambda mask: type(mask).__name__)
+@pytest.mark.parametrize(
+    "mask",
+    [causal(), lengths(4), window(0), window(2), SEGMENTS, causal() & window(1)],
+    ids=lambda mask: type(mask).__name__,
+)
 def test_the_promises_of_every_block_of_queries(mask):
     """All blocks instead of some at random: an interval that is wrong by one is wrong for few of them."""
     allowed = np.asarray(mask(jnp.arange(Q), jnp.arange(K)))

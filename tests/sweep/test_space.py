@@ -76,3 +76,9 @@ def test_a_space_survives_being_written_down():
 
 def test_labels_tell_same_named_parameters_apart():
     assert label({"model.dropout": 0.1, "data.dropout": 0.2}) == "model.dropout=0.1 data.dropout=0.2"
+
+
+@pytest.mark.parametrize("values", ["0..1.5", "-0.5..0.5", "0.1,0.2,1.5"])
+def test_every_end_of_a_range_and_every_value_of_a_list_is_within_the_bounds(values):
+    with pytest.raises(InputError, match="--train.label-smoothing"):
+        parse(DATE, {"train.label-smoothing": values})

@@ -1,9 +1,11 @@
 """The vision task: its loss, its counting, its pictures, and the same numbers on four devices as on one."""
 
+import dataclasses
 import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -261,3 +263,18 @@ def test_four_devices_are_one(tmp_path):
     one, four = (np.load(tmp_path / f"{devices}.npz") for devices in (1, 4))
     for name in one.files:
         np.testing.assert_allclose(one[name], four[name], atol=1e-4, err_msg=name)
+
+
+def test_augmentation_mixing_and_dropout_have_keys_of_their_own(monkeypatch):
+    """Nothing is compiled: stand-ins note the keys that the loss gives them."""
+    keys, own, given = {}, jnp.zeros(2, jnp.int32), jax.random.PRNGKey(0)
+    noted = lambda name, found: lambda rng, x: keys.update({name: rng}) or found(x)
+    mixed = noted("mix", lambda x: (x, own, jnp.ones(2)))
+    apply = lambda params, x, train, rngs: (keys.update(rngs) or jnp.zeros((2, 10)), {})
+    task = build(replace(TINY, **{"data.mixup": 1.0}))
+    task = dataclasses.replace(task, model=SimpleNamespace(apply=apply))
+    stand_in = SimpleNamespace(augment=noted("augment", lambda x: x), mix=mixed)
+    monkeypatch.setitem(task.__dict__, "preparation", stand_in)
+    task.loss({}, {"image": jnp.zeros((2, 8, 8, 1)), "label": own, "weight": jnp.ones(2)}, given)
+    assert keys.keys() == {"augment", "mix", "dropout"}
+    assert len({tuple(key.tolist()) for key in [given, *keys.values()]}) == 4
