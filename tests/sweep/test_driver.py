@@ -11,8 +11,8 @@ from optuna.trial import TrialState
 
 from attention_jax import InputError, catalogue, ledger
 from attention_jax.config import Config, Dates, LuongSeq2seq, replace
-from attention_jax.files import one_at_a_time
-from attention_jax.sweep import driver, summary
+from attention_jax.files import one_at_a_time, write_json
+from attention_jax.sweep import driver, plan, summary
 from attention_jax.sweep.space import label
 
 STUDY = Config("date_luong", Dates(), LuongSeq2seq())
@@ -206,3 +206,18 @@ def test_the_estimate_counts_the_epochs_of_a_recorded_run_whose_history_is_thinn
     ours = settings(RATES, config=replace(STUDY, **{"train.total_epochs": 100}))
     summary.announce(ours, driver.first_points(ours))
     assert "about 3.0 minutes" in capsys.readouterr().out
+
+
+def test_a_trial_has_a_mean_when_all_of_its_seeds_have_a_number(tmp_path):
+    """A mean of the seeds that came first would rank a trial by its luck. The metric that is no number fails a trial."""
+    two = settings(RATES, seeds=2)
+    ended = lambda seed, value: write_json(
+        plan.trial_directory(tmp_path, 0, seed) / "result.json", {"metrics": {"valid.loss": value}, "history": []}
+    )
+    state = lambda: plan.trials(tmp_path, two, {0: {"optim.learning_rate": 0.1}})[0][2:6]
+    ended(0, 1.0)
+    assert state() == ("waiting", None, [1.0], "")
+    ended(1, 3.0)
+    assert state() == ("done", 2.0, [1.0, 3.0], "")
+    ended(1, float("inf"))
+    assert state() == ("failed", None, [1.0, float("inf")], "its valid.loss is inf")
