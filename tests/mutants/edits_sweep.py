@@ -46,14 +46,17 @@ MUTANTS = (
         "attention_jax/sweep/search.py",
         "random.Random(seed).shuffle(every)",
         "every.sort(key=str)",
-        (*SEARCH, *DRIVER),
+        ("tests/sweep/test_driver.py::test_halving_prunes_what_optuna_says_and_trains_nothing_twice", *SEARCH, *DRIVER),
     ),
     Mutant(
         "population-shares-one-learning-rate",
         "attention_jax/sweep/population.py",
         "config = configs.replace(config, **numbers)\n    gradients",
         "gradients",
-        ("tests/sweep/test_population.py",),
+        (
+            "tests/sweep/test_population.py::test_members_are_the_runs_alone",
+            "tests/sweep/test_population.py",
+        ),
     ),
     Mutant(
         "population-with-and-without-dropout",

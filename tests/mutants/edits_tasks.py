@@ -10,7 +10,7 @@ MUTANTS = (
         "attention_jax/tasks/seq2seq.py",
         '[None] < batch["target_length"][:, None]',
         '[None] <= batch["target_length"][:, None]',
-        SEQ2SEQ,
+        ("tests/tasks/test_seq2seq.py::test_loss_counts_the_real_tokens_of_the_rows_that_have_weight", *SEQ2SEQ),
     ),
     Mutant(
         "teacher-forcing-shifted",
@@ -24,14 +24,17 @@ MUTANTS = (
         "attention_jax/tasks/seq2seq.py",
         'float(rows["loss"].sum() / rows["tokens"].sum())',
         'float((rows["loss"] / rows["tokens"]).mean())',
-        SEQ2SEQ,
+        (
+            "tests/tasks/test_seq2seq.py::test_evaluation_is_the_loss_of_every_held_out_row_once_whatever_the_batch",
+            *SEQ2SEQ,
+        ),
     ),
     Mutant(
         "decoding-limit-knows-the-test-targets",
         "attention_jax/tasks/seq2seq.py",
         'for name, pairs in self.data.held_out.items() if name == "valid")',
         "for name, pairs in self.data.held_out.items())",
-        SEQ2SEQ,
+        ("tests/tasks/test_seq2seq.py::test_the_longest_output_does_not_depend_on_test_references", *SEQ2SEQ),
     ),
     Mutant(
         "packed-target-begins-with-its-neighbor",
@@ -45,7 +48,10 @@ MUTANTS = (
         "attention_jax/tasks/vision.py",
         "loss(label[partner], weight * (1 - share))[0]",
         "loss(label, weight * (1 - share))[0]",
-        ("tests/tasks/test_vision.py",),
+        (
+            "tests/tasks/test_vision.py::test_mixed_labels_are_shared_out",
+            "tests/tasks/test_vision.py",
+        ),
     ),
     Mutant(
         "dropout-uses-the-key-of-the-augmentation",
@@ -59,7 +65,7 @@ MUTANTS = (
         "attention_jax/tasks/scoring.py",
         ".all(1) & (pairs.target_length <= size)",
         ".all(1)",
-        SEQ2SEQ,
+        ("tests/tasks/test_seq2seq.py::test_a_target_for_which_there_was_no_room_is_not_matched", *SEQ2SEQ),
     ),
     Mutant(
         "bits-per-character-in-nats",

@@ -43,14 +43,24 @@ MUTANTS = (
         "attention_jax/train/step.py",
         "rng = jax.random.fold_in(state.rng, state.step)",
         "rng = state.rng",
-        ("tests/train/test_step.py", "tests/train/test_loop.py", "tests/train/test_placement.py"),
+        (
+            "tests/train/test_loop.py::test_each_step_draws_anew_and_from_another_stream_than_the_parameters",
+            "tests/train/test_step.py",
+            "tests/train/test_loop.py",
+            "tests/train/test_placement.py",
+        ),
     ),
     Mutant(
         "same-dropout-in-every-micro-batch",
         "attention_jax/train/step.py",
         "sums(rows, jax.random.fold_in(rng, number))",
         "sums(rows, rng)",
-        ("tests/train/test_step.py", "tests/train/test_loop.py", "tests/train/test_placement.py"),
+        (
+            "tests/train/test_placement.py::test_each_micro_batch_has_a_key_of_its_own",
+            "tests/train/test_step.py",
+            "tests/train/test_loop.py",
+            "tests/train/test_placement.py",
+        ),
     ),
     Mutant(
         "update-for-a-batch-of-padding",
@@ -64,14 +74,21 @@ MUTANTS = (
         "attention_jax/train/placement.py",
         "gradient if AXIS in spec else jax.lax.psum(gradient, AXIS)",
         "gradient if AXIS in spec else jax.lax.pmean(gradient, AXIS)",
-        ("tests/train/test_placement.py",),
+        (
+            "tests/train/test_placement.py::test_on_four_devices_pieces_equal_copies",
+            "tests/train/test_placement.py",
+        ),
     ),
     Mutant(
         "same-dropout-on-every-device",
         "attention_jax/train/placement.py",
         "rng = jax.random.fold_in(rng, jax.lax.axis_index(AXIS))\n    return jax.lax.psum",
         "return jax.lax.psum",
-        ("tests/train/test_placement.py", "tests/train/test_hosts.py"),
+        (
+            "tests/train/test_placement.py::test_on_four_devices_pieces_equal_copies",
+            "tests/train/test_placement.py",
+            "tests/train/test_hosts.py",
+        ),
     ),
     Mutant(
         "padding-of-the-last-evaluation-batch-counts",
@@ -85,7 +102,10 @@ MUTANTS = (
         "attention_jax/train/run.py",
         "latest >= self.train.patience",
         "latest > self.train.patience",
-        ("tests/train/test_loop.py",),
+        (
+            "tests/train/test_loop.py::test_patience_ends_a_run_that_no_longer_improves",
+            "tests/train/test_loop.py",
+        ),
     ),
     Mutant(
         "early-stopping-compares-the-wrong-way",
@@ -99,21 +119,32 @@ MUTANTS = (
         "attention_jax/train/run.py",
         "(done < steps) & (steps <= most)",
         "(done < steps) & (steps < most)",
-        ("tests/train/test_loop.py",),
+        (
+            "tests/train/test_loop.py::test_a_run_that_comes_to_its_last_step_ends_its_epoch_there",
+            "tests/train/test_loop.py",
+        ),
     ),
     Mutant(
         "best-checkpoint-is-the-worst",
         "attention_jax/train/checkpoint.py",
         "return max(after)[1] if after else None",
         "return min(after)[1] if after else None",
-        ("tests/train/test_checkpoint.py", "tests/train/test_loop.py"),
+        (
+            "tests/train/test_loop.py::test_a_run_may_end_with_the_parameters_of_its_best_epoch",
+            "tests/train/test_checkpoint.py",
+            "tests/train/test_loop.py",
+        ),
     ),
     Mutant(
         "average-of-one-epoch-too-many",
         "attention_jax/train/checkpoint.py",
         "if epoch > max(at.values()) - count]",
         "if epoch >= max(at.values()) - count]",
-        ("tests/train/test_checkpoint.py", "tests/train/test_loop.py"),
+        (
+            "tests/train/test_loop.py::test_the_best_and_the_last_checkpoints_are_kept_and_averaged",
+            "tests/train/test_checkpoint.py",
+            "tests/train/test_loop.py",
+        ),
     ),
     Mutant(
         "average-forgets-a-failed-save",

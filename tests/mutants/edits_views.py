@@ -18,14 +18,17 @@ MUTANTS = (
         "attention_jax/views/attention_maps.py",
         "found[name][:, layer::distinct, head]",
         "found[name][:, layer : layer + 1, head]",
-        MAPS,
+        ("tests/views/test_attention_maps.py::test_a_head_of_a_layer_that_is_repeated_is_off_in_all_its_turns", *MAPS),
     ),
     Mutant(
         "alignment-reversed-on-the-wrong-axis",
         "attention_jax/views/attention_maps.py",
         'x[..., :: -1 if "q" in reverse else 1, :: -1 if "k" in reverse else 1]',
         'x[..., :: -1 if "k" in reverse else 1, :: -1 if "q" in reverse else 1]',
-        MAPS,
+        (
+            "tests/views/test_attention_maps.py::test_a_source_that_is_read_from_its_end_is_shown_in_reading_order",
+            *MAPS,
+        ),
     ),
     Mutant(
         "removed-key-of-a-sigmoid-renormalizes",
@@ -46,7 +49,7 @@ MUTANTS = (
         "attention_jax/views/huggingface.py",
         'for x in ("mean", "std"))',
         'for x in ("std", "mean"))',
-        HUGGINGFACE,
+        ("tests/views/test_huggingface.py::test_a_vision_transformer_sees_the_normalized_image", *HUGGINGFACE),
     ),
     Mutant(
         "their-beam-size-ignored",
@@ -67,7 +70,7 @@ MUTANTS = (
         "attention_jax/views/seq2seq.py",
         "np.repeat(array, count, axis=0)",
         "np.concatenate([array] * count)",
-        MAPS,
+        ("tests/views/test_attention_maps.py::test_each_hypothesis_is_shown_with_the_weights_that_wrote_it", *MAPS),
     ),
     Mutant(
         "prompt-keeps-its-first-tokens",
@@ -81,6 +84,11 @@ MUTANTS = (
         "attention_jax/views/pictures.py",
         "heads, through = own[:, -1, :, 0, prefix:], flow[:, 0, prefix:]",
         "heads, through = own[:, 0, :, 0, prefix:], flow[:, 0, prefix:]",
-        ("tests/tasks/test_vision.py", "tests/models/test_vision.py", *MAPS),
+        (
+            "tests/tasks/test_vision.py::test_what_the_class_token_looks_at",
+            "tests/tasks/test_vision.py",
+            "tests/models/test_vision.py",
+            *MAPS,
+        ),
     ),
 )

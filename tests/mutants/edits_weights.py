@@ -59,7 +59,10 @@ MUTANTS = (
         "attention_jax/weights/adopt.py",
         "return dataclasses.replace(weights.options, **kept)",
         "return weights.options",
-        ("tests/weights/test_adopt.py",),
+        (
+            "tests/weights/test_adopt.py::test_the_model_is_the_files_and_how_it_is_trained_is_the_experiments",
+            "tests/weights/test_adopt.py",
+        ),
     ),
     Mutant(
         "pickle-in-a-zip-is-opened",
@@ -73,7 +76,12 @@ MUTANTS = (
         "attention_jax/weights/gpt2_names.py",
         "if facts.get(name, value) != value:",
         "if facts.get(name, value) is None:",
-        ("tests/weights/test_exchange.py", "tests/views/test_huggingface.py", "tests/weights/test_libraries.py"),
+        (
+            "tests/weights/test_exchange.py::test_a_gpt2_that_computes_otherwise_is_refused",
+            "tests/weights/test_exchange.py",
+            "tests/views/test_huggingface.py",
+            "tests/weights/test_libraries.py",
+        ),
     ),
     Mutant(
         "program-pads-the-source-with-tokens",
