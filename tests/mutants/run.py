@@ -1,9 +1,9 @@
 """Do the tests see the mutants? `python tests/mutants/run.py [NAME ...]`, or `make mutants`.
 
 The checkout is copied once per job, and each mutant (edits_*.py) is applied to a copy, never to the checkout. Its tests
-run without the slow ones (the default tier), then, if they passed, the slow ones. A test that fails is run again on the
-unchanged code, so that only the mutant can be to blame. The exit code is 1 if a mutant survives both tiers, 2 if one no
-longer fits the code or its tests are not found.
+run without the slow ones (the default tier), then, if they passed, the slow ones. At the end the tests that failed are
+run on the unchanged code, so that only the mutants can be to blame. The exit code is 1 if a mutant survives both tiers,
+2 if one no longer fits the code or its tests are not found.
 """
 
 import argparse
@@ -53,8 +53,8 @@ MUTANTS = {
 }
 MARKS = {"default": "not slow", "slow": "slow"}
 FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
-TIMEOUT = 1800
-"""Seconds of one pytest process; a mutant that makes the tests hang is killed."""
+TIMEOUT, HANGS = 1800, "no end"
+"""Seconds of one pytest process, and what kills a mutant that makes the tests hang."""
 
 
 class Broken(Exception):
@@ -88,16 +88,18 @@ class Tree:
     def __init__(self, root: Path, home: Path, number: int):
         self.home = home / f"job{number}"
         self.root = copy_checkout(root, self.home / "checkout")
-        self.process, self.sound = None, set()
+        self.process = None
+        # bytecode is looked up by the text of a file: by its second and size, as is usual, an edit might go unnoticed
+        by_text = ["-m", "compileall", "-q", "--invalidation-mode", "checked-hash", "."]
+        subprocess.run([sys.executable, *by_text], cwd=self.root, check=True)
 
     def pytest(self, tests: Sequence[str], mark: str) -> tuple[int, str]:
         """The exit code of pytest and its output; -1 after TIMEOUT seconds."""
         shutil.rmtree(self.root / ".hypothesis", ignore_errors=True)  # it remembers failures of the mutant before
-        words = ["-x", "-p", "no:cacheprovider", f"--basetemp={self.home / 'tmp'}"]
+        words = ["--maxfail=1", "-p", "no:cacheprovider", f"--basetemp={self.home / 'tmp'}"]
         command = [sys.executable, "-m", "pytest", *words, "-m", mark, *tests]
         compiled = {"JAX_COMPILATION_CACHE_DIR": str(self.home.parent / "compiled")}
         environment = {**compiled, **os.environ, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
-        # written bytecode is looked up by the second and the size of a file, which an edit may leave as they are
         environment |= {"PYTHONDONTWRITEBYTECODE": "1"}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
         self.process = subprocess.Popen(command, cwd=self.root, env=environment, start_new_session=True, **pipes)
@@ -118,7 +120,7 @@ class Tree:
         """Run one tier of a mutant's tests: {"killed": the test that failed or None, "seconds": its time}.
 
         Raises:
-          Broken: the tests are not found, or fail without the mutant, too.
+          Broken: the tests are not found.
         """
         file, began = self.root / mutant.file, time.monotonic()
         right = file.read_text(encoding="utf-8")
@@ -133,20 +135,17 @@ class Tree:
         if code not in (-1, 0, 1, 2):
             raise Broken(f"{mutant.name}: pytest ended with code {code}\n{output[-3000:]}")
         if code <= 0:
-            return {"killed": "no end" if code else None, "seconds": seconds}
-        test = found[0] if (found := FAILED.findall(output)) else ""
-        if not test:
+            return {"killed": HANGS if code else None, "seconds": seconds}
+        if not (found := FAILED.findall(output)):
             raise Broken(f"{mutant.name}: no test says that it failed\n{output[-3000:]}")
-        self.check_sound(mutant, test)
-        return {"killed": test, "seconds": seconds}
+        return {"killed": found[0], "seconds": seconds}
 
-    def check_sound(self, mutant: Mutant, test: str):
-        """Raise Broken unless the test passes on the unchanged code."""
-        if test not in self.sound:
-            code, output = self.pytest([test], "slow or not slow")
-            if code:
-                raise Broken(f"{mutant.name}: {test} fails without the mutant, too\n{output[-3000:]}")
-            self.sound.add(test)
+    def failing(self, tests: Sequence[str]) -> list[str]:
+        """Those of the tests that fail on the unchanged code."""
+        code, output = self.pytest(["--maxfail=0", *tests], "slow or not slow") if tests else (0, "")
+        if code not in (0, 1, 2):
+            raise Broken(f"pytest ended with code {code} on the unchanged code\n{output[-3000:]}")
+        return FAILED.findall(output)
 
 
 class Results:
@@ -164,13 +163,16 @@ class Results:
             self.broken.append(str(error))
             print(f"error: {error}", file=sys.stderr, flush=True)
 
+    def write(self):
+        if self.path:
+            part = self.path.with_name(f"{self.path.name}.part")
+            part.write_text(json.dumps(self.found, indent=1) + "\n", encoding="utf-8")
+            part.replace(self.path)
+
     def add(self, mutant: Mutant, tier: str, result: dict):
         with self.lock:
             self.found.setdefault(mutant.name, {})[tier] = result
-            if self.path:
-                part = self.path.with_name(f"{self.path.name}.part")
-                part.write_text(json.dumps(self.found, indent=1) + "\n", encoding="utf-8")
-                part.replace(self.path)
+            self.write()
             said = f"killed by {result['killed']}" if result["killed"] else "survived"
             print(f"{mutant.name}: {said} ({tier}, {result['seconds']:.0f} s)", flush=True)
 
@@ -196,6 +198,19 @@ def try_mutant(mutant: Mutant, trees: SimpleQueue, tiers: Sequence[str], results
             trees.put(tree)
 
 
+def check_kills(chosen: Sequence[Mutant], results: Results, tree: Tree):
+    """Take back the kills by tests that fail on the unchanged code, too; a kill is checked once."""
+    kills = [(mutant, tier, result) for mutant in chosen for tier, result in results.of(mutant).items()]
+    kills = [kill for kill in kills if kill[2]["killed"] not in (None, HANGS) and not kill[2].get("checked")]
+    failing = {*tree.failing(sorted({result["killed"] for _, _, result in kills}))}
+    for mutant, tier, result in kills:
+        result["checked"] = result["killed"] not in failing
+        if not result["checked"]:
+            del results.found[mutant.name][tier]
+            results.refuse(Broken(f"{mutant.name}: {result['killed']} fails without the mutant, too"))
+    results.write()
+
+
 def run_all(chosen: Sequence[Mutant], tiers: Sequence[str], results: Results, jobs: int, root: Path = ROOT):
     """Try all mutants on `jobs` copies of the checkout."""
     home, stopped, queue = Path(tempfile.mkdtemp(prefix="mutants-")), threading.Event(), SimpleQueue()
@@ -215,6 +230,7 @@ def run_all(chosen: Sequence[Mutant], tiers: Sequence[str], results: Results, jo
                 for tree in trees:
                     tree.stop()
                 raise
+        check_kills(chosen, results, trees[0])
     finally:
         shutil.rmtree(home, ignore_errors=True)
 
@@ -258,7 +274,11 @@ def main(
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    run_all(every, ("default", "slow") if asked.tier == "all" else (asked.tier,), results, max(asked.jobs, 1), root)
+    tiers = ("default", "slow") if asked.tier == "all" else (asked.tier,)
+    try:
+        run_all(every, tiers, results, max(asked.jobs, 1), root)
+    except Broken as error:
+        results.refuse(error)
     print(table(chosen, results))
     survivors = [mutant.name for mutant in every if results.of(mutant) and not is_killed(results.of(mutant))]
     print(f"survived: {', '.join(survivors)}" if survivors else "none survived")
