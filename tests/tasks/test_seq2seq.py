@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from attention_jax import InputError, catalogue, config as configs, ledger, tasks
-from attention_jax.tasks import scoring
+from attention_jax.tasks import scoring, seq2seq
 from attention_jax.train import placement
 from attention_jax.views import pictures, view_of
 from experiments import bahdanau_length, input_feeding, multi30k_scores
@@ -243,3 +243,22 @@ def test_decoding_beyond_the_learned_positions_is_refused_before_training(corpus
     begin(build(corpus, model, **{"decode.max_length": 16}))
     with pytest.raises(InputError, match="17.* --model.max-length 16.*--decode.max-length"):
         begin(build(corpus, model, **{"decode.max_length": 17}))
+
+
+def test_padding_of_a_target_counts_neither_in_training_nor_in_evaluation(corpus):
+    """Two programs. The last token of every target is declared padding, and then is another token."""
+    task = build(corpus, MODELS["luong"])
+    params, rng = begin(task), jax.random.PRNGKey(1)
+    rows = {k: v[:4] for k, v in task.buckets[0].items()} | {"weight": np.ones(4, np.float32)}
+    rows |= {"target_length": rows["target_length"] - 1}
+    target, ends = rows["target"].copy(), rows["target_length"] + 1
+    target[np.arange(4), ends] = (target[np.arange(4), ends] + 1) % 4
+    loss, scores = jax.jit(task.loss), jax.jit(task.score_rows)
+    total, count, _ = loss(params, rows, rng)
+    np.testing.assert_allclose(loss(params, rows | {"target": target}, rng)[0], total, rtol=1e-6)
+    found, again = scores(params, rows), scores(params, rows | {"target": target})
+    np.testing.assert_allclose(again["loss"], found["loss"], rtol=1e-6)
+    np.testing.assert_array_equal(found["tokens"], rows["target_length"])
+    assert float(count) == rows["target_length"].sum() and found["correct"].tolist() == again["correct"].tolist()
+    batch = {"target": np.array([[1, 5, 6, 2], [1, 5, 2, 0]]), "target_length": np.array([3, 2])}
+    assert seq2seq.target_mask(batch).astype(int).tolist() == [[1, 1, 1], [1, 1, 0]]
