@@ -1,4 +1,4 @@
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import numpy as np
 import pytest
@@ -96,3 +96,8 @@ def test_validation_dates_are_held_out_of_the_training_ones():
     assert len(parted.seen["valid"]) == 30
     with pytest.raises(InputError, match="--data.validation .* 180; got 180"):
         dates.load(Dates(examples=200, validation=180))
+
+
+def test_the_first_and_the_last_day_are_drawn(monkeypatch):
+    monkeypatch.setattr(dates, "LAST", dates.FIRST + timedelta(days=1))
+    assert {*dates.generate(40).target} == {"1970-01-01", "1970-01-02"}

@@ -82,3 +82,9 @@ def test_fewer_pairs_than_can_be_split_are_one_line():
     texts = Texts(["1"] * 9, ["2"] * 9)
     with pytest.raises(InputError, match="at least 10 pairs are needed, .* got 9"):
         fixed_width.split(texts)
+
+
+@pytest.mark.parametrize("count, tests", [(10, 1), (19, 1), (20, 2)])
+def test_a_tenth_tests_rounded_down(count, tests):
+    parts = fixed_width.split(Texts([str(i) for i in range(count)], ["x"] * count))
+    assert (len(parts["train"].source), len(parts["test"].source)) == (count - tests, tests)

@@ -249,3 +249,17 @@ def test_own_images_that_are_too_few_to_validate_are_one_line(tmp_path):
     folder(tmp_path, count=5)
     with pytest.raises(InputError, match="fewer than 5 images in every class, so none is left for validation"):
         images.load(Images("own", path=str(tmp_path)))
+
+
+def test_the_normalization_is_that_of_the_training_images(tmp_path):
+    """One color in train and another in test: the mean knows the first alone."""
+    from PIL import Image
+
+    for part, level in (("train", 51), ("test", 204)):
+        for name in ("a", "b"):
+            (tmp_path / part / name).mkdir(parents=True)
+            Image.new("RGB", (4, 4), (level, 0, 255)).save(tmp_path / part / name / "1.png")
+    data = images.load(Images("folder", path=str(tmp_path), standardize=True))
+    mean, deviation = data.normalization
+    np.testing.assert_allclose(mean, [0.2, 0.0, 1.0], atol=1e-6)
+    np.testing.assert_allclose(deviation, 1e-3, rtol=1e-6)  # the least; all images are equal

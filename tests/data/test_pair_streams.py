@@ -225,3 +225,15 @@ def test_a_reversed_source_and_lower_case_are_those_of_pairs_in_memory(home):
     resident = corpora.load(replace(config, stream="never"))
     texts = {name: set(part.source) for name, part in resident.texts.items()}
     assert not (texts["train"] & texts["valid"] or texts["train"] & texts["test"] or texts["valid"] & texts["test"])
+
+
+def test_every_window_of_every_epoch_is_grouped_with_a_random_number_of_its_own(home):
+    data, drawn = corpora.load(write(home)[0]), []
+    batch = data.stream.group(data.stream.examples(0, 0), np.random.default_rng(0))
+    group = lambda examples, rng: drawn.append(rng.random()) or batch
+    stream = replace(data.stream, window=100, group=group)
+    for epoch, window in [(0, 0), (0, 1), (1, 0), (1, 1), (0, 0)]:
+        stream.calls(epoch, window, WHOLE)
+    assert len({*drawn}) == 4 and drawn[0] == drawn[4]
+    replace(stream, seed=stream.seed + 1).calls(0, 0, WHOLE)
+    assert len({*drawn}) == 5

@@ -9,7 +9,11 @@ import numpy as np
 import pytest
 
 from attention_jax import InputError, config
+from attention_jax.models.encoder import Encoder
+from attention_jax.models.luong import Monotonic, Predictive
 from attention_jax.models.named_scores import ScaledGeneral
+from attention_jax.ops.normalisers import Softmax
+from attention_jax.ops.scores import Dot
 
 SMALL = {"hidden_size": 6, "embed_size": 4, "readout_size": 4}
 ONE_WAY = {"bidirectional": "none", "decoder_init": "pass"}
@@ -313,3 +317,56 @@ def test_dropout_acts_in_training_only_and_everywhere_it_is_asked_for(contract):
 def test_impossible_combinations_are_named(options, message):
     with pytest.raises(InputError, match=message):
         count(options)
+
+
+def test_local_windows_are_their_formulas():
+    """Luong et al. 2015, section 3.2, in NumPy: which positions, and a Gaussian of deviation D / 2 about p_t."""
+    rng, reach = np.random.default_rng(0), 2
+    key, query, kernel, vector = (
+        rng.normal(size=shape).astype(np.float32) for shape in ((2, 9, 3), (2, 3), (3, 3), (3, 1))
+    )
+    length, time, place = np.array([9, 6]), np.array([4, 1]), np.arange(9)[None]
+    exponent = np.exp(np.einsum("bsf,bf->bs", key, query))
+
+    def softmax(centre):
+        allowed = (place < length[:, None]) & (np.abs(place - centre) <= reach)
+        return exponent * allowed / (exponent * allowed).sum(1, keepdims=True)
+
+    parts = Dot(), jnp.asarray(key), jnp.asarray(length), None, Softmax()
+    found = Monotonic(*parts, reach)(jnp.asarray(query), jnp.asarray(time))
+    np.testing.assert_allclose(found, softmax(time[:, None]), atol=1e-6)
+    centre = length[:, None] / (1 + np.exp(-np.tanh(query @ kernel) @ vector))
+    found = Predictive(*parts, reach, jnp.asarray(kernel), jnp.asarray(vector))(jnp.asarray(query), None)
+    np.testing.assert_allclose(found, softmax(centre) * np.exp(-((place - centre) ** 2) / 2), atol=1e-6)
+
+
+def test_the_window_moves_with_input_feeding_too(contract):
+    model = module(config.Luong(**SMALL, window="monotonic", window_size=1))
+    call = jax.jit(functools.partial(model.apply, return_weights=True))
+    _, found = call(contract.variables_of(model), contract.SOURCE, contract.LENGTH, contract.TARGET)
+    weights = np.asarray(found["cross_attention"][0, 0, 0])  # [T, S]
+    distance = np.abs(np.arange(weights.shape[1])[None] - np.arange(weights.shape[0])[:, None])
+    assert (weights[distance > 1] == 0).all() and (weights[distance <= 1] > 0).all()
+
+
+def test_the_top_layer_of_the_decoder_asks_the_source(contract):
+    """The first weights depend on the first state of the top layer alone. One program."""
+    model = module(config.Bahdanau(**SMALL, num_layers=2))
+    params = contract.variables_of(model)["params"]
+    call = jax.jit(functools.partial(model.apply, return_weights=True))
+
+    def first(**changed):
+        inputs = contract.SOURCE, contract.LENGTH, contract.TARGET
+        return np.asarray(call({"params": params | changed}, *inputs)[1]["cross_attention"][:, 0, 0, 0])
+
+    other = lambda name: {name: jax.tree.map(lambda x: 3.0 * x + 0.5, params[name])}
+    np.testing.assert_array_equal(first(**other("bridge_0")), first())
+    assert not np.allclose(first(**other("bridge_1")), first(), atol=1e-3)
+
+
+def test_dropout_between_layers_leaves_the_last_one_alone():
+    model = Encoder(vocab=5, embed_size=2, hidden_size=3, layer_dropout=0.5, embed_scale=1.0)
+    source, length = jnp.array([[1, 2, 3]]), jnp.array([3])
+    variables = model.init(jax.random.key(0), source, length)
+    hidden = lambda train: model.apply(variables, source, length, train=train, rngs={"dropout": jax.random.key(1)})[0]
+    np.testing.assert_array_equal(hidden(True), hidden(False))

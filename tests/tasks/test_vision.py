@@ -278,3 +278,15 @@ def test_augmentation_mixing_and_dropout_have_keys_of_their_own(monkeypatch):
     task.loss({}, {"image": jnp.zeros((2, 8, 8, 1)), "label": own, "weight": jnp.ones(2)}, given)
     assert keys.keys() == {"augment", "mix", "dropout"}
     assert len({tuple(key.tolist()) for key in [given, *keys.values()]}) == 4
+
+
+def test_the_three_most_probable_classes_are_named_in_their_order(tiny, tmp_path):
+    from PIL import Image
+
+    task, params = tiny
+    pixels = task.data.held_out["test"].image[3]
+    Image.fromarray(pixels[..., 0]).save(tmp_path / "x.png")
+    logits = task.model.apply({"params": params}, task.preparation.for_evaluation(jnp.asarray(pixels[None])))[0][0]
+    largest = np.argsort(np.asarray(logits))[::-1][:3]
+    expected = [f"{task.data.names[i]} {x:.3f}" for i, x in zip(largest, np.asarray(jax.nn.softmax(logits))[largest])]
+    assert view_of(task).predict(params, [str(tmp_path / "x.png")], None) == [", ".join(expected)]
