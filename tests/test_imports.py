@@ -1,9 +1,15 @@
-"""The packages and modules import one way only: the table of docs/design.md, read off the syntax trees."""
+"""What syntax trees say: packages import one way only, as the table of docs/design.md has it, there is one loop, and the
+file of a model reads the options of that model only."""
 
 import ast
+import sys
+import typing
 from pathlib import Path
 
 import pytest
+
+from attention_jax import config as configs
+from attention_jax.config import ModelOptions, Options
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "attention_jax"
@@ -82,8 +88,6 @@ def files(package: str) -> list[Path]:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_a_package_imports_only_what_the_table_allows(package):
-    import sys
-
     outside, inside = PACKAGES[package]
     assert files(package)
     for path in files(package):
@@ -95,7 +99,7 @@ def test_a_package_imports_only_what_the_table_allows(package):
                 assert top in outside | ANY, f"{path.name} of {package} imports {name}"
 
 
-def test_experiments_and_the_command_line_compute_nothing_when_imported():
+def test_experiments_compute_nothing_when_imported():
     for path in [*(ROOT / "experiments").glob("*.py"), ROOT / "launch.py"]:
         tree = ast.parse(path.read_text(encoding="utf-8"))
         for node in tree.body:
@@ -129,3 +133,42 @@ def test_there_is_one_loop():
     assert {path.name: of_the_loop(path) for path in others if path != loop and of_the_loop(path)} == {}
     [fit] = [node for node in ast.parse(loop.read_text()).body if getattr(node, "name", "") == "fit"]
     assert fit.end_lineno - fit.lineno < 60
+
+
+SHARED = {"translator": [configs.Translator], "readout": [configs.DeepOutput]}
+"""The files of models that serve several families and may ask what all of these families have."""
+HOLDERS = ("o", "options")
+"""What the models call the options they hold."""
+
+
+def families() -> dict[str, list[type]]:
+    """The options of each file of models: {"bahdanau": [config.Bahdanau], ...}."""
+    kinds = [kind for kind in Options.kinds.values() if issubclass(kind, ModelOptions) and hasattr(kind, "module")]
+    ours = [kind for kind in kinds if kind.module.startswith("attention_jax.models.")]
+    names = {kind.module.partition(":")[0].rpartition(".")[2] for kind in ours}
+    return SHARED | {name: [kind for kind in ours if f".{name}:" in kind.module] for name in sorted(names)}
+
+
+def vocabulary(kinds: list[type]) -> set[str]:
+    """The names of the options of these classes, and the values that they choose from."""
+    words = {name for kind in kinds for name in dir(kind) if not name.startswith("_")}
+    hints = [hint for kind in kinds for hint in typing.get_type_hints(kind).values()]
+    return words.union(*(typing.get_args(hint) for hint in hints if typing.get_origin(hint) is typing.Literal))
+
+
+def asked(source: str) -> set[str]:
+    """The options that a source reads, and the texts it compares something with."""
+    nodes = list(ast.walk(ast.parse(source)))
+    reads = {n.attr for n in nodes if isinstance(n, ast.Attribute) and ast.unparse(n.value).split(".")[-1] in HOLDERS}
+    constants = [n for compared in nodes if isinstance(compared, ast.Compare) for n in ast.walk(compared)]
+    return reads | {n.value for n in constants if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+
+
+def test_a_model_asks_for_its_own_options_only():
+    """A reader of one mechanism meets the conditions of no other."""
+    source = 'o = self.options\nif o.window == "predictive" or self.options.score: self.width'
+    assert asked(source) == {"window", "predictive", "score"}
+    every = vocabulary([kind for kinds in families().values() for kind in kinds])
+    for name, kinds in families().items():
+        words = asked((PACKAGE / "models" / f"{name}.py").read_text(encoding="utf-8"))
+        assert not words & (every - vocabulary(kinds)), f"models/{name}.py asks for options of other models"

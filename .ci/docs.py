@@ -1,0 +1,140 @@
+"""Check what the pages say about the repository, and the size of its functions; exit code 1 if something is wrong.
+
+Of each page: links, paths, tests and goals of make that exist, and lines of at most 120 columns. Of docs/mechanisms.md
+and README: objects that exist and are as short as stated. Of the package: cited papers that docs/references.md lists,
+functions of at most 60 lines without their docstring, and no two modules of one name.
+"""
+
+import ast
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "attention_jax"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+GENERATED = ("results.md", "replication.md")
+LONGEST = 60
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def read(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def without_blocks(text: str) -> str:
+    return re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def missing_paths(page: Path) -> Iterator[str]:
+    """Links, paths in backquotes and tests that are not there."""
+    text = read(page)
+    links = {link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", text) if not link.startswith("http")}
+    yield from (f"no file {link}" for link in links if not (page.parent / link).exists())
+    paths = set(re.findall(r"`((?:attention_jax|experiments|tests|docs)/[\w./-]*)", text))
+    paths |= {f"attention_jax/{path}" for path in re.findall(r"`((?:ops|models)/\w+\.py)", text)}
+    yield from (f"no file {path}" for path in paths if "NAME" not in path and not (ROOT / path).exists())
+    for path, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text):
+        if not (ROOT / path).exists() or f"def {name}(" not in read(ROOT / path):
+            yield f"no test {path}::{name}"
+
+
+def missing_goals(page: Path) -> Iterator[str]:
+    goals = set(re.findall(r"^([a-z]+):", read(ROOT / "Makefile"), re.MULTILINE))
+    asked = re.findall(r"(?:`|^)make ([a-z]+)(?:`|\s)", read(page), re.MULTILINE)
+    yield from (f"no goal `make {goal}`" for goal in {*asked} - goals)
+
+
+def layout(page: Path) -> Iterator[str]:
+    """Long lines of prose, and a page without a title or with two."""
+    prose = without_blocks(read(page))
+    yield from (f"more than 120 columns: {x[:60]}..." for x in prose.splitlines() if len(x) > 120 and x[0] != "|")
+    titles = re.findall(r"^# .+$", prose, re.MULTILINE)
+    if len(titles) != 1 and "{include}" not in read(page):
+        yield f"{len(titles)} headings of the first level"
+
+
+def lines_of(node: ast.AST, documented: bool) -> int:
+    """The length of a function or class; unless `documented`, its docstring does not count."""
+    lines = node.end_lineno - node.lineno + 1 + len(node.decorator_list)
+    docstring = node.body[0] if ast.get_docstring(node) is not None else None
+    return lines if documented or docstring is None else lines - (docstring.end_lineno - docstring.lineno + 1)
+
+
+def object_lines(path: Path, name: str, documented: bool) -> int | None:
+    """The length of "function", "Class" or "Class.method" of a file; None if there is none."""
+    node = ast.parse(read(path)) if path.exists() else None
+    for part in name.split("."):
+        [*found] = (child for child in getattr(node, "body", ()) if getattr(child, "name", "") == part)
+        node = found[0] if found else None
+    return node and lines_of(node, documented)
+
+
+def mechanisms() -> Iterator[str]:
+    """Rows of docs/mechanisms.md whose object is not one of at most 60 lines or whose experiment does not exist."""
+    rows = [
+        re.split(r"[ `]*\|[ `]*", line) for line in read(ROOT / "docs/mechanisms.md").splitlines() if line[:1] == "|"
+    ]
+    rows = [row for row in rows if ":" in row[3] and "-" not in row[3]]
+    experiments = {path.stem for path in (ROOT / "experiments").glob("*.py")} | {"-", "every one"}
+    if len(rows) < 40 or len({row[3] for row in rows}) < len(rows):
+        yield f"{len(rows)} rows, or one object in two of them"
+    for row in rows:
+        module, name = row[3].split(":")
+        lines = object_lines(PACKAGE / f"{module.replace('.', '/')}.py", name, documented=False)
+        if lines is None or lines > LONGEST:
+            yield f"{row[1]}: {row[3]} has {lines} lines"
+        if row[4] not in experiments:
+            yield f"{row[1]}: no experiment {row[4]}"
+
+
+def readme_lengths() -> Iterator[str]:
+    """Objects that README says to have another length, by more than three lines."""
+    for path, name, stated in re.findall(r"^\| .* \| `(\S+\.py):(\w+)` \| (\d+) \|", read(PAGES[0]), re.MULTILINE):
+        lines = object_lines(PACKAGE / path, name, documented=True)
+        if lines is None or abs(lines - int(stated)) > 3:
+            yield f"{path}:{name} has {lines} lines, not {stated}"
+
+
+def citations() -> Iterator[str]:
+    """Each "Author et al. year" of the package and of the pages written by hand that no row of references.md has."""
+    rows = re.findall(r"^\| ([^|]+\d{4}[^|]*) \|", read(ROOT / "docs/references.md"), re.MULTILINE)
+    listed = {(row.split()[0].rstrip(","), year) for row in rows for year in re.findall(r"\d{4}", row)}
+    texts = [page for page in PAGES if page.name not in (*GENERATED, "references.md")]
+    text = " ".join(read(path) for path in [*texts, *PACKAGE.rglob("*.py")])
+    cited = set(re.findall(r"\b([A-Z][\w-]+) et al\.,?\s+\(?((?:19|20)\d\d)", text))
+    yield from (f"{author} et al. {year} is not listed" for author, year in sorted(cited - listed))
+
+
+def code() -> Iterator[str]:
+    """Functions that are too long, and names that two modules share; a view may be named like its task."""
+    paths = sorted(PACKAGE.rglob("*.py"))
+    for path in paths:
+        functions = (node for node in ast.walk(ast.parse(read(path))) if isinstance(node, Function))
+        long = [node for node in functions if lines_of(node, documented=False) > LONGEST + len(node.decorator_list)]
+        yield from (f"{path.relative_to(ROOT)}:{node.lineno}: {node.name} is longer than 60 lines" for node in long)
+    views = {path for path in (PACKAGE / "views").glob("*.py") if (PACKAGE / "tasks" / path.name).exists()}
+    names = Counter(path.stem for path in {*paths} - views if path.stem != "__init__")
+    yield from (f"{count} modules are named {name}" for name, count in names.items() if count > 1)
+
+
+def main() -> int:
+    found = [
+        f"{page.relative_to(ROOT)}: {problem}"
+        for page in PAGES
+        for check in (missing_paths, missing_goals, layout)
+        for problem in check(page)
+    ]
+    for place, check in (
+        ("docs/mechanisms.md", mechanisms), ("README.md", readme_lengths), ("docs/references.md", citations),
+    ):  # fmt: skip
+        found += [f"{place}: {problem}" for problem in check()]
+    found += code()
+    print("\n".join(found) if found else "docs: ok")
+    return bool(found)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
