@@ -1,5 +1,5 @@
-"""What syntax trees say: packages import one way only, as the table of docs/design.md has it, there is one loop, and the
-file of a model reads the options of that model only."""
+"""What syntax trees say: packages import one way only, as the table of docs/design.md has it, there is one loop, and
+the file of a model reads the options of that model only."""
 
 import ast
 import sys

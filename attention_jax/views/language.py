@@ -98,8 +98,8 @@ class LanguageView(View):
 
     def draw(self, params, text: str, most: int, path: Path) -> Path | None:
         """Plot the self-attention of the first `most` tokens, layers by heads; None without attention."""
-        tokens = self.encode(text)[:, :most]
-        _, weights = self.model.apply({"params": params}, tokens, return_weights=True)
+        batch = {"tokens": np.asarray(self.encode(text))[:, :most]}
+        weights = map_batches(self.attention, params, batch, 1)["weights"]
         if "decoder_attention" not in weights:
             return None
         weights = np.asarray(weights["decoder_attention"][0])  # [layers, H, T, T]

@@ -16,9 +16,9 @@ NOT_ALWAYS = {f"{split}.bleu_kept_beyond_30" for split in ("valid", "test")}
 
 
 @pytest.mark.parametrize("model", FAMILIES.values(), ids=lambda model: model.task.rpartition(".")[2])
-def test_the_metrics_that_are_named_are_those_of_an_evaluation(model, tmp_path):
+def test_named_metrics_are_those_of_an_evaluation(model, tmp_path):
     task = builder(tmp_path)(model)
-    params = task.init(jax.random.PRNGKey(0))
+    params = jax.jit(task.init)(jax.random.PRNGKey(0))
     for full in (False, True):
         assert set(task.metric_names(full)) - NOT_ALWAYS == task.evaluate(params, full).metrics.keys() - NOT_ALWAYS
     evaluated = weakref.ref(task)
@@ -35,7 +35,7 @@ def test_the_end_has_metrics_that_an_epoch_does_not(tmp_path):
         loop.check_metric(task, "--train.best-metric", "valid.bleu")
 
 
-def test_a_best_metric_that_will_not_exist_is_refused_before_training_and_leaves_nothing(tmp_path):
+def test_an_absent_best_metric_is_refused_before_training(tmp_path):
     train = configs.Train(total_epochs=1, best_metric="valid.blue")
     config = configs.Config(
         "x", configs.Dates(examples=100), configs.LuongSeq2seq(), train=train, decode=configs.Decode()
@@ -46,7 +46,7 @@ def test_a_best_metric_that_will_not_exist_is_refused_before_training_and_leaves
 
 
 @pytest.mark.parametrize("seeds", [1, 2])
-def test_a_metric_that_no_run_of_a_sweep_will_have_is_refused_before_the_first(tmp_path, seeds):
+def test_an_absent_metric_of_a_sweep_is_refused(tmp_path, seeds):
     model = configs.LuongSeq2seq(hidden_size=4, embed_size=4)
     train = configs.Train(total_epochs=1, best_metric="train.loss")
     config = configs.Config("date_luong", configs.Dates(examples=100), model, train=train, decode=configs.Decode())

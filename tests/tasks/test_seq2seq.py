@@ -46,8 +46,8 @@ RECURRENT = [
 ]
 
 
-@pytest.mark.parametrize("name", RECURRENT)
-def test_every_variant_of_the_experiments_can_be_built_and_traced(corpus, name):
+@pytest.mark.parametrize("name", [RECURRENT[0], *(pytest.param(n, marks=pytest.mark.slow) for n in RECURRENT[1:])])
+def test_every_variant_of_the_experiments_is_traced(corpus, name):
     for variant, config in catalogue.load_experiment(name).variants().items():
         task = build(corpus, config.model)
         params = jax.eval_shape(task.init, jax.random.PRNGKey(0))
@@ -75,8 +75,11 @@ def test_two_vocabularies_of_one_size_do_not_share_an_embedding(tmp_path):
     assert build(configs.replace(other, joint_vocabulary=True), model).model.source_vocab == 10
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_loss_counts_the_real_tokens_of_the_rows_that_have_weight(corpus, name):
+SLOW = ("translator", "convolutional")
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in MODELS])
+def test_loss_counts_real_tokens_of_rows_with_weight(corpus, name):
     task = build(corpus, MODELS[name])
     params = begin(task)
     rows = {k: v[:4] for k, v in task.buckets[0].items()}
@@ -91,7 +94,7 @@ def test_loss_counts_the_real_tokens_of_the_rows_that_have_weight(corpus, name):
     assert float(loss(params, batch([0, 0, 0, 0]), rng)[0]) == 0.0
 
 
-def test_evaluation_is_the_loss_of_every_held_out_row_once_whatever_the_batch(corpus):
+def test_evaluation_counts_every_held_out_row_once(corpus):
     task = build(corpus, MODELS["luong"])
     params = begin(task)
     one, other = (
@@ -175,7 +178,7 @@ def test_predict_says_of_which_texts_it_does_not_know_all_words(corpus, capsys):
     assert capsys.readouterr().err == "note: of 'a zebra c zoo' 2 tokens are not in the vocabulary\n"
 
 
-def test_predict_names_a_text_that_is_longer_than_all_it_was_trained_on(corpus, capsys):
+def test_predict_names_a_text_longer_than_all_in_training(corpus, capsys):
     task = build(corpus, MODELS["luong"])
     longest = max(pairs.source.shape[1] for pairs in task.data.train)
     texts = [" ".join("a" * (longest - 1 + more)) for more in (0, 3)]  # and the end of the sequence
@@ -192,7 +195,7 @@ def test_a_model_without_attention_refuses_to_draw_it(corpus, tmp_path):
     assert len(view_of(task).predict(params, ["a b", "c"], None)) == 2
 
 
-def test_training_on_a_date_task_lowers_the_loss_and_beam_search_agrees_on_the_certain():
+def test_beam_search_evaluates_the_loss_that_greedy_does():
     config = configs.Config("d", configs.Dates(examples=200), MODELS["luong"], decode=configs.Decode())
     task = tasks.build(config)
     params = begin(task)
@@ -227,7 +230,7 @@ def test_a_target_for_which_there_was_no_room_is_not_matched(corpus):
     assert scoring.compare(data, "test", target[:, : length.max() - 1])["exact_match"] == np.mean(length < length.max())
 
 
-def test_packing_is_refused_where_pairs_would_meet_or_have_no_positions(corpus):
+def test_packing_is_refused_without_masks_or_positions(corpus):
     packed = {"data.packing": 64, "data.max_length": 40}
     learned = configs.Transformer(1, 1, 8, 2, 8, position_embedding="learned", max_length=39)
     with pytest.raises(InputError, match="--model.max-length 39: raise it to 40"):
@@ -237,12 +240,13 @@ def test_packing_is_refused_where_pairs_would_meet_or_have_no_positions(corpus):
 
 
 @pytest.mark.parametrize("name", ["learned", "convolutional"])
-def test_decoding_beyond_the_learned_positions_is_refused_before_training(corpus, name):
+def test_decoding_beyond_learned_positions_is_refused(corpus, name):
     learned = configs.Transformer(1, 1, 8, 2, 8, position_embedding="learned", max_length=16)
     model = learned if name == "learned" else dataclasses.replace(MODELS["convolutional"], max_length=16)
-    begin(build(corpus, model, **{"decode.max_length": 16}))
+    begun = lambda length: jax.eval_shape(build(corpus, model, **{"decode.max_length": length}).init, jax.random.key(0))
+    begun(16)
     with pytest.raises(InputError, match="17.* --model.max-length 16.*--decode.max-length"):
-        begin(build(corpus, model, **{"decode.max_length": 17}))
+        begun(17)
 
 
 def test_padding_of_a_target_counts_neither_in_training_nor_in_evaluation(corpus):
