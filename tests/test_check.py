@@ -91,7 +91,7 @@ def test_a_wrong_number_in_the_record_is_red_and_every_check_runs_anew(toy, tmp_
     assert checked([right]) == 0 and (tmp_path / "runs" / "check" / "002" / "toy" / "seed0" / "result.json").exists()
 
 
-def test_seeds_say_how_much_may_differ_and_a_difference_needs_both_of_its_runs(toy, tmp_path, capsys):
+def test_seeds_say_how_much_may_differ(toy, tmp_path, capsys):
     less = Claim("b less a", "test.number", None, "hand", variant="b", minus="a", kind="order", at_most=0.0)
     numbers = {("a", 0): (10.0, 1.0), ("a", 1): (11.5, 1.0), ("a", 2): (12.5, 1.0), ("b", 0): (9.0, 4.0)}
     several = toy("several", numbers, claims=(dataclasses.replace(CLAIM, variant="a"), less))
@@ -162,7 +162,7 @@ def test_what_cannot_be_run_is_one_line(toy, tmp_path):
         checked([one], local=str(tmp_path / "absent"))
 
 
-def test_data_are_found_by_the_name_in_the_recorded_command_or_skipped(toy, tmp_path, capsys, monkeypatch):
+def test_data_are_found_by_the_recorded_name_or_skipped(toy, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "cache"))
     (tmp_path / "data" / "date").mkdir(parents=True)
     (tmp_path / "data" / "date" / "date.txt.gz").touch()
@@ -206,6 +206,7 @@ def test_a_recorded_command_is_repeated_without_its_variant_and_output(toy, tmp_
     assert given == [["toy", "--seeds", "1"]]
 
 
+@pytest.mark.slow
 def test_every_recorded_command_is_understood_today():
     """Commands that differ in their seed alone are parsed once."""
     gone, parsed = set(), set()
@@ -227,7 +228,7 @@ def test_every_recorded_command_is_understood_today():
     assert len(parsed) > 200
 
 
-def test_the_command_line_checks_an_experiment_of_ones_own_with_the_options_it_was_recorded_with(tmp_path, monkeypatch):
+def test_check_repeats_ones_own_experiment_with_recorded_options(tmp_path, monkeypatch):
     monkeypatch.setattr(check, "ROOT", tmp_path / "runs")
     (tmp_path / "mine.py").write_text(
         "from attention_jax.config import Claim, Config, Dates, LuongSeq2seq\n"

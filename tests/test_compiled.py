@@ -47,6 +47,7 @@ def entries(home: Path) -> list[Path]:
     return [path for path in home.rglob("*") if path.name.endswith("-cache")]
 
 
+@pytest.mark.slow
 def test_two_processes_and_a_damaged_entry(undecided):
     """Two fill one cache at once, a third compiles nothing, and what was damaged is compiled again."""
     first, second = [ended(process) for process in (begun(), begun())]

@@ -1,5 +1,6 @@
 """Greedy and beam search on small Markov chains, against slow enumeration in plain Python."""
 
+import functools
 import itertools
 
 import jax
@@ -46,9 +47,23 @@ def enumerate_all(table, max_length, kind, alpha):
     return sorted(hypotheses, reverse=True)
 
 
+SEARCH = {"bos": BOS, "eos": EOS, "pad": PAD, "max_length": 4}
+
+
+@functools.cache
+def compiled(batch_size, options):
+    """The beam search of a chain whose table is an argument: one program for all tables of a size."""
+    return jax.jit(lambda table, cache: beam_search(chain(table), cache, batch_size, **dict(options)))
+
+
 def search(table, batch_size=1, **options):
-    options = {"bos": BOS, "eos": EOS, "pad": PAD, "max_length": 4} | options
-    return jax.jit(lambda c: beam_search(chain(table), c, batch_size, **options))(jnp.zeros(batch_size, jnp.int32))
+    run = compiled(batch_size, tuple((SEARCH | options).items()))
+    return run(jnp.asarray(table, jnp.float32), jnp.zeros(batch_size, jnp.int32))
+
+
+@functools.partial(jax.jit, static_argnames=("max_length", "batch_size"))
+def greedily(table, cache, batch_size, max_length):
+    return greedy(chain(table), cache, batch_size, bos=BOS, eos=EOS, max_length=max_length, pad=PAD)
 
 
 def test_greedy_follows_the_argmax_by_hand():
@@ -87,14 +102,18 @@ def test_rows_are_independent():
     def step(tokens, tables):
         return jax.vmap(lambda t, table: table[t])(tokens, tables), tables
 
-    options = dict(beam_size=3, bos=BOS, eos=EOS, pad=PAD, max_length=5, n_best=2)
-    tokens, scores = beam_search(step, tables, 4, **options)
-    together = greedy(step, tables, 4, bos=BOS, eos=EOS, max_length=5)
+    @functools.partial(jax.jit, static_argnums=1)
+    def both(tables, rows):
+        options = dict(bos=BOS, eos=EOS, pad=PAD, max_length=5)
+        beams = beam_search(step, tables, rows, beam_size=3, n_best=2, **options)
+        return *beams, greedy(step, tables, rows, **options)
+
+    tokens, scores, together = both(tables, 4)
     for b in range(4):
-        alone, score = beam_search(step, tables[b : b + 1], 1, **options)
+        alone, score, greedy_alone = both(tables[b : b + 1], 1)
         assert alone[0].tolist() == tokens[b].tolist()
         np.testing.assert_allclose(score[0], scores[b], rtol=1e-6)
-        assert greedy(step, tables[b : b + 1], 1, bos=BOS, eos=EOS, max_length=5)[0].tolist() == together[b].tolist()
+        assert greedy_alone[0].tolist() == together[b].tolist()
 
 
 @settings(max_examples=10, deadline=None)
@@ -102,9 +121,7 @@ def test_rows_are_independent():
 def test_a_beam_of_one_is_greedy(seed, kind):
     table = random_table(seed, 6)
     tokens, _ = search(table, beam_size=1, length_penalty=kind, max_length=7)
-    expected = jax.jit(lambda c: greedy(chain(table), c, 1, bos=BOS, eos=EOS, max_length=7, pad=PAD))(
-        jnp.zeros(1, jnp.int32)
-    )
+    expected = greedily(jnp.asarray(table, jnp.float32), jnp.zeros(1, jnp.int32), 1, 7)
     assert tokens[0].tolist() == expected.tolist()
 
 
@@ -203,9 +220,9 @@ def test_the_cache_follows_its_hypothesis(read):
 
     paths, t = jnp.zeros((2, steps), jnp.int32), jnp.zeros(2, jnp.int32)
     cache = (paths, t) if read is moved else (BeamKVCache(paths, 1), paths, t)
-    tokens, scores = beam_search(
-        step, cache, 2, beam_size=4, bos=BOS, eos=None, pad=PAD, max_length=steps, length_penalty="none", n_best=4
-    )
+    options = {"beam_size": 4, "bos": BOS, "eos": None, "pad": PAD, "max_length": steps, "n_best": 4}
+    find = jax.jit(lambda cache: beam_search(step, cache, 2, length_penalty="none", **options))
+    tokens, scores = find(cache)
     for hypothesis, score in zip(np.asarray(tokens[0]), np.asarray(scores[0])):
         total, read, last = 0.0, 0, BOS
         for token in hypothesis:

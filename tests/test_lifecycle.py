@@ -13,7 +13,7 @@ TRAIN = Train(total_epochs=1, max_steps=1, best_metric="train.loss")
 TINY = Config("tiny", Dates(examples=100), LuongSeq2seq(hidden_size=4, embed_size=4), train=TRAIN, decode=Decode())
 
 
-def test_an_interrupt_during_the_final_evaluation_ends_the_process_after_it(tmp_path, monkeypatch):
+def test_an_interrupt_during_the_final_evaluation_ends_after_it(tmp_path, monkeypatch):
     """A caller with several runs would begin the next one."""
 
     def finish(config, task, run, params):
@@ -27,7 +27,7 @@ def test_an_interrupt_during_the_final_evaluation_ends_the_process_after_it(tmp_
     assert (tmp_path / "run" / "result.json").exists(), "what has been trained is evaluated"
 
 
-def test_a_run_is_not_resumed_with_fewer_steps_than_it_has_in_an_epoch(tmp_path):
+def test_a_run_is_not_resumed_with_fewer_steps(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 384, "epoch": 0, "train.loss": 1.0}\n{"step": 4')
     with pytest.raises(InputError, match="has 384 steps behind it, got 100"):
         run_directory.check_longer(replace(TINY, **{"train.max_steps": 100}), tmp_path)

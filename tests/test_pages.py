@@ -3,11 +3,10 @@
 import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from programs import Programs
 
 from attention_jax import InputError, commands
 
@@ -36,28 +35,33 @@ def blocks(page: Path, language: str = "python") -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 
 
-def run(code: str, directory: Path) -> subprocess.CompletedProcess:
+@pytest.fixture(scope="module")
+def run():
+    """Run the blocks of a page in a directory; all pages in one process, which imports jax once."""
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-    environment |= {"PYTHONPATH": str(ROOT), "MPLBACKEND": "Agg"}
-    command = [sys.executable, "-c", code]
-    return subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, timeout=600)
+    with Programs(environment | {"PYTHONPATH": str(ROOT), "MPLBACKEND": "Agg"}) as programs:
+
+        def ended(code: str, directory: Path):
+            done = programs("-c", code, cwd=directory)
+            assert done.returncode == 0, done.stderr[-3000:]
+
+        yield ended
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", FAST)
-def test_the_code_of_a_page_runs_as_pasted(page, tmp_path):
+def test_code_of_a_page_runs_as_pasted(page, run, tmp_path):
     code = blocks(DOCS / f"{page}.md")
     assert code
-    ended = run("\n".join(code), tmp_path)
-    assert ended.returncode == 0, ended.stderr[-3000:]
+    run("\n".join(code), tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", TRAINS)
-def test_the_code_of_a_page_that_trains_runs_with_a_small_configuration(page, tmp_path):
+def test_code_of_a_page_that_trains_runs_small(page, run, tmp_path):
     code = "\n".join(blocks(DOCS / f"{page}.md"))
     assert code.count(".config()") == 1
-    ended = run(code.replace(".config()", ".smoke()"), tmp_path)
-    assert ended.returncode == 0, ended.stderr[-3000:]
+    run(code.replace(".config()", ".smoke()"), tmp_path)
 
 
 def printed(page: Path) -> list[tuple[str, str]]:

@@ -40,12 +40,12 @@ def test_importing_the_package_imports_nothing_heavy():
     assert not set(done.stdout.split()) & CORE and not set(done.stdout.split()) & set(errors.EXTRAS), done.stderr
 
 
-@pytest.mark.parametrize("name", sorted(attention_jax._HOME))
-def test_every_public_name_is_defined_where_the_table_says(name):
-    thing = getattr(attention_jax, name)
-    assert thing.__module__ == f"attention_jax.{attention_jax._HOME[name]}" and thing.__name__ == name
-    assert thing.__doc__, f"{name} has no docstring"
-    assert name in dir(attention_jax)
+def test_every_public_name_is_defined_where_the_table_says():
+    for name, module in attention_jax._HOME.items():
+        thing = getattr(attention_jax, name)
+        assert thing.__module__ == f"attention_jax.{module}" and thing.__name__ == name
+        assert thing.__doc__, f"{name} has no docstring"
+        assert name in dir(attention_jax)
 
 
 def test_editors_see_the_names_that_there_are():
@@ -73,6 +73,7 @@ print(*sorted({name.partition('.')[0] for name in sys.modules}))
 """
 
 
+@pytest.mark.slow
 def test_the_data_of_a_run_name_all_packages_that_they_lack():
     code = "from attention_jax import load_run\nload_run('tests/runs/date_luong.zip').task"
     said = python(code, without=("tensorflow_datasets", "array_record", "babel")).stderr.splitlines()[-1]
@@ -116,6 +117,7 @@ def test_the_requirements_are_those_of_the_package_with_all_its_extras():
     assert [line for line in lines if line and not line.startswith("#")] == wanted
 
 
+@pytest.mark.slow
 def test_a_packed_run_answers_with_the_required_packages_only():
     code = (
         "from attention_jax import load_run\n"
@@ -127,7 +129,10 @@ def test_a_packed_run_answers_with_the_required_packages_only():
     assert done.returncode == 0 and done.stdout.startswith("['"), done.stderr
 
 
-@pytest.mark.parametrize("package, extra", [("optax", "train"), ("tensorflow_datasets", "data")])
+DATA = pytest.param("tensorflow_datasets", "data", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("package, extra", [("optax", "train"), DATA])
 def test_a_missing_extra_is_one_line(package, extra, tmp_path):
     nothing_prepared = f"import os; os.environ['TFDS_DATA_DIR'] = {str(tmp_path)!r}\n"
     code = (
@@ -141,8 +146,11 @@ def test_a_missing_extra_is_one_line(package, extra, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("package, pip", [("sacrebleu", "sacrebleu"), ("PIL", "pillow"), ("matplotlib", "matplotlib")])
-def test_what_only_the_end_of_a_run_needs_is_missed_before_it_begins(package, pip, tmp_path):
+PICTURES = [pytest.param(*names, marks=pytest.mark.slow) for names in (("PIL", "pillow"), ("matplotlib", "matplotlib"))]
+
+
+@pytest.mark.parametrize("package, pip", [("sacrebleu", "sacrebleu"), *PICTURES])
+def test_packages_of_the_end_are_missed_at_the_beginning(package, pip, tmp_path):
     code = (
         "from attention_jax import train_run\nfrom attention_jax.config import Config, Dates, LuongSeq2seq\n"
         f"train_run(Config('x', Dates(examples=300), LuongSeq2seq()), {str(tmp_path / 'run')!r})"
@@ -152,7 +160,7 @@ def test_what_only_the_end_of_a_run_needs_is_missed_before_it_begins(package, pi
     assert not (tmp_path / "run").exists()
 
 
-def test_the_experiments_are_those_of_the_checkout_or_of_the_installed_package(tmp_path):
+def test_experiments_are_of_the_checkout_or_the_package(tmp_path):
     package, checkout, elsewhere = tmp_path / "site" / "attention_jax", tmp_path / "checkout", tmp_path / "elsewhere"
     for directory in (package / "experiments", checkout / "experiments", elsewhere):
         directory.mkdir(parents=True)
@@ -191,7 +199,7 @@ def own(tmp_path):
     return catalogue.load_experiment(str(tmp_path / "mine.py"))
 
 
-def test_a_file_of_ones_own_is_an_experiment_with_defaults_for_the_rest(own, tmp_path):
+def test_a_file_of_ones_own_is_an_experiment(own, tmp_path):
     assert (own.name, own.claim, own.claims, own.seeds) == ("mine", "Dates, in a place of my own.", (), 1)
     assert (
         own.about("Source") == "me, myself"

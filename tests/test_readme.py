@@ -2,13 +2,12 @@
 
 import os
 import re
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import jax
 import pytest
+from programs import Programs
 
 from attention_jax import catalogue, results
 
@@ -63,18 +62,16 @@ def blocks_of(page: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
 
 
-def test_the_code_of_readme_runs_as_pasted():
-    """Each block in a fresh process; the memory that the one about `attend` speaks of is what the compiler says."""
+def test_attend_of_readme_runs_as_pasted(tmp_path):
+    """Both blocks without a warning; the memory that the first one speaks of is what the compiler says."""
     blocks = blocks_of(README)
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-    environment |= {"PYTHONPATH": str(ROOT)}
+    environment |= {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}
     memory = "print(jax.jit(jax.grad(loss)).lower(8.0).compile().memory_analysis().temp_size_in_bytes)"
     assert len(blocks) == 3
-    batched = [sys.executable, "-W", "error", "-c", blocks[1]]
-    ended = subprocess.run(batched, env=environment, capture_output=True, text=True, timeout=300)
-    assert ended.stdout == 2 * "(2, 4, 128, 16)\n", ended.stderr[-3000:]
-    command = [sys.executable, "-W", "error", "-c", blocks[0] + memory]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    with Programs(environment) as run:
+        batched, ended = (run("-c", code, cwd=tmp_path) for code in (blocks[1], blocks[0] + memory))
+    assert batched.stdout == 2 * "(2, 4, 128, 16)\n", batched.stderr[-3000:]
     assert ended.returncode == 0, ended.stderr[-3000:]
     gradient, temporaries = map(float, ended.stdout.split())
     least = 3.5 * 2**20 if jax.__version__.startswith("0.10.") else 0  # later compilers need less than README says
@@ -86,13 +83,7 @@ def test_the_quickstart_of_readme_runs_as_pasted(tmp_path):
     (quickstart,) = [block for block in blocks_of(README) if "train_run" in block]
     small = quickstart.replace(".config()", ".smoke()")
     assert small != quickstart and len(quickstart.splitlines()) <= 8
-    ended = subprocess.run(
-        [sys.executable, "-c", small],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    with Programs(os.environ | {"PYTHONPATH": str(ROOT)}) as run:
+        ended = run("-c", small, cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr[-3000:]
     assert ended.stdout.splitlines()[-1] == "(1, 1, 10, 29)" and (tmp_path / "attention.html").exists()

@@ -56,7 +56,10 @@ commands.run()
 """
 
 
-@pytest.mark.parametrize("place", INSIDE)
+PLAIN = "plain code"
+
+
+@pytest.mark.parametrize("place", [PLAIN, *(pytest.param(p, marks=pytest.mark.slow) for p in INSIDE if p != PLAIN)])
 def test_sigterm_is_never_lost_and_cleans_up(place):
     code = AROUND.format(INSIDE[place].strip().replace("\n", "\n        "))
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=200)
@@ -107,14 +110,16 @@ finally:
 """
 
 
-def test_sigterm_ends_a_process_whose_main_thread_runs_no_python():
+@pytest.mark.slow
+def test_sigterm_ends_a_process_that_runs_no_python():
     before = os.times()
     done = subprocess.run([sys.executable, "-c", IN_C], cwd=ROOT, capture_output=True, text=True, timeout=200)
     assert done.returncode == TERMINATED and "--resume" in done.stderr
     assert os.times().children_user - before.children_user < 20  # computing time: the machine may be busy
 
 
-def test_sigterm_during_a_short_compilation_ends_with_cleaning_up():
+@pytest.mark.slow
+def test_sigterm_during_a_short_compilation_cleans_up():
     """Within the grace period, of which the test above has the end."""
     command = [sys.executable, "-c", COMPILING]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=os.environ | FRESH) as process:
@@ -133,7 +138,7 @@ def test_a_benchmark_ends_at_sigterm_and_keeps_what_it_said():
     assert process.returncode == TERMINATED and "see launch.py bench" not in error
 
 
-def test_a_training_that_is_stopped_while_it_reads_its_data_leaves_nothing(tmp_path, monkeypatch):
+def test_a_training_stopped_while_it_reads_leaves_nothing(tmp_path, monkeypatch):
     def stopped(*_, **__):
         raise SystemExit(TERMINATED)
 

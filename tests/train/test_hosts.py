@@ -91,6 +91,7 @@ print(json.dumps([hosts.is_primary(), hosts.broadcast({"host": host}), flags]))
 """
 
 
+@pytest.mark.slow
 def test_two_hosts_agree_with_the_first():
     command = [sys.executable, "-c", AGREE, free_address()]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -102,7 +103,7 @@ def test_two_hosts_agree_with_the_first():
 
 
 @pytest.mark.slow
-def test_two_hosts_interrupted_at_one_of_them_and_resumed_equal_one_host(tmp_path):
+def test_two_hosts_interrupted_and_resumed_equal_one(tmp_path):
     [(code, _, error)] = ends([begin(tmp_path / "one", 2)])
     assert code == 0, error
     pair = begin_two(tmp_path / "two", "--train.save-minutes", "1e-9")  # a checkpoint whenever the disk is free
@@ -129,7 +130,7 @@ def test_two_hosts_interrupted_at_one_of_them_and_resumed_equal_one_host(tmp_pat
 
 
 @pytest.mark.slow
-def test_two_hosts_with_a_sharded_state_equal_one_with_copies_and_leave_one_to_go_on(tmp_path):
+def test_two_hosts_with_a_sharded_state_equal_one(tmp_path):
     few = ["--train.total-epochs", "2"]
     both = [begin(tmp_path / "copies", 2, *few), *begin_two(tmp_path / "pieces", "--train.shard-parameters", *few)]
     for code, _, error in ends(both):

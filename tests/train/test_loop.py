@@ -112,7 +112,7 @@ def test_progress_and_samples_are_there_to_be_watched(tmp_path):
 
 
 @pytest.mark.parametrize("epochs", [1, 2, 3])
-def test_stopping_after_any_epoch_and_going_on_gives_the_same_bits(epochs, tmp_path):
+def test_resuming_after_any_epoch_gives_the_same_bits(epochs, tmp_path):
     train = Train(total_epochs=4)
     _, whole = train_one(least_squares(), ADAM, train, tmp_path / "whole", quiet=True)
     run, nothing = train_one(least_squares(), ADAM, train, tmp_path / "part", quiet=True, until=epochs)
@@ -123,7 +123,7 @@ def test_stopping_after_any_epoch_and_going_on_gives_the_same_bits(epochs, tmp_p
 
 
 @pytest.mark.parametrize("chunk", range(8))
-def test_a_signal_at_any_chunk_and_going_on_gives_the_same_bits(chunk, tmp_path):
+def test_resuming_after_a_signal_gives_the_same_bits(chunk, tmp_path):
     """Two chunks an epoch; the signal comes while chunk number `chunk` is made ready."""
     train = Train(total_epochs=4)
     _, whole = train_one(least_squares(), ADAM, train, tmp_path / "whole", quiet=True)
@@ -167,8 +167,9 @@ for until, task in enumerate((test_loop.least_squares(), test_loop.least_squares
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["loss", "evaluate"], ids=["compiling", "the closing evaluation"])
-def test_sigterm_ends_a_training_that_runs_no_python_and_going_on_gives_the_same_bits(place, tmp_path):
+def test_sigterm_outside_of_python_and_resuming_gives_the_same_bits(place, tmp_path):
     train, before = Train(total_epochs=2), os.times().children_user
     command = [sys.executable, "-c", STUCK, str(Path(__file__).parent), str(tmp_path / "part"), place]
     done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=300)
@@ -258,7 +259,7 @@ def test_patience_ends_a_run_that_no_longer_improves(tmp_path):
     assert [row["valid.loss"] for row in run.history] == [3.0, 2.0, 2.5, 2.2]
 
 
-def test_of_two_metrics_the_best_epoch_is_best_in_both_and_patience_waits_for_either(tmp_path):
+def test_the_best_epoch_of_two_metrics_is_best_in_both(tmp_path):
     """The rule of execute_cora.py in PetarV-/GAT: a tie counts, and the counter starts again after it."""
     found = iter([(3.0, 0.5), (2.0, 0.6), (1.5, 0.4), (1.8, 0.6), (1.6, 0.5), (1.7, 0.5), (0.0, 1.0)])
     seen = []
@@ -407,7 +408,7 @@ for name, devices in (("one", 1), ("copies", 4), ("shards", 4)):
     np.testing.assert_allclose(shards, copies, atol=1e-6)
 
 
-def test_each_step_draws_anew_and_from_another_stream_than_the_parameters():
+def test_each_step_draws_anew():
     def loss(params, batch, rng):
         return params.sum(), jnp.float32(1), {"drawn": (jax.random.uniform(rng), jnp.float32(1))}
 

@@ -47,7 +47,7 @@ def launched(monkeypatch, directory: Path, *options: str) -> list[tuple[str, str
     return found
 
 
-def test_design_lists_the_calls_from_the_command_line_to_the_update(tmp_path, monkeypatch):
+def test_design_lists_the_calls_to_an_update(tmp_path, monkeypatch):
     found = launched(monkeypatch, tmp_path, "--optim.name", f"{__name__}:recorder")
     assert len(found) <= 12 and len({path for path, _ in found}) <= 10
     text = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
