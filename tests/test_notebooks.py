@@ -41,6 +41,7 @@ SMALLER = {
         "slice(0, 150)": "slice(0, 30)",
         '"train.total_epochs": 8': '"train.total_epochs": 2',
         '"train.total_epochs": 6': '"train.total_epochs": 1',
+        '"train.steps_per_call": 4': '"train.steps_per_call": 4, "model.num_layers": 1',
     }
 }
 """What a script trains with here: `.ci/run` runs each as it is, in a kernel."""

@@ -34,6 +34,10 @@ MAY_ASK = {  # what a run was made on is written down; rows and copies go to eve
 }
 
 
+def slow(*values):
+    return [pytest.param(value, marks=pytest.mark.slow) for value in values]
+
+
 def lowered(jitted, *inputs) -> dict[str, str]:
     """The program for each platform."""
     return {p: export.export(jitted, platforms=[p])(*inputs).mlir_module() for p in PLATFORMS}
@@ -65,7 +69,7 @@ def test_no_function_reads_which_devices_the_machine_has():
 # --- operations -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("implementation", ["plain", "fused"])
+@pytest.mark.parametrize("implementation", ["fused", *slow("plain")])
 def test_every_score_is_lowered_for_every_platform(implementation):
     """In value and gradient, over heads, at a size where a CPU takes other blocks than a GPU and a TPU."""
     x, value = (jax.ShapeDtypeStruct((3, 300, width), jnp.float32) for width in (8, 5))
@@ -104,7 +108,9 @@ def test_the_loss_takes_its_rows_in_the_chunks_of_the_platform():
         assert {p: "1x600x8xf32" in text for p, text in texts.items()} == {"cpu": False, "cuda": True, "tpu": True}
 
 
-@pytest.mark.parametrize("dtype, precision", [("bfloat16", None), ("float32", "bfloat16")])
+@pytest.mark.parametrize(
+    "dtype, precision", [("bfloat16", None), pytest.param("float32", "bfloat16", marks=pytest.mark.slow)]
+)
 def test_rows_are_one_axis_on_a_cpu_alone(dtype, precision):
     """A TPU would copy to join the patches of all images: 64 of each of 3 images, 192 rows."""
     options = configs.Vit(1, 16, 40, 1, 2, pool="mean", dtype=dtype)
@@ -134,7 +140,11 @@ def test_every_model_is_here():
     assert {c for c in kinds if isinstance(vars(c)["module"], str)} == {type(model) for model in MODELS}
 
 
-@pytest.mark.parametrize("model", MODELS, ids=lambda model: type(model).__name__)
+TRANSFORMER = MODELS[10]
+OTHERS = slow(*(model for model in MODELS if model is not TRANSFORMER))
+
+
+@pytest.mark.parametrize("model", [TRANSFORMER, *OTHERS], ids=lambda model: type(model).__name__)
 def test_every_training_step_is_lowered_for_every_platform(build, model):
     task = build(model)
     update = optimizer(task.config.optim, 10)
@@ -152,8 +162,11 @@ def test_convolutions_are_products_on_a_cpu_alone():
     assert {p: "stablehlo.convolution" in t for p, t in texts.items()} == {"cpu": False, "cuda": True, "tpu": True}
 
 
-@pytest.mark.parametrize("beams", [1, 3])
-@pytest.mark.parametrize("model", [configs.Bahdanau(**TRANSLATOR), MODELS[10]], ids=lambda model: type(model).__name__)
+DECODERS = [TRANSFORMER, *slow(configs.Bahdanau(**TRANSLATOR))]
+
+
+@pytest.mark.parametrize("beams", [1, *slow(3)])
+@pytest.mark.parametrize("model", DECODERS, ids=lambda model: type(model).__name__)
 def test_decoding_is_lowered_for_every_platform(build, model, beams):
     task = build(model, **{"decode.beam_size": beams})
     params = state_of(task, optimizer(task.config.optim, 10)).params

@@ -137,7 +137,7 @@ def test_mixed_labels_are_shared_out(tiny):
     loss = lambda label: run(jnp.array(label))
     both, one, other = loss([3, 5, 5, 5]), loss([3] * 4), loss([5] * 4)
     rng = jax.random.split(jax.random.PRNGKey(0), 3)[1]  # as the task's loss divides it
-    _, partner, share = task.preparation.mix(rng, image.astype(jnp.float32))
+    _, partner, share = quick(task.preparation.mix)(rng, image.astype(jnp.float32))
     each = jnp.array([one, other, other, other]) / 4
     np.testing.assert_allclose(both, (share * each + (1 - share) * each[partner]).sum(), rtol=1e-5)
 
@@ -216,13 +216,7 @@ def test_pictures_and_predictions(model, tmp_path):
 def test_what_the_class_token_looks_at():
     from attention_jax.views.pictures import image_maps
 
-    weights = (
-        jnp.zeros((1, 2, 1, 5, 5))
-        .at[:, 0]
-        .set(jnp.eye(5)[None, None])
-        .at[0, 1, 0]
-        .set(jnp.eye(5)[jnp.array([3, 1, 2, 3, 4])])
-    )
+    weights = np.stack([np.eye(5), np.eye(5)[[3, 1, 2, 3, 4]]])[None, :, None].astype(np.float32)
     # the first layer copies; in the second the class token reads patch 3 of 1..4
     found = image_maps({"encoder_attention": weights})
     np.testing.assert_allclose(found["heads"][0, 0], [[0, 0], [1, 0]])
