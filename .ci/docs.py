@@ -1,8 +1,8 @@
 """Check what the pages say about the repository, and the size of its functions; exit code 1 if something is wrong.
 
-Of each page: links, paths, tests and goals of make that exist, and lines of at most 120 columns. Of docs/mechanisms.md
-and README: objects that exist and are as short as stated. Of the package: cited papers that docs/references.md lists,
-functions of at most 60 lines without their docstring, and no two modules of one name.
+Of each page: links, paths, tests and goals of make that exist, lines of at most 120 columns, and one title. Of
+docs/mechanisms.md and README: objects that exist and are as short as stated. Of the package: cited papers that
+docs/references.md lists, functions of at most 60 lines without their docstring, and no two modules of one name.
 """
 
 import ast
@@ -47,13 +47,18 @@ def missing_goals(page: Path) -> Iterator[str]:
     yield from (f"no goal `make {goal}`" for goal in {*asked} - goals)
 
 
+def titles(page: Path) -> list[str]:
+    return re.findall(r"^# (.+)$", without_blocks(read(page)), re.MULTILINE)
+
+
 def layout(page: Path) -> Iterator[str]:
-    """Long lines of prose, and a page without a title or with two."""
+    """Long lines of prose; a page without a title, with two, or with that of another page."""
     prose = without_blocks(read(page))
     yield from (f"more than 120 columns: {x[:60]}..." for x in prose.splitlines() if len(x) > 120 and x[0] != "|")
-    titles = re.findall(r"^# .+$", prose, re.MULTILINE)
-    if len(titles) != 1 and "{include}" not in read(page):
-        yield f"{len(titles)} headings of the first level"
+    own = titles(page)
+    if len(own) != 1 and "{include}" not in read(page):
+        yield f"{len(own)} headings of the first level"
+    yield from (f"has the title of {other.name}" for other in PAGES if other != page and {*own} & {*titles(other)})
 
 
 def lines_of(node: ast.AST, documented: bool) -> int:

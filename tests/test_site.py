@@ -47,14 +47,6 @@ def test_every_page_is_in_the_table_of_contents_once(pages):
     assert Counter(listed) == Counter(written | {f"generated/{Path(name).stem}" for name in pages})
 
 
-def test_every_page_has_a_title_of_its_own(pages):
-    texts = [path.read_text(encoding="utf-8") for path in DOCS.glob("*.md")] + list(pages.values())
-    blocks = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
-    titles = [re.findall(r"^# (.+)$", blocks.sub("", text), re.MULTILINE) for text in texts if "{include}" not in text]
-    assert all(len(title) == 1 for title in titles), "a page needs one heading of the first level"
-    assert max(Counter(title for [title] in titles).values()) == 1
-
-
 def test_every_public_name_is_in_the_reference_with_its_signature(pages):
     entries = "\n".join(text for name, text in pages.items() if name.startswith("api_"))
     documented = re.findall(r"\{py:\w+\} attention_jax\.(\w+)\(", entries)

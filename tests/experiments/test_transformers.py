@@ -147,7 +147,8 @@ def test_importance_is_a_slow_loop_over_positions(tiny_task):
     padded = rows | {name: np.pad(rows[name], ((0, 0), (0, 3))) for name in ("source", "target")}
     fast = jax.jit(lambda batch: head_pruning.sensitivities(tiny_task, params, batch))(padded)
     for i in range(2):
-        outputs, slopes = jax.jit(outputs_and_slopes)({name: array[i] for name, array in rows.items()})
+        row = {name: array[i] for name, array in rows.items()}
+        outputs, slopes = jax.jit(lambda row=row: outputs_and_slopes(row))()
         for path in paths:
             output, slope = (np.asarray(x[path])[0].reshape(-1, count, 8) for x in (outputs, slopes))  # [T, H, V]
             slow = [sum(abs(o @ s) for o, s in zip(output[:, h], slope[:, h])) for h in range(count)]
