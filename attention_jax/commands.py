@@ -191,7 +191,7 @@ def look(words: list[str]):
     asked, texts = cli.parse(cli.Look, words), []
     for text in asked.texts:
         lines = [text]
-        if text.endswith(".txt"):
+        if text.lower().endswith(".txt"):
             lines = [line for line in read_lines(text, "file of texts") if line.strip()]
             if not lines:
                 raise InputError(f"{text} has only empty lines; at least one text is needed")

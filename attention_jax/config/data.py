@@ -161,7 +161,7 @@ class Corpus(TextPairs, Streamed):
     loader: ClassVar[str] = "attention_jax.data.corpus:load"
 
     source_file: str = option("", user_data=True)
-    """Source sentences, one per line (.gz, too)."""
+    """Source sentences, one per line (.gz, .bz2 and .xz, too)."""
     target_file: str = option("", user_data=True)
     """Target sentences, line-aligned with the source."""
     tsv_file: str = option("", user_data=True)
@@ -169,8 +169,8 @@ class Corpus(TextPairs, Streamed):
     examples: int = option(0, smoke=1000, unlimited=True)
     """The number of generated dates to translate if no file is given; 0 requires files."""
     languages: tuple[str, str] = ("xx", "xx")
-    """Codes of the source and target languages, for the spacy tokenizer and for BLEU, which counts characters in
-    languages without spaces between words (zh, ja, ko, th); xx is any."""
+    """Codes of the source and target languages, such as de, jpn or zh-CN, for the spacy tokenizer and for BLEU, which
+    counts characters in languages without spaces between words (zh, yue, wuu, ja, ko, th, lo, km, my); xx is any."""
     merges: str = ""
     """Merges file of the bpe tokenizer, in the format of subword-nmt."""
     packing: int = 0
@@ -193,7 +193,7 @@ class LabelledFile(DataOptions):
     loader: ClassVar[str] = "attention_jax.data.labelled_texts:load"
 
     tsv_file: str = option("", user_data=True)
-    """A file of `label TAB text` lines (.gz, too); empty generates dates, labelled by their language."""
+    """A file of `label TAB text` lines (.gz, .bz2 and .xz, too); empty generates dates, labelled by their language."""
     examples: int = option(2_000, smoke=1000, unlimited=True)
     """The number of generated dates if no file is given; 0 requires a file."""
     on_bad_record: Literal["error", "skip"] = option("error", resumable=True, was="damaged")
@@ -219,7 +219,7 @@ class TextFile(DataOptions):
     loader: ClassVar[str] = "attention_jax.data.text_windows:load"
 
     text_file: str = option("", user_data=True)
-    """A text in UTF-8 (.gz, too); empty reads the documentation that comes with Python."""
+    """A text in UTF-8 (.gz, .bz2 and .xz, too); empty reads the documentation that comes with Python."""
     on_bad_record: Literal["error", "skip"] = option("error", resumable=True, was="damaged")
     """A line that is not UTF-8: stop with a message (error), or drop and count it (skip)."""
     held_out_fraction: float = option(0.1, above=0, below=0.5, was="held_out_share")

@@ -14,6 +14,7 @@ from attention_jax.data import (
     buckets,
     data_summary,
     example_texts,
+    languages,
     pair_files,
     splits as splitting,
     text_files,
@@ -26,8 +27,6 @@ from attention_jax.data.pairs import PairData, Texts
 from attention_jax.data.streams import is_streamed
 
 MOST_HELD_OUT = 2_000
-BLEU_TOKENS = {"zh": "zh", "ja": "char", "ko": "char", "th": "char"}
-"""sacrebleu's tokenizer by language code, for languages without spaces between words; 13a for the others."""
 IN_MEMORY = 16
 """Bytes of Python objects for each byte of a text file, approximately."""
 SAMPLE, VOCABULARY_SAMPLE = 10_000, 200_000
@@ -36,8 +35,7 @@ SAMPLE, VOCABULARY_SAMPLE = 10_000, 200_000
 
 def file_pairs(config: settings.Corpus) -> list[tuple[str, ...]]:
     """Return the files of `config`: (source, target), or (both,) for a file of two columns."""
-    listed = lambda files: [path.strip() for path in files.split(",") if path.strip()]
-    source, target, both = map(listed, (config.source_file, config.target_file, config.tsv_file))
+    source, target, both = map(text_files.listed, (config.source_file, config.target_file, config.tsv_file))
     if len(source) != len(target) or bool(source) == bool(both):
         raise InputError(
             "a corpus is --data.source-file FILE and --data.target-file FILE, or --data.tsv-file FILE; "
@@ -83,7 +81,7 @@ def load(config: settings.Corpus, batch_size: int = 128) -> PairData:
         if config.packing or is_streamed(config.stream, IN_MEMORY * size):
             return load_streamed(config, index_pairs(files), batch_size)
         texts, numbers, complaints = read(files, config.on_bad_record)
-    keys = [[pair_files.cased(text, config) for text in side] for side in texts]
+    keys = [[pair_files.key(text, config) for text in side] for side in texts]
     sources = set(keys[0])
     held_out = min(MOST_HELD_OUT, max(1, int(len(sources) * config.held_out_fraction)))
     if len(sources) < 3:
@@ -98,7 +96,9 @@ def load(config: settings.Corpus, batch_size: int = 128) -> PairData:
 
 
 def check(config: settings.Corpus):
-    """Raise InputError if options contradict each other or the files."""
+    """Raise InputError if options contradict each other, or a language is none."""
+    for code in config.languages:
+        languages.language(code)
     if config.packing and config.packing < config.max_length:
         raise InputError(
             "--data.packing is the number of tokens of a packed row, at least those of the longest sentence, "
@@ -127,7 +127,7 @@ def assembled(config: settings.Corpus, parts: dict[str, Texts], rows: dict[str, 
         languages=config.languages,
         merges=config.merges,
         lines=rows,
-        bleu_tokenize=BLEU_TOKENS.get(config.languages[1], "13a") if plain else "none",
+        bleu_tokenize=languages.bleu_tokens(config.languages[1]) if plain else "none",
     )
 
 
@@ -154,7 +154,7 @@ def load_streamed(config: settings.Corpus, lines: PairLines, batch_size: int) ->
         lines,
         PairEncoder(config, config.languages, config.merges),
         vocabularies,
-        frozenset(pair_files.cased(source, config) for name in ("valid", "test") for source in parts[name].source),
+        frozenset(pair_files.key(source, config) for name in ("valid", "test") for source in parts[name].source),
         group,
         seed=0,
         window=min(total, WINDOW_BATCHES * max(batch_sizes)),
@@ -194,7 +194,7 @@ def sample(
             if config.on_bad_record != "skip":
                 raise
             continue
-        found.setdefault(pair_files.cased(pair[0], config), (record, pair))
+        found.setdefault(pair_files.key(pair[0], config), (record, pair))
     pairs = list(found.values())
     if len(pairs) < 2 * held_out + 1:
         raise InputError(f"a corpus needs at least 3 different sources, and more than are held out; got {len(pairs)}")

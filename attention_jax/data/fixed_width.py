@@ -1,9 +1,7 @@
 """Character pairs of fixed width, the format of "Deep Learning from Scratch 2" (Saito 2018), chapters 7 and 8:
 one line per pair, a source padded with spaces to one length, then "_" and a target of one length."""
 
-import gzip
 import os
-import zlib
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,7 +9,7 @@ import numpy as np
 import tensorflow_datasets as tfds
 
 from attention_jax import InputError
-from attention_jax.data import store, tokenizers
+from attention_jax.data import store, text_files, tokenizers
 from attention_jax.data.pairs import PairData, Pairs, Texts, occurs_in
 from attention_jax.data.vocabulary import Vocabulary
 
@@ -21,26 +19,19 @@ SPLIT_SEED = 1984
 
 
 def read_file(path: str, what: str) -> Texts:
-    """Read a published file, plain or gzipped; InputError with the line number for a malformed line."""
+    """Read a published file, plain or packed; InputError with the line number for a malformed line."""
     if not os.path.isfile(path):
         raise InputError(
             f"no {what} file at {path}; give the path of a published file, or leave the option out to generate the data"
         )
-    try:
-        with (gzip.open if path.endswith(".gz") else open)(path, "rb") as file:
-            lines = file.read().splitlines()
-    except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"cannot read {path}: {error}") from error
+    lines = text_files.read_lines(path, f"{what} file") if os.path.getsize(path) else []
     if len(lines) < 2:
         raise InputError(f"{path} has {len(lines)} lines; a {what} file has at least 2, one pair a line")
     sources, targets = [], []
     for number, line in enumerate(lines, start=1):
-        try:
-            source, start, target = line.decode("utf-8").partition(START)
-        except UnicodeDecodeError:
-            raise InputError(f"{path} line {number}: not valid UTF-8") from None
+        source, start, target = line.partition(START)
         if not (start and source.strip() and target.strip()):
-            raise InputError(f"{path} line {number}: expected `source_target`, got {line.decode()[:60]!r}")
+            raise InputError(f"{path} line {number}: expected `source_target`, got {line[:60]!r}")
         if sources and (len(source), len(target)) != (len(sources[0]), len(targets[0])):
             raise InputError(
                 f"{path} line {number}: expected {len(sources[0])} characters, {START!r} and {len(targets[0])} more "

@@ -17,6 +17,7 @@ from attention_jax import InputError, config as settings
 from attention_jax.data import pair_files, splits as splitting, store, text_files, tokenizers
 from attention_jax.data.download import digest, download
 from attention_jax.data.pairs import PairData, Pairs, Texts
+from attention_jax.data.text_keys import composed
 
 URL = "http://d2l-data.s3-accelerate.amazonaws.com/fra-eng.zip"
 SHA1 = "94646ad1522d915e7b0f9296181140edcf86a4f5"
@@ -86,7 +87,7 @@ def load(config: settings.FraEng, batch_size: int = 128) -> PairData:
         counted = ("train", "valid")
     else:
         texts = Texts(**store.rows(builder, ["train"])["train"])
-        keys = [[" ".join(tokens) for tokens in tokenizers.words().split(side)] for side in texts]
+        keys = [[composed(" ".join(row)) for row in tokenizers.words().split(side)] for side in texts]
         if len(texts.source) < 20:
             raise InputError(
                 f"a split of sentence pairs needs at least 20, {config.path or URL} has {len(texts.source)}"

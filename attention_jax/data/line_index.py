@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attention_jax import InputError
-from attention_jax.data.text_files import check_equal, decode_line, two_columns
+from attention_jax.data.text_files import PACKED, TextCheck, check_equal, decode_line, suffix_of, two_columns
 from attention_jax.files import data_home, temporary
 
 BLOCK = 2**23
@@ -60,7 +60,7 @@ def index(path: str) -> Lines:
     if not os.path.isfile(path):
         raise InputError(f"no text file at {path}: give the file itself")
     status = os.stat(path)
-    if path.endswith((".gz", ".zip")):
+    if suffix_of(path) in (*PACKED, ".zip"):
         raise InputError(f"{path} is packed, and lines of it cannot be read by number: unpack it")
     directory = os.path.join(data_home(), "attention_jax", "lines")
     name = os.path.join(directory, hashlib.sha256(os.path.abspath(path).encode()).hexdigest()[:16])
@@ -81,6 +81,7 @@ def index(path: str) -> Lines:
 
 
 def _write_offsets(path: str, to: Path):
+    check = TextCheck(path)
     with open(path, "rb", buffering=0) as file, open(to, "wb") as out:
         start = 3 if file.read(3) == b"\xef\xbb\xbf" else 0  # a byte order mark is no text
         file.seek(start)
@@ -88,12 +89,14 @@ def _write_offsets(path: str, to: Path):
         if os.path.getsize(path) > start:
             out.write(np.array([start], np.int64).tobytes())
         while block := file.read(BLOCK):
+            check.block(block)
             begins = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n")) + (end + 1)
             out.write(begins.astype(np.int64).tobytes())
             end += len(block)
             last = int(begins[-1]) if len(begins) else last
         if last < end:
             out.write(np.array([end], np.int64).tobytes())
+    check.end()
 
 
 class PairLines(NamedTuple):

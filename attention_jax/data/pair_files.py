@@ -7,8 +7,10 @@ import numpy as np
 from attention_jax import InputError
 from attention_jax.config import TextPairs
 from attention_jax.data import buckets as bucketing, text_files, tokenizers
+from attention_jax.data.languages import language
 from attention_jax.data.pairs import PairData, Pairs, Texts, Tokenizer, make_pairs, occurs_in, padding_share
 from attention_jax.data.splits import take
+from attention_jax.data.text_keys import comparable
 from attention_jax.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
 
 Rows = list[list[str]]
@@ -21,6 +23,23 @@ SPECIAL = {"pad": PAD, "bos": BOS, "eos": EOS, "unk": UNK}
 def cased(text: str, options: TextPairs) -> str:
     """Lower-case a text if `options` require it."""
     return text.lower() if options.lowercase else text
+
+
+def key(text: str, options: TextPairs) -> str:
+    """Return what decides whether two sources are the same one, which belongs to one split."""
+    return comparable(cased(text, options))
+
+
+def read_vocabulary(path: str) -> list[str]:
+    """Return the tokens in a file, one per line; InputError for counts or anything else beside them."""
+    tokens = text_files.read_lines(path, "vocabulary")
+    for number, token in enumerate(tokens, 1):
+        if len(token.split()) > 1:
+            raise InputError(
+                f"{path} line {number}: expected one token, got {token[:60]!r}; "
+                "if these are counts, keep the first column alone"
+            )
+    return tokens
 
 
 def make_tokenizers(
@@ -36,15 +55,15 @@ def _as_written(
     options: TextPairs, train: Texts, languages: tuple[str, str], merges: str
 ) -> tuple[list[Tokenizer], list[list[str] | None]]:
     """Source and target words in their original order, without `reverse_source`."""
-    given = [path.strip() for path in options.vocabulary_file.split(",")] if options.vocabulary_file else []
+    given = text_files.listed(options.vocabulary_file)
     if len(given) > 2:
         raise InputError(f"--data.vocabulary-file is one file or source,target; got {options.vocabulary_file}")
     if options.tokenizer == "sentencepiece" and given:
         made = [tokenizers.sentencepiece_model(path) for path in given] * (3 - len(given))
         return [tokenizer for tokenizer, _ in made], [pieces for _, pieces in made]
-    pieces = [text_files.read_lines(path, "vocabulary") for path in given] * (3 - len(given)) or [None, None]
+    pieces = [read_vocabulary(path) for path in given] * (3 - len(given)) or [None, None]
     if options.tokenizer == "spacy":
-        return [tokenizers.spacy(language) for language in languages], pieces
+        return [tokenizers.spacy(language(code)) for code in languages], pieces
     if options.tokenizer == "sentencepiece" and options.joint_vocabulary:
         tokenizer, pieces = tokenizers.sentencepiece([*train.source, *train.target], options.vocabulary_size)
         return [tokenizer] * 2, [pieces] * 2

@@ -98,7 +98,7 @@ class PairStream(Stream):
     encoder: PairEncoder
     vocabularies: tuple[Vocabulary, Vocabulary]
     held_out: frozenset[str]
-    """The sources of held-out pairs, which are left out of training; in lower case if the texts are."""
+    """The keys (`pair_files.key`) of held-out sources, which are left out of training."""
     group: Callable[[Examples, np.random.Generator], list[Batch]]
     """The steps that a window's examples make, in the order in which they are trained on."""
     seed: int
@@ -129,10 +129,9 @@ class PairStream(Stream):
                     raise
                 damaged.append(str(error))
                 continue
-            pair = [pair_files.cased(text, options) for text in pair]
-            if pair[0] not in self.held_out:
-                source.append(pair[0])
-                target.append(pair[1])
+            if pair_files.key(pair[0], options) not in self.held_out:
+                source.append(pair_files.cased(pair[0], options))
+                target.append(pair_files.cased(pair[1], options))
                 where.append(record)
         ids = self.encoder(Texts(source, target), self.vocabularies)
         over = [max(len(a), len(b)) >= options.max_length for a, b in zip(*ids)]

@@ -7,6 +7,7 @@ import numpy as np
 
 from attention_jax import InputError
 from attention_jax.data.streams import Stream
+from attention_jax.data.text_keys import composed
 from attention_jax.data.vocabulary import Vocabulary
 
 
@@ -123,9 +124,9 @@ def padding_share(buckets: Sequence[Pairs]) -> float:
 
 
 def occurs_in(texts: Sequence[str], others: Sequence[str]) -> np.ndarray:
-    """Return which of the texts [N] also occur among the others."""
-    others = set(others)
-    return np.fromiter((text in others for text in texts), bool, len(texts))
+    """Return which of the texts [N] also occur among the others, in the same or another of Unicode's normal forms."""
+    others = set(map(composed, others))
+    return np.fromiter((composed(text) in others for text in texts), bool, len(texts))
 
 
 def encode_sources(data: PairData, texts: Sequence[str], limit: int | None = None) -> tuple[np.ndarray, np.ndarray]:

@@ -28,7 +28,8 @@ def read(path: str) -> str:
         path = download(URL, os.path.join(store.data_home(), "downloads", "tinyshakespeare.txt"), "sha256:" + SHA256)
     what = "text of Shakespeare"
     path = text_files.existing(os.path.join(path, "input.txt") if os.path.isdir(path) else path, what)
-    return text_files.read_bytes(path, what).decode("utf-8", errors="replace")
+    content = text_files.read_bytes(path, what)
+    return "\n".join(text_files.decode_lines(content, path)) + "\n" * content.endswith(b"\n")
 
 
 def counts(characters: int, options: settings.Shakespeare) -> dict[str, int]:

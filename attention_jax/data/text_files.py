@@ -1,7 +1,10 @@
-"""Lines of text from files as people have them - plain, gzipped, in a zip -, with errors that name the line."""
+"""Lines of text from files as people have them - plain, packed, in a zip -, with errors that name the line."""
 
+import bz2
 import gzip
+import lzma
 import os
+import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Sequence
@@ -9,6 +12,17 @@ from typing import Literal, NamedTuple
 
 from attention_jax import InputError
 from attention_jax.data.pairs import Texts
+
+PACKED = {
+    ".gz": (gzip.open, rb"\x1f\x8b\x08"),
+    ".bz2": (bz2.open, rb"BZh[1-9]1AY&SY"),
+    ".xz": (lzma.open, rb"\xfd7zXZ\0"),
+}
+"""{suffix: (the function that opens such a file, a pattern of the bytes that it begins with)}"""
+MARK = "\ufeff"
+"""The byte order mark, which is no text: a file that was concatenated from several has one in its middle."""
+OTHER_MARKS = (b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff")
+"""The byte order marks of UTF-16 and UTF-32."""
 
 
 class Parsed(NamedTuple):
@@ -22,36 +36,109 @@ class Parsed(NamedTuple):
 
 
 def existing(path: str, what: str) -> str:
-    """Return `path` or `path` + ".gz", whichever exists."""
-    for candidate in (path, path + ".gz"):
+    """Return `path`, or `path` with the suffix of a packed file, whichever exists."""
+    for candidate in (path, *(path + suffix for suffix in PACKED)):
         if os.path.isfile(candidate):
             return candidate
     raise InputError(f"no {what} at {path} (nor {path}.gz): give the path of a file that exists")
 
 
+def listed(files: str) -> list[str]:
+    """Return the names in a list with commas between them; the longest name that exists may have commas itself.
+
+    >>> listed("a.tsv, b.tsv,")
+    ['a.tsv', 'b.tsv']
+    """
+    parts, found = files.split(","), []
+    while parts:
+        joined = (count for count in range(len(parts), 1, -1) if os.path.isfile(",".join(parts[:count]).strip()))
+        count = next(joined, 1)
+        found.append(",".join(parts[:count]).strip())
+        del parts[:count]
+    return [name for name in found if name]
+
+
+def suffix_of(path: str) -> str:
+    """Return the suffix of a file's name in lower case.
+
+    >>> suffix_of("A.TSV.GZ")
+    '.gz'
+    """
+    return os.path.splitext(path)[1].lower()
+
+
 def read_bytes(path: str, what: str, member: str = "") -> bytes:
-    """The file's content, unpacked: of a .gz, or of the file called `member` in a .zip."""
+    """The file's content, unpacked: of a .gz, .bz2 or .xz, or of the file called `member` in a .zip."""
     if not os.path.isfile(path):
         raise InputError(f"no {what} at {path}: give the path of a file that exists")
+    suffix = suffix_of(path)
     try:
-        if path.endswith(".zip") and not member:
+        if suffix == ".zip" and not member:
             raise InputError(f"{path} is packed: unpack it and give the file that is in it")
-        if path.endswith(".zip"):
+        if suffix == ".zip":
             with zipfile.ZipFile(path) as archive:
                 names = [name for name in archive.namelist() if os.path.basename(name) == member]
                 if not names:
                     raise InputError(f"{path} holds no {member}; it holds {', '.join(archive.namelist()[:5])}")
                 return archive.read(names[0])
-        with (gzip.open if path.endswith(".gz") else open)(path, "rb") as file:
+        with PACKED.get(suffix, (open, ""))[0](path, "rb") as file:
             return file.read()
-    except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile) as error:
         raise InputError(f"cannot read {path}: {error}") from error
 
 
+class TextCheck:
+    """A check of a file's content, read in one or several blocks, for what makes no line of it usable.
+
+    Such a file is refused as a whole, also if damaged lines are to be left out.
+    """
+
+    def __init__(self, path: str):
+        self.path, self.newlines, self.returns = path, 0, None
+
+    def block(self, content: bytes):
+        """Raise InputError if a block of the file is packed, is UTF-16 or UTF-32, or has NUL bytes."""
+        if self.returns is None:
+            self._check_beginning(content)
+            self.returns = 0
+        if b"\0" in content:
+            line = 1 + self.newlines + content.count(b"\n", 0, content.index(b"\0"))
+            raise InputError(
+                f"{self.path} line {line} has a NUL byte, which is never text: the file is UTF-16, not UTF-8, or is "
+                "damaged or no text file; save it as UTF-8"
+            )
+        self.newlines += content.count(b"\n")
+        self.returns += content.count(b"\r") - content.count(b"\r\n")
+
+    def _check_beginning(self, content: bytes):
+        if content.startswith(OTHER_MARKS):
+            width = 32 if b"\0\0" in content[:4] else 16
+            raise InputError(f"{self.path} is UTF-{width}, not UTF-8: save it as UTF-8")
+        for suffix, (_, beginning) in PACKED.items():
+            if re.match(beginning, content):
+                raise InputError(f"{self.path} is packed: unpack it, or give its name the ending {suffix}")
+        if content.startswith(b"PK\3\4"):
+            raise InputError(f"{self.path} is a zip archive or an office document: save it as a text file in UTF-8")
+
+    def end(self):
+        """Raise InputError if the lines end in carriage returns, as those of old Macs do."""
+        if self.returns and self.returns > self.newlines:
+            raise InputError(
+                f"{self.path} has {self.returns} carriage returns and {self.newlines} newlines: are its line ends "
+                "those of an old Mac? Save it with newlines at the ends of lines"
+            )
+
+
 def raw_lines(content: bytes, path: str) -> list[bytes]:
-    """The lines of a text with their ends, without a byte order mark; split at newlines only."""
-    lines = content.removeprefix(b"\xef\xbb\xbf").split(b"\n")
-    if lines[-1] == b"":
+    """The lines of a text with their ends; split at newlines only.
+
+    Raises InputError for content that is empty or no text in UTF-8 at all (`TextCheck`).
+    """
+    check = TextCheck(path)
+    check.block(content)
+    check.end()
+    lines = content.split(b"\n")
+    if lines[-1] in (b"", MARK.encode()):
         lines.pop()
     if not lines:
         raise InputError(f"{path} is empty; expected one sentence a line")
@@ -59,7 +146,7 @@ def raw_lines(content: bytes, path: str) -> list[bytes]:
 
 
 def decode_lines(content: bytes, path: str) -> list[str]:
-    """Lines of UTF-8 text, without their ends and without a byte order mark; split at newlines only."""
+    """Lines of UTF-8 text, without their ends and without byte order marks; split at newlines only."""
     return [decode_line(line, f"{path} line {number}") for number, line in enumerate(raw_lines(content, path), 1)]
 
 
@@ -81,9 +168,9 @@ def parsed(lines: Sequence, parse: Callable, damaged: Literal["error", "skip"]) 
 
 
 def decode_line(line: bytes, location: str) -> str:
-    """Decode a line of UTF-8 text and remove its end; `location` is its name in error messages."""
+    """Decode a line of UTF-8 text and remove its end and byte order marks; `location` is its name in error messages."""
     try:
-        return line.decode("utf-8").rstrip("\r\n")
+        return line.decode("utf-8").rstrip("\r\n").replace(MARK, "")
     except UnicodeDecodeError as error:
         raise InputError(
             f"{location}: not valid UTF-8 (byte {error.object[error.start]:#04x} at {error.start + 1}); "

@@ -127,7 +127,7 @@ def _hint(name: str, known: Mapping[str, type]) -> str:
 def _dimension(name: str, kind: type, text: str) -> Values | Range:
     """Parse the range or list of a parameter."""
     low, dots, rest = text.partition("..")
-    if not dots or (kind not in (int, float) and "," in text):
+    if not dots or (kind is str and not low.isdigit()) or (kind not in (int, float) and "," in text):
         return Values(tuple(dict.fromkeys(_value(name, kind, word) for word in text.split(","))))
     if kind not in (int, float):
         raise InputError(f"{name} is not a number, so it has no range; list its values: {name}={_example(kind)}")

@@ -3,7 +3,7 @@
 import pytest
 
 from attention_jax import InputError
-from attention_jax.config import Config, Dates, LuongSeq2seq
+from attention_jax.config import Config, Corpus, Dates, LuongSeq2seq
 from attention_jax.sweep.space import Range, Values, assignments, grid, label, parse, spelled
 
 DATE = Config("date_luong", Dates(), LuongSeq2seq())
@@ -82,3 +82,9 @@ def test_labels_tell_same_named_parameters_apart():
 def test_every_end_of_a_range_and_every_value_of_a_list_is_within_the_bounds(values):
     with pytest.raises(InputError, match="--train.label-smoothing"):
         parse(DATE, {"train.label-smoothing": values})
+
+
+@pytest.mark.parametrize("path", ["../a.tsv", "a..b.tsv", "x/../a.tsv"])
+def test_a_path_with_two_dots_is_a_value_and_no_range(path):
+    config = Config("translate_files", Corpus(), LuongSeq2seq())
+    assert parse(config, {"data.tsv-file": path}) == {"data.tsv_file": Values((path,))}
