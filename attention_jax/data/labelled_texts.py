@@ -1,6 +1,7 @@
 """Labelled texts from a user's file of two columns; without a file, dates in six languages."""
 
 import re
+import unicodedata
 from collections import Counter
 from typing import NamedTuple
 
@@ -9,12 +10,26 @@ import numpy as np
 from attention_jax import InputError, config as settings
 from attention_jax.data import buckets, data_summary, example_texts, text_files, tokenizers
 from attention_jax.data.pairs import Tokenizer, pad_rows
+from attention_jax.data.text_keys import comparable
 from attention_jax.data.vocabulary import PAD, UNK, Vocabulary
 
 Example = tuple[str, str]
 """A label and a text."""
-WORD = r"\w+(?:['\u2019]\w+)*|[^\w\s]"
-"""The pattern of a word, or of a mark."""
+
+
+def combining() -> str:
+    """Return the characters that belong to the one before them, as a regular expression's class: marks (Unicode's
+    category M) such as accents, vowel signs of Hindi and Arabic, and the joiners of letters, as in UAX 29."""
+    found = [code for code in range(0x300, 0x1F000) if unicodedata.category(chr(code))[0] == "M"]
+    found += [0x200C, 0x200D, *range(0xE0100, 0xE01F0)]
+    begins = [code for code, before in zip(found, [None, *found]) if before != code - 1]
+    ends = [code for code, after in zip(found, [*found[1:], None]) if after != code + 1]
+    return "".join(f"{chr(begin)}-{chr(end)}" for begin, end in zip(begins, ends))
+
+
+MARKS = combining()
+WORD = rf"\w[\w{MARKS}]*(?:['\u2019]\w[\w{MARKS}]*)*|[^\w\s][{MARKS}]*"
+"""The pattern of a word, or of a punctuation mark or symbol."""
 
 
 class Labelled(NamedTuple):
@@ -60,15 +75,15 @@ def read(path: str, damaged: str) -> tuple[list[Example], list[str]]:
 
 
 def without_doubles(examples: list[Example]) -> list[Example]:
-    """Remove repeated texts, of which the first label is kept.
+    """Remove repeated texts, also in another Unicode form or spacing; the first label is kept.
 
     >>> without_doubles([("a", "x"), ("b", "x"), ("b", "y")])
     [('a', 'x'), ('b', 'y')]
     """
     first = {}
     for label, text in examples:
-        first.setdefault(text, label)
-    return [(label, text) for text, label in first.items()]
+        first.setdefault(comparable(text), (label, text))
+    return list(first.values())
 
 
 def split(label: np.ndarray, fraction: float) -> dict[str, np.ndarray]:
@@ -91,8 +106,8 @@ def split(label: np.ndarray, fraction: float) -> dict[str, np.ndarray]:
 def words(text: str) -> list[str]:
     """Split into lower-case words and punctuation marks.
 
-    >>> words("It's late: go!")
-    ["it's", 'late', ':', 'go', '!']
+    >>> words("It's late: go!"), words("\\u0130stanbul")
+    (["it's", 'late', ':', 'go', '!'], ['i̇stanbul'])
     """
     return re.findall(WORD, text.lower())
 
@@ -116,7 +131,7 @@ def make_tokenizer(options: settings.LabelledFile, train: list[str]) -> tuple[To
 def encode(rows: list[list[str]], vocabulary: Vocabulary, most: int) -> tuple[np.ndarray, np.ndarray]:
     """Encode the tokens of N texts, truncated after `most`, as indices [N, T] and lengths [N]; an empty text has one
     unknown token."""
-    return pad_rows([vocabulary.encode(row[:most]) or [vocabulary.unk_id] for row in rows], vocabulary.pad_id)
+    return pad_rows([vocabulary.encode_text(row[:most]) or [vocabulary.unk_id] for row in rows], vocabulary.pad_id)
 
 
 def check_labels(found: list[Example]):
@@ -184,7 +199,7 @@ def _cut(column: np.ndarray, length: np.ndarray) -> np.ndarray:
 def counted(options, found: list[Example], examples, tokens: dict[str, list], complaints: list[str]) -> dict:
     """Return facts: the number of texts, of duplicates and of damaged lines, lengths, and labels."""
     length = np.array([len(row) for part in tokens.values() for row in part])
-    labels = Counter(text for _, text in set(found))
+    labels = Counter(text for _, text in {(label, comparable(text)) for label, text in found})
     return {
         "texts_left_out": len(found) - len(examples),
         "texts_of_several_labels": sum(count > 1 for count in labels.values()),

@@ -104,7 +104,9 @@ def _encoded(
     vocabularies = make_vocabularies(options, *counted, pieces)
     ids = {}
     for name, sides in tokens.items():
-        source, target = ([vocabulary.encode(row) for row in rows] for vocabulary, rows in zip(vocabularies, sides))
+        source, target = (
+            [vocabulary.encode_text(row) for row in rows] for vocabulary, rows in zip(vocabularies, sides)
+        )
         ids[name] = source, target
     return ids, vocabularies
 

@@ -79,7 +79,7 @@ class PairEncoder:
 
     def __call__(self, texts: Texts, vocabularies: Sequence[Vocabulary]) -> tuple[list[list[int]], list[list[int]]]:
         rows = (tokenizer.split(side) for tokenizer, side in zip(_tokenizers(self), texts))
-        source, target = ([v.encode(row) for row in side] for v, side in zip(vocabularies, rows))
+        source, target = ([v.encode_text(row) for row in side] for v, side in zip(vocabularies, rows))
         return source, target
 
 

@@ -137,7 +137,7 @@ def encode_sources(data: PairData, texts: Sequence[str], limit: int | None = Non
     """
     vocabulary = data.source_vocabulary
     end = [] if vocabulary.eos_id is None else [vocabulary.eos_id]
-    rows = [[*vocabulary.encode(data.source_tokenizer.tokens(text)), *end] for text in texts]
+    rows = [[*vocabulary.encode_text(data.source_tokenizer.tokens(text)), *end] for text in texts]
     for text, row in zip(texts, rows):
         if limit is not None and len(row) > limit:
             raise InputError(

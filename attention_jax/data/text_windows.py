@@ -9,12 +9,11 @@ import numpy as np
 from attention_jax import InputError, config as settings
 from attention_jax.data import data_summary, example_texts, text_files, tokenizers
 from attention_jax.data.pairs import Tokenizer
+from attention_jax.data.text_keys import composed
 from attention_jax.data.vocabulary import UNK, Vocabulary
 
 LARGEST = 2**27
 """Tokens of a text."""
-PIECE = 1_000
-"""The longest line for training sentencepiece, in characters; it skips lines of more than 4,192 bytes."""
 
 
 class Windows(NamedTuple):
@@ -83,8 +82,7 @@ def make_tokenizer(options: settings.TextFile, lines: list[str]) -> tuple[Tokeni
     if options.tokenizer == "character":
         tokenizer = tokenizers.character()
         return tokenizer, Vocabulary(sorted({character for line in lines for character in line} | {"\n"}), unk=UNK)
-    short = [line[at : at + PIECE] for line in lines for at in range(0, len(line), PIECE) if line.strip()]
-    model, pieces = tokenizers.sentencepiece(short, options.vocabulary_size, exact=True)
+    model, pieces = tokenizers.sentencepiece(list(filter(str.strip, lines)), options.vocabulary_size, exact=True)
     return by_line(model), Vocabulary(["\n", *pieces], unk=UNK)
 
 
@@ -144,17 +142,17 @@ def load(options: settings.TextFile) -> Windows:
 
 
 def _coded(lines: list[str], tokenizer: Tokenizer, vocabulary: Vocabulary) -> np.ndarray:
-    return np.array(vocabulary.encode(tokenizer.tokens("\n".join([*lines, ""]))), np.int32)
+    return np.array(vocabulary.encode_text(tokenizer.tokens("\n".join([*lines, ""]))), np.int32)
 
 
 def counted(parts: dict[str, list[str]], complaints: list[str]) -> dict:
     """The lengths of the lines, and how many held-out ones of 20 characters or more are in the training part, too."""
     length = np.array([len(line) for part in parts.values() for line in part])
     held_out = [line for name in ("valid", "test") for line in parts[name] if len(line.strip()) >= 20]
-    known = set(parts["train"])
+    known = set(map(composed, parts["train"]))
     return {
         "lines": len(length),
         **data_summary.lengths(length, "characters"),
-        "held_out_lines_also_in_train": sum(line in known for line in held_out),
+        "held_out_lines_also_in_train": sum(composed(line) in known for line in held_out),
         **data_summary.damaged(complaints),
     }

@@ -17,6 +17,10 @@ from attention_jax.data import text_files
 from attention_jax.data.pairs import Tokenizer
 from attention_jax.files import data_home, temporary
 
+LONGEST_BYTES, PIECE = 4_192, 1_000
+"""The longest text on which sentencepiece trains, in bytes of UTF-8, and the characters to which longer ones are cut.
+"""
+
 
 def whitespace() -> Tokenizer:
     """Split at spaces.
@@ -214,10 +218,22 @@ def sentencepiece_model(source: str | bytes) -> tuple[Tokenizer, list[str]]:
     return Tokenizer(tokens, text, recipe=("sentencepiece", content)), pieces
 
 
+def in_pieces(text: str) -> list[str]:
+    """Divide a text that is too long for training sentencepiece, which leaves out such texts, into pieces.
+
+    >>> in_pieces("short"), [len(piece) for piece in in_pieces("long " * 900)]
+    (['short'], [1000, 1000, 1000, 1000, 500])
+    """
+    if len(text.encode()) <= LONGEST_BYTES:
+        return [text]
+    return [text[at : at + PIECE] for at in range(0, len(text), PIECE)]
+
+
 def train_sentencepiece(texts: Sequence[str], vocabulary_size: int, exact: bool = False) -> str:
     """Return the file of a model with the given number of subwords, trained on `texts` unless it is cached."""
     import sentencepiece as library
 
+    texts = [piece for text in texts for piece in in_pieces(text)]
     content = "\n".join(texts)
     key = hashlib.sha256(f"{vocabulary_size} {'exact ' * exact}{content}".encode()).hexdigest()[:24]
     as_it_is = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False} if exact else {}
@@ -240,10 +256,10 @@ def train_sentencepiece(texts: Sequence[str], vocabulary_size: int, exact: bool 
                     **as_it_is,
                 )
             except (RuntimeError, ValueError) as error:
-                reason = str(error).splitlines()[0].rpartition("] ")[2].strip() or "too little text"
+                reason = str(error).splitlines()[0].rpartition("] ")[2].strip(" .") or "too little text"
                 raise InputError(
-                    f"sentencepiece cannot train {vocabulary_size} pieces on {len(texts)} sentences: {reason} "
-                    "Set --data.vocabulary-size to another value"
+                    f"sentencepiece cannot train {vocabulary_size} pieces on {len(texts)} sentences: {reason}; "
+                    "set --data.vocabulary-size to another value"
                 ) from error
             with open(os.path.join(directory, "model.model"), "rb") as file:
                 _write(path, file.read())

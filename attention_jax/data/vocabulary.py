@@ -43,6 +43,7 @@ class Vocabulary:
         self.pad_id, self.bos_id, self.eos_id, self.unk_id = (
             None if token is None else self._ids[token] for token in (pad, bos, eos, unk)
         )
+        self._words = {token: number for token, number in self._ids.items() if token not in (pad, bos, eos)}
 
     @classmethod
     def of_sentences(
@@ -62,20 +63,34 @@ class Vocabulary:
         return len(self.tokens)
 
     def __contains__(self, token: str) -> bool:
-        return token in self._ids
+        """Whether a text may have this token; pad, bos and eos are none of a text."""
+        return token in self._words
 
     def encode(self, tokens: Iterable[str]) -> list[int]:
-        """Return the indices of tokens; unknown tokens become unk, or raise InputError without one."""
+        """Return the indices of tokens, special ones included; unknown tokens become unk, or raise InputError without
+        one."""
+        return self._indices(tokens, self._ids)
+
+    def encode_text(self, tokens: Iterable[str]) -> list[int]:
+        """Return the indices of the tokens of a text, in which those that are spelled like pad, bos or eos are unknown:
+        a text with the word "<eos>" does not end there.
+
+        >>> Vocabulary(["a"], eos=EOS, unk=UNK).encode_text(["a", "<eos>", "a"])
+        [2, 1, 2]
+        """
+        return self._indices(tokens, self._words)
+
+    def _indices(self, tokens: Iterable[str], ids: dict[str, int]) -> list[int]:
         if self.unk_id is not None:
-            return [self._ids.get(token, self.unk_id) for token in tokens]
+            return [ids.get(token, self.unk_id) for token in tokens]
         tokens = list(tokens)
-        unknown = sorted({token for token in tokens if token not in self._ids})
+        unknown = sorted({token for token in tokens if token not in ids})
         if unknown:
             raise InputError(
                 f"{' '.join(map(repr, unknown))} not in the vocabulary of {len(self)}; it knows: "
-                f"{' '.join(map(repr, self.tokens[:100]))}"
+                f"{' '.join(map(repr, list(ids)[:100]))}"
             )
-        return [self._ids[token] for token in tokens]
+        return [ids[token] for token in tokens]
 
     def decode(self, ids: Iterable[int]) -> list[str]:
         """Return the tokens of the given ids, including special tokens."""

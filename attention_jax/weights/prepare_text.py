@@ -21,13 +21,15 @@ def prepare(texts: list[str]) -> tuple[np.ndarray, ...]:
     recipe, width = manifest["preprocessing"]["encode"], manifest["inputs"][0]["shape"][1]
     known = words[recipe["vocabulary"]]
     ids = {token: number for number, token in enumerate(known["tokens"])}
+    special = {known["tokens"][known[name]] for name in ("pad", "bos", "eos") if known[name] is not None}
     array, lengths = np.full((len(texts), width), known["pad"] or 0, np.int32), np.zeros(len(texts), np.int32)
     for row, text in enumerate(texts):
-        tokens = apply(recipe["steps"], text)[: recipe["most"]] + recipe["end"] or recipe["empty"]
-        numbers, lengths[row] = [ids.get(token, known["unk"]) for token in tokens], len(tokens)
-        if len(tokens) > width or None in numbers:
+        tokens = apply(recipe["steps"], text)[: recipe["most"]]
+        numbers = [known["unk"] if token in special else ids.get(token, known["unk"]) for token in tokens]
+        numbers = numbers + [ids[token] for token in recipe["end"]] or [ids[token] for token in recipe["empty"]]
+        if len(numbers) > width or None in numbers:
             raise ValueError(f"at most {width} tokens of the vocabulary are needed, got {tokens}")
-        array[row, : len(tokens)] = numbers
+        lengths[row], array[row, : len(numbers)] = len(numbers), numbers
     return (array, lengths)[: len(manifest["inputs"])]
 
 

@@ -82,7 +82,7 @@ def _(task: VisionTask) -> Service:
         "filter": "area" if task.config.data.resize_pixels else "bilinear",
         "steps": [
             "turn the image upright as its EXIF says",
-            "of 16 bits keep the upper eight; put a transparent image on white",
+            "of 12 or 16 bits keep the upper eight; put a transparent image on white",
             "convert it to `mode`: L is grey, RGB colour",
             "resize the shorter side to `side`: bilinear with Pillow's antialiasing, or the mean over each area",
             "cut out the middle square; the program scales and normalises the bytes itself",

@@ -1,0 +1,219 @@
+"""Texts in other scripts and spellings: words with marks, normal forms, language codes, words like special tokens."""
+
+import unicodedata
+
+import numpy as np
+import pytest
+
+from attention_jax import InputError
+from attention_jax.config import Corpus, LabelledFile, TextFile
+from attention_jax.data import (
+    corpora,
+    labelled_texts,
+    languages,
+    pair_files,
+    text_windows,
+    tokenizers,
+)
+from attention_jax.data.pairs import decode_targets, occurs_in
+from attention_jax.data.streams import Share
+from attention_jax.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
+from attention_jax.weights import prepare_text
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("İstanbul İyi", ["i̇stanbul", "i̇yi"]),
+        ("cafe\u0301 noe\u0308l!", ["cafe\u0301", "noe\u0308l", "!"]),
+        ("नमस्ते दुनिया।", ["नमस्ते", "दुनिया", "।"]),
+        ("مُحَمَّد رَسُول", ["مُحَمَّد", "رَسُول"]),
+        ("ภาษาไทย", ["ภาษาไทย"]),
+        ("\u0645\u06cc\u200c\u062e\u0648", ["\u0645\u06cc\u200c\u062e\u0648"]),
+        ("I \u2764\ufe0f it's", ["i", "\u2764\ufe0f", "it's"]),
+        ("It's late: go_on 3.5!", ["it's", "late", ":", "go_on", "3", ".", "5", "!"]),
+        ("l\u2019été 'quoted'", ["l\u2019été", "'", "quoted", "'"]),
+    ],
+)
+def test_marks_stay_with_their_letters(text, words):
+    assert labelled_texts.words(text) == words
+
+
+def test_no_word_begins_with_a_mark():
+    """A letter or symbol, then any of Unicode's marks: one word, whatever the mark."""
+    marks = [chr(code) for code in range(0x110000) if unicodedata.category(chr(code))[0] == "M"]
+    assert [mark for mark in marks if labelled_texts.words(f"a{mark}b ?{mark}") != [f"a{mark}b", f"?{mark}"]] == []
+
+
+def twins(count: int = 30) -> list[tuple[str, str]]:
+    """`count` texts composed, the same decomposed, and the same with two spaces."""
+    composed = [f"café n{number}" for number in range(count)]
+    decomposed = [unicodedata.normalize("NFD", text) for text in composed]
+    return [(text, "x" * (1 + n % 7)) for n, text in enumerate([*composed, *decomposed, *composed])]
+
+
+def test_twins_of_other_spellings_are_in_one_split_of_a_corpus(tmp_path):
+    rows = [(source.replace(" ", "  ") if n >= 60 else source, target) for n, (source, target) in enumerate(twins())]
+    (tmp_path / "a").write_text("".join(f"{s}\t{t}\n" for s, t in rows), encoding="utf-8")
+    data = corpora.load(Corpus(tsv_file=str(tmp_path / "a"), held_out_fraction=0.1, tokenizer="character"), 4)
+    same = lambda part: {" ".join(unicodedata.normalize("NFC", text).split()) for text in data.texts[part].source}
+    train, valid, test = map(same, ("train", "valid", "test"))
+    assert not (train & valid or train & test or valid & test) and len(train | valid | test) == 30
+    assert (len(valid), len(test)) == (3, 3)
+
+
+def test_twins_of_other_spellings_of_held_out_sources_are_not_streamed(tmp_path, monkeypatch):
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "tfds"))
+    (tmp_path / "a").write_text("".join(f"{s}\t{t}\n" for s, t in twins()), encoding="utf-8")
+    options = Corpus(tsv_file=str(tmp_path / "a"), held_out_fraction=0.05, tokenizer="character", stream="always")
+    data = corpora.load(options, 4)
+    text = lambda row, length: "".join(data.source_vocabulary.decode(row[: length - 1]))
+    composed = lambda text: unicodedata.normalize("NFC", text)
+    trained = set()
+    for window in range(data.stream.windows):
+        for call in data.stream.calls(0, window, Share()):
+            rows = zip(*(call.bucket[name][0] for name in ("source", "source_length")), call.weight[0])
+            trained |= {composed(text(row, length)) for row, length, weight in rows if weight}
+    held_out = {composed(text) for name in ("valid", "test") for text in data.texts[name].source}
+    assert len(held_out) == 8 and len(trained) == 22 and not trained & held_out
+
+
+def test_twins_of_other_spellings_are_one_labelled_text(tmp_path):
+    (tmp_path / "a").write_text("".join(f"{'ab'[n % 2]}\t{s}\n" for n, (s, _) in enumerate(twins())), encoding="utf-8")
+    facts = labelled_texts.load(LabelledFile(tsv_file=str(tmp_path / "a")), 4).facts
+    assert facts["texts_left_out"] == 60 and facts["texts_of_several_labels"] == 0
+    assert sum(facts[f"{part}_texts"] for part in ("train", "valid", "test")) == 30
+
+
+def test_twins_of_other_spellings_are_counted():
+    assert occurs_in(["cafe\u0301", "tea"], ["caf\xe9"]).tolist() == [True, False]
+    held_out = ["a line of the café au lait"]
+    parts = {"train": [unicodedata.normalize("NFD", held_out[0])], "valid": held_out, "test": ["x"]}
+    assert text_windows.counted(parts, [])["held_out_lines_also_in_train"] == 1
+
+
+@pytest.mark.parametrize(
+    "codes, tokens",
+    [
+        ("zh zh-CN zh_TW ZH zh-Hant-HK zho chi cmn yue", "zh"),
+        ("ja jpn ja_JP JA ko kor th tha lo lao km khm my mya bur", "char"),
+        ("en en-GB deu de_DE xx pt-BR sr-Latn hsb sw la", "13a"),
+    ],
+)
+def test_languages_by_the_first_part_of_their_codes(codes, tokens):
+    assert {code: languages.bleu_tokens(code) for code in codes.split()} == dict.fromkeys(codes.split(), tokens)
+
+
+@pytest.mark.parametrize("code", ["jp", "cn", "Japanese", "zz", "", "e", "e1", "日本"])
+def test_what_is_no_language_code_is_refused(tmp_path, code):
+    (tmp_path / "a").write_text("".join(f"s{n}\tt{n}\n" for n in range(9)))
+    with pytest.raises(InputError, match="--data.languages needs codes of languages"):
+        corpora.load(Corpus(tsv_file=str(tmp_path / "a"), languages=("en", code)), 4)
+
+
+def test_characters_are_scored_for_a_language_with_a_region(tmp_path):
+    """Two sentences with two wrong endings: 69.3 by sacrebleu's own characters, 0.0 by its words."""
+    from sacrebleu.metrics import BLEU
+
+    outputs, targets = (
+        ["私は猫が好きでした。", "今日は天気がいいですね。"],
+        ["私は猫が好きです。", "今日は天気がいいです。"],
+    )
+    (tmp_path / "a").write_text("".join(f"s{n}\tt{n}\n" for n in range(9)))
+    options = Corpus(tsv_file=str(tmp_path / "a"), languages=("en", "ja-JP"), tokenizer="character")
+    tokenize = corpora.load(options, 4).bleu_tokenize
+    score = lambda tokens: BLEU(tokenize=tokens, force=True).corpus_score(outputs, [targets]).score
+    assert score(tokenize) == score("char") > 50 > 1 > score("13a")
+
+
+SPECIAL = {"pad": PAD, "bos": BOS, "eos": EOS, "unk": UNK}
+
+
+@pytest.mark.parametrize("tokenizer", ["whitespace", "words", "character", "spacy", "bpe", "sentencepiece"])
+@pytest.mark.parametrize("given", [False, True], ids=["", "file"])
+def test_words_like_special_tokens_do_not_end_a_text(tmp_path, monkeypatch, tokenizer, given):
+    """A perfect output has as many tokens as the reference, whatever words the text has."""
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "tfds"))
+    if tokenizer == "spacy":
+        pytest.importorskip("spacy", reason="spaCy is optional")
+    if tokenizer == "sentencepiece" and given:
+        pytest.skip("its vocabulary file is a model")
+    lines = [f"a{n} <eos> b <pad> c <bos> d\tx <eos> y{n} <pad> <bos> z<eos>z" for n in range(40)]
+    (tmp_path / "a").write_text("\n".join(lines) + "\n")
+    (tmp_path / "merges").write_text("< e\n<e o\n<eo s\n<eos ></w>\n")
+    (tmp_path / "v").write_text("\n".join(["<eos>", "x", "a1", "<bos>", "z"]) + "\n")
+    files = {"merges": str(tmp_path / "merges"), "vocabulary_file": str(tmp_path / "v") if given else ""}
+    options = Corpus(
+        tsv_file=str(tmp_path / "a"), tokenizer=tokenizer, vocabulary_size=40, languages=("xx", "xx"), **files
+    )
+    data = corpora.load(options, 4)
+    vocabulary, pairs = data.target_vocabulary, data.held_out["test"]
+    ends = (vocabulary.pad_id, vocabulary.bos_id, vocabulary.eos_id)
+    for row, length, text in zip(pairs.target, pairs.target_length, data.texts["test"].target):
+        tokens = row[1 : 1 + length]
+        assert tokens[-1] == vocabulary.eos_id and not np.isin(tokens[:-1], ends).any()
+        assert len(vocabulary.sentence(tokens)) == length - 1 == len(data.target_tokenizer.tokens(text))
+    if tokenizer in ("whitespace", "words"):
+        assert decode_targets(data, pairs.target[:1, 1:])[0].startswith(f"x {UNK}" if not given else "x ")
+        assert data.facts["test_unknown_target_tokens"] > 0
+
+
+def test_a_word_like_a_special_token_is_unknown_in_a_labelled_text(tmp_path):
+    (tmp_path / "a").write_text("".join(f"{'ab'[n % 2]}\t<pad> w{n} {PAD}\n" for n in range(40)))
+    for tokenizer in ("words", "character", "sentencepiece"):
+        options = LabelledFile(tsv_file=str(tmp_path / "a"), tokenizer=tokenizer, vocabulary_size=30, min_frequency=1)
+        data = labelled_texts.load(options, 4)
+        for part in data.train:
+            assert not any(
+                (row[:length] == data.vocabulary.pad_id).any() for row, length in zip(part.tokens, part.length)
+            )
+
+
+def test_an_unknown_token_in_a_text_is_the_unknown_token():
+    vocabulary = Vocabulary(["dog"], **SPECIAL)
+    assert vocabulary.encode_text(["dog", UNK, EOS, PAD, BOS, "cat"]) == [4, 3, 3, 3, 3, 3]
+    assert UNK in vocabulary and not {EOS, PAD, BOS} & {token for token in vocabulary.tokens if token in vocabulary}
+    with pytest.raises(InputError, match="'_' not in the vocabulary of 3; it knows: 'a' 'b'"):
+        Vocabulary("_ab", bos="_").encode_text("a_b")
+
+
+def test_the_exported_reference_reads_special_tokens_as_this_package_does(monkeypatch):
+    tokens = Vocabulary(["dog"], **SPECIAL).tokens
+    recipe = {"steps": [["find", r"\S+"]], "vocabulary": "source", "end": [EOS], "most": None, "empty": []}
+    files = {
+        "manifest.json": {"preprocessing": {"encode": recipe}, "inputs": [{"shape": [8, 8]}, {"shape": [8]}]},
+        "words.json": {"source": {"tokens": tokens, "pad": 0, "bos": 1, "eos": 2, "unk": 3}},
+    }
+    monkeypatch.setattr(prepare_text, "read", files.get)
+    ids, lengths = prepare_text.prepare(["dog <eos> dog <unk> <pad>", ""])
+    assert ids.tolist() == [[4, 3, 4, 3, 3, 2, 0, 0], [2] + [0] * 7] and lengths.tolist() == [6, 1]
+
+
+DOCUMENT = "the quick brown fox jumps over the lazy dog " * 120
+"""5,280 bytes: more than sentencepiece trains on."""
+
+
+@pytest.mark.parametrize("alphabet", ["", "数据"], ids=["spaced", "unspaced"])
+def test_long_documents_train_sentencepiece(tmp_path, monkeypatch, alphabet):
+    """In each of the callers: labelled texts, pairs and a plain text."""
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "tfds"))
+    document = alphabet * 1_000 or DOCUMENT
+    (tmp_path / "a").write_text("".join(f"{'xy'[n % 2]}{n // 2}\t{n} {document}\n" for n in range(8)), encoding="utf-8")
+    (tmp_path / "b").write_text("".join(f"{'xy'[n % 2]}\t{n} {document}\n" for n in range(8)), encoding="utf-8")
+    with_pieces = {"tokenizer": "sentencepiece", "vocabulary_size": 40}
+    labelled = labelled_texts.load(LabelledFile(tsv_file=str(tmp_path / "b"), **with_pieces), 4)
+    pairs = corpora.load(Corpus(tsv_file=str(tmp_path / "a"), **with_pieces, overlong="truncate"), 4)
+    text = text_windows.load(TextFile(text_file=str(tmp_path / "b"), held_out_fraction=0.4, **with_pieces))
+    for vocabulary in (labelled.vocabulary, pairs.target_vocabulary, text.vocabulary):
+        assert set(document.replace(" ", "")) <= set("".join(vocabulary.tokens))
+
+
+def test_texts_that_sentencepiece_reads_whole_are_not_cut():
+    assert tokenizers.in_pieces("é" * 2_096) == ["é" * 2_096]
+    assert "".join(tokenizers.in_pieces("é" * 2_097)) == "é" * 2_097
+    assert max(len(piece.encode()) for piece in tokenizers.in_pieces("\U0001f600" * 2_000)) <= 4_192
+
+
+def test_the_key_of_a_source_is_of_the_text_that_is_trained_on():
+    options = Corpus(lowercase=True)
+    assert pair_files.key("CAFE\u0301  au", options) == "café au" == pair_files.key("Café au", options)
