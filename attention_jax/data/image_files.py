@@ -10,6 +10,7 @@ import numpy as np
 
 from attention_jax import InputError
 from attention_jax.data import crops
+from attention_jax.files import is_utf8
 
 EXTENSIONS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
 
@@ -29,6 +30,7 @@ def decode(
         raise InputError(f"{path} must be an image file; it is a directory, a pipe or a device")
     try:
         with Image.open(path if content is None else content) as image:
+            check_single(image)
             ImageOps.exif_transpose(image, in_place=True)
             image = plain(image)
             image = image.convert(mode or ("L" if image.mode in ("1", "L") else "RGB"))
@@ -53,16 +55,35 @@ def decode(
     return pixels if pixels.ndim == 3 else pixels[..., None]
 
 
+def check_single(image):
+    """Raise ValueError for an animation or a file of several pages. The further pictures in a camera's JPEG (MPO) are
+    previews or other views of the first."""
+    frames = getattr(image, "n_frames", 1)
+    if frames > 1 and image.format != "MPO":
+        raise ValueError(f"it has {frames} frames, which are {frames} images: save one of them")
+
+
+def depth(image) -> int:
+    """Return the bits per value of a PIL image of more than 8, as the format of its file says.
+
+    A format of 32 bits says nothing about the values: up to 255 they are bytes.
+    """
+    if image.mode != "I":
+        return image.tag_v2.get(258, (16,))[0] if image.format == "TIFF" else 16  # BitsPerSample
+    if image.format in ("PNG", "PPM"):  # of these Pillow reads 16 bits as "I"
+        return 16
+    low, high = image.getextrema()
+    if low < 0 or high >= 2**16:
+        raise ValueError("its values are of more than 16 bits: save it with 8 or 16")
+    return 16 if high > 255 else 8
+
+
 def plain(image):
-    """Convert a PIL image to 8 bits per channel: the upper eight of 16 bits; transparency is blended with white."""
+    """Convert a PIL image to 8 bits per channel: the upper eight of more; transparency is blended with white."""
     from PIL import Image
 
     if image.mode == "I" or image.mode.startswith("I;16"):
-        values = np.asarray(image)
-        if values.min() < 0 or values.max() >= 2**16:
-            raise ValueError("its values are of more than 16 bits: save it with 8 or 16")
-        deep = image.mode != "I" or values.max() > 255  # Pillow reads 16 bits as "I", too
-        return Image.fromarray((values >> 8 if deep else values).astype(np.uint8))
+        return Image.fromarray((np.asarray(image) >> (depth(image) - 8)).astype(np.uint8))
     if image.mode == "F":
         raise ValueError("its values are fractions: save it with 8 or 16 bits")
     if image.mode not in ("RGBA", "LA", "PA") and "transparency" not in image.info:
@@ -75,8 +96,33 @@ def plain(image):
 SKIP = "or leave out all such images: --data.on-bad-record skip"
 
 
+def subdirectories(directory: str) -> list[str]:
+    """Return the sorted names of directories in a directory, without hidden ones and what a Mac adds to a zip file."""
+    return sorted(entry.name for entry in os.scandir(directory) if entry.is_dir() and is_visible(entry.name))
+
+
+def is_visible(name: str) -> bool:
+    """Whether the name of a file or directory is not one that an operating system hides."""
+    return not name.startswith(".") and name != "__MACOSX"
+
+
+def images_below(directory: str) -> list[bytes]:
+    """Return the names of the images in a directory and in those below it, relative to it, in the order of
+    torchvision's ImageFolder: by directory, then by name. A directory to which several links lead is read once."""
+    found, visited = [], set()
+    for place, inner, files in os.walk(directory, followlinks=True):
+        inner[:] = sorted(filter(is_visible, inner))
+        if (real := os.path.realpath(place)) in visited:
+            inner.clear()
+            continue
+        visited.add(real)
+        found += [(place, file) for file in files if is_visible(file) and is_image(file)]
+    return [os.fsencode(os.path.relpath(os.path.join(*names), directory)) for names in sorted(found)]
+
+
 def list_folder(directory: str, damaged: str = "error") -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
-    """List labels [N], file names [N] as bytes and class names of a directory with one sub-directory per class.
+    """List labels [N], file names [N] as bytes, and class names of a directory with one sub-directory per class; a file
+    name may have directories of its own, relative to that of its class.
 
     A class without images is an error, or is left out with a note if `damaged` is "skip".
     """
@@ -85,13 +131,10 @@ def list_folder(directory: str, damaged: str = "error") -> tuple[np.ndarray, np.
             f"--data.path {directory or '(empty)'} is not a directory; "
             "it should hold one sub-directory of images per class"
         )
-    names = tuple(
-        sorted(entry.name for entry in os.scandir(directory) if entry.is_dir() and not entry.name.startswith("."))
-    )
-    files = [
-        [os.fsencode(file) for file in sorted(os.listdir(os.path.join(directory, name))) if is_image(file)]
-        for name in names
-    ]
+    names = tuple(subdirectories(directory))
+    if unreadable := [os.fsencode(name) for name in names if not is_utf8(name)]:
+        raise InputError(f"the name of the class {unreadable[0]!r} in {directory} is not UTF-8: rename the directory")
+    files = [images_below(os.path.join(directory, name)) for name in names]
     if damaged == "skip" and not all(files):
         empty = [name for name, of_class in zip(names, files) if not of_class]
         print(f"left out: {len(empty)} classes in {directory} have no images ({', '.join(empty)})", file=sys.stderr)
@@ -105,6 +148,32 @@ def list_folder(directory: str, damaged: str = "error") -> tuple[np.ndarray, np.
             "or leave it out: --data.on-bad-record skip"
         )
     return np.repeat(np.arange(len(names), dtype=np.int32), counts), np.concatenate([*map(np.array, files)]), names
+
+
+SPLITS = {"train": ("train", "training"), "test": ("test", "testing"), "valid": ("val", "valid", "validation", "dev")}
+"""The names of the directory of each split, in any case."""
+
+
+def split_directories(path: str) -> dict[str, str]:
+    """Return the directories of the splits in a directory, {"train": ..., "test": ..., "valid": if there is one}; {} if
+    it has classes. One of these may be called "train".
+
+    Raises InputError for a split without the others that it needs. What else is there is named in a note.
+    """
+    inside = subdirectories(path) if os.path.isdir(path) else []
+    found = {split: [name for name in inside if name.lower() in names] for split, names in SPLITS.items()}
+    found = {split: names for split, names in found.items() if names}
+    named = [name for names in found.values() for name in names]
+    if len(found) < 2 or not ("train" in found or len(named) == len(inside)):
+        return {}
+    if len(named) > len(found) or not {"train", "test"} <= found.keys():
+        raise InputError(
+            f"{path} has {', '.join(named)}: the images of a dataset in parts are in one directory train, one test and "
+            "optionally one val; add or rename the directories, or give one that has the classes"
+        )
+    if others := [name for name in inside if name not in named]:
+        print(f"left out: {', '.join(others)} in {path}, which are no splits", file=sys.stderr)
+    return {split: os.path.join(path, name) for split, (name,) in found.items()}
 
 
 def is_image(file: str) -> bool:

@@ -18,7 +18,7 @@ import numpy as np
 from attention_jax import InputError
 from attention_jax.config import Images
 from attention_jax.data import crops, data_summary
-from attention_jax.data.image_files import list_folder, read_folder
+from attention_jax.data.image_files import list_folder, read_folder, split_directories
 from attention_jax.data.lazy_images import Files, ImageStream, LazyImages
 from attention_jax.data.streams import is_streamed, steps_in_call
 from attention_jax.files import data_home, temporary
@@ -58,17 +58,21 @@ def load(config: Images) -> ImageData:
     """
     folder = config.dataset == "folder" or (config.dataset == "own" and bool(config.path))
     if folder:
-        train, test, names = _folder(config)
+        train, held_out, names = _folder(config)
     elif config.dataset == "tfds":
-        train, test, names = _records(config)
+        train, held_out, names = _records(config)
     else:
         if config.path and config.dataset == "digits":
             raise InputError(
                 f"--data.dataset digits reads no files; leave --data.path {config.path} out, or add "
                 "--data.dataset folder"
             )
-        train, test, names = _published("digits" if config.dataset == "own" else config.dataset, config.path)
-    held_out = {"test": test}
+        train, held_out, names = _published("digits" if config.dataset == "own" else config.dataset, config.path)
+    if config.validation and "valid" in held_out:
+        raise InputError(
+            f"--data.validation {config.validation} holds out training images, but {config.path} has images for "
+            "validation: leave the option out, or remove their directory"
+        )
     if not 0 <= config.validation < len(train.label):
         raise InputError(
             f"--data.validation must be less than the number of training images, {len(train.label)}; "
@@ -78,7 +82,7 @@ def load(config: Images) -> ImageData:
         order = np.random.default_rng(0).permutation(len(train.label))
         held_out["valid"] = _take(train, order[: config.validation])
         train = _take(train, np.sort(order[config.validation :]))
-    elif config.dataset == "own":
+    elif config.dataset == "own" and "valid" not in held_out:
         train, held_out["valid"] = _parted(train, config.path, "validation")
     if not 0 <= config.examples <= len(train.label):
         raise InputError(
@@ -156,27 +160,28 @@ def _parted(split: Split, path: str, purpose: str) -> tuple[Split, Split]:
     return _take(split, np.flatnonzero(~held)), _take(split, np.flatnonzero(held))
 
 
-def _folder(config: Images) -> tuple[Split, Split, tuple[str, ...]]:
-    """path/train and path/test if both are there; else every `HELD_OUT`-th image of
-    each class of path is for testing."""
-    path, read_folder = config.path, _reader(config)
-    parts = [os.path.join(path, part) for part in ("train", "test")]
-    if all(map(os.path.isdir, parts)):
-        (*train, names), (*test, test_names) = map(read_folder, parts)
-        if names != test_names or train[0].shape[1:] != test[0].shape[1:]:
-            said = f"classes {names} and {test_names}, images {train[0].shape[1:]} and {test[0].shape[1:]}"
-            raise InputError(
-                f"{path}/train and {path}/test must have the same classes and one size of images; got {said}"
-            )
-        return Split(*train), Split(*test), names
-    image, label, names = read_folder(path)
-    return *_parted(Split(image, label), path, "testing"), names
+def _folder(config: Images) -> tuple[Split, dict[str, Split], tuple[str, ...]]:
+    """Load the splits of the directories path/train, path/test and path/val, of which the last may be missing; without
+    any of them every `HELD_OUT`-th image of each class of path is for testing."""
+    path, places = config.path, split_directories(config.path)
+    read_folder = _reader(config, places.get("train", path))
+    if not places:
+        image, label, names = read_folder(path)
+        train, test = _parted(Split(image, label), path, "testing")
+        return train, {"test": test}, names
+    parts, of_part = {}, {}
+    for name, place in places.items():
+        *part, names = read_folder(place)
+        parts[name], of_part[place] = Split(*part), (names, part[0].shape[1:])
+    if len(set(of_part.values())) > 1:
+        said = "; ".join(f"{place} has classes {names} and images {shape}" for place, (names, shape) in of_part.items())
+        raise InputError(f"the splits in {path} must have the same classes and one size of images; {said}")
+    return parts.pop("train"), parts, names
 
 
-def _reader(config: Images) -> Callable:
-    """Return the reader of a folder: (path) -> images, labels, names; of images read now, or lazily if streamed."""
-    parts = [os.path.join(config.path, part) for part in ("train", "test")]
-    folder = parts[0] if all(map(os.path.isdir, parts)) else config.path
+def _reader(config: Images, folder: str) -> Callable:
+    """Return the reader of a folder: (path) -> images, labels, names; of images read now, or lazily if streamed, which
+    the size of `folder` decides."""
     size, by_area = config.resize_pixels or config.pixels, config.resize_pixels > 0
     count = len(list_folder(folder, config.on_bad_record)[0]) if config.stream == "auto" else 0
     if not is_streamed(config.stream, count * 3 * size**2):
@@ -194,7 +199,7 @@ def _reader(config: Images) -> Callable:
     return lazy
 
 
-def _records(config: Images) -> tuple[Split, Split, tuple[str, ...]]:
+def _records(config: Images) -> tuple[Split, dict[str, Split], tuple[str, ...]]:
     """Load a dataset that TFDS has prepared."""
     from attention_jax.data import record_images  # TFDS takes seconds to import: only where it is needed
 
@@ -205,10 +210,10 @@ def _records(config: Images) -> tuple[Split, Split, tuple[str, ...]]:
     made, names = record_images.splits(config.path)
     size, by_area = config.resize_pixels or config.pixels, config.resize_pixels > 0
     lazy = lambda records, label: Split(LazyImages(records, label, size, config.on_bad_record, by_area), label)
-    return lazy(*made["train"]), lazy(*made["test"]), names
+    return lazy(*made["train"]), {"test": lazy(*made["test"])}, names
 
 
-def _published(name: str, path: str) -> tuple[Split, Split, tuple[str, ...]]:
+def _published(name: str, path: str) -> tuple[Split, dict[str, Split], tuple[str, ...]]:
     """Load from the cache of arrays, or from TFDS, whose arrays are then cached."""
     cache = os.path.join(data_home(), "arrays", f"{name}-{VERSIONS[name]}.npz")
     if not os.path.exists(cache):
@@ -216,8 +221,8 @@ def _published(name: str, path: str) -> tuple[Split, Split, tuple[str, ...]]:
         with temporary(Path(cache)) as part:
             np.savez(part, **arrays)
     with np.load(cache) as arrays:
-        splits = [Split(arrays[f"{split}_image"], arrays[f"{split}_label"]) for split in ("train", "test")]
-        return *splits, tuple(arrays["names"].tolist())
+        train, test = (Split(arrays[f"{split}_image"], arrays[f"{split}_label"]) for split in ("train", "test"))
+        return train, {"test": test}, tuple(arrays["names"].tolist())
 
 
 def _decoded(name: str, path: str) -> dict[str, np.ndarray]:

@@ -10,11 +10,12 @@ from PIL import Image, ImageOps
 
 def prepare(path, recipe: dict) -> np.ndarray:
     """Decode an image to uint8 [side, side, channels]: EXIF rotation, white background, resize, center crop."""
-    image, side = ImageOps.exif_transpose(Image.open(path)), recipe["side"]
-    if image.mode == "I" or image.mode.startswith("I;16"):  # 16-bit images: keep the high byte
-        values = np.asarray(image)
-        deep = image.mode != "I" or values.max() > 255
-        image = Image.fromarray((values >> 8 if deep else values).astype(np.uint8))
+    with Image.open(path) as file:
+        if getattr(file, "n_frames", 1) > 1 and file.format != "MPO":
+            raise ValueError(f"{path} has {file.n_frames} frames: save one of them")
+        image, side = ImageOps.exif_transpose(file), recipe["side"]
+        if image.mode == "I" or image.mode.startswith("I;16"):  # 16-bit images: keep the high byte
+            image = Image.fromarray((np.asarray(image) >> (depth(file) - 8)).astype(np.uint8))
     if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
         grey, image = image.mode == "LA", image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("L" if grey else "RGB")
@@ -28,6 +29,13 @@ def prepare(path, recipe: dict) -> np.ndarray:
         pixels = np.asarray(image.resize((width, height), Image.Resampling.BILINEAR))
     top, left = (height - side) // 2, (width - side) // 2
     return pixels[top : top + side, left : left + side].reshape(side, side, -1)
+
+
+def depth(file) -> int:
+    """Return the bits per value of an open file of more than 8, as its format says; of 32, as its values say."""
+    if file.mode != "I":
+        return file.tag_v2.get(258, (16,))[0] if file.format == "TIFF" else 16  # BitsPerSample
+    return 16 if file.format in ("PNG", "PPM") or file.getextrema()[1] > 255 else 8
 
 
 def area(values: np.ndarray, count: int) -> np.ndarray:
