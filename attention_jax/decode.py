@@ -27,6 +27,21 @@ Step = Callable[[Array, Cache], tuple[Array, Cache]]
 LengthPenalty = Literal["gnmt", "simple", "none"]
 
 
+def never(step: Step, token: int | None) -> Step:
+    """Return a `step` that never writes a token, such as the unknown one: its logit is -inf. None changes nothing.
+
+    >>> step = never(lambda tokens, cache: (jnp.array([[0.1, 0.8, 0.1]]), cache), 1)
+    >>> step(None, None)[0].tolist()
+    [[0.10000000149011612, -inf, 0.10000000149011612]]
+    """
+
+    def without(tokens, cache):
+        logits, cache = step(tokens, cache)
+        return logits.at[:, token].set(-jnp.inf), cache
+
+    return step if token is None else without
+
+
 def greedy(
     step: Step, cache: Cache, batch_size: int, *, bos: int, eos: int | None, max_length: int, pad: int = 0
 ) -> Int[Array, "B T"]:

@@ -6,30 +6,40 @@ from typing import Any
 from jaxtyping import Array, Float, Int
 
 from attention_jax.config import Decode
-from attention_jax.decode import beam_search, greedy
+from attention_jax.decode import beam_search, greedy, never
 
 
 def generate(
-    model, params, batch: dict, options: Decode, *, bos: int, eos: int | None, pad: int, max_length: int
+    model,
+    params,
+    batch: dict,
+    options: Decode,
+    *,
+    bos: int,
+    eos: int | None,
+    pad: int,
+    max_length: int,
+    forbidden: int | None = None,
 ) -> Int[Array, "B T"]:
-    """Generate tokens [B, max_length] for the sources of `batch`, greedily or as the best of a beam.
+    """Generate tokens [B, max_length] for the sources of `batch`, greedily or as the best of a beam; never `forbidden`.
 
     The hypotheses of a sentence share the encoder memory in the model's cache; a beam search does not copy it.
     """
     ends = {"bos": bos, "eos": eos, "pad": pad, "max_length": max_length}
     if options.beam_size == 1:
         step, cache = start_decoding(model, params, batch, max_length)
-        return greedy(step, cache, batch["source"].shape[0], **ends)
-    return hypotheses(model, params, batch, options, n_best=1, **ends)[0][:, 0]
+        return greedy(never(step, forbidden), cache, batch["source"].shape[0], **ends)
+    return hypotheses(model, params, batch, options, n_best=1, forbidden=forbidden, **ends)[0][:, 0]
 
 
 def hypotheses(
-    model, params, batch: dict, options: Decode, *, n_best: int, max_length: int, **ends
+    model, params, batch: dict, options: Decode, *, n_best: int, max_length: int, forbidden: int | None = None, **ends
 ) -> tuple[Int[Array, "B N T"], Float[Array, "B N"]]:
     """Return the `n_best` hypotheses of a beam search for the sources of `batch`, best first, and their scores."""
     step, cache = start_decoding(model, params, batch, max_length)
     penalty = {"length_penalty": options.length_penalty, "alpha": options.alpha}
     beam = {"beam_size": options.beam_size, "n_best": n_best}
+    step = never(step, forbidden)
     return beam_search(step, cache, batch["source"].shape[0], **beam, **penalty, max_length=max_length, **ends)
 
 

@@ -35,7 +35,8 @@ class LanguageView(View):
         for text in texts:
             written = []
             if self.task.sampling.length:
-                written = continuation(self.model, params, self.encode(text)[:, self.context], self.task.sampling)
+                prompt, unknown = self.encode(text)[:, self.context], data.vocabulary.unk_id
+                written = continuation(self.model, params, prompt, self.task.sampling, unknown)
             results.append(data.tokenizer.text([*data.tokenizer.tokens(text), *data.vocabulary.decode(written)]))
         if figure is not None and self.draw(params, results[0], 40, figure) is None:
             raise InputError("this model has no attention to draw; leave --attention out")
@@ -94,7 +95,7 @@ class LanguageView(View):
 
     def encode(self, text: str):
         """Return tokens [1, T]."""
-        return jnp.asarray([self.data.vocabulary.encode(self.data.tokenizer.tokens(text))], jnp.int32)
+        return jnp.asarray([self.data.vocabulary.encode_text(self.data.tokenizer.tokens(text))], jnp.int32)
 
     def draw(self, params, text: str, most: int, path: Path) -> Path | None:
         """Plot the self-attention of the first `most` tokens, layers by heads; None without attention."""
@@ -107,9 +108,10 @@ class LanguageView(View):
         return show_heatmaps(weights, names, names, path, xlabel="key", **layer_names(weights))
 
 
-@functools.partial(jax.jit, static_argnames=("model", "sampling"))
-def continuation(model: nn.Module, params, tokens, sampling: Sampling):
-    """Sample a continuation [length] of tokens [1, T]; deterministic given the options and the seed."""
+@functools.partial(jax.jit, static_argnames=("model", "sampling", "unknown"))
+def continuation(model: nn.Module, params, tokens, sampling: Sampling, unknown: int | None = None):
+    """Sample a continuation [length] of tokens [1, T], never the `unknown` one; deterministic given the options and the
+    seed."""
 
     def step(token, cache):
         return model.apply({"params": params}, cache, token, method="step")[:2]
@@ -117,4 +119,4 @@ def continuation(model: nn.Module, params, tokens, sampling: Sampling):
     cache = model.apply({"params": params}, 1, tokens.shape[1] + sampling.length, method="start")
     options = {"temperature": sampling.temperature, "top_k": sampling.top_k, "top_p": sampling.top_p}
     rng = jax.random.key(sampling.seed)
-    return decode.sample(step, cache, tokens, sampling.length, **options, rng=rng)[0]
+    return decode.sample(decode.never(step, unknown), cache, tokens, sampling.length, **options, rng=rng)[0]

@@ -1,6 +1,7 @@
 """Encoder-decoder models: outputs for new texts, alignments, and attention maps of each hypothesis."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -13,7 +14,7 @@ from attention_jax.ops.losses import masked_cross_entropy
 from attention_jax.report import bleu
 from attention_jax.report.attention_data import Attention, AttentionRecord, Prediction, check_length
 from attention_jax.tasks import Evaluation
-from attention_jax.tasks.generation import hypotheses
+from attention_jax.tasks.generation import generate, hypotheses
 from attention_jax.tasks.scoring import are_sentences
 from attention_jax.tasks.seq2seq import SAMPLES, sample_lines, target_mask
 from attention_jax.train.placement import map_batches
@@ -35,14 +36,19 @@ class Seq2seqView(View):
             )
         return {"source": source, "source_length": length}
 
-    def write(self, params, texts: list[str]) -> tuple[np.ndarray, dict]:
-        """Decode new texts; return the tokens [N, T] and a batch with them as targets."""
+    def generate(self, params, batch):
+        """Decode tokens [B, T] for a reader: without the unknown token, which evaluation and attention maps keep."""
+        limits, unknown = self.task.decoding_limits, self.data.target_vocabulary.unk_id
+        return generate(self.model, params, batch, self.task.config.decode, forbidden=unknown, **limits)
+
+    def write(self, params, texts: list[str], decode: Callable) -> tuple[np.ndarray, dict]:
+        """Decode new texts by `decode`(params, batch); return the tokens [N, T] and a batch with them as targets."""
         batch = self.read(texts)
-        tokens = map_batches(self.task.generate, params, batch, self.task.config.decode.batch_size)
+        tokens = map_batches(decode, params, batch, self.task.config.decode.batch_size)
         return tokens, self.teacher_forced(batch, tokens[:, None])
 
     def predict(self, params, texts: list[str], figure: Path | None = None) -> list[str]:
-        tokens, batch = self.write(params, texts)
+        tokens, batch = self.write(params, texts, self.generate)
         if figure is not None and self.draw(params, batch, tokens, figure) is None:
             raise InputError("this model has no attention to draw; leave --attention out")
         unknown = batch["source"][: len(texts)] == self.data.source_vocabulary.unk_id
@@ -174,7 +180,7 @@ class Seq2seqView(View):
     def report(self, params, evaluation: Evaluation, directory: Path) -> list[Path]:
         """Write samples.txt, alignments, and for sentences the translations of the test set with their BLEU."""
         data, split, sentences = self.data, self.sample_split, are_sentences(self.data)
-        tokens, batch = self.write(params, data.texts[split].source[:SAMPLES])
+        tokens, batch = self.write(params, data.texts[split].source[:SAMPLES], self.task.generate)
         lines = sample_lines(data, split, tokens)
         write_atomically(directory.parent / "samples.txt", "\n".join(lines) + "\n")
         figures = [self.draw(params, batch, tokens, directory / "alignment.png")]
