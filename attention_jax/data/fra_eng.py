@@ -30,7 +30,7 @@ def find(path: str) -> str:
     """Return the path of fra.txt, or of an archive with it, at `path` or in the directory `path`."""
     if not os.path.isdir(path):
         return path
-    for name in ("fra.txt", "fra.txt.gz", "fra-eng.zip"):
+    for name in ("fra.txt", *(f"fra.txt{suffix}" for suffix in text_files.PACKED), "fra-eng.zip"):
         if os.path.isfile(os.path.join(path, name)):
             return os.path.join(path, name)
     raise InputError(f"{path} holds neither fra.txt nor fra-eng.zip")

@@ -10,7 +10,7 @@ import numpy as np
 from attention_jax import InputError, config as settings
 from attention_jax.data import buckets, data_summary, example_texts, text_files, tokenizers
 from attention_jax.data.pairs import Tokenizer, pad_rows
-from attention_jax.data.text_keys import comparable
+from attention_jax.data.text_keys import comparable, composed
 from attention_jax.data.vocabulary import PAD, UNK, Vocabulary
 
 Example = tuple[str, str]
@@ -68,7 +68,7 @@ def read(path: str, damaged: str) -> tuple[list[Example], list[str]]:
         columns = text_files.decode_line(line, location).split("\t")
         if len(columns) != 2 or not all(map(str.strip, columns)):
             raise InputError(f"{location}: expected `label TAB text`, got {'    '.join(columns)[:60]!r}")
-        return columns[0].strip(), columns[1]
+        return composed(columns[0].strip()), columns[1]
 
     made = text_files.parsed(lines, parse, damaged)
     return made.values, made.complaints

@@ -85,6 +85,12 @@ def test_twins_of_other_spellings_are_one_labelled_text(tmp_path):
     assert sum(facts[f"{part}_texts"] for part in ("train", "valid", "test")) == 30
 
 
+def test_labels_of_other_spellings_are_one_class(tmp_path):
+    labels = ("café", "cafe\u0301", "the\u0301", "thé")
+    (tmp_path / "a").write_text("".join(f"{labels[n % 4]}\ttext {n}\n" for n in range(40)), encoding="utf-8")
+    assert labelled_texts.load(LabelledFile(tsv_file=str(tmp_path / "a")), 4).names == ("café", "thé")
+
+
 def test_twins_of_other_spellings_are_counted():
     assert occurs_in(["cafe\u0301", "tea"], ["caf\xe9"]).tolist() == [True, False]
     held_out = ["a line of the café au lait"]
