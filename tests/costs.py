@@ -1,8 +1,9 @@
 """`pytest --costs`: what every test costs, as a table of tests, one of files and the peak memory of each worker.
 
-A cost has four numbers: seconds by the clock, seconds of processor time (with the processes that the test waited for),
-programs that XLA compiled or loaded, and the seconds that this took. Setup and teardown count as a part of their test, so
-that a fixture of a module is paid for by its first test. `--costs N` prints N rows of each table, `--costs 0` all.
+A cost has four numbers: seconds by the clock, seconds of processor time (with the processes that the test waited
+for), programs that XLA compiled or loaded, and the seconds that this took. Setup and teardown count as a part of
+their test, so that a fixture of a module is paid for by its first test. `--costs N` prints N rows of each table,
+`--costs 0` all.
 """
 
 import os
@@ -75,4 +76,3 @@ class Costs:
                 terminalreporter.write_line("".join(f"{number:11.1f}" for number in spent) + f"  {name}")
         for worker, peak in sorted(self.peaks.items()):
             terminalreporter.write_line(f"peak memory of {worker}: {peak:.2f} GB")
-
