@@ -20,6 +20,7 @@ from attention_jax.report.attention_page import page
 from attention_jax.views import run_figures, view_of
 from experiments import nadaraya_watson
 
+pytestmark = pytest.mark.slow
 BUSY_MS = 50
 """What the page may compute when the pointer moves to a token."""
 
@@ -378,7 +379,6 @@ def test_a_memory_is_looked_at_over_time(chromium, tmp_path):
     assert opened.all("#channels canvas[aria-label='inputs at each time step']") and opened.complaints() == []
 
 
-@pytest.mark.slow
 def test_the_numbers_are_those_of_the_model(chromium, tmp_path):
     """From a model's intermediates through task, page and script to the table that a reader sees."""
     task = builder(tmp_path)(configs.NTM(hidden_size=8, num_locations=8, word_size=4))

@@ -38,8 +38,7 @@ def blocks(page: Path, language: str = "python") -> list[str]:
 @pytest.fixture(scope="module")
 def run():
     """Run the blocks of a page in a directory; all pages in one process, which imports jax once."""
-    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-    with Programs(environment | {"PYTHONPATH": str(ROOT), "MPLBACKEND": "Agg"}) as programs:
+    with Programs(os.environ | {"PYTHONPATH": str(ROOT), "MPLBACKEND": "Agg"}) as programs:
 
         def ended(code: str, directory: Path):
             done = programs("-c", code, cwd=directory)

@@ -1,6 +1,6 @@
 """Weights against the libraries themselves, with models that they draw: theirs read by us, ours loaded by them.
 
-The fast tests have small models; the slow ones have the published sizes. Nothing is downloaded.
+Models are small or have the published sizes. Nothing is downloaded.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from attention_jax.weights import exchange
 os.environ["HF_HUB_OFFLINE"] = "1"
 torch = pytest.importorskip("torch", reason="parity with timm and transformers needs torch==2.13.0, an extra")
 transformers = pytest.importorskip("transformers", reason="parity with Hugging Face needs transformers")
-pytestmark = pytest.mark.filterwarnings("ignore")  # theirs
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # the warnings are theirs
 
 
 class NoTorchvision(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -87,8 +87,8 @@ def images(size, channels=3):
 SMALL = {"img_size": 12, "patch_size": 4, "embed_dim": 24, "depth": 2, "num_heads": 3, "mlp_ratio": 2.0}
 TIMM = [
     pytest.param("vit_base_patch16_224", SMALL | {"num_classes": 7}, id="small"),
-    pytest.param("vit_base_patch16_224", {"num_classes": 1000}, id="ViT-B/16", marks=pytest.mark.slow),
-    pytest.param("deit_small_patch16_224", {"num_classes": 1000}, id="DeiT-S", marks=pytest.mark.slow),
+    pytest.param("vit_base_patch16_224", {"num_classes": 1000}, id="ViT-B/16"),
+    pytest.param("deit_small_patch16_224", {"num_classes": 1000}, id="DeiT-S"),
 ]
 
 
@@ -138,8 +138,8 @@ TINY = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "in
 TINY |= {"image_size": 12, "patch_size": 4, "hidden_act": "gelu_new", "layer_norm_eps": 1e-3}
 HUGGINGFACE = [
     pytest.param(TINY, id="small"),
-    pytest.param(BASE, id="ViT-B/16", marks=pytest.mark.slow),
-    pytest.param(DEIT_S, id="DeiT-S", marks=pytest.mark.slow),
+    pytest.param(BASE, id="ViT-B/16"),
+    pytest.param(DEIT_S, id="DeiT-S"),
 ]
 
 
@@ -189,7 +189,7 @@ MARIAN = [
         {"d_model": 16, "vocab_size": 30, "activation_function": "relu", "scale_embedding": False, **SIDES(1, 4, 24)},
         id="relu, unscaled",
     ),
-    pytest.param({"d_model": 512, "vocab_size": 58101, **SIDES(6, 8, 2048)}, id="OPUS-MT", marks=pytest.mark.slow),
+    pytest.param({"d_model": 512, "vocab_size": 58101, **SIDES(6, 8, 2048)}, id="OPUS-MT"),
 ]
 
 
@@ -221,7 +221,7 @@ TINY_GPT2 = {"n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": 16, "vocab_
 GPT2 = [
     pytest.param(TINY_GPT2, id="small"),
     pytest.param(TINY_GPT2 | {"n_inner": 40, "activation_function": "relu"}, id="relu"),
-    pytest.param({}, id="GPT-2", marks=pytest.mark.slow),
+    pytest.param({}, id="GPT-2"),
 ]
 
 
