@@ -11,7 +11,7 @@ MUTANTS = (
         'raise SystemExit(1 if any(one.verdict == "missed" for one in rows) else 0)',
         'raise SystemExit(1 if all(one.verdict == "missed" for one in rows) else 0)',
         (
-            "tests/test_launch.py::test_a_file_of_ones_own_is_trained_and_judged_with_results_beside_it",
+            "tests/test_launch.py::test_a_file_of_ones_own_is_reproduced_beside_it",
             *LAUNCH,
             "tests/test_ledger.py",
             "tests/test_results.py",
@@ -22,7 +22,7 @@ MUTANTS = (
         "attention_jax/commands.py",
         "raise SystemExit(2) from None",
         "raise SystemExit(1) from None",
-        ("tests/test_launch.py::test_a_mistake_on_the_command_line_is_one_line_that_names_it", *LAUNCH),
+        ("tests/test_launch.py::test_a_mistake_is_one_line_that_names_it", *LAUNCH),
     ),
     Mutant(
         "translation-skips-empty-lines",

@@ -10,7 +10,7 @@ MUTANTS = (
         "attention_jax/tasks/seq2seq.py",
         '[None] < batch["target_length"][:, None]',
         '[None] <= batch["target_length"][:, None]',
-        ("tests/tasks/test_seq2seq.py::test_loss_counts_the_real_tokens_of_the_rows_that_have_weight", *SEQ2SEQ),
+        ("tests/tasks/test_seq2seq.py::test_loss_counts_real_tokens_of_rows_with_weight", *SEQ2SEQ),
     ),
     Mutant(
         "teacher-forcing-shifted",
@@ -25,7 +25,7 @@ MUTANTS = (
         'float(rows["loss"].sum() / rows["tokens"].sum())',
         'float((rows["loss"] / rows["tokens"]).mean())',
         (
-            "tests/tasks/test_seq2seq.py::test_evaluation_is_the_loss_of_every_held_out_row_once_whatever_the_batch",
+            "tests/tasks/test_seq2seq.py::test_evaluation_counts_every_held_out_row_once",
             *SEQ2SEQ,
         ),
     ),

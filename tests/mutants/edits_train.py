@@ -44,7 +44,7 @@ MUTANTS = (
         "rng = jax.random.fold_in(state.rng, state.step)",
         "rng = state.rng",
         (
-            "tests/train/test_loop.py::test_each_step_draws_anew_and_from_another_stream_than_the_parameters",
+            "tests/train/test_loop.py::test_each_step_draws_anew",
             "tests/train/test_step.py",
             "tests/train/test_loop.py",
             "tests/train/test_placement.py",
