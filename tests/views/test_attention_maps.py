@@ -1,5 +1,7 @@
 """What tasks say of where their models look is what the models compute."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,10 +24,14 @@ def begun(task):
     return jax.jit(task.init)(jax.random.PRNGKey(0))
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def looked_at(model, params, *inputs):
+    return model.apply({"params": params}, *inputs, return_weights=True)
+
+
 def applied(task, params, *inputs):
     """(output, intermediates) of the model itself."""
-    look = jax.jit(lambda params, *inputs: task.model.apply({"params": params}, *inputs, return_weights=True))
-    return look(params, *map(jnp.asarray, inputs))
+    return looked_at(task.model, params, *map(np.asarray, inputs))
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +51,6 @@ def test_a_head_of_a_layer_that_is_repeated_is_off_in_all_its_turns(task_of):
     assert encoder.head_ablation[0, 0] != encoder.head_ablation[0, 1]
 
 
-@pytest.mark.slow
 def test_each_hypothesis_is_shown_with_the_weights_that_wrote_it(transformer):
     task, params, looked = transformer
     source, target = task.data.source_vocabulary, task.data.target_vocabulary
@@ -64,7 +69,7 @@ def test_each_hypothesis_is_shown_with_the_weights_that_wrote_it(transformer):
         for attention in answer.attentions:
             shown = weights[f"{attention.kind}_attention"][0, :, :, : attention.weights.shape[2]]
             np.testing.assert_allclose(attention.weights, shown[..., : attention.weights.shape[3]], atol=1e-5)
-        np.testing.assert_allclose(encoder.rollout, rollout(weights["encoder_attention"][0]), atol=1e-5)
+        np.testing.assert_allclose(encoder.rollout, jax.jit(rollout)(weights["encoder_attention"][0]), atol=1e-5)
         each = np.asarray(jax.nn.log_softmax(logits[0]))[np.arange(len(words)), target.encode(words)]
         assert answer.value == pytest.approx(each.sum(), rel=1e-4)
         assert answer.score == pytest.approx(answer.value, rel=1e-4)  # of a beam without a penalty
@@ -79,7 +84,6 @@ PLACES = {
 }
 
 
-@pytest.mark.slow
 def test_a_head_is_off_as_if_its_part_of_the_output_matrix_were_zero(transformer):
     """Against `experiments/head_pruning.py`, which multiplies every head by a mask."""
     task, params, looked = transformer
@@ -96,7 +100,6 @@ def test_a_head_is_off_as_if_its_part_of_the_output_matrix_were_zero(transformer
         )
 
 
-@pytest.mark.slow
 def test_a_source_that_is_read_from_its_end_is_shown_in_reading_order(task_of):
     task = task_of(
         configs.LuongSeq2seq(hidden_size=8, embed_size=4), data=configs.Dates(reverse_source=True, examples=200)
