@@ -21,6 +21,7 @@ lint:     ## the linters of .ci/run
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) .ci/vocabulary.py
+	$(PYTHON) .ci/docs.py
 
 format:   ## fix what can be fixed automatically
 	$(PYTHON) -m ruff check --fix .
