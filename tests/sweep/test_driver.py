@@ -209,7 +209,7 @@ def test_the_estimate_counts_the_epochs_of_a_recorded_run_whose_history_is_thinn
 
 
 def test_a_trial_has_a_mean_when_all_of_its_seeds_have_a_number(tmp_path):
-    """A mean of the seeds that came first would rank a trial by its luck. The metric that is no number fails a trial."""
+    """A mean of the seeds that came first would rank a trial by its luck; a metric that is no number fails a trial."""
     two = settings(RATES, seeds=2)
     ended = lambda seed, value: write_json(
         plan.trial_directory(tmp_path, 0, seed) / "result.json", {"metrics": {"valid.loss": value}, "history": []}
