@@ -76,4 +76,3 @@ class Costs:
                 terminalreporter.write_line("".join(f"{number:11.1f}" for number in spent) + f"  {name}")
         for worker, peak in sorted(self.peaks.items()):
             terminalreporter.write_line(f"peak memory of {worker}: {peak:.2f} GB")
-
