@@ -10,6 +10,7 @@ from typing import Any
 from attention_jax import InputError, lifecycle, packed, run_directory, saved_run
 from attention_jax.config import Config
 from attention_jax.errors import explained, require
+from attention_jax.printing import outlasting_readers
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,6 @@ def train_run(
     `resume` an interrupted run continues. Raises InputError, Interrupted or Diverged.
     """
     directory = run_directory.fresh_directory(config.name) if directory is None else Path(directory)
-    with explained():
+    with explained(), outlasting_readers():
         lifecycle.start(config, directory, study=study, resume=resume, quiet=quiet)
     return LoadedRun(directory, run_directory.read_config(directory, like=config), run_directory.read_result(directory))

@@ -21,6 +21,7 @@ from types import ModuleType
 
 from attention_jax import InputError
 from attention_jax.config import Claim, Config, Grid, Withdrawn, info_of, replace, walk
+from attention_jax.printing import docstrings
 
 
 def experiments_directory(package: Path, here: Path) -> Path:
@@ -249,7 +250,7 @@ def _described(module: ModuleType, results: Path) -> Experiment:
     variants = getattr(module, "variants", lambda: {"": module.config()})
     return Experiment(
         name=Path(module.__file__).stem,
-        doc=inspect.getdoc(module) or "",
+        doc=inspect.getdoc(module) or docstrings(module.__file__)[""],
         config=module.config,
         smoke=getattr(module, "smoke", lambda: smaller(module.config())),
         variants=variants,

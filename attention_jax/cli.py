@@ -339,6 +339,6 @@ def _tyro(kind: Callable, words: Sequence[str], before: Sequence[str], **setting
         with contextlib.redirect_stderr(box):
             return tyro.cli(kind, args=words, prog=command, **settings)
     except SystemExit as stop:
-        if not stop.code:
+        if stop.code != 2:  # --help, or a signal
             raise
         raise InputError(f"{complaint(box.getvalue())}; see {command} --help") from None

@@ -3,6 +3,7 @@
 With no arguments it trains date_luong, an attention model that converts dates, in about a minute on two cores.
 """
 
+import contextlib
 import os
 import signal
 import sys
@@ -12,10 +13,21 @@ from attention_jax import Diverged, InputError, Interrupted, packed
 from attention_jax.compiled import keep_compiled_programs
 from attention_jax.errors import explained, require
 from attention_jax.files import is_utf8, make_parent
-from attention_jax.printing import as_typed, escaped, program
+from attention_jax.printing import (
+    Lasting,
+    as_typed,
+    docstrings,
+    escaped,
+    outlasting_readers,
+    prepare_streams,
+    program,
+    refuse,
+)  # fmt: skip
 from attention_jax.signals import end_on_sigterm
 
 MAIN_JOB = "date_luong"
+OUTLASTING = ("train", "import", "export", "pack", "plot", "reproduce", "sweep", "sweep-report")
+"""Commands whose work is on the disk: they continue after the reader of their output has left; others end with 141."""
 PICTURES = (".png", ".svg", ".pdf")
 
 
@@ -401,9 +413,10 @@ COMMANDS = {
 def main(words: list[str]):
     """Dispatch to the command that the first word names."""
     if words and words[0] in ("-h", "--help"):
-        print(f"{__doc__.strip()}\n\nusage: {program()} COMMAND ...\n")
+        told = docstrings(__file__)
+        print(f"{told['']}\n\nusage: {program()} COMMAND ...\n")
         for name, command in COMMANDS.items():
-            print(f"  {name:12} {command.__doc__}")
+            print(f"  {name:12} {told[command.__name__]}")
         print(f"\nAll options of a command: {program()} COMMAND --help")
         return
     if bad := [word for word in words if not is_utf8(word)]:
@@ -415,33 +428,38 @@ def main(words: list[str]):
         near = difflib.get_close_matches(name, COMMANDS, n=1)
         hint = f"perhaps you meant {near[0]}" if near else "choose one of " + ", ".join(COMMANDS)
         raise InputError(f"there is no command {name!r}; {hint}")
-    with explained():
+    outlasts = name in OUTLASTING and not {"-h", "--help"} & set(rest)
+    with outlasting_readers() if outlasts else contextlib.nullcontext(), explained():
         COMMANDS[name](rest)
 
 
 def run():
     """Run the command on the command line; the entry point of launch.py, `attention-jax` and `python -m attention_jax`.
 
-    The exit code is 0 for success, 1 where a claim is missed or the loss diverges, 2 for bad input, and 130 and 143
-    after SIGINT and SIGTERM.
+    The exit code is 0 for success, 1 where a claim is missed, the loss diverges or no trial of a sweep has ended, 2 for
+    bad input, 130 after an interruption that was saved or Ctrl-C, and 128 and its number after another signal.
     """
+    prepare_streams()
     end_on_sigterm()
     keep_compiled_programs()
-    try:
-        main(sys.argv[1:])
-        sys.stdout.flush()
-    except InputError as error:
-        print(f"error: {escaped(as_typed(str(error)))}", file=sys.stderr)
-        raise SystemExit(2) from None
-    except Diverged as error:
-        print(f"error: {escaped(str(error))}", file=sys.stderr)
-        raise SystemExit(1) from None
-    except Interrupted as error:
-        how = "the same command resumes" if sys.argv[1:2] == ["reproduce"] else "resume with --resume"
-        print(f"{error}; {how}", file=sys.stderr)
-        raise SystemExit(130) from None
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
-    except BrokenPipeError:  # the reader of `launch.py list | head` has gone
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(128 + signal.SIGPIPE) from None
+    with contextlib.redirect_stdout(Lasting(sys.stdout, refuse)), contextlib.redirect_stderr(Lasting(sys.stderr)):
+        try:
+            main(sys.argv[1:])
+            sys.stdout.flush()
+        except InputError as error:
+            print(f"error: {escaped(as_typed(str(error)))}", file=sys.stderr)
+            raise SystemExit(2) from None
+        except Diverged as error:
+            print(f"error: {escaped(str(error))}", file=sys.stderr)
+            raise SystemExit(1) from None
+        except Interrupted as error:
+            how = "the same command resumes" if sys.argv[1:2] == ["reproduce"] else "resume with --resume"
+            print(f"{error}; {how}", file=sys.stderr)
+            raise SystemExit(130) from None
+        except KeyboardInterrupt:
+            raise SystemExit(130) from None
+        except BrokenPipeError:  # the reader of `launch.py list | head` has gone
+            raise SystemExit(128 + signal.SIGPIPE) from None
+        finally:
+            with contextlib.suppress(InputError, BrokenPipeError):
+                sys.stdout.flush()

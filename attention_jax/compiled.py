@@ -36,8 +36,8 @@ def keep_compiled_programs():
 
 
 def cache_home() -> Path:
-    """Return the user's cache directory: $XDG_CACHE_HOME, or the system's default."""
-    if home := os.environ.get("XDG_CACHE_HOME"):
+    """Return the user's cache directory: $XDG_CACHE_HOME if it is absolute, or the system's default."""
+    if os.path.isabs(home := os.environ.get("XDG_CACHE_HOME", "")):
         return Path(home)
     parts = {"darwin": ("Library", "Caches"), "win32": ("AppData", "Local")}.get(sys.platform, (".cache",))
     return Path(os.path.expanduser("~"), *parts)

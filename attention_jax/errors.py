@@ -34,7 +34,7 @@ class InputError(ValueError):
 
 
 class Interrupted(Exception):
-    """Interruption by SIGINT or SIGTERM; everything up to `step` is in a checkpoint if it was `saved`."""
+    """Interruption by SIGINT or a signal of signals.py; all up to `step` is in a checkpoint if it was `saved`."""
 
     def __init__(self, step: int, saved: bool = True):
         super().__init__(

@@ -1,12 +1,21 @@
-"""Text for the terminal: control characters made harmless, commands as the user types them. Standard library only."""
+"""Text for the terminal, and streams that cannot take it. Standard library only."""
 
+import ast
+import contextlib
+import os
+import shutil
 import sys
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+
+from attention_jax import InputError
 
 PROGRAMS = {"attention-jax": "attention-jax", "__main__.py": "python -m attention_jax"}
 """The command of an installed package, by the name of its script."""
+
+NARROWEST, WIDEST = 40, 1000
+"""Columns between which text is laid out; in fewer than five the parser's help takes seconds or never ends."""
 
 
 def escaped(text: str) -> str:
@@ -39,3 +48,101 @@ def program() -> str:
 def as_typed(text: str) -> str:
     """A message that names commands as `launch.py COMMAND`, with the command line that the user has."""
     return text if program() == "python launch.py" else text.replace("launch.py", program())
+
+
+def docstrings(path: Path | str) -> dict[str, str]:
+    """The docstrings of a file ("") and of its functions and classes, by name, from its source: `python -OO` has none.
+
+    >>> docstrings(__file__)["as_typed"][:9]
+    'A message'
+    """
+    tree = ast.parse(Path(path).read_text(encoding="utf-8"))
+    named = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    return {name: ast.get_docstring(node) or "" for name, node in {"": tree, **named}.items()}
+
+
+class Lasting:
+    """A text stream that outlasts its reader: after the first write that fails (a closed pipe, a terminal that hung up,
+    a full disk) everything is dropped, and `tell` gets the error."""
+
+    def __init__(self, stream, tell: Callable[[OSError], object] = lambda error: None):
+        self.stream, self.tell, self.lost = stream, tell, False
+
+    def __getattr__(self, name: str):
+        return getattr(self.stream, name)
+
+    def write(self, text: str) -> int:
+        self._try(lambda: self.stream.write(text))
+        return len(text)
+
+    def flush(self):
+        self._try(self.stream.flush)
+
+    def _try(self, act: Callable[[], object]):
+        if self.lost:
+            return
+        try:
+            act()
+        except OSError as error:
+            self.lost = True
+            discard(self.stream)
+            self.tell(error)
+
+
+def refuse(error: OSError):
+    """Raise the error of a standard output for which alone a command is there, BrokenPipeError or InputError."""
+    if isinstance(error, BrokenPipeError):
+        raise error
+    raise InputError(f"standard output cannot be written ({error.strerror}): send it to another place") from error
+
+
+def continue_without(error: OSError):
+    """Say that the work continues without its output."""
+    print(f"nothing can be printed any more ({error.strerror}); the work continues and is saved", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def outlasting_readers() -> Iterator[None]:
+    """Context in which printing never ends the work, as in `launch.py train date_luong | head`."""
+    before = sys.stdout, sys.stderr
+    error = Lasting(sys.stderr) if sys.stderr else None
+    stream = sys.stdout.stream if isinstance(sys.stdout, Lasting) else sys.stdout
+    out = Lasting(stream, continue_without) if stream else None
+    sys.stdout, sys.stderr = out, error
+    try:
+        yield
+    finally:
+        for stream in filter(None, (out, error)):
+            stream.flush()
+        sys.stdout, sys.stderr = before
+
+
+def discard(stream):
+    """Send what a stream still holds and gets to /dev/null: at exit, Python would fail to write it once more."""
+    with contextlib.suppress(OSError, ValueError):  # ValueError: a stream without a file
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)
+
+
+def prepare_streams():
+    """Make every text printable on standard output and error, whatever they are.
+
+    A closed one (`>&-`) becomes /dev/null: else the next file that is opened would get its number, and what is printed.
+    What the encoding cannot write is escaped. An odd or tiny width of the terminal is replaced.
+    """
+    closed = []
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number: this one
+            setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8", closefd=False))  # noqa: SIM115
+            closed.append(name)
+    if "stdout" in closed:
+        print("note: standard output is closed; what is printed is lost", file=sys.stderr)
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    columns = shutil.get_terminal_size().columns
+    if "COLUMNS" in os.environ or columns < NARROWEST:
+        os.environ["COLUMNS"] = str(min(max(columns, NARROWEST), WIDEST))

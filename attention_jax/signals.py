@@ -1,4 +1,4 @@
-"""Handling of SIGTERM: a process ends with exit code 143 within GRACE seconds. Standard library only."""
+"""Handling of the signals that end a process, SIGTERM within GRACE seconds. Standard library only."""
 
 import atexit
 import contextlib
@@ -8,21 +8,25 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Iterable
 
 AGAIN = 0.05
 """Seconds until a SystemExit that Python has dropped is raised again."""
+ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, name))
+"""What batch systems and closed terminals send; with SIGINT, training saves and stops at each of them."""
 GRACE = 20.0
 """Seconds from SIGTERM to the end of the process at the latest; batch systems kill after 30."""
 
 
 def end_on_sigterm():
-    """Install a handler of SIGTERM that raises SystemExit(143) in the main thread, so that `finally` and `with` run.
+    """Install a handler of ENDING that raises SystemExit(128 + signal) in the main thread, so that `finally` and `with`
+    run. A SIGHUP that the process was started to ignore (nohup) stays ignored.
 
     Python drops an exception that is raised inside a callback of its garbage collector (JAX has one) or inside a
     `__del__`, and calls `sys.unraisablehook`: a SystemExit that is lost there is raised again a moment later. A process
-    that still runs after GRACE seconds ends without cleaning up (`end_late`).
+    that still runs GRACE seconds after a SIGTERM ends without cleaning up (`end_late`).
     """
-    heard = sys.unraisablehook
+    heard, came = sys.unraisablehook, []
 
     def unraisable(lost):
         if isinstance(lost.exc_value, SystemExit):
@@ -30,22 +34,28 @@ def end_on_sigterm():
         else:
             heard(lost)
 
-    def stop(*_):
-        atexit.register(end_at_once)
-        sys.exit(128 + signal.SIGTERM)
+    def stop(number, _):
+        came.append(number)  # SIGALRM is the first one again
+        atexit.register(end_at_once, 128 + came[0])
+        sys.exit(128 + came[0])
 
     sys.unraisablehook = unraisable
-    for name in (signal.SIGTERM, signal.SIGALRM):
-        signal.signal(name, stop)
+    for number in (*not_ignored(ENDING), signal.SIGALRM):
+        signal.signal(number, stop)
     end_late(GRACE)
 
 
-def end_at_once():
+def not_ignored(numbers: Iterable[int]) -> list[int]:
+    """The signals among `numbers` without a SIGHUP that is ignored, as under nohup."""
+    return [n for n in numbers if not (n == getattr(signal, "SIGHUP", None) and signal.getsignal(n) == signal.SIG_IGN)]
+
+
+def end_at_once(code: int):
     """End the process without the interpreter's shutdown, which would wait for a compilation and then crash in it."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):  # a closed pipe
             stream.flush()
-    os._exit(128 + signal.SIGTERM)
+    os._exit(code)
 
 
 def end_late(grace: float):

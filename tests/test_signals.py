@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from attention_jax import InputError, catalogue, cli, lifecycle, run_directory
+from attention_jax.train.loop import Interrupt
 
 ROOT = Path(__file__).resolve().parents[1]
 TERMINATED = 128 + signal.SIGTERM
@@ -54,6 +55,26 @@ commands.COMMANDS["list"] = bad_moment
 sys.argv = ["launch.py", "list"]
 commands.run()
 """
+
+
+@pytest.mark.parametrize("name", ["SIGHUP", "SIGUSR1"])
+def test_what_batch_systems_and_closed_terminals_send_cleans_up(name):
+    code = AROUND.format(INSIDE["plain code"].replace("SIGTERM", name))
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert (done.returncode, done.stdout) == (128 + signal.Signals[name], "cleaned up\n"), done.stderr
+
+
+def test_nohup_keeps_its_meaning():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Interrupt() as interrupt:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not interrupt.requested
+            os.kill(os.getpid(), signal.SIGUSR1)
+            assert interrupt.requested
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 PLAIN = "plain code"

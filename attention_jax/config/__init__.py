@@ -174,6 +174,8 @@ class Train(Options):
     """Stop after this many epochs without a better `best_metric`; of several metrics, without one that was at least as
     good as in all epochs before. 0 never stops early.
     """
+    min_delta: float = option(0.0, resumable=True)
+    """How much better than the best before an epoch's `best_metric` must be for `patience` to count it."""
     use_best: bool = option(False, resumable=True)
     """End with the best checkpoint's parameters rather than the last ones."""
     average_last: int = option(0, resumable=True)

@@ -20,6 +20,7 @@ import numpy as np
 
 from attention_jax import InputError
 from attention_jax.provenance import cores
+from attention_jax.signals import ENDING
 
 LARGEST_RESIDENT = 2**30
 """The largest training arrays, in bytes, that `--data.stream auto` keeps on the device."""
@@ -96,9 +97,9 @@ def steps_in_call(row_bytes: int, batch_size: int, most: int) -> int:
 class Reading:
     """Iterator over (epoch, window, calls) from a position to the end of `epochs`, prefetched in order.
 
-    Workers ignore SIGINT and SIGTERM, which the training process handles, and end when their pipe closes: with `close`,
-    or whenever the training process ends. Data are sent through the pipe, so that a dead worker leaves nothing behind
-    and is detected immediately, even in the middle of a message.
+    Workers ignore SIGINT, SIGTERM, SIGHUP and SIGUSR1, which the training process handles, and end when their pipe
+    closes: with `close`, or whenever the training process ends. Data are sent through the pipe, so that a dead worker
+    leaves nothing behind and is detected immediately, even in the middle of a message.
 
     Raises:
       InputError: a record cannot be read, or a worker died.
@@ -196,9 +197,9 @@ def end(pipe: Connection, process):
 
 @contextlib.contextmanager
 def without_signals():
-    """Processes that are started within it never hear SIGINT and SIGTERM."""
+    """Processes that are started within it never hear the signals that end the training process."""
     resource_tracker.ensure_running()  # multiprocessing's own process, whose start would unblock them
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *ENDING})
     try:
         yield
     finally:

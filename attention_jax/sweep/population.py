@@ -172,7 +172,7 @@ def train_many(members: Sequence[Member], built: Sequence[tasks.Task], directory
 
     Raises:
       InputError: a batch cannot be divided over devices and micro-batches.
-      Interrupted: on SIGINT or SIGTERM, after a checkpoint was written.
+      Interrupted: on a signal that ends a process (signals.py), after a checkpoint was written.
     """
     task, train, count = built[0], members[0].config.train, len(members)
     check_batches(task, train)

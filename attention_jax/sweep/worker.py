@@ -68,7 +68,7 @@ def run_group(path: Path):
     """Train a group. A run that fails gets a failure.json and does not stop the others.
 
     Raises:
-      Interrupted: on SIGINT or SIGTERM, with a checkpoint written.
+      Interrupted: on a signal that ends a process (signals.py), with a checkpoint written.
       InputError: the sweep's directory is not writable, or no run will have the metric.
     """
     group, shared = read(path), path.with_suffix("")

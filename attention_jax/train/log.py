@@ -27,7 +27,7 @@ class MetricsLog:
 
     def __init__(self, directory: Path, step: int, epochs: int, sinks: tuple[str, ...] = ()):
         path, self.unwritten = directory / "metrics.jsonl", b""
-        self.sinks = Sinks(sinks if hosts.is_primary() else (), directory)
+        self.sinks = Sinks(sinks if hosts.is_primary() else (), directory, step)
         if not hosts.is_primary():
             self.file = Path(os.devnull).open("wb", buffering=0)  # noqa: SIM115
             return
@@ -137,7 +137,7 @@ class Progress:
 
     def __init__(self, total_steps: int, done: int, quiet: bool = False):
         self.quiet, self.bar = quiet, None
-        if sys.stderr.isatty() and not quiet:
+        if sys.stderr and sys.stderr.isatty() and not quiet:
             from rich import progress
 
             columns = (progress.BarColumn, progress.MofNCompleteColumn, progress.TimeElapsedColumn)

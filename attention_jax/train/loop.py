@@ -16,6 +16,7 @@ import numpy as np
 
 from attention_jax import InputError, Interrupted
 from attention_jax.printing import escaped, in_a_line
+from attention_jax.signals import ENDING, not_ignored
 from attention_jax.train import hosts
 from attention_jax.train.checkpoint import Checkpoints, average, host
 from attention_jax.train.feed import START, Resident, Streamed, streamed
@@ -34,7 +35,7 @@ def fit(program, start, task, runs: list[Run], checkpoints: Checkpoints, until: 
     uninterrupted run. A finished run (diverged, or out of patience) stays unchanged while others train.
 
     Raises:
-      Interrupted: on SIGINT or SIGTERM, after a checkpoint was written.
+      Interrupted: on a signal that ends a process (signals.py), after a checkpoint was written.
     """
     saved, at = checkpoints.resume(start, len(runs))
     state, epoch, position = program.put_state(saved), at["epoch"], (at["chunk"], at.get("call", 0))
@@ -200,7 +201,7 @@ def train_one(task, optim, train, directory: Path, *, begin=lambda params: param
     `optim` and `train` are `config.Optim` and `config.Train`; `begin` is that of `step.init_state`.
 
     Raises:
-      Interrupted: on SIGINT or SIGTERM, after a checkpoint was written.
+      Interrupted: on a signal that ends a process (signals.py), after a checkpoint was written.
       Diverged: the loss is not finite, with the step.
     """
     if (line := in_a_line(task.describe())) and not quiet and hosts.is_primary():
@@ -217,18 +218,20 @@ def train_one(task, optim, train, directory: Path, *, begin=lambda params: param
         [params] = fit(program, start, task, [run], checkpoints, until)
     if run.failure:
         raise run.failure
+    if (why := run.why_stopped()) and not quiet and hosts.is_primary():
+        print(why)
     return run, params
 
 
 class Interrupt:
-    """Context in which SIGINT and SIGTERM set `requested` instead of ending the process."""
+    """Context in which SIGINT, SIGTERM, SIGHUP and SIGUSR1 set `requested` instead of ending the process."""
 
     requested = False
 
     def __enter__(self):
         self.old = {}
         if threading.current_thread() is threading.main_thread():
-            for name in (signal.SIGINT, signal.SIGTERM):
+            for name in not_ignored((signal.SIGINT, *ENDING)):
                 self.old[name] = signal.signal(name, lambda *_: setattr(self, "requested", True))
         return self
 

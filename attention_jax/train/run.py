@@ -26,7 +26,7 @@ class Run:
         self.train, self.total_steps, self.directory, self.share = train, total_steps, Path(directory), share
         self.plan = lambda epoch: plan(epoch, train.steps_per_call)
         self.quiet = quiet or not hosts.is_primary()
-        self.step = self.examples = 0
+        self.step = self.first = self.examples = 0
         self.history, self.failure = [], None
         self.past, self.started = 0.0, None  # seconds before this process, and when it began
         self.calls = []  # the metrics of this epoch's calls
@@ -46,6 +46,7 @@ class Run:
             if self.calls and not self.failure and self.step < self.total_steps:
                 self.history = [row for row in self.history if row["step"] < self.step]  # its last epoch continues
         self.log = MetricsLog(self.directory, self.step, len(self.history), self.train.log)
+        self.first = self.step  # of this process
         self.status, self.timed = Status(self.directory, self.total_steps), None
         self.bar = Progress(self.total_steps, self.step, self.quiet)
         self.started = time.perf_counter()
@@ -78,10 +79,20 @@ class Run:
         """Whether the last `patience` epochs brought no improvement."""
         if not (self.train.patience and self.history):
             return False
-        values = self.qualities()
-        several = values.shape[1] > 1
-        latest = np.flatnonzero(unsurpassed(values).any(axis=1))[-1] if several else values.argmax()
-        return len(values) - 1 - latest >= self.train.patience
+        return len(self.history) - 1 - last_improvement(self.qualities(), self.train.min_delta) >= self.train.patience
+
+    def why_stopped(self) -> str:
+        """Return in one line why nothing was trained, or that training ended early for lack of improvement; or ""."""
+        if self.failure or self.active:
+            return ""
+        if self.step >= self.total_steps or len(self.history) >= self.train.total_epochs:
+            behind = f"nothing to train: the run has its {self.step} steps behind it; more are"
+            return f"{behind} a larger --train.total-epochs or --train.max-steps" if self.step == self.first else ""
+        train, best = self.train, 1 + last_improvement(self.qualities(), self.train.min_delta)
+        return (
+            f"stopped after epoch {len(self.history)}: {train.best_metric} has not improved since epoch {best}; "
+            f"a --train.patience larger than {train.patience}, or 0, continues"
+        )
 
     def qualities(self) -> np.ndarray:
         """Return each metric of `best_metric` after each epoch, [epochs, metrics], signed so that higher is better."""
@@ -176,6 +187,22 @@ def unsurpassed(values: np.ndarray) -> np.ndarray:
     [[True, True], [True, False], [True, True]]
     """
     return values >= np.maximum.accumulate(values, axis=0)
+
+
+def last_improvement(values: np.ndarray, min_delta: float) -> int:
+    """Return the index of the last epoch in which a metric of [epochs, metrics] was better than the best before by more
+    than `min_delta`; of several metrics, by at least that.
+
+    >>> values = np.array([[1.0], [1.5], [1.6], [1.7]])
+    >>> last_improvement(values, 0.0), last_improvement(values, 0.15), last_improvement(values, 0.3)
+    (3, 3, 1)
+    """
+    better = np.greater if values.shape[1] == 1 else np.greater_equal
+    best, last = values[0], 0
+    for epoch, now in enumerate(values[1:], 1):
+        improved = better(now, best + min_delta)
+        best, last = np.where(improved, now, best), epoch if improved.any() else last
+    return last
 
 
 def comparable(value: float) -> float:

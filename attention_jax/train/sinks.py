@@ -1,9 +1,11 @@
 """Metric loggers besides metrics.jsonl: TensorBoard, Weights & Biases and MLflow (`--train.log`).
 
-A sink is a function of a run's directory that returns `write(step, {name: number})` and `close()`. A missing package is
-an error before training; a sink that fails later is disabled with one warning.
+A sink is a function of a run's directory and the step that it resumes from, and returns `write(step, {name: number})`
+and `close()`. Steps after that one, which an interrupted process has logged, come again, with the same values, and must
+be there once. A missing package is an error before training; a sink that fails later is disabled with one warning.
 """
 
+import functools
 import importlib.util
 import json
 import os
@@ -17,11 +19,11 @@ from attention_jax.files import write_atomically
 Sink = tuple[Callable[[int, dict[str, float]], object], Callable[[], object]]
 
 
-def tensorboard(directory: Path) -> Sink:
-    """Write event files to DIRECTORY/tensorboard."""
+def tensorboard(directory: Path, resumed: int) -> Sink:
+    """Write event files to DIRECTORY/tensorboard; TensorBoard drops what earlier ones have after step `resumed`."""
     from tensorboardX import SummaryWriter
 
-    board = SummaryWriter(str(directory / "tensorboard"))
+    board = SummaryWriter(str(directory / "tensorboard"), purge_step=resumed + 1)
 
     def write(step, values):
         for name, value in values.items():
@@ -30,9 +32,9 @@ def tensorboard(directory: Path) -> Sink:
     return write, board.close
 
 
-def wandb(directory: Path) -> Sink:
+def wandb(directory: Path, resumed: int) -> Sink:
     """Log to a run of the project named after the experiment, and resume it with the run. With WANDB_MODE=offline only
-    files in DIRECTORY/wandb are written."""
+    files in DIRECTORY/wandb are written. It ignores steps that it has."""
     import wandb
 
     kept = directory / "wandb_id.txt"
@@ -50,8 +52,9 @@ def wandb(directory: Path) -> Sink:
     return lambda step, values: run.log(values, step=step), run.finish
 
 
-def mlflow(directory: Path) -> Sink:
-    """Log to a run of the MLflow experiment of the same name at MLFLOW_TRACKING_URI, and resume it with the run."""
+def mlflow(directory: Path, resumed: int) -> Sink:
+    """Log to a run of the MLflow experiment of the same name at MLFLOW_TRACKING_URI, and resume it with the run. Steps
+    that it has are not written again."""
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # training does not wait minutes for a server
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
     from mlflow import MlflowClient
@@ -65,7 +68,15 @@ def mlflow(directory: Path) -> Sink:
         write_atomically(kept, run.info.run_id)
         client.set_tag(run.info.run_id, "config", json.dumps(config)[:5000])
     run, now = kept.read_text(), lambda: int(1000 * time.time())
-    write = lambda step, values: client.log_batch(run, [Metric(name, x, now(), step) for name, x in values.items()])
+
+    @functools.cache
+    def last(name: str) -> int:
+        return max((metric.step for metric in client.get_metric_history(run, name)), default=-1)
+
+    def write(step, values):
+        if fresh := [Metric(name, x, now(), step) for name, x in values.items() if step > last(name)]:
+            client.log_batch(run, fresh)
+
     return write, lambda: client.set_terminated(run)
 
 
@@ -83,11 +94,11 @@ def check(names: Sequence[str]):
 class Sinks:
     """The sinks of one run, without those that have failed."""
 
-    def __init__(self, names: Sequence[str], directory: Path):
+    def __init__(self, names: Sequence[str], directory: Path, resumed: int = 0):
         check(names)
         self.open: dict[str, Sink] = {}
         for name in names:
-            self._try(name, lambda name=name: self.open.update({name: SINKS[name](directory)}))
+            self._try(name, lambda name=name: self.open.update({name: SINKS[name](directory, resumed)}))
 
     def write(self, step: int, values: dict):
         """Write the numbers among `values` to every sink."""

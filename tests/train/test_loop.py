@@ -21,6 +21,7 @@ from attention_jax.train.checkpoint import Checkpoints
 from attention_jax.train.loop import train_one
 from attention_jax.train.optimizer import optimizer
 from attention_jax.train.placement import Program, absent, row_program
+from attention_jax.train.run import Run
 from attention_jax.train.step import gradient_sums, init_state, train_step
 
 X = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
@@ -120,6 +121,16 @@ def test_resuming_after_any_epoch_gives_the_same_bits(epochs, tmp_path):
     run, part = train_one(least_squares(), ADAM, train, tmp_path / "part", quiet=True)
     assert not run.active and (part["w"] == whole["w"]).all()
     assert [line["epoch"] for line in logged(tmp_path / "part") if "valid.loss" in line] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1])
+def test_a_closed_terminal_and_a_batch_system_stop_a_training_that_is_saved(number, tmp_path):
+    def evaluate_and_kill(params, full):
+        os.kill(os.getpid(), number)
+        return Evaluation({"valid.loss": 1.0}, {})
+
+    with pytest.raises(Interrupted, match="the checkpoint of step 4 is complete"):
+        train_one(least_squares(evaluate=evaluate_and_kill), OPTIM, Train(total_epochs=2), tmp_path, quiet=True)
 
 
 @pytest.mark.parametrize("chunk", range(8))
@@ -420,3 +431,26 @@ def test_each_step_draws_anew():
         state, metrics = step(gradients, update, {}, state, rows)
         drawn.append(float(metrics["drawn"][0]))
     assert len(set(drawn)) == 4
+
+
+@pytest.mark.parametrize("min_delta, epochs", [(0.0, 8), (0.15, 7), (0.35, 6), (0.5, 5)])
+def test_an_improvement_below_min_delta_does_not_count_for_patience(tmp_path, min_delta, epochs):
+    """By hand, with the best before counted from the last improvement: small steps add up."""
+    run = Run(Train(total_epochs=8, patience=2, min_delta=min_delta), plan, 100, tmp_path, quiet=True)
+    for loss in (3.0, 2.6, 2.3, 2.2, 2.1, 2.05, 2.0, 1.9):
+        if run.active:
+            run.history.append({"valid.loss": loss})
+    assert len(run.history) == epochs
+
+
+def test_why_nothing_or_no_more_is_trained_is_one_line(tmp_path, capsys):
+    losses = [3.0, 2.0, 2.5, 2.2, 2.1, 0.0]
+    lines = []
+    for train in (Train(total_epochs=5, patience=2), Train(total_epochs=6, patience=2), Train(total_epochs=4)):
+        run, _ = train_one(least_squares(evaluate=scripted(losses)), OPTIM, train, tmp_path)
+        said = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("epoch")]
+        lines.append(said)
+    assert len(run.history) == 4
+    early = "stopped after epoch 4: valid.loss has not improved since epoch 2; "
+    assert lines[0] == lines[1] == [f"{early}a --train.patience larger than 2, or 0, continues"]
+    assert len(lines[2]) == 1 and lines[2][0].startswith("nothing to train: the run has its 16 steps behind it")

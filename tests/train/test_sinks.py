@@ -1,6 +1,9 @@
 """Metrics also go where they are asked to go, and nothing that fails there ends a training."""
 
+import collections
 import json
+import sys
+import types
 
 import pytest
 
@@ -33,14 +36,14 @@ def test_tensorboard_files_are_written(tmp_path):
 def test_a_sink_that_fails_is_one_warning_and_the_others_go_on(tmp_path, monkeypatch, capsys):
     seen = []
 
-    def leaving(directory):
+    def leaving(directory, resumed):
         def write(step, values):
             if step == 2:
                 raise ConnectionError("the server\nhas gone")
 
         return write, lambda: seen.append("closed")
 
-    staying = lambda directory: (lambda step, values: seen.append((step, values["train.loss"])), lambda: None)
+    staying = lambda directory, resumed: (lambda step, values: seen.append((step, values["train.loss"])), lambda: None)
     monkeypatch.setattr(sinks, "check", lambda names: None)
     monkeypatch.setattr(sinks, "SINKS", {"mlflow": leaving, "wandb": staying})
     log_three(tmp_path, "mlflow", "wandb")
@@ -90,6 +93,67 @@ def test_mlflow_goes_on_with_its_run(tmp_path, monkeypatch):
     log_three(run, "mlflow")
     log_three(run, "mlflow")
     [kept] = (tmp_path / "store").glob("*/*/metrics/train.loss")
-    assert [line.split()[1:] for line in kept.read_text().splitlines()] == 2 * [
+    assert [line.split()[1:] for line in kept.read_text().splitlines()] == [
         ["1.0", "1"], ["0.5", "2"], ["0.3333333333333333", "3"]
-    ]  # fmt: skip
+    ], "each step once"  # fmt: skip
+
+
+def events(directory):
+    """(step, whether a session starts, tags) of every event in the order that TensorBoard reads the files.
+
+    A record is length, checksum, event, checksum.
+    """
+    from tensorboardX.proto.event_pb2 import Event
+
+    for path in sorted((directory / "tensorboard").iterdir(), key=lambda path: path.stat().st_mtime_ns):
+        content = path.read_bytes()
+        while content:
+            length = int.from_bytes(content[:8], "little")
+            event = Event.FromString(content[12 : 12 + length])
+            content = content[16 + length :]
+            yield event.step, event.session_log.status == 1, [value.tag for value in event.summary.value]
+
+
+def test_steps_after_the_checkpoint_are_in_tensorboard_once(tmp_path):
+    """Three steps are logged and the checkpoint is of step 1; TensorBoard drops all from a session's start on."""
+    log_three(tmp_path, "tensorboard")
+    [first] = (tmp_path / "tensorboard").iterdir()
+    first.rename(first.with_name(f"{first.name}.first"))  # its name is that of the second in which it was begun
+    log = MetricsLog(tmp_path, 1, 0, ("tensorboard",))
+    for step in (2, 3, 4):
+        log.write(step, **{"train.loss": 1.0 / step})
+    log.close()
+    shown = []
+    for step, starts, tags in events(tmp_path):
+        shown = [one for one in shown if one < step] if starts else shown + [step] * len(tags)
+    assert shown == [1, 2, 3, 4] == steps(tmp_path)
+
+
+class Server:
+    """What `sinks.mlflow` uses of an MlflowClient."""
+
+    def __init__(self):
+        self.written = []
+
+    def get_metric_history(self, run, name):
+        return [metric for metric in self.written if metric.key == name]
+
+    def log_batch(self, run, metrics):
+        self.written += metrics
+
+    def __getattr__(self, name):
+        return lambda *_, **__: types.SimpleNamespace(info=types.SimpleNamespace(run_id="1"), experiment_id="1")
+
+
+def test_steps_after_the_checkpoint_are_in_mlflow_once(tmp_path, monkeypatch):
+    server = Server()
+    metric = collections.namedtuple("Metric", "key value timestamp step")
+    monkeypatch.setattr(sinks, "check", lambda names: None)
+    monkeypatch.setitem(sys.modules, "mlflow", types.SimpleNamespace(MlflowClient=lambda: server))
+    monkeypatch.setitem(sys.modules, "mlflow.entities", types.SimpleNamespace(Metric=metric))
+    log_three(tmp_path, "mlflow")
+    log = MetricsLog(tmp_path, 1, 0, ("mlflow",))
+    for step in (2, 3, 4):
+        log.write(step, **{"train.loss": 1.0 / step})
+    log.close()
+    assert [one.step for one in server.written] == [1, 2, 3, 4]

@@ -1,0 +1,125 @@
+"""Standard output that cannot take what is printed: closed, full, left by its reader, or of a small encoding."""
+
+import errno
+import io
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from attention_jax import cli, config as configs, train_run
+from attention_jax.printing import Lasting, docstrings, prepare_streams
+
+ROOT = Path(__file__).resolve().parents[1]
+RUN = ROOT / "tests" / "runs" / "date_luong.zip"
+TINY = ("--data.examples", "600", "--model.hidden-size", "8", "--model.embed-size", "4", "--train.total-epochs", "3")
+GOES_ON = "the work continues and is saved\n"
+
+
+def launch(words: str, output: str = "", python=(), **variables) -> subprocess.CompletedProcess:
+    """`launch.py WORDS` with the redirection `output` of the shell, as in "> /dev/full" or "| true"."""
+    command = f'"$@" {output}; exit ${{PIPESTATUS[0]}}'
+    run = [sys.executable, *python, "launch.py", *words.split()]
+    return subprocess.run(
+        ["bash", "-c", command, "bash", *run], cwd=ROOT, capture_output=True, text=True, env=os.environ | variables
+    )
+
+
+def broken_pipe() -> io.TextIOWrapper:
+    """A stream whose reader has gone."""
+    read, write = os.pipe()
+    os.close(read)
+    return open(write, "w", encoding="utf-8")
+
+
+def test_what_is_printed_while_a_run_works_never_ends_it(tmp_path, monkeypatch, capsys):
+    def study(config, directory):
+        for step in range(3):
+            print(f"step {step}", flush=True)
+        return {"x": 1.0}
+
+    with broken_pipe() as nobody:
+        monkeypatch.setattr(sys, "stdout", nobody)
+        run = train_run(configs.Config("x", configs.Dates(), configs.LuongSeq2seq()), tmp_path / "r", study=study)
+        assert sys.stdout is nobody
+    assert run.result["metrics"] == {"x": 1.0}
+    assert capsys.readouterr().err == f"nothing can be printed any more (Broken pipe); {GOES_ON}"
+
+
+def test_a_stream_that_lasts_tells_once_and_leaves_nothing_for_the_end_of_the_process():
+    told = []
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        stream = Lasting(full, told.append)
+        for _ in range(2):
+            print("much " * 5_000, file=stream, flush=True)
+    assert len(told) == 1 and told[0].errno == errno.ENOSPC
+
+
+@pytest.mark.parametrize(
+    "words, output, code, lines",
+    [
+        ("--help", "| true", (0, 128 + signal.SIGPIPE), 0),
+        ("train vit_digits --help", "| true", (0, 128 + signal.SIGPIPE), 0),
+        ("--help", "> /dev/full", (2,), 1),
+        ("list nadaraya_watson", ">&-", (0,), 1),
+    ],
+)
+def test_a_command_ends_without_a_traceback(words, output, code, lines):
+    done = launch(words, output)
+    assert done.returncode in code and done.stderr.count("\n") == lines, done.stderr
+
+
+@pytest.mark.parametrize("columns", ["0", "2", "-3", "x", "²"])
+def test_help_is_laid_out_in_any_width(columns, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", columns)
+    prepare_streams()
+    assert 40 <= int(os.environ["COLUMNS"]) <= 1000
+    with pytest.raises(SystemExit) as stop:
+        cli.parse(cli.Translate, ["--help"])
+    assert stop.value.code == 0 and "Translate a text file" in capsys.readouterr().out
+
+
+def test_a_signal_in_the_parser_is_no_wrong_option():
+    def stopped(words):
+        raise SystemExit(128 + signal.SIGTERM)
+
+    with pytest.raises(SystemExit) as stop, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cli.tyro, "cli", lambda *_, **__: stopped(()))
+        cli.parse(cli.Evaluate, ["x"])
+    assert stop.value.code == 128 + signal.SIGTERM
+
+
+def test_help_is_there_without_docstrings():
+    done = launch("--help", python=("-OO",), PYTHONIOENCODING="ascii")
+    assert done.returncode == 0 and docstrings(ROOT / "attention_jax" / "commands.py")["train"] in done.stdout
+    assert launch("--help").stdout == done.stdout
+
+
+ALL = (
+    f"evaluate {RUN}", f"predict {RUN} 1/2/93 ł", f"look {RUN} 1/2/93 --out OUT/x.html", f"translate {RUN} OUT/in.txt",
+    "list", f"export {RUN} --out OUT/e", "reproduce nadaraya_watson --scale smoke --root OUT/r",
+    f"train date_luong {' '.join(TINY)} --out OUT/t", "sweep-report OUT/s",
+    f"sweep date_luong {' '.join(TINY)} --data.validation 100 --metric valid.loss --over model.embed-size=4,6 "
+    "--out OUT/s",
+    "compile vit_digits --target h100 --out OUT/c.json", "watch OUT/t --once", "plot OUT/t",
+    "pack OUT/t --out OUT/p.zip",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("output", ["| true", "> /dev/full", ">&-", "2>&-", "| PYTHONIOENCODING=ascii cat"])
+def test_every_command_works_wherever_its_output_goes(output, tmp_path):
+    """Fourteen processes for each output; minutes."""
+    (tmp_path / "in.txt").write_text("1/2/93\n")
+    variables = {"PYTHONIOENCODING": "ascii"} if "ascii" in output else {}
+    for words in sorted(ALL, key=lambda words: not words.startswith(("train", "sweep "))):
+        done = launch(words.replace("OUT", str(tmp_path)), output.replace("PYTHONIOENCODING=ascii ", ""), **variables)
+        assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr, done.stderr
+        goes_on = words.startswith(("train", "sweep", "export", "reproduce", "plot", "pack"))
+        codes = {"| true": (0, 128 + signal.SIGPIPE), "> /dev/full": (2,)}.get(output, (0,))
+        assert done.returncode in ((0,) if goes_on else codes), (words, done.stderr)
+    assert {path.name for path in tmp_path.iterdir()} >= {"x.html", "e", "t", "s", "c.json", "p.zip"}
+    assert (tmp_path / "t" / "result.json").exists() and (tmp_path / "s" / "sweep.json").exists()
