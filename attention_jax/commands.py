@@ -26,7 +26,7 @@ from attention_jax.printing import (
 from attention_jax.signals import end_on_sigterm
 
 MAIN_JOB = "date_luong"
-OUTLASTING = ("train", "import", "export", "pack", "plot", "reproduce", "sweep", "sweep-report")
+OUTLASTING = ("train", "import", "export", "pack", "plot", "reproduce", "sweep", "sweep-report", "compile", "bench")
 """Commands whose work is on the disk: they continue after the reader of their output has left; others end with 141."""
 PICTURES = (".png", ".svg", ".pdf")
 
@@ -339,18 +339,18 @@ def sweep(words: list[str]):
             f"the workers of a sweep find an experiment by its name: put {asked.experiment} into experiments/"
         )
     require("train", "data", "report", "sweep")
-    from attention_jax.sweep import driver, summary
+    from attention_jax.sweep import driver, estimate, summary
     from attention_jax.sweep.space import assignments
 
     over = assignments(sum(asked.over, ())) or catalogue.load_experiment(asked.experiment).sweep()
     settings = driver.settings_of(config, over, asked.method, asked.trials, asked.seeds, asked.metric)
+    directory = Path(asked.out or f"runs/sweeps/{asked.experiment}")
     if asked.dry_run:
-        return summary.announce(settings, driver.first_points(settings))
+        return estimate.announce(settings, driver.first_points(settings), directory)
     if asked.record:
         if not catalogue.CHECKOUT:
             raise InputError("--record needs a checkout of the repository, where results are kept: leave it out")
         ledger.check_committed(catalogue.load_experiment(asked.experiment))
-    directory = Path(asked.out or f"runs/sweeps/{asked.experiment}")
     try:
         trials = driver.sweep(settings, directory, jobs=asked.jobs, ray=asked.ray, population=asked.population)
     except (Interrupted, KeyboardInterrupt):
@@ -358,6 +358,8 @@ def sweep(words: list[str]):
         raise SystemExit(130) from None
     if asked.record:
         summary.record(directory, settings, trials, words)
+    if trials and all(trial.state == "failed" for trial in trials):
+        raise SystemExit(1)
 
 
 def sweep_report(words: list[str]):

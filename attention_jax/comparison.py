@@ -75,7 +75,8 @@ def expected(claim: Claim, then: Sequence[Mapping], seed: int) -> Interval:
     if computed and claim.at_least is None and claim.at_most is not None and 0 <= value <= claim.at_most / 10:
         parts.append(Interval(0.0, claim.at_most / 10, "a tenth of the bound"))
     low, high, why = intervals.union(parts)
-    return Interval(low - ROUNDING * abs(value), high + ROUNDING * abs(value), why)
+    around = Interval(low - ROUNDING * abs(value), high + ROUNDING * abs(value), why)
+    return around if claim.minus is not None else intervals.clipped(around, claim.metric, value)
 
 
 def table(found: Sequence[Compared]) -> Table:

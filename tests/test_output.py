@@ -92,6 +92,15 @@ def test_a_signal_in_the_parser_is_no_wrong_option():
     assert stop.value.code == 128 + signal.SIGTERM
 
 
+@pytest.mark.parametrize("encoding, shown", [("ascii", r"\u0142 \xe9"), ("latin-1", r"\u0142 é"), ("utf-8", "ł é")])
+def test_what_an_encoding_lacks_is_escaped(encoding, shown):
+    code = "from attention_jax.printing import prepare_streams; prepare_streams(); print('\u0142 \xe9')"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, cwd=ROOT, env=os.environ | {"PYTHONIOENCODING": encoding}
+    )
+    assert done.stdout.decode(encoding) == shown + "\n", done.stderr
+
+
 def test_help_is_there_without_docstrings():
     done = launch("--help", python=("-OO",), PYTHONIOENCODING="ascii")
     assert done.returncode == 0 and docstrings(ROOT / "attention_jax" / "commands.py")["train"] in done.stdout
@@ -99,7 +108,7 @@ def test_help_is_there_without_docstrings():
 
 
 ALL = (
-    f"evaluate {RUN}", f"predict {RUN} 1/2/93 ł", f"look {RUN} 1/2/93 --out OUT/x.html", f"translate {RUN} OUT/in.txt",
+    f"evaluate {RUN}", f"predict {RUN} 1/2/93", f"look {RUN} 1/2/93 --out OUT/x.html", f"translate {RUN} OUT/in.txt",
     "list", f"export {RUN} --out OUT/e", "reproduce nadaraya_watson --scale smoke --root OUT/r",
     f"train date_luong {' '.join(TINY)} --out OUT/t", "sweep-report OUT/s",
     f"sweep date_luong {' '.join(TINY)} --data.validation 100 --metric valid.loss --over model.embed-size=4,6 "
@@ -118,7 +127,7 @@ def test_every_command_works_wherever_its_output_goes(output, tmp_path):
     for words in sorted(ALL, key=lambda words: not words.startswith(("train", "sweep "))):
         done = launch(words.replace("OUT", str(tmp_path)), output.replace("PYTHONIOENCODING=ascii ", ""), **variables)
         assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr, done.stderr
-        goes_on = words.startswith(("train", "sweep", "export", "reproduce", "plot", "pack"))
+        goes_on = words.startswith(("train", "sweep", "export", "reproduce", "plot", "pack", "compile"))
         codes = {"| true": (0, 128 + signal.SIGPIPE), "> /dev/full": (2,)}.get(output, (0,))
         assert done.returncode in ((0,) if goes_on else codes), (words, done.stderr)
     assert {path.name for path in tmp_path.iterdir()} >= {"x.html", "e", "t", "s", "c.json", "p.zip"}

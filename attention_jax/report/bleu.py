@@ -43,7 +43,8 @@ def bleu(
 def bleu_interval(
     hypotheses: Sequence[str], references: Sequence[str], tokenize: Tokenize = "13a", resamples: int = 1000
 ) -> tuple[float, float]:
-    """Return sacrebleu's 95 % bootstrap interval of BLEU over resampled test sets (Koehn 2004), with a fixed seed.
+    """Return sacrebleu's 95 % bootstrap interval of BLEU over resampled test sets (Koehn 2004), with a fixed seed: the
+    mean of the resampled scores with half of their 95 % range to both sides, clipped to 0 and 100.
 
     >>> bleu_interval(["the cat sat on the mat"], ["the cat sat on the mat"], resamples=10)
     (100.0, 100.0)
@@ -55,7 +56,7 @@ def bleu_interval(
     score = metric.corpus_score(list(hypotheses), [list(references)], n_bootstrap=resamples)
     found = json.loads(score.format(width=4, is_json=True, signature=str(metric.get_signature())))
     middle, half = found.get("confidence_mean", 0.0), found.get("confidence_var", 0.0)  # missing if all samples score 0
-    return round(middle - half, 4), round(middle + half, 4)
+    return max(round(middle - half, 4), 0.0), min(round(middle + half, 4), 100.0)
 
 
 def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:

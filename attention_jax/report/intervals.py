@@ -1,7 +1,7 @@
 """95 % intervals of recorded numbers, for other test examples (`sampling`) and for another seed (`another_seed`)."""
 
 from collections.abc import Mapping, Sequence
-from math import hypot, sqrt
+from math import hypot, inf, sqrt
 from statistics import fmean
 from typing import NamedTuple
 
@@ -11,6 +11,30 @@ class Interval(NamedTuple):
     high: float
     why: str
     """The method, in a few words."""
+
+
+def scale(metric: str) -> tuple[float, float]:
+    """Return the lowest and the highest possible value of a metric, by its name.
+
+    >>> scale("valid.bleu"), scale("test.token_accuracy"), scale("test.loss")
+    ((0.0, 100.0), (0.0, 1.0), (-inf, inf))
+    """
+    kind = metric.rpartition(".")[2]
+    if kind in ("bleu", "chrf"):
+        return 0.0, 100.0
+    return (0.0, 1.0) if kind.endswith("accuracy") or kind.startswith("exact_match") else (-inf, inf)
+
+
+def clipped(interval: Interval, metric: str, value: float) -> Interval:
+    """Return the part of the interval around a `value` of `metric` that is on the metric's scale.
+
+    >>> clipped(Interval(97.0, 102.1, "3 seeds"), "valid.bleu", 99.5)
+    Interval(low=97.0, high=100.0, why='3 seeds')
+    """
+    low, high = scale(metric)
+    if not low <= value <= high:  # a metric of one's own, in percent
+        return interval
+    return interval._replace(low=max(interval.low, low), high=min(interval.high, high))
 
 
 def wilson(share: float, examples: int) -> tuple[float, float]:
@@ -31,7 +55,7 @@ def sampling(metric: str, value: float, run: Mapping) -> Interval | None:
     """
     metrics, (split, _, kind) = run["metrics"], metric.partition(".")
     if f"{metric}_low" in metrics and metrics[metric] == value:
-        return Interval(metrics[f"{metric}_low"], metrics[f"{metric}_high"], "bootstrap")
+        return clipped(Interval(metrics[f"{metric}_low"], metrics[f"{metric}_high"], "bootstrap"), metric, value)
     examples = counted(run.get("facts", {}), split, kind)
     if not examples or not 0 <= value <= 1:
         return None
@@ -78,16 +102,27 @@ def mean(values: Sequence[float], around: Sequence[Interval]) -> Interval:
     return Interval(middle - below / count, middle + above / count, around[0].why)
 
 
+def student(freedom: int) -> float:
+    """Return the number of standard errors to each end of Student's 95 % interval.
+
+    >>> round(student(1), 2), round(student(100), 2)
+    (12.71, 1.98)
+    """
+    from scipy.stats import t
+
+    return float(t.ppf(0.975, freedom))
+
+
 def of_mean(values: Sequence[float]) -> float | None:
     """Return half the width of the interval of the mean over seeds (Student's t); None for one seed.
 
     >>> round(of_mean([1.0, 2.0, 3.0]), 3), of_mean([1.0])
     (2.484, None)
     """
-    from scipy.stats import sem, t
+    from scipy.stats import sem
 
     count = len(values)
-    return float(t.ppf(0.975, count - 1) * sem(values)) if count > 1 else None
+    return float(student(count - 1) * sem(values)) if count > 1 else None
 
 
 def another_seed(values: Sequence[float]) -> Interval:

@@ -28,12 +28,12 @@ class Table(NamedTuple):
 def number(value: float | None) -> str:
     """Format a number with four significant digits, without trailing zeros.
 
-    >>> number(0.99984), number(38.0412), number(591259), number(None), number(2.5e-06)
-    ('0.9998', '38.04', '591,259', '-', '2.5e-06')
+    >>> number(0.99984), number(38.0412), number(591259), number(None), number(2.5e-06), number(1e30)
+    ('0.9998', '38.04', '591,259', '-', '2.5e-06', '1e+30')
     """
     if value is None:
         return "-"
-    if abs(value) >= 1000:
+    if 1000 <= abs(value) < 1e15:
         return f"{value:,.0f}"
     return f"{value:.4g}"
 

@@ -3,7 +3,6 @@
 import math
 import shlex
 import statistics
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,9 +11,9 @@ from optuna.trial import TrialState
 
 from attention_jax import catalogue, config as configs, ledger
 from attention_jax.files import read_json, write_json
-from attention_jax.report.intervals import of_mean
-from attention_jax.report.tables import Table, number, show
-from attention_jax.sweep import plan, search
+from attention_jax.report.intervals import Interval, clipped, of_mean
+from attention_jax.report.tables import Table, number, show, span
+from attention_jax.sweep import effects, plan, search
 from attention_jax.sweep.plan import Settings, Trial
 from attention_jax.sweep.space import Point, grid, label, parse, short_names, spans_decades
 
@@ -44,12 +43,15 @@ def ranked(settings: Settings, trials: Sequence[Trial]) -> list[Trial]:
 
 def in_words(settings: Settings, trial: Trial) -> str:
     """A trial and its value in a few words."""
-    return f"{settings.metric} {_value(trial)} with {label(trial.point)}"
+    return f"{settings.metric} {_value(settings, trial)} with {label(trial.point)}"
 
 
-def _value(trial: Trial) -> str:
+def _value(settings: Settings, trial: Trial) -> str:
     half = of_mean(trial.values)
-    return number(trial.value) + (f" +- {half:.2g}" if trial.value is not None and half is not None else "")
+    if trial.value is None or half is None:
+        return number(trial.value)
+    low, high, _ = clipped(Interval(trial.value - half, trial.value + half, ""), settings.metric, trial.value)
+    return f"{number(trial.value)} ({span(low, high)})"
 
 
 def seconds(trial: Trial) -> float:
@@ -68,8 +70,8 @@ def table(settings: Settings, trials: Sequence[Trial]) -> Table:
     for trial in ranked(settings, trials):
         point = [number(v) if isinstance(v, float) else str(v) for v in trial.point.values()]
         size, state = parameters(trial), ": ".join(filter(None, (trial.state, trial.reason)))
-        rows.append((str(trial.number), *point, _value(trial), number(size), f"{seconds(trial):.1f}", state))
-    value = settings.metric + (f", mean of {settings.seeds} seeds +- 95 %" if settings.seeds > 1 else "")
+        rows.append((str(trial.number), *point, _value(settings, trial), number(size), f"{seconds(trial):.1f}", state))
+    value = settings.metric + (f", mean of {settings.seeds} seeds (95 %)" if settings.seeds > 1 else "")
     columns = ("trial", *short_names(settings.space), value, "parameters", "seconds", "state")
     return Table(f"Sweep of {settings.config.name}", columns, rows, right=("trial", value, "parameters", "seconds"))
 
@@ -92,18 +94,6 @@ def command(settings: Settings, trial: Trial) -> str:
         else:
             words += [f"--{option}", *(map(str, value) if isinstance(value, tuple) else [str(value)])]
     return shlex.join(["python", "launch.py", "train", config.name, *words])
-
-
-def importances(study: optuna.Study, trials: Sequence[Trial]) -> dict[str, float]:
-    """Return the importance of each parameter (PED-ANOVA, Watanabe et al. 2023); {} with fewer than 4."""
-    done = [trial.value for trial in trials if trial.state == "done"]
-    if len(done) < 4 or len(set(done)) < 2:
-        return {}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the evaluator is experimental
-        evaluator = optuna.importance.PedAnovaImportanceEvaluator()
-        shares = optuna.importance.get_param_importances(study, evaluator=evaluator)
-    return {name: float(value) for name, value in shares.items() if math.isfinite(value)}
 
 
 def figures(stem: str, settings: Settings, trials: Sequence[Trial]) -> list[Path]:
@@ -156,23 +146,24 @@ def as_json(settings: Settings, trials: Sequence[Trial], study: optuna.Study) ->
         "ranking": rows,
         "best": top.number if top else None,
         "command": command(settings, top) if top else None,
-        "importances": importances(study, trials),
+        "importances": effects.importances(study, trials),
+        "effects": [effect._asdict() for effect in effects.effects(settings, trials)],
     }
 
 
 def write(directory: Path, settings: Settings, trials: Sequence[Trial], study: optuna.Study):
-    """Write sweep.json and the figures, and print the table, the importances and the best trial's command."""
+    """Write sweep.json and the figures, and print the table, the importances or effects, and the best trial's command."""
     values = as_json(settings, trials, study)
     write_json(directory / "sweep.json", values)
     paths = figures(f"{directory}/figures/", settings, trials)
     show(table(settings, trials))
     states = [trial.state for trial in trials]
     print(", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)) or "no trial yet")
-    if values["importances"]:
-        print("importance: " + ", ".join(f"{name} {share:.2f}" for name, share in values["importances"].items()))
+    for line in effects.lines(study, settings, trials):
+        print(line)
     if values["command"]:
         print(f"the best trial again: {values['command']}")
-    print(f"in {directory}: sweep.json, " + ", ".join(str(path.relative_to(directory)) for path in paths))
+    print(f"in {directory}: " + ", ".join(["sweep.json", *(str(path.relative_to(directory)) for path in paths)]))
 
 
 def variant(settings: Settings, point: Point) -> str:
@@ -247,29 +238,6 @@ def report(directory: Path, trust_code: bool = False):
     journal = directory / "journal.log"
     study = search.load_study(journal) if journal.exists() else search.new_study(settings)
     write(directory, settings, current_trials(directory, settings, study), study)
-
-
-def announce(settings: Settings, points: Sequence[dict]):
-    """Print the trials for `--dry-run`, with an estimate of their time from the last recorded or local run of the
-    experiment."""
-    name = settings.config.name
-    cells = [[number(v) if isinstance(v, float) else str(v) for v in point.values()] for point in points]
-    rows = [(str(index), *values) for index, values in enumerate(cells)]
-    show(Table(f"Sweep of {name}", ("trial", *short_names(settings.space)), rows, right=("trial",)))
-    more = f" ({settings.trials} in all; later ones depend on results)" if len(points) < settings.trials else ""
-    print(f"{len(points)} trials{more} x {settings.seeds} seeds by {settings.method}, for {settings.metric}")
-    known = [(run, f"experiments/results/{name}.json") for run in ledger.recorded_runs(name)]
-    known += [(read_json(path), str(path)) for path in sorted(Path("runs", name).glob("*/result.json"))]
-    known = [(run["seconds"] / run["history"][-1]["epoch"], where) for run, where in known if run.get("history")]
-    if not known:
-        print(f"time: unknown, as no run of {name} has ended here; `launch.py train {name}` would tell")
-        return
-    epoch, where = known[-1]
-    minutes = epoch * settings.config.train.total_epochs * settings.trials * settings.seeds / 60
-    print(
-        f"time: at most about {minutes:.1f} minutes, one run after another as in {where}; populations, --jobs and "
-        "pruning shorten it"
-    )
 
 
 if __name__ == "__main__":

@@ -46,6 +46,13 @@ def test_the_interval_is_that_of_test_sets_drawn_with_replacement():
     assert found == pytest.approx((middle - half, middle + half), abs=1e-3) and half > 1
 
 
+def test_the_interval_of_almost_perfect_output_ends_at_100():
+    references = [f"a{i} b{i} c{i} d{i} e{i}" for i in range(12)]
+    hypotheses = [references[0][:-2] + " x", *references[1:]]
+    low, high = bleu_interval(hypotheses, references, "none", resamples=20)
+    assert 0 <= low < bleu(hypotheses, references, tokenize="none").score < high == 100.0
+
+
 def test_bins_hold_the_corpus_score_of_their_sentences():
     references = ["a b c d e", "f g h i j", "k l m n o p", "q r s t u v"]
     hypotheses = ["a b c d e", "f g h i j", "k l m n o x", "q r s t u v"]

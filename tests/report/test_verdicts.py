@@ -7,6 +7,7 @@ import pytest
 
 from attention_jax import InputError
 from attention_jax.config import Claim
+from attention_jax.report import intervals
 from attention_jax.report.intervals import wilson
 from attention_jax.report.verdicts import caveats, interval, judge, ours, with_caveats
 
@@ -184,6 +185,15 @@ def test_a_claim_of_several_numbers_is_judged_by_their_mean_within_an_interval_t
 def trained(value, seed=0, metric="test.bleu", **metrics):
     found = run(value, seed=seed, metric=metric) | {"steps": 5, "facts": {"test_images": 10_000}}
     return found | {"metrics": found["metrics"] | metrics}
+
+
+def test_an_interval_stays_on_the_scale_of_its_metric():
+    run = {"metrics": {"valid.bleu": 99.0, "valid.bleu_low": 97.0, "valid.bleu_high": 100.1}}
+    assert intervals.sampling("valid.bleu", 99.0, run)[:2] == (97.0, 100.0)
+    around = intervals.Interval(-0.2, 1.3, "3 seeds")
+    assert intervals.clipped(around, "test.exact_match", 0.9)[:2] == (0.0, 1.0)
+    assert intervals.clipped(around, "test.loss", 0.9) == around
+    assert intervals.clipped(around, "my.accuracy", 55.0) == around, "in percent"
 
 
 BOOTSTRAP = {"test.bleu_low": 37.5, "test.bleu_high": 40.0}

@@ -9,10 +9,11 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
-from attention_jax import InputError, catalogue, ledger
+from attention_jax import InputError, catalogue, commands, ledger
 from attention_jax.config import Config, Dates, LuongSeq2seq, replace
 from attention_jax.files import one_at_a_time, write_json
-from attention_jax.sweep import driver, plan, summary
+from attention_jax.sweep import driver, effects, estimate, plan, summary
+from attention_jax.sweep.plan import Trial
 from attention_jax.sweep.space import label
 
 STUDY = Config("date_luong", Dates(), LuongSeq2seq())
@@ -204,7 +205,7 @@ def test_the_estimate_counts_the_epochs_of_a_recorded_run_whose_history_is_thinn
     monkeypatch.setattr(ledger, "recorded_runs", lambda name: [recorded])
     monkeypatch.chdir(tmp_path)
     ours = settings(RATES, config=replace(STUDY, **{"train.total_epochs": 100}))
-    summary.announce(ours, driver.first_points(ours))
+    estimate.announce(ours, driver.first_points(ours), tmp_path)
     assert "about 3.0 minutes" in capsys.readouterr().out
 
 
@@ -221,3 +222,78 @@ def test_a_trial_has_a_mean_when_all_of_its_seeds_have_a_number(tmp_path):
     assert state() == ("done", 2.0, [1.0, 3.0], "")
     ended(1, float("inf"))
     assert state() == ("failed", None, [1.0, float("inf")], "its valid.loss is inf")
+
+
+def trial(number, point, *values):
+    done = ("done", sum(values) / len(values), list(values)) if values else ("failed", None, [])
+    return Trial(number, point, *done, "", [], [], [])
+
+
+def grid_of(means):
+    """The trials of a grid over two sizes, with these values of each."""
+    points = [{"model.hidden_size": h, "model.embed_size": e} for h in (4, 8) for e in (2, 3)]
+    return [trial(number, point, *values) for number, (point, values) in enumerate(zip(points, means))]
+
+
+SIZES = {"model.hidden-size": "4,8", "model.embed-size": "2,3"}
+
+
+def test_four_trials_have_effects_and_no_importances(calls):
+    """By hand: means .932 and .7585, .8785 and .812; the interaction leaves 4 x .00825^2 for one degree of freedom."""
+    ours, study = settings(SIZES), optuna.create_study()
+    trials = grid_of([[0.957], [0.907], [0.800], [0.717]])
+    hidden, embed = effects.effects(ours, trials)
+    assert hidden[:3] == ("model.hidden_size", 8, 4) and embed[:3] == ("model.embed_size", 3, 2)
+    half = 12.7062 * 0.0165
+    assert [hidden.difference, *hidden.interval95] == pytest.approx([-0.1735, -0.1735 - half, -0.1735 + half], abs=1e-5)
+    assert [embed.difference, *embed.interval95] == pytest.approx([-0.0665, -0.0665 - half, -0.0665 + half], abs=1e-5)
+    assert effects.importances(study, trials) == {}
+    first, second = effects.lines(study, ours, trials)
+    assert first == "hidden_size 8 instead of 4 changes valid.loss by -0.1735 (-0.3832 to 0.03615, 95 %)"
+
+
+def test_effects_count_every_seed_and_need_runs_that_tell_options_apart(calls):
+    """Two seeds around the means of an exactly additive grid: the noise alone is left, 8 x .01^2 for five degrees."""
+    around = [[mean - 0.01, mean + 0.01] for mean in (0.5, 0.6, 0.7, 0.8)]
+    hidden, embed = effects.effects(settings(SIZES, seeds=2), grid_of(around))
+    half = 2.570582 * (8e-4 / 5 / 2) ** 0.5
+    assert hidden.interval95 == pytest.approx((0.2 - half, 0.2 + half)) and embed.difference == pytest.approx(0.1)
+    assert effects.effects(settings(SIZES), grid_of([[0.5], [], [], [0.8]])) == [], "one option or the other"
+    three = effects.effects(settings(SIZES), grid_of([[0.5], [0.6], [0.7], []]))
+    assert [one.interval95 for one in three] == [None, None]
+    assert effects.effects(settings({"optim.learning-rate": "1e-3..1e-1:log"}, trials=4), []) == []
+
+
+def test_an_interval_over_seeds_stays_on_the_scale(calls):
+    ours = settings(RATES, seeds=2, metric="valid.bleu")
+    [row] = summary.table(ours, [trial(0, {"optim.learning_rate": 0.1}, 99.0, 100.0)]).rows
+    assert row[2] == "99.5 (93.15-100)"
+
+
+def test_the_estimate_leaves_compilation_out_and_finds_runs_of_sweeps(tmp_path, monkeypatch, capsys):
+    """By hand: 30 s with compilation, then 2 s an epoch; 3 trials of 60 epochs, and of 20 steps of 10 an epoch."""
+    monkeypatch.setattr(ledger, "recorded_runs", lambda name: [])
+    monkeypatch.chdir(tmp_path)
+    history = [{"epoch": epoch, "step": 10 * epoch, "seconds": 28.0 + 2 * epoch} for epoch in (1, 2, 3)]
+    ours = settings(RATES, config=replace(STUDY, **{"train.total_epochs": 60}))
+    estimate.announce(ours, driver.first_points(ours), tmp_path / "other")
+    assert "no run of date_luong is in runs/date_luong/*, runs/sweeps/" in capsys.readouterr().out
+    place = tmp_path / "other" / "trials" / "0000" / "seed0"
+    place.mkdir(parents=True)
+    (place / "result.json").write_text(json.dumps({"seconds": 40.0, "history": history}))
+    estimate.announce(ours, driver.first_points(ours), tmp_path / "other")
+    said = capsys.readouterr().out
+    assert "about 6.0 minutes" in said and "28 s more for each program" in said and str(place) in said
+    ours = settings(RATES, config=replace(STUDY, **{"train.total_epochs": 60, "train.max_steps": 20}))
+    estimate.announce(ours, driver.first_points(ours), tmp_path / "other")
+    assert "about 0.2 minutes" in capsys.readouterr().out
+
+
+def test_a_sweep_of_which_every_trial_failed_ends_with_one(calls, tmp_path, capsys):
+    words = ["date_luong", "--metric", "valid.loss", "--out", str(tmp_path / "s"), "--over"]
+    with pytest.raises(SystemExit) as stop, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(commands, "require", lambda *_: None)
+        commands.sweep([*words, "optim.weight-decay=1"])
+    assert stop.value.code == 1
+    said = capsys.readouterr().out
+    assert "1 failed" in said and said.endswith("sweep.json\n")
