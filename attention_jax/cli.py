@@ -119,7 +119,7 @@ class Predict(RunCommand):
     """Print the output of a run's model for each text, or for each image file."""
 
     texts: Annotated[Positional[tuple[str, ...]], positional("TEXT ...")]
-    """The texts, each in quotes: "May 1, 1999"."""
+    """The texts, each in quotes: "May 1, 1999"; - takes one per line from standard input."""
     attention: str = ""
     """Also plot attention maps to this file: look.png."""
 
@@ -129,7 +129,8 @@ class Look(RunCommand):
     """Show the attention maps of a run's model in one HTML file, which needs no network and no server."""
 
     texts: Annotated[Positional[tuple[str, ...]], positional("[TEXT or FILE ...]")] = ()
-    """Texts in quotes, image files, or .txt files with one of these per line; by default held-out examples."""
+    """Texts in quotes, image files, or .txt files with one of these per line (- is standard input); by default held-out
+    examples."""
     hf: bool = False
     """RUN is the local directory of a Hugging Face model, ViT, MarianMT or GPT-2, instead of a run."""
     out: str = ""
@@ -142,7 +143,7 @@ class Translate(RunCommand):
     """Translate a text file line by line."""
 
     file: Annotated[Positional[str], positional("FILE")]
-    """A text file in UTF-8, one sentence per line; empty lines stay empty."""
+    """A text file in UTF-8, or - for standard input, one sentence per line; empty lines stay empty."""
     out: str = ""
     """The file to write; by default standard output."""
 

@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from attention_jax import Diverged, InputError, Interrupted, packed
@@ -188,26 +189,46 @@ def predict(words: list[str]):
         raise InputError(f"--attention needs a file that ends in {', '.join(PICTURES)}; got {asked.attention}")
     if asked.attention:
         make_parent(Path(asked.attention), "--attention")
-    outputs = load_run(asked.run, trust_code=asked.trust_code).predict(asked.texts, asked.attention or None)
-    for text, output in zip(asked.texts, outputs, strict=True):
+    texts = texts_of(asked.texts, files=False)
+    outputs = load_run(asked.run, trust_code=asked.trust_code).predict(texts, asked.attention or None)
+    for text, output in zip(texts, outputs, strict=True):
         print(escaped(f"{text} -> {output}"))
     if asked.attention:
         print(f"attention map: {asked.attention}")
 
 
+def lines_of(path: str, what: str) -> list[str]:
+    """Return the lines of a text file, of a pipe, or of standard input, which is called -."""
+    from attention_jax.data.text_files import decode_lines, read_lines
+
+    if path == "-":
+        return decode_lines(sys.stdin.buffer.read(), "standard input")
+    if Path(path).is_fifo():
+        return decode_lines(Path(path).read_bytes(), path)
+    return read_lines(path, what)
+
+
+def texts_of(words: Sequence[str], files: bool) -> list[str]:
+    """Return the texts that the words of a command give: a word, or the lines of - and, with `files`, of .txt files."""
+    texts = []
+    for word in words:
+        lines = [word]
+        if word == "-" or (files and word.lower().endswith(".txt")):
+            lines = [line for line in lines_of(word, "file of texts") if line.strip()]
+            if not lines:
+                raise InputError(
+                    f"{'standard input' if word == '-' else word} has only empty lines; at least one text is needed"
+                )
+        texts += lines
+    return texts
+
+
 def look(words: list[str]):
     """RUN | --hf DIR [TEXT or FILE ...] [--out page.html]: show attention maps in one page for a browser."""
     from attention_jax import cli, load_run
-    from attention_jax.data.text_files import read_lines
 
-    asked, texts = cli.parse(cli.Look, words), []
-    for text in asked.texts:
-        lines = [text]
-        if text.lower().endswith(".txt"):
-            lines = [line for line in read_lines(text, "file of texts") if line.strip()]
-            if not lines:
-                raise InputError(f"{text} has only empty lines; at least one text is needed")
-        texts += lines
+    asked = cli.parse(cli.Look, words)
+    texts = texts_of(asked.texts, files=True)
     if asked.out and not asked.out.endswith((".html", ".htm")):
         raise InputError(f"--out needs a file that ends in .html; got {asked.out}")
     if asked.hf:
@@ -231,13 +252,12 @@ def attention_of_weights(directory: str, texts: list[str]):
 
 
 def translate(words: list[str]):
-    """RUN FILE [--out FILE]: translate a text file line by line (standard output without --out)."""
+    """RUN FILE|- [--out FILE]: translate a text file, or standard input, line by line (to standard output without --out)."""
     from attention_jax import cli, load_run
-    from attention_jax.data.text_files import read_lines
     from attention_jax.files import write_atomically
 
     asked = cli.parse(cli.Translate, words)
-    lines = read_lines(asked.file, "file to translate")
+    lines = lines_of(asked.file, "file to translate")
     if asked.out and (Path(asked.out).is_dir() or not Path(asked.out).resolve().parent.is_dir()):
         raise InputError(f"--out needs a file in a directory that exists, got {asked.out}")
     full = [line for line in lines if line.strip()]

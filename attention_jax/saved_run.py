@@ -105,8 +105,8 @@ def read_parameters(directory: Path, config: configs.Config, like=None):
     if (directory / "final").is_dir() or not has_checkpoint(directory):
         final = final_of(directory, config)
         return read_params(final) if like is None else load_params(final, like)
-    number, params = read_checkpoint(directory / "checkpoints", like)
-    print(f"note: {directory} has not ended; these are the parameters of step {number}", file=sys.stderr)
+    said, params = read_checkpoint(directory / "checkpoints", like)
+    print(f"note: {directory} has not ended; the parameters are those of {said}", file=sys.stderr)
     return params
 
 

@@ -76,7 +76,7 @@ def test_a_run_answers_elsewhere_after_its_data_are_gone_and_asks_for_them_to_ev
     assert interrupted.predict(["a b c"]) is not None
     capsys.readouterr()
     weights = saved_run.weights_of(tmp_path / "elsewhere")
-    assert "has not ended; these are the parameters of step" in capsys.readouterr().err
+    assert "has not ended; the parameters are those of its best epoch, step" in capsys.readouterr().err
     flat = exchange.flat(interrupted.params)
     assert weights.arrays.keys() == flat.keys()
     for name, array in flat.items():

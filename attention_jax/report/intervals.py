@@ -32,7 +32,7 @@ def clipped(interval: Interval, metric: str, value: float) -> Interval:
     Interval(low=97.0, high=100.0, why='3 seeds')
     """
     low, high = scale(metric)
-    if not low <= value <= high:  # a metric of one's own, in percent
+    if not low <= value <= high:  # a custom metric, in percent
         return interval
     return interval._replace(low=max(interval.low, low), high=min(interval.high, high))
 

@@ -44,8 +44,8 @@ def effects(settings: Settings, trials: Sequence[Trial]) -> list[Effect]:
     """Return the difference between each listed value of an option and its first one, with Student's 95 % interval.
 
     They are the coefficients of the least-squares fit of an additive model to the metric of every run: in a full grid,
-    the differences of means. There are none where an option has a range, or where trials are missing that tell two
-    options apart.
+    the differences of means. There are none where an option has a range, or where trials are missing that distinguish
+    two options.
     """
     if not all(isinstance(dimension, Values) for dimension in settings.space.values()):
         return []

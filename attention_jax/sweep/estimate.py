@@ -28,7 +28,7 @@ class Pace(NamedTuple):
 
 
 def pace(history: Sequence[Mapping], seconds: float) -> Pace:
-    """Return the pace of a run; of a single epoch, compilation cannot be told apart.
+    """Return the pace of a run; of a single epoch, compilation cannot be distinguished.
 
     >>> pace([{"epoch": 1, "step": 10, "seconds": 30.0}, {"epoch": 3, "step": 30, "seconds": 34.0}], 36.0)
     Pace(epoch=2.0, steps=10.0, once=28.0)

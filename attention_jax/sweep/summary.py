@@ -152,7 +152,7 @@ def as_json(settings: Settings, trials: Sequence[Trial], study: optuna.Study) ->
 
 
 def write(directory: Path, settings: Settings, trials: Sequence[Trial], study: optuna.Study):
-    """Write sweep.json and the figures, and print the table, the importances or effects, and the best trial's command."""
+    """Write sweep.json and the figures, and print the table, importances or effects, and the best trial's command."""
     values = as_json(settings, trials, study)
     write_json(directory / "sweep.json", values)
     paths = figures(f"{directory}/figures/", settings, trials)

@@ -255,8 +255,9 @@ def read_params(directory: Path):
     return load_params(directory, like)
 
 
-def read_checkpoint(directory: Path, like=None) -> tuple[int, Any]:
-    """Return (number, parameters) of the best epoch of a run, or of its latest checkpoint before the first epoch ends.
+def read_checkpoint(directory: Path, like=None) -> tuple[str, Any]:
+    """Return parameters of a run, those of its best epoch, or of its latest checkpoint before the first epoch ends, and
+    in words which these are.
 
     The directory is opened for reading only, so the run may train meanwhile. The parameters must have the shapes of
     `like`, if it is given.
@@ -268,11 +269,14 @@ def read_checkpoint(directory: Path, like=None) -> tuple[int, Any]:
     with contextlib.closing(ocp.CheckpointManager(Path(directory).absolute(), options=options)) as manager:
         quality = {number: (manager.metrics(number) or {}).get("0") for number in manager.all_steps()}
     known = [(value, number) for number, value in quality.items() if value is not None]
-    number = max(known)[1] if known else max(quality)
+    number, newest = max(known)[1] if known else max(quality), max(quality)
+    said = f"its best epoch, step {number} (the newest checkpoint is of step {newest})"
+    if not known:
+        said = f"its newest checkpoint, step {number}, as no epoch has ended"
     state = read_params(Path(directory) / str(number) / "state")
     if like is None:
-        return number, state["params"]
-    return number, _read_like(like, lambda: state["params"], f"the checkpoint {Path(directory) / str(number)}")
+        return said, state["params"]
+    return said, _read_like(like, lambda: state["params"], f"the checkpoint {Path(directory) / str(number)}")
 
 
 def _empty(like):
