@@ -9,7 +9,7 @@ from typing import Any
 
 from attention_jax import InputError, lifecycle, packed, run_directory, saved_run
 from attention_jax.config import Config
-from attention_jax.errors import explained, require
+from attention_jax.errors import explained
 from attention_jax.printing import outlasting_readers
 
 
@@ -26,7 +26,6 @@ class LoadedRun:
     def task(self) -> Any:
         """Data, model, loss and evaluation (attention_jax/tasks), with all data, which are loaded again. Raises
         InputError if they are missing or have changed, or if the run has no checkpoint."""
-        require("data")
         with explained():
             return saved_run.load_task(self.directory, self.config)
 

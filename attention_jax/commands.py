@@ -5,6 +5,7 @@ With no arguments it trains date_luong, an attention model that converts dates, 
 
 import contextlib
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Sequence
@@ -252,7 +253,7 @@ def attention_of_weights(directory: str, texts: list[str]):
 
 
 def translate(words: list[str]):
-    """RUN FILE|- [--out FILE]: translate a text file, or standard input, line by line (to standard output without --out)."""
+    """RUN FILE [--out FILE]: translate a text file, or - for standard input, line by line (to stdout without --out)."""
     from attention_jax import cli, load_run
     from attention_jax.files import write_atomically
 
@@ -299,7 +300,7 @@ def reproduce(words: list[str]):
     """[NAME ...] [--scale smoke|full|recorded] [--check --minutes 30]: run experiments and evaluate their claims."""
     from attention_jax import catalogue, check, cli, ledger, replication, results
     from attention_jax.comparison import elsewhere
-    from attention_jax.report.tables import show
+    from attention_jax.report.tables import fitted, show
 
     asked, options = cli.parse_known(cli.Reproduce, words)
     if asked.check:
@@ -316,12 +317,18 @@ def reproduce(words: list[str]):
     experiments = [catalogue.load_experiment(name) for name in asked.names or catalogue.names()]
     if options:  # a misspelt one is refused before anything is run
         [override(experiment.config()) for experiment in experiments]
-    rows = []
+    rows, compared = [], []
+    before = {one.name: ledger.recorded_runs(one.name, one.results) for one in experiments}
     for experiment in experiments:
         runs = ledger.reproduce(experiment, asked, override, [word for word in words if word not in asked.names])
         registered = None if asked.scale == "recorded" else {}  # a new run is judged, whatever its seed
         rows += results.judged(experiment, [] if asked.scale == "smoke" else runs, registered)
-    show(results.claims_table(rows))
+        compared += [results.variants_table(experiment, runs)] if asked.scale == "full" else []
+    for found in filter(None, compared):
+        for part in fitted(found, shutil.get_terminal_size((100, 24)).columns):
+            show(part)
+            print()
+    show(results.rerun_table(rows, before) if asked.scale == "full" else results.claims_table(rows))
     print()
     show(results.counts_table(rows))
     print("\n".join(filter(None, [results.caveats_line(rows), results.survival_line(rows)])))

@@ -107,6 +107,7 @@ def reproduce(
             if keep:
                 check_begun(experiment, directory)
             run = {"variant": variant, "seed": seed} | run_or_diverge(one, directory, experiment, asked)
+            print(f"{experiment.name} {variant} seed {seed}: in {directory}".replace("  ", " "), flush=True)
             if keep:
                 run["history"] = thinned(experiment, run["history"])
                 run |= origin(experiment, directory, command) | bleu_by_length(directory)
@@ -115,6 +116,13 @@ def reproduce(
                     keep_figures(experiment.name, directory, experiment.results)
                 draw(experiment)
             done.append(run)
+    if experiment.figure and not keep and asked.scale == "full":
+        by_variant = {
+            variant: [run for run in done if run["variant"] == variant and run["metrics"]] for variant in variants
+        }
+        figure = Path(asked.root, asked.scale, experiment.name, f"{experiment.name}.png")
+        if all(by_variant.values()) and experiment.figure(by_variant, figure):
+            print(f"{experiment.name}: {figure}")
     return done
 
 

@@ -117,7 +117,6 @@ def take(config: configs.Config, directory: Path):
     from attention_jax import tasks
     from attention_jax.train.checkpoint import save_params
 
-    require("data")
     if directory.exists():
         raise InputError(f"--out must be a directory that does not exist yet; {directory} does")
     task = tasks.build(config)

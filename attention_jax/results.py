@@ -135,6 +135,29 @@ def claims_table(rows: Sequence[Judged], sources: bool = False) -> Table:
     return Table("", columns + ("source",) * sources, lines, right=("published", "original", "replication", "judged"))
 
 
+def rerun_table(rows: Sequence[Judged], recorded: Mapping[str, Sequence[Mapping]]) -> Table:
+    """Tabulate claims of new runs beside the `recorded` runs, by experiment, that there were before."""
+    columns = ("experiment", "claim", "bound", "published", "recorded", "this run", "verdict")
+    lines = []
+    for one in rows:
+        claim = one.claim
+        cells = (claim.text, bounds(claim), number(claim.published), ours(claim, recorded[one.experiment]))
+        lines.append((one.experiment, *cells, ours(claim, one.original), with_caveats(claim, one.original)))
+    table = Table("", columns, lines, right=("published", "recorded", "this run"))
+    return without(table, "experiment") if len({one.experiment for one in rows}) == 1 else table
+
+
+def variants_table(experiment: Experiment, runs: Sequence[Mapping]) -> Table | None:
+    """Tabulate the metrics that an experiment's claims name, one row per variant; None for fewer than two variants."""
+    variants = list(dict.fromkeys(run["variant"] for run in runs))
+    metrics = list(dict.fromkeys(claim.metric for claim in experiment.claims))
+    if len(variants) < 2 or not metrics:
+        return None
+    cell = lambda variant, metric: ours(Claim("", metric, None, "", variant=variant, kind="measurement"), runs)
+    lines = [(variant or "-", *(cell(variant, metric) for metric in metrics)) for variant in variants]
+    return Table(experiment.name, ("variant", *metrics), lines, right=tuple(metrics))
+
+
 def source_cell(claim: Claim) -> str:
     """Describe the source, the differences in protocol, and when the bound was set."""
     spread = f"range of the source: {span(*claim.spread)}" if claim.spread else ""

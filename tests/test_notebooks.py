@@ -66,3 +66,16 @@ def test_the_notebook_runs_in_a_kernel(script, tmp_path):
     subprocess.run([*command, *options], check=True, env=environment, timeout=300)
     cells = json.loads((tmp_path / "run.ipynb").read_text(encoding="utf-8"))["cells"]
     assert all(cell["execution_count"] for cell in cells if cell["cell_type"] == "code")
+
+
+@pytest.mark.parametrize("place", [".", "docs/notebooks"])
+def test_the_script_finds_a_package_that_is_not_installed(script, place):
+    """In the working directories of scripts and of notebooks; the imports of its first cell are run."""
+    first = next(text for kind, text in cells_of_script(script) if kind == "code")
+    imports = "\n".join(line for line in first.splitlines() if line.startswith(("import sys", "sys.path")))
+    code = f"import sys; sys.path.remove('')\n{imports}\nimport attention_jax; print(attention_jax.__file__)"
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT / place, env=environment, capture_output=True, text=True
+    )
+    assert Path(done.stdout.strip()).resolve() == ROOT / "attention_jax" / "__init__.py", done.stderr

@@ -2,6 +2,9 @@
 
 import json
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -14,6 +17,7 @@ from attention_jax.data.pairs import Tokenizer
 from attention_jax.views import view_of
 from attention_jax.weights import exchange
 
+ROOT = Path(__file__).resolve().parents[1]
 FAMILIES = {model.task.rpartition(":")[2]: model for model in reversed(MODELS)}
 TEXTS = {
     "Seq2seqTask": ["a b", "c d 3"],
@@ -115,3 +119,42 @@ def test_a_damaged_or_later_file_is_one_line(tmp_path):
 def test_a_tokenizer_of_ones_own_is_not_stored():
     with pytest.raises(stored.NotStored):
         stored.encode(Tokenizer(str.split, " ".join), {})
+
+
+def test_a_run_loads_without_the_packages_of_other_data(monkeypatch):
+    """What its own data need is imported, and named if it is missing."""
+    monkeypatch.setattr("attention_jax.errors.installed", lambda package: False)
+    monkeypatch.setattr("attention_jax.saved_run.load_task", lambda directory, config: "the task")
+    assert load_run(ROOT / "tests" / "runs" / "date_luong.zip").task == "the task"
+
+    def missing(directory, config):
+        raise ModuleNotFoundError(name="sentencepiece")
+
+    monkeypatch.setattr("attention_jax.saved_run.load_task", missing)
+    with pytest.raises(InputError, match="this needs sentencepiece, which is not installed: pip install"):
+        load_run(ROOT / "tests" / "runs" / "date_luong.zip").task
+
+
+WITHOUT = """
+import sys
+from importlib.abc import MetaPathFinder
+class Missing(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("tensorflow_datasets", "array_record", "babel", "sklearn", "importlib_resources"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Missing())
+from attention_jax import load_run
+run = load_run(sys.argv[1])
+print(sorted(run.task.evaluate(run.params, True).metrics))
+"""
+
+
+@pytest.mark.slow
+def test_a_run_on_a_file_of_pairs_is_evaluated_without_tfds(tmp_path):
+    run = train_run(pairs(tmp_path / "pairs.tsv", "abcdefgh"), tmp_path / "run", quiet=True)
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT, str(tmp_path / "run")], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    evaluated = run.task.evaluate(run.params, True).metrics
+    assert done.stdout.strip() == str(sorted(evaluated))

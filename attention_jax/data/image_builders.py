@@ -17,6 +17,7 @@ from typing import ClassVar
 
 import numpy as np
 import tensorflow_datasets as tfds
+from tensorflow_datasets.core.download import downloader
 from tensorflow_datasets.image_classification import cifar, mnist
 
 from attention_jax import InputError
@@ -97,6 +98,8 @@ class _FromFiles:
             yield number, record | ({"id": f"{prefix}_{number:05d}"} if "id" in self.info.features else {})
 
     def _download(self, dl_manager, urls: dict[str, str]) -> dict[str, str]:
+        logging.getLogger("urllib3").setLevel(logging.ERROR)  # it warns of every attempt
+        downloader.MAX_RETRIES = 3  # those of TFDS take minutes without a network
         try:
             return {name: os.fspath(path) for name, path in dl_manager.download(urls).items()}
         except Exception as error:  # requests, urllib and TFDS each raise their own kinds

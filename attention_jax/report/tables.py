@@ -88,6 +88,30 @@ def plain(table: Table) -> str:
     )
 
 
+def fitted(table: Table, width: int) -> list[Table]:
+    """Divide the columns of a table so that each part, with the first column again, is at most `width` wide as text.
+
+    A single column may be wider.
+
+    >>> wide = Table("", ("name", "bleu", "chrf"), [("a", "38.04", "60.1")])
+    >>> [part.columns for part in fitted(wide, 12)]
+    [('name', 'bleu'), ('name', 'chrf')]
+    """
+    sizes = [max(map(len, cells)) for cells in zip(table.columns, *table.rows)]
+    parts, used = [], width
+    for column in range(1, len(sizes)):
+        if used + 2 + sizes[column] > width or not parts:
+            parts.append([0])
+            used = sizes[0]
+        parts[-1].append(column)
+        used += 2 + sizes[column]
+    pick = lambda row, columns: tuple(row[column] for column in columns)
+    return [
+        Table(table.title, pick(table.columns, columns), [pick(row, columns) for row in table.rows], table.right)
+        for columns in parts
+    ]
+
+
 def markdown(table: Table) -> str:
     """The table as GitHub markdown.
 

@@ -10,7 +10,7 @@ import optuna
 from optuna.trial import TrialState
 
 from attention_jax import catalogue, config as configs, ledger
-from attention_jax.files import read_json, write_json
+from attention_jax.files import write_json
 from attention_jax.report.intervals import Interval, clipped, of_mean
 from attention_jax.report.tables import Table, number, show, span
 from attention_jax.sweep import effects, plan, search

@@ -5,6 +5,10 @@
 # never writes the matrix of all pairs where that would be large, whatever the score is.
 
 # %%
+import sys
+
+sys.path += [".", "../.."]  # a clone runs this without an installed package
+
 import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt

@@ -5,6 +5,10 @@
 # so that the notebook runs anywhere: ten images of each digit, larger than those that the model was trained on.
 
 # %%
+import sys
+
+sys.path += [".", "../.."]  # a clone runs this without an installed package
+
 import tempfile
 from pathlib import Path
 

@@ -4,6 +4,10 @@
 # Four lookups, sixty years, one function. Only the score changes, and what is learnt.
 
 # %%
+import sys
+
+sys.path += [".", "../.."]  # a clone runs this without an installed package
+
 import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt

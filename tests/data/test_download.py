@@ -1,10 +1,13 @@
 import hashlib
 import os
+import types
 from pathlib import Path
 
 import pytest
+from tensorflow_datasets.core.download import downloader
 
 from attention_jax import InputError
+from attention_jax.data import image_builders
 from attention_jax.data.download import download
 
 CONTENT = bytes(range(256)) * 200
@@ -67,3 +70,18 @@ def test_not_found_and_not_reachable_are_one_line(server, tmp_path):
         download(server.url + "nothing", str(tmp_path / "a"), SHA256)
     with pytest.raises(InputError, match="cannot download http://127.0.0.1:9/"):
         download("http://127.0.0.1:9/a", str(tmp_path / "a"), SHA256)
+
+
+def test_images_without_a_network_are_one_line_after_a_few_attempts(caplog):
+    """TFDS would try for minutes, with a warning for each attempt."""
+    tried = []
+
+    def fetch(urls):
+        tried.append(downloader.MAX_RETRIES)
+        with downloader.open_url("http://127.0.0.1:9/images.gz"):
+            raise AssertionError("nothing answers there")
+
+    builder = types.SimpleNamespace(name="images")
+    with pytest.raises(InputError, match=r"cannot download images \(.*--data.path"):
+        image_builders._FromFiles._download(builder, types.SimpleNamespace(download=fetch), {"x": "http://x"})
+    assert tried == [3] and not caplog.records

@@ -1,0 +1,70 @@
+"""What `reproduce` tells of new runs: beside the recorded ones, variant by variant, and where they are."""
+
+import json
+
+import pytest
+
+from attention_jax import commands
+from attention_jax.report.tables import Table, fitted, plain
+
+MINE = """
+from attention_jax.config import Claim, Config, Dates, LuongSeq2seq, replace
+
+CLAIMS = (
+    Claim("the first is high", "test.accuracy", 0.8, "me", kind="aim", at_least=0.5, variant="first"),
+    Claim("and better", "test.accuracy", None, "me", kind="order", at_least=0.0, variant="first", minus="second"),
+)
+
+
+def config():
+    return Config("mine", Dates(), LuongSeq2seq())
+
+
+def variants():
+    return {"first": config(), "second": replace(config(), **{"model.hidden_size": 4})}
+
+
+def study(config, directory):
+    return {"test.accuracy": 0.75 if config.model.hidden_size > 4 else 0.25}
+
+
+def figure(runs, path):
+    path.write_text(" ".join(f"{name} {len(some)}" for name, some in runs.items()))
+    return path
+"""
+
+
+def test_a_run_that_is_not_recorded_is_shown_beside_the_record_with_its_place(tmp_path, capsys, monkeypatch):
+    """The first variant was recorded with 0.6; now it has 0.75 and the second 0.25."""
+    (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "results").mkdir()
+    recorded = {"variant": "first", "seed": 0, "metrics": {"test.accuracy": 0.6}, "history": []}
+    (tmp_path / "results" / "mine.json").write_text(json.dumps({"experiment": "mine", "runs": [recorded]}))
+    before = (tmp_path / "results" / "mine.json").read_bytes()
+    with pytest.raises(SystemExit) as stop:
+        commands.reproduce([str(tmp_path / "mine.py"), "--no-record", "--root", str(tmp_path / "runs")])
+    lines = capsys.readouterr().out.splitlines()
+    assert not stop.value.code and (tmp_path / "results" / "mine.json").read_bytes() == before
+    directory = tmp_path / "runs" / "full" / "mine"
+    assert [line for line in lines if str(directory) in line] == [
+        f"mine first seed 0: in {directory / 'first-seed0'}", f"mine second seed 0: in {directory / 'second-seed0'}",
+        f"mine: {directory / 'mine.png'}",
+    ]  # fmt: skip
+    assert (directory / "mine.png").read_text() == "first 1 second 1"
+    cells = [line.split() for line in lines]
+    assert ["variant", "test.accuracy"] in cells and ["first", "0.75"] in cells and ["second", "0.25"] in cells
+    [first] = [line for line in lines if line.startswith("the first is high")]
+    assert first.split()[4:8] == [">=", "0.5", "0.8", "0.6"] and first.split()[8:10] == ["0.75", "holds"]
+    [second] = [line for line in lines if line.startswith("and better")]
+    assert second.split()[2:8] == [">=", "0", "-", "-", "0.5", "holds"]
+
+
+def test_a_wide_table_is_divided_into_parts_of_the_terminals_width():
+    names = tuple(f"valid.metric_{number}" for number in range(12))
+    table = Table("x", ("variant", *names), [("a long name", *map(str, range(12))), ("b", *map(str, range(12)))])
+    parts = fitted(table, 60)
+    assert sum((part.columns[1:] for part in parts), ()) == names and all(
+        part.columns[0] == "variant" for part in parts
+    )
+    assert max(len(line) for part in parts for line in plain(part).splitlines()) <= 60
+    assert [len(part.rows) for part in parts] == [2] * len(parts)
