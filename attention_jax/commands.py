@@ -6,7 +6,6 @@ With no arguments it trains date_luong, an attention model that converts dates, 
 import contextlib
 import os
 import shutil
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -487,8 +486,6 @@ def run():
             raise SystemExit(130) from None
         except KeyboardInterrupt:
             raise SystemExit(130) from None
-        except BrokenPipeError:  # the reader of `launch.py list | head` has gone
-            raise SystemExit(128 + signal.SIGPIPE) from None
         finally:
-            with contextlib.suppress(InputError, BrokenPipeError):
+            with contextlib.suppress(InputError, SystemExit):
                 sys.stdout.flush()

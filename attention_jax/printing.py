@@ -4,6 +4,7 @@ import ast
 import contextlib
 import os
 import shutil
+import signal
 import sys
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping
@@ -90,9 +91,9 @@ class Lasting:
 
 
 def refuse(error: OSError):
-    """Raise the error of a standard output for which alone a command is there, BrokenPipeError or InputError."""
+    """End a command that is there for its output: without a word with 141 if the reader has left, else InputError."""
     if isinstance(error, BrokenPipeError):
-        raise error
+        raise SystemExit(128 + signal.SIGPIPE) from None
     raise InputError(f"standard output cannot be written ({error.strerror}): send it to another place") from error
 
 
