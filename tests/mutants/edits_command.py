@@ -11,6 +11,7 @@ MUTANTS = (
         'raise SystemExit(1 if any(one.verdict == "missed" for one in rows) else 0)',
         'raise SystemExit(1 if all(one.verdict == "missed" for one in rows) else 0)',
         (
+            "tests/test_commands.py",
             "tests/test_launch.py::test_a_file_of_ones_own_is_reproduced_beside_it",
             *LAUNCH,
             "tests/test_ledger.py",
@@ -36,14 +37,14 @@ MUTANTS = (
         "attention_jax/commands.py",
         "    if asked.preset:\n        raise",
         "    if asked.preset == directory:\n        raise",
-        ("tests/test_launch.py::test_a_run_is_resumed_only_as_what_it_is", *LAUNCH),
+        ("tests/test_commands.py", "tests/test_launch.py::test_a_run_is_resumed_only_as_what_it_is", *LAUNCH),
     ),
     Mutant(
         "foreign-code-always-trusted",
         "attention_jax/commands.py",
         "run = load_run(asked.run, trust_code=asked.trust_code)\n    for name, value",
         "run = load_run(asked.run, trust_code=True)\n    for name, value",
-        (*LAUNCH, "tests/test_saved_run.py", "tests/test_config_json.py"),
+        ("tests/test_commands.py", *LAUNCH, "tests/test_saved_run.py", "tests/test_config_json.py"),
     ),
     Mutant(
         "write-not-atomic",

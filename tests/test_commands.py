@@ -1,0 +1,74 @@
+"""What the functions behind the commands make of their options, without a process and without training."""
+
+import dataclasses
+import json
+
+import pytest
+
+from attention_jax import InputError, cli, commands, config as configs
+from attention_jax.files import write_json
+from experiments import translate_files
+
+RUN = {"variant": "", "seed": 0, "history": [], "environment": {"commit": "c"}}
+
+
+@pytest.mark.parametrize("error, code", [(0.5, 0), (3.0, 1), (9.0, 1)])
+def test_one_missed_claim_of_several_makes_the_exit_code_1(tmp_path, error, code):
+    """Both claims hold, one is missed, both are missed; on recorded numbers, so that nothing runs."""
+    (tmp_path / "mine.py").write_text(
+        "from attention_jax.config import Claim\n"
+        "from experiments.date_luong import config\n"
+        "claim = lambda most: Claim(f'below {most}', 'test.error', None, 'me', kind='aim', at_most=most)\n"
+        "CLAIMS = (claim(2.0), claim(5.0))\n"
+    )
+    record = {"experiment": "mine", "runs": [RUN | {"metrics": {"test.error": error}}]}
+    write_json(tmp_path / "results" / "mine.json", record)
+    with pytest.raises(SystemExit) as stop:
+        commands.reproduce([str(tmp_path / "mine.py"), "--scale", "recorded"])
+    assert stop.value.code == code
+
+
+class Asked(Exception):
+    """Ends a command where it asks for a run."""
+
+
+@pytest.mark.parametrize("flags, trusted", [((), False), (("--trust-code",), True)], ids=["untrusted", "trusted"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "evaluate RUN",
+        "predict RUN text",
+        "look RUN",
+        "translate RUN TEXTS",
+        "plot RUN",
+        "pack RUN",
+        "export RUN",
+        "export RUN --to stablehlo",
+    ],
+)
+def test_a_command_imports_the_code_that_a_run_names_only_if_it_is_trusted(
+    words, flags, trusted, tmp_path, monkeypatch
+):
+    def ask(*_, trust_code=None, **__):
+        raise Asked(trust_code)
+
+    for place in ("attention_jax.load_run", "attention_jax.saved_run.read_config"):
+        monkeypatch.setattr(place, ask, raising=False)
+    write_json(tmp_path / "run" / "result.json", {})
+    (tmp_path / "run" / "final").mkdir()
+    (tmp_path / "texts").write_text("a text\n")
+    places = {"RUN": str(tmp_path / "run"), "TEXTS": str(tmp_path / "texts")}
+    command, *rest = [places.get(word, word) for word in words.split()]
+    with pytest.raises(Asked) as asked:
+        commands.COMMANDS[command]([*rest, *flags])
+    assert asked.value.args == (trusted,)
+
+
+def test_the_preset_and_the_weights_of_a_new_run_are_refused_for_one_that_has_begun(tmp_path):
+    asked = cli.Train("translate_files", out=str(tmp_path), resume=True)
+    [preset, *_] = translate_files.presets()
+    write_json(tmp_path / "config.json", json.loads(json.dumps(configs.to_json(translate_files.config()))))
+    assert commands.config_before(asked) == translate_files.config()
+    for changed, word in (({"preset": preset}, f"--preset {preset}"), ({"init_weights": "x"}, "--from x")):
+        with pytest.raises(InputError, match=f"has begun; {word} is for a new one"):
+            commands.config_before(dataclasses.replace(asked, **changed))
