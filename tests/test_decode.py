@@ -298,3 +298,10 @@ def test_a_prompt_is_read_before_anything_is_written():
     prompt = jnp.array([[1, 2, 3], [6, 6, 0]])
     written = sample(step, jnp.zeros(2, jnp.int32), prompt, 3, temperature=0.0)
     assert written.tolist() == [[6, 5, 3], [5, 3, 6]]
+
+
+def test_the_tokens_of_a_row_are_drawn_independently():
+    """Of five equal tokens the next one is the same in a fifth of all steps."""
+    step = lambda tokens, cache: (jnp.zeros((len(tokens), 5)), cache)
+    drawn = np.asarray(sample(step, None, jnp.zeros((400, 1), jnp.int32), 6, rng=jax.random.key(0)))
+    assert abs((drawn[:, 1:] == drawn[:, :-1]).mean() - 0.2) < 4 * np.sqrt(0.16 / 2000)

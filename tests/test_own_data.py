@@ -11,7 +11,7 @@ from PIL import Image
 from test_launch import launch_here
 
 from attention_jax import InputError, tasks
-from attention_jax.config import replace
+from attention_jax.config import TextFile, replace
 from attention_jax.data import corpora, images, labelled_texts, text_windows
 from attention_jax.printing import in_a_line
 from experiments import classify_images, classify_text, language_model, translate_files
@@ -304,3 +304,15 @@ def test_some_texts_of_every_class_train(share):
     assert sorted(np.concatenate(list(parts.values()))) == list(range(28))
     assert set(label[parts["train"]]) == {0, 1, 2, 3} and set(label[parts["test"]]) == {0, 1, 2}
     assert sum(label[parts["train"]] == 0) >= 2
+
+
+@pytest.mark.parametrize("length", [16, 20, 23])
+def test_held_out_windows_go_on_to_the_end_of_their_part(tmp_path, length):
+    """Window after window without a gap; what is left is too short for another one."""
+    (tmp_path / "own.txt").write_text("".join(f"the line of number {n}\n" for n in range(100)))
+    options = TextFile(text_file=str(tmp_path / "own.txt"), tokenizer="character", sequence_length=length)
+    found = text_windows.load(options)
+    for name, rows in found.held_out.items():
+        tokens = found.facts[f"{name}_tokens"]
+        assert rows.shape == ((tokens - 1) // length, length + 1)
+        np.testing.assert_array_equal(rows[1:, 0], rows[:-1, -1])

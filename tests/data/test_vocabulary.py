@@ -37,3 +37,7 @@ def test_a_token_twice_is_an_error():
 def test_of_sentences_counts_sorts_and_leaves_out_the_rare():
     v = Vocabulary.of_sentences([["b", "a", "c"], ["b", "a"], ["b", UNK]], min_frequency=2, unk=UNK)
     assert v.tokens == [UNK, "b", "a"]
+
+
+def test_tokens_that_are_equally_frequent_stand_in_alphabetical_order():
+    assert Vocabulary.of_sentences([["c", "a"], ["d", "b", "d"]]).tokens == ["d", "a", "b", "c"]

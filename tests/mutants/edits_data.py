@@ -71,7 +71,13 @@ MUTANTS = (
         "attention_jax/data/text_windows.py",
         "(len(part) - steps - 1) // stride + 1, steps, stride)",
         "(len(part) - steps - 1) // stride, steps, stride)",
-        ("tests/data/test_text_files.py", "tests/tasks/test_language.py", "tests/data/test_shakespeare.py"),
+        (
+            "tests/test_own_data.py::test_held_out_windows_go_on_to_the_end_of_their_part",
+            "tests/data/test_text_files.py",
+            "tests/tasks/test_language.py",
+            "tests/data/test_shakespeare.py",
+            "tests/test_own_data.py",
+        ),
     ),
     Mutant(
         "stream-resumes-at-the-beginning-of-the-epoch",
