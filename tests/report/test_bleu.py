@@ -88,3 +88,9 @@ def test_unpaired_sentences_are_refused(hypotheses, references):
 def test_empty_hypotheses_are_scored_not_refused():
     assert bleu(["", "a b c d"], ["x y", "a b c d"]).score < 100
     assert np.isfinite(bleu([""], ["x y"]).score)
+
+
+def test_upper_case_is_not_lower_case_unless_asked_for():
+    written, meant = ["A b c d e"], ["a b c d e"]
+    assert bleu(written, meant).score < 90 and bleu(written, meant, lowercase=True).score == 100.0
+    assert "case:mixed" in bleu(written, meant).signature

@@ -237,3 +237,10 @@ def test_all_platforms_have_long_half_precision_attention(tmp_path):
     params = jax.eval_shape(task.init, jax.random.PRNGKey(0))
     for platform in ("cuda", "tpu"):
         assert stablehlo.exported(served, stablehlo.flat(params), platform).platforms == (platform,)
+
+
+def test_a_source_gets_an_end_where_the_vocabulary_has_one(tmp_path):
+    task_of = tiny.builder(tmp_path)
+    model = configs.LuongSeq2seq(hidden_size=8, embed_size=4)
+    end = lambda task: stablehlo.service(task).preprocessing["encode"]["end"]
+    assert end(task_of(model)) == ["<eos>"] and end(task_of(model, data=configs.Dates(examples=100))) == []
