@@ -105,10 +105,3 @@ def test_the_cache_writes_what_the_whole_model_would(task, sampling):
 def test_options_of_translation_are_refused(task):
     with pytest.raises(InputError, match="decode=Sampling"):
         tasks.build(replace(task.config, decode=Decode()))
-
-
-def test_of_a_prompt_that_is_too_long_the_last_tokens_are_read(task):
-    learned = replace(task.config.model, position_embedding="learned", max_length=8)
-    config = replace(task.config, model=learned, decode=Sampling(length=3))
-    view = view_of(tasks.build(config, task.data))
-    assert list(range(10))[view.context] == [5, 6, 7, 8, 9] and list(range(3))[view.context] == [0, 1, 2]
