@@ -454,3 +454,11 @@ def test_why_nothing_or_no_more_is_trained_is_one_line(tmp_path, capsys):
     early = "stopped after epoch 4: valid.loss has not improved since epoch 2; "
     assert lines[0] == lines[1] == [f"{early}a --train.patience larger than 2, or 0, continues"]
     assert len(lines[2]) == 1 and lines[2][0].startswith("nothing to train: the run has its 16 steps behind it")
+
+
+def test_the_last_epochs_are_as_many_as_asked_for_of_those_kept(tmp_path):
+    train = Train(total_epochs=4, keep_last=4)
+    train_one(least_squares(), OPTIM, train, tmp_path, quiet=True)
+    kept = Checkpoints(tmp_path / "checkpoints", train)
+    assert kept.numbers() == [4, 8, 12, 16] and kept.last_epochs(1) == [16] and kept.last_epochs(3) == [8, 12, 16]
+    kept.close()
