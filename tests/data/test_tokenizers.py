@@ -105,3 +105,9 @@ def test_spacys_rules():
     pytest.importorskip("spacy")
     assert tokenizers.spacy("de").tokens("Zwei  Männer, z.B. er.") == ["Zwei", "Männer", ",", "z.B.", "er", "."]
     assert tokenizers.spacy("en").split(["don't go"]) == [["do", "n't", "go"]]
+
+
+def test_an_earlier_merge_comes_before_a_later_one():
+    tokens = lambda *merges: tokenizers.bpe_of_merges(merges).tokens("abc")
+    assert tokens(("a", "b"), ("b", "c</w>")) == ["ab@@", "c"]
+    assert tokens(("b", "c</w>"), ("a", "b")) == ["a@@", "bc"]

@@ -89,8 +89,8 @@ MUTANTS = (
     Mutant(
         "stream-trains-on-held-out-sources",
         "attention_jax/data/pair_streams.py",
-        "if pair[0] not in self.held_out:",
-        "if pair[1] not in self.held_out:",
+        "if pair_files.key(pair[0], options) not in self.held_out:",
+        "if pair_files.key(pair[1], options) not in self.held_out:",
         ("tests/data/test_pair_streams.py",),
     ),
     Mutant(

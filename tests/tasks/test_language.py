@@ -105,3 +105,11 @@ def test_the_cache_writes_what_the_whole_model_would(task, sampling):
 def test_options_of_translation_are_refused(task):
     with pytest.raises(InputError, match="decode=Sampling"):
         tasks.build(replace(task.config, decode=Decode()))
+
+
+def test_bits_per_character_are_bits_per_token_over_its_characters(task, params):
+    """One program. A perplexity of 2 ** n is n bits."""
+    data = task.data._replace(characters_per_token=dict.fromkeys(task.data.held_out, 4.0))
+    found = tasks.build(task.config, data).evaluate(params, False).metrics
+    for split in task.data.held_out:
+        assert found[f"{split}.bits_per_character"] == pytest.approx(np.log2(found[f"{split}.perplexity"]) / 4)

@@ -12,7 +12,6 @@ from attention_jax import InputError, catalogue, config as configs
 from attention_jax.ops.rollout import rollout
 from attention_jax.train import placement
 from attention_jax.views import run_figures, view_of
-from attention_jax.views.attention_maps import token_attention
 from experiments import head_pruning, nadaraya_watson
 
 
@@ -184,23 +183,3 @@ def test_kernel_regression_shows_what_it_weighs():
 def test_a_model_without_attention_has_no_page(task_of):
     task = task_of(configs.StackedLSTM(num_layers=1, hidden_size=8))
     assert run_figures.attention_page(task, begun(task)) is None
-
-
-def test_only_the_axis_that_was_read_in_reverse_is_turned():
-    """Without a model: of 2 x 3 tokens and one of padding on each side."""
-    weights = np.arange(12.0).reshape(1, 1, 1, 3, 4)
-    found = {"weights": {"cross_attention": weights}, "rollout": {}}
-    for reverse in ("", "q", "k", "qk"):
-        shown = token_attention(configs.Bahdanau(), "cross", 0, found, ("x", "y"), ("a", "b", "c"), {}, reverse)
-        turn = slice(None, None, -1 if "q" in reverse else 1), slice(None, None, -1 if "k" in reverse else 1)
-        np.testing.assert_array_equal(shown.weights[0, 0], weights[0, 0, 0, :2, :3][turn])
-        assert (shown.queries.tokens, shown.keys.tokens) == (("x", "y")[turn[0]], ("a", "b", "c")[turn[1]])
-
-
-def test_every_hypothesis_stands_beside_its_own_source(task_of):
-    data = configs.Dates(examples=100)
-    view = view_of(task_of(configs.LuongSeq2seq(hidden_size=8, embed_size=4), data=data))
-    tokens = np.arange(12).reshape(2, 3, 2)
-    rows = view.teacher_forced({"source": np.array([[7], [8]]), "source_length": np.array([1, 1])}, tokens)
-    assert rows["source"][:, 0].tolist() == [7, 7, 7, 8, 8, 8]
-    np.testing.assert_array_equal(rows["target"][:, 1:], tokens.reshape(6, 2))
