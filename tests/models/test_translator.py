@@ -367,6 +367,7 @@ def test_the_top_layer_of_the_decoder_asks_the_source(contract):
 def test_dropout_between_layers_leaves_the_last_one_alone():
     model = Encoder(vocab=5, embed_size=2, hidden_size=3, layer_dropout=0.5, embed_scale=1.0)
     source, length = jnp.array([[1, 2, 3]]), jnp.array([3])
-    variables = model.init(jax.random.key(0), source, length)
-    hidden = lambda train: model.apply(variables, source, length, train=train, rngs={"dropout": jax.random.key(1)})[0]
+    variables, rngs = jax.jit(model.init)(jax.random.key(0), source, length), {"dropout": jax.random.key(1)}
+    call = jax.jit(model.apply, static_argnames="train")
+    hidden = lambda train: call(variables, source, length, train=train, rngs=rngs)[0]
     np.testing.assert_array_equal(hidden(True), hidden(False))

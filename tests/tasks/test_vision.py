@@ -280,7 +280,8 @@ def test_the_three_most_probable_classes_are_named_in_their_order(tiny, tmp_path
     task, params = tiny
     pixels = task.data.held_out["test"].image[3]
     Image.fromarray(pixels[..., 0]).save(tmp_path / "x.png")
-    logits = task.model.apply({"params": params}, task.preparation.for_evaluation(jnp.asarray(pixels[None])))[0][0]
+    image = task.preparation.for_evaluation(jnp.asarray(pixels[None]))
+    logits = quick(task.model.apply)({"params": params}, image)[0][0]
     largest = np.argsort(np.asarray(logits))[::-1][:3]
     expected = [f"{task.data.names[i]} {x:.3f}" for i, x in zip(largest, np.asarray(jax.nn.softmax(logits))[largest])]
     assert view_of(task).predict(params, [str(tmp_path / "x.png")], None) == [", ".join(expected)]
