@@ -360,23 +360,24 @@ def sweep(words: list[str]):
 
     named = lambda asked: catalogue.load_experiment(asked.experiment).config()
     asked, config = cli.parse_with_config(cli.Sweep, words, named)
-    if asked.experiment.endswith(".py"):
+    experiment = catalogue.load_experiment(asked.experiment)
+    if experiment.file.resolve().parent != catalogue.ROOT.resolve():
         raise InputError(
-            f"the workers of a sweep find an experiment by its name: put {asked.experiment} into experiments/"
+            f"the workers of a sweep find an experiment by its name: put {asked.experiment} into {catalogue.ROOT}"
         )
     require("train", "data", "report", "sweep")
     from attention_jax.sweep import driver, estimate, summary
     from attention_jax.sweep.space import assignments
 
-    over = assignments(sum(asked.over, ())) or catalogue.load_experiment(asked.experiment).sweep()
+    over = assignments(sum(asked.over, ())) or experiment.sweep()
     settings = driver.settings_of(config, over, asked.method, asked.trials, asked.seeds, asked.metric)
-    directory = Path(asked.out or f"runs/sweeps/{asked.experiment}")
+    directory = Path(asked.out or f"runs/sweeps/{experiment.name}")
     if asked.dry_run:
         return estimate.announce(settings, driver.first_points(settings), directory)
     if asked.record:
         if not catalogue.CHECKOUT:
             raise InputError("--record needs a checkout of the repository, where results are kept: leave it out")
-        ledger.check_committed(catalogue.load_experiment(asked.experiment))
+        ledger.check_committed(experiment)
     try:
         trials = driver.sweep(settings, directory, jobs=asked.jobs, ray=asked.ray, population=asked.population)
     except (Interrupted, KeyboardInterrupt):

@@ -128,7 +128,7 @@ def _dimension(name: str, kind: type, text: str) -> Values | Range:
     """Parse the range or list of a parameter."""
     low, dots, rest = text.partition("..")
     if not dots or (kind is str and not low.isdigit()) or (kind not in (int, float) and "," in text):
-        return Values(tuple(dict.fromkeys(_value(name, kind, word) for word in text.split(","))))
+        return Values(tuple(dict.fromkeys(_value(name, kind, word) for word in listed(text))))
     if kind not in (int, float):
         raise InputError(f"{name} is not a number, so it has no range; list its values: {name}={_example(kind)}")
     high, *marks = rest.split(":")
@@ -141,6 +141,22 @@ def _dimension(name: str, kind: type, text: str) -> Values | Range:
     if log and low <= 0:
         raise InputError(f"a logarithmic range cannot touch zero: {name} must start above 0; got {text}")
     return Range(low, high, log, kind is int, int(points[0]) if points else 0)
+
+
+def listed(text: str) -> list[str]:
+    """Split a list of values at its commas, except for those inside parentheses.
+
+    >>> listed("mine.ideas:Two(0.1,0.2),scaled_dot")
+    ['mine.ideas:Two(0.1,0.2)', 'scaled_dot']
+    """
+    words, depth = [""], 0
+    for letter in text:
+        depth += (letter in "([{") - (letter in ")]}")
+        if letter == "," and depth <= 0:
+            words.append("")
+        else:
+            words[-1] += letter
+    return words
 
 
 def _value(name: str, kind: type, word: str):

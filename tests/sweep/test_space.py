@@ -88,3 +88,18 @@ def test_every_end_of_a_range_and_every_value_of_a_list_is_within_the_bounds(val
 def test_a_path_with_two_dots_is_a_value_and_no_range(path):
     config = Config("translate_files", Corpus(), LuongSeq2seq())
     assert parse(config, {"data.tsv-file": path}) == {"data.tsv_file": Values((path,))}
+
+
+@pytest.mark.parametrize(
+    "text, values",
+    [
+        ("dot,general", ["dot", "general"]),
+        ("mine.ideas:Two(0.1,0.2),scaled_dot", ["mine.ideas:Two(0.1,0.2)", "scaled_dot"]),
+        ("mine:A((1,2),[3,4]),mine:B()", ["mine:A((1,2),[3,4])", "mine:B()"]),
+        ("mine:A(1,2)", ["mine:A(1,2)"]),
+    ],
+)
+def test_commas_in_parentheses_belong_to_a_value(text, values):
+    space = parse(DATE, {"model.score": text})
+    assert space["model.score"].choices == tuple(values)
+    assert parse(DATE, spelled(space)) == space
