@@ -134,8 +134,8 @@ class Look(RunCommand):
     hf: bool = False
     """RUN is the local directory of a Hugging Face model, ViT, MarianMT or GPT-2, instead of a run."""
     out: str = ""
-    """The file to write; by default figures/look.html of the run, or figures/look-own.html of texts of your own;
-    DIR.html with --hf."""
+    """The file to write; by default figures/look.html of the run, or figures/look-own.html of texts of your own; with
+    --hf NAME.html in the working directory, where NAME is the name of the model's directory."""
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ class Sweep:
     """Search the options of an experiment; an existing sweep is resumed. Its other options may be added."""
 
     experiment: Annotated[Positional[str], positional("NAME")]
-    """An experiment of `launch.py list`; before all options."""
+    """An experiment of `launch.py list`, or its file in experiments/; before all options."""
     over: Lists = ()
     """optim.learning-rate=1e-4..1e-2:log model.hidden-size=64,128 ...; by default that of the experiment."""
     seeds: int = 1
