@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from attention_jax import config as configs
-from attention_jax.config import ModelOptions, Options
+from attention_jax.config import ModelOptions, OneOf, Options
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "attention_jax"
@@ -152,7 +152,9 @@ def families() -> dict[str, list[type]]:
 def vocabulary(kinds: list[type]) -> set[str]:
     """The names of the options of these classes, and the values that they choose from."""
     words = {name for kind in kinds for name in dir(kind) if not name.startswith("_")}
-    hints = [hint for kind in kinds for hint in typing.get_type_hints(kind).values()]
+    hints = [hint for kind in kinds for hint in typing.get_type_hints(kind, include_extras=True).values()]
+    marks = [mark for hint in hints for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, OneOf)]
+    words = words.union(*(mark.names for mark in marks))
     return words.union(*(typing.get_args(hint) for hint in hints if typing.get_origin(hint) is typing.Literal))
 
 

@@ -316,6 +316,9 @@ def test_a_file_of_ones_own_is_reproduced_beside_it(tmp_path):
     (recorded,) = json.loads((tmp_path / "results" / "mine.json").read_text())["runs"]
     assert recorded["command"] == "python launch.py reproduce mine --train.max-steps 2"
     assert "put" in refused("sweep", experiment, "--dry-run")
+    over = "--over", "model.score=cosine(1.0),dot", "--metric", "valid.loss", "--data.validation", "100", "--dry-run"
+    by_path, by_name = (launch_here("sweep", name, *over) for name in ("experiments/date_luong.py", "date_luong"))
+    assert by_path.returncode == 0 and by_path.stdout == by_name.stdout, by_path.stderr
     assert "no experiment file" in refused("train", tmp_path / "none.py")
 
 
@@ -501,3 +504,24 @@ def test_interrupted_and_resumed_ends_in_the_same_parameters(tmp_path, run, name
         assert resumed.returncode == 0, resumed.stderr
     ours, theirs = parameters(tmp_path / "b"), parameters(run)
     assert ours.keys() == theirs.keys() and all((ours[k] == theirs[k]).all() for k in ours)
+
+
+@pytest.mark.parametrize(("decorator", "said"), [("", "@pytree"), ("@pytree\n", "give its arguments in parentheses")])
+def test_a_score_of_ones_own_that_lacks_something_leaves_nothing(tmp_path, monkeypatch, decorator, said):
+    name = f"lacking{len(decorator)}"
+    (tmp_path / f"{name}.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from attention_jax import pytree\n"
+        "from attention_jax.ops.scores import Score\n"
+        f"{decorator}@dataclass(frozen=True)\n"
+        "class Mine(Score):\n"
+        f"    scale: float{'' if decorator else ' = 1.0'}\n"
+        "    def __call__(self, query, key):\n"
+        "        return query @ key.T * self.scale\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    out = tmp_path / "run"
+    done = launch_here("train", "date_luong", *TINY, "--model.score", f"{name}:Mine", "--out", out)
+    *_, last = done.stderr.splitlines()  # the data may be prepared before
+    assert done.returncode == 2 and last.startswith("error: --model.score ") and said in last
+    assert "Traceback" not in done.stderr and not out.exists()

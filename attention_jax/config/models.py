@@ -56,7 +56,8 @@ Score = Annotated[str, OneOf(tuple(SCORES), arguments=True)]
 HeadScore = Annotated[str, OneOf(tuple(name for name in SCORES if name != "location"), arguments=True)]
 """Score of an attention head; "location" is a bias over positions, which Transformers choose by `PositionEmbedding`."""
 NormaliserName = Annotated[str, OneOf(tuple(NORMALISERS), arguments=True)]
-PositionEmbedding = Literal["none", "sinusoidal", "learned", "shaw", "transformer_xl", "t5", "alibi", "rotary"]
+POSITIONS = ("none", "sinusoidal", "learned", "shaw", "transformer_xl", "t5", "alibi", "rotary")
+PositionEmbedding = Annotated[str, OneOf(POSITIONS)]
 """How positions are encoded in a Transformer (attention_jax/models/position_encodings.py)."""
 Activation = Literal["relu", "gelu", "gelu_tanh", "swish"]
 """Activation of a feed-forward layer; gelu is exact, with the error function, and gelu_tanh its approximation."""
@@ -302,8 +303,10 @@ class Vit(TransformerLayers):
     """Attention heads of a layer; they divide hidden_size."""
     pool: Literal["token", "mean", "attention"] = "token"
     """Input of the classifier: a class token, the mean of all tokens, or attention pooling with one learned query."""
-    position_embedding: Literal["learned", "sinusoidal", "rotary", "none"] = option("learned", was="position")
-    """Position encoding of the patches."""
+    position_embedding: Annotated[str, OneOf(("learned", "sinusoidal", "rotary", "none"))] = option(
+        "learned", was="position"
+    )
+    """Position encoding of the patches, or package.file:Class of yours: a bias of the scores, or a Flax module."""
     use_bias: bool = option(True, was="bias")
     """Bias terms in the four attention projections."""
     activation: Activation = "gelu"
@@ -357,8 +360,8 @@ class Cct(TransformerLayers):
     """Transformer layers."""
     num_heads: int = option(2, at_least=1, smoke=2, was="heads")
     """Attention heads of a layer; they divide hidden_size."""
-    position_embedding: Literal["learned", "none"] = option("learned", was="position")
-    """Position encoding of the tokens (attention_jax/models/position_encodings.py)."""
+    position_embedding: Annotated[str, OneOf(("learned", "none"))] = option("learned", was="position")
+    """Position encoding of the tokens, or package.file:Class of yours: a bias of the scores, or a Flax module."""
     dropout: float = rate(0.0, traced=True)
     """Dropout rate of the embeddings and of the feed-forward layers."""
     attention_dropout: float = rate(0.1, traced=True)
@@ -419,7 +422,8 @@ class Transformer(TransformerLayers):
     activation: Activation = "relu"
     """Activation of the feed-forward layers."""
     position_embedding: PositionEmbedding = option("sinusoidal", was="positions")
-    """Position encoding of the tokens (attention_jax/models/position_encodings.py)."""
+    """Position encoding of the tokens (attention_jax/models/position_encodings.py), or package.file:Class of yours: a
+    bias of the scores, or a Flax module."""
     use_bias: bool = True
     """Bias terms in the attention projections."""
     dropout: float = rate(0.1, traced=True)
@@ -477,7 +481,8 @@ class LanguageModel(TransformerLayers):
     activation: Activation = "gelu"
     """Activation of the feed-forward layers."""
     position_embedding: PositionEmbedding = option("rotary", was="positions")
-    """Position encoding of the tokens (attention_jax/models/position_encodings.py)."""
+    """Position encoding of the tokens (attention_jax/models/position_encodings.py), or package.file:Class of yours: a
+    bias of the scores, or a Flax module."""
     dropout: float = rate(0.1, traced=True)
     """Dropout rate of the embeddings and of every sub-layer's output."""
     attention_dropout: float = rate(0.1, traced=True)
@@ -517,8 +522,8 @@ class TextClassifier(TransformerLayers):
     """Attention heads of a layer; they divide hidden_size."""
     mlp_dim: int = option(256, at_least=1, smoke=16, was="ffn")
     """Hidden units of the feed-forward layers."""
-    position_embedding: Literal["none", "sinusoidal", "rotary"] = option("sinusoidal", was="positions")
-    """Position encoding of the tokens (attention_jax/models/position_encodings.py)."""
+    position_embedding: Annotated[str, OneOf(("none", "sinusoidal", "rotary"))] = option("sinusoidal", was="positions")
+    """Position encoding of the tokens, or package.file:Class of yours: a bias of the scores, or a Flax module."""
     dropout: float = rate(0.1, traced=True)
     """Dropout rate of the embeddings, of every sub-layer's output and of the pooled state."""
     attention_dropout: float = rate(0.1, traced=True)

@@ -180,24 +180,40 @@ def import_object(import_path: str) -> Any:
         ) from error
 
 
+def named(value: str, names: Mapping[str, str]) -> tuple[Any, list | None]:
+    """Return the object that the option `value` names, and the arguments in parentheses after it, Python literals; None
+    without parentheses.
+
+    A name is a key of `names`, whose values are import paths, or an import path "package.file:name". A key of `names`
+    takes at most one argument, a number. Raises InputError.
+
+    >>> named("math:gcd(12, 18)", {}), named("floor", {"floor": "math:floor"})
+    ((<built-in function gcd>, [12, 18]), (<built-in function floor>, None))
+    """
+    name, called, arguments = value.partition("(")
+    found = import_object(names.get(name, name))
+    if not called:
+        return found, None
+    try:
+        arguments = ast.literal_eval(f"[{arguments[:-1]}]" if arguments.endswith(")") else arguments)
+        if name in names and not (len(arguments) <= 1 and all(isinstance(one, int | float) for one in arguments)):
+            raise ValueError(f"{name} takes at most one number")
+        return found, arguments
+    except (ValueError, SyntaxError, TypeError) as error:
+        raise InputError(f"{value} must be a name and its arguments, such as {name}(30): {error}") from error
+
+
 def part(value: str, names: Mapping[str, str]) -> Any:
-    """Return the object that the option `value` names: a key of `names`, whose values are import paths, or an import
-    path "package.file:name". With arguments in parentheses, Python literals, it is called; a key of `names` takes at
-    most one, a number. Raises InputError.
+    """Return the object that the option `value` names, called with its arguments if it has any (`named`).
 
     >>> part("floor", {"floor": "math:floor"})
     <built-in function floor>
     >>> part("floor(2.5)", {"floor": "math:floor"}), part("math:gcd(12, 18)", {})
     (2, 6)
     """
-    name, called, arguments = value.partition("(")
-    found = import_object(names.get(name, name))
-    if not called:
-        return found
+    found, arguments = named(value, names)
     try:
-        arguments = ast.literal_eval(f"[{arguments[:-1]}]" if arguments.endswith(")") else arguments)
-        if name in names and not (len(arguments) <= 1 and all(isinstance(one, int | float) for one in arguments)):
-            raise ValueError(f"{name} takes at most one number")
-        return found(*arguments)
-    except (ValueError, SyntaxError, TypeError) as error:
+        return found if arguments is None else found(*arguments)
+    except (ValueError, TypeError) as error:
+        name = value.partition("(")[0]
         raise InputError(f"{value} must be a name and its arguments, such as {name}(30): {error}") from error

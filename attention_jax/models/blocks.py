@@ -20,7 +20,8 @@ from attention_jax.config import ModelOptions, part
 from attention_jax.config.models import MASKS, MLPS, NORMS, Activation, PositionEmbedding
 from attention_jax.models.multihead import Linear, MultiHeadAttention
 from attention_jax.models.named_scores import normaliser_class, pool_class, score_class
-from attention_jax.models.position_encodings import RelativeBias, relative_biases
+from attention_jax.models.parts import maker
+from attention_jax.models.position_encodings import RelativeBias, own_positions, relative_biases
 from attention_jax.ops.attention import Implementation
 from attention_jax.ops.biases import Bias
 from attention_jax.ops.dropout import dropout, is_zero
@@ -101,6 +102,7 @@ class Block:
         score_class(self.score)
         normaliser_class(self.normaliser)
         pool_class(self.head_pool)
+        own_positions(self.position_embedding)
         try:
             jax.eval_shape(self.masked_entries, jnp.ones((1, 1, 1), bool), jnp.int32(0))
         except TypeError as error:
@@ -166,9 +168,10 @@ class Block:
             return None
         if self.mask.partition("(")[0] not in MASKS and ":" not in self.mask:
             raise InputError(f"--model.mask must be none, {', '.join(MASKS)} or package.file:Class, got {self.mask!r}")
-        own = part(self.mask, MASKS)
-        own = own() if isinstance(own, type) else own
-        return as_mask(own)
+        own = maker("mask", self.mask, MASKS, Mask, as_mask)
+        if hasattr(own, "init"):
+            raise InputError(f"--model.mask {self.mask} must not have init: a mask has no gradient, so use a bias")
+        return own()
 
     def empty_cache(self, batch_size: int, max_length: int) -> tuple[BeamKVCache, BeamKVCache]:
         """Create an empty KV cache of a self-attention layer: zeros, keys [B, Hkv, E, T] and values [B, Hkv, T, V]."""

@@ -6,10 +6,12 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attention_jax import InputError, config
 from attention_jax.models.blocks import drop
+from attention_jax.models.position_encodings import own_positions
 from attention_jax.models.resnet import convolution
 from attention_jax.models.vit import EncoderWithHead, image_block, interpolate
 
@@ -61,6 +63,9 @@ class Cct(nn.Module):
                 side = -(-side // 2)
             table = self.param("positions", nn.initializers.truncated_normal(0.2), (side * side, block.hidden_size))
             x = x + interpolate(table, math.isqrt(x.shape[1])).astype(block.dtype)[None, :, :]
+        elif own := own_positions(options.position_embedding):
+            vectors = own(block.hidden_size, name="position")(jnp.arange(x.shape[1]))
+            x = x + vectors.astype(block.dtype)[None, :, :]
         x = drop(self, x, block.dropout, train)
         trunk = EncoderWithHead(
             self.classes, block, options.num_layers, "attention", options.stochastic_depth, name="trunk"

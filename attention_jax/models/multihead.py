@@ -26,7 +26,6 @@ value):
 | mask=causal()                          | attn_mask=generate_square_subsequent_mask(T)                          |
 """
 
-import dataclasses
 from functools import partial
 from typing import Any
 
@@ -36,6 +35,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attention_jax.models.named_scores import normaliser_class, pool_class, score_class
+from attention_jax.models.parts import per_head
 from attention_jax.ops.attention import Implementation, attend, attention_weights
 from attention_jax.ops.dropout import is_zero
 from attention_jax.ops.normalisers import Softmax
@@ -44,7 +44,6 @@ from attention_jax.ops.pooling import Mean, Pool
 from attention_jax.ops.positions import rotary
 from attention_jax.ops.precision import affine
 from attention_jax.ops.scores import ScaledDot, Score
-from attention_jax.ops.trees import children
 
 
 def heads_attend(
@@ -113,17 +112,17 @@ def _in_groups(tree, groups: int, axis: int):
 
 def head_score(module: nn.Module, name: str, heads: int, size: int) -> Score:
     """The score called `name`; its leaves, if it has any, are parameters of `module` with one row per head."""
-    return _per_head(module, "score", score_class(name), heads, size)
+    return per_head(module, "score", score_class(name), heads, size)
 
 
 def head_normaliser(module: nn.Module, name: str, heads: int, size: int) -> Normaliser:
     """Create the normaliser `name`; its learned parameters, if any, belong to `module`, with a leading head axis."""
-    return _per_head(module, "normaliser", normaliser_class(name), heads, size)
+    return per_head(module, "normaliser", normaliser_class(name), heads, size)
 
 
 def head_pool(module: nn.Module, name: str, heads: int, size: int) -> Pool:
     """Create the pooling `name`; its learned parameters, if any, belong to `module`, with a leading head axis."""
-    return _per_head(module, "pool", pool_class(name), heads, size)
+    return per_head(module, "pool", pool_class(name), heads, size)
 
 
 def pooled_width(pool: Pool, key_width: int, value_width: int) -> int:
@@ -140,20 +139,6 @@ def pooled_width(pool: Pool, key_width: int, value_width: int) -> int:
 
     shapes = (jax.ShapeDtypeStruct((1, width), jnp.float32) for width in (key_width, value_width))
     return jax.eval_shape(width, *shapes).shape[1]
-
-
-def _per_head(module: nn.Module, prefix: str, kind, heads: int, size: int):
-    """A pytree whose leaves lead with the heads: what `kind.init` draws for each, or where it has none `kind()` for
-    all."""
-    if not hasattr(kind, "init"):
-        return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (heads, *jnp.shape(leaf))), kind())
-
-    def draw(rng):
-        return jax.vmap(lambda rng: kind.init(rng, size, size, size))(jax.random.split(rng, heads))
-
-    shapes = jax.eval_shape(draw, jax.random.key(0))
-    parameter = lambda name: module.param(f"{prefix}_{name}", lambda rng: getattr(draw(rng), name))
-    return dataclasses.replace(shapes, **{name: parameter(name) for name in children(type(shapes))})
 
 
 class MultiHeadAttention(nn.Module):

@@ -1,6 +1,5 @@
 """Scores and normalisers by name, with their weights owned by a module."""
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
@@ -11,14 +10,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attention_jax import InputError
-from attention_jax.config import SCORES, part
+from attention_jax.config import SCORES
 from attention_jax.config.models import NORMALISERS, POOLS
+from attention_jax.models.parts import maker, owned
 from attention_jax.ops import scores
 from attention_jax.ops.biases import Bias, Location
 from attention_jax.ops.normalisers import Entmax, Sigmoid, Softmax
 from attention_jax.ops.normalising import Normaliser, Threshold, as_normaliser
 from attention_jax.ops.pooling import Pool
-from attention_jax.ops.trees import children, pytree
+from attention_jax.ops.trees import pytree
 
 POSITIONS = 128
 """Maximum number of source positions of the score "location"."""
@@ -40,16 +40,10 @@ SAME_WIDTH = ("dot", "scaled_dot", "cosine", "gaussian", "qk_norm", "soft_cap")
 
 
 def score_class(name: str) -> Callable[[], scores.Score]:
-    """The constructor of a score, by its name in `config.SCORES` or its import path "package.file:Class": a class or,
-    where arguments are given, a function that returns the score made with them."""
+    """What makes a score (`parts.maker`), by its name in `config.SCORES` or its import path "package.file:Class"."""
     if name.partition("(")[0] not in SCORES and ":" not in name:
         raise InputError(f"score must be one of {', '.join(SCORES)} or package.file:Class of your own, got {name!r}")
-    kind = part(name, SCORES)
-    if isinstance(kind, scores.Score):
-        return lambda: kind
-    if not (isinstance(kind, type) and issubclass(kind, scores.Score)):
-        raise InputError(f"--model.score {name} must be a class that inherits from attention_jax.ops.scores.Score")
-    return kind
+    return maker("score", name, SCORES, scores.Score)
 
 
 @dataclass(frozen=True)
@@ -106,34 +100,14 @@ class LearnedEntmax(Learned):
 
 
 def normaliser_class(name: str) -> Callable[[], Normaliser]:
-    """The constructor of a normaliser, by its name in `config.NORMALISERS` or its import path "package.file:Class": a
-    class (with `init`, if it has parameters) or a function."""
-    kind = part(name, NORMALISERS)
-    kind = kind() if isinstance(kind, type) and issubclass(kind, Learned) else kind
-    try:
-        made = kind if hasattr(kind, "init") else as_normaliser(kind() if isinstance(kind, type) else kind)
-    except TypeError as error:
-        raise InputError(
-            f"--model.normaliser {name} must be made without arguments, or with those given: {error}"
-        ) from error
-    return made if hasattr(kind, "init") else lambda: made
+    """What makes a normaliser (`parts.maker`), by its name in `config.NORMALISERS` or the import path of a class or an
+    elementwise function."""
+    return maker("normaliser", name, NORMALISERS, Normaliser, as_normaliser)
 
 
 def pool_class(name: str) -> Callable[[], Pool]:
-    """What makes the pooling that `config.models.POOLS` calls `name`, or the import path "package.file:Class": a class
-    (with `init`, where it learns) or a function."""
-    kind = part(name, POOLS)
-    if hasattr(kind, "init"):
-        return kind
-    try:
-        made = kind() if isinstance(kind, type) else kind
-    except TypeError as error:
-        raise InputError(
-            f"--model.head-pool {name} must be made without arguments, or with those given: {error}"
-        ) from error
-    if not isinstance(made, Pool):
-        raise InputError(f"--model.head-pool must be a pooling that inherits from ops.pooling.Pool, got {name}")
-    return lambda: made
+    """What makes a pooling (`parts.maker`), by its name in `config.models.POOLS` or its import path."""
+    return maker("head_pool", name, POOLS, Pool)
 
 
 def prepared_keys(score: scores.Score, hidden: Float[Array, "B S H"]) -> Float[Array, "B S F"]:
@@ -149,9 +123,7 @@ def make_score(module: nn.Module, name: str, query_width: int, key_width: int, h
             f"score {name} compares vectors of one width, got queries of {query_width} and keys of {key_width}: "
             "use general"
         )
-    if not hasattr(kind, "init"):
-        return kind()
-    return _owned(module, "score", lambda rng: kind.init(rng, query_width, key_width, hidden))
+    return owned(module, "score", kind, query_width, key_width, hidden)
 
 
 class Rules(NamedTuple):
@@ -168,7 +140,7 @@ def make_rules(module: nn.Module, options, query_width: int, key_width: int) -> 
     name, hidden = options.score, options.hidden_size
     normalise = make_normaliser(module, options.normaliser, query_width, key_width, hidden)
     if name == "location":
-        location = _owned(module, "score", lambda rng: Location.init(rng, query_width, POSITIONS))
+        location = owned(module, "score", Location, query_width, POSITIONS)
         return Rules(scores.Constant(), location, normalise)
     return Rules(make_score(module, name, query_width, key_width, hidden), None, normalise)
 
@@ -177,14 +149,4 @@ def make_normaliser(
     module: nn.Module, name: str, query_width: int, key_width: int, hidden: int, prefix: str = "normaliser"
 ) -> Normaliser:
     """Create the normaliser `name`; its learned parameter, if any, becomes the parameter `prefix` of `module`."""
-    kind = normaliser_class(name)
-    if not hasattr(kind, "init"):
-        return kind()
-    return _owned(module, prefix, lambda rng: kind.init(rng, query_width, key_width, hidden))
-
-
-def _owned(module, name, draw):
-    """The object that `draw(rng)` returns, with its arrays as the parameter `name` of `module`."""
-    shapes = jax.eval_shape(draw, jax.random.key(0))
-    arrays = module.param(name, lambda rng: {child: getattr(draw(rng), child) for child in children(type(shapes))})
-    return dataclasses.replace(shapes, **arrays)
+    return owned(module, prefix, normaliser_class(name), query_width, key_width, hidden)

@@ -13,36 +13,67 @@
 
 The relative ones (the last five) see only differences of positions. In the decoder of a sequence-to-sequence model
 they act on self-attention alone: the positions of two languages have no difference.
+
+An import path names a custom class: a `Bias` of the scores of self-attention, made for each head and shared by
+the layers of a stack, or a Flax module, made as Module(width), that maps positions [T] to the vectors [T, D] to add.
 """
 
-from typing import get_args
+from collections.abc import Callable
 
 import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from attention_jax.config.models import PositionEmbedding
+from attention_jax import InputError
+from attention_jax.config.models import POSITIONS, PositionEmbedding
+from attention_jax.config.options import named
+from attention_jax.models.parts import maker, per_head
 from attention_jax.ops.biases import ALiBi, Bias, ShawBias, T5Bias, TransformerXLBias
 from attention_jax.ops.positions import sinusoidal
 
-KINDS: tuple[str, ...] = get_args(PositionEmbedding)
+KINDS: tuple[str, ...] = POSITIONS
 REACH = 16
 """Shaw: relative positions beyond this are treated alike (the paper's k = 16)."""
 BUCKETS = 32
 """T5: buckets of relative positions."""
 
 
+def own_positions(kind: PositionEmbedding) -> Callable[..., nn.Module] | None:
+    """What makes, as make(width), the Flax module that an import path names; None for a bias and the built-in kinds.
+
+    Raises InputError for what is neither a module nor a bias.
+    """
+    if ":" not in kind:
+        return None
+    found, arguments = named(kind, {})
+    if isinstance(found, type) and issubclass(found, nn.Module):
+        return lambda width, **name: found(width, *(arguments or ()), **name)
+    bias_maker(kind)
+    return None
+
+
+def bias_maker(kind: PositionEmbedding):
+    """What makes the bias (`parts.maker`) with the import path `kind`."""
+    found, _ = named(kind, {})
+    if getattr(found, "__module__", "") == Bias.__module__ and hasattr(found, "init"):
+        raise InputError(
+            f"--model.position-embedding {kind} must be a class of your own, or one of {', '.join(POSITIONS)}"
+        )
+    return maker("position_embedding", kind, {}, Bias)
+
+
 def added_positions(
-    kind: PositionEmbedding, positions: Int[Array, "T"], width: int, table: nn.Embed | None
+    kind: PositionEmbedding, positions: Int[Array, "T"], width: int, table: nn.Module | None
 ) -> Float[Array, "T D"] | None:
-    """The vectors to add to the embeddings at `positions`, or None where the kind adds none.
+    """The vectors to add to the embeddings at `positions`, from the module `table` if there is one; None where the kind
+    adds none.
 
     >>> added_positions("sinusoidal", jnp.arange(3), 8, None).shape
     (3, 8)
     """
     if kind == "sinusoidal":
         return sinusoidal(positions, width)
-    return table(positions) if kind == "learned" else None
+    return None if table is None else table(positions)
 
 
 class RelativeBias(nn.Module):
@@ -56,6 +87,9 @@ class RelativeBias(nn.Module):
 
     @nn.compact
     def __call__(self) -> Bias | None:
+        if ":" in self.kind:
+            sizes = self.num_heads, self.key_dim
+            return None if own_positions(self.kind) else per_head(self, "bias", bias_maker(self.kind), *sizes)
         if self.kind == "alibi":
             return ALiBi(jnp.asarray(ALiBi.slopes(self.num_heads)))
         if self.kind == "t5":

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from attention_jax import InputError, config
 from attention_jax.models.blocks import Block, DecoderLayer, EncoderLayer, drop
-from attention_jax.models.position_encodings import added_positions
+from attention_jax.models.position_encodings import added_positions, own_positions
 from attention_jax.ops.masks import causal, lengths, segments
 from attention_jax.ops.positions import within
 from attention_jax.ops.shared import BeamInvariant, ancestor_mask, mark_self
@@ -136,6 +136,9 @@ class Embedding(nn.Module):
         self.token = nn.Embed(self.vocab, width, embedding_init=draw(width**-0.5 if self.scale else 1.0))
         if self.block.position_embedding == "learned":
             self.position = nn.Embed(self.max_length, width, embedding_init=draw(self.position_deviation))
+        else:
+            own = own_positions(self.block.position_embedding)
+            self.position = None if own is None else own(width)
 
     def check(self, length: int):
         """Raise InputError if there are fewer learned positions than `length`."""
@@ -154,8 +157,8 @@ class Embedding(nn.Module):
         x = self.token(tokens)
         x = x * self.block.hidden_size**0.5 if self.scale else x
         positions = jnp.arange(tokens.shape[1], dtype=jnp.int32) + offset if segment is None else within(segment)
-        table = self.position if self.block.position_embedding == "learned" else None
-        vectors = added_positions(self.block.position_embedding, positions.reshape(-1), self.block.hidden_size, table)
+        kind, width = self.block.position_embedding, self.block.hidden_size
+        vectors = added_positions(kind, positions.reshape(-1), width, self.position)
         if vectors is not None:
             x = x + (vectors[None] if segment is None else vectors.reshape(x.shape))
         return drop(self, x, self.block.dropout, train).astype(self.block.dtype)

@@ -16,9 +16,11 @@ from jaxtyping import Array, Float
 from attention_jax import InputError, config
 from attention_jax.models.blocks import Block, LayerNorm, drop
 from attention_jax.models.multihead import Linear
+from attention_jax.models.position_encodings import RelativeBias, own_positions
 from attention_jax.models.stem import ConvolutionalStem
 from attention_jax.ops.attention import attend, attention_weights
 from attention_jax.ops.augment import resize
+from attention_jax.ops.biases import Bias
 from attention_jax.ops.dropout import dropout, is_zero
 from attention_jax.ops.positions import rotary, sinusoidal
 from attention_jax.ops.scores import Dot
@@ -169,6 +171,7 @@ class ImageLayer(nn.Module):
         outputs: int | None = None,
         train: bool = False,
         return_weights: bool = False,
+        bias: Bias | None = None,
     ):
         """(output [B, T, D], weights [B, H, T, T] or None); with `outputs` those of the first tokens only, [B, outputs,
         D].
@@ -183,7 +186,7 @@ class ImageLayer(nn.Module):
             query, key = (rotary_2d(heads, grid, prefix, self.block.rope_theta) for heads in (query, key))
         mask = self.block.self_mask(None, x.shape[0])
         y, weights = self.attention.attend(
-            query, key, value, h[:, :outputs], mask=mask, train=train, return_weights=return_weights
+            query, key, value, h[:, :outputs], bias=bias, mask=mask, train=train, return_weights=return_weights
         )
         x = x[:, :outputs] + self._branch(y, train)
         y = drop(self, self.ffn(self.ffn_norm(x), train=train), self.block.dropout, train)
@@ -195,8 +198,10 @@ class ImageLayer(nn.Module):
 
 
 def image_block(options: config.Vit | config.Cct) -> Block:
-    """The block of an image model, whose positions are added to the tokens or, in `ImageLayer`, rotate the heads."""
-    return Block.of(options, position_embedding="none", mlp_dropout=options.dropout)
+    """The block of an image model, whose built-in positions are added to the tokens or, in `ImageLayer`, rotate the
+    heads."""
+    own = options.position_embedding if ":" in options.position_embedding else "none"
+    return Block.of(options, position_embedding=own, mlp_dropout=options.dropout)
 
 
 class EncoderWithHead(nn.Module):
@@ -220,11 +225,13 @@ class EncoderWithHead(nn.Module):
         patches).
         """
         weights, last = [], self.layers - 1
+        heads, width = self.block.num_heads, self.block.head_widths[0]
+        bias = RelativeBias(self.block.position_embedding, heads, width, True, name="bias")()
         for i in range(self.layers):
             skip = self.stochastic_depth * (i / last if last else 1.0)
             layer = ImageLayer(self.block, drop_path_rate=skip, name=f"layer_{i}")
             outputs = 1 if self.pool == "token" and i == last and not return_weights else None
-            x, w = layer(x, grid, outputs, train, return_weights)
+            x, w = layer(x, grid, outputs, train, return_weights, bias)
             weights.append(w)
         x = self.block.normalisation("norm")(x)
         if self.pool == "attention":
@@ -311,4 +318,7 @@ class Vit(nn.Module):
             return x + table.astype(x.dtype)[None, :, :]
         if self.options.position_embedding == "sinusoidal":
             return x.at[:, prefix:].add(sinusoidal_2d(grid, width).astype(x.dtype)[None, :, :])
+        if own := own_positions(self.options.position_embedding):
+            vectors = own(width, name="position")(jnp.arange(grid * grid))
+            return x.at[:, prefix:].add(vectors.astype(x.dtype)[None, :, :])
         return x

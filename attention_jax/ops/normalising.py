@@ -35,7 +35,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from attention_jax.ops.trees import pytree
+from attention_jax.ops.trees import check_registered, pytree
 
 Rows = Float[Array, " Q"]
 
@@ -302,4 +302,4 @@ class Elementwise(Pointwise):
 
 def as_normaliser(normalise: Normaliser | Callable) -> Normaliser:
     """`normalise`, or a plain elementwise function as a `Pointwise` normaliser."""
-    return normalise if isinstance(normalise, Normaliser) else Elementwise(normalise)
+    return check_registered(normalise) if isinstance(normalise, Normaliser) else Elementwise(normalise)

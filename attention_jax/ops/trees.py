@@ -11,16 +11,43 @@ from typing import TypeVar
 
 import jax
 
+from attention_jax import InputError
+
 Class = TypeVar("Class", bound=type)
 
 
 def as_tree(rule):
     """Return `rule` as a pytree: a plain function becomes one without children, None stays None.
 
+    Raises InputError for a rule of a class that is not registered (`check_registered`).
+
     >>> jax.tree.leaves(as_tree(abs)), as_tree(abs)(-2)
     ([], 2)
     """
+    rule = check_registered(rule)
     return jax.tree_util.Partial(rule) if callable(rule) and jax.tree_util.all_leaves([rule]) else rule
+
+
+def check_registered(rule):
+    """Return `rule`; InputError if it is, or holds, an object of parameters that JAX does not see: an instance of a
+    dataclass without `pytree`, or of another class, with arrays as its attributes."""
+    for leaf in jax.tree.leaves(rule):
+        held = getattr(leaf, "__dict__", {}).values() if callable(leaf) else ()
+        if dataclasses.is_dataclass(leaf) or any(isinstance(value, jax.Array) for value in held):
+            raise InputError(
+                f"{type(leaf).__name__} must be a pytree, or its parameters are hidden from JAX: write @pytree above "
+                "@dataclass(frozen=True)"
+            )
+    return rule
+
+
+def is_registered(cls: type) -> bool:
+    """Whether the objects of a class are pytrees with children.
+
+    >>> is_registered(tuple), is_registered(str)
+    (True, False)
+    """
+    return not jax.tree_util.all_leaves([cls.__new__(cls)])
 
 
 def children(cls: type) -> tuple[str, ...]:

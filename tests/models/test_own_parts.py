@@ -1,0 +1,317 @@
+"""Parts by import path: where their learned parameters start, where positions act, and which classes are refused."""
+
+import math
+from dataclasses import dataclass
+from functools import partial
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention_jax import InputError, Ratio, config, pytree
+from attention_jax.models.bahdanau import Bahdanau
+from attention_jax.models.cct import Cct
+from attention_jax.models.convolutional import ConvSeq2seq
+from attention_jax.models.language_model import LanguageModel
+from attention_jax.models.named_scores import normaliser_class, pool_class, score_class
+from attention_jax.models.parts import per_head
+from attention_jax.models.position_encodings import bias_maker
+from attention_jax.models.text_classifier import TextClassifier
+from attention_jax.models.transformer import Transformer
+from attention_jax.models.vit import Vit, sinusoidal_2d
+from attention_jax.ops.attention import attend
+from attention_jax.ops.biases import ALiBi, Bias
+from attention_jax.ops.masks import Both, Mask, causal
+from attention_jax.ops.normalisers import TopK
+from attention_jax.ops.normalising import Normaliser
+from attention_jax.ops.pooling import Pool
+from attention_jax.ops.positions import sinusoidal
+from attention_jax.ops.scores import Score
+
+HERE = __name__
+
+
+@pytree
+@dataclass(frozen=True)
+class Tempered(Score):
+    """t q . k, and an offset that does not matter."""
+
+    t: jax.Array
+    offset: jax.Array
+
+    def __call__(self, query, key):
+        return query @ key.T * self.t + self.offset.sum()
+
+    @classmethod
+    def init(cls, rng, query_width, key_width, hidden):
+        return cls(jnp.asarray(2.0), jax.random.normal(rng, (query_width,)))
+
+
+@pytree
+@dataclass(frozen=True)
+class Softplus(Ratio):
+    power: jax.Array
+
+    def __call__(self, score):
+        return jax.nn.softplus(score) ** self.power
+
+    @classmethod
+    def init(cls, rng, query_width, key_width, hidden):
+        return cls(jnp.asarray(2.0))
+
+
+@pytree
+@dataclass(frozen=True)
+class Scaled(Pool):
+    by: jax.Array
+
+    def finish(self, query, pooled, known, width):
+        return pooled * self.by
+
+    @classmethod
+    def init(cls, rng, query_width, key_width, hidden):
+        return cls(jnp.ones(()))
+
+
+@pytree
+@dataclass(frozen=True)
+class Decay(Bias):
+    rate: jax.Array
+
+    def __call__(self, query, query_positions, key_positions):
+        return -self.rate * jnp.abs(query_positions[:, None] - key_positions[None, :]).astype(jnp.float32)
+
+    @classmethod
+    def init(cls, rng, query_width, key_width, hidden):
+        return cls(jnp.asarray(0.5))
+
+
+class Waves(nn.Module):
+    width: int
+
+    def __call__(self, positions):
+        return sinusoidal(positions, self.width)
+
+
+class Waves2d(nn.Module):
+    width: int
+
+    def __call__(self, positions):
+        return sinusoidal_2d(math.isqrt(len(positions)), self.width)
+
+
+SIZES = {"num_layers": 1, "hidden_size": 8, "num_heads": 2, "mlp_dim": 8}
+TOKENS, LENGTH = jnp.array([[1, 2, 3, 4, 5], [3, 2, 1, 1, 1]]), jnp.array([5, 3])
+IMAGES = jax.random.uniform(jax.random.key(1), (2, 8, 8, 1))
+
+
+def language(**options):
+    return LanguageModel(config.LanguageModel(**SIZES, **options), 7), (TOKENS,)
+
+
+def classifier(**options):
+    return TextClassifier(config.TextClassifier(**SIZES, **options), 7, 3), (TOKENS, LENGTH)
+
+
+def translator(**options):
+    return Transformer(config.Transformer(1, 1, 8, 2, 8, **options), 7, 7), (TOKENS, LENGTH, TOKENS)
+
+
+def vit(**options):
+    return Vit(config.Vit(**SIZES, **options), 3, 8), (IMAGES,)
+
+
+def cct(**options):
+    return Cct(config.Cct(num_layers=1, hidden_size=8, mlp_dim=8, **options), 3, 8), (IMAGES,)
+
+
+def recurrent(**options):
+    sizes = {"hidden_size": 8, "embed_size": 8, "readout_size": 8}
+    model = Bahdanau(config.Bahdanau(bidirectional="none", **sizes, **options), 7, 7)
+    return model, (TOKENS, LENGTH, TOKENS)
+
+
+def convolutional(**options):
+    sizes = {"hidden_size": 8, "embed_size": 8, "num_layers": 1}
+    return ConvSeq2seq(config.Convolutional(**sizes, **options), 7, 7), (TOKENS, LENGTH, TOKENS)
+
+
+def shapes(made) -> dict:
+    """The shapes of a model's parameters; nothing is compiled."""
+    model, inputs = made
+    params = jax.eval_shape(model.init, jax.random.key(0), *inputs)
+    return {jax.tree_util.keystr(path): leaf.shape for path, leaf in jax.tree.leaves_with_path(params)}
+
+
+MAKERS = {
+    "score": (score_class, "Tempered", "t", 2.0, (language, recurrent)),
+    "normaliser": (normaliser_class, "Softplus", "power", 2.0, (translator, recurrent, convolutional)),
+    "head_pool": (pool_class, "Scaled", "by", 1.0, (vit,)),
+    "position_embedding": (bias_maker, "Decay", "rate", 0.5, (language, classifier, translator, vit, cct)),
+}
+CASES = [(option, model) for option, (*_, models) in MAKERS.items() for model in models]
+
+
+@pytest.mark.parametrize(("option", "model"), CASES, ids=lambda case: getattr(case, "__name__", case))
+def test_an_argument_does_not_change_the_parameters(option, model):
+    name, field = MAKERS[option][1:3]
+    plain, given = (shapes(model(**{option: f"{HERE}:{name}{arguments}"})) for arguments in ("", "(3.25)"))
+    assert plain == given
+    assert [path for path in plain if path.endswith((f"_{field}']", f"['{field}']"))]
+
+
+@pytest.mark.parametrize("option", MAKERS)
+def test_an_argument_is_the_start_of_a_learned_parameter(option):
+    make, name, field, usual, _ = MAKERS[option]
+    rng, path = jax.random.key(0), f"{HERE}:{name}"
+    plain, given = (make(path + arguments).init(rng, 4, 4, 4) for arguments in ("", "(3.25)"))
+    assert (getattr(plain, field), getattr(given, field)) == (usual, 3.25)
+    if option == "score":  # what is not given is drawn as before
+        np.testing.assert_array_equal(given.offset, plain.offset)
+    parameter = lambda arguments: nn.init(lambda m: m.own, Head(option, path + arguments))(rng)["params"]
+    np.testing.assert_array_equal(parameter("(3.25)")[f"part_{field}"], [3.25, 3.25])
+    np.testing.assert_array_equal(parameter("")[f"part_{field}"], [usual, usual])
+
+
+class Head(nn.Module):
+    option: str
+    place: str
+
+    def setup(self):
+        self.own = per_head(self, "part", MAKERS[self.option][0](self.place), 2, 4)
+
+
+@pytest.mark.parametrize(
+    ("make", "value", "field", "start"),
+    [
+        (score_class, "gaussian", "sigma", 4**0.25),
+        (score_class, "gaussian(2.5)", "sigma", 2.5),
+        (normaliser_class, "learned_sink(1.5)", "sink", 1.5),
+        (normaliser_class, "learned_sink", "sink", 0.0),
+    ],
+)
+def test_built_in_parts_start_there_too(make, value, field, start):
+    np.testing.assert_allclose(getattr(make(value).init(jax.random.key(0), 4, 4, 4), field), start, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("make", "value"), [(score_class, "soft_cap(30)"), (normaliser_class, "softmax(0)")])
+def test_a_part_without_init_is_constant(make, value):
+    assert not hasattr(make(value), "init")
+
+
+def test_a_bias_of_ones_own_with_alibis_slopes_is_alibi():
+    """Two programs."""
+    (own, inputs), (alibi, _) = language(position_embedding=f"{HERE}:Decay"), language(position_embedding="alibi")
+    params = jax.jit(alibi.init)(jax.random.key(0), *inputs)
+    expected = jax.jit(alibi.apply)(params, *inputs)[0]
+    params["params"]["decoder"]["bias_0"] = {"bias_rate": jnp.asarray(ALiBi.slopes(2))}
+    np.testing.assert_allclose(jax.jit(own.apply)(params, *inputs)[0], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("model", [vit, pytest.param(cct, marks=pytest.mark.slow)])
+def test_a_steep_bias_leaves_an_image_token_itself_alone(model):
+    made, inputs = model(position_embedding=f"{HERE}:Decay(1e4)")
+    params = jax.jit(made.init)(jax.random.key(0), *inputs)
+    apply = jax.jit(partial(made.apply, return_weights=True))
+    maps = apply(params, *inputs)[1]["encoder_attention"]  # [B, layers, H, T, T]
+    np.testing.assert_allclose(maps, np.broadcast_to(np.eye(maps.shape[-1]), maps.shape), atol=1e-6)
+
+
+SLOW = ((vit, "Waves2d"), (classifier, "Waves"), (translator, "Waves"))
+POSITIONS = [(language, "Waves"), *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)]
+
+
+@pytest.mark.parametrize(("model", "own"), POSITIONS)
+def test_positions_of_ones_own_are_added(model, own):
+    (theirs, inputs), (built_in, _) = model(position_embedding=f"{HERE}:{own}"), model(position_embedding="sinusoidal")
+    params = jax.jit(built_in.init)(jax.random.key(0), *inputs)
+    np.testing.assert_array_equal(
+        jax.jit(theirs.apply)(params, *inputs)[0], jax.jit(built_in.apply)(params, *inputs)[0]
+    )
+
+
+# --- refused ---
+
+
+def bare(base, name: str):
+    """A dataclass that inherits from `base`, without `pytree`."""
+    call = lambda self, *inputs: jnp.ones((len(inputs[0]), len(inputs[-1]))) * self.by
+    return dataclass(frozen=True)(type(name, (base,), {"__annotations__": {"by": float}, "by": 1.0, "__call__": call}))
+
+
+BareScore, BareMask, BareBias = bare(Score, "BareScore"), bare(Mask, "BareMask"), bare(Bias, "BareBias")
+BareNormaliser, BarePool = bare(Ratio, "BareNormaliser"), bare(Pool, "BarePool")
+
+
+def uninitialised(base, name: str):
+    """A registered class with a parameter and without `init`."""
+    return pytree(dataclass(frozen=True)(type(name, (base,), {"__annotations__": {"by": float}})))
+
+
+NoScore, NoMask, NoBias = uninitialised(Score, "NoScore"), uninitialised(Mask, "NoMask"), uninitialised(Bias, "NoBias")
+NoNormaliser, NoPool = uninitialised(Normaliser, "NoNormaliser"), uninitialised(Pool, "NoPool")
+
+KINDS = {
+    "score": "Score",
+    "normaliser": "Normaliser",
+    "head_pool": "Pool",
+    "mask": "Mask",
+    "position_embedding": "Bias",
+}
+
+
+@pytest.mark.parametrize("option", KINDS)
+@pytest.mark.parametrize(
+    ("start", "said"), [("Bare", "@pytree"), ("No", "in parentheses"), ("Bare{}(1, 2)", "@pytree|in parentheses")]
+)
+def test_a_class_that_cannot_be_a_part_is_refused(option, start, said):
+    name = start.format(KINDS[option]) if "{" in start else start + KINDS[option]
+    flag = f"--model.{option.replace('_', '-')} {HERE}:{name}"
+    with pytest.raises(InputError, match=said) as error:
+        shapes(language(**{option: f"{HERE}:{name}"}))
+    assert str(error.value).startswith(flag) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("option", ["score", "normaliser"])
+@pytest.mark.parametrize("start", ["Bare", "No"])
+def test_a_recurrent_decoder_refuses_it_as_well(option, start):
+    with pytest.raises(InputError, match="@pytree|in parentheses"):
+        shapes(recurrent(**{option: f"{HERE}:{start}{KINDS[option]}"}))
+
+
+@pytest.mark.parametrize("implementation", ["plain", "fused"])
+@pytest.mark.parametrize("name", ["score", "bias", "mask", "normalise", "in a mask", "in a normaliser"])
+def test_attend_refuses_a_rule_that_jax_cannot_see_into(name, implementation):
+    x = jnp.ones((4, 2))
+    rules = {"score": BareScore(), "bias": BareBias(), "mask": BareMask(), "normalise": BareNormaliser()}
+    rule = {"mask": Both(causal(), BareMask())} if name == "in a mask" else {name: rules.get(name)}
+    rule = {"normalise": TopK(2, BareNormaliser())} if name == "in a normaliser" else rule
+    with pytest.raises(InputError, match="write @pytree above"):
+        attend(x, x, x, implementation=implementation, **rule)
+
+
+@pytest.mark.parametrize("given", ["'a'", "(1.0, 2.0)"])
+def test_a_start_of_another_shape_is_refused(given):
+    with pytest.raises(InputError, match=r"rate of Decay cannot start at .* must fit the shape \(\)"):
+        shapes(language(position_embedding=f"{HERE}:Decay({given})"))
+
+
+@pytree
+@dataclass(frozen=True)
+class LearnedMask(Mask):
+    width: float = 1.0
+
+    def __call__(self, query_positions, key_positions):
+        return key_positions[None] - query_positions[:, None] < self.width
+
+    @classmethod
+    def init(cls, rng, query_width, key_width, hidden):
+        return cls(jnp.ones(()))
+
+
+@pytest.mark.parametrize("arguments", ["", "(2.0)"])
+def test_a_mask_does_not_learn(arguments):
+    with pytest.raises(InputError, match="no gradient"):
+        shapes(language(mask=f"{HERE}:LearnedMask{arguments}"))
