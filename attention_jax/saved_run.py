@@ -126,4 +126,4 @@ def weights_of(path: Path, **trusted):
     if not any((directory / name).exists() for name in ("checkpoints", "final", "weights.safetensors")):
         return exchange.read(path)
     config, params = load_weights(directory, **trusted)
-    return exchange.Weights(config.model, exchange.flat(params), str(path))
+    return exchange.Weights(config.model, exchange.flat(params), str(path), data=read_preprocessing(directory))

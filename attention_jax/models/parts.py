@@ -25,7 +25,7 @@ SIGNATURE = "init(cls, rng, query_width, key_width, hidden)"
 
 @dataclass(frozen=True)
 class Started:
-    """A part of the class `kind` that learns, with some of its fields at given values instead of those that `init` sampled."""
+    """A part of the class `kind` that learns, with `given` values of some fields in place of those of `init`."""
 
     kind: type
     given: Mapping[str, Any]

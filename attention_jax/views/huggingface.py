@@ -2,6 +2,7 @@
 is downloaded."""
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +42,10 @@ def view(directory: Path | str) -> tuple[View, dict]:
     kind = type(weights.options)
     if kind not in makers:
         raise InputError(f"--hf reads ViT, MarianMT and GPT-2 models; {directory} has a {kind.__name__}")
-    return view_of(makers[kind](directory, weights)), exchange.nested(weights.arrays)
+    found = view_of(makers[kind](directory, weights))
+    if weights.note:
+        print(f"note: {weights.source}", file=sys.stderr)
+    return found, exchange.nested(weights.arrays)
 
 
 def facts(directory: Path, name: str, needed: bool = True) -> dict:

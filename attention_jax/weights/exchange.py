@@ -6,13 +6,14 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from attention_jax import InputError, config as configs
 from attention_jax.weights import gpt2_names, marian_names, tensors, vit_names
+from attention_jax.weights.facts import Facts
 from attention_jax.weights.layouts import check, expanded, parts, shape, solved, to_ours, to_theirs
 from attention_jax.weights.naming import Naming
 
@@ -26,7 +27,11 @@ class Weights(NamedTuple):
     options: configs.ModelOptions
     arrays: dict[str, np.ndarray]
     source: str
-    """Description of the origin, for messages."""
+    """Description of the origin and the note, for messages."""
+    note: str = ""
+    """What had to be assumed, and what was not read in a config.json."""
+    data: Any = None
+    """The vocabularies or class names of the run that they are of, as `saved_run` stores them."""
 
 
 def flat(params) -> dict[str, np.ndarray]:
@@ -76,28 +81,66 @@ def read(path: Path | str) -> Weights:
     naming = recognised(path, held)
     if naming == OWN:
         return Weights(own_options(path, held), held.arrays, str(path))
-    kind = NAMINGS[naming]
-    theirs = {kind.spelt(name): array for name, array in held.arrays.items()}
-    theirs = {name: array for name, array in theirs.items() if not re.fullmatch(kind.ignored, name)}
+    kind, facts = NAMINGS[naming], Facts(held.config)
     try:
-        options = kind.options(theirs, held.config)
+        theirs = without_copies(kind, renamed_to(kind.spelt, held.arrays))
+        options = kind.options(theirs, facts)
         if options.num_heads < 1 or min(kind.known(options).values()) < 0:
             raise ValueError(f"{options.num_heads} heads")
-    except InputError:
-        raise
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
     except (KeyError, ValueError, TypeError, IndexError, AttributeError, ZeroDivisionError) as error:
         raise InputError(f"{path} is not {naming}'s: {type(error).__name__} {error}") from error
-    said = f"{path} ({naming}{kind.assumed(held.config)})"
-    return Weights(options, translated(path, kind, options, theirs), said)
+    note = facts.said()
+    return Weights(options, translated(path, kind, options, theirs), f"{path} ({naming}{note})", note)
+
+
+def unwrapped(name: str) -> str:
+    """Remove what `torch.compile` and `DataParallel` add to the names of tensors.
+
+    >>> unwrapped("_orig_mod.module.h.0.ln_1.bias"), unwrapped("vit._orig_mod.layernorm.bias")
+    ('h.0.ln_1.bias', 'vit.layernorm.bias')
+    """
+    return re.sub(r"(^|(?<=\.))(_orig_mod|module)\.", "", name)
+
+
+def renamed_to(spelt: Callable[[str], str], arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Spell all names as `spelt` does; InputError if two different tensors would get one name."""
+    found: dict[str, np.ndarray] = {}
+    for name, array in arrays.items():
+        name = spelt(unwrapped(name))
+        if name in found and not np.array_equal(found[name], array):
+            raise InputError(f"two different tensors are both called {name}, once with a prefix: leave one of them out")
+        found[name] = array
+    return found
+
+
+def without_copies(kind: Naming, theirs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Leave out the tensors that our model does not hold; InputError for one that is not what our model computes."""
+    kept = {}
+    for name, array in theirs.items():
+        rule = next((rule for pattern, rule in kind.ignored.items() if re.fullmatch(pattern, name)), None)
+        if rule is None:
+            kept[name] = array
+            continue
+        wanted = rule(theirs, array)
+        if wanted is not None and not np.array_equal(wanted, array):
+            raise InputError(f"{name} must be tied to the tensor or function that it copies, and differs from it")
+    return kept
 
 
 def recognised(path: Path, held: tensors.Tensors) -> str:
     """Detect the naming scheme of tensors; InputError if it is none that is supported."""
     if held.said:
         return OWN
+    kind = held.config.get("model_type")
+    supported = [one for naming in NAMINGS.values() for one in naming.model_types]
     for name, naming in NAMINGS.items():
-        if naming.mark in {naming.spelt(tensor) for tensor in held.arrays}:
+        fits = kind is None or kind in (naming.model_types or (kind,))
+        if fits and naming.mark in {naming.spelt(unwrapped(tensor)) for tensor in held.arrays}:
             return name
+    if kind is not None and kind not in supported:
+        raise InputError(f"{path}: model_type {kind} is not supported; supported: {', '.join(supported)}")
     first = ", ".join(sorted(held.arrays)[:3])
     raise InputError(
         f"{path} must have the names of {OWN}, {', '.join(NAMINGS)}; it has {len(held.arrays)} others ({first}, ...)"
@@ -155,7 +198,7 @@ def write(weights: Weights, directory: Path, form: str, naming: str = OWN) -> st
     arrays, said, beside, note = {k: np.asarray(v) for k, v in weights.arrays.items()}, {}, {}, ""
     if naming == OWN:
         said = {"model": configs.to_json(weights.options)}
-        beside = said
+        beside = {"config.json": said}
     else:
         kind = NAMINGS.get(naming)
         if kind is None or not isinstance(weights.options, kind.kind):
@@ -166,12 +209,14 @@ def write(weights: Weights, directory: Path, form: str, naming: str = OWN) -> st
             )
         if lacks := kind.lacking(weights.options):
             raise InputError(f"{naming} has no model with {lacks}: export with --naming {OWN}")
-        beside, note, arrays = kind.config(weights.options, arrays), kind.note(weights.options), renamed(kind, weights)
+        call = weights.options, arrays, weights.data
+        beside = {"config.json": kind.config(*call)} | kind.beside(*call)
+        note, arrays = kind.note(weights.options), renamed(kind, weights)
 
     def fill(place: Path):
         tensors.write(place / f"model{tensors.KINDS[form]}", arrays, said)
-        if beside:
-            (place / "config.json").write_text(json.dumps(beside, indent=1) + "\n", encoding="utf-8")
+        for name, content in beside.items():
+            (place / name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
     make_directory(directory, fill)
     size = sum(file.stat().st_size for file in directory.iterdir())

@@ -6,9 +6,12 @@ width, m hidden units of the feed-forward, h heads of width e, s query, key and 
 
 import re
 
-from attention_jax import InputError, config
+import numpy as np
+
+from attention_jax import config
 from attention_jax.models.blocks import EPSILON
 from attention_jax.models.language_model import LanguageModel
+from attention_jax.weights.facts import Facts, heads_of
 from attention_jax.weights.layouts import Row, depth
 from attention_jax.weights.naming import LAYERS, Arrays, Naming, differing
 from attention_jax.weights.vit_names import activation
@@ -42,18 +45,20 @@ REQUIRED = {
 """The settings in config.json that have no other value here."""
 
 
-def options(theirs: Arrays, facts: dict) -> config.LanguageModel:
-    """Infer the options from shapes and config.json; without the latter from the defaults of GPT-2, 64 per head."""
-    for name, value in REQUIRED.items():
-        if facts.get(name, value) != value:
-            raise InputError(f"GPT-2's config.json must have {name} {value}, has {facts[name]}")
+def options(theirs: Arrays, facts: Facts) -> config.LanguageModel:
+    """Infer the options from shapes and config.json; without the latter from the published models, 64 per head."""
+    facts.get("layer_norm_epsilon", EPSILON, f"norms with epsilon {EPSILON:g}")
+    facts.require("GPT-2", REQUIRED)
     positions, width = theirs["transformer.wpe.weight"].shape
+    layers, hidden = depth("transformer.h.", theirs), len(theirs["transformer.h.0.mlp.c_fc.bias"])
+    sizes = {"n_embd": width, "n_layer": layers, "n_positions": positions, "n_inner": hidden}
+    facts.require("GPT-2", sizes | {"vocab_size": len(theirs["transformer.wte.weight"])})
     return config.LanguageModel(
-        depth("transformer.h.", theirs),
+        layers,
         width,
-        int(facts.get("n_head") or max(width // 64, 1)),
-        len(theirs["transformer.h.0.mlp.c_fc.bias"]),
-        activation=activation(facts.get("activation_function", "gelu_new")),
+        heads_of(facts, "n_head", width, 12),
+        hidden,
+        activation=activation(facts.get("activation_function", "gelu_new", "activation gelu_new")),
         position_embedding="learned",
         scale_embeddings=False,
         output_bias=False,
@@ -61,8 +66,9 @@ def options(theirs: Arrays, facts: dict) -> config.LanguageModel:
     )
 
 
-def their_config(ours_options: config.LanguageModel, ours: Arrays) -> dict:
-    """Build the config.json of a `GPT2LMHeadModel`; the special tokens are not in the weights."""
+def their_config(ours_options: config.LanguageModel, ours: Arrays, data=None) -> dict:
+    """Build the config.json of a `GPT2LMHeadModel`; the special tokens are those of the run's vocabulary, if any."""
+    vocabulary = getattr(data, "vocabulary", None)
     names = {"gelu_tanh": "gelu_new", "swish": "silu"}
     return REQUIRED | {
         "architectures": ["GPT2LMHeadModel"],
@@ -74,8 +80,7 @@ def their_config(ours_options: config.LanguageModel, ours: Arrays) -> dict:
         "n_head": ours_options.num_heads,
         "n_inner": ours_options.mlp_dim,
         "activation_function": names.get(ours_options.activation, ours_options.activation),
-        "bos_token_id": None,
-        "eos_token_id": None,
+        **{f"{name}_token_id": getattr(vocabulary, f"{name}_id", None) for name in ("bos", "eos", "pad")},
     }
 
 
@@ -117,6 +122,11 @@ NAMINGS = {
         module=module,
         lacking=lacking,
         spelt=lambda name: re.sub(r"^(wte|wpe|h|ln_f)\.", r"transformer.\1.", name),
-        ignored=r"transformer\.h\.\d+\.attn\.(masked_)?bias|lm_head\.weight",
+        model_types=("gpt2",),
+        ignored={
+            r"lm_head\.weight": lambda theirs, copy: theirs["transformer.wte.weight"],
+            r"transformer\.h\.\d+\.attn\.bias": lambda theirs, mask: np.tril(np.ones(mask.shape, np.float32)),
+            r"transformer\.h\.\d+\.attn\.masked_bias": lambda theirs, value: None,
+        },
     ),
 }

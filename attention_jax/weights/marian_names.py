@@ -6,13 +6,17 @@ residual stream is "(t f)" there and "(f t)" here. Other letters: v tokens, h he
 feed-forward network.
 """
 
+import numpy as np
+
 from attention_jax import InputError, config
 from attention_jax.models.transformer import Transformer
+from attention_jax.weights.facts import Facts, heads_of
 from attention_jax.weights.layouts import Row, depth
 from attention_jax.weights.naming import Arrays, Naming, differing
 from attention_jax.weights.vit_names import activation
 
 THERE, HERE = "(t f)", "(f t)"
+SIDES, SHARED = ("encoder", "decoder"), "model.shared.weight"
 
 
 def norm(theirs: str, ours: str) -> list[Row]:
@@ -53,37 +57,59 @@ def stack(theirs: str, ours: str, cross: bool) -> list[Row]:
 MARIAN = (
     *stack("model.encoder.layers.*", "encoder/layer_*", cross=False),
     *stack("model.decoder.layers.*", "decoder/layer_*", cross=True),
-    Row("model.shared.weight", f"v {THERE}", "target_embedding/token/embedding", f"v {HERE}"),
+    Row(SHARED, f"v {THERE}", "target_embedding/token/embedding", f"v {HERE}"),
     Row("final_logits_bias", "1 v", "bias", "v"),
 )
 
 
-def options(theirs: Arrays, facts: dict) -> config.Transformer:
-    """Infer the options from shapes and config.json; without the latter from the defaults of OPUS-MT, 64 per head."""
-    if facts.get("normalize_before") or facts.get("normalize_embedding") or facts.get("add_final_layer_norm"):
+def options(theirs: Arrays, facts: Facts) -> config.Transformer:
+    """Infer the options from shapes and config.json; without the latter from OPUS-MT's models, 64 per head."""
+    if any([facts.get(name, False) for name in ("normalize_before", "normalize_embedding", "add_final_layer_norm")]):
         raise InputError("Marian's weights must be of a post-norm model without further normalisations")
-    if not facts.get("share_encoder_decoder_embeddings", True) or not facts.get("tie_word_embeddings", True):
+    if not all([facts.get(name, True) for name in ("share_encoder_decoder_embeddings", "tie_word_embeddings")]):
         raise InputError("Marian's weights must share the embeddings of both languages and of the output layer")
-    width = theirs["model.shared.weight"].shape[1]
-    heads = {int(facts.get(f"{side}_attention_heads") or max(width // 64, 1)) for side in ("encoder", "decoder")}
-    hidden = {len(theirs[f"model.{side}.layers.0.fc1.bias"]) for side in ("encoder", "decoder")}
-    if width % 2 or len(heads) > 1 or len(hidden) > 1:
+    tokens, width = theirs[SHARED].shape
+    layers = {side: depth(f"model.{side}.layers.", theirs) for side in SIDES}
+    hidden = {side: len(theirs[f"model.{side}.layers.0.fc1.bias"]) for side in SIDES}
+    facts.require("Marian", {f"{side}_layers": layers[side] for side in SIDES} | {"vocab_size": tokens})
+    facts.require("Marian", {f"{side}_ffn_dim": hidden[side] for side in SIDES} | {"d_model": width})
+    facts.require("Marian", {"decoder_vocab_size": tokens, "static_position_embeddings": True})
+    facts.require("Marian", {"add_bias_logits": False})
+    facts.known |= {"max_position_embeddings", "num_hidden_layers"}  # sines have no end; the other repeats a number
+    heads = heads_of(facts, "encoder_attention_heads", width, 16)
+    if int(facts.get("decoder_attention_heads", heads)) != heads or len(set(hidden.values())) > 1 or width % 2:
         raise InputError("Marian's weights must have an even width, and as many heads and hidden units in both stacks")
+    act, scaled = facts.usual("swish", "gelu"), facts.usual(True, False)
+    scaled = facts.get("scale_embedding", scaled, f"{'scaled' if scaled else 'unscaled'} embeddings")
+    if not isinstance(scaled, bool):
+        raise InputError(f"scale_embedding in config.json must be true or false, is {scaled!r}")
     return config.Transformer(
-        depth("model.encoder.layers.", theirs),
-        depth("model.decoder.layers.", theirs),
+        *layers.values(),
         width,
-        heads.pop(),
-        hidden.pop(),
-        activation=activation(facts.get("activation_function", "swish")),
-        scale_embeddings=bool(facts.get("scale_embedding", True)),
+        heads,
+        hidden["encoder"],
+        activation=activation(facts.get("activation_function", act, f"activation {act}")),
+        scale_embeddings=scaled,
         tied_embeddings="all",
     )
 
 
-def their_config(ours_options: config.Transformer, ours: Arrays) -> dict:
-    """Build the config.json of a `MarianMTModel`. As in Marian, eos is token 0; pad is the last and starts decoding."""
+def waves(theirs: Arrays, table: np.ndarray) -> np.ndarray:
+    """Marian's positions: all sines, then all cosines."""
+    positions, width = table.shape
+    angles = np.arange(positions)[:, None] / 10_000 ** (2 * np.arange(width // 2) / width)
+    computed = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
+    return table if np.allclose(table, computed, rtol=0, atol=1e-3) else computed  # stored in half precision
+
+
+def their_config(ours_options: config.Transformer, ours: Arrays, data=None) -> dict:
+    """Build the config.json of a `MarianMTModel` with the special tokens of the run's vocabulary; without one, Marian's
+    own: eos is token 0; pad is the last and starts decoding."""
     vocabulary = len(ours["bias"])
+    ids = {"pad": vocabulary - 1, "decoder_start": vocabulary - 1, "eos": 0}
+    if data is not None:
+        own = data.target_vocabulary
+        ids = {"pad": own.pad_id, "bos": own.bos_id, "decoder_start": own.bos_id, "eos": own.eos_id}
     names = {"gelu_tanh": "gelu_pytorch_tanh"}
     sides = {
         f"{side}_{name}": value
@@ -104,10 +130,8 @@ def their_config(ours_options: config.Transformer, ours: Arrays) -> dict:
         "share_encoder_decoder_embeddings": True,
         "tie_word_embeddings": True,
         "max_position_embeddings": ours_options.max_length,
-        "pad_token_id": vocabulary - 1,
-        "decoder_start_token_id": vocabulary - 1,
-        "eos_token_id": 0,
-        "forced_eos_token_id": 0,
+        **{f"{name}_token_id": number for name, number in ids.items()},
+        "forced_eos_token_id": ids["eos"],
     }
 
 
@@ -149,6 +173,10 @@ NAMINGS = {
         known=known,
         module=module,
         lacking=lacking,
-        ignored=r"model\.(en|de)coder\.embed_(positions|tokens)\.weight|lm_head\.weight",
+        model_types=("marian",),
+        ignored={
+            r"lm_head\.weight|model\.(en|de)coder\.embed_tokens\.weight": lambda theirs, copy: theirs[SHARED],
+            r"model\.(en|de)coder\.embed_positions\.weight": waves,
+        },
     ),
 }

@@ -9,6 +9,7 @@ import re
 
 from attention_jax import InputError, config
 from attention_jax.models.vit import Vit
+from attention_jax.weights.facts import Facts, heads_of
 from attention_jax.weights.layouts import Row, depth
 from attention_jax.weights.naming import Arrays, Naming, differing
 
@@ -99,18 +100,58 @@ GOOGLE = (
 )
 
 
-def timm_options(theirs: Arrays, facts: dict) -> config.Vit:
-    """Infer the options from shapes; the width of a head is 64, as in every published size below "huge"."""
-    embedding = theirs["patch_embed.proj.weight"]
-    mlp = theirs["blocks.0.mlp.fc1.bias"]
-    heads = facts.get("model_args", {}).get("num_heads") or max(len(embedding) // 64, 1)
-    epsilon = float(facts.get("norm_epsilon", 1e-6))
-    return config.Vit(
-        embedding.shape[-1], len(embedding), len(mlp), depth("blocks.", theirs), int(heads), norm_epsilon=epsilon
-    )
+PUBLISHED = r"(?:vit|deit)_(tiny|small|base|large|huge|giant|gigantic)_patch\d+_\d+(?:_in21k|_dino|_sam|_mae)?(?:\..*)?"
+"""Names of timm's plain Vision Transformers: GELU, epsilon 1e-6, a class token, and the heads below."""
+PUBLISHED_HEADS = {"tiny": 3, "small": 6, "base": 12} | dict.fromkeys(("large", "huge", "giant", "gigantic"), 16)
+TIMM_HARMLESS = (
+    r"\w*drop\w*|weight_init|fix_init|dynamic_img_\w+|strict_img_size|img_size|mlp_ratio|global_pool|num_classes"
+)
+TIMM_REQUIRED = {
+    "class_token": True,
+    "no_embed_class": False,
+    "pos_embed": "learn",
+    "reg_tokens": 0,
+    "pre_norm": False,
+    "final_norm": True,
+    "fc_norm": False,
+    "qkv_bias": True,
+    "proj_bias": True,
+    "qk_norm": False,
+    "norm_layer": "layernorm",
+}
+"""Arguments of timm's VisionTransformer that have no other value here."""
 
 
-def timm_config(options: config.Vit, ours: Arrays) -> dict:
+def timm_options(theirs: Arrays, facts: Facts) -> config.Vit:
+    """Infer the options from shapes and config.json: its `architecture`, if that is a published name, and its
+    `model_args`, all of which must be supported."""
+    embedding, layers = theirs["patch_embed.proj.weight"], depth("blocks.", theirs)
+    width, args, name = len(embedding), Facts(facts.get("model_args", {})), str(facts.get("architecture", ""))
+    published = re.fullmatch(PUBLISHED, name)
+    if re.search("quick_?gelu|_gap_|_clip_", name):
+        raise InputError(f"the architecture {name} is not supported: activation, pooling or norms differ")
+    for one in (facts, args):
+        one.require("timm", {"global_pool": "token"})
+    check_grid(theirs["pos_embed"].shape[1], 1)
+    args.require("timm", TIMM_REQUIRED)
+    args.require("timm", {"embed_dim": width, "depth": layers, "patch_size": embedding.shape[-1]})
+    args.require("timm", {"in_chans": embedding.shape[1]})
+    usual = PUBLISHED_HEADS[published[1]] if published else max(width // 64, 1)
+    text = lambda words: "" if published else words
+    if "global_pool" not in facts.values.keys() | args.values.keys() and not published:
+        facts.assumed.append("pooling by the class token")
+    heads = args.get("num_heads", usual, text(f"{usual} head{'s' * (usual > 1)} of {width // usual}"))
+    act = activation(args.get("act_layer", "gelu", text("activation gelu")))
+    if unread := [one for one in args.unread() if not re.fullmatch(TIMM_HARMLESS, one)]:
+        raise InputError(f"model_args.{unread[0]} in config.json is not supported: {args.values[unread[0]]!r}")
+    facts.known.add("num_classes")
+    facts.assumed += args.assumed
+    epsilon = float(facts.get("norm_epsilon", 1e-6, text("norms with epsilon 1e-6")))
+    sizes = embedding.shape[-1], width, len(theirs["blocks.0.mlp.fc1.bias"]), layers, int(heads)
+    return config.Vit(*sizes, activation=act, norm_epsilon=epsilon)
+
+
+def timm_config(options: config.Vit, ours: Arrays, data=None) -> dict:
     """Return the arguments of `timm.create_model("vit_base_patch16_224", **model_args)` for these weights."""
     size, channels, classes = sizes_of(options, ours)
     args = {"img_size": size, "patch_size": options.patch_size, "in_chans": channels, "num_classes": classes}
@@ -120,27 +161,36 @@ def timm_config(options: config.Vit, ours: Arrays) -> dict:
     return about | {"norm_epsilon": options.norm_epsilon}  # ignored by timm, read by this package
 
 
-def huggingface_options(theirs: Arrays, facts: dict) -> config.Vit:
+def huggingface_options(theirs: Arrays, facts: Facts) -> config.Vit:
     """Infer the options from shapes and config.json; without the latter from Hugging Face's defaults, 64 per head."""
     embedding = theirs["vit.embeddings.patch_embeddings.projection.weight"]
-    mlp = theirs["vit.encoder.layer.0.intermediate.dense.bias"]
-    heads = int(facts.get("num_attention_heads") or max(len(embedding) // 64, 1))
+    width, mlp = len(embedding), len(theirs["vit.encoder.layer.0.intermediate.dense.bias"])
+    layers, attention = depth("vit.encoder.layer.", theirs), THEIR_ATTENTION.replace("*", "0")
+    use_bias = f"{attention}.query.bias" in theirs
+    if not use_bias and "vit.encoder.layer.0.attention.output.dense.bias" in theirs:
+        raise InputError("an output layer of attention with a bias, beside queries without one, is not supported")
+    sizes = {"hidden_size": width, "intermediate_size": mlp, "num_hidden_layers": layers, "qkv_bias": use_bias}
+    facts.require("ViT", sizes | {"patch_size": embedding.shape[-1], "num_channels": embedding.shape[1]})
+    registers = int("vit.embeddings.distillation_token" in theirs)
+    grid = check_grid(theirs["vit.embeddings.position_embeddings"].shape[1], 1 + registers)
+    facts.require("ViT", {"image_size": grid * embedding.shape[-1]})
     return config.Vit(
         embedding.shape[-1],
-        len(embedding),
-        len(mlp),
-        depth("vit.encoder.layer.", theirs),
-        heads,
-        use_bias="vit.encoder.layer.0.attention.attention.query.bias" in theirs,
-        num_registers=int("vit.embeddings.distillation_token" in theirs),
-        activation=activation(facts.get("hidden_act", "gelu")),
-        norm_epsilon=float(facts.get("layer_norm_eps", 1e-12)),
+        width,
+        mlp,
+        layers,
+        heads_of(facts, "num_attention_heads", width, 12),
+        use_bias=use_bias,
+        num_registers=registers,
+        activation=activation(facts.get("hidden_act", "gelu", "activation gelu")),
+        norm_epsilon=float(facts.get("layer_norm_eps", 1e-12, "norms with epsilon 1e-12")),
     )
 
 
-def huggingface_config(options: config.Vit, ours: Arrays) -> dict:
-    """Build the config.json of a `ViTForImageClassification`."""
+def huggingface_config(options: config.Vit, ours: Arrays, data=None) -> dict:
+    """Build the config.json of a `ViTForImageClassification`, with the class names of the run, if it has any."""
     size, channels, classes = sizes_of(options, ours)
+    names = [f"LABEL_{k}" for k in range(classes)] if data is None else [str(name) for name in data.names]
     return {
         "architectures": ["ViTForImageClassification"],
         "model_type": "vit",
@@ -153,29 +203,50 @@ def huggingface_config(options: config.Vit, ours: Arrays) -> dict:
         "image_size": size,
         "patch_size": options.patch_size,
         "num_channels": channels,
-        "id2label": {str(k): f"LABEL_{k}" for k in range(classes)},
-        "label2id": {f"LABEL_{k}": k for k in range(classes)},
+        "id2label": {str(k): name for k, name in enumerate(names)},
+        "label2id": {name: k for k, name in enumerate(names)},
     }
 
 
+def preprocessor(options: config.Vit, ours: Arrays, data=None) -> dict[str, dict]:
+    """Build the preprocessor_config.json of a `ViTImageProcessor`, if the run knows the normalization of its images."""
+    if data is None or data.normalization is None:
+        return {}
+    size, _, _ = sizes_of(options, ours)
+    mean, deviation = ([float(x) for x in values] for values in data.normalization)
+    resize = {"do_resize": True, "size": {"height": size, "width": size}, "resample": 2}  # bilinear
+    scale = {"do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True}
+    recipe = {"image_processor_type": "ViTImageProcessor", **resize, **scale}
+    return {"preprocessor_config.json": recipe | {"image_mean": mean, "image_std": deviation}}
+
+
 def activation(name: str) -> str:
-    """Convert Hugging Face's name of an activation to ours; InputError if it is not supported."""
+    """Convert Hugging Face's or timm's name of an activation to ours; InputError if it is not supported."""
     names = {"gelu": "gelu", "relu": "relu", "silu": "swish", "swish": "swish"}
-    names |= dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_fast"), "gelu_tanh")
+    names |= dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu_tanh"), "gelu_tanh")
     if name not in names:
         raise InputError(f"the activation must be one of {', '.join(names)}, is {name!r} in config.json")
     return names[name]
 
 
-def google_options(theirs: Arrays, facts: dict) -> config.Vit:
+def google_options(theirs: Arrays, facts: Facts) -> config.Vit:
     """Infer the options from shapes; activation and epsilon are Flax's defaults, tanh-GELU and 1e-6."""
     size, _, _, width = theirs["embedding/kernel"].shape
     heads = theirs[f"{THEIR_HEADS}/query/bias".replace("*", "0")].shape[0]
     mlp = theirs[f"{BLOCK}/MlpBlock_3/Dense_0/bias".replace("*", "0")]
     rep = theirs["pre_logits/bias"].shape[0] if "pre_logits/bias" in theirs else 0
-    epsilon = float(facts.get("norm_epsilon", 1e-6))
+    epsilon = float(facts.get("norm_epsilon", 1e-6, "norms with epsilon 1e-6"))
+    check_grid(theirs["Transformer/posembed_input/pos_embedding"].shape[1], 1)
     more = {"activation": "gelu_tanh", "norm_epsilon": epsilon, "pre_logits_dim": rep}
     return config.Vit(size, width, len(mlp), depth("Transformer/encoderblock_", theirs), heads, **more)
+
+
+def check_grid(rows: int, prefix: int) -> int:
+    """The side of the square of patches whose positions follow `prefix` others; InputError if it is no square."""
+    side = math.isqrt(max(rows - prefix, 0))
+    if side**2 != rows - prefix:
+        raise InputError(f"{rows} positions must be {prefix} and those of a square of patches: is the class token one?")
+    return side
 
 
 def prefix_of(options: config.Vit) -> int:
@@ -199,8 +270,12 @@ def known(options: config.Vit) -> dict[str, int]:
 
 
 def module(options: config.Vit, ours: Arrays) -> Vit:
-    """Return the Flax module of these weights."""
+    """Return the Flax module of these weights; InputError for a backbone without a head."""
     size, _, classes = sizes_of(options, ours)
+    if not classes:
+        raise InputError(
+            "these weights have no head: import them into an experiment, `launch.py import`, which makes one"
+        )
     return Vit(options, classes, size)
 
 
@@ -222,11 +297,6 @@ def epsilon_note(options: config.Vit) -> str:
     """A note for libraries whose epsilon is fixed in their code; empty if it is ours."""
     there = options.norm_epsilon
     return "" if there == 1e-6 else f"; theirs normalises with epsilon 1e-6, ours with {there:g}: change it there"
-
-
-def epsilon_assumed(facts: dict) -> str:
-    """A note that the epsilon of the norms is the other library's default, if config.json does not have it."""
-    return "" if "norm_epsilon" in facts else ", norms with epsilon 1e-6"
 
 
 IN_MEMORY = (
@@ -259,7 +329,6 @@ NAMINGS = {
         config=timm_config,
         lacking=lambda options: lacking(options, activations=("gelu",), rep_width=False),
         note=epsilon_note,
-        assumed=epsilon_assumed,
         **COMMON,
     ),
     "huggingface": Naming(
@@ -269,7 +338,9 @@ NAMINGS = {
         config=huggingface_config,
         lacking=lambda options: lacking(options, activations=ALL_ACTIVATIONS, rep_width=False),
         spelt=_spelt,
-        ignored=r"vit\.(pooler\..*|embeddings\.mask_token)",
+        model_types=("vit", "deit"),
+        beside=preprocessor,
+        ignored={r"vit\.(pooler\..*|embeddings\.mask_token)": lambda theirs, unused: None},
         **COMMON,
     ),
     "google": Naming(
@@ -277,9 +348,8 @@ NAMINGS = {
         mark="Transformer/encoderblock_0/LayerNorm_0/scale",
         options=google_options,
         lacking=lambda options: lacking(options, activations=("gelu_tanh",), rep_width=True),
-        config=lambda options, ours: {"norm_epsilon": options.norm_epsilon},
+        config=lambda options, ours, data: {"norm_epsilon": options.norm_epsilon},
         note=epsilon_note,
-        assumed=epsilon_assumed,
         **COMMON,
     ),
 }

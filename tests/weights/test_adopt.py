@@ -98,7 +98,7 @@ def test_a_vit_of_timm_trains_on_digits_and_is_a_run(tmp_path):
     path = written(tmp_path / "timm" / "model.safetensors", theirs.timm(pixels=8), TIMM)
     done = launch_here("import", "vit_digits", path, "--data.examples", 64, "--out", tmp_path / "taken")
     assert done.returncode == 0, done.stderr
-    assert "(timm, norms with epsilon 1e-6): 37 of 40 arrays taken; patches of 3 channels read as 1" in done.stdout
+    assert "norms with epsilon 1e-6): 37 of 40 arrays taken; patches of 3 channels read as 1" in done.stdout
     assert "the head re-initialized for 10 classes" in done.stdout
     taken = load_run(tmp_path / "taken")
     assert taken.config.model == configs.replace(OPTIONS, dropout=0.1) and taken.result is None
