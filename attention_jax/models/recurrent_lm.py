@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from attention_jax import config
-from attention_jax.ops import bptt, cells
+from attention_jax.ops import bptt, cells, meshes
 from attention_jax.ops.dropout import dropout
 
 GATES = {"rnn": 1, "gru": 3, "lstm": 4}
@@ -88,7 +88,7 @@ class RecurrentLanguageModel(nn.Module):
         elif self.options.cell == "gru":
             hidden = cells.gru(projected, self.recurrent_kernel, self.inner_bias, state)[0]
         else:
-            hidden = jax.lax.scan(lambda h, x: (rnn_step(x, self.recurrent_kernel, h),) * 2, state, projected)[1][0]
+            hidden = meshes.scan(lambda h, x: (rnn_step(x, self.recurrent_kernel, h),) * 2, state, projected)[1][0]
         return hidden.swapaxes(0, 1)
 
     def factors(self, steps: int) -> Float[Array, "T"]:

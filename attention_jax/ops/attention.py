@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from attention_jax.ops.derivatives import in_blocks
 from attention_jax.ops.dispatch import Implementation, choose, choose_blocks
 from attention_jax.ops.dropout import is_zero
 from attention_jax.ops.masks import AssumeFinite, Mask, as_mask
+from attention_jax.ops.meshes import loopable
 from attention_jax.ops.normalisers import Softmax, TopK, log_sum_exp
 from attention_jax.ops.normalising import Normaliser, as_normaliser
 from attention_jax.ops.platforms import by_platform
@@ -101,57 +103,61 @@ def attend(
     """
     check_call(query, key, value, score, bias, mask, normalise, dropout, block_q, block_k)
     if not isinstance(pool, Mean):
-        call = {"score": score, "bias": bias, "mask": mask, "normalise": normalise, "dropout": dropout, "rng": rng}
-        call |= {"query_offset": query_offset, "implementation": implementation, "block_q": block_q, "block_k": block_k}
-        return _pooled(pool, query, key, value, call, return_log_sum_exp)
+        if not isinstance(pool, Pool):
+            raise InputError(f"pool must be a pooling such as Mean(), got {pool!r}")
+        rules = {"score": as_tree(score), "bias": as_tree(bias), "mask": as_mask(mask)}
+        rules |= {"normalise": as_normaliser(normalise), "dropout": dropout, "rng": rng, "query_offset": query_offset}
+        static = {"implementation": implementation, "block_q": block_q, "block_k": block_k}
+        pooled = partial(_pooled, static | {"return_log_sum_exp": return_log_sum_exp})
+        return loopable(pooled)(pool, query, key, value, rules)
     score, bias, mask, normalise = as_tree(score), as_tree(bias), as_mask(mask), as_normaliser(normalise)
     if rng is None or is_zero(dropout):
         dropout = None
     base = normalise.of if isinstance(normalise, TopK) else normalise
     if return_log_sum_exp and not isinstance(base, Softmax):
         raise InputError(f"return_log_sum_exp=True needs the softmax, got the normaliser {type(base).__name__}")
-    sink = base.sink if isinstance(base, Softmax) else None
-    with_log = return_log_sum_exp or sink is not None
+    with_log = return_log_sum_exp or (isinstance(base, Softmax) and base.sink is not None)
     softmax_alone = isinstance(normalise, Softmax) and not with_log
     chosen = choose(query, key, value, score, bias, mask, dropout, query_offset, implementation, softmax_alone)
     words = None
     if dropout is not None:
         words = (*dropout_bits(rng, query.shape[0], key.shape[0]), jnp.asarray(dropout, jnp.float32))
 
-    def run(kernel):
+    def run(inputs, kernel):
+        (score, _, normalise), query, key, value, _, mask, *_ = inputs
         if kernel == "cudnn":
             return cudnn.attend(query, key, value, mask)
         if kernel in ("flash", "resident", "linear"):
             module = {"flash": flash, "resident": resident, "linear": linear}[kernel]
             return module.attend(query, key, value, score, mask)
         whole = _plain_with_log if with_log else _plain
-        inputs = Inputs((score, bias, normalise), query, key, value, None, mask, words, query_offset)
         blocks = "fused" in chosen.values() and query.size and key.size  # without keys there is no block to go through
         out, log = _in_blocks(inputs, whole, chosen, block_q, block_k) if blocks else whole(inputs)
         if not with_log:
             return out
         log = jnp.where(log == jnp.inf, -jnp.inf, log)  # no key: "fused" has +inf
-        return (out if sink is None else _less_sink(out, base.kept(log))), log
+        base = normalise.of if isinstance(normalise, TopK) else normalise
+        return (out if base.sink is None else _less_sink(out, base.kept(log))), log
 
-    found = by_platform(run, {p: "xla" if i in ("plain", "fused") else i for p, i in chosen.items()})
+    inputs = Inputs((score, bias, normalise), query, key, value, None, mask, words, query_offset)
+    kernels = {p: "xla" if i in ("plain", "fused") else i for p, i in chosen.items()}
+    found = loopable(lambda inputs: by_platform(partial(run, inputs), kernels))(inputs)
     return found[0] if with_log and not return_log_sum_exp else found
 
 
-def _pooled(pool, query, key, value, call, return_log_sum_exp):
+def _pooled(static, pool, query, key, value, rules):
     """`attend` with another pooling than the mean, by attention over lifted values."""
-    if not isinstance(pool, Pool):
-        raise InputError(f"pool must be a pooling such as Mean(), got {pool!r}")
-    mask, attended = as_mask(call["mask"]), jnp.ones(key.shape[:1], bool)
+    mask, attended = rules["mask"], jnp.ones(key.shape[:1], bool)
     if mask is not None:
-        inputs = Inputs((call["score"], None, None), query, key, value, None, mask, None, call["query_offset"])
+        inputs = Inputs((rules["score"], None, None), query, key, value, None, mask, None, rules["query_offset"])
         attended = attended_positions(inputs)[1]
     clean = (jnp.where(attended[:, None], x, jnp.zeros_like(x)) for x in (key, value))
     lifted, known = pool.lift(*clean, attended)
-    out, log = attend(query, key, lifted, return_log_sum_exp=return_log_sum_exp, **call), None
-    if return_log_sum_exp:
+    out, log = attend(query, key, lifted, **rules, **static), None
+    if static["return_log_sum_exp"]:
         out, log = out
     out = pool.finish(query, out, known, value.shape[1]).astype(value.dtype)
-    return (out, log) if return_log_sum_exp else out
+    return (out, log) if static["return_log_sum_exp"] else out
 
 
 def _less_sink(out, kept):
@@ -224,8 +230,12 @@ def attention_weights(
     """
     check_call(query, key, key, score, bias, mask, normalise)
     rules = as_tree(score), as_tree(bias), as_normaliser(normalise)
-    scores, allowed, _ = _scores(Inputs(rules, query, key, key, None, as_mask(mask), None, query_offset))
-    return rules[2].weights(scores, allowed)
+
+    def weights(inputs):
+        scores, allowed, _ = _scores(inputs)
+        return inputs.rules[2].weights(scores, allowed)
+
+    return loopable(weights)(Inputs(rules, query, key, key, None, as_mask(mask), None, query_offset))
 
 
 def _scores(inputs: Inputs):

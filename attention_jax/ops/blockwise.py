@@ -24,6 +24,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from attention_jax.ops.meshes import vary_like
 from attention_jax.ops.normalising import (
     Sums,
     Threshold,
@@ -93,7 +94,8 @@ def forward(inputs, blocks, grid):
         vector, number = zeros[:, 2:], zeros[:, 0]
         slopes = (vector, number, number) if rooted else (None, None, None)
         start = Totals(vector, number, number, *slopes, jnp.zeros(grid[1:], bool) if normalise.sparse else None)
-        totals = over_keys(ranges, i, partial(add_totals, inputs, blocks, i, shift, tops), start)
+        add = partial(add_totals, inputs, blocks, i, shift, tops)
+        totals = over_keys(ranges, i, add, vary_like(start, inputs))
         scale = scale_of(normalise, totals.mass, totals.count if count is None else count)
         pooled = totals.pooled * scale[:, None]
         turn = turn_of(normalise, totals, pooled, scale) if rooted else None
@@ -108,7 +110,7 @@ def forward(inputs, blocks, grid):
     active, counted = jnp.zeros(grid, bool) if normalise.sparse else None, number if has_factor(normalise) else None
     saved = Saved(number, number, turn, active, counted)
     start = jnp.zeros((queries, width), inputs.value.dtype), saved
-    out, saved = lax.fori_loop(0, -(-queries // blocks.query), rows, start)
+    out, saved = lax.fori_loop(0, -(-queries // blocks.query), rows, vary_like(start, inputs))
     return (out, None), saved
 
 
@@ -173,9 +175,9 @@ def _shifts(inputs, blocks, ranges, i, precision):
         tops = lax.dynamic_update_slice_in_dim(tops, scores.max(axis=1)[:, None], j, axis=1)
         return smallest, count + allowed.sum(axis=1).astype(precision), tops
 
-    zero = jnp.zeros((blocks.query,), precision)
+    zero = vary_like(jnp.zeros((blocks.query,), precision), inputs)
     tops = jnp.full((blocks.query, -(-inputs.key.shape[0] // blocks.key)), -jnp.inf, precision)
-    smallest, count, tops = over_keys(ranges, i, extent, (zero + jnp.inf, zero, tops))
+    smallest, count, tops = over_keys(ranges, i, extent, (zero + jnp.inf, zero, vary_like(tops, inputs)))
     some, largest = count > 0, tops.max(axis=1)
     smallest, largest = jnp.where(some, smallest, 0.0), jnp.where(some, largest, 0.0)
 

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attention_jax import InputError
+from attention_jax.ops import meshes
 
 State = TypeVar("State")
 Step = Callable[[object, State, object], tuple[State, Float[Array, ""]]]
@@ -56,7 +57,7 @@ def scan(step: Callable, state: State, xs, factors: Float[Array, "T"]):
         x, factor = inputs
         return step(jax.tree.map(lambda leaf: scale_gradient(leaf, factor), state), x)
 
-    return jax.lax.scan(body, state, (xs, factors))
+    return meshes.scan(body, state, (xs, factors))
 
 
 def reweighted(step: Step, params, state: State, xs, factors: Float[Array, "T"]) -> tuple[Float[Array, ""], State]:
@@ -126,7 +127,7 @@ def forward(step: Step, params, state: State, tangent, xs) -> tuple[object, Stat
         )
         return (state, tangent), gradient
 
-    (state, tangent), gradients = jax.lax.scan(body, (state, tangent), xs)
+    (state, tangent), gradients = meshes.scan(body, (state, tangent), xs)
     return gradients.sum(), state, tangent
 
 

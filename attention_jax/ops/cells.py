@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from attention_jax.ops.meshes import loopable
 from attention_jax.ops.precision import cast_for_matmul, product, weight_gradient
 
 State = tuple[Float[Array, "B H"], ...]
@@ -50,11 +51,15 @@ def _lstm_gates(z, cell):
     return o * jnp.tanh(cell), cell, gates
 
 
-@jax.custom_vjp
 def lstm(
     inputs: Float[Array, "T B G"], kernel: Float[Array, "H G"], state: State
 ) -> tuple[Float[Array, "T B H"], Float[Array, "T B H"]]:
     """An LSTM layer over a sequence from `state`: all hidden states and all cells (`lstm_step` scanned)."""
+    return loopable(_lstm)(inputs, kernel, state)
+
+
+@jax.custom_vjp
+def _lstm(inputs, kernel, state):
     return _lstm_forward(inputs, kernel, state)[0]
 
 
@@ -91,7 +96,7 @@ def _lstm_backward(residuals, cotangents):
     return dz, d_kernel, (dh, dc)
 
 
-lstm.defvjp(_lstm_forward, _lstm_backward)
+_lstm.defvjp(_lstm_forward, _lstm_backward)
 
 
 def advance(
@@ -131,12 +136,16 @@ def _gru_gates(inputs, product, bias, hidden):
     return n + z * (hidden - n), gates, inner, n
 
 
-@jax.custom_vjp
 def gru(
     inputs: Float[Array, "T B G"], kernel: Float[Array, "H G"], bias: Float[Array, "H"], state: State
 ) -> tuple[Float[Array, "T B H"]]:
     """A GRU layer over a sequence from `state`: all hidden states, in a tuple of one like
     the state (`gru_step` scanned)."""
+    return loopable(_gru)(inputs, kernel, bias, state)
+
+
+@jax.custom_vjp
+def _gru(inputs, kernel, bias, state):
     return _gru_forward(inputs, kernel, bias, state)[0]
 
 
@@ -171,7 +180,7 @@ def _gru_backward(residuals, cotangents):
     return d_inputs, weight_gradient(before, d_product), d_product[..., 2 * size :].sum(axis=(0, 1)), (dh,)
 
 
-gru.defvjp(_gru_forward, _gru_backward)
+_gru.defvjp(_gru_forward, _gru_backward)
 
 
 def reverse_within(x: Float[Array, "T B D"] | Int[Array, "T B"], length: Int[Array, "B"]):

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attention_jax.ops import precision
+from attention_jax.ops.meshes import loopable, vary_like
 from attention_jax.ops.trees import pytree
 
 
@@ -37,7 +38,6 @@ def _product(x, weight):
     return precision.product(x, weight) if weight.ndim == 2 else jnp.einsum("bk,bkn->bn", x, weight)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def deferred_scan(step, w, carry, xs):
     """`lax.scan(partial(step, w), carry, xs)`; the gradient of each `DeferredWeight` in `w` is computed after it.
 
@@ -53,6 +53,11 @@ def deferred_scan(step, w, carry, xs):
     >>> y.shape
     (3,)
     """
+    return loopable(functools.partial(_deferred_scan, step))(w, carry, xs)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _deferred_scan(step, w, carry, xs):
     return jax.lax.scan(functools.partial(step, w), carry, xs)
 
 
@@ -95,7 +100,7 @@ def _forward(step, w, carry, xs):
     rest = [None if _is_matrix(leaf) else leaf for leaf in leaves]
     arrays = [leaf.array for leaf in leaves if _is_matrix(leaf)]
     steps, batch = jax.tree.leaves(xs)[0].shape[:2]
-    taps = [jnp.zeros((steps, batch, array.shape[-1]), array.dtype) for array in arrays]
+    taps = [vary_like(jnp.zeros((steps, batch, array.shape[-1]), array.dtype), xs) for array in arrays]
     arrays = [precision.cast_for_matmul(array) if array.ndim == 2 else array for array in arrays]
 
     def run(rest, carry, xs, taps):
@@ -135,4 +140,4 @@ def _weight_gradient(
     )
 
 
-deferred_scan.defvjp(_forward, _backward)
+_deferred_scan.defvjp(_forward, _backward)

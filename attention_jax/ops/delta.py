@@ -20,12 +20,12 @@ All functions are for one sequence and one head; use `jax.vmap` for more.
 
 from functools import partial
 
-import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
 from attention_jax.ops import retention
+from attention_jax.ops.meshes import scan
 from attention_jax.ops.retention import CHUNK, Length, decays, first_state, over_chunks, padded
 
 
@@ -52,7 +52,7 @@ def recurrent_delta(
         state = state + jnp.outer(key, beta * (value - key @ state))
         return state, query @ state
 
-    state, output = jax.lax.scan(step, first_state(state, *rows[1:3]), rows)
+    state, output = scan(step, first_state(state, *rows[1:3]), rows)
     return output.astype(value.dtype), state
 
 

@@ -18,6 +18,7 @@ from jax import lax
 
 from attention_jax.ops import blockwise, fused, ordered
 from attention_jax.ops.linear_maps import Pair, is_symbolic_zero, linear
+from attention_jax.ops.meshes import vary_like
 from attention_jax.ops.normalisers import Softmax
 from attention_jax.ops.normalising import Ordered
 from attention_jax.ops.platforms import by_platform
@@ -62,7 +63,7 @@ def _attend(blocks, whole, combine, floats, others):
     def run(blocks):
         if blocks is None:
             _, saved = jax.eval_shape(lambda: program.forward(inputs, some[0], grid))
-            return whole(inputs), jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), saved)
+            return whole(inputs), vary_like(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), saved), inputs)
         return program.forward(inputs, blocks, grid)
 
     return *by_platform(run, dict(blocks)), partition(inputs)[0]
@@ -118,7 +119,7 @@ def _attend_jvp(blocks, whole, combine, primals, dots):
     if moving:
         pair, differentiable_pair = Pair(forward, transpose), Pair(again, transpose_again)
         found_dots = linear(pair, differentiable_pair, found, constants, [dots[0][n] for n in moving])
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, _tangent_type(x)), saved)
+    zeros = jax.tree.map(_zero_tangent, saved)
     clean_dots = [dot if n in moving else jnp.zeros_like(x) for n, (x, dot) in enumerate(zip(floats, dots[0]))]
     return (outputs, saved, clean), (jax.tree.unflatten(structure, found_dots), zeros, clean_dots)
 
@@ -155,5 +156,7 @@ def _shift(outputs, saved):
     return outputs[1] if outputs[1] is not None else getattr(saved, "shift", None)
 
 
-def _tangent_type(x):
-    return x.dtype if jnp.issubdtype(x.dtype, jnp.floating) else jax.dtypes.float0
+def _zero_tangent(x):
+    if jnp.issubdtype(x.dtype, jnp.floating):
+        return jnp.zeros_like(x)
+    return jax.custom_derivatives.SymbolicZero(jax.typeof(x).to_tangent_aval())

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from attention_jax.ops.meshes import vary_like
 from attention_jax.ops.precision import accumulator, matmul_transposed
 from attention_jax.ops.score_blocks import (
     add_tile,
@@ -57,7 +58,7 @@ def forward(inputs, blocks, grid=None):
 
     def rows(i, carry):
         out, normaliser = carry
-        zeros = jnp.zeros((blocks.query, width + 2), precision)
+        zeros = vary_like(jnp.zeros((blocks.query, width + 2), precision), inputs)
         start = zeros[:, 0] - jnp.inf, zeros[:, 1], zeros[:, 2:]
         largest, total, pooled = over_keys(ranges, i, partial(step, i), start)
         some = total != 0  # true for NaN, which is kept
@@ -67,7 +68,7 @@ def forward(inputs, blocks, grid=None):
         return put_rows(out, pooled.astype(out.dtype), i, blocks.query), put_rows(normaliser, log, i, blocks.query)
 
     start = jnp.zeros((queries, width), inputs.value.dtype), jnp.zeros((queries,), precision)
-    return lax.fori_loop(0, -(-queries // blocks.query), rows, start), ()
+    return lax.fori_loop(0, -(-queries // blocks.query), rows, vary_like(start, inputs)), ()
 
 
 # --- backward ---------------------------------------------------------------------------------------------------------

@@ -6,12 +6,15 @@ Keys are the inputs x_i, values the outputs y_i, queries the points to predict. 
 score of `ops.scores`: Gaussian, Boxcar, Epanechikov, Constant. One-hot values make it a classifier.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attention_jax.ops.attention import attend, attention_weights
 from attention_jax.ops.masks import dense
+from attention_jax.ops.meshes import loopable
 from attention_jax.ops.scores import Gaussian, Score
 
 
@@ -47,11 +50,12 @@ def learn_width(
     """The Gaussian's width that minimises the leave-one-out error, by gradient descent on its
     logarithm with steps of bounded size."""
 
-    def step(log_width, _):
+    def step(x, y, log_width, _):
         gradient = jax.grad(lambda w: leave_one_out(x, y, Gaussian(jnp.exp(w))))(log_width)
         return log_width - rate * jnp.tanh(gradient), None
 
-    return jnp.exp(jax.lax.scan(step, jnp.log(jnp.float32(width)), None, length=steps)[0])
+    run = lambda start, x, y: jax.lax.scan(partial(step, x, y), start, None, length=steps)[0]
+    return jnp.exp(loopable(run)(jnp.log(jnp.float32(width)), x, y))
 
 
 def silverman_width(x: Float[Array, "K D"]) -> Float[Array, ""]:

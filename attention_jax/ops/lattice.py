@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from attention_jax.ops.meshes import scan, vary_like
 from attention_jax.ops.normalisers import log_sum_exp
 
 Length = Int[Array, ""] | int | None
@@ -69,7 +70,8 @@ def hidden_markov(
         return (new if target_length is None else jnp.where(t < target_length, new, forward)), None
 
     steps = jnp.arange(1, len(emission)), transition, emission[1:]
-    forward = lax.scan(step, initial + emission[0], steps)[0]
+    start = vary_like(initial + emission[0], target_length)
+    forward = scan(step, start, steps)[0]
     return _log_sum(forward[None])[0]
 
 
@@ -112,7 +114,7 @@ def expected_monotonic(
         reach = lax.associative_scan(_compose, (passed, before))[1]
         return stop * reach, stop * reach
 
-    return lax.scan(row, start, stop)[1]
+    return scan(row, start, stop)[1]
 
 
 def _compose(first, second):

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attention_jax.ops.masks import Causal, Lengths, parts, unsupported_mask
+from attention_jax.ops.meshes import scan
 from attention_jax.ops.precision import accumulator
 from attention_jax.ops.score_blocks import replace_nonfinite
 from attention_jax.ops.scores import Score
@@ -126,7 +127,7 @@ def _causal_sums(query, key, value):
         return state + key.T @ value, query @ state + jnp.tril(query @ key.T) @ value
 
     state = jnp.zeros((key.shape[1], value.shape[1]), query.dtype)
-    pooled = jax.lax.scan(chunk, state, (chunks(query), chunks(key), chunks(value)))[1]
+    pooled = scan(chunk, state, (chunks(query), chunks(key), chunks(value)))[1]
     return pooled.reshape(-1, value.shape[1])[: len(query)]
 
 
@@ -142,4 +143,4 @@ def recurrent(
 
     real = jnp.ones(len(key), bool)
     rows = score.scaled(query)[0], with_one_scale(score, key, real), append_ones(value, accumulator(value.dtype))
-    return divided(jax.lax.scan(step, jnp.zeros((rows[1].shape[1], rows[2].shape[1]), rows[1].dtype), rows)[1])
+    return divided(scan(step, jnp.zeros((rows[1].shape[1], rows[2].shape[1]), rows[1].dtype), rows)[1])

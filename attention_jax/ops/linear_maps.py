@@ -13,6 +13,9 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
+from jax.sharding import PartitionSpec
+
+from attention_jax.ops.meshes import varying
 
 Arrays = list[jax.Array]
 
@@ -49,7 +52,9 @@ def _run(*arrays, pair, count, **_):
 
 
 def _abstract(*arrays, shapes, **_):
-    return [jax.core.ShapedArray(shape, dtype) for shape, dtype in shapes]
+    like = max(arrays, key=lambda x: len(varying(x)))  # arrays of the same mesh
+    spec = lambda shape: like.sharding.update(spec=PartitionSpec(*[None] * len(shape)))
+    return [like.update(shape=shape, dtype=dtype, weak_type=False, sharding=spec(shape)) for shape, dtype in shapes]
 
 
 def _jvp(primals, tangents, *, differentiable, count, **params):
@@ -74,7 +79,7 @@ def _is_zero(tangent) -> bool:
 
 
 def _transpose(bars, *arrays, pair, differentiable, count, shapes):
-    bars = [jnp.zeros(*shape) if type(bar) is ad.Zero else bar for bar, shape in zip(bars, shapes, strict=True)]
+    bars = [ad.instantiate_zeros(bar) for bar in bars]
     wanted = [ad.is_undefined_primal(x) for x in arrays[count:]]
     outputs = [x.aval if want else x for want, x in zip(wanted, arrays[count:], strict=True)]
     found = _bind(pair.swapped(), differentiable.swapped(), outputs, arrays[:count], bars)

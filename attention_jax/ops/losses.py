@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from attention_jax.ops.meshes import loopable, vary_like
 from attention_jax.ops.platforms import by_platform
 from attention_jax.ops.precision import cast_for_matmul, input_gradient, product, weight_gradient
 
@@ -68,7 +69,8 @@ def linear_cross_entropy(
     1.6094
     """
     weight = mask.astype(jnp.float32)
-    return _linear_loss(hidden, kernel, bias, targets, weight, jnp.float32(label_smoothing)), weight.sum()
+    smoothing = jnp.float32(label_smoothing)
+    return loopable(_linear_loss)(hidden, kernel, bias, targets, weight, smoothing), weight.sum()
 
 
 class ChunkPlan(NamedTuple):
@@ -140,7 +142,7 @@ def _linear_loss(hidden, kernel, bias, targets, weight, smoothing):
             logits = (h @ kernel + bias[None, :]).astype(jnp.float32)
             return total + _chunk_loss(logits, y, w, smoothing, way)[0]
 
-        return jax.lax.fori_loop(0, used, add, jnp.float32(0))
+        return jax.lax.fori_loop(0, used, add, vary_like(jnp.float32(0), hidden))
 
     return by_platform(run, _plans(hidden.shape[0], kernel.shape[1]))
 
@@ -177,7 +179,7 @@ def _loss_and_gradients(hidden, kernel, bias, targets, weight, smoothing, way):
             d_hidden.at[i].set(input_gradient(d_logits, factors)),
         )
 
-    start = (jnp.float32(0), jnp.zeros_like(kernel), jnp.zeros_like(bias), jnp.zeros_like(chunks[0]))
+    start = (vary_like(jnp.float32(0), hidden), jnp.zeros_like(kernel), jnp.zeros_like(bias), jnp.zeros_like(chunks[0]))
     total, d_kernel, d_bias, d_hidden = jax.lax.fori_loop(0, used, add, start)
     return total, (d_hidden.reshape(-1, hidden.shape[1])[place], d_kernel, d_bias)
 

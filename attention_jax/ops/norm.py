@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from attention_jax.ops.meshes import vary_together
 from attention_jax.ops.precision import accumulator, is_half
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
 def layer_norm(
     x: Float[Array, "... D"], scale: Float[Array, "D"], bias: Float[Array, "D"], epsilon: float = 1e-5
 ) -> Float[Array, "... D"]:
@@ -23,6 +23,11 @@ def layer_norm(
     >>> print(layer_norm(jnp.array([[1.0, 3.0]]), jnp.ones(2), jnp.zeros(2)).round(3))
     [[-1.  1.]]
     """
+    return _layer_norm(*vary_together((x, scale, bias)), epsilon)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _layer_norm(x, scale, bias, epsilon):
     return _forward(x, scale, bias, epsilon)[0]
 
 
@@ -56,7 +61,7 @@ def _backward(epsilon, saved, out_bar):
     )
 
 
-layer_norm.defvjp(_forward, _backward)
+_layer_norm.defvjp(_forward, _backward)
 
 
 def rms_norm(x: Float[Array, "... D"], scale: Float[Array, "D"], epsilon: float = 1e-5) -> Float[Array, "... D"]:

@@ -35,6 +35,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
+from attention_jax.ops.meshes import loopable, vary_like
 from attention_jax.ops.trees import check_registered, pytree
 
 Rows = Float[Array, " Q"]
@@ -83,7 +84,7 @@ class Local(Normaliser):
     def weights(self, scores, allowed):
         scores = jnp.where(allowed, scores, 0.0)
         rooted = isinstance(self, Threshold)
-        shift = _threshold(self, scores, allowed) if rooted else jnp.zeros(scores.shape[:1], scores.dtype)
+        shift = loopable(_threshold)(self, scores, allowed) if rooted else jnp.zeros(scores.shape[:1], scores.dtype)
         values = values_of(self, scores, allowed, shift)
         count = allowed.sum(axis=1).astype(values.dtype)
         return values * scale_of(self, values.sum(axis=1), count)[:, None]
@@ -214,7 +215,7 @@ def find_threshold(
         done = (jnp.abs(new - t) <= close * jnp.maximum(jnp.abs(t), 1.0)) | (low == high) | jnp.isnan(low)
         return n + 1, new, low, high, agreed(done.all())
 
-    start = 0, low, low, high, jnp.zeros((), bool)
+    start = 0, low, low, high, vary_like(jnp.zeros((), bool), low)
     return lax.while_loop(lambda carry: (carry[0] < ITERATIONS) & ~carry[-1], step, start)[1]
 
 

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from attention_jax.ops.meshes import vary_like
 from attention_jax.ops.normalising import after
 from attention_jax.ops.precision import accumulator, matmul_transposed
 from attention_jax.ops.score_blocks import (
@@ -44,10 +45,11 @@ def forward(inputs, blocks, grid):
 
     def rows(i, out):
         start = jnp.zeros((blocks.query,), precision), jnp.zeros((blocks.query, width), precision)
-        _, pooled = over_keys_reversed(ranges, i, partial(add_block, inputs, blocks, i), start)
+        add = partial(add_block, inputs, blocks, i)
+        _, pooled = over_keys_reversed(ranges, i, add, vary_like(start, inputs))
         return put_rows(out, pooled.astype(out.dtype), i, blocks.query)
 
-    out = jnp.zeros((queries, width), inputs.value.dtype)
+    out = vary_like(jnp.zeros((queries, width), inputs.value.dtype), inputs)
     return (lax.fori_loop(0, -(-queries // blocks.query), rows, out), None), ()
 
 

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from attention_jax.ops.meshes import vary_together
 from attention_jax.ops.platforms import by_platform
 
 FLATTEN_BATCH = {"cpu": True, "default": False}
@@ -106,7 +107,7 @@ def matmul(x: Float[Array, "... K"], weight: Float[Array, "K N"]) -> Float[Array
     ...     round(float(matmul(x, weight)[0, 0]), 3), round(float((x @ weight)[0, 0]), 3)
     (3.0, 3.003)
     """
-    return x @ weight if cast_for_matmul(weight).dtype == weight.dtype else _rounded(x, weight)
+    return x @ weight if cast_for_matmul(weight).dtype == weight.dtype else _rounded(*vary_together((x, weight)))
 
 
 @jax.custom_vjp

@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from attention_jax.ops.meshes import scan
 from attention_jax.ops.precision import accumulator
 
 CHUNK = 64
@@ -76,7 +77,7 @@ def recurrent_retention(
         state = jnp.exp(decay) * state + jnp.outer(key, value)
         return state, query @ state
 
-    state, output = jax.lax.scan(step, first_state(state, *rows[1:3]), rows)
+    state, output = scan(step, first_state(state, *rows[1:3]), rows)
     return output.astype(value.dtype), state
 
 
@@ -145,5 +146,5 @@ def over_chunks(compute, state, rows, chunk: int, dtype):
     size = max(1, min(chunk, len(rows[0])))
     fill = -len(rows[0]) % size
     blocks = [jnp.pad(x, ((0, fill), *[(0, 0)] * (x.ndim - 1))).reshape(-1, size, *x.shape[1:]) for x in rows]
-    state, output = jax.lax.scan(lambda state, block: compute(state, *block), state, blocks)
+    state, output = scan(lambda state, block: compute(state, *block), state, blocks)
     return output.reshape(-1, output.shape[-1])[: len(rows[0])].astype(dtype), state

@@ -1,8 +1,9 @@
 """Attention rollout: how much of each input reaches each output through all layers (Abnar & Zuidema 2020)."""
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
+
+from attention_jax.ops.meshes import scan
 
 
 def rollout(weights: Float[Array, "L H T T"], residual: float = 0.5) -> Float[Array, "T T"]:
@@ -20,4 +21,4 @@ def rollout(weights: Float[Array, "L H T T"], residual: float = 0.5) -> Float[Ar
     mixed = residual * jnp.eye(size, dtype=weights.dtype)[None] + (1.0 - residual) * weights.mean(axis=1)  # [L, T, T]
     mixed = mixed / mixed.sum(axis=-1, keepdims=True)
     start = jnp.eye(size, dtype=weights.dtype)
-    return jax.lax.scan(lambda below, layer: (layer @ below, None), start, mixed)[0]
+    return scan(lambda below, layer: (layer @ below, None), start, mixed)[0]

@@ -16,6 +16,7 @@ from jax import lax
 
 from attention_jax import InputError
 from attention_jax.ops.masks import AssumeFinite, broadcasts
+from attention_jax.ops.meshes import vary_like
 from attention_jax.ops.precision import accumulator
 from attention_jax.ops.weight_dropout import dropout_factor
 
@@ -219,7 +220,8 @@ def attended_positions(inputs):
         allowed = inputs.mask(inputs.offset + start_of(i, size, queries) + jnp.arange(size), jnp.arange(keys))
         return put_rows(asked, allowed.any(axis=1), i, size), answered | allowed.any(axis=0)
 
-    return lax.fori_loop(0, -(-queries // size), rows, (jnp.zeros((queries,), bool), jnp.zeros((keys,), bool)))
+    start = vary_like((jnp.zeros((queries,), bool), jnp.zeros((keys,), bool)), inputs)
+    return lax.fori_loop(0, -(-queries // size), rows, start)
 
 
 # --- which blocks -----------------------------------------------------------------------------------------------------
@@ -295,7 +297,7 @@ def over_queries(inputs, blocks, out_bar, over_keys) -> Gradients:
 
     def zeros(x, rows=None):
         shape = x.shape if rows is None else (rows, *x.shape[1:])
-        return jnp.zeros(shape, accumulator(x.dtype))
+        return vary_like(jnp.zeros(shape, accumulator(x.dtype)), inputs)
 
     def rows(i, bars):
         fresh = start_of(i, size, queries) + jnp.arange(size) >= i * size
@@ -330,5 +332,5 @@ def add_tile(bars: Gradients, operand_bars, value_bar, j, size) -> Gradients:
 
 def if_worth(worth, compute):
     """Return `compute()`, or zeros of its shapes."""
-    nothing = lambda: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(compute))
-    return lax.cond(worth, compute, nothing)
+    zeros = lambda x: vary_like(jnp.zeros(x.shape, x.dtype), x)
+    return lax.cond(worth, compute, lambda: jax.tree.map(zeros, jax.eval_shape(compute)))

@@ -30,6 +30,7 @@ from attention_jax.ops.biases import Bias
 from attention_jax.ops.dispatch import choose_blocks
 from attention_jax.ops.dropout import is_zero
 from attention_jax.ops.masks import Mask, as_mask
+from attention_jax.ops.meshes import vary_like, vary_together
 from attention_jax.ops.normalisers import Softmax, TopK
 from attention_jax.ops.normalising import (
     Local,
@@ -79,28 +80,28 @@ def attend_sharded(
 ) -> Float[Array, "Q V"]:
     """`attend` over a sequence that is sharded over the devices of the mesh axis `axis_name`: sequence parallelism.
 
-    Call it inside `jax.shard_map(..., check_vma=False)`. On each of n devices, query [Q, D], key [K, E] and value
+    Call it inside `jax.shard_map`. On each of n devices, query [Q, D], key [K, E] and value
     [K, V] are its part of n Q queries and n K keys, in the order of the devices. The result is this device's part of
     what `attend` computes from the whole arrays: masks, biases and dropout depend on positions in the whole sequence.
     Use `jax.vmap` over batch and heads, and pad sequences that n does not divide, with the mask `lengths`.
 
     The other arguments are those of `attend`; score, bias, mask, normaliser and `rng` are equal on all devices. Memory
     is linear in Q + K, and each hop moves the (E + V) K numbers of one block. There is reverse mode, once. A gradient
-    with respect to a leaf of score, bias or normaliser that is taken INSIDE `shard_map` is this device's part of a sum:
-    apply `lax.psum`. Outside, `jax.grad` does so by itself.
+    with respect to a leaf of score, bias or normaliser that is taken INSIDE `shard_map(..., check_vma=False)` is this
+    device's part of a sum: apply `lax.psum`. Otherwise `jax.grad` does so by itself.
 
     Raises:
-      InputError: outside of `shard_map`, with `check_vma=True`, and for what `attend` does not take.
+      InputError: outside of `shard_map`, and for what `attend` does not take.
 
     >>> from jax.sharding import AxisType, PartitionSpec
     >>> mesh = jax.make_mesh((1,), ("sequence",), axis_types=(AxisType.Auto,))
     >>> sharded = PartitionSpec("sequence")
     >>> ring = partial(attend_sharded, axis_name="sequence")
-    >>> ring = jax.shard_map(ring, mesh=mesh, in_specs=sharded, out_specs=sharded, check_vma=False)
+    >>> ring = jax.shard_map(ring, mesh=mesh, in_specs=sharded, out_specs=sharded)
     >>> ring(jnp.eye(1, 2), 9 * jnp.eye(2), jnp.array([[1.0], [2.0]])).round(2).tolist()
     [[1.0]]
     """
-    devices, mine = _place(axis_name, query)
+    devices, mine = _place(axis_name)
     check_call(query, key, value, score, bias, mask, normalise, dropout, block_q, block_k)
     score, bias, mask, normalise = as_tree(score), as_tree(bias), as_mask(mask), as_normaliser(normalise)
     base = normalise.of if isinstance(normalise, TopK) else normalise
@@ -115,7 +116,7 @@ def attend_sharded(
         words = query_words, key_words, jnp.asarray(dropout, jnp.float32)
     score, prepared, key = prepare(score, query, key)
     rules = score, bias, Softmax() if isinstance(base, Softmax) else base  # the sink is applied afterwards
-    inputs = Inputs(rules, prepared, key, value, None if bias is None else query, mask, words, first)
+    inputs = vary_together(Inputs(rules, prepared, key, value, None if bias is None else query, mask, words, first))
     ring = Ring(axis_name, devices, tuple(choose_blocks(score, prepared, key, block_q, block_k).items()))
     if isinstance(normalise, TopK) and normalise.k < devices * key.shape[0]:
         inputs = inputs._replace(cut=_cut(ring, lax.stop_gradient(inputs), normalise.k))
@@ -127,19 +128,15 @@ def attend_sharded(
     return (out.astype(kept.dtype) * kept[:, None]).astype(out.dtype)
 
 
-def _place(axis_name, query) -> tuple[int, Int[Array, ""]]:
+def _place(axis_name) -> tuple[int, Int[Array, ""]]:
     """The number of devices on the axis, and the index of this one."""
     try:
-        place = lax.axis_size(axis_name), lax.axis_index(axis_name).astype(int)
+        return lax.axis_size(axis_name), lax.axis_index(axis_name).astype(int)
     except NameError:
         raise InputError(
             f"attend_sharded needs the mesh axis {axis_name!r}, which is not bound: call it inside "
             f"jax.shard_map over a mesh with that axis"
         ) from None
-    aval = jax.typeof(query)
-    if getattr(aval, "vma", None) or getattr(getattr(aval, "manual_axis_type", None), "varying", None):
-        raise InputError("attend_sharded needs jax.shard_map with check_vma=False, got check_vma=True: pass it")
-    return place
 
 
 # --- around the ring --------------------------------------------------------------------------------------------------
@@ -210,6 +207,7 @@ def _tour(ring: Ring, inputs: Inputs, step, carry, bars=()):
         carry, bars = step(met(key, value, block), block > mine, carry, bars)
         return coming, carry, send(bars)
 
+    carry, bars = vary_like((carry, bars), inputs)
     return lax.fori_loop(0, ring.devices, hop, ((inputs.key, inputs.value), carry, bars))[1:]
 
 
@@ -260,7 +258,7 @@ def _program(inputs):
 def _zeros(inputs, width=None):
     """[Q] or [Q, width] in the precision of sums."""
     shape = inputs.query.shape[:1] if width is None else (inputs.query.shape[0], width)
-    return jnp.zeros(shape, accumulator(inputs.value.dtype))
+    return vary_like(jnp.zeros(shape, accumulator(inputs.value.dtype)), inputs)
 
 
 def _softmax(ring, inputs):
@@ -323,7 +321,8 @@ def _shift(ring, inputs):
 
         return _fold(ring, inputs, step, Sums(zero, zero))
 
-    on_all_devices = lambda done: lax.pmin(done.astype(jnp.int32), ring.axis_name) == 1  # they take every tour together
+    together = lambda done: lax.pmin(done.astype(jnp.int32), ring.axis_name) == 1  # they take every tour together
+    on_all_devices = lambda done: vary_like(together(done), inputs)
     return find_threshold(normalise, sums, smallest, largest, jnp.maximum(count, 1), on_all_devices)
 
 

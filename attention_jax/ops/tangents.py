@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from attention_jax.ops.blockwise import per_scale
+from attention_jax.ops.meshes import vary_like
 from attention_jax.ops.normalising import Threshold, equations_of, values_of
 from attention_jax.ops.score_blocks import (
     Blocks,
@@ -65,7 +66,8 @@ def tangents(blocks: Blocks, combine: Combine, floats, others, outputs, saved, m
 
     def empty(rows):
         numbers = jnp.zeros(rows, precision)
-        return jnp.zeros((rows, out.shape[1]), precision), numbers, numbers if rooted else None
+        zeros = jnp.zeros((rows, out.shape[1]), precision), numbers, numbers if rooted else None
+        return vary_like(zeros, inputs)
 
     def rows(i, whole):
         found = over_keys(ranges, i, partial(add, i), empty(blocks.query))

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from attention_jax.ops.meshes import vary_like
 from attention_jax.ops.normalisers import Softmax
 from attention_jax.ops.normalising import Ordered, Threshold, after, equations_of, scale_of, values_of
 from attention_jax.ops.precision import accumulator
@@ -83,7 +84,7 @@ def _over_tiles(inputs: Inputs, blocks: Blocks, contribute, shift):
         return contribute(inputs, tile, scores, rows_of(shift, i, blocks.query))
 
     shapes = jax.eval_shape(compute, inputs, shift, 0, 0)
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    zeros = vary_like(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes), (inputs, shift))
 
     @jax.checkpoint
     def needed(inputs, shift, i, j):
@@ -107,7 +108,8 @@ def unblocked(total, x):
 def _ordered(inputs, blocks):
     low, high = _bounds(inputs, blocks)
     precision = accumulator(inputs.value.dtype)
-    width = inputs.value.shape[1]
+    nothing = jnp.zeros((blocks.query,), precision), jnp.zeros((blocks.query, inputs.value.shape[1]), precision)
+    nothing = vary_like(nothing, inputs)
 
     def compute(inputs, passed, i, j):
         tile = tile_of(inputs, blocks, i, j, True)
@@ -119,7 +121,6 @@ def _ordered(inputs, blocks):
 
     @jax.checkpoint
     def needed(inputs, passed, i, j):
-        nothing = jnp.zeros((blocks.query,), precision), jnp.zeros((blocks.query, width), precision)
         worth = max_over_batch((low[i] <= j) & (j < high[i]))
         return lax.cond(worth, lambda: compute(inputs, passed, i, j), lambda: nothing)
 
@@ -128,7 +129,6 @@ def _ordered(inputs, blocks):
             leave, pooled = needed(inputs, carry[0], i, j)
             return (carry[0] + leave, carry[1] + pooled), None
 
-        start = jnp.zeros((blocks.query,), precision), jnp.zeros((blocks.query, width), precision)
-        return lax.scan(step, start, jnp.arange(-(-inputs.key.shape[0] // blocks.key)), reverse=True)[0][1]
+        return lax.scan(step, nothing, jnp.arange(-(-inputs.key.shape[0] // blocks.key)), reverse=True)[0][1]
 
     return unblocked(inputs.query.shape[0], lax.map(rows, jnp.arange(low.shape[0])))

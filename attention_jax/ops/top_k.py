@@ -5,6 +5,7 @@ from functools import partial
 import jax.numpy as jnp
 from jax import lax
 
+from attention_jax.ops.meshes import vary_like
 from attention_jax.ops.precision import accumulator
 from attention_jax.ops.score_blocks import key_blocks, over_keys, put_rows, tile_of
 
@@ -25,11 +26,12 @@ def cuts(inputs, blocks, k: int):
         return largest_of(largest, scores)
 
     def rows(i, out):
-        start = jnp.full((blocks.query, k + 1), -jnp.inf, precision)
+        start = vary_like(jnp.full((blocks.query, k + 1), -jnp.inf, precision), inputs)
         return put_rows(out, cut_of(over_keys(ranges, i, partial(step, i), start)), i, blocks.query)
 
     queries = inputs.query.shape[0]
-    return lax.fori_loop(0, -(-queries // blocks.query), rows, jnp.full((queries,), -jnp.inf, precision))
+    start = vary_like(jnp.full((queries,), -jnp.inf, precision), inputs)
+    return lax.fori_loop(0, -(-queries // blocks.query), rows, start)
 
 
 def largest_of(largest, scores):

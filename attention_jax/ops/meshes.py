@@ -1,0 +1,69 @@
+"""What JAX asks of loops over arrays on a mesh of devices.
+
+Inside `jax.shard_map` the type of an array names the mesh axes over which it varies, `jax.typeof(x).vma`, and the state
+of a loop has to keep its type: zeros that do not vary cannot become sums that do. Where mesh axes are explicit, the
+default of `jax.make_mesh`, the type names the axes over which an array is sharded, and has to be kept, too. Elsewhere
+these functions return what they are given.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec
+
+
+def varying(tree) -> frozenset[str]:
+    """Return the mesh axes over which any array of `tree` varies.
+
+    >>> varying((jnp.ones(2), 3.0))
+    frozenset()
+    """
+    types = (x if hasattr(x, "manual_axis_type") else jax.typeof(x) for x in jax.tree.leaves(tree))
+    kinds = (getattr(x, "manual_axis_type", None) for x in types)
+    return frozenset().union(*(kind.varying for kind in kinds if kind is not None))
+
+
+def vary_like(tree, operands):
+    """Return `tree`, the first state of a loop over `operands`, whose arrays vary over the same mesh axes as any of
+    them."""
+    axes = varying(operands)
+
+    def vary(x):
+        missing = tuple(sorted(axes - varying(x)))
+        return lax.pcast(jnp.asarray(x), missing, to="varying") if missing else x
+
+    return jax.tree.map(vary, tree) if axes else tree
+
+
+def vary_together(tree):
+    """Return `tree` with all arrays varying over the same mesh axes. In reverse mode the cotangent of an array that did
+    not vary is summed over the devices."""
+    return vary_like(tree, tree)
+
+
+def loopable(function: Callable) -> Callable:
+    """Return `function` with operands, pytrees of arrays, that vary together, and with automatic sharding inside, so
+    that it may loop over them. Results are replicated over explicit mesh axes, those of `jax.vmap` excepted."""
+
+    def run(*operands):
+        operands = vary_together(operands)
+        meshes = [jax.typeof(x).sharding.mesh for x in jax.tree.leaves(operands)]
+        explicit = [mesh for mesh in meshes if mesh.explicit_axes]
+        if not explicit:
+            return function(*operands)
+        operands = jax.tree.map(jnp.asarray, operands)
+        return jax.sharding.auto_axes(function, out_sharding=NamedSharding(explicit[0], PartitionSpec()))(*operands)
+
+    return run
+
+
+def scan(step: Callable, state, xs):
+    """`jax.lax.scan(step, state, xs)` whose state may begin with zeros that do not vary over the devices.
+
+    >>> scan(lambda total, x: (total + x, total), 0.0, jnp.ones(3))[1].tolist()
+    [0.0, 1.0, 2.0]
+    """
+    return loopable(partial(lax.scan, step))(state, xs)
