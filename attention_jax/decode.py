@@ -19,6 +19,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from attention_jax import InputError
+from attention_jax.ops.meshes import replicated, settled
 from attention_jax.ops.platforms import by_platform
 from attention_jax.ops.shared import map_per_hypothesis, repeat_for_beams
 
@@ -61,6 +62,7 @@ def greedy(
     def body(carry):
         t, last, ended, written, cache = carry
         logits, cache = step(last, cache)
+        logits = replicated(logits)
         best = lax.top_k(logits, 1)[1][
             :, 0
         ]  # = argmax, and on CPU several times faster than it over a large vocabulary
@@ -77,7 +79,7 @@ def greedy(
         jnp.full((batch_size, max_length), pad, jnp.int32),
         cache,
     )
-    return lax.while_loop(unfinished, body, start)[3]
+    return lax.while_loop(unfinished, body, settled(body, start))[3]
 
 
 def truncated(logits: Float[Array, "B V"], top_k: int = 0, top_p: float = 1.0) -> Float[Array, "B V"]:
@@ -132,6 +134,7 @@ def sample(
     def one(carry, now):
         (cache, last), (given, rng) = carry, now
         logits, cache = step(jnp.where(given >= 0, given, last), cache)
+        logits = replicated(logits)
         if temperature:
             logits = truncated(logits / temperature, top_k, top_p)
             logits = logits + jax.random.gumbel(rng, logits.shape)  # the argmax is a sample from the softmax
@@ -143,7 +146,8 @@ def sample(
         raise InputError(f"sample needs a prompt of at least one token and a length >= 1, got {begun} and {length}")
     given = jnp.concatenate([prompt.T, jnp.full((length - 1, rows), -1, jnp.int32)])
     rngs = jax.random.split(jax.random.key(0) if rng is None else rng, begun + length - 1)
-    _, written = lax.scan(one, (cache, jnp.zeros((rows,), jnp.int32)), (given, rngs))
+    start = settled(lambda carry: one(carry, (given[0], rngs[0]))[0], (cache, jnp.zeros((rows,), jnp.int32)))
+    _, written = lax.scan(one, start, (given, rngs))
     return written[begun - 1 :].T
 
 
@@ -250,7 +254,7 @@ def beam_search(
 
     def body(beams: _Beams):
         logits, cache = step(beams.last.reshape(-1), beams.cache)
-        return _extend(beams, logits, cache, score, beam_size, eos, pad)
+        return _extend(beams, replicated(logits), cache, score, beam_size, eos, pad)
 
     shape = (batch_size, beam_size)
     beams = _Beams(
@@ -262,9 +266,9 @@ def beam_search(
         length=jnp.zeros(shape, jnp.int32),
         ended=jnp.zeros(shape, bool),
         last=jnp.full(shape, bos, jnp.int32),
-        cache=repeat_for_beams(cache, beam_size),
+        cache=repeat_for_beams(jax.tree.map(replicated, cache), beam_size),
     )
-    beams = lax.while_loop(unfinished, body, beams)
+    beams = lax.while_loop(unfinished, body, settled(body, beams))
     scores, order = lax.top_k(score(beams.log_prob, beams.length), n_best)
     return jnp.take_along_axis(beams.tokens, order[:, :, None], axis=1), scores
 
@@ -306,5 +310,5 @@ def _extend(
         length=pick(length),
         ended=was_ended if eos is None else was_ended | (last == eos),
         last=last,
-        cache=map_per_hypothesis(lambda leaf: leaf[rows], cache),
+        cache=map_per_hypothesis(lambda leaf: replicated(leaf)[rows], cache),
     )

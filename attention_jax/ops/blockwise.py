@@ -211,7 +211,7 @@ def add_extra(inputs, outputs, saved, bars, found):
         return found
     rules, others, combine = partition(inputs.rules)
     delta = _dot(saved.shift.dtype, outputs[0], bars[0])
-    extra = lambda rules: jnp.asarray(combine(rules, others)[2].extra(), delta.dtype)
+    extra = lambda rules: vary_like(jnp.asarray(combine(rules, others)[2].extra(), delta.dtype), inputs)
     factor = lambda rules: combine(rules, others)[2].factor(jnp.maximum(saved.count, 1))
     bar = -jnp.sum(delta * saved.scale) if divides else per_scale(delta, saved.scale)
     (rules_bar,) = jax.vjp(extra if divides else factor, rules)[1](bar)

@@ -67,3 +67,34 @@ def scan(step: Callable, state, xs):
     [0.0, 1.0, 2.0]
     """
     return loopable(partial(lax.scan, step))(state, xs)
+
+
+def settled(step: Callable, state):
+    """Return `state` with the types that the arrays of `step(state)` have: the first state of a loop whose step may use
+    any arrays. Only on a mesh is `step` traced for it."""
+    meshes = [jax.typeof(x).sharding.mesh for x in jax.tree.leaves(state)]
+    explicit = [mesh for mesh in meshes if mesh.explicit_axes]
+    if not explicit and jax.sharding.get_abstract_mesh().empty:
+        return state
+    if explicit:
+        place = partial(jax.sharding.reshard, out_shardings=NamedSharding(explicit[0], PartitionSpec()))
+        state = jax.tree.map(lambda x: place(x) if jax.typeof(x).sharding.mesh.empty else x, state)
+    for _ in jax.tree.leaves(state):  # each time at least one more of them is right
+        new = jax.tree.map(_cast, state, jax.eval_shape(step, state))
+        if all(a is b for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(new), strict=True)):
+            break
+        state = new
+    return state
+
+
+def _cast(x, like):
+    x = vary_like(x, like)
+    wanted = like.sharding
+    explicit = isinstance(wanted, NamedSharding) and wanted.mesh.explicit_axes
+    return jax.sharding.reshard(x, wanted) if explicit and jax.typeof(x).sharding != wanted else x
+
+
+def replicated(x: jax.Array) -> jax.Array:
+    """Return `x` as a replicated array if it is sharded over explicit mesh axes."""
+    mesh = jax.typeof(x).sharding.mesh
+    return jax.sharding.reshard(x, NamedSharding(mesh, PartitionSpec())) if mesh.explicit_axes else x

@@ -109,7 +109,7 @@ def _pull_tile(inputs, blocks, i, j, masked, row_bar, passed, rest):
     def logs(rules, *operands):
         scores = tile.scores(rules, *operands).astype(passed.dtype)
         allowed = scores != -jnp.inf
-        return combine(rules, others)[2].logs(scores, allowed), allowed
+        return vary_like(combine(rules, others)[2].logs(scores, allowed), passed), allowed
 
     (take, leave), pull, allowed = jax.vjp(logs, *tile.operands, has_aux=True)
     weights = jnp.where(allowed, jnp.exp(take + after(leave) + passed[:, None]), 0.0)

@@ -99,6 +99,7 @@ def biased_scores(score, bias, query, key, bias_query, query_positions, key_posi
             f"{list(query.shape)} and key {list(key.shape)}, got {list(scores.shape)}"
         )
     scores = scores.astype(accumulator(scores.dtype))
+    scores = vary_like(scores, query)  # those of a constant score
     if bias is None:
         return scores
     added = bias(bias_query, query_positions, key_positions)
