@@ -72,6 +72,7 @@ def greedy(
             ended = ended | (token == eos)
         return t + 1, token, ended, written, cache
 
+    _check_length(max_length)
     start = (
         jnp.int32(0),
         jnp.full((batch_size,), bos, jnp.int32),
@@ -79,7 +80,12 @@ def greedy(
         jnp.full((batch_size, max_length), pad, jnp.int32),
         cache,
     )
-    return lax.while_loop(unfinished, body, settled(body, start))[3]
+    return lax.while_loop(unfinished, body, settled(body, start))[3] if max_length else start[3]
+
+
+def _check_length(max_length):
+    if max_length < 0:
+        raise InputError(f"max_length must be at least 0, got {max_length}")
 
 
 def truncated(logits: Float[Array, "B V"], top_k: int = 0, top_p: float = 1.0) -> Float[Array, "B V"]:
@@ -239,6 +245,7 @@ def beam_search(
     """
     if beam_size < 1 or not 1 <= n_best <= beam_size:
         raise InputError(f"beam search needs 1 <= n_best <= beam_size, not n_best {n_best} and beam_size {beam_size}")
+    _check_length(max_length)
     if alpha < 0:
         raise InputError(f"the length penalty's alpha must be at least 0, not {alpha}")
 
@@ -268,7 +275,7 @@ def beam_search(
         last=jnp.full(shape, bos, jnp.int32),
         cache=repeat_for_beams(jax.tree.map(replicated, cache), beam_size),
     )
-    beams = lax.while_loop(unfinished, body, settled(body, beams))
+    beams = lax.while_loop(unfinished, body, settled(body, beams)) if max_length else beams
     scores, order = lax.top_k(score(beams.log_prob, beams.length), n_best)
     return jnp.take_along_axis(beams.tokens, order[:, :, None], axis=1), scores
 

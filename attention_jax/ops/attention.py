@@ -20,6 +20,7 @@ from attention_jax.ops.normalisers import Softmax, TopK, log_sum_exp
 from attention_jax.ops.normalising import Normaliser, as_normaliser
 from attention_jax.ops.platforms import by_platform
 from attention_jax.ops.pooling import Mean, Pool
+from attention_jax.ops.positions import as_positions
 from attention_jax.ops.score_blocks import Inputs, attended_positions, biased_scores, replace_nonfinite
 from attention_jax.ops.scores import ScaledDot, Score, prepare
 from attention_jax.ops.top_k import cuts
@@ -102,6 +103,7 @@ def attend(
     [[1.0]]
     """
     check_call(query, key, value, score, bias, mask, normalise, dropout, block_q, block_k)
+    query_offset = check_offset(query_offset, query.shape[0])
     if not isinstance(pool, Mean):
         if not isinstance(pool, Pool):
             raise InputError(f"pool must be a pooling such as Mean(), got {pool!r}")
@@ -229,6 +231,7 @@ def attention_weights(
     [0.803, 0.098, 0.03, 0.049, 0.02]
     """
     check_call(query, key, key, score, bias, mask, normalise)
+    query_offset = check_offset(query_offset, query.shape[0])
     rules = as_tree(score), as_tree(bias), as_normaliser(normalise)
 
     def weights(inputs):
@@ -271,6 +274,8 @@ def check_call(query, key, value, score, bias, mask, normalise, dropout=None, bl
             f"attend needs one value for each key, got {key.shape[0]} keys and {value.shape[0]} values "
             f"({shapes}): slice or pad one of them"
         )
+    if not query.shape[1] or not key.shape[1]:
+        raise InputError(f"attend needs queries and keys of at least one feature, got {shapes}")
     if not all(jnp.issubdtype(x.dtype, jnp.floating) for x in (query, key, value)):
         raise InputError(
             f"attend needs floating types, got query {query.dtype}, key {key.dtype} and value {value.dtype}: "
@@ -281,6 +286,23 @@ def check_call(query, key, value, score, bias, mask, normalise, dropout=None, bl
         raise InputError(f"dropout must be a share of the weights, 0 to 1, got {dropout}")
     if any(block is not None and block < 1 for block in (block_q, block_k)):
         raise InputError(f"block_q and block_k must be at least 1, got {block_q} and {block_k}")
+
+
+def check_offset(query_offset, queries):
+    """Return the position of the first query in the type of positions; raise InputError unless it is a whole number for
+    which those of all queries are positions, as far as that is known."""
+    kind = jnp.dtype(int) if isinstance(query_offset, int) else jnp.result_type(query_offset)
+    if jnp.ndim(query_offset) or not jnp.issubdtype(kind, jnp.integer):
+        raise InputError(
+            f"query_offset must be one whole number, the position of the first query, got {kind} of shape "
+            f"{jnp.shape(query_offset)}: vmap it over sequences, or use attend_heads"
+        )
+    least, most = -(2**30), int(jnp.iinfo(jnp.result_type(int)).max) - max(queries - 1, 0)
+    if not isinstance(query_offset, jax.core.Tracer) and not least <= int(query_offset) <= most:
+        raise InputError(
+            f"query_offset must be in {least}..{most} for {queries} queries, the range of positions, got {query_offset}"
+        )
+    return as_positions(query_offset)
 
 
 def check_rules(score, bias, mask, normalise):

@@ -11,13 +11,13 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from attention_jax import InputError
-from attention_jax.ops.positions import rotary
+from attention_jax.ops.positions import as_positions, rotary
 from attention_jax.ops.precision import accumulator
 from attention_jax.ops.trees import pytree
 
 
 def _relative(query_positions: Int[Array, " Q"], key_positions: Int[Array, " K"]) -> Int[Array, "Q K"]:
-    return key_positions[None, :] - query_positions[:, None]
+    return as_positions(key_positions)[None, :] - as_positions(query_positions)[:, None]
 
 
 class Bias:
@@ -51,6 +51,8 @@ class ShawBias(Bias):
     table: Float[Array, "R D"]
 
     def __call__(self, query, query_positions, key_positions):
+        if self.table.shape[0] % 2 == 0:
+            raise InputError(f"ShawBias needs a table of 2 c + 1 rows, an odd number, got {list(self.table.shape)}")
         reach = self.table.shape[0] // 2
         precision = accumulator(query.dtype)
         products = jnp.einsum("qd,rd->qr", query, self.table, preferred_element_type=precision)  # [Q, 2 c + 1]
@@ -85,6 +87,7 @@ class TransformerXLBias(Bias):
         precision = accumulator(query.dtype)
         asked = jnp.matmul(query, self.kernel, preferred_element_type=precision)  # W^T q, [Q, S]
         zero = jnp.repeat(jnp.array([1, 0], precision), self.kernel.shape[1] // 2)  # r(0): cosines, then sines
+        query_positions, key_positions = as_positions(query_positions), as_positions(key_positions)
         waves = rotary(jnp.broadcast_to(zero, (key_positions.shape[0], zero.shape[0])), -key_positions)  # r(-j)
         return rotary(asked, -query_positions) @ waves.T * query.shape[-1] ** -0.5
 
@@ -104,7 +107,8 @@ class T5Bias(Bias):
 
     Half of the buckets hold one distance each, the other half grow logarithmically up to `max_distance` (positions),
     beyond which all share the last one. `bidirectional` gives half of all buckets to keys after the query; otherwise
-    these share bucket 0.
+    these share bucket 0. There is at least one bucket for each direction, and a direction with one shares it. Raises
+    InputError for a shorter table, and unless `max_distance` exceeds the number of buckets with one distance each.
 
     >>> bias = T5Bias(jnp.arange(4.0), max_distance=8, bidirectional=False)
     >>> bias(jnp.ones((1, 2)), jnp.array([9]), jnp.array([9, 8, 4, 0])).tolist()
@@ -124,6 +128,13 @@ class T5Bias(Bias):
         after = jnp.where(relative > 0, buckets, 0) if self.bidirectional else jnp.zeros_like(relative)
         distance = jnp.abs(relative) if self.bidirectional else jnp.maximum(-relative, 0)
         exact = buckets // 2
+        if buckets < 1 or self.max_distance <= exact:
+            raise InputError(
+                f"T5Bias needs at least one bucket for each direction and a max_distance > {exact}, half of these, got "
+                f"a table of {self.table.shape[0]} and max_distance {self.max_distance}"
+            )
+        if not exact:
+            return after
         growth = jnp.log(jnp.maximum(distance, 1).astype(jnp.float32) / exact) / math.log(self.max_distance / exact)
         far = jnp.minimum(exact + (growth * (buckets - exact)).astype(relative.dtype), buckets - 1)
         return after + jnp.where(distance < exact, distance, far)

@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Int, Key
 
 from attention_jax import InputError
-from attention_jax.ops.attention import attend, check_rules
+from attention_jax.ops.attention import attend, check_offset, check_rules
 from attention_jax.ops.biases import Bias
 from attention_jax.ops.dispatch import Implementation
 from attention_jax.ops.masks import Mask, as_mask
@@ -28,7 +28,7 @@ def attend_heads(
     normalise: Normaliser | Callable = Softmax(),
     dropout: float = 0.0,
     rng: Key[Array, ""] | None = None,
-    query_offset: int = 0,
+    query_offset: Int[Array, ""] | Int[Array, " B"] | int = 0,
     return_log_sum_exp: bool = False,
     implementation: Implementation | None = None,
 ) -> Float[Array, "B T H V"] | tuple[Float[Array, "B T H V"], Float[Array, "B T H"]]:
@@ -40,6 +40,7 @@ def attend_heads(
 
     Leaves of `score`, `bias` and `normalise` that are single numbers are shared by all heads; of all others the first
     axis is H. Leaves of `mask` that are single numbers are shared by the batch; of all others the first axis is B.
+    `query_offset`, the position of the first query, is a number or one for each sequence, [B].
 
     >>> query, key = jnp.ones((2, 5, 4, 8)), jnp.ones((2, 6, 2, 8))
     >>> attend_heads(query, key, key, normalise=Softmax(sink=jnp.zeros(4))).shape
@@ -59,28 +60,39 @@ def attend_heads(
     check_rules(score, bias, mask, normalise)
     rules, structure = jax.tree.flatten((as_tree(score), as_tree(bias), as_normaliser(normalise)))
     parts, mask_structure = jax.tree.flatten(as_mask(mask))
+    offsets = _offsets(query_offset, query.shape[1])
     rules, parts = [jnp.asarray(x) for x in rules], [jnp.asarray(x) for x in parts]
     _check_axes("a leaf of score, bias or normalise", rules, "heads", heads)
     _check_axes("a leaf of the mask", parts, "sequences", query.shape[0])
+    _check_axes("query_offset", [] if offsets is None else [offsets], "sequences", query.shape[0])
     by_group = lambda x: x.reshape(groups, heads // groups, *x.shape[1:]) if x.ndim else x
     rngs = None if rng is None else jax.random.split(rng, (query.shape[0], groups, heads // groups))
 
-    def one(query, key, value, rules, parts, rng):
+    def one(query, key, value, rules, parts, rng, offset):
         score, bias, normalise = jax.tree.unflatten(structure, rules)
         call = {"score": score, "bias": bias, "normalise": normalise, "implementation": implementation}
-        call |= {"query_offset": query_offset, "return_log_sum_exp": return_log_sum_exp}
+        call |= {"query_offset": query_offset if offset is None else offset, "return_log_sum_exp": return_log_sum_exp}
         mask = jax.tree.unflatten(mask_structure, parts)
         return attend(query, key, value, mask=mask, dropout=dropout, rng=rng, **call)
 
     leading = lambda leaves: [0 if x.ndim else None for x in leaves]
-    over = jax.vmap(one, in_axes=(0, None, None, leading(rules), None, 0))  # the heads of one group
-    over = jax.vmap(over, in_axes=(0, 0, 0, leading(rules), None, 0))
-    over = jax.vmap(over, in_axes=(0, 0, 0, None, leading(parts), 0))
+    over = jax.vmap(one, in_axes=(0, None, None, leading(rules), None, 0, None))  # the heads of one group
+    over = jax.vmap(over, in_axes=(0, 0, 0, leading(rules), None, 0, None))
+    over = jax.vmap(over, in_axes=(0, 0, 0, None, leading(parts), 0, 0))
     grouped = query.reshape(*query.shape[:2], groups, heads // groups, query.shape[3]).transpose(0, 2, 3, 1, 4)
     key, value = key.transpose(0, 2, 1, 3), value.transpose(0, 2, 1, 3)
-    out = over(grouped, key, value, [by_group(x) for x in rules], parts, rngs)
+    out = over(grouped, key, value, [by_group(x) for x in rules], parts, rngs, offsets)
     in_order = lambda x: jnp.moveaxis(x, 3, 1).reshape(*query.shape[:3], *x.shape[4:])  # x [B, G, H / G, T, ...]
     return jax.tree.map(in_order, out)
+
+
+def _offsets(query_offset, queries):
+    """Return the `query_offset` of each sequence in an array, or None if it is one for all."""
+    if jnp.ndim(query_offset) != 1:
+        return None
+    if isinstance(query_offset, jax.core.Tracer):
+        return query_offset
+    return jnp.asarray([check_offset(x, queries) for x in query_offset], int)
 
 
 def _check_axes(what, leaves, of, size):

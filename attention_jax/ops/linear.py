@@ -119,8 +119,8 @@ def _sums(query, key, value):
 
 def _causal_sums(query, key, value):
     """Compute causal sums in chunks: earlier chunks are summed in the state, pairs within a chunk are explicit."""
-    size = min(CHUNK, len(query))
-    chunks = lambda x: jnp.pad(x, ((0, -len(x) % size), (0, 0))).reshape(-1, size, x.shape[1])
+    size = max(1, min(CHUNK, len(query)))
+    chunks = lambda x: jnp.pad(x, ((0, -len(x) % size), (0, 0))).reshape(-(-len(x) // size), size, x.shape[1])
 
     def chunk(state, rows):
         query, key, value = rows

@@ -21,6 +21,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from attention_jax import InputError
+from attention_jax.ops.positions import as_positions, plus
 from attention_jax.ops.trees import as_tree, check_registered, pytree
 
 Interval = tuple[Array | int, Array | int]
@@ -78,10 +79,10 @@ class Causal(Mask):
         return key_positions[None, :] <= query_positions[:, None]
 
     def key_range(self, first, last):
-        return 0, last + 1
+        return 0, plus(last, 1)
 
     def unmasked_range(self, first, last):
-        return 0, first + 1
+        return 0, plus(first, 1)
 
 
 @pytree
@@ -92,14 +93,14 @@ class Lengths(Mask):
     length: Int[Array, ""] | int
 
     def __call__(self, query_positions, key_positions):
-        allowed = key_positions < self.length  # [K]
+        allowed = key_positions < as_positions(self.length)  # [K]
         return jnp.broadcast_to(allowed[None, :], (query_positions.shape[0], key_positions.shape[0]))
 
     def key_range(self, first, last):
-        return 0, self.length
+        return 0, as_positions(self.length)
 
     def unmasked_range(self, first, last):
-        return 0, self.length
+        return 0, as_positions(self.length)
 
 
 @pytree
@@ -113,10 +114,10 @@ class Window(Mask):
         return jnp.abs(query_positions[:, None] - key_positions[None, :]) <= self.width
 
     def key_range(self, first, last):
-        return first - self.width, last + self.width + 1
+        return plus(first, -self.width), plus(last, self.width + 1)
 
     def unmasked_range(self, first, last):
-        return last - self.width, first + self.width + 1
+        return plus(last, -self.width), plus(first, self.width + 1)
 
 
 @pytree
@@ -128,29 +129,39 @@ class Dense(Mask):
 
     def __call__(self, query_positions, key_positions):
         index = query_positions[:, None], key_positions[None, :]
-        return jnp.asarray(self.allowed).at[index].get(mode="fill", fill_value=False)
+        allowed = jnp.asarray(self.allowed).at[index]
+        return allowed.get(mode="fill", fill_value=False, wrap_negative_indices=False)
 
 
 @pytree
 @dataclass(frozen=True)
 class Segments(Mask):
-    """Keys of the query's own segment; ids do not decrease, so the keys of consecutive queries are an interval."""
+    """Keys of the query's own segment; ids do not decrease, so the keys of consecutive queries are an interval.
+    Positions without an id are in no segment."""
 
     query_ids: Int[Array, " Q"]
     key_ids: Int[Array, " K"]
 
     def __call__(self, query_positions, key_positions):
-        return self.query_ids[query_positions][:, None] == self.key_ids[key_positions][None, :]
+        same = self.query_ids[query_positions][:, None] == self.key_ids[key_positions][None, :]
+        known = _is_index(query_positions, self.query_ids), _is_index(key_positions, self.key_ids)
+        return same & known[0][:, None] & known[1][None, :]
 
     def key_range(self, first, last):
         return self._keys_before(first, "left"), self._keys_before(last, "right")
 
     def unmasked_range(self, first, last):  # empty where first and last are of different segments
-        return self._keys_before(last, "left"), self._keys_before(first, "right")
+        stop = jnp.where(_is_index(first, self.query_ids), self._keys_before(first, "right"), 0)
+        return self._keys_before(last, "left"), jnp.where(_is_index(last, self.query_ids), stop, 0)
 
     def _keys_before(self, query_position, side):
         """The number of keys before the segment of a query, or before its end ("right")."""
-        return jnp.searchsorted(self.key_ids, self.query_ids[query_position], side=side, method="compare_all")
+        ids = self.query_ids[jnp.clip(query_position, 0, len(self.query_ids) - 1)]
+        return jnp.searchsorted(self.key_ids, ids, side=side, method="compare_all")
+
+
+def _is_index(positions, array):
+    return (positions >= 0) & (positions < len(array))
 
 
 @pytree
@@ -183,11 +194,11 @@ class Either(Mask):
         return self.left(query_positions, key_positions) | self.right(query_positions, key_positions)
 
     def key_range(self, first, last):
-        (a, b), (c, d) = self.left.key_range(first, last), self.right.key_range(first, last)
+        (a, b), (c, d) = _pair(self.left.key_range(first, last), self.right.key_range(first, last))
         return jnp.minimum(a, c), jnp.maximum(b, d)
 
     def unmasked_range(self, first, last):  # the longer of the two: a union need not be an interval
-        (a, b), (c, d) = self.left.unmasked_range(first, last), self.right.unmasked_range(first, last)
+        (a, b), (c, d) = _pair(self.left.unmasked_range(first, last), self.right.unmasked_range(first, last))
         longer = (b - a) >= (d - c)
         return jnp.where(longer, a, c), jnp.where(longer, b, d)
 
@@ -252,7 +263,12 @@ def unsupported_mask(mask: Mask | None, query, key, query_offset) -> str | None:
 
 
 def _intersection(left: Interval, right: Interval) -> Interval:
-    return jnp.maximum(left[0], right[0]), jnp.minimum(left[1], right[1])
+    (a, b), (c, d) = _pair(left, right)
+    return jnp.maximum(a, c), jnp.minimum(b, d)
+
+
+def _pair(left: Interval, right: Interval) -> tuple[Interval, Interval]:
+    return tuple(map(as_positions, left)), tuple(map(as_positions, right))
 
 
 def causal() -> Mask:
@@ -271,10 +287,10 @@ def lengths(length: Int[Array, ""] | int) -> Mask:
     >>> lengths(2)(jnp.arange(1), jnp.arange(3)).astype(int).tolist()
     [[1, 1, 0]]
     """
-    kind = jnp.result_type(length)
+    kind = jnp.dtype(int) if isinstance(length, int) else jnp.result_type(length)
     if not jnp.issubdtype(kind, jnp.integer):
         raise InputError(f"lengths needs a whole number of keys, got {kind}")
-    return Lengths(length.astype(jnp.int32) if jnp.issubdtype(kind, jnp.unsignedinteger) else length)
+    return Lengths(as_positions(length))
 
 
 def window(width: int) -> Mask:
@@ -299,6 +315,7 @@ def segments(query_ids: Int[Array, " Q"], key_ids: Int[Array, " K"]) -> Mask:
     >>> segments(jnp.array([0, 1, 1]), jnp.array([0, 0, 1]))(jnp.arange(3), jnp.arange(3)).astype(int).tolist()
     [[1, 1, 0], [0, 0, 1], [0, 0, 1]]
     """
+    query_ids, key_ids = _narrowed(query_ids), _narrowed(key_ids)
     for ids in (query_ids, key_ids):
         if ids.ndim == 0 or not jnp.issubdtype(ids.dtype, jnp.integer):
             raise InputError(f"segments needs integer ids of every position, got {ids.dtype} of shape {ids.shape}")
@@ -310,7 +327,20 @@ def segments(query_ids: Int[Array, " Q"], key_ids: Int[Array, " K"]) -> Mask:
                 f"segments needs ids that do not decrease, got {around} at position {at}: number the segments in "
                 "their order, and give padding at the end the largest id"
             )
-    return Segments(query_ids, key_ids)
+    kind = np.promote_types(query_ids.dtype, key_ids.dtype)
+    if jax.dtypes.canonicalize_dtype(kind) != kind or not np.issubdtype(kind, np.integer):
+        raise InputError(
+            f"segments needs ids that JAX can compare, got {query_ids.dtype} and {key_ids.dtype}: convert both to int32"
+        )
+    return Segments(jnp.asarray(query_ids, kind), jnp.asarray(key_ids, kind))
+
+
+def _narrowed(ids):
+    """Return a NumPy array in JAX's type if that holds its numbers."""
+    if not isinstance(ids, np.ndarray) or ids.dtype.kind not in "iu":
+        return ids
+    narrow = ids.astype(jax.dtypes.canonicalize_dtype(ids.dtype))
+    return narrow if (narrow == ids).all() else ids
 
 
 def dense(allowed: Bool[Array, "Q K"]) -> Mask:

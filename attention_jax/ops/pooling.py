@@ -100,7 +100,7 @@ class LocalLinear(Pool):
         centre = _mean(key, attended), _mean(value, attended)  # or differences of large numbers
         key, value = key - centre[0][None], value - centre[1][None]
         rows, columns = jnp.triu_indices(key.shape[1])
-        mixed = (key[:, :, None] * value[:, None, :]).reshape(len(key), -1)
+        mixed = (key[:, :, None] * value[:, None, :]).reshape(len(key), key.shape[1] * value.shape[1])
         lifted = [jnp.ones_like(key[:, :1]), key, key[:, rows] * key[:, columns], value, mixed]
         return jnp.concatenate(lifted, axis=1), centre
 
@@ -116,7 +116,7 @@ class LocalLinear(Pool):
         square = square.at[:, rows, columns].set(squares).at[:, columns, rows].set(squares)
         covariance = square - key[:, :, None] * key[:, None, :]
         covariance = covariance + self.ridge * jnp.eye(features, dtype=pooled.dtype)[None]
-        mixed = mixed.reshape(-1, features, width) - key[:, :, None] * value[:, None, :]
+        mixed = mixed.reshape(len(query), features, width) - key[:, :, None] * value[:, None, :]
         slopes = jnp.linalg.solve(covariance, mixed)  # [Q, D, V]
         away = query.astype(pooled.dtype) - known[0][None] - key
         return (value + known[1][None] + jnp.einsum("qd,qdv->qv", away, slopes)) * mass

@@ -4,8 +4,39 @@ Encodings that act on scores are biases of `attend`: attention_jax/ops/biases.py
 """
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
+
+
+def as_positions(x: Int[Array, "..."] | int) -> Int[Array, "..."] | int:
+    """Return integers of any type in the type of positions, JAX's default integer, so that sums with other positions
+    neither wrap nor promote. What that type does not hold becomes its closest number.
+
+    >>> as_positions(jnp.int8(100)).dtype == jnp.arange(2).dtype, as_positions(2**40) >= 2**31 - 1
+    (True, True)
+    """
+    wanted = jnp.result_type(int)
+    least, most = int(jnp.iinfo(wanted).min), int(jnp.iinfo(wanted).max)
+    if isinstance(x, int | np.integer):
+        return min(max(int(x), least), most)
+    if isinstance(x, np.ndarray):
+        return jnp.asarray(np.clip(x, max(least, np.iinfo(x.dtype).min), min(most, np.iinfo(x.dtype).max)), wanted)
+    x = jnp.asarray(x)
+    return (jnp.minimum(x, x.dtype.type(most)) if jnp.iinfo(x.dtype).max > most else x).astype(wanted)
+
+
+def plus(positions: Int[Array, "..."] | int, distance: int) -> Int[Array, "..."] | int:
+    """Return positions + distance, or the largest or smallest integer where the type does not hold the sum.
+
+    >>> plus(jnp.array([2, 2**31 - 1], jnp.int32), 1).tolist()
+    [3, 2147483647]
+    """
+    positions = jnp.asarray(positions)
+    kind = jnp.iinfo(positions.dtype)
+    if distance > 0:
+        return jnp.minimum(positions, kind.max - distance) + distance
+    return jnp.maximum(positions, kind.min - distance) + distance
 
 
 def within(segment: Int[Array, "B T"]) -> Int[Array, "B T"]:

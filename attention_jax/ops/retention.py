@@ -52,6 +52,8 @@ def quadratic_retention(
 
     Positions from `length` on, if it is given, are padding: they change nothing, and their output is zero.
     """
+    if not len(value):
+        return value
     rows = padded((query, key, value, log_decay), length)
     state = jnp.zeros((key.shape[1], value.shape[1]), rows[0].dtype)
     return one_chunk(state, *rows)[1].astype(value.dtype)
@@ -144,7 +146,8 @@ def over_chunks(compute, state, rows, chunk: int, dtype):
     """(outputs [T, V], last state) of `compute(state, *rows of a chunk) -> (state, outputs)`. The last chunk is filled
     with zeros, which leave the state as it is."""
     size = max(1, min(chunk, len(rows[0])))
-    fill = -len(rows[0]) % size
-    blocks = [jnp.pad(x, ((0, fill), *[(0, 0)] * (x.ndim - 1))).reshape(-1, size, *x.shape[1:]) for x in rows]
+    count = -(-len(rows[0]) // size)
+    fill = lambda x: jnp.pad(x, ((0, count * size - len(x)), *[(0, 0)] * (x.ndim - 1)))
+    blocks = [fill(x).reshape(count, size, *x.shape[1:]) for x in rows]
     state, output = scan(lambda state, block: compute(state, *block), state, blocks)
-    return output.reshape(-1, output.shape[-1])[: len(rows[0])].astype(dtype), state
+    return output.reshape(count * size, output.shape[-1])[: len(rows[0])].astype(dtype), state

@@ -17,6 +17,7 @@ from jax import lax
 from attention_jax import InputError
 from attention_jax.ops.masks import AssumeFinite, broadcasts
 from attention_jax.ops.meshes import vary_like
+from attention_jax.ops.positions import as_positions
 from attention_jax.ops.precision import accumulator
 from attention_jax.ops.weight_dropout import dropout_factor
 
@@ -214,6 +215,8 @@ def attended_positions(inputs):
     """Compute masks of the queries [Q] that may attend to a key, and of the keys [K] that a query may attend to, in
     chunks of rows."""
     queries, keys = inputs.query.shape[0], inputs.key.shape[0]
+    if not queries or not keys:
+        return jnp.zeros((queries,), bool), jnp.zeros((keys,), bool)
     size = max(1, min(queries, 2**20 // keys))
 
     def rows(i, carry):
@@ -238,10 +241,9 @@ def key_blocks(inputs, blocks):
     index = jnp.arange(-(-queries // blocks.query))
     first = inputs.offset + start_of(index, blocks.query, queries)
     last = first + blocks.query - 1
-    low, high = (jnp.broadcast_to(jnp.clip(x, 0, keys), first.shape) for x in inputs.mask.key_range(first, last))
-    open_low, open_high = (
-        jnp.broadcast_to(jnp.clip(x, 0, keys), first.shape) for x in inputs.mask.unmasked_range(first, last)
-    )
+    clipped = lambda x: jnp.broadcast_to(jnp.clip(as_positions(x), 0, keys), first.shape)
+    low, high = map(clipped, inputs.mask.key_range(first, last))
+    open_low, open_high = map(clipped, inputs.mask.unmasked_range(first, last))
     low, high = -max_over_batch(-(low // blocks.key)), max_over_batch(-(-high // blocks.key))
     open_low, open_high = max_over_batch(-(-open_low // blocks.key)), -max_over_batch(-(open_high // blocks.key))
     high = jnp.maximum(low, high)

@@ -45,6 +45,7 @@ from attention_jax.ops.normalising import (
     sums_of,
 )
 from attention_jax.ops.platforms import by_platform
+from attention_jax.ops.positions import as_positions
 from attention_jax.ops.precision import accumulator
 from attention_jax.ops.score_blocks import (
     Gradients,
@@ -103,6 +104,8 @@ def attend_sharded(
     """
     devices, mine = _place(axis_name)
     check_call(query, key, value, score, bias, mask, normalise, dropout, block_q, block_k)
+    if not (query.size and key.size and value.size):
+        return vary_like(jnp.zeros((query.shape[0], value.shape[1]), value.dtype), (query, key, value))
     score, bias, mask, normalise = as_tree(score), as_tree(bias), as_mask(mask), as_normaliser(normalise)
     base = normalise.of if isinstance(normalise, TopK) else normalise
     if not isinstance(base, Local | Ordered):
@@ -166,10 +169,10 @@ class _ShiftedMask(Mask):
         return self.mask(query_positions, key_positions + self.first)
 
     def key_range(self, first, last):
-        return tuple(bound - self.first for bound in self.mask.key_range(first, last))
+        return tuple(as_positions(bound) - self.first for bound in self.mask.key_range(first, last))
 
     def unmasked_range(self, first, last):
-        return tuple(bound - self.first for bound in self.mask.unmasked_range(first, last))
+        return tuple(as_positions(bound) - self.first for bound in self.mask.unmasked_range(first, last))
 
 
 @pytree
