@@ -144,7 +144,7 @@ class NTM(nn.Module):
             return state, (features, *((state.weights,) if return_weights else ()))
 
         projected = nn.Dense(gates, kernel_init=first, name="input")(inputs)  # [B, T, G]
-        _, (features, *weights) = meshes.scan(step, state, projected.swapaxes(0, 1))
+        _, (features, *weights) = meshes.scan_with_closure(step, state, projected.swapaxes(0, 1))
         logits = nn.Dense(self.outputs, name="output")(features.swapaxes(0, 1))
         if not return_weights:
             return logits, {}

@@ -88,7 +88,8 @@ class RecurrentLanguageModel(nn.Module):
         elif self.options.cell == "gru":
             hidden = cells.gru(projected, self.recurrent_kernel, self.inner_bias, state)[0]
         else:
-            hidden = meshes.scan(lambda h, x: (rnn_step(x, self.recurrent_kernel, h),) * 2, state, projected)[1][0]
+            step = lambda h, x: (rnn_step(x, self.recurrent_kernel, h),) * 2
+            hidden = meshes.scan_with_closure(step, state, projected)[1][0]
         return hidden.swapaxes(0, 1)
 
     def factors(self, steps: int) -> Float[Array, "T"]:

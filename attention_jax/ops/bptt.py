@@ -57,7 +57,7 @@ def scan(step: Callable, state: State, xs, factors: Float[Array, "T"]):
         x, factor = inputs
         return step(jax.tree.map(lambda leaf: scale_gradient(leaf, factor), state), x)
 
-    return meshes.scan(body, state, (xs, factors))
+    return meshes.scan_with_closure(body, state, (xs, factors))
 
 
 def reweighted(step: Step, params, state: State, xs, factors: Float[Array, "T"]) -> tuple[Float[Array, ""], State]:
@@ -127,7 +127,7 @@ def forward(step: Step, params, state: State, tangent, xs) -> tuple[object, Stat
         )
         return (state, tangent), gradient
 
-    (state, tangent), gradients = meshes.scan(body, (state, tangent), xs)
+    (state, tangent), gradients = meshes.scan_with_closure(body, (state, tangent), xs)
     return gradients.sum(), state, tangent
 
 
@@ -143,7 +143,8 @@ def gradient_norms(step: Step, params, state: Float[Array, "H"], xs) -> Float[Ar
             x, probe = inputs
             return step(params, state + probe, x)
 
-        return jax.lax.scan(body, state, (xs, probes))[1][-1]
+        return meshes.scan_with_closure(body, state, (xs, probes))[1][-1]
 
-    gradients = jax.grad(last_loss)(jnp.zeros((_steps(xs), *state.shape), state.dtype))  # [T, H]
+    probes = meshes.vary_like(jnp.zeros((_steps(xs), *state.shape), state.dtype), (params, state, xs))
+    gradients = jax.grad(last_loss)(probes)  # [T, H]
     return jnp.linalg.norm(gradients, axis=-1)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attention_jax.ops.masks import Causal, Lengths, parts, unsupported_mask
-from attention_jax.ops.meshes import scan
+from attention_jax.ops.meshes import loopable, vary_like
 from attention_jax.ops.precision import accumulator
 from attention_jax.ops.score_blocks import replace_nonfinite
 from attention_jax.ops.scores import Score
@@ -126,8 +126,8 @@ def _causal_sums(query, key, value):
         query, key, value = rows
         return state + key.T @ value, query @ state + jnp.tril(query @ key.T) @ value
 
-    state = jnp.zeros((key.shape[1], value.shape[1]), query.dtype)
-    pooled = scan(chunk, state, (chunks(query), chunks(key), chunks(value)))[1]
+    state = vary_like(jnp.zeros((key.shape[1], value.shape[1]), query.dtype), (query, key, value))
+    pooled = jax.lax.scan(chunk, state, (chunks(query), chunks(key), chunks(value)))[1]
     return pooled.reshape(-1, value.shape[1])[: len(query)]
 
 
@@ -135,7 +135,10 @@ def recurrent(
     query: Float[Array, "T D"], key: Float[Array, "T D"], value: Float[Array, "T V"], score: Features
 ) -> Float[Array, "T V"]:
     """Causal linear attention one position at a time (Katharopoulos et al. 2020, eq. 16-20), as in decoding."""
+    return loopable(_recurrent)(query, key, value, score)
 
+
+def _recurrent(query, key, value, score):
     def step(state, row):  # state [F, V + 1]: the sums over the keys seen so far
         query, key, value = row
         state = state + jnp.outer(key, value)
@@ -143,4 +146,5 @@ def recurrent(
 
     real = jnp.ones(len(key), bool)
     rows = score.scaled(query)[0], with_one_scale(score, key, real), append_ones(value, accumulator(value.dtype))
-    return divided(scan(step, jnp.zeros((rows[1].shape[1], rows[2].shape[1]), rows[1].dtype), rows)[1])
+    start = vary_like(jnp.zeros((rows[1].shape[1], rows[2].shape[1]), rows[1].dtype), rows)
+    return divided(jax.lax.scan(step, start, rows)[1])

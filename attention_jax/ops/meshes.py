@@ -61,7 +61,8 @@ def loopable(function: Callable) -> Callable:
 
 
 def scan(step: Callable, state, xs):
-    """`jax.lax.scan(step, state, xs)` whose state may begin with zeros that do not vary over the devices.
+    """`jax.lax.scan(step, state, xs)` whose state may begin with zeros that do not vary over the devices; `step` uses
+    no arrays but its arguments.
 
     >>> scan(lambda total, x: (total + x, total), 0.0, jnp.ones(3))[1].tolist()
     [0.0, 1.0, 2.0]
@@ -69,10 +70,21 @@ def scan(step: Callable, state, xs):
     return loopable(partial(lax.scan, step))(state, xs)
 
 
-def settled(step: Callable, state):
-    """Return `state` with the types that the arrays of `step(state)` have: the first state of a loop whose step may use
-    any arrays. Only on a mesh is `step` traced for it."""
-    meshes = [jax.typeof(x).sharding.mesh for x in jax.tree.leaves(state)]
+def scan_with_closure(step: Callable, state, xs):
+    """The same for a `step` that may use any arrays, such as weights.
+
+    >>> weight = jnp.full((), 2.0)
+    >>> scan_with_closure(lambda total, x: (total + weight * x, total), 0.0, jnp.ones(3))[1].tolist()
+    [0.0, 2.0, 4.0]
+    """
+    first = lambda state: step(state, jax.tree.map(lambda x: x[0], xs))[0]
+    return lax.scan(step, settled(first, state, xs), xs)
+
+
+def settled(step: Callable, state, operands=()):
+    """Return `state` with the types that the arrays of `step(state)` have: the first state of a loop over `operands`
+    whose step may use any arrays. Only on a mesh is `step` traced for it."""
+    meshes = [jax.typeof(x).sharding.mesh for x in jax.tree.leaves((state, operands))]
     explicit = [mesh for mesh in meshes if mesh.explicit_axes]
     if not explicit and jax.sharding.get_abstract_mesh().empty:
         return state

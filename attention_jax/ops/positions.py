@@ -3,10 +3,15 @@
 Encodings that act on scores are biases of `attend`: attention_jax/ops/biases.py.
 """
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
+
+FAR = 2**12
+"""Positions from which angles are computed by integer arithmetic: in float32 their error grows with the position, to
+about 2e-4 there."""
 
 
 def as_positions(x: Int[Array, "..."] | int) -> Int[Array, "..."] | int:
@@ -83,6 +88,26 @@ def rotary(x: Float[Array, "T D"], positions: Int[Array, "T"], theta: float = 10
 
 
 def _angles(positions, pairs: int, width: int, theta: float = 10_000.0):
-    """Compute t / theta^(2i/width) for i < pairs: [T, pairs]."""
+    """Compute t / theta^(2i/width) for i < pairs, [T, pairs], plus or minus whole turns for large integers t."""
     frequencies = theta ** (-2.0 * jnp.arange(pairs, dtype=jnp.float32) / width)
-    return positions.astype(jnp.float32)[:, None] * frequencies[None, :]
+    near = positions.astype(jnp.float32)[:, None] * frequencies[None, :]
+    if isinstance(theta, jax.core.Tracer) or not jnp.issubdtype(positions.dtype, jnp.integer):
+        return near
+    positions = as_positions(positions)[:, None]
+    turns = float(theta) ** (-2.0 * np.arange(pairs) / width) / (2 * np.pi)
+    far = _part_of_turn(jnp.abs(positions).astype(jnp.uint32), turns) * jnp.where(positions < 0, -1.0, 1.0)
+    return jnp.where(jnp.abs(positions) < FAR, near, far)
+
+
+def _part_of_turn(positions, turns: np.ndarray):
+    """Compute the angle of positions * turns [T, pairs] within half a turn, by integer arithmetic modulo a turn: a
+    fraction of a turn in units of 2^-64 is split in two words of 32 bits."""
+    words = [int(turn * 2.0**64) % 2**64 for turn in turns]
+    high, low = (
+        jnp.asarray(np.array(x, np.uint32))[None] for x in ([w >> 32 for w in words], [w % 2**32 for w in words])
+    )
+    (a, b), (c, d) = ((x >> 16, x & 0xFFFF) for x in (positions, low))
+    carry = a * d + (b * d >> 16)
+    carried = a * c + (carry >> 16) + (b * c + (carry & 0xFFFF) >> 16)  # the upper word of positions * low
+    part = lax.bitcast_convert_type(positions * high + carried, jnp.int32)
+    return part.astype(jnp.float32) * np.float32(2 * np.pi / 2**32)

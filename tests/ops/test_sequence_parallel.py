@@ -234,10 +234,10 @@ def test_compiled_for_eight_tpus_a_hop_moves_one_block():
     assert moved == sorted(["f32[2048,16]", "f32[2048,24]"] * 3)
 
 
-def alone(function, check_vma=False):
+def alone(function):
     """`function` of one array, inside `shard_map` over one device."""
     mesh = jax.make_mesh((1,), ("sequence",), axis_types=(AxisType.Auto,))
-    run = jax.shard_map(function, mesh=mesh, in_specs=SHARDED, out_specs=SHARDED, check_vma=check_vma)
+    run = jax.shard_map(function, mesh=mesh, in_specs=SHARDED, out_specs=SHARDED)
     return run(jnp.ones((4, 2)))
 
 
@@ -251,11 +251,10 @@ class Unknown(Normaliser):
     [
         (lambda: attend_sharded(*jnp.ones((3, 4, 2)), "sequence"), ("'sequence'", "shard_map")),
         (lambda: alone(lambda x: attend_sharded(x, x, x, "other")), ("'other'", "shard_map")),
-        (lambda: alone(lambda x: attend_sharded(x, x, x, "sequence"), check_vma=True), ("check_vma=False",)),
         (lambda: alone(lambda x: attend_sharded(x, x, x[:3], "sequence")), ("4 keys", "3 values")),
         (lambda: alone(lambda x: attend_sharded(x, x, x, "sequence", normalise=Unknown())), ("Unknown",)),
     ],
-    ids=["outside", "another axis", "checked types", "unequal parts", "normaliser"],
+    ids=["outside", "another axis", "unequal parts", "normaliser"],
 )  # fmt: skip
 def test_misuse_is_one_line(run, said):
     with pytest.raises(InputError) as error:

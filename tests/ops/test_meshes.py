@@ -1,0 +1,297 @@
+"""Loops over arrays that vary over the devices of `jax.shard_map`, with its checks, or are sharded over explicit mesh
+axes: values and gradients are those of one device without a mesh.
+
+The cases run in one process of their own with two emulated devices; each compiles three programs.
+"""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from attention_jax import (
+    Additive,
+    ALiBi,
+    Budget,
+    Constant,
+    Entmax,
+    Gaussian,
+    NegativeSquaredDistance,
+    Normmax,
+    ShawBias,
+    Sigmoid,
+    Softmax,
+    Sparsemax,
+    StickBreaking,
+    StudentKernel,
+    TopK,
+    attend,
+    attend_heads,
+    attend_sharded,
+    causal,
+    dense,
+    lengths,
+    segments,
+    window,
+)
+from attention_jax.decode import beam_search, greedy, sample
+from attention_jax.ops import bptt, cells, lattice, linear, norm
+from attention_jax.ops.deferred import DeferredWeight, deferred_scan
+from attention_jax.ops.delta import chunked_delta, recurrent_delta
+from attention_jax.ops.kernel_regression import learn_width
+from attention_jax.ops.losses import linear_cross_entropy
+from attention_jax.ops.pooling import LocalLinear, Moments
+from attention_jax.ops.retention import chunked_retention, quadratic_retention, recurrent_retention
+from attention_jax.ops.rollout import rollout
+
+T, D = 12, 4
+BATCH = PartitionSpec("d")
+
+
+def normal(*shape, seed=0):
+    return jax.random.normal(jax.random.key(seed), shape)
+
+
+def rules():
+    """{name: arguments of `attend`}; scores, biases and normalisers have gradients, sums over the devices."""
+    additive = Additive(normal(D, 3, seed=2), normal(D, 3, seed=3), normal(3, seed=4))
+    return {
+        "sparsemax": {"normalise": Sparsemax(), "score": Gaussian(jnp.float32(1.2)), "mask": causal()},
+        "softmax": {"mask": causal() & lengths(9), "score": additive},
+        "constant": {"score": Constant(), "bias": ALiBi(jnp.float32(0.3))},
+        "sink": {"normalise": Softmax(jnp.float32(0.4)), "mask": causal() & window(3)},
+        "sigmoid": {"normalise": Sigmoid(jnp.float32(-0.5)), "bias": ShawBias(normal(7, D, seed=5))},
+        "student": {"normalise": StudentKernel(jnp.float32(1.5)), "score": NegativeSquaredDistance()},
+        "entmax": {"normalise": Entmax(jnp.float32(1.4))},
+        "normmax": {"normalise": Normmax(jnp.float32(2.0)), "mask": dense(jnp.tril(jnp.ones((T, T), bool)))},
+        "budget": {"normalise": Budget(2), "mask": segments(jnp.arange(T) // 5, jnp.arange(T) // 5)},
+        "top-k": {"normalise": TopK(3), "mask": causal()},
+        "stick-breaking": {"normalise": StickBreaking(), "mask": causal()},
+        "constant, stick-breaking": {"normalise": StickBreaking(), "score": Constant()},
+        "dropout": {"dropout": 0.3, "rng": jax.random.key(1)},
+        "moments": {"pool": Moments(), "mask": causal()},
+        "local linear": {"pool": LocalLinear(), "mask": causal()},
+        "linear": {"score": linear.Elu(), "mask": causal(), "implementation": "linear"},
+    }
+
+
+def attention(name):
+    """Values of both implementations for x [B, T, D] and the floating leaves of the rules."""
+    call = rules()[name]
+    found = {part: call.pop(part) for part in ("score", "bias", "normalise") if part in call}
+    leaves, structure = jax.tree.flatten(found)
+    blocks = {"implementation": "fused", "block_q": 4, "block_k": 4}
+
+    def run(x, leaves):
+        each = [call] if "implementation" in call else [call | {"implementation": "plain"}, call | blocks]
+        outs = [jax.vmap(lambda x: attend(x, x, x, **jax.tree.unflatten(structure, leaves), **c))(x) for c in each]
+        return jnp.concatenate(outs, axis=1)
+
+    return run, leaves
+
+
+def recurrences():
+    """{name: (function of x [B, T, D] and weights, the weights)}."""
+    decay = -0.1 * jnp.ones(T)
+    mapped = lambda function: lambda x, weights: jax.vmap(lambda x: function(x, *weights))(x)
+    retained = {
+        "quadratic retention": lambda x, g: quadratic_retention(x, x, x, g),
+        "recurrent retention": lambda x, g: recurrent_retention(x, x, x, g)[0],
+        "chunked retention": lambda x, g: chunked_retention(x, x, x, g, chunk=5)[0],
+        "recurrent delta": lambda x, g: recurrent_delta(x, 0.3 * x, x, jnp.ones(T), g)[0],
+        "chunked delta": lambda x, g: chunked_delta(x, 0.3 * x, x, jnp.ones(T), g, chunk=5)[0],
+    }
+    others = {
+        "linear attention": lambda x: linear.recurrent(x, x, x, linear.Elu()),
+        "monotonic": lambda x: lattice.expected_monotonic(jax.nn.sigmoid(x)),
+        "hidden Markov": lambda x: lattice.hidden_markov(jnp.zeros(D), jnp.zeros((D, D)), x)[None],
+        "rollout": lambda x: rollout(jax.nn.softmax(x[None, None, :D])),
+        "width": lambda x: learn_width(x, x, steps=2)[None],
+    }
+    first = lambda x, n: jnp.zeros((x.shape[0], n))
+    kernel, bias = 0.3 * normal(D // 2, 2 * D, seed=3), normal(D // 2, seed=4)
+    stepped = {
+        "lstm": (lambda x, w: cells.lstm(jnp.tile(x, 2).swapaxes(0, 1), w[0], (first(x, 2),) * 2)[0], [kernel]),
+        "gru": (
+            lambda x, w: cells.gru(jnp.tile(x, 2)[..., :6].swapaxes(0, 1), w[0][:, :6], w[1], (first(x, 2),))[0],
+            [kernel, bias],
+        ),
+        "deferred": (
+            lambda x, w: deferred_scan(
+                lambda w, h, x: (jnp.tanh(x + h @ w),) * 2, DeferredWeight(w[0]), first(x, D), x.swapaxes(0, 1)
+            )[1],
+            [normal(D, D, seed=3)],
+        ),
+        "truncated": (
+            lambda x, w: bptt.scan(
+                lambda h, x: (jnp.tanh(x + h @ w[0]),) * 2,
+                first(x, D),
+                x.swapaxes(0, 1),
+                (jnp.arange(T) % 2).astype(jnp.float32),
+            )[1],
+            [normal(D, D, seed=3)],
+        ),
+        "layer norm": (lambda x, w: norm.layer_norm(x, *w), [normal(D, seed=3), normal(D, seed=4)]),
+    }
+
+    def by_batch(function):  # of what has time first
+        return lambda x, w: out.swapaxes(0, 1) if (out := function(x, w)).shape[0] == T else out
+
+    cases = {name: (mapped(function), [decay]) for name, function in retained.items()}
+    cases |= {name: (mapped(function), []) for name, function in others.items()}
+    cases |= {name: (by_batch(function), weights) for name, (function, weights) in stepped.items()}
+    targets = jnp.arange(T) % 5
+    loss = lambda x, *w: linear_cross_entropy(x, *w, targets, jnp.ones(T))[0][None]
+    return cases | {"loss": (mapped(loss), [normal(D, 5, seed=3), normal(5, seed=4)])}
+
+
+def decoders():
+    """{name: function of a bias of the logits [B, V] and their table in a list}; the cache begins with zeros."""
+    start = lambda bias: {"bias": bias, "count": jnp.zeros(len(bias), int), "sum": jnp.zeros(bias.shape)}
+
+    def step(chain, tokens, cache):
+        bias = cache["bias"]
+        return chain[tokens] + bias, {"bias": 0.9 * bias, "count": cache["count"] + 1, "sum": cache["sum"] + bias}
+
+    searched = {"bos": 0, "eos": 2, "pad": 0, "max_length": 5}
+    return {
+        "greedy": lambda b, w: greedy(partial(step, *w), start(b), len(b), **searched),
+        "beam search": lambda b, w: beam_search(partial(step, *w), start(b), len(b), beam_size=2, n_best=2, **searched)[
+            0
+        ],
+        "sample": lambda b, w: sample(
+            partial(step, *w), start(b), jnp.ones((len(b), 2), jnp.int32), 4, temperature=0.0
+        ),
+    }
+
+
+def meshes():
+    devices = np.array(jax.devices())
+    return (Mesh(devices, ("d",), axis_types=(AxisType.Auto,)), jax.make_mesh((2,), ("d",)))  # the default is explicit
+
+
+def difference(found, expected):
+    pairs = zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True)
+    relative = lambda a, b: np.abs(np.asarray(a) - np.asarray(b)).max(initial=0) / max(np.abs(np.asarray(b)).max(), 1)
+    return float(max(relative(a, b) for a, b in pairs))
+
+
+def errors(run, x, weights):
+    """The largest difference in `shard_map` and on an explicit mesh."""
+    auto, explicit = meshes()
+    place = lambda tree, spec: jax.device_put(tree, NamedSharding(explicit, spec))
+    expected = jax.jit(run)(x, weights)
+    specs = {"in_specs": (BATCH, PartitionSpec()), "out_specs": (BATCH, BATCH, PartitionSpec())}
+    if not isinstance(expected, tuple):
+        specs["out_specs"] = BATCH
+    checked = jax.jit(jax.shard_map(run, mesh=auto, **specs))(x, weights)
+    placed = jax.jit(run)(place(x, BATCH), place(weights, PartitionSpec()))
+    return difference(checked, expected), difference(placed, expected)
+
+
+def with_gradients(run):
+    def both(x, weights):
+        def total(x, weights):
+            out = run(x, weights)
+            size = math.prod(out.shape[1:])
+            return (out * (jnp.arange(1.0, 1 + size) / size).reshape(1, *out.shape[1:])).sum(), out
+
+        gradients, out = jax.grad(total, argnums=(0, 1), has_aux=True)(x, weights)
+        return out, *gradients
+
+    return both
+
+
+def by_rule(name):
+    run, leaves = attention(name)
+    return errors(with_gradients(run), normal(2, T, D), leaves)
+
+
+def by_recurrence(name):
+    run, weights = recurrences()[name]
+    return errors(with_gradients(run), normal(2, T, D), weights)
+
+
+def heads_with_set_mesh():
+    """`attend_heads` on the explicit mesh that is set, by its default route in blocks, against "plain"."""
+    _, explicit = meshes()
+    x = normal(2, 300, 2, 4)
+    with jax.set_mesh(explicit):
+        found = jax.jit(lambda x: attend_heads(x, x, x, mask=causal()))(
+            jax.device_put(x, NamedSharding(explicit, BATCH))
+        )
+    return (difference(found, attend_heads(x, x, x, mask=causal(), implementation="plain")),)
+
+
+def sequence_parallel(name):
+    """Values and gradients of `attend_sharded` inside a `shard_map` with its checks, against `attend`."""
+    auto, _ = meshes()
+    call = rules()[name]
+    found = {part: call.pop(part) for part in ("score", "bias", "normalise") if part in call}
+    leaves, structure = jax.tree.flatten(found)
+    total = lambda attend, x, leaves: (attend(x, x, x, **jax.tree.unflatten(structure, leaves), **call) ** 3).sum()
+    gradients = lambda attend: jax.grad(partial(total, attend), argnums=(0, 1))
+    ring = partial(attend_sharded, axis_name="d", block_q=3, block_k=3)
+    ring = jax.shard_map(
+        gradients(ring), mesh=auto, in_specs=(BATCH, PartitionSpec()), out_specs=(BATCH, PartitionSpec())
+    )
+    x = normal(T, D)
+    return (difference(jax.jit(ring)(x, leaves), gradients(attend)(x, leaves)),)
+
+
+SHARDED = [name for name in rules() if name not in ("moments", "local linear", "linear")]
+CASES = {f"attend {name}": lambda name=name: by_rule(name) for name in rules()}
+CASES |= {name: lambda name=name: by_recurrence(name) for name in recurrences()}
+CASES |= {name: lambda run=run: errors(run, normal(4, 5), [normal(5, 5, seed=1)]) for name, run in decoders().items()}
+CASES |= {f"ring {name}": partial(sequence_parallel, name) for name in SHARDED} | {"heads": heads_with_set_mesh}
+FAST = ("attend sparsemax", "greedy", "ring sparsemax")
+
+if __name__ == "__main__":  # in a process with two devices
+    for name in json.loads(sys.argv[1]):
+        try:
+            print(json.dumps([name, CASES[name]()]), flush=True)
+        except Exception as error:
+            print(json.dumps([name, f"{type(error).__name__}: {error}"[:500]]), flush=True)
+
+
+def elsewhere(names):
+    environment = os.environ | {"NPROC": "8", "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    environment |= {"JAX_NUM_CPU_DEVICES": "2", "JAX_NUMPY_DTYPE_PROMOTION": "strict"}
+    command = [sys.executable, __file__, json.dumps(list(names))]
+    done = subprocess.run(command, env=environment, timeout=1200, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(line) for line in done.stdout.splitlines())
+
+
+@pytest.fixture(scope="module")
+def fast():
+    return elsewhere(FAST)
+
+
+@pytest.fixture(scope="module")
+def others():
+    return elsewhere(name for name in CASES if name not in FAST)
+
+
+def small(found):
+    return not isinstance(found, str) and max(found) < 1e-4
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_a_mesh_changes_no_number(fast, name):
+    assert small(fast[name]), fast[name]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in CASES if name not in FAST])
+def test_a_mesh_changes_no_number_for_any_rule(others, name):
+    assert small(others[name]), others[name]

@@ -1,0 +1,233 @@
+"""Positions of any integer type, outside of tables, and far away; and calls in which nothing is left to attend to."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention_jax import (
+    ALiBi,
+    InputError,
+    ShawBias,
+    T5Bias,
+    attend,
+    attend_heads,
+    attend_sharded,
+    causal,
+    dense,
+    lengths,
+    segments,
+    window,
+)
+from attention_jax.decode import beam_search, greedy
+from attention_jax.ops import linear
+from attention_jax.ops.biases import TransformerXLBias
+from attention_jax.ops.delta import chunked_delta, recurrent_delta
+from attention_jax.ops.masks import Mask
+from attention_jax.ops.pooling import LocalLinear, LogMixture, Mean, Moments
+from attention_jax.ops.positions import rotary, sinusoidal
+from attention_jax.ops.retention import chunked_retention, quadratic_retention, recurrent_retention
+
+PLAIN, FUSED = {"implementation": "plain"}, {"implementation": "fused", "block_q": 2, "block_k": 64}
+KINDS = [
+    jnp.int8,
+    jnp.int16,
+    jnp.int32,
+    jnp.uint8,
+    jnp.uint16,
+    jnp.uint32,
+    np.int8,
+    np.uint16,
+    np.int64,
+    np.uint64,
+    int,
+]
+
+
+def normal(*shape, seed=0):
+    return jax.random.normal(jax.random.key(seed), shape)
+
+
+# --- integers ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("x64", [False, True])
+def test_bounds_may_be_integers_of_any_type(x64):
+    """Four programs."""
+    with jax.enable_x64(x64):
+        x = normal(384, 4)
+        query = x[:4]
+        run = jax.jit(lambda n, at: attend(query, x, x, mask=lengths(n) & causal(), query_offset=at, **FUSED))
+        kinds = [jnp.int8, jnp.uint32] + [jnp.uint64] * x64 if x64 else KINDS[:1]
+        for kind in (np.int8, np.uint64, *kinds):
+            n, at = kind(100), kind(101)
+            found = run(n, at) if kind in kinds else attend(query, x, x, mask=lengths(n) & causal(), query_offset=at)
+            np.testing.assert_allclose(found, attend(query, x[:100], x[:100]), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_length_of_any_type_is_counted_in_blocks(kind):
+    mask = lengths(kind(100)) | lengths(3)
+    low, high = mask.key_range(0, 1)
+    assert (int(low), int(high)) == (0, 100)
+    assert jnp.asarray(high).dtype == jnp.result_type(int)
+
+
+class Narrow(Mask):
+    """A custom mask whose bounds are in a narrow type."""
+
+    def __call__(self, query_positions, key_positions):
+        return jnp.broadcast_to(key_positions[None, :] < 100, (len(query_positions), len(key_positions)))
+
+    def key_range(self, first, last):
+        return 0, jnp.int8(100)
+
+    unmasked_range = key_range
+
+
+jax.tree_util.register_static(Narrow)
+
+
+def test_the_bounds_of_a_custom_mask_may_be_narrow():
+    x = normal(384, 4)
+    np.testing.assert_allclose(attend(x[:2], x, x, mask=Narrow(), **FUSED), attend(x[:2], x[:100], x[:100]), atol=1e-6)
+
+
+@pytest.mark.parametrize("call", [PLAIN, FUSED], ids=["plain", "fused"])
+@pytest.mark.parametrize("mask, weight", [(causal(), 1.0), (window(5), 0.0), (causal() | window(1), 1.0)])
+def test_the_last_position_of_the_type(call, mask, weight):
+    ones = jnp.ones((3, 2))
+    assert attend(ones[:1], ones, ones[:, :1], mask=mask, query_offset=2**31 - 1, **call).tolist() == [[weight]]
+
+
+@pytest.mark.parametrize("call", [PLAIN, FUSED], ids=["plain", "fused"])
+def test_an_offset_for_each_sequence(call):
+    x = normal(2, 6, 2, 4)
+    call = {"implementation": call["implementation"], "mask": causal()}
+    found = attend_heads(x[:, :2], x, x, query_offset=jnp.array([2, 4], jnp.int8), **call)
+    for n, at in enumerate((2, 4)):
+        one = attend_heads(x[n : n + 1, :2], x[n : n + 1], x[n : n + 1], query_offset=at, **call)
+        np.testing.assert_allclose(found[n], one[0], atol=1e-6)
+
+
+# --- outside of tables, and far away ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", [PLAIN, FUSED], ids=["plain", "fused"])
+def test_positions_outside_of_a_table_attend_to_nothing(call):
+    ones, values = jnp.ones((3, 2)), jnp.eye(3)
+    lower = dense(jnp.tril(jnp.ones((3, 3), bool)))
+    found = attend(ones, ones, values, mask=lower, query_offset=-1, **call)
+    np.testing.assert_allclose(found, [[0, 0, 0], [1, 0, 0], [0.5, 0.5, 0]])
+    two = segments(jnp.array([0, 1], jnp.uint8), np.array([0, 0]))  # of two types, and shorter than the keys
+    for at, expected in ((0, [[0.5, 0.5, 0], [0, 0, 0]]), (-1, [[0, 0, 0], [0.5, 0.5, 0]]), (2, np.zeros((2, 3)))):
+        np.testing.assert_allclose(attend(ones[:2], ones, values, mask=two, query_offset=at, **call), expected)
+
+
+FAR = [4096, 10**6, 2**24 + 1, 2**31 - 1, -(2**24) - 1]
+
+
+def exact(positions, width):
+    """Sinusoids in NumPy, from the position modulo the period of a whole angle in float64 or wider."""
+    rates = np.longdouble(10_000) ** (-2 * np.arange((width + 1) // 2, dtype=np.longdouble) / width)
+    angles = np.asarray(positions, np.longdouble)[:, None] * rates
+    return np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(len(positions), -1)[:, :width].astype(float)
+
+
+def test_the_angles_of_far_positions_are_exact():
+    positions = jnp.array(FAR)
+    np.testing.assert_allclose(sinusoidal(positions, 6), exact(FAR, 6), atol=1e-6)
+    turned = rotary(jnp.ones((len(FAR), 6)) * jnp.array([[1, 1, 1, 0, 0, 0.0]]), positions)
+    np.testing.assert_allclose(turned[:, 3:], exact(FAR, 6)[:, ::2], atol=1e-6)
+
+
+def test_angles_of_ordinary_positions_keep_their_bits():
+    positions = np.arange(4096)
+    rates = jnp.float32(10_000) ** (-2.0 * jnp.arange(3, dtype=jnp.float32) / 6)
+    angles = jnp.asarray(positions, jnp.float32)[:, None] * rates[None]
+    np.testing.assert_array_equal(sinusoidal(jnp.asarray(positions), 6)[:, ::2], jnp.sin(angles))
+
+
+@pytest.mark.parametrize("at", [2**24 + 1, 2**30 + 7])
+def test_relative_biases_depend_on_the_distance_alone_however_far(at):
+    query, keys = normal(1, 4), jnp.arange(at - 3, at + 3)
+    for bias in (TransformerXLBias(normal(4, 6, seed=1)), ALiBi(0.5), T5Bias(normal(32)), ShawBias(normal(7, 4))):
+        far = bias(query, jnp.array([at]), keys)
+        np.testing.assert_allclose(far, bias(query, jnp.array([3]), jnp.arange(6)), atol=2e-5)
+
+
+# --- nothing ----------------------------------------------------------------------------------------------------------
+
+EMPTY = [(0, 3, 2, 2), (3, 0, 2, 2), (0, 0, 2, 2), (3, 3, 2, 0), (3, 0, 2, 0)]
+
+
+@pytest.mark.parametrize("pool", [Mean(), Moments(), LocalLinear(), LogMixture()], ids=lambda pool: type(pool).__name__)
+@pytest.mark.parametrize("mask", [None, causal()], ids=["all", "causal"])
+@pytest.mark.parametrize("implementation", ["plain", "fused"])
+def test_without_queries_keys_or_values(pool, mask, implementation):
+    for queries, keys, features, width in EMPTY:
+        query, key, value = jnp.ones((queries, features)), jnp.ones((keys, features)), jnp.ones((keys, width))
+        found = attend(query, key, value, pool=pool, mask=mask, implementation=implementation)
+        assert found.shape == (queries, width * (1 + isinstance(pool, Moments)))
+        if not keys:
+            assert (found == (-jnp.inf if isinstance(pool, LogMixture) else 0)).all()
+
+
+def test_without_keys_on_any_device():
+    mesh = jax.make_mesh((1,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    ring = lambda *x: attend_sharded(*x, "d")
+    ring = jax.shard_map(ring, mesh=mesh, in_specs=jax.P("d"), out_specs=jax.P("d"))
+    assert ring(jnp.ones((2, 2)), jnp.ones((0, 2)), jnp.ones((0, 3))).tolist() == [[0.0] * 3] * 2
+
+
+@pytest.mark.parametrize("steps, features, width", [(0, 2, 2), (3, 0, 2), (3, 2, 0)])
+def test_recurrences_over_nothing(steps, features, width):
+    x, v, g = jnp.ones((steps, features)), jnp.ones((steps, width)), jnp.zeros(steps)
+    found = [quadratic_retention(x, x, v, g), recurrent_retention(x, x, v, g)[0], chunked_retention(x, x, v, g)[0]]
+    found += [
+        recurrent_delta(x, x, v, g, g)[0],
+        chunked_delta(x, x, v, g, g)[0],
+        linear.recurrent(x, x, v, linear.Elu()),
+    ]
+    assert all(out.shape == (steps, width) and not out.any() for out in found)
+
+
+def test_decoders_of_no_step():
+    step = lambda tokens, cache: (jnp.zeros((len(tokens), 3)), cache)
+    assert greedy(step, None, 2, bos=0, eos=1, max_length=0).shape == (2, 0)
+    tokens, scores = beam_search(step, None, 2, beam_size=2, bos=0, eos=1, pad=0, max_length=0)
+    assert tokens.shape == (2, 1, 0) and scores.tolist() == [[0.0], [0.0]]
+
+
+@pytest.mark.parametrize("size, bidirectional", [(1, False), (2, False), (2, True), (3, True)])
+def test_a_t5_table_with_one_bucket_for_a_direction(size, bidirectional):
+    """All distances of a direction share its bucket where there is one; with two, 0 has one of its own."""
+    found = T5Bias(jnp.arange(float(size)), bidirectional=bidirectional)(None, jnp.array([2]), jnp.arange(4))
+    assert found.tolist() == {(1, False): [[0, 0, 0, 0]], (2, False): [[1, 1, 0, 0]]}.get(
+        (size, bidirectional), [[0, 0, 0, 1]]
+    )
+
+
+x, h = jnp.ones((3, 2)), jnp.ones((2, 3, 1, 2))
+REFUSED = {
+    "no features": (lambda: attend(x[:, :0], x[:, :0], x), "at least one feature"),
+    "an even table": (lambda: attend(x, x, x, bias=ShawBias(jnp.ones((4, 2)))), r"ShawBias.*odd.*\[4, 2\]"),
+    "no bucket": (lambda: attend(x, x, x, bias=T5Bias(jnp.ones(1))), "T5Bias.*table of 1"),
+    "a short distance": (lambda: attend(x, x, x, bias=T5Bias(jnp.ones(8), 2)), "max_distance > 2"),
+    "a last position too far": (lambda: attend(x, x, x, query_offset=2**31 - 1), "query_offset.*2147483647"),
+    "a first position too low": (lambda: attend(x, x, x, query_offset=-(2**40)), "query_offset"),
+    "an offset of 1.0": (lambda: attend(x, x, x, query_offset=1.0), "query_offset.*float32"),
+    "two offsets": (lambda: attend(x, x, x, query_offset=jnp.arange(2)), r"query_offset.*\(2,\)"),
+    "three offsets of two": (lambda: attend_heads(h, h, h, query_offset=jnp.arange(3)), "query_offset.*2 sequences"),
+    "ids too large": (lambda: segments(np.array([0, 2**40]), np.array([0, 1])), "segments.*int64"),
+    "ids of no type": (lambda: segments(jnp.zeros(2, jnp.uint32), jnp.zeros(2, jnp.int32)), "uint32 and int32"),
+    "a negative length": (lambda: greedy(None, None, 2, bos=0, eos=1, max_length=-1), "max_length.*-1"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_no_type_or_table_holds_is_refused_in_one_line(name):
+    call, words = REFUSED[name]
+    with pytest.raises(InputError, match=words) as error:
+        call()
+    assert "\n" not in str(error.value)
