@@ -65,6 +65,7 @@ def rules():
     """{name: arguments of `attend`}; scores, biases and normalisers have gradients, sums over the devices."""
     additive = Additive(normal(D, 3, seed=2), normal(D, 3, seed=3), normal(3, seed=4))
     return {
+        "causal": {"mask": causal(), "implementation": "fused", "block_q": 4, "block_k": 4},
         "sparsemax": {"normalise": Sparsemax(), "score": Gaussian(jnp.float32(1.2)), "mask": causal()},
         "softmax": {"mask": causal() & lengths(9), "score": additive},
         "constant": {"score": Constant(), "bias": ALiBi(jnp.float32(0.3))},
@@ -248,12 +249,12 @@ def sequence_parallel(name):
     return (difference(jax.jit(ring)(x, leaves), gradients(attend)(x, leaves)),)
 
 
-SHARDED = [name for name in rules() if name not in ("moments", "local linear", "linear")]
+SHARDED = [name for name in rules() if name not in ("causal", "moments", "local linear", "linear")]
 CASES = {f"attend {name}": lambda name=name: by_rule(name) for name in rules()}
 CASES |= {name: lambda name=name: by_recurrence(name) for name in recurrences()}
 CASES |= {name: lambda run=run: errors(run, normal(4, 5), [normal(5, 5, seed=1)]) for name, run in decoders().items()}
 CASES |= {f"ring {name}": partial(sequence_parallel, name) for name in SHARDED} | {"heads": heads_with_set_mesh}
-FAST = ("attend sparsemax", "greedy", "ring sparsemax")
+FAST = ("attend causal", "recurrent retention", "greedy")
 
 if __name__ == "__main__":  # in a process with two devices
     for name in json.loads(sys.argv[1]):
