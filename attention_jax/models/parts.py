@@ -57,7 +57,8 @@ def maker(option: str, value: str, names: Mapping[str, str], base: type, convert
     flag = f"{option_name(option, 'model')} {value}"
     found, arguments = named(value, names)
     kind = found if isinstance(found, type) else None
-    if kind is not None and (issubclass(kind, base) or not hasattr(kind, "init")):
+    starts = kind is not None and hasattr(kind, "init") and not _draws(kind) and not issubclass(kind, nn.Module)
+    if kind is not None and not starts:  # the others draw a part from their own fields, as `Learned` does
         _check(flag, kind, base)
     if not callable(found):
         raise InputError(f"{option_name(option, 'model')} must be a {base.__name__.lower()}, got {value}")
