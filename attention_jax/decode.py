@@ -292,7 +292,9 @@ def _extend(
     logits = logits.astype(jnp.float32)
     best = min(beam_size, logits.shape[-1])
     log_p, token = largest(logits, best)  # [B * K, best]
-    log_p = (log_p - jax.nn.logsumexp(logits, axis=-1, keepdims=True)).reshape(batch_size, width, best)
+    total = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
+    log_p = jnp.where(jnp.isneginf(log_p), log_p, log_p - total)  # -inf - -inf where no token is allowed is NaN
+    log_p = log_p.reshape(batch_size, width, best)
     token = token.astype(jnp.int32).reshape(batch_size, width, best)
 
     ended = beams.ended[:, :, None]

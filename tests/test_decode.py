@@ -305,3 +305,29 @@ def test_the_tokens_of_a_row_are_drawn_independently():
     step = lambda tokens, cache: (jnp.zeros((len(tokens), 5)), cache)
     drawn = np.asarray(sample(step, None, jnp.zeros((400, 1), jnp.int32), 6, rng=jax.random.key(0)))
     assert abs((drawn[:, 1:] == drawn[:, :-1]).mean() - 0.2) < 4 * np.sqrt(0.16 / 2000)
+
+
+def test_decoders_run_in_x64():
+    """Loops keep their types, and tokens are those of float32; one program for each precision."""
+
+    @jax.jit
+    def both(table):
+        step = lambda tokens, cache: (table[tokens], cache)
+        best = beam_search(step, None, 1, beam_size=3, n_best=2, **SEARCH)
+        return greedy(step, None, 1, bos=BOS, eos=EOS, max_length=4, pad=PAD), *best
+
+    expected = both(jnp.asarray(random_table(0, 5), jnp.float32))
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        found = both(jnp.asarray(random_table(0, 5)))
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+
+
+def test_a_hypothesis_that_may_not_go_on_is_given_up():
+    """p(3) = 0.6, but after 3 no token is allowed; what is left has a number, and what is not there -inf, never NaN."""
+    table = np.full((5, 5), -np.inf)
+    table[BOS, 3], table[BOS, 4], table[4, EOS] = np.log(0.6), np.log(0.4), 0
+    tokens, scores = search(table, beam_size=2, n_best=2, length_penalty="none")
+    assert tokens[0, 0].tolist() == [4, EOS, PAD, PAD]
+    np.testing.assert_allclose(scores[0], [np.log(0.4), -np.inf], rtol=1e-6)
+    assert np.isneginf(search(np.full((5, 5), -np.inf), beam_size=2, n_best=2, length_penalty="none")[1]).all()
