@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from attention_jax import InputError, Interrupted, commands, lifecycle, run_directory
+from attention_jax import InputError, Interrupted, commands, lifecycle, run_directory, train_run
 from attention_jax.config import Config, Dates, Decode, LuongSeq2seq, Train, replace
 from attention_jax.files import write_json
 
@@ -38,3 +38,12 @@ def test_a_run_that_has_not_ended_is_not_plotted(tmp_path):
     with pytest.raises(InputError, match="no result.json"):
         commands.plot([str(tmp_path)])
     assert not list(tmp_path.iterdir())
+
+
+def test_a_run_may_be_anywhere(tmp_path):
+    """In a directory with spaces and letters beyond ASCII, reached by a link."""
+    (tmp_path / "eine Übung, 1").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "eine Übung, 1", target_is_directory=True)
+    run = train_run(TINY, tmp_path / "link" / "run é", study=lambda config, directory: {"x": 1.0}, quiet=True)
+    assert run.result["metrics"] == {"x": 1.0}
+    assert (tmp_path / "eine Übung, 1" / "run é" / "result.json").is_file()

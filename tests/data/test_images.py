@@ -263,3 +263,9 @@ def test_the_normalization_is_that_of_the_training_images(tmp_path):
     mean, deviation = data.normalization
     np.testing.assert_allclose(mean, [0.2, 0.0, 1.0], atol=1e-6)
     np.testing.assert_allclose(deviation, 1e-3, rtol=1e-6)  # the least; all images are equal
+
+
+def test_classes_are_in_the_order_of_their_names_as_text(tmp_path):
+    """ "10" before "2", as torchvision and TFDS number them, whatever the order on the disk."""
+    folder(tmp_path, classes=("2", "10", "1"), count=1, size=(2, 2))
+    assert read_folder(str(tmp_path))[2] == ("1", "10", "2")

@@ -97,3 +97,40 @@ def test_what_cannot_be_computed_is_refused_in_one_line(call, words):
     with pytest.raises(InputError, match=words) as error:
         call(normal(8, 2))
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("call", [{"implementation": "plain"}, BLOCKS], ids=["plain", "fused"])
+def test_the_lowest_number_in_a_bias_masks_a_key(call):
+    """As in additive masks of other libraries; where all keys have it, all have the same weight, as there. One program
+    for each implementation."""
+    x, allowed = normal(6, 2), np.tri(6, k=-1, dtype=bool)
+    lowest = jnp.where(allowed, 0.0, jnp.finfo(jnp.float32).min)
+    bias = lambda query, query_positions, key_positions: lowest[query_positions][:, key_positions]
+
+    def loss(x):
+        out = attend(x, x, x, bias=bias, **call)
+        return out.sum(), out
+
+    gradient, found = jax.jit(jax.grad(loss, has_aux=True))(x)
+    exact = np.asarray(x, np.float64)
+    weights = np.exp(exact @ exact.T / 2**0.5) * allowed
+    weights[0] = 1
+    np.testing.assert_allclose(found, weights / weights.sum(axis=1, keepdims=True) @ exact, atol=1e-5)
+    assert np.isfinite(gradient).all()
+
+
+def test_a_batch_as_large_as_its_sequences_are_long():
+    """Four lengths are those of the examples and not of the four queries; equal scores give means of so many keys."""
+    x = normal(4, 4, 1, 2)
+    found = attend_heads(jnp.zeros_like(x), x, x, mask=lengths(jnp.arange(1, 5)))
+    for n, one in enumerate(np.asarray(x)):
+        np.testing.assert_allclose(found[n], np.broadcast_to(one[: n + 1].mean(axis=0), (4, 1, 2)), atol=1e-6)
+
+
+def test_blocks_without_jit():
+    x = normal(4, 2)
+    with jax.disable_jit():
+        found = attend(x, x, x, mask=lengths(3), **BLOCKS)
+    exact = np.asarray(x, np.float64)
+    weights = np.exp(exact @ exact[:3].T / 2**0.5)
+    np.testing.assert_allclose(found, weights / weights.sum(axis=1, keepdims=True) @ exact[:3], atol=1e-6)

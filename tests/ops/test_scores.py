@@ -120,3 +120,11 @@ def test_one_score_per_head():
     for h in range(3):
         one = attend(query, key, key, score=jax.tree.map(lambda x: x[h], heads))
         np.testing.assert_allclose(out[h], one, rtol=1e-5, atol=1e-6)
+
+
+def test_a_cosine_stays_between_minus_one_and_one():
+    """Of vectors with themselves and their negatives, within two roundings of 1, so that none is clearly above it."""
+    x = jnp.float32(np.random.default_rng(0).standard_normal((200, 33)))
+    found = np.asarray(scores.Cosine(1.0)(x, jnp.concatenate([x, -x])))
+    assert np.abs(found).max() <= 1 + 2 * np.finfo(np.float32).eps
+    np.testing.assert_allclose(np.diag(found[:, :200]), 1, rtol=1e-6)

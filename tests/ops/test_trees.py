@@ -1,9 +1,12 @@
 """A structure has to know its class: programs are found by structures."""
 
+import copy
 import itertools
+import pickle
 from pathlib import Path
 
 import jax
+import numpy as np
 import pytest
 from tiny import every_score
 
@@ -45,3 +48,10 @@ def test_static_fields_are_part_of_the_structure():
 def test_nothing_is_registered_the_other_way():
     files = [path for path in PACKAGE.rglob("*.py") if path.name != "trees.py"]
     assert not [path.name for path in files if "register_dataclass" in path.read_text(encoding="utf-8")]
+
+
+@pytest.mark.parametrize("tree", TREES.values(), ids=TREES)
+def test_rules_are_copied_and_pickled(tree):
+    for again in (copy.deepcopy(tree), pickle.loads(pickle.dumps(tree))):
+        assert type(again) is type(tree) and jax.tree.structure(again) == jax.tree.structure(tree)
+        jax.tree.map(np.testing.assert_array_equal, again, tree)

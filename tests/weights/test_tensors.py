@@ -169,3 +169,11 @@ def test_the_same_weights_are_the_same_file(tmp_path):
         tensors.write(tmp_path / "model.safetensors", arrays, {"model": configs.to_json(options), "number": "\u00e9"})
         made.add((tmp_path / "model.safetensors").read_bytes())
     assert len(made) == 1 and (safetensors.load(made.pop())["class_token"] == arrays["class_token"]).all()
+
+
+def test_weights_in_several_files_are_refused(tmp_path):
+    """As transformers writes large models: parts and an index."""
+    for part in (1, 2):
+        safetensors.save_file({f"part{part}": np.ones(2)}, tmp_path / f"model-0000{part}-of-00002.safetensors")
+    (tmp_path / "model.safetensors.index.json").write_text("{}")
+    assert "must hold one file of weights, .safetensors or .npz, has model-00001-of-00002.saf" in refused(tmp_path)
