@@ -115,7 +115,7 @@ MUTANTS = (
     Mutant(
         "beam-keeps-the-caches-of-its-parents",
         "attention_jax/decode.py",
-        "cache=map_per_hypothesis(lambda leaf: leaf[rows], cache)",
+        "cache=map_per_hypothesis(lambda leaf: replicated(leaf)[rows], cache)",
         "cache=cache",
         ("tests/test_decode.py::test_the_cache_follows_its_hypothesis", *DECODE),
     ),

@@ -6,22 +6,22 @@ MUTANTS = (
     Mutant(
         "causal-unmasked-range-one-block-too-far",
         "attention_jax/ops/masks.py",
-        "return 0, first + 1",
-        "return 0, last + 1",
+        "return 0, plus(first, 1)",
+        "return 0, plus(last, 1)",
         ("tests/ops/test_masks.py", "tests/ops/test_fused.py"),
     ),
     Mutant(
         "window-key-range-off-by-one",
         "attention_jax/ops/masks.py",
-        "return first - self.width, last + self.width + 1",
-        "return first - self.width, last + self.width",
+        "return plus(first, -self.width), plus(last, self.width + 1)",
+        "return plus(first, -self.width), plus(last, self.width)",
         ("tests/ops/test_masks.py", "tests/ops/test_fused.py"),
     ),
     Mutant(
         "segments-unmasked-range-of-two-segments",
         "attention_jax/ops/masks.py",
-        'return self._keys_before(last, "left"), self._keys_before(first, "right")',
-        'return self._keys_before(first, "left"), self._keys_before(last, "right")',
+        'return self._keys_before(last, "left"), jnp.where',
+        'return self._keys_before(first, "left"), jnp.where',
         ("tests/ops/test_masks.py", "tests/ops/test_fused.py"),
     ),
     Mutant(

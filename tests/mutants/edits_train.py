@@ -100,8 +100,8 @@ MUTANTS = (
     Mutant(
         "patience-one-epoch-too-long",
         "attention_jax/train/run.py",
-        "latest >= self.train.patience",
-        "latest > self.train.patience",
+        "self.train.min_delta) >= self.train.patience",
+        "self.train.min_delta) > self.train.patience",
         (
             "tests/train/test_loop.py::test_patience_ends_a_run_that_no_longer_improves",
             "tests/train/test_loop.py",

@@ -74,8 +74,8 @@ MUTANTS = (
     Mutant(
         "gpt2-settings-not-checked",
         "attention_jax/weights/gpt2_names.py",
-        "if facts.get(name, value) != value:",
-        "if facts.get(name, value) is None:",
+        'facts.require("GPT-2", REQUIRED)',
+        'facts.require("GPT-2", {})',
         (
             "tests/weights/test_exchange.py::test_a_gpt2_that_computes_otherwise_is_refused",
             "tests/weights/test_exchange.py",
