@@ -82,6 +82,12 @@ def test_a_home_that_cannot_be_written_is_left_alone(undecided):
     assert compiled.DECIDED[0] not in os.environ
 
 
+def test_a_relative_home_is_none(undecided, monkeypatch):
+    """The XDG Base Directory Specification has it ignored: it would be another directory for each working directory."""
+    monkeypatch.setenv("XDG_CACHE_HOME", "cache")
+    assert compiled.cache_home().is_absolute()
+
+
 def test_the_programs_used_longest_ago_go_first(tmp_path):
     for age, name in enumerate("abcd"):
         path = tmp_path / "key" / name

@@ -27,8 +27,9 @@ def test_plain_gzip_zip_and_windows_files_say_the_same(tmp_path):
 
 
 def test_only_newlines_end_lines(tmp_path):
-    """str.splitlines would also split at form feeds and U+2028, and put two files out of step."""
-    assert text_files.read_lines(write(tmp_path / "a", "a\u2028b\x0cc\nd\n".encode()), "file") == ["a\u2028b\x0cc", "d"]
+    """str.splitlines would also split at form feeds, U+0085 and U+2028, and put two files out of step."""
+    path = write(tmp_path / "a", "a\u2028b\x0cc\x85\nd\n".encode())
+    assert text_files.read_lines(path, "file") == ["a\u2028b\x0cc\x85", "d"]
 
 
 @pytest.mark.parametrize(
