@@ -266,3 +266,9 @@ def test_padding_of_a_target_counts_neither_in_training_nor_in_evaluation(corpus
     assert float(count) == rows["target_length"].sum() and found["correct"].tolist() == again["correct"].tolist()
     batch = {"target": np.array([[1, 5, 6, 2], [1, 5, 2, 0]]), "target_length": np.array([3, 2])}
     assert seq2seq.target_mask(batch).astype(int).tolist() == [[1, 1, 1], [1, 1, 0]]
+
+
+def test_the_decoder_reads_the_target_from_bos_on_without_its_last_token():
+    target, mixed = np.array([[1, 5, 6, 2]]), np.array([[0, 0, 1]])
+    assert seq2seq.target_in({"target": target}).tolist() == [[1, 5, 6]]
+    assert seq2seq.target_in({"target": target, "target_segment": mixed}).tolist() == [[1, 5, 1]]
