@@ -42,7 +42,7 @@ class Costs:
 
     def __init__(self, rows: int):
         self.rows, self.meter, self.start = rows, Meter(), None
-        self.tests, self.peaks = {}, defaultdict(float)
+        self.tests, self.peaks = {}, defaultdict(lambda: (0.0, ""))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item):
@@ -60,7 +60,8 @@ class Costs:
     def pytest_runtest_logreport(self, report):
         for spent, peak, worker in (value for name, value in report.user_properties if name == "costs"):
             self.tests[report.nodeid] = spent
-            self.peaks[worker] = max(self.peaks[worker], peak)
+            if peak > self.peaks[worker][0]:
+                self.peaks[worker] = (peak, report.nodeid)
 
     def pytest_terminal_summary(self, terminalreporter):
         files = defaultdict(lambda: [0.0] * len(COLUMNS))
@@ -74,5 +75,5 @@ class Costs:
             ordered = sorted(costs.items(), key=lambda entry: -entry[1][1])
             for name, spent in [("all", total), *ordered[: self.rows or None]]:
                 terminalreporter.write_line("".join(f"{number:11.1f}" for number in spent) + f"  {name}")
-        for worker, peak in sorted(self.peaks.items()):
-            terminalreporter.write_line(f"peak memory of {worker}: {peak:.2f} GB")
+        for worker, (peak, test) in sorted(self.peaks.items()):
+            terminalreporter.write_line(f"peak memory of {worker}: {peak:.2f} GB, first in {test}")

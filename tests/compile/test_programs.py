@@ -90,6 +90,7 @@ def test_memory_and_work_of_one_product():
     assert found.flops == 2 * 64 * 32 * 16
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["vit_i1k_s16", "transformer_wmt14", "multi30k_deen_transformer", "cct_cifar10", "shakespeare"]
 )
@@ -109,6 +110,7 @@ def test_data_that_are_not_at_hand_are_stood_in_for(name, monkeypatch):
     assert read == {"vit_i1k_s16": (1, 1024), "transformer_wmt14": (3, 1024)}.get(name)
 
 
+@pytest.mark.slow
 def test_each_normaliser_is_compared_with_the_softmax(capsys):
     """A sigmoid needs no more work than a softmax, a threshold more; a learned sink is a number of each head, with two
     moments in Adam."""

@@ -279,6 +279,7 @@ def test_dropout_acts_in_training_only_and_its_rate_may_be_traced():
     assert at._cache_size() == 1
 
 
+@pytest.mark.slow
 def test_rematerialisation_changes_no_gradient():
     grads = []
     for remat in (False, True):

@@ -163,7 +163,7 @@ EMPTY = [(0, 3, 2, 2), (3, 0, 2, 2), (0, 0, 2, 2), (3, 3, 2, 0), (3, 0, 2, 0)]
 
 @pytest.mark.parametrize("pool", [Mean(), Moments(), LocalLinear(), LogMixture()], ids=lambda pool: type(pool).__name__)
 @pytest.mark.parametrize("mask", [None, causal()], ids=["all", "causal"])
-@pytest.mark.parametrize("implementation", ["plain", "fused"])
+@pytest.mark.parametrize("implementation", [pytest.param("plain", marks=pytest.mark.slow), "fused"])
 def test_without_queries_keys_or_values(pool, mask, implementation):
     for queries, keys, features, width in EMPTY:
         query, key, value = jnp.ones((queries, features)), jnp.ones((keys, features)), jnp.ones((keys, width))

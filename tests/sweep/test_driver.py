@@ -30,7 +30,8 @@ def calls(monkeypatch):
             raise FloatingPointError("too heavy")
         return {"valid.loss": (config.optim.learning_rate - 0.01) ** 2 + config.train.seed * 1e-6}
 
-    experiment = types.SimpleNamespace(study=study, config=lambda: STUDY)
+    file = catalogue.ROOT / "study.py"
+    experiment = types.SimpleNamespace(study=study, config=lambda: STUDY, name="study", file=file)
     monkeypatch.setattr(catalogue, "load_experiment", lambda name: experiment)
     return made
 
@@ -157,6 +158,7 @@ def test_a_full_disk_is_one_clear_line(calls, tmp_path, monkeypatch):
         driver.sweep(settings(RATES), tmp_path)
 
 
+@pytest.mark.slow
 def test_halving_prunes_what_optuna_says_and_trains_nothing_twice(tiny, tmp_path, monkeypatch):
     """Killed once between the stages; the pruner's answers from its definition (Li et al. 2020, algorithm 2)."""
     wanted = settings({"optim.learning-rate": "1e-4..1e-1:log:6"}, "halving", config=tiny)

@@ -127,6 +127,7 @@ def test_members_differ_from_each_other(three):
     assert not np.array_equal(params(configs[0], root / "0")[0], params(configs[2], root / "2")[0])
 
 
+@pytest.mark.slow
 def test_a_population_goes_on_where_it_stopped_also_with_fewer_members(three, tmp_path):
     """Two of them in another population, the third by itself."""
     configs, root = three
@@ -143,6 +144,7 @@ def test_a_population_goes_on_where_it_stopped_also_with_fewer_members(three, tm
         assert len((tmp_path / str(place) / "metrics.jsonl").read_text().splitlines()) == 9
 
 
+@pytest.mark.slow
 def test_a_member_that_lost_its_checkpoint_begins_again_with_the_others(three, tmp_path):
     configs, root = three
     trained(configs, tmp_path, until=1)

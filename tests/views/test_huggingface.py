@@ -37,7 +37,7 @@ def marian(directory, monkeypatch, beams=1):
     return state, ids
 
 
-@pytest.mark.parametrize("beams", [1, 2])
+@pytest.mark.parametrize("beams", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_translator_attends_and_writes_as_its_own_library_computes(tmp_path, monkeypatch, beams):
     state, ids = marian(tmp_path / "opus", monkeypatch, beams)
     view, params = huggingface.view(tmp_path / "opus")
