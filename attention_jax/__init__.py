@@ -119,6 +119,10 @@ if TYPE_CHECKING:
     from attention_jax.ops.sequence_parallel import attend_sharded
     from attention_jax.ops.trees import pytree
 
+__all__ = sorted(
+    ["Diverged", "InputError", "Interrupted", "lower_is_better", *(n for ns in PUBLIC.values() for n in ns)]
+)
+
 _HOME = {name: module for module, names in PUBLIC.items() for name in names}
 
 

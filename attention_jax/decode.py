@@ -21,6 +21,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from attention_jax import InputError
 from attention_jax.ops.meshes import replicated, settled
 from attention_jax.ops.platforms import by_platform
+from attention_jax.ops.precision import accumulator
 from attention_jax.ops.shared import map_per_hypothesis, repeat_for_beams
 
 Cache = Any
@@ -100,16 +101,18 @@ def truncated(logits: Float[Array, "B V"], top_k: int = 0, top_p: float = 1.0) -
     [[[False, True, False, True]], [[False, True, True, True]]]
     """
     rows, width = logits.shape
-    if top_k < 0 or top_p <= 0:
+    traced = any(isinstance(x, jax.core.Tracer) for x in (top_k, top_p))
+    if not traced and (top_k < 0 or top_p <= 0):
         raise InputError(f"top_k must be 0 (all tokens) or more, and top_p above 0; got {top_k} and {top_p}")
-    if not top_k and top_p >= 1:
+    if not traced and not top_k and top_p >= 1:
         return logits
     order = jnp.argsort(-logits, axis=-1, stable=True)
     rank = jnp.zeros_like(order).at[jnp.arange(rows)[:, None], order].set(jnp.arange(width)[None])
-    ranked = jnp.take_along_axis(logits, order, axis=-1)
-    ranked = jnp.where(jnp.arange(width)[None] < (top_k or width), ranked, -jnp.inf)
+    ranked = jnp.take_along_axis(logits, order, axis=-1).astype(accumulator(logits.dtype))
+    ranked = jnp.where(jnp.arange(width)[None] < jnp.where(jnp.equal(top_k, 0), width, top_k), ranked, -jnp.inf)
     probability = jax.nn.softmax(ranked, axis=-1)
-    nucleus = jnp.cumsum(probability, axis=-1) - probability < top_p  # what comes before adds up to less
+    before = jnp.cumsum(probability, axis=-1) - probability
+    nucleus = (before < jnp.asarray(top_p, before.dtype)) | jnp.greater_equal(top_p, 1)  # before adds up to less
     kept = jnp.take_along_axis(nucleus & (ranked > -jnp.inf), rank, axis=-1)
     return jnp.where(kept, logits, -jnp.inf)
 
@@ -141,9 +144,9 @@ def sample(
         (cache, last), (given, rng) = carry, now
         logits, cache = step(jnp.where(given >= 0, given, last), cache)
         logits = replicated(logits)
-        if temperature:
-            logits = truncated(logits / temperature, top_k, top_p)
-            logits = logits + jax.random.gumbel(rng, logits.shape)  # the argmax is a sample from the softmax
+        if isinstance(temperature, jax.core.Tracer) or temperature:
+            logits = truncated(_tempered(logits, temperature), top_k, top_p)
+            logits = logits + jax.random.gumbel(rng, logits.shape, logits.dtype)  # the argmax is a softmax sample
         chosen = logits.argmax(-1).astype(jnp.int32)
         return (cache, chosen), chosen
 
@@ -155,6 +158,14 @@ def sample(
     start = settled(lambda carry: one(carry, (given[0], rngs[0]))[0], (cache, jnp.zeros((rows,), jnp.int32)))
     _, written = lax.scan(one, start, (given, rngs))
     return written[begun - 1 :].T
+
+
+def _tempered(logits, temperature):
+    """Return (logits - their maximum) / temperature, in float32 at least; of temperature 0, the limit."""
+    logits = logits.astype(accumulator(logits.dtype))
+    below = logits - logits.max(axis=-1, keepdims=True)
+    temperature = jnp.asarray(temperature, logits.dtype)
+    return jnp.where(below == 0, 0.0, below / jnp.where(temperature > 0, temperature, jnp.finfo(logits.dtype).tiny))
 
 
 def penalty(length: Int[Array, "*n"], kind: LengthPenalty, alpha: float) -> Float[Array, "*n"]:

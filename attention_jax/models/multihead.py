@@ -34,10 +34,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from attention_jax import InputError
 from attention_jax.models.named_scores import normaliser_class, pool_class, score_class
 from attention_jax.models.parts import per_head
 from attention_jax.ops.attention import Implementation, attend, attention_weights
 from attention_jax.ops.dropout import is_zero
+from attention_jax.ops.masks import as_mask
 from attention_jax.ops.normalisers import Softmax
 from attention_jax.ops.normalising import Normaliser
 from attention_jax.ops.pooling import Mean, Pool
@@ -62,7 +64,7 @@ def heads_attend(
     implementation=None,
 ) -> Float[Array, "B H Q V"]:
     """`attend` for every sequence and head. Leaves of `mask` lead with B, those of `score`, `bias`, `normalise` and
-    `pool` with H.
+    `pool` with H, except for single numbers, which all share.
 
     >>> x = jnp.ones((1, 2, 3, 4))
     >>> heads_attend(x, x, x).shape
@@ -94,12 +96,15 @@ def heads_weights(
 def for_each_head(one, query, key, value, rules, mask, rngs):
     """`one` for every sequence and head of queries; groups of heads read the same keys and values where these have
     fewer heads (Ainslie et al. 2023), which are not copied."""
-    over_heads = jax.vmap(one, in_axes=(0, 0, 0, 0, None, 0))
-    over_batch = (0, 0, 0, None, 0, 0)
+    mask = as_mask(mask)
+    leading = lambda tree: jax.tree.map(lambda x: 0 if jnp.ndim(x) else None, tree)
+    shared = leading(rules)
+    over_heads = jax.vmap(one, in_axes=(0, 0, 0, shared, None, 0))
+    over_batch = (0, 0, 0, None, leading(mask), 0)
     heads, kv_heads = query.shape[1], key.shape[1]
     if heads == kv_heads:
         return jax.vmap(over_heads, in_axes=over_batch)(query, key, value, rules, mask, rngs)
-    over_groups = jax.vmap(jax.vmap(one, in_axes=(0, None, None, 0, None, 0)), in_axes=(0, 0, 0, 0, None, 0))
+    over_groups = jax.vmap(jax.vmap(one, in_axes=(0, None, None, shared, None, 0)), in_axes=(0, 0, 0, shared, None, 0))
     query, rngs, rules = _in_groups(query, kv_heads, 1), _in_groups(rngs, kv_heads, 1), _in_groups(rules, kv_heads, 0)
     found = jax.vmap(over_groups, in_axes=over_batch)(query, key, value, rules, mask, rngs)
     return found.reshape(found.shape[0], heads, *found.shape[3:])
@@ -107,7 +112,9 @@ def for_each_head(one, query, key, value, rules, mask, rngs):
 
 def _in_groups(tree, groups: int, axis: int):
     """The leaves of a pytree with their axis of heads divided: [..., H, ...] -> [..., groups, H / groups, ...]."""
-    return jax.tree.map(lambda x: x.reshape(*x.shape[:axis], groups, -1, *x.shape[axis + 1 :]), tree)
+    return jax.tree.map(
+        lambda x: x.reshape(*x.shape[:axis], groups, -1, *x.shape[axis + 1 :]) if jnp.ndim(x) else x, tree
+    )
 
 
 def head_score(module: nn.Module, name: str, heads: int, size: int) -> Score:
@@ -133,12 +140,8 @@ def pooled_width(pool: Pool, key_width: int, value_width: int) -> int:
     16
     """
 
-    def width(key, value):
-        lifted, known = pool.lift(key, value, jnp.ones(1, bool))
-        return pool.finish(key, lifted, known, value_width)
-
-    shapes = (jax.ShapeDtypeStruct((1, width), jnp.float32) for width in (key_width, value_width))
-    return jax.eval_shape(width, *shapes).shape[1]
+    key, value = (jax.ShapeDtypeStruct((1, width), jnp.float32) for width in (key_width, value_width))
+    return jax.eval_shape(lambda key, value: attend(key, key, value, pool=pool), key, value).shape[1]
 
 
 class MultiHeadAttention(nn.Module):
@@ -179,6 +182,23 @@ class MultiHeadAttention(nn.Module):
     dtype: Any = jnp.float32
     implementation: Implementation | None = None
     """Of `attend`; None chooses by size and platform."""
+
+    def __post_init__(self):
+        self._check()
+        super().__post_init__()
+
+    def _check(self):
+        heads, kv_heads = self.num_heads, self.num_kv_heads
+        if heads < 1 or kv_heads < 0 or (kv_heads and heads % kv_heads):
+            raise InputError(
+                f"MultiHeadAttention needs num_heads >= 1, and a num_kv_heads that divides it, or 0; got {heads} and "
+                f"{kv_heads}"
+            )
+        if not (self.key_dim and self.value_dim) and self.hidden_size % heads:
+            raise InputError(
+                f"MultiHeadAttention needs a num_heads that divides hidden_size, got {heads} and {self.hidden_size}: "
+                "change one of them, or give key_dim and value_dim"
+            )
 
     def setup(self):
         key_width = self.key_dim or self.hidden_size // self.num_heads

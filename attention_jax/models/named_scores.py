@@ -15,8 +15,8 @@ from attention_jax.config.models import NORMALISERS, POOLS
 from attention_jax.models.parts import maker, owned
 from attention_jax.ops import scores
 from attention_jax.ops.biases import Bias, Location
-from attention_jax.ops.normalisers import Entmax, Sigmoid, Softmax
-from attention_jax.ops.normalising import Normaliser, Threshold, as_normaliser
+from attention_jax.ops.normalisers import Entmax, Sigmoid, Softmax, as_normaliser
+from attention_jax.ops.normalising import Normaliser, Threshold
 from attention_jax.ops.pooling import Pool
 from attention_jax.ops.trees import pytree
 

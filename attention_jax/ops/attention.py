@@ -16,15 +16,22 @@ from attention_jax.ops.dispatch import Implementation, choose, choose_blocks
 from attention_jax.ops.dropout import is_zero
 from attention_jax.ops.masks import AssumeFinite, Mask, as_mask
 from attention_jax.ops.meshes import loopable
-from attention_jax.ops.normalisers import Softmax, TopK, log_sum_exp
-from attention_jax.ops.normalising import Normaliser, as_normaliser
+from attention_jax.ops.normalisers import Softmax, TopK, as_normaliser, log_sum_exp, without_sink
+from attention_jax.ops.normalising import Exponential, Normaliser
 from attention_jax.ops.platforms import by_platform
-from attention_jax.ops.pooling import Mean, Pool
+from attention_jax.ops.pooling import Mean, Moments, Pool
 from attention_jax.ops.positions import as_positions
-from attention_jax.ops.score_blocks import Inputs, attended_positions, biased_scores, replace_nonfinite
+from attention_jax.ops.score_blocks import (
+    Inputs,
+    attended_positions,
+    biased_scores,
+    pool_squares,
+    precision_of,
+    replace_nonfinite,
+)
 from attention_jax.ops.scores import ScaledDot, Score, prepare
 from attention_jax.ops.top_k import cuts
-from attention_jax.ops.trees import as_tree
+from attention_jax.ops.trees import as_tree, with_arrays
 from attention_jax.ops.weight_dropout import dropout_bits, dropout_factor
 
 
@@ -39,6 +46,7 @@ def masked_softmax(
     >>> masked_softmax(jnp.zeros((2, 2)), jnp.array([[True, True], [False, False]])).tolist()
     [[0.5, 0.5], [0.0, 0.0]]
     """
+    scores = jnp.asarray(scores)
     allowed = scores != -jnp.inf
     allowed = allowed if mask is None else allowed & mask
     return Softmax().weights(scores, allowed)
@@ -103,23 +111,47 @@ def attend(
     [[1.0]]
     """
     check_call(query, key, value, score, bias, mask, normalise, dropout, block_q, block_k)
+    if not isinstance(pool, Pool):
+        raise InputError(f"pool must be a pooling such as Mean(), got {pool!r}")
     query_offset = check_offset(query_offset, query.shape[0])
-    if not isinstance(pool, Mean):
-        if not isinstance(pool, Pool):
-            raise InputError(f"pool must be a pooling such as Mean(), got {pool!r}")
-        rules = {"score": as_tree(score), "bias": as_tree(bias), "mask": as_mask(mask)}
-        rules |= {"normalise": as_normaliser(normalise), "dropout": dropout, "rng": rng, "query_offset": query_offset}
-        static = {"implementation": implementation, "block_q": block_q, "block_k": block_k}
-        pooled = partial(_pooled, static | {"return_log_sum_exp": return_log_sum_exp})
-        return loopable(pooled)(pool, query, key, value, rules)
-    score, bias, mask, normalise = as_tree(score), as_tree(bias), as_mask(mask), as_normaliser(normalise)
+    query, key, value = map(jnp.asarray, (query, key, value))  # NumPy's float64 is float32, unless that is enabled
+    rules = {"score": as_tree(score), "bias": as_tree(bias), "mask": as_mask(mask)}
+    rules |= {"normalise": as_normaliser(normalise), "dropout": dropout, "rng": rng, "query_offset": query_offset}
+    static = {"implementation": implementation, "block_q": block_q, "block_k": block_k}
+    if isinstance(pool, Mean):
+        return _attend(query, key, value, **rules, **static, return_log_sum_exp=return_log_sum_exp)
+    pooled = partial(_pooled, static, return_log_sum_exp)
+    return loopable(pooled)(with_arrays(pool), query, key, value, rules)
+
+
+def _attend(
+    query,
+    key,
+    value,
+    *,
+    score,
+    bias,
+    mask,
+    normalise,
+    dropout,
+    rng,
+    query_offset,
+    implementation,
+    block_q,
+    block_k,
+    return_log_sum_exp=False,
+    centre=None,
+):
+    """`attend` with `Mean`, or, with `centre` [Q, V], the weighted sums of the squares of v_j - centre_i."""
     if rng is None or is_zero(dropout):
         dropout = None
     base = normalise.of if isinstance(normalise, TopK) else normalise
     if return_log_sum_exp and not isinstance(base, Softmax):
         raise InputError(f"return_log_sum_exp=True needs the softmax, got the normaliser {type(base).__name__}")
     with_log = return_log_sum_exp or (isinstance(base, Softmax) and base.sink is not None)
-    softmax_alone = isinstance(normalise, Softmax) and not with_log
+    softmax_alone = isinstance(normalise, Softmax) and not with_log and centre is None
+    if centre is not None and implementation not in ("plain", "fused"):
+        implementation = None
     chosen = choose(query, key, value, score, bias, mask, dropout, query_offset, implementation, softmax_alone)
     words = None
     if dropout is not None:
@@ -141,25 +173,36 @@ def attend(
         base = normalise.of if isinstance(normalise, TopK) else normalise
         return (out if base.sink is None else _less_sink(out, base.kept(log))), log
 
-    inputs = Inputs((score, bias, normalise), query, key, value, None, mask, words, query_offset)
+    inputs = Inputs((score, bias, normalise), query, key, value, None, mask, words, query_offset, centre=centre)
     kernels = {p: "xla" if i in ("plain", "fused") else i for p, i in chosen.items()}
     found = loopable(lambda inputs: by_platform(partial(run, inputs), kernels))(inputs)
     return found[0] if with_log and not return_log_sum_exp else found
 
 
-def _pooled(static, pool, query, key, value, rules):
+def _pooled(static, return_log_sum_exp, pool, query, key, value, rules):
     """`attend` with another pooling than the mean, by attention over lifted values."""
     mask, attended = rules["mask"], jnp.ones(key.shape[:1], bool)
     if mask is not None:
         inputs = Inputs((rules["score"], None, None), query, key, value, None, mask, None, rules["query_offset"])
-        attended = attended_positions(inputs)[1]
+        attended = _attended_keys(inputs)
     clean = (jnp.where(attended[:, None], x, jnp.zeros_like(x)) for x in (key, value))
     lifted, known = pool.lift(*clean, attended)
-    out, log = attend(query, key, lifted, **rules, **static), None
-    if static["return_log_sum_exp"]:
+    attend_to = partial(_attend, query, key, **rules, **static)
+    out, log = attend_to(lifted, return_log_sum_exp=return_log_sum_exp), None
+    if return_log_sum_exp:
         out, log = out
+    if isinstance(pool, Moments):  # squares of differences from the mean of each query, which is known only now
+        centre = jax.lax.stop_gradient(pool.means(out))
+        out = jnp.concatenate([out, attend_to(lifted[:, 1:], centre=centre), centre], axis=1)
     out = pool.finish(query, out, known, value.shape[1]).astype(value.dtype)
-    return (out, log) if static["return_log_sum_exp"] else out
+    return (out, log) if return_log_sum_exp else out
+
+
+def _attended_keys(inputs):
+    queries, keys = inputs.query.shape[0], inputs.key.shape[0]
+    if isinstance(queries, int) and isinstance(keys, int):
+        return attended_positions(inputs)[1]
+    return inputs.mask(inputs.offset + jnp.arange(queries), jnp.arange(keys)).any(axis=0)  # of an exported length
 
 
 def _less_sink(out, kept):
@@ -178,8 +221,7 @@ def _in_blocks(inputs, whole, chosen, block_q, block_k):
         if normalise.k < key.shape[0]:
             inputs = inputs._replace(cut=by_platform(lambda size: cuts(known, size, normalise.k), sizes))
         normalise = normalise.of
-    if isinstance(normalise, Softmax):
-        normalise = Softmax()  # the sink is applied afterwards
+    normalise = without_sink(normalise)  # which is applied afterwards
     blocks = {platform: sizes[platform] if i == "fused" else None for platform, i in chosen.items()}
     return in_blocks(inputs._replace(rules=(score, bias, normalise)), blocks, whole)
 
@@ -193,18 +235,22 @@ def _plain(inputs: Inputs):
 def _plain_with_log(inputs: Inputs):
     """The output [Q, V], and for the softmax the log-sum-exp [Q]; a sink is left out of both."""
     normalise = inputs.rules[2]
-    base = normalise.of if isinstance(normalise, TopK) else normalise
-    if isinstance(base, Softmax) and base.sink is not None:
-        base = Softmax()
-        normalise = TopK(normalise.k, base) if isinstance(normalise, TopK) else base
+    base = without_sink(normalise.of if isinstance(normalise, TopK) else normalise)
+    normalise = TopK(normalise.k, base) if isinstance(normalise, TopK) else base
     scores, allowed, value = _scores(inputs)
+    scores = scores.astype(precision_of(inputs))
     weights = normalise.weights(scores, allowed)
     log = None
-    if isinstance(base, Softmax):
-        log = log_sum_exp(scores, weights > 0 if isinstance(normalise, TopK) else allowed)
+    if isinstance(base, Exponential):
+        log = log_sum_exp(base.logits(scores), weights > 0 if isinstance(normalise, TopK) else allowed)
     if inputs.dropout is not None:
         weights = weights * dropout_factor(*inputs.dropout).astype(weights.dtype)
-    pooled = jnp.einsum("qk,kv->qv", weights.astype(value.dtype), value, preferred_element_type=weights.dtype)
+    kind = weights.dtype
+    if value.dtype == jnp.bfloat16 or (value.dtype == jnp.float16 and isinstance(base, Exponential)):
+        kind = value.dtype  # weights of other normalisers may exceed 65504, the range of float16
+    if inputs.centre is not None:
+        return pool_squares(weights, value, inputs.centre).astype(value.dtype), log
+    pooled = jnp.einsum("qk,kv->qv", weights.astype(kind), value.astype(kind), preferred_element_type=weights.dtype)
     return pooled.astype(value.dtype), log
 
 
@@ -232,6 +278,7 @@ def attention_weights(
     """
     check_call(query, key, key, score, bias, mask, normalise)
     query_offset = check_offset(query_offset, query.shape[0])
+    query, key = jnp.asarray(query), jnp.asarray(key)
     rules = as_tree(score), as_tree(bias), as_normaliser(normalise)
 
     def weights(inputs):
@@ -244,7 +291,7 @@ def attention_weights(
 def _scores(inputs: Inputs):
     """Scores [Q, K], which of them are allowed, and the values, finite in fully masked keys. A bias_query of None: the
     bias sees the query."""
-    (score, bias, _), query, key, value, bias_query, mask, _, offset, cut = inputs
+    (score, bias, _), query, key, value, bias_query, mask, _, offset, cut, *_ = inputs
     query_positions, key_positions = offset + jnp.arange(query.shape[0]), jnp.arange(key.shape[0])
     allowed = None
     if mask is not None:
@@ -297,6 +344,7 @@ def check_offset(query_offset, queries):
             f"query_offset must be one whole number, the position of the first query, got {kind} of shape "
             f"{jnp.shape(query_offset)}: vmap it over sequences, or use attend_heads"
         )
+    queries = queries if isinstance(queries, int) else 1  # exported with any number
     least, most = -(2**30), int(jnp.iinfo(jnp.result_type(int)).max) - max(queries - 1, 0)
     if not isinstance(query_offset, jax.core.Tracer) and not least <= int(query_offset) <= most:
         raise InputError(

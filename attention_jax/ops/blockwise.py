@@ -31,22 +31,22 @@ from attention_jax.ops.normalising import (
     equations_of,
     find_threshold,
     has_factor,
+    relative_to,
     scale_of,
     sums_of,
     values_of,
 )
-from attention_jax.ops.precision import accumulator, matmul_transposed
 from attention_jax.ops.score_blocks import (
     add_tile,
     if_worth,
     key_blocks,
-    matmul,
     max_over_batch,
-    narrow,
     over_keys,
     over_queries,
     partition,
     pool,
+    precision_of,
+    pull_pool,
     put_rows,
     rows_of,
     tile_of,
@@ -61,6 +61,7 @@ class Saved(NamedTuple):
     turn: jax.Array | None  # [Q, V] O', for a Threshold
     active: jax.Array | None  # bool: the blocks with a weight that is not zero, if the normaliser is sparse
     count: jax.Array | None  # [Q] keys that are allowed, for a normaliser with a `factor`
+    top: jax.Array | None  # [Q] the largest score, for a Threshold, whose shift is relative to it
 
 
 class Totals(NamedTuple):
@@ -83,32 +84,32 @@ def forward(inputs, blocks, grid):
     """Return ((output [Q, V], None), `Saved`). `grid` is the shape of `Saved.active`, at least the number of blocks."""
     normalise = inputs.rules[2]
     queries, width = inputs.query.shape[0], inputs.value.shape[1]
-    precision = accumulator(inputs.value.dtype)
+    precision = precision_of(inputs)
     ranges = key_blocks(inputs, blocks)
     rooted = isinstance(normalise, Threshold)
 
     def rows(i, carry):
         out, saved = carry
-        shift, tops, count = _shifts(inputs, blocks, ranges, i, precision)
+        moved, shift, tops, count = _shifts(inputs, blocks, ranges, i, saved.top, precision)
         zeros = jnp.zeros((blocks.query, width + 2), precision)
         vector, number = zeros[:, 2:], zeros[:, 0]
         slopes = (vector, number, number) if rooted else (None, None, None)
         start = Totals(vector, number, number, *slopes, jnp.zeros(grid[1:], bool) if normalise.sparse else None)
-        add = partial(add_totals, inputs, blocks, i, shift, tops)
+        add = partial(add_totals, moved, blocks, i, shift, tops)
         totals = over_keys(ranges, i, add, vary_like(start, inputs))
         scale = scale_of(normalise, totals.mass, totals.count if count is None else count)
         pooled = totals.pooled * scale[:, None]
         turn = turn_of(normalise, totals, pooled, scale) if rooted else None
         put = lambda whole, rows: put_rows(whole, rows.astype(whole.dtype), i, blocks.query)
         counted = None if saved.count is None else totals.count
-        new = jax.tree.map(put, saved._replace(active=None), Saved(shift, scale, turn, None, counted))
+        new = jax.tree.map(put, saved._replace(active=None, top=None), Saved(shift, scale, turn, None, counted, None))
         active = None if saved.active is None else saved.active.at[i].set(totals.active)
-        return put(out, pooled), new._replace(active=active)
+        return put(out, pooled), new._replace(active=active, top=moved.top)
 
     number = jnp.zeros((queries,), precision)
     turn = jnp.zeros((queries, width), precision) if rooted else None
     active, counted = jnp.zeros(grid, bool) if normalise.sparse else None, number if has_factor(normalise) else None
-    saved = Saved(number, number, turn, active, counted)
+    saved = Saved(number, number, turn, active, counted, number if rooted else None)
     start = jnp.zeros((queries, width), inputs.value.dtype), saved
     out, saved = lax.fori_loop(0, -(-queries // blocks.query), rows, vary_like(start, inputs))
     return (out, None), saved
@@ -156,20 +157,21 @@ def _worth(function, tops, j, shift):
     return max_over_batch((function(top, top != -jnp.inf, shift) != 0).any())
 
 
-def _shifts(inputs, blocks, ranges, i, precision):
-    """Compute the shift of a block of queries, and, for a `Threshold`, the largest score of each block of keys and the
-    number of keys."""
+def _shifts(inputs, blocks, ranges, i, top, precision):
+    """Compute the shift of a block of queries. For a `Threshold` it is relative to the largest score of each query,
+    which is put into `top` [Q]: return (inputs with `top`, shift, largest score of each block of keys, number of
+    keys)."""
     normalise = inputs.rules[2]
     if not isinstance(normalise, Threshold):
-        return jnp.zeros((blocks.query,), precision), None, None
+        return inputs, jnp.zeros((blocks.query,), precision), None, None
 
-    def scores_of(masked, j):
+    def scores_of(inputs, masked, j):
         tile = tile_of(inputs, blocks, i, j, masked)
         return tile.scores(*tile.operands).astype(precision)
 
     def extent(masked, j, carry):
         smallest, count, tops = carry
-        scores = scores_of(masked, j)
+        scores = scores_of(inputs, masked, j)
         allowed = scores != -jnp.inf
         smallest = jnp.minimum(smallest, jnp.where(allowed, scores, jnp.inf).min(axis=1))
         tops = lax.dynamic_update_slice_in_dim(tops, scores.max(axis=1)[:, None], j, axis=1)
@@ -178,12 +180,14 @@ def _shifts(inputs, blocks, ranges, i, precision):
     zero = vary_like(jnp.zeros((blocks.query,), precision), inputs)
     tops = jnp.full((blocks.query, -(-inputs.key.shape[0] // blocks.key)), -jnp.inf, precision)
     smallest, count, tops = over_keys(ranges, i, extent, (zero + jnp.inf, zero, vary_like(tops, inputs)))
-    some, largest = count > 0, tops.max(axis=1)
-    smallest, largest = jnp.where(some, smallest, 0.0), jnp.where(some, largest, 0.0)
+    largest = tops.max(axis=1)
+    moved = inputs._replace(top=put_rows(top, largest, i, blocks.query))
+    tops, smallest, top = (relative_to(largest, x) for x in (tops, smallest[:, None], largest[:, None]))
+    smallest, largest = jnp.where(count > 0, smallest[:, 0], 0.0), jnp.where(count > 0, top[:, 0], 0.0)
 
     def sums(t, low):
         def add(masked, j, carry):
-            scores = scores_of(masked, j)
+            scores = scores_of(moved, masked, j)
             return jax.tree.map(jnp.add, carry, sums_of(normalise, scores, scores != -jnp.inf, t))
 
         def step(masked, j, carry):
@@ -192,7 +196,7 @@ def _shifts(inputs, blocks, ranges, i, precision):
 
         return over_keys(ranges, i, step, Sums(zero, zero))
 
-    return find_threshold(normalise, sums, smallest, largest, jnp.maximum(count, 1)), tops, count
+    return moved, find_threshold(normalise, sums, smallest, largest, jnp.maximum(count, 1)), tops, count
 
 
 # --- backward ---------------------------------------------------------------------------------------------------------
@@ -224,7 +228,7 @@ def _dot(precision, x, out_bar):
 
 def backward_of_keys(inputs, blocks, outputs, saved, bars):
     """Compute the cotangents through the keys."""
-    out, out_bar = outputs[0], bars[0]
+    out, out_bar, inputs = outputs[0], bars[0], inputs._replace(top=saved.top)
     ranges = key_blocks(inputs, blocks)
     dot = lambda x: _dot(saved.shift.dtype, x, out_bar)
     deltas = dot(out) if inputs.rules[2].divides else None, None if saved.turn is None else dot(saved.turn)
@@ -261,13 +265,9 @@ def _pull_tile(inputs, blocks, i, j, masked, row_bar, shift, scale, delta, turn_
         return (values,) if turn_delta is None else (values, equations_of(normalise, scores, allowed, shift))
 
     values, pull = jax.vjp(values, *tile.operands)
-    pooling = narrow(values[0] * scale[:, None], row_bar.dtype)
-    weights_bar = matmul(row_bar, tile.value.T)
-    if tile.dropout is not None:
-        factor = tile.dropout.astype(shift.dtype)
-        weights_bar, pooling = weights_bar * factor, pooling * factor
+    weights_bar, value_bar = pull_pool(values[0] * scale[:, None], tile, row_bar, False)
     values_bar = weights_bar if delta is None else weights_bar - delta[:, None]
     bars = (values_bar * scale[:, None],)
     if turn_delta is not None:
         bars = *bars, jnp.broadcast_to(-turn_delta[:, None], values_bar.shape)
-    return pull(bars), matmul_transposed(pooling.astype(row_bar.dtype), row_bar)
+    return pull(bars), value_bar

@@ -44,6 +44,7 @@ def recurrent_delta(
     are padding: they change nothing, and their output is zero. `state` is that before the first position, zero unless
     given.
     """
+    query, key, value, beta, log_decay = map(jnp.asarray, (query, key, value, beta, log_decay))
     rows = padded((query, key, value, beta, log_decay), length)
 
     def step(state, row):
@@ -67,6 +68,7 @@ def chunked_delta(
     chunk: int = CHUNK,
 ) -> tuple[Float[Array, "T V"], Float[Array, "D V"]]:
     """The delta rule computed in chunks: equal to `recurrent_delta`, `chunk` positions at a time."""
+    query, key, value, beta, log_decay = map(jnp.asarray, (query, key, value, beta, log_decay))
     rows = padded((query, key, value, beta, log_decay), length)
     return over_chunks(one_chunk, first_state(state, *rows[1:3]), rows, chunk, value.dtype)
 

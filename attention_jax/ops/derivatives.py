@@ -19,8 +19,7 @@ from jax import lax
 from attention_jax.ops import blockwise, fused, ordered
 from attention_jax.ops.linear_maps import Pair, is_symbolic_zero, linear
 from attention_jax.ops.meshes import vary_like
-from attention_jax.ops.normalisers import Softmax
-from attention_jax.ops.normalising import Ordered
+from attention_jax.ops.normalising import Exponential, Ordered
 from attention_jax.ops.platforms import by_platform
 from attention_jax.ops.score_blocks import Blocks, Inputs, finite_where_unattended, partition
 from attention_jax.ops.tangents import tangents
@@ -46,7 +45,7 @@ def in_blocks(inputs: Inputs, blocks: Mapping[str, Blocks | None], whole: Whole)
 def _program(inputs):
     """Return the module with `forward` and `backward` for the normaliser of these inputs."""
     normalise = inputs.rules[2]
-    if isinstance(normalise, Softmax):
+    if isinstance(normalise, Exponential):
         return fused
     return ordered if isinstance(normalise, Ordered) else blockwise
 
@@ -91,7 +90,8 @@ def _attend_jvp(blocks, whole, combine, primals, dots):
             inner = _replaced(floats, moving, some)
             if blocks is None:
                 return jax.tree.leaves(whole(combine(inner, others)))
-            return jax.tree.leaves(attend_by_tiles(combine, blocks, inner, others, _shift(outputs, saved)))
+            top = getattr(saved, "top", None)
+            return jax.tree.leaves(attend_by_tiles(combine, blocks, inner, others, _shift(outputs, saved), top))
 
         return run, tuple(floats[n] for n in moving)
 

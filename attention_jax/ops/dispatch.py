@@ -56,7 +56,8 @@ def choose(
 ) -> dict[str, Implementation]:
     """Choose the implementation on each of `PLATFORMS`, in this order:
 
-    1. the one that the caller names, if it can compute the call;
+    1. the one that the caller names, if it can compute the call, and "plain" where the length is left open by
+       `jax.export`;
     2. the platform's kernel, if it can compute the call exactly (`unsupported_reason` of cudnn and flash) and pays;
     3. "plain" where the matrix is small;
     4. "linear" where the score is a product of features (`linear.unsupported_reason`);
@@ -66,6 +67,8 @@ def choose(
     """
     if asked not in (None, *get_args(Implementation)):
         raise InputError(f"implementation must be one of {', '.join(get_args(Implementation))} or None, got {asked!r}")
+    if asked is None and not all(isinstance(size, int) for size in (*query.shape, *key.shape)):
+        return dict.fromkeys(PLATFORMS, "plain")  # exported with any length: no size to choose by
     if asked in ("plain", "fused"):
         return dict.fromkeys(PLATFORMS, asked)
     call = (query, key, value, score, bias, mask, dropout, query_offset)

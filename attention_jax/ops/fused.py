@@ -18,15 +18,15 @@ import jax.numpy as jnp
 from jax import lax
 
 from attention_jax.ops.meshes import vary_like
-from attention_jax.ops.precision import accumulator, matmul_transposed
 from attention_jax.ops.score_blocks import (
     add_tile,
     key_blocks,
-    matmul,
     narrow,
     over_keys,
     over_queries,
     pool,
+    precision_of,
+    pull_pool,
     put_rows,
     rows_of,
     tile_of,
@@ -39,7 +39,7 @@ from attention_jax.ops.score_blocks import (
 def forward(inputs, blocks, grid=None):
     """Return ((output [Q, V], log-normaliser [Q]), ()); +inf for fully masked queries. `grid` is unused."""
     queries, width = inputs.query.shape[0], inputs.value.shape[1]
-    precision = accumulator(inputs.value.dtype)
+    precision = precision_of(inputs)
     ranges = key_blocks(inputs, blocks)
 
     def step(i, masked, j, carry):
@@ -91,12 +91,8 @@ def backward(inputs, blocks, outputs, saved, bars):
             tile = tile_of(inputs, blocks, i, j, masked)
             scores, pull = jax.vjp(tile.scores, *tile.operands)
             weights = narrow(_exp_below(scores.astype(precision), row_normaliser), row_bar.dtype)
-            weights_bar, pooling = matmul(row_bar, tile.value.T), weights
-            if tile.dropout is not None:
-                factor = tile.dropout.astype(precision)
-                weights_bar, pooling = weights_bar * factor, weights * factor
+            weights_bar, value_bar = pull_pool(weights, tile, row_bar, True)
             scores_bar = weights * (weights_bar - row_delta[:, None])
-            value_bar = matmul_transposed(pooling.astype(row_bar.dtype), row_bar)
             return add_tile(bars, pull(scores_bar.astype(scores.dtype)), value_bar, j, blocks.key)
 
         return over_keys(ranges, i, step, bars)

@@ -11,8 +11,8 @@ from attention_jax.ops.attention import attend, check_offset, check_rules
 from attention_jax.ops.biases import Bias
 from attention_jax.ops.dispatch import Implementation
 from attention_jax.ops.masks import Mask, as_mask
-from attention_jax.ops.normalisers import Softmax
-from attention_jax.ops.normalising import Normaliser, as_normaliser
+from attention_jax.ops.normalisers import Softmax, as_normaliser
+from attention_jax.ops.normalising import Normaliser
 from attention_jax.ops.scores import ScaledDot, Score
 from attention_jax.ops.trees import as_tree
 
@@ -46,6 +46,7 @@ def attend_heads(
     >>> attend_heads(query, key, key, normalise=Softmax(sink=jnp.zeros(4))).shape
     (2, 5, 4, 8)
     """
+    query, key, value = map(jnp.asarray, (query, key, value))
     shapes = f"query {query.shape}, key {key.shape} and value {value.shape}"
     if not query.ndim == key.ndim == value.ndim == 4 or not query.shape[0] == key.shape[0] == value.shape[0]:
         raise InputError(

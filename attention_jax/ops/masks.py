@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Int
 
 from attention_jax import InputError
 from attention_jax.ops.positions import as_positions, plus
-from attention_jax.ops.trees import as_tree, check_registered, pytree
+from attention_jax.ops.trees import as_tree, pytree, with_arrays
 
 Interval = tuple[Array | int, Array | int]
 """Key positions k with first <= k < stop."""
@@ -237,7 +237,7 @@ def broadcasts(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
 
 def as_mask(mask: Mask | Callable | None) -> Mask | None:
     """`mask`, or a plain function of positions as one; None stays None."""
-    return check_registered(mask) if mask is None or isinstance(mask, Mask) else Rule(as_tree(mask))
+    return with_arrays(mask) if mask is None or isinstance(mask, Mask) else Rule(as_tree(mask))
 
 
 def parts(mask: Mask | None) -> list[Mask]:

@@ -10,6 +10,7 @@ to write one.
 [[0.0, 0.32600000500679016, 0.6739999651908875]]
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import jax
@@ -17,13 +18,30 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attention_jax import InputError
-from attention_jax.ops.normalising import Normaliser, Ordered, Pointwise, Ratio, Threshold
-from attention_jax.ops.trees import pytree
+from attention_jax.ops.normalising import (
+    Elementwise,
+    Exponential,
+    Normaliser,
+    Ordered,
+    Pointwise,
+    Ratio,
+    Threshold,
+    check_elementwise,
+)
+from attention_jax.ops.trees import (
+    as_tree,
+    check_option,
+    is_leaf,
+    option_number,
+    pytree,
+    whole_number,
+    with_arrays,
+)
 
 
 @pytree
 @dataclass(frozen=True)
-class Softmax(Ratio):
+class Softmax(Exponential):
     """Softmax, exp(s_j) / sum_l exp(s_l), with exp(sink) added to the sum if there is a sink.
 
     `sink` is the score of a key whose value is zero, learned per head in GPT-OSS (OpenAI 2025; compare Xiao et al.
@@ -36,19 +54,17 @@ class Softmax(Ratio):
 
     sink: Float[Array, ""] | float | None = None
 
-    def __call__(self, x):
-        return jnp.exp(x)
-
     def weights(self, scores, allowed):
-        scores = jnp.where(allowed, scores, 0.0)
-        weights = jax.nn.softmax(scores, axis=-1, where=allowed)
+        weights = super().weights(scores, allowed)
         if self.sink is None:
             return weights
-        return weights * self.kept(log_sum_exp(scores, allowed))[:, None]
+        return weights * self.kept(log_sum_exp(jnp.where(allowed, scores, 0.0), allowed))[:, None]
 
     def kept(self, log_sum: Float[Array, " Q"]) -> Float[Array, " Q"]:
-        """The fraction of the weight that is not on the sink, given the log-sum-exp of the scores."""
-        return jax.nn.sigmoid(log_sum - self.sink)
+        """The fraction of the weight that is not on the sink, given the log-sum-exp of the scores; 0 if it is -inf,
+        whatever the sink."""
+        some = log_sum != -jnp.inf
+        return jnp.where(some, jax.nn.sigmoid(jnp.where(some, log_sum, 0.0) - self.sink), 0.0)
 
 
 def log_sum_exp(scores: Float[Array, "Q K"], allowed) -> Float[Array, " Q"]:
@@ -87,6 +103,10 @@ class ReluPower(Pointwise):
     power: int = field(default=1, metadata={"static": True})
     sparse = True
 
+    def __post_init__(self):
+        object.__setattr__(self, "power", whole_number(self.power))
+        check_option("power of ReluPower", self.power, above=0)
+
     def __call__(self, x):
         return jnp.maximum(x, 0) ** self.power
 
@@ -121,13 +141,17 @@ class CompactKernel(Ratio):
     power: int = field(default=1, metadata={"static": True})
     sparse = True
 
+    def __post_init__(self):
+        object.__setattr__(self, "power", whole_number(self.power))
+        check_option("power of CompactKernel", self.power, above=0)
+
     def __call__(self, x):
         return jnp.maximum(1 + x, 0) ** self.power
 
 
 @pytree
 @dataclass(frozen=True)
-class StudentKernel(Ratio):
+class StudentKernel(Exponential):
     """(1 - s_j)^-power / sum: with `NegativeSquaredDistance` as the score, a kernel with heavy tails (for power 1 that
     of t-SNE, van der Maaten & Hinton 2008). Scores must be below 1.
 
@@ -137,8 +161,11 @@ class StudentKernel(Ratio):
 
     power: Float[Array, ""] | float = 1.0
 
-    def __call__(self, x):
-        return jnp.exp(-self.power * jnp.log1p(-x))
+    def __post_init__(self):
+        check_option("power of StudentKernel", self.power, above=0)
+
+    def logits(self, scores):
+        return -self.power * jnp.log1p(-scores)
 
 
 @pytree
@@ -170,7 +197,8 @@ class Entmax(Threshold):
     alpha: Float[Array, ""] | float = 1.5
 
     def __post_init__(self):
-        if isinstance(self.alpha, int | float) and not 1 < self.alpha <= 2:
+        alpha = option_number(self.alpha)
+        if alpha is not None and not 1 < alpha <= 2:
             raise InputError(f"alpha of Entmax must be above 1 and at most 2, got {self.alpha}: 1 is Softmax()")
 
     def __call__(self, x):
@@ -204,6 +232,9 @@ class Normmax(Threshold):
     alpha: Float[Array, ""] | float = 2.0
     divides = True
 
+    def __post_init__(self):
+        check_option("alpha of Normmax", self.alpha, above=1)
+
     def __call__(self, x):
         return positive_power(x, 1 / (self.alpha - 1))
 
@@ -227,6 +258,7 @@ class Budget(Threshold):
     budget: int = field(metadata={"static": True})
 
     def __post_init__(self):
+        object.__setattr__(self, "budget", whole_number(self.budget))
         if not isinstance(self.budget, int) or self.budget < 1:
             raise InputError(f"Budget needs a whole number of keys >= 1, got {self.budget!r}")
 
@@ -254,12 +286,19 @@ class TopK(Normaliser):
     of: Normaliser = Softmax()
 
     def __post_init__(self):
+        object.__setattr__(self, "k", whole_number(self.k))
         if not isinstance(self.k, int) or self.k < 1:
             raise InputError(f"TopK needs a whole number of keys >= 1, got {self.k!r}")
+        object.__setattr__(self, "of", as_normaliser(self.of))
 
     def weights(self, scores, allowed):
         known = jax.lax.stop_gradient(jnp.where(allowed, scores, -jnp.inf))
-        last = jax.lax.top_k(known, min(self.k, scores.shape[1]))[0][:, -1:]
+        padded, k = known, self.k
+        if not isinstance(scores.shape[1], int):  # exported with any number of keys, which may be less than k
+            padded = jnp.concatenate([known, jnp.full((scores.shape[0], k), -jnp.inf, known.dtype)], axis=1)
+        elif scores.shape[1] < k:
+            k = scores.shape[1]
+        last = jax.lax.top_k(padded, k)[0][:, -1:]
         return self.of.weights(scores, allowed & ~(known < last))
 
 
@@ -275,3 +314,21 @@ class StickBreaking(Ordered):
 
     def __call__(self, score):
         return jax.nn.log_sigmoid(score), jax.nn.log_sigmoid(-score)
+
+
+def without_sink(normalise: Normaliser) -> Normaliser:
+    """`Softmax()` for every softmax; other normalisers as they are."""
+    return Softmax() if isinstance(normalise, Softmax) else normalise
+
+
+def as_normaliser(normalise: Normaliser | Callable) -> Normaliser:
+    """`normalise`, or an elementwise function as a `Pointwise` normaliser; `jax.nn.softmax` is `Softmax()`. Raises
+    InputError for a plain function that is not elementwise."""
+    if isinstance(normalise, Normaliser):
+        return with_arrays(normalise)
+    if normalise is jax.nn.softmax:
+        return Softmax()
+    function = as_tree(normalise)
+    if is_leaf(normalise):
+        check_elementwise(normalise)
+    return Elementwise(function)

@@ -27,16 +27,18 @@ A custom normaliser inherits from one of the four:
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
+from attention_jax import InputError
 from attention_jax.ops.meshes import loopable, vary_like
-from attention_jax.ops.trees import check_registered, pytree
+from attention_jax.ops.trees import pytree
 
 Rows = Float[Array, " Q"]
 
@@ -83,8 +85,11 @@ class Local(Normaliser):
 
     def weights(self, scores, allowed):
         scores = jnp.where(allowed, scores, 0.0)
-        rooted = isinstance(self, Threshold)
-        shift = loopable(_threshold)(self, scores, allowed) if rooted else jnp.zeros(scores.shape[:1], scores.dtype)
+        shift = jnp.zeros(scores.shape[:1], scores.dtype)
+        if isinstance(self, Threshold):
+            top = jnp.max(scores, axis=1, initial=-jnp.inf, where=allowed)
+            scores = jnp.where(allowed, relative_to(top, scores), 0.0)
+            shift = loopable(_threshold)(self, scores, allowed)
         values = values_of(self, scores, allowed, shift)
         count = allowed.sum(axis=1).astype(values.dtype)
         return values * scale_of(self, values.sum(axis=1), count)[:, None]
@@ -140,6 +145,28 @@ class Ratio(Local):
     divides = True
 
 
+class Exponential(Ratio):
+    """Normalisers that are the softmax of a function of the score: `logits`, elementwise. They do not overflow, and
+    are computed like the softmax."""
+
+    def logits(self, scores: Float[Array, "Q K"]) -> Float[Array, "Q K"]:
+        """The logarithm of f."""
+        return scores
+
+    def __call__(self, x):
+        return jnp.exp(self.logits(x))
+
+    def weights(self, scores, allowed):
+        return _softmax(self.logits(jnp.where(allowed, scores, 0.0)), allowed)
+
+
+def _softmax(logits, allowed):
+    if not jax.config.jax_debug_nans:
+        return jax.nn.softmax(logits, axis=-1, where=allowed)
+    some = allowed.any(axis=-1, keepdims=True)  # that of an empty row is NaN before it is masked
+    return jnp.where(some, jax.nn.softmax(logits, axis=-1, where=allowed | ~some), 0.0)
+
+
 class Threshold(Local):
     """w_j = f(s_j - t) with the threshold t of each query such that sum_j f(s_j - t) = total.
 
@@ -166,6 +193,35 @@ class Threshold(Local):
     def equation(self, x: Float[Array, "Q K"]) -> Float[Array, "Q K"]:
         """Elementwise c with sum_j c(s_j - t) = total, whose inverse is `inverse`. It is f unless overridden."""
         return self(x)
+
+
+STEP = 16.0
+"""The scores of a `Threshold` are moved by a multiple of it: those between -8 and 8 stay as they are, to the bit."""
+
+
+def relative_to(top: Rows, scores: Float[Array, "Q K"]) -> Float[Array, "Q K"]:
+    """Subtract the multiple of `STEP` that is nearest to `top` [Q], the largest score of each query.
+
+    A `Threshold` has the same weights for scores that are all moved, and near the largest one the difference is exact.
+    A threshold at the height of the scores would have their rounding error, in which the weights are lost. As in
+    `ops/fused.py` the minimum keeps XLA from contracting the last product of a score with the difference.
+
+    >>> relative_to(jnp.array([1e7, 3.0]), jnp.array([[1e7 - 4, 1e7], [3.0, 2.5]])).tolist()
+    [[-4.0, 0.0], [3.0, 2.5]]
+    """
+    top = lax.stop_gradient(top)
+    by = STEP * jnp.round(jnp.where(jnp.isfinite(top), top, 0.0) / STEP)
+    return _at_most(scores, top[:, None]) - by[:, None]
+
+
+@jax.custom_jvp
+def _at_most(scores, top):
+    return jnp.where(scores > top, top, scores)
+
+
+@_at_most.defjvp
+def _at_most_jvp(primals, tangents):  # a score that was recomputed may exceed the largest by a rounding error
+    return _at_most(*primals), tangents[0]
 
 
 def equations_of(normalise: Threshold, scores, allowed, shift: Rows) -> Float[Array, "Q K"]:
@@ -293,14 +349,29 @@ def after(x: Float[Array, "Q K"]) -> Float[Array, "Q K"]:
 @pytree
 @dataclass(frozen=True)
 class Elementwise(Pointwise):
-    """A plain function of one score as a normaliser."""
+    """A function of one score as a normaliser: a plain one, or a callable pytree, whose leaves receive gradients."""
 
-    function: Callable = field(metadata={"static": True})
+    function: Callable
 
     def __call__(self, x):
         return self.function(x)
 
 
-def as_normaliser(normalise: Normaliser | Callable) -> Normaliser:
-    """`normalise`, or a plain elementwise function as a `Pointwise` normaliser."""
-    return check_registered(normalise) if isinstance(normalise, Normaliser) else Elementwise(normalise)
+def check_elementwise(function: Callable) -> None:
+    """Raise InputError if a function of three scores is not that function of each: its values in blocks would not be
+    those of the whole row. A function that needs traced values cannot be tried, and is taken at its word."""
+    name = getattr(function, "__name__", type(function).__name__)
+    with jax.ensure_compile_time_eval():
+        row = jnp.array([[0.5, -0.25, 1.5]], jnp.float32)
+        whole, parts = function(row), [function(row[:, n : n + 1]) for n in range(3)]
+        shapes = [getattr(x, "shape", None) for x in (whole, *parts)]
+        if shapes == [(1, 3), (1, 1), (1, 1), (1, 1)]:
+            apart = jnp.concatenate(parts, axis=1)
+            if isinstance(whole, jax.core.Tracer) or isinstance(apart, jax.core.Tracer):
+                return
+            if np.allclose(whole, apart, rtol=1e-2, atol=1e-3, equal_nan=True):
+                return
+    raise InputError(
+        f"normalise must be elementwise if it is a plain function, got {name}, whose values depend on the other scores "
+        "or have another shape: take Softmax() for the softmax, or inherit from Ratio, Threshold or Ordered"
+    )

@@ -18,18 +18,17 @@ from jax import lax
 
 from attention_jax.ops.meshes import vary_like
 from attention_jax.ops.normalising import after
-from attention_jax.ops.precision import accumulator, matmul_transposed
 from attention_jax.ops.score_blocks import (
     add_tile,
     if_worth,
     key_blocks,
-    matmul,
     max_over_batch,
-    narrow,
     over_keys_reversed,
     over_queries,
     partition,
     pool,
+    precision_of,
+    pull_pool,
     put_rows,
     rows_of,
     tile_of,
@@ -40,7 +39,7 @@ from attention_jax.ops.score_blocks import (
 def forward(inputs, blocks, grid):
     """Return ((output [Q, V], None), ()): only the output is saved."""
     queries, width = inputs.query.shape[0], inputs.value.shape[1]
-    precision = accumulator(inputs.value.dtype)
+    precision = precision_of(inputs)
     ranges = key_blocks(inputs, blocks)
 
     def rows(i, out):
@@ -82,7 +81,7 @@ def backward(inputs, blocks, outputs, saved, bars):
     """Compute the cotangents, as `Gradients`, from that of the output. `saved` is (), or, if more keys follow
     these, the sum of their `leave` [Q] and the sum of w dP over these keys and those before [Q]."""
     out, out_bar = outputs[0], bars[0]
-    precision = accumulator(inputs.value.dtype)
+    precision = precision_of(inputs)
     ranges = key_blocks(inputs, blocks)
     total = jnp.sum(out.astype(precision) * out_bar.astype(precision), axis=1)  # dO . O [Q]
     first, total = saved or (jnp.zeros_like(total), total)
@@ -113,12 +112,7 @@ def _pull_tile(inputs, blocks, i, j, masked, row_bar, passed, rest):
 
     (take, leave), pull, allowed = jax.vjp(logs, *tile.operands, has_aux=True)
     weights = jnp.where(allowed, jnp.exp(take + after(leave) + passed[:, None]), 0.0)
-    pooling = narrow(weights, row_bar.dtype)
-    weights_bar = matmul(row_bar, tile.value.T)
-    if tile.dropout is not None:
-        factor = tile.dropout.astype(passed.dtype)
-        weights_bar, pooling = weights_bar * factor, pooling * factor
+    weights_bar, value_bar = pull_pool(weights, tile, row_bar, False)
     take_bar = weights * weights_bar
     leave_bar = rest[:, None] - after(take_bar) - take_bar
-    value_bar = matmul_transposed(pooling.astype(row_bar.dtype), row_bar)
     return pull((take_bar, leave_bar)), value_bar, leave.sum(axis=1), take_bar.sum(axis=1)

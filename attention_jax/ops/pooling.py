@@ -58,7 +58,8 @@ class Mean(Pool):
 @dataclass(frozen=True)
 class Moments(Pool):
     """The weighted mean of the values and their variance about it, [Q, 2 V]: attention with an error bar. The weights
-    are divided by their sum.
+    are divided by their sum. `attend` goes through the keys twice, for the variance with the mean of each query: the
+    mean of the squares minus the square of the mean would lose a variance that is small beside either.
 
     >>> from attention_jax.ops.attention import attend
     >>> attend(jnp.ones((1, 2)), jnp.ones((2, 2)), jnp.array([[1.0], [3.0]]), pool=Moments()).tolist()
@@ -69,19 +70,28 @@ class Moments(Pool):
         value = value.astype(accumulator(value.dtype))
         centre = _mean(value, attended)
         moved = value - centre[None]
-        return jnp.concatenate([jnp.ones_like(moved[:, :1]), moved, moved**2], axis=1), centre
+        return jnp.concatenate([jnp.ones_like(moved[:, :1]), moved], axis=1), centre
+
+    def means(self, pooled: Float[Array, "Q P"]) -> Float[Array, "Q V"]:
+        """The weighted means of the lifted values, which `attend` appends to `pooled` with the weighted sums of
+        squares about them: mass, values, squares, means [Q, 1 + 3 V]."""
+        return _divided(pooled)[1]
 
     def finish(self, query, pooled, known, width):
-        mass, pooled = _divided(pooled)
-        first, second = pooled[:, :width], pooled[:, width:]
-        return jnp.concatenate([(first + known[None]) * mass, jnp.maximum(second - first**2, 0)], axis=1)
+        if pooled.shape[1] == 1 + width:
+            raise InputError("Moments needs the squares about the mean, which attend adds: call attend(pool=Moments())")
+        mass, divided = _divided(pooled[:, : 1 + 2 * width])
+        first, second = divided[:, :width], divided[:, width:]
+        second = second - (first - pooled[:, 1 + 2 * width :]) ** 2 * mass  # 0, but for its second derivative
+        return jnp.concatenate([(first + known[None]) * mass, jnp.maximum(second, 0)], axis=1)
 
 
 @pytree
 @dataclass(frozen=True)
 class LocalLinear(Pool):
     """Local linear regression [Q, V]: the a of the (a, b) that minimize sum_j w_j (|v_j - a - b (k_j - q)|^2 +
-    ridge |b|^2) (Stone 1977; Fan 1992; as attention: Zuo et al. 2025).
+    ridge |b|^2) (Stone 1977; Fan 1992; as attention: Zuo et al. 2025). Without `ridge` it is 1e-6 times the mean
+    variance of a feature of the keys, whatever their unit; features may be multiples of one another.
 
     Plain attention has b = 0. Queries and keys have one width D, else InputError. The sums have 1 + D + D (D + 1) / 2 +
     V + D V numbers per key, and each query solves D equations: for D up to about 16.
@@ -92,7 +102,12 @@ class LocalLinear(Pool):
     [[1.5]]
     """
 
-    ridge: Float[Array, ""] | float = 1e-6
+    ridge: Float[Array, ""] | float | None = None
+
+    def _ridge(self, covariance: Float[Array, "Q D D"]) -> Float[Array, " Q"]:
+        if self.ridge is None:
+            return jnp.maximum(_trace(covariance, 1e-6), 0)
+        return jnp.broadcast_to(jnp.asarray(self.ridge, covariance.dtype), covariance.shape[:1])
 
     def lift(self, key, value, attended):
         precision = accumulator(value.dtype)
@@ -115,7 +130,9 @@ class LocalLinear(Pool):
         square = jnp.zeros((len(query), features, features), pooled.dtype)
         square = square.at[:, rows, columns].set(squares).at[:, columns, rows].set(squares)
         covariance = square - key[:, :, None] * key[:, None, :]
-        covariance = covariance + self.ridge * jnp.eye(features, dtype=pooled.dtype)[None]
+        ridge = self._ridge(covariance) + _trace(square, 4 * jnp.finfo(pooled.dtype).eps)  # their rounding error
+        ridge = jnp.where(ridge > 0, ridge, 1.0)  # all keys are the same
+        covariance = covariance + ridge[:, None, None] * jnp.eye(features, dtype=pooled.dtype)[None]
         mixed = mixed.reshape(len(query), features, width) - key[:, :, None] * value[:, None, :]
         slopes = jnp.linalg.solve(covariance, mixed)  # [Q, D, V]
         away = query.astype(pooled.dtype) - known[0][None] - key
@@ -144,6 +161,11 @@ class LogMixture(Pool):
     def finish(self, query, pooled, known, width):
         some = pooled != 0
         return jnp.where(some, jnp.log(jnp.where(some, pooled, 1.0)) + known[None], -jnp.inf)
+
+
+def _trace(x, share):
+    """Compute a share of the mean of the diagonal of each matrix [Q, D, D]."""
+    return jnp.trace(x, axis1=1, axis2=2) * (share / x.shape[-1])
 
 
 def _mean(x, attended):

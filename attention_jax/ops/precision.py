@@ -29,7 +29,17 @@ def accumulator(dtype) -> jnp.dtype:
     >>> accumulator(jnp.bfloat16)
     dtype('float32')
     """
-    return jnp.dtype(jnp.float64 if dtype == jnp.float64 else jnp.float32)
+    return jax.dtypes.canonicalize_dtype(jnp.float64 if dtype == jnp.float64 else jnp.float32)
+
+
+def widest(*arrays: jax.Array) -> jnp.dtype:
+    """The type that JAX promotes arrays to, also where it is set to promote none.
+
+    >>> widest(jnp.ones(1, jnp.bfloat16), jnp.ones(1))
+    dtype('float32')
+    """
+    with jax.numpy_dtype_promotion("standard"):
+        return jnp.result_type(*(x.dtype for x in arrays))
 
 
 def is_half(dtype) -> bool:

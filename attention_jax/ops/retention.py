@@ -52,6 +52,7 @@ def quadratic_retention(
 
     Positions from `length` on, if it is given, are padding: they change nothing, and their output is zero.
     """
+    query, key, value, log_decay = map(jnp.asarray, (query, key, value, log_decay))
     if not len(value):
         return value
     rows = padded((query, key, value, log_decay), length)
@@ -72,6 +73,7 @@ def recurrent_retention(
     `state` is the initial state, zero by default; `length` as in `quadratic_retention`. The returned state is the one
     after the last position before the padding.
     """
+    query, key, value, log_decay = map(jnp.asarray, (query, key, value, log_decay))
     rows = padded((query, key, value, log_decay), length)
 
     def step(state, row):
@@ -102,6 +104,7 @@ def chunked_retention(
     >>> output.tolist(), state.tolist()
     ([[1.0], [0.5], [0.25]], [[0.25]])
     """
+    query, key, value, log_decay = map(jnp.asarray, (query, key, value, log_decay))
     rows = padded((query, key, value, log_decay), length)
     return over_chunks(one_chunk, first_state(state, *rows[1:3]), rows, chunk, value.dtype)
 
@@ -117,14 +120,17 @@ def one_chunk(state, query, key, value, log_decay):
 def decays(log_decay: Float[Array, " T"]) -> Float[Array, "T T"]:
     """Return the matrix of exp(g_{s+1} + ... + g_t) in row t and column s <= t, and 0 in the columns after t.
 
+    Each sum is taken by itself: a difference of two sums from the first position would have their rounding error, and
+    be NaN after a g of -inf, which clears the state.
+
     >>> print(decays(jnp.log(jnp.array([0.1, 0.5, 0.2]))).round(3))
     [[1.  0.  0. ]
      [0.5 1.  0. ]
      [0.1 0.2 1. ]]
     """
-    total = jnp.cumsum(log_decay)
-    past = jnp.tril(jnp.ones((len(total), len(total)), bool))
-    return jnp.where(past, jnp.exp(jnp.where(past, total[:, None] - total[None, :], 0.0)), 0.0)
+    past = jnp.tril(jnp.ones((len(log_decay), len(log_decay)), bool))
+    within = jnp.where(jnp.tril(past, -1), log_decay[:, None], 0.0)  # g_t in the columns s < t
+    return jnp.where(past, jnp.exp(jnp.cumsum(within, axis=0)), 0.0)
 
 
 def padded(rows: tuple[jax.Array, ...], length: Length) -> tuple[jax.Array, ...]:

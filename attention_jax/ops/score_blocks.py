@@ -17,8 +17,9 @@ from jax import lax
 from attention_jax import InputError
 from attention_jax.ops.masks import AssumeFinite, broadcasts
 from attention_jax.ops.meshes import vary_like
+from attention_jax.ops.normalising import Exponential, relative_to
 from attention_jax.ops.positions import as_positions
-from attention_jax.ops.precision import accumulator
+from attention_jax.ops.precision import accumulator, matmul_transposed, widest
 from attention_jax.ops.weight_dropout import dropout_factor
 
 
@@ -43,6 +44,8 @@ class Inputs(NamedTuple):
     dropout: tuple | None  # random words [Q], [K] and the rate []
     offset: jax.Array | int  # position of the first query
     cut: jax.Array | None = None  # [Q] scores below it are as good as masked
+    top: jax.Array | None = None  # [Q] the largest scores, to which those of a `Threshold` are relative
+    centre: jax.Array | None = None  # [Q, V] what is pooled are squares of differences of values from it
 
 
 class Gradients(NamedTuple):
@@ -87,6 +90,7 @@ class Tile(NamedTuple):
     operands: tuple
     value: jax.Array
     dropout: jax.Array | None
+    centre: jax.Array | None
 
 
 def biased_scores(score, bias, query, key, bias_query, query_positions, key_positions):
@@ -94,22 +98,27 @@ def biased_scores(score, bias, query, key, bias_query, query_positions, key_posi
     shape, as [K] would broadcast without notice."""
     scores, needed = score(query, key), (query.shape[0], key.shape[0])
     name_of = lambda rule: getattr(rule, "func", type(rule)).__name__  # a function is in a Partial
-    if scores.shape != needed:
+    shape = getattr(scores, "shape", None)
+    if shape != needed:
         raise InputError(
             f"the score {name_of(score)} must return logits [Q, K] = {list(needed)} for query "
-            f"{list(query.shape)} and key {list(key.shape)}, got {list(scores.shape)}"
+            f"{list(query.shape)} and key {list(key.shape)}, got {_shown(scores)}"
         )
     scores = scores.astype(accumulator(scores.dtype))
     scores = vary_like(scores, query)  # those of a constant score
     if bias is None:
         return scores
     added = bias(bias_query, query_positions, key_positions)
-    if not broadcasts(added.shape, needed):
+    if not hasattr(added, "shape") or not broadcasts(added.shape, needed):
         raise InputError(
             f"the bias {name_of(bias)} must return an array that broadcasts to [Q, K] = {list(needed)}, "
-            f"got {list(added.shape)}"
+            f"got {_shown(added)}"
         )
     return scores + added.astype(scores.dtype)
+
+
+def _shown(found):
+    return list(found.shape) if hasattr(found, "shape") else f"a {type(found).__name__}"
 
 
 def tile_of(inputs, blocks, i, j, masked):
@@ -120,7 +129,7 @@ def tile_of(inputs, blocks, i, j, masked):
         rows_of(inputs.value, j, blocks.key),
     )
     bias_query = None if inputs.bias_query is None else rows_of(inputs.bias_query, i, blocks.query)
-    cut = None if inputs.cut is None else rows_of(inputs.cut, i, blocks.query)
+    cut, top = (None if x is None else rows_of(x, i, blocks.query) for x in (inputs.cut, inputs.top))
     key_positions = start_of(j, blocks.key, inputs.key.shape[0]) + jnp.arange(blocks.key)
     query_positions = inputs.offset + start_of(i, blocks.query, inputs.query.shape[0]) + jnp.arange(blocks.query)
     allowed = None
@@ -131,21 +140,31 @@ def tile_of(inputs, blocks, i, j, masked):
         allowed = allowed if inputs.mask is None else allowed & inputs.mask(query_positions, key_positions)
 
     def scores(rules, query, key, bias_query):
-        score, bias, _ = combine(rules, others)
+        score, bias, normalise = combine(rules, others)
         scores = biased_scores(score, bias, query, key, bias_query, query_positions, key_positions)
+        if isinstance(normalise, Exponential):
+            scores = normalise.logits(scores)
         if cut is not None:
             scores = jnp.where(scores < cut[:, None].astype(scores.dtype), -jnp.inf, scores)  # NaN stays
+        if top is not None:
+            scores = relative_to(top.astype(scores.dtype), scores)
         return scores if allowed is None else jnp.where(allowed, scores, -jnp.inf)
 
     dropout = None
     if inputs.dropout is not None:
         query_words, key_words, rate = inputs.dropout
         dropout = dropout_factor(rows_of(query_words, i, blocks.query), rows_of(key_words, j, blocks.key), rate)
-    return Tile(scores, (rules, query, key, bias_query), value, dropout)
+    centre = None if inputs.centre is None else rows_of(inputs.centre, i, blocks.query)
+    return Tile(scores, (rules, query, key, bias_query), value, dropout, centre)
 
 
 def matmul(a, b):
     return jnp.matmul(a, b, preferred_element_type=accumulator(a.dtype))
+
+
+def precision_of(inputs):
+    """Return the type of scores, weights and sums: float64 if a query, key or value has it, else float32."""
+    return accumulator(widest(inputs.query, inputs.key, inputs.value))
 
 
 def pool(weights, tile):
@@ -153,9 +172,33 @@ def pool(weights, tile):
     yet, and may be outside of the range of float16."""
     if tile.dropout is not None:
         weights = weights * tile.dropout.astype(weights.dtype)
-    if tile.value.dtype == jnp.float16:
-        return matmul(weights, tile.value.astype(weights.dtype))
-    return matmul(weights.astype(tile.value.dtype), tile.value)
+    if tile.centre is not None:
+        return pool_squares(weights, tile.value, tile.centre)
+    kind = weights.dtype if tile.value.dtype in (jnp.float16, jnp.float32) else tile.value.dtype
+    return matmul(weights.astype(kind), tile.value.astype(kind)).astype(weights.dtype)
+
+
+def pool_squares(weights, value, centre):
+    """Pool (v_j - c_i)^2 for values v [k, V] and centers c [q, V] with `weights` [q, k]: [q, V]."""
+    away = value.astype(weights.dtype)[None, :, :] - centre.astype(weights.dtype)[:, None, :]
+    return jnp.sum(weights[:, :, None] * jnp.square(away), axis=1)
+
+
+def pull_pool(weights, tile, row_bar, narrowed):
+    """Return the cotangents of `weights` [q, k] before dropout, in their type, and of the values of a tile. `narrowed`
+    says that the weights are within the range of float16."""
+    if tile.centre is not None:
+        pooled = lambda weights, value: pool(weights, tile._replace(value=value))
+        return jax.vjp(pooled, weights, tile.value)[1](row_bar.astype(weights.dtype))
+    pooling = weights
+    if narrowed or row_bar.dtype != jnp.float16:
+        pooling = narrow(weights, row_bar.dtype)
+    weights_bar = matmul(row_bar, tile.value.T).astype(weights.dtype)
+    if tile.dropout is not None:
+        factor = tile.dropout.astype(weights.dtype)
+        weights_bar, pooling = weights_bar * factor, pooling * factor
+    kind = row_bar.dtype if narrowed or row_bar.dtype != jnp.float16 else weights.dtype
+    return weights_bar, matmul_transposed(pooling.astype(kind), row_bar.astype(kind))
 
 
 def narrow(x, dtype):

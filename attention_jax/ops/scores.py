@@ -31,6 +31,7 @@ remaining score and the transformed array, with
 (1, 5)
 """
 
+import math
 from dataclasses import dataclass, field, replace
 
 import jax
@@ -39,14 +40,27 @@ from jaxtyping import Array, Float
 
 from attention_jax import InputError
 from attention_jax.ops.linear_maps import Pair, linear
-from attention_jax.ops.precision import accumulator, matmul_transposed
-from attention_jax.ops.trees import pytree
+from attention_jax.ops.precision import accumulator, matmul_transposed, widest
+from attention_jax.ops.trees import check_option, pytree
 
 
 def _product(query: Float[Array, "Q D"], key: Float[Array, "K D"]) -> Float[Array, "Q K"]:
     if query.shape[-1] != key.shape[-1]:
         raise InputError(f"a product needs queries and keys of one width, got {query.shape} and {key.shape}")
+    query, key = _of_one_type(query, key)
     return _einsum("qd,kd->qk", query, key) if query.dtype == accumulator(query.dtype) else _half_product(query, key)
+
+
+def _of_one_type(*arrays):
+    """Promote arrays to their widest type, also where JAX's promotion is strict; None stays None."""
+    arrays = [None if x is None else jnp.asarray(x) for x in arrays]
+    dtype = widest(*(x for x in arrays if x is not None))
+    return [None if x is None else x.astype(dtype) for x in arrays]
+
+
+def _projected(x, kernel):
+    x, kernel = _of_one_type(x, kernel)
+    return x @ kernel
 
 
 def _einsum(formula, *arrays):
@@ -118,7 +132,8 @@ def _isolated(prepare_side, x):
         return rest, x
     finite = jnp.isfinite(x).all(axis=-1, keepdims=True)
     rest, prepared = prepare_side(jnp.where(finite, x, jnp.zeros_like(x)))
-    return rest, jnp.where(finite, prepared, jnp.full_like(prepared, jnp.nan))
+    nothing = jax.lax.stop_gradient(jnp.sum(x - x, axis=-1, keepdims=True))  # NaN in these rows alone, else 0
+    return rest, jnp.where(finite, prepared, nothing.astype(prepared.dtype))
 
 
 @pytree
@@ -159,10 +174,10 @@ class Bilinear(Score):
     kernel: Float[Array, "D E"]
 
     def __call__(self, query, key):
-        return _product(query @ self.kernel, key)
+        return _product(_projected(query, self.kernel), key)
 
     def prepare_key(self, key):
-        return Dot(), key @ self.kernel.T
+        return Dot(), _projected(key, self.kernel.T)
 
     @classmethod
     def init(cls, rng: Array, query_width: int, key_width: int, hidden: int = 0) -> "Bilinear":
@@ -188,14 +203,16 @@ class Additive(Score):
 
     def __call__(self, query, key):
         (_, query), (_, key) = self.prepare_query(query), self.prepare_key(key)
+        query, key, vector = _of_one_type(query, key, self.vector)
         hidden = jnp.tanh(query[:, None, :] + key[None, :, :])  # [Q, K, H]
-        return jnp.einsum("qkh,h->qk", hidden, self.vector, preferred_element_type=accumulator(query.dtype))
+        return jnp.einsum("qkh,h->qk", hidden, vector, preferred_element_type=accumulator(query.dtype))
 
     def prepare_key(self, key):
-        return replace(self, key_kernel=None), key if self.key_kernel is None else key @ self.key_kernel
+        return replace(self, key_kernel=None), key if self.key_kernel is None else _projected(key, self.key_kernel)
 
     def prepare_query(self, query):
-        return replace(self, query_kernel=None), query if self.query_kernel is None else query @ self.query_kernel
+        rest = replace(self, query_kernel=None)
+        return rest, query if self.query_kernel is None else _projected(query, self.query_kernel)
 
     @classmethod
     def init(cls, rng: Array, query_width: int, key_width: int, hidden: int) -> "Additive":
@@ -227,11 +244,11 @@ class Concat(Score):
 
     def prepare_key(self, key):
         split = self.kernel.shape[0] - key.shape[-1]
-        return Additive(self.kernel[:split], None, self.vector), key @ self.kernel[split:]
+        return Additive(self.kernel[:split], None, self.vector), _projected(key, self.kernel[split:])
 
     def prepare_query(self, query):
         split = query.shape[-1]
-        return Additive(None, self.kernel[split:], self.vector), query @ self.kernel[:split]
+        return Additive(None, self.kernel[split:], self.vector), _projected(query, self.kernel[:split])
 
     @classmethod
     def init(cls, rng: Array, query_width: int, key_width: int, hidden: int) -> "Concat":
@@ -257,15 +274,16 @@ class LeakySum(Score):
 
     def __call__(self, query, key):
         (_, query), (_, key) = self.prepare_query(query), self.prepare_key(key)  # [Q, 1], [K, 1]
+        query, key = _of_one_type(query, key)
         return jax.nn.leaky_relu(query + key.T, 0.2).astype(accumulator(query.dtype))
 
     def prepare_key(self, key):
         rest = replace(self, key_vector=None, key_bias=None)
-        return rest, key if self.key_vector is None else key @ self.key_vector[:, None] + self.key_bias
+        return rest, key if self.key_vector is None else _line(key, self.key_vector, self.key_bias)
 
     def prepare_query(self, query):
         rest = replace(self, query_vector=None, query_bias=None)
-        return rest, query if self.query_vector is None else query @ self.query_vector[:, None] + self.query_bias
+        return rest, query if self.query_vector is None else _line(query, self.query_vector, self.query_bias)
 
     @classmethod
     def init(cls, rng: Array, query_width: int, key_width: int, hidden: int = 0) -> "LeakySum":
@@ -274,6 +292,11 @@ class LeakySum(Score):
         glorot = jax.nn.initializers.glorot_uniform()
         vectors = glorot(for_query, (query_width, 1))[:, 0], glorot(for_key, (key_width, 1))[:, 0]
         return cls(*vectors, jnp.zeros(()), jnp.zeros(()))
+
+
+def _line(x, vector, bias):
+    x, vector, bias = _of_one_type(x, vector, jnp.asarray(bias))
+    return x @ vector[:, None] + bias
 
 
 @pytree
@@ -345,6 +368,9 @@ class SoftCap(Score):
     cap: float = field(default=50.0, metadata={"static": True})
     score: Score = ScaledDot()
 
+    def __post_init__(self):
+        check_option("cap of SoftCap", self.cap, above=0)
+
     def __call__(self, query, key):
         return self.cap * jnp.tanh(self.score(query, key) / self.cap)
 
@@ -359,20 +385,61 @@ class SoftCap(Score):
 
 def _normalised(x: Float[Array, "N D"]) -> Float[Array, "N D"]:
     """Unit rows; a row of zeros stays zero, with zero gradient."""
-    square = jnp.sum(jnp.square(x.astype(accumulator(x.dtype))), axis=-1, keepdims=True)
+    x = jnp.asarray(x)
+    wide = x.astype(accumulator(x.dtype))  # the inverse of a short vector overflows float16
+    wide = wide * _inverse_power_of_two(jnp.max(jnp.abs(wide), axis=-1, keepdims=True, initial=0.0))
+    square = jnp.sum(jnp.square(wide), axis=-1, keepdims=True)
     inverse = jnp.where(square > 0, jax.lax.rsqrt(jnp.where(square > 0, square, 1.0)), 0.0)
-    return (x.astype(inverse.dtype) * inverse).astype(x.dtype)  # the inverse of a short vector overflows float16
+    return (wide * inverse).astype(x.dtype)
 
 
-def _squared_distance(query: Float[Array, "Q D"], key: Float[Array, "K D"]) -> Float[Array, "Q K"]:
-    """||q - k||^2, by differences for few features (exact where points are close), else by one matrix product."""
+def _inverse_power_of_two(size: Float[Array, "..."]) -> Float[Array, "..."]:
+    """2^-n for the n with 2^(n-1) <= size < 2^n, and 1 for 0, without gradient. Scaled by it, numbers keep all their
+    bits, and their squares do not leave the range of float32."""
+    size = jax.lax.stop_gradient(size)
+    _, exponent = jnp.frexp(jnp.where(jnp.isfinite(size), size, 1.0))
+    limit = jnp.finfo(size.dtype).maxexp - 2
+    return jnp.ldexp(jnp.ones_like(size), -jnp.clip(exponent, -limit, limit))
+
+
+def _squared_distance(
+    query: Float[Array, "Q D"], key: Float[Array, "K D"], inverse: Float[Array, ""] | float = 1.0
+) -> Float[Array, "Q K"]:
+    """||inverse (q - k)||^2, by differences for few features (exact where points are close), else by one matrix
+    product, of the points as seen from one of them where they are far from the origin."""
     if query.shape[-1] != key.shape[-1]:
         raise InputError(f"a distance needs queries and keys of one width, got {query.shape} and {key.shape}")
-    query, key = query.astype(accumulator(query.dtype)), key.astype(accumulator(key.dtype))
+    query, key = _of_one_type(query.astype(accumulator(query.dtype)), key.astype(accumulator(key.dtype)))
+    inverse = inverse if isinstance(inverse, float) else inverse.astype(query.dtype)
     if query.shape[-1] <= 4:
-        return sum(jnp.square(query[:, None, d] - key[None, :, d]) for d in range(query.shape[-1]))
+        differences = ((query[:, None, d] - key[None, :, d]) * inverse for d in range(query.shape[-1]))
+        return sum(map(jnp.square, differences), jnp.zeros((query.shape[0], key.shape[0]), query.dtype))
+    origin = _origin(query, inverse)
+    query, key = (query - origin) * inverse, (key - origin) * inverse
     squares = jnp.sum(jnp.square(query), axis=-1)[:, None] + jnp.sum(jnp.square(key), axis=-1)[None, :]
     return jnp.maximum(squares - 2.0 * _product(query, key), 0.0)
+
+
+def _origin(query: Float[Array, "Q D"], inverse) -> Float[Array, "1 D"]:
+    """The first query, if it and most of the others are far from the origin, but not from each other: distances do not
+    depend on the origin, and the squares of long vectors lose those of short differences. Else zero, so that ordinary
+    points stay as they are, to the bit."""
+    query = jax.lax.stop_gradient(query)
+    first = query[:1]
+    size = jnp.max(jnp.abs(first), initial=0.0)
+    near = jnp.max(jnp.abs(query - first), axis=-1) <= size / 4
+    far = jnp.isfinite(size) & (size * inverse > 4) & (2 * near.sum() > near.size)
+    return jnp.where(far, first, jnp.zeros_like(first))
+
+
+def _unit(width: Float[Array, "..."] | float) -> tuple[Float[Array, ""] | float, Float[Array, "..."] | float]:
+    """(inverse, width times it) for the power of two that brings the width to [0.5, 1): the squares of distances in
+    units of a very small or large width stay within the range of float32, and all others keep their bits."""
+    if isinstance(width, int | float):
+        inverse = 2.0 ** -max(-126, min(126, math.frexp(width)[1]))
+    else:
+        inverse = _inverse_power_of_two(jnp.max(jnp.asarray(width)))
+    return inverse, width * inverse
 
 
 @pytree
@@ -402,13 +469,17 @@ class Gaussian(Score):
 
     sigma: Float[Array, ""] | float = 1.0
 
+    def __post_init__(self):
+        check_option("sigma of Gaussian", self.sigma, above=0)
+
     def __call__(self, query, key):
         if jnp.ndim(self.sigma) and self.sigma.shape[0] not in (1, len(query)):
             raise InputError(
                 f'a Gaussian with a width per query needs sigma [Q, 1] and implementation="plain"; got sigma '
                 f"{list(jnp.shape(self.sigma))} for {len(query)} queries"
             )
-        return _squared_distance(query, key) * (-0.5 / self.sigma**2)
+        inverse, sigma = _unit(self.sigma)
+        return _squared_distance(query, key, inverse) * (-0.5 / sigma**2)
 
     @classmethod
     def init(cls, rng: Array, query_width: int, key_width: int = 0, hidden: int = 0) -> "Gaussian":
@@ -427,9 +498,13 @@ class Boxcar(Score):
 
     width: Float[Array, ""] | float = 1.0
 
+    def __post_init__(self):
+        check_option("width of Boxcar", self.width, above=0)
+
     def __call__(self, query, key):
-        square = _squared_distance(jax.lax.stop_gradient(query), jax.lax.stop_gradient(key))
-        return jnp.where(square < self.width**2, 0.0, -jnp.inf).astype(square.dtype)
+        inverse, width = _unit(self.width)
+        square = _squared_distance(jax.lax.stop_gradient(query), jax.lax.stop_gradient(key), inverse)
+        return jnp.where(square < width**2, 0.0, -jnp.inf).astype(square.dtype)
 
 
 @pytree
@@ -445,10 +520,14 @@ class Epanechikov(Score):
 
     width: Float[Array, ""] | float = 1.0
 
+    def __post_init__(self):
+        check_option("width of Epanechikov", self.width, above=0)
+
     def __call__(self, query, key):
-        square = _squared_distance(query, key)
+        inverse, width = _unit(self.width)
+        square = _squared_distance(query, key, inverse)
         distance = jnp.where(square > 0, jnp.sqrt(jnp.where(square > 0, square, 1.0)), 0.0)  # no infinite slope at 0
-        kernel = 1.0 - distance / self.width
+        kernel = 1.0 - distance / width
         return jnp.where(kernel > 0, jnp.log(jnp.where(kernel > 0, kernel, 1.0)), -jnp.inf)
 
 

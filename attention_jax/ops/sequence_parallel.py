@@ -31,16 +31,17 @@ from attention_jax.ops.dispatch import choose_blocks
 from attention_jax.ops.dropout import is_zero
 from attention_jax.ops.masks import Mask, as_mask
 from attention_jax.ops.meshes import vary_like, vary_together
-from attention_jax.ops.normalisers import Softmax, TopK
+from attention_jax.ops.normalisers import Softmax, TopK, as_normaliser, without_sink
 from attention_jax.ops.normalising import (
+    Exponential,
     Local,
     Normaliser,
     Ordered,
     Sums,
     Threshold,
-    as_normaliser,
     find_threshold,
     has_factor,
+    relative_to,
     scale_of,
     sums_of,
 )
@@ -55,6 +56,7 @@ from attention_jax.ops.score_blocks import (
     over_keys,
     over_keys_reversed,
     partition,
+    precision_of,
     rows_of,
     tile_of,
 )
@@ -118,7 +120,7 @@ def attend_sharded(
         query_words = lax.dynamic_slice_in_dim(query_words, first, query.shape[0])
         words = query_words, key_words, jnp.asarray(dropout, jnp.float32)
     score, prepared, key = prepare(score, query, key)
-    rules = score, bias, Softmax() if isinstance(base, Softmax) else base  # the sink is applied afterwards
+    rules = score, bias, without_sink(base)  # which is applied afterwards
     inputs = vary_together(Inputs(rules, prepared, key, value, None if bias is None else query, mask, words, first))
     ring = Ring(axis_name, devices, tuple(choose_blocks(score, prepared, key, block_q, block_k).items()))
     if isinstance(normalise, TopK) and normalise.k < devices * key.shape[0]:
@@ -253,7 +255,7 @@ def _attend_forward(ring, combine, floats, others):
 def _program(inputs):
     """The forward and the backward pass."""
     normalise = inputs.rules[2]
-    if isinstance(normalise, Softmax):
+    if isinstance(normalise, Exponential):
         return _softmax, _softmax_backward
     return (_ordered, _ordered_backward) if isinstance(normalise, Ordered) else (_local, _local_backward)
 
@@ -261,7 +263,7 @@ def _program(inputs):
 def _zeros(inputs, width=None):
     """[Q] or [Q, width] in the precision of sums."""
     shape = inputs.query.shape[:1] if width is None else (inputs.query.shape[0], width)
-    return vary_like(jnp.zeros(shape, accumulator(inputs.value.dtype)), inputs)
+    return vary_like(jnp.zeros(shape, precision_of(inputs)), inputs)
 
 
 def _softmax(ring, inputs):
@@ -281,7 +283,8 @@ def _softmax(ring, inputs):
 
 def _local(ring, inputs):
     normalise, rooted = inputs.rules[2], isinstance(inputs.rules[2], Threshold)
-    shift = _shift(ring, inputs) if rooted else _zeros(inputs)
+    shift, top = _shift(ring, inputs) if rooted else (_zeros(inputs), None)
+    inputs = inputs._replace(top=top)
     vector, number = _zeros(inputs, inputs.value.shape[1]), _zeros(inputs)
     slopes = (vector, number, number) if rooted else (None, None, None)
 
@@ -293,16 +296,16 @@ def _local(ring, inputs):
     pooled = totals.pooled * scale[:, None]
     turn = blockwise.turn_of(normalise, totals, pooled, scale) if rooted else None
     count = totals.count if has_factor(normalise) else None
-    return (pooled.astype(inputs.value.dtype), None), blockwise.Saved(shift, scale, turn, None, count)
+    return (pooled.astype(inputs.value.dtype), None), blockwise.Saved(shift, scale, turn, None, count, top)
 
 
 def _scores(inputs, blocks, i, masked, j):
     tile = tile_of(inputs, blocks, i, j, masked)
-    return tile.scores(*tile.operands).astype(accumulator(inputs.value.dtype))
+    return tile.scores(*tile.operands).astype(precision_of(inputs))
 
 
 def _shift(ring, inputs):
-    """The threshold of each query [Q]."""
+    """The threshold of each query [Q], relative to its largest score, and that [Q]."""
     normalise, zero = inputs.rules[2], _zeros(inputs)
     inputs = inputs._replace(value=inputs.value[:, :0])  # need not travel
 
@@ -314,6 +317,8 @@ def _shift(ring, inputs):
         return smallest, jnp.maximum(largest, scores.max(axis=1)), count + allowed.sum(axis=1).astype(zero.dtype)
 
     smallest, largest, count = _fold(ring, inputs, extent, (zero + jnp.inf, zero - jnp.inf, zero))
+    top, inputs = largest, inputs._replace(top=largest)
+    smallest, largest = (relative_to(top, x[:, None])[:, 0] for x in (smallest, largest))
     smallest, largest = (jnp.where(count > 0, x, 0.0) for x in (smallest, largest))
 
     def sums(t, low):
@@ -326,7 +331,7 @@ def _shift(ring, inputs):
 
     together = lambda done: lax.pmin(done.astype(jnp.int32), ring.axis_name) == 1  # they take every tour together
     on_all_devices = lambda done: vary_like(together(done), inputs)
-    return find_threshold(normalise, sums, smallest, largest, jnp.maximum(count, 1), on_all_devices)
+    return find_threshold(normalise, sums, smallest, largest, jnp.maximum(count, 1), on_all_devices), top
 
 
 def _cut(ring, inputs, k):

@@ -37,7 +37,8 @@ def tangents(blocks: Blocks, combine: Combine, floats, others, outputs, saved, m
     """Compute the tangents of `outputs`, (output [Q, V], log-normaliser [Q] or None), from those of the leaves `moving`
     of `floats`. `saved` is the `Saved` of `ops/blockwise.py`, or () for the softmax."""
     out, log = outputs
-    inputs = combine(floats, others)
+    top = getattr(saved, "top", None)
+    inputs = combine(floats, others)._replace(top=top)
     normalise, shift = inputs.rules[2], saved.shift if log is None else log
     rooted, precision = isinstance(normalise, Threshold), shift.dtype
     active = getattr(saved, "active", None)
@@ -48,7 +49,7 @@ def tangents(blocks: Blocks, combine: Combine, floats, others, outputs, saved, m
         moved = list(floats)
         for place, x in zip(moving, some, strict=True):
             moved[place] = x
-        return combine(moved, others)
+        return combine(moved, others)._replace(top=top)
 
     def sums(i, masked, j, some):
         inputs = with_moving(some)

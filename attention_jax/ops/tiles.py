@@ -13,22 +13,31 @@ import jax.numpy as jnp
 from jax import lax
 
 from attention_jax.ops.meshes import vary_like
-from attention_jax.ops.normalisers import Softmax
-from attention_jax.ops.normalising import Ordered, Threshold, after, equations_of, scale_of, values_of
-from attention_jax.ops.precision import accumulator
-from attention_jax.ops.score_blocks import Blocks, Combine, Inputs, key_blocks, max_over_batch, pool, rows_of, tile_of
+from attention_jax.ops.normalising import Exponential, Ordered, Threshold, after, equations_of, scale_of, values_of
+from attention_jax.ops.score_blocks import (
+    Blocks,
+    Combine,
+    Inputs,
+    key_blocks,
+    max_over_batch,
+    pool,
+    precision_of,
+    rows_of,
+    tile_of,
+)
 
 
-def attend_by_tiles(combine: Combine, blocks: Blocks, floats: list, others: list, shift: jax.Array | None):
+def attend_by_tiles(combine: Combine, blocks: Blocks, floats: list, others: list, shift: jax.Array | None, top=None):
     """(output [Q, V], log-sum-exp [Q] or None) of the `Inputs` that `combine(floats, others)` returns. `shift` [Q] is
-    that of the normaliser, the log-sum-exp for the softmax; None if it has none."""
-    inputs = combine(floats, others)
-    normalise, precision = inputs.rules[2], accumulator(inputs.value.dtype)
+    that of the normaliser, the log-sum-exp for the softmax; None if it has none. That of a `Threshold` is relative to
+    the largest scores `top` [Q]."""
+    inputs = combine(floats, others)._replace(top=top)
+    normalise, precision = inputs.rules[2], precision_of(inputs)
     if isinstance(normalise, Ordered):
         return _ordered(inputs, blocks).astype(inputs.value.dtype), None
     shift = jnp.zeros(inputs.query.shape[:1], precision) if shift is None else lax.stop_gradient(shift)
     if isinstance(normalise, Threshold):
-        shift = _moving(combine, blocks, floats, others, shift)
+        shift = _moving(combine, blocks, floats, others, shift, top)
 
     def contribute(inputs, tile, scores, shift):
         allowed = scores != -jnp.inf
@@ -37,29 +46,29 @@ def attend_by_tiles(combine: Combine, blocks: Blocks, floats: list, others: list
 
     pooled, mass, count = _over_tiles(inputs, blocks, contribute, shift)
     out = (pooled * scale_of(normalise, mass, count)[:, None]).astype(inputs.value.dtype)
-    if not isinstance(normalise, Softmax):
+    if not isinstance(normalise, Exponential):
         return out, None
     some = mass != 0
     return out, jnp.where(some, shift + jnp.log(jnp.where(some, mass, 1.0)), jnp.inf)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def _moving(combine, blocks, floats, others, shift):
+def _moving(combine, blocks, floats, others, shift, top):
     """Return `shift` with the derivative that keeps the sum of c(s - shift) constant."""
     return shift
 
 
 @_moving.defjvp
 def _moving_jvp(combine, blocks, primals, tangents):
-    floats, others, shift = primals
-    shift = _moving(combine, blocks, floats, others, shift)
+    floats, others, shift, top = primals
+    shift = _moving(combine, blocks, floats, others, shift, top)
 
     def equation(inputs, tile, scores, shift):
         return equations_of(inputs.rules[2], scores, scores != -jnp.inf, shift)
 
     def mass(floats, shift):
         contribute = lambda *tile: equation(*tile).sum(axis=1)
-        return _over_tiles(combine(floats, others), blocks, contribute, shift)
+        return _over_tiles(combine(floats, others)._replace(top=top), blocks, contribute, shift)
 
     change = jax.jvp(lambda floats: mass(floats, shift), (floats,), (tangents[0],))[1]
     slope = -jax.jvp(lambda shift: mass(floats, shift), (shift,), (jnp.ones_like(shift),))[1]
@@ -107,7 +116,7 @@ def unblocked(total, x):
 
 def _ordered(inputs, blocks):
     low, high = _bounds(inputs, blocks)
-    precision = accumulator(inputs.value.dtype)
+    precision = precision_of(inputs)
     nothing = jnp.zeros((blocks.query,), precision), jnp.zeros((blocks.query, inputs.value.shape[1]), precision)
     nothing = vary_like(nothing, inputs)
 

@@ -6,18 +6,17 @@ import jax.numpy as jnp
 from jax import lax
 
 from attention_jax.ops.meshes import vary_like
-from attention_jax.ops.precision import accumulator
-from attention_jax.ops.score_blocks import key_blocks, over_keys, put_rows, tile_of
+from attention_jax.ops.score_blocks import key_blocks, over_keys, precision_of, put_rows, tile_of
 
 
 def cuts(inputs, blocks, k: int):
     """Compute a threshold [Q] below the k largest scores of each query, and above all others that do not tie with the
     k-th; -inf if at most k keys are allowed. It needs memory for k + 1 scores per query of a block.
 
-    The threshold is halfway between the k-th and the next score, because the scores are recomputed by another program
-    for the comparison and may differ by a rounding error.
+    The threshold is halfway between the k-th and the next score, or a rounding error below the k-th where these tie,
+    because the scores are recomputed by another program for the comparison and may differ by as much.
     """
-    precision = accumulator(inputs.value.dtype)
+    precision = precision_of(inputs)
     ranges = key_blocks(inputs, blocks)
 
     def step(i, masked, j, largest):
@@ -42,5 +41,5 @@ def largest_of(largest, scores):
 def cut_of(largest):
     """The cuts [q], given the k + 1 largest scores [q, k + 1]."""
     last, following = largest[:, -2], largest[:, -1]
-    margin = 4 * jnp.finfo(largest.dtype).eps * jnp.abs(last)
-    return jnp.minimum((last + following) / 2, last - margin)
+    margin = jnp.finfo(largest.dtype).eps * jnp.abs(last)
+    return jnp.where(following < last, following + (last - following) / 2, last - margin)

@@ -6,10 +6,15 @@ true (jax 0.10.2 and 0.12.0.1), with different hashes. Compiled programs are cac
 arguments, so on a hash collision one score was computed by the program of another.
 """
 
+import contextlib
 import dataclasses
+import functools
+import inspect
 from typing import TypeVar
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from attention_jax import InputError
 
@@ -17,28 +22,67 @@ Class = TypeVar("Class", bound=type)
 
 
 def as_tree(rule):
-    """Return `rule` as a pytree: a plain function becomes one without children, None stays None.
+    """Return `rule` as a pytree whose leaves are arrays and numbers: a plain function becomes one without children, a
+    callable pytree with other leaves (the activation of an Equinox module) keeps these aside; None stays None.
 
     Raises InputError for a rule of a class that is not registered (`check_registered`).
 
     >>> jax.tree.leaves(as_tree(abs)), as_tree(abs)(-2)
     ([], 2)
     """
-    rule = check_registered(rule)
-    return jax.tree_util.Partial(rule) if callable(rule) and jax.tree_util.all_leaves([rule]) else rule
+    check_registered(rule)
+    if is_leaf(rule) and callable(rule):
+        if isinstance(rule, functools.partial):
+            return jax.tree_util.Partial(rule.func, *rule.args, **rule.keywords)
+        return jax.tree_util.Partial(rule)
+    leaves, structure = jax.tree.flatten(rule)
+    if all(map(is_number, leaves)):
+        return with_arrays(rule)
+    arrays = [x for x in leaves if is_number(x)]
+    return WithConstants(arrays, structure, tuple(None if is_number(x) else x for x in leaves))
 
 
-def check_registered(rule):
-    """Return `rule`; InputError if it is, or holds, an object of parameters that JAX does not see: an instance of a
-    dataclass without `pytree`, or of another class, with arrays as its attributes."""
+def with_arrays(rule):
+    """`rule` with NumPy's arrays as JAX's. Raises InputError for leaves that are neither arrays nor numbers."""
+    check_registered(rule)
+    odd = [x for x in jax.tree.leaves(rule) if not is_number(x)]
+    if odd:
+        raise InputError(
+            f"{type(rule).__name__} must have leaves that are arrays or numbers, got a {type(odd[0]).__name__}: mark "
+            'its field static, field(metadata={"static": True})'
+        )
+    return jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, rule)
+
+
+def check_registered(rule) -> None:
+    """Raise InputError if a rule is, or holds, an object of parameters whose class is no pytree: JAX would see none of
+    them. It is one of a dataclass or of a class that inherits from this package's, or one with arrays as attributes,
+    if only of a method of it."""
     for leaf in jax.tree.leaves(rule):
-        held = getattr(leaf, "__dict__", {}).values() if callable(leaf) else ()
-        if dataclasses.is_dataclass(leaf) or any(isinstance(value, jax.Array) for value in held):
+        owner = getattr(leaf, "__self__", leaf)  # of a bound method
+        if isinstance(leaf, jax.Array | np.ndarray) or inspect.isclass(leaf) or not is_leaf(owner):
+            continue
+        ours = any(base.__module__.startswith("attention_jax.") for base in type(leaf).__mro__)
+        held = any(isinstance(x, jax.Array | np.ndarray) for x in getattr(owner, "__dict__", {}).values())
+        if ours or held or dataclasses.is_dataclass(leaf):
             raise InputError(
-                f"{type(leaf).__name__} must be a pytree, or its parameters are hidden from JAX: write @pytree above "
-                "@dataclass(frozen=True)"
+                f"{type(owner).__name__} must be a pytree, or its parameters are hidden from JAX: write @pytree above "
+                "its @dataclass(frozen=True)"
             )
-    return rule
+
+
+def is_leaf(rule) -> bool:
+    """Whether JAX sees no structure in a rule: a plain function, or an object whose class is not a pytree."""
+    return jax.tree_util.all_leaves([rule])
+
+
+def is_number(leaf) -> bool:
+    """Whether a leaf is an array or a number.
+
+    >>> is_number(1.0), is_number(jnp.ones(2)), is_number(abs), is_number("relu")
+    (True, True, False, False)
+    """
+    return isinstance(leaf, bool | int | float | complex) or hasattr(leaf, "dtype")
 
 
 def is_registered(cls: type) -> bool:
@@ -88,4 +132,71 @@ def pytree(cls: Class) -> Class:
         return tree
 
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
+    if getattr(getattr(cls.__eq__, "__code__", None), "co_filename", None) == "<string>":  # that of the dataclass
+        cls.__eq__, cls.__hash__ = _equal, _hash
     return cls
+
+
+def _equal(self, other):
+    """Whether two trees have one class, one structure and equal leaves: the `==` of their tuples is ambiguous where a
+    leaf is an array of several numbers."""
+    if type(other) is not type(self):
+        return NotImplemented
+    (leaves, structure), (others, other_structure) = jax.tree.flatten(self), jax.tree.flatten(other)
+    return structure == other_structure and all(map(_equal_leaves, leaves, others))
+
+
+def _equal_leaves(a, b):
+    if a is b or isinstance(a, jax.core.Tracer) or isinstance(b, jax.core.Tracer):
+        return a is b
+    if not (is_number(a) and is_number(b)):
+        return a == b
+    return np.shape(a) == np.shape(b) and bool(np.array_equal(a, b))
+
+
+def _hash(self):
+    leaves, structure = jax.tree.flatten(self)
+    return hash((structure, tuple(np.shape(leaf) for leaf in leaves if is_number(leaf))))
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class WithConstants:
+    """A callable pytree some of whose leaves are no arrays: its arrays are children, all else is structure."""
+
+    arrays: list
+    structure: jax.tree_util.PyTreeDef = dataclasses.field(metadata={"static": True})
+    constants: tuple = dataclasses.field(metadata={"static": True})  # None where an array belongs
+
+    def __call__(self, *args):
+        arrays = iter(self.arrays)
+        leaves = [next(arrays) if constant is None else constant for constant in self.constants]
+        return jax.tree.unflatten(self.structure, leaves)(*args)
+
+
+def option_number(value: object) -> float | None:
+    """A rule's option as a number, for checks when the rule is made; None if it is traced, or an array of several.
+
+    >>> option_number(np.float32(1.5)), option_number(jnp.ones(3))
+    (1.5, None)
+    """
+    if isinstance(value, jax.core.Tracer) or not is_number(value) or np.shape(value) != ():
+        return None
+    with contextlib.suppress(TypeError):  # a ShapeDtypeStruct
+        return float(value)
+
+
+def whole_number(value: object) -> object:
+    """A whole number as an int, NumPy's too; anything else as it is.
+
+    >>> whole_number(np.int32(2)), whole_number(2.5)
+    (2, 2.5)
+    """
+    return int(value) if isinstance(value, int | np.integer) else value
+
+
+def check_option(name: str, value: object, above: float) -> None:
+    """Raise InputError if the option `name` of a rule is known, and not above a bound."""
+    number = option_number(value)
+    if number is not None and not number > above:
+        raise InputError(f"{name} must be above {above:g}, got {value}")

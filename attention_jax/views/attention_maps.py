@@ -9,7 +9,8 @@ import numpy as np
 
 from attention_jax.config import ModelOptions, part
 from attention_jax.config.models import NORMALISERS
-from attention_jax.ops.normalising import Pointwise, Ratio, as_normaliser
+from attention_jax.ops.normalisers import as_normaliser
+from attention_jax.ops.normalising import Pointwise, Ratio
 from attention_jax.ops.rollout import rollout
 from attention_jax.report.attention_data import Attention, Axis
 from attention_jax.train.placement import map_batches

@@ -1,0 +1,241 @@
+"""Range: adding a constant to all scores of a shift-invariant normaliser, or moving all points of a distance, changes
+nothing beyond rounding; nothing is lost to the height of scores, to the size of points and weights, or to a type."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention_jax import attend, chunked_delta, chunked_retention, quadratic_retention, recurrent_delta, sample
+from attention_jax.decode import truncated
+from attention_jax.ops.masks import dense
+from attention_jax.ops.normalisers import (
+    Budget,
+    Entmax,
+    Normmax,
+    Signed,
+    Softmax,
+    Sparsemax,
+    StudentKernel,
+    TopK,
+)
+from attention_jax.ops.pooling import LocalLinear, Moments
+from attention_jax.ops.scores import (
+    Additive,
+    Bilinear,
+    Boxcar,
+    Concat,
+    Constant,
+    Cosine,
+    Dot,
+    Epanechikov,
+    Gaussian,
+    LeakySum,
+    NegativeSquaredDistance,
+    QKNorm,
+)
+
+both = pytest.mark.parametrize("implementation", ["plain", "fused"])
+INVARIANT = {
+    "softmax": Softmax(),
+    "sparsemax": Sparsemax(),
+    "budget": Budget(2),
+    "entmax": Entmax(1.5),
+    "normmax": Normmax(2.0),
+    "top-k": TopK(1),
+    "top-k sparsemax": TopK(3, Sparsemax()),
+}
+
+
+@both
+@pytest.mark.parametrize("name", INVARIANT)
+def test_a_constant_added_to_all_scores_changes_no_weight(name, implementation):
+    """Scores c + [0, 0.5, -3, 0.25] are exact in float32 up to c = 10^6; one program for each implementation."""
+    key = np.stack([np.ones(4), [0, 0.5, -3, 0.25]], axis=1).astype(np.float32)
+    call = {"score": Dot(), "normalise": INVARIANT[name], "implementation": implementation, "block_q": 2, "block_k": 2}
+    weights = jax.jit(lambda query: attend(query, key, jnp.eye(4), **call))
+    heights = np.array([0, 20, -20, 1e4, 1e5, 1e6, -1e6], np.float32)
+    found = np.asarray(weights(np.stack([heights, np.ones_like(heights)], axis=1)))
+    np.testing.assert_allclose(found, np.broadcast_to(found[:1], found.shape), atol=3e-7)
+    exact = {"sparsemax": [1 / 12, 7 / 12, 0, 1 / 3], "budget": [5 / 12, 11 / 12, 0, 2 / 3], "top-k": [0, 1, 0, 0]}
+    np.testing.assert_allclose(found[0], exact.get(name, found[0]), atol=3e-7)
+
+
+def test_the_gradient_of_a_threshold_does_not_know_the_height():
+    """Of sparsemax at 10^5, for all weights together and in blocks: (I - 11^T / 3) on the support of three keys."""
+    direction = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
+    exact = np.where(np.arange(4) == 2, 0, direction - (1 + 2 + 4) / 3)
+    for implementation in ("plain", "fused"):
+        call = {"score": Dot(), "normalise": Sparsemax(), "implementation": implementation, "block_k": 2}
+        out = lambda key: attend(jnp.ones((1, 1)), key, direction[:, None], **call).sum()
+        found = jax.grad(out)(1e5 + jnp.array([[0.0], [0.5], [-3.0], [0.25]]))
+        np.testing.assert_allclose(found[:, 0], exact, atol=1e-6)
+
+
+DISTANCES = {
+    "gaussian": (Gaussian(1.0), lambda square: np.exp(-square / 2)),
+    "squared": (NegativeSquaredDistance(), lambda square: np.exp(-square)),
+    "boxcar": (Boxcar(3.0), lambda square: (square < 9) * 1.0),
+    "triangular": (Epanechikov(9.0), lambda square: np.maximum(1 - np.sqrt(square) / 9, 0)),
+}
+
+
+@both
+@pytest.mark.parametrize("name", DISTANCES)
+def test_distances_do_not_depend_on_the_origin(name, implementation):
+    """Of moved points as float32 holds them, against NumPy in float64."""
+    score, kernel = DISTANCES[name]
+    points = np.random.default_rng(0).normal(size=(6, 8))
+    call = {"score": score, "implementation": implementation, "block_q": 4, "block_k": 4}
+    weights = jax.jit(lambda x: attend(x, x, jnp.eye(6), **call))
+    for origin in (0, 100, 1e4):
+        moved = (points + origin).astype(np.float32)
+        exact = kernel(np.square(np.float64(moved)[:, None] - np.float64(moved)[None]).sum(axis=-1))
+        exact /= exact.sum(axis=1, keepdims=True)
+        atol = 1e-4 if name == "triangular" else 2e-6  # the root of a rounding error
+        np.testing.assert_allclose(weights(moved), exact, atol=atol)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("size", [1e-20, 1e-6, 1e6, 1e18])
+def test_scores_that_do_not_depend_on_the_unit(size, dtype):
+    """Points and the width of a kernel in one unit, and the cosine, which has none."""
+    points = np.random.default_rng(1).normal(size=(4, 8))
+    here = jnp.asarray(points * size, dtype)
+    exact = np.float64(np.asarray(here.astype(jnp.float32)))
+    square = np.square(exact[:, None] - exact[None]).sum(axis=-1) / size**2
+    for score in (Gaussian(3 * size), Gaussian(jnp.float32(3 * size))):
+        np.testing.assert_allclose(score(here, here), -square / 18, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(Boxcar(3.5 * size)(here, here) == 0, square < 3.5**2)
+    kernel = np.maximum(1 - np.sqrt(square) / 9, 0)
+    np.testing.assert_allclose(jnp.exp(Epanechikov(9 * size)(here, here)), kernel, atol=1e-3)
+    unit = exact / np.linalg.norm(exact, axis=1, keepdims=True)
+    tolerance = 1e-5 if dtype == jnp.float32 else 2e-2
+    np.testing.assert_allclose(Cosine()(here, here), unit @ unit.T, atol=tolerance)
+    np.testing.assert_allclose(QKNorm.init(None, 8, 8)(here, here), unit @ unit.T * 8**0.5, atol=3 * tolerance)
+
+
+@both
+def test_moments_about_the_mean_of_each_query(implementation):
+    """Two queries that see distant values: variances of a few numbers, by hand; and the gradient, 2 (v - mean) / 3."""
+    value = np.array([1000, 1000.1, 1000.2, -1000, -1000.1, -1000.3], np.float32)[:, None]
+    mask = dense(np.repeat(np.eye(2, dtype=bool), 3, axis=1))
+    call = {"score": Constant(), "mask": mask, "pool": Moments(), "implementation": implementation, "block_k": 4}
+    run = lambda value: attend(jnp.ones((2, 1)), jnp.ones((6, 1)), value, **call)
+    found, pull = jax.vjp(run, value)
+    exact = [np.float64(value[:3]).var(), np.float64(value[3:]).var()]
+    np.testing.assert_allclose(found[:, 1], exact, rtol=1e-4)
+    mean = np.repeat([value[:3].mean(dtype=np.float64), value[3:].mean(dtype=np.float64)], 3)
+    (bar,) = pull(jnp.array([[0.0, 1.0], [0.0, 1.0]]))
+    np.testing.assert_allclose(bar[:, 0], 2 * (value[:, 0] - mean) / 3, atol=2e-4)
+
+
+@pytest.mark.parametrize("unit", [100.0, 1.0, 1e-4])
+def test_local_lines_of_features_that_are_multiples_of_one_another(unit):
+    """A line through (t, t) is reproduced, whatever the unit of t."""
+    t = jnp.arange(6.0)[:, None]
+    key = jnp.concatenate([t, t], axis=1) * unit
+    found = attend(key[2:3], key, t, score=Gaussian(2 * unit), pool=LocalLinear())
+    np.testing.assert_allclose(found, [[2.0]], atol=1e-4)
+
+
+@pytest.mark.parametrize("log_decay", [[0, 0, -np.inf, np.log(0.5)], [-0.1, -1e6, -0.1, -0.1]])
+def test_forms_of_retention_agree_after_a_reset(log_decay):
+    """Against the recurrence in NumPy; gradients of all forms are those of the recurrence."""
+    query = key = jnp.ones((4, 1))
+    value, log_decay = jnp.array([[1.0], [0.0], [1.0], [0.0]]), jnp.array(log_decay, jnp.float32)
+    state, exact = 0.0, []
+    for v, g in zip(np.asarray(value)[:, 0], np.asarray(log_decay)):
+        state = np.exp(g) * state + v
+        exact.append([state])
+    np.testing.assert_allclose(quadratic_retention(query, key, value, log_decay), exact, rtol=1e-6)
+    np.testing.assert_allclose(chunked_retention(query, key, value, log_decay, chunk=3)[0], exact, rtol=1e-6)
+    beta = jnp.full(4, 0.5)
+    loss = lambda form: lambda *x: (form(*x)[0] ** 2).sum()
+    ours = jax.value_and_grad(loss(chunked_delta), (0, 1, 2, 3, 4))(query, key, value, beta, log_decay)
+    theirs = jax.value_and_grad(loss(recurrent_delta), (0, 1, 2, 3, 4))(query, key, value, beta, log_decay)
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+@both
+def test_weights_beyond_float16(implementation):
+    """160,000 * 0.001 * 2 = 320, and the gradient for the values, 160,000 * 0.001 = 160."""
+    half = lambda shape, x: jnp.full(shape, x, jnp.float16)
+    call = {"score": Dot(), "normalise": Signed(), "implementation": implementation}
+    run = lambda value: attend(half((1, 16), 100), half((2, 16), 100), value, **call)
+    out, pull = jax.vjp(run, half((2, 1), 1e-3))
+    np.testing.assert_allclose(np.float32(out), [[320.0]], rtol=2e-3)
+    np.testing.assert_allclose(np.float32(pull(half((1, 1), 1e-3))[0]), [[160.0], [160.0]], rtol=2e-3)
+
+
+@pytest.mark.parametrize(("scored", "valued"), [("float32", "float64"), ("float64", "float32")])
+def test_types_do_not_depend_on_the_implementation(scored, valued):
+    """2^24 + 1 survives in float64, and the log-sum-exp has the widest type, in both implementations."""
+    with jax.enable_x64(True):
+        for implementation in ("plain", "fused"):
+            query, value = jnp.ones((1, 2), scored), jnp.full((1, 1), 16777217.0, valued)
+            call = {"implementation": implementation, "return_log_sum_exp": True}
+            (out, log), pull = jax.vjp(lambda q, v: attend(q, q, v, **call), query, value)
+            assert (out.dtype, log.dtype) == (valued, "float64")
+            assert float(out[0, 0]) == float(value[0, 0])
+            assert [x.dtype for x in pull((out, log))] == [scored, valued]
+
+
+@both
+def test_student_kernel_of_distant_keys(implementation):
+    """(1 + 10^8)^-5 is below float32; the ratio to (1 + 4 10^8)^-5 is 4^5."""
+    call = {"score": NegativeSquaredDistance(), "normalise": StudentKernel(5.0), "implementation": implementation}
+    found = attend(jnp.zeros((1, 1)), jnp.array([[1e4], [2e4]]), jnp.eye(2), **call)
+    np.testing.assert_allclose(found, [[1024 / 1025, 1 / 1025]], rtol=1e-5)
+
+
+@both
+def test_a_sink_of_minus_infinity_and_no_key(implementation):
+    call = {"normalise": Softmax(sink=-jnp.inf), "mask": dense(np.array([[True] * 3, [False] * 3]))}
+    found = attend(jnp.ones((2, 2)), jnp.ones((3, 2)), jnp.ones((3, 1)), implementation=implementation, **call)
+    assert found.tolist() == [[1.0], [0.0]]
+
+
+@pytest.mark.parametrize(("dtype", "temperature"), [("float32", 1e-38), ("float16", 1e-4), ("bfloat16", 1e-30)])
+def test_a_small_temperature_takes_the_most_probable_token(dtype, temperature):
+    logits = jnp.array([[10, 30, 60, 20]], dtype)
+    step = lambda tokens, cache: (logits, cache)
+    run = lambda **options: sample(step, None, jnp.array([[0]]), 4, **options).tolist()
+    assert run(temperature=temperature) == [[2] * 4]
+    traced = jax.jit(lambda t, p, k: sample(step, None, jnp.array([[0]]), 4, temperature=t, top_p=p, top_k=k))
+    assert traced(temperature, 0.9, 2).tolist() == traced(0.0, 1.0, 0).tolist() == [[2] * 4]
+
+
+def test_traced_options_of_sampling_are_those_given():
+    """The same tokens as with options from Python; the logits of two tokens that may be drawn."""
+    step = lambda tokens, cache: (jnp.array([[1.0, 1.5, 0.5, -3.0]]), cache)
+    run = lambda t, p, k: sample(step, None, jnp.array([[0]]), 20, temperature=t, top_p=p, top_k=k)
+    for options in ((0.7, 0.8, 0), (1.3, 1.0, 2)):
+        assert jax.jit(run)(*options).tolist() == run(*options).tolist()
+
+
+def test_the_nucleus_is_summed_in_float32():
+    kept = jnp.isfinite(truncated(jnp.zeros((1, 4096), jnp.bfloat16), top_p=0.5))
+    assert int(kept.sum()) == 2048
+
+
+PARAMETERS = {
+    "additive": Additive.init(jax.random.key(0), 4, 4, 3),
+    "concat": Concat.init(jax.random.key(0), 4, 4, 3),
+    "bilinear": Bilinear.init(jax.random.key(0), 4, 4),
+    "leaky sum": LeakySum.init(jax.random.key(0), 4, 4),
+    "qk norm": QKNorm.init(jax.random.key(0), 4, 4),
+    "cosine": Cosine.init(jax.random.key(0), 4),
+    "gaussian": Gaussian.init(jax.random.key(0), 4),
+}
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_bfloat16_queries_and_float32_parameters(name):
+    """Promotion is strict in these tests."""
+    x = jax.random.normal(jax.random.key(1), (5, 4), jnp.bfloat16)
+    wide = attend(*3 * [x.astype(jnp.float32)], score=PARAMETERS[name])
+    for implementation in ("plain", "fused"):
+        out = attend(x, x, x, score=PARAMETERS[name], implementation=implementation)
+        np.testing.assert_allclose(np.float32(out), wide, atol=0.03)

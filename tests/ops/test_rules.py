@@ -1,0 +1,271 @@
+"""What `attend` takes as a rule: plain functions, pytrees of other libraries, NumPy's numbers and arrays; what it
+refuses, in one line, at every length and in every implementation."""
+
+import dataclasses
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import attention_jax
+from attention_jax import InputError, MultiHeadAttention, attend, attend_heads
+from attention_jax.ops.attention import attention_weights, masked_softmax
+from attention_jax.ops.biases import T5Bias
+from attention_jax.ops.delta import chunked_delta
+from attention_jax.ops.kernel_regression import nadaraya_watson
+from attention_jax.ops.masks import causal, dense, lengths, segments
+from attention_jax.ops.normalisers import (
+    Budget,
+    CompactKernel,
+    Entmax,
+    Normmax,
+    ReluPower,
+    Sparsemax,
+    StudentKernel,
+    TopK,
+)
+from attention_jax.ops.normalising import Pointwise
+from attention_jax.ops.pooling import Moments
+from attention_jax.ops.retention import chunked_retention
+from attention_jax.ops.scores import Additive, Boxcar, Cosine, Epanechikov, Gaussian, Score, SoftCap
+
+both = pytest.mark.parametrize("implementation", ["plain", "fused"])
+
+
+def points(rows, dtype=np.float32):
+    return np.random.default_rng(0).normal(size=(rows, 4)).astype(dtype)
+
+
+@both
+def test_softmax_of_jax_is_the_softmax(implementation):
+    """In blocks, too: weights over values of ones add up to 1."""
+    x = points(6)
+    call = {"normalise": jax.nn.softmax, "implementation": implementation, "block_k": 2, "block_q": 2}
+    np.testing.assert_allclose(attend(x, x, jnp.ones((6, 1)), **call), 1, rtol=1e-6)
+
+
+@pytest.mark.parametrize("function", [jax.nn.sigmoid, jax.nn.relu, jnp.tanh, lambda s: s / 2])
+def test_an_elementwise_function_is_taken(function):
+    x = points(6)
+    exact = np.asarray(function(jnp.asarray(x @ x.T / 2))) @ x
+    found = attend(x, x, x, normalise=function, implementation="fused", block_k=4, block_q=4)
+    np.testing.assert_allclose(found, exact, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "function", [jax.nn.log_softmax, lambda s: jnp.exp(s - s.max()), lambda s: s.sum(), lambda s: s[0], lambda s: None]
+)
+@both
+def test_any_other_function_is_refused(function, implementation):
+    x = points(3)
+    with pytest.raises(InputError, match="elementwise"):
+        jax.jit(lambda x: attend(x, x, x, normalise=function, implementation=implementation))(x)
+    with pytest.raises(InputError, match="elementwise"):
+        TopK(2, function)
+
+
+@both
+@pytest.mark.parametrize("rule", [{"score": lambda q, k: None}, {"bias": lambda q, i, j: (1.0, 2.0)}])
+def test_a_function_that_returns_no_array_is_refused(rule, implementation):
+    x = points(3)
+    with pytest.raises(InputError, match="must return"):
+        attend(x, x, x, implementation=implementation, **rule)
+
+
+@dataclasses.dataclass
+class Activated:
+    """A module as Equinox makes them: a pytree, one of whose leaves is a function."""
+
+    weight: jax.Array
+    activation: object
+
+    def __init_subclass__(cls):
+        flatten = lambda module: ((module.weight, module.activation), None)
+        jax.tree_util.register_pytree_node(cls, flatten, lambda _, children: cls(*children))
+
+
+class ModuleScore(Activated):
+    def __call__(self, query, key):
+        return self.activation(self.weight * (query @ key.T))
+
+
+class ModuleNormaliser(Activated):
+    def __call__(self, score):
+        return self.activation(self.weight * score)
+
+
+class ModuleBias(Activated):
+    def __call__(self, query, query_positions, key_positions):
+        away = (query_positions[:, None] - key_positions[None, :]).astype(jnp.float32)
+        return self.activation(self.weight * away)
+
+
+class ModuleMask(Activated):
+    def __call__(self, query_positions, key_positions):
+        return query_positions[:, None] * self.weight.astype(int) >= key_positions[None, :]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("score", ModuleScore), ("normalise", ModuleNormaliser), ("bias", ModuleBias), ("mask", ModuleMask)],
+)
+def test_a_module_with_a_function_as_a_leaf(name, kind):
+    """Blockwise as plain, with the gradient of its parameter; `attend_heads` takes it, too."""
+    x = points(6)
+
+    def loss(weight, implementation):
+        rule = {name: kind(weight, jnp.tanh)}
+        return (attend(x, x, x, implementation=implementation, block_k=4, block_q=4, **rule) ** 2).sum()
+
+    plain, fused = (jax.value_and_grad(loss)(jnp.float32(1.5), i) for i in ("plain", "fused"))
+    np.testing.assert_allclose(fused, plain, rtol=1e-4, atol=1e-5)
+    assert name == "mask" or abs(plain[1]) > 1e-3
+    heads = x[None, :, None]
+    assert attend_heads(heads, heads, heads, **{name: kind(jnp.float32(1.5), jnp.tanh)}).shape == heads.shape
+
+
+@dataclasses.dataclass(frozen=True)
+class UnregisteredScore(Score):
+    weight: object
+
+    def __call__(self, query, key):
+        return self.weight * (query @ key.T)
+
+
+class UnregisteredNormaliser(Pointwise):
+    def __call__(self, x):
+        return x
+
+
+class Holder:
+    def __init__(self, weight):
+        self.weight = weight
+
+    def __call__(self, query, key):
+        return self.weight * (query @ key.T)
+
+
+UNREGISTERED = {
+    "score": lambda w: {"score": UnregisteredScore(w)},
+    "object": lambda w: {"score": Holder(w)},
+    "method": lambda w: {"score": Holder(w).__call__},
+    "normaliser": lambda w: {"normalise": UnregisteredNormaliser()},
+    "in top-k": lambda w: {"normalise": TopK(2, UnregisteredNormaliser())},
+}
+
+
+@both
+@pytest.mark.parametrize("name", UNREGISTERED)
+def test_a_rule_without_pytree_is_refused(name, implementation):
+    x = points(3)
+    with pytest.raises(InputError, match="@pytree"):
+        jax.grad(lambda w: attend(x, x, x, implementation=implementation, **UNREGISTERED[name](w)).sum())(1.0)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Entmax(np.float32(1.0)),
+        lambda: Entmax(jnp.float32(2.5)),
+        lambda: Normmax(1.0),
+        lambda: Normmax(np.float64(0.5)),
+        lambda: Gaussian(0.0),
+        lambda: Gaussian(np.float32(-1)),
+        lambda: Boxcar(0),
+        lambda: Epanechikov(-1.0),
+        lambda: SoftCap(0.0),
+        lambda: StudentKernel(0.0),
+        lambda: CompactKernel(0),
+        lambda: ReluPower(np.int32(-1)),
+        lambda: Budget(2.5),
+        lambda: TopK(np.int32(0)),
+    ],
+)
+def test_options_are_checked(make):
+    with pytest.raises(InputError):
+        make()
+
+
+def test_whole_numbers_of_numpy():
+    assert Budget(np.int32(2)) == Budget(2)
+    assert TopK(np.int64(3)) == TopK(3)
+    assert ReluPower(np.uint8(2)) == ReluPower(2)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: T5Bias(x),
+        lambda x: dense(x[None] > 1),
+        lambda x: causal() & segments(x.astype(int), x.astype(int)),
+        lambda x: Additive(None, None, x),
+        lambda x: TopK(2, Entmax(1 + x[1] / 8)),
+    ],
+)
+def test_rules_with_arrays_are_compared(make):
+    one, same, other = make(jnp.arange(4.0)), make(np.arange(4, dtype=np.float32)), make(jnp.arange(4.0) * 2)
+    assert one == same
+    assert one != other
+    assert len({one, same, other}) == 2
+    assert one != "one"
+
+
+@pytest.mark.parametrize("implementation", ["plain", "fused", None])
+def test_numpy_float64_gives_no_warning(implementation):
+    """pytest makes errors of warnings; so does this for a user's filter."""
+    x = points(6, np.float64)
+    heads = x[None, :, None]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert attend(x, x, x, score=Cosine(), implementation=implementation).dtype == jnp.float32
+        additive = Additive(np.ones((4, 3)), np.ones((4, 3)), np.ones(3))
+        assert attend(x, x, x, score=additive, pool=Moments(), implementation=implementation).shape == (6, 8)
+        assert attend_heads(heads, heads, heads, implementation=implementation).dtype == jnp.float32
+        for found in (attention_weights(x, x), nadaraya_watson(x, x, x), masked_softmax(x)):
+            assert found.dtype == jnp.float32
+        chunked_retention(x, x, x, -np.ones(6))
+        chunked_delta(x, x, x, np.ones(6), -np.ones(6))
+
+
+@both
+def test_debug_nans_finds_nothing_where_nothing_is_nan(implementation):
+    """Eager: queries without a key, and a score with a prepared side."""
+    x = jnp.asarray(points(6))
+    score = Additive.init(jax.random.key(0), 4, 4, 3)
+    with jax.debug_nans(True):
+        for call in ({"score": score}, {"mask": lengths(0)}, {"mask": lengths(0), "normalise": Sparsemax()}):
+            run = lambda x: attend(x, x, x, implementation=implementation, **call).sum()
+            assert np.isfinite(run(x)) and np.isfinite(jax.grad(run)(x)).all()
+
+
+@pytest.mark.parametrize("options", [{}, {"normalise": TopK(8)}, {"normalise": Sparsemax()}, {"pool": Moments()}])
+def test_export_with_a_free_length(options):
+    (length,) = jax.export.symbolic_shape("T")
+    run = jax.jit(lambda x: attend(x, x, x, mask=causal(), **options))
+    exported = jax.export.export(run)(jax.ShapeDtypeStruct((length, 4), jnp.float32))
+    x = points(5)
+    np.testing.assert_allclose(exported.call(x), run(x), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "options", [{"num_heads": 4, "num_kv_heads": 3}, {"num_heads": 16}, {"num_heads": 5}, {"num_heads": 0}]
+)
+def test_heads_that_do_not_fit_are_refused(options):
+    with pytest.raises(InputError, match="num_heads"):
+        MultiHeadAttention(hidden_size=12, **options)
+
+
+def test_heads_take_a_mask_of_one_number():
+    x = jnp.ones((2, 5, 12))
+    model = MultiHeadAttention(num_heads=4, hidden_size=12, num_kv_heads=2)
+    (one, _), params = model.init_with_output(jax.random.key(0), x, x, x, mask=lengths(3))
+    each, _ = model.apply(params, x, x, x, mask=lengths(jnp.array([3, 3])))
+    np.testing.assert_allclose(one, each, rtol=1e-6)
+
+
+def test_a_star_imports_the_public_names():
+    names = {}
+    exec("from attention_jax import *", names)
+    assert {name for group in attention_jax.PUBLIC.values() for name in group} <= set(names)
