@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from attention_jax import InputError
 from attention_jax.ops.positions import as_positions, rotary
-from attention_jax.ops.precision import accumulator
+from attention_jax.ops.precision import accumulator, promoted
 from attention_jax.ops.trees import pytree
 
 
@@ -54,8 +54,9 @@ class ShawBias(Bias):
         if self.table.shape[0] % 2 == 0:
             raise InputError(f"ShawBias needs a table of 2 c + 1 rows, an odd number, got {list(self.table.shape)}")
         reach = self.table.shape[0] // 2
+        query, table = promoted(query, self.table)
         precision = accumulator(query.dtype)
-        products = jnp.einsum("qd,rd->qr", query, self.table, preferred_element_type=precision)  # [Q, 2 c + 1]
+        products = jnp.einsum("qd,rd->qr", query, table, preferred_element_type=precision)  # [Q, 2 c + 1]
         index = jnp.clip(_relative(query_positions, key_positions), -reach, reach) + reach
         return jnp.take_along_axis(products, index, axis=1) * query.shape[-1] ** -0.5
 
@@ -84,9 +85,10 @@ class TransformerXLBias(Bias):
     kernel: Float[Array, "D S"]
 
     def __call__(self, query, query_positions, key_positions):
+        query, kernel = promoted(query, self.kernel)
         precision = accumulator(query.dtype)
-        asked = jnp.matmul(query, self.kernel, preferred_element_type=precision)  # W^T q, [Q, S]
-        zero = jnp.repeat(jnp.array([1, 0], precision), self.kernel.shape[1] // 2)  # r(0): cosines, then sines
+        asked = jnp.matmul(query, kernel, preferred_element_type=precision)  # W^T q, [Q, S]
+        zero = jnp.repeat(jnp.array([1, 0], precision), kernel.shape[1] // 2)  # r(0): cosines, then sines
         query_positions, key_positions = as_positions(query_positions), as_positions(key_positions)
         waves = rotary(jnp.broadcast_to(zero, (key_positions.shape[0], zero.shape[0])), -key_positions)  # r(-j)
         return rotary(asked, -query_positions) @ waves.T * query.shape[-1] ** -0.5
@@ -162,7 +164,8 @@ class Location(Bias):
                 f"score location knows {self.kernel.shape[1]} source positions, got {key_positions.shape[0]}: "
                 "shorten the sentences"
             )
-        return jnp.take(query @ self.kernel, key_positions, axis=1, mode="fill", fill_value=jnp.nan)
+        query, kernel = promoted(query, self.kernel)
+        return jnp.take(query @ kernel, key_positions, axis=1, mode="fill", fill_value=jnp.nan)
 
     @classmethod
     def init(cls, rng: Array, width: int, positions: int) -> "Location":
@@ -182,8 +185,8 @@ class ALiBi(Bias):
     slope: Float[Array, ""] | float
 
     def __call__(self, query, query_positions, key_positions):
-        distance = jnp.abs(_relative(query_positions, key_positions))
-        return -self.slope * distance.astype(accumulator(query.dtype))
+        distance = jnp.abs(_relative(query_positions, key_positions)).astype(accumulator(query.dtype))
+        return -jnp.asarray(self.slope, distance.dtype) * distance
 
     @staticmethod
     def slopes(heads: int) -> Float[np.ndarray, " heads"]:

@@ -80,7 +80,7 @@ def rotary(x: Float[Array, "T D"], positions: Int[Array, "T"], theta: float = 10
     >>> [round(float(x), 3) for x in rotary(jnp.array([[1.0, 0.0]]), jnp.array([2]))[0]]  # cos 2, sin 2
     [-0.416, 0.909]
     """
-    half = x.shape[-1] // 2
+    x, half = jnp.asarray(x), x.shape[-1] // 2
     angles = _angles(positions, half, 2 * half, theta)
     cos, sin = jnp.cos(angles).astype(x.dtype), jnp.sin(angles).astype(x.dtype)  # [T, D/2]
     first, second = x[:, :half], x[:, half : 2 * half]

@@ -42,6 +42,17 @@ def widest(*arrays: jax.Array) -> jnp.dtype:
         return jnp.result_type(*(x.dtype for x in arrays))
 
 
+def promoted(*arrays: jax.Array) -> list[jax.Array]:
+    """Return arrays in the `widest` of their types.
+
+    >>> [x.dtype.name for x in promoted(jnp.ones(1, jnp.bfloat16), jnp.ones(1))]
+    ['float32', 'float32']
+    """
+    arrays = [jnp.asarray(x) for x in arrays]
+    dtype = widest(*arrays)
+    return [x.astype(dtype) for x in arrays]
+
+
 def is_half(dtype) -> bool:
     """Whether a type is a half-precision one, whose sums are accumulated in a wider type. Memory traffic then costs
     more than operations: gradients save only arrays of this type and recompute the others.

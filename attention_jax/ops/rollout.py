@@ -17,6 +17,7 @@ def rollout(weights: Float[Array, "L H T T"], residual: float = 0.5) -> Float[Ar
     >>> rollout(uniform).tolist()
     [[0.75, 0.25], [0.25, 0.75]]
     """
+    weights = jnp.asarray(weights)
     size = weights.shape[-1]
     mixed = residual * jnp.eye(size, dtype=weights.dtype)[None] + (1.0 - residual) * weights.mean(axis=1)  # [L, T, T]
     mixed = mixed / mixed.sum(axis=-1, keepdims=True)

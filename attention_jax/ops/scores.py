@@ -36,30 +36,25 @@ from dataclasses import dataclass, field, replace
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from attention_jax import InputError
 from attention_jax.ops.linear_maps import Pair, linear
-from attention_jax.ops.precision import accumulator, matmul_transposed, widest
+from attention_jax.ops.precision import accumulator, matmul_transposed, promoted
 from attention_jax.ops.trees import check_option, pytree
 
 
 def _product(query: Float[Array, "Q D"], key: Float[Array, "K D"]) -> Float[Array, "Q K"]:
     if query.shape[-1] != key.shape[-1]:
         raise InputError(f"a product needs queries and keys of one width, got {query.shape} and {key.shape}")
-    query, key = _of_one_type(query, key)
+    query, key = promoted(query, key)
     return _einsum("qd,kd->qk", query, key) if query.dtype == accumulator(query.dtype) else _half_product(query, key)
 
 
-def _of_one_type(*arrays):
-    """Promote arrays to their widest type, also where JAX's promotion is strict; None stays None."""
-    arrays = [None if x is None else jnp.asarray(x) for x in arrays]
-    dtype = widest(*(x for x in arrays if x is not None))
-    return [None if x is None else x.astype(dtype) for x in arrays]
-
-
 def _projected(x, kernel):
-    x, kernel = _of_one_type(x, kernel)
+    if isinstance(kernel, jax.Array | np.ndarray):  # not a `DeferredWeight`, which takes any type
+        x, kernel = promoted(x, kernel)
     return x @ kernel
 
 
@@ -203,7 +198,7 @@ class Additive(Score):
 
     def __call__(self, query, key):
         (_, query), (_, key) = self.prepare_query(query), self.prepare_key(key)
-        query, key, vector = _of_one_type(query, key, self.vector)
+        query, key, vector = promoted(query, key, self.vector)
         hidden = jnp.tanh(query[:, None, :] + key[None, :, :])  # [Q, K, H]
         return jnp.einsum("qkh,h->qk", hidden, vector, preferred_element_type=accumulator(query.dtype))
 
@@ -274,7 +269,7 @@ class LeakySum(Score):
 
     def __call__(self, query, key):
         (_, query), (_, key) = self.prepare_query(query), self.prepare_key(key)  # [Q, 1], [K, 1]
-        query, key = _of_one_type(query, key)
+        query, key = promoted(query, key)
         return jax.nn.leaky_relu(query + key.T, 0.2).astype(accumulator(query.dtype))
 
     def prepare_key(self, key):
@@ -295,7 +290,7 @@ class LeakySum(Score):
 
 
 def _line(x, vector, bias):
-    x, vector, bias = _of_one_type(x, vector, jnp.asarray(bias))
+    x, vector, bias = promoted(x, vector, bias)
     return x @ vector[:, None] + bias
 
 
@@ -409,7 +404,7 @@ def _squared_distance(
     product, of the points as seen from one of them where they are far from the origin."""
     if query.shape[-1] != key.shape[-1]:
         raise InputError(f"a distance needs queries and keys of one width, got {query.shape} and {key.shape}")
-    query, key = _of_one_type(query.astype(accumulator(query.dtype)), key.astype(accumulator(key.dtype)))
+    query, key = promoted(query.astype(accumulator(query.dtype)), key.astype(accumulator(key.dtype)))
     inverse = inverse if isinstance(inverse, float) else inverse.astype(query.dtype)
     if query.shape[-1] <= 4:
         differences = ((query[:, None, d] - key[None, :, d]) * inverse for d in range(query.shape[-1]))

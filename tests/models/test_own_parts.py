@@ -287,8 +287,8 @@ def test_attend_refuses_a_rule_that_jax_cannot_see_into(name, implementation):
     x = jnp.ones((4, 2))
     rules = {"score": BareScore(), "bias": BareBias(), "mask": BareMask(), "normalise": BareNormaliser()}
     rule = {"mask": Both(causal(), BareMask())} if name == "in a mask" else {name: rules.get(name)}
-    rule = {"normalise": TopK(2, BareNormaliser())} if name == "in a normaliser" else rule
     with pytest.raises(InputError, match="write @pytree above"):
+        rule = {"normalise": TopK(2, BareNormaliser())} if name == "in a normaliser" else rule
         attend(x, x, x, implementation=implementation, **rule)
 
 

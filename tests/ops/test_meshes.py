@@ -80,6 +80,8 @@ def rules():
         "constant, stick-breaking": {"normalise": StickBreaking(), "score": Constant()},
         "dropout": {"dropout": 0.3, "rng": jax.random.key(1)},
         "moments": {"pool": Moments(), "mask": causal()},
+        "moments, entmax": {"pool": Moments(), "normalise": Entmax(jnp.float32(1.4))},
+        "moments, stick-breaking": {"pool": Moments(), "normalise": StickBreaking(), "mask": causal()},
         "local linear": {"pool": LocalLinear(), "mask": causal()},
         "linear": {"score": linear.Elu(), "mask": causal(), "implementation": "linear"},
     }
@@ -249,7 +251,7 @@ def sequence_parallel(name):
     return (difference(jax.jit(ring)(x, leaves), gradients(attend)(x, leaves)),)
 
 
-SHARDED = [name for name in rules() if name not in ("causal", "moments", "local linear", "linear")]
+SHARDED = [name for name, call in rules().items() if not {"pool", "implementation"} & set(call)]
 CASES = {f"attend {name}": lambda name=name: by_rule(name) for name in rules()}
 CASES |= {name: lambda name=name: by_recurrence(name) for name in recurrences()}
 CASES |= {name: lambda run=run: errors(run, normal(4, 5), [normal(5, 5, seed=1)]) for name, run in decoders().items()}

@@ -8,6 +8,7 @@ import pytest
 
 from attention_jax import attend, chunked_delta, chunked_retention, quadratic_retention, recurrent_delta, sample
 from attention_jax.decode import truncated
+from attention_jax.ops.biases import ALiBi, Bias, Location, ShawBias, T5Bias, TransformerXLBias
 from attention_jax.ops.masks import dense
 from attention_jax.ops.normalisers import (
     Budget,
@@ -96,9 +97,11 @@ def test_distances_do_not_depend_on_the_origin(name, implementation):
         np.testing.assert_allclose(weights(moved), exact, atol=atol)
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-@pytest.mark.parametrize("size", [1e-20, 1e-6, 1e6, 1e18])
-def test_scores_that_do_not_depend_on_the_unit(size, dtype):
+UNITS = [(dtype, size) for dtype in ("float32", "bfloat16") for size in (1e-20, 1e-6, 1e6, 1e18)]
+
+
+@pytest.mark.parametrize(("dtype", "size"), [*UNITS, ("float16", 1e-4), ("float16", 1e4)])
+def test_scores_that_do_not_depend_on_the_unit(dtype, size):
     """Points and the width of a kernel in one unit, and the cosine, which has none."""
     points = np.random.default_rng(1).normal(size=(4, 8))
     here = jnp.asarray(points * size, dtype)
@@ -110,9 +113,29 @@ def test_scores_that_do_not_depend_on_the_unit(size, dtype):
     kernel = np.maximum(1 - np.sqrt(square) / 9, 0)
     np.testing.assert_allclose(jnp.exp(Epanechikov(9 * size)(here, here)), kernel, atol=1e-3)
     unit = exact / np.linalg.norm(exact, axis=1, keepdims=True)
-    tolerance = 1e-5 if dtype == jnp.float32 else 2e-2
+    tolerance = 1e-5 if dtype == "float32" else 2e-2
     np.testing.assert_allclose(Cosine()(here, here), unit @ unit.T, atol=tolerance)
     np.testing.assert_allclose(QKNorm.init(None, 8, 8)(here, here), unit @ unit.T * 8**0.5, atol=3 * tolerance)
+
+
+@both
+@pytest.mark.parametrize(("dtype", "size"), [("float32", 1e-20), ("bfloat16", 1e18), ("float16", 1e-4)])
+def test_attention_does_not_depend_on_the_unit(dtype, size, implementation):
+    """The weights and their gradient with respect to the queries, times the unit, against those of points in units."""
+    here = jnp.asarray(np.random.default_rng(1).normal(size=(4, 8)) * size, dtype)
+    units = jnp.asarray(np.float32(np.float64(np.asarray(here.astype(jnp.float32))) / size))
+    direction = jnp.arange(4.0)[:, None]
+
+    def values(x, score):
+        call = {"score": score, "implementation": implementation, "block_q": 2, "block_k": 2}
+        out, pull = jax.vjp(lambda query: attend(query, x, direction, **call), x)
+        return out, pull(jnp.ones_like(out))[0].astype(jnp.float32)
+
+    for score, exact in ((Gaussian(3 * size), Gaussian(3.0)), (Cosine(), Cosine())):
+        (found, bar), (right, right_bar) = values(here, score), values(units, exact)
+        tolerance = 1e-5 if dtype == "float32" else 2e-2
+        np.testing.assert_allclose(found, right, rtol=tolerance)
+        np.testing.assert_allclose(np.float64(bar) * size, right_bar, atol=tolerance)
 
 
 @both
@@ -228,14 +251,20 @@ PARAMETERS = {
     "qk norm": QKNorm.init(jax.random.key(0), 4, 4),
     "cosine": Cosine.init(jax.random.key(0), 4),
     "gaussian": Gaussian.init(jax.random.key(0), 4),
+    "Shaw": ShawBias.init(jax.random.key(0), 4, 2),
+    "Transformer-XL": TransformerXLBias.init(jax.random.key(0), 4, 6),
+    "T5": T5Bias.init(jax.random.key(0), 8),
+    "location": Location.init(jax.random.key(0), 4, 5),
+    "ALiBi": ALiBi(jnp.float32(0.25)),
 }
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_bfloat16_queries_and_float32_parameters(name):
     """Promotion is strict in these tests."""
+    rule = {"bias" if isinstance(PARAMETERS[name], Bias) else "score": PARAMETERS[name]}
     x = jax.random.normal(jax.random.key(1), (5, 4), jnp.bfloat16)
-    wide = attend(*3 * [x.astype(jnp.float32)], score=PARAMETERS[name])
+    wide = attend(*3 * [x.astype(jnp.float32)], **rule)
     for implementation in ("plain", "fused"):
-        out = attend(x, x, x, score=PARAMETERS[name], implementation=implementation)
+        out = attend(x, x, x, implementation=implementation, **rule)
         np.testing.assert_allclose(np.float32(out), wide, atol=0.03)

@@ -11,6 +11,8 @@ import pytest
 
 import attention_jax
 from attention_jax import InputError, MultiHeadAttention, attend, attend_heads
+from attention_jax.decode import sample
+from attention_jax.ops import lattice, linear
 from attention_jax.ops.attention import attention_weights, masked_softmax
 from attention_jax.ops.biases import T5Bias
 from attention_jax.ops.delta import chunked_delta
@@ -28,7 +30,9 @@ from attention_jax.ops.normalisers import (
 )
 from attention_jax.ops.normalising import Pointwise
 from attention_jax.ops.pooling import Moments
+from attention_jax.ops.positions import rotary
 from attention_jax.ops.retention import chunked_retention
+from attention_jax.ops.rollout import rollout
 from attention_jax.ops.scores import Additive, Boxcar, Cosine, Epanechikov, Gaussian, Score, SoftCap
 
 both = pytest.mark.parametrize("implementation", ["plain", "fused"])
@@ -227,6 +231,13 @@ def test_numpy_float64_gives_no_warning(implementation):
             assert found.dtype == jnp.float32
         chunked_retention(x, x, x, -np.ones(6))
         chunked_delta(x, x, x, np.ones(6), -np.ones(6))
+        linear.recurrent(x, x, x, linear.Elu())
+        lattice.expected_monotonic(np.abs(x) / 9, np.int64(3))
+        lattice.hidden_markov(x[0, :4], x[:4], x, np.int64(3), np.int64(5))
+        assert rotary(x, np.arange(6)).dtype == rollout(np.ones((1, 1, 4, 4))).dtype == jnp.float32
+        step = lambda tokens, cache: (x[:2], cache)
+        prompt = np.array([[1, 2], [2, 0]])
+        assert sample(step, x, prompt, 3, temperature=np.float64(0.7), top_p=np.float64(0.9)).shape == (2, 3)
 
 
 @both
