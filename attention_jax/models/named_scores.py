@@ -33,7 +33,7 @@ class ScaledGeneral(scores.Bilinear):
         return super().__call__(query, key) * query.shape[-1] ** -0.5
 
     def prepare_key(self, key):
-        return scores.ScaledDot(), key @ self.kernel.T
+        return scores.ScaledDot(), super().prepare_key(key)[1]
 
 
 SAME_WIDTH = ("dot", "scaled_dot", "cosine", "gaussian", "qk_norm", "soft_cap")

@@ -231,6 +231,12 @@ def test_numpy_float64_gives_no_warning(implementation):
             assert found.dtype == jnp.float32
         chunked_retention(x, x, x, -np.ones(6))
         chunked_delta(x, x, x, np.ones(6), -np.ones(6))
+
+
+def test_numpy_float64_gives_no_warning_elsewhere():
+    x = points(6, np.float64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
         linear.recurrent(x, x, x, linear.Elu())
         lattice.expected_monotonic(np.abs(x) / 9, np.int64(3))
         lattice.hidden_markov(x[0, :4], x[:4], x, np.int64(3), np.int64(5))
