@@ -22,16 +22,17 @@ lint:     ## the linters of .ci/run
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) .ci/vocabulary.py
 	$(PYTHON) .ci/docs.py
+	$(PYTHON) .ci/names.py
 
 format:   ## fix what can be fixed automatically
 	$(PYTHON) -m ruff check --fix .
 	$(PYTHON) -m ruff format .
 
 results:  ## write docs/results.md, docs/replication.md and README's numbers from experiments/results/*.json
-	@$(PYTHON) -m attention_jax.results
+	@$(PYTHON) -m attention_jax.claims.pages
 
 figures:  ## draw the figures of experiments/results that stored data suffice for: learning curves, comparisons, sweeps
-	@$(PYTHON) -m attention_jax.ledger
+	@$(PYTHON) -m attention_jax.claims.record
 	@$(PYTHON) -m attention_jax.sweep.summary
 
 docs:     ## the tests of README and docs/

@@ -34,7 +34,7 @@ def missing_paths(page: Path) -> Iterator[str]:
     links = {link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", text) if not link.startswith("http")}
     yield from (f"no file {link}" for link in links if not (page.parent / link).exists())
     paths = set(re.findall(r"`((?:attention_jax|experiments|tests|docs)/[\w./-]*)", text))
-    paths |= {f"attention_jax/{path}" for path in re.findall(r"`((?:ops|models)/\w+\.py)", text)}
+    paths |= {f"attention_jax/{path}" for path in re.findall(r"`((?:ops|models)/[\w/]+\.py)", text)}
     yield from (f"no file {path}" for path in paths if "NAME" not in path and not (ROOT / path).exists())
     for path, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text):
         if not (ROOT / path).exists() or f"def {name}(" not in read(ROOT / path):

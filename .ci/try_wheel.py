@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 
 import attention_jax
-from attention_jax import Gaussian, InputError, attend, causal, load_experiment, nadaraya_watson, train_run
+from attention_jax import Gaussian, attend, causal, load_experiment, nadaraya_watson, train_run
+from attention_jax.errors import InputError
 
 assert not (Path(attention_jax.__file__).parents[1] / "experiments").exists(), "this is a checkout"
 

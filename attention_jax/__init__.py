@@ -21,64 +21,65 @@ from attention_jax.errors import Diverged, InputError, Interrupted, lower_is_bet
 __version__ = "0.1.0"
 
 PUBLIC = {
-    "api": ("LoadedRun", "load_run", "train_run"),
-    "catalogue": ("Experiment", "load_experiment"),
+    "runs.api": ("LoadedRun", "load_run", "train_run"),
+    "claims.catalog": ("Experiment", "load_experiment"),
     "decode": ("beam_search", "greedy", "sample"),
     "models.bahdanau": ("Bahdanau",),
-    "models.conditional_gru": ("ConditionalGru",),
-    "models.gnmt": ("Gnmt",),
+    "models.conditional_gru": ("ConditionalGRU",),
+    "models.gnmt": ("GNMT",),
     "models.language_model": ("LanguageModel",),
     "models.luong": ("Luong",),
     "models.multihead": ("MultiHeadAttention",),
     "models.ntm": ("NTM",),
     "models.sutskever": ("Sutskever",),
     "models.transformer": ("Transformer",),
-    "models.vit": ("Vit",),
+    "models.vit": ("ViT",),
     "ops.attention": ("attend", "attention_weights", "masked_softmax"),
     "ops.biases": ("ALiBi", "Bias", "ShawBias", "T5Bias", "TransformerXLBias"),
     "ops.delta": ("chunked_delta", "recurrent_delta"),
     "ops.heads": ("attend_heads",),
     "ops.kernel_regression": ("nadaraya_watson",),
     "ops.lattice": ("expected_monotonic", "hard_attention", "hidden_markov", "monotonic_transitions"),
-    "ops.masks": ("Mask", "causal", "dense", "lengths", "segments", "window"),
-    "ops.normalisers": (
+    "ops.masks": ("Mask", "causal", "dense", "lengths", "segments", "sliding_window", "window"),
+    "ops.normalizers": (
         "Budget", "CompactKernel", "Entmax", "Normmax", "ReluPower", "Sigmoid", "Signed", "Softmax", "Sparsemax",
         "StickBreaking", "StudentKernel", "TopK",
     ),
-    "ops.normalising": ("Normaliser", "Ordered", "Pointwise", "Ratio", "Threshold"),
+    "ops.normalizer_kinds": ("Normalizer", "Ordered", "Pointwise", "Ratio", "Threshold"),
     "ops.pooling": ("LocalLinear", "LogMixture", "Mean", "Moments", "Pool"),
     "ops.retention": ("chunked_retention", "quadratic_retention", "recurrent_retention", "retnet_decays"),
     "ops.scores": (
-        "Additive", "Bilinear", "Boxcar", "Concat", "Constant", "Cosine", "Dot", "Epanechikov", "Gaussian",
+        "Additive", "Bilinear", "Boxcar", "Concat", "Constant", "Cosine", "Dot", "Triangular", "Gaussian",
         "NegativeSquaredDistance", "QKNorm", "ScaledDot", "Score", "SoftCap",
     ),
-    "ops.sequence_parallel": ("attend_sharded",),
+    "ops.blockwise.ring": ("attend_sharded",),
     "ops.trees": ("pytree",),
 }  # fmt: skip
 """{module: public names}. The block below repeats them for editors; a test compares the two."""
 
 if TYPE_CHECKING:
-    from attention_jax.api import LoadedRun, load_run, train_run
-    from attention_jax.catalogue import Experiment, load_experiment
+    from attention_jax.claims.catalog import Experiment, load_experiment
     from attention_jax.decode import beam_search, greedy, sample
     from attention_jax.models.bahdanau import Bahdanau
-    from attention_jax.models.conditional_gru import ConditionalGru
-    from attention_jax.models.gnmt import Gnmt
+    from attention_jax.models.conditional_gru import ConditionalGRU
+    from attention_jax.models.gnmt import GNMT
     from attention_jax.models.language_model import LanguageModel
     from attention_jax.models.luong import Luong
     from attention_jax.models.multihead import MultiHeadAttention
     from attention_jax.models.ntm import NTM
     from attention_jax.models.sutskever import Sutskever
     from attention_jax.models.transformer import Transformer
-    from attention_jax.models.vit import Vit
+    from attention_jax.models.vit import ViT
     from attention_jax.ops.attention import attend, attention_weights, masked_softmax
     from attention_jax.ops.biases import ALiBi, Bias, ShawBias, T5Bias, TransformerXLBias
+    from attention_jax.ops.blockwise.ring import attend_sharded
     from attention_jax.ops.delta import chunked_delta, recurrent_delta
     from attention_jax.ops.heads import attend_heads
     from attention_jax.ops.kernel_regression import nadaraya_watson
     from attention_jax.ops.lattice import expected_monotonic, hard_attention, hidden_markov, monotonic_transitions
-    from attention_jax.ops.masks import Mask, causal, dense, lengths, segments, window
-    from attention_jax.ops.normalisers import (
+    from attention_jax.ops.masks import Mask, causal, dense, lengths, segments, sliding_window, window
+    from attention_jax.ops.normalizer_kinds import Normalizer, Ordered, Pointwise, Ratio, Threshold
+    from attention_jax.ops.normalizers import (
         Budget,
         CompactKernel,
         Entmax,
@@ -92,14 +93,8 @@ if TYPE_CHECKING:
         StudentKernel,
         TopK,
     )
-    from attention_jax.ops.normalising import Normaliser, Ordered, Pointwise, Ratio, Threshold
     from attention_jax.ops.pooling import LocalLinear, LogMixture, Mean, Moments, Pool
-    from attention_jax.ops.retention import (
-        chunked_retention,
-        quadratic_retention,
-        recurrent_retention,
-        retnet_decays,
-    )
+    from attention_jax.ops.retention import chunked_retention, quadratic_retention, recurrent_retention, retnet_decays
     from attention_jax.ops.scores import (
         Additive,
         Bilinear,
@@ -108,16 +103,16 @@ if TYPE_CHECKING:
         Constant,
         Cosine,
         Dot,
-        Epanechikov,
         Gaussian,
         NegativeSquaredDistance,
         QKNorm,
         ScaledDot,
         Score,
         SoftCap,
+        Triangular,
     )
-    from attention_jax.ops.sequence_parallel import attend_sharded
     from attention_jax.ops.trees import pytree
+    from attention_jax.runs.api import LoadedRun, load_run, train_run
 
 __all__ = sorted(
     ["Diverged", "InputError", "Interrupted", "lower_is_better", *(n for ns in PUBLIC.values() for n in ns)]

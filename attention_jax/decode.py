@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from attention_jax import InputError
+from attention_jax.errors import InputError
 from attention_jax.ops.meshes import replicated, settled
 from attention_jax.ops.platforms import by_platform
 from attention_jax.ops.precision import accumulator

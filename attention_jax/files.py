@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from attention_jax import InputError
+from attention_jax.errors import InputError
 
 
 def data_home() -> str:

@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from attention_jax import InputError
+from attention_jax.errors import InputError
 
 PROGRAMS = {"attention-jax": "attention-jax", "__main__.py": "python -m attention_jax"}
 """The command of an installed package, by the name of its script."""

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 
-class Vit(nn.Module):
+class ViT(nn.Module):
     """Dosovitskiy et al. 2021, with the mean of all tokens instead of a class token."""
 
     width: int

@@ -14,7 +14,8 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from attention_jax import InputError, provenance
+from attention_jax import provenance
+from attention_jax.errors import InputError
 from attention_jax.train.placement import Program
 from attention_jax.train.step import init_state
 

@@ -20,7 +20,7 @@ from benchmarks._attention_cell import Cell, measured  # first: it sets how XLA 
 
 import jax  # isort: skip
 
-from attention_jax import InputError
+from attention_jax.errors import InputError
 from benchmarks._attention_cases import CASES
 from benchmarks._attention_check import differences
 from benchmarks._attention_figure import draw

@@ -19,12 +19,13 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from attention_jax import InputError, config
+from attention_jax import config
 from attention_jax.compile import targets as chips
 from attention_jax.compile.report import DoesNotFit, compile_for, report
+from attention_jax.errors import InputError
 from attention_jax.models.bahdanau import Bahdanau
 from attention_jax.models.transformer import Transformer
-from attention_jax.models.vit import Vit
+from attention_jax.models.vit import ViT
 from attention_jax.ops.attention import attend
 from attention_jax.ops.losses import linear_cross_entropy, masked_cross_entropy
 from benchmarks import _flax_peers as flax_peers
@@ -73,10 +74,10 @@ def flax_gradient(model, smoothing: float, *batch) -> Program:
 def vit(size: str, layers: int) -> dict[str, Program]:
     """A ViT with patches of 16 pixels, bfloat16."""
     sizes = config.VIT_SIZES[size] | ({"num_layers": layers} if layers else {})
-    options = config.Vit(patch_size=16, pool="mean", dtype="bfloat16", **sizes)
+    options = config.ViTConfig(patch_size=16, pool="mean", dtype="bfloat16", **sizes)
     batch = shape(IMAGES, PIXELS, PIXELS, 3, dtype=jnp.float32), shape(IMAGES)
-    model = Vit(options, CLASSES, PIXELS)
-    peer = lambda exact: flax_peers.Vit(
+    model = ViT(options, CLASSES, PIXELS)
+    peer = lambda exact: flax_peers.ViT(
         options.hidden_size, options.num_heads, options.mlp_dim, options.num_layers, exact
     )
     ours = gradient(model, lambda p, x, y: mean_loss(model.apply(p, x, train=True)[0], y), *batch)
@@ -102,7 +103,7 @@ def teacher_forced(model, smoothing: float, *batch) -> Program:
 def transformer(layers: int) -> dict[str, Program]:
     """The base model with a shared vocabulary, label smoothing 0.1, bfloat16, without dropout."""
     depth = {"num_encoder_layers": layers, "num_decoder_layers": layers} if layers else {}
-    o = config.Transformer(tied_embeddings="all", output_bias=False, dropout=0.0, dtype="bfloat16", **depth)
+    o = config.TransformerConfig(tied_embeddings="all", output_bias=False, dropout=0.0, dtype="bfloat16", **depth)
     batch = shape(PAIRS, LENGTH), shape(PAIRS), shape(PAIRS, LENGTH), shape(PAIRS, LENGTH)
     ours = teacher_forced(Transformer(o, VOCABULARY, VOCABULARY), 0.1, *batch)
     peer = functools.partial(
@@ -113,7 +114,7 @@ def transformer(layers: int) -> dict[str, Program]:
 
 def bahdanau(layers: int) -> dict[str, Program]:
     """The paper's model: activations in float32, products in bfloat16; the usual peer is in bfloat16."""
-    options = config.Bahdanau(hidden_size=GRU["hidden"], embed_size=GRU["embed"], readout_size=GRU["readout"])
+    options = config.BahdanauConfig(hidden_size=GRU["hidden"], embed_size=GRU["embed"], readout_size=GRU["readout"])
     batch = shape(SENTENCES, WORDS), shape(SENTENCES), shape(SENTENCES, WORDS), shape(SENTENCES, WORDS)
     ours = teacher_forced(Bahdanau(options, GRU["vocabulary"], GRU["vocabulary"]), 0.0, *batch)
     peer = functools.partial(flax_peers.Bahdanau, **GRU)

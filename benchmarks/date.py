@@ -22,7 +22,7 @@ STEPS = 16
 
 def ours(source, target):
     """A function that makes STEPS training steps and waits for them."""
-    model = AttentionSeq2seq(config.AttentionSeq2seq(hidden_size=HIDDEN, embed_size=EMBED), VOCAB, VOCAB)
+    model = AttentionSeq2seq(config.AttentionSeq2seqConfig(hidden_size=HIDDEN, embed_size=EMBED), VOCAB, VOCAB)
     length = jnp.full(BATCH, SOURCE)
 
     def loss(params, batch, rng):

@@ -10,10 +10,11 @@ import contextlib
 import math
 import time
 
-from attention_jax import InputError
 from attention_jax.config import Corpus, Images
-from attention_jax.data import corpora, images
+from attention_jax.data import images
+from attention_jax.data.pairs import load_pairs
 from attention_jax.data.streams import Reading, Share, Stream
+from attention_jax.errors import InputError
 
 
 def measured(stream: Stream, processes: int, seconds: float) -> tuple[float, float]:
@@ -69,7 +70,7 @@ def main(
         files = {"source_file": source_file, "target_file": target_file, "vocabulary_file": vocabulary_file}
         options = {"tokenizer": tokenizer, "overlong": "drop", "batch_tokens": batch_tokens, "joint_vocabulary": True}
         config = Corpus(**files, **options, stream="always", workers=processes)
-        stream, what = corpora.load(config, batch_size).stream, "pairs"
+        stream, what = load_pairs(config, batch_size).stream, "pairs"
     rate, in_step = measured(stream, processes, seconds)
     in_step = batch_size if path else in_step
     print(f"{rate:.0f} {what} a second with {processes} processes: {rate / processes:.0f} a second and core")

@@ -1,7 +1,7 @@
 """`python launch.py bench ntm`: training sequences per second of a Neural Turing Machine, ours and a plain PyTorch one.
 
 Both: the copy task at length 20 (41 steps), one sequence at a time, LSTM controller of 100 units, one read and one
-write head, memory of 128 x 20, gradients clipped by global norm, centred RMSProp with momentum 0.9.
+write head, memory of 128 x 20, gradients clipped by global norm, centered RMSProp with momentum 0.9.
 """
 
 import jax
@@ -22,7 +22,7 @@ STEPS = 10
 
 def ours(inputs, targets, mask):
     """A function that makes STEPS training steps and waits for them."""
-    model = NTM(config.NTM(hidden_size=HIDDEN, num_locations=LOCATIONS, word_size=WIDTH), BITS)
+    model = NTM(config.NTMConfig(hidden_size=HIDDEN, num_locations=LOCATIONS, word_size=WIDTH), BITS)
 
     def loss(params, batch, rng):
         logits = model.apply(params, batch["inputs"])[0]

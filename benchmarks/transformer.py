@@ -58,7 +58,7 @@ def draw(sizes: Sizes, rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def our_model(sizes: Sizes) -> Transformer:
     """The Flax module."""
-    options = config.Transformer(
+    options = config.TransformerConfig(
         sizes.layers,
         sizes.layers,
         sizes.width,

@@ -24,7 +24,7 @@ STEPS = 2
 
 def ours(source, target, matmul_precision: str = "default"):
     """A function that makes STEPS training steps and waits for them."""
-    model = Bahdanau(config.Bahdanau(HIDDEN, EMBED, readout_size=HIDDEN), VOCAB, VOCAB)
+    model = Bahdanau(config.BahdanauConfig(HIDDEN, EMBED, readout_size=HIDDEN), VOCAB, VOCAB)
     length = jnp.full(BATCH, LENGTH)
 
     def loss(params, batch, rng):

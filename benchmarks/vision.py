@@ -1,6 +1,6 @@
 """`python launch.py bench vision`: a training step of d2l's Vision Transformer, ours and a simple PyTorch one.
 
-Both: 128 grey images of 28 x 28 pixels resized to 96, patches of 16, width 512, feed-forward 2,048, 8 heads, 2 layers,
+Both: 128 gray images of 28 x 28 pixels resized to 96, patches of 16, width 512, feed-forward 2,048, 8 heads, 2 layers,
 dropout 0.1, plain SGD (Zhang et al., "Dive into Deep Learning", 11.8). Ours is the compiled call of the training loop,
 so it also resizes and gathers its batches; PyTorch gets resized images. Also printed: the rate of a large matmul on
 this machine, the fraction of it that our step reaches, and the cost of the input pipeline.
@@ -12,7 +12,7 @@ import numpy as np
 
 from attention_jax import config
 from attention_jax.config import Images, Optim
-from attention_jax.models.vit import Vit
+from attention_jax.models.vit import ViT
 from attention_jax.ops.losses import masked_cross_entropy
 from attention_jax.tasks.vision import Preparation
 from attention_jax.train.optimizer import optimizer
@@ -26,8 +26,8 @@ STEPS = 2
 
 def ours(image, label):
     """(a function that makes STEPS training steps, a function that only prepares STEPS batches)."""
-    options = config.Vit(PATCH, WIDTH, MLP, LAYERS, HEADS, use_bias=False, dropout=0.1, attention_dropout=0.1)
-    model, preparation = Vit(options, CLASSES, SIZE), Preparation(Images(), SIZE)
+    options = config.ViTConfig(PATCH, WIDTH, MLP, LAYERS, HEADS, use_bias=False, dropout=0.1, attention_dropout=0.1)
+    model, preparation = ViT(options, CLASSES, SIZE), Preparation(Images(), SIZE)
 
     def loss(params, batch, rng):
         rng, dropping = jax.random.split(rng)

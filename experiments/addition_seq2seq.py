@@ -26,8 +26,8 @@ from attention_jax.config import (
     Config,
     Decode,
     Optim,
-    PeekySeq2seq,
-    Seq2seq,
+    PeekySeq2seqConfig,
+    Seq2seqConfig,
     Train,
     Withdrawn,
     replace,
@@ -41,7 +41,7 @@ def config() -> Config:
     return Config(
         "addition_seq2seq",
         Addition(reverse_source=True),
-        PeekySeq2seq(hidden_size=128, embed_size=16),
+        PeekySeq2seqConfig(hidden_size=128, embed_size=16),
         Optim(learning_rate=1e-3, clip_norm=5.0),
         Train(total_epochs=25, best_metric="train.loss"),
         Decode(),
@@ -49,7 +49,7 @@ def config() -> Config:
 
 
 def variants() -> dict[str, Config]:
-    without_peeking = replace(config(), model=Seq2seq(hidden_size=128, embed_size=16))
+    without_peeking = replace(config(), model=Seq2seqConfig(hidden_size=128, embed_size=16))
     return {
         "plain": replace(without_peeking, **{"data.reverse_source": False}),
         "reversed": without_peeking,

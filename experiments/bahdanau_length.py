@@ -15,7 +15,18 @@ own, read off the shape of the paper's figure.
 
 from pathlib import Path
 
-from attention_jax.config import Bahdanau, Claim, Config, Decode, Grid, Multi30k, Optim, Sutskever, Train, replace
+from attention_jax.config import (
+    BahdanauConfig,
+    Claim,
+    Config,
+    Decode,
+    Grid,
+    Multi30k,
+    Optim,
+    SutskeverConfig,
+    Train,
+    replace,
+)
 
 SIZES = {"hidden_size": 384, "embed_size": 256, "readout": "linear", "embed_dropout": 0.3, "output_dropout": 0.3}
 
@@ -24,7 +35,7 @@ def config() -> Config:
     return Config(
         "bahdanau_length",
         Multi30k(source="de", target="en", form="tok", min_frequency=2, concatenated_pairs=4, max_length=100),
-        Bahdanau(**SIZES),
+        BahdanauConfig(**SIZES),
         Optim(learning_rate=1e-3, schedule="warmup_cosine", warmup_steps=300, clip_norm=1.0),
         Train(total_epochs=6, label_smoothing=0.1, matmul_precision="bfloat16"),
         Decode(batch_size=250),
@@ -34,7 +45,7 @@ def config() -> Config:
 def variants() -> dict[str, Config]:
     return {
         "attention": config(),
-        "no-attention": replace(config(), model=Sutskever(context_input="every_step", **SIZES)),
+        "no-attention": replace(config(), model=SutskeverConfig(context_input="every_step", **SIZES)),
     }
 
 

@@ -1,4 +1,4 @@
-"""Randomised truncation is unbiased: the mean of 100,000 of its gradients is the full gradient, truncation's is not.
+"""Randomized truncation is unbiased: the mean of 100,000 of its gradients is the full gradient, truncation's is not.
 
 Chapter: training theory
 Source: Tallec & Ollivier 2017 (arXiv 1705.08209), section 4; d2l 9.7
@@ -39,12 +39,12 @@ def step(params, state, x):
 
 
 def z_scores(samples: int) -> tuple[np.ndarray, np.ndarray]:
-    """(mean - full) / standard error of every weight's gradient, for randomised and for truncated
+    """(mean - full) / standard error of every weight's gradient, for randomized and for truncated
     gradients of the same mean length."""
     import jax
     import jax.numpy as jnp
 
-    from attention_jax.ops import bptt
+    from attention_jax.ops.recurrent import bptt
 
     rng = np.random.default_rng(0)
     matrix, start, xs = rng.normal(size=(UNITS, UNITS)) * 0.6, np.zeros(UNITS), rng.normal(size=(STEPS, UNITS)) * 0.5
@@ -53,7 +53,7 @@ def z_scores(samples: int) -> tuple[np.ndarray, np.ndarray]:
 
     def batch(carry, rng):
         total, squares = carry
-        drawn = jax.vmap(lambda key: gradient(bptt.randomised, PROBABILITY, key) - exact)(
+        drawn = jax.vmap(lambda key: gradient(bptt.randomized, PROBABILITY, key) - exact)(
             jax.random.split(rng, BATCH)
         )  # [BATCH, H, H]
         return (total + drawn.sum(0), squares + (drawn**2).sum(0)), None
@@ -73,7 +73,7 @@ def decay(radius: float, steps: int = 60) -> np.ndarray:
     network of this spectral radius."""
     import jax.numpy as jnp
 
-    from attention_jax.ops import bptt
+    from attention_jax.ops.recurrent import bptt
 
     rng = np.random.default_rng(1)
     matrix = rng.normal(size=(16, 16))
@@ -90,21 +90,21 @@ def decay(radius: float, steps: int = 60) -> np.ndarray:
 def study(config: Config, directory: Path) -> dict:
     import jax
 
-    from attention_jax.report.figures import lines
+    from attention_jax.report.curves import lines
 
     with jax.enable_x64(True):
-        randomised, truncated = z_scores(config.data.samples)
+        randomized, truncated = z_scores(config.data.samples)
         norms = {f"spectral radius {radius}": (np.arange(1, 61), decay(radius)) for radius in RADII}
     lines(
         norms, directory / "figures" / "gradient_norms.png", xlabel="steps back", ylabel="norm of the gradient", log="y"
     )
     rates = {name: float((values[-1] / values[19]) ** (1 / 40)) for name, (_, values) in norms.items()}
     metrics = {f"factor_per_step.radius_{radius}": rate for radius, rate in zip(RADII, rates.values())}
-    within = float(np.mean(np.abs(randomised) < 3))
+    within = float(np.mean(np.abs(randomized) < 3))
     return metrics | {
-        "randomised.largest_z": float(np.abs(randomised).max()),
+        "randomised.largest_z": float(np.abs(randomized).max()),
         "randomised.share_within_3_standard_errors": within,
-        "randomised.mean_square_z": float(np.mean(randomised**2)),
+        "randomised.mean_square_z": float(np.mean(randomized**2)),
         "truncated.largest_z": float(np.abs(truncated).max()),
     }
 
@@ -117,7 +117,7 @@ def factor(radius: float, low: float, high: float) -> Claim:
 
 CLAIMS = (
     Claim(
-        "mean of 100,000 randomised gradients minus the full one: largest z of 16",
+        "mean of 100,000 randomized gradients minus the full one: largest z of 16",
         "randomised.largest_z",
         None,
         f"{SOURCE}: without bias",

@@ -14,14 +14,14 @@ attention dropout 0.1, stochastic depth 0.1. The published number is the best ep
 of the last epoch, which selects nothing.
 """
 
-from attention_jax.config import BAR, Cct, Claim, Config, Images, Optim, Train, Withdrawn, replace
+from attention_jax.config import BAR, CCTConfig, Claim, Config, Images, Optim, Train, Withdrawn, replace
 
 
 def config() -> Config:
     return Config(
         "cct_cifar10",
         Images("cifar10", standardize=True, crop_padding=4, flip=True, auto_augment=True),
-        Cct(),
+        CCTConfig(),
         Optim("adamw", learning_rate=5e-4, schedule="warmup_cosine", warmup_steps=5 * 391, weight_decay=0.03),
         Train(
             batch_size=128,

@@ -2,7 +2,7 @@
 
 Chapter: your own data
 Source: the model is the Compact Convolutional Transformer (Hassani et al. 2021), made for few images
-Data: yours, --data.path DIR with class/image.png in it, of any sizes, grey or in colour; without one, 8 x 8 digits
+Data: yours, --data.path DIR with class/image.png in it, of any sizes, gray or in color; without one, 8 x 8 digits
 Command: python launch.py train classify_images --data.path DIR
 Cost: at most 2,000 steps; 177 seconds of processor time for 200 images (docs/own_data.md)
 
@@ -11,14 +11,14 @@ training images of a class validates, or `--data.validation N` of all: training 
 validation accuracy, which is tested once.
 """
 
-from attention_jax.config import Cct, Config, Images, Optim, Train, replace
+from attention_jax.config import CCTConfig, Config, Images, Optim, Train, replace
 
 
 def config() -> Config:
     return Config(
         "classify_images",
         Images("own", pixels=64, standardize=True, crop_padding=4),
-        Cct(num_conv_layers=3, hidden_size=128, mlp_dim=256, num_layers=2, num_heads=4),
+        CCTConfig(num_conv_layers=3, hidden_size=128, mlp_dim=256, num_layers=2, num_heads=4),
         Optim("adamw", learning_rate=1e-3, schedule="warmup_cosine", warmup_steps=50, weight_decay=0.05, clip_norm=1.0),
         Train(batch_size=32, total_epochs=60, max_steps=2_000, best_metric="valid.accuracy", use_best=True),
     )

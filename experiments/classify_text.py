@@ -1,4 +1,4 @@
-"""Your own labelled texts, classified by a Transformer encoder whose attention pooling shows the words that it weighs.
+"""Your own labeled texts, classified by a Transformer encoder whose attention pooling shows the words that it weighs.
 
 Chapter: your own data
 Source: attention pooling of Yang et al. 2016, section 2.2, over a Transformer's encoder
@@ -9,14 +9,14 @@ Cost: at most 2,000 steps; 41 seconds of processor time for 5,100 short texts (d
 A tenth of the texts of each class is held out for validation, which selects the checkpoint, and a tenth for the test.
 """
 
-from attention_jax.config import Config, LabelledFile, Optim, TextClassifier, Train, replace
+from attention_jax.config import Config, LabeledFile, Optim, TextClassifierConfig, Train, replace
 
 
 def config() -> Config:
     return Config(
         "classify_text",
-        LabelledFile(max_buckets=3),
-        TextClassifier(num_layers=1, dropout=0.3),
+        LabeledFile(max_buckets=3),
+        TextClassifierConfig(num_layers=1, dropout=0.3),
         Optim("adamw", learning_rate=1e-3, schedule="warmup_cosine", warmup_steps=50, weight_decay=0.01, clip_norm=1.0),
         Train(batch_size=32, total_epochs=10, max_steps=2_000, best_metric="valid.accuracy", use_best=True),
     )

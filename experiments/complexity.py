@@ -144,7 +144,7 @@ def exponent(sizes, values) -> float:
 
 
 def study(config: Config, directory: Path) -> dict:
-    from attention_jax.report.figures import lines
+    from attention_jax.report.curves import lines
     from attention_jax.report.tables import Table, markdown
 
     lengths = [n for n in (16, 32, 64, 128, 256, 512, 1024) if n <= config.data.max_length]

@@ -18,7 +18,7 @@ layer, and the same with a layer's input added to its output from the second lay
 unchanged, so that deep models learn well. These two have half the book's width and eight epochs.
 
 The loss on the held-out dates, in nats a character, is judged as the mean over all epochs. Exact match stays near 0
-until a model has learnt most of a date, and when it rises differs from seed to seed.
+until a model has learned most of a date, and when it rises differs from seed to seed.
 
 What three seeds found: the first two proposals slow learning down within four epochs. Test losses of the last
 epoch are 0.003 to 0.004 with "book", 0.002 to 0.27 with "bidirectional", whose claim is missed, and 0.28 to 0.98 with
@@ -27,13 +27,13 @@ against 0.38 to 0.98 after eight epochs), as the book says.
 """
 
 from attention_jax.config import (
-    AttentionSeq2seq,
-    Bahdanau,
+    AttentionSeq2seqConfig,
+    BahdanauConfig,
     Claim,
     Config,
     Dates,
     Decode,
-    Gnmt,
+    GNMTConfig,
     Grid,
     Optim,
     Train,
@@ -50,7 +50,7 @@ def config() -> Config:
     return Config(
         "date_architectures",
         Dates(reverse_source=True),
-        AttentionSeq2seq(hidden_size=256, embed_size=16),
+        AttentionSeq2seqConfig(hidden_size=256, embed_size=16),
         Optim(learning_rate=1e-3, clip_norm=5.0),
         Train(total_epochs=EPOCHS, best_metric="train.loss"),
         Decode(),
@@ -60,8 +60,8 @@ def config() -> Config:
 def variants() -> dict[str, Config]:
     """The book's model, one change to it at a time, and a deep model with and without skip connections."""
     book = config()
-    before = Bahdanau(hidden_size=256, embed_size=16, readout="state", **BOOK)
-    stack = Gnmt(hidden_size=128, embed_size=16, num_layers=3, readout="linear", readout_embedding=False, **BOOK)
+    before = BahdanauConfig(hidden_size=256, embed_size=16, readout="state", **BOOK)
+    stack = GNMTConfig(hidden_size=128, embed_size=16, num_layers=3, readout="linear", readout_embedding=False, **BOOK)
     skip = replace(book, model=stack, **{"train.total_epochs": DEEP_EPOCHS})
     return {
         "book": book,

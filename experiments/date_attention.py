@@ -20,7 +20,18 @@ replication 0.9996, 0.9994, 0.9994) and of theirs differ by at most 11 dates of 
 learning: ours has 0.55 to 0.75 there, and 0.24, 0.80 and 0.04 in the replication.
 """
 
-from attention_jax.config import BAR, AttentionSeq2seq, Claim, Config, Dates, Decode, Optim, Train, Withdrawn, replace
+from attention_jax.config import (
+    BAR,
+    AttentionSeq2seqConfig,
+    Claim,
+    Config,
+    Dates,
+    Decode,
+    Optim,
+    Train,
+    Withdrawn,
+    replace,
+)
 
 SEEDS = 3
 SOURCE = "Deep Learning from Scratch 2, ch. 8: its own code, one run; spread: four more runs, histories not kept"
@@ -30,7 +41,7 @@ def config() -> Config:
     return Config(
         "date_attention",
         Dates(reverse_source=True),
-        AttentionSeq2seq(hidden_size=256, embed_size=16),
+        AttentionSeq2seqConfig(hidden_size=256, embed_size=16),
         Optim(learning_rate=1e-3, clip_norm=5.0),
         Train(total_epochs=4, best_metric="train.loss"),
         Decode(),

@@ -15,7 +15,7 @@ published file). So the second claim counts the other 3,565 alone. With one seed
 There is no validation set, and nothing is selected.
 """
 
-from attention_jax.config import BAR, Claim, Config, Dates, Decode, LuongSeq2seq, Optim, Train, Withdrawn, replace
+from attention_jax.config import BAR, Claim, Config, Dates, Decode, LuongSeq2seqConfig, Optim, Train, Withdrawn, replace
 
 SEEDS = 3
 
@@ -24,7 +24,7 @@ def config() -> Config:
     return Config(
         "date_luong",
         Dates(reverse_source=True),
-        LuongSeq2seq(hidden_size=128, score="general"),
+        LuongSeq2seqConfig(hidden_size=128, score="general"),
         Optim(learning_rate=2e-3, schedule="warmup_cosine", warmup_steps=100, clip_norm=5.0),
         Train(batch_size=32, total_epochs=4, steps_per_call=128, best_metric="train.loss"),
         Decode(),

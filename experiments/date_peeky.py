@@ -20,7 +20,7 @@ our seeds have at least 0.991. The first bounds, withdrawn below, were set befor
 book's code (0.391, 0.932 and 0.999 after epochs 3, 4 and 5).
 """
 
-from attention_jax.config import BAR, Claim, Config, Dates, Decode, Optim, PeekySeq2seq, Train, Withdrawn, replace
+from attention_jax.config import BAR, Claim, Config, Dates, Decode, Optim, PeekySeq2seqConfig, Train, Withdrawn, replace
 
 SEEDS = 3
 SOURCE = "Deep Learning from Scratch 2, ch. 7: its own code, 3 seeds"
@@ -31,7 +31,7 @@ def config() -> Config:
     return Config(
         "date_peeky",
         Dates(reverse_source=True),
-        PeekySeq2seq(hidden_size=256, embed_size=16),
+        PeekySeq2seqConfig(hidden_size=256, embed_size=16),
         Optim(learning_rate=1e-3, clip_norm=5.0),
         Train(total_epochs=5, best_metric="train.loss"),
         Decode(),

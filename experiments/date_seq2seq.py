@@ -19,7 +19,7 @@ three seeds of the replication two have none, and one begins to learn in the las
 within 10 epochs is typical, but not certain.
 """
 
-from attention_jax.config import Claim, Config, Dates, Decode, Optim, Seq2seq, Train, replace
+from attention_jax.config import Claim, Config, Dates, Decode, Optim, Seq2seqConfig, Train, replace
 
 SEEDS = 3
 SOURCE = "Deep Learning from Scratch 2, ch. 7: its own code, one run"
@@ -29,7 +29,7 @@ def config() -> Config:
     return Config(
         "date_seq2seq",
         Dates(reverse_source=True),
-        Seq2seq(hidden_size=256, embed_size=16),
+        Seq2seqConfig(hidden_size=256, embed_size=16),
         Optim(learning_rate=1e-3, clip_norm=5.0),
         Train(total_epochs=10, best_metric="train.loss"),
         Decode(),

@@ -39,7 +39,7 @@ def as_convolution(rng, sharpness: float) -> float:
     """Attention with K * K heads, each a fixed offset, against a convolution (Cordonnier et al. 2020, theorem 1).
 
     Head h scores a pair of pixels by -sharpness |p_k - p_q - offset_h|^2 (their equation 9); its value projection is
-    the slice of the kernel at this offset. Pixels at the border have no such neighbour and are left out.
+    the slice of the kernel at this offset. Pixels at the border have no such neighbor and are left out.
     """
     import jax
     import jax.numpy as jnp

@@ -26,7 +26,19 @@ beside them made the same variant take 27 to 558 seconds. Run one after the othe
 rounds that differ by at most 4 %. `fra_eng_sentences` measures the BLEU of the book's four sentences.
 """
 
-from attention_jax.config import BAR, Bahdanau, Claim, Config, Decode, FraEng, Grid, Optim, Train, Withdrawn, replace
+from attention_jax.config import (
+    BAR,
+    BahdanauConfig,
+    Claim,
+    Config,
+    Decode,
+    FraEng,
+    Grid,
+    Optim,
+    Train,
+    Withdrawn,
+    replace,
+)
 
 SEEDS = 3
 
@@ -35,7 +47,7 @@ def config() -> Config:
     return Config(
         "fra_eng_bahdanau",
         FraEng(split="d2l", max_length=9, max_buckets=1, predict_padding=True),
-        Bahdanau(
+        BahdanauConfig(
             256,
             256,
             "gru",

@@ -10,14 +10,14 @@ d2l trains on 512 of 167,130 pairs. This is what the same data gives when it is 
 attention, maxout output, greedy. The split is seeded, and no English sentence stands in two of its parts.
 """
 
-from attention_jax.config import Bahdanau, Claim, Config, Decode, FraEng, Optim, Train
+from attention_jax.config import BahdanauConfig, Claim, Config, Decode, FraEng, Optim, Train
 
 
 def config() -> Config:
     return Config(
         "fra_eng_full",
         FraEng(split="full"),
-        Bahdanau(384, 256, readout_size=256, embed_dropout=0.2, output_dropout=0.2),
+        BahdanauConfig(384, 256, readout_size=256, embed_dropout=0.2, output_dropout=0.2),
         Optim(learning_rate=1e-3, schedule="warmup_cosine", warmup_steps=500, clip_norm=1.0),
         Train(batch_size=256, total_epochs=4, label_smoothing=0.1, matmul_precision="bfloat16"),
         Decode(batch_size=500),

@@ -8,7 +8,7 @@ Cost: 20 to 40 seconds a seed on one CPU core for each of 2 variants
 
 The models are those of `fra_eng_bahdanau` and `fra_eng_transformer`, after the last epoch, as in the book. Three of the
 four sentences ("go .", "i lost .", "i'm home .") are training pairs with just these translations; only "he's calm ." is
-new. The numbers say that a model has memorised its training pairs and not how well it translates, and nothing is
+new. The numbers say that a model has memorized its training pairs and not how well it translates, and nothing is
 claimed about them.
 
 BLEU is the book's own (section 10.7.6): up to bigrams, with the weights 1/2 and 1/4 as exponents, a sentence at a time.

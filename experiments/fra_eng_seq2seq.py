@@ -22,7 +22,7 @@ against 2.54, and missed the bound with the same runs.
 Section 10.7 masks padding in its loss and section 11.4 does not, so the two published numbers do not compare.
 """
 
-from attention_jax.config import BAR, Claim, Config, Decode, FraEng, Optim, Sutskever, Train, Withdrawn
+from attention_jax.config import BAR, Claim, Config, Decode, FraEng, Optim, SutskeverConfig, Train, Withdrawn
 
 SEEDS = 3
 
@@ -31,7 +31,7 @@ def config() -> Config:
     return Config(
         "fra_eng_seq2seq",
         FraEng(split="d2l", max_length=9, max_buckets=1),
-        Sutskever(
+        SutskeverConfig(
             256,
             256,
             "gru",

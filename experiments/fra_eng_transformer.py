@@ -24,7 +24,19 @@ throughout), an epoch takes 0.708 s with 2 + 2 layers and 1.414 s with 4 + 4, tw
 differ by at most 11 %. `fra_eng_sentences` measures the BLEU of the book's four sentences.
 """
 
-from attention_jax.config import BAR, Claim, Config, Decode, FraEng, Grid, Optim, Train, Transformer, Withdrawn, replace
+from attention_jax.config import (
+    BAR,
+    Claim,
+    Config,
+    Decode,
+    FraEng,
+    Grid,
+    Optim,
+    Train,
+    TransformerConfig,
+    Withdrawn,
+    replace,
+)
 
 SEEDS = 3
 SOURCE = "d2l 11.7"
@@ -34,7 +46,9 @@ def config() -> Config:
     return Config(
         "fra_eng_transformer",
         FraEng(split="d2l", max_length=9, max_buckets=1, predict_padding=True),
-        Transformer(2, 2, hidden_size=256, num_heads=4, mlp_dim=64, use_bias=False, dropout=0.2, attention_dropout=0.2),
+        TransformerConfig(
+            2, 2, hidden_size=256, num_heads=4, mlp_dim=64, use_bias=False, dropout=0.2, attention_dropout=0.2
+        ),
         Optim(learning_rate=1.5e-3, clip_norm=1.0),
         Train(batch_size=128, total_epochs=30),
         Decode(max_length=9),

@@ -9,9 +9,9 @@ Command: python launch.py reproduce gat_cora --data.path cora.npz
 Cost: 1 to 2 minutes a run (500 to 1,100 epochs) on one CPU core; 3 variants, 10 seeds each
 
 Section 3.3 and the code agree with what is done here: two layers, eight heads of eight units with an ELU, then one head
-that gives the logits; each node attends to its neighbours and to itself; features that sum to one for each paper;
+that gives the logits; each node attends to its neighbors and to itself; features that sum to one for each paper;
 dropout of 0.6 of the inputs of both layers (each head has its own), of the attention weights and, in the code, of the
-projected values; Glorot initialisation; Adam with a learning rate of 0.005; one step on the whole graph an epoch. In
+projected values; Glorot initialization; Adam with a learning rate of 0.005; one step on the whole graph an epoch. In
 the code the L2 penalty of 0.0005 is for biases as well, since the names that it means to leave out never occur, and
 the score has two biases that the paper does not have; both are so here. Training stops when for 100 epochs neither the
 validation loss nor the validation accuracy was at least as good as ever before; the parameters are those of the last
@@ -20,7 +20,7 @@ epoch that was as good as ever in both, and they alone are tested, once.
 The only difference we know of is the place of epsilon in Adam: TensorFlow adds it to the square root of the second
 moment before its bias is corrected, optax afterwards.
 
-"equal weights" is the same network where all neighbours weigh the same: a graph convolution. "no neighbours" is the
+"equal weights" is the same network where all neighbors weigh the same: a graph convolution. "no neighbours" is the
 same network where each node attends to itself alone, without dropout of that one weight: a perceptron of two layers.
 The weights are computed for the edges alone (`ops.edges`); tests/ops/test_edges.py compares them and their gradients
 with `attend` under the adjacency matrix as a mask.
@@ -28,11 +28,11 @@ with `attend` under the adjacency matrix as a mask.
 The bounds were set before the first full training run; only the validation loss and accuracy of the first 20 epochs of
 one seed had been seen. Ten seeds have an accuracy of 83.4 +- 0.4 % (mean and standard deviation; the paper: 83.0 +- 0.7
 over 100 runs). Equal weights have 83.2 +- 0.3 %, and attention is above them with seven of ten seeds: on Cora almost
-all of the gain over a perceptron (59.7 +- 1.4 %) comes from averaging over neighbours, and hardly any from weighing
+all of the gain over a perceptron (59.7 +- 1.4 %) comes from averaging over neighbors, and hardly any from weighing
 them.
 """
 
-from attention_jax.config import Citations, Claim, Config, GraphAttention, Optim, Train, replace
+from attention_jax.config import Citations, Claim, Config, GraphAttentionConfig, Optim, Train, replace
 
 SEEDS = 10
 TABLE = "Velickovic et al. 2018, table 2"
@@ -44,7 +44,7 @@ def config() -> Config:
     return Config(
         "gat_cora",
         Citations(),
-        GraphAttention(),
+        GraphAttentionConfig(),
         Optim(learning_rate=5e-3),
         Train(
             batch_size=1,
@@ -63,7 +63,7 @@ def smoke() -> Config:
 
 
 def variants() -> dict[str, Config]:
-    alone = {"data.neighbours": False, "model.attention_dropout": 0.0}
+    alone = {"data.neighbors": False, "model.attention_dropout": 0.0}
     return {
         GAT: config(),
         EQUAL: replace(config(), **{"model.score": "mean"}),
@@ -92,7 +92,7 @@ CLAIMS = (
         **NEW,
     ),
     Claim(
-        "accuracy, attention - no neighbours",
+        "accuracy, attention - no neighbors",
         "test.accuracy",
         0.279,
         f"{TABLE}: 83.0 % - 55.1 % (MLP)",
@@ -125,7 +125,7 @@ CLAIMS = (
         **NEW,
     ),
     Claim(
-        "accuracy of no neighbours",
+        "accuracy of no neighbors",
         "test.accuracy",
         0.551,
         f"{TABLE}: MLP, from Kipf & Welling 2017, table 3",

@@ -24,7 +24,7 @@ has 38.1 BLEU (one seed; 36.5 to 39.6 over test sentences) and a loss of 1.62. B
 1.70 to 1.72 on the same tokens with five seeds, but in six epochs (`multi30k_scores` "additive").
 """
 
-from attention_jax.config import Claim, Config, Decode, Gnmt, Grid, Multi30k, Optim, Train, replace
+from attention_jax.config import Claim, Config, Decode, GNMTConfig, Grid, Multi30k, Optim, Train, replace
 
 LONGER = "depth-4, GRU, 12 epochs"
 
@@ -33,7 +33,7 @@ def config() -> Config:
     return Config(
         "gnmt_multi30k",
         Multi30k(source="de", target="en", form="tok", min_frequency=2),
-        Gnmt(
+        GNMTConfig(
             256,
             256,
             "lstm",

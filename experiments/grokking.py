@@ -1,4 +1,4 @@
-"""A table of sums is memorised at once, and understood long after: weight decay brings the understanding.
+"""A table of sums is memorized at once, and understood long after: weight decay brings the understanding.
 
 Chapter: theory of attention
 Source: Power et al. 2022, "Grokking: Generalization Beyond Overfitting on Small Algorithmic Datasets" (arXiv
@@ -8,7 +8,7 @@ Command: python launch.py reproduce grokking
 Cost: 5 to 10 minutes a run on one CPU core; three seeds
 
 Two layers of width 128 read "a + b" and classify c. Where a + b trains, b + a trains too, so that the held-out half
-cannot be known from the symmetry of what was memorised, only by addition. Without weight decay the table stays a table
+cannot be known from the symmetry of what was memorized, only by addition. Without weight decay the table stays a table
 (0.1 to 0.7 % of the held-out sums are right, six seeds). With it 99 % of the training sums are known after 200 to 240
 steps; of the others at most 0.2 % after 1,000, 0.2 to 1.6 % after 2,000 and 99 % after 2,690 to 3,100: the smaller
 circuit wins, which adds angles (Nanda et al.). The embeddings of the numbers are then waves: five of 48 frequencies
@@ -23,7 +23,7 @@ before).
 
 from pathlib import Path
 
-from attention_jax.config import Claim, Config, Grid, ModularAddition, Optim, TextClassifier, Train, replace
+from attention_jax.config import Claim, Config, Grid, ModularAddition, Optim, TextClassifierConfig, Train, replace
 
 SEEDS = 3
 POWER = "Power et al. 2022, figure 1: curves"
@@ -36,7 +36,7 @@ def config() -> Config:
     return Config(
         "grokking",
         ModularAddition(),
-        TextClassifier(dropout=0.0, attention_dropout=0.0, mlp_dim=512),
+        TextClassifierConfig(dropout=0.0, attention_dropout=0.0, mlp_dim=512),
         Optim("adamw", learning_rate=1e-3, b2=0.98, weight_decay=1.0),
         Train(batch_size=512, total_epochs=400, save_minutes=0, best_metric="valid.accuracy", use_best=True),
     )
@@ -69,7 +69,7 @@ def spectrum(table):
 
 
 def study(config: Config, directory: Path) -> dict:
-    """Train, then measure the frequencies of the learnt embeddings of the numbers."""
+    """Train, then measure the frequencies of the learned embeddings of the numbers."""
     import numpy as np
 
     from attention_jax import tasks
@@ -84,7 +84,7 @@ def study(config: Config, directory: Path) -> dict:
 
 def figure(recorded: dict[str, list[dict]], path: Path) -> Path:
     """Accuracy on training and on held-out equations, step by step."""
-    from attention_jax.report.figures import lines
+    from attention_jax.report.curves import lines
 
     series = {}
     for variant, runs in recorded.items():

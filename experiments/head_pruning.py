@@ -18,10 +18,10 @@ ceil(96 i / 10) of them for i = 0 to 9, without any further training, and the va
 multiplies them by heads / remaining heads of their layer; up to three tenths are decoded that way, too. As a control,
 a fifth and half of the heads are removed in random order.
 
-Voita's gates train on: each head of the encoder has a random gate that is 0 with a learnt probability, and the expected
-number of open gates is a term of the loss. The model with the gates that are open at the end is decoded, greedily, on
-test2016. A part of its change of BLEU is four more epochs of training; the control, the same epochs without gates, was
-not run.
+Voita's gates train on: each head of the encoder has a random gate that is 0 with a learned probability, and the
+expected number of open gates is a term of the loss. The model with the gates that are open at the end is decoded,
+greedily, on test2016. A part of its change of BLEU is four more epochs of training; the control, the same epochs
+without gates, was not run.
 
 Three seeds (1001 to 1003, AMD EPYC, 2026-11-24) have 33.9, 33.5 and 34.0 BLEU with all heads. A fifth of the heads
 costs 1.1, 1.5 and 0.5, so the median seed can spare a tenth and the claim is missed. With the others rescaled a fifth
@@ -241,7 +241,7 @@ def study(config: Config, directory) -> dict:
     import numpy as np
 
     from attention_jax import tasks
-    from attention_jax.report.figures import lines
+    from attention_jax.report.curves import lines
     from attention_jax.train.loop import train_one
 
     task = tasks.build(config)

@@ -68,7 +68,7 @@ def retrieved(d: int, stored: int, beta: float, flipped: int, seed: int) -> tupl
 
 
 def study(config: Config, directory: Path) -> dict:
-    from attention_jax.report.figures import lines
+    from attention_jax.report.curves import lines
 
     seed = config.train.seed
     found = np.array([capacity(d, config.data.samples, seed) for d in DIMENSIONS])

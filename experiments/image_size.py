@@ -17,13 +17,13 @@ import time
 
 import numpy as np
 
-from attention_jax.config import Claim, Config, Grid, Images, Optim, Train, Vit, replace
+from attention_jax.config import Claim, Config, Grid, Images, Optim, Train, ViTConfig, replace
 
 SIZES = (32, 64, 96, 128, 192, 256)
 
 
 def config() -> Config:
-    model = Vit(
+    model = ViTConfig(
         patch_size=16,
         hidden_size=512,
         mlp_dim=2048,
@@ -78,7 +78,7 @@ def step_seconds(config: Config, size: int) -> float:
 
 def study(config: Config, directory) -> dict:
     """{"ms_SIZE": milliseconds a step, "exponent": slope of log time over log size}; a figure of the times."""
-    from attention_jax.report.figures import lines
+    from attention_jax.report.curves import lines
 
     sizes = [size for size in SIZES if size <= config.data.pixels]
     seconds = [step_seconds(config, size) for size in sizes]

@@ -9,7 +9,7 @@ Cost: about 30 seconds on 2 cores
 One step of gradient descent on the context from w = 0 is attention without a softmax, sum_i y_i (x_i . G q) / N
 (von Oswald et al., proposition 1). The best G is a multiple of the identity, and the error that is left is
 E (y - f)^2 / d = (d + 1) / (N + d + 1) = 0.3548 for d = 10, N = 20. It is compared with softmax attention with a
-Gaussian score, which is the kernel regression of 1964 with a learnt width and scale. All train on fresh tasks by Adam.
+Gaussian score, which is the kernel regression of 1964 with a learned width and scale. All train on fresh tasks by Adam.
 """
 
 from pathlib import Path
@@ -37,7 +37,7 @@ def linear_attention(params, x, y, query):
 
 
 def kernel_regression(params, x, y, query):
-    """Nadaraya-Watson with a learnt width, and a learnt factor on its estimate."""
+    """Nadaraya-Watson with a learned width, and a learned factor on its estimate."""
     import jax.numpy as jnp
 
     from attention_jax.ops.attention import attend
@@ -86,7 +86,7 @@ def study(config: Config, directory: Path) -> dict:
     import jax
     import jax.numpy as jnp
 
-    from attention_jax.report.figures import lines
+    from attention_jax.report.curves import lines
 
     steps, seed = max(config.data.samples // BATCH, 20), config.train.seed
     matrix = 0.1 * jax.random.normal(jax.random.key(seed + 1), (DIMENSIONS, DIMENSIONS))
@@ -146,7 +146,7 @@ CLAIMS = (
         **WHEN,
     ),
     Claim(
-        "error of kernel regression with a learnt width - linear attention",
+        "error of kernel regression with a learned width - linear attention",
         "softmax_less_linear",
         None,
         "our expectation: the targets are linear",

@@ -6,9 +6,9 @@ Data: generated; sequences of 101 states of random chains of 3 states, the rows 
 Command: python launch.py reproduce induction_heads
 Cost: half a minute to 4 minutes a run of 1,600 steps on one CPU core, up to 11 with other work beside it; two models
 
-Each sequence has a chain of its own, so its transitions can only be learnt while it is read. The best prediction is the
-posterior mean, (n(i, j) + 1) / (n(i) + 3) after a state i: it costs 0.894 nats a state on the validation sequences. A
-prediction that counts the states but not their order, (n(j) + 1) / (t + 3), costs 0.121 more. The first layer tells
+Each sequence has a chain of its own, so its transitions can only be learned while it is read. The best prediction is
+the posterior mean, (n(i, j) + 1) / (n(i) + 3) after a state i: it costs 0.894 nats a state on the validation sequences.
+A prediction that counts the states but not their order, (n(j) + 1) / (t + 3), costs 0.121 more. The first layer tells
 each position which state preceded it, the second attends to the positions that were told the present state: an
 induction head. This takes both layers, so a model with two layers first stays where one layer ends, at the count of
 states, and then drops towards the bound. Of six seeds five end 0.012 to 0.017 nats above it; seed 1001 leaves the
@@ -18,7 +18,7 @@ is selected.
 
 from pathlib import Path
 
-from attention_jax.config import Claim, Config, LanguageModel, MarkovChains, Optim, Train, Withdrawn, replace
+from attention_jax.config import Claim, Config, LanguageModelConfig, MarkovChains, Optim, Train, Withdrawn, replace
 
 SEEDS = 3
 SOURCE = "Edelman et al. 2024, figure 1"
@@ -28,7 +28,7 @@ def config() -> Config:
     return Config(
         "induction_heads",
         MarkovChains(num_states=3, sequence_length=100, train_windows=3_200),
-        LanguageModel(num_layers=2, hidden_size=32, num_heads=1, mlp_dim=32, dropout=0.0, attention_dropout=0.0),
+        LanguageModelConfig(num_layers=2, hidden_size=32, num_heads=1, mlp_dim=32, dropout=0.0, attention_dropout=0.0),
         Optim("adam", learning_rate=5e-3, schedule="warmup_cosine", warmup_steps=50, clip_norm=1.0),
         Train(batch_size=32, total_epochs=16, steps_per_call=50),
     )
@@ -49,7 +49,7 @@ def sweep() -> dict[str, str]:
 
 def figure(recorded: dict[str, list[dict]], path: Path) -> Path:
     """Loss above the Bayes-optimal one, epoch by epoch; the dashed line is that of the count of states."""
-    from attention_jax.report.figures import lines
+    from attention_jax.report.curves import lines
 
     series, unigram = {}, 0.0
     for name, runs in recorded.items():

@@ -12,7 +12,7 @@ s' = A s + theta b, A = 0.5 I + 0.5 superdiagonal, b = +1 on the first 10 units 
 (s_0 - 1)^2. At rest s_0 = -6 theta, but the first steps of influence are positive, and a gradient that sees only those
 makes theta grow. Protocol: s = 1, theta = 0.5; an update (learning rate 1e-4) takes the loss after `length` more steps;
 after 3,000 updates the system runs 100 steps at rest, and its loss is the result. Forward mode updates after every
-step. Randomised blocks have geometric lengths of mean 16. Everything is in float64.
+step. Randomized blocks have geometric lengths of mean 16. Everything is in float64.
 """
 
 from pathlib import Path
@@ -30,8 +30,8 @@ PEER = {
 }
 """The numbers of the second program, as influence_balancing_peer.json has them."""
 UNITS, POSITIVE, RATE, SETTLE = 23, 10, 1e-4, 100
-RANDOMISED = 5
-"""Seeds of the randomised truncation."""
+RANDOMIZED = 5
+"""Seeds of the randomized truncation."""
 
 
 def config() -> Config:
@@ -52,7 +52,7 @@ def losses(updates: int, length: int | str, seed: int = 0) -> np.ndarray:
     import jax
     import jax.numpy as jnp
 
-    from attention_jax.ops import bptt
+    from attention_jax.ops.recurrent import bptt
 
     a, b = map(jnp.asarray, system())
 
@@ -93,14 +93,14 @@ def losses(updates: int, length: int | str, seed: int = 0) -> np.ndarray:
 def study(config: Config, directory: Path) -> dict:
     import jax
 
-    from attention_jax.report.figures import lines
+    from attention_jax.report.curves import lines
 
     with jax.enable_x64(True):
         runs = {f"truncation {n}": losses(config.data.updates, n) for n in (1, 10, 100)}
         runs["forward mode"] = losses(config.data.updates, "forward")
-        randomised = [losses(config.data.updates, "randomised", seed) for seed in range(RANDOMISED)]
+        randomized = [losses(config.data.updates, "randomised", seed) for seed in range(RANDOMIZED)]
     metrics = {f"loss.{name.replace(' ', '_')}": float(losses_after[-1]) for name, losses_after in runs.items()}
-    finals = [float(losses_after[-1]) for losses_after in randomised]
+    finals = [float(losses_after[-1]) for losses_after in randomized]
     metrics |= {f"loss.randomised_seed_{seed}": value for seed, value in enumerate(finals)}
     metrics |= {
         "loss.randomised_worst": max(finals),
@@ -109,7 +109,7 @@ def study(config: Config, directory: Path) -> dict:
     every = slice(None, -1, max(1, config.data.updates // 300))
     at = np.arange(config.data.updates)[every]
     curves = {name: (at, losses_after[every]) for name, losses_after in runs.items()} | {
-        "randomised, mean 16": (at, np.stack(randomised)[:, every])
+        "randomized, mean 16": (at, np.stack(randomized)[:, every])
     }
     lines(
         curves, directory / "figures" / "loss.png", xlabel="update", ylabel="loss", log="y", title="Influence balancing"
@@ -129,7 +129,7 @@ CLAIMS = (
     claim("truncation 100", "truncation_100", 3.15e-9, 3.25e-9),
     claim("forward mode", "forward_mode", 3.65e-17, 3.75e-17),
     Claim(
-        "randomised truncation, mean length 16: the worst of 5 seeds",
+        "randomized truncation, mean length 16: the worst of 5 seeds",
         "loss.randomised_worst",
         None,
         "Tallec & Ollivier 2017, figure 1: it converges",

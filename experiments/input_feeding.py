@@ -13,7 +13,7 @@ The model is small (width 128, 1,900 words a side, 630 steps of 128 short pairs)
 minutes. Numbers below are of seed 0 on an AMD EPYC, 2026-11-22, where no other seed is named. After six epochs feeding
 costs OpenNMT-py 0.08 nats a token (one seed: 3.61 without, 3.69 with) and our model 0.12 to 0.50 (six seeds: 0.12,
 0.14, 0.31, and in the replication 0.50, 0.35, 0.16). The sign is the same in every epoch but the first. OpenNMT-py is
-behind ours in both; it initialises uniformly within 0.1, and whether that is the cause was not studied. Whether feeding
+behind ours in both; it initializes uniformly within 0.1, and whether that is the cause was not studied. Whether feeding
 pays in a longer training, as in the paper, is not shown here.
 
 What makes it worse was found by one change at a time, with the schedule of `multi30k_scores`, 2,000 words and 420
@@ -43,7 +43,7 @@ sentences.
 import json
 from pathlib import Path
 
-from attention_jax.config import Claim, Config, Decode, Grid, Luong, Multi30k, Optim, Train, Withdrawn, replace
+from attention_jax.config import Claim, Config, Decode, Grid, LuongConfig, Multi30k, Optim, Train, Withdrawn, replace
 
 SIZES = {
     "hidden_size": 128,
@@ -63,7 +63,7 @@ def config() -> Config:
     return Config(
         "input_feeding",
         Multi30k(source="de", target="en", min_frequency=10, max_length=13, overlong="drop", max_buckets=1),
-        Luong(**SIZES, input_feeding=False, score="general"),
+        LuongConfig(**SIZES, input_feeding=False, score="general"),
         Optim(learning_rate=2e-3, schedule="warmup_cosine", warmup_steps=200, clip_norm=1.0),
         Train(total_epochs=6, label_smoothing=0.1, matmul_precision="bfloat16"),
         Decode(batch_size=500),
@@ -84,7 +84,7 @@ def variants() -> dict[str, Config]:
 
 def figure(recorded: dict[str, list[dict]], path: Path) -> Path:
     """Validation losses by epoch of the models with global attention, OpenNMT-py's beside ours."""
-    from attention_jax.report.figures import lines
+    from attention_jax.report.curves import lines
 
     peer = json.loads((Path(__file__).parent / "results" / "input_feeding_peer.json").read_text(encoding="utf-8"))
     histories = {name: [run["history"] for run in recorded[name]] for name in GLOBAL if name in recorded}

@@ -16,7 +16,7 @@ the checkpoint of the best validation BLEU. The default data are those of the sc
 counts 40,000 training sequences, so its own data may be others.
 """
 
-from attention_jax.config import BAR, Claim, Config, Decode, Luong, Optim, Reverse, Train, Withdrawn, replace
+from attention_jax.config import BAR, Claim, Config, Decode, LuongConfig, Optim, Reverse, Train, Withdrawn, replace
 
 SEEDS = 3
 
@@ -25,7 +25,7 @@ def config() -> Config:
     return Config(
         "joey_reverse",
         Reverse(),
-        Luong(hidden_size=128, embed_size=64, cell="lstm", score="general", readout_size=128),
+        LuongConfig(hidden_size=128, embed_size=64, cell="lstm", score="general", readout_size=128),
         Optim(learning_rate=3e-3, schedule="warmup_cosine", warmup_steps=200, clip_norm=1.0),
         Train(batch_size=128, total_epochs=12),
         Decode(batch_size=500, max_length=40),

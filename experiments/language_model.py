@@ -11,14 +11,14 @@ The last tenth of the text is held out: its first half for validation, which sel
 for the test.
 """
 
-from attention_jax.config import Config, LanguageModel, Optim, Sampling, TextFile, Train, replace
+from attention_jax.config import Config, LanguageModelConfig, Optim, Sampling, TextFile, Train, replace
 
 
 def config() -> Config:
     return Config(
         "language_model",
         TextFile(),
-        LanguageModel(
+        LanguageModelConfig(
             num_layers=2,
             hidden_size=128,
             num_heads=4,

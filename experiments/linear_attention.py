@@ -74,7 +74,7 @@ def study(config: Config, directory: Path) -> dict:
     import jax.numpy as jnp
 
     from attention_jax.ops.linear import Elu, recurrent
-    from attention_jax.report.figures import lines
+    from attention_jax.report.curves import lines
 
     arrays = jax.random.normal(jax.random.key(config.train.seed), (3, 1024, WIDTH))
     distance = lambda a, b: float(jnp.max(jnp.abs(a - b)) / jnp.max(jnp.abs(b)))

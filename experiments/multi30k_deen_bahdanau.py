@@ -17,7 +17,7 @@ have other initial values, weights are multiplied in bfloat16, and translations 
 therefore no better implementation of the same experiment.
 """
 
-from attention_jax.config import BAR, Bahdanau, Claim, Config, Decode, Multi30k, Optim, Train, Withdrawn
+from attention_jax.config import BAR, BahdanauConfig, Claim, Config, Decode, Multi30k, Optim, Train, Withdrawn
 
 SEEDS = 1
 SOURCE = "bentrevett/pytorch-seq2seq, tutorial 3"
@@ -27,7 +27,7 @@ def config() -> Config:
     return Config(
         "multi30k_deen_bahdanau",
         Multi30k(source="de", target="en", form="raw", tokenizer="spacy", lowercase=True, min_frequency=2),
-        Bahdanau(512, 256, "gru", readout="linear", embed_dropout=0.5),
+        BahdanauConfig(512, 256, "gru", readout="linear", embed_dropout=0.5),
         Optim(learning_rate=1e-3, clip_norm=1.0),
         Train(total_epochs=10, use_best=True, matmul_precision="bfloat16"),
         Decode(batch_size=500),

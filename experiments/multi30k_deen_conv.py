@@ -18,7 +18,18 @@ Ours has 39,730,692 parameters, the tutorial's 37,351,173, and multiplies weight
 here and 1.834 there; a higher BLEU is no better implementation of the same model.
 """
 
-from attention_jax.config import BAR, Claim, Config, Convolutional, Decode, Multi30k, Optim, Train, Withdrawn, replace
+from attention_jax.config import (
+    BAR,
+    Claim,
+    Config,
+    ConvolutionalConfig,
+    Decode,
+    Multi30k,
+    Optim,
+    Train,
+    Withdrawn,
+    replace,
+)
 
 SEEDS = 1
 SOURCE = "bentrevett/pytorch-seq2seq, tutorial 5"
@@ -28,7 +39,7 @@ def config() -> Config:
     return Config(
         "multi30k_deen_conv",
         Multi30k(source="de", target="en", form="raw", tokenizer="spacy", lowercase=True, min_frequency=2),
-        Convolutional(512, 256, num_layers=10, kernel_size=3, dropout=0.25),
+        ConvolutionalConfig(512, 256, num_layers=10, kernel_size=3, dropout=0.25),
         Optim(learning_rate=1e-3, clip_norm=0.1),
         Train(total_epochs=10, use_best=True, matmul_precision="bfloat16"),
         Decode(batch_size=500),

@@ -17,7 +17,7 @@ have other initial values, and translations may be longer. A higher BLEU is ther
 same experiment.
 """
 
-from attention_jax.config import BAR, Claim, Config, Decode, Multi30k, Optim, Sutskever, Train, Withdrawn
+from attention_jax.config import BAR, Claim, Config, Decode, Multi30k, Optim, SutskeverConfig, Train, Withdrawn
 
 SEEDS = 1
 SOURCE = "bentrevett/pytorch-seq2seq, tutorial 2"
@@ -27,7 +27,7 @@ def config() -> Config:
     return Config(
         "multi30k_deen_gru_context",
         Multi30k(source="de", target="en", form="raw", tokenizer="spacy", lowercase=True, min_frequency=2),
-        Sutskever(
+        SutskeverConfig(
             512,
             256,
             "gru",

@@ -18,7 +18,7 @@ in the paper. A higher BLEU is therefore no better implementation of the same ex
 notebook, with another BLEU, reverses the source, too.)
 """
 
-from attention_jax.config import BAR, Claim, Config, Decode, Multi30k, Optim, Sutskever, Train, Withdrawn
+from attention_jax.config import BAR, Claim, Config, Decode, Multi30k, Optim, SutskeverConfig, Train, Withdrawn
 
 SEEDS = 1
 SOURCE = "bentrevett/pytorch-seq2seq, tutorial 1"
@@ -36,7 +36,7 @@ def config() -> Config:
             min_frequency=2,
             reverse_source=True,
         ),
-        Sutskever(
+        SutskeverConfig(
             512,
             256,
             "lstm",

@@ -2,7 +2,7 @@
 
 Chapter: Transformer
 Source: bentrevett/pytorch-seq2seq, notebook 6, "Attention is All You Need" (its own run: 36.52 BLEU)
-Data: Multi30k, raw text, spaCy's tokenisation rules, lower-cased, words seen at least twice;
+Data: Multi30k, raw text, spaCy's tokenization rules, lower-cased, words seen at least twice;
   `--data.path DIR` reads the published files
 Command: python launch.py reproduce multi30k_deen_transformer
 Cost: 30 to 37 minutes on one CPU core for each of the two
@@ -20,7 +20,18 @@ with other settings and decodes with a beam; that it exceeds the notebook says n
 three fresh seeds have 38.5, 37.4 and 38.1 BLEU and the original run 38.9, so its bound of 38 is met in the median.
 """
 
-from attention_jax.config import BAR, Claim, Config, Decode, Multi30k, Optim, Train, Transformer, Withdrawn, replace
+from attention_jax.config import (
+    BAR,
+    Claim,
+    Config,
+    Decode,
+    Multi30k,
+    Optim,
+    Train,
+    TransformerConfig,
+    Withdrawn,
+    replace,
+)
 
 SOURCE = "bentrevett/pytorch-seq2seq, notebook 6"
 
@@ -29,7 +40,7 @@ def config() -> Config:
     return Config(
         "multi30k_deen_transformer",
         Multi30k(source="de", target="en", form="raw", tokenizer="spacy", lowercase=True, min_frequency=2),
-        Transformer(
+        TransformerConfig(
             3,
             3,
             hidden_size=256,

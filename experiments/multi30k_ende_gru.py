@@ -8,7 +8,7 @@ Command: python launch.py reproduce multi30k_ende_gru
 Cost: 43 minutes on one CPU core for the original seed, 64 to 86 for those of the replication, beside other work
 
 The decoder has two GRU transitions around the attention at every step. The encoder is bidirectional, of width 256, with
-layer normalisation of its annotations; embeddings have 128; dropout is 0.3 on embeddings and 0.5 on annotations and
+layer normalization of its annotations; embeddings have 128; dropout is 0.3 on embeddings and 0.5 on annotations and
 before the output; Adam 0.0004, batch 32, beam 12. BLEU is of lower-cased tokens with BPE undone.
 
 The published numbers are of a configuration (config/monomodal-en-de.conf) that differs: its output embeddings are not
@@ -18,7 +18,7 @@ penalty and takes the epoch of the best validation loss, with a patience of 5 ep
 (`--train.matmul-precision`).
 """
 
-from attention_jax.config import BAR, Claim, ConditionalGru, Config, Decode, Multi30k, Optim, Train, Withdrawn
+from attention_jax.config import BAR, Claim, ConditionalGRUConfig, Config, Decode, Multi30k, Optim, Train, Withdrawn
 
 SOURCE = "Caglayan et al. 2017, README of the code: one run"
 
@@ -27,7 +27,7 @@ def config() -> Config:
     return Config(
         "multi30k_ende_gru",
         Multi30k(source="en", target="de", form="bpe", tokenizer="bpe"),
-        ConditionalGru(
+        ConditionalGRUConfig(
             256,
             128,
             layer_norm=True,

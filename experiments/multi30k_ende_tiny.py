@@ -20,7 +20,18 @@ repository stops on the smoothed validation loss, ours on the loss without smoot
 protocol (until 2026-11-25 it was called the same).
 """
 
-from attention_jax.config import BAR, Claim, Config, Decode, Multi30k, Optim, Train, Transformer, Withdrawn, replace
+from attention_jax.config import (
+    BAR,
+    Claim,
+    Config,
+    Decode,
+    Multi30k,
+    Optim,
+    Train,
+    TransformerConfig,
+    Withdrawn,
+    replace,
+)
 
 SOURCE = "Wu et al. 2021 (ACL), table 2"
 
@@ -29,7 +40,7 @@ def config() -> Config:
     return Config(
         "multi30k_ende_tiny",
         Multi30k(source="en", target="de", form="bpe", tokenizer="bpe", joint_vocabulary=True, batch_tokens=8192),
-        Transformer(
+        TransformerConfig(
             4, 4, hidden_size=128, num_heads=4, mlp_dim=256, dropout=0.3, tied_embeddings="all", output_bias=False
         ),
         Optim(learning_rate=5e-3, schedule="inverse_sqrt", warmup_steps=2000, b2=0.98),

@@ -24,7 +24,7 @@ additive, scaled_dot, dot, concat and location, 4.4 with general, 3.8 and 7.0 wi
 too. With additive, scaled_dot and location the seeds disagree about the sign. The original runs, most of one seed, had
 lost with every score but scaled_dot (+0.4). These eight differences were claims (at least 0) before any run. They were
 removed on 2026-11-22, when seven were missed, and are claims again since 2026-11-23. One cause with general is the size
-of its scores, which put all weight on one word before anything is learnt (`input_feeding`): divided by sqrt(256)
+of its scores, which put all weight on one word before anything is learned (`input_feeding`): divided by sqrt(256)
 ("scaled_general") feeding costs no BLEU (36.6 with and without it, one seed) but 0.06 of validation loss (1.78 and
 1.72).
 
@@ -50,10 +50,10 @@ from attention_jax.config import (
     Config,
     Decode,
     Grid,
-    Luong,
+    LuongConfig,
     Multi30k,
     Optim,
-    Sutskever,
+    SutskeverConfig,
     Train,
     Withdrawn,
     replace,
@@ -74,7 +74,7 @@ def config() -> Config:
     return Config(
         "multi30k_scores",
         Multi30k(source="de", target="en", form="tok", min_frequency=2),
-        Luong(**SIZES, input_feeding=False, score="general"),
+        LuongConfig(**SIZES, input_feeding=False, score="general"),
         Optim(learning_rate=2e-3, schedule="warmup_cosine", warmup_steps=200, clip_norm=1.0),
         Train(total_epochs=6, label_smoothing=0.1, matmul_precision="bfloat16"),
         Decode(batch_size=500),
@@ -102,7 +102,7 @@ def first_steps(none: Config) -> dict[str, Config]:
 
 
 def variants() -> dict[str, Config]:
-    none = replace(config(), model=Sutskever(**SIZES, readout="tanh", readout_embedding=False))
+    none = replace(config(), model=SutskeverConfig(**SIZES, readout="tanh", readout_embedding=False))
     attending = {score: replace(config(), **{"model.score": score}) for score in SCORES}
     attending["scaled_general"] = replace(config(), **{"model.score": DIVIDED})
     for name, window in (("local-m", "monotonic"), ("local-p", "predictive")):
@@ -120,7 +120,7 @@ def sweep() -> dict[str, str]:
 
 
 def figure(recorded: dict[str, list[dict]], path: Path) -> Path:
-    from attention_jax.report.figures import bars
+    from attention_jax.report.curves import bars
 
     scores = {variant: [run["metrics"]["test.bleu"] for run in runs] for variant, runs in recorded.items()}
     names = [variant for variant in variants() if f"{variant}-feeding" in variants() or variant == "none"]

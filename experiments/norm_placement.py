@@ -1,4 +1,4 @@
-"""Why post-norm needs a warm-up: the gradient of the last feed-forward layer at initialisation, against depth.
+"""Why post-norm needs a warm-up: the gradient of the last feed-forward layer at initialization, against depth.
 
 Chapter: Transformer
 Source: Xiong et al. 2020, "On Layer Normalization in the Transformer Architecture" (ICML), theorem 1 and figure 3
@@ -7,13 +7,13 @@ Command: python launch.py reproduce norm_placement
 Cost: about 2 minutes on 2 cores
 
 Theorem 1: the norm of the last feed-forward layer's gradient is O(d sqrt(ln d)) in post-norm, whatever the depth L,
-and O(d sqrt(ln d / L)) in pre-norm. It is measured on decoder-only models of 4 to 32 layers with Glorot initialisation
-and no dropout, as the mean over 4 random initialisations and batches of tokens. The slope is that of the line fitted to
+and O(d sqrt(ln d / L)) in pre-norm. It is measured on decoder-only models of 4 to 32 layers with Glorot initialization
+and no dropout, as the mean over 4 random initializations and batches of tokens. The slope is that of the line fitted to
 log(norm) against log(L): the theorem says 0 and -1/2 (approached from above, as the embeddings' share of the residual
 stream shrinks with depth). As in the theorem the feed-forward layer has the model's width.
 """
 
-from attention_jax.config import Claim, Config, Grid, LanguageModel, replace
+from attention_jax.config import Claim, Config, Grid, LanguageModelConfig, replace
 
 SOURCE = "Xiong et al. 2020, theorem 1"
 DEPTHS = (4, 8, 16, 32)
@@ -21,7 +21,7 @@ DRAWS, BATCH, LENGTH, VOCABULARY = 4, 8, 16, 64
 
 
 def config() -> Config:
-    model = LanguageModel(
+    model = LanguageModelConfig(
         hidden_size=64,
         num_heads=1,
         mlp_dim=64,
@@ -38,7 +38,7 @@ def smoke() -> Config:
     return replace(config(), **{"model.hidden_size": 8, "model.mlp_dim": 8})
 
 
-def gradient_norm(model: LanguageModel, depth: int) -> float:
+def gradient_norm(model: LanguageModelConfig, depth: int) -> float:
     """Frobenius norm of the loss's gradient with respect to the last layer's second feed-forward kernel."""
     import jax
     import jax.numpy as jnp
@@ -70,7 +70,7 @@ def study(config: Config, directory) -> dict:
     """Norms of both placements at every depth, and their slopes in log-log."""
     import numpy as np
 
-    from attention_jax.report.figures import lines
+    from attention_jax.report.curves import lines
 
     metrics, curves = {}, {}
     for placement in ("post", "pre"):

@@ -7,7 +7,7 @@ Command: python launch.py reproduce ntm_copy
 Cost: about 30 seconds a seed on 2 cores
 
 The controller is an LSTM of 100 units with one read and one write head over 128 locations of 20 numbers. It trains on
-one sequence at a time, by centred RMSProp with momentum 0.9 as in the paper. An epoch has 2,500 sequences, all of them
+one sequence at a time, by centered RMSProp with momentum 0.9 as in the paper. An epoch has 2,500 sequences, all of them
 new, so that epoch 2 ends after 5,000. Costs are bits per sequence; wrong bits are counted over 20 sequences of each
 length. The validation sequences choose the epoch, other ones test it. The paper shows curves and prints no numbers: all
 bounds are our own.
@@ -20,7 +20,7 @@ In the replication two of five seeds make wrong bits at length 30 (1 and 124), w
 120 (453).
 """
 
-from attention_jax.config import NTM, Algorithmic, Claim, Config, Optim, Train, Withdrawn, replace
+from attention_jax.config import Algorithmic, Claim, Config, NTMConfig, Optim, Train, Withdrawn, replace
 
 SEEDS = 5
 SOURCE = "Graves et al. 2014, figure 3: a curve that is near 0 within tens of thousands"
@@ -30,7 +30,7 @@ def config() -> Config:
     return Config(
         "ntm_copy",
         Algorithmic("copy", sequences=10_000, epoch_sequences=2_500),
-        NTM(memory_init="learned"),
+        NTMConfig(memory_init="learned"),
         Optim("rmsprop", learning_rate=3e-4, schedule="warmup_cosine", momentum=0.9, b2=0.95, eps=1e-4, clip_norm=10.0),
         Train(
             batch_size=1,
@@ -82,7 +82,7 @@ CLAIMS = (
         "bits per sequence after 5,000 sequences, the median seed",
         "valid.bits_per_sequence",
         None,
-        "half of the seeds have learnt by then",
+        "half of the seeds have learned by then",
         kind="aim",
         epoch=2,
         at_most=0.05,

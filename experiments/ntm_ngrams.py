@@ -17,7 +17,18 @@ each). That the LSTM is further from the optimum became a claim after these runs
 sequences, three seeds of the NTM have 0.7 to 1.1 bits and three of the LSTM 9.5 to 10.5.
 """
 
-from attention_jax.config import BAR, NTM, Algorithmic, Claim, Config, Optim, StackedLSTM, Train, Withdrawn, replace
+from attention_jax.config import (
+    BAR,
+    Algorithmic,
+    Claim,
+    Config,
+    NTMConfig,
+    Optim,
+    StackedLSTMConfig,
+    Train,
+    Withdrawn,
+    replace,
+)
 from experiments.ntm_copy import CHOSE, REUSED
 
 SOURCE = "Graves et al. 2014, figure 13"
@@ -27,14 +38,14 @@ def config() -> Config:
     return Config(
         "ntm_ngrams",
         Algorithmic("ngrams", sequences=50_000, epoch_sequences=2_500, valid_sequences=400),
-        NTM(memory_init="learned"),
+        NTMConfig(memory_init="learned"),
         Optim("rmsprop", learning_rate=3e-4, schedule="warmup_cosine", momentum=0.9, b2=0.95, eps=1e-4, clip_norm=10.0),
         Train(batch_size=1, total_epochs=20, steps_per_call=250, best_metric="valid.bits_per_sequence", use_best=True),
     )
 
 
 def variants() -> dict[str, Config]:
-    return {"ntm": config(), "lstm": replace(config(), model=StackedLSTM(3, 128))}
+    return {"ntm": config(), "lstm": replace(config(), model=StackedLSTMConfig(3, 128))}
 
 
 def smoke() -> Config:

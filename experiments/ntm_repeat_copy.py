@@ -12,7 +12,7 @@ ones, those of `ntm_copy`, 0.004, 0.006 and 5.8 bits on the validation sequences
 sequences, 200 of them, have 0.004, 0.005 and 0.8 bits, but 200 fresh ones 19.3, 0.005 and 16.0: a few sequences fail
 altogether, and with 200 to choose the epoch such failures can be missed. So the claim is missed.
 
-Beyond training, the paper's machine generalises "almost perfectly" to twice the length (figure 8); at twice the number
+Beyond training, the paper's machine generalizes "almost perfectly" to twice the length (figure 8); at twice the number
 of repetitions it continues to repeat but can no longer count, because the number reaches it as a scalar larger than any
 in training. Ours does not go as far: at twice the length 22 % of the 32,000 bits are wrong with two of three seeds and
 0.4 % with the third; in the replication 14 %, 10 % and 0.7 %. With a feed-forward controller of 100 units at a rate of
@@ -20,7 +20,7 @@ in training. Ours does not go as far: at twice the length 22 % of the 32,000 bit
 wrong with two seeds.
 """
 
-from attention_jax.config import NTM, Algorithmic, Claim, Config, Optim, Train, Withdrawn, replace
+from attention_jax.config import Algorithmic, Claim, Config, NTMConfig, Optim, Train, Withdrawn, replace
 from experiments.ntm_copy import CHOSE, REUSED
 
 SEEDS = 3
@@ -30,7 +30,7 @@ def config() -> Config:
     return Config(
         "ntm_repeat_copy",
         Algorithmic("repeat_copy", sequences=40_000, epoch_sequences=2_500),
-        NTM(memory_init="learned"),
+        NTMConfig(memory_init="learned"),
         Optim("rmsprop", learning_rate=3e-4, schedule="warmup_cosine", momentum=0.9, b2=0.95, eps=1e-4, clip_norm=10.0),
         Train(batch_size=1, total_epochs=16, steps_per_call=500, best_metric="valid.bits_per_sequence", use_best=True),
     )

@@ -24,7 +24,7 @@ NaN. The paper clips every entry to [-10, 10] in the backward pass. With another
 passed this step and was still training at step 192,750.
 """
 
-from attention_jax.config import NTM, Algorithmic, Claim, Config, Optim, Train, Withdrawn, replace
+from attention_jax.config import Algorithmic, Claim, Config, NTMConfig, Optim, Train, Withdrawn, replace
 from experiments.ntm_copy import REUSED
 
 SOURCE = "Graves et al. 2014, figure 18: a curve that ends near 0"
@@ -34,7 +34,7 @@ def config() -> Config:
     return Config(
         "ntm_sort",
         Algorithmic("priority_sort", sequences=200_000, epoch_sequences=2_500),
-        NTM("feedforward", hidden_size=512, num_read_heads=8, num_write_heads=8),
+        NTMConfig("feedforward", hidden_size=512, num_read_heads=8, num_write_heads=8),
         Optim("rmsprop", learning_rate=3e-5, momentum=0.9, b2=0.95, eps=1e-4, clip_norm=50.0),
         Train(batch_size=1, total_epochs=80, steps_per_call=250, best_metric="valid.bits_per_sequence", use_best=True),
     )

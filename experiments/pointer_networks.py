@@ -19,7 +19,7 @@ the recorded accuracy is tuned on the test sets that it reports. Another seed (1
 has 0.949 and 0.860 on the same sets.
 """
 
-from attention_jax.config import BAR, Claim, Config, ConvexHulls, Optim, PointerNetwork, Train, Withdrawn, replace
+from attention_jax.config import BAR, Claim, Config, ConvexHulls, Optim, PointerNetworkConfig, Train, Withdrawn, replace
 
 SOURCE = "Vinyals et al. 2015, table 1, Ptr-Net trained on 5 to 50 points"
 DIFFERS = (
@@ -32,7 +32,7 @@ def config() -> Config:
     return Config(
         "pointer_networks",
         ConvexHulls(min_points=5, max_points=10, examples=1_000_000),
-        PointerNetwork(hidden_size=128),
+        PointerNetworkConfig(hidden_size=128),
         Optim(learning_rate=2e-3, schedule="warmup_cosine", warmup_steps=200, clip_norm=2.0),
         Train(batch_size=128, total_epochs=9, steps_per_call=100),
     )

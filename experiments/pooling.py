@@ -12,7 +12,7 @@ token and mean with three more in the replication. Accuracy is that of the last 
 chosen on them. Class token and mean differ by less than 0.01.
 """
 
-from attention_jax.config import Claim, Config, Grid, Images, Optim, Train, Vit, replace
+from attention_jax.config import Claim, Config, Grid, Images, Optim, Train, ViTConfig, replace
 
 SEEDS = 3
 POOLS = ("token", "mean", "attention")
@@ -22,7 +22,7 @@ def config() -> Config:
     return Config(
         "pooling",
         Images("fashion_mnist", standardize=True),
-        Vit(patch_size=7, hidden_size=64, mlp_dim=128, num_layers=2, num_heads=4, dropout=0.1),
+        ViTConfig(patch_size=7, hidden_size=64, mlp_dim=128, num_layers=2, num_heads=4, dropout=0.1),
         Optim(
             "adamw", learning_rate=2e-3, schedule="warmup_cosine", warmup_steps=200, weight_decay=0.05, clip_norm=1.0
         ),

@@ -110,7 +110,7 @@ def study(config: Config, directory: Path) -> dict:
     from attention_jax.ops.attention import attend
     from attention_jax.ops.linear import PositiveFeatures
     from attention_jax.ops.scores import Dot
-    from attention_jax.report.figures import lines
+    from attention_jax.report.curves import lines
 
     samples, seed = config.data.samples // 512 * 512, config.train.seed
     metrics, series = {}, {}

@@ -74,7 +74,7 @@ def study(config: Config, directory: Path) -> dict:
     import jax
     import jax.numpy as jnp
 
-    from attention_jax.report.figures import lines
+    from attention_jax.report.curves import lines
 
     with jax.enable_x64(True):
         rngs = jax.random.split(jax.random.key(config.train.seed), config.data.samples)

@@ -12,7 +12,7 @@ Transformer-XL's relative positions (`ops.biases:TransformerXLBias`), dropout wh
 commands where they take 50,000 of 256. "relative" has three layers of its own and Shaw's relative positions; "absolute"
 adds sinusoids to its word embeddings; both train for 5,440 steps. Nothing chooses the epoch: it is the last one.
 
-Protocol since 2026-11-23, as their conclusion asks for a generalisation validation set: the 1,472 commands of 27, 28
+Protocol since 2026-11-23, as their conclusion asks for a generalization validation set: the 1,472 commands of 27, 28
 and 30 actions ("valid_longer") choose among the models, the 1,152 of 32 to 48 ("test_longer") judge. The paper judges
 on all 2,624, which are easier.
 
@@ -34,7 +34,7 @@ Shaw's distances are clipped at 16, so all of them were seen; Transformer-XL's d
 they are scores on all commands longer than 26.
 """
 
-from attention_jax.config import Claim, Config, Decode, Grid, Optim, Scan, Train, Transformer, Withdrawn, replace
+from attention_jax.config import Claim, Config, Decode, Grid, Optim, Scan, Train, TransformerConfig, Withdrawn, replace
 
 SEEDS = 3
 LONGER = "Csordas et al. 2021, SCAN with a cutoff of 26"
@@ -44,7 +44,7 @@ def config() -> Config:
     return Config(
         "scan",
         Scan(cutoff=26, second_cutoff=30),
-        Transformer(
+        TransformerConfig(
             3,
             3,
             hidden_size=128,
@@ -77,7 +77,7 @@ def smoke() -> Config:
 
 
 def variants() -> dict[str, Config]:
-    layers = Transformer(3, 3, hidden_size=128, num_heads=8, mlp_dim=256, position_embedding="shaw")
+    layers = TransformerConfig(3, 3, hidden_size=128, num_heads=8, mlp_dim=256, position_embedding="shaw")
     relative = replace(config(), **{"model": layers, "train.total_epochs": 20})
     absolute = replace(relative, **{"model.position_embedding": "sinusoidal"})
     return {"universal": config(), "relative": relative, "absolute": absolute}

@@ -8,7 +8,7 @@ Cost: 70 to 640 seconds a score on one CPU core, depending on the other work bes
   additive: 53)
 
 The settings are those of nanoGPT on a CPU: 4 layers, 4 heads, width 128, learned positions, windows of 64, 12 of them
-a step, 2,000 steps of AdamW (1e-3, betas 0.9 and 0.99, decay 0.1 of the kernels), no dropout. Ours initialises weights
+a step, 2,000 steps of AdamW (1e-3, betas 0.9 and 0.99, decay 0.1 of the kernels), no dropout. Ours initializes weights
 after Glorot, has biases, and its learning rate ends at 0 instead of 1e-4. The loss is that of the whole last tenth of
 the text, where nanoGPT averages 20 batches of it. The same model is then trained with other scores for the same number
 of steps: the Gaussian kernel of 1964 with a learned width, which on keys of equal norm is the scaled dot product; a
@@ -25,7 +25,18 @@ its time was not measured on a quiet machine.
 
 from pathlib import Path
 
-from attention_jax.config import BAR, Claim, Config, Grid, LanguageModel, Optim, Shakespeare, Train, Withdrawn, replace
+from attention_jax.config import (
+    BAR,
+    Claim,
+    Config,
+    Grid,
+    LanguageModelConfig,
+    Optim,
+    Shakespeare,
+    Train,
+    Withdrawn,
+    replace,
+)
 
 PUBLISHED = 1.88
 SCORES = ("scaled_dot", "gaussian", "cosine", "additive")
@@ -43,7 +54,7 @@ def config() -> Config:
     return Config(
         "shakespeare",
         Shakespeare(),
-        LanguageModel(**sizes, dropout=0.0, attention_dropout=0.0),
+        LanguageModelConfig(**sizes, dropout=0.0, attention_dropout=0.0),
         Optim(
             "adamw",
             learning_rate=1e-3,
@@ -72,7 +83,7 @@ def sweep() -> dict[str, str]:
 
 
 def figure(recorded: dict[str, list[dict]], path: Path) -> Path:
-    from attention_jax.report.figures import bars
+    from attention_jax.report.curves import bars
 
     losses = {name: [run["metrics"]["valid.loss"] for run in runs] for name, runs in recorded.items()}
     names = [name for name in SCORES if name in losses]
@@ -103,7 +114,7 @@ CLAIMS = (
         PUBLISHED,
         "nanoGPT, README",
         kind="other protocol",
-        differs="Glorot initialisation, biases, a learning rate that ends at 0, and the loss of the whole validation "
+        differs="Glorot initialization, biases, a learning rate that ends at 0, and the loss of the whole validation "
         "text instead of 20 batches",
         variant="scaled_dot",
         at_most=1.93,

@@ -13,7 +13,7 @@ epochs, a rate of 0.003 instead of 0.002, widths of 16 to 64 instead of 128, and
 the validation dates. The runs of 2026-11-20 trained on the 5,000 of these, too, and have test metrics alone.
 """
 
-from attention_jax.config import Config, Dates, Decode, Grid, LuongSeq2seq, Optim, Train, replace
+from attention_jax.config import Config, Dates, Decode, Grid, LuongSeq2seqConfig, Optim, Train, replace
 
 SEEDS = 3
 SCORES = ("dot", "general", "concat", "additive")
@@ -24,7 +24,7 @@ def config() -> Config:
     return Config(
         "sweep_scores",
         Dates(reverse_source=True, validation=5_000),
-        LuongSeq2seq(hidden_size=64, score="general"),
+        LuongSeq2seqConfig(hidden_size=64, score="general"),
         Optim(learning_rate=3e-3, schedule="warmup_cosine", warmup_steps=100, clip_norm=5.0),
         Train(batch_size=32, total_epochs=2, steps_per_call=128, best_metric="valid.exact_match"),
         Decode(),

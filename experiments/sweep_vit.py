@@ -11,7 +11,7 @@ numbers are of large models on large data, and every combination is only measure
 images. The runs of 2026-11-20 trained on these, too, and have test metrics alone.
 """
 
-from attention_jax.config import Config, Grid, Images, Optim, Train, Vit, replace
+from attention_jax.config import Config, Grid, Images, Optim, Train, ViTConfig, replace
 
 SEEDS = 3
 PATCHES = (1, 2, 4)
@@ -22,7 +22,7 @@ def config() -> Config:
     return Config(
         "sweep_vit",
         Images(validation=200, crop_padding=1),
-        Vit(patch_size=2, hidden_size=64, mlp_dim=128, num_layers=2, num_heads=4, dropout=0.1),
+        ViTConfig(patch_size=2, hidden_size=64, mlp_dim=128, num_layers=2, num_heads=4, dropout=0.1),
         Optim("adamw", learning_rate=2e-3, schedule="warmup_cosine", warmup_steps=60, weight_decay=0.05),
         Train(batch_size=64, total_epochs=20, best_metric="valid.accuracy"),
     )

@@ -20,7 +20,7 @@ lost 0.38. In the replication, on validation dates, 200 steps gain with every se
 0.62 at the other rates.
 """
 
-from attention_jax.config import Claim, Config, Dates, Decode, Grid, Optim, Train, Transformer, Withdrawn, replace
+from attention_jax.config import Claim, Config, Dates, Decode, Grid, Optim, Train, TransformerConfig, Withdrawn, replace
 
 SEEDS = 3
 RATES = (0.001, 0.003, 0.01, 0.03)
@@ -31,7 +31,7 @@ def config() -> Config:
     return Config(
         "sweep_warmup",
         Dates(examples=10_000, validation=1_000),
-        Transformer(
+        TransformerConfig(
             num_encoder_layers=2,
             num_decoder_layers=2,
             hidden_size=64,

@@ -39,7 +39,18 @@ positions are better than sinusoids, by 0.85 BLEU, within the bound of 1, and by
 which is a miss.
 """
 
-from attention_jax.config import Claim, Config, Decode, Grid, Multi30k, Optim, Train, Transformer, Withdrawn, replace
+from attention_jax.config import (
+    Claim,
+    Config,
+    Decode,
+    Grid,
+    Multi30k,
+    Optim,
+    Train,
+    TransformerConfig,
+    Withdrawn,
+    replace,
+)
 
 SEEDS = 3
 SOURCE = "Vaswani et al. 2017, table 3: difference to the base row"
@@ -49,7 +60,7 @@ def config() -> Config:
     return Config(
         "table3_directions",
         Multi30k(source="en", target="de", min_frequency=10),
-        Transformer(
+        TransformerConfig(
             2, 2, hidden_size=128, num_heads=4, mlp_dim=256, dropout=0.1, tied_embeddings="output", output_bias=False
         ),
         Optim(learning_rate=2e-3, schedule="inverse_sqrt", warmup_steps=400, b2=0.98),

@@ -4,7 +4,7 @@ Chapter: Transformer
 Source: Vaswani et al. 2017, table 3, last column (millions)
 Data: none
 Command: python launch.py reproduce table3_parameters
-Cost: seconds: nothing is computed, `jax.eval_shape` only traces the initialisation
+Cost: seconds: nothing is computed, `jax.eval_shape` only traces the initialization
 
 The paper's vocabulary has "about 37,000" joint pieces; one table serves both languages and the output layer. With
 37,000 pieces every row but one is within 5 % of the paper: N = 2 has 33.7 million instead of 36. The base row has 63.1
@@ -20,7 +20,7 @@ the base model's width do not depend on the vocabulary; the three of another wid
 protocol.
 """
 
-from attention_jax.config import Claim, Config, Grid, Transformer, replace
+from attention_jax.config import Claim, Config, Grid, TransformerConfig, replace
 
 SOURCE = "Vaswani et al. 2017, table 3"
 STATED = 37_000
@@ -47,14 +47,14 @@ OTHER_WIDTHS = ("C: d 256", "C: d 1024", "big")
 
 
 def config() -> Config:
-    return Config("table3_parameters", None, Transformer(tied_embeddings="all", output_bias=False))
+    return Config("table3_parameters", None, TransformerConfig(tied_embeddings="all", output_bias=False))
 
 
 def smoke() -> Config:
     return config()
 
 
-def count(model: Transformer, vocabulary: int = VOCABULARY) -> int:
+def count(model: TransformerConfig, vocabulary: int = VOCABULARY) -> int:
     """How many parameters `model` has."""
     import jax
     import jax.numpy as jnp

@@ -22,7 +22,7 @@ from attention_jax.config import (
     Claim,
     Config,
     Optim,
-    RecurrentLanguageModel,
+    RecurrentLanguageModelConfig,
     TimeMachine,
     Train,
     Withdrawn,
@@ -36,7 +36,7 @@ def config() -> Config:
     return Config(
         "time_machine_gru",
         TimeMachine(),
-        RecurrentLanguageModel("gru", 32),
+        RecurrentLanguageModelConfig("gru", 32),
         Optim("sgd", learning_rate=4.0, clip_norm=1.0),
         Train(batch_size=1_024, total_epochs=50, steps_per_call=10, best_metric="valid.perplexity"),
     )

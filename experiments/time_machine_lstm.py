@@ -14,7 +14,16 @@ layer 6.69 in PyTorch, 6.94 in TensorFlow, 6.85 in JAX and 6.86 in MXNet. Ours s
 PyTorch, and is compared with that. Until 2026-11-23 it was compared with the one from scratch.
 """
 
-from attention_jax.config import Claim, Config, Optim, RecurrentLanguageModel, TimeMachine, Train, Withdrawn, replace
+from attention_jax.config import (
+    Claim,
+    Config,
+    Optim,
+    RecurrentLanguageModelConfig,
+    TimeMachine,
+    Train,
+    Withdrawn,
+    replace,
+)
 
 SEEDS = 3
 
@@ -23,7 +32,7 @@ def config() -> Config:
     return Config(
         "time_machine_lstm",
         TimeMachine(),
-        RecurrentLanguageModel("lstm", 32),
+        RecurrentLanguageModelConfig("lstm", 32),
         Optim("sgd", learning_rate=4.0, clip_norm=1.0),
         Train(batch_size=1_024, total_epochs=50, steps_per_call=10, best_metric="valid.perplexity"),
     )

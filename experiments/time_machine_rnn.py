@@ -10,7 +10,7 @@ The model reads windows of 32 characters, 10,000 to train and 5,000 to validate,
 rate of 1, and gradients are clipped to norm 1. The number is the validation perplexity after the last epoch, as the
 book plots it. The book prints two implementations of the same network. From scratch (9.5) it has 7.24 in PyTorch,
 7.43 in TensorFlow, 7.31 in JAX and 7.36 in MXNet; with the library's layer (9.6) 7.19 in PyTorch, 7.24 in TensorFlow
-and 7.32 in MXNet. Ours is initialised like the latter.
+and 7.32 in MXNet. Ours is initialized like the latter.
 
 At this learning rate training amplifies rounding, so a seed has another number on another processor. Seed 0 has 7.36 in
 the record and 7.62 on an AMD EPYC with avx512_bf16 (one core, 2026-11-24), with the code of commit 4f73ccc as with
@@ -24,7 +24,7 @@ from attention_jax.config import (
     Claim,
     Config,
     Optim,
-    RecurrentLanguageModel,
+    RecurrentLanguageModelConfig,
     TimeMachine,
     Train,
     Withdrawn,
@@ -38,7 +38,7 @@ def config() -> Config:
     return Config(
         "time_machine_rnn",
         TimeMachine(),
-        RecurrentLanguageModel("rnn", 32),
+        RecurrentLanguageModelConfig("rnn", 32),
         Optim("sgd", learning_rate=1.0, clip_norm=1.0),
         Train(batch_size=1_024, total_epochs=100, steps_per_call=10, best_metric="valid.perplexity"),
     )

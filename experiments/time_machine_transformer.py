@@ -8,13 +8,13 @@ Command: python launch.py reproduce time_machine_transformer
 Cost: about 3 minutes on 2 cores
 
 The same 10,000 training and 5,000 validation windows of 32 characters as in `time_machine_rnn`, and a small pre-norm
-Transformer with rotary positions. The windows hold only about 10,000 different characters, which a model can memorise,
+Transformer with rotary positions. The windows hold only about 10,000 different characters, which a model can memorize,
 so it has a dropout of 0.3. The bound is the best GRU from scratch of section 10.2, 6.68; the best model of these
 chapters is its GRU with the library's layer in PyTorch, 6.55. The epoch is chosen on the validation windows that are
 reported, where the book reports the last epoch.
 """
 
-from attention_jax.config import BAR, Claim, Config, LanguageModel, Optim, TimeMachine, Train, Withdrawn, replace
+from attention_jax.config import BAR, Claim, Config, LanguageModelConfig, Optim, TimeMachine, Train, Withdrawn, replace
 
 SEEDS = 3
 
@@ -23,7 +23,7 @@ def config() -> Config:
     return Config(
         "time_machine_transformer",
         TimeMachine(),
-        LanguageModel(num_layers=2, hidden_size=64, num_heads=4, mlp_dim=128, dropout=0.3, attention_dropout=0.1),
+        LanguageModelConfig(num_layers=2, hidden_size=64, num_heads=4, mlp_dim=128, dropout=0.3, attention_dropout=0.1),
         Optim(
             "adamw",
             learning_rate=3e-3,

@@ -1,8 +1,8 @@
-"""Cutting gradients short on The Time Machine: full, truncated and randomised backpropagation through time.
+"""Cutting gradients short on The Time Machine: full, truncated and randomized backpropagation through time.
 
 Chapter: training theory
 Source: Dive into Deep Learning 9.7.1.4: in practice truncation works as well as the full gradient,
-  randomised truncation no better
+  randomized truncation no better
 Data: The Time Machine; `--data.path timemachine.txt.gz` reads the published file
 Command: python launch.py reproduce time_machine_truncation
 Cost: half a minute on 2 cores for each of 3 variants and 3 seeds
@@ -10,7 +10,7 @@ Cost: half a minute on 2 cores for each of 3 variants and 3 seeds
 The model is that of `time_machine_rnn`. Its gradients go back over all 32 steps of a window, are cut every 8 steps, or
 are cut at random every 8 steps on average. The program runs the same steps in all three (a cut multiplies by zero), so
 seconds differ little; truncation saves memory in streams without end. Truncated gradients are better than full ones
-with all six seeds, by 0.05 to 0.34 of perplexity; randomised ones are better with seeds 0 to 2 and worse with 1001 to
+with all six seeds, by 0.05 to 0.34 of perplexity; randomized ones are better with seeds 0 to 2 and worse with 1001 to
 1003, by 0.01 to 0.30. The full ones are the computation of `time_machine_rnn`, with equal results for seeds 1001 to
 1003. The two orders became claims after the first seed had run (2026-11-20).
 """

@@ -24,7 +24,7 @@ from attention_jax.config import (
     Optim,
     Reverse,
     Train,
-    Transformer,
+    TransformerConfig,
     Withdrawn,
     replace,
 )
@@ -45,7 +45,7 @@ def config() -> Config:
             packing=256,
             languages=("en", "de"),
         ),
-        Transformer(
+        TransformerConfig(
             6, 6, hidden_size=512, num_heads=8, mlp_dim=2048, dropout=0.1, tied_embeddings="all", output_bias=False
         ),
         Optim(learning_rate=512**-0.5 * WARMUP**-0.5, schedule="inverse_sqrt", warmup_steps=WARMUP, b2=0.98, eps=1e-9),

@@ -11,7 +11,7 @@ A tenth of the sources is held out for validation, which selects the checkpoint,
 each). The presets base and big have the paper's sizes, for millions of pairs and a GPU or TPU: --preset base.
 """
 
-from attention_jax.config import Config, Corpus, Decode, Optim, Train, Transformer, replace
+from attention_jax.config import Config, Corpus, Decode, Optim, Train, TransformerConfig, replace
 
 
 def config() -> Config:
@@ -20,7 +20,9 @@ def config() -> Config:
         Corpus(
             examples=2_000, tokenizer="sentencepiece", vocabulary_size=2_000, overlong="drop", held_out_fraction=0.1
         ),
-        Transformer(2, 2, hidden_size=128, num_heads=4, mlp_dim=256, norm="pre", dropout=0.2, tied_embeddings="output"),
+        TransformerConfig(
+            2, 2, hidden_size=128, num_heads=4, mlp_dim=256, norm="pre", dropout=0.2, tied_embeddings="output"
+        ),
         Optim(learning_rate=2e-3, schedule="warmup_cosine", warmup_steps=200, clip_norm=1.0, b2=0.98),
         Train(batch_size=64, total_epochs=40, max_steps=2_500, label_smoothing=0.1, use_best=True),
         Decode(beam_size=4),

@@ -13,14 +13,14 @@ pixels from 0 to 1, no augmentation. As in the book, accuracy is measured on the
 of the last epoch is reported. The settings are the book's, and no epoch is chosen.
 """
 
-from attention_jax.config import BAR, Claim, Config, Images, Optim, Train, Vit, Withdrawn, replace
+from attention_jax.config import BAR, Claim, Config, Images, Optim, Train, ViTConfig, Withdrawn, replace
 
 
 def config() -> Config:
     return Config(
         "vit_fashion_mnist",
         Images("fashion_mnist", pixels=96),
-        Vit(
+        ViTConfig(
             patch_size=16,
             hidden_size=512,
             mlp_dim=2048,

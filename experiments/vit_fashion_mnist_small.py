@@ -23,14 +23,14 @@ images as augmented), and 0.9224 with rotary positions and the stem instead of s
 differ by less than 10,000 images can tell. The recorded runs "vit" (0.9224) and "resnet" (0.8962) are of that protocol.
 """
 
-from attention_jax.config import Claim, Config, Grid, Images, Optim, ResNet, Train, Vit, Withdrawn, replace
+from attention_jax.config import Claim, Config, Grid, Images, Optim, ResNetConfig, Train, ViTConfig, Withdrawn, replace
 
 
 def config() -> Config:
     return Config(
         "vit_fashion_mnist_small",
         Images("fashion_mnist", standardize=True, validation=5_000, crop_padding=1, flip=True, erase=0.25),
-        Vit(
+        ViTConfig(
             4,
             128,
             256,
@@ -56,7 +56,7 @@ def config() -> Config:
 
 
 def variants() -> dict[str, Config]:
-    resnet = replace(config(), model=ResNet(widths=(16, 32, 64), blocks_per_stage=1, num_groups=8))
+    resnet = replace(config(), model=ResNetConfig(widths=(16, 32, 64), blocks_per_stage=1, num_groups=8))
     return {"vit-validated": config(), "resnet-validated": replace(resnet, **{"train.total_epochs": 5})}
 
 

@@ -12,8 +12,8 @@ The recipe is configs/vit_s16_i1k.py of big_vision, line by line:
 * as published: 99 % of the training images train, 1 % validate; batches of 1,024; 90 epochs; inception crops of 5 to
   100 % of the area, flips, RandAugment(2, 10), pixels from -1 to 1; evaluation of the middle 224 pixels, the smaller
   side resized to 256 by area; mixup 0.2 with one share of at least 1/2 per step, and the previous image as partner.
-* as published, oddities included (ops/randaugment.py): Solarize has threshold 256 and so does nothing; Contrast blends
-  with level 196 whatever the image; shears keep a corner in place.
+* as published, oddities included (ops/images/randaugment.py): Solarize has threshold 256 and so does nothing; Contrast
+  blends with level 196 whatever the image; shears keep a corner in place.
 * as published: ViT-S/16 with fixed 2-D sinusoids, mean pooling, a linear map of 384 with tanh before the classifier
   (`rep_size`), whose weights start as zeros, no dropout. Adam at 1e-3 with its first moment in bfloat16, 10,000 steps
   of warm-up, cosine to 0, gradients clipped to norm 1, decay of 1e-4 of the kernels alone (decoupled, not multiplied by
@@ -27,7 +27,7 @@ The recipe is configs/vit_s16_i1k.py of big_vision, line by line:
   compute in bfloat16; there they are float32, which a TPU multiplies in bfloat16.
 """
 
-from attention_jax.config import BAR, VIT_SIZES, Claim, Config, Images, Optim, Train, Vit, Withdrawn, replace
+from attention_jax.config import BAR, VIT_SIZES, Claim, Config, Images, Optim, Train, ViTConfig, Withdrawn, replace
 
 
 def config() -> Config:
@@ -45,7 +45,7 @@ def config() -> Config:
             mixup=0.2,
             mixup_rolled=True,
         ),
-        Vit(
+        ViTConfig(
             patch_size=16,
             pool="mean",
             position_embedding="sinusoidal",
@@ -97,7 +97,7 @@ CLAIMS = (
         0.765,
         "Beyer et al. 2022, table 1",
         kind="other protocol",
-        differs="initialisation, GELU, LayerNorm's epsilon, which 1 % validates, bfloat16 layers (the file lists them)",
+        differs="initialization, GELU, LayerNorm's epsilon, which 1 % validates, bfloat16 layers (the file lists them)",
         at_least=0.76,
         since="2026-11-20",
     ),

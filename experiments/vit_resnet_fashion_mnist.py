@@ -19,7 +19,7 @@ Three seeds (1001 to 1003, AMD EPYC, 2026-11-24) give the ViT 0.870, 0.871 and 0
 rate 0.003, every ResNet at 0.01, the largest of the three, so that a higher rate may still gain something.
 """
 
-from attention_jax.config import Claim, Config, Grid, Images, Optim, ResNet, Train, Vit, replace
+from attention_jax.config import Claim, Config, Grid, Images, Optim, ResNetConfig, Train, ViTConfig, replace
 
 SEEDS = 3
 RATES = (1e-3, 3e-3, 1e-2)
@@ -30,14 +30,14 @@ def config() -> Config:
     return Config(
         "vit_resnet_fashion_mnist",
         Images("fashion_mnist", standardize=True, validation=5_000),
-        Vit(patch_size=4, hidden_size=64, mlp_dim=160, num_layers=2, num_heads=4, dropout=0.1),
+        ViTConfig(patch_size=4, hidden_size=64, mlp_dim=160, num_layers=2, num_heads=4, dropout=0.1),
         Optim("adamw", schedule="warmup_cosine", warmup_steps=200, weight_decay=0.05, clip_norm=1.0),
         Train(batch_size=128, total_epochs=5, best_metric="valid.accuracy"),
     )
 
 
 def variants() -> dict[str, Config]:
-    resnet = ResNet(widths=(16, 32, 64), blocks_per_stage=1, stem="large", num_groups=8)
+    resnet = ResNetConfig(widths=(16, 32, 64), blocks_per_stage=1, stem="large", num_groups=8)
     return {"vit": config(), "resnet": replace(config(), model=resnet)}
 
 

@@ -14,7 +14,7 @@ import scipy
 from tiny import builder
 
 from attention_jax import Gaussian, attention_weights, config as configs, dense
-from attention_jax.ops.normalisers import Sigmoid, Softmax, Sparsemax, StudentKernel
+from attention_jax.ops.normalizers import Sigmoid, Softmax, Sparsemax, StudentKernel
 from attention_jax.report.attention_data import Attention, AttentionRecord, Axis, Prediction
 from attention_jax.report.attention_page import page
 from attention_jax.views import run_figures, view_of
@@ -202,8 +202,8 @@ def test_a_text_cannot_break_the_page(opened):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_can_be_read_on_every_depth_of_colour(opened, scheme):
-    """Contrast of at least 4.5, also where a token is coloured with all of a head's weight (WCAG 2, AA)."""
+def test_text_can_be_read_on_every_depth_of_color(opened, scheme):
+    """Contrast of at least 4.5, also where a token is colored with all of a head's weight (WCAG 2, AA)."""
     feature = {"name": "prefers-color-scheme", "value": scheme}
     opened.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
     names = opened.driver.execute_script(
@@ -216,9 +216,9 @@ def test_text_can_be_read_on_every_depth_of_colour(opened, scheme):
     assert min(contrast(faint, on) for on in (paper, panel)) >= 4.5 and contrast(paper, text) > 10
 
 
-def luminance(colour: str) -> float:
+def luminance(color: str) -> float:
     """Relative luminance of #rrggbb (WCAG 2)."""
-    parts = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+    parts = np.array([int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)])
     linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
     return float(linear @ [0.2126, 0.7152, 0.0722])
 
@@ -239,7 +239,7 @@ def test_switching_a_point_off_is_regression_without_it(chromium, tmp_path):
     assert opened.complaints() == []
 
 
-REMOVED = {  # {normaliser: Attention.without_key}
+REMOVED = {  # {normalizer: Attention.without_key}
     Softmax(sink=0.5): "divided",
     StudentKernel(): "divided",
     Sigmoid(-1.0): "unchanged",
@@ -247,19 +247,19 @@ REMOVED = {  # {normaliser: Attention.without_key}
 }
 
 
-@pytest.mark.parametrize("normalise", REMOVED, ids=lambda normalise: type(normalise).__name__)
-def test_a_key_is_switched_off_as_its_normaliser_has_it(normalise, chromium, tmp_path):
+@pytest.mark.parametrize("normalizer", REMOVED, ids=lambda normalizer: type(normalizer).__name__)
+def test_a_key_is_switched_off_as_its_normalizer_has_it(normalizer, chromium, tmp_path):
     scores, allowed = jnp.asarray(RNG.normal(size=(5, 5)) - 2.5, jnp.float32), jnp.tril(jnp.ones((5, 5), bool))
-    weights = np.asarray(normalise.weights(scores, allowed))
-    shown = Attention("encoder", weights[None, None], Axis(WORDS[:5]), Axis(WORDS[:5]), without_key=REMOVED[normalise])
+    weights = np.asarray(normalizer.weights(scores, allowed))
+    shown = Attention("encoder", weights[None, None], Axis(WORDS[:5]), Axis(WORDS[:5]), without_key=REMOVED[normalizer])
     one = AttentionRecord("one", (Prediction("out", (shown,)),))
     opened = Opened(chromium, page([one], "a run").save(tmp_path / "look.html"), "#token=4")
     bits = scipy.stats.entropy(weights[4], base=2)
     assert f"Entropy {bits:.2f} bits" in opened.status
     opened.one("#keys [data-i='1']").click()
     time.sleep(0.3)  # the address follows later
-    may = REMOVED[normalise] != "unknown"
-    left = normalise.weights(scores, allowed.at[:, 1].set(False)) if may else weights
+    may = REMOVED[normalizer] != "unknown"
+    left = normalizer.weights(scores, allowed.at[:, 1].set(False)) if may else weights
     np.testing.assert_allclose(opened.table()[:, 0], left[4], atol=2e-4)
     assert ("Press a key" in opened.one("#hint").text) == may == ("off=1" in opened.driver.current_url)
     assert opened.complaints() == []
@@ -338,7 +338,7 @@ def test_lines_go_from_a_token_to_what_each_head_attends_to(pieces):
     depth = np.sqrt(np.minimum(weights[1, :, 4] / weights.max(), 1))
     shown = np.where(depth < 0.03, 0, depth)  # a weight below a thousandth of the largest has no line
     np.testing.assert_allclose(np.array([opacity for opacity, _, _ in drawn]).reshape(3, 6), shown, atol=2e-3)
-    assert len({colour for _, _, colour in drawn}) == 3 == len(opened.all("#lines-heads .swatch"))
+    assert len({color for _, _, color in drawn}) == 3 == len(opened.all("#lines-heads .swatch"))
 
 
 def test_the_sentence_is_right_as_soon_as_a_key_is_off(pieces):
@@ -381,7 +381,7 @@ def test_a_memory_is_looked_at_over_time(chromium, tmp_path):
 
 def test_the_numbers_are_those_of_the_model(chromium, tmp_path):
     """From a model's intermediates through task, page and script to the table that a reader sees."""
-    task = builder(tmp_path)(configs.NTM(hidden_size=8, num_locations=8, word_size=4))
+    task = builder(tmp_path)(configs.NTMConfig(hidden_size=8, num_locations=8, word_size=4))
     params = jax.jit(task.init)(jax.random.PRNGKey(0))
     text = "10110010 01101100"
     opened = Opened(chromium, run_figures.attention_page(task, params, [text]).save(tmp_path / "look.html"), "#token=4")

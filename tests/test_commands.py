@@ -5,7 +5,9 @@ import json
 
 import pytest
 
-from attention_jax import InputError, cli, commands, config as configs
+from attention_jax import config as configs
+from attention_jax.cli import command_options, commands
+from attention_jax.errors import InputError
 from attention_jax.files import write_json
 from experiments import translate_files
 
@@ -52,7 +54,7 @@ def test_a_command_imports_the_code_that_a_run_names_only_if_it_is_trusted(
     def ask(*_, trust_code=None, **__):
         raise Asked(trust_code)
 
-    for place in ("attention_jax.load_run", "attention_jax.saved_run.read_config"):
+    for place in ("attention_jax.load_run", "attention_jax.runs.saved.read_config"):
         monkeypatch.setattr(place, ask, raising=False)
     write_json(tmp_path / "run" / "result.json", {})
     (tmp_path / "run" / "final").mkdir()
@@ -65,7 +67,7 @@ def test_a_command_imports_the_code_that_a_run_names_only_if_it_is_trusted(
 
 
 def test_the_preset_and_the_weights_of_a_new_run_are_refused_for_one_that_has_begun(tmp_path):
-    asked = cli.Train("translate_files", out=str(tmp_path), resume=True)
+    asked = command_options.Train("translate_files", out=str(tmp_path), resume=True)
     [preset, *_] = translate_files.presets()
     write_json(tmp_path / "config.json", json.loads(json.dumps(configs.to_json(translate_files.config()))))
     assert commands.config_before(asked) == translate_files.config()

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from attention_jax import InputError
 from attention_jax.decode import beam_search, greedy, largest, penalty, sample, truncated
+from attention_jax.errors import InputError
 from attention_jax.ops.shared import BeamKVCache, ancestor_mask, mark_self
 
 PAD, BOS, EOS = 0, 1, 2

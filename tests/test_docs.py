@@ -4,7 +4,8 @@ import re
 import shlex
 from pathlib import Path
 
-from attention_jax import catalogue, cli, commands
+from attention_jax.claims import catalog
+from attention_jax.cli import command_options, commands
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -19,7 +20,7 @@ def without_errors(page: Path) -> str:
 
 def test_commands_and_experiments_of_the_pages_exist():
     benches = {path.stem for path in (ROOT / "benchmarks").glob("[!_]*.py")}
-    names = {"bench": benches} | {word: {*catalogue.names(), *NAMES} for word in ("train", "reproduce", "sweep")}
+    names = {"bench": benches} | {word: {*catalog.names(), *NAMES} for word in ("train", "reproduce", "sweep")}
     for page in PAGES:
         for command, name in re.findall(r"python launch\.py ([a-z][\w-]*)(?: ([a-z]\w*))?", without_errors(page)):
             assert command in commands.COMMANDS, f"{page.name}: {command}"
@@ -31,13 +32,13 @@ def options_of_commands(page: Path) -> list[list[str]]:
     text = without_errors(page).replace("\\\n", " ")
     lines = re.findall(r"python launch\.py ((?:train|sweep) [^`\n]* --[^`\n]*)", text)
     every = [shlex.split(line, comments=True) for line in lines]
-    return [words for words in every if words[1] in catalogue.names()]
+    return [words for words in every if words[1] in catalog.names()]
 
 
 def test_options_of_the_pages_exist():
-    kinds = {"train": cli.Train, "sweep": cli.Sweep}
+    kinds = {"train": command_options.Train, "sweep": command_options.Sweep}
     every = {tuple(words) for page in PAGES for words in options_of_commands(page)}
     assert len(every) > 20
     for command, *words in sorted(every):
-        config = lambda asked: catalogue.load_experiment(asked.experiment).config()
-        assert cli.parse_with_config(kinds[command], words, config)[0].experiment == words[0]
+        config = lambda asked: catalog.load_experiment(asked.experiment).config()
+        assert command_options.parse_with_config(kinds[command], words, config)[0].experiment == words[0]

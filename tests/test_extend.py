@@ -18,7 +18,7 @@ BLOCK = re.compile(r"^```python\n# (\S+\.py)\n(.*?)^```$", re.DOTALL | re.MULTIL
 ATTENDS = """
 import jax, jax.numpy as jnp, numpy as np
 from attention_jax.ops.attention import attend
-from mine.normalisers import SquarePlus
+from mine.normalizers import SquarePlus
 from mine.rules import Recency, Strided
 from mine.scores import Radial
 
@@ -42,10 +42,10 @@ for implementation in ("plain", "fused"):
 scores = query @ key.T / 2
 values = scores + np.sqrt(scores**2 + 0.3)
 by_hand = (values / values.sum(1, keepdims=True)) @ value
-pooled = lambda width, i: attend(query, key, value, normalise=SquarePlus(width), implementation=i).sum()
+pooled = lambda width, i: attend(query, key, value, normalizer=SquarePlus(width), implementation=i).sum()
 for implementation in ("plain", "fused"):
     np.testing.assert_allclose(pooled(jnp.float32(0.3), implementation), by_hand.sum(), rtol=1e-5)
-    assert jax.grad(pooled)(jnp.float32(0.3), implementation) != 0, "the normaliser has no gradient"
+    assert jax.grad(pooled)(jnp.float32(0.3), implementation) != 0, "the normalizer has no gradient"
 """
 
 SCORE_LEARNS = """
@@ -159,7 +159,7 @@ run = load_run("runs/parts", trust_code=True)
 shapes = {jax.tree_util.keystr(path): leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(run.params)}
 of = lambda *words: [shape for name, shape in shapes.items() if all(word in name for word in words)]
 assert of("attention_norm") == [(1, 1, 1)] and of("ffn", "kernel") == [(8, 8), (8, 8)] and not of("ffn", "bias")
-assert of("normaliser_width") == [(2,)] and of("score_widths") == [(2, 4)] and of("'key'", "kernel") == [(8, 4)]
+assert of("normalizer_width") == [(2,)] and of("score_widths") == [(2, 4)] and of("'key'", "kernel") == [(8, 4)]
 """
 
 
@@ -168,8 +168,8 @@ def test_the_parts_of_the_guide_train_and_predict(python, launch):
     command = re.search(
         r"^python launch.py (train language_model .*?)\n(?!  )", GUIDE.read_text(), re.DOTALL | re.MULTILINE
     )
-    [normaliser] = re.findall(r"--model.normaliser mine\.\S+", GUIDE.read_text(encoding="utf-8"))
-    command = f"{command[1]} {normaliser}".replace("\\", " ").replace('"', "")
+    [normalizer] = re.findall(r"--model.normalizer mine\.\S+", GUIDE.read_text(encoding="utf-8"))
+    command = f"{command[1]} {normalizer}".replace("\\", " ").replace('"', "")
     small = "--model.num-layers 1 --model.hidden-size 8 --model.num-heads 2 --model.mlp-dim 8 --decode.length 4"
     launch(
         f"{command} {small} --data.sequence-length 16 --data.text-file pairs.tsv --train.max-steps 2 --out runs/parts",

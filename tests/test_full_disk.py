@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from attention_jax import InputError
-from attention_jax.errors import explained
+from attention_jax.errors import InputError, explained
 from attention_jax.files import temporary, write_json
 
 ROOT = Path(__file__).resolve().parents[1]

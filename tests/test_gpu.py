@@ -17,7 +17,7 @@ import pytest
 from tiny import MODELS, builder, every_score
 
 from attention_jax import config as configs, tasks
-from attention_jax.catalogue import load_experiment
+from attention_jax.claims.catalog import load_experiment
 from attention_jax.ops import scores
 from attention_jax.ops.attention import attend
 from attention_jax.ops.masks import causal, lengths, window
@@ -42,7 +42,7 @@ def on_the_cpu():
 # --- attend -----------------------------------------------------------------------------------------------------------
 
 BATCH, HEADS, TOKENS, WIDTH = 2, 2, 64, 32
-SCORES = every_score(WIDTH) | {"Boxcar": scores.Boxcar(8.0), "Epanechikov": scores.Epanechikov(8.0)}
+SCORES = every_score(WIDTH) | {"Boxcar": scores.Boxcar(8.0), "Triangular": scores.Triangular(8.0)}
 """The arrays are about 4 apart: nobody is at the edge of a kernel, where rounding decides."""
 LENGTHS = np.array([64, 41], np.int32)
 MASKS = {
@@ -145,7 +145,7 @@ def test_three_training_steps_of_every_family_are_those_of_a_cpu(build, model):
     with on_the_cpu():
         theirs = losses_of_three_steps(build(model))
     np.testing.assert_allclose(ours, theirs, rtol=2e-3)
-    assert len(set(ours)) == 3, "nothing was learnt"
+    assert len(set(ours)) == 3, "nothing was learned"
 
 
 def small(seed: int):

@@ -16,8 +16,12 @@ from unittest import mock
 
 import pytest
 
-from attention_jax import InputError, catalogue, cli, config as configs, lifecycle, run_directory
+from attention_jax import config as configs
+from attention_jax.claims import catalog
+from attention_jax.cli import command_options
+from attention_jax.errors import InputError
 from attention_jax.files import one_at_a_time
+from attention_jax.runs import directory as run_directory, lifecycle
 
 ROOT = Path(__file__).resolve().parents[1]
 TINY = ["--data.examples", "600", "--model.hidden-size", "8", "--model.embed-size", "4", "--train.steps-per-call", "1"]
@@ -42,7 +46,7 @@ def launch_here(*arguments, cwd=ROOT) -> subprocess.CompletedProcess:
         with pytest.MonkeyPatch.context() as patch, contextlib.chdir(cwd):
             patch.setattr(sys, "argv", words)
             # It starts a thread that would end this worker some seconds after the SIGTERM of a later test.
-            patch.setattr("attention_jax.commands.end_on_sigterm", lambda: None)
+            patch.setattr("attention_jax.cli.commands.end_on_sigterm", lambda: None)
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
                 runpy.run_path(words[0], run_name="__main__")
     except SystemExit as stop:
@@ -91,26 +95,26 @@ COMMANDS = {
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_documents_its_options(command, capsys):
-    kind = getattr(cli, COMMANDS[command])
+    kind = getattr(command_options, COMMANDS[command])
     with pytest.raises(SystemExit) as stop:
-        cli.parse(kind, ["--help"])
+        command_options.parse(kind, ["--help"])
     assert stop.value.code == 0 and command in launch_here("--help").stdout
     shown = " ".join(re.sub(r"[│╭╰─╮╯]", " ", capsys.readouterr().out).split())
     assert " ".join(kind.__doc__.split()) in shown
     for field in dataclasses.fields(kind):
-        text = catalogue.field_docs(kind)[field.name]
+        text = catalog.field_docs(kind)[field.name]
         assert text and text in shown, field.name
 
 
 def test_the_list_is_by_chapter_and_narrow_in_a_pipe():
     lines = launch_here("list").stdout.splitlines()
-    assert [line for line in lines if line and not line.startswith("  ")] == list(catalogue.CHAPTERS)
+    assert [line for line in lines if line and not line.startswith("  ")] == list(catalog.CHAPTERS)
     assert max(map(len, lines)) <= 100
 
 
 def test_one_experiment_is_shown_whole():
     page = launch_here("list", "date_attention").stdout
-    experiment = catalogue.load_experiment("date_attention")
+    experiment = catalog.load_experiment("date_attention")
     assert max(map(len, page.splitlines())) <= 100
     words = " ".join(page.split())
     assert experiment.claim in words and all(" ".join(claim.text.split()) in words for claim in experiment.claims)
@@ -152,9 +156,9 @@ MISTAKES = {
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_one_line_that_names_it(mistake):
     words, said = MISTAKES[mistake]
-    default = catalogue.load_experiment("date_luong").config()
+    default = catalog.load_experiment("date_luong").config()
     with pytest.raises(InputError) as error:
-        cli.parse_with_config(cli.Train, ["date_luong", *words], lambda _: default)
+        command_options.parse_with_config(command_options.Train, ["date_luong", *words], lambda _: default)
     assert said in str(error.value) and re.search(r"; see launch.py train( date_luong)? --help$", str(error.value))
     assert not re.search(r"\n|[│╭╰╮╯─]|  ", str(error.value))
 
@@ -162,11 +166,11 @@ def test_a_mistake_is_one_line_that_names_it(mistake):
 @pytest.mark.parametrize("kind, metavar", [("Train", "NAME"), ("Predict", "RUN"), ("SweepReport", "DIR")])
 def test_a_required_argument_is_asked_for_by_name(kind, metavar):
     with pytest.raises(InputError, match=f": {metavar} .*required"):
-        cli.parse(getattr(cli, kind), [])
+        command_options.parse(getattr(command_options, kind), [])
 
 
 def test_options_may_stand_in_any_order_after_the_name():
-    default = catalogue.load_experiment("date_luong").config()
+    default = catalog.load_experiment("date_luong").config()
     words = [
         "date_luong",
         "--optim.learning-rate",
@@ -177,21 +181,23 @@ def test_options_may_stand_in_any_order_after_the_name():
         "x",
         "--data.no-reverse-source",
     ]
-    asked, config = cli.parse_with_config(cli.Train, words, lambda asked: default)
-    assert asked == cli.Train("date_luong", out="x", resume=True)
+    asked, config = command_options.parse_with_config(command_options.Train, words, lambda asked: default)
+    assert asked == command_options.Train("date_luong", out="x", resume=True)
     assert configs.differences(default, config) == {
         "data.reverse_source": (True, False), "model.hidden_size": (128, 3), "optim.learning_rate": (0.002, 0.1),
     }  # fmt: skip
-    asked, rest = cli.parse_known(cli.Reproduce, ["a", "b", "--data.path", "c", "--seeds", "2"])
+    asked, rest = command_options.parse_known(command_options.Reproduce, ["a", "b", "--data.path", "c", "--seeds", "2"])
     assert (asked.names, asked.seeds, rest) == (("a", "b"), 2, ["--data.path", "c"])
 
 
 def test_only_one_file_knows_the_parser():
     files = [*(ROOT / "attention_jax").rglob("*.py"), *(ROOT / "experiments").glob("*.py"), ROOT / "launch.py"]
-    assert [path.name for path in files if re.search(r"\b(import|from) tyro\b", path.read_text())] == ["cli.py"]
+    assert [path.name for path in files if re.search(r"\b(import|from) tyro\b", path.read_text())] == [
+        "command_options.py"
+    ]
 
 
-def test_misspelt_names_are_suggested():
+def test_misspelled_names_are_suggested():
     assert "date_luong" in refused("train", "date_loung", launch=launch)
     assert "train" in refused("trian", "date_luong")
     assert "--model.hidden-size" in refused("train", "date_luong", "--model.hiden-size", "3")
@@ -265,7 +271,7 @@ def test_a_computation_may_have_a_page_of_attention(tmp_path):
     for name, size in (("nadaraya_watson", 5_000), ("complexity", 0)):
         directory = tmp_path / name
         directory.mkdir()
-        config = configs.to_json(catalogue.load_experiment(name).config())
+        config = configs.to_json(catalog.load_experiment(name).config())
         (directory / "config.json").write_text(json.dumps(config))
         if size:
             assert launch_here("look", directory, "1.5", "--out", directory / "look.html").returncode == 0
@@ -348,14 +354,14 @@ def test_a_byte_that_is_not_utf_8_is_refused_before_training(tmp_path):
     place = f"{tmp_path}/caf\udce9"
     assert r"caf\udce9" in refused("train", "date_luong", *TINY, "--train.max-steps", "1", "--out", place)
     assert not list(tmp_path.iterdir())
-    config = configs.replace(catalogue.load_experiment("date_luong").smoke(), **{"train.max_steps": 1})
+    config = configs.replace(catalog.load_experiment("date_luong").smoke(), **{"train.max_steps": 1})
     with pytest.raises(InputError, match="UTF-8"):
         lifecycle.start(config, Path(place))
     assert not list(tmp_path.iterdir())
 
 
 def test_too_little_memory_is_one_line_and_leaves_nothing(tmp_path):
-    config = catalogue.load_experiment("date_luong").smoke()
+    config = catalog.load_experiment("date_luong").smoke()
     error = pytest.raises(InputError, match="memory is too small")
     with error:  # NumPy's
         lifecycle.start(configs.replace(config, **{"model.hidden_size": 10**9}), tmp_path / "x" / "r")
@@ -401,7 +407,11 @@ def test_every_repetition_of_over_counts(tmp_path):
 
 def test_every_repetition_of_facts_counts():
     words = ["transformer_base_wmt14", "--target", "v5e", "--facts", "classes=10", "--facts", "train_images=20", "30"]
-    assert sum(cli.parse(cli.Compile, words).facts, ()) == ("classes=10", "train_images=20", "30")
+    assert sum(command_options.parse(command_options.Compile, words).facts, ()) == (
+        "classes=10",
+        "train_images=20",
+        "30",
+    )
 
 
 def test_the_newest_run_is_the_one_with_the_greatest_number(tmp_path):
@@ -413,7 +423,7 @@ def test_the_newest_run_is_the_one_with_the_greatest_number(tmp_path):
 
 
 def test_two_processes_do_not_train_in_one_directory(tmp_path):
-    config = catalogue.load_experiment("date_luong").smoke()
+    config = catalog.load_experiment("date_luong").smoke()
     with one_at_a_time(tmp_path), pytest.raises(InputError, match="another process is at work in"):
         (tmp_path / "figures").mkdir()
         lifecycle.start(config, tmp_path, study=lambda config, directory: {"x": 1.0}, resume=True)
@@ -439,7 +449,7 @@ def test_a_second_reproduction_is_told_of_the_first(tmp_path):
 
 def test_resume_starts_a_run_that_has_nothing_saved_yet(tmp_path):
     (tmp_path / "figures").mkdir()  # killed before it said what it is
-    config = catalogue.load_experiment("date_luong").smoke()
+    config = catalog.load_experiment("date_luong").smoke()
     lifecycle.start(config, tmp_path, study=lambda config, directory: {"x": 1.0}, resume=True)
     assert run_directory.read_config(tmp_path) == config
     with pytest.raises(InputError, match="needs a run in"):  # of runs, but none
@@ -447,7 +457,7 @@ def test_resume_starts_a_run_that_has_nothing_saved_yet(tmp_path):
 
 
 def test_resume_refuses_foreign_checkpoints(tmp_path):
-    config = configs.Config("x", configs.Corpus(tsv_file=str(tmp_path / "absent.tsv")), configs.LuongSeq2seq())
+    config = configs.Config("x", configs.Corpus(tsv_file=str(tmp_path / "absent.tsv")), configs.LuongSeq2seqConfig())
     (tmp_path / "runs").mkdir()
     with pytest.raises(InputError, match="absent.tsv"):
         lifecycle.start(config, tmp_path / "runs" / "x" / "001")

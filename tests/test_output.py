@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from attention_jax import cli, config as configs, train_run
+from attention_jax import config as configs, train_run
+from attention_jax.cli import command_options
 from attention_jax.printing import Lasting, docstrings, prepare_streams
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -43,7 +44,7 @@ def test_what_is_printed_while_a_run_works_never_ends_it(tmp_path, monkeypatch, 
 
     with broken_pipe() as nobody:
         monkeypatch.setattr(sys, "stdout", nobody)
-        run = train_run(configs.Config("x", configs.Dates(), configs.LuongSeq2seq()), tmp_path / "r", study=study)
+        run = train_run(configs.Config("x", configs.Dates(), configs.LuongSeq2seqConfig()), tmp_path / "r", study=study)
         assert sys.stdout is nobody
     assert run.result["metrics"] == {"x": 1.0}
     assert capsys.readouterr().err == f"nothing can be printed any more (Broken pipe); {GOES_ON}"
@@ -78,7 +79,7 @@ def test_help_is_laid_out_in_any_width(columns, monkeypatch, capsys):
     prepare_streams()
     assert 40 <= int(os.environ["COLUMNS"]) <= 1000
     with pytest.raises(SystemExit) as stop:
-        cli.parse(cli.Translate, ["--help"])
+        command_options.parse(command_options.Translate, ["--help"])
     assert stop.value.code == 0 and "Translate a text file" in capsys.readouterr().out
 
 
@@ -87,8 +88,8 @@ def test_a_signal_in_the_parser_is_no_wrong_option():
         raise SystemExit(128 + signal.SIGTERM)
 
     with pytest.raises(SystemExit) as stop, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cli.tyro, "cli", lambda *_, **__: stopped(()))
-        cli.parse(cli.Evaluate, ["x"])
+        patch.setattr(command_options.tyro, "cli", lambda *_, **__: stopped(()))
+        command_options.parse(command_options.Evaluate, ["x"])
     assert stop.value.code == 128 + signal.SIGTERM
 
 

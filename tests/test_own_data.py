@@ -10,9 +10,11 @@ import pytest
 from PIL import Image
 from test_launch import launch_here
 
-from attention_jax import InputError, tasks
+from attention_jax import tasks
 from attention_jax.config import TextFile, replace
-from attention_jax.data import corpora, images, labelled_texts, text_windows
+from attention_jax.data import images, labeled_texts, text_windows
+from attention_jax.data.pairs import load_pairs
+from attention_jax.errors import InputError
 from attention_jax.printing import in_a_line
 from experiments import classify_images, classify_text, language_model, translate_files
 
@@ -140,12 +142,12 @@ IMAGES = classify_images.config().data
 def from_pairs(path: Path, content: bytes, **changes):
     path.write_bytes(content)
     options = replace(PAIRS, tsv_file=str(path), tokenizer="whitespace", **changes)
-    return corpora.load(options, 4)
+    return load_pairs(options, 4)
 
 
 def from_labels(path: Path, content: bytes, **changes):
     path.write_bytes(content)
-    return labelled_texts.load(replace(LABELS, tsv_file=str(path), **changes), 4)
+    return labeled_texts.load(replace(LABELS, tsv_file=str(path), **changes), 4)
 
 
 def from_text(path: Path, content: bytes, **changes):
@@ -218,7 +220,7 @@ def test_files_of_unequal_length_are_named(tmp_path):
     (tmp_path / "a").write_text("one\ntwo\n"), (tmp_path / "b").write_text("un\n")
     files = {"source_file": str(tmp_path / "a"), "target_file": str(tmp_path / "b")}
     with pytest.raises(InputError, match="equally many lines, but .*/a has 2 and .*/b 1"):
-        corpora.load(replace(PAIRS, **files, on_bad_record="skip"), 4)
+        load_pairs(replace(PAIRS, **files, on_bad_record="skip"), 4)
 
 
 def test_facts_about_pairs(tmp_path):
@@ -229,7 +231,7 @@ def test_facts_about_pairs(tmp_path):
     assert data.facts["pairs_left_out"] == 1 and data.facts["source_longest_tokens"] == 2
 
 
-def test_facts_about_labelled_texts(tmp_path):
+def test_facts_about_labeled_texts(tmp_path):
     content = b"".join(
         line + b"\n" for line in [*GOOD[from_labels], b"maybe\tx", b"no\ttext number 0", b"yes\t" + b"w " * 9]
     )
@@ -300,7 +302,7 @@ def test_a_preset_is_chosen_by_name_and_others_are_one_line(tmp_path):
 @pytest.mark.parametrize("share", [0.1, 0.4, 0.49])
 def test_some_texts_of_every_class_train(share):
     label = np.repeat([0, 1, 2, 3], [20, 4, 3, 1])
-    parts = labelled_texts.split(label, share)
+    parts = labeled_texts.split(label, share)
     assert sorted(np.concatenate(list(parts.values()))) == list(range(28))
     assert set(label[parts["train"]]) == {0, 1, 2, 3} and set(label[parts["test"]]) == {0, 1, 2}
     assert sum(label[parts["train"]] == 0) >= 2

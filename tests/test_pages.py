@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from programs import Programs
 
-from attention_jax import InputError, commands
+from attention_jax.cli import commands
+from attention_jax.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"

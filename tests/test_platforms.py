@@ -113,8 +113,8 @@ def test_the_loss_takes_its_rows_in_the_chunks_of_the_platform():
 )
 def test_rows_are_one_axis_on_a_cpu_alone(dtype, precision):
     """A TPU would copy to join the patches of all images: 64 of each of 3 images, 192 rows."""
-    options = configs.Vit(1, 16, 40, 1, 2, pool="mean", dtype=dtype)
-    model, images = vit.Vit(options, classes=5, image_size=8), jax.ShapeDtypeStruct((3, 8, 8, 1), jnp.float32)
+    options = configs.ViTConfig(1, 16, 40, 1, 2, pool="mean", dtype=dtype)
+    model, images = vit.ViT(options, classes=5, image_size=8), jax.ShapeDtypeStruct((3, 8, 8, 1), jnp.float32)
     params = jax.eval_shape(model.init, jax.random.key(0), images)
     with jax.default_matmul_precision(precision):
         texts = lowered(jax.jit(jax.grad(lambda params, images: model.apply(params, images)[0].sum())), params, images)
@@ -162,7 +162,7 @@ def test_convolutions_are_products_on_a_cpu_alone():
     assert {p: "stablehlo.convolution" in t for p, t in texts.items()} == {"cpu": False, "cuda": True, "tpu": True}
 
 
-DECODERS = [TRANSFORMER, *slow(configs.Bahdanau(**TRANSLATOR))]
+DECODERS = [TRANSFORMER, *slow(configs.BahdanauConfig(**TRANSLATOR))]
 
 
 @pytest.mark.parametrize("beams", [1, *slow(3)])

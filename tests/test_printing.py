@@ -4,9 +4,9 @@ import json
 
 from test_launch import launch_here
 
-from attention_jax import api
 from attention_jax.printing import escaped
 from attention_jax.report import watch
+from attention_jax.runs import api
 
 COMMANDS = "\x1b]0;mine\x07\x1b[2J\x9b2J\r\x08\x7f"
 

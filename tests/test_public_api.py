@@ -13,7 +13,10 @@ import numpy as np
 import pytest
 
 import attention_jax
-from attention_jax import InputError, api, catalogue, config as configs, errors, printing
+from attention_jax import config as configs, errors, printing
+from attention_jax.claims import catalog
+from attention_jax.errors import InputError
+from attention_jax.runs import api
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "attention_jax"
@@ -64,7 +67,7 @@ def test_a_name_that_does_not_exist_is_an_attribute_error():
 
 MECHANISMS = """
 import jax, jax.numpy as jnp, flax.linen as nn
-from attention_jax import MultiHeadAttention, Transformer, Vit, NTM, LanguageModel, Additive, ALiBi
+from attention_jax import MultiHeadAttention, Transformer, ViT, NTM, LanguageModel, Additive, ALiBi
 from attention_jax import Gaussian, attend, attention_weights, beam_search, causal, greedy, nadaraya_watson, window
 x = jnp.ones((4, 2))
 print(attend(x, x, x, score=Gaussian(), mask=causal() & window(2)).shape, nadaraya_watson(x, x, x, Gaussian()).shape)
@@ -152,8 +155,8 @@ PICTURES = [pytest.param(*names, marks=pytest.mark.slow) for names in (("PIL", "
 @pytest.mark.parametrize("package, pip", [("sacrebleu", "sacrebleu"), *PICTURES])
 def test_packages_of_the_end_are_missed_at_the_beginning(package, pip, tmp_path):
     code = (
-        "from attention_jax import train_run\nfrom attention_jax.config import Config, Dates, LuongSeq2seq\n"
-        f"train_run(Config('x', Dates(examples=300), LuongSeq2seq()), {str(tmp_path / 'run')!r})"
+        "from attention_jax import train_run\nfrom attention_jax.config import Config, Dates, LuongSeq2seqConfig\n"
+        f"train_run(Config('x', Dates(examples=300), LuongSeq2seqConfig()), {str(tmp_path / 'run')!r})"
     )
     done = python(code, without=(package,))
     assert f"InputError: this needs {package}, " in done.stderr and f"pip install {pip} " in done.stderr
@@ -165,10 +168,10 @@ def test_experiments_are_of_the_checkout_or_the_package(tmp_path):
     for directory in (package / "experiments", checkout / "experiments", elsewhere):
         directory.mkdir(parents=True)
     (checkout / "launch.py").touch()
-    assert catalogue.experiments_directory(package, here=elsewhere) == package / "experiments"
-    assert catalogue.experiments_directory(package, here=checkout) == checkout / "experiments"
-    assert catalogue.experiments_directory(checkout / "attention_jax", here=elsewhere) == checkout / "experiments"
-    assert ROOT / "experiments" == catalogue.ROOT and catalogue.CHECKOUT
+    assert catalog.experiments_directory(package, here=elsewhere) == package / "experiments"
+    assert catalog.experiments_directory(package, here=checkout) == checkout / "experiments"
+    assert catalog.experiments_directory(checkout / "attention_jax", here=elsewhere) == checkout / "experiments"
+    assert ROOT / "experiments" == catalog.ROOT and catalog.CHECKOUT
 
 
 def test_messages_name_the_command_line_that_the_user_has(monkeypatch):
@@ -184,11 +187,11 @@ Source: me,
   myself
 """
 
-from attention_jax.config import Config, Dates, Decode, LuongSeq2seq, Train
+from attention_jax.config import Config, Dates, Decode, LuongSeq2seqConfig, Train
 
 
 def config():
-    small = LuongSeq2seq(hidden_size=8, embed_size=4)
+    small = LuongSeq2seqConfig(hidden_size=8, embed_size=4)
     return Config("mine", Dates(examples=300), small, train=Train(best_metric="train.loss"), decode=Decode())
 '''
 
@@ -196,15 +199,13 @@ def config():
 @pytest.fixture
 def own(tmp_path):
     (tmp_path / "mine.py").write_text(OWN)
-    return catalogue.load_experiment(str(tmp_path / "mine.py"))
+    return catalog.load_experiment(str(tmp_path / "mine.py"))
 
 
 def test_a_file_of_ones_own_is_an_experiment(own, tmp_path):
     assert (own.name, own.claim, own.claims, own.seeds) == ("mine", "Dates, in a place of my own.", (), 1)
     assert (
-        own.about("Source") == "me, myself"
-        and own.about("Cost") == ""
-        and own.about("Chapter") == catalogue.CHAPTERS[1]
+        own.about("Source") == "me, myself" and own.about("Cost") == "" and own.about("Chapter") == catalog.CHAPTERS[1]
     )
     assert own.variants() == {"": own.config()} and own.sweep() == {} and own.study is None and own.figure is None
     assert own.smoke() == configs.replace(
@@ -213,12 +214,12 @@ def test_a_file_of_ones_own_is_an_experiment(own, tmp_path):
     assert own.results == tmp_path / "results"
     (tmp_path / "empty.py").write_text("")
     with pytest.raises(InputError, match="empty.py is no experiment: it needs a function config"):
-        catalogue.load_experiment(str(tmp_path / "empty.py"))
+        catalog.load_experiment(str(tmp_path / "empty.py"))
 
 
 def test_the_default_smoke_shrinks_sizes_and_leaves_the_kind_of_model():
-    deep = catalogue.load_experiment("gnmt_multi30k").config()
-    small = configs.differences(deep, catalogue.smaller(deep))
+    deep = catalog.load_experiment("gnmt_multi30k").config()
+    small = configs.differences(deep, catalog.smaller(deep))
     assert {option: size for option, (_, size) in small.items()} == {
         "model.hidden_size": 8, "model.embed_size": 8, "model.readout_size": 8,
         "train.total_epochs": 1, "train.max_steps": 2, "decode.max_length": 4,

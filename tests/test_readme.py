@@ -9,7 +9,8 @@ import jax
 import pytest
 from programs import Programs
 
-from attention_jax import catalogue, results
+from attention_jax.claims import catalog, pages as result_pages
+from attention_jax.claims.judged import Judged, judged
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -17,13 +18,13 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 @pytest.fixture(scope="module")
 def experiments() -> list:
-    return [catalogue.load_experiment(name) for name in catalogue.names()]
+    return [catalog.load_experiment(name) for name in catalog.names()]
 
 
 @pytest.fixture(scope="module")
-def rows(experiments) -> list[results.Judged]:
+def rows(experiments) -> list[Judged]:
     """Every claim there is, with its recorded runs."""
-    return [one for experiment in experiments for one in results.judged(experiment)]
+    return [one for experiment in experiments for one in judged(experiment)]
 
 
 def test_the_pages_are_those_of_the_committed_results(tmp_path):
@@ -31,7 +32,7 @@ def test_the_pages_are_those_of_the_committed_results(tmp_path):
     (tmp_path / "docs").mkdir()
     for name in pages:
         (tmp_path / name).write_text((ROOT / name).read_text(encoding="utf-8"), encoding="utf-8")
-    results.write_pages(tmp_path)
+    result_pages.write_pages(tmp_path)
     stale = [name for name in pages if (tmp_path / name).read_text() != (ROOT / name).read_text()]
     assert not stale, "the results have changed: make results"
 
@@ -40,7 +41,7 @@ def test_readme_shows_committed_results_with_misses_among_them(rows):
     lines = README.splitlines()
     start = lines.index("| experiment | claim | kind | bound | published | ours | verdict |") + 2
     shown = lines[start : lines.index("", start)]
-    stale = set(shown) - {results.readme_line(one) for one in rows}
+    stale = set(shown) - {result_pages.readme_line(one) for one in rows}
     assert len(shown) >= 12 and not stale, f"README's table shows lines that are no recorded results: {sorted(stale)}"
     missed = sum("| missed" in line for line in shown)
     share = sum(one.verdict == "missed" for one in rows) / len(rows)
@@ -49,7 +50,7 @@ def test_readme_shows_committed_results_with_misses_among_them(rows):
 
 def test_readme_has_the_counts_of_every_kind_with_caveats_and_misses(experiments, rows):
     counts = README.partition("<!-- counts -->\n")[2].partition("\n<!-- end -->")[0]
-    assert counts == results.readme_counts(experiments, rows)
+    assert counts == result_pages.readme_counts(experiments, rows)
     misses = Counter(one.experiment for one in rows if one.verdict == "missed")
     counts = " ".join(counts.split())
     missed = counts.partition("Missed: ")[2]

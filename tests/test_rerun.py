@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from attention_jax import commands
+from attention_jax.cli import commands
 from attention_jax.report.tables import Table, fitted, plain
 
 MINE = """
-from attention_jax.config import Claim, Config, Dates, LuongSeq2seq, replace
+from attention_jax.config import Claim, Config, Dates, LuongSeq2seqConfig, replace
 
 CLAIMS = (
     Claim("the first is high", "test.accuracy", 0.8, "me", kind="aim", at_least=0.5, variant="first"),
@@ -17,7 +17,7 @@ CLAIMS = (
 
 
 def config():
-    return Config("mine", Dates(), LuongSeq2seq())
+    return Config("mine", Dates(), LuongSeq2seqConfig())
 
 
 def variants():

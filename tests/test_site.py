@@ -16,7 +16,7 @@ from urllib.parse import quote_plus
 import pytest
 
 import attention_jax
-from attention_jax import cli
+from attention_jax.cli import command_options
 from attention_jax.config import DataOptions, ModelOptions, Options
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -109,7 +109,7 @@ def test_every_argument_of_every_command_is_in_the_reference(pages):
     assert set(re.findall(r"^## (.+)$", pages["cli.md"], re.MULTILINE)) == commands
     train = pages["cli.md"].partition("## train\n")[2].partition("\n## ")[0]
     assert {"NAME", "--from", "--resume"} <= set(re.findall(r"^\| `(\S+)` ", train, re.MULTILINE))
-    assert len(re.findall(r"^\| `(\S+)` ", train, re.MULTILINE)) == len(dataclasses.fields(cli.Train))
+    assert len(re.findall(r"^\| `(\S+)` ", train, re.MULTILINE)) == len(dataclasses.fields(command_options.Train))
 
 
 class Requests(HTMLParser):

@@ -8,7 +8,8 @@ import types
 
 import pytest
 
-from attention_jax import InputError, commands
+from attention_jax.cli import commands
+from attention_jax.errors import InputError
 
 
 @pytest.fixture(autouse=True)

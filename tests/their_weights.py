@@ -117,8 +117,8 @@ def google(of: dict[str, np.ndarray], heads: int) -> dict[str, np.ndarray]:
 
 
 def norm(x, scale, bias, epsilon):
-    centred = x - x.mean(-1, keepdims=True)
-    return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + epsilon) * scale + bias
+    centered = x - x.mean(-1, keepdims=True)
+    return centered / np.sqrt((centered**2).mean(-1, keepdims=True) + epsilon) * scale + bias
 
 
 def gelu(x):

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from attention_jax import config as configs
-from attention_jax.catalogue import Experiment
+from attention_jax.claims.catalog import Experiment
 
-CONFIG = configs.Config("toy", configs.Dates(), configs.LuongSeq2seq())
+CONFIG = configs.Config("toy", configs.Dates(), configs.LuongSeq2seqConfig())
 
 
 def toy(results: Path, **fields) -> Experiment:

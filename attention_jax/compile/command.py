@@ -4,11 +4,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from attention_jax import InputError, catalogue, config as configs, ledger
-from attention_jax.catalogue import Experiment
+from attention_jax import config as configs
+from attention_jax.claims import catalog, record
+from attention_jax.claims.catalog import Experiment
 from attention_jax.compile.compared import chosen, compare
 from attention_jax.compile.programs import compiled, programs, table, to_json
 from attention_jax.compile.targets import devices, parse
+from attention_jax.errors import InputError
 from attention_jax.files import write_json
 from attention_jax.tasks import standin
 
@@ -19,11 +21,11 @@ def run(
     target_name: str,
     facts: Sequence[str],
     out: str = "",
-    normalisers: Sequence[str] = (),
+    normalizers: Sequence[str] = (),
 ) -> dict:
     """Compile the programs of `config` for a target, print each, and write all to the JSON file `out` if it is given.
 
-    With `normalisers` ("all", or their names) the training program is also compiled with each of them. `facts` are
+    With `normalizers` ("all", or their names) the training program is also compiled with each of them. `facts` are
     sizes of the data such as "classes=1000", which override the recorded ones. Returns the contents of the file.
 
     Raises InputError for an unknown target, a missing compiler, missing data, and an experiment without training.
@@ -34,7 +36,7 @@ def run(
         )
     target = parse(target_name)
     devices(target)  # a missing compiler is reported before anything is loaded
-    names = chosen(normalisers, config) if normalisers else ()
+    names = chosen(normalizers, config) if normalizers else ()
     facts = known(experiment, config) | given(facts)
     task = standin.task(config, facts)
     if not config.data.is_local:
@@ -48,7 +50,7 @@ def run(
     if names:
         compared = compare(config, facts, names, target)
         rows = to_json(config.name, target, list(compared.values()))["programs"]
-        found["normalisers"] = dict(zip(compared, rows, strict=True))
+        found["normalizers"] = dict(zip(compared, rows, strict=True))
     if out:
         write_json(Path(out), found)
     return found
@@ -59,14 +61,14 @@ def known(experiment: Experiment, config: configs.Config) -> dict:
     from a recorded run of another experiment with the same data."""
     if found := recorded_facts(experiment, config) or experiment.facts:
         return found
-    others = (catalogue.load_experiment(name) for name in catalogue.names())
+    others = (catalog.load_experiment(name) for name in catalog.names())
     return next(filter(None, (recorded_facts(other, config) for other in others)), {})
 
 
 def recorded_facts(experiment: Experiment, config: configs.Config) -> dict:
     """Return the data sizes that a recorded run of this experiment with the data of `config` has; {} without one."""
     variants = experiment.variants()
-    for recorded in ledger.recorded_runs(experiment.name, experiment.results):
+    for recorded in record.recorded_runs(experiment.name, experiment.results):
         variant = variants.get(recorded["variant"])
         if variant and variant.data == config.data:
             return recorded.get("facts", {})

@@ -1,43 +1,44 @@
-"""Memory, FLOPs and bytes accessed of an experiment's training step with each normaliser, relative to softmax."""
+"""Memory, FLOPs and bytes accessed of an experiment's training step with each normalizer, relative to softmax."""
 
 from collections.abc import Sequence
 
-from attention_jax import InputError, config as configs
+from attention_jax import config as configs
 from attention_jax.compile.programs import Outcome, amount, compiled, size, training
 from attention_jax.compile.targets import Target, devices
-from attention_jax.config.models import NORMALISERS
+from attention_jax.config.models import NORMALIZERS
+from attention_jax.errors import InputError
 from attention_jax.tasks import standin
 
-ALL = tuple("top_k(8)" if name == "top_k" else name for name in NORMALISERS)
-"""The normalisers of `--normalisers all`."""
+ALL = tuple("top_k(8)" if name == "top_k" else name for name in NORMALIZERS)
+"""The normalizers of `--normalizers all`."""
 
 
 def chosen(names: Sequence[str], config: configs.Config) -> tuple[str, ...]:
-    """Return the normalisers to compile: the softmax as the baseline, then `names`.
+    """Return the normalizers to compile: the softmax as the baseline, then `names`.
 
-    Raises InputError for an unknown normaliser, and for a model without the option `normaliser`.
+    Raises InputError for an unknown normalizer, and for a model without the option `normalizer`.
 
-    >>> chosen(["sigmoid(-4)"], configs.Config("x", None, configs.Vit()))
+    >>> chosen(["sigmoid(-4)"], configs.Config("x", None, configs.ViTConfig()))
     ('softmax', 'sigmoid(-4)')
     """
-    if not hasattr(config.model, "normaliser"):
+    if not hasattr(config.model, "normalizer"):
         raise InputError(
-            f"--normalisers needs a model with the option --model.normaliser; {type(config.model).__name__} has none"
+            f"--normalizers needs a model with the option --model.normalizer; {type(config.model).__name__} has none"
         )
     names = ALL if tuple(names) == ("all",) else tuple(names)
     for name in names:
-        configs.replace(config.model, normaliser=name)  # raises InputError for an unknown name
+        configs.replace(config.model, normalizer=name)  # raises InputError for an unknown name
     return tuple(dict.fromkeys(("softmax", *names)))
 
 
 def compare(config: configs.Config, facts: dict, names: Sequence[str], target: Target) -> dict[str, Outcome]:
-    """Compile the training program with each normaliser, print a table row for each, and return {name: outcome}."""
-    print(f"\ntraining with each normaliser, in brackets relative to {names[0]}; XLA counts loops once,")
+    """Compile the training program with each normalizer, print a table row for each, and return {name: outcome}."""
+    print(f"\ntraining with each normalizer, in brackets relative to {names[0]}; XLA counts loops once,")
     print("such as the search for a threshold")
-    print(f"  {'normaliser':16} {'memory':>20} {'temporaries':>20} {'FLOP':>16} {'B accessed':>16}")
+    print(f"  {'normalizer':16} {'memory':>20} {'temporaries':>20} {'FLOP':>16} {'B accessed':>16}")
     found: dict[str, Outcome] = {}
     for name in names:
-        with_it = configs.replace(config, **{"model.normaliser": name})
+        with_it = configs.replace(config, **{"model.normalizer": name})
         found[name] = compiled(training(standin.task(with_it, facts), with_it, devices(target)), target)
         print(line(name, found[name], found[names[0]]), flush=True)
     return found

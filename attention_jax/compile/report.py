@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import jax
 
-from attention_jax import InputError
 from attention_jax.compile.targets import Target, devices
+from attention_jax.errors import InputError
 
 EXHAUSTED = (
     r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm",

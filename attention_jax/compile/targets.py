@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import jax
 
-from attention_jax import InputError
+from attention_jax.errors import InputError
 
 
 @dataclass(frozen=True)

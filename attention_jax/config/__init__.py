@@ -8,8 +8,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Generic, Literal, TypeVar
 
-from attention_jax import InputError
-from attention_jax.config.claims import BAR, Bound, Claim, Grid, Withdrawn
+from attention_jax.claims.claim import BAR, Bound, Claim, Grid, Withdrawn
 from attention_jax.config.data import (
     Addition,
     Algorithmic,
@@ -20,7 +19,7 @@ from attention_jax.config.data import (
     FraEng,
     Images,
     Influence,
-    LabelledFile,
+    LabeledFile,
     MarkovChains,
     ModularAddition,
     Multi30k,
@@ -35,34 +34,44 @@ from attention_jax.config.data import (
     TextPairs,
     TimeMachine,
 )
-from attention_jax.config.fields import OptionInfo, earlier_names, info_of, option, option_name, renamed, walk
+from attention_jax.config.fields import (
+    OptionInfo,
+    earlier_names,
+    info_of,
+    option,
+    option_name,
+    parse_pattern,
+    renamed,
+    walk,
+)
+from attention_jax.config.former import KINDS
 from attention_jax.config.models import (
-    NTM,
     SCORES,
     VIT_SIZES,
-    AttentionSeq2seq,
-    Bahdanau,
-    Cct,
-    ConditionalGru,
-    Convolutional,
-    DeepOutput,
-    Gnmt,
-    GraphAttention,
-    LanguageModel,
-    Luong,
-    LuongSeq2seq,
-    PeekySeq2seq,
-    PointerNetwork,
-    RecurrentLanguageModel,
-    ResNet,
+    AttentionSeq2seqConfig,
+    BahdanauConfig,
+    CCTConfig,
+    ConditionalGRUConfig,
+    ConvolutionalConfig,
+    DeepOutputConfig,
+    GNMTConfig,
+    GraphAttentionConfig,
+    LanguageModelConfig,
+    LuongConfig,
+    LuongSeq2seqConfig,
+    NTMConfig,
+    PeekySeq2seqConfig,
+    PointerNetworkConfig,
+    RecurrentLanguageModelConfig,
+    ResNetConfig,
     Score,
-    Seq2seq,
-    StackedLSTM,
-    Sutskever,
-    TextClassifier,
-    Transformer,
-    Translator,
-    Vit,
+    Seq2seqConfig,
+    StackedLSTMConfig,
+    SutskeverConfig,
+    TextClassifierConfig,
+    TransformerConfig,
+    TranslatorConfig,
+    ViTConfig,
 )
 from attention_jax.config.options import (
     DataOptions,
@@ -75,7 +84,7 @@ from attention_jax.config.options import (
     part,
     type_from_name,
 )
-from attention_jax.config.patterns import parse_pattern
+from attention_jax.errors import InputError
 
 DataConfig = TypeVar("DataConfig")
 ModelConfig = TypeVar("ModelConfig")
@@ -104,7 +113,7 @@ class Optim(Options):
     clip_norm: float = option(0.0, traced=True)
     """Clip gradients to this global norm; 0 does not clip."""
     weight_decay: float = option(0.0, traced=True)
-    """sgd and adam add it times the parameters to the gradient (L2 regularisation); the others subtract it times the
+    """sgd and adam add it times the parameters to the gradient (L2 regularization); the others subtract it times the
     learning rate and the parameters (decoupled, Loshchilov & Hutter 2019).
     """
     decayed: Literal["all", "kernels"] = "all"
@@ -155,7 +164,7 @@ class Train(Options):
     """Stop after this many optimizer steps; 0 has no limit."""
     seed: int = option(0, at_most=2**32 - 1)
     """Seed of the initial parameters, the order of examples, dropout and augmentation."""
-    init_weights: str = option("", was="start_from")
+    init_weights: str = ""
     """Begin with these weights: a file (`launch.py import --help`) or a run; parameters that do not fit are initialized
     at random."""
     steps_per_call: int = option(32, at_least=1)
@@ -167,7 +176,7 @@ class Train(Options):
     """
     best_metric: str = "valid.loss"
     """The metric that decides the best checkpoint (and patience), of the validation or training data; one called loss,
-    perplexity, error or bits is minimised. Give train.loss if there are no validation data. Of several metrics with
+    perplexity, error or bits is minimized. Give train.loss if there are no validation data. Of several metrics with
     commas between them, the best epoch is the last one that was at least as good as all before it in every metric.
     """
     patience: int = option(0, resumable=True)
@@ -308,15 +317,10 @@ def from_json(values: dict):
     A type from outside of this package is imported, which runs its code: call `foreign_code` first for values from an
     untrusted source.
 
-    >>> from_json(to_json(Config("x", Dates(), LuongSeq2seq()))) == Config("x", Dates(), LuongSeq2seq())
+    >>> from_json(to_json(Config("x", Dates(), LuongSeq2seqConfig()))) == Config("x", Dates(), LuongSeq2seqConfig())
     True
     """
     kind = type_from_name(values.get("type", ""))
-    if kind is Train and "tensorboard" in values:  # before there was `log`
-        values = dict(values)
-        values |= {"log": ["tensorboard"] if values.pop("tensorboard") else []}
-    if kind is Config:
-        values = with_sampling(values)
     values = renamed(kind, values)
     unknown = set(values) - {f.name for f in dataclasses.fields(kind)} - {"type"}
     if unknown:
@@ -330,20 +334,6 @@ def from_json(values: dict):
     return kind(**{k: value(v) for k, v in values.items() if k != "type"})
 
 
-def with_sampling(values: dict) -> dict:
-    """Convert the values of a Config from before `Sampling`, when sampling options were among those of the data.
-
-    >>> with_sampling({"data": {"type": "TextFile", "added": 9, "temperature": 0.5}, "decode": None})["decode"]
-    {'type': 'Sampling', 'length': 9, 'temperature': 0.5}
-    """
-    data = values.get("data")
-    if not isinstance(data, dict) or "added" not in data:
-        return values
-    sampling = {"type": "Sampling", "length": data["added"], "temperature": data.get("temperature", 0.7)}
-    rest = {name: value for name, value in data.items() if name not in ("added", "temperature")}
-    return values | {"data": rest, "decode": values.get("decode") or sampling}
-
-
 def foreign_code(values) -> set[str]:
     """The import paths ("package.file:name") outside of this package that the values of a config.json name, except for
     types that this process has imported already, and for functions of optax.
@@ -355,7 +345,7 @@ def foreign_code(values) -> set[str]:
         return set().union(*map(foreign_code, values))
     if not isinstance(values, dict):
         return set()
-    paths = {str(values.get("type", ""))} - Options.kinds.keys() | code_paths(values)
+    paths = {str(values.get("type", ""))} - Options.kinds.keys() - KINDS.keys() | code_paths(values)
     own = ("attention_jax.", "optax:", "optax.contrib:")
     foreign = {path for path in paths if ":" in path and not path.startswith(own)}
     return foreign.union(*map(foreign_code, values.values()))

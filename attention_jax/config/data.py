@@ -16,7 +16,7 @@ class Streamed(DataOptions):
     keeps them on the devices."""
     workers: int = option(0, resumable=True)
     """Worker processes that read ahead; 0 reads in threads of the main process."""
-    on_bad_record: Literal["error", "skip"] = option("error", resumable=True, was="damaged")
+    on_bad_record: Literal["error", "skip"] = option("error", resumable=True)
     """error: stop with a message; skip: drop the record (while training the next one takes its place) and count it."""
 
 
@@ -118,7 +118,7 @@ class Multi30k(TextPairs):
     form: Literal["raw", "tok", "bpe"] = "tok"
     """raw: plain text; tok: lower-cased, normalized, Moses tokens; bpe: tok with the published joint BPE of 10,000
     merges (English, German)."""
-    concatenated_pairs: int = option(1, at_least=1, was="rows_of")
+    concatenated_pairs: int = option(1, at_least=1)
     """Above 1: add to each split an example that concatenates 2 to this many pairs, once for each pair, since long
     sentences are rare."""
     max_length: int = option(80, at_least=1)
@@ -177,7 +177,7 @@ class Corpus(TextPairs, Streamed):
     """Pack several pairs into sequences of this many tokens per side, with attention within each pair only, for models
     that support it (a Transformer): hardly any padding. Such a corpus is always read while training; without
     batch_tokens a batch has train.batch_size sequences. 0: one pair per sequence."""
-    held_out_fraction: float = option(0.02, above=0, below=0.5, was="held_out_share")
+    held_out_fraction: float = option(0.02, above=0, below=0.5)
     """Fraction of the sources for validation, and again for testing (at most 2,000 each)."""
     overlong: Literal["error", "truncate", "drop"] = "error"
 
@@ -187,18 +187,18 @@ class Corpus(TextPairs, Streamed):
 
 
 @dataclass(frozen=True)
-class LabelledFile(DataOptions):
-    """Your own texts, each with a label: a file of `label TAB text` lines (attention_jax/data/labelled_texts.py)."""
+class LabeledFile(DataOptions):
+    """Your own texts, each with a label: a file of `label TAB text` lines (attention_jax/data/labeled_texts.py)."""
 
-    loader: ClassVar[str] = "attention_jax.data.labelled_texts:load"
+    loader: ClassVar[str] = "attention_jax.data.labeled_texts:load"
 
     tsv_file: str = option("", user_data=True)
-    """A file of `label TAB text` lines (.gz, .bz2 and .xz, too); empty generates dates, labelled by their language."""
+    """A file of `label TAB text` lines (.gz, .bz2 and .xz, too); empty generates dates, labeled by their language."""
     examples: int = option(2_000, smoke=1000, unlimited=True)
     """The number of generated dates if no file is given; 0 requires a file."""
-    on_bad_record: Literal["error", "skip"] = option("error", resumable=True, was="damaged")
+    on_bad_record: Literal["error", "skip"] = option("error", resumable=True)
     """A line that is no label and text: stop with a message (error), or drop and count it (skip)."""
-    held_out_fraction: float = option(0.1, above=0, below=0.5, was="held_out_share")
+    held_out_fraction: float = option(0.1, above=0, below=0.5)
     """Fraction of the texts of each class for validation, and again for testing."""
     tokenizer: Literal["words", "character", "sentencepiece"] = "words"
     """words: lower-cased words and punctuation; sentencepiece: subwords, trained on the data and cached."""
@@ -220,15 +220,15 @@ class TextFile(DataOptions):
 
     text_file: str = option("", user_data=True)
     """A text in UTF-8 (.gz, .bz2 and .xz, too); empty reads the documentation that comes with Python."""
-    on_bad_record: Literal["error", "skip"] = option("error", resumable=True, was="damaged")
+    on_bad_record: Literal["error", "skip"] = option("error", resumable=True)
     """A line that is not UTF-8: stop with a message (error), or drop and count it (skip)."""
-    held_out_fraction: float = option(0.1, above=0, below=0.5, was="held_out_share")
+    held_out_fraction: float = option(0.1, above=0, below=0.5)
     """Fraction of the text, from its end: the first half validates, the second tests."""
     tokenizer: Literal["character", "sentencepiece"] = "character"
     """sentencepiece: subwords, trained on the training part and cached."""
     vocabulary_size: int = option(2_000, at_least=1)
     """Maximum number of subwords that sentencepiece trains."""
-    sequence_length: int = option(128, at_least=1, was="steps")
+    sequence_length: int = option(128, at_least=1)
     """Length of a training window in tokens, the longest context."""
     overlap: int = option(2, at_least=1)
     """Training windows start every sequence_length / overlap tokens."""
@@ -236,7 +236,8 @@ class TextFile(DataOptions):
 
 @dataclass(frozen=True)
 class Images(Streamed):
-    """Images with class labels, and how they vary while training (attention_jax/data/images.py, ops/augment.py)."""
+    """Images with class labels, and how they vary while training (attention_jax/data/images.py,
+    ops/images/augment.py)."""
 
     loader: ClassVar[str] = "attention_jax.data.images:load"
 
@@ -269,7 +270,7 @@ class Images(Streamed):
     auto_augment: bool = False
     """AutoAugment's policy for CIFAR-10: two of thirteen transforms per image."""
     rand_augment: int = 0
-    """Transforms per image of RandAugment's 16, at strength 10 of 10 (ops/randaugment.py); 0 has none."""
+    """Transforms per image of RandAugment's 16, at strength 10 of 10 (ops/images/randaugment.py); 0 has none."""
     erase: float = option(0.0, at_most=1)
     """Probability of replacing a random rectangle by noise (random erasing, Zhong et al. 2020)."""
     mixup: float = 0.0
@@ -298,7 +299,7 @@ class TimeMachine(DataOptions):
 
     path: str = option("", user_data=True)
     """The published timemachine.txt or timemachine.txt.gz; empty downloads it."""
-    sequence_length: int = option(32, at_least=1, was="steps")
+    sequence_length: int = option(32, at_least=1)
     """Length of a window: the number of characters it predicts."""
     train_windows: int = option(10_000, at_least=1, smoke=512)
     """Training windows, in order of the text; validation windows follow."""
@@ -320,7 +321,7 @@ class Shakespeare(DataOptions):
 
     path: str = option("", user_data=True)
     """The published input.txt (.gz, too), or its directory; empty downloads it."""
-    sequence_length: int = option(64, at_least=1, was="steps")
+    sequence_length: int = option(64, at_least=1)
     """Length of a window: the number of characters it predicts."""
     overlap: int = option(2, at_least=1)
     """Training windows start every sequence_length / overlap characters."""
@@ -341,11 +342,11 @@ class MarkovChains(DataOptions):
 
     loader: ClassVar[str] = "attention_jax.data.markov_chains:load"
 
-    num_states: int = option(3, at_least=2, at_most=26, was="states")
+    num_states: int = option(3, at_least=2, at_most=26)
     """Number of states of a chain."""
     concentration: float = option(1.0, above=0)
     """Concentration of the Dirichlet prior of the rows of a transition matrix; 1 is uniform."""
-    sequence_length: int = option(100, at_least=1, was="steps")
+    sequence_length: int = option(100, at_least=1)
     """Length of a sequence: the number of states it predicts."""
     train_windows: int = option(20_000, at_least=1, smoke=512)
     """Training sequences, each of a different chain."""
@@ -361,7 +362,7 @@ class ModularAddition(DataOptions):
 
     modulus: int = option(97, at_least=3)
     """Modulus of the addition; a and b are 0 to modulus - 1."""
-    train_fraction: float = option(0.5, above=0, below=1, was="train_share")
+    train_fraction: float = option(0.5, above=0, below=1)
     """Fraction of all equations for training; half of the rest validates, half tests."""
     max_length: int = option(3, at_least=1)
     """Tokens to which longer texts are truncated in prediction."""
@@ -373,9 +374,9 @@ class ConvexHulls(DataOptions):
 
     loader: ClassVar[str] = "attention_jax.data.convex_hulls:load"
 
-    min_points: int = option(5, at_least=3, was="fewest")
+    min_points: int = option(5, at_least=3)
     """The minimum number of points of a set."""
-    max_points: int = option(10, at_least=3, was="most")
+    max_points: int = option(10, at_least=3)
     """The maximum number of points of a set."""
     examples: int = option(200_000, at_least=1, smoke=1000, unlimited=True)
     """Number of training sets."""
@@ -391,10 +392,10 @@ class Citations(DataOptions):
 
     path: str = option("", user_data=True)
     """A cora.npz, or a file of the same arrays, which attention_jax/data/citations.py describes."""
-    num_nodes: int = option(0, was="nodes")
+    num_nodes: int = 0
     """Number of nodes of a generated graph if no file is given; 0 requires a file."""
-    neighbours: bool = True
-    """Let nodes attend to their neighbours and themselves; otherwise only to themselves."""
+    neighbors: bool = option(True, was="neighbours")
+    """Let nodes attend to their neighbors and themselves; otherwise only to themselves."""
 
 
 @dataclass(frozen=True)
@@ -443,7 +444,7 @@ class Samples(DataOptions):
 class Sizes(DataOptions):
     """Largest sizes of experiments/complexity.py."""
 
-    max_length: int = option(512, was="longest")
+    max_length: int = 512
     """Largest sequence length, in tokens."""
-    max_width: int = option(512, was="widest")
+    max_width: int = 512
     """Largest width of queries, keys and values."""

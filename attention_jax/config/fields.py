@@ -2,11 +2,12 @@
 
 import dataclasses
 import functools
+import re
 import typing
 from dataclasses import dataclass
 from typing import Any
 
-from attention_jax import InputError
+from attention_jax.errors import InputError
 from attention_jax.files import is_utf8
 
 LARGEST = 2**31 - 1
@@ -27,7 +28,7 @@ class OptionInfo:
     at_most: float | None = None
     """The largest value; 2**31 - 1 for integers that name none."""
     smoke: int | None = None
-    """The upper limit of a size in smoke runs of a few seconds (`catalogue.smaller`)."""
+    """The upper limit of a size in smoke runs of a few seconds (`catalog.smaller`)."""
     unlimited: bool = False
     """0 means no limit, so it is larger than any other value."""
     resumable: bool = False
@@ -68,8 +69,8 @@ def info_of(field: dataclasses.Field) -> OptionInfo:
 def walk(options, prefix: str = ""):
     """Dotted name, `OptionInfo` and value of every option of a dataclass and of those in it.
 
-    >>> from attention_jax.config import Config, Dates, Vit
-    >>> config = Config("x", Dates(), Vit())
+    >>> from attention_jax.config import Config, Dates, ViTConfig
+    >>> config = Config("x", Dates(), ViTConfig())
     >>> [(name, value) for name, info, value in walk(config) if info.smoke == 16]
     [('model.mlp_dim', 128)]
     """
@@ -170,3 +171,20 @@ def check_bounds(info: OptionInfo, name: str, value: float):
     for word, (bound, holds) in bounds.items():
         if bound is not None and not holds(bound):
             raise InputError(f"{name} must be {word} {bound}, got {value}")
+
+
+def parse_pattern(option: str, text: str) -> tuple[re.Pattern, float]:
+    """Return the regular expression and the factor in `text`; InputError if it has none, naming `option`.
+
+    >>> parse_pattern("--optim.rates", "encoder/.*=0.1")
+    (re.compile('encoder/.*'), 0.1)
+    """
+    pattern, _, factor = text.rpartition("=")
+    try:
+        if pattern and 0 <= float(factor) < float("inf"):
+            return re.compile(pattern), float(factor)
+    except (ValueError, re.error):
+        pass
+    raise InputError(
+        f"{option} must be REGEX=FACTOR with a factor of at least 0, such as 'encoder/.*=0.1'; got {text!r}"
+    )

@@ -25,19 +25,19 @@ SCORES = {
     "mean": "attention_jax.ops.scores:Constant",
 }
 """Scores by name; "mean" gives every key the same weight. soft_cap(30) is `SoftCap(30)`."""
-NORMALISERS = {
-    "softmax": "attention_jax.ops.normalisers:Softmax",
+NORMALIZERS = {
+    "softmax": "attention_jax.ops.normalizers:Softmax",
     "learned_sink": "attention_jax.models.named_scores:LearnedSink",
     "learned_sigmoid": "attention_jax.models.named_scores:LearnedSigmoid",
     "learned_entmax": "attention_jax.models.named_scores:LearnedEntmax",
-    "sigmoid": "attention_jax.ops.normalisers:Sigmoid",
-    "relu": "attention_jax.ops.normalisers:ReluPower",
-    "sparsemax": "attention_jax.ops.normalisers:Sparsemax",
-    "entmax": "attention_jax.ops.normalisers:Entmax",
-    "top_k": "attention_jax.ops.normalisers:TopK",
-    "stick_breaking": "attention_jax.ops.normalisers:StickBreaking",
+    "sigmoid": "attention_jax.ops.normalizers:Sigmoid",
+    "relu": "attention_jax.ops.normalizers:ReluPower",
+    "sparsemax": "attention_jax.ops.normalizers:Sparsemax",
+    "entmax": "attention_jax.ops.normalizers:Entmax",
+    "top_k": "attention_jax.ops.normalizers:TopK",
+    "stick_breaking": "attention_jax.ops.normalizers:StickBreaking",
 }
-"""Normalisers by name: softmax(0) has a sink of score 0; those called learned_ have a number that each head learns."""
+"""Normalizers by name: softmax(0) has a sink of score 0; those called learned_ have a number that each head learns."""
 POOLS = {
     "mean": "attention_jax.ops.pooling:Mean",
     "moments": "attention_jax.ops.pooling:Moments",
@@ -48,14 +48,14 @@ POOLS = {
 MASKS = {"window": "attention_jax.ops.masks:window"}
 """Masks by name: window(128) lets a position attend to those at most 128 away."""
 NORMS = {"layer": "attention_jax.models.blocks:LayerNorm", "rms": "attention_jax.models.blocks:RMSNorm"}
-"""Normalisations by name: Flax modules, made as Module(epsilon)."""
+"""Normalizations by name: Flax modules, made as Module(epsilon)."""
 MLPS = {"dense": "attention_jax.models.blocks:FeedForward", "swiglu": "attention_jax.models.blocks:SwiGLU"}
 """Feed-forward layers by name: Flax modules, made as Module(block)."""
 
 Score = Annotated[str, OneOf(tuple(SCORES), arguments=True)]
 HeadScore = Annotated[str, OneOf(tuple(name for name in SCORES if name != "location"), arguments=True)]
 """Score of an attention head; "location" is a bias over positions, which Transformers choose by `PositionEmbedding`."""
-NormaliserName = Annotated[str, OneOf(tuple(NORMALISERS), arguments=True)]
+NormalizerName = Annotated[str, OneOf(tuple(NORMALIZERS), arguments=True)]
 POSITIONS = ("none", "sinusoidal", "learned", "shaw", "transformer_xl", "t5", "alibi", "rotary")
 PositionEmbedding = Annotated[str, OneOf(POSITIONS)]
 """How positions are encoded in a Transformer (attention_jax/models/position_encodings.py)."""
@@ -69,7 +69,7 @@ def rate(default: float, traced: bool = False, **info):
 
 
 @dataclass(frozen=True)
-class Seq2seq(ModelOptions):
+class Seq2seqConfig(ModelOptions):
     """Encoder-decoder of "Deep Learning from Scratch 2", chapter 7, without attention
     (attention_jax/models/book.py)."""
 
@@ -86,33 +86,33 @@ class Seq2seq(ModelOptions):
 
 
 @dataclass(frozen=True)
-class PeekySeq2seq(Seq2seq):
+class PeekySeq2seqConfig(Seq2seqConfig):
     """Chapter 7.4: every decoder step takes the encoder's last state as an input."""
 
     module: ClassVar[str] = "attention_jax.models.book:PeekySeq2seq"
 
 
 @dataclass(frozen=True)
-class AttentionSeq2seq(Seq2seq):
+class AttentionSeq2seqConfig(Seq2seqConfig):
     """Chapter 8: every decoder state attends to all encoder states, there with the dot product."""
 
     module: ClassVar[str] = "attention_jax.models.book:AttentionSeq2seq"
     score: Score = "dot"
     """dot, scaled_dot, general, concat, additive, cosine, gaussian, location, mean, or package.file:Class of yours."""
-    normaliser: NormaliserName = "softmax"
-    """Normaliser of the scores: softmax, softmax(0) with a sink, learned_sink, sigmoid(-4), learned_sigmoid, relu,
+    normalizer: NormalizerName = option("softmax", was="normaliser")
+    """Normalizer of the scores: softmax, softmax(0) with a sink, learned_sink, sigmoid(-4), learned_sigmoid, relu,
     sparsemax, entmax(1.5), learned_entmax, top_k(8), stick_breaking, or package.file:Class of yours."""
 
 
 @dataclass(frozen=True)
-class LuongSeq2seq(AttentionSeq2seq):
+class LuongSeq2seqConfig(AttentionSeq2seqConfig):
     """Chapter 8 with the attentional vector of Luong et al. 2015."""
 
     module: ClassVar[str] = "attention_jax.models.book:LuongSeq2seq"
 
 
 @dataclass(frozen=True)
-class Translator(ModelOptions):
+class TranslatorConfig(ModelOptions):
     """Options of all recurrent translation models (attention_jax/models/translator.py)."""
 
     task: ClassVar[str] = "attention_jax.tasks.seq2seq:Seq2seqTask"
@@ -123,18 +123,18 @@ class Translator(ModelOptions):
     """Dimensions of a token embedding."""
     cell: Literal["lstm", "gru"] = "gru"
     """Recurrent cell of the encoder and the decoder."""
-    num_layers: int = option(1, at_least=1, was="layers")
+    num_layers: int = option(1, at_least=1)
     """Layers of the encoder, and of the decoder."""
     bidirectional: Literal["none", "first", "all"] = "all"
     """The bidirectional encoder layers."""
     layer_norm: bool = False
     """Apply layer normalization to the encoder's annotations."""
-    decoder_init: Literal["pass", "hidden", "dense", "mean"] = option("dense", was="start_from")
+    decoder_init: Literal["pass", "hidden", "dense", "mean"] = "dense"
     """Initial decoder state: the encoder's last state; its hidden part alone (an LSTM's cell starts at zero); a dense
     layer of it; or a dense layer of the annotations' mean."""
     readout_size: int = option(512, at_least=1, smoke=8)
     """Dimensions of the input of the output layer, where the readout has weights."""
-    tied_embeddings: bool = option(False, was="tied")
+    tied_embeddings: bool = False
     """Use the target embeddings as the weights of the output layer."""
     embed_scale: float = 0.0
     """Standard deviation of the embeddings at initialization; 0 is 1/sqrt(embed_size), PyTorch's default is 1."""
@@ -149,7 +149,7 @@ class Translator(ModelOptions):
 
 
 @dataclass(frozen=True)
-class DeepOutput(Translator):
+class DeepOutputConfig(TranslatorConfig):
     """A readout of state, context and previous token (attention_jax/models/readout.py)."""
 
     readout: Literal["state", "linear", "tanh", "maxout"] = "maxout"
@@ -159,50 +159,50 @@ class DeepOutput(Translator):
 
 
 @dataclass(frozen=True)
-class Sutskever(DeepOutput):
+class SutskeverConfig(DeepOutputConfig):
     """No attention: Sutskever et al. 2014, Cho et al. 2014 (attention_jax/models/sutskever.py)."""
 
     module: ClassVar[str] = "attention_jax.models.sutskever:Sutskever"
-    context_input: Literal["start", "every_step"] = option("start", was="handover")
+    context_input: Literal["start", "every_step"] = "start"
     """Where the encoder's last state goes: into the decoder's initial state, or into the input of every step and of the
     readout as well."""
 
 
 @dataclass(frozen=True)
-class Bahdanau(DeepOutput):
+class BahdanauConfig(DeepOutputConfig):
     """Attention before the recurrence: Bahdanau et al. 2015 (attention_jax/models/bahdanau.py)."""
 
     module: ClassVar[str] = "attention_jax.models.bahdanau:Bahdanau"
     score: Score = "additive"
     """dot, scaled_dot, general, concat, additive, cosine, gaussian, location, mean, or package.file:Class of yours."""
-    normaliser: NormaliserName = "softmax"
-    """Normaliser of the scores: softmax, softmax(0) with a sink, learned_sink, sigmoid(-4), learned_sigmoid, relu,
+    normalizer: NormalizerName = option("softmax", was="normaliser")
+    """Normalizer of the scores: softmax, softmax(0) with a sink, learned_sink, sigmoid(-4), learned_sigmoid, relu,
     sparsemax, entmax(1.5), learned_entmax, top_k(8), stick_breaking, or package.file:Class of yours."""
 
 
 @dataclass(frozen=True)
-class ConditionalGru(DeepOutput):
+class ConditionalGRUConfig(DeepOutputConfig):
     """Attention between two transitions: Firat & Cho 2016 (attention_jax/models/conditional_gru.py)."""
 
-    module: ClassVar[str] = "attention_jax.models.conditional_gru:ConditionalGru"
+    module: ClassVar[str] = "attention_jax.models.conditional_gru:ConditionalGRU"
     readout: Literal["state", "linear", "tanh", "maxout"] = "tanh"
     """Layer between the decoder state and the output layer; state has none."""
     score: Score = "additive"
     """dot, scaled_dot, general, concat, additive, cosine, gaussian, location, mean, or package.file:Class of yours."""
-    normaliser: NormaliserName = "softmax"
-    """Normaliser of the scores: softmax, softmax(0) with a sink, learned_sink, sigmoid(-4), learned_sigmoid, relu,
+    normalizer: NormalizerName = option("softmax", was="normaliser")
+    """Normalizer of the scores: softmax, softmax(0) with a sink, learned_sink, sigmoid(-4), learned_sigmoid, relu,
     sparsemax, entmax(1.5), learned_entmax, top_k(8), stick_breaking, or package.file:Class of yours."""
 
 
 @dataclass(frozen=True)
-class Luong(Translator):
+class LuongConfig(TranslatorConfig):
     """Attention after the recurrence, global or local: Luong et al. 2015 (attention_jax/models/luong.py)."""
 
     module: ClassVar[str] = "attention_jax.models.luong:Luong"
     score: Score = "general"
     """dot, scaled_dot, general, concat, additive, cosine, gaussian, location, mean, or package.file:Class of yours."""
-    normaliser: NormaliserName = "softmax"
-    """Normaliser of the scores: softmax, softmax(0) with a sink, learned_sink, sigmoid(-4), learned_sigmoid, relu,
+    normalizer: NormalizerName = option("softmax", was="normaliser")
+    """Normalizer of the scores: softmax, softmax(0) with a sink, learned_sink, sigmoid(-4), learned_sigmoid, relu,
     sparsemax, entmax(1.5), learned_entmax, top_k(8), stick_breaking, or package.file:Class of yours."""
     input_feeding: bool = True
     """Concatenate the attentional vector h~ of a step to the next step's input (Luong et al. 2015, section 3.3)."""
@@ -213,21 +213,21 @@ class Luong(Translator):
 
 
 @dataclass(frozen=True)
-class Gnmt(DeepOutput):
+class GNMTConfig(DeepOutputConfig):
     """A deep stack whose first decoder layer attends: Wu et al. 2016 (attention_jax/models/gnmt.py)."""
 
-    module: ClassVar[str] = "attention_jax.models.gnmt:Gnmt"
+    module: ClassVar[str] = "attention_jax.models.gnmt:GNMT"
     score: Score = "additive"
     """dot, scaled_dot, general, concat, additive, cosine, gaussian, location, mean, or package.file:Class of yours."""
-    normaliser: NormaliserName = "softmax"
-    """Normaliser of the scores: softmax, softmax(0) with a sink, learned_sink, sigmoid(-4), learned_sigmoid, relu,
+    normalizer: NormalizerName = option("softmax", was="normaliser")
+    """Normalizer of the scores: softmax, softmax(0) with a sink, learned_sink, sigmoid(-4), learned_sigmoid, relu,
     sparsemax, entmax(1.5), learned_entmax, top_k(8), stick_breaking, or package.file:Class of yours."""
     residual: bool = True
     """Residual connections from the second layer on, in the encoder and in the decoder."""
 
 
 @dataclass(frozen=True)
-class Convolutional(ModelOptions):
+class ConvolutionalConfig(ModelOptions):
     """Convolutional sequence to sequence, Gehring et al. 2017 (attention_jax/models/convolutional.py)."""
 
     module: ClassVar[str] = "attention_jax.models.convolutional:ConvSeq2seq"
@@ -237,14 +237,14 @@ class Convolutional(ModelOptions):
     """Channels of the convolutions."""
     embed_size: int = option(256, at_least=1, smoke=8)
     """Dimensions of a token embedding."""
-    num_layers: int = option(10, at_least=1, was="layers")
+    num_layers: int = option(10, at_least=1)
     """Layers of the encoder, and of the decoder."""
     kernel_size: int = option(3, at_least=1)
     """Width of a convolution, in tokens; odd."""
-    max_length: int = option(128, at_least=1, was="positions")
+    max_length: int = option(128, at_least=1)
     """Longest source and target, in tokens: rows of the table of learned positions."""
-    normaliser: NormaliserName = "softmax"
-    """Normaliser of the scores: softmax, softmax(0) with a sink, learned_sink, sigmoid(-4), learned_sigmoid, relu,
+    normalizer: NormalizerName = option("softmax", was="normaliser")
+    """Normalizer of the scores: softmax, softmax(0) with a sink, learned_sink, sigmoid(-4), learned_sigmoid, relu,
     sparsemax, entmax(1.5), learned_entmax, top_k(8), stick_breaking, or package.file:Class of yours."""
     dropout: float = rate(0.25, traced=True)
     """Dropout rate of the embeddings and of the input of every convolution."""
@@ -261,8 +261,8 @@ class TransformerLayers(ModelOptions):
     score: HeadScore = "scaled_dot"
     """dot, scaled_dot, general, concat, additive, cosine, gaussian, qk_norm, soft_cap(50), mean, or package.file:Class
     of yours."""
-    normaliser: NormaliserName = "softmax"
-    """Normaliser of the scores: softmax, softmax(0) with a sink, learned_sink, sigmoid(-4), learned_sigmoid, relu,
+    normalizer: NormalizerName = option("softmax", was="normaliser")
+    """Normalizer of the scores: softmax, softmax(0) with a sink, learned_sink, sigmoid(-4), learned_sigmoid, relu,
     sparsemax, entmax(1.5), learned_entmax, top_k(8), stick_breaking, or package.file:Class of yours."""
     head_pool: Annotated[str, OneOf(tuple(POOLS), arguments=True)] = "mean"
     """Pooling of a head's values: mean, moments (mean and variance), local_linear (for heads of up to about 16
@@ -285,29 +285,27 @@ class TransformerLayers(ModelOptions):
 
 
 @dataclass(frozen=True)
-class Vit(TransformerLayers):
+class ViTConfig(TransformerLayers):
     """Vision Transformer (attention_jax/models/vit.py)."""
 
-    module: ClassVar[str] = "attention_jax.models.vit:Vit"
+    module: ClassVar[str] = "attention_jax.models.vit:ViT"
     task: ClassVar[str] = "attention_jax.tasks.vision:VisionTask"
 
     patch_size: int = option(2, at_least=1)
     """Side of a square patch, in pixels; it divides the side of the image."""
     hidden_size: int = option(64, at_least=1, smoke=8)
     """Width of the residual stream."""
-    mlp_dim: int = option(128, at_least=1, smoke=16, was="mlp_size")
+    mlp_dim: int = option(128, at_least=1, smoke=16)
     """Hidden units of the feed-forward layers."""
-    num_layers: int = option(4, at_least=1, was="layers")
+    num_layers: int = option(4, at_least=1)
     """Transformer layers."""
-    num_heads: int = option(4, at_least=1, smoke=2, was="heads")
+    num_heads: int = option(4, at_least=1, smoke=2)
     """Attention heads of a layer; they divide hidden_size."""
     pool: Literal["token", "mean", "attention"] = "token"
     """Input of the classifier: a class token, the mean of all tokens, or attention pooling with one learned query."""
-    position_embedding: Annotated[str, OneOf(("learned", "sinusoidal", "rotary", "none"))] = option(
-        "learned", was="position"
-    )
+    position_embedding: Annotated[str, OneOf(("learned", "sinusoidal", "rotary", "none"))] = "learned"
     """Position encoding of the patches, or package.file:Class of yours: a bias of the scores, or a Flax module."""
-    use_bias: bool = option(True, was="bias")
+    use_bias: bool = True
     """Bias terms in the four attention projections."""
     activation: Activation = "gelu"
     """Activation of the feed-forward layers."""
@@ -324,11 +322,11 @@ class Vit(TransformerLayers):
     stem: Literal["patches", "shifted", "convolutions"] = "patches"
     """How an image becomes tokens: a linear map of each patch; the same with the image shifted by half a patch along
     the diagonals (Lee et al. 2021); or strided convolutions (Xiao et al. 2021). The last two help on small datasets."""
-    pre_logits_dim: int = option(0, was="rep_width")
+    pre_logits_dim: int = 0
     """Units of a tanh layer before the classifier (`rep_size` of big_vision); 0 has none."""
     zero_head: bool = False
     """Initialize the classifier's weights with zeros."""
-    num_registers: int = option(0, was="registers")
+    num_registers: int = 0
     """Learned tokens after the class token, which are discarded at the output (Darcet et al. 2024); DeiT's
     distillation token is one."""
 
@@ -342,25 +340,25 @@ VIT_SIZES = {  # Dosovitskiy et al. 2021, table 1; S: Touvron et al. 2021, table
 
 
 @dataclass(frozen=True)
-class Cct(TransformerLayers):
+class CCTConfig(TransformerLayers):
     """Compact Convolutional Transformer (attention_jax/models/cct.py); the defaults are CCT-2/3x2."""
 
-    module: ClassVar[str] = "attention_jax.models.cct:Cct"
+    module: ClassVar[str] = "attention_jax.models.cct:CCT"
     task: ClassVar[str] = "attention_jax.tasks.vision:VisionTask"
 
-    num_conv_layers: int = option(2, at_least=1, was="convolutions")
+    num_conv_layers: int = option(2, at_least=1)
     """Convolutional layers of the tokenizer, each of which halves the image."""
     kernel_size: int = option(3, at_least=1)
     """Side of the convolution kernels, in pixels."""
     hidden_size: int = option(128, at_least=1, smoke=8)
     """Width of the residual stream."""
-    mlp_dim: int = option(128, at_least=1, smoke=16, was="mlp_size")
+    mlp_dim: int = option(128, at_least=1, smoke=16)
     """Hidden units of the feed-forward layers."""
-    num_layers: int = option(2, at_least=1, was="layers")
+    num_layers: int = option(2, at_least=1)
     """Transformer layers."""
-    num_heads: int = option(2, at_least=1, smoke=2, was="heads")
+    num_heads: int = option(2, at_least=1, smoke=2)
     """Attention heads of a layer; they divide hidden_size."""
-    position_embedding: Annotated[str, OneOf(("learned", "none"))] = option("learned", was="position")
+    position_embedding: Annotated[str, OneOf(("learned", "none"))] = "learned"
     """Position encoding of the tokens, or package.file:Class of yours: a bias of the scores, or a Flax module."""
     dropout: float = rate(0.0, traced=True)
     """Dropout rate of the embeddings and of the feed-forward layers."""
@@ -373,8 +371,8 @@ class Cct(TransformerLayers):
 
 
 @dataclass(frozen=True)
-class ResNet(ModelOptions):
-    """Residual network with group normalisation (attention_jax/models/resnet.py); the defaults are ResNet-18's
+class ResNetConfig(ModelOptions):
+    """Residual network with group normalization (attention_jax/models/resnet.py); the defaults are ResNet-18's
     shape."""
 
     module: ClassVar[str] = "attention_jax.models.resnet:ResNet"
@@ -382,11 +380,11 @@ class ResNet(ModelOptions):
 
     widths: tuple[int, ...] = option((64, 128, 256, 512), at_least=1)
     """Channels of each stage; every stage but the first halves the image."""
-    blocks_per_stage: int = option(2, at_least=1, was="blocks")
+    blocks_per_stage: int = option(2, at_least=1)
     """Residual blocks of a stage."""
     stem: Literal["small", "large"] = "small"
     """First layer: a 3x3 convolution (small images), or a 7x7 convolution and pooling, both of stride 2."""
-    num_groups: int = option(16, at_least=1, was="groups")
+    num_groups: int = option(16, at_least=1)
     """Groups of the group normalization; they divide every width."""
     dropout: float = rate(0.0, traced=True)
     """Dropout rate of the input of the classifier."""
@@ -395,7 +393,7 @@ class ResNet(ModelOptions):
 
 
 @dataclass(frozen=True)
-class Transformer(TransformerLayers):
+class TransformerConfig(TransformerLayers):
     """Encoder-decoder Transformers (attention_jax/models/transformer.py); the defaults are the paper's base model,
     except for separate embeddings of source and target, and biases in attention."""
 
@@ -403,25 +401,25 @@ class Transformer(TransformerLayers):
     task: ClassVar[str] = "attention_jax.tasks.seq2seq:Seq2seqTask"
     supports_packing: ClassVar[bool] = True
 
-    num_encoder_layers: int = option(6, at_least=1, smoke=1, was="encoder_layers")
+    num_encoder_layers: int = option(6, at_least=1, smoke=1)
     """Layers of the encoder."""
-    num_decoder_layers: int = option(6, at_least=1, smoke=1, was="decoder_layers")
+    num_decoder_layers: int = option(6, at_least=1, smoke=1)
     """Layers of the decoder."""
-    hidden_size: int = option(512, at_least=1, smoke=16, was="width")
+    hidden_size: int = option(512, at_least=1, smoke=16)
     """Width of the residual stream, d_model."""
-    num_heads: int = option(8, at_least=1, smoke=2, was="heads")
+    num_heads: int = option(8, at_least=1, smoke=2)
     """Attention heads of a layer."""
-    mlp_dim: int = option(2048, at_least=1, smoke=16, was="ffn")
+    mlp_dim: int = option(2048, at_least=1, smoke=16)
     """Hidden units of the feed-forward layers, d_ff."""
-    key_dim: int = option(0, was="key_width")
+    key_dim: int = 0
     """Dimensions of a head's queries and keys, d_k; 0 is hidden_size / num_heads."""
-    value_dim: int = option(0, was="value_width")
+    value_dim: int = 0
     """Dimensions of a head's values, d_v; 0 is hidden_size / num_heads."""
     norm: Literal["post", "pre"] = "post"
     """post: x = norm(x + sublayer(x)) (Vaswani et al. 2017); pre: x = x + sublayer(norm(x)), with a norm at the end."""
     activation: Activation = "relu"
     """Activation of the feed-forward layers."""
-    position_embedding: PositionEmbedding = option("sinusoidal", was="positions")
+    position_embedding: PositionEmbedding = "sinusoidal"
     """Position encoding of the tokens (attention_jax/models/position_encodings.py), or package.file:Class of yours: a
     bias of the scores, or a Flax module."""
     use_bias: bool = True
@@ -430,9 +428,9 @@ class Transformer(TransformerLayers):
     """Dropout rate of the embeddings and of every sub-layer's output."""
     attention_dropout: float = rate(0.0, traced=True)
     """Dropout rate of the attention weights, after normalization."""
-    mlp_dropout: float = rate(0.0, traced=True, was="ffn_dropout")
+    mlp_dropout: float = rate(0.0, traced=True)
     """Dropout rate of the feed-forward layers' hidden units."""
-    tied_embeddings: Literal["none", "output", "all"] = option("none", was="tied")
+    tied_embeddings: Literal["none", "output", "all"] = "none"
     """Use the target embeddings as the weights of the output layer (output), and for the source as well (all)."""
     scale_embeddings: bool = True
     """Multiply the embeddings by sqrt(hidden_size)."""
@@ -462,34 +460,34 @@ class Transformer(TransformerLayers):
 
 
 @dataclass(frozen=True)
-class LanguageModel(TransformerLayers):
+class LanguageModelConfig(TransformerLayers):
     """Decoder-only Transformers (attention_jax/models/language_model.py)."""
 
     module: ClassVar[str] = "attention_jax.models.language_model:LanguageModel"
     task: ClassVar[str] = "attention_jax.tasks.language:LanguageTask"
 
-    num_layers: int = option(4, at_least=1, was="layers")
+    num_layers: int = option(4, at_least=1)
     """Transformer layers."""
-    hidden_size: int = option(128, at_least=1, smoke=16, was="width")
+    hidden_size: int = option(128, at_least=1, smoke=16)
     """Width of the residual stream, d_model."""
-    num_heads: int = option(4, at_least=1, smoke=2, was="heads")
+    num_heads: int = option(4, at_least=1, smoke=2)
     """Attention heads of a layer; they divide hidden_size."""
-    mlp_dim: int = option(512, at_least=1, smoke=16, was="ffn")
+    mlp_dim: int = option(512, at_least=1, smoke=16)
     """Hidden units of the feed-forward layers, d_ff."""
     norm: Literal["post", "pre"] = "pre"
     """post: x = norm(x + sublayer(x)) (Vaswani et al. 2017); pre: x = x + sublayer(norm(x)), with a norm at the end."""
     activation: Activation = "gelu"
     """Activation of the feed-forward layers."""
-    position_embedding: PositionEmbedding = option("rotary", was="positions")
+    position_embedding: PositionEmbedding = "rotary"
     """Position encoding of the tokens (attention_jax/models/position_encodings.py), or package.file:Class of yours: a
     bias of the scores, or a Flax module."""
     dropout: float = rate(0.1, traced=True)
     """Dropout rate of the embeddings and of every sub-layer's output."""
     attention_dropout: float = rate(0.1, traced=True)
     """Dropout rate of the attention weights, after normalization."""
-    mlp_dropout: float = rate(0.0, traced=True, was="ffn_dropout")
+    mlp_dropout: float = rate(0.0, traced=True)
     """Dropout rate of the feed-forward layers' hidden units."""
-    tied_embeddings: bool = option(True, was="tied")
+    tied_embeddings: bool = True
     """Use the token embeddings as the weights of the output layer."""
     scale_embeddings: bool = True
     """Multiply the embeddings by sqrt(hidden_size); GPT-2 does not."""
@@ -508,21 +506,21 @@ class LanguageModel(TransformerLayers):
 
 
 @dataclass(frozen=True)
-class TextClassifier(TransformerLayers):
+class TextClassifierConfig(TransformerLayers):
     """A Transformer encoder, pooled by attention with one learned query (attention_jax/models/text_classifier.py)."""
 
     module: ClassVar[str] = "attention_jax.models.text_classifier:TextClassifier"
     task: ClassVar[str] = "attention_jax.tasks.text_classification:TextTask"
 
-    num_layers: int = option(2, was="layers")
+    num_layers: int = 2
     """Layers of the encoder; 0 pools the word embeddings themselves."""
-    hidden_size: int = option(128, at_least=1, smoke=16, was="width")
+    hidden_size: int = option(128, at_least=1, smoke=16)
     """Width of the residual stream."""
-    num_heads: int = option(4, at_least=1, smoke=2, was="heads")
+    num_heads: int = option(4, at_least=1, smoke=2)
     """Attention heads of a layer; they divide hidden_size."""
-    mlp_dim: int = option(256, at_least=1, smoke=16, was="ffn")
+    mlp_dim: int = option(256, at_least=1, smoke=16)
     """Hidden units of the feed-forward layers."""
-    position_embedding: Annotated[str, OneOf(("none", "sinusoidal", "rotary"))] = option("sinusoidal", was="positions")
+    position_embedding: Annotated[str, OneOf(("none", "sinusoidal", "rotary"))] = "sinusoidal"
     """Position encoding of the tokens, or package.file:Class of yours: a bias of the scores, or a Flax module."""
     dropout: float = rate(0.1, traced=True)
     """Dropout rate of the embeddings, of every sub-layer's output and of the pooled state."""
@@ -533,7 +531,7 @@ class TextClassifier(TransformerLayers):
 
 
 @dataclass(frozen=True)
-class PointerNetwork(ModelOptions):
+class PointerNetworkConfig(ModelOptions):
     """Pointer Networks, Vinyals et al. 2015 (attention_jax/models/pointer.py)."""
 
     module: ClassVar[str] = "attention_jax.models.pointer:PointerNetwork"
@@ -545,14 +543,14 @@ class PointerNetwork(ModelOptions):
 
 
 @dataclass(frozen=True)
-class GraphAttention(ModelOptions):
+class GraphAttentionConfig(ModelOptions):
     """Graph attention networks of two layers, Velickovic et al. 2018 (attention_jax/models/graph_attention.py)."""
 
     module: ClassVar[str] = "attention_jax.models.graph_attention:GraphAttention"
     task: ClassVar[str] = "attention_jax.tasks.nodes:NodeTask"
     custom_loss: ClassVar[bool] = True
 
-    num_heads: int = option(8, at_least=1, smoke=2, was="heads")
+    num_heads: int = option(8, at_least=1, smoke=2)
     """Attention heads of the hidden layer; the output layer has one."""
     hidden_size: int = option(8, at_least=1, smoke=8)
     """Units of each head of the hidden layer."""
@@ -567,7 +565,7 @@ class GraphAttention(ModelOptions):
 
 
 @dataclass(frozen=True)
-class NTM(ModelOptions):
+class NTMConfig(ModelOptions):
     """Neural Turing Machines (attention_jax/models/ntm.py); the defaults are the paper's for copying (tables 1 and
     2)."""
 
@@ -579,36 +577,36 @@ class NTM(ModelOptions):
     """Network that emits the heads' parameters."""
     hidden_size: int = option(100, at_least=1, smoke=8)
     """Units of the controller."""
-    num_read_heads: int = option(1, at_least=1, was="read_heads")
+    num_read_heads: int = option(1, at_least=1)
     """Read heads."""
-    num_write_heads: int = option(1, at_least=1, was="write_heads")
+    num_write_heads: int = option(1, at_least=1)
     """Write heads."""
-    num_locations: int = option(128, at_least=1, was="locations")
+    num_locations: int = option(128, at_least=1)
     """Memory locations, N."""
-    word_size: int = option(20, at_least=1, smoke=16, was="width")
+    word_size: int = option(20, at_least=1, smoke=16)
     """Width of a memory location, M."""
-    num_shifts: int = option(3, at_least=1, was="shifts")
+    num_shifts: int = option(3, at_least=1)
     """Number of allowed location shifts around 0: 3 are -1, 0 and +1."""
     memory_init: Literal["constant", "learned", "random"] = "constant"
     """Initial memory: constant, learned, or sampled once and not trained (random)."""
 
 
 @dataclass(frozen=True)
-class StackedLSTM(ModelOptions):
+class StackedLSTMConfig(ModelOptions):
     """LSTM baseline of the Neural Turing Machine paper (table 3)."""
 
     module: ClassVar[str] = "attention_jax.models.ntm:StackedLSTM"
     task: ClassVar[str] = "attention_jax.tasks.memory:MemoryTask"
     custom_loss: ClassVar[bool] = True
 
-    num_layers: int = option(3, at_least=1, was="layers")
+    num_layers: int = option(3, at_least=1)
     """LSTM layers."""
     hidden_size: int = option(256, at_least=1, smoke=8)
     """Units of a layer."""
 
 
 @dataclass(frozen=True)
-class RecurrentLanguageModel(ModelOptions):
+class RecurrentLanguageModelConfig(ModelOptions):
     """Character models of d2l chapters 9 and 10 (attention_jax/models/recurrent_lm.py)."""
 
     module: ClassVar[str] = "attention_jax.models.recurrent_lm:RecurrentLanguageModel"
@@ -621,6 +619,6 @@ class RecurrentLanguageModel(ModelOptions):
     dropout: float = rate(0.0, traced=True)
     """Dropout rate of the input of the output layer."""
     truncation: Literal["full", "truncated", "randomised"] = "full"
-    """Backpropagation through time within a window (attention_jax/ops/bptt.py)."""
+    """Backpropagation through time within a window (attention_jax/ops/recurrent/bptt.py)."""
     truncation_length: int = option(8, at_least=1)
-    """Steps after which the gradient is cut (truncated), or their mean (randomised)."""
+    """Steps after which the gradient is cut (truncated), or their mean (randomized)."""

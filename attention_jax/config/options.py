@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from attention_jax import InputError
 from attention_jax.config.fields import check, option_name, renamed
+from attention_jax.config.former import KINDS, present_path
+from attention_jax.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ def type_from_name(name: str) -> type[Options]:
 
     Raises ValueError if there is none.
     """
-    kind = Options.kinds.get(name) or (import_object(name) if ":" in name else None)
+    kind = Options.kinds.get(KINDS.get(name, name)) or (import_object(name) if ":" in name else None)
     if not (isinstance(kind, type) and issubclass(kind, Options)):
         raise ValueError(f"unknown configuration type {name!r}")
     return kind
@@ -154,7 +155,8 @@ def code_paths(values: dict) -> set[str]:
     >>> code_paths({"type": "Optim", "name": "a:b"}), code_paths({"type": "Config", "name": "a:b"})
     ({'a:b'}, set())
     """
-    kind = Options.kinds.get(str(values.get("type", "")))
+    kind = str(values.get("type", ""))
+    kind = Options.kinds.get(KINDS.get(kind, kind))
     if kind is None:
         return set()
     values = renamed(kind, values)
@@ -168,7 +170,7 @@ def import_object(import_path: str) -> Any:
     >>> import_object("math:sqrt")(9.0)
     3.0
     """
-    file, _, name = import_path.partition(":")
+    file, _, name = present_path(import_path).partition(":")
     try:
         return getattr(importlib.import_module(file), name)
     except (ModuleNotFoundError, AttributeError, ValueError, TypeError) as error:
@@ -217,3 +219,7 @@ def part(value: str, names: Mapping[str, str]) -> Any:
     except (ValueError, TypeError) as error:
         name = value.partition("(")[0]
         raise InputError(f"{value} must be a name and its arguments, such as {name}(30): {error}") from error
+
+
+Method = Literal["auto", "grid", "random", "tpe", "halving", "hyperband"]
+"""Search methods, of which the last two stop bad trials early (attention_jax/sweep/search.py)."""

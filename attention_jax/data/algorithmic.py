@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attention_jax import InputError, config as settings
+from attention_jax import config as settings
+from attention_jax.errors import InputError
 
 
 class Sequences(NamedTuple):

@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attention_jax import InputError, config as settings
+from attention_jax import config as settings
+from attention_jax.errors import InputError
 
 SPLITS = ("train", "valid", "test")
 ARRAYS = ("feature_row", "feature_column", "shape", "label", "edges", *SPLITS)
@@ -48,7 +49,7 @@ def load(options: settings.Citations) -> Graph:
             "--data.path must be a cora.npz (attention_jax/data/citations.py says what is in it), and none was given; "
             "--data.num-nodes 200 generates a graph instead"
         )
-    return assemble(read(options.path) if options.path else generate(options.num_nodes), options.neighbours)
+    return assemble(read(options.path) if options.path else generate(options.num_nodes), options.neighbors)
 
 
 def read(path: str) -> dict[str, np.ndarray]:
@@ -98,8 +99,8 @@ def generate(nodes: int) -> dict[str, np.ndarray]:
     }
 
 
-def assemble(arrays: dict[str, np.ndarray], neighbours: bool = True) -> Graph:
-    """Build the graph with self-loops; without `neighbours` the self-loops are its only edges."""
+def assemble(arrays: dict[str, np.ndarray], neighbors: bool = True) -> Graph:
+    """Build the graph with self-loops; without `neighbors` the self-loops are its only edges."""
     nodes, features = (int(size) for size in arrays["shape"])
     row, column = np.unique(np.stack([arrays["feature_row"], arrays["feature_column"]]), axis=1)
     count = np.bincount(row, minlength=nodes)
@@ -107,7 +108,7 @@ def assemble(arrays: dict[str, np.ndarray], neighbours: bool = True) -> Graph:
     words, values = np.zeros((nodes, count.max()), np.int32), np.zeros((nodes, count.max()), np.float32)
     words[row, at], values[row, at] = column, 1.0 / count[row]
     itself = np.repeat(np.arange(nodes)[:, None], 2, axis=1)
-    edges = np.unique(np.concatenate([itself, arrays["edges"]]) if neighbours else itself, axis=0).astype(np.int32)
+    edges = np.unique(np.concatenate([itself, arrays["edges"]]) if neighbors else itself, axis=0).astype(np.int32)
     splits = {name: arrays[name].astype(np.int32) for name in SPLITS}
     label = arrays["label"].astype(np.int32)
     return Graph(words, values, edges, label, splits, features, int(label.max()) + 1)

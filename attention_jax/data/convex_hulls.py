@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attention_jax import InputError, config as settings
+from attention_jax import config as settings
+from attention_jax.errors import InputError
 
 ROWS = 2_000
 """Sets of points at once: their triples take memory."""

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from attention_jax import InputError, config as settings
+from attention_jax import config as settings
 from attention_jax.data import (
     buckets,
     data_summary,
@@ -25,6 +25,7 @@ from attention_jax.data.packing import Packing, packed_padding
 from attention_jax.data.pair_streams import WINDOW_BATCHES, Buckets, PairEncoder, PairStream, shuffled
 from attention_jax.data.pairs import PairData, Texts
 from attention_jax.data.streams import is_streamed
+from attention_jax.errors import InputError
 
 MOST_HELD_OUT = 2_000
 IN_MEMORY = 16

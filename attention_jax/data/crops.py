@@ -1,8 +1,9 @@
-"""Crops of image files on the host, where files are read; `ops/augment.py` crops square images on the devices."""
+"""Crops of image files on the host, where files are read; `ops/images/augment.py` crops square images on the
+devices."""
 
 import numpy as np
 
-from attention_jax.boxes import ASPECT, TRIES, box_size
+from attention_jax.ops.images.boxes import ASPECT, TRIES, box_size
 
 
 def inception_box(size: tuple[int, int], rng: np.random.Generator) -> tuple[int, int, int, int]:

@@ -7,7 +7,7 @@ import sys
 import urllib.error
 import urllib.request
 
-from attention_jax import InputError
+from attention_jax.errors import InputError
 
 TIMEOUT_SECONDS = 30
 

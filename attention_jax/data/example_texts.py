@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from attention_jax import InputError
 from attention_jax.data.pairs import Texts
+from attention_jax.errors import InputError
 
 FIRST, DAYS = datetime.date(1900, 1, 1), 73_000
 LANGUAGES = ("de", "en", "es", "fr", "it", "nl")

@@ -8,10 +8,10 @@ from typing import ClassVar
 import numpy as np
 import tensorflow_datasets as tfds
 
-from attention_jax import InputError
 from attention_jax.data import store, text_files, tokenizers
 from attention_jax.data.pairs import PairData, Pairs, Texts, occurs_in
 from attention_jax.data.vocabulary import Vocabulary
+from attention_jax.errors import InputError
 
 START = "_"
 SPLIT_SEED = 1984

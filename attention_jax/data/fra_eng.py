@@ -13,11 +13,12 @@ from typing import ClassVar
 import numpy as np
 import tensorflow_datasets as tfds
 
-from attention_jax import InputError, config as settings
+from attention_jax import config as settings
 from attention_jax.data import pair_files, splits as splitting, store, text_files, tokenizers
 from attention_jax.data.download import digest, download
 from attention_jax.data.pairs import PairData, Pairs, Texts
 from attention_jax.data.text_keys import composed
+from attention_jax.errors import InputError
 
 URL = "http://d2l-data.s3-accelerate.amazonaws.com/fra-eng.zip"
 SHA1 = "94646ad1522d915e7b0f9296181140edcf86a4f5"

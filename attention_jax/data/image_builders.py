@@ -20,7 +20,7 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.core.download import downloader
 from tensorflow_datasets.image_classification import cifar, mnist
 
-from attention_jax import InputError
+from attention_jax.errors import InputError
 
 logging.getLogger("absl").setLevel(logging.ERROR)  # TFDS would recommend OpenCV in the middle of a run
 
@@ -111,7 +111,7 @@ class _FromFiles:
 
 
 class FashionMnist(_FromFiles, mnist.FashionMNIST, skip_registration=True):
-    """Fashion-MNIST (Xiao et al. 2017): 60,000 and 10,000 grey images of 28 x 28 pixels, 10 classes."""
+    """Fashion-MNIST (Xiao et al. 2017): 60,000 and 10,000 gray images of 28 x 28 pixels, 10 classes."""
 
     name = "fashion_mnist"
     FILES = FASHION_MNIST
@@ -134,7 +134,7 @@ class FashionMnist(_FromFiles, mnist.FashionMNIST, skip_registration=True):
 
 
 class Cifar10(_FromFiles, cifar.Cifar10, skip_registration=True):
-    """CIFAR-10 (Krizhevsky 2009): 50,000 and 10,000 colour images of 32 x 32 pixels, 10 classes."""
+    """CIFAR-10 (Krizhevsky 2009): 50,000 and 10,000 color images of 32 x 32 pixels, 10 classes."""
 
     name = "cifar10"
     FILES = CIFAR10
@@ -156,7 +156,7 @@ class Cifar10(_FromFiles, cifar.Cifar10, skip_registration=True):
 
 
 class Digits(_FromFiles, tfds.core.GeneratorBasedBuilder, skip_registration=True):
-    """scikit-learn's digits (Alpaydin and Kaynak 1998): 1,797 grey images of 8 x 8 pixels;
+    """scikit-learn's digits (Alpaydin and Kaynak 1998): 1,797 gray images of 8 x 8 pixels;
     a random fifth is the test set."""
 
     name = "digits"

@@ -8,8 +8,8 @@ import sys
 
 import numpy as np
 
-from attention_jax import InputError
 from attention_jax.data import crops
+from attention_jax.errors import InputError
 from attention_jax.files import is_utf8
 
 EXTENSIONS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
@@ -186,7 +186,7 @@ def read_folder(
 ) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
     """Read images [N, S, S, C], labels [N] and class names of a directory with one sub-directory per class.
 
-    Grey only if every file is grey. `size` crops and resizes them all; without it they must
+    Gray only if every file is gray. `size` crops and resizes them all; without it they must
     be squares of one size already. What is damaged is an error, or is left out and counted.
     """
     label, file_names, names = list_folder(directory, damaged)

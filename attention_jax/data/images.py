@@ -1,4 +1,4 @@
-"""Labelled images in memory: uint8 arrays, decoded once.
+"""Labeled images in memory: uint8 arrays, decoded once.
 
 `load` reads a dataset that TFDS has prepared (and prepares it first if need be, without TensorFlow:
 data/image_builders.py) and keeps the decoded arrays next to it, in `TFDS_DATA_DIR`/arrays/NAME-VERSION.npz: 70,000
@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attention_jax import InputError
 from attention_jax.config import Images
 from attention_jax.data import crops, data_summary
 from attention_jax.data.image_files import list_folder, read_folder, split_directories
 from attention_jax.data.lazy_images import Files, ImageStream, LazyImages
 from attention_jax.data.streams import is_streamed, steps_in_call
+from attention_jax.errors import InputError
 from attention_jax.files import data_home, temporary
 
 VERSIONS = {"fashion_mnist": "3.0.1", "cifar10": "3.0.2", "digits": "1.0.0"}

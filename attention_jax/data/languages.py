@@ -3,7 +3,7 @@
 import functools
 import re
 
-from attention_jax import InputError
+from attention_jax.errors import InputError
 
 ANY = "xx"
 """The code of no particular language."""

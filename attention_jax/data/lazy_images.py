@@ -10,10 +10,10 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from attention_jax import InputError
 from attention_jax.data import batches
 from attention_jax.data.image_files import SKIP, decode
 from attention_jax.data.streams import Call, Share, Stream
+from attention_jax.errors import InputError
 from attention_jax.provenance import cores
 
 Crop = Callable[[tuple[int, int], np.random.Generator], tuple[float, float, float, float]]
@@ -62,7 +62,7 @@ class Read(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LazyImages:
-    """N images of `size` x `size` pixels in colour; indexed by rows it gives an array of them, uint8."""
+    """N images of `size` x `size` pixels in color; indexed by rows it gives an array of them, uint8."""
 
     source: Source
     label: np.ndarray
@@ -130,7 +130,7 @@ def planned(seed: int, epoch: int, rows: int, batch_size: int, steps: int) -> li
 
 @dataclass(frozen=True, eq=False)
 class ImageStream(Stream):
-    """A stream of labelled images in the order of `batches.plan`, one window for each compiled call."""
+    """A stream of labeled images in the order of `batches.plan`, one window for each compiled call."""
 
     image: LazyImages
     label: np.ndarray

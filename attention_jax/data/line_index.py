@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attention_jax import InputError
 from attention_jax.data.text_files import PACKED, TextCheck, check_equal, decode_line, suffix_of, two_columns
+from attention_jax.errors import InputError
 from attention_jax.files import data_home, temporary
 
 BLOCK = 2**23

@@ -3,10 +3,11 @@ memorization (Power et al. 2022, arXiv 2201.02177, section 2)."""
 
 import numpy as np
 
-from attention_jax import InputError, config as settings
+from attention_jax import config as settings
 from attention_jax.data import tokenizers
-from attention_jax.data.labelled_texts import Labelled, LabelledTexts, encode
+from attention_jax.data.labeled_texts import Labeled, LabeledTexts, encode
 from attention_jax.data.vocabulary import PAD, UNK, Vocabulary
+from attention_jax.errors import InputError
 
 
 def equations(modulus: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -19,7 +20,7 @@ def equations(modulus: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return a, b, (a + b) % modulus
 
 
-def load(options: settings.ModularAddition, batch_size: int) -> LabelledTexts:
+def load(options: settings.ModularAddition, batch_size: int) -> LabeledTexts:
     """Return the equations of `options`, divided at random by a fixed seed; those not trained on are divided equally
     into validation and test. a + b and b + a are in the same split, except for one pair at each border, since
     commutativity is not what should be generalized.
@@ -40,8 +41,8 @@ def load(options: settings.ModularAddition, batch_size: int) -> LabelledTexts:
     drawn = np.random.default_rng(0).random((modulus, modulus))
     place = np.argsort(drawn[np.minimum(a, b), np.maximum(a, b)], kind="stable")
     parts = {"train": place[:train], "valid": place[train:valid], "test": place[valid:]}
-    made = {name: Labelled(tokens[rows], length[rows], c[rows].astype(np.int32)) for name, rows in parts.items()}
-    return LabelledTexts(
+    made = {name: Labeled(tokens[rows], length[rows], c[rows].astype(np.int32)) for name, rows in parts.items()}
+    return LabeledTexts(
         train=(made.pop("train"),),
         held_out=made,
         texts={name: [texts[row] for row in parts[name]] for name in made},

@@ -1,6 +1,6 @@
 """Multi30k (Elliott et al. 2016, 2017): 29,000 image captions with their translations, WMT multimodal task 1.
 
-Three forms: "raw" and "tok" (lower-cased, normalised, Moses-tokenised) as in github.com/multi30k/dataset, "bpe" (tok
+Three forms: "raw" and "tok" (lower-cased, normalized, Moses-tokenized) as in github.com/multi30k/dataset, "bpe" (tok
 with joint BPE of 10,000 merges) as in github.com/LividWo/Revisit-MMT (Wu et al. 2021, ACL). Splits: train, valid
 (1,014), test = test_2016_flickr (1,000), test_2017 = test_2017_flickr (1,000). For research use.
 """
@@ -11,11 +11,12 @@ from typing import ClassVar
 
 import tensorflow_datasets as tfds
 
-from attention_jax import InputError, config as settings
+from attention_jax import config as settings
 from attention_jax.data import pair_files, store, text_files
 from attention_jax.data.download import digest, download
 from attention_jax.data.pairs import PairData, Texts
 from attention_jax.data.splits import with_rows_of
+from attention_jax.errors import InputError
 
 DATASET = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/"
 REVISIT = "https://raw.githubusercontent.com/LividWo/Revisit-MMT/master/data/multi30k-en-de/"

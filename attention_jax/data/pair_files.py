@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from attention_jax import InputError
 from attention_jax.config import TextPairs
 from attention_jax.data import buckets as bucketing, text_files, tokenizers
 from attention_jax.data.languages import language
@@ -12,6 +11,7 @@ from attention_jax.data.pairs import PairData, Pairs, Texts, Tokenizer, make_pai
 from attention_jax.data.splits import take
 from attention_jax.data.text_keys import comparable
 from attention_jax.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
+from attention_jax.errors import InputError
 
 Rows = list[list[str]]
 Ids = list[list[int]]

@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attention_jax import InputError
 from attention_jax.config import TextPairs
 from attention_jax.data import pair_files
 from attention_jax.data.line_index import PairLines
 from attention_jax.data.pairs import Texts, make_pairs
 from attention_jax.data.streams import Call, Share, Stream
 from attention_jax.data.vocabulary import Vocabulary
+from attention_jax.errors import InputError
 
 ROUNDS = 6
 """Rounds of the Feistel network."""
@@ -118,7 +118,7 @@ class PairStream(Stream):
         return -(-self.records // self.window)
 
     def examples(self, epoch: int, window: int) -> Examples:
-        """The pairs of a window of an epoch, tokenised."""
+        """The pairs of a window of an epoch, tokenized."""
         indices = np.arange(window * self.window, min((window + 1) * self.window, self.records))
         source, target, where, damaged, options = [], [], [], [], self.encoder.options
         for record in shuffled(indices, self.records, self.seed, epoch).tolist():

@@ -5,10 +5,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attention_jax import InputError
+from attention_jax.config import DataOptions, import_object
 from attention_jax.data.streams import Stream
 from attention_jax.data.text_keys import composed
 from attention_jax.data.vocabulary import Vocabulary
+from attention_jax.errors import InputError
 
 
 class Pairs(NamedTuple):
@@ -162,3 +163,8 @@ def references(data: PairData, split: str) -> list[str]:
 def decode_targets(data: PairData, rows: np.ndarray) -> list[str]:
     """Predicted rows [N, T] (without bos) as texts."""
     return [data.target_tokenizer.text(data.target_vocabulary.sentence(row)) for row in rows]
+
+
+def load_pairs(options: DataOptions, batch_size: int = 128) -> PairData:
+    """Load the dataset that `options` describe; `batch_size` is in sentences."""
+    return import_object(options.loader)(options, batch_size)

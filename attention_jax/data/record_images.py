@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from attention_jax import InputError
+from attention_jax.errors import InputError
 from attention_jax.files import data_home, temporary
 
 TRAIN, TEST = ("train",), ("test", "validation")
@@ -71,11 +71,11 @@ def splits(place: str) -> tuple[dict[str, tuple[Records, np.ndarray]], tuple[str
             f"{', '.join(features)} in {', '.join(known)}"
         )
     directory = os.fspath(built.data_path)
-    made = {part: labelled(directory, names[0]) for part, names in found.items()}
+    made = {part: labeled(directory, names[0]) for part, names in found.items()}
     return made, tuple(features["label"].names)
 
 
-def labelled(directory: str, split: str) -> tuple[Records, np.ndarray]:
+def labeled(directory: str, split: str) -> tuple[Records, np.ndarray]:
     """Return the records of a split and their labels, which are cached in the data home."""
     key = hashlib.sha256(f"{directory} {split}".encode()).hexdigest()[:16]
     count = len(source(directory, split))

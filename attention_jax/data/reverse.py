@@ -11,9 +11,10 @@ from typing import ClassVar
 import numpy as np
 import tensorflow_datasets as tfds
 
-from attention_jax import InputError, config as settings
+from attention_jax import config as settings
 from attention_jax.data import pair_files, store
 from attention_jax.data.pairs import PairData, Texts
+from attention_jax.errors import InputError
 
 NUMBERS, TRAIN_LENGTH, EXTRA_LENGTH, HELD_OUT = 50, 25, 5, 1_000
 SPLITS = ("train", "valid", "test")

@@ -13,9 +13,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from attention_jax import InputError, config as settings
+from attention_jax import config as settings
 from attention_jax.data import pair_files
 from attention_jax.data.pairs import PairData, Texts
+from attention_jax.errors import InputError
 
 VERBS, SIDES = ("walk", "look", "run", "jump", "turn"), ("left", "right")
 VALIDATE = 1_000

@@ -8,11 +8,12 @@ import os
 
 import numpy as np
 
-from attention_jax import InputError, config as settings
+from attention_jax import config as settings
 from attention_jax.data import store, text_files, tokenizers
 from attention_jax.data.download import download
 from attention_jax.data.text_windows import Windows, windows
 from attention_jax.data.vocabulary import UNK, Vocabulary
+from attention_jax.errors import InputError
 
 URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"

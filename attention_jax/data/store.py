@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import tensorflow_datasets as tfds
 
-from attention_jax import InputError
+from attention_jax.errors import InputError
 from attention_jax.files import data_home
 
 

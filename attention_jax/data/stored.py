@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from attention_jax import InputError, config as configs
+from attention_jax import config as configs
 from attention_jax.data import (
     algorithmic,
     citations,
     convex_hulls,
     images,
-    labelled_texts,
+    labeled_texts,
     packing,
     pair_files,
     pairs,
@@ -24,12 +24,13 @@ from attention_jax.data import (
 )
 from attention_jax.data.pairs import Tokenizer
 from attention_jax.data.vocabulary import Vocabulary
+from attention_jax.errors import InputError
 
 TYPES = {
     kind.__name__: kind
     for kind in (
         pairs.Pairs, pairs.Texts, pairs.PairData, packing.PackedPairs, text_windows.Windows, images.Split,
-        images.ImageData, labelled_texts.Labelled, labelled_texts.LabelledTexts, algorithmic.Sequences,
+        images.ImageData, labeled_texts.Labeled, labeled_texts.LabeledTexts, algorithmic.Sequences,
         algorithmic.SequenceSets, convex_hulls.Hulls, convex_hulls.HullSets, citations.Graph,
     )
 }  # fmt: skip
@@ -45,9 +46,11 @@ TOKENIZERS = {
     "padded": tokenizers.padded,
     "stripped": tokenizers.stripped,
     "lines": text_windows.by_line,
-    "words and marks": labelled_texts.words_and_marks,
+    "words and marks": labeled_texts.words_and_marks,
     "letters": tokenizers.letters,
 }
+FORMER = {"Labelled": "Labeled", "LabelledTexts": "LabeledTexts"}
+"""{former name of a type: present one}"""
 """The function that makes a tokenizer of each recipe (`Tokenizer.recipe`)."""
 SPECIAL = ("pad", "bos", "eos", "unk")
 
@@ -108,7 +111,7 @@ def decode(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
         case "sampling":
             return configs.Sampling(**content)
         case "type":
-            return TYPES[content](**decode(value["fields"], arrays))
+            return TYPES[FORMER.get(content, content)](**decode(value["fields"], arrays))
         case "mapping":
             return {name: decode(each, arrays) for name, each in content.items()}
         case "tuple":

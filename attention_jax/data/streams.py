@@ -18,9 +18,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from attention_jax import InputError
+from attention_jax.cli.signals import ENDING
+from attention_jax.errors import InputError
 from attention_jax.provenance import cores
-from attention_jax.signals import ENDING
 
 LARGEST_RESIDENT = 2**30
 """The largest training arrays, in bytes, that `--data.stream auto` keeps on the device."""

@@ -10,8 +10,8 @@ import zlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, NamedTuple
 
-from attention_jax import InputError
 from attention_jax.data.pairs import Texts
+from attention_jax.errors import InputError
 
 PACKED = {
     ".gz": (gzip.open, rb"\x1f\x8b\x08"),

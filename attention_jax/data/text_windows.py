@@ -6,11 +6,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attention_jax import InputError, config as settings
+from attention_jax import config as settings
 from attention_jax.data import data_summary, example_texts, text_files, tokenizers
 from attention_jax.data.pairs import Tokenizer
 from attention_jax.data.text_keys import composed
 from attention_jax.data.vocabulary import UNK, Vocabulary
+from attention_jax.errors import InputError
 
 LARGEST = 2**27
 """Tokens of a text."""

@@ -13,11 +13,12 @@ from typing import ClassVar
 import numpy as np
 import tensorflow_datasets as tfds
 
-from attention_jax import InputError, config as settings
+from attention_jax import config as settings
 from attention_jax.data import store, text_files, tokenizers
 from attention_jax.data.download import digest, download
 from attention_jax.data.text_windows import Windows, windows
 from attention_jax.data.vocabulary import UNK, Vocabulary
+from attention_jax.errors import InputError
 
 URL = "http://d2l-data.s3-accelerate.amazonaws.com/timemachine.txt"
 SHA1 = "090b5e7e70c295757f55df93cb0a180b9691891a"

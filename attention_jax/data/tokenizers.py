@@ -12,9 +12,9 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from attention_jax import InputError
 from attention_jax.data import text_files
 from attention_jax.data.pairs import Tokenizer
+from attention_jax.errors import InputError
 from attention_jax.files import data_home, temporary
 
 LONGEST_BYTES, PIECE = 4_192, 1_000
@@ -83,7 +83,7 @@ def words() -> Tokenizer:
 
 def spacy(language: str) -> Tokenizer:
     """spaCy's tokenizer rules of a language ("de", "en", ...): `spacy.blank` needs no model. Whole corpora
-    are tokenised once and cached.
+    are tokenized once and cached.
 
     Tokens of nothing but space (after a doubled space) are left out. spaCy is optional, and not needed for
     a corpus that is in the cache.

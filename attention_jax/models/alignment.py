@@ -11,8 +11,8 @@ from jaxtyping import Array, Bool, Float, Int
 from attention_jax import config
 from attention_jax.models.named_scores import make_rules, prepared_keys
 from attention_jax.ops.biases import Bias
-from attention_jax.ops.deferred import DeferredWeight
-from attention_jax.ops.normalising import Normaliser
+from attention_jax.ops.normalizer_kinds import Normalizer
+from attention_jax.ops.recurrent.deferred import DeferredWeight
 from attention_jax.ops.scores import Additive, Score
 from attention_jax.ops.trees import pytree
 
@@ -21,13 +21,13 @@ from attention_jax.ops.trees import pytree
 @dataclass(frozen=True)
 class Alignment:
     """Global attention: alpha_i = softmax_j score(s_i, h_j) over a sentence (Bahdanau et al. 2015, eq. 6), or with
-    another normaliser."""
+    another normalizer."""
 
     score: Score  # the score that remains after `prepare_key`
     key: Float[Array, "B S F"]
     length: Int[Array, " B"]
     bias: Bias | None
-    normalise: Normaliser
+    normalizer: Normalizer
 
     def __call__(self, query: Float[Array, "B D"], time: Int[Array, " B"] | None = None) -> Float[Array, "B S"]:
         """Return the attention weights [B, S] of one query per sentence; the target position `time` is not used."""
@@ -36,7 +36,7 @@ class Alignment:
     def weights(self, query: Float[Array, "B D"], allowed: Bool[Array, "B S"]) -> Float[Array, "B S"]:
         """Return the attention weights [B, S] of one query per sentence over its `allowed` source positions."""
         scores = self.scores(query)
-        return self.normalise.weights(scores, (scores != -jnp.inf) & allowed)
+        return self.normalizer.weights(scores, (scores != -jnp.inf) & allowed)
 
     def scores(self, query: Float[Array, "B D"]) -> Float[Array, "B S"]:
         """Return the scores of all source positions."""
@@ -54,9 +54,9 @@ class Alignment:
 
 
 class Scorer(nn.Module):
-    """Owns the weights of the score between decoder states and annotations, and of its normaliser."""
+    """Owns the weights of the score between decoder states and annotations, and of its normalizer."""
 
-    options: config.Bahdanau | config.ConditionalGru | config.Luong | config.Gnmt
+    options: config.BahdanauConfig | config.ConditionalGRUConfig | config.LuongConfig | config.GNMTConfig
     key_size: int
 
     def setup(self):
@@ -71,4 +71,4 @@ class Scorer(nn.Module):
         score, _ = self.rules.score.prepare_key(jnp.zeros((1, self.key_size)))  # what remains after it
         if isinstance(score, Additive):
             score = replace(score, query_kernel=DeferredWeight(score.query_kernel))
-        return Alignment(score, key, length, self.rules.bias, self.rules.normalise)
+        return Alignment(score, key, length, self.rules.bias, self.rules.normalizer)

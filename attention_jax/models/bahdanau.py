@@ -8,7 +8,7 @@ from attention_jax.models.alignment import Alignment, Scorer
 from attention_jax.models.readout import DeepOutput
 from attention_jax.models.recurrent import Cell, cells_of, stacked_step
 from attention_jax.models.translator import Inputs, Step
-from attention_jax.ops.deferred import DeferredWeight, deferred_scan
+from attention_jax.ops.recurrent.deferred import DeferredWeight, deferred_scan
 
 
 class Weights(NamedTuple):
@@ -38,7 +38,7 @@ class Bahdanau(DeepOutput):
 
     >>> import jax, jax.numpy as jnp
     >>> from attention_jax import config
-    >>> options = config.Bahdanau(hidden_size=4, embed_size=4, readout_size=4)
+    >>> options = config.BahdanauConfig(hidden_size=4, embed_size=4, readout_size=4)
     >>> model = Bahdanau(options, source_vocab=9, target_vocab=7)
     >>> batch = jnp.ones((2, 5), jnp.int32), jnp.array([5, 3]), jnp.ones((2, 3), jnp.int32)
     >>> (logits, _), params = jax.eval_shape(model.init_with_output, jax.random.key(0), *batch)
@@ -46,7 +46,7 @@ class Bahdanau(DeepOutput):
     (2, 3, 7)
     """
 
-    options: config.Bahdanau
+    options: config.BahdanauConfig
 
     def make_decoder(self, annotation_size: int) -> int:
         o = self.options

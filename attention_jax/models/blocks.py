@@ -15,11 +15,11 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from attention_jax import InputError
 from attention_jax.config import ModelOptions, part
 from attention_jax.config.models import MASKS, MLPS, NORMS, Activation, PositionEmbedding
+from attention_jax.errors import InputError
 from attention_jax.models.multihead import Linear, MultiHeadAttention
-from attention_jax.models.named_scores import normaliser_class, pool_class, score_class
+from attention_jax.models.named_scores import normalizer_class, pool_class, score_class
 from attention_jax.models.parts import maker
 from attention_jax.models.position_encodings import RelativeBias, own_positions, relative_biases
 from attention_jax.ops.attention import Implementation
@@ -61,9 +61,9 @@ class Block:
     position_embedding: PositionEmbedding = "none"
     score: str = "scaled_dot"
     """A name in `config.SCORES`, or package.file:Class; like those of the other parts."""
-    normaliser: str = "softmax"
+    normalizer: str = "softmax"
     head_pool: str = "mean"
-    """A name in `config.NORMALISERS`."""
+    """A name in `config.NORMALIZERS`."""
     mask: str = "none"
     """Mask of self-attention, a name in `config.MASKS`, in addition to causal and padding masks."""
     norm_layer: str = "layer"
@@ -100,7 +100,7 @@ class Block:
         if self.num_heads % (self.num_kv_heads or self.num_heads):
             raise InputError(f"--model.num-kv-heads must divide the {self.num_heads} heads, got {self.num_kv_heads}")
         score_class(self.score)
-        normaliser_class(self.normaliser)
+        normalizer_class(self.normalizer)
         pool_class(self.head_pool)
         own_positions(self.position_embedding)
         try:
@@ -126,7 +126,7 @@ class Block:
             key_dim=self.key_dim,
             value_dim=self.value_dim,
             score=self.score,
-            normaliser=self.normaliser,
+            normalizer=self.normalizer,
             head_pool=self.head_pool,
             use_bias=self.use_bias,
             rotary=self.position_embedding == "rotary",
@@ -146,7 +146,7 @@ class Block:
         """Create the feed-forward layer, called as layer(x, train=False)."""
         return part(self.mlp_layer, MLPS)(self)
 
-    def normalisation(self, name: str | None = None) -> nn.Module:
+    def normalization(self, name: str | None = None) -> nn.Module:
         """Create a normalization layer of this block."""
         return part(self.norm_layer, NORMS)(self.norm_epsilon, name=name)
 
@@ -263,7 +263,7 @@ class EncoderLayer(nn.Module):
 
     def setup(self):
         self.attention, self.ffn = self.block.attention(), self.block.feed_forward()
-        self.attention_norm, self.ffn_norm = self.block.normalisation(), self.block.normalisation()
+        self.attention_norm, self.ffn_norm = self.block.normalization(), self.block.normalization()
 
     def __call__(
         self, x: Float[Array, "B T D"], mask=None, bias=None, train: bool = False, return_weights: bool = False
@@ -317,9 +317,9 @@ class DecoderLayer(nn.Module):
 
     def setup(self):
         self.attention, self.ffn = self.block.attention(), self.block.feed_forward()
-        self.attention_norm, self.ffn_norm = self.block.normalisation(), self.block.normalisation()
+        self.attention_norm, self.ffn_norm = self.block.normalization(), self.block.normalization()
         if self.cross:
-            self.cross_attention, self.cross_norm = self.block.cross_attention(), self.block.normalisation()
+            self.cross_attention, self.cross_norm = self.block.cross_attention(), self.block.normalization()
 
     def __call__(self, x: Float[Array, "B T D"], mask, bias=None, memory=None, train=False, return_weights=False):
         """Return (output [B, T, D], self-attention weights or None, cross-attention weights [B, H, T, S] or None)."""

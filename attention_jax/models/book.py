@@ -16,9 +16,9 @@ from attention_jax import config
 from attention_jax.models.encoder import Encoder
 from attention_jax.models.named_scores import Rules, make_rules, prepared_keys
 from attention_jax.models.recurrent import Embedding, Layer, kernel_init
-from attention_jax.ops import cells
 from attention_jax.ops.attention import attend, attention_weights
 from attention_jax.ops.masks import lengths
+from attention_jax.ops.recurrent import cells
 
 
 class Memory(NamedTuple):
@@ -34,7 +34,7 @@ class Memory(NamedTuple):
 class BookModel(nn.Module):
     """Abstract. The decoder starts from the encoder's last hidden state; an LSTM's cell at zero, as in the book."""
 
-    options: config.Seq2seq
+    options: config.Seq2seqConfig
     source_vocab: int
     target_vocab: int
 
@@ -116,7 +116,7 @@ class Seq2seq(BookModel):
 class PeekySeq2seq(BookModel):
     """Every decoder step and the output layer see the encoder's last state (7.4.2; Cho et al. 2014 in spirit)."""
 
-    options: config.PeekySeq2seq
+    options: config.PeekySeq2seqConfig
 
     def make_decoder(self) -> int:
         o = self.options
@@ -136,7 +136,7 @@ def attend_to_source(rules: Rules, memory: Memory, query: Float[Array, "B T H"],
     rest, _ = rules.score.prepare_key(memory.hidden[0, :1])  # the memory holds prepared keys
 
     def one(query, key, value, length):
-        call = {"score": rest, "bias": rules.bias, "mask": lengths(length), "normalise": rules.normalise}
+        call = {"score": rest, "bias": rules.bias, "mask": lengths(length), "normalizer": rules.normalizer}
         return attend(query, key, value, **call), attention_weights(query, key, **call) if return_weights else None
 
     context, weights = jax.vmap(one)(query, memory.key, memory.hidden, memory.length)
@@ -147,7 +147,7 @@ class AttentionSeq2seq(BookModel):
     """An encoder-decoder with attention: each decoder state is the query over all encoder states, and the output layer
     reads [context; state]."""
 
-    options: config.AttentionSeq2seq
+    options: config.AttentionSeq2seqConfig
 
     def make_decoder(self) -> int:
         o = self.options
@@ -166,7 +166,7 @@ class AttentionSeq2seq(BookModel):
 class LuongSeq2seq(BookModel):
     """s~_t = tanh(W_c [c_t; s_t] + b_c), y_t = softmax(W_y s~_t + b_y) (Luong et al. 2015, eq. 5-6)."""
 
-    options: config.LuongSeq2seq
+    options: config.LuongSeq2seqConfig
 
     def make_decoder(self) -> int:
         o = self.options

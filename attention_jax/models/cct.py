@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from attention_jax import InputError, config
+from attention_jax import config
+from attention_jax.errors import InputError
 from attention_jax.models.blocks import drop
 from attention_jax.models.position_encodings import own_positions
 from attention_jax.models.resnet import convolution
@@ -35,10 +36,10 @@ class Tokenizer(nn.Module):
         return x.reshape(x.shape[0], -1, self.width)
 
 
-class Cct(nn.Module):
+class CCT(nn.Module):
     """A convolutional tokenizer, learned positions, an encoder and sequence pooling (figure 2)."""
 
-    options: config.Cct
+    options: config.CCTConfig
     classes: int
     image_size: int
 

@@ -2,12 +2,13 @@
 
 from typing import NamedTuple
 
-from attention_jax import InputError, config
+from attention_jax import config
+from attention_jax.errors import InputError
 from attention_jax.models.alignment import Alignment, Scorer
 from attention_jax.models.readout import DeepOutput
 from attention_jax.models.recurrent import Cell, Layer
 from attention_jax.models.translator import Inputs, Step
-from attention_jax.ops.deferred import DeferredWeight, deferred_scan
+from attention_jax.ops.recurrent.deferred import DeferredWeight, deferred_scan
 
 
 class Weights(NamedTuple):
@@ -29,7 +30,7 @@ def step(w: Weights, states, x: Inputs):
     return [state], Step(state[0], context, alpha)
 
 
-class ConditionalGru(DeepOutput):
+class ConditionalGRU(DeepOutput):
     """The encoder-decoder with a conditional GRU of Firat & Cho (2016); Sennrich et al. 2017, section 2.
 
     Call it with source [B, S], source_length [B] and target_in [B, T], the target shifted right behind `bos`; returns
@@ -38,15 +39,15 @@ class ConditionalGru(DeepOutput):
 
     >>> import jax, jax.numpy as jnp
     >>> from attention_jax import config
-    >>> options = config.ConditionalGru(hidden_size=4, embed_size=4, readout_size=4)
-    >>> model = ConditionalGru(options, source_vocab=9, target_vocab=7)
+    >>> options = config.ConditionalGRUConfig(hidden_size=4, embed_size=4, readout_size=4)
+    >>> model = ConditionalGRU(options, source_vocab=9, target_vocab=7)
     >>> batch = jnp.ones((2, 5), jnp.int32), jnp.array([5, 3]), jnp.ones((2, 3), jnp.int32)
     >>> (logits, _), params = jax.eval_shape(model.init_with_output, jax.random.key(0), *batch)
     >>> logits.shape
     (2, 3, 7)
     """
 
-    options: config.ConditionalGru
+    options: config.ConditionalGRUConfig
 
     def make_decoder(self, annotation_size: int) -> int:
         o = self.options

@@ -3,7 +3,7 @@
 A block is a convolution to twice the width, a gated linear unit a * sigmoid(b), and a residual connection scaled by
 sqrt(1/2). In decoder layer l the query is d = (W_d h + b_d + g) sqrt(1/2) with g the embedded target (eq. 1), the keys
 are the encoder's outputs z, the values z + e with e the embedded source (eq. 2). As in bentrevett/pytorch-seq2seq
-(tutorial 5) every sum of two is scaled by sqrt(1/2), there is no weight normalisation, and section 3.4's factors of the
+(tutorial 5) every sum of two is scaled by sqrt(1/2), there is no weight normalization, and section 3.4's factors of the
 context (m sqrt(1/m)) and of the encoder's gradients are left out, as is section 3.5's factor p of the initial
 variances, the probability that dropout keeps an input; unlike there, padding is zeroed before every convolution and
 each layer has its own W_d (as in the paper).
@@ -14,9 +14,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from attention_jax import InputError, config
+from attention_jax import config
+from attention_jax.errors import InputError
 from attention_jax.models.multihead import Linear
-from attention_jax.models.named_scores import make_normaliser
+from attention_jax.models.named_scores import make_normalizer
 from attention_jax.ops.attention import attend, attention_weights
 from attention_jax.ops.dropout import dropout
 from attention_jax.ops.masks import lengths
@@ -85,7 +86,7 @@ class Embedded(nn.Module):
 class ConvSeq2seq(nn.Module):
     """Encoder and decoder of `layers` gated convolutions each."""
 
-    options: config.Convolutional
+    options: config.ConvolutionalConfig
     source_vocab: int
     target_vocab: int
 
@@ -109,8 +110,8 @@ class ConvSeq2seq(nn.Module):
         self.source_blocks, self.target_blocks = blocks(), blocks()
         self.queries = [dense(embed) for _ in range(options.num_layers)]
         self.contexts = [dense(hidden) for _ in range(options.num_layers)]
-        self.normalisers = [
-            make_normaliser(self, options.normaliser, embed, embed, embed, f"normaliser_{layer}")
+        self.normalizers = [
+            make_normalizer(self, options.normalizer, embed, embed, embed, f"normaliser_{layer}")
             for layer in range(options.num_layers)
         ]
         self.kernel = self.param("kernel", linear_init, (embed, self.target_vocab))
@@ -137,7 +138,7 @@ class ConvSeq2seq(nn.Module):
         query = (self.queries[layer](x) + embedded) * SCALE
 
         def one(query, key, value, length):
-            common = dict(score=Dot(), mask=lengths(length), normalise=self.normalisers[layer])
+            common = dict(score=Dot(), mask=lengths(length), normalizer=self.normalizers[layer])
             return attend(query, key, value, **common), attention_weights(
                 query, key, **common
             ) if return_weights else None

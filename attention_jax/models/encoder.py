@@ -5,8 +5,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from attention_jax.models.recurrent import Embedding, Layer
-from attention_jax.ops import cells
 from attention_jax.ops.dropout import dropout, is_zero
+from attention_jax.ops.recurrent import cells
 
 
 def merge(forward, backward, how: str):

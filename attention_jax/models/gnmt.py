@@ -7,10 +7,10 @@ from attention_jax.models.alignment import Scorer
 from attention_jax.models.readout import DeepOutput
 from attention_jax.models.recurrent import cells_of
 from attention_jax.models.translator import Inputs
-from attention_jax.ops.deferred import DeferredWeight, deferred_scan
+from attention_jax.ops.recurrent.deferred import DeferredWeight, deferred_scan
 
 
-class Gnmt(DeepOutput):
+class GNMT(DeepOutput):
     """The deep residual encoder-decoder of Wu et al. (2016), figure 1: one attention, whose context all layers read.
 
     Call it with source [B, S], source_length [B] and target_in [B, T], the target shifted right behind `bos`; returns
@@ -21,15 +21,15 @@ class Gnmt(DeepOutput):
 
     >>> import jax, jax.numpy as jnp
     >>> from attention_jax import config
-    >>> options = config.Gnmt(hidden_size=4, embed_size=4, readout_size=4)
-    >>> model = Gnmt(options, source_vocab=9, target_vocab=7)
+    >>> options = config.GNMTConfig(hidden_size=4, embed_size=4, readout_size=4)
+    >>> model = GNMT(options, source_vocab=9, target_vocab=7)
     >>> batch = jnp.ones((2, 5), jnp.int32), jnp.array([5, 3]), jnp.ones((2, 3), jnp.int32)
     >>> (logits, _), params = jax.eval_shape(model.init_with_output, jax.random.key(0), *batch)
     >>> logits.shape
     (2, 3, 7)
     """
 
-    options: config.Gnmt
+    options: config.GNMTConfig
 
     def make_decoder(self, annotation_size: int) -> int:
         o = self.options

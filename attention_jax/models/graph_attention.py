@@ -1,4 +1,4 @@
-"""Graph attention networks (Velickovic et al. 2018): each node attends to its neighbours in a graph and to itself.
+"""Graph attention networks (Velickovic et al. 2018): each node attends to its neighbors in a graph and to itself.
 
 The details are those of the authors' code (github.com/PetarV-/GAT, execute_cora.py and utils/layers.py): each head has
 its own dropout of the inputs, the projected vectors are dropped once more where they are values, and each head adds a
@@ -40,7 +40,7 @@ class WordProjection(nn.Module):
 
 
 class GraphHeads(nn.Module):
-    """softmax_j(score(W h_i, W h_j)) W h_j + b over the neighbours j of each node i (equations 3 and 4), H heads."""
+    """softmax_j(score(W h_i, W h_j)) W h_j + b over the neighbors j of each node i (equations 3 and 4), H heads."""
 
     score: str
     """A name in `config.SCORES`, or package.file:Class."""
@@ -73,7 +73,7 @@ class GraphHeads(nn.Module):
 class GraphAttention(nn.Module):
     """Two layers (section 3.3): concatenated heads with an ELU, then one head that outputs the class logits."""
 
-    options: config.GraphAttention
+    options: config.GraphAttentionConfig
     features: int
     classes: int
 

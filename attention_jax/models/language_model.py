@@ -19,13 +19,13 @@ class LanguageModel(nn.Module):
 
     >>> from attention_jax import config
     >>> import jax
-    >>> model = LanguageModel(config.LanguageModel(hidden_size=8, mlp_dim=16, num_heads=2), vocab=11)
+    >>> model = LanguageModel(config.LanguageModelConfig(hidden_size=8, mlp_dim=16, num_heads=2), vocab=11)
     >>> (logits, _), params = jax.eval_shape(model.init_with_output, jax.random.key(0), jnp.ones((2, 5), jnp.int32))
     >>> logits.shape
     (2, 5, 11)
     """
 
-    options: config.LanguageModel
+    options: config.LanguageModelConfig
     vocab: int
 
     def __post_init__(self):
@@ -35,7 +35,7 @@ class LanguageModel(nn.Module):
     def setup(self):
         options = self.options
         block, small = Block.of(options), options.hidden_size**-0.5
-        # scaled and initialised as in the plain Transformer; learned positions begin small beside the tokens
+        # scaled and initialized as in the plain Transformer; learned positions begin small beside the tokens
         self.embedding = Embedding(
             self.vocab, block, options.max_length, options.scale_embeddings, "normal", position_deviation=small
         )

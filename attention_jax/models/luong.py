@@ -13,8 +13,8 @@ from attention_jax import config
 from attention_jax.models.alignment import Alignment, Scorer
 from attention_jax.models.recurrent import Cell, cells_of, kernel_init, run_stack, stacked_step
 from attention_jax.models.translator import Inputs, Memory, Step, Translator
-from attention_jax.ops.deferred import DeferredWeight, deferred_scan
 from attention_jax.ops.precision import matmul
+from attention_jax.ops.recurrent.deferred import DeferredWeight, deferred_scan
 from attention_jax.ops.trees import pytree
 
 
@@ -42,8 +42,8 @@ class Predictive(Alignment):
 
     def __call__(self, query, time):
         place = jax.nn.sigmoid(jnp.tanh(query @ self.kernel) @ self.vector)
-        centre = place * self.length[:, None].astype(jnp.float32)  # eq. 9: p_t = S sigmoid(v_p . tanh(W_p h_t))
-        distance = jnp.arange(self.key.shape[1]).astype(jnp.float32)[None] - centre
+        center = place * self.length[:, None].astype(jnp.float32)  # eq. 9: p_t = S sigmoid(v_p . tanh(W_p h_t))
+        distance = jnp.arange(self.key.shape[1]).astype(jnp.float32)[None] - center
         weights = self.weights(query, self.real & (jnp.abs(distance) <= self.reach))
         return weights * jnp.exp(-jnp.square(distance) / (2.0 * (self.reach / 2.0) ** 2))  # eq. 10, sigma = D / 2
 
@@ -95,7 +95,7 @@ class Luong(Translator):
 
     >>> import jax, jax.numpy as jnp
     >>> from attention_jax import config
-    >>> options = config.Luong(hidden_size=4, embed_size=4, readout_size=4)
+    >>> options = config.LuongConfig(hidden_size=4, embed_size=4, readout_size=4)
     >>> model = Luong(options, source_vocab=9, target_vocab=7)
     >>> batch = jnp.ones((2, 5), jnp.int32), jnp.array([5, 3]), jnp.ones((2, 3), jnp.int32)
     >>> (logits, _), params = jax.eval_shape(model.init_with_output, jax.random.key(0), *batch)
@@ -103,7 +103,7 @@ class Luong(Translator):
     (2, 3, 7)
     """
 
-    options: config.Luong
+    options: config.LuongConfig
 
     def make_decoder(self, annotation_size: int) -> int:
         o = self.options
@@ -122,7 +122,7 @@ class Luong(Translator):
             self.options.window,
             self.options.window_size,
         )
-        parts = (alignment.score, alignment.key, alignment.length, alignment.bias, alignment.normalise)
+        parts = (alignment.score, alignment.key, alignment.length, alignment.bias, alignment.normalizer)
         if window == "monotonic":
             return Monotonic(*parts, reach)
         if window == "predictive":

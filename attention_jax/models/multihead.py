@@ -34,14 +34,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from attention_jax import InputError
-from attention_jax.models.named_scores import normaliser_class, pool_class, score_class
+from attention_jax.errors import InputError
+from attention_jax.models.named_scores import normalizer_class, pool_class, score_class
 from attention_jax.models.parts import per_head
 from attention_jax.ops.attention import Implementation, attend, attention_weights
 from attention_jax.ops.dropout import is_zero
 from attention_jax.ops.masks import as_mask
-from attention_jax.ops.normalisers import Softmax
-from attention_jax.ops.normalising import Normaliser
+from attention_jax.ops.normalizer_kinds import Normalizer
+from attention_jax.ops.normalizers import Softmax
 from attention_jax.ops.pooling import Mean, Pool
 from attention_jax.ops.positions import rotary
 from attention_jax.ops.precision import affine
@@ -56,14 +56,14 @@ def heads_attend(
     score=ScaledDot(),
     bias=None,
     mask=None,
-    normalise=Softmax(),
+    normalizer=Softmax(),
     pool=Mean(),
     dropout=0.0,
     rng=None,
     query_offset=0,
     implementation=None,
 ) -> Float[Array, "B H Q V"]:
-    """`attend` for every sequence and head. Leaves of `mask` lead with B, those of `score`, `bias`, `normalise` and
+    """`attend` for every sequence and head. Leaves of `mask` lead with B, those of `score`, `bias`, `normalizer` and
     `pool` with H, except for single numbers, which all share.
 
     >>> x = jnp.ones((1, 2, 3, 4))
@@ -73,24 +73,24 @@ def heads_attend(
     rngs = None if rng is None else jax.random.split(rng, query.shape[:2])
 
     def one(q, k, v, rules, mask, rng):
-        score, bias, normalise, pool = rules
-        common = {"score": score, "bias": bias, "mask": mask, "normalise": normalise, "query_offset": query_offset}
+        score, bias, normalizer, pool = rules
+        common = {"score": score, "bias": bias, "mask": mask, "normalizer": normalizer, "query_offset": query_offset}
         return attend(q, k, v, pool=pool, dropout=dropout, rng=rng, implementation=implementation, **common)
 
-    return for_each_head(one, query, key, value, (score, bias, normalise, pool), mask, rngs)
+    return for_each_head(one, query, key, value, (score, bias, normalizer, pool), mask, rngs)
 
 
 def heads_weights(
-    query, key, *, score=ScaledDot(), bias=None, mask=None, normalise=Softmax(), query_offset=0
+    query, key, *, score=ScaledDot(), bias=None, mask=None, normalizer=Softmax(), query_offset=0
 ) -> Float[Array, "B H Q K"]:
     """The attention maps that `heads_attend` pools with."""
 
     def one(q, k, _, rules, mask, rng):
-        score, bias, normalise = rules
-        common = {"score": score, "bias": bias, "mask": mask, "normalise": normalise, "query_offset": query_offset}
+        score, bias, normalizer = rules
+        common = {"score": score, "bias": bias, "mask": mask, "normalizer": normalizer, "query_offset": query_offset}
         return attention_weights(q, k, **common)
 
-    return for_each_head(one, query, key, key, (score, bias, normalise), mask, None)
+    return for_each_head(one, query, key, key, (score, bias, normalizer), mask, None)
 
 
 def for_each_head(one, query, key, value, rules, mask, rngs):
@@ -122,9 +122,9 @@ def head_score(module: nn.Module, name: str, heads: int, size: int) -> Score:
     return per_head(module, "score", score_class(name), heads, size)
 
 
-def head_normaliser(module: nn.Module, name: str, heads: int, size: int) -> Normaliser:
-    """Create the normaliser `name`; its learned parameters, if any, belong to `module`, with a leading head axis."""
-    return per_head(module, "normaliser", normaliser_class(name), heads, size)
+def head_normalizer(module: nn.Module, name: str, heads: int, size: int) -> Normalizer:
+    """Create the normalizer `name`; its learned parameters, if any, belong to `module`, with a leading head axis."""
+    return per_head(module, "normaliser", normalizer_class(name), heads, size)
 
 
 def head_pool(module: nn.Module, name: str, heads: int, size: int) -> Pool:
@@ -166,8 +166,8 @@ class MultiHeadAttention(nn.Module):
     """Heads of keys and values, each read by num_heads / num_kv_heads heads of queries; 0 is as many as of queries."""
     score: str = "scaled_dot"
     """A name in `config.SCORES`, or package.file:Class."""
-    normaliser: str = "softmax"
-    """A name in `config.NORMALISERS`, or package.file:Class."""
+    normalizer: str = "softmax"
+    """A name in `config.NORMALIZERS`, or package.file:Class."""
     head_pool: str = "mean"
     """A name in `config.models.POOLS`, or package.file:Class."""
     use_bias: bool = True
@@ -213,7 +213,7 @@ class MultiHeadAttention(nn.Module):
             width = pooled_width(jax.tree.map(lambda x: x[0], self.pool), key_width, value_width)
             self.gate = Linear(self.num_heads * width, self.use_bias, self.dtype)
         self.head_score = head_score(self, self.score, self.num_heads, key_width)
-        self.head_normaliser = head_normaliser(self, self.normaliser, self.num_heads, key_width)
+        self.head_normalizer = head_normalizer(self, self.normalizer, self.num_heads, key_width)
 
     def __call__(self, query, key, value, *, bias=None, mask=None, train=False, return_weights=False):
         """[B, Q, Dq], [B, K, Dk], [B, K, Dv] -> output [B, Q, hidden_size] and, if `return_weights`, the weights
@@ -235,7 +235,7 @@ class MultiHeadAttention(nn.Module):
     ):
         """Attention of projected queries over projected keys and values, then W_o: (output, weights or None). The
         output gate, if there is one, is computed from `inputs` [B, Q, Dq]."""
-        rules = {"score": self.head_score, "bias": bias, "mask": mask, "normalise": self.head_normaliser}
+        rules = {"score": self.head_score, "bias": bias, "mask": mask, "normalizer": self.head_normalizer}
         common = rules | {"query_offset": query_offset}
         rng = self.make_rng("dropout") if train and not is_zero(self.dropout) else None
         pooled = heads_attend(

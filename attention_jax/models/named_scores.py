@@ -1,4 +1,4 @@
-"""Scores and normalisers by name, with their weights owned by a module."""
+"""Scores and normalizers by name, with their weights owned by a module."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from attention_jax import InputError
 from attention_jax.config import SCORES
-from attention_jax.config.models import NORMALISERS, POOLS
+from attention_jax.config.models import NORMALIZERS, POOLS
+from attention_jax.errors import InputError
 from attention_jax.models.parts import maker, owned
 from attention_jax.ops import scores
 from attention_jax.ops.biases import Bias, Location
-from attention_jax.ops.normalisers import Entmax, Sigmoid, Softmax, as_normaliser
-from attention_jax.ops.normalising import Normaliser, Threshold
+from attention_jax.ops.normalizer_kinds import Normalizer, Threshold
+from attention_jax.ops.normalizers import Entmax, Sigmoid, Softmax, as_normalizer
 from attention_jax.ops.pooling import Pool
 from attention_jax.ops.trees import pytree
 
@@ -48,12 +48,12 @@ def score_class(name: str) -> Callable[[], scores.Score]:
 
 @dataclass(frozen=True)
 class Learned:
-    """Base class: a normaliser with one number that each head learns, `start` at first."""
+    """Base class: a normalizer with one number that each head learns, `start` at first."""
 
     start: float
-    kind: ClassVar[type[Normaliser]]
+    kind: ClassVar[type[Normalizer]]
 
-    def init(self, rng: Array, query_width: int, key_width: int, hidden: int) -> Normaliser:
+    def init(self, rng: Array, query_width: int, key_width: int, hidden: int) -> Normalizer:
         return self.kind(jnp.asarray(self.start, jnp.float32))
 
 
@@ -99,10 +99,10 @@ class LearnedEntmax(Learned):
     kind = AdaptiveEntmax
 
 
-def normaliser_class(name: str) -> Callable[[], Normaliser]:
-    """What makes a normaliser (`parts.maker`), by its name in `config.NORMALISERS` or the import path of a class or an
+def normalizer_class(name: str) -> Callable[[], Normalizer]:
+    """What makes a normalizer (`parts.maker`), by its name in `config.NORMALIZERS` or the import path of a class or an
     elementwise function."""
-    return maker("normaliser", name, NORMALISERS, Normaliser, as_normaliser)
+    return maker("normalizer", name, NORMALIZERS, Normalizer, as_normalizer)
 
 
 def pool_class(name: str) -> Callable[[], Pool]:
@@ -127,26 +127,26 @@ def make_score(module: nn.Module, name: str, query_width: int, key_width: int, h
 
 
 class Rules(NamedTuple):
-    """Score, bias and normaliser with which a recurrent decoder attends to the source."""
+    """Score, bias and normalizer with which a recurrent decoder attends to the source."""
 
     score: scores.Score
     bias: Bias | None
-    normalise: Normaliser
+    normalizer: Normalizer
 
 
 def make_rules(module: nn.Module, options, query_width: int, key_width: int) -> Rules:
-    """The rules that `options.score` and `options.normaliser` name, with their weights owned by `module`. The bias is
+    """The rules that `options.score` and `options.normalizer` name, with their weights owned by `module`. The bias is
     None but for the score "location", which depends on the positions of the keys alone."""
     name, hidden = options.score, options.hidden_size
-    normalise = make_normaliser(module, options.normaliser, query_width, key_width, hidden)
+    normalizer = make_normalizer(module, options.normalizer, query_width, key_width, hidden)
     if name == "location":
         location = owned(module, "score", Location, query_width, POSITIONS)
-        return Rules(scores.Constant(), location, normalise)
-    return Rules(make_score(module, name, query_width, key_width, hidden), None, normalise)
+        return Rules(scores.Constant(), location, normalizer)
+    return Rules(make_score(module, name, query_width, key_width, hidden), None, normalizer)
 
 
-def make_normaliser(
+def make_normalizer(
     module: nn.Module, name: str, query_width: int, key_width: int, hidden: int, prefix: str = "normaliser"
-) -> Normaliser:
-    """Create the normaliser `name`; its learned parameter, if any, becomes the parameter `prefix` of `module`."""
-    return owned(module, prefix, normaliser_class(name), query_width, key_width, hidden)
+) -> Normalizer:
+    """Create the normalizer `name`; its learned parameter, if any, becomes the parameter `prefix` of `module`."""
+    return owned(module, prefix, normalizer_class(name), query_width, key_width, hidden)

@@ -15,7 +15,8 @@ from jaxtyping import Array, Float
 
 from attention_jax import config
 from attention_jax.models.recurrent import Layer
-from attention_jax.ops import addressing, cells, meshes
+from attention_jax.ops import addressing, meshes
+from attention_jax.ops.recurrent import cells
 
 
 class Shape(NamedTuple):
@@ -26,7 +27,7 @@ class Shape(NamedTuple):
     num_locations: int
     word_size: int
     num_shifts: int
-    """Allowed shifts, centred on 0: 3 means one back, stay, one forward."""
+    """Allowed shifts, centered on 0: 3 means one back, stay, one forward."""
 
     @property
     def num_heads(self) -> int:
@@ -63,8 +64,8 @@ def control(
 
 
 def gate_order(init):
-    """An initialiser of an LSTM's kernel [.., 4 C] whose draws for gates (i, f, o, g) are put in the order of
-    `ops.cells`, (i, f, g, o).
+    """An initializer of an LSTM's kernel [.., 4 C] whose draws for gates (i, f, o, g) are put in the order of
+    `ops.recurrent.cells`, (i, f, g, o).
 
     The machines whose results are recorded had their gates in the first order; so each gate begins with the values it
     had then.
@@ -112,13 +113,13 @@ class NTM(nn.Module):
     location 0.
 
     >>> from attention_jax import config
-    >>> model = NTM(config.NTM(hidden_size=4, num_locations=6, word_size=3), outputs=2)
+    >>> model = NTM(config.NTMConfig(hidden_size=4, num_locations=6, word_size=3), outputs=2)
     >>> (logits, _), params = jax.eval_shape(model.init_with_output, jax.random.key(0), jnp.ones((5, 7, 2)))
     >>> logits.shape
     (5, 7, 2)
     """
 
-    options: config.NTM
+    options: config.NTMConfig
     outputs: int
 
     @nn.compact
@@ -174,7 +175,7 @@ class NTM(nn.Module):
 class StackedLSTM(nn.Module):
     """The paper's baseline: LSTM layers over the inputs, then the output layer, without an external memory."""
 
-    options: config.StackedLSTM
+    options: config.StackedLSTMConfig
     outputs: int
 
     @nn.compact

@@ -15,8 +15,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from attention_jax import InputError
 from attention_jax.config.options import named, option_name
+from attention_jax.errors import InputError
 from attention_jax.ops.masks import Mask
 from attention_jax.ops.trees import children, is_registered
 

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 from attention_jax import config
 from attention_jax.models.named_scores import make_score
 from attention_jax.models.recurrent import Layer
-from attention_jax.ops import cells
+from attention_jax.ops.recurrent import cells
 
 
 class Memory(NamedTuple):
@@ -37,7 +37,7 @@ class PointerNetwork(nn.Module):
     be selected repeatedly, as in the paper, which excludes that only for tours.
     """
 
-    options: config.PointerNetwork
+    options: config.PointerNetworkConfig
     features: int
 
     def setup(self):

@@ -24,9 +24,9 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from attention_jax import InputError
 from attention_jax.config.models import POSITIONS, PositionEmbedding
 from attention_jax.config.options import named
+from attention_jax.errors import InputError
 from attention_jax.models.parts import maker, per_head
 from attention_jax.ops.biases import ALiBi, Bias, ShawBias, T5Bias, TransformerXLBias
 from attention_jax.ops.positions import sinusoidal

@@ -16,7 +16,7 @@ class DeepOutput(Translator):
     Maxout (Goodfellow et al. 2013) is the "deep output" of Bahdanau et al. 2015, A.2.2; here it sees s_t, not s_{t-1}.
     """
 
-    options: config.DeepOutput
+    options: config.DeepOutputConfig
 
     def make_readout(self, context_size: int) -> int:
         """Create the weights, in `setup`; return the width of the output layer's input."""

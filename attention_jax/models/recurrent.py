@@ -1,4 +1,5 @@
-"""Recurrent layers: the weights of `ops.cells`, one step of a stack of them, and a stack over all time at once.
+"""Recurrent layers: the weights of `ops.recurrent.cells`, one step of a stack of them, and a stack over all time at
+once.
 
 Time comes first ([T, B, D]), because a scan runs over it.
 """
@@ -10,9 +11,9 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from attention_jax.ops import cells
-from attention_jax.ops.deferred import DeferredWeight
 from attention_jax.ops.precision import matmul
+from attention_jax.ops.recurrent import cells
+from attention_jax.ops.recurrent.deferred import DeferredWeight
 
 GATES = {"lstm": 4, "gru": 3}
 kernel_init = nn.initializers.lecun_normal()
@@ -84,7 +85,7 @@ class Layer(nn.Module):
 
 
 class Cell(NamedTuple):
-    """The weights of one layer for a scan over steps, wrapped as `ops.deferred.DeferredWeight`."""
+    """The weights of one layer for a scan over steps, wrapped as `ops.recurrent.deferred.DeferredWeight`."""
 
     input: DeferredWeight | None  # of the hidden state of the layer below; None for the first layer
     recurrent: DeferredWeight

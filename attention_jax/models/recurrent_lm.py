@@ -10,8 +10,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from attention_jax import config
-from attention_jax.ops import bptt, cells, meshes
+from attention_jax.ops import meshes
 from attention_jax.ops.dropout import dropout
+from attention_jax.ops.recurrent import bptt, cells
 
 GATES = {"rnn": 1, "gru": 3, "lstm": 4}
 
@@ -35,7 +36,7 @@ class RecurrentLanguageModel(nn.Module):
     are the same.
     """
 
-    options: config.RecurrentLanguageModel
+    options: config.RecurrentLanguageModelConfig
     vocab: int
 
     def setup(self):
@@ -96,7 +97,7 @@ class RecurrentLanguageModel(nn.Module):
         """Factors by which each step multiplies the gradient that flows into the past."""
         if self.options.truncation == "truncated":
             return bptt.truncated_factors(steps, self.options.truncation_length)
-        return bptt.randomised_factors(self.make_rng("dropout"), steps, 1 / self.options.truncation_length)
+        return bptt.randomized_factors(self.make_rng("dropout"), steps, 1 / self.options.truncation_length)
 
     def output(self) -> tuple[Float[Array, "H V"], Float[Array, "V"]]:
         """(kernel, bias) of the output layer."""

@@ -1,4 +1,4 @@
-"""A residual network (He et al. 2016), with group normalisation (Wu and He 2018): no running averages, so parameters
+"""A residual network (He et al. 2016), with group normalization (Wu and He 2018): no running averages, so parameters
 are all its state.
 
 The baseline next to the Vision Transformers: same data, same loop.
@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from attention_jax import InputError, config
+from attention_jax import config
+from attention_jax.errors import InputError
 from attention_jax.models.blocks import drop
 from attention_jax.ops.platforms import by_platform
 from attention_jax.ops.precision import matmul
@@ -40,7 +41,7 @@ class Residual(nn.Module):
 class ResNet(nn.Module):
     """A stem, stages of residual blocks, the mean over the image, and a linear classifier."""
 
-    options: config.ResNet
+    options: config.ResNetConfig
     classes: int
     image_size: int
     """Not used: images of every size have one mean."""

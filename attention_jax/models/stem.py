@@ -7,19 +7,19 @@ import flax.linen as nn
 import jax
 from jaxtyping import Array, Float
 
-from attention_jax import InputError
+from attention_jax.errors import InputError
 from attention_jax.models.resnet import convolution
 
 GROUP = 8
-"""Channels that are normalised together."""
+"""Channels that are normalized together."""
 
 
 class ConvolutionalStem(nn.Module):
     """3 x 3 convolutions of stride 2 until a position covers a patch, then a 1 x 1 convolution to the tokens' width
     (section 4).
 
-    The channels double with every convolution and end at `width`. Group normalisation replaces the paper's batch
-    normalisation: it has no running averages.
+    The channels double with every convolution and end at `width`. Group normalization replaces the paper's batch
+    normalization: it has no running averages.
     """
 
     patch_size: int

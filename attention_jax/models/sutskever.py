@@ -2,7 +2,8 @@
 
 import jax.numpy as jnp
 
-from attention_jax import InputError, config
+from attention_jax import config
+from attention_jax.errors import InputError
 from attention_jax.models.readout import DeepOutput
 from attention_jax.models.recurrent import run_stack
 from attention_jax.models.translator import Step
@@ -19,7 +20,7 @@ class Sutskever(DeepOutput):
 
     >>> import jax, jax.numpy as jnp
     >>> from attention_jax import config
-    >>> options = config.Sutskever(hidden_size=4, embed_size=4, readout_size=4)
+    >>> options = config.SutskeverConfig(hidden_size=4, embed_size=4, readout_size=4)
     >>> model = Sutskever(options, source_vocab=9, target_vocab=7)
     >>> batch = jnp.ones((2, 5), jnp.int32), jnp.array([5, 3]), jnp.ones((2, 3), jnp.int32)
     >>> (logits, _), params = jax.eval_shape(model.init_with_output, jax.random.key(0), *batch)
@@ -27,7 +28,7 @@ class Sutskever(DeepOutput):
     (2, 3, 7)
     """
 
-    options: config.Sutskever
+    options: config.SutskeverConfig
 
     def make_decoder(self, annotation_size: int) -> int:
         if (o := self.options).decoder_init != "mean" and (o.layer_norm or o.memory_dropout):

@@ -39,7 +39,7 @@ class AttentionPool(nn.Module):
 class TextClassifier(nn.Module):
     """A Transformer encoder over words, attention pooling and a linear classifier."""
 
-    options: config.TextClassifier
+    options: config.TextClassifierConfig
     vocab: int
     classes: int
 

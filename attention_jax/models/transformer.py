@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from attention_jax import InputError, config
+from attention_jax import config
+from attention_jax.errors import InputError
 from attention_jax.models.blocks import Block, DecoderLayer, EncoderLayer, drop
 from attention_jax.models.position_encodings import added_positions, own_positions
 from attention_jax.ops.masks import causal, lengths, segments
@@ -27,7 +28,7 @@ def layers_with_biases(stack: "Encoder | Decoder") -> list[tuple]:
 
 
 class Encoder(nn.Module):
-    """A stack of encoder layers; in pre-norm one normalisation at the end."""
+    """A stack of encoder layers; in pre-norm one normalization at the end."""
 
     block: Block
     layers: int
@@ -40,7 +41,7 @@ class Encoder(nn.Module):
         layer = nn.remat(EncoderLayer, static_argnums=(4, 5)) if self.remat else EncoderLayer
         self.layer = [layer(self.block) for _ in range(1 if self.shared else self.layers)]
         self.bias = self.block.relative_biases(len(self.layer), bidirectional=True)
-        self.norm = self.block.normalisation() if self.block.norm == "pre" else None
+        self.norm = self.block.normalization() if self.block.norm == "pre" else None
 
     def __call__(self, x: Float[Array, "B T D"], mask=None, train: bool = False, return_weights: bool = False):
         """(states [B, T, D], weights [B, layers, H, T, T] or None)."""
@@ -72,7 +73,7 @@ class Decoder(nn.Module):
         layer = nn.remat(DecoderLayer, static_argnums=(5, 6)) if self.remat else DecoderLayer
         self.layer = [layer(self.block, self.cross) for _ in range(1 if self.shared else self.layers)]
         self.bias = self.block.relative_biases(len(self.layer), bidirectional=False)
-        self.norm = self.block.normalisation() if self.block.norm == "pre" else None
+        self.norm = self.block.normalization() if self.block.norm == "pre" else None
 
     def __call__(self, x: Float[Array, "B T D"], mask, memory=None, train: bool = False, return_weights: bool = False):
         """(states [B, T, D], self-attention weights [B, layers, H, T, T] or None, cross-attention weights [B,
@@ -187,14 +188,15 @@ class Transformer(nn.Module):
     one token at a time with a KV cache. Raises InputError for sizes and parts that do not fit each other.
 
     >>> from attention_jax import config
-    >>> model = Transformer(config.Transformer(hidden_size=8, mlp_dim=16, num_heads=2), source_vocab=9, target_vocab=7)
+    >>> options = config.TransformerConfig(hidden_size=8, mlp_dim=16, num_heads=2)
+    >>> model = Transformer(options, source_vocab=9, target_vocab=7)
     >>> batch = jnp.ones((2, 5), jnp.int32), jnp.array([5, 3]), jnp.ones((2, 4), jnp.int32)
     >>> (logits, _), params = jax.eval_shape(model.init_with_output, jax.random.key(0), *batch)
     >>> logits.shape
     (2, 4, 7)
     """
 
-    options: config.Transformer
+    options: config.TransformerConfig
     source_vocab: int
     target_vocab: int
 

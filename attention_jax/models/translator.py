@@ -11,11 +11,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from attention_jax import InputError, config
+from attention_jax import config
+from attention_jax.errors import InputError
 from attention_jax.models.encoder import Encoder
 from attention_jax.models.recurrent import Embedding, Layer, kernel_init
-from attention_jax.ops import cells
 from attention_jax.ops.dropout import dropout, is_zero
+from attention_jax.ops.recurrent import cells
 
 
 class Memory(NamedTuple):
@@ -53,7 +54,7 @@ class Cache(NamedTuple):
 class Translator(nn.Module):
     """Abstract. A model defines `make_decoder`, `run` and `read`, and `begin` if its state is more than its layers'."""
 
-    options: config.Translator
+    options: config.TranslatorConfig
     source_vocab: int
     target_vocab: int
 

@@ -13,15 +13,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from attention_jax import InputError, config
+from attention_jax import config
+from attention_jax.errors import InputError
 from attention_jax.models.blocks import Block, LayerNorm, drop
 from attention_jax.models.multihead import Linear
 from attention_jax.models.position_encodings import RelativeBias, own_positions
 from attention_jax.models.stem import ConvolutionalStem
 from attention_jax.ops.attention import attend, attention_weights
-from attention_jax.ops.augment import resize
 from attention_jax.ops.biases import Bias
 from attention_jax.ops.dropout import dropout, is_zero
+from attention_jax.ops.images.augment import resize
 from attention_jax.ops.positions import rotary, sinusoidal
 from attention_jax.ops.scores import Dot
 
@@ -49,7 +50,7 @@ def with_shifts(images: Float[Array, "B S S C"], by: int) -> Float[Array, "B S S
     5 C.
 
     Cut in patches with `by` half of their size, a patch sees twice as far in each direction as it reaches: shifted
-    patch tokenisation (Lee, Lee and Song 2021, "Vision Transformer for Small-Size Datasets", eq. 3).
+    patch tokenization (Lee, Lee and Song 2021, "Vision Transformer for Small-Size Datasets", eq. 3).
 
     >>> with_shifts(jnp.array([[1.0, 2.0], [3.0, 4.0]])[None, :, :, None], 1)[0, :, :, 1].tolist()
     [[0.0, 0.0], [0.0, 1.0]]
@@ -102,7 +103,7 @@ def rotary_2d(x: Float[Array, "B H T E"], grid: int, prefix: int, theta: float =
     return jnp.concatenate([turn(x[..., :half], row), turn(x[..., half:], column)], axis=-1)
 
 
-def check_registers(options: config.Vit, grid: int):
+def check_registers(options: config.ViTConfig, grid: int):
     """Raise InputError if the classifier would read registers, or if there are so many that they look like a
     larger grid."""
     if options.num_registers and options.pool != "token":
@@ -160,8 +161,8 @@ class ImageLayer(nn.Module):
         self.attention = block.attention()
         self.ffn, self.attention_norm, self.ffn_norm = (
             block.feed_forward(),
-            block.normalisation(),
-            block.normalisation(),
+            block.normalization(),
+            block.normalization(),
         )
 
     def __call__(
@@ -197,7 +198,7 @@ class ImageLayer(nn.Module):
         return stochastic_depth(y, self.drop_path_rate, self.make_rng("dropout")) if skips else y
 
 
-def image_block(options: config.Vit | config.Cct) -> Block:
+def image_block(options: config.ViTConfig | config.CCTConfig) -> Block:
     """The block of an image model, whose built-in positions are added to the tokens or, in `ImageLayer`, rotate the
     heads."""
     own = options.position_embedding if ":" in options.position_embedding else "none"
@@ -205,17 +206,17 @@ def image_block(options: config.Vit | config.Cct) -> Block:
 
 
 class EncoderWithHead(nn.Module):
-    """Layers, a last normalisation, pooling over the tokens and a linear classifier, of both ViT and CCT."""
+    """Layers, a last normalization, pooling over the tokens and a linear classifier, of both ViT and CCT."""
 
     classes: int
     block: Block
     layers: int
     pool: str
-    """Pooling before the classifier, as in `config.Vit`."""
+    """Pooling before the classifier, as in `config.ViTConfig`."""
     stochastic_depth: Any
     pre_logits_dim: int = 0
     zero_head: bool = False
-    """Both as in `config.Vit`."""
+    """Both as in `config.ViTConfig`."""
 
     @nn.compact
     def __call__(self, x: Float[Array, "B T D"], *, grid: int = 0, train: bool = False, return_weights: bool = False):
@@ -233,7 +234,7 @@ class EncoderWithHead(nn.Module):
             outputs = 1 if self.pool == "token" and i == last and not return_weights else None
             x, w = layer(x, grid, outputs, train, return_weights, bias)
             weights.append(w)
-        x = self.block.normalisation("norm")(x)
+        x = self.block.normalization("norm")(x)
         if self.pool == "attention":
             query = self.param("pool_query", nn.initializers.normal(0.02), (x.shape[-1],))
             pooled = jax.vmap(attention_pool, in_axes=(None, 0))(query, x)
@@ -255,20 +256,20 @@ class EncoderWithHead(nn.Module):
         return logits, intermediates
 
 
-class Vit(nn.Module):
+class ViT(nn.Module):
     """The Vision Transformer (Dosovitskiy et al. 2021, section 3.1): images [B, S, S, C] to logits [B, classes].
 
     Patch embeddings, a class token if it is pooled, positions, and an encoder with a head. A model made for
     `image_size` also takes images of another size: learned positions are interpolated. With the stem "shifted" it
-    reads patches of the image and of its shifts by half a patch, normalised (Lee et al. 2021, eq. 4).
+    reads patches of the image and of its shifts by half a patch, normalized (Lee et al. 2021, eq. 4).
 
-    >>> model = Vit(config.Vit(patch_size=2, hidden_size=8, mlp_dim=16, num_heads=2), classes=10, image_size=8)
+    >>> model = ViT(config.ViTConfig(patch_size=2, hidden_size=8, mlp_dim=16, num_heads=2), classes=10, image_size=8)
     >>> (logits, _), params = jax.eval_shape(model.init_with_output, jax.random.key(0), jnp.ones((3, 8, 8, 1)))
     >>> logits.shape
     (3, 10)
     """
 
-    options: config.Vit
+    options: config.ViTConfig
     classes: int
     image_size: int
 

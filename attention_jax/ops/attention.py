@@ -1,4 +1,4 @@
-"""`attend`: attention as a differentiable lookup - score, mask, normalise, pool - for any of them, in one signature."""
+"""`attend`: attention as a differentiable lookup - score, mask, normalize, pool - for any of them, in one signature."""
 
 import inspect
 from collections.abc import Callable
@@ -8,20 +8,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from attention_jax import InputError
-from attention_jax.ops import cudnn, flash, linear, masks, resident
+from attention_jax.errors import InputError
+from attention_jax.ops import linear, masks
 from attention_jax.ops.biases import Bias
-from attention_jax.ops.derivatives import in_blocks
-from attention_jax.ops.dispatch import Implementation, choose, choose_blocks
-from attention_jax.ops.dropout import is_zero
-from attention_jax.ops.masks import AssumeFinite, Mask, as_mask
-from attention_jax.ops.meshes import loopable
-from attention_jax.ops.normalisers import Softmax, TopK, as_normaliser, log_sum_exp, without_sink
-from attention_jax.ops.normalising import Exponential, Normaliser
-from attention_jax.ops.platforms import by_platform
-from attention_jax.ops.pooling import Mean, Moments, Pool
-from attention_jax.ops.positions import as_positions
-from attention_jax.ops.score_blocks import (
+from attention_jax.ops.blockwise.derivatives import in_blocks
+from attention_jax.ops.blockwise.score_blocks import (
     Inputs,
     attended_positions,
     biased_scores,
@@ -29,10 +20,19 @@ from attention_jax.ops.score_blocks import (
     precision_of,
     replace_nonfinite,
 )
+from attention_jax.ops.blockwise.top_k import cuts
+from attention_jax.ops.dispatch import Implementation, choose, choose_blocks
+from attention_jax.ops.dropout import dropout_bits, dropout_factor, is_zero
+from attention_jax.ops.kernels import cudnn, flash
+from attention_jax.ops.masks import AssumeFinite, Mask, as_mask
+from attention_jax.ops.meshes import loopable
+from attention_jax.ops.normalizer_kinds import Exponential, Normalizer
+from attention_jax.ops.normalizers import Softmax, TopK, as_normalizer, log_sum_exp, without_sink
+from attention_jax.ops.platforms import by_platform
+from attention_jax.ops.pooling import Mean, Moments, Pool
+from attention_jax.ops.positions import as_positions
 from attention_jax.ops.scores import ScaledDot, Score, prepare
-from attention_jax.ops.top_k import cuts
 from attention_jax.ops.trees import as_tree, with_arrays
-from attention_jax.ops.weight_dropout import dropout_bits, dropout_factor
 
 
 def masked_softmax(
@@ -60,7 +60,7 @@ def attend(
     score: Score = ScaledDot(),
     bias: Bias | None = None,
     mask: Mask | None = None,
-    normalise: Normaliser | Callable = Softmax(),
+    normalizer: Normalizer | Callable = Softmax(),
     pool: Pool = Mean(),
     dropout: Float[Array, ""] | float | None = None,
     rng: Key[Array, ""] | None = None,
@@ -70,10 +70,10 @@ def attend(
     block_q: int | None = None,
     block_k: int | None = None,
 ) -> Float[Array, "Q V"] | tuple[Float[Array, "Q V"], Float[Array, " Q"]]:
-    """Exact attention, `normalise(score(query, key) + bias, where=mask) @ value`.
+    """Exact attention, `normalize(score(query, key) + bias, where=mask) @ value`.
 
     It is written for ONE sequence and one head: use `jax.vmap` over batch and heads (and over whatever leaves of
-    score, bias, mask and normaliser differ there), or `ops.heads.attend_heads` for arrays [B, T, H, D].
+    score, bias, mask and normalizer differ there), or `ops.heads.attend_heads` for arrays [B, T, H, D].
 
     Args:
       query, key, value: [Q, D], [K, E] and [K, V], of a floating type. E need not be D if the score allows it.
@@ -81,7 +81,7 @@ def attend(
         parameters. True in a mask means that the query may attend to the key. As under `jax.jit`, a function is traced
         once: pass arrays that change, or that are traced, as leaves (`jax.tree_util.Partial(function, array)`), not
         through a closure or a global variable.
-      normalise: how logits become weights: a callable pytree (`ops/normalisers.py`) whose leaves receive gradients,
+      normalize: how logits become weights: a callable pytree (`ops/normalizers.py`) whose leaves receive gradients,
         or an elementwise function.
       pool: how weights and values become outputs: a pytree of `ops/pooling.py`.
       dropout: the fraction of weights to drop, as in the code of Vaswani et al. 2017; none are dropped without `rng`.
@@ -90,10 +90,10 @@ def attend(
       query_offset: the position of the first query (keys start at 0), for decoding with a cache.
       return_log_sum_exp: also return log sum_j exp(score_j) over the keys that each query may attend to, [Q], in
         float32 at least, -inf where there are none; a sink is not counted. It has a gradient. For the softmax only.
-      implementation: "plain" materialises the weights; "fused" computes block by block in memory linear in Q + K,
-        exactly (`ops/fused.py` for the softmax, `ops/blockwise.py` and `ops/ordered.py` for other normalisers); "cudnn"
-        is NVIDIA's kernel, "flash" and "resident" a TPU's, where they can express the call; "linear" is for products
-        of features. None lets `dispatch.choose` decide, for the platform that is lowered for.
+      implementation: "plain" materializes the weights; "fused" computes block by block in memory linear in Q + K,
+        exactly (`ops/blockwise/softmax.py` for the softmax, `ops/blockwise/local.py` and `ops/blockwise/ordered.py` for
+        other normalizers); "cudnn" is NVIDIA's kernel, "flash" JAX's for TPUs, where they can express the call;
+        "linear" is for products of features. None lets `dispatch.choose` decide, for the platform that is lowered for.
       block_q, block_k: the size of the blocks of "fused"; None takes those of `dispatch.choose_blocks`.
 
     Returns:
@@ -104,19 +104,19 @@ def attend(
       InputError: for shapes, types and rules that do not fit, and for an implementation that cannot do the call.
 
     Derivatives: "plain", "fused" and "linear" have forward and reverse mode, of any order and in any combination;
-    "fused" in memory linear in Q + K, too (`ops/derivatives.py`). The kernels "cudnn", "flash" and "resident" have
+    "fused" in memory linear in Q + K, too (`ops/blockwise/derivatives.py`). The kernels "cudnn" and "flash" have
     reverse mode, once: JAX raises a TypeError about custom_vjp for others; then use "fused".
 
     >>> attend(jnp.eye(1, 2), 9 * jnp.eye(2), jnp.array([[1.0], [2.0]])).round(2).tolist()
     [[1.0]]
     """
-    check_call(query, key, value, score, bias, mask, normalise, dropout, block_q, block_k)
+    check_call(query, key, value, score, bias, mask, normalizer, dropout, block_q, block_k)
     if not isinstance(pool, Pool):
         raise InputError(f"pool must be a pooling such as Mean(), got {pool!r}")
     query_offset = check_offset(query_offset, query.shape[0])
     query, key, value = map(jnp.asarray, (query, key, value))  # NumPy's float64 is float32, unless that is enabled
     rules = {"score": as_tree(score), "bias": as_tree(bias), "mask": as_mask(mask)}
-    rules |= {"normalise": as_normaliser(normalise), "dropout": dropout, "rng": rng, "query_offset": query_offset}
+    rules |= {"normalizer": as_normalizer(normalizer), "dropout": dropout, "rng": rng, "query_offset": query_offset}
     static = {"implementation": implementation, "block_q": block_q, "block_k": block_k}
     if isinstance(pool, Mean):
         return _attend(query, key, value, **rules, **static, return_log_sum_exp=return_log_sum_exp)
@@ -132,7 +132,7 @@ def _attend(
     score,
     bias,
     mask,
-    normalise,
+    normalizer,
     dropout,
     rng,
     query_offset,
@@ -140,17 +140,17 @@ def _attend(
     block_q,
     block_k,
     return_log_sum_exp=False,
-    centre=None,
+    center=None,
 ):
-    """`attend` with `Mean`, or, with `centre` [Q, V], the weighted sums of the squares of v_j - centre_i."""
+    """`attend` with `Mean`, or, with `center` [Q, V], the weighted sums of the squares of v_j - center_i."""
     if rng is None or is_zero(dropout):
         dropout = None
-    base = normalise.of if isinstance(normalise, TopK) else normalise
+    base = normalizer.of if isinstance(normalizer, TopK) else normalizer
     if return_log_sum_exp and not isinstance(base, Softmax):
-        raise InputError(f"return_log_sum_exp=True needs the softmax, got the normaliser {type(base).__name__}")
+        raise InputError(f"return_log_sum_exp=True needs the softmax, got the normalizer {type(base).__name__}")
     with_log = return_log_sum_exp or (isinstance(base, Softmax) and base.sink is not None)
-    softmax_alone = isinstance(normalise, Softmax) and not with_log and centre is None
-    if centre is not None and implementation not in ("plain", "fused"):
+    softmax_alone = isinstance(normalizer, Softmax) and not with_log and center is None
+    if center is not None and implementation not in ("plain", "fused"):
         implementation = None
     chosen = choose(query, key, value, score, bias, mask, dropout, query_offset, implementation, softmax_alone)
     words = None
@@ -158,11 +158,11 @@ def _attend(
         words = (*dropout_bits(rng, query.shape[0], key.shape[0]), jnp.asarray(dropout, jnp.float32))
 
     def run(inputs, kernel):
-        (score, _, normalise), query, key, value, _, mask, *_ = inputs
+        (score, _, normalizer), query, key, value, _, mask, *_ = inputs
         if kernel == "cudnn":
             return cudnn.attend(query, key, value, mask)
-        if kernel in ("flash", "resident", "linear"):
-            module = {"flash": flash, "resident": resident, "linear": linear}[kernel]
+        if kernel in ("flash", "linear"):
+            module = {"flash": flash, "linear": linear}[kernel]
             return module.attend(query, key, value, score, mask)
         whole = _plain_with_log if with_log else _plain
         blocks = "fused" in chosen.values() and query.size and key.size  # without keys there is no block to go through
@@ -170,10 +170,10 @@ def _attend(
         if not with_log:
             return out
         log = jnp.where(log == jnp.inf, -jnp.inf, log)  # no key: "fused" has +inf
-        base = normalise.of if isinstance(normalise, TopK) else normalise
+        base = normalizer.of if isinstance(normalizer, TopK) else normalizer
         return (out if base.sink is None else _less_sink(out, base.kept(log))), log
 
-    inputs = Inputs((score, bias, normalise), query, key, value, None, mask, words, query_offset, centre=centre)
+    inputs = Inputs((score, bias, normalizer), query, key, value, None, mask, words, query_offset, center=center)
     kernels = {p: "xla" if i in ("plain", "fused") else i for p, i in chosen.items()}
     found = loopable(lambda inputs: by_platform(partial(run, inputs), kernels))(inputs)
     return found[0] if with_log and not return_log_sum_exp else found
@@ -192,8 +192,8 @@ def _pooled(static, return_log_sum_exp, pool, query, key, value, rules):
     if return_log_sum_exp:
         out, log = out
     if isinstance(pool, Moments):  # squares of differences from the mean of each query, which is known only now
-        centre = jax.lax.stop_gradient(pool.means(out))
-        out = jnp.concatenate([out, attend_to(lifted[:, 1:], centre=centre), centre], axis=1)
+        center = jax.lax.stop_gradient(pool.means(out))
+        out = jnp.concatenate([out, attend_to(lifted[:, 1:], center=center), center], axis=1)
     out = pool.finish(query, out, known, value.shape[1]).astype(value.dtype)
     return (out, log) if return_log_sum_exp else out
 
@@ -211,45 +211,45 @@ def _less_sink(out, kept):
 
 def _in_blocks(inputs, whole, chosen, block_q, block_k):
     """Block by block on the platforms that have chosen "fused", all weights at once on the others."""
-    (score, bias, normalise), query = inputs.rules, inputs.query
+    (score, bias, normalizer), query = inputs.rules, inputs.query
     score, prepared, key = prepare(score, query, inputs.key)
     sizes = choose_blocks(score, prepared, key, block_q, block_k)
     bias_query = None if bias is None else query
-    inputs = inputs._replace(rules=(score, bias, normalise), query=prepared, key=key, bias_query=bias_query)
-    if isinstance(normalise, TopK):
+    inputs = inputs._replace(rules=(score, bias, normalizer), query=prepared, key=key, bias_query=bias_query)
+    if isinstance(normalizer, TopK):
         known = jax.lax.stop_gradient(inputs)
-        if normalise.k < key.shape[0]:
-            inputs = inputs._replace(cut=by_platform(lambda size: cuts(known, size, normalise.k), sizes))
-        normalise = normalise.of
-    normalise = without_sink(normalise)  # which is applied afterwards
+        if normalizer.k < key.shape[0]:
+            inputs = inputs._replace(cut=by_platform(lambda size: cuts(known, size, normalizer.k), sizes))
+        normalizer = normalizer.of
+    normalizer = without_sink(normalizer)  # which is applied afterwards
     blocks = {platform: sizes[platform] if i == "fused" else None for platform, i in chosen.items()}
-    return in_blocks(inputs._replace(rules=(score, bias, normalise)), blocks, whole)
+    return in_blocks(inputs._replace(rules=(score, bias, normalizer)), blocks, whole)
 
 
 def _plain(inputs: Inputs):
-    """All weights at once: the output, and zeros in place of the log-sum-exp (None for normalisers without)."""
+    """All weights at once: the output, and zeros in place of the log-sum-exp (None for normalizers without)."""
     out, log = _plain_with_log(inputs)
     return out, None if log is None else jnp.zeros_like(log)
 
 
 def _plain_with_log(inputs: Inputs):
     """The output [Q, V], and for the softmax the log-sum-exp [Q]; a sink is left out of both."""
-    normalise = inputs.rules[2]
-    base = without_sink(normalise.of if isinstance(normalise, TopK) else normalise)
-    normalise = TopK(normalise.k, base) if isinstance(normalise, TopK) else base
+    normalizer = inputs.rules[2]
+    base = without_sink(normalizer.of if isinstance(normalizer, TopK) else normalizer)
+    normalizer = TopK(normalizer.k, base) if isinstance(normalizer, TopK) else base
     scores, allowed, value = _scores(inputs)
     scores = scores.astype(precision_of(inputs))
-    weights = normalise.weights(scores, allowed)
+    weights = normalizer.weights(scores, allowed)
     log = None
     if isinstance(base, Exponential):
-        log = log_sum_exp(base.logits(scores), weights > 0 if isinstance(normalise, TopK) else allowed)
+        log = log_sum_exp(base.logits(scores), weights > 0 if isinstance(normalizer, TopK) else allowed)
     if inputs.dropout is not None:
         weights = weights * dropout_factor(*inputs.dropout).astype(weights.dtype)
     kind = weights.dtype
     if value.dtype == jnp.bfloat16 or (value.dtype == jnp.float16 and isinstance(base, Exponential)):
-        kind = value.dtype  # weights of other normalisers may exceed 65504, the range of float16
-    if inputs.centre is not None:
-        return pool_squares(weights, value, inputs.centre).astype(value.dtype), log
+        kind = value.dtype  # weights of other normalizers may exceed 65504, the range of float16
+    if inputs.center is not None:
+        return pool_squares(weights, value, inputs.center).astype(value.dtype), log
     pooled = jnp.einsum("qk,kv->qv", weights.astype(kind), value.astype(kind), preferred_element_type=weights.dtype)
     return pooled.astype(value.dtype), log
 
@@ -261,7 +261,7 @@ def attention_weights(
     score: Score = ScaledDot(),
     bias: Bias | None = None,
     mask: Mask | None = None,
-    normalise: Normaliser | Callable = Softmax(),
+    normalizer: Normalizer | Callable = Softmax(),
     query_offset: Int[Array, ""] | int = 0,
 ) -> Float[Array, "Q K"]:
     """The attention map [Q, K] of `attend`, whose arguments it takes. It needs memory for Q * K weights.
@@ -276,10 +276,10 @@ def attention_weights(
     >>> [round(float(weight), 3) for weight in attention_weights(jnp.ones((1, 2)), jnp.ones((5, 2)), score=five)[0]]
     [0.803, 0.098, 0.03, 0.049, 0.02]
     """
-    check_call(query, key, key, score, bias, mask, normalise)
+    check_call(query, key, key, score, bias, mask, normalizer)
     query_offset = check_offset(query_offset, query.shape[0])
     query, key = jnp.asarray(query), jnp.asarray(key)
-    rules = as_tree(score), as_tree(bias), as_normaliser(normalise)
+    rules = as_tree(score), as_tree(bias), as_normalizer(normalizer)
 
     def weights(inputs):
         scores, allowed, _ = _scores(inputs)
@@ -308,7 +308,7 @@ def _scores(inputs: Inputs):
     return scores, some, value
 
 
-def check_call(query, key, value, score, bias, mask, normalise, dropout=None, block_q=None, block_k=None):
+def check_call(query, key, value, score, bias, mask, normalizer, dropout=None, block_q=None, block_k=None):
     """Raise an InputError for arguments that `attend` does not take."""
     shapes = f"query {query.shape}, key {key.shape} and value {value.shape}"
     if not query.ndim == key.ndim == value.ndim == 2:
@@ -328,7 +328,7 @@ def check_call(query, key, value, score, bias, mask, normalise, dropout=None, bl
             f"attend needs floating types, got query {query.dtype}, key {key.dtype} and value {value.dtype}: "
             "convert integers with x.astype(jnp.float32)"
         )
-    check_rules(score, bias, mask, normalise)
+    check_rules(score, bias, mask, normalizer)
     if isinstance(dropout, int | float) and not 0 <= dropout <= 1:
         raise InputError(f"dropout must be a share of the weights, 0 to 1, got {dropout}")
     if any(block is not None and block < 1 for block in (block_q, block_k)):
@@ -353,9 +353,9 @@ def check_offset(query_offset, queries):
     return as_positions(query_offset)
 
 
-def check_rules(score, bias, mask, normalise):
+def check_rules(score, bias, mask, normalizer):
     """Raise InputError unless these are rules: neither arrays nor the classes and functions that make rules."""
-    for name, rule in {"score": score, "bias": bias, "mask": mask, "normalise": normalise}.items():
+    for name, rule in {"score": score, "bias": bias, "mask": mask, "normalizer": normalizer}.items():
         if inspect.isclass(rule) or (inspect.isfunction(rule) and rule.__module__ == masks.__name__):
             raise InputError(
                 f"{name} must be a rule, got what makes one: write {rule.__name__}(), with arguments if any"
@@ -367,8 +367,8 @@ def check_rules(score, bias, mask, normalise):
         )
     if not callable(score):
         raise InputError(f"score must be a callable pytree such as ScaledDot(), got {type(score).__name__}")
-    if not (callable(normalise) or isinstance(normalise, Normaliser)):
-        raise InputError(f"normalise must be a callable pytree such as Softmax(), got {type(normalise).__name__}")
+    if not (callable(normalizer) or isinstance(normalizer, Normalizer)):
+        raise InputError(f"normalize must be a callable pytree such as Softmax(), got {type(normalize).__name__}")
     if bias is not None and not callable(bias):
         raise InputError(
             f"bias must be a callable pytree of ops.biases, got {type(bias).__name__}: an array is not known in blocks"

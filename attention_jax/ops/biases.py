@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from attention_jax import InputError
+from attention_jax.errors import InputError
 from attention_jax.ops.positions import as_positions, rotary
 from attention_jax.ops.precision import accumulator, promoted
 from attention_jax.ops.trees import pytree

@@ -6,18 +6,19 @@ from typing import Literal, get_args
 
 import jax
 
-from attention_jax import InputError
-from attention_jax.ops import cudnn, flash, linear, resident
+from attention_jax.errors import InputError
+from attention_jax.ops import linear
+from attention_jax.ops.blockwise.score_blocks import Blocks
+from attention_jax.ops.kernels import cudnn, flash
 from attention_jax.ops.precision import is_half
-from attention_jax.ops.score_blocks import Blocks
 
-Implementation = Literal["plain", "fused", "cudnn", "flash", "resident", "linear"]
+Implementation = Literal["plain", "fused", "cudnn", "flash", "linear"]
 
 KERNELS = {"cuda": ("cudnn", cudnn), "tpu": ("flash", flash)}
 """The kernel of each platform that has one: its name, and the module that takes the calls it can compute exactly."""
 
-ON_REQUEST = {"cudnn": cudnn, "flash": flash, "resident": resident, "linear": linear}
-"""Implementations that a caller selects by name. "resident" is never the default: it has not run on a TPU yet."""
+ON_REQUEST = {"cudnn": cudnn, "flash": flash, "linear": linear}
+"""Implementations that a caller may select by name."""
 
 PLATFORMS = ("cpu", "cuda", "tpu", "default")
 """Platform names of `jax.lax.platform_dependent`; "default" is any other one."""
@@ -34,9 +35,7 @@ float32 a TPU does not choose it where a CPU chooses "plain", which would comput
 
 KERNEL_FROM = {"cudnn": 0, "flash": 512 * 512}
 """Pairs Q * K from which a kernel is taken. For one v5e chip, gradient of 1,024 heads of 64 at T = 256,
-256 at 512 and 64 at 1,024: 3.7, 1.9 and 0.6 GB of traffic by "flash", 3.0, 2.9 and 2.9 by "plain". On request, gradient
-of 2 layers of ViT-B/16 (196 patches): 4.8 GB by "resident", 9.4 by "fused"; of 2 + 2 layers of Transformer-base
-(32 tokens): 6.6 GB by "resident", 9.6 by "plain"."""
+256 at 512 and 64 at 1,024: 3.7, 1.9 and 0.6 GB of traffic by "flash", 3.0, 2.9 and 2.9 by "plain"."""
 
 PAIRS_PER_BLOCK = {"cpu": 512 * 256, "cuda": 4096 * 512, "tpu": 4096 * 512, "default": 4096 * 512}
 """Pairs in one block of a score that costs 1 per pair; divided by the cost of others, but not below 64 x 64."""
@@ -63,7 +62,7 @@ def choose(
     4. "linear" where the score is a product of features (`linear.unsupported_reason`);
     5. "fused".
 
-    Kernels and "linear" compute only the softmax: no other normaliser, no sink and no log-sum-exp.
+    Kernels and "linear" compute only the softmax: no other normalizer, no sink and no log-sum-exp.
     """
     if asked not in (None, *get_args(Implementation)):
         raise InputError(f"implementation must be one of {', '.join(get_args(Implementation))} or None, got {asked!r}")

@@ -5,9 +5,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from attention_jax.ops.dropout import is_zero
+from attention_jax.ops.dropout import dropout_bits, dropout_factor, is_zero
 from attention_jax.ops.scores import Score, prepare
-from attention_jax.ops.weight_dropout import dropout_bits, dropout_factor
 
 
 def edge_weights(

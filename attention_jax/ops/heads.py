@@ -6,13 +6,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from attention_jax import InputError
+from attention_jax.errors import InputError
 from attention_jax.ops.attention import attend, check_offset, check_rules
 from attention_jax.ops.biases import Bias
 from attention_jax.ops.dispatch import Implementation
 from attention_jax.ops.masks import Mask, as_mask
-from attention_jax.ops.normalisers import Softmax, as_normaliser
-from attention_jax.ops.normalising import Normaliser
+from attention_jax.ops.normalizer_kinds import Normalizer
+from attention_jax.ops.normalizers import Softmax, as_normalizer
 from attention_jax.ops.scores import ScaledDot, Score
 from attention_jax.ops.trees import as_tree
 
@@ -25,7 +25,7 @@ def attend_heads(
     score: Score = ScaledDot(),
     bias: Bias | None = None,
     mask: Mask | None = None,
-    normalise: Normaliser | Callable = Softmax(),
+    normalizer: Normalizer | Callable = Softmax(),
     dropout: float = 0.0,
     rng: Key[Array, ""] | None = None,
     query_offset: Int[Array, ""] | Int[Array, " B"] | int = 0,
@@ -38,12 +38,12 @@ def attend_heads(
     same h // (H / G) share one (grouped queries, Ainslie et al. 2023; G = 1 is Shazeer 2019's multi-query attention).
     Keys and values are not repeated in memory.
 
-    Leaves of `score`, `bias` and `normalise` that are single numbers are shared by all heads; of all others the first
+    Leaves of `score`, `bias` and `normalizer` that are single numbers are shared by all heads; of all others the first
     axis is H. Leaves of `mask` that are single numbers are shared by the batch; of all others the first axis is B.
     `query_offset`, the position of the first query, is a number or one for each sequence, [B].
 
     >>> query, key = jnp.ones((2, 5, 4, 8)), jnp.ones((2, 6, 2, 8))
-    >>> attend_heads(query, key, key, normalise=Softmax(sink=jnp.zeros(4))).shape
+    >>> attend_heads(query, key, key, normalizer=Softmax(sink=jnp.zeros(4))).shape
     (2, 5, 4, 8)
     """
     query, key, value = map(jnp.asarray, (query, key, value))
@@ -58,20 +58,20 @@ def attend_heads(
             f"attend_heads needs as many heads of values as of keys, and a number that divides the heads of queries, "
             f"got {heads}, {groups} and {value.shape[2]} heads of queries, keys and values"
         )
-    check_rules(score, bias, mask, normalise)
-    rules, structure = jax.tree.flatten((as_tree(score), as_tree(bias), as_normaliser(normalise)))
+    check_rules(score, bias, mask, normalizer)
+    rules, structure = jax.tree.flatten((as_tree(score), as_tree(bias), as_normalizer(normalizer)))
     parts, mask_structure = jax.tree.flatten(as_mask(mask))
     offsets = _offsets(query_offset, query.shape[1])
     rules, parts = [jnp.asarray(x) for x in rules], [jnp.asarray(x) for x in parts]
-    _check_axes("a leaf of score, bias or normalise", rules, "heads", heads)
+    _check_axes("a leaf of score, bias or normalize", rules, "heads", heads)
     _check_axes("a leaf of the mask", parts, "sequences", query.shape[0])
     _check_axes("query_offset", [] if offsets is None else [offsets], "sequences", query.shape[0])
     by_group = lambda x: x.reshape(groups, heads // groups, *x.shape[1:]) if x.ndim else x
     rngs = None if rng is None else jax.random.split(rng, (query.shape[0], groups, heads // groups))
 
     def one(query, key, value, rules, parts, rng, offset):
-        score, bias, normalise = jax.tree.unflatten(structure, rules)
-        call = {"score": score, "bias": bias, "normalise": normalise, "implementation": implementation}
+        score, bias, normalizer = jax.tree.unflatten(structure, rules)
+        call = {"score": score, "bias": bias, "normalizer": normalizer, "implementation": implementation}
         call |= {"query_offset": query_offset if offset is None else offset, "return_log_sum_exp": return_log_sum_exp}
         mask = jax.tree.unflatten(mask_structure, parts)
         return attend(query, key, value, mask=mask, dropout=dropout, rng=rng, **call)

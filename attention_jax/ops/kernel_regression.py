@@ -3,7 +3,7 @@
     f(q) = sum_i k(q, x_i) y_i / sum_j k(q, x_j) = softmax_i(log k(q, x_i)) y
 
 Keys are the inputs x_i, values the outputs y_i, queries the points to predict. Everything here is `attend` with a
-score of `ops.scores`: Gaussian, Boxcar, Epanechikov, Constant. One-hot values make it a classifier.
+score of `ops.scores`: Gaussian, Boxcar, Triangular, Constant. One-hot values make it a classifier.
 """
 
 from functools import partial
@@ -31,7 +31,7 @@ def nadaraya_watson(
     return attend(query, x, y, score=score, implementation="plain")
 
 
-def neighbours(query: Float[Array, "Q D"], x: Float[Array, "K D"], score: Score) -> Float[Array, "Q"]:
+def neighbors(query: Float[Array, "Q D"], x: Float[Array, "K D"], score: Score) -> Float[Array, "Q"]:
     """Count the inputs with a weight above 0 for each query; the estimate is undefined where the count is 0."""
     return (attention_weights(query, x, score=score) > 0).sum(axis=1)
 
@@ -47,7 +47,7 @@ def leave_one_out(x: Float[Array, "K D"], y: Float[Array, "K V"], score: Score) 
 def learn_width(
     x: Float[Array, "K D"], y: Float[Array, "K V"], width: float = 1.0, steps: int = 200, rate: float = 0.1
 ) -> Float[Array, ""]:
-    """The Gaussian's width that minimises the leave-one-out error, by gradient descent on its
+    """The Gaussian's width that minimizes the leave-one-out error, by gradient descent on its
     logarithm with steps of bounded size."""
 
     def step(x, y, log_width, _):

@@ -20,7 +20,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from attention_jax.ops.meshes import scan, vary_like
-from attention_jax.ops.normalisers import log_sum_exp
+from attention_jax.ops.normalizers import log_sum_exp
 
 Length = Int[Array, ""] | int | None
 

@@ -14,10 +14,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from attention_jax.ops.blockwise.score_blocks import replace_nonfinite
 from attention_jax.ops.masks import Causal, Lengths, parts, unsupported_mask
 from attention_jax.ops.meshes import loopable, vary_like
 from attention_jax.ops.precision import accumulator
-from attention_jax.ops.score_blocks import replace_nonfinite
 from attention_jax.ops.scores import Score
 from attention_jax.ops.trees import pytree
 

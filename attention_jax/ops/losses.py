@@ -190,3 +190,17 @@ def _linear_loss_backward(residuals, g):
 
 
 _linear_loss.defvjp(_linear_loss_forward, _linear_loss_backward)
+
+
+def token_accuracy(
+    predicted: Int[Array, "*shape"], targets: Int[Array, "*shape"], mask: Bool[Array, "*shape"] | Float[Array, "*shape"]
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Count the correct tokens under the mask, and all tokens under it.
+
+    >>> import jax.numpy as jnp
+    >>> right, count = token_accuracy(jnp.array([1, 2, 3]), jnp.array([1, 9, 9]), jnp.array([True, True, False]))
+    >>> float(right), float(count)
+    (1.0, 2.0)
+    """
+    weight = mask.astype(jnp.float32)
+    return ((predicted == targets).astype(jnp.float32) * weight).sum(), weight.sum()

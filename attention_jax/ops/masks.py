@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
-from attention_jax import InputError
+from attention_jax.errors import InputError
 from attention_jax.ops.positions import as_positions, plus
 from attention_jax.ops.trees import as_tree, pytree, with_arrays
 
@@ -296,8 +296,7 @@ def lengths(length: Int[Array, ""] | int) -> Mask:
 def window(width: int) -> Mask:
     """Keys at most `width` positions away on either side, so that a query attends to at most 2 * width + 1 keys.
 
-    `causal() & window(w)` is the sliding window over w + 1 keys: the query's own position and the w before it. What
-    other libraries call a sliding window of size n is `causal() & window(n - 1)`.
+    `sliding_window(n)` is the causal window of n keys.
 
     >>> window(1)(jnp.arange(3), jnp.arange(3)).astype(int).tolist()
     [[1, 1, 0], [1, 1, 1], [0, 1, 1]]
@@ -305,6 +304,19 @@ def window(width: int) -> Mask:
     if not isinstance(width, int | np.integer) or width < 0:
         raise InputError(f"window needs a whole number of positions >= 0, got {width!r}")
     return Window(min(int(width), 2**30))  # a sum of positions and widths stays an int32
+
+
+def sliding_window(size: int) -> Mask:
+    """The last `size` keys: a query's own position and the `size - 1` before it, as in Longformer and Mistral.
+
+    The same as `causal() & window(size - 1)`.
+
+    >>> sliding_window(2)(jnp.arange(3), jnp.arange(3)).astype(int).tolist()
+    [[1, 0, 0], [1, 1, 0], [0, 1, 1]]
+    """
+    if not isinstance(size, int | np.integer) or size < 1:
+        raise InputError(f"sliding_window needs a whole number of keys >= 1, got {size!r}")
+    return causal() & window(size - 1)
 
 
 def segments(query_ids: Int[Array, " Q"], key_ids: Int[Array, " K"]) -> Mask:

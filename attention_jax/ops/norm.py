@@ -1,4 +1,4 @@
-"""Layer normalisation with its gradient written by hand, and root mean square normalisation."""
+"""Layer normalization with its gradient written by hand, and root mean square normalization."""
 
 import functools
 
@@ -15,7 +15,7 @@ def layer_norm(
 ) -> Float[Array, "... D"]:
     """(x - mean) / sqrt(variance + epsilon) * scale + bias over the last axis (Ba et al. 2016, eq. 4).
 
-    Statistics are in float32 (of float64 in float64). The backward pass keeps the normalised x and uses the closed
+    Statistics are in float32 (of float64 in float64). The backward pass keeps the normalized x and uses the closed
     form; with autodiff, XLA's CPU backend recomputes the statistics for every use of their gradient, which takes three
     times as long. In half precision x itself is saved, which a residual stream holds anyway, and the two statistics, so
     no additional array of the size of x is stored.
@@ -36,11 +36,11 @@ def _rows(vector, like):
 
 
 def _forward(x, scale, bias, epsilon):
-    centred = x.astype(accumulator(x.dtype))
-    mean = centred.mean(axis=-1, keepdims=True)
-    centred = centred - mean
-    inverse = jax.lax.rsqrt(jnp.square(centred).mean(axis=-1, keepdims=True) + epsilon)
-    normal = centred * inverse
+    centered = x.astype(accumulator(x.dtype))
+    mean = centered.mean(axis=-1, keepdims=True)
+    centered = centered - mean
+    inverse = jax.lax.rsqrt(jnp.square(centered).mean(axis=-1, keepdims=True) + epsilon)
+    normal = centered * inverse
     out = normal * _rows(scale, x) + _rows(bias, x)
     return out.astype(x.dtype), (*((x, mean) if is_half(x.dtype) else (normal, None)), inverse, scale, bias)
 

@@ -1,7 +1,7 @@
 """Poolings: how attention weights and values become outputs, `attend(..., pool=...)`.
 
 A pooling is a pytree with two methods: `lift` replaces the values of `attend`, and `finish` computes the output from
-their weighted sums. So every pooling works with every score, mask, normaliser and implementation, and has all their
+their weighted sums. So every pooling works with every score, mask, normalizer and implementation, and has all their
 derivatives.
 
 >>> import jax.numpy as jnp
@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from attention_jax import InputError
+from attention_jax.errors import InputError
 from attention_jax.ops.precision import accumulator
 from attention_jax.ops.trees import pytree
 
@@ -68,9 +68,9 @@ class Moments(Pool):
 
     def lift(self, key, value, attended):
         value = value.astype(accumulator(value.dtype))
-        centre = _mean(value, attended)
-        moved = value - centre[None]
-        return jnp.concatenate([jnp.ones_like(moved[:, :1]), moved], axis=1), centre
+        center = _mean(value, attended)
+        moved = value - center[None]
+        return jnp.concatenate([jnp.ones_like(moved[:, :1]), moved], axis=1), center
 
     def means(self, pooled: Float[Array, "Q P"]) -> Float[Array, "Q V"]:
         """The weighted means of the lifted values, which `attend` appends to `pooled` with the weighted sums of
@@ -112,12 +112,12 @@ class LocalLinear(Pool):
     def lift(self, key, value, attended):
         precision = accumulator(value.dtype)
         key, value = key.astype(precision), value.astype(precision)
-        centre = _mean(key, attended), _mean(value, attended)  # or differences of large numbers
-        key, value = key - centre[0][None], value - centre[1][None]
+        center = _mean(key, attended), _mean(value, attended)  # or differences of large numbers
+        key, value = key - center[0][None], value - center[1][None]
         rows, columns = jnp.triu_indices(key.shape[1])
         mixed = (key[:, :, None] * value[:, None, :]).reshape(len(key), key.shape[1] * value.shape[1])
         lifted = [jnp.ones_like(key[:, :1]), key, key[:, rows] * key[:, columns], value, mixed]
-        return jnp.concatenate(lifted, axis=1), centre
+        return jnp.concatenate(lifted, axis=1), center
 
     def finish(self, query, pooled, known, width):
         features = query.shape[1]
@@ -169,7 +169,7 @@ def _trace(x, share):
 
 
 def _mean(x, attended):
-    """Compute the mean of the unmasked rows, without gradient: quantities centred about it do not depend on it."""
+    """Compute the mean of the unmasked rows, without gradient: quantities centered about it do not depend on it."""
     count = jnp.maximum(attended.sum(), 1).astype(x.dtype)
     return jax.lax.stop_gradient(jnp.sum(x, axis=0, where=attended[:, None]) / count)
 

@@ -74,7 +74,7 @@ def rotary(x: Float[Array, "T D"], positions: Int[Array, "T"], theta: float = 10
     eq. 34, theta = 10000).
 
     The dot product of a rotated query and a rotated key depends on their positions only through the difference. Pairs
-    are halves apart rather than neighbours (as in GPT-NeoX), which is the same map up to an order of the channels.
+    are halves apart rather than neighbors (as in GPT-NeoX), which is the same map up to an order of the channels.
     Ones before zeros become the sinusoids of a position, cosines before sines.
 
     >>> [round(float(x), 3) for x in rotary(jnp.array([[1.0, 0.0]]), jnp.array([2]))[0]]  # cos 2, sin 2

@@ -4,7 +4,7 @@
 
 with a log decay g_t <= 0 for every position. A constant g is the retention of RetNet (Sun et al. 2023), with g_t =
 log(gamma); a g_t that depends on the input is the state space duality of Mamba-2 (Dao & Gu 2024, sections 5 and 6),
-with q = C, k = B, v = Delta x and g = Delta A. Weights may be negative and are not normalised, so this is not a special
+with q = C, k = B, v = Delta x and g = Delta A. Weights may be negative and are not normalized, so this is not a special
 case of `attend`. The three forms give the same numbers: `quadratic_retention` is a product of matrices as in attention,
 `recurrent_retention` is for decoding, and `chunked_retention` is the fastest on long sequences, in time and
 memory linear in T.

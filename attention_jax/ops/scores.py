@@ -39,8 +39,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from attention_jax import InputError
-from attention_jax.ops.linear_maps import Pair, linear
+from attention_jax.errors import InputError
+from attention_jax.ops.blockwise.linear_call import Pair, linear
 from attention_jax.ops.precision import accumulator, matmul_transposed, promoted
 from attention_jax.ops.trees import check_option, pytree
 
@@ -307,7 +307,7 @@ class Cosine(Score):
     sharpness: Float[Array, ""] | float = 1.0
 
     def __call__(self, query, key):
-        return _product(_normalised(query), _normalised(key)) * self.sharpness
+        return _product(_normalized(query), _normalized(key)) * self.sharpness
 
     @classmethod
     def init(cls, rng: Array, query_width: int, key_width: int = 0, hidden: int = 0) -> "Cosine":
@@ -319,7 +319,7 @@ class Cosine(Score):
 @dataclass(frozen=True)
 class QKNorm(Score):
     """rms(q) . rms(k) / sqrt(D), where rms(x) = scale * x / sqrt(mean(x^2)) with a learned scale [D] for queries and
-    one for keys (query-key normalisation: Henry et al. 2020; Dehghani et al. 2023, eq. 1, there with LayerNorm).
+    one for keys (query-key normalization: Henry et al. 2020; Dehghani et al. 2023, eq. 1, there with LayerNorm).
 
     In a head with rotary positions, queries and keys are rotated first, which does not change their lengths.
 
@@ -348,7 +348,7 @@ class QKNorm(Score):
 
 def _scaled(x: Float[Array, "N D"], scale: Float[Array, " D"] | None) -> Float[Array, "N D"]:
     """Unit rows times `scale`; x itself if `scale` is None."""
-    return x if scale is None else _normalised(x) * scale.astype(x.dtype)[None, :]
+    return x if scale is None else _normalized(x) * scale.astype(x.dtype)[None, :]
 
 
 @pytree
@@ -378,7 +378,7 @@ class SoftCap(Score):
         return replace(self, score=rest), query
 
 
-def _normalised(x: Float[Array, "N D"]) -> Float[Array, "N D"]:
+def _normalized(x: Float[Array, "N D"]) -> Float[Array, "N D"]:
     """Unit rows; a row of zeros stays zero, with zero gradient."""
     x = jnp.asarray(x)
     wide = x.astype(accumulator(x.dtype))  # the inverse of a short vector overflows float16
@@ -504,19 +504,19 @@ class Boxcar(Score):
 
 @pytree
 @dataclass(frozen=True)
-class Epanechikov(Score):
+class Triangular(Score):
     """Logarithm of the triangular kernel max(0, 1 - ||q - k|| / width), spelled as in "Dive into Deep Learning" 11.2.
 
-    Epanechnikov's own kernel is 1 - ||q - k||^2: `normalisers.CompactKernel` with `NegativeSquaredDistance`.
+    Epanechnikov's own kernel is 1 - ||q - k||^2: `normalizers.CompactKernel` with `NegativeSquaredDistance`.
 
-    >>> jnp.exp(Epanechikov(2.0)(jnp.array([[0.0]]), jnp.array([[1.0], [3.0]]))).tolist()
+    >>> jnp.exp(Triangular(2.0)(jnp.array([[0.0]]), jnp.array([[1.0], [3.0]]))).tolist()
     [[0.5, 0.0]]
     """
 
     width: Float[Array, ""] | float = 1.0
 
     def __post_init__(self):
-        check_option("width of Epanechikov", self.width, above=0)
+        check_option("width of Triangular", self.width, above=0)
 
     def __call__(self, query, key):
         inverse, width = _unit(self.width)

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention_jax import InputError
+from attention_jax.errors import InputError
 
 Class = TypeVar("Class", bound=type)
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from attention_jax import InputError
+from attention_jax.errors import InputError
 
 KINDS = {
     "encoder": "Self-attention of the input: each token attends to the tokens of the input.",
@@ -53,7 +53,7 @@ class Attention:
     heads: tuple[str, ...] = ()
     """The names of the heads; "head 1", ... by default."""
     rollout: np.ndarray | None = None
-    """[Q, K]: attention rollout through all layers (ops/rollout.py)."""
+    """[Q, K]: attention rollout through all layers (views/pictures.py)."""
     values: np.ndarray | None = None
     """[K]: scalar values; the page recomputes their weighted average without the keys that are switched off."""
     head_ablation: np.ndarray | None = None
@@ -62,7 +62,7 @@ class Attention:
     """The number of the first layer in `weights`."""
     without_key: Literal["divided", "unchanged", "unknown"] = "divided"
     """What the other weights of a query are without one key: divided by the rest of the sum, as with the softmax and
-    other `Ratio` normalisers; unchanged, with a `Pointwise` one; or not a function of the weights alone."""
+    other `Ratio` normalizers; unchanged, with a `Pointwise` one; or not a function of the weights alone."""
 
     def __post_init__(self):
         shape = (len(self.queries.tokens), len(self.keys.tokens))

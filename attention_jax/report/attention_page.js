@@ -239,7 +239,7 @@
 
   // ---- Drawing ----
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name);
-  const colour = (name) => css(name).split(",").map(Number);
+  const color = (name) => css(name).split(",").map(Number);
   function paint(canvas, width, height, value, ink) {
     // a pixel a number
     canvas.width = width;
@@ -304,7 +304,7 @@
   }
   function drawTiles() {
     const box = $("tiles"),
-      ink = colour(isImage() ? "--over" : "--ink"),
+      ink = color(isImage() ? "--over" : "--ink"),
       [Q, K] = size();
     box.replaceChildren();
     parts = tiles.map((tile) => {
@@ -376,7 +376,7 @@
     canvas.style.height = `${height}px`;
     context.scale(dense, dense);
     const tile = chosen(),
-      ink = colour("--ink").join(","),
+      ink = color("--ink").join(","),
       at = (start, step, i) => Math.round((start + step * i) * dense) / dense;
     for (let y = 0; y < rows; y++)
       for (let x = 0; x < columns; x++) {
@@ -434,7 +434,7 @@
   function drawChannels(wide, left) {
     // what came in and went out, on the map's axis of time
     const { channels, tokens } = view().queries,
-      ink = colour("--ink");
+      ink = color("--ink");
     $("channels").replaceChildren(
       ...Object.entries(channels).map(([name, { width, blob }]) => {
         const canvas = make("canvas"),
@@ -463,7 +463,7 @@
     });
   }
 
-  // ---- Lines from the chosen query to the keys, a colour for each head of the layer ----
+  // ---- Lines from the chosen query to the keys, a color for each head of the layer ----
   let lines = [];
   const hue = (h, heads) => `hsl(${Math.round((360 * h) / heads)} 75% var(--lightness))`;
   function drawLines() {
@@ -477,7 +477,7 @@
     const high = 22,
       [left, right, width] = [190, 410, 600];
     const root = svg("svg", { viewBox: `0 0 ${width} ${Math.max(Q, K) * high + 4}`, role: "img" });
-    root.setAttribute("aria-label", "lines from the chosen token to the tokens it attends to, a colour for each head");
+    root.setAttribute("aria-label", "lines from the chosen token to the tokens it attends to, a color for each head");
     const column = (side, x, anchor) =>
       side.tokens.map((token, i) => {
         const text = svg("text", { x, y: (i + 0.7) * high, "text-anchor": anchor });
@@ -617,7 +617,7 @@
       q = query(),
       row = rowOf(tile, q),
       [Q, K] = size(),
-      ink = isImage() ? colour("--over") : null;
+      ink = isImage() ? color("--over") : null;
     elements.keys.forEach((button, k) => button.style.setProperty("--w", shade(row[k]).toFixed(3)));
     elements.queries.forEach((button, i) => {
       button.style.setProperty("--w", under === null ? 0 : shade(tile.values[i * K + under]).toFixed(3));
@@ -739,14 +739,14 @@
       : {
           divided:
             "A key can be switched off: press it. Its value goes with it, and the rest of the row is divided by what " +
-            "is left, which is what the normaliser (the softmax) without that key would give in this layer. Layers " +
+            "is left, which is what the normalizer (the softmax) without that key would give in this layer. Layers " +
             "above it would change, too; that needs the model and is not shown.",
           unchanged:
             "A key can be switched off: press it. Its value goes with it, and the other weights of the row stay, " +
-            "since this normaliser weighs each key by its own score. Layers above it would change, too; that needs " +
+            "since this normalizer weighs each key by its own score. Layers above it would change, too; that needs " +
             "the model and is not shown.",
           unknown:
-            "Keys cannot be switched off here: what this normaliser would give without one depends on scores that " +
+            "Keys cannot be switched off here: what this normalizer would give without one depends on scores that " +
             "are not in this page.",
         }[view().without_key];
     $("about-heads").textContent = view().without

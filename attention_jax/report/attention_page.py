@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from attention_jax import InputError
+from attention_jax.errors import InputError
 from attention_jax.files import write_atomically
 from attention_jax.report.attention_data import KINDS, Attention, AttentionRecord, Axis, Prediction
 

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from attention_jax import InputError
+from attention_jax.errors import InputError
 from attention_jax.report.curves import lines
 
 Tokenize = Literal["13a", "none", "char", "zh", "ja-mecab", "ko-mecab", "intl"]
@@ -34,7 +34,7 @@ def bleu(
     from sacrebleu.metrics import BLEU
 
     _paired(hypotheses, references)
-    # force: text under "none" is meant to be tokenised, so sacrebleu need not warn that it looks so
+    # force: text under "none" is meant to be tokenized, so sacrebleu need not warn that it looks so
     metric = BLEU(tokenize=tokenize, lowercase=lowercase, force=True)
     score = metric.corpus_score(list(hypotheses), [list(references)]).score
     return Score(round(float(score), 4), str(metric.get_signature()))
@@ -87,7 +87,7 @@ def bleu_by_length(
     edges: Sequence[int] = (0, 10, 20, 30, 40, 50, 60),
     tokenize: Tokenize = "13a",
 ) -> list[LengthBin]:
-    """Corpus BLEU of the sentences whose source has low < length <= high tokens, for neighbouring
+    """Corpus BLEU of the sentences whose source has low < length <= high tokens, for neighboring
     `edges`; empty bins are left out.
 
     Lengths beyond the last edge form one more bin. This is figure 2 of Bahdanau et al.

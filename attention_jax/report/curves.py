@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from attention_jax import InputError, config as configs
+from attention_jax import config as configs
+from attention_jax.errors import InputError
 from attention_jax.files import metrics_row
 from attention_jax.report.style import (
     SMALLEST,
@@ -14,7 +15,7 @@ from attention_jax.report.style import (
     band,
     band_in_words,
     canvas,
-    colour,
+    color,
     drawable,
     ink,
     line_style,
@@ -48,7 +49,7 @@ def lines(
 
     `log` names the logarithmic axes: "", "x", "y" or "xy". `points`, {name: (x [N], y [N])}, are plotted as dots (the
     data that the lines explain), `reference` as horizontal lines (published numbers). `ticks` names positions of the x
-    axis. Lines are labelled at their right ends, or in a legend if labels would overlap. `inputs` as in `style.save`.
+    axis. Lines are labeled at their right ends, or in a legend if labels would overlap. `inputs` as in `style.save`.
     """
     figure = canvas(4.8, 2.6)
     with styled():
@@ -141,7 +142,7 @@ def bars(
             values = [np.atleast_1d(np.asarray([np.nan] if e is None else e, float)) for e in entries]
             middle, low, high = (np.array([pick(seeds) for seeds in values]) for pick in (np.median, np.min, np.max))
             x = np.arange(count) + (i - (len(series) - 1) / 2) * slot
-            axis.bar(x, middle, slot * 0.92, color=colour(i), label=name)
+            axis.bar(x, middle, slot * 0.92, color=color(i), label=name)
             many = np.array([len(seeds) > 1 for seeds in values])
             if many.any():
                 spread = np.stack([middle - low, high - middle])[:, many]
@@ -262,7 +263,7 @@ def trial_curves(series: Mapping[str, tuple], path: str | Path, *, ylabel: str, 
         for i, (axis, (name, (x, y))) in enumerate(zip(axes.ravel(), series.items())):
             for other, values in series.values():
                 axis.plot(other, band(values)[0], color=ink(), alpha=0.2, linewidth=0.8)
-            _line(axis, name, x, y, line_style(0) | {"color": colour(0)})
+            _line(axis, name, x, y, line_style(0) | {"color": color(0)})
             _scales(axis, series)
             axis.set_title(textwrap.fill(name, 26, max_lines=3, placeholder="…"))
             axis.set_xlabel("epoch")
@@ -271,7 +272,7 @@ def trial_curves(series: Mapping[str, tuple], path: str | Path, *, ylabel: str, 
                 axis.set_ylabel(ylabel)
         runs = max(np.atleast_2d(y).shape[0] for _, y in series.values())
         said = band_in_words(runs) or "one run each"
-        figure.supxlabel(f"{said}; in grey the other trials", fontsize=SMALLEST + 0.5)
+        figure.supxlabel(f"{said}; in gray the other trials", fontsize=SMALLEST + 0.5)
     return save(figure, path, inputs)
 
 
@@ -294,7 +295,7 @@ def curves_of_runs(histories: list, path: Path, config: configs.Config | None, t
 def in_training_alone(config: configs.Config) -> str:
     """Return what affects the training loss only: label smoothing, dropout and augmentation.
 
-    >>> in_training_alone(configs.Config("x", configs.Images(mixup=0.2), configs.Vit()))
+    >>> in_training_alone(configs.Config("x", configs.Images(mixup=0.2), configs.ViTConfig()))
     'mixup'
     """
     rates = [rate for name, rate in vars(config.model).items() if name.endswith(("dropout", "stochastic_depth"))]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attention_jax import InputError
+from attention_jax.errors import InputError
 from attention_jax.report.style import SMALLEST, WIDTH, canvas, drawable, families, ink, save, short, styled
 
 LABEL = SMALLEST * 1.25 / 72
@@ -35,7 +35,7 @@ class Layout(NamedTuple):
     """Whether tokens label the queries; otherwise their positions do."""
     keys: bool
     shared: bool
-    """Whether all panels have the same axes, which are labelled once, at the left and below."""
+    """Whether all panels have the same axes, which are labeled once, at the left and below."""
     lines: list[list[Panel]]
     """The panels side by side, from top to bottom."""
     heights: list[float]

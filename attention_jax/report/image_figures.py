@@ -81,7 +81,7 @@ def mistakes(images, labels, probabilities, names: Sequence[str], path: str | Pa
 
 def position_similarity(table, path: str | Path) -> Path:
     """Cosine similarity of each learned position with all others, as an image per position (Dosovitskiy
-    et al. 2021, figure 7, centre).
+    et al. 2021, figure 7, center).
 
     `table` [N, D] of a G x G grid; of a larger grid every k-th row and column is shown.
     """

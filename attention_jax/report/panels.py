@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from attention_jax import InputError, lower_is_better
+from attention_jax.errors import InputError, lower_is_better
 from attention_jax.report.style import (
     SMALLEST,
     WIDTH,
     canvas,
-    colour,
+    color,
     drawable,
     families,
     ink,
@@ -131,11 +131,11 @@ def _slice(axis, x, values, best: int | None):
     positions = np.unique(x[done])
     if len(positions) < done.sum():
         medians = [np.median(values[done & (x == position)]) for position in positions]
-        axis.plot(positions, medians, color=colour(0), linewidth=1.0, alpha=0.7, label="median")
-    axis.plot(x[done], values[done], "o", color=colour(0), markersize=3.5, alpha=0.6, markeredgewidth=0, label="trial")
+        axis.plot(positions, medians, color=color(0), linewidth=1.0, alpha=0.7, label="median")
+    axis.plot(x[done], values[done], "o", color=color(0), markersize=3.5, alpha=0.6, markeredgewidth=0, label="trial")
     if best is not None:
         label = f"best, trial {best}"
-        axis.plot(x[best], values[best], "*", color=colour(1), markersize=8, markeredgewidth=0, label=label)
+        axis.plot(x[best], values[best], "*", color=color(1), markersize=8, markeredgewidth=0, label=label)
     if not done.all():  # (an empty line upsets the layout)
         lost = {"color": ink(), "alpha": 0.6, "transform": axis.get_xaxis_transform(), "clip_on": False, "zorder": 5}
         axis.plot(x[~done], np.zeros((~done).sum()), "x", markersize=4, label="without result", **lost)
@@ -149,7 +149,7 @@ def _whiskers(axis, x, trials: Sequence[Mapping]):
     if many:
         places, values = zip(*many)
         low, high = ([pick(seeds) for seeds in values] for pick in (min, max))
-        axis.vlines(places, low, high, color=colour(0), alpha=0.5, linewidth=0.8, label="range over its seeds")
+        axis.vlines(places, low, high, color=color(0), alpha=0.5, linewidth=0.8, label="range over its seeds")
 
 
 def parallel_coordinates(
@@ -172,7 +172,7 @@ def parallel_coordinates(
         import matplotlib
 
         axis = figure.subplots()
-        heights, colours = [], matplotlib.colormaps["viridis"](0.1 + 0.8 * _unit(values)[0])
+        heights, colors = [], matplotlib.colormaps["viridis"](0.1 + 0.8 * _unit(values)[0])
         for i, (name, (x, ticks)) in enumerate(zip([*names, metric], columns)):
             unit, low, high = _unit(np.log10(x) if name in log else x)
             heights.append(unit)
@@ -181,7 +181,7 @@ def parallel_coordinates(
             marks = ticks or [f"{10**v if name in log else v:.3g}" for v in ends]
             _marks(axis, i, [short(mark, room - 2) for mark in marks])
         for line in np.argsort(values):
-            axis.plot(range(len(columns)), [h[line] for h in heights], color=colours[line], linewidth=1.1, alpha=0.8)
+            axis.plot(range(len(columns)), [h[line] for h in heights], color=colors[line], linewidth=1.1, alpha=0.8)
         axis.set_xticks(range(len(columns)), ["\n".join(textwrap.wrap(name, room)) for name in (*names, metric)])
         axis.set(yticks=[], xlim=(-0.2, len(columns) - 0.4), ylim=(-0.06, 1.06))
         axis.spines[:].set_visible(False)

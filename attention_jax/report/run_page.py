@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from attention_jax import InputError
+from attention_jax.errors import InputError
 from attention_jax.files import write_atomically
 from attention_jax.report.tables import Table, markdown, number
 

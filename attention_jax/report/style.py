@@ -24,7 +24,7 @@ SMALLEST = 6.0
 """Points; no text is smaller."""
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D31")
-"""Okabe and Ito's colours, distinguishable under every common colour blindness; no yellow, which fades on white."""
+"""Okabe and Ito's colors, distinguishable under every common color blindness; no yellow, which fades on white."""
 
 DASHES = ("-", "--", "-.", ":")
 MARKERS = "osD^vP*X"
@@ -36,16 +36,16 @@ TEXT |= {"xtick.labelsize": 6.5, "ytick.labelsize": 6.5, "figure.titlesize": 8, 
 TEXT |= {"axes.spines.top": False, "axes.spines.right": False, "axes.titleweight": "normal"}
 
 
-def _colours(paper: str, ink: str, cmap: str) -> dict[str, str]:
+def _colors(paper: str, ink: str, cmap: str) -> dict[str, str]:
     """Return Matplotlib settings with `ink` as the color of lines and text."""
     inks = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "grid.color")
     papers = ("figure.facecolor", "axes.facecolor", "savefig.facecolor")
     return dict.fromkeys(inks, ink) | dict.fromkeys(papers, paper) | {"image.cmap": cmap}
 
 
-LIGHT = _colours("white", "black", "Blues")
+LIGHT = _colors("white", "black", "Blues")
 """Weights from white (0) to dark blue (1): lightness carries the value, also when printed in gray."""
-DARK = _colours("#16181d", "#e6e6e6", "viridis")
+DARK = _colors("#16181d", "#e6e6e6", "viridis")
 """Weights from dark (0) to bright (1)."""
 _page = ContextVar("page", default=LIGHT)
 
@@ -75,7 +75,7 @@ def paper() -> str:
     return _page.get()["figure.facecolor"]
 
 
-def colour(i: int) -> str:
+def color(i: int) -> str:
     """Return the i-th color of lines and bars; on a dark page the light ones come first."""
     order = range(len(PALETTE)) if _page.get() is LIGHT else (5, 4, 2, 3, 1, 0, 6)
     return PALETTE[order[i % len(PALETTE)]]
@@ -89,7 +89,7 @@ def canvas(width: float = WIDTH, height: float = 3.0):
 
 
 def styled():
-    """A context in which new axes have this page's text sizes and colours: `with styled(): ...`."""
+    """A context in which new axes have this page's text sizes and colors: `with styled(): ...`."""
     import matplotlib
 
     return matplotlib.rc_context(TEXT | _page.get())
@@ -135,7 +135,7 @@ def short(text: str, most: int = 24) -> str:
 def log_scale(axes, which: str, values):
     """Make the axis `which` ("x" or "y") of the axes logarithmic, with plain numbers as labels.
 
-    Up to seven distinct `values` of x are labelled; an axis of less than three decades also has labels at 2 and 5.
+    Up to seven distinct `values` of x are labeled; an axis of less than three decades also has labels at 2 and 5.
     """
     from matplotlib import ticker
 
@@ -155,7 +155,7 @@ def log_scale(axes, which: str, values):
 def line_style(i: int) -> dict:
     """Return color, dash and marker of the i-th line: no two lines differ by color alone."""
     dash, marker = DASHES[(i // 2) % len(DASHES)], MARKERS[i % len(MARKERS)]
-    return {"color": colour(i), "linestyle": dash, "marker": marker, "markersize": 3}
+    return {"color": color(i), "linestyle": dash, "marker": marker, "markersize": 3}
 
 
 @lru_cache(maxsize=1)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from textwrap import shorten
 from typing import NamedTuple, TextIO
 
-COLOURS = {
+COLORS = {
     "beaten": "bold green",
     "reproduced": "green",
     "above": "green",
@@ -15,7 +15,7 @@ COLOURS = {
     "measured": "cyan",
     "not run": "dim",
 }
-"""The colour of a verdict on a terminal."""
+"""The color of a verdict on a terminal."""
 
 
 class Table(NamedTuple):
@@ -146,7 +146,7 @@ def show(table: Table, stream: TextIO | None = None):
     for row in table.rows:
         drawn.add_row(
             *(
-                Text(cell, style=COLOURS.get(cell.partition(" (")[0], "") if column == "verdict" else "")
+                Text(cell, style=COLORS.get(cell.partition(" (")[0], "") if column == "verdict" else "")
                 for column, cell in zip(table.columns, row)
             )
         )

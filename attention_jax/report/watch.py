@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from attention_jax import InputError, lower_is_better
+from attention_jax.errors import InputError, lower_is_better
 from attention_jax.files import metrics_row
 from attention_jax.printing import escaped
 from attention_jax.report.curves import NOT_METRICS

@@ -12,7 +12,9 @@ from pathlib import Path
 import optuna
 from optuna.trial import TrialState
 
-from attention_jax import InputError, catalogue, config as configs
+from attention_jax import config as configs
+from attention_jax.claims import catalog
+from attention_jax.errors import InputError
 from attention_jax.files import one_at_a_time, write_json
 from attention_jax.sweep import partition, plan, search, summary, worker
 from attention_jax.sweep.executors import executor
@@ -164,7 +166,7 @@ def _groups(directory: Path, settings: Settings, asked: dict, until: int, slots:
         for seed in plan.seeds(settings)
     ]
     staged, alone = settings.method in ("halving", "hyperband"), population == 1
-    if catalogue.load_experiment(settings.config.name).study:
+    if catalog.load_experiment(settings.config.name).study:
         population = 1
     elif not alone:
         for reason in sorted({partition.why_alone(config, staged) for config, _ in members} - {""}):

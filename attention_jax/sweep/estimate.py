@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from attention_jax import config as configs, ledger
+from attention_jax import config as configs
+from attention_jax.claims import record
 from attention_jax.files import read_json
 from attention_jax.report.tables import Table, number, show
 from attention_jax.sweep.plan import Settings
@@ -53,7 +54,7 @@ def known_run(name: str, directory: Path) -> tuple[dict, str] | None:
     for path in map(Path, sorted(found, key=os.path.getmtime, reverse=True)):
         if (run := read_json(path)).get("history"):
             return run, str(path)
-    recorded = [run for run in ledger.recorded_runs(name) if run.get("history")]
+    recorded = [run for run in record.recorded_runs(name) if run.get("history")]
     return (recorded[-1], f"experiments/results/{name}.json") if recorded else None
 
 

@@ -12,7 +12,8 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from attention_jax import InputError, Interrupted, run_directory
+from attention_jax.errors import InputError, Interrupted
+from attention_jax.runs import directory as run_directory
 from attention_jax.sweep import worker
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,7 +11,7 @@ def shape(config: configs.Config) -> tuple:
     Of the latter only whether they are zero: without dropout, clipping or smoothing the program lacks the operation. So
     a member computes exactly what it would compute alone.
 
-    >>> a = configs.Config("x", configs.Dates(), configs.LuongSeq2seq())
+    >>> a = configs.Config("x", configs.Dates(), configs.LuongSeq2seqConfig())
     >>> shape(a) == shape(configs.replace(a, **{"optim.learning_rate": 0.1, "train.seed": 3}))
     True
     >>> [shape(a) == shape(configs.replace(a, **change)) for change in ({"model.hidden_size": 3}, {"optim.eps": 0.0})]
@@ -25,7 +25,7 @@ def shape(config: configs.Config) -> tuple:
 def why_alone(config: configs.Config, staged: bool) -> str:
     """Return why a run cannot be in a population, or "". `staged`: its sweep compares runs before their end.
 
-    >>> a = configs.Config("x", configs.Dates(), configs.LuongSeq2seq(), train=configs.Train(use_best=True))
+    >>> a = configs.Config("x", configs.Dates(), configs.LuongSeq2seqConfig(), train=configs.Train(use_best=True))
     >>> why_alone(a, staged=False), why_alone(a, staged=True)
     ('', 'the checkpoints it ends with may be those of an earlier stage')
     """
@@ -49,7 +49,7 @@ def groups(members: Sequence[configs.Config], most: int, slots: int, staged: boo
 
     Members of a group have equal shapes; those that cannot be in a population are alone.
 
-    >>> a = configs.Config("x", configs.Dates(), configs.LuongSeq2seq())
+    >>> a = configs.Config("x", configs.Dates(), configs.LuongSeq2seqConfig())
     >>> b = configs.replace(a, **{"model.hidden_size": 3})
     >>> groups([a, b, a, a, b], most=2, slots=1)
     [[0, 2], [3], [1, 4]]

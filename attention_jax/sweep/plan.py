@@ -9,8 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from attention_jax import InputError, config as configs, lower_is_better, run_directory
+from attention_jax import config as configs
+from attention_jax.errors import InputError, lower_is_better
 from attention_jax.files import read_json
+from attention_jax.runs import directory as run_directory
 from attention_jax.sweep.space import Point, Space, parse, spelled
 
 

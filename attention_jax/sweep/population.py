@@ -19,7 +19,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention_jax import InputError, Interrupted, config as configs, lifecycle, run_directory, tasks
+from attention_jax import config as configs, tasks
+from attention_jax.errors import InputError, Interrupted
+from attention_jax.runs import directory as run_directory, lifecycle
 from attention_jax.sweep.space import get
 from attention_jax.train.checkpoint import Checkpoints, split_checkpoint
 from attention_jax.train.feed import streamed

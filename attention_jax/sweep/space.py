@@ -13,7 +13,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from attention_jax import InputError, config as configs
+from attention_jax import config as configs
+from attention_jax.errors import InputError
 
 
 class Values(NamedTuple):
@@ -87,7 +88,7 @@ def assignments(words: Sequence[str]) -> dict[str, str]:
 def parse(config, over: Mapping[str, str]) -> Space:
     """Parse the space `over`: a range or a list for each name, validated by the types of `config`, or InputError.
 
-    >>> config = configs.Config("x", configs.Dates(), configs.LuongSeq2seq())
+    >>> config = configs.Config("x", configs.Dates(), configs.LuongSeq2seqConfig())
     >>> parse(config, {"optim.learning-rate": "1e-4..1e-2:log", "model.hidden-size": "64,128"})["model.hidden_size"]
     Values(choices=(64, 128))
     """

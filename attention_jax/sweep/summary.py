@@ -9,9 +9,10 @@ from pathlib import Path
 import optuna
 from optuna.trial import TrialState
 
-from attention_jax import catalogue, config as configs, ledger
+from attention_jax import config as configs
+from attention_jax.claims import catalog, record as records, recorded_command
+from attention_jax.claims.intervals import Interval, clipped, of_mean
 from attention_jax.files import write_json
-from attention_jax.report.intervals import Interval, clipped, of_mean
 from attention_jax.report.tables import Table, number, show, span
 from attention_jax.sweep import effects, plan, search
 from attention_jax.sweep.plan import Settings, Trial
@@ -86,7 +87,7 @@ def command(settings: Settings, trial: Trial) -> str:
     """The `train` command that repeats the first seed of a trial."""
     config = plan.run_config(settings, trial.point, plan.seeds(settings)[0])
     words = []
-    for name, (_, value) in configs.differences(catalogue.load_experiment(config.name).config(), config).items():
+    for name, (_, value) in configs.differences(catalog.load_experiment(config.name).config(), config).items():
         option = name.replace("_", "-")
         if isinstance(value, bool):
             head, _, last = option.rpartition(".")
@@ -101,7 +102,8 @@ def figures(stem: str, settings: Settings, trials: Sequence[Trial]) -> list[Path
 
     The curves are those of the best trials; there are none if the metric is of a test split, which ranks no trials.
     """
-    from attention_jax.report.figures import parallel_coordinates, sweep_slices, trial_curves
+    from attention_jax.report.curves import trial_curves
+    from attention_jax.report.panels import parallel_coordinates, sweep_slices
 
     names, paths = short_names(settings.space), []
     log = [name for name, dimension in zip(names, settings.space.values()) if spans_decades(dimension)]
@@ -169,15 +171,15 @@ def write(directory: Path, settings: Settings, trials: Sequence[Trial], study: o
 def variant(settings: Settings, point: Point) -> str:
     """Return the name of a point in records: the experiment's variant with the same options, else its label."""
     config = configs.replace(settings.config, **point)
-    variants = catalogue.load_experiment(config.name).variants().items()
+    variants = catalog.load_experiment(config.name).variants().items()
     return next((name for name, one in variants if one == config), label(point, exact=True))
 
 
 def record(directory: Path, settings: Settings, trials: Sequence[Trial], words: Sequence[str]):
     """Keep every finished run in experiments/results/NAME.json, with the `words` of the command, and the figures."""
     name = settings.config.name
-    experiment = catalogue.load_experiment(name)
-    command = ledger.command_of(["sweep", *words])
+    experiment = catalog.load_experiment(name)
+    command = recorded_command.command_of(["sweep", *words])
     finished = [
         (trial, run_directory, result)
         for trial in trials
@@ -185,23 +187,23 @@ def record(directory: Path, settings: Settings, trials: Sequence[Trial], words: 
         if result
     ]
     for _, run_directory, _ in finished:
-        ledger.check_run(experiment, run_directory)
+        records.check_run(experiment, run_directory)
     for trial, run_directory, result in finished:
         values = {key: value for key, value in result.items() if key != "experiment"}
-        origin = ledger.origin(experiment, run_directory, command)
-        ledger.record(name, {"variant": variant(settings, trial.point)} | values | origin)
-    ledger.draw(experiment)
+        origin = records.origin(experiment, run_directory, command)
+        records.record(name, {"variant": variant(settings, trial.point)} | values | origin)
+    records.draw(experiment)
     draw(experiment, f"{experiment.results / name}-")
 
 
-def recorded_trials(experiment: catalogue.Experiment) -> tuple[Settings, list[Trial]]:
+def recorded_trials(experiment: catalog.Experiment) -> tuple[Settings, list[Trial]]:
     """The settings and trials of the recorded runs of an experiment's own grid; no trials where it has none.
 
     The metric is the one that the sweep selects by, of the recorded runs that have it. If none has it, as with runs
     from before there were validation data, it is that of the test split.
     """
     config = experiment.config()
-    metric, everything = config.train.best_metric, ledger.runs_by_variant(experiment)
+    metric, everything = config.train.best_metric, records.runs_by_variant(experiment)
     runs = {variant: [run for run in some if metric in run["metrics"]] for variant, some in everything.items()}
     runs = {variant: some for variant, some in runs.items() if some}
     if not runs:
@@ -217,7 +219,7 @@ def recorded_trials(experiment: catalogue.Experiment) -> tuple[Settings, list[Tr
     return settings, trials
 
 
-def draw(experiment: catalogue.Experiment, stem: str) -> list[Path]:
+def draw(experiment: catalog.Experiment, stem: str) -> list[Path]:
     """Plot the recorded trials of an experiment's own grid."""
     settings, trials = recorded_trials(experiment)
     return figures(stem, settings, trials) if trials else []
@@ -225,8 +227,8 @@ def draw(experiment: catalogue.Experiment, stem: str) -> list[Path]:
 
 def draw_all():
     """`make figures`: the figures of all recorded sweeps, from the stored data alone."""
-    for name in catalogue.names():
-        experiment = catalogue.load_experiment(name)
+    for name in catalog.names():
+        experiment = catalog.load_experiment(name)
         if experiment.about("Chapter") == "sweeps":
             draw(experiment, f"{experiment.results / name}-")
 

@@ -13,9 +13,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from attention_jax import InputError, Interrupted, catalogue, config as configs, lifecycle, run_directory
+from attention_jax import config as configs
+from attention_jax.claims import catalog
+from attention_jax.cli.signals import end_on_sigterm
+from attention_jax.errors import InputError, Interrupted
 from attention_jax.files import one_at_a_time, write_json
-from attention_jax.signals import end_on_sigterm
+from attention_jax.runs import directory as run_directory, lifecycle
 
 Member = tuple[configs.Config, Path]
 """A run and its directory."""
@@ -88,7 +91,7 @@ def _check_metric(group: Group):
     errors make the run fail."""
     config = group.members[0][0]
     begun = any((directory / "config.json").exists() for _, directory in group.members)
-    if begun or not group.metric or config.model is None or catalogue.load_experiment(config.name).study:
+    if begun or not group.metric or config.model is None or catalog.load_experiment(config.name).study:
         return
     from attention_jax import tasks
     from attention_jax.train.loop import check_metric
@@ -138,7 +141,7 @@ def _population(members: list[Member], directory: Path, until: int):
 
 def _single(config: configs.Config, directory: Path, until: int):
     """Train a single run."""
-    begun, study = (directory / "config.json").exists(), catalogue.load_experiment(config.name).study
+    begun, study = (directory / "config.json").exists(), catalog.load_experiment(config.name).study
     try:
         lifecycle.start(config, directory, study=study, resume=begun, quiet=True, until=until)
     except (Interrupted, OSError):

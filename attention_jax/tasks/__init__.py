@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention_jax import InputError
 from attention_jax.config import Config, import_object
 from attention_jax.data import batches
+from attention_jax.errors import InputError
 
 
 class Evaluation(NamedTuple):
@@ -38,7 +38,7 @@ class Task:
     (`eq=False`), because compiled functions are cached by bound method.
 
     Two further methods are optional. `metric_names(full)` lists the metrics that `evaluate(params, full)` may return,
-    so that a misspelt --train.best-metric is refused before training. `eval_functions()` returns the functions that
+    so that a misspelled --train.best-metric is refused before training. `eval_functions()` returns the functions that
     `evaluate` maps over held-out examples, {"evaluation" or "decoding": (function of (params, batch), arrays of the
     largest split, examples per batch)}, so that `launch.py compile` can compile them.
     """

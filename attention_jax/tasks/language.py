@@ -1,4 +1,4 @@
-"""Language modelling: predict the next character or subword, with Transformers or recurrent networks.
+"""Language modeling: predict the next character or subword, with Transformers or recurrent networks.
 
 A model has these methods (all batch-major): `hidden(tokens [B, T], train=, return_weights=) -> (hidden [B, T, D],
 intermediates)`, `output() -> (kernel [D, V], bias [V])`, `start(batch_size, max_length) -> cache`, `step(cache, token
@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention_jax import InputError
 from attention_jax.config import Config, Sampling
 from attention_jax.data.text_windows import Windows
+from attention_jax.errors import InputError
 from attention_jax.ops.losses import masked_cross_entropy
 from attention_jax.tasks import Evaluation, Task, build_model
 from attention_jax.tasks.objectives import readout_loss

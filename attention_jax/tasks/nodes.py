@@ -6,7 +6,7 @@ import numpy as np
 
 from attention_jax.config import Config
 from attention_jax.data.citations import Graph
-from attention_jax.ops.metrics import token_accuracy
+from attention_jax.ops.losses import token_accuracy
 from attention_jax.tasks import Evaluation, Task, build_model
 from attention_jax.train.placement import map_batches
 
@@ -32,7 +32,7 @@ class NodeTask(Task):
 
     @property
     def examples(self) -> tuple[dict, ...]:
-        """One example, the graph; "train" is 1 for the labelled nodes."""
+        """One example, the graph; "train" is 1 for the labeled nodes."""
         graph = self.data
         train = np.zeros(len(graph.label), np.float32)
         train[graph.splits["train"]] = 1.0
@@ -50,7 +50,7 @@ class NodeTask(Task):
         return jax.vmap(one)(batch["words"], batch["values"], batch["edges"])
 
     def loss(self, params, batch, rng):
-        """Mean cross-entropy of the labelled nodes, plus the L2 penalty."""
+        """Mean cross-entropy of the labeled nodes, plus the L2 penalty."""
         logits, label = self.logits(params, batch, rng), batch["label"]
         weight = batch["train"] * batch["weight"][:, None]
         total = (cross_entropy(logits, label) * weight).sum()

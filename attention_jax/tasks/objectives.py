@@ -1,7 +1,7 @@
 """The training loss over classes: cross-entropy, or the function that `--train.loss` names."""
 
-from attention_jax import InputError
 from attention_jax.config import Train, import_object
+from attention_jax.errors import InputError
 from attention_jax.ops.losses import linear_cross_entropy, masked_cross_entropy
 
 

@@ -14,11 +14,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention_jax import InputError
 from attention_jax.config import Config, Decode
-from attention_jax.data import corpora
-from attention_jax.data.pairs import PairData, decode_targets, references
+from attention_jax.data.pairs import PairData, decode_targets, load_pairs, references
 from attention_jax.data.streams import Stream
+from attention_jax.errors import InputError
 from attention_jax.ops.losses import masked_cross_entropy
 from attention_jax.ops.positions import within
 from attention_jax.tasks import Evaluation, Task, build_model, load_once
@@ -73,7 +72,7 @@ class Seq2seqTask(Task):
     @classmethod
     def load(cls, config: Config) -> PairData:
         check_packing(config)
-        return load_once(corpora.load, config.data, config.train.batch_size)
+        return load_once(load_pairs, config.data, config.train.batch_size)
 
     @classmethod
     def make_model(cls, config: Config, data: PairData):

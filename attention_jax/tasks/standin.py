@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from attention_jax import InputError, config as configs
+from attention_jax import config as configs
 from attention_jax.data import shakespeare
 from attention_jax.data.buckets import sentences_in_batch
 from attention_jax.data.images import ImageData, Split
@@ -18,6 +18,7 @@ from attention_jax.data.streams import is_streamed, steps_in_call
 from attention_jax.data.text_windows import Windows
 from attention_jax.data.timemachine import CHARACTERS
 from attention_jax.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
+from attention_jax.errors import InputError
 from attention_jax.tasks import Task, build
 
 PUBLISHED = {"fashion_mnist": (60_000, 10_000, 10, 28, 1), "cifar10": (50_000, 10_000, 10, 32, 3)}
@@ -74,8 +75,8 @@ def image_task(config: configs.Config, facts: dict) -> Task:
         channels = int(facts.get("channels", 3))
     split = lambda rows: Split(zeros(rows, side, side, channels, dtype=np.uint8), zeros(rows))
     held_out = {"test": split(test)} | ({"valid": split(options.validation)} if options.validation else {})
-    grey = np.zeros(channels, np.float32)
-    normalization = (grey, grey + 1) if options.standardize or options.signed else None
+    gray = np.zeros(channels, np.float32)
+    normalization = (gray, gray + 1) if options.standardize or options.signed else None
     names = tuple(map(str, range(classes)))
     return build(config, ImageData(split(train), held_out, names, normalization=normalization))
 
@@ -132,13 +133,13 @@ def _vocabulary(size: int) -> Vocabulary:
 
 
 def time_machine_task(config: configs.Config, facts: dict) -> Task:
-    """Return the language modelling task of The Time Machine."""
+    """Return the language modeling task of The Time Machine."""
     options = config.data
     return _windows(config, facts, (options.train_windows, options.valid_windows), CHARACTERS)
 
 
 def shakespeare_task(config: configs.Config, facts: dict) -> Task:
-    """Return the language modelling task of tiny Shakespeare."""
+    """Return the language modeling task of tiny Shakespeare."""
     counts = shakespeare.counts(shakespeare.CHARACTERS, config.data)
     return _windows(config, facts, counts.values(), map(chr, range(shakespeare.DISTINCT)))
 

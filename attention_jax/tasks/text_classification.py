@@ -1,13 +1,12 @@
-"""Text classification: an encoder with attention pooling on labelled texts."""
+"""Text classification: an encoder with attention pooling on labeled texts."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from attention_jax.config import Config, import_object
-from attention_jax.data.labelled_texts import LabelledTexts
-from attention_jax.ops.losses import masked_cross_entropy
-from attention_jax.ops.metrics import token_accuracy
+from attention_jax.data.labeled_texts import LabeledTexts
+from attention_jax.ops.losses import masked_cross_entropy, token_accuracy
 from attention_jax.tasks import Evaluation, Task, build_model, load_once
 from attention_jax.tasks.objectives import class_loss
 from attention_jax.train.placement import map_batches
@@ -17,16 +16,16 @@ EVALUATED = 256
 
 
 class TextTask(Task):
-    """A classifier of texts; `data` are `LabelledTexts`."""
+    """A classifier of texts; `data` are `LabeledTexts`."""
 
     view = "attention_jax.views.text_classification:TextView"
 
     @classmethod
-    def load(cls, config: Config) -> LabelledTexts:
+    def load(cls, config: Config) -> LabeledTexts:
         return load_once(import_object(config.data.loader), config.data, config.train.batch_size)
 
     @classmethod
-    def make_model(cls, config: Config, data: LabelledTexts):
+    def make_model(cls, config: Config, data: LabeledTexts):
         return build_model(config, len(data.vocabulary), len(data.names))
 
     @property

@@ -7,14 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention_jax import InputError, config as configs
+from attention_jax import config as configs
 from attention_jax.data import images
 from attention_jax.data.streams import Stream
-from attention_jax.ops import augment
-from attention_jax.ops.autoaugment import auto_augment
-from attention_jax.ops.losses import masked_cross_entropy
-from attention_jax.ops.metrics import token_accuracy
-from attention_jax.ops.randaugment import rand_augment
+from attention_jax.errors import InputError
+from attention_jax.ops.images import augment
+from attention_jax.ops.images.autoaugment import auto_augment
+from attention_jax.ops.images.randaugment import rand_augment
+from attention_jax.ops.losses import masked_cross_entropy, token_accuracy
 from attention_jax.tasks import Evaluation, Task, build_model, initial, load_once
 from attention_jax.tasks.objectives import class_loss
 from attention_jax.train.placement import map_batches

@@ -22,7 +22,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from orbax.checkpoint.checkpoint_managers import preservation_policy as keep
 
-from attention_jax import InputError
+from attention_jax.errors import InputError
 from attention_jax.train import hosts
 
 logging.getLogger("absl").setLevel(logging.CRITICAL)  # orbax logs every step, and the errors that it raises

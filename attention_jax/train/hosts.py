@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from attention_jax import InputError
+from attention_jax.errors import InputError
 
 JOINING = 300
 """Seconds the hosts wait for one another at the start."""

@@ -14,9 +14,9 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from attention_jax import InputError, Interrupted
+from attention_jax.cli.signals import ENDING, not_ignored
+from attention_jax.errors import InputError, Interrupted
 from attention_jax.printing import escaped, in_a_line
-from attention_jax.signals import ENDING, not_ignored
 from attention_jax.train import hosts
 from attention_jax.train.checkpoint import Checkpoints, average, host
 from attention_jax.train.feed import START, Resident, Streamed, streamed

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import optax
 from optax.contrib import MuonDimensionNumbers, muon
 
-from attention_jax import InputError
 from attention_jax.config import import_object
-from attention_jax.config.patterns import parse_pattern
+from attention_jax.config.fields import parse_pattern
+from attention_jax.errors import InputError
 from attention_jax.ops.dropout import is_zero
 
 
@@ -55,7 +55,7 @@ def optimizer(optim, total_steps: int) -> optax.GradientTransformation:
         parts.append(
             optax.clip_by_global_norm(clip if isinstance(clip, int | float) else jnp.where(clip > 0, clip, jnp.inf))
         )
-    coupled = optim.name in ("sgd", "adam")  # L2 regularisation: part of the gradient
+    coupled = optim.name in ("sgd", "adam")  # L2 regularization: part of the gradient
     if coupled and not is_zero(optim.weight_decay):
         parts.append(decay(optim))
     parts += precondition(optim)
@@ -69,7 +69,7 @@ def optimizer(optim, total_steps: int) -> optax.GradientTransformation:
 def precondition(optim) -> list[optax.GradientTransformation]:
     """Return the transformations that turn a gradient into an update direction, without learning rate and weight decay.
 
-    lion is Chen et al. 2023. muon (Jordan et al. 2024) orthogonalises the momentum of matrices of linear maps, scaled
+    lion is Chen et al. 2023. muon (Jordan et al. 2024) orthogonalizes the momentum of matrices of linear maps, scaled
     to the size of Adam's updates (Liu et al. 2025, section 2.2), so that both take the same rates; other parameters get
     Adam with Nesterov momentum. adafactor is Shazeer & Stern 2018, algorithm 4, without momentum, and with the learning
     rate in place of their schedule.
@@ -81,7 +81,7 @@ def precondition(optim) -> list[optax.GradientTransformation]:
             return [optax.scale_by_adam(b1=optim.b1, b2=optim.b2, eps=optim.eps, **first)]
         case "sgd":
             return momentum
-        case "rmsprop":  # centred (Graves 2013, eq. 38-41)
+        case "rmsprop":  # centered (Graves 2013, eq. 38-41)
             return [optax.scale_by_stddev(decay=optim.b2, eps=optim.eps), *momentum]
         case "lion":
             return [optax.scale_by_lion(b1=optim.b1, b2=optim.b2, **first)]
@@ -201,7 +201,7 @@ def kernels(params):
 
 
 def muon_dimensions(params):
-    """Return the dimensions of the matrices that muon orthogonalises: `kernels` of two axes; None for the others."""
+    """Return the dimensions of the matrices that muon orthogonalizes: `kernels` of two axes; None for the others."""
     return jax.tree.map(
         lambda x, kernel: MuonDimensionNumbers() if kernel and x.ndim == 2 else None, params, kernels(params)
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from attention_jax import Diverged, InputError, lower_is_better
+from attention_jax.errors import Diverged, InputError, lower_is_better
 from attention_jax.files import write_atomically
 from attention_jax.train import hosts
 from attention_jax.train.log import MetricsLog, Pace, Progress, Status, scalars

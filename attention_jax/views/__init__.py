@@ -6,8 +6,8 @@ A task names its view (`Task.view`), so training does not import this package.
 from dataclasses import dataclass
 from pathlib import Path
 
-from attention_jax import InputError
 from attention_jax.config import import_object
+from attention_jax.errors import InputError
 from attention_jax.report.attention_data import AttentionRecord
 from attention_jax.tasks import Evaluation, Task
 

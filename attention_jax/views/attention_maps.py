@@ -8,13 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention_jax.config import ModelOptions, part
-from attention_jax.config.models import NORMALISERS
-from attention_jax.ops.normalisers import as_normaliser
-from attention_jax.ops.normalising import Pointwise, Ratio
-from attention_jax.ops.rollout import rollout
+from attention_jax.config.models import NORMALIZERS
+from attention_jax.ops.normalizer_kinds import Pointwise, Ratio
+from attention_jax.ops.normalizers import as_normalizer
 from attention_jax.report.attention_data import Attention, Axis
 from attention_jax.train.placement import map_batches
-from attention_jax.views.pictures import prefix_of
+from attention_jax.views.pictures import prefix_of, rollout
 
 STACKS = {
     "encoder_attention": (("encoder", "attention"), ("trunk", "attention")),
@@ -93,15 +92,15 @@ def replaced(tree: dict, path: tuple[str, ...], leaf) -> dict:
 def without_key(options: ModelOptions) -> str:
     """Return `Attention.without_key` of the attention of a model.
 
-    >>> from attention_jax.config import Bahdanau
-    >>> [without_key(Bahdanau(normaliser=name)) for name in ("learned_sink", "sigmoid(-4)", "sparsemax")]
+    >>> from attention_jax.config import BahdanauConfig
+    >>> [without_key(BahdanauConfig(normalizer=name)) for name in ("learned_sink", "sigmoid(-4)", "sparsemax")]
     ['divided', 'unchanged', 'unknown']
     """
     if getattr(options, "window", "all") == "predictive":
         return "unknown"  # a Gaussian multiplies the weights
-    normaliser = part(getattr(options, "normaliser", "softmax"), NORMALISERS)
-    normaliser = getattr(normaliser, "kind", normaliser)  # of those with a learned number
-    kind = normaliser if isinstance(normaliser, type) else type(as_normaliser(normaliser))
+    normalizer = part(getattr(options, "normalizer", "softmax"), NORMALIZERS)
+    normalizer = getattr(normalizer, "kind", normalizer)  # of those with a learned number
+    kind = normalizer if isinstance(normalizer, type) else type(as_normalizer(normalizer))
     if issubclass(kind, Ratio):
         return "divided"
     return "unchanged" if issubclass(kind, Pointwise) and kind.factor is Pointwise.factor else "unknown"

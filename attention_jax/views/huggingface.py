@@ -7,13 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
-from attention_jax import InputError, config as configs
+from attention_jax import config as configs
 from attention_jax.data.byte_pairs import byte_level_bpe
 from attention_jax.data.images import ImageData, Split
 from attention_jax.data.pairs import PairData, Texts, Tokenizer, make_pairs
 from attention_jax.data.text_windows import Windows
 from attention_jax.data.tokenizers import read_merges, sentencepiece_model
 from attention_jax.data.vocabulary import Vocabulary
+from attention_jax.errors import InputError
 from attention_jax.tasks.language import LanguageTask
 from attention_jax.tasks.seq2seq import Seq2seqTask
 from attention_jax.tasks.vision import VisionTask
@@ -38,7 +39,11 @@ def view(directory: Path | str) -> tuple[View, dict]:
     if not directory.is_dir():
         raise InputError(f"--hf needs the local directory of a model, with model.safetensors; got {directory}")
     weights = exchange.read(directory)
-    makers = {configs.Vit: classifier, configs.Transformer: translator, configs.LanguageModel: language_model}
+    makers = {
+        configs.ViTConfig: classifier,
+        configs.TransformerConfig: translator,
+        configs.LanguageModelConfig: language_model,
+    }
     kind = type(weights.options)
     if kind not in makers:
         raise InputError(f"--hf reads ViT, MarianMT and GPT-2 models; {directory} has a {kind.__name__}")

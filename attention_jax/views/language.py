@@ -8,12 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention_jax import InputError, decode
+from attention_jax import decode
 from attention_jax.config import Sampling
 from attention_jax.data.text_windows import Windows
+from attention_jax.errors import InputError
 from attention_jax.files import write_atomically
 from attention_jax.report.attention_data import AttentionRecord, Prediction, check_length
-from attention_jax.report.figures import show_heatmaps
+from attention_jax.report.heatmaps import show_heatmaps
 from attention_jax.tasks import Evaluation
 from attention_jax.train.placement import map_batches
 from attention_jax.views import View

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import numpy as np
 
-from attention_jax import InputError
 from attention_jax.data import algorithmic
 from attention_jax.data.algorithmic import SequenceSets
+from attention_jax.errors import InputError
 from attention_jax.report.attention_data import LONGEST, Attention, AttentionRecord, Axis, Prediction, check_length
-from attention_jax.report.figures import over_time
+from attention_jax.report.panels import over_time
 from attention_jax.tasks import Evaluation
 from attention_jax.train.placement import map_batches
 from attention_jax.views import View

@@ -1,12 +1,12 @@
-"""Graph attention networks: the predicted class of a node, and the neighbours that it attends to."""
+"""Graph attention networks: the predicted class of a node, and the neighbors that it attends to."""
 
 from pathlib import Path
 
 import jax
 import numpy as np
 
-from attention_jax import InputError
 from attention_jax.data.citations import Graph
+from attention_jax.errors import InputError
 from attention_jax.report.attention_data import Attention, AttentionRecord, Axis, Prediction
 from attention_jax.report.panels import confusion_matrix
 from attention_jax.tasks import Evaluation
@@ -14,11 +14,11 @@ from attention_jax.train.placement import map_batches
 from attention_jax.views import View
 
 SHOWN = 3
-"""The number of test nodes on the page of attention maps: those with the most neighbours."""
+"""The number of test nodes on the page of attention maps: those with the most neighbors."""
 
 
 class NodeView(View):
-    """Predicted classes of nodes, and the neighbours that they attend to."""
+    """Predicted classes of nodes, and the neighbors that they attend to."""
 
     def attention(self, params, batch):
         """Return probabilities [B, N, C] and the edge weights of both layers, {"hidden": [B, H, P], ...}."""
@@ -27,7 +27,7 @@ class NodeView(View):
         return {"probabilities": jax.nn.softmax(logits), **weights}
 
     def excerpt(self) -> Graph:
-        """Return the whole graph, since a node is classified by its neighbours."""
+        """Return the whole graph, since a node is classified by its neighbors."""
         return self.data
 
     def report(self, params, evaluation: Evaluation, directory: Path) -> list[Path]:
@@ -50,7 +50,7 @@ class NodeView(View):
         """Return class and probability for each node number."""
         if figure is not None:
             raise InputError(
-                "--attention cannot plot a graph: `launch.py look` shows the neighbours that a node attends to"
+                "--attention cannot plot a graph: `launch.py look` shows the neighbors that a node attends to"
             )
         nodes = self.nodes_of(texts)
         probabilities = map_batches(self.attention, params, self.task.examples[0], 1)["probabilities"][0, nodes]

@@ -5,10 +5,10 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 
-from attention_jax import InputError
 from attention_jax.data.convex_hulls import Hulls, HullSets
+from attention_jax.errors import InputError
 from attention_jax.report.attention_data import Attention, AttentionRecord, Axis, Prediction, check_length
-from attention_jax.report.figures import show_heatmaps
+from attention_jax.report.heatmaps import show_heatmaps
 from attention_jax.tasks import Evaluation
 from attention_jax.tasks.pointing import EVALUATED
 from attention_jax.train.placement import map_batches

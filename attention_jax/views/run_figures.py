@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from attention_jax import InputError
+from attention_jax.errors import InputError
 from attention_jax.report.attention_page import page
 from attention_jax.report.curves import curves_of_runs
 from attention_jax.report.run_page import run_page

@@ -7,8 +7,8 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from attention_jax import InputError
 from attention_jax.data.pairs import PairData, Texts, decode_targets, encode_sources, references
+from attention_jax.errors import InputError
 from attention_jax.files import write_atomically, write_json
 from attention_jax.ops.losses import masked_cross_entropy
 from attention_jax.report import bleu

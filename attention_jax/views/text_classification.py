@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention_jax.data.labelled_texts import LabelledTexts, encode
+from attention_jax.data.labeled_texts import LabeledTexts, encode
 from attention_jax.files import write_atomically
 from attention_jax.report.attention_data import AttentionRecord, Axis, Prediction, check_length
 from attention_jax.report.heatmaps import show_heatmaps
@@ -90,13 +90,13 @@ class TextView(View):
         return tuple(records)
 
     def draw(self, words: list[list[str]], probabilities: np.ndarray, pool: np.ndarray, path: Path) -> Path:
-        """Plot the pooling weights of the first texts, labelled with the predicted classes."""
+        """Plot the pooling weights of the first texts, labeled with the predicted classes."""
         shown = [row[:WIDEST] or [""] for row in words[:SHOWN]]
         panels = [[weights[None, : len(row)]] for weights, row in zip(pool, shown)]
         classes = [[[self.data.names[p.argmax()]]] for p in probabilities[:SHOWN]]
         return show_heatmaps(panels, classes, [[row] for row in shown], path, xlabel="", ylabel="")
 
-    def excerpt(self) -> LabelledTexts:
+    def excerpt(self) -> LabeledTexts:
         """Return one training text of each bucket, for its shape, and the first test text of each class."""
         first = lambda part, rows: type(part)(*(column[rows] for column in part))
         test, texts = self.data.held_out["test"], self.data.texts["test"]

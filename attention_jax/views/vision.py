@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention_jax import InputError
 from attention_jax.data.image_files import decode
 from attention_jax.data.images import ImageData, Split
+from attention_jax.errors import InputError
 from attention_jax.report import image_figures as figures
 from attention_jax.report.attention_data import AttentionRecord, Prediction
 from attention_jax.report.panels import confusion_matrix

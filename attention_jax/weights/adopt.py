@@ -6,7 +6,8 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from attention_jax import InputError, config as configs
+from attention_jax import config as configs
+from attention_jax.errors import InputError
 from attention_jax.models.vit import interpolate
 from attention_jax.weights.exchange import Weights, flat, nested
 from attention_jax.weights.layouts import listed
@@ -51,7 +52,7 @@ def adopted(weights: Weights, like) -> Adopted:
     given = {path: np.asarray(array) for path, array in weights.arrays.items()}
     taken = {path: array for path, array in given.items() if wanted.get(path) == array.shape}
     said = [f"{len(taken)} of {len(wanted)} arrays taken"]
-    for resample in (_positions, _colours) if isinstance(weights.options, configs.Vit) else ():
+    for resample in (_positions, _colors) if isinstance(weights.options, configs.ViTConfig) else ():
         for path, (array, how) in resample(weights.options, given, wanted).items():
             taken[path] = np.asarray(array)
             said.append(how)
@@ -66,7 +67,7 @@ def adopted(weights: Weights, like) -> Adopted:
     return Adopted(taken, f"from {weights.source}: " + "; ".join(said))
 
 
-def _positions(options: configs.Vit, given, wanted) -> dict:
+def _positions(options: configs.ViTConfig, given, wanted) -> dict:
     """Resample position embeddings to another patch grid (Dosovitskiy et al. 2021, section 3.2)."""
     old, new = given.get("positions"), wanted.get("positions")
     if old is None or new is None or old.shape == new or old.shape[1] != new[1]:
@@ -79,7 +80,7 @@ def _positions(options: configs.Vit, given, wanted) -> dict:
     return {"positions": (table, f"positions resampled from {before} x {before} to {after} x {after}")}
 
 
-def _colours(options: configs.Vit, given, wanted) -> dict:
+def _colors(options: configs.ViTConfig, given, wanted) -> dict:
     """Convert patch embeddings to another number of channels: the sum for grayscale, scaled copies for color."""
     path, area = "patch_embedding/kernel", options.patch_size**2
     old, new = given.get(path), wanted.get(path)

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from attention_jax import InputError, config as configs
+from attention_jax import config as configs
+from attention_jax.errors import InputError
 from attention_jax.weights import gpt2_names, marian_names, tensors, vit_names
 from attention_jax.weights.facts import Facts
 from attention_jax.weights.layouts import check, expanded, parts, shape, solved, to_ours, to_theirs
@@ -78,12 +79,12 @@ def read(path: Path | str) -> Weights:
     """
     path = Path(path)
     held = tensors.read(path)
-    naming = recognised(path, held)
+    naming = recognized(path, held)
     if naming == OWN:
         return Weights(own_options(path, held), held.arrays, str(path))
     kind, facts = NAMINGS[naming], Facts(held.config)
     try:
-        theirs = without_copies(kind, renamed_to(kind.spelt, held.arrays))
+        theirs = without_copies(kind, renamed_to(kind.spelled, held.arrays))
         options = kind.options(theirs, facts)
         if options.num_heads < 1 or min(kind.known(options).values()) < 0:
             raise ValueError(f"{options.num_heads} heads")
@@ -104,11 +105,11 @@ def unwrapped(name: str) -> str:
     return re.sub(r"(^|(?<=\.))(_orig_mod|module)\.", "", name)
 
 
-def renamed_to(spelt: Callable[[str], str], arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Spell all names as `spelt` does; InputError if two different tensors would get one name."""
+def renamed_to(spelled: Callable[[str], str], arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Spell all names as `spelled` does; InputError if two different tensors would get one name."""
     found: dict[str, np.ndarray] = {}
     for name, array in arrays.items():
-        name = spelt(unwrapped(name))
+        name = spelled(unwrapped(name))
         if name in found and not np.array_equal(found[name], array):
             raise InputError(f"two different tensors are both called {name}, once with a prefix: leave one of them out")
         found[name] = array
@@ -129,7 +130,7 @@ def without_copies(kind: Naming, theirs: dict[str, np.ndarray]) -> dict[str, np.
     return kept
 
 
-def recognised(path: Path, held: tensors.Tensors) -> str:
+def recognized(path: Path, held: tensors.Tensors) -> str:
     """Detect the naming scheme of tensors; InputError if it is none that is supported."""
     if held.said:
         return OWN
@@ -137,7 +138,7 @@ def recognised(path: Path, held: tensors.Tensors) -> str:
     supported = [one for naming in NAMINGS.values() for one in naming.model_types]
     for name, naming in NAMINGS.items():
         fits = kind is None or kind in (naming.model_types or (kind,))
-        if fits and naming.mark in {naming.spelt(unwrapped(tensor)) for tensor in held.arrays}:
+        if fits and naming.mark in {naming.spelled(unwrapped(tensor)) for tensor in held.arrays}:
             return name
     if kind is not None and kind not in supported:
         raise InputError(f"{path}: model_type {kind} is not supported; supported: {', '.join(supported)}")

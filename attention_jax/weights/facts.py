@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from attention_jax import InputError
+from attention_jax.errors import InputError
 
 HARMLESS = "|".join(
     [

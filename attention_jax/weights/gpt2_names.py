@@ -45,7 +45,7 @@ REQUIRED = {
 """The settings in config.json that have no other value here."""
 
 
-def options(theirs: Arrays, facts: Facts) -> config.LanguageModel:
+def options(theirs: Arrays, facts: Facts) -> config.LanguageModelConfig:
     """Infer the options from shapes and config.json; without the latter from the published models, 64 per head."""
     facts.get("layer_norm_epsilon", EPSILON, f"norms with epsilon {EPSILON:g}")
     facts.require("GPT-2", REQUIRED)
@@ -53,7 +53,7 @@ def options(theirs: Arrays, facts: Facts) -> config.LanguageModel:
     layers, hidden = depth("transformer.h.", theirs), len(theirs["transformer.h.0.mlp.c_fc.bias"])
     sizes = {"n_embd": width, "n_layer": layers, "n_positions": positions, "n_inner": hidden}
     facts.require("GPT-2", sizes | {"vocab_size": len(theirs["transformer.wte.weight"])})
-    return config.LanguageModel(
+    return config.LanguageModelConfig(
         layers,
         width,
         heads_of(facts, "n_head", width, 12),
@@ -66,7 +66,7 @@ def options(theirs: Arrays, facts: Facts) -> config.LanguageModel:
     )
 
 
-def their_config(ours_options: config.LanguageModel, ours: Arrays, data=None) -> dict:
+def their_config(ours_options: config.LanguageModelConfig, ours: Arrays, data=None) -> dict:
     """Build the config.json of a `GPT2LMHeadModel`; the special tokens are those of the run's vocabulary, if any."""
     vocabulary = getattr(data, "vocabulary", None)
     names = {"gelu_tanh": "gelu_new", "swish": "silu"}
@@ -84,13 +84,13 @@ def their_config(ours_options: config.LanguageModel, ours: Arrays, data=None) ->
     }
 
 
-def known(ours: config.LanguageModel) -> dict[str, int]:
+def known(ours: config.LanguageModelConfig) -> dict[str, int]:
     """Return the layout sizes that follow from the options."""
     heads = {"h": ours.num_heads, "e": ours.hidden_size // ours.num_heads}
     return heads | {"d": ours.hidden_size, "m": ours.mlp_dim, "s": 3}
 
 
-def module(ours_options: config.LanguageModel, ours: Arrays) -> LanguageModel:
+def module(ours_options: config.LanguageModelConfig, ours: Arrays) -> LanguageModel:
     """Return the model of these weights."""
     return LanguageModel(ours_options, len(ours["embedding/token/embedding"]))
 
@@ -106,14 +106,14 @@ HAS = {
 """The options that have no other value there."""
 
 
-def lacking(ours: config.LanguageModel) -> str:
+def lacking(ours: config.LanguageModelConfig) -> str:
     """Describe the options of our model that GPT-2 does not have."""
     return ", ".join(differing(ours, HAS))
 
 
 NAMINGS = {
     "gpt2": Naming(
-        kind=config.LanguageModel,
+        kind=config.LanguageModelConfig,
         table=GPT2,
         mark="transformer.h.0.attn.c_attn.weight",
         options=options,
@@ -121,7 +121,7 @@ NAMINGS = {
         known=known,
         module=module,
         lacking=lacking,
-        spelt=lambda name: re.sub(r"^(wte|wpe|h|ln_f)\.", r"transformer.\1.", name),
+        spelled=lambda name: re.sub(r"^(wte|wpe|h|ln_f)\.", r"transformer.\1.", name),
         model_types=("gpt2",),
         ignored={
             r"lm_head\.weight": lambda theirs, copy: theirs["transformer.wte.weight"],

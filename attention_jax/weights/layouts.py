@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attention_jax import InputError
+from attention_jax.errors import InputError
 
 
 class Row(NamedTuple):

@@ -8,7 +8,8 @@ feed-forward network.
 
 import numpy as np
 
-from attention_jax import InputError, config
+from attention_jax import config
+from attention_jax.errors import InputError
 from attention_jax.models.transformer import Transformer
 from attention_jax.weights.facts import Facts, heads_of
 from attention_jax.weights.layouts import Row, depth
@@ -62,10 +63,10 @@ MARIAN = (
 )
 
 
-def options(theirs: Arrays, facts: Facts) -> config.Transformer:
+def options(theirs: Arrays, facts: Facts) -> config.TransformerConfig:
     """Infer the options from shapes and config.json; without the latter from OPUS-MT's models, 64 per head."""
     if any([facts.get(name, False) for name in ("normalize_before", "normalize_embedding", "add_final_layer_norm")]):
-        raise InputError("Marian's weights must be of a post-norm model without further normalisations")
+        raise InputError("Marian's weights must be of a post-norm model without further normalizations")
     if not all([facts.get(name, True) for name in ("share_encoder_decoder_embeddings", "tie_word_embeddings")]):
         raise InputError("Marian's weights must share the embeddings of both languages and of the output layer")
     tokens, width = theirs[SHARED].shape
@@ -83,7 +84,7 @@ def options(theirs: Arrays, facts: Facts) -> config.Transformer:
     scaled = facts.get("scale_embedding", scaled, f"{'scaled' if scaled else 'unscaled'} embeddings")
     if not isinstance(scaled, bool):
         raise InputError(f"scale_embedding in config.json must be true or false, is {scaled!r}")
-    return config.Transformer(
+    return config.TransformerConfig(
         *layers.values(),
         width,
         heads,
@@ -102,7 +103,7 @@ def waves(theirs: Arrays, table: np.ndarray) -> np.ndarray:
     return table if np.allclose(table, computed, rtol=0, atol=1e-3) else computed  # stored in half precision
 
 
-def their_config(ours_options: config.Transformer, ours: Arrays, data=None) -> dict:
+def their_config(ours_options: config.TransformerConfig, ours: Arrays, data=None) -> dict:
     """Build the config.json of a `MarianMTModel` with the special tokens of the run's vocabulary; without one, Marian's
     own: eos is token 0; pad is the last and starts decoding."""
     vocabulary = len(ours["bias"])
@@ -135,19 +136,19 @@ def their_config(ours_options: config.Transformer, ours: Arrays, data=None) -> d
     }
 
 
-def known(ours: config.Transformer) -> dict[str, int]:
+def known(ours: config.TransformerConfig) -> dict[str, int]:
     """Return the layout sizes that follow from the options."""
     width = {"t": 2, "f": ours.hidden_size // 2, "h": ours.num_heads, "e": ours.hidden_size // ours.num_heads}
     return width | {"m": ours.mlp_dim}
 
 
-def module(ours_options: config.Transformer, ours: Arrays) -> Transformer:
+def module(ours_options: config.TransformerConfig, ours: Arrays) -> Transformer:
     """Return the Flax module of these weights."""
     vocabulary = len(ours["target_embedding/token/embedding"])
     return Transformer(ours_options, vocabulary, vocabulary)
 
 
-def lacking(ours: config.Transformer) -> str:
+def lacking(ours: config.TransformerConfig) -> str:
     """Describe the options of our model that MarianMT does not have."""
     lacks = {
         f"--model.norm {ours.norm}": ours.norm != "post",
@@ -165,7 +166,7 @@ def lacking(ours: config.Transformer) -> str:
 
 NAMINGS = {
     "marian": Naming(
-        kind=config.Transformer,
+        kind=config.TransformerConfig,
         table=MARIAN,
         mark="model.encoder.layers.0.self_attn.q_proj.weight",
         options=options,

@@ -37,7 +37,7 @@ class Naming(NamedTuple):
     """options -> note in the summary of an export."""
     model_types: tuple[str, ...] = ()
     """The `model_type`s in config.json that this is; () if the library has none."""
-    spelt: Callable[[str], str] = lambda name: name
+    spelled: Callable[[str], str] = lambda name: name
     """Normalizes a tensor name to the spelling in the table."""
     ignored: Mapping[str, Callable[[Arrays, np.ndarray], np.ndarray | None]] = MappingProxyType({})
     """Regular expressions of tensors to leave out, each with (theirs, tensor) -> what it must equal: the original of a
@@ -48,7 +48,7 @@ class Naming(NamedTuple):
 
 LAYERS = {
     "score": "scaled_dot",
-    "normaliser": "softmax",
+    "normalizer": "softmax",
     "head_pool": "mean",
     "mask": "none",
     "norm_layer": "layer",
@@ -62,9 +62,9 @@ LAYERS = {
 def differing(options: ModelOptions, expected: Mapping[str, Any] = LAYERS) -> list[str]:
     """The flags of `options` that have another value than the expected one.
 
-    >>> from attention_jax.config import Transformer
-    >>> differing(Transformer(normaliser="sparsemax", num_kv_heads=2))
-    ['--model.normaliser sparsemax', '--model.num-kv-heads 2']
+    >>> from attention_jax.config import TransformerConfig
+    >>> differing(TransformerConfig(normalizer="sparsemax", num_kv_heads=2))
+    ['--model.normalizer sparsemax', '--model.num-kv-heads 2']
     """
     values = {name: getattr(options, name) for name in expected}
     return [f"--model.{k.replace('_', '-')} {value}" for k, value in values.items() if value != expected[k]]

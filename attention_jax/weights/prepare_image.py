@@ -17,8 +17,8 @@ def prepare(path, recipe: dict) -> np.ndarray:
         if image.mode == "I" or image.mode.startswith("I;16"):  # 16-bit images: keep the high byte
             image = Image.fromarray((np.asarray(image) >> (depth(file) - 8)).astype(np.uint8))
     if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
-        grey, image = image.mode == "LA", image.convert("RGBA")
-        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("L" if grey else "RGB")
+        gray, image = image.mode == "LA", image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("L" if gray else "RGB")
     image = image.convert(recipe["mode"])
     scale = side / min(image.size)
     width, height = (max(side, round(length * scale)) for length in image.size)

@@ -20,8 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import export as exporting
 
-from attention_jax import InputError
 from attention_jax.data.vocabulary import Vocabulary
+from attention_jax.errors import InputError
 from attention_jax.tasks.language import LanguageTask
 from attention_jax.tasks.seq2seq import Seq2seqTask
 from attention_jax.tasks.text_classification import TextTask
@@ -83,9 +83,9 @@ def _(task: VisionTask) -> Service:
         "steps": [
             "turn the image upright as its EXIF says",
             "of 12 or 16 bits keep the upper eight; put a transparent image on white",
-            "convert it to `mode`: L is grey, RGB colour",
+            "convert it to `mode`: L is gray, RGB color",
             "resize the shorter side to `side`: bilinear with Pillow's antialiasing, or the mean over each area",
-            "cut out the middle square; the program scales and normalises the bytes itself",
+            "cut out the middle square; the program scales and normalizes the bytes itself",
         ],
         "reference": "prepare_image.py",
     }

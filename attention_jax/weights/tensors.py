@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attention_jax import InputError
+from attention_jax.errors import InputError
 
 OWN = "attention_jax"
 """Key of this package's metadata in a file."""

@@ -1,8 +1,8 @@
 """Tokenization and detokenization of an exported model, as the JSON steps that `prepare_text.py` carries out."""
 
-from attention_jax import InputError
-from attention_jax.data.labelled_texts import WORD
+from attention_jax.data.labeled_texts import WORD
 from attention_jax.data.pairs import Tokenizer
+from attention_jax.errors import InputError
 
 CHARACTERS, JOINED, SPACED = ["find", "(?s)."], ["join", ""], ["join", " "]
 MARKS = ["replace", "[\u202f\xa0]", " "], ["lower"], ["replace", "([,.!?])", r" \1"]

@@ -7,8 +7,9 @@ of width e, k classes, r `rep_width`, g registers, s query, key and value (layou
 import math
 import re
 
-from attention_jax import InputError, config
-from attention_jax.models.vit import Vit
+from attention_jax import config
+from attention_jax.errors import InputError
+from attention_jax.models.vit import ViT
 from attention_jax.weights.facts import Facts, heads_of
 from attention_jax.weights.layouts import Row, depth
 from attention_jax.weights.naming import Arrays, Naming, differing
@@ -122,7 +123,7 @@ TIMM_REQUIRED = {
 """Arguments of timm's VisionTransformer that have no other value here."""
 
 
-def timm_options(theirs: Arrays, facts: Facts) -> config.Vit:
+def timm_options(theirs: Arrays, facts: Facts) -> config.ViTConfig:
     """Infer the options from shapes and config.json: its `architecture`, if that is a published name, and its
     `model_args`, all of which must be supported."""
     embedding, layers = theirs["patch_embed.proj.weight"], depth("blocks.", theirs)
@@ -148,10 +149,10 @@ def timm_options(theirs: Arrays, facts: Facts) -> config.Vit:
     facts.assumed += args.assumed
     epsilon = float(facts.get("norm_epsilon", 1e-6, text("norms with epsilon 1e-6")))
     sizes = embedding.shape[-1], width, len(theirs["blocks.0.mlp.fc1.bias"]), layers, int(heads)
-    return config.Vit(*sizes, activation=act, norm_epsilon=epsilon)
+    return config.ViTConfig(*sizes, activation=act, norm_epsilon=epsilon)
 
 
-def timm_config(options: config.Vit, ours: Arrays, data=None) -> dict:
+def timm_config(options: config.ViTConfig, ours: Arrays, data=None) -> dict:
     """Return the arguments of `timm.create_model("vit_base_patch16_224", **model_args)` for these weights."""
     size, channels, classes = sizes_of(options, ours)
     args = {"img_size": size, "patch_size": options.patch_size, "in_chans": channels, "num_classes": classes}
@@ -161,7 +162,7 @@ def timm_config(options: config.Vit, ours: Arrays, data=None) -> dict:
     return about | {"norm_epsilon": options.norm_epsilon}  # ignored by timm, read by this package
 
 
-def huggingface_options(theirs: Arrays, facts: Facts) -> config.Vit:
+def huggingface_options(theirs: Arrays, facts: Facts) -> config.ViTConfig:
     """Infer the options from shapes and config.json; without the latter from Hugging Face's defaults, 64 per head."""
     embedding = theirs["vit.embeddings.patch_embeddings.projection.weight"]
     width, mlp = len(embedding), len(theirs["vit.encoder.layer.0.intermediate.dense.bias"])
@@ -174,7 +175,7 @@ def huggingface_options(theirs: Arrays, facts: Facts) -> config.Vit:
     registers = int("vit.embeddings.distillation_token" in theirs)
     grid = check_grid(theirs["vit.embeddings.position_embeddings"].shape[1], 1 + registers)
     facts.require("ViT", {"image_size": grid * embedding.shape[-1]})
-    return config.Vit(
+    return config.ViTConfig(
         embedding.shape[-1],
         width,
         mlp,
@@ -187,7 +188,7 @@ def huggingface_options(theirs: Arrays, facts: Facts) -> config.Vit:
     )
 
 
-def huggingface_config(options: config.Vit, ours: Arrays, data=None) -> dict:
+def huggingface_config(options: config.ViTConfig, ours: Arrays, data=None) -> dict:
     """Build the config.json of a `ViTForImageClassification`, with the class names of the run, if it has any."""
     size, channels, classes = sizes_of(options, ours)
     names = [f"LABEL_{k}" for k in range(classes)] if data is None else [str(name) for name in data.names]
@@ -208,7 +209,7 @@ def huggingface_config(options: config.Vit, ours: Arrays, data=None) -> dict:
     }
 
 
-def preprocessor(options: config.Vit, ours: Arrays, data=None) -> dict[str, dict]:
+def preprocessor(options: config.ViTConfig, ours: Arrays, data=None) -> dict[str, dict]:
     """Build the preprocessor_config.json of a `ViTImageProcessor`, if the run knows the normalization of its images."""
     if data is None or data.normalization is None:
         return {}
@@ -229,7 +230,7 @@ def activation(name: str) -> str:
     return names[name]
 
 
-def google_options(theirs: Arrays, facts: Facts) -> config.Vit:
+def google_options(theirs: Arrays, facts: Facts) -> config.ViTConfig:
     """Infer the options from shapes; activation and epsilon are Flax's defaults, tanh-GELU and 1e-6."""
     size, _, _, width = theirs["embedding/kernel"].shape
     heads = theirs[f"{THEIR_HEADS}/query/bias".replace("*", "0")].shape[0]
@@ -238,7 +239,7 @@ def google_options(theirs: Arrays, facts: Facts) -> config.Vit:
     epsilon = float(facts.get("norm_epsilon", 1e-6, "norms with epsilon 1e-6"))
     check_grid(theirs["Transformer/posembed_input/pos_embedding"].shape[1], 1)
     more = {"activation": "gelu_tanh", "norm_epsilon": epsilon, "pre_logits_dim": rep}
-    return config.Vit(size, width, len(mlp), depth("Transformer/encoderblock_", theirs), heads, **more)
+    return config.ViTConfig(size, width, len(mlp), depth("Transformer/encoderblock_", theirs), heads, **more)
 
 
 def check_grid(rows: int, prefix: int) -> int:
@@ -249,12 +250,12 @@ def check_grid(rows: int, prefix: int) -> int:
     return side
 
 
-def prefix_of(options: config.Vit) -> int:
+def prefix_of(options: config.ViTConfig) -> int:
     """Return the number of tokens before the patch tokens."""
     return (options.pool == "token") + options.num_registers
 
 
-def sizes_of(options: config.Vit, ours: Arrays) -> tuple[int, int, int]:
+def sizes_of(options: config.ViTConfig, ours: Arrays) -> tuple[int, int, int]:
     """Return (image side in pixels, channels, classes) of our weights; channels are 0 without a patch projection."""
     prefix = prefix_of(options)
     size = math.isqrt(max(len(ours["positions"]) - prefix, 0)) * options.patch_size if "positions" in ours else 0
@@ -262,24 +263,24 @@ def sizes_of(options: config.Vit, ours: Arrays) -> tuple[int, int, int]:
     return size, len(ours.get("patch_embedding/kernel", ())) // options.patch_size**2, classes
 
 
-def known(options: config.Vit) -> dict[str, int]:
+def known(options: config.ViTConfig) -> dict[str, int]:
     """Return the layout sizes that follow from the options."""
     heads = {"h": options.num_heads, "e": options.hidden_size // options.num_heads, "d": options.hidden_size}
     rest = {"p": options.patch_size, "q": options.patch_size, "m": options.mlp_dim, "s": 3}
     return heads | rest | {"r": options.pre_logits_dim, "o": options.pre_logits_dim or options.hidden_size}
 
 
-def module(options: config.Vit, ours: Arrays) -> Vit:
+def module(options: config.ViTConfig, ours: Arrays) -> ViT:
     """Return the Flax module of these weights; InputError for a backbone without a head."""
     size, _, classes = sizes_of(options, ours)
     if not classes:
         raise InputError(
             "these weights have no head: import them into an experiment, `launch.py import`, which makes one"
         )
-    return Vit(options, classes, size)
+    return ViT(options, classes, size)
 
 
-def lacking(options: config.Vit, *, activations: tuple[str, ...], rep_width: bool) -> str:
+def lacking(options: config.ViTConfig, *, activations: tuple[str, ...], rep_width: bool) -> str:
     """Describe the options of our model that the other library does not have; empty if it has all."""
     lacks = {
         f"--model.pool {options.pool}": options.pool != "token",
@@ -293,10 +294,10 @@ def lacking(options: config.Vit, *, activations: tuple[str, ...], rep_width: boo
     return ", ".join([*(name for name, is_so in lacks.items() if is_so), *differing(options)])
 
 
-def epsilon_note(options: config.Vit) -> str:
+def epsilon_note(options: config.ViTConfig) -> str:
     """A note for libraries whose epsilon is fixed in their code; empty if it is ours."""
     there = options.norm_epsilon
-    return "" if there == 1e-6 else f"; theirs normalises with epsilon 1e-6, ours with {there:g}: change it there"
+    return "" if there == 1e-6 else f"; theirs normalizes with epsilon 1e-6, ours with {there:g}: change it there"
 
 
 IN_MEMORY = (
@@ -313,14 +314,14 @@ IN_MEMORY = (
 """DeiT's prefix, that of a backbone alone, and what transformers 5 calls modules whose files keep the older names."""
 
 
-def _spelt(name: str) -> str:
+def _spelled(name: str) -> str:
     for pattern, old in IN_MEMORY:
         name = re.sub(pattern, old, name)
     return name
 
 
 ALL_ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "swish")
-COMMON = {"kind": config.Vit, "known": known, "module": module, "optional": "trunk/head/"}
+COMMON = {"kind": config.ViTConfig, "known": known, "module": module, "optional": "trunk/head/"}
 NAMINGS = {
     "timm": Naming(
         table=TIMM,
@@ -337,7 +338,7 @@ NAMINGS = {
         options=huggingface_options,
         config=huggingface_config,
         lacking=lambda options: lacking(options, activations=ALL_ACTIVATIONS, rep_width=False),
-        spelt=_spelt,
+        spelled=_spelled,
         model_types=("vit", "deit"),
         beside=preprocessor,
         ignored={r"vit\.(pooler\..*|embeddings\.mask_token)": lambda theirs, unused: None},

@@ -14,17 +14,18 @@ import typing
 from pathlib import Path
 
 import attention_jax
-from attention_jax import cli, config as configs
-from attention_jax.catalogue import field_docs
+from attention_jax import config as configs
+from attention_jax.claims.catalog import field_docs
+from attention_jax.cli import command_options
 from attention_jax.config import DataOptions, ModelOptions, Options
 
 GROUPS = {
     "attention": (
         "Attention functions",
-        ("ops.attention", "ops.heads", "ops.sequence_parallel", "ops.kernel_regression"),
+        ("ops.attention", "ops.heads", "ops.blockwise.ring", "ops.kernel_regression"),
     ),
     "scores": ("Score functions", ("ops.scores",)),
-    "normalisers": ("Normalisers: softmax, entmax, sigmoid and others", ("ops.normalisers", "ops.normalising")),
+    "normalizers": ("Normalizers: softmax, entmax, sigmoid and others", ("ops.normalizers", "ops.normalizer_kinds")),
     "pooling": ("Pooling: mean, variance and local linear attention", ("ops.pooling",)),
     "recurrences": ("Retention (RetNet, Mamba-2) and the delta rule", ("ops.retention", "ops.delta")),
     "alignments": ("Latent alignments: hard, hidden Markov and monotonic attention", ("ops.lattice",)),
@@ -32,7 +33,7 @@ GROUPS = {
     "biases": ("Biases and relative positions", ("ops.biases",)),
     "models": ("Models (Flax Linen modules)", ("models",)),
     "decoding": ("Greedy and beam search", ("decode",)),
-    "runs": ("Experiments and runs from Python", ("api", "catalogue")),
+    "runs": ("Experiments and runs from Python", ("runs.api", "claims.catalog")),
     "pytrees": ("Custom pytrees", ("ops.trees",)),
 }
 """Page of the API reference: its title, and the modules (or packages) of `attention_jax.PUBLIC` on it."""
@@ -295,15 +296,19 @@ def commands() -> str:
         "that name an experiment also take its options ([configuration](configuration.md)), and `--help` prints both. "
         "Exit codes: [run directory](../run_directory.md). This page is generated.",
     ]
-    kinds = [kind for kind in vars(cli).values() if inspect.isclass(kind) and kind.__module__ == cli.__name__]
-    commands = [kind for kind in kinds if dataclasses.is_dataclass(kind) and kind is not cli.RunCommand]
+    kinds = [
+        kind
+        for kind in vars(command_options).values()
+        if inspect.isclass(kind) and kind.__module__ == command_options.__name__
+    ]
+    commands = [kind for kind in kinds if dataclasses.is_dataclass(kind) and kind is not command_options.RunCommand]
     return "\n\n".join([*text, *map(command_section, commands)]) + "\n"
 
 
 def command_section(kind: type) -> str:
     """A heading, the usage line, the docstring and the arguments of one command."""
     docs, hints = field_docs(kind), typing.get_type_hints(kind, include_extras=True)
-    name, words, rows = cli.command_name(kind), [], []
+    name, words, rows = command_options.command_name(kind), [], []
     for field in dataclasses.fields(kind):
         marks = getattr(hints[field.name], "__metadata__", ())
         metavar = next((mark.metavar for mark in marks if getattr(mark, "metavar", None)), None)

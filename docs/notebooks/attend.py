@@ -1,7 +1,7 @@
 # %% [markdown]
 # # `attend` with a score of your own
 #
-# Attention is a differentiable lookup: **score, mask, normalise, pool**. `attend` takes the score as an argument. It
+# Attention is a differentiable lookup: **score, mask, normalize, pool**. `attend` takes the score as an argument. It
 # never writes the matrix of all pairs where that would be large, whatever the score is.
 
 # %%

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # From kernel regression to many heads
 #
-# Four lookups, sixty years, one function. Only the score changes, and what is learnt.
+# Four lookups, sixty years, one function. Only the score changes, and what is learned.
 
 # %%
 import sys
@@ -67,8 +67,8 @@ print(attend(states, source, source, score=score).shape)  # a context for each o
 # %% [markdown]
 # ## 2017: products, and several at once
 #
-# Vaswani et al. compare by scaled dot products after learnt projections, $QK^\top / \sqrt d$, in several heads side by
-# side. On normalised vectors that is the kernel of 1964 again: $-|q - k|^2/2 = q \cdot k - |q|^2/2 - |k|^2/2$, and what
+# Vaswani et al. compare by scaled dot products after learned projections, $QK^\top / \sqrt d$, in several heads side by
+# side. On normalized vectors that is the kernel of 1964 again: $-|q - k|^2/2 = q \cdot k - |q|^2/2 - |k|^2/2$, and what
 # is the same for all keys leaves a softmax as it is.
 
 # %%

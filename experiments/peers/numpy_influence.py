@@ -5,7 +5,7 @@
 It shares no code with the experiment and computes no derivative: the influence of theta on s_0 over the last n steps is
 a number that is known beforehand, sum_{k < n} sum_j binomial(k, j) 2^-k b_j, because the entries of A^k are binomial
 coefficients. An update of truncation n subtracts the learning rate times (s_0 - 1) times this number; forward mode sees
-all steps so far; in a randomised block what lies k steps back counts (16 / 15)^k times. Written to
+all steps so far; in a randomized block what lies k steps back counts (16 / 15)^k times. Written to
 experiments/results/influence_balancing_peer.json. About 5 seconds.
 """
 

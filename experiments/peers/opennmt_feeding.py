@@ -4,7 +4,7 @@
     python experiments/peers/opennmt_feeding.py DIR    # the published files of Multi30k
 
 `StdRNNDecoder` and `InputFeedRNNDecoder` with their encoder, one direction, their global attention "general", their
-uniform initialisation within 0.1 and their dropout of the attentional vector, which is dropped before it is fed. Data,
+uniform initialization within 0.1 and their dropout of the attentional vector, which is dropped before it is fed. Data,
 order of the batches, sizes, embedding dropout, Adam, rates, clipping, smoothing and updates are those of the
 experiment. Written to experiments/results/input_feeding_peer.json: losses after each epoch. About 5 minutes a model on
 one core.
@@ -27,7 +27,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from attention_jax.config import replace  # noqa: E402
-from attention_jax.data import batches, corpora  # noqa: E402
+from attention_jax.data import batches  # noqa: E402
+from attention_jax.data.pairs import load_pairs  # noqa: E402
 from experiments import input_feeding  # noqa: E402
 
 
@@ -136,7 +137,7 @@ def trained(config, data) -> list[dict]:
 def main(path: str):
     torch.set_num_threads(1)
     config = replace(input_feeding.config(), **{"data.path": path})
-    data = corpora.load(config.data, config.train.batch_size)
+    data = load_pairs(config.data, config.train.batch_size)
     histories = {
         name: trained(replace(config, **{"model.input_feeding": name == "general-feeding"}), data)
         for name in ("general", "general-feeding")

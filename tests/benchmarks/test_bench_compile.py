@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from attention_jax import InputError
+from attention_jax.errors import InputError
 from attention_jax.models.transformer import count_parameters
 from benchmarks import compile as bench_compile
 

@@ -29,7 +29,7 @@ def test_the_pytorch_machine_is_ours():
         "reads_start": array(machine.start[2]),
     }
     inputs = copy(np.random.default_rng(0), 1, 5, 5).inputs
-    model = NTM(config.NTM(), 8)
+    model = NTM(config.NTMConfig(), 8)
     shapes = jax.eval_shape(model.init, jax.random.key(0), inputs)["params"]
     assert jax.tree.map(np.shape, params) == jax.tree.map(lambda x: x.shape, shapes)
     logits = jax.jit(model.apply)({"params": params}, inputs)[0][0]

@@ -8,14 +8,16 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from attention_jax import InputError, catalogue, commands
+from attention_jax.claims import catalog
+from attention_jax.cli import commands
+from attention_jax.errors import InputError
 from attention_jax.report.style import fingerprint
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_without_a_checkout_it_is_one_line(tmp_path, monkeypatch):
-    monkeypatch.setattr(catalogue, "ROOT", tmp_path / "experiments")
+    monkeypatch.setattr(catalog, "ROOT", tmp_path / "experiments")
     with pytest.raises(InputError, match="bench needs a checkout") as error:
         commands.main(["bench", "date"])
     assert "\n" not in str(error.value)

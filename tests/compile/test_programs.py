@@ -11,12 +11,14 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from attention_jax import InputError, catalogue, config as configs
+from attention_jax import config as configs
+from attention_jax.claims import catalog
 from attention_jax.compile import command
 from attention_jax.compile.compared import chosen, compare
 from attention_jax.compile.programs import compiled, programs, size, table, to_json
 from attention_jax.compile.report import DoesNotFit, compile_for, finish, report
 from attention_jax.compile.targets import parse
+from attention_jax.errors import InputError
 from attention_jax.tasks import standin
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,7 +28,7 @@ TINY = {"data.examples": 600, "model.hidden_size": 8, "model.embed_size": 4, "tr
 
 def tiny(name: str, **changes) -> tuple:
     """(task, configuration) of an experiment, made small."""
-    experiment = catalogue.load_experiment(name)
+    experiment = catalog.load_experiment(name)
     config = configs.replace(experiment.config(), **changes)
     return standin.task(config, command.known(experiment, config)), config
 
@@ -97,7 +99,7 @@ def test_memory_and_work_of_one_product():
 def test_data_that_are_not_at_hand_are_stood_in_for(name, monkeypatch):
     """Sizes are those of the recorded run or of the file; no array of the data takes memory."""
     monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: pytest.fail("nothing may be downloaded"))
-    experiment = catalogue.load_experiment(name)
+    experiment = catalog.load_experiment(name)
     config = experiment.config()
     task = standin.task(config, command.known(experiment, config))
     shapes = jax.eval_shape(task.init, jax.random.PRNGKey(0))
@@ -111,10 +113,10 @@ def test_data_that_are_not_at_hand_are_stood_in_for(name, monkeypatch):
 
 
 @pytest.mark.slow
-def test_each_normaliser_is_compared_with_the_softmax(capsys):
+def test_each_normalizer_is_compared_with_the_softmax(capsys):
     """A sigmoid needs no more work than a softmax, a threshold more; a learned sink is a number of each head, with two
     moments in Adam."""
-    experiment = catalogue.load_experiment("vit_digits")
+    experiment = catalog.load_experiment("vit_digits")
     config = configs.replace(experiment.config(), **{"model.num_layers": 1, "train.steps_per_call": 1})
     names = chosen(["sigmoid(-4)", "sparsemax", "learned_sink"], config)
     found = compare(config, command.known(experiment, config), names, CPU)
@@ -127,14 +129,14 @@ def test_each_normaliser_is_compared_with_the_softmax(capsys):
     said = capsys.readouterr().out
     for name, outcome in found.items():
         assert re.search(rf"{re.escape(name)} +{re.escape(size(outcome.needs))} .*\d\.\d\d\)", said)
-    with pytest.raises(InputError, match="--normalisers.*ResNet"):
-        chosen(["all"], configs.replace(config, model=configs.ResNet()))
+    with pytest.raises(InputError, match="--normalizers.*ResNet"):
+        chosen(["all"], configs.replace(config, model=configs.ResNetConfig()))
     with pytest.raises(InputError, match="sparsemax.*sparsmax"):
         chosen(["sparsmax"], config)
 
 
 def test_a_size_that_nobody_knows_is_one_line():
-    config = configs.Config("mine", configs.Images("folder", pixels=32), configs.Vit())
+    config = configs.Config("mine", configs.Images("folder", pixels=32), configs.ViTConfig())
     with pytest.raises(InputError, match=r"--data.path.*--facts train_images=NUMBER"):
         standin.task(config, {})
     with pytest.raises(InputError, match="classes=1000"):

@@ -5,8 +5,8 @@ import importlib.util
 import jax
 import pytest
 
-from attention_jax import InputError
 from attention_jax.compile import targets
+from attention_jax.errors import InputError
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
 import pytest
 
-from attention_jax import InputError
 from attention_jax.config import Addition
 from attention_jax.data import addition
 from attention_jax.data.pairs import decode_targets
+from attention_jax.errors import InputError
 
 
 def test_sums_are_right_and_occur_once():

@@ -5,8 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
-from attention_jax import InputError, config as settings
+from attention_jax import config as settings
 from attention_jax.data import algorithmic
+from attention_jax.errors import InputError
 
 
 def rng():

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attention_jax import InputError
 from attention_jax.config import Citations
 from attention_jax.data import citations
+from attention_jax.errors import InputError
 
 PUBLISHED = Path(__file__).resolve().parents[3] / "shared" / "data" / "graphs" / "cora.npz"
 TINY = {
@@ -40,9 +40,9 @@ def test_a_tiny_file_by_hand(tmp_path):
     }
 
 
-def test_without_neighbours_each_node_has_itself(tmp_path):
+def test_without_neighbors_each_node_has_itself(tmp_path):
     options = written(tmp_path / "tiny.npz")
-    graph = citations.load(Citations(options.path, neighbours=False))
+    graph = citations.load(Citations(options.path, neighbors=False))
     assert graph.edges.tolist() == [[0, 0], [1, 1], [2, 2], [3, 3]]
 
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from attention_jax import InputError
 from attention_jax.config import ConvexHulls
 from attention_jax.data import convex_hulls
+from attention_jax.errors import InputError
 
 
 def chain(points):

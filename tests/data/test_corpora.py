@@ -7,10 +7,10 @@ import zipfile
 import numpy as np
 import pytest
 
-from attention_jax import InputError
 from attention_jax.config import Corpus, FraEng, Multi30k, Reverse
-from attention_jax.data import corpora, fra_eng, multi30k, reverse
-from attention_jax.data.pairs import encode_sources
+from attention_jax.data import fra_eng, multi30k, reverse
+from attention_jax.data.pairs import encode_sources, load_pairs
+from attention_jax.errors import InputError
 
 FRA = "".join(f"Word {i % 400}.\tMot {i}\u202f!\n" for i in range(1200))
 
@@ -23,7 +23,7 @@ def fra_directory(tmp_path):
 
 
 def test_fra_eng_d2l_split(fra_directory):
-    data = corpora.load(FraEng(path=str(fra_directory), split="d2l", max_length=9, max_buckets=1), 128)
+    data = load_pairs(FraEng(path=str(fra_directory), split="d2l", max_length=9, max_buckets=1), 128)
     assert (
         data.texts["train"].source == [f"Word {i % 400}." for i in range(512)]
         and len(data.held_out["valid"].source) == 128
@@ -34,7 +34,7 @@ def test_fra_eng_d2l_split(fra_directory):
 
 
 def test_fra_eng_full_split_shares_no_source(fra_directory):
-    data = corpora.load(FraEng(path=str(fra_directory / "fra-eng.zip")), 128)
+    data = load_pairs(FraEng(path=str(fra_directory / "fra-eng.zip")), 128)
     assert data.facts["valid_pairs"] == data.facts["test_pairs"] == 60
     assert not data.seen["test"].any() and not set(data.texts["valid"].source) & set(data.texts["test"].source)
     assert data.facts["train_pairs"] == 1200 - 3 * 120  # three translations of each source
@@ -42,17 +42,17 @@ def test_fra_eng_full_split_shares_no_source(fra_directory):
 
 def test_fra_eng_bad_input(tmp_path):
     with pytest.raises(InputError, match="holds neither fra.txt nor fra-eng.zip"):
-        corpora.load(FraEng(path=str(tmp_path)))
+        load_pairs(FraEng(path=str(tmp_path)))
     (tmp_path / "fra.txt").write_text("Go.\tVa !\nHi.\n")
     with pytest.raises(
         InputError, match=r"^/.*fra.txt line 2: expected `source TAB target`, got 'Hi.'$"
     ):  # TFDS adds nothing to it
-        corpora.load(FraEng(path=str(tmp_path)))
+        load_pairs(FraEng(path=str(tmp_path)))
     (tmp_path / "fra.txt").write_text("Go.\tVa !\n")
     with pytest.raises(InputError, match="d2l's split needs 640 pairs"):
-        corpora.load(FraEng(path=str(tmp_path), split="d2l"))
+        load_pairs(FraEng(path=str(tmp_path), split="d2l"))
     with pytest.raises(InputError, match="needs at least 20, .* has 1"):
-        corpora.load(FraEng(path=str(tmp_path), split="full"))
+        load_pairs(FraEng(path=str(tmp_path), split="full"))
 
 
 def multi30k_text(split: str, language: str) -> str:
@@ -75,25 +75,25 @@ def write_multi30k(directory, form: str) -> None:
 @pytest.mark.parametrize("form", ["raw", "tok"])
 def test_multi30k_from_a_directory(tmp_path, form):
     write_multi30k(tmp_path, form)
-    data = corpora.load(Multi30k(path=str(tmp_path), source="de", target="fr", form=form))
+    data = load_pairs(Multi30k(path=str(tmp_path), source="de", target="fr", form=form))
     assert data.texts["test"].source[0] == "de sentence number 0 of test ."
     assert data.texts["test_2017"].target[1] == "fr sentence number 1 of test 2017 ."
     assert [data.facts[f"{name}_pairs"] for name in ("train", "valid", "test", "test_2017")] == [30, 4, 3, 2]
-    directly = corpora.load(Multi30k(path=str(tmp_path / form), source="de", target="fr", form=form))
+    directly = load_pairs(Multi30k(path=str(tmp_path / form), source="de", target="fr", form=form))
     assert directly.texts == data.texts
 
 
 def test_multi30k_is_read_again_when_its_files_change(tmp_path):
     write_multi30k(tmp_path, "tok")
     config = Multi30k(path=str(tmp_path))
-    corpora.load(config)
+    load_pairs(config)
     (tmp_path / "tok" / "test_2016_flickr.lc.norm.tok.de.gz").write_bytes(gzip.compress(b"neu .\n" * 3))
-    assert corpora.load(config).texts["test"].source == ["neu ."] * 3
+    assert load_pairs(config).texts["test"].source == ["neu ."] * 3
 
 
 def test_multi30k_with_rows_of_pairs(tmp_path):
     write_multi30k(tmp_path, "tok")
-    data = corpora.load(Multi30k(path=str(tmp_path), concatenated_pairs=3))
+    data = load_pairs(Multi30k(path=str(tmp_path), concatenated_pairs=3))
     sources = data.texts["train"].source
     assert (
         sum(source.count(".") == 1 for source in sources) in (30, 31)
@@ -104,7 +104,7 @@ def test_multi30k_with_rows_of_pairs(tmp_path):
 
 def test_multi30k_bpe_is_undone_and_done_again(tmp_path):
     write_multi30k(tmp_path, "bpe")
-    data = corpora.load(
+    data = load_pairs(
         Multi30k(path=str(tmp_path), source="en", target="de", form="bpe", tokenizer="bpe", joint_vocabulary=True)
     )
     assert data.texts["test"].source[0] == "en sentence number 0 of test ."
@@ -126,14 +126,14 @@ def test_multi30k_bpe_is_undone_and_done_again(tmp_path):
 )
 def test_multi30k_bad_input(changes, complaint):
     with pytest.raises(InputError, match=complaint):
-        corpora.load(Multi30k(**changes))
+        load_pairs(Multi30k(**changes))
 
 
 def test_multi30k_with_a_file_missing(tmp_path):
     write_multi30k(tmp_path, "tok")
     (tmp_path / "tok" / "val.lc.norm.tok.en.gz").unlink()
     with pytest.raises(InputError, match="no Multi30k tok file at .*val.lc.norm.tok.en"):
-        corpora.load(Multi30k(path=str(tmp_path)))
+        load_pairs(Multi30k(path=str(tmp_path)))
 
 
 def test_multi30k_is_downloaded_with_digests(server, tmp_path, monkeypatch):
@@ -147,12 +147,12 @@ def test_multi30k_is_downloaded_with_digests(server, tmp_path, monkeypatch):
             digests[path] = hashlib.sha256(server.files[path]).hexdigest()
     monkeypatch.setattr(multi30k, "SHA256", digests | {"raw/val.en.gz": "0" * 64})
     with pytest.raises(InputError, match="has sha256 .* expected 000000000000"):
-        corpora.load(Multi30k(form="raw"))
+        load_pairs(Multi30k(form="raw"))
     monkeypatch.setattr(multi30k, "SHA256", digests)
-    data = corpora.load(Multi30k(form="raw"))
+    data = load_pairs(Multi30k(form="raw"))
     assert data.texts["valid"].target[3] == "en sentence number 3 of valid ." and data.facts["train_pairs"] == 30
     asked = len(server.requests)
-    assert corpora.load(Multi30k(form="raw")).texts == data.texts and len(server.requests) == asked == 9
+    assert load_pairs(Multi30k(form="raw")).texts == data.texts and len(server.requests) == asked == 9
 
 
 def test_fra_eng_is_downloaded(server, tmp_path, monkeypatch, fra_directory):
@@ -161,9 +161,9 @@ def test_fra_eng_is_downloaded(server, tmp_path, monkeypatch, fra_directory):
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "home"))
     monkeypatch.setattr(fra_eng, "URL", server.url + "fra-eng.zip")
     with pytest.raises(InputError, match="has sha1"):
-        corpora.load(FraEng())
+        load_pairs(FraEng())
     monkeypatch.setattr(fra_eng, "SHA1", hashlib.sha1(content).hexdigest())
-    assert corpora.load(FraEng()).facts["test_pairs"] == 60
+    assert load_pairs(FraEng()).facts["test_pairs"] == 60
 
 
 def test_known_digests_cover_all_files():
@@ -194,7 +194,7 @@ def test_reverse_has_joeys_draws():
 
 
 def test_reverse_load():
-    data = corpora.load(Reverse(examples=300))
+    data = load_pairs(Reverse(examples=300))
     assert (
         len(data.source_vocabulary) == 54
         and data.facts["train_pairs"] == 300
@@ -208,8 +208,8 @@ def test_own_corpus_from_two_files_and_from_one(tmp_path):
     (tmp_path / "s").write_text("".join(s + "\n" for s, _ in rows))
     (tmp_path / "t").write_text("".join(t + "\n" for _, t in rows))
     (tmp_path / "both.tsv").write_text("".join(f"{s}\t{t}\n" for s, t in rows))
-    two = corpora.load(Corpus(source_file=str(tmp_path / "s"), target_file=str(tmp_path / "t"), held_out_fraction=0.1))
-    one = corpora.load(Corpus(tsv_file=str(tmp_path / "both.tsv"), held_out_fraction=0.1))
+    two = load_pairs(Corpus(source_file=str(tmp_path / "s"), target_file=str(tmp_path / "t"), held_out_fraction=0.1))
+    one = load_pairs(Corpus(tsv_file=str(tmp_path / "both.tsv"), held_out_fraction=0.1))
     assert two.texts == one.texts and two.facts == one.facts
     assert (
         two.facts["train_pairs"],
@@ -221,7 +221,7 @@ def test_own_corpus_from_two_files_and_from_one(tmp_path):
 
 def test_bleu_counts_characters_where_words_have_no_spaces(tmp_path):
     (tmp_path / "pairs.tsv").write_text("".join(f"{n} dogs\t{n}只狗\n" for n in range(40)), encoding="utf-8")
-    tokens = lambda **options: corpora.load(Corpus(tsv_file=str(tmp_path / "pairs.tsv"), **options)).bleu_tokenize
+    tokens = lambda **options: load_pairs(Corpus(tsv_file=str(tmp_path / "pairs.tsv"), **options)).bleu_tokenize
     plain = {"tokenizer": "character", "languages": ("en", "zh")}
     assert (tokens(**plain), tokens(tokenizer="character"), tokens(languages=("en", "zh"))) == ("zh", "13a", "none")
 
@@ -230,15 +230,15 @@ def test_own_corpus_bad_input(tmp_path):
     with pytest.raises(
         InputError, match="--data.source-file FILE and --data.target-file FILE, or --data.tsv-file FILE"
     ):
-        corpora.load(Corpus(source_file="x"))
+        load_pairs(Corpus(source_file="x"))
     lines = [f"source {i}\ttarget {i}" for i in range(20)]
     lines[12] = "a long " + "very " * 30 + "source\ttarget"
     (tmp_path / "a.tsv").write_text("\n".join(lines))
     with pytest.raises(InputError, match="line 13: the source has 34 tokens with its end mark, the limit is 20"):
-        corpora.load(Corpus(tsv_file=str(tmp_path / "a.tsv"), max_length=20))
-    assert corpora.load(Corpus(tsv_file=str(tmp_path / "a.tsv"), max_length=20, overlong="drop")).facts[
+        load_pairs(Corpus(tsv_file=str(tmp_path / "a.tsv"), max_length=20))
+    assert load_pairs(Corpus(tsv_file=str(tmp_path / "a.tsv"), max_length=20, overlong="drop")).facts[
         "train_pairs"
     ] in (17, 18)
     (tmp_path / "a.tsv").write_text("a\tb\n")
     with pytest.raises(InputError, match="at least 3 different sources"):
-        corpora.load(Corpus(tsv_file=str(tmp_path / "a.tsv")))
+        load_pairs(Corpus(tsv_file=str(tmp_path / "a.tsv")))

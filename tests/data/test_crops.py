@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from attention_jax.boxes import box_size
 from attention_jax.data import crops
 from attention_jax.data.image_files import decode
-from attention_jax.ops import augment
+from attention_jax.ops.images import augment
+from attention_jax.ops.images.boxes import box_size
 
 RNG = np.random.default_rng(0)
 NOISE = RNG.integers(0, 256, (75, 100, 3)).astype(np.uint8)
 
 
 def seen(image, box, size):
-    """Bilinear between pixel centres, written out; borders repeat."""
+    """Bilinear between pixel centers, written out; borders repeat."""
     left, top, right, bottom = box
     x = image[top:bottom, left:right].astype(np.float64)
     for axis in (0, 1):

@@ -3,10 +3,10 @@ from datetime import datetime, timedelta
 import numpy as np
 import pytest
 
-from attention_jax import InputError
 from attention_jax.config import Dates
 from attention_jax.data import dates
 from attention_jax.data.pairs import decode_targets, encode_sources
+from attention_jax.errors import InputError
 
 FORMS = {"short": "%m/%d/%y", "medium": "%b %d, %Y", "long": "%B %d, %Y", "full": "%A, %B %d, %Y"}
 

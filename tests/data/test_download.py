@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from tensorflow_datasets.core.download import downloader
 
-from attention_jax import InputError
 from attention_jax.data import image_builders
 from attention_jax.data.download import download
+from attention_jax.errors import InputError
 
 CONTENT = bytes(range(256)) * 200
 SHA256 = "sha256:" + hashlib.sha256(CONTENT).hexdigest()

@@ -3,9 +3,9 @@ import gzip
 import numpy as np
 import pytest
 
-from attention_jax import InputError
 from attention_jax.data import fixed_width
 from attention_jax.data.pairs import Texts
+from attention_jax.errors import InputError
 
 LINES = ["1/2/70  _1970", "5/6/71  _1971"]
 

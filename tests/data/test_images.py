@@ -9,10 +9,10 @@ import pytest
 import tensorflow_datasets as tfds
 from PIL import Image, ImageOps
 
-from attention_jax import InputError
 from attention_jax.config import Images
 from attention_jax.data import image_builders, images
 from attention_jax.data.image_files import decode, read_folder
+from attention_jax.errors import InputError
 
 RANDOM = np.random.default_rng(0)
 
@@ -164,9 +164,9 @@ def test_folder_of_other_sizes_is_cut_and_resized(tmp_path):
     path = folder(tmp_path / "a", size=(12, 8))
     said(lambda: read_folder(str(path)), "12 x 8", "--data.pixels")
     assert read_folder(str(path), 4)[0].shape == (10, 4, 4, 3)
-    grey = Image.fromarray(np.tile(np.arange(12, dtype=np.uint8) * 10, (6, 1)))
-    grey.save(tmp_path / "grey.png")
-    np.testing.assert_array_equal(decode(str(tmp_path / "grey.png"), 6)[0, :, 0], np.arange(3, 9) * 10)  # the middle
+    gray = Image.fromarray(np.tile(np.arange(12, dtype=np.uint8) * 10, (6, 1)))
+    gray.save(tmp_path / "gray.png")
+    np.testing.assert_array_equal(decode(str(tmp_path / "gray.png"), 6)[0, :, 0], np.arange(3, 9) * 10)  # the middle
 
 
 def test_bad_folders_are_named(tmp_path):
@@ -206,7 +206,7 @@ def test_what_a_reader_of_images_stumbles_over_is_one_line(tmp_path, monkeypatch
         decode(str(tmp_path / "photo.png"))
 
 
-def test_deep_grey_keeps_its_shades_and_what_is_transparent_lies_on_white(tmp_path):
+def test_deep_gray_keeps_its_shades_and_what_is_transparent_lies_on_white(tmp_path):
     deep = np.arange(64, dtype=np.uint16).reshape(8, 8) * 1000
     Image.fromarray(deep).save(tmp_path / "deep.png")
     np.testing.assert_array_equal(decode(str(tmp_path / "deep.png"))[..., 0], deep >> 8)

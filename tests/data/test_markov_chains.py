@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from attention_jax import InputError
 from attention_jax.config import MarkovChains
 from attention_jax.data import markov_chains as chains
+from attention_jax.errors import InputError
 
 
 def test_sequences_follow_their_chains():

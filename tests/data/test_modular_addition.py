@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from attention_jax import InputError
 from attention_jax.config import ModularAddition
 from attention_jax.data import modular_addition
+from attention_jax.errors import InputError
 
 
 @pytest.fixture(scope="module")

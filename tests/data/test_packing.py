@@ -8,12 +8,14 @@ import jax
 import numpy as np
 import pytest
 
-from attention_jax import InputError, config as configs
-from attention_jax.data import buckets, corpora
+from attention_jax import config as configs
+from attention_jax.data import buckets
 from attention_jax.data.packing import Packing, best_fit, packed_padding
 from attention_jax.data.pair_streams import Buckets, Examples
+from attention_jax.data.pairs import load_pairs
 from attention_jax.data.streams import Share
 from attention_jax.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
+from attention_jax.errors import InputError
 from attention_jax.tasks import build, build_model
 from attention_jax.tasks.seq2seq import Seq2seqTask
 
@@ -78,7 +80,7 @@ POSITIONS = ["sinusoidal", *(pytest.param(p, marks=pytest.mark.slow) for p in ("
 
 @pytest.mark.parametrize("positions", POSITIONS)
 def test_packed_pairs_have_the_loss_and_gradient_of_the_pairs_by_themselves(positions):
-    model = configs.Transformer(
+    model = configs.TransformerConfig(
         1, 1, hidden_size=8, num_heads=2, mlp_dim=8, dropout=0.0, position_embedding=positions, max_length=14
     )
     config = configs.Config("packed", configs.Corpus(), model, train=configs.Train(label_smoothing=0.1))
@@ -112,7 +114,7 @@ def corpus(tmp_path, monkeypatch):
 
 
 def test_a_packed_corpus_is_read_while_training_with_little_padding(corpus):
-    data = corpora.load(corpus)
+    data = load_pairs(corpus)
     assert data.facts["packed_padding_share"] < 0.2
     batches = [call for window in range(data.stream.windows) for call in data.stream.calls(0, window, Share())]
     assert {call.bucket["source"].shape for call in batches} == {(1, 4, 32)}
@@ -123,9 +125,9 @@ def test_a_packed_corpus_is_read_while_training_with_little_padding(corpus):
 @pytest.mark.parametrize(
     "model, changes, said",
     [
-        (configs.Luong(), {}, "supports packed sequences, which Luong does not"),
-        (configs.Transformer(), {"packing": 11}, "--data.max-length 12; got 11"),
-        (configs.Transformer(), {"stream": "never"}, "leave --data.stream never out"),
+        (configs.LuongConfig(), {}, "supports packed sequences, which Luong does not"),
+        (configs.TransformerConfig(), {"packing": 11}, "--data.max-length 12; got 11"),
+        (configs.TransformerConfig(), {"stream": "never"}, "leave --data.stream never out"),
     ],
 )
 def test_what_cannot_be_packed_is_refused_in_one_line(corpus, model, changes, said):

@@ -3,10 +3,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from attention_jax import InputError
 from attention_jax.config import TextPairs
 from attention_jax.data import pair_files
 from attention_jax.data.pairs import Texts, decode_targets, encode_sources, references
+from attention_jax.errors import InputError
 
 SPLITS = {
     "train": Texts(["a b c", "a", "b b b b b b", "c"], ["A B", "A", "B B", "C C C"]),

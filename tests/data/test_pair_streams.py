@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from attention_jax import InputError
 from attention_jax.config import Corpus
-from attention_jax.data import corpora, corpus, line_index, tokenizers
+from attention_jax.data import corpus, line_index, tokenizers
 from attention_jax.data.line_index import index, index_pairs
 from attention_jax.data.pair_streams import PairEncoder, shuffled
-from attention_jax.data.pairs import Texts
+from attention_jax.data.pairs import Texts, load_pairs
 from attention_jax.data.streams import Reading, Share
 from attention_jax.data.vocabulary import Vocabulary
+from attention_jax.errors import InputError
 
 WHOLE = Share()
 
@@ -94,7 +94,7 @@ def test_an_epoch_is_a_permutation_whichever_part_is_asked_for(total):
 
 def test_every_pair_trains_once_an_epoch_but_those_whose_source_is_held_out(home):
     config, pairs = write(home)
-    data = corpora.load(config)
+    data = load_pairs(config)
     held_out = {source for name in ("valid", "test") for source in data.texts[name].source}
     assert len(held_out) == sum(len(data.texts[name].source) for name in ("valid", "test")) > 2
     stream = replace(data.stream, window=40)
@@ -107,7 +107,7 @@ def test_every_pair_trains_once_an_epoch_but_those_whose_source_is_held_out(home
 
 @pytest.mark.slow
 def test_processes_and_hosts_give_the_same_batches(home):
-    data = corpora.load(write(home)[0])
+    data = load_pairs(write(home)[0])
     stream = replace(data.stream, window=100)
     whole = [calls for *_, calls in Reading(stream, WHOLE, 1, 1, 2)]
     reading = Reading(replace(stream, workers=1), WHOLE, 1, 1, 2)
@@ -126,16 +126,16 @@ def test_bad_text_is_named_or_left_out_and_counted(home):
     lines = (home / "2.de").read_bytes().splitlines(keepends=True)
     for bad, what in ((b"\xff\n", "not valid UTF-8"), (b" \n", "is empty")):
         (home / "2.de").write_bytes(b"".join([*lines[:4], bad, *lines[5:]]))
-        said(lambda: corpora.load(config), "2.de line 5", what)
-        stream = corpora.load(replace(config, on_bad_record="skip")).stream
+        said(lambda: load_pairs(config), "2.de line 5", what)
+        stream = load_pairs(replace(config, on_bad_record="skip")).stream
         [line] = [line for w in range(stream.windows) for call in stream.calls(0, w, WHOLE) for line in call.damaged]
         assert "2.de line 5" in line
     (home / "2.de").write_bytes(b"".join(lines[:-1]))
-    said(lambda: corpora.load(config), "equally many lines", "2.en has 150", "2.de 149")
+    said(lambda: load_pairs(config), "equally many lines", "2.en has 150", "2.de 149")
     (home / "2.de").write_bytes(b"")
-    said(lambda: corpora.load(config), "2.de is empty")
+    said(lambda: load_pairs(config), "2.de is empty")
     (home / "2.de").unlink()
-    said(lambda: corpora.load(config), "no text file", "2.de")
+    said(lambda: load_pairs(config), "no text file", "2.de")
     said(lambda: index(str(home / "1.en.gz")), "no text file")
     (home / "1.en.gz").write_bytes(b"")
     said(lambda: index(str(home / "1.en.gz")), "unpack it")
@@ -152,12 +152,12 @@ def test_a_file_cut_short_while_training_is_named(home):
 def test_too_long_a_sentence_is_named_cut_or_dropped(home):
     config, pairs = write(home)
     long = replace(config, max_length=6)
-    said(lambda: corpora.load(long), "--data.max-length", "--data.overlong truncate")
-    data = corpora.load(replace(long, overlong="drop"))
+    said(lambda: load_pairs(long), "--data.max-length", "--data.overlong truncate")
+    data = load_pairs(replace(long, overlong="drop"))
     held_out = {source for name in ("valid", "test") for source in data.texts[name].source}
     short = [pair for pair in pairs if pair[0] not in held_out and len(pair[1].split()) < 6]
     assert Counter(trained(data.stream)) == Counter(short)
-    cut = trained(corpora.load(replace(long, overlong="truncate")).stream)
+    cut = trained(load_pairs(replace(long, overlong="truncate")).stream)
     assert len(cut) > len(short) and max(len(target.split()) for _, target in cut) == 6
 
 
@@ -176,20 +176,20 @@ def test_bad_options_are_named(home, options, parts):
     config, _ = write(home)
     if "target_file" in options:
         config = replace(config, source_file="a")
-    said(lambda: corpora.load(replace(config, **options)), *parts)
+    said(lambda: load_pairs(replace(config, **options)), *parts)
 
 
 def test_a_directory_is_not_read_as_text(home):
-    said(lambda: corpora.load(Corpus(tsv_file=str(home), stream="always")), "no text file at")
+    said(lambda: load_pairs(Corpus(tsv_file=str(home), stream="always")), "no text file at")
 
 
 def test_a_stream_knows_its_data_again_and_keeps_no_tokens_of_it(home, monkeypatch):
     config, pairs = write(home)
-    first = corpora.load(config).facts["fingerprint"]
-    assert corpora.load(config).facts["fingerprint"] == first
+    first = load_pairs(config).facts["fingerprint"]
+    assert load_pairs(config).facts["fingerprint"] == first
     for name in ("1.en", "2.en"):
         (home / name).write_text((home / name).read_text()[::-1].lstrip("\n") + "\n")
-    assert corpora.load(config).facts["fingerprint"] != first
+    assert load_pairs(config).facts["fingerprint"] != first
     spacy = lambda language: tokenizers.whitespace()._replace(all_tokens=lambda texts: pytest.fail("kept on the disk"))
     monkeypatch.setattr(tokenizers, "spacy", spacy)
     encoder = PairEncoder(Corpus(tokenizer="spacy"), ("en", "de"), "")
@@ -201,7 +201,7 @@ def test_sentencepiece_is_trained_on_a_sample_and_two_columns_are_read(home, mon
     (home / "both").write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
     monkeypatch.setattr(corpus, "VOCABULARY_SAMPLE", 200)
     options = {"tokenizer": "sentencepiece", "vocabulary_size": 26, "joint_vocabulary": True, "stream": "always"}
-    data = corpora.load(Corpus(tsv_file=str(home / "both"), **options))
+    data = load_pairs(Corpus(tsv_file=str(home / "both"), **options))
     assert len(data.source_vocabulary) == 29 and data.facts["sampled_pairs"] < 200
     [call, *_] = data.stream.calls(0, 0, WHOLE)
     text = data.source_tokenizer.text(data.source_vocabulary.sentence(call.bucket["source"][0, 0]))
@@ -218,17 +218,17 @@ def test_a_reversed_source_and_lower_case_are_those_of_pairs_in_memory(home):
             cased = [line.upper() if number % 2 else line for number, line in enumerate(lines)]
             (home / f"{part}.{name}").write_text("".join(f"{line}\n" for line in cased))
     config = replace(config, reverse_source=True, lowercase=True)
-    data = corpora.load(config)
+    data = load_pairs(config)
     held_out = {source.lower() for name in ("valid", "test") for source in data.texts[name].source}
     expected = Counter((" ".join(source.split()[::-1]), target) for source, target in pairs if source not in held_out)
     assert Counter(trained(data.stream)) == expected
-    resident = corpora.load(replace(config, stream="never"))
+    resident = load_pairs(replace(config, stream="never"))
     texts = {name: set(part.source) for name, part in resident.texts.items()}
     assert not (texts["train"] & texts["valid"] or texts["train"] & texts["test"] or texts["valid"] & texts["test"])
 
 
 def test_every_window_of_every_epoch_is_grouped_with_a_random_number_of_its_own(home):
-    data, drawn = corpora.load(write(home)[0]), []
+    data, drawn = load_pairs(write(home)[0]), []
     batch = data.stream.group(data.stream.examples(0, 0), np.random.default_rng(0))
     group = lambda examples, rng: drawn.append(rng.random()) or batch
     stream = replace(data.stream, window=100, group=group)

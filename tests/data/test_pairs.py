@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 
-from attention_jax import InputError
 from attention_jax.data.pairs import (
     PairData,
     Texts,
@@ -14,6 +13,7 @@ from attention_jax.data.pairs import (
     references,
 )
 from attention_jax.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
+from attention_jax.errors import InputError
 
 WORDS = Vocabulary(["a", "b", "c"], pad=PAD, bos=BOS, eos=EOS, unk=UNK)  # a = 4, b = 5, c = 6
 

@@ -7,12 +7,11 @@ from functools import partial
 
 import pytest
 
-from attention_jax import InputError
 from attention_jax.config import TextFile
 from attention_jax.data import (
     corpus,
     fixed_width,
-    labelled_texts,
+    labeled_texts,
     line_index,
     pair_files,
     shakespeare,
@@ -20,6 +19,7 @@ from attention_jax.data import (
     text_windows,
     tokenizers,
 )
+from attention_jax.errors import InputError
 
 PAIRS = [f"one {i}\tun {i}" for i in range(12)]
 
@@ -41,7 +41,7 @@ READERS = {
     "pairs": (PAIRS, lambda path, damaged: list(zip(*corpus.read([(path,)], damaged)[0]))),
     "two files": (PAIRS, lambda path, damaged: corpus.read([(path, path)], damaged)[0]),
     "streamed pairs": (PAIRS, streamed),
-    "labelled texts": (PAIRS, lambda path, damaged: labelled_texts.read(path, damaged)[0]),
+    "labeled texts": (PAIRS, lambda path, damaged: labeled_texts.read(path, damaged)[0]),
     "plain text": (PAIRS, texts),
     "lines to translate": (PAIRS, strict(partial(text_files.read_lines, what="file"))),
     "published pairs": (PAIRS, strict(lambda path: text_files.parallel(path, path))),

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attention_jax import InputError
 from attention_jax.config import Scan
 from attention_jax.data import scan
+from attention_jax.errors import InputError
 
 PUBLISHED = Path(__file__).resolve().parents[3] / "shared" / "data" / "scan"
 

@@ -5,19 +5,12 @@ import unicodedata
 import numpy as np
 import pytest
 
-from attention_jax import InputError
-from attention_jax.config import Corpus, LabelledFile, TextFile
-from attention_jax.data import (
-    corpora,
-    labelled_texts,
-    languages,
-    pair_files,
-    text_windows,
-    tokenizers,
-)
-from attention_jax.data.pairs import decode_targets, occurs_in
+from attention_jax.config import Corpus, LabeledFile, TextFile
+from attention_jax.data import labeled_texts, languages, pair_files, text_windows, tokenizers
+from attention_jax.data.pairs import decode_targets, load_pairs, occurs_in
 from attention_jax.data.streams import Share
 from attention_jax.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
+from attention_jax.errors import InputError
 from attention_jax.weights import prepare_text
 
 
@@ -36,13 +29,13 @@ from attention_jax.weights import prepare_text
     ],
 )
 def test_marks_stay_with_their_letters(text, words):
-    assert labelled_texts.words(text) == words
+    assert labeled_texts.words(text) == words
 
 
 def test_no_word_begins_with_a_mark():
     """A letter or symbol, then any of Unicode's marks: one word, whatever the mark."""
     marks = [chr(code) for code in range(0x110000) if unicodedata.category(chr(code))[0] == "M"]
-    assert [mark for mark in marks if labelled_texts.words(f"a{mark}b ?{mark}") != [f"a{mark}b", f"?{mark}"]] == []
+    assert [mark for mark in marks if labeled_texts.words(f"a{mark}b ?{mark}") != [f"a{mark}b", f"?{mark}"]] == []
 
 
 def twins(count: int = 30) -> list[tuple[str, str]]:
@@ -55,7 +48,7 @@ def twins(count: int = 30) -> list[tuple[str, str]]:
 def test_twins_of_other_spellings_are_in_one_split_of_a_corpus(tmp_path):
     rows = [(source.replace(" ", "  ") if n >= 60 else source, target) for n, (source, target) in enumerate(twins())]
     (tmp_path / "a").write_text("".join(f"{s}\t{t}\n" for s, t in rows), encoding="utf-8")
-    data = corpora.load(Corpus(tsv_file=str(tmp_path / "a"), held_out_fraction=0.1, tokenizer="character"), 4)
+    data = load_pairs(Corpus(tsv_file=str(tmp_path / "a"), held_out_fraction=0.1, tokenizer="character"), 4)
     same = lambda part: {" ".join(unicodedata.normalize("NFC", text).split()) for text in data.texts[part].source}
     train, valid, test = map(same, ("train", "valid", "test"))
     assert not (train & valid or train & test or valid & test) and len(train | valid | test) == 30
@@ -66,7 +59,7 @@ def test_twins_of_other_spellings_of_held_out_sources_are_not_streamed(tmp_path,
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "tfds"))
     (tmp_path / "a").write_text("".join(f"{s}\t{t}\n" for s, t in twins()), encoding="utf-8")
     options = Corpus(tsv_file=str(tmp_path / "a"), held_out_fraction=0.05, tokenizer="character", stream="always")
-    data = corpora.load(options, 4)
+    data = load_pairs(options, 4)
     text = lambda row, length: "".join(data.source_vocabulary.decode(row[: length - 1]))
     composed = lambda text: unicodedata.normalize("NFC", text)
     trained = set()
@@ -78,9 +71,9 @@ def test_twins_of_other_spellings_of_held_out_sources_are_not_streamed(tmp_path,
     assert len(held_out) == 8 and len(trained) == 22 and not trained & held_out
 
 
-def test_twins_of_other_spellings_are_one_labelled_text(tmp_path):
+def test_twins_of_other_spellings_are_one_labeled_text(tmp_path):
     (tmp_path / "a").write_text("".join(f"{'ab'[n % 2]}\t{s}\n" for n, (s, _) in enumerate(twins())), encoding="utf-8")
-    facts = labelled_texts.load(LabelledFile(tsv_file=str(tmp_path / "a")), 4).facts
+    facts = labeled_texts.load(LabeledFile(tsv_file=str(tmp_path / "a")), 4).facts
     assert facts["texts_left_out"] == 60 and facts["texts_of_several_labels"] == 0
     assert sum(facts[f"{part}_texts"] for part in ("train", "valid", "test")) == 30
 
@@ -88,7 +81,7 @@ def test_twins_of_other_spellings_are_one_labelled_text(tmp_path):
 def test_labels_of_other_spellings_are_one_class(tmp_path):
     labels = ("café", "cafe\u0301", "the\u0301", "thé")
     (tmp_path / "a").write_text("".join(f"{labels[n % 4]}\ttext {n}\n" for n in range(40)), encoding="utf-8")
-    assert labelled_texts.load(LabelledFile(tsv_file=str(tmp_path / "a")), 4).names == ("café", "thé")
+    assert labeled_texts.load(LabeledFile(tsv_file=str(tmp_path / "a")), 4).names == ("café", "thé")
 
 
 def test_twins_of_other_spellings_are_counted():
@@ -114,7 +107,7 @@ def test_languages_by_the_first_part_of_their_codes(codes, tokens):
 def test_what_is_no_language_code_is_refused(tmp_path, code):
     (tmp_path / "a").write_text("".join(f"s{n}\tt{n}\n" for n in range(9)))
     with pytest.raises(InputError, match="--data.languages needs codes of languages"):
-        corpora.load(Corpus(tsv_file=str(tmp_path / "a"), languages=("en", code)), 4)
+        load_pairs(Corpus(tsv_file=str(tmp_path / "a"), languages=("en", code)), 4)
 
 
 def test_characters_are_scored_for_a_language_with_a_region(tmp_path):
@@ -127,7 +120,7 @@ def test_characters_are_scored_for_a_language_with_a_region(tmp_path):
     )
     (tmp_path / "a").write_text("".join(f"s{n}\tt{n}\n" for n in range(9)))
     options = Corpus(tsv_file=str(tmp_path / "a"), languages=("en", "ja-JP"), tokenizer="character")
-    tokenize = corpora.load(options, 4).bleu_tokenize
+    tokenize = load_pairs(options, 4).bleu_tokenize
     score = lambda tokens: BLEU(tokenize=tokens, force=True).corpus_score(outputs, [targets]).score
     assert score(tokenize) == score("char") > 50 > 1 > score("13a")
 
@@ -152,7 +145,7 @@ def test_words_like_special_tokens_do_not_end_a_text(tmp_path, monkeypatch, toke
     options = Corpus(
         tsv_file=str(tmp_path / "a"), tokenizer=tokenizer, vocabulary_size=40, languages=("xx", "xx"), **files
     )
-    data = corpora.load(options, 4)
+    data = load_pairs(options, 4)
     vocabulary, pairs = data.target_vocabulary, data.held_out["test"]
     ends = (vocabulary.pad_id, vocabulary.bos_id, vocabulary.eos_id)
     for row, length, text in zip(pairs.target, pairs.target_length, data.texts["test"].target):
@@ -164,11 +157,11 @@ def test_words_like_special_tokens_do_not_end_a_text(tmp_path, monkeypatch, toke
         assert data.facts["test_unknown_target_tokens"] > 0
 
 
-def test_a_word_like_a_special_token_is_unknown_in_a_labelled_text(tmp_path):
+def test_a_word_like_a_special_token_is_unknown_in_a_labeled_text(tmp_path):
     (tmp_path / "a").write_text("".join(f"{'ab'[n % 2]}\t<pad> w{n} {PAD}\n" for n in range(40)))
     for tokenizer in ("words", "character", "sentencepiece"):
-        options = LabelledFile(tsv_file=str(tmp_path / "a"), tokenizer=tokenizer, vocabulary_size=30, min_frequency=1)
-        data = labelled_texts.load(options, 4)
+        options = LabeledFile(tsv_file=str(tmp_path / "a"), tokenizer=tokenizer, vocabulary_size=30, min_frequency=1)
+        data = labeled_texts.load(options, 4)
         for part in data.train:
             assert not any(
                 (row[:length] == data.vocabulary.pad_id).any() for row, length in zip(part.tokens, part.length)
@@ -201,16 +194,16 @@ DOCUMENT = "the quick brown fox jumps over the lazy dog " * 120
 
 @pytest.mark.parametrize("alphabet", ["", "数据"], ids=["spaced", "unspaced"])
 def test_long_documents_train_sentencepiece(tmp_path, monkeypatch, alphabet):
-    """In each of the callers: labelled texts, pairs and a plain text."""
+    """In each of the callers: labeled texts, pairs and a plain text."""
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "tfds"))
     document = alphabet * 1_000 or DOCUMENT
     (tmp_path / "a").write_text("".join(f"{'xy'[n % 2]}{n // 2}\t{n} {document}\n" for n in range(8)), encoding="utf-8")
     (tmp_path / "b").write_text("".join(f"{'xy'[n % 2]}\t{n} {document}\n" for n in range(8)), encoding="utf-8")
     with_pieces = {"tokenizer": "sentencepiece", "vocabulary_size": 40}
-    labelled = labelled_texts.load(LabelledFile(tsv_file=str(tmp_path / "b"), **with_pieces), 4)
-    pairs = corpora.load(Corpus(tsv_file=str(tmp_path / "a"), **with_pieces, overlong="truncate"), 4)
+    labeled = labeled_texts.load(LabeledFile(tsv_file=str(tmp_path / "b"), **with_pieces), 4)
+    pairs = load_pairs(Corpus(tsv_file=str(tmp_path / "a"), **with_pieces, overlong="truncate"), 4)
     text = text_windows.load(TextFile(text_file=str(tmp_path / "b"), held_out_fraction=0.4, **with_pieces))
-    for vocabulary in (labelled.vocabulary, pairs.target_vocabulary, text.vocabulary):
+    for vocabulary in (labeled.vocabulary, pairs.target_vocabulary, text.vocabulary):
         assert set(document.replace(" ", "")) <= set("".join(vocabulary.tokens))
 
 

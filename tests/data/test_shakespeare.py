@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attention_jax import InputError
 from attention_jax.config import Shakespeare
 from attention_jax.data import shakespeare
+from attention_jax.errors import InputError
 
 TEXT = "".join(f"Citizen {n}:\nBefore we proceed {n * n}, hear me speak.\n\n" for n in range(40))
 PUBLISHED = Path(__file__).resolve().parents[3] / "shared" / "data" / "tinyshakespeare" / "input.txt.gz"

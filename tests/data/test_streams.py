@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from attention_jax import InputError
 from attention_jax.config import Images
 from attention_jax.data import batches, crops, images
 from attention_jax.data.streams import Reading, Share, receive, send
+from attention_jax.errors import InputError
 
 SIDE, BATCH, CLASSES = 8, 4, "abc"
 WHOLE = Share()

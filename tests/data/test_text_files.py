@@ -3,9 +3,9 @@ import zipfile
 
 import pytest
 
-from attention_jax import InputError
 from attention_jax.data import text_files
 from attention_jax.data.pairs import Texts
+from attention_jax.errors import InputError
 
 
 def write(path, content: bytes) -> str:

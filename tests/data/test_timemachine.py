@@ -6,9 +6,9 @@ import hashlib
 import numpy as np
 import pytest
 
-from attention_jax import InputError
 from attention_jax.config import TimeMachine
 from attention_jax.data import timemachine, tokenizers
+from attention_jax.errors import InputError
 
 TEXT = "The Time Machine, by H. G. Wells [1898]\n\n\nI\n\n" + "The Time Traveller (for so it will be convenient)\n" * 8
 

@@ -3,8 +3,8 @@ import importlib.util
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from attention_jax import InputError
 from attention_jax.data import tokenizers
+from attention_jax.errors import InputError
 
 TEXTS = [
     "the cat sat on the mat",
@@ -15,7 +15,7 @@ TEXTS = [
 
 
 def d2l_preprocess(text: str) -> list[str]:
-    """Word for word what d2l 11.4 says: a space before a punctuation mark whose left neighbour
+    """Word for word what d2l 11.4 says: a space before a punctuation mark whose left neighbor
     is none; split at single spaces."""
     text = text.replace("\u202f", " ").replace("\xa0", " ")
     out = [
@@ -87,7 +87,7 @@ def test_spacy_is_optional(monkeypatch):
         tokenizers.spacy("de").tokens("Ein Haus.")
 
 
-def test_whole_corpora_are_tokenised_once():
+def test_whole_corpora_are_tokenized_once():
     calls = []
 
     def tokens(text):

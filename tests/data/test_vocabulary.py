@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from attention_jax import InputError
 from attention_jax.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
+from attention_jax.errors import InputError
 
 
 def test_ids_are_places_and_specials_come_first():

@@ -4,11 +4,12 @@ import jax
 import numpy as np
 import pytest
 
-from attention_jax import lifecycle, tasks
-from attention_jax.catalogue import load_experiment
+from attention_jax import tasks
+from attention_jax.claims.catalog import load_experiment
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.models.transformer import count_parameters
 from attention_jax.ops import scores
+from attention_jax.runs import lifecycle
 from attention_jax.tasks import language
 from experiments import grokking, induction_heads, shakespeare
 

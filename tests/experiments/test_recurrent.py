@@ -22,10 +22,10 @@ def test_influence_balancing_is_the_other_program(peer, length, seed):
     np.testing.assert_allclose(ours, peer[f"loss.{name}"], rtol=1e-9)
 
 
-def test_randomised_gradients_alone_are_unbiased():
+def test_randomized_gradients_alone_are_unbiased():
     with jax.enable_x64(True):
-        randomised, truncated = bptt_unbiasedness.z_scores(4_000)
-    assert np.abs(randomised).max() < 4 and np.abs(truncated).max() > 20
+        randomized, truncated = bptt_unbiasedness.z_scores(4_000)
+    assert np.abs(randomized).max() < 4 and np.abs(truncated).max() > 20
 
 
 def test_operations_are_counted_as_by_hand():

@@ -2,8 +2,8 @@
 
 import pytest
 
-from attention_jax.catalogue import load_experiment
-from attention_jax.report.verdicts import judge
+from attention_jax.claims.catalog import load_experiment
+from attention_jax.claims.verdicts import judge
 
 EXACT = {
     "linear_attention": {"linear.operations.exponent", "plain.operations.exponent"},

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention_jax import InputError, config
+from attention_jax import config
+from attention_jax.errors import InputError
 from attention_jax.models.book import AttentionSeq2seq, LuongSeq2seq, PeekySeq2seq, Seq2seq
 
 CLASSES = [Seq2seq, PeekySeq2seq, AttentionSeq2seq, LuongSeq2seq]
@@ -66,4 +67,4 @@ def test_luong_equations(contract):
 
 def test_unknown_scores_say_what_there_is():
     with pytest.raises(InputError, match="score must be one of 'dot', .*got 'dto'"):
-        config.LuongSeq2seq(score="dto")
+        config.LuongSeq2seqConfig(score="dto")

@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention_jax import InputError
-from attention_jax.config import Convolutional, replace
+from attention_jax.config import ConvolutionalConfig, replace
+from attention_jax.errors import InputError
 from attention_jax.models.convolutional import ConvSeq2seq, gated_convolution
 
-SMALL = Convolutional(hidden_size=6, embed_size=4, num_layers=2, max_length=12)
+SMALL = ConvolutionalConfig(hidden_size=6, embed_size=4, num_layers=2, max_length=12)
 
 
 def test_contract(contract):
@@ -31,7 +31,7 @@ def test_gated_convolution_equals_the_convolution_of_jax():
 
 
 def test_size_of_bentrevetts_model():
-    model = ConvSeq2seq(Convolutional(max_length=100), 7855, 5893)
+    model = ConvSeq2seq(ConvolutionalConfig(max_length=100), 7855, 5893)
     ones = jnp.ones((1, 2), jnp.int32)
     shapes = jax.eval_shape(model.init, jax.random.key(0), ones, jnp.ones(1, jnp.int32), ones)
     embed, block = lambda v: (v + 100) * 256, 3 * 512 * 1024 + 1024

@@ -1,4 +1,4 @@
-"""Graph attention networks: equations 1 to 6 in NumPy, node by node; neighbours that are none; dropout; sizes."""
+"""Graph attention networks: equations 1 to 6 in NumPy, node by node; neighbors that are none; dropout; sizes."""
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ EDGES = jnp.array([[0, 0], [0, 1], [0, 2], [1, 1], [2, 0], [2, 2], [3, 3], [3, 4
 
 
 def model(**changes):
-    return GraphAttention(config.GraphAttention(**({"num_heads": H, "hidden_size": U} | changes)), F, C)
+    return GraphAttention(config.GraphAttentionConfig(**({"num_heads": H, "hidden_size": U} | changes)), F, C)
 
 
 @pytest.fixture(scope="module")
@@ -31,22 +31,22 @@ def apply(variables, *inputs, of=None, **options):
 
 
 def layer(x, kernels, p):
-    """One head after the other, one node after the other: the mean of the neighbours' vectors by equation 3."""
+    """One head after the other, one node after the other: the mean of the neighbors' vectors by equation 3."""
     heads = []
     for h, kernel in enumerate(kernels):
         vectors = x @ kernel
         out = np.zeros_like(vectors)
         for i in range(N):
-            neighbours = [k for q, k in np.asarray(EDGES).tolist() if q == i]
+            neighbors = [k for q, k in np.asarray(EDGES).tolist() if q == i]
             e = [
                 vectors[i] @ p["score_query_vector"][h]
                 + p["score_query_bias"][h]
                 + vectors[j] @ p["score_key_vector"][h]
                 + p["score_key_bias"][h]
-                for j in neighbours
+                for j in neighbors
             ]
             e = np.exp([z if z > 0 else 0.2 * z for z in e])
-            for weight, j in zip(e / e.sum(), neighbours, strict=True):
+            for weight, j in zip(e / e.sum(), neighbors, strict=True):
                 out[i] += weight * vectors[j]
         heads.append(out + p["bias"][h])
     return heads
@@ -64,7 +64,7 @@ def test_logits_are_the_equations(variables):
     np.testing.assert_allclose(apply(variables, WORDS, VALUES, EDGES)[0], logits, rtol=1e-4, atol=1e-5)
 
 
-def test_what_is_no_neighbour_within_two_layers_has_no_effect(variables):
+def test_what_is_no_neighbor_within_two_layers_has_no_effect(variables):
     logits = apply(variables, WORDS, VALUES, EDGES)[0]
     other = apply(variables, WORDS.at[3].set(1), VALUES.at[3].set(9.0), EDGES)[0]  # 3 and 4 know each other alone
     np.testing.assert_array_equal(other[jnp.array([0, 1, 2, 5])], logits[jnp.array([0, 1, 2, 5])])
@@ -114,7 +114,7 @@ def test_weights_that_are_shown_sum_to_one(variables):
 def test_sizes_and_initial_values_are_those_of_the_code():
     """Counted for Cora: (1433 8 + 2 (8 + 1) + 8) 8 numbers in the first layer and 64 7 + 2 (7 + 1) + 7 in the second;
     Glorot's bound is that of one head's matrix, sqrt(6 / (1433 + 8))."""
-    cora = GraphAttention(config.GraphAttention(), 1433, 7)
+    cora = GraphAttention(config.GraphAttentionConfig(), 1433, 7)
     params = jax.jit(cora.init)(jax.random.key(0), WORDS, VALUES, EDGES)["params"]
     assert sum(x.size for x in jax.tree.leaves(params)) == (1433 * 8 + 18 + 8) * 8 + 64 * 7 + 16 + 7
     largest = float(jnp.abs(params["hidden_projection"]["kernel"]).max())

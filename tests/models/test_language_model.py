@@ -11,7 +11,7 @@ from attention_jax.models.language_model import LanguageModel
 from attention_jax.models.transformer import count_parameters
 
 TOKENS = jnp.array([[1, 2, 3, 4, 5], [5, 4, 3, 2, 1]], jnp.int32)
-SMALL = config.LanguageModel(num_layers=2, hidden_size=8, num_heads=2, mlp_dim=12, max_length=6)
+SMALL = config.LanguageModelConfig(num_layers=2, hidden_size=8, num_heads=2, mlp_dim=12, max_length=6)
 
 
 @pytest.mark.parametrize(("tied", "positions"), [(True, "rotary"), (False, "learned")])

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention_jax.config import NTM, StackedLSTM
+from attention_jax.config import NTMConfig, StackedLSTMConfig
 from attention_jax.models import ntm
 from attention_jax.ops import addressing as ops
 
@@ -16,7 +16,7 @@ def count(tree):
 
 @pytest.fixture(scope="module")
 def small():
-    model = ntm.NTM(NTM(hidden_size=5, num_read_heads=2, num_write_heads=1, num_locations=6, word_size=3), 2)
+    model = ntm.NTM(NTMConfig(hidden_size=5, num_read_heads=2, num_write_heads=1, num_locations=6, word_size=3), 2)
     inputs = jax.random.bernoulli(jax.random.key(0), 0.5, (2, 4, 3)).astype(jnp.float32)
     return model, jax.jit(model.init)(jax.random.key(1), inputs), inputs
 
@@ -24,21 +24,21 @@ def small():
 def test_parameters_of_the_papers_copy_machine():
     """120 (reads and hidden state) into 400 gates, 9 inputs into them, 92 numbers for two heads, output from hidden
     state and read."""
-    params = jax.eval_shape(ntm.NTM(NTM(), 8).init, jax.random.key(0), jnp.zeros((1, 1, 9)))
+    params = jax.eval_shape(ntm.NTM(NTMConfig(), 8).init, jax.random.key(0), jnp.zeros((1, 1, 9)))
     interface = 2 * (20 + 1 + 1 + 1 + 3) + 2 * 20
     assert interface == 92
     assert count(params) == 120 * 400 + 9 * 400 + 400 + 100 * 92 + 92 + 120 * 8 + 8 + 100 + 100 + 20
 
 
 def test_parameters_of_the_baseline():
-    params = jax.eval_shape(ntm.StackedLSTM(StackedLSTM(), 8).init, jax.random.key(0), jnp.zeros((1, 1, 9)))
+    params = jax.eval_shape(ntm.StackedLSTM(StackedLSTMConfig(), 8).init, jax.random.key(0), jnp.zeros((1, 1, 9)))
     assert count(params) == (9 + 256 + 1) * 1024 + 2 * (256 + 256 + 1) * 1024 + 257 * 8
 
 
 @pytest.mark.parametrize("init, more", [("constant", 0), ("learned", 18), ("random", 18)])
-def test_memory_initialisation_adds_the_memory_itself(init, more):
+def test_memory_initialization_adds_the_memory_itself(init, more):
     def size(init):
-        machine = ntm.NTM(NTM(num_locations=6, word_size=3, memory_init=init), 2)
+        machine = ntm.NTM(NTMConfig(num_locations=6, word_size=3, memory_init=init), 2)
         return count(jax.eval_shape(machine.init, jax.random.key(0), jnp.zeros((1, 1, 3))))
 
     assert size(init) - size("constant") == more
@@ -46,7 +46,7 @@ def test_memory_initialisation_adds_the_memory_itself(init, more):
 
 def test_random_memory_is_not_trained_and_learned_memory_is():
     for init, moves in (("random", False), ("learned", True)):
-        model = ntm.NTM(NTM(hidden_size=5, num_locations=6, word_size=3, memory_init=init), 2)
+        model = ntm.NTM(NTMConfig(hidden_size=5, num_locations=6, word_size=3, memory_init=init), 2)
         params = jax.jit(model.init)(jax.random.key(0), jnp.ones((1, 3, 3)))
         gradient = jax.jit(jax.grad(lambda p: (model.apply(p, jnp.ones((1, 3, 3)))[0] ** 2).sum()))(params)["params"][
             "memory_start"
@@ -99,7 +99,7 @@ def test_gates_begin_with_the_values_they_had_in_the_order_i_f_o_g():
 
 @pytest.mark.parametrize("controller", ["lstm", "feedforward"])
 def test_causal_finite_and_rows_do_not_meet(controller):
-    model = ntm.NTM(NTM(controller, hidden_size=5, num_locations=6, word_size=3), 2)
+    model = ntm.NTM(NTMConfig(controller, hidden_size=5, num_locations=6, word_size=3), 2)
     inputs = jax.random.normal(jax.random.key(0), (2, 4, 3))
     params = jax.jit(model.init)(jax.random.key(1), inputs)
     jacobian = jax.jit(jax.jacrev(lambda x: model.apply(params, x)[0]))(inputs)  # [B, T, O, B, T, I]
@@ -121,7 +121,7 @@ def test_weights_are_distributions(small):
 
 
 def test_a_long_sequence_and_extreme_parameters_have_finite_gradients():
-    model = ntm.NTM(NTM(hidden_size=4, num_locations=5, word_size=3), 1)
+    model = ntm.NTM(NTMConfig(hidden_size=4, num_locations=5, word_size=3), 1)
     params = jax.jit(model.init)(jax.random.key(0), jnp.ones((1, 1, 2)))
     huge = jax.tree.map(lambda x: 100 * x, params)
     gradient = jax.jit(jax.grad(lambda p: (model.apply(p, jnp.ones((1, 50, 2)))[0] ** 2).sum()))(huge)

@@ -10,22 +10,23 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention_jax import InputError, Ratio, config, pytree
+from attention_jax import Ratio, config, pytree
+from attention_jax.errors import InputError
 from attention_jax.models.bahdanau import Bahdanau
-from attention_jax.models.cct import Cct
+from attention_jax.models.cct import CCT
 from attention_jax.models.convolutional import ConvSeq2seq
 from attention_jax.models.language_model import LanguageModel
-from attention_jax.models.named_scores import normaliser_class, pool_class, score_class
+from attention_jax.models.named_scores import normalizer_class, pool_class, score_class
 from attention_jax.models.parts import per_head
 from attention_jax.models.position_encodings import bias_maker
 from attention_jax.models.text_classifier import TextClassifier
 from attention_jax.models.transformer import Transformer
-from attention_jax.models.vit import Vit, sinusoidal_2d
+from attention_jax.models.vit import ViT, sinusoidal_2d
 from attention_jax.ops.attention import attend
 from attention_jax.ops.biases import ALiBi, Bias
 from attention_jax.ops.masks import Both, Mask, causal
-from attention_jax.ops.normalisers import TopK
-from attention_jax.ops.normalising import Normaliser
+from attention_jax.ops.normalizer_kinds import Normalizer
+from attention_jax.ops.normalizers import TopK
 from attention_jax.ops.pooling import Pool
 from attention_jax.ops.positions import sinusoidal
 from attention_jax.ops.scores import Score
@@ -108,34 +109,34 @@ IMAGES = jax.random.uniform(jax.random.key(1), (2, 8, 8, 1))
 
 
 def language(**options):
-    return LanguageModel(config.LanguageModel(**SIZES, **options), 7), (TOKENS,)
+    return LanguageModel(config.LanguageModelConfig(**SIZES, **options), 7), (TOKENS,)
 
 
 def classifier(**options):
-    return TextClassifier(config.TextClassifier(**SIZES, **options), 7, 3), (TOKENS, LENGTH)
+    return TextClassifier(config.TextClassifierConfig(**SIZES, **options), 7, 3), (TOKENS, LENGTH)
 
 
 def translator(**options):
-    return Transformer(config.Transformer(1, 1, 8, 2, 8, **options), 7, 7), (TOKENS, LENGTH, TOKENS)
+    return Transformer(config.TransformerConfig(1, 1, 8, 2, 8, **options), 7, 7), (TOKENS, LENGTH, TOKENS)
 
 
 def vit(**options):
-    return Vit(config.Vit(**SIZES, **options), 3, 8), (IMAGES,)
+    return ViT(config.ViTConfig(**SIZES, **options), 3, 8), (IMAGES,)
 
 
 def cct(**options):
-    return Cct(config.Cct(num_layers=1, hidden_size=8, mlp_dim=8, **options), 3, 8), (IMAGES,)
+    return CCT(config.CCTConfig(num_layers=1, hidden_size=8, mlp_dim=8, **options), 3, 8), (IMAGES,)
 
 
 def recurrent(**options):
     sizes = {"hidden_size": 8, "embed_size": 8, "readout_size": 8}
-    model = Bahdanau(config.Bahdanau(bidirectional="none", **sizes, **options), 7, 7)
+    model = Bahdanau(config.BahdanauConfig(bidirectional="none", **sizes, **options), 7, 7)
     return model, (TOKENS, LENGTH, TOKENS)
 
 
 def convolutional(**options):
     sizes = {"hidden_size": 8, "embed_size": 8, "num_layers": 1}
-    return ConvSeq2seq(config.Convolutional(**sizes, **options), 7, 7), (TOKENS, LENGTH, TOKENS)
+    return ConvSeq2seq(config.ConvolutionalConfig(**sizes, **options), 7, 7), (TOKENS, LENGTH, TOKENS)
 
 
 def shapes(made) -> dict:
@@ -147,7 +148,7 @@ def shapes(made) -> dict:
 
 MAKERS = {
     "score": (score_class, "Tempered", "t", 2.0, (language, recurrent)),
-    "normaliser": (normaliser_class, "Softplus", "power", 2.0, (translator, recurrent, convolutional)),
+    "normalizer": (normalizer_class, "Softplus", "power", 2.0, (translator, recurrent, convolutional)),
     "head_pool": (pool_class, "Scaled", "by", 1.0, (vit,)),
     "position_embedding": (bias_maker, "Decay", "rate", 0.5, (language, classifier, translator, vit, cct)),
 }
@@ -188,15 +189,15 @@ class Head(nn.Module):
     [
         (score_class, "gaussian", "sigma", 4**0.25),
         (score_class, "gaussian(2.5)", "sigma", 2.5),
-        (normaliser_class, "learned_sink(1.5)", "sink", 1.5),
-        (normaliser_class, "learned_sink", "sink", 0.0),
+        (normalizer_class, "learned_sink(1.5)", "sink", 1.5),
+        (normalizer_class, "learned_sink", "sink", 0.0),
     ],
 )
 def test_built_in_parts_start_there_too(make, value, field, start):
     np.testing.assert_allclose(getattr(make(value).init(jax.random.key(0), 4, 4, 4), field), start, rtol=1e-6)
 
 
-@pytest.mark.parametrize(("make", "value"), [(score_class, "soft_cap(30)"), (normaliser_class, "softmax(0)")])
+@pytest.mark.parametrize(("make", "value"), [(score_class, "soft_cap(30)"), (normalizer_class, "softmax(0)")])
 def test_a_part_without_init_is_constant(make, value):
     assert not hasattr(make(value), "init")
 
@@ -242,20 +243,20 @@ def bare(base, name: str):
 
 
 BareScore, BareMask, BareBias = bare(Score, "BareScore"), bare(Mask, "BareMask"), bare(Bias, "BareBias")
-BareNormaliser, BarePool = bare(Ratio, "BareNormaliser"), bare(Pool, "BarePool")
+BareNormalizer, BarePool = bare(Ratio, "BareNormalizer"), bare(Pool, "BarePool")
 
 
-def uninitialised(base, name: str):
+def uninitialized(base, name: str):
     """A registered class with a parameter and without `init`."""
     return pytree(dataclass(frozen=True)(type(name, (base,), {"__annotations__": {"by": float}})))
 
 
-NoScore, NoMask, NoBias = uninitialised(Score, "NoScore"), uninitialised(Mask, "NoMask"), uninitialised(Bias, "NoBias")
-NoNormaliser, NoPool = uninitialised(Normaliser, "NoNormaliser"), uninitialised(Pool, "NoPool")
+NoScore, NoMask, NoBias = uninitialized(Score, "NoScore"), uninitialized(Mask, "NoMask"), uninitialized(Bias, "NoBias")
+NoNormalizer, NoPool = uninitialized(Normalizer, "NoNormalizer"), uninitialized(Pool, "NoPool")
 
 KINDS = {
     "score": "Score",
-    "normaliser": "Normaliser",
+    "normalizer": "Normalizer",
     "head_pool": "Pool",
     "mask": "Mask",
     "position_embedding": "Bias",
@@ -274,7 +275,7 @@ def test_a_class_that_cannot_be_a_part_is_refused(option, start, said):
     assert str(error.value).startswith(flag) and "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("option", ["score", "normaliser"])
+@pytest.mark.parametrize("option", ["score", "normalizer"])
 @pytest.mark.parametrize("start", ["Bare", "No"])
 def test_a_recurrent_decoder_refuses_it_as_well(option, start):
     with pytest.raises(InputError, match="@pytree|in parentheses"):
@@ -282,13 +283,13 @@ def test_a_recurrent_decoder_refuses_it_as_well(option, start):
 
 
 @pytest.mark.parametrize("implementation", ["plain", "fused"])
-@pytest.mark.parametrize("name", ["score", "bias", "mask", "normalise", "in a mask", "in a normaliser"])
+@pytest.mark.parametrize("name", ["score", "bias", "mask", "normalizer", "in a mask", "in a normalizer"])
 def test_attend_refuses_a_rule_that_jax_cannot_see_into(name, implementation):
     x = jnp.ones((4, 2))
-    rules = {"score": BareScore(), "bias": BareBias(), "mask": BareMask(), "normalise": BareNormaliser()}
+    rules = {"score": BareScore(), "bias": BareBias(), "mask": BareMask(), "normalizer": BareNormalizer()}
     rule = {"mask": Both(causal(), BareMask())} if name == "in a mask" else {name: rules.get(name)}
     with pytest.raises(InputError, match="write @pytree above"):
-        rule = {"normalise": TopK(2, BareNormaliser())} if name == "in a normaliser" else rule
+        rule = {"normalizer": TopK(2, BareNormalizer())} if name == "in a normalizer" else rule
         attend(x, x, x, implementation=implementation, **rule)
 
 

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention_jax.config import Transformer
+from attention_jax.config import TransformerConfig
 from attention_jax.models.blocks import Block, DecoderLayer, EncoderLayer
 from attention_jax.models.multihead import MultiHeadAttention
 from attention_jax.ops.masks import causal, lengths
@@ -18,7 +18,9 @@ KEY_PADDING = torch.arange(5)[None] >= torch.tensor(LENGTHS)[:, None]  # True = 
 
 
 def block(norm, activation):
-    return Block.of(Transformer(hidden_size=WIDTH, num_heads=HEADS, mlp_dim=FFN, norm=norm, activation=activation))
+    return Block.of(
+        TransformerConfig(hidden_size=WIDTH, num_heads=HEADS, mlp_dim=FFN, norm=norm, activation=activation)
+    )
 
 
 def array(tensor):

@@ -6,14 +6,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention_jax import InputError, config
+from attention_jax import config
 from attention_jax.config import replace
-from attention_jax.config.models import NORMALISERS
+from attention_jax.config.models import NORMALIZERS
+from attention_jax.errors import InputError
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.models.multihead import MultiHeadAttention
 from attention_jax.models.text_classifier import TextClassifier
 from attention_jax.models.transformer import Transformer
-from attention_jax.models.vit import Vit
+from attention_jax.models.vit import ViT
 from attention_jax.ops.shared import repeat_for_beams
 
 TOKENS = np.array([[1, 2, 3, 4, 5, 6], [5, 4, 3, 2, 1, 1]], np.int32)
@@ -31,15 +32,17 @@ PARTS = {
 }
 MODELS = {
     "decoder-only": (
-        config.LanguageModel(num_layers=2, hidden_size=16, num_heads=HEADS, mlp_dim=12),
+        config.LanguageModelConfig(num_layers=2, hidden_size=16, num_heads=HEADS, mlp_dim=12),
         lambda options: (LanguageModel(options, 7), (TOKENS,)),
     ),
     "encoder-decoder": (
-        config.Transformer(2, 2, hidden_size=16, num_heads=HEADS, mlp_dim=12, norm="pre", position_embedding="rotary"),
+        config.TransformerConfig(
+            2, 2, hidden_size=16, num_heads=HEADS, mlp_dim=12, norm="pre", position_embedding="rotary"
+        ),
         lambda options: (Transformer(options, 7, 8), (TOKENS, LENGTHS, TARGET)),
     ),
     "image classifier": (
-        config.Vit(
+        config.ViTConfig(
             patch_size=2,
             hidden_size=16,
             num_heads=HEADS,
@@ -48,10 +51,12 @@ MODELS = {
             position_embedding="rotary",
             norm_epsilon=1e-5,
         ),
-        lambda options: (Vit(options, 3, 6), (IMAGES,)),
+        lambda options: (ViT(options, 3, 6), (IMAGES,)),
     ),
     "text classifier": (
-        config.TextClassifier(num_layers=2, hidden_size=16, num_heads=HEADS, mlp_dim=12, position_embedding="rotary"),
+        config.TextClassifierConfig(
+            num_layers=2, hidden_size=16, num_heads=HEADS, mlp_dim=12, position_embedding="rotary"
+        ),
         lambda options: (TextClassifier(options, 7, 3), (TOKENS, LENGTHS)),
     ),
 }
@@ -108,7 +113,7 @@ def logit(p, head, query, key):
     return CAP * np.tanh(query @ key / np.sqrt(width) / CAP)
 
 
-def normalised(p, head, logits):
+def normalized(p, head, logits):
     """With the sink that a head has learned, which takes its share of the softmax."""
     sink = np.exp(p["normaliser_sink"][head]) if "normaliser_sink" in p else 0.0
     return np.exp(logits) / (np.exp(logits).sum() + sink)
@@ -124,7 +129,7 @@ def attention(p, x, memory, allowed, turn):
         for q in range(len(x)):
             seen = [k for k in range(len(memory)) if allowed(q, k)]
             logits = [logit(p, head, turn(queries[q, head], q), turn(keys[k, group], k)) for k in seen]
-            weights = normalised(p, head, logits)
+            weights = normalized(p, head, logits)
             pooled[q, head] = sum(w * values[k, group] for w, k in zip(weights, seen))
     return linear(p["out"], pooled.reshape(len(x), -1) * sigmoid(linear(p["gate"], x)))
 
@@ -189,10 +194,10 @@ PARTED = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "score", "normaliser"), PARTED)
-def test_every_part_is_that_of_a_slow_transformer(kind, score, normaliser):
+@pytest.mark.parametrize(("kind", "score", "normalizer"), PARTED)
+def test_every_part_is_that_of_a_slow_transformer(kind, score, normalizer):
     options, make = MODELS[kind]
-    model, inputs = make(with_parts(options, score=score, normaliser=normaliser))
+    model, inputs = make(with_parts(options, score=score, normalizer=normalizer))
     params = made(model, inputs)
     got = jax.jit(lambda params: model.apply({"params": params}, *inputs)[0])(params)
     for row, example in enumerate(zip(*inputs)):
@@ -256,7 +261,7 @@ def stepped(kind, model, inputs):
         ({"mask": "window(1"}, "window"),
         ({"mask": "math:pi"}, "--model.mask .* math:pi"),
         ({"score": "soft_cap(1, 2, 3)"}, "soft_cap"),
-        ({"normaliser": "top_k"}, "--model.normaliser top_k"),
+        ({"normalizer": "top_k"}, "--model.normalizer top_k"),
         ({"head_pool": "math:pi"}, "--model.head-pool .* math:pi"),
         ({"head_pool": "local_linear(1, 2)"}, "local_linear"),
         ({"norm_layer": "math:sqrt"}, "--model.norm-layer .* sqrt"),
@@ -271,21 +276,21 @@ def test_what_does_not_fit_is_refused_when_the_model_is_made(kind, changed, word
 
 
 @pytest.mark.parametrize(
-    "name", [*(name for name in NORMALISERS if name != "top_k"), "top_k(2)", "entmax(1.3)", "softmax(0.0)"]
+    "name", [*(name for name in NORMALIZERS if name != "top_k"), "top_k(2)", "entmax(1.3)", "softmax(0.0)"]
 )
-def test_every_normaliser_has_heads_of_its_own_in_a_model(name):
+def test_every_normalizer_has_heads_of_its_own_in_a_model(name):
     """Shapes alone: what they compute is tested where they are defined."""
     options, make = MODELS["decoder-only"]
-    model, inputs = make(replace(options, normaliser=name))
+    model, inputs = make(replace(options, normalizer=name))
     (logits, _), params = jax.eval_shape(lambda: model.init_with_output(jax.random.key(0), *inputs))
     learned = [x.shape for path, x in jax.tree.leaves_with_path(params) if "normaliser" in jax.tree_util.keystr(path)]
     assert logits.shape == (2, 6, 7) and learned == [(HEADS,)] * (2 if name.startswith("learned") else 0)
 
 
 @pytest.mark.parametrize("name", ["learned_sink", "learned_sigmoid", "learned_entmax"])
-def test_what_a_normaliser_learns_has_a_gradient_in_every_head(name):
+def test_what_a_normalizer_learns_has_a_gradient_in_every_head(name):
     options, make = MODELS["decoder-only"]
-    model, inputs = make(replace(options, normaliser=name))
+    model, inputs = make(replace(options, normalizer=name))
     params = made(model, inputs)
     loss = lambda params: jnp.square(model.apply({"params": params}, *inputs)[0]).sum()
     gradient = jax.jit(jax.grad(loss))(params)
@@ -293,10 +298,10 @@ def test_what_a_normaliser_learns_has_a_gradient_in_every_head(name):
     assert len(found) == 2 and all(np.all(np.isfinite(x) & (x != 0)) for x in found)
 
 
-@pytest.mark.parametrize("normaliser", ["softmax", "sigmoid"])
-def test_a_head_that_pools_local_linearly_reproduces_linear_values(normaliser):
+@pytest.mark.parametrize("normalizer", ["softmax", "sigmoid"])
+def test_a_head_that_pools_local_linearly_reproduces_linear_values(normalizer):
     """With W_v = W_k every value is its key, so that a head returns its query: the output is x W_q W_o."""
-    heads = MultiHeadAttention(2, 8, head_pool="local_linear", normaliser=normaliser, use_bias=False, num_kv_heads=2)
+    heads = MultiHeadAttention(2, 8, head_pool="local_linear", normalizer=normalizer, use_bias=False, num_kv_heads=2)
     x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 24, 8)), jnp.float32)
     params = jax.jit(heads.init)(jax.random.key(0), x, x, x)["params"]
     params = params | {"value": params["key"]}
@@ -326,7 +331,7 @@ STEPPED = ["learned_entmax", "sigmoid(-1.0)", "relu", "top_k(2)", "stick_breakin
 
 
 @pytest.mark.parametrize("name", [*STEPPED[:1], *(pytest.param(n, marks=pytest.mark.slow) for n in STEPPED[1:])])
-def test_steps_with_other_normalisers_are_teacher_forcing(name):
+def test_steps_with_other_normalizers_are_teacher_forcing(name):
     """A cache holds entries that are not written yet, and those of other hypotheses: none of them may count."""
     options, make = MODELS["decoder-only"]
-    np.testing.assert_allclose(*stepped("decoder-only", *make(replace(options, normaliser=name))), atol=1e-5, rtol=1e-5)
+    np.testing.assert_allclose(*stepped("decoder-only", *make(replace(options, normalizer=name))), atol=1e-5, rtol=1e-5)

@@ -8,7 +8,7 @@ import pytest
 from attention_jax import config
 from attention_jax.models.pointer import PointerNetwork
 
-MODEL = PointerNetwork(config.PointerNetwork(hidden_size=4), 3)
+MODEL = PointerNetwork(config.PointerNetworkConfig(hidden_size=4), 3)
 DRAW = np.random.default_rng(0)
 INPUTS = jnp.asarray(DRAW.normal(size=(2, 5, 3)), jnp.float32)
 LENGTH, BEFORE = jnp.array([5, 3]), jnp.array([[0, 2, 1, 4], [0, 1, 2, 1]])

@@ -12,7 +12,7 @@ TOKENS = jax.random.randint(jax.random.key(1), (3, 12), 0, 7)
 
 
 def build(cell, **options):
-    model = RecurrentLanguageModel(config.RecurrentLanguageModel(cell, 4, **options), 7)
+    model = RecurrentLanguageModel(config.RecurrentLanguageModelConfig(cell, 4, **options), 7)
     return model, jax.jit(model.init)(jax.random.key(0), TOKENS)
 
 

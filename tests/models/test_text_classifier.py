@@ -4,8 +4,8 @@ import jax
 import numpy as np
 import pytest
 
-from attention_jax import InputError
-from attention_jax.config import TextClassifier
+from attention_jax.config import TextClassifierConfig
+from attention_jax.errors import InputError
 from attention_jax.models import text_classifier
 
 TOKENS = np.array([[3, 1, 4, 1, 5, 0], [2, 7, 0, 0, 0, 0]], np.int32)
@@ -14,7 +14,9 @@ LENGTH = np.array([5, 2], np.int32)
 
 @pytest.fixture(scope="module")
 def made():
-    model = text_classifier.TextClassifier(TextClassifier(num_layers=1, hidden_size=8, num_heads=2, mlp_dim=16), 9, 3)
+    model = text_classifier.TextClassifier(
+        TextClassifierConfig(num_layers=1, hidden_size=8, num_heads=2, mlp_dim=16), 9, 3
+    )
     params = jax.jit(model.init)(jax.random.key(0), TOKENS, LENGTH)["params"]
     return model, params
 
@@ -46,7 +48,7 @@ def test_padding_and_what_stands_in_it_change_nothing(made):
 
 
 def test_without_layers_a_weight_is_of_a_word_and_its_place_alone():
-    options = TextClassifier(num_layers=0, hidden_size=8, num_heads=2)
+    options = TextClassifierConfig(num_layers=0, hidden_size=8, num_heads=2)
     model = text_classifier.TextClassifier(options, 9, 3)
     (_, seen), made = jax.jit(lambda: model.init_with_output(jax.random.key(0), TOKENS, LENGTH, return_weights=True))()
     assert set(made["params"]) == {"embedding", "pool", "head"}
@@ -63,4 +65,4 @@ def test_its_parameters_are_as_many_as_derived_by_hand(made):
 
 def test_heads_divide_the_width():
     with pytest.raises(InputError, match="multiple of --model.num-heads"):
-        text_classifier.TextClassifier(TextClassifier(hidden_size=10, num_heads=4), 9, 3)
+        text_classifier.TextClassifier(TextClassifierConfig(hidden_size=10, num_heads=4), 9, 3)

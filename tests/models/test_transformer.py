@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention_jax import InputError, config
+from attention_jax import config
 from attention_jax.config import SCORES, replace
 from attention_jax.decode import beam_search
+from attention_jax.errors import InputError
 from attention_jax.models.blocks import AncestorMask, Block
 from attention_jax.models.named_scores import make_score, score_class
 from attention_jax.models.position_encodings import KINDS, added_positions
@@ -26,7 +27,7 @@ from attention_jax.ops.trees import pytree
 SOURCE = jnp.array([[3, 4, 5, 6, 7], [8, 9, 0, 0, 0]], jnp.int32)
 LENGTH = jnp.array([5, 2], jnp.int32)
 TARGET = jnp.array([[1, 5, 6, 7], [1, 9, 8, 2]], jnp.int32)
-SMALL = config.Transformer(
+SMALL = config.TransformerConfig(
     1, 1, hidden_size=8, num_heads=2, mlp_dim=12, dropout=0.3, attention_dropout=0.2, mlp_dropout=0.1, max_length=10
 )
 
@@ -62,7 +63,7 @@ def number(width, ffn, layers, cross):
 
 
 def made(source, target, encoder_layers, decoder_layers, width, heads, ffn, **options):
-    options = config.Transformer(encoder_layers, decoder_layers, width, heads, ffn, **options)
+    options = config.TransformerConfig(encoder_layers, decoder_layers, width, heads, ffn, **options)
     return Transformer(options, source, target)
 
 
@@ -280,7 +281,7 @@ def test_dropout_acts_in_training_only_and_its_rate_may_be_traced():
 
 
 @pytest.mark.slow
-def test_rematerialisation_changes_no_gradient():
+def test_rematerialization_changes_no_gradient():
     grads = []
     for remat in (False, True):
         model, params = built(remat=remat)
@@ -310,7 +311,7 @@ def test_tied_embeddings_are_the_output_layer():
     with pytest.raises(
         InputError, match="--model.tied-embeddings all needs one vocabulary for both languages, got 5 and 6"
     ):
-        Transformer(config.Transformer(tied_embeddings="all"), 5, 6)
+        Transformer(config.TransformerConfig(tied_embeddings="all"), 5, 6)
 
 
 def test_heads_divide_the_width_unless_their_widths_are_given():

@@ -8,32 +8,33 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention_jax import InputError, config
+from attention_jax import config
+from attention_jax.errors import InputError
 from attention_jax.models.encoder import Encoder
 from attention_jax.models.luong import Monotonic, Predictive
 from attention_jax.models.named_scores import ScaledGeneral
-from attention_jax.ops.normalisers import Softmax
+from attention_jax.ops.normalizers import Softmax
 from attention_jax.ops.scores import Dot
 
 SMALL = {"hidden_size": 6, "embed_size": 4, "readout_size": 4}
 ONE_WAY = {"bidirectional": "none", "decoder_init": "pass"}
 MODELS = {
-    "sutskever": config.Sutskever(**SMALL, readout="state", num_layers=2, cell="lstm", **ONE_WAY),
-    "sutskever-tanh": config.Sutskever(**SMALL, readout="tanh", readout_embedding=False),
-    "cho": config.Sutskever(**SMALL, context_input="every_step", readout="linear"),
-    "d2l": config.Bahdanau(**SMALL, num_layers=2, readout="state", **ONE_WAY),
-    "bahdanau": config.Bahdanau(**SMALL),
-    "bahdanau-lstm": config.Bahdanau(**SMALL, readout="linear", cell="lstm"),
-    "conditional-gru": config.ConditionalGru(**SMALL, decoder_init="mean", tied_embeddings=True, layer_norm=True),
-    "conditional-lstm": config.ConditionalGru(**SMALL, cell="lstm"),
-    "luong": config.Luong(**SMALL, input_feeding=False, num_layers=2),
-    "luong-feeding": config.Luong(**SMALL, score="dot", cell="lstm", num_layers=2, **ONE_WAY),
-    "luong-additive": config.Luong(**SMALL, score="additive"),
-    "location": config.Luong(**SMALL, score="location"),
-    "local-m": config.Luong(**SMALL, input_feeding=False, window="monotonic", window_size=1),
-    "local-p": config.Luong(**SMALL, window="predictive", window_size=2),
-    "gnmt": config.Gnmt(**SMALL, bidirectional="first", num_layers=3, cell="lstm", readout="linear"),
-    "gnmt-hidden": config.Gnmt(**SMALL, bidirectional="none", decoder_init="hidden", num_layers=2, cell="lstm"),
+    "sutskever": config.SutskeverConfig(**SMALL, readout="state", num_layers=2, cell="lstm", **ONE_WAY),
+    "sutskever-tanh": config.SutskeverConfig(**SMALL, readout="tanh", readout_embedding=False),
+    "cho": config.SutskeverConfig(**SMALL, context_input="every_step", readout="linear"),
+    "d2l": config.BahdanauConfig(**SMALL, num_layers=2, readout="state", **ONE_WAY),
+    "bahdanau": config.BahdanauConfig(**SMALL),
+    "bahdanau-lstm": config.BahdanauConfig(**SMALL, readout="linear", cell="lstm"),
+    "conditional-gru": config.ConditionalGRUConfig(**SMALL, decoder_init="mean", tied_embeddings=True, layer_norm=True),
+    "conditional-lstm": config.ConditionalGRUConfig(**SMALL, cell="lstm"),
+    "luong": config.LuongConfig(**SMALL, input_feeding=False, num_layers=2),
+    "luong-feeding": config.LuongConfig(**SMALL, score="dot", cell="lstm", num_layers=2, **ONE_WAY),
+    "luong-additive": config.LuongConfig(**SMALL, score="additive"),
+    "location": config.LuongConfig(**SMALL, score="location"),
+    "local-m": config.LuongConfig(**SMALL, input_feeding=False, window="monotonic", window_size=1),
+    "local-p": config.LuongConfig(**SMALL, window="predictive", window_size=2),
+    "gnmt": config.GNMTConfig(**SMALL, bidirectional="first", num_layers=3, cell="lstm", readout="linear"),
+    "gnmt-hidden": config.GNMTConfig(**SMALL, bidirectional="none", decoder_init="hidden", num_layers=2, cell="lstm"),
 }
 
 
@@ -67,7 +68,7 @@ def test_sizes_by_hand():
     # d2l's encoder-decoder with attention: 2 layers, embed = hidden = 256, vocabularies 184 and 201
     attention = 256 * 256 * 2 + 256
     want = 184 * 256 + 2 * gru(256, 256) + 201 * 256 + gru(512, 256) + gru(256, 256) + attention + 257 * 201
-    assert count(config.Bahdanau(256, 256, num_layers=2, readout="state", **ONE_WAY), 184, 201) == want
+    assert count(config.BahdanauConfig(256, 256, num_layers=2, readout="state", **ONE_WAY), 184, 201) == want
     # bentrevett's: bidirectional 512, embed 256, readout [state; context; embedding], vocabularies 7855 and 5893
     bridge, attention = 1024 * 512 + 512, 512 * 512 + 1024 * 512 + 512
     want = (
@@ -78,14 +79,14 @@ def test_sizes_by_hand():
         + gru(256 + 1024, 512)
         + (512 + 1024 + 256 + 1) * 5893
     )
-    assert count(config.Bahdanau(512, 256, readout="linear"), 7855, 5893) == want
+    assert count(config.BahdanauConfig(512, 256, readout="linear"), 7855, 5893) == want
 
 
 def test_a_decoder_that_starts_from_the_hidden_state_is_the_book_s(contract):
     """Its LSTM's cell is zero: "Deep Learning from Scratch 2", chapter 7, whose model is another implementation."""
     sizes = {"hidden_size": 6, "embed_size": 4, "cell": "lstm"}
-    ours = module(config.Sutskever(**sizes, bidirectional="none", decoder_init="hidden", readout="state"))
-    book = module(config.Seq2seq(**sizes))
+    ours = module(config.SutskeverConfig(**sizes, bidirectional="none", decoder_init="hidden", readout="state"))
+    book = module(config.Seq2seqConfig(**sizes))
     variables = contract.variables_of(ours)["params"]
     renamed = {{"stack_0": "layer"}.get(name, name): value for name, value in variables.items()}
     arguments = contract.SOURCE, contract.LENGTH, contract.TARGET
@@ -97,13 +98,13 @@ def test_a_decoder_that_starts_from_the_hidden_state_is_the_book_s(contract):
 
 
 RECURRENT = {
-    "bahdanau": config.Bahdanau(**SMALL, score="cosine", **ONE_WAY),
-    "conditional-gru": config.ConditionalGru(**SMALL, score="cosine", **ONE_WAY),
-    "luong": config.Luong(**SMALL, score="cosine", input_feeding=False, **ONE_WAY),
-    "luong-feeding": config.Luong(**SMALL, score="cosine", **ONE_WAY),
-    "gnmt": config.Gnmt(**SMALL, score="cosine", **ONE_WAY),
-    "book": config.AttentionSeq2seq(hidden_size=6, embed_size=4, score="cosine"),
-    "book-luong": config.LuongSeq2seq(hidden_size=6, embed_size=4, score="cosine"),
+    "bahdanau": config.BahdanauConfig(**SMALL, score="cosine", **ONE_WAY),
+    "conditional-gru": config.ConditionalGRUConfig(**SMALL, score="cosine", **ONE_WAY),
+    "luong": config.LuongConfig(**SMALL, score="cosine", input_feeding=False, **ONE_WAY),
+    "luong-feeding": config.LuongConfig(**SMALL, score="cosine", **ONE_WAY),
+    "gnmt": config.GNMTConfig(**SMALL, score="cosine", **ONE_WAY),
+    "book": config.AttentionSeq2seqConfig(hidden_size=6, embed_size=4, score="cosine"),
+    "book-luong": config.LuongSeq2seqConfig(hidden_size=6, embed_size=4, score="cosine"),
 }
 
 
@@ -130,20 +131,20 @@ def sparsemax(row):
     return np.where(np.isfinite(row), np.maximum(row - (sums[support - 1] - 1) / support, 0), 0)
 
 
-NORMALISED = {name: dataclasses.replace(options, score="general") for name, options in RECURRENT.items()}
-NORMALISED["local-m"] = config.Luong(**SMALL, window="monotonic", window_size=1)
-NORMALISED["convolutional"] = config.Convolutional(hidden_size=6, embed_size=4, num_layers=1)
+NORMALIZED = {name: dataclasses.replace(options, score="general") for name, options in RECURRENT.items()}
+NORMALIZED["local-m"] = config.LuongConfig(**SMALL, window="monotonic", window_size=1)
+NORMALIZED["convolutional"] = config.ConvolutionalConfig(hidden_size=6, embed_size=4, num_layers=1)
 
 
 @pytest.mark.parametrize(
     "name",
-    [name if name in ("luong-feeding", "book") else pytest.param(name, marks=pytest.mark.slow) for name in NORMALISED],
+    [name if name in ("luong-feeding", "book") else pytest.param(name, marks=pytest.mark.slow) for name in NORMALIZED],
 )
-def test_any_normaliser_weighs_the_source(name, contract):
+def test_any_normalizer_weighs_the_source(name, contract):
     """Of the same scores: a sparsemax does not change when they are shifted, so log softmax does as well as scores.
     One step, since later scores depend on what the first has read."""
     call = contract.SOURCE, contract.LENGTH, contract.TARGET[:, :1]
-    dense, sparse = (module(dataclasses.replace(NORMALISED[name], normaliser=n)) for n in ("softmax", "sparsemax"))
+    dense, sparse = (module(dataclasses.replace(NORMALIZED[name], normalizer=n)) for n in ("softmax", "sparsemax"))
     variables = contract.variables_of(dense)
     assert jax.tree.structure(variables) == jax.tree.structure(contract.variables_of(sparse))
     run = lambda model: jax.jit(functools.partial(model.apply, return_weights=True))(variables, *call)[1]
@@ -157,38 +158,38 @@ def test_any_normaliser_weighs_the_source(name, contract):
 @pytest.mark.parametrize(
     "options",
     [
-        config.Luong(**SMALL, normaliser="learned_entmax", **ONE_WAY),
-        pytest.param(config.Bahdanau(**SMALL, normaliser="learned_sink"), marks=pytest.mark.slow),
+        config.LuongConfig(**SMALL, normalizer="learned_entmax", **ONE_WAY),
+        pytest.param(config.BahdanauConfig(**SMALL, normalizer="learned_sink"), marks=pytest.mark.slow),
         pytest.param(
-            config.LuongSeq2seq(hidden_size=6, embed_size=4, normaliser="learned_sigmoid"), marks=pytest.mark.slow
+            config.LuongSeq2seqConfig(hidden_size=6, embed_size=4, normalizer="learned_sigmoid"), marks=pytest.mark.slow
         ),
         pytest.param(
-            config.Convolutional(hidden_size=6, embed_size=4, num_layers=2, normaliser="learned_sigmoid"),
+            config.ConvolutionalConfig(hidden_size=6, embed_size=4, num_layers=2, normalizer="learned_sigmoid"),
             marks=pytest.mark.slow,
         ),
     ],
     ids=lambda options: type(options).__name__,
 )
-def test_contract_of_a_normaliser_with_a_learned_number(options, contract):
+def test_contract_of_a_normalizer_with_a_learned_number(options, contract):
     contract.check(module(options))
     shapes = jax.eval_shape(
         module(options).init, jax.random.key(0), *(contract.SOURCE, contract.LENGTH, contract.TARGET)
     )
     learned = [x.shape for path, x in jax.tree.leaves_with_path(shapes) if "normaliser" in jax.tree_util.keystr(path)]
-    assert learned == [()] * (options.num_layers if isinstance(options, config.Convolutional) else 1)
+    assert learned == [()] * (options.num_layers if isinstance(options, config.ConvolutionalConfig) else 1)
 
 
-def test_a_normaliser_that_does_not_exist_is_refused(contract):
-    with pytest.raises(InputError, match="--model.normaliser.*sparsemax.*sparsmax"):
-        config.Bahdanau(**SMALL, normaliser="sparsmax")
-    with pytest.raises(InputError, match="--model.normaliser top_k"):
-        model = module(config.Luong(**SMALL, normaliser="top_k"))
+def test_a_normalizer_that_does_not_exist_is_refused(contract):
+    with pytest.raises(InputError, match="--model.normalizer.*sparsemax.*sparsmax"):
+        config.BahdanauConfig(**SMALL, normalizer="sparsmax")
+    with pytest.raises(InputError, match="--model.normalizer top_k"):
+        model = module(config.LuongConfig(**SMALL, normalizer="top_k"))
         jax.eval_shape(model.init, jax.random.key(0), contract.SOURCE, contract.LENGTH, contract.TARGET)
 
 
 def test_bahdanau_step_by_hand(contract):
     """One step in NumPy: alpha = softmax(v . tanh(W s + U h)), s' = GRU([y; c], s), logits from [s'; c; y]."""
-    model = module(config.Bahdanau(**SMALL, readout="linear"))
+    model = module(config.BahdanauConfig(**SMALL, readout="linear"))
     variables = contract.variables_of(model)
     p = jax.tree.map(np.asarray, variables["params"])
     memory = jax.tree.map(
@@ -216,7 +217,7 @@ def test_bahdanau_step_by_hand(contract):
 
 def test_input_feeding_by_hand(contract):
     """Two steps in NumPy: h_t = GRU([y; h~], h), alpha = softmax(h W h_s), h~ = tanh(W_c [h; c]) goes on."""
-    model = module(config.Luong(**SMALL))
+    model = module(config.LuongConfig(**SMALL))
     variables = contract.variables_of(model)
     p = jax.tree.map(np.asarray, variables["params"])
     encode = jax.jit(functools.partial(model.apply, method="encode"))
@@ -247,7 +248,7 @@ def test_scaled_general_is_general_over_the_root_of_the_width():
 
 def test_windows(contract):
     def weights(**options):
-        model = module(config.Luong(**SMALL, input_feeding=False, **options))
+        model = module(config.LuongConfig(**SMALL, input_feeding=False, **options))
         call = jax.jit(lambda *a: model.apply(*a, return_weights=True))
         _, intermediates = call(contract.variables_of(model), contract.SOURCE, contract.LENGTH, contract.TARGET)
         return np.asarray(intermediates["cross_attention"][:, 0, 0])  # [B, T, S]
@@ -257,7 +258,7 @@ def test_windows(contract):
     assert (monotonic[:, distance > 1] == 0).all() and (monotonic[0][distance <= 1] > 0).all()
     np.testing.assert_allclose(monotonic[0].sum(-1), 1, atol=1e-6)
     predictive = weights(window="predictive", window_size=2)
-    assert (predictive.sum(-1) < 1).all() and (predictive.sum(-1) > 0.1).all()  # the Gaussian is not renormalised
+    assert (predictive.sum(-1) < 1).all() and (predictive.sum(-1) > 0.1).all()  # the Gaussian is not renormalized
 
 
 def carried(scan):
@@ -306,12 +307,12 @@ def test_dropout_acts_in_training_only_and_everywhere_it_is_asked_for(contract):
 @pytest.mark.parametrize(
     "options, message",
     [
-        (config.Bahdanau(decoder_init="pass"), "use decoder_init dense or mean"),
-        (config.Bahdanau(decoder_init="hidden"), "use decoder_init dense or mean"),
-        (config.Bahdanau(score="dot"), "use general"),
-        (config.Bahdanau(tied_embeddings=True, readout="state"), "readout_size equal to embed_size"),
-        (config.ConditionalGru(num_layers=2), "has one layer"),
-        (config.Sutskever(memory_dropout=0.5), "start from the mean"),
+        (config.BahdanauConfig(decoder_init="pass"), "use decoder_init dense or mean"),
+        (config.BahdanauConfig(decoder_init="hidden"), "use decoder_init dense or mean"),
+        (config.BahdanauConfig(score="dot"), "use general"),
+        (config.BahdanauConfig(tied_embeddings=True, readout="state"), "readout_size equal to embed_size"),
+        (config.ConditionalGRUConfig(num_layers=2), "has one layer"),
+        (config.SutskeverConfig(memory_dropout=0.5), "start from the mean"),
     ],
 )
 def test_impossible_combinations_are_named(options, message):
@@ -328,20 +329,20 @@ def test_local_windows_are_their_formulas():
     length, time, place = np.array([9, 6]), np.array([4, 1]), np.arange(9)[None]
     exponent = np.exp(np.einsum("bsf,bf->bs", key, query))
 
-    def softmax(centre):
-        allowed = (place < length[:, None]) & (np.abs(place - centre) <= reach)
+    def softmax(center):
+        allowed = (place < length[:, None]) & (np.abs(place - center) <= reach)
         return exponent * allowed / (exponent * allowed).sum(1, keepdims=True)
 
     parts = Dot(), jnp.asarray(key), jnp.asarray(length), None, Softmax()
     found = Monotonic(*parts, reach)(jnp.asarray(query), jnp.asarray(time))
     np.testing.assert_allclose(found, softmax(time[:, None]), atol=1e-6)
-    centre = length[:, None] / (1 + np.exp(-np.tanh(query @ kernel) @ vector))
+    center = length[:, None] / (1 + np.exp(-np.tanh(query @ kernel) @ vector))
     found = Predictive(*parts, reach, jnp.asarray(kernel), jnp.asarray(vector))(jnp.asarray(query), None)
-    np.testing.assert_allclose(found, softmax(centre) * np.exp(-((place - centre) ** 2) / 2), atol=1e-6)
+    np.testing.assert_allclose(found, softmax(center) * np.exp(-((place - center) ** 2) / 2), atol=1e-6)
 
 
 def test_the_window_moves_with_input_feeding_too(contract):
-    model = module(config.Luong(**SMALL, window="monotonic", window_size=1))
+    model = module(config.LuongConfig(**SMALL, window="monotonic", window_size=1))
     call = jax.jit(functools.partial(model.apply, return_weights=True))
     _, found = call(contract.variables_of(model), contract.SOURCE, contract.LENGTH, contract.TARGET)
     weights = np.asarray(found["cross_attention"][0, 0, 0])  # [T, S]
@@ -351,7 +352,7 @@ def test_the_window_moves_with_input_feeding_too(contract):
 
 def test_the_top_layer_of_the_decoder_asks_the_source(contract):
     """The first weights depend on the first state of the top layer alone. One program."""
-    model = module(config.Bahdanau(**SMALL, num_layers=2))
+    model = module(config.BahdanauConfig(**SMALL, num_layers=2))
     params = contract.variables_of(model)["params"]
     call = jax.jit(functools.partial(model.apply, return_weights=True))
 

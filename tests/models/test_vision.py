@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention_jax import InputError
-from attention_jax.config import VIT_SIZES, Cct, ResNet, Vit, import_object
+from attention_jax.config import VIT_SIZES, CCTConfig, ResNetConfig, ViTConfig, import_object
+from attention_jax.errors import InputError
 from attention_jax.models.blocks import Block, FeedForward
 from attention_jax.models.resnet import as_product
 from attention_jax.models.stem import ConvolutionalStem
@@ -24,7 +24,7 @@ from attention_jax.models.vit import (
     with_shifts,
 )
 
-SMALL = Vit(patch_size=4, hidden_size=16, mlp_dim=32, num_layers=2, num_heads=2)
+SMALL = ViTConfig(patch_size=4, hidden_size=16, mlp_dim=32, num_layers=2, num_heads=2)
 
 
 def build_model(options, classes, size):
@@ -88,7 +88,7 @@ def test_shifted_patches_cost_a_wider_embedding_and_its_norm():
         counted(replace(SMALL, patch_size=1, stem="shifted"), 5, 8, 3)
 
 
-def test_the_convolutional_stem_is_strided_convolutions_normalised_and_rectified():
+def test_the_convolutional_stem_is_strided_convolutions_normalized_and_rectified():
     """By NumPy and XLA's own convolution: halving, groups of 8 channels with mean 0 and variance 1, ReLU, a map."""
     stem = ConvolutionalStem(4, 16, jnp.float32)
     images = jax.random.normal(jax.random.key(0), (2, 12, 12, 3))
@@ -121,20 +121,20 @@ PAPER = [("S", 16, 22_050_664), ("B", 16, 86_567_656), ("L", 16, 304_326_632), (
 def test_parameter_counts_of_the_paper(size, patch, parameters):
     """Table 1 of Dosovitskiy et al. has 86M, 307M and 632M; these are the exact numbers at 224 pixels and 1,000
     classes."""
-    assert counted(Vit(patch_size=patch, **VIT_SIZES[size]), 1000, 224, 3) == parameters
+    assert counted(ViTConfig(patch_size=patch, **VIT_SIZES[size]), 1000, 224, 3) == parameters
 
 
 def test_parameter_count_of_d2l_vit():
     d, mlp, tokens = 512, 2048, 36 + 1
     layer = 4 * d * d + 4 * d + d * mlp + mlp + mlp * d + d  # no biases in the attention
-    config = Vit(patch_size=16, hidden_size=d, mlp_dim=mlp, num_layers=2, num_heads=8, use_bias=False)
+    config = ViTConfig(patch_size=16, hidden_size=d, mlp_dim=mlp, num_layers=2, num_heads=8, use_bias=False)
     assert counted(config, 10, 96, 1) == (256 * d + d) + d + tokens * d + 2 * layer + 2 * d + d * 10 + 10
 
 
 def test_parameter_count_of_cct_2_3x2():
     """0.284 M in Hassani et al. 2021, table 2; their code has 283,723. Ours has biases for query, key and value in both
     layers, and lacks the bias of the pool's score, which softmax cancels."""
-    assert counted(Cct(), 10, 32, 3) == 283_723 + 2 * 3 * 128 - 1
+    assert counted(CCTConfig(), 10, 32, 3) == 283_723 + 2 * 3 * 128 - 1
 
 
 def test_parameter_count_of_resnet():
@@ -143,7 +143,7 @@ def test_parameter_count_of_resnet():
     )
     widths = (64, 128, 256, 512)
     want = 9 * 1 * 64 + 128 + sum(stage(a, b) for a, b in zip((64, *widths), widths)) + 512 * 10 + 10
-    assert counted(ResNet(), 10, 28, 1) == want
+    assert counted(ResNetConfig(), 10, 28, 1) == want
 
 
 @pytest.mark.parametrize(("height", "width"), [(8, 12), (10, 10)])
@@ -151,12 +151,12 @@ def test_images_that_cannot_be_cut_are_named(height, width):
     with pytest.raises(InputError, match=f"patch size, 4 pixels, got {height} x {width}"):
         patches(jnp.zeros((1, height, width, 3)), 4)
     with pytest.raises(InputError, match="multiple of --model.num-heads, got 16 and 3"):
-        build_model(Vit(hidden_size=16, num_heads=3), 2, 8)
+        build_model(ViTConfig(hidden_size=16, num_heads=3), 2, 8)
 
 
 def test_channels_that_make_no_groups_are_named():
     with pytest.raises(InputError, match="multiples of --model.num-groups 16, got .20, 40."):
-        build_model(ResNet(widths=(20, 40)), 10, 28)
+        build_model(ResNetConfig(widths=(20, 40)), 10, 28)
     stem = ConvolutionalStem(16, 48, jnp.float32)
     with pytest.raises(InputError, match="must be a multiple of 64, got 48"):
         jax.eval_shape(stem.init, jax.random.key(0), jnp.zeros((1, 32, 32, 3)))
@@ -177,8 +177,8 @@ def test_the_last_layer_is_the_one_that_is_skipped_most_often_though_it_be_the_o
         replace(SMALL, pool="mean", position_embedding="sinusoidal"),
         replace(SMALL, pool="attention", position_embedding="rotary"),
         replace(SMALL, position_embedding="none", use_bias=False),
-        Cct(hidden_size=16, mlp_dim=16),
-        ResNet(widths=(16, 32), blocks_per_stage=1, num_groups=4),
+        CCTConfig(hidden_size=16, mlp_dim=16),
+        ResNetConfig(widths=(16, 32), blocks_per_stage=1, num_groups=4),
     ],
 )
 def test_looking_changes_nothing_and_every_parameter_learns(config):
@@ -228,7 +228,7 @@ def test_interpolated_positions_take_larger_images():
     np.testing.assert_allclose(interpolate(table, 3), table)
     got = interpolate(table, 6)[:, 0].reshape(6, 6)
     np.testing.assert_allclose(got[2:4, 2:4], [[3.0, 3.5], [4.5, 5.0]], atol=1e-5)  # inside the plane stays a plane
-    for config in (SMALL, Cct(hidden_size=16, mlp_dim=16)):
+    for config in (SMALL, CCTConfig(hidden_size=16, mlp_dim=16)):
         model, params, x = made(config)
         assert quick(model.apply)(params, jnp.ones((1, 16, 16, 3)))[0].shape == (1, 5)
 

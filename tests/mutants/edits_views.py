@@ -42,7 +42,7 @@ MUTANTS = (
         "attention_jax/views/vision.py",
         "best = np.argsort(-probabilities, axis=1)[:, :3]",
         "best = np.argsort(probabilities, axis=1)[:, :3]",
-        ("tests/tasks/test_vision.py", "tests/test_packed.py", "tests/test_own_data.py", "tests/test_saved_run.py"),
+        ("tests/tasks/test_vision.py", "tests/runs/test_pack.py", "tests/test_own_data.py", "tests/runs/test_saved.py"),
     ),
     Mutant(
         "channels-normalized-by-mean-for-deviation",

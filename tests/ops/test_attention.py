@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention_jax import InputError
+from attention_jax.errors import InputError
 from attention_jax.ops import attention
 from attention_jax.ops.attention import attention_weights, masked_softmax
 from attention_jax.ops.biases import ALiBi
 from attention_jax.ops.heads import attend_heads
 from attention_jax.ops.masks import causal, dense, lengths, window
-from attention_jax.ops.normalisers import Softmax
+from attention_jax.ops.normalizers import Softmax
 from attention_jax.ops.scores import Additive, Constant, Dot, Gaussian, NegativeSquaredDistance
 
 IMPLEMENTATIONS = ("plain", "fused")
@@ -242,7 +242,7 @@ def test_a_score_bias_or_mask_of_the_wrong_shape_is_refused_instead_of_broadcast
         (lambda q, k, v: attention.attend(q[:, :2], k[:, :3], v), "of one width"),
         (lambda q, k, v: attention.attend(q, k, v.astype(int)), "convert integers"),
         (lambda q, k, v: attend_heads(*heads(q, k, v), mask=causal), r"causal\(\)"),
-        (lambda q, k, v: attend_heads(*heads(q, k, v), normalise=Softmax), r"Softmax\(\)"),
+        (lambda q, k, v: attend_heads(*heads(q, k, v), normalizer=Softmax), r"Softmax\(\)"),
         (lambda q, k, v: attend_heads(*heads(q, k, v), mask=jnp.ones((5, 8), bool)), "dense"),
     ],
 )

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention_jax import InputError
+from attention_jax.errors import InputError
 from attention_jax.ops.biases import ALiBi, Location, ShawBias, T5Bias, TransformerXLBias
 
 Q, K, D = 5, 300, 4

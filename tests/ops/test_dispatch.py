@@ -8,15 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention_jax import InputError
+from attention_jax.errors import InputError
 from attention_jax.ops import attention, dispatch, scores
 from attention_jax.ops.attention import _plain, attend
 from attention_jax.ops.biases import ALiBi
-from attention_jax.ops.derivatives import in_blocks
+from attention_jax.ops.blockwise.derivatives import in_blocks
+from attention_jax.ops.blockwise.score_blocks import Blocks, Inputs
 from attention_jax.ops.dispatch import PLATFORMS, choose, choose_blocks, pair_cost
 from attention_jax.ops.masks import causal
-from attention_jax.ops.normalisers import Sigmoid, Softmax, Sparsemax, StickBreaking, TopK
-from attention_jax.ops.score_blocks import Blocks, Inputs
+from attention_jax.ops.normalizers import Sigmoid, Softmax, Sparsemax, StickBreaking, TopK
 
 SCALED_DOT = scores.ScaledDot()
 ADDITIVE = scores.Additive.init(jax.random.key(0), 8, 8, 128)
@@ -134,8 +134,8 @@ def test_the_cost_of_your_own_score_is_read_off_its_trace():
     assert pair_cost(absolute, jnp.ones((5, 8)), jnp.ones((5, 8))) == 8
 
 
-@pytest.mark.parametrize("normalise", [Softmax(), Softmax(0.0), Sparsemax(), Sigmoid(), TopK(4), StickBreaking(), abs])
-def test_kernels_are_chosen_for_the_softmax_alone(monkeypatch, normalise):
+@pytest.mark.parametrize("normalizer", [Softmax(), Softmax(0.0), Sparsemax(), Sigmoid(), TopK(4), StickBreaking(), abs])
+def test_kernels_are_chosen_for_the_softmax_alone(monkeypatch, normalizer):
     """Even those that refuse no score, mask or shape: they would compute the softmax instead."""
     accepting = types.SimpleNamespace(unsupported_reason=lambda *call: None)
     monkeypatch.setattr(dispatch, "KERNELS", {"cuda": ("cudnn", accepting), "tpu": ("flash", accepting)})
@@ -145,12 +145,12 @@ def test_kernels_are_chosen_for_the_softmax_alone(monkeypatch, normalise):
     monkeypatch.setattr(attention, "choose", spied)
     x = jax.ShapeDtypeStruct((1024, 64), jnp.bfloat16)
     call = lambda implementation: jax.eval_shape(
-        lambda x: attend(x, x, x, normalise=normalise, implementation=implementation), x
+        lambda x: attend(x, x, x, normalizer=normalizer, implementation=implementation), x
     )
     call(None)
-    alone = normalise == Softmax()
+    alone = normalizer == Softmax()
     assert {found[0]["cuda"], found[0]["tpu"]} == ({"cudnn", "flash"} if alone else {"fused"})
-    for kernel in ("cudnn", "flash", "resident", "linear"):
+    for kernel in ("cudnn", "flash", "linear"):
         if alone:
             call(kernel)
         else:

@@ -34,7 +34,7 @@ def test_gradient_passes_where_the_value_passes():
 
 
 def test_draws_look_independent():
-    """Of one another, of their neighbours in each direction, and between keys: correlations are within 4 / sqrt(n)."""
+    """Of one another, of their neighbors in each direction, and between keys: correlations are within 4 / sqrt(n)."""
     drawn = [np.asarray(dropout(x, 0.5, jax.random.key(seed))) - 1 for seed in range(4)]
     for one in drawn:
         for shift, axis in ((1, 0), (1, 1), (2, 1), (64, 1)):

@@ -13,7 +13,7 @@ from attention_jax.ops.masks import dense
 DRAW = np.random.default_rng(0)
 QUERY, KEY, VALUE = (jnp.asarray(DRAW.normal(size=shape), jnp.float32) for shape in ((9, 4), (7, 4), (7, 3)))
 ADJACENCY = DRAW.random((9, 7)) < 0.4
-ADJACENCY[3] = False  # a node without neighbours
+ADJACENCY[3] = False  # a node without neighbors
 EDGES = jnp.asarray(DRAW.permutation(np.argwhere(ADJACENCY)), jnp.int32)
 SCORES = {
     "LeakySum": scores.LeakySum.init(jax.random.key(1), 4, 4),

@@ -5,10 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention_jax import InputError, attend, attend_heads, lengths, segments, window
+from attention_jax import attend, attend_heads, lengths, segments, window
 from attention_jax.decode import sample, truncated
+from attention_jax.errors import InputError
 from attention_jax.ops.kernel_regression import local_widths
-from attention_jax.ops.normalisers import CompactKernel, Normmax, StudentKernel
+from attention_jax.ops.normalizers import CompactKernel, Normmax, StudentKernel
 from attention_jax.ops.scores import Cosine, Gaussian, NegativeSquaredDistance
 
 BLOCKS = {"implementation": "fused", "block_q": 2, "block_k": 4}
@@ -27,7 +28,7 @@ def test_normmax_has_a_gradient_for_every_alpha(call):
 
         @jax.jit
         def total(query, alpha):
-            return (attend(query, x, x, normalise=Normmax(alpha), **call) * direction).sum()
+            return (attend(query, x, x, normalizer=Normmax(alpha), **call) * direction).sum()
 
         slopes = jax.jit(jax.grad(total, argnums=(0, 1)))
         for alpha in map(jnp.float64, (1.5, 2.0, 2.5, 3.0)):
@@ -38,18 +39,18 @@ def test_normmax_has_a_gradient_for_every_alpha(call):
             assert float(at) == pytest.approx(float(numeric), rel=1e-4)
 
 
-@pytest.mark.parametrize("normalise", [StudentKernel(6.0), CompactKernel(3)])
-def test_weights_before_division_may_leave_the_range_of_float16(normalise):
+@pytest.mark.parametrize("normalizer", [StudentKernel(6.0), CompactKernel(3)])
+def test_weights_before_division_may_leave_the_range_of_float16(normalizer):
     x = normal(8, 4).astype(jnp.float16)
     key, value = x + jnp.float16(6), normal(8, 1, seed=1).astype(jnp.float16)
-    call = {"score": NegativeSquaredDistance(), "normalise": normalise}
-    if isinstance(normalise, CompactKernel):
-        call, key = {"normalise": normalise}, 9 * x
+    call = {"score": NegativeSquaredDistance(), "normalizer": normalizer}
+    if isinstance(normalizer, CompactKernel):
+        call, key = {"normalizer": normalizer}, 9 * x
     exact = attend(*(y.astype(jnp.float32) for y in (x, key, value)), implementation="plain", **call)
     np.testing.assert_allclose(attend(x, key, value, **call, **BLOCKS), exact, atol=4e-3)
 
 
-def test_a_score_in_bfloat16_is_normalised_in_float32():
+def test_a_score_in_bfloat16_is_normalized_in_float32():
     query, key, value = (normal(16, 8, seed=seed).astype(jnp.bfloat16) for seed in range(3))
     logits = normal(16, 16).astype(jnp.bfloat16)
     score = jax.tree_util.Partial(lambda logits, query, key: logits, logits)

@@ -23,7 +23,7 @@ def test_settled_gates_are_ends_where_it_is_decided():
 
 
 def test_the_penalty_closes_a_gate_that_nothing_needs_and_no_other():
-    """Minimise 4 (1 - gate_0)^2 and 0.2 for each open gate: gate 0 is worth its price, gate 1 is not."""
+    """Minimize 4 (1 - gate_0)^2 and 0.2 for each open gate: gate 0 is worth its price, gate 1 is not."""
 
     def loss(log_alpha, rng):
         return 4.0 * (1.0 - draw_gates(rng, log_alpha)[0]) ** 2 + 0.2 * open_probability(log_alpha).sum()
@@ -31,5 +31,5 @@ def test_the_penalty_closes_a_gate_that_nothing_needs_and_no_other():
     def step(log_alpha, rng):
         return log_alpha - 2.0 * jax.grad(loss)(log_alpha, rng), None
 
-    learnt, _ = jax.lax.scan(step, jnp.array([2.0, 2.0]), jax.random.split(jax.random.key(1), 400))
-    assert settled_gates(learnt).tolist() == [1.0, 0.0]
+    learned, _ = jax.lax.scan(step, jnp.array([2.0, 2.0]), jax.random.split(jax.random.key(1), 400))
+    assert settled_gates(learned).tolist() == [1.0, 0.0]

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from attention_jax.ops import kernel_regression as nw
-from attention_jax.ops.scores import Boxcar, Constant, Epanechikov, Gaussian
+from attention_jax.ops.scores import Boxcar, Constant, Gaussian, Triangular
 
 RNG = np.random.default_rng(0)
 X, Y, QUERY = (jnp.asarray(RNG.normal(size=shape), jnp.float32) for shape in ((12, 2), (12, 3), (5, 2)))
 KERNELS = {
     "gaussian": (Gaussian(0.7), lambda d: np.exp(-(d**2) / (2 * 0.7**2))),
     "boxcar": (Boxcar(1.5), lambda d: float(d < 1.5)),
-    "epanechikov": (Epanechikov(1.5), lambda d: max(0.0, 1 - d / 1.5)),
+    "epanechikov": (Triangular(1.5), lambda d: max(0.0, 1 - d / 1.5)),
     "constant": (Constant(), lambda d: 1.0),
 }
 
@@ -27,9 +27,9 @@ def test_is_the_weighted_mean(name):
         np.testing.assert_allclose(estimate, expected, atol=1e-5)
 
 
-def test_a_query_without_neighbours_is_zero_and_says_so():
+def test_a_query_without_neighbors_is_zero_and_says_so():
     far = jnp.full((1, 2), 50.0)
-    assert int(nw.neighbours(far, X, Boxcar(1.0))[0]) == 0
+    assert int(nw.neighbors(far, X, Boxcar(1.0))[0]) == 0
     np.testing.assert_array_equal(nw.nadaraya_watson(far, X, Y, Boxcar(1.0)), np.zeros((1, 3)))
 
 
@@ -41,7 +41,7 @@ def test_leave_one_out_is_the_loop():
     np.testing.assert_allclose(jax.jit(nw.leave_one_out)(X, Y, Gaussian(0.5)), np.mean(errors), rtol=1e-5)
 
 
-def test_the_learned_width_is_better_than_its_neighbours():
+def test_the_learned_width_is_better_than_its_neighbors():
     x = jnp.linspace(0.0, 5.0, 40)[:, None]
     y = 2 * jnp.sin(x) + x + 0.5 * jax.random.normal(jax.random.key(0), x.shape)
     width = nw.learn_width(x, y)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention_jax import InputError
+from attention_jax.errors import InputError
 from attention_jax.ops import linear
 from attention_jax.ops.attention import attend
 from attention_jax.ops.biases import ALiBi

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from attention_jax import InputError
+from attention_jax.errors import InputError
 from attention_jax.ops.masks import causal, dense, lengths, segments, window
 
 Q, K = 6, 9

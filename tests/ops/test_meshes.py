@@ -44,14 +44,15 @@ from attention_jax import (
     window,
 )
 from attention_jax.decode import beam_search, greedy, sample
-from attention_jax.ops import bptt, cells, lattice, linear, norm
-from attention_jax.ops.deferred import DeferredWeight, deferred_scan
+from attention_jax.ops import lattice, linear, norm
 from attention_jax.ops.delta import chunked_delta, recurrent_delta
 from attention_jax.ops.kernel_regression import learn_width
 from attention_jax.ops.losses import linear_cross_entropy
 from attention_jax.ops.pooling import LocalLinear, Moments
+from attention_jax.ops.recurrent import bptt, cells
+from attention_jax.ops.recurrent.deferred import DeferredWeight, deferred_scan
 from attention_jax.ops.retention import chunked_retention, quadratic_retention, recurrent_retention
-from attention_jax.ops.rollout import rollout
+from attention_jax.views.pictures import rollout
 
 T, D = 12, 4
 BATCH = PartitionSpec("d")
@@ -62,26 +63,26 @@ def normal(*shape, seed=0):
 
 
 def rules():
-    """{name: arguments of `attend`}; scores, biases and normalisers have gradients, sums over the devices."""
+    """{name: arguments of `attend`}; scores, biases and normalizers have gradients, sums over the devices."""
     additive = Additive(normal(D, 3, seed=2), normal(D, 3, seed=3), normal(3, seed=4))
     return {
         "causal": {"mask": causal(), "implementation": "fused", "block_q": 4, "block_k": 4},
-        "sparsemax": {"normalise": Sparsemax(), "score": Gaussian(jnp.float32(1.2)), "mask": causal()},
+        "sparsemax": {"normalizer": Sparsemax(), "score": Gaussian(jnp.float32(1.2)), "mask": causal()},
         "softmax": {"mask": causal() & lengths(9), "score": additive},
         "constant": {"score": Constant(), "bias": ALiBi(jnp.float32(0.3))},
-        "sink": {"normalise": Softmax(jnp.float32(0.4)), "mask": causal() & window(3)},
-        "sigmoid": {"normalise": Sigmoid(jnp.float32(-0.5)), "bias": ShawBias(normal(7, D, seed=5))},
-        "student": {"normalise": StudentKernel(jnp.float32(1.5)), "score": NegativeSquaredDistance()},
-        "entmax": {"normalise": Entmax(jnp.float32(1.4))},
-        "normmax": {"normalise": Normmax(jnp.float32(2.0)), "mask": dense(jnp.tril(jnp.ones((T, T), bool)))},
-        "budget": {"normalise": Budget(2), "mask": segments(jnp.arange(T) // 5, jnp.arange(T) // 5)},
-        "top-k": {"normalise": TopK(3), "mask": causal()},
-        "stick-breaking": {"normalise": StickBreaking(), "mask": causal()},
-        "constant, stick-breaking": {"normalise": StickBreaking(), "score": Constant()},
+        "sink": {"normalizer": Softmax(jnp.float32(0.4)), "mask": causal() & window(3)},
+        "sigmoid": {"normalizer": Sigmoid(jnp.float32(-0.5)), "bias": ShawBias(normal(7, D, seed=5))},
+        "student": {"normalizer": StudentKernel(jnp.float32(1.5)), "score": NegativeSquaredDistance()},
+        "entmax": {"normalizer": Entmax(jnp.float32(1.4))},
+        "normmax": {"normalizer": Normmax(jnp.float32(2.0)), "mask": dense(jnp.tril(jnp.ones((T, T), bool)))},
+        "budget": {"normalizer": Budget(2), "mask": segments(jnp.arange(T) // 5, jnp.arange(T) // 5)},
+        "top-k": {"normalizer": TopK(3), "mask": causal()},
+        "stick-breaking": {"normalizer": StickBreaking(), "mask": causal()},
+        "constant, stick-breaking": {"normalizer": StickBreaking(), "score": Constant()},
         "dropout": {"dropout": 0.3, "rng": jax.random.key(1)},
         "moments": {"pool": Moments(), "mask": causal()},
-        "moments, entmax": {"pool": Moments(), "normalise": Entmax(jnp.float32(1.4))},
-        "moments, stick-breaking": {"pool": Moments(), "normalise": StickBreaking(), "mask": causal()},
+        "moments, entmax": {"pool": Moments(), "normalizer": Entmax(jnp.float32(1.4))},
+        "moments, stick-breaking": {"pool": Moments(), "normalizer": StickBreaking(), "mask": causal()},
         "local linear": {"pool": LocalLinear(), "mask": causal()},
         "linear": {"score": linear.Elu(), "mask": causal(), "implementation": "linear"},
     }
@@ -90,7 +91,7 @@ def rules():
 def attention(name):
     """Values of both implementations for x [B, T, D] and the floating leaves of the rules."""
     call = rules()[name]
-    found = {part: call.pop(part) for part in ("score", "bias", "normalise") if part in call}
+    found = {part: call.pop(part) for part in ("score", "bias", "normalizer") if part in call}
     leaves, structure = jax.tree.flatten(found)
     blocks = {"implementation": "fused", "block_q": 4, "block_k": 4}
 
@@ -239,7 +240,7 @@ def sequence_parallel(name):
     """Values and gradients of `attend_sharded` inside a `shard_map` with its checks, against `attend`."""
     auto, _ = meshes()
     call = rules()[name]
-    found = {part: call.pop(part) for part in ("score", "bias", "normalise") if part in call}
+    found = {part: call.pop(part) for part in ("score", "bias", "normalizer") if part in call}
     leaves, structure = jax.tree.flatten(found)
     total = lambda attend, x, leaves: (attend(x, x, x, **jax.tree.unflatten(structure, leaves), **call) ** 3).sum()
     gradients = lambda attend: jax.grad(partial(total, attend), argnums=(0, 1))

@@ -2,7 +2,7 @@
 
 import jax.numpy as jnp
 
-from attention_jax.ops.metrics import token_accuracy
+from attention_jax.ops.losses import token_accuracy
 
 predicted = jnp.array([[1, 2, 3], [4, 5, 6], [7, 8, 9]])
 targets = jnp.array([[1, 2, 3], [4, 0, 6], [7, 8, 0]])

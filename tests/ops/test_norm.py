@@ -1,4 +1,4 @@
-"""Layer normalisation against flax's, forward and backward."""
+"""Layer normalization against flax's, forward and backward."""
 
 import flax.linen as nn
 import jax

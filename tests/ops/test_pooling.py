@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention_jax import InputError
+from attention_jax.errors import InputError
 from attention_jax.ops.attention import attend, attention_weights
 from attention_jax.ops.heads import attend_heads
 from attention_jax.ops.masks import causal, lengths
-from attention_jax.ops.normalisers import CompactKernel, Entmax, Sigmoid, Softmax
+from attention_jax.ops.normalizers import CompactKernel, Entmax, Sigmoid, Softmax
 from attention_jax.ops.pooling import LocalLinear, LogMixture, Moments
 from attention_jax.ops.scores import Gaussian, NegativeSquaredDistance
 
@@ -22,15 +22,15 @@ def data(queries=7, keys=40, width=2, dtype=np.float64):
     return draw.uniform(-0.8, 0.8, (queries, width)).astype(dtype) + 5, key, draw.standard_normal((keys, 3))
 
 
-NORMALISERS = {"softmax": Softmax(), "sigmoid": Sigmoid(), "entmax": Entmax(1.5), "compact": CompactKernel(1)}
+NORMALIZERS = {"softmax": Softmax(), "sigmoid": Sigmoid(), "entmax": Entmax(1.5), "compact": CompactKernel(1)}
 
 
 @pytest.mark.parametrize("implementation", ["plain", "fused"])
-@pytest.mark.parametrize("name", NORMALISERS)
+@pytest.mark.parametrize("name", NORMALIZERS)
 def test_local_linear_regression_solves_the_normal_equations(name, implementation):
     with jax.enable_x64(True):
         query, key, value = (jnp.asarray(x) for x in data())
-        call = {"score": Gaussian(0.5), "normalise": NORMALISERS[name], "mask": lengths(35)}
+        call = {"score": Gaussian(0.5), "normalizer": NORMALIZERS[name], "mask": lengths(35)}
         ridge = 1e-3
         more = {"pool": LocalLinear(ridge), "implementation": implementation, "block_k": 16}
         both = jax.jit(lambda q, k, v: (attend(q, k, v, **call, **more), attention_weights(q, k, **call)))
@@ -48,8 +48,8 @@ def test_a_linear_function_is_reproduced_at_the_boundary_too_and_has_its_slope()
     with jax.enable_x64(True):
         x = jnp.sort(jax.random.uniform(jax.random.key(0), (50, 1), minval=0, maxval=1), axis=0)
         ends = jnp.array([[0.0], [0.3], [1.0]])
-        for score, normalise in ((Gaussian(0.2), Softmax()), (NegativeSquaredDistance(), CompactKernel(1))):
-            call = {"score": score, "normalise": normalise}
+        for score, normalizer in ((Gaussian(0.2), Softmax()), (NegativeSquaredDistance(), CompactKernel(1))):
+            call = {"score": score, "normalizer": normalizer}
 
             @jax.jit
             def regression(query, x):
@@ -102,11 +102,11 @@ def test_heads_share_keys_without_repeating_them(implementation):
     shapes = (2, 6, 4, 5), (2, 7, 2, 5), (2, 7, 2, 3)
     query, key, value = (draw(jax.random.key(n), shape) for n, shape in enumerate(shapes))
     sinks, length = jnp.arange(4.0), jnp.array([7, 4])
-    call = {"normalise": Softmax(sinks), "mask": lengths(length), "implementation": implementation}
+    call = {"normalizer": Softmax(sinks), "mask": lengths(length), "implementation": implementation}
     query, key, value = (np.asarray(x) for x in (query, key, value))
     out = jax.jit(lambda *x: attend_heads(*x, **call))(query, key, value)
     assert out.shape == (2, 6, 4, 3)
-    alone = jax.jit(lambda *x, sink, length: attend(*x, normalise=Softmax(sink), mask=lengths(length)))
+    alone = jax.jit(lambda *x, sink, length: attend(*x, normalizer=Softmax(sink), mask=lengths(length)))
     for b in range(2):
         for h in range(4):
             one = {"sink": sinks[h], "length": length[b]}
@@ -150,7 +150,7 @@ def test_shapes_that_heads_cannot_have():
         (x[0], x[0], x[0], {}),
         (x, x[:, :, :3], x[:, :, :3], {}),
         (x, x, x[:, :, :2], {}),
-        (x, x, x, {"normalise": Softmax(jnp.zeros(3))}),
+        (x, x, x, {"normalizer": Softmax(jnp.zeros(3))}),
         (x, x, x, {"mask": lengths(jnp.ones(3, int))}),
     ):
         with pytest.raises(InputError):

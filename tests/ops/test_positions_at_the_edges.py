@@ -7,7 +7,6 @@ import pytest
 
 from attention_jax import (
     ALiBi,
-    InputError,
     ShawBias,
     T5Bias,
     attend,
@@ -20,6 +19,7 @@ from attention_jax import (
     window,
 )
 from attention_jax.decode import beam_search, greedy
+from attention_jax.errors import InputError
 from attention_jax.ops import linear
 from attention_jax.ops.biases import TransformerXLBias
 from attention_jax.ops.delta import chunked_delta, recurrent_delta

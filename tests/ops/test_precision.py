@@ -7,11 +7,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from attention_jax import catalogue, tasks
+from attention_jax import tasks
+from attention_jax.claims import catalog
 from attention_jax.ops import precision
-from attention_jax.ops.cells import gru, lstm
-from attention_jax.ops.deferred import DeferredWeight, deferred_scan
 from attention_jax.ops.losses import linear_cross_entropy
+from attention_jax.ops.recurrent.cells import gru, lstm
+from attention_jax.ops.recurrent.deferred import DeferredWeight, deferred_scan
 from attention_jax.train.optimizer import optimizer
 from attention_jax.train.placement import Program
 from attention_jax.train.step import init_state
@@ -104,7 +105,7 @@ def test_the_hand_written_gradients_obey_the_setting(name):
 
 
 def test_training_obeys_the_option():
-    config = catalogue.load_experiment("date_luong").smoke()
+    config = catalog.load_experiment("date_luong").smoke()
     task, update = tasks.build(config), optimizer(config.optim, 10)
     bucket, indices, weight = task.plan(0, 1)[0]
     call = (jax.eval_shape(lambda: init_state(task.init, update, 0)), task.buckets[bucket], indices, weight)

@@ -1,4 +1,4 @@
-"""Range: adding a constant to all scores of a shift-invariant normaliser, or moving all points of a distance, changes
+"""Range: adding a constant to all scores of a shift-invariant normalizer, or moving all points of a distance, changes
 nothing beyond rounding; nothing is lost to the height of scores, to the size of points and weights, or to a type."""
 
 import jax
@@ -10,16 +10,7 @@ from attention_jax import attend, chunked_delta, chunked_retention, quadratic_re
 from attention_jax.decode import truncated
 from attention_jax.ops.biases import ALiBi, Bias, Location, ShawBias, T5Bias, TransformerXLBias
 from attention_jax.ops.masks import dense
-from attention_jax.ops.normalisers import (
-    Budget,
-    Entmax,
-    Normmax,
-    Signed,
-    Softmax,
-    Sparsemax,
-    StudentKernel,
-    TopK,
-)
+from attention_jax.ops.normalizers import Budget, Entmax, Normmax, Signed, Softmax, Sparsemax, StudentKernel, TopK
 from attention_jax.ops.pooling import LocalLinear, Moments
 from attention_jax.ops.scores import (
     Additive,
@@ -29,11 +20,11 @@ from attention_jax.ops.scores import (
     Constant,
     Cosine,
     Dot,
-    Epanechikov,
     Gaussian,
     LeakySum,
     NegativeSquaredDistance,
     QKNorm,
+    Triangular,
 )
 
 both = pytest.mark.parametrize("implementation", ["plain", "fused"])
@@ -53,7 +44,7 @@ INVARIANT = {
 def test_a_constant_added_to_all_scores_changes_no_weight(name, implementation):
     """Scores c + [0, 0.5, -3, 0.25] are exact in float32 up to c = 10^6; one program for each implementation."""
     key = np.stack([np.ones(4), [0, 0.5, -3, 0.25]], axis=1).astype(np.float32)
-    call = {"score": Dot(), "normalise": INVARIANT[name], "implementation": implementation, "block_q": 2, "block_k": 2}
+    call = {"score": Dot(), "normalizer": INVARIANT[name], "implementation": implementation, "block_q": 2, "block_k": 2}
     weights = jax.jit(lambda query: attend(query, key, jnp.eye(4), **call))
     heights = np.array([0, 20, -20, 1e4, 1e5, 1e6, -1e6], np.float32)
     found = np.asarray(weights(np.stack([heights, np.ones_like(heights)], axis=1)))
@@ -67,7 +58,7 @@ def test_the_gradient_of_a_threshold_does_not_know_the_height():
     direction = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
     exact = np.where(np.arange(4) == 2, 0, direction - (1 + 2 + 4) / 3)
     for implementation in ("plain", "fused"):
-        call = {"score": Dot(), "normalise": Sparsemax(), "implementation": implementation, "block_k": 2}
+        call = {"score": Dot(), "normalizer": Sparsemax(), "implementation": implementation, "block_k": 2}
         out = lambda key: attend(jnp.ones((1, 1)), key, direction[:, None], **call).sum()
         found = jax.grad(out)(1e5 + jnp.array([[0.0], [0.5], [-3.0], [0.25]]))
         np.testing.assert_allclose(found[:, 0], exact, atol=1e-6)
@@ -77,7 +68,7 @@ DISTANCES = {
     "gaussian": (Gaussian(1.0), lambda square: np.exp(-square / 2)),
     "squared": (NegativeSquaredDistance(), lambda square: np.exp(-square)),
     "boxcar": (Boxcar(3.0), lambda square: (square < 9) * 1.0),
-    "triangular": (Epanechikov(9.0), lambda square: np.maximum(1 - np.sqrt(square) / 9, 0)),
+    "triangular": (Triangular(9.0), lambda square: np.maximum(1 - np.sqrt(square) / 9, 0)),
 }
 
 
@@ -111,7 +102,7 @@ def test_scores_that_do_not_depend_on_the_unit(dtype, size):
         np.testing.assert_allclose(score(here, here), -square / 18, rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(Boxcar(3.5 * size)(here, here) == 0, square < 3.5**2)
     kernel = np.maximum(1 - np.sqrt(square) / 9, 0)
-    np.testing.assert_allclose(jnp.exp(Epanechikov(9 * size)(here, here)), kernel, atol=1e-3)
+    np.testing.assert_allclose(jnp.exp(Triangular(9 * size)(here, here)), kernel, atol=1e-3)
     unit = exact / np.linalg.norm(exact, axis=1, keepdims=True)
     tolerance = 1e-5 if dtype == "float32" else 2e-2
     np.testing.assert_allclose(Cosine()(here, here), unit @ unit.T, atol=tolerance)
@@ -185,7 +176,7 @@ def test_forms_of_retention_agree_after_a_reset(log_decay):
 def test_weights_beyond_float16(implementation):
     """160,000 * 0.001 * 2 = 320, and the gradient for the values, 160,000 * 0.001 = 160."""
     half = lambda shape, x: jnp.full(shape, x, jnp.float16)
-    call = {"score": Dot(), "normalise": Signed(), "implementation": implementation}
+    call = {"score": Dot(), "normalizer": Signed(), "implementation": implementation}
     run = lambda value: attend(half((1, 16), 100), half((2, 16), 100), value, **call)
     out, pull = jax.vjp(run, half((2, 1), 1e-3))
     np.testing.assert_allclose(np.float32(out), [[320.0]], rtol=2e-3)
@@ -208,14 +199,14 @@ def test_types_do_not_depend_on_the_implementation(scored, valued):
 @both
 def test_student_kernel_of_distant_keys(implementation):
     """(1 + 10^8)^-5 is below float32; the ratio to (1 + 4 10^8)^-5 is 4^5."""
-    call = {"score": NegativeSquaredDistance(), "normalise": StudentKernel(5.0), "implementation": implementation}
+    call = {"score": NegativeSquaredDistance(), "normalizer": StudentKernel(5.0), "implementation": implementation}
     found = attend(jnp.zeros((1, 1)), jnp.array([[1e4], [2e4]]), jnp.eye(2), **call)
     np.testing.assert_allclose(found, [[1024 / 1025, 1 / 1025]], rtol=1e-5)
 
 
 @both
 def test_a_sink_of_minus_infinity_and_no_key(implementation):
-    call = {"normalise": Softmax(sink=-jnp.inf), "mask": dense(np.array([[True] * 3, [False] * 3]))}
+    call = {"normalizer": Softmax(sink=-jnp.inf), "mask": dense(np.array([[True] * 3, [False] * 3]))}
     found = attend(jnp.ones((2, 2)), jnp.ones((3, 2)), jnp.ones((3, 1)), implementation=implementation, **call)
     assert found.tolist() == [[1.0], [0.0]]
 

@@ -8,7 +8,7 @@ import pytest
 from attention_jax.ops import delta, linear, retention
 from attention_jax.ops.attention import attend
 from attention_jax.ops.masks import causal
-from attention_jax.ops.normalisers import Signed
+from attention_jax.ops.normalizers import Signed
 from attention_jax.ops.scores import Dot
 
 T, D, V = 37, 5, 3
@@ -100,9 +100,9 @@ def test_a_sequence_may_be_continued_from_its_state(rule):
     np.testing.assert_allclose(end, last, atol=1e-5)
 
 
-def test_without_decay_retention_is_linear_attention_without_a_normaliser():
+def test_without_decay_retention_is_linear_attention_without_a_normalizer():
     query, key, value, _, _ = case()
-    expected = attend(query, key, value, score=Dot(), normalise=Signed(), mask=causal())
+    expected = attend(query, key, value, score=Dot(), normalizer=Signed(), mask=causal())
     np.testing.assert_allclose(retention.chunked_retention(query, key, value, jnp.zeros(T))[0], expected, atol=1e-5)
     # and with positive features and a column of ones, that with one
     phi = linear.Elu().features

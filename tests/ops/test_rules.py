@@ -10,15 +10,17 @@ import numpy as np
 import pytest
 
 import attention_jax
-from attention_jax import InputError, MultiHeadAttention, attend, attend_heads
+from attention_jax import MultiHeadAttention, attend, attend_heads
 from attention_jax.decode import sample
+from attention_jax.errors import InputError
 from attention_jax.ops import lattice, linear
 from attention_jax.ops.attention import attention_weights, masked_softmax
 from attention_jax.ops.biases import T5Bias
 from attention_jax.ops.delta import chunked_delta
 from attention_jax.ops.kernel_regression import nadaraya_watson
 from attention_jax.ops.masks import causal, dense, lengths, segments
-from attention_jax.ops.normalisers import (
+from attention_jax.ops.normalizer_kinds import Pointwise
+from attention_jax.ops.normalizers import (
     Budget,
     CompactKernel,
     Entmax,
@@ -28,12 +30,11 @@ from attention_jax.ops.normalisers import (
     StudentKernel,
     TopK,
 )
-from attention_jax.ops.normalising import Pointwise
 from attention_jax.ops.pooling import Moments
 from attention_jax.ops.positions import rotary
 from attention_jax.ops.retention import chunked_retention
-from attention_jax.ops.rollout import rollout
-from attention_jax.ops.scores import Additive, Boxcar, Cosine, Epanechikov, Gaussian, Score, SoftCap
+from attention_jax.ops.scores import Additive, Boxcar, Cosine, Gaussian, Score, SoftCap, Triangular
+from attention_jax.views.pictures import rollout
 
 both = pytest.mark.parametrize("implementation", ["plain", "fused"])
 
@@ -46,7 +47,7 @@ def points(rows, dtype=np.float32):
 def test_softmax_of_jax_is_the_softmax(implementation):
     """In blocks, too: weights over values of ones add up to 1."""
     x = points(6)
-    call = {"normalise": jax.nn.softmax, "implementation": implementation, "block_k": 2, "block_q": 2}
+    call = {"normalizer": jax.nn.softmax, "implementation": implementation, "block_k": 2, "block_q": 2}
     np.testing.assert_allclose(attend(x, x, jnp.ones((6, 1)), **call), 1, rtol=1e-6)
 
 
@@ -54,7 +55,7 @@ def test_softmax_of_jax_is_the_softmax(implementation):
 def test_an_elementwise_function_is_taken(function):
     x = points(6)
     exact = np.asarray(function(jnp.asarray(x @ x.T / 2))) @ x
-    found = attend(x, x, x, normalise=function, implementation="fused", block_k=4, block_q=4)
+    found = attend(x, x, x, normalizer=function, implementation="fused", block_k=4, block_q=4)
     np.testing.assert_allclose(found, exact, rtol=1e-4, atol=1e-5)
 
 
@@ -65,7 +66,7 @@ def test_an_elementwise_function_is_taken(function):
 def test_any_other_function_is_refused(function, implementation):
     x = points(3)
     with pytest.raises(InputError, match="elementwise"):
-        jax.jit(lambda x: attend(x, x, x, normalise=function, implementation=implementation))(x)
+        jax.jit(lambda x: attend(x, x, x, normalizer=function, implementation=implementation))(x)
     with pytest.raises(InputError, match="elementwise"):
         TopK(2, function)
 
@@ -95,7 +96,7 @@ class ModuleScore(Activated):
         return self.activation(self.weight * (query @ key.T))
 
 
-class ModuleNormaliser(Activated):
+class ModuleNormalizer(Activated):
     def __call__(self, score):
         return self.activation(self.weight * score)
 
@@ -113,7 +114,7 @@ class ModuleMask(Activated):
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("score", ModuleScore), ("normalise", ModuleNormaliser), ("bias", ModuleBias), ("mask", ModuleMask)],
+    [("score", ModuleScore), ("normalizer", ModuleNormalizer), ("bias", ModuleBias), ("mask", ModuleMask)],
 )
 def test_a_module_with_a_function_as_a_leaf(name, kind):
     """Blockwise as plain, with the gradient of its parameter; `attend_heads` takes it, too."""
@@ -138,7 +139,7 @@ class UnregisteredScore(Score):
         return self.weight * (query @ key.T)
 
 
-class UnregisteredNormaliser(Pointwise):
+class UnregisteredNormalizer(Pointwise):
     def __call__(self, x):
         return x
 
@@ -155,8 +156,8 @@ UNREGISTERED = {
     "score": lambda w: {"score": UnregisteredScore(w)},
     "object": lambda w: {"score": Holder(w)},
     "method": lambda w: {"score": Holder(w).__call__},
-    "normaliser": lambda w: {"normalise": UnregisteredNormaliser()},
-    "in top-k": lambda w: {"normalise": TopK(2, UnregisteredNormaliser())},
+    "normalizer": lambda w: {"normalizer": UnregisteredNormalizer()},
+    "in top-k": lambda w: {"normalizer": TopK(2, UnregisteredNormalizer())},
 }
 
 
@@ -178,7 +179,7 @@ def test_a_rule_without_pytree_is_refused(name, implementation):
         lambda: Gaussian(0.0),
         lambda: Gaussian(np.float32(-1)),
         lambda: Boxcar(0),
-        lambda: Epanechikov(-1.0),
+        lambda: Triangular(-1.0),
         lambda: SoftCap(0.0),
         lambda: StudentKernel(0.0),
         lambda: CompactKernel(0),
@@ -252,12 +253,12 @@ def test_debug_nans_finds_nothing_where_nothing_is_nan(implementation):
     x = jnp.asarray(points(6))
     score = Additive.init(jax.random.key(0), 4, 4, 3)
     with jax.debug_nans(True):
-        for call in ({"score": score}, {"mask": lengths(0)}, {"mask": lengths(0), "normalise": Sparsemax()}):
+        for call in ({"score": score}, {"mask": lengths(0)}, {"mask": lengths(0), "normalizer": Sparsemax()}):
             run = lambda x: attend(x, x, x, implementation=implementation, **call).sum()
             assert np.isfinite(run(x)) and np.isfinite(jax.grad(run)(x)).all()
 
 
-@pytest.mark.parametrize("options", [{}, {"normalise": TopK(8)}, {"normalise": Sparsemax()}, {"pool": Moments()}])
+@pytest.mark.parametrize("options", [{}, {"normalizer": TopK(8)}, {"normalizer": Sparsemax()}, {"pool": Moments()}])
 def test_export_with_a_free_length(options):
     (length,) = jax.export.symbolic_shape("T")
     run = jax.jit(lambda x: attend(x, x, x, mask=causal(), **options))

@@ -53,7 +53,7 @@ TABLE = {
     scores.NegativeSquaredDistance: (scores.NegativeSquaredDistance(), lambda q, k: -(norm(q - k) ** 2)),
     scores.Gaussian: (scores.Gaussian(0.8), lambda q, k: -(norm(q - k) ** 2) / (2 * 0.8**2)),
     scores.Boxcar: (scores.Boxcar(3.0), lambda q, k: log(float(norm(q - k) < 3))),
-    scores.Epanechikov: (scores.Epanechikov(3.0), lambda q, k: log(max(0, 1 - norm(q - k) / 3))),
+    scores.Triangular: (scores.Triangular(3.0), lambda q, k: log(max(0, 1 - norm(q - k) / 3))),
     scores.Constant: (scores.Constant(), lambda q, k: 0.0),
     scores.QKNorm: (
         scores.QKNorm(jnp.float32(W[0]), jnp.float32(W[1])),

@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).parents[2] / "attention_jax"
 TREES = {
     **every_score(),
     "Boxcar": scores.Boxcar(1.0),
-    "Epanechikov": scores.Epanechikov(1.0),
+    "Triangular": scores.Triangular(1.0),
     "Constant": scores.Constant(),
     "causal": masks.causal(),
     "lengths": masks.lengths(3),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from attention_jax.ops.attention import attend
-from attention_jax.ops.weight_dropout import dropout_bits, dropout_factor
+from attention_jax.ops.dropout import dropout_bits, dropout_factor
 
 WORDS = dropout_bits(jax.random.key(0), 200, 300)
 

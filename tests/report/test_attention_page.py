@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from attention_jax import InputError
+from attention_jax.errors import InputError
 from attention_jax.report import attention_page
 from attention_jax.report.attention_data import LONGEST, Attention, AttentionRecord, Axis, Prediction, check_length
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from attention_jax import InputError
+from attention_jax.errors import InputError
 from attention_jax.report.bleu import bleu, bleu_by_length, bleu_interval, chrf, kept_beyond, length_figure
 
 
@@ -21,14 +21,14 @@ def test_brevity_penalty_by_hand():
     )
 
 
-def test_signature_names_tokeniser_and_case():
+def test_signature_names_tokenizer_and_case():
     assert "tok:13a" in bleu(["a b c d"], ["a b c d"]).signature
     assert "tok:none" in bleu(["a b c d ."], ["a b c d ."], tokenize="none").signature
     assert "case:lc" in bleu(["A b c d"], ["a b c d"], lowercase=True).signature
     assert "version:" in chrf(["ab"], ["ab"]).signature
 
 
-def test_tokenisation_changes_the_score():
+def test_tokenization_changes_the_score():
     plain, reference = ["Hello world, again today."], ["Hello world , again today ."]
     assert bleu(plain, reference).score == 100.0
     assert bleu(plain, reference, tokenize="none").score < 50

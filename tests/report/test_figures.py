@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from matplotlib import image as png
 
-from attention_jax import InputError
-from attention_jax.report import figures, style
+from attention_jax.errors import InputError
+from attention_jax.report import curves, heatmaps, style
 from attention_jax.report.curves import _aligned
 
 
@@ -21,8 +21,8 @@ def pixels(path):
     return picture
 
 
-def area_of(picture, colour, tolerance=0.02):
-    return int((np.abs(picture - np.array(colour)).max(-1) < tolerance).sum())
+def area_of(picture, color, tolerance=0.02):
+    return int((np.abs(picture - np.array(color)).max(-1) < tolerance).sum())
 
 
 def test_importing_figures_does_not_import_matplotlib():
@@ -38,7 +38,7 @@ def test_figures_leave_no_global_state(tmp_path):
     from matplotlib import pyplot
 
     before = dict(matplotlib.rcParams)
-    figures.lines({"a": ([1, 2], [1, 2])}, tmp_path / "a.png", xlabel="x", ylabel="y")
+    curves.lines({"a": ([1, 2], [1, 2])}, tmp_path / "a.png", xlabel="x", ylabel="y")
     assert not pyplot.get_fignums() and dict(matplotlib.rcParams) == before
 
 
@@ -46,9 +46,9 @@ def test_heatmap_shows_the_weights_where_they_are(tmp_path):
     """One weight of 1 at query 0, key 3 of four: the dark square lies in the upper right quarter of the picture."""
     weights = np.zeros((4, 4))
     weights[0, 3] = 1
-    picture = pixels(figures.show_heatmaps(weights, list("abcd"), list("wxyz"), tmp_path / "h.png"))
+    picture = pixels(heatmaps.show_heatmaps(weights, list("abcd"), list("wxyz"), tmp_path / "h.png"))
     dark = np.argwhere(np.abs(picture - np.array([0.031, 0.188, 0.42])).max(-1) < 0.02)  # the end of "Blues"
-    dark = dark[dark[:, 1] < 0.8 * picture.shape[1]]  # without the colour bar
+    dark = dark[dark[:, 1] < 0.8 * picture.shape[1]]  # without the color bar
     y, x = np.median(dark, axis=0) / picture.shape[:2]
     assert y < 0.35 and x > 0.5
 
@@ -57,7 +57,7 @@ def test_heatmap_grid_shares_one_scale(tmp_path):
     """A panel of 0.1 beside a panel of 1 stays light."""
     weights = np.stack([np.full((2, 2), 0.1), np.full((2, 2), 1.0)])[None]
     picture = pixels(
-        figures.show_heatmaps(weights, None, None, tmp_path / "g.png", titles=["a", "b"], ylabel=["layer 1"])
+        heatmaps.show_heatmaps(weights, None, None, tmp_path / "g.png", titles=["a", "b"], ylabel=["layer 1"])
     )
     left, right = picture[:, : 2 * picture.shape[1] // 5], picture[:, picture.shape[1] // 2 :]
     assert area_of(left, (0.031, 0.188, 0.42)) == 0 < area_of(right, (0.031, 0.188, 0.42))
@@ -66,7 +66,7 @@ def test_heatmap_grid_shares_one_scale(tmp_path):
 def test_heatmap_takes_panels_of_different_sizes_and_any_token(tmp_path):
     grid = [[np.eye(3), np.eye(2)], [np.eye(4)]]
     tokens = [[["a", " ", "\n"], ["나는", "학생"]], [["$x$", "", "<eos>", "é"]]]
-    pixels(figures.show_heatmaps(grid, tokens, tokens, tmp_path / "deep" / "er", titles=[["one", "two"], ["three"]]))
+    pixels(heatmaps.show_heatmaps(grid, tokens, tokens, tmp_path / "deep" / "er", titles=[["one", "two"], ["three"]]))
     assert (tmp_path / "deep" / "er.png").exists()
 
 
@@ -76,11 +76,11 @@ def test_heatmap_lines_that_are_broken_unevenly(tmp_path, heads):
     tokens = [f"word {i}" for i in range(14)]
     weights = np.full((2, heads, 14, 14), 1 / 14)
     titles = [f"head {i}" for i in range(heads)]
-    pixels(figures.show_heatmaps(weights, tokens, tokens, tmp_path / "uneven.png", titles=titles, ylabel=["1", "2"]))
+    pixels(heatmaps.show_heatmaps(weights, tokens, tokens, tmp_path / "uneven.png", titles=titles, ylabel=["1", "2"]))
 
 
 def test_heatmap_of_zeros_and_long_axes(tmp_path):
-    pixels(figures.show_heatmaps(np.zeros((1, 2, 100, 120)), [str(i) for i in range(100)], None, tmp_path / "z.png"))
+    pixels(heatmaps.show_heatmaps(np.zeros((1, 2, 100, 120)), [str(i) for i in range(100)], None, tmp_path / "z.png"))
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_heatmap_of_zeros_and_long_axes(tmp_path):
 )
 def test_heatmaps_refuse_what_they_cannot_draw(tmp_path, weights, tokens):
     with pytest.raises(InputError):
-        figures.show_heatmaps(weights, tokens, None, tmp_path / "no.png")
+        heatmaps.show_heatmaps(weights, tokens, None, tmp_path / "no.png")
 
 
 def test_undrawable_characters_become_their_code(monkeypatch):
@@ -108,26 +108,26 @@ def test_learning_curves_from_a_file_and_from_seeds(tmp_path):
     (tmp_path / "metrics.jsonl").write_text(
         "".join(json.dumps(row) + "\n" for row in steps + history(0)) + '{"step": 4', encoding="utf-8"
     )
-    assert figures.read_history(tmp_path / "metrics.jsonl") == history(
+    assert curves.read_history(tmp_path / "metrics.jsonl") == history(
         0
     )  # epochs only; the half-written last line is passed over
-    one = pixels(figures.learning_curves(tmp_path / "metrics.jsonl", tmp_path / "one.png"))
-    band = pixels(figures.learning_curves([history(0), history(1, epochs=2)], tmp_path / "band.png", title="two seeds"))
-    pale = 0.18 * np.array([0, 0x72, 0xB2]) / 255 + 0.82  # the band's colour over white
+    one = pixels(curves.learning_curves(tmp_path / "metrics.jsonl", tmp_path / "one.png"))
+    band = pixels(curves.learning_curves([history(0), history(1, epochs=2)], tmp_path / "band.png", title="two seeds"))
+    pale = 0.18 * np.array([0, 0x72, 0xB2]) / 255 + 0.82  # the band's color over white
     assert area_of(one, pale) < 500 < area_of(band, pale)
 
 
 def test_learning_curves_before_the_first_epoch_ends(tmp_path):
     rows = [{"step": s, "epoch": 0, "train.loss": 1.0 / s} for s in (1, 2, 3)]
-    pixels(figures.learning_curves(rows, tmp_path / "early.png"))
+    pixels(curves.learning_curves(rows, tmp_path / "early.png"))
     with pytest.raises(InputError):
-        figures.learning_curves([], tmp_path / "none.png")
+        curves.learning_curves([], tmp_path / "none.png")
 
 
 def test_a_malformed_line_is_named(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"st\n{"step": 2}\n')
     with pytest.raises(InputError, match="line 2"):
-        figures.read_history(tmp_path / "metrics.jsonl")
+        curves.read_history(tmp_path / "metrics.jsonl")
 
 
 def test_seeds_are_aligned_by_epoch():
@@ -140,11 +140,11 @@ def test_seeds_are_aligned_by_epoch():
 def test_lines_and_bars(tmp_path):
     series = {"fused": ([128, 256], [[1, 2], [2, 3]]), "plain": ([128, 256], [4, 8])}
     pixels(
-        figures.lines(series, tmp_path / "l.png", xlabel="length", ylabel="ms", log="xy", reference={"published": 3.0})
+        curves.lines(series, tmp_path / "l.png", xlabel="length", ylabel="ms", log="xy", reference={"published": 3.0})
     )
     published = {"published": [2, None]}
     picture = pixels(
-        figures.bars(["dot", "none"], {"ours": [[1, 3], None]}, tmp_path / "b.png", ylabel="BLEU", reference=published)
+        curves.bars(["dot", "none"], {"ours": [[1, 3], None]}, tmp_path / "b.png", ylabel="BLEU", reference=published)
     )
     blue = np.argwhere(np.abs(picture - np.array([0, 0x72, 0xB2]) / 255).max(-1) < 0.02)
     assert (
@@ -154,4 +154,4 @@ def test_lines_and_bars(tmp_path):
 
 def test_curves_without_a_number_are_refused(tmp_path):
     with pytest.raises(InputError, match="at least one logged number"):
-        figures.learning_curves([{"epoch": 1, "seconds": 1.0, "train.loss": float("nan")}], tmp_path / "c.png")
+        curves.learning_curves([{"epoch": 1, "seconds": 1.0, "train.loss": float("nan")}], tmp_path / "c.png")

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from attention_jax import InputError
+from attention_jax.errors import InputError
 from attention_jax.report.run_page import run_page
 
 

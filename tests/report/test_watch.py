@@ -12,7 +12,7 @@ import time
 import pytest
 from rich.console import Console
 
-from attention_jax import InputError
+from attention_jax.errors import InputError
 from attention_jax.report import watch
 
 

@@ -9,14 +9,16 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
-from attention_jax import InputError, catalogue, commands, ledger
-from attention_jax.config import Config, Dates, LuongSeq2seq, replace
+from attention_jax.claims import catalog, record
+from attention_jax.cli import commands
+from attention_jax.config import Config, Dates, LuongSeq2seqConfig, replace
+from attention_jax.errors import InputError
 from attention_jax.files import one_at_a_time, write_json
 from attention_jax.sweep import driver, effects, estimate, plan, summary
 from attention_jax.sweep.plan import Trial
 from attention_jax.sweep.space import label
 
-STUDY = Config("date_luong", Dates(), LuongSeq2seq())
+STUDY = Config("date_luong", Dates(), LuongSeq2seqConfig())
 
 
 @pytest.fixture
@@ -30,9 +32,9 @@ def calls(monkeypatch):
             raise FloatingPointError("too heavy")
         return {"valid.loss": (config.optim.learning_rate - 0.01) ** 2 + config.train.seed * 1e-6}
 
-    file = catalogue.ROOT / "study.py"
+    file = catalog.ROOT / "study.py"
     experiment = types.SimpleNamespace(study=study, config=lambda: STUDY, name="study", file=file)
-    monkeypatch.setattr(catalogue, "load_experiment", lambda name: experiment)
+    monkeypatch.setattr(catalog, "load_experiment", lambda name: experiment)
     return made
 
 
@@ -190,7 +192,7 @@ def test_a_group_that_is_no_population_says_why(tiny, tmp_path, monkeypatch, cap
 
 @pytest.mark.parametrize("name", ["sweep_scores", "sweep_warmup", "sweep_vit"])
 def test_the_sweeps_that_are_shipped_record_what_their_claims_speak_of(name):
-    experiment = catalogue.load_experiment(name)
+    experiment = catalog.load_experiment(name)
     shipped = driver.settings_of(experiment.config(), experiment.sweep(), "auto", 0, experiment.seeds, "")
     points, variants = driver.first_points(shipped), experiment.variants()
     [measured] = experiment.grids
@@ -204,7 +206,7 @@ def test_the_sweeps_that_are_shipped_record_what_their_claims_speak_of(name):
 
 def test_the_estimate_counts_the_epochs_of_a_recorded_run_whose_history_is_thinned(tmp_path, monkeypatch, capsys):
     recorded = {"seconds": 600.0, "history": [{"epoch": epoch} for epoch in range(100, 1001, 100)]}
-    monkeypatch.setattr(ledger, "recorded_runs", lambda name: [recorded])
+    monkeypatch.setattr(record, "recorded_runs", lambda name: [recorded])
     monkeypatch.chdir(tmp_path)
     ours = settings(RATES, config=replace(STUDY, **{"train.total_epochs": 100}))
     estimate.announce(ours, driver.first_points(ours), tmp_path)
@@ -274,7 +276,7 @@ def test_an_interval_over_seeds_stays_on_the_scale(calls):
 
 def test_the_estimate_leaves_compilation_out_and_finds_runs_of_sweeps(tmp_path, monkeypatch, capsys):
     """By hand: 30 s with compilation, then 2 s an epoch; 3 trials of 60 epochs, and of 20 steps of 10 an epoch."""
-    monkeypatch.setattr(ledger, "recorded_runs", lambda name: [])
+    monkeypatch.setattr(record, "recorded_runs", lambda name: [])
     monkeypatch.chdir(tmp_path)
     history = [{"epoch": epoch, "step": 10 * epoch, "seconds": 28.0 + 2 * epoch} for epoch in (1, 2, 3)]
     ours = settings(RATES, config=replace(STUDY, **{"train.total_epochs": 60}))

@@ -12,8 +12,10 @@ import jax
 import numpy as np
 import pytest
 
-from attention_jax import Interrupted, lifecycle, run_directory, tasks
+from attention_jax import tasks
 from attention_jax.config import Train, replace
+from attention_jax.errors import Interrupted
+from attention_jax.runs import directory as run_directory, lifecycle
 from attention_jax.sweep import population
 from attention_jax.sweep.population import Member
 from attention_jax.train import step
@@ -75,7 +77,8 @@ ALONE = """
 import sys
 from pathlib import Path
 import jax, numpy as np
-from attention_jax import lifecycle, run_directory, saved_run, tasks
+from attention_jax import tasks
+from attention_jax.runs import lifecycle, directory as run_directory, saved
 from attention_jax.sweep import population
 
 old, new = Path(sys.argv[1]), Path(sys.argv[2])
@@ -283,7 +286,8 @@ def test_members_divided_over_devices_are_the_same(three, tmp_path):
     configs, root = three
     script = (
         "import jax, sys; jax.config.update('jax_num_cpu_devices', 2)\n"
-        "from pathlib import Path\nfrom attention_jax import run_directory, tasks\n"
+        "from pathlib import Path\nfrom attention_jax import tasks\n"
+        "from attention_jax.runs import directory as run_directory\n"
         "from attention_jax.sweep import population\n"
         "old, new = Path(sys.argv[1]), Path(sys.argv[2])\n"
         "members = [population.Member(run_directory.read_config(old / str(i)), new / str(i)) for i in range(3)]\n"

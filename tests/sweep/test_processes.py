@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from attention_jax import InputError, run_directory
-from attention_jax.config import Config, Dates, LuongSeq2seq
+from attention_jax.config import Config, Dates, LuongSeq2seqConfig
+from attention_jax.errors import InputError
+from attention_jax.runs import directory as run_directory
 from attention_jax.sweep import executors
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -103,7 +104,7 @@ class Worker(executors.Subprocesses):
 def test_a_killed_worker_is_begun_three_times(tmp_path):
     paths = [tmp_path / f"{name}.json" for name in ("well", "killed once", "always killed")]
     for path in paths:
-        member = (Config("date_luong", Dates(), LuongSeq2seq()), tmp_path / path.stem)
+        member = (Config("date_luong", Dates(), LuongSeq2seqConfig()), tmp_path / path.stem)
         executors.worker.write(path, executors.worker.Group([member], 1))
     codes = {"well": [0], "killed once": [-signal.SIGKILL, 0], "always killed": [-signal.SIGKILL] * 3}
     assert sorted(Worker(2, codes).run(paths)) == sorted(paths)

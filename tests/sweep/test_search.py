@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from optuna.trial import TrialState
 
-from attention_jax.config import Config, Dates, LuongSeq2seq, replace
+from attention_jax.config import Config, Dates, LuongSeq2seqConfig, replace
 from attention_jax.sweep.plan import Settings
 from attention_jax.sweep.search import ask, load_study, new_study, points, rounds, rungs
 from attention_jax.sweep.space import parse
 
-DATE = Config("x", Dates(), LuongSeq2seq())
+DATE = Config("x", Dates(), LuongSeq2seqConfig())
 SPACE = parse(DATE, {"optim.learning-rate": "1e-4..1:log", "optim.weight-decay": "0..1"})
 OVER = {"optim.learning-rate": "1e-4..1:log", "model.score": "dot,general", "model.hidden-size": "8..64"}
 MIXED = parse(DATE, OVER)

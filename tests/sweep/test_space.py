@@ -2,11 +2,11 @@
 
 import pytest
 
-from attention_jax import InputError
-from attention_jax.config import Config, Corpus, Dates, LuongSeq2seq
+from attention_jax.config import Config, Corpus, Dates, LuongSeq2seqConfig
+from attention_jax.errors import InputError
 from attention_jax.sweep.space import Range, Values, assignments, grid, label, parse, spelled
 
-DATE = Config("date_luong", Dates(), LuongSeq2seq())
+DATE = Config("date_luong", Dates(), LuongSeq2seqConfig())
 
 
 def test_ranges_and_lists_have_the_types_of_their_fields():
@@ -86,7 +86,7 @@ def test_every_end_of_a_range_and_every_value_of_a_list_is_within_the_bounds(val
 
 @pytest.mark.parametrize("path", ["../a.tsv", "a..b.tsv", "x/../a.tsv"])
 def test_a_path_with_two_dots_is_a_value_and_no_range(path):
-    config = Config("translate_files", Corpus(), LuongSeq2seq())
+    config = Config("translate_files", Corpus(), LuongSeq2seqConfig())
     assert parse(config, {"data.tsv-file": path}) == {"data.tsv_file": Values((path,))}
 
 

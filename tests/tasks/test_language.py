@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention_jax import InputError, tasks
-from attention_jax.config import Config, Decode, LanguageModel, Sampling, TimeMachine, Train
+from attention_jax import tasks
+from attention_jax.config import Config, Decode, LanguageModelConfig, Sampling, TimeMachine, Train
 from attention_jax.decode import truncated
+from attention_jax.errors import InputError
 from attention_jax.views import view_of
 from attention_jax.views.language import continuation
 
@@ -18,7 +19,9 @@ from attention_jax.views.language import continuation
 def task(tmp_path_factory):
     path = tmp_path_factory.mktemp("text") / "timemachine.txt"
     path.write_text("abc " * 100)
-    model = LanguageModel(num_layers=1, hidden_size=16, num_heads=2, mlp_dim=16, dropout=0.0, attention_dropout=0.0)
+    model = LanguageModelConfig(
+        num_layers=1, hidden_size=16, num_heads=2, mlp_dim=16, dropout=0.0, attention_dropout=0.0
+    )
     return tasks.build(Config("test", TimeMachine(str(path), 32, 100, 20), model, train=Train(batch_size=16)))
 
 
@@ -78,7 +81,7 @@ def test_bad_sizes_are_one_line(tmp_path):
     path = tmp_path / "t.txt"
     path.write_text("abc " * 100)
     with pytest.raises(InputError, match="multiple of --model.num-heads"):
-        tasks.build(Config("test", TimeMachine(str(path), 8, 10, 2), LanguageModel(hidden_size=10, num_heads=4)))
+        tasks.build(Config("test", TimeMachine(str(path), 8, 10, 2), LanguageModelConfig(hidden_size=10, num_heads=4)))
 
 
 @pytest.mark.parametrize("sampling", [Sampling(6, 0.0), Sampling(6, 0.8, top_k=3), Sampling(6, 1.0, top_p=0.5, seed=2)])

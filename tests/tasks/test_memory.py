@@ -6,14 +6,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention_jax import InputError, config as settings, tasks
+from attention_jax import config as settings, tasks
+from attention_jax.errors import InputError
 from attention_jax.tasks import memory
 from attention_jax.views import view_of
 
 
 def configured(task="copy", **changes):
     model, train = (
-        settings.NTM(hidden_size=6, num_locations=8, word_size=4),
+        settings.NTMConfig(hidden_size=6, num_locations=8, word_size=4),
         settings.Train(batch_size=2, total_epochs=1),
     )
     config = settings.Config("ntm", settings.Algorithmic(task, 12, 4, 6), model, settings.Optim("rmsprop"), train)
@@ -81,8 +82,8 @@ def test_predict_writes_as_many_words_as_it_read(built):
 
 
 MODELS = {
-    "ntm": settings.NTM("feedforward", hidden_size=4, num_locations=8, word_size=4),
-    "lstm": settings.StackedLSTM(1, 4),
+    "ntm": settings.NTMConfig("feedforward", hidden_size=4, num_locations=8, word_size=4),
+    "lstm": settings.StackedLSTMConfig(1, 4),
 }
 
 

@@ -7,7 +7,9 @@ import jax
 import pytest
 from tiny import MODELS, builder
 
-from attention_jax import InputError, config as configs, lifecycle
+from attention_jax import config as configs
+from attention_jax.errors import InputError
+from attention_jax.runs import lifecycle
 from attention_jax.sweep import driver
 from attention_jax.train import loop
 
@@ -28,7 +30,7 @@ def test_named_metrics_are_those_of_an_evaluation(model, tmp_path):
 
 
 def test_the_end_has_metrics_that_an_epoch_does_not(tmp_path):
-    task = builder(tmp_path)(configs.Transformer(1, 1, hidden_size=8, num_heads=2, mlp_dim=8))
+    task = builder(tmp_path)(configs.TransformerConfig(1, 1, hidden_size=8, num_heads=2, mlp_dim=8))
     loop.check_metric(task, "--metric", "valid.bleu", full=True)
     loop.check_metric(task, "--train.best-metric", "train.loss")
     with pytest.raises(InputError, match="--train.best-metric .*valid.loss.*; got valid.bleu"):
@@ -38,7 +40,7 @@ def test_the_end_has_metrics_that_an_epoch_does_not(tmp_path):
 def test_an_absent_best_metric_is_refused_before_training(tmp_path):
     train = configs.Train(total_epochs=1, best_metric="valid.blue")
     config = configs.Config(
-        "x", configs.Dates(examples=100), configs.LuongSeq2seq(), train=train, decode=configs.Decode()
+        "x", configs.Dates(examples=100), configs.LuongSeq2seqConfig(), train=train, decode=configs.Decode()
     )
     with pytest.raises(InputError, match="--train.best-metric .*got valid.blue"):
         lifecycle.start(config, tmp_path / "runs" / "x")
@@ -47,7 +49,7 @@ def test_an_absent_best_metric_is_refused_before_training(tmp_path):
 
 @pytest.mark.parametrize("seeds", [1, 2])
 def test_an_absent_metric_of_a_sweep_is_refused(tmp_path, seeds):
-    model = configs.LuongSeq2seq(hidden_size=4, embed_size=4)
+    model = configs.LuongSeq2seqConfig(hidden_size=4, embed_size=4)
     train = configs.Train(total_epochs=1, best_metric="train.loss")
     config = configs.Config("date_luong", configs.Dates(examples=100), model, train=train, decode=configs.Decode())
     settings = driver.settings_of(config, {"optim.learning-rate": "0.1,0.2"}, "auto", 0, seeds, "valid.blue")

@@ -5,12 +5,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention_jax import InputError, lifecycle, tasks
-from attention_jax.config import Citations, Config, GraphAttention, Train, replace
+from attention_jax import tasks
+from attention_jax.config import Citations, Config, GraphAttentionConfig, Train, replace
+from attention_jax.errors import InputError
+from attention_jax.runs import lifecycle
 from attention_jax.views import view_of
 from experiments import gat_cora
 
-CONFIG = Config("x", Citations(num_nodes=70), GraphAttention(num_heads=2, hidden_size=4), train=Train(batch_size=1))
+CONFIG = Config(
+    "x", Citations(num_nodes=70), GraphAttentionConfig(num_heads=2, hidden_size=4), train=Train(batch_size=1)
+)
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +85,7 @@ def test_nodes_are_asked_for_by_their_numbers(built):
             view_of(task).predict(params, [wrong], None)
 
 
-def test_what_a_node_attends_to_is_its_neighbours(built):
+def test_what_a_node_attends_to_is_its_neighbors(built):
     task, params = built
     [one] = view_of(task).attention_maps(params, ["5"])
     [attention] = one.predictions[0].attentions

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from tiny import MODELS, builder
 
-from attention_jax import InputError
 from attention_jax.config import Train, replace
+from attention_jax.errors import InputError
 from attention_jax.tasks.objectives import class_loss, readout_loss
 
 SAME = "attention_jax.ops.losses:masked_cross_entropy"

@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention_jax import InputError, tasks
-from attention_jax.config import Config, ConvexHulls, PointerNetwork, Train
+from attention_jax import tasks
+from attention_jax.config import Config, ConvexHulls, PointerNetworkConfig, Train
+from attention_jax.errors import InputError
 from attention_jax.tasks.pointing import polygon, shift_right
 from attention_jax.views import view_of
 
@@ -15,7 +16,7 @@ SQUARE = "0.1,0.1 0.9,0.9 0.9,0.1 0.1,0.9 0.5,0.4"
 
 @pytest.fixture(scope="module")
 def built():
-    config = Config("x", ConvexHulls(3, 5, examples=12, held_out=6), PointerNetwork(8), train=Train(batch_size=4))
+    config = Config("x", ConvexHulls(3, 5, examples=12, held_out=6), PointerNetworkConfig(8), train=Train(batch_size=4))
     task = tasks.build(config)
     return task, jax.jit(task.init)(jax.random.key(0))
 

@@ -8,17 +8,19 @@ import jax
 import numpy as np
 import pytest
 
-from attention_jax import InputError, catalogue, config as configs, ledger, tasks
+from attention_jax import config as configs, tasks
+from attention_jax.claims import catalog, record
+from attention_jax.errors import InputError
 from attention_jax.tasks import scoring, seq2seq
 from attention_jax.train import placement
 from attention_jax.views import pictures, view_of
 from experiments import bahdanau_length, input_feeding, multi30k_scores
 
 MODELS = {
-    "luong": configs.LuongSeq2seq(hidden_size=8, embed_size=4),
-    "translator": configs.Bahdanau(hidden_size=8, embed_size=4, readout_size=8),
-    "convolutional": configs.Convolutional(8, 4, num_layers=2),
-    "transformer": configs.Transformer(1, 1, hidden_size=8, num_heads=2, mlp_dim=8),
+    "luong": configs.LuongSeq2seqConfig(hidden_size=8, embed_size=4),
+    "translator": configs.BahdanauConfig(hidden_size=8, embed_size=4, readout_size=8),
+    "convolutional": configs.ConvolutionalConfig(8, 4, num_layers=2),
+    "transformer": configs.TransformerConfig(1, 1, hidden_size=8, num_heads=2, mlp_dim=8),
 }
 
 
@@ -42,13 +44,15 @@ def begin(task):
 
 
 RECURRENT = [
-    name for name in catalogue.names() if isinstance(catalogue.load_experiment(name).config().model, configs.Translator)
+    name
+    for name in catalog.names()
+    if isinstance(catalog.load_experiment(name).config().model, configs.TranslatorConfig)
 ]
 
 
 @pytest.mark.parametrize("name", [RECURRENT[0], *(pytest.param(n, marks=pytest.mark.slow) for n in RECURRENT[1:])])
 def test_every_variant_of_the_experiments_is_traced(corpus, name):
-    for variant, config in catalogue.load_experiment(name).variants().items():
+    for variant, config in catalog.load_experiment(name).variants().items():
         task = build(corpus, config.model)
         params = jax.eval_shape(task.init, jax.random.PRNGKey(0))
         rows = {k: v[:4] for k, v in task.buckets[0].items()} | {"weight": np.ones(4, np.float32)}
@@ -61,7 +65,7 @@ def test_two_vocabularies_of_one_size_do_not_share_an_embedding(tmp_path):
     path = tmp_path / "pairs.tsv"
     path.write_text("a b\tb a\nb c\tc b\nc\tc\na\ta\nc b\tb c\n" * 4)
     model, same = (
-        configs.Transformer(1, 1, hidden_size=8, num_heads=2, mlp_dim=8, tied_embeddings="all"),
+        configs.TransformerConfig(1, 1, hidden_size=8, num_heads=2, mlp_dim=8, tied_embeddings="all"),
         configs.Corpus(tsv_file=str(path)),
     )
     assert build(same, model).model.source_vocab == 7  # the same words, although not joint
@@ -148,7 +152,7 @@ def test_full_evaluation_scores_translations_and_report_draws_them(corpus, tmp_p
         p.stat().st_size > 2000 for p in figures
     )
     assert "signature" in (tmp_path / "test.bleu.json").read_text()
-    run = ledger.bleu_by_length(tmp_path)  # what the record keeps of what the run left
+    run = record.bleu_by_length(tmp_path)  # what the record keeps of what the run left
     curves = bahdanau_length.figure({"attention": [run], "no-attention": [run]}, tmp_path / "curves.png")
     assert curves.stat().st_size > 2000 and bahdanau_length.figure({"attention": [{}]}, tmp_path / "none.png") is None
 
@@ -188,7 +192,7 @@ def test_predict_names_a_text_longer_than_all_in_training(corpus, capsys):
 
 
 def test_a_model_without_attention_refuses_to_draw_it(corpus, tmp_path):
-    task = build(corpus, configs.Sutskever(hidden_size=8, embed_size=4, readout_size=8))
+    task = build(corpus, configs.SutskeverConfig(hidden_size=8, embed_size=4, readout_size=8))
     params = begin(task)
     with pytest.raises(InputError, match="no attention"):
         view_of(task).predict(params, ["a b"], tmp_path / "a.png")
@@ -232,7 +236,7 @@ def test_a_target_for_which_there_was_no_room_is_not_matched(corpus):
 
 def test_packing_is_refused_without_masks_or_positions(corpus):
     packed = {"data.packing": 64, "data.max_length": 40}
-    learned = configs.Transformer(1, 1, 8, 2, 8, position_embedding="learned", max_length=39)
+    learned = configs.TransformerConfig(1, 1, 8, 2, 8, position_embedding="learned", max_length=39)
     with pytest.raises(InputError, match="--model.max-length 39: raise it to 40"):
         build(corpus, learned, **packed)
     with pytest.raises(InputError, match="which Bahdanau does not"):
@@ -241,7 +245,7 @@ def test_packing_is_refused_without_masks_or_positions(corpus):
 
 @pytest.mark.parametrize("name", ["learned", "convolutional"])
 def test_decoding_beyond_learned_positions_is_refused(corpus, name):
-    learned = configs.Transformer(1, 1, 8, 2, 8, position_embedding="learned", max_length=16)
+    learned = configs.TransformerConfig(1, 1, 8, 2, 8, position_embedding="learned", max_length=16)
     model = learned if name == "learned" else dataclasses.replace(MODELS["convolutional"], max_length=16)
     begun = lambda length: jax.eval_shape(build(corpus, model, **{"decode.max_length": length}).init, jax.random.key(0))
     begun(16)

@@ -1,4 +1,4 @@
-"""The task of labelled texts, on texts that one word decides."""
+"""The task of labeled texts, on texts that one word decides."""
 
 import re
 
@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from attention_jax import tasks
-from attention_jax.config import Config, LabelledFile, TextClassifier, Train, replace
-from attention_jax.data.labelled_texts import encode
+from attention_jax.config import Config, LabeledFile, TextClassifierConfig, Train, replace
+from attention_jax.data.labeled_texts import encode
 from attention_jax.views import view_of
 
 
@@ -24,8 +24,8 @@ def task(tmp_path_factory):
         lines.append(f"{('good', 'bad')[i % 2]}\t{' '.join(words)}\n")
     path.write_text("".join(lines))
     data, model = (
-        LabelledFile(tsv_file=str(path), max_buckets=2),
-        TextClassifier(0, hidden_size=16, num_heads=2, dropout=0.0),
+        LabeledFile(tsv_file=str(path), max_buckets=2),
+        TextClassifierConfig(0, hidden_size=16, num_heads=2, dropout=0.0),
     )
     return tasks.build(Config("test", data, model, train=Train(batch_size=32)))
 

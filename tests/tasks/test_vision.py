@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention_jax import InputError, config as configs
-from attention_jax.config import Config, Images, Optim, Train, Vit, replace
+from attention_jax import config as configs
+from attention_jax.config import Config, Images, Optim, Train, ViTConfig, replace
+from attention_jax.errors import InputError
 from attention_jax.tasks import build, build_model, vision
 from attention_jax.views import view_of
 from experiments import (
@@ -29,7 +30,7 @@ ALL = (cct_cifar10, image_size, pooling, vit_digits, vit_fashion_mnist, vit_fash
 TINY = Config(
     "tiny",
     Images(examples=64),
-    Vit(2, 16, 16, 1, 2),
+    ViTConfig(2, 16, 16, 1, 2),
     Optim(),
     Train(batch_size=32, total_epochs=1, best_metric="train.loss"),
 )
@@ -187,7 +188,7 @@ def test_options_that_contradict_each_other_are_named(options, said):
         build(replace(TINY, data=options))
 
 
-RESNET = pytest.param(configs.ResNet((8, 8), 1, num_groups=2), marks=pytest.mark.slow)
+RESNET = pytest.param(configs.ResNetConfig((8, 8), 1, num_groups=2), marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize("model", [replace(TINY.model, pool="attention"), RESNET])
@@ -197,7 +198,7 @@ def test_pictures_and_predictions(model, tmp_path):
     task = build(replace(TINY, model=model))
     params = begin(task)
     names = {path.name for path in view_of(task).report(params, task.evaluate(params, True), tmp_path)}
-    attends = isinstance(model, Vit)
+    attends = isinstance(model, ViTConfig)
     assert names == {"confusion.png", "mistakes.png"} | ({"attention.png", "positions.png"} if attends else set())
     assert all((tmp_path / name).stat().st_size > 5000 for name in names)
     Image.fromarray(np.zeros((20, 30), np.uint8)).save(tmp_path / "x.png")
@@ -230,7 +231,7 @@ from attention_jax.config import *
 from attention_jax.tasks import build
 from attention_jax.train.loop import train_one
 from pathlib import Path
-config = Config("tiny", Images(examples=90), Vit(4, 8, 8, 1, 2), Optim("sgd", learning_rate=0.1),
+config = Config("tiny", Images(examples=90), ViT(4, 8, 8, 1, 2), Optim("sgd", learning_rate=0.1),
                 Train(batch_size=32, total_epochs=1, best_metric="train.loss"))
 task = build(config)
 _, params = train_one(task, config.optim, config.train, Path(sys.argv[2]), quiet=True)

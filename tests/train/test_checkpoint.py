@@ -14,9 +14,8 @@ import jax.numpy as jnp
 import orbax.checkpoint as ocp
 import pytest
 
-from attention_jax import InputError, Interrupted
 from attention_jax.config import Train
-from attention_jax.errors import explained
+from attention_jax.errors import InputError, Interrupted, explained
 from attention_jax.train.checkpoint import Checkpoints, load_params, save_params
 from attention_jax.train.log import MetricsLog
 from attention_jax.train.loop import train_one

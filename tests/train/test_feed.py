@@ -6,9 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention_jax import InputError, Interrupted
 from attention_jax.config import Optim, Train, replace
 from attention_jax.data.streams import Call, Share, Stream
+from attention_jax.errors import InputError, Interrupted
 from attention_jax.tasks import Evaluation
 from attention_jax.train.loop import Interrupt, train_one
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attention_jax import InputError, run_directory, saved_run
+from attention_jax.errors import InputError
+from attention_jax.runs import directory as run_directory, saved
 from attention_jax.train import hosts
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -126,7 +127,7 @@ def test_two_hosts_interrupted_and_resumed_equal_one(tmp_path):
         {line["step"] for line in lines}
     )  # once each
     assert json.loads((tmp_path / "two" / "environment.json").read_text())["processes"] == 2
-    assert saved_run.load(tmp_path / "two")[2].keys() == saved_run.load(tmp_path / "one")[2].keys()
+    assert saved.load(tmp_path / "two")[2].keys() == saved.load(tmp_path / "one")[2].keys()
 
 
 @pytest.mark.slow

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention_jax import Diverged, InputError, Interrupted
 from attention_jax.config import Optim, Train
+from attention_jax.errors import Diverged, InputError, Interrupted
 from attention_jax.tasks import Evaluation
 from attention_jax.train.checkpoint import Checkpoints
 from attention_jax.train.loop import train_one
@@ -164,7 +164,7 @@ import hashlib, os, signal, sys, threading
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import test_loop
-from attention_jax import signals
+from attention_jax.cli import signals
 signals.GRACE = 1.0
 signals.end_on_sigterm()
 
@@ -361,8 +361,8 @@ small = {"data.examples": 330, "train.batch_size": 50, "train.total_epochs": 2, 
 config = replace(date_luong.smoke(), **small)
 """
 TOKENS = """
-from attention_jax.config import Config, Decode, Optim, Reverse, Train, Transformer
-model = Transformer(1, 1, hidden_size=16, num_heads=2, mlp_dim=16, dropout=0.0, tied_embeddings="all")
+from attention_jax.config import Config, Decode, Optim, Reverse, Train, TransformerConfig
+model = TransformerConfig(1, 1, hidden_size=16, num_heads=2, mlp_dim=16, dropout=0.0, tied_embeddings="all")
 optim = Optim(schedule="inverse_sqrt", warmup_steps=4)
 train = Train(total_epochs=1, steps_per_call=1, label_smoothing=0.1)
 data = Reverse(examples=400, batch_tokens=777, joint_vocabulary=True, max_buckets=2)

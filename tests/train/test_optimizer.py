@@ -6,8 +6,8 @@ import numpy as np
 import optax
 import pytest
 
-from attention_jax import InputError
 from attention_jax.config import Optim, replace
+from attention_jax.errors import InputError
 from attention_jax.train.optimizer import kernels, optimizer, schedule
 
 RATES = {
@@ -82,7 +82,7 @@ def test_adam_decays_as_l2_does():
     np.testing.assert_allclose(run(optimizer(optim, 10), GRADIENTS), w, rtol=1e-5)
 
 
-def test_centred_rmsprop_with_momentum_is_graves_2013_eq_38_to_41():
+def test_centered_rmsprop_with_momentum_is_graves_2013_eq_38_to_41():
     optim = Optim("rmsprop", learning_rate=1e-4, b2=0.95, momentum=0.9, eps=1e-4)
     w, n, g, delta = np.array([1.0, -2.0]), 0.0, 0.0, 0.0
     for gradient in map(np.array, GRADIENTS):
@@ -140,7 +140,7 @@ def test_adafactor_keeps_a_row_and_a_column_of_a_large_matrix():
     assert sum(x.size for x in jax.tree.leaves(state)) < 2 * (256 + 128)
 
 
-def test_muon_orthogonalises_the_matrices_of_linear_maps():
+def test_muon_orthogonalizes_the_matrices_of_linear_maps():
     """All singular values of the update are nearly 1, times 0.2 sqrt(the larger side): an RMS of 0.2 as Adam's."""
     optim = Optim("muon", learning_rate=1.0, b1=0.9, b2=0.999)
     params = {"kernel": jnp.zeros((12, 8)), "table": jnp.zeros((12, 8)), "bias": jnp.zeros(8)}

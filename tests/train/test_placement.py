@@ -16,9 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention_jax import InputError, lifecycle, tasks
-from attention_jax.config import Config, Images, Optim, Train, Vit
+from attention_jax import tasks
+from attention_jax.config import Config, Images, Optim, Train, ViTConfig
 from attention_jax.data.batches import plan
+from attention_jax.errors import InputError
+from attention_jax.runs import lifecycle
 from attention_jax.tasks import Evaluation
 from attention_jax.train import placement
 from attention_jax.train.loop import check_batches, train_one
@@ -128,7 +130,7 @@ def test_batches_counted_in_tokens_are_filled():
 
 def test_a_batch_that_does_not_divide_leaves_nothing_behind(tmp_path, monkeypatch):
     monkeypatch.setattr(tasks, "build", lambda config: network(batch_size=50))
-    config = Config("vit_digits", Images(), Vit(), train=Train(batch_size=50, accumulation_steps=4))
+    config = Config("vit_digits", Images(), ViTConfig(), train=Train(batch_size=50, accumulation_steps=4))
     with pytest.raises(InputError, match="give 52"):
         lifecycle.start(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -7,9 +7,8 @@ import types
 
 import pytest
 
-from attention_jax import InputError, config as configs
-from attention_jax.config import Dates, LuongSeq2seq, Train
-from attention_jax.errors import explained
+from attention_jax.config import Train
+from attention_jax.errors import InputError, explained
 from attention_jax.train import sinks
 from attention_jax.train.log import MetricsLog
 
@@ -64,14 +63,6 @@ def test_only_known_sinks_are_options():
     assert Train(log=tuple(sinks.SINKS)).log == tuple(sinks.SINKS)
     with pytest.raises(InputError, match="perhaps you meant wandb"):
         Train(log=("tensorboard", "wandbb"))
-
-
-@pytest.mark.parametrize("before, now", [(True, ("tensorboard",)), (False, ())])
-def test_a_configuration_from_before_there_was_log_is_read(before, now):
-    stored = configs.to_json(configs.Config("x", Dates(), LuongSeq2seq()))
-    del stored["train"]["log"]
-    stored["train"]["tensorboard"] = before
-    assert configs.from_json(json.loads(json.dumps(stored))).train == Train(log=now)
 
 
 @pytest.mark.slow

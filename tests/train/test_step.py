@@ -9,7 +9,7 @@ from pathlib import Path
 import optax
 import pytest
 
-from attention_jax import commands
+from attention_jax.cli import commands
 
 ROOT = Path(__file__).resolve().parents[2]
 TRAIN = "train date_luong --data.examples 300 --model.hidden-size 4 --model.embed-size 4 --train.batch-size 30"
@@ -51,6 +51,6 @@ def test_design_lists_the_calls_to_an_update(tmp_path, monkeypatch):
     found = launched(monkeypatch, tmp_path, "--optim.name", f"{__name__}:recorder")
     assert len(found) <= 12 and len({path for path, _ in found}) <= 10
     text = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
-    [block] = re.findall(r"^```\n(attention_jax/commands\.py .*?)^```$", text, re.DOTALL | re.MULTILINE)
+    [block] = re.findall(r"^```\n(attention_jax/cli/commands\.py .*?)^```$", text, re.DOTALL | re.MULTILINE)
     listed = [tuple(line.split()[:2]) for line in block.splitlines()]
     assert listed == found, "\n".join(f"{path:33}{name}" for path, name in found)

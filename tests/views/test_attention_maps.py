@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from tiny import builder
 
-from attention_jax import InputError, catalogue, config as configs
-from attention_jax.ops.rollout import rollout
+from attention_jax import config as configs
+from attention_jax.claims import catalog
+from attention_jax.errors import InputError
 from attention_jax.train import placement
 from attention_jax.views import run_figures, view_of
+from attention_jax.views.pictures import rollout
 from experiments import head_pruning, nadaraya_watson
 
 
@@ -37,14 +39,14 @@ def applied(task, params, *inputs):
 @pytest.fixture(scope="module")
 def transformer(task_of):
     """A Transformer with a beam of two, and where it looks at two texts of one length."""
-    model = configs.Transformer(2, 1, hidden_size=8, num_heads=2, mlp_dim=8)
+    model = configs.TransformerConfig(2, 1, hidden_size=8, num_heads=2, mlp_dim=8)
     task = task_of(model, **{"decode.beam_size": 2, "decode.length_penalty": "none"})
     params = begun(task)
     return task, params, view_of(task).attention_maps(params, ["b c a 3", "c a b c"])
 
 
 def test_a_head_of_a_layer_that_is_repeated_is_off_in_all_its_turns(task_of):
-    task = task_of(configs.Transformer(2, 1, hidden_size=8, num_heads=2, mlp_dim=8, shared_layers=True))
+    task = task_of(configs.TransformerConfig(2, 1, hidden_size=8, num_heads=2, mlp_dim=8, shared_layers=True))
     params = begun(task)
     [encoder, *_] = view_of(task).attention_maps(params, ["b c a 3"])[0].predictions[0].attentions
     assert encoder.head_ablation.shape == (2, 2) and np.array_equal(*encoder.head_ablation)
@@ -102,7 +104,7 @@ def test_a_head_is_off_as_if_its_part_of_the_output_matrix_were_zero(transformer
 
 def test_a_source_that_is_read_from_its_end_is_shown_in_reading_order(task_of):
     task = task_of(
-        configs.LuongSeq2seq(hidden_size=8, embed_size=4), data=configs.Dates(reverse_source=True, examples=200)
+        configs.LuongSeq2seqConfig(hidden_size=8, embed_size=4), data=configs.Dates(reverse_source=True, examples=200)
     )
     params = begun(task)
     [one] = view_of(task).attention_maps(params, ["May 1, 1999"])
@@ -118,7 +120,7 @@ def test_a_source_that_is_read_from_its_end_is_shown_in_reading_order(task_of):
 
 @pytest.mark.slow
 def test_language_models_look_at_the_text_and_what_they_add(task_of):
-    task = task_of(configs.LanguageModel(2, 8, 2, 8))
+    task = task_of(configs.LanguageModelConfig(2, 8, 2, 8))
     params = begun(task)
     [one] = view_of(task).attention_maps(params, ["The time"])
     [own] = one.predictions[0].attentions
@@ -131,7 +133,7 @@ def test_language_models_look_at_the_text_and_what_they_add(task_of):
 
 @pytest.mark.slow
 def test_images_are_shown_as_the_model_reads_them(task_of):
-    task = task_of(configs.Cct(hidden_size=16, mlp_dim=16, num_layers=2))
+    task = task_of(configs.CCTConfig(hidden_size=16, mlp_dim=16, num_layers=2))
     params = begun(task)
     looked = view_of(task).attention_maps(params, [])
     test = task.data.held_out["test"]
@@ -149,7 +151,7 @@ def test_images_are_shown_as_the_model_reads_them(task_of):
 
 @pytest.mark.slow
 def test_a_machine_shows_its_heads_over_time(task_of):
-    task = task_of(configs.NTM(hidden_size=8, num_locations=8, word_size=4))
+    task = task_of(configs.NTMConfig(hidden_size=8, num_locations=8, word_size=4))
     params = begun(task)
     [one] = view_of(task).attention_maps(params, ["10110010 01101100"])
     [memory] = one.predictions[0].attentions
@@ -173,13 +175,13 @@ def test_kernel_regression_shows_what_it_weighs():
     x = jnp.asarray(kernels.keys.points)
     again = attend(jnp.array([[1.5], [2.5]]), x, jnp.asarray(kernels.values)[:, None], score=Gaussian())
     np.testing.assert_allclose(estimate, again[:, 0], rtol=1e-5)
-    assert kernels.heads == ("Gaussian", "Boxcar", "Constant", "Epanechikov")
+    assert kernels.heads == ("Gaussian", "Boxcar", "Constant", "Triangular")
     assert len(nadaraya_watson.attention_maps(config, [])[0].predictions[0].attentions[0].queries.tokens) == 50
     with pytest.raises(InputError, match="is a number, such as 2.5"):
         nadaraya_watson.attention_maps(config, ["two"])
-    assert catalogue.load_experiment("nadaraya_watson").attention_maps is nadaraya_watson.attention_maps
+    assert catalog.load_experiment("nadaraya_watson").attention_maps is nadaraya_watson.attention_maps
 
 
 def test_a_model_without_attention_has_no_page(task_of):
-    task = task_of(configs.StackedLSTM(num_layers=1, hidden_size=8))
+    task = task_of(configs.StackedLSTMConfig(num_layers=1, hidden_size=8))
     assert run_figures.attention_page(task, begun(task)) is None

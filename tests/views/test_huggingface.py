@@ -9,9 +9,9 @@ import their_weights as theirs
 from PIL import Image
 from test_launch import launch_here, refused
 
-from attention_jax import InputError
 from attention_jax.data import tokenizers
 from attention_jax.data.byte_pairs import byte_characters
+from attention_jax.errors import InputError
 from attention_jax.views import huggingface
 
 PAIRS = ["a dog runs", "the dog sleeps", "a cat sleeps", "the cat runs and runs"]

@@ -39,7 +39,7 @@ def test_the_best_sequence_without_a_token_is_found():
     assert decode.greedy(decode.never(step, 2), None, 1, bos=0, eos=None, max_length=3).tolist()[0][:2] == [3, 1]
 
 
-def favouring_unknown(task, vocabulary):
+def favoring_unknown(task, vocabulary):
     """Parameters of a task with which its model writes the unknown token, wherever it may."""
     params = jax.jit(task.init)(jax.random.PRNGKey(0))
     size = len(vocabulary)
@@ -50,9 +50,9 @@ def favouring_unknown(task, vocabulary):
 @pytest.mark.parametrize("beam_size", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_predicted_sentences_have_no_unknown_token_and_evaluated_ones_keep_it(tmp_path, beam_size):
     """Three programs: initial parameters, and decoding as evaluated and for a reader."""
-    task = builder(tmp_path)(configs.LuongSeq2seq(hidden_size=8, embed_size=4), **{"decode.beam_size": beam_size})
+    task = builder(tmp_path)(configs.LuongSeq2seqConfig(hidden_size=8, embed_size=4), **{"decode.beam_size": beam_size})
     vocabulary = task.data.target_vocabulary
-    params, view = favouring_unknown(task, vocabulary), view_of(task)
+    params, view = favoring_unknown(task, vocabulary), view_of(task)
     assert all(UNK not in text.split() for text in view.predict(params, ["a b 1", "zebra"]))
     written = map_batches(task.generate, params, view.read(["a b 1", "zebra"]), 4)
     assert (written == vocabulary.unk_id).any()
@@ -61,8 +61,8 @@ def test_predicted_sentences_have_no_unknown_token_and_evaluated_ones_keep_it(tm
 @pytest.mark.parametrize("temperature", [1.0, pytest.param(0.0, marks=pytest.mark.slow)])
 def test_continued_texts_have_no_unknown_token(tmp_path, temperature):
     """Two programs: initial parameters, and the continuation."""
-    model = configs.LanguageModel(num_layers=1, hidden_size=8, num_heads=2, mlp_dim=8)
+    model = configs.LanguageModelConfig(num_layers=1, hidden_size=8, num_heads=2, mlp_dim=8)
     task = builder(tmp_path)(model, **{"decode.temperature": temperature})
-    params = favouring_unknown(task, task.data.vocabulary)
+    params = favoring_unknown(task, task.data.vocabulary)
     [text] = view_of(task).predict(params, ["abc"])
     assert len(text) == 9 and UNK not in text

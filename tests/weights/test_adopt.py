@@ -6,11 +6,13 @@ import pytest
 import their_weights as theirs
 from their_weights import TIMM, VIT, written
 
-from attention_jax import InputError, config as configs, lifecycle, load_run, saved_run, tasks
+from attention_jax import config as configs, load_run, tasks
+from attention_jax.errors import InputError
 from attention_jax.models.vit import interpolate
+from attention_jax.runs import lifecycle, saved
 from attention_jax.weights import adopt, exchange
 
-OPTIONS = configs.Vit(2, 16, 24, 2, 2, norm_epsilon=1e-6)
+OPTIONS = configs.ViTConfig(2, 16, 24, 2, 2, norm_epsilon=1e-6)
 
 
 def read(path):
@@ -23,7 +25,7 @@ def shapes(**changes) -> dict:
     return exchange.nested({name: np.zeros(shape, np.float32) for name, shape in changes.items()})
 
 
-def test_positions_are_resampled_colours_added_and_the_head_is_drawn(tmp_path):
+def test_positions_are_resampled_colors_added_and_the_head_is_drawn(tmp_path):
     weights = read(tmp_path)
     like = {path: array.shape for path, array in weights.arrays.items()}
     like |= {"positions": (17, 16), "patch_embedding/kernel": (4, 16)}
@@ -40,16 +42,16 @@ def test_positions_are_resampled_colours_added_and_the_head_is_drawn(tmp_path):
     np.testing.assert_array_equal(params["positions"][0], table[0])
     np.testing.assert_array_equal(params["positions"][1:], interpolate(table[1:], 4))
     assert not params["trunk/head/kernel"].any()
-    image = np.random.default_rng(0).standard_normal((2, 2, 1)).astype(np.float32)  # a patch, and its copies in colour
-    in_colour = np.repeat(image, 3, axis=2).reshape(-1) @ weights.arrays["patch_embedding/kernel"]
-    np.testing.assert_allclose(image.reshape(-1) @ params["patch_embedding/kernel"], in_colour, atol=1e-6)
+    image = np.random.default_rng(0).standard_normal((2, 2, 1)).astype(np.float32)  # a patch, and its copies in color
+    in_color = np.repeat(image, 3, axis=2).reshape(-1) @ weights.arrays["patch_embedding/kernel"]
+    np.testing.assert_allclose(image.reshape(-1) @ params["patch_embedding/kernel"], in_color, atol=1e-6)
 
 
-def test_grey_weights_see_a_grey_picture_in_colour_as_before():
-    grey = exchange.Weights(OPTIONS, theirs.draw({"patch_embedding/kernel": (4, 16)}), "grey")
-    taken = adopt.adopted(grey, shapes(**{"patch_embedding/kernel": (12, 16)})).arrays["patch_embedding/kernel"]
+def test_gray_weights_see_a_gray_picture_in_color_as_before():
+    gray = exchange.Weights(OPTIONS, theirs.draw({"patch_embedding/kernel": (4, 16)}), "gray")
+    taken = adopt.adopted(gray, shapes(**{"patch_embedding/kernel": (12, 16)})).arrays["patch_embedding/kernel"]
     image = np.random.default_rng(0).standard_normal((2, 2, 1)).astype(np.float32)
-    wanted = image.reshape(-1) @ grey.arrays["patch_embedding/kernel"]
+    wanted = image.reshape(-1) @ gray.arrays["patch_embedding/kernel"]
     np.testing.assert_allclose(np.repeat(image, 3, axis=2).reshape(-1) @ taken, wanted, atol=1e-6)
 
 
@@ -66,12 +68,12 @@ def test_what_does_not_fit_is_named(tmp_path):
 
 def test_the_model_is_the_files_and_how_it_is_trained_is_the_experiments(tmp_path):
     weights = read(tmp_path)
-    own = configs.Vit(dropout=0.3, stochastic_depth=0.2, dtype="bfloat16", hidden_size=8)
+    own = configs.ViTConfig(dropout=0.3, stochastic_depth=0.2, dtype="bfloat16", hidden_size=8)
     assert adopt.options_from(weights, own) == configs.replace(
         OPTIONS, dropout=0.3, stochastic_depth=0.2, dtype="bfloat16"
     )
-    with pytest.raises(InputError, match="the kind Transformer are needed here; .* are of the kind Vit: "):
-        adopt.options_from(weights, configs.Transformer())
+    with pytest.raises(InputError, match="the kind Transformer are needed here; .* are of the kind ViT: "):
+        adopt.options_from(weights, configs.TransformerConfig())
 
 
 def test_the_command_line_refuses_in_one_line(tmp_path):
@@ -114,7 +116,7 @@ def test_a_vit_of_timm_trains_on_digits_and_is_a_run(tmp_path):
     assert trained.config.train.init_weights == str(path)
     moved = trained.params["trunk"]["layer_1"]["ffn"]["out"]["kernel"] - kernel
     assert 0 < abs(moved).max() < 0.05
-    weights = saved_run.weights_of(tmp_path / "run")
+    weights = saved.weights_of(tmp_path / "run")
     assert "40 of 40 arrays taken" in adopt.adopted(weights, trained.params).said
     done = launch_here("train", "vit_digits", "--from", tmp_path / "timm", "--resume", "--out", tmp_path / "run")
     assert done.returncode == 2 and "has begun; --from" in done.stderr

@@ -8,9 +8,10 @@ import pytest
 import their_weights as theirs
 from their_weights import TIMM, VIT, written
 
-from attention_jax import InputError, config as configs
+from attention_jax import config as configs
+from attention_jax.errors import InputError
 from attention_jax.models.blocks import ACTIVATIONS
-from attention_jax.models.vit import Vit
+from attention_jax.models.vit import ViT
 from attention_jax.weights import exchange, tensors
 
 pytest.importorskip("safetensors")
@@ -128,7 +129,7 @@ def test_the_epsilon_of_the_norms_comes_back(tmp_path, naming):
 
 @pytest.mark.parametrize("form", ["safetensors", "npz"])
 def test_our_own_names_keep_options_and_bits(tmp_path, form):
-    options = configs.LanguageModel(num_layers=1, hidden_size=8, num_heads=2, mlp_dim=8)
+    options = configs.LanguageModelConfig(num_layers=1, hidden_size=8, num_heads=2, mlp_dim=8)
     arrays = theirs.draw({"decoder/layer_0/ffn/out/bias": (8,), "bias": (5,)})
     said = exchange.write(exchange.Weights(options, arrays, "a run"), tmp_path / "out", form)
     assert said.startswith(f"{tmp_path / 'out'}: 2 tensors, 13 numbers, ")
@@ -161,7 +162,7 @@ def test_a_distillation_token_is_a_register(tmp_path):
     with pytest.raises(InputError, match="huggingface has no model with --model.num-registers"):
         exchange.write(weights, tmp_path / "out", "npz", "huggingface")
     with pytest.raises(InputError, match="--model.num-registers need --model.pool token, got mean"):
-        Vit(configs.Vit(num_registers=1, pool="mean"), 2, 8)
+        ViT(configs.ViTConfig(num_registers=1, pool="mean"), 2, 8)
 
 
 def refused(path) -> str:
@@ -185,7 +186,7 @@ def test_another_architecture_is_named_by_what_differs(tmp_path):
     assert "must have the names of own, timm, huggingface, google, marian, gpt2; it has 1 others" in refused(
         written(path, unknown)
     )
-    assert "normalisations" in _marian(tmp_path, {"normalize_before": True})
+    assert "normalizations" in _marian(tmp_path, {"normalize_before": True})
     assert "must share the embeddings" in _marian(tmp_path, {"share_encoder_decoder_embeddings": False})
     assert "'tanh' in config.json" in _marian(tmp_path, {"activation_function": "tanh"})
 
@@ -211,20 +212,24 @@ def test_what_another_library_lacks_is_not_written(tmp_path):
     with pytest.raises(
         InputError, match=r"timm has no model with --model.pool mean, --model.position-embedding rotary: export"
     ):
-        write(configs.Vit(pool="mean", position_embedding="rotary"), "timm")
+        write(configs.ViTConfig(pool="mean", position_embedding="rotary"), "timm")
     with pytest.raises(InputError, match="marian has no model with --model.norm pre, --model.tied-embeddings none"):
-        write(configs.Transformer(norm="pre"), "marian")
-    with pytest.raises(InputError, match="timm has no model with --model.normaliser sparsemax, --model.mask win"):
-        write(configs.Vit(normaliser="sparsemax", mask="window(2)"), "timm")
+        write(configs.TransformerConfig(norm="pre"), "marian")
+    with pytest.raises(InputError, match="timm has no model with --model.normalizer sparsemax, --model.mask win"):
+        write(configs.ViTConfig(normalizer="sparsemax", mask="window(2)"), "timm")
     parts = {"norm": "post", "tied_embeddings": "all", "head_pool": "moments", "output_bias": True}
     with pytest.raises(InputError, match="marian has no model with --model.head-pool moments: export"):
-        write(configs.Transformer(**parts), "marian")
+        write(configs.TransformerConfig(**parts), "marian")
     with pytest.raises(InputError, match="a LanguageModel can be written with --naming own, gpt2; got timm"):
-        write(configs.LanguageModel(), "timm")
+        write(configs.LanguageModelConfig(), "timm")
     with pytest.raises(InputError, match="gpt2 has no model with --model.position-embedding rotary, --model.scale-emb"):
-        write(configs.LanguageModel(), "gpt2")
+        write(configs.LanguageModelConfig(), "gpt2")
     with pytest.raises(InputError, match="no place for 1 of our arrays .patch_norm/scale."):
-        write(configs.Vit(), "huggingface", {"patch_norm/scale": np.ones(4), "patch_embedding/kernel": np.ones((4, 4))})
+        write(
+            configs.ViTConfig(),
+            "huggingface",
+            {"patch_norm/scale": np.ones(4), "patch_embedding/kernel": np.ones((4, 4))},
+        )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -232,7 +237,7 @@ def test_a_note_says_what_must_be_changed_there(tmp_path):
     weights = exchange.read(written(tmp_path / "there" / "model.safetensors", theirs.timm(), TIMM))
     weights = weights._replace(options=configs.replace(weights.options, norm_epsilon=1e-5))
     assert exchange.write(weights, tmp_path / "out", "safetensors", "timm").endswith(
-        "; theirs normalises with epsilon 1e-6, ours with 1e-05: change it there"
+        "; theirs normalizes with epsilon 1e-6, ours with 1e-05: change it there"
     )
 
 
@@ -244,7 +249,7 @@ def test_activations_are_the_published_formulas():
 
 
 def test_our_own_model_is_rebuilt_from_its_weights():
-    options = configs.Vit(2, 8, 16, 1, 2, stem="convolutions", position_embedding="rotary")
-    arrays = exchange.flat(jax.jit(Vit(options, 3, 6).init)(jax.random.key(0), IMAGES)["params"])
+    options = configs.ViTConfig(2, 8, 16, 1, 2, stem="convolutions", position_embedding="rotary")
+    arrays = exchange.flat(jax.jit(ViT(options, 3, 6).init)(jax.random.key(0), IMAGES)["params"])
     weights = exchange.Weights(options, arrays, "here")
     assert logits(weights, IMAGES).shape == (2, 3)

@@ -9,8 +9,8 @@ import pytest
 import their_weights as theirs
 from their_weights import TIMM, VIT, written
 
-from attention_jax import InputError
 from attention_jax.data.vocabulary import Vocabulary
+from attention_jax.errors import InputError
 from attention_jax.weights import exchange
 
 pytest.importorskip("safetensors")
@@ -25,10 +25,10 @@ STATES = {
 }
 
 
-def read(place, naming, arrays=None, facts=None, spelt=lambda name: name):
+def read(place, naming, arrays=None, facts=None, spelled=lambda name: name):
     """The weights of a file with these tensors in place of the usual ones, and these entries in config.json."""
     state, about = STATES[naming]
-    state = {spelt(name): array for name, array in state().items()} | (arrays or {})
+    state = {spelled(name): array for name, array in state().items()} | (arrays or {})
     return exchange.read(written(place / "model.safetensors", state, None if facts is None else about | facts))
 
 
@@ -168,7 +168,7 @@ def test_a_tied_copy_must_be_one(tmp_path, naming, name, array, facts):
 @pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "_orig_mod.module."])
 def test_prefixes_of_wrapped_models_are_left_out(tmp_path, naming, prefix):
     plain = read(tmp_path / "plain", naming, facts={})
-    found = read(tmp_path / "wrapped", naming, facts={}, spelt=lambda name: prefix + name)
+    found = read(tmp_path / "wrapped", naming, facts={}, spelled=lambda name: prefix + name)
     assert found.options == plain.options and found.arrays.keys() == plain.arrays.keys()
     assert all(np.array_equal(found.arrays[name], array) for name, array in plain.arrays.items())
 

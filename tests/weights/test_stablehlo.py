@@ -13,15 +13,10 @@ import tiny
 from jax import export as exporting
 from PIL import Image
 
-from attention_jax import InputError, config as configs, tasks
-from attention_jax.data import (
-    image_files,
-    labelled_texts,
-    pair_files,
-    text_windows,
-    tokenizers,
-)
+from attention_jax import config as configs, tasks
+from attention_jax.data import image_files, labeled_texts, pair_files, text_windows, tokenizers
 from attention_jax.data.pairs import Tokenizer, decode_targets
+from attention_jax.errors import InputError
 from attention_jax.views import view_of
 from attention_jax.weights import prepare_image, prepare_text, stablehlo
 from attention_jax.weights.text_steps import steps
@@ -91,7 +86,7 @@ def test_steps_tokenize_as_the_tokenizer_of_a_run_does(tmp_path):
     piece, exact = (tokenizers.sentencepiece(lines, 40, exact)[0] for exact in (False, True))
     merges = [("l", "o"), ("lo", "w"), ("e", "r</w>"), ("a", "a"), ("low", "er</w>"), ("a", "b</w>")]
     plain = [tokenizers.whitespace(), tokenizers.character(), tokenizers.words(), tokenizers.letters()]
-    more = [labelled_texts.words_and_marks(), tokenizers.stripped(), tokenizers.padded(99, -1)]
+    more = [labeled_texts.words_and_marks(), tokenizers.stripped(), tokenizers.padded(99, -1)]
     nested = [pair_files.lowercased(piece), pair_files.reversed_order(tokenizers.words()), text_windows.by_line(exact)]
     every = [*plain, *more, piece, tokenizers.bpe_of_merges(merges), *nested]
     files, both = {}, []
@@ -116,7 +111,7 @@ def task_of(place, model):
 
 def test_images_to_logits_where_this_package_is_not(tmp_path, monkeypatch):
     monkeypatch.setattr(stablehlo, "TIMED", (2,))
-    task, params = task_of(tmp_path, configs.Vit(2, 16, 16, 1, 2))
+    task, params = task_of(tmp_path, configs.ViTConfig(2, 16, 16, 1, 2))
     said = stablehlo.export(task, params, tmp_path / "out", ("cpu", "tpu"))
     names = {path.name for path in (tmp_path / "out").iterdir()}
     programs = {"cpu.stablehlo", "tpu.stablehlo"}
@@ -164,7 +159,7 @@ def test_the_reference_prepares_images_as_predict_does(tmp_path, resized, mode):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "model",
-    [configs.Transformer(1, 1, hidden_size=8, num_heads=2, mlp_dim=8), configs.Bahdanau(**tiny.TRANSLATOR)],
+    [configs.TransformerConfig(1, 1, hidden_size=8, num_heads=2, mlp_dim=8), configs.BahdanauConfig(**tiny.TRANSLATOR)],
     ids=["t", "b"],
 )
 def test_sentences_to_tokens(tmp_path, monkeypatch, model):
@@ -191,12 +186,12 @@ def test_sentences_to_tokens(tmp_path, monkeypatch, model):
 @pytest.mark.slow
 def test_texts_to_classes(tmp_path, monkeypatch):
     monkeypatch.setattr(stablehlo, "TIMED", ())
-    task, params = task_of(tmp_path, configs.TextClassifier(1, 8, 2, 8))
+    task, params = task_of(tmp_path, configs.TextClassifierConfig(1, 8, 2, 8))
     stablehlo.export(task, params, tmp_path / "out", ("cpu",))
     inputs = prepared(tmp_path / "out", tmp_path, "[x.tolist() for x in p.prepare(t)]")
     tokens, length = (np.array(x, np.int32) for x in inputs)
     view, most = view_of(task), task.config.data.max_length
-    ours, lengths = labelled_texts.encode(task.data.tokenizer.split(TEXTS), task.data.vocabulary, most)
+    ours, lengths = labeled_texts.encode(task.data.tokenizer.split(TEXTS), task.data.vocabulary, most)
     np.testing.assert_array_equal(length, lengths)
     np.testing.assert_array_equal(tokens[:, : ours.shape[1]], ours)
     _, probabilities, _ = view.read(params, TEXTS)
@@ -207,7 +202,7 @@ def test_texts_to_classes(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_a_language_model(tmp_path, monkeypatch):
     monkeypatch.setattr(stablehlo, "TIMED", ())
-    task, params = task_of(tmp_path, configs.LanguageModel(1, 8, 2, 8))
+    task, params = task_of(tmp_path, configs.LanguageModelConfig(1, 8, 2, 8))
     stablehlo.export(task, params, tmp_path / "out", ("cpu",))
     tokens = task.data.train[:5, :-1]
     ours, _ = jax.jit(task.model.apply)({"params": params}, tokens)
@@ -220,7 +215,7 @@ def test_a_language_model(tmp_path, monkeypatch):
 
 
 def test_what_has_no_program_says_so(tmp_path):
-    task, params = task_of(tmp_path, configs.StackedLSTM(num_layers=1, hidden_size=8))
+    task, params = task_of(tmp_path, configs.StackedLSTMConfig(num_layers=1, hidden_size=8))
     with pytest.raises(InputError, match="there is no StableHLO of a MemoryTask yet: export its weights"):
         stablehlo.export(task, params, tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -230,7 +225,7 @@ def test_what_has_no_program_says_so(tmp_path):
 def test_all_platforms_have_long_half_precision_attention(tmp_path):
     """One program for all of them would not: each platform's attention would be lowered for the others, too."""
     config = configs.Config(
-        "tiny", configs.Images(examples=8, pixels=46), configs.Vit(2, 16, 16, 1, 2, dtype="bfloat16")
+        "tiny", configs.Images(examples=8, pixels=46), configs.ViTConfig(2, 16, 16, 1, 2, dtype="bfloat16")
     )
     task = tasks.build(config)  # 529 patches
     served = stablehlo.service(task)
@@ -241,6 +236,6 @@ def test_all_platforms_have_long_half_precision_attention(tmp_path):
 
 def test_a_source_gets_an_end_where_the_vocabulary_has_one(tmp_path):
     task_of = tiny.builder(tmp_path)
-    model = configs.LuongSeq2seq(hidden_size=8, embed_size=4)
+    model = configs.LuongSeq2seqConfig(hidden_size=8, embed_size=4)
     end = lambda task: stablehlo.service(task).preprocessing["encode"]["end"]
     assert end(task_of(model)) == ["<eos>"] and end(task_of(model, data=configs.Dates(examples=100))) == []

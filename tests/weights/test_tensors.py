@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import tiny  # noqa: F401  (its models are known by name)
 
-from attention_jax import InputError, config as configs
+from attention_jax import config as configs
+from attention_jax.errors import InputError
 from attention_jax.weights import exchange, tensors
 
 safetensors = pytest.importorskip("safetensors.numpy")
@@ -56,7 +57,7 @@ def test_an_array_of_objects_is_not_unpickled(tmp_path):
 
 def files(place) -> dict[str, bytes]:
     """Whole files of both kinds."""
-    options, arrays = configs.Vit(2, 4, 4, 1, 1), {"class_token": np.arange(300, dtype=np.float32)}
+    options, arrays = configs.ViTConfig(2, 4, 4, 1, 1), {"class_token": np.arange(300, dtype=np.float32)}
     for form in tensors.KINDS:
         exchange.write(exchange.Weights(options, arrays, ""), place / form, form)
     return {form: (place / form / f"model.{form}").read_bytes() for form in tensors.KINDS}
@@ -105,7 +106,7 @@ def test_what_is_no_file_of_weights(tmp_path):
     assert "tensor cls must hold numbers" in refused(tmp_path / "words.npz")
 
 
-SAID = {"type": "Vit", "patch_size": 2, "hidden_size": 4, "mlp_size": 4, "layers": 1, "heads": 1}
+SAID = {"type": "ViTConfig", "patch_size": 2, "hidden_size": 4, "mlp_dim": 4, "num_layers": 1, "num_heads": 1}
 
 
 @pytest.mark.parametrize(
@@ -113,8 +114,8 @@ SAID = {"type": "Vit", "patch_size": 2, "hidden_size": 4, "mlp_size": 4, "layers
     [
         {"model": {"type": "antigravity:Options"}},
         {"model": {"type": "Transformer", "score": "antigravity:Score"}},
-        {"model": SAID | {"layers": 10**9}},
-        {"model": SAID | {"layers": "many"}},
+        {"model": SAID | {"num_layers": 10**9}},
+        {"model": SAID | {"num_layers": "many"}},
         {"model": SAID | {"hidden_size": -4}},
         {"model": SAID | {"pool": "all"}},
         {"model": SAID | {"surprise": 1}},
@@ -163,7 +164,7 @@ def test_nothing_half_written_stays(tmp_path):
 
 
 def test_the_same_weights_are_the_same_file(tmp_path):
-    options, arrays = configs.Vit(2, 4, 4, 1, 1), {"class_token": np.arange(5, dtype=np.float32)}
+    options, arrays = configs.ViTConfig(2, 4, 4, 1, 1), {"class_token": np.arange(5, dtype=np.float32)}
     made = set()
     for _ in range(10):  # the order of the metadata was random
         tensors.write(tmp_path / "model.safetensors", arrays, {"model": configs.to_json(options), "number": "\u00e9"})

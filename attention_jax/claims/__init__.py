@@ -1,0 +1,1 @@
+"""Claims about recorded runs: bounds, verdicts, recording, checks, and the pages of results."""

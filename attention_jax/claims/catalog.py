@@ -1,0 +1,276 @@
+"""Loading of experiments: one file each in experiments/ of a checkout, or your own file."""
+
+import ast
+import contextlib
+import dataclasses
+import difflib
+import functools
+import importlib
+import importlib.machinery
+import importlib.util
+import inspect
+import itertools
+import re
+import sys
+import textwrap
+import typing
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from attention_jax.config import Claim, Config, Grid, Withdrawn, info_of, replace, walk
+from attention_jax.errors import InputError
+from attention_jax.printing import docstrings
+
+
+def experiments_directory(package: Path, here: Path) -> Path:
+    """The directory of the built-in experiments: those of the checkout that `package` is in, or that the working
+    directory `here` is, or else the copy that the installed package carries."""
+    for checkout in (package.parent, here.resolve()):
+        if (checkout / "launch.py").is_file() and (checkout / "experiments").is_dir():
+            return checkout / "experiments"
+    return package / "experiments"
+
+
+ROOT = experiments_directory(Path(__file__).resolve().parents[1], here=Path())
+CHECKOUT = (ROOT.parent / "launch.py").is_file()
+"""Whether the experiments are those of a checkout, where results are recorded."""
+CHAPTERS = (
+    "kernels",
+    "recurrent attention",
+    "Transformer",
+    "vision",
+    "memory",
+    "training theory",
+    "theory of attention",
+    "sweeps",
+    "your own data",
+)
+"""Chapters in the order of `launch.py list`; the line "Chapter:" of an experiment's docstring names one."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """The contents of an experiment's file. All but `config` and `CLAIMS` are optional."""
+
+    name: str
+    doc: str
+    """The claim in a line; then the lines Chapter:, Source:, Data:, Command: and Cost:."""
+    config: Callable[[], Config]
+    smoke: Callable[[], Config]
+    """A run of seconds; by default `smaller(config())`."""
+    variants: Callable[[], dict[str, Config]]
+    """The configurations that are compared, by name; by default the only one, named ""."""
+    presets: Callable[[], dict[str, Config]]
+    """Sizes to choose from with `launch.py train NAME --preset`, by name; by default none."""
+    sweep: Callable[[], dict[str, str]]
+    """The search space of `launch.py sweep`: {option: values}."""
+    study: Callable[[Config, Path], dict] | None
+    """Analysis that is run instead of training: (config, directory) -> metrics."""
+    attention_maps: Callable[[Config, list[str]], tuple] | None
+    """Attention maps of an experiment without a model: (config, texts) -> the type of `View.attention_maps`."""
+    figure: Callable[[dict[str, list[dict]], Path], Path | None] | None
+    """Plots the recorded runs of the variants, {variant: runs}, to a file."""
+    claims: tuple[Claim, ...]
+    seeds: int
+    results: Path
+    """The directory of its measured results."""
+    facts: dict
+    """Sizes of its data as `Task.describe` gives them (its FACTS), to compile without the data."""
+    withdrawn: tuple[Withdrawn, ...] = ()
+    """Committed bounds that no longer count (its WITHDRAWN)."""
+    grids: tuple[Grid, ...] = ()
+    """Tables of measured numbers below the claims (its GRIDS)."""
+    file: Path | None = None
+    """The experiment's file."""
+
+    def about(self, what: str) -> str:
+        """Return the text of a line of the docstring: "Chapter", "Source", "Data", "Command", "Cost"; "" without it."""
+        return _paragraphs(self.doc).get(what, "")
+
+    def variant(self, name: str) -> Config:
+        """Return the configuration of a variant, or with no name the experiment's configuration."""
+        variants = self.variants() if name else {"": self.config()}
+        if name not in variants:
+            listed = ", ".join(map(repr, variants))
+            raise InputError(f"{self.name} has no variant {name!r}; choose one of {listed}")
+        return variants[name]
+
+    def preset(self, name: str) -> Config:
+        """Return the configuration of a preset, or with no name the experiment's configuration."""
+        presets = self.presets() if name else {"": self.config()}
+        if name not in presets:
+            listed = f"choose one of {', '.join(presets)}" if presets else "it has none: leave --preset out"
+            raise InputError(f"{self.name} has no preset {name!r}; {listed}")
+        return presets[name]
+
+    @property
+    def claim(self) -> str:
+        """The claim: the first paragraph of the docstring."""
+        return " ".join(self.doc.partition("\n\n")[0].split())
+
+
+def names() -> list[str]:
+    """The names of all built-in experiments, sorted."""
+    return sorted(path.stem for path in ROOT.glob("*.py") if not path.stem.startswith("_"))
+
+
+def load_experiment(name: str) -> Experiment:
+    """Load the experiment experiments/NAME.py, or of the file with the path `name` ("my/experiment.py").
+
+    Raises InputError for an unknown name, with suggestions.
+    """
+    if name.endswith(".py"):
+        path = Path(name).resolve()
+        if not path.is_file():
+            raise InputError(
+                f"there is no experiment file {name}; give a name of `launch.py list`, or a file that exists"
+            )
+        return _described(_module_of(path), path.parent / "results")
+    if name not in names():
+        near = difflib.get_close_matches(name, names(), n=3, cutoff=0.5)
+        hint = f"perhaps you meant {' or '.join(near)}" if near else "`launch.py list` shows them all"
+        raise InputError(f"there is no experiment {name!r}; {hint}")
+    return _described(_module_of(ROOT / f"{name}.py"), ROOT / "results")
+
+
+def smaller(config: Config) -> Config:
+    """`config` for a run of seconds: options that have a `smoke` size are no larger than it.
+
+    >>> from attention_jax.config import Dates, Decode, LuongSeq2seqConfig
+    >>> small = smaller(Config("x", Dates(), LuongSeq2seqConfig(embed_size=4), decode=Decode()))
+    >>> small.data.examples, small.model.hidden_size, small.model.embed_size, small.train.max_steps
+    (1000, 8, 4, 2)
+    """
+    larger = lambda info, value: value > info.smoke or (value == 0 and info.unlimited)
+    return replace(
+        config, **{name: info.smoke for name, info, value in walk(config) if info.smoke and larger(info, value)}
+    )
+
+
+def field_docs(kind: type) -> dict[str, str]:
+    """The docstrings of a dataclass's fields, inherited ones included.
+
+    >>> from attention_jax.config import Dates
+    >>> field_docs(Dates)["path"]
+    'A published date.txt or date.txt.gz; empty generates the data.'
+    """
+    docs = {}
+    for parent in reversed(kind.__mro__):
+        if dataclasses.is_dataclass(parent):
+            docs |= _docs_in(inspect.getsource(parent))
+    return docs
+
+
+def user_data(config: Config) -> dict[str, str]:
+    """Return {option: help} of the options that replace the experiment's data by the user's files.
+
+    >>> from attention_jax.config import Dates, Images, ViTConfig
+    >>> user_data(Config("x", Dates(), ViTConfig()))
+    {'--data.path': 'A published date.txt or date.txt.gz; empty generates the data.'}
+    >>> user_data(Config("x", Images(), ViTConfig()))["--data.dataset"]
+    'digits, fashion_mnist, cifar10, folder, tfds, or own: the folder at `path`, without one the digits.'
+    """
+    if config.data is None:
+        return {}
+    kind = type(config.data)
+    help_of = field_docs(kind)
+    options = {}
+    for field in dataclasses.fields(kind):
+        if info_of(field).user_data:
+            *most, last = typing.get_args(typing.get_type_hints(kind)[field.name]) or ("",)
+            choices = f"{', '.join(most)} or {last}." if most else ""
+            options[f"--data.{field.name.replace('_', '-')}"] = help_of.get(field.name) or choices
+    return options
+
+
+def _docs_in(source: str) -> dict[str, str]:
+    """The docstrings of the fields in the source text of one class."""
+    docs = {}
+    body = ast.parse(textwrap.dedent(source)).body[0].body
+    for field, text in itertools.pairwise(body):
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+            docs[field.target.id] = " ".join(text.value.value.split())
+    return docs
+
+
+@functools.cache
+def _module_of(path: Path) -> ModuleType:
+    """Import an experiment's file, given by an absolute path, once.
+
+    A file of the checkout is `experiments.NAME` from any working directory, because the files import each other by that
+    name. A user's package of the name `experiments` is restored afterwards.
+    """
+    found = importlib.util.find_spec("experiments")
+    if found is None:
+        sys.modules["experiments"] = _package()
+    if path.parent == ROOT:
+        foreign = found is not None and str(ROOT) not in (found.submodule_search_locations or ())
+        with _replacing_user_package() if foreign else contextlib.nullcontext():
+            return importlib.import_module(f"experiments.{path.stem}")
+    spec = importlib.util.spec_from_file_location(f"experiment_at_{path}", path)
+    sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except ModuleNotFoundError as error:
+        del sys.modules[spec.name]
+        raise InputError(
+            f"{path} imports {error.name}, which is not found here: install it, or add its directory to PYTHONPATH"
+        ) from error
+    return module
+
+
+@functools.cache
+def _package() -> ModuleType:
+    """The package `experiments` of the checkout."""
+    spec = importlib.machinery.ModuleSpec("experiments", None, is_package=True)
+    spec.submodule_search_locations = [str(ROOT)]
+    return importlib.util.module_from_spec(spec)
+
+
+@contextlib.contextmanager
+def _replacing_user_package() -> Iterator[None]:
+    """Context in which `experiments` is the checkout's package; a module of that name is restored afterwards."""
+    named = lambda: [name for name in sys.modules if name.partition(".")[0] == "experiments"]
+    others = {name: sys.modules.pop(name) for name in named()}
+    sys.modules["experiments"] = _package()
+    try:
+        yield
+    finally:
+        for name in named():
+            del sys.modules[name]
+        sys.modules.update(others)
+
+
+def _described(module: ModuleType, results: Path) -> Experiment:
+    """Return the experiment of a module, with defaults for optional names."""
+    if not hasattr(module, "config"):
+        raise InputError(f"{module.__file__} is no experiment: it needs a function config() -> Config")
+    variants = getattr(module, "variants", lambda: {"": module.config()})
+    return Experiment(
+        name=Path(module.__file__).stem,
+        doc=inspect.getdoc(module) or docstrings(module.__file__)[""],
+        config=module.config,
+        smoke=getattr(module, "smoke", lambda: smaller(module.config())),
+        variants=variants,
+        presets=getattr(module, "presets", dict),
+        sweep=getattr(module, "sweep", dict),
+        study=getattr(module, "study", None),
+        attention_maps=getattr(module, "attention_maps", None),
+        figure=getattr(module, "figure", None),
+        claims=getattr(module, "CLAIMS", ()),
+        seeds=getattr(module, "SEEDS", 1),
+        results=results,
+        facts=getattr(module, "FACTS", {}),
+        withdrawn=getattr(module, "WITHDRAWN", ()),
+        grids=getattr(module, "GRIDS", ()),
+        file=Path(module.__file__),
+    )
+
+
+@functools.lru_cache
+def _paragraphs(doc: str) -> dict[str, str]:
+    """Return the lines "Word: text" of a docstring, with their continuation lines."""
+    parts = re.findall(r"^([A-Z][a-z]+): (.*(?:\n(?![A-Z][a-z]+: |\n).*)*)", doc, re.MULTILINE)
+    return {word: " ".join(text.split()) for word, text in parts}

@@ -1,0 +1,53 @@
+"""Description of one experiment as plain text: `launch.py list NAME`."""
+
+from collections.abc import Mapping, Sequence
+from textwrap import fill
+
+from attention_jax.claims.verdicts import bounds, ours, with_caveats
+from attention_jax.report.tables import number
+
+WIDTH = 100
+
+
+def experiment_page(experiment, judged: Sequence, user_data: Mapping[str, str]) -> str:
+    """Return a page with claim, source, data, command, cost, variants, status of the claims, and the options for user
+    data.
+
+    `experiment` is a catalog.Experiment, `judged` its claims as `judged.Judged`; `user_data` is {option: help}.
+    """
+    lines = [f"{experiment.name}: {experiment.claim}"]
+    for what in ("Chapter", "Claim", "Source", "Data", "Command", "Cost"):
+        if experiment.about(what):
+            lines.append(f"{what + ':':9} {experiment.about(what)}")
+    variants = [name for name in experiment.variants() if name]
+    if variants:
+        lines.append(f"Variants: {', '.join(variants)}")
+    if experiment.presets():
+        lines.append(f"Presets: {', '.join(experiment.presets())}")
+    page = "\n".join(fill(line, WIDTH, subsequent_indent=" " * 10, break_on_hyphens=False) for line in lines)
+    parts = [page, verdicts(judged), your_data(experiment.name, user_data)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def verdicts(judged: Sequence) -> str:
+    """Format the claims with verdict, kind, bound, published and measured number; empty without claims.
+
+    The number comes from the runs that decide the verdict: those of the replication as soon as it is complete.
+    """
+    lines = ["Recorded:"]
+    for one in judged:
+        claim, runs = one.claim, one.runs
+        published = f"{claim.kind}, bound {bounds(claim)}, published {number(claim.published)} ({claim.source})"
+        text = f"{with_caveats(claim, runs)}: {claim.text}; ours {ours(claim, runs)}; {published}"
+        lines.append(fill(text, WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False))
+    return "\n".join(lines) if judged else ""
+
+
+def your_data(name: str, user_data: Mapping[str, str]) -> str:
+    """Return the section on running the experiment on your own data."""
+    if not user_data:
+        return "Your own data: it makes or needs its own; there is no option for a file."
+    lines = [f"Your own data: python launch.py train {name}, with"]
+    for option, text in user_data.items():
+        lines.append(fill(f"  {option}  {text}", WIDTH, subsequent_indent="    ", break_on_hyphens=False).rstrip())
+    return "\n".join(lines)

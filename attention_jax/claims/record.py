@@ -1,0 +1,346 @@
+"""Recording of results: run the variants of an experiment, and store their numbers with the command.
+
+experiments/results/NAME.json has the recorded runs, and experiments/replication.json the rows of the registered
+replication (`attention_jax/claims/replication.py`).
+"""
+
+import datetime
+import math
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from attention_jax import config as configs, provenance
+from attention_jax.claims import catalog
+from attention_jax.claims.catalog import CHECKOUT, ROOT, Experiment
+from attention_jax.claims.recorded_command import command_of
+from attention_jax.config import Config, option_name
+from attention_jax.errors import Diverged, InputError
+from attention_jax.files import one_at_a_time, read_json, write_json
+from attention_jax.runs import directory as run_directory, lifecycle
+
+RESULTS = ROOT / "results"
+REGISTRATION = ROOT / "replication.json"
+LONG = 200
+"""The number of epochs above which a recorded history is thinned."""
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """The variants and seeds of an experiment to run, and their directory."""
+
+    scale: Literal["smoke", "full", "recorded"] = "full"
+    """smoke: takes seconds, gives no verdicts; recorded: only shows committed results."""
+    variant: str | None = None
+    """Run only this one of the variants that the experiment compares; by default all of them."""
+    seeds: int = 0
+    """Number of seeds; 0 is that of the experiment."""
+    root: str = "runs/reproduce"
+    """The directory of the runs."""
+    record: bool = True
+    """Write the results of full scale into experiments/results/NAME.json, which needs a clean working tree."""
+
+    def directory(self, experiment: Experiment, variant: str, seed: int) -> Path:
+        """The directory of one run."""
+        return Path(self.root, self.scale, experiment.name, f"{variant}-seed{seed}" if variant else f"seed{seed}")
+
+
+def recorded_runs(name: str, results: Path = RESULTS) -> list[dict]:
+    """Return the runs in experiments/results/NAME.json, sorted by variant and seed; none without a file."""
+    path = results / f"{name}.json"
+    return read_json(path)["runs"] if path.exists() else []
+
+
+def rows(path: Path = REGISTRATION) -> list[dict]:
+    """Return the registered rows of a file in their order; none without a file."""
+    return read_json(path)["rows"] if path.exists() else []
+
+
+def seeds_of_row(row: Mapping) -> range:
+    """The registered seeds of a row."""
+    return range(row["first_seed"], row["first_seed"] + row["seeds"])
+
+
+def registered(path: Path = REGISTRATION) -> dict[tuple[str, str], frozenset[int]]:
+    """The registered seeds by experiment and variant."""
+    return {(row["experiment"], row["variant"]): frozenset(seeds_of_row(row)) for row in rows(path)}
+
+
+def record(name: str, run: dict, results: Path = RESULTS):
+    """Write `run` to experiments/results/NAME.json, replacing an earlier run of the same variant and seed."""
+    identity = lambda run: (run["variant"], run["seed"])
+    results.mkdir(exist_ok=True)
+    with one_at_a_time(results):
+        others = [old for old in recorded_runs(name, results) if identity(old) != identity(run)]
+        write_json(results / f"{name}.json", {"experiment": name, "runs": sorted([*others, run], key=identity)})
+
+
+def reproduce(
+    experiment: Experiment,
+    asked: Reproduction,
+    override: Callable[[Config], Config] = lambda config: config,
+    words: Sequence[str] = (),
+) -> list[dict]:
+    """Run the variants of an experiment with every seed; finished runs are kept, interrupted ones resume.
+
+    `override` applies the options of the command line, `words`, to a configuration. At scale "full" the results are
+    recorded with these words, with the figures of the first variant's first run and those that `draw` plots from all
+    recorded runs. A run that diverges is recorded as {"diverged": reason}, without metrics. At "recorded" nothing is
+    run. Returns the runs: {"variant", "seed", "metrics", "history", ...}.
+    """
+    if asked.seeds < 0:
+        raise InputError(f"--seeds must be 0, for the experiment's own number, or more; got {asked.seeds}")
+    declared = variants_to_run(experiment, asked)
+    variants = {variant: override(config) for variant, config in declared.items()}
+    if asked.scale == "recorded":
+        found = recorded_runs(experiment.name, experiment.results)
+        return [run for run in found if asked.variant in (None, run["variant"])]
+    keep, command = should_record(experiment, asked), command_of(["reproduce", experiment.name, *words])
+    if keep:
+        check_committed(experiment)
+        check_options(experiment, declared, variants)
+    done = []
+    for variant, config in variants.items():
+        for seed in seeds_of(experiment, asked, config):
+            directory, one = asked.directory(experiment, variant, seed), configs.replace(config, **{"train.seed": seed})
+            archive_other(one, directory)
+            if keep:
+                check_begun(experiment, directory)
+            run = {"variant": variant, "seed": seed} | run_or_diverge(one, directory, experiment, asked)
+            print(f"{experiment.name} {variant} seed {seed}: in {directory}".replace("  ", " "), flush=True)
+            if keep:
+                run["history"] = thinned(experiment, run["history"])
+                run |= origin(experiment, directory, command) | bleu_by_length(directory)
+                record(experiment.name, run, experiment.results)
+                if not done and variant == first_variant(experiment):
+                    keep_figures(experiment.name, directory, experiment.results)
+                draw(experiment)
+            done.append(run)
+    if experiment.figure and not keep and asked.scale == "full":
+        by_variant = {
+            variant: [run for run in done if run["variant"] == variant and run["metrics"]] for variant in variants
+        }
+        figure = Path(asked.root, asked.scale, experiment.name, f"{experiment.name}.png")
+        if all(by_variant.values()) and experiment.figure(by_variant, figure):
+            print(f"{experiment.name}: {figure}")
+    return done
+
+
+def run_or_diverge(config: Config, directory: Path, experiment: Experiment, asked: Reproduction) -> dict:
+    """Return the result of `run_once`, or {"metrics": {}, "history": [], "diverged": reason}; in a smoke run, which
+    judges no claim, Diverged is raised."""
+    try:
+        result = run_once(config, directory, experiment.study)
+    except Diverged as error:
+        if asked.scale == "smoke":
+            raise
+        print(f"  diverged: {error}", flush=True)
+        return {"metrics": {}, "history": [], "diverged": str(error)}
+    return {name: value for name, value in result.items() if name != "experiment"}
+
+
+def variants_to_run(experiment: Experiment, asked: Reproduction) -> dict[str, Config]:
+    """The configurations to run, by variant."""
+    variants = {"": experiment.smoke()} if asked.scale == "smoke" else experiment.variants()
+    if asked.variant is None:
+        return variants
+    if asked.variant not in variants:
+        listed = ", ".join(map(repr, variants))
+        raise InputError(f"--variant must be one of {listed} for {experiment.name}, got {asked.variant!r}")
+    return {asked.variant: variants[asked.variant]}
+
+
+def seeds_of(experiment: Experiment, asked: Reproduction, config: Config) -> range:
+    """Return the seeds of a configuration, which count up from that in it."""
+    count = 1 if asked.scale == "smoke" else asked.seeds or experiment.seeds
+    return range(config.train.seed, config.train.seed + count)
+
+
+def should_record(experiment: Experiment, asked: Reproduction) -> bool:
+    """Whether to record the results: at full scale, and in a checkout, not for an installed package."""
+    return asked.scale == "full" and asked.record and (CHECKOUT or experiment.results != RESULTS)
+
+
+def built_in(experiment: Experiment) -> bool:
+    """Whether the experiment's file is in experiments/ of the checkout."""
+    return experiment.file is not None and experiment.file.is_relative_to(ROOT)
+
+
+def check_committed(experiment: Experiment):
+    """Raise InputError if the working tree differs from the commit that a recorded number names.
+
+    An experiment of the checkout needs git and all code committed. A user's file elsewhere must be committed if it is
+    in a repository. An `Experiment` that was made in Python has no file, and nothing is checked.
+    """
+    if experiment.file is None:
+        return
+    if built_in(experiment):
+        changed = provenance.changes()
+        if provenance.commit() is None:
+            raise InputError(
+                f"recording {experiment.name} needs git and a clone of the repository, whose commit the record names; "
+                "add --no-record to run without recording"
+            )
+    else:
+        changed = provenance.changes(experiment.file.parent, (experiment.file.name,))
+    if changed:
+        listed = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
+        raise InputError(
+            f"recording {experiment.name} needs a clean working tree; not committed: {listed}; "
+            "commit, or add --no-record to run without recording"
+        )
+
+
+def check_options(experiment: Experiment, declared: dict[str, Config], asked: dict[str, Config]):
+    """Raise InputError if options of a built-in experiment, other than data files and the seed, are not those of its
+    file: a recorded run is judged by the claims about its variant.
+    """
+    if not built_in(experiment):
+        return
+    for variant, config in declared.items():
+        allowed = {"--train.seed", *catalog.user_data(config)}
+        changed = [option_name(field) for field in configs.differences(config, asked[variant])]
+        if others := ", ".join(option for option in changed if option not in allowed):
+            raise InputError(
+                f"recording {experiment.name} needs the options of its file; got another value of {others}: leave it "
+                "out, or add --no-record to run without recording"
+            )
+
+
+def check_begun(experiment: Experiment, directory: Path):
+    """Raise InputError if `directory` has a run that was begun with code other than a commit's.
+
+    A finished run may be recorded if its code was committed. An interrupted one must also resume with the same code.
+    """
+    if not built_in(experiment) or not (directory / "environment.json").exists():
+        return
+    commit = check_run(experiment, directory)["commit"]
+    if not run_directory.read_result(directory) and provenance.code_differs(commit):
+        raise InputError(
+            f"recording {experiment.name}: {directory} was begun at commit {commit[:10]}, and the code has changed "
+            "since; remove it to start again, or add --no-record"
+        )
+
+
+def check_run(experiment: Experiment, directory: Path) -> dict:
+    """Return the environment of a run; InputError if it was begun with code that was not committed."""
+    then = read_json(directory / "environment.json")
+    if built_in(experiment) and (then.get("commit") is None or then.get("changed")):
+        listed = ", ".join(then.get("changed") or ["no commit is known"])
+        raise InputError(
+            f"recording {experiment.name}: {directory} was begun with code that is not committed ({listed}); "
+            "remove it to start again, or do not record it"
+        )
+    return then
+
+
+def origin(experiment: Experiment, directory: Path, command: str) -> dict:
+    """Return date, command, machine and commit of a run, and the hash of the experiment's file at that commit."""
+    environment, digest = read_json(directory / "environment.json"), None
+    if built_in(experiment):
+        digest = provenance.file_hash(experiment.file, environment["commit"])
+        if digest is None:
+            raise InputError(
+                f"recording {experiment.name}: the commit {environment['commit'][:10]} of {directory} is not in this "
+                "repository; remove it to start again, or do not record it"
+            )
+    elif experiment.file:
+        digest = provenance.file_hash(experiment.file)
+    return {
+        "date": str(datetime.date.today()),
+        "command": command,
+        "experiment_sha256": digest,
+        "environment": environment,
+    }
+
+
+def archive_other(config: Config, directory: Path):
+    """Rename `directory` by its time if it has a run with other options than `config`."""
+    begun = (directory / "config.json").exists()
+    if begun and configs.differences(run_directory.read_config(directory, like=config), config):
+        directory.rename(directory.with_name(f"{directory.name}-{time.strftime('%Y%m%d-%H%M%S')}"))
+
+
+def run_once(config: Config, directory: Path, study) -> dict:
+    """Return the result of `config` in `directory`: read it if finished, resume it if interrupted, or run it."""
+    begun = (directory / "config.json").exists()
+    return run_directory.read_result(directory) or lifecycle.start(config, directory, study=study, resume=begun)
+
+
+def thinned(experiment: Experiment, history: list[dict]) -> list[dict]:
+    """Return the epochs to record: all; of more than LONG every 10th, 100th, ... and the last.
+
+    Seeds of different lengths then share most epochs. A history stays whole if a claim reads single epochs of it.
+    """
+    by_epoch = any(bound.epoch or bound.best or bound.last for bound in (*experiment.claims, *experiment.withdrawn))
+    if by_epoch or len(history) <= LONG:
+        return history
+    every = 10 ** math.ceil(math.log10(len(history) / LONG))
+    return [row for number, row in enumerate(history, 1) if number % every == 0 or number == len(history)]
+
+
+def keep_figures(name: str, directory: Path, results: Path = RESULTS):
+    """Copy the figures of the first run to the directory of the results."""
+    for figure in sorted((directory / "figures").glob("*.png")):
+        shutil.copyfile(figure, results / f"{name}-{figure.name}")
+
+
+def first_variant(experiment: Experiment) -> str:
+    """Return the main variant of an experiment: the first of those recorded, or to be run. It may be one that the
+    experiment no longer has, if only such are recorded."""
+    measured = {run["variant"] for run in recorded_runs(experiment.name, experiment.results)}
+    return next(
+        (variant for variant in experiment.variants() if variant in measured or not measured), min(measured, default="")
+    )
+
+
+def bleu_by_length(directory: Path) -> dict:
+    """{"bleu_by_length": {split: bins}} of a translation run, from its SPLIT.bleu.json files; {} for others."""
+    files = {path.name.removesuffix(".bleu.json"): read_json(path) for path in sorted(directory.glob("*.bleu.json"))}
+    bins = {split: file["by_length"] for split, file in files.items() if "by_length" in file}
+    return {"bleu_by_length": bins} if bins else {}
+
+
+def curves(experiment: Experiment) -> tuple[str, list[list[dict]]]:
+    """The first variant, and the recorded histories of its seeds, which its learning curves show."""
+    first = first_variant(experiment)
+    found = recorded_runs(experiment.name, experiment.results)
+    return first, [run["history"] for run in found if run["variant"] == first and run.get("history")]
+
+
+def ended(experiment: Experiment) -> list[dict]:
+    """Return the recorded runs that did not diverge."""
+    return [run for run in recorded_runs(experiment.name, experiment.results) if not run.get("diverged")]
+
+
+def runs_by_variant(experiment: Experiment) -> dict[str, list[dict]]:
+    """Return the recorded runs of each variant that has some, for the experiment's figure."""
+    found = ended(experiment)
+    variants = {variant: [run for run in found if run["variant"] == variant] for variant in experiment.variants()}
+    return {variant: its_runs for variant, its_runs in variants.items() if its_runs}
+
+
+def draw(experiment: Experiment):
+    """Plot the recorded runs of an experiment: learning curves, with the seeds of the first variant as a band, and the
+    experiment's figure."""
+    first, histories = curves(experiment)
+    if histories:
+        from attention_jax.report.curves import curves_of_runs
+
+        path = experiment.results / f"{experiment.name}-learning_curve.png"
+        curves_of_runs(histories, path, experiment.variants().get(first), title=first)
+    if experiment.figure:
+        experiment.figure(runs_by_variant(experiment), experiment.results / f"{experiment.name}.png")
+
+
+def draw_all():
+    """`make figures`: the figures of all recorded experiments, from the stored data alone."""
+    for name in catalog.names():
+        draw(catalog.load_experiment(name))
+
+
+if __name__ == "__main__":
+    draw_all()

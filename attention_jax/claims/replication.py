@@ -1,0 +1,61 @@
+"""`launch.py reproduce --rows`: run and record what experiments/replication.json registers.
+
+The file is committed before the first of these runs. It has the "commit" at which code and claims are frozen, and the
+"rows" in the order in which they are to be run: {"experiment": name, "variant": name, "first_seed": n, "seeds": n,
+"options": [...]}, where the options name data files. docs/replication.md says what counts as failure.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from attention_jax import config as configs, provenance
+from attention_jax.claims import catalog, record
+from attention_jax.claims.catalog import CHECKOUT
+from attention_jax.claims.check import Here, Override, with_data
+from attention_jax.claims.record import Reproduction
+from attention_jax.claims.recorded_command import current_names
+from attention_jax.errors import InputError
+from attention_jax.files import read_json
+
+
+def replicate(path: Path, asked: Reproduction, names: Sequence[str], override: Override, here: Here):
+    """Run and record the rows of `path` that are not recorded yet, those of the experiments `names` if there are any.
+
+    Several processes may do this at the same time with the same `asked.root`; each skips runs that another one has
+    locked. A run whose data are not available is skipped with a line, and one that diverges is recorded as such.
+    Raises InputError if it would record from code other than that of the registered commit.
+    """
+    if not path.exists():
+        raise InputError(
+            f"--rows needs a file of registered rows, such as {record.REGISTRATION.name}; {path} does not exist"
+        )
+    frozen = read_json(path)["commit"]
+    if asked.record and CHECKOUT and provenance.code_differs(frozen):
+        raise InputError(
+            f"--rows records from the commit at which {path.name} froze the code, {frozen[:10]}, and the code of this "
+            "checkout is another: check that commit out in a clone, or add --no-record to run without recording"
+        )
+    for row in record.rows(path):
+        if names and row["experiment"] not in names:
+            continue
+        for seed in record.seeds_of_row(row):
+            try:
+                replicate_once(row, seed, asked, override, here)
+            except InputError as error:
+                print(f"  not recorded: {error}", flush=True)
+
+
+def replicate_once(row: Mapping, seed: int, asked: Reproduction, override: Override, here: Here):
+    """Run and record one row with one seed, if it is not recorded."""
+    experiment, variant = catalog.load_experiment(row["experiment"]), row["variant"]
+    done = record.recorded_runs(experiment.name, experiment.results)
+    if (variant, seed) in {(run["variant"], run["seed"]) for run in done}:
+        return
+    print(" ".join(filter(None, [experiment.name, variant, f"seed {seed}"])), flush=True)
+    declared = experiment.variant(variant)
+    words = with_data(declared, current_names(declared, row.get("options", [])), here)
+    seeded = lambda config: configs.replace(override(config, words), **{"train.seed": seed})
+    once = replace(asked, scale="full", variant=variant, seeds=1)
+    named = ["--variant", variant] if len(experiment.variants()) > 1 else []
+    record.reproduce(experiment, once, seeded, [*named, *words, "--train.seed", str(seed), "--seeds", "1"])

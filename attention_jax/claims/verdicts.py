@@ -1,0 +1,244 @@
+"""Status of claims, given recorded numbers; `judge` is the only function that decides it.
+
+Runs are mappings {"variant": str, "seed": int, "metrics": {name: number}, "history": [{"epoch": int, name: number},
+...], "environment": {"commit": str | None, ...}, ...}, as experiments/results/NAME.json holds them.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Literal
+
+import numpy as np
+
+from attention_jax.claims import intervals
+from attention_jax.claims.intervals import Interval
+from attention_jax.errors import lower_is_better
+from attention_jax.report.tables import number, span
+
+Verdict = Literal["reproduced", "beaten", "above", "below", "holds", "missed", "measured", "not run"]
+SEEDS = 3
+"""The number of runs below which no claim is beaten, because the variance of our training is unknown."""
+
+
+def upward(bound) -> bool:
+    """Whether more is better: a single bound decides, otherwise the metric's name (a loss or an error: no)."""
+    if (bound.at_least is None) != (bound.at_most is None):
+        return bound.at_least is not None
+    return not lower_is_better(bound.metric)
+
+
+def value_of(bound, run: Mapping) -> float | None:
+    """The number of one run: of the final evaluation, one epoch, the best epoch, or the mean of the last epochs.
+
+    None if the run does not have it, NaN if the run diverged.
+    """
+    if run.get("diverged"):
+        return math.nan
+    if bound.also:
+        parts = parts_of(bound, run).values()
+        return None if None in parts else fmean(parts)
+    if bound.epoch is None and not bound.best and not bound.last:
+        return run["metrics"].get(bound.metric)
+    by_epoch = {row.get("epoch"): row[bound.metric] for row in run["history"] if row.get(bound.metric) is not None}
+    if bound.epoch is not None:
+        return by_epoch.get(bound.epoch)
+    if bound.last:
+        return fmean(list(by_epoch.values())[-bound.last :]) if len(by_epoch) >= bound.last else None
+    better = min if lower_is_better(bound.metric) else max
+    finite = [value for value in by_epoch.values() if not math.isnan(value)]
+    return better(finite, default=None if not by_epoch else math.nan)
+
+
+def parts_of(bound, run: Mapping) -> dict[str, float | None]:
+    """Return the final metrics whose mean is judged, if `also` names more than one."""
+    return {name: run["metrics"].get(name) for name in (bound.metric, *bound.also)}
+
+
+def by_seed(bound, runs: Sequence[Mapping]) -> dict[int, float]:
+    """{seed: number} of the variant's runs; with `minus`, the difference to the other's run of the same seed."""
+    values = {(run.get("variant", ""), run.get("seed", 0)): value_of(bound, run) for run in runs}
+    values = {key: float(value) for key, value in values.items() if value is not None}
+    mine = {seed: value for (variant, seed), value in values.items() if variant == bound.variant}
+    if bound.minus is None:
+        return mine
+    return {seed: value - values[bound.minus, seed] for seed, value in mine.items() if (bound.minus, seed) in values}
+
+
+def runs_of(bound, runs: Sequence[Mapping]) -> list[Mapping]:
+    """The runs that `by_seed` reads."""
+    seeds = by_seed(bound, runs)
+    variants = {bound.variant, bound.minus} - {None}
+    return [run for run in runs if run.get("variant", "") in variants and run.get("seed", 0) in seeds]
+
+
+def judged_value(bound, runs: Sequence[Mapping]) -> float | None:
+    """The median over seeds, or the `seeds_needed`-th best; None without a run, or with fewer than are needed."""
+    values = list(by_seed(bound, runs).values())
+    if not values or bound.seeds_needed > len(values):
+        return None
+    worst = -np.inf if upward(bound) else np.inf
+    ranked = sorted(values, key=lambda v: worst if np.isnan(v) else v, reverse=upward(bound))
+    return ranked[bound.seeds_needed - 1] if bound.seeds_needed else float(np.median(values))
+
+
+def judge(claim, runs: Sequence[Mapping]) -> tuple[float | None, Verdict]:
+    """Return the number of a `config.Claim` and its status.
+
+    not run: no run, or too few seeds, have the number. measured: the claim sets no bound. missed: outside of the bounds
+    (NaN, too). Within the bounds the kind of the claim decides. exact, order, aim: holds. other protocol: above (at or
+    above the published number) or below it. same protocol: beaten, if three seeds or more are all better than the
+    source's own best (`beats`); reproduced, if the number is within the source's spread or 5 % of its number;
+    otherwise above or below.
+    """
+    value = judged_value(claim, runs)
+    if value is None:
+        return None, "not run"
+    if not claim.bounded:
+        return value, "measured"
+    if not within(claim, value):
+        return value, "missed"
+    if claim.kind in ("exact", "order", "aim"):
+        return value, "holds"
+    if claim.kind == "same protocol":
+        if beats(claim, runs):
+            return value, "beaten"
+        if any(low <= value <= high for low, high in claim.near):
+            return value, "reproduced"
+    return value, "above" if value >= claim.published else "below"
+
+
+def within(bound, value: float) -> bool:
+    """Whether a number lies within the bounds; NaN does not."""
+    return (bound.at_least is None or value >= bound.at_least) and (bound.at_most is None or value <= bound.at_most)
+
+
+def beats(claim, runs: Sequence[Mapping]) -> bool:
+    """Whether at least SEEDS numbers are better than every run of the source, whose `spread` has to be known.
+
+    With a known interval over other test examples (`noise`) its worse end is compared.
+    """
+    values = by_seed(claim, runs)
+    if claim.spread is None or len(values) < SEEDS:
+        return False
+    around = [noise(claim, runs, seed) or Interval(value, value, "") for seed, value in values.items()]
+    low, high = claim.spread
+    return all(found.low > high for found in around) if upward(claim) else all(found.high < low for found in around)
+
+
+def noise(bound, runs: Sequence[Mapping], seed: int, otherwise: float = 0.0) -> Interval | None:
+    """Return the interval of one seed's number over other test examples (`intervals.sampling`).
+
+    If that is unknown it is `otherwise`, a fraction of the number, to both sides, or None.
+    """
+    own = {run.get("variant", ""): run for run in runs if run.get("seed", 0) == seed}
+
+    def around(variant: str) -> tuple[float, Interval | None]:
+        run, value = own[variant], float(value_of(bound, own[variant]))
+        parts = {bound.metric: value} if not bound.also else parts_of(bound, run)
+        known = [intervals.sampling(name, part, run) for name, part in parts.items()]
+        if all(known):
+            return value, intervals.mean(list(parts.values()), known)
+        return value, intervals.within(value, otherwise) if otherwise else None
+
+    mine, around_mine = around(bound.variant)
+    if bound.minus is None or around_mine is None:
+        return around_mine
+    other, around_other = around(bound.minus)
+    return around_other and intervals.difference(mine, around_mine, other, around_other)
+
+
+def interval(bound, runs: Sequence[Mapping]) -> Interval | None:
+    """Return the range of several seeds, or the interval of one seed over test examples, or None.
+
+    Diverged runs, whose number is NaN, are left out of the range and counted: "3 seeds, 1 diverged".
+    """
+    values = by_seed(bound, runs)
+    if len(values) > 1:
+        ended = [value for value in values.values() if not math.isnan(value)]
+        diverged = len(values) - len(ended)
+        why = f"{len(values)} seeds" + (f", {diverged} diverged" if diverged else "")
+        return Interval(min(ended, default=math.nan), max(ended, default=math.nan), why)
+    return noise(bound, runs, *values) if values else None
+
+
+def trained(run: Mapping) -> bool:
+    """Whether a run trained a model, as opposed to a computation; a study that trains has a history."""
+    return "steps" in run or bool(run.get("history") or run.get("diverged"))
+
+
+def uncertain(claim, runs: Sequence[Mapping]) -> bool:
+    """Whether the interval of the only seed (`noise`) has numbers that meet the claim and numbers that miss it."""
+    [seed] = by_seed(claim, runs)
+    found = noise(claim, runs, seed)
+    if found is None:
+        return False
+    low = -math.inf if claim.at_least is None else claim.at_least
+    high = math.inf if claim.at_most is None else claim.at_most
+    meets_none, meets_all = found.high < low or found.low > high, low <= found.low and found.high <= high
+    return not (meets_none or meets_all)
+
+
+def caveats(claim, runs: Sequence[Mapping]) -> list[str]:
+    """Return the caveats of a status, which do not change it.
+
+    one seed: a model was trained once. within noise: one seed misses the claim, and other numbers in its interval
+    (`noise`) would not, or the other way round. seeds disagree: single seeds miss a claim that the median meets, or the
+    other way round; a claim that counts seeds (`seeds_needed`) has no such caveat. bound set after a result:
+    `Claim.after` says which. no commit: a run does not name the commit that it ran.
+    """
+    verdict, values = judge(claim, runs)[1], by_seed(claim, runs)
+    if verdict in ("measured", "not run"):
+        return []
+    one_seed, met = len(values) == 1, verdict != "missed"
+    disagree = not claim.seeds_needed and any(within(claim, value) != met for value in values.values())
+    doubtful = uncertain(claim, runs) if one_seed else disagree
+    return [
+        *(["one seed"] if one_seed and any(map(trained, runs_of(claim, runs))) else []),
+        *(["within noise" if one_seed else "seeds disagree"] if doubtful else []),
+        *(["bound set after a result"] if claim.after else []),
+        *(["no commit"] if without_commit(claim, runs) else []),
+    ]
+
+
+def without_commit(bound, runs: Sequence[Mapping]) -> bool:
+    """Whether a run of this number does not name the commit that it ran."""
+    return any(not run.get("environment", {}).get("commit") for run in runs_of(bound, runs))
+
+
+def with_caveats(claim, runs: Sequence[Mapping]) -> str:
+    """Return the verdict with its caveats, such as "reproduced (one seed, no commit)"."""
+    verdict, doubts = judge(claim, runs)[1], caveats(claim, runs)
+    return f"{verdict} ({', '.join(doubts)})" if doubts else verdict
+
+
+def bounds(bound) -> str:
+    """The bounds as a table shows them.
+
+    >>> from attention_jax.config import Claim
+    >>> bounds(Claim("", "m", None, "", kind="aim", at_least=0.5)), bounds(Claim("", "m", None, "", kind="measurement"))
+    ('>= 0.5', '-')
+    """
+    if bound.at_least is not None and bound.at_most is not None:
+        return span(bound.at_least, bound.at_most) if bound.at_least != bound.at_most else f"= {number(bound.at_least)}"
+    if bound.at_least is not None:
+        return f">= {number(bound.at_least)}"
+    return "-" if bound.at_most is None else f"<= {number(bound.at_most)}"
+
+
+def alike(values: Sequence[float]) -> bool:
+    """Whether several seeds gave one number, to the digits that are shown; not if one diverged."""
+    return len(values) > 1 and not any(map(math.isnan, values)) and number(min(values)) == number(max(values))
+
+
+def ours(bound, runs: Sequence[Mapping]) -> str:
+    """Format the median over seeds with their range, or the number of one seed with its interval, such as
+    "95.1 (94.7-95.6, 3 seeds)", "1 (equal for 3 seeds)", "0.92 (0.914-0.925, 10,000 examples)" or
+    "37.5 (36.4-38.6, bootstrap)"."""
+    values, found = list(by_seed(bound, runs).values()), interval(bound, runs)
+    if not values:
+        return "-"
+    middle = number(float(np.median(values)))
+    if alike(values):
+        return f"{middle} (equal for {len(values)} seeds)"
+    return f"{middle} ({span(found.low, found.high)}, {found.why})" if found else middle

@@ -1,0 +1,346 @@
+"""The options of every command, a documented dataclass each. The only file that imports tyro.
+
+`parse` reads the arguments of a command, `parse_with_config` also the options of an experiment's configuration, and
+`complaint` turns tyro's error message into one line.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import io
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeVar
+
+import tyro
+from tyro.conf import Positional
+
+from attention_jax import config as configs
+from attention_jax.claims.record import Reproduction
+from attention_jax.config import Config
+from attention_jax.config.options import Method
+from attention_jax.errors import InputError
+
+Command = TypeVar("Command")
+Lists = tyro.conf.UseAppendAction[tuple[tuple[str, ...], ...]]
+"""An option that takes several values and may be repeated: one tuple per occurrence."""
+
+
+def positional(metavar: str):
+    """The name of a positional argument in the help."""
+    return tyro.conf.arg(metavar=metavar)
+
+
+@dataclass(frozen=True)
+class RunCommand:
+    """Arguments of every command about a run."""
+
+    run: Annotated[Positional[str], positional("RUN")]
+    """The directory of a run, such as runs/date_luong/001."""
+    trust_code: bool = dataclasses.field(default=False, kw_only=True)
+    """Import code that the run names from outside of this package: a custom score, model, dataset or optimizer."""
+
+
+@dataclass(frozen=True)
+class List:
+    """List the experiments by chapter, one per line; with a NAME, show everything about one."""
+
+    experiment: Annotated[Positional[str], positional("[NAME]")] = ""
+    """An experiment: claim, source, data, command, cost, variants, results, and how to run it on your own data."""
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train an experiment; any of its options can be changed, such as --model.hidden-size 128."""
+
+    experiment: Annotated[Positional[str], positional("NAME")]
+    """An experiment of `launch.py list`, or your own file, such as my/experiment.py; before all options."""
+    preset: str = ""
+    """One of the sizes that the experiment offers (`launch.py list NAME`): small, base, big."""
+    out: str = ""
+    """Directory of the run; by default a fresh runs/NAME/001, 002, ..."""
+    resume: bool = False
+    """Resume the run in --out, or the newest one; unspecified options keep their stored values."""
+    trust_code: bool = False
+    """With --resume: import code that the run names from outside of this package and the experiment."""
+    init_weights: Annotated[str, tyro.conf.arg(name="from")] = ""
+    """Begin with these weights and their model: a run directory, or a file that `launch.py import --help` describes."""
+    coordinator: str = ""
+    """Train on several hosts: HOST:PORT of the first, or auto (Slurm, Open MPI, Kubernetes, TPU pods)."""
+    hosts: int = 0
+    """Number of hosts (not with auto)."""
+    host: int = 0
+    """Index of this host, from 0 (not with auto)."""
+
+
+@dataclass(frozen=True)
+class Export(RunCommand):
+    """Export a run's weights as safetensors or .npz, or its computation as StableHLO, to a new directory."""
+
+    to: Literal["safetensors", "npz", "stablehlo"] = "safetensors"
+    """Weights in one of two file formats, or StableHLO programs that run without this package."""
+    naming: Literal["own", "timm", "huggingface", "google", "marian", "gpt2"] = "own"
+    """Names of the arrays, with the config.json that the library reads: timm, huggingface or google (AugReg) for a ViT,
+    marian for a Transformer, gpt2 for a LanguageModel."""
+    platforms: tuple[Literal["cpu", "cuda", "tpu"], ...] = ("cpu", "cuda", "tpu")
+    """Platforms of the StableHLO programs, one program each."""
+    out: str = ""
+    """Directory to create; by default RUN/export/NAMING or RUN/export/stablehlo."""
+
+
+@dataclass(frozen=True)
+class Pack(RunCommand):
+    """Write a finished run to one file, with which predict, translate, look, evaluate and export work anywhere."""
+
+    out: str = ""
+    """The file to write, which ends in .zip; by default RUN.zip."""
+
+
+@dataclass(frozen=True)
+class Import:
+    """Create a run of an experiment from a file of weights, fitted to its data, to evaluate, predict or fine-tune."""
+
+    experiment: Annotated[Positional[str], positional("NAME")]
+    """An experiment of `launch.py list`, or a file of your own; before all options."""
+    file: Annotated[Positional[str], positional("FILE")]
+    """safetensors or .npz, or a directory with one and its config.json. The names of the arrays determine the format:
+    this package, a ViT of timm, Hugging Face or google-research (AugReg), or MarianMT or GPT-2 (Hugging Face)."""
+    out: str = ""
+    """Directory of the run; by default a fresh runs/NAME/001, 002, ..."""
+
+
+@dataclass(frozen=True)
+class Evaluate(RunCommand):
+    """Evaluate a finished run on its held-out data."""
+
+
+@dataclass(frozen=True)
+class Predict(RunCommand):
+    """Print the output of a run's model for each text, or for each image file."""
+
+    texts: Annotated[Positional[tuple[str, ...]], positional("TEXT ...")]
+    """The texts, each in quotes: "May 1, 1999"; - takes one per line from standard input."""
+    attention: str = ""
+    """Also plot attention maps to this file: look.png."""
+
+
+@dataclass(frozen=True)
+class Look(RunCommand):
+    """Show the attention maps of a run's model in one HTML file, which needs no network and no server."""
+
+    texts: Annotated[Positional[tuple[str, ...]], positional("[TEXT or FILE ...]")] = ()
+    """Texts in quotes, image files, or .txt files with one of these per line (- is standard input); by default held-out
+    examples."""
+    hf: bool = False
+    """RUN is the local directory of a Hugging Face model, ViT, MarianMT or GPT-2, instead of a run."""
+    out: str = ""
+    """The file to write; by default figures/look.html of the run, or figures/look-own.html of texts of your own; with
+    --hf NAME.html in the working directory, where NAME is the name of the model's directory."""
+
+
+@dataclass(frozen=True)
+class Translate(RunCommand):
+    """Translate a text file line by line."""
+
+    file: Annotated[Positional[str], positional("FILE")]
+    """A text file in UTF-8, or - for standard input, one sentence per line; empty lines stay empty."""
+    out: str = ""
+    """The file to write; by default standard output."""
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Show curves, speed, remaining time and latest samples of a run until it finishes."""
+
+    run: Annotated[Positional[str], positional("RUN")]
+    """The directory of a run, such as runs/date_luong/001."""
+    once: bool = False
+    """Show the current state once and exit."""
+
+
+@dataclass(frozen=True)
+class Plot(RunCommand):
+    """Redraw the figures of a finished run."""
+
+
+@dataclass(frozen=True)
+class Reproduce(Reproduction):
+    """Run experiments and evaluate their claims; options of the experiment may be added: --data.path P ..."""
+
+    names: Annotated[Positional[tuple[str, ...]], positional("[NAME ...]")] = ()
+    """Experiments of `launch.py list`, or files of your own; by default all of them."""
+    rows: str = ""
+    """Run what this file registers, such as experiments/replication.json, in its order (docs/replication.md)."""
+    check: bool = False
+    """Re-run recorded runs in runs/check, as many as fit --minutes, and compare with the recorded numbers."""
+    minutes: float = 30.0
+    """Time budget of --check: the cheapest run of each chapter, then more."""
+    local_data: str = ""
+    """With --check and --rows: a directory that contains the files of recorded commands (date.txt.gz, multi30k), or one
+    level deeper; runs whose data are neither there nor in the cache are skipped.
+    """
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Search the options of an experiment; an existing sweep is resumed. Its other options may be added."""
+
+    experiment: Annotated[Positional[str], positional("NAME")]
+    """An experiment of `launch.py list`, or its file in experiments/; before all options."""
+    over: Lists = ()
+    """optim.learning-rate=1e-4..1e-2:log model.hidden-size=64,128 ...; by default that of the experiment."""
+    seeds: int = 1
+    """Runs per trial, with consecutive seeds from --train.seed; trials are ranked by the mean over seeds."""
+    trials: int = 0
+    """Trials; 0: the whole grid, or 20."""
+    method: Method = "auto"
+    """Search method; auto: a grid where all parameters are lists, otherwise random."""
+    metric: str = ""
+    """Validation metric that ranks the trials, such as valid.bleu; by default --train.best-metric."""
+    jobs: int = 0
+    """Worker processes; 0 runs everything in the main process."""
+    ray: str = ""
+    """auto, or HOST:PORT of a Ray cluster."""
+    population: int = 64
+    """The maximum number of runs that one compiled program trains together; 1 trains each separately."""
+    out: str = ""
+    """Directory of the sweep, by default runs/sweeps/NAME."""
+    dry_run: bool = False
+    """Only show the trials and estimate their time."""
+    record: bool = False
+    """Write the results to experiments/results, as reproduce does."""
+
+
+@dataclass(frozen=True)
+class SweepReport:
+    """Write the table, figures and best command of a sweep, also while it is running."""
+
+    directory: Annotated[Positional[str], positional("DIR")]
+    """The directory of a sweep, such as runs/sweeps/date_luong."""
+    trust_code: bool = False
+    """Import code that the sweep names from outside of this package: a custom score, model, dataset or optimizer."""
+
+
+@dataclass(frozen=True)
+class Compile:
+    """Estimate memory and FLOPs of training, evaluation and decoding on GPUs or TPUs without the hardware."""
+
+    experiment: Annotated[Positional[str], positional("NAME")]
+    """An experiment of `launch.py list` that trains, or a file of your own; before all options."""
+    target: str
+    """The devices: v5e:2x4, v6e:2x2, v5p:2x2x1, h200:8, h100, a100, b200, ...; one device by default."""
+    variant: str = ""
+    """A variant of the experiment, instead of its default configuration."""
+    facts: Lists = ()
+    """Sizes of data that are not available locally: classes=1000 train_images=8192 ...; nothing is downloaded."""
+    normalizers: Lists = ()
+    """Also compile the training step with these and compare them with the softmax: all, or names as in
+    --model.normalizer: sparsemax "entmax(1.3)" ..."""
+    out: str = ""
+    """Also write all numbers to this JSON file."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Benchmark against other libraries; options of a benchmark: launch.py bench WHAT --help."""
+
+    what: Annotated[Positional[str], positional("WHAT")]
+    """attention, compile, date, input, normalizers, ntm, sweep, transformer, translation or vision."""
+
+
+def parse(kind: type[Command], words: Sequence[str], *before: str) -> Command:
+    """The options in the arguments `words`, as a dataclass.
+
+    `before` are the preceding arguments of the command. --help prints and exits with code 0. Raises InputError with
+    tyro's message in one line.
+    """
+    return _tyro(kind, words, before or (command_name(kind),))
+
+
+def parse_call(function: Callable, words: Sequence[str], *before: str) -> Callable[[], Any]:
+    """Return `function` with its options from `words`, to be called outside of the parser, which captures stderr and
+    takes any SystemExit for an error in the options."""
+
+    @functools.wraps(function)
+    def later(*args, **options):
+        return functools.partial(function, *args, **options)
+
+    return _tyro(later, words, before)
+
+
+def parse_known(kind: type[Command], words: Sequence[str]) -> tuple[Command, list[str]]:
+    """Return the options of a command on which its further options depend, and the remaining arguments.
+
+    --help belongs to the command only if it comes first.
+    """
+    if words and words[0] in ("-h", "--help"):
+        return parse(kind, words), []
+    return _tyro(kind, words, (command_name(kind),), return_unknown_args=True, add_help=False)
+
+
+def parse_with_config(
+    kind: Callable[..., Command], words: Sequence[str], default: Callable[[Command], Config]
+) -> tuple[Command, Config]:
+    """Return the validated options of a command and the configuration of an experiment.
+
+    There are two passes: the first reads the command's options, from which `default` finds the configuration (a stored
+    one for --resume); the second reads all words, including the fields of that configuration.
+    """
+    first, _ = parse_known(kind, words)
+    config = default(first)
+    refuse_earlier_names(config, words)
+    fields = Annotated[tyro.conf.SuppressFixed[configs.concrete(config)], tyro.conf.arg(name="")]
+    own = Annotated[kind, tyro.conf.arg(name="")]
+    joined = dataclasses.make_dataclass(
+        kind.__name__, [("options", own), ("config", fields, dataclasses.field(default=config))]
+    )
+    joined.__doc__ = kind.__doc__
+    both = parse(joined, words, command_name(kind), *words[:1])
+    return both.options, both.config
+
+
+def refuse_earlier_names(config: Config, words: Sequence[str]):
+    """Raise InputError with the present name of an option if `words` have an earlier one."""
+    said = {word.partition("=")[0].replace("_", "-") for word in words}
+    for earlier, name in configs.earlier_names(config).items():
+        if configs.option_name(earlier) in said:
+            raise InputError(f"{configs.option_name(earlier)} is now called {configs.option_name(name)}")
+
+
+def command_name(kind: type) -> str:
+    """The name of a command on the command line.
+
+    >>> command_name(SweepReport)
+    'sweep-report'
+    """
+    return re.sub(r"(?<!^)(?=[A-Z])", "-", kind.__name__).lower()
+
+
+def complaint(box: str) -> str:
+    """Convert tyro's boxed error message to one line, without its title; a rule within the box becomes a semicolon.
+
+    An `InputError` of a dataclass of options names the option itself.
+
+    >>> complaint("╭─ Missing argument ─╮\\n│ Missing value for  │\\n│ argument '--out'.  │\\n╰────────────────────╯")
+    "Missing value for argument '--out'."
+    """
+    titled = [line for line in box.splitlines() if not re.match(r"\s*(╭─|\+-|--- ?)", line)]
+    lines = [re.sub(r"^\s*[│|]\s*|\s*[│|]\s*$", "", line) for line in titled]
+    lines = ["" if re.fullmatch(r"[\s─╰╯+-]*", line) else line for line in lines]
+    parts = [re.sub(r"\s+", " ", part).strip() for part in "\n".join(lines).split("\n\n")]
+    line = "; ".join(part for part in parts if part and not part.startswith("For full helptext"))
+    return re.sub(r"^Error parsing [\w.]+: (?=--)", "", line)
+
+
+def _tyro(kind: Callable, words: Sequence[str], before: Sequence[str], **settings) -> Any:
+    """tyro's parser, with its error message as an InputError."""
+    command = " ".join(["launch.py", *before])
+    box = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(box):
+            return tyro.cli(kind, args=words, prog=command, **settings)
+    except SystemExit as stop:
+        if stop.code != 2:  # --help, or a signal
+            raise
+        raise InputError(f"{complaint(box.getvalue())}; see {command} --help") from None

@@ -1,0 +1,517 @@
+"""Attention in JAX: train, sweep and reproduce experiments.
+
+With no arguments it trains date_luong, an attention model that converts dates, in about a minute on two cores.
+"""
+
+import contextlib
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from attention_jax.cli.compilation_cache import keep_compiled_programs
+from attention_jax.cli.signals import end_on_sigterm
+from attention_jax.errors import Diverged, InputError, Interrupted, explained, require
+from attention_jax.files import is_utf8, make_parent
+from attention_jax.printing import (
+    Lasting,
+    as_typed,
+    docstrings,
+    escaped,
+    outlasting_readers,
+    prepare_streams,
+    program,
+    refuse,  # fmt: skip
+)
+from attention_jax.runs import pack as packed
+
+MAIN_JOB = "date_luong"
+OUTLASTING = ("train", "import", "export", "pack", "plot", "reproduce", "sweep", "sweep-report", "compile", "bench")
+"""Commands whose work is on the disk: they continue after the reader of their output has left; others end with 141."""
+PICTURES = (".png", ".svg", ".pdf")
+
+
+def list_experiments(words: list[str]):
+    """list the experiments by chapter; NAME: everything about one, and how to run it on your own data."""
+    from attention_jax.claims import catalog
+    from attention_jax.claims.experiment_page import experiment_page
+    from attention_jax.claims.judged import judged
+    from attention_jax.cli import command_options
+    from attention_jax.report.tables import experiments_list
+
+    name = command_options.parse(command_options.List, words).experiment
+    if name:
+        experiment = catalog.load_experiment(name)
+        print(experiment_page(experiment, judged(experiment), catalog.user_data(experiment.config())))
+    else:
+        known = [catalog.load_experiment(name) for name in catalog.names()]
+        print(experiments_list([(e.name, e.about("Chapter"), e.claim) for e in known], catalog.CHAPTERS))
+
+
+def train(words: list[str]):
+    """NAME [--preset base] [--model.hidden-size 128 ...] [--out DIR] [--resume]: train an experiment, or resume it."""
+    from attention_jax.claims import catalog
+    from attention_jax.cli import command_options
+    from attention_jax.runs import lifecycle
+
+    asked, config = command_options.parse_with_config(command_options.Train, words, config_before)
+    if asked.init_weights and config.train.init_weights != asked.init_weights:
+        raise InputError("--from and --train.init-weights are one option: give only --from, which takes the model too")
+    experiment = catalog.load_experiment(asked.experiment)
+    from attention_jax.train import hosts
+
+    if asked.coordinator or asked.hosts or asked.host:
+        if not asked.out or experiment.study:
+            raise InputError(
+                "several hosts need --out, a directory that all of them see, and an experiment that trains"
+            )
+        hosts.join(asked.coordinator, asked.hosts, asked.host)
+    directory = directory_of(asked, experiment.name)
+    result = lifecycle.start(config, directory, study=experiment.study, resume=asked.resume)
+    if hosts.is_primary():
+        print_result(result, directory)
+
+
+def config_before(asked):
+    """The configuration that the options of `launch.py train` change: the experiment's, or that of the resumed run."""
+    from attention_jax.claims import catalog
+    from attention_jax.runs import directory as run_directory
+
+    experiment = catalog.load_experiment(asked.experiment)
+    directory, own = directory_of(asked, experiment.name), experiment.preset(asked.preset)
+    if not asked.resume or run_directory.begins(directory):
+        return with_weights(asked.init_weights, own)
+    stored = run_directory.read_config(directory, asked.trust_code, own)
+    if asked.init_weights not in ("", stored.train.init_weights):
+        raise InputError(
+            f"the run in {directory} has begun; --from {asked.init_weights} is for a new one: leave it out"
+        )
+    if asked.preset:
+        raise InputError(f"the run in {directory} has begun; --preset {asked.preset} is for a new one: leave it out")
+    return stored
+
+
+def with_weights(weights: str, config):
+    """A configuration that begins with the weights in a file or a run, and with the model they are of."""
+    if not weights:
+        return config
+    from attention_jax.config import replace
+    from attention_jax.runs import saved
+    from attention_jax.weights import adopt
+
+    model = adopt.options_from(saved.weights_of(Path(weights), like=config), config.model)
+    return replace(config, model=model, **{"train.init_weights": weights})
+
+
+def directory_of(asked, name: str) -> Path:
+    """The run directory of `launch.py train`: --out, the newest one to resume, or a new one."""
+    from attention_jax.runs import directory as run_directory
+
+    if asked.out:
+        packed.check_directory(asked.out, "train")
+        return Path(asked.out)
+    return run_directory.latest_directory(name) if asked.resume else run_directory.fresh_directory(name)
+
+
+def print_result(result: dict, directory: Path):
+    for name, value in result["metrics"].items():
+        print(f"{name:32} {value:.6g}" if isinstance(value, float) else f"{name:32} {value}")
+    samples = directory / "samples.txt"
+    print(escaped(samples.read_text(encoding="utf-8")) if samples.exists() else "", end="")
+    print(f"{'seconds':32} {result['seconds']:.1f}\nin {directory}: result.json, metrics.jsonl, figures/")
+
+
+def export(words: list[str]):
+    """RUN --to safetensors|npz|stablehlo [--naming timm|huggingface|google|marian|gpt2]: write weights or StableHLO."""
+    from attention_jax import load_run
+    from attention_jax.cli import command_options
+
+    asked = command_options.parse(command_options.Export, words)
+    if asked.to == "stablehlo" and asked.naming != "own":
+        raise InputError(f"--naming {asked.naming} names arrays of safetensors and npz: leave it or --to stablehlo out")
+    name = "stablehlo" if asked.to == "stablehlo" else asked.naming
+    directory = Path(asked.out) if asked.out else packed.output_directory(asked.run) / "export" / name
+    if asked.to == "stablehlo":
+        from attention_jax.weights import stablehlo
+
+        run = load_run(asked.run, trust_code=asked.trust_code)
+        print(stablehlo.export(run.view.task, run.params, directory, asked.platforms))
+    else:
+        from attention_jax.runs import saved
+        from attention_jax.weights import exchange
+
+        weights = saved.weights_of(Path(asked.run), trust_code=asked.trust_code)
+        print(exchange.write(weights, directory, asked.to, asked.naming))
+
+
+def pack(words: list[str]):
+    """RUN [--out FILE.zip]: write a run to one file for predict, translate, look, evaluate and export."""
+    from attention_jax.cli import command_options
+    from attention_jax.runs import saved
+
+    asked = command_options.parse(command_options.Pack, words)
+    packed.check_directory(asked.run, "pack")
+    out = Path(asked.out or f"{asked.run.rstrip('/')}{packed.PACKED}")
+    if out.suffix != packed.PACKED:
+        raise InputError(f"--out needs a file that ends in {packed.PACKED}; got {asked.out}")
+    _, params = saved.load_weights(Path(asked.run), trust_code=asked.trust_code)
+    packed.write(Path(asked.run), params, out)
+    print(f"{out}: {out.stat().st_size:,} bytes")
+
+
+def import_weights(words: list[str]):
+    """NAME FILE [--out DIR]: create a run of an experiment from a file of weights."""
+    from attention_jax.claims import catalog
+    from attention_jax.cli import command_options
+    from attention_jax.runs import directory as run_directory, lifecycle
+
+    def before(asked):
+        if not asked.file:
+            raise InputError("import needs a file of weights, got an empty name: give its path")
+        return with_weights(asked.file, catalog.load_experiment(asked.experiment).config())
+
+    asked, config = command_options.parse_with_config(command_options.Import, words, before)
+    directory = Path(asked.out) if asked.out else run_directory.fresh_directory(config.name)
+    lifecycle.take(config, directory)
+    print(f"in {directory}: evaluate it, predict with it, or continue with train {asked.experiment} --from {directory}")
+
+
+def evaluate(words: list[str]):
+    """RUN: evaluate a finished run on its held-out data."""
+    from attention_jax import load_run
+    from attention_jax.cli import command_options
+
+    asked = command_options.parse(command_options.Evaluate, words)
+    run = load_run(asked.run, trust_code=asked.trust_code)
+    for name, value in run.task.evaluate(run.params, True).metrics.items():
+        print(f"{name:32} {value:.6g}")
+
+
+def predict(words: list[str]):
+    """RUN TEXT ... [--attention FILE.png]: print the model's output for each text."""
+    from attention_jax import load_run
+    from attention_jax.cli import command_options
+
+    asked = command_options.parse(command_options.Predict, words)
+    if not asked.texts:
+        raise InputError("launch.py predict needs at least one text after the run")
+    if asked.attention and Path(asked.attention).suffix not in PICTURES:
+        raise InputError(f"--attention needs a file that ends in {', '.join(PICTURES)}; got {asked.attention}")
+    if asked.attention:
+        make_parent(Path(asked.attention), "--attention")
+    texts = texts_of(asked.texts, files=False)
+    outputs = load_run(asked.run, trust_code=asked.trust_code).predict(texts, asked.attention or None)
+    for text, output in zip(texts, outputs, strict=True):
+        print(escaped(f"{text} -> {output}"))
+    if asked.attention:
+        print(f"attention map: {asked.attention}")
+
+
+def lines_of(path: str, what: str) -> list[str]:
+    """Return the lines of a text file, of a pipe, or of standard input, which is called -."""
+    from attention_jax.data.text_files import decode_lines, read_lines
+
+    if path == "-":
+        return decode_lines(sys.stdin.buffer.read(), "standard input")
+    if Path(path).is_fifo():
+        return decode_lines(Path(path).read_bytes(), path)
+    return read_lines(path, what)
+
+
+def texts_of(words: Sequence[str], files: bool) -> list[str]:
+    """Return the texts that the words of a command give: a word, or the lines of - and, with `files`, of .txt files."""
+    texts = []
+    for word in words:
+        lines = [word]
+        if word == "-" or (files and word.lower().endswith(".txt")):
+            lines = [line for line in lines_of(word, "file of texts") if line.strip()]
+            if not lines:
+                raise InputError(
+                    f"{'standard input' if word == '-' else word} has only empty lines; at least one text is needed"
+                )
+        texts += lines
+    return texts
+
+
+def look(words: list[str]):
+    """RUN | --hf DIR [TEXT or FILE ...] [--out page.html]: show attention maps in one page for a browser."""
+    from attention_jax import load_run
+    from attention_jax.cli import command_options
+
+    asked = command_options.parse(command_options.Look, words)
+    texts = texts_of(asked.texts, files=True)
+    if asked.out and not asked.out.endswith((".html", ".htm")):
+        raise InputError(f"--out needs a file that ends in .html; got {asked.out}")
+    if asked.hf:
+        page, usual = attention_of_weights(asked.run, texts), Path(f"{Path(asked.run).resolve().name}.html")
+    else:
+        page = load_run(asked.run, trust_code=asked.trust_code).look(texts)
+        usual = packed.output_directory(asked.run) / "figures" / ("look-own.html" if texts else "look.html")
+    path = page.save(asked.out or usual)
+    print(f"{page.note}\n{path}" if page.note else path)
+
+
+def attention_of_weights(directory: str, texts: list[str]):
+    """Return the page of attention maps of the Hugging Face model in a directory."""
+    from attention_jax.report.attention_page import page
+    from attention_jax.views import huggingface
+
+    if not texts:
+        raise InputError("look --hf needs at least one text, or image file, after the directory of the model")
+    view, params = huggingface.view(directory)
+    return page(view.attention_maps(params, texts), view.task.config.name)
+
+
+def translate(words: list[str]):
+    """RUN FILE [--out FILE]: translate a text file, or - for standard input, line by line (to stdout without --out)."""
+    from attention_jax import load_run
+    from attention_jax.cli import command_options
+    from attention_jax.files import write_atomically
+
+    asked = command_options.parse(command_options.Translate, words)
+    lines = lines_of(asked.file, "file to translate")
+    if asked.out and (Path(asked.out).is_dir() or not Path(asked.out).resolve().parent.is_dir()):
+        raise InputError(f"--out needs a file in a directory that exists, got {asked.out}")
+    full = [line for line in lines if line.strip()]
+    translated = iter(load_run(asked.run, trust_code=asked.trust_code).predict(full) if full else [])
+    text = "".join((next(translated) if line.strip() else "") + "\n" for line in lines)
+    if Path(asked.out).is_file():
+        write_atomically(Path(asked.out), text)
+    elif asked.out:  # a new file or a device
+        Path(asked.out).write_text(text, encoding="utf-8")
+    else:
+        sys.stdout.write(escaped(text) if sys.stdout.isatty() else text)
+
+
+def plot(words: list[str]):
+    """RUN: redraw the figures of a finished run."""
+    from attention_jax import load_run
+    from attention_jax.cli import command_options
+    from attention_jax.runs import directory as run_directory
+    from attention_jax.views import run_figures
+
+    asked = command_options.parse(command_options.Plot, words)
+    packed.check_directory(asked.run, "plot")
+    if run_directory.read_result(Path(asked.run)) is None:
+        raise InputError(f"{asked.run} has no result.json: plot needs a run that has ended")
+    run = load_run(asked.run, trust_code=asked.trust_code)
+    for path in run_figures.draw(run.task, run.params, run.task.evaluate(run.params, True), run.directory):
+        print(path)
+
+
+def watch(words: list[str]):
+    """RUN [--once]: show curves, speed, remaining time and latest samples of a run while it trains."""
+    from attention_jax.cli import command_options
+    from attention_jax.report.watch import follow
+
+    asked = command_options.parse(command_options.Watch, words)
+    packed.check_directory(asked.run, "watch")
+    follow(Path(asked.run), asked.once)
+
+
+def reproduce(words: list[str]):
+    """[NAME ...] [--scale smoke|full|recorded] [--check --minutes 30]: run experiments and evaluate their claims."""
+    from attention_jax.claims import catalog, check, pages, record, replication
+    from attention_jax.claims.comparison import elsewhere
+    from attention_jax.claims.judged import judged
+    from attention_jax.cli import command_options
+    from attention_jax.report.tables import fitted, show
+
+    asked, options = command_options.parse_known(command_options.Reproduce, words)
+    if asked.check:
+        raise SystemExit(check_the_record(asked, options))
+    if asked.rows:
+        own = ("scale", "variant", "seeds", "minutes")
+        if options or any(getattr(asked, name) != getattr(command_options.Reproduce, name) for name in own):
+            raise InputError(f"--rows runs what is registered: leave --{', --'.join(own)} and experiment options out")
+        override = lambda config, words: command_options.parse_with_config(
+            command_options.Reproduce, words, lambda _: config
+        )[1]
+        return replication.replicate(Path(asked.rows), asked, asked.names, override, check.Here(asked.local_data))
+    if asked.local_data or asked.minutes != command_options.Reproduce.minutes:
+        raise InputError("--minutes and --local-data belong to --check: add it, or leave them out")
+    override = lambda config: command_options.parse_with_config(command_options.Reproduce, words, lambda _: config)[1]
+    experiments = [catalog.load_experiment(name) for name in asked.names or catalog.names()]
+    if options:  # a misspelled one is refused before anything is run
+        [override(experiment.config()) for experiment in experiments]
+    rows, compared = [], []
+    before = {one.name: record.recorded_runs(one.name, one.results) for one in experiments}
+    for experiment in experiments:
+        runs = record.reproduce(experiment, asked, override, [word for word in words if word not in asked.names])
+        registered = None if asked.scale == "recorded" else {}  # a new run is judged, whatever its seed
+        rows += judged(experiment, [] if asked.scale == "smoke" else runs, registered)
+        compared += [pages.variants_table(experiment, runs)] if asked.scale == "full" else []
+    for found in filter(None, compared):
+        for part in fitted(found, shutil.get_terminal_size((100, 24)).columns):
+            show(part)
+            print()
+    show(pages.rerun_table(rows, before) if asked.scale == "full" else pages.claims_table(rows))
+    print()
+    show(pages.counts_table(rows))
+    print("\n".join(filter(None, [pages.caveats_line(rows), pages.survival_line(rows)])))
+    if asked.scale == "recorded" and not asked.names:
+        for found in elsewhere(catalog.ROOT / "results"):
+            print()
+            show(found)
+    raise SystemExit(1 if any(one.verdict == "missed" for one in rows) else 0)
+
+
+def check_the_record(asked, options: list[str]) -> int:
+    """Re-run recorded runs and compare the results: the exit code of `launch.py reproduce --check`."""
+    from attention_jax.claims import catalog, check
+    from attention_jax.cli import command_options
+
+    own = ("scale", "variant", "seeds", "root", "record")
+    if any(getattr(asked, name) != getattr(command_options.Reproduce, name) for name in own):
+        raise InputError(f"--check runs what is recorded: leave --{', --'.join(own)} out")
+    if not asked.minutes > 0:
+        raise InputError(f"--minutes must be a positive number, got {asked.minutes:g}")
+    override = lambda config, words: command_options.parse_with_config(
+        command_options.Reproduce, words, lambda _: config
+    )[1]
+    experiments = [catalog.load_experiment(name) for name in asked.names or catalog.names()]
+    if options:  # a misspelled one is refused before anything is run
+        [override(experiment.config(), options) for experiment in experiments]
+    return check.check(experiments, asked.minutes, override, check.Here(asked.local_data, tuple(options)))
+
+
+def sweep(words: list[str]):
+    """NAME [--over PARAMETER=VALUES ...] [--seeds N] [--trials N] [--jobs N | --ray ADDRESS]: search its options."""
+    from attention_jax.claims import catalog, record
+    from attention_jax.cli import command_options
+
+    named = lambda asked: catalog.load_experiment(asked.experiment).config()
+    asked, config = command_options.parse_with_config(command_options.Sweep, words, named)
+    experiment = catalog.load_experiment(asked.experiment)
+    if experiment.file.resolve().parent != catalog.ROOT.resolve():
+        raise InputError(
+            f"the workers of a sweep find an experiment by its name: put {asked.experiment} into {catalog.ROOT}"
+        )
+    require("train", "data", "report", "sweep")
+    from attention_jax.sweep import driver, estimate, summary
+    from attention_jax.sweep.space import assignments
+
+    over = assignments(sum(asked.over, ())) or experiment.sweep()
+    settings = driver.settings_of(config, over, asked.method, asked.trials, asked.seeds, asked.metric)
+    directory = Path(asked.out or f"runs/sweeps/{experiment.name}")
+    if asked.dry_run:
+        return estimate.announce(settings, driver.first_points(settings), directory)
+    if asked.record:
+        if not catalog.CHECKOUT:
+            raise InputError("--record needs a checkout of the repository, where results are kept: leave it out")
+        record.check_committed(experiment)
+    try:
+        trials = driver.sweep(settings, directory, jobs=asked.jobs, ray=asked.ray, population=asked.population)
+    except (Interrupted, KeyboardInterrupt):
+        print(f"interrupted; the same command resumes the sweep in {directory}", file=sys.stderr)
+        raise SystemExit(130) from None
+    if asked.record:
+        summary.record(directory, settings, trials, words)
+    if trials and all(trial.state == "failed" for trial in trials):
+        raise SystemExit(1)
+
+
+def sweep_report(words: list[str]):
+    """DIR: write the table, figures and best command of a sweep, also while it is running."""
+    from attention_jax.cli import command_options
+
+    asked = command_options.parse(command_options.SweepReport, words)
+    from attention_jax.sweep import summary
+
+    summary.report(Path(asked.directory), asked.trust_code)
+
+
+def compile_for_target(words: list[str]):
+    """NAME --target v5e:2x4 | h200:8 | ... [--train.batch-size 4096 ...]: memory and FLOPs without the hardware."""
+    from attention_jax.claims import catalog
+    from attention_jax.cli import command_options
+
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # nothing runs on a chip, also where there is one
+    before = lambda asked: catalog.load_experiment(asked.experiment).variant(asked.variant)
+    asked, config = command_options.parse_with_config(command_options.Compile, words, before)
+    from attention_jax.compile import command
+
+    if asked.out:
+        make_parent(Path(asked.out), "--out")
+    facts, normalizers = sum(asked.facts, ()), sum(asked.normalizers, ())
+    command.run(catalog.load_experiment(asked.experiment), config, asked.target, facts, asked.out, normalizers)
+
+
+def bench(words: list[str]):
+    """attention | compile | date | input | normalizers | ntm | sweep | transformer | ...: benchmarks."""
+    import importlib
+
+    from attention_jax.claims import catalog
+    from attention_jax.cli import command_options
+
+    asked, options = command_options.parse_known(command_options.Bench, words)
+    checkout = catalog.ROOT.parent
+    names = sorted(path.stem for path in (checkout / "benchmarks").glob("[!_]*.py"))
+    if not names:
+        raise InputError("bench needs a checkout of the repository: the benchmarks are not part of the package")
+    if asked.what not in names:
+        raise InputError(f"there is no benchmark {asked.what!r}; choose one of {', '.join(names)}")
+    sys.path.insert(0, str(checkout))
+    command_options.parse_call(importlib.import_module(f"benchmarks.{asked.what}").main, options, "bench", asked.what)()
+
+
+COMMANDS = {
+    "list": list_experiments, "train": train, "evaluate": evaluate, "predict": predict, "look": look,
+    "translate": translate, "watch": watch, "plot": plot, "export": export, "pack": pack, "import": import_weights,
+    "reproduce": reproduce, "sweep": sweep, "sweep-report": sweep_report, "bench": bench,
+    "compile": compile_for_target,
+}  # fmt: skip
+
+
+def main(words: list[str]):
+    """Dispatch to the command that the first word names."""
+    if words and words[0] in ("-h", "--help"):
+        told = docstrings(__file__)
+        print(f"{told['']}\n\nusage: {program()} COMMAND ...\n")
+        for name, command in COMMANDS.items():
+            print(f"  {name:12} {told[command.__name__]}")
+        print(f"\nAll options of a command: {program()} COMMAND --help")
+        return
+    if bad := [word for word in words if not is_utf8(word)]:
+        raise InputError(f"what is on the command line must be UTF-8; got {bad[0]!a}")
+    name, *rest = words or ["train", MAIN_JOB]
+    if name not in COMMANDS:
+        import difflib
+
+        near = difflib.get_close_matches(name, COMMANDS, n=1)
+        hint = f"perhaps you meant {near[0]}" if near else "choose one of " + ", ".join(COMMANDS)
+        raise InputError(f"there is no command {name!r}; {hint}")
+    outlasts = name in OUTLASTING and not {"-h", "--help"} & set(rest)
+    with outlasting_readers() if outlasts else contextlib.nullcontext(), explained():
+        COMMANDS[name](rest)
+
+
+def run():
+    """Run the command on the command line; the entry point of launch.py, `attention-jax` and `python -m attention_jax`.
+
+    The exit code is 0 for success, 1 where a claim is missed, the loss diverges or no trial of a sweep has ended, 2 for
+    bad input, 130 after an interruption that was saved or Ctrl-C, and 128 and its number after another signal.
+    """
+    prepare_streams()
+    end_on_sigterm()
+    keep_compiled_programs()
+    with contextlib.redirect_stdout(Lasting(sys.stdout, refuse)), contextlib.redirect_stderr(Lasting(sys.stderr)):
+        try:
+            main(sys.argv[1:])
+            sys.stdout.flush()
+        except InputError as error:
+            print(f"error: {escaped(as_typed(str(error)))}", file=sys.stderr)
+            raise SystemExit(2) from None
+        except Diverged as error:
+            print(f"error: {escaped(str(error))}", file=sys.stderr)
+            raise SystemExit(1) from None
+        except Interrupted as error:
+            how = "the same command resumes" if sys.argv[1:2] == ["reproduce"] else "resume with --resume"
+            print(f"{error}; {how}", file=sys.stderr)
+            raise SystemExit(130) from None
+        except KeyboardInterrupt:
+            raise SystemExit(130) from None
+        finally:
+            with contextlib.suppress(InputError, SystemExit):
+                sys.stdout.flush()

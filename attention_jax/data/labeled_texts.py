@@ -1,0 +1,211 @@
+"""Labeled texts from a user's file of two columns; without a file, dates in six languages."""
+
+import re
+import unicodedata
+from collections import Counter
+from typing import NamedTuple
+
+import numpy as np
+
+from attention_jax import config as settings
+from attention_jax.data import buckets, data_summary, example_texts, text_files, tokenizers
+from attention_jax.data.pairs import Tokenizer, pad_rows
+from attention_jax.data.text_keys import comparable, composed
+from attention_jax.data.vocabulary import PAD, UNK, Vocabulary
+from attention_jax.errors import InputError
+
+Example = tuple[str, str]
+"""A label and a text."""
+
+
+def combining() -> str:
+    """Return the characters that belong to the one before them, as a regular expression's class: marks (Unicode's
+    category M) such as accents, vowel signs of Hindi and Arabic, and the joiners of letters, as in UAX 29."""
+    found = [code for code in range(0x300, 0x1F000) if unicodedata.category(chr(code))[0] == "M"]
+    found += [0x200C, 0x200D, *range(0xE0100, 0xE01F0)]
+    begins = [code for code, before in zip(found, [None, *found]) if before != code - 1]
+    ends = [code for code, after in zip(found, [*found[1:], None]) if after != code + 1]
+    return "".join(f"{chr(begin)}-{chr(end)}" for begin, end in zip(begins, ends))
+
+
+MARKS = combining()
+WORD = rf"\w[\w{MARKS}]*(?:['\u2019]\w[\w{MARKS}]*)*|[^\w\s][{MARKS}]*"
+"""The pattern of a word, or of a punctuation mark or symbol."""
+
+
+class Labeled(NamedTuple):
+    """N texts of one width."""
+
+    tokens: np.ndarray
+    """[N, T] int32, padded at the end"""
+    length: np.ndarray
+    """[N] int32"""
+    label: np.ndarray
+    """[N] int32"""
+
+
+class LabeledTexts(NamedTuple):
+    """A dataset of labeled texts, ready for a task."""
+
+    train: tuple[Labeled, ...]
+    """Buckets of similar lengths."""
+    held_out: dict[str, Labeled]
+    """"valid", "test"."""
+    texts: dict[str, list[str]]
+    """The held-out texts by split."""
+    names: tuple[str, ...]
+    """The names of the classes."""
+    vocabulary: Vocabulary
+    tokenizer: Tokenizer
+    facts: dict
+
+
+def read(path: str, damaged: str) -> tuple[list[Example], list[str]]:
+    """Read the examples of a file of `label TAB text` lines, and the error messages of skipped lines."""
+    lines = text_files.raw_lines(text_files.read_bytes(path, "file of labeled texts"), path)
+
+    def parse(line: bytes, number: int) -> Example:
+        location = f"{path} line {number}"
+        columns = text_files.decode_line(line, location).split("\t")
+        if len(columns) != 2 or not all(map(str.strip, columns)):
+            raise InputError(f"{location}: expected `label TAB text`, got {'    '.join(columns)[:60]!r}")
+        return composed(columns[0].strip()), columns[1]
+
+    made = text_files.parsed(lines, parse, damaged)
+    return made.values, made.complaints
+
+
+def without_doubles(examples: list[Example]) -> list[Example]:
+    """Remove repeated texts, also in another Unicode form or spacing; the first label is kept.
+
+    >>> without_doubles([("a", "x"), ("b", "x"), ("b", "y")])
+    [('a', 'x'), ('b', 'y')]
+    """
+    first = {}
+    for label, text in examples:
+        first.setdefault(comparable(text), (label, text))
+    return list(first.values())
+
+
+def split(label: np.ndarray, fraction: float) -> dict[str, np.ndarray]:
+    """Return indices of "train", "valid" and "test"; the latter two have this fraction of every class: at least one
+    each of classes with three texts, and always one for training.
+
+    >>> {name: len(rows) for name, rows in split(np.array([0] * 20 + [1] * 3 + [2]), 0.1).items()}
+    {'train': 18, 'valid': 3, 'test': 3}
+    """
+    rng, parts = np.random.default_rng(0), {"train": [], "valid": [], "test": []}
+    for number in np.unique(label):
+        rows = rng.permutation(np.flatnonzero(label == number))
+        held = min(max(round(len(rows) * fraction), 1), (len(rows) - 1) // 2)
+        parts["valid"].append(rows[:held])
+        parts["test"].append(rows[held : 2 * held])
+        parts["train"].append(rows[2 * held :])
+    return {name: np.sort(np.concatenate(rows)) for name, rows in parts.items()}
+
+
+def words(text: str) -> list[str]:
+    """Split into lower-case words and punctuation marks.
+
+    >>> words("It's late: go!"), words("\\u0130stanbul")
+    (["it's", 'late', ':', 'go', '!'], ['i̇stanbul'])
+    """
+    return re.findall(WORD, text.lower())
+
+
+def words_and_marks() -> Tokenizer:
+    """Return the tokenizer of `words`."""
+    return Tokenizer(words, " ".join, recipe=("words and marks",))
+
+
+def make_tokenizer(options: settings.LabeledFile, train: list[str]) -> tuple[Tokenizer, Vocabulary]:
+    """Return the tokenizer of `options`, trained on the training texts if necessary."""
+    special = {"pad": PAD, "unk": UNK}
+    if options.tokenizer == "sentencepiece":
+        tokenizer, pieces = tokenizers.sentencepiece(train, options.vocabulary_size)
+        return tokenizer, Vocabulary(pieces, **special)
+    tokenizer = words_and_marks() if options.tokenizer == "words" else tokenizers.character()
+    rows = tokenizer.split(train)
+    return tokenizer, Vocabulary.of_sentences(rows, min_frequency=options.min_frequency, **special)
+
+
+def encode(rows: list[list[str]], vocabulary: Vocabulary, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """Encode the tokens of N texts, truncated after `most`, as indices [N, T] and lengths [N]; an empty text has one
+    unknown token."""
+    return pad_rows([vocabulary.encode_text(row[:most]) or [vocabulary.unk_id] for row in rows], vocabulary.pad_id)
+
+
+def check_labels(found: list[Example]):
+    """Raise InputError for fewer than two classes, or if the columns seem to be swapped."""
+    names = sorted({label for label, _ in found})
+    if len(names) < 2:
+        raise InputError(f"labeled texts need at least 2 classes, got {len(names)}: {', '.join(names)[:60] or 'none'}")
+    if len(names) > max(len(found) // 2, 2):
+        raise InputError(
+            f"the first column has {len(names):,} different labels in {len(found):,} texts; "
+            "a line is `label TAB text`: are the columns the other way round?"
+        )
+
+
+def classes_of(examples: list[Example]) -> tuple[tuple[str, ...], np.ndarray]:
+    """Return the names of the classes and the label [N] of each example; InputError if no class can be tested."""
+    names = tuple(sorted({label for label, _ in examples}))
+    number = {name: number for number, name in enumerate(names)}
+    label = np.array([number[label] for label, _ in examples], np.int32)
+    if np.bincount(label).max() < 3:
+        raise InputError("labeled texts need a class with at least 3 of them: to train, to validate and to test")
+    return names, label
+
+
+def load(options: settings.LabeledFile, batch_size: int) -> LabeledTexts:
+    """Load the texts of `options`, split by a fixed seed into parts without common texts."""
+    if options.tsv_file:
+        found, complaints = read(options.tsv_file, options.on_bad_record)
+    else:
+        found, complaints = example_texts.dates_by_language(options.examples), []
+    check_labels(found)
+    examples = without_doubles(found)
+    names, label = classes_of(examples)
+    rows = split(label, options.held_out_fraction)
+    texts = {name: [examples[row][1] for row in chosen] for name, chosen in rows.items()}
+    tokenizer, vocabulary = make_tokenizer(options, texts["train"])
+    tokens = {name: tokenizer.split(part) for name, part in texts.items()}
+    coded = {name: encode(part, vocabulary, options.max_length) for name, part in tokens.items()}
+    whole = {name: Labeled(*coded[name], label[chosen]) for name, chosen in rows.items()}
+    train = whole.pop("train")
+    groups = buckets.assign(train.length, train.length, options.max_buckets)
+    facts = {
+        "train_texts": len(train.label),
+        **{f"{name}_texts": len(part.label) for name, part in whole.items()},
+        "vocabulary": len(vocabulary),
+        **data_summary.classes(names, label),
+        **counted(options, found, examples, tokens, complaints),
+    }
+    return LabeledTexts(
+        train=tuple(Labeled(*(_cut(column[group], train.length[group]) for column in train)) for group in groups),
+        held_out=whole,
+        texts=texts,
+        names=names,
+        vocabulary=vocabulary,
+        tokenizer=tokenizer,
+        facts=facts,
+    )
+
+
+def _cut(column: np.ndarray, length: np.ndarray) -> np.ndarray:
+    """Trim padding to the longest of the given rows."""
+    return column[:, : length.max()] if column.ndim == 2 else column
+
+
+def counted(options, found: list[Example], examples, tokens: dict[str, list], complaints: list[str]) -> dict:
+    """Return facts: the number of texts, of duplicates and of damaged lines, lengths, and labels."""
+    length = np.array([len(row) for part in tokens.values() for row in part])
+    labels = Counter(text for _, text in {(label, comparable(text)) for label, text in found})
+    return {
+        "texts_left_out": len(found) - len(examples),
+        "texts_of_several_labels": sum(count > 1 for count in labels.values()),
+        "texts_cut": int((length > options.max_length).sum()),
+        **data_summary.lengths(length),
+        **data_summary.damaged(complaints),
+        "fingerprint": data_summary.fingerprint(column for example in found for column in example),
+    }

@@ -1,0 +1,273 @@
+"""Attention block by block for every `Local` normalizer: memory linear in sequence length, one rule for the gradient.
+
+The weights of a `Local` normalizer (ops/normalizer_kinds.py) are w_j = scale * f(s_j - shift), with two numbers for
+each query. Forward: pass over the keys for the shift (a `Threshold` needs one for the extent of the scores and one for
+each step of Newton's method; others need none), then one pass that pools the values and sums f.
+
+Backward: let dP_j = dO . v_j, O the output, and let c be the function whose sum over the keys defines the shift. Then
+
+    df_j = scale * (dP_j - dO . O)          the second term where the weights are divided by their sum
+    dc_j = -dO . O'                         O' = (sum_j w'_j v_j - O sum_j w'_j) / sum_j c'_j, again as above
+
+and `jax.vjp` of f and c propagates these to the scores and the leaves of the normalizer, `jax.vjp` of the scores to
+queries, keys and all other leaves. For entmax, where c is f and nothing is divided, dS_j = f'_j (dP_j - dO . O') with
+O' the mean of the values weighted by f' (Peters et al. 2019, proposition 2); for f = exp it is that of the softmax.
+
+Blocks in which all weights are zero are skipped in every pass after the one that finds them, if the normalizer is
+`sparse`; under `jax.vmap`, if they are zero in all examples.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from attention_jax.ops.blockwise.score_blocks import (
+    add_tile,
+    if_worth,
+    key_blocks,
+    max_over_batch,
+    over_keys,
+    over_queries,
+    partition,
+    pool,
+    precision_of,
+    pull_pool,
+    put_rows,
+    rows_of,
+    tile_of,
+)
+from attention_jax.ops.meshes import vary_like
+from attention_jax.ops.normalizer_kinds import (
+    Sums,
+    Threshold,
+    equations_of,
+    find_threshold,
+    has_factor,
+    relative_to,
+    scale_of,
+    sums_of,
+    values_of,
+)
+
+
+class Saved(NamedTuple):
+    """Residuals of the forward pass besides the output."""
+
+    shift: jax.Array  # [Q]
+    scale: jax.Array  # [Q]
+    turn: jax.Array | None  # [Q, V] O', for a Threshold
+    active: jax.Array | None  # bool: the blocks with a weight that is not zero, if the normalizer is sparse
+    count: jax.Array | None  # [Q] keys that are allowed, for a normalizer with a `factor`
+    top: jax.Array | None  # [Q] the largest score, for a Threshold, whose shift is relative to it
+
+
+class Totals(NamedTuple):
+    """Sums over the keys, for a block of queries."""
+
+    pooled: jax.Array  # [q, V] of f v
+    mass: jax.Array  # [q] of f
+    count: jax.Array  # [q] keys that are allowed
+    bent: jax.Array | None  # [q, V] of f' v
+    slope: jax.Array | None  # [q] of f'
+    equation: jax.Array | None  # [q] of c'
+    active: jax.Array | None  # bool [blocks of keys]
+
+
+# --- forward ----------------------------------------------------------------------------------------------------------
+
+
+@partial(jax.jit, static_argnames=("blocks", "grid"), inline=True)
+def forward(inputs, blocks, grid):
+    """Return ((output [Q, V], None), `Saved`). `grid` is the shape of `Saved.active`, at least the number of blocks."""
+    normalizer = inputs.rules[2]
+    queries, width = inputs.query.shape[0], inputs.value.shape[1]
+    precision = precision_of(inputs)
+    ranges = key_blocks(inputs, blocks)
+    rooted = isinstance(normalizer, Threshold)
+
+    def rows(i, carry):
+        out, saved = carry
+        moved, shift, tops, count = _shifts(inputs, blocks, ranges, i, saved.top, precision)
+        zeros = jnp.zeros((blocks.query, width + 2), precision)
+        vector, number = zeros[:, 2:], zeros[:, 0]
+        slopes = (vector, number, number) if rooted else (None, None, None)
+        start = Totals(vector, number, number, *slopes, jnp.zeros(grid[1:], bool) if normalizer.sparse else None)
+        add = partial(add_totals, moved, blocks, i, shift, tops)
+        totals = over_keys(ranges, i, add, vary_like(start, inputs))
+        scale = scale_of(normalizer, totals.mass, totals.count if count is None else count)
+        pooled = totals.pooled * scale[:, None]
+        turn = turn_of(normalizer, totals, pooled, scale) if rooted else None
+        put = lambda whole, rows: put_rows(whole, rows.astype(whole.dtype), i, blocks.query)
+        counted = None if saved.count is None else totals.count
+        new = jax.tree.map(put, saved._replace(active=None, top=None), Saved(shift, scale, turn, None, counted, None))
+        active = None if saved.active is None else saved.active.at[i].set(totals.active)
+        return put(out, pooled), new._replace(active=active, top=moved.top)
+
+    number = jnp.zeros((queries,), precision)
+    turn = jnp.zeros((queries, width), precision) if rooted else None
+    active, counted = jnp.zeros(grid, bool) if normalizer.sparse else None, number if has_factor(normalizer) else None
+    saved = Saved(number, number, turn, active, counted, number if rooted else None)
+    start = jnp.zeros((queries, width), inputs.value.dtype), saved
+    out, saved = lax.fori_loop(0, -(-queries // blocks.query), rows, vary_like(start, inputs))
+    return (out, None), saved
+
+
+def turn_of(normalizer, totals, pooled, scale):
+    """Compute O' [q, V], the derivative of the output with respect to the sum that defines the shift."""
+    turn = totals.bent * scale[:, None]
+    turn = turn - pooled * (totals.slope * scale)[:, None] if normalizer.divides else turn
+    some = totals.equation != 0
+    return jnp.where(some[:, None], turn / jnp.where(some, totals.equation, 1.0)[:, None], 0.0)
+
+
+def add_totals(inputs, blocks, i, shift, tops, masked, j, totals):
+    """Add the sums over block j of the keys to `totals`."""
+    normalizer = inputs.rules[2]
+    values, equations = partial(values_of, normalizer), partial(equations_of, normalizer)
+
+    def add(totals):
+        tile = tile_of(inputs, blocks, i, j, masked)
+        scores = tile.scores(*tile.operands).astype(shift.dtype)
+        allowed = scores != -jnp.inf
+        count, slopes = allowed.sum(axis=1).astype(shift.dtype), (None, None, None)
+        if isinstance(normalizer, Threshold):
+            found, slope = _with_slope(values, scores, allowed, shift)
+            equation = _with_slope(equations, scores, allowed, shift)[1]
+            slopes = pool(slope, tile), slope.sum(axis=1), equation.sum(axis=1)
+        else:
+            found = values(scores, allowed, shift)
+        more = Totals(pool(found, tile), found.sum(axis=1), count, *slopes, None)
+        sums = jax.tree.map(jnp.add, totals._replace(active=None), more)
+        active = None if totals.active is None else totals.active.at[j].set((found != 0).any())
+        return sums._replace(active=active)
+
+    return add(totals) if tops is None else lax.cond(_worth(values, tops, j, shift), add, lambda totals: totals, totals)
+
+
+def _with_slope(function, scores, allowed, shift):
+    return jax.jvp(lambda shift: function(scores, allowed, shift), (shift,), (-jnp.ones_like(shift),))
+
+
+def _worth(function, tops, j, shift):
+    """Whether any key of block j has a value that is not zero. `tops` are the largest scores of blocks [q, blocks]."""
+    top = lax.dynamic_slice_in_dim(tops, j, 1, axis=1)
+    return max_over_batch((function(top, top != -jnp.inf, shift) != 0).any())
+
+
+def _shifts(inputs, blocks, ranges, i, top, precision):
+    """Compute the shift of a block of queries. For a `Threshold` it is relative to the largest score of each query,
+    which is put into `top` [Q]: return (inputs with `top`, shift, largest score of each block of keys, number of
+    keys)."""
+    normalizer = inputs.rules[2]
+    if not isinstance(normalizer, Threshold):
+        return inputs, jnp.zeros((blocks.query,), precision), None, None
+
+    def scores_of(inputs, masked, j):
+        tile = tile_of(inputs, blocks, i, j, masked)
+        return tile.scores(*tile.operands).astype(precision)
+
+    def extent(masked, j, carry):
+        smallest, count, tops = carry
+        scores = scores_of(inputs, masked, j)
+        allowed = scores != -jnp.inf
+        smallest = jnp.minimum(smallest, jnp.where(allowed, scores, jnp.inf).min(axis=1))
+        tops = lax.dynamic_update_slice_in_dim(tops, scores.max(axis=1)[:, None], j, axis=1)
+        return smallest, count + allowed.sum(axis=1).astype(precision), tops
+
+    zero = vary_like(jnp.zeros((blocks.query,), precision), inputs)
+    tops = jnp.full((blocks.query, -(-inputs.key.shape[0] // blocks.key)), -jnp.inf, precision)
+    smallest, count, tops = over_keys(ranges, i, extent, (zero + jnp.inf, zero, vary_like(tops, inputs)))
+    largest = tops.max(axis=1)
+    moved = inputs._replace(top=put_rows(top, largest, i, blocks.query))
+    tops, smallest, top = (relative_to(largest, x) for x in (tops, smallest[:, None], largest[:, None]))
+    smallest, largest = jnp.where(count > 0, smallest[:, 0], 0.0), jnp.where(count > 0, top[:, 0], 0.0)
+
+    def sums(t, low):
+        def add(masked, j, carry):
+            scores = scores_of(moved, masked, j)
+            return jax.tree.map(jnp.add, carry, sums_of(normalizer, scores, scores != -jnp.inf, t))
+
+        def step(masked, j, carry):
+            worth = _worth(partial(equations_of, normalizer), tops, j, low)
+            return lax.cond(worth, partial(add, masked, j), lambda carry: carry, carry)
+
+        return over_keys(ranges, i, step, Sums(zero, zero))
+
+    return moved, find_threshold(normalizer, sums, smallest, largest, jnp.maximum(count, 1)), tops, count
+
+
+# --- backward ---------------------------------------------------------------------------------------------------------
+
+
+@partial(jax.jit, static_argnames="blocks", inline=True)
+def backward(inputs, blocks, outputs, saved, bars):
+    """Compute the cotangents, as `Gradients`, from that of the output."""
+    return add_extra(inputs, outputs, saved, bars, backward_of_keys(inputs, blocks, outputs, saved, bars))
+
+
+def add_extra(inputs, outputs, saved, bars, found):
+    """Add to `found` the gradient through `extra` or `factor`, on which the scale depends besides the keys."""
+    divides = inputs.rules[2].divides
+    if not divides and saved.count is None:
+        return found
+    rules, others, combine = partition(inputs.rules)
+    delta = _dot(saved.shift.dtype, outputs[0], bars[0])
+    extra = lambda rules: vary_like(jnp.asarray(combine(rules, others)[2].extra(), delta.dtype), inputs)
+    factor = lambda rules: combine(rules, others)[2].factor(jnp.maximum(saved.count, 1))
+    bar = -jnp.sum(delta * saved.scale) if divides else per_scale(delta, saved.scale)
+    (rules_bar,) = jax.vjp(extra if divides else factor, rules)[1](bar)
+    return found._replace(rules=jax.tree.map(lambda a, b: a + b.astype(a.dtype), found.rules, rules_bar))
+
+
+def _dot(precision, x, out_bar):
+    return jnp.sum(x.astype(precision) * out_bar.astype(precision), axis=1)
+
+
+def backward_of_keys(inputs, blocks, outputs, saved, bars):
+    """Compute the cotangents through the keys."""
+    out, out_bar, inputs = outputs[0], bars[0], inputs._replace(top=saved.top)
+    ranges = key_blocks(inputs, blocks)
+    dot = lambda x: _dot(saved.shift.dtype, x, out_bar)
+    deltas = dot(out) if inputs.rules[2].divides else None, None if saved.turn is None else dot(saved.turn)
+
+    def rows(i, fresh, row_bar, bars):
+        row_deltas = jax.tree.map(lambda x: jnp.where(fresh, rows_of(x, i, blocks.query), 0.0), deltas)
+        shift, scale = (rows_of(x, i, blocks.query) for x in (saved.shift, saved.scale))
+
+        def step(masked, j, bars):
+            compute = partial(_pull_tile, inputs, blocks, i, j, masked, row_bar, shift, scale, *row_deltas)
+            more = compute() if saved.active is None else if_worth(max_over_batch(saved.active[i, j]), compute)
+            return add_tile(bars, *more, j, blocks.key)
+
+        return over_keys(ranges, i, step, bars)
+
+    return over_queries(inputs, blocks, out_bar, rows)
+
+
+def per_scale(x, scale):
+    """Compute x / scale, and 0 where all weights are 0."""
+    return jnp.where(scale != 0, x / jnp.where(scale != 0, scale, 1.0), 0.0)
+
+
+def _pull_tile(inputs, blocks, i, j, masked, row_bar, shift, scale, delta, turn_delta):
+    """Compute the cotangents of a tile's operands and values; delta [q] is dO . O, turn_delta dO . O', or None."""
+    tile = tile_of(inputs, blocks, i, j, masked)
+    _, others, combine = partition(inputs.rules)
+
+    def values(rules, *operands):
+        normalizer = combine(rules, others)[2]
+        scores = tile.scores(rules, *operands).astype(shift.dtype)
+        allowed = scores != -jnp.inf
+        values = values_of(normalizer, scores, allowed, shift)
+        return (values,) if turn_delta is None else (values, equations_of(normalizer, scores, allowed, shift))
+
+    values, pull = jax.vjp(values, *tile.operands)
+    weights_bar, value_bar = pull_pool(values[0] * scale[:, None], tile, row_bar, False)
+    values_bar = weights_bar if delta is None else weights_bar - delta[:, None]
+    bars = (values_bar * scale[:, None],)
+    if turn_delta is not None:
+        bars = *bars, jnp.broadcast_to(-turn_delta[:, None], values_bar.shape)
+    return pull(bars), value_bar

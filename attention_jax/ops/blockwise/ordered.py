@@ -1,0 +1,118 @@
+"""Attention block by block for normalizers of the kind `Ordered`, such as stick-breaking.
+
+w_j = exp(take_j + sum_{i > j} leave_i). Forward: one pass over the keys from last to first, which carries a, the sum of
+`leave` over the keys passed. Backward: the same pass again. With dP_j = dO . v_j,
+
+    d take_j  = w_j dP_j
+    d leave_i = sum_{j < i} w_j dP_j = dO . O - sum_{j >= i} w_j dP_j
+
+so a query needs a single additional running sum; `jax.vjp` of (take, leave) does the rest. Blocks that come when
+nothing is left, in none of the vmapped examples, are skipped.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from attention_jax.ops.blockwise.score_blocks import (
+    add_tile,
+    if_worth,
+    key_blocks,
+    max_over_batch,
+    over_keys_reversed,
+    over_queries,
+    partition,
+    pool,
+    precision_of,
+    pull_pool,
+    put_rows,
+    rows_of,
+    tile_of,
+)
+from attention_jax.ops.meshes import vary_like
+from attention_jax.ops.normalizer_kinds import after
+
+
+@partial(jax.jit, static_argnames=("blocks", "grid"), inline=True)
+def forward(inputs, blocks, grid):
+    """Return ((output [Q, V], None), ()): only the output is saved."""
+    queries, width = inputs.query.shape[0], inputs.value.shape[1]
+    precision = precision_of(inputs)
+    ranges = key_blocks(inputs, blocks)
+
+    def rows(i, out):
+        start = jnp.zeros((blocks.query,), precision), jnp.zeros((blocks.query, width), precision)
+        add = partial(add_block, inputs, blocks, i)
+        _, pooled = over_keys_reversed(ranges, i, add, vary_like(start, inputs))
+        return put_rows(out, pooled.astype(out.dtype), i, blocks.query)
+
+    out = vary_like(jnp.zeros((queries, width), inputs.value.dtype), inputs)
+    return (lax.fori_loop(0, -(-queries // blocks.query), rows, out), None), ()
+
+
+def add_block(inputs, blocks, i, masked, j, carry):
+    """Return (passed [q], pooled [q, V]) after block j of the keys."""
+
+    def add(carry):
+        passed, pooled = carry
+        tile = tile_of(inputs, blocks, i, j, masked)
+        scores = tile.scores(*tile.operands).astype(passed.dtype)
+        weights, leave = _weights(inputs.rules[2], scores, passed)
+        return passed + leave.sum(axis=1), pooled + pool(weights, tile)
+
+    return lax.cond(_some_left(carry[0]), add, lambda carry: carry, carry)
+
+
+def _weights(normalizer, scores, passed):
+    """Compute the weights of a block, and its `leave`; `passed` [q] is the sum of `leave` over the keys after it."""
+    allowed = scores != -jnp.inf
+    take, leave = normalizer.logs(scores, allowed)
+    return jnp.where(allowed, jnp.exp(take + after(leave) + passed[:, None]), 0.0), leave
+
+
+def _some_left(passed):
+    return max_over_batch((jnp.exp(passed) != 0).any())  # true of NaN
+
+
+@partial(jax.jit, static_argnames="blocks", inline=True)
+def backward(inputs, blocks, outputs, saved, bars):
+    """Compute the cotangents, as `Gradients`, from that of the output. `saved` is (), or, if more keys follow
+    these, the sum of their `leave` [Q] and the sum of w dP over these keys and those before [Q]."""
+    out, out_bar = outputs[0], bars[0]
+    precision = precision_of(inputs)
+    ranges = key_blocks(inputs, blocks)
+    total = jnp.sum(out.astype(precision) * out_bar.astype(precision), axis=1)  # dO . O [Q]
+    first, total = saved or (jnp.zeros_like(total), total)
+
+    def rows(i, fresh, row_bar, bars):
+        def step(masked, j, carry):
+            passed, rest, bars = carry  # rest [q]: sum of w dP over the keys to come
+            compute = partial(_pull_tile, inputs, blocks, i, j, masked, row_bar, passed, rest)
+            *more, leave, taken = if_worth(_some_left(passed), compute)
+            return passed + leave, rest - taken, add_tile(bars, *more, j, blocks.key)
+
+        rest = jnp.where(fresh, rows_of(total, i, blocks.query), 0.0)
+        start = rows_of(first, i, blocks.query), rest, bars
+        return over_keys_reversed(ranges, i, step, start)[2]
+
+    return over_queries(inputs, blocks, out_bar, rows)
+
+
+def _pull_tile(inputs, blocks, i, j, masked, row_bar, passed, rest):
+    """Compute the cotangents of a tile's operands and values, and the sums of `leave` and w dP over its keys [q]."""
+    tile = tile_of(inputs, blocks, i, j, masked)
+    _, others, combine = partition(inputs.rules)
+
+    def logs(rules, *operands):
+        scores = tile.scores(rules, *operands).astype(passed.dtype)
+        allowed = scores != -jnp.inf
+        return vary_like(combine(rules, others)[2].logs(scores, allowed), passed), allowed
+
+    (take, leave), pull, allowed = jax.vjp(logs, *tile.operands, has_aux=True)
+    weights = jnp.where(allowed, jnp.exp(take + after(leave) + passed[:, None]), 0.0)
+    weights_bar, value_bar = pull_pool(weights, tile, row_bar, False)
+    take_bar = weights * weights_bar
+    leave_bar = rest[:, None] - after(take_bar) - take_bar
+    return pull((take_bar, leave_bar)), value_bar, leave.sum(axis=1), take_bar.sum(axis=1)

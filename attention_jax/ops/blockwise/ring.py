@@ -1,0 +1,413 @@
+"""Sequence parallelism: `attend` where the sequence is sharded over the devices of a mesh axis (ring attention).
+
+Every device keeps its queries. Blocks of keys and values, one per device, travel around the ring (Liu et al. 2023), so
+that each device meets all of them and no device ever holds more than two. What a device does with a block is the
+forward or backward pass of `ops/blockwise/softmax.py`, `ops/blockwise/local.py` or `ops/blockwise/ordered.py`; this
+module combines the results:
+
+* softmax: outputs are averaged with the weights exp(log-normalizer), which need not be known in advance;
+* other `Local` normalizers: sums over the keys are added. A `Threshold` is found before, one tour of the keys for each
+  step of Newton's method;
+* `Ordered` normalizers: device i meets the blocks i, i - 1, ..., 0 and then n - 1, ..., i + 1. The two runs are
+  accumulated separately, and the first is scaled by what the second leaves.
+
+The backward pass is a second tour, on which the gradients of keys and values travel with them.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int, Key
+
+from attention_jax.errors import InputError
+from attention_jax.ops.attention import check_call
+from attention_jax.ops.biases import Bias
+from attention_jax.ops.blockwise import local, ordered, softmax, top_k
+from attention_jax.ops.blockwise.higher_order import unblocked
+from attention_jax.ops.blockwise.score_blocks import (
+    Gradients,
+    Inputs,
+    finite_where_unattended,
+    key_blocks,
+    over_keys,
+    over_keys_reversed,
+    partition,
+    precision_of,
+    rows_of,
+    tile_of,
+)
+from attention_jax.ops.dispatch import choose_blocks
+from attention_jax.ops.dropout import dropout_bits, is_zero
+from attention_jax.ops.masks import Mask, as_mask
+from attention_jax.ops.meshes import vary_like, vary_together
+from attention_jax.ops.normalizer_kinds import (
+    Exponential,
+    Local,
+    Normalizer,
+    Ordered,
+    Sums,
+    Threshold,
+    find_threshold,
+    has_factor,
+    relative_to,
+    scale_of,
+    sums_of,
+)
+from attention_jax.ops.normalizers import Softmax, TopK, as_normalizer, without_sink
+from attention_jax.ops.platforms import by_platform
+from attention_jax.ops.positions import as_positions
+from attention_jax.ops.precision import accumulator
+from attention_jax.ops.scores import ScaledDot, Score, prepare
+from attention_jax.ops.trees import as_tree, pytree
+
+
+def attend_sharded(
+    query: Float[Array, "Q D"],
+    key: Float[Array, "K E"],
+    value: Float[Array, "K V"],
+    axis_name: str,
+    *,
+    score: Score = ScaledDot(),
+    bias: Bias | None = None,
+    mask: Mask | None = None,
+    normalizer: Normalizer | Callable = Softmax(),
+    dropout: Float[Array, ""] | float | None = None,
+    rng: Key[Array, ""] | None = None,
+    block_q: int | None = None,
+    block_k: int | None = None,
+) -> Float[Array, "Q V"]:
+    """`attend` over a sequence that is sharded over the devices of the mesh axis `axis_name`: sequence parallelism.
+
+    Call it inside `jax.shard_map`. On each of n devices, query [Q, D], key [K, E] and value
+    [K, V] are its part of n Q queries and n K keys, in the order of the devices. The result is this device's part of
+    what `attend` computes from the whole arrays: masks, biases and dropout depend on positions in the whole sequence.
+    Use `jax.vmap` over batch and heads, and pad sequences that n does not divide, with the mask `lengths`.
+
+    The other arguments are those of `attend`; score, bias, mask, normalizer and `rng` are equal on all devices. Memory
+    is linear in Q + K, and each hop moves the (E + V) K numbers of one block. There is reverse mode, once. A gradient
+    with respect to a leaf of score, bias or normalizer that is taken INSIDE `shard_map(..., check_vma=False)` is this
+    device's part of a sum: apply `lax.psum`. Otherwise `jax.grad` does so by itself.
+
+    Raises:
+      InputError: outside of `shard_map`, and for what `attend` does not take.
+
+    >>> from jax.sharding import AxisType, PartitionSpec
+    >>> mesh = jax.make_mesh((1,), ("sequence",), axis_types=(AxisType.Auto,))
+    >>> sharded = PartitionSpec("sequence")
+    >>> ring = partial(attend_sharded, axis_name="sequence")
+    >>> ring = jax.shard_map(ring, mesh=mesh, in_specs=sharded, out_specs=sharded)
+    >>> ring(jnp.eye(1, 2), 9 * jnp.eye(2), jnp.array([[1.0], [2.0]])).round(2).tolist()
+    [[1.0]]
+    """
+    devices, mine = _place(axis_name)
+    check_call(query, key, value, score, bias, mask, normalizer, dropout, block_q, block_k)
+    if not (query.size and key.size and value.size):
+        return vary_like(jnp.zeros((query.shape[0], value.shape[1]), value.dtype), (query, key, value))
+    score, bias, mask, normalizer = as_tree(score), as_tree(bias), as_mask(mask), as_normalizer(normalizer)
+    base = normalizer.of if isinstance(normalizer, TopK) else normalizer
+    if not isinstance(base, Local | Ordered):
+        raise InputError(
+            f"attend_sharded needs a Pointwise, Ratio, Threshold or Ordered normalizer, got {type(base).__name__}"
+        )
+    first, words = mine * query.shape[0], None
+    if rng is not None and dropout is not None and not is_zero(dropout):
+        query_words, key_words = dropout_bits(rng, devices * query.shape[0], devices * key.shape[0])
+        query_words = lax.dynamic_slice_in_dim(query_words, first, query.shape[0])
+        words = query_words, key_words, jnp.asarray(dropout, jnp.float32)
+    score, prepared, key = prepare(score, query, key)
+    rules = score, bias, without_sink(base)  # which is applied afterwards
+    inputs = vary_together(Inputs(rules, prepared, key, value, None if bias is None else query, mask, words, first))
+    ring = Ring(axis_name, devices, tuple(choose_blocks(score, prepared, key, block_q, block_k).items()))
+    if isinstance(normalizer, TopK) and normalizer.k < devices * key.shape[0]:
+        inputs = inputs._replace(cut=_cut(ring, lax.stop_gradient(inputs), normalizer.k))
+    floats, others, combine = partition(inputs)
+    out, log = _attend(ring, combine, floats, others)
+    if not isinstance(base, Softmax) or base.sink is None:
+        return out
+    kept = base.kept(jnp.where(log == jnp.inf, -jnp.inf, log))
+    return (out.astype(kept.dtype) * kept[:, None]).astype(out.dtype)
+
+
+def _place(axis_name) -> tuple[int, Int[Array, ""]]:
+    """The number of devices on the axis, and the index of this one."""
+    try:
+        return lax.axis_size(axis_name), lax.axis_index(axis_name).astype(int)
+    except NameError:
+        raise InputError(
+            f"attend_sharded needs the mesh axis {axis_name!r}, which is not bound: call it inside "
+            f"jax.shard_map over a mesh with that axis"
+        ) from None
+
+
+# --- around the ring --------------------------------------------------------------------------------------------------
+
+
+class Ring(NamedTuple):
+    """Static: the mesh axis, its devices, and the block sizes of each platform."""
+
+    axis_name: str
+    devices: int
+    blocks: tuple
+
+    def compute(self, run):
+        """`run(blocks)` with those of the platform."""
+        return by_platform(run, dict(self.blocks))
+
+
+@pytree
+@dataclass(frozen=True)
+class _ShiftedMask(Mask):
+    """A mask of keys that begin at position `first`."""
+
+    mask: Mask
+    first: Int[Array, ""]
+
+    def __call__(self, query_positions, key_positions):
+        return self.mask(query_positions, key_positions + self.first)
+
+    def key_range(self, first, last):
+        return tuple(as_positions(bound) - self.first for bound in self.mask.key_range(first, last))
+
+    def unmasked_range(self, first, last):
+        return tuple(as_positions(bound) - self.first for bound in self.mask.unmasked_range(first, last))
+
+
+@pytree
+@dataclass(frozen=True)
+class _ShiftedBias(Bias):
+    """A bias of keys that begin at position `first`."""
+
+    bias: Bias
+    first: Int[Array, ""]
+
+    def __call__(self, query, query_positions, key_positions):
+        return self.bias(query, query_positions, key_positions + self.first)
+
+
+def _tour(ring: Ring, inputs: Inputs, step, carry, bars=()):
+    """(carry, bars) after `step(inputs with a block of keys, whether they come after ours, carry, bars)` for each
+    block; `bars` travel with it, and come home with it."""
+    mine, size = lax.axis_index(ring.axis_name).astype(int), inputs.key.shape[0]
+    neighbors = [(i, (i + 1) % ring.devices) for i in range(ring.devices)]
+    send = lambda tree: jax.tree.map(lambda x: lax.ppermute(x, ring.axis_name, neighbors), tree)
+    score, bias, normalizer = inputs.rules
+
+    def met(key, value, block):
+        first, words = block * size, inputs.dropout
+        if words is not None:
+            words = words[0], lax.dynamic_slice_in_dim(words[1], first, size), words[2]
+        rules = score, None if bias is None else _ShiftedBias(bias, first), normalizer
+        mask = None if inputs.mask is None else _ShiftedMask(inputs.mask, first)
+        return finite_where_unattended(inputs._replace(rules=rules, key=key, value=value, mask=mask, dropout=words))
+
+    def hop(n, state):
+        (key, value), carry, bars = state
+        block = (mine - n) % ring.devices
+        coming = send((key, value))  # while this block is used
+        carry, bars = step(met(key, value, block), block > mine, carry, bars)
+        return coming, carry, send(bars)
+
+    carry, bars = vary_like((carry, bars), inputs)
+    return lax.fori_loop(0, ring.devices, hop, ((inputs.key, inputs.value), carry, bars))[1:]
+
+
+def _fold(ring: Ring, inputs: Inputs, step, carry, over=over_keys):
+    """`carry`, arrays [Q, ...], after a tour on which step(inputs, blocks, i, masked, j, rows of carry) is called for
+    all blocks j of keys, for each block i of queries."""
+    return _tour(ring, inputs, lambda met, _, carry, bars: (_fold_block(ring, met, step, carry, over), ()), carry)[0]
+
+
+def _fold_block(ring, inputs, step, carry, over=over_keys):
+    queries = inputs.query.shape[0]
+
+    def run(blocks):
+        ranges = key_blocks(inputs, blocks)
+
+        def rows(i):
+            start = jax.tree.map(lambda x: rows_of(x, i, blocks.query), carry)
+            return over(ranges, i, partial(step, inputs, blocks, i), start)
+
+        return jax.tree.map(partial(unblocked, queries), lax.map(rows, jnp.arange(-(-queries // blocks.query))))
+
+    return ring.compute(run)
+
+
+# --- forward ----------------------------------------------------------------------------------------------------------
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _attend(ring, combine, floats, others):
+    """(output [Q, V], log-normalizer [Q] for the softmax, else None) of the `Inputs` that floats and others are."""
+    return _attend_forward(ring, combine, floats, others)[0]
+
+
+def _attend_forward(ring, combine, floats, others):
+    inputs = combine(floats, others)
+    outputs, saved = _program(inputs)[0](ring, inputs)
+    return outputs, (floats, others, outputs, saved)
+
+
+def _program(inputs):
+    """The forward and the backward pass."""
+    normalizer = inputs.rules[2]
+    if isinstance(normalizer, Exponential):
+        return _softmax, _softmax_backward
+    return (_ordered, _ordered_backward) if isinstance(normalizer, Ordered) else (_local, _local_backward)
+
+
+def _zeros(inputs, width=None):
+    """[Q] or [Q, width] in the precision of sums."""
+    shape = inputs.query.shape[:1] if width is None else (inputs.query.shape[0], width)
+    return vary_like(jnp.zeros(shape, precision_of(inputs)), inputs)
+
+
+def _softmax(ring, inputs):
+    def step(met, later, carry, bars):
+        out, log = carry
+        more, more_log = ring.compute(lambda blocks: softmax.forward(met, blocks)[0])
+        more_log = jnp.where(more_log == jnp.inf, -jnp.inf, more_log)  # no key: fused has +inf
+        total = jnp.logaddexp(log, more_log)
+        finite = jnp.where(total == -jnp.inf, 0.0, total)
+        share = lambda log: jnp.exp(log - finite)[:, None]
+        return (out * share(log) + more.astype(out.dtype) * share(more_log), total), bars
+
+    start = _zeros(inputs, inputs.value.shape[1]), _zeros(inputs) - jnp.inf
+    (out, log), _ = _tour(ring, inputs, step, start)
+    return (out.astype(inputs.value.dtype), jnp.where(log == -jnp.inf, jnp.inf, log)), ()
+
+
+def _local(ring, inputs):
+    normalizer, rooted = inputs.rules[2], isinstance(inputs.rules[2], Threshold)
+    shift, top = _shift(ring, inputs) if rooted else (_zeros(inputs), None)
+    inputs = inputs._replace(top=top)
+    vector, number = _zeros(inputs, inputs.value.shape[1]), _zeros(inputs)
+    slopes = (vector, number, number) if rooted else (None, None, None)
+
+    def step(met, blocks, i, masked, j, totals):
+        return local.add_totals(met, blocks, i, rows_of(shift, i, blocks.query), None, masked, j, totals)
+
+    totals = _fold(ring, inputs, step, local.Totals(vector, number, number, *slopes, None))
+    scale = scale_of(normalizer, totals.mass, totals.count)
+    pooled = totals.pooled * scale[:, None]
+    turn = local.turn_of(normalizer, totals, pooled, scale) if rooted else None
+    count = totals.count if has_factor(normalizer) else None
+    return (pooled.astype(inputs.value.dtype), None), local.Saved(shift, scale, turn, None, count, top)
+
+
+def _scores(inputs, blocks, i, masked, j):
+    tile = tile_of(inputs, blocks, i, j, masked)
+    return tile.scores(*tile.operands).astype(precision_of(inputs))
+
+
+def _shift(ring, inputs):
+    """The threshold of each query [Q], relative to its largest score, and that [Q]."""
+    normalizer, zero = inputs.rules[2], _zeros(inputs)
+    inputs = inputs._replace(value=inputs.value[:, :0])  # need not travel
+
+    def extent(met, blocks, i, masked, j, carry):
+        smallest, largest, count = carry
+        scores = _scores(met, blocks, i, masked, j)
+        allowed = scores != -jnp.inf
+        smallest = jnp.minimum(smallest, jnp.where(allowed, scores, jnp.inf).min(axis=1))
+        return smallest, jnp.maximum(largest, scores.max(axis=1)), count + allowed.sum(axis=1).astype(zero.dtype)
+
+    smallest, largest, count = _fold(ring, inputs, extent, (zero + jnp.inf, zero - jnp.inf, zero))
+    top, inputs = largest, inputs._replace(top=largest)
+    smallest, largest = (relative_to(top, x[:, None])[:, 0] for x in (smallest, largest))
+    smallest, largest = (jnp.where(count > 0, x, 0.0) for x in (smallest, largest))
+
+    def sums(t, low):
+        def step(met, blocks, i, masked, j, carry):
+            scores = _scores(met, blocks, i, masked, j)
+            more = sums_of(normalizer, scores, scores != -jnp.inf, rows_of(t, i, blocks.query))
+            return jax.tree.map(jnp.add, carry, more)
+
+        return _fold(ring, inputs, step, Sums(zero, zero))
+
+    together = lambda done: lax.pmin(done.astype(jnp.int32), ring.axis_name) == 1  # they take every tour together
+    on_all_devices = lambda done: vary_like(together(done), inputs)
+    return find_threshold(normalizer, sums, smallest, largest, jnp.maximum(count, 1), on_all_devices), top
+
+
+def _cut(ring, inputs, k):
+    """A number between the k-th largest score of each query and the next [Q]."""
+    step = lambda met, blocks, i, masked, j, largest: top_k.largest_of(largest, _scores(met, blocks, i, masked, j))
+    start = _zeros(inputs, k + 1) - jnp.inf
+    return top_k.cut_of(_fold(ring, inputs._replace(value=inputs.value[:, :0]), step, start))
+
+
+def _ordered(ring, inputs):
+    def step(met, later, runs, bars):
+        carry = jax.tree.map(lambda x: x[later.astype(int)], runs)
+        carry = _fold_block(ring, met, ordered.add_block, carry, over_keys_reversed)
+        return jax.tree.map(lambda x, new: x.at[later.astype(int)].set(new), runs, carry), bars
+
+    start = jnp.stack(2 * [_zeros(inputs)]), jnp.stack(2 * [_zeros(inputs, inputs.value.shape[1])])
+    (passed, pooled), _ = _tour(ring, inputs, step, start)
+    earlier = pooled[0] * jnp.exp(passed[1])[:, None]
+    return ((pooled[1] + earlier).astype(inputs.value.dtype), None), (passed[1], earlier)
+
+
+# --- backward ---------------------------------------------------------------------------------------------------------
+
+
+def _attend_backward(ring, combine, kept, bars):
+    floats, others, outputs, saved = kept
+    inputs = combine(floats, others)
+    found = jax.tree.leaves(_program(inputs)[1](ring, inputs, outputs, saved, bars))
+    found += [jnp.zeros_like(x) for x in floats[len(found) :]]  # mask, dropout rate and cut
+    return [bar.astype(x.dtype) for bar, x in zip(found, floats, strict=True)], None
+
+
+_attend.defvjp(_attend_forward, _attend_backward)
+
+
+def _gradients(ring, inputs, pull, carry=()):
+    """`Gradients` from a tour: `pull(inputs with a block, whether it comes after ours, carry)` returns those of the
+    block, and the carry."""
+    zeros = lambda tree: jax.tree.map(lambda x: jnp.zeros(x.shape, accumulator(x.dtype)), tree)
+    add = lambda total, more: jax.tree.map(jnp.add, total, more)
+
+    def step(met, later, carry, bars):
+        (resident, inner), (key, value) = carry, bars
+        more, inner = pull(met, later, inner)
+        resident = add(resident, (more.rules, more.query, more.bias_query))
+        return (resident, inner), (add(key, more.key), add(value, more.value))
+
+    resident = zeros((partition(inputs.rules)[0], inputs.query, inputs.bias_query))
+    ((rules, query, bias_query), _), (key, value) = _tour(
+        ring, inputs, step, (resident, carry), zeros((inputs.key, inputs.value))
+    )
+    return Gradients(rules, query, key, value, bias_query)
+
+
+def _softmax_backward(ring, inputs, outputs, saved, bars):
+    pull = lambda blocks, met: softmax.backward(met, blocks, outputs, saved, bars)
+    return _gradients(ring, inputs, lambda met, later, _: (ring.compute(lambda blocks: pull(blocks, met)), ()))
+
+
+def _local_backward(ring, inputs, outputs, saved, bars):
+    pull = lambda blocks, met: local.backward_of_keys(met, blocks, outputs, saved, bars)
+    found = _gradients(ring, inputs, lambda met, later, _: (ring.compute(lambda blocks: pull(blocks, met)), ()))
+    return local.add_extra(inputs, outputs, saved, bars, found)
+
+
+def _ordered_backward(ring, inputs, outputs, saved, bars):
+    passed, earlier = saved
+    dot = lambda x: jnp.sum(x.astype(passed.dtype) * bars[0].astype(passed.dtype), axis=1)
+
+    def pull(met, later, runs):
+        passed, rest = (x[later.astype(int)] for x in runs)
+        found = ring.compute(lambda blocks: ordered.backward(met, blocks, outputs, (passed, rest), bars))
+        start = passed, _zeros(met, met.value.shape[1])
+        passed, pooled = _fold_block(ring, met, ordered.add_block, start, over_keys_reversed)
+        new = passed, rest - dot(pooled)
+        return found, jax.tree.map(lambda x, new: x.at[later.astype(int)].set(new), runs, new)
+
+    runs = jnp.stack([passed, jnp.zeros_like(passed)]), jnp.stack([dot(earlier), dot(outputs[0])])
+    return _gradients(ring, inputs, pull, runs)

@@ -1,0 +1,382 @@
+"""Blocks of the matrix of scores: which of them a call needs, and the scores of one, for any score, bias and mask.
+
+`ops/blockwise/softmax.py` (softmax), `ops/blockwise/local.py` and `ops/blockwise/ordered.py` (other normalizers) are
+built from these functions. A mask gives for each block of queries the range of keys that it needs, and the range in
+which the mask need not be evaluated (`Mask.key_range`, `Mask.unmasked_range`). Where lengths differ between vmapped
+examples, every block that ANY of them needs is computed.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from attention_jax.errors import InputError
+from attention_jax.ops.dropout import dropout_factor
+from attention_jax.ops.masks import AssumeFinite, broadcasts
+from attention_jax.ops.meshes import vary_like
+from attention_jax.ops.normalizer_kinds import Exponential, relative_to
+from attention_jax.ops.positions import as_positions
+from attention_jax.ops.precision import accumulator, matmul_transposed, widest
+
+
+class Blocks(NamedTuple):
+    """Static block sizes: the numbers of queries and keys that are processed at a time."""
+
+    query: int
+    key: int
+    recompute_scores: bool = False
+    """Scores are computed once for their largest and once more for the weights, so that they are never written."""
+
+
+class Inputs(NamedTuple):
+    """The traced inputs of an attention call."""
+
+    rules: tuple  # (score, bias or None, normalizer): callable pytrees
+    query: jax.Array  # [Q, D] what the score sees
+    key: jax.Array  # [K, E]
+    value: jax.Array  # [K, V]
+    bias_query: jax.Array | None  # [Q, F] what the bias sees
+    mask: object  # Mask or None
+    dropout: tuple | None  # random words [Q], [K] and the rate []
+    offset: jax.Array | int  # position of the first query
+    cut: jax.Array | None = None  # [Q] scores below it are as good as masked
+    top: jax.Array | None = None  # [Q] the largest scores, to which those of a `Threshold` are relative
+    center: jax.Array | None = None  # [Q, V] what is pooled are squares of differences of values from it
+
+
+class Gradients(NamedTuple):
+    """Accumulated in float32 at least, in the order in which the leaves of `Inputs` are flattened."""
+
+    rules: list  # of the floating leaves of score, bias and normalizer
+    query: jax.Array
+    key: jax.Array
+    value: jax.Array
+    bias_query: jax.Array | None
+
+
+# --- what has gradients and what has none -----------------------------------------------------------------------------
+
+
+class Combine(NamedTuple):
+    """Recombines the floating-point and the other leaves of a pytree. Hashable, so that it can be static."""
+
+    structure: jax.tree_util.PyTreeDef
+    is_float: tuple[bool, ...]
+
+    def __call__(self, floats, others):
+        floats, others = iter(floats), iter(others)
+        return jax.tree.unflatten(self.structure, [next(floats if f else others) for f in self.is_float])
+
+
+def partition(tree) -> tuple[list, list, Combine]:
+    leaves, structure = jax.tree.flatten(tree)
+    leaves = [jnp.asarray(leaf) for leaf in leaves]
+    is_float = tuple(jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in leaves)
+    floats = [leaf for leaf, f in zip(leaves, is_float) if f]
+    return floats, [leaf for leaf, f in zip(leaves, is_float) if not f], Combine(structure, is_float)
+
+
+# --- one block --------------------------------------------------------------------------------------------------------
+
+
+class Tile(NamedTuple):
+    """Block (i, j) of the matrix of scores: `scores(*operands)` is [q, k], -inf where forbidden."""
+
+    scores: Callable
+    operands: tuple
+    value: jax.Array
+    dropout: jax.Array | None
+    center: jax.Array | None
+
+
+def biased_scores(score, bias, query, key, bias_query, query_positions, key_positions):
+    """Compute score + bias, [Q, K], in float32 at least; raise InputError if the score or the bias returns another
+    shape, as [K] would broadcast without notice."""
+    scores, needed = score(query, key), (query.shape[0], key.shape[0])
+    name_of = lambda rule: getattr(rule, "func", type(rule)).__name__  # a function is in a Partial
+    shape = getattr(scores, "shape", None)
+    if shape != needed:
+        raise InputError(
+            f"the score {name_of(score)} must return logits [Q, K] = {list(needed)} for query "
+            f"{list(query.shape)} and key {list(key.shape)}, got {_shown(scores)}"
+        )
+    scores = scores.astype(accumulator(scores.dtype))
+    scores = vary_like(scores, query)  # those of a constant score
+    if bias is None:
+        return scores
+    added = bias(bias_query, query_positions, key_positions)
+    if not hasattr(added, "shape") or not broadcasts(added.shape, needed):
+        raise InputError(
+            f"the bias {name_of(bias)} must return an array that broadcasts to [Q, K] = {list(needed)}, "
+            f"got {_shown(added)}"
+        )
+    return scores + added.astype(scores.dtype)
+
+
+def _shown(found):
+    return list(found.shape) if hasattr(found, "shape") else f"a {type(found).__name__}"
+
+
+def tile_of(inputs, blocks, i, j, masked):
+    rules, others, combine = partition(inputs.rules)
+    query, key, value = (
+        rows_of(inputs.query, i, blocks.query),
+        rows_of(inputs.key, j, blocks.key),
+        rows_of(inputs.value, j, blocks.key),
+    )
+    bias_query = None if inputs.bias_query is None else rows_of(inputs.bias_query, i, blocks.query)
+    cut, top = (None if x is None else rows_of(x, i, blocks.query) for x in (inputs.cut, inputs.top))
+    key_positions = start_of(j, blocks.key, inputs.key.shape[0]) + jnp.arange(blocks.key)
+    query_positions = inputs.offset + start_of(i, blocks.query, inputs.query.shape[0]) + jnp.arange(blocks.query)
+    allowed = None
+    if masked:
+        allowed = jnp.broadcast_to(
+            (key_positions >= j * blocks.key)[None, :], (blocks.query, blocks.key)
+        )  # nothing counts twice
+        allowed = allowed if inputs.mask is None else allowed & inputs.mask(query_positions, key_positions)
+
+    def scores(rules, query, key, bias_query):
+        score, bias, normalizer = combine(rules, others)
+        scores = biased_scores(score, bias, query, key, bias_query, query_positions, key_positions)
+        if isinstance(normalizer, Exponential):
+            scores = normalizer.logits(scores)
+        if cut is not None:
+            scores = jnp.where(scores < cut[:, None].astype(scores.dtype), -jnp.inf, scores)  # NaN stays
+        if top is not None:
+            scores = relative_to(top.astype(scores.dtype), scores)
+        return scores if allowed is None else jnp.where(allowed, scores, -jnp.inf)
+
+    dropout = None
+    if inputs.dropout is not None:
+        query_words, key_words, rate = inputs.dropout
+        dropout = dropout_factor(rows_of(query_words, i, blocks.query), rows_of(key_words, j, blocks.key), rate)
+    center = None if inputs.center is None else rows_of(inputs.center, i, blocks.query)
+    return Tile(scores, (rules, query, key, bias_query), value, dropout, center)
+
+
+def matmul(a, b):
+    return jnp.matmul(a, b, preferred_element_type=accumulator(a.dtype))
+
+
+def precision_of(inputs):
+    """Return the type of scores, weights and sums: float64 if a query, key or value has it, else float32."""
+    return accumulator(widest(inputs.query, inputs.key, inputs.value))
+
+
+def pool(weights, tile):
+    """Pool the values of a tile with `weights` [q, k], after dropout: [q, V]. The weights are not divided by their sum
+    yet, and may be outside of the range of float16."""
+    if tile.dropout is not None:
+        weights = weights * tile.dropout.astype(weights.dtype)
+    if tile.center is not None:
+        return pool_squares(weights, tile.value, tile.center)
+    kind = weights.dtype if tile.value.dtype in (jnp.float16, jnp.float32) else tile.value.dtype
+    return matmul(weights.astype(kind), tile.value.astype(kind)).astype(weights.dtype)
+
+
+def pool_squares(weights, value, center):
+    """Pool (v_j - c_i)^2 for values v [k, V] and centers c [q, V] with `weights` [q, k]: [q, V]."""
+    away = value.astype(weights.dtype)[None, :, :] - center.astype(weights.dtype)[:, None, :]
+    return jnp.sum(weights[:, :, None] * jnp.square(away), axis=1)
+
+
+def pull_pool(weights, tile, row_bar, narrowed):
+    """Return the cotangents of `weights` [q, k] before dropout, in their type, and of the values of a tile. `narrowed`
+    says that the weights are within the range of float16."""
+    if tile.center is not None:
+        pooled = lambda weights, value: pool(weights, tile._replace(value=value))
+        return jax.vjp(pooled, weights, tile.value)[1](row_bar.astype(weights.dtype))
+    pooling = weights
+    if narrowed or row_bar.dtype != jnp.float16:
+        pooling = narrow(weights, row_bar.dtype)
+    weights_bar = matmul(row_bar, tile.value.T).astype(weights.dtype)
+    if tile.dropout is not None:
+        factor = tile.dropout.astype(weights.dtype)
+        weights_bar, pooling = weights_bar * factor, pooling * factor
+    kind = row_bar.dtype if narrowed or row_bar.dtype != jnp.float16 else weights.dtype
+    return weights_bar, matmul_transposed(pooling.astype(kind), row_bar.astype(kind))
+
+
+def narrow(x, dtype):
+    """Round x to its storage type `dtype`; the barrier keeps the compiler from removing the conversion."""
+    return x if x.dtype == dtype else lax.optimization_barrier(x.astype(dtype)).astype(x.dtype)
+
+
+def start_of(i, size, total):
+    """Return the first row of block i. The last block begins early enough to be complete."""
+    return jnp.minimum(i * size, total - size)
+
+
+def rows_of(x, i, size):
+    return lax.dynamic_slice_in_dim(x, start_of(i, size, x.shape[0]), size)
+
+
+def put_rows(x, rows, i, size):
+    return lax.dynamic_update_slice_in_dim(x, rows, start_of(i, size, x.shape[0]), 0)
+
+
+def add_rows(x, rows, i, size):
+    return put_rows(x, rows_of(x, i, size) + rows.astype(x.dtype), i, size)
+
+
+# --- NaN and infinity in fully masked rows ----------------------------------------------------------------------------
+
+
+def replace_nonfinite(x: jax.Array, attended_positions: jax.Array) -> jax.Array:
+    """Replace nonfinite numbers by 1 in the rows of x [N, D] that no allowed pair needs, since 0 * NaN is NaN."""
+    return jnp.where(attended_positions[:, None] | jnp.isfinite(x), x, jnp.ones_like(x))
+
+
+def finite_where_unattended(inputs):
+    """Make every row of `inputs` finite that no allowed pair needs. If they are finite already, this costs one pass
+    over them."""
+    if inputs.mask is None or isinstance(inputs.mask, AssumeFinite):
+        return inputs
+    arrays = inputs.query, inputs.key, inputs.value, inputs.bias_query
+    finite = jnp.stack([jnp.isfinite(x).all() for x in jax.tree.leaves(arrays)]).all()
+
+    def clean(arrays):
+        query, key, value, bias_query = arrays
+        asked, answered = attended_positions(inputs)
+        bias_query = None if bias_query is None else replace_nonfinite(bias_query, asked)
+        return (
+            replace_nonfinite(query, asked),
+            replace_nonfinite(key, answered),
+            replace_nonfinite(value, answered),
+            bias_query,
+        )
+
+    query, key, value, bias_query = lax.cond(max_over_batch(~finite), clean, lambda arrays: arrays, arrays)
+    return inputs._replace(query=query, key=key, value=value, bias_query=bias_query)
+
+
+def attended_positions(inputs):
+    """Compute masks of the queries [Q] that may attend to a key, and of the keys [K] that a query may attend to, in
+    chunks of rows."""
+    queries, keys = inputs.query.shape[0], inputs.key.shape[0]
+    if not queries or not keys:
+        return jnp.zeros((queries,), bool), jnp.zeros((keys,), bool)
+    size = max(1, min(queries, 2**20 // keys))
+
+    def rows(i, carry):
+        asked, answered = carry
+        allowed = inputs.mask(inputs.offset + start_of(i, size, queries) + jnp.arange(size), jnp.arange(keys))
+        return put_rows(asked, allowed.any(axis=1), i, size), answered | allowed.any(axis=0)
+
+    start = vary_like((jnp.zeros((queries,), bool), jnp.zeros((keys,), bool)), inputs)
+    return lax.fori_loop(0, -(-queries // size), rows, start)
+
+
+# --- which blocks -----------------------------------------------------------------------------------------------------
+
+
+def key_blocks(inputs, blocks):
+    """Return, for each block of queries, the first and the last block of keys with an allowed pair, and the range of
+    blocks between them in which all pairs are allowed."""
+    queries, keys = inputs.query.shape[0], inputs.key.shape[0]
+    count = -(-keys // blocks.key)
+    if inputs.mask is None:
+        return 0, keys // blocks.key, keys // blocks.key, count
+    index = jnp.arange(-(-queries // blocks.query))
+    first = inputs.offset + start_of(index, blocks.query, queries)
+    last = first + blocks.query - 1
+    clipped = lambda x: jnp.broadcast_to(jnp.clip(as_positions(x), 0, keys), first.shape)
+    low, high = map(clipped, inputs.mask.key_range(first, last))
+    open_low, open_high = map(clipped, inputs.mask.unmasked_range(first, last))
+    low, high = -max_over_batch(-(low // blocks.key)), max_over_batch(-(-high // blocks.key))
+    open_low, open_high = max_over_batch(-(-open_low // blocks.key)), -max_over_batch(-(open_high // blocks.key))
+    high = jnp.maximum(low, high)
+    open_low = jnp.clip(open_low, low, high)
+    return low, open_low, jnp.clip(open_high, open_low, high), high
+
+
+@jax.custom_batching.custom_vmap
+def max_over_batch(x):
+    """Return x, or under `jax.vmap` its maximum over the batch, so that all examples have the same loop bounds."""
+    return x
+
+
+@max_over_batch.def_vmap
+def _joined_batch(size, batched, x):
+    return x.max(axis=0), False
+
+
+def over_keys(ranges, i, step, carry):
+    """Loop step(masked, j, carry) over the blocks j of keys, without the mask where all pairs are allowed."""
+    if isinstance(ranges[0], int):
+        _, open_high, _, high = ranges
+        carry = lax.fori_loop(0, open_high, partial(step, False), carry)
+        return step(True, open_high, carry) if open_high < high else carry
+    low, open_low, open_high, high = (bound[i] for bound in ranges)
+    before = open_low - low
+    masked = lambda n, carry: step(True, jnp.where(n < before, low + n, open_high + n - before), carry)
+    carry = lax.fori_loop(0, before + high - open_high, masked, carry)
+    return lax.fori_loop(open_low, open_high, partial(step, False), carry)
+
+
+def over_keys_reversed(ranges, i, step, carry):
+    """Loop like `over_keys`, from the last block to the first."""
+
+    def run(masked, first, stop, carry):
+        return lax.fori_loop(0, stop - first, lambda n, carry: step(masked, stop - 1 - n, carry), carry)
+
+    if isinstance(ranges[0], int):
+        _, open_high, _, high = ranges
+        carry = step(True, open_high, carry) if open_high < high else carry
+        return run(False, 0, open_high, carry)
+    low, open_low, open_high, high = (bound[i] for bound in ranges)
+    return run(True, low, open_low, run(False, open_low, open_high, run(True, open_high, high, carry)))
+
+
+# --- gradients, block by block ----------------------------------------------------------------------------------------
+
+
+def over_queries(inputs, blocks, out_bar, over_keys) -> Gradients:
+    """Accumulate gradients over the blocks of queries: `over_keys(i, fresh, row_bar, bars)` adds to `bars`, `Gradients`
+    whose query and bias_query are those of block i alone. `fresh` [q] marks the queries of no earlier block: the last
+    block may begin early, and the rows that it repeats must have no gradient."""
+    size, queries = blocks.query, inputs.query.shape[0]
+
+    def zeros(x, rows=None):
+        shape = x.shape if rows is None else (rows, *x.shape[1:])
+        return vary_like(jnp.zeros(shape, accumulator(x.dtype)), inputs)
+
+    def rows(i, bars):
+        fresh = start_of(i, size, queries) + jnp.arange(size) >= i * size
+        row_bar = rows_of(out_bar, i, size)
+        row_bar = jnp.where(fresh[:, None], row_bar, jnp.zeros_like(row_bar))
+        inner = bars._replace(query=zeros(inputs.query, size))
+        if inputs.bias_query is not None:
+            inner = inner._replace(bias_query=zeros(inputs.bias_query, size))
+        inner = over_keys(i, fresh, row_bar, inner)
+        whole = add_rows(bars.query, inner.query, i, size)
+        if inputs.bias_query is None:
+            return inner._replace(query=whole)
+        return inner._replace(query=whole, bias_query=add_rows(bars.bias_query, inner.bias_query, i, size))
+
+    rules = partition(inputs.rules)[0]
+    start = jax.tree.map(zeros, Gradients(rules, inputs.query, inputs.key, inputs.value, inputs.bias_query))
+    return lax.fori_loop(0, -(-queries // size), rows, start)
+
+
+def add_tile(bars: Gradients, operand_bars, value_bar, j, size) -> Gradients:
+    """Add the cotangents of the operands and values of a tile, in block j of the keys, to `bars`."""
+    rules_bar, query_bar, key_bar, bias_query_bar = operand_bars
+    add = lambda total, more: total + more.astype(total.dtype)
+    return Gradients(
+        jax.tree.map(add, bars.rules, rules_bar),
+        add(bars.query, query_bar),
+        add_rows(bars.key, key_bar, j, size),
+        add_rows(bars.value, value_bar, j, size),
+        None if bias_query_bar is None else add(bars.bias_query, bias_query_bar),
+    )
+
+
+def if_worth(worth, compute):
+    """Return `compute()`, or zeros of its shapes."""
+    zeros = lambda x: vary_like(jnp.zeros(x.shape, x.dtype), x)
+    return lax.cond(worth, compute, lambda: jax.tree.map(zeros, jax.eval_shape(compute)))

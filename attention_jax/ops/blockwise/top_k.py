@@ -1,0 +1,45 @@
+"""The k-th largest score of every query, block by block."""
+
+from functools import partial
+
+import jax.numpy as jnp
+from jax import lax
+
+from attention_jax.ops.blockwise.score_blocks import key_blocks, over_keys, precision_of, put_rows, tile_of
+from attention_jax.ops.meshes import vary_like
+
+
+def cuts(inputs, blocks, k: int):
+    """Compute a threshold [Q] below the k largest scores of each query, and above all others that do not tie with the
+    k-th; -inf if at most k keys are allowed. It needs memory for k + 1 scores per query of a block.
+
+    The threshold is halfway between the k-th and the next score, or a rounding error below the k-th where these tie,
+    because the scores are recomputed by another program for the comparison and may differ by as much.
+    """
+    precision = precision_of(inputs)
+    ranges = key_blocks(inputs, blocks)
+
+    def step(i, masked, j, largest):
+        tile = tile_of(inputs, blocks, i, j, masked)
+        scores = tile.scores(*tile.operands).astype(precision)
+        return largest_of(largest, scores)
+
+    def rows(i, out):
+        start = vary_like(jnp.full((blocks.query, k + 1), -jnp.inf, precision), inputs)
+        return put_rows(out, cut_of(over_keys(ranges, i, partial(step, i), start)), i, blocks.query)
+
+    queries = inputs.query.shape[0]
+    start = vary_like(jnp.full((queries,), -jnp.inf, precision), inputs)
+    return lax.fori_loop(0, -(-queries // blocks.query), rows, start)
+
+
+def largest_of(largest, scores):
+    """Return the k + 1 largest per row of [q, k + 1] and [q, keys] together."""
+    return lax.top_k(jnp.concatenate([largest, scores], axis=1), largest.shape[1])[0]
+
+
+def cut_of(largest):
+    """The cuts [q], given the k + 1 largest scores [q, k + 1]."""
+    last, following = largest[:, -2], largest[:, -1]
+    margin = jnp.finfo(largest.dtype).eps * jnp.abs(last)
+    return jnp.where(following < last, following + (last - following) / 2, last - margin)

@@ -1,0 +1,1 @@
+"""Augmentation of images: crops, mixup, AutoAugment, RandAugment."""

@@ -1,0 +1,1 @@
+"""Attention by kernels of vendors: cuDNN on GPUs, JAX's Pallas flash attention on TPUs."""

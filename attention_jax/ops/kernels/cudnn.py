@@ -1,0 +1,113 @@
+"""NVIDIA's flash attention kernel for the calls that it supports: scaled dot products in half precision, with
+structural masks.
+
+It is reached through `jax.nn.dot_product_attention(implementation="cudnn")`, whose batching rules
+(JAX 0.10 to 0.12) need every operand to be batched, and on its first axis. `_together` sees to that, so that
+`jax.vmap` over any axis of some operands is right.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from attention_jax.ops.blockwise.score_blocks import replace_nonfinite
+from attention_jax.ops.masks import Causal, Lengths, Window, parts
+from attention_jax.ops.scores import ScaledDot
+
+MASKS = (set(), {Causal}, {Lengths}, {Causal, Lengths}, {Causal, Window})
+
+
+@functools.cache
+def missing() -> str | None:
+    """Return why JAX cannot trace cuDNN's kernel here, for any platform; None if its CUDA libraries are installed, with
+    a GPU or without."""
+    x = jax.ShapeDtypeStruct((1, 8, 1, 8), jnp.bfloat16)
+    try:
+        jax.eval_shape(functools.partial(jax.nn.dot_product_attention, implementation="cudnn"), x, x, x)
+    except RuntimeError as error:
+        return str(error)
+    return None
+
+
+def unsupported_reason(query, key, value, score, bias, mask, dropout, query_offset) -> str | None:
+    """Return why cuDNN cannot compute this call exactly; None if it can."""
+    if missing() is not None:
+        return f"needs an NVIDIA GPU's cuDNN, which JAX looks for while it traces ({missing()})"
+    if type(score) is not ScaledDot:
+        return f"computes scaled dot products only, not {type(score).__name__}"
+    if bias is not None or dropout is not None:
+        return "is used without bias and without dropout"
+    if not query.dtype == key.dtype == value.dtype or query.dtype not in (jnp.bfloat16, jnp.float16):
+        return (
+            "needs query, key and value all in bfloat16 or all in float16, "
+            f"got {query.dtype}, {key.dtype} and {value.dtype}"
+        )
+    if not query.shape[1] == key.shape[1] == value.shape[1] or query.shape[1] % 8 or not 8 <= query.shape[1] <= 128:
+        return (
+            f"needs one head size, a multiple of 8 up to 128, got {query.shape[1]}, {key.shape[1]} and {value.shape[1]}"
+        )
+    if not (query.shape[0] and key.shape[0]):
+        return f"needs queries and keys, got {query.shape[0]} and {key.shape[0]}"
+    kinds = [type(part) for part in parts(mask)]
+    if len(set(kinds)) < len(kinds) or set(kinds) not in MASKS:
+        return "knows no masks but causal(), lengths(n), causal() & lengths(n) and causal() & window(w)"
+    if mask is not None and not isinstance(mask, Lengths):  # causal
+        if query.shape[0] != key.shape[0]:
+            return f"needs as many queries as keys for a causal mask, got {query.shape[0]} and {key.shape[0]}"
+        if not isinstance(query_offset, int) or query_offset:
+            return "needs query_offset=0 for a causal mask"
+    return None
+
+
+def attend(query, key, value, mask):
+    """softmax(q k^T / sqrt(D), where=mask) v [Q, V] by cuDNN; the call must have passed `unsupported_reason`."""
+    given = {type(part): part for part in parts(mask)}
+    length = jnp.asarray(key.shape[0], jnp.int32)
+    if Lengths in given:
+        length = jnp.clip(jnp.asarray(given[Lengths].length), 0, key.shape[0]).astype(jnp.int32)
+        real = jnp.arange(key.shape[0]) < length
+        key, value = replace_nonfinite(key, real), replace_nonfinite(value, real)
+    padded = Lengths in given
+    query, key, value, rows, length = _joined(query, key, value, jnp.asarray(query.shape[0], jnp.int32), length)
+    out = jax.nn.dot_product_attention(
+        query[None, :, None, :],
+        key[None, :, None, :],
+        value[None, :, None, :],
+        is_causal=Causal in given,
+        query_seq_lengths=rows[None] if padded else None,
+        key_value_seq_lengths=jnp.maximum(length, 1)[None] if padded else None,
+        local_window_size=(given[Window].width, 0) if Window in given else None,
+        implementation="cudnn",
+    )
+    out = _settled(out)[0, :, 0]
+    return jnp.where(length > 0, out, jnp.zeros_like(out)) if padded else out
+
+
+@jax.custom_batching.custom_vmap
+def _together(*arrays):
+    """The identity; under `jax.vmap` it batches all arrays on their first axis."""
+    return arrays
+
+
+@_together.def_vmap
+def _together_batched(size, batched, *arrays):
+    arrays = [x if b else jnp.broadcast_to(x[None], (size, *x.shape)) for x, b in zip(arrays, batched)]
+    return _together(*arrays), (True,) * len(arrays)
+
+
+@jax.custom_vjp
+def _joined(query, key, value, query_length, key_length):
+    return _together(query, key, value, query_length, key_length)
+
+
+_joined.defvjp(lambda *arrays: (_together(*arrays), None), lambda _, bars: (*bars[:3], None, None))
+
+
+@jax.custom_vjp
+def _settled(out):
+    """The identity; its gradient is batched as the array is."""
+    return out
+
+
+_settled.defvjp(lambda out: (out, out[:, :1]), lambda like, bar: (_together(bar, like)[0],))

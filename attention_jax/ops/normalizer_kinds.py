@@ -1,0 +1,377 @@
+"""The four kinds of normalizer: how the scores of a query become the weights of its keys.
+
+A normalizer is a callable pytree whose leaves receive gradients. Its `__call__` is elementwise, so that one
+implementation serves whole matrices of scores and blocks of them (`ops/blockwise/local.py`), with gradients by
+`jax.vjp`. Named normalizers are in `ops/normalizers.py`. With s_j the score of the j-th key that a query may attend to:
+
+* `Pointwise`: w_j = f(s_j). The weights of a query need not sum to 1.
+* `Ratio`: w_j = f(s_j) / (extra + sum_l f(s_l)).
+* `Threshold`: w_j = f(s_j - t), where t solves sum_j f(s_j - t) = total.
+* `Ordered`: w_j depends on the keys that come after it.
+
+Whatever the normalizer, a masked key weighs 0 before anything is normalized, even where f(0) is not 0, and so does a
+key whose score is -inf. A query without any key left has weights of zero. NaN in a score that is not masked stays NaN.
+
+A custom normalizer inherits from one of the four:
+
+>>> from dataclasses import dataclass
+>>> from attention_jax.ops.attention import attend
+>>> @pytree
+... @dataclass(frozen=True)
+... class Softplus(Pointwise):
+...     shift: jax.Array
+...     def __call__(self, score):
+...         return jax.nn.softplus(score - self.shift)
+>>> attend(jnp.ones((1, 2)), jnp.zeros((3, 2)), jnp.ones((3, 1)), normalizer=Softplus(jnp.zeros(()))).round(4).tolist()
+[[2.079400062561035]]
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Bool, Float
+
+from attention_jax.errors import InputError
+from attention_jax.ops.meshes import loopable, vary_like
+from attention_jax.ops.trees import pytree
+
+Rows = Float[Array, " Q"]
+
+ITERATIONS = 60
+"""At most so many steps to a threshold; Newton's method takes 3 to 12 of them."""
+
+
+class Normalizer:
+    """Base class of normalizers: logits [Q, K] and which of them are allowed to attention weights [Q, K].
+
+    Inherit from one of its four kinds, `Pointwise`, `Ratio`, `Threshold` and `Ordered`.
+
+    >>> Elementwise(jnp.tanh).weights(jnp.zeros((1, 2)), jnp.ones((1, 2), bool)).tolist()
+    [[0.0, 0.0]]
+    """
+
+    sparse = False
+    """Whether many weights are exactly zero, so that it pays to skip the blocks where all of them are."""
+
+    def weights(self, scores: Float[Array, "Q K"], allowed: Bool[Array, "Q K"]) -> Float[Array, "Q K"]:
+        """The weights of whole rows of scores; those that are not `allowed` may hold anything."""
+        raise NotImplementedError
+
+
+class Local(Normalizer):
+    """Normalizers with w_j = scale * f(s_j - shift): keys interact only through two numbers per query."""
+
+    divides = False
+    """Whether scale is 1 / (extra + sum of f)."""
+    masked = 0.0
+    """The argument of f in place of a masked score; its value is not used, but must be differentiable."""
+
+    def __call__(self, x: Float[Array, "Q K"]) -> Float[Array, "Q K"]:
+        """f, elementwise."""
+        raise NotImplementedError
+
+    def extra(self) -> Float[Array, ""] | float:
+        """Added to the sum of f before it divides: weight that is on no key."""
+        return 0.0
+
+    def factor(self, count: Rows) -> Rows | None:
+        """`scale` of queries that may attend to `count` keys each; None means 1."""
+        return None
+
+    def weights(self, scores, allowed):
+        scores = jnp.where(allowed, scores, 0.0)
+        shift = jnp.zeros(scores.shape[:1], scores.dtype)
+        if isinstance(self, Threshold):
+            top = jnp.max(scores, axis=1, initial=-jnp.inf, where=allowed)
+            scores = jnp.where(allowed, relative_to(top, scores), 0.0)
+            shift = loopable(_threshold)(self, scores, allowed)
+        values = values_of(self, scores, allowed, shift)
+        count = allowed.sum(axis=1).astype(values.dtype)
+        return values * scale_of(self, values.sum(axis=1), count)[:, None]
+
+
+def values_of(normalizer: Local, scores, allowed, shift: Rows) -> Float[Array, "Q K"]:
+    """f(scores - shift), and 0 where a key is not allowed."""
+    return _elementwise(normalizer, normalizer.masked, scores, allowed, shift)
+
+
+def _elementwise(function, masked, scores, allowed, shift):
+    return jnp.where(allowed, function(jnp.where(allowed, scores - shift[:, None], masked)), 0.0)
+
+
+def scale_of(normalizer: Local, mass: Rows, count: Rows) -> Rows:
+    """`scale`, given the sum of f and the number of keys of each query; 0 where all weights are 0 anyway."""
+    if normalizer.divides:
+        divisor = mass + normalizer.extra()
+        some = (divisor != 0) & (count > 0)
+        return jnp.where(some, 1 / jnp.where(some, divisor, 1.0), 0.0)
+    factor = normalizer.factor(jnp.maximum(count, 1))
+    return jnp.ones_like(mass) if factor is None else factor
+
+
+def has_factor(normalizer: Local) -> bool:
+    """Whether `scale` is a function of the number of keys."""
+    return not normalizer.divides and type(normalizer).factor is not Local.factor
+
+
+class Pointwise(Local):
+    """w_j = f(s_j), or f(s_j) * factor(number of keys that the query may attend to); define f as `__call__`.
+
+    >>> class Relu(Pointwise):
+    ...     def __call__(self, x):
+    ...         return jnp.maximum(x, 0)
+    >>> Relu().weights(jnp.array([[2.0, -1.0]]), jnp.ones((1, 2), bool)).tolist()
+    [[2.0, 0.0]]
+    """
+
+
+class Ratio(Local):
+    """w_j = f(s_j) / (extra + sum_l f(s_l)) with f >= 0. Where the divisor is 0, all weights are 0.
+
+    For f = exp use `normalizers.Softmax`, which does not overflow.
+
+    >>> class Square(Ratio):
+    ...     def __call__(self, x):
+    ...         return x**2
+    >>> Square().weights(jnp.array([[1.0, -1.0]]), jnp.ones((1, 2), bool)).tolist()
+    [[0.5, 0.5]]
+    """
+
+    divides = True
+
+
+class Exponential(Ratio):
+    """Normalizers that are the softmax of a function of the score: `logits`, elementwise. They do not overflow, and
+    are computed like the softmax."""
+
+    def logits(self, scores: Float[Array, "Q K"]) -> Float[Array, "Q K"]:
+        """The logarithm of f."""
+        return scores
+
+    def __call__(self, x):
+        return jnp.exp(self.logits(x))
+
+    def weights(self, scores, allowed):
+        return _softmax(self.logits(jnp.where(allowed, scores, 0.0)), allowed)
+
+
+def _softmax(logits, allowed):
+    if not jax.config.jax_debug_nans:
+        return jax.nn.softmax(logits, axis=-1, where=allowed)
+    some = allowed.any(axis=-1, keepdims=True)  # that of an empty row is NaN before it is masked
+    return jnp.where(some, jax.nn.softmax(logits, axis=-1, where=allowed | ~some), 0.0)
+
+
+class Threshold(Local):
+    """w_j = f(s_j - t) with the threshold t of each query such that sum_j f(s_j - t) = total.
+
+    f is increasing and not negative. Its `inverse` bounds t, and makes Newton's method fast, which is applied to
+    inverse(sum_j f(s_j - t)). That is nearly linear in t: for f = exp it is log-sum-exp minus t, exactly linear; for a
+    power it is a norm, so convex, and the iteration from the left never overshoots.
+
+    >>> from attention_jax.ops.normalizers import Sparsemax  # f(x) = max(x, 0)
+    >>> Sparsemax().weights(jnp.array([[0.5, 0.0, -3.0]]), jnp.ones((1, 3), bool)).round(4).tolist()
+    [[0.75, 0.25, 0.0]]
+    """
+
+    masked = 1.0
+    sparse = True
+
+    def inverse(self, value: Rows) -> Rows:
+        """x with f(x) = value; infinity where f is below `value` everywhere."""
+        raise NotImplementedError
+
+    def total(self, count: Rows) -> Rows:
+        """The required sum over `count` keys."""
+        return jnp.ones_like(count)
+
+    def equation(self, x: Float[Array, "Q K"]) -> Float[Array, "Q K"]:
+        """Elementwise c with sum_j c(s_j - t) = total, whose inverse is `inverse`. It is f unless overridden."""
+        return self(x)
+
+
+STEP = 16.0
+"""The scores of a `Threshold` are moved by a multiple of it: those between -8 and 8 stay as they are, to the bit."""
+
+
+def relative_to(top: Rows, scores: Float[Array, "Q K"]) -> Float[Array, "Q K"]:
+    """Subtract the multiple of `STEP` that is nearest to `top` [Q], the largest score of each query.
+
+    A `Threshold` has the same weights for scores that are all moved, and near the largest one the difference is exact.
+    A threshold at the height of the scores would have their rounding error, in which the weights are lost. As in
+    `ops/blockwise/softmax.py` the minimum keeps XLA from contracting the last product of a score with the difference.
+
+    >>> relative_to(jnp.array([1e7, 3.0]), jnp.array([[1e7 - 4, 1e7], [3.0, 2.5]])).tolist()
+    [[-4.0, 0.0], [3.0, 2.5]]
+    """
+    top = lax.stop_gradient(top)
+    by = STEP * jnp.round(jnp.where(jnp.isfinite(top), top, 0.0) / STEP)
+    return _at_most(scores, top[:, None]) - by[:, None]
+
+
+@jax.custom_jvp
+def _at_most(scores, top):
+    return jnp.where(scores > top, top, scores)
+
+
+@_at_most.defjvp
+def _at_most_jvp(primals, tangents):  # a score that was recomputed may exceed the largest by a rounding error
+    return _at_most(*primals), tangents[0]
+
+
+def equations_of(normalizer: Threshold, scores, allowed, shift: Rows) -> Float[Array, "Q K"]:
+    """c(scores - shift), and 0 where a key is not allowed."""
+    return _elementwise(normalizer.equation, normalizer.masked, scores, allowed, shift)
+
+
+def _bracket(normalizer: Threshold, smallest: Rows, largest: Rows, count: Rows) -> tuple[Rows, Rows]:
+    """An interval that contains t, for scores between `smallest` and `largest`."""
+    total = normalizer.total(count)
+    share = normalizer.inverse(total / count)  # if all scores were equal, each would be so far above t
+    alone = largest - normalizer.inverse(total)
+    low = smallest - share
+    return jnp.where(jnp.isfinite(alone) & (alone > low), alone, low), largest - share
+
+
+class Sums(NamedTuple):
+    """Sums over the keys of a query for a threshold t: of c(s - t), and of its derivative."""
+
+    mass: Rows
+    slope: Rows
+
+
+def find_threshold(
+    normalizer: Threshold,
+    sums: Callable[[Rows, Rows], Sums],
+    smallest: Rows,
+    largest: Rows,
+    count: Rows,
+    agreed: Callable = lambda done: done,
+) -> Rows:
+    """The t of each query, by Newton's method within a bracket that shrinks; a step that leaves it is a bisection.
+
+    `sums(t, low)` are taken over the keys of each query; keys with c(s - low) = 0 may be left out. Where the
+    sums are taken over several devices, `agreed` makes of each device's flag that it is done one of all.
+    """
+    total = normalizer.total(count)
+    low, high = _bracket(normalizer, smallest, largest, count)
+    close = 0.1 * jnp.finfo(low.dtype).eps ** 0.5  # each step squares the error
+
+    def step(carry):
+        n, t, low, high, _ = carry
+        mass, slope = sums(t, low)
+        low, high = jnp.where(mass >= total, t, low), jnp.where(mass <= total, t, high)
+        new = t + _newton(normalizer, mass, slope, total)
+        new = jnp.where((new >= low) & (new <= high), new, low + (high - low) / 2)  # of NaN neither is true
+        done = (jnp.abs(new - t) <= close * jnp.maximum(jnp.abs(t), 1.0)) | (low == high) | jnp.isnan(low)
+        return n + 1, new, low, high, agreed(done.all())
+
+    start = 0, low, low, high, vary_like(jnp.zeros((), bool), low)
+    return lax.while_loop(lambda carry: (carry[0] < ITERATIONS) & ~carry[-1], step, start)[1]
+
+
+def _newton(normalizer, mass, slope, total):
+    """One step on inverse(mass) = inverse(total), or, where that is infinite, on mass = total."""
+    bent, stretch = jax.jvp(normalizer.inverse, (mass,), (jnp.ones_like(mass),))
+    ahead, scale = bent - normalizer.inverse(total), stretch * slope
+    usable = jnp.isfinite(ahead) & jnp.isfinite(scale) & (scale > 0)
+    ahead, scale = jnp.where(usable, ahead, mass - total), jnp.where(usable, scale, slope)
+    return ahead / scale
+
+
+@jax.custom_jvp
+def _threshold(normalizer, scores, allowed):
+    """t [Q] of whole rows of scores that are finite wherever they are not allowed."""
+    some = allowed.any(axis=1)
+    count = jnp.maximum(allowed.sum(axis=1), 1).astype(scores.dtype)
+    smallest = jnp.where(some, jnp.min(scores, axis=1, initial=jnp.inf, where=allowed), 0.0)
+    largest = jnp.where(some, jnp.max(scores, axis=1, initial=-jnp.inf, where=allowed), 0.0)
+    sums = lambda t, low: sums_of(normalizer, scores, allowed, t)
+    return find_threshold(normalizer, sums, smallest, largest, count)
+
+
+def sums_of(normalizer, scores, allowed, t) -> Sums:
+    """The sums of c and of its derivative over the last axis."""
+    values, slopes = jax.jvp(lambda t: equations_of(normalizer, scores, allowed, t), (t,), (-jnp.ones_like(t),))
+    return Sums(values.sum(axis=1), slopes.sum(axis=1))
+
+
+@_threshold.defjvp
+def _threshold_jvp(primals, tangents):
+    """The implicit function theorem: dt = d(sum c)|_t / sum c'."""
+    normalizer, scores, allowed = primals
+    t = _threshold(normalizer, scores, allowed)
+    mass = lambda normalizer, scores: equations_of(normalizer, scores, allowed, t).sum(axis=1)
+    _, change = jax.jvp(mass, (normalizer, scores), tangents[:2])
+    slope = sums_of(normalizer, scores, allowed, t).slope
+    return t, jnp.where(slope != 0, change / jnp.where(slope != 0, slope, 1.0), 0.0)
+
+
+class Ordered(Normalizer):
+    """w_j = exp(take_j + sum_{i > j} leave_i): from the last key to the first, the fraction that key j takes of
+    what the keys after it leave. `__call__` returns the logarithms (take, leave), elementwise.
+
+    >>> class Half(Ordered):
+    ...     def __call__(self, score):
+    ...         return jnp.full_like(score, jnp.log(0.5)), jnp.full_like(score, jnp.log(0.5))
+    >>> Half().weights(jnp.zeros((1, 3)), jnp.ones((1, 3), bool)).tolist()
+    [[0.125, 0.25, 0.5]]
+    """
+
+    def __call__(self, score: Float[Array, "Q K"]) -> tuple[Float[Array, "Q K"], Float[Array, "Q K"]]:
+        raise NotImplementedError
+
+    def logs(self, scores, allowed) -> tuple[Float[Array, "Q K"], Float[Array, "Q K"]]:
+        """(take, leave); a key that is not allowed leaves all."""
+        take, leave = self(jnp.where(allowed, scores, 0.0))
+        return take, jnp.where(allowed, leave, 0.0)
+
+    def weights(self, scores, allowed):
+        take, leave = self.logs(scores, allowed)
+        return jnp.where(allowed, jnp.exp(take + after(leave)), 0.0)
+
+
+def after(x: Float[Array, "Q K"]) -> Float[Array, "Q K"]:
+    """The sum of the entries that come later in each row.
+
+    >>> after(jnp.array([[1.0, 2.0, 3.0]])).tolist()
+    [[5.0, 3.0, 0.0]]
+    """
+    later = jnp.concatenate([x[:, 1:], jnp.zeros_like(x[:, :1])], axis=1)
+    return lax.cumsum(later, axis=1, reverse=True)
+
+
+@pytree
+@dataclass(frozen=True)
+class Elementwise(Pointwise):
+    """A function of one score as a normalizer: a plain one, or a callable pytree, whose leaves receive gradients."""
+
+    function: Callable
+
+    def __call__(self, x):
+        return self.function(x)
+
+
+def check_elementwise(function: Callable) -> None:
+    """Raise InputError if a function of three scores is not that function of each: its values in blocks would not be
+    those of the whole row. A function that needs traced values cannot be tried, and is taken at its word."""
+    name = getattr(function, "__name__", type(function).__name__)
+    with jax.ensure_compile_time_eval():
+        row = jnp.array([[0.5, -0.25, 1.5]], jnp.float32)
+        whole, parts = function(row), [function(row[:, n : n + 1]) for n in range(3)]
+        shapes = [getattr(x, "shape", None) for x in (whole, *parts)]
+        if shapes == [(1, 3), (1, 1), (1, 1), (1, 1)]:
+            apart = jnp.concatenate(parts, axis=1)
+            if isinstance(whole, jax.core.Tracer) or isinstance(apart, jax.core.Tracer):
+                return
+            if np.allclose(whole, apart, rtol=1e-2, atol=1e-3, equal_nan=True):
+                return
+    raise InputError(
+        f"normalize must be elementwise if it is a plain function, got {name}, whose values depend on the other scores "
+        "or have another shape: take Softmax() for the softmax, or inherit from Ratio, Threshold or Ordered"
+    )

@@ -1,0 +1,326 @@
+"""Normalizers: how the logits of a query become attention weights. `ops/normalizer_kinds.py` has their four kinds, and
+how to write one.
+
+>>> import jax.numpy as jnp
+>>> from attention_jax.ops.attention import attention_weights
+>>> query, key = jnp.ones((1, 1)), jnp.array([[-2.0], [0.0], [0.5]])
+>>> attention_weights(query, key, normalizer=Sparsemax()).tolist()
+[[0.0, 0.25, 0.75]]
+>>> attention_weights(query, key, normalizer=Entmax(1.5)).round(4).tolist()
+[[0.0, 0.32600000500679016, 0.6739999651908875]]
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from attention_jax.errors import InputError
+from attention_jax.ops.normalizer_kinds import (
+    Elementwise,
+    Exponential,
+    Normalizer,
+    Ordered,
+    Pointwise,
+    Ratio,
+    Threshold,
+    check_elementwise,
+)
+from attention_jax.ops.trees import as_tree, check_option, is_leaf, option_number, pytree, whole_number, with_arrays
+
+
+@pytree
+@dataclass(frozen=True)
+class Softmax(Exponential):
+    """Softmax, exp(s_j) / sum_l exp(s_l), with exp(sink) added to the sum if there is a sink.
+
+    `sink` is the score of a key whose value is zero, learned per head in GPT-OSS (OpenAI 2025; compare Xiao et al.
+    2023); 0 gives the off-by-one softmax (Miller 2023), and None, the default, no sink. In `attend` the softmax is
+    computed by `ops/blockwise/softmax.py` or by a kernel of the platform.
+
+    >>> Softmax(sink=0.0).weights(jnp.zeros((1, 3)), jnp.ones((1, 3), bool)).round(4).tolist()
+    [[0.25, 0.25, 0.25]]
+    """
+
+    sink: Float[Array, ""] | float | None = None
+
+    def weights(self, scores, allowed):
+        weights = super().weights(scores, allowed)
+        if self.sink is None:
+            return weights
+        return weights * self.kept(log_sum_exp(jnp.where(allowed, scores, 0.0), allowed))[:, None]
+
+    def kept(self, log_sum: Float[Array, " Q"]) -> Float[Array, " Q"]:
+        """The fraction of the weight that is not on the sink, given the log-sum-exp of the scores; 0 if it is -inf,
+        whatever the sink."""
+        some = log_sum != -jnp.inf
+        return jnp.where(some, jax.nn.sigmoid(jnp.where(some, log_sum, 0.0) - self.sink), 0.0)
+
+
+def log_sum_exp(scores: Float[Array, "Q K"], allowed) -> Float[Array, " Q"]:
+    """log sum_j exp(s_j) over the allowed keys; -inf, with zero gradient, if there are none."""
+    some = allowed.any(axis=-1)
+    log = jax.nn.logsumexp(scores, axis=-1, where=allowed | ~some[:, None])
+    return jnp.where(some, log, -jnp.inf)
+
+
+@pytree
+@dataclass(frozen=True)
+class Sigmoid(Pointwise):
+    """Sigmoid attention, sigmoid(s_j + bias) (Ramapuram et al. 2024, eq. 3, where the bias is -log of the number of
+    keys). Weights do not sum to 1.
+
+    >>> Sigmoid().weights(jnp.zeros((1, 3)), jnp.ones((1, 3), bool)).tolist()
+    [[0.5, 0.5, 0.5]]
+    """
+
+    bias: Float[Array, ""] | float = 0.0
+
+    def __call__(self, x):
+        return jax.nn.sigmoid(x + self.bias)
+
+
+@pytree
+@dataclass(frozen=True)
+class ReluPower(Pointwise):
+    """max(s_j, 0)^power / n with n the number of keys that the query may attend to (Wortsman et al. 2023; power 2: So
+    et al. 2021).
+
+    >>> ReluPower(2).weights(jnp.array([[2.0, -1.0]]), jnp.ones((1, 2), bool)).tolist()
+    [[2.0, 0.0]]
+    """
+
+    power: int = field(default=1, metadata={"static": True})
+    sparse = True
+
+    def __post_init__(self):
+        object.__setattr__(self, "power", whole_number(self.power))
+        check_option("power of ReluPower", self.power, above=0)
+
+    def __call__(self, x):
+        return jnp.maximum(x, 0) ** self.power
+
+    def factor(self, count):
+        return 1 / count
+
+
+@pytree
+@dataclass(frozen=True)
+class Signed(Pointwise):
+    """The score s_j itself, of either sign: with dot products this is linear attention without normalization, and with
+    decay retention (`ops/retention.py`).
+
+    >>> Signed().weights(jnp.array([[2.0, -1.0]]), jnp.array([[True, False]])).tolist()
+    [[2.0, 0.0]]
+    """
+
+    def __call__(self, x):
+        return x
+
+
+@pytree
+@dataclass(frozen=True)
+class CompactKernel(Ratio):
+    """max(0, 1 + s_j)^power / sum: with `NegativeSquaredDistance` of x / width as the score, the kernels of
+    Epanechnikov (power 1), of Tukey's biweight (2) and triweight (3) (Silverman 1986, table 3.1).
+
+    >>> CompactKernel(1).weights(jnp.array([[0.0, 0.0, -2.0]]), jnp.ones((1, 3), bool)).tolist()
+    [[0.5, 0.5, 0.0]]
+    """
+
+    power: int = field(default=1, metadata={"static": True})
+    sparse = True
+
+    def __post_init__(self):
+        object.__setattr__(self, "power", whole_number(self.power))
+        check_option("power of CompactKernel", self.power, above=0)
+
+    def __call__(self, x):
+        return jnp.maximum(1 + x, 0) ** self.power
+
+
+@pytree
+@dataclass(frozen=True)
+class StudentKernel(Exponential):
+    """(1 - s_j)^-power / sum: with `NegativeSquaredDistance` as the score, a kernel with heavy tails (for power 1 that
+    of t-SNE, van der Maaten & Hinton 2008). Scores must be below 1.
+
+    >>> StudentKernel().weights(jnp.array([[0.0, -2.0]]), jnp.ones((1, 2), bool)).round(4).tolist()
+    [[0.75, 0.25]]
+    """
+
+    power: Float[Array, ""] | float = 1.0
+
+    def __post_init__(self):
+        check_option("power of StudentKernel", self.power, above=0)
+
+    def logits(self, scores):
+        return -self.power * jnp.log1p(-scores)
+
+
+@pytree
+@dataclass(frozen=True)
+class Sparsemax(Threshold):
+    """max(s_j - t, 0): the Euclidean projection of the scores onto the simplex (Martins & Astudillo 2016, eq. 5).
+
+    >>> Sparsemax().weights(jnp.array([[0.5, 0.0, -3.0]]), jnp.ones((1, 3), bool)).round(4).tolist()
+    [[0.75, 0.25, 0.0]]
+    """
+
+    def __call__(self, x):
+        return jnp.maximum(x, 0)
+
+    def inverse(self, value):
+        return value
+
+
+@pytree
+@dataclass(frozen=True)
+class Entmax(Threshold):
+    """max((alpha - 1) (s_j - t), 0)^(1 / (alpha - 1)) (Peters et al. 2019, eq. 10): sparser for larger `alpha`, which
+    is above 1 and at most 2 and may be learned (Correia et al. 2019). 2 is sparsemax; the limit 1 is softmax.
+
+    >>> Entmax(2.0).weights(jnp.array([[0.5, 0.0, -3.0]]), jnp.ones((1, 3), bool)).round(4).tolist()
+    [[0.75, 0.25, 0.0]]
+    """
+
+    alpha: Float[Array, ""] | float = 1.5
+
+    def __post_init__(self):
+        alpha = option_number(self.alpha)
+        if alpha is not None and not 1 < alpha <= 2:
+            raise InputError(f"alpha of Entmax must be above 1 and at most 2, got {self.alpha}: 1 is Softmax()")
+
+    def __call__(self, x):
+        return positive_power((self.alpha - 1) * x, 1 / (self.alpha - 1))
+
+    def inverse(self, value):
+        return value ** (self.alpha - 1) / (self.alpha - 1)
+
+
+def positive_power(x: Float[Array, "..."], exponent: Float[Array, ""] | float) -> Float[Array, "..."]:
+    """max(x, 0)^exponent for an exponent > 0, by one logarithm and one exponential: its derivative divides by x instead
+    of computing a second power.
+
+    >>> positive_power(jnp.array([-1.0, 0.0, 3.0]), 2.0).round(4).tolist()
+    [0.0, 0.0, 9.0]
+    """
+    some = ~(x <= jnp.finfo(x.dtype).tiny)  # true of NaN, which stays
+    return jnp.where(some, jnp.exp(exponent * jnp.log(jnp.where(some, x, 1.0))), 0.0)
+
+
+@pytree
+@dataclass(frozen=True)
+class Normmax(Threshold):
+    """The weights p that maximize p . s - |p|_alpha (Blondel, Martins & Niculae 2020, section 4.3): u_j = max(s_j - t,
+    0)^(1 / (alpha - 1)) over their sum, where the sum of u_j^alpha is 1.
+
+    >>> Normmax(2.0).weights(jnp.zeros((1, 4)), jnp.ones((1, 4), bool)).round(4).tolist()
+    [[0.25, 0.25, 0.25, 0.25]]
+    """
+
+    alpha: Float[Array, ""] | float = 2.0
+    divides = True
+
+    def __post_init__(self):
+        check_option("alpha of Normmax", self.alpha, above=1)
+
+    def __call__(self, x):
+        return positive_power(x, 1 / (self.alpha - 1))
+
+    def equation(self, x):
+        return positive_power(x, self.alpha / (self.alpha - 1))
+
+    def inverse(self, value):
+        return value ** ((self.alpha - 1) / self.alpha)
+
+
+@pytree
+@dataclass(frozen=True)
+class Budget(Threshold):
+    """Weights min(max(s_j - t, 0), 1) that sum to `budget`, or to the number of keys if there are fewer (Malaviya et
+    al. 2018, eq. 5, with bounds of 1).
+
+    >>> Budget(2).weights(jnp.array([[9.0, 5.0, 0.0]]), jnp.ones((1, 3), bool)).round(4).tolist()
+    [[1.0, 1.0, 0.0]]
+    """
+
+    budget: int = field(metadata={"static": True})
+
+    def __post_init__(self):
+        object.__setattr__(self, "budget", whole_number(self.budget))
+        if not isinstance(self.budget, int) or self.budget < 1:
+            raise InputError(f"Budget needs a whole number of keys >= 1, got {self.budget!r}")
+
+    def __call__(self, x):
+        return jnp.clip(x, 0, 1)
+
+    def inverse(self, value):
+        return jnp.where(value <= 1, value, jnp.inf)
+
+    def total(self, count):
+        return jnp.minimum(count, self.budget)
+
+
+@pytree
+@dataclass(frozen=True)
+class TopK(Normalizer):
+    """The normalizer `of` over the `k` keys with the largest scores, ties included (Gupta et al. 2021). The choice of
+    keys has no gradient.
+
+    >>> TopK(2).weights(jnp.array([[1.0, 0.0, 1.0]]), jnp.ones((1, 3), bool)).tolist()
+    [[0.5, 0.0, 0.5]]
+    """
+
+    k: int = field(metadata={"static": True})
+    of: Normalizer = Softmax()
+
+    def __post_init__(self):
+        object.__setattr__(self, "k", whole_number(self.k))
+        if not isinstance(self.k, int) or self.k < 1:
+            raise InputError(f"TopK needs a whole number of keys >= 1, got {self.k!r}")
+        object.__setattr__(self, "of", as_normalizer(self.of))
+
+    def weights(self, scores, allowed):
+        known = jax.lax.stop_gradient(jnp.where(allowed, scores, -jnp.inf))
+        padded, k = known, self.k
+        if not isinstance(scores.shape[1], int):  # exported with any number of keys, which may be less than k
+            padded = jnp.concatenate([known, jnp.full((scores.shape[0], k), -jnp.inf, known.dtype)], axis=1)
+        elif scores.shape[1] < k:
+            k = scores.shape[1]
+        last = jax.lax.top_k(padded, k)[0][:, -1:]
+        return self.of.weights(scores, allowed & ~(known < last))
+
+
+@pytree
+@dataclass(frozen=True)
+class StickBreaking(Ordered):
+    """Stick-breaking attention: sigmoid(s_j) times the product of 1 - sigmoid(s_i) over the keys i > j, which favors
+    recent keys (Tan et al. 2024, eq. 3). The weights sum to 1 minus that product over all keys.
+
+    >>> StickBreaking().weights(jnp.zeros((1, 3)), jnp.ones((1, 3), bool)).round(4).tolist()
+    [[0.125, 0.25, 0.5]]
+    """
+
+    def __call__(self, score):
+        return jax.nn.log_sigmoid(score), jax.nn.log_sigmoid(-score)
+
+
+def without_sink(normalizer: Normalizer) -> Normalizer:
+    """`Softmax()` for every softmax; other normalizers as they are."""
+    return Softmax() if isinstance(normalizer, Softmax) else normalizer
+
+
+def as_normalizer(normalizer: Normalizer | Callable) -> Normalizer:
+    """`normalizer`, or an elementwise function as a `Pointwise` normalizer; `jax.nn.softmax` is `Softmax()`. Raises
+    InputError for a plain function that is not elementwise."""
+    if isinstance(normalizer, Normalizer):
+        return with_arrays(normalizer)
+    if normalizer is jax.nn.softmax:
+        return Softmax()
+    function = as_tree(normalizer)
+    if is_leaf(normalizer):
+        check_elementwise(normalizer)
+    return Elementwise(function)

@@ -1,0 +1,1 @@
+"""Recurrent cells, weights whose gradients are deferred, and truncated backpropagation through time."""

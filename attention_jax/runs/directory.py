@@ -1,0 +1,234 @@
+"""The directory of a run: its name, its files, and the checks before a run starts or resumes in it.
+
+config.json, environment.json, facts.json, metrics.jsonl, checkpoints/, final/, result.json, page.md, figures/.
+"""
+
+import contextlib
+import itertools
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from attention_jax import config as configs
+from attention_jax.errors import Diverged, InputError
+from attention_jax.files import check_regular, is_utf8, metrics_row, read_object, write_json
+
+FORMAT = 1
+"""The format version of config.json. A later version of this package reads all earlier formats."""
+
+
+def numbered(name: str, root: Path) -> dict[int, Path]:
+    """The directories runs/NAME/001, runs/NAME/002, ... by their numbers."""
+    return {int(path.name): path for path in (root / name).glob("[0-9]*") if path.name.isdigit()}
+
+
+def fresh_directory(name: str, root: Path = Path("runs")) -> Path:
+    """Return the first unused runs/NAME/001, runs/NAME/002, ...; existing directories are never overwritten."""
+    return root / name / f"{max(numbered(name, root), default=0) + 1:03d}"
+
+
+def latest_directory(name: str, root: Path = Path("runs")) -> Path:
+    """Return the newest run of an experiment; InputError if there is none."""
+    earlier = {number: path for number, path in numbered(name, root).items() if (path / "config.json").exists()}
+    if not earlier:
+        where = f"an earlier run of {name} in {root / name}"
+        raise InputError(f"--resume needs {where}; there is none: leave --resume out, or give --out DIR")
+    return earlier[max(earlier)]
+
+
+def read_config(directory: Path, trust_code: bool = False, like: configs.Config | None = None) -> configs.Config:
+    """The configuration of the run in `directory`, checked; `trust_code` and `like` are for `config.check_trusted`."""
+    path = Path(directory) / "config.json"
+    if not path.exists():
+        raise InputError(
+            f"{directory} is not a run: it needs a config.json; "
+            "give a directory that `launch.py train` made, such as runs/date_luong/001"
+        )
+    check_regular(path)
+    with undamaged(path):
+        values = json.loads(path.read_text(encoding="utf-8"))
+        found = values.pop("format", FORMAT)
+    check_format(path, found, FORMAT)
+    configs.check_trusted(values, path, trust_code, like)
+    with undamaged(path):
+        config = configs.from_json(values)
+        if not isinstance(config, configs.Config):
+            raise ValueError(f"a {type(config).__name__} is no Config")
+    return config
+
+
+def check_format(path: Path, found, known: int):
+    """Raise InputError if the file `path` of a run has a format other than the `known` one."""
+    if found != known:
+        raise InputError(f"{path} has format {found}, this version reads {known}: install the version that wrote it")
+
+
+@contextlib.contextmanager
+def undamaged(path: Path) -> Iterator[None]:
+    """Context in which any error in the contents of a config.json becomes an InputError."""
+    try:
+        yield
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
+        raise InputError(
+            f"{path} is damaged, of another version, or of a package that cannot be imported from here "
+            f"({' '.join(str(error).split())}); train again, or add the directory of your package to PYTHONPATH"
+        ) from error
+
+
+def read_result(directory: Path) -> dict | None:
+    """Return the contents of the run's result.json, or None while the run is unfinished."""
+    path = Path(directory) / "result.json"
+    return read_object(path) if path.exists() else None
+
+
+def has_checkpoint(directory: Path) -> bool:
+    """Whether a run has a checkpoint from which it would resume."""
+    return any(path.name.isdigit() for path in (directory / "checkpoints").glob("*"))
+
+
+def final_of(directory: Path, config: configs.Config) -> Path:
+    """Return the directory of a run's final parameters; InputError while the run is unfinished."""
+    if config.model is None:
+        raise InputError(f"{config.name} is a computation without a model; what it found is in {directory}/result.json")
+    final = Path(directory) / "final"
+    if not final.is_dir():
+        raise InputError(
+            f"the run in {directory} has not ended; "
+            f"end it with `launch.py train {config.name} --resume --out {directory}`"
+        )
+    return final
+
+
+def begins(directory: Path) -> bool:
+    """Whether `directory` was created for a run that ended before it wrote config.json: `--resume` starts it there."""
+    return directory.is_dir() and {path.name for path in directory.iterdir()} <= {"figures", ".writable"}
+
+
+def check_same(stored: configs.Config, asked: configs.Config, directory: Path):
+    """Raise InputError if `asked` differs from the stored configuration in an option that is not `resumable`."""
+    resumable = {name for name, info, _ in configs.walk(stored) if info.resumable}
+    for name, (old, new) in configs.differences(stored, asked).items():
+        if name not in resumable:
+            raise InputError(
+                f"the run in {directory} has {name} = {old}, got {new}; "
+                "resume it with its own value, or start a new run without --resume"
+            )
+
+
+def check_longer(config: configs.Config, directory: Path):
+    """Raise InputError for a length shorter than the training so far, of which metrics.jsonl has the steps."""
+    done = next(reversed(history(directory)), {})
+    done |= {"step": max((row["step"] for row in rows(directory) if "step" in row), default=0)}
+    for option, least, count in (
+        ("epochs", config.train.total_epochs, "epoch"),
+        ("steps", config.train.max_steps, "step"),
+    ):
+        if 0 < least < done.get(count, 0):
+            raise InputError(
+                f"the run in {directory} has {done[count]} {option} behind it, got {least}: give more, "
+                "or start a new run without --resume"
+            )
+
+
+def check_directory(directory: Path, config: configs.Config, resume: bool):
+    """Raise InputError if a run of `config` may not start, or resume, in `directory`."""
+    if not is_utf8(str(directory.absolute())):
+        raise InputError(f"the path of a run must be UTF-8, got {str(directory)!a}; give another --out DIR")
+    if (directory / "config.json").exists():
+        if not resume:
+            raise InputError(f"{directory} already holds a run; add --resume to continue it, or give another --out DIR")
+        check_same(read_config(directory, like=config), config, directory)
+        check_longer(config, directory)
+    elif (directory / "checkpoints").exists():
+        raise InputError(f"{directory} has checkpoints and no config.json that says of what: give another --out DIR")
+    elif resume and not begins(directory):
+        raise InputError(f"--resume needs a run in {directory}; there is none: leave --resume out")
+
+
+def check_data(directory: Path, task):
+    """Raise InputError if the data have changed since the run was trained: with another vocabulary, the same token ids
+    mean other tokens."""
+    path = directory / "facts.json"
+    then = read_object(path) if path.exists() else (read_result(directory) or {}).get("facts", {})
+    now = json.loads(json.dumps(task.describe()))
+    changed = [name for name in then if name in now and then[name] != now[name]]
+    if changed:
+        name = min(changed, key=lambda name: len(str(then[name])))
+        raise InputError(
+            f"the data of the run in {directory} have changed since it was trained ({name} was {str(then[name])[:40]}, "
+            f"now {str(now[name])[:40]}): put the files back, or train again"
+        )
+
+
+def missing(directory: Path) -> list[Path]:
+    """Return those of `directory` and its parents that do not exist.
+
+    >>> missing(Path("/"))
+    []
+    """
+    return [path for path in (directory, *directory.parents) if not path.exists()]
+
+
+def create(directory: Path, fresh: bool = False):
+    """Create the directory of a run and check that it is writable. A `fresh` one must not exist yet: of two runs that
+    start in it at the same time, the second gets an InputError."""
+    try:
+        directory.mkdir(parents=True, exist_ok=not fresh)
+        (directory / "figures").mkdir(exist_ok=True)
+        (directory / ".writable").touch()
+        (directory / ".writable").unlink()
+    except FileExistsError as error:
+        if not directory.is_dir():
+            raise InputError(
+                f"the output must be a directory; {directory} is a file: give another directory"
+            ) from error
+        raise InputError(f"{directory} was free a moment ago, but another run has taken it: start again") from error
+    except OSError as error:
+        raise InputError(
+            f"the output directory must be writable; {directory} is not ({error.strerror}); give another one"
+        ) from error
+
+
+def withdraw(fresh: list[Path]):
+    """Remove the directory of a run that failed before its first checkpoint, and the parents that were created for it.
+
+    Invalid data, batches or weights, a full disk and a lack of memory then leave no files. `fresh` may be empty."""
+    for path in fresh[:1]:
+        shutil.rmtree(path)
+    with contextlib.suppress(OSError):  # another run has come into it
+        for parent in fresh[1:]:
+            parent.rmdir()
+
+
+def fail(directory: Path, error: Exception):
+    """Keep a run's reason for having no result, in failure.json."""
+    said = " ".join(str(error).split())
+    reason = said if isinstance(error, InputError | Diverged) else f"{type(error).__name__}: {said[:300]}"
+    write_json(directory / "failure.json", {"reason": reason})
+
+
+def failure(directory: Path) -> str:
+    """Return the reason that `fail` stored, or ""."""
+    path = directory / "failure.json"
+    return str(read_object(path).get("reason", "")) if path.exists() else ""
+
+
+def ended(directory: Path) -> bool:
+    """Whether a run has its result, or its reason for having none."""
+    return (directory / "result.json").exists() or (directory / "failure.json").exists()
+
+
+def history(directory: Path) -> list[dict]:
+    """Return a run's history so far; [] before its first epoch has ended."""
+    result = read_result(directory)
+    if result is not None:
+        return result["history"]
+    return [row for row in rows(directory) if "seconds" in row]
+
+
+def rows(directory: Path) -> list[dict]:
+    """Return the rows of a run's metrics.jsonl, up to an incomplete line that is being written."""
+    path = directory / "metrics.jsonl"
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+    return list(itertools.takewhile(lambda row: row is not None, map(metrics_row, lines)))

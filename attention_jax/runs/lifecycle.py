@@ -1,0 +1,191 @@
+"""The life of a run, from `start` to `finish`: checks, training, the final evaluation, and the files it leaves."""
+
+import contextlib
+import math
+import shutil
+import time
+from pathlib import Path
+
+from attention_jax import config as configs
+from attention_jax.errors import InputError, Interrupted, explained, require
+from attention_jax.files import one_at_a_time, write_json
+from attention_jax.runs import directory as run_directory, saved
+
+
+def start(
+    config: configs.Config,
+    directory: Path,
+    *,
+    study=None,
+    resume: bool = False,
+    quiet: bool = False,
+    until: float = math.inf,
+) -> dict | None:
+    """Run `config` in `directory` to its end and return its result, which is also written to result.json and page.md.
+
+    `study`, a function (config, directory) -> metrics, is called instead of training for an experiment without
+    training; if it trains in `directory`, its result has the history. A run that stops at epoch `until` before its end
+    has no result yet: None. With several hosts (`train.hosts`) each calls this with the same arguments, and host 0
+    writes.
+    """
+    directory = Path(directory)
+    configs.check_selection(config.train)
+    require("train", "data", "report")
+    run_directory.check_directory(directory, config, resume)
+    from attention_jax.train import hosts, sinks
+
+    sinks.check(config.train.log)
+    fresh = run_directory.missing(directory)
+    hosts.barrier("the directory was checked")
+    if hosts.is_primary():
+        run_directory.create(directory, bool(fresh))
+    with one_at_a_time(directory, wait=False) if hosts.is_primary() else contextlib.nullcontext():
+        try:
+            with explained():
+                return run_in(config, directory, study, quiet, until)
+        except InputError:
+            if hosts.is_primary() and not any((directory / "checkpoints").glob("[0-9]*")):
+                run_directory.withdraw(fresh)
+            raise
+        except (SystemExit, KeyboardInterrupt):  # stopped by a signal
+            if hosts.is_primary() and not (directory / "config.json").exists():
+                run_directory.withdraw(fresh)
+            raise
+
+
+def run_in(config: configs.Config, directory: Path, study, quiet: bool, until: float) -> dict | None:
+    """`start` in a directory that no other process is at work in."""
+    import jax
+
+    from attention_jax import tasks
+    from attention_jax.train import hosts
+    from attention_jax.train.loop import Interrupt, check_batches, check_metric, train_one
+
+    (directory / "failure.json").unlink(missing_ok=True)
+    task = None if study is not None else tasks.build(config)
+    if task is not None:
+        check_batches(task, config.train)
+        check_metric(task, "--train.best-metric", config.train.best_metric)
+        run_directory.check_data(directory, task)
+        jax.eval_shape(task.init, jax.random.PRNGKey(0))  # InputError for an invalid model
+        begin = initial_params(config, task, directory, quiet)
+    if hosts.is_primary():
+        set_aside(config, directory)
+        describe(config, directory, task)
+    if task is None:
+        started = time.perf_counter()
+        metrics = study(config, directory)
+        outcome = {
+            "metrics": metrics,
+            "history": run_directory.history(directory),
+            "seconds": time.perf_counter() - started,
+        }
+        return conclude(config, directory, outcome)
+    train = config.train
+    run, params = train_one(task, config.optim, train, directory, begin=begin, quiet=quiet, until=until)
+    if run.active:
+        return None
+    with Interrupt() as interrupt:  # what has been trained is also evaluated and written
+        result = finish(config, task, run, params)
+    if interrupt.requested:
+        raise Interrupted(run.step)
+    return result
+
+
+def initial_params(config: configs.Config, task, directory: Path, quiet: bool = True):
+    """Return `begin` of `train.step.init_state`, which replaces initial parameters by pretrained weights, if given.
+
+    They are read once: a run with a checkpoint does not need them.
+    """
+    if run_directory.has_checkpoint(directory) or not config.train.init_weights:
+        return lambda params: params
+    import jax
+
+    from attention_jax.train import hosts
+    from attention_jax.weights import adopt
+
+    like = jax.eval_shape(task.init, jax.random.PRNGKey(0))
+    taken = adopt.adopted(saved.weights_of(Path(config.train.init_weights), like=config), like)
+    if hosts.is_primary() and not quiet:
+        print(taken.said)
+    return taken.into
+
+
+def take(config: configs.Config, directory: Path):
+    """Make a run in `directory` that has not trained: the weights of `train.init_weights`, fitted to the data."""
+    import jax
+
+    from attention_jax import tasks
+    from attention_jax.train.checkpoint import save_params
+
+    if directory.exists():
+        raise InputError(f"--out must be a directory that does not exist yet; {directory} does")
+    task = tasks.build(config)
+    begin = initial_params(config, task, directory, quiet=False)
+    fresh, _ = jax.random.split(jax.random.PRNGKey(config.train.seed))
+    run_directory.create(directory, fresh=True)
+    save_params(directory / "final", begin(task.init(fresh)))
+    describe(config, directory, task)
+
+
+def set_aside(config: configs.Config, directory: Path):
+    """Reopen a finished run that is to be trained longer: its result is kept as earlier_result.json and earlier_final/
+    until it is finished again."""
+    if run_directory.read_result(directory) and configs.differences(
+        run_directory.read_config(directory, like=config), config
+    ):
+        if (directory / "final").is_dir():
+            shutil.rmtree(directory / "earlier_final", ignore_errors=True)
+            (directory / "final").replace(directory / "earlier_final")
+        (directory / "result.json").replace(directory / "earlier_result.json")
+
+
+def describe(config: configs.Config, directory: Path, task=None):
+    """Write config.json, environment.json and, for a task, facts.json about its data, before a run begins."""
+    from attention_jax.train.log import environment
+
+    write_json(directory / "config.json", {"format": run_directory.FORMAT, **configs.to_json(config)})
+    write_json(directory / "environment.json", environment())
+    if task is not None:
+        write_json(directory / "facts.json", task.describe())
+        saved.store_preprocessing(directory, task)
+
+
+def finish(config: configs.Config, task, run, params, *, figures: bool = True, **facts) -> dict:
+    """Write the results of a finished run, alone or in a population: final/, figures, result.json and page.md."""
+    import jax
+
+    from attention_jax.train import hosts
+    from attention_jax.train.checkpoint import save_params
+
+    evaluation = task.evaluate(params, True)
+    outcome = {
+        "metrics": evaluation.metrics,
+        "history": run.history,
+        "steps": run.step,
+        "seconds": run.seconds(),
+        "examples_per_second": run.examples / max(run.seconds(), 1e-9),
+        "parameters": sum(x.size for x in jax.tree.leaves(params)),
+        "facts": task.describe(),
+    }
+    save_params(run.directory / "final", params)
+    if hosts.is_primary() and not (run.directory / "preprocessing.json").exists():  # of a population
+        saved.store_preprocessing(run.directory, task)
+    result = conclude(config, run.directory, outcome | facts)
+    if figures and hosts.is_primary():  # the result is kept if plotting fails
+        from attention_jax.views.run_figures import draw
+
+        draw(task, params, evaluation, run.directory)
+    return result
+
+
+def conclude(config: configs.Config, directory: Path, outcome: dict) -> dict:
+    """Write result.json and its page."""
+    from attention_jax.report.run_page import run_page
+    from attention_jax.train import hosts
+
+    result = {"experiment": config.name, "seed": config.train.seed, **outcome}
+    if hosts.is_primary():
+        write_json(directory / "result.json", result)
+        run_page(directory)
+    return result

@@ -1,0 +1,130 @@
+"""Loading of runs: the task with its parameters, or the weights only.
+
+A run stores the part of its data that predictions need (`View.excerpt`) in preprocessing.json and preprocessing.npz, so
+that `predict`, `look` and `export` need no training data. Runs from before 2026-11-23 lack these files: their data are
+loaded again.
+"""
+
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+from attention_jax import config as configs
+from attention_jax.errors import InputError
+from attention_jax.files import check_regular, read_object, temporary, write_json
+from attention_jax.runs.directory import check_data, check_format, final_of, has_checkpoint, read_config
+from attention_jax.runs.pack import PACKED, opened, read_weights
+
+FORMAT = 1
+"""The format version of preprocessing.json."""
+
+
+def store_preprocessing(directory: Path, task):
+    """Store what predictions need of a task's data; nothing for a task without a view, or for custom data types."""
+    from attention_jax.data import stored
+    from attention_jax.views import view_of
+
+    excerpt, arrays = view_of(task).excerpt() if task.view else None, {}
+    if excerpt is None:
+        return
+    try:
+        data = stored.encode(excerpt, arrays)
+    except stored.NotStored:
+        return
+    with temporary(directory / "preprocessing.npz") as part, part.open("wb") as file:
+        np.savez_compressed(file, **arrays)
+    write_json(directory / "preprocessing.json", {"format": FORMAT, "data": data})
+
+
+def read_preprocessing(directory: Path):
+    """Return the data of `store_preprocessing`, or None."""
+    path = directory / "preprocessing.json"
+    if not path.exists():
+        return None
+    from attention_jax.data import stored
+
+    content = read_object(path)
+    check_format(path, content.get("format"), FORMAT)
+    check_regular(path.with_suffix(".npz"))
+    try:
+        with np.load(path.with_suffix(".npz"), allow_pickle=False) as arrays:
+            return stored.decode(content["data"], dict(arrays))
+    except (OSError, ValueError, KeyError, TypeError, StopIteration, zipfile.BadZipFile) as error:
+        raise InputError(f"{path} or preprocessing.npz is damaged ({error}): put them back, or delete both") from error
+
+
+def load(directory: Path, config: configs.Config | None = None, whole_data: bool = True):
+    """Return (config, task, params) of a run; `config` is its configuration if that was read before.
+
+    With `whole_data` the task has its dataset, for evaluation; otherwise the stored preprocessing.
+    """
+    config = config or read_config(directory)
+    task = load_task(directory, config, whole_data)
+    return config, task, params_of(directory, config, task)
+
+
+def load_task(directory: Path, config: configs.Config, whole_data: bool = True):
+    """Return the task of a run that is finished or has a checkpoint, without parameters; `whole_data` as in `load`."""
+    from attention_jax import tasks
+
+    check_usable(directory, config)
+    data = None if whole_data else read_preprocessing(directory)
+    task = tasks.build(config, data)
+    if data is None:
+        check_data(directory, task)
+        if not whole_data and task.view:
+            print(f"note: {directory} keeps no preprocessing; its training data were loaded", file=sys.stderr)
+    return task
+
+
+def check_usable(directory: Path, config: configs.Config):
+    """Raise InputError if a run is neither finished nor has a checkpoint."""
+    if config.model is None or not (has_checkpoint(directory) or (directory / "weights.safetensors").exists()):
+        final_of(directory, config)
+
+
+def params_of(directory: Path, config: configs.Config, task):
+    """Return the parameters of a run as a tree of JAX arrays; InputError for those of another model than the task's."""
+    import jax
+
+    like = jax.eval_shape(task.init, jax.random.PRNGKey(0))
+    if (kept := read_weights(directory)) is not None:
+        wanted, found = (jax.tree.map(lambda x: (x.shape, str(x.dtype)), tree) for tree in (like, kept))
+        if wanted != found:
+            raise InputError(f"the weights of the packed run are not those of its model {config.name}: pack it again")
+        return jax.tree.map(jax.numpy.asarray, kept)
+    return read_parameters(directory, config, like)
+
+
+def read_parameters(directory: Path, config: configs.Config, like=None):
+    """Return a run's final parameters; of an interrupted run, with a note, those of its best epoch, or of its latest
+    checkpoint before the first epoch ends. Their shapes must be those of `like`, if it is given."""
+    from attention_jax.train.checkpoint import load_params, read_checkpoint, read_params
+
+    if (directory / "final").is_dir() or not has_checkpoint(directory):
+        final = final_of(directory, config)
+        return read_params(final) if like is None else load_params(final, like)
+    said, params = read_checkpoint(directory / "checkpoints", like)
+    print(f"note: {directory} has not ended; the parameters are those of {said}", file=sys.stderr)
+    return params
+
+
+def load_weights(directory: Path, **trusted):
+    """Return (config, params) of a run, whose data need not be available; `trusted` is for `read_config`."""
+    config = read_config(directory, **trusted)
+    kept = read_weights(directory)
+    return config, read_parameters(directory, config) if kept is None else kept
+
+
+def weights_of(path: Path, **trusted):
+    """Return the weights (weights/exchange.py) of a run, of a file, or of a directory with one; `trusted` is passed to
+    `read_config`."""
+    from attention_jax.weights import exchange
+
+    directory = opened(path) if zipfile.is_zipfile(path) and path.suffix == PACKED else path
+    if not any((directory / name).exists() for name in ("checkpoints", "final", "weights.safetensors")):
+        return exchange.read(path)
+    config, params = load_weights(directory, **trusted)
+    return exchange.Weights(config.model, exchange.flat(params), str(path), data=read_preprocessing(directory))

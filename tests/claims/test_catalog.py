@@ -1,0 +1,69 @@
+"""Experiments are found from wherever Python is started, whatever else is called `experiments` there."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from attention_jax import load_experiment
+from attention_jax.errors import InputError
+
+ROOT = Path(__file__).resolve().parents[2]
+LOAD = "from attention_jax import load_experiment; print(load_experiment({!r}).config().name)"
+
+
+def python(code: str, cwd: Path, path: Path, **variables: str) -> str:
+    """What `code` prints in a process of its own that finds the package at `path`."""
+    environment = os.environ | {"PYTHONPATH": str(path), "PYTHONSAFEPATH": "", **variables}
+    done = subprocess.run([sys.executable, "-c", code], cwd=cwd, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def installed(tmp_path) -> Path:
+    """The package alone, as an editable install leads to it (without the checkout's root on the path) or a wheel has
+    it: a directory in which only attention_jax can be imported."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "attention_jax").symlink_to(ROOT / "attention_jax", target_is_directory=True)
+    return tmp_path / "site"
+
+
+@pytest.mark.parametrize("name", ["date_luong", "ntm_init", "head_pruning", "time_machine_truncation"])
+def test_an_experiment_is_found_from_any_working_directory(installed, tmp_path, name):
+    """The last three import another one."""
+    assert python(LOAD.format(name), tmp_path, installed) == name
+
+
+def test_a_readers_own_package_of_that_name_stays_theirs(installed, tmp_path):
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "experiments" / "ntm_copy.py").write_text("mine = True\n")
+    then = "\nimport experiments.ntm_copy; assert experiments.ntm_copy.mine"
+    before = "import experiments.ntm_copy as mine\n"
+    again = "\nassert experiments.ntm_copy is mine; print(load_experiment('ntm_copy').config().name)"
+    assert python(LOAD.format("ntm_init") + then, tmp_path, installed) == "ntm_init"
+    assert python(before + LOAD.format("ntm_init") + then + again, tmp_path, installed).split() == [
+        "ntm_init",
+        "ntm_copy",
+    ]
+
+
+def test_a_file_of_ones_own_may_import_an_experiment_from_anywhere(installed, tmp_path):
+    (tmp_path / "mine.py").write_text("from experiments.date_luong import config\n")
+    assert python(LOAD.format("mine.py"), tmp_path, installed) == "date_luong"
+
+
+def test_an_installed_package_finds_the_checkout_it_is_started_in(tmp_path):
+    shutil.copytree(ROOT / "attention_jax", tmp_path / "site" / "attention_jax")
+    said = "import attention_jax; print(attention_jax.__file__)\n" + LOAD.format("date_luong")
+    file, name = python(said, ROOT, tmp_path / "site", PYTHONSAFEPATH="1").split()
+    assert file.startswith(str(tmp_path)) and name == "date_luong"
+
+
+def test_a_module_that_an_experiment_file_lacks_is_named(tmp_path):
+    (tmp_path / "mine.py").write_text("import a_package_of_mine\n")
+    with pytest.raises(InputError, match="mine.py.*a_package_of_mine.*PYTHONPATH"):
+        load_experiment(str(tmp_path / "mine.py"))

@@ -1,0 +1,134 @@
+"""No bound leaves the record: each one that was ever committed is a claim today, or stands among the withdrawn."""
+
+import subprocess
+from dataclasses import replace
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+from claim_history import Entry, History, claims_in, entries
+
+from attention_jax.claims import catalog, record
+from attention_jax.claims.judged import judged
+from attention_jax.claims.verdicts import judge
+from attention_jax.files import read_json
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def git(*words: str) -> str:
+    return subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=False).stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def history() -> History:
+    if git("rev-parse", "--is-shallow-repository") != "false":
+        pytest.skip("needs the whole history of the repository: this is a shallow clone, or no clone")
+    return History(ROOT)
+
+
+def entries_of(name: str, bound) -> list[Entry]:
+    return list(entries(name, lambda field: getattr(bound, field, None)))
+
+
+@pytest.fixture(scope="module")
+def kept() -> dict[Entry, object]:
+    """The entries of all experiments' CLAIMS and WITHDRAWN."""
+    found = {}
+    for name in catalog.names():
+        experiment = catalog.load_experiment(name)
+        for bound in (*experiment.withdrawn, *experiment.claims):
+            found |= dict.fromkeys(entries_of(name, bound), bound)
+    return found
+
+
+@pytest.fixture(scope="module")
+def renamed() -> dict[Entry, Entry]:
+    """A bound as it is today, and as it was committed first where its variant had another name then."""
+    found = {}
+    for name in catalog.names():
+        for bound in catalog.load_experiment(name).withdrawn:
+            found |= dict(zip(entries_of(name, bound.on_record), entries_of(name, bound), strict=True))
+    return found
+
+
+def test_every_bound_that_was_ever_committed_is_a_claim_or_withdrawn(history, kept):
+    lost = sorted(str(entry) for entry in history.first if entry not in kept)
+    assert not lost, "these left the record: put them into WITHDRAWN, with the reason"
+
+
+def test_the_day_of_a_bound_is_that_of_its_first_commit(history, kept, renamed):
+    day = lambda entry: min(filter(None, (history.day(entry), history.day(renamed.get(entry, entry)))), default=None)
+    wrong = [
+        f"{e}: since {bound.since}, not {day(e)}" for e, bound in kept.items() if day(e) not in (None, bound.since)
+    ]
+    assert not wrong
+
+
+def test_a_bound_that_came_after_a_result_says_so(history, kept, renamed):
+    late = [entry for entry in kept if history.after_result(renamed.get(entry, entry))]
+    silent = [str(entry) for entry in late if not getattr(kept[entry], "after", "withdrawn")]
+    assert not silent, "a result was there when these were committed: say which in `after`"
+
+
+def test_a_spread_that_decides_a_verdict_and_came_after_a_result_says_so(history):
+    silent = []
+    for name in catalog.names():
+        experiment = catalog.load_experiment(name)
+        for one in judged(experiment) if any(claim.spread for claim in experiment.claims) else ():
+            claim, without = one.claim, replace(one.claim, spread=None)
+            if claim.bounded and judge(without, one.runs) != judge(claim, one.runs):
+                [entry] = entries_of(name, claim)
+                if history.after_result(entry, claim.spread) and not claim.after:
+                    silent.append(f"{name}: {claim.text}: {claim.spread}")
+    assert not silent, "a result was there when these ranges of the source were committed: say which in `after`"
+
+
+def test_a_published_number_that_was_replaced_stays_in_the_record(history):
+    same = lambda a, b: abs(a - b) <= 0.02 * abs(b)
+    lost = []
+    for name in catalog.names():
+        experiment = catalog.load_experiment(name)
+        number = lambda bound: (bound.metric, bound.variant, bound.minus, bound.epoch, bound.best)
+        for claim in experiment.claims:
+            shown = [b.published for b in experiment.withdrawn if number(b) == number(claim)]
+            for entry in entries_of(name, claim) if claim.published is not None else ():
+                for old in history.published.get(entry, ()):
+                    if not same(old, claim.published) and not (claim.after and old in shown):
+                        lost.append(f"{name}: {claim.text}: {old}, now {claim.published}")
+    assert not lost, "say in `after` which results were known, and keep the old number in WITHDRAWN"
+
+
+CORRECTED = {  # kinds that became "other protocol" on 2026-11-24 (docs/replication.md)
+    f"{row}: difference to base, millions" for row in ("C: d 256", "C: d 1024", "big")
+}
+
+
+def test_registered_claims_are_those_of_the_frozen_commit(history):
+    """Kind, published number and spread decide a verdict, too; entries have the metric and the bounds."""
+    frozen = read_json(record.REGISTRATION)["commit"]
+    for name, variants in groupby(sorted(record.registered()), key=lambda row: row[0]):
+        source = history.git("show", f"{frozen}:experiments/{name}.py")
+        then = {e: c.fields for c in claims_in(source, name, ROOT / "experiments") for e in entries(name, c.fields.get)}
+        registered = {variant for _, variant in variants}
+        for claim in catalog.load_experiment(name).claims:
+            if not claim.bounded or claim.variant not in registered:
+                continue
+            [entry] = entries_of(name, claim)
+            assert entry in then, "bounds are frozen"
+            spread = then[entry].get("spread")
+            assert claim.spread == (spread and tuple(spread)) and claim.published == then[entry]["published"]
+            assert claim.kind == ("other protocol" if claim.text in CORRECTED else then[entry]["kind"])
+
+
+def test_a_bound_of_any_age_can_be_read():
+    source = (
+        "from attention_jax import runs\nfrom attention_jax.config import Claim, Dates, replace\n"
+        "def variants(): return {name: replace(Dates(), x=1) for name in 'ab'}\n"
+        "CLAIMS = tuple(Claim(n, 'test.loss', None, 'ours', variant=n, at_most=1.0, beaten=0.5) for n in variants())"
+    )
+    [first, second] = claims_in(source, "old")
+    assert list(entries("old", second.fields.get)) == [
+        Entry("old", ("test.loss", "b", (), None, None, False, 0, 0), bounds=(None, 1.0)),
+        Entry("old", ("test.loss", "b", (), None, None, False, 0, 0), bar=0.5),
+    ]

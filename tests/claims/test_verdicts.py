@@ -1,0 +1,268 @@
+"""Verdicts decided by hand: no word says more than the comparison carries."""
+
+from math import hypot
+
+import numpy as np
+import pytest
+
+from attention_jax.claims import intervals
+from attention_jax.claims.intervals import wilson
+from attention_jax.claims.verdicts import caveats, interval, judge, ours, with_caveats
+from attention_jax.config import Claim
+from attention_jax.errors import InputError
+
+COMMITTED = {"environment": {"commit": "0" * 40}}
+
+
+def run(value, variant="", seed=0, metric="test.bleu", history=()):
+    return COMMITTED | {"variant": variant, "seed": seed, "metrics": {metric: value}, "history": list(history)}
+
+
+def claim(kind="aim", **options):
+    """A claim about BLEU with a published 39; a measurement where there is no bound."""
+    bounded = {"at_least", "at_most"} & options.keys()
+    kind = kind if bounded else "measurement"
+    fields = {"text": "a claim", "metric": "test.bleu", "published": 39.0, "source": "a paper, table 1", "kind": kind}
+    return Claim(**fields | ({"differs": "another corpus"} if kind == "other protocol" else {}) | options)
+
+
+@pytest.mark.parametrize("kind", ["exact", "order", "aim"])
+@pytest.mark.parametrize("value, verdict", [(38.0, "holds"), (37.99, "missed"), (50.0, "holds"), (np.nan, "missed")])
+def test_what_has_no_peer_holds_or_is_missed(kind, value, verdict):
+    assert judge(claim(kind, at_least=38.0), [run(value)])[1] == verdict
+
+
+@pytest.mark.parametrize(
+    "value, verdict", [(36.0, "missed"), (38.0, "below"), (39.0, "above"), (45.0, "above"), (np.nan, "missed")]
+)
+def test_another_protocol_is_above_or_below_and_never_reproduced(value, verdict):
+    assert judge(claim("other protocol", at_least=37.0), [run(value)] * 1)[1] == verdict
+    three = [run(value, seed=seed) for seed in range(3)]
+    assert judge(claim("other protocol", at_least=37.0, spread=(38.5, 39.5)), three)[1] == verdict
+
+
+@pytest.mark.parametrize(
+    "value, verdict",
+    [(35.0, "missed"), (36.5, "below"), (37.05, "reproduced"), (40.95, "reproduced"), (41.0, "above")],
+)
+def test_the_same_protocol_is_reproduced_within_5_percent_of_the_published_number(value, verdict):
+    assert judge(claim("same protocol", at_least=36.0), [run(value)])[1] == verdict, "39 +- 1.95"
+
+
+def test_the_spread_of_the_source_counts_where_it_is_wider_than_5_percent():
+    assert judge(claim("same protocol", at_least=30.0, spread=(34.0, 39.5)), [run(34.5)])[1] == "reproduced"
+    assert judge(claim("same protocol", at_least=30.0, spread=(34.0, 39.5)), [run(33.5)])[1] == "below"
+    between = claim("same protocol", at_least=30.0, spread=(31.0, 32.0))
+    assert [judge(between, [run(value)])[1] for value in (31.5, 35.0, 38.0)] == ["reproduced", "below", "reproduced"]
+
+
+@pytest.mark.parametrize(
+    "seeds, verdict",
+    [
+        ((39.6, 39.7, 39.8), "beaten"),
+        ((39.5, 39.7, 39.8), "reproduced"),  # as good as the source's best is not better
+        ((39.6, 39.7), "reproduced"),  # two seeds say nothing about our noise
+    ],
+)
+def test_beaten_is_beyond_the_noise_of_both_sides(seeds, verdict):
+    runs = [run(value, seed=seed) for seed, value in enumerate(seeds)]
+    spread = claim("same protocol", at_least=38.0, spread=(38.5, 39.5))
+    assert judge(spread, runs)[1] == verdict
+    unknown = claim("same protocol", at_least=38.0)
+    assert judge(unknown, runs)[1] == "reproduced", "the noise of the source is not known"
+    losses = [run(-value, seed=seed) for seed, value in enumerate(seeds)]
+    down = claim("same protocol", published=-39.0, at_most=-38.0, spread=(-39.5, -38.5))
+    assert judge(down, losses)[1] == verdict
+
+
+def test_what_other_test_examples_would_have_given_counts_against_beaten():
+    same = claim("same protocol", metric="test.accuracy", published=0.9985, at_least=0.998, spread=(0.9976, 0.9994))
+    runs = [run(0.9996, seed=seed, metric="test.accuracy") for seed in range(3)]
+    assert judge(same, runs)[1] == "beaten"
+    counted = [one | {"facts": {"test_images": 5_000}} for one in runs]
+    assert judge(same, counted)[1] == "reproduced", "2 of 5,000 wrong against 3 is no difference"
+
+
+def test_a_number_without_a_bound_is_measured():
+    assert judge(claim(), [run(3.0)]) == (3.0, "measured")
+
+
+@pytest.mark.parametrize(
+    "fields, words",
+    [
+        ({"kind": "reproduced", "at_least": 1.0}, "reproduced"),
+        ({"kind": "measurement", "at_least": 1.0}, "bounds"),
+        ({"kind": "aim"}, "bounds"),
+        ({"kind": "same protocol", "published": None, "at_least": 1.0}, "published"),
+        ({"kind": "other protocol", "at_least": 1.0}, "differs"),
+        ({"kind": "measurement", "best": True, "epoch": 2}, "more than one of"),
+        ({"kind": "measurement", "also": ("b",), "last": 2}, "more than one of"),
+        ({"kind": "measurement", "metric": "test_2017.bleu", "best": True}, "best epoch of test_2017.bleu"),
+    ],
+)
+def test_a_claim_whose_kind_does_not_fit_is_refused(fields, words):
+    with pytest.raises(InputError, match=words):
+        Claim(**{"text": "x", "metric": "m", "published": 1.0, "source": "s"} | fields)
+
+
+@pytest.mark.parametrize("needed, value", [(1, 1.0), (2, 2.0), (3, 9.0)])
+def test_the_nth_best_seed_is_judged_where_the_claim_counts_seeds(needed, value):
+    runs = [run(x, seed=seed, metric="test.error") for seed, x in enumerate((2.0, 9.0, 1.0))]
+    counted = claim(metric="test.error", at_most=2.5, seeds_needed=needed)
+    assert judge(counted, runs) == (value, "holds" if value <= 2.5 else "missed")
+    assert judge(counted, runs[: needed - 1])[1] == "not run"
+
+
+@pytest.mark.parametrize(
+    ("errors", "value"), [((3.0, np.nan, 0.5, 0.6), 0.6), ((np.nan, 3.0, 0.5), 3.0), ((np.nan, 0.5, np.nan), np.nan)]
+)
+def test_a_seed_that_has_no_number_is_the_worst(errors, value):
+    runs = [run(x, seed=seed, metric="test.error") for seed, x in enumerate(errors)]
+    found, verdict = judge(claim(metric="test.error", at_most=2.5, seeds_needed=2), runs)
+    np.testing.assert_equal(found, value)
+    assert verdict == ("holds" if value <= 2.5 else "missed")
+
+
+def test_the_median_over_seeds_is_judged():
+    runs = [run(10.0, seed=0), run(39.0, seed=1), run(39.2, seed=2)]
+    assert judge(claim(at_least=38.0), runs) == (39.0, "holds")
+
+
+def test_only_the_variant_counts():
+    runs = [run(10.0), run(39.0, variant="feeding")]
+    assert judge(claim(at_least=38.0, variant="feeding"), runs) == (39.0, "holds")
+    assert judge(claim(at_least=38.0), runs) == (10.0, "missed")
+    assert judge(claim(at_least=38.0, variant="none"), runs) == (None, "not run")
+
+
+def test_an_order_is_judged_by_differences_of_the_same_seed():
+    runs = [
+        run(10.0, seed=0),
+        run(30.0, seed=1),
+        run(12.0, "feeding", seed=0),
+        run(31.0, "feeding", seed=1),
+        run(9.0, "feeding", seed=2),
+    ]
+    assert judge(claim(variant="feeding", minus="", at_least=0.0), runs) == (1.5, "holds")
+    assert judge(claim(variant="", minus="feeding", at_least=0.0), runs) == (-1.5, "missed")
+    assert judge(claim(variant="feeding", minus="", at_most=0.0), runs) == (1.5, "missed")
+    assert judge(claim(variant="feeding", minus="none", at_least=0.0), runs) == (None, "not run")
+
+
+def test_epoch_and_best_come_from_the_history():
+    history = [{"epoch": 1, "valid.loss": 3.0, "test.bleu": 1.0, "valid.bleu": 2.0}, {"epoch": 2, "valid.loss": 1.5}]
+    history += [{"epoch": 3, "valid.loss": 2.0, "test.bleu": 9.0, "valid.bleu": 8.0}]
+    runs = [run(2.0, metric="valid.loss", history=history)]
+    assert judge(claim(metric="valid.loss", best=True), runs)[0] == 1.5
+    assert (
+        judge(claim(metric="valid.loss", best=True, at_least=1.0, at_most=2.0), runs)[0] == 1.5
+    )  # a loss, whatever its bounds
+    assert judge(claim(metric="valid.bleu", best=True), runs)[0] == 8.0
+    assert judge(claim(metric="test.bleu", epoch=1), runs)[0] == 1.0
+    assert judge(claim(metric="test.bleu", epoch=2), runs) == (None, "not run")
+    assert judge(claim(metric="valid.loss"), runs)[0] == 2.0
+
+
+def test_a_difference_of_best_epochs_takes_the_best_of_both_whatever_its_bound():
+    curve = lambda *values: {"history": [{"epoch": i, "valid.accuracy": value} for i, value in enumerate(values, 1)]}
+    runs = [run(0.0, **curve(0.1, 0.5)), run(0.0, "wide", **curve(0.1, 0.9, float("nan")))]
+    gain = claim(metric="valid.accuracy", best=True, variant="wide", minus="", at_most=0.01)
+    value, verdict = judge(gain, runs)
+    assert value == pytest.approx(0.4) and verdict == "missed"
+
+
+def test_a_claim_of_several_numbers_is_judged_by_their_mean_within_an_interval_that_is_narrower():
+    first = {"valid.bleu": 30.0, "valid.bleu_low": 27.0, "valid.bleu_high": 33.0}
+    second = {"test.bleu": 36.0, "test.bleu_low": 32.0, "test.bleu_high": 40.0}
+    runs = [run(30.0, metric="valid.bleu") | {"metrics": first | second}]
+    both = claim(metric="valid.bleu", also=("test.bleu",), at_least=32.0)
+    assert judge(both, runs) == (33.0, "holds")
+    assert interval(both, runs) == (30.5, 35.5, "bootstrap"), "5 = hypot(3, 4) of the sum"
+    assert judge(claim(metric="valid.bleu", also=("test_2017.bleu",)), runs) == (None, "not run")
+    assert interval(claim(metric="valid.bleu", also=("valid.bleu_low",)), runs) is None, "one has no interval"
+
+
+def trained(value, seed=0, metric="test.bleu", **metrics):
+    found = run(value, seed=seed, metric=metric) | {"steps": 5, "facts": {"test_images": 10_000}}
+    return found | {"metrics": found["metrics"] | metrics}
+
+
+def test_an_interval_stays_on_the_scale_of_its_metric():
+    run = {"metrics": {"valid.bleu": 99.0, "valid.bleu_low": 97.0, "valid.bleu_high": 100.1}}
+    assert intervals.sampling("valid.bleu", 99.0, run)[:2] == (97.0, 100.0)
+    around = intervals.Interval(-0.2, 1.3, "3 seeds")
+    assert intervals.clipped(around, "test.exact_match", 0.9)[:2] == (0.0, 1.0)
+    assert intervals.clipped(around, "test.loss", 0.9) == around
+    assert intervals.clipped(around, "my.accuracy", 55.0) == around, "in percent"
+
+
+BOOTSTRAP = {"test.bleu_low": 37.5, "test.bleu_high": 40.0}
+
+
+@pytest.mark.parametrize(
+    "at_least, words",
+    [
+        (39.0, "missed (one seed, within noise)"),
+        (41.0, "missed (one seed)"),
+        (38.0, "holds (one seed, within noise)"),
+        (37.0, "holds (one seed)"),
+    ],
+)
+def test_caveats_stand_beside_a_verdict_and_do_not_change_it(at_least, words):
+    bound, runs = claim(at_least=at_least), [trained(38.7, **BOOTSTRAP)]
+    assert with_caveats(bound, runs) == words and judge(bound, runs)[1] == words.partition(" ")[0]
+    assert ours(bound, runs) == "38.7 (37.5-40, bootstrap)"
+    assert with_caveats(claim(), runs) == "measured"
+
+
+def test_a_computation_has_no_seeds_to_speak_of_and_several_seeds_may_disagree():
+    assert with_caveats(claim(at_least=38.0), [run(39.0)]) == "holds" and ours(claim(), [run(39.0)]) == "39"
+    seeds = [trained(37.0), trained(39.0, 1), trained(40.0, 2)]
+    assert with_caveats(claim(at_least=38.0), seeds) == "holds (seeds disagree)"
+    assert with_caveats(claim(at_least=39.5), seeds) == "missed (seeds disagree)"
+    inside = [trained(value, seed) for seed, value in enumerate((0.0, 5.0, 10.0, 11.0))]
+    assert with_caveats(claim(at_least=4.0, at_most=6.0), inside) == "missed (seeds disagree)", "seed 1 meets it"
+    apart = [trained(value, seed) for seed, value in enumerate((1.0, 9.0))]
+    assert with_caveats(claim(at_least=4.0, at_most=6.0), apart) == "holds (seeds disagree)", "no seed meets it"
+    assert with_caveats(claim(at_least=37.0), seeds) == "holds" and ours(claim(), seeds) == "39 (37-40, 3 seeds)"
+    assert with_caveats(claim(at_least=38.0, seeds_needed=2), seeds) == "holds", "how many have to is in the claim"
+
+
+def test_a_bound_after_a_result_and_a_run_without_its_commit_are_caveats():
+    assert caveats(claim(at_least=1.0, after="the runs of 2026-11-20"), [run(39.0)]) == ["bound set after a result"]
+    assert caveats(claim(at_least=1.0), [run(39.0), run(38.0, seed=1) | {"environment": {"commit": None}}]) == [
+        "no commit"
+    ]
+    other = trained(38.0) | {"variant": "other", "environment": {}}
+    assert caveats(claim(at_least=1.0), [run(39.0), other]) == [], "its runs are not judged here"
+    study = run(39.0, history=[{"epoch": 1, "valid.loss": 1.0}])
+    assert caveats(claim(at_least=1.0), [study]) == ["one seed"], "a study that trains has a history"
+    diverged = run(0.0) | {"diverged": "the loss is nan"}
+    assert with_caveats(claim(at_least=1.0), [diverged]) == "missed (one seed)"
+
+
+def test_a_share_of_counted_examples_has_an_interval_and_so_has_a_difference_of_two():
+    accuracy = claim(metric="test.accuracy", at_least=0.92)
+    runs = [trained(0.9196, metric="test.accuracy")]
+    assert ours(accuracy, runs) == "0.9196 (0.9141-0.9248, 10,000 examples)"
+    assert with_caveats(accuracy, runs) == "missed (one seed, within noise)"
+    narrow = claim(metric="test.accuracy", at_least=0.92, at_most=0.921)
+    assert with_caveats(narrow, runs) == "missed (one seed, within noise)", "the interval has both bounds in it"
+    assert with_caveats(claim(metric="test.accuracy", at_least=0.93), runs) == "missed (one seed)"
+    runs.append(trained(0.9196, metric="test.accuracy") | {"variant": "other"})
+    low, high = wilson(0.9196, 10_000)
+    half = hypot(0.9196 - low, high - 0.9196)
+    assert interval(claim(metric="test.accuracy", variant="other", minus=""), runs)[:2] == pytest.approx((-half, half))
+    loss = trained(0.5, metric="test.loss")
+    assert ours(claim(metric="test.loss"), [loss]) == "0.5", "a loss is no share"
+
+
+def test_a_loss_between_two_bounds_is_better_the_lower_it_is():
+    """Two bounds do not say which way is better, so the name of the metric does."""
+    loss = claim("same protocol", metric="test.loss", published=1.0, at_least=0.5, at_most=1.2, spread=(0.97, 1.03))
+    runs = [run(value, seed=seed, metric="test.loss") for seed, value in enumerate((0.8, 0.7, 0.9))]
+    assert judge(loss, runs) == (0.8, "beaten")
+    first = claim(metric="test.loss", at_least=0.5, at_most=1.2, seeds_needed=1)
+    assert judge(first, runs) == (0.7, "holds")
+    noisy = [one | {"metrics": one["metrics"] | {"test.loss_low": 0.6, "test.loss_high": 0.98}} for one in runs]
+    assert judge(loss, noisy) == (0.8, "below"), "with other test examples the loss might be the source's"

@@ -1,0 +1,100 @@
+"""A packed run answers from one file, today and in later versions, and a damaged or foreign file is refused."""
+
+import io
+import json
+import zipfile
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from test_launch import launch_here, refused
+
+from attention_jax import config as configs, load_run, train_run
+from attention_jax.errors import InputError
+from attention_jax.runs import pack, saved
+
+OLD = Path(__file__).parents[1] / "runs" / "date_luong.zip"
+"""A run of 2026-11-23: it must load for ever. Never write it again."""
+SAID = json.loads((OLD.parent / "date_luong.json").read_text(encoding="utf-8"))
+"""What it predicted on that day."""
+
+
+def tiny() -> configs.Config:
+    """A translator of dates, as in the kept run."""
+    model = configs.LuongSeq2seqConfig(hidden_size=8, embed_size=4)
+    train = configs.Train(max_steps=2, steps_per_call=2, total_epochs=1, best_metric="train.loss")
+    return configs.Config(
+        "dates", configs.Dates(examples=300), model, train=train, decode=configs.Decode(max_length=11)
+    )
+
+
+def test_a_run_of_the_first_format_still_answers():
+    run = load_run(OLD)
+    assert run.predict(list(SAID["predictions"])) == list(SAID["predictions"].values())
+    total = sum(float(np.abs(x).sum()) for x in jax.tree.leaves(run.params))
+    assert total == pytest.approx(SAID["sum of |parameters|"], rel=1e-6) and run.config.name == "dates"
+
+
+@pytest.mark.slow
+def test_a_packed_run_gives_the_numbers_of_its_directory(tmp_path):
+    texts = ["May 1, 1999", "TUESDAY, SEPTEMBER 25, 1984"]
+    run = train_run(tiny(), tmp_path / "run", quiet=True)
+    maps = run.attention(texts)[0].predictions[0].attentions[0].weights
+    with pytest.raises(InputError, match="--out must be a file that does not exist"):
+        pack.write(tmp_path / "run", run.params, tmp_path / "run" / "config.json")
+    done = launch_here("pack", tmp_path / "run")
+    assert done.returncode == 0 and f"{tmp_path / 'run.zip'}: " in done.stdout, done.stderr
+    (tmp_path / "run").rename(tmp_path / "gone")
+    again = load_run(tmp_path / "run.zip")
+    assert again.predict(texts) == run.predict(texts) and again.result == run.result
+    np.testing.assert_array_equal(again.attention(texts)[0].predictions[0].attentions[0].weights, maps)
+    for ours, theirs in zip(jax.tree.leaves(run.params), jax.tree.leaves(again.params), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    weights, same = (saved.weights_of(tmp_path / name) for name in ("gone", "run.zip"))
+    assert weights.options == same.options and weights.arrays.keys() == same.arrays.keys()
+    assert launch_here("export", tmp_path / "run.zip").returncode == 0
+    assert (tmp_path / "run" / "export" / "own" / "model.safetensors").exists()
+
+
+def zipped(place: Path, **files: bytes) -> Path:
+    with zipfile.ZipFile(place, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name.replace("__", "."), content)
+    return place
+
+
+def test_what_is_no_packed_run_is_refused_in_one_line(tmp_path):
+    (tmp_path / "text.zip").write_text("no zip")
+    zipped(tmp_path / "foreign.zip", config__json=b"{}", evil__py=b"")
+    zipped(tmp_path / "empty.zip")
+    whole = OLD.read_bytes()
+    (tmp_path / "cut.zip").write_bytes(whole[: len(whole) // 2])
+    for name in ("text", "foreign", "empty", "cut"):
+        assert "is not a packed run" in refused("predict", tmp_path / f"{name}.zip", "May 1, 1999")
+    assert not (tmp_path / "evil.py").exists()
+    content = {}
+    with zipfile.ZipFile(OLD) as archive:
+        content = {name: archive.read(name) for name in archive.namelist()}
+    for name, bad, said in (
+        ("weights.safetensors", b"\0" * 20, "weights.safetensors"),
+        ("config.json", b'{"format": 99}', "has format 99, this version reads 1"),
+    ):
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w") as archive:
+            for key, value in (content | {name: bad}).items():
+                archive.writestr(key, value)
+        (tmp_path / "bad.zip").write_bytes(buffer.getvalue())
+        assert said in refused("predict", tmp_path / "bad.zip", "May 1, 1999")
+
+
+def test_a_run_that_has_not_ended_cannot_be_packed(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text(json.dumps(configs.to_json(tiny())))
+    assert "has not ended" in refused("pack", tmp_path / "run") and not (tmp_path / "run.zip").exists()
+    assert "--out needs a file that ends in .zip" in refused("pack", tmp_path / "run", "--out", tmp_path / "x")
+
+
+@pytest.mark.parametrize("command", ["plot", "watch", "pack", "train date_luong --resume --out"])
+def test_a_command_that_needs_the_log_of_a_run_says_so(command):
+    assert f"{command.split()[0]} needs the directory of a run" in refused(*command.split(), OLD)

@@ -1,0 +1,162 @@
+"""A run answers from its directory alone: after its data are gone, before it has ended, and refuses damaged files."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from tiny import MODELS, builder
+
+from attention_jax import config as configs, load_run, tasks, train_run
+from attention_jax.data import stored
+from attention_jax.data.pairs import Tokenizer
+from attention_jax.errors import InputError
+from attention_jax.runs import pack, saved
+from attention_jax.views import view_of
+from attention_jax.weights import exchange
+
+ROOT = Path(__file__).resolve().parents[2]
+FAMILIES = {model.task.rpartition(":")[2]: model for model in reversed(MODELS)}
+TEXTS = {
+    "Seq2seqTask": ["a b", "c d 3"],
+    "LanguageTask": ["abc a"],
+    "TextTask": ["a good meal"],
+    "PointingTask": ["0.1,0.1 0.9,0.9 0.9,0.1 0.1,0.9"],
+    "NodeTask": ["3"],
+    "MemoryTask": ["10110010 01101100"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAMILIES)
+def test_what_a_run_keeps_is_enough_to_answer(name, tmp_path):
+    task = builder(tmp_path)(FAMILIES[name])
+    saved.store_preprocessing(tmp_path, task)
+    again = tasks.build(task.config, saved.read_preprocessing(tmp_path))
+    params = jax.jit(task.init)(jax.random.PRNGKey(0))
+    views = view_of(task), view_of(again)
+    if name in TEXTS:
+        ours, theirs = (view.predict(params, TEXTS[name]) for view in views)
+        assert ours == theirs and len(ours) == len(TEXTS[name])
+    for one, other in zip(*(view.attention_maps(params, []) for view in views), strict=True):
+        assert one.title == other.title
+        for answer, same in zip(one.predictions, other.predictions, strict=True):
+            assert answer.text == same.text
+            for attention, equal in zip(answer.attentions, same.attentions, strict=True):
+                np.testing.assert_array_equal(attention.weights, equal.weights)
+    assert (tmp_path / "preprocessing.json").stat().st_size < 50_000
+
+
+def pairs(place, words: str) -> configs.Config:
+    """A small translator of words, on pairs that are written to `place`."""
+    lines = [f"{' '.join(words[i % 5 : i % 5 + 3])}\t{' '.join(words[i % 3 : i % 3 + 2])}\n" for i in range(40)]
+    place.write_text("".join(lines))
+    model = configs.LuongSeq2seqConfig(hidden_size=8, embed_size=4)
+    train = configs.Train(batch_size=8, total_epochs=2, best_metric="valid.loss")
+    data = configs.Corpus(tsv_file=str(place), held_out_fraction=0.2)
+    return configs.Config("pairs", data, model, train=train, decode=configs.Decode(max_length=5))
+
+
+@pytest.mark.slow
+def test_a_run_answers_elsewhere_after_its_data_are_gone_and_asks_for_them_to_evaluate(tmp_path, capsys):
+    config = pairs(tmp_path / "pairs.tsv", "abcdefgh")
+    before = train_run(config, tmp_path / "run", quiet=True).predict(["a b c", "c d e"])
+    shutil.move(tmp_path / "run", tmp_path / "elsewhere")
+    (tmp_path / "pairs.tsv").rename(tmp_path / "gone.tsv")
+    tasks.load_once.cache_clear()
+    run = load_run(tmp_path / "elsewhere")
+    assert run.predict(["a b c", "c d e"]) == before and len(run.attention(["a b c"])) == 1
+    with pytest.raises(InputError, match="pairs.tsv"):
+        load_run(tmp_path / "elsewhere").task
+    pairs(tmp_path / "pairs.tsv", "stuvwxyzabc")
+    with pytest.raises(InputError, match="have changed") as refused:
+        load_run(tmp_path / "elsewhere").task
+    assert len(str(refused.value)) < 400 and "\n" not in str(refused.value)
+    assert run.predict(["a b c", "c d e"]) == before
+    shutil.rmtree(tmp_path / "elsewhere" / "final")  # as if it had been interrupted before its end
+    interrupted = load_run(tmp_path / "elsewhere")
+    assert interrupted.predict(["a b c"]) is not None
+    capsys.readouterr()
+    weights = saved.weights_of(tmp_path / "elsewhere")
+    assert "has not ended; the parameters are those of its best epoch, step" in capsys.readouterr().err
+    flat = exchange.flat(interrupted.params)
+    assert weights.arrays.keys() == flat.keys()
+    for name, array in flat.items():
+        np.testing.assert_array_equal(weights.arrays[name], array)
+    answer = interrupted.predict(["a b c"])
+    pack.write(tmp_path / "elsewhere", interrupted.params, tmp_path / "run.zip")
+    assert load_run(tmp_path / "run.zip").predict(["a b c"]) == answer
+
+
+@pytest.mark.slow
+def test_a_run_of_an_earlier_version_answers_from_its_data_with_one_note(tmp_path, capsys):
+    run = train_run(pairs(tmp_path / "pairs.tsv", "abcdefgh"), tmp_path / "run", quiet=True)
+    before = run.predict(["a b c", "c d e"])
+    for kept in (tmp_path / "run").glob("preprocessing.*"):
+        kept.unlink()
+    capsys.readouterr()
+    old = load_run(tmp_path / "run")
+    assert old.predict(["a b c", "c d e"]) == before and len(old.attention(["a b c"])) == 1
+    (note,) = capsys.readouterr().err.splitlines()
+    assert note == f"note: {tmp_path / 'run'} keeps no preprocessing; its training data were loaded"
+    with pytest.raises(InputError, match=r"preprocessing\.json"):
+        pack.write(tmp_path / "run", old.params, tmp_path / "run.zip")
+
+
+def test_a_damaged_or_later_file_is_one_line(tmp_path):
+    (tmp_path / "preprocessing.json").write_text(json.dumps({"format": 99, "data": None}))
+    with pytest.raises(InputError, match="format 99"):
+        saved.read_preprocessing(tmp_path)
+    np.savez(tmp_path / "preprocessing.npz", array0=np.zeros(1))
+    for damaged in ({"type": "os.system", "fields": {}}, {"tokenizer": ["exec", "x"]}, {"array": "array7"}, {"x": 1}):
+        (tmp_path / "preprocessing.json").write_text(json.dumps({"format": 1, "data": damaged}))
+        with pytest.raises(InputError):
+            saved.read_preprocessing(tmp_path)
+
+
+def test_a_tokenizer_of_ones_own_is_not_stored():
+    with pytest.raises(stored.NotStored):
+        stored.encode(Tokenizer(str.split, " ".join), {})
+
+
+def test_a_run_loads_without_the_packages_of_other_data(monkeypatch):
+    """What its own data need is imported, and named if it is missing."""
+    monkeypatch.setattr("attention_jax.errors.installed", lambda package: False)
+    monkeypatch.setattr("attention_jax.runs.saved.load_task", lambda directory, config: "the task")
+    assert load_run(ROOT / "tests" / "runs" / "date_luong.zip").task == "the task"
+
+    def missing(directory, config):
+        raise ModuleNotFoundError(name="sentencepiece")
+
+    monkeypatch.setattr("attention_jax.runs.saved.load_task", missing)
+    with pytest.raises(InputError, match="this needs sentencepiece, which is not installed: pip install"):
+        load_run(ROOT / "tests" / "runs" / "date_luong.zip").task
+
+
+WITHOUT = """
+import sys
+from importlib.abc import MetaPathFinder
+class Missing(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("tensorflow_datasets", "array_record", "babel", "sklearn", "importlib_resources"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Missing())
+from attention_jax import load_run
+run = load_run(sys.argv[1])
+print(sorted(run.task.evaluate(run.params, True).metrics))
+"""
+
+
+@pytest.mark.slow
+def test_a_run_on_a_file_of_pairs_is_evaluated_without_tfds(tmp_path):
+    run = train_run(pairs(tmp_path / "pairs.tsv", "abcdefgh"), tmp_path / "run", quiet=True)
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT, str(tmp_path / "run")], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    evaluated = run.task.evaluate(run.params, True).metrics
+    assert done.stdout.strip() == str(sorted(evaluated))
