@@ -9,18 +9,21 @@ import jax
 import jax.numpy as jnp
 
 import attention_jax
-from attention_jax import Gaussian, attend, causal, load_experiment, nadaraya_watson, train_run
+from attention_jax import attend, causal, load_experiment, nadaraya_watson, scores, train_run
 from attention_jax.errors import InputError
 
 assert not (Path(attention_jax.__file__).parents[1] / "experiments").exists(), "this is a checkout"
 
 query, key, value = (jax.random.normal(jax.random.PRNGKey(i), (6, 4)) for i in range(3))
-plain = attend(query, key, value, score=Gaussian(), mask=causal(), implementation="plain")
-fused = attend(query, key, value, score=Gaussian(), mask=causal(), implementation="fused")
+plain = attend(query, key, value, score=scores.Gaussian(), mask=causal(), implementation="plain")
+fused = attend(query, key, value, score=scores.Gaussian(), mask=causal(), implementation="fused")
 assert plain.shape == (6, 4) and jnp.abs(plain - fused).max() < 1e-5
 assert jnp.abs(plain[0] - value[0]).max() < 1e-6, "the first query may look at the first key only"
 assert (
-    jnp.abs(nadaraya_watson(query, key, value, Gaussian()) - attend(query, key, value, score=Gaussian())).max() < 1e-5
+    jnp.abs(
+        nadaraya_watson(query, key, value, scores.Gaussian()) - attend(query, key, value, score=scores.Gaussian())
+    ).max()
+    < 1e-5
 )
 
 

@@ -148,13 +148,13 @@ def covariance_gradient(rng) -> float:
     """d attend / d query for dot products against the covariance of values and keys under the weights."""
     import jax
 
-    from attention_jax import Dot, attend, attention_weights
+    from attention_jax import attend, attention_weights, scores
 
     query_rng, key_rng, value_rng = jax.random.split(rng, 3)
     query, key = jax.random.normal(query_rng, (1, 16)), jax.random.normal(key_rng, (64, 16))
     value = jax.random.normal(value_rng, (64, 8))
-    found = jax.jacobian(lambda q: attend(q[None], key, value, score=Dot())[0])(query[0])
-    weights = np.asarray(attention_weights(query, key, score=Dot())[0], np.float64)
+    found = jax.jacobian(lambda q: attend(q[None], key, value, score=scores.Dot())[0])(query[0])
+    weights = np.asarray(attention_weights(query, key, score=scores.Dot())[0], np.float64)
     values, keys = np.asarray(value, np.float64), np.asarray(key, np.float64)
     return off(found, (weights[:, None] * (values - weights @ values)).T @ (keys - weights @ keys))
 
@@ -182,7 +182,7 @@ def energy(rng, beta: float) -> tuple[float, float]:
     import jax
     import jax.numpy as jnp
 
-    from attention_jax import Dot, attend
+    from attention_jax import attend, scores
 
     query_rng, key_rng = jax.random.split(rng)
     query, key = jax.random.normal(query_rng, (256, 16)), jax.random.normal(key_rng, (32, 16))
@@ -190,7 +190,7 @@ def energy(rng, beta: float) -> tuple[float, float]:
     def of(q):
         return 0.5 * q @ q - jax.nn.logsumexp(beta * (key @ q)) / beta
 
-    step = attend(beta * query, key, key, score=Dot())
+    step = attend(beta * query, key, key, score=scores.Dot())
     gradient = np.asarray(jax.vmap(jax.grad(of))(query), np.float64)
     change = jax.vmap(of)(step) - jax.vmap(of)(query)
     return off(query - step, gradient), float(jnp.max(change))
@@ -201,14 +201,15 @@ def kernel_of_unit_keys(rng) -> float:
     import jax
     import jax.numpy as jnp
 
-    from attention_jax import Dot, Gaussian, attend
+    from attention_jax import attend, scores
 
     query_rng, key_rng, value_rng = jax.random.split(rng, 3)
     query, key = jax.random.normal(query_rng, (64, 8)), jax.random.normal(key_rng, (128, 8))
     key = 3.0 * key / jnp.linalg.norm(key, axis=-1, keepdims=True)
     value = jax.random.normal(value_rng, (128, 4))
     return off(
-        attend(query, key, value, score=Dot()), np.asarray(attend(query, key, value, score=Gaussian()), np.float64)
+        attend(query, key, value, score=scores.Dot()),
+        np.asarray(attend(query, key, value, score=scores.Gaussian()), np.float64),
     )
 
 
@@ -232,7 +233,7 @@ def shift_by_fourier(rng) -> float:
 def study(config: Config, directory: Path) -> dict:
     import jax
 
-    from attention_jax import Dot, ScaledDot
+    from attention_jax import scores
 
     rngs = iter(jax.random.split(jax.random.key(config.train.seed), 16))
     draws = config.data.samples
@@ -244,11 +245,11 @@ def study(config: Config, directory: Path) -> dict:
         "positions.rotation_error": max(rotation_of_positions(128, offset) for offset in (1, 7, 100)),
         "positions.distance_error": distance_of_positions(128),
         "rotary.distance_error": rotary_distance(next(rngs), 64),
-        "variance.dot_64_over_d": variance(next(rngs), 64, draws, Dot()) / 64,
-        "variance.dot_256_over_d": variance(next(rngs), 256, draws // 4, Dot()) / 256,
-        "variance.scaled_64": variance(next(rngs), 64, draws, ScaledDot()),
-        "participation.scaled_64": participation(next(rngs), 64, ScaledDot()),
-        "participation.dot_64_over_scaled": participation(next(rngs), 64, Dot()) / np.exp(1.0),
+        "variance.dot_64_over_d": variance(next(rngs), 64, draws, scores.Dot()) / 64,
+        "variance.dot_256_over_d": variance(next(rngs), 256, draws // 4, scores.Dot()) / 256,
+        "variance.scaled_64": variance(next(rngs), 64, draws, scores.ScaledDot()),
+        "participation.scaled_64": participation(next(rngs), 64, scores.ScaledDot()),
+        "participation.dot_64_over_scaled": participation(next(rngs), 64, scores.Dot()) / np.exp(1.0),
         "gradient.covariance_error": covariance_gradient(next(rngs)),
         "softmax.jacobian_norm": jacobian_random,
         "softmax.jacobian_norm_two_equal": jacobian_equal,

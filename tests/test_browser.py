@@ -13,8 +13,9 @@ import pytest
 import scipy
 from tiny import builder
 
-from attention_jax import Gaussian, attention_weights, config as configs, dense
+from attention_jax import attention_weights, config as configs, dense
 from attention_jax.ops.normalizers import Sigmoid, Softmax, Sparsemax, StudentKernel
+from attention_jax.ops.scores import Gaussian
 from attention_jax.report.attention_data import Attention, AttentionRecord, Axis, Prediction
 from attention_jax.report.attention_page import page
 from attention_jax.views import run_figures, view_of

@@ -20,11 +20,14 @@ PACKAGES = {
     "ops": ({"jax"}, set()),
     "data": (
         {"tensorflow_datasets", "babel", "sentencepiece", "spacy", "PIL", "sklearn"},
-        {"config", "provenance", "ops.images.boxes"},
+        {"config", "provenance", "ops.images.boxes", "cli.signals"},
     ),
     "models": ({"jax", "flax"}, {"ops", "config"}),
     "decode": ({"jax"}, {"ops"}),
-    "train": ({"jax", "optax", "orbax", "rich", "tensorboardX", "wandb", "mlflow"}, {"config", "ops", "provenance"}),
+    "train": (
+        {"jax", "optax", "orbax", "rich", "tensorboardX", "wandb", "mlflow"},
+        {"config", "ops", "provenance", "cli.signals"},
+    ),
     "report": ({"matplotlib", "sacrebleu", "rich", "scipy"}, {"config"}),
     "tasks": ({"jax", "flax"}, {"ops", "config", "data", "decode", "train", "report"}),
     "views": ({"jax", "flax"}, {"ops", "config", "data", "decode", "train", "report", "tasks", "weights"}),
@@ -50,7 +53,7 @@ PACKAGES = {
 }
 
 
-EVERYWHERE = {"config", "files", "printing", "errors"}
+EVERYWHERE = {"config", "files", "printing", "errors", "lazily"}
 
 
 def imported(path: Path) -> set[str]:

@@ -1,6 +1,7 @@
 """The public API: exported names, required packages, and the errors where one is missing."""
 
 import ast
+import importlib
 import importlib.metadata
 import re
 import subprocess
@@ -43,19 +44,29 @@ def test_importing_the_package_imports_nothing_heavy():
     assert not set(done.stdout.split()) & CORE and not set(done.stdout.split()) & set(errors.EXTRAS), done.stderr
 
 
-def test_every_public_name_is_defined_where_the_table_says():
-    for name, module in attention_jax._HOME.items():
+SPACES = ("biases", "masks", "models", "normalizers", "pooling", "scores")
+
+
+def test_the_namespaces_and_the_names_outside_of_them():
+    assert 25 <= len(attention_jax.__all__) <= 35 and {*SPACES} < {*attention_jax.__all__} < {*dir(attention_jax)}
+    for name in {*attention_jax.__all__} - {*SPACES, "config"}:
         thing = getattr(attention_jax, name)
-        assert thing.__module__ == f"attention_jax.{module}" and thing.__name__ == name
-        assert thing.__doc__, f"{name} has no docstring"
-        assert name in dir(attention_jax)
+        home = attention_jax.HOMES.get(name, "attention_jax.errors")
+        assert (thing.__module__, thing.__name__) == (home, name) and thing.__doc__, name
+    for space in SPACES:
+        module = getattr(attention_jax, space)
+        package = "attention_jax" if space == "models" else "attention_jax.ops"
+        assert module is importlib.import_module(f"{package}.{space}")
+        things = [getattr(module, name) for name in module.__all__]
+        assert all(thing.__doc__ and thing.__module__.startswith(module.__name__[:-1]) for thing in things), space
+        local = {name for name, thing in vars(module).items() if getattr(thing, "__module__", "") == module.__name__}
+        assert space == "models" or {*module.__all__} >= {name for name in local if name in attention_jax.__all__}
 
 
-def test_editors_see_the_names_that_there_are():
-    tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
-    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
-    seen = {node.module.removeprefix("attention_jax."): tuple(a.name for a in node.names) for node in block.body}
-    assert seen == {module: tuple(sorted(names)) for module, names in attention_jax.PUBLIC.items()}
+def test_a_star_import_brings_the_public_names():
+    found = {}
+    exec("from attention_jax import *\nfrom attention_jax.models import *", found)
+    assert {*attention_jax.__all__, *attention_jax.models.__all__} <= {*found}
 
 
 def test_a_name_that_does_not_exist_is_an_attribute_error():
@@ -67,10 +78,11 @@ def test_a_name_that_does_not_exist_is_an_attribute_error():
 
 MECHANISMS = """
 import jax, jax.numpy as jnp, flax.linen as nn
-from attention_jax import MultiHeadAttention, Transformer, ViT, NTM, LanguageModel, Additive, ALiBi
-from attention_jax import Gaussian, attend, attention_weights, beam_search, causal, greedy, nadaraya_watson, window
-x = jnp.ones((4, 2))
-print(attend(x, x, x, score=Gaussian(), mask=causal() & window(2)).shape, nadaraya_watson(x, x, x, Gaussian()).shape)
+from attention_jax import attend, attention_weights, beam_search, causal, greedy, nadaraya_watson, window
+from attention_jax import biases, models, scores
+x, gaussian = jnp.ones((4, 2)), scores.Gaussian()
+print(attend(x, x, x, score=gaussian, mask=causal() & window(2)).shape, nadaraya_watson(x, x, x, gaussian).shape)
+print(models.MultiHeadAttention, models.Transformer, models.ViT, models.NTM, models.LanguageModel, biases.ALiBi)
 import sys
 print(*sorted({name.partition('.')[0] for name in sys.modules}))
 """
@@ -250,5 +262,5 @@ def test_kernel_regression_is_the_formula():
     query, x, y = np.array([[0.3]]), np.array([[0.0], [1.0], [2.0]]), np.array([[1.0], [3.0], [2.0]])
     weight = np.exp(-((query - x.T) ** 2) / 2)
     arrays = (jnp.asarray(a, jnp.float32) for a in (query, x, y))
-    answer = attention_jax.nadaraya_watson(*arrays, attention_jax.Gaussian(1.0))
+    answer = attention_jax.nadaraya_watson(*arrays, attention_jax.scores.Gaussian(1.0))
     np.testing.assert_allclose(answer, weight @ y / weight.sum(), rtol=1e-5)

@@ -49,9 +49,12 @@ def test_every_page_is_in_the_table_of_contents_once(pages):
 
 def test_every_public_name_is_in_the_reference_with_its_signature(pages):
     entries = "\n".join(text for name, text in pages.items() if name.startswith("api_"))
-    documented = re.findall(r"\{py:\w+\} attention_jax\.(\w+)\(", entries)
-    errors = {name for name, value in vars(attention_jax).items() if inspect.isclass(value)} - {*attention_jax._HOME}
-    assert {*attention_jax._HOME} | errors <= {*documented} and len(documented) == len({*documented})
+    documented = re.findall(r"\{py:\w+\} attention_jax\.([\w.]+)\(", entries)
+    spaces = {name: getattr(attention_jax, name) for name in attention_jax.__all__}
+    spaces = {name: thing for name, thing in spaces.items() if inspect.ismodule(thing) and name != "config"}
+    top = {*attention_jax.__all__} - {*spaces, "config"}
+    below = {f"{space}.{name}" for space, module in spaces.items() for name in {*module.__all__} - top}
+    assert top | below <= {*documented} and len(documented) == len({*documented})
     assert not re.search(r"0x[0-9a-f]{6}|_Sentinel|jaxlib", entries)
 
 

@@ -15,6 +15,8 @@ from attention_jax.ops.positions import as_positions, rotary
 from attention_jax.ops.precision import accumulator, promoted
 from attention_jax.ops.trees import pytree
 
+__all__ = ["ALiBi", "Bias", "Location", "ShawBias", "T5Bias", "TransformerXLBias"]
+
 
 def _relative(query_positions: Int[Array, " Q"], key_positions: Int[Array, " K"]) -> Int[Array, "Q K"]:
     return as_positions(key_positions)[None, :] - as_positions(query_positions)[:, None]

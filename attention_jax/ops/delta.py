@@ -28,6 +28,8 @@ from attention_jax.ops import retention
 from attention_jax.ops.meshes import scan
 from attention_jax.ops.retention import CHUNK, Length, decays, first_state, over_chunks, padded
 
+__all__ = ["chunked_delta", "recurrent_delta"]
+
 
 def recurrent_delta(
     query: Float[Array, "T D"],

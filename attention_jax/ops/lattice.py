@@ -22,6 +22,8 @@ from jaxtyping import Array, Float, Int
 from attention_jax.ops.meshes import scan, vary_like
 from attention_jax.ops.normalizers import log_sum_exp
 
+__all__ = ["expected_monotonic", "hard_attention", "hidden_markov", "monotonic_transitions"]
+
 Length = Int[Array, ""] | int | None
 
 

@@ -24,6 +24,8 @@ from attention_jax.errors import InputError
 from attention_jax.ops.positions import as_positions, plus
 from attention_jax.ops.trees import as_tree, pytree, with_arrays
 
+__all__ = ["Mask", "causal", "dense", "lengths", "segments", "sliding_window", "window"]
+
 Interval = tuple[Array | int, Array | int]
 """Key positions k with first <= k < stop."""
 

@@ -30,6 +30,26 @@ from attention_jax.ops.normalizer_kinds import (
 )
 from attention_jax.ops.trees import as_tree, check_option, is_leaf, option_number, pytree, whole_number, with_arrays
 
+__all__ = [
+    "Budget",
+    "CompactKernel",
+    "Entmax",
+    "Normalizer",
+    "Normmax",
+    "Ordered",
+    "Pointwise",
+    "Ratio",
+    "ReluPower",
+    "Sigmoid",
+    "Signed",
+    "Softmax",
+    "Sparsemax",
+    "StickBreaking",
+    "StudentKernel",
+    "Threshold",
+    "TopK",
+]
+
 
 @pytree
 @dataclass(frozen=True)

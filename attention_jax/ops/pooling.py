@@ -21,6 +21,8 @@ from attention_jax.errors import InputError
 from attention_jax.ops.precision import accumulator
 from attention_jax.ops.trees import pytree
 
+__all__ = ["LocalLinear", "LogMixture", "Mean", "Moments", "Pool"]
+
 
 class Pool:
     """Base class of poolings; without overrides the weighted sum of the values.

@@ -26,6 +26,8 @@ from jaxtyping import Array, Float, Int
 from attention_jax.ops.meshes import scan
 from attention_jax.ops.precision import accumulator
 
+__all__ = ["chunked_retention", "quadratic_retention", "recurrent_retention", "retnet_decays"]
+
 CHUNK = 64
 """Positions that `chunked_retention` computes together by default."""
 

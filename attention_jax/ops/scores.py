@@ -44,6 +44,24 @@ from attention_jax.ops.blockwise.linear_call import Pair, linear
 from attention_jax.ops.precision import accumulator, matmul_transposed, promoted
 from attention_jax.ops.trees import check_option, pytree
 
+__all__ = [
+    "Additive",
+    "Bilinear",
+    "Boxcar",
+    "Concat",
+    "Constant",
+    "Cosine",
+    "Dot",
+    "Gaussian",
+    "LeakySum",
+    "NegativeSquaredDistance",
+    "QKNorm",
+    "ScaledDot",
+    "Score",
+    "SoftCap",
+    "Triangular",
+]
+
 
 def _product(query: Float[Array, "Q D"], key: Float[Array, "K D"]) -> Float[Array, "Q K"]:
     if query.shape[-1] != key.shape[-1]:

@@ -7,6 +7,7 @@ look as they were written, `Float[Array, "Q D"]`, and no default shows an addres
 
 import ast
 import dataclasses
+import importlib
 import inspect
 import re
 import textwrap
@@ -25,7 +26,7 @@ GROUPS = {
         ("ops.attention", "ops.heads", "ops.blockwise.ring", "ops.kernel_regression"),
     ),
     "scores": ("Score functions", ("ops.scores",)),
-    "normalizers": ("Normalizers: softmax, entmax, sigmoid and others", ("ops.normalizers", "ops.normalizer_kinds")),
+    "normalizers": ("Normalizers: softmax, entmax, sigmoid and others", ("ops.normalizers",)),
     "pooling": ("Pooling: mean, variance and local linear attention", ("ops.pooling",)),
     "recurrences": ("Retention (RetNet, Mamba-2) and the delta rule", ("ops.retention", "ops.delta")),
     "alignments": ("Latent alignments: hard, hidden Markov and monotonic attention", ("ops.lattice",)),
@@ -36,9 +37,8 @@ GROUPS = {
     "runs": ("Experiments and runs from Python", ("runs.api", "claims.catalog")),
     "pytrees": ("Custom pytrees", ("ops.trees",)),
 }
-"""Page of the API reference: its title, and the modules (or packages) of `attention_jax.PUBLIC` on it."""
+"""Page of the API reference: its title, and the modules of `attention_jax` whose public names are on it."""
 ERRORS = ("InputError", "Diverged", "Interrupted", "lower_is_better")
-"""Public names that `attention_jax` imports eagerly."""
 HIDDEN = {"parent", "name", "kinds"}
 MODEL_METHODS = {"__call__", "encode", "decode", "start", "step", "output"}
 """What code outside of a Flax module calls; the other methods are its parts."""
@@ -46,23 +46,33 @@ MODEL_METHODS = {"__call__", "encode", "decode", "start", "step", "output"}
 
 def pages() -> dict[str, str]:
     """Each generated page: {file name: Markdown}."""
-    api = {f"api_{name}.md": _api_page(title, _names(modules)) for name, (title, modules) in GROUPS.items()}
-    api["api_errors.md"] = _api_page("Exceptions", [("errors", name) for name in ERRORS])
+    api = {f"api_{name}.md": _api_page(title, modules) for name, (title, modules) in GROUPS.items()}
+    api["api_errors.md"] = _api_page("Exceptions", ["errors"])
     return api | {"api_config.md": config_functions(), "configuration.md": configuration(), "cli.md": commands()}
-
-
-def _names(modules: tuple[str, ...]) -> list[tuple[str, str]]:
-    """(module, name) of the public names of these modules, in the order of `PUBLIC`."""
-    within = lambda module: any(f"{module}.".startswith(f"{m}.") for m in modules)
-    return [(module, name) for module, names in attention_jax.PUBLIC.items() if within(module) for name in names]
 
 
 # --- public names -----------------------------------------------------------------------------------------------------
 
 
-def _api_page(title: str, names: list[tuple[str, str]]) -> str:
-    entries = [entry(getattr(attention_jax, name), f"attention_jax.{name}") for _, name in names]
-    return "\n\n".join([f"# {title}", _contents(name for _, name in names), *entries]) + "\n"
+def public_names(module: str) -> dict[str, object]:
+    """The public names of a module of `attention_jax`, {path by which users import it: function or class}.
+
+    >>> list(public_names("ops.heads")), list(public_names("ops.pooling"))[-1], list(public_names("ops.delta"))[0]
+    (['attention_jax.attend_heads'], 'attention_jax.pooling.Pool', 'attention_jax.ops.delta.chunked_delta')
+    """
+    top = [name for name, home in attention_jax.HOMES.items() if home == f"attention_jax.{module}"]
+    found = importlib.import_module(f"attention_jax.{module}")
+    names = ERRORS if module == "errors" else getattr(found, "__all__", top)
+    last = module.rpartition(".")[2]
+    space = f"attention_jax.{last if last in attention_jax.HOMES else module}"
+    exported = {*attention_jax.__all__}
+    return {f"{'attention_jax' if name in exported else space}.{name}": getattr(found, name) for name in names}
+
+
+def _api_page(title: str, modules) -> str:
+    things = {path: thing for module in modules for path, thing in public_names(module).items()}
+    entries = [entry(thing, path) for path, thing in things.items()]
+    return "\n\n".join([f"# {title}", _contents(path.rpartition(".")[2] for path in things), *entries]) + "\n"
 
 
 def config_functions() -> str:

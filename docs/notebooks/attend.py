@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 
-from attention_jax import ALiBi, Gaussian, attend, attention_weights, causal, lengths, window
+from attention_jax import attend, attention_weights, biases, causal, lengths, scores, window
 
 query, key, value = jax.random.normal(jax.random.key(0), (3, 6, 4))  # one sequence, one head: [T, D] each
 
@@ -56,7 +56,7 @@ print((loss(2.01) - loss(1.99)) / 0.02)
 # not a mean over padding and not NaN. A bias is added to the score; ALiBi lowers what is far.
 
 # %%
-recent = attention_weights(query, key, mask=causal() & window(3), bias=ALiBi(0.5))
+recent = attention_weights(query, key, mask=causal() & window(3), bias=biases.ALiBi(0.5))
 nothing = attend(query, key, value, mask=lengths(0))
 print(jnp.abs(nothing).max())
 
@@ -80,7 +80,7 @@ plt.show()
 
 # %%
 heads = jax.random.normal(jax.random.key(1), (3, 2, 6, 4))  # [query/key/value, H, T, D]
-one_head = lambda q, k, v, width: attend(q, k, v, score=Gaussian(width))
+one_head = lambda q, k, v, width: attend(q, k, v, score=scores.Gaussian(width))
 print(jax.vmap(one_head)(*heads, jnp.array([0.5, 5.0])).shape)
 
 # %% [markdown]

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 
-from attention_jax import Additive, Gaussian, MultiHeadAttention, ScaledDot, attend, attention_weights
+from attention_jax import attend, attention_weights, models, scores
 from attention_jax.ops.kernel_regression import learn_width, nadaraya_watson
 
 # %% [markdown]
@@ -34,7 +34,7 @@ query = jnp.linspace(0, 5, 100)[:, None]
 
 by_hand = jnp.exp(-((query - x.T) ** 2) / 2)
 by_hand = by_hand / by_hand.sum(1, keepdims=True) @ y
-print(jnp.abs(attend(query, x, y, score=Gaussian(1.0)) - by_hand).max())
+print(jnp.abs(attend(query, x, y, score=scores.Gaussian(1.0)) - by_hand).max())
 
 # %% [markdown]
 # The width is the one parameter. Too narrow chases the noise, too wide forgets the curve; the error of leaving each
@@ -46,7 +46,7 @@ plt.figure(figsize=(5, 3), layout="constrained")
 plt.plot(x, y, "o", color="0.6", markersize=3, label="points")
 plt.plot(query, 2 * np.sin(query) + query, "k:", label="the curve")
 for one in (0.1, float(width), 3.0):
-    plt.plot(query, nadaraya_watson(query, x, y, Gaussian(one)), label=f"width {one:.2f}")
+    plt.plot(query, nadaraya_watson(query, x, y, scores.Gaussian(one)), label=f"width {one:.2f}")
 plt.legend()
 plt.show()
 
@@ -61,7 +61,7 @@ plt.show()
 # %%
 rng = jax.random.split(jax.random.key(0), 3)
 states, source = jax.random.normal(rng[0], (5, 16)), jax.random.normal(rng[1], (7, 24))
-score = Additive.init(rng[2], query_width=16, key_width=24, hidden=32)
+score = scores.Additive.init(rng[2], query_width=16, key_width=24, hidden=32)
 print(attend(states, source, source, score=score).shape)  # a context for each of 5 target words
 
 # %% [markdown]
@@ -74,14 +74,14 @@ print(attend(states, source, source, score=score).shape)  # a context for each o
 # %%
 unit = lambda x: x / jnp.linalg.norm(x, axis=-1, keepdims=True)
 q, k = unit(jax.random.normal(rng[0], (5, 16))), unit(jax.random.normal(rng[1], (7, 16)))
-dot = attention_weights(q, k, score=ScaledDot())  # divides by sqrt(16)
-print(jnp.abs(dot - attention_weights(q, k, score=Gaussian(16**0.25))).max())
+dot = attention_weights(q, k, score=scores.ScaledDot())  # divides by sqrt(16)
+print(jnp.abs(dot - attention_weights(q, k, score=scores.Gaussian(16**0.25))).max())
 
 # %% [markdown]
 # A module owns the projections; `return_weights=True` also returns the weights of each head.
 
 # %%
-module = MultiHeadAttention(num_heads=4, hidden_size=32)
+module = models.MultiHeadAttention(num_heads=4, hidden_size=32)
 words = jax.random.normal(rng[2], (1, 10, 32))
 params = module.init(jax.random.key(1), words, words, words)
 output, weights = module.apply(params, words, words, words, return_weights=True)

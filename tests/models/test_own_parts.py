@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention_jax import Ratio, config, pytree
+from attention_jax import config, pytree
 from attention_jax.errors import InputError
 from attention_jax.models.bahdanau import Bahdanau
 from attention_jax.models.cct import CCT
@@ -26,7 +26,7 @@ from attention_jax.ops.attention import attend
 from attention_jax.ops.biases import ALiBi, Bias
 from attention_jax.ops.masks import Both, Mask, causal
 from attention_jax.ops.normalizer_kinds import Normalizer
-from attention_jax.ops.normalizers import TopK
+from attention_jax.ops.normalizers import Ratio, TopK
 from attention_jax.ops.pooling import Pool
 from attention_jax.ops.positions import sinusoidal
 from attention_jax.ops.scores import Score

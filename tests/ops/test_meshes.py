@@ -18,40 +18,29 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from attention_jax import (
-    Additive,
-    ALiBi,
+from attention_jax import attend, attend_heads, attend_sharded, causal, dense, lengths, segments, window
+from attention_jax.decode import beam_search, greedy, sample
+from attention_jax.ops import lattice, linear, norm
+from attention_jax.ops.biases import ALiBi, ShawBias
+from attention_jax.ops.delta import chunked_delta, recurrent_delta
+from attention_jax.ops.kernel_regression import learn_width
+from attention_jax.ops.losses import linear_cross_entropy
+from attention_jax.ops.normalizers import (
     Budget,
-    Constant,
     Entmax,
-    Gaussian,
-    NegativeSquaredDistance,
     Normmax,
-    ShawBias,
     Sigmoid,
     Softmax,
     Sparsemax,
     StickBreaking,
     StudentKernel,
     TopK,
-    attend,
-    attend_heads,
-    attend_sharded,
-    causal,
-    dense,
-    lengths,
-    segments,
-    window,
 )
-from attention_jax.decode import beam_search, greedy, sample
-from attention_jax.ops import lattice, linear, norm
-from attention_jax.ops.delta import chunked_delta, recurrent_delta
-from attention_jax.ops.kernel_regression import learn_width
-from attention_jax.ops.losses import linear_cross_entropy
 from attention_jax.ops.pooling import LocalLinear, Moments
 from attention_jax.ops.recurrent import bptt, cells
 from attention_jax.ops.recurrent.deferred import DeferredWeight, deferred_scan
 from attention_jax.ops.retention import chunked_retention, quadratic_retention, recurrent_retention
+from attention_jax.ops.scores import Additive, Constant, Gaussian, NegativeSquaredDistance
 from attention_jax.views.pictures import rollout
 
 T, D = 12, 4

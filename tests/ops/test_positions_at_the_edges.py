@@ -5,23 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention_jax import (
-    ALiBi,
-    ShawBias,
-    T5Bias,
-    attend,
-    attend_heads,
-    attend_sharded,
-    causal,
-    dense,
-    lengths,
-    segments,
-    window,
-)
+from attention_jax import attend, attend_heads, attend_sharded, causal, dense, lengths, segments, window
 from attention_jax.decode import beam_search, greedy
 from attention_jax.errors import InputError
 from attention_jax.ops import linear
-from attention_jax.ops.biases import TransformerXLBias
+from attention_jax.ops.biases import ALiBi, ShawBias, T5Bias, TransformerXLBias
 from attention_jax.ops.delta import chunked_delta, recurrent_delta
 from attention_jax.ops.masks import Mask
 from attention_jax.ops.pooling import LocalLinear, LogMixture, Mean, Moments

@@ -166,7 +166,8 @@ def test_a_machine_shows_its_heads_over_time(task_of):
 
 
 def test_kernel_regression_shows_what_it_weighs():
-    from attention_jax import Gaussian, attend
+    from attention_jax import attend
+    from attention_jax.ops.scores import Gaussian
 
     config = nadaraya_watson.config()
     [one] = nadaraya_watson.attention_maps(config, ["1.5", "2.5"])

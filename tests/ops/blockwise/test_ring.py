@@ -20,35 +20,25 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from attention_jax import (
-    Additive,
-    ALiBi,
+from attention_jax import attend, attend_sharded, causal, lengths, pytree, window
+from attention_jax.compile import targets
+from attention_jax.errors import InputError
+from attention_jax.ops.biases import ALiBi, ShawBias
+from attention_jax.ops.normalizers import (
     Budget,
-    Dot,
     Entmax,
-    Gaussian,
-    NegativeSquaredDistance,
     Normalizer,
     Normmax,
     Ratio,
     ReluPower,
-    ScaledDot,
-    ShawBias,
     Sigmoid,
     Softmax,
     Sparsemax,
     StickBreaking,
     StudentKernel,
     TopK,
-    attend,
-    attend_sharded,
-    causal,
-    lengths,
-    pytree,
-    window,
 )
-from attention_jax.compile import targets
-from attention_jax.errors import InputError
+from attention_jax.ops.scores import Additive, Dot, Gaussian, NegativeSquaredDistance, ScaledDot
 
 Q, K, D, V = 16, 24, 4, 3
 SHARDED = PartitionSpec("sequence")
