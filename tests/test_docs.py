@@ -1,8 +1,11 @@
 """The pages of the documentation name commands, experiments and options that exist; `.ci/docs.py` checks the rest."""
 
+import ast
 import re
 import shlex
 from pathlib import Path
+
+import pytest
 
 from attention_jax.claims import catalog
 from attention_jax.cli import command_options, commands
@@ -42,3 +45,40 @@ def test_options_of_the_pages_exist():
     for command, *words in sorted(every):
         config = lambda asked: catalog.load_experiment(asked.experiment).config()
         assert command_options.parse_with_config(kinds[command], words, config)[0].experiment == words[0]
+
+
+TERMS = {
+    "FlashAttention": "ops/blockwise/softmax.py",
+    "ring attention": "ops/blockwise/ring.py",
+    "GQA": "models/multihead.py",
+    "MQA": "models/multihead.py",
+    "KV cache": "ops/shared.py",
+    "attention sink": "ops/normalizers.py",
+    "sparse attention": "ops/normalizers.py",
+    "soft capping": "ops/scores.py",
+    "QK norm": "ops/scores.py",
+    "content-based addressing": "ops/addressing.py",
+    "RoPE": "ops/positions.py",
+    "Nadaraya-Watson": "ops/kernel_regression.py",
+    "Performer": "ops/linear.py",
+    "TBPTT": "ops/recurrent/bptt.py",
+    "mixed precision": "ops/precision.py",
+    "label smoothing": "ops/losses.py",
+    "gradient checkpointing": "config/models.py",
+    "FSDP": "train/placement.py",
+    "early stopping": "train/run.py",
+    "inverse square root": "train/optimizer.py",
+    "DropPath": "models/vit.py",
+    "teacher forcing": "models/transformer.py",
+    "sliding-window": "ops/masks.py",
+    "padding": "ops/masks.py",
+}
+"""What a reader of the papers searches for, and the file that implements it."""
+
+
+@pytest.mark.parametrize("term", TERMS)
+def test_a_term_of_the_field_is_found_in_its_file(term):
+    source = (ROOT / "attention_jax" / TERMS[term]).read_text(encoding="utf-8")
+    texts = [node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)]
+    words = " ".join(" ".join(text.split()) for text in texts if isinstance(text, str))
+    assert term.lower() in words.lower(), f"no docstring of {TERMS[term]} says {term}"

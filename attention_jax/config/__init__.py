@@ -180,8 +180,8 @@ class Train(Options):
     commas between them, the best epoch is the last one that was at least as good as all before it in every metric.
     """
     patience: int = option(0, resumable=True)
-    """Stop after this many epochs without a better `best_metric`; of several metrics, without one that was at least as
-    good as in all epochs before. 0 never stops early.
+    """Early stopping: stop after this many epochs without a better `best_metric`; of several metrics, without one that
+    was at least as good as in all epochs before. 0 never stops early.
     """
     min_delta: float = option(0.0, resumable=True)
     """How much better than the best before an epoch's `best_metric` must be for `patience` to count it."""
@@ -204,8 +204,8 @@ class Train(Options):
     augmentation have other random numbers for each, so with them N changes a run.
     """
     shard_parameters: bool = False
-    """Divide parameters of 4 MiB or more and their moments over the devices, instead of a copy on each: less memory,
-    more traffic, the same numbers as without, dropout included.
+    """Divide parameters of 4 MiB or more and their moments over the devices (FSDP, ZeRO), instead of a copy on each:
+    less memory, more traffic, the same numbers as without, dropout included.
     """
     log: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = option((), resumable=True)
     """Also write the metrics for these (attention_jax/train/sinks.py); the runs of a sweep do so, too."""

@@ -276,12 +276,12 @@ class TransformerLayers(ModelOptions):
     """The feed-forward layer: two linear maps around `activation` (dense), SwiGLU (swiglu), or package.file:Module of
     yours, made as Module(block)."""
     num_kv_heads: int = option(0, smoke=1)
-    """Heads of keys and values, each read by num_heads / num_kv_heads heads of queries (grouped-query attention); 0 is
-    as many as of queries, 1 is multi-query attention."""
+    """Heads of keys and values, each read by num_heads / num_kv_heads heads of queries (grouped-query attention, GQA);
+    0 is as many as of queries, 1 is multi-query attention (MQA)."""
     output_gate: bool = False
     """Multiply the pooled values, before W_o, by sigmoid(x W_g + b_g) of the layer's input x (Qiu et al. 2025)."""
     rope_theta: float = option(10_000.0, above=1)
-    """Base of rotary positions: pair i of D/2 rotates by position / theta^(2i/D) radians."""
+    """Base of rotary positions (RoPE): pair i of D/2 rotates by position / theta^(2i/D) radians."""
 
 
 @dataclass(frozen=True)
@@ -446,7 +446,7 @@ class TransformerConfig(TransformerLayers):
     max_length: int = option(512, at_least=1, training_only=True)
     """Length of the table of learned positions, in tokens."""
     remat: bool = option(False, training_only=True)
-    """Recompute the activations of each layer in the backward pass instead of storing them."""
+    """Gradient checkpointing: recompute the activations of each layer in the backward pass instead of storing them."""
     dtype: Literal["float32", "bfloat16"] = option("float32", training_only=True)
     """Type of the computation; parameters are float32."""
 
@@ -496,7 +496,7 @@ class LanguageModelConfig(TransformerLayers):
     max_length: int = option(512, at_least=1, training_only=True)
     """Length of the table of learned positions, in tokens."""
     remat: bool = option(False, training_only=True)
-    """Recompute the activations of each layer in the backward pass instead of storing them."""
+    """Gradient checkpointing: recompute the activations of each layer in the backward pass instead of storing them."""
     dtype: Literal["float32", "bfloat16"] = option("float32", training_only=True)
     """Type of the computation; parameters are float32."""
 

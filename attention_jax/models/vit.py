@@ -116,7 +116,7 @@ def check_registers(options: config.ViTConfig, grid: int):
 
 
 def with_first_tokens(module: nn.Module, x: Float[Array, "B N D"]) -> Float[Array, "B T D"]:
-    """Prepend the registers and, if it is pooled, the class token to the tokens of each image."""
+    """Prepend the registers and, if it is pooled, the class token ([CLS]) to the tokens of each image."""
     options, (batch, _, width) = module.options, x.shape
     if options.num_registers:
         registers = module.param("registers", nn.initializers.normal(0.02), (options.num_registers, width)).astype(
@@ -130,7 +130,7 @@ def with_first_tokens(module: nn.Module, x: Float[Array, "B N D"]) -> Float[Arra
 
 
 def stochastic_depth(x: Float[Array, "B T D"], rate, rng) -> Float[Array, "B T D"]:
-    """Drop a whole branch for an example with probability `rate`, else divide by 1 - rate (Huang et al. 2016)."""
+    """DropPath: drop a branch of an example with probability `rate`, else divide by 1 - rate (Huang et al. 2016)."""
     return x * dropout(jnp.ones((x.shape[0], 1, 1), x.dtype), rate, rng)
 
 

@@ -1,4 +1,4 @@
-"""Reading and writing an external memory by attention: the addressing of the Neural Turing Machine.
+"""Content-based and location-based addressing of an external memory: the attention of the Neural Turing Machine.
 
 Graves, Wayne, Danihelka, "Neural Turing Machines", 2014 (arXiv 1410.5401), section 3; equation numbers below are that
 paper's. A memory is a matrix `[N, W]` (N locations of width W); a head is a weighting over its rows, `[N]`,
@@ -52,7 +52,8 @@ def cosine_similarity(memory: Float[Array, "N W"], key: Float[Array, "W"]) -> Fl
 def content_weights(
     memory: Float[Array, "N W"], key: Float[Array, "W"], strength: Float[Array, ""]
 ) -> Float[Array, "N"]:
-    """`w^c = softmax(beta K[k, M(i)])`, equation (5): attention over the rows with a cosine score."""
+    """`w^c = softmax(beta K[k, M(i)])`, equation (5), content-based addressing: attention over the rows with a
+    cosine score."""
     return jax.nn.softmax(strength * cosine_similarity(memory, key))
 
 

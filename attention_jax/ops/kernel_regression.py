@@ -1,4 +1,4 @@
-"""Kernel regression is attention whose score is the logarithm of a kernel (Nadaraya 1964, Watson 1964; d2l 11.2).
+"""Nadaraya-Watson kernel regression: attention whose score is the logarithm of a kernel (1964; d2l 11.2).
 
     f(q) = sum_i k(q, x_i) y_i / sum_j k(q, x_j) = softmax_i(log k(q, x_i)) y
 

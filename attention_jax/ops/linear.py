@@ -1,4 +1,4 @@
-"""Linear attention: if a weight is a product of features, the sum over keys is computed once instead of per query.
+"""Linear attention (and Performer): where a weight is a product of features, the sum over keys is computed once.
 
     weight(q, k) = phi(q) . phi(k) / sum_j phi(q) . phi(k_j)
     attend(q)    = phi(q) (sum_j phi(k_j) v_j^T) / phi(q) . sum_j phi(k_j)

@@ -1,7 +1,8 @@
 """Attention masks: callable pytrees `mask(query_positions [Q], key_positions [K]) -> bool [Q, K]`; True = may attend.
 
-A mask is a function of positions, not an array, so that attention in blocks never needs the whole matrix. Masks combine
-by `&` and `|`, with each other and with plain functions of positions:
+Causal, padding (`lengths`), sliding-window, packing (`segments`) and array masks (`dense`). A mask is a function of
+positions, not an array, so that attention in blocks never needs the whole matrix. Masks combine by `&` and `|`, with
+each other and with plain functions of positions:
 
 >>> import jax.numpy as jnp
 >>> (causal() & lengths(2))(jnp.arange(3), jnp.arange(3)).astype(int).tolist()
@@ -309,7 +310,7 @@ def window(width: int) -> Mask:
 
 
 def sliding_window(size: int) -> Mask:
-    """The last `size` keys: a query's own position and the `size - 1` before it, as in Longformer and Mistral.
+    """Sliding-window attention to the last `size` keys: a query's own position and the `size - 1` before it (Mistral).
 
     The same as `causal() & window(size - 1)`.
 

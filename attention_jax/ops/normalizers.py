@@ -1,5 +1,5 @@
-"""Normalizers: how the logits of a query become attention weights. `ops/normalizer_kinds.py` has their four kinds, and
-how to write one.
+"""Normalizers: how the logits of a query become attention weights, by softmax, sparse attention (sparsemax, entmax,
+top-k), sigmoid attention or others. `ops/normalizer_kinds.py` has their four kinds, and how to write one.
 
 >>> import jax.numpy as jnp
 >>> from attention_jax.ops.attention import attention_weights
@@ -54,7 +54,7 @@ __all__ = [
 @pytree
 @dataclass(frozen=True)
 class Softmax(Exponential):
-    """Softmax, exp(s_j) / sum_l exp(s_l), with exp(sink) added to the sum if there is a sink.
+    """Softmax, exp(s_j) / sum_l exp(s_l), with exp(sink) added to the sum if there is an attention sink.
 
     `sink` is the score of a key whose value is zero, learned per head in GPT-OSS (OpenAI 2025; compare Xiao et al.
     2023); 0 gives the off-by-one softmax (Miller 2023), and None, the default, no sink. In `attend` the softmax is

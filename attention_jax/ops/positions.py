@@ -1,4 +1,4 @@
-"""Position encodings that act on vectors: sinusoidal (added to embeddings) and rotary (applied to queries and keys).
+"""Position encodings that act on vectors: sinusoidal (added to embeddings) and rotary (RoPE, of queries and keys).
 
 Encodings that act on scores are biases of `attend`: attention_jax/ops/biases.py.
 """
@@ -70,8 +70,8 @@ def sinusoidal(positions: Int[Array, "T"], width: int) -> Float[Array, "T D"]:
 
 
 def rotary(x: Float[Array, "T D"], positions: Int[Array, "T"], theta: float = 10_000.0) -> Float[Array, "T D"]:
-    """Rotates the pairs (x_i, x_{i+D/2}) of the vector at position t by the angle t / theta^(2i/D) (Su et al. 2021,
-    eq. 34, theta = 10000).
+    """Rotary position embedding (RoPE): the pairs (x_i, x_{i+D/2}) of the vector at position t are rotated by the angle
+    t / theta^(2i/D) (Su et al. 2021, eq. 34, theta = 10000).
 
     The dot product of a rotated query and a rotated key depends on their positions only through the difference. Pairs
     are halves apart rather than neighbors (as in GPT-NeoX), which is the same map up to an order of the channels.

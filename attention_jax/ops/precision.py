@@ -1,4 +1,4 @@
-"""Matmul precision: the types of the operands and of the accumulation.
+"""Mixed precision: the types of the operands of a matmul and of its accumulation.
 
 JAX's setting decides: under `jax.default_matmul_precision("bfloat16")` matmuls with weights have bfloat16 operands and
 accumulate in float32. A TPU does so by default; XLA ignores the setting on a CPU, so the operands are rounded

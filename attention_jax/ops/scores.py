@@ -315,8 +315,8 @@ def _line(x, vector, bias):
 @pytree
 @dataclass(frozen=True)
 class Cosine(Score):
-    """Cosine similarity times `sharpness`, sharpness * cos(q, k) (Graves et al. 2014, eq. 5-6, where it is the key
-    strength beta). A query or key of zeros scores 0.
+    """Cosine similarity times `sharpness`, sharpness * cos(q, k): content-based addressing (Graves et al. 2014,
+    eq. 5-6, where the sharpness is the key strength beta). A query or key of zeros scores 0.
 
     >>> Cosine(2.0)(jnp.array([[3.0, 0.0]]), jnp.array([[5.0, 0.0], [0.0, 1.0]])).tolist()
     [[2.0, 0.0]]
@@ -337,7 +337,7 @@ class Cosine(Score):
 @dataclass(frozen=True)
 class QKNorm(Score):
     """rms(q) . rms(k) / sqrt(D), where rms(x) = scale * x / sqrt(mean(x^2)) with a learned scale [D] for queries and
-    one for keys (query-key normalization: Henry et al. 2020; Dehghani et al. 2023, eq. 1, there with LayerNorm).
+    one for keys (QK norm: query-key normalization, Henry et al. 2020; Dehghani et al. 2023, eq. 1, there LayerNorm).
 
     In a head with rotary positions, queries and keys are rotated first, which does not change their lengths.
 
@@ -372,7 +372,7 @@ def _scaled(x: Float[Array, "N D"], scale: Float[Array, " D"] | None) -> Float[A
 @pytree
 @dataclass(frozen=True)
 class SoftCap(Score):
-    """The logits of another score, softly limited to (-cap, cap): cap * tanh(score / cap) (Gemma Team 2024, section 2).
+    """Logit soft capping, cap * tanh(score / cap): another score, limited to (-cap, cap) (Gemma Team 2024, section 2).
 
     >>> SoftCap(1.0, Dot())(jnp.array([[100.0]]), jnp.array([[1.0], [0.0]])).tolist()
     [[1.0, 0.0]]

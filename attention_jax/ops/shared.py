@@ -1,4 +1,4 @@
-"""Decoding caches for which beam search reorders small integer tables instead of keys and values.
+"""KV caches for which beam search reorders small integer tables instead of keys and values.
 
 The leaves of a decoding cache have the k hypotheses of all B sentences as their leading axis, R = B k, with the
 hypotheses of one sentence adjacent. Beam search reorders them at every step, except for two kinds of parts, whose

@@ -22,7 +22,8 @@ def schedule(optim, total_steps: int):
 
     All three warm up linearly over `warmup_steps` and peak at `learning_rate`:
     constant; warmup_cosine, falling to 0 at `total_steps` (Loshchilov & Hutter 2017, eq. 5);
-    inverse_sqrt, lr sqrt(warmup / step) (Vaswani et al. 2017, eq. 3, with the peak given instead of the width).
+    inverse_sqrt, the inverse square root ("Noam") schedule, lr sqrt(warmup / step) (Vaswani et al. 2017, eq. 3, with
+    the peak given instead of the width).
     "package.file:name" is called with the same arguments.
 
     >>> from attention_jax.config import Optim

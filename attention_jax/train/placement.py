@@ -1,8 +1,8 @@
 """Device placement: the compiled training and evaluation programs, and how their arrays are laid out on the devices.
 
 One device uses `jax.jit`. Several use `jax.pmap`: each has a copy of the state and its part of every batch, and sums
-are added by `psum`. A sharded state uses `jax.jit` over arrays that are divided over the devices. No other module
-places arrays.
+are added by `psum` (data parallelism). A sharded state (FSDP, ZeRO stage 3) uses `jax.jit` over arrays that are divided
+over the devices. No other module places arrays.
 """
 
 import weakref

@@ -76,7 +76,7 @@ class Run:
         return not (self.failure or ended or self.stale())
 
     def stale(self) -> bool:
-        """Whether the last `patience` epochs brought no improvement."""
+        """Whether the last `patience` epochs brought no improvement (early stopping)."""
         if not (self.train.patience and self.history):
             return False
         return len(self.history) - 1 - last_improvement(self.qualities(), self.train.min_delta) >= self.train.patience

@@ -2,8 +2,8 @@
 
 `jax.custom_vjp` has no forward mode, and `jax.custom_jvp` leaves the reverse mode to JAX, which cannot transpose loops
 whose length depends on data and would save what each step computes. A tangent made by `linear` has both: JAX runs
-`forward` in forward mode and `transpose` in reverse mode. For derivatives of a higher order it differentiates `again`,
-the same two functions written so that it can.
+`forward` in forward mode and `transpose` in reverse mode. For derivatives of a higher order it differentiates
+`differentiable`, the same two functions written so that it can.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,8 +31,9 @@ class Pair(NamedTuple):
 
 
 def linear(pair: Pair, differentiable: Pair, outputs: Sequence[Any], constants: Arrays, tangents: Arrays) -> Arrays:
-    """`pair.forward(constants, tangents)`, whose transpose is `pair.transpose`. `again` are the same two functions, by
-    means that JAX can differentiate in every mode; `outputs` have the shapes and types of the result."""
+    """`pair.forward(constants, tangents)`, whose transpose is `pair.transpose`. `differentiable` are the same two
+    functions, written so that JAX can differentiate them in every mode; `outputs` have the shapes and types of the
+    result."""
     return _bind(pair, differentiable, outputs, constants, tangents)
 
 

@@ -1,4 +1,4 @@
-"""Exact softmax attention block by block: memory linear in sequence length, for any score, bias, mask and dropout.
+"""FlashAttention for any score, bias, mask and dropout: exact softmax attention block by block, in linear memory.
 
 Forward: the online softmax (Milakov and Gimelshein 2018; Rabe and Staats 2021, algorithm 1; Dao et al. 2022,
 algorithm 1). For each block of queries a loop over blocks of keys keeps the largest score m, the sum l of

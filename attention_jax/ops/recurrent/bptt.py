@@ -1,4 +1,4 @@
-"""Backpropagation through time around any recurrent step: full, truncated, randomly truncated, and forward mode.
+"""Backpropagation through time (BPTT) around any recurrent step: full, truncated (TBPTT), randomly truncated, forward.
 
 A recurrent step is a function `step(params, state, x) -> (state, loss)`: one time step, the state any
 pytree, the loss a scalar. Each function here runs it over a sequence and returns
