@@ -41,7 +41,7 @@ class Alignment:
     def scores(self, query: Float[Array, "B D"]) -> Float[Array, "B S"]:
         """Return the scores of all source positions."""
         score, prepared = self.score.prepare_query(query)
-        scores = jax.vmap(score)(prepared[:, None], self.key)[:, 0]
+        scores = jax.vmap(score)(prepared[:, None], self.key)[:, 0]  # [B, 1, S] -> [B, S]
         if self.bias is None:
             return scores
         positions = jnp.zeros(1, jnp.int32), jnp.arange(self.key.shape[1])

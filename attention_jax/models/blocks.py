@@ -156,7 +156,7 @@ class Block:
         own = self._own_mask()
         if own is None:
             return mask
-        own = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (batch_size, *jnp.shape(leaf))), own)
+        own = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (batch_size, *jnp.shape(leaf))), own)  # leaves [B, ...]
         return own if mask is None else mask & own
 
     def masked_entries(self, entries: Bool[Array, "B k Tk"], position: Int[Array, ""]) -> Bool[Array, "B k Tk"]:
@@ -340,14 +340,14 @@ class DecoderLayer(nn.Module):
         those that each hypothesis may attend to. The k hypotheses of a sentence are k queries of one attention.
         """
         h, hypotheses = pre_norm(self.block, self.attention_norm, x), entries.shape[1]
-        query = _together(self.attention.project_q(h, position), hypotheses)
+        query = _together(self.attention.project_q(h, position), hypotheses)  # [B, H, k, E]
         key, value = (_together(y, hypotheses) for y in self.attention.project_kv(h, h, position))
         keys, values = cache[0].write(key.swapaxes(2, 3), position), cache[1].write(value, position)
         bias = None if bias is None else BeamBias(bias, jnp.full((self.block.num_heads,), position), hypotheses)
         flags = {"train": False, "return_weights": return_weights}
         rules = {"bias": bias, "mask": AncestorMask(self.block.masked_entries(entries, position))}
-        known, inputs = keys.value.swapaxes(2, 3), h.reshape(-1, hypotheses, h.shape[-1])
-        y, own = self.attention.attend(query, known, values.value, inputs, **rules, **flags)
+        known, inputs = keys.value.swapaxes(2, 3), h.reshape(-1, hypotheses, h.shape[-1])  # [B, Hkv, T k, E], [B, k, D]
+        y, own = self.attention.attend(query, known, values.value, inputs, **rules, **flags)  # y [B, k, D]
         own = _by_position(_by_hypothesis(own, x.shape[0]), hypotheses) if return_weights else None
         x, cross = self._rest(add_residual(self, self.attention_norm, x, y.reshape(x.shape), False), memory, flags)
         return x, (keys, values), own, cross

@@ -75,8 +75,8 @@ class BookModel(nn.Module):
         self, memory: Memory, target_in: Int[Array, "B T"], *, train: bool = False, return_weights: bool = False
     ):
         """Teacher forced: hidden [B, T, D] and intermediates; logits are `hidden @ kernel + bias` (see `output`)."""
-        hidden = self.run(memory, self.layer.lookup(self.embed.table, target_in.T))[0]
-        return self.read(memory, hidden.swapaxes(0, 1), return_weights)
+        hidden = self.run(memory, self.layer.lookup(self.embed.table, target_in.T))[0]  # [T, B, H]
+        return self.read(memory, hidden.swapaxes(0, 1), return_weights)  # hidden [B, T, H]
 
     def start(self, memory: Memory, max_length: int) -> Memory:
         """The cache before the first step; a recurrent cache does not grow with `max_length`."""
@@ -127,7 +127,7 @@ class PeekySeq2seq(BookModel):
         return self.layer.scan(projected + self.layer.project(memory.last, part=1)[None], memory.state)
 
     def read(self, memory, hidden, return_weights):
-        peek = jnp.broadcast_to(memory.last[:, None], hidden.shape)
+        peek = jnp.broadcast_to(memory.last[:, None], hidden.shape)  # [B, T, H]
         return jnp.concatenate([peek, hidden], axis=-1), {}
 
 
@@ -139,7 +139,7 @@ def attend_to_source(rules: Rules, memory: Memory, query: Float[Array, "B T H"],
         call = {"score": rest, "bias": rules.bias, "mask": lengths(length), "normalizer": rules.normalizer}
         return attend(query, key, value, **call), attention_weights(query, key, **call) if return_weights else None
 
-    context, weights = jax.vmap(one)(query, memory.key, memory.hidden, memory.length)
+    context, weights = jax.vmap(one)(query, memory.key, memory.hidden, memory.length)  # [B, T, H], [B, T, S]
     return context, {"cross_attention": weights[:, None, None]} if return_weights else {}
 
 

@@ -33,7 +33,7 @@ class Tokenizer(nn.Module):
             channels = self.width if i == self.convolutions - 1 else 64
             x = convolution(channels, self.kernel_size, 1, self.dtype)(x)
             x = nn.max_pool(jax.nn.relu(x), (3, 3), (2, 2), padding=((1, 1), (1, 1)))
-        return x.reshape(x.shape[0], -1, self.width)
+        return x.reshape(x.shape[0], -1, self.width)  # [B, N, D]
 
 
 class CCT(nn.Module):

@@ -135,7 +135,7 @@ class ConvSeq2seq(nn.Module):
         """A decoder block on inputs [B, T + K - 1, H] that hold the K - 1 steps before: next x [B, T, H] and the
         weights [B, T, S]."""
         x = self.target_blocks[layer](inputs)
-        query = (self.queries[layer](x) + embedded) * SCALE
+        query = (self.queries[layer](x) + embedded) * SCALE  # [B, T, E]
 
         def one(query, key, value, length):
             common = dict(score=Dot(), mask=lengths(length), normalizer=self.normalizers[layer])
@@ -143,7 +143,7 @@ class ConvSeq2seq(nn.Module):
                 query, key, **common
             ) if return_weights else None
 
-        context, weights = jax.vmap(one)(query, memory["key"], memory["value"], memory["length"])
+        context, weights = jax.vmap(one)(query, memory["key"], memory["value"], memory["length"])  # [B, T, E]
         x = (x + self.contexts[layer](context)) * SCALE
         return (x + residual) * SCALE, weights
 

@@ -57,7 +57,7 @@ class Encoder(nn.Module):
         """
         rng = lambda: self.make_rng("dropout") if train else None
         dropped = train and not is_zero(self.embed_dropout)
-        tokens, states = source.T, []
+        tokens, states = source.T, []  # tokens [S, B]
         x = (
             dropout(self.embed(tokens), self.embed_dropout, rng()) if dropped else None
         )  # None: gather from the projected table
@@ -79,4 +79,4 @@ class Encoder(nn.Module):
             x = hidden + x if self.residual and i > 0 and x.shape == hidden.shape else hidden
             if i + 1 < self.layers:
                 x = dropout(x, self.layer_dropout, rng())
-        return x.swapaxes(0, 1), states
+        return x.swapaxes(0, 1), states  # [B, S, H']

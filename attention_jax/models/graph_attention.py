@@ -34,9 +34,9 @@ class WordProjection(nn.Module):
     def __call__(self, words: Int[Array, "N M"], values: Float[Array, "N M"], *, train=False) -> Float[Array, "N H U"]:
         glorot = nn.initializers.glorot_uniform(in_axis=0, out_axis=2, batch_axis=1)
         kernel = self.param("kernel", glorot, (self.features, self.heads, self.units))
-        values = jnp.broadcast_to(values[:, :, None], (*values.shape, self.heads))
+        values = jnp.broadcast_to(values[:, :, None], (*values.shape, self.heads))  # [N, M, H]
         values = dropout(values, self.dropout, self.make_rng("dropout") if train else None)
-        return jnp.einsum("nmh,nmhu->nhu", values, kernel[words])
+        return jnp.einsum("nmh,nmhu->nhu", values, kernel[words])  # [N, H, U]
 
 
 class GraphHeads(nn.Module):
@@ -65,7 +65,7 @@ class GraphHeads(nn.Module):
             rate = self.attention_dropout
             return attend_edges(vectors, vectors, values, edges, score=score, dropout=rate, rng=rng)
 
-        pooled = jax.vmap(pool)(vectors, values, score, rngs)
+        pooled = jax.vmap(pool)(vectors, values, score, rngs)  # [H, N, U]
         weigh = lambda vectors, score: edge_weights(vectors, vectors, edges, score=score)
         return pooled.swapaxes(0, 1) + bias[None], jax.vmap(weigh)(vectors, score) if return_weights else None
 

@@ -53,7 +53,7 @@ class LanguageModel(nn.Module):
 
     def output(self) -> tuple[Float[Array, "D V"], Float[Array, "V"]]:
         """The output layer, logits = hidden @ kernel + bias."""
-        kernel = self.embedding.token.embedding.T if self.options.tied_embeddings else self.kernel
+        kernel = self.embedding.token.embedding.T if self.options.tied_embeddings else self.kernel  # [D, V]
         return kernel, self.bias if self.options.output_bias else jnp.zeros((self.vocab,))
 
     def __call__(self, tokens: Int[Array, "B T"], *, train: bool = False, return_weights: bool = False):

@@ -148,12 +148,12 @@ class Luong(Translator):
         drop = lambda x: self.drop(x, self.options.layer_dropout, train)
         hidden, states = run_stack(self.stack, token, state.states, drop)  # [T, B, H]
         time = state.time[:, None] + jnp.arange(hidden.shape[0])[None]  # [B, T]
-        hidden = hidden.swapaxes(0, 1)
+        hidden = hidden.swapaxes(0, 1)  # [B, T, H]
         alpha = jax.vmap(self.align(memory), in_axes=1, out_axes=1)(hidden, time)  # eq. 7: [B, T, S]
-        context = jnp.einsum("bts,bsc->btc", alpha, memory.hidden)
+        context = jnp.einsum("bts,bsc->btc", alpha, memory.hidden)  # [B, T, C]
         both = jnp.concatenate([hidden, context], axis=-1)
         attentional = jnp.tanh(matmul(both, self.readout_kernel) + self.readout_bias[None, None])  # eq. 5
-        steps = jax.tree.map(lambda x: x.swapaxes(0, 1), Step(attentional, context, alpha))
+        steps = jax.tree.map(lambda x: x.swapaxes(0, 1), Step(attentional, context, alpha))  # [T, B, ...]
         return InputFeedingState(states, state.fed, state.time + hidden.shape[1]), steps
 
     def read(self, step: Step, embedded):

@@ -263,7 +263,7 @@ class MultiHeadAttention(nn.Module):
             return x
         positions = jnp.arange(x.shape[2], dtype=jnp.int32) + offset
         turn = partial(rotary, theta=self.rope_theta)
-        return jax.vmap(jax.vmap(turn, in_axes=(0, None)), in_axes=(0, None))(x, positions)
+        return jax.vmap(jax.vmap(turn, in_axes=(0, None)), in_axes=(0, None))(x, positions)  # [B, H, T, E]
 
 
 class Linear(nn.Module):

@@ -112,7 +112,7 @@ def pool_class(name: str) -> Callable[[], Pool]:
 
 def prepared_keys(score: scores.Score, hidden: Float[Array, "B S H"]) -> Float[Array, "B S F"]:
     """Features of the keys that a score computes once for all queries."""
-    return jax.vmap(lambda row: score.prepare_key(row)[1])(hidden)
+    return jax.vmap(lambda row: score.prepare_key(row)[1])(hidden)  # [B, S, F]
 
 
 def make_score(module: nn.Module, name: str, query_width: int, key_width: int, hidden: int) -> scores.Score:

@@ -55,7 +55,7 @@ def control(
 ) -> tuple[Float[Array, "B C"], tuple]:
     """One step of the controllers of a batch, (hidden, their new state), on their projected inputs and the last
     reads."""
-    reads = state.reads.reshape(len(inputs), -1)
+    reads = state.reads.reshape(len(inputs), -1)  # [B, R W]
     if not state.controller:  # feed-forward: the memory is all that such a machine remembers
         return jnp.tanh(inputs + reads @ kernel), ()
     product = jnp.concatenate([reads, state.controller[0]], axis=1) @ kernel
@@ -84,8 +84,8 @@ def addresses(
     """Splits what the controller emitted into addresses (fields with a leading head axis), erase and add vectors, each
     in its range."""
     split = shape.num_heads * (shape.word_size + 3 + shape.num_shifts)
-    per_head = emitted[:split].reshape(shape.num_heads, -1)
-    erase, add = emitted[split:].reshape(2, shape.num_write_heads, shape.word_size)
+    per_head = emitted[:split].reshape(shape.num_heads, -1)  # [H, W + 3 + shifts]
+    erase, add = emitted[split:].reshape(2, shape.num_write_heads, shape.word_size)  # [Hw, W] each
     key, beta, gate, gamma, shift = jnp.split(
         per_head, [shape.word_size, shape.word_size + 1, shape.word_size + 2, shape.word_size + 3], axis=-1
     )
@@ -141,12 +141,12 @@ class NTM(nn.Module):
             hidden, controller = control(state, x, controller_kernel)
             emitted = hidden @ head_kernel + head_bias[None]
             state = jax.vmap(turn, in_axes=(0, 0, None))(state._replace(controller=controller), emitted, shape)
-            features = jnp.concatenate([hidden, state.reads.reshape(len(x), -1)], axis=1)
+            features = jnp.concatenate([hidden, state.reads.reshape(len(x), -1)], axis=1)  # [B, C + R W]
             return state, (features, *((state.weights,) if return_weights else ()))
 
         projected = nn.Dense(gates, kernel_init=first, name="input")(inputs)  # [B, T, G]
         _, (features, *weights) = meshes.scan_with_closure(step, state, projected.swapaxes(0, 1))
-        logits = nn.Dense(self.outputs, name="output")(features.swapaxes(0, 1))
+        logits = nn.Dense(self.outputs, name="output")(features.swapaxes(0, 1))  # [B, T, O]
         if not return_weights:
             return logits, {}
         weights = weights[0].swapaxes(0, 1)  # [B, T, H, N]
@@ -181,8 +181,8 @@ class StackedLSTM(nn.Module):
     @nn.compact
     def __call__(self, inputs: Float[Array, "B T I"], *, return_weights: bool = False):
         """Logits `[B, T, O]` and an empty dict: the model has no attention."""
-        x = inputs.swapaxes(0, 1)
+        x = inputs.swapaxes(0, 1)  # [T, B, I]
         for number in range(self.options.num_layers):
             layer = Layer((x.shape[-1],), self.options.hidden_size, name=f"layer_{number}")
             x, _ = layer.scan(layer.project(x), layer.zero(inputs.shape[0]))
-        return nn.Dense(self.outputs, name="output")(x.swapaxes(0, 1)), {}
+        return nn.Dense(self.outputs, name="output")(x.swapaxes(0, 1)), {}  # [B, T, O]

@@ -49,7 +49,7 @@ class PointerNetwork(nn.Module):
         """Encode the inputs in the given order."""
         hidden, cell = self.encoder.scan(self.encoder.project(inputs.swapaxes(0, 1)), self.encoder.zero(len(inputs)))
         last = cells.at_length(hidden, length), cells.at_length(cell, length)
-        return Memory(inputs, length, hidden.swapaxes(0, 1), last)
+        return Memory(inputs, length, hidden.swapaxes(0, 1), last)  # hidden [B, S, H]
 
     def point(self, memory: Memory, states: Float[Array, "B T H"]) -> Float[Array, "B T S"]:
         """log p(C_i | C_1, ..., C_{i-1}, P), p = softmax_j v . tanh(W_1 e_j + W_2 d_i) (equation 3); -inf for padding.
@@ -60,13 +60,13 @@ class PointerNetwork(nn.Module):
         def one(d, e, length):
             return jax.nn.log_softmax(self.score(d, e), where=jnp.arange(len(e)) < length)
 
-        return jax.vmap(one)(states, memory.states, memory.length)
+        return jax.vmap(one)(states, memory.states, memory.length)  # [B, T, S]
 
     def decode(self, memory: Memory, before: Int[Array, "B T"]) -> Float[Array, "B T S"]:
         """Teacher forced: log p of every step, where `before` is the index before it, 0 at first."""
-        read = jnp.take_along_axis(memory.inputs, before[:, :, None], axis=1).swapaxes(0, 1)
+        read = jnp.take_along_axis(memory.inputs, before[:, :, None], axis=1).swapaxes(0, 1)  # [T, B, F]
         hidden, _ = self.decoder.scan(self.decoder.project(read), memory.last)
-        return self.point(memory, hidden.swapaxes(0, 1))
+        return self.point(memory, hidden.swapaxes(0, 1))  # hidden [B, T, H]
 
     def start(self, memory: Memory) -> Cache:
         """The cache before the first step."""
@@ -74,7 +74,7 @@ class PointerNetwork(nn.Module):
 
     def step(self, cache: Cache, before: Int[Array, " B"]) -> tuple[Float[Array, "B S"], Cache]:
         """Run one step: log p [B, S] of each input, and the next cache."""
-        read = jnp.take_along_axis(cache.memory.inputs, before[:, None, None], axis=1)[:, 0]
+        read = jnp.take_along_axis(cache.memory.inputs, before[:, None, None], axis=1)[:, 0]  # [B, F]
         state = cells.lstm_step(self.decoder.project(read), self.decoder.recurrent_kernel, cache.state)
         return self.point(cache.memory, state[0][:, None])[:, 0], cache._replace(state=state)
 

@@ -97,7 +97,7 @@ class RelativeBias(nn.Module):
             return T5Bias(table, bidirectional=self.bidirectional)
         if self.kind == "shaw":  # shared by the heads
             table = self.param("table", nn.initializers.xavier_uniform(), (2 * REACH + 1, self.key_dim))
-            return ShawBias(jnp.broadcast_to(table[None], (self.num_heads, *table.shape)))
+            return ShawBias(jnp.broadcast_to(table[None], (self.num_heads, *table.shape)))  # [H, R, D]
         if self.kind == "transformer_xl":
             width = self.num_heads * self.key_dim
             glorot = nn.initializers.xavier_uniform(batch_axis=0)

@@ -39,6 +39,6 @@ class DeepOutput(Translator):
         parts = jnp.concatenate([x for x in (step.hidden, step.context, token) if x is not None], axis=-1)
         if self.options.readout == "linear":
             return parts
-        y = matmul(parts, self.readout_kernel)
+        y = matmul(parts, self.readout_kernel)  # [*shape, D], of maxout [*shape, 2 D]
         y = y + self.readout_bias.reshape((1,) * (y.ndim - 1) + (-1,))
         return jnp.tanh(y) if self.options.readout == "tanh" else y.reshape(*y.shape[:-1], -1, 2).max(axis=-1)

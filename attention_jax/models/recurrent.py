@@ -57,7 +57,7 @@ class Layer(nn.Module):
     def project(self, x: Float[Array, "*shape I"], part: int = 0) -> Float[Array, "*shape G"]:
         """Multiply one part of the input by its weights; part 0 includes the bias."""
         y = matmul(x, self.kernel(part))
-        return y + self.bias.reshape((1,) * (y.ndim - 1) + (-1,)) if part == 0 else y
+        return y + self.bias.reshape((1,) * (y.ndim - 1) + (-1,)) if part == 0 else y  # [*shape, G]
 
     def lookup(self, table: Float[Array, "V I"], tokens: Int[Array, "*shape"]) -> Float[Array, "*shape G"]:
         """Compute `project(table[tokens])`; the table is projected first if it has fewer rows than there are tokens."""

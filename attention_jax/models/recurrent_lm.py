@@ -83,7 +83,7 @@ class RecurrentLanguageModel(nn.Module):
                 state = self.advance(x, state)
                 return state, state[0]
 
-            return bptt.scan(step, state, projected, factors)[1].swapaxes(0, 1)
+            return bptt.scan(step, state, projected, factors)[1].swapaxes(0, 1)  # [B, T, H]
         if self.options.cell == "lstm":
             hidden = cells.lstm(projected, self.recurrent_kernel, state)[0]
         elif self.options.cell == "gru":
@@ -91,7 +91,7 @@ class RecurrentLanguageModel(nn.Module):
         else:
             step = lambda h, x: (rnn_step(x, self.recurrent_kernel, h),) * 2
             hidden = meshes.scan_with_closure(step, state, projected)[1][0]
-        return hidden.swapaxes(0, 1)
+        return hidden.swapaxes(0, 1)  # [B, T, H]
 
     def factors(self, steps: int) -> Float[Array, "T"]:
         """Factors by which each step multiplies the gradient that flows into the past."""

@@ -113,5 +113,5 @@ def as_product(
     x = jnp.pad(x, ((0, 0), *pads, (0, 0)))
     rows, columns = ((n - k) // s + 1 for n, k, s in zip(x.shape[1:3], size, strides))
     part = lambda i, j: x[:, i : i + strides[0] * rows : strides[0], j : j + strides[1] * columns : strides[1]]
-    windows = jnp.concatenate([part(i, j) for i in range(size[0]) for j in range(size[1])], axis=-1)
-    return matmul(windows, kernel.reshape(-1, kernel.shape[-1]))
+    windows = jnp.concatenate([part(i, j) for i in range(size[0]) for j in range(size[1])], axis=-1)  # [B, R, R, K K C]
+    return matmul(windows, kernel.reshape(-1, kernel.shape[-1]))  # [B, R, R, D]

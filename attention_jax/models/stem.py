@@ -45,4 +45,4 @@ class ConvolutionalStem(nn.Module):
             x = convolution(count, 3, 2, self.dtype)(x)
             x = jax.nn.relu(nn.GroupNorm(num_groups=None, group_size=GROUP, dtype=self.dtype)(x))
         x = nn.Dense(self.width, dtype=self.dtype, name="embedding")(x)
-        return x.reshape(x.shape[0], -1, self.width)
+        return x.reshape(x.shape[0], -1, self.width)  # [B, N, D]

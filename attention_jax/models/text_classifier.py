@@ -33,7 +33,7 @@ class AttentionPool(nn.Module):
                 0
             ] if return_weights else None
 
-        return jax.vmap(one)(key, states, length)
+        return jax.vmap(one)(key, states, length)  # [B, D], [B, T]
 
 
 class TextClassifier(nn.Module):

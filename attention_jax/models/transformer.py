@@ -159,7 +159,7 @@ class Embedding(nn.Module):
         x = x * self.block.hidden_size**0.5 if self.scale else x
         positions = jnp.arange(tokens.shape[1], dtype=jnp.int32) + offset if segment is None else within(segment)
         kind, width = self.block.position_embedding, self.block.hidden_size
-        vectors = added_positions(kind, positions.reshape(-1), width, self.position)
+        vectors = added_positions(kind, positions.reshape(-1), width, self.position)  # [T, D] or [B T, D]
         if vectors is not None:
             x = x + (vectors[None] if segment is None else vectors.reshape(x.shape))
         return drop(self, x, self.block.dropout, train).astype(self.block.dtype)

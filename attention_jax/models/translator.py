@@ -139,7 +139,7 @@ class Translator(nn.Module):
         if o.decoder_init == "mean":
             real = (jnp.arange(hidden.shape[1])[None, :] < length[:, None]).astype(hidden.dtype)
             count = jnp.maximum(length, 1).astype(hidden.dtype)[:, None]
-            sources = [jnp.einsum("bs,bsc->bc", real, hidden) / count] * o.num_layers
+            sources = [jnp.einsum("bs,bsc->bc", real, hidden) / count] * o.num_layers  # [B, C] each
         start = [jnp.tanh(dense(x)) for dense, x in zip(self.bridge, sources, strict=True)]
         return [tuple(jnp.split(s, 2, axis=-1)) if o.cell == "lstm" else (s,) for s in start]
 
@@ -147,7 +147,7 @@ class Translator(nn.Module):
         self, memory: Memory, target_in: Int[Array, "B T"], *, train: bool = False, return_weights: bool = False
     ):
         """Teacher forced: hidden [B, T, D] and intermediates; logits are `hidden @ kernel + bias` (see `output`)."""
-        embedded, token = self.inputs(target_in.T, train)
+        embedded, token = self.inputs(target_in.T, train)  # [T, B, E], [T, B, G]
         _, steps = self.run(memory, self.begin(memory), token, train)
         steps, embedded = jax.tree.map(lambda x: x.swapaxes(0, 1), (steps, embedded))  # [B, T, ...]
         hidden = self.drop(self.read(steps, embedded), self.options.output_dropout, train)

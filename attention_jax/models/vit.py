@@ -42,7 +42,7 @@ def patches(images: Float[Array, "B S S C"], size: int) -> Float[Array, "B N P"]
         )
     grid = height // size
     x = images.reshape(batch, grid, size, grid, size, channels).swapaxes(2, 3)  # [B, rows, columns, P, P, C]
-    return x.reshape(batch, grid * grid, size * size * channels)
+    return x.reshape(batch, grid * grid, size * size * channels)  # [B, N, P P C]
 
 
 def with_shifts(images: Float[Array, "B S S C"], by: int) -> Float[Array, "B S S E"]:
@@ -86,7 +86,7 @@ def interpolate(table: Float[Array, "N D"], grid: int) -> Float[Array, "M D"]:
     old = math.isqrt(table.shape[0])
     if old == grid:
         return table
-    return resize(table.reshape(1, old, old, -1), grid).reshape(grid * grid, -1)
+    return resize(table.reshape(1, old, old, -1), grid).reshape(grid * grid, -1)  # [M, D]
 
 
 def rotary_2d(x: Float[Array, "B H T E"], grid: int, prefix: int, theta: float = 10_000.0) -> Float[Array, "B H T E"]:
@@ -100,7 +100,7 @@ def rotary_2d(x: Float[Array, "B H T E"], grid: int, prefix: int, theta: float =
     row, column = (jnp.where(at < 0, 0, place) for place in jnp.divmod(at, grid))
     half = x.shape[-1] // 2
     turn = jax.vmap(jax.vmap(partial(rotary, theta=theta), in_axes=(0, None)), in_axes=(0, None))
-    return jnp.concatenate([turn(x[..., :half], row), turn(x[..., half:], column)], axis=-1)
+    return jnp.concatenate([turn(x[..., :half], row), turn(x[..., half:], column)], axis=-1)  # [B, H, T, E]
 
 
 def check_registers(options: config.ViTConfig, grid: int):
@@ -237,9 +237,9 @@ class EncoderWithHead(nn.Module):
         x = self.block.normalization("norm")(x)
         if self.pool == "attention":
             query = self.param("pool_query", nn.initializers.normal(0.02), (x.shape[-1],))
-            pooled = jax.vmap(attention_pool, in_axes=(None, 0))(query, x)
+            pooled = jax.vmap(attention_pool, in_axes=(None, 0))(query, x)  # [B, D]
         else:
-            pooled = x[:, 0] if self.pool == "token" else x.mean(axis=1)
+            pooled = x[:, 0] if self.pool == "token" else x.mean(axis=1)  # [B, D]
         pooled = pooled.astype(jnp.float32)
         if self.pre_logits_dim:
             pooled = jnp.tanh(Linear(self.pre_logits_dim, name="pre_logits")(pooled))

@@ -106,5 +106,5 @@ def write(
     """
     erased = memory
     for w, e in zip(weights, erase):  # few heads: unrolled
-        erased = erased * (1 - w[:, None] * e[None, :])
-    return erased + weights.T @ add
+        erased = erased * (1 - w[:, None] * e[None, :])  # [N, W]
+    return erased + weights.T @ add  # [N, W]

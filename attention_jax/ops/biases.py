@@ -93,7 +93,7 @@ class TransformerXLBias(Bias):
         zero = jnp.repeat(jnp.array([1, 0], precision), kernel.shape[1] // 2)  # r(0): cosines, then sines
         query_positions, key_positions = as_positions(query_positions), as_positions(key_positions)
         waves = rotary(jnp.broadcast_to(zero, (key_positions.shape[0], zero.shape[0])), -key_positions)  # r(-j)
-        return rotary(asked, -query_positions) @ waves.T * query.shape[-1] ** -0.5
+        return rotary(asked, -query_positions) @ waves.T * query.shape[-1] ** -0.5  # [Q, K]
 
     @classmethod
     def init(cls, rng: Array, width: int, sinusoids: int) -> "TransformerXLBias":

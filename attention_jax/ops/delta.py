@@ -78,8 +78,8 @@ def chunked_delta(
 def one_chunk(state, query, key, value, beta, log_decay):
     """(state after, outputs) of one chunk."""
     start = jnp.exp(jnp.cumsum(log_decay))
-    earlier = jnp.tril(decays(log_decay) * (key @ key.T), -1)
-    target = value - start[:, None] * (key @ state)
+    earlier = jnp.tril(decays(log_decay) * (key @ key.T), -1)  # [T, T]
+    target = value - start[:, None] * (key @ state)  # [T, V]
     solve = partial(solve_triangular, lower=True, unit_diagonal=True)
     correction = solve(jnp.eye(len(key), dtype=key.dtype) + beta[:, None] * earlier, beta[:, None] * target)
     return retention.one_chunk(state, query, key, correction, log_decay)

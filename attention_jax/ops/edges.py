@@ -18,7 +18,7 @@ def edge_weights(
     """
     score, query, key = prepare(score, query, key)
     one = lambda q, k: score(q[None], k[None])[0, 0]
-    scores = jax.vmap(one)(query[edges[:, 0]], key[edges[:, 1]])
+    scores = jax.vmap(one)(query[edges[:, 0]], key[edges[:, 1]])  # [P]
     largest = jax.ops.segment_max(jax.lax.stop_gradient(scores), edges[:, 0], len(query))
     shift = jnp.where(largest == -jnp.inf, 0.0, largest)[edges[:, 0]]
     exponentials = jnp.exp(scores - shift)
@@ -51,6 +51,6 @@ def attend_edges(
     if rng is not None and dropout is not None and not is_zero(dropout):
         for_queries, for_keys = dropout_bits(rng, len(query), len(key))
         one = lambda q, k: dropout_factor(q[None], k[None], dropout)[0, 0]
-        weights = weights * jax.vmap(one)(for_queries[edges[:, 0]], for_keys[edges[:, 1]])
-    pooled = weights[:, None] * value[edges[:, 1]].astype(weights.dtype)
+        weights = weights * jax.vmap(one)(for_queries[edges[:, 0]], for_keys[edges[:, 1]])  # [P]
+    pooled = weights[:, None] * value[edges[:, 1]].astype(weights.dtype)  # [P, V]
     return jax.ops.segment_sum(pooled, edges[:, 0], len(query)).astype(value.dtype)

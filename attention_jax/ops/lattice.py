@@ -64,11 +64,11 @@ def hidden_markov(
     0.25
     """
     emission = _real(emission, source_length)
-    transition = jnp.broadcast_to(transition, (len(emission) - 1, *transition.shape[-2:]))
+    transition = jnp.broadcast_to(transition, (len(emission) - 1, *transition.shape[-2:]))  # [T - 1, S, S]
 
     def step(forward, given):
         t, transition, emission = given
-        new = _log_sum((forward[:, None] + transition).T) + emission
+        new = _log_sum((forward[:, None] + transition).T) + emission  # [S]
         return (new if target_length is None else jnp.where(t < target_length, new, forward)), None
 
     steps = jnp.arange(1, len(emission)), transition, emission[1:]
@@ -87,8 +87,8 @@ def monotonic_transitions(scores: Float[Array, "... S S"], source_length: Length
     size = scores.shape[-1]
     ahead = jnp.triu(jnp.ones((size, size), bool)) & _first(size, source_length)[None, :]
     scores = _real(scores, source_length)
-    scores = jnp.where(jnp.broadcast_to(ahead, scores.shape), scores, -jnp.inf)
-    total = _log_sum(scores.reshape(-1, size)).reshape(scores.shape[:-1])
+    scores = jnp.where(jnp.broadcast_to(ahead, scores.shape), scores, -jnp.inf)  # [..., S, S]
+    total = _log_sum(scores.reshape(-1, size)).reshape(scores.shape[:-1])  # [..., S]
     some = jnp.isfinite(total)  # rows from source_length on have no allowed position
     return scores - jnp.where(some, total, 0.0)[..., None]
 

@@ -38,7 +38,7 @@ class Features(Score):
 
     def __call__(self, query, key):
         (query, query_scale), (key, key_scale) = self.scaled(query), self.scaled(key)
-        product = query @ key.T
+        product = query @ key.T  # [Q, K]
         log = jnp.log(jnp.where(product > 0, product, 1.0)) + query_scale + jnp.reshape(key_scale, (1, -1))
         return jnp.where(product > 0, log, -jnp.inf)
 
@@ -68,7 +68,7 @@ class PositiveFeatures(Features):
     def scaled(self, x):
         """Divide the features by the largest of each row: exp overflows beyond 88 in float32 (their section 4.1)."""
         x = x.astype(accumulator(x.dtype))
-        exponent = x @ self.projection.T - jnp.sum(x**2, axis=1, keepdims=True) / 2
+        exponent = x @ self.projection.T - jnp.sum(x**2, axis=1, keepdims=True) / 2  # [N, M]
         largest = jax.lax.stop_gradient(exponent.max(axis=1, keepdims=True))
         return jnp.exp(exponent - largest) * self.projection.shape[0] ** -0.5, largest
 
@@ -97,7 +97,7 @@ def attend(
 def with_one_scale(score: Features, key: Float[Array, "K D"], real) -> Float[Array, "K F"]:
     """Divide the key features by the largest of all `real` ones: a factor that all weights share cancels."""
     features, scale = score.scaled(key)
-    scale = jnp.broadcast_to(scale, (len(key), 1))
+    scale = jnp.broadcast_to(scale, (len(key), 1))  # [K, 1]
     largest = jnp.max(scale, initial=-jnp.inf, where=real[:, None])
     return jnp.where(real[:, None], features * jnp.exp(scale - jnp.where(jnp.isfinite(largest), largest, 0.0)), 0.0)
 
@@ -114,7 +114,7 @@ def divided(pooled: Float[Array, "Q V1"]) -> Float[Array, "Q V"]:
 
 
 def _sums(query, key, value):
-    return query @ (key.T @ value)
+    return query @ (key.T @ value)  # [Q, F] @ [F, V + 1]
 
 
 def _causal_sums(query, key, value):
@@ -122,13 +122,13 @@ def _causal_sums(query, key, value):
     size = max(1, min(CHUNK, len(query)))
     chunks = lambda x: jnp.pad(x, ((0, -len(x) % size), (0, 0))).reshape(-(-len(x) // size), size, x.shape[1])
 
-    def chunk(state, rows):
+    def chunk(state, rows):  # state [F, V + 1], rows [size, ...]
         query, key, value = rows
         return state + key.T @ value, query @ state + jnp.tril(query @ key.T) @ value
 
     state = vary_like(jnp.zeros((key.shape[1], value.shape[1]), query.dtype), (query, key, value))
     pooled = jax.lax.scan(chunk, state, (chunks(query), chunks(key), chunks(value)))[1]
-    return pooled.reshape(-1, value.shape[1])[: len(query)]
+    return pooled.reshape(-1, value.shape[1])[: len(query)]  # [Q, V + 1]
 
 
 def recurrent(

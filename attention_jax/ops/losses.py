@@ -181,7 +181,7 @@ def _loss_and_gradients(hidden, kernel, bias, targets, weight, smoothing, way):
 
     start = (vary_like(jnp.float32(0), hidden), jnp.zeros_like(kernel), jnp.zeros_like(bias), jnp.zeros_like(chunks[0]))
     total, d_kernel, d_bias, d_hidden = jax.lax.fori_loop(0, used, add, start)
-    return total, (d_hidden.reshape(-1, hidden.shape[1])[place], d_kernel, d_bias)
+    return total, (d_hidden.reshape(-1, hidden.shape[1])[place], d_kernel, d_bias)  # d_hidden [N, D]
 
 
 def _linear_loss_backward(residuals, g):

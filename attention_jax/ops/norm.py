@@ -32,7 +32,7 @@ def _layer_norm(x, scale, bias, epsilon):
 
 
 def _rows(vector, like):
-    return vector.reshape((1,) * (like.ndim - 1) + vector.shape).astype(accumulator(like.dtype))
+    return vector.reshape((1,) * (like.ndim - 1) + vector.shape).astype(accumulator(like.dtype))  # [1, ..., D]
 
 
 def _forward(x, scale, bias, epsilon):

@@ -117,7 +117,7 @@ class LocalLinear(Pool):
         center = _mean(key, attended), _mean(value, attended)  # or differences of large numbers
         key, value = key - center[0][None], value - center[1][None]
         rows, columns = jnp.triu_indices(key.shape[1])
-        mixed = (key[:, :, None] * value[:, None, :]).reshape(len(key), key.shape[1] * value.shape[1])
+        mixed = (key[:, :, None] * value[:, None, :]).reshape(len(key), key.shape[1] * value.shape[1])  # [K, D V]
         lifted = [jnp.ones_like(key[:, :1]), key, key[:, rows] * key[:, columns], value, mixed]
         return jnp.concatenate(lifted, axis=1), center
 
@@ -137,7 +137,7 @@ class LocalLinear(Pool):
         covariance = covariance + ridge[:, None, None] * jnp.eye(features, dtype=pooled.dtype)[None]
         mixed = mixed.reshape(len(query), features, width) - key[:, :, None] * value[:, None, :]
         slopes = jnp.linalg.solve(covariance, mixed)  # [Q, D, V]
-        away = query.astype(pooled.dtype) - known[0][None] - key
+        away = query.astype(pooled.dtype) - known[0][None] - key  # [Q, D]
         return (value + known[1][None] + jnp.einsum("qd,qdv->qv", away, slopes)) * mass
 
 

@@ -50,7 +50,7 @@ def within(segment: Int[Array, "B T"]) -> Int[Array, "B T"]:
     >>> within(jnp.array([[4, 4, 4, 7, 8, 8]])).tolist()
     [[0, 1, 2, 0, 0, 1]]
     """
-    index = jnp.broadcast_to(jnp.arange(segment.shape[1], dtype=jnp.int32), segment.shape)
+    index = jnp.broadcast_to(jnp.arange(segment.shape[1], dtype=jnp.int32), segment.shape)  # [B, T]
     begins = jnp.diff(segment, axis=1, prepend=segment[:, :1]) != 0
     return index - lax.cummax(jnp.where(begins, index, 0), axis=1)
 
@@ -66,7 +66,7 @@ def sinusoidal(positions: Int[Array, "T"], width: int) -> Float[Array, "T D"]:
     """
     angles = _angles(positions, (width + 1) // 2, width)
     pairs = jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1)  # [T, D/2, 2]
-    return pairs.reshape(positions.shape[0], -1)[:, :width]
+    return pairs.reshape(positions.shape[0], -1)[:, :width]  # [T, D]
 
 
 def rotary(x: Float[Array, "T D"], positions: Int[Array, "T"], theta: float = 10_000.0) -> Float[Array, "T D"]:

@@ -94,7 +94,7 @@ def weight_gradient(x: Float[Array, "... K"], d: Float[Array, "... N"], flatten:
     if not flatten:
         over = (tuple(range(x.ndim - 1)),) * 2
         return jax.lax.dot_general(x.astype(rounded.dtype), rounded, (over, ((), ())), preferred_element_type=d.dtype)
-    x, rounded = x.reshape(-1, x.shape[-1]), rounded.reshape(-1, d.shape[-1])
+    x, rounded = x.reshape(-1, x.shape[-1]), rounded.reshape(-1, d.shape[-1])  # [R, K], [R, N]
     return x.T @ rounded if rounded.dtype == d.dtype else matmul_transposed(x.astype(rounded.dtype), rounded)
 
 
@@ -106,7 +106,7 @@ def matmul_transposed(x: Float[Array, "R K"], d: Float[Array, "R N"]) -> Float[A
     of its kernels computes ("UNIMPLEMENTED: Unsupported element type for DotThunk::Execute").
     """
     if x.dtype == accumulator(x.dtype):
-        return x.T @ d
+        return x.T @ d  # [K, N]
     return jnp.einsum("zrk,zrn->kn", x[None], d[None], preferred_element_type=accumulator(x.dtype))
 
 
@@ -161,11 +161,11 @@ def _axes(x):
 
 
 def _affine(x, weight, bias, flatten):
-    rows = x.reshape(-1, x.shape[-1]) if flatten else x
+    rows = x.reshape(-1, x.shape[-1]) if flatten else x  # [R, K] or [..., K]
     y = matmul(rows, weight.astype(x.dtype))
     if bias is not None:
         y = y + bias.astype(x.dtype).reshape((1,) * (y.ndim - 1) + bias.shape)
-    return y.reshape(*x.shape[:-1], weight.shape[1])
+    return y.reshape(*x.shape[:-1], weight.shape[1])  # [..., N]
 
 
 def _affine_backward(saved, y_bar):

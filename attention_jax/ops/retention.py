@@ -115,7 +115,7 @@ def one_chunk(state, query, key, value, log_decay):
     """(state after, outputs) of one chunk."""
     within = decays(log_decay)
     start = jnp.exp(jnp.cumsum(log_decay))  # of the state, up to each position
-    output = start[:, None] * (query @ state) + (within * (query @ key.T)) @ value
+    output = start[:, None] * (query @ state) + (within * (query @ key.T)) @ value  # [T, V]
     return start[-1] * state + (within[-1][:, None] * key).T @ value, output
 
 
@@ -156,6 +156,6 @@ def over_chunks(compute, state, rows, chunk: int, dtype):
     size = max(1, min(chunk, len(rows[0])))
     count = -(-len(rows[0]) // size)
     fill = lambda x: jnp.pad(x, ((0, count * size - len(x)), *[(0, 0)] * (x.ndim - 1)))
-    blocks = [fill(x).reshape(count, size, *x.shape[1:]) for x in rows]
+    blocks = [fill(x).reshape(count, size, *x.shape[1:]) for x in rows]  # [chunks, size, ...]
     state, output = scan(lambda state, block: compute(state, *block), state, blocks)
     return output.reshape(count * size, output.shape[-1])[: len(rows[0])].astype(dtype), state

@@ -57,8 +57,8 @@ def ancestor_mask(ancestors: Int[Array, "R T"], position: Int[Array, ""], hypoth
     """
     rows, length = ancestors.shape
     entry = jnp.arange(length * hypotheses)
-    own = jnp.repeat(ancestors, hypotheses, axis=1) == entry[None] % hypotheses
-    return (own & (entry[None] // hypotheses <= position)).reshape(rows // hypotheses, hypotheses, -1)
+    own = jnp.repeat(ancestors, hypotheses, axis=1) == entry[None] % hypotheses  # [R, T k]
+    return (own & (entry[None] // hypotheses <= position)).reshape(rows // hypotheses, hypotheses, -1)  # [B, k, T k]
 
 
 def map_per_hypothesis(function: Callable, cache: Any) -> Any:

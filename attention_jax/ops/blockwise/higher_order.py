@@ -111,7 +111,7 @@ def unblocked(total, x):
     """Reshape [blocks, q, ...] to [total, ...]; the last block repeats rows of the one before it."""
     size = x.shape[1]
     last = total - (x.shape[0] - 1) * size
-    return jnp.concatenate([x[:-1].reshape(-1, *x.shape[2:]), x[-1, size - last :]])
+    return jnp.concatenate([x[:-1].reshape(-1, *x.shape[2:]), x[-1, size - last :]])  # [total, ...]
 
 
 def _ordered(inputs, blocks):

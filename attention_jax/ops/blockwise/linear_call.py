@@ -92,7 +92,7 @@ def _batch(arrays, axes, *, count, shapes, pair, differentiable):
 
     def first(x, axis, must):
         if axis is not None:
-            return jnp.moveaxis(x, axis, 0)
+            return jnp.moveaxis(x, axis, 0)  # [batch, ...]
         return jnp.broadcast_to(x[None], (size, *x.shape)) if must else x
 
     moved = [first(x, axis, n >= count) for n, (x, axis) in enumerate(zip(arrays, axes, strict=True))]

@@ -136,7 +136,7 @@ def tile_of(inputs, blocks, i, j, masked):
     if masked:
         allowed = jnp.broadcast_to(
             (key_positions >= j * blocks.key)[None, :], (blocks.query, blocks.key)
-        )  # nothing counts twice
+        )  # [q, k]; nothing counts twice
         allowed = allowed if inputs.mask is None else allowed & inputs.mask(query_positions, key_positions)
 
     def scores(rules, query, key, bias_query):

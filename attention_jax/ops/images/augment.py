@@ -38,8 +38,8 @@ def resize(images: Images, size: int) -> Float[Array, "B R R C"]:
     if images.shape[1] == images.shape[2] == size:
         return images
     rows, columns = (interpolation(old, size).astype(images.dtype) for old in images.shape[1:3])
-    x = jnp.einsum("rh,bhwc->brwc", rows, images)
-    return jnp.einsum("sw,brwc->brsc", columns, x)
+    x = jnp.einsum("rh,bhwc->brwc", rows, images)  # [B, R, S, C]
+    return jnp.einsum("sw,brwc->brsc", columns, x)  # [B, R, R, C]
 
 
 def interpolation(old: int, new: int) -> Float[Array, "new old"]:
@@ -67,7 +67,7 @@ def crop(rng: Key[Array, ""], images: Num[Array, "B S S C"], padding: int) -> Nu
     padded = jnp.pad(images, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
     corner = jax.random.randint(rng, (batch, 2), 0, 2 * padding + 1)
     cut = lambda image, at: jax.lax.dynamic_slice(image, (at[0], at[1], 0), (height, width, channels))
-    return jax.vmap(cut)(padded, corner)
+    return jax.vmap(cut)(padded, corner)  # [B, S, S, C]
 
 
 def middle(images: Num[Array, "B S S C"], size: int) -> Num[Array, "B R R C"]:
@@ -89,10 +89,10 @@ def inception_crop(rng: Key[Array, ""], images: UInt8[Array, "B S S C"], size: i
     side, x = images.shape[1], images.astype(jnp.float32)
     boxes = inception_boxes(rng, len(images), side).astype(jnp.float32)
     look = jax.vmap(bilinear, in_axes=(0, 0, None, None))
-    rows, columns = look(boxes[:, 0], boxes[:, 2], side, size), look(boxes[:, 1], boxes[:, 3], side, size)
+    rows, columns = look(boxes[:, 0], boxes[:, 2], side, size), look(boxes[:, 1], boxes[:, 3], side, size)  # [B, R, S]
     exact = {"precision": jax.lax.Precision.HIGHEST}  # a level is 1/256 of the range
-    x = jnp.einsum("brh,bhwc->brwc", rows, x, **exact)
-    x = jnp.einsum("bsw,brwc->brsc", columns, x, **exact)
+    x = jnp.einsum("brh,bhwc->brwc", rows, x, **exact)  # [B, R, S, C]
+    x = jnp.einsum("bsw,brwc->brsc", columns, x, **exact)  # [B, R, R, C]
     return jnp.floor(x + 1e-3).astype(jnp.uint8)  # no level is lost to rounding
 
 
@@ -184,5 +184,5 @@ def cutmix(rng: Key[Array, ""], images: Images, alpha: float) -> tuple[Images, I
     partner = jax.random.permutation(partners, batch)
     left = jax.random.beta(shares, alpha, alpha, (batch, 1))
     pasted = box(where, size, jnp.broadcast_to(jnp.sqrt(1 - left) * size, (batch, 2)))
-    mixed = jnp.where(pasted[..., None], images[partner], images)
+    mixed = jnp.where(pasted[..., None], images[partner], images)  # [B, S, S, C]
     return mixed, partner, 1 - pasted.mean(axis=(1, 2), dtype=images.dtype)

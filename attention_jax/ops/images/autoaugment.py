@@ -62,7 +62,7 @@ Image = Float[Array, "S S C"]  # values 0 to 255
 def table() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The policy as arrays [25, 2]: the distortion's number in `OPS`, its probability, its
     strength in the units of `MOST`."""
-    words = np.array([pair.split() for pair in POLICY.split(", ")]).reshape(25, 2, 3)
+    words = np.array([pair.split() for pair in POLICY.split(", ")]).reshape(25, 2, 3)  # name, probability, strength
     op = np.vectorize(OPS.index)(words[..., 0])
     most = np.array([MOST.get(name, 0.0) for name in OPS])[op]
     return (
@@ -86,7 +86,7 @@ def auto_augment(rng: Key[Array, ""], images: UInt8[Array, "B S S C"]) -> UInt8[
     sign = jnp.where(jax.random.bernoulli(signs, 0.5, (batch, 2)), 1.0, -1.0)
     x = images.astype(jnp.float32)
     for k in range(2):
-        changed = jax.vmap(distort)(x, ops[pair, k], strengths[pair, k], sign[:, k])
+        changed = jax.vmap(distort)(x, ops[pair, k], strengths[pair, k], sign[:, k])  # [B, S, S, C]
         x = jnp.where(done[:, k, None, None, None], changed, x)
     return x.astype(jnp.uint8)
 
@@ -105,8 +105,8 @@ def distort(image: Image, op: Int[Array, ""], strength: Float[Array, ""], sign: 
         on("translate_x", signed * size),
         on("translate_y", signed * size),
     )
-    gray = jnp.broadcast_to(luminance(image)[..., None], image.shape)
-    flat = jnp.broadcast_to(jnp.round(gray.mean()), image.shape)
+    gray = jnp.broadcast_to(luminance(image)[..., None], image.shape)  # [S, S, C]
+    flat = jnp.broadcast_to(jnp.round(gray.mean()), image.shape)  # [S, S, C]
     blend = lambda plain: jnp.clip(plain + (1.0 + signed) * (image - plain), 0.0, 255.0)
     step = 2.0 ** jnp.round(strength)  # posterize keeps 8 - strength bits
     results = [moved] * 5 + [
@@ -170,4 +170,4 @@ def equalize(image: Image) -> Image:
         lut = jnp.clip((jnp.cumsum(histogram) - histogram + step // 2) // jnp.maximum(step, 1), 0, 255)
         return jnp.where(step == 0, pixels, lut[levels].astype(jnp.float32))
 
-    return jax.vmap(channel, in_axes=2, out_axes=2)(image)
+    return jax.vmap(channel, in_axes=2, out_axes=2)(image)  # [S, S, C]

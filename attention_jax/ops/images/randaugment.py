@@ -76,7 +76,7 @@ def distort(image: Image, op: Int[Array, ""], sign: Float[Array, ""], center: In
 
     `sign` (1 or -1) is the direction of those that have one, `center` (row, column) is where cutout cuts.
     """
-    gray = jnp.broadcast_to(luminance(image)[..., None], image.shape)
+    gray = jnp.broadcast_to(luminance(image)[..., None], image.shape)  # [S, S, C]
     blend = lambda plain: jnp.clip(plain + BLEND * (image - plain), 0.0, 255.0)
     moved, step = move(image, op, sign), 2.0 ** (8 - BITS)
     results = {

@@ -71,16 +71,16 @@ def attend(query, key, value, mask):
     padded = Lengths in given
     query, key, value, rows, length = _joined(query, key, value, jnp.asarray(query.shape[0], jnp.int32), length)
     out = jax.nn.dot_product_attention(
-        query[None, :, None, :],
-        key[None, :, None, :],
-        value[None, :, None, :],
+        query[None, :, None, :],  # [1, Q, 1, D]
+        key[None, :, None, :],  # [1, K, 1, D]
+        value[None, :, None, :],  # [1, K, 1, V]
         is_causal=Causal in given,
         query_seq_lengths=rows[None] if padded else None,
         key_value_seq_lengths=jnp.maximum(length, 1)[None] if padded else None,
         local_window_size=(given[Window].width, 0) if Window in given else None,
         implementation="cudnn",
     )
-    out = _settled(out)[0, :, 0]
+    out = _settled(out)[0, :, 0]  # [Q, V]
     return jnp.where(length > 0, out, jnp.zeros_like(out)) if padded else out
 
 

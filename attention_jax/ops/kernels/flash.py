@@ -57,10 +57,10 @@ def attend(query, key, value, score, mask):
         segments = library.SegmentIds(jnp.ones((1, queries), jnp.int32), real.astype(jnp.int32)[None])
     block = next(size for size in BLOCKS if queries % size == 0 and keys % size == 0)
     out = library.flash_attention(
-        *(x[None, None] for x in (query, key, value)),
+        *(x[None, None] for x in (query, key, value)),  # [1, 1, T, D]
         segment_ids=segments,
         causal=Causal in given,
         sm_scale=query.shape[1] ** -0.5 if type(score) is ScaledDot else 1.0,
         block_sizes=library.BlockSizes(block, block, block, 1, *(block,) * 7),
-    )[0, 0]
+    )[0, 0]  # [Q, V]
     return out if length is None else jnp.where(length > 0, out, jnp.zeros_like(out))

@@ -77,11 +77,11 @@ def _lstm_forward(inputs, kernel, state):
 def _lstm_backward(residuals, cotangents):
     kernel, (h0, c0), hidden, cell, gates = residuals
     d_hidden, d_cell = cotangents
-    kernel_t = kernel.T
+    kernel_t = kernel.T  # [4 H, H]
 
     def step(carry, x):
         (dh, dc), (d_h, d_c, gates, cell, before) = carry, x
-        i, f, g, o = jnp.split(gates, 4, axis=-1)
+        i, f, g, o = jnp.split(gates, 4, axis=-1)  # [B, H] each
         dh, top = dh + d_h, jnp.tanh(cell)
         dc = dc + d_c + dh * o * (1 - top * top)
         dz = jnp.concatenate(
@@ -90,9 +90,9 @@ def _lstm_backward(residuals, cotangents):
         return (product(dz, kernel_t), dc * f), dz
 
     zero = jnp.zeros_like(h0)
-    before = jnp.concatenate([c0[None], cell[:-1]])
+    before = jnp.concatenate([c0[None], cell[:-1]])  # [T, B, H]
     (dh, dc), dz = jax.lax.scan(step, (zero, zero), (d_hidden, d_cell, gates, cell, before), reverse=True)
-    d_kernel = weight_gradient(jnp.concatenate([h0[None], hidden[:-1]]), dz)
+    d_kernel = weight_gradient(jnp.concatenate([h0[None], hidden[:-1]]), dz)  # [H, 4 H]
     return dz, d_kernel, (dh, dc)
 
 
@@ -162,7 +162,7 @@ def _gru_forward(inputs, kernel, bias, state):
 
 def _gru_backward(residuals, cotangents):
     kernel, h0, hidden, gates, inner, n = residuals
-    kernel_t = kernel.T
+    kernel_t = kernel.T  # [3 H, H]
 
     def step(dh, x):
         d_h, gates, inner, n, before = x
@@ -173,10 +173,10 @@ def _gru_backward(residuals, cotangents):
         d_product = jnp.concatenate([gate, dn * r], axis=-1)  # [B, 3H]
         return dh * z + product(d_product, kernel_t), (d_product, dn)
 
-    before = jnp.concatenate([h0[None], hidden[:-1]])
+    before = jnp.concatenate([h0[None], hidden[:-1]])  # [T, B, H]
     dh, (d_product, dn) = jax.lax.scan(step, jnp.zeros_like(h0), (cotangents[0], gates, inner, n, before), reverse=True)
     size = h0.shape[-1]
-    d_inputs = jnp.concatenate([d_product[..., : 2 * size], dn], axis=-1)
+    d_inputs = jnp.concatenate([d_product[..., : 2 * size], dn], axis=-1)  # [T, B, 3 H]
     return d_inputs, weight_gradient(before, d_product), d_product[..., 2 * size :].sum(axis=(0, 1)), (dh,)
 
 
@@ -191,7 +191,7 @@ def reverse_within(x: Float[Array, "T B D"] | Int[Array, "T B"], length: Int[Arr
     [[3, 2, 1], [2, 1, 0]]
     """
     time = jnp.arange(x.shape[0])[:, None]
-    index = jnp.where(time < length[None, :], length[None, :] - 1 - time, time)
+    index = jnp.where(time < length[None, :], length[None, :] - 1 - time, time)  # [T, B]
     return jnp.take_along_axis(x, index.reshape(index.shape + (1,) * (x.ndim - 2)), axis=0)
 
 

@@ -35,7 +35,7 @@ class DeferredWeight:
 
 
 def _product(x, weight):
-    return precision.product(x, weight) if weight.ndim == 2 else jnp.einsum("bk,bkn->bn", x, weight)
+    return precision.product(x, weight) if weight.ndim == 2 else jnp.einsum("bk,bkn->bn", x, weight)  # [B, N]
 
 
 def deferred_scan(step, w, carry, xs):
@@ -136,7 +136,7 @@ def _weight_gradient(
     if x is None:  # the step did not use this one
         return DeferredWeight(jnp.zeros_like(matrix.array))
     return DeferredWeight(
-        precision.weight_gradient(x, d) if matrix.array.ndim == 2 else jnp.einsum("tbk,tbn->bkn", x, d)
+        precision.weight_gradient(x, d) if matrix.array.ndim == 2 else jnp.einsum("tbk,tbn->bkn", x, d)  # [(B,) K, N]
     )
 
 
