@@ -82,3 +82,31 @@ def test_a_term_of_the_field_is_found_in_its_file(term):
     texts = [node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)]
     words = " ".join(" ".join(text.split()) for text in texts if isinstance(text, str))
     assert term.lower() in words.lower(), f"no docstring of {TERMS[term]} says {term}"
+
+
+def defined(source: str) -> set[str]:
+    """The functions and classes of a module, and the methods as Class.method."""
+    nodes = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    methods = {f"{node.name}.{part.name}" for node in nodes for part in node.body if isinstance(part, ast.FunctionDef)}
+    return {node.name for node in nodes} | methods
+
+
+def test_every_function_of_the_reading_order_exists():
+    text = (ROOT / "docs" / "reading.md").read_text(encoding="utf-8")
+    entries = re.findall(r"`([\w/]+\.py)(?::([\w.]+))?`", text)
+    assert len(entries) > 50
+    for path, name in entries:
+        source = (ROOT / "attention_jax" / path).read_text(encoding="utf-8")
+        assert not name or name in defined(source), f"{path} has no {name}"
+
+
+def test_the_tree_of_the_package_shows_every_folder_and_every_file_of_ops():
+    text = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    tree = re.search(r"^```\n(attention_jax/\n.*?)^```$", text, re.DOTALL | re.MULTILINE)[1]
+    package = ROOT / "attention_jax"
+    shown = {*re.findall(r"\b\w+(?:\.py\b|/)", tree)}
+    folders = {path.parent.name + "/" for path in package.glob("**/__init__.py")} - {"attention_jax/"}
+    files = {path.name for folder in (package, package / "ops") for path in folder.glob("*.py")}
+    assert folders | {path for path in files if path[0] != "_"} <= shown and len(tree.splitlines()) <= 40
+    named = {path.name for path in [*ROOT.glob("*.py"), *package.rglob("*.py")]}
+    assert {path for path in shown if path.endswith(".py")} <= named
