@@ -159,7 +159,7 @@ run = load_run("runs/parts", trust_code=True)
 shapes = {jax.tree_util.keystr(path): leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(run.params)}
 of = lambda *words: [shape for name, shape in shapes.items() if all(word in name for word in words)]
 assert of("attention_norm") == [(1, 1, 1)] and of("ffn", "kernel") == [(8, 8), (8, 8)] and not of("ffn", "bias")
-assert of("normalizer_width") == [(2,)] and of("score_widths") == [(2, 4)] and of("'key'", "kernel") == [(8, 4)]
+assert of("normaliser_width") == [(2,)] and of("score_widths") == [(2, 4)] and of("'key'", "kernel") == [(8, 4)]
 """
 
 
