@@ -16,7 +16,7 @@ CLASSES = [Seq2seq, PeekySeq2seq, AttentionSeq2seq, LuongSeq2seq]
 
 def small(kind, **options):
     """A small model of a class, with the options of its own name."""
-    return kind(getattr(config, kind.__name__)(hidden_size=8, embed_size=5, **options), 11, 9)
+    return kind(getattr(config, f"{kind.__name__}Config")(hidden_size=8, embed_size=5, **options), 11, 9)
 
 
 MODELS = {
@@ -36,7 +36,7 @@ def test_contract(name, contract):
 
 @pytest.mark.parametrize("kind, size", [(AttentionSeq2seq, 591_259), (PeekySeq2seq, 853_403), (Seq2seq, 576_155)])
 def test_sizes_of_the_book(kind, size, contract):
-    model = kind(getattr(config, kind.__name__)(), 59, 59)
+    model = kind(getattr(config, f"{kind.__name__}Config")(), 59, 59)
     variables = jax.eval_shape(model.init, jax.random.key(0), contract.SOURCE, contract.LENGTH, contract.TARGET)
     assert sum(x.size for x in jax.tree.leaves(variables)) == size
 

@@ -295,7 +295,7 @@ ROW = jnp.ones((1, 1)), jnp.array([[-2.0], [0.0], [0.5]])
 
 
 @pytest.mark.parametrize(
-    "normalize, published",
+    "normalizer, published",
     [
         (Sparsemax(), [0, 0.25, 0.75]),
         (Entmax(1.5), [0, 0.3260, 0.6740]),

@@ -6,12 +6,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention_jax import attend, chunked_delta, chunked_retention, quadratic_retention, recurrent_delta, sample
-from attention_jax.decode import truncated
+from attention_jax import attend
+from attention_jax.decode import sample, truncated
 from attention_jax.ops.biases import ALiBi, Bias, Location, ShawBias, T5Bias, TransformerXLBias
+from attention_jax.ops.delta import chunked_delta, recurrent_delta
 from attention_jax.ops.masks import dense
 from attention_jax.ops.normalizers import Budget, Entmax, Normmax, Signed, Softmax, Sparsemax, StudentKernel, TopK
 from attention_jax.ops.pooling import LocalLinear, Moments
+from attention_jax.ops.retention import chunked_retention, quadratic_retention
 from attention_jax.ops.scores import (
     Additive,
     Bilinear,

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 import attention_jax
-from attention_jax import MultiHeadAttention, attend, attend_heads
+from attention_jax import attend, attend_heads
 from attention_jax.decode import sample
 from attention_jax.errors import InputError
+from attention_jax.models.multihead import MultiHeadAttention
 from attention_jax.ops import lattice, linear
 from attention_jax.ops.attention import attention_weights, masked_softmax
 from attention_jax.ops.biases import T5Bias
