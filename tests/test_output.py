@@ -104,7 +104,7 @@ def test_what_an_encoding_lacks_is_escaped(encoding, shown):
 
 def test_help_is_there_without_docstrings():
     done = launch("--help", python=("-OO",), PYTHONIOENCODING="ascii")
-    assert done.returncode == 0 and docstrings(ROOT / "attention_jax" / "commands.py")["train"] in done.stdout
+    assert done.returncode == 0 and docstrings(ROOT / "attention_jax" / "cli" / "commands.py")["train"] in done.stdout
     assert launch("--help").stdout == done.stdout
 
 

@@ -81,6 +81,7 @@ from attention_jax.config.options import (
     code_paths,
     import_object,
     kind_name,
+    model_name,
     part,
     type_from_name,
 )

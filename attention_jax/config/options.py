@@ -40,6 +40,16 @@ def kind_name(kind: type) -> str:
     return f"{kind.__module__}:{kind.__qualname__}" if own else kind.__name__
 
 
+def model_name(options) -> str:
+    """The name of the model that options are of, for messages.
+
+    >>> from attention_jax.config import ViTConfig
+    >>> model_name(ViTConfig())
+    'ViT'
+    """
+    return type(options).__name__.removesuffix("Config")
+
+
 class Options:
     """Base of the frozen dataclasses of options.
 

@@ -81,7 +81,7 @@ def attend(
         parameters. True in a mask means that the query may attend to the key. As under `jax.jit`, a function is traced
         once: pass arrays that change, or that are traced, as leaves (`jax.tree_util.Partial(function, array)`), not
         through a closure or a global variable.
-      normalize: how logits become weights: a callable pytree (`ops/normalizers.py`) whose leaves receive gradients,
+      normalizer: how logits become weights: a callable pytree (`ops/normalizers.py`) whose leaves receive gradients,
         or an elementwise function.
       pool: how weights and values become outputs: a pytree of `ops/pooling.py`.
       dropout: the fraction of weights to drop, as in the code of Vaswani et al. 2017; none are dropped without `rng`.
@@ -368,7 +368,7 @@ def check_rules(score, bias, mask, normalizer):
     if not callable(score):
         raise InputError(f"score must be a callable pytree such as ScaledDot(), got {type(score).__name__}")
     if not (callable(normalizer) or isinstance(normalizer, Normalizer)):
-        raise InputError(f"normalize must be a callable pytree such as Softmax(), got {type(normalize).__name__}")
+        raise InputError(f"normalizer must be a callable pytree such as Softmax(), got {type(normalizer).__name__}")
     if bias is not None and not callable(bias):
         raise InputError(
             f"bias must be a callable pytree of ops.biases, got {type(bias).__name__}: an array is not known in blocks"

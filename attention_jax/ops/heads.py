@@ -63,7 +63,7 @@ def attend_heads(
     parts, mask_structure = jax.tree.flatten(as_mask(mask))
     offsets = _offsets(query_offset, query.shape[1])
     rules, parts = [jnp.asarray(x) for x in rules], [jnp.asarray(x) for x in parts]
-    _check_axes("a leaf of score, bias or normalize", rules, "heads", heads)
+    _check_axes("a leaf of score, bias or normalizer", rules, "heads", heads)
     _check_axes("a leaf of the mask", parts, "sequences", query.shape[0])
     _check_axes("query_offset", [] if offsets is None else [offsets], "sequences", query.shape[0])
     by_group = lambda x: x.reshape(groups, heads // groups, *x.shape[1:]) if x.ndim else x

@@ -372,6 +372,6 @@ def check_elementwise(function: Callable) -> None:
             if np.allclose(whole, apart, rtol=1e-2, atol=1e-3, equal_nan=True):
                 return
     raise InputError(
-        f"normalize must be elementwise if it is a plain function, got {name}, whose values depend on the other scores "
+        f"normalizer must be elementwise if it is a plain function, got {name}, whose values depend on other scores "
         "or have another shape: take Softmax() for the softmax, or inherit from Ratio, Threshold or Ordered"
     )

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention_jax.config import Config, Decode
+from attention_jax.config import Config, Decode, model_name
 from attention_jax.data.pairs import PairData, decode_targets, load_pairs, references
 from attention_jax.data.streams import Stream
 from attention_jax.errors import InputError
@@ -53,7 +53,7 @@ def check_packing(config: Config) -> None:
     """Raise InputError for sequence packing that the model does not support or has too few positions for."""
     if config.data.packing and not config.model.supports_packing:
         raise InputError(
-            f"--data.packing needs a model that supports packed sequences, which {type(config.model).__name__} "
+            f"--data.packing needs a model that supports packed sequences, which {model_name(config.model)} "
             "does not: give --data.packing 0, or train a Transformer"
         )
     longest, limit = config.data.max_length, config.model.longest_input

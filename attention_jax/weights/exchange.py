@@ -68,7 +68,7 @@ def module_of(weights: Weights):
     language model."""
     naming = next((naming for naming in NAMINGS.values() if naming.kind is type(weights.options)), None)
     if naming is None:
-        raise InputError(f"the sizes of a {type(weights.options).__name__} depend on its data: load a run of it")
+        raise InputError(f"the sizes of a {configs.model_name(weights.options)} depend on its data: load a run of it")
     return naming.module(weights.options, weights.arrays)
 
 
@@ -205,7 +205,7 @@ def write(weights: Weights, directory: Path, form: str, naming: str = OWN) -> st
         if kind is None or not isinstance(weights.options, kind.kind):
             having = [name for name, kind in NAMINGS.items() if isinstance(weights.options, kind.kind)]
             raise InputError(
-                f"the weights of a {type(weights.options).__name__} can be written with --naming "
+                f"the weights of a {configs.model_name(weights.options)} can be written with --naming "
                 f"{', '.join([OWN, *having])}; got {naming}"
             )
         if lacks := kind.lacking(weights.options):

@@ -355,7 +355,7 @@ def test_processes_that_record_at_once_lose_nothing(tmp_path):
     code = (
         "import sys; from pathlib import Path; from attention_jax.claims import record\n"
         "run = lambda seed: {'variant': sys.argv[1], 'seed': seed, 'metrics': {}}\n"
-        "[ledger.record('toy', run(seed), Path(sys.argv[2])) for seed in range(20)]"
+        "[record.record('toy', run(seed), Path(sys.argv[2])) for seed in range(20)]"
     )
     writers = [subprocess.Popen([sys.executable, "-c", code, name, str(tmp_path)]) for name in "abc"]
     assert [writer.wait(timeout=120) for writer in writers] == [0, 0, 0]

@@ -120,7 +120,7 @@ MUTANTS = (
     ),
     Mutant(
         "replication-decides-before-it-is-complete",
-        "attention_jax/claims/pages.py",
+        "attention_jax/claims/judged.py",
         "complete = bool(common) and common <= by_seed(bound, replication).keys()",
         "complete = bool(common) and bool(by_seed(bound, replication))",
         ("tests/claims/test_pages.py", "tests/claims/test_replication.py"),

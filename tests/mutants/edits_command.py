@@ -122,15 +122,15 @@ MUTANTS = (
     Mutant(
         "sample-reuses-one-key",
         "attention_jax/decode.py",
-        "logits = logits + jax.random.gumbel(rng, logits.shape)",
-        "logits = logits + jax.random.gumbel(rngs[0], logits.shape)",
+        "jax.random.gumbel(rng, logits.shape, logits.dtype)",
+        "jax.random.gumbel(rngs[0], logits.shape, logits.dtype)",
         ("tests/test_decode.py::test_what_is_sampled_is_what_a_slow_definition_allows", *DECODE),
     ),
     Mutant(
         "nucleus-without-the-token-that-crosses-it",
         "attention_jax/decode.py",
-        "nucleus = jnp.cumsum(probability, axis=-1) - probability < top_p",
-        "nucleus = jnp.cumsum(probability, axis=-1) < top_p",
+        "before = jnp.cumsum(probability, axis=-1) - probability",
+        "before = jnp.cumsum(probability, axis=-1)",
         DECODE,
     ),
     Mutant(

@@ -145,7 +145,7 @@ MUTANTS = (
     ),
     Mutant(
         "dropped-weights-keep-their-gradient",
-        "attention_jax/ops/blockwise/local.py",
+        "attention_jax/ops/blockwise/score_blocks.py",
         "weights_bar, pooling = weights_bar * factor, pooling * factor",
         "pooling = pooling * factor",
         ("tests/ops/blockwise/test_softmax.py", "tests/ops/blockwise/test_derivatives.py", "tests/ops/test_dropout.py"),

@@ -26,7 +26,7 @@ def area_of(picture, color, tolerance=0.02):
 
 
 def test_importing_figures_does_not_import_matplotlib():
-    code = "import sys; from attention_jax.report import bleu, figures, tables; print('matplotlib' in sys.modules)"
+    code = "import sys; from attention_jax.report import bleu, curves, tables; print('matplotlib' in sys.modules)"
     assert (
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
         == "False"
