@@ -1,9 +1,10 @@
 """Multi-head attention (Vaswani et al. 2017, section 3.2.2) on top of `ops.attend`, with key/value caches as plain
 values.
 
-`heads_attend` is the function, `MultiHeadAttention` the module that owns the projections. `attend` is written for one
-sequence and one head; it is vmapped over both. Hence the axes of what is given beside the arrays: the leaves of a
-`mask` lead with the batch, the leaves of a `bias` and of a learned `score` lead with the heads.
+`MultiHeadAttention` owns the projections. `attend` is written for one sequence and one head; `ops/heads.py` lifts it
+over both. Hence the axes of what is given beside the arrays: the leaves of a `mask` lead with the batch, the leaves of
+a `bias` and of a learned `score` lead with the heads. Fewer heads of keys and values than of queries are grouped-query
+attention (GQA), one is multi-query attention (MQA).
 
 Parity with PyTorch 2.13 to 1e-5 is tested in tests/models/test_parity.py, with this table of names (kernels are
 transposed, `x.weight` [out, in] -> `x.kernel` [in, out]; d = embed_dim, and in_proj stacks the rows of query, key and
@@ -39,82 +40,17 @@ from attention_jax.models.named_scores import normalizer_class, pool_class, scor
 from attention_jax.models.parts import per_head
 from attention_jax.ops.attention import Implementation, attend, attention_weights
 from attention_jax.ops.dropout import is_zero
-from attention_jax.ops.masks import as_mask
+from attention_jax.ops.heads import over_heads
 from attention_jax.ops.normalizer_kinds import Normalizer
-from attention_jax.ops.normalizers import Softmax
-from attention_jax.ops.pooling import Mean, Pool
+from attention_jax.ops.pooling import Pool
 from attention_jax.ops.positions import rotary
 from attention_jax.ops.precision import affine
-from attention_jax.ops.scores import ScaledDot, Score
+from attention_jax.ops.scores import Score
 
 
-def heads_attend(
-    query: Float[Array, "B H Q D"],
-    key: Float[Array, "B H K D"],
-    value: Float[Array, "B H K V"],
-    *,
-    score=ScaledDot(),
-    bias=None,
-    mask=None,
-    normalizer=Softmax(),
-    pool=Mean(),
-    dropout=0.0,
-    rng=None,
-    query_offset=0,
-    implementation=None,
-) -> Float[Array, "B H Q V"]:
-    """`attend` for every sequence and head. Leaves of `mask` lead with B, those of `score`, `bias`, `normalizer` and
-    `pool` with H, except for single numbers, which all share.
-
-    >>> x = jnp.ones((1, 2, 3, 4))
-    >>> heads_attend(x, x, x).shape
-    (1, 2, 3, 4)
-    """
-    rngs = None if rng is None else jax.random.split(rng, query.shape[:2])
-
-    def one(q, k, v, rules, mask, rng):
-        score, bias, normalizer, pool = rules
-        common = {"score": score, "bias": bias, "mask": mask, "normalizer": normalizer, "query_offset": query_offset}
-        return attend(q, k, v, pool=pool, dropout=dropout, rng=rng, implementation=implementation, **common)
-
-    return for_each_head(one, query, key, value, (score, bias, normalizer, pool), mask, rngs)
-
-
-def heads_weights(
-    query, key, *, score=ScaledDot(), bias=None, mask=None, normalizer=Softmax(), query_offset=0
-) -> Float[Array, "B H Q K"]:
-    """The attention maps that `heads_attend` pools with."""
-
-    def one(q, k, _, rules, mask, rng):
-        score, bias, normalizer = rules
-        common = {"score": score, "bias": bias, "mask": mask, "normalizer": normalizer, "query_offset": query_offset}
-        return attention_weights(q, k, **common)
-
-    return for_each_head(one, query, key, key, (score, bias, normalizer), mask, None)
-
-
-def for_each_head(one, query, key, value, rules, mask, rngs):
-    """`one` for every sequence and head of queries; groups of heads read the same keys and values where these have
-    fewer heads (Ainslie et al. 2023), which are not copied."""
-    mask = as_mask(mask)
-    leading = lambda tree: jax.tree.map(lambda x: 0 if jnp.ndim(x) else None, tree)
-    shared = leading(rules)
-    over_heads = jax.vmap(one, in_axes=(0, 0, 0, shared, None, 0))
-    over_batch = (0, 0, 0, None, leading(mask), 0)
-    heads, kv_heads = query.shape[1], key.shape[1]
-    if heads == kv_heads:
-        return jax.vmap(over_heads, in_axes=over_batch)(query, key, value, rules, mask, rngs)
-    over_groups = jax.vmap(jax.vmap(one, in_axes=(0, None, None, shared, None, 0)), in_axes=(0, 0, 0, shared, None, 0))
-    query, rngs, rules = _in_groups(query, kv_heads, 1), _in_groups(rngs, kv_heads, 1), _in_groups(rules, kv_heads, 0)
-    found = jax.vmap(over_groups, in_axes=over_batch)(query, key, value, rules, mask, rngs)
-    return found.reshape(found.shape[0], heads, *found.shape[3:])
-
-
-def _in_groups(tree, groups: int, axis: int):
-    """The leaves of a pytree with their axis of heads divided: [..., H, ...] -> [..., groups, H / groups, ...]."""
-    return jax.tree.map(
-        lambda x: x.reshape(*x.shape[:axis], groups, -1, *x.shape[axis + 1 :]) if jnp.ndim(x) else x, tree
-    )
+def _weights(query, key, value, *, rng, **call):
+    """The attention map of one head, for `over_heads`."""
+    return attention_weights(query, key, **call)
 
 
 def head_score(module: nn.Module, name: str, heads: int, size: int) -> Score:
@@ -164,7 +100,7 @@ class MultiHeadAttention(nn.Module):
     key_dim: int = 0
     value_dim: int = 0
     num_kv_heads: int = 0
-    """Heads of keys and values, each read by num_heads / num_kv_heads heads of queries; 0 is as many as of queries."""
+    """Heads of keys and values (GQA; 1: MQA), each read by num_heads / num_kv_heads of queries; 0: as many as these."""
     score: str = "scaled_dot"
     """A name in `config.SCORES`, or package.file:Class."""
     normalizer: str = "softmax"
@@ -178,7 +114,7 @@ class MultiHeadAttention(nn.Module):
     output_gate: bool = False
     """Multiply the pooled values by sigmoid(x W_g + b_g) of the queries' inputs x, before W_o (Qiu et al. 2025, G1).
     """
-    dropout: Any = 0.0
+    dropout: Float[Array, ""] | float = 0.0
     """Rate of attention weights to drop."""
     dtype: Any = jnp.float32
     implementation: Implementation | None = None
@@ -237,22 +173,15 @@ class MultiHeadAttention(nn.Module):
         """Attention of projected queries over projected keys and values, then W_o: (output, weights or None). The
         output gate, if there is one, is computed from `inputs` [B, Q, Dq]."""
         rules = {"score": self.head_score, "bias": bias, "mask": mask, "normalizer": self.head_normalizer}
-        common = rules | {"query_offset": query_offset}
         rng = self.make_rng("dropout") if train and not is_zero(self.dropout) else None
-        pooled = heads_attend(
-            query,
-            key,
-            value,
-            pool=self.pool,
-            dropout=self.dropout,
-            rng=rng,
-            implementation=self.implementation,
-            **common,
-        )  # [B, H, Q, V]
+        one = partial(attend, dropout=self.dropout, implementation=self.implementation)
+        pooled = over_heads(one, query, key, value, rules | {"pool": self.pool}, rng, query_offset)  # [B, H, Q, V]
         pooled = pooled.swapaxes(1, 2).reshape(query.shape[0], query.shape[2], -1)  # [B, Q, H V]
         if self.output_gate:
             pooled = pooled * jax.nn.sigmoid(self.gate(inputs))
-        return self.out(pooled), heads_weights(query, key, **common) if return_weights else None
+        if not return_weights:
+            return self.out(pooled), None
+        return self.out(pooled), over_heads(_weights, query, key, key, rules, query_offset=query_offset)
 
     def _split(self, x, heads):
         """[B, T, H E] -> [B, H, T, E]."""

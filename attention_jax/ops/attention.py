@@ -62,7 +62,7 @@ def attend(
     mask: Mask | None = None,
     normalizer: Normalizer | Callable = Softmax(),
     pool: Pool = Mean(),
-    dropout: Float[Array, ""] | float | None = None,
+    dropout: Float[Array, ""] | float = 0.0,
     rng: Key[Array, ""] | None = None,
     query_offset: Int[Array, ""] | int = 0,
     return_log_sum_exp: bool = False,

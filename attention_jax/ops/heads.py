@@ -1,6 +1,12 @@
-"""Attention of many sequences and heads at once, for arrays in the order [batch, position, head, feature]."""
+"""Multi-head attention without parameters: `attend` over a batch and its heads. Grouped-query attention (GQA) and
+multi-query attention (MQA) are fewer heads of keys and values than of queries.
+
+`attend_heads` takes arrays [batch, position, head, feature] (BTHD), as `jax.nn.dot_product_attention` and Flax do;
+`over_heads`, the lift over heads below it, [batch, head, position, feature] (BHTD), as the modules and their caches.
+"""
 
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +19,7 @@ from attention_jax.ops.dispatch import Implementation
 from attention_jax.ops.masks import Mask, as_mask
 from attention_jax.ops.normalizer_kinds import Normalizer
 from attention_jax.ops.normalizers import Softmax, as_normalizer
+from attention_jax.ops.pooling import Mean, Pool, as_pool
 from attention_jax.ops.scores import ScaledDot, Score
 from attention_jax.ops.trees import as_tree
 
@@ -26,27 +33,102 @@ def attend_heads(
     bias: Bias | None = None,
     mask: Mask | None = None,
     normalizer: Normalizer | Callable = Softmax(),
-    dropout: float = 0.0,
+    pool: Pool = Mean(),
+    dropout: Float[Array, ""] | float = 0.0,
     rng: Key[Array, ""] | None = None,
     query_offset: Int[Array, ""] | Int[Array, " B"] | int = 0,
     return_log_sum_exp: bool = False,
     implementation: Implementation | None = None,
+    block_q: int | None = None,
+    block_k: int | None = None,
 ) -> Float[Array, "B T H V"] | tuple[Float[Array, "B T H V"], Float[Array, "B T H"]]:
-    """`attend` for every sequence of a batch and every head, [B, T, H, V]; with `return_log_sum_exp` also [B, T, H].
+    """`attend` for every sequence of a batch and every head, [B, T, H, V]: multi-head, grouped- or multi-query.
 
     There may be fewer heads of keys and values than of queries: G must divide H, and the heads h of queries with the
-    same h // (H / G) share one (grouped queries, Ainslie et al. 2023; G = 1 is Shazeer 2019's multi-query attention).
-    Keys and values are not repeated in memory.
+    same h // (H / G) share one (grouped-query attention, GQA, Ainslie et al. 2023; G = 1 is the multi-query attention,
+    MQA, of Shazeer 2019). Keys and values are not repeated in memory.
 
-    Leaves of `score`, `bias` and `normalizer` that are single numbers are shared by all heads; of all others the first
-    axis is H. Leaves of `mask` that are single numbers are shared by the batch; of all others the first axis is B.
-    `query_offset`, the position of the first query, is a number or one for each sequence, [B].
+    Args:
+      query, key, value: [B, T, H, D], [B, S, G, E] and [B, S, G, V], of a floating type.
+      score, bias, normalizer, pool: as in `attend`. Leaves that are single numbers are shared by all heads; of all
+        others the first axis is H.
+      mask: leaves that are single numbers are shared by the batch; of all others the first axis is B.
+      query_offset: the position of the first query, a number or one for each sequence, [B].
+      dropout, rng, return_log_sum_exp, implementation, block_q, block_k: as in `attend`.
+
+    Returns:
+      [B, T, H, V]; with `return_log_sum_exp` also the log-sum-exp [B, T, H].
+
+    Raises:
+      InputError: for what `attend` does not take, and for leaves of other shapes.
 
     >>> query, key = jnp.ones((2, 5, 4, 8)), jnp.ones((2, 6, 2, 8))
     >>> attend_heads(query, key, key, normalizer=Softmax(sink=jnp.zeros(4))).shape
     (2, 5, 4, 8)
     """
     query, key, value = map(jnp.asarray, (query, key, value))
+    _check_shapes(query, key, value)
+    rules = {"score": score, "bias": bias, "mask": mask, "normalizer": normalizer, "pool": pool}
+    call = {"dropout": dropout, "return_log_sum_exp": return_log_sum_exp, "implementation": implementation}
+    one = partial(attend, **call, block_q=block_q, block_k=block_k)
+    by_head = (x.swapaxes(1, 2) for x in (query, key, value))  # [B, H, T, D], [B, G, S, E], [B, G, S, V]
+    out = over_heads(one, *by_head, rules, rng, query_offset)  # [B, H, T, V], and [B, H, T] of the log-sum-exp
+    return jax.tree.map(lambda x: x.swapaxes(1, 2), out)
+
+
+def over_heads(
+    function: Callable,
+    query: Float[Array, "B H Q D"],
+    key: Float[Array, "B G K E"],
+    value: Float[Array, "B G K V"],
+    rules: dict,
+    rng: Key[Array, ""] | None = None,
+    query_offset: Int[Array, ""] | Int[Array, " B"] | int = 0,
+):
+    """The lift of `attend` over heads: `function(query [Q, D], key [K, E], value [K, V], rng=..., query_offset=...,
+    **rules)` for every sequence and head, [B, H, ...].
+
+    `rules` are score, bias, mask, normalizer and, for `attend`, pool, with the axes that `attend_heads` documents.
+    Heads of queries that share keys and values are a further axis, [B, G, H / G, ...].
+    """
+    (batch, heads, queries), groups = query.shape[:3], key.shape[1]
+    given, axes, structure = _with_axes(rules, batch, heads)
+    offsets = _offsets(query_offset, queries)
+    _check_axes("query_offset", [] if offsets is None else [offsets], "sequences", batch)
+    rngs = None if rng is None else jax.random.split(rng, (batch, heads))
+
+    def one(query, key, value, given, rng, offset):
+        offset = query_offset if offset is None else offset
+        return function(query, key, value, rng=rng, query_offset=offset, **jax.tree.unflatten(structure, given))
+
+    over = lambda axis: [0 if axis in of_leaf else None for of_leaf in axes]
+    if groups == heads:
+        lifted = jax.vmap(one, in_axes=(0, 0, 0, over("h"), 0, None))
+    else:
+        in_groups = lambda x, axis: x.reshape(*x.shape[:axis], groups, heads // groups, *x.shape[axis + 1 :])
+        given = [in_groups(x, a.index("h")) if "h" in a else x for x, a in zip(given, axes, strict=True)]
+        query, rngs = in_groups(query, 1), None if rngs is None else in_groups(rngs, 1)  # [B, G, H / G, Q, D]
+        lifted = jax.vmap(one, in_axes=(0, None, None, over("h"), 0, None))  # the heads of one group
+        lifted = jax.vmap(lifted, in_axes=(0, 0, 0, over("h"), 0, None))
+    out = jax.vmap(lifted, in_axes=(0, 0, 0, over("b"), 0, 0))(query, key, value, given, rngs, offsets)
+    return out if groups == heads else jax.tree.map(lambda x: x.reshape(batch, heads, *x.shape[3:]), out)
+
+
+def _with_axes(rules, batch, heads):
+    """The leaves of `rules`, which axis each begins with - "", "b" or "h" - and the structure of the tree."""
+    check_rules(*(rules[name] for name in ("score", "bias", "mask", "normalizer")))
+    convert = {"score": as_tree, "bias": as_tree, "mask": as_mask, "normalizer": as_normalizer, "pool": as_pool}
+    trees, axes = {}, {}
+    for name, rule in rules.items():
+        of, size, first = ("sequences", batch, "b") if name == "mask" else ("heads", heads, "h")
+        tree = jax.tree.map(jnp.asarray, convert[name](rule))
+        _check_axes(f"a leaf of the {name}", jax.tree.leaves(tree), of, size)
+        trees[name], axes[name] = tree, jax.tree.map(lambda x, first=first: first if x.ndim else "", tree)
+    leaves, structure = jax.tree.flatten(trees)
+    return leaves, jax.tree.leaves(axes), structure
+
+
+def _check_shapes(query, key, value):
     shapes = f"query {query.shape}, key {key.shape} and value {value.shape}"
     if not query.ndim == key.ndim == value.ndim == 4 or not query.shape[0] == key.shape[0] == value.shape[0]:
         raise InputError(
@@ -58,33 +140,6 @@ def attend_heads(
             f"attend_heads needs as many heads of values as of keys, and a number that divides the heads of queries, "
             f"got {heads}, {groups} and {value.shape[2]} heads of queries, keys and values"
         )
-    check_rules(score, bias, mask, normalizer)
-    rules, structure = jax.tree.flatten((as_tree(score), as_tree(bias), as_normalizer(normalizer)))
-    parts, mask_structure = jax.tree.flatten(as_mask(mask))
-    offsets = _offsets(query_offset, query.shape[1])
-    rules, parts = [jnp.asarray(x) for x in rules], [jnp.asarray(x) for x in parts]
-    _check_axes("a leaf of score, bias or normalizer", rules, "heads", heads)
-    _check_axes("a leaf of the mask", parts, "sequences", query.shape[0])
-    _check_axes("query_offset", [] if offsets is None else [offsets], "sequences", query.shape[0])
-    by_group = lambda x: x.reshape(groups, heads // groups, *x.shape[1:]) if x.ndim else x
-    rngs = None if rng is None else jax.random.split(rng, (query.shape[0], groups, heads // groups))
-
-    def one(query, key, value, rules, parts, rng, offset):
-        score, bias, normalizer = jax.tree.unflatten(structure, rules)
-        call = {"score": score, "bias": bias, "normalizer": normalizer, "implementation": implementation}
-        call |= {"query_offset": query_offset if offset is None else offset, "return_log_sum_exp": return_log_sum_exp}
-        mask = jax.tree.unflatten(mask_structure, parts)
-        return attend(query, key, value, mask=mask, dropout=dropout, rng=rng, **call)
-
-    leading = lambda leaves: [0 if x.ndim else None for x in leaves]
-    over = jax.vmap(one, in_axes=(0, None, None, leading(rules), None, 0, None))  # the heads of one group
-    over = jax.vmap(over, in_axes=(0, 0, 0, leading(rules), None, 0, None))
-    over = jax.vmap(over, in_axes=(0, 0, 0, None, leading(parts), 0, 0))
-    grouped = query.reshape(*query.shape[:2], groups, heads // groups, query.shape[3]).transpose(0, 2, 3, 1, 4)
-    key, value = key.transpose(0, 2, 1, 3), value.transpose(0, 2, 1, 3)
-    out = over(grouped, key, value, [by_group(x) for x in rules], parts, rngs, offsets)
-    in_order = lambda x: jnp.moveaxis(x, 3, 1).reshape(*query.shape[:3], *x.shape[4:])  # x [B, G, H / G, T, ...]
-    return jax.tree.map(in_order, out)
 
 
 def _offsets(query_offset, queries):

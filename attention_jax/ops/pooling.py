@@ -45,6 +45,13 @@ class Pool:
         return pooled
 
 
+def as_pool(pool) -> Pool:
+    """Return `pool`; InputError unless it is a pooling."""
+    if not isinstance(pool, Pool):
+        raise InputError(f"pool must be a pooling such as Mean(), got {pool!r}")
+    return pool
+
+
 @pytree
 @dataclass(frozen=True)
 class Mean(Pool):

@@ -232,6 +232,7 @@ def test_a_score_bias_or_mask_of_the_wrong_shape_is_refused_instead_of_broadcast
         (lambda q, k, v: attention.attend(q, k, v, score=Gaussian), r"Gaussian\(\)"),
         (lambda q, k, v: attention.attend(q, k, v, mask=jnp.ones((5, 8), bool)), "dense"),
         (lambda q, k, v: attention.attend(q, k, v, score="dot"), "callable pytree"),
+        (lambda q, k, v: attention.attend(q, k, v, normalizer="softmax"), "normalizer.*got str"),
         (lambda q, k, v: attention.attend(q, k, v, implementation="flashy"), "plain"),
         (lambda q, k, v: attention.attend(q, k, v, implementation="cudnn"), "NVIDIA GPU"),
         (lambda q, k, v: attention.attend(q, k, v, block_q=0), "at least 1"),

@@ -76,7 +76,7 @@ def attend_sharded(
     bias: Bias | None = None,
     mask: Mask | None = None,
     normalizer: Normalizer | Callable = Softmax(),
-    dropout: Float[Array, ""] | float | None = None,
+    dropout: Float[Array, ""] | float = 0.0,
     rng: Key[Array, ""] | None = None,
     block_q: int | None = None,
     block_k: int | None = None,
@@ -92,6 +92,8 @@ def attend_sharded(
     is linear in Q + K, and each hop moves the (E + V) K numbers of one block. There is reverse mode, once. A gradient
     with respect to a leaf of score, bias or normalizer that is taken INSIDE `shard_map(..., check_vma=False)` is this
     device's part of a sum: apply `lax.psum`. Otherwise `jax.grad` does so by itself.
+
+    There is no `pool`, `query_offset`, `return_log_sum_exp` or `implementation`.
 
     Raises:
       InputError: outside of `shard_map`, and for what `attend` does not take.
@@ -115,7 +117,7 @@ def attend_sharded(
             f"attend_sharded needs a Pointwise, Ratio, Threshold or Ordered normalizer, got {type(base).__name__}"
         )
     first, words = mine * query.shape[0], None
-    if rng is not None and dropout is not None and not is_zero(dropout):
+    if rng is not None and not is_zero(dropout):
         query_words, key_words = dropout_bits(rng, devices * query.shape[0], devices * key.shape[0])
         query_words = lax.dynamic_slice_in_dim(query_words, first, query.shape[0])
         words = query_words, key_words, jnp.asarray(dropout, jnp.float32)
