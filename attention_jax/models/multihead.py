@@ -87,7 +87,7 @@ class MultiHeadAttention(nn.Module):
 
     Query, key and value may have different widths; `hidden_size` is the output's, `key_dim` and `value_dim` are those
     of a head's queries and keys and of its values, 0 meaning hidden_size / num_heads. Leaves of `mask` have the batch
-    as their leading axis, those of `bias` the heads.
+    as their leading axis, those of `bias` the heads; both may be arrays, as in `ops.heads.attend_heads`.
 
     >>> model, x = MultiHeadAttention(num_heads=2, hidden_size=8), jnp.ones((3, 5, 8))
     >>> (out, weights), _ = model.init_with_output(jax.random.key(0), x, x, x, return_weights=True)

@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from attention_jax.errors import InputError
 from attention_jax.ops import linear, masks
+from attention_jax.ops.arrays import as_rules, is_array
 from attention_jax.ops.biases import Bias
 from attention_jax.ops.blockwise.derivatives import in_blocks
 from attention_jax.ops.blockwise.score_blocks import (
@@ -58,8 +59,8 @@ def attend(
     value: Float[Array, "K V"],
     *,
     score: Score = ScaledDot(),
-    bias: Bias | None = None,
-    mask: Mask | None = None,
+    bias: Bias | Float[Array, "Q K"] | None = None,
+    mask: Mask | Bool[Array, "Q K"] | None = None,
     normalizer: Normalizer | Callable = Softmax(),
     pool: Pool = Mean(),
     dropout: Float[Array, ""] | float = 0.0,
@@ -80,7 +81,8 @@ def attend(
       score, bias, mask: callable pytrees, see `ops/scores.py`, `ops/biases.py` and `ops/masks.py`, or functions without
         parameters. True in a mask means that the query may attend to the key. As under `jax.jit`, a function is traced
         once: pass arrays that change, or that are traced, as leaves (`jax.tree_util.Partial(function, array)`), not
-        through a closure or a global variable.
+        through a closure or a global variable. A mask may be a boolean array [Q, K], a bias a floating one, which has a
+        gradient; row i is that of query i, and an axis of 1 is broadcast.
       normalizer: how logits become weights: a callable pytree (`ops/normalizers.py`) whose leaves receive gradients,
         or an elementwise function.
       pool: how weights and values become outputs: a pytree of `ops/pooling.py`.
@@ -115,6 +117,7 @@ def attend(
         raise InputError(f"pool must be a pooling such as Mean(), got {pool!r}")
     query_offset = check_offset(query_offset, query.shape[0])
     query, key, value = map(jnp.asarray, (query, key, value))  # NumPy's float64 is float32, unless that is enabled
+    bias, mask = as_rules(bias, mask, query, key, query_offset)
     rules = {"score": as_tree(score), "bias": as_tree(bias), "mask": as_mask(mask)}
     rules |= {"normalizer": as_normalizer(normalizer), "dropout": dropout, "rng": rng, "query_offset": query_offset}
     static = {"implementation": implementation, "block_q": block_q, "block_k": block_k}
@@ -259,8 +262,8 @@ def attention_weights(
     key: Float[Array, "K E"],
     *,
     score: Score = ScaledDot(),
-    bias: Bias | None = None,
-    mask: Mask | None = None,
+    bias: Bias | Float[Array, "Q K"] | None = None,
+    mask: Mask | Bool[Array, "Q K"] | None = None,
     normalizer: Normalizer | Callable = Softmax(),
     query_offset: Int[Array, ""] | int = 0,
 ) -> Float[Array, "Q K"]:
@@ -279,6 +282,7 @@ def attention_weights(
     check_call(query, key, key, score, bias, mask, normalizer)
     query_offset = check_offset(query_offset, query.shape[0])
     query, key = jnp.asarray(query), jnp.asarray(key)
+    bias, mask = as_rules(bias, mask, query, key, query_offset)
     rules = as_tree(score), as_tree(bias), as_normalizer(normalizer)
 
     def weights(inputs):
@@ -354,22 +358,20 @@ def check_offset(query_offset, queries):
 
 
 def check_rules(score, bias, mask, normalizer):
-    """Raise InputError unless these are rules: neither arrays nor the classes and functions that make rules."""
+    """Raise InputError unless these are rules, or arrays in place of a bias or mask: neither anything else nor the
+    classes and functions that make rules."""
     for name, rule in {"score": score, "bias": bias, "mask": mask, "normalizer": normalizer}.items():
         if inspect.isclass(rule) or (inspect.isfunction(rule) and rule.__module__ == masks.__name__):
             raise InputError(
                 f"{name} must be a rule, got what makes one: write {rule.__name__}(), with arguments if any"
             )
-    if mask is not None and not callable(mask):
-        kind = type(mask).__name__
+    if mask is not None and not callable(mask) and not is_array(mask):
         raise InputError(
-            f"mask must be a rule of ops.masks (causal(), lengths(n), ...), got {kind}: wrap an array as dense(array)"
+            f"mask must be a mask such as causal() or lengths(n), or a boolean array, got {type(mask).__name__}"
         )
     if not callable(score):
         raise InputError(f"score must be a callable pytree such as ScaledDot(), got {type(score).__name__}")
     if not (callable(normalizer) or isinstance(normalizer, Normalizer)):
         raise InputError(f"normalizer must be a callable pytree such as Softmax(), got {type(normalizer).__name__}")
-    if bias is not None and not callable(bias):
-        raise InputError(
-            f"bias must be a callable pytree of ops.biases, got {type(bias).__name__}: an array is not known in blocks"
-        )
+    if bias is not None and not callable(bias) and not is_array(bias):
+        raise InputError(f"bias must be a callable pytree of ops.biases or an array, got {type(bias).__name__}")

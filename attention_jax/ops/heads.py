@@ -10,9 +10,10 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from attention_jax.errors import InputError
+from attention_jax.ops.arrays import is_array, one_per_head
 from attention_jax.ops.attention import attend, check_offset, check_rules
 from attention_jax.ops.biases import Bias
 from attention_jax.ops.dispatch import Implementation
@@ -30,8 +31,8 @@ def attend_heads(
     value: Float[Array, "B S G V"],
     *,
     score: Score = ScaledDot(),
-    bias: Bias | None = None,
-    mask: Mask | None = None,
+    bias: Bias | Float[Array, "..."] | None = None,
+    mask: Mask | Bool[Array, "..."] | None = None,
     normalizer: Normalizer | Callable = Softmax(),
     pool: Pool = Mean(),
     dropout: Float[Array, ""] | float = 0.0,
@@ -50,9 +51,11 @@ def attend_heads(
 
     Args:
       query, key, value: [B, T, H, D], [B, S, G, E] and [B, S, G, V], of a floating type.
-      score, bias, normalizer, pool: as in `attend`. Leaves that are single numbers are shared by all heads; of all
-        others the first axis is H.
-      mask: leaves that are single numbers are shared by the batch; of all others the first axis is B.
+      score, normalizer, pool: as in `attend`. Leaves that are single numbers are shared by all heads; of all others
+        the first axis is H.
+      bias: the same, or a floating array that is added to the scores: [T, S], [H, T, S] or [B, H, T, S].
+      mask: leaves that are single numbers are shared by the batch; of all others the first axis is B. Or a boolean
+        array, True = may attend: [T, S] or [B, H, T, S]. Axes of such arrays may be 1.
       query_offset: the position of the first query, a number or one for each sequence, [B].
       dropout, rng, return_log_sum_exp, implementation, block_q, block_k: as in `attend`.
 
@@ -60,7 +63,7 @@ def attend_heads(
       [B, T, H, V]; with `return_log_sum_exp` also the log-sum-exp [B, T, H].
 
     Raises:
-      InputError: for what `attend` does not take, and for leaves of other shapes.
+      InputError: for what `attend` does not take, and for leaves and arrays of other shapes.
 
     >>> query, key = jnp.ones((2, 5, 4, 8)), jnp.ones((2, 6, 2, 8))
     >>> attend_heads(query, key, key, normalizer=Softmax(sink=jnp.zeros(4))).shape
@@ -92,7 +95,7 @@ def over_heads(
     Heads of queries that share keys and values are a further axis, [B, G, H / G, ...].
     """
     (batch, heads, queries), groups = query.shape[:3], key.shape[1]
-    given, axes, structure = _with_axes(rules, batch, heads)
+    given, axes, structure = _with_axes(rules, batch, heads, (queries, key.shape[2]))
     offsets = _offsets(query_offset, queries)
     _check_axes("query_offset", [] if offsets is None else [offsets], "sequences", batch)
     rngs = None if rng is None else jax.random.split(rng, (batch, heads))
@@ -114,12 +117,15 @@ def over_heads(
     return out if groups == heads else jax.tree.map(lambda x: x.reshape(batch, heads, *x.shape[3:]), out)
 
 
-def _with_axes(rules, batch, heads):
-    """The leaves of `rules`, which axis each begins with - "", "b" or "h" - and the structure of the tree."""
+def _with_axes(rules, batch, heads, pairs):
+    """The leaves of `rules`, which axes each begins with - "", "b", "h" or "bh" - and the structure of the tree."""
     check_rules(*(rules[name] for name in ("score", "bias", "mask", "normalizer")))
     convert = {"score": as_tree, "bias": as_tree, "mask": as_mask, "normalizer": as_normalizer, "pool": as_pool}
     trees, axes = {}, {}
     for name, rule in rules.items():
+        if is_array(rule):
+            trees[name], axes[name] = one_per_head(name, rule, batch, heads, pairs)
+            continue
         of, size, first = ("sequences", batch, "b") if name == "mask" else ("heads", heads, "h")
         tree = jax.tree.map(jnp.asarray, convert[name](rule))
         _check_axes(f"a leaf of the {name}", jax.tree.leaves(tree), of, size)

@@ -239,7 +239,9 @@ def broadcasts(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
 
 
 def as_mask(mask: Mask | Callable | None) -> Mask | None:
-    """`mask`, or a plain function of positions as one; None stays None."""
+    """Return `mask`, or a plain function of positions as one; None stays None. Raises InputError for anything else."""
+    if mask is not None and not callable(mask):
+        raise InputError(f"a mask must be callable, got {type(mask).__name__}: an array is a mask as dense(array)")
     return with_arrays(mask) if mask is None or isinstance(mask, Mask) else Rule(as_tree(mask))
 
 

@@ -25,6 +25,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int, Key
 
 from attention_jax.errors import InputError
+from attention_jax.ops.arrays import is_array
 from attention_jax.ops.attention import check_call
 from attention_jax.ops.biases import Bias
 from attention_jax.ops.blockwise import local, ordered, softmax, top_k
@@ -93,7 +94,7 @@ def attend_sharded(
     with respect to a leaf of score, bias or normalizer that is taken INSIDE `shard_map(..., check_vma=False)` is this
     device's part of a sum: apply `lax.psum`. Otherwise `jax.grad` does so by itself.
 
-    There is no `pool`, `query_offset`, `return_log_sum_exp` or `implementation`.
+    There is no `pool`, `query_offset`, `return_log_sum_exp` or `implementation`, and masks and biases are not arrays.
 
     Raises:
       InputError: outside of `shard_map`, and for what `attend` does not take.
@@ -108,6 +109,11 @@ def attend_sharded(
     """
     devices, mine = _place(axis_name)
     check_call(query, key, value, score, bias, mask, normalizer, dropout, block_q, block_k)
+    if is_array(bias) or is_array(mask):
+        raise InputError(
+            "attend_sharded needs a bias and a mask of positions, got an array: write mask=dense(array), of the whole "
+            "sequence, and a bias as a function of positions"
+        )
     if not (query.size and key.size and value.size):
         return vary_like(jnp.zeros((query.shape[0], value.shape[1]), value.dtype), (query, key, value))
     score, bias, mask, normalizer = as_tree(score), as_tree(bias), as_mask(mask), as_normalizer(normalizer)
