@@ -12,6 +12,7 @@ All of them need memory linear in Q + K and use the residuals of the forward pas
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +22,7 @@ from attention_jax.ops.blockwise import local, ordered, softmax
 from attention_jax.ops.blockwise.forward_mode import tangents
 from attention_jax.ops.blockwise.higher_order import attend_by_tiles
 from attention_jax.ops.blockwise.linear_call import Pair, is_symbolic_zero, linear
-from attention_jax.ops.blockwise.score_blocks import Blocks, Inputs, finite_where_unattended, partition
+from attention_jax.ops.blockwise.score_blocks import Blocks, Combine, Inputs, finite_where_unattended, partition
 from attention_jax.ops.meshes import vary_like
 from attention_jax.ops.normalizer_kinds import Exponential, Ordered
 from attention_jax.ops.platforms import by_platform
@@ -69,80 +70,105 @@ def _attend(blocks, whole, combine, floats, others):
     return *by_platform(run, dict(blocks)), partition(inputs)[0]
 
 
+class Call(NamedTuple):
+    """What is static in the derivatives of a call."""
+
+    blocks: tuple
+    whole: Whole
+    combine: Combine
+    moving: tuple[int, ...]  # places of the floats that have tangents
+    constants: jax.tree_util.PyTreeDef  # of `Point`
+    outputs: jax.tree_util.PyTreeDef
+
+    def at(self, constants: list) -> "Point":
+        return jax.tree.unflatten(self.constants, constants)
+
+
+class Point(NamedTuple):
+    """Where a call is differentiated: its arguments, and what its forward pass has computed."""
+
+    floats: list
+    others: list
+    outputs: Outputs
+    saved: tuple
+
+
 @partial(_attend.defjvp, symbolic_zeros=True)
 def _attend_jvp(blocks, whole, combine, primals, dots):
     floats, others = primals
     outputs, saved, clean = _attend(blocks, whole, combine, floats, others)
     moving = tuple(n for n, dot in enumerate(dots[0]) if not is_symbolic_zero(dot))
     found, structure = jax.tree.flatten(outputs)
-    kept, kept_structure = jax.tree.flatten(lax.stop_gradient((outputs, saved)))
-    sizes = len(floats), len(others)
-
-    def unpacked(constants):
-        floats, constants = constants[: sizes[0]], constants[sizes[0] :]
-        others, kept = constants[: sizes[1]], constants[sizes[1] :]
-        return floats, others, *jax.tree.unflatten(kept_structure, kept)
-
-    def differentiable(constants):
-        """Return (the outputs as a function of the arguments that have tangents, those arguments)."""
-        floats, others, outputs, saved = unpacked(constants)
-
-        def run(blocks, *some):
-            inner = _replaced(floats, moving, some)
-            if blocks is None:
-                return jax.tree.leaves(whole(combine(inner, others)))
-            top = getattr(saved, "top", None)
-            return jax.tree.leaves(attend_by_tiles(combine, blocks, inner, others, _shift(outputs, saved), top))
-
-        return run, tuple(floats[n] for n in moving)
-
-    def pushed(constants, dots):
-        run, some = differentiable(constants)
-        return lambda blocks: jax.jvp(partial(run, blocks), some, tuple(dots))[1]
-
-    def forward(constants, dots):
-        call = combine, *unpacked(constants), moving, dots
-        return by_platform(partial(_forward, pushed(constants, dots), call), dict(blocks))
-
-    def again(constants, dots):
-        return by_platform(pushed(constants, dots), dict(blocks))
-
-    def transpose_again(constants, bars):
-        run, some = differentiable(constants)
-        return by_platform(lambda blocks: list(jax.vjp(partial(run, blocks), *some)[1](list(bars))), dict(blocks))
-
-    def transpose(constants, bars):
-        call = whole, combine, *unpacked(constants), moving, jax.tree.unflatten(structure, bars)
-        return by_platform(partial(_backward, call), dict(blocks))
-
-    constants = [*clean, *others, *kept]
+    constants, point = jax.tree.flatten(Point(list(clean), list(others), *lax.stop_gradient((outputs, saved))))
     found_dots = jax.tree.map(jnp.zeros_like, found)
     if moving:
-        pair, differentiable_pair = Pair(forward, transpose), Pair(again, transpose_again)
-        found_dots = linear(pair, differentiable_pair, found, constants, [dots[0][n] for n in moving])
+        call = Call(blocks, whole, combine, moving, point, structure)
+        pair = Pair(partial(_forward, call), partial(_transpose, call))
+        differentiable = Pair(partial(_forward_again, call), partial(_transpose_again, call))
+        found_dots = linear(pair, differentiable, found, constants, [dots[0][n] for n in moving])
     zeros = jax.tree.map(_zero_tangent, saved)
     clean_dots = [dot if n in moving else jnp.zeros_like(x) for n, (x, dot) in enumerate(zip(floats, dots[0]))]
     return (outputs, saved, clean), (jax.tree.unflatten(structure, found_dots), zeros, clean_dots)
 
 
-def _forward(otherwise, call, blocks):
-    """Compute the tangents in forward mode by `tangents(*call)`, or by `otherwise(blocks)` if that is unsupported."""
-    combine, floats, others, *_ = call
-    if blocks is None or isinstance(combine(floats, others).rules[2], Ordered):
-        return otherwise(blocks)
-    return jax.tree.leaves(tangents(blocks, *call))
+# --- tangents and their transpose, and both again by means that JAX can differentiate ---------------------------------
 
 
-def _backward(call, blocks):
-    """Compute the cotangents of the differentiated arguments."""
-    whole, combine, floats, others, outputs, saved, moving, bars = call
-    inputs = combine(floats, others)
+def _forward(call, constants, dots):
+    return by_platform(partial(_tangents, call, call.at(constants), dots), dict(call.blocks))
+
+
+def _transpose(call, constants, bars):
+    bars = jax.tree.unflatten(call.outputs, bars)
+    return by_platform(partial(_cotangents, call, call.at(constants), bars), dict(call.blocks))
+
+
+def _forward_again(call, constants, dots):
+    return by_platform(partial(_tangents_by_tiles, call, call.at(constants), dots), dict(call.blocks))
+
+
+def _transpose_again(call, constants, bars):
+    return by_platform(partial(_cotangents_by_tiles, call, call.at(constants), bars), dict(call.blocks))
+
+
+def _tangents(call, point, dots, blocks):
+    """Compute the tangents of the outputs in one pass over the keys, where the normalizer has such a rule."""
+    if blocks is None or isinstance(call.combine(point.floats, point.others).rules[2], Ordered):
+        return _tangents_by_tiles(call, point, dots, blocks)
+    return jax.tree.leaves(tangents(blocks, call.combine, *point, call.moving, dots))
+
+
+def _cotangents(call, point, bars, blocks):
+    """Compute the cotangents of the moving floats by the backward pass."""
+    floats, others, outputs, saved = point
+    inputs = call.combine(floats, others)
     if blocks is None:
-        found = jax.vjp(lambda floats: whole(combine(floats, others)), floats)[1](bars)[0]
+        found = jax.vjp(lambda floats: call.whole(call.combine(floats, others)), floats)[1](bars)[0]
     else:
         found = jax.tree.leaves(_program(inputs).backward(inputs, blocks, outputs, saved, bars))
         found += [jnp.zeros_like(x) for x in floats[len(found) :]]  # mask, dropout rate and cut
-    return [found[n].astype(floats[n].dtype) for n in moving]
+    return [found[n].astype(floats[n].dtype) for n in call.moving]
+
+
+def _tangents_by_tiles(call, point, dots, blocks):
+    return jax.jvp(partial(_by_tiles, call, point, blocks), _moving(call, point), tuple(dots))[1]
+
+
+def _cotangents_by_tiles(call, point, bars, blocks):
+    return list(jax.vjp(partial(_by_tiles, call, point, blocks), *_moving(call, point))[1](list(bars)))
+
+
+def _by_tiles(call, point, blocks, *moving):
+    """Compute the outputs as a function of the moving floats, by means that JAX can differentiate."""
+    floats = _replaced(point.floats, call.moving, moving)
+    if blocks is None:
+        return jax.tree.leaves(call.whole(call.combine(floats, point.others)))
+    shift, top = _shift(point.outputs, point.saved), getattr(point.saved, "top", None)
+    return jax.tree.leaves(attend_by_tiles(call.combine, blocks, floats, point.others, shift, top))
+
+
+def _moving(call, point):
+    return tuple(point.floats[n] for n in call.moving)
 
 
 def _replaced(arrays, places, new):
