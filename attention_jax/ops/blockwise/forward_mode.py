@@ -11,6 +11,7 @@ dL = sum_j df_j.
 """
 
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +21,7 @@ from attention_jax.ops.blockwise.local import per_scale
 from attention_jax.ops.blockwise.score_blocks import (
     Blocks,
     Combine,
+    Inputs,
     if_worth,
     key_blocks,
     max_over_batch,
@@ -33,57 +35,97 @@ from attention_jax.ops.meshes import vary_like
 from attention_jax.ops.normalizer_kinds import Threshold, equations_of, values_of
 
 
+class Call(NamedTuple):
+    """A call of blockwise attention, and the tangents `dots` of the leaves `moving` of its `floats`."""
+
+    blocks: Blocks
+    combine: Combine
+    floats: list
+    others: list
+    moving: tuple[int, ...]
+    dots: list
+    shift: jax.Array  # [Q] t of each query
+    active: jax.Array | None  # which blocks have weights
+    top: jax.Array | None  # [Q] the largest scores, to which t is relative, for a `Threshold`
+
+    def inputs(self, some=()) -> Inputs:
+        """Return the inputs, with `some` in the places of the moving leaves."""
+        floats = list(self.floats)
+        for place, x in zip(self.moving, some):
+            floats[place] = x
+        return self.combine(floats, self.others)._replace(top=self.top)
+
+    def push(self, function):
+        """Return the tangent of a function of the moving leaves."""
+        return jax.jvp(function, (tuple(self.floats[n] for n in self.moving),), (tuple(self.dots),))[1]
+
+    @property
+    def rooted(self) -> bool:
+        return isinstance(self.inputs().rules[2], Threshold)
+
+
+class Totals(NamedTuple):
+    """Sums over the keys, or their tangents."""
+
+    pooled: jax.Array  # [Q, V]
+    mass: jax.Array  # [Q]
+    equation: jax.Array | None  # [Q] for a `Threshold`
+
+
 @partial(jax.jit, static_argnames=("combine", "blocks", "moving"), inline=True)
 def tangents(blocks: Blocks, combine: Combine, floats, others, outputs, saved, moving: tuple[int, ...], dots):
     """Compute the tangents of `outputs`, (output [Q, V], log-normalizer [Q] or None), from those of the leaves `moving`
     of `floats`. `saved` is the `Saved` of `ops/blockwise/local.py`, or () for the softmax."""
     out, log = outputs
-    top = getattr(saved, "top", None)
-    inputs = combine(floats, others)._replace(top=top)
-    normalizer, shift = inputs.rules[2], saved.shift if log is None else log
-    rooted, precision = isinstance(normalizer, Threshold), shift.dtype
-    active = getattr(saved, "active", None)
-    ranges = key_blocks(inputs, blocks)
-    push = lambda function: jax.jvp(function, (tuple(floats[n] for n in moving),), (tuple(dots),))[1]
+    shift, active = saved.shift if log is None else log, getattr(saved, "active", None)
+    call = Call(blocks, combine, floats, others, moving, dots, shift, active, getattr(saved, "top", None))
+    return _finish(call, outputs, saved, _sum_over_keys(call, *out.shape))
 
-    def with_moving(some):
-        moved = list(floats)
-        for place, x in zip(moving, some, strict=True):
-            moved[place] = x
-        return combine(moved, others)._replace(top=top)
 
-    def sums(i, masked, j, some):
-        inputs = with_moving(some)
-        tile = tile_of(inputs, blocks, i, j, masked)
-        scores, row_shift = tile.scores(*tile.operands).astype(precision), rows_of(shift, i, blocks.query)
-        allowed = scores != -jnp.inf
-        values = values_of(inputs.rules[2], scores, allowed, row_shift)
-        equation = equations_of(inputs.rules[2], scores, allowed, row_shift).sum(axis=1) if rooted else None
-        return pool(values, tile), values.sum(axis=1), equation
-
-    def add(i, masked, j, totals):
-        compute = partial(push, partial(sums, i, masked, j))
-        found = compute() if active is None else if_worth(max_over_batch(active[i, j]), compute)
-        return jax.tree.map(jnp.add, totals, found)
-
-    def empty(rows):
-        numbers = jnp.zeros(rows, precision)
-        zeros = jnp.zeros((rows, out.shape[1]), precision), numbers, numbers if rooted else None
-        return vary_like(zeros, inputs)
+def _sum_over_keys(call, queries, width) -> Totals:
+    """Compute the tangents of all sums, with t held constant."""
+    ranges, size = key_blocks(call.inputs(), call.blocks), call.blocks.query
 
     def rows(i, whole):
-        found = over_keys(ranges, i, partial(add, i), empty(blocks.query))
-        return jax.tree.map(lambda x, rows: put_rows(x, rows, i, blocks.query), whole, found)
+        found = over_keys(ranges, i, partial(_add_block, call, i), _zeros(call, size, width))
+        return jax.tree.map(lambda x, rows: put_rows(x, rows, i, size), whole, found)
 
-    queries = out.shape[0]
-    pooled, mass, equation = lax.fori_loop(0, -(-queries // blocks.query), rows, empty(queries))
-    if normalizer.divides:
-        extra = push(lambda some: jnp.asarray(with_moving(some).rules[2].extra(), precision))
+    return lax.fori_loop(0, -(-queries // size), rows, _zeros(call, queries, width))
+
+
+def _add_block(call, i, masked, j, totals):
+    compute = partial(call.push, partial(_sums, call, i, masked, j))
+    found = compute() if call.active is None else if_worth(max_over_batch(call.active[i, j]), compute)
+    return jax.tree.map(jnp.add, totals, found)
+
+
+def _sums(call, i, masked, j, some) -> Totals:
+    """Compute the sums over the keys of block (i, j)."""
+    inputs = call.inputs(some)
+    tile, normalizer = tile_of(inputs, call.blocks, i, j, masked), inputs.rules[2]
+    scores, shift = tile.scores(*tile.operands).astype(call.shift.dtype), rows_of(call.shift, i, call.blocks.query)
+    allowed = scores != -jnp.inf
+    values = values_of(normalizer, scores, allowed, shift)
+    equation = equations_of(normalizer, scores, allowed, shift).sum(axis=1) if call.rooted else None
+    return Totals(pool(values, tile), values.sum(axis=1), equation)
+
+
+def _zeros(call, rows, width) -> Totals:
+    numbers = jnp.zeros(rows, call.shift.dtype)
+    zeros = Totals(jnp.zeros((rows, width), call.shift.dtype), numbers, numbers if call.rooted else None)
+    return vary_like(zeros, call.inputs())
+
+
+def _finish(call, outputs, saved, totals):
+    """Compute the tangents of the outputs from those of the sums, with t no longer constant."""
+    (out, log), (pooled, mass, equation), precision = outputs, totals, call.shift.dtype
+    if call.inputs().rules[2].divides:
+        extra = call.push(lambda some: jnp.asarray(call.inputs(some).rules[2].extra(), precision))
         pooled = pooled - out.astype(precision) * (mass + extra)[:, None]
     if log is not None:
         return pooled.astype(out.dtype), mass
     pooled = pooled * saved.scale[:, None]
     if saved.count is not None:
-        scale = push(lambda some: with_moving(some).rules[2].factor(jnp.maximum(saved.count, 1)))
+        scale = call.push(lambda some: call.inputs(some).rules[2].factor(jnp.maximum(saved.count, 1)))
         pooled = pooled + out.astype(precision) * per_scale(scale, saved.scale)[:, None]
-    return (pooled - saved.turn * equation[:, None] if rooted else pooled).astype(out.dtype), None
+    return (pooled - saved.turn * equation[:, None] if call.rooted else pooled).astype(out.dtype), None
