@@ -76,7 +76,7 @@ def attend_heads(
     one = partial(attend, **call, block_q=block_q, block_k=block_k)
     by_head = (x.swapaxes(1, 2) for x in (query, key, value))  # [B, H, T, D], [B, G, S, E], [B, G, S, V]
     out = over_heads(one, *by_head, rules, rng, query_offset)  # [B, H, T, V], and [B, H, T] of the log-sum-exp
-    return jax.tree.map(lambda x: x.swapaxes(1, 2), out)
+    return jax.tree.map(lambda x: x.swapaxes(1, 2), out)  # [B, T, H, V], [B, T, H]
 
 
 def over_heads(
@@ -106,13 +106,13 @@ def over_heads(
 
     over = lambda axis: [0 if axis in of_leaf else None for of_leaf in axes]
     if groups == heads:
-        lifted = jax.vmap(one, in_axes=(0, 0, 0, over("h"), 0, None))
+        lifted = jax.vmap(one, in_axes=(0, 0, 0, over("h"), 0, None))  # [H, Q, V]
     else:
         in_groups = lambda x, axis: x.reshape(*x.shape[:axis], groups, heads // groups, *x.shape[axis + 1 :])
         given = [in_groups(x, a.index("h")) if "h" in a else x for x, a in zip(given, axes, strict=True)]
         query, rngs = in_groups(query, 1), None if rngs is None else in_groups(rngs, 1)  # [B, G, H / G, Q, D]
         lifted = jax.vmap(one, in_axes=(0, None, None, over("h"), 0, None))  # the heads of one group
-        lifted = jax.vmap(lifted, in_axes=(0, 0, 0, over("h"), 0, None))
+        lifted = jax.vmap(lifted, in_axes=(0, 0, 0, over("h"), 0, None))  # [G, H / G, Q, V]
     out = jax.vmap(lifted, in_axes=(0, 0, 0, over("b"), 0, 0))(query, key, value, given, rngs, offsets)
     return out if groups == heads else jax.tree.map(lambda x: x.reshape(batch, heads, *x.shape[3:]), out)
 
