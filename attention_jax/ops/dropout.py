@@ -6,12 +6,13 @@ from jaxtyping import Array, Float, Key, UInt32
 
 
 def is_zero(number) -> bool:
-    """Whether a number is known to be 0 while tracing, so that what it scales can be left out; a traced one never is.
+    """Whether a number is None or known to be 0 while tracing, so that what it scales can be left out; a traced one
+    never is.
 
-    >>> is_zero(0.0), is_zero(0.1), is_zero(jnp.zeros(()))
-    (True, False, False)
+    >>> is_zero(0.0), is_zero(None), is_zero(0.1), is_zero(jnp.zeros(()))
+    (True, True, False, False)
     """
-    return isinstance(number, int | float) and number == 0
+    return number is None or (isinstance(number, int | float) and number == 0)
 
 
 def dropout(x: Float[Array, "..."], rate: float | Float[Array, ""], rng: Array | None) -> Float[Array, "..."]:
