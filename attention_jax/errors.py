@@ -92,9 +92,8 @@ def explained() -> Iterator[None]:
     ...     raise ModuleNotFoundError(name="optuna.storages")
     Traceback (most recent call last):
     ...
-    attention_jax.errors.InputError: this needs optuna, which is not installed: pip install optuna (in a checkout pip
-    install '.[sweep]')
-    """
+    attention_jax.errors.InputError: this needs optuna, which is not installed: pip install optuna (in a checkout pip install '.[sweep]')
+    """  # noqa: E501
     try:
         yield
     except ModuleNotFoundError as error:

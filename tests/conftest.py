@@ -2,6 +2,8 @@
 machine, unless the tests of a GPU are asked for: `python -m pytest -m gpu`."""
 
 import atexit
+import contextlib
+import ctypes
 import gc
 import importlib.metadata
 import os
@@ -9,6 +11,7 @@ import shutil
 import signal
 import sys
 import tempfile
+from pathlib import Path
 
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     # the workers of one session and the processes they start compile nothing twice
@@ -26,6 +29,7 @@ if "gpu" not in sys.argv:
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # begun by a script in the background: the processes that tests start and interrupt would be deaf, too
     signal.signal(signal.SIGINT, signal.default_int_handler)
+os.environ.setdefault("MALLOC_ARENA_MAX", "2")  # of the workers: XLA's threads would keep an arena each
 os.environ.setdefault("NPROC", "8")  # emulated devices need at least two threads each, or jax 0.10 can hang
 
 import jax
@@ -42,18 +46,27 @@ def pytest_addoption(parser):
     parser.addoption("--costs", type=int, nargs="?", const=20, metavar="ROWS", help="print what each test costs")
 
 
-class OneFile:
-    """A worker keeps the compiled programs of one file of tests at a time; those of all would take 4 GB."""
+class Memory:
+    """A worker forgets its compiled programs between two files if they take much memory: all would take 4 GB."""
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_teardown(self, item, nextitem):
-        if nextitem is None or nextitem.path != item.path:
+        if nextitem is not None and nextitem.path != item.path and resident_bytes() > 900e6:
             jax.clear_caches()
             gc.collect()
+            with contextlib.suppress(OSError, AttributeError):  # glibc keeps what was freed
+                ctypes.CDLL("libc.so.6").malloc_trim(0)
+
+
+def resident_bytes() -> float:
+    """The memory of this process; 0 where it is not known."""
+    with contextlib.suppress(OSError):
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0.0
 
 
 def pytest_configure(config):
-    config.pluginmanager.register(OneFile())
+    config.pluginmanager.register(Memory())
     if config.getoption("--costs") is not None:
         config.pluginmanager.register(Costs(config.getoption("--costs")))
 

@@ -121,10 +121,6 @@ class MultiHeadAttention(nn.Module):
     """Of `attend`; None chooses by size and platform."""
 
     def __post_init__(self):
-        self._check()
-        super().__post_init__()
-
-    def _check(self):
         heads, kv_heads = self.num_heads, self.num_kv_heads
         if heads < 1 or kv_heads < 0 or (kv_heads and heads % kv_heads):
             raise InputError(
@@ -136,6 +132,7 @@ class MultiHeadAttention(nn.Module):
                 f"MultiHeadAttention needs a num_heads that divides hidden_size, got {heads} and {self.hidden_size}: "
                 "change one of them, or give key_dim and value_dim"
             )
+        super().__post_init__()
 
     def setup(self):
         key_width = self.key_dim or self.hidden_size // self.num_heads

@@ -34,8 +34,8 @@ def options_from(weights: Weights, own: configs.ModelOptions) -> configs.ModelOp
     """
     if type(weights.options) is not type(own):
         raise InputError(
-            f"weights of the kind {type(own).__name__} are needed here; those of {weights.source} are of the kind "
-            f"{type(weights.options).__name__}: choose another experiment"
+            f"weights of the kind {configs.model_name(own)} are needed here; those of {weights.source} are of the kind "
+            f"{configs.model_name(weights.options)}: choose another experiment"
         )
     kept = {name: value for name, info, value in configs.walk(own) if info.training_only}
     return dataclasses.replace(weights.options, **kept)

@@ -46,7 +46,7 @@ def test_a_date_variant_changes_one_thing():
     change = lambda old, new: configs.differences(variants[old], variants[new])
     assert change("book", "bidirectional") == {"model.bidirectional": (False, True)}
     assert change("deep", "skip") == {"model.residual": (False, True)} and shapes("deep") == shapes("skip")
-    assert change("book", "before") == {"model": ("AttentionSeq2seq", "Bahdanau")}
+    assert change("book", "before") == {"model": ("AttentionSeq2seqConfig", "BahdanauConfig")}
     book, before = shapes("book"), shapes("before")
     rows = {("layer", "input_kernel"): (16, 1024), ("kernel",): (512, 59)}
     moved = {("stack_0", "input_kernel"): (16 + 256, 1024), ("kernel",): (256, 59)}

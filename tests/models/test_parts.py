@@ -268,7 +268,7 @@ def stepped(kind, model, inputs):
         ({"mlp_layer": "swiglu(3)"}, "--model.mlp-layer .* swiglu"),
     ],
 )
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("kind", ["decoder-only", *(pytest.param(k, marks=pytest.mark.slow) for k in [*MODELS][1:])])
 def test_what_does_not_fit_is_refused_when_the_model_is_made(kind, changed, word):
     options, make = MODELS[kind]
     with pytest.raises(InputError, match=word):

@@ -181,7 +181,7 @@ def test_padding_and_batching_change_nothing(kind):
 
 
 CASES = [(kind, implementation) for kind in KINDS for implementation in ("plain", "fused")]
-LIGHT = [(kind, "plain") for kind in KINDS] + [("shaw", "fused")]
+LIGHT = [("sinusoidal", "plain"), ("t5", "plain"), ("rotary", "plain"), ("shaw", "fused")]
 
 
 @pytest.mark.parametrize("case", heavy(CASES, *LIGHT), ids="-".join)

@@ -155,6 +155,7 @@ def test_an_array_is_combined_with_a_mask_as_dense_alone(combine):
         combine(causal(), jnp.ones((T, S), bool))
 
 
+@pytest.mark.slow
 def test_arrays_without_queries_or_keys_and_arrays_of_a_batch():
     for queries, keys in ((0, S), (T, 0)):
         one = jnp.ones((queries, D)), jnp.ones((keys, D)), jnp.ones((keys, 3))

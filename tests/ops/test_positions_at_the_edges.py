@@ -88,7 +88,7 @@ def test_the_last_position_of_the_type(call, mask, weight):
     assert attend(ones[:1], ones, ones[:, :1], mask=mask, query_offset=2**31 - 1, **call).tolist() == [[weight]]
 
 
-@pytest.mark.parametrize("call", [PLAIN, FUSED], ids=["plain", "fused"])
+@pytest.mark.parametrize("call", [pytest.param(PLAIN, marks=pytest.mark.slow), FUSED], ids=["plain", "fused"])
 def test_an_offset_for_each_sequence(call):
     x = normal(2, 6, 2, 4)
     call = {"implementation": call["implementation"], "mask": causal()}

@@ -29,7 +29,7 @@ from attention_jax.ops.scores import (
     Triangular,
 )
 
-both = pytest.mark.parametrize("implementation", ["plain", "fused"])
+both = pytest.mark.parametrize("implementation", [pytest.param("plain", marks=pytest.mark.slow), "fused"])
 INVARIANT = {
     "softmax": Softmax(),
     "sparsemax": Sparsemax(),

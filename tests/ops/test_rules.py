@@ -37,7 +37,7 @@ from attention_jax.ops.retention import chunked_retention
 from attention_jax.ops.scores import Additive, Boxcar, Cosine, Gaussian, Score, SoftCap, Triangular
 from attention_jax.views.pictures import rollout
 
-both = pytest.mark.parametrize("implementation", ["plain", "fused"])
+both = pytest.mark.parametrize("implementation", [pytest.param("plain", marks=pytest.mark.slow), "fused"])
 
 
 def points(rows, dtype=np.float32):
@@ -287,4 +287,4 @@ def test_heads_take_a_mask_of_one_number():
 def test_a_star_imports_the_public_names():
     names = {}
     exec("from attention_jax import *", names)
-    assert {name for group in attention_jax.PUBLIC.values() for name in group} <= set(names)
+    assert set(attention_jax.__all__) <= set(names) and "attend" in names
