@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -160,26 +161,58 @@ def _attend(
     if dropout is not None:
         words = (*dropout_bits(rng, query.shape[0], key.shape[0]), jnp.asarray(dropout, jnp.float32))
 
-    def run(inputs, kernel):
-        (score, _, normalizer), query, key, value, _, mask, *_ = inputs
-        if kernel == "cudnn":
-            return cudnn.attend(query, key, value, mask)
-        if kernel in ("flash", "linear"):
-            module = {"flash": flash, "linear": linear}[kernel]
-            return module.attend(query, key, value, score, mask)
-        whole = _plain_with_log if with_log else _plain
-        blocks = "fused" in chosen.values() and query.size and key.size  # without keys there is no block to go through
-        out, log = _in_blocks(inputs, whole, chosen, block_q, block_k) if blocks else whole(inputs)
-        if not with_log:
-            return out
-        log = jnp.where(log == jnp.inf, -jnp.inf, log)  # no key: "fused" has +inf
-        base = normalizer.of if isinstance(normalizer, TopK) else normalizer
-        return (out if base.sink is None else _less_sink(out, base.kept(log))), log
-
     inputs = Inputs((score, bias, normalizer), query, key, value, None, mask, words, query_offset, center=center)
     kernels = {p: "xla" if i in ("plain", "fused") else i for p, i in chosen.items()}
-    found = loopable(lambda inputs: by_platform(partial(run, inputs), kernels))(inputs)
+    plan = _Plan(chosen, with_log, block_q, block_k)
+    found = loopable(partial(by_platform, partial(_on_kernel, plan), kernels))(inputs)
     return found[0] if with_log and not return_log_sum_exp else found
+
+
+class _Plan(NamedTuple):
+    """How a call of `attend` is computed."""
+
+    chosen: dict  # the implementation on each platform
+    with_log: bool  # whether the log-sum-exp is needed
+    block_q: int | None
+    block_k: int | None
+
+
+def _on_kernel(plan, kernel, inputs):
+    """The output [Q, V] by one kernel, "xla" for this package, and with `plan.with_log` the log-sum-exp [Q]."""
+    (score, _, normalizer), query, key, value, _, mask, *_ = inputs
+    if kernel == "cudnn":
+        return cudnn.attend(query, key, value, mask)
+    if kernel in ("flash", "linear"):
+        return {"flash": flash, "linear": linear}[kernel].attend(query, key, value, score, mask)
+    whole = _plain_with_log if plan.with_log else _plain
+    if "fused" in plan.chosen.values() and query.size and key.size:  # without keys there is no block to go through
+        prepared, blocks = _prepared(inputs, plan)
+        out, log = in_blocks(prepared, blocks, whole)
+    else:
+        out, log = whole(inputs)
+    if not plan.with_log:
+        return out
+    log = jnp.where(log == jnp.inf, -jnp.inf, log)  # no key: "fused" has +inf
+    base = normalizer.of if isinstance(normalizer, TopK) else normalizer
+    return (out if base.sink is None else _less_sink(out, base.kept(log))), log
+
+
+def _prepared(inputs, plan):
+    """The inputs of attention block by block, and the blocks on the platforms that have chosen "fused", None on others,
+    which compute all weights at once."""
+    (score, bias, normalizer), query = inputs.rules, inputs.query
+    score, prepared, key = prepare(score, query, inputs.key)
+    sizes = choose_blocks(score, prepared, key, plan.block_q, plan.block_k)
+    bias_query = None if bias is None else query
+    inputs = inputs._replace(rules=(score, bias, normalizer), query=prepared, key=key, bias_query=bias_query)
+    if isinstance(normalizer, TopK):
+        known = jax.lax.stop_gradient(inputs)
+        if normalizer.k < key.shape[0]:
+            inputs = inputs._replace(cut=by_platform(lambda size: cuts(known, size, normalizer.k), sizes))
+        normalizer = normalizer.of
+    normalizer = without_sink(normalizer)  # which is applied afterwards
+    blocks = {platform: sizes[platform] if i == "fused" else None for platform, i in plan.chosen.items()}
+    return inputs._replace(rules=(score, bias, normalizer)), blocks
 
 
 def _pooled(static, return_log_sum_exp, pool, query, key, value, rules):
@@ -210,23 +243,6 @@ def _attended_keys(inputs):
 
 def _less_sink(out, kept):
     return (out.astype(kept.dtype) * kept[:, None]).astype(out.dtype)
-
-
-def _in_blocks(inputs, whole, chosen, block_q, block_k):
-    """Block by block on the platforms that have chosen "fused", all weights at once on the others."""
-    (score, bias, normalizer), query = inputs.rules, inputs.query
-    score, prepared, key = prepare(score, query, inputs.key)
-    sizes = choose_blocks(score, prepared, key, block_q, block_k)
-    bias_query = None if bias is None else query
-    inputs = inputs._replace(rules=(score, bias, normalizer), query=prepared, key=key, bias_query=bias_query)
-    if isinstance(normalizer, TopK):
-        known = jax.lax.stop_gradient(inputs)
-        if normalizer.k < key.shape[0]:
-            inputs = inputs._replace(cut=by_platform(lambda size: cuts(known, size, normalizer.k), sizes))
-        normalizer = normalizer.of
-    normalizer = without_sink(normalizer)  # which is applied afterwards
-    blocks = {platform: sizes[platform] if i == "fused" else None for platform, i in chosen.items()}
-    return in_blocks(inputs._replace(rules=(score, bias, normalizer)), blocks, whole)
 
 
 def _plain(inputs: Inputs):

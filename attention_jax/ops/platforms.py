@@ -14,9 +14,9 @@ Choice = TypeVar("Choice", bound=Hashable)
 Result = TypeVar("Result")
 
 
-def by_platform(run: Callable[[Choice], Result], choices: Mapping[str, Choice]) -> Result:
-    """Call `run(choice)` with the choice for the platform that is lowered for: "cpu", "cuda", "rocm", "tpu", or
-    "default" for all others.
+def by_platform(run: Callable[..., Result], choices: Mapping[str, Choice], *operands) -> Result:
+    """Call `run(choice, *operands)` with the choice for the platform that is lowered for: "cpu", "cuda", "rocm", "tpu",
+    or "default" for all others.
 
     While tracing, `run` is called once for each distinct choice; if all are equal, no branch remains. Under `jax.grad`
     the residuals of one branch are outputs of every branch, zeros in the others. XLA removes them if value and gradient
@@ -27,6 +27,8 @@ def by_platform(run: Callable[[Choice], Result], choices: Mapping[str, Choice]) 
     """
     named = {platform: choice for platform, choice in choices.items() if choice != choices["default"]}
     if not named:
-        return run(choices["default"])
+        return run(choices["default"], *operands)
     named["default"] = choices["default"]
-    return jax.lax.platform_dependent(**{platform: partial(run, choice) for platform, choice in named.items()})
+    return jax.lax.platform_dependent(
+        **{platform: partial(run, choice, *operands) for platform, choice in named.items()}
+    )

@@ -1,6 +1,10 @@
 """`attend` and `masked_softmax` against cases computed by hand and a slow oracle in NumPy and float64."""
 
+import dataclasses
 import functools
+import sys
+import traceback
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +18,10 @@ from attention_jax.ops.biases import ALiBi
 from attention_jax.ops.heads import attend_heads
 from attention_jax.ops.masks import causal, dense, lengths, window
 from attention_jax.ops.normalizers import Softmax
-from attention_jax.ops.scores import Additive, Constant, Dot, Gaussian, NegativeSquaredDistance
+from attention_jax.ops.scores import Additive, Constant, Dot, Gaussian, NegativeSquaredDistance, Score
+from attention_jax.ops.trees import pytree
 
+PACKAGE = Path(attention.__file__).parents[1]
 IMPLEMENTATIONS = ("plain", "fused")
 attend = jax.jit(
     attention.attend,
@@ -250,3 +256,27 @@ def test_errors_say_what_to_do(call, words):
     with pytest.raises(InputError, match=words) as caught:
         call(*arrays(5, 8))
     assert "\n" not in str(caught.value)
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Watched(Score):
+    """Dot products that note by which functions of this package they were asked for a block of scores."""
+
+    asked: list = dataclasses.field(default_factory=list, metadata={"static": True}, compare=False)
+
+    def __call__(self, query, key):
+        frames = [frame for frame, _ in traceback.walk_stack(sys._getframe())]
+        own = [f.f_code for f in frames if Path(f.f_code.co_filename).is_relative_to(PACKAGE)]
+        self.asked.append([f"{Path(code.co_filename).stem}.{code.co_name}" for code in reversed(own)])
+        return query @ key.T
+
+
+def test_few_calls_lie_between_attend_and_a_block_of_scores():
+    """A reader follows them one by one: no program is compiled."""
+    score, x = Watched(), jnp.ones((40, 4))
+    for implementation, most in (("plain", 9), ("fused", 14)):
+        score.asked.clear()
+        jax.eval_shape(lambda x, i=implementation: attention.attend(x, x, x, score=score, implementation=i), x)
+        calls = max(score.asked, key=len)
+        assert calls[0] == "attention.attend" and len(calls) <= most, calls

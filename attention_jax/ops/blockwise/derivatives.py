@@ -61,12 +61,14 @@ def _attend(blocks, whole, combine, floats, others):
     sizes = inputs.query.shape[0], inputs.key.shape[0]
     grid = tuple(-(-size // min(b[axis] for b in some)) for axis, size in enumerate(sizes))  # of the smallest blocks
 
-    def run(blocks):
+    def whole_or_blocks(blocks):
         if blocks is None:
             _, saved = jax.eval_shape(lambda: program.forward(inputs, some[0], grid))
             return whole(inputs), vary_like(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), saved), inputs)
         return program.forward(inputs, blocks, grid)
 
+    everywhere = all(sizes for _, sizes in blocks)
+    run = partial(program.forward, inputs, grid=grid) if everywhere else whole_or_blocks
     return *by_platform(run, dict(blocks)), partition(inputs)[0]
 
 
