@@ -16,7 +16,7 @@ from pathlib import Path
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     # the workers of one session and the processes they start compile nothing twice
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="compiled-")
-    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"  # to store less costs more than to compile it
     atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 if "gpu" not in sys.argv:
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -51,7 +51,7 @@ class Memory:
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_teardown(self, item, nextitem):
-        if nextitem is not None and nextitem.path != item.path and resident_bytes() > 900e6:
+        if nextitem is not None and nextitem.path != item.path and resident_bytes() > 700e6:
             jax.clear_caches()
             gc.collect()
             with contextlib.suppress(OSError, AttributeError):  # glibc keeps what was freed

@@ -280,6 +280,7 @@ def test_a_computation_may_have_a_page_of_attention(tmp_path):
             assert "no model with attention" in refused("look", directory)
 
 
+@pytest.mark.slow
 def test_a_failed_figure_keeps_the_result(tmp_path):
     short = [*TINY, "--train.total-epochs", "1", "--train.max-steps", "2", "--out", tmp_path / "r"]
     with pytest.MonkeyPatch.context() as patch, pytest.raises(OSError, match="no room"):

@@ -9,6 +9,7 @@ from attention_jax.models.transformer import count_parameters
 from benchmarks import compile as bench_compile
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", bench_compile.CASES)
 def test_ours_is_a_loss_whose_peers_have_as_many_parameters_and_the_same_inputs(case):
     with jax.numpy_dtype_promotion("standard"):  # as Flax itself needs it

@@ -155,6 +155,7 @@ def test_importance_is_a_slow_loop_over_positions(tiny_task):
             np.testing.assert_allclose(fast[path][i], slow, rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_importance_sums_the_training_set(tiny_task):
     params = begun(tiny_task)
     measure = lambda p, batch: head_pruning.sensitivities(tiny_task, p, batch)

@@ -114,7 +114,8 @@ def test_the_convolutional_stem_makes_as_many_tokens_as_there_are_patches():
         counted(replace(model, patch_size=3), 5, 9, 3)
 
 
-PAPER = [("S", 16, 22_050_664), ("B", 16, 86_567_656), ("L", 16, 304_326_632), ("H", 14, 632_045_800)]
+PAPER = [("S", 16, 22_050_664), ("B", 16, 86_567_656)]
+PAPER += [pytest.param(*case, marks=pytest.mark.slow) for case in (("L", 16, 304_326_632), ("H", 14, 632_045_800))]
 
 
 @pytest.mark.parametrize(("size", "patch", "parameters"), PAPER)

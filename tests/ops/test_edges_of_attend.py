@@ -128,6 +128,7 @@ def test_a_batch_as_large_as_its_sequences_are_long():
         np.testing.assert_allclose(found[n], np.broadcast_to(one[: n + 1].mean(axis=0), (4, 1, 2)), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_blocks_without_jit():
     x = normal(4, 2)
     with jax.disable_jit():

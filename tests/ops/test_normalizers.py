@@ -108,7 +108,6 @@ ORACLES = {  # normalizer, the same in NumPy for the allowed scores of one query
     "top-k entmax": (TopK(4, Entmax(number(1.5))), lambda s, a: top_k(s, min(4, len(s)), lambda s: entmax(s, a)), None),
     "stick-breaking": (StickBreaking(), stick_breaking, None),
 }
-every = pytest.mark.parametrize("name", ORACLES)
 EACH_KIND = ("softmax", "sigmoid", "sparsemax", "top-k", "stick-breaking")
 """One of each way in which weights are computed; the others of a test over all of them are slow."""
 
@@ -152,7 +151,11 @@ def test_every_normalizer_is_here():
     assert all(issubclass(kind, Normalizer) for kind in kinds)
 
 
-@every
+TWINS = ("relu squared", "biweight", "entmax 1.2")
+"""Of which a neighbor in `ORACLES` is computed by the same code with another number."""
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in TWINS else n for n in ORACLES])
 def test_values_and_gradients_are_those_of_the_paper(name):
     """In float64, against NumPy and its finite differences along a direction, leaves included."""
     normalizer = ORACLES[name][0]
@@ -211,10 +214,11 @@ compiled = jax.jit(value_and_gradients, static_argnums=(0, 1, 2))
 
 
 OPEN = "softmax", "signed", "entmax 1.5", "top-k", "stick-breaking"
-MASKED = [(name, True) for name in ORACLES]
+MASKED = [(name, True) for name in ORACLES if name not in TWINS]
+BOTH = [*((name, True) for name in ORACLES), *((name, False) for name in OPEN)]
 
 
-@pytest.mark.parametrize(("name", "masked"), slow_but(MASKED, [*MASKED, *((name, False) for name in OPEN)]))
+@pytest.mark.parametrize(("name", "masked"), slow_but(MASKED, BOTH))
 def test_blockwise_is_plain(name, masked):
     """Blockwise in float32 against plain in float64, with bias, mask and dropout or none: output, all gradients."""
     inputs = (*case(13, 11, seed=1), ORACLES[name][0], np.float32(0.2))

@@ -104,6 +104,7 @@ def test_rows_of_weight_zero_do_not_count(tiny):
     assert half[1] == alone[1] == 4 and half[2]["accuracy"] == alone[2]["accuracy"]
 
 
+@pytest.mark.slow
 def test_all_augmentations_together_train(tiny):
     data = Images(
         examples=64,
