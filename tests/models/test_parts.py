@@ -287,7 +287,14 @@ def test_every_normalizer_has_heads_of_its_own_in_a_model(name):
     assert logits.shape == (2, 6, 7) and learned == [(HEADS,)] * (2 if name.startswith("learned") else 0)
 
 
-@pytest.mark.parametrize("name", ["learned_sink", "learned_sigmoid", "learned_entmax"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "learned_sink",
+        pytest.param("learned_sigmoid", marks=pytest.mark.slow),
+        pytest.param("learned_entmax", marks=pytest.mark.slow),
+    ],
+)
 def test_what_a_normalizer_learns_has_a_gradient_in_every_head(name):
     options, make = MODELS["decoder-only"]
     model, inputs = make(replace(options, normalizer=name))

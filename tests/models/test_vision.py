@@ -175,9 +175,9 @@ def test_the_last_layer_is_the_one_that_is_skipped_most_often_though_it_be_the_o
     "config",
     [
         SMALL,
-        replace(SMALL, pool="mean", position_embedding="sinusoidal"),
-        replace(SMALL, pool="attention", position_embedding="rotary"),
-        replace(SMALL, position_embedding="none", use_bias=False),
+        pytest.param(replace(SMALL, pool="mean", position_embedding="sinusoidal"), marks=pytest.mark.slow),
+        pytest.param(replace(SMALL, pool="attention", position_embedding="rotary"), marks=pytest.mark.slow),
+        pytest.param(replace(SMALL, position_embedding="none", use_bias=False), marks=pytest.mark.slow),
         CCTConfig(hidden_size=16, mlp_dim=16),
         ResNetConfig(widths=(16, 32), blocks_per_stage=1, num_groups=4),
     ],

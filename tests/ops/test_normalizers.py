@@ -264,7 +264,7 @@ CONTRACTS = [(name, implementation) for name in ORACLES for implementation in ("
 
 @pytest.mark.parametrize(
     ("name", "implementation"),
-    slow_but([(n, i) for n, i in CONTRACTS if i == "fused" or n in EACH_KIND], CONTRACTS),
+    slow_but([(n, i) for n, i in CONTRACTS if n in EACH_KIND], CONTRACTS),
 )
 def test_the_contract_of_attend(name, implementation):
     """A masked key has no effect, not even NaN; NaN that is not masked stays; a query without keys gets zeros."""

@@ -101,7 +101,7 @@ def test_an_offset_for_each_sequence(call):
 # --- outside of tables, and far away ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("call", [PLAIN, FUSED], ids=["plain", "fused"])
+@pytest.mark.parametrize("call", [pytest.param(PLAIN, marks=pytest.mark.slow), FUSED], ids=["plain", "fused"])
 def test_positions_outside_of_a_table_attend_to_nothing(call):
     ones, values = jnp.ones((3, 2)), jnp.eye(3)
     lower = dense(jnp.tril(jnp.ones((3, 3), bool)))
@@ -149,7 +149,10 @@ def test_relative_biases_depend_on_the_distance_alone_however_far(at):
 EMPTY = [(0, 3, 2, 2), (3, 0, 2, 2), (0, 0, 2, 2), (3, 3, 2, 0), (3, 0, 2, 0)]
 
 
-@pytest.mark.parametrize("pool", [Mean(), Moments(), LocalLinear(), LogMixture()], ids=lambda pool: type(pool).__name__)
+POOLS = [LocalLinear(), *(pytest.param(pool, marks=pytest.mark.slow) for pool in (Mean(), Moments(), LogMixture()))]
+
+
+@pytest.mark.parametrize("pool", POOLS, ids=lambda pool: type(pool).__name__)
 @pytest.mark.parametrize("mask", [None, causal()], ids=["all", "causal"])
 @pytest.mark.parametrize("implementation", [pytest.param("plain", marks=pytest.mark.slow), "fused"])
 def test_without_queries_keys_or_values(pool, mask, implementation):

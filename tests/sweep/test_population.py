@@ -86,7 +86,7 @@ configs = [run_directory.read_config(old / str(i)) for i in range(2)]
 members = [population.Member(config, new / str(i)) for i, config in enumerate(configs)]
 population.train_many(members, [tasks.build(config) for config in configs], new / "group", until=3)
 lifecycle.start(configs[1], new / "alone", quiet=True)
-ours, alone = (jax.tree.leaves(saved_run.load(new / name)[2]) for name in ("1", "alone"))
+ours, alone = (jax.tree.leaves(saved.load(new / name)[2]) for name in ("1", "alone"))
 for a, b in zip(ours, alone, strict=True):
     np.testing.assert_array_equal(a, b)
 """
@@ -173,9 +173,7 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize(
-    "end", ["patience", *(pytest.param(end, marks=pytest.mark.slow) for end in ("best", "average"))]
-)
+@pytest.mark.parametrize("end", [pytest.param(end, marks=pytest.mark.slow) for end in ("patience", "best", "average")])
 def test_members_end_as_the_runs_alone_would(end, tiny, tmp_path, monkeypatch, changed):
     """Losses that go up and down, each member's in its own way: they stop after, or keep, different epochs."""
     losses = [[3.0, 2.0, 2.5], [1.0, 4.0, 0.5]]

@@ -17,7 +17,16 @@ FAMILIES = {model.task: model for model in MODELS}
 NOT_ALWAYS = {f"{split}.bleu_kept_beyond_30" for split in ("valid", "test")}
 
 
-@pytest.mark.parametrize("model", FAMILIES.values(), ids=lambda model: model.task.rpartition(".")[2])
+QUICK = ("seq2seq", "language", "nodes")
+"""Families whose evaluation compiles little; the others' metrics are compared in the slow tests."""
+MARKED = [
+    pytest.param(model, id=name, marks=() if name.partition(":")[0] in QUICK else pytest.mark.slow)
+    for model in FAMILIES.values()
+    for name in [model.task.rpartition(".")[2]]
+]
+
+
+@pytest.mark.parametrize("model", MARKED)
 def test_named_metrics_are_those_of_an_evaluation(model, tmp_path):
     task = builder(tmp_path)(model)
     params = jax.jit(task.init)(jax.random.PRNGKey(0))

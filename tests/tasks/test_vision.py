@@ -232,7 +232,7 @@ from attention_jax.config import *
 from attention_jax.tasks import build
 from attention_jax.train.loop import train_one
 from pathlib import Path
-config = Config("tiny", Images(examples=90), ViT(4, 8, 8, 1, 2), Optim("sgd", learning_rate=0.1),
+config = Config("tiny", Images(examples=90), ViTConfig(4, 8, 8, 1, 2), Optim("sgd", learning_rate=0.1),
                 Train(batch_size=32, total_epochs=1, best_metric="train.loss"))
 task = build(config)
 _, params = train_one(task, config.optim, config.train, Path(sys.argv[2]), quiet=True)

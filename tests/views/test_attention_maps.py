@@ -45,6 +45,7 @@ def transformer(task_of):
     return task, params, view_of(task).attention_maps(params, ["b c a 3", "c a b c"])
 
 
+@pytest.mark.slow
 def test_a_head_of_a_layer_that_is_repeated_is_off_in_all_its_turns(task_of):
     task = task_of(configs.TransformerConfig(2, 1, hidden_size=8, num_heads=2, mlp_dim=8, shared_layers=True))
     params = begun(task)
