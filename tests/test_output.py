@@ -119,17 +119,27 @@ ALL = (
 )  # fmt: skip
 
 
+SOME = [words for words in ALL if words.startswith(("train", "predict", "list"))]
+"""One that goes on working, one that computes what it prints, and one that only prints."""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("output", ["| true", "> /dev/full", ">&-", "2>&-", "| PYTHONIOENCODING=ascii cat"])
 def test_every_command_works_wherever_its_output_goes(output, tmp_path):
-    """Thirteen processes for each output; minutes."""
+    """Thirteen processes for a reader that leaves, three for each other output, which one function prepares for all."""
     (tmp_path / "in.txt").write_text("1/2/93\n")
     variables = {"PYTHONIOENCODING": "ascii"} if "ascii" in output else {}
-    for words in sorted(ALL, key=lambda words: not words.startswith(("train", "sweep "))):
+    chosen = ALL if output == "| true" else SOME
+    for words in sorted(chosen, key=lambda words: not words.startswith(("train", "sweep "))):
         done = launch(words.replace("OUT", str(tmp_path)), output.replace("PYTHONIOENCODING=ascii ", ""), **variables)
         assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr, done.stderr
         goes_on = words.startswith(("train", "sweep", "export", "reproduce", "plot", "pack"))
         codes = {"| true": (0, 128 + signal.SIGPIPE), "> /dev/full": (2,)}.get(output, (0,))
         assert done.returncode in ((0,) if goes_on else codes), (words, done.stderr)
-    assert {path.name for path in tmp_path.iterdir()} >= {"x.html", "e", "t", "s", "p.zip"}
-    assert (tmp_path / "t" / "result.json").exists() and (tmp_path / "s" / "sweep.json").exists()
+    written = {"x.html", "e", "t", "s", "p.zip"} if chosen is ALL else {"t"}
+    assert {path.name for path in tmp_path.iterdir()} >= written
+    assert all(
+        (tmp_path / name / file).exists()
+        for name, file in (("t", "result.json"), ("s", "sweep.json"))
+        if name in written
+    )
