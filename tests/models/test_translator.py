@@ -372,3 +372,13 @@ def test_dropout_between_layers_leaves_the_last_one_alone():
     call = jax.jit(model.apply, static_argnames="train")
     hidden = lambda train: call(variables, source, length, train=train, rngs=rngs)[0]
     np.testing.assert_array_equal(hidden(True), hidden(False))
+
+
+def test_backward_states_stand_at_their_tokens():
+    """The state at a position has read the tokens from there on: another first token changes the first alone."""
+    model = Encoder(vocab=6, embed_size=3, hidden_size=2, bidirectional="all", embed_scale=1.0)
+    source, length = jnp.array([[1, 2, 3, 4, 0], [5, 2, 3, 4, 0]]), jnp.array([4, 4])
+    variables = jax.jit(model.init)(jax.random.key(0), source, length)
+    one, other = np.asarray(jax.jit(model.apply)(variables, source, length)[0])  # [S, forward 2 and backward 2] each
+    changed = np.abs(one - other)[:4] > 1e-6
+    assert changed[:, :2].all() and changed[:, 2:].any(axis=1).tolist() == [True, False, False, False]

@@ -155,7 +155,7 @@ MUTANTS = (
         "attention_jax/ops/blockwise/local.py",
         "values_bar = weights_bar if delta is None else weights_bar - delta[:, None]",
         "values_bar = weights_bar",
-        ("tests/ops/blockwise/test_softmax.py", "tests/ops/blockwise/test_derivatives.py"),
+        ("tests/ops/test_normalizers.py", "tests/ops/blockwise/test_softmax.py"),
     ),
     Mutant(
         "gru-interpolates-the-wrong-way",
