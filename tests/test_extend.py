@@ -130,6 +130,7 @@ def test_every_python_block_of_the_guide_is_a_file():
     assert text.count("```python") == len(BLOCK.findall(text))
 
 
+@pytest.mark.slow
 def test_the_score_the_mask_and_the_bias_of_the_guide_attend(python):
     python("-c", ATTENDS)
 

@@ -86,6 +86,7 @@ def test_what_a_message_names_is_found():
     assert named(text) == {"bad.tsv", "2", "'x y'", "--data.on-bad-record", "-1.0", "--metric", "valid.loss"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("command", "message"), MESSAGES, ids=[command for command, _ in MESSAGES])
 def test_a_command_of_troubleshooting_prints_its_message(command, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -9,6 +9,8 @@ from matplotlib.text import Text
 
 from attention_jax.report import bleu, curves, heatmaps, image_figures, panels, style
 
+pytestmark = pytest.mark.slow
+
 rng = np.random.default_rng(0)
 WORDS = [
     "ein",

@@ -59,6 +59,7 @@ def test_epochs_go_through_the_training_set(built):
     np.testing.assert_array_equal(seen[3], seen[0])
 
 
+@pytest.mark.slow
 def test_full_evaluation_goes_beyond_the_training_lengths(built, tmp_path):
     task, params = built
     values = (whole := task.evaluate(params, True)).metrics

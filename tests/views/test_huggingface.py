@@ -117,6 +117,7 @@ def test_a_language_model_names_what_is_missing(tmp_path):
         huggingface.view(tmp_path)
 
 
+@pytest.mark.slow
 def test_look_hf_writes_a_page_and_names_what_is_missing(tmp_path, monkeypatch):
     marian(tmp_path / "opus", monkeypatch)
     done = launch_here("look", "--hf", tmp_path / "opus", "a dog runs", "--out", tmp_path / "page.html")

@@ -109,6 +109,7 @@ def task_of(place, model):
     return task, task.init(jax.random.PRNGKey(1))
 
 
+@pytest.mark.slow
 def test_images_to_logits_where_this_package_is_not(tmp_path, monkeypatch):
     monkeypatch.setattr(stablehlo, "TIMED", (2,))
     task, params = task_of(tmp_path, configs.ViTConfig(2, 16, 16, 1, 2))
