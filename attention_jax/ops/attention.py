@@ -31,7 +31,7 @@ from attention_jax.ops.meshes import loopable
 from attention_jax.ops.normalizer_kinds import Exponential, Normalizer
 from attention_jax.ops.normalizers import Softmax, TopK, as_normalizer, log_sum_exp, without_sink
 from attention_jax.ops.platforms import by_platform
-from attention_jax.ops.pooling import Mean, Moments, Pool
+from attention_jax.ops.pooling import Mean, Moments, Pool, as_pool
 from attention_jax.ops.positions import as_positions
 from attention_jax.ops.scores import ScaledDot, Score, prepare
 from attention_jax.ops.trees import as_tree, with_arrays
@@ -114,8 +114,7 @@ def attend(
     [[1.0]]
     """
     check_call(query, key, value, score, bias, mask, normalizer, dropout, block_q, block_k)
-    if not isinstance(pool, Pool):
-        raise InputError(f"pool must be a pooling such as Mean(), got {pool!r}")
+    pool = as_pool(pool)
     query_offset = check_offset(query_offset, query.shape[0])
     query, key, value = map(jnp.asarray, (query, key, value))  # NumPy's float64 is float32, unless that is enabled
     bias, mask = as_rules(bias, mask, query, key, query_offset)
