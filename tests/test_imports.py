@@ -41,7 +41,10 @@ PACKAGES = {
     ),
     "config": (set(), {"claims.claim"}),
     "claims": ({"scipy"}, {"config", "provenance", "runs", "report"}),
-    "weights": ({"jax", "safetensors", "PIL", "sentencepiece", "spacy"}, {"config", "data", "models", "tasks"}),
+    "weights": (
+        {"jax", "safetensors", "PIL", "sentencepiece", "spacy", "gguf", "tokenizers"},
+        {"config", "data", "models", "tasks"},
+    ),
     "compile": ({"jax"}, {"config", "tasks", "train", "claims"}),
     "cli.command_options": ({"tyro"}, {"config", "claims"}),
     "cli.compilation_cache": (set(), {"provenance"}),

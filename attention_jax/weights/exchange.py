@@ -81,7 +81,7 @@ def read(path: Path | str) -> Weights:
     held = tensors.read(path)
     naming = recognized(path, held)
     if naming == OWN:
-        return Weights(own_options(path, held), held.arrays, str(path))
+        return Weights(own_options(path, held), {k: np.asarray(v) for k, v in held.arrays.items()}, str(path))
     kind, facts = NAMINGS[naming], Facts(held.config)
     try:
         theirs = without_copies(kind, renamed_to(kind.spelled, held.arrays))
@@ -160,6 +160,12 @@ def translated(path: Path, kind: Naming, options, theirs: dict) -> dict[str, np.
     rows = [row for row in rows if row.theirs in theirs or wanted(row.ours, options)]
     found = {name: array.shape for name, array in theirs.items()}
     check(str(path), {row.theirs: shape(row.their_layout, sizes) for row in rows}, found)
+    for row in rows:
+        if (stored := getattr(theirs[row.theirs], "kind", "F32")) not in tensors.FLOATS:
+            raise InputError(
+                f"{path}: {row.theirs} must be of type {', '.join(tensors.FLOATS)}, is {stored}: quantized weights are "
+                "read from .gguf files only"
+            )
     return to_ours(rows, theirs, sizes)
 
 

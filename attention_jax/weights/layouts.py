@@ -56,7 +56,7 @@ def rearrange(x: np.ndarray, before: str, after: str, sizes: Mapping[str, int]) 
     [0, 3, 1, 4, 2, 5]
     """
     old, new = ([letter for group in axes(layout) for letter in group] for layout in (before, after))
-    x = x.reshape([sizes[letter] for letter in old]).transpose([old.index(letter) for letter in new])
+    x = np.asarray(x).reshape([sizes[letter] for letter in old]).transpose([old.index(letter) for letter in new])
     return np.ascontiguousarray(x.reshape(shape(after, sizes)))
 
 

@@ -1,12 +1,14 @@
 """Reading and writing of named arrays in safetensors and .npz files. Pickles are refused, by content and by suffix.
 
 Metadata about the arrays may be JSON in a safetensors header, a text array `metadata` in an .npz file, or a
-config.json in the same directory, as Hugging Face's libraries write it.
+config.json in the same directory, as Hugging Face's libraries write it. A large model is in several files, the shards,
+and model.safetensors.index.json names the shard of each tensor.
 """
 
 import json
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,50 +19,113 @@ from attention_jax.errors import InputError
 OWN = "attention_jax"
 """Key of this package's metadata in a file."""
 KINDS = {"safetensors": ".safetensors", "npz": ".npz"}
+GGUF = ".gguf"
+PICKLES = (".pt", ".pth", ".bin", ".pkl", ".ckpt")
+
+
+INDEX = "model.safetensors.index.json"
+"""The file that names the shard of each tensor."""
+FLOATS = ("F64", "F32", "F16", "BF16")
+NUMBERS = (*FLOATS, "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL")
+"""The types of a safetensors file that are read; weights are FLOATS, and buffers such as masks may be the others."""
+
+
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """A tensor in a file. `np.asarray` reads it as float32; until then it takes no memory.
+
+    Raises InputError when it is read and a value is NaN or infinite.
+    """
+
+    name: str
+    kind: str
+    """Its type in the file, as safetensors names it: F32, BF16, I8, ..."""
+    shape: tuple[int, ...]
+    load: Callable[[], np.ndarray]
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __array__(self, dtype=None, copy=None) -> np.ndarray:
+        with damaged_as_input_error(self.name):
+            array = np.asarray(self.load(), np.float32)
+        if array.shape != self.shape:
+            raise InputError(f"tensor {self.name} must be {list(self.shape)}, is {list(array.shape)}")
+        return finite(self.name, array).astype(np.float32 if dtype is None else dtype, copy=False)
 
 
 class Tensors(NamedTuple):
     """The contents of a file of weights."""
 
-    arrays: dict[str, np.ndarray]
-    """{name: float32 array}."""
+    arrays: dict[str, "np.ndarray | Stored"]
+    """{name: float32 array, or one that is read when it is used}."""
     said: dict
     """Metadata that this package wrote, or {}."""
     config: dict
     """Contents of config.json in the same directory, or {}."""
 
 
-def read(path: Path) -> Tensors:
-    """Read a safetensors or .npz file, or the only one in a directory.
+class damaged_as_input_error:
+    """A context in which any error but an InputError means that the file at `path` is damaged."""
 
-    Raises InputError for a damaged or truncated file, a pickle, and arrays that are not numeric.
+    def __init__(self, path: Path | str):
+        self.path = path
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        if error is None or isinstance(error, InputError) or not isinstance(error, Exception):
+            return
+        reason = " ".join(str(error).split())[:160]  # libraries raise different types for a damaged file
+        raise InputError(
+            f"{self.path} must be a whole safetensors, .npz or .gguf file with a whole config.json, if any, beside it; "
+            f"it is damaged ({kind.__name__}: {reason}): copy or download it again"
+        ) from error
+
+
+def read(path: Path) -> Tensors:
+    """Read a safetensors, .npz or .gguf file, or the only one in a directory, or the shards that its index names.
+
+    Raises InputError for a damaged or truncated file, a pickle, and arrays that are not numeric or not finite; whether
+    those of safetensors and .gguf files are finite is checked when they are used.
     """
     path = Path(path)
-    try:
+    with damaged_as_input_error(path):
         path = found(path)
-        arrays, said = _read_npz(path) if zipfile.is_zipfile(path) else _read_safetensors(path)
-        arrays = {name: _float32(name, array) for name, array in arrays.items()}
+        if path.suffix == GGUF:
+            from attention_jax.weights import gguf
+
+            return Tensors(*gguf.read(path))
+        if path.name == INDEX:
+            arrays, said = _read_shards(path), {}
+        elif zipfile.is_zipfile(path):
+            arrays, said = _read_npz(path)
+        else:
+            arrays, said = _read_safetensors(path)
         beside = path.parent / "config.json"
         config = json.loads(beside.read_text(encoding="utf-8")) if beside.is_file() else {}
-    except InputError:
-        raise
-    except Exception as error:  # libraries raise different types for a damaged file
-        reason = " ".join(str(error).split())[:160]
-        raise InputError(
-            f"{path} must be a whole safetensors or .npz file with a whole config.json, if any, beside it; "
-            f"it is damaged ({type(error).__name__}: {reason}): copy or download it again"
-        ) from error
+        if not isinstance(config, dict):
+            raise ValueError("config.json is no JSON object")
     if not arrays:
         raise InputError(f"{path} has no tensors in it: give a file of weights")
-    return Tensors(arrays, said, config if isinstance(config, dict) else {})
+    return Tensors(arrays, said, config)
 
 
 def found(path: Path) -> Path:
-    """Return `path` if it is a weight file, or the only weight file in the directory `path`."""
+    """Return `path` if it is a weight file, or the only weight file or the index in the directory `path`."""
     if path.is_dir():
-        inside = sorted(file for kind in KINDS.values() for file in path.glob(f"*{kind}") if file.is_file())
+        if (path / INDEX).is_file():
+            return path / INDEX
+        inside = sorted(file for kind in (*KINDS.values(), GGUF) for file in path.glob(f"*{kind}") if file.is_file())
         if len(inside) != 1:
+            pickled = [] if inside else sorted(file for kind in PICKLES for file in path.glob(f"*{kind}"))
             named = ", ".join(file.name for file in inside[:3]) or "none"
+            if pickled:
+                named = f"{pickled[0].name}, a pickle, which is not opened: save the weights as safetensors, or"
+                raise InputError(
+                    f"{path} must hold one file of weights, .safetensors or .npz, has {named} give the file"
+                )
             raise InputError(f"{path} must hold one file of weights, .safetensors or .npz, has {named}: give the file")
         return inside[0]
     if not path.is_file():
@@ -70,7 +135,7 @@ def found(path: Path) -> Path:
     names = zipfile.ZipFile(path).namelist() if start == b"PK" and zipfile.is_zipfile(path) else []
     # A pickle begins with its protocol, 2 to 5; as the length of a safetensors header that would be a very short one.
     raw = start[:1] == b"\x80" and start[1:] in (b"\x02", b"\x03", b"\x04", b"\x05")
-    if raw or path.suffix in (".pt", ".pth", ".bin", ".pkl", ".ckpt") or any(name.endswith(".pkl") for name in names):
+    if raw or path.suffix in PICKLES or any(name.endswith(".pkl") for name in names):
         raise InputError(
             f"{path} is a pickle, or is called like one, and could execute code when it is read: it is not opened; "
             "save the weights as safetensors"
@@ -80,7 +145,7 @@ def found(path: Path) -> Path:
 
 def _read_npz(path: Path):
     with np.load(path, allow_pickle=False) as file:
-        arrays = {name: file[name] for name in file.files if name != "metadata"}
+        arrays = {name: _float32(name, file[name]) for name in file.files if name != "metadata"}
         said = json.loads(str(file["metadata"])) if "metadata" in file.files else {}
     return arrays, said
 
@@ -88,16 +153,56 @@ def _read_npz(path: Path):
 def _read_safetensors(path: Path):
     from safetensors import safe_open
 
+    def load(name: str) -> np.ndarray:
+        with safe_open(path, framework="numpy") as file:  # one tensor of the mapped file is in memory at a time
+            return file.get_tensor(name)
+
+    arrays = {}
     with safe_open(path, framework="numpy") as file:
-        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (it is no dictionary)
+        for name in file.keys():  # noqa: SIM118  (it is no dictionary)
+            there = file.get_slice(name)
+            if (kind := str(there.get_dtype())) not in NUMBERS:
+                raise InputError(f"tensor {name} must hold numbers of {', '.join(NUMBERS)}, is of type {kind}")
+            arrays[name] = Stored(name, kind, tuple(there.get_shape()), lambda name=name: load(name))
         said = (file.metadata() or {}).get(OWN)
     return arrays, {} if said is None else json.loads(said)
+
+
+def _read_shards(index: Path) -> dict[str, Stored]:
+    """The tensors of all shards; InputError unless they are those that the index names, each in one shard."""
+    names = json.loads(index.read_text(encoding="utf-8")).get("weight_map")
+    if not isinstance(names, dict) or not names or not all(isinstance(shard, str) for shard in names.values()):
+        raise InputError(f"{index} must have a weight_map, {{tensor: file}}: copy or download it again")
+    shards, arrays = sorted(set(names.values())), {}
+    if strange := [shard for shard in shards if Path(shard).name != shard or not shard.endswith(KINDS["safetensors"])]:
+        raise InputError(f"{index} must name .safetensors files in its own directory; it names {strange[0]!r}")
+    if absent := [shard for shard in shards if not (index.parent / shard).is_file()]:
+        raise InputError(f"{index} names {len(absent)} files that are not there ({', '.join(absent[:3])}): copy them")
+    for shard in shards:
+        with damaged_as_input_error(index.parent / shard):
+            inside, _ = _read_safetensors(found(index.parent / shard))
+        if twice := sorted(inside.keys() & arrays.keys()):
+            raise InputError(f"{index.parent}: tensor {twice[0]} must be in one file, is also in {shard}")
+        arrays |= inside
+        wanted = {name for name, place in names.items() if place == shard}
+        if differ := sorted(wanted ^ inside.keys()):
+            raise InputError(f"{index} and {shard} must name the same tensors; only one of them has {differ[0]}")
+    return arrays
 
 
 def _float32(name: str, array: np.ndarray) -> np.ndarray:
     if array.dtype.kind not in "fiubV" or array.dtype.hasobject:
         raise InputError(f"tensor {name} must hold numbers, is of type {array.dtype}")
-    return np.asarray(array, np.float32)
+    return finite(name, np.asarray(array, np.float32))
+
+
+def finite(name: str, array: np.ndarray) -> np.ndarray:
+    """Return `array`; InputError if a value of it is NaN or infinite."""
+    if array.size and not (np.isfinite(array.min()) and np.isfinite(array.max())):  # both are NaN if one value is
+        raise InputError(
+            f"tensor {name} has values that are NaN or infinite: the file is damaged, or training diverged"
+        )
+    return array
 
 
 def write(path: Path, arrays: Mapping[str, np.ndarray], said: dict):

@@ -146,7 +146,8 @@ def test_half_precision_is_read_as_float32(tmp_path):
 
     x = np.array([1.0, 2.5], ml_dtypes.bfloat16)
     safetensors.save_file({"a": x, "b": np.ones(2, np.float16)}, tmp_path / "model.safetensors")
-    arrays = tensors.read(tmp_path / "model.safetensors").arrays
+    held = tensors.read(tmp_path / "model.safetensors").arrays
+    arrays = {name: np.asarray(array) for name, array in held.items()}
     assert arrays["a"].tolist() == [1.0, 2.5] and {array.dtype for array in arrays.values()} == {np.dtype("float32")}
 
 
@@ -172,9 +173,86 @@ def test_the_same_weights_are_the_same_file(tmp_path):
     assert len(made) == 1 and (safetensors.load(made.pop())["class_token"] == arrays["class_token"]).all()
 
 
-def test_weights_in_several_files_are_refused(tmp_path):
-    """As transformers writes large models: parts and an index."""
+def shards(place) -> dict:
+    """A model in two files, as transformers writes large ones; the contents of its index."""
     for part in (1, 2):
-        safetensors.save_file({f"part{part}": np.ones(2)}, tmp_path / f"model-0000{part}-of-00002.safetensors")
-    (tmp_path / "model.safetensors.index.json").write_text("{}")
-    assert "must hold one file of weights, .safetensors or .npz, has model-00001-of-00002.saf" in refused(tmp_path)
+        name = f"model-0000{part}-of-00002.safetensors"
+        safetensors.save_file({f"part{part}": np.full(2, part, np.float32)}, place / name)
+    return {f"part{part}": f"model-0000{part}-of-00002.safetensors" for part in (1, 2)}
+
+
+def test_shards_are_read_as_their_index_says(tmp_path):
+    (tmp_path / tensors.INDEX).write_text(json.dumps({"weight_map": shards(tmp_path)}))
+    safetensors.save_file(
+        {"part1": np.zeros(2)}, tmp_path / "consolidated.safetensors"
+    )  # as Mistral's directories have
+    arrays = tensors.read(tmp_path).arrays
+    assert {name: np.asarray(array).tolist() for name, array in arrays.items()} == {"part1": [1, 1], "part2": [2, 2]}
+
+
+FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
+
+
+@pytest.mark.parametrize(
+    ("index", "said"),
+    [
+        ([], "AttributeError"),
+        ({}, "must have a weight_map"),
+        ({"part1": 1}, "must have a weight_map"),
+        ({"part1": FIRST, "part2": "absent.safetensors"}, "names 1 files that are not there (absent.safetensors)"),
+        ({"part1": FIRST, "part2": "../inside/" + SECOND}, "must name .safetensors files in its own directory"),
+        ({"part1": FIRST, "part2": "/etc/passwd"}, "must name .safetensors files in its own directory"),
+        ({"part1": FIRST, "part2": "config.json"}, "must name .safetensors files in its own directory"),
+        ({"part1": FIRST}, ""),
+        ({"part1": FIRST, "part2": SECOND, "part3": SECOND}, "only one of them has part3"),
+        ({"part1": FIRST, "part2": FIRST}, "only one of them has part2"),
+        ({"part1": FIRST, "part2": SECOND, "again": "twice.safetensors"}, "tensor part1 must be in one file"),
+    ],
+    ids=str,
+)
+def test_an_index_that_does_not_fit_its_shards(tmp_path, index, said):
+    shards(tmp_path)
+    (tmp_path / "inside").mkdir()
+    safetensors.save_file({"again": np.ones(2), "part1": np.ones(2)}, tmp_path / "twice.safetensors")
+    content = {"weight_map": index} if isinstance(index, dict) else index
+    (tmp_path / tensors.INDEX).write_text(json.dumps(content))
+    if said:
+        assert said in refused(tmp_path)
+    else:  # one file of two is a whole model as far as names go; which tensors it needs says its family
+        assert list(tensors.read(tmp_path).arrays) == ["part1"]
+
+
+def test_values_that_are_no_numbers_are_refused_by_name(tmp_path):
+    for value in (np.nan, np.inf, -np.inf):
+        held = {"whole": np.ones(2, np.float32), "broken": np.array([1, value], np.float16)}
+        safetensors.save_file(held, tmp_path / "model.safetensors")
+        np.savez(tmp_path / "model.npz", **held)
+        arrays = tensors.read(tmp_path / "model.safetensors").arrays
+        assert np.asarray(arrays["whole"]).tolist() == [1, 1]
+        with pytest.raises(InputError, match="tensor broken has values that are NaN or infinite"):
+            np.asarray(arrays["broken"])
+        assert "tensor broken has values" in refused(tmp_path / "model.npz")
+
+
+def test_a_directory_of_pickles_is_named(tmp_path):
+    (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x02")
+    assert "has pytorch_model.bin, a pickle, which is not opened" in refused(tmp_path)
+
+
+@pytest.mark.parametrize("kind", [np.float16, "bfloat16", np.float64, np.int64, np.uint8, np.bool_], ids=str)
+def test_a_tensor_takes_no_memory_before_it_is_used(tmp_path, kind):
+    """The peak is one tensor and its float32 copy, whatever else is in the file, as tracemalloc counts it."""
+    import tracemalloc
+
+    import ml_dtypes
+
+    kind = ml_dtypes.bfloat16 if kind == "bfloat16" else kind
+    values = (np.arange(2**16) % 1000).astype(kind)
+    safetensors.save_file({str(i): values for i in range(8)}, tmp_path / "model.safetensors")
+    tracemalloc.start()
+    arrays = tensors.read(tmp_path / "model.safetensors").arrays
+    for array in arrays.values():
+        assert (np.asarray(array) == values.astype(np.float32)).all()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 3 * values.size * (4 + values.itemsize)

@@ -1,0 +1,310 @@
+"""Reading of GGUF files: their tensors under Hugging Face's names, a config.json of what their header says, and the
+header itself, in which the vocabulary is.
+
+The header is read here, so that no length in it is trusted; the `gguf` library (an extra) knows the quantized types.
+https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+"""
+
+import math
+import re
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+
+from attention_jax.errors import InputError
+from attention_jax.weights.tensors import Stored, damaged_as_input_error
+
+NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+"""{type of a value: its format in `struct`}"""
+STRING, ARRAY = 8, 9
+ROWS = 2048
+"""The rows of a tensor that are dequantized at a time."""
+NAMES = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "output": "lm_head",
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+GEMMA = NAMES | {
+    "post_attention_norm": "post_attention_layernorm",
+    "ffn_norm": "pre_feedforward_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
+GPT2 = {
+    "token_embd": "transformer.wte",
+    "position_embd": "transformer.wpe",
+    "output_norm": "transformer.ln_f",
+    "output": "lm_head",
+    "attn_norm": "ln_1",
+    "attn_qkv": "attn.c_attn",
+    "attn_output": "attn.c_proj",
+    "ffn_norm": "ln_2",
+    "ffn_up": "mlp.c_fc",
+    "ffn_down": "mlp.c_proj",
+}
+
+
+class Architecture(NamedTuple):
+    """How the models of a `general.architecture` are called in Hugging Face's config.json, and their tensors."""
+
+    model_type: str
+    names: dict[str, str]
+    layers: str = "model.layers"
+
+
+ARCHITECTURES = {
+    "llama": Architecture("llama", NAMES),
+    "qwen2": Architecture("qwen2", NAMES),
+    "qwen3": Architecture("qwen3", NAMES),
+    "gemma2": Architecture("gemma2", GEMMA),
+    "gemma3": Architecture("gemma3_text", GEMMA),
+    "gpt2": Architecture("gpt2", GPT2, "transformer.h"),
+}
+
+
+class Header(NamedTuple):
+    """The header of a file."""
+
+    fields: dict[str, Any]
+    tensors: dict[str, tuple[tuple[int, ...], int, int]]
+    """{name: (shape as in NumPy, number of its type, first byte)}"""
+
+
+def read(path: Path) -> tuple[dict[str, Stored], dict, dict]:
+    """(arrays under Hugging Face's names, {}, a config.json), as `tensors.Tensors` has them.
+
+    Raises InputError for a damaged file and an architecture that is not known.
+    """
+    header = header_of(path)
+    name = header.fields.get("general.architecture")
+    if name not in ARCHITECTURES:
+        raise InputError(f"{path}: architecture {name} is not supported; supported: {', '.join(ARCHITECTURES)}")
+    kind, config = ARCHITECTURES[name], config_of(header, name)
+    arrays = {}
+    for theirs, place in header.tensors.items():
+        if theirs != "rope_freqs.weight":
+            ours = renamed(theirs, kind)
+            arrays[ours] = turned(Stored(ours, "F32", place[0], reader(path, *place)), name, config)
+    if "rope_freqs.weight" in header.tensors:
+        config["rope_scaling"] = llama3_scaling(reader(path, *header.tensors["rope_freqs.weight"])(), config)
+    return arrays, {}, config
+
+
+def header_of(path: Path) -> Header:
+    """Read the header of a file; InputError for one that is damaged, or is of another format."""
+    with damaged_as_input_error(path), Path(path).open("rb") as file:
+        size = Path(path).stat().st_size
+        values = _Values(file, size)
+        magic, version = file.read(4), values.number("I")
+        if magic != b"GGUF" or version not in (2, 3):
+            raise InputError(f"{path} must be a GGUF file of version 2 or 3; it begins with {magic!r}, {version}")
+        tensors, count = values.number("Q"), values.number("Q")
+        fields = {values.text(): values.value() for _ in range(values.checked(count, 8 + 4))}
+        places = {}
+        for _ in range(values.checked(tensors, 8 + 4 + 4 + 8)):
+            name, axes = values.text(), values.number("I")
+            if axes > 4 or name in places:
+                raise ValueError(f"tensor {name} is there twice or has {axes} axes")
+            shape = tuple(values.number("Q") for _ in range(axes))[::-1]
+            places[name] = shape, values.number("I"), values.number("Q")
+        alignment = int(fields.get("general.alignment", 32))
+        start = -(-file.tell() // alignment) * alignment
+    found = {name: (shape, kind, start + offset) for name, (shape, kind, offset) in places.items()}
+    for name, (shape, kind, offset) in found.items():
+        if offset + size_of(name, shape, kind)[0] > size:
+            raise InputError(f"{path} is truncated: tensor {name} ends after it; copy or download it again")
+    return Header(fields, found)
+
+
+class _Values:
+    """The values in a file; ValueError where one would be longer than the rest of it."""
+
+    def __init__(self, file: BinaryIO, size: int):
+        self.file, self.size = file, size
+
+    def checked(self, count: int, width: int) -> int:
+        if count * width > self.size - self.file.tell():
+            raise ValueError(f"{count} values where {self.size - self.file.tell()} bytes are left")
+        return count
+
+    def number(self, form: str):
+        return struct.unpack(f"<{form}", self.file.read(struct.calcsize(f"<{form}")))[0]
+
+    def text(self) -> str:
+        return self.file.read(self.checked(self.number("Q"), 1)).decode("utf-8", errors="surrogateescape")
+
+    def value(self, kind: int | None = None):
+        kind = self.number("I") if kind is None else kind
+        if kind == STRING:
+            return self.text()
+        if kind != ARRAY:
+            return self.number(NUMBERS[kind])
+        kind, count = self.number("I"), self.number("Q")
+        if kind == STRING:
+            return [self.text() for _ in range(self.checked(count, 8))]
+        width = struct.calcsize(f"<{NUMBERS[kind]}")
+        return list(struct.unpack(f"<{count}{NUMBERS[kind]}", self.file.read(self.checked(count, width) * width)))
+
+
+def library():
+    """The `gguf` library, which is an extra."""
+    try:
+        import gguf
+    except ImportError as error:
+        raise InputError("a .gguf file needs the library gguf: pip install 'attention_jax[pretrained]'") from error
+    return gguf
+
+
+def size_of(name: str, shape: tuple[int, ...], kind: int) -> tuple[int, tuple[int, int]]:
+    """(bytes of a tensor, (values, bytes) of a block of its type)."""
+    sizes = library().GGML_QUANT_SIZES
+    if kind not in sizes or not shape or shape[-1] % sizes[kind][0]:
+        raise InputError(
+            f"tensor {name} must be of a type of GGUF, in whole blocks; it is {list(shape)} of type {kind}"
+        )
+    block = sizes[kind]
+    return math.prod(shape) // block[0] * block[1], block
+
+
+def reader(path: Path, shape: tuple[int, ...], kind: int, offset: int) -> Callable[[], np.ndarray]:
+    """A function that reads a tensor as float32."""
+
+    def load() -> np.ndarray:
+        size, (values, width) = size_of("", shape, kind)
+        there = library().GGMLQuantizationType(kind)
+        rows = np.fromfile(path, np.uint8, size, offset=offset).reshape(-1, shape[-1] // values * width)
+        made = np.empty((len(rows), shape[-1]), np.float32)
+        for first in range(0, len(rows), ROWS):
+            try:
+                part = library().dequantize(rows[first : first + ROWS], there)
+            except NotImplementedError as error:
+                raise InputError(f"{path}: tensors of type {there.name} are not read: {error}") from error
+            made[first : first + ROWS] = part
+        return made.reshape(shape)
+
+    return load
+
+
+def renamed(name: str, kind: Architecture) -> str:
+    """The name of a tensor in Hugging Face's files; one that is not known is left as it is.
+
+    >>> renamed("blk.3.attn_q.weight", ARCHITECTURES["llama"])
+    'model.layers.3.self_attn.q_proj.weight'
+    """
+    found = re.fullmatch(r"(?:blk\.(\d+)\.)?(\w+)\.(weight|bias)", name)
+    if not found or found[2] not in kind.names:
+        return name
+    inside = f"{kind.names[found[2]]}.{found[3]}"
+    return inside if found[1] is None else f"{kind.layers}.{found[1]}.{inside}"
+
+
+def turned(tensor: Stored, architecture: str, config: dict) -> Stored:
+    """The tensor with its axes, channels and values as in Hugging Face's files."""
+    change, shape = None, tensor.shape
+    of_heads = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
+    projection = tensor.name.split(".")[-2] if "." in tensor.name else ""
+    if architecture == "llama" and projection in of_heads:
+        change = lambda x: halves(x, config[of_heads[projection]])
+    if architecture.startswith("gemma") and tensor.name.endswith("norm.weight"):
+        change = lambda x: x - 1  # there the file has 1 + w
+    if architecture == "gpt2" and re.search(r"\.c_\w+\.weight$", tensor.name):
+        change, shape = np.transpose, shape[::-1]
+    return tensor if change is None else Stored(tensor.name, tensor.kind, shape, lambda: change(tensor.load()))
+
+
+def halves(x: np.ndarray, heads: int) -> np.ndarray:
+    """Rows of pairs of rotated channels, [heads * pairs * 2, ...], with the first of all pairs before the second.
+
+    >>> halves(np.arange(8), heads=2).tolist()
+    [0, 2, 1, 3, 4, 6, 5, 7]
+    """
+    return x.reshape(heads, -1, 2, *x.shape[1:]).swapaxes(1, 2).reshape(x.shape)
+
+
+def config_of(header: Header, architecture: str) -> dict:
+    """The config.json of a model; InputError for scaled rotary positions of a kind that is not known."""
+    fields = {name.removeprefix(f"{architecture}."): value for name, value in header.fields.items()}
+    config = {"model_type": ARCHITECTURES[architecture].model_type} | special_ids(header.fields)
+    if architecture == "gpt2":
+        names = {"n_layer": "block_count", "n_head": "attention.head_count", "n_positions": "context_length"}
+        names |= {"n_embd": "embedding_length", "layer_norm_epsilon": "attention.layer_norm_epsilon"}
+        config |= {theirs: fields[name] for theirs, name in names.items() if name in fields}
+        return config | {"layer_norm_epsilon": float(f"{config.get('layer_norm_epsilon', 1e-5):.3g}")}
+    names = {
+        "num_hidden_layers": "block_count",
+        "hidden_size": "embedding_length",
+        "intermediate_size": "feed_forward_length",
+        "num_attention_heads": "attention.head_count",
+        "num_key_value_heads": "attention.head_count_kv",
+        "head_dim": "attention.key_length",
+        "max_position_embeddings": "context_length",
+        "rms_norm_eps": "attention.layer_norm_rms_epsilon",
+        "rope_theta": "rope.freq_base",
+        "sliding_window": "attention.sliding_window",
+        "attn_logit_softcapping": "attn_logit_softcapping",
+        "final_logit_softcapping": "final_logit_softcapping",
+    }
+    config |= {theirs: fields[name] for theirs, name in names.items() if name in fields}
+    config["rms_norm_eps"] = float(f"{config['rms_norm_eps']:.3g}")  # a float32 there
+    config.setdefault("num_key_value_heads", config["num_attention_heads"])
+    width = config.setdefault("head_dim", config["hidden_size"] // config["num_attention_heads"])
+    for same in ("attention.value_length", "rope.dimension_count"):
+        if fields.get(same, width) != width:
+            raise InputError(f"heads of {width} channels need {same} {width}, got {fields[same]}: not supported")
+    config["tie_word_embeddings"] = "output.weight" not in header.tensors
+    if fields.get("expert_count"):
+        raise InputError(f"a mixture of {fields['expert_count']} experts is not supported")
+    return config | scaling(fields) | (gemma(architecture, config) if architecture.startswith("gemma") else {})
+
+
+def special_ids(fields: dict) -> dict:
+    """{"bos_token_id": 1, ...} as far as the file names them."""
+    there = {"bos": "bos", "eos": "eos", "pad": "padding", "unk": "unknown"}
+    known = {name: fields.get(f"tokenizer.ggml.{theirs}_token_id") for name, theirs in there.items()}
+    return {f"{name}_token_id": number for name, number in known.items() if number is not None}
+
+
+def scaling(fields: dict) -> dict:
+    """The entry of scaled rotary positions."""
+    kind, factor = fields.get("rope.scaling.type", "none"), fields.get("rope.scaling.factor", 1.0)
+    if kind not in ("none", "linear"):
+        raise InputError(f"rotary positions scaled by {kind} are not supported in a .gguf file; linear ones are")
+    return {} if kind == "none" or factor == 1 else {"rope_scaling": {"rope_type": "linear", "factor": factor}}
+
+
+def gemma(architecture: str, config: dict) -> dict:
+    """What the file does not say of a Gemma model: it follows from its architecture and its number of layers."""
+    layers, width = config["num_hidden_layers"], config["head_dim"]
+    largest = {"gemma2": 46, "gemma3": 62}[
+        architecture
+    ]  # of 27 billion parameters, with queries scaled by another width
+    scalar = config["hidden_size"] // config["num_attention_heads"] if layers == largest else width
+    every = {"gemma2": 2, "gemma3": 6}[architecture]
+    kinds = ["full_attention" if (i + 1) % every == 0 else "sliding_attention" for i in range(layers)]
+    found = {"query_pre_attn_scalar": scalar, "layer_types": kinds, "hidden_activation": "gelu_pytorch_tanh"}
+    return found | ({"rope_local_base_freq": 10_000.0} if architecture == "gemma3" else {})
+
+
+def llama3_scaling(factors: np.ndarray, config: dict) -> dict:
+    """The entry of Llama 3's scaled rotary positions from the divisors of the frequencies; InputError for others."""
+    theta, width = config["rope_theta"], config["head_dim"]
+    wave = 2 * np.pi * theta ** (2 * np.arange(width // 2) / width)
+    factor, low, high, length = float(factors.max()), 1.0, 4.0, 8192
+    smooth = np.clip((length / wave - low) / (high - low), 0, 1)
+    if not np.allclose(1 / factors, (1 - smooth) / factor + smooth, rtol=1e-4):
+        raise InputError("rope_freqs.weight must be those of Llama 3 (factors 1 and 4, length 8192); they are others")
+    names = {"rope_type": "llama3", "factor": factor, "low_freq_factor": low, "high_freq_factor": high}
+    return names | {"original_max_position_embeddings": length}
