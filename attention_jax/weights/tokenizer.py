@@ -1,0 +1,325 @@
+"""Tokenizers of pretrained models: tokenizer.json, the vocabulary inside a GGUF file, or GPT-2's two files.
+
+The first two need the `tokenizers` library (an extra). What a GGUF file says by name only, how text is split before
+merges, is a list here of the published tokenizers' own patterns.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from attention_jax.data.byte_pairs import byte_characters, byte_level_bpe
+from attention_jax.data.tokenizers import read_merges
+from attention_jax.errors import InputError
+from attention_jax.weights import gguf, tensors
+
+SPACE = "\u2581"
+"""sentencepiece's sign of a space, which the pages of attention maps know."""
+NAMES = ("bos", "eos", "pad", "mask", "unk")
+WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""The pattern of Llama 3 (three digits) and of Qwen (one)."""
+SPLITS = {"gpt-2": None, "smollm": "digits", "llama-bpe": WORDS % "{1,3}", "qwen2": WORDS % ""}
+"""{tokenizer.ggml.pre: how the text is split before the merges}; None is GPT-2's pattern."""
+CONTROL, USER_DEFINED = 3, 4
+"""Types of tokens in a GGUF file."""
+
+
+@dataclass(frozen=True, eq=False)
+class PretrainedTokenizer:
+    """The tokenizer of a pretrained model: texts to ids and back, with the ids of its special tokens or None."""
+
+    names: tuple[str, ...]
+    """The tokens by id, as the file spells them."""
+    to_ids: Callable[[str, bool], list[int]]
+    """(text, whether to add special tokens around it) -> ids"""
+    to_text: Callable[[Sequence[int]], str]
+    byte_level: bool
+    """Whether the characters of tokens are bytes (`byte_characters`), as GPT-2's are."""
+    special: dict[str, int]
+    """{"eos": 2, ...} as far as the files name them."""
+    ends: tuple[int, ...] = ()
+    """The tokens that end a text."""
+
+    @property
+    def bos(self) -> int | None:
+        return self.special.get("bos")
+
+    @property
+    def eos(self) -> int | None:
+        return self.special.get("eos")
+
+    @property
+    def pad(self) -> int | None:
+        return self.special.get("pad")
+
+    @property
+    def mask(self) -> int | None:
+        return self.special.get("mask")
+
+    def encode(self, text: str, special: bool = True) -> list[int]:
+        """The ids of a text, with the `special` tokens that the file adds around it; a lone surrogate is a "?"."""
+        return self.to_ids(text.encode("utf-8", errors="replace").decode("utf-8"), special)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids, without special tokens and without ids that have no token."""
+        return self.to_text([int(number) for number in ids if number < len(self.names)])
+
+    def tokens(self, ids: Sequence[int]) -> list[str]:
+        """Readable pieces of text, one for each id: a space before a word is "\u2581", a part of a character its bytes.
+
+        >>> t = PretrainedTokenizer(("\u0120dog", "\u00e2", "<s>"), lambda text, special: [], lambda ids: "", True, {})
+        >>> t.tokens([0, 1, 2, 9])
+        ['\u2581dog', '<0xE2>', '<s>', '<unused 9>']
+        """
+        return [self._piece(int(number)) for number in ids]
+
+    def token_id(self, token: str) -> int | None:
+        """The id of a token as the file spells it, or as `tokens` does; None if there is none."""
+        if token in self.names:
+            return self.names.index(token)
+        spelled = self.encode(token.replace(SPACE, " "), special=False)
+        return spelled[0] if len(spelled) == 1 else None
+
+    def _piece(self, number: int) -> str:
+        name = self.names[number] if number < len(self.names) else f"<unused {number}>"
+        if not self.byte_level or not all(character in OF_CHARACTER for character in name):
+            return name
+        content = bytes(OF_CHARACTER[character] for character in name)
+        try:
+            return content.decode("utf-8").replace(" ", SPACE)
+        except UnicodeDecodeError:
+            return "".join(f"<0x{byte:02X}>" for byte in content)
+
+
+OF_CHARACTER = {character: byte for byte, character in enumerate(byte_characters())}
+
+
+def read(path: Path | str, config: dict) -> PretrainedTokenizer:
+    """The tokenizer of the model in a directory, in the directory of a file of weights, or in a .gguf file.
+
+    `config` is the model's config.json. Raises InputError where the files are missing or damaged.
+    """
+    path = Path(path)
+    if path.suffix == tensors.GGUF and path.is_file():
+        return of_gguf(path, gguf.header_of(path).fields)
+    directory = path if path.is_dir() else path.parent
+    if not directory.is_dir():
+        raise InputError(f"a directory of a model is needed; there is no {directory}")
+    whole, vocabulary, merges = (directory / name for name in ("tokenizer.json", "vocab.json", "merges.txt"))
+    of_gpt2 = config.get("model_type") == "gpt2" and vocabulary.is_file() and merges.is_file()
+    if of_gpt2 and (not whole.is_file() or library(needed=False) is None):
+        return of_merges(vocabulary, merges, special_of(directory, config, json_object(vocabulary).get))
+    if not whole.is_file():
+        raise InputError(
+            f"{directory} must have the tokenizer of the model, tokenizer.json (GPT-2: vocab.json, merges.txt); copy "
+            "the whole directory of the model"
+        )
+    with damaged_tokenizer(whole):
+        made = library().Tokenizer.from_str(whole.read_text(encoding="utf-8"))
+    return of_library(made, directory, config)
+
+
+class damaged_tokenizer:
+    """A context in which any error but an InputError means that a file of a tokenizer is damaged."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        wanted = (InputError, KeyboardInterrupt, SystemExit, GeneratorExit)  # a panic of the library is no Exception
+        if error is not None and not isinstance(error, wanted):
+            reason = " ".join(str(error).split())[:160]
+            raise InputError(f"{self.path} is damaged ({reason}): copy or download it again") from error
+
+
+def library(needed: bool = True):
+    """The `tokenizers` library, which is an extra; without it None, or if it is `needed` an InputError."""
+    try:
+        import tokenizers
+    except ImportError as error:
+        if needed:
+            raise InputError(
+                "the tokenizer of this model needs the library tokenizers: pip install 'attention_jax[pretrained]'"
+            ) from error
+        return None
+    return tokenizers
+
+
+def of_library(made, directory: Path, config: dict) -> PretrainedTokenizer:
+    """The tokenizer of the `tokenizers` library; its file may cut and pad texts, which is not done here."""
+    made.no_truncation()
+    made.no_padding()
+    special = special_of(directory, config, made.token_to_id)
+    return wrapped(made, special, ends_of(directory, config, special))
+
+
+def wrapped(made, special: dict[str, int], ends: tuple[int, ...]) -> PretrainedTokenizer:
+    """A tokenizer of the library with its special tokens."""
+    ids = made.get_vocab(with_added_tokens=True)
+    names = [f"<unused {number}>" for number in range(max(ids.values(), default=-1) + 1)]
+    for name, number in ids.items():
+        names[number] = name
+    space = byte_characters()[ord(" ")]
+    return PretrainedTokenizer(
+        tuple(names),
+        lambda text, special: made.encode(text, add_special_tokens=special).ids,
+        lambda numbers: made.decode(list(numbers), skip_special_tokens=True),
+        made.decoder is not None and made.decoder.decode(["a", f"{space}b"]) == "a b",
+        special,
+        ends,
+    )
+
+
+def of_merges(vocabulary: Path, merges: Path, special: dict[str, int]) -> PretrainedTokenizer:
+    """GPT-2's tokenizer from its two files, without a library."""
+    ids = json_object(vocabulary)
+    if {number for number in ids.values() if type(number) is int} != {*range(len(ids))}:
+        raise InputError(
+            f"{vocabulary} must number its {len(ids)} tokens from 0; copy it from the directory of the model"
+        )
+    names = sorted(ids, key=ids.get)
+    extra = {names[number] for number in special.values() if number < len(names)}
+    made = byte_level_bpe(read_merges(str(merges)), sorted(extra))
+    if unknown := sorted(token for token in map("".join, read_merges(str(merges))) if token not in ids):
+        raise InputError(f"{vocabulary} must have what {merges.name} makes; it has no {unknown[0]!r}")
+
+    def decode(numbers: Sequence[int]) -> str:
+        return made.text([names[number] for number in numbers if names[number] not in extra])
+
+    ends = (special["eos"],) if "eos" in special else ()
+    encode = lambda text, special: [ids[token] for token in made.tokens(text)]
+    return PretrainedTokenizer(tuple(names), encode, decode, True, special, ends)
+
+
+def json_object(path: Path, needed: bool = True) -> dict:
+    """The JSON object in a file; {} if there is no file and it is not `needed`, otherwise InputError."""
+    if not path.is_file() and not needed:
+        return {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(found, dict):
+            raise ValueError("it is no object")
+        return found
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path} must be a JSON object ({error}); copy the whole directory of the model") from error
+
+
+def special_of(directory: Path, config: dict, token_to_id: Callable[[str], int | None] = lambda name: None) -> dict:
+    """{"bos": id, ...}: as the tokenizer's files name the tokens, or by the numbers in config.json."""
+    named = json_object(directory / "special_tokens_map.json", needed=False)
+    named |= json_object(directory / "tokenizer_config.json", needed=False)
+    found = {}
+    for name in NAMES:
+        token = named.get(f"{name}_token")
+        token = token.get("content") if isinstance(token, dict) else token
+        number = token_to_id(token) if isinstance(token, str) else None
+        number = first(config.get(f"{name}_token_id")) if number is None else number
+        if number is not None:
+            found[name] = number
+    return found
+
+
+def first(ids) -> int | None:
+    """A number, or the first of a list of numbers; None for anything else.
+
+    >>> first(2), first([7, 8]), first("</s>")
+    (2, 7, None)
+    """
+    return next((number for number in (ids if isinstance(ids, list) else [ids]) if type(number) is int), None)
+
+
+def ends_of(directory: Path, config: dict, special: dict[str, int]) -> tuple[int, ...]:
+    """The tokens that end a text: the tokenizer's own and those of generation_config.json and config.json."""
+    ends = {special[name] for name in ("eos",) if name in special}
+    for source in (json_object(directory / "generation_config.json", needed=False), config):
+        ids = source.get("eos_token_id")
+        ends |= {number for number in (ids if isinstance(ids, list) else [ids]) if type(number) is int}
+    return tuple(sorted(ends))
+
+
+def of_gguf(path: Path, fields: dict) -> PretrainedTokenizer:
+    """The tokenizer in the header of a .gguf file; InputError for one of a kind that is not known."""
+    kind, split = fields.get("tokenizer.ggml.model"), fields.get("tokenizer.ggml.pre", "gpt-2")
+    tokens, types = fields.get("tokenizer.ggml.tokens"), fields.get("tokenizer.ggml.token_type") or []
+    if not tokens or len(set(tokens)) != len(tokens) or len(types) not in (0, len(tokens)):
+        raise InputError(
+            f"{path} must have the vocabulary of its model, distinct tokens and their types; copy it again"
+        )
+    if kind not in ("gpt2", "llama"):
+        raise InputError(f"{path}: a vocabulary of the kind {kind} is not supported; gpt2 and llama are")
+    if kind == "gpt2" and split not in SPLITS:
+        raise InputError(f"{path}: text that is split as {split} is not supported; supported: {', '.join(SPLITS)}")
+    special = {name.removesuffix("_token_id"): number for name, number in gguf.special_ids(fields).items()}
+    with damaged_tokenizer(path):
+        made = byte_level(fields, tokens, SPLITS.get(split)) if kind == "gpt2" else sentencepiece(fields, tokens)
+        added = library().AddedToken
+        whole = [(token, kind) for token, kind in zip(tokens, types) if kind in (CONTROL, USER_DEFINED)]
+        made.add_special_tokens(
+            [added(token, normalized=False, special=True) for token, kind in whole if kind == CONTROL]
+        )
+        made.add_tokens([added(token, normalized=False) for token, kind in whole if kind == USER_DEFINED])
+        before = [special["bos"]] if fields.get("tokenizer.ggml.add_bos_token", kind == "llama") else []
+        after = [special["eos"]] if fields.get("tokenizer.ggml.add_eos_token", False) else []
+        if before or after:
+            template = " ".join([*(tokens[i] for i in before), "$A", *(tokens[i] for i in after)])
+            named = [(tokens[i], i) for i in before + after]
+            made.post_processor = library().processors.TemplateProcessing(single=template, special_tokens=named)
+    ends = [special[name] for name in ("eos",) if name in special]
+    return wrapped(made, special, tuple(ends))
+
+
+def byte_level(fields: dict, tokens: list[str], split: str | None):
+    """A byte-level BPE; `split` is a value of SPLITS."""
+    t = library()
+    merges = [tuple(merge.split(" ")) for merge in fields["tokenizer.ggml.merges"]]
+    ids = {token: number for number, token in enumerate(tokens)}
+    if strange := [merge for merge in merges if len(merge) != 2 or not {*merge, "".join(merge)} <= ids.keys()]:
+        raise ValueError(f"the vocabulary does not have the merge {' '.join(strange[0])!r}")
+    made = t.Tokenizer(t.models.BPE(ids, merges, ignore_merges=split == SPLITS["llama-bpe"]))
+    parts = []
+    if split == "digits":
+        parts = [t.pre_tokenizers.Digits(individual_digits=True)]
+    elif split is not None:
+        parts = [t.pre_tokenizers.Split(t.Regex(split), behavior="isolated")]
+    whole = split in (None, "digits")
+    made.pre_tokenizer = t.pre_tokenizers.Sequence(
+        [*parts, t.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=whole)]
+    )
+    if split == SPLITS["qwen2"]:
+        made.normalizer = t.normalizers.NFC()
+    made.decoder = t.decoders.ByteLevel()
+    return made
+
+
+def sentencepiece(fields: dict, tokens: list[str]):
+    """A BPE of sentencepiece with bytes for what it does not know; a file without merges implies them."""
+    t = library()
+    of_gemma = str(fields.get("general.architecture")).startswith("gemma")
+    if of_gemma:  # its file has runs of spaces as they are
+        tokens[:] = [SPACE * len(token) if token.strip(" ") == "" else token for token in tokens]
+    ids = {token: number for number, token in enumerate(tokens)}
+    # Gemma's scores do not follow the order of its merges; the order in the file does
+    scores = [-number for number in range(len(tokens))] if of_gemma else fields["tokenizer.ggml.scores"]
+    merges = [
+        (scores[number], len(token[:cut]), token[:cut], token[cut:])
+        for number, token in enumerate(tokens)
+        for cut in range(1, len(token))
+        if token[:cut] in ids and token[cut:] in ids
+    ]
+    merges.sort(key=lambda merge: (-merge[0], -merge[1]))
+    unknown = tokens[fields.get("tokenizer.ggml.unknown_token_id", 0)]
+    pairs = [(left, right) for _, _, left, right in merges]
+    made = t.Tokenizer(t.models.BPE(ids, pairs, unk_token=unknown, fuse_unk=True, byte_fallback=True))
+    prefix = [t.normalizers.Prepend(SPACE)] if fields.get("tokenizer.ggml.add_space_prefix", True) else []
+    made.normalizer = t.normalizers.Sequence([*prefix, t.normalizers.Replace(" ", SPACE)])
+    strip = [t.decoders.Strip(" ", 1, 0)] if prefix else []
+    made.decoder = t.decoders.Sequence(
+        [t.decoders.Replace(SPACE, " "), t.decoders.ByteFallback(), t.decoders.Fuse(), *strip]
+    )
+    return made

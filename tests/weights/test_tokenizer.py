@@ -1,0 +1,177 @@
+"""Tokenizers of pretrained models against the libraries that made their files."""
+
+import io
+import json
+
+import pytest
+
+from attention_jax.errors import InputError
+from attention_jax.weights import tokenizer
+
+tokenizers = pytest.importorskip("tokenizers", reason="tokenizer.json needs tokenizers, of the extra `pretrained`")
+gguf = pytest.importorskip("gguf", reason="GGUF files need gguf, of the extra `pretrained`")
+
+ODD = [
+    "", " ", "  two  spaces ", "Hello, world!", "don't can't I'll we've", "na\u00efve caf\u00e9", "\u65e5\u672c\u8a9e",
+    "\U0001f642\U0001f469\u200d\U0001f469\u200d\U0001f467 emoji", "tabs\tand\nnew\r\nlines\n\n\n", "a\u00a0b\u2009c",
+    "e\u0301 vs \u00e9", "\ufb01 ligature", "ALLCAPS lower MiXeD", "x" * 60, '{"json": [true, null]}',
+    "def f(x):\n    return x + y", "<s>a text</s>", "[MASK] and [SEP]", "\u0661\u0662\u0663 digits", "\u0639\u0631",
+    "don\u2019t \u201cquote\u201d", "\u200bzero\u200dwidth", "3.14 and 1,000 and 2024", "\u00b2\u00b3\u00bd", "A\x00B",
+]  # fmt: skip
+TEXT = ["The quick brown fox jumps over the lazy dog, and don't we all know it in 1999?", "caf\u00e9 na\u00efve"] * 3
+
+
+def byte_level(split=None, digits=False):
+    """A small byte-level BPE as the library trains it, with two special tokens."""
+    made = tokenizers.Tokenizer(tokenizers.models.BPE())
+    before = [tokenizers.pre_tokenizers.Digits(individual_digits=True)] if digits else []
+    if split:
+        before = [tokenizers.pre_tokenizers.Split(tokenizers.Regex(split), behavior="isolated")]
+    whole = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=split is None)
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([*before, whole])
+    made.decoder = tokenizers.decoders.ByteLevel()
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=400, special_tokens=["<s>", "</s>"], initial_alphabet=alphabet, show_progress=False
+    )
+    made.train_from_iterator(TEXT, trainer)
+    return made
+
+
+def directory(place, made, **files):
+    """A directory as `save_pretrained` writes it."""
+    place.mkdir(exist_ok=True)
+    made.save(str(place / "tokenizer.json"))
+    for name, content in files.items():
+        (place / f"{name}.json").write_text(json.dumps(content))
+    return place
+
+
+def header(path, model, tokens, **fields):
+    """A GGUF file with a vocabulary and nothing else."""
+    writer = gguf.GGUFWriter(path, fields.pop("architecture", "llama"))
+    writer.add_tokenizer_model(model)
+    writer.add_token_list(tokens)
+    for name, value in fields.items():
+        getattr(writer, f"add_{name}")(value)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    return path
+
+
+def test_a_tokenizer_json_is_read_as_the_library_reads_it(tmp_path):
+    """But it neither cuts nor pads; the names of special tokens come from the other files."""
+    made = byte_level()
+    made.post_processor = tokenizers.processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    expected = [made.encode(text).ids for text in ODD]
+    made.enable_truncation(3)
+    made.enable_padding(length=9)
+    named = {"bos_token": "<s>", "eos_token": {"content": "</s>"}, "pad_token": None}
+    place = directory(tmp_path / "a", made, tokenizer_config=named, generation_config={"eos_token_id": [1, 7]})
+    t = tokenizer.read(place, {"pad_token_id": 5})
+    assert [t.encode(text) for text in ODD] == expected
+    assert (t.bos, t.eos, t.pad, t.mask, t.ends) == (0, 1, 5, None, (1, 7))
+    assert [t.decode(ids) for ids in expected if "<s>" not in t.tokens(ids)[1:]]
+    assert [t.decode(t.encode(text)) for text in ODD[:16]] == ODD[:16]
+    assert t.tokens(t.encode("The dog, \u00e9"))[0] == "<s>" and "\u2581dog" in t.tokens(t.encode("the dog"))
+    assert t.names[t.token_id("\u2581the")] == "\u0120the" and t.token_id("\u2581nothing like it") is None
+
+
+@pytest.mark.parametrize("name", tokenizer.SPLITS)
+def test_the_vocabulary_in_a_gguf_file(tmp_path, name):
+    """Against the library's tokenizer of the same merges and the published split."""
+    split = tokenizer.SPLITS[name]
+    made = byte_level(None if split == "digits" else split, digits=split == "digits")
+    content = json.loads(made.to_str())["model"]
+    tokens = sorted(content["vocab"], key=content["vocab"].get)
+    types = [3 if token in ("<s>", "</s>") else 1 for token in tokens]
+    merges = [" ".join(merge) if isinstance(merge, list) else merge for merge in content["merges"]]
+    ids = {"bos_token_id": 0, "eos_token_id": 1, "token_types": types}
+    path = header(tmp_path / "a.gguf", "gpt2", tokens, token_merges=merges, tokenizer_pre=name, **ids)
+    t = tokenizer.read(path, {})
+    odd = [text for text in ODD if name != "qwen2" or "\u0301" not in text]  # Qwen composes, which is no split
+    assert [t.encode(text) for text in odd] == [made.encode(text).ids for text in odd]
+    assert [t.decode(t.encode(text)) for text in odd[:10]] == odd[:10]
+    assert (t.bos, t.eos, t.ends) == (0, 1, (1,))
+    number = t.tokens(t.encode("in 1999"))
+    assert ("\u25811999" in number or "1999" in number) == (name == "gpt-2")
+    assert len(t.encode("e\u0301")) == len(t.encode("\u00e9")) or name != "qwen2"
+
+
+@pytest.mark.parametrize("prefix", [True, False])
+def test_the_sentencepiece_vocabulary_in_a_gguf_file(tmp_path, prefix):
+    """Against sentencepiece, whose BPE has bytes for unknown characters; the file has scores and no merges."""
+    spm = pytest.importorskip("sentencepiece")
+    content = io.BytesIO()
+    spm.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXT),
+        model_writer=content,
+        model_type="bpe",
+        vocab_size=340,
+        byte_fallback=True,
+        character_coverage=1.0,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        add_dummy_prefix=prefix,
+        minloglevel=3,
+    )
+    theirs = spm.SentencePieceProcessor(model_proto=content.getvalue())
+    size = range(theirs.get_piece_size())
+    kinds = [6 if theirs.is_byte(i) else 2 if theirs.is_unknown(i) else 3 if theirs.is_control(i) else 1 for i in size]
+    path = header(
+        tmp_path / "a.gguf",
+        "llama",
+        [theirs.id_to_piece(i) for i in size],
+        token_scores=[theirs.get_score(i) for i in size],
+        token_types=kinds,
+        add_space_prefix=prefix,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
+    t = tokenizer.read(path, {})
+    plain = [text for text in ODD if "<s>" not in text and text]
+    assert [t.encode(text) for text in plain] == [[1, *theirs.encode(text)] for text in plain]
+    assert [t.decode(t.encode(text)) for text in plain] == plain
+
+
+def test_gpt2s_two_files_need_no_library(tmp_path, monkeypatch):
+    made = byte_level()
+    content = json.loads(made.to_str())["model"]
+    place = directory(tmp_path / "a", made, vocab=content["vocab"])
+    (place / "merges.txt").write_text("#version: 0.2\n" + "\n".join(map(" ".join, content["merges"])), encoding="utf-8")
+    config = {"model_type": "gpt2", "eos_token_id": 1, "bos_token_id": 0}
+    whole = tokenizer.read(place, config)
+    monkeypatch.setattr(tokenizer, "library", lambda needed=True: None)
+    t = tokenizer.read(place, config)
+    assert [t.encode(text) for text in ODD] == [whole.encode(text) for text in ODD]
+    assert [t.decode(t.encode(text)) for text in ODD] == [whole.decode(whole.encode(text)) for text in ODD]
+    assert (t.eos, t.ends, t.names, t.tokens([300])) == (1, (1,), whole.names, whole.tokens([300]))
+
+
+def test_a_tokenizer_that_is_missing_or_damaged(tmp_path):
+    def refused(place, config=()):
+        with pytest.raises(InputError) as error:
+            tokenizer.read(place, dict(config))
+        assert "\n" not in str(error.value) and len(str(error.value)) < 500
+        return str(error.value)
+
+    assert "must have the tokenizer of the model, tokenizer.json" in refused(tmp_path)
+    assert "there is no" in refused(tmp_path / "none" / "none")
+    (tmp_path / "tokenizer.json").write_text("{}")
+    assert "tokenizer.json is damaged" in refused(tmp_path)
+    directory(tmp_path, byte_level(), tokenizer_config=[1])
+    assert "tokenizer_config.json must be a JSON object (it is no object)" in refused(tmp_path)
+    gpt2 = tmp_path / "gpt2"
+    gpt2.mkdir()
+    (gpt2 / "merges.txt").write_text("a b")
+    (gpt2 / "vocab.json").write_text('{"a": 0, "b": 2}')
+    assert "must number its 2 tokens from 0" in refused(gpt2, {"model_type": "gpt2"})
+    (gpt2 / "vocab.json").write_text('{"a": 0, "b": 1}')
+    assert "must have what merges.txt makes; it has no 'ab'" in refused(gpt2, {"model_type": "gpt2"})
+    assert "distinct tokens" in refused(header(tmp_path / "b.gguf", "gpt2", ["a", "a"]))
+    assert "of the kind t5 is not supported" in refused(header(tmp_path / "c.gguf", "t5", ["a", "b"]))
+    strange = header(tmp_path / "d.gguf", "gpt2", ["a", "b"], tokenizer_pre="viking", token_merges=["a b"])
+    assert "split as viking is not supported; supported: gpt-2, smollm, llama-bpe, qwen2" in refused(strange)
+    assert "is damaged" in refused(header(tmp_path / "e.gguf", "gpt2", ["a", "b"], token_merges=["a b"]))
+    assert "is damaged" in refused(header(tmp_path / "f.gguf", "gpt2", ["a", "b"], tokenizer_pre="smollm"))
