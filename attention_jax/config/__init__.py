@@ -59,6 +59,7 @@ from attention_jax.config.models import (
     LanguageModelConfig,
     LuongConfig,
     LuongSeq2seqConfig,
+    MaskedLanguageModelConfig,
     NTMConfig,
     PeekySeq2seqConfig,
     PointerNetworkConfig,

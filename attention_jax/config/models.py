@@ -537,6 +537,54 @@ class LanguageModelConfig(TransformerLayers):
 
 
 @dataclass(frozen=True)
+class MaskedLanguageModelConfig(TransformerLayers):
+    """Bidirectional encoders that predict masked words: BERT, RoBERTa, DistilBERT (attention_jax/models/bert.py)."""
+
+    module: ClassVar[str] = "attention_jax.models.bert:MaskedLanguageModel"
+    task: ClassVar[str] = "attention_jax.tasks.text_classification:TextTask"
+
+    num_layers: int = option(2, at_least=1)
+    """Transformer layers, in post-norm."""
+    hidden_size: int = option(128, at_least=1, smoke=16)
+    """Width of the residual stream."""
+    num_heads: int = option(4, at_least=1, smoke=2)
+    """Attention heads of a layer; they divide hidden_size."""
+    mlp_dim: int = option(512, at_least=1, smoke=16)
+    """Hidden units of the feed-forward layers."""
+    num_token_types: int = option(2, at_least=0)
+    """Rows of the table of token types, which tell the first of two texts from the second; 0 has none (DistilBERT)."""
+    first_position: int = option(0, at_least=0)
+    """Row of the first token in the table of learned positions; RoBERTa's is 2."""
+    max_length: int = option(512, at_least=1)
+    """Learned positions: the longest text, in tokens."""
+    activation: Activation = "gelu"
+    """Activation of the feed-forward layers and of the head for words."""
+    norm_epsilon: float = 1e-12
+    """Constant that layer normalization adds to the variance."""
+    word_head: bool = True
+    """Layers for the logits of masked words; their matrix of weights is that of the token embeddings."""
+    pooler: Literal["none", "tanh", "relu"] = "none"
+    """Layer between the first token's state and the classifier, by its activation: tanh in BERT and RoBERTa, relu in
+    DistilBERT; none classifies the sentence embedding."""
+    pool: Literal["mean", "first", "max"] = "mean"
+    """Sentence embedding: the mean or the maximum of the states, or the first of them."""
+    unit_norm: bool = False
+    """Divide sentence embeddings by their Euclidean norm."""
+    dropout: float = rate(0.1, traced=True)
+    """Dropout rate of the embeddings, of every sub-layer's output and of the classifier's input."""
+    attention_dropout: float = rate(0.1, traced=True)
+    """Dropout rate of the attention weights, after normalization."""
+    remat: bool = option(False, training_only=True)
+    """Gradient checkpointing: recompute the activations of each layer in the backward pass instead of storing them."""
+    dtype: Literal["float32", "bfloat16"] = option("float32", training_only=True)
+    """Type of the computation; parameters are float32."""
+
+    @property
+    def longest_input(self) -> int | None:
+        return self.max_length
+
+
+@dataclass(frozen=True)
 class TextClassifierConfig(TransformerLayers):
     """A Transformer encoder, pooled by attention with one learned query (attention_jax/models/text_classifier.py)."""
 

@@ -13,13 +13,13 @@ import numpy as np
 
 from attention_jax import config as configs
 from attention_jax.errors import InputError
-from attention_jax.weights import gpt2_names, marian_names, tensors, vit_names
+from attention_jax.weights import bert_names, gpt2_names, marian_names, tensors, vit_names
 from attention_jax.weights.facts import Facts
 from attention_jax.weights.layouts import check, expanded, parts, shape, solved, to_ours, to_theirs
 from attention_jax.weights.naming import Naming
 
 OWN = "own"
-NAMINGS: dict[str, Naming] = vit_names.NAMINGS | marian_names.NAMINGS | gpt2_names.NAMINGS
+NAMINGS: dict[str, Naming] = vit_names.NAMINGS | marian_names.NAMINGS | gpt2_names.NAMINGS | bert_names.NAMINGS
 
 
 class Weights(NamedTuple):
@@ -153,9 +153,10 @@ def translated(path: Path, kind: Naming, options, theirs: dict) -> dict[str, np.
     rows = expanded(kind.table, theirs)
     there = [(row.their_layout, theirs[row.theirs].shape) for row in rows if row.theirs in theirs]
     sizes = solved(there, kind.known(options))
-    optional = [row for row in rows if row.ours.startswith(kind.optional)]
-    if not any(row.theirs in theirs for row in optional):
-        rows = [row for row in rows if row not in optional]
+    for prefix in kind.optional:
+        optional = [row for row in rows if row.ours.startswith(prefix)]
+        if not any(row.theirs in theirs for row in optional):
+            rows = [row for row in rows if row not in optional]
     sizes |= {letter: 0 for row in rows for letter in re.findall(r"[a-z]", row.their_layout) if letter not in sizes}
     rows = [row for row in rows if row.theirs in theirs or wanted(row.ours, options)]
     found = {name: array.shape for name, array in theirs.items()}

@@ -42,8 +42,8 @@ class Naming(NamedTuple):
     ignored: Mapping[str, Callable[[Arrays, np.ndarray], np.ndarray | None]] = MappingProxyType({})
     """Regular expressions of tensors to leave out, each with (theirs, tensor) -> what it must equal: the original of a
     tied copy, or a buffer that our model computes; None for parts that our model does not use."""
-    optional: str = "-"
-    """Prefix of our names that may be missing in a file: the head."""
+    optional: tuple[str, ...] = ()
+    """Prefixes of our names that may be missing in a file, all of one prefix together: heads."""
 
 
 LAYERS = {

@@ -321,7 +321,7 @@ def _spelled(name: str) -> str:
 
 
 ALL_ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "swish")
-COMMON = {"kind": config.ViTConfig, "known": known, "module": module, "optional": "trunk/head/"}
+COMMON = {"kind": config.ViTConfig, "known": known, "module": module, "optional": ("trunk/head/",)}
 NAMINGS = {
     "timm": Naming(
         table=TIMM,

@@ -1,0 +1,129 @@
+"""BERT (Devlin et al. 2019), RoBERTa (Liu et al. 2019) and DistilBERT (Sanh et al. 2019): a Transformer encoder that is
+pretrained to predict masked words, with heads for words, classes and sentence embeddings."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from attention_jax import config
+from attention_jax.errors import InputError
+from attention_jax.models.blocks import ACTIVATIONS, Block, drop
+from attention_jax.models.multihead import Linear
+from attention_jax.models.transformer import Encoder
+from attention_jax.ops.masks import lengths
+
+
+class BertEmbedding(nn.Module):
+    """The normalized sum of token, position and token type embeddings (Devlin et al. 2019, figure 2)."""
+
+    options: config.MaskedLanguageModelConfig
+    block: Block
+    vocab: int
+
+    def setup(self):
+        options, draw = self.options, nn.initializers.normal(0.02)
+        embed = lambda rows: nn.Embed(rows, options.hidden_size, embedding_init=draw)
+        self.token, self.position = embed(self.vocab), embed(options.first_position + options.max_length)
+        self.token_type = embed(options.num_token_types) if options.num_token_types else None
+        self.norm = self.block.normalization()
+
+    def __call__(self, tokens: Int[Array, "B T"], token_types: Int[Array, "B T"] | None, train: bool = False):
+        """The embeddings [B, T, D]; `token_types` None are zeros. Raises InputError for more tokens than positions."""
+        options, length = self.options, tokens.shape[1]
+        if length > options.max_length:
+            raise InputError(
+                f"there are {options.max_length} learned positions, --model.max-length, for {length} tokens: give fewer"
+            )
+        positions = jnp.arange(length, dtype=jnp.int32) + options.first_position
+        x = self.token(tokens) + self.position(positions)[None]
+        if self.token_type is not None:
+            x = x + self.token_type(jnp.zeros_like(tokens) if token_types is None else token_types)
+        return drop(self, self.norm(x), self.block.dropout, train).astype(self.block.dtype)
+
+
+class WordHead(nn.Module):
+    """Logits of the word at each position: a layer, its activation, a normalization, and the token embeddings."""
+
+    block: Block
+
+    @nn.compact
+    def __call__(self, states: Float[Array, "B T D"], table: Float[Array, "V D"]) -> Float[Array, "B T V"]:
+        x = Linear(self.block.hidden_size, dtype=self.block.dtype, name="dense")(states)
+        x = self.block.normalization("norm")(ACTIVATIONS[self.block.activation](x)).astype(jnp.float32)
+        return x @ table.T + self.param("bias", nn.initializers.zeros, (len(table),))[None, None]
+
+
+class MaskedLanguageModel(nn.Module):
+    """A post-norm Transformer encoder with the heads that its options and `classes` name.
+
+    Call it with tokens [B, T] and their lengths [B]; returns the logits [B, classes] of a classifier, else the logits
+    [B, T, V] of each word, else, without either head, sentence embeddings [B, D], and with `return_weights`
+    {"encoder_attention": [B, layers, H, T, T]}. Padding changes nothing. Raises InputError for sizes and parts that do
+    not fit each other.
+
+    >>> from attention_jax import config
+    >>> options = config.MaskedLanguageModelConfig(hidden_size=8, mlp_dim=16, num_heads=2, max_length=5)
+    >>> model, batch = MaskedLanguageModel(options, vocab=11), (jnp.ones((2, 5), jnp.int32), jnp.array([5, 3]))
+    >>> (logits, _), params = jax.eval_shape(model.init_with_output, jax.random.key(0), *batch)
+    >>> logits.shape
+    (2, 5, 11)
+    """
+
+    options: config.MaskedLanguageModelConfig
+    vocab: int
+    classes: int = 0
+    """Of the classifier; 0 has none."""
+
+    def __post_init__(self):
+        Block.of(self.options, norm="post")  # refuses sizes and parts that do not fit
+        super().__post_init__()
+
+    def setup(self):
+        options, block = self.options, Block.of(self.options, norm="post")
+        self.embedding = BertEmbedding(options, block, self.vocab)
+        self.encoder = Encoder(block, options.num_layers, options.remat)
+        self.word_head, self.pooler, self.head = WordHead(block), Linear(options.hidden_size), Linear(self.classes)
+
+    def hidden(self, tokens, length, token_types=None, *, train: bool = False, return_weights: bool = False):
+        """(states [B, T, D] in float32, intermediates)."""
+        x = self.embedding(tokens, token_types, train)
+        x, weights = self.encoder(x, lengths(length), train, return_weights)
+        return x.astype(jnp.float32), {"encoder_attention": weights} if return_weights else {}
+
+    def words(self, states: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
+        """The logits of the word at each position."""
+        if not self.options.word_head:
+            raise InputError("this encoder has no head for masked words; use its embeddings, or its classes if any")
+        return self.word_head(states, self.embedding.token.embedding)
+
+    def embed(self, states: Float[Array, "B T D"], length: Int[Array, "B"]) -> Float[Array, "B D"]:
+        """Sentence embeddings: the mean, the maximum or the first of the states, of length 1 with `unit_norm`."""
+        options = self.options
+        inside = (jnp.arange(states.shape[1])[None] < length[:, None])[..., None]
+        if options.pool == "first":
+            pooled = states[:, 0]
+        elif options.pool == "max":
+            pooled = jnp.where(inside, states, -jnp.inf).max(axis=1)
+        else:
+            pooled = jnp.where(inside, states, 0).sum(axis=1) / jnp.maximum(length, 1)[:, None].astype(jnp.float32)
+        norm = jnp.maximum(jnp.linalg.norm(pooled, axis=-1, keepdims=True), 1e-12)
+        return pooled / norm if options.unit_norm else pooled
+
+    def classify(self, states: Float[Array, "B T D"], length: Int[Array, "B"], train: bool = False):
+        """The logits [B, classes] of each text: from the pooler, a layer on the first state, or without one from the
+        sentence embedding."""
+        if not self.classes:
+            raise InputError("this encoder has no classifier; train one: launch.py train classify_text --from DIR")
+        if self.options.pooler == "none":
+            pooled = self.embed(states, length)
+        else:
+            pooled = {"tanh": jnp.tanh, "relu": jax.nn.relu}[self.options.pooler](self.pooler(states[:, 0]))
+        return self.head(drop(self, pooled, self.options.dropout, train))
+
+    def __call__(self, tokens, length, token_types=None, *, train: bool = False, return_weights: bool = False):
+        """(class logits [B, classes], word logits [B, T, V] or sentence embeddings [B, D], intermediates)."""
+        states, weights = self.hidden(tokens, length, token_types, train=train, return_weights=return_weights)
+        if self.classes:
+            return self.classify(states, length, train), weights
+        return self.words(states) if self.options.word_head else self.embed(states, length), weights

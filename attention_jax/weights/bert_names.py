@@ -1,0 +1,298 @@
+"""BERT, RoBERTa (also XLM-RoBERTa and CamemBERT) and DistilBERT as Hugging Face's models have them, alone or with a
+head for masked words or for classes, and the pooling of a directory of sentence-transformers.
+
+Layouts: v tokens, n positions, t token types, d width, m hidden units of the feed-forward, h heads of width e, o the
+width after a square layer, k classes.
+"""
+
+import json
+import re
+from pathlib import Path
+
+from attention_jax import config
+from attention_jax.errors import InputError
+from attention_jax.models.bert import MaskedLanguageModel
+from attention_jax.weights.facts import Facts, heads_of
+from attention_jax.weights.layouts import Row, depth
+from attention_jax.weights.naming import LAYERS, Arrays, Naming, differing
+from attention_jax.weights.vit_names import activation
+
+HERE = "encoder/layer_*"
+
+
+def norm(theirs: str, ours: str) -> list[Row]:
+    """Rows of a layer normalization."""
+    return [Row(f"{theirs}.weight", "d", f"{ours}/scale", "d"), Row(f"{theirs}.bias", "d", f"{ours}/bias", "d")]
+
+
+def linear(theirs: str, ours: str, before: str, after: str) -> list[Row]:
+    """Rows of a linear layer from the axes `before` to the axes `after`."""
+    kernel = Row(f"{theirs}.weight", f"{after} {before}", f"{ours}/kernel", f"{before} {after}")
+    return [kernel, Row(f"{theirs}.bias", after, f"{ours}/bias", after)]
+
+
+def embeddings(theirs: str) -> list[Row]:
+    """Rows of the tables of tokens and positions, and of their normalization."""
+    token = Row(f"{theirs}.word_embeddings.weight", "v d", "embedding/token/embedding", "v d")
+    position = Row(f"{theirs}.position_embeddings.weight", "n d", "embedding/position/embedding", "n d")
+    return [token, position, *norm(f"{theirs}.LayerNorm", "embedding/norm")]
+
+
+def encoder(layer: str, names: dict[str, str]) -> list[Row]:
+    """Rows of all layers, with their `names` of our modules."""
+    inputs = [(f"{layer}.{names[name]}", f"{HERE}/attention/{name}") for name in ("query", "key", "value")]
+    rows = [row for there, here in inputs for row in linear(there, here, "d", "(h e)")]
+    rows += linear(f"{layer}.{names['out']}", f"{HERE}/attention/out", "(h e)", "d")
+    rows += norm(f"{layer}.{names['attention_norm']}", f"{HERE}/attention_norm")
+    rows += linear(f"{layer}.{names['hidden']}", f"{HERE}/ffn/hidden", "d", "m")
+    rows += linear(f"{layer}.{names['ffn_out']}", f"{HERE}/ffn/out", "m", "d")
+    return rows + norm(f"{layer}.{names['ffn_norm']}", f"{HERE}/ffn_norm")
+
+
+def heads(words: tuple[str, str, str], pooler: str, classifier: str) -> list[Row]:
+    """Rows of the head for words (layer, normalization, bias), of the pooler and of the classifier."""
+    dense, normalization, bias = words
+    rows = [*linear(dense, "word_head/dense", "d", "o"), *norm(normalization, "word_head/norm")]
+    rows += [Row(bias, "v", "word_head/bias", "v"), *linear(pooler, "pooler", "d", "o")]
+    return rows + linear(classifier, "head", "d", "k")
+
+
+BERT_LAYER = {
+    "query": "attention.self.query",
+    "key": "attention.self.key",
+    "value": "attention.self.value",
+    "out": "attention.output.dense",
+    "attention_norm": "attention.output.LayerNorm",
+    "hidden": "intermediate.dense",
+    "ffn_out": "output.dense",
+    "ffn_norm": "output.LayerNorm",
+}
+DISTILBERT_LAYER = {
+    "query": "attention.q_lin",
+    "key": "attention.k_lin",
+    "value": "attention.v_lin",
+    "out": "attention.out_lin",
+    "attention_norm": "sa_layer_norm",
+    "hidden": "ffn.lin1",
+    "ffn_out": "ffn.lin2",
+    "ffn_norm": "output_layer_norm",
+}
+TYPES = "embeddings.token_type_embeddings.weight", "t d", "embedding/token_type/embedding", "t d"
+PREDICTIONS = "cls.predictions"
+BERT = (
+    *embeddings("bert.embeddings"),
+    Row(f"bert.{TYPES[0]}", *TYPES[1:]),
+    *encoder("bert.encoder.layer.*", BERT_LAYER),
+    *heads(
+        (f"{PREDICTIONS}.transform.dense", f"{PREDICTIONS}.transform.LayerNorm", f"{PREDICTIONS}.bias"),
+        "bert.pooler.dense",
+        "classifier",
+    ),
+)
+ROBERTA = (
+    *embeddings("roberta.embeddings"),
+    Row(f"roberta.{TYPES[0]}", *TYPES[1:]),
+    *encoder("roberta.encoder.layer.*", BERT_LAYER),
+    *heads(("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"), "classifier.dense", "classifier.out_proj"),
+)
+DISTILBERT = (
+    *embeddings("distilbert.embeddings"),
+    *encoder("distilbert.transformer.layer.*", DISTILBERT_LAYER),
+    *heads(("vocab_transform", "vocab_layer_norm", "vocab_projector.bias"), "pre_classifier", "classifier"),
+)
+OPTIONAL = ("word_head/", "pooler/", "head/", "embedding/token_type/")
+EPSILON, POSITIONS = 1e-12, 512
+KINDS = ("Model", "ForMaskedLM", "ForPreTraining", "LMHeadModel", "ForSequenceClassification")
+"""What a name in `architectures` may end with; the heads of others are for tokens, answers or pairs of choices."""
+
+
+def options(family: str, theirs: Arrays, facts: Facts) -> config.MaskedLanguageModelConfig:
+    """Infer the options from shapes and config.json; without the latter from the published models, 64 per head."""
+    small, of_layer = family == "distilbert", DISTILBERT_LAYER if family == "distilbert" else BERT_LAYER
+    stack = f"{family}.{'transformer' if small else 'encoder'}.layer."
+    tokens, width = theirs[f"{family}.embeddings.word_embeddings.weight"].shape
+    rows, types = len(theirs[f"{family}.embeddings.position_embeddings.weight"]), theirs.get(f"{family}.{TYPES[0]}", ())
+    layers, hidden = depth(stack, theirs), len(theirs[f"{stack}0.{of_layer['hidden']}.bias"])
+    says = ("n_layers", "dim", "hidden_dim", "n_heads", "activation")
+    if not small:
+        says = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "hidden_act")
+        facts.require(family, {"type_vocab_size": len(types)})
+    facts.require(family, dict(zip(says, (layers, width, hidden))))
+    facts.require(family, {"vocab_size": tokens, "max_position_embeddings": rows})
+    facts.require(family, {"position_embedding_type": "absolute", "tie_word_embeddings": True, "tie_weights_": True})
+    facts.require(family, {"is_decoder": False, "add_cross_attention": False})
+    check_head(family, theirs, facts)
+    facts.known |= {"sinusoidal_pos_embds", "embedding_size"}  # the table is in the file
+    epsilon = EPSILON if small else facts.get("layer_norm_eps", EPSILON, f"norms with epsilon {EPSILON:g}")
+    first = int(facts.get("pad_token_id", 1, "padding is token 1")) + 1 if family == "roberta" else 0
+    return config.MaskedLanguageModelConfig(
+        layers,
+        width,
+        heads_of(facts, says[3], width, 12),
+        hidden,
+        num_token_types=len(types),
+        first_position=first,
+        max_length=rows - first,
+        activation=activation(facts.get(says[4], "gelu")),
+        norm_epsilon=float(epsilon),
+        word_head=any(name.startswith((f"{PREDICTIONS}.", "lm_head.", "vocab_transform.")) for name in theirs),
+        pooler=("relu" if small else "tanh") if POOLERS[family] in theirs else "none",
+    )
+
+
+POOLERS = {
+    "bert": "bert.pooler.dense.weight",
+    "roberta": "classifier.dense.weight",
+    "distilbert": "pre_classifier.weight",
+}
+
+
+def check_head(family: str, theirs: Arrays, facts: Facts):
+    """Raise InputError for a head that is not for masked words or the class of a text."""
+    names = facts.get("architectures", ())
+    wrong = [str(name) for name in names if not str(name).endswith(KINDS)]
+    if wrong or (POOLERS[family] not in theirs and {"classifier.weight", "classifier.out_proj.weight"} & theirs.keys()):
+        raise InputError(
+            f"a {family} encoder must be alone or have a head for masked words or for the class of a text; this is a "
+            f"{wrong[0] if wrong else 'head for each token'}"
+        )
+
+
+def their_config(family: str, ours_options: config.MaskedLanguageModelConfig, ours: Arrays, data=None) -> dict:
+    """Build the config.json of a model with the head that these weights have."""
+    prefix = {"bert": "Bert", "roberta": "Roberta", "distilbert": "DistilBert"}[family]
+    head = "Model"
+    if "word_head/bias" in ours:
+        head = "ForMaskedLM"
+    if "head/bias" in ours:
+        head = "ForSequenceClassification"
+    names = {"gelu_tanh": "gelu_new", "swish": "silu"}
+    values = (ours_options.num_layers, ours_options.hidden_size, ours_options.mlp_dim, ours_options.num_heads)
+    says = ("n_layers", "dim", "hidden_dim", "n_heads", "activation")
+    more = {}
+    if family != "distilbert":
+        says = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "hidden_act")
+        more = {"layer_norm_eps": ours_options.norm_epsilon, "type_vocab_size": ours_options.num_token_types}
+    classes = getattr(data, "names", None) or [f"LABEL_{i}" for i in range(len(ours.get("head/bias", ())))]
+    return {
+        "architectures": [prefix + head],
+        "model_type": family,
+        "vocab_size": len(ours["embedding/token/embedding"]),
+        "max_position_embeddings": len(ours["embedding/position/embedding"]),
+        "pad_token_id": max(ours_options.first_position - 1, 0),
+        **dict(zip(says, (*values, names.get(ours_options.activation, ours_options.activation)))),
+        **more,
+        **({"id2label": {str(i): name for i, name in enumerate(classes)}} if "head/bias" in ours else {}),
+    }
+
+
+def known(ours: config.MaskedLanguageModelConfig) -> dict[str, int]:
+    """Return the layout sizes that follow from the options."""
+    width = {"h": ours.num_heads, "e": ours.hidden_size // ours.num_heads} | dict.fromkeys("do", ours.hidden_size)
+    return width | {"m": ours.mlp_dim, "t": ours.num_token_types}
+
+
+def module(ours_options: config.MaskedLanguageModelConfig, ours: Arrays) -> MaskedLanguageModel:
+    """Return the model of these weights."""
+    return MaskedLanguageModel(ours_options, len(ours["embedding/token/embedding"]), len(ours.get("head/bias", ())))
+
+
+def lacking(family: str, ours: config.MaskedLanguageModelConfig) -> str:
+    """Describe the options of our model that the other library's does not have."""
+    small = family == "distilbert"
+    lacks = {
+        f"--model.first-position {ours.first_position}": (ours.first_position > 0) != (family == "roberta"),
+        f"--model.num-token-types {ours.num_token_types}": (ours.num_token_types == 0) != small,
+        f"--model.norm-epsilon {ours.norm_epsilon}": small and ours.norm_epsilon != EPSILON,
+        f"--model.pooler {ours.pooler}": ours.pooler not in ("none", "relu" if small else "tanh"),
+    }
+    return ", ".join([*(name for name, is_so in lacks.items() if is_so), *differing(ours, LAYERS)])
+
+
+OLD = (
+    (r"\.gamma$", ".weight"),
+    (r"\.beta$", ".bias"),
+    (r"^cls\.predictions\.decoder\.bias$", "cls.predictions.bias"),
+    (r"^lm_head\.decoder\.bias$", "lm_head.bias"),
+)
+"""Names of the first files, and copies under another name."""
+
+
+def naming(family: str, table: tuple[Row, ...], types: tuple[str, ...], ignored: dict) -> Naming:
+    """The conversion of one family, whose names may lack the family's prefix."""
+    stack = "transformer" if family == "distilbert" else "encoder"
+
+    def spelled(name: str) -> str:
+        name = re.sub(rf"^(embeddings|{stack}|pooler)\.", rf"{family}.\1.", name)
+        for pattern, new in OLD:
+            name = re.sub(pattern, new, name)
+        return name
+
+    table_name = f"{family}.embeddings.word_embeddings.weight"
+    tied = r"cls\.predictions\.decoder\.weight|lm_head\.decoder\.weight|vocab_projector\.weight"
+    return Naming(
+        kind=config.MaskedLanguageModelConfig,
+        table=table,
+        mark=next(row.theirs for row in table if row.ours == f"{HERE}/attention/query/kernel").replace("*", "0"),
+        options=lambda theirs, facts: options(family, theirs, facts),
+        config=lambda *call: their_config(family, *call),
+        known=known,
+        module=module,
+        lacking=lambda ours: lacking(family, ours),
+        spelled=spelled,
+        model_types=types,
+        optional=OPTIONAL,
+        ignored={
+            tied: lambda theirs, copy: theirs[table_name],
+            rf"{family}\.embeddings\.(position_ids|token_type_ids)": lambda theirs, buffer: None,
+            **ignored,
+        },
+    )
+
+
+UNUSED = lambda theirs, unused: None
+NAMINGS = {
+    "bert": naming("bert", BERT, ("bert",), {r"cls\.seq_relationship\..*": UNUSED}),
+    "roberta": naming(
+        "roberta",
+        ROBERTA,
+        ("roberta", "xlm-roberta", "camembert"),
+        {r"roberta\.pooler\..*": UNUSED},  # it was never trained
+    ),
+    "distilbert": naming("distilbert", DISTILBERT, ("distilbert",), {}),
+}
+
+MODULES = {"Transformer", "Pooling", "Normalize"}
+POOLS = {"cls_token": "first", "mean_tokens": "mean", "max_tokens": "max"}
+
+
+def pooling(directory: Path) -> dict:
+    """The options `pool` and `unit_norm` that modules.json and the directories that it names say; those of
+    sentence-transformers for a model without these files, the mean, otherwise. Raises InputError for another pooling.
+    """
+    if not (directory / "modules.json").is_file():
+        return {"pool": "mean", "unit_norm": False}
+    modules = [(str(one["type"]).rpartition(".")[2], str(one["path"])) for one in _json(directory / "modules.json")]
+    kinds = [kind for kind, _ in modules]
+    if kinds[:2] != ["Transformer", "Pooling"] or kinds[2:] not in ([], ["Normalize"]):
+        raise InputError(
+            f"{directory / 'modules.json'} must name a Transformer, a Pooling and at most a Normalize; got "
+            f"{', '.join(kinds)}"
+        )
+    place = directory / modules[1][1] / "config.json"
+    if not place.resolve().is_relative_to(directory.resolve()):
+        raise InputError(f"{directory / 'modules.json'} must name a directory inside of {directory}; got {place}")
+    said = {
+        name.removeprefix("pooling_mode_") for name, on in _json(place).items() if name != "pooling_mode" and on is True
+    }
+    chosen = [name for name in said if name != "include_prompt"]
+    if len(chosen) != 1 or chosen[0] not in POOLS:
+        raise InputError(f"{place} must have one of {', '.join(POOLS)}; got {', '.join(sorted(chosen)) or 'none'}")
+    return {"pool": POOLS[chosen[0]], "unit_norm": len(kinds) == 3}
+
+
+def _json(path: Path):
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} must be a JSON file ({error}); copy the whole directory of the model") from error
