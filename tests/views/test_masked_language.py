@@ -1,0 +1,99 @@
+"""Embeddings, masked words, classes and attention maps of encoders: texts together are each text alone."""
+
+import dataclasses
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+from attention_jax import config
+from attention_jax.errors import InputError
+from attention_jax.models.bert import MaskedLanguageModel
+from attention_jax.views import masked_language as view
+
+OPTIONS = config.MaskedLanguageModelConfig(hidden_size=8, num_heads=2, mlp_dim=12, num_layers=2, max_length=20)
+WORDS = ["[PAD]", "[CLS]", "[SEP]", "[MASK]", "[UNK]", "the", "dog", "cat", "runs", "a", "sleeps"]
+
+
+class Tokenizer:
+    """Words between [CLS] and [SEP]."""
+
+    names, mask, pad = tuple(WORDS), 3, 0
+
+    def encode(self, text):
+        return [1, *(WORDS.index(word) if word in WORDS else 4 for word in text.split()), 2]
+
+    def tokens(self, ids):
+        return [WORDS[number] for number in ids]
+
+    def decode(self, ids):
+        return " ".join(WORDS[number] for number in ids if number > 4)
+
+
+@functools.cache
+def drawn(classes=0):
+    model = MaskedLanguageModel(OPTIONS, len(WORDS), classes)
+    batch = np.ones((1, 2), np.int32), np.array([2], np.int32)
+    params = jax.jit(model.init)(jax.random.key(0), *batch)["params"]
+    return model, jax.tree.map(lambda x: x + 0.3 * jax.random.normal(jax.random.key(x.size), x.shape), params)
+
+
+TEXTS = ["the dog runs", "a cat", "the [MASK] sleeps and the [MASK] runs after the cat and the dog", "[MASK]", ""]
+
+
+def test_together_is_alone():
+    """Seven programs."""
+    model, params = drawn()
+    labeled = drawn(3)
+    call = lambda what, given, texts: what(*given, Tokenizer(), texts)
+    for what, given in ((view.embed, drawn()), (view.classify, labeled)):
+        alone = np.concatenate([call(what, given, [text]) for text in TEXTS])
+        np.testing.assert_allclose(call(what, given, TEXTS), alone, atol=1e-6)
+    maps = view.attention(model, params, Tokenizer(), TEXTS)
+    for text, one in zip(TEXTS, maps):
+        length = len(Tokenizer().encode(text))
+        assert one.shape == (2, 2, length, length)
+        np.testing.assert_allclose(one.sum(-1), 1, atol=1e-5)
+    many = view.embed(model, params, Tokenizer(), TEXTS[:1] * 40 + TEXTS[1:2])
+    np.testing.assert_allclose(many[-2:], view.embed(model, params, Tokenizer(), TEXTS)[:2], atol=1e-6)
+
+
+def test_masked_words():
+    """Against the logits of the whole text."""
+    model, params = drawn()
+    found = view.fill_mask(model, params, Tokenizer(), TEXTS[2:4], k=len(WORDS))
+    assert [len(of_text) for of_text in found] == [2, 1]
+    row = np.array([Tokenizer().encode(TEXTS[2])])
+    logits, _ = jax.jit(model.apply)({"params": params}, row, np.array([row.shape[1]]))
+    for of_mask, place in zip(found[0], np.flatnonzero(row[0] == 3)):
+        wanted = np.asarray(jax.nn.softmax(logits[0, place]))
+        assert [WORDS.index(word) for word, _ in of_mask] == np.argsort(-wanted, kind="stable").tolist()
+        np.testing.assert_allclose([p for _, p in of_mask], np.sort(wanted)[::-1], rtol=1e-5)
+
+
+def test_a_page_of_attention():
+    model, params = drawn()
+    [record] = view.attention_maps(model, params, Tokenizer(), TEXTS[:1], ["an answer"])
+    [shown] = record.predictions[0].attentions
+    assert shown.keys.tokens == ("[CLS]", "the", "dog", "runs", "[SEP]") and shown.weights.shape == (2, 2, 5, 5)
+    assert record.predictions[0].text == "an answer" and shown.rollout.shape == (5, 5)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda m, p: view.fill_mask(m, p, Tokenizer(), ["the dog"]), r"\[MASK\] where a word is asked for"),
+        (lambda m, p: view.fill_mask(m, p, Tokenizer(), ["[MASK]"], k=0), "k must be 1 to 11"),
+        (lambda m, p: view.classify(m, p, Tokenizer(), ["a"]), "no classifier"),
+        (lambda m, p: view.embed(m, p, Tokenizer(), ["a " * 19]), "1 to 20 tokens"),
+        (lambda m, p: view.fill_mask(without_words(m), p, Tokenizer(), ["[MASK]"]), "a head for masked words"),
+    ],
+)
+def test_what_cannot_be_answered_is_one_line(call, message):
+    with pytest.raises(InputError, match=message):
+        call(*drawn())
+
+
+def without_words(model):
+    return model.clone(options=dataclasses.replace(OPTIONS, word_head=False))
