@@ -13,13 +13,26 @@ import numpy as np
 
 from attention_jax import config as configs
 from attention_jax.errors import InputError
-from attention_jax.weights import bert_names, gpt2_names, marian_names, tensors, vit_names
+from attention_jax.weights import (
+    bert_names,
+    gemma_names,
+    gpt2_names,
+    llama_names,
+    marian_names,
+    qwen_names,
+    tensors,
+    vit_names,
+)
 from attention_jax.weights.facts import Facts
 from attention_jax.weights.layouts import check, expanded, parts, shape, solved, to_ours, to_theirs
 from attention_jax.weights.naming import Naming
 
 OWN = "own"
-NAMINGS: dict[str, Naming] = vit_names.NAMINGS | marian_names.NAMINGS | gpt2_names.NAMINGS | bert_names.NAMINGS
+NAMINGS: dict[str, Naming] = {
+    name: naming
+    for family in (vit_names, marian_names, gpt2_names, bert_names, llama_names, qwen_names, gemma_names)
+    for name, naming in family.NAMINGS.items()
+}
 
 
 class Weights(NamedTuple):
@@ -84,7 +97,7 @@ def read(path: Path | str) -> Weights:
         return Weights(own_options(path, held), {k: np.asarray(v) for k, v in held.arrays.items()}, str(path))
     kind, facts = NAMINGS[naming], Facts(held.config)
     try:
-        theirs = without_copies(kind, renamed_to(kind.spelled, held.arrays))
+        theirs = kind.prepare(without_copies(kind, renamed_to(kind.spelled, held.arrays)), facts)
         options = kind.completed(kind.options(theirs, facts), path if path.is_dir() else path.parent)
         if options.num_heads < 1 or min(kind.known(options).values()) < 0:
             raise ValueError(f"{options.num_heads} heads")
@@ -92,8 +105,9 @@ def read(path: Path | str) -> Weights:
         raise InputError(f"{path}: {error}") from error
     except (KeyError, ValueError, TypeError, IndexError, AttributeError, ZeroDivisionError) as error:
         raise InputError(f"{path} is not {naming}'s: {type(error).__name__} {error}") from error
+    ours = kind.finish(options, facts, translated(path, kind, options, theirs))
     note = facts.said()
-    return Weights(options, translated(path, kind, options, theirs), f"{path} ({naming}{note})", note)
+    return Weights(options, ours, f"{path} ({naming}{note})", note)
 
 
 def unwrapped(name: str) -> str:
@@ -176,6 +190,8 @@ def wanted(ours: str, options) -> bool:
         return options.pre_logits_dim > 0
     if ours == "registers":
         return options.num_registers > 0
+    if ours == "kernel":
+        return not options.tied_embeddings
     return getattr(options, "use_bias", True) or not re.search(r"attention/\S+/bias$", ours)
 
 
@@ -235,7 +251,7 @@ def write(weights: Weights, directory: Path, form: str, naming: str = OWN) -> st
 
 def renamed(kind: Naming, weights: Weights) -> dict[str, np.ndarray]:
     """Convert arrays to the names and layouts of another library; InputError for arrays that it does not have."""
-    ours = weights.arrays
+    ours = kind.undo(weights.options, weights.arrays)
     rows = [row for row in expanded(kind.table, ours) if set(parts(row.ours)) <= ours.keys()]
     left = sorted(ours.keys() - {name for row in rows for name in parts(row.ours)})
     if left:

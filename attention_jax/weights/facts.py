@@ -17,7 +17,7 @@ HARMLESS = "|".join(
         r"diversity_penalty|temperature|top_[kp]|typical_p|repetition_penalty|length_penalty|\w*no_repeat_ngram_size",
         r"bad_words_ids|num_return_sequences|remove_invalid_values|exponential_decay_length_penalty|\w*suppress_tokens",
         r"summary_\w+|pooler_\w+|encoder_stride|is_encoder_decoder|n_special|predict_special_tokens",
-        r"reorder_and_upcast_attn|n_ctx",
+        r"reorder_and_upcast_attn|n_ctx|pretraining_tp|cache_implementation|is_llama_config|transformers.js_config",
     ]
 )
 """Keys of config.json that do not change what a model computes from its inputs: training, generation, names."""

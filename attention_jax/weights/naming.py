@@ -47,6 +47,12 @@ class Naming(NamedTuple):
     tied copy, or a buffer that our model computes; None for parts that our model does not use."""
     optional: tuple[str, ...] = ()
     """Prefixes of our names that may be missing in a file, all of one prefix together: heads."""
+    prepare: Callable[[Arrays, Facts], Arrays] = lambda theirs, facts: theirs
+    """(theirs, their config.json) -> theirs without what config.json says is a copy."""
+    finish: Callable[[ModelOptions, Facts, Arrays], Arrays] = lambda options, facts, ours: ours
+    """(options, their config.json, ours) -> ours, with what is computed from several of theirs or from none."""
+    undo: Callable[[ModelOptions, Arrays], Arrays] = lambda options, ours: ours
+    """(options, ours) -> ours before `finish`."""
 
 
 LAYERS = {

@@ -1,0 +1,283 @@
+"""Llama and Mistral as Hugging Face has them, and what their weights are called here: Llama 1 to 3.2, SmolLM,
+TinyLlama, Mistral with its window, and all others whose config.json says llama or mistral.
+
+Kernels are [out, in] there. Layouts: v tokens, d width, m hidden units of the feed-forward, h heads of queries and g of
+keys and values, of width e. `qwen_names` and `gemma_names` add to this table.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from attention_jax import config
+from attention_jax.errors import InputError
+from attention_jax.models.language_model import LanguageModel
+from attention_jax.weights.facts import Facts
+from attention_jax.weights.layouts import Row, depth
+from attention_jax.weights.naming import Arrays, Naming, differing
+
+THERE, HERE = "model.layers.*", "decoder/layer_*"
+TOKENS, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+DECODER = (
+    Row(TOKENS, "v d", "embedding/token/embedding", "v d"),
+    Row(f"{THERE}.input_layernorm.weight", "d", f"{HERE}/attention_norm/scale", "d"),
+    Row(f"{THERE}.self_attn.q_proj.weight", "(h e) d", f"{HERE}/attention/query/kernel", "d (h e)"),
+    Row(f"{THERE}.self_attn.k_proj.weight", "(g e) d", f"{HERE}/attention/key/kernel", "d (g e)"),
+    Row(f"{THERE}.self_attn.v_proj.weight", "(g e) d", f"{HERE}/attention/value/kernel", "d (g e)"),
+    Row(f"{THERE}.self_attn.o_proj.weight", "d (h e)", f"{HERE}/attention/out/kernel", "(h e) d"),
+    Row(f"{THERE}.mlp.gate_proj.weight", "m d", f"{HERE}/ffn/gate/kernel", "d m"),
+    Row(f"{THERE}.mlp.up_proj.weight", "m d", f"{HERE}/ffn/hidden/kernel", "d m"),
+    Row(f"{THERE}.mlp.down_proj.weight", "d m", f"{HERE}/ffn/out/kernel", "m d"),
+    Row("model.norm.weight", "d", "decoder/norm/scale", "d"),
+    Row(HEAD, "v d", "kernel", "d v"),
+)
+"""What all of these families have."""
+FFN_NORM = Row(f"{THERE}.post_attention_layernorm.weight", "d", f"{HERE}/ffn_norm/scale", "d")
+BIASES = (
+    Row(f"{THERE}.self_attn.q_proj.bias", "(h e)", f"{HERE}/attention/query/bias", "(h e)"),
+    Row(f"{THERE}.self_attn.k_proj.bias", "(g e)", f"{HERE}/attention/key/bias", "(g e)"),
+    Row(f"{THERE}.self_attn.v_proj.bias", "(g e)", f"{HERE}/attention/value/bias", "(g e)"),
+)
+OUT_BIAS = Row(f"{THERE}.self_attn.o_proj.bias", "d", f"{HERE}/attention/out/bias", "d")
+LLAMA = (*DECODER, FFN_NORM, *BIASES, OUT_BIAS)
+FIXED = {"mlp_bias": False, "rope_interleaved": False, "partial_rotary_factor": 1.0}
+"""The settings in config.json that have no other value here."""
+
+
+def decoder_options(family: str, theirs: Arrays, facts: Facts, **own) -> config.LanguageModelConfig:
+    """The options that follow from what all of these families have; `own` are those of the family.
+
+    Raises InputError for a config.json that contradicts the tensors, or that is missing: shapes do not show the heads.
+    """
+    if "num_attention_heads" not in facts.values:
+        raise InputError(f"a {family} model needs its config.json, with num_attention_heads: copy the whole directory")
+    if facts.get("quantization_config", None):
+        raise InputError("quantized safetensors files are not read: give one in bfloat16, or a .gguf file")
+    facts.require(family, FIXED)
+    width, layers, hidden = theirs[TOKENS].shape[1], depth("model.layers.", theirs), theirs[GATE].shape[0]
+    sizes = {"hidden_size": width, "num_hidden_layers": layers, "intermediate_size": hidden}
+    facts.require(family, sizes | {"vocab_size": len(theirs[TOKENS])})
+    heads = int(facts.get("num_attention_heads", 0))
+    of_head = int(facts.get("head_dim", width // heads))
+    facts.get("max_position_embeddings", 0)
+    options = {
+        "num_layers": layers,
+        "hidden_size": width,
+        "num_heads": heads,
+        "num_kv_heads": int(facts.get("num_key_value_heads", heads)) % heads,  # as many as of queries are 0
+        "mlp_dim": hidden,
+        "key_dim": 0 if of_head * heads == width else of_head,
+        "value_dim": 0 if of_head * heads == width else of_head,
+        "norm_layer": "rms",
+        "norm_epsilon": float(facts.get("rms_norm_eps", 1e-6)),
+        "use_bias": QUERY_BIAS in theirs,
+        "tied_embeddings": HEAD not in theirs,
+        "scale_embeddings": False,
+        "output_bias": False,
+        "mlp_layer": "swiglu",
+    }
+    return config.LanguageModelConfig(**options | own)
+
+
+GATE, QUERY_BIAS = f"{THERE}.mlp.gate_proj.weight".replace("*", "0"), BIASES[0].theirs.replace("*", "0")
+
+
+def activation(family: str, facts: Facts, name: str, known: Mapping[str, str], usual: str) -> str:
+    """The feed-forward layer of the activation in config.json; InputError for another one than those `known`."""
+    said = facts.get(name, usual)
+    if said not in known:
+        raise InputError(f"{family}'s config.json must have {name} {' or '.join(known)}, has {said!r}")
+    return known[said]
+
+
+SWISH = {"silu": "swiglu", "swish": "swiglu"}
+
+
+def rotary(family: str, facts: Facts, usual: float = 10_000.0) -> dict[str, Any]:
+    """The options of rotary positions in config.json, as transformers 5 writes them or as earlier ones did."""
+    newer = facts.get("rope_parameters", {})
+    theta = newer.get("rope_theta", facts.get("rope_theta", usual))
+    return {"rope_theta": float(theta), "rope_scaling": scaling(family, facts.get("rope_scaling", newer))}
+
+
+def scaling(family: str, said: Mapping[str, Any]) -> str:
+    """`rope_scaling` of an entry in config.json; InputError for a kind that is not known.
+
+    >>> scaling("", {"type": "linear", "factor": 2.0}), scaling("", {"rope_type": "default"})
+    ('linear(2)', 'none')
+    """
+    kind = said.get("rope_type", said.get("type", "default"))
+    if said.get("partial_rotary_factor", 1.0) != 1.0:
+        raise InputError(f"{family}'s rotary positions must rotate all channels, not {said['partial_rotary_factor']}")
+    names = {
+        "default": (),
+        "linear": ("factor",),
+        "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+    }
+    if kind not in names:
+        raise InputError(f"{family}'s rotary positions must be scaled by {', '.join(names)}; got {kind}")
+    return f"{kind}({', '.join(number(said[name]) for name in names[kind])})" if names[kind] else "none"
+
+
+def number(value: float) -> str:
+    """A number as an argument of an option.
+
+    >>> number(8.0), number(0.5)
+    ('8', '0.5')
+    """
+    return str(int(value) if value == int(value) else float(value))
+
+
+def window(keys: int) -> str:
+    """The mask of a sliding window, which counts a position itself there: 512 keys are at most 511 away."""
+    return f"window({int(keys) - 1})"
+
+
+def layer_list(layers: Iterable[int]) -> str:
+    """Layers as in `per_layer`.
+
+    >>> layer_list([0, 1, 2, 4, 6, 7])
+    '0-2,4,6-7'
+    """
+    runs: list[list[int]] = []
+    for layer in layers:
+        runs[-1].append(layer) if runs and runs[-1][-1] == layer - 1 else runs.append([layer])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def sliding(family: str, kinds: list[str], layers: int) -> list[int]:
+    """The layers of a sliding window in `layer_types`; InputError for a list of another length or another kind."""
+    if len(kinds) != layers or {*kinds} - {"full_attention", "sliding_attention"}:
+        raise InputError(
+            f"{family}'s layer_types must be full_attention or sliding_attention for each of {layers} layers; got "
+            f"{len(kinds)} of {', '.join(sorted(map(str, {*kinds})))}"
+        )
+    return [layer for layer, kind in enumerate(kinds) if kind == "sliding_attention"]
+
+
+def llama_options(theirs: Arrays, facts: Facts) -> config.LanguageModelConfig:
+    """The options of a Llama."""
+    facts.require("Llama", {"attention_bias": QUERY_BIAS in theirs})
+    gated = activation("Llama", facts, "hidden_act", SWISH, "silu")
+    return decoder_options("Llama", theirs, facts, mlp_layer=gated, **rotary("Llama", facts))
+
+
+def mistral_options(theirs: Arrays, facts: Facts) -> config.LanguageModelConfig:
+    """The options of a Mistral, whose layers all have the same window, if any."""
+    gated = activation("Mistral", facts, "hidden_act", SWISH, "silu")
+    keys = facts.get("sliding_window", None)
+    own = {"mask": "none" if keys is None else window(keys)} | rotary("Mistral", facts)
+    return decoder_options("Mistral", theirs, facts, mlp_layer=gated, **own)
+
+
+def without_tied_head(usual: bool):
+    """A function (theirs, facts) that leaves out the head if it is tied to the embeddings, by default if `usual`."""
+
+    def prepare(theirs: Arrays, facts: Facts) -> Arrays:
+        tied = facts.get("tie_word_embeddings", usual)
+        if HEAD not in theirs and not tied:
+            raise InputError(f"{HEAD} is missing, and config.json does not say that it is tied to the embeddings")
+        if HEAD not in theirs or not tied:
+            return theirs
+        if not np.array_equal(theirs[HEAD], theirs[TOKENS]):
+            raise InputError(f"{HEAD} must be tied to {TOKENS}, as config.json says, and differs from it")
+        return {name: array for name, array in theirs.items() if name != HEAD}
+
+    return prepare
+
+
+def known(ours: config.LanguageModelConfig) -> dict[str, int]:
+    """Return the layout sizes that follow from the options."""
+    heads = {"h": ours.num_heads, "g": ours.num_kv_heads or ours.num_heads}
+    width = ours.key_dim or ours.hidden_size // ours.num_heads
+    return heads | {"e": width, "d": ours.hidden_size, "m": ours.mlp_dim}
+
+
+def module(ours_options: config.LanguageModelConfig, ours: Arrays) -> LanguageModel:
+    """Return the model of these weights."""
+    return LanguageModel(ours_options, len(ours["embedding/token/embedding"]))
+
+
+def spelled(name: str) -> str:
+    """The names of a model without its head have no prefix."""
+    return re.sub(r"^(embed_tokens|layers|norm)\.", r"model.\1.", name)
+
+
+HAS = {
+    "score": "scaled_dot",
+    "normalizer": "softmax",
+    "head_pool": "mean",
+    "norm": "pre",
+    "norm_layer": "rms",
+    "mlp_layer": "swiglu",
+    "position_embedding": "rotary",
+    "output_gate": False,
+    "normalize_qk": False,
+    "scale_embeddings": False,
+    "output_bias": False,
+    "logit_cap": 0.0,
+    "per_layer": "",
+}
+"""The options of a Llama that have no other value there."""
+NO_BUFFERS = {r".*\.rotary_emb\.inv_freq": lambda theirs, buffer: None}
+
+
+def lacking(ours: config.LanguageModelConfig) -> str:
+    """Describe the options of our model that Llama does not have."""
+    return ", ".join(differing(ours, HAS | {"mask": "none"}))
+
+
+def their_config(ours_options: config.LanguageModelConfig, ours: Arrays, data=None) -> dict:
+    """Build the config.json of a `LlamaForCausalLM`."""
+    sizes, name = known(ours_options), ours_options.rope_scaling.partition("(")[0]
+    arguments = [float(x) for x in re.findall(r"[\d.]+", ours_options.rope_scaling.partition("(")[2])]
+    keys = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+    rope = {"rope_type": "default" if name == "none" else name} | dict(zip(keys, arguments))
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": len(ours["embedding/token/embedding"]),
+        "hidden_size": ours_options.hidden_size,
+        "intermediate_size": ours_options.mlp_dim,
+        "num_hidden_layers": ours_options.num_layers,
+        "num_attention_heads": ours_options.num_heads,
+        "num_key_value_heads": sizes["g"],
+        "head_dim": sizes["e"],
+        "hidden_act": "silu",
+        "rms_norm_eps": ours_options.norm_epsilon,
+        "attention_bias": ours_options.use_bias,
+        "tie_word_embeddings": ours_options.tied_embeddings,
+        "rope_parameters": rope | {"rope_theta": ours_options.rope_theta},
+    }
+
+
+COMMON = {
+    "kind": config.LanguageModelConfig,
+    "mark": TOKENS,
+    "known": known,
+    "module": module,
+    "spelled": spelled,
+    "ignored": NO_BUFFERS,
+}
+"""What all of these families have in common."""
+NAMINGS = {
+    "llama": Naming(
+        **COMMON,
+        table=LLAMA,
+        options=llama_options,
+        lacking=lacking,
+        config=their_config,
+        model_types=("llama",),
+        prepare=without_tied_head(False),
+    ),
+    "mistral": Naming(
+        **COMMON,
+        table=LLAMA,
+        options=mistral_options,
+        lacking=lambda ours: "the options of a run: Mistral is read only, so write llama",
+        model_types=("mistral",),
+        prepare=without_tied_head(False),
+    ),
+}

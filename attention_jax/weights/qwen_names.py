@@ -1,0 +1,119 @@
+"""Qwen 2 and 3 as Hugging Face has them: Llama's names (`llama_names`), with biases of queries, keys and values (2), or
+with RMSNorm of each head's queries and keys (3). The layouts are those of `llama_names`.
+"""
+
+import numpy as np
+
+from attention_jax import config
+from attention_jax.errors import InputError
+from attention_jax.weights.facts import Facts
+from attention_jax.weights.layouts import Row, depth
+from attention_jax.weights.llama_names import (
+    BIASES,
+    COMMON,
+    DECODER,
+    FFN_NORM,
+    HAS,
+    HERE,
+    OUT_BIAS,
+    QUERY_BIAS,
+    SWISH,
+    THERE,
+    activation,
+    decoder_options,
+    layer_list,
+    rotary,
+    sliding,
+    their_config,
+    window,
+    without_tied_head,
+)
+from attention_jax.weights.naming import Arrays, Naming, differing
+
+QK_NORMS = (
+    Row(f"{THERE}.self_attn.q_norm.weight", "e", f"{HERE}/attention/query_norm/scale", "e"),
+    Row(f"{THERE}.self_attn.k_norm.weight", "e", f"{HERE}/attention/key_norm/scale", "e"),
+)
+QWEN2 = (*DECODER, FFN_NORM, *BIASES)
+QWEN3 = (*DECODER, FFN_NORM, *QK_NORMS, *BIASES, OUT_BIAS)
+
+
+def windows(family: str, theirs: Arrays, facts: Facts) -> dict[str, str]:
+    """The masks of a Qwen, of which some layers may have a window."""
+    layers = depth("model.layers.", theirs)
+    used, keys = facts.get("use_sliding_window", False), facts.get("sliding_window", None)
+    first = int(facts.get("max_window_layers", 28))
+    usual = ["sliding_attention" if used and keys and i >= first else "full_attention" for i in range(layers)]
+    narrow = sliding(family, facts.get("layer_types", usual), layers)
+    if narrow and not keys:
+        raise InputError(f"{family}'s config.json must have sliding_window, as layer_types names such layers")
+    return {"per_layer": f"{layer_list(narrow)}:mask={window(keys)}"} if narrow else {}
+
+
+def qwen2_options(theirs: Arrays, facts: Facts) -> config.LanguageModelConfig:
+    """The options of a Qwen 2 or 2.5."""
+    own = {"mlp_layer": activation("Qwen 2", facts, "hidden_act", SWISH, "silu"), "use_bias": True}
+    return decoder_options(
+        "Qwen 2", theirs, facts, **own, **rotary("Qwen 2", facts), **windows("Qwen 2", theirs, facts)
+    )
+
+
+def qwen3_options(theirs: Arrays, facts: Facts) -> config.LanguageModelConfig:
+    """The options of a Qwen 3."""
+    facts.require("Qwen 3", {"attention_bias": QUERY_BIAS in theirs})
+    facts.values.setdefault("head_dim", 128)  # the library's default
+    own = {"mlp_layer": activation("Qwen 3", facts, "hidden_act", SWISH, "silu"), "normalize_qk": True}
+    return decoder_options(
+        "Qwen 3", theirs, facts, **own, **rotary("Qwen 3", facts), **windows("Qwen 3", theirs, facts)
+    )
+
+
+def with_output_biases(options: config.LanguageModelConfig, facts: Facts, ours: Arrays) -> Arrays:
+    """Qwen 2's attention has no bias of the output; ours has one beside the others, which is zero."""
+    biases = {f"decoder/layer_{i}/attention/out/bias" for i in range(options.num_layers)}
+    return {**ours, **{name: np.zeros(options.hidden_size, np.float32) for name in biases}}
+
+
+def without_output_biases(options: config.LanguageModelConfig, ours: Arrays) -> Arrays:
+    """The inverse; InputError for a bias that is not zero, as after training."""
+    biases = [name for name in ours if name.endswith("/attention/out/bias")]
+    if changed := [name for name in biases if np.any(ours[name])]:
+        raise InputError(f"qwen2 has no bias of the output of attention, and {changed[0]} is not zero")
+    return {name: array for name, array in ours.items() if name not in biases}
+
+
+QWEN_HAS = HAS | {"mask": "none", "per_layer": "", "rope_scaling": "none"}
+
+
+def config_of(model_type: str, name: str, **own):
+    """A function that builds the config.json of a model of this type."""
+
+    def build(ours_options, ours, data=None) -> dict:
+        named = {"architectures": [name], "model_type": model_type}
+        return {k: v for k, v in their_config(ours_options, ours).items() if k != "attention_bias"} | named | own
+
+    return build
+
+
+NAMINGS = {
+    "qwen2": Naming(
+        **COMMON,
+        table=QWEN2,
+        options=qwen2_options,
+        lacking=lambda ours: ", ".join(differing(ours, QWEN_HAS | {"use_bias": True, "key_dim": 0, "value_dim": 0})),
+        config=config_of("qwen2", "Qwen2ForCausalLM"),
+        model_types=("qwen2",),
+        prepare=without_tied_head(False),
+        finish=with_output_biases,
+        undo=without_output_biases,
+    ),
+    "qwen3": Naming(
+        **COMMON,
+        table=QWEN3,
+        options=qwen3_options,
+        lacking=lambda ours: ", ".join(differing(ours, QWEN_HAS | {"normalize_qk": True, "use_bias": False})),
+        config=config_of("qwen3", "Qwen3ForCausalLM", attention_bias=False),
+        model_types=("qwen3",),
+        prepare=without_tied_head(False),
+    ),
+}

@@ -1,0 +1,158 @@
+"""Decoder-only families against transformers, with random models that it writes: logits and attention maps.
+
+Each model is a forward pass of ours, compiled once, and one of theirs. Nothing is downloaded.
+"""
+
+import functools
+import json
+import os
+
+import jax
+import numpy as np
+import pytest
+
+from attention_jax.errors import InputError
+from attention_jax.weights import exchange
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+torch = pytest.importorskip("torch", reason="parity with transformers needs torch, of the extra `libraries`")
+transformers = pytest.importorskip("transformers", reason="parity with transformers needs it, of the extra `libraries`")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # the warnings are theirs
+
+SIZES = {"vocab_size": 31, "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3}
+SIZES |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+LLAMA3 |= {"original_max_position_embeddings": 16, "rope_theta": 500.0}
+CAPS = {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 1.5}
+GEMMA3_ROPE = {
+    "rope_parameters": {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000.0},
+    }
+}
+YARN = {"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}
+LAYERS = ["sliding_attention", "full_attention", "sliding_attention"]
+MODELS = [
+    pytest.param("Llama", {}, id="Llama"),
+    pytest.param("Llama", {"tie_word_embeddings": True, "num_key_value_heads": 4}, id="Llama, tied, all heads"),
+    pytest.param("Llama", {"rope_parameters": LLAMA3, "rms_norm_eps": 1e-3}, id="Llama 3.1"),
+    pytest.param("Llama", {"head_dim": 10, "attention_bias": True, "num_key_value_heads": 1}, id="wide heads, biases"),
+    pytest.param("Mistral", {"sliding_window": 4}, id="Mistral with a window"),
+    pytest.param("Mistral", {"sliding_window": None}, id="Mistral"),
+    pytest.param("Qwen2", {}, id="Qwen 2"),
+    pytest.param(
+        "Qwen2", {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 2}, id="Qwen 2, upper windows"
+    ),
+    pytest.param("Qwen3", {"head_dim": 8, "tie_word_embeddings": True}, id="Qwen 3"),
+    pytest.param("Gemma2", {"head_dim": 8, "sliding_window": 4, "query_pre_attn_scalar": 8}, id="Gemma 2"),
+    pytest.param(
+        "Gemma2",
+        {"head_dim": 8, "sliding_window": 4, "query_pre_attn_scalar": 3} | CAPS,
+        id="Gemma 2, other scale and caps",
+    ),
+    pytest.param(
+        "Gemma3",
+        {"head_dim": 8, "sliding_window": 4, "query_pre_attn_scalar": 5, "layer_types": LAYERS} | GEMMA3_ROPE,
+        id="Gemma 3",
+    ),
+]  # fmt: skip
+
+
+def made(name: str, options: dict):
+    """A random model of theirs, of which no two parts can be exchanged unseen."""
+    kind = getattr(transformers, f"{name}ForCausalLM")
+    about = kind.config_class(**SIZES | {"attn_implementation": "eager"} | options)
+    torch.manual_seed(0)
+    model = kind(about).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    return model
+
+
+def ours(weights, tokens):
+    """(logits, attention maps) of our model."""
+    apply = functools.partial(exchange.module_of(weights).apply, return_weights=True)
+    logits, maps = jax.jit(apply)({"params": exchange.nested(weights.arrays)}, tokens)
+    return np.asarray(logits), np.asarray(maps["decoder_attention"])
+
+
+def theirs(model, tokens):
+    with torch.no_grad():
+        there = model(torch.tensor(tokens), output_attentions=True)
+    return there.logits.numpy(), torch.stack(there.attentions, 1).numpy()
+
+
+TOKENS = np.random.default_rng(0).integers(0, 31, (2, 23))
+
+
+def agree(found, expected):
+    """Within 1e-4 of the largest."""
+    for one, other in zip(found, expected, strict=True):
+        assert one.shape == other.shape
+        assert abs(one - other).max() <= 1e-4 * abs(other).max()
+
+
+@pytest.mark.parametrize(("name", "options"), MODELS)
+def test_logits_and_attention_maps_are_theirs(tmp_path, name, options):
+    model = made(name, options)
+    model.save_pretrained(tmp_path, max_shard_size="10KB" if name == "Llama" else "5GB")
+    weights = exchange.read(tmp_path)
+    assert "not read" not in weights.note
+    agree(ours(weights, TOKENS), theirs(model, TOKENS))
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float16"])
+def test_half_precision_is_read_exactly(tmp_path, kind):
+    model = made("Llama", {}).to(getattr(torch, kind))
+    model.save_pretrained(tmp_path)
+    weights = exchange.read(tmp_path)
+    kind = transformers.LlamaForCausalLM  # `model.float()` would keep rotary frequencies that were rounded
+    again = kind.from_pretrained(tmp_path, dtype=torch.float32, attn_implementation="eager").eval()
+    agree(ours(weights, TOKENS), theirs(again, TOKENS))
+    there = model.model.embed_tokens.weight.float().detach().numpy()
+    np.testing.assert_array_equal(weights.arrays["embedding/token/embedding"], there)
+
+
+@pytest.mark.parametrize(("name", "naming"), [("Llama", "llama"), ("Qwen2", "qwen2"), ("Qwen3", "qwen3")])
+def test_they_read_what_we_write(tmp_path, name, naming):
+    made(name, {"tie_word_embeddings": True, "head_dim": 6}).save_pretrained(tmp_path / "there")
+    weights = exchange.read(tmp_path / "there")
+    changed = {path: array if path.endswith("out/bias") else 0.9 * array for path, array in weights.arrays.items()}
+    weights = weights._replace(arrays=changed)
+    exchange.write(weights, tmp_path / "back", "safetensors", naming)
+    kind = getattr(transformers, f"{name}ForCausalLM")
+    again, told = kind.from_pretrained(tmp_path / "back", output_loading_info=True, attn_implementation="eager")
+    assert not set(told["missing_keys"]) - {"lm_head.weight"} and not told["unexpected_keys"]
+    agree(ours(weights, TOKENS), theirs(again.eval(), TOKENS))
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "reason"),
+    [
+        ("Llama", {"hidden_act": "gelu"}, "hidden_act silu or swish, has 'gelu'"),
+        ("Llama", {"mlp_bias": True}, "mlp_bias False"),
+        ("Llama", YARN, "scaled by default, linear, llama3; got yarn"),
+        ("Llama", {"rope_parameters": {"rope_type": "llama3", "factor": 4.0}}, "low_freq_factor"),
+        ("Llama", {"num_attention_heads": 5}, ""),
+        ("Llama", {"num_attention_heads": None}, "num_attention_heads"),
+        ("Llama", {"num_hidden_layers": 4}, "num_hidden_layers 3, has 4"),
+        ("Llama", {"hidden_size": 25}, "hidden_size 24, has 25"),
+        ("Llama", {"quantization_config": {"bits": 4}}, "quantized safetensors files are not read"),
+        ("Llama", {"model_type": "mamba"}, "model_type mamba is not supported; supported: "),
+        ("Llama", {"model_type": "gemma3"}, "model_type gemma3 is not supported; supported: "),
+        ("Llama", {"tie_word_embeddings": True}, "lm_head.weight must be tied"),
+        ("Qwen2", {"layer_types": ["full_attention"]}, "for each of 3 layers; got 1 of full_attention"),
+        ("Qwen2", {"layer_types": ["chunked_attention"] * 3}, "got 3 of chunked_attention"),
+        ("Gemma3", {"use_bidirectional_attention": True}, "use_bidirectional_attention False"),
+        ("Gemma3", {"hidden_activation": "silu"}, "hidden_activation gelu_pytorch_tanh, has 'silu'"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_setting_that_changes_the_computation_is_refused(tmp_path, name, said, reason):
+    made(name, {"head_dim": 6}).save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | said))
+    with pytest.raises(InputError) as error:
+        exchange.read(tmp_path)
+    assert reason in str(error.value) and "\n" not in str(error.value)
