@@ -93,7 +93,8 @@ def config_before(asked):
 
 
 def with_weights(weights: str, config):
-    """A configuration that begins with the weights in a file or a run, and with the model they are of."""
+    """A configuration that begins with the weights in a file or a run, and with the model they are of; a pretrained
+    model of texts brings its tokenizer."""
     if not weights:
         return config
     from attention_jax.config import replace
@@ -101,7 +102,12 @@ def with_weights(weights: str, config):
     from attention_jax.weights import adopt
 
     model = adopt.options_from(saved.weights_of(Path(weights), like=config), config.model)
-    return replace(config, model=model, **{"train.init_weights": weights})
+    changes = {"model": model, "train.init_weights": weights}
+    has_tokenizer = type(model) is not type(config.model) or (Path(weights) / "tokenizer.json").is_file()
+    if hasattr(config.data, "pretrained") and has_tokenizer:
+        longest = min(config.data.max_length, model.longest_input or config.data.max_length)
+        changes |= {"data.pretrained": weights, "data.max_length": longest}
+    return replace(config, **changes)
 
 
 def directory_of(asked, name: str) -> Path:

@@ -202,6 +202,8 @@ class LabeledFile(DataOptions):
     """Fraction of the texts of each class for validation, and again for testing."""
     tokenizer: Literal["words", "character", "sentencepiece"] = "words"
     """words: lower-cased words and punctuation; sentencepiece: subwords, trained on the data and cached."""
+    pretrained: str = ""
+    """Directory of a pretrained model whose tokenizer.json takes the place of `tokenizer`; --from sets it."""
     min_frequency: int = 2
     """Minimum count of a token in the training data; rarer ones become the unknown token."""
     vocabulary_size: int = option(4_000, at_least=1)

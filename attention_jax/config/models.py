@@ -565,9 +565,9 @@ class MaskedLanguageModelConfig(TransformerLayers):
     """Layers for the logits of masked words; their matrix of weights is that of the token embeddings."""
     pooler: Literal["none", "tanh", "relu"] = "none"
     """Layer between the first token's state and the classifier, by its activation: tanh in BERT and RoBERTa, relu in
-    DistilBERT; none classifies the sentence embedding."""
+    DistilBERT; none classifies what `pool` makes of the states."""
     pool: Literal["mean", "first", "max"] = "mean"
-    """Sentence embedding: the mean or the maximum of the states, or the first of them."""
+    """Pooling of the states to a sentence embedding: their mean or maximum, or the first of them."""
     unit_norm: bool = False
     """Divide sentence embeddings by their Euclidean norm."""
     dropout: float = rate(0.1, traced=True)

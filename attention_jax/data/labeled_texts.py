@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attention_jax import config as settings
-from attention_jax.data import buckets, data_summary, example_texts, text_files, tokenizers
+from attention_jax.data import buckets, data_summary, example_texts, pretrained_tokenizer, text_files, tokenizers
 from attention_jax.data.pairs import Tokenizer, pad_rows
 from attention_jax.data.text_keys import comparable, composed
 from attention_jax.data.vocabulary import PAD, UNK, Vocabulary
@@ -119,7 +119,9 @@ def words_and_marks() -> Tokenizer:
 
 
 def make_tokenizer(options: settings.LabeledFile, train: list[str]) -> tuple[Tokenizer, Vocabulary]:
-    """Return the tokenizer of `options`, trained on the training texts if necessary."""
+    """Return the tokenizer of `options`, trained on the training texts if necessary, and its vocabulary."""
+    if options.pretrained:
+        return pretrained_tokenizer.of_directory(options.pretrained, options.max_length)
     special = {"pad": PAD, "unk": UNK}
     if options.tokenizer == "sentencepiece":
         tokenizer, pieces = tokenizers.sentencepiece(train, options.vocabulary_size)
@@ -132,7 +134,8 @@ def make_tokenizer(options: settings.LabeledFile, train: list[str]) -> tuple[Tok
 def encode(rows: list[list[str]], vocabulary: Vocabulary, most: int) -> tuple[np.ndarray, np.ndarray]:
     """Encode the tokens of N texts, truncated after `most`, as indices [N, T] and lengths [N]; an empty text has one
     unknown token."""
-    return pad_rows([vocabulary.encode_text(row[:most]) or [vocabulary.unk_id] for row in rows], vocabulary.pad_id)
+    empty = [vocabulary.unk_id or 0]
+    return pad_rows([vocabulary.encode_text(row[:most]) or empty for row in rows], vocabulary.pad_id)
 
 
 def check_labels(found: list[Example]):

@@ -19,6 +19,7 @@ from attention_jax.data import (
     packing,
     pair_files,
     pairs,
+    pretrained_tokenizer,
     text_windows,
     tokenizers,
 )
@@ -48,6 +49,7 @@ TOKENIZERS = {
     "lines": text_windows.by_line,
     "words and marks": labeled_texts.words_and_marks,
     "letters": tokenizers.letters,
+    "pretrained": pretrained_tokenizer.pretrained,
 }
 FORMER = {"Labelled": "Labeled", "LabelledTexts": "LabeledTexts"}
 """{former name of a type: present one}"""

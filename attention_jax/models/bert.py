@@ -93,33 +93,35 @@ class MaskedLanguageModel(nn.Module):
 
     def words(self, states: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
         """The logits of the word at each position."""
-        if not self.options.word_head:
+        if not self.options.word_head or self.classes:
             raise InputError("this encoder has no head for masked words; use its embeddings, or its classes if any")
         return self.word_head(states, self.embedding.token.embedding)
 
     def embed(self, states: Float[Array, "B T D"], length: Int[Array, "B"]) -> Float[Array, "B D"]:
-        """Sentence embeddings: the mean, the maximum or the first of the states, of length 1 with `unit_norm`."""
-        options = self.options
-        inside = (jnp.arange(states.shape[1])[None] < length[:, None])[..., None]
-        if options.pool == "first":
-            pooled = states[:, 0]
-        elif options.pool == "max":
-            pooled = jnp.where(inside, states, -jnp.inf).max(axis=1)
-        else:
-            pooled = jnp.where(inside, states, 0).sum(axis=1) / jnp.maximum(length, 1)[:, None].astype(jnp.float32)
+        """Sentence embeddings: the pooled states, divided by their norm with `unit_norm`."""
+        pooled = self._pooled(states, length)
         norm = jnp.maximum(jnp.linalg.norm(pooled, axis=-1, keepdims=True), 1e-12)
-        return pooled / norm if options.unit_norm else pooled
+        return pooled / norm if self.options.unit_norm else pooled
 
     def classify(self, states: Float[Array, "B T D"], length: Int[Array, "B"], train: bool = False):
         """The logits [B, classes] of each text: from the pooler, a layer on the first state, or without one from the
-        sentence embedding."""
+        pooled states."""
         if not self.classes:
             raise InputError("this encoder has no classifier; train one: launch.py train classify_text --from DIR")
         if self.options.pooler == "none":
-            pooled = self.embed(states, length)
+            pooled = self._pooled(states, length)
         else:
             pooled = {"tanh": jnp.tanh, "relu": jax.nn.relu}[self.options.pooler](self.pooler(states[:, 0]))
         return self.head(drop(self, pooled, self.options.dropout, train))
+
+    def _pooled(self, states, length):
+        """The mean, the maximum or the first of the states of each text."""
+        inside = (jnp.arange(states.shape[1])[None] < length[:, None])[..., None]
+        if self.options.pool == "first":
+            return states[:, 0]
+        if self.options.pool == "max":
+            return jnp.where(inside, states, -jnp.inf).max(axis=1)
+        return jnp.where(inside, states, 0).sum(axis=1) / jnp.maximum(length, 1)[:, None].astype(jnp.float32)
 
     def __call__(self, tokens, length, token_types=None, *, train: bool = False, return_weights: bool = False):
         """(class logits [B, classes], word logits [B, T, V] or sentence embeddings [B, D], intermediates)."""

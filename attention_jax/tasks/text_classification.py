@@ -6,6 +6,7 @@ import numpy as np
 
 from attention_jax.config import Config, import_object
 from attention_jax.data.labeled_texts import LabeledTexts
+from attention_jax.errors import InputError
 from attention_jax.ops.losses import masked_cross_entropy, token_accuracy
 from attention_jax.tasks import Evaluation, Task, build_model, load_once
 from attention_jax.tasks.objectives import class_loss
@@ -26,6 +27,11 @@ class TextTask(Task):
 
     @classmethod
     def make_model(cls, config: Config, data: LabeledTexts):
+        limit, longest = config.model.longest_input, config.data.max_length
+        if limit is not None and longest > limit:
+            raise InputError(
+                f"--data.max-length must be at most {limit}, the model's learned positions, got {longest}: lower it"
+            )
         return build_model(config, len(data.vocabulary), len(data.names))
 
     @property

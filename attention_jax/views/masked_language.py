@@ -41,7 +41,7 @@ def fill_mask(model: nn.Module, params, tokenizer, texts: Sequence[str], k: int 
     places = [[at for at, number in enumerate(row) if number == tokenizer.mask] for row in rows]
     for text, masks in zip(texts, places):
         if not masks:
-            raise InputError(f"a text needs {tokenizer.names[tokenizer.mask]} where a word is asked for, got {text!r}")
+            raise InputError(f"a text needs {tokenizer.names[tokenizer.mask]} in the place of a word, got {text!r}")
     most = max(map(len, places), default=1)
     padded = np.array([[*masks, *[0] * (most - len(masks))] for masks in places], np.int32)
     found = _over_batches(functools.partial(_words_at, model, k), params, rows, padded)

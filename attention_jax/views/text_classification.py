@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from attention_jax.config import MaskedLanguageModelConfig
 from attention_jax.data.labeled_texts import LabeledTexts, encode
 from attention_jax.files import write_atomically
 from attention_jax.report.attention_data import AttentionRecord, Axis, Prediction, check_length
@@ -16,6 +17,7 @@ from attention_jax.tasks.text_classification import EVALUATED
 from attention_jax.train.placement import map_batches
 from attention_jax.views import View
 from attention_jax.views.attention_maps import ablate_heads, pool_attention, token_attention, with_rollout
+from attention_jax.views.pictures import layer_names
 
 WORDS = 3
 """The number of words that a prediction lists."""
@@ -26,15 +28,20 @@ SAMPLES, SHOWN, WIDEST = 12, 6, 40
 class TextView(View):
     """Predicted classes of texts, and the words that the model attends to."""
 
+    @property
+    def pools_by_attention(self) -> bool:
+        """Whether the model weighs words in one place; a pretrained encoder does so in every layer and head only."""
+        return not isinstance(self.task.config.model, MaskedLanguageModelConfig)
+
     def apply(self, params, batch):
         """Return probabilities [B, classes] and the attention weights."""
         logits, weights = self.model.apply({"params": params}, batch["tokens"], batch["length"], return_weights=True)
         return jax.nn.softmax(logits), weights
 
     def classify(self, params, batch):
-        """Return probabilities [B, classes] and the attention pooling weights [B, T]."""
+        """Return probabilities [B, classes] and the attention pooling weights [B, T], zeros for other poolings."""
         probabilities, weights = self.apply(params, batch)
-        return probabilities, weights["pool_attention"]
+        return probabilities, weights.get("pool_attention", jnp.zeros(batch["tokens"].shape))
 
     def read(self, params, texts: list[str]) -> tuple[list[list[str]], np.ndarray, np.ndarray]:
         """Return the tokens of each text, probabilities [N, classes], and pooling weights [N, T]."""
@@ -44,16 +51,19 @@ class TextView(View):
         return [row[:most] for row in words], *rows
 
     def summary(self, words: list[str], probabilities: np.ndarray, weights: np.ndarray) -> str:
-        """Return a line with the class, its probability, and the words with the largest weights [T]."""
+        """Return a line with the class, its probability, and the words with the largest weights [T], if any."""
         label = int(probabilities.argmax())
+        answer = f"{self.data.names[label]} {probabilities[label]:.3f}"
+        if not self.pools_by_attention:
+            return answer
         largest = [index for index in np.argsort(-weights, kind="stable") if index < len(words)][:WORDS]
         attended = ", ".join(f"{words[index]} {weights[index]:.2f}" for index in largest)
-        return f"{self.data.names[label]} {probabilities[label]:.3f} (attends to: {attended or 'nothing'})"
+        return f"{answer} (attends to: {attended or 'nothing'})"
 
     def predict(self, params, texts: list[str], figure: Path | None = None) -> list[str]:
         words, probabilities, pool = self.read(params, texts)
         if figure is not None:
-            self.draw(words, probabilities, pool, figure)
+            self.draw(params, words, probabilities, pool, figure)
         return [self.summary(*row) for row in zip(words, probabilities, pool)]
 
     def attention(self, params, batch):
@@ -82,15 +92,24 @@ class TextView(View):
         records = []
         for i, (text, label) in enumerate(zip(texts, rows["label"])):
             shown, sure = tuple(words[i][: length[i]]) or ("",), float(probabilities[i, label])
-            attentions = [pool_attention(found["weights"]["pool_attention"][i], Axis(shown))]
+            attentions = []
+            if self.pools_by_attention:
+                attentions.append(pool_attention(found["weights"]["pool_attention"][i], Axis(shown)))
             if "encoder_attention" in found["weights"]:
                 attentions.append(token_attention(self.task.config.model, "encoder", i, found, shown, shown, without))
             answer = Prediction(str(self.data.names[label]), tuple(attentions), sure, "the probability", sure)
             records.append(AttentionRecord(text, (answer,)))
         return tuple(records)
 
-    def draw(self, words: list[list[str]], probabilities: np.ndarray, pool: np.ndarray, path: Path) -> Path:
-        """Plot the pooling weights of the first texts, labeled with the predicted classes."""
+    def draw(self, params, words: list[list[str]], probabilities, pool, path: Path) -> Path:
+        """Plot the pooling weights of the first texts, labeled with the predicted classes; of another pooling the
+        self-attention of the first text, layers by heads."""
+        if not self.pools_by_attention:
+            tokens, length = encode(words[:1], self.data.vocabulary, self.task.config.data.max_length)
+            batch = {"tokens": tokens[:, :WIDEST], "length": np.minimum(length, WIDEST).astype(np.int32)}
+            weights = map_batches(self.attention, params, batch, 1)["weights"]["encoder_attention"][0]
+            names = words[0][:WIDEST]
+            return show_heatmaps(weights, names, names, path, xlabel="key", **layer_names(weights))
         shown = [row[:WIDEST] or [""] for row in words[:SHOWN]]
         panels = [[weights[None, : len(row)]] for weights, row in zip(pool, shown)]
         classes = [[[self.data.names[p.argmax()]]] for p in probabilities[:SHOWN]]
@@ -123,5 +142,5 @@ class TextView(View):
         shown = [words[row] for row in first], probabilities[first], pool[first]
         return [
             confusion_matrix(confusion, names, directory / "confusion.png"),
-            self.draw(*shown, directory / "attention.png"),
+            self.draw(params, *shown, directory / "attention.png"),
         ]

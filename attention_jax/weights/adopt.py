@@ -30,8 +30,11 @@ class Adopted(NamedTuple):
 def options_from(weights: Weights, own: configs.ModelOptions) -> configs.ModelOptions:
     """Return the options of the pretrained model with the training-only options of `own`, such as dropout rates.
 
-    Raises InputError if the two are of different model families.
+    A model of another family takes the place of `own` if both train on the same task, as an encoder of masked words
+    does that of a text classifier; its own options are kept. Raises InputError for other families.
     """
+    if type(weights.options) is not type(own) and weights.options.task == own.task:
+        return weights.options
     if type(weights.options) is not type(own):
         raise InputError(
             f"weights of the kind {configs.model_name(own)} are needed here; those of {weights.source} are of the kind "
@@ -60,7 +63,7 @@ def adopted(weights: Weights, like) -> Adopted:
         raise InputError(f"--from needs weights of a model like this one; nothing of {weights.source} fits")
     head, rest = [], []
     for path in sorted(wanted.keys() - taken.keys()):
-        (head if "/head/" in path else rest).append(path)
+        (head if "/head/" in f"/{path}" else rest).append(path)
     if head:
         said.append(f"the head re-initialized for {wanted[head[0]][-1]} classes")
     said += listed("re-initialized", rest) + listed("left out", sorted(given.keys() - taken.keys() - set(head)))

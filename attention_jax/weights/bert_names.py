@@ -208,7 +208,8 @@ POOLS = {"cls_token": "first", "mean_tokens": "mean", "max_tokens": "max"}
 
 def pooling(ours: config.MaskedLanguageModelConfig, directory: Path) -> config.MaskedLanguageModelConfig:
     """The options with the sentence embedding that modules.json of sentence-transformers and the directory that it
-    names say; without that file the mean, as there. Raises InputError for another pooling."""
+    names say, which is what such a model is for: not the pooler. Without that file the mean, as there. Raises
+    InputError for another pooling."""
     modules = directory / "modules.json"
     if not modules.is_file():
         return ours
@@ -223,7 +224,7 @@ def pooling(ours: config.MaskedLanguageModelConfig, directory: Path) -> config.M
     chosen = [name for name in said if name != "include_prompt"]
     if len(chosen) != 1 or chosen[0] not in POOLS:
         raise InputError(f"{place} must have one of {', '.join(POOLS)}, has {', '.join(chosen) or 'none'}")
-    return dataclasses.replace(ours, pool=POOLS[chosen[0]], unit_norm=len(kinds) == 3)
+    return dataclasses.replace(ours, pool=POOLS[chosen[0]], unit_norm=len(kinds) == 3, pooler="none")
 
 
 def pooling_files(ours_options: config.MaskedLanguageModelConfig, ours: Arrays, data=None) -> dict[str, dict | list]:

@@ -83,7 +83,7 @@ def test_a_page_of_attention():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda m, p: view.fill_mask(m, p, Tokenizer(), ["the dog"]), r"\[MASK\] where a word is asked for"),
+        (lambda m, p: view.fill_mask(m, p, Tokenizer(), ["the dog"]), r"\[MASK\] in the place of a word"),
         (lambda m, p: view.fill_mask(m, p, Tokenizer(), ["[MASK]"], k=0), "k must be 1 to 11"),
         (lambda m, p: view.classify(m, p, Tokenizer(), ["a"]), "no classifier"),
         (lambda m, p: view.embed(m, p, Tokenizer(), ["a " * 19]), "1 to 20 tokens"),

@@ -1,0 +1,65 @@
+"""The tokenizer.json of a pretrained model as the tokenizer of a dataset."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from attention_jax.data.pairs import Tokenizer
+from attention_jax.data.vocabulary import Vocabulary
+from attention_jax.errors import InputError
+
+
+def of_directory(directory: str, most: int) -> tuple[Tokenizer, Vocabulary]:
+    """Return the tokenizer in the directory of a pretrained model, which cuts texts after `most` tokens, and the
+    vocabulary of the model: as many tokens as its embeddings have rows."""
+    path, beside = Path(directory) / "tokenizer.json", Path(directory) / "config.json"
+    if not path.is_file():
+        raise InputError(f"--data.pretrained must be the directory of a model with tokenizer.json; there is no {path}")
+    content = path.read_bytes()
+    try:
+        about = json.loads(beside.read_text(encoding="utf-8")) if beside.is_file() else {}
+        return pretrained(content, most), vocabulary_of(content, int(about.get("vocab_size", 0)))
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        raise InputError(f"{path} or config.json beside it is damaged ({error}): copy the whole directory") from error
+
+
+def pretrained(content: bytes, most: int) -> Tokenizer:
+    """Return the tokenizer in the `content` of a tokenizer.json, with its special tokens; of a text with more than
+    `most` tokens the last ones before the special ones are left out."""
+    made = library_tokenizer(content)
+    made.no_padding()
+    made.enable_truncation(most)
+
+    def text(tokens: Sequence[str]) -> str:
+        ids = [made.token_to_id(token) for token in tokens]
+        return made.decode([number for number in ids if number is not None])
+
+    all_tokens = lambda texts: [encoding.tokens for encoding in made.encode_batch(list(texts))]
+    return Tokenizer(lambda text: made.encode(text).tokens, text, all_tokens, ("pretrained", content, most))
+
+
+def vocabulary_of(content: bytes, size: int) -> Vocabulary:
+    """Return the vocabulary in the `content` of a tokenizer.json, filled up to `size` tokens; unk is the model's."""
+    ids, model = library_tokenizer(content).get_vocab(with_added_tokens=True), json.loads(content)["model"]
+    names = [f"<unused {number}>" for number in range(max(size, 1 + max(ids.values())))]
+    for name, number in ids.items():
+        names[number] = name
+    unknown = model.get("unk_token")
+    if unknown is None and model.get("unk_id") is not None:  # a unigram model
+        unknown = names[model["unk_id"]]
+    return Vocabulary(names, unk=unknown if unknown in ids else None)
+
+
+def library_tokenizer(content: bytes):
+    """The tokenizer of the `tokenizers` library, which is an extra; InputError without it, or for a damaged file."""
+    try:
+        import tokenizers
+    except ImportError as error:
+        raise InputError(
+            "the tokenizer of a pretrained model needs the library tokenizers: pip install 'attention_jax[pretrained]'"
+        ) from error
+    try:
+        return tokenizers.Tokenizer.from_str(content.decode("utf-8"))
+    except Exception as error:  # the type that the library raises
+        reason = " ".join(str(error).split())[:160]
+        raise InputError(f"the tokenizer.json of a pretrained model is damaged ({reason}): copy it again") from error

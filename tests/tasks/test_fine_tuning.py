@@ -1,0 +1,100 @@
+"""Fine-tuning a pretrained encoder on labeled texts, with its tokenizer and a new classifier."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from test_launch import launch_here, refused
+
+from attention_jax import load_run
+from attention_jax.cli.commands import with_weights
+from attention_jax.config import MaskedLanguageModelConfig, replace
+from attention_jax.models.bert import MaskedLanguageModel
+from attention_jax.runs import lifecycle
+from attention_jax.train.checkpoint import read_params
+from attention_jax.weights import exchange
+from experiments import classify_text
+
+tokenizers = pytest.importorskip("tokenizers", reason="a pretrained tokenizer needs tokenizers")
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "a", "b", "c", "##d"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A random BERT with its tokenizer, whose embeddings have two more rows, and texts that one word decides."""
+    place = tmp_path_factory.mktemp("encoder")
+    options = MaskedLanguageModelConfig(hidden_size=8, num_heads=2, mlp_dim=8, num_layers=1, max_length=16, dropout=0.1)
+    batch = np.ones((1, 2), np.int32), np.array([2], np.int32)
+    params = jax.jit(MaskedLanguageModel(options, len(WORDS) + 2).init)(jax.random.key(0), *batch)["params"]
+    exchange.write(exchange.Weights(options, exchange.flat(params), ""), place / "bert", "safetensors", "bert")
+    made = tokenizers.Tokenizer(
+        tokenizers.models.WordPiece({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]")
+    )
+    made.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    made.post_processor = tokenizers.processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    made.enable_truncation(4)  # of the file, which --data.max-length takes the place of
+    made.save(str(place / "bert" / "tokenizer.json"))
+    rng = np.random.default_rng(0)
+    lines = []
+    for i in range(60):
+        words = rng.choice(["a", "b", "cd", "x"], rng.integers(3, 30)).tolist()
+        lines.append(f"{('good', 'bad')[i % 2]}\t{' '.join([('good', 'bad')[i % 2], *words])}\n")
+    (place / "texts.tsv").write_text("".join(lines))
+    return place
+
+
+def settings(place, **changes):
+    own = replace(classify_text.config(), **{"data.tsv_file": str(place / "texts.tsv"), "data.max_buckets": 1})
+    return replace(with_weights(str(place / "bert"), own), **{"train.total_epochs": 2} | changes)
+
+
+@pytest.mark.slow
+def test_the_encoder_is_the_pretrained_one_and_resuming_changes_no_bit(place, tmp_path):
+    config = settings(place)
+    assert config.data.pretrained == str(place / "bert") and config.data.max_length == 16
+    assert lifecycle.start(config, tmp_path / "pieces", quiet=True, until=1) is None
+    lifecycle.start(config, tmp_path / "pieces", quiet=True, resume=True)
+    result = lifecycle.start(config, tmp_path / "whole", quiet=True)
+    whole, pieces = (exchange.flat(read_params(tmp_path / name / "final")) for name in ("whole", "pieces"))
+    pretrained = exchange.read(place / "bert").arrays
+    assert whole.keys() - pretrained.keys() == {"head/kernel", "head/bias"}
+    assert all("word_head" in name for name in pretrained.keys() - whole.keys())
+    for name in whole:
+        np.testing.assert_array_equal(whole[name], pieces[name])
+    assert len(whole["embedding/token/embedding"]) == 13 and result["facts"]["vocabulary"] == 13
+    unused = whole["embedding/token/embedding"][11:] / pretrained["embedding/token/embedding"][11:]
+    assert (np.abs(unused - 1) < 0.01).all()  # only weight decay has changed them
+
+    # The run needs the directory of the model no more, and cuts texts before their last token.
+    (place / "bert").rename(tmp_path / "away")
+    run = load_run(tmp_path / "whole")
+    assert set(run.predict(["good a b", "bad"])[0].split()) & {"good", "bad"}
+    [record] = run.attention(["good cd " + "a " * 30])
+    tokens = record.predictions[0].attentions[0].keys.tokens
+    assert tokens[:5] == ("[CLS]", "good", "c", "##d", "a") and tokens[-1] == "[SEP]" and len(tokens) == 16
+    (tmp_path / "away").rename(place / "bert")
+
+
+@pytest.mark.slow
+def test_the_command(place, tmp_path):
+    options = ("--data.tsv-file", place / "texts.tsv", "--train.max-steps", 2, "--out", tmp_path / "run")
+    done = launch_here("train", "classify_text", "--from", place / "bert", *options)
+    assert done.returncode == 0, done.stderr
+    assert "the head re-initialized for 2 classes" in done.stdout and "left out (word_head/" in done.stdout
+    said = refused("train", "classify_text", "--from", place / "bert", "--data.max-length", 17, *options[:-1], tmp_path)
+    assert "--data.max-length must be at most 16" in said
+
+
+def test_what_is_missing_is_one_line(place, tmp_path):
+    (tmp_path / "bert").mkdir()
+    for name in ("model.safetensors", "config.json"):
+        (tmp_path / "bert" / name).write_bytes((place / "bert" / name).read_bytes())
+    options = ("--data.tsv-file", place / "texts.tsv", "--out", tmp_path / "run")
+    said = refused("train", "classify_text", "--from", tmp_path / "bert", *options)
+    assert "there is no" in said and "tokenizer.json" in said
+    (tmp_path / "bert" / "tokenizer.json").write_text(json.dumps({"model": 1}))
+    assert "is damaged" in refused("train", "classify_text", "--from", tmp_path / "bert", *options)
+    assert not (tmp_path / "run").exists()
